@@ -1,0 +1,124 @@
+# mlcore: nothing has to be built to use mlcore.h; this runs its demo, tests, benches and checks.
+# `make help` lists the targets. All paths are relative: the folder's name may have spaces.
+
+CFLAGS     ?= -O2
+PREFIX     ?= /usr/local
+INCLUDEDIR ?= $(PREFIX)/include
+BLAS       ?= auto
+SAN        ?=
+FILTER     ?=
+CASE       ?=
+JSON       ?=
+PYTHON     ?= python3
+
+VERSION := $(shell sed -n 's/^\#define MLC_VERSION_STRING "\(.*\)"/\1/p' mlcore.h)
+WARN    := -Wall -Wextra
+
+ifeq ($(SAN),)
+  BUILD := build
+else ifeq ($(SAN),thread)
+  BUILD     := build-tsan
+  SAN_FLAGS := -g -fno-omit-frame-pointer -fsanitize=thread
+  FILTER    := $(or $(FILTER),threads)
+else
+  BUILD     := build-san
+  SAN_FLAGS := -g -fno-omit-frame-pointer -fno-sanitize-recover=all \
+               -fsanitize=address,undefined,float-cast-overflow
+endif
+
+# Flags that the user gave come last, so that they win.
+COMPILE = $(CC) -std=c11 $(WARN) -I. $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
+LIBS    = -lm -pthread
+
+TEST_SOURCES := tests/main.c $(sort $(wildcard tests/test_*.c))
+TEST_OBJECTS := $(TEST_SOURCES:tests/%.c=$(BUILD)/%.o)
+TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h)
+
+export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
+export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) BLAS=$(BLAS) SAN=$(SAN)
+
+.PHONY: help demo test bench bench-compare lint map size install uninstall clean FORCE
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make demo            train a small network on handwritten digits; about a second'
+	@echo 'make test            build and run all tests; FILTER=text runs some of them'
+	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
+	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
+	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
+	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
+	@echo 'make lint            contents, banners, declarations and tests agree'
+	@echo 'make map             the sections of mlcore.h with their lines'
+	@echo 'make size            bytes of code in a small training program'
+	@echo 'make install         mlcore.h and mlcore.pc, under PREFIX (and DESTDIR); uninstall'
+	@echo 'make clean           remove what was built'
+	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto'
+
+# ---- what was built with other flags is built again ------------------------------------------
+
+$(BUILD)/config: FORCE
+	@mkdir -p $(BUILD)
+	@printf '%s\n' "$$MLC_BUILD_CONFIG" | cmp -s - $@ || printf '%s\n' "$$MLC_BUILD_CONFIG" >$@
+
+$(BUILD)/blas: $(BUILD)/config FORCE
+	@sh tests/blas.sh $(BUILD)
+
+$(BUILD)/mlcore.o: mlcore.h $(BUILD)/config $(BUILD)/blas
+	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
+	    $(COMPILE) `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
+
+$(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config
+	$(COMPILE) -c -o $@ $<
+
+$(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/mlcore.o
+	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+$(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
+	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
+	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+$(BUILD)/digits: examples/digits.c mlcore.h $(BUILD)/config
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(LIBS)
+
+$(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config
+	$(CC) -std=c11 -I. -Os -ffunction-sections -fdata-sections -DMLC_NO_SIMD \
+	    -DMLC_NO_THREADS -static -Wl,--gc-sections -o $@ $< -lm
+
+# ---- targets -----------------------------------------------------------------------------------
+
+demo: $(BUILD)/digits
+	@$(BUILD)/digits
+
+test: $(BUILD)/tests
+	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+
+bench: $(BUILD)/bench
+	@$(BUILD)/bench $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
+
+bench-compare: $(BUILD)/bench
+	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
+
+lint:
+	@sh tests/lint.sh
+
+map:
+	@awk '/^\/\* @@ /{if(n)printf "%6d-%-6d %5d  %s\n",s,NR-1,NR-s,n; n=$$3; s=NR} \
+	     END{printf "%6d-%-6d %5d  %s\n",s,NR,NR-s+1,n}' mlcore.h
+
+size: $(BUILD)/size
+	@nm -S -t d $(BUILD)/size | awk '$$3 ~ /^[tT]$$/ && $$4 ~ /^mlc_/ {n += $$2} \
+	    END {printf "mlcore text: %d bytes\n", n}'
+
+install:
+	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
+	cp mlcore.h '$(DESTDIR)$(INCLUDEDIR)/mlcore.h'
+	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$(INCLUDEDIR)' '' 'Name: mlcore' \
+	    'Description: trains neural networks in plain C, one header' 'Version: $(VERSION)' \
+	    'Cflags: -I"$${includedir}"' 'Libs: -lm -pthread' \
+	    >'$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
+
+uninstall:
+	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
+
+clean:
+	rm -rf build build-san build-tsan

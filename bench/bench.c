@@ -1,0 +1,749 @@
+/* bench.c -- times mlcore: one case after the other, each verified first; see bench.h
+ *
+ *   make bench                           all cases
+ *   make bench CASE='mlp_*'              some
+ *   build/bench --list                   their names
+ * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ overhead_ optim_ loss_ data_. One name
+ * may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.                   */
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <fnmatch.h>
+
+#define DIGITS "examples/data/digits.csv"
+
+typedef struct bench_case bench_case;
+
+typedef struct state {                    /* what a case sets up and its loop uses             */
+    const bench_case *bc;
+    mlc_ctx          *ctx;
+    mlc_tensor       *a, *b, *labels;
+    mlc_module       *net;
+    mlc_optim        *opt;
+    mlc_loader       *loader;
+} state;
+
+struct bench_case {
+    const char *name;
+    mlc_dtype   dtype;
+    const char *unit;                     /* of the rate: work per second                      */
+    double      work;                     /* of one iteration, in that unit                    */
+    double      flops, bytes;             /* of one iteration; 0: no share of that peak        */
+    bool        one_thread;
+    bool      (*setup)(state *s);         /* makes the data, verifies the result               */
+    bench_run   run;
+    mlc_tensor *(*apply)(state *s);       /* what run_apply repeats                            */
+    int         op;                       /* row of the family's table                         */
+    int64_t     m, n, k;                  /* sizes; m is the batch of a network                */
+};
+
+/* ---- data and checks ---------------------------------------------------------------------- */
+
+/* A tensor of values in [lo, hi); *copy, if asked for, the same as doubles, to be freed. */
+static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double **copy)
+{
+    static uint64_t seed = 0x9e3779b97f4a7c15u;
+    mlc_dtype       dtype = s->bc->dtype;
+    uint64_t        r = seed += 0x632be59bd9b4e019u;
+    int64_t         n = 1;
+    for (int32_t i = 0; i < dims.n; i++) n *= dims.v[i];
+    double *v = (double *)malloc((size_t)n * sizeof *v);
+    float  *f = (float *)malloc((size_t)n * sizeof *f);
+    for (int64_t i = 0; v && f && i < n; i++) {
+        r ^= r << 13; r ^= r >> 7; r ^= r << 17;
+        f[i] = (float)(lo + (hi - lo) * (double)(r >> 40) / 16777216.0);
+        v[i] = (double)f[i];              /* one value for both dtypes                         */
+    }
+    mlc_tensor *t = v && f ? mlc_from(s->ctx, dtype, dims, dtype == MLC_F32 ? (void *)f : v) : NULL;
+    free(f);
+    if (copy) *copy = v;
+    else free(v);
+    return t;
+}
+
+/* Elements of t as doubles, which the caller frees; NULL on error. */
+static double *fetch(mlc_tensor *t)
+{
+    size_t  n = (size_t)mlc_numel(t);
+    double *v = t ? (double *)malloc((n + 1) * sizeof *v) : NULL;
+    float  *f = t ? (float *)malloc((n + 1) * sizeof *f) : NULL;
+    bool    ok = v && f;
+    if (ok && t->dtype == MLC_F64) ok = mlc_read(t, v, n * sizeof *v) == MLC_OK;
+    if (ok && t->dtype == MLC_F32) {
+        ok = mlc_read(t, f, n * sizeof *f) == MLC_OK;
+        for (size_t i = 0; i < n; i++) v[i] = (double)f[i];
+    }
+    free(f);
+    if (ok) return v;
+    free(v);
+    return NULL;
+}
+
+static mlc_tensor *labels_of(state *s, int64_t n, int64_t classes)
+{
+    int64_t *y = (int64_t *)malloc((size_t)n * sizeof *y);
+    for (int64_t i = 0; y && i < n; i++) y[i] = i * 7 % classes;
+    mlc_tensor *t = y ? mlc_from(s->ctx, MLC_I64, mlc_dims1(n), y) : NULL;
+    free(y);
+    return t;
+}
+
+/* Compares to a few units in the last place of the result; scale: how many operations make it. */
+static bool near(state *s, const char *what, double got, double want, double scale)
+{
+    double tol = (s->bc->dtype == MLC_F32 ? 2.4e-7 : 4.5e-16) * scale * fmax(1, fabs(want));
+    if (fabs(got - want) <= tol) return true;
+    fprintf(stderr, "%s %s: WRONG: %s is %.9g, want %.9g\n", s->bc->name,
+            mlc_dtype_name(s->bc->dtype), what, got, want);
+    return false;
+}
+
+static double run_apply(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++) {
+        mlc_scope_begin(s->ctx);
+        s->bc->apply(s);
+        mlc_scope_end(s->ctx);
+    }
+    return bench_now() - start;
+}
+
+/* ---- ew_: elementwise --------------------------------------------------------------------- */
+
+static double ref_add(double a, double b)  { return a + b; }
+static double ref_sub(double a, double b)  { return a - b; }
+static double ref_mul(double a, double b)  { return a * b; }
+static double ref_div(double a, double b)  { return a / b; }
+static double ref_exp(double a, double b)  { (void)b; return exp(a); }
+static double ref_log(double a, double b)  { (void)b; return log(a); }
+static double ref_sqrt(double a, double b) { (void)b; return sqrt(a); }
+static double ref_tanh(double a, double b) { (void)b; return tanh(a); }
+static double ref_sigm(double a, double b) { (void)b; return 1 / (1 + exp(-a)); }
+static double ref_relu(double a, double b) { (void)b; return a > 0 ? a : 0; }
+static double ref_gelu(double a, double b) { (void)b; return 0.5 * a * (1 + erf(a / sqrt(2.0))); }
+static double ref_silu(double a, double b) { (void)b; return a / (1 + exp(-a)); }
+
+typedef struct ew_op {
+    const char  *name;                    /* of the case                                       */
+    mlc_tensor *(*one)(mlc_tensor *);
+    mlc_tensor *(*two)(mlc_tensor *, mlc_tensor *);
+    double      (*ref)(double, double);
+    double        lo, hi;                 /* of the inputs                                     */
+} ew_op;
+
+static const ew_op ews[] = {
+    { "ew_add_1000x1000",     NULL,        mlc_add, ref_add,  -4,  4 },
+    { "ew_sub_1000x1000",     NULL,        mlc_sub, ref_sub,  -4,  4 },
+    { "ew_mul_1000x1000",     NULL,        mlc_mul, ref_mul,  -4,  4 },
+    { "ew_div_1000x1000",     NULL,        mlc_div, ref_div,  0.5, 4 },
+    { "ew_pow_1000x1000",     NULL,        mlc_pow, pow,      0.5, 4 },
+    { "ew_exp_1000x1000",     mlc_exp,     NULL,    ref_exp,  -4,  4 },
+    { "ew_log_1000x1000",     mlc_log,     NULL,    ref_log,  0.1, 4 },
+    { "ew_sqrt_1000x1000",    mlc_sqrt,    NULL,    ref_sqrt, 0,   4 },
+    { "ew_tanh_1000x1000",    mlc_tanh,    NULL,    ref_tanh, -4,  4 },
+    { "ew_sigmoid_1000x1000", mlc_sigmoid, NULL,    ref_sigm, -4,  4 },
+    { "ew_relu_1000x1000",    mlc_relu,    NULL,    ref_relu, -4,  4 },
+    { "ew_gelu_1000x1000",    mlc_gelu,    NULL,    ref_gelu, -4,  4 },
+    { "ew_silu_1000x1000",    mlc_silu,    NULL,    ref_silu, -4,  4 },
+};
+
+static mlc_tensor *ew_apply(state *s)
+{
+    const ew_op *e = &ews[s->bc->op];
+    return e->two ? e->two(s->a, s->b) : e->one(s->a);
+}
+
+static bool ew_setup(state *s)
+{
+    const ew_op *e = &ews[s->bc->op];
+    mlc_dims     dims = mlc_dims2(s->bc->m, s->bc->n);
+    double      *a = NULL, *b = NULL, *y;
+    bool         ok;
+    s->a = values(s, dims, e->lo, e->hi, &a);
+    s->b = values(s, dims, e->lo, e->hi, &b);
+    mlc_scope_begin(s->ctx);
+    y  = fetch(ew_apply(s));
+    ok = y && a && b;
+    for (int64_t i = 0; ok && i < s->bc->m * s->bc->n; i++)
+        ok = near(s, "an element", y[i], e->ref(a[i], b[i]), 16);
+    mlc_scope_end(s->ctx);
+    free(a);
+    free(b);
+    free(y);
+    return ok;
+}
+
+/* ---- row_: along the rows of a matrix; loss_: with their gradients ------------------------- */
+
+enum { ROW_SUM, ROW_MAX, ROW_MEAN, ROW_XENT };
+
+static mlc_tensor *row_apply(state *s)
+{
+    switch (s->bc->op) {
+    case ROW_SUM:  return mlc_sum(s->a, mlc_dims1(1), false);
+    case ROW_MAX:  return mlc_max(s->a, mlc_dims1(1), false);
+    case ROW_MEAN: return mlc_mean(s->a, mlc_dims1(1), false);
+    default:       return mlc_cross_entropy(s->a, s->labels);
+    }
+}
+
+static double row_ref(int op, const double *x, int64_t n, int64_t label)
+{
+    double sum = 0, most = -HUGE_VAL, e = 0;
+    for (int64_t j = 0; j < n; j++) {
+        sum += x[j];
+        most = fmax(most, x[j]);
+    }
+    for (int64_t j = 0; j < n; j++) e += exp(x[j] - most);
+    return op == ROW_SUM ? sum : op == ROW_MAX ? most : op == ROW_MEAN ? sum / (double)n
+         : most + log(e) - x[label];
+}
+
+static bool row_check(state *s, const double *x, const double *y)
+{
+    const int64_t m = s->bc->m, n = s->bc->n;
+    double        mean = 0;
+    for (int64_t i = 0; i < m; i++) {
+        double want = row_ref(s->bc->op, x + i * n, n, i * 7 % n);
+        mean += want / (double)m;
+        if (s->bc->op != ROW_XENT && !near(s, "a row", y[i], want, 32)) return false;
+    }
+    return s->bc->op != ROW_XENT || near(s, "the loss", y[0], mean, 16);
+}
+
+static bool row_setup(state *s)
+{
+    double *x = NULL, *y;
+    bool    ok;
+    s->a      = values(s, mlc_dims2(s->bc->m, s->bc->n), -4, 4, &x);
+    s->labels = labels_of(s, s->bc->m, s->bc->n);
+    mlc_scope_begin(s->ctx);
+    y  = fetch(row_apply(s));
+    ok = x && y && row_check(s, x, y);
+    mlc_scope_end(s->ctx);
+    free(x);
+    free(y);
+    return ok;
+}
+
+static mlc_tensor *loss_apply(state *s)
+{
+    mlc_tensor *loss = s->labels ? mlc_cross_entropy(s->a, s->labels) : mlc_mse_loss(s->a, s->b);
+    mlc_backward(loss);
+    mlc_zero_grad(s->a);
+    return loss;
+}
+
+/* The gradient of one row against the formula; the loss itself is row_cross_entropy's case. */
+static bool loss_check(state *s, const double *x, const double *t, const double *g)
+{
+    const int64_t m = s->bc->m, n = s->bc->n, i = m / 2;
+    double        lse = s->labels ? row_ref(ROW_XENT, x + i * n, n, 0) + x[i * n] : 0;
+    for (int64_t j = i * n; j < (i + 1) * n; j++) {
+        double want = s->labels ? (exp(x[j] - lse) - (j - i * n == i * 7 % n)) / (double)m
+                                : 2 * (x[j] - t[j]) / (double)(m * n);
+        if (!near(s, "a gradient", g[j] * (double)m, want * (double)m, 16)) return false;
+    }
+    return true;
+}
+
+static bool loss_setup(state *s)
+{
+    mlc_dims dims = mlc_dims2(s->bc->m, s->bc->n);
+    double  *x = NULL, *t = NULL, *g;
+    bool     ok;
+    s->a = values(s, dims, -4, 4, &x);
+    s->b = values(s, dims, -4, 4, &t);
+    if (s->bc->op == ROW_XENT) s->labels = labels_of(s, s->bc->m, s->bc->n);
+    mlc_set_requires_grad(s->a, true);
+    mlc_scope_begin(s->ctx);
+    mlc_backward(s->labels ? mlc_cross_entropy(s->a, s->labels) : mlc_mse_loss(s->a, s->b));
+    g  = fetch(mlc_grad(s->a));
+    ok = x && t && g && loss_check(s, x, t, g);
+    mlc_zero_grad(s->a);
+    mlc_scope_end(s->ctx);
+    free(x);
+    free(t);
+    free(g);
+    return ok;
+}
+
+/* ---- gemm_: [m,k] times [k,n] -------------------------------------------------------------- */
+
+static mlc_tensor *gemm_apply(state *s) { return mlc_matmul(s->a, s->b); }
+
+static bool gemm_setup(state *s)
+{
+    const int64_t m = s->bc->m, n = s->bc->n, k = s->bc->k;
+    double       *a = NULL, *b = NULL, *c;
+    bool          ok;
+    s->a = values(s, mlc_dims2(m, k), -1, 1, &a);
+    s->b = values(s, mlc_dims2(k, n), -1, 1, &b);
+    mlc_scope_begin(s->ctx);
+    c  = fetch(gemm_apply(s));
+    ok = a && b && c;
+    for (int64_t i = 0; ok && i < m * n; i++) {
+        double want = 0, size = 0;        /* rounding goes with the size of the products       */
+        for (int64_t l = 0; l < k; l++) {
+            want += a[i / n * k + l] * b[l * n + i % n];
+            size += fabs(a[i / n * k + l] * b[l * n + i % n]);
+        }
+        ok = near(s, "an element", c[i], want, size / fmax(1, fabs(want)));
+    }
+    mlc_scope_end(s->ctx);
+    free(a);
+    free(b);
+    free(c);
+    return ok;
+}
+
+/* ---- mlp_, infer_, overhead_: small networks ----------------------------------------------- */
+
+typedef struct shape { int64_t width[4]; int layers; bool sgd; } shape;
+
+static const shape shapes[2] = { { { 784, 512, 512, 10 }, 3, false }, { { 4, 4, 3, 0 }, 2, true } };
+
+static mlc_module *net_of(mlc_ctx *ctx, const shape *p)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < p->layers; i++) {
+        if (i) mlc_module_add(net, mlc_nn_relu(ctx));
+        mlc_module_add(net, mlc_nn_linear(ctx, p->width[i], p->width[i + 1]));
+    }
+    return net;
+}
+
+static mlc_tensor *net_apply(state *s) { return mlc_forward(s->net, s->a); }
+
+static mlc_tensor *train_apply(state *s)
+{
+    mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, s->a), s->labels);
+    mlc_backward(loss);
+    mlc_optim_step(s->opt);
+    return loss;
+}
+
+/* One linear layer in doubles, with the parameters the network has now; frees x. */
+static double *ref_layer(state *s, int i, double *x, int64_t rows, int64_t in, int64_t out,
+                         bool relu)
+{
+    char    name[32];
+    double *w, *b, *y = (double *)malloc((size_t)(rows * out) * sizeof *y);
+    snprintf(name, sizeof name, "%d.weight", 2 * i);
+    w = fetch(mlc_module_param(s->net, name));
+    snprintf(name, sizeof name, "%d.bias", 2 * i);
+    b = fetch(mlc_module_param(s->net, name));
+    for (int64_t r = 0; w && b && x && y && r < rows; r++)
+        for (int64_t o = 0; o < out; o++) {
+            double sum = b[o];
+            for (int64_t j = 0; j < in; j++) sum += x[r * in + j] * w[o * in + j];
+            y[r * out + o] = relu && sum < 0 ? 0 : sum;
+        }
+    free(w);
+    free(b);
+    free(x);
+    return y;
+}
+
+static double *ref_forward(state *s, const shape *p)
+{
+    double *x = fetch(s->a);
+    for (int i = 0; i < p->layers; i++)
+        x = ref_layer(s, i, x, s->bc->m, p->width[i], p->width[i + 1], i + 1 < p->layers);
+    return x;
+}
+
+static bool net_check(state *s, const shape *p)
+{
+    const int64_t c = p->width[p->layers];
+    double       *want = ref_forward(s, p), *got;
+    bool          ok;
+    mlc_scope_begin(s->ctx);
+    got = fetch(net_apply(s));
+    ok  = want && got;
+    for (int64_t i = 0; ok && i < s->bc->m * c; i++) ok = near(s, "a score", got[i], want[i], 64);
+    mlc_scope_end(s->ctx);
+    free(want);
+    free(got);
+    return ok;
+}
+
+/* Some steps: each loss as the reference has it for the weights of that moment, and falling. */
+static bool train_check(state *s, const shape *p)
+{
+    const int64_t c = p->width[p->layers];
+    double        first = 0, last = 0;
+    for (int i = 0; i < 20; i++) {
+        double *want = i % 5 == 0 ? ref_forward(s, p) : NULL, sum = 0;
+        mlc_scope_begin(s->ctx);
+        last = mlc_item(train_apply(s));
+        if (mlc_scope_end(s->ctx) != MLC_OK) return false;
+        for (int64_t r = 0; want && r < s->bc->m; r++)
+            sum += row_ref(ROW_XENT, want + r * c, c, r * 7 % c) / (double)s->bc->m;
+        bool ok = !want || near(s, "a loss", last, sum, 64);
+        free(want);
+        if (!ok) return false;
+        if (i == 0) first = last;
+    }
+    if (last < first) return true;
+    fprintf(stderr, "%s: WRONG: the loss rises, %g to %g\n", s->bc->name, first, last);
+    return false;
+}
+
+static bool infer_setup(state *s)
+{
+    const shape *p = &shapes[s->bc->op];
+    s->a   = values(s, mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
+    s->net = net_of(s->ctx, p);
+    mlc_module_train(s->net, false);
+    mlc_no_grad_begin(s->ctx);
+    return mlc_module_build(s->net) == MLC_OK && net_check(s, p);
+}
+
+static bool train_setup(state *s)
+{
+    const shape *p = &shapes[s->bc->op];
+    s->a      = values(s, mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
+    s->labels = labels_of(s, s->bc->m, p->width[p->layers]);
+    s->net    = net_of(s->ctx, p);
+    s->opt    = p->sgd ? mlc_sgd(s->net, 0.01f) : mlc_adamw(s->net, 1e-3f);
+    return mlc_ctx_status(s->ctx) == MLC_OK && net_check(s, p) && train_check(s, p);
+}
+
+/* ---- optim_: the step alone, over a million parameters -------------------------------------- */
+
+static void optim_gradient(state *s)
+{
+    mlc_backward_from(mlc_mul_scalar(s->a, 1), s->b);
+}
+
+static double optim_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double spent = 0;
+    for (int64_t i = 0; i < loops; i++) {
+        mlc_scope_begin(s->ctx);
+        optim_gradient(s);
+        double start = bench_now();
+        mlc_optim_step(s->opt);
+        spent += bench_now() - start;
+        mlc_scope_end(s->ctx);
+    }
+    return spent;
+}
+
+static bool optim_setup(state *s)
+{
+    mlc_linear_desc d = mlc_linear_desc_make(s->bc->m, s->bc->n);
+    double         *g = NULL, *before, *after;
+    bool            ok;
+    d.no_bias = true;
+    s->net = mlc_nn_linear_ex(s->ctx, &d);
+    s->opt = s->bc->op ? mlc_sgd(s->net, 1e-3f) : mlc_adamw(s->net, 1e-3f);
+    s->a   = mlc_module_param(s->net, "weight");
+    s->b   = values(s, mlc_dims2(s->bc->n, s->bc->m), 1, 2, &g);
+    before = fetch(s->a);
+    optim_run(s, 1);
+    after  = fetch(s->a);
+    ok     = g && before && after;
+    for (int64_t i = 0; ok && i < s->bc->m * s->bc->n; i++) {
+        double lr = (double)1e-3f;
+        double want = s->bc->op ? before[i] - lr * g[i] : before[i] * (1 - lr * 0.01) - lr;
+        ok = near(s, "a parameter", after[i], want, 8);
+    }
+    free(g);
+    free(before);
+    free(after);
+    return ok;
+}
+
+/* ---- data_: the loader and the CSV reader --------------------------------------------------- */
+
+static double loader_run(void *arg, int64_t loops)
+{
+    state    *s = (state *)arg;
+    mlc_batch b;
+    double    start = bench_now();
+    for (int64_t i = 0; i < loops; i++)
+        while (mlc_loader_next(s->loader, &b)) { }
+    return bench_now() - start;
+}
+
+static bool loader_setup(state *s)
+{
+    mlc_tensor     *x = mlc_arange(s->ctx, MLC_F32, 0, (double)(s->bc->m * s->bc->n), 1);
+    mlc_loader_desc d = mlc_loader_desc_make(mlc_reshape(x, mlc_dims2(s->bc->m, s->bc->n)),
+                                             labels_of(s, s->bc->m, 10), s->bc->k);
+    mlc_batch       b;
+    double          sum = 0, n = (double)(s->bc->m * s->bc->n);
+    d.shuffle = true;
+    s->loader = mlc_loader_create(s->ctx, &d);
+    while (mlc_loader_next(s->loader, &b)) {
+        double *v = fetch(b.x);
+        for (int64_t i = 0; v && i < mlc_numel(b.x); i++) sum += v[i];
+        free(v);
+    }
+    return near(s, "the sum of an epoch", sum, n * (n - 1) / 2, 1);
+}
+
+static mlc_tensor *csv_apply(state *s) { return mlc_csv_load(s->ctx, DIGITS, NULL); }
+
+static bool csv_setup(state *s)
+{
+    mlc_scope_begin(s->ctx);
+    mlc_tensor *t = csv_apply(s);
+    bool        ok = t && near(s, "the number of rows", (double)mlc_dim(t, 0), 1797, 0)
+                       && near(s, "the number of columns", (double)mlc_dim(t, 1), 66, 0);
+    return mlc_scope_end(s->ctx) == MLC_OK && ok;
+}
+
+/* ---- the list ------------------------------------------------------------------------------- */
+
+static bench_case cases[64];
+static int        n_cases;
+
+static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
+{
+    bench_case *c = &cases[n_cases++];
+    c->name  = name;
+    c->dtype = dtype;
+    c->unit  = unit;
+    c->work  = work;
+    return c;
+}
+
+static void add_ew(int op, mlc_dtype dtype)
+{
+    double      moved = (ews[op].two ? 3.0 : 2.0) * 1e6 * (double)mlc_dtype_bytes(dtype);
+    bench_case *c = add(ews[op].name, dtype, "GB/s", 1e-9 * moved);
+    c->bytes = moved;
+    c->setup = ew_setup;
+    c->run   = run_apply;
+    c->apply = ew_apply;
+    c->op    = op;
+    c->m     = c->n = 1000;
+}
+
+static void add_row(const char *name, int op, mlc_dtype dtype, bool loss)
+{
+    double      moved = 1e6 * (double)mlc_dtype_bytes(dtype);
+    bench_case *c = loss ? add(name, dtype, "Melem/s", 1) : add(name, dtype, "GB/s", 1e-9 * moved);
+    c->bytes = loss ? 0 : moved;
+    c->setup = loss ? loss_setup : row_setup;
+    c->run   = run_apply;
+    c->apply = loss ? loss_apply : row_apply;
+    c->op    = op;
+    c->m     = c->n = 1000;
+}
+
+static void add_gemm(const char *name, int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
+{
+    double      flops = 2.0 * (double)(m * n * k);
+    bench_case *c = add(name, dtype, "GFLOP/s", 1e-9 * flops);
+    c->flops = flops;
+    c->setup = gemm_setup;
+    c->run   = run_apply;
+    c->apply = gemm_apply;
+    c->m = m;
+    c->n = n;
+    c->k = k;
+}
+
+/* Training does three products a layer, but no gradient of the data. */
+static void add_net(const char *name, int op, int64_t batch, bool train)
+{
+    const shape *p = &shapes[op];
+    bool         tiny = p->sgd;
+    bench_case  *c = add(name, MLC_F32, tiny ? "steps/s" : "samples/s", tiny ? 1 : (double)batch);
+    for (int i = 0; i < p->layers; i++)
+        c->flops += 2.0 * (double)(batch * p->width[i] * p->width[i + 1])
+                  * (train ? i ? 3 : 2 : 1);
+    if (tiny) c->flops = 0;
+    c->one_thread = tiny;
+    c->setup = train ? train_setup : infer_setup;
+    c->run   = run_apply;
+    c->apply = train ? train_apply : net_apply;
+    c->op    = op;
+    c->m     = batch;
+}
+
+static void add_other(const char *name, const char *unit, double work, bool (*setup)(state *),
+                      bench_run run, int64_t m, int64_t n, int64_t k, int op)
+{
+    bench_case *c = add(name, MLC_F32, unit, work);
+    c->setup = setup;
+    c->run   = run;
+    c->op    = op;
+    c->m = m;
+    c->n = n;
+    c->k = k;
+}
+
+static void add_all(void)
+{
+    for (int i = 0; i < (int)(sizeof ews / sizeof ews[0]); i++) {
+        add_ew(i, MLC_F32);
+        if (ews[i].ref == ref_add || ews[i].ref == ref_exp || ews[i].ref == ref_tanh)
+            add_ew(i, MLC_F64);
+    }
+    add_row("row_sum_1000x1000", ROW_SUM, MLC_F32, false);
+    add_row("row_sum_1000x1000", ROW_SUM, MLC_F64, false);
+    add_row("row_max_1000x1000", ROW_MAX, MLC_F32, false);
+    add_row("row_mean_1000x1000", ROW_MEAN, MLC_F32, false);
+    add_row("row_cross_entropy_1000x1000", ROW_XENT, MLC_F32, false);
+    add_row("row_cross_entropy_1000x1000", ROW_XENT, MLC_F64, false);
+    add_row("loss_cross_entropy_1000x1000", ROW_XENT, MLC_F32, true);
+    add_row("loss_mse_1000x1000", ROW_SUM, MLC_F32, true);
+    add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F32);
+    add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F64);
+    add_net("mlp_784_512_512_10_b128_adamw", 0, 128, true);
+    add_net("infer_mlp_784_512_512_10_b1", 0, 1, false);
+    add_net("infer_mlp_784_512_512_10_b128", 0, 128, false);
+    add_net("overhead_4_4_3_b1_sgd", 1, 1, true);
+    add_other("optim_adamw_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 0);
+    add_other("optim_sgd_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 1);
+    add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
+              0);
+    add_other("data_csv_digits", "rows/s", 1797, csv_setup, run_apply, 0, 0, 0, 0);
+    cases[n_cases - 1].apply = csv_apply;
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+static mlc_ctx *context(const bench_options *o, bool one_thread)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    mlc_status   status = MLC_OK;
+    d.threads = one_thread ? 1 : o->threads;
+    d.isa     = o->isa;
+    d.status  = &status;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    if (!ctx) fprintf(stderr, "bench: no context: %s\n", mlc_status_name(status));
+    return ctx;
+}
+
+static void report(const state *s, const bench_result *r, const bench_peaks *p, FILE *json)
+{
+    const bench_case *c = s->bc;
+    char              time[32], best[32], share_text[16] = "-";
+    double            rate = c->work / r->median, share = -1;
+    mlc_memory        mem;
+    mlc_memory_info(s->ctx, &mem);
+    double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
+    if (peak > 0 && c->flops + c->bytes > 0)
+        share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
+    if (share >= 0) snprintf(share_text, sizeof share_text, "%.0f %%", 100 * share);
+    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f\n", c->name,
+           mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
+           bench_time_text(r->best, best, sizeof best), 100 * r->spread, rate, c->unit, share_text,
+           (double)mem.peak / 1048576);
+    fflush(stdout);
+    if (!json) return;
+    fprintf(json, "{\"case\":\"%s\",\"dtype\":\"%s\",\"isa\":\"%s\",\"threads\":%d,", c->name,
+            mlc_dtype_name(c->dtype), mlc_isa_name(mlc_ctx_isa(s->ctx)),
+            (int)mlc_ctx_threads(s->ctx));
+    bench_json_number(json, "median_ms", 1e3 * r->median, ",");
+    bench_json_number(json, "best_ms", 1e3 * r->best, ",");
+    bench_json_number(json, "spread", r->spread, ",");
+    bench_json_number(json, "rate", rate, ",");
+    fprintf(json, "\"unit\":\"%s\",", c->unit);
+    bench_json_number(json, "peak_share", share, ",");
+    fprintf(json, "\"peak_bytes\":%lld}\n", (long long)mem.peak);
+    fflush(json);
+}
+
+static bool run_case(const bench_case *c, const bench_options *o, const bench_peaks *p, FILE *json)
+{
+    state s;
+    memset(&s, 0, sizeof s);
+    s.bc  = c;
+    s.ctx = context(o, c->one_thread);
+    bool ok = s.ctx && c->setup(&s) && mlc_ctx_status(s.ctx) == MLC_OK;
+    if (ok) {
+        mlc_memory_peak_reset(s.ctx);
+        bench_result r = bench_measure(c->run, &s, o->seconds);
+        ok = *mlc_error(s.ctx) == 0;
+        if (ok) report(&s, &r, p, json);
+    }
+    if (!ok) fprintf(stderr, "%s %s: FAILED: %s\n", c->name, mlc_dtype_name(c->dtype),
+                     s.ctx && *mlc_error(s.ctx) ? mlc_error(s.ctx) : "wrong result");
+    mlc_ctx_free(s.ctx);
+    return ok;
+}
+
+static bool chosen(const bench_case *c, const bench_options *o)
+{
+    return fnmatch(o->glob, c->name, 0) == 0
+        && (!o->dtype || strcmp(o->dtype, mlc_dtype_name(c->dtype)) == 0);
+}
+
+static int run_all(const bench_options *o)
+{
+    int      bad = 0, done = 0;
+    FILE    *json = o->json ? fopen(o->json, "w") : NULL;
+    mlc_ctx *ctx = context(o, false);
+    if (o->json && !json) perror(o->json);
+    if (!ctx || (o->json && !json)) return 1;
+    bench_peaks p = { { -1, -1 }, -1 };
+    if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
+    bench_print_machine(ctx, &p);
+    mlc_ctx_free(ctx);
+    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s\n", "case", "type", "median", "best",
+           "spread", "rate", "unit", "peak", "peak MB");
+    for (int i = 0; i < n_cases; i++) {
+        if (!chosen(&cases[i], o)) continue;
+        done++;
+        if (!run_case(&cases[i], o, &p, json)) bad++;
+    }
+    if (json) fclose(json);
+    if (!done) fprintf(stderr, "bench: no case matches %s; --list shows them\n", o->glob);
+    return bad || !done;
+}
+
+static const char HELP[] =
+    "usage: bench [--list] [--case GLOB] [--dtype f32|f64] [--seconds S] [--threads N]\n"
+    "             [--isa scalar|avx2|avx512] [--json FILE] [--no-peaks]\n";
+
+static bool parse_isa(const char *text, mlc_isa *isa)
+{
+    for (int i = MLC_ISA_AUTO; i <= MLC_ISA_AVX512; i++)
+        if (strcmp(text, mlc_isa_name((mlc_isa)i)) == 0) {
+            *isa = (mlc_isa)i;
+            return true;
+        }
+    return false;
+}
+
+static bool parse(bench_options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(a, "--list") == 0)     { o->list = true;     continue; }
+        if (strcmp(a, "--no-peaks") == 0) { o->no_peaks = true; continue; }
+        if (!v) return false;
+        if (strcmp(a, "--case") == 0)         o->glob    = v;
+        else if (strcmp(a, "--dtype") == 0)   o->dtype   = v;
+        else if (strcmp(a, "--json") == 0)    o->json    = v;
+        else if (strcmp(a, "--seconds") == 0) o->seconds = atof(v);
+        else if (strcmp(a, "--threads") == 0) o->threads = (int32_t)atoi(v);
+        else if (strcmp(a, "--isa") != 0 || !parse_isa(v, &o->isa)) return false;
+        i++;
+    }
+    return o->seconds > 0 && o->threads >= 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options o = { "*", NULL, NULL, 3, 0, MLC_ISA_AUTO, false, false };
+    if (!parse(&o, argc, argv)) {
+        fputs(HELP, stderr);
+        return 2;
+    }
+    add_all();
+    if (!o.list) return run_all(&o);
+    for (int i = 0; i < n_cases; i++)
+        if (chosen(&cases[i], &o)) printf("%s %s\n", cases[i].name, mlc_dtype_name(cases[i].dtype));
+    return 0;
+}

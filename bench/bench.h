@@ -1,0 +1,288 @@
+/* bench.h -- measuring: a clock, calibrated runs, the machine and its peaks, a table, JSON
+ *
+ * A case is verified, then timed: loops are calibrated to runs of about 0.3 s, at least 5 runs are
+ * made, and the median and the best run count. Speed is never asserted, only printed.         */
+#ifndef MLCORE_BENCH_H
+#define MLCORE_BENCH_H
+
+#include "../mlcore.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#  include <cpuid.h>
+#  include <immintrin.h>
+#endif
+
+#ifndef BENCH_FLAGS                       /* the Makefile passes what mlcore was compiled with */
+#  define BENCH_FLAGS "not given"
+#endif
+
+typedef struct bench_options {
+    const char *glob, *json, *dtype;
+    double      seconds;                  /* of timing, for each case                          */
+    int32_t     threads;
+    mlc_isa     isa;
+    bool        list;
+    bool        no_peaks;                 /* saves half a second, for short slices             */
+} bench_options;
+
+typedef struct bench_peaks {              /* of this machine, with the threads asked for       */
+    double gflops[2];                     /* multiply-adds of the ISA level, f32 and f64       */
+    double gbytes;                        /* copy of 256 MB: bytes read plus bytes written     */
+} bench_peaks;
+
+typedef struct bench_result {
+    double median, best;                  /* seconds for one iteration                         */
+    double spread;                        /* (third quartile - first) / median                 */
+} bench_result;
+
+static inline double bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- runs --------------------------------------------------------------------------------- */
+
+/* Seconds that so many iterations took; the case keeps the clock, to leave out preparation.   */
+typedef double (*bench_run)(void *state, int64_t loops);
+
+static inline int bench_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static inline bench_result bench_measure(bench_run run, void *state, double seconds)
+{
+    enum { MOST = 1000 };
+    double       t[MOST], want = seconds / 5 < 0.3 ? seconds / 5 : 0.3, spent = 0;
+    int64_t      loops = 1;
+    int          n = 0;
+    bench_result r;
+    for (double took; (took = run(state, loops)) < want / 2; ) {          /* also the warm-up */
+        double grow = took > 0 ? 0.8 * want / took : 10;
+        loops = (int64_t)((double)loops * (grow > 10 ? 10 : grow < 2 ? 2 : grow)) + 1;
+    }
+    while (n < MOST && (n < 5 || spent < seconds)) {
+        double took = run(state, loops);
+        spent += took;
+        t[n++] = took / (double)loops;
+    }
+    qsort(t, (size_t)n, sizeof *t, bench_order);
+    r.median = n % 2 ? t[n / 2] : 0.5 * (t[n / 2 - 1] + t[n / 2]);
+    r.best   = t[0];
+    r.spread = (t[3 * n / 4] - t[n / 4]) / r.median;
+    return r;
+}
+
+/* ---- peaks -------------------------------------------------------------------------------- */
+
+/* Each function makes `rounds` times 12 independent chains of multiply-adds and returns the
+ * number of floating point operations; *sink keeps the compiler from dropping the work. The
+ * scalar level is what every x86-64 has: SSE2, with separate multiplications and additions.   */
+#if defined(__x86_64__)
+#define BENCH_CHAINS(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
+
+#define BENCH_FMA(name, target_text, vec, set1, fma, first, width)                              \
+    __attribute__((target(target_text)))                                                       \
+    static inline double name(int64_t rounds, double *sink)                                     \
+    {                                                                                           \
+        volatile int one = 1;             /* volatile: or the multiplication goes away */       \
+        vec a[12], m = set1(one), c = set1(one);                                                \
+        for (int j = 0; j < 12; j++) a[j] = set1(j);                                            \
+        for (int64_t i = 0; i < rounds; i++) { BENCH_CHAINS(BENCH_STEP_##fma) }                  \
+        for (int j = 0; j < 12; j++) *sink += (double)first(a[j]);                              \
+        return 24.0 * width * (double)rounds;                                                   \
+    }
+#define BENCH_STEP_f32x4(j)  a[j] = _mm_add_ps(_mm_mul_ps(a[j], m), c);
+#define BENCH_STEP_f64x2(j)  a[j] = _mm_add_pd(_mm_mul_pd(a[j], m), c);
+#define BENCH_STEP_f32x8(j)  a[j] = _mm256_fmadd_ps(a[j], m, c);
+#define BENCH_STEP_f64x4(j)  a[j] = _mm256_fmadd_pd(a[j], m, c);
+#define BENCH_STEP_f32x16(j) a[j] = _mm512_fmadd_ps(a[j], m, c);
+#define BENCH_STEP_f64x8(j)  a[j] = _mm512_fmadd_pd(a[j], m, c);
+BENCH_FMA(bench_fma_f32x4,  "sse2",     __m128,  _mm_set1_ps,    f32x4,  _mm_cvtss_f32, 4)
+BENCH_FMA(bench_fma_f64x2,  "sse2",     __m128d, _mm_set1_pd,    f64x2,  _mm_cvtsd_f64, 2)
+BENCH_FMA(bench_fma_f32x8,  "avx2,fma", __m256,  _mm256_set1_ps, f32x8,  _mm256_cvtss_f32, 8)
+BENCH_FMA(bench_fma_f64x4,  "avx2,fma", __m256d, _mm256_set1_pd, f64x4,  _mm256_cvtsd_f64, 4)
+BENCH_FMA(bench_fma_f32x16, "avx512f",  __m512,  _mm512_set1_ps, f32x16, _mm512_cvtss_f32, 16)
+BENCH_FMA(bench_fma_f64x8,  "avx512f",  __m512d, _mm512_set1_pd, f64x8,  _mm512_cvtsd_f64, 8)
+#endif
+
+/* 0 where there is no way to measure it: then no case has a share of this peak. */
+static inline double bench_fma(mlc_isa isa, int f64, int64_t rounds, double *sink)
+{
+#if defined(__x86_64__)
+    if (isa == MLC_ISA_AVX512)
+        return f64 ? bench_fma_f64x8(rounds, sink) : bench_fma_f32x16(rounds, sink);
+    if (isa == MLC_ISA_AVX2)
+        return f64 ? bench_fma_f64x4(rounds, sink) : bench_fma_f32x8(rounds, sink);
+    return f64 ? bench_fma_f64x2(rounds, sink) : bench_fma_f32x4(rounds, sink);
+#else
+    (void)isa, (void)f64, (void)rounds, (void)sink;
+    return 0;
+#endif
+}
+
+typedef struct bench_worker {
+    pthread_t          thread;
+    pthread_barrier_t *gate;
+    mlc_isa            isa;
+    int                f64;
+    char              *from, *to;         /* NULL: multiply-adds, else a copy                  */
+    size_t             bytes;
+    double             work, start, end, sink;
+} bench_worker;
+
+static inline void *bench_work(void *arg)
+{
+    bench_worker *w = (bench_worker *)arg;
+    pthread_barrier_wait(w->gate);
+    w->start = bench_now();
+    if (w->from) {
+        memcpy(w->to, w->from, w->bytes);
+        w->work = 2.0 * (double)w->bytes;
+    } else {
+        w->work = bench_fma(w->isa, w->f64, 3000000, &w->sink);
+    }
+    w->end = bench_now();
+    return NULL;
+}
+
+/* Work per second of all threads together: the best of some tries. */
+static inline double bench_together(const bench_worker *model, int32_t threads, int tries)
+{
+    bench_worker     *w = (bench_worker *)calloc((size_t)threads, sizeof *w);
+    pthread_barrier_t gate;
+    double            best = 0;
+    if (!w) return 0;
+    pthread_barrier_init(&gate, NULL, (unsigned)threads);
+    for (int k = 0; k < tries; k++) {
+        double work = 0, start = HUGE_VAL, end = 0;
+        for (int32_t i = 0; i < threads; i++) {
+            w[i] = *model;
+            w[i].gate   = &gate;
+            w[i].bytes /= (size_t)threads;
+            if (model->from) {
+                w[i].from += (size_t)i * w[i].bytes;
+                w[i].to   += (size_t)i * w[i].bytes;
+            }
+            if (pthread_create(&w[i].thread, NULL, bench_work, &w[i]) != 0) exit(2);
+        }
+        for (int32_t i = 0; i < threads; i++) {
+            pthread_join(w[i].thread, NULL);
+            work += w[i].work;
+            start = fmin(start, w[i].start);
+            end   = fmax(end, w[i].end);
+        }
+        best = fmax(best, work / (end - start));
+    }
+    pthread_barrier_destroy(&gate);
+    free(w);
+    return best;
+}
+
+static inline bench_peaks bench_peaks_of(mlc_isa isa, int32_t threads)
+{
+    const size_t bytes = (size_t)256 << 20;
+    bench_peaks  p;
+    bench_worker w;
+    memset(&w, 0, sizeof w);
+    w.isa = isa;
+    for (int f64 = 0; f64 < 2; f64++) {
+        w.f64 = f64;
+        p.gflops[f64] = 1e-9 * bench_together(&w, threads, 8);
+    }
+    w.from  = (char *)malloc(bytes);
+    w.to    = (char *)malloc(bytes);
+    w.bytes = bytes;
+    p.gbytes = 0;
+    if (w.from && w.to) {
+        memset(w.from, 1, bytes);
+        memset(w.to, 2, bytes);
+        p.gbytes = 1e-9 * bench_together(&w, threads, 8);
+    }
+    free(w.from);
+    free(w.to);
+    return p;
+}
+
+/* ---- machine ------------------------------------------------------------------------------ */
+
+static inline bool bench_has_amx(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1);
+#else
+    return false;
+#endif
+}
+
+static inline const char *bench_cpu(char *text, size_t n)
+{
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char  line[256];
+    snprintf(text, n, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        value[strcspn(value, "\n")] = 0;
+        snprintf(text, n, "%s", value + 2);
+        break;
+    }
+    if (f) fclose(f);
+    return text;
+}
+
+/* Asked when the bench runs: a commit written into the object would go stale. */
+static inline const char *bench_commit(char *text, size_t n)
+{
+    FILE *f = popen("git describe --always --dirty 2>/dev/null", "r");
+    if (!f || !fgets(text, (int)n, f)) snprintf(text, n, "unknown");
+    text[strcspn(text, "\n")] = 0;
+    if (f) pclose(f);
+    return text;
+}
+
+static inline void bench_print_machine(const mlc_ctx *ctx, const bench_peaks *p)
+{
+    char cpu[128], commit[64];
+    printf("machine  %s | isa %s | threads %d | blas %s | %s %s | flags %s | commit %s\n",
+           bench_cpu(cpu, sizeof cpu), mlc_isa_name(mlc_ctx_isa(ctx)), (int)mlc_ctx_threads(ctx),
+           mlc_ctx_blas(ctx),
+#if defined(__clang__)
+           "", "" __VERSION__,
+#else
+           "gcc", "" __VERSION__,
+#endif
+           BENCH_FLAGS, bench_commit(commit, sizeof commit));
+    if (p->gbytes < 0) return;
+    printf("peaks    FMA f32 %.1f GFLOP/s, f64 %.1f GFLOP/s | AMX %s | copy %.1f GB/s\n",
+           p->gflops[0], p->gflops[1], bench_has_amx() ? "not measured yet" : "none", p->gbytes);
+}
+
+/* ---- output ------------------------------------------------------------------------------- */
+
+static inline const char *bench_time_text(double seconds, char *text, size_t n)
+{
+    if (seconds < 1e-6)      snprintf(text, n, "%.1f ns", 1e9 * seconds);
+    else if (seconds < 1e-3) snprintf(text, n, "%.2f us", 1e6 * seconds);
+    else                     snprintf(text, n, "%.3f ms", 1e3 * seconds);
+    return text;
+}
+
+/* A number, or null where it does not apply (negative). */
+static inline void bench_json_number(FILE *f, const char *key, double v, const char *end)
+{
+    if (v < 0 || !isfinite(v)) fprintf(f, "\"%s\":null%s", key, end);
+    else fprintf(f, "\"%s\":%.6g%s", key, v, end);
+}
+
+#endif

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+"""Runs the cases of build/bench in PyTorch and in mlcore, alternately in one run.
+
+    make bench-compare           or:  python3 bench/compare.py [--case GLOB] [--json FILE]
+
+Each round times mlcore (build/bench for a short slice), then PyTorch on the same work in this
+process; medians over the rounds count. A ratio above 1 means that mlcore is faster. PyTorch runs
+at its best: the same number of threads, fused optimizers, gradients set to None, inference mode,
+out= for elementwise operations and products. Needs python3 and PyTorch, nothing else.
+"""
+import argparse
+import fnmatch
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit("compare.py: this Python has no PyTorch; install it with\n"
+             "    python3 -m pip install torch\n"
+             "in a virtual environment, and run compare.py with that environment's python3")
+
+
+# ---- cases: each makes its data and returns one iteration as a function ------------------------
+
+def uniform(shape, lo, hi, dtype):
+    return (torch.rand(shape, dtype=torch.float64) * (hi - lo) + lo).to(dtype)
+
+
+def elementwise(function, inputs, lo, hi):
+    def make(dtype):
+        args = [uniform((1000, 1000), lo, hi, dtype) for _ in range(inputs)]
+        out = torch.empty_like(args[0])
+
+        def step():
+            with torch.inference_mode():
+                function(*args, out=out)
+        return step
+    return make
+
+
+def no_out(function, lo, hi):
+    """Activations that take no out=: the allocation is PyTorch's own, from its cache."""
+    def make(dtype):
+        x = uniform((1000, 1000), lo, hi, dtype)
+
+        def step():
+            with torch.inference_mode():
+                function(x)
+        return step
+    return make
+
+
+def cross_entropy_row(dtype):
+    x, y = uniform((1000, 1000), -4, 4, dtype), torch.arange(1000) * 7 % 1000
+    return no_grad(lambda: F.cross_entropy(x, y))
+
+
+def no_grad(function):
+    def step():
+        with torch.inference_mode():
+            function()
+    return step
+
+
+def loss(function, labels):
+    def make(dtype):
+        x = uniform((1000, 1000), -4, 4, dtype).requires_grad_()
+        y = torch.arange(1000) * 7 % 1000 if labels else uniform((1000, 1000), -4, 4, dtype)
+
+        def step():
+            function(x, y).backward()
+            x.grad = None
+        return step
+    return make
+
+
+def gemm(m, n, k):
+    def make(dtype):
+        a, b = uniform((m, k), -1, 1, dtype), uniform((k, n), -1, 1, dtype)
+        out = torch.empty(m, n, dtype=dtype)
+        return no_grad(lambda: torch.mm(a, b, out=out))
+    return make
+
+
+def network(widths):
+    layers = []
+    for i in range(len(widths) - 1):
+        layers += [torch.nn.ReLU()] if i else []
+        layers += [torch.nn.Linear(widths[i], widths[i + 1])]
+    return torch.nn.Sequential(*layers)
+
+
+def training(widths, batch, optimizer):
+    def make(dtype):
+        net = network(widths).to(dtype)
+        opt = optimizer(net.parameters())
+        x, y = uniform((batch, widths[0]), 0, 1, dtype), torch.arange(batch) * 7 % widths[-1]
+
+        def step():
+            opt.zero_grad(set_to_none=True)
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+        return step
+    return make
+
+
+def inference(widths, batch):
+    def make(dtype):
+        net = network(widths).to(dtype).eval()
+        x = uniform((batch, widths[0]), 0, 1, dtype)
+        return no_grad(lambda: net(x))
+    return make
+
+
+def optimizer_step(optimizer):
+    def make(dtype):
+        p = uniform((1000, 1000), -0.03, 0.03, dtype).requires_grad_()
+        p.grad = uniform((1000, 1000), 1, 2, dtype)
+        return optimizer([p]).step
+    return make
+
+
+def loader(dtype):
+    """An epoch in shuffled order, by hand: several times faster than DataLoader."""
+    x, y = uniform((1797, 64), 0, 1, dtype), torch.arange(1797) % 10
+
+    def step():
+        for rows in torch.randperm(1797).split(32):
+            x[rows], y[rows]
+    return step
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=1e-3, fused=True)
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.01, fused=True)
+
+
+MLP = [784, 512, 512, 10]
+CASES = {
+    "ew_add_1000x1000": elementwise(torch.add, 2, -4, 4),
+    "ew_sub_1000x1000": elementwise(torch.sub, 2, -4, 4),
+    "ew_mul_1000x1000": elementwise(torch.mul, 2, -4, 4),
+    "ew_div_1000x1000": elementwise(torch.div, 2, 0.5, 4),
+    "ew_pow_1000x1000": elementwise(torch.pow, 2, 0.5, 4),
+    "ew_exp_1000x1000": elementwise(torch.exp, 1, -4, 4),
+    "ew_log_1000x1000": elementwise(torch.log, 1, 0.1, 4),
+    "ew_sqrt_1000x1000": elementwise(torch.sqrt, 1, 0, 4),
+    "ew_tanh_1000x1000": elementwise(torch.tanh, 1, -4, 4),
+    "ew_sigmoid_1000x1000": elementwise(torch.sigmoid, 1, -4, 4),
+    "ew_relu_1000x1000": no_out(torch.relu, -4, 4),
+    "ew_gelu_1000x1000": no_out(F.gelu, -4, 4),
+    "ew_silu_1000x1000": no_out(F.silu, -4, 4),
+    "row_sum_1000x1000": no_out(lambda x: torch.sum(x, 1), -4, 4),
+    "row_max_1000x1000": no_out(lambda x: torch.amax(x, 1), -4, 4),
+    "row_mean_1000x1000": no_out(lambda x: torch.mean(x, 1), -4, 4),
+    "row_cross_entropy_1000x1000": cross_entropy_row,
+    "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
+    "loss_mse_1000x1000": loss(F.mse_loss, False),
+    "gemm_1000x200x500": gemm(1000, 200, 500),
+    "mlp_784_512_512_10_b128_adamw": training(MLP, 128, adamw),
+    "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
+    "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
+    "overhead_4_4_3_b1_sgd": training([4, 4, 3], 1, sgd),
+    "optim_adamw_1000x1000": optimizer_step(adamw),
+    "optim_sgd_1000x1000": optimizer_step(sgd),
+    "data_loader_1797x64_b32": loader,
+}
+ONE_THREAD = "overhead_*"
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+def torch_seconds(step, seconds):
+    """Median time of one iteration over at least 5 runs of some loops, in about `seconds`."""
+    loops, run = 1, seconds / 5
+    while True:
+        start = time.perf_counter()
+        for _ in range(loops):
+            step()
+        took = time.perf_counter() - start
+        if took >= run / 2:
+            break
+        loops = int(loops * min(10, max(2, 0.8 * run / max(took, 1e-9)))) + 1
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(loops):
+            step()
+        times.append((time.perf_counter() - start) / loops)
+    return statistics.median(times)
+
+
+def mlcore_line(bench, name, dtype, threads, seconds):
+    """One slice of build/bench: the dict of its JSON line."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        cmd = [bench, "--case", name, "--dtype", dtype, "--seconds", str(seconds), "--threads",
+               str(threads), "--json", out.name, "--no-peaks"]
+        done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = pathlib.Path(out.name).read_text(encoding="utf-8").splitlines()
+    if done.returncode or len(lines) != 1:
+        sys.exit(f"compare.py: {' '.join(cmd)} failed:\n{done.stderr}")
+    return json.loads(lines[0]), done.stdout.splitlines()[0]
+
+
+def compare(args, name, dtype):
+    threads = 1 if fnmatch.fnmatch(name, ONE_THREAD) else args.threads
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    step = CASES[name](DTYPES[dtype])
+    rates, others, machine, unit = [], [], "", ""
+    for _ in range(args.rounds):
+        time.sleep(0.05)                  # lets the threads of the other side go to sleep
+        line, machine = mlcore_line(args.bench, name, dtype, threads, args.seconds)
+        rates.append(line["rate"])
+        unit = line["unit"]
+        work = line["rate"] * line["median_ms"] * 1e-3         # of one iteration, in that unit
+        others.append(work / torch_seconds(step, args.seconds))
+    ours, theirs = statistics.median(rates), statistics.median(others)
+    return {"case": name, "dtype": dtype, "mlcore": ours, "torch": theirs, "unit": unit,
+            "ratio": ours / theirs}, machine
+
+
+def listed(bench, glob):
+    out = subprocess.run([bench, "--list", "--case", glob], capture_output=True, text=True,
+                         check=True).stdout
+    return [tuple(line.split()) for line in out.splitlines()]
+
+
+def options():
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    p = argparse.ArgumentParser(description="Times mlcore and PyTorch alternately on one work.")
+    p.add_argument("--case", default="*", metavar="GLOB")
+    p.add_argument("--json", metavar="FILE", help="one line a case goes here")
+    p.add_argument("--threads", type=int, default=cores, metavar="N", help="for both (all cores)")
+    p.add_argument("--rounds", type=int, default=5, metavar="N", help="slices of each side (5)")
+    p.add_argument("--seconds", type=float, default=0.5, help="of one slice (0.5)")
+    p.add_argument("--bench", default=str(ROOT / "build" / "bench"), metavar="PATH")
+    args = p.parse_args()
+    if not os.access(args.bench, os.X_OK):
+        sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare")
+    return args
+
+
+def main():
+    args = options()
+    cases = listed(args.bench, args.case)
+    if not cases:
+        sys.exit(f"compare.py: no case matches {args.case}")
+    out = open(args.json, "w", encoding="utf-8") if args.json else None
+    print(f"torch    {torch.__version__} | {args.threads} threads | "
+          f"CPU capability {torch.backends.cpu.get_cpu_capability()} | {args.rounds} rounds")
+    head = False
+    for name, dtype in cases:
+        if name not in CASES:
+            print(f"{name:32} {dtype:4} has no counterpart in PyTorch: left out")
+            continue
+        line, machine = compare(args, name, dtype)
+        if not head:
+            print(machine)
+            print(f"{'case':32} {'type':4} {'mlcore':>12} {'torch':>12} {'unit':10} {'ratio':>6}")
+            head = True
+        print(f"{name:32} {dtype:4} {line['mlcore']:12.5g} {line['torch']:12.5g} "
+              f"{line['unit']:10} {line['ratio']:6.2f}", flush=True)
+        if out:
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+    if out:
+        out.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9182 @@
+/* mlcore.h -- trains neural networks in plain C at the speed of the hardware: one file, no deps
+ *
+ * Do this in ONE source file:
+ *     #define MLCORE_IMPLEMENTATION
+ *     #include "mlcore.h"
+ * and plain #include "mlcore.h" everywhere else. Build: cc -O2 main.c -lm -pthread
+ * C99 and C++11 read the declarations; C11 and C++17 (gcc, clang) compile the implementation.
+ * MIT-0 or public domain, as you choose: see the end of the file.
+ *
+ * ---------------------------------------------------------------------------------------------
+ * MANUAL
+ *
+ * 1. A network in ten lines
+ *     mlc_ctx    *ctx = mlc_ctx_create(NULL);               NULL desc: every default
+ *     mlc_module *net = mlc_nn_sequential(ctx);
+ *     mlc_module_add(net, mlc_nn_linear(ctx, 64, 128));
+ *     mlc_module_add(net, mlc_nn_relu(ctx));
+ *     mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
+ *     mlc_optim  *opt = mlc_adamw(net, 1e-3f);
+ *     mlc_batch b;
+ *     while (mlc_loader_next(loader, &b)) {
+ *         mlc_scope_begin(ctx);                             tensors made from here die with it
+ *         mlc_backward(mlc_cross_entropy(mlc_forward(net, b.x), b.y));
+ *         mlc_optim_step(opt);                              does nothing while an error stands
+ *         if (mlc_scope_end(ctx) != MLC_OK) { fprintf(stderr, "%s\n", mlc_error(ctx)); break; }
+ *     }
+ *     mlc_save(net, "net.safetensors");
+ *     mlc_ctx_free(ctx);
+ *   A complete program: README.md, examples/digits.c.
+ *
+ * 2. Errors. What creates something returns NULL on failure, everything else a mlc_status; the
+ *   text is in the context (mlc_error). The first error stays, and an operation that is given
+ *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
+ *   returns the status and clears errors raised inside the scope. The library never aborts,
+ *   exits or prints; a logger in the context's desc hears of errors and warnings.
+ *
+ * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
+ *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
+ *   scope, to the context. A step's memory is kept and used again: after the first steps there
+ *   is no allocation. What a module's forward makes and neither returns nor the tape saves is
+ *   freed when that forward ends: reading it later is a STATE error. To keep a value:
+ *   mlc_keep (copy in the parent scope) or mlc_copy_into (into a tensor made before).
+ *   With desc.memory everything lives in one block of the caller's.
+ *
+ * 4. Gradients. Leaves ask for them (mlc_set_requires_grad; parameters do). They add up until
+ *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
+ *
+ * 5. Threads. A context is used by one thread at a time; contexts are independent of each other;
+ *   the only process-wide state is the backend registry and the kernel tables, written once.
+ *   For a seed and an ISA level results do not depend on the number of threads. Kernels flush
+ *   denormals; the caller's floating-point mode is restored.
+ *
+ * 6. Environment: MLC_ISA=scalar|avx2|avx512 lowers the kernels' level, MLC_THREADS=n.
+ *
+ * 7. Macros, before the implementation is included (none changes a public struct):
+ *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
+ *   MLC_NO_THREADS         no thread pool           MLC_NO_STDIO     no files, no mlc_stdout
+ *   MLC_NO_SIMD            portable C only          MLC_NO_AVX512    no AVX-512 kernels
+ *   MLC_USE_CBLAS          matrix products by CBLAS MLC_BLAS_INT     its integer, default int
+ *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
+ *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
+ *
+ * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
+ *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
+ *
+ * 9. Versions. Until 1.0 a minor version may change the API, a patch may not.
+ *
+ * Contents (banners of this file in order; `make map` adds line numbers)
+ *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
+ *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
+ *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
+ *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.REDUCE
+ *   IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
+ *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
+ *   IMPL.OPS.LINEAR  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
+ *   IMPL.IO.SAFETENSORS  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
+ *
+ * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
+ * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
+ * --------------------------------------------------------------------------------------------- */
+#ifndef MLCORE_H
+#define MLCORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* @@ API.CONFIG ------------------------------------------ version, linkage, limits */
+
+#define MLC_VERSION_MAJOR  0
+#define MLC_VERSION_MINOR  1
+#define MLC_VERSION_PATCH  0
+#define MLC_VERSION_STRING "0.1.0"
+#define MLC_ABI            1u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
+#define MLC_NAME_BYTES     256    /* longest dotted parameter name, with its final 0           */
+
+#ifndef MLC_API                   /* linkage of declarations, MLC_IMPL of definitions          */
+#  if defined(MLCORE_STATIC) && defined(__GNUC__)
+#    define MLC_API  static __attribute__((unused))
+#    define MLC_IMPL static
+#  elif defined(MLCORE_STATIC)
+#    define MLC_API  static
+#    define MLC_IMPL static
+#  else
+#    define MLC_API  extern
+#    define MLC_IMPL
+#  endif
+#endif
+#ifndef MLC_IMPL
+#  define MLC_IMPL
+#endif
+
+#if defined(__GNUC__)
+#  define MLC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#  define MLC_PRINTF(fmt, args)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* mlc_version: "0.1.0" of the compiled implementation; compare with MLC_VERSION_STRING.
+ *   test   tests/test_include.c                                                             */
+MLC_API const char *mlc_version(void);
+
+/* @@ API.TYPES ------------------------------------------- status, dtype, dims, enums */
+
+typedef enum mlc_status {
+    MLC_OK = 0,
+    MLC_ERR_ARG,          /* a value no call may have: NULL, a negative size, an unknown name  */
+    MLC_ERR_SHAPE,        /* shapes do not fit each other                                      */
+    MLC_ERR_DTYPE,        /* a dtype this operation does not take; the message says which cast */
+    MLC_ERR_DEVICE,       /* unknown device, or it reported a failure                          */
+    MLC_ERR_UNSUPPORTED,  /* not on this device, or not compiled in                            */
+    MLC_ERR_NOMEM,        /* out of memory, or over the hard limit; recoverable                */
+    MLC_ERR_IO,           /* a file: missing, short, malformed, disk full                      */
+    MLC_ERR_VALUE,        /* data: a label out of range, a NaN in anomaly mode                 */
+    MLC_ERR_STATE,        /* right call, wrong time: backward twice, step after failed backward */
+    MLC_ERR_INTERNAL,     /* a bug in mlcore; please report                                    */
+    MLC_STATUS_FORCE_32 = 0x7fffffff
+} mlc_status;
+
+typedef enum mlc_dtype {  /* no implicit promotion: mlc_cast says it in the program            */
+    MLC_F32 = 0,
+    MLC_F64,
+    MLC_I64,              /* labels and indices: stored, cast, copied, not computed with       */
+    MLC_DTYPE_COUNT,
+    MLC_DTYPE_FORCE_32 = 0x7fffffff
+} mlc_dtype;
+
+typedef enum mlc_act {    /* activation that a fused operation applies to its result           */
+    MLC_ACT_NONE = 0, MLC_ACT_RELU, MLC_ACT_GELU, MLC_ACT_TANH, MLC_ACT_SIGMOID, MLC_ACT_SILU,
+    MLC_ACT_FORCE_32 = 0x7fffffff
+} mlc_act;
+
+typedef enum mlc_reduction {
+    MLC_REDUCTION_MEAN = 0, MLC_REDUCTION_SUM, MLC_REDUCTION_NONE,
+    MLC_REDUCTION_FORCE_32 = 0x7fffffff
+} mlc_reduction;
+
+typedef enum mlc_isa {    /* instruction set of the CPU kernels; AUTO is the best one detected */
+    MLC_ISA_AUTO = 0, MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512,
+    MLC_ISA_FORCE_32 = 0x7fffffff
+} mlc_isa;
+
+typedef enum mlc_log_level {
+    MLC_LOG_ERROR = 0, MLC_LOG_WARNING, MLC_LOG_INFO,
+    MLC_LOG_FORCE_32 = 0x7fffffff
+} mlc_log_level;
+
+/* A list of sizes, axes or a permutation: made by mlc_dims0 .. mlc_dims4 and mlc_dims_of.    */
+typedef struct mlc_dims {
+    int64_t v[MLC_MAX_DIMS];
+    int32_t n;
+} mlc_dims;
+
+typedef struct mlc_ctx     mlc_ctx;       /* owns everything; one thread at a time            */
+typedef struct mlc_storage mlc_storage;   /* memory behind tensors, shared by views           */
+typedef struct mlc_node    mlc_node;      /* one recorded operation                           */
+typedef struct mlc_module  mlc_module;
+typedef struct mlc_optim   mlc_optim;
+typedef struct mlc_loader  mlc_loader;
+
+/* Public to read (debuggers and kernels need it), never to write. Data: mlc_f32, mlc_read.   */
+typedef struct mlc_tensor {
+    mlc_ctx            *ctx;
+    mlc_storage        *storage;
+    struct mlc_tensor  *base;              /* the tensor this one is a view of, or NULL       */
+    mlc_node           *node;              /* operation that made it; NULL for a leaf         */
+    mlc_storage        *grad;              /* gradient of a base; use mlc_grad                */
+    int64_t             offset;            /* first element, in elements of the storage       */
+    int64_t             shape[MLC_MAX_DIMS];
+    int64_t             stride[MLC_MAX_DIMS];  /* in elements                                 */
+    int32_t             ndim;
+    mlc_dtype           dtype;
+    uint32_t            flags;             /* private                                         */
+    uint32_t            grad_fresh;       /* private: 0 is stale: overwritten, not added to    */
+    int32_t             scope;             /* depth of the scope it lives in; 0 is the root   */
+    int32_t             out_index;         /* which output of node                            */
+} mlc_tensor;
+
+/* mlc_dims0: the empty list: shape of a scalar; as axes, all of them.                        */
+MLC_API mlc_dims mlc_dims0(void);
+/* mlc_dims1: a list of one.                                                                  */
+MLC_API mlc_dims mlc_dims1(int64_t a);
+/* mlc_dims2: a list of two.                                                                  */
+MLC_API mlc_dims mlc_dims2(int64_t a, int64_t b);
+/* mlc_dims3: a list of three.                                                                */
+MLC_API mlc_dims mlc_dims3(int64_t a, int64_t b, int64_t c);
+/* mlc_dims4: a list of four.                                                                 */
+MLC_API mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d);
+/* mlc_dims_of: a list of n values; n over MLC_MAX_DIMS is refused by whatever takes the list. */
+MLC_API mlc_dims mlc_dims_of(int32_t n, const int64_t *v);
+/* mlc_dtype_bytes: bytes of one element; 0 for an unknown dtype.                              */
+MLC_API size_t mlc_dtype_bytes(mlc_dtype dtype);
+/* mlc_dtype_name: "f32", "f64", "i64".                                                        */
+MLC_API const char *mlc_dtype_name(mlc_dtype dtype);
+/* mlc_status_name: "OK", "SHAPE", ...                                                         */
+MLC_API const char *mlc_status_name(mlc_status status);
+/* mlc_isa_name: "scalar", "avx2", "avx512".                                                   */
+MLC_API const char *mlc_isa_name(mlc_isa isa);
+
+/* @@ API.CTX --------------------------------------------- context, errors, scopes, memory */
+
+/* All three or none. align is a power of two; release gets the bytes alloc was asked for.    */
+typedef struct mlc_allocator {
+    void *user;
+    void *(*alloc)(void *user, size_t bytes, size_t align);       /* NULL: out of memory      */
+    void  (*release)(void *user, void *ptr, size_t bytes);
+} mlc_allocator;
+
+typedef void (*mlc_log_fn)(void *user, mlc_log_level level, const char *text);
+typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);   /* not 0-terminated */
+
+typedef struct mlc_ctx_desc {
+    uint64_t      seed;                /* of the random streams; default 0                     */
+    int32_t       threads;             /* 0: MLC_THREADS in the environment, else all cores    */
+    mlc_isa       isa;                 /* AUTO: MLC_ISA in the environment, else the best      */
+    mlc_dtype     dtype;               /* of parameters declared without one; default f32      */
+    const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
+    mlc_allocator allocator;           /* default: aligned_alloc and free                      */
+    void         *memory;              /* fixed block to live in; then no allocator is called  */
+    size_t        memory_bytes;
+    size_t        soft_limit;          /* bytes in use that log one warning; 0: none           */
+    size_t        hard_limit;          /* bytes in use that are NOMEM; 0: none                 */
+    mlc_log_fn    log;                 /* errors and warnings; default: none                   */
+    void         *log_user;
+    mlc_status   *status;              /* out: why mlc_ctx_create returned NULL                */
+    bool          abort_on_error;      /* for debuggers: log and abort() at the first error    */
+} mlc_ctx_desc;
+
+typedef enum mlc_mem {                 /* classes of memory in mlc_memory                      */
+    MLC_MEM_OBJECT = 0, MLC_MEM_PARAM, MLC_MEM_GRAD, MLC_MEM_OPTIM, MLC_MEM_ACTIVATION,
+    MLC_MEM_WORKSPACE, MLC_MEM_COUNT,
+    MLC_MEM_FORCE_32 = 0x7fffffff
+} mlc_mem;
+
+typedef struct mlc_memory {            /* all in bytes, but the last                           */
+    int64_t allocated;                 /* in use now                                           */
+    int64_t reserved;                  /* taken from the allocator or the fixed block          */
+    int64_t peak;                      /* most ever allocated, since mlc_memory_peak_reset     */
+    int64_t now[MLC_MEM_COUNT];        /* in use now, by class                                 */
+    int64_t top[MLC_MEM_COUNT];        /* peak by class                                        */
+    int64_t calls;                     /* allocator calls since the context was made           */
+} mlc_memory;
+
+/* mlc_ctx_desc_make: a desc with every default, to be changed field by field.                */
+MLC_API mlc_ctx_desc mlc_ctx_desc_make(void);
+
+/* mlc_ctx_create: a context; NULL desc means all defaults.
+ *   out    NULL on failure, with the reason in desc->status
+ *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
+MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
+/* mlc_ctx_free: frees the context and everything in it; NULL is fine.                        */
+MLC_API void mlc_ctx_free(mlc_ctx *ctx);
+/* mlc_ctx_isa: the level of the CPU kernels in use.                                          */
+MLC_API mlc_isa mlc_ctx_isa(const mlc_ctx *ctx);
+/* mlc_ctx_threads: how many threads a parallel loop uses, the caller's included.             */
+MLC_API int32_t mlc_ctx_threads(const mlc_ctx *ctx);
+/* mlc_ctx_blas: name of the CBLAS behind matrix products, or "none".                         */
+MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
+/* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
+MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
+/* mlc_seed: restarts every random stream of the context from this seed.                      */
+MLC_API mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed);
+
+/* mlc_ctx_status: the first error that stands, or MLC_OK. NULL context: ARG.                 */
+MLC_API mlc_status mlc_ctx_status(const mlc_ctx *ctx);
+/* mlc_error: text of the first error that stands, else of the last one cleared, else "".     */
+MLC_API const char *mlc_error(const mlc_ctx *ctx);
+/* mlc_error_clear: forgets the standing error (the text stays readable).                     */
+MLC_API void mlc_error_clear(mlc_ctx *ctx);
+/* mlc_raise: records an error from a user's own module or operation; the first one wins.
+ *   out    status, so that `return mlc_raise(ctx, MLC_ERR_ARG, "mine: ...")` reads well      */
+MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
+    MLC_PRINTF(3, 4);
+
+/* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end.
+ *   err    STATE when nested deeper than 60                                                  */
+MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
+/* mlc_scope_end: frees the scope's tensors and its part of the tape.
+ *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
+ *   test   tests/test_ctx.c                                                                  */
+MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
+/* mlc_keep: detached copy of t in the parent scope of the current one.                       */
+MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
+
+/* mlc_memory_info: fills out with the bytes in use.                                          */
+MLC_API mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out);
+/* mlc_memory_peak_reset: peaks start again from what is in use now.                          */
+MLC_API void mlc_memory_peak_reset(mlc_ctx *ctx);
+/* mlc_memory_trim: gives unused pool memory back to the allocator.                           */
+MLC_API void mlc_memory_trim(mlc_ctx *ctx);
+
+/* mlc_stdout: the writer that prints to standard output; absent under MLC_NO_STDIO.          */
+MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
+
+/* @@ API.TENSOR ------------------------------------------ create, view, query, copy */
+
+/* mlc_zeros: a tensor of zeros in the current scope.
+ *   dtype  f32 f64 i64      err: ARG negative size, over MLC_MAX_DIMS; SHAPE size overflow
+ *   ref    torch.zeros      test: tests/test_tensor.c                                        */
+MLC_API mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
+/* mlc_full: a tensor filled with value.                                     ref: torch.full  */
+MLC_API mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value);
+/* mlc_arange: start, start + step, ... before stop; ceil((stop - start)/step) elements.
+ *   err    ARG if step is 0 or leads away from stop             ref: torch.arange            */
+MLC_API mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
+                               double step);
+/* mlc_from: copies dense row-major host data into a new tensor.          ref: torch.tensor   */
+MLC_API mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data);
+/* mlc_wrap: a tensor over the caller's memory, which must outlive it; host device only.
+ *   strides in elements, NULL for row-major      ref: torch.from_numpy                       */
+MLC_API mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
+                             const int64_t *strides, void *data);
+/* mlc_randn: standard normal values from the context's next stream.      ref: torch.randn    */
+MLC_API mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
+/* mlc_uniform: uniform in [lo, hi).                                 ref: torch.Tensor.uniform_ */
+MLC_API mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
+                                double hi);
+
+/* mlc_reshape: the same elements in another shape; one size may be -1. A view where strides
+ *   allow, else a copy.       grad: reshaped      ref: torch.reshape                         */
+MLC_API mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape);
+/* mlc_flatten: axes first_axis.. become one.      ref: torch.flatten                         */
+MLC_API mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis);
+/* mlc_permute: view with reordered axes.          ref: torch.permute                         */
+MLC_API mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes);
+/* mlc_transpose: view with two axes swapped.      ref: torch.transpose                       */
+MLC_API mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b);
+/* mlc_slice: view of x[start:stop:step] along one axis, as Python slices: negative counts
+ *   from the end, stop is clamped (INT64_MAX: to the end), step > 0.                         */
+MLC_API mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
+                              int64_t step);
+/* mlc_select: view of one index along an axis, which goes away.       ref: torch.select      */
+MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
+/* mlc_expand: view that repeats axes of size 1; -1 keeps a size; new axes in front.
+ *   grad   summed over the repeated axes          ref: torch.expand                          */
+MLC_API mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape);
+
+/* mlc_contiguous: x itself if it is dense row-major, else a copy.  ref: Tensor.contiguous    */
+MLC_API mlc_tensor *mlc_contiguous(mlc_tensor *x);
+/* mlc_copy: dense row-major copy; recorded.                         ref: torch.clone         */
+MLC_API mlc_tensor *mlc_copy(mlc_tensor *x);
+/* mlc_detach: view of the same memory that the tape does not follow. ref: torch.detach       */
+MLC_API mlc_tensor *mlc_detach(mlc_tensor *x);
+/* mlc_cast: copy in another dtype; f64 to f32 rounds to nearest even, float to i64 truncates
+ *   (NaN and out of range: INT64_MIN).   grad: cast back, between floats   ref: Tensor.to    */
+MLC_API mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype);
+/* mlc_copy_into: writes src over dst (same shape and dtype, or src broadcasts). Not recorded:
+ *   no gradient flows; a saved dst is noticed by backward.   ref: Tensor.copy_ under no_grad */
+MLC_API mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src);
+
+/* mlc_dim: size of an axis, negative axes from the end; 0 for NULL or no such axis.          */
+MLC_API int64_t mlc_dim(const mlc_tensor *t, int32_t axis);
+/* mlc_numel: number of elements; 0 for NULL.                                                 */
+MLC_API int64_t mlc_numel(const mlc_tensor *t);
+/* mlc_is_contiguous: dense row-major?                                                        */
+MLC_API bool mlc_is_contiguous(const mlc_tensor *t);
+/* mlc_shape_text: writes "[2,3]" into text of n bytes; returns text.                         */
+MLC_API const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n);
+/* mlc_item: value of a tensor of one element; NaN and an error otherwise. Waits for the device. */
+MLC_API double mlc_item(mlc_tensor *t);
+/* mlc_read: copies the elements, row-major, to host memory of exactly that many bytes.
+ *   err    ARG if bytes is not numel x dtype size    test: tests/test_tensor.c               */
+MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
+/* mlc_write: copies row-major host data over the elements.                                   */
+MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
+/* mlc_f32: pointer to the first element; NULL and an error if not f32 or not on the host.    */
+MLC_API float *mlc_f32(mlc_tensor *t);
+/* mlc_f64: pointer to the first element; NULL and an error if not f64 or not on the host.    */
+MLC_API double *mlc_f64(mlc_tensor *t);
+/* mlc_i64: pointer to the first element; NULL and an error if not i64 or not on the host.    */
+MLC_API int64_t *mlc_i64(mlc_tensor *t);
+
+/* @@ API.AUTOGRAD ---------------------------------------- gradients, no-grad, custom operations */
+
+/* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf.
+ *   err    DTYPE if not float; STATE if t is the result of an operation                      */
+MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
+/* mlc_requires_grad: true if backward would compute a gradient for t.                        */
+MLC_API bool mlc_requires_grad(const mlc_tensor *t);
+/* mlc_backward: gradients of a one-element loss for every leaf that asks; they add up until
+ *   the optimizer's step (or mlc_zero_grad) marks them stale. Saved tensors are freed as they
+ *   are used: a second backward over the same operations is STATE.
+ *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c */
+MLC_API mlc_status mlc_backward(mlc_tensor *loss);
+/* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).           */
+MLC_API mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy);
+/* mlc_grad: gradient of a leaf (or of a view of one), as a tensor over the same memory; NULL
+ *   without an error if there is none.                                                       */
+MLC_API mlc_tensor *mlc_grad(mlc_tensor *t);
+/* mlc_zero_grad: marks the gradient of a leaf stale; mlc_grad is NULL until the next backward. */
+MLC_API void mlc_zero_grad(mlc_tensor *t);
+/* mlc_no_grad_begin: nothing is recorded until the matching end; nests.                      */
+MLC_API void mlc_no_grad_begin(mlc_ctx *ctx);
+/* mlc_no_grad_end: ends the innermost mlc_no_grad_begin.                                     */
+MLC_API void mlc_no_grad_end(mlc_ctx *ctx);
+/* mlc_anomaly: when on, every operation, forward and backward, is checked: the first one that
+ *   makes a NaN or Inf becomes a VALUE error with its name.   ref: autograd.detect_anomaly   */
+MLC_API void mlc_anomaly(mlc_ctx *ctx, bool on);
+
+/* An operation of the user's own, made of two functions. Both run unrecorded.
+ *   forward   makes *out from the inputs with any mlc_ calls
+ *   backward  dy is the gradient of out; sets dx[i] for each i where need[i] is true         */
+typedef struct mlc_custom_op {
+    const char *name;
+    mlc_status (*forward)(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out);
+    mlc_status (*backward)(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                           mlc_tensor *dy, const bool *need, mlc_tensor **dx);
+} mlc_custom_op;
+
+/* mlc_custom: applies a user's operation to up to 4 inputs and records it; op and user must
+ *   live until backward.                               test: tests/test_tape.c               */
+MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
+                               int32_t n_in);
+
+typedef mlc_tensor *(*mlc_grad_fn)(void *user, mlc_tensor *const *in, int32_t n_in);
+
+typedef struct mlc_gradcheck_desc {
+    double  eps;                       /* of the central difference; default 1e-6              */
+    double  atol;                      /* default 1e-5                                         */
+    double  rtol;                      /* default 1e-3                                         */
+} mlc_gradcheck_desc;
+
+typedef struct mlc_gradcheck_report {
+    bool    ok;
+    int32_t input;                     /* of the worst element                                 */
+    int64_t index;                     /* its row-major index                                  */
+    double  analytic, numeric;         /* its two gradients                                    */
+    double  excess;                    /* |difference| - (atol + rtol |numeric|); ok if <= 0   */
+} mlc_gradcheck_report;
+
+/* mlc_gradcheck: compares backward with central differences, element by element, for every
+ *   f64 input that requires a gradient; fn must be a pure function of its inputs.
+ *   out    report; the return value tells whether the check could be made at all
+ *   err    DTYPE if such an input is not f64; any error of fn
+ *   ref    torch.autograd.gradcheck (its tolerances)          test: tests/test_tape.c        */
+MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
+                                 const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
+
+/* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
+ * Inputs f32 or f64 of one dtype; results are new tensors in the current scope. Shapes
+ * broadcast as in NumPy: aligned at the last axis, sizes equal or 1, gradients summed back.
+ * A NULL input gives NULL and keeps the first error.  test: tests/test_ops.c                 */
+
+/* mlc_add: a + b.                grad: da += dy; db += dy              ref: torch.add         */
+MLC_API mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b);
+/* mlc_sub: a - b.                grad: da += dy; db -= dy              ref: torch.sub         */
+MLC_API mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b);
+/* mlc_mul: a b.                  grad: da += dy b; db += dy a          ref: torch.mul         */
+MLC_API mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b);
+/* mlc_div: a / b.                grad: da += dy/b; db -= dy a/b^2      ref: torch.div         */
+MLC_API mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b);
+/* mlc_pow: a^b.   grad: da += dy b a^(b-1) (0 where b is 0); db += dy a^b log a (0 where a is 0
+ *   and b >= 0)                  ref: torch.pow                                               */
+MLC_API mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b);
+/* mlc_add_scalar: x + s.         grad: dx += dy                                               */
+MLC_API mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s);
+/* mlc_mul_scalar: s x.           grad: dx += s dy                                             */
+MLC_API mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s);
+/* mlc_neg: -x.                   grad: dx -= dy                        ref: torch.neg         */
+MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
+/* mlc_exp: e^x.                  grad: dx += dy y                      ref: torch.exp         */
+MLC_API mlc_tensor *mlc_exp(mlc_tensor *x);
+/* mlc_log: natural logarithm.    grad: dx += dy/x                      ref: torch.log         */
+MLC_API mlc_tensor *mlc_log(mlc_tensor *x);
+/* mlc_sqrt: square root.         grad: dx += dy/(2y)                   ref: torch.sqrt        */
+MLC_API mlc_tensor *mlc_sqrt(mlc_tensor *x);
+/* mlc_tanh: hyperbolic tangent.  grad: dx += dy (1 - y^2)              ref: torch.tanh        */
+MLC_API mlc_tensor *mlc_tanh(mlc_tensor *x);
+/* mlc_sigmoid: 1/(1 + e^-x).     grad: dx += dy y (1 - y)              ref: torch.sigmoid     */
+MLC_API mlc_tensor *mlc_sigmoid(mlc_tensor *x);
+/* mlc_relu: max(x, 0).           grad: dx += dy where x > 0            ref: torch.relu        */
+MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
+/* mlc_gelu: x Phi(x), exact.     grad: dx += dy (Phi(x) + x phi(x))    ref: F.gelu            */
+MLC_API mlc_tensor *mlc_gelu(mlc_tensor *x);
+/* mlc_silu: x sigmoid(x).        grad: dx += dy (s + x s (1 - s))      ref: F.silu            */
+MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
+/* mlc_dropout: zero with probability p, else x/(1-p); always active, see mlc_nn_dropout.
+ *   p in [0, 1]      grad: the same mask, made again from its stream   ref: F.dropout         */
+MLC_API mlc_tensor *mlc_dropout(mlc_tensor *x, double p);
+
+/* mlc_sum: sum over axes (empty list: all); reduced axes go, or stay as 1 with keepdim.
+ *   f32 sums are carried in f64, f64 sums pairwise over blocks of 128
+ *   grad   dx += dy, repeated       ref: torch.sum                                            */
+MLC_API mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_mean: sum / count; NaN for no elements.   grad: dx += dy/count   ref: torch.mean        */
+MLC_API mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_max: largest value; NaN wins.  grad: dy shared evenly by ties    ref: torch.amax
+ *   err    SHAPE if a reduced axis is empty                                                   */
+MLC_API mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_argmax: index of the first largest value along an axis, i64; not differentiable; a NaN
+ *   counts as largest.    err: SHAPE if the axis is empty              ref: torch.argmax      */
+MLC_API mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis);
+
+/* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
+ *   input is a row (left) or a column (right) whose axis goes again. Any strides.
+ *   grad   da += dy b^T; db += a^T dy      err: SHAPE, DTYPE           ref: torch.matmul      */
+MLC_API mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b);
+/* mlc_linear: y = x w^T + b;  x [..,in], w [out,in], b [out] or NULL.
+ *   grad   dx += dy w; dw += dy^T x; db += column sums of dy           ref: F.linear          */
+MLC_API mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b);
+
+typedef struct mlc_epilogue {          /* what a fused operation does to its result            */
+    mlc_act act;                       /* default: none                                        */
+} mlc_epilogue;
+
+/* mlc_linear_ex: act(x w^T + b) in one pass; NULL epilogue: none.                             */
+MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                  const mlc_epilogue *epilogue);
+
+/* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
+
+/* mlc_mse_loss: mean of (x - target)^2; same shapes.
+ *   grad   dx += 2 (x - target)/count; target the negative             ref: F.mse_loss        */
+MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_mse_loss_ex: with sum or no reduction.                                                  */
+MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction);
+
+typedef struct mlc_cross_entropy_desc {
+    mlc_reduction reduction;           /* default: mean over the rows that count               */
+    double        label_smoothing;     /* in [0, 1]; default 0                                 */
+    bool          has_ignore_index;    /* default: every row counts                            */
+    int64_t       ignore_index;        /* rows with this label count nothing                   */
+} mlc_cross_entropy_desc;
+
+/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits [n,c] or [c], labels i64 [n]
+ *   or 0-d.     grad: dlogits += (softmax - onehot)/n                  ref: F.cross_entropy
+ *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
+MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
+/* mlc_cross_entropy_ex: with reduction, smoothing, ignored label.                             */
+MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
+                                         const mlc_cross_entropy_desc *desc);
+
+/* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
+ * A module is parameters, buffers, children and a forward made of operations. Creators only
+ * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
+ * the root in one block. Modules live until mlc_module_free or the context's end.            */
+
+typedef struct mlc_module_class {
+    const char *name;                  /* "Linear": shown by mlc_summary                       */
+    mlc_status (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out);
+    void       (*release)(mlc_module *m);   /* NULL, or frees what the user data owns          */
+} mlc_module_class;
+
+typedef enum mlc_init {
+    MLC_INIT_ZEROS = 0, MLC_INIT_CONSTANT /* a */, MLC_INIT_UNIFORM /* [a,b) */,
+    MLC_INIT_NORMAL /* mean a, deviation b */,
+    MLC_INIT_FORCE_32 = 0x7fffffff
+} mlc_init;
+
+typedef struct mlc_param_desc {
+    mlc_dims  shape;
+    mlc_init  init;                    /* default: zeros                                       */
+    double    a, b;                    /* of the initialiser                                   */
+    mlc_dtype dtype;                   /* used if has_dtype; else the context's                */
+    bool      has_dtype;
+    bool      buffer;                  /* state without gradient: saved, never trained         */
+} mlc_param_desc;
+
+/* mlc_module_create: a module of a user's class; user_bytes of user are copied (NULL: zeros).
+ *   err    ARG       test: tests/test_nn.c                                                    */
+MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
+                                      const void *user, size_t user_bytes);
+/* mlc_module_free: frees a module and its children; detaches it from its parent first.        */
+MLC_API void mlc_module_free(mlc_module *m);
+/* mlc_module_user: the module's copy of its user data.                                        */
+MLC_API void *mlc_module_user(mlc_module *m);
+/* mlc_module_ctx: the context of a module.                                                    */
+MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
+/* mlc_module_declare: a parameter or buffer of m. The tensor returned is stable; its memory
+ *   comes with the build.    err: ARG if the name is taken, empty, has a dot or is too long   */
+MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
+                                       const mlc_param_desc *desc);
+/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once.     */
+MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
+/* mlc_module_add: appends a child named by its position: "0", "1", ...
+ *   err    ARG if child is NULL (it becomes the context's error) or has a parent              */
+MLC_API mlc_status mlc_module_add(mlc_module *parent, mlc_module *child);
+/* mlc_module_add_named: appends a child under a name without dots.                            */
+MLC_API mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child);
+/* mlc_module_child: the i-th child; NULL if there is none.                                    */
+MLC_API mlc_module *mlc_module_child(mlc_module *m, int32_t i);
+/* mlc_module_param: parameter or buffer by dotted name ("0.weight"), built; NULL and ARG if
+ *   there is none.                                                                            */
+MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
+/* mlc_module_build: lays out and initialises what is not yet built of m's root.
+ *   Initial values depend on the seed, the order of roots in the context and the name only.   */
+MLC_API mlc_status mlc_module_build(mlc_module *m);
+/* mlc_module_rebuild: lays out the root again after surgery; values and optimizer state move
+ *   along; gradient memory only for what is trainable now.                                    */
+MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
+/* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
+ *   with false, start again) being trained.    err: ARG if nothing matches                    */
+MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
+/* mlc_module_train: training (true, the start) or evaluation for m and all below it.
+ *   ref    torch.nn.Module.train, eval                                                        */
+MLC_API void mlc_module_train(mlc_module *m, bool training);
+/* mlc_module_is_training: which of the two.                                                   */
+MLC_API bool mlc_module_is_training(const mlc_module *m);
+/* mlc_module_forward: runs a module on arrays of tensors. What it makes and neither returns nor
+ *   the tape saves is freed before it returns.                                                */
+MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                      mlc_tensor **out, int32_t n_out);
+/* mlc_forward: one tensor in, one out; NULL on error.                                         */
+MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
+
+typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
+    mlc_module *root;
+    mlc_tensor *tensor;
+    char        name[MLC_NAME_BYTES];  /* dotted, from the root                                */
+    bool        buffer, trainable;
+    int64_t     next;                  /* private                                              */
+} mlc_param_iter;
+
+/* mlc_param_iter_make: starts a walk over m; then while (mlc_param_next(&it)).                */
+MLC_API mlc_param_iter mlc_param_iter_make(mlc_module *m);
+/* mlc_param_next: next parameter or buffer in declaration order; false at the end.            */
+MLC_API bool mlc_param_next(mlc_param_iter *it);
+/* mlc_module_numel: number of elements of all parameters; only the trainable ones if asked.   */
+MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
+/* mlc_summary: the table Keras prints: layer, output shape, parameters; and the bytes of the
+ *   activations one training step keeps. Nothing is computed.    input: shape with the batch  */
+MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user);
+
+typedef struct mlc_linear_desc {
+    int64_t   in, out;                 /* required                                             */
+    bool      no_bias;
+    bool      has_dtype;               /* default: the context's dtype                         */
+    mlc_dtype dtype;
+} mlc_linear_desc;
+
+/* mlc_linear_desc_make: in and out set, the rest default.                                     */
+MLC_API mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out);
+/* mlc_nn_linear: y = x w^T + b;  weight [out,in] and bias [out] start in U(+-1/sqrt(in)).
+ *   ref    torch.nn.Linear                                                                    */
+MLC_API mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out);
+/* mlc_nn_linear_ex: without bias, or in another dtype.                                        */
+MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc);
+/* mlc_nn_relu: mlc_relu as a module.                                                          */
+MLC_API mlc_module *mlc_nn_relu(mlc_ctx *ctx);
+/* mlc_nn_gelu: mlc_gelu as a module.                                                          */
+MLC_API mlc_module *mlc_nn_gelu(mlc_ctx *ctx);
+/* mlc_nn_tanh: mlc_tanh as a module.                                                          */
+MLC_API mlc_module *mlc_nn_tanh(mlc_ctx *ctx);
+/* mlc_nn_sigmoid: mlc_sigmoid as a module.                                                    */
+MLC_API mlc_module *mlc_nn_sigmoid(mlc_ctx *ctx);
+/* mlc_nn_silu: mlc_silu as a module.                                                          */
+MLC_API mlc_module *mlc_nn_silu(mlc_ctx *ctx);
+/* mlc_nn_dropout: mlc_dropout in training, nothing in evaluation.   ref: torch.nn.Dropout     */
+MLC_API mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p);
+/* mlc_nn_flatten: all axes but the first become one.                ref: torch.nn.Flatten     */
+MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
+/* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
+ *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
+MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
+
+/* @@ API.OPTIM ------------------------------------------- optimizers; test: tests/test_optim.c */
+
+typedef struct mlc_sgd_desc {
+    double lr;                         /* default 1e-3                                         */
+    double momentum, dampening, weight_decay;
+    bool   nesterov;                   /* needs momentum > 0 and dampening 0                   */
+} mlc_sgd_desc;
+
+typedef struct mlc_adam_desc {         /* also AdamW; a negative value means really 0          */
+    double lr;                         /* default 1e-3                                         */
+    double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8                            */
+    double weight_decay;               /* default 0 for Adam, 0.01 for AdamW                   */
+} mlc_adam_desc;
+
+/* mlc_sgd: p -= lr g.                                              ref: torch.optim.SGD       */
+MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
+/* mlc_sgd_ex: with momentum b = first step ? g : momentum b + (1-dampening) g.
+ *   err    ARG: negative values, nesterov without momentum                                    */
+MLC_API mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc);
+/* mlc_adam: Adam with coupled weight decay.        ref: arXiv 1412.6980; torch.optim.Adam     */
+MLC_API mlc_optim *mlc_adam(mlc_module *m, double lr);
+/* mlc_adam_ex: with betas, eps, weight decay.                                                 */
+MLC_API mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc);
+/* mlc_adamw: Adam with decoupled weight decay 0.01. ref: arXiv 1711.05101; torch.optim.AdamW  */
+MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
+/* mlc_adamw_ex: with betas, eps, weight decay.                                                */
+MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
+/* mlc_optim_free: frees the optimizer and its state.                                          */
+MLC_API void mlc_optim_free(mlc_optim *opt);
+/* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
+ *   gradients are stale. Does nothing and returns the error while one stands.
+ *   err    STATE after a failed backward, until mlc_optim_zero_grad                           */
+MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
+/* mlc_optim_zero_grad: marks all gradients stale without a step.                              */
+MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
+/* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it.
+ *   err    ARG if negative or not finite                                                      */
+MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
+/* mlc_optim_lr: the current learning rate.                                                    */
+MLC_API double mlc_optim_lr(const mlc_optim *opt);
+/* mlc_optim_steps: steps made.                                                                */
+MLC_API int64_t mlc_optim_steps(const mlc_optim *opt);
+
+typedef struct mlc_group_desc {
+    double lr_scale;                   /* times the optimizer's rate; default 1, negative: 0   */
+    double weight_decay;               /* default: the optimizer's; negative: 0                */
+} mlc_group_desc;
+
+/* mlc_optim_group: parameters whose dotted name matches the glob ("*.bias") get values of their
+ *   own; the last group that matches wins; at most 15 groups.
+ *   err    ARG if nothing matches         ref: torch.optim parameter groups                   */
+MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
+
+/* @@ API.DATA -------------------------------------------- loader, CSV; test: tests/test_data.c */
+
+typedef struct mlc_batch {
+    mlc_tensor *x, *y;                 /* the loader's own; valid until the next call          */
+    int64_t     n;                     /* rows in this batch                                   */
+    int64_t     index;                 /* batch number in the epoch, from 0                    */
+} mlc_batch;
+
+typedef struct mlc_loader_desc {
+    mlc_tensor *x;                     /* required: [n, ...]; must outlive the loader          */
+    mlc_tensor *y;                     /* [n, ...] or NULL                                     */
+    int64_t     batch;                 /* default 1                                            */
+    uint64_t    seed;                  /* of the shuffle                                       */
+    bool        shuffle, drop_last;
+} mlc_loader_desc;
+
+/* mlc_loader_desc_make: x, y and batch set, the rest default.                                 */
+MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch);
+/* mlc_loader_create: batches of rows, in order or in a new order each epoch.
+ *   err    ARG: no x, empty data set, batch < 1; SHAPE: x and y differ in rows
+ *   ref    torch.utils.data.DataLoader                                                        */
+MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
+/* mlc_loader_free: frees the loader and its batch buffers.                                    */
+MLC_API void mlc_loader_free(mlc_loader *loader);
+/* mlc_loader_next: fills b with the next batch; false at the end of an epoch (the next call
+ *   begins the next one) and on error. Call it outside or inside a scope.                     */
+MLC_API bool mlc_loader_next(mlc_loader *loader, mlc_batch *b);
+/* mlc_loader_batches: batches in one epoch.                                                   */
+MLC_API int64_t mlc_loader_batches(const mlc_loader *loader);
+
+typedef struct mlc_csv_desc {
+    mlc_dtype dtype;                   /* of the result: f32 (default), f64, i64               */
+    char      delimiter;               /* default ','                                          */
+    int32_t   skip_lines;              /* header lines to pass over                            */
+} mlc_csv_desc;
+
+/* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope; lines end
+ *   with LF, CRLF or CR; lines that begin with # and empty ones are passed over; NULL desc:
+ *   defaults. "nan" and "inf" are taken, the locale is not.
+ *   err    IO with line and column: missing file, ragged row, not a number, no rows           */
+MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
+
+/* @@ API.METRICS ----------------------------------------- scores; test: tests/test_metrics.c */
+
+/* mlc_accuracy: share of rows of scores [n,c] whose argmax is the label, i64 [n]; NaN and an
+ *   error if it cannot be had.                                                                */
+MLC_API double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels);
+
+/* @@ API.TRAIN ------------------------------------------- progress; test: tests/test_train.c */
+
+typedef struct mlc_progress {          /* a line on a terminal, whole lines elsewhere          */
+    mlc_writer  write;
+    void       *user;
+    const char *label;
+    int64_t     total;
+    bool        terminal;              /* draw with \r                                         */
+    double      started, shown;        /* seconds; private                                     */
+} mlc_progress;
+
+/* mlc_progress_make: a progress line that writes to standard output (write NULL) or a writer;
+ *   a terminal gets a bar, at most ten times a second; TERM=dumb, NO_COLOR or a file get
+ *   one line for each update that is due every 30 seconds, and the last.                      */
+MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
+                                       void *user);
+/* mlc_progress_update: done of total; text such as "loss 0.31" goes behind the bar.           */
+MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text);
+
+/* @@ API.IO ---------------------------------------------- files; test: tests/test_io.c */
+
+typedef struct mlc_named {             /* a tensor in a file                                   */
+    const char *name;
+    mlc_tensor *tensor;
+} mlc_named;
+
+/* mlc_safetensors_save: writes tensors to a file, atomically: the old file stays until the new
+ *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL.
+ *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
+MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
+                                        int64_t n, const char *const *metadata);
+/* mlc_safetensors_load: reads all tensors of a file into the current scope, sorted by name.
+ *   out    *list (in the scope) and *n; stricter than the reference reader: duplicate names
+ *          and misuse of __metadata__ are refused; nothing is allocated before sizes are checked
+ *   err    IO with path, offset and reason; DTYPE if a dtype is not known here                */
+MLC_API mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
+                                        int64_t *n);
+/* mlc_save: parameters and buffers of m, by dotted name, as a safetensors file.               */
+MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
+/* mlc_load: reads them back; every name, shape and dtype must be there, and no other. On any
+ *   error nothing of m has changed.       err: IO; SHAPE, DTYPE naming the parameter
+ *   ref    torch.nn.Module.load_state_dict(strict=True)                                       */
+MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
+
+/* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
+ * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
+ * is given is the device's. Strides are in elements; arrays have ndim valid entries.
+ * test: tests/test_backend.c                                                                  */
+
+typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, s, t scalars   */
+    MLC_MAP_COPY, MLC_MAP_NEG, MLC_MAP_EXP, MLC_MAP_LOG, MLC_MAP_SQRT, MLC_MAP_TANH,
+    MLC_MAP_SIGMOID, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_SILU, MLC_MAP_ADD_S, MLC_MAP_MUL_S,
+    MLC_MAP_ADD, MLC_MAP_SUB, MLC_MAP_MUL, MLC_MAP_DIV, MLC_MAP_POW, MLC_MAP_EQ,
+    MLC_MAP_SQDIFF,                    /* (a - b)^2                                            */
+    MLC_MAP_SQRT_GRAD,                 /* a / (2b)       a: dy, b: y                           */
+    MLC_MAP_TANH_GRAD,                 /* a (1 - b^2)    a: dy, b: y                           */
+    MLC_MAP_SIGMOID_GRAD,              /* a b (1 - b)    a: dy, b: y                           */
+    MLC_MAP_RELU_GRAD,                 /* b > 0 ? a : 0  a: dy, b: y                           */
+    MLC_MAP_GELU_GRAD,                 /* a gelu'(b)     a: dy, b: x                           */
+    MLC_MAP_SILU_GRAD,                 /* a silu'(b)     a: dy, b: x                           */
+    MLC_MAP_DIV_GRAD_B,                /* -a b/c^2       a: dy, b/c the quotient               */
+    MLC_MAP_POW_GRAD_A,                /* a c b^(c-1)    a: dy                                 */
+    MLC_MAP_POW_GRAD_B,                /* a b^c log b    a: dy                                 */
+    MLC_MAP_SHARE,                     /* a b / c        a: mask, b: dy, c: count of ties      */
+    MLC_MAP_SQDIFF_GRAD,               /* s a (b - c)    a: dy                                 */
+    MLC_MAP_COUNT,
+    MLC_MAP_FORCE_32 = 0x7fffffff
+} mlc_map;
+
+typedef enum mlc_reduce { MLC_REDUCE_SUM, MLC_REDUCE_MAX, MLC_REDUCE_FORCE_32 = 0x7fffffff
+} mlc_reduce;
+typedef enum mlc_random { MLC_RANDOM_UNIFORM /* [a,b) */, MLC_RANDOM_NORMAL /* mean a, dev. b */,
+                          MLC_RANDOM_FORCE_32 = 0x7fffffff } mlc_random;
+typedef enum mlc_rule { MLC_RULE_SGD, MLC_RULE_ADAM, MLC_RULE_FORCE_32 = 0x7fffffff } mlc_rule;
+
+struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
+    mlc_map     op;
+    mlc_dtype   dtype;                 /* f32 f64                                              */
+    int32_t     ndim, accumulate;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in[3];    int64_t in_stride[3][MLC_MAX_DIMS];     /* unused inputs: NULL       */
+    double      s;
+};
+struct mlc_k_cast {                    /* out = (dtype) in, any strides                        */
+    mlc_dtype   out_dtype, in_dtype;
+    int32_t     ndim;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+};
+struct mlc_k_reduce {                  /* out = scale * reduce(in); axes with out_stride 0     */
+    mlc_reduce  op;
+    mlc_dtype   dtype;
+    int32_t     ndim, accumulate;
+    int64_t     shape[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];       /* 0 on reduced axes         */
+    double      scale;
+    void       *workspace; size_t workspace_bytes;
+};
+struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, batched          */
+    mlc_dtype   dtype;
+    mlc_act     act;
+    int64_t     m, n, k;
+    int64_t     batch;                 /* products; strides below step between them            */
+    const void *a;        int64_t a_row, a_col, a_batch;
+    const void *b;        int64_t b_row, b_col, b_batch;
+    void       *c;        int64_t c_row, c_col, c_batch;
+    const void *bias;                  /* [n] or NULL                                          */
+    void       *pre;                   /* NULL, or takes alpha a b + bias, laid out as c       */
+    double      alpha, beta;           /* beta 0: c is not read                                */
+    void       *workspace; size_t workspace_bytes;
+};
+struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out; double start, step; };
+struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
+                      uint64_t seed, stream; double a, b; };
+struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of the stream      */
+    mlc_dtype   dtype;
+    int32_t     accumulate;
+    int64_t     n;
+    void       *out; const void *in;
+    uint64_t    seed, stream;
+    double      p;
+};
+struct mlc_k_xent {                    /* rows of logits against labels                        */
+    mlc_dtype      dtype;
+    mlc_reduction  reduction;
+    int64_t        n, c;
+    const void    *logits;  int64_t row;           /* stride between rows; columns are dense   */
+    const int64_t *labels;  int64_t label_stride;
+    double         smoothing;
+    int64_t        ignore;  int32_t has_ignore;
+    void          *loss;               /* [1], or [n] if not reduced                           */
+    void          *lse;                /* [2n]: largest logits, logs of sum exp(x - max)       */
+    void          *norm;               /* [1]: what the sum was divided by                     */
+    int64_t       *error;              /* error word: see mlc_k_error                          */
+    void          *workspace; size_t workspace_bytes;
+};
+struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm                   */
+    mlc_dtype      dtype;
+    int32_t        accumulate;
+    int64_t        n, c;
+    const void    *logits;  int64_t row;
+    const int64_t *labels;  int64_t label_stride;
+    double         smoothing;
+    int64_t        ignore;  int32_t has_ignore;
+    const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
+    void          *dx;      int64_t dx_row;
+};
+struct mlc_k_argmax { mlc_dtype dtype; int64_t n, c; const void *in; int64_t row, col;
+                      int64_t *out; };
+struct mlc_k_take   { int64_t n, rows; size_t row_bytes; const void *in; const int64_t *index;
+                      void *out; };
+struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
+struct mlc_optim_step {                /* what changes per step; read from device memory       */
+    double  lr, weight_decay;
+    double  bias1, bias2;              /* 1 - beta^t                                           */
+    double  grad_scale;
+    int64_t first, skip;
+};
+struct mlc_k_optim {                   /* one pass over a run of parameters                    */
+    mlc_rule    rule;
+    mlc_dtype   dtype;
+    int32_t     decoupled, nesterov;
+    int64_t     n;
+    void       *p; const void *g; void *m, *v;     /* m: momentum or first moment; may be NULL */
+    const struct mlc_optim_step *step;
+    double      momentum, dampening, beta1, beta2, eps;
+};
+
+/* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins.    */
+#define MLC_K_ERROR_LABEL 1
+
+#define MLC_KERNELS(X) \
+    X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
+    X(argmax) X(take) X(finite) X(optim)
+
+#define MLC__KERNEL_FIELDS(name) \
+    mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
+    size_t     (*name##_workspace)(void *dev, const struct mlc_k_##name *args);
+typedef struct mlc_kernels {           /* NULL kernel: not offered. NULL workspace: none needed */
+    MLC_KERNELS(MLC__KERNEL_FIELDS)
+} mlc_kernels;
+
+typedef enum mlc_copy_kind { MLC_COPY_TO_DEVICE, MLC_COPY_TO_HOST, MLC_COPY_ON_DEVICE,
+                             MLC_COPY_FORCE_32 = 0x7fffffff } mlc_copy_kind;
+
+typedef struct mlc_backend {
+    uint32_t    abi, size;             /* MLC_ABI and sizeof(mlc_backend)                      */
+    const char *name;                  /* "cuda"                                               */
+    mlc_status (*open)(int32_t index, void **dev);
+    void       (*close)(void *dev);
+    mlc_status (*alloc)(void *dev, size_t bytes, void **ptr);    /* aligned to 64 bytes        */
+    void       (*release)(void *dev, void *ptr, size_t bytes);
+    mlc_status (*copy)(void *dev, void *dst, const void *src, size_t bytes, mlc_copy_kind kind);
+    mlc_status (*sync)(void *dev);     /* also reports earlier asynchronous failures           */
+    mlc_kernels kernels;
+} mlc_backend;
+
+/* mlc_backend_register: adds a device for mlc_ctx_desc.device; up to 8, for the process.
+ *   err    ARG: wrong abi or size, a missing function, the name is taken or the table is full */
+MLC_API mlc_status mlc_backend_register(const mlc_backend *backend);
+/* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
+ *   with dev NULL run on the calling thread.                                                  */
+MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MLCORE_H */
+
+#if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED)
+#define MLCORE_IMPLEMENTED
+
+/* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits */
+
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#  error "mlcore: -ffast-math breaks NaN handling: compile the implementation file without it"
+#endif
+#if !defined(__GNUC__)
+#  error "mlcore: the implementation needs gcc or clang (or a compiler that takes their builtins)"
+#endif
+
+#include <errno.h>
+#include <float.h>
+#include <limits.h>
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#  define MLC__POSIX 1
+#  include <fcntl.h>
+#  include <sys/mman.h>
+#  include <sys/stat.h>
+#  include <unistd.h>
+#else
+#  define MLC__POSIX 0
+#endif
+#if defined(__linux__)
+#  include <sys/syscall.h>
+#endif
+#if !MLC__POSIX && !defined(MLC_NO_THREADS)
+#  define MLC_NO_THREADS               /* the pool is POSIX threads */
+#endif
+#ifndef MLC_NO_THREADS
+#  include <pthread.h>
+#endif
+#if defined(__x86_64__) && !defined(MLC_NO_SIMD)
+#  define MLC__X86 1
+#  include <immintrin.h>
+#else
+#  define MLC__X86 0
+#endif
+#if MLC__X86 && !defined(MLC_NO_AVX512)
+#  define MLC__AVX512 1
+#else
+#  define MLC__AVX512 0
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#  define MLC__CAST(type, p) (static_cast<type>(p))
+#else
+#  define MLC__CAST(type, p) ((type)(p))
+#endif
+
+/* -std=c11 hides what the files below need; if <stdio.h> came first no macro can bring it back. */
+#if MLC__POSIX && defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
+extern int  fsync(int fd);
+extern long syscall(long number, ...);
+extern int  madvise(void *address, size_t bytes, int advice);
+#endif
+#ifndef O_CLOEXEC
+#  define O_CLOEXEC 0
+#endif
+
+#ifndef MLC_ASSERT                     /* only for what is proved; user input gets an error */
+#  ifdef MLC_DEBUG
+#    define MLC_ASSERT(c) ((c) ? (void)0 : abort())
+#  else
+#    define MLC_ASSERT(c) ((void)0)
+#  endif
+#endif
+
+/* The same bits from every compiler: a*b+c is fused only where a kernel says so. */
+#if defined(__clang__)
+#  pragma float_control(push)
+#  pragma clang fp contract(off)
+#  pragma clang diagnostic push         /* a loop with a libm call stays scalar: no news */
+#  pragma clang diagnostic ignored "-Wpass-failed"
+#else
+#  pragma GCC push_options
+#  pragma GCC optimize("fp-contract=off")
+#endif
+
+#define MLC__INLINE static inline __attribute__((always_inline))
+#define MLC__BODY   static inline __attribute__((always_inline))    /* of a stamped kernel */
+#define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define MLC__CACHELINE 64
+#define MLC__INF    __builtin_inf()
+#define MLC__NAN    __builtin_nan("")
+
+/* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar without O3; clang would drop a
+ * whole target attribute for one token that it does not know. */
+#if defined(__clang__)
+#  define MLC__OPT
+#elif defined(__OPTIMIZE_SIZE__) || !defined(__OPTIMIZE__)
+#  define MLC__OPT __attribute__((optimize("no-math-errno,no-trapping-math")))
+#else
+#  define MLC__OPT __attribute__((optimize("O3,no-math-errno,no-trapping-math")))
+#endif
+#define MLC__AT_scalar MLC__OPT
+#define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
+#define MLC__AT_avx512 \
+    MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
+#if MLC__AVX512
+#  define MLC__EACH_ISA(X) X(scalar) X(avx2) X(avx512)
+#elif MLC__X86
+#  define MLC__EACH_ISA(X) X(scalar) X(avx2)
+#else
+#  define MLC__EACH_ISA(X) X(scalar)
+#endif
+
+/* The loop's iterations do not depend on each other: out is an input itself or apart from it. */
+#if defined(__clang__)
+#  define MLC__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#  define MLC__INDEPENDENT _Pragma("GCC ivdep")
+#endif
+#if defined(__clang__)
+#  define MLC__UNROLL _Pragma("unroll")
+#else
+#  define MLC__UNROLL _Pragma("GCC unroll 16")
+#endif
+
+MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
+MLC__INLINE float    mlc__f32_bits(uint32_t u) { float x;    memcpy(&x, &u, 4); return x; }
+
+MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
+MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
+MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Seconds since some moment: for progress lines, not for measuring. */
+static double mlc__seconds(void)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Copies text into n bytes, always terminated. */
+static void mlc__copy_text(char *to, size_t n, const char *from)
+{
+    size_t len = strlen(from);
+    if (len >= n) len = n - 1;
+    memcpy(to, from, len);
+    to[len] = 0;
+}
+
+/* Does name match a pattern of * and ?; iterative, so that no pattern is slow. */
+static bool mlc__glob(const char *pattern, const char *name)
+{
+    const char *star = NULL, *resume = NULL;
+    while (*name) {
+        if (*pattern == '*') { star = ++pattern; resume = name; }
+        else if (*pattern == '?' || *pattern == *name) { pattern++; name++; }
+        else if (star) { pattern = star; name = ++resume; }
+        else return false;
+    }
+    while (*pattern == '*') pattern++;
+    return *pattern == 0;
+}
+
+MLC_IMPL const char *mlc_version(void) { return MLC_VERSION_STRING; }
+
+/* @@ IMPL.CPU -------------------------------------------- what this processor and system offer */
+
+#if MLC__X86
+static void mlc__cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4])
+{
+    __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+                             : "a"(leaf), "c"(sub));
+}
+
+static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+static mlc_isa mlc__isa_detect(void)
+{
+    uint32_t r1[4], r7[4], top[4];
+    mlc__cpuid(0, 0, top);
+    if (top[0] < 7) return MLC_ISA_SCALAR;
+    mlc__cpuid(1, 0, r1);
+    mlc__cpuid(7, 0, r7);
+    const uint32_t avx_fma_f16c_xsave = 1u << 28 | 1u << 12 | 1u << 29 | 1u << 27;
+    const uint32_t avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;       /* F DQ BW VL */
+    if ((r1[2] & avx_fma_f16c_xsave) != avx_fma_f16c_xsave) return MLC_ISA_SCALAR;
+    const uint64_t saved = mlc__xgetbv();
+    if ((saved & 6) != 6 || !(r7[1] & 1u << 5)) return MLC_ISA_SCALAR;
+    if ((saved & 0xe6) != 0xe6 || (r7[1] & avx512) != avx512) return MLC_ISA_AVX2;
+    return MLC__AVX512 ? MLC_ISA_AVX512 : MLC_ISA_AVX2;
+}
+#else
+static mlc_isa mlc__isa_detect(void) { return MLC_ISA_SCALAR; }
+#endif
+
+static const char *const mlc__isa_names[] = { "auto", "scalar", "avx2", "avx512" };
+
+MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
+{
+    return (unsigned)isa < (unsigned)MLC__COUNT(mlc__isa_names) ? mlc__isa_names[isa] : "unknown";
+}
+
+/* The level to use: what is asked for (or MLC_ISA names), at most what is there. */
+static mlc_isa mlc__isa_choose(mlc_isa asked)
+{
+    const mlc_isa have = mlc__isa_detect();
+    const char *name = asked == MLC_ISA_AUTO ? getenv("MLC_ISA") : NULL;
+    for (int i = 1; name && i < MLC__COUNT(mlc__isa_names); i++)
+        if (strcmp(name, mlc__isa_names[i]) == 0) asked = (mlc_isa)i;
+    return asked == MLC_ISA_AUTO || asked > have ? have : asked;
+}
+
+/* Denormals are flushed in kernels: a pass over decayed moments is 24 times slower without. The
+ * caller's mode comes back afterwards. */
+#if defined(__x86_64__)
+MLC__INLINE uint32_t mlc__flush_begin(void)
+{
+    const uint32_t old = __builtin_ia32_stmxcsr();
+    if ((old & 0x8040) != 0x8040) __builtin_ia32_ldmxcsr(old | 0x8040);
+    return old;
+}
+MLC__INLINE void mlc__flush_end(uint32_t old)
+{
+    if ((old & 0x8040) != 0x8040) __builtin_ia32_ldmxcsr(old);
+}
+#else
+MLC__INLINE uint32_t mlc__flush_begin(void) { return 0; }
+MLC__INLINE void mlc__flush_end(uint32_t old) { (void)old; }
+#endif
+
+#ifndef MLC_NO_THREADS
+static int32_t mlc__cpu_count(void)
+{
+#if defined(__linux__) && defined(SYS_sched_getaffinity)
+    unsigned long mask[64] = { 0 };
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), count = 0;
+    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) count += __builtin_popcountl(mask[i]);
+    if (count > 0) return (int32_t)count;
+#endif
+#if MLC__POSIX && defined(_SC_NPROCESSORS_ONLN)
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int32_t)n : 1;
+#else
+    return 1;
+#endif
+}
+#endif
+
+/* @@ IMPL.TYPES ------------------------------------------ the private structs, top down */
+
+#define MLC__MAX_SCOPES  62
+#define MLC__MAX_THREADS 256
+#define MLC__CLASSES     200           /* size classes of the pool: four to an octave */
+#define MLC__MAX_IN      4
+#define MLC__MAX_OUT     3
+#define MLC__MAX_SAVED   5
+#define MLC__MESSAGE     640
+
+#if defined(MLC_TEST_TINY)             /* edges are the normal case */
+#  define MLC__CHUNK 2048
+#else
+#  define MLC__CHUNK 16384             /* bytes of a scope's arena chunk */
+#endif
+
+/* tensor flags */
+#define MLC__REQUIRES_GRAD 1u          /* backward computes its gradient                        */
+#define MLC__DENSE         2u          /* row-major without holes                               */
+#define MLC__PERMUTED      4u          /* a base whose gradient may have its very strides       */
+#define MLC__PARAM         8u          /* lies in a mlc__param                                  */
+
+typedef struct mlc__block {            /* pool memory: describes it from outside, because the   */
+    void              *ptr;            /* host may not be able to touch it                      */
+    size_t             bytes;
+    struct mlc__block *next;
+    int32_t            cls;
+} mlc__block;
+
+struct mlc_storage {
+    mlc_ctx     *ctx;
+    void        *data;                 /* NULL: no elements, not built, or released             */
+    mlc__block  *block;                /* NULL: not from the pool                               */
+    mlc_storage *prev, *next;          /* in its scope                                          */
+    uint32_t     version;              /* counts writes, so that backward notices them          */
+    int32_t      saves;                /* tape nodes that will need it                          */
+    int32_t      scope;
+    int16_t      mem;                  /* mlc_mem                                               */
+    bool         dead;                 /* its forward has ended: free at the last use           */
+    bool         released;
+};
+
+typedef struct mlc__chunk {            /* of a scope's arena of small structs                   */
+    struct mlc__chunk *next;
+    size_t             bytes, used;
+} mlc__chunk;
+
+typedef struct mlc__scope {
+    mlc__chunk  *first, *now;          /* now is the last of the list                           */
+    mlc_storage *storages;
+    mlc_node    *tape;                 /* tail of the tape when the scope began                 */
+    bool         had_error;
+} mlc__scope;
+
+typedef struct mlc__object {           /* header of a heap object: one cache line               */
+    struct mlc__object *prev, *next;
+    size_t              bytes;         /* with this header                                      */
+    void               *device_ptr;    /* device memory that the object stands for              */
+    int32_t             mem, used;
+    char                pad[MLC__CACHELINE - 3 * sizeof(void *) - sizeof(size_t) - 8];
+} mlc__object;
+
+typedef struct mlc__pool mlc__pool;    /* threads */
+
+typedef struct mlc__flat {             /* all parameters of a built module tree               */
+    mlc_ctx           *ctx;
+    struct mlc__param **params;
+    int64_t            n;
+    void              *values, *grads; /* one block each, on the device                        */
+    size_t             value_bytes, grad_bytes;
+    int64_t            id, layout;     /* order of the root; number of the layout              */
+    bool               invalid;        /* a backward failed half way                           */
+} mlc__flat;
+
+typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
+    mlc_tensor  t;
+    mlc_storage value_storage, grad_storage;
+    mlc__flat  *flat;                  /* NULL: not built                                      */
+    char       *name;                  /* within its module                                    */
+    mlc_init    init;
+    double      a, b;
+    int64_t     grad_offset;           /* bytes in grads and optimizer state; < 0: none        */
+    int32_t     holders;               /* modules that have it                                 */
+    bool        buffer;
+    uint32_t    visit;                 /* walk that saw it last                                */
+} mlc__param;
+
+struct mlc_ctx {
+    mlc_status     status;
+    bool           abort_on_error, on_host, dry_run, soft_warned, error_pending;
+    char           message[MLC__MESSAGE];
+    mlc_log_fn     log;
+    void          *log_user;
+
+    mlc_allocator  allocator;
+    mlc__object   *objects;            /* heap, when an allocator serves it                     */
+    char          *fixed, *heap_end, *pool_start, *fixed_end;   /* block: heap up, pool down   */
+    size_t         hard_limit, soft_limit;
+    mlc_memory     mem;
+    mlc__block    *free_blocks[MLC__CLASSES];
+    mlc__block    *spare_blocks;       /* descriptors without memory                            */
+    mlc__chunk    *free_chunks;
+    mlc__scope     scopes[MLC__MAX_SCOPES];
+    int32_t        depth;
+
+    const mlc_backend *backend;        /* NULL: the CPU                                         */
+    void          *dev;                /* first argument of kernels                             */
+    const mlc_kernels *k;
+    mlc_isa        isa;
+    mlc__pool     *pool;
+    int32_t        threads;
+    int64_t       *error_word;         /* on the device                                         */
+
+    uint64_t       seed, stream;
+    mlc_dtype      dtype;
+    mlc_node      *tape;
+    uint64_t       seq;
+    int32_t        no_grad;
+    bool           anomaly;
+    mlc_module    *modules;            /* all of them                                          */
+    mlc_optim     *optims;             /* all of them                                          */
+    void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
+    uint32_t       visit;
+    int64_t        roots, layouts;     /* module trees and layouts made so far                  */
+};
+
+static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
+    { { "f32", 4 }, { "f64", 8 }, { "i64", 8 } };
+
+MLC_IMPL const char *mlc_dtype_name(mlc_dtype dtype)
+{
+    return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].name : "unknown";
+}
+
+MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
+{
+    return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].bytes : 0;
+}
+
+/* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names */
+
+MLC_IMPL const char *mlc_status_name(mlc_status status)
+{
+    static const char *const names[] = { "OK", "ARG", "SHAPE", "DTYPE", "DEVICE", "UNSUPPORTED",
+                                         "NOMEM", "IO", "VALUE", "STATE", "INTERNAL" };
+    return (unsigned)status < (unsigned)MLC__COUNT(names) ? names[status] : "unknown";
+}
+
+static void mlc__log(mlc_ctx *ctx, mlc_log_level level, const char *text)
+{
+    if (ctx->log) ctx->log(ctx->log_user, level, text);
+}
+
+static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format, va_list args)
+{
+    if (!ctx || ctx->status != MLC_OK) return status;
+    ctx->status = status;
+    vsnprintf(ctx->message, sizeof ctx->message, format, args);
+    mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
+    if (ctx->abort_on_error) abort();
+    return status;
+}
+
+/* Records an error; the first one wins. Returns status. */
+static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format, ...)
+    MLC_PRINTF(3, 4);
+static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    mlc__vfail(ctx, status, format, args);
+    va_end(args);
+    return status;
+}
+
+MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
+{
+    va_list args;
+    if (status == MLC_OK) return MLC_OK;
+    va_start(args, format);
+    mlc__vfail(ctx, status, format, args);
+    va_end(args);
+    return status;
+}
+
+#define MLC__REQUIRE(ctx, cond, code, ...) \
+    do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
+#define MLC__TRY(call) \
+    do { const mlc_status mlc__st = (call); if (mlc__st != MLC_OK) return mlc__st; } while (0)
+
+MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx) { return ctx ? ctx->status : MLC_ERR_ARG; }
+MLC_IMPL const char *mlc_error(const mlc_ctx *ctx) { return ctx ? ctx->message : "no context"; }
+MLC_IMPL void mlc_error_clear(mlc_ctx *ctx) { if (ctx) ctx->status = MLC_OK; }
+
+/* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
+ * Heap: objects that live until freed. Pool: tensor data, in size classes, kept between steps.
+ * Arenas: small structs of a scope. A fixed block serves the heap from one end and pool and
+ * arenas from the other.                                                                     */
+
+static void *mlc__system_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    return aligned_alloc(align, mlc__round_up(bytes, align));
+}
+
+static void mlc__system_release(void *user, void *ptr, size_t bytes)
+{
+    (void)user; (void)bytes;
+    free(ptr);
+}
+
+static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
+{
+    mlc_memory *m = &ctx->mem;
+    m->allocated += bytes;
+    m->now[mem] += bytes;
+    if (m->allocated > m->peak) m->peak = m->allocated;
+    if (m->now[mem] > m->top[mem]) m->top[mem] = m->now[mem];
+    if (ctx->soft_limit && !ctx->soft_warned && m->allocated > (int64_t)ctx->soft_limit) {
+        ctx->soft_warned = true;
+        mlc__log(ctx, MLC_LOG_WARNING, "memory: over the soft limit");
+    }
+}
+
+static bool mlc__mem_allows(mlc_ctx *ctx, size_t bytes)
+{
+    return bytes <= (size_t)PTRDIFF_MAX / 2 &&
+           (!ctx->hard_limit || (size_t)ctx->mem.allocated + bytes <= ctx->hard_limit);
+}
+
+/* Host memory for pool and arenas: bytes is a multiple of a cache line. */
+static void *mlc__raw_alloc(mlc_ctx *ctx, size_t bytes)
+{
+    const size_t huge = (size_t)2 << 20;
+    void *ptr;
+    if (ctx->fixed) {
+        if ((size_t)(ctx->pool_start - ctx->heap_end) < bytes) return NULL;
+        ctx->pool_start -= bytes;
+        ctx->mem.reserved += (int64_t)bytes;
+        return ctx->pool_start;
+    }
+    ptr = ctx->allocator.alloc(ctx->allocator.user, bytes, bytes >= huge ? huge : MLC__CACHELINE);
+    if (!ptr) return NULL;
+    ctx->mem.calls++;
+    ctx->mem.reserved += (int64_t)bytes;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (bytes >= huge) madvise(ptr, bytes / huge * huge, MADV_HUGEPAGE);
+#endif
+    return ptr;
+}
+
+static void mlc__raw_release(mlc_ctx *ctx, void *ptr, size_t bytes)
+{
+    ctx->mem.reserved -= (int64_t)bytes;
+    if (!ctx->fixed) ctx->allocator.release(ctx->allocator.user, ptr, bytes);
+}
+
+/* First fit over the objects of the fixed block; neighbours that are free are merged on the way. */
+static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
+{
+    char *at = ctx->fixed + mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE);
+    while (at < ctx->heap_end) {
+        mlc__object *o = (mlc__object *)(void *)at;
+        while (!o->used && at + o->bytes < ctx->heap_end) {
+            mlc__object *next = (mlc__object *)(void *)(at + o->bytes);
+            if (next->used) break;
+            o->bytes += next->bytes;
+        }
+        if (!o->used && at + o->bytes == ctx->heap_end) { ctx->heap_end = at; break; }
+        if (!o->used && o->bytes >= bytes) {
+            if (o->bytes > bytes) {
+                mlc__object *rest = (mlc__object *)(void *)(at + bytes);
+                rest->bytes = o->bytes - bytes;
+                rest->used = 0;
+                o->bytes = bytes;
+            }
+            return o;
+        }
+        at += o->bytes;
+    }
+    if ((size_t)(ctx->pool_start - at) < bytes) return NULL;
+    ctx->heap_end = at + bytes;
+    ((mlc__object *)(void *)at)->bytes = bytes;
+    return (mlc__object *)(void *)at;
+}
+
+/* Zeroed object memory on the heap, aligned to a cache line; NULL without an error message. */
+static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
+{
+    mlc__object *o;
+    size_t total;
+    if (!mlc__mem_allows(ctx, bytes)) return NULL;
+    total = sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
+    if (ctx->fixed) {
+        o = mlc__fixed_alloc(ctx, total);
+    } else {
+        o = MLC__CAST(mlc__object *, mlc__raw_alloc(ctx, total));
+        if (o) {
+            o->bytes = total;
+            o->prev = NULL;
+            o->next = ctx->objects;
+            if (ctx->objects) ctx->objects->prev = o;
+            ctx->objects = o;
+        }
+    }
+    if (!o) return NULL;
+    o->used = 1;
+    o->mem = mem;
+    o->device_ptr = NULL;
+    mlc__mem_add(ctx, mem, (int64_t)o->bytes);
+    memset(o + 1, 0, total - sizeof(mlc__object));
+    return o + 1;
+}
+
+static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
+{
+    void *p = mlc__heap_try(ctx, bytes, mem);
+    if (!p) mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of memory for %zu bytes", what, bytes);
+    return p;
+}
+
+static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
+{
+    mlc__object *o;
+    if (!ptr) return;
+    o = MLC__CAST(mlc__object *, ptr) - 1;
+    mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
+    if (ctx->fixed) { o->used = 0; return; }
+    if (o->prev) o->prev->next = o->next; else ctx->objects = o->next;
+    if (o->next) o->next->prev = o->prev;
+    mlc__raw_release(ctx, o, o->bytes);
+}
+
+/* Device memory with an object's lifetime. On the host it is the object itself. */
+static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
+{
+    void *host, *dev = NULL;
+    if (ctx->on_host) return mlc__heap_alloc(ctx, bytes, mem, what);
+    if (!mlc__mem_allows(ctx, bytes)) goto failed;
+    host = mlc__heap_try(ctx, sizeof(void *), MLC_MEM_OBJECT);
+    if (!host) goto failed;
+    if (ctx->backend->alloc(ctx->dev, bytes ? bytes : 1, &dev) != MLC_OK) {
+        mlc__heap_free(ctx, host);
+        goto failed;
+    }
+    ((mlc__object *)host - 1)->device_ptr = dev;
+    memcpy(host, &bytes, sizeof bytes);
+    mlc__mem_add(ctx, mem, (int64_t)bytes);
+    return dev;
+failed:
+    mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of device memory for %zu bytes", what, bytes);
+    return NULL;
+}
+
+static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
+{
+    mlc__object *o;
+    size_t bytes;
+    if (!ptr) return;
+    if (ctx->on_host) { mlc__heap_free(ctx, ptr); return; }
+    for (o = ctx->objects; o && o->device_ptr != ptr; o = o->next) {}
+    if (!o) return;
+    memcpy(&bytes, o + 1, sizeof bytes);
+    ctx->backend->release(ctx->dev, ptr, bytes ? bytes : 1);
+    mlc__mem_add(ctx, mem, -(int64_t)bytes);
+    mlc__heap_free(ctx, o + 1);
+}
+
+/* Size class of a pool block: 64 bytes at least, then four classes to each doubling. */
+static int mlc__class_of(size_t bytes, size_t *rounded)
+{
+    size_t units = bytes ? (bytes + 63) / 64 : 1;      /* cache lines */
+    int shift;
+    if (units <= 4) { *rounded = units * 64; return (int)units - 1; }
+    shift = 61 - __builtin_clzll((unsigned long long)(units - 1));
+    units = (units + ((size_t)1 << shift) - 1) >> shift;         /* 5 .. 8 quarters */
+    *rounded = (units << shift) * 64;
+    return 4 * (shift + 1) + (int)units - 5;
+}
+
+static mlc__block *mlc__block_new(mlc_ctx *ctx)
+{
+    mlc__block *b = ctx->spare_blocks;
+    if (!b) {
+        const int n = 32;
+        b = MLC__CAST(mlc__block *, mlc__heap_try(ctx, n * sizeof *b, MLC_MEM_OBJECT));
+        if (!b) return NULL;
+        for (int i = 0; i + 1 < n; i++) b[i].next = &b[i + 1];
+    }
+    ctx->spare_blocks = b->next;
+    return b;
+}
+
+/* Fresh memory for a block; in a fixed block that is full, a larger free one will do. */
+static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, int cls)
+{
+    b->bytes = bytes;
+    b->cls = cls;
+    b->ptr = NULL;
+    if (!ctx->on_host) {
+        if (ctx->backend->alloc(ctx->dev, bytes, &b->ptr) != MLC_OK) b->ptr = NULL;
+        if (b->ptr) ctx->mem.reserved += (int64_t)bytes;
+    } else {
+        b->ptr = mlc__raw_alloc(ctx, bytes);
+    }
+    if (b->ptr) return b;
+    b->next = ctx->spare_blocks;
+    ctx->spare_blocks = b;
+    for (int c = cls + 1; c < MLC__CLASSES; c++)
+        if ((b = ctx->free_blocks[c]) != NULL) { ctx->free_blocks[c] = b->next; return b; }
+    return NULL;
+}
+
+/* Tensor memory; NULL with a NOMEM error. */
+static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
+{
+    mlc__block *b = NULL;
+    size_t rounded = 0;
+    int cls = 0;
+    if (mlc__mem_allows(ctx, bytes)) {
+        cls = mlc__class_of(bytes, &rounded);
+        b = ctx->free_blocks[cls];
+        if (b) ctx->free_blocks[cls] = b->next;
+        else if ((b = mlc__block_new(ctx)) != NULL) b = mlc__block_fill(ctx, b, rounded, cls);
+    }
+    if (!b) {
+        mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %zu bytes of tensor data", bytes);
+        return NULL;
+    }
+    mlc__mem_add(ctx, mem, (int64_t)b->bytes);
+#ifdef MLC_DEBUG
+    if (ctx->on_host) memset(b->ptr, 0xff, b->bytes);      /* NaN: unwritten elements show */
+#endif
+    return b;
+}
+
+static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
+{
+    mlc__mem_add(ctx, mem, -(int64_t)b->bytes);
+    b->next = ctx->free_blocks[b->cls];
+    ctx->free_blocks[b->cls] = b;
+}
+
+/* Drops the memory of a free block and keeps its descriptor. */
+static void mlc__block_drop(mlc_ctx *ctx, mlc__block *b)
+{
+    if (!ctx->on_host) {
+        ctx->backend->release(ctx->dev, b->ptr, b->bytes);
+        ctx->mem.reserved -= (int64_t)b->bytes;
+    } else {
+        mlc__raw_release(ctx, b->ptr, b->bytes);
+    }
+    b->next = ctx->spare_blocks;
+    ctx->spare_blocks = b;
+}
+
+/* Forgets free blocks and chunks below an address; below is NULL for all of them. */
+static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
+{
+    for (int c = 0; c < MLC__CLASSES; c++) {
+        mlc__block **link = &ctx->free_blocks[c], *b;
+        while ((b = *link) != NULL) {
+            if (below && MLC__CAST(char *, b->ptr) >= below) { link = &b->next; continue; }
+            *link = b->next;
+            mlc__block_drop(ctx, b);
+        }
+    }
+    mlc__chunk **link = &ctx->free_chunks, *chunk;
+    while ((chunk = *link) != NULL) {
+        if (below && (char *)chunk >= below) { link = &chunk->next; continue; }
+        *link = chunk->next;
+        mlc__raw_release(ctx, chunk, chunk->bytes);
+    }
+}
+
+MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
+{
+    if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
+}
+
+MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
+{
+    if (!ctx || !out) return MLC_ERR_ARG;
+    *out = ctx->mem;
+    return MLC_OK;
+}
+
+MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
+{
+    if (!ctx) return;
+    ctx->mem.peak = ctx->mem.allocated;
+    memcpy(ctx->mem.top, ctx->mem.now, sizeof ctx->mem.top);
+}
+
+static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, size_t bytes)
+{
+    mlc__chunk **link = &ctx->free_chunks, *c;
+    size_t total = mlc__round_up(sizeof(mlc__chunk) + bytes, MLC__CACHELINE);
+    if (total < MLC__CHUNK) total = MLC__CHUNK;
+    if (!mlc__mem_allows(ctx, total)) return NULL;
+    while (*link && (*link)->bytes < total) link = &(*link)->next;
+    if ((c = *link) != NULL) {
+        *link = c->next;
+    } else {
+        c = MLC__CAST(mlc__chunk *, mlc__raw_alloc(ctx, total));
+        if (!c) return NULL;
+        c->bytes = total;
+    }
+    mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)c->bytes);
+    c->next = NULL;
+    c->used = sizeof(mlc__chunk);
+    return c;
+}
+
+/* A small struct in a scope's arena, not zeroed; NULL with an error. */
+static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
+{
+    mlc__scope *s = &ctx->scopes[depth];
+    mlc__chunk *c = s->now;
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!c || c->bytes - c->used < bytes) {
+        mlc__chunk *more = mlc__chunk_get(ctx, bytes);
+        if (!more) {
+            mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %zu bytes of bookkeeping", bytes);
+            return NULL;
+        }
+        if (c) c->next = more; else s->first = more;
+        s->now = c = more;
+    }
+    c->used += bytes;
+    return (char *)c + c->used - bytes;
+}
+
+static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
+{
+    mlc__scope *scope = &ctx->scopes[depth];
+    s->scope = depth;
+    s->prev = NULL;
+    s->next = scope->storages;
+    if (s->next) s->next->prev = s;
+    scope->storages = s;
+}
+
+static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
+{
+    mlc_storage *s = MLC__CAST(mlc_storage *, mlc__arena(ctx, depth, sizeof *s));
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->data = NULL;
+    s->block = NULL;
+    s->version = 0;
+    s->saves = 0;
+    s->mem = (int16_t)mem;
+    s->dead = s->released = false;
+    mlc__storage_link(ctx, s, depth);
+    return s;
+}
+
+/* Gives the storage its bytes; none for no elements. */
+static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
+{
+    if (s->ctx->dry_run) {             /* counted, not allocated */
+        size_t rounded;
+        mlc__class_of(bytes, &rounded);
+        mlc__mem_add(s->ctx, s->mem, (int64_t)rounded);
+        s->block = NULL;
+        s->data = (void *)(uintptr_t)rounded;
+        return MLC_OK;
+    }
+    if (bytes == 0) return MLC_OK;
+    s->block = mlc__pool_get(s->ctx, bytes, s->mem);
+    if (!s->block) return MLC_ERR_NOMEM;
+    s->data = s->block->ptr;
+    return MLC_OK;
+}
+
+/* Gives the memory back; the struct stays until its scope ends, so that late use is an error. */
+static void mlc__storage_release(mlc_storage *s)
+{
+    if (s->released) return;
+    if (s->ctx->dry_run) mlc__mem_add(s->ctx, s->mem, -(int64_t)(uintptr_t)s->data);
+    else if (s->block) mlc__pool_put(s->ctx, s->block, s->mem);
+    else if (s->data) return;          /* wrapped memory is the caller's */
+    s->block = NULL;
+    s->data = NULL;
+    s->released = true;
+}
+
+static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
+{
+    for (mlc_storage *st = s->storages; st; st = st->next) mlc__storage_release(st);
+    s->storages = NULL;
+    for (mlc__chunk *c = s->first, *next; c; c = next) {
+        next = c->next;
+        c->next = ctx->free_chunks;
+        ctx->free_chunks = c;
+        mlc__mem_add(ctx, MLC_MEM_OBJECT, -(int64_t)c->bytes);
+#ifdef MLC_DEBUG
+        memset(c + 1, 0xdd, c->bytes - sizeof(mlc__chunk));
+#endif
+    }
+    s->first = s->now = NULL;
+}
+
+/* In a fixed block the outermost scope's end takes the pool back to what the root scope holds, so
+ * that steps of other shapes do not fragment it. */
+static void mlc__fixed_rewind(mlc_ctx *ctx)
+{
+    const char *low = ctx->fixed_end;
+    for (mlc_storage *s = ctx->scopes[0].storages; s; s = s->next) {
+        const char *at = s->block ? MLC__CAST(char *, s->block->ptr) : low;
+        if (at < low) low = at;
+    }
+    for (mlc__chunk *c = ctx->scopes[0].first; c; c = c->next)
+        if ((char *)c < low) low = (char *)c;
+    mlc__pool_forget(ctx, low);
+    ctx->pool_start = ctx->fixed + (low - ctx->fixed);
+}
+
+/* @@ IMPL.THREADS ---------------------------------------- fork and join
+ * A loop of chunks, claimed one by one by the caller and the workers. state packs the loop's
+ * number and the next chunk, so that a worker that comes late cannot claim from another loop.
+ * Results do not depend on who ran a chunk: chunks follow the shape only.                     */
+
+typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
+
+#define MLC__PAY_NS 4000               /* a loop shorter than this is run by the caller        */
+
+#ifndef MLC_NO_THREADS
+#define MLC__SPINS 20000               /* pauses before a worker sleeps: some 100 microseconds */
+
+struct mlc__pool {
+    mlc_ctx        *ctx;
+    int32_t         workers;           /* started, without the caller                          */
+    int32_t         busy;              /* a loop is running: inner loops are serial            */
+    int32_t         stop;
+    uint32_t        wake;              /* futex: counts loops                                  */
+    uint32_t        sleepers;
+    char            pad0[64];
+    uint64_t        state;             /* loop number << 32 | next chunk                       */
+    char            pad1[64];
+    uint32_t        done;
+    char            pad2[64];
+    mlc__chunk_fn   fn;
+    void           *arg;
+    uint32_t        chunks;
+    pthread_t       thread[MLC__MAX_THREADS];
+#if !defined(__linux__)
+    pthread_mutex_t mutex;
+    pthread_cond_t  cond;
+#endif
+};
+
+#define MLC__LOAD(p)      __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define MLC__STORE(p, v)  __atomic_store_n(p, v, __ATOMIC_RELEASE)
+
+MLC__INLINE void mlc__pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#if defined(__linux__)
+static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
+{
+    syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, NULL, NULL, 0);
+}
+static void mlc__wake_all(mlc__pool *p)
+{
+    syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, INT_MAX, NULL, NULL, 0);
+}
+#else
+static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
+{
+    pthread_mutex_lock(&p->mutex);
+    while (MLC__LOAD(&p->wake) == seen) pthread_cond_wait(&p->cond, &p->mutex);
+    pthread_mutex_unlock(&p->mutex);
+}
+static void mlc__wake_all(mlc__pool *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->mutex);
+}
+#endif
+
+/* Claims and runs chunks of the loop that state belongs to, until none is left. */
+static void mlc__work(mlc__pool *p, int32_t worker)
+{
+    uint64_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+    for (;;) {
+        const uint32_t chunk = (uint32_t)state;
+        const mlc__chunk_fn fn = MLC__LOAD(&p->fn);    /* of a newer loop: then the claim fails */
+        void *arg = MLC__LOAD(&p->arg);
+        if (chunk >= MLC__LOAD(&p->chunks)) return;
+        if (!__atomic_compare_exchange_n(&p->state, &state, state + 1, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE)) continue;
+        fn(arg, chunk, worker);
+        __atomic_fetch_add(&p->done, 1, __ATOMIC_RELEASE);
+        state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+    }
+}
+
+typedef struct mlc__worker_start { mlc__pool *pool; int32_t index; } mlc__worker_start;
+
+static void *mlc__worker_main(void *start)
+{
+    mlc__worker_start s = *MLC__CAST(mlc__worker_start *, start);
+    uint32_t seen = 0;
+    MLC__STORE(&MLC__CAST(mlc__worker_start *, start)->pool, (mlc__pool *)NULL);   /* taken over */
+    mlc__flush_begin();
+    while (!MLC__LOAD(&s.pool->stop)) {
+        for (int i = 0; i < MLC__SPINS && MLC__LOAD(&s.pool->wake) == seen; i++) mlc__pause();
+        if (MLC__LOAD(&s.pool->wake) == seen) {
+            __atomic_fetch_add(&s.pool->sleepers, 1, __ATOMIC_SEQ_CST);
+            while (__atomic_load_n(&s.pool->wake, __ATOMIC_SEQ_CST) == seen)
+                mlc__sleep_until_not(s.pool, seen);
+            __atomic_fetch_sub(&s.pool->sleepers, 1, __ATOMIC_SEQ_CST);
+        }
+        seen = MLC__LOAD(&s.pool->wake);
+        mlc__work(s.pool, s.index);
+    }
+    return NULL;
+}
+
+static void mlc__pool_start(mlc__pool *p, int32_t workers)
+{
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 256 * 1024);
+    while (p->workers < workers) {
+        mlc__worker_start start = { p, p->workers + 1 };
+        if (pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) break;
+        while (MLC__LOAD(&start.pool) != NULL) mlc__pause();
+        p->workers++;
+    }
+    pthread_attr_destroy(&attr);
+}
+
+static void mlc__pool_stop(mlc__pool *p)
+{
+    MLC__STORE(&p->stop, 1);
+    __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
+    mlc__wake_all(p);
+    for (int32_t i = 0; i < p->workers; i++) pthread_join(p->thread[i], NULL);
+#if !defined(__linux__)
+    pthread_mutex_destroy(&p->mutex);
+    pthread_cond_destroy(&p->cond);
+#endif
+}
+
+static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg)
+{
+    const uint32_t loop = (uint32_t)(__atomic_load_n(&p->state, __ATOMIC_RELAXED) >> 32);
+    MLC__STORE(&p->state, (uint64_t)(loop + 1) << 32 | UINT32_MAX);        /* nothing to claim */
+    MLC__STORE(&p->done, 0u);
+    MLC__STORE(&p->fn, fn);
+    MLC__STORE(&p->arg, arg);
+    MLC__STORE(&p->chunks, chunks);
+    MLC__STORE(&p->state, (uint64_t)(loop + 2) << 32);
+    __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST)) mlc__wake_all(p);
+    mlc__work(p, 0);
+    while (MLC__LOAD(&p->done) != chunks) mlc__pause();
+}
+#else
+struct mlc__pool { mlc_ctx *ctx; };
+#endif /* MLC_NO_THREADS */
+
+static int32_t mlc__pool_threads(const void *dev)
+{
+    const mlc__pool *p = MLC__CAST(const mlc__pool *, dev);
+    return p && p->ctx ? p->ctx->threads : 1;
+}
+
+/* Runs chunks 0 .. n-1, in parallel where ns (its estimated time on one thread) makes that pay. */
+static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg)
+{
+#ifndef MLC_NO_THREADS
+    mlc__pool *p = MLC__CAST(mlc__pool *, dev);
+    if (p && n > 1 && n < UINT32_MAX && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
+        !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
+        if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
+        mlc__fork_join(p, (uint32_t)n, fn, arg);
+        MLC__STORE(&p->busy, 0);
+        return;
+    }
+#else
+    (void)dev; (void)ns;
+#endif
+    for (int64_t i = 0; i < n; i++) fn(arg, i, 0);
+}
+
+/* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)
+ * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.                      */
+
+typedef struct mlc__words { uint32_t w[4]; } mlc__words;
+
+MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t block)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    mlc__words c = { { (uint32_t)block, (uint32_t)(block >> 32),
+                       (uint32_t)stream, (uint32_t)(stream >> 32) } };
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)c.w[0] * 0xD2511F53u, p1 = (uint64_t)c.w[2] * 0xCD9E8D57u;
+        const uint32_t w0 = (uint32_t)(p1 >> 32) ^ c.w[1] ^ k0;
+        const uint32_t w2 = (uint32_t)(p0 >> 32) ^ c.w[3] ^ k1;
+        c.w[0] = w0; c.w[1] = (uint32_t)p1; c.w[2] = w2; c.w[3] = (uint32_t)p0;
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+/* FNV-1a of a name: the stream of an initialiser. */
+static uint64_t mlc__hash(const char *text)
+{
+    uint64_t h = 14695981039346656037ull;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211ull;
+    return h;
+}
+
+/* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
+ * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
+ * bits. The stated errors were measured against long double over all or 2^24 sampled floats.  */
+
+/* c ? a : b without a jump: gcc vectorises loops around it even where comparisons may trap. */
+MLC__BODY float mlc__pick_f32(bool c, float a, float b)
+{
+    uint32_t m = 0u - (uint32_t)c;
+    return mlc__f32_bits((mlc__bits_f32(a) & m) | (mlc__bits_f32(b) & ~m));
+}
+
+/* e^x: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a polynomial in what
+ * is left; two exact powers of two, so that e^88.7 is reached and overflow gives inf.
+ * Results below 2^-126 are 0. NaN stays NaN. Max error 1.0 ulp. */
+MLC__BODY float mlc__exp_f32(float x)
+{
+    float c = mlc__pick_f32(x > 89.0f, 89.0f, x);
+    float v = mlc__pick_f32(c < -88.0f, -88.0f, c);
+    float z = v * 1.44269504f + 12582912.0f;
+    float n = z - 12582912.0f;
+    float r = (v - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 0.00138194906f;
+    p = p * r + 0.0083686905f;
+    p = p * r + 0.041668281f;
+    p = p * r + 0.166665211f;
+    p = p * r + 0.49999994f;
+    p = (p * r * r + r) + 1.0f;
+    uint32_t e = mlc__bits_f32(z) - 0x4B400000u + 254u;
+    uint32_t h = e >> 1;
+    float y = (p * mlc__f32_bits(h << 23)) * mlc__f32_bits((e - h) << 23);
+    return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
+}
+
+/* log x: mantissa m in [sqrt(1/2), sqrt 2) and exponent by bits, polynomial in m - 1. 0 and
+ * denormals (as 0): -inf; below 0: NaN; inf and NaN stay. Max error 0.85 ulp. */
+MLC__BODY float mlc__log_f32(float x)
+{
+    uint32_t u = mlc__bits_f32(x) + (0x3F800000u - 0x3F3504F3u);
+    float n = (float)(int32_t)((u >> 23) - 127u);
+    float f = mlc__f32_bits((u & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
+    float p = -0.0763639957f;
+    p = p * f + 0.127621993f;
+    p = p * f + -0.131596133f;
+    p = p * f + 0.142015815f;
+    p = p * f + -0.166234091f;
+    p = p * f + 0.200012416f;
+    p = p * f + -0.250008196f;
+    p = p * f + 0.333333313f;
+    float s = f * f;
+    float t = p * f * s + n * -2.12194440e-4f;
+    float y = (f + (t - 0.5f * s)) + n * 0.693359375f;
+    float low = mlc__pick_f32(x <= -1.17549435e-38f, mlc__f32_bits(0x7FC00000u),
+                              mlc__f32_bits(0xFF800000u));
+    y = mlc__pick_f32(x <= 3.40282347e+38f, y, x);
+    return mlc__pick_f32(x < 1.17549435e-38f, low, y);
+}
+
+/* tanh x: an odd polynomial up to 0.625, 1 - 2/(e^2x + 1) above. Odd, keeps
+ * the sign of 0. Max error 1.34 ulp. */
+MLC__BODY float mlc__tanh_f32(float x)
+{
+    uint32_t sign = mlc__bits_f32(x) & 0x80000000u;
+    float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
+    float s = a * a;
+    float p = -0.0056922962f;
+    p = p * s + 0.0206281673f;
+    p = p * s + -0.0537365153f;
+    p = p * s + 0.133314058f;
+    p = p * s + -0.333332807f;
+    float small = p * s * a + a;
+    float c = mlc__pick_f32(a > 9.1f, 9.1f, a);
+    float large = 1.0f - 2.0f / (mlc__exp_f32(c + c) + 1.0f);
+    float y = mlc__pick_f32(a < 0.625f, small, large);
+    return mlc__f32_bits(mlc__bits_f32(y) | sign);
+}
+
+/* erf x: an odd polynomial up to 0.92, 1 - e^-Q(x) above, 1 from 3.92. Odd, keeps
+ * the sign of 0. Max error 1.19 ulp. */
+MLC__BODY float mlc__erf_f32(float x)
+{
+    uint32_t sign = mlc__bits_f32(x) & 0x80000000u;
+    float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
+    float s = a * a;
+    float p = 7.99664995e-05f;
+    p = p * s + -0.000804976968f;
+    p = p * s + 0.00519240508f;
+    p = p * s + -0.0268557314f;
+    p = p * s + 0.112836257f;
+    p = p * s + -0.376126289f;
+    p = p * s + 0.128379166f;
+    float small = p * a + a;
+    float c = mlc__pick_f32(a > 3.93f, 3.93f, a);
+    float q = -0.000196503985f;
+    q = q * c + 0.00304878759f;
+    q = q * c + -0.0222491585f;
+    q = q * c + 0.103977777f;
+    q = q * c + 0.637129605f;
+    q = q * c + 1.12770689f;
+    q = q * c + 0.000188114471f;
+    float large = 1.0f - mlc__exp_f32(-q);
+    float y = mlc__pick_f32(a < 0.92f, small, large);
+    return mlc__f32_bits(mlc__bits_f32(y) | sign);
+}
+
+/* sin and cos of 2 pi u, u in [0,1): quarter turns k by adding 1.5 2^23, the rest r exact and in
+ * [-1/2, 1/2]. Max absolute error 7.1e-8. */
+MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
+{
+    float z = u * 4.0f + 12582912.0f;
+    float r = u * 4.0f - (z - 12582912.0f);
+    uint32_t k = mlc__bits_f32(z);
+    float t = r * r;
+    float p = -0.00455416553f;
+    p = p * t + 0.0796598643f;
+    p = p * t + -0.645961046f;
+    p = p * t + 1.57079625f;
+    p = p * r;
+    float q = 0.000893558725f;
+    q = q * t + -0.0208552517f;
+    q = q * t + 0.253668517f;
+    q = q * t + -1.23370051f;
+    q = q * t + 1.0f;
+    float a = mlc__pick_f32((k & 1u) != 0u, q, p);
+    float b = mlc__pick_f32((k & 1u) != 0u, p, q);
+    *s = mlc__f32_bits(mlc__bits_f32(a) ^ ((k & 2u) << 30));
+    *c = mlc__f32_bits(mlc__bits_f32(b) ^ (((k + 1u) & 2u) << 30));
+}
+
+MLC__INLINE float mlc__sqrt_f32(float x) { return __builtin_sqrtf(x); }
+MLC__INLINE float mlc__pow_f32(float x, float y) { return powf(x, y); }
+MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
+MLC__INLINE double mlc__exp_f64(double x) { return exp(x); }
+MLC__INLINE double mlc__log_f64(double x) { return log(x); }
+MLC__INLINE double mlc__tanh_f64(double x) { return tanh(x); }
+MLC__INLINE double mlc__erf_f64(double x) { return erf(x); }
+MLC__INLINE double mlc__sqrt_f64(double x) { return __builtin_sqrt(x); }
+MLC__INLINE double mlc__pow_f64(double x, double y) { return pow(x, y); }
+MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides */
+
+/* Every formula once: U, B, N have one, two, three inputs a, b, c; s is a scalar, T the type, F
+ * names the functions of the type. */
+#define MLC__MAP_FORMULAS(U, B, N, F) \
+    U(COPY, a) U(NEG, -a) U(EXP, F(exp)(a)) U(LOG, F(log)(a)) U(SQRT, F(sqrt)(a)) \
+    U(TANH, F(tanh)(a)) U(SIGMOID, F(sigmoid)(a)) U(RELU, a > 0 || a != a ? a : (T)0) \
+    U(GELU, (T)0.5 * a * ((T)1 + F(erf)(a * (T)0.70710678118654752440))) \
+    U(SILU, a * F(sigmoid)(a)) U(ADD_S, a + s) U(MUL_S, a * s) \
+    B(ADD, a + b) B(SUB, a - b) B(MUL, a * b) B(DIV, a / b) B(POW, F(pow)(a, b)) \
+    B(EQ, a == b ? (T)1 : (T)0) B(SQDIFF, (a - b) * (a - b)) \
+    B(SQRT_GRAD, a / ((T)2 * b)) B(TANH_GRAD, a * ((T)1 - b * b)) \
+    B(SIGMOID_GRAD, a * (b * ((T)1 - b))) B(RELU_GRAD, b > 0 || b != b ? a : (T)0) \
+    B(GELU_GRAD, a * ((T)0.5 * ((T)1 + F(erf)(b * (T)0.70710678118654752440)) + \
+                      b * (T)0.39894228040143267794 * F(exp)((T)-0.5 * b * b))) \
+    B(SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
+    N(DIV_GRAD_B, -a * ((b / c) / c)) \
+    N(POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
+    N(POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
+    N(SHARE, a * b / c) N(SQDIFF_GRAD, s * a * (b - c))
+
+#define MLC__MAP_U(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
+#define MLC__MAP_B(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
+#define MLC__MAP_N(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i], c = z[i]; o[i] = formula; } break;
+#define MLC__F32(name) mlc__##name##_f32
+#define MLC__F64(name) mlc__##name##_f64
+
+/* out[i] = formula(in[0][i], in[1][i], in[2][i]) for dense rows; out may be one of the inputs. */
+typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_t n, double s);
+
+MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd)
+{
+    typedef float T;
+    const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]);
+    const T *z = MLC__CAST(const T *, in[2]), s = (T)sd;
+    T *o = MLC__CAST(T *, out);
+    switch (op) {
+        MLC__MAP_FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, MLC__F32)
+        default: break;
+    }
+}
+
+static MLC__OPT void mlc__map_f64(mlc_map op, void *out, const void *const *in, int64_t n, double s)
+{
+    typedef double T;
+    const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]);
+    const T *z = MLC__CAST(const T *, in[2]);
+    T *o = MLC__CAST(T *, out);
+    switch (op) {
+        MLC__MAP_FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, MLC__F64)
+        default: break;
+    }
+}
+
+#define MLC__STAMP_MAP(isa) MLC__AT_##isa \
+    static void mlc__map_f32_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
+                                   double s) \
+    { mlc__map_f32_body(op, out, in, n, s); }
+MLC__EACH_ISA(MLC__STAMP_MAP)
+
+#define MLC__GATHER 128                /* elements of a row that is first made dense, in L1 */
+
+/* to[i] = from[i * stride] */
+static void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
+{
+    if (size == 4) {
+        uint32_t *d = MLC__CAST(uint32_t *, to);
+        const uint32_t *s = MLC__CAST(const uint32_t *, from);
+        for (int64_t i = 0; i < n; i++) d[i] = s[i * stride];
+    } else {
+        uint64_t *d = MLC__CAST(uint64_t *, to);
+        const uint64_t *s = MLC__CAST(const uint64_t *, from);
+        for (int64_t i = 0; i < n; i++) d[i] = s[i * stride];
+    }
+}
+
+/* to[i * stride] = from[i] */
+static void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, size_t size)
+{
+    if (size == 4) {
+        uint32_t *d = MLC__CAST(uint32_t *, to);
+        const uint32_t *s = MLC__CAST(const uint32_t *, from);
+        for (int64_t i = 0; i < n; i++) d[i * stride] = s[i];
+    } else {
+        uint64_t *d = MLC__CAST(uint64_t *, to);
+        const uint64_t *s = MLC__CAST(const uint64_t *, from);
+        for (int64_t i = 0; i < n; i++) d[i * stride] = s[i];
+    }
+}
+
+#define MLC__LOOP_OPERANDS 4
+
+/* A loop over up to four strided operands: size-1 axes gone, sorted by the first operand's strides,
+ * neighbours merged, so that the last axis is the longest dense run there is. */
+typedef struct mlc__loop {
+    int32_t ndim, operands;
+    int64_t shape[MLC_MAX_DIMS], stride[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
+    int64_t rows, n;                   /* rows of n: n is the last axis */
+} mlc__loop;
+
+static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC__LOOP_OPERANDS])
+{
+    int32_t at = l->ndim++;
+    for (; at > 0 && l->stride[0][at - 1] < stride[0]; at--) {
+        l->shape[at] = l->shape[at - 1];
+        for (int p = 0; p < l->operands; p++) l->stride[p][at] = l->stride[p][at - 1];
+    }
+    l->shape[at] = size;
+    for (int p = 0; p < l->operands; p++) l->stride[p][at] = stride[p];
+}
+
+static void mlc__loop_merge(mlc__loop *l)
+{
+    int32_t to = 0;
+    for (int32_t d = 1; d < l->ndim; d++) {
+        bool merge = true;
+        for (int p = 0; p < l->operands; p++)
+            merge = merge && l->stride[p][to] == l->stride[p][d] * l->shape[d];
+        if (!merge) to++;
+        l->shape[to] = merge ? l->shape[to] * l->shape[d] : l->shape[d];
+        for (int p = 0; p < l->operands; p++) l->stride[p][to] = l->stride[p][d];
+    }
+    l->ndim = to + 1;
+}
+
+/* False if there is nothing to do. Operand 0 is the output. */
+static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t operands,
+                           const int64_t *const *strides)
+{
+    int64_t stride[MLC__LOOP_OPERANDS] = { 1, 1, 1, 1 };
+    l->ndim = 0;
+    l->operands = operands;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (shape[d] == 0) return false;
+        if (shape[d] == 1) continue;
+        for (int p = 0; p < operands; p++) stride[p] = strides[p][d];
+        mlc__loop_axis(l, shape[d], stride);
+    }
+    if (l->ndim == 0) {
+        stride[0] = stride[1] = stride[2] = stride[3] = 1;
+        mlc__loop_axis(l, 1, stride);
+    }
+    mlc__loop_merge(l);
+    l->n = l->shape[l->ndim - 1];
+    l->rows = 1;
+    for (int32_t d = 0; d + 1 < l->ndim; d++) l->rows *= l->shape[d];
+    return true;
+}
+
+/* Offset of each operand at the start of a row. */
+static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__LOOP_OPERANDS])
+{
+    for (int p = 0; p < l->operands; p++) offset[p] = 0;
+    for (int32_t d = l->ndim - 2; d >= 0; d--) {
+        const int64_t i = row % l->shape[d];
+        row /= l->shape[d];
+        for (int p = 0; p < l->operands; p++) offset[p] += i * l->stride[p][d];
+    }
+}
+
+#define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
+
+/* Chunks of a loop: pieces of long rows, or several short rows. */
+static int64_t mlc__loop_chunks(const mlc__loop *l)
+{
+    if (l->n >= MLC__GRAIN) return l->rows * mlc__div_up(l->n, MLC__GRAIN);
+    return mlc__div_up(l->rows, mlc__max(1, MLC__GRAIN / l->n));
+}
+
+typedef void (*mlc__row_fn)(const void *args, const int64_t *offset, const int64_t *stride,
+                            int64_t n);
+
+typedef struct mlc__loop_job {
+    const mlc__loop *loop;
+    mlc__row_fn row;
+    const void *args;
+} mlc__loop_job;
+
+static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__loop_job *job = MLC__CAST(const mlc__loop_job *, arg);
+    const mlc__loop *l = job->loop;
+    int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
+    (void)worker;
+    for (int p = 0; p < l->operands; p++) stride[p] = l->stride[p][l->ndim - 1];
+    if (l->n >= MLC__GRAIN) {
+        const int64_t pieces = mlc__div_up(l->n, MLC__GRAIN), at = chunk % pieces * MLC__GRAIN;
+        mlc__loop_row(l, chunk / pieces, offset);
+        for (int p = 0; p < l->operands; p++) offset[p] += at * stride[p];
+        job->row(job->args, offset, stride, mlc__min(MLC__GRAIN, l->n - at));
+        return;
+    }
+    const int64_t rows = mlc__max(1, MLC__GRAIN / l->n);
+    for (int64_t r = chunk * rows; r < mlc__min(l->rows, (chunk + 1) * rows); r++) {
+        mlc__loop_row(l, r, offset);
+        job->row(job->args, offset, stride, l->n);
+    }
+}
+
+static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const void *args,
+                          double ns)
+{
+    mlc__loop_job job = { l, row, args };
+    mlc__parallel(dev, mlc__loop_chunks(l), ns * (double)l->rows * (double)l->n, mlc__loop_chunk,
+                  &job);
+}
+
+typedef struct mlc__map_job {
+    const struct mlc_k_map *a;
+    mlc__map_fn             fn;
+    size_t                  size;
+    int                     inputs;
+} mlc__map_job;
+
+/* One block of a row: strided inputs are gathered, a strided or accumulated output is scattered. */
+static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
+{
+    uint64_t dense[4][MLC__GATHER];
+    const void *in[3] = { NULL, NULL, NULL };
+    const bool direct = stride[0] == 1 && !j->a->accumulate;
+    void *out = direct ? (void *)at[0] : (void *)dense[3];
+    for (int p = 0; p < j->inputs; p++) {
+        in[p] = at[p + 1];
+        if (stride[p + 1] == 1) continue;
+        mlc__gather(dense[p], at[p + 1], stride[p + 1], n, j->size);
+        in[p] = dense[p];
+    }
+    j->fn(j->a->op, out, in, n, j->a->s);
+    if (direct) return;
+    if (j->a->accumulate) {
+        const void *sum[3] = { at[0], dense[3], NULL };
+        if (stride[0] != 1) {
+            mlc__gather(dense[0], at[0], stride[0], n, j->size);
+            sum[0] = dense[0];
+        }
+        j->fn(MLC_MAP_ADD, stride[0] == 1 ? (void *)at[0] : (void *)dense[3], sum, n, 0.0);
+        if (stride[0] == 1) return;
+    }
+    mlc__scatter(at[0], stride[0], dense[3], n, j->size);
+}
+
+static void mlc__map_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
+{
+    const mlc__map_job *j = MLC__CAST(const mlc__map_job *, args);
+    char *at[4] = { NULL, NULL, NULL, NULL };
+    bool dense = stride[0] == 1 && !j->a->accumulate;
+    at[0] = MLC__CAST(char *, j->a->out) + offset[0] * (int64_t)j->size;
+    for (int p = 0; p < j->inputs; p++) {
+        at[p + 1] = (char *)(uintptr_t)j->a->in[p] + offset[p + 1] * (int64_t)j->size;
+        dense = dense && stride[p + 1] == 1;
+    }
+    const int64_t step = dense ? n : MLC__GATHER;
+    for (int64_t i = 0; i < n; i += step) {
+        mlc__map_block(j, at, stride, mlc__min(step, n - i));
+        for (int p = 0; p <= j->inputs; p++) at[p] += step * stride[p] * (int64_t)j->size;
+    }
+}
+
+static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn f32)
+{
+    mlc__map_job job = { a, a->dtype == MLC_F64 ? mlc__map_f64 : f32, mlc_dtype_bytes(a->dtype),
+                         0 };
+    const int64_t *strides[4] = { a->out_stride, a->in_stride[0], a->in_stride[1],
+                                  a->in_stride[2] };
+    mlc__loop l;
+    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    while (job.inputs < 3 && a->in[job.inputs]) job.inputs++;
+    if (a->ndim == 1 && a->shape[0] > 0 && a->shape[0] < 512 && a->out_stride[0] == 1 &&
+        !a->accumulate && a->in_stride[0][0] == 1 && (job.inputs < 2 || a->in_stride[1][0] == 1) &&
+        (job.inputs < 3 || a->in_stride[2][0] == 1)) {           /* small and dense: no ceremony */
+        job.fn(a->op, a->out, a->in, a->shape[0], a->s);
+        return MLC_OK;
+    }
+    if (!mlc__loop_make(&l, a->ndim, a->shape, job.inputs + 1, strides)) return MLC_OK;
+    mlc__loop_run(dev, &l, mlc__map_row, &job, a->dtype == MLC_F64 ? 2.0 : 0.5);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements */
+
+/* NaN and what does not fit become INT64_MIN, as the hardware has it. */
+MLC__INLINE int64_t mlc__i64_of(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+
+static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n)
+{
+    const float *f = MLC__CAST(const float *, in);
+    const double *d = MLC__CAST(const double *, in);
+    const int64_t *q = MLC__CAST(const int64_t *, in);
+    float *of = MLC__CAST(float *, out);
+    double *od = MLC__CAST(double *, out);
+    int64_t *oq = MLC__CAST(int64_t *, out);
+    if (to == from) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
+    else if (to == MLC_F32 && from == MLC_F64) for (int64_t i = 0; i < n; i++) of[i] = (float)d[i];
+    else if (to == MLC_F32) for (int64_t i = 0; i < n; i++) of[i] = (float)q[i];
+    else if (to == MLC_F64 && from == MLC_F32) for (int64_t i = 0; i < n; i++) od[i] = (double)f[i];
+    else if (to == MLC_F64) for (int64_t i = 0; i < n; i++) od[i] = (double)q[i];
+    else if (from == MLC_F32) for (int64_t i = 0; i < n; i++) oq[i] = mlc__i64_of((double)f[i]);
+    else for (int64_t i = 0; i < n; i++) oq[i] = mlc__i64_of(d[i]);
+}
+
+static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
+{
+    const struct mlc_k_cast *a = MLC__CAST(const struct mlc_k_cast *, args);
+    const size_t os = mlc_dtype_bytes(a->out_dtype), is = mlc_dtype_bytes(a->in_dtype);
+    const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : MLC__GATHER;
+    uint64_t from[MLC__GATHER], to[MLC__GATHER];
+    char *out = MLC__CAST(char *, a->out) + offset[0] * (int64_t)os;
+    const char *in = MLC__CAST(const char *, a->in) + offset[1] * (int64_t)is;
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t m = mlc__min(step, n - i);
+        const void *src = in;
+        if (stride[1] != 1) { mlc__gather(from, in, stride[1], m, is); src = from; }
+        mlc__cast_dense(stride[0] == 1 ? (void *)out : (void *)to, a->out_dtype, src, a->in_dtype,
+                        m);
+        if (stride[0] != 1) mlc__scatter(out, stride[0], to, m, os);
+        out += m * stride[0] * (int64_t)os;
+        in += m * stride[1] * (int64_t)is;
+    }
+}
+
+static mlc_status mlc__k_cast(void *dev, const struct mlc_k_cast *a)
+{
+    const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    mlc__loop l;
+    if (mlc__loop_make(&l, a->ndim, a->shape, 2, strides))
+        mlc__loop_run(dev, &l, mlc__cast_row, a, 0.5);
+    return MLC_OK;
+}
+
+static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
+    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    (void)worker;
+    if (a->start == 0.0 && a->step == 0.0) {
+        const size_t size = mlc_dtype_bytes(a->dtype);
+        memset(MLC__CAST(char *, a->out) + (size_t)from * size, 0, (size_t)(to - from) * size);
+        return;
+    }
+    for (int64_t i = from; i < to; i++) {
+        const double v = a->start + (double)i * a->step;
+        if (a->dtype == MLC_F32) MLC__CAST(float *, a->out)[i] = (float)v;
+        else if (a->dtype == MLC_F64) MLC__CAST(double *, a->out)[i] = v;
+        else MLC__CAST(int64_t *, a->out)[i] = mlc__i64_of(v);
+    }
+}
+
+static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
+{
+    struct mlc_k_fill job = *a;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.3 * (double)a->n, mlc__fill_chunk, &job);
+    return MLC_OK;
+}
+
+/* out row i = in row index[i]; an index outside is left to its maker, the loader. */
+static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
+{
+    (void)dev;
+    for (int64_t i = 0; i < a->n; i++) {
+        if (a->index[i] < 0 || a->index[i] >= a->rows) return MLC_ERR_ARG;
+        memcpy(MLC__CAST(char *, a->out) + (size_t)i * a->row_bytes,
+               MLC__CAST(const char *, a->in) + (size_t)a->index[i] * a->row_bytes, a->row_bytes);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
+{
+    (void)dev;
+    *a->first = -1;
+    for (int64_t i = 0; i < a->n; i++) {
+        const double v = a->dtype == MLC_F32 ? (double)MLC__CAST(const float *, a->in)[i]
+                                             : MLC__CAST(const double *, a->in)[i];
+        if (!(v - v == 0.0)) { *a->first = i; break; }
+    }
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.REDUCE --------------------------------- sums and maxima over any axes, argmax
+ * f32 is carried in f64. Runs are summed in 16 lanes by blocks of 128; long reductions with few
+ * results are cut in segments of fixed length, so the bits do not depend on the threads.      */
+
+#define MLC__SUM_BLOCK 128
+#define MLC__SEGMENT   65536
+
+typedef double (*mlc__run_fn)(const void *x, int64_t n);
+
+/* Sum of 16 lanes, pairwise. */
+MLC__INLINE double mlc__fold(const double *lane)
+{
+    double half[8];
+    for (int i = 0; i < 8; i++) half[i] = lane[i] + lane[i + 8];
+    return ((half[0] + half[4]) + (half[2] + half[6])) +
+           ((half[1] + half[5]) + (half[3] + half[7]));
+}
+
+#define MLC__SUM_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x); \
+    double total = 0.0; \
+    for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) { \
+        const int64_t m = n - from < MLC__SUM_BLOCK ? n - from : MLC__SUM_BLOCK; \
+        double lane[16] = { 0 }; \
+        int64_t i = 0; \
+        for (; i + 16 <= m; i += 16) \
+            for (int l = 0; l < 16; l++) lane[l] += (double)v[from + i + l]; \
+        for (; i < m; i++) lane[i & 15] += (double)v[from + i]; \
+        total += mlc__fold(lane); \
+    } \
+    return total;
+
+MLC__BODY double mlc__sum_f32_body(const void *x, int64_t n) { MLC__SUM_TEXT(float) }
+static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(double) }
+
+/* The larger one; a NaN stays. */
+#define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
+
+MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
+{
+    const float *v = MLC__CAST(const float *, x);
+    float lane[16], best = -__builtin_inff();
+    int64_t i = 0;
+    for (int l = 0; l < 16; l++) lane[l] = -__builtin_inff();
+    for (; i + 16 <= n; i += 16)
+        for (int l = 0; l < 16; l++) {
+            const float b = v[i + l];
+            lane[l] = lane[l] != lane[l] ? lane[l] : MLC__LARGER(lane[l], b);
+        }
+    for (int l = 0; l < 16; l++) best = best != best ? best : MLC__LARGER(best, lane[l]);
+    for (; i < n; i++) best = best != best ? best : MLC__LARGER(best, v[i]);
+    return (double)best;
+}
+
+static double mlc__max_f64(const void *x, int64_t n)
+{
+    const double *v = MLC__CAST(const double *, x);
+    double best = -MLC__INF;
+    for (int64_t i = 0; i < n && best == best; i++) best = MLC__LARGER(best, v[i]);
+    return best;
+}
+
+#define MLC__STAMP_REDUCE(isa) \
+    MLC__AT_##isa static double mlc__sum_f32_##isa(const void *x, int64_t n) \
+    { return mlc__sum_f32_body(x, n); } \
+    MLC__AT_##isa static double mlc__max_f32_##isa(const void *x, int64_t n) \
+    { return mlc__max_f32_body(x, n); }
+MLC__EACH_ISA(MLC__STAMP_REDUCE)
+
+typedef struct mlc__reduce_job {
+    const struct mlc_k_reduce *a;
+    mlc__run_fn fn;
+    size_t      size;
+    mlc__loop   kept, gone;            /* kept: operands out, in; gone: in                      */
+    int64_t     outs, count, segments, per_chunk;
+    bool        columns;               /* kept rows lie dense: add whole rows                   */
+} mlc__reduce_job;
+
+static double mlc__reduce_join(const mlc__reduce_job *j, double x, double y)
+{
+    if (j->a->op == MLC_REDUCE_SUM) return x + y;
+    return x != x ? x : MLC__LARGER(x, y);
+}
+
+static double mlc__load_f64(const mlc__reduce_job *j, const char *at)
+{
+    if (j->size == 4) { float f; memcpy(&f, at, 4); return (double)f; }
+    double d;
+    memcpy(&d, at, 8);
+    return d;
+}
+
+static void mlc__reduce_store(const mlc__reduce_job *j, int64_t offset, double v)
+{
+    v *= j->a->scale;
+    if (j->size == 4) {
+        float *o = MLC__CAST(float *, j->a->out) + offset;
+        *o = j->a->accumulate ? *o + (float)v : (float)v;
+    } else {
+        double *o = MLC__CAST(double *, j->a->out) + offset;
+        *o = j->a->accumulate ? *o + v : v;
+    }
+}
+
+static void mlc__reduce_put(const mlc__reduce_job *j, int64_t out, int64_t segment, double v)
+{
+    int64_t offset[MLC__LOOP_OPERANDS];
+    if (j->segments > 1) {
+        MLC__CAST(double *, j->a->workspace)[segment * j->outs + out] = v;
+        return;
+    }
+    mlc__loop_row(&j->kept, out / j->kept.n, offset);
+    mlc__reduce_store(j, offset[0] + out % j->kept.n * j->kept.stride[0][j->kept.ndim - 1], v);
+}
+
+/* A run of the reduced axes: dense directly, strided through a block in L1. */
+static double mlc__reduce_run(const mlc__reduce_job *j, const char *at, int64_t stride, int64_t n)
+{
+    uint64_t dense[MLC__GATHER];
+    double total;
+    if (stride == 1) return j->fn(at, n);
+    total = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
+    for (int64_t i = 0; i < n; i += MLC__GATHER) {
+        const int64_t m = mlc__min(MLC__GATHER, n - i);
+        mlc__gather(dense, at + i * stride * (int64_t)j->size, stride, m, j->size);
+        total = mlc__reduce_join(j, total, j->fn(dense, m));
+    }
+    return total;
+}
+
+static double mlc__reduce_range(const mlc__reduce_job *j, const char *at, int64_t from, int64_t to)
+{
+    const mlc__loop *g = &j->gone;
+    const int64_t stride = g->stride[0][g->ndim - 1];
+    double total = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
+    while (from < to) {
+        int64_t offset[MLC__LOOP_OPERANDS];
+        const int64_t in_run = from % g->n, n = mlc__min(g->n - in_run, to - from);
+        mlc__loop_row(g, from / g->n, offset);
+        const char *run = at + (offset[0] + in_run * stride) * (int64_t)j->size;
+        total = mlc__reduce_join(j, total, mlc__reduce_run(j, run, stride, n));
+        from += n;
+    }
+    return total;
+}
+
+#define MLC__COLUMNS 64
+
+/* Up to 64 neighbouring columns: sums of blocks of rows, then of the blocks. */
+static void mlc__reduce_columns(const mlc__reduce_job *j, int64_t out, int64_t n, int64_t segment,
+                                const char *at)
+{
+    const mlc__loop *g = &j->gone;
+    const double start = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
+    const int64_t to = mlc__min(j->count, (segment + 1) * MLC__SEGMENT);
+    double total[MLC__COLUMNS], block[MLC__COLUMNS];
+    for (int64_t c = 0; c < n; c++) total[c] = start;
+    for (int64_t from = segment * MLC__SEGMENT; from < to; from += MLC__SUM_BLOCK) {
+        for (int64_t c = 0; c < n; c++) block[c] = start;
+        for (int64_t r = from; r < mlc__min(to, from + MLC__SUM_BLOCK); r++) {
+            int64_t offset[MLC__LOOP_OPERANDS];
+            mlc__loop_row(g, r / g->n, offset);
+            offset[0] += r % g->n * g->stride[0][g->ndim - 1];
+            const char *row = at + offset[0] * (int64_t)j->size;
+            if (j->a->op != MLC_REDUCE_SUM)
+                for (int64_t c = 0; c < n; c++)
+                    block[c] =
+                        mlc__reduce_join(j, block[c], mlc__load_f64(j, row + (size_t)c * j->size));
+            else if (j->size == 4)
+                for (int64_t c = 0; c < n; c++)
+                    block[c] += (double)((const float *)(const void *)row)[c];
+            else
+                for (int64_t c = 0; c < n; c++) block[c] += ((const double *)(const void *)row)[c];
+        }
+        for (int64_t c = 0; c < n; c++) total[c] = mlc__reduce_join(j, total[c], block[c]);
+    }
+    for (int64_t c = 0; c < n; c++) mlc__reduce_put(j, out + c, segment, total[c]);
+}
+
+static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
+    const int64_t segment = chunk % j->segments, last = j->kept.ndim - 1;
+    const int64_t from = chunk / j->segments * j->per_chunk;
+    const int64_t end = mlc__min(j->outs, from + j->per_chunk);
+    (void)worker;
+    for (int64_t o = from; o < end;) {
+        int64_t offset[MLC__LOOP_OPERANDS], in_row = o % j->kept.n;
+        mlc__loop_row(&j->kept, o / j->kept.n, offset);
+        const char *at = MLC__CAST(const char *, j->a->in) +
+                         (offset[1] + in_row * j->kept.stride[1][last]) * (int64_t)j->size;
+        if (j->columns) {
+            const int64_t n = mlc__min(mlc__min(MLC__COLUMNS, end - o), j->kept.n - in_row);
+            mlc__reduce_columns(j, o, n, segment, at);
+            o += n;
+        } else {
+            const int64_t stop = mlc__min(j->count, (segment + 1) * MLC__SEGMENT);
+            const int64_t begin = j->segments > 1 ? segment * MLC__SEGMENT : 0;
+            mlc__reduce_put(j, o, segment,
+                            mlc__reduce_range(j, at, begin, j->segments > 1 ? stop : j->count));
+            o++;
+        }
+    }
+}
+
+/* Splits the axes, decides on segments. False if there is no output. */
+static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a)
+{
+    int64_t kept[MLC_MAX_DIMS], gone[MLC_MAX_DIMS], ko[MLC_MAX_DIMS], ki[MLC_MAX_DIMS];
+    int64_t gi[MLC_MAX_DIMS];
+    const int64_t *kept_strides[2] = { ko, ki }, *gone_strides[1] = { gi };
+    int32_t nk = 0, ng = 0;
+    j->a = a;
+    j->size = mlc_dtype_bytes(a->dtype);
+    j->outs = j->count = 1;
+    for (int32_t d = 0; d < a->ndim; d++) {
+        if (a->out_stride[d] != 0) {
+            ko[nk] = a->out_stride[d]; ki[nk] = a->in_stride[d]; kept[nk++] = a->shape[d];
+            j->outs *= a->shape[d];
+        } else {
+            gi[ng] = a->in_stride[d]; gone[ng++] = a->shape[d];
+            j->count *= a->shape[d];
+        }
+    }
+    if (!mlc__loop_make(&j->kept, nk, kept, 2, kept_strides)) return false;
+    if (j->count && !mlc__loop_make(&j->gone, ng, gone, 1, gone_strides)) return false;
+    j->columns = j->count && j->kept.n > 1 && j->kept.stride[1][j->kept.ndim - 1] == 1 &&
+                 j->gone.stride[0][j->gone.ndim - 1] != 1;
+    j->segments = j->outs <= 1024 && (j->columns || j->outs < 16) && j->count > MLC__SEGMENT ?
+                  mlc__div_up(j->count, MLC__SEGMENT) : 1;
+    if (j->columns) {
+        j->segments = mlc__div_up(j->count, MLC__SEGMENT);
+        j->per_chunk = mlc__max(1, MLC__GRAIN / (mlc__min(j->count, MLC__SEGMENT) * MLC__COLUMNS)) *
+                       MLC__COLUMNS;
+    } else {
+        j->per_chunk = j->segments > 1 ? 1 : mlc__max(1, MLC__GRAIN / mlc__max(1, j->count));
+    }
+    return true;
+}
+
+static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
+{
+    mlc__reduce_job j;
+    (void)dev;
+    if (!mlc__reduce_plan(&j, a) || j.segments <= 1) return 0;
+    return (size_t)(j.segments * j.outs) * sizeof(double);
+}
+
+static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a, mlc__run_fn sum_f32,
+                                      mlc__run_fn max_f32)
+{
+    mlc__reduce_job j;
+    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__reduce_plan(&j, a)) return MLC_OK;
+    j.fn = a->op == MLC_REDUCE_SUM ? (a->dtype == MLC_F64 ? mlc__sum_f64 : sum_f32)
+                                   : (a->dtype == MLC_F64 ? mlc__max_f64 : max_f32);
+    if (j.segments > 1 && a->workspace_bytes < (size_t)(j.segments * j.outs) * sizeof(double))
+        return MLC_ERR_INTERNAL;
+    mlc__parallel(dev, mlc__div_up(j.outs, j.per_chunk) * j.segments,
+                  0.2 * (double)j.outs * (double)j.count, mlc__reduce_chunk, &j);
+    if (j.segments <= 1) return MLC_OK;
+    const int64_t segments = j.segments;
+    const double *part = MLC__CAST(const double *, a->workspace);
+    j.segments = 1;                    /* now results go to the output */
+    for (int64_t o = 0; o < j.outs; o++) {
+        double total = part[o];
+        for (int64_t s = 1; s < segments; s++)
+            total = mlc__reduce_join(&j, total, part[s * j.outs + o]);
+        mlc__reduce_put(&j, o, 0, total);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__k_argmax(void *dev, const struct mlc_k_argmax *a)
+{
+    (void)dev;
+    for (int64_t r = 0; r < a->n; r++) {
+        double best = -MLC__INF;
+        int64_t at = 0;
+        for (int64_t i = 0; i < a->c && best == best; i++) {
+            const int64_t p = r * a->row + i * a->col;
+            const double v = a->dtype == MLC_F32 ? (double)MLC__CAST(const float *, a->in)[p]
+                                                 : MLC__CAST(const double *, a->in)[p];
+            if (v > best || v != v) { best = v; at = i; }
+        }
+        a->out[r] = at;
+    }
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.GEMM ----------------------------------- c = act(alpha a b + bias) + beta c
+ * Panels of a (up to MR rows) and b (NR columns) are packed from any strides, KC of k at a time;
+ * a tile of MR x NR is summed in registers over KC and leaves through the sink. KC is a constant
+ * of the kernel and c takes the blocks in order: bits depend neither on threads nor on blocking
+ * in m and n. One or few rows of dense operands run as dot products without packing.          */
+
+#define MLC__KC       256
+#define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
+#define MLC__SMALL    16384            /* m n k below which packing does not pay                */
+
+/* tile[mr][NR] = panel of a [kc][mr] times panel of b [kc][NR] */
+typedef void (*mlc__tile_fn)(int64_t mr, int64_t kc, const void *a, const void *b, void *tile);
+/* x . y of n dense elements */
+typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
+/* y += s x */
+typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
+
+typedef struct mlc__gemm_fns {
+    int64_t      mr, nr;
+    mlc__tile_fn tile;
+    mlc__dot_fn  dot;
+    mlc__axpy_fn axpy;
+    mlc__map_fn  map;
+} mlc__gemm_fns;
+
+#define MLC__TILE_TEXT(T, MR, NR) \
+    const T *pa = MLC__CAST(const T *, a), *pb = MLC__CAST(const T *, b); \
+    T acc[MR][NR] = { { 0 } }; \
+    for (int64_t p = 0; p < kc; p++, pa += mr, pb += NR) \
+        for (int64_t r = 0; r < mr; r++) \
+            for (int x = 0; x < NR; x++) acc[r][x] += pa[r] * pb[x]; \
+    memcpy(tile, acc, (size_t)mr * NR * sizeof(T));
+
+static MLC__OPT void mlc__tile_f32_scalar(int64_t mr, int64_t kc, const void *a, const void *b,
+                                          void *tile)
+{
+    MLC__TILE_TEXT(float, 4, 8)
+}
+
+static MLC__OPT void mlc__tile_f64(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    MLC__TILE_TEXT(double, 4, 4)
+}
+
+#if MLC__X86
+#define MLC__TILE_CASE(rows, body) case rows: body(rows, kc, a, b, tile); break;
+
+MLC__INLINE __attribute__((target("avx2,fma")))
+void mlc__tile_avx2(int mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
+    __m256 acc[6][2];
+    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 16) {
+        const __m256 b0 = _mm256_loadu_ps(pb), b1 = _mm256_loadu_ps(pb + 8);
+        MLC__UNROLL for (int r = 0; r < mr; r++) {
+            const __m256 s = _mm256_broadcast_ss(pa + r);
+            acc[r][0] = _mm256_fmadd_ps(s, b0, acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(s, b1, acc[r][1]);
+        }
+    }
+    MLC__UNROLL for (int r = 0; r < mr; r++) {
+        _mm256_storeu_ps(MLC__CAST(float *, tile) + r * 16, acc[r][0]);
+        _mm256_storeu_ps(MLC__CAST(float *, tile) + r * 16 + 8, acc[r][1]);
+    }
+}
+
+__attribute__((target("avx2,fma")))
+static void mlc__tile_f32_avx2(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    switch (mr) {
+        MLC__TILE_CASE(1, mlc__tile_avx2) MLC__TILE_CASE(2, mlc__tile_avx2)
+        MLC__TILE_CASE(3, mlc__tile_avx2) MLC__TILE_CASE(4, mlc__tile_avx2)
+        MLC__TILE_CASE(5, mlc__tile_avx2) MLC__TILE_CASE(6, mlc__tile_avx2)
+        default: break;
+    }
+}
+#endif
+
+#if MLC__AVX512
+MLC__INLINE __attribute__((target("avx512f")))
+void mlc__tile_avx512(int mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
+    __m512 acc[14][2];
+    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 32) {
+        const __m512 b0 = _mm512_loadu_ps(pb), b1 = _mm512_loadu_ps(pb + 16);
+        MLC__UNROLL for (int r = 0; r < mr; r++) {
+            const __m512 s = _mm512_set1_ps(pa[r]);
+            acc[r][0] = _mm512_fmadd_ps(s, b0, acc[r][0]);
+            acc[r][1] = _mm512_fmadd_ps(s, b1, acc[r][1]);
+        }
+    }
+    MLC__UNROLL for (int r = 0; r < mr; r++) {
+        _mm512_storeu_ps(MLC__CAST(float *, tile) + r * 32, acc[r][0]);
+        _mm512_storeu_ps(MLC__CAST(float *, tile) + r * 32 + 16, acc[r][1]);
+    }
+}
+
+__attribute__((target("avx512f")))
+static void mlc__tile_f32_avx512(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    switch (mr) {
+        MLC__TILE_CASE(1, mlc__tile_avx512)  MLC__TILE_CASE(2, mlc__tile_avx512)
+        MLC__TILE_CASE(3, mlc__tile_avx512)  MLC__TILE_CASE(4, mlc__tile_avx512)
+        MLC__TILE_CASE(5, mlc__tile_avx512)  MLC__TILE_CASE(6, mlc__tile_avx512)
+        MLC__TILE_CASE(7, mlc__tile_avx512)  MLC__TILE_CASE(8, mlc__tile_avx512)
+        MLC__TILE_CASE(9, mlc__tile_avx512)  MLC__TILE_CASE(10, mlc__tile_avx512)
+        MLC__TILE_CASE(11, mlc__tile_avx512) MLC__TILE_CASE(12, mlc__tile_avx512)
+        MLC__TILE_CASE(13, mlc__tile_avx512) MLC__TILE_CASE(14, mlc__tile_avx512)
+        default: break;
+    }
+}
+#endif
+
+/* Dot products in 32 lanes, added up pairwise: the same bits on every ISA. */
+#define MLC__DOT_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
+    T lane[32] = { 0 }; \
+    int64_t i = 0; \
+    for (; i + 32 <= n; i += 32) \
+        for (int l = 0; l < 32; l++) lane[l] += v[i + l] * w[i + l]; \
+    for (; i < n; i++) lane[i & 31] += v[i] * w[i]; \
+    for (int half = 16; half; half /= 2) \
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half]; \
+    return (double)lane[0];
+
+#define MLC__AXPY_TEXT(T) \
+    T *to = MLC__CAST(T *, y); \
+    const T *v = MLC__CAST(const T *, x), a = (T)s; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] += a * v[i];
+
+MLC__BODY double mlc__dot_f32_body(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(float)
+}
+MLC__BODY void mlc__axpy_f32_body(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(float)
+}
+static MLC__OPT double mlc__dot_f64(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(double)
+}
+static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(double)
+}
+
+#define MLC__STAMP_DOT(isa) \
+    MLC__AT_##isa static double mlc__dot_f32_##isa(const void *x, const void *y, int64_t n) \
+    { return mlc__dot_f32_body(x, y, n); } \
+    MLC__AT_##isa static void mlc__axpy_f32_##isa(void *y, double s, const void *x, int64_t n) \
+    { mlc__axpy_f32_body(y, s, x, n); }
+MLC__EACH_ISA(MLC__STAMP_DOT)
+
+static mlc_map mlc__act_map(mlc_act act)
+{
+    static const mlc_map map[] = { MLC_MAP_COPY, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_TANH,
+                                   MLC_MAP_SIGMOID, MLC_MAP_SILU };
+    return map[act];
+}
+
+typedef struct mlc__gemm_job {
+    const struct mlc_k_gemm *g;
+    mlc__gemm_fns f;
+    size_t        size;
+    int64_t       mc, nc, m_tasks, n_tasks;
+    size_t        buffer;              /* workspace of one thread                               */
+} mlc__gemm_job;
+
+/* The sink: n products v for c[i, j..] are scaled and added (accumulate: to the k blocks before);
+ * after the last block bias and activation follow. v is overwritten. */
+#define MLC__SINK_TEXT(T) \
+    T *w = MLC__CAST(T *, v), *c = MLC__CAST(T *, g->c) + at; \
+    const T alpha = (T)g->alpha, beta = (T)(accumulate ? 1.0 : g->beta); \
+    const T *bias = MLC__CAST(const T *, g->bias); \
+    T *pre = MLC__CAST(T *, g->pre); \
+    if (alpha != (T)1) for (int64_t x = 0; x < n; x++) w[x] *= alpha; \
+    if (bias && last) for (int64_t x = 0; x < n; x++) w[x] += bias[col + x]; \
+    if (!g->act || !last) { \
+        if (beta != (T)0) for (int64_t x = 0; x < n; x++) w[x] += beta * c[x * step]; \
+    } else { \
+        if (accumulate) for (int64_t x = 0; x < n; x++) w[x] += c[x * step]; \
+        if (pre) for (int64_t x = 0; x < n; x++) pre[at + x * step] = w[x]; \
+        f->map(mlc__act_map(g->act), w, in, n, 0.0); \
+        if (!accumulate && beta != (T)0) \
+            for (int64_t x = 0; x < n; x++) w[x] += beta * c[x * step]; \
+    } \
+    for (int64_t x = 0; x < n; x++) c[x * step] = w[x];
+
+static void mlc__sink(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v, int64_t at,
+                      int64_t col, int64_t n, bool accumulate, bool last)
+{
+    const int64_t step = g->c_col;
+    const void *in[3] = { v, NULL, NULL };
+    if (g->dtype == MLC_F32) { MLC__SINK_TEXT(float) } else { MLC__SINK_TEXT(double) }
+}
+
+/* panel[p][r] = x[r * minor + p * major] for r < width, zero up to padded */
+#define MLC__PACK_TEXT(T) \
+    T *to = MLC__CAST(T *, panel); \
+    const T *from = MLC__CAST(const T *, x); \
+    if (minor == 1) { \
+        for (int64_t p = 0; p < depth; p++) \
+            for (int64_t r = 0; r < width; r++) to[p * padded + r] = from[p * major + r]; \
+    } else { \
+        for (int64_t r = 0; r < width; r++) \
+            for (int64_t p = 0; p < depth; p++) to[p * padded + r] = from[p * major + r * minor]; \
+    } \
+    for (int64_t r = width; r < padded; r++) \
+        for (int64_t p = 0; p < depth; p++) to[p * padded + r] = 0;
+
+static void mlc__pack(void *panel, const void *x, int64_t minor, int64_t major, int64_t width,
+                      int64_t padded, int64_t depth, size_t size)
+{
+    if (size == 4) { MLC__PACK_TEXT(float) } else { MLC__PACK_TEXT(double) }
+}
+
+MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
+{
+    return MLC__CAST(const char *, p) + elements * (int64_t)size;
+}
+
+/* Rows in the i-th of the panels that m rows are dealt to evenly. */
+MLC__INLINE int64_t mlc__share(int64_t m, int64_t parts, int64_t i)
+{
+    return m / parts + (i < m % parts ? 1 : 0);
+}
+
+/* All tiles of one block of c for one block of k. */
+static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, int64_t m,
+                            int64_t j0, int64_t n, int64_t k0, int64_t kc, char *pa, char *pb)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t panels = mlc__div_up(m, j->f.mr), nr = j->f.nr;
+    const bool first = k0 == 0, last = k0 + kc == g->k;
+    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double)];
+    for (int64_t x = 0; x < n; x += nr)
+        mlc__pack(pb + x * kc * (int64_t)j->size,
+                  mlc__at(g->b, batch * g->b_batch + k0 * g->b_row + (j0 + x) * g->b_col, j->size),
+                  g->b_col, g->b_row, mlc__min(nr, n - x), nr, kc, j->size);
+    for (int64_t i = 0, row = 0; i < panels; i++) {
+        const int64_t mr = mlc__share(m, panels, i);
+        mlc__pack(
+            pa + row * kc * (int64_t)j->size,
+            mlc__at(g->a, batch * g->a_batch + (i0 + row) * g->a_row + k0 * g->a_col, j->size),
+            g->a_row, g->a_col, mr, mr, kc, j->size);
+        row += mr;
+    }
+    for (int64_t x = 0; x < n; x += nr) {
+        for (int64_t i = 0, row = 0; i < panels; i++) {
+            const int64_t mr = mlc__share(m, panels, i);
+            j->f.tile(mr, kc, pa + row * kc * (int64_t)j->size, pb + x * kc * (int64_t)j->size,
+                      tile);
+            for (int64_t r = 0; r < mr; r++)
+                mlc__sink(g, &j->f, (char *)tile + (size_t)(r * nr) * j->size,
+                          batch * g->c_batch + (i0 + row + r) * g->c_row + (j0 + x) * g->c_col,
+                          j0 + x, mlc__min(nr, n - x), !first, last);
+            row += mr;
+        }
+    }
+}
+
+static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t i0 = chunk % j->m_tasks * j->mc, j0 = chunk / j->m_tasks % j->n_tasks * j->nc;
+    char *pa = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
+    char *pb = pa + (size_t)(mlc__round_up((size_t)(j->mc * MLC__KC), 64)) * j->size;
+    int64_t k0 = 0;
+    do {
+        const int64_t kc = mlc__min(MLC__KC, g->k - k0);
+        mlc__gemm_block(j, chunk / j->m_tasks / j->n_tasks, i0, mlc__min(j->mc, g->m - i0), j0,
+                        mlc__min(j->nc, g->n - j0), k0, kc, pa, pb);
+        k0 += kc;
+    } while (k0 < g->k);
+}
+
+#define MLC__ROW_BLOCK 64
+
+/* Without packing: a row of c in blocks of 64 columns, by dot products where columns of b are
+ * dense and by scaled rows of b otherwise. */
+static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
+    double v[MLC__ROW_BLOCK];
+    for (int64_t x = 0; x < n; x++) {
+        const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
+        const double d = j->f.dot(a, b, g->k);
+        if (j->size == 4) ((float *)v)[x] = (float)d; else v[x] = d;
+    }
+    mlc__sink(g, &j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+}
+
+static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
+                                  int64_t n)
+{
+    const struct mlc_k_gemm *g = j->g;
+    double v[MLC__ROW_BLOCK], dense[MLC__ROW_BLOCK];
+    memset(v, 0, sizeof v);
+    for (int64_t p = 0; p < g->k; p++) {
+        const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row + p * g->a_col, j->size);
+        const void *b = mlc__at(g->b, batch * g->b_batch + p * g->b_row + j0 * g->b_col, j->size);
+        const double s =
+            j->size == 4 ? (double)*MLC__CAST(const float *, a) : *MLC__CAST(const double *, a);
+        if (g->b_col != 1) { mlc__gather(dense, b, g->b_col, n, j->size); b = dense; }
+        j->f.axpy(v, s, b, n);
+    }
+    mlc__sink(g, &j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+}
+
+static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t j0 = chunk % j->n_tasks * MLC__ROW_BLOCK, row = chunk / j->n_tasks;
+    const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
+    (void)worker;
+    if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
+        mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
+    else
+        mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
+}
+
+static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
+{
+    if ((double)g->m * (double)g->n * (double)g->k <= MLC__SMALL) return true;
+    return g->m <= 4 && ((g->a_col == 1 && g->b_row == 1) || g->b_col == 1);
+}
+
+/* Blocks of m and n: one task a thread at least, within the caches. */
+static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
+                           const mlc__gemm_fns *f)
+{
+    const int64_t threads = mlc__pool_threads(dev);
+    j->g = g;
+    j->f = *f;
+    j->size = mlc_dtype_bytes(g->dtype);
+    j->mc = mlc__min(g->m, 384);
+    j->m_tasks = mlc__div_up(g->m, j->mc);
+    const int64_t want = mlc__div_up(threads, mlc__max(1, j->m_tasks * g->batch));
+    j->nc = mlc__min(512, mlc__div_up(mlc__div_up(g->n, want), f->nr) * f->nr);
+    j->n_tasks = mlc__div_up(g->n, j->nc);
+    j->buffer = mlc__round_up((mlc__round_up((size_t)(j->mc * MLC__KC), 64) +
+                               (size_t)(mlc__div_up(j->nc, f->nr) * f->nr * MLC__KC)) *
+                                  j->size,
+                              64);
+}
+
+#ifdef MLC_USE_CBLAS
+/* Prototypes of our own: cblas.h differs between providers. -DMLC_BLAS_INT=int64_t for ILP64. */
+#ifndef MLC_BLAS_INT
+#  define MLC_BLAS_INT int
+#endif
+void cblas_sgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
+                 float alpha, const float *a, MLC_BLAS_INT lda, const float *b, MLC_BLAS_INT ldb,
+                 float beta, float *c, MLC_BLAS_INT ldc);
+void cblas_dgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
+                 double alpha, const double *a, MLC_BLAS_INT lda, const double *b, MLC_BLAS_INT ldb,
+                 double beta, double *c, MLC_BLAS_INT ldc);
+__attribute__((weak)) void openblas_set_num_threads(int n);
+__attribute__((weak)) char *openblas_get_config(void);
+
+#define MLC__BLAS_TILE 256             /* fixed tiles, one thread each: bits stay the same      */
+
+static bool mlc__blas_takes(const struct mlc_k_gemm *g)
+{
+    const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
+    const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
+    return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
+           g->k < INT_MAX / 2 && g->a_row < INT_MAX && g->a_col < INT_MAX && g->b_row < INT_MAX &&
+           g->b_col < INT_MAX && g->c_row < INT_MAX &&
+           (double)g->m * (double)g->n * (double)g->k > 1e5;
+}
+
+static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t i0 = chunk % j->m_tasks * MLC__BLAS_TILE, batch = chunk / j->m_tasks / j->n_tasks;
+    const int64_t j0 = chunk / j->m_tasks % j->n_tasks * MLC__BLAS_TILE;
+    const int m = (int)mlc__min(MLC__BLAS_TILE, g->m - i0),
+              n = (int)mlc__min(MLC__BLAS_TILE, g->n - j0);
+    const int ta = g->a_col == 1 ? 111 : 112, tb = g->b_col == 1 ? 111 : 112;
+    const int64_t c_at = batch * g->c_batch + i0 * g->c_row + j0;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i0 * g->a_row, j->size);
+    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    const MLC_BLAS_INT lda = (MLC_BLAS_INT)(ta == 111 ? g->a_row : g->a_col);
+    const MLC_BLAS_INT ldb = (MLC_BLAS_INT)(tb == 111 ? g->b_row : g->b_col);
+    (void)worker;
+    if (j->size == 4)
+        cblas_sgemm(101, ta, tb, m, n, (int)g->k, (float)g->alpha, MLC__CAST(const float *, a), lda,
+                    MLC__CAST(const float *, b), ldb, (float)g->beta,
+                    MLC__CAST(float *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
+    else
+        cblas_dgemm(101, ta, tb, m, n, (int)g->k, g->alpha, MLC__CAST(const double *, a), lda,
+                    MLC__CAST(const double *, b), ldb, g->beta,
+                    MLC__CAST(double *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
+    if (!g->bias && !g->act) return;
+    struct mlc_k_gemm sink = *g;       /* the products are in c: bias and activation only */
+    sink.alpha = 1.0;
+    sink.beta = 0.0;
+    for (int r = 0; r < m; r++)
+        for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
+            double v[MLC__ROW_BLOCK];
+            const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
+            memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
+            mlc__sink(&sink, &j->f, v, at, j0 + x, w, false, true);
+        }
+}
+
+/* True if CBLAS did it; not where an activation meets a beta, which would need the old c. */
+static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
+{
+    const struct mlc_k_gemm *g = j->g;
+    if (!mlc__blas_takes(g) || (g->act && g->beta != 0.0)) return false;
+    j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
+    j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
+    mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
+                  0.03 * (double)g->batch * (double)g->m * (double)g->n * (double)g->k,
+                  mlc__blas_chunk, j);
+    return true;
+}
+
+static const char *mlc__blas_start(void)
+{
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+    return openblas_get_config ? "OpenBLAS" : "CBLAS";
+}
+#else
+static const char *mlc__blas_start(void) { return "none"; }
+#endif /* MLC_USE_CBLAS */
+
+static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
+                                  const mlc__gemm_fns *f)
+{
+    mlc__gemm_job j;
+    if (mlc__gemm_is_small(g) || g->m == 0 || g->n == 0) return 0;
+#ifdef MLC_USE_CBLAS
+    if (mlc__blas_takes(g) && !(g->act && g->beta != 0.0)) return 0;
+#endif
+    mlc__gemm_plan(&j, dev, g, f);
+    return j.buffer * (size_t)mlc__pool_threads(dev);
+}
+
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+{
+    const double flops = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    mlc__gemm_job j;
+    if (g->dtype != MLC_F32 && g->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
+    mlc__gemm_plan(&j, dev, g, f);
+    if (mlc__gemm_is_small(g)) {
+        j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
+        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 0.2 * flops, mlc__gemm_small_chunk, &j);
+        return MLC_OK;
+    }
+#ifdef MLC_USE_CBLAS
+    if (mlc__gemm_blas(dev, &j)) return MLC_OK;
+#endif
+    if (g->workspace_bytes < j.buffer * (size_t)mlc__pool_threads(dev)) return MLC_ERR_INTERNAL;
+    mlc__parallel(dev, g->batch * j.m_tasks * j.n_tasks, 0.1 * flops, mlc__gemm_chunk, &j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.RNG ------------------------------------ uniform, normal, dropout: f(stream, i)
+ * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree).  */
+
+#define MLC__U24(w) ((float)((w) >> 8) * 5.9604644775390625e-8f)                /* [0,1) */
+#define MLC__U53(hi, lo) \
+    ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
+
+/* Values 4 i .. 4 i + 3 in f32. */
+static void mlc__random4_f32(const struct mlc_k_random *a, uint64_t i, float v[4])
+{
+    const mlc__words r = mlc__philox(a->seed, a->stream, i);
+    const float lo = (float)a->a, width = (float)(a->b - a->a), hi = (float)a->b;
+    for (int p = 0; p < 4 && a->kind == MLC_RANDOM_UNIFORM; p++) {
+        v[p] = lo + width * MLC__U24(r.w[p]);
+        if (v[p] >= hi) v[p] = lo;     /* rounding up must not reach hi */
+    }
+    for (int p = 0; p < 4 && a->kind == MLC_RANDOM_NORMAL; p += 2) {       /* Box-Muller */
+        const float radius = mlc__sqrt_f32(-2.0f * mlc__log_f32(1.0f - MLC__U24(r.w[p])));
+        float s, c;
+        mlc__sincos2pi_f32(MLC__U24(r.w[p + 1]), &s, &c);
+        v[p] = (float)a->a + (float)a->b * (radius * c);
+        v[p + 1] = (float)a->a + (float)a->b * (radius * s);
+    }
+}
+
+/* Values 2 i and 2 i + 1 in f64. */
+static void mlc__random2_f64(const struct mlc_k_random *a, uint64_t i, double v[2])
+{
+    const mlc__words r = mlc__philox(a->seed, a->stream, i);
+    const double u = MLC__U53(r.w[0], r.w[1]), w = MLC__U53(r.w[2], r.w[3]);
+    if (a->kind == MLC_RANDOM_UNIFORM) {
+        v[0] = a->a + (a->b - a->a) * u;
+        v[1] = a->a + (a->b - a->a) * w;
+        for (int p = 0; p < 2; p++) if (v[p] >= a->b) v[p] = a->a;
+        return;
+    }
+    const double radius = sqrt(-2.0 * log(1.0 - u)), angle = 6.283185307179586477 * w;
+    v[0] = a->a + a->b * (radius * cos(angle));
+    v[1] = a->a + a->b * (radius * sin(angle));
+}
+
+static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const struct mlc_k_random *a = MLC__CAST(const struct mlc_k_random *, arg);
+    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    (void)worker;
+    if (a->dtype == MLC_F32)
+        for (int64_t i = from; i < to; i += 4) {
+            float v[4] = { 0 };
+            mlc__random4_f32(a, (uint64_t)i / 4, v);
+            memcpy(MLC__CAST(float *, a->out) + i, v, (size_t)mlc__min(4, to - i) * 4);
+        }
+    else
+        for (int64_t i = from; i < to; i += 2) {
+            double v[2];
+            mlc__random2_f64(a, (uint64_t)i / 2, v);
+            memcpy(MLC__CAST(double *, a->out) + i, v, (size_t)mlc__min(2, to - i) * 8);
+        }
+}
+
+static mlc_status mlc__k_random(void *dev, const struct mlc_k_random *a)
+{
+    struct mlc_k_random job = *a;
+    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 5.0 * (double)a->n, mlc__random_chunk, &job);
+    return MLC_OK;
+}
+
+static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const struct mlc_k_dropout *a = MLC__CAST(const struct mlc_k_dropout *, arg);
+    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    const uint64_t drop = (uint64_t)(a->p * 4294967296.0);       /* words below it are dropped */
+    const double scale = a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
+    mlc__words r = { { 0 } };
+    (void)worker;
+    for (int64_t i = from; i < to; i++) {
+        if (i % 4 == 0) r = mlc__philox(a->seed, a->stream, (uint64_t)i / 4);
+        const bool keep = r.w[i % 4] >= drop;
+        if (a->dtype == MLC_F32) {
+            float *o = MLC__CAST(float *, a->out) + i;
+            const float v = keep ? MLC__CAST(const float *, a->in)[i] * (float)scale : 0.0f;
+            *o = a->accumulate ? *o + v : v;
+        } else {
+            double *o = MLC__CAST(double *, a->out) + i;
+            const double v = keep ? MLC__CAST(const double *, a->in)[i] * scale : 0.0;
+            *o = a->accumulate ? *o + v : v;
+        }
+    }
+}
+
+static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
+{
+    struct mlc_k_dropout job = *a;
+    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 3.0 * (double)a->n, mlc__dropout_chunk, &job);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.ROW ------------------------------------ cross-entropy: one pass over each row */
+
+typedef struct mlc__row_fns {
+    mlc__map_fn map_f32;
+    mlc__run_fn sum_f32, max_f32;
+} mlc__row_fns;
+
+MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
+{
+    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
+                            : MLC__CAST(const double *, x)[i];
+}
+
+MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
+    else MLC__CAST(double *, x)[i] = v;
+}
+
+/* sum over exp(x - max), by blocks in L1 */
+static double mlc__sum_exp(const void *x, int64_t c, double max, mlc_dtype dtype,
+                           const mlc__row_fns *f)
+{
+    const mlc__map_fn map = dtype == MLC_F32 ? f->map_f32 : mlc__map_f64;
+    const mlc__run_fn sum = dtype == MLC_F32 ? f->sum_f32 : mlc__sum_f64;
+    double block[MLC__GATHER], total = 0.0;
+    for (int64_t i = 0; i < c; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, c - i);
+        const void *in[3] = { mlc__at(x, i, mlc_dtype_bytes(dtype)), NULL, NULL };
+        map(MLC_MAP_ADD_S, block, in, n, -max);
+        in[0] = block;
+        map(MLC_MAP_EXP, block, in, n, 0.0);
+        total += sum(block, n);
+    }
+    return total;
+}
+
+typedef struct mlc__xent_job {
+    const struct mlc_k_xent *a;
+    const mlc__row_fns *f;
+    double *rows;
+} mlc__xent_job;
+
+/* Loss of a row; its logits are read twice, the second time from L1. */
+static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
+{
+    const struct mlc_k_xent *a = j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const void *x = mlc__at(a->logits, r * a->row, size);
+    const int64_t label = a->labels[r * a->label_stride];
+    const double max = a->dtype == MLC_F32 ? j->f->max_f32(x, a->c) : mlc__max_f64(x, a->c);
+    const double shift = max - max == 0.0 ? max : 0.0;           /* all -inf, a NaN: as it comes */
+    const double log_sum = log(mlc__sum_exp(x, a->c, shift, a->dtype, j->f));
+    double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
+    mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
+    mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
+    if (a->smoothing != 0.0) {
+        const double sum = a->dtype == MLC_F32 ? j->f->sum_f32(x, a->c) : mlc__sum_f64(x, a->c);
+        loss = (1.0 - a->smoothing) * loss +
+               a->smoothing * (log_sum - (sum / (double)a->c - shift));
+    }
+    return loss;
+}
+
+MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
+{
+    return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
+}
+
+static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__xent_job *j = MLC__CAST(const mlc__xent_job *, arg);
+    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, j->a->c));
+    (void)worker;
+    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
+        j->rows[r] = mlc__xent_counts(j->a, r) ? mlc__xent_row(j, r) : 0.0;
+}
+
+static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
+{
+    (void)dev;
+    return (size_t)a->n * sizeof(double);
+}
+
+static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
+{
+    mlc__xent_job j = { a, f, MLC__CAST(double *, a->workspace) };
+    double norm = 1.0;
+    int64_t counted = 0;
+    if (a->workspace_bytes < (size_t)a->n * sizeof(double)) return MLC_ERR_INTERNAL;
+    for (int64_t r = 0; r < a->n; r++) {
+        const int64_t label = a->labels[r * a->label_stride];
+        if (!mlc__xent_counts(a, r)) continue;
+        counted++;
+        if (label >= 0 && label < a->c) continue;
+        if (a->error[0] == 0) {
+            a->error[0] = MLC_K_ERROR_LABEL;
+            a->error[1] = r;
+            a->error[2] = label;
+            a->error[3] = a->c;
+        }
+        return MLC_OK;                 /* the context reads the word */
+    }
+    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, a->c));
+    mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c, mlc__xent_chunk,
+                  &j);
+    if (a->reduction == MLC_REDUCTION_MEAN) norm = (double)counted;
+    mlc__elem_put(a->norm, 0, a->dtype, norm);
+    if (a->reduction == MLC_REDUCTION_NONE)
+        for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, a->dtype, j.rows[r]);
+    else
+        mlc__elem_put(a->loss, 0, a->dtype, mlc__sum_f64(j.rows, a->n) / norm);
+    return MLC_OK;
+}
+
+typedef struct mlc__xent_grad_job {
+    const struct mlc_k_xent_grad *a;
+    const mlc__row_fns *f;
+} mlc__xent_grad_job;
+
+static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
+{
+    const struct mlc_k_xent_grad *a = j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const mlc__map_fn map = a->dtype == MLC_F32 ? j->f->map_f32 : mlc__map_f64;
+    const int64_t label = a->labels[r * a->label_stride];
+    const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
+    const double scale = counts ? mlc__elem(a->dy, r * a->dy_stride, a->dtype) /
+                                  mlc__elem(a->norm, 0, a->dtype) : 0.0;
+    const double max = mlc__elem(a->lse, r, a->dtype),
+                 log_sum = mlc__elem(a->lse, a->n + r, a->dtype);
+    double block[MLC__GATHER];
+    for (int64_t i = 0; i < a->c; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, a->c - i);
+        void *out = (void *)(uintptr_t)mlc__at(a->dx, r * a->dx_row + i, size);
+        const void *in[3] = { mlc__at(a->logits, r * a->row + i, size), NULL, NULL };
+        if (!counts) memset(block, 0, sizeof block);
+        if (counts) {
+            map(MLC_MAP_ADD_S, block, in, n, -max);
+            in[0] = block;
+            map(MLC_MAP_ADD_S, block, in, n, -log_sum);
+            map(MLC_MAP_EXP, block, in, n, 0.0);
+            map(MLC_MAP_ADD_S, block, in, n, -a->smoothing / (double)a->c);
+            if (label >= i && label < i + n)
+                mlc__elem_put(block, label - i, a->dtype,
+                              mlc__elem(block, label - i, a->dtype) - (1.0 - a->smoothing));
+            map(MLC_MAP_MUL_S, block, in, n, scale);
+        }
+        const void *sum[3] = { out, block, NULL };
+        if (a->accumulate) map(MLC_MAP_ADD, out, sum, n, 0.0);
+        else memcpy(out, block, (size_t)n * size);
+    }
+}
+
+static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__xent_grad_job *j = MLC__CAST(const mlc__xent_grad_job *, arg);
+    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, j->a->c));
+    (void)worker;
+    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
+        mlc__xent_grad_row(j, r);
+}
+
+static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
+                                     const mlc__row_fns *f)
+{
+    mlc__xent_grad_job j = { a, f };
+    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, a->c));
+    mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
+                  mlc__xent_grad_chunk, &j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state */
+
+/* g is read once; m and v are NULL where the rule keeps none. Order of operations as PyTorch's. */
+#define MLC__SGD_TEXT(T) \
+    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m); \
+    const T *g = MLC__CAST(const T *, a->g) + from; \
+    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->momentum; \
+    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->dampening); \
+    const T kept = a->step->first ? (T)0 : mom, scale = (T)a->step->grad_scale; \
+    if (!m) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
+        return; \
+    } \
+    m += from; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = scale * g[i] + wd * p[i], b = kept * m[i] + fresh * d; \
+        m[i] = b; \
+        p[i] -= lr * (a->nesterov ? d + mom * b : b); \
+    }
+
+#define MLC__ADAM_TEXT(T, ROOT) \
+    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m) + from; \
+    T *v = MLC__CAST(T *, a->v) + from; \
+    const T *g = MLC__CAST(const T *, a->g) + from; \
+    const struct mlc_optim_step s = *a->step; \
+    const T b1 = (T)(1.0 - a->beta1), b2 = (T)a->beta2, c2 = (T)(1.0 - a->beta2); \
+    const T shrink = (T)(a->decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
+    const T couple = (T)(a->decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
+    const T rate = (T)(s.lr / s.bias1), eps = (T)a->eps, root = (T)(1.0 / sqrt(s.bias2)); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = scale * g[i] + couple * p[i]; \
+        const T mi = m[i] + b1 * (d - m[i]), vi = b2 * v[i] + c2 * d * d; \
+        m[i] = mi; \
+        v[i] = vi; \
+        p[i] = shrink * p[i] - rate * (mi / (ROOT(vi) * root + eps)); \
+    }
+
+typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n);
+
+MLC__BODY void mlc__sgd_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
+{
+    MLC__SGD_TEXT(float)
+}
+MLC__BODY void mlc__adam_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
+{
+    MLC__ADAM_TEXT(float, __builtin_sqrtf)
+}
+static MLC__OPT void mlc__sgd_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
+{
+    MLC__SGD_TEXT(double)
+}
+static MLC__OPT void mlc__adam_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
+{
+    MLC__ADAM_TEXT(double, __builtin_sqrt)
+}
+
+#define MLC__STAMP_OPTIM(isa) \
+    MLC__AT_##isa \
+    static void mlc__sgd_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { mlc__sgd_f32_body(a, from, n); } \
+    MLC__AT_##isa \
+    static void mlc__adam_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { mlc__adam_f32_body(a, from, n); }
+MLC__EACH_ISA(MLC__STAMP_OPTIM)
+
+typedef struct mlc__optim_job { const struct mlc_k_optim *a; mlc__optim_fn fn; } mlc__optim_job;
+
+static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
+    (void)worker;
+    j->fn(j->a, chunk * MLC__GRAIN, mlc__min(MLC__GRAIN, j->a->n - chunk * MLC__GRAIN));
+}
+
+static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__optim_fn sgd_f32,
+                                 mlc__optim_fn adam_f32)
+{
+    mlc__optim_job j = { a, NULL };
+    if (a->step->skip) return MLC_OK;
+    if (a->rule == MLC_RULE_SGD) j.fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : sgd_f32;
+    else j.fn = a->dtype == MLC_F64 ? mlc__adam_f64 : adam_f32;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.6 * (double)a->n, mlc__optim_chunk, &j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.DISPATCH --------------------------------------- kernel table: one row per ISA level */
+
+#if MLC__X86
+#define MLC__TILE_avx2   6, 16, mlc__tile_f32_avx2
+#endif
+#define MLC__TILE_avx512 14, 32, mlc__tile_f32_avx512
+#define MLC__TILE_scalar 4, 8, mlc__tile_f32_scalar
+
+/* The kernels of a level whose inner loops differ between levels, and its row of the table. */
+#define MLC__STAMP_KERNELS(isa) \
+    static const mlc__gemm_fns mlc__gemm_fns_##isa = \
+        { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa }; \
+    static const mlc__row_fns mlc__row_fns_##isa = \
+        { mlc__map_f32_##isa, mlc__sum_f32_##isa, mlc__max_f32_##isa }; \
+    static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
+    { return mlc__map_run(dev, a, mlc__map_f32_##isa); } \
+    static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
+    { return mlc__reduce_run_all(dev, a, mlc__sum_f32_##isa, mlc__max_f32_##isa); } \
+    static const mlc__gemm_fns *mlc__gemm_pick_##isa(const struct mlc_k_gemm *a) \
+    { return a->dtype == MLC_F64 ? &mlc__gemm_fns_f64 : &mlc__gemm_fns_##isa; } \
+    static mlc_status mlc__k_gemm_##isa(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_run(dev, a, mlc__gemm_pick_##isa(a)); } \
+    static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_workspace(dev, a, mlc__gemm_pick_##isa(a)); } \
+    static mlc_status mlc__k_xent_##isa(void *dev, const struct mlc_k_xent *a) \
+    { return mlc__xent_run(dev, a, &mlc__row_fns_##isa); } \
+    static mlc_status mlc__k_xent_grad_##isa(void *dev, const struct mlc_k_xent_grad *a) \
+    { return mlc__xent_grad_run(dev, a, &mlc__row_fns_##isa); } \
+    static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
+    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); } \
+    static const mlc_kernels mlc__kernels_##isa = {                /* kernel, its workspace */ \
+        mlc__k_map_##isa,       NULL,                    mlc__k_cast,      NULL, \
+        mlc__k_reduce_##isa,    mlc__k_reduce_workspace, \
+        mlc__k_gemm_##isa,      mlc__k_gemm_workspace_##isa, \
+        mlc__k_fill,            NULL,                    mlc__k_random,    NULL, \
+        mlc__k_dropout,         NULL, \
+        mlc__k_xent_##isa,      mlc__k_xent_workspace,   mlc__k_xent_grad_##isa, NULL, \
+        mlc__k_argmax,          NULL,                    mlc__k_take,      NULL, \
+        mlc__k_finite,          NULL,                    mlc__k_optim_##isa, NULL };
+
+static const mlc__gemm_fns mlc__gemm_fns_f64 =
+    { 4, 4, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
+MLC__EACH_ISA(MLC__STAMP_KERNELS)
+
+/* The row of a level that this processor is known to have. */
+static const mlc_kernels *mlc__cpu_row(mlc_isa isa)
+{
+#if MLC__AVX512
+    if (isa == MLC_ISA_AVX512) return &mlc__kernels_avx512;
+#endif
+#if MLC__X86
+    if (isa == MLC_ISA_AVX2) return &mlc__kernels_avx2;
+#endif
+    (void)isa;
+    return &mlc__kernels_scalar;
+}
+
+MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
+{
+    const mlc_isa have = mlc__isa_detect();
+    if (isa == MLC_ISA_AUTO) isa = have;
+    return isa >= MLC_ISA_SCALAR && isa <= have ? mlc__cpu_row(isa) : NULL;
+}
+
+/* @@ IMPL.BACKEND ---------------------------------------- registered devices */
+
+#define MLC__BACKENDS 8
+
+static struct { mlc_backend backend[MLC__BACKENDS]; int32_t n; int32_t lock; } mlc__registry;
+
+static const mlc_backend *mlc__backend_find(const char *name, size_t len)
+{
+    const int32_t n = __atomic_load_n(&mlc__registry.n, __ATOMIC_ACQUIRE);
+    for (int32_t i = 0; i < n; i++) {
+        const mlc_backend *b = &mlc__registry.backend[i];
+        if (strlen(b->name) == len && memcmp(b->name, name, len) == 0) return b;
+    }
+    return NULL;
+}
+
+MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
+{
+    mlc_status status = MLC_ERR_ARG;
+    if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->open || !b->close ||
+        !b->alloc || !b->release || !b->copy || !b->sync || !b->name[0] ||
+        strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
+    while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
+    if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
+        mlc__registry.backend[mlc__registry.n] = *b;
+        __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
+        status = MLC_OK;
+    }
+    __atomic_store_n(&mlc__registry.lock, 0, __ATOMIC_RELEASE);
+    return status;
+}
+
+/* "cuda:1" -> backend "cuda", index 1; NULL if there is no such backend. */
+static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
+{
+    const char *colon = strchr(device, ':');
+    const size_t len = colon ? (size_t)(colon - device) : strlen(device);
+    *index = 0;
+    for (const char *d = colon ? colon + 1 : ""; *d; d++) {
+        if (*d < '0' || *d > '9' || *index > 999) return NULL;
+        *index = *index * 10 + (*d - '0');
+    }
+    return mlc__backend_find(device, len);
+}
+
+/* Runs a kernel of the context's device under flushed denormals; `what` names the operation. */
+#define MLC__RUN(ctx, what, name, args) \
+    mlc__run_result(ctx, what, #name, (ctx)->k->name == NULL ? MLC_ERR_UNSUPPORTED : \
+                    (ctx)->k->name((ctx)->dev, args))
+
+static mlc_status mlc__run_result(mlc_ctx *ctx, const char *what, const char *kernel,
+                                  mlc_status status)
+{
+    if (status == MLC_OK) return MLC_OK;
+    if (status == MLC_ERR_UNSUPPORTED)
+        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what,
+                         ctx->backend ? ctx->backend->name : "cpu", kernel);
+    return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel,
+                     ctx->backend ? ctx->backend->name : "cpu");
+}
+
+/* Workspace of a kernel from the pool; released with mlc__scratch_end. */
+static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
+{
+    *block = NULL;
+    *workspace = NULL;
+    if (bytes == 0) return MLC_OK;
+    *block = mlc__pool_get(ctx, bytes, MLC_MEM_WORKSPACE);
+    if (!*block) return MLC_ERR_NOMEM;
+    *workspace = (*block)->ptr;
+    return MLC_OK;
+}
+
+static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
+{
+    if (block) mlc__pool_put(ctx, block, MLC_MEM_WORKSPACE);
+}
+
+/* Runs a kernel with the workspace it asks for. */
+#define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
+    do { \
+        mlc__block *mlc__ws; \
+        const size_t mlc__bytes = (ctx)->k->name##_workspace ? \
+            (ctx)->k->name##_workspace((ctx)->dev, args) : 0; \
+        MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(args)->workspace)); \
+        (args)->workspace_bytes = mlc__bytes; \
+        const mlc_status mlc__rs = MLC__RUN(ctx, what, name, args); \
+        mlc__scratch_end(ctx, mlc__ws); \
+        MLC__TRY(mlc__rs); \
+    } while (0)
+
+static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
+                                   mlc_copy_kind kind)
+{
+    if (bytes == 0) return MLC_OK;
+    if (ctx->on_host) { memcpy(dst, src, bytes); return MLC_OK; }
+    const mlc_status st = ctx->backend->copy(ctx->dev, dst, src, bytes, kind);
+    if (st != MLC_OK) return mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: copy of %zu bytes failed",
+                                       ctx->backend->name, bytes);
+    return MLC_OK;
+}
+
+/* Values that kernels found wrong become the context's error; `what` names the operation. */
+static mlc_status mlc__error_word_read(mlc_ctx *ctx)
+{
+    int64_t w[4] = { 0 }, zero[4] = { 0 };
+    if (!ctx->error_pending) return MLC_OK;
+    ctx->error_pending = false;
+    MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
+    if (w[0] == 0) return MLC_OK;
+    MLC__TRY(mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE));
+    return mlc__fail(
+        ctx, MLC_ERR_VALUE,
+        "cross_entropy: label %lld at row %lld is not in [0,%lld), the classes of logits",
+        (long long)w[2], (long long)w[1], (long long)w[3]);
+}
+
+/* @@ IMPL.CTX -------------------------------------------- context and scopes */
+
+MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
+{
+    mlc_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
+static int32_t mlc__threads_choose(int32_t asked)
+{
+#ifdef MLC_NO_THREADS
+    (void)asked;
+    return 1;
+#else
+    const char *env = asked == 0 ? getenv("MLC_THREADS") : NULL;
+    if (env) asked = (int32_t)strtol(env, NULL, 10);
+    if (asked <= 0) asked = mlc__cpu_count();
+    return asked < MLC__MAX_THREADS ? asked : MLC__MAX_THREADS;
+#endif
+}
+
+/* The context's own memory: from the fixed block or the allocator. */
+static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *allocator)
+{
+    const size_t bytes = mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE);
+    char *start = NULL, *end = NULL;
+    mlc_ctx *ctx;
+    if (d->memory) {
+        const uintptr_t at =
+            ((uintptr_t)d->memory + MLC__CACHELINE - 1) & ~(uintptr_t)(MLC__CACHELINE - 1);
+        const size_t skip = (size_t)(at - (uintptr_t)d->memory);
+        if (d->memory_bytes < skip + bytes + MLC__CHUNK) return NULL;
+        start = MLC__CAST(char *, d->memory) + skip;
+        end = start + (d->memory_bytes - skip) / MLC__CACHELINE * MLC__CACHELINE;
+    }
+    ctx = MLC__CAST(mlc_ctx *, start ? (void *)start
+                                     : allocator->alloc(allocator->user, bytes, MLC__CACHELINE));
+    if (!ctx) return NULL;
+    memset(ctx, 0, bytes);
+    ctx->fixed = start;
+    ctx->heap_end = start ? start + bytes : NULL;
+    ctx->pool_start = ctx->fixed_end = end;
+    ctx->allocator = *allocator;
+    ctx->mem.calls = start ? 0 : 1;
+    ctx->mem.reserved = (int64_t)bytes;
+    mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)bytes);
+    return ctx;
+}
+
+/* Device, threads and the error word of a context whose memory works. */
+static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
+{
+    ctx->isa = mlc__isa_choose(d->isa);
+    ctx->k = mlc__cpu_row(ctx->isa);
+    ctx->on_host = true;
+    ctx->threads = mlc__threads_choose(d->threads);
+    if (d->device && strcmp(d->device, "cpu") != 0) {
+        int32_t index;
+        ctx->backend = mlc__device_parse(d->device, &index);
+        if (!ctx->backend) return MLC_ERR_DEVICE;
+        if (ctx->backend->open(index, &ctx->dev) != MLC_OK) {
+            ctx->backend = NULL;
+            return MLC_ERR_DEVICE;
+        }
+        ctx->k = &ctx->backend->kernels;
+        ctx->on_host = false;
+    } else {
+        ctx->pool = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, sizeof *ctx->pool, MLC_MEM_OBJECT));
+        if (!ctx->pool) return MLC_ERR_NOMEM;
+        ctx->pool->ctx = ctx;
+        ctx->dev = ctx->pool;
+#if !defined(MLC_NO_THREADS) && !defined(__linux__)
+        pthread_mutex_init(&ctx->pool->mutex, NULL);
+        pthread_cond_init(&ctx->pool->cond, NULL);
+#endif
+    }
+    ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, 64, MLC_MEM_OBJECT, "context"));
+    if (!ctx->error_word) return MLC_ERR_NOMEM;
+    const int64_t zero[4] = { 0 };
+    return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
+}
+
+static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
+{
+    const bool some = d->allocator.alloc || d->allocator.release;
+    if (some && !(d->allocator.alloc && d->allocator.release)) return MLC_ERR_ARG;
+    if (d->threads < 0 || (d->dtype != MLC_F32 && d->dtype != MLC_F64)) return MLC_ERR_ARG;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
+{
+    mlc_ctx_desc d = desc ? *desc : mlc_ctx_desc_make();
+    mlc_status status = mlc__ctx_desc_check(&d);
+    mlc_allocator allocator = { NULL, mlc__system_alloc, mlc__system_release };
+    mlc_ctx *ctx = NULL;
+    if (d.allocator.alloc) allocator = d.allocator;
+    if (status == MLC_OK) {
+        ctx = mlc__ctx_alloc(&d, &allocator);
+        status = ctx ? MLC_OK : MLC_ERR_NOMEM;
+    }
+    if (ctx) {
+        ctx->log = d.log;
+        ctx->log_user = d.log_user;
+        ctx->abort_on_error = d.abort_on_error;
+        ctx->hard_limit = d.hard_limit;
+        ctx->soft_limit = d.soft_limit;
+        ctx->dtype = d.dtype;
+        mlc__blas_start();
+        status = mlc__ctx_open(ctx, &d);
+        mlc_seed(ctx, d.seed);
+    }
+    if (ctx && status != MLC_OK) { mlc_ctx_free(ctx); ctx = NULL; }
+    if (d.status) *d.status = status;
+    return ctx;
+}
+
+static void mlc__ctx_free_memory(mlc_ctx *ctx)
+{
+    for (int i = 0; i < MLC__MAX_SCOPES; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
+    if (!ctx->on_host || !ctx->fixed) mlc__pool_forget(ctx, NULL);
+    while (!ctx->on_host && ctx->objects) {
+        mlc__object *o = ctx->objects;
+        size_t bytes;
+        memcpy(&bytes, o + 1, sizeof bytes);
+        if (o->device_ptr) ctx->backend->release(ctx->dev, o->device_ptr, bytes ? bytes : 1);
+        mlc__heap_free(ctx, o + 1);
+    }
+    while (ctx->objects) mlc__heap_free(ctx, ctx->objects + 1);
+}
+
+MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
+{
+    mlc_allocator allocator;
+    if (!ctx) return;
+    if (ctx->modules_release) ctx->modules_release(ctx);
+#ifndef MLC_NO_THREADS
+    if (ctx->pool) mlc__pool_stop(ctx->pool);
+#endif
+    mlc__ctx_free_memory(ctx);
+    if (ctx->backend) ctx->backend->close(ctx->dev);
+    allocator = ctx->allocator;
+    if (!ctx->fixed)
+        allocator.release(allocator.user, ctx, mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE));
+}
+
+MLC_IMPL mlc_isa mlc_ctx_isa(const mlc_ctx *ctx) { return ctx ? ctx->isa : MLC_ISA_SCALAR; }
+MLC_IMPL int32_t mlc_ctx_threads(const mlc_ctx *ctx) { return ctx ? ctx->threads : 0; }
+MLC_IMPL bool mlc_ctx_on_host(const mlc_ctx *ctx) { return ctx && ctx->on_host; }
+
+MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)
+{
+    return ctx && ctx->on_host ? mlc__blas_start() : "none";
+}
+
+MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    ctx->seed = seed;
+    ctx->stream = 0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, ctx->depth + 2 < MLC__MAX_SCOPES, STATE,
+                 "scope_begin: %d scopes are open; is a mlc_scope_end missing?", ctx->depth);
+    ctx->depth++;
+    ctx->scopes[ctx->depth].tape = ctx->tape;
+    ctx->scopes[ctx->depth].had_error = ctx->status != MLC_OK;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
+{
+    mlc_status status;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, ctx->depth > 0, STATE, "scope_end: no scope is open");
+    mlc__error_word_read(ctx);
+    mlc__scope *s = &ctx->scopes[ctx->depth];
+    status = ctx->status;
+    if (!s->had_error) ctx->status = MLC_OK;
+    ctx->tape = s->tape;
+    mlc__scope_clear(ctx, s);
+    ctx->depth--;
+    if (ctx->fixed && ctx->on_host && ctx->depth == 0) mlc__fixed_rewind(ctx);
+    return status;
+}
+
+#ifndef MLC_NO_STDIO
+MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
+{
+    (void)user;
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+}
+#endif
+
+/* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access */
+
+MLC_IMPL mlc_dims mlc_dims_of(int32_t n, const int64_t *v)
+{
+    mlc_dims d;
+    memset(&d, 0, sizeof d);
+    d.n = n;
+    for (int32_t i = 0; v && i < n && i < MLC_MAX_DIMS; i++) d.v[i] = v[i];
+    return d;
+}
+
+MLC_IMPL mlc_dims mlc_dims0(void)      { return mlc_dims_of(0, NULL); }
+MLC_IMPL mlc_dims mlc_dims1(int64_t a) { return mlc_dims_of(1, &a); }
+MLC_IMPL mlc_dims mlc_dims2(int64_t a, int64_t b)
+{
+    const int64_t v[2] = { a, b };
+    return mlc_dims_of(2, v);
+}
+MLC_IMPL mlc_dims mlc_dims3(int64_t a, int64_t b, int64_t c)
+{
+    const int64_t v[3] = { a, b, c };
+    return mlc_dims_of(3, v);
+}
+MLC_IMPL mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t v[4] = { a, b, c, d };
+    return mlc_dims_of(4, v);
+}
+
+typedef struct mlc__text { char s[192]; } mlc__text;
+
+static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
+{
+    mlc__text t;
+    size_t n = 0;
+    t.s[n++] = '[';
+    for (int32_t d = 0; d < ndim && d < MLC_MAX_DIMS; d++)
+        n += (size_t)snprintf(t.s + n, sizeof t.s - n, d ? ",%lld" : "%lld", (long long)shape[d]);
+    snprintf(t.s + n, sizeof t.s - n, "]");
+    return t;
+}
+
+/* "[2,3]": for messages, as mlc__shape(x).s */
+static mlc__text mlc__shape(const mlc_tensor *t) { return mlc__shape_text(t->ndim, t->shape); }
+
+MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
+{
+    if (!text || n == 0) return "";
+    mlc__copy_text(text, n, t ? mlc__shape(t).s : "NULL");
+    return text;
+}
+
+static int64_t mlc__product(int32_t n, const int64_t *v)
+{
+    int64_t p = 1;
+    for (int32_t i = 0; i < n; i++) p *= v[i];
+    return p;
+}
+
+MLC__INLINE int64_t mlc__numel(const mlc_tensor *t) { return mlc__product(t->ndim, t->shape); }
+MLC__INLINE size_t mlc__size(const mlc_tensor *t) { return mlc__dtypes[t->dtype].bytes; }
+MLC__INLINE bool mlc__is_float(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
+
+MLC__INLINE void *mlc__data(const mlc_tensor *t)
+{
+    return MLC__CAST(char *, t->storage->data) + t->offset * (int64_t)mlc__size(t);
+}
+
+MLC_IMPL int64_t mlc_numel(const mlc_tensor *t) { return t ? mlc__numel(t) : 0; }
+
+MLC_IMPL int64_t mlc_dim(const mlc_tensor *t, int32_t axis)
+{
+    if (!t) return 0;
+    if (axis < 0) axis += t->ndim;
+    return axis >= 0 && axis < t->ndim ? t->shape[axis] : 0;
+}
+
+static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
+{
+    int64_t step = 1;
+    for (int32_t d = ndim - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= mlc__max(1, shape[d]);
+    }
+}
+
+static bool mlc__is_row_major(const mlc_tensor *t)
+{
+    int64_t step = 1;
+    for (int32_t d = t->ndim - 1; d >= 0; d--) {
+        if (t->shape[d] == 0) return true;
+        if (t->shape[d] != 1 && t->stride[d] != step) return false;
+        step *= t->shape[d];
+    }
+    return true;
+}
+
+/* Do the elements fill a block without holes or overlap, in whatever order of axes? */
+static bool mlc__is_permuted(const mlc_tensor *t)
+{
+    int64_t step = 1;
+    bool used[MLC_MAX_DIMS] = { false };
+    for (int32_t n = 0; n < t->ndim; n++) {
+        int32_t next = -1;
+        for (int32_t d = 0; d < t->ndim; d++)
+            if (!used[d] && (t->shape[d] == 1 || t->stride[d] == step)) next = d;
+        if (next < 0) return mlc__numel(t) == 0;
+        used[next] = true;
+        step *= t->shape[next];
+    }
+    return true;
+}
+
+static void mlc__mark_layout(mlc_tensor *t)
+{
+    t->flags &= ~(MLC__DENSE | MLC__PERMUTED);
+    if (mlc__is_row_major(t)) t->flags |= MLC__DENSE | MLC__PERMUTED;
+    else if (mlc__is_permuted(t)) t->flags |= MLC__PERMUTED;
+}
+
+MLC_IMPL bool mlc_is_contiguous(const mlc_tensor *t) { return t && (t->flags & MLC__DENSE); }
+
+/* A tensor struct, row-major, without storage. shape is checked by the caller. */
+static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32_t ndim,
+                             const int64_t *shape)
+{
+    int64_t step = 1;
+    t->ctx = ctx;
+    t->storage = t->grad = NULL;
+    t->base = NULL;
+    t->node = NULL;
+    t->offset = 0;
+    t->ndim = ndim;
+    t->dtype = dtype;
+    t->flags = MLC__DENSE | MLC__PERMUTED;
+    t->grad_fresh = 0;
+    t->scope = ctx->depth;
+    t->out_index = 0;
+    for (int32_t d = ndim - 1; d >= 0; d--) {
+        t->shape[d] = shape[d];
+        t->stride[d] = step;
+        step *= mlc__max(1, shape[d]);
+    }
+}
+
+static mlc_tensor *mlc__tensor_new(mlc_ctx *ctx, int32_t depth, mlc_dtype dtype, int32_t ndim,
+                                   const int64_t *shape, int mem)
+{
+    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, depth, sizeof *t));
+    if (!t) return NULL;
+    mlc__tensor_init(t, ctx, dtype, ndim, shape);
+    t->scope = depth;
+    t->storage = mlc__storage_new(ctx, depth, mem);
+    return t->storage ? t : NULL;
+}
+
+/* Sizes are not negative and the bytes fit. */
+static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
+{
+    int64_t n = 1;
+    MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d", what,
+                 (int)dtype);
+    MLC__REQUIRE(ctx, shape.n >= 0 && shape.n <= MLC_MAX_DIMS, ARG,
+                 "%s: %d axes; a tensor has at most %d", what, shape.n, MLC_MAX_DIMS);
+    for (int32_t d = 0; d < shape.n; d++)
+        MLC__REQUIRE(ctx, shape.v[d] >= 0, ARG, "%s: size %lld of axis %d is negative", what,
+                     (long long)shape.v[d], d);
+    for (int32_t d = 0; d < shape.n; d++)
+        MLC__REQUIRE(
+            ctx, !__builtin_mul_overflow(n, mlc__max(1, shape.v[d]), &n) && n <= PTRDIFF_MAX / 16,
+            SHAPE, "%s: shape %s has more elements than memory can hold", what,
+            mlc__shape_text(shape.n, shape.v).s);
+    return MLC_OK;
+}
+
+/* A tensor with memory in the current scope, not initialised. */
+static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
+{
+    mlc_tensor *t;
+    if (!ctx || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK) return NULL;
+    t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
+    if (!t || mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
+        return NULL;
+    return t;
+}
+
+static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double start,
+                            double step)
+{
+    const struct mlc_k_fill args = { t->dtype, mlc__numel(t), mlc__data(t), start, step };
+    if (args.n == 0 || ctx->dry_run) return MLC_OK;
+    return MLC__RUN(ctx, what, fill, &args);
+}
+
+MLC_IMPL mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value)
+{
+    mlc_tensor *t = mlc__make(ctx, "full", dtype, shape);
+    return t && mlc__fill(ctx, "full", t, value, 0.0) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
+{
+    mlc_tensor *t = mlc__make(ctx, "zeros", dtype, shape);
+    return t && mlc__fill(ctx, "zeros", t, 0.0, 0.0) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
+                                double step)
+{
+    const double count = ceil((stop - start) / step);
+    mlc_tensor *t;
+    if (!ctx) return NULL;
+    if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %g does not lead from %g to %g", step, start,
+                  stop);
+        return NULL;
+    }
+    t = mlc__make(ctx, "arange", dtype, mlc_dims1((int64_t)count));
+    return t && mlc__fill(ctx, "arange", t, start, step) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data)
+{
+    mlc_tensor *t = mlc__make(ctx, "from", dtype, shape);
+    if (!t) return NULL;
+    const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
+    if (!data && bytes) { mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL"); return NULL; }
+    if (ctx->dry_run) return t;
+    return mlc__device_copy(ctx, t->storage->data, data, bytes, MLC_COPY_TO_DEVICE) == MLC_OK
+               ? t
+               : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const int64_t *strides,
+                              void *data)
+{
+    mlc_tensor *t;
+    if (!ctx || mlc__shape_check(ctx, "wrap", dtype, shape) != MLC_OK) return NULL;
+    if (!ctx->on_host) {
+        mlc__fail(ctx, MLC_ERR_DEVICE, "wrap: device %s cannot use host memory; copy with mlc_from",
+                  ctx->backend->name);
+        return NULL;
+    }
+    t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
+    if (!t) return NULL;
+    if (!data && mlc__numel(t)) { mlc__fail(ctx, MLC_ERR_ARG, "wrap: data is NULL"); return NULL; }
+    for (int32_t d = 0; strides && d < shape.n; d++) {
+        if (strides[d] < 0) {
+            mlc__fail(ctx, MLC_ERR_ARG, "wrap: stride %lld of axis %d is negative",
+                      (long long)strides[d], d);
+            return NULL;
+        }
+        t->stride[d] = strides[d];
+    }
+    t->storage->data = data;
+    mlc__mark_layout(t);
+    return t;
+}
+
+static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_random kind, mlc_dtype dtype,
+                               mlc_dims shape, double a, double b)
+{
+    mlc_tensor *t;
+    if (ctx && !mlc__is_float(dtype)) {
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: dtype %s; it makes f32 or f64", what,
+                  mlc_dtype_name(dtype));
+        return NULL;
+    }
+    t = mlc__make(ctx, what, dtype, shape);
+    if (!t) return NULL;
+    const struct mlc_k_random args = { kind, dtype, mlc__numel(t), mlc__data(t), ctx->seed,
+                                       ctx->stream++, a, b };
+    if (args.n == 0 || ctx->dry_run) return t;
+    return MLC__RUN(ctx, what, random, &args) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
+{
+    return mlc__random(ctx, "randn", MLC_RANDOM_NORMAL, dtype, shape, 0.0, 1.0);
+}
+
+MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
+                                 double hi)
+{
+    if (ctx && !(lo <= hi && hi - lo <= DBL_MAX)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval", lo, hi);
+        return NULL;
+    }
+    return mlc__random(ctx, "uniform", MLC_RANDOM_UNIFORM, dtype, shape, lo, hi);
+}
+
+/* Fails if t's memory was given back when the forward that made it ended. */
+static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
+{
+    MLC__REQUIRE(
+        t->ctx, !t->storage->released, STATE,
+        "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
+        "return it or copy it",
+        what, mlc__shape(t).s);
+    MLC__REQUIRE(t->ctx, t->storage->data || mlc__numel(t) == 0, STATE,
+                 "%s: a parameter is not built yet; call mlc_module_build", what);
+    return MLC_OK;
+}
+
+/* Strided copy with conversion, device to device. */
+static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                 const mlc_tensor *in)
+{
+    struct mlc_k_cast args;
+    args.out_dtype = out->dtype;
+    args.in_dtype = in->dtype;
+    args.ndim = out->ndim;
+    args.out = mlc__data(out);
+    args.in = mlc__data(in);
+    for (int32_t d = 0; d < out->ndim; d++) {
+        const int32_t i = d - (out->ndim - in->ndim);
+        args.shape[d] = out->shape[d];
+        args.out_stride[d] = out->stride[d];
+        args.in_stride[d] = i >= 0 && in->shape[i] != 1 ? in->stride[i] : 0;
+    }
+    if (mlc__numel(out) == 0) return MLC_OK;
+    return MLC__RUN(ctx, what, cast, &args);
+}
+
+/* Host copy of a tensor: dense ones at once, others through a dense copy on the device. */
+static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, const void *write,
+                                   size_t bytes)
+{
+    mlc_ctx *ctx = t ? t->ctx : NULL;
+    mlc_tensor dense;
+    mlc_storage storage;
+    mlc__block *block = NULL;
+    void *data = NULL;
+    if (!t) return MLC_ERR_ARG;
+    MLC__TRY(mlc__alive(t, what));
+    const size_t want = (size_t)mlc__numel(t) * mlc__size(t);
+    MLC__REQUIRE(ctx, bytes == want, ARG, "%s: %zu bytes given, %s %s has %zu", what, bytes,
+                 mlc_dtype_name(t->dtype), mlc__shape(t).s, want);
+    MLC__REQUIRE(ctx, want == 0 || read || write, ARG, "%s: host memory is NULL", what);
+    if (want == 0 || ctx->dry_run) return MLC_OK;
+    if (write) t->storage->version++;
+    if (!(t->flags & MLC__DENSE)) MLC__TRY(mlc__scratch(ctx, want, &block, &data));
+    else data = mlc__data(t);
+    mlc__tensor_init(&dense, ctx, t->dtype, t->ndim, t->shape);
+    memset(&storage, 0, sizeof storage);
+    storage.data = data;
+    dense.storage = &storage;
+    mlc_status st = MLC_OK;
+    if (read && block) st = mlc__cast_into(ctx, what, &dense, t);
+    if (read && !st) st = mlc__device_copy(ctx, read, data, want, MLC_COPY_TO_HOST);
+    if (write) st = mlc__device_copy(ctx, data, write, want, MLC_COPY_TO_DEVICE);
+    if (write && block && !st) st = mlc__cast_into(ctx, what, t, &dense);
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes)
+{
+    return mlc__host_access(t, "read", host, NULL, bytes);
+}
+
+MLC_IMPL mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes)
+{
+    return mlc__host_access(t, "write", NULL, host, bytes);
+}
+
+MLC_IMPL double mlc_item(mlc_tensor *t)
+{
+    uint64_t raw = 0;
+    float f;
+    double d;
+    int64_t q;
+    if (!t) return MLC__NAN;
+    if (mlc__numel(t) != 1) {
+        mlc__fail(t->ctx, MLC_ERR_SHAPE, "item: %s has %lld elements, not one", mlc__shape(t).s,
+                  (long long)mlc__numel(t));
+        return MLC__NAN;
+    }
+    if (mlc_read(t, &raw, mlc__size(t)) != MLC_OK) return MLC__NAN;
+    memcpy(&f, &raw, 4);
+    memcpy(&d, &raw, 8);
+    memcpy(&q, &raw, 8);
+    return t->dtype == MLC_F32 ? (double)f : t->dtype == MLC_F64 ? d : (double)q;
+}
+
+static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
+{
+    if (!t || mlc__alive(t, what) != MLC_OK) return NULL;
+    if (t->dtype != dtype) {
+        mlc__fail(t->ctx, MLC_ERR_DTYPE, "%s: the tensor is %s; write mlc_%s(t)", what,
+                  mlc_dtype_name(t->dtype), mlc_dtype_name(t->dtype));
+        return NULL;
+    }
+    if (!t->ctx->on_host) {
+        mlc__fail(t->ctx, MLC_ERR_DEVICE,
+                  "%s: memory of device %s is not the program's; use mlc_read", what,
+                  t->ctx->backend->name);
+        return NULL;
+    }
+    return mlc__data(t);
+}
+
+MLC_IMPL float *mlc_f32(mlc_tensor *t)
+{
+    return MLC__CAST(float *, mlc__host_pointer(t, MLC_F32, "f32"));
+}
+MLC_IMPL double *mlc_f64(mlc_tensor *t)
+{
+    return MLC__CAST(double *, mlc__host_pointer(t, MLC_F64, "f64"));
+}
+MLC_IMPL int64_t *mlc_i64(mlc_tensor *t)
+{
+    return MLC__CAST(int64_t *, mlc__host_pointer(t, MLC_I64, "i64"));
+}
+
+/* Does shape `from` broadcast to shape `to`? */
+static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
+{
+    if (from->ndim > to->ndim) return false;
+    for (int32_t d = 1; d <= from->ndim; d++) {
+        const int64_t f = from->shape[from->ndim - d], t = to->shape[to->ndim - d];
+        if (f != t && f != 1) return false;
+    }
+    return true;
+}
+
+MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
+{
+    mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
+    if (!dst || !src)
+        return mlc__fail(ctx, MLC_ERR_ARG, "copy_into: %s is NULL", dst ? "src" : "dst");
+    MLC__TRY(mlc__alive(dst, "copy_into"));
+    MLC__TRY(mlc__alive(src, "copy_into"));
+    MLC__REQUIRE(ctx, dst->dtype == src->dtype, DTYPE,
+                 "copy_into: dst is %s, src %s; cast src first", mlc_dtype_name(dst->dtype),
+                 mlc_dtype_name(src->dtype));
+    MLC__REQUIRE(ctx, mlc__broadcasts(src, dst), SHAPE, "copy_into: src %s does not fit dst %s",
+                 mlc__shape(src).s, mlc__shape(dst).s);
+    if (ctx->dry_run) return MLC_OK;
+    dst->storage->version++;
+    if (dst->storage == src->storage && dst->offset != src->offset) {     /* may overlap */
+        mlc__block *block;
+        void *data;
+        mlc_tensor copy;
+        mlc_storage storage;
+        MLC__TRY(mlc__scratch(ctx, (size_t)mlc__numel(src) * mlc__size(src), &block, &data));
+        mlc__tensor_init(&copy, ctx, src->dtype, src->ndim, src->shape);
+        memset(&storage, 0, sizeof storage);
+        storage.data = data;
+        copy.storage = &storage;
+        mlc_status st = mlc__cast_into(ctx, "copy_into", &copy, src);
+        if (st == MLC_OK) st = mlc__cast_into(ctx, "copy_into", dst, &copy);
+        mlc__scratch_end(ctx, block);
+        return st;
+    }
+    return mlc__cast_into(ctx, "copy_into", dst, src);
+}
+
+MLC_IMPL mlc_tensor *mlc_keep(mlc_tensor *t)
+{
+    mlc_tensor *copy;
+    if (!t || mlc__alive(t, "keep") != MLC_OK) return NULL;
+    copy = mlc__tensor_new(t->ctx, t->ctx->depth ? t->ctx->depth - 1 : 0, t->dtype, t->ndim,
+                           t->shape, MLC_MEM_ACTIVATION);
+    if (!copy || mlc__storage_fill(copy->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
+        return NULL;
+    if (t->ctx->dry_run) return copy;
+    return mlc__cast_into(t->ctx, "keep", copy, t) == MLC_OK ? copy : NULL;
+}
+
+/* -- kernels on tensors: what operations call -- */
+
+/* out (+)= op(a, b, c; s); inputs broadcast to out, unused ones are NULL. */
+static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
+                           const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c, double s,
+                           bool accumulate)
+{
+    const mlc_tensor *in[3] = { a, b, c };
+    struct mlc_k_map args;
+    bool dense = (out->flags & MLC__DENSE) != 0;
+    args.op = op;
+    args.dtype = out->dtype;
+    args.accumulate = accumulate;
+    args.s = s;
+    args.out = mlc__data(out);
+    for (int p = 0; p < 3; p++) {
+        args.in[p] = in[p] ? mlc__data(in[p]) : NULL;
+        dense = dense && (!in[p] || ((in[p]->flags & MLC__DENSE) && in[p]->ndim == out->ndim &&
+                memcmp(in[p]->shape, out->shape, (size_t)out->ndim * sizeof out->shape[0]) == 0));
+    }
+    if (dense) {
+        args.ndim = 1;
+        args.shape[0] = mlc__numel(out);
+        args.out_stride[0] = args.in_stride[0][0] = args.in_stride[1][0] = args.in_stride[2][0] = 1;
+        return args.shape[0] ? MLC__RUN(ctx, what, map, &args) : MLC_OK;
+    }
+    args.ndim = out->ndim;
+    for (int32_t d = 0; d < out->ndim; d++) {
+        args.shape[d] = out->shape[d];
+        args.out_stride[d] = out->stride[d];
+        for (int p = 0; p < 3 && in[p]; p++) {
+            const int32_t i = d - (out->ndim - in[p]->ndim);
+            args.in_stride[p][d] = i >= 0 && in[p]->shape[i] != 1 ? in[p]->stride[i] : 0;
+        }
+    }
+    return mlc__numel(out) ? MLC__RUN(ctx, what, map, &args) : MLC_OK;
+}
+
+/* out (+)= scale * reduce(in) over the axes in mask, which out does not have or has as 1. */
+static mlc_status mlc__reduce(mlc_ctx *ctx, const char *what, mlc_reduce op, const mlc_tensor *out,
+                              const mlc_tensor *in, uint32_t mask, bool keepdim, double scale,
+                              bool accumulate)
+{
+    struct mlc_k_reduce args;
+    int32_t o = 0;
+    args.op = op;
+    args.dtype = in->dtype;
+    args.ndim = in->ndim;
+    args.accumulate = accumulate;
+    args.in = mlc__data(in);
+    args.out = mlc__data(out);
+    args.scale = scale;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        const bool gone = (mask >> d & 1u) != 0;
+        args.shape[d] = in->shape[d];
+        args.in_stride[d] = in->stride[d];
+        args.out_stride[d] = gone ? 0 : mlc__max(1, out->stride[o]);
+        if (!gone || keepdim) o++;
+    }
+    if (mlc__numel(out) == 0) return MLC_OK;
+    MLC__RUN_WITH_WORKSPACE(ctx, what, reduce, &args);
+    return MLC_OK;
+}
+
+/* out (+)= x summed to out's shape, which broadcasts to x's. */
+static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                              const mlc_tensor *x, bool accumulate)
+{
+    mlc_tensor wide = *out;            /* out with x's number of axes: missing ones have size 1 */
+    const int32_t more = x->ndim - out->ndim;
+    uint32_t mask = 0;
+    wide.ndim = x->ndim;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        wide.shape[d] = d < more ? 1 : out->shape[d - more];
+        wide.stride[d] = d < more ? 1 : out->stride[d - more];
+        if (wide.shape[d] == 1 && x->shape[d] != 1) mask |= 1u << d;
+    }
+    if (!mask) return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
+    return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
+}
+
+/* A dense tensor over pool memory for the length of a call. */
+typedef struct mlc__temp { mlc_tensor t; mlc_storage storage; mlc__block *block; } mlc__temp;
+
+static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype, int32_t ndim,
+                                  const int64_t *shape)
+{
+    void *data;
+    const size_t bytes = (size_t)mlc__product(ndim, shape) * mlc__dtypes[dtype].bytes;
+    MLC__TRY(mlc__scratch(ctx, bytes, &temp->block, &data));
+    memset(&temp->storage, 0, sizeof temp->storage);
+    temp->storage.ctx = ctx;
+    temp->storage.data = data;
+    mlc__tensor_init(&temp->t, ctx, dtype, ndim, shape);
+    temp->t.storage = &temp->storage;
+    return MLC_OK;
+}
+
+static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
+
+/* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
+ * A base tensor owns its gradient; views of it read and write parts of the same memory. Gradients
+ * of results live from their first write to the backward of the operation that made them. The
+ * first write of a stale gradient overwrites it (beta = 0): there is no clearing pass.        */
+
+typedef struct mlc__op {
+    const char *name;
+    mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
+    mlc_status (*forward)(mlc_ctx *ctx, mlc_node *nd);
+    mlc_status (*backward)(mlc_ctx *ctx, mlc_node *nd);
+} mlc__op;
+
+typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
+
+typedef enum mlc__view_kind {
+    MLC__RESHAPE,
+    MLC__PERMUTE,
+    MLC__SLICE,
+    MLC__SELECT,
+    MLC__EXPAND
+} mlc__view_kind;
+typedef struct mlc__view_spec {        /* validated: how a view sees its input */
+    mlc__view_kind kind;
+    int32_t        axis, ndim;
+    int64_t        start, step;
+    int64_t        dims[MLC_MAX_DIMS]; /* new shape, or the permutation */
+} mlc__view_spec;
+
+struct mlc_node {
+    const mlc__op *op;
+    mlc_node      *prev;               /* recorded before this one */
+    mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
+    mlc__saved     saved[MLC__MAX_SAVED];
+    int8_t         n_in, n_out, n_saved;
+    bool           recorded, done;
+    union {
+        double         s;
+        mlc_act        act;
+        mlc__view_spec view;
+        struct { uint32_t mask; bool keepdim; double scale; mlc_reduce op; } reduce;
+        struct { mlc_cross_entropy_desc desc; } xent;
+        struct { double p; uint64_t seed, stream; } dropout;
+        struct { const mlc_custom_op *op; void *user; } custom;
+        mlc_reduction  reduction;
+    } u;
+};
+
+MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
+{
+    return (t->flags & MLC__REQUIRES_GRAD) != 0;
+}
+
+/* Begins an operation on n inputs; NULL if one is NULL, freed or of another context. The node is on
+ * the tape's arena if a gradient will be asked for, else it is `local`. */
+static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
+{
+    mlc_ctx *ctx = NULL;
+    bool recorded = false;
+    mlc_node *nd = local;
+    for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
+    if (!ctx) return NULL;
+    for (int i = 0; i < n; i++) {
+        if (!in[i]) {
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", op->name, i + 1);
+            return NULL;
+        }
+        if (in[i]->ctx != ctx) {
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context", op->name, i + 1);
+            return NULL;
+        }
+        if ((in[i]->storage->released || !in[i]->storage->data) &&
+            mlc__alive(in[i], op->name) != MLC_OK)
+            return NULL;
+        recorded = recorded || mlc__wants_grad(in[i]);
+    }
+    recorded = recorded && ctx->no_grad == 0;
+    if (recorded) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
+    if (!nd) return NULL;
+    nd->op = op;
+    nd->n_in = (int8_t)n;
+    nd->n_out = nd->n_saved = 0;
+    nd->recorded = recorded;
+    nd->done = false;
+    for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
+    return nd;
+}
+
+static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tensor *a, mlc_tensor *b,
+                            mlc_tensor *c)
+{
+    mlc_tensor *in[3] = { a, b, c };
+    return mlc__begin_n(local, op, n, in);
+}
+
+/* Declares the next output; its memory comes after the shape rule. */
+static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
+                           const int64_t *shape)
+{
+    mlc_tensor *t = mlc__tensor_new(ctx, ctx->depth, dtype, ndim, shape, MLC_MEM_ACTIVATION);
+    if (!t) return MLC_ERR_NOMEM;
+    t->out_index = nd->n_out;
+    nd->out[nd->n_out++] = t;
+    return MLC_OK;
+}
+
+/* Keeps t's memory until nd's backward has run. */
+static void mlc__save(mlc_node *nd, mlc_tensor *t)
+{
+    if (!nd->recorded) return;
+    nd->saved[nd->n_saved].t = t;
+    nd->saved[nd->n_saved++].version = t->storage->version;
+    t->storage->saves++;
+}
+
+static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
+                                     const char *side)
+{
+    mlc__block *block;
+    void *first_dev;
+    int64_t first = -1;
+    if (!mlc__is_float(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
+        return MLC_OK;
+    MLC__TRY(mlc__scratch(ctx, 64, &block, &first_dev));
+    const struct mlc_k_finite args = { t->dtype, mlc__numel(t), mlc__data(t),
+                                       MLC__CAST(int64_t *, first_dev) };
+    mlc_status st = MLC__RUN(ctx, what, finite, &args);
+    if (!st) st = mlc__device_copy(ctx, &first, first_dev, sizeof first, MLC_COPY_TO_HOST);
+    mlc__scratch_end(ctx, block);
+    MLC__TRY(st);
+    MLC__REQUIRE(ctx, first < 0, VALUE, "%s: %s made the first NaN or Inf, at element %lld of %s",
+                 what, side, (long long)first, mlc__shape(t).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(nd->op->shape(ctx, nd));
+    for (int i = 0; i < nd->n_out; i++) {
+        mlc_tensor *t = nd->out[i];
+        if (t->storage->data) continue;                    /* a view */
+        MLC__TRY(mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)));
+    }
+    if (ctx->dry_run || !nd->op->forward) return MLC_OK;
+    MLC__TRY(nd->op->forward(ctx, nd));
+    for (int i = 0; ctx->anomaly && i < nd->n_out; i++)
+        MLC__TRY(mlc__anomaly_check(ctx, nd->out[i], nd->op->name, "forward"));
+    return MLC_OK;
+}
+
+/* Runs an operation and records it; its first output, or NULL. */
+static mlc_tensor *mlc__finish(mlc_node *nd)
+{
+    mlc_ctx *ctx = nd->in[0]->ctx;
+    const uint32_t mode = mlc__flush_begin();
+    const mlc_status st = mlc__forward_run(ctx, nd);
+    mlc__flush_end(mode);
+    if (st != MLC_OK) {
+        for (int i = 0; i < nd->n_saved; i++) nd->saved[i].t->storage->saves--;
+        return NULL;
+    }
+    if (nd->recorded) {
+        nd->prev = ctx->tape;
+        ctx->tape = nd;
+        for (int i = 0; i < nd->n_out; i++) {
+            if (!mlc__is_float(nd->out[i]->dtype)) continue;
+            nd->out[i]->node = nd;
+            nd->out[i]->flags |= MLC__REQUIRES_GRAD;
+        }
+    }
+    return nd->out[0];
+}
+
+MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
+
+static mlc__flat *mlc__flat_of(mlc_tensor *base)
+{
+    return base->flags & MLC__PARAM ? ((mlc__param *)base)->flat : NULL;
+}
+
+/* Gradient memory of all trainable parameters of a root, zeroed with its padding. */
+static mlc_status mlc__flat_grads(mlc__flat *flat)
+{
+    mlc_ctx *ctx = flat->ctx;
+    if (flat->grads || flat->grad_bytes == 0) return MLC_OK;
+    flat->grads = mlc__heap_data(ctx, flat->grad_bytes, MLC_MEM_GRAD, "gradients");
+    if (!flat->grads) return MLC_ERR_NOMEM;
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->grad_bytes / 4), flat->grads, 0.0,
+                                     0.0 };
+    MLC__TRY(MLC__RUN(ctx, "gradients", fill, &zero));
+    for (int64_t i = 0; i < flat->n; i++) {
+        mlc__param *p = flat->params[i];
+        if (p->grad_offset < 0) continue;
+        p->grad_storage.data = MLC__CAST(char *, flat->grads) + p->grad_offset;
+        p->t.grad = &p->grad_storage;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__grad_alloc(mlc_tensor *base)
+{
+    mlc__flat *flat = mlc__flat_of(base);
+    if (flat) {
+        MLC__TRY(mlc__flat_grads(flat));
+        MLC__REQUIRE(
+            base->ctx, base->grad != NULL, STATE,
+            "backward: parameter '%s' was unfrozen after the build; call mlc_module_rebuild",
+            ((mlc__param *)base)->name);
+        return MLC_OK;
+    }
+    base->grad =
+        mlc__storage_new(base->ctx, base->node ? base->ctx->depth : base->scope, MLC_MEM_GRAD);
+    if (!base->grad) return MLC_ERR_NOMEM;
+    if (mlc__storage_fill(base->grad, (size_t)mlc__numel(base) * mlc__size(base)) != MLC_OK) {
+        base->grad = NULL;
+        return MLC_ERR_NOMEM;
+    }
+    return MLC_OK;
+}
+
+/* g describes the gradient of t within its base's gradient. */
+static void mlc__grad_view(mlc_tensor *t, mlc_tensor *g)
+{
+    mlc_tensor *base = mlc__base(t);
+    g->ctx = t->ctx;
+    g->storage = base->grad;
+    g->base = NULL;
+    g->grad = NULL;
+    g->node = NULL;
+    g->ndim = t->ndim;
+    g->dtype = t->dtype;
+    g->flags = t->flags & (MLC__DENSE | MLC__PERMUTED);
+    g->scope = t->ctx->depth;
+    g->grad_fresh = 0;
+    g->out_index = 0;
+    g->offset = t->offset - base->offset;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        g->shape[d] = t->shape[d];
+        g->stride[d] = t->stride[d];
+    }
+    if (base->flags & MLC__PERMUTED) return;
+    mlc__row_major(g->ndim, g->shape, g->stride);          /* t is its own base: see view ops */
+    g->offset = 0;
+    g->flags |= MLC__DENSE | MLC__PERMUTED;
+}
+
+/* Opens the gradient of t for writing: *accumulate tells whether to add or to overwrite. */
+static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
+{
+    mlc_tensor *base = mlc__base(t);
+    const bool fresh = base->grad && base->grad_fresh;
+    if (!base->grad) MLC__TRY(mlc__grad_alloc(base));
+    *accumulate = fresh;
+    base->grad_fresh = 1;
+    if (!fresh && t != base && mlc__numel(t) != mlc__numel(base)) { /* a part: clear the rest */
+        mlc_tensor whole;
+        mlc__grad_view(base, &whole);
+        MLC__TRY(mlc__fill(t->ctx, "backward", &whole, 0.0, 0.0));
+        *accumulate = true;
+    }
+    mlc__grad_view(t, g);
+    return MLC_OK;
+}
+
+/* Gradient of nd's input i, if it is wanted. */
+static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
+{
+    if (*st != MLC_OK || i >= nd->n_in || !mlc__wants_grad(nd->in[i])) return false;
+    *st = mlc__grad_open(nd->in[i], g, accumulate);
+    return *st == MLC_OK;
+}
+
+static void mlc__node_release(mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_out; i++) {
+        if (!nd->out[i]->grad) continue;
+        mlc__storage_release(nd->out[i]->grad);
+        nd->out[i]->grad = NULL;
+        nd->out[i]->grad_fresh = 0;
+    }
+    for (int i = 0; i < nd->n_saved && !nd->done; i++) {
+        mlc_storage *s = nd->saved[i].t->storage;
+        if (--s->saves == 0 && s->dead) mlc__storage_release(s);
+    }
+    nd->done = true;
+}
+
+static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__REQUIRE(ctx, !nd->done, STATE,
+                 "backward: a second time through '%s', whose saved tensors are "
+                 "freed; run its forward again",
+                 nd->op->name);
+    for (int i = 0; i < nd->n_saved; i++)
+        MLC__REQUIRE(
+            ctx, nd->saved[i].t->storage->version == nd->saved[i].version, VALUE,
+            "backward of %s: saved tensor %s was overwritten (version %u, saved at %u); copy it "
+            "before",
+            nd->op->name, mlc__shape(nd->saved[i].t).s, nd->saved[i].t->storage->version,
+            nd->saved[i].version);
+    MLC__TRY(nd->op->backward(ctx, nd));
+    for (int i = 0; ctx->anomaly && i < nd->n_in; i++) {
+        mlc_tensor g, *base = mlc__base(nd->in[i]);
+        if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
+        mlc__grad_view(base, &g);
+        MLC__TRY(mlc__anomaly_check(ctx, &g, nd->op->name, "backward"));
+    }
+    return MLC_OK;
+}
+
+/* After a failure: parameters that may hold half a gradient block their optimizer. */
+static void mlc__tape_abandon(mlc_node *from)
+{
+    for (mlc_node *nd = from; nd; nd = nd->prev) {
+        for (int i = 0; i < nd->n_in; i++) {
+            mlc__flat *flat = mlc__flat_of(mlc__base(nd->in[i]));
+            if (flat) flat->invalid = true;
+        }
+        for (int i = 0; i < nd->n_out; i++) {
+            if (nd->out[i]->grad) mlc__storage_release(nd->out[i]->grad);
+            nd->out[i]->grad = NULL;
+        }
+    }
+}
+
+/* The seed of backward: dy, or ones. */
+static mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
+{
+    mlc_tensor g;
+    bool accumulate;
+    MLC__TRY(mlc__grad_open(y, &g, &accumulate));
+    if (dy) return mlc__map(ctx, "backward", MLC_MAP_COPY, &g, dy, NULL, NULL, 0.0, accumulate);
+    if (accumulate) return mlc__map(ctx, "backward", MLC_MAP_ADD_S, &g, &g, NULL, NULL, 1.0, false);
+    if (g.flags & MLC__PERMUTED) return mlc__fill(ctx, "backward", &g, 1.0, 0.0);
+    MLC__TRY(mlc__map(ctx, "backward", MLC_MAP_MUL_S, &g, &g, NULL, NULL, 0.0, false));
+    return mlc__map(ctx, "backward", MLC_MAP_ADD_S, &g, &g, NULL, NULL, 1.0, false);
+}
+
+static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
+{
+    MLC__TRY(mlc__backward_seed(ctx, y, dy));
+    for (mlc_node *nd = mlc__base(y)->node; nd; nd = nd->prev) {
+        bool reached = false;
+        for (int i = 0; i < nd->n_out; i++) reached = reached || nd->out[i]->grad;
+        if (!reached) continue;
+        MLC__TRY(mlc__node_backward(ctx, nd));
+        mlc__node_release(nd);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
+{
+    mlc_ctx *ctx = y ? y->ctx : dy ? dy->ctx : NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL");
+    MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
+                 "backward: nothing that y was made from requires a "
+                 "gradient (or it was made under no-grad)");
+    MLC__REQUIRE(ctx, !dy || dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s",
+                 mlc_dtype_name(y->dtype), dy ? mlc_dtype_name(dy->dtype) : "");
+    MLC__REQUIRE(ctx, !dy || (mlc__broadcasts(dy, y)), SHAPE, "backward: dy %s does not fit y %s",
+                 dy ? mlc__shape(dy).s : "", mlc__shape(y).s);
+    MLC__TRY(mlc__error_word_read(ctx));
+    if (ctx->dry_run) return MLC_OK;
+    const uint32_t mode = mlc__flush_begin();
+    ctx->no_grad++;
+    const mlc_status st = mlc__backward_run(ctx, y, dy);
+    ctx->no_grad--;
+    mlc__flush_end(mode);
+    if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
+{
+    if (!loss) return MLC_ERR_ARG;
+    if (loss->ctx->status != MLC_OK) return loss->ctx->status;
+    MLC__REQUIRE(
+        loss->ctx, mlc__numel(loss) == 1, SHAPE,
+        "backward: the loss is %s; it must have one element (or give mlc_backward_from its "
+        "gradient)",
+        mlc__shape(loss).s);
+    return mlc_backward_from(loss, NULL);
+}
+
+MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
+{
+    if (!t) return MLC_ERR_ARG;
+    MLC__REQUIRE(t->ctx, mlc__is_float(t->dtype), DTYPE,
+                 "set_requires_grad: the tensor is %s; only f32 "
+                 "and f64 have gradients",
+                 mlc_dtype_name(t->dtype));
+    MLC__REQUIRE(t->ctx, !t->node && !t->base, STATE,
+                 "set_requires_grad: the tensor is the result of an "
+                 "operation; detach it first");
+    t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
+    return MLC_OK;
+}
+
+MLC_IMPL bool mlc_requires_grad(const mlc_tensor *t) { return t && mlc__wants_grad(t); }
+
+MLC_IMPL mlc_tensor *mlc_grad(mlc_tensor *t)
+{
+    mlc_tensor *base, *g;
+    if (!t) return NULL;
+    base = mlc__base(t);
+    if (!base->grad || base->node || !base->grad_fresh) return NULL;
+    g = MLC__CAST(mlc_tensor *, mlc__arena(t->ctx, t->ctx->depth, sizeof *g));
+    if (g) mlc__grad_view(t, g);
+    return g;
+}
+
+MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
+{
+    if (t) mlc__base(t)->grad_fresh = 0;
+}
+
+MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
+MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
+MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on) { if (ctx) ctx->anomaly = on; }
+
+/* @@ IMPL.OPS.VIEW --------------------------------------- reshape, permute, slice, select, expand
+ * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
+ * base has holes or repeats (expand, wrapped memory) the view is an operation of its own.      */
+
+/* Strides of t's elements in a new shape without copying; false if there are none. */
+static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_t *shape,
+                                 int64_t *stride)
+{
+    int32_t old = 0, now = 0;
+    int64_t os[MLC_MAX_DIMS], ot[MLC_MAX_DIMS];
+    int32_t n = 0;
+    if (t->flags & MLC__DENSE) { mlc__row_major(ndim, shape, stride); return true; }
+    for (int32_t d = 0; d < t->ndim; d++)
+        if (t->shape[d] != 1) { os[n] = t->shape[d]; ot[n++] = t->stride[d]; }
+    while (old < n && now < ndim) {    /* groups of axes with the same number of elements */
+        int64_t a = os[old], b = shape[now];
+        int32_t old_end = old + 1, now_end = now + 1;
+        while (a != b) {
+            if (a < b) { if (old_end == n) return false; a *= os[old_end++]; }
+            else { if (now_end == ndim) return false; b *= shape[now_end++]; }
+        }
+        for (int32_t d = old; d + 1 < old_end; d++)
+            if (ot[d] != ot[d + 1] * os[d + 1]) return false;
+        int64_t step = ot[old_end - 1];
+        for (int32_t d = now_end - 1; d >= now; d--) { stride[d] = step; step *= shape[d]; }
+        old = old_end;
+        now = now_end;
+    }
+    for (; now < ndim; now++) stride[now] = 1;             /* axes of size 1 */
+    return true;
+}
+
+/* Applies a view to a geometry in place; false only for a reshape that would have to copy. */
+static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
+{
+    int64_t stride[MLC_MAX_DIMS];
+    const mlc_tensor from = *t;
+    t->ndim = v->ndim;
+    switch (v->kind) {
+    case MLC__RESHAPE:
+        if (!mlc__reshape_strides(&from, v->ndim, v->dims, stride)) { *t = from; return false; }
+        for (int32_t d = 0; d < v->ndim; d++) {
+            t->shape[d] = v->dims[d];
+            t->stride[d] = stride[d];
+        }
+        break;
+    case MLC__PERMUTE:
+        for (int32_t d = 0; d < v->ndim; d++) {
+            t->shape[d] = from.shape[v->dims[d]];
+            t->stride[d] = from.stride[v->dims[d]];
+        }
+        break;
+    case MLC__SLICE:
+        t->offset += v->start * from.stride[v->axis];
+        t->shape[v->axis] = v->dims[0];
+        t->stride[v->axis] *= v->step;
+        break;
+    case MLC__SELECT:
+        t->offset += v->start * from.stride[v->axis];
+        for (int32_t d = v->axis; d < v->ndim; d++) {
+            t->shape[d] = from.shape[d + 1];
+            t->stride[d] = from.stride[d + 1];
+        }
+        break;
+    case MLC__EXPAND:
+        for (int32_t d = 0; d < v->ndim; d++) {
+            const int32_t i = d - (v->ndim - from.ndim);
+            t->shape[d] = v->dims[d];
+            t->stride[d] = i >= 0 && from.shape[i] == v->dims[d] ? from.stride[i] : 0;
+        }
+        break;
+    }
+    mlc__mark_layout(t);
+    return true;
+}
+
+static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    if (!t) return MLC_ERR_NOMEM;
+    *t = *x;
+    t->base = NULL;
+    t->grad = NULL;
+    t->node = NULL;
+    t->scope = ctx->depth;
+    t->grad_fresh = 0;
+    t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
+    mlc__view_apply(&nd->u.view, t);
+    nd->out[nd->n_out++] = t;
+    return MLC_OK;
+}
+
+/* dx seen through the same view += dy; expand sums. */
+static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (nd->u.view.kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
+        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &dx, NULL, NULL, 0.0, false));
+        acc = true;
+    }
+    mlc__view_apply(&nd->u.view, &dx);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__op mlc__view_op = { "view", mlc__view_shape, NULL, mlc__view_backward };
+
+/* A view that shares its base's gradient, or an operation where it cannot. */
+static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
+{
+    mlc_ctx *ctx = x->ctx;
+    const bool wants = mlc__wants_grad(x) && ctx->no_grad == 0;
+    const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND;
+    mlc_node local, *nd;
+    mlc_tensor *t;
+    if (wants && !shares) {
+        nd = mlc__begin(&local, &mlc__view_op, 1, x, NULL, NULL);
+        if (!nd) return NULL;
+        nd->u.view = *spec;
+        return mlc__finish(nd);
+    }
+    if (mlc__alive(x, "view") != MLC_OK) return NULL;
+    t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    if (!t) return NULL;
+    *t = *x;
+    t->grad = NULL;
+    t->scope = ctx->depth;
+    t->base = wants ? mlc__base(x) : NULL;
+    t->node = wants ? x->node : NULL;
+    t->flags &= ~(MLC__PARAM | (wants ? 0u : MLC__REQUIRES_GRAD));
+    mlc__view_apply(spec, t);
+    return t;
+}
+
+static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
+{
+    const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
+    if (a < 0 || a >= x->ndim) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no axis %d", what, mlc__shape(x).s, *axis);
+        return false;
+    }
+    *axis = a;
+    return true;
+}
+
+/* Fills in the one -1 of a new shape and checks the number of elements. */
+static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
+{
+    const mlc__text from = mlc__shape(x), to = mlc__shape_text(shape->n, shape->v);
+    int32_t unknown = -1;
+    int64_t known = 1;
+    MLC__REQUIRE(x->ctx, shape->n >= 0 && shape->n <= MLC_MAX_DIMS, ARG,
+                 "reshape: %d axes; a tensor has at most %d", shape->n, MLC_MAX_DIMS);
+    for (int32_t d = 0; d < shape->n; d++) {
+        const int64_t size = shape->v[d];
+        MLC__REQUIRE(x->ctx, size >= -1 && (size != -1 || unknown < 0), SHAPE,
+                     "reshape: %s to %s: a size is negative, or more than one is -1", from.s, to.s);
+        if (size == -1) { unknown = d; continue; }
+        MLC__REQUIRE(x->ctx, !__builtin_mul_overflow(known, size, &known), SHAPE,
+                     "reshape: %s to %s: too many elements", from.s, to.s);
+    }
+    const int64_t n = mlc__numel(x);
+    const bool fits = unknown < 0 ? known == n : known != 0 && n % known == 0;
+    MLC__REQUIRE(x->ctx, fits, SHAPE, "reshape: %s has %lld elements and does not fit %s", from.s,
+                 (long long)n, to.s);
+    if (unknown >= 0) shape->v[unknown] = n / known;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
+{
+    mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 } };
+    mlc_tensor probe;
+    if (!x || mlc__reshape_resolve(x, &shape) != MLC_OK) return NULL;
+    memcpy(v.dims, shape.v, sizeof v.dims);
+    probe = *x;
+    if (!mlc__view_apply(&v, &probe)) x = mlc_copy(x);
+    return x ? mlc__view(x, &v) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
+{
+    mlc_dims shape;
+    if (!x) return NULL;
+    if (x->ndim == 0) return mlc_reshape(x, mlc_dims1(1));
+    if (!mlc__axis_ok(x, "flatten", &first_axis)) return NULL;
+    shape = mlc_dims_of(first_axis + 1, x->shape);
+    shape.v[first_axis] = mlc__product(x->ndim - first_axis, x->shape + first_axis);
+    return mlc_reshape(x, shape);
+}
+
+MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
+{
+    mlc__view_spec v = { MLC__PERMUTE, 0, axes.n, 0, 0, { 0 } };
+    uint32_t seen = 0;
+    if (!x) return NULL;
+    for (int32_t d = 0; d < axes.n && d < MLC_MAX_DIMS; d++) {
+        const int64_t a = axes.v[d] < 0 ? axes.v[d] + x->ndim : axes.v[d];
+        if (a >= 0 && a < x->ndim) seen |= 1u << a;
+        v.dims[d] = a;
+    }
+    if (axes.n != x->ndim || seen != (1u << x->ndim) - 1) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "permute: %s is no order of the %d axes of %s",
+                  mlc__shape_text(axes.n, axes.v).s, x->ndim, mlc__shape(x).s);
+        return NULL;
+    }
+    return mlc__view(x, &v);
+}
+
+MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b)
+{
+    mlc_dims axes;
+    if (!x || !mlc__axis_ok(x, "transpose", &axis_a) || !mlc__axis_ok(x, "transpose", &axis_b))
+        return NULL;
+    axes = mlc_dims_of(x->ndim, NULL);
+    for (int32_t d = 0; d < x->ndim; d++) axes.v[d] = d;
+    axes.v[axis_a] = axis_b;
+    axes.v[axis_b] = axis_a;
+    return mlc_permute(x, axes);
+}
+
+MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
+                               int64_t step)
+{
+    mlc__view_spec v = { MLC__SLICE, 0, 0, 0, step, { 0 } };
+    if (!x || !mlc__axis_ok(x, "slice", &axis)) return NULL;
+    if (step < 1) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "slice: step %lld; it must be positive", (long long)step);
+        return NULL;
+    }
+    const int64_t n = x->shape[axis];
+    start = start < 0 ? mlc__max(0, start + n) : mlc__min(start, n);
+    stop = stop < 0 ? mlc__max(0, stop + n) : mlc__min(stop, n);
+    v.axis = axis;
+    v.ndim = x->ndim;
+    v.start = start;
+    v.dims[0] = stop > start ? (stop - start - 1) / step + 1 : 0;
+    if (v.dims[0] == 0) v.start = 0;
+    if (v.dims[0] <= 1) v.step = 1;    /* a huge step must not overflow the stride */
+    return mlc__view(x, &v);
+}
+
+MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
+{
+    mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 } };
+    if (!x || !mlc__axis_ok(x, "select", &axis)) return NULL;
+    const int64_t n = x->shape[axis];
+    if (index < -n || index >= n) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "select: index %lld is outside axis %d of %s",
+                  (long long)index, axis, mlc__shape(x).s);
+        return NULL;
+    }
+    v.axis = axis;
+    v.ndim = x->ndim - 1;
+    v.start = index < 0 ? index + n : index;
+    return mlc__view(x, &v);
+}
+
+MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
+{
+    mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 } };
+    bool same;
+    if (!x) return NULL;
+    same = shape.n == x->ndim;
+    bool fits = shape.n >= x->ndim && shape.n <= MLC_MAX_DIMS;
+    for (int32_t d = 0; fits && d < shape.n; d++) {
+        const int32_t i = d - (shape.n - x->ndim);
+        if (i >= 0 && shape.v[d] == -1) shape.v[d] = x->shape[i];
+        fits = shape.v[d] >= 0 && (i < 0 || x->shape[i] == 1 || x->shape[i] == shape.v[d]);
+        same = same && i >= 0 && x->shape[i] == shape.v[d];
+        v.dims[d] = shape.v[d];
+    }
+    if (!fits) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE,
+                  "expand: %s does not expand to %s: sizes must be equal or 1", mlc__shape(x).s,
+                  mlc__shape_text(shape.n, shape.v).s);
+        return NULL;
+    }
+    if (mlc__shape_check(x->ctx, "expand", x->dtype, shape) != MLC_OK) return NULL;
+    return same ? x : mlc__view(x, &v);
+}
+
+MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
+{
+    mlc_tensor *t;
+    if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
+    t = MLC__CAST(mlc_tensor *, mlc__arena(x->ctx, x->ctx->depth, sizeof *t));
+    if (!t) return NULL;
+    *t = *x;
+    t->base = NULL;
+    t->node = NULL;
+    t->grad = NULL;
+    t->scope = x->ctx->depth;
+    t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
+    return t;
+}
+
+/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast */
+
+static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
+}
+
+static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
+}
+
+static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (dx.dtype == dy.dtype)
+        return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    if (!acc) return mlc__cast_into(ctx, nd->op->name, &dx, &dy);
+    mlc__temp cast;
+    MLC__TRY(mlc__temp_begin(ctx, &cast, dx.dtype, dx.ndim, dx.shape));
+    st = mlc__cast_into(ctx, nd->op->name, &cast.t, &dy);
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &cast.t, NULL, NULL, 0.0, true);
+    mlc__temp_end(&cast);
+    return st;
+}
+
+static const mlc__op mlc__copy_op = { "copy", mlc__copy_shape, mlc__copy_forward,
+                                      mlc__copy_backward };
+
+MLC_IMPL mlc_tensor *mlc_copy(mlc_tensor *x)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__copy_op, 1, x, NULL, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
+{
+    return !x || (x->flags & MLC__DENSE) ? x : mlc_copy(x);
+}
+
+static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, (mlc_dtype)(int)nd->u.s, x->ndim, x->shape);
+}
+
+static const mlc__op mlc__cast_op = { "cast", mlc__cast_shape, mlc__copy_forward,
+                                      mlc__copy_backward };
+
+MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
+{
+    mlc_node local, *nd;
+    if (x && (unsigned)dtype >= MLC_DTYPE_COUNT) {
+        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d", (int)dtype);
+        return NULL;
+    }
+    if (x && x->dtype == dtype) return x;
+    nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.s = (double)dtype;
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function */
+
+typedef struct mlc__unary {
+    mlc__op op;
+    mlc_map forward, backward;
+    char    saved;                     /* second input of backward: 'x', 'y' or 0 for none */
+} mlc__unary;
+
+static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, mlc__is_float(nd->in[i]->dtype), DTYPE,
+                     "%s: input %d is %s, not f32 or f64; write mlc_cast(x, MLC_F32)", nd->op->name,
+                     i + 1, mlc_dtype_name(nd->in[i]->dtype));
+    for (int i = 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[0]->dtype, DTYPE,
+                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, mlc_dtype_name(nd->in[0]->dtype), i + 1,
+                     mlc_dtype_name(nd->in[i]->dtype));
+    return MLC_OK;
+}
+
+static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
+    mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    if (u->saved) mlc__save(nd, u->saved == 'x' ? x : nd->out[0]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
+    return mlc__map(ctx, nd->op->name, u->forward, nd->out[0], nd->in[0], NULL, NULL, nd->u.s,
+                    false);
+}
+
+static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__map(ctx, nd->op->name, u->backward, &dx, &dy, nd->n_saved ? nd->saved[0].t : NULL,
+                    NULL, nd->u.s, acc);
+}
+
+static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s)
+{
+    mlc_node local, *nd = mlc__begin(&local, &u->op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.s = s;
+    return mlc__finish(nd);
+}
+
+#define MLC__UNARY(name, fwd, bwd, saved) \
+    static const mlc__unary mlc__##name##_op = \
+        { { #name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward }, \
+          MLC_MAP_##fwd, MLC_MAP_##bwd, saved };
+MLC__UNARY(neg,        NEG,     NEG,          0)
+MLC__UNARY(exp,        EXP,     MUL,          'y')
+MLC__UNARY(log,        LOG,     DIV,          'x')
+MLC__UNARY(sqrt,       SQRT,    SQRT_GRAD,    'y')
+MLC__UNARY(tanh,       TANH,    TANH_GRAD,    'y')
+MLC__UNARY(sigmoid,    SIGMOID, SIGMOID_GRAD, 'y')
+MLC__UNARY(relu,       RELU,    RELU_GRAD,    'y')
+MLC__UNARY(gelu,       GELU,    GELU_GRAD,    'x')
+MLC__UNARY(silu,       SILU,    SILU_GRAD,    'x')
+MLC__UNARY(add_scalar, ADD_S,   COPY,         0)
+MLC__UNARY(mul_scalar, MUL_S,   MUL_S,        0)
+
+MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x)     { return mlc__unary_call(&mlc__neg_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_exp(mlc_tensor *x)     { return mlc__unary_call(&mlc__exp_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log(mlc_tensor *x)     { return mlc__unary_call(&mlc__log_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sqrt(mlc_tensor *x)    { return mlc__unary_call(&mlc__sqrt_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_tanh(mlc_tensor *x)    { return mlc__unary_call(&mlc__tanh_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sigmoid(mlc_tensor *x)
+{
+    return mlc__unary_call(&mlc__sigmoid_op, x, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_relu(mlc_tensor *x)    { return mlc__unary_call(&mlc__relu_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_gelu(mlc_tensor *x)    { return mlc__unary_call(&mlc__gelu_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_silu(mlc_tensor *x)    { return mlc__unary_call(&mlc__silu_op, x, 0.0); }
+MLC_IMPL mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s)
+{
+    return mlc__unary_call(&mlc__add_scalar_op, x, s);
+}
+MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
+{
+    return mlc__unary_call(&mlc__mul_scalar_op, x, s);
+}
+
+/* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting */
+
+typedef struct mlc__binary {
+    mlc__op op;
+    mlc_map forward;
+    mlc_map grad[2];                   /* of a and of b */
+    char    with[2];                   /* inputs of grad after dy: 0 none, 'a', 'b', 'c' for both */
+} mlc__binary;
+
+static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
+                                       int64_t *shape)
+{
+    const mlc_tensor *a = nd->in[0], *b = nd->in[1];
+    *ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
+    for (int32_t d = 1; d <= *ndim; d++) {
+        const int64_t x = d <= a->ndim ? a->shape[a->ndim - d] : 1;
+        const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
+        MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
+                     "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld", nd->op->name,
+                     mlc__shape(a).s, mlc__shape(b).s, *ndim - d, (long long)x, (long long)y);
+        shape[*ndim - d] = x == 1 ? y : x;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    bool need_a = false, need_b = false;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
+    MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, ndim, shape));
+    for (int i = 0; i < 2; i++) {
+        if (!mlc__wants_grad(nd->in[i])) continue;
+        need_a = need_a || f->with[i] == 'a' || f->with[i] == 'c';
+        need_b = need_b || f->with[i] == 'b' || f->with[i] == 'c';
+    }
+    if (need_a) mlc__save(nd, nd->in[0]);
+    if (need_b) mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__binary_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
+    return mlc__map(ctx, nd->op->name, f->forward, nd->out[0], nd->in[0], nd->in[1], NULL, 0.0,
+                    false);
+}
+
+/* Gradient of input i: directly where it was not broadcast, else through a sum. */
+static mlc_status mlc__binary_grad(mlc_ctx *ctx, mlc_node *nd, int i, const mlc_tensor *dy,
+                                   const mlc_tensor *dx, bool acc)
+{
+    const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
+    const mlc_tensor *b = NULL, *c = NULL;
+    mlc__temp wide;
+    mlc_status st;
+    if (f->with[i] == 'a') b = nd->in[0];
+    if (f->with[i] == 'b') b = nd->in[1];
+    if (f->with[i] == 'c') { b = nd->in[0]; c = nd->in[1]; }
+    if (dx->ndim == dy->ndim &&
+        memcmp(dx->shape, dy->shape, (size_t)dy->ndim * sizeof dy->shape[0]) == 0)
+        return mlc__map(ctx, nd->op->name, f->grad[i], dx, dy, b, c, 0.0, acc);
+    if (f->grad[i] == MLC_MAP_COPY) return mlc__sum_to(ctx, nd->op->name, dx, dy, acc);
+    MLC__TRY(mlc__temp_begin(ctx, &wide, dy->dtype, dy->ndim, dy->shape));
+    st = mlc__map(ctx, nd->op->name, f->grad[i], &wide.t, dy, b, c, 0.0, false);
+    if (!st) st = mlc__sum_to(ctx, nd->op->name, dx, &wide.t, acc);
+    mlc__temp_end(&wide);
+    return st;
+}
+
+static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < 2; i++)
+        if (mlc__grad_in(nd, i, &dx, &acc, &st)) st = mlc__binary_grad(ctx, nd, i, &dy, &dx, acc);
+    return st;
+}
+
+#define MLC__BINARY(name, fwd, ga, wa, gb, wb) \
+    static const mlc__binary mlc__##name##_op = \
+        { { #name, mlc__binary_shape, mlc__binary_forward, mlc__binary_backward }, \
+          MLC_MAP_##fwd, { MLC_MAP_##ga, MLC_MAP_##gb }, { wa, wb } };
+MLC__BINARY(add, ADD, COPY,       0,   COPY,       0)
+MLC__BINARY(sub, SUB, COPY,       0,   NEG,        0)
+MLC__BINARY(mul, MUL, MUL,        'b', MUL,        'a')
+MLC__BINARY(div, DIV, DIV,        'b', DIV_GRAD_B, 'c')
+MLC__BINARY(pow, POW, POW_GRAD_A, 'c', POW_GRAD_B, 'c')
+
+static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_tensor *b)
+{
+    mlc_node local, *nd = mlc__begin(&local, &f->op, 2, a, b, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__add_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__sub_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__mul_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__div_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__pow_op, a, b);
+}
+
+/* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice */
+
+static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__require_float(ctx, nd));
+    return mlc__out(ctx, nd, nd->in[0]->dtype, nd->in[0]->ndim, nd->in[0]->shape);
+}
+
+static mlc_status mlc__dropout_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
+                                   const mlc_tensor *in, bool acc)
+{
+    const struct mlc_k_dropout args = { in->dtype,
+                                        acc,
+                                        mlc__numel(in),
+                                        mlc__data(out),
+                                        mlc__data(in),
+                                        nd->u.dropout.seed,
+                                        nd->u.dropout.stream,
+                                        nd->u.dropout.p };
+    return args.n ? MLC__RUN(ctx, nd->op->name, dropout, &args) : MLC_OK;
+}
+
+static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__dropout_run(ctx, nd, nd->out[0], nd->in[0], false);
+}
+
+static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__temp dense;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (dx.flags & MLC__DENSE) return mlc__dropout_run(ctx, nd, &dx, &dy, acc);
+    MLC__TRY(mlc__temp_begin(ctx, &dense, dx.dtype, dx.ndim, dx.shape));
+    st = mlc__dropout_run(ctx, nd, &dense.t, &dy, false);
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dense.t, NULL, NULL, 0.0, acc);
+    mlc__temp_end(&dense);
+    return st;
+}
+
+static const mlc__op mlc__dropout_op =
+    { "dropout", mlc__dropout_shape, mlc__dropout_forward, mlc__dropout_backward };
+
+MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
+{
+    mlc_node local, *nd;
+    if (x && !(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "dropout: p is %g, not in [0, 1]", p);
+        return NULL;
+    }
+    nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.dropout.p = p;
+    nd->u.dropout.seed = x->ctx->seed;
+    nd->u.dropout.stream = x->ctx->stream++;
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.REDUCE ------------------------------------- sum, mean, max, argmax */
+
+static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    int64_t shape[MLC_MAX_DIMS], count = 1;
+    int32_t ndim = 0;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const bool gone = (nd->u.reduce.mask >> d & 1u) != 0;
+        MLC__REQUIRE(ctx, !gone || nd->u.reduce.op != MLC_REDUCE_MAX || x->shape[d] > 0, SHAPE,
+                     "%s: axis %d of %s is empty", nd->op->name, d, mlc__shape(x).s);
+        if (gone) count *= x->shape[d];
+        if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
+    }
+    if (nd->u.reduce.scale == 0.0) nd->u.reduce.scale = 1.0 / (double)count;     /* mean */
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, ndim, shape));
+    if (nd->u.reduce.op == MLC_REDUCE_MAX) { mlc__save(nd, x); mlc__save(nd, nd->out[0]); }
+    return MLC_OK;
+}
+
+static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__reduce(ctx, nd->op->name, nd->u.reduce.op, nd->out[0], nd->in[0], nd->u.reduce.mask,
+                       nd->u.reduce.keepdim, nd->u.reduce.scale, false);
+}
+
+/* t with the reduced axes back as 1, so that it broadcasts to x. */
+static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const mlc_tensor *x)
+{
+    mlc_tensor wide = *t;
+    int32_t from = 0;
+    if (nd->u.reduce.keepdim) return wide;
+    wide.ndim = x->ndim;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const bool gone = (nd->u.reduce.mask >> d & 1u) != 0;
+        wide.shape[d] = gone ? 1 : t->shape[from];
+        wide.stride[d] = gone ? 1 : t->stride[from];
+        if (!gone) from++;
+    }
+    return wide;
+}
+
+static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    const mlc_tensor wide = mlc__keepdim(nd, &dy, nd->in[0]);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &wide, NULL, NULL, nd->u.reduce.scale,
+                    acc);
+}
+
+/* dx += dy (x == y) / number of ties */
+static mlc_status mlc__max_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    mlc_tensor dy, dx;
+    mlc__temp ties, count;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    const mlc_tensor wide_y = mlc__keepdim(nd, nd->out[0], x), wide_dy = mlc__keepdim(nd, &dy, x);
+    MLC__TRY(mlc__temp_begin(ctx, &ties, x->dtype, x->ndim, x->shape));
+    st = mlc__temp_begin(ctx, &count, x->dtype, wide_y.ndim, wide_y.shape);
+    if (st == MLC_OK) {
+        st = mlc__map(ctx, nd->op->name, MLC_MAP_EQ, &ties.t, x, &wide_y, NULL, 0.0, false);
+        if (!st) st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, &count.t, &ties.t,
+                                  nd->u.reduce.mask, true, 1.0, false);
+        if (!st)
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_SHARE, &dx, &ties.t, &wide_dy, &count.t, 0.0,
+                          acc);
+        mlc__temp_end(&count);
+    }
+    mlc__temp_end(&ties);
+    return st;
+}
+
+static const mlc__op mlc__sum_op = { "sum", mlc__reduce_shape, mlc__reduce_forward,
+                                     mlc__sum_backward };
+static const mlc__op mlc__mean_op = { "mean", mlc__reduce_shape, mlc__reduce_forward,
+                                      mlc__sum_backward };
+static const mlc__op mlc__max_op = { "max", mlc__reduce_shape, mlc__reduce_forward,
+                                     mlc__max_backward };
+
+static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes, bool keepdim,
+                                    mlc_reduce kind, double scale)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    uint32_t mask = 0;
+    if (!nd) return NULL;
+    for (int32_t i = 0; i < axes.n; i++) {
+        int32_t axis = i < MLC_MAX_DIMS ? (int32_t)axes.v[i] : INT_MAX;
+        if (!mlc__axis_ok(x, op->name, &axis)) return NULL;
+        if (mask >> axis & 1u) {
+            mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is named twice", op->name, axis,
+                      mlc__shape(x).s);
+            return NULL;
+        }
+        mask |= 1u << axis;
+    }
+    nd->u.reduce.mask = axes.n == 0 ? (1u << x->ndim) - 1 : mask;
+    nd->u.reduce.keepdim = keepdim;
+    nd->u.reduce.op = kind;
+    nd->u.reduce.scale = scale;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return mlc__reduce_call(&mlc__sum_op, x, axes, keepdim, MLC_REDUCE_SUM, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return mlc__reduce_call(&mlc__mean_op, x, axes, keepdim, MLC_REDUCE_SUM, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return mlc__reduce_call(&mlc__max_op, x, axes, keepdim, MLC_REDUCE_MAX, 1.0);
+}
+
+MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
+{
+    mlc_dims shape;
+    mlc_tensor *t;
+    if (!x || !mlc__axis_ok(x, "argmax", &axis) || mlc__alive(x, "argmax") != MLC_OK) return NULL;
+    if (!mlc__is_float(x->dtype) || x->shape[axis] == 0) {
+        mlc__fail(x->ctx, mlc__is_float(x->dtype) ? MLC_ERR_SHAPE : MLC_ERR_DTYPE,
+                  "argmax: x is %s %s; it must be f32 or f64, and axis %d not empty",
+                  mlc_dtype_name(x->dtype), mlc__shape(x).s, axis);
+        return NULL;
+    }
+    mlc_no_grad_begin(x->ctx);
+    shape = mlc_dims_of(x->ndim, NULL);                    /* the axis last, the rest in order */
+    for (int32_t d = 0, to = 0; d < x->ndim; d++) if (d != axis) shape.v[to++] = d;
+    shape.v[x->ndim - 1] = axis;
+    mlc_tensor *rows = mlc_contiguous(mlc_permute(x, shape));
+    mlc_no_grad_end(x->ctx);
+    if (!rows) return NULL;
+    t = mlc__make(x->ctx, "argmax", MLC_I64, mlc_dims_of(rows->ndim - 1, rows->shape));
+    if (!t || mlc__numel(t) == 0 || x->ctx->dry_run) return t;
+    const struct mlc_k_argmax args = { x->dtype,
+                                       mlc__numel(t),
+                                       rows->shape[x->ndim - 1],
+                                       mlc__data(rows),
+                                       rows->shape[x->ndim - 1],
+                                       1,
+                                       MLC__CAST(int64_t *, mlc__data(t)) };
+    return MLC__RUN(x->ctx, "argmax", argmax, &args) == MLC_OK ? t : NULL;
+}
+
+/* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides */
+
+/* A batch of matrices: strides of rows, columns and up to 8 batch axes. */
+typedef struct mlc__mats {
+    char   *data;
+    int64_t row, col, batch[MLC_MAX_DIMS];
+} mlc__mats;
+
+typedef struct mlc__product_spec {
+    mlc_dtype   dtype;
+    int64_t     m, n, k;
+    int32_t     batch_dims;
+    int64_t     batch[MLC_MAX_DIMS];
+    mlc__mats   a, b, c;
+    double      alpha, beta;
+    mlc_act     act;
+    const void *bias;
+    void       *pre;
+} mlc__product_spec;
+
+/* One call of the gemm kernel: one run of equally spaced products. */
+static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__product_spec *p,
+                                 int64_t batch, const int64_t offset[3], const int64_t step[3],
+                                 double beta)
+{
+    const int64_t size = (int64_t)mlc__dtypes[p->dtype].bytes;
+    struct mlc_k_gemm g;
+    g.dtype = p->dtype;
+    g.act = p->act;
+    g.m = p->m;
+    g.n = p->n;
+    g.k = p->k;
+    g.batch = batch;
+    g.a = p->a.data + offset[0] * size;
+    g.b = p->b.data + offset[1] * size;
+    g.c = p->c.data + offset[2] * size;
+    g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
+    g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
+    g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
+    g.bias = p->bias;
+    g.pre = p->pre;
+    g.alpha = p->alpha;
+    g.beta = beta;
+    MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, &g);
+    return MLC_OK;
+}
+
+/* The innermost batch axis goes to the kernel; the others, and those that add up into one matrix of
+ * c (stride 0), are walked here, in order. */
+static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, const mlc__product_spec *p)
+{
+    const mlc__mats *mats[3] = { &p->a, &p->b, &p->c };
+    const int32_t last = p->batch_dims - 1;
+    const bool run = last >= 0 && p->c.batch[last] != 0;
+    const int32_t walked = run ? last : p->batch_dims;
+    int64_t step[3] = { 0, 0, 0 };
+    if (mlc__product(p->batch_dims, p->batch) == 0 || p->m == 0 || p->n == 0) return MLC_OK;
+    for (int i = 0; i < 3 && run; i++) step[i] = mats[i]->batch[last];
+    for (int64_t w = 0; w < mlc__product(walked, p->batch); w++) {
+        int64_t offset[3] = { 0, 0, 0 }, rest = w;
+        bool again = false;            /* this matrix of c has been written before */
+        for (int32_t d = walked - 1; d >= 0; d--) {
+            const int64_t at = rest % p->batch[d];
+            rest /= p->batch[d];
+            for (int i = 0; i < 3; i++) offset[i] += at * mats[i]->batch[d];
+            again = again || (at > 0 && p->c.batch[d] == 0);
+        }
+        MLC__TRY(mlc__gemm_call(ctx, what, p, run ? p->batch[last] : 1, offset, step,
+                                again ? 1.0 : p->beta));
+    }
+    return MLC_OK;
+}
+
+/* Matrices of t in a product with nb batch axes: t's own, aligned at the right, stride 0 where
+ * it is broadcast. A 1-d t is a row or a column. */
+static mlc__mats mlc__mats_of(const mlc_tensor *t, bool column, int32_t nb)
+{
+    mlc__mats m;
+    const int32_t own = t->ndim > 2 ? t->ndim - 2 : 0;
+    m.data = MLC__CAST(char *, mlc__data(t));
+    m.row = t->ndim > 1 ? t->stride[t->ndim - 2] : column ? t->stride[0] : 0;
+    m.col = t->ndim > 1 ? t->stride[t->ndim - 1] : column ? 0 : t->stride[0];
+    for (int32_t d = 0; d < nb; d++) {
+        const int32_t i = d - (nb - own);
+        m.batch[d] = i >= 0 && t->shape[i] != 1 ? t->stride[i] : 0;
+    }
+    return m;
+}
+
+static mlc__mats mlc__mats_flip(mlc__mats m)
+{
+    const int64_t row = m.row;
+    m.row = m.col;
+    m.col = row;
+    return m;
+}
+
+static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *a = nd->in[0], *b = nd->in[1];
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t n = 0;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, a->ndim > 0 && b->ndim > 0, SHAPE, "matmul: a scalar has no axes: a %s, b %s",
+                 mlc__shape(a).s, mlc__shape(b).s);
+    const int64_t ka = a->shape[a->ndim - 1], kb = b->shape[b->ndim > 1 ? b->ndim - 2 : 0];
+    MLC__REQUIRE(ctx, ka == kb, SHAPE, "matmul: inner sizes differ, a %s, b %s: %lld vs %lld",
+                 mlc__shape(a).s, mlc__shape(b).s, (long long)ka, (long long)kb);
+    const int32_t ba = a->ndim > 2 ? a->ndim - 2 : 0, bb = b->ndim > 2 ? b->ndim - 2 : 0;
+    const int32_t nb = ba > bb ? ba : bb;
+    for (int32_t d = 0; d < nb; d++) {
+        const int64_t x = d - (nb - ba) >= 0 ? a->shape[d - (nb - ba)] : 1;
+        const int64_t y = d - (nb - bb) >= 0 ? b->shape[d - (nb - bb)] : 1;
+        MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
+                     "matmul: batch axes of a %s and b %s do not broadcast: %lld vs %lld",
+                     mlc__shape(a).s, mlc__shape(b).s, (long long)x, (long long)y);
+        shape[n++] = x == 1 ? y : x;
+    }
+    if (a->ndim > 1) shape[n++] = a->shape[a->ndim - 2];
+    if (b->ndim > 1) shape[n++] = b->shape[b->ndim - 1];
+    MLC__TRY(mlc__out(ctx, nd, a->dtype, n, shape));
+    if (mlc__wants_grad(b)) mlc__save(nd, a);
+    if (mlc__wants_grad(a)) mlc__save(nd, b);
+    return MLC_OK;
+}
+
+/* Sizes and operands of y = a b; y (or dy) lies as out. */
+static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_tensor *b,
+                             const mlc_tensor *y, mlc__product_spec *p)
+{
+    const mlc_tensor *in_a = nd->in[0], *in_b = nd->in[1];
+    const int32_t ends = (in_a->ndim > 1) + (in_b->ndim > 1);
+    memset(p, 0, sizeof *p);
+    p->dtype = in_a->dtype;
+    p->m = in_a->ndim > 1 ? in_a->shape[in_a->ndim - 2] : 1;
+    p->n = in_b->ndim > 1 ? in_b->shape[in_b->ndim - 1] : 1;
+    p->k = in_a->shape[in_a->ndim - 1];
+    p->batch_dims = y->ndim - ends;
+    p->alpha = 1.0;
+    for (int32_t d = 0; d < p->batch_dims; d++) p->batch[d] = y->shape[d];
+    p->a = mlc__mats_of(a, false, p->batch_dims);
+    p->b = mlc__mats_of(b, true, p->batch_dims);
+    p->c.data = MLC__CAST(char *, mlc__data(y));
+    p->c.row = in_a->ndim > 1 ? y->stride[p->batch_dims] : 0;
+    p->c.col = in_b->ndim > 1 ? y->stride[y->ndim - 1] : 1;
+    for (int32_t d = 0; d < p->batch_dims; d++) p->c.batch[d] = mlc__max(1, y->stride[d]);
+    if (p->batch_dims && in_b->ndim <= 2 && in_a->ndim > 2 &&
+        (in_a->flags & a->flags & MLC__DENSE)) {
+        p->m *= mlc__product(p->batch_dims, p->batch);     /* rows of all batches at once */
+        p->batch_dims = 0;
+    }
+}
+
+static mlc_status mlc__matmul_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__product_spec p;
+    mlc__matmul_spec(nd, nd->in[0], nd->in[1], nd->out[0], &p);
+    return mlc__gemm(ctx, nd->op->name, &p);
+}
+
+/* da = dy b^T; db = a^T dy: the operands of y = a b in other places. */
+static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < 2; i++) {
+        mlc__product_spec p;
+        mlc__mats dy_mats;
+        if (!mlc__grad_in(nd, i, &dx, &acc, &st)) continue;
+        mlc__matmul_spec(nd, i == 0 ? &dx : nd->in[0], i == 1 ? &dx : nd->in[1], &dy, &p);
+        dy_mats = p.c;
+        p.beta = acc ? 1.0 : 0.0;
+        const int64_t m = p.m, n = p.n, k = p.k;
+        if (i == 0) { p.c = p.a; p.a = dy_mats; p.b = mlc__mats_flip(p.b); p.n = k; p.k = n; }
+        else { p.c = p.b; p.a = mlc__mats_flip(p.a); p.b = dy_mats; p.m = k; p.k = m; }
+        if (mlc__numel(&dy) == 0 && !acc)
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &dx, NULL, NULL, 0.0, false);
+        else st = mlc__gemm(ctx, nd->op->name, &p);
+    }
+    return st;
+}
+
+static const mlc__op mlc__matmul_op =
+    { "matmul", mlc__matmul_shape, mlc__matmul_forward, mlc__matmul_backward };
+
+MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__matmul_op, 2, a, b, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+/* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products */
+
+/* Can the leading axes of t be walked as rows with one stride? */
+static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
+{
+    *rows = 1;
+    *stride = 0;
+    for (int32_t d = t->ndim - 2; d >= 0; d--) {
+        if (t->shape[d] == 1) continue;
+        if (*rows == 1) *stride = t->stride[d];
+        else if (t->stride[d] != *stride * *rows) return false;
+        *rows *= t->shape[d];
+    }
+    return true;
+}
+
+/* Activations whose gradient needs their input; the others do with their output. */
+static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || act == MLC_ACT_SILU; }
+
+static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->in[2];
+    int64_t shape[MLC_MAX_DIMS];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    const mlc__text sx = mlc__shape(x), sw = mlc__shape(w);
+    MLC__REQUIRE(ctx, w->ndim == 2, SHAPE, "linear: w must be [out,in]; x %s, w %s", sx.s, sw.s);
+    MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "linear: x is a scalar; x %s, w %s", sx.s, sw.s);
+    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == w->shape[1], SHAPE,
+                 "linear: x %s must end in the in of w %s: %lld vs %lld", sx.s, sw.s,
+                 (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+    MLC__REQUIRE(ctx, !b || (b->ndim == 1 && b->shape[0] == w->shape[0]), SHAPE,
+                 "linear: b must be [%lld] for x %s and w %s, it is %s", (long long)w->shape[0],
+                 sx.s, sw.s, b ? mlc__shape(b).s : "");
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = w->shape[0];
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    if (nd->recorded && mlc__act_needs_input(nd->u.act))
+        MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    if (mlc__wants_grad(w)) mlc__save(nd, x);
+    if (mlc__wants_grad(x)) mlc__save(nd, w);
+    if (nd->u.act) mlc__save(nd, nd->out[nd->n_out - 1]);
+    return MLC_OK;
+}
+
+/* y = x w^T as matrices: rows, out, in. */
+static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *w,
+                             const mlc_tensor *y, mlc__product_spec *p)
+{
+    int64_t stride;
+    memset(p, 0, sizeof *p);
+    p->dtype = x->dtype;
+    mlc__has_rows(x, &p->m, &stride);
+    p->n = nd->in[1]->shape[0];
+    p->k = nd->in[1]->shape[1];
+    p->alpha = 1.0;
+    p->a.data = MLC__CAST(char *, mlc__data(x));
+    p->a.row = stride;
+    p->a.col = x->stride[x->ndim - 1];
+    p->b.data = MLC__CAST(char *, mlc__data(w));
+    p->b.row = w->stride[1];
+    p->b.col = w->stride[0];
+    p->c.data = MLC__CAST(char *, mlc__data(y));
+    p->c.row = p->n;
+    p->c.col = 1;
+}
+
+static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__product_spec p;
+    mlc__linear_spec(nd, nd->in[0], nd->in[1], nd->out[0], &p);
+    p.act = nd->u.act;
+    p.bias = nd->in[2] ? mlc__data(nd->in[2]) : NULL;
+    p.pre = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
+    return mlc__gemm(ctx, nd->op->name, &p);
+}
+
+/* dy times the activation's derivative, in place: nobody else reads dy. */
+static mlc_status mlc__linear_through_act(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
+{
+    static const mlc_map grad[] = { MLC_MAP_COPY,      MLC_MAP_RELU_GRAD,    MLC_MAP_GELU_GRAD,
+                                    MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD, MLC_MAP_SILU_GRAD };
+    if (!nd->u.act) return MLC_OK;
+    return mlc__map(ctx, nd->op->name, grad[nd->u.act], dy, dy, nd->out[nd->n_out - 1], NULL, 0.0,
+                    false);
+}
+
+static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__product_spec p;
+    mlc__mats dy_mats;
+    mlc__grad_view(nd->out[0], &dy);
+    MLC__TRY(mlc__linear_through_act(ctx, nd, &dy));
+    if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {             /* dw [out,in] = dy^T x */
+        mlc__linear_spec(nd, nd->in[0], &dx, &dy, &p);
+        dy_mats = p.c;
+        p.c = p.b;
+        p.b = p.a;
+        p.a = mlc__mats_flip(dy_mats);
+        p.c = mlc__mats_flip(p.c);
+        const int64_t rows = p.m;
+        p.m = p.n;
+        p.n = p.k;
+        p.k = rows;
+        p.beta = acc ? 1.0 : 0.0;
+        st = mlc__gemm(ctx, nd->op->name, &p);
+    }
+    if (mlc__grad_in(nd, 2, &dx, &acc, &st)) st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    if (mlc__grad_in(nd, 0, &dx, &acc, &st)) {             /* dx [rows,in] = dy w */
+        mlc__linear_spec(nd, &dx, nd->in[1], &dy, &p);
+        dy_mats = p.c;
+        p.c = p.a;
+        p.a = dy_mats;
+        p.b = mlc__mats_flip(p.b);
+        const int64_t out = p.n;
+        p.n = p.k;
+        p.k = out;
+        p.beta = acc ? 1.0 : 0.0;
+        st = mlc__gemm(ctx, nd->op->name, &p);
+    }
+    return st;
+}
+
+static const mlc__op mlc__linear_op =
+    { "linear", mlc__linear_shape, mlc__linear_forward, mlc__linear_backward };
+
+MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                   const mlc_epilogue *epilogue)
+{
+    const mlc_act act = epilogue ? epilogue->act : MLC_ACT_NONE;
+    mlc_node local, *nd;
+    int64_t rows, stride;
+    if (x && (unsigned)act > MLC_ACT_SILU) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d", (int)act);
+        return NULL;
+    }
+    if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
+    if (b) b = mlc_contiguous(b);
+    nd = mlc__begin(&local, &mlc__linear_op, b ? 3 : 2, x, w, b);
+    if (!nd) return NULL;
+    nd->u.act = act;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
+{
+    return mlc_linear_ex(x, w, b, NULL);
+}
+
+/* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own */
+
+static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *out = NULL, *own;
+    ctx->no_grad++;
+    mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
+    ctx->no_grad--;
+    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", nd->u.custom.op->name)
+                          : ctx->status);
+    MLC__REQUIRE(ctx, out != NULL, ARG, "%s: forward made no output", nd->u.custom.op->name);
+    own =
+        MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *own)); /* not an input itself */
+    if (!own) return MLC_ERR_NOMEM;
+    *own = *out;
+    own->base = NULL;
+    own->node = NULL;
+    own->grad = NULL;
+    own->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
+    nd->out[nd->n_out++] = own;
+    for (int i = 0; i < nd->n_in && nd->n_saved < MLC__MAX_SAVED - 1; i++) mlc__save(nd, nd->in[i]);
+    mlc__save(nd, own);
+    return MLC_OK;
+}
+
+static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor *given)
+{
+    const char *name = nd->u.custom.op->name;
+    mlc_tensor dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    if (!mlc__wants_grad(nd->in[i])) return MLC_OK;
+    MLC__REQUIRE(ctx, given != NULL, ARG, "%s: backward made no gradient for input %d", name,
+                 i + 1);
+    MLC__REQUIRE(ctx, given->dtype == nd->in[i]->dtype && mlc__broadcasts(given, nd->in[i]), SHAPE,
+                 "%s: gradient %s %s of input %d does not fit %s %s", name,
+                 mlc_dtype_name(given->dtype), mlc__shape(given).s, i + 1,
+                 mlc_dtype_name(nd->in[i]->dtype), mlc__shape(nd->in[i]).s);
+    if (!mlc__grad_in(nd, i, &dx, &acc, &st)) return st;
+    return mlc__map(ctx, name, MLC_MAP_COPY, &dx, given, NULL, NULL, 0.0, acc);
+}
+
+static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, *dx[MLC__MAX_IN] = { NULL };
+    bool need[MLC__MAX_IN] = { false };
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < nd->n_in; i++) need[i] = mlc__wants_grad(nd->in[i]);
+    const mlc_status st =
+        nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
+    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", nd->u.custom.op->name)
+                          : ctx->status);
+    for (int i = 0; i < nd->n_in; i++) MLC__TRY(mlc__custom_add(ctx, nd, i, dx[i]));
+    return MLC_OK;
+}
+
+static const mlc__op mlc__custom_op = { "custom", mlc__custom_shape, NULL, mlc__custom_backward };
+
+MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
+                                int32_t n_in)
+{
+    mlc_node local, *nd;
+    mlc_ctx *ctx = NULL;
+    for (int32_t i = 0; in && i < n_in && i < MLC__MAX_IN; i++) if (in[i]) ctx = in[i]->ctx;
+    if (!ctx) return NULL;
+    if (!op || !op->name || !op->forward || !op->backward || n_in < 1 || n_in > MLC__MAX_IN) {
+        mlc__fail(ctx, MLC_ERR_ARG, "custom: it needs a name, forward, backward and 1 to 4 inputs");
+        return NULL;
+    }
+    nd = mlc__begin_n(&local, &mlc__custom_op, n_in, in);
+    if (!nd) return NULL;
+    nd->u.custom.op = op;
+    nd->u.custom.user = user;
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.LOSS.MSE --------------------------------------- mean squared error */
+
+static mlc_status mlc__reduction_check(const mlc_node *nd, mlc_reduction reduction)
+{
+    MLC__REQUIRE(nd->in[0]->ctx, (unsigned)reduction <= MLC_REDUCTION_NONE, ARG,
+                 "%s: unknown reduction %d", nd->op->name, (int)reduction);
+    return MLC_OK;
+}
+
+static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *t = nd->in[1];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, x->ndim == t->ndim &&
+                 memcmp(x->shape, t->shape, (size_t)x->ndim * sizeof x->shape[0]) == 0, SHAPE,
+                 "mse_loss: x %s and target %s differ", mlc__shape(x).s, mlc__shape(t).s);
+    mlc__save(nd, x);
+    mlc__save(nd, t);
+    if (nd->u.reduction == MLC_REDUCTION_NONE)
+        return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
+    return mlc__out(ctx, nd, x->dtype, 0, x->shape);
+}
+
+static double mlc__mse_scale(const mlc_node *nd)
+{
+    return nd->u.reduction == MLC_REDUCTION_MEAN ? 1.0 / (double)mlc__numel(nd->in[0]) : 1.0;
+}
+
+static mlc_status mlc__mse_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *t = nd->in[1];
+    mlc__temp sq;
+    mlc_status st;
+    if (nd->u.reduction == MLC_REDUCTION_NONE)
+        return mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF, nd->out[0], x, t, NULL, 0.0, false);
+    MLC__TRY(mlc__temp_begin(ctx, &sq, x->dtype, x->ndim, x->shape));
+    st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF, &sq.t, x, t, NULL, 0.0, false);
+    if (!st)
+        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], &sq.t, (1u << x->ndim) - 1,
+                         false, mlc__mse_scale(nd), false);
+    mlc__temp_end(&sq);
+    return st;
+}
+
+static mlc_status mlc__mse_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < 2; i++)
+        if (mlc__grad_in(nd, i, &dx, &acc, &st))
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF_GRAD, &dx, &dy, nd->in[0], nd->in[1],
+                          (i == 0 ? 2.0 : -2.0) * mlc__mse_scale(nd), acc);
+    return st;
+}
+
+static const mlc__op mlc__mse_op = { "mse_loss", mlc__mse_shape, mlc__mse_forward,
+                                     mlc__mse_backward };
+
+MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__mse_op, 2, x, target, NULL);
+    if (!nd || mlc__reduction_check(nd, reduction) != MLC_OK) return NULL;
+    nd->u.reduction = reduction;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_mse_loss_ex(x, target, MLC_REDUCTION_MEAN);
+}
+
+/* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one */
+
+static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    const int64_t n = x->ndim == 2 ? x->shape[0] : 1;
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
+                 "cross_entropy: logits are %s; write mlc_cast(x, "
+                 "MLC_F32)",
+                 mlc_dtype_name(x->dtype));
+    MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
+                 "cross_entropy: labels are %s; write mlc_cast(labels, "
+                 "MLC_I64)",
+                 mlc_dtype_name(y->dtype));
+    MLC__REQUIRE(ctx, x->ndim == 1 || x->ndim == 2, SHAPE,
+                 "cross_entropy: logits must be [n,c] or [c], "
+                 "they are %s",
+                 mlc__shape(x).s);
+    MLC__REQUIRE(ctx, y->ndim == x->ndim - 1 && (y->ndim == 0 || y->shape[0] == n), SHAPE,
+                 "cross_entropy: logits %s need labels %s, they are %s", mlc__shape(x).s,
+                 mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(y).s);
+    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] > 0, SHAPE, "cross_entropy: logits %s have no classes",
+                 mlc__shape(x).s);
+    MLC__TRY(mlc__out(ctx, nd, x->dtype,
+                      nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
+    const int64_t twice = 2 * n;
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, 1, &twice));      /* largest logits, logs of the sums */
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, 0, &n));          /* what the sum was divided by */
+    mlc__save(nd, x);
+    mlc__save(nd, y);
+    mlc__save(nd, nd->out[1]);
+    mlc__save(nd, nd->out[2]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
+    const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    struct mlc_k_xent a;
+    a.dtype = x->dtype;
+    a.reduction = d->reduction;
+    a.n = x->ndim == 2 ? x->shape[0] : 1;
+    a.c = x->shape[x->ndim - 1];
+    a.logits = mlc__data(x);
+    a.row = x->ndim == 2 ? x->stride[0] : 0;
+    a.labels = MLC__CAST(const int64_t *, mlc__data(y));
+    a.label_stride = y->ndim ? y->stride[0] : 0;
+    a.smoothing = d->label_smoothing;
+    a.ignore = d->ignore_index;
+    a.has_ignore = d->has_ignore_index;
+    a.loss = mlc__data(nd->out[0]);
+    a.lse = mlc__data(nd->out[1]);
+    a.norm = mlc__data(nd->out[2]);
+    a.error = ctx->error_word;
+    ctx->error_pending = true;
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+}
+
+static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
+    const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    struct mlc_k_xent_grad a;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    a.dtype = x->dtype;
+    a.accumulate = acc;
+    a.n = x->ndim == 2 ? x->shape[0] : 1;
+    a.c = x->shape[x->ndim - 1];
+    a.logits = mlc__data(x);
+    a.row = x->ndim == 2 ? x->stride[0] : 0;
+    a.labels = MLC__CAST(const int64_t *, mlc__data(y));
+    a.label_stride = y->ndim ? y->stride[0] : 0;
+    a.smoothing = d->label_smoothing;
+    a.ignore = d->ignore_index;
+    a.has_ignore = d->has_ignore_index;
+    a.lse = mlc__data(nd->out[1]);
+    a.norm = mlc__data(nd->out[2]);
+    a.dy = mlc__data(&dy);
+    a.dy_stride = dy.ndim ? dy.stride[0] : 0;
+    a.dx = mlc__data(&dx);
+    a.dx_row = dx.ndim == 2 ? dx.stride[0] : 0;
+    return a.n ? MLC__RUN(ctx, nd->op->name, xent_grad, &a) : MLC_OK;
+}
+
+static const mlc__op mlc__xent_op =
+    { "cross_entropy", mlc__xent_shape, mlc__xent_forward, mlc__xent_backward };
+
+MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
+                                          const mlc_cross_entropy_desc *desc)
+{
+    mlc_node local, *nd;
+    if (logits && logits->ndim > 0 && logits->stride[logits->ndim - 1] != 1)
+        logits = mlc_copy(logits);     /* the kernel reads dense rows */
+    if (logits && desc && !(desc->label_smoothing >= 0.0 && desc->label_smoothing <= 1.0)) {
+        mlc__fail(logits->ctx, MLC_ERR_ARG, "cross_entropy: label_smoothing is %g, not in [0, 1]",
+                  desc->label_smoothing);
+        return NULL;
+    }
+    nd = mlc__begin(&local, &mlc__xent_op, 2, logits, labels, NULL);
+    if (!nd || (desc && mlc__reduction_check(nd, desc->reduction) != MLC_OK)) return NULL;
+    if (desc) nd->u.xent.desc = *desc;
+    else memset(&nd->u.xent.desc, 0, sizeof nd->u.xent.desc);
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
+{
+    return mlc_cross_entropy_ex(logits, labels, NULL);
+}
+
+/* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences */
+
+typedef struct mlc__check {
+    mlc_ctx           *ctx;
+    mlc_grad_fn        fn;
+    void              *user;
+    mlc_tensor *const *in;
+    int32_t            n_in;
+    double             eps, atol, rtol;
+} mlc__check;
+
+static mlc_tensor *mlc__check_weights(mlc_ctx *ctx, const mlc_tensor *y)
+{
+    return y ? mlc_uniform(ctx, y->dtype, mlc_dims_of(y->ndim, y->shape), 0.5, 1.5) : NULL;
+}
+
+static mlc_tensor *mlc__check_loss(mlc_tensor *y, mlc_tensor *w)
+{
+    return mlc_sum(mlc_mul(y, w), mlc_dims0(), false);
+}
+
+/* sum(w fn(in)) with fixed random weights w: one number whose gradient shows every output. */
+static mlc_status mlc__check_value(const mlc__check *c, double *value)
+{
+    const uint64_t stream = c->ctx->stream;
+    MLC__TRY(mlc_scope_begin(c->ctx));
+    mlc_no_grad_begin(c->ctx);
+    mlc_tensor *y = c->fn(c->user, c->in, c->n_in);
+    *value = mlc_item(mlc__check_loss(y, mlc__check_weights(c->ctx, y)));
+    mlc_no_grad_end(c->ctx);
+    c->ctx->stream = stream;           /* every evaluation draws the same numbers */
+    return mlc_scope_end(c->ctx);
+}
+
+static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double *analytic,
+                                   double *x, mlc_gradcheck_report *r)
+{
+    const int64_t n = mlc__numel(c->in[i]);
+    const size_t bytes = (size_t)n * sizeof(double);
+    for (int64_t e = 0; e < n; e++) {
+        const double old = x[e];
+        double up = 0.0, down = 0.0;
+        x[e] = old + c->eps;
+        MLC__TRY(mlc_write(c->in[i], x, bytes));
+        const mlc_status a = mlc__check_value(c, &up);
+        x[e] = old - c->eps;
+        MLC__TRY(mlc_write(c->in[i], x, bytes));
+        const mlc_status b = mlc__check_value(c, &down);
+        x[e] = old;
+        MLC__TRY(mlc_write(c->in[i], x, bytes));
+        MLC__TRY(a);
+        MLC__TRY(b);
+        const double numeric = (up - down) / (2.0 * c->eps);
+        double excess = fabs(analytic[e] - numeric) - (c->atol + c->rtol * fabs(numeric));
+        if (!(excess - excess == 0.0)) excess = DBL_MAX;
+        if (r->input >= 0 && !(excess > r->excess)) continue;
+        r->input = i;
+        r->index = e;
+        r->analytic = analytic[e];
+        r->numeric = numeric;
+        r->excess = excess;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
+{
+    const uint64_t stream = c->ctx->stream;
+    mlc_tensor *y = c->fn(c->user, c->in, c->n_in);
+    for (int32_t i = 0; i < c->n_in; i++) mlc_zero_grad(c->in[i]);
+    mlc_tensor *loss = mlc__check_loss(y, mlc__check_weights(c->ctx, y));
+    c->ctx->stream = stream;
+    if (loss && mlc__wants_grad(loss)) MLC__TRY(mlc_backward(loss));
+    MLC__TRY(c->ctx->status);
+    MLC__REQUIRE(c->ctx, y != NULL, ARG, "gradcheck: the function returned NULL");
+    for (int32_t i = 0; i < c->n_in; i++) {
+        mlc_tensor *t = c->in[i], *g = mlc_grad(t);
+        const size_t bytes = (size_t)mlc__numel(t) * sizeof(double);
+        if (!mlc__wants_grad(t)) continue;
+        double *x = MLC__CAST(double *, mlc__arena(c->ctx, c->ctx->depth, 2 * bytes + 16));
+        if (!x) return MLC_ERR_NOMEM;
+        double *analytic = x + mlc__numel(t);
+        memset(analytic, 0, bytes);    /* no gradient is a gradient of zero */
+        MLC__TRY(mlc_read(t, x, bytes));
+        if (g) MLC__TRY(mlc_read(g, analytic, bytes));
+        MLC__TRY(mlc__check_input(c, i, analytic, x, r));
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
+                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report)
+{
+    mlc__check c = { NULL, fn, user, in, n_in, 1e-6, 1e-5, 1e-3 };
+    mlc_status st, ended;
+    if (!fn || !in || n_in < 1 || !in[0] || !report) return MLC_ERR_ARG;
+    c.ctx = in[0]->ctx;
+    if (desc && desc->eps > 0.0) c.eps = desc->eps;
+    if (desc && desc->atol > 0.0) c.atol = desc->atol;
+    if (desc && desc->rtol > 0.0) c.rtol = desc->rtol;
+    memset(report, 0, sizeof *report);
+    report->input = -1;
+    for (int32_t i = 0; i < n_in; i++)
+        MLC__REQUIRE(c.ctx, in[i] && (!mlc__wants_grad(in[i]) || in[i]->dtype == MLC_F64), DTYPE,
+                     "gradcheck: input %d must be f64: differences of f32 say nothing", i + 1);
+    MLC__TRY(mlc_scope_begin(c.ctx));
+    st = mlc__check_all(&c, report);
+    ended = mlc_scope_end(c.ctx);
+    if (st == MLC_OK) st = ended;
+    for (int32_t i = 0; i < n_in; i++) mlc_zero_grad(in[i]);
+    report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
+    return st;
+}
+
+/* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward */
+
+typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
+
+struct mlc_module {
+    mlc_ctx         *ctx;
+    mlc_module_class cls;
+    void            *user;
+    mlc_module      *parent, *prev, *next;      /* prev, next: all modules of the context       */
+    char            *name;                      /* within the parent                            */
+    mlc_module     **child;
+    mlc__slot       *slot;                      /* parameters and buffers                       */
+    int32_t          children, child_room, slots, slot_room;
+    bool             training, dirty;           /* dirty: of a root, its layout is out of date  */
+    mlc__flat       *flat;                      /* of a root                                    */
+    int32_t          out_ndim;                  /* output shape seen by a dry run               */
+    int64_t          out_shape[MLC_MAX_DIMS];
+};
+
+static mlc_module *mlc__root(mlc_module *m)
+{
+    while (m->parent) m = m->parent;
+    return m;
+}
+
+static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
+{
+    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(text) + 1, MLC_MEM_OBJECT, "name"));
+    if (copy) memcpy(copy, text, strlen(text) + 1);
+    return copy;
+}
+
+/* Room for one more element of `size` bytes in a heap array. */
+static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room, size_t size)
+{
+    if (n < *room) return MLC_OK;
+    const int32_t more = *room ? 2 * *room : 4;
+    void *bigger = mlc__heap_alloc(ctx, (size_t)more * size, MLC_MEM_OBJECT, "module");
+    if (!bigger) return MLC_ERR_NOMEM;
+    if (*array) memcpy(bigger, *array, (size_t)n * size);
+    mlc__heap_free(ctx, *array);
+    *array = bigger;
+    *room = more;
+    return MLC_OK;
+}
+
+static void mlc__modules_release(mlc_ctx *ctx)
+{
+    for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
+}
+
+MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
+                                       size_t user_bytes)
+{
+    mlc_module *m;
+    if (!ctx) return NULL;
+    if (!cls || !cls->name || !cls->forward) {
+        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name and a forward");
+        return NULL;
+    }
+    m = MLC__CAST(mlc_module *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT, "module_create"));
+    if (!m) return NULL;
+    if (user_bytes) m->user = mlc__heap_alloc(ctx, user_bytes, MLC_MEM_OBJECT, "module_create");
+    if (user_bytes && !m->user) { mlc__heap_free(ctx, m); return NULL; }
+    if (user && user_bytes) memcpy(m->user, user, user_bytes);
+    m->ctx = ctx;
+    m->cls = *cls;
+    m->training = m->dirty = true;
+    m->next = ctx->modules;
+    if (m->next) m->next->prev = m;
+    ctx->modules = m;
+    ctx->modules_release = mlc__modules_release;
+    return m;
+}
+
+MLC_IMPL void *mlc_module_user(mlc_module *m) { return m ? m->user : NULL; }
+MLC_IMPL mlc_ctx *mlc_module_ctx(mlc_module *m) { return m ? m->ctx : NULL; }
+MLC_IMPL bool mlc_module_is_training(const mlc_module *m) { return m && m->training; }
+
+MLC_IMPL mlc_module *mlc_module_child(mlc_module *m, int32_t i)
+{
+    return m && i >= 0 && i < m->children ? m->child[i] : NULL;
+}
+
+/* A name that is new in m, has no dot and is not too long. */
+static mlc_status mlc__name_check(mlc_module *m, const char *what, const char *name)
+{
+    MLC__REQUIRE(m->ctx, name && name[0] && strlen(name) < 64 && !strchr(name, '.'), ARG,
+                 "%s: name '%s' must have 1 to 63 bytes and no dot", what, name ? name : "NULL");
+    for (int32_t i = 0; i < m->slots; i++)
+        MLC__REQUIRE(m->ctx, strcmp(m->slot[i].name, name) != 0, ARG, "%s: name '%s' is taken",
+                     what, name);
+    for (int32_t i = 0; i < m->children; i++)
+        MLC__REQUIRE(m->ctx, strcmp(m->child[i]->name, name) != 0, ARG, "%s: name '%s' is taken",
+                     what, name);
+    return MLC_OK;
+}
+
+static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
+{
+    void *array = m->slot;
+    MLC__TRY(mlc__grow(m->ctx, &array, m->slots, &m->slot_room, sizeof *m->slot));
+    m->slot = MLC__CAST(mlc__slot *, array);
+    char *copy = mlc__heap_text(m->ctx, name);
+    if (!copy) return MLC_ERR_NOMEM;
+    m->slot[m->slots].p = p;
+    m->slot[m->slots++].name = copy;
+    p->holders++;
+    mlc__root(m)->dirty = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
+{
+    mlc__param *p;
+    if (!m) return NULL;
+    mlc_ctx *ctx = m->ctx;
+    if (!desc) { mlc__fail(ctx, MLC_ERR_ARG, "module_declare: desc is NULL"); return NULL; }
+    const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
+    if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
+        mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
+    if (!mlc__is_float(dtype) && !desc->buffer) {
+        mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may be",
+                  name, mlc_dtype_name(dtype));
+        return NULL;
+    }
+    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, "module_declare"));
+    if (!p) return NULL;
+    mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
+    p->t.scope = 0;
+    p->t.flags |= MLC__PARAM | (desc->buffer ? 0 : MLC__REQUIRES_GRAD);
+    p->t.storage = &p->value_storage;
+    p->value_storage.ctx = p->grad_storage.ctx = ctx;
+    p->grad_offset = -1;
+    p->init = desc->init;
+    p->a = desc->a;
+    p->b = desc->b;
+    p->buffer = desc->buffer;
+    if (mlc__slot_add(m, name, p) != MLC_OK) { mlc__heap_free(ctx, p); return NULL; }
+    p->name = m->slot[m->slots - 1].name;
+    return &p->t;
+}
+
+MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, param && (param->flags & MLC__PARAM) && param->ctx == m->ctx, ARG,
+                 "module_tie: '%s' needs a parameter of a module of this context",
+                 name ? name : "NULL");
+    MLC__TRY(mlc__name_check(m, "module_tie", name));
+    return mlc__slot_add(m, name, (mlc__param *)param);
+}
+
+MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child)
+{
+    mlc_ctx *ctx = parent ? parent->ctx : child ? child->ctx : NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, parent && child, ARG, "module_add: %s is NULL", parent ? "child" : "parent");
+    MLC__REQUIRE(ctx, child->ctx == ctx, ARG, "module_add: the child belongs to another context");
+    MLC__REQUIRE(ctx, !child->parent, ARG, "module_add: the child already has a parent");
+    MLC__REQUIRE(ctx, mlc__root(parent) != child, ARG,
+                 "module_add: a module cannot contain itself");
+    MLC__TRY(mlc__name_check(parent, "module_add", name));
+    void *array = parent->child;
+    MLC__TRY(mlc__grow(ctx, &array, parent->children, &parent->child_room, sizeof *parent->child));
+    parent->child = MLC__CAST(mlc_module **, array);
+    char *copy = mlc__heap_text(ctx, name);
+    if (!copy) return MLC_ERR_NOMEM;
+    mlc__heap_free(ctx, child->name);
+    child->name = copy;
+    child->parent = parent;
+    parent->child[parent->children++] = child;
+    mlc__root(parent)->dirty = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_add(mlc_module *parent, mlc_module *child)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%d", parent ? (int)parent->children : 0);
+    return mlc_module_add_named(parent, name, child);
+}
+
+MLC_IMPL void mlc_module_train(mlc_module *m, bool training)
+{
+    if (!m) return;
+    m->training = training;
+    for (int32_t i = 0; i < m->children; i++) mlc_module_train(m->child[i], training);
+}
+
+/* A walk over all parameters below m, shared ones once. fn gets the dotted name; false stops. */
+typedef bool (*mlc__param_fn)(void *user, mlc__param *p, const char *name);
+
+static bool mlc__walk(mlc_module *m, char *name, size_t len, mlc__param_fn fn, void *user)
+{
+    for (int32_t i = 0; i < m->slots; i++) {
+        mlc__param *p = m->slot[i].p;
+        if (p->visit == m->ctx->visit) continue;
+        p->visit = m->ctx->visit;
+        snprintf(name + len, MLC_NAME_BYTES - len, "%s", m->slot[i].name);
+        if (!fn(user, p, name)) return false;
+    }
+    for (int32_t i = 0; i < m->children; i++) {
+        const int n = snprintf(name + len, MLC_NAME_BYTES - len, "%s.", m->child[i]->name);
+        const size_t end = len + (size_t)n;
+        if (!mlc__walk(m->child[i], name, end < MLC_NAME_BYTES ? end : MLC_NAME_BYTES - 1, fn,
+                       user))
+            return false;
+    }
+    return true;
+}
+
+static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
+{
+    char name[MLC_NAME_BYTES] = "";
+    m->ctx->visit++;
+    return mlc__walk(m, name, 0, fn, user);
+}
+
+/* -- build: one block for all values of a root -- */
+
+typedef struct mlc__build {
+    mlc_module *root;
+    mlc__flat  *flat;
+    size_t     *offset;                /* of each value in the new block                        */
+    int64_t     n, order;              /* order: of the root among the context's                */
+    mlc_status  status;
+} mlc__build;
+
+static bool mlc__build_count(void *user, mlc__param *p, const char *name)
+{
+    mlc__build *b = MLC__CAST(mlc__build *, user);
+    (void)p; (void)name;
+    b->n++;
+    return true;
+}
+
+static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__wants_grad(&p->t); }
+
+static bool mlc__build_place(void *user, mlc__param *p, const char *name)
+{
+    mlc__build *b = MLC__CAST(mlc__build *, user);
+    const size_t bytes =
+        mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+    (void)name;
+    b->offset[b->n] = b->flat->value_bytes;
+    b->flat->params[b->n++] = p;
+    b->flat->value_bytes += bytes;
+    if (mlc__trainable(p)) b->flat->grad_bytes += bytes;
+    return true;
+}
+
+/* Writes a parameter's values to its new place: moved if it had any, else initialised. */
+static bool mlc__build_value(void *user, mlc__param *p, const char *name)
+{
+    mlc__build *b = MLC__CAST(mlc__build *, user);
+    mlc_ctx *ctx = b->root->ctx;
+    const int64_t n = mlc__numel(&p->t);
+    void *to = MLC__CAST(char *, b->flat->values) + b->offset[b->n++];
+    const struct mlc_k_fill fill = { p->t.dtype, n, to, p->init == MLC_INIT_ZEROS ? 0.0 : p->a,
+                                     0.0 };
+    const struct mlc_k_random random = {
+        p->init == MLC_INIT_NORMAL ? MLC_RANDOM_NORMAL : MLC_RANDOM_UNIFORM,
+        p->t.dtype,
+        n,
+        to,
+        ctx->seed,
+        mlc__hash(name) + (uint64_t)b->order * 0x9E3779B97F4A7C15ull,
+        p->a,
+        p->b
+    };
+    if (n == 0) return true;
+    if (p->flat)
+        b->status = mlc__device_copy(ctx, to, p->value_storage.data, (size_t)n * mlc__size(&p->t),
+                                     MLC_COPY_ON_DEVICE);
+    else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
+        b->status = MLC__RUN(ctx, "build", fill, &fill);
+    else
+        b->status = MLC__RUN(ctx, "build", random, &random);
+    return b->status == MLC_OK;
+}
+
+static void mlc__flat_free(mlc__flat *flat)
+{
+    if (!flat) return;
+    mlc__heap_data_free(flat->ctx, flat->values, MLC_MEM_PARAM);
+    mlc__heap_data_free(flat->ctx, flat->grads, MLC_MEM_GRAD);
+    mlc__heap_free(flat->ctx, flat->params);
+    mlc__heap_free(flat->ctx, flat);
+}
+
+/* Blocks of former roots below m, whose parameters have all moved. */
+static void mlc__flats_drop(mlc_module *m)
+{
+    mlc__flat_free(m->flat);
+    m->flat = NULL;
+    for (int32_t i = 0; i < m->children; i++) mlc__flats_drop(m->child[i]);
+}
+
+static void mlc__build_commit(mlc__build *b)
+{
+    int64_t grad_at = 0;
+    for (int64_t i = 0; i < b->flat->n; i++) {
+        mlc__param *p = b->flat->params[i];
+        const size_t bytes =
+            mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+        p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
+        p->value_storage.version++;
+        p->grad_storage.data = NULL;
+        p->t.grad = NULL;
+        p->t.grad_fresh = 0;
+        p->flat = b->flat;
+        p->grad_offset = mlc__trainable(p) ? grad_at : -1;
+        if (mlc__trainable(p)) grad_at += (int64_t)bytes;
+    }
+    mlc__flats_drop(b->root);
+    b->root->flat = b->flat;
+    b->root->dirty = false;
+}
+
+static mlc_status mlc__build_run(mlc__build *b)
+{
+    mlc_ctx *ctx = b->root->ctx;
+    mlc__flat *flat = b->flat;
+    const size_t n = (size_t)b->n;
+    flat->ctx = ctx;
+    flat->n = b->n;
+    flat->params = MLC__CAST(
+        mlc__param **, mlc__heap_alloc(ctx, n * sizeof *flat->params, MLC_MEM_OBJECT, "build"));
+    if (!flat->params) return MLC_ERR_NOMEM;
+    b->n = 0;
+    mlc__params(b->root, mlc__build_place, b);
+    flat->values = mlc__heap_data(ctx, flat->value_bytes, MLC_MEM_PARAM, "build");
+    if (!flat->values) return MLC_ERR_NOMEM;
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->value_bytes / 4), flat->values, 0.0,
+                                     0.0 };
+    if (zero.n) MLC__TRY(MLC__RUN(ctx, "build", fill, &zero));       /* the padding, too */
+    b->n = 0;
+    mlc__params(b->root, mlc__build_value, b);
+    return b->status;
+}
+
+static mlc_status mlc__build_root(mlc_module *root)
+{
+    mlc_ctx *ctx = root->ctx;
+    mlc__build b = { root, NULL, NULL, 0, root->flat ? root->flat->id : ctx->roots + 1, MLC_OK };
+    const bool dry = ctx->dry_run;
+    mlc_status st = MLC_ERR_NOMEM;
+    ctx->dry_run = false;              /* also during a dry run parameters are real */
+    mlc__params(root, mlc__build_count, &b);
+    b.flat = MLC__CAST(mlc__flat *, mlc__heap_alloc(ctx, sizeof *b.flat, MLC_MEM_OBJECT, "build"));
+    b.offset = MLC__CAST(
+        size_t *, mlc__heap_alloc(ctx, (size_t)b.n * sizeof(size_t), MLC_MEM_OBJECT, "build"));
+    if (b.flat && b.offset) st = mlc__build_run(&b);
+    if (st == MLC_OK) {
+        b.flat->id = b.order;
+        b.flat->layout = ++ctx->layouts;
+        if (b.order > ctx->roots) ctx->roots = b.order;
+        mlc__build_commit(&b);
+    } else {
+        mlc__flat_free(b.flat);
+    }
+    mlc__heap_free(ctx, b.offset);
+    ctx->dry_run = dry;
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    m = mlc__root(m);
+    return m->dirty ? mlc__build_root(m) : MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    return mlc__build_root(mlc__root(m));
+}
+
+/* -- by name -- */
+
+typedef struct mlc__find { const char *name; mlc__param *p; } mlc__find;
+
+static bool mlc__find_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__find *f = MLC__CAST(mlc__find *, user);
+    if (strcmp(name, f->name) == 0) f->p = p;
+    return f->p == NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_module_param(mlc_module *m, const char *name)
+{
+    mlc__find f = { name ? name : "", NULL };
+    if (!m || mlc_module_build(m) != MLC_OK) return NULL;
+    mlc__params(m, mlc__find_param, &f);
+    if (!f.p) mlc__fail(m->ctx, MLC_ERR_ARG, "module_param: there is no '%s'", f.name);
+    return f.p ? &f.p->t : NULL;
+}
+
+typedef struct mlc__freeze { const char *glob; bool frozen; int64_t hits; } mlc__freeze;
+
+static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
+    if (p->buffer || (f->glob && !mlc__glob(f->glob, name))) return true;
+    f->hits++;
+    p->t.flags = f->frozen ? p->t.flags & ~MLC__REQUIRES_GRAD : p->t.flags | MLC__REQUIRES_GRAD;
+    return true;
+}
+
+MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen)
+{
+    mlc__freeze f = { glob, frozen, 0 };
+    if (!m) return MLC_ERR_ARG;
+    mlc__params(m, mlc__freeze_param, &f);
+    MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'",
+                 glob);
+    return MLC_OK;
+}
+
+typedef struct mlc__nth { int64_t left; mlc_param_iter *it; } mlc__nth;
+
+static bool mlc__nth_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__nth *n = MLC__CAST(mlc__nth *, user);
+    if (n->left-- > 0) return true;
+    n->it->tensor = &p->t;
+    n->it->buffer = p->buffer;
+    n->it->trainable = mlc__trainable(p);
+    mlc__copy_text(n->it->name, sizeof n->it->name, name);
+    return false;
+}
+
+MLC_IMPL mlc_param_iter mlc_param_iter_make(mlc_module *m)
+{
+    mlc_param_iter it;
+    memset(&it, 0, sizeof it);
+    it.root = m && mlc_module_build(m) == MLC_OK ? m : NULL;
+    return it;
+}
+
+MLC_IMPL bool mlc_param_next(mlc_param_iter *it)
+{
+    if (!it || !it->root) return false;
+    mlc__nth n = { it->next, it };
+    if (mlc__params(it->root, mlc__nth_param, &n)) return false;
+    it->next++;
+    return true;
+}
+
+typedef struct mlc__count { int64_t all, trainable, bytes; } mlc__count;
+
+static bool mlc__count_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__count *c = MLC__CAST(mlc__count *, user);
+    const int64_t n = p->buffer ? 0 : mlc__numel(&p->t);
+    (void)name;
+    c->all += n;
+    c->bytes += n * (int64_t)mlc__size(&p->t);
+    if (mlc__trainable(p)) c->trainable += n;
+    return true;
+}
+
+MLC_IMPL int64_t mlc_module_numel(mlc_module *m, bool trainable_only)
+{
+    mlc__count c = { 0, 0, 0 };
+    if (m) mlc__params(m, mlc__count_param, &c);
+    return trainable_only ? c.trainable : c.all;
+}
+
+/* -- free -- */
+
+static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
+
+static void mlc__param_drop(mlc__param *p)
+{
+    mlc_ctx *ctx = p->t.ctx;
+    mlc__flat *flat = p->flat;
+    if (--p->holders > 0) return;
+    mlc__optims_forget(ctx, NULL, p);
+    for (int64_t i = 0; flat && i < flat->n; i++) {
+        if (flat->params[i] != p) continue;
+        flat->params[i] = flat->params[--flat->n];
+        break;
+    }
+    mlc__heap_free(ctx, p);
+}
+
+static void mlc__module_free_below(mlc_module *m)
+{
+    mlc_ctx *ctx = m->ctx;
+    for (int32_t i = 0; i < m->children; i++) mlc__module_free_below(m->child[i]);
+    if (m->cls.release) m->cls.release(m);
+    mlc__optims_forget(ctx, m, NULL);
+    for (int32_t i = 0; i < m->slots; i++) {
+        mlc__param_drop(m->slot[i].p);
+        mlc__heap_free(ctx, m->slot[i].name);
+    }
+    if (m->flat && m->flat->n == 0) mlc__flat_free(m->flat); /* else another tree shares it */
+    if (m->prev) m->prev->next = m->next; else ctx->modules = m->next;
+    if (m->next) m->next->prev = m->prev;
+    mlc__heap_free(ctx, m->slot);
+    mlc__heap_free(ctx, m->child);
+    mlc__heap_free(ctx, m->name);
+    mlc__heap_free(ctx, m->user);
+    mlc__heap_free(ctx, m);
+}
+
+MLC_IMPL void mlc_module_free(mlc_module *m)
+{
+    if (!m) return;
+    mlc_module *parent = m->parent;
+    for (int32_t i = 0, to = 0; parent && i < parent->children; i++)
+        if (parent->child[i] != m) parent->child[to++] = parent->child[i];
+    if (parent) { parent->children--; mlc__root(parent)->dirty = true; }
+    mlc__module_free_below(m);
+}
+
+/* -- forward -- */
+
+static void mlc__note_output(mlc_module *m, const mlc_tensor *t)
+{
+    if (!m->ctx->dry_run) return;
+    m->out_ndim = t->ndim;
+    memcpy(m->out_shape, t->shape, sizeof m->out_shape);
+}
+
+/* The memory of a tensor inside a forward is done with: freed now, or after its last use. */
+static void mlc__storage_done(mlc_storage *s)
+{
+    if (s->saves == 0) mlc__storage_release(s);
+    else s->dead = true;
+}
+
+MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                       mlc_tensor **out, int32_t n_out)
+{
+    if (!m) return MLC_ERR_ARG;
+    mlc_ctx *ctx = m->ctx;
+    MLC__REQUIRE(ctx, in && out && n_in > 0 && n_out > 0, ARG,
+                 "%s: forward needs inputs and outputs", m->cls.name);
+    for (int32_t i = 0; i < n_out; i++) out[i] = NULL;
+    for (int32_t i = 0; i < n_in; i++)
+        if (!in[i]) return mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", m->cls.name, i + 1);
+    MLC__TRY(mlc_module_build(m));
+    const int32_t depth = ctx->depth;
+    mlc_storage *before = ctx->scopes[depth].storages;
+    mlc_status st = m->cls.forward(m, in, n_in, out, n_out);
+    for (int32_t i = 0; i < n_out && st == MLC_OK; i++) if (!out[i]) st = MLC_ERR_ARG;
+    if (st != MLC_OK) return mlc__fail(ctx, st, "%s: forward failed", m->cls.name);
+    for (mlc_storage *s = ctx->scopes[depth].storages; s && s != before; s = s->next) {
+        bool returned = false;
+        for (int32_t i = 0; i < n_out; i++) returned = returned || out[i]->storage == s;
+        if (!returned && !s->dead) mlc__storage_done(s);
+    }
+    mlc__note_output(m, out[0]);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
+{
+    mlc_tensor *y = NULL;
+    if (!m && x) mlc__fail(x->ctx, MLC_ERR_ARG, "forward: the module is NULL");
+    return mlc_module_forward(m, &x, 1, &y, 1) == MLC_OK ? y : NULL;
+}
+
+/* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential */
+
+typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
+
+static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
+{
+    MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
+                 "%s: one input and one output, not %d and %d", m->cls.name, n_in, n_out);
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, mlc_act act)
+{
+    const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
+    const mlc_epilogue epilogue = { act };
+    return mlc_linear_ex(x, u->w, u->b, &epilogue);
+}
+
+static mlc_status mlc__linear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                     mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc__linear_call(m, in[0], MLC_ACT_NONE);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
+{
+    mlc_linear_desc d;
+    memset(&d, 0, sizeof d);
+    d.in = in;
+    d.out = out;
+    return d;
+}
+
+MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
+{
+    static const mlc_module_class cls = { "Linear", mlc__linear_module, NULL };
+    mlc_param_desc p;
+    mlc_module *m;
+    if (!ctx) return NULL;
+    if (!desc || desc->in < 1 || desc->out < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_linear: in is %lld and out %lld; both must be positive",
+                  desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
+        return NULL;
+    }
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims2(desc->out, desc->in);
+    p.init = MLC_INIT_UNIFORM;
+    p.b = 1.0 / sqrt((double)desc->in);
+    p.a = -p.b;
+    p.has_dtype = desc->has_dtype;
+    p.dtype = desc->dtype;
+    m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
+    if (!m) return NULL;
+    mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
+    u->w = mlc_module_declare(m, "weight", &p);
+    p.shape = mlc_dims1(desc->out);
+    if (u->w && !desc->no_bias) u->b = mlc_module_declare(m, "bias", &p);
+    if (u->w && (u->b || desc->no_bias)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
+{
+    const mlc_linear_desc d = mlc_linear_desc_make(in, out);
+    return mlc_nn_linear_ex(ctx, &d);
+}
+
+/* Modules of one function without parameters; act is what sequential fuses. */
+typedef struct mlc__act_user { mlc_act act; mlc_tensor *(*fn)(mlc_tensor *x); } mlc__act_user;
+
+static mlc_status mlc__act_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = MLC__CAST(const mlc__act_user *, m->user)->fn(in[0]);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
+                                 mlc_tensor *(*fn)(mlc_tensor *))
+{
+    const mlc_module_class cls = { name, mlc__act_module, NULL };
+    const mlc__act_user user = { act, fn };
+    return mlc_module_create(ctx, &cls, &user, sizeof user);
+}
+
+MLC_IMPL mlc_module *mlc_nn_relu(mlc_ctx *ctx)
+{
+    return mlc__act_make(ctx, "ReLU", MLC_ACT_RELU, mlc_relu);
+}
+MLC_IMPL mlc_module *mlc_nn_gelu(mlc_ctx *ctx)
+{
+    return mlc__act_make(ctx, "GELU", MLC_ACT_GELU, mlc_gelu);
+}
+MLC_IMPL mlc_module *mlc_nn_tanh(mlc_ctx *ctx)
+{
+    return mlc__act_make(ctx, "Tanh", MLC_ACT_TANH, mlc_tanh);
+}
+MLC_IMPL mlc_module *mlc_nn_sigmoid(mlc_ctx *ctx)
+{
+    return mlc__act_make(ctx, "Sigmoid", MLC_ACT_SIGMOID, mlc_sigmoid);
+}
+MLC_IMPL mlc_module *mlc_nn_silu(mlc_ctx *ctx)
+{
+    return mlc__act_make(ctx, "SiLU", MLC_ACT_SILU, mlc_silu);
+}
+
+static mlc_status mlc__dropout_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                      mlc_tensor **out, int32_t n_out)
+{
+    const double p = *MLC__CAST(const double *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = m->training && p > 0.0 ? mlc_dropout(in[0], p) : in[0];
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
+{
+    static const mlc_module_class cls = { "Dropout", mlc__dropout_module, NULL };
+    if (ctx && !(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %g, not in [0, 1]", p);
+        return NULL;
+    }
+    return mlc_module_create(ctx, &cls, &p, sizeof p);
+}
+
+static mlc_status mlc__flatten_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                      mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "Flatten: the input is a scalar");
+    out[0] = in[0]->ndim == 1 ? mlc_reshape(in[0], mlc_dims2(in[0]->shape[0], 1))
+                              : mlc_flatten(in[0], 1);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
+{
+    static const mlc_module_class cls = { "Flatten", mlc__flatten_module, NULL };
+    return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+/* Runs child i of m on x, with the activation behind it where there is one; *i moves on. */
+static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
+{
+    mlc_module *child = m->child[*i], *next = mlc_module_child(m, *i + 1);
+    mlc_tensor *y;
+    if (child->cls.forward != mlc__linear_module || !next || next->cls.forward != mlc__act_module)
+        return mlc_forward(child, x);
+    y = mlc__linear_call(child, x, MLC__CAST(const mlc__act_user *, next->user)->act);
+    if (!y) return NULL;
+    mlc__note_output(child, y);
+    mlc__note_output(next, y);
+    ++*i;
+    return y;
+}
+
+static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                         mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *x = in[0];
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    for (int32_t i = 0; i < m->children; i++) {
+        mlc_tensor *y = mlc__sequential_step(m, &i, x);
+        if (!y) return m->ctx->status;
+        if (x->storage != in[0]->storage && x->storage != y->storage) mlc__storage_done(x->storage);
+        x = y;
+    }
+    out[0] = x;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
+{
+    static const mlc_module_class cls = { "Sequential", mlc__sequential_module, NULL };
+    return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+/* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers */
+
+typedef struct mlc__table { mlc_writer write; void *user; } mlc__table;
+
+static void mlc__print(const mlc__table *t, const char *format, ...) MLC_PRINTF(2, 3);
+static void mlc__print(const mlc__table *t, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    t->write(t->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+}
+
+/* 1234567 -> "1,234,567", whatever the locale. */
+static mlc__text mlc__thousands(int64_t n)
+{
+    char digits[32];
+    mlc__text t;
+    size_t at = 0;
+    const int len = snprintf(digits, sizeof digits, "%lld", (long long)n);
+    for (int i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0) t.s[at++] = ',';
+        t.s[at++] = digits[i];
+    }
+    t.s[at] = 0;
+    return t;
+}
+
+/* 2048 -> "2.00 KB" */
+static mlc__text mlc__bytes_text(int64_t bytes)
+{
+    static const char *const unit[] = { "B", "KB", "MB", "GB", "TB" };
+    mlc__text t;
+    int u = 0;
+    int64_t whole = bytes, part = 0;
+    for (; whole >= 1024 && u < 4; u++) { part = whole % 1024; whole /= 1024; }
+    if (u == 0) snprintf(t.s, sizeof t.s, "%lld B", (long long)whole);
+    else
+        snprintf(t.s, sizeof t.s, "%lld.%02d %s", (long long)whole, (int)(part * 100 / 1024),
+                 unit[u]);
+    return t;
+}
+
+static void mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
+{
+    char label[MLC_NAME_BYTES];
+    int64_t own = 0;
+    for (int32_t i = 0; i < m->slots; i++)
+        if (!m->slot[i].p->buffer) own += mlc__numel(&m->slot[i].p->t);
+    if (m->children == 0 || own > 0) {
+        snprintf(label, sizeof label, "%.200s%s(%.40s)", path, path[0] ? " " : "", m->cls.name);
+        mlc__print(t, "%-34s %-22s %12s\n", label,
+                   m->out_ndim < 0 ? "?" : mlc__shape_text(m->out_ndim, m->out_shape).s,
+                   mlc__thousands(own).s);
+    }
+    for (int32_t i = 0; i < m->children; i++) {
+        snprintf(label, sizeof label, "%.180s%s%.60s", path, path[0] ? "." : "", m->child[i]->name);
+        mlc__summary_rows(t, m->child[i], label);
+    }
+}
+
+static void mlc__forget_outputs(mlc_module *m)
+{
+    m->out_ndim = -1;
+    for (int32_t i = 0; i < m->children; i++) mlc__forget_outputs(m->child[i]);
+}
+
+/* Runs forward without computing; the bytes that a training step would keep for backward. */
+static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activations)
+{
+    mlc_ctx *ctx = m->ctx;
+    const mlc_memory before = ctx->mem;
+    const uint64_t stream = ctx->stream;
+    MLC__TRY(mlc_scope_begin(ctx));
+    ctx->dry_run = true;
+    mlc__forget_outputs(m);
+    mlc_tensor *x = mlc_zeros(ctx, ctx->dtype, input);
+    mlc_forward(m, x);
+    *activations = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+    const mlc_status st = mlc_scope_end(ctx);
+    ctx->dry_run = false;
+    ctx->stream = stream;
+    ctx->mem.peak = before.peak;
+    memcpy(ctx->mem.top, before.top, sizeof before.top);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user)
+{
+    const mlc__table t = { write, user };
+    mlc__count count = { 0, 0, 0 };
+    int64_t activations = 0;
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, write != NULL, ARG, "summary: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc__dry_forward(m, input, &activations));
+    mlc__params(m, mlc__count_param, &count);
+    mlc__print(&t, "%-34s %-22s %12s\n", "Layer (type)", "Output Shape", "Param #");
+    mlc__print(&t, "======================================================================\n");
+    mlc__summary_rows(&t, m, "");
+    mlc__print(&t, "======================================================================\n");
+    mlc__print(&t, "Total params: %s (%s)\n", mlc__thousands(count.all).s,
+               mlc__bytes_text(count.bytes).s);
+    mlc__print(&t, "Trainable params: %s\n", mlc__thousands(count.trainable).s);
+    mlc__print(&t, "Non-trainable params: %s\n", mlc__thousands(count.all - count.trainable).s);
+    mlc__print(&t, "Activations of a training step: %s\n", mlc__bytes_text(activations).s);
+    return MLC_OK;
+}
+
+/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW over flat buffers */
+
+#define MLC__GROUPS 16                 /* group 0: what no glob matches */
+
+typedef struct mlc__entry {            /* a trained parameter */
+    mlc__param *p;                     /* NULL: freed */
+    int64_t     state;                 /* byte offset in m and v */
+    int64_t     steps;
+    int32_t     group;
+} mlc__entry;
+
+struct mlc_optim {
+    mlc_ctx    *ctx;
+    mlc_module *module;                /* NULL: freed */
+    mlc_optim  *prev, *next;
+    mlc_rule    rule;
+    bool        decoupled, nesterov, has_m, has_v;
+    double      lr, momentum, dampening, weight_decay, beta1, beta2, eps;
+    struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
+    int32_t     groups;
+    int64_t     steps, layout;         /* layout: of the flat that the entries follow */
+    mlc__entry *entry;
+    int64_t     entries;
+    size_t      state_bytes;
+    void       *m, *v;                 /* device */
+    struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
+};
+
+static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p)
+{
+    for (mlc_optim *o = ctx->optims; o; o = o->next) {
+        if (m && o->module == m) o->module = NULL;
+        for (int64_t i = 0; p && i < o->entries; i++) if (o->entry[i].p == p) o->entry[i].p = NULL;
+    }
+}
+
+typedef struct mlc__optim_build {
+    mlc_optim *o;
+    mlc__entry *entry;
+    int64_t n;
+    size_t bytes;
+} mlc__optim_build;
+
+static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
+{
+    mlc__optim_build *b = MLC__CAST(mlc__optim_build *, user);
+    if (p->grad_offset < 0) return true;
+    if (b->entry) {
+        mlc__entry *e = &b->entry[b->n];
+        e->p = p;
+        e->state = (int64_t)b->bytes;
+        for (int32_t g = 1; g < b->o->groups; g++)
+            if (mlc__glob(b->o->group[g].glob, name)) e->group = g;
+    }
+    b->n++;
+    b->bytes += mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+    return true;
+}
+
+/* State of parameters that stay moves to its new place. */
+static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, const void *from)
+{
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(b->bytes / 4), to, 0.0, 0.0 };
+    if (!to || !zero.n) return MLC_OK;
+    MLC__TRY(MLC__RUN(o->ctx, "optimizer", fill, &zero));
+    for (int64_t i = 0; i < b->n; i++)
+        for (int64_t k = 0; k < o->entries && from; k++) {
+            if (o->entry[k].p != b->entry[i].p) continue;
+            b->entry[i].steps = o->entry[k].steps;
+            MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, to) + b->entry[i].state,
+                                      MLC__CAST(const char *, from) + o->entry[k].state,
+                                      (size_t)mlc__numel(&b->entry[i].p->t) *
+                                          mlc__size(&b->entry[i].p->t),
+                                      MLC_COPY_ON_DEVICE));
+        }
+    return MLC_OK;
+}
+
+static void mlc__optim_free_state(mlc_optim *o)
+{
+    mlc__heap_data_free(o->ctx, o->m, MLC_MEM_OPTIM);
+    mlc__heap_data_free(o->ctx, o->v, MLC_MEM_OPTIM);
+    if (o->step_dev != o->step) mlc__heap_data_free(o->ctx, o->step_dev, MLC_MEM_OPTIM);
+    mlc__heap_free(o->ctx, o->step);
+    mlc__heap_free(o->ctx, o->entry);
+}
+
+/* Fills n (a copy of o) with entries and state that follow the module's present layout. */
+static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
+{
+    mlc_ctx *ctx = o->ctx;
+    mlc__optim_build b = { o, NULL, 0, 0 };
+    mlc__params(o->module, mlc__optim_place, &b);
+    n->entry = MLC__CAST(mlc__entry *, mlc__heap_alloc(ctx, (size_t)b.n * sizeof *n->entry,
+                                                       MLC_MEM_OBJECT, "optimizer"));
+    if (!n->entry) return MLC_ERR_NOMEM;
+    b.entry = n->entry;
+    b.n = 0;
+    b.bytes = 0;
+    mlc__params(o->module, mlc__optim_place, &b);
+    n->entries = b.n;
+    n->state_bytes = b.bytes;
+    const size_t step_bytes = (size_t)b.n * sizeof *n->step;
+    n->step = MLC__CAST(struct mlc_optim_step *,
+                        mlc__heap_alloc(ctx, step_bytes, MLC_MEM_OBJECT, "optimizer"));
+    if (!n->step) return MLC_ERR_NOMEM;
+    n->step_dev = ctx->on_host ? n->step : MLC__CAST(struct mlc_optim_step *,
+                  mlc__heap_data(ctx, step_bytes, MLC_MEM_OPTIM, "optimizer"));
+    if (!n->step_dev) return MLC_ERR_NOMEM;
+    if (o->has_m && !(n->m = mlc__heap_data(ctx, b.bytes, MLC_MEM_OPTIM, "optimizer")))
+        return MLC_ERR_NOMEM;
+    if (o->has_v && !(n->v = mlc__heap_data(ctx, b.bytes, MLC_MEM_OPTIM, "optimizer")))
+        return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < b.n; i++)
+        for (int64_t k = 0; k < o->entries; k++)
+            if (o->entry[k].p == b.entry[i].p) b.entry[i].steps = o->entry[k].steps;
+    MLC__TRY(mlc__optim_move(o, &b, n->m, o->m));
+    return mlc__optim_move(o, &b, n->v, o->v);
+}
+
+/* Brings entries and state in line with the module's layout and the groups. */
+static mlc_status mlc__optim_layout(mlc_optim *o)
+{
+    MLC__REQUIRE(o->ctx, o->module != NULL, STATE, "optim_step: the optimizer's module was freed");
+    MLC__TRY(mlc_module_build(o->module));
+    const mlc__flat *flat = mlc__root(o->module)->flat;
+    if (o->layout == flat->layout) return MLC_OK;
+    mlc_optim n = *o;
+    n.entry = NULL;
+    n.m = n.v = NULL;
+    n.step = n.step_dev = NULL;
+    const mlc_status st = mlc__optim_build_into(o, &n);
+    if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
+    n.layout = flat->layout;
+    mlc__optim_free_state(o);
+    *o = n;
+    return mlc__flat_grads(mlc__root(o->module)->flat);
+}
+
+MLC_IMPL void mlc_optim_free(mlc_optim *o)
+{
+    if (!o) return;
+    if (o->prev) o->prev->next = o->next; else o->ctx->optims = o->next;
+    if (o->next) o->next->prev = o->prev;
+    mlc__optim_free_state(o);
+    for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
+    mlc__heap_free(o->ctx, o);
+}
+
+/* Takes over a filled-in draft. */
+static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
+{
+    mlc_optim *o;
+    if (!m) return NULL;
+    o = MLC__CAST(mlc_optim *, mlc__heap_alloc(m->ctx, sizeof *o, MLC_MEM_OBJECT, "optimizer"));
+    if (!o) return NULL;
+    *o = *draft;
+    o->ctx = m->ctx;
+    o->module = m;
+    o->groups = 1;
+    o->group[0].lr_scale = 1.0;
+    o->group[0].weight_decay = o->weight_decay;
+    o->next = m->ctx->optims;
+    if (o->next) o->next->prev = o;
+    m->ctx->optims = o;
+    if (mlc__optim_layout(o) == MLC_OK) return o;
+    mlc_optim_free(o);
+    return NULL;
+}
+
+static double mlc__default(double value, double normal)
+{
+    return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
+}
+
+static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
+{
+    mlc_optim draft;
+    if (!m) return NULL;
+    const bool fine = lr >= 0.0 && d->momentum >= 0.0 && d->weight_decay >= 0.0 &&
+                      d->dampening >= 0.0 && lr < MLC__INF && d->momentum < MLC__INF &&
+                      d->weight_decay < MLC__INF;
+    if (!fine || (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))) {
+        mlc__fail(m->ctx, MLC_ERR_ARG,
+                  "sgd: lr %g, momentum %g, dampening %g, weight decay %g: none may be "
+                  "negative, and nesterov needs momentum without dampening",
+                  lr, d->momentum, d->dampening, d->weight_decay);
+        return NULL;
+    }
+    memset(&draft, 0, sizeof draft);
+    draft.rule = MLC_RULE_SGD;
+    draft.lr = lr;
+    draft.momentum = d->momentum;
+    draft.dampening = d->dampening;
+    draft.weight_decay = d->weight_decay;
+    draft.nesterov = d->nesterov;
+    draft.has_m = d->momentum != 0.0;
+    return mlc__optim_make(m, &draft);
+}
+
+MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
+{
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    return mlc__sgd_make(m, &d, lr);
+}
+
+MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc)
+{
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    return mlc__sgd_make(m, &d, d.lr == 0.0 ? 1e-3 : d.lr);
+}
+
+static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *desc,
+                                 double lr, bool decoupled)
+{
+    mlc_adam_desc d;
+    mlc_optim draft;
+    if (!m) return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    memset(&draft, 0, sizeof draft);
+    draft.rule = MLC_RULE_ADAM;
+    draft.decoupled = decoupled;
+    draft.has_m = draft.has_v = true;
+    draft.lr = lr;
+    draft.beta1 = mlc__default(d.beta1, 0.9);
+    draft.beta2 = mlc__default(d.beta2, 0.999);
+    draft.eps = mlc__default(d.eps, 1e-8);
+    draft.weight_decay = mlc__default(d.weight_decay, decoupled ? 0.01 : 0.0);
+    if (!(draft.lr >= 0.0 && draft.lr < MLC__INF && draft.beta1 < 1.0 && draft.beta2 < 1.0 &&
+          draft.eps < MLC__INF && draft.weight_decay < MLC__INF)) {
+        mlc__fail(m->ctx, MLC_ERR_ARG,
+                  "%s: lr %g, betas %g and %g: lr must not be negative, betas must be "
+                  "below 1",
+                  what, draft.lr, draft.beta1, draft.beta2);
+        return NULL;
+    }
+    return mlc__optim_make(m, &draft);
+}
+
+/* The rate of a desc: 0 is the default, a negative one really 0. */
+static double mlc__adam_lr(const mlc_adam_desc *d) { return mlc__default(d ? d->lr : 0.0, 1e-3); }
+
+MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
+{
+    return mlc__adam_make(m, "adam", NULL, lr, false);
+}
+MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "adam", desc, mlc__adam_lr(desc), false);
+}
+MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
+{
+    return mlc__adam_make(m, "adamw", NULL, lr, true);
+}
+MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "adamw", desc, mlc__adam_lr(desc), true);
+}
+
+MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
+{
+    int64_t hits = 0;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, glob && desc, ARG, "optim_group: glob or desc is NULL");
+    MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: at most %d groups",
+                 MLC__GROUPS - 1);
+    MLC__TRY(mlc__optim_layout(o));
+    char *copy = mlc__heap_text(o->ctx, glob);
+    if (!copy) return MLC_ERR_NOMEM;
+    const int32_t g = o->groups++;
+    o->group[g].glob = copy;
+    o->group[g].lr_scale = mlc__default(desc->lr_scale, 1.0);
+    o->group[g].weight_decay = mlc__default(desc->weight_decay, o->weight_decay);
+    o->layout = 0;                     /* entries find their group anew */
+    const mlc_status st = mlc__optim_layout(o);
+    for (int64_t i = 0; i < o->entries; i++) hits += o->entry[i].group == g;
+    if (st == MLC_OK && hits) return MLC_OK;
+    o->groups--;
+    mlc__heap_free(o->ctx, copy);
+    return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'", glob);
+}
+
+MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, lr >= 0.0 && lr < MLC__INF, ARG, "optim_set_lr: %g", lr);
+    o->lr = lr;
+    return MLC_OK;
+}
+
+MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
+MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? o->steps : 0; }
+
+MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
+{
+    if (!o) return;
+    for (int64_t i = 0; i < o->entries; i++) {
+        if (!o->entry[i].p) continue;
+        o->entry[i].p->t.grad_fresh = 0;
+        o->entry[i].p->flat->invalid = false;
+    }
+}
+
+static bool mlc__entry_due(const mlc__entry *e)
+{
+    return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
+}
+
+/* Do b's memory and settings continue a's? Padding lies between and is zero. */
+static bool mlc__entry_joins(const mlc__entry *a, const mlc__entry *b)
+{
+    const int64_t bytes = b->state - a->state;
+    return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
+           b->p->grad_offset - a->p->grad_offset == bytes &&
+           MLC__CAST(char *, b->p->value_storage.data) -
+                   MLC__CAST(char *, a->p->value_storage.data) ==
+               bytes;
+}
+
+static void mlc__optim_settings(const mlc_optim *o, const mlc__entry *e, struct mlc_optim_step *s)
+{
+    const double t = (double)(e->steps + 1);
+    s->lr = o->lr * o->group[e->group].lr_scale;
+    s->weight_decay = o->group[e->group].weight_decay;
+    s->bias1 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta1, t) : 1.0;
+    s->bias2 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta2, t) : 1.0;
+    s->grad_scale = 1.0;
+    s->first = e->steps == 0;
+    s->skip = 0;
+}
+
+static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+{
+    const mlc__entry *e = &o->entry[from], *last = &o->entry[to - 1];
+    const int64_t bytes =
+        last->state - e->state + mlc__numel(&last->p->t) * (int64_t)mlc__size(&last->p->t);
+    struct mlc_k_optim a;
+    a.rule = o->rule;
+    a.dtype = e->p->t.dtype;
+    a.decoupled = o->decoupled;
+    a.nesterov = o->nesterov;
+    a.n = bytes / (int64_t)mlc__size(&e->p->t);
+    a.p = e->p->value_storage.data;
+    a.g = e->p->grad_storage.data;
+    a.m = o->m ? MLC__CAST(char *, o->m) + e->state : NULL;
+    a.v = o->v ? MLC__CAST(char *, o->v) + e->state : NULL;
+    a.step = o->step_dev + run;
+    a.momentum = o->momentum;
+    a.dampening = o->dampening;
+    a.beta1 = o->beta1;
+    a.beta2 = o->beta2;
+    a.eps = o->eps;
+    return a.n ? MLC__RUN(o->ctx, "optim_step", optim, &a) : MLC_OK;
+}
+
+/* The runs of entries to update: calls the kernel for each, or only notes their settings. */
+static mlc_status mlc__optim_runs(mlc_optim *o, bool note, int64_t *runs)
+{
+    *runs = 0;
+    for (int64_t i = 0; i < o->entries;) {
+        if (!mlc__entry_due(&o->entry[i])) { i++; continue; }
+        int64_t end = i + 1;
+        while (end < o->entries && mlc__entry_due(&o->entry[end]) &&
+               mlc__entry_joins(&o->entry[end - 1], &o->entry[end])) end++;
+        if (note) mlc__optim_settings(o, &o->entry[i], &o->step[*runs]);
+        else MLC__TRY(mlc__optim_run_entries(o, i, end, *runs));
+        ++*runs;
+        i = end;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__optim_update(mlc_optim *o)
+{
+    int64_t runs;
+    MLC__TRY(mlc__optim_runs(o, true, &runs));
+    if (o->step_dev != o->step)
+        MLC__TRY(mlc__device_copy(o->ctx, o->step_dev, o->step, (size_t)runs * sizeof *o->step,
+                                  MLC_COPY_TO_DEVICE));
+    MLC__TRY(mlc__optim_runs(o, false, &runs));
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (!e->p) continue;
+        if (mlc__entry_due(e)) { e->steps++; e->p->value_storage.version++; }
+        e->p->t.grad_fresh = 0;
+    }
+    o->steps++;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__TRY(mlc__error_word_read(o->ctx));
+    MLC__TRY(mlc__optim_layout(o));
+    MLC__REQUIRE(o->ctx, !mlc__root(o->module)->flat->invalid, STATE,
+                 "optim_step: a backward failed half way "
+                 "and its gradients are incomplete; call mlc_optim_zero_grad");
+    const uint32_t mode = mlc__flush_begin();
+    const mlc_status st = mlc__optim_update(o);
+    mlc__flush_end(mode);
+    return st;
+}
+
+/* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes */
+
+#if MLC__POSIX && !defined(MLC_NO_STDIO)
+typedef struct mlc__file {
+    mlc_ctx    *ctx;
+    const char *path;                  /* as the user gave it                                   */
+    int         fd;
+    int64_t     size;                  /* when reading                                          */
+} mlc__file;
+
+static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
+{
+    const int e = errno;
+    return mlc__fail(f->ctx, MLC_ERR_IO, "%s '%s': %s", verb, f->path, strerror(e));
+}
+
+static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
+{
+    struct stat info;
+    f->ctx = ctx;
+    f->path = path;
+    f->size = 0;
+    do f->fd = open(path, O_RDONLY | O_CLOEXEC); while (f->fd < 0 && errno == EINTR);
+    if (f->fd < 0) return mlc__io_fail(f, "cannot open");
+    if (fstat(f->fd, &info) != 0) {
+        mlc__io_fail(f, "cannot read");
+        close(f->fd);
+        return MLC_ERR_IO;
+    }
+    if (S_ISREG(info.st_mode)) { f->size = (int64_t)info.st_size; return MLC_OK; }
+    close(f->fd);
+    return mlc__fail(ctx, MLC_ERR_IO, "cannot read '%s': it is not a regular file", path);
+}
+
+static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
+{
+    char *at = MLC__CAST(char *, to);
+    while (bytes) {
+        const ssize_t n = read(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return mlc__io_fail(f, "cannot read");
+        if (n == 0)
+            return mlc__fail(f->ctx, MLC_ERR_IO, "'%s' ended %zu bytes early", f->path, bytes);
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
+{
+    const char *at = MLC__CAST(const char *, from);
+    while (bytes) {
+        const ssize_t n = write(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return mlc__io_fail(f, "cannot write");
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return MLC_OK;
+}
+
+static void mlc__file_close(mlc__file *f) { close(f->fd); }
+
+/* A file that replaces another only when it is complete and on the disk. */
+typedef struct mlc__atomic { mlc__file file; char *temp; } mlc__atomic;
+
+static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
+{
+    const size_t room = strlen(path) + 48;
+    a->file.ctx = ctx;
+    a->file.path = path;
+    a->temp = MLC__CAST(char *, mlc__heap_alloc(ctx, room, MLC_MEM_OBJECT, "save"));
+    if (!a->temp) return MLC_ERR_NOMEM;
+    for (int i = 0; i < 100; i++) {
+        snprintf(a->temp, room, "%s.%ld.%d.tmp", path, (long)getpid(), i);
+        a->file.fd = open(a->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (a->file.fd >= 0 || (errno != EEXIST && errno != EINTR)) break;
+    }
+    if (a->file.fd >= 0) return MLC_OK;
+    mlc__io_fail(&a->file, "cannot write");
+    mlc__heap_free(ctx, a->temp);
+    return MLC_ERR_IO;
+}
+
+/* The rename itself must reach the disk: fsync of the folder. */
+static mlc_status mlc__sync_folder(mlc__atomic *a)
+{
+    char *slash = strrchr(a->temp, '/');
+    int fd, failed;
+    if (slash == a->temp) slash[1] = 0;
+    else if (slash) *slash = 0;
+    do fd = open(slash ? a->temp : ".", O_RDONLY | O_CLOEXEC); while (fd < 0 && errno == EINTR);
+    if (fd < 0) return MLC_OK;         /* a folder that may be written but not read */
+    do failed = fsync(fd); while (failed && errno == EINTR);
+    const int e = errno;
+    close(fd);
+    errno = e;
+    return failed && e != EINVAL ? mlc__io_fail(&a->file, "cannot sync the folder of") : MLC_OK;
+}
+
+/* Replaces the file if st is OK, else removes the temporary one; returns the first failure. */
+static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
+{
+    int failed = 0;
+    if (st == MLC_OK) {
+        do failed = fsync(a->file.fd); while (failed && errno == EINTR);
+        if (failed) st = mlc__io_fail(&a->file, "cannot sync");
+    }
+    if (close(a->file.fd) != 0 && st == MLC_OK && errno != EINTR)
+        st = mlc__io_fail(&a->file, "cannot close");
+    if (st == MLC_OK && rename(a->temp, a->file.path) != 0)
+        st = mlc__io_fail(&a->file, "cannot replace");
+    if (st != MLC_OK) unlink(a->temp);
+    else st = mlc__sync_folder(a);
+    mlc__heap_free(a->file.ctx, a->temp);
+    return st;
+}
+#else
+/* Without files everything below fails where it would open one. */
+typedef struct mlc__file { mlc_ctx *ctx; const char *path; int64_t size; } mlc__file;
+typedef struct mlc__atomic { mlc__file file; } mlc__atomic;
+
+static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
+{
+    f->ctx = ctx;
+    f->path = path;
+    f->size = 0;
+    return mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "'%s': mlcore was compiled without files", path);
+}
+
+static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
+{
+    (void)to; (void)bytes;
+    return mlc__fail(f->ctx, MLC_ERR_UNSUPPORTED, "'%s': no files", f->path);
+}
+
+static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
+{
+    (void)from; (void)bytes;
+    return mlc__fail(f->ctx, MLC_ERR_UNSUPPORTED, "'%s': no files", f->path);
+}
+
+static void mlc__file_close(mlc__file *f) { (void)f; }
+
+static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
+{
+    return mlc__file_open(&a->file, ctx, path);
+}
+
+static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st) { (void)a; return st; }
+#endif
+
+/* @@ IMPL.IO.SAFETENSORS --------------------------------- the format of weights, both ways
+ * u64 N, N bytes of JSON, data. Stricter than the reference reader where that one contradicts the
+ * format's own page (duplicate names, __metadata__ null).                                      */
+
+typedef struct mlc__st_entry {         /* a tensor of a file being read */
+    const char *name;
+    int64_t     begin, end, shape[MLC_MAX_DIMS];
+    int32_t     ndim;
+    mlc_dtype   dtype;
+} mlc__st_entry;
+
+typedef struct mlc__json {             /* reads the header; strings are decoded in place */
+    mlc_ctx    *ctx;
+    const char *path;
+    char       *text;
+    size_t      at, n;
+} mlc__json;
+
+static mlc_status mlc__json_fail(const mlc__json *j, const char *why)
+{
+    return mlc__fail(j->ctx, MLC_ERR_IO, "'%s': header byte %zu: %s", j->path, j->at, why);
+}
+
+static void mlc__json_space(mlc__json *j)
+{
+    while (j->at < j->n && j->text[j->at] && strchr(" \t\r\n", j->text[j->at])) j->at++;
+}
+
+static bool mlc__json_take(mlc__json *j, char c)
+{
+    mlc__json_space(j);
+    if (j->at >= j->n || j->text[j->at] != c) return false;
+    j->at++;
+    return true;
+}
+
+static int32_t mlc__hex4(const mlc__json *j)
+{
+    int32_t v = 0;
+    if (j->n - j->at < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = j->text[j->at + (size_t)i];
+        const int32_t d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+                          c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (d < 0) return -1;
+        v = v * 16 + d;
+    }
+    return v;
+}
+
+static size_t mlc__utf8_put(char *to, uint32_t c)
+{
+    if (c < 0x80) { to[0] = (char)c; return 1; }
+    if (c < 0x800) { to[0] = (char)(0xC0 | c >> 6); to[1] = (char)(0x80 | (c & 63)); return 2; }
+    if (c < 0x10000) {
+        to[0] = (char)(0xE0 | c >> 12);
+        to[1] = (char)(0x80 | (c >> 6 & 63));
+        to[2] = (char)(0x80 | (c & 63));
+        return 3;
+    }
+    to[0] = (char)(0xF0 | c >> 18); to[1] = (char)(0x80 | (c >> 12 & 63));
+    to[2] = (char)(0x80 | (c >> 6 & 63)); to[3] = (char)(0x80 | (c & 63));
+    return 4;
+}
+
+/* Length of the valid UTF-8 character at s, 0 if there is none. */
+static size_t mlc__utf8_len(const char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    uint32_t c;
+    size_t len = u[0] < 0x80 ? 1 : u[0] >= 0xC2 && u[0] < 0xE0 ? 2 : (u[0] & 0xF0) == 0xE0 ? 3 :
+                 u[0] >= 0xF0 && u[0] < 0xF5 ? 4 : 0;
+    if (len == 0 || len > n) return 0;
+    if (len == 1) return 1;
+    c = u[0] & (0x7Fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((u[i] & 0xC0) != 0x80) return 0;
+        c = c << 6 | (u[i] & 0x3F);
+    }
+    if ((len == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) ||
+        (len == 4 && (c < 0x10000 || c > 0x10FFFF)))
+        return 0;
+    return len;
+}
+
+/* The character of \uXXXX (or a surrogate pair); 0 if it is not allowed. */
+static uint32_t mlc__json_unicode(mlc__json *j)
+{
+    int32_t hi = mlc__hex4(j), lo;
+    if (hi <= 0) return 0;
+    j->at += 4;
+    if (hi < 0xD800 || hi >= 0xE000) return (uint32_t)hi;
+    if (hi >= 0xDC00 || j->n - j->at < 6 || j->text[j->at] != '\\' || j->text[j->at + 1] != 'u')
+        return 0;
+    j->at += 2;
+    lo = mlc__hex4(j);
+    if (lo < 0xDC00 || lo >= 0xE000) return 0;
+    j->at += 4;
+    return 0x10000u + (uint32_t)((hi - 0xD800) << 10) + (uint32_t)(lo - 0xDC00);
+}
+
+/* A string, decoded in place and terminated; never longer than its source. */
+static mlc_status mlc__json_string(mlc__json *j, const char **out)
+{
+    if (!mlc__json_take(j, '"')) return mlc__json_fail(j, "a string is missing");
+    char *to = j->text + j->at;
+    *out = to;
+    while (j->at < j->n && j->text[j->at] != '"') {
+        static const char from_escape[] = "\"\\/bfnrt", to_escape[] = "\"\\/\b\f\n\r\t";
+        const unsigned char c = (unsigned char)j->text[j->at];
+        if (c < 0x20) return mlc__json_fail(j, "control byte in a string");
+        if (c != '\\') {
+            const size_t len = mlc__utf8_len(j->text + j->at, j->n - j->at);
+            if (!len) return mlc__json_fail(j, "invalid UTF-8");
+            memmove(to, j->text + j->at, len);
+            to += len;
+            j->at += len;
+            continue;
+        }
+        if (++j->at >= j->n) break;
+        const char e = j->text[j->at++];
+        const char *known = e ? strchr(from_escape, e) : NULL;
+        if (e == 'u') {
+            const uint32_t u = mlc__json_unicode(j);
+            if (!u)
+                return mlc__json_fail(j, "bad \\u escape: not hex, a NUL or half a surrogate pair");
+            to += mlc__utf8_put(to, u);
+        } else if (known) {
+            *to++ = to_escape[known - from_escape];
+        } else {
+            return mlc__json_fail(j, "unknown escape");
+        }
+    }
+    if (j->at >= j->n) return mlc__json_fail(j, "a string does not end");
+    j->at++;
+    *to = 0;
+    return MLC_OK;
+}
+
+/* An unsigned integer without sign, fraction, exponent or leading zero. */
+static mlc_status mlc__json_integer(mlc__json *j, int64_t *out)
+{
+    int64_t v = 0;
+    mlc__json_space(j);
+    const size_t start = j->at;
+    while (j->at < j->n && j->text[j->at] >= '0' && j->text[j->at] <= '9') {
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, j->text[j->at] - '0', &v))
+            return mlc__json_fail(j, "number too large");
+        j->at++;
+    }
+    if (j->at == start) return mlc__json_fail(j, "an unsigned integer is missing");
+    if (j->text[start] == '0' && j->at > start + 1)
+        return mlc__json_fail(j, "leading zero in a number");
+    if (j->at < j->n && j->text[j->at] && strchr(".eE", j->text[j->at]))
+        return mlc__json_fail(j, "a number is not an integer");
+    *out = v;
+    return MLC_OK;
+}
+
+/* [a, b, ...] with at most max numbers. */
+static mlc_status mlc__json_list(mlc__json *j, int64_t *v, int32_t max, int32_t *n)
+{
+    *n = 0;
+    if (!mlc__json_take(j, '[')) return mlc__json_fail(j, "'[' is missing");
+    if (mlc__json_take(j, ']')) return MLC_OK;
+    do {
+        if (*n == max) return mlc__json_fail(j, max == 2 ? "data_offsets must be two numbers"
+                                                         : "more axes than a tensor may have");
+        MLC__TRY(mlc__json_integer(j, &v[(*n)++]));
+    } while (mlc__json_take(j, ','));
+    return mlc__json_take(j, ']') ? MLC_OK : mlc__json_fail(j, "']' is missing");
+}
+
+static const struct { const char *name; mlc_dtype dtype; } mlc__st_dtypes[] =
+    { { "F32", MLC_F32 }, { "F64", MLC_F64 }, { "I64", MLC_I64 } };       /* rank, low to high */
+
+static mlc_status mlc__st_dtype(mlc__json *j, mlc_dtype *out)
+{
+    const char *s;
+    MLC__TRY(mlc__json_string(j, &s));
+    for (int i = 0; i < MLC__COUNT(mlc__st_dtypes); i++)
+        if (strcmp(s, mlc__st_dtypes[i].name) == 0) {
+            *out = mlc__st_dtypes[i].dtype;
+            return MLC_OK;
+        }
+    return mlc__fail(j->ctx, MLC_ERR_DTYPE, "'%s': dtype '%.40s' is not known to this mlcore",
+                     j->path, s);
+}
+
+/* {"dtype":..,"shape":[..],"data_offsets":[b,e]}: each field once, no other. */
+static mlc_status mlc__st_tensor(mlc__json *j, mlc__st_entry *e)
+{
+    unsigned seen = 0;
+    if (!mlc__json_take(j, '{')) return mlc__json_fail(j, "'{' of a tensor is missing");
+    do {
+        const char *key;
+        int64_t range[2];
+        int32_t n;
+        MLC__TRY(mlc__json_string(j, &key));
+        const unsigned field = strcmp(key, "dtype") == 0 ? 1 : strcmp(key, "shape") == 0 ? 2 :
+                               strcmp(key, "data_offsets") == 0 ? 4 : 0;
+        if (!field) return mlc__json_fail(j, "unknown field of a tensor");
+        if (seen & field) return mlc__json_fail(j, "duplicate field of a tensor");
+        seen |= field;
+        if (!mlc__json_take(j, ':')) return mlc__json_fail(j, "':' is missing");
+        if (field == 1) MLC__TRY(mlc__st_dtype(j, &e->dtype));
+        if (field == 2) MLC__TRY(mlc__json_list(j, e->shape, MLC_MAX_DIMS, &e->ndim));
+        if (field != 4) continue;
+        MLC__TRY(mlc__json_list(j, range, 2, &n));
+        if (n != 2) return mlc__json_fail(j, "data_offsets must be two numbers");
+        e->begin = range[0];
+        e->end = range[1];
+    } while (mlc__json_take(j, ','));
+    if (!mlc__json_take(j, '}')) return mlc__json_fail(j, "'}' of a tensor is missing");
+    return seen == 7 ? MLC_OK : mlc__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
+}
+
+/* Bytes of the tensor agree with its range; sizes are checked from left to right, zeros too. */
+static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
+{
+    int64_t count = 1, nonzero = 1, bytes;
+    bool fits = true;
+    for (int32_t d = 0; d < e->ndim; d++) {
+        fits = fits && !__builtin_mul_overflow(nonzero, mlc__max(1, e->shape[d]), &nonzero);
+        if (fits) count *= e->shape[d];
+    }
+    fits = fits && nonzero <= PTRDIFF_MAX / 16;
+    if (!fits) return mlc__json_fail(j, "the shape has more elements than memory can hold");
+    bytes = count * (int64_t)mlc__dtypes[e->dtype].bytes;
+    if (e->end < e->begin || e->end - e->begin != bytes)
+        return mlc__json_fail(j, "data_offsets do not fit shape and dtype");
+    return MLC_OK;
+}
+
+/* {"key":"value",...}: passed over, but it must be well formed and without duplicates of itself. */
+static mlc_status mlc__st_metadata(mlc__json *j)
+{
+    const char *text;
+    if (!mlc__json_take(j, '{'))
+        return mlc__json_fail(j, "__metadata__ must be an object of strings");
+    if (mlc__json_take(j, '}')) return MLC_OK;
+    do {
+        MLC__TRY(mlc__json_string(j, &text));
+        if (!mlc__json_take(j, ':')) return mlc__json_fail(j, "':' is missing");
+        MLC__TRY(mlc__json_string(j, &text));
+    } while (mlc__json_take(j, ','));
+    return mlc__json_take(j, '}') ? MLC_OK : mlc__json_fail(j, "'}' of __metadata__ is missing");
+}
+
+/* The header; entries has room for all tensors that n bytes can describe. */
+static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *count)
+{
+    bool metadata = false;
+    *count = 0;
+    if (j->n == 0 || j->text[0] != '{') return mlc__json_fail(j, "the header must begin with '{'");
+    j->at = 1;
+    if (!mlc__json_take(j, '}')) {
+        do {
+            const char *name;
+            MLC__TRY(mlc__json_string(j, &name));
+            if (!mlc__json_take(j, ':')) return mlc__json_fail(j, "':' is missing");
+            if (strcmp(name, "__metadata__") == 0) {
+                if (metadata) return mlc__json_fail(j, "duplicate __metadata__");
+                metadata = true;
+                MLC__TRY(mlc__st_metadata(j));
+                continue;
+            }
+            mlc__st_entry *e = &entries[(*count)++];
+            e->name = name;
+            MLC__TRY(mlc__st_tensor(j, e));
+            MLC__TRY(mlc__st_check(j, e));
+        } while (mlc__json_take(j, ','));
+        if (!mlc__json_take(j, '}')) return mlc__json_fail(j, "',' or '}' is missing");
+    }
+    mlc__json_space(j);
+    return j->at == j->n ? MLC_OK : mlc__json_fail(j, "text after the header's end");
+}
+
+static int mlc__st_by_offset(const void *a, const void *b)
+{
+    const mlc__st_entry *x = MLC__CAST(const mlc__st_entry *, a),
+                        *y = MLC__CAST(const mlc__st_entry *, b);
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    if (x->end != y->end) return x->end < y->end ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static int mlc__st_by_name(const void *a, const void *b)
+{
+    return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
+}
+
+#define MLC__ST_SHORTEST 48            /* bytes that the shortest description of a tensor takes */
+
+/* Header and entries of a file, in its order of data; both in the current scope's arena. */
+static mlc_status mlc__st_open(mlc__file *f, mlc__st_entry **entries, int64_t *count)
+{
+    unsigned char raw[8];
+    uint64_t n = 0;
+    mlc_ctx *ctx = f->ctx;
+    MLC__REQUIRE(ctx, f->size >= 8, IO, "'%s': %lld bytes are no safetensors file", f->path,
+                 (long long)f->size);
+    MLC__TRY(mlc__file_read(f, raw, 8));
+    for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
+    MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->size - 8, IO,
+                 "'%s': header of %llu bytes in a file of %lld", f->path, (unsigned long long)n,
+                 (long long)f->size);
+    mlc__json j = { ctx, f->path, MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (size_t)n + 1)), 0,
+                    (size_t)n };
+    if (!j.text) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__file_read(f, j.text, (size_t)n));
+    j.text[n] = 0;
+    *entries = MLC__CAST(mlc__st_entry *, mlc__arena(ctx, ctx->depth,
+                         ((size_t)n / MLC__ST_SHORTEST + 1) * sizeof **entries));
+    if (!*entries) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__st_header(&j, *entries, count));
+    if (*count) qsort(*entries, (size_t)*count, sizeof **entries, mlc__st_by_offset);
+    int64_t at = 0;
+    for (int64_t i = 0; i < *count; i++) {
+        MLC__REQUIRE(ctx, (*entries)[i].begin == at, IO,
+                     "'%s': data of '%.100s' begins at %lld, not at %lld: a hole or an overlap",
+                     f->path, (*entries)[i].name, (long long)(*entries)[i].begin, (long long)at);
+        at = (*entries)[i].end;
+    }
+    MLC__REQUIRE(ctx, at == f->size - 8 - (int64_t)n, IO,
+                 "'%s': %lld bytes of data, the header names %lld", f->path,
+                 (long long)(f->size - 8 - (int64_t)n), (long long)at);
+    return MLC_OK;
+}
+
+/* Little-endian on disk; every host that compiles this file so far is. */
+static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
+{
+    const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
+    if (bytes == 0) return MLC_OK;
+    if (t->ctx->on_host) return mlc__file_read(f, mlc__data(t), bytes);
+    void *host = mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT, "load");
+    if (!host) return MLC_ERR_NOMEM;
+    mlc_status st = mlc__file_read(f, host, bytes);
+    if (!st) st = mlc__device_copy(t->ctx, mlc__data(t), host, bytes, MLC_COPY_TO_DEVICE);
+    mlc__heap_free(t->ctx, host);
+    return st;
+}
+
+static mlc_status mlc__st_load(mlc__file *f, const mlc_named **list, int64_t *n)
+{
+    mlc_ctx *ctx = f->ctx;
+    mlc__st_entry *e = NULL;
+    mlc_named *named;
+    MLC__TRY(mlc__st_open(f, &e, n));
+    named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)*n + 1) * sizeof *named));
+    if (!named) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < *n; i++) {
+        named[i].name = e[i].name;
+        named[i].tensor = NULL;
+    }
+    if (*n) qsort(named, (size_t)*n, sizeof *named, mlc__st_by_name);
+    for (int64_t i = 1; i < *n; i++)
+        MLC__REQUIRE(ctx, strcmp(named[i - 1].name, named[i].name) != 0, IO,
+                     "'%s': two tensors named '%.100s'", f->path, named[i].name);
+    for (int64_t i = 0; i < *n; i++) {
+        const mlc_named key = { e[i].name, NULL };
+        mlc_named *to = MLC__CAST(mlc_named *,
+                                  bsearch(&key, named, (size_t)*n, sizeof *named, mlc__st_by_name));
+        to->tensor = mlc__make(ctx, "load", e[i].dtype, mlc_dims_of(e[i].ndim, e[i].shape));
+        if (!to->tensor) return ctx->status;
+        MLC__TRY(mlc__st_data(f, to->tensor));
+    }
+    *list = named;
+    return MLC_OK;
+}
+
+static bool mlc__utf8_ok(const char *s)
+{
+    for (size_t n = strlen(s), len; n; s += len, n -= len)
+        if (!(len = mlc__utf8_len(s, n))) return false;
+    return true;
+}
+
+/* A growing text in heap memory. */
+typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; } mlc__buffer;
+
+static mlc_status mlc__put(mlc__buffer *b, const char *text, size_t n)
+{
+    if (b->n + n > b->room) {
+        const size_t room = 2 * (b->n + n) + 256;
+        char *bigger = MLC__CAST(char *, mlc__heap_alloc(b->ctx, room, MLC_MEM_OBJECT, "save"));
+        if (!bigger) return MLC_ERR_NOMEM;
+        if (b->n) memcpy(bigger, b->text, b->n);
+        mlc__heap_free(b->ctx, b->text);
+        b->text = bigger;
+        b->room = room;
+    }
+    memcpy(b->text + b->n, text, n);
+    b->n += n;
+    return MLC_OK;
+}
+
+static mlc_status mlc__put_text(mlc__buffer *b, const char *text)
+{
+    return mlc__put(b, text, strlen(text));
+}
+
+static mlc_status mlc__put_string(mlc__buffer *b, const char *s)
+{
+    MLC__TRY(mlc__put(b, "\"", 1));
+    for (; *s; s++) {
+        char escape[8];
+        if (*s == '"' || *s == '\\') snprintf(escape, sizeof escape, "\\%c", *s);
+        else if (*s && strchr("\b\f\n\r\t", *s))
+            snprintf(escape, sizeof escape, "\\%c",
+                     "bfnrt"[strchr("\b\f\n\r\t", *s) - "\b\f\n\r\t"]);
+        else if ((unsigned char)*s < 0x20) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)*s);
+        else snprintf(escape, sizeof escape, "%c", *s);
+        MLC__TRY(mlc__put_text(b, escape));
+    }
+    return mlc__put(b, "\"", 1);
+}
+
+static int mlc__st_rank(mlc_dtype dtype)
+{
+    int r = 0;
+    while (mlc__st_dtypes[r].dtype != dtype) r++;
+    return r;
+}
+
+/* Widest dtype first, then by name: so every tensor is aligned. */
+static int mlc__st_file_order(const void *a, const void *b)
+{
+    const mlc_named *x = MLC__CAST(const mlc_named *, a), *y = MLC__CAST(const mlc_named *, b);
+    const int rx = mlc__st_rank(x->tensor->dtype), ry = mlc__st_rank(y->tensor->dtype);
+    return rx != ry ? ry - rx : strcmp(x->name, y->name);
+}
+
+static mlc_status mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
+{
+    char text[96];
+    const int64_t bytes = mlc__numel(e->tensor) * (int64_t)mlc__size(e->tensor);
+    if (comma) MLC__TRY(mlc__put(b, ",", 1));
+    MLC__TRY(mlc__put_string(b, e->name));
+    snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":",
+             mlc__st_dtypes[mlc__st_rank(e->tensor->dtype)].name);
+    MLC__TRY(mlc__put_text(b, text));
+    MLC__TRY(mlc__put_text(b, mlc__shape(e->tensor).s));
+    snprintf(text, sizeof text, ",\"data_offsets\":[%lld,%lld]}", (long long)*at,
+             (long long)(*at + bytes));
+    *at += bytes;
+    return mlc__put_text(b, text);
+}
+
+static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t n,
+                                  const char *const *metadata)
+{
+    int64_t at = 0;
+    MLC__TRY(mlc__put(b, "{", 1));
+    if (metadata && metadata[0]) MLC__TRY(mlc__put_text(b, "\"__metadata__\":{"));
+    for (int64_t i = 0; metadata && metadata[i] && metadata[i + 1]; i += 2) {
+        if (i) MLC__TRY(mlc__put(b, ",", 1));
+        MLC__TRY(mlc__put_string(b, metadata[i]));
+        MLC__TRY(mlc__put(b, ":", 1));
+        MLC__TRY(mlc__put_string(b, metadata[i + 1]));
+    }
+    if (metadata && metadata[0]) MLC__TRY(mlc__put_text(b, "}"));
+    for (int64_t i = 0; i < n; i++)
+        MLC__TRY(mlc__put_tensor(b, &list[i], i > 0 || (metadata && metadata[0]), &at));
+    MLC__TRY(mlc__put(b, "}", 1));
+    while (b->n % 8) MLC__TRY(mlc__put(b, " ", 1));
+    MLC__REQUIRE(b->ctx, b->n <= 100000000, ARG, "save: the header has %zu bytes, over 100000000",
+                 b->n);
+    return MLC_OK;
+}
+
+static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
+{
+    const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
+    if (bytes == 0) return MLC_OK;
+    if (t->ctx->on_host && (t->flags & MLC__DENSE)) return mlc__file_write(f, mlc__data(t), bytes);
+    void *host = mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT, "save");
+    if (!host) return MLC_ERR_NOMEM;
+    mlc_status st = mlc_read(t, host, bytes);
+    if (!st) st = mlc__file_write(f, host, bytes);
+    mlc__heap_free(t->ctx, host);
+    return st;
+}
+
+static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n,
+                                const mlc__buffer *header)
+{
+    mlc__atomic a;
+    unsigned char size[8];
+    MLC__TRY(mlc__atomic_begin(&a, ctx, path));
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)header->n >> 8 * i);
+    mlc_status st = mlc__file_write(&a.file, size, 8);
+    if (!st) st = mlc__file_write(&a.file, header->text, header->n);
+    for (int64_t i = 0; i < n && !st; i++) st = mlc__st_write_data(&a.file, list[i].tensor);
+    return mlc__atomic_end(&a, st);
+}
+
+static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_t n,
+                                     const char *const *metadata)
+{
+    for (int64_t i = 0; i < n; i++) {
+        MLC__REQUIRE(ctx, list[i].name && list[i].tensor, ARG,
+                     "save: entry %lld has no name or tensor", (long long)i);
+        MLC__REQUIRE(ctx, mlc__utf8_ok(list[i].name) && strcmp(list[i].name, "__metadata__") != 0,
+                     ARG, "save: name of entry %lld is not UTF-8 or is __metadata__", (long long)i);
+        MLC__TRY(mlc__alive(list[i].tensor, "save"));
+    }
+    for (int64_t i = 0; metadata && metadata[i]; i++)
+        MLC__REQUIRE(ctx, mlc__utf8_ok(metadata[i]) && (i % 2 || metadata[i + 1]), ARG,
+                     "save: metadata must be pairs of UTF-8 strings, ended by NULL");
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
+                                         int64_t n, const char *const *metadata)
+{
+    mlc__buffer header = { ctx, NULL, 0, 0 };
+    mlc_named *sorted;
+    mlc_status st;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
+                 "save: no path or no list");
+    MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
+    sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *sorted,
+                                                    MLC_MEM_OBJECT, "save"));
+    if (!sorted) return MLC_ERR_NOMEM;
+    if (n) memcpy(sorted, list, (size_t)n * sizeof *sorted);
+    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__st_by_name);
+    st = MLC_OK;
+    for (int64_t i = 1; i < n && !st; i++)
+        if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
+            st = mlc__fail(ctx, MLC_ERR_ARG, "save: two tensors named '%.100s'", sorted[i].name);
+    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__st_file_order);
+    if (!st) st = mlc__put_header(&header, sorted, n, metadata);
+    if (!st) st = mlc__st_write(ctx, path, sorted, n, &header);
+    mlc__heap_free(ctx, header.text);
+    mlc__heap_free(ctx, sorted);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
+                                         int64_t *n)
+{
+    mlc__file f;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && list && n, ARG, "load: path, list or n is NULL");
+    *list = NULL;
+    *n = 0;
+    MLC__TRY(mlc__file_open(&f, ctx, path));
+    const mlc_status st = mlc__st_load(&f, list, n);
+    mlc__file_close(&f);
+    if (st != MLC_OK) { *list = NULL; *n = 0; }
+    return st;
+}
+
+/* -- state of a module -- */
+
+typedef struct mlc__state {
+    mlc_module      *m;
+    mlc_named       *list;             /* saving: to fill in; loading: what the file has */
+    const mlc_named *file;
+    int64_t          n, found;
+    char            *names;            /* saving: n names of MLC_NAME_BYTES */
+    const char      *path;
+    mlc_status       status;
+} mlc__state;
+
+static bool mlc__state_add(void *user, mlc__param *p, const char *name)
+{
+    mlc__state *s = MLC__CAST(mlc__state *, user);
+    if (s->list) {
+        char *copy = s->names + s->n * MLC_NAME_BYTES;
+        mlc__copy_text(copy, MLC_NAME_BYTES, name);
+        s->list[s->n].name = copy;
+        s->list[s->n].tensor = &p->t;
+    }
+    s->n++;
+    return true;
+}
+
+MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
+{
+    mlc__state s;
+    mlc_status st = MLC_ERR_NOMEM;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc_module_build(m));
+    memset(&s, 0, sizeof s);
+    mlc__params(m, mlc__state_add, &s);
+    const size_t n = (size_t)s.n;
+    s.n = 0;
+    s.list = MLC__CAST(mlc_named *,
+                       mlc__heap_alloc(m->ctx, (n + 1) * sizeof *s.list, MLC_MEM_OBJECT, "save"));
+    s.names = MLC__CAST(char *,
+                        mlc__heap_alloc(m->ctx, (n + 1) * MLC_NAME_BYTES, MLC_MEM_OBJECT, "save"));
+    if (s.list && s.names) {
+        static const char *const metadata[] = { "format", "mlcore", "mlcore.version",
+                                                MLC_VERSION_STRING, NULL };
+        mlc__params(m, mlc__state_add, &s);
+        st = mlc_safetensors_save(m->ctx, path, s.list, s.n, metadata);
+    }
+    mlc__heap_free(m->ctx, s.list);
+    mlc__heap_free(m->ctx, s.names);
+    return st;
+}
+
+static const mlc_named *mlc__state_find(const mlc__state *s, const char *name)
+{
+    const mlc_named key = { name, NULL };
+    return s->n ? MLC__CAST(const mlc_named *, bsearch(&key, s->file, (size_t)s->n, sizeof key,
+                                                       mlc__st_by_name)) : NULL;
+}
+
+static bool mlc__state_check(void *user, mlc__param *p, const char *name)
+{
+    mlc__state *s = MLC__CAST(mlc__state *, user);
+    const mlc_named *e = mlc__state_find(s, name);
+    mlc_ctx *ctx = s->m->ctx;
+    s->found++;
+    if (!e) s->status = mlc__fail(ctx, MLC_ERR_IO, "load '%s': missing key '%s'", s->path, name);
+    else if (e->tensor->ndim != p->t.ndim || memcmp(e->tensor->shape, p->t.shape,
+             (size_t)p->t.ndim * sizeof p->t.shape[0]) != 0)
+        s->status = mlc__fail(ctx, MLC_ERR_SHAPE,
+                              "load '%s': size mismatch for %s: the file has %s, the model "
+                              "%s",
+                              s->path, name, mlc__shape(e->tensor).s, mlc__shape(&p->t).s);
+    else if (e->tensor->dtype != p->t.dtype)
+        s->status =
+            mlc__fail(ctx, MLC_ERR_DTYPE,
+                      "load '%s': dtype mismatch for %s: the file has %s, the model "
+                      "%s",
+                      s->path, name, mlc_dtype_name(e->tensor->dtype), mlc_dtype_name(p->t.dtype));
+    return s->status == MLC_OK;
+}
+
+static bool mlc__state_is_mine(void *user, mlc__param *p, const char *name)
+{
+    mlc__find *f = MLC__CAST(mlc__find *, user);
+    if (strcmp(f->name, name) == 0) f->p = p;
+    return f->p == NULL;
+}
+
+static bool mlc__state_copy(void *user, mlc__param *p, const char *name)
+{
+    mlc__state *s = MLC__CAST(mlc__state *, user);
+    s->status = mlc_copy_into(&p->t, mlc__state_find(s, name)->tensor);
+    return s->status == MLC_OK;
+}
+
+static mlc_status mlc__state_load(mlc__state *s)
+{
+    mlc_ctx *ctx = s->m->ctx;
+    MLC__TRY(mlc_safetensors_load(ctx, s->path, &s->file, &s->n));
+    mlc__params(s->m, mlc__state_check, s);
+    MLC__TRY(s->status);
+    for (int64_t i = 0; i < s->n && s->found != s->n; i++) {
+        mlc__find f = { s->file[i].name, NULL };
+        mlc__params(s->m, mlc__state_is_mine, &f);
+        MLC__REQUIRE(ctx, f.p, IO, "load '%s': unexpected key '%.100s'", s->path, f.name);
+    }
+    mlc__params(s->m, mlc__state_copy, s);
+    return s->status;
+}
+
+MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
+{
+    mlc__state s;
+    if (!m) return MLC_ERR_ARG;
+    memset(&s, 0, sizeof s);
+    s.m = m;
+    s.path = path ? path : "";
+    MLC__TRY(mlc_module_build(m));
+    const mlc_status before = m->ctx->status;
+    MLC__TRY(mlc_scope_begin(m->ctx));
+    const mlc_status st = mlc__state_load(&s);
+    mlc_scope_end(m->ctx);
+    if (st != MLC_OK && before == MLC_OK) m->ctx->status = st;       /* the scope cleared it */
+    return st;
+}
+
+/* @@ IMPL.IO.CSV ----------------------------------------- tables of numbers */
+
+/* The number in text[0..n), whatever the locale; false if there is none. Up to 19 digits and small
+ * powers of ten are exact here; the rest goes to strtod with the locale's own point. */
+static bool mlc__number(const char *text, size_t n, double *out)
+{
+    static const double power[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    uint64_t digits = 0;
+    int count = 0, exponent = 0, point = -1;
+    size_t i = 0;
+    bool negative = false, any = false;
+    if (i < n && (text[i] == '-' || text[i] == '+')) negative = text[i++] == '-';
+    if (n - i == 3 && ((text[i] | 32) == 'n') && ((text[i + 1] | 32) == 'a') &&
+        ((text[i + 2] | 32) == 'n')) {
+        *out = MLC__NAN;
+        return true;
+    }
+    if (n - i == 3 && ((text[i] | 32) == 'i') && ((text[i + 1] | 32) == 'n') &&
+        ((text[i + 2] | 32) == 'f')) {
+        *out = negative ? -MLC__INF : MLC__INF;
+        return true;
+    }
+    for (; i < n && ((text[i] >= '0' && text[i] <= '9') || (text[i] == '.' && point < 0)); i++) {
+        if (text[i] == '.') { point = 0; continue; }
+        any = true;
+        if (point >= 0) point++;
+        if (digits || text[i] != '0') count++;
+        if (count <= 19) digits = digits * 10 + (uint64_t)(text[i] - '0');
+    }
+    if (!any) return false;
+    if (i < n && (text[i] | 32) == 'e') {
+        bool minus = false;
+        if (++i < n && (text[i] == '-' || text[i] == '+')) minus = text[i++] == '-';
+        if (i >= n) return false;
+        for (; i < n && text[i] >= '0' && text[i] <= '9'; i++)
+            if (exponent < 100000) exponent = exponent * 10 + (text[i] - '0');
+        if (minus) exponent = -exponent;
+    }
+    if (i != n) return false;
+    const int scale = exponent - (point > 0 ? point : 0);
+    if (count <= 19 && digits < (1ull << 53) && scale >= -22 && scale <= 22) {
+        *out = scale < 0 ? (double)digits / power[-scale] : (double)digits * power[scale];
+        if (negative) *out = -*out;
+        return true;
+    }
+    char copy[512];
+    const char *dot = localeconv()->decimal_point;
+    size_t to = 0;
+    for (size_t k = 0; k < n; k++) {
+        const char *piece = text[k] == '.' ? dot : NULL;
+        const size_t len = piece ? strlen(piece) : 1;
+        if (to + len >= sizeof copy) return false;
+        memcpy(copy + to, piece ? piece : text + k, len);
+        to += len;
+    }
+    copy[to] = 0;
+    *out = strtod(copy, NULL);
+    return true;
+}
+
+/* An integer that fits 64 bits, with an optional sign. */
+static bool mlc__whole_number(const char *text, size_t n, int64_t *out)
+{
+    const bool negative = n > 0 && text[0] == '-';
+    size_t i = n > 0 && (text[0] == '-' || text[0] == '+') ? 1 : 0;
+    if (i == n) return false;
+    for (*out = 0; i < n; i++) {
+        const int d = text[i] - '0';
+        if (d < 0 || d > 9 || __builtin_mul_overflow(*out, 10, out)) return false;
+        if (negative ? __builtin_sub_overflow(*out, d, out) : __builtin_add_overflow(*out, d, out))
+            return false;
+    }
+    return true;
+}
+
+typedef struct mlc__csv {
+    mlc_ctx      *ctx;
+    const char   *path;
+    char         *text;
+    size_t        at, n;
+    mlc_csv_desc  desc;
+    int64_t       rows, cols, line;
+    mlc_tensor   *out;
+    char         *data;                /* host memory of the result; NULL in the counting pass */
+} mlc__csv;
+
+static bool mlc__csv_line_end(const mlc__csv *c) { return c->at >= c->n || c->text[c->at] == '\n' ||
+                                                          c->text[c->at] == '\r'; }
+
+static void mlc__csv_next_line(mlc__csv *c)
+{
+    while (!mlc__csv_line_end(c)) c->at++;
+    if (c->at < c->n && c->text[c->at] == '\r') c->at++;
+    if (c->at < c->n && c->text[c->at] == '\n') c->at++;
+    c->line++;
+}
+
+/* Stores a field; a result of i64 takes whole numbers only, exactly. */
+static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, size_t n)
+{
+    const bool whole = c->desc.dtype == MLC_I64;
+    int64_t q = 0;
+    double v = 0.0;
+    MLC__REQUIRE(c->ctx, whole ? mlc__whole_number(text, n, &q) : mlc__number(text, n, &v), IO,
+                 "'%s': line %lld, column %lld: '%.*s' is not a %snumber", c->path,
+                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text,
+                 whole ? "whole " : "");
+    if (!c->data || col >= c->cols) return MLC_OK;
+    if (whole) memcpy(c->data + (size_t)(c->rows * c->cols + col) * sizeof q, &q, sizeof q);
+    else mlc__elem_put(c->data, c->rows * c->cols + col, c->desc.dtype, v);
+    return MLC_OK;
+}
+
+static mlc_status mlc__csv_row(mlc__csv *c)
+{
+    int64_t col = 0;
+    for (bool more = true; more; col++) {
+        while (c->at < c->n && (c->text[c->at] == ' ' || c->text[c->at] == '\t') &&
+               c->text[c->at] != c->desc.delimiter) c->at++;
+        const size_t start = c->at;
+        while (!mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter) c->at++;
+        size_t end = c->at;
+        while (end > start && (c->text[end - 1] == ' ' || c->text[end - 1] == '\t')) end--;
+        MLC__TRY(mlc__csv_store(c, col, c->text + start, end - start));
+        more = c->at < c->n && c->text[c->at] == c->desc.delimiter;
+        if (more) c->at++;
+    }
+    MLC__REQUIRE(c->ctx, c->rows == 0 || col == c->cols, IO,
+                 "'%s': line %lld has %lld columns, the first row %lld", c->path,
+                 (long long)c->line, (long long)col, (long long)c->cols);
+    c->cols = col;
+    c->rows++;
+    return MLC_OK;
+}
+
+/* Walks the file once: to check and count, or with data to store. */
+static mlc_status mlc__csv_pass(mlc__csv *c)
+{
+    c->at = c->n >= 3 && memcmp(c->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    c->rows = 0;
+    c->line = 1;
+    for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_next_line(c);
+    while (c->at < c->n) {
+        if (!mlc__csv_line_end(c) && c->text[c->at] != '#') MLC__TRY(mlc__csv_row(c));
+        mlc__csv_next_line(c);
+    }
+    MLC__REQUIRE(c->ctx, c->rows > 0, IO, "'%s': no rows", c->path);
+    return MLC_OK;
+}
+
+static mlc_status mlc__csv_parse(mlc__csv *c)
+{
+    void *host = NULL;
+    MLC__TRY(mlc__csv_pass(c));
+    c->out = mlc__make(c->ctx, "csv_load", c->desc.dtype, mlc_dims2(c->rows, c->cols));
+    if (!c->out) return c->ctx->status;
+    const size_t bytes = (size_t)(c->rows * c->cols) * mlc__size(c->out);
+    if (!c->ctx->on_host && !(host = mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "csv_load")))
+        return MLC_ERR_NOMEM;
+    c->data = MLC__CAST(char *, host ? host : mlc__data(c->out));
+    mlc_status st = mlc__csv_pass(c);
+    if (!st && host)
+        st = mlc__device_copy(c->ctx, mlc__data(c->out), host, bytes, MLC_COPY_TO_DEVICE);
+    mlc__heap_free(c->ctx, host);
+    return st;
+}
+
+MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
+{
+    mlc__csv c;
+    mlc__file f;
+    if (!ctx) return NULL;
+    memset(&c, 0, sizeof c);
+    if (desc) c.desc = *desc;
+    if (!c.desc.delimiter) c.desc.delimiter = ',';
+    c.ctx = ctx;
+    c.path = path;
+    if (!path || (unsigned)c.desc.dtype >= MLC_DTYPE_COUNT || c.desc.skip_lines < 0) {
+        mlc__fail(ctx, MLC_ERR_ARG, "csv_load: no path, an unknown dtype or negative skip_lines");
+        return NULL;
+    }
+    if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
+    c.n = (size_t)f.size;
+    c.text = MLC__CAST(char *, mlc__heap_alloc(ctx, c.n + 1, MLC_MEM_OBJECT, "csv_load"));
+    mlc_status st = c.text ? mlc__file_read(&f, c.text, c.n) : MLC_ERR_NOMEM;
+    if (!st) st = mlc__csv_parse(&c);
+    mlc__heap_free(ctx, c.text);
+    mlc__file_close(&f);
+    return st == MLC_OK ? c.out : NULL;
+}
+
+/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows */
+
+typedef struct mlc__column {           /* x or y: the loader's own copy and batch */
+    mlc_tensor  source, batch;
+    mlc_storage source_storage, batch_storage;
+    size_t      row_bytes;
+    bool        used;
+} mlc__column;
+
+struct mlc_loader {
+    mlc_ctx        *ctx;
+    mlc_loader_desc desc;
+    mlc__column     x, y;
+    int64_t         n, at, epoch, index;
+    int64_t        *order, *order_dev; /* rows of the epoch; those of the batch on the device */
+};
+
+MLC_IMPL mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    mlc_loader_desc d;
+    memset(&d, 0, sizeof d);
+    d.x = x;
+    d.y = y;
+    d.batch = batch;
+    return d;
+}
+
+static mlc_status mlc__column_make(mlc_loader *l, mlc__column *c, const mlc_tensor *from)
+{
+    mlc_ctx *ctx = l->ctx;
+    int64_t shape[MLC_MAX_DIMS];
+    const size_t bytes = (size_t)mlc__numel(from) * mlc__size(from);
+    memcpy(shape, from->shape, sizeof shape);
+    c->row_bytes = bytes / (size_t)l->n;
+    mlc__tensor_init(&c->source, ctx, from->dtype, from->ndim, shape);
+    shape[0] = l->desc.batch;
+    mlc__tensor_init(&c->batch, ctx, from->dtype, from->ndim, shape);
+    c->source.scope = c->batch.scope = 0;
+    c->source.storage = &c->source_storage;
+    c->batch.storage = &c->batch_storage;
+    c->source_storage.ctx = c->batch_storage.ctx = ctx;
+    c->used = true;
+    c->source_storage.data = mlc__heap_data(ctx, bytes, MLC_MEM_OBJECT, "loader_create");
+    c->batch_storage.data =
+        mlc__heap_data(ctx, c->row_bytes * (size_t)l->desc.batch, MLC_MEM_OBJECT, "loader_create");
+    if (!c->source_storage.data || !c->batch_storage.data) return MLC_ERR_NOMEM;
+    return mlc__cast_into(ctx, "loader_create", &c->source, from);
+}
+
+static mlc_status mlc__loader_fill(mlc_loader *l)
+{
+    mlc_ctx *ctx = l->ctx;
+    MLC__TRY(mlc__column_make(l, &l->x, l->desc.x));
+    if (l->desc.y) MLC__TRY(mlc__column_make(l, &l->y, l->desc.y));
+    l->order = MLC__CAST(int64_t *,
+                         mlc__heap_alloc(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT, "loader_create"));
+    l->order_dev = MLC__CAST(
+        int64_t *, mlc__heap_data(ctx, (size_t)l->desc.batch * 8, MLC_MEM_OBJECT, "loader_create"));
+    return l->order && l->order_dev ? MLC_OK : MLC_ERR_NOMEM;
+}
+
+static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL");
+    MLC__REQUIRE(ctx, d->batch >= 0, ARG, "loader_create: batch is %lld", (long long)d->batch);
+    MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
+                 "loader_create: x or y belongs to another context");
+    MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
+                 "loader_create: the data set is empty: x %s", mlc__shape(d->x).s);
+    MLC__REQUIRE(ctx, !d->y || (d->y->ndim > 0 && d->y->shape[0] == d->x->shape[0]), SHAPE,
+                 "loader_create: x %s and y %s differ in rows", mlc__shape(d->x).s,
+                 mlc__shape(d->y).s);
+    MLC__TRY(mlc__alive(d->x, "loader_create"));
+    return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
+}
+
+MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc)
+{
+    mlc_loader *l;
+    if (!ctx || mlc__loader_check(ctx, desc) != MLC_OK) return NULL;
+    l = MLC__CAST(mlc_loader *, mlc__heap_alloc(ctx, sizeof *l, MLC_MEM_OBJECT, "loader_create"));
+    if (!l) return NULL;
+    l->ctx = ctx;
+    l->desc = *desc;
+    l->n = desc->x->shape[0];
+    l->desc.batch = mlc__min(desc->batch ? desc->batch : 1, l->n);
+    if (desc->drop_last && desc->batch > l->n) l->desc.batch = desc->batch; /* no batch at all */
+    l->at = -1;
+    if (mlc__loader_fill(l) == MLC_OK) return l;
+    mlc_loader_free(l);
+    return NULL;
+}
+
+MLC_IMPL void mlc_loader_free(mlc_loader *l)
+{
+    if (!l) return;
+    mlc__heap_data_free(l->ctx, l->x.source_storage.data, MLC_MEM_OBJECT);
+    mlc__heap_data_free(l->ctx, l->x.batch_storage.data, MLC_MEM_OBJECT);
+    mlc__heap_data_free(l->ctx, l->y.source_storage.data, MLC_MEM_OBJECT);
+    mlc__heap_data_free(l->ctx, l->y.batch_storage.data, MLC_MEM_OBJECT);
+    mlc__heap_data_free(l->ctx, l->order_dev, MLC_MEM_OBJECT);
+    mlc__heap_free(l->ctx, l->order);
+    mlc__heap_free(l->ctx, l);
+}
+
+MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
+{
+    if (!l) return 0;
+    return l->desc.drop_last ? l->n / l->desc.batch : mlc__div_up(l->n, l->desc.batch);
+}
+
+/* The epoch's order: Fisher and Yates with words of stream `epoch`. */
+static void mlc__loader_shuffle(mlc_loader *l)
+{
+    for (int64_t i = 0; i < l->n; i++) l->order[i] = i;
+    for (int64_t i = l->n - 1; i > 0 && l->desc.shuffle; i--) {
+        const mlc__words r = mlc__philox(l->desc.seed, (uint64_t)l->epoch, (uint64_t)i);
+        const uint64_t word = (uint64_t)r.w[1] << 32 | r.w[0];
+        const int64_t k = (int64_t)(word % (uint64_t)(i + 1)), other = l->order[k];
+        l->order[k] = l->order[i];
+        l->order[i] = other;
+    }
+}
+
+static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
+{
+    const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data, l->order_dev,
+                                     c->batch_storage.data };
+    if (!c->used) return MLC_OK;
+    c->batch.shape[0] = n;
+    c->batch_storage.version++;
+    return c->row_bytes ? MLC__RUN(l->ctx, "loader_next", take, &args) : MLC_OK;
+}
+
+MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
+{
+    if (!l || !b) return false;
+    memset(b, 0, sizeof *b);
+    if (l->at < 0) {                   /* a new epoch */
+        mlc__loader_shuffle(l);
+        l->at = l->index = 0;
+    }
+    const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
+    if (n <= 0 || (l->desc.drop_last && n < l->desc.batch)) {
+        l->at = -1;
+        l->epoch++;
+        return false;
+    }
+    if (mlc__device_copy(l->ctx, l->order_dev, l->order + l->at, (size_t)n * 8,
+                         MLC_COPY_TO_DEVICE) != MLC_OK ||
+        mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK)
+        return false;
+    b->x = &l->x.batch;
+    b->y = l->y.used ? &l->y.batch : NULL;
+    b->n = n;
+    b->index = l->index++;
+    l->at += n;
+    return true;
+}
+
+/* @@ IMPL.METRICS ---------------------------------------- scores */
+
+MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
+{
+    mlc_tensor *best;
+    int64_t hits = 0;
+    if (!scores || !labels) {
+        if (scores || labels)
+            mlc__fail((scores ? scores : labels)->ctx, MLC_ERR_ARG, "accuracy: %s is NULL",
+                      scores ? "labels" : "scores");
+        return MLC__NAN;
+    }
+    mlc_ctx *ctx = scores->ctx;
+    if (labels->dtype != MLC_I64 || !mlc__is_float(scores->dtype)) {
+        mlc__fail(ctx, MLC_ERR_DTYPE,
+                  "accuracy: scores are %s and labels %s; they must be f32 or f64, "
+                  "and i64",
+                  mlc_dtype_name(scores->dtype), mlc_dtype_name(labels->dtype));
+        return MLC__NAN;
+    }
+    if (scores->ndim != 2 || labels->ndim != 1 || labels->shape[0] != scores->shape[0] ||
+        labels->shape[0] == 0) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "accuracy: scores %s must be [n,c] and labels %s [n], n > 0",
+                  mlc__shape(scores).s, mlc__shape(labels).s);
+        return MLC__NAN;
+    }
+    best = mlc_argmax(scores, 1);
+    const int64_t n = labels->shape[0];
+    int64_t *host =
+        MLC__CAST(int64_t *, mlc__heap_alloc(ctx, (size_t)n * 16, MLC_MEM_OBJECT, "accuracy"));
+    const bool read = best && host && mlc_read(best, host, (size_t)n * 8) == MLC_OK &&
+                      mlc_read(labels, host + n, (size_t)n * 8) == MLC_OK;
+    for (int64_t i = 0; read && i < n; i++) hits += host[i] == host[n + i];
+    mlc__heap_free(ctx, host);
+    return read ? (double)hits / (double)n : MLC__NAN;
+}
+
+/* @@ IMPL.TRAIN ------------------------------------------ progress */
+
+MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
+                                        void *user)
+{
+    mlc_progress p;
+    memset(&p, 0, sizeof p);
+    p.write = write;
+    p.user = user;
+    p.label = label ? label : "";
+    p.total = total;
+    p.started = mlc__seconds();
+    p.shown = -1e9;
+#if MLC__POSIX && !defined(MLC_NO_STDIO)
+    const char *term = getenv("TERM");
+    if (!write)
+        p.terminal = isatty(1) && !getenv("NO_COLOR") && !(term && strcmp(term, "dumb") == 0);
+    if (!write) p.write = mlc_stdout;
+#endif
+    if (!p.terminal) p.shown = p.started;
+    return p;
+}
+
+MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *text)
+{
+    char line[512];
+    int n = 0;
+    if (!p || !p->write) return;
+    const double now = mlc__seconds();
+    const bool last = done >= p->total;
+    const int64_t seconds = (int64_t)(now - p->started);
+    if (!last && now - p->shown < (p->terminal ? 0.1 : 30.0)) return;
+    p->shown = now;
+    const int percent = p->total > 0 ? (int)(100 * (last ? p->total : done) / p->total) : 100;
+    if (p->terminal) {
+        n += snprintf(line, sizeof line, "\r\033[K%.80s %3d%% ", p->label, percent);
+        for (int i = 0; i < 30; i++) n += snprintf(line + n, sizeof line - (size_t)n, "%s",
+                                                   i * 100 < percent * 30 ? "\xE2\x94\x81" : " ");
+    } else {
+        n += snprintf(line, sizeof line, "%.80s %3d%%", p->label, percent);
+    }
+    n += snprintf(line + n, sizeof line - (size_t)n, " %lld/%lld %lld:%02lld %.120s%s",
+                  (long long)done, (long long)p->total, (long long)(seconds / 60),
+                  (long long)(seconds % 60), text ? text : "", last || !p->terminal ? "\n" : "");
+    p->write(p->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+}
+
+/* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */
+
+#if defined(__clang__)
+#  pragma float_control(pop)
+#  pragma clang diagnostic pop
+#else
+#  pragma GCC pop_options
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* MLCORE_IMPLEMENTATION */
+
+/* This software is available under two licences: choose the one that you prefer.
+ *
+ * A. MIT No Attribution (MIT-0)
+ *   Permission is hereby granted, free of charge, to any person obtaining a copy of this software
+ *   and associated documentation files (the "Software"), to deal in the Software without
+ *   restriction, including without limitation the rights to use, copy, modify, merge, publish,
+ *   distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+ *   Software is furnished to do so.
+ *   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
+ *   BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+ *   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+ *   DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ *   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ *
+ * B. Public domain: the authors dedicate this software to the public domain, as far as the law
+ *   lets them, and waive all rights to it (see unlicense in LICENSE).                          */

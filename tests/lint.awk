@@ -1,0 +1,86 @@
+# lint.awk -- what can be said of mlcore.h line by line; prints a line a finding
+#
+# Contents and banners agree; declarations have their comment and their definition; nothing is too
+# long. Called by lint.sh.
+
+function bad(text) { printf "%s:%d: %s\n", FILENAME, FNR, text }
+
+function public_name(line)
+{
+    return match(line, /mlc_[a-z0-9_]+\(/) ? substr(line, RSTART, RLENGTH - 1) : ""
+}
+
+function end_section()
+{
+    if (section != "" && FNR - section_line > 1500)
+        bad(section " has " FNR - section_line " lines: over 1500, split it")
+}
+
+function compare(half,    i, n, a, b)
+{
+    n = n_contents[half] > n_banners[half] ? n_contents[half] : n_banners[half]
+    for (i = 1; i <= n; i++) {
+        a = contents[half, i]
+        b = banners[half, i]
+        if (a != b) {
+            bad("contents say " (a ? a : "nothing") " where the banner is " (b ? b : "missing"))
+            return
+        }
+    }
+}
+
+length($0) > 100 { bad("over 100 columns") }
+
+# The contents stand in the first comment: banner names, up to a line that is only " *".
+!in_contents && !contents_seen && /^ \* *Contents/ { in_contents = contents_seen = 1; next }
+in_contents && /^ \*[ \t]*$/ { in_contents = 0 }
+in_contents {
+    for (i = 1; i <= NF; i++)
+        if (match($i, /^(API|IMPL)\.[A-Z0-9_.]+$/)) {
+            half = substr($i, 1, index($i, ".") - 1)
+            contents[half, ++n_contents[half]] = $i
+        }
+}
+
+/^\/\* @@ / {
+    end_section()
+    section = $3
+    section_line = FNR
+    half = substr($3, 1, index($3, ".") - 1)
+    banners[half, ++n_banners[half]] = $3
+}
+
+# The comment directly above a declaration begins with its name.
+/^\/\*/ { comment = $2; comment_end = 0 }
+/\*\/[ \t]*$/ && comment_end == 0 { comment_end = FNR }
+
+/^MLC_API / {
+    name = public_name($0)
+    if (name == "") { bad("no function name on the MLC_API line"); next }
+    declared[name] = 1
+    if (comment != name ":" || comment_end != FNR - 1)
+        bad(name " has no comment directly above that begins with its name")
+}
+/^MLC_IMPL / {
+    name = public_name($0)
+    if (name == "") { bad("no function name on the MLC_IMPL line"); next }
+    if (name in defined) bad(name " is defined twice")
+    defined[name] = 1
+}
+
+# A function's body is from { to } in the first column.
+/^\{/ { body = FNR }
+/^\}/ {
+    if (body && FNR - body > 120 && section !~ /^IMPL\.KERNELS/)
+        bad("a function of " FNR - body " lines: over 120")
+    body = 0
+}
+
+END {
+    end_section()
+    if (!contents_seen) bad("the manual has no Contents")
+    compare("API")
+    compare("IMPL")
+    for (name in declared) if (!(name in defined)) bad(name " is declared, not defined")
+    for (name in defined) if (!(name in declared)) bad(name " is defined, not declared")
+}

@@ -1,0 +1,41 @@
+# lint.sh -- holds mlcore.h, its tests and its contents against one another; awk and grep only.
+# Silent and 0 if all is well.
+found=$(
+    awk -f tests/lint.awk mlcore.h
+
+    for file in tests/*.[ch] tests/golden/*.h bench/*.[ch] examples/*.c; do
+        [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}' "$file"
+    done
+
+    # A section IMPL.X.Y is tested in tests/test_x.c, or where these say.
+    for section in $(awk '/^\/\* @@ IMPL\./ {split($3, part, "."); print part[2]}' mlcore.h | sort -u)
+    do
+        case $section in
+            PLATFORM | CPU | TYPES | END) continue ;;          # nothing of their own to test
+            KERNELS | DISPATCH) test=backend ;;
+            ERROR | MEMORY | RNG) test=ctx ;;
+            GRADCHECK) test=tape ;;
+            *) test=$(echo "$section" | tr '[:upper:]' '[:lower:]') ;;
+        esac
+        [ -f "tests/test_$test.c" ] || echo "mlcore.h: IMPL.$section has no tests/test_$test.c"
+    done
+
+    # Every operation has a row in the table of test_ops.c, every loss a call in test_loss.c.
+    operations() {
+        awk -v want="$1" '/^\/\* @@ / {section = $3}
+            /^MLC_API mlc_tensor / && section == want && match($0, /mlc_[a-z0-9_]+\(/) \
+                {print substr($0, RSTART, RLENGTH - 1)}' mlcore.h
+    }
+    for name in $(operations API.OPS); do
+        grep -q "\"$name\"" tests/test_ops.c || echo "tests/test_ops.c: no case for $name"
+    done
+    for name in $(operations API.LOSS); do
+        grep -q "$name(" tests/test_loss.c || echo "tests/test_loss.c: no case for $name"
+    done
+
+    # No folder of the machine it was written on.
+    grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
+)
+[ -z "$found" ] && exit 0
+printf '%s\n' "$found"
+exit 1

@@ -1,0 +1,463 @@
+/* mlc_test.h -- the test harness: self-registering tests, checks that go on after a failure
+ *
+ * All tests/test_*.c are linked into one program; tests/main.c defines MLC_TEST_MAIN and so
+ * holds the implementation below. Nothing here depends on time or on the library's generator.
+ *     TEST(matmul, is_associative_within_rounding)
+ *     {
+ *         mlc_ctx *ctx = test_ctx();
+ *         CHECK_EQ(mlc_numel(mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 5))), 15);
+ *         CHECK_OK(ctx);
+ *     }
+ * Environment: MLC_TEST_DEVICE=test runs on the backend of test_backend.c, MLC_ISA=scalar|avx2
+ * lowers the level. A test which makes no check counts as failed.
+ */
+#ifndef MLC_TEST_H
+#define MLC_TEST_H
+
+#include "../mlcore.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct test_case {
+    const char       *group, *name;
+    void            (*run)(void);
+    struct test_case *next;
+} test_case;
+
+#define TEST(group, name) \
+    static void test_##group##__##name(void); \
+    __attribute__((constructor)) static void test_##group##__##name##_add(void) \
+    { \
+        static test_case self = {#group, #name, test_##group##__##name, NULL}; \
+        test_register(&self); \
+    } \
+    static void test_##group##__##name(void)
+
+/* Each is true if the check held, so that a test can stop: if (!CHECK(t)) return;             */
+#define CHECK(cond)               test_check(!!(cond), #cond, __FILE__, __LINE__)
+#define CHECK_EQ(a, b)            test_eq((int64_t)(a), (int64_t)(b), #a, __FILE__, __LINE__)
+#define CHECK_NEAR(got, want, tol) test_near(got, want, tol, #got, __FILE__, __LINE__)
+#define CHECK_STR(got, want)      test_str(got, want, #got, __FILE__, __LINE__)
+#define CHECK_HAS(text, part)     test_has(text, part, #text, __FILE__, __LINE__)
+#define CHECK_STATUS(ctx, status) test_status(ctx, status, __FILE__, __LINE__)
+#define CHECK_OK(ctx)             test_ok(ctx, __FILE__, __LINE__)
+#define CHECK_VALUES(t, n, want, atol, rtol) \
+    test_values(t, n, want, atol, rtol, #t, __FILE__, __LINE__)
+
+/* The body runs once for each ISA level up to MLC_ISA, on a fresh context of that level.      */
+#define FOR_EACH_ISA(ctx) \
+    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL; \
+         ctx = test_isa_ctx((mlc_isa)(test_isa_now() + 1)))
+
+/* test_ctx: a fresh context of the current device and level; freed when the test ends.        */
+mlc_ctx *test_ctx(void);
+/* test_desc: a desc of the current device, for tests that create (and free) their own.        */
+mlc_ctx_desc test_desc(void);
+/* test_own: lets the harness free ctx when the test ends; returns ctx.                        */
+mlc_ctx *test_own(mlc_ctx *ctx);
+/* test_on_host: false when the suite runs on a device the host cannot touch.                  */
+bool test_on_host(void);
+/* test_isa_top: the best level of this CPU, or what MLC_ISA lowers it to.                     */
+mlc_isa test_isa_top(void);
+/* test_tensor: a tensor of these row-major values, converted to dtype.                        */
+mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const double *values);
+/* test_rand: uniform in [lo, hi), a function of seed and index only.                          */
+mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t seed, double lo,
+                      double hi);
+/* test_random: the value that test_rand gives to element i, before rounding to a dtype.       */
+double test_random(uint64_t seed, int64_t i, double lo, double hi);
+/* test_read: all elements as doubles, on any device; a failed check if that cannot be.        */
+bool test_read(mlc_tensor *t, double *out);
+
+/* Behind the macros.                                                                          */
+void test_register(test_case *t);
+mlc_ctx *test_isa_ctx(mlc_isa isa);
+mlc_isa test_isa_now(void);
+bool test_check(bool held, const char *what, const char *file, int line);
+bool test_eq(int64_t a, int64_t b, const char *what, const char *file, int line);
+bool test_near(double got, double want, double tol, const char *what, const char *file, int line);
+bool test_str(const char *got, const char *want, const char *what, const char *file, int line);
+bool test_has(const char *text, const char *part, const char *what, const char *file, int line);
+bool test_status(mlc_ctx *ctx, mlc_status want, const char *file, int line);
+bool test_ok(mlc_ctx *ctx, const char *file, int line);
+bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, double rtol,
+                 const char *what, const char *file, int line);
+
+#ifdef MLC_TEST_MAIN
+
+#include <signal.h>
+#include <unistd.h>
+
+static struct {
+    test_case  *first, **last, *now;
+    int64_t     checks, failures;      /* of the running test                                  */
+    mlc_ctx   **ctx;                   /* to be freed when it ends                             */
+    int         n_ctx, room;
+    mlc_isa     isa;
+    const char *device;
+} test_g;
+
+void test_register(test_case *t)
+{
+    if (test_g.last == NULL)
+        test_g.last = &test_g.first;
+    *test_g.last = t;
+    test_g.last = &t->next;
+}
+
+/* ---- checks ------------------------------------------------------------------------------- */
+
+static bool test_result(bool held, const char *file, int line)
+{
+    test_g.checks++;
+    if (held)
+        return true;
+    test_g.failures++;
+    printf("%s:%d: %s.%s: ", file, line, test_g.now->group, test_g.now->name);
+    return false;
+}
+
+bool test_check(bool held, const char *what, const char *file, int line)
+{
+    if (!test_result(held, file, line))
+        printf("does not hold: %s\n", what);
+    return held;
+}
+
+bool test_eq(int64_t a, int64_t b, const char *what, const char *file, int line)
+{
+    if (!test_result(a == b, file, line))
+        printf("%s is %" PRId64 ", want %" PRId64 "\n", what, a, b);
+    return a == b;
+}
+
+/* NaN equals NaN; an infinity equals only itself.                                             */
+static bool test_close(double got, double want, double tol)
+{
+    if (isnan(got) || isnan(want))
+        return isnan(got) && isnan(want);
+    return got == want || (isfinite(got) && isfinite(want) && fabs(got - want) <= tol);
+}
+
+bool test_near(double got, double want, double tol, const char *what, const char *file, int line)
+{
+    bool held = test_close(got, want, tol);
+    if (!test_result(held, file, line))
+        printf("%s is %.17g, want %.17g +- %g\n", what, got, want, tol);
+    return held;
+}
+
+bool test_str(const char *got, const char *want, const char *what, const char *file, int line)
+{
+    bool held = got != NULL && want != NULL && strcmp(got, want) == 0;
+    if (!test_result(held, file, line))
+        printf("%s is\n  \"%s\", want\n  \"%s\"\n", what, got ? got : "(NULL)",
+               want ? want : "(NULL)");
+    return held;
+}
+
+bool test_has(const char *text, const char *part, const char *what, const char *file, int line)
+{
+    bool held = text != NULL && strstr(text, part) != NULL;
+    if (!test_result(held, file, line))
+        printf("%s is\n  \"%s\", which lacks \"%s\"\n", what, text ? text : "(NULL)", part);
+    return held;
+}
+
+bool test_status(mlc_ctx *ctx, mlc_status want, const char *file, int line)
+{
+    mlc_status got = mlc_ctx_status(ctx);
+    if (!test_result(got == want, file, line))
+        printf("status is %s (%s), want %s\n", mlc_status_name(got),
+               got == MLC_OK ? "" : mlc_error(ctx), mlc_status_name(want));
+    mlc_error_clear(ctx);
+    return got == want;
+}
+
+bool test_ok(mlc_ctx *ctx, const char *file, int line)
+{
+    mlc_status got = mlc_ctx_status(ctx);
+    if (!test_result(got == MLC_OK, file, line))
+        printf("%s: %s\n", mlc_status_name(got), mlc_error(ctx));
+    return got == MLC_OK;
+}
+
+bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, double rtol,
+                 const char *what, const char *file, int line)
+{
+    bool    held = t != NULL && mlc_numel(t) == n;
+    double *got;
+    if (!test_result(held, file, line)) {
+        printf("%s is %s with %" PRId64 " elements, want %" PRId64 "\n", what,
+               t ? "a tensor" : "NULL", mlc_numel(t), n);
+        for (int i = 0; i < test_g.n_ctx; i++)
+            if (mlc_ctx_status(test_g.ctx[i]) != MLC_OK)
+                printf("  error: %s\n", mlc_error(test_g.ctx[i]));
+        return false;
+    }
+    got = (double *)malloc((size_t)(n > 0 ? n : 1) * sizeof *got);
+    held = test_read(t, got);
+    for (int64_t i = 0; held && i < n; i++) {
+        held = test_close(got[i], want[i], atol + rtol * fabs(want[i]));
+        if (!held && !test_result(false, file, line))
+            printf("%s: element %" PRId64 " is %.17g, want %.17g\n", what, i, got[i], want[i]);
+    }
+    free(got);
+    return held;
+}
+
+/* ---- contexts ----------------------------------------------------------------------------- */
+
+bool test_on_host(void)
+{
+    return test_g.device == NULL;
+}
+
+mlc_isa test_isa_top(void)
+{
+    const char *lower = getenv("MLC_ISA");
+    mlc_isa     top = MLC_ISA_SCALAR;
+    for (int i = MLC_ISA_SCALAR; i <= MLC_ISA_AVX512; i++) {
+        if (mlc_cpu_kernels((mlc_isa)i) == NULL)
+            break;
+        top = (mlc_isa)i;
+        if (lower != NULL && strcmp(lower, mlc_isa_name(top)) == 0)
+            break;
+    }
+    return top;
+}
+
+mlc_ctx *test_own(mlc_ctx *ctx)
+{
+    if (ctx == NULL)
+        return NULL;
+    if (test_g.n_ctx == test_g.room) {
+        test_g.room = test_g.room * 2 + 16;
+        test_g.ctx = (mlc_ctx **)realloc(test_g.ctx, (size_t)test_g.room * sizeof *test_g.ctx);
+        if (test_g.ctx == NULL)
+            abort();
+    }
+    test_g.ctx[test_g.n_ctx++] = ctx;
+    return ctx;
+}
+
+/* The backend of test_backend.c takes its level from the index: "test:2" is avx2.             */
+static mlc_ctx_desc test_desc_isa(mlc_isa isa)
+{
+    static char  name[32];
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.isa = isa;
+    d.threads = 2;
+    if (test_g.device != NULL) {
+        snprintf(name, sizeof name, "%s:%d", test_g.device, (int)isa);
+        d.device = name;
+    }
+    return d;
+}
+
+mlc_ctx_desc test_desc(void)
+{
+    return test_desc_isa(test_isa_top());
+}
+
+static mlc_ctx *test_ctx_isa(mlc_isa isa)
+{
+    mlc_ctx_desc d = test_desc_isa(isa);
+    mlc_status   status = MLC_OK;
+    mlc_ctx     *ctx;
+    d.status = &status;
+    ctx = mlc_ctx_create(&d);
+    if (ctx == NULL) {
+        fprintf(stderr, "no context of device %s, level %s: %s\n", d.device ? d.device : "cpu",
+                mlc_isa_name(isa), mlc_status_name(status));
+        exit(2);
+    }
+    return test_own(ctx);
+}
+
+mlc_ctx *test_ctx(void)
+{
+    return test_ctx_isa(test_isa_top());
+}
+
+mlc_ctx *test_isa_ctx(mlc_isa isa)
+{
+    test_g.isa = isa;
+    return isa > test_isa_top() ? NULL : test_ctx_isa(isa);
+}
+
+mlc_isa test_isa_now(void)
+{
+    return test_g.isa;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------ */
+
+static int64_t test_count(mlc_dims dims)
+{
+    int64_t n = 1;
+    for (int32_t i = 0; i < dims.n; i++)
+        n *= dims.v[i];
+    return n;
+}
+
+mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const double *values)
+{
+    int64_t     n = test_count(dims);
+    char       *data = (char *)malloc((size_t)(n > 0 ? n : 1) * 8);
+    mlc_tensor *t;
+    for (int64_t i = 0; i < n; i++) {
+        float   f = (float)values[i];
+        int64_t l = dtype == MLC_I64 ? (int64_t)values[i] : 0;
+        if (dtype == MLC_F32) memcpy(data + 4 * i, &f, 4);
+        if (dtype == MLC_F64) memcpy(data + 8 * i, &values[i], 8);
+        if (dtype == MLC_I64) memcpy(data + 8 * i, &l, 8);
+    }
+    t = mlc_from(ctx, dtype, dims, data);
+    free(data);
+    return t;
+}
+
+/* splitmix64 of seed and index.                                                               */
+double test_random(uint64_t seed, int64_t i, double lo, double hi)
+{
+    uint64_t z = seed * 0xd1342543de82ef95u + (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return lo + (hi - lo) * ((double)(z >> 11) * 0x1p-53);
+}
+
+mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t seed, double lo,
+                      double hi)
+{
+    int64_t     n = test_count(dims);
+    double     *values = (double *)malloc((size_t)(n > 0 ? n : 1) * sizeof *values);
+    mlc_tensor *t;
+    for (int64_t i = 0; i < n; i++)
+        values[i] = test_random(seed, i, lo, hi);
+    t = test_tensor(ctx, dtype, dims, values);
+    free(values);
+    return t;
+}
+
+bool test_read(mlc_tensor *t, double *out)
+{
+    int64_t n = mlc_numel(t);
+    size_t  bytes = t != NULL ? (size_t)n * mlc_dtype_bytes(t->dtype) : 0;
+    char   *data = (char *)malloc(bytes > 0 ? bytes : 1);
+    bool    held = CHECK(t != NULL) && CHECK_EQ(mlc_read(t, data, bytes), MLC_OK);
+    for (int64_t i = 0; held && i < n; i++) {
+        float   f;
+        int64_t l;
+        if (t->dtype == MLC_F32) { memcpy(&f, data + 4 * i, 4); out[i] = (double)f; }
+        if (t->dtype == MLC_F64) memcpy(&out[i], data + 8 * i, 8);
+        if (t->dtype == MLC_I64) { memcpy(&l, data + 8 * i, 8); out[i] = (double)l; }
+    }
+    free(data);
+    return held;
+}
+
+/* ---- the program -------------------------------------------------------------------------- */
+
+/* Names the test that crashed, then lets the default action follow.                            */
+static void test_crashed(int sig)
+{
+    const char *parts[] = {"\ncrashed in ", test_g.now ? test_g.now->group : "?", ".",
+                           test_g.now ? test_g.now->name : "?", "\n"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (write(2, parts[i], strlen(parts[i])) < 0)
+            break;
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* A handler that a sanitizer has set stays: it says more.                                     */
+static void test_catch(int sig)
+{
+    struct sigaction old;
+    if (sigaction(sig, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+        signal(sig, test_crashed);
+}
+
+static bool test_run(test_case *t)
+{
+    test_g.now = t;
+    test_g.checks = test_g.failures = 0;
+    t->run();
+    if (test_g.checks == 0)
+        test_check(false, "a test makes at least one check", __FILE__, __LINE__);
+    while (test_g.n_ctx > 0)
+        mlc_ctx_free(test_g.ctx[--test_g.n_ctx]);
+    return test_g.failures == 0;
+}
+
+static bool test_wanted(const test_case *t, const char *filter)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s.%s", t->group, t->name);
+    return strstr(full, filter) != NULL;
+}
+
+/* The levels below the one that runs, for the script that runs them all.                      */
+static int test_levels(void)
+{
+    for (int i = MLC_ISA_SCALAR; i < (int)test_isa_top(); i++)
+        puts(mlc_isa_name((mlc_isa)i));
+    return 0;
+}
+
+/* Options: --list, --levels, --filter SUBSTRING of "group.name".                              */
+static int test_main(int argc, char **argv)
+{
+    const char *filter = "";
+    bool        list = false;
+    int64_t     passed = 0, failed = 0, in_group = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--list") == 0) {
+            list = true;
+        } else if (strcmp(argv[i], "--levels") == 0) {
+            return test_levels();
+        } else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
+            filter = argv[++i];
+        } else {
+            fprintf(stderr, "usage: %s [--list] [--levels] [--filter SUBSTRING]\n", argv[0]);
+            return 2;
+        }
+    }
+    test_g.device = getenv("MLC_TEST_DEVICE");
+    if (test_g.device != NULL && (*test_g.device == 0 || strcmp(test_g.device, "cpu") == 0))
+        test_g.device = NULL;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    test_catch(SIGSEGV);
+    test_catch(SIGFPE);
+    test_catch(SIGABRT);
+    for (test_case *t = test_g.first; t != NULL; t = t->next) {
+        if (!test_wanted(t, filter))
+            continue;
+        if (list) {
+            printf("%s.%s\n", t->group, t->name);
+            continue;
+        }
+        in_group++;
+        if (test_run(t))
+            passed++;
+        else
+            failed++;
+        if (t->next == NULL || strcmp(t->next->group, t->group) != 0) {
+            printf("%-16s %" PRId64 " tests\n", t->group, in_group);
+            in_group = 0;
+        }
+    }
+    free(test_g.ctx);
+    if (!list)
+        printf("%" PRId64 " passed, %" PRId64 " failed\n", passed, failed);
+    return failed > 0 ? 1 : 0;
+}
+
+#endif /* MLC_TEST_MAIN */
+#endif /* MLC_TEST_H */

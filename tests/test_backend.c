@@ -1,0 +1,1265 @@
+/* test_backend.c -- the test device, registration, and every kernel of every ISA level
+ *
+ * The device "test" keeps its memory in a mapping that is unreadable except while one of its
+ * kernels or its copy runs: whatever the library does to device memory on the host crashes here.
+ * "test:2" runs the avx2 row of the kernel table, "test:1" the scalar one.
+ */
+#define _GNU_SOURCE
+#include "mlc_test.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- a device whose memory the host cannot touch ------------------------------------------ */
+
+#define ARENA_BYTES ((size_t)256 << 20)
+#define INF         ((double)INFINITY)
+#define NO_NUMBER   ((double)NAN)
+
+typedef struct block {                 /* of an arena, by address; kept on the host            */
+    struct block *next;
+    size_t        at, bytes;
+} block;
+
+typedef struct device {
+    char              *arena;
+    block             *blocks;
+    const mlc_kernels *k;
+} device;
+
+static int64_t g_leaked;               /* blocks alive when their device was closed            */
+
+static void arena_open(device *d)
+{
+    if (mprotect(d->arena, ARENA_BYTES, PROT_READ | PROT_WRITE) != 0)
+        abort();
+}
+
+static void arena_shut(device *d)
+{
+    if (mprotect(d->arena, ARENA_BYTES, PROT_NONE) != 0)
+        abort();
+}
+
+static mlc_status device_open(int32_t index, void **dev)
+{
+    const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)index);
+    device            *d = k ? (device *)calloc(1, sizeof *d) : NULL;
+    if (d == NULL)
+        return MLC_ERR_DEVICE;
+    d->k = k;
+    d->arena = (char *)mmap(NULL, ARENA_BYTES, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (d->arena == MAP_FAILED) {
+        free(d);
+        return MLC_ERR_DEVICE;
+    }
+    *dev = d;
+    return MLC_OK;
+}
+
+static void device_close(void *dev)
+{
+    device *d = (device *)dev;
+    for (block *b = d->blocks, *next; b != NULL; b = next) {
+        next = b->next;
+        g_leaked++;
+        free(b);
+    }
+    munmap(d->arena, ARENA_BYTES);
+    free(d);
+}
+
+/* First fit. Fresh memory is full of NaN, so that nothing can count on zeros.                 */
+static mlc_status device_alloc(void *dev, size_t bytes, void **ptr)
+{
+    device *d = (device *)dev;
+    block **link = &d->blocks, *b;
+    size_t  at = 0, size = (bytes + 63) / 64 * 64;
+    if (bytes == 0 || bytes > ARENA_BYTES)
+        return MLC_ERR_NOMEM;
+    for (; *link != NULL && (*link)->at - at < size; link = &(*link)->next)
+        at = (*link)->at + (*link)->bytes;
+    if (ARENA_BYTES - at < size || (b = (block *)malloc(sizeof *b)) == NULL)
+        return MLC_ERR_NOMEM;
+    b->at = at;
+    b->bytes = size;
+    b->next = *link;
+    *link = b;
+    *ptr = d->arena + at;
+    arena_open(d);
+    memset(*ptr, 0xff, size);
+    arena_shut(d);
+    return MLC_OK;
+}
+
+static void device_release(void *dev, void *ptr, size_t bytes)
+{
+    device *d = (device *)dev;
+    for (block **link = &d->blocks; *link != NULL; link = &(*link)->next) {
+        block *b = *link;
+        if (d->arena + b->at != (char *)ptr)
+            continue;
+        if (b->bytes != (bytes + 63) / 64 * 64)
+            break;
+        *link = b->next;
+        free(b);
+        return;
+    }
+    fprintf(stderr, "test device: release of what was not allocated\n");
+    abort();
+}
+
+static bool device_owns(const device *d, const void *ptr, size_t bytes)
+{
+    const char *p = (const char *)ptr;
+    return p >= d->arena && bytes <= ARENA_BYTES && p <= d->arena + ARENA_BYTES - bytes;
+}
+
+static mlc_status device_copy(void *dev, void *dst, const void *src, size_t bytes,
+                              mlc_copy_kind kind)
+{
+    device *d = (device *)dev;
+    if (device_owns(d, dst, bytes) != (kind != MLC_COPY_TO_HOST) ||
+        device_owns(d, src, bytes) != (kind != MLC_COPY_TO_DEVICE))
+        return MLC_ERR_ARG;
+    arena_open(d);
+    memmove(dst, src, bytes);
+    arena_shut(d);
+    return MLC_OK;
+}
+
+static mlc_status device_sync(void *dev)
+{
+    return dev != NULL ? MLC_OK : MLC_ERR_ARG;
+}
+
+/* Each kernel of the CPU's row, with the arena open; workspace queries run with it shut.      */
+#define WRAP(name) \
+    static mlc_status device_##name(void *dev, const struct mlc_k_##name *args) \
+    { \
+        device    *d = (device *)dev; \
+        mlc_status status; \
+        arena_open(d); \
+        status = d->k->name(NULL, args); \
+        arena_shut(d); \
+        return status; \
+    } \
+    static size_t device_##name##_workspace(void *dev, const struct mlc_k_##name *args) \
+    { \
+        device *d = (device *)dev; \
+        return d->k->name##_workspace != NULL ? d->k->name##_workspace(NULL, args) : 0; \
+    }
+MLC_KERNELS(WRAP)
+
+#define ROW(name) k.name = device_##name; k.name##_workspace = device_##name##_workspace;
+
+static mlc_backend device_backend(const char *name)
+{
+    mlc_kernels k;
+    mlc_backend b;
+    MLC_KERNELS(ROW)
+    memset(&b, 0, sizeof b);
+    b.abi = MLC_ABI;
+    b.size = (uint32_t)sizeof b;
+    b.name = name;
+    b.open = device_open;
+    b.close = device_close;
+    b.alloc = device_alloc;
+    b.release = device_release;
+    b.copy = device_copy;
+    b.sync = device_sync;
+    b.kernels = k;
+    return b;
+}
+
+static mlc_status g_registered = MLC_ERR_STATE;
+
+/* Before main, so that every test can ask for the device.                                     */
+__attribute__((constructor)) static void device_register(void)
+{
+    mlc_backend b = device_backend("test");
+    g_registered = mlc_backend_register(&b);
+}
+
+static mlc_ctx *device_ctx(const char *name, mlc_status *status)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.device = name;
+    d.status = status;
+    return test_own(mlc_ctx_create(&d));
+}
+
+/* ---- registration ------------------------------------------------------------------------- */
+
+TEST(backend, a_stale_or_incomplete_backend_is_refused)
+{
+    mlc_backend good = device_backend("other"), b;
+    CHECK_EQ(g_registered, MLC_OK);
+    CHECK_EQ(mlc_backend_register(NULL), MLC_ERR_ARG);
+    b = good; b.abi++;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.size--;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.name = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.open = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.close = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.alloc = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.release = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.copy = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.sync = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.name = "test";
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.name = "cpu";
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+}
+
+/* Offers what makes tensors and nothing that computes with them.                              */
+static mlc_backend backend_with_holes(void)
+{
+    mlc_backend b = device_backend("holes");
+    b.kernels.map = NULL;
+    b.kernels.cast = NULL;
+    b.kernels.reduce = NULL;
+    b.kernels.gemm = NULL;
+    b.kernels.random = NULL;
+    b.kernels.dropout = NULL;
+    b.kernels.xent = NULL;
+    b.kernels.argmax = NULL;
+    return b;
+}
+
+static void check_missing(mlc_ctx *ctx, const mlc_tensor *result, const char *op,
+                          const char *kernel)
+{
+    CHECK(result == NULL);
+    CHECK_HAS(mlc_error(ctx), op);
+    CHECK_HAS(mlc_error(ctx), kernel);
+    CHECK_HAS(mlc_error(ctx), "holes");
+    CHECK_STATUS(ctx, MLC_ERR_UNSUPPORTED);
+}
+
+TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
+{
+    static const double  labels[3] = {0, 1, 2};
+    mlc_backend b = backend_with_holes();
+    mlc_status  status = MLC_ERR_INTERNAL;
+    mlc_ctx    *ctx;
+    mlc_tensor *x, *y;
+    CHECK_EQ(mlc_backend_register(&b), MLC_OK);
+    ctx = device_ctx("holes", &status);
+    if (!CHECK_EQ(status, MLC_OK) || !CHECK(ctx != NULL))
+        return;
+    x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1, 1);
+    y = test_tensor(ctx, MLC_I64, mlc_dims1(3), labels);
+    CHECK_OK(ctx);
+    check_missing(ctx, mlc_add(x, x), "add", "map");
+    check_missing(ctx, mlc_exp(x), "exp", "map");
+    check_missing(ctx, mlc_matmul(x, x), "matmul", "gemm");
+    check_missing(ctx, mlc_sum(x, mlc_dims0(), false), "sum", "reduce");
+    check_missing(ctx, mlc_cast(x, MLC_F64), "cast", "cast");
+    check_missing(ctx, mlc_dropout(x, 0.5), "dropout", "dropout");
+    check_missing(ctx, mlc_argmax(x, 1), "argmax", "argmax");
+    check_missing(ctx, mlc_cross_entropy(x, y), "cross_entropy", "xent");
+    check_missing(ctx, mlc_randn(ctx, MLC_F32, mlc_dims1(3)), "randn", "random");
+}
+
+TEST(backend, the_table_takes_eight_and_refuses_the_ninth)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
+    int  taken = 0;
+    bool refused = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        mlc_backend b = device_backend(names[i]);
+        if (mlc_backend_register(&b) == MLC_OK) {
+            CHECK(!refused);
+            taken++;
+        } else {
+            refused = true;
+        }
+    }
+    CHECK(taken >= 6 && taken <= 7);   /* "test" is there, and "holes" if its test ran         */
+    CHECK(refused);
+    CHECK(device_ctx("a", NULL) != NULL);
+}
+
+TEST(backend, an_unknown_device_is_a_device_error)
+{
+    static const char *const bad[] = {"nosuch", "nosuch:0", "test:999", "test:x", "test:-1", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mlc_status status = MLC_OK;
+        CHECK(device_ctx(bad[i], &status) == NULL);
+        CHECK_EQ(status, MLC_ERR_DEVICE);
+    }
+    CHECK(device_ctx("cpu", NULL) != NULL);
+    CHECK(device_ctx("test", NULL) != NULL);
+}
+
+TEST(backend, the_cpu_has_a_row_for_each_level_up_to_its_own)
+{
+    mlc_isa top = MLC_ISA_AUTO;
+    for (int i = MLC_ISA_SCALAR; i <= MLC_ISA_AVX512; i++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)i);
+        CHECK(k == NULL || (int)top == i - 1);             /* no level is left out below       */
+        if (k != NULL)
+            top = (mlc_isa)i;
+#define HAS(name) CHECK(k == NULL || k->name != NULL);
+        MLC_KERNELS(HAS)
+    }
+    CHECK(top >= MLC_ISA_SCALAR);
+    CHECK(mlc_cpu_kernels(MLC_ISA_AUTO) == mlc_cpu_kernels(top));
+    CHECK(mlc_cpu_kernels((mlc_isa)99) == NULL);
+    CHECK(mlc_cpu_kernels((mlc_isa)-1) == NULL);
+}
+
+/* ---- the host's side of a device ---------------------------------------------------------- */
+
+TEST(backend, host_access_to_device_memory_is_an_error_not_a_crash)
+{
+    static const double v[3] = {1, -2, 3};
+    float       host[3] = {0};
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(3), v);
+    CHECK(!mlc_ctx_on_host(ctx));
+    CHECK(mlc_f32(x) == NULL);
+    CHECK_HAS(mlc_error(ctx), "mlc_read");
+    CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+    CHECK(mlc_f64(mlc_zeros(ctx, MLC_F64, mlc_dims1(2))) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+    CHECK(mlc_i64(mlc_zeros(ctx, MLC_I64, mlc_dims1(2))) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+    CHECK(mlc_wrap(ctx, MLC_F32, mlc_dims1(3), NULL, host) == NULL);
+    CHECK(mlc_ctx_status(ctx) != MLC_OK);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_read(x, host, sizeof host), MLC_OK);
+    CHECK(host[0] == 1 && host[1] == -2 && host[2] == 3);
+    CHECK_OK(ctx);
+}
+
+static mlc_status device_step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, uint64_t seed)
+{
+    static const double labels[5] = {0, 2, 1, 1, 0};
+    mlc_tensor *x, *y;
+    mlc_scope_begin(ctx);
+    x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), seed, -1, 1);
+    y = test_tensor(ctx, MLC_I64, mlc_dims1(5), labels);
+    mlc_backward(mlc_cross_entropy(mlc_forward(net, x), y));
+    mlc_optim_step(opt);
+    return mlc_scope_end(ctx);
+}
+
+TEST(backend, a_freed_context_leaves_nothing_on_the_device)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    mlc_ctx     *ctx;
+    mlc_module  *net;
+    mlc_optim   *opt;
+    g_leaked = 0;
+    d.device = "test";
+    if (!CHECK((ctx = mlc_ctx_create(&d)) != NULL))
+        return;
+    net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 3));
+    opt = mlc_adamw(net, 1e-2);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(device_step(ctx, net, opt, (uint64_t)i), MLC_OK);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(g_leaked, 0);
+}
+
+/* ---- kernels: buffers that end where the next page is unreadable --------------------------- */
+
+#define GUARDED ((size_t)8 << 20)
+#define ROLES   6                      /* buffers a kernel is given at once                    */
+
+/* Memory for bytes that end at a guard page; each role has one such buffer for the process.   */
+static void *guarded(int role, size_t bytes)
+{
+    static char *buffer[ROLES];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes > GUARDED)
+        abort();
+    if (buffer[role] == NULL) {
+        char *p = (char *)mmap(NULL, GUARDED + page, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED || mprotect(p + GUARDED, page, PROT_NONE) != 0)
+            abort();
+        buffer[role] = p;
+    }
+    return buffer[role] + GUARDED - bytes;
+}
+
+static size_t size_of(mlc_dtype dtype)
+{
+    return mlc_dtype_bytes(dtype);
+}
+
+static void put(void *p, mlc_dtype dtype, int64_t i, double v)
+{
+    if (dtype == MLC_F32)
+        ((float *)p)[i] = (float)v;
+    else
+        ((double *)p)[i] = v;
+}
+
+static double get(const void *p, mlc_dtype dtype, int64_t i)
+{
+    return dtype == MLC_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+}
+
+static double rounded(mlc_dtype dtype, double v)
+{
+    return dtype == MLC_F32 ? (double)(float)v : v;
+}
+
+static void *guarded_rand(int role, mlc_dtype dtype, int64_t n, uint64_t seed, double lo,
+                          double hi)
+{
+    void *p = guarded(role, (size_t)n * size_of(dtype));
+    for (int64_t i = 0; i < n; i++)
+        put(p, dtype, i, test_random(seed, i, lo, hi));
+    return p;
+}
+
+/* Equal bit for bit, but that one NaN is as good as another.                                  */
+static bool same_bits(const void *a, const void *b, mlc_dtype dtype, int64_t n)
+{
+    const size_t size = size_of(dtype);
+    for (int64_t i = 0; i < n; i++) {
+        double x = dtype == MLC_I64 ? 0 : get(a, dtype, i), y = dtype == MLC_I64 ? 0
+                                                                : get(b, dtype, i);
+        if (memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)i * size, size)
+            && !(isnan(x) && isnan(y))) {
+            printf("  element %" PRId64 " of %" PRId64 ": %.17g against %.17g\n", i, n, x, y);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Runs the body for each level above scalar, with k its row and scalar the lowest row.        */
+#define FOR_EACH_ROW(k, isa) \
+    for (int isa = MLC_ISA_SCALAR + 1; isa <= (int)test_isa_top(); isa++) \
+        for (const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa); k != NULL; k = NULL)
+
+static const mlc_kernels *scalar_row(void)
+{
+    return mlc_cpu_kernels(MLC_ISA_SCALAR);
+}
+
+/* ---- map ---------------------------------------------------------------------------------- */
+
+static const double SPECIAL[] = {0.0, -0.0, 1.0, -1.0, INF, -INF, NO_NUMBER, 88.7, -103.9,
+                                 1e-38, -1e-38, 3.4e38, 1e-30, 709.7, -745.1, 0.5};
+#define SPECIALS ((int64_t)(sizeof SPECIAL / sizeof *SPECIAL))
+
+/* Every seventh value is one of the special ones, at another place for each seed.             */
+static void *map_input(int role, mlc_dtype dtype, int64_t n, uint64_t seed)
+{
+    void *p = guarded_rand(role, dtype, n, seed, -4, 4);
+    for (int64_t i = (int64_t)(seed % 7); i < n; i += 7)
+        put(p, dtype, i, SPECIAL[(i + (int64_t)seed) % SPECIALS]);
+    return p;
+}
+
+static int map_inputs(mlc_map op)
+{
+    if (op <= MLC_MAP_MUL_S)
+        return 1;
+    return op < MLC_MAP_DIV_GRAD_B ? 2 : 3;
+}
+
+/* Runs op on rows x cols elements into role `out`, with these strides for columns.            */
+static void *map_run(const mlc_kernels *k, mlc_map op, mlc_dtype dtype, int64_t rows,
+                     int64_t cols, int64_t stride, bool accumulate, int out)
+{
+    struct mlc_k_map a;
+    const int64_t span = rows * cols * stride;
+    memset(&a, 0, sizeof a);
+    a.op = op;
+    a.dtype = dtype;
+    a.ndim = 2;
+    a.accumulate = accumulate;
+    a.shape[0] = rows;
+    a.shape[1] = cols;
+    a.s = 0.37;
+    for (int p = 0; p < map_inputs(op); p++) {
+        a.in[p] = map_input(p, dtype, span, (uint64_t)(7 * (int)op + p));
+        a.in_stride[p][0] = cols * stride;
+        a.in_stride[p][1] = stride;
+    }
+    a.out = guarded_rand(out, dtype, rows * cols, 99, -1, 1);
+    a.out_stride[0] = stride == 1 ? cols : 1;              /* the second form is transposed    */
+    a.out_stride[1] = stride == 1 ? 1 : rows;
+    return k->map(NULL, &a) == MLC_OK ? a.out : NULL;
+}
+
+static bool map_agrees(const mlc_kernels *k, mlc_map op, mlc_dtype dtype, int64_t rows,
+                       int64_t cols, int64_t stride, bool accumulate)
+{
+    const void *want = map_run(scalar_row(), op, dtype, rows, cols, stride, accumulate, 3);
+    const void *got = map_run(k, op, dtype, rows, cols, stride, accumulate, 4);
+    if (want != NULL && got != NULL && same_bits(got, want, dtype, rows * cols))
+        return true;
+    printf("  map %d, %s, %" PRId64 " x %" PRId64 ", stride %" PRId64 "%s\n", (int)op,
+           mlc_dtype_name(dtype), rows, cols, stride, accumulate ? ", accumulating" : "");
+    return false;
+}
+
+static bool map_sizes_agree(const mlc_kernels *k, mlc_map op, mlc_dtype dtype)
+{
+    for (int64_t n = 1; n <= 70; n++)
+        if (!map_agrees(k, op, dtype, 1, n, 1, false) || !map_agrees(k, op, dtype, 3, n, 1, true))
+            return false;
+    for (int64_t n = 1; n <= 70; n += 13)
+        if (!map_agrees(k, op, dtype, 5, n, 3, false) || !map_agrees(k, op, dtype, n, 5, 2, true))
+            return false;
+    return map_agrees(k, op, dtype, 1, 1031, 1, false) &&
+           map_agrees(k, op, dtype, 2, 20011, 1, true);
+}
+
+TEST(backend, map_kernels_have_the_same_bits_on_every_level)
+{
+    CHECK(scalar_row() != NULL);
+    FOR_EACH_ROW(k, isa)
+        for (int op = 0; op < MLC_MAP_COUNT; op++) {
+            CHECK(map_sizes_agree(k, (mlc_map)op, MLC_F32));
+            CHECK(map_sizes_agree(k, (mlc_map)op, MLC_F64));
+        }
+}
+
+/* ---- fill, cast, random, dropout ---------------------------------------------------------- */
+
+static bool fill_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, double start,
+                        double step)
+{
+    struct mlc_k_fill a = {dtype, n, guarded(0, (size_t)n * size_of(dtype)), start, step};
+    struct mlc_k_fill b = {dtype, n, guarded(1, (size_t)n * size_of(dtype)), start, step};
+    return scalar_row()->fill(NULL, &a) == MLC_OK && k->fill(NULL, &b) == MLC_OK &&
+           same_bits(b.out, a.out, dtype, n);
+}
+
+TEST(backend, fill_kernels_have_the_same_bits_on_every_level)
+{
+    CHECK(fill_agrees(scalar_row(), MLC_F32, 7, 1, 2));
+    FOR_EACH_ROW(k, isa)
+        for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
+            for (int64_t n = 1; n <= 70; n++)
+                CHECK(fill_agrees(k, (mlc_dtype)dtype, n, 0, 0) &&
+                      fill_agrees(k, (mlc_dtype)dtype, n, -3.7, 1.1));
+}
+
+static void *cast_run(const mlc_kernels *k, mlc_dtype to, mlc_dtype from, int64_t rows,
+                      int64_t cols, int out)
+{
+    struct mlc_k_cast a;
+    memset(&a, 0, sizeof a);
+    a.out_dtype = to;
+    a.in_dtype = from;
+    a.ndim = 2;
+    a.shape[0] = rows;
+    a.shape[1] = cols;
+    a.in_stride[0] = 1;                /* transposed, but for one row                          */
+    a.in_stride[1] = rows;
+    a.out_stride[0] = cols;
+    a.out_stride[1] = 1;
+    a.in = guarded(0, (size_t)(rows * cols) * size_of(from));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        double v = i % 3 ? test_random(3, i, -1e9, 1e9) : SPECIAL[i % SPECIALS];
+        if (from == MLC_I64)
+            ((int64_t *)guarded(0, (size_t)(rows * cols) * 8))[i] = (int64_t)i * 12345677 - 5;
+        else
+            put(guarded(0, (size_t)(rows * cols) * size_of(from)), from, i, v);
+    }
+    a.out = guarded(out, (size_t)(rows * cols) * size_of(to));
+    return k->cast(NULL, &a) == MLC_OK ? a.out : NULL;
+}
+
+TEST(backend, cast_kernels_have_the_same_bits_on_every_level)
+{
+    for (int to = 0; to < MLC_DTYPE_COUNT; to++)
+        for (int from = 0; from < MLC_DTYPE_COUNT; from++) {
+            if (!CHECK(cast_run(scalar_row(), (mlc_dtype)to, (mlc_dtype)from, 3, 5, 1) != NULL))
+                return;
+            FOR_EACH_ROW(k, isa)
+                for (int64_t n = 1; n <= 70; n++) {
+                    const void *want = cast_run(scalar_row(), (mlc_dtype)to, (mlc_dtype)from,
+                                                1 + n % 3, n, 1);
+                    const void *got = cast_run(k, (mlc_dtype)to, (mlc_dtype)from, 1 + n % 3, n, 2);
+                    CHECK(got && want &&
+                          same_bits(got, want, (mlc_dtype)to, n * (1 + n % 3)));
+                }
+        }
+}
+
+TEST(backend, cast_kernels_round_to_even_truncate_and_mark_what_does_not_fit)
+{
+    static const double  in[6] = {1.9, -1.9, NO_NUMBER, 1e19, 9007199254740993.0, 16777217.0};
+    static const int64_t want[6] = {1, -1, INT64_MIN, INT64_MIN, 9007199254740992, 16777217};
+    struct mlc_k_cast a;
+    int64_t whole[6];
+    float   narrow[6];
+    memset(&a, 0, sizeof a);
+    a.ndim = 1;
+    a.shape[0] = 6;
+    a.in_stride[0] = a.out_stride[0] = 1;
+    a.in = in;
+    a.in_dtype = MLC_F64;
+    a.out = whole;
+    a.out_dtype = MLC_I64;
+    CHECK_EQ(scalar_row()->cast(NULL, &a), MLC_OK);
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(whole[i], want[i]);
+    a.out = narrow;
+    a.out_dtype = MLC_F32;
+    CHECK_EQ(scalar_row()->cast(NULL, &a), MLC_OK);
+    CHECK(narrow[5] == 16777216.0f);   /* a tie, to the even side                              */
+}
+
+static void *random_run(const mlc_kernels *k, mlc_random kind, mlc_dtype dtype, int64_t n, int out)
+{
+    struct mlc_k_random a = {kind, dtype, n, guarded(out, (size_t)n * size_of(dtype)),
+                             42, 7, -1.5, 2.5};
+    return k->random(NULL, &a) == MLC_OK ? a.out : NULL;
+}
+
+TEST(backend, random_kernels_depend_on_seed_stream_and_index_only)
+{
+    for (int kind = 0; kind < 2; kind++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            const void *whole = random_run(scalar_row(), (mlc_random)kind, (mlc_dtype)dtype, 70, 0);
+            for (int64_t n = 1; n <= 70; n++) {
+                const void *part = random_run(scalar_row(), (mlc_random)kind, (mlc_dtype)dtype,
+                                              n, 1);
+                CHECK(same_bits(part, whole, (mlc_dtype)dtype, n));
+                FOR_EACH_ROW(k, isa)
+                    CHECK(same_bits(random_run(k, (mlc_random)kind, (mlc_dtype)dtype, n, 2),
+                                    whole, (mlc_dtype)dtype, n));
+            }
+        }
+}
+
+/* The published test vectors of Philox4x32-10 in Random123 fix the words; here their use.     */
+TEST(backend, random_values_have_the_moments_they_should)
+{
+    enum { N = 40000 };
+    for (int dtype = 0; dtype < 2; dtype++) {
+        for (int kind = 0; kind < 2; kind++) {
+            const void *p = random_run(scalar_row(), (mlc_random)kind, (mlc_dtype)dtype, N, 0);
+            double sum = 0, squares = 0, least = INF, most = -INF;
+            double mean = kind ? -1.5 : 0.5, deviation = kind ? 2.5 : 4 / sqrt(12);
+            for (int64_t i = 0; i < N; i++) {
+                double v = get(p, (mlc_dtype)dtype, i);
+                sum += v;
+                squares += (v - mean) * (v - mean);
+                least = v < least ? v : least;
+                most = v > most ? v : most;
+            }
+            CHECK_NEAR(sum / N, mean, 4 * deviation / sqrt(N));
+            CHECK_NEAR(sqrt(squares / N), deviation, 4 * deviation / sqrt(2.0 * N));
+            CHECK(kind || (least >= -1.5 && most < 2.5));
+        }
+    }
+}
+
+static void *dropout_run(const mlc_kernels *k, mlc_dtype dtype, int64_t n, double p, bool add,
+                         int out)
+{
+    struct mlc_k_dropout a;
+    memset(&a, 0, sizeof a);
+    a.dtype = dtype;
+    a.accumulate = add;
+    a.n = n;
+    a.in = guarded_rand(0, dtype, n, 5, 1, 2);
+    a.out = guarded_rand(out, dtype, n, 6, -1, 1);
+    a.seed = 3;
+    a.stream = 9;
+    a.p = p;
+    return k->dropout(NULL, &a) == MLC_OK ? a.out : NULL;
+}
+
+TEST(backend, dropout_kernels_have_the_same_bits_on_every_level)
+{
+    for (int dtype = 0; dtype < 2; dtype++)
+        for (int64_t n = 1; n <= 70; n++)
+            for (int add = 0; add < 2; add++) {
+                const void *want = dropout_run(scalar_row(), (mlc_dtype)dtype, n, 0.3, add, 1);
+                CHECK(want != NULL);
+                FOR_EACH_ROW(k, isa)
+                    CHECK(same_bits(dropout_run(k, (mlc_dtype)dtype, n, 0.3, add, 2), want,
+                                    (mlc_dtype)dtype, n));
+            }
+}
+
+TEST(backend, dropout_keeps_its_share_and_scales_it)
+{
+    enum { N = 40000 };
+    const float *in = (const float *)guarded(0, N * 4);
+    const float *out = (const float *)dropout_run(scalar_row(), MLC_F32, N, 0.3, false, 1);
+    int64_t kept = 0;
+    bool    right = true;
+    for (int i = 0; i < N; i++) {
+        kept += out[i] != 0;
+        right = right && (out[i] == 0 || fabs((double)out[i] * 0.7 - (double)in[i]) < 1e-6);
+    }
+    CHECK(right);
+    CHECK_NEAR((double)kept / N, 0.7, 4 * sqrt(0.21 / N));
+    out = (const float *)dropout_run(scalar_row(), MLC_F32, 70, 0, false, 1);
+    CHECK(memcmp(out, guarded(0, 70 * 4), 70 * 4) == 0);
+    out = (const float *)dropout_run(scalar_row(), MLC_F32, 70, 1, false, 1);
+    for (int i = 0; i < 70; i++)
+        CHECK(out[i] == 0);
+}
+
+/* ---- reduce ------------------------------------------------------------------------------- */
+
+#define REDUCE_MOST 140002             /* outputs of the largest case                          */
+
+typedef struct reducing {             /* of a [rows, cols] array, in_stride as given          */
+    mlc_reduce op;
+    mlc_dtype  dtype;
+    int64_t    rows, cols;
+    bool       over_rows, over_cols, transposed, accumulate;
+} reducing;
+
+static int64_t reduce_outs(const reducing *r)
+{
+    return (r->over_rows ? 1 : r->rows) * (r->over_cols ? 1 : r->cols);
+}
+
+static const void *reduce_run(const mlc_kernels *k, const reducing *r, int out)
+{
+    struct mlc_k_reduce a;
+    memset(&a, 0, sizeof a);
+    a.op = r->op;
+    a.dtype = r->dtype;
+    a.ndim = 2;
+    a.accumulate = r->accumulate;
+    a.shape[0] = r->rows;
+    a.shape[1] = r->cols;
+    a.in = guarded_rand(0, r->dtype, r->rows * r->cols, 11, -1, 1);
+    a.in_stride[0] = r->transposed ? 1 : r->cols;
+    a.in_stride[1] = r->transposed ? r->rows : 1;
+    a.out_stride[1] = r->over_cols ? 0 : 1;
+    a.out_stride[0] = r->over_rows ? 0 : r->over_cols ? 1 : r->cols;
+    a.scale = 0.25;
+    a.out = guarded_rand(out, r->dtype, reduce_outs(r), 12, -1, 1);
+    a.workspace_bytes = k->reduce_workspace ? k->reduce_workspace(NULL, &a) : 0;
+    a.workspace = guarded(5, a.workspace_bytes);
+    return k->reduce(NULL, &a) == MLC_OK ? a.out : NULL;
+}
+
+/* All outputs in double, and the sums of magnitudes that bound their rounding.                */
+static void reduce_want(const reducing *r, double *want, double *magnitude)
+{
+    const void *in = guarded(0, (size_t)(r->rows * r->cols) * size_of(r->dtype));
+    for (int64_t o = 0; o < reduce_outs(r); o++) {
+        want[o] = r->op == MLC_REDUCE_SUM ? 0 : -INF;
+        magnitude[o] = 0;
+    }
+    for (int64_t i = 0; i < r->rows; i++)
+        for (int64_t j = 0; j < r->cols; j++) {
+            int64_t o = (r->over_rows ? 0 : i) * (r->over_cols ? 1 : r->cols) +
+                        (r->over_cols ? 0 : j);
+            double x = get(in, r->dtype, r->transposed ? j * r->rows + i : i * r->cols + j);
+            want[o] = r->op == MLC_REDUCE_SUM ? want[o] + x : x > want[o] ? x : want[o];
+            magnitude[o] += fabs(x);
+        }
+}
+
+static bool reduce_agrees(const mlc_kernels *k, const reducing *r)
+{
+    static double want[REDUCE_MOST], magnitude[REDUCE_MOST];
+    const double  eps = r->dtype == MLC_F32 ? 1.2e-7 : 2.3e-16;
+    const void   *out = reduce_run(k, r, 1);
+    reduce_want(r, want, magnitude);
+    for (int64_t o = 0; o < reduce_outs(r); o++) {
+        double start = r->accumulate ? test_random(12, o, -1, 1) : 0;
+        double sum = start + 0.25 * want[o], got = out ? get(out, r->dtype, o) : NO_NUMBER;
+        /* f32 is carried in f64: a few roundings at the end; f64 sums pairwise over blocks    */
+        double bound = r->dtype == MLC_F32 ? 2 * eps * (fabs(sum) + fabs(start) + 1e-3)
+                                           : 40 * eps * (magnitude[o] + 1);
+        if (fabs(got - sum) <= bound)
+            continue;
+        printf("  reduce %d %s [%" PRId64 ",%" PRId64 "] over %d%d%s: %" PRId64 " is %.17g, "
+               "want %.17g\n", (int)r->op, mlc_dtype_name(r->dtype), r->rows, r->cols,
+               r->over_rows, r->over_cols, r->transposed ? " transposed" : "", o, got, sum);
+        return false;
+    }
+    return true;
+}
+
+static bool reduce_shape_agrees(const mlc_kernels *k, int64_t rows, int64_t cols)
+{
+    for (int bits = 0; bits < 64; bits++) {
+        reducing r = {bits & 1 ? MLC_REDUCE_MAX : MLC_REDUCE_SUM, bits & 2 ? MLC_F64 : MLC_F32,
+                       rows, cols, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0,
+                       (bits & 32) != 0};
+        if ((r.over_rows || r.over_cols) && !reduce_agrees(k, &r))
+            return false;
+    }
+    return true;
+}
+
+TEST(backend, reduce_kernels_agree_with_sums_in_double)
+{
+    static const int64_t sizes[] = {1, 2, 3, 5, 15, 16, 17, 31, 33, 65, 70};
+    const int n = (int)(sizeof sizes / sizeof *sizes);
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++)
+                if (!CHECK(reduce_shape_agrees(k, sizes[i], sizes[j])))
+                    return;
+        CHECK(reduce_shape_agrees(k, 1, 70001));
+        CHECK(reduce_shape_agrees(k, 70001, 2));
+    }
+}
+
+TEST(backend, a_maximum_of_a_nan_is_nan_on_every_level)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int64_t at = 0; at < 37; at++) {
+            const mlc_kernels  *k = mlc_cpu_kernels((mlc_isa)isa);
+            float               out = 0, *in = (float *)guarded_rand(0, MLC_F32, 37, 1, -1, 1);
+            struct mlc_k_reduce a;
+            memset(&a, 0, sizeof a);
+            a.op = MLC_REDUCE_MAX;
+            a.ndim = 1;
+            a.shape[0] = 37;
+            a.in = in;
+            a.in_stride[0] = 1;
+            a.out = &out;
+            a.scale = 1;
+            in[at] = NAN;
+            CHECK(k->reduce(NULL, &a) == MLC_OK && isnan(out));
+        }
+}
+
+/* ---- gemm --------------------------------------------------------------------------------- */
+
+typedef struct product {
+    mlc_dtype dtype;
+    int64_t   m, n, k, batch;
+    bool      at, bt, strided;         /* a, b transposed; columns two apart                   */
+    bool      bias, pre;
+    mlc_act   act;
+    double    alpha, beta;
+} product;
+
+#define C_PAD 3                        /* extra columns in c, which must stay as they are      */
+
+static void gemm_strides(const product *p, struct mlc_k_gemm *g)
+{
+    const int64_t step = p->strided ? 2 : 1;
+    g->a_row = p->at ? step : p->k * step;
+    g->a_col = p->at ? p->m * step : step;
+    g->b_row = p->bt ? step : p->n * step;
+    g->b_col = p->bt ? p->k * step : step;
+    g->a_batch = p->m * p->k * step;
+    g->b_batch = p->k * p->n * step;
+    g->c_row = p->n + C_PAD;
+    g->c_col = 1;
+    g->c_batch = p->m * g->c_row;
+}
+
+static bool gemm_run(const mlc_kernels *k, const product *p, struct mlc_k_gemm *g)
+{
+    const int64_t step = p->strided ? 2 : 1;
+    memset(g, 0, sizeof *g);
+    gemm_strides(p, g);
+    g->dtype = p->dtype;
+    g->act = p->act;
+    g->m = p->m;
+    g->n = p->n;
+    g->k = p->k;
+    g->batch = p->batch;
+    g->alpha = p->alpha;
+    g->beta = p->beta;
+    g->a = guarded_rand(0, p->dtype, p->batch * p->m * p->k * step, 21, -1, 1);
+    g->b = guarded_rand(1, p->dtype, p->batch * p->k * p->n * step, 22, -1, 1);
+    g->c = guarded_rand(2, p->dtype, p->batch * p->m * g->c_row - C_PAD, 23, -1, 1);
+    g->bias = p->bias ? guarded_rand(3, p->dtype, p->n, 24, -1, 1) : NULL;
+    g->pre = p->pre ? guarded_rand(4, p->dtype, p->batch * p->m * g->c_row - C_PAD, 25, -1, 1)
+                    : NULL;
+    g->workspace_bytes = k->gemm_workspace ? k->gemm_workspace(NULL, g) : 0;
+    g->workspace = guarded(5, (g->workspace_bytes + 63) / 64 * 64);
+    return k->gemm(NULL, g) == MLC_OK;
+}
+
+static double act_of(mlc_act act, double v)
+{
+    switch (act) {
+    case MLC_ACT_RELU:    return v > 0 ? v : 0;
+    case MLC_ACT_GELU:    return 0.5 * v * (1 + erf(v * 0.70710678118654752));
+    case MLC_ACT_TANH:    return tanh(v);
+    case MLC_ACT_SIGMOID: return 1 / (1 + exp(-v));
+    case MLC_ACT_SILU:    return v / (1 + exp(-v));
+    default:              return v;
+    }
+}
+
+/* One element in double: every rounding is bounded by eps times the magnitudes it adds up.    */
+static bool gemm_element(const product *p, const struct mlc_k_gemm *g, int64_t batch, int64_t i,
+                         int64_t j)
+{
+    const double  eps = p->dtype == MLC_F32 ? 1.2e-7 : 2.3e-16;
+    const int64_t at = batch * g->c_batch + i * g->c_row + j;
+    const double  old = rounded(p->dtype, test_random(23, at, -1, 1));
+    const double  bias = rounded(p->dtype, test_random(24, j, -1, 1));
+    double sum = 0, magnitude = 0, pre, want, bound;
+    for (int64_t q = 0; q < p->k; q++) {
+        double v = get(g->a, p->dtype, batch * g->a_batch + i * g->a_row + q * g->a_col) *
+                   get(g->b, p->dtype, batch * g->b_batch + q * g->b_row + j * g->b_col);
+        sum += v;
+        magnitude += fabs(v);
+    }
+    pre = p->alpha * sum + (p->bias ? bias : 0);
+    want = act_of(p->act, pre) + (p->beta != 0 ? p->beta * old : 0);
+    bound = eps * (sqrt((double)p->k) * 2 + 4) * (fabs(p->alpha) * magnitude + 2);
+    if (fabs(get(g->c, p->dtype, at) - want) <= bound &&
+        (!p->pre || fabs(get(g->pre, p->dtype, at) - pre) <= bound))
+        return true;
+    printf("  gemm %s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64 " at %d bt %d "
+           "strided %d act %d beta %g: [%" PRId64 ",%" PRId64 "] is %.9g, want %.9g\n",
+           mlc_dtype_name(p->dtype), p->m, p->n, p->k, p->batch, p->at, p->bt, p->strided,
+           (int)p->act, p->beta, i, j, get(g->c, p->dtype, at), want);
+    return false;
+}
+
+static bool gemm_agrees(const mlc_kernels *k, const product *p)
+{
+    struct mlc_k_gemm g;
+    if (!gemm_run(k, p, &g))
+        return false;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < p->m; i++) {
+            for (int64_t j = 0; j < p->n; j++)
+                if (!gemm_element(p, &g, b, i, j))
+                    return false;
+            for (int64_t j = p->n; j < g.c_row && (i + 1 < p->m || b + 1 < p->batch); j++) {
+                int64_t at = b * g.c_batch + i * g.c_row + j;
+                if (get(g.c, p->dtype, at) != rounded(p->dtype, test_random(23, at, -1, 1)))
+                    return false;
+            }
+        }
+    return true;
+}
+
+/* All transpositions, dtypes and sinks take turns over the sizes.                             */
+static product gemm_case(int64_t m, int64_t n, int64_t k, int turn)
+{
+    product p = {turn & 1 ? MLC_F64 : MLC_F32, m, n, k, 1 + turn % 3 / 2, (turn & 2) != 0,
+                 (turn & 4) != 0, turn % 5 == 4, turn % 2 == 0, false,
+                 (mlc_act)(turn % 6), turn % 3 ? 1 : 0.5, turn % 7 == 3 ? 1 : 0};
+    p.pre = p.act != MLC_ACT_NONE && turn % 4 == 0 && p.beta == 0;
+    return p;
+}
+
+TEST(backend, gemm_kernels_agree_with_products_in_double)
+{
+    static const int64_t sizes[] = {1, 2, 3, 5, 7, 13, 17, 33, 47, 70};
+    static const int64_t large[][3] = {{5, 530, 300}, {391, 33, 20}, {29, 65, 517}, {1, 70, 300},
+                                       {70, 1, 300}, {3, 515, 9}, {14, 32, 256}, {6, 16, 257}};
+    const int n = (int)(sizeof sizes / sizeof *sizes);
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        int turn = 0;
+        for (int c = 0; c < n * n * n; c++) {
+            product p = gemm_case(sizes[c % n], sizes[c / n % n], sizes[c / n / n], turn++);
+            if (!CHECK(gemm_agrees(k, &p)))
+                return;
+        }
+        for (size_t c = 0; c < 12 * sizeof large / sizeof *large; c++) {
+            product p = gemm_case(large[c / 12][0], large[c / 12][1], large[c / 12][2], turn++);
+            if (!CHECK(gemm_agrees(k, &p)))
+                return;
+        }
+    }
+}
+
+TEST(backend, gemm_with_beta_zero_does_not_read_c)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int64_t m = 1; m <= 40; m += 13) {
+            const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+            product            p = {MLC_F32, m, 35, 41, 1, false, true, false, false, false,
+                                    MLC_ACT_NONE, 1, 0};
+            struct mlc_k_gemm  g;
+            bool               finite = true;
+            CHECK(gemm_run(k, &p, &g));
+            memset(g.c, 0xff, (size_t)(m * g.c_row - C_PAD) * 4);
+            CHECK_EQ(k->gemm(NULL, &g), MLC_OK);
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < 35; j++)
+                    finite = finite && isfinite(get(g.c, MLC_F32, i * g.c_row + j));
+            CHECK(finite);
+        }
+}
+
+TEST(backend, gemm_of_no_inner_elements_is_the_bias)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        product p = {MLC_F32, 3, 5, 0, 1, false, false, false, true, false, MLC_ACT_NONE, 1, 0};
+        CHECK(gemm_agrees(mlc_cpu_kernels((mlc_isa)isa), &p));
+    }
+}
+
+/* ---- cross-entropy ------------------------------------------------------------------------ */
+
+typedef struct entropy {
+    struct mlc_k_xent      f;
+    struct mlc_k_xent_grad b;
+    int64_t                error[4];
+} entropy;
+
+/* Logits with padded rows; labels walk over the classes, label 1 is ignored if asked.         */
+static bool xent_run(const mlc_kernels *k, entropy *e, mlc_dtype dtype, int64_t n, int64_t c,
+                     mlc_reduction reduction, double smoothing, bool ignore)
+{
+    const int64_t row = c + 2;
+    int64_t      *labels = (int64_t *)guarded(3, (size_t)n * 8);
+    memset(e, 0, sizeof *e);
+    for (int64_t i = 0; i < n; i++)
+        labels[i] = i * 5 % c;
+    e->f.dtype = e->b.dtype = dtype;
+    e->f.reduction = reduction;
+    e->f.n = e->b.n = n;
+    e->f.c = e->b.c = c;
+    e->f.row = e->b.row = row;
+    e->f.logits = e->b.logits = guarded_rand(0, dtype, n * row - 2, 31, -6, 6);
+    e->f.labels = e->b.labels = labels;
+    e->f.label_stride = e->b.label_stride = 1;
+    e->f.smoothing = e->b.smoothing = smoothing;
+    e->f.ignore = e->b.ignore = 1;
+    e->f.has_ignore = e->b.has_ignore = ignore;
+    e->f.loss = guarded(1, (size_t)n * 2 * size_of(dtype) + size_of(dtype));
+    e->f.lse = (char *)e->f.loss + (size_t)n * size_of(dtype);
+    e->f.norm = (char *)e->f.loss + 2 * (size_t)n * size_of(dtype);
+    e->f.error = e->error;
+    e->f.workspace_bytes = k->xent_workspace ? k->xent_workspace(NULL, &e->f) : 0;
+    e->f.workspace = guarded(5, e->f.workspace_bytes);
+    e->b.lse = e->f.lse;
+    e->b.norm = e->f.norm;
+    e->b.dy = guarded_rand(4, dtype, reduction == MLC_REDUCTION_NONE ? n : 1, 33, 0.5, 2);
+    e->b.dy_stride = reduction == MLC_REDUCTION_NONE ? 1 : 0;
+    e->b.dx = guarded_rand(2, dtype, n * c, 32, -1, 1);
+    e->b.dx_row = c;
+    return k->xent(NULL, &e->f) == MLC_OK && e->error[0] == 0 &&
+           k->xent_grad(NULL, &e->b) == MLC_OK;
+}
+
+/* Loss of row i, and its gradient in want[c] without dy and norm.                             */
+static double xent_row(const entropy *e, int64_t i, double *want)
+{
+    const struct mlc_k_xent *f = &e->f;
+    double sum = 0, mean = 0, lse;
+    for (int64_t j = 0; j < f->c; j++) {
+        sum += exp(get(f->logits, f->dtype, i * f->row + j));
+        mean += get(f->logits, f->dtype, i * f->row + j) / (double)f->c;
+    }
+    lse = log(sum);
+    for (int64_t j = 0; j < f->c; j++)
+        want[j] = exp(get(f->logits, f->dtype, i * f->row + j) - lse) -
+                  (j == f->labels[i] ? 1 - f->smoothing : 0) - f->smoothing / (double)f->c;
+    return (1 - f->smoothing) * (lse - get(f->logits, f->dtype, i * f->row + f->labels[i])) +
+           f->smoothing * (lse - mean);
+}
+
+static bool xent_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, int64_t c, int turn)
+{
+    const mlc_reduction reduction = (mlc_reduction)(turn % 3);
+    const double tol = dtype == MLC_F32 ? 2e-6 : 1e-13;
+    double  rows[128], grad[128], total = 0, counted = 0, norm;
+    entropy e;
+    bool    good = xent_run(k, &e, dtype, n, c, reduction, turn % 2 ? 0.1 : 0, turn % 4 == 3);
+    for (int64_t i = 0; i < n; i++) {
+        bool counts = !(e.f.has_ignore && e.f.labels[i] == e.f.ignore);
+        rows[i] = counts ? xent_row(&e, i, grad) : 0;
+        counted += counts;
+        total += rows[i];
+    }
+    norm = reduction == MLC_REDUCTION_MEAN ? counted : 1;
+    for (int64_t i = 0; good && i < n; i++) {
+        double dy = get(e.b.dy, dtype, i * e.b.dy_stride);
+        bool   counts = !(e.f.has_ignore && e.f.labels[i] == e.f.ignore);
+        xent_row(&e, i, grad);
+        for (int64_t j = 0; good && j < c && norm > 0; j++)
+            good = fabs(get(e.b.dx, dtype, i * c + j) - (counts ? dy * grad[j] / norm : 0)) <= tol;
+        if (good && reduction == MLC_REDUCTION_NONE)
+            good = fabs(get(e.f.loss, dtype, i) - rows[i]) <= 10 * tol;
+    }
+    if (good && reduction != MLC_REDUCTION_NONE && norm > 0)
+        good = fabs(get(e.f.loss, dtype, 0) - total / norm) <= 10 * tol * (1 + total / norm);
+    if (!good)
+        printf("  xent %s n %" PRId64 " c %" PRId64 " turn %d\n", mlc_dtype_name(dtype), n, c,
+               turn);
+    return good;
+}
+
+TEST(backend, cross_entropy_kernels_agree_with_double)
+{
+    static const int64_t classes[] = {1, 2, 3, 10, 16, 17, 33, 100, 127};
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        int turn = 0;
+        for (size_t c = 0; c < sizeof classes / sizeof *classes; c++)
+            for (int64_t n = 1; n <= 70; n += 3, turn++) {
+                const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+                if (!CHECK(xent_agrees(k, MLC_F32, n, classes[c], turn)) ||
+                    !CHECK(xent_agrees(k, MLC_F64, n, classes[c], turn)))
+                    return;
+            }
+    }
+}
+
+TEST(backend, a_label_out_of_range_sets_the_error_word_of_the_lowest_row)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        int64_t           *labels;
+        entropy            e;
+        CHECK(xent_run(k, &e, MLC_F32, 9, 4, MLC_REDUCTION_MEAN, 0, false));
+        labels = (int64_t *)guarded(3, 9 * 8);
+        labels[7] = -1;
+        labels[5] = 4;
+        CHECK_EQ(k->xent(NULL, &e.f), MLC_OK);
+        CHECK_EQ(e.error[0], MLC_K_ERROR_LABEL);
+        CHECK_EQ(e.error[1], 5);
+        CHECK_EQ(e.error[2], 4);
+        CHECK_EQ(e.error[3], 4);
+    }
+}
+
+/* ---- argmax, take, finite ------------------------------------------------------------------ */
+
+TEST(backend, argmax_is_the_first_largest_along_any_stride_and_nan_wins)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int64_t c = 1; c <= 70; c++) {
+            const mlc_kernels  *k = mlc_cpu_kernels((mlc_isa)isa);
+            float              *in = (float *)guarded_rand(0, MLC_F32, 3 * c, 41, -1, 1);
+            int64_t            *out = (int64_t *)guarded(1, 3 * 8);
+            struct mlc_k_argmax a = {MLC_F32, 3, c, in, 1, 3, out};
+            in[3 * (c / 2)] = in[3 * (c - 1)] = 2;         /* row 0: a tie                     */
+            in[3 * (c / 3) + 1] = NAN;                     /* row 1                            */
+            in[3 * (c - 1) + 2] = INFINITY;                /* row 2: the last one              */
+            CHECK_EQ(k->argmax(NULL, &a), MLC_OK);
+            CHECK_EQ(out[0], c / 2);
+            CHECK_EQ(out[1], c / 3);
+            CHECK_EQ(out[2], c - 1);
+        }
+}
+
+TEST(backend, take_copies_rows_by_index)
+{
+    static const int64_t index[4] = {2, 0, 2, 1};
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (size_t bytes = 1; bytes <= 70; bytes++) {
+            const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+            char              *in = (char *)guarded(0, 3 * bytes);
+            char              *out = (char *)guarded(1, 4 * bytes);
+            struct mlc_k_take  a = {4, 3, bytes, in, index, out};
+            for (size_t i = 0; i < 3 * bytes; i++)
+                in[i] = (char)(i * 7 + 1);
+            CHECK_EQ(k->take(NULL, &a), MLC_OK);
+            for (size_t i = 0; i < 4; i++)
+                CHECK(memcmp(out + i * bytes, in + (size_t)index[i] * bytes, bytes) == 0);
+        }
+}
+
+TEST(backend, finite_finds_the_first_nan_or_infinity)
+{
+    static const double bad[3] = {NO_NUMBER, INF, -INF};
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int dtype = 0; dtype < 2; dtype++)
+            for (int64_t n = 1; n <= 70; n++) {
+                const mlc_kernels  *k = mlc_cpu_kernels((mlc_isa)isa);
+                int64_t             first = 0;
+                void               *in = guarded_rand(0, (mlc_dtype)dtype, n, 51, -1, 1);
+                struct mlc_k_finite a = {(mlc_dtype)dtype, n, in, &first};
+                CHECK_EQ(k->finite(NULL, &a), MLC_OK);
+                CHECK_EQ(first, -1);
+                put(in, (mlc_dtype)dtype, n - 1, bad[n % 3]);
+                put(in, (mlc_dtype)dtype, n / 2, bad[(n + 1) % 3]);
+                CHECK_EQ(k->finite(NULL, &a), MLC_OK);
+                CHECK_EQ(first, n / 2);
+            }
+}
+
+/* ---- optimizer ----------------------------------------------------------------------------- */
+
+static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0};
+
+static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
+{
+    memset(a, 0, sizeof *a);
+    a->rule = rule;
+    a->dtype = dtype;
+    a->decoupled = a->nesterov = flag;
+    a->n = n;
+    a->p = guarded_rand(0, dtype, n, 61, -1, 1);
+    a->g = guarded_rand(1, dtype, n, 62, -1, 1);
+    a->m = guarded_rand(2, dtype, n, 63, -1, 1);
+    a->v = guarded_rand(3, dtype, n, 64, 0, 1);
+    a->step = &STEP;
+    a->momentum = 0.9;
+    a->beta1 = 0.9;
+    a->beta2 = 0.99;
+    a->eps = 1e-8;
+}
+
+/* The formulas of torch.optim, one element, in double.                                        */
+static double optim_want(const struct mlc_k_optim *a, double p, double g, double m, double v)
+{
+    const struct mlc_optim_step *s = a->step;
+    double d = s->grad_scale * g;
+    if (a->rule == MLC_RULE_SGD) {
+        d += s->weight_decay * p;
+        m = a->momentum * m + d;
+        return p - s->lr * (a->nesterov ? d + a->momentum * m : m);
+    }
+    if (a->decoupled)
+        p *= 1 - s->lr * s->weight_decay;
+    else
+        d += s->weight_decay * p;
+    m = a->beta1 * m + (1 - a->beta1) * d;
+    v = a->beta2 * v + (1 - a->beta2) * d * d;
+    return p - s->lr / s->bias1 * m / (sqrt(v) / sqrt(s->bias2) + a->eps);
+}
+
+static bool optim_agrees(const mlc_kernels *k, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
+{
+    const double       tol = dtype == MLC_F32 ? 1e-6 : 1e-13;
+    struct mlc_k_optim a;
+    double             want[70];
+    optim_args(&a, rule, dtype, n, flag);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = optim_want(&a, get(a.p, dtype, i), get(a.g, dtype, i), get(a.m, dtype, i),
+                             get(a.v, dtype, i));
+    if (k->optim(NULL, &a) != MLC_OK)
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(get(a.p, dtype, i) - want[i]) <= tol * (1 + fabs(want[i])))) {
+            printf("  rule %d %s n %" PRId64 ": element %" PRId64 " is %.9g, want %.9g\n",
+                   (int)rule, mlc_dtype_name(dtype), n, i, get(a.p, dtype, i), want[i]);
+            return false;
+        }
+    return true;
+}
+
+TEST(backend, optimizer_kernels_agree_with_the_formulas)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int64_t n = 1; n <= 70; n++)
+            for (int bits = 0; bits < 8; bits++)
+                CHECK(optim_agrees(mlc_cpu_kernels((mlc_isa)isa),
+                                   bits & 1 ? MLC_RULE_ADAM : MLC_RULE_SGD,
+                                   bits & 2 ? MLC_F64 : MLC_F32, n, (bits & 4) != 0));
+}

@@ -1,0 +1,552 @@
+/* test_data.c -- tests of section IMPL.DATA: CSV files of numbers, batches from a loader */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "mlc_test.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- CSV ---------------------------------------------------------------------------------- */
+
+static mlc_csv_desc csv_desc(mlc_dtype dtype)
+{
+    mlc_csv_desc d;
+    memset(&d, 0, sizeof d);
+    d.dtype = dtype;
+    return d;
+}
+
+/* Puts text into a temporary file and reads it; path, if given, takes its name. */
+static mlc_tensor *csv_bytes(mlc_ctx *ctx, const char *text, size_t n, const mlc_csv_desc *d)
+{
+    char        path[256];
+    const char *root = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/mlcore_csv_XXXXXX", root && *root ? root : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0 || write(fd, text, n) != (ssize_t)n) { perror(path); exit(2); }
+    close(fd);
+    mlc_tensor *t = mlc_csv_load(ctx, path, d);
+    unlink(path);
+    return t;
+}
+
+static mlc_tensor *csv(mlc_ctx *ctx, const char *text, const mlc_csv_desc *d)
+{
+    return csv_bytes(ctx, text, strlen(text), d);
+}
+
+static bool is_table(mlc_tensor *t, int64_t rows, int64_t columns)
+{
+    return CHECK(t != NULL) && CHECK_EQ(t->ndim, 2) && CHECK_EQ(mlc_dim(t, 0), rows)
+        && CHECK_EQ(mlc_dim(t, 1), columns);
+}
+
+TEST(data, csv_line_ends_blank_lines_and_comments_do_not_matter)
+{
+    static const char *const texts[10] = {
+        "1,2,3\n4,5,6\n", "1,2,3\n4,5,6", "1,2,3\r\n4,5,6\r\n", "1,2,3\r\n4,5,6",
+        "1,2,3\r4,5,6\r", "1,2,3\n\n\n4,5,6\n\n", "# head\n1,2,3\n#,x,\n4,5,6\n# end",
+        "#\r\n1,2,3\r\n\r\n4,5,6\r\n", " 1, 2 ,\t3 \n4 ,5,6\n", "1.0,2e0,+3\n4.,5E+0,.6e1\n" };
+    const double want[6] = { 1, 2, 3, 4, 5, 6 };
+    mlc_ctx     *ctx = test_ctx();
+    for (int i = 0; i < 10; i++) {
+        mlc_tensor *t = csv(ctx, texts[i], NULL);
+        if (!is_table(t, 2, 3) || !CHECK_VALUES(t, 6, want, 0, 0)) printf("    text %d\n", i);
+        CHECK_OK(ctx);
+        if (t) CHECK_EQ(t->dtype, MLC_F32);
+        mlc_error_clear(ctx);
+    }
+}
+
+TEST(data, csv_takes_other_delimiters_and_skips_header_lines)
+{
+    static const char delimiters[5] = { ';', '\t', ' ', '|', ':' };
+    const double      want[4] = { 1.5, -2, 3, 4e5 };
+    mlc_ctx          *ctx = test_ctx();
+    for (int i = 0; i < 5; i++) {
+        mlc_csv_desc d = csv_desc(MLC_F64);
+        char         text[64], c = delimiters[i];
+        d.delimiter  = c;
+        d.skip_lines = 2;
+        snprintf(text, sizeof text, "a%cb\nunit, unit\n1.5%c-2\n3%c4e5\n", c, c, c);
+        mlc_tensor *t = csv(ctx, text, &d);
+        if (is_table(t, 2, 2)) CHECK_VALUES(t, 4, want, 0, 0);
+        CHECK_OK(ctx);
+        mlc_error_clear(ctx);
+    }
+}
+
+TEST(data, csv_of_one_number_and_of_one_column)
+{
+    const double one[1] = { 7 }, three[3] = { 1, 2, 3 };
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *a = csv(ctx, "7", NULL), *b = csv(ctx, "1\n2\n3", NULL);
+    if (is_table(a, 1, 1)) CHECK_VALUES(a, 1, one, 0, 0);
+    if (is_table(b, 3, 1)) CHECK_VALUES(b, 3, three, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(data, csv_mistakes_are_named_with_line_and_column)
+{
+    static const struct { const char *text, *line, *column; } bad[] = {
+        { "1,2,3\n4,5\n", "line 2 has 2 columns", "first row 3" },
+        { "1,2\n3,4\n\n# c\n5,6,7\n", "line 5 has 3 columns", "first row 2" },
+        { "1,2\n3,abc\n", "line 2", "column 2" },
+        { "a,b\n1,2\n", "line 1", "column 1" },
+        { "1,2\r3,4x\r", "line 2", "column 2" },
+        { "1,,2\n", "line 1", "column 2" },
+        { "1,2,\n", "line 1", "column 3" },
+        { ",1\n", "line 1", "column 1" },
+        { "1, \n", "line 1", "column 2" },
+        { "1,2 3\n", "line 1", "column 2" },
+        { "1,--2\n", "line 1", "column 2" },
+        { "1,2e\n", "line 1", "column 2" },
+        { "1,2e+\n", "line 1", "column 2" },
+        { "1,.\n", "line 1", "column 2" },
+        { "1,1.2.3\n", "line 1", "column 2" },
+        { "1,\"2\"\n", "line 1", "column 2" },
+        { "1,nano\n", "line 1", "column 2" },
+        { "1;2\n", "line 1", "column 1" } };
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        bool ok = CHECK(csv(ctx, bad[i].text, NULL) == NULL);
+        ok &= CHECK_HAS(mlc_error(ctx), "mlcore_csv_");           /* the path */
+        ok &= CHECK_HAS(mlc_error(ctx), bad[i].line);
+        ok &= CHECK_HAS(mlc_error(ctx), bad[i].column);
+        ok &= CHECK_STATUS(ctx, MLC_ERR_IO);
+        if (!ok) printf("    text: %s", bad[i].text);
+    }
+}
+
+TEST(data, csv_without_rows_or_without_a_file_is_an_error)
+{
+    static const char *const texts[4] = { "", "\n\n", "# only\n# comments", "\r\n" };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_csv_desc  d = csv_desc(MLC_F32);
+    for (int i = 0; i < 4; i++) {
+        CHECK(csv(ctx, texts[i], NULL) == NULL);
+        CHECK_HAS(mlc_error(ctx), "mlcore_csv_");
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    d.skip_lines = 3;
+    CHECK(csv(ctx, "1,2\n3,4\n", &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(mlc_csv_load(ctx, "/nonexistent/numbers.csv", NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "/nonexistent/numbers.csv");
+    CHECK_HAS(mlc_error(ctx), "No such file or directory");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(mlc_csv_load(ctx, "/", NULL) == NULL);                  /* a folder */
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(mlc_csv_load(ctx, NULL, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_csv_load(NULL, "x.csv", NULL) == NULL);
+}
+
+TEST(data, csv_with_a_zero_byte_is_an_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK(csv_bytes(ctx, "1,2\n3,\0004\n", 9, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(csv_bytes(ctx, "1,2\n3,4\0", 8, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* An infinity in the file is one; a number that would silently become one is an error. */
+TEST(data, csv_numbers_too_large_for_the_dtype_are_errors)
+{
+    static const char *const bad[5] = { "1e39", "-3.5e38", "1e400", "-1e99999999999", "1e309" };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_csv_desc  d = csv_desc(MLC_F64);
+    const double  most[1] = { 3.4028234663852886e38 }, large[1] = { 1e39 };
+    for (int i = 0; i < 5; i++) {
+        if (!CHECK(csv(ctx, bad[i], NULL) == NULL)) printf("    %s\n", bad[i]);
+        CHECK_HAS(mlc_error(ctx), "line 1, column 1");
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    CHECK(csv(ctx, "1e400", &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_VALUES(csv(ctx, "3.4028234663852886e38", NULL), 1, most, 0, 0);
+    CHECK_VALUES(csv(ctx, "1e39", &d), 1, large, 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* Numbers at the edges of f64, and halfway cases that need exact arithmetic. */
+TEST(data, csv_reads_hard_decimals_as_the_c_library_does)
+{
+    static const char *const texts[16] = {
+        "0.1", "-0", "1.7976931348623157e308", "4.9406564584124654e-324", "2.2250738585072011e-308",
+        "9007199254740993", "9007199254740992.9999999999999999999", "1e23", "8.5e-5",
+        "0.1000000000000000055511151231257827021181583404541015625", "1e-400", "123456789012345678",
+        "7.2057594037927933e16", "000000000000000000000000000000000000000000000000001e1",
+        "2.47032822920623272088284396434110686182e-324", "6929495644600919.5" };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_csv_desc  d = csv_desc(MLC_F64);
+    for (int i = 0; i < 16; i++) {
+        double      want = strtod(texts[i], NULL), got = 0;
+        mlc_tensor *t = csv(ctx, texts[i], &d);
+        if (!is_table(t, 1, 1)) continue;
+        test_read(t, &got);
+        if (!CHECK(memcmp(&got, &want, sizeof got) == 0))
+            printf("    %s: %.17g, want %.17g\n", texts[i], got, want);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, csv_round_trips_17_digits_exactly)
+{
+    enum { N = 1000 };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_csv_desc  d = csv_desc(MLC_F64);
+    char         *text = (char *)malloc(N * 32), *p = text;
+    double       *want = (double *)malloc(N * sizeof *want);
+    double       *got = (double *)malloc(N * sizeof *got);
+    uint64_t      s = 88172645463325252u;
+    for (int i = 0; i < N; i++) {                   /* random bits: every exponent comes up */
+        uint64_t bits;
+        do {
+            s ^= s << 13; s ^= s >> 7; s ^= s << 17;
+            bits = s;
+        } while ((bits >> 52 & 2047) == 2047);
+        memcpy(&want[i], &bits, sizeof bits);
+        p += sprintf(p, "%.17g%c", want[i], i % 10 == 9 ? '\n' : ',');
+    }
+    mlc_tensor *t = csv(ctx, text, &d);
+    if (is_table(t, N / 10, 10)) {
+        test_read(t, got);
+        for (int i = 0; i < N; i++)
+            if (!CHECK(memcmp(&got[i], &want[i], sizeof(double)) == 0))
+                printf("    %.17g, want %.17g\n", got[i], want[i]);
+    }
+    free(text);
+    free(want);
+    free(got);
+}
+
+TEST(data, csv_nan_and_inf_are_numbers)
+{
+    mlc_ctx    *ctx = test_ctx();
+    double      v[8];
+    mlc_tensor *t = csv(ctx, "nan,inf,-inf,NaN\nNAN,Inf,+inf,-INF\n", NULL);
+    if (is_table(t, 2, 4)) {
+        test_read(t, v);
+        CHECK(isnan(v[0]) && isnan(v[3]) && isnan(v[4]));
+        CHECK(isinf(v[1]) && v[1] > 0 && isinf(v[2]) && v[2] < 0);
+        CHECK(isinf(v[5]) && v[5] > 0 && isinf(v[6]) && v[6] > 0 && isinf(v[7]) && v[7] < 0);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, csv_of_whole_numbers_is_exact_and_refuses_others)
+{
+    static const char *const bad[7] = { "9223372036854775808", "-9223372036854775809", "1.5",
+                                        "nan", "inf", "1e30", "123456789012345678901" };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_csv_desc  d = csv_desc(MLC_I64);
+    int64_t       v[4];
+    mlc_tensor   *t = csv(ctx, "9223372036854775807,-9223372036854775808\n-0,9007199254740993", &d);
+    if (is_table(t, 2, 2) && CHECK_EQ(mlc_read(t, v, sizeof v), MLC_OK)) {
+        CHECK_EQ(v[0], INT64_MAX);
+        CHECK_EQ(v[1], INT64_MIN);
+        CHECK_EQ(v[2], 0);
+        CHECK_EQ(v[3], 9007199254740993);
+    }
+    CHECK_OK(ctx);
+    for (int i = 0; i < 7; i++) {
+        if (!CHECK(csv(ctx, bad[i], &d) == NULL)) printf("    %s\n", bad[i]);
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+}
+
+TEST(data, csv_does_not_depend_on_the_locale)
+{
+    static const char *const names[5] = { "de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8",
+                                          "C" };
+    const double want[2] = { 1.5, 2.25 };
+    mlc_ctx     *ctx = test_ctx();
+    for (int i = 0; i < 5; i++)
+        if (setlocale(LC_ALL, names[i])) break;     /* C where no decimal comma is installed */
+    mlc_tensor *t = csv(ctx, "1.5,2.25\n", NULL);
+    if (is_table(t, 1, 2)) CHECK_VALUES(t, 2, want, 0, 0);
+    CHECK(csv(ctx, "1.5;2,25\n", NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    setlocale(LC_ALL, "C");
+}
+
+TEST(data, csv_of_digits_is_what_the_readme_says)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *t = mlc_csv_load(ctx, "examples/data/digits.csv", NULL);
+    if (!is_table(t, 1797, 66)) return;
+    double *v = (double *)malloc((size_t)mlc_numel(t) * sizeof *v);
+    int     held = 0, count[10] = { 0 }, wrong = 0;
+    test_read(t, v);
+    for (int i = 0; i < 1797; i++) {
+        const double *row = v + 66 * i;
+        for (int j = 0; j < 64; j++) wrong += row[j] < 0 || row[j] > 16 || row[j] != floor(row[j]);
+        wrong += row[64] < 0 || row[64] > 9;
+        held  += row[65] == 1;
+        if (row[64] >= 0 && row[64] <= 9 && row[65] == 1) count[(int)row[64]]++;
+    }
+    CHECK_EQ(wrong, 0);
+    CHECK(held >= 350 && held <= 370);
+    for (int k = 0; k < 10; k++) CHECK(count[k] >= 33 && count[k] <= 39);
+    free(v);
+}
+
+/* ---- loader ------------------------------------------------------------------------------- */
+
+enum { ROWS = 23, WIDTH = 3 };
+
+/* x[i] = { 10 i, 10 i + 1, 10 i + 2 } */
+static mlc_tensor *rows(mlc_ctx *ctx)
+{
+    double v[ROWS * WIDTH];
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < WIDTH; j++) v[i * WIDTH + j] = 10 * i + j;
+    return test_tensor(ctx, MLC_F32, mlc_dims2(ROWS, WIDTH), v);
+}
+
+static mlc_tensor *labels(mlc_ctx *ctx)
+{
+    return mlc_arange(ctx, MLC_I64, 100, 100 + ROWS, 1);
+}
+
+/* Runs one epoch; order[i] is the i-th row delivered. Checks that x, y, n and index agree.
+ * Returns the number of rows.                                                                */
+static int epoch(mlc_loader *loader, int64_t batch, int *order)
+{
+    mlc_batch b;
+    int       got = 0;
+    int64_t   index = 0;
+    while (mlc_loader_next(loader, &b)) {
+        double  x[ROWS * WIDTH];
+        int64_t y[ROWS];
+        if (!CHECK(b.n > 0 && b.n <= batch && got + b.n <= ROWS)) return got;
+        CHECK_EQ(b.index, index++);
+        CHECK(b.x && b.y && b.x->ndim == 2 && b.y->ndim == 1);
+        CHECK_EQ(mlc_dim(b.x, 0), b.n);
+        CHECK_EQ(mlc_dim(b.x, 1), WIDTH);
+        CHECK_EQ(mlc_dim(b.y, 0), b.n);
+        CHECK_EQ(b.y->dtype, MLC_I64);
+        test_read(b.x, x);
+        CHECK_EQ(mlc_read(b.y, y, (size_t)b.n * sizeof *y), MLC_OK);
+        for (int64_t i = 0; i < b.n; i++) {
+            int row = (int)(x[i * WIDTH] / 10);
+            CHECK(x[i * WIDTH + 1] == 10 * row + 1 && x[i * WIDTH + 2] == 10 * row + 2);
+            CHECK_EQ(y[i], 100 + row);
+            order[got++] = row;
+        }
+    }
+    return got;
+}
+
+static bool each_row_once(const int *order, int n)
+{
+    int seen[ROWS] = { 0 };
+    for (int i = 0; i < n; i++)
+        if (order[i] < 0 || order[i] >= ROWS || seen[order[i]]++) return false;
+    return true;
+}
+
+static mlc_loader *loader_of(mlc_ctx *ctx, int64_t batch, bool shuffle, uint64_t seed)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(rows(ctx), labels(ctx), batch);
+    d.shuffle = shuffle;
+    d.seed    = seed;
+    return mlc_loader_create(ctx, &d);
+}
+
+TEST(data, loader_gives_every_row_in_order_with_a_short_last_batch)
+{
+    static const int64_t batches[5] = { 1, 5, ROWS, ROWS + 1, 1000 };
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 5; i++) {
+        mlc_loader *l = loader_of(ctx, batches[i], false, 0);
+        int         order[ROWS];
+        CHECK_EQ(mlc_loader_batches(l), (ROWS + batches[i] - 1) / batches[i]);
+        for (int e = 0; e < 3; e++) {
+            CHECK_EQ(epoch(l, batches[i], order), ROWS);
+            for (int k = 0; k < ROWS; k++) CHECK_EQ(order[k], k);
+        }
+        mlc_loader_free(l);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_drops_the_short_batch_when_asked)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_loader_desc d = mlc_loader_desc_make(rows(ctx), labels(ctx), 5);
+    int             order[ROWS];
+    d.drop_last = true;
+    mlc_loader *l = mlc_loader_create(ctx, &d);
+    CHECK_EQ(mlc_loader_batches(l), 4);
+    CHECK_EQ(epoch(l, 5, order), 20);
+    CHECK_EQ(epoch(l, 5, order), 20);
+    d.batch = ROWS;
+    mlc_loader *whole = mlc_loader_create(ctx, &d);
+    CHECK_EQ(mlc_loader_batches(whole), 1);
+    CHECK_EQ(epoch(whole, ROWS, order), ROWS);
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_shuffle_is_a_permutation_that_seed_and_epoch_decide)
+{
+    mlc_ctx    *ctx = test_ctx(), *other = test_ctx();
+    int         a[3][ROWS], b[3][ROWS], c[ROWS];
+    mlc_loader *l = loader_of(ctx, 4, true, 7), *same = loader_of(other, 9, true, 7);
+    mlc_loader *differs = loader_of(ctx, 4, true, 8);
+    for (int e = 0; e < 3; e++) {
+        CHECK_EQ(epoch(l, 4, a[e]), ROWS);
+        CHECK(each_row_once(a[e], ROWS));
+        mlc_randn(other, MLC_F32, mlc_dims1(5));    /* other use of the generator: no matter */
+        CHECK_EQ(epoch(same, 9, b[e]), ROWS);
+        CHECK_EQ(memcmp(a[e], b[e], sizeof a[e]), 0);
+    }
+    CHECK(memcmp(a[0], a[1], sizeof a[0]) != 0 && memcmp(a[1], a[2], sizeof a[0]) != 0);
+    CHECK_EQ(epoch(differs, 4, c), ROWS);
+    CHECK(memcmp(a[0], c, sizeof c) != 0);
+    CHECK_OK(ctx);
+}
+
+/* Over many epochs each row comes first about equally often: 23 rows, 2300 epochs, 100 each. */
+TEST(data, loader_shuffle_has_no_favourite)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_loader *l = loader_of(ctx, ROWS, true, 1);
+    int         first[ROWS] = { 0 };
+    mlc_batch   b;
+    for (int e = 0; e < 100 * ROWS; e++) {
+        double x[ROWS * WIDTH];
+        if (!CHECK(mlc_loader_next(l, &b))) return;
+        test_read(b.x, x);
+        first[(int)(x[0] / 10)]++;
+        CHECK(!mlc_loader_next(l, &b));
+    }
+    for (int i = 0; i < ROWS; i++) CHECK(first[i] > 50 && first[i] < 150);    /* 5 deviations */
+}
+
+TEST(data, loader_batches_stay_valid_across_scopes_until_the_next_call)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_loader  *l = loader_of(ctx, 2, false, 0);
+    const double first[6] = { 0, 1, 2, 10, 11, 12 }, second[6] = { 20, 21, 22, 30, 31, 32 };
+    mlc_batch    b;
+    mlc_scope_begin(ctx);
+    CHECK(mlc_loader_next(l, &b));
+    for (int i = 0; i < 10; i++) mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_scope_begin(ctx);
+    for (int i = 0; i < 10; i++) mlc_full(ctx, MLC_F32, mlc_dims2(2, 3), 5);
+    CHECK_VALUES(b.x, 6, first, 0, 0);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK(mlc_loader_next(l, &b));
+    CHECK_VALUES(b.x, 6, second, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_copies_so_that_writing_to_a_batch_leaves_the_data_alone)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = rows(ctx);
+    mlc_loader_desc d = mlc_loader_desc_make(x, NULL, ROWS);
+    mlc_loader  *l = mlc_loader_create(ctx, &d);
+    const double want[3] = { 0, 1, 2 };
+    mlc_batch    b;
+    CHECK(mlc_loader_next(l, &b));
+    CHECK(b.y == NULL);
+    CHECK_EQ(mlc_copy_into(b.x, mlc_zeros(ctx, MLC_F32, mlc_dims2(ROWS, WIDTH))), MLC_OK);
+    CHECK_VALUES(mlc_select(x, 0, 0), 3, want, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_takes_views_one_axis_and_several)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *x = rows(ctx);
+    const double    column[2] = { 1, 11 }, cross[4] = { 0, 10, 20, 30 };
+    const double    cube[6] = { 0, 1, 2, 10, 11, 12 };
+    mlc_batch       b;
+    mlc_loader_desc d = mlc_loader_desc_make(mlc_select(x, 1, 1), NULL, 2);
+    mlc_loader     *l = mlc_loader_create(ctx, &d);
+    if (CHECK(mlc_loader_next(l, &b)) && CHECK_EQ(b.x->ndim, 1)) CHECK_VALUES(b.x, 2, column, 0, 0);
+    d = mlc_loader_desc_make(mlc_slice(mlc_transpose(x, 0, 1), 1, 0, 4, 1), NULL, 1);
+    l = mlc_loader_create(ctx, &d);
+    if (CHECK(mlc_loader_next(l, &b)) && CHECK_EQ(mlc_dim(b.x, 1), 4))
+        CHECK_VALUES(b.x, 4, cross, 0, 0);
+    d = mlc_loader_desc_make(mlc_reshape(x, mlc_dims3(ROWS, 1, 3)), x, 2);
+    l = mlc_loader_create(ctx, &d);
+    if (CHECK(mlc_loader_next(l, &b)) && CHECK_EQ(b.x->ndim, 3)) {
+        CHECK_VALUES(b.x, 6, cube, 0, 0);
+        CHECK_VALUES(b.y, 6, cube, 0, 0);           /* targets of several columns */
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_refuses_what_cannot_work)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_batch       b;
+    mlc_loader_desc d = mlc_loader_desc_make(NULL, NULL, 4);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d = mlc_loader_desc_make(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3)), NULL, 4);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "empty");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d = mlc_loader_desc_make(rows(ctx), mlc_zeros(ctx, MLC_I64, mlc_dims1(ROWS - 1)), 4);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "23");
+    CHECK_HAS(mlc_error(ctx), "22");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    d = mlc_loader_desc_make(rows(ctx), NULL, -1);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d = mlc_loader_desc_make(mlc_full(ctx, MLC_F32, mlc_dims0(), 1), NULL, 1);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    mlc_error_clear(ctx);
+    CHECK(mlc_loader_create(ctx, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_loader_create(NULL, &d) == NULL);
+    CHECK(!mlc_loader_next(NULL, &b));
+    CHECK_EQ(mlc_loader_batches(NULL), 0);
+    mlc_loader_free(NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_asks_for_no_memory_after_the_first_epoch)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_loader *l = loader_of(ctx, 4, true, 3);
+    int         order[ROWS];
+    mlc_memory  before, after;
+    CHECK_EQ(epoch(l, 4, order), ROWS);
+    CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+    for (int e = 0; e < 3; e++) CHECK_EQ(epoch(l, 4, order), ROWS);
+    CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+    CHECK_EQ(after.calls, before.calls);
+    CHECK_EQ(after.allocated, before.allocated);
+}
+
+TEST(data, loader_can_be_freed_before_and_after_its_epoch)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = rows(ctx), *y = labels(ctx);
+    mlc_memory  before, after;
+    mlc_batch   b;
+    mlc_loader_desc d = mlc_loader_desc_make(x, y, 4);
+    mlc_loader_free(mlc_loader_create(ctx, &d));
+    CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+    for (int i = 0; i < 3; i++) {
+        mlc_loader *l = mlc_loader_create(ctx, &d);
+        CHECK(mlc_loader_next(l, &b));
+        mlc_loader_free(l);
+        CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+        CHECK_EQ(after.allocated, before.allocated);
+    }
+    CHECK_OK(ctx);
+}

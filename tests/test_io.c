@@ -1,0 +1,938 @@
+/* test_io.c -- tests of section IMPL.IO: safetensors both ways, atomic writes, modules */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "mlc_test.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GOLDEN "tests/golden/io_python.safetensors"
+
+/* ---- a folder of its own for each test ---------------------------------------------------- */
+
+typedef struct box { char dir[256], path[320]; } box;
+
+static box box_open(const char *file)
+{
+    box         b;
+    const char *root = getenv("TMPDIR");
+    snprintf(b.dir, sizeof b.dir, "%s/mlcore_io_XXXXXX", root && *root ? root : "/tmp");
+    if (!mkdtemp(b.dir)) { perror(b.dir); exit(2); }
+    snprintf(b.path, sizeof b.path, "%s/%s", b.dir, file);
+    return b;
+}
+
+/* Number of entries in the folder: a temporary file left behind shows here. */
+static int box_count(const box *b)
+{
+    DIR *d = opendir(b->dir);
+    int  n = 0;
+    for (struct dirent *e; d && (e = readdir(d)); )
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    if (d) closedir(d);
+    return n;
+}
+
+static void box_close(const box *b)
+{
+    DIR *d = opendir(b->dir);
+    for (struct dirent *e; d && (e = readdir(d)); ) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s/%s", b->dir, e->d_name);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) remove(path);
+    }
+    if (d) closedir(d);
+    rmdir(b->dir);
+}
+
+static bool put_file(const char *path, const void *bytes, size_t n)
+{
+    FILE *f  = fopen(path, "wb");
+    bool  ok = f && fwrite(bytes, 1, n, f) == n;
+    return (!f || fclose(f) == 0) && ok;
+}
+
+/* Whole file, in memory the caller frees; *n is 0 if there is none. */
+static unsigned char *get_file(const char *path, size_t *n)
+{
+    FILE          *f = fopen(path, "rb");
+    unsigned char *p = NULL;
+    *n = 0;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long size = ftell(f);
+        p = (unsigned char *)malloc((size_t)size + 1);
+        rewind(f);
+        *n = fread(p, 1, (size_t)size, f);
+        p[*n] = 0;
+    }
+    if (f) fclose(f);
+    return p;
+}
+
+/* Length, header and data zeros counting up from 1, as a file. */
+static bool put_tensors(const char *path, const void *header, size_t n, size_t data)
+{
+    unsigned char bytes[8192];
+    if (8 + n + data > sizeof bytes) return false;
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)n >> (8 * i));
+    memcpy(bytes + 8, header, n);
+    for (size_t i = 0; i < data; i++) bytes[8 + n + i] = (unsigned char)(i % 100 + 1);
+    return put_file(path, bytes, 8 + n + data);
+}
+
+static mlc_tensor *get(const mlc_named *list, int64_t n, const char *name)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(list[i].name, name) == 0) return list[i].tensor;
+    return NULL;
+}
+
+static mlc_tensor *counting(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, double first)
+{
+    double v[64];
+    for (int i = 0; i < 64; i++) v[i] = first + i;
+    return test_tensor(ctx, dtype, dims, v);
+}
+
+static bool same_dims(const mlc_tensor *t, mlc_dims d)
+{
+    bool ok = t && t->ndim == d.n;
+    for (int32_t i = 0; ok && i < d.n; i++) ok = t->shape[i] == d.v[i];
+    return ok;
+}
+
+/* ---- round trips -------------------------------------------------------------------------- */
+
+TEST(io, every_dtype_0d_and_empty_come_back_as_they_were)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("a.safetensors");
+    const double     v32[6] = { 1, -0.0, 0x1p-140, 3.4028234663852886e38, 0.125, -7 };
+    const double     v64[3] = { 0.1, 5e-324, -1.7976931348623157e308 }, one[1] = { 2.5 };
+    const int64_t    v[3]   = { INT64_MIN, -1, INT64_MAX };
+    int64_t          back[3];
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    mlc_named        in[5] = {
+        { "f32", test_tensor(ctx, MLC_F32, mlc_dims2(2, 3), v32) },
+        { "f64", test_tensor(ctx, MLC_F64, mlc_dims1(3), v64) },
+        { "i64", mlc_from(ctx, MLC_I64, mlc_dims3(1, 3, 1), v) },
+        { "scalar", test_tensor(ctx, MLC_F64, mlc_dims0(), one) },
+        { "empty", mlc_zeros(ctx, MLC_F32, mlc_dims3(4, 0, 2)) } };
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, in, 5, NULL), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    if (CHECK_OK(ctx) && CHECK_EQ(n, 5)) {
+        const char *sorted[5] = { "empty", "f32", "f64", "i64", "scalar" };
+        for (int i = 0; i < 5; i++) CHECK_STR(list[i].name, sorted[i]);
+        CHECK(same_dims(list[0].tensor, mlc_dims3(4, 0, 2)));
+        CHECK(same_dims(list[1].tensor, mlc_dims2(2, 3)));
+        CHECK(same_dims(list[3].tensor, mlc_dims3(1, 3, 1)));
+        CHECK(same_dims(list[4].tensor, mlc_dims0()));
+        CHECK_EQ(list[1].tensor->dtype, MLC_F32);
+        CHECK_EQ(list[2].tensor->dtype, MLC_F64);
+        CHECK_EQ(list[3].tensor->dtype, MLC_I64);
+        CHECK_VALUES(list[1].tensor, 6, v32, 0, 0);
+        CHECK_VALUES(list[2].tensor, 3, v64, 0, 0);
+        CHECK_VALUES(list[4].tensor, 1, one, 0, 0);
+        CHECK_EQ(mlc_read(list[3].tensor, back, sizeof back), MLC_OK);
+        for (int i = 0; i < 3; i++) CHECK_EQ(back[i], v[i]);
+    }
+    box_close(&b);
+}
+
+TEST(io, nan_payloads_and_negative_zero_keep_their_bits)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("bits.safetensors");
+    const uint32_t   bits[4] = { 0x7fc12345u, 0xff800000u, 0x80000000u, 0x7f812345u };
+    uint32_t         back[4];
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    mlc_named        in = { "x", mlc_from(ctx, MLC_F32, mlc_dims1(4), bits) };
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, &in, 1, NULL), MLC_OK);
+    if (CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK) && CHECK_EQ(n, 1)) {
+        CHECK_EQ(mlc_read(list[0].tensor, back, sizeof back), MLC_OK);
+        for (int i = 0; i < 4; i++) CHECK_EQ(back[i], bits[i]);
+    }
+    box_close(&b);
+}
+
+TEST(io, names_that_need_escapes_round_trip)
+{
+    static const char *const names[7] = {
+        "", "a\"b\\c/d", "tab\tline\nfeed\r", "\x01\x1f\x7f", "na\xc3\xafve", "\xcf\x80.weight",
+        "\xf0\x9f\x98\x80" };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("names.safetensors");
+    mlc_named        in[7];
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    for (int i = 0; i < 7; i++) {
+        in[i].name   = names[i];
+        in[i].tensor = counting(ctx, MLC_F32, mlc_dims1(2), 10 * i);
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, in, 7, NULL), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK_EQ(n, 7);
+    for (int i = 0; i < 7; i++) {
+        const double want[2] = { 10 * i, 10 * i + 1 };
+        mlc_tensor  *t = get(list, n, names[i]);
+        if (CHECK(t != NULL)) CHECK_VALUES(t, 2, want, 0, 0);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(io, the_values_of_a_transposed_view_are_written_row_by_row)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("view.safetensors");
+    const double     want[6] = { 1, 4, 2, 5, 3, 6 };
+    mlc_tensor      *x = counting(ctx, MLC_F32, mlc_dims2(2, 3), 1);
+    mlc_named        in = { "t", mlc_transpose(x, 0, 1) };
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, &in, 1, NULL), MLC_OK);
+    if (CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK) && CHECK_EQ(n, 1)) {
+        CHECK(same_dims(list[0].tensor, mlc_dims2(3, 2)));
+        CHECK_VALUES(list[0].tensor, 6, want, 0, 0);
+    }
+    box_close(&b);
+}
+
+TEST(io, an_empty_list_is_a_file_without_tensors)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("none.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, NULL, 0, NULL), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK_EQ(n, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* Layout of the file: what the reference writer does (formats.md 1.1). */
+TEST(io, the_header_has_metadata_first_then_dtypes_by_rank_then_names)
+{
+    static const char *const meta[5] = { "made \"by\"", "mlc\n", "k2", "v2", NULL };
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open("order.safetensors");
+    mlc_named      in[4] = { { "b32", counting(ctx, MLC_F32, mlc_dims1(3), 0) },
+                             { "a32", counting(ctx, MLC_F32, mlc_dims1(1), 0) },
+                             { "z64", counting(ctx, MLC_F64, mlc_dims1(2), 0) },
+                             { "i", counting(ctx, MLC_I64, mlc_dims1(1), 0) } };
+    size_t         size = 0;
+    unsigned char *f;
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, in, 4, meta), MLC_OK);
+    f = get_file(b.path, &size);
+    if (CHECK(f != NULL && size > 8)) {
+        const char *h = (const char *)f + 8, *at[5];
+        size_t      n = f[0] + 256u * f[1];
+        CHECK_EQ(n % 8, 0);
+        CHECK_EQ(size, 8 + n + 12 + 4 + 16 + 8);
+        CHECK_EQ(strncmp(h, "{\"__metadata__\":{", 17), 0);
+        CHECK_HAS(h, "\"made \\\"by\\\"\":\"mlc\\n\"");
+        CHECK_HAS(h, "\"k2\":\"v2\"");
+        at[0] = strstr(h, "\"i\":");
+        at[1] = strstr(h, "\"z64\":");
+        at[2] = strstr(h, "\"a32\":");
+        at[3] = strstr(h, "\"b32\":");
+        CHECK(at[0] && at[0] < at[1] && at[1] < at[2] && at[2] < at[3]);
+    }
+    free(f);
+    box_close(&b);
+}
+
+/* ---- files from Python -------------------------------------------------------------------- */
+
+TEST(io, a_file_written_by_python_is_read)
+{
+    mlc_ctx         *ctx = test_ctx();
+    const double     f32[6] = { 0, 0.5, 1, 1.5, 2, -2.5 }, f64[3] = { 0.1, 1e300, -5e-324 };
+    const double     i64[4] = { 1, -2, 3, 4503599627370497.0 }, pi[1] = { 3.141592653589793 };
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    if (!CHECK_EQ(mlc_safetensors_load(ctx, GOLDEN, &list, &n), MLC_OK)) { CHECK_OK(ctx); return; }
+    CHECK_EQ(n, 6);
+    CHECK(same_dims(get(list, n, "f32"), mlc_dims2(2, 3)));
+    CHECK_VALUES(get(list, n, "f32"), 6, f32, 0, 0);
+    CHECK(same_dims(get(list, n, "layer.0.f64"), mlc_dims1(3)));
+    CHECK_VALUES(get(list, n, "layer.0.f64"), 3, f64, 0, 0);
+    CHECK(same_dims(get(list, n, "i64"), mlc_dims2(2, 2)));
+    CHECK_VALUES(get(list, n, "i64"), 4, i64, 0, 0);
+    CHECK(same_dims(get(list, n, "scalar \"\xcf\x80\"\n"), mlc_dims0()));
+    CHECK_VALUES(get(list, n, "scalar \"\xcf\x80\"\n"), 1, pi, 0, 0);
+    CHECK(same_dims(get(list, n, "empty"), mlc_dims2(0, 4)));
+    CHECK(same_dims(get(list, n, "na\xc3\xafve"), mlc_dims3(1, 1, 1)));
+    CHECK_OK(ctx);
+}
+
+TEST(io, the_same_tensors_give_the_same_bytes_as_python)
+{
+    static const char *const meta[3] = { "made by", "safetensors", NULL };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("same.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    size_t           size_a = 0, size_b = 0;
+    unsigned char   *f, *g;
+    CHECK_EQ(mlc_safetensors_load(ctx, GOLDEN, &list, &n), MLC_OK);
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, n, meta), MLC_OK);
+    f = get_file(GOLDEN, &size_a);
+    g = get_file(b.path, &size_b);
+    if (CHECK(f && g) && CHECK_EQ(size_b, size_a)) CHECK_EQ(memcmp(f, g, size_a), 0);
+    free(f);
+    free(g);
+    box_close(&b);
+}
+
+/* ---- files made by hand ------------------------------------------------------------------- */
+
+#define T(name, dtype, shape, offsets) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define A4 T("a", "F32", "[1]", "[0,4]")            /* one float, bytes 0 to 4 */
+#define ONE(shape, offsets, data) { "{" T("a", "F32", shape, offsets) "}", data, 0 }
+#define META(value) { "{\"__metadata__\":" value "," A4 "}", 4, 0 }
+
+typedef struct sample {
+    const char *header;
+    size_t      data;                               /* bytes behind the header */
+    int64_t     n;                                  /* good ones: tensors in it */
+} sample;
+
+static const sample good[] = {
+    { "{}", 0, 0 },
+    { "{" A4 "}", 4, 1 },
+    { "{" A4 "} \t\n\r ", 4, 1 },
+    { "{ \"a\" : { \"dtype\" : \"F32\" , \"shape\" : [ 1 , 1 ] , \"data_offsets\" : [ 0 , 4 ] } }",
+      4, 1 },
+    { "{\"a\":{\"data_offsets\":[0,4],\"shape\":[],\"dtype\":\"F32\"}}", 4, 1 },
+    { "{" T("", "F32", "[1]", "[0,4]") "}", 4, 1 },
+    { "{" T("e", "F32", "[0,3]", "[0,0]") "}", 0, 1 },
+    { "{" T("e", "F32", "[0]", "[4,4]") "," A4 "," T("f", "I64", "[0]", "[0,0]") "}", 4, 3 },
+    { "{" T("b", "F64", "[1]", "[4,12]") "," A4 "}", 12, 2 },         /* f64 on a 4-byte edge */
+    { "{" T("a", "F\\u0033\\u0032", "[1]", "[0,4]") "}", 4, 1 },
+    { "{" T("\\u0061\\ud83d\\ude00\\n\\/\\b\\f\\r\\t\\\\\\\"", "F32", "[1]", "[0,4]") "}", 4, 1 },
+    { "{\"__metadata__\":{}," A4 "}", 4, 1 },
+    { "{" A4 ",\"__metadata__\":{\"k\":\"v\",\"\\u006b2\":\"\"}}", 4, 1 },
+};
+
+TEST(io, legal_files_are_read)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("good.safetensors");
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        CHECK(put_tensors(b.path, good[i].header, strlen(good[i].header), good[i].data));
+        if (!CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK))
+            printf("    header: %s\n", good[i].header);
+        CHECK_OK(ctx);
+        mlc_error_clear(ctx);
+        CHECK_EQ(n, good[i].n);
+    }
+    box_close(&b);
+}
+
+TEST(io, escapes_in_names_are_decoded)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("escape.safetensors");
+    const char      *h = "{" T("\\u0061\\ud83d\\ude00\\u00e9\\n\\/", "F32", "[1]", "[0,4]") "}";
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    CHECK(put_tensors(b.path, h, strlen(h), 4));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    if (CHECK_EQ(n, 1)) CHECK_STR(list[0].name, "a\xf0\x9f\x98\x80\xc3\xa9\n/");
+    box_close(&b);
+}
+
+static const sample bad[] = {
+    /* not an object, or more than one */
+    { "", 0, 0 }, { " ", 0, 0 }, { "[]", 0, 0 }, { "true", 0, 0 }, { "{", 0, 0 }, { "}", 0, 0 },
+    { " {}", 0, 0 }, { "\n{" A4 "}", 4, 0 }, { "\xef\xbb\xbf{" A4 "}", 4, 0 }, { "{}x", 0, 0 },
+    { "{}{}", 0, 0 }, { "{" A4 "}}", 4, 0 }, { "{" A4 "},", 4, 0 }, { "{,}", 0, 0 },
+    /* pairs */
+    { "{" A4 ",}", 4, 0 }, { "{," A4 "}", 4, 0 }, { "{" A4 A4 "}", 4, 0 }, { "{\"a\"}", 0, 0 },
+    { "{\"a\":}", 0, 0 }, { "{\"a\":1}", 0, 0 }, { "{\"a\":null}", 0, 0 }, { "{\"a\":[]}", 0, 0 },
+    { "{\"a\":{}}", 0, 0 }, { "{\"a\" {}}", 0, 0 }, { "{a:{}}", 0, 0 }, { "{'a':{}}", 0, 0 },
+    { "{\"a", 0, 0 }, { "{\"a\\", 0, 0 }, { "{\"a\":{\"dtype\":\"F32\"", 0, 0 },
+    /* fields: one missing, one twice */
+    { "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"data_offsets\":[0,4]}}",
+      4, 0 },
+    { "{\"a\":{\"dtype\":32,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":null,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0 },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":null,\"data_offsets\":[0,4]}}", 4, 0 },
+    /* names */
+    { "{" A4 "," T("a", "F32", "[1]", "[4,8]") "}", 8, 0 },
+    { "{" A4 "," T("\\u0061", "F32", "[1]", "[4,8]") "}", 8, 0 },
+    { "{" T("a\\u0000", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\udc00", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800\\u0041", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800x", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\x41", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\u12", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\u00g0", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("a\tb", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("a\nb", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    /* not UTF-8: stray byte, overlong, half a character, a surrogate, above 10ffff */
+    { "{" T("\xff", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xc0\xaf", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xe0\x80\xaf", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xc3", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xed\xa0\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xf4\x90\x80\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    /* shape: not a list of plain whole numbers, too long, too large */
+    ONE("[-1]", "[0,4]", 4), ONE("[1.0]", "[0,4]", 4),
+    ONE("[1e0]", "[0,4]", 4), ONE("[01]", "[0,4]", 4),
+    ONE("[+1]", "[0,4]", 4), ONE("[\"1\"]", "[0,4]", 4),
+    ONE("[1,]", "[0,4]", 4), ONE("[,1]", "[0,4]", 4),
+    ONE("[1 1]", "[0,4]", 4), ONE("[[1]]", "[0,4]", 4),
+    ONE("1", "[0,4]", 4), ONE("{}", "[0,4]", 4),
+    ONE("[null]", "[0,4]", 4), ONE("[-0]", "[0,0]", 0),
+    ONE("[1,1,1,1,1,1,1,1,1]", "[0,4]", 4),
+    ONE("[18446744073709551617]", "[0,4]", 4),
+    ONE("[9223372036854775808]", "[0,4]", 4),
+    ONE("[4611686018427387905]", "[0,4]", 4),
+    ONE("[4294967296,4294967296]", "[0,0]", 0),
+    ONE("[4611686018427387904,4,0]", "[0,0]", 0),
+    /* offsets: count, form, order, size, holes, overlaps, ends */
+    ONE("[1]", "[4]", 4), ONE("[1]", "[0,4,4]", 4),
+    ONE("[1]", "[]", 4), ONE("[1]", "4", 4),
+    ONE("[1]", "[-4,0]", 4), ONE("[1]", "[0,4.0]", 4),
+    ONE("[1]", "[4,0]", 4), ONE("[1]", "[0,5]", 5),
+    ONE("[2]", "[0,4]", 4), ONE("[1]", "[0,8]", 8),
+    ONE("[]", "[0,0]", 0), ONE("[0]", "[0,4]", 4),
+    ONE("[1]", "[4,8]", 8), { "{" A4 "}", 5, 0 }, { "{" A4 "}", 3, 0 },
+    { "{" A4 "}", 0, 0 }, { "{}", 1, 0 }, ONE("[0]", "[8,8]", 0),
+    { "{" A4 "," T("b", "F32", "[1]", "[8,12]") "}", 12, 0 },
+    { "{" A4 "," T("b", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" A4 "," T("b", "F32", "[1]", "[2,6]") "}", 6, 0 },
+    { "{" T("b", "F32", "[2]", "[0,8]") "," T("c", "F32", "[1]", "[2,6]") "}", 8, 0 },
+    ONE("[1]", "[18446744073709551612,0]", 4),
+    ONE("[1]", "[18446744073709551616,18446744073709551620]", 4),
+    /* metadata: only strings to strings, once */
+    META("null"), META("1"),
+    META("[]"), META("\"x\""),
+    META("{\"k\":1}"), META("{\"k\":{}}"),
+    META("{\"k\"}"), META("{\"k\":\"v\",}"),
+    META("{},\"__metadata__\":{}"),
+    { "{" T("__metadata__", "F32", "[1]", "[0,4]") "}", 4, 0 },
+};
+
+TEST(io, illegal_headers_are_errors_that_name_the_file)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("bad.safetensors");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        bool             ok = true;
+        CHECK(put_tensors(b.path, bad[i].header, strlen(bad[i].header), bad[i].data));
+        ok &= CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+        ok &= CHECK_HAS(mlc_error(ctx), "bad.safetensors");
+        ok &= CHECK_STATUS(ctx, MLC_ERR_IO);
+        if (!ok) printf("    header: %s (%zu bytes of data)\n", bad[i].header, bad[i].data);
+    }
+    box_close(&b);
+}
+
+/* Dtypes of the format that mlcore lacks, then names that the format does not have. */
+TEST(io, a_dtype_not_known_here_is_a_dtype_error_with_its_name)
+{
+    static const char *const names[6] = { "BF16", "I32", "BOOL", "F33", "f32", "''" };
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("dtype.safetensors");
+    for (int i = 0; i < 6; i++) {
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        char             h[128];
+        snprintf(h, sizeof h, "{\"a\":{\"dtype\":\"%s\",\"shape\":[%d],\"data_offsets\":[0,4]}}",
+                 i < 5 ? names[i] : "", i == 1 ? 1 : i == 2 ? 4 : 2);
+        CHECK(put_tensors(b.path, h, strlen(h), 4));
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_DTYPE);
+        CHECK_HAS(mlc_error(ctx), "dtype.safetensors");
+        CHECK_HAS(mlc_error(ctx), names[i]);
+        CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    }
+    box_close(&b);
+}
+
+TEST(io, a_zero_byte_in_or_behind_the_header_is_an_error)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("nul.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    CHECK(put_tensors(b.path, "{}\0", 3, 0));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(put_tensors(b.path, "{\"a\0\":1}", 8, 0));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+TEST(io, deep_nesting_is_an_error_not_a_crash)
+{
+    static const char *const open[3] = { "[", "{\"a\":", "{\"a\":{\"shape\":[" };
+    box b = box_open("deep.safetensors");
+    for (int k = 0; k < 3; k++) {
+        mlc_ctx         *ctx = test_ctx();
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        char             h[8000] = "";
+        size_t           len = strlen(open[k]), used = 0;
+        for (; used + len < sizeof h; used += len) memcpy(h + used, open[k], len);
+        CHECK(put_tensors(b.path, h, used, 0));
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    box_close(&b);
+}
+
+/* A wrong length must be refused before memory is taken: the limit would turn it into NOMEM. */
+TEST(io, a_wrong_header_length_is_refused_before_anything_is_allocated)
+{
+    static const uint64_t lengths[6] = { 0, 65, 100000001, UINT64_C(1) << 32, UINT64_C(1) << 63,
+                                         UINT64_MAX };
+    box          b = box_open("length.safetensors");
+    mlc_ctx_desc d = test_desc();
+    d.hard_limit = (size_t)1 << 20;
+    for (int i = 0; i < 6; i++) {
+        mlc_ctx         *ctx = mlc_ctx_create(&d);
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        unsigned char    f[72] = { 0 };
+        memset(f + 8, ' ', 64);
+        f[8] = '{'; f[9] = '}';
+        for (int k = 0; k < 8; k++) f[k] = (unsigned char)(lengths[i] >> (8 * k));
+        CHECK(put_file(b.path, f, sizeof f));
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "length.safetensors");
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+        mlc_ctx_free(ctx);
+    }
+    box_close(&b);
+}
+
+/* ---- damaged files ------------------------------------------------------------------------ */
+
+/* A small file: 8 + header bytes, then 12 + 16 + 8 bytes of data; *data is where they begin. */
+static unsigned char *small_file(mlc_ctx *ctx, const char *path, size_t *size, size_t *data)
+{
+    static const char *const meta[3] = { "k", "v", NULL };
+    mlc_named in[3] = { { "a.w", counting(ctx, MLC_F32, mlc_dims2(1, 3), 1) },
+                        { "b", counting(ctx, MLC_F64, mlc_dims1(2), 5) },
+                        { "c", counting(ctx, MLC_I64, mlc_dims0(), 9) } };
+    CHECK_EQ(mlc_safetensors_save(ctx, path, in, 3, meta), MLC_OK);
+    *data = 0;
+    unsigned char *f = get_file(path, size);
+    if (f) *data = *size - 36;
+    return f;
+}
+
+static size_t total_bytes(const mlc_named *list, int64_t n)
+{
+    size_t sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (size_t)mlc_numel(list[i].tensor) * mlc_dtype_bytes(list[i].tensor->dtype);
+    return sum;
+}
+
+TEST(io, a_file_cut_at_any_length_is_an_error)
+{
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open("cut.safetensors");
+    size_t         size = 0, data = 0;
+    unsigned char *f = small_file(ctx, b.path, &size, &data);
+    for (size_t cut = 0; f && cut < size; cut++) {
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        put_file(b.path, f, cut);
+        if (!CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO))
+            printf("    cut to %zu of %zu bytes\n", cut, size);
+        mlc_error_clear(ctx);
+    }
+    CHECK(size > 36);
+    free(f);
+    box_close(&b);
+}
+
+/* One flipped bit in the header is an error, or the load still covers exactly the data; one in
+ * the data changes exactly the value it is in.                                                */
+TEST(io, one_flipped_bit_is_an_error_or_a_whole_load)
+{
+    mlc_ctx_desc   d = test_desc();
+    d.hard_limit = (size_t)4 << 20;
+    mlc_ctx       *ctx = mlc_ctx_create(&d);
+    box            b = box_open("flip.safetensors");
+    size_t         size = 0, data = 0;
+    unsigned char *f = small_file(ctx, b.path, &size, &data);
+    int            loaded = 0, refused = 0;
+    for (size_t bit = 0; f && bit < 8 * size; bit++) {
+        const mlc_named *list = NULL;
+        int64_t          n = -1;
+        mlc_scope_begin(ctx);
+        f[bit / 8] ^= (unsigned char)(1u << (bit % 8));
+        put_file(b.path, f, size);
+        mlc_status st = mlc_safetensors_load(ctx, b.path, &list, &n);
+        bool       ok = st == MLC_OK ? CHECK_EQ(total_bytes(list, n), 36)
+                                     : CHECK(st == MLC_ERR_IO || st == MLC_ERR_DTYPE);
+        if (bit / 8 >= data) ok &= CHECK_EQ(st, MLC_OK) && CHECK_EQ(n, 3);
+        if (!ok) printf("    bit %zu of byte %zu\n", bit % 8, bit / 8);
+        if (st == MLC_OK) loaded++; else refused++;
+        mlc_scope_end(ctx);
+        f[bit / 8] ^= (unsigned char)(1u << (bit % 8));
+    }
+    CHECK(refused > 500 && loaded >= 36 * 8);
+    free(f);
+    mlc_ctx_free(ctx);
+    box_close(&b);
+}
+
+/* ---- arguments and the file system -------------------------------------------------------- */
+
+static mlc_status save_one(mlc_ctx *ctx, const char *path, const char *name, mlc_tensor *t)
+{
+    mlc_named in = { name, t };
+    return mlc_safetensors_save(ctx, path, &in, 1, NULL);
+}
+
+TEST(io, wrong_arguments_are_errors_and_write_nothing)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("args.safetensors");
+    mlc_tensor      *x = counting(ctx, MLC_F32, mlc_dims1(2), 0);
+    mlc_named        twice[2] = { { "a", x }, { "a", x } };
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, twice, 2, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, b.path, "\xff", x), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, b.path, "__metadata__", x), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, b.path, NULL, x), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, b.path, "a", NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, NULL, "a", x), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_load(ctx, NULL, &list, &n), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, NULL, &n), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_save(NULL, b.path, twice, 1, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_load(NULL, b.path, &list, &n), MLC_ERR_ARG);
+    CHECK_EQ(mlc_save(NULL, b.path), MLC_ERR_ARG);
+    CHECK_EQ(mlc_load(NULL, b.path), MLC_ERR_ARG);
+    CHECK_EQ(box_count(&b), 0);
+    box_close(&b);
+}
+
+TEST(io, a_missing_path_is_an_io_error_with_the_path_and_the_reason)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("missing/model.safetensors");
+    mlc_tensor      *x = counting(ctx, MLC_F32, mlc_dims1(2), 0);
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_HAS(mlc_error(ctx), "No such file or directory");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(save_one(ctx, b.path, "a", x), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_HAS(mlc_error(ctx), "No such file or directory");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.dir, &list, &n), MLC_ERR_IO);       /* a folder */
+    CHECK_HAS(mlc_error(ctx), b.dir);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+TEST(io, saving_replaces_the_old_file_and_leaves_no_other)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("model.safetensors");
+    const double     want[2] = { 7, 8 };
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    struct stat      st;
+    mode_t           mask = umask(027);
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(40), 0)), MLC_OK);
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(2), 7)), MLC_OK);
+    umask(mask);
+    CHECK_EQ(box_count(&b), 1);
+    if (CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK) && CHECK_EQ(n, 1))
+        CHECK_VALUES(list[0].tensor, 2, want, 0, 0);
+    CHECK_EQ(stat(b.path, &st), 0);
+    CHECK_EQ(st.st_mode & 0777, 0640);              /* as any other new file of this user */
+    box_close(&b);
+}
+
+TEST(io, a_path_in_the_current_folder_is_written_there)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("x");
+    char     old[1024];
+    if (CHECK(getcwd(old, sizeof old) && chdir(b.dir) == 0)) {
+        CHECK_EQ(save_one(ctx, "plain", "a", counting(ctx, MLC_F32, mlc_dims1(2), 0)), MLC_OK);
+        CHECK_EQ(access("plain", R_OK), 0);
+        CHECK_EQ(chdir(old), 0);
+    }
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+TEST(io, a_folder_in_the_way_is_an_error_and_no_temporary_file_stays)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("folder");
+    CHECK_EQ(mkdir(b.path, 0700), 0);
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(2), 0)), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* The system refuses to let a file grow beyond 4096 bytes: a disk that is full, for any user. */
+TEST(io, a_write_that_fails_leaves_the_old_file_as_it_was)
+{
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open("full.safetensors");
+    mlc_tensor    *large = mlc_zeros(ctx, MLC_F32, mlc_dims1(100000));
+    struct rlimit  old, tight;
+    size_t         size_a = 0, size_b = 0;
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(2), 0)), MLC_OK);
+    unsigned char *before = get_file(b.path, &size_a);
+    void         (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    tight = old;
+    tight.rlim_cur = 4096;
+    fflush(NULL);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    mlc_status st = save_one(ctx, b.path, "a", large);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    CHECK_EQ(st, MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_HAS(mlc_error(ctx), "File too large");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    unsigned char *after = get_file(b.path, &size_b);
+    if (CHECK(before && after) && CHECK_EQ(size_b, size_a))
+        CHECK_EQ(memcmp(before, after, size_a), 0);
+    CHECK_EQ(box_count(&b), 1);
+    free(before);
+    free(after);
+    box_close(&b);
+}
+
+TEST(io, a_folder_that_may_not_be_written_is_an_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("x.safetensors");
+    mlc_tensor *x = counting(ctx, MLC_F32, mlc_dims1(2), 0);
+    bool     root = geteuid() == 0;                 /* root may write it all the same */
+    CHECK_EQ(save_one(ctx, b.path, "a", x), MLC_OK);
+    CHECK_EQ(chmod(b.dir, 0500), 0);
+    CHECK_EQ(save_one(ctx, b.path, "b", x), root ? MLC_OK : MLC_ERR_IO);
+    mlc_error_clear(ctx);
+    CHECK_EQ(chmod(b.dir, 0700), 0);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* ---- modules ------------------------------------------------------------------------------ */
+
+static mlc_module *net(mlc_ctx *ctx, int64_t hidden)
+{
+    mlc_module *m = mlc_nn_sequential(ctx);
+    mlc_module_add(m, mlc_nn_linear(ctx, 3, hidden));
+    mlc_module_add(m, mlc_nn_relu(ctx));
+    mlc_module_add(m, mlc_nn_linear(ctx, hidden, 2));
+    return m;
+}
+
+/* All parameters and buffers, one behind the other. */
+static int64_t values(mlc_module *m, double *out, int64_t room)
+{
+    mlc_param_iter it = mlc_param_iter_make(m);
+    int64_t        n = 0;
+    while (mlc_param_next(&it)) {
+        if (n + mlc_numel(it.tensor) > room) return -1;
+        test_read(it.tensor, out + n);
+        n += mlc_numel(it.tensor);
+    }
+    return n;
+}
+
+TEST(io, a_module_comes_back_bit_for_bit_in_another_context)
+{
+    mlc_ctx_desc d = test_desc();
+    box          b = box_open("net.safetensors");
+    double       before[64], after[64];
+    mlc_ctx     *ctx = test_ctx();
+    d.seed = 99;
+    mlc_ctx     *other = mlc_ctx_create(&d);
+    mlc_module  *m = net(ctx, 5), *fresh = net(other, 5);
+    CHECK_EQ(mlc_save(m, b.path), MLC_OK);
+    CHECK_EQ(mlc_module_build(m), MLC_OK);
+    CHECK_EQ(values(m, before, 64), 32);
+    CHECK_EQ(mlc_module_build(fresh), MLC_OK);
+    CHECK_EQ(values(fresh, after, 64), 32);
+    CHECK(memcmp(before, after, 32 * sizeof *before) != 0);       /* another seed */
+    CHECK_EQ(mlc_load(fresh, b.path), MLC_OK);
+    CHECK_OK(other);
+    CHECK_EQ(values(fresh, after, 64), 32);
+    CHECK_EQ(memcmp(before, after, 32 * sizeof *before), 0);
+    mlc_ctx_free(other);
+    box_close(&b);
+}
+
+TEST(io, the_file_of_a_module_has_dotted_names)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("names.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    CHECK_EQ(mlc_save(net(ctx, 5), b.path), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    if (CHECK_EQ(n, 4)) {
+        CHECK_STR(list[0].name, "0.bias");
+        CHECK_STR(list[1].name, "0.weight");
+        CHECK_STR(list[2].name, "2.bias");
+        CHECK_STR(list[3].name, "2.weight");
+        CHECK(same_dims(list[1].tensor, mlc_dims2(5, 3)));
+    }
+    box_close(&b);
+}
+
+static mlc_status nothing(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
+                          int32_t n_out)
+{
+    (void)m;
+    if (n_in != 1 || n_out != 1) return MLC_ERR_ARG;
+    out[0] = in[0];
+    return MLC_OK;
+}
+
+static const mlc_module_class keeper_class = { "Keeper", nothing, NULL };
+
+TEST(io, buffers_are_saved_and_loaded_too)
+{
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open("buffer.safetensors");
+    const double   want[3] = { 4, 5, 6 };
+    const float    host[3] = { 4, 5, 6 };
+    mlc_param_desc d;
+    memset(&d, 0, sizeof d);
+    d.shape  = mlc_dims1(3);
+    d.buffer = true;
+    mlc_module *m = mlc_module_create(ctx, &keeper_class, NULL, 0);
+    mlc_module *k = mlc_module_create(ctx, &keeper_class, NULL, 0);
+    mlc_tensor *t = mlc_module_declare(m, "running", &d);
+    mlc_tensor *u = mlc_module_declare(k, "running", &d);
+    CHECK_EQ(mlc_module_build(m), MLC_OK);
+    CHECK_EQ(mlc_write(t, host, sizeof host), MLC_OK);
+    CHECK_EQ(mlc_save(m, b.path), MLC_OK);
+    CHECK_EQ(mlc_load(k, b.path), MLC_OK);
+    CHECK_OK(ctx);
+    CHECK_VALUES(u, 3, want, 0, 0);
+    box_close(&b);
+}
+
+/* Loads the list as a file into a net of 3-5-2: must fail, say part, and change nothing. */
+static void refuse(const mlc_named *list, int64_t n, mlc_status status, const char *part)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("strict.safetensors");
+    double      before[64], after[64];
+    mlc_module *m = net(ctx, 5);
+    CHECK_EQ(mlc_module_build(m), MLC_OK);
+    CHECK_EQ(values(m, before, 64), 32);
+    CHECK_EQ(mlc_safetensors_save(list[0].tensor->ctx, b.path, list, n, NULL), MLC_OK);
+    CHECK_EQ(mlc_load(m, b.path), status);
+    CHECK_HAS(mlc_error(ctx), part);
+    CHECK_STATUS(ctx, status);
+    CHECK_EQ(values(m, after, 64), 32);
+    CHECK_EQ(memcmp(before, after, 32 * sizeof *before), 0);
+    box_close(&b);
+}
+
+TEST(io, a_missing_unexpected_or_misshaped_tensor_is_named_and_nothing_changes)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_named  list[5] = { { "0.weight", counting(ctx, MLC_F32, mlc_dims2(5, 3), 1) },
+                           { "0.bias", counting(ctx, MLC_F32, mlc_dims1(5), 1) },
+                           { "2.weight", counting(ctx, MLC_F32, mlc_dims2(2, 5), 1) },
+                           { "2.bias", counting(ctx, MLC_F32, mlc_dims1(2), 1) },
+                           { "extra", counting(ctx, MLC_F32, mlc_dims1(2), 1) } };
+    refuse(list, 3, MLC_ERR_IO, "2.bias");
+    refuse(list, 5, MLC_ERR_IO, "extra");
+    list[3].tensor = counting(ctx, MLC_F32, mlc_dims1(3), 1);
+    refuse(list, 4, MLC_ERR_SHAPE, "2.bias");
+    list[3].tensor = counting(ctx, MLC_F32, mlc_dims2(1, 2), 1);
+    refuse(list, 4, MLC_ERR_SHAPE, "2.bias");
+    list[3].tensor = counting(ctx, MLC_F64, mlc_dims1(2), 1);
+    refuse(list, 4, MLC_ERR_DTYPE, "2.bias");
+}
+
+TEST(io, a_module_load_from_a_missing_or_damaged_file_changes_nothing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("damaged.safetensors");
+    double      before[64], after[64];
+    mlc_module *m = net(ctx, 5);
+    size_t      size = 0;
+    CHECK_EQ(mlc_module_build(m), MLC_OK);
+    CHECK_EQ(values(m, before, 64), 32);
+    CHECK_EQ(mlc_load(m, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(mlc_save(net(ctx, 5), b.path), MLC_OK);
+    unsigned char *f = get_file(b.path, &size);
+    CHECK(f && put_file(b.path, f, size - 1));
+    CHECK_EQ(mlc_load(m, b.path), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(values(m, after, 64), 32);
+    CHECK_EQ(memcmp(before, after, 32 * sizeof *before), 0);
+    free(f);
+    box_close(&b);
+}
+
+TEST(io, a_scope_around_a_load_gives_its_memory_back)
+{
+    mlc_ctx   *ctx = test_ctx();
+    box        b = box_open("scope.safetensors");
+    mlc_memory before, after;
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(50), 0)), MLC_OK);
+    for (int i = 0; i < 4; i++) {
+        const mlc_named *list = NULL;
+        int64_t          n = 0;
+        CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+        mlc_scope_begin(ctx);
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+        if (i) CHECK_EQ(after.allocated, before.allocated);       /* first: the pool grows */
+    }
+    box_close(&b);
+}

@@ -1,0 +1,787 @@
+/* test_nn.c -- tests of section IMPL.NN: the module tree, layers, summary */
+#include "mlc_test.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static mlc_module *mlp(mlc_ctx *ctx, int64_t in, int64_t hidden, int64_t out)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, in, hidden));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, hidden, out));
+    return net;
+}
+
+/* A user's class: y = x + child(x) * gain, with a buffer that counts calls. */
+static mlc_status residual_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *gain = mlc_module_param(m, "gain"), *calls = mlc_module_param(m, "calls");
+    (void)n_in;
+    (void)n_out;
+    mlc_no_grad_begin(mlc_module_ctx(m));
+    mlc_copy_into(calls, mlc_add_scalar(calls, 1));
+    mlc_no_grad_end(mlc_module_ctx(m));
+    mlc_tensor *y = mlc_mul(mlc_forward(mlc_module_child(m, 0), in[0]), gain);
+    out[0] = mlc_add(in[0], y);
+    return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
+}
+
+static int released;
+
+static void residual_release(mlc_module *m)
+{
+    released += *(int *)mlc_module_user(m);
+}
+
+static const mlc_module_class RESIDUAL = {"Residual", residual_forward, residual_release};
+
+static mlc_module *residual(mlc_ctx *ctx, mlc_module *inner, double gain)
+{
+    const int      one = 1;
+    mlc_param_desc d;
+    mlc_module    *m = mlc_module_create(ctx, &RESIDUAL, &one, sizeof one);
+    memset(&d, 0, sizeof d);
+    d.init = MLC_INIT_CONSTANT;
+    d.a = gain;
+    mlc_module_declare(m, "gain", &d);
+    d.init = MLC_INIT_ZEROS;
+    d.buffer = true;
+    mlc_module_declare(m, "calls", &d);
+    mlc_module_add_named(m, "inner", inner);
+    return m;
+}
+
+/* ---- names, order, nesting ---------------------------------------------------------------- */
+
+static void check_names(mlc_module *m, const char *const *want, int n)
+{
+    mlc_param_iter it = mlc_param_iter_make(m);
+    int            i = 0;
+    for (; mlc_param_next(&it); i++)
+        if (CHECK(i < n))
+            CHECK_STR(it.name, want[i]);
+    CHECK_EQ(i, n);
+}
+
+TEST(nn, names_are_dotted_paths_in_declaration_order)
+{
+    static const char *const want[] = {"0.weight", "0.bias", "1.gain", "1.calls",
+                                       "1.inner.0.weight", "1.inner.0.bias", "1.inner.2.weight",
+                                       "1.inner.2.bias"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 4));
+    mlc_module_add(net, residual(ctx, mlp(ctx, 4, 5, 4), 0.5));
+    check_names(net, want, COUNT(want));
+    check_names(mlc_module_child(mlc_module_child(net, 1), 0), (const char *const[]){
+                "0.weight", "0.bias", "2.weight", "2.bias"}, 4);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "1.inner.2.weight"), 1), 5);
+    CHECK(mlc_module_param(net, "1.inner.0.bias") ==
+          mlc_module_param(mlc_module_child(net, 1), "inner.0.bias"));
+    CHECK_OK(ctx);
+    CHECK(mlc_module_param(net, "1.inner.1.weight") == NULL);
+    CHECK_HAS(mlc_error(ctx), "1.inner.1.weight");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(nn, iteration_tells_buffers_and_trainable_parameters_apart)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = residual(ctx, mlc_nn_linear(ctx, 2, 2), 1);
+    mlc_param_iter it = mlc_param_iter_make(net);
+    int            buffers = 0, trainable = 0;
+    while (mlc_param_next(&it)) {
+        CHECK_EQ(it.buffer, strcmp(it.name, "calls") == 0);
+        CHECK_EQ(mlc_requires_grad(it.tensor), !it.buffer);
+        buffers += it.buffer;
+        trainable += it.trainable;
+    }
+    CHECK_EQ(buffers, 1);
+    CHECK_EQ(trainable, 3);
+    CHECK_EQ(mlc_module_numel(net, false), 1 + 4 + 2);
+}
+
+TEST(nn, names_that_cannot_be_are_refused)
+{
+    static const char *const bad[] = {"", "a.b", "taken", "inner",
+        "a_name_that_is_very_long_a_name_that_is_very_long_a_name_that_is_very_long_"
+        "a_name_that_is_very_long_a_name_that_is_very_long_a_name_that_is_very_long_"
+        "a_name_that_is_very_long_a_name_that_is_very_long_a_name_that_is_very_long_"
+        "a_name_that_is_very_long_a_name_that_is_very_long_a_name_that_is_very_long", NULL};
+    mlc_param_desc d;
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *m = residual(ctx, mlc_nn_linear(ctx, 2, 2), 1);
+    memset(&d, 0, sizeof d);
+    CHECK(mlc_module_declare(m, "taken", &d) != NULL);
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(mlc_module_declare(m, bad[i], &d) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        CHECK_EQ(mlc_module_add_named(m, bad[i], mlc_nn_relu(ctx)), MLC_ERR_ARG);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    CHECK(mlc_module_declare(m, "x", NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_module_declare(NULL, "x", &d) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_child_that_is_null_becomes_the_contexts_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    CHECK_EQ(mlc_module_add(net, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "child is NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 0, 3)), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "linear");                   /* the first error says why         */
+    CHECK_HAS(mlc_error(ctx), "0");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_add(NULL, net), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_add(NULL, NULL), MLC_ERR_ARG);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_module_has_one_parent_and_does_not_contain_itself)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *a = mlc_nn_sequential(ctx), *b = mlc_nn_sequential(ctx);
+    mlc_module *c = mlc_nn_relu(ctx);
+    CHECK_EQ(mlc_module_add(a, b), MLC_OK);
+    CHECK_EQ(mlc_module_add(b, c), MLC_OK);
+    CHECK_EQ(mlc_module_add(a, c), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_add(b, a), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_add(a, a), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_module_child(a, 0) == b && mlc_module_child(b, 0) == c);
+    CHECK(mlc_module_child(a, 1) == NULL && mlc_module_child(a, -1) == NULL);
+    mlc_module_free(b);                                    /* detaches itself, frees c         */
+    CHECK(mlc_module_child(a, 0) == NULL);
+    mlc_module_free(NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, release_runs_once_whether_freed_or_not)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL))
+        return;
+    mlc_module *a = residual(ctx, mlc_nn_relu(ctx), 1);
+    residual(ctx, mlc_nn_relu(ctx), 1);
+    released = 0;
+    mlc_module_free(a);
+    CHECK_EQ(released, 1);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(released, 2);
+}
+
+/* ---- building ----------------------------------------------------------------------------- */
+
+TEST(nn, creators_only_declare_and_the_first_use_builds)
+{
+    mlc_memory  before, after;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 100, 100, 100);
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(before.now[MLC_MEM_PARAM], 0);
+    CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 100))) != NULL);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.now[MLC_MEM_PARAM] >= 2 * 101 * 100 * 4);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(before.now[MLC_MEM_PARAM], after.now[MLC_MEM_PARAM]);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, parameters_lie_in_one_block_on_cache_lines)
+{
+    mlc_ctx *ctx = test_ctx();
+    if (!CHECK(mlc_ctx_on_host(ctx) == test_on_host()) || !test_on_host())
+        return;
+    mlc_module    *net = mlp(ctx, 3, 5, 2);
+    mlc_param_iter it = mlc_param_iter_make(net);
+    const float   *first = NULL;
+    int64_t        at = 0;
+    while (mlc_param_next(&it)) {
+        const float *p = mlc_f32(it.tensor);
+        first = first ? first : p;
+        CHECK_EQ((uintptr_t)p % 64, 0);
+        CHECK_EQ(p - first, at);
+        at += (mlc_numel(it.tensor) + 15) / 16 * 16;
+        for (int64_t i = mlc_numel(it.tensor); i % 16 != 0; i++)
+            CHECK(p[i] == 0);                              /* zero padded                      */
+    }
+}
+
+TEST(nn, linear_starts_uniform_within_one_over_the_root_of_in)
+{
+    enum { IN = 100, OUT = 97 };
+    static double w[IN * OUT], b[OUT];
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *m = mlc_nn_linear(ctx, IN, OUT);
+    double        sum = 0, square = 0, most = 0;
+    test_read(mlc_module_param(m, "weight"), w);
+    test_read(mlc_module_param(m, "bias"), b);
+    for (int i = 0; i < IN * OUT; i++) {
+        sum += w[i];
+        square += w[i] * w[i];
+        most = fabs(w[i]) > most ? fabs(w[i]) : most;
+        CHECK(i >= OUT || fabs(b[i]) <= 0.1);
+    }
+    CHECK(most <= 0.1 && most > 0.0999);
+    CHECK_NEAR(sum / (IN * OUT), 0, 5 * 0.1 / sqrt(3.0 * IN * OUT));    /* five deviations     */
+    CHECK_NEAR(square / (IN * OUT), 0.01 / 3, 2e-4);
+}
+
+static void read_named(uint64_t seed, bool extra, double *w)
+{
+    mlc_ctx_desc d = test_desc();
+    d.seed = seed;
+    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    mlc_module *net = mlc_nn_sequential(ctx);
+    if (extra)
+        mlc_module_add_named(net, "extra", mlc_nn_linear(ctx, 3, 3));
+    mlc_module_add_named(net, "first", mlc_nn_linear(ctx, 3, 3));
+    mlc_module_add_named(net, "second", mlc_nn_linear(ctx, 3, 3));
+    test_read(mlc_module_param(net, "first.weight"), w);
+    test_read(mlc_module_param(net, "second.weight"), w + 9);
+}
+
+TEST(nn, initial_values_depend_on_seed_and_name_only)
+{
+    double a[18], b[18];
+    read_named(1, false, a);
+    CHECK(memcmp(a, a + 9, 9 * sizeof *a) != 0);
+    read_named(1, true, b);                                /* a layer more changes no other    */
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    read_named(2, false, b);
+    CHECK(memcmp(a, b, sizeof a) != 0);
+}
+
+TEST(nn, initial_values_are_the_same_on_each_isa_level)
+{
+    double first[20], now[20];
+    int    level = 0;
+    FOR_EACH_ISA(ctx) {
+        test_read(mlc_module_param(mlc_nn_linear(ctx, 4, 5), "weight"), level ? now : first);
+        CHECK(level == 0 || memcmp(first, now, sizeof now) == 0);
+        level++;
+    }
+}
+
+TEST(nn, initialisers_make_what_they_say)
+{
+    enum { N = 10000 };
+    static double v[N];
+    const mlc_init kinds[] = {MLC_INIT_ZEROS, MLC_INIT_CONSTANT, MLC_INIT_UNIFORM,
+                              MLC_INIT_NORMAL};
+    const double   mean[] = {0, 3, 4, 3}, deviation[] = {0, 0, 0.577350269, 5};
+    mlc_ctx       *ctx = test_ctx();
+    for (int k = 0; k < 4; k++) {
+        mlc_param_desc d;
+        double         sum = 0, square = 0;
+        mlc_module    *m = mlc_module_create(ctx, &RESIDUAL, NULL, sizeof(int));
+        memset(&d, 0, sizeof d);
+        d.shape = mlc_dims1(N);
+        d.init = kinds[k];
+        d.a = 3;
+        d.b = 5;
+        mlc_module_declare(m, "p", &d);
+        test_read(mlc_module_param(m, "p"), v);
+        for (int i = 0; i < N; i++) {
+            sum += v[i];
+            square += (v[i] - mean[k]) * (v[i] - mean[k]);
+        }
+        CHECK_NEAR(sum / N, mean[k], 5 * deviation[k] / sqrt((double)N));
+        CHECK_NEAR(sqrt(square / N), deviation[k], 0.04 * deviation[k]);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(nn, rebuild_and_growth_move_values_and_keep_tensors)
+{
+    double      before[15], after[15];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    mlc_tensor *w = mlc_module_param(net, "0.weight");
+    test_read(w, before);
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    CHECK(mlc_module_param(net, "0.weight") == w);
+    test_read(w, after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 2, 2)), MLC_OK);
+    mlc_tensor *y = mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 3)));
+    CHECK_EQ(mlc_dim(y, 1), 2);
+    CHECK(mlc_module_param(net, "0.weight") == w);
+    test_read(w, after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_root_with_values_can_become_a_child)
+{
+    double      before[15], after[15];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *inner = mlp(ctx, 3, 5, 2), *outer = mlc_nn_sequential(ctx);
+    test_read(mlc_module_param(inner, "0.weight"), before);
+    CHECK_EQ(mlc_module_add(outer, inner), MLC_OK);
+    test_read(mlc_module_param(outer, "0.0.weight"), after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- sharing, freezing, modes ------------------------------------------------------------- */
+
+static mlc_status pair_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *w = mlc_module_param(mlc_module_child(m, 0), "weight");
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_matmul(mlc_forward(mlc_module_child(m, 0), in[0]), w);
+    return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
+}
+
+static const mlc_module_class PAIR = {"Pair", pair_forward, NULL};
+
+TEST(nn, a_tied_parameter_is_laid_out_once_and_gets_both_gradients)
+{
+    static const double      x[] = {1, 2, 3};
+    double                   w[6], g[6], h[2];
+    mlc_linear_desc          d = mlc_linear_desc_make(3, 2);
+    mlc_ctx                 *ctx = test_ctx();
+    mlc_module              *m = mlc_module_create(ctx, &PAIR, NULL, 0);
+    d.no_bias = d.has_dtype = true;
+    d.dtype = MLC_F64;
+    mlc_module_add_named(m, "encoder", mlc_nn_linear_ex(ctx, &d));
+    mlc_tensor *weight = mlc_module_param(m, "encoder.weight");
+    CHECK_EQ(mlc_module_tie(m, "decoder", weight), MLC_OK);
+    CHECK(mlc_module_param(m, "decoder") == weight);
+    CHECK_EQ(mlc_module_numel(m, false), 6);
+    mlc_param_iter it = mlc_param_iter_make(m);
+    CHECK(mlc_param_next(&it) && !mlc_param_next(&it));    /* under its first name             */
+    test_read(weight, w);
+    mlc_tensor *y = mlc_forward(m, test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), x));
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);          /* y = (x w^T) w, dy of ones        */
+    test_read(mlc_grad(weight), g);
+    for (int i = 0; i < 2; i++)
+        h[i] = x[0] * w[3 * i] + x[1] * w[3 * i + 1] + x[2] * w[3 * i + 2];
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 3; k++)
+            CHECK_NEAR(g[3 * i + k], h[i] + (w[3 * i] + w[3 * i + 1] + w[3 * i + 2]) * x[k], 1e-12);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, tie_refuses_what_is_no_parameter)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_linear(ctx, 2, 2);
+    CHECK_EQ(mlc_module_tie(m, "x", mlc_zeros(ctx, MLC_F32, mlc_dims1(2))), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_tie(m, "x", NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_tie(m, "bias", mlc_module_param(m, "weight")), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(nn, freezing_goes_by_name_and_back)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    CHECK_EQ(mlc_module_numel(net, true), 15 + 5 + 10 + 2);
+    CHECK_EQ(mlc_module_freeze(net, "*.bias", true), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 25);
+    CHECK_EQ(mlc_module_numel(net, false), 32);
+    CHECK(!mlc_requires_grad(mlc_module_param(net, "2.bias")));
+    CHECK_EQ(mlc_module_freeze(mlc_module_child(net, 0), NULL, true), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 10);
+    mlc_tensor *y = mlc_forward(net, mlc_full(ctx, MLC_F32, mlc_dims2(1, 3), 1));
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+    CHECK(mlc_grad(mlc_module_param(net, "0.weight")) == NULL);
+    CHECK(mlc_grad(mlc_module_param(net, "2.weight")) != NULL);
+    CHECK_EQ(mlc_module_freeze(net, NULL, false), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 32);
+    CHECK_EQ(mlc_module_freeze(net, "7.*", true), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "7.*");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(nn, what_is_unfrozen_is_trained_after_a_backward)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    mlc_module_freeze(net, "0.*", true);
+    for (int pass = 0; pass < 2; pass++) {
+        mlc_tensor *y = mlc_forward(net, mlc_full(ctx, MLC_F32, mlc_dims2(1, 3), 1));
+        CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+        CHECK_EQ(mlc_grad(mlc_module_param(net, "0.weight")) != NULL, pass);
+        CHECK_EQ(mlc_module_freeze(net, "0.*", false), MLC_OK);
+        CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(nn, train_and_eval_reach_all_children)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx), *inner = mlp(ctx, 2, 2, 2);
+    mlc_module_add(net, inner);
+    CHECK(mlc_module_is_training(net) && mlc_module_is_training(mlc_module_child(inner, 2)));
+    mlc_module_train(net, false);
+    CHECK(!mlc_module_is_training(net) && !mlc_module_is_training(mlc_module_child(inner, 2)));
+    mlc_module_train(inner, true);
+    CHECK(!mlc_module_is_training(net) && mlc_module_is_training(mlc_module_child(inner, 2)));
+    CHECK(!mlc_module_is_training(NULL));
+}
+
+/* ---- layers ------------------------------------------------------------------------------- */
+
+TEST(nn, a_users_module_computes_trains_and_keeps_its_buffer)
+{
+    static const double x[] = {1, 2}, w[] = {1, 2, 3, 4}, b[] = {1, 1};
+    static const double want[] = {1 + 0.5 * 6, 2 + 0.5 * 12}, two = 2;
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = residual(ctx, mlc_nn_linear(ctx, 2, 2), 0.5);
+    mlc_tensor         *in = test_tensor(ctx, MLC_F32, mlc_dims2(1, 2), x);
+    mlc_copy_into(mlc_module_param(m, "inner.weight"),
+                  test_tensor(ctx, MLC_F32, mlc_dims2(2, 2), w));
+    mlc_copy_into(mlc_module_param(m, "inner.bias"), test_tensor(ctx, MLC_F32, mlc_dims1(2), b));
+    CHECK_VALUES(mlc_forward(m, in), 2, want, 1e-6, 0);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_forward(m, in), mlc_dims0(), false)), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_grad(mlc_module_param(m, "gain"))), 18, 1e-5);
+    CHECK_VALUES(mlc_module_param(m, "calls"), 1, &two, 0, 0);
+    CHECK(mlc_grad(mlc_module_param(m, "calls")) == NULL);
+    CHECK_OK(ctx);
+}
+
+static mlc_status swap_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    if (n_in != 2 || n_out != 2)
+        return mlc_raise(mlc_module_ctx(m), MLC_ERR_ARG, "Swap: two in, two out");
+    out[0] = mlc_mul_scalar(in[1], 2);
+    out[1] = in[0];
+    return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
+}
+
+TEST(nn, forward_takes_and_fills_arrays)
+{
+    static const mlc_module_class swap = {"Swap", swap_forward, NULL};
+    mlc_ctx                      *ctx = test_ctx();
+    mlc_module                   *m = mlc_module_create(ctx, &swap, NULL, 0);
+    mlc_tensor                   *in[2], *out[2];
+    in[0] = mlc_full(ctx, MLC_F32, mlc_dims0(), 3);
+    in[1] = mlc_full(ctx, MLC_F32, mlc_dims0(), 4);
+    CHECK_EQ(mlc_module_forward(m, in, 2, out, 2), MLC_OK);
+    CHECK_NEAR(mlc_item(out[0]), 8, 0);
+    CHECK_NEAR(mlc_item(out[1]), 3, 0);
+    CHECK(mlc_forward(m, in[0]) == NULL);
+    CHECK_STR(mlc_error(ctx), "Swap: two in, two out");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(nn, layers_without_parameters_are_their_operations)
+{
+    double                                v[15];
+    mlc_module *(*const make[])(mlc_ctx *) = {mlc_nn_relu, mlc_nn_gelu, mlc_nn_tanh,
+                                              mlc_nn_sigmoid, mlc_nn_silu};
+    mlc_tensor *(*const call[])(mlc_tensor *) = {mlc_relu, mlc_gelu, mlc_tanh, mlc_sigmoid,
+                                                 mlc_silu};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 1, -3, 3);
+        for (int i = 0; i < 5; i++) {
+            test_read(call[i](x), v);
+            CHECK_VALUES(mlc_forward(make[i](ctx), x), 15, v, 0, 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, flatten_keeps_the_first_axis)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_flatten(ctx);
+    char        shape[64];
+    mlc_tensor *y = mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims4(2, 3, 4, 5)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[2,60]");
+    y = mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[2,3]");
+    y = mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims3(0, 3, 2)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[0,6]");
+    CHECK_OK(ctx);
+}
+
+TEST(nn, linear_without_bias_and_in_another_dtype)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_linear_desc d = mlc_linear_desc_make(3, 4);
+    d.no_bias = d.has_dtype = true;
+    d.dtype = MLC_F64;
+    mlc_module *m = mlc_nn_linear_ex(ctx, &d);
+    CHECK_EQ(mlc_module_numel(m, false), 12);
+    CHECK_EQ(mlc_module_param(m, "weight")->dtype, MLC_F64);
+    CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F64, mlc_dims1(3))) != NULL);
+    CHECK_OK(ctx);
+    CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims1(3))) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    d.dtype = MLC_I64;
+    CHECK(mlc_nn_linear_ex(ctx, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK(mlc_nn_linear_ex(ctx, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_nn_linear(ctx, 3, -1) == NULL);
+    CHECK_HAS(mlc_error(ctx), "-1");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(nn, the_contexts_dtype_is_that_of_parameters_declared_without_one)
+{
+    mlc_ctx_desc d = test_desc();
+    d.dtype = MLC_F64;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    CHECK_EQ(mlc_module_param(mlc_nn_linear(ctx, 2, 2), "weight")->dtype, MLC_F64);
+    CHECK_OK(ctx);
+}
+
+/* ---- fusion ------------------------------------------------------------------------------- */
+
+/* A sequential of linear and activation against the two operations: values and gradients agree
+ * to the last bit, whatever the kernels fuse. */
+static void check_fused(mlc_ctx *ctx, mlc_dtype dtype, mlc_module *act,
+                        mlc_tensor *(*fn)(mlc_tensor *))
+{
+    enum { N = 9, IN = 33, OUT = 17 };
+    static double   y[N * OUT], dx[N * IN], dw[OUT * IN], db[OUT];
+    mlc_linear_desc d = mlc_linear_desc_make(IN, OUT);
+    mlc_module     *net = mlc_nn_sequential(ctx);
+    d.has_dtype = true;
+    d.dtype = dtype;
+    mlc_module_add(net, mlc_nn_linear_ex(ctx, &d));
+    mlc_module_add(net, act);
+    mlc_tensor *w = mlc_module_param(net, "0.weight"), *b = mlc_module_param(net, "0.bias");
+    mlc_tensor *x = test_rand(ctx, dtype, mlc_dims2(N, IN), 1, -1, 1);
+    mlc_tensor *dy = test_rand(ctx, dtype, mlc_dims2(N, OUT), 2, -1, 1);
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *plain = fn(mlc_linear(x, w, b));
+    CHECK_EQ(mlc_backward_from(plain, dy), MLC_OK);
+    test_read(plain, y);
+    test_read(mlc_grad(x), dx);
+    test_read(mlc_grad(w), dw);
+    test_read(mlc_grad(b), db);
+    mlc_zero_grad(x);
+    mlc_zero_grad(w);
+    mlc_zero_grad(b);
+    mlc_tensor *fused = mlc_forward(net, x);
+    CHECK_EQ(mlc_backward_from(fused, dy), MLC_OK);
+    CHECK_VALUES(fused, N * OUT, y, 0, 0);
+    CHECK_VALUES(mlc_grad(x), N * IN, dx, 0, 0);
+    CHECK_VALUES(mlc_grad(w), OUT * IN, dw, 0, 0);
+    CHECK_VALUES(mlc_grad(b), OUT, db, 0, 0);
+}
+
+TEST(nn, sequential_fuses_with_the_same_bits)
+{
+    FOR_EACH_ISA(ctx) {
+        const mlc_dtype dtypes[] = {MLC_F32, MLC_F64};
+        for (int i = 0; i < 2; i++) {
+            check_fused(ctx, dtypes[i], mlc_nn_relu(ctx), mlc_relu);
+            check_fused(ctx, dtypes[i], mlc_nn_gelu(ctx), mlc_gelu);
+            check_fused(ctx, dtypes[i], mlc_nn_tanh(ctx), mlc_tanh);
+            check_fused(ctx, dtypes[i], mlc_nn_sigmoid(ctx), mlc_sigmoid);
+            check_fused(ctx, dtypes[i], mlc_nn_silu(ctx), mlc_silu);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* ---- dropout ------------------------------------------------------------------------------ */
+
+TEST(nn, dropout_drops_in_training_and_does_nothing_in_evaluation)
+{
+    enum { N = 20000 };
+    static double first[N], second[N];
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = mlc_nn_sequential(ctx);
+    mlc_tensor   *x = mlc_full(ctx, MLC_F32, mlc_dims1(N), 2);
+    int           zeros = 0, same = 0;
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
+    test_read(mlc_forward(net, x), first);
+    test_read(mlc_forward(net, x), second);
+    for (int i = 0; i < N; i++) {
+        zeros += first[i] == 0;
+        same += (first[i] == 0) == (second[i] == 0);
+        CHECK(first[i] == 0 || fabs(first[i] - 2 / 0.7) < 1e-6);
+    }
+    CHECK_NEAR(zeros, 0.3 * N, 5 * sqrt(0.3 * 0.7 * N));
+    CHECK_NEAR(same, (0.7 * 0.7 + 0.3 * 0.3) * N, 5 * sqrt(0.58 * 0.42 * N));
+    mlc_module_train(net, false);
+    for (int i = 0; i < N; i++)
+        first[i] = 2;
+    CHECK_VALUES(mlc_forward(net, x), N, first, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, dropout_refuses_what_is_no_probability)
+{
+    const double bad[] = {-0.5, 1.5, (double)NAN};
+    mlc_ctx     *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        CHECK(mlc_nn_dropout(ctx, bad[i]) == NULL);
+        CHECK_HAS(mlc_error(ctx), "dropout");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+}
+
+/* ---- summary ------------------------------------------------------------------------------ */
+
+typedef struct sink {
+    char   text[8192];
+    size_t n;
+} sink;
+
+static void collect(void *user, const char *text, size_t bytes)
+{
+    sink *s = (sink *)user;
+    if (s->n + bytes < sizeof s->text)
+        memcpy(s->text + s->n, text, bytes);
+    s->n += bytes;
+}
+
+TEST(nn, summary_is_the_table)
+{
+    static const char want[] =
+        "Layer (type)                       Output Shape                Param #\n"
+        "======================================================================\n"
+        "0 (Linear)                         [32,128]                      8,320\n"
+        "1 (ReLU)                           [32,128]                          0\n"
+        "2 (Linear)                         [32,10]                       1,290\n"
+        "======================================================================\n"
+        "Total params: 9,610 (37.53 KB)\n"
+        "Trainable params: 9,600\n"
+        "Non-trainable params: 10\n"
+        "Activations of a training step: 25.25 KB\n";       /* [32,64], [32,128], [32,10] f32   */
+    static sink s;
+    mlc_memory  before, after;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 64, 128, 10);
+    memset(&s, 0, sizeof s);
+    mlc_module_freeze(net, "2.bias", true);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(32, 64), collect, &s), MLC_OK);
+    mlc_memory_info(ctx, &after);
+    CHECK_STR(s.text, want);
+    for (int i = MLC_MEM_PARAM; i < MLC_MEM_COUNT; i++) {  /* nothing is computed              */
+        CHECK_EQ(after.now[i], before.now[i]);
+        CHECK_EQ(after.top[i], before.top[i]);
+    }
+    CHECK(after.peak >= after.allocated);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, summary_shows_nesting_and_reports_shapes_that_do_not_fit)
+{
+    static sink s;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    memset(&s, 0, sizeof s);
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add_named(net, "block", residual(ctx, mlp(ctx, 6, 4, 6), 1));
+    CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 3), collect, &s), MLC_OK);
+    CHECK_HAS(s.text, "0 (Flatten)                        [5,6] ");
+    CHECK_HAS(s.text, "block (Residual)                   [5,6] ");
+    CHECK_HAS(s.text, "block.inner.0 (Linear)             [5,4]                            28\n");
+    CHECK_HAS(s.text, "Total params: 59 ");
+    CHECK_OK(ctx);
+    s.n = 0;
+    CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 4), collect, &s), MLC_ERR_SHAPE);
+    CHECK_EQ(s.n, 0);
+    CHECK_HAS(mlc_error(ctx), "[5,8]");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 3), NULL, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_summary(NULL, mlc_dims0(), collect, &s), MLC_ERR_ARG);
+}
+
+TEST(nn, summary_does_not_touch_buffers_or_streams)
+{
+    static sink s;
+    double      a[4], b[4], zero = 0;
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = residual(ctx, mlc_nn_dropout(ctx, 0.5), 1);
+        memset(&s, 0, sizeof s);
+        if (i == 1)
+            CHECK_EQ(mlc_summary(net, mlc_dims2(2, 3), collect, &s), MLC_OK);
+        CHECK_VALUES(mlc_module_param(net, "calls"), 1, &zero, 0, 0);
+        test_read(mlc_uniform(ctx, MLC_F64, mlc_dims1(4), 0, 1), i ? b : a);
+    }
+    CHECK(memcmp(a, b, sizeof a) == 0);
+}
+
+/* ---- errors and memory in forward --------------------------------------------------------- */
+
+TEST(nn, forward_with_a_wrong_shape_names_operation_and_shapes)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 64, 128, 10);
+    CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(7, 65))) == NULL);
+    CHECK_HAS(mlc_error(ctx), "linear");
+    CHECK_HAS(mlc_error(ctx), "[7,65]");
+    CHECK_HAS(mlc_error(ctx), "[128,64]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_forward(net, NULL) == NULL);
+    mlc_error_clear(ctx);
+    CHECK(mlc_forward(NULL, mlc_zeros(ctx, MLC_F32, mlc_dims1(1))) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_forward(NULL, NULL) == NULL);
+    CHECK_OK(ctx);
+}
+
+/* Peak bytes of activations of inference over a chain of linear and ReLU. */
+static int64_t inference_peak(int layers, bool no_grad)
+{
+    mlc_memory  m;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < layers; i++) {
+        mlc_module_add(net, mlc_nn_linear(ctx, 64, 64));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+    }
+    mlc_module_train(net, false);
+    mlc_module_build(net);
+    mlc_scope_begin(ctx);
+    if (no_grad)
+        mlc_no_grad_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(100, 64), 1, -1, 1);
+    mlc_memory_peak_reset(ctx);
+    CHECK(mlc_forward(net, x) != NULL);
+    mlc_memory_info(ctx, &m);
+    if (no_grad)
+        mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return m.top[MLC_MEM_ACTIVATION];
+}
+
+TEST(nn, inference_over_50_layers_holds_no_more_activations_than_over_3)
+{
+    int64_t three = inference_peak(3, true), fifty = inference_peak(50, true);
+    CHECK(three > 0);
+    CHECK_EQ(fifty, three);
+    CHECK(inference_peak(50, false) > 10 * fifty);         /* training keeps what it saves     */
+}
+
+TEST(nn, modules_outlive_the_scope_they_were_made_in)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_module *net = mlp(ctx, 3, 4, 2);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 3))) != NULL);
+    CHECK_OK(ctx);
+}

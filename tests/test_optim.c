@@ -1,0 +1,579 @@
+/* test_optim.c -- tests of section IMPL.OPTIM: SGD, Adam, AdamW, groups, one flat pass */
+#include "mlc_test.h"
+#include "golden/golden.h"
+
+/* ---- a module with one parameter p, whose forward is sum(w p^2) --------------------------- */
+
+static mlc_status bowl_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *p = mlc_module_param(m, "p");
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_sum(mlc_mul(in[0], mlc_mul(p, p)), mlc_dims0(), false);
+    return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
+}
+
+static const mlc_module_class BOWL = {"Bowl", bowl_forward, NULL};
+
+static mlc_module *bowl(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, const double *start)
+{
+    mlc_param_desc d;
+    mlc_module    *m = mlc_module_create(ctx, &BOWL, NULL, 0);
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims1(n);
+    d.dtype = dtype;
+    d.has_dtype = true;
+    mlc_tensor *p = mlc_module_declare(m, "p", &d);
+    mlc_module_build(m);
+    mlc_copy_into(p, test_tensor(ctx, dtype, mlc_dims1(n), start));
+    return m;
+}
+
+/* One step on sum(w p^2). */
+static mlc_status descend(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    mlc_scope_begin(ctx);
+    mlc_backward(mlc_forward(m, w));
+    mlc_status s = mlc_optim_step(opt);
+    mlc_scope_end(ctx);
+    return s;
+}
+
+/* ---- the traces of PyTorch ---------------------------------------------------------------- */
+
+typedef struct trace {
+    const char *name;
+    bool        adam, decoupled;
+    double      lr, momentum, dampening, weight_decay;
+    bool        nesterov;
+    double      beta1, beta2, eps;
+    double      want[3];               /* after three steps from [1,-2,3] on [.5,1,2] p^2      */
+} trace;
+
+static const trace TRACES[] = {        /* formats.md 5.2, from torch 2.15, printed digits      */
+    {"sgd momentum", false, false, 0.1, 0.9, 0, 0, false, 0, 0, 0, {.486, -.124, -1.62}},
+    {"sgd nesterov", false, false, 0.1, 0.9, 0, 0, true, 0, 0, 0, {.327321, .216704, -1.299888}},
+    {"sgd dampening", false, false, 0.1, 0.9, 0.1, 0.01, false, 0, 0, 0,
+     {.5049956862, -.1899970864, -1.5160846284}},
+    {"adam", true, false, 1e-3, 0, 0, 0, false, 0, 0, 0,
+     {.9970000961, -1.9970000479, 2.9970000319}},
+    {"adamw", true, true, 1e-3, 0, 0, 0, false, 0, 0, 0,
+     {.9969701273, -1.9969400795, 2.9969100638}},
+};
+
+static mlc_optim *make_optim(mlc_module *m, const trace *t)
+{
+    mlc_sgd_desc  s;
+    mlc_adam_desc a;
+    memset(&s, 0, sizeof s);
+    memset(&a, 0, sizeof a);
+    s.lr = a.lr = t->lr;
+    s.momentum = t->momentum;
+    s.dampening = t->dampening;
+    s.weight_decay = a.weight_decay = t->weight_decay;
+    s.nesterov = t->nesterov;
+    a.beta1 = t->beta1;
+    a.beta2 = t->beta2;
+    a.eps = t->eps;
+    return !t->adam ? mlc_sgd_ex(m, &s) : t->decoupled ? mlc_adamw_ex(m, &a)
+                                                       : mlc_adam_ex(m, &a);
+}
+
+static const double START[] = {1, -2, 3}, WEIGHT[] = {0.5, 1, 2};
+
+TEST(optim, three_steps_follow_the_traces_of_pytorch)
+{
+    FOR_EACH_ISA(ctx) {
+        for (size_t i = 0; i < sizeof TRACES / sizeof *TRACES; i++) {
+            mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), WEIGHT);
+            mlc_module *m = bowl(ctx, MLC_F64, 3, START);
+            mlc_optim  *opt = make_optim(m, &TRACES[i]);
+            for (int step = 0; step < 3; step++)
+                CHECK_EQ(descend(m, opt, w), MLC_OK);
+            if (!CHECK_VALUES(mlc_module_param(m, "p"), 3, TRACES[i].want, 1e-9, 0))
+                printf("  %s\n", TRACES[i].name);
+            CHECK_EQ(mlc_optim_steps(opt), 3);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+static const trace LONG_TRACES[] = {   /* as in golden/make_goldens.py; negative: really 0     */
+    {"sgd", false, false, 0.02, 0, 0, 0, false, 0, 0, 0, {0, 0, 0}},
+    {"sgd_momentum", false, false, 0.02, 0.9, 0.1, 0.05, false, 0, 0, 0, {0, 0, 0}},
+    {"sgd_nesterov", false, false, 0.02, 0.8, 0, 0, true, 0, 0, 0, {0, 0, 0}},
+    {"adam", true, false, 0.05, 0, 0, 0.02, false, 0, 0, 0, {0, 0, 0}},
+    {"adamw", true, true, 0.05, 0, 0, 0.1, false, 0, 0, 0, {0, 0, 0}},
+    {"adam_betas", true, false, 0.05, 0, 0, 0, false, 0.8, 0.95, 1e-4, {0, 0, 0}},
+    {"adam_beta0", true, false, 0.05, 0, 0, 0, false, -1, 0.99, 0, {0, 0, 0}},
+};
+
+static void check_long_trace(mlc_ctx *ctx, const golden_file *f, const trace *t, mlc_dtype dtype,
+                             double tolerance)
+{
+    double      start[7], want[7];
+    mlc_tensor *w = mlc_cast(golden_find(f, "w"), dtype);
+    test_read(golden_find(f, "p0"), start);
+    mlc_module *m = bowl(ctx, dtype, 7, start);
+    mlc_optim  *opt = make_optim(m, t);
+    for (int step = 1; step <= 100; step++) {
+        CHECK_EQ(descend(m, opt, w), MLC_OK);
+        mlc_tensor *p = golden_find(f, "%s.p%d", t->name, step);
+        if (p == NULL)
+            continue;
+        test_read(p, want);
+        if (!CHECK_VALUES(mlc_module_param(m, "p"), 7, want, tolerance, tolerance))
+            printf("  %s %s step %d\n", t->name, mlc_dtype_name(dtype), step);
+    }
+}
+
+TEST(optim, a_hundred_steps_follow_pytorch)
+{
+    FOR_EACH_ISA(ctx) {
+        golden_file f = golden_open(ctx, "optim.safetensors");
+        CHECK_EQ(f.n, 2 + 3 * 7);
+        for (size_t i = 0; i < sizeof LONG_TRACES / sizeof *LONG_TRACES; i++) {
+            check_long_trace(ctx, &f, &LONG_TRACES[i], MLC_F64, 1e-9);
+            check_long_trace(ctx, &f, &LONG_TRACES[i], MLC_F32, 1e-5);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(optim, short_forms_have_the_documented_defaults)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), WEIGHT);
+    mlc_module *m[6];
+    mlc_optim  *opt[6];
+    for (int i = 0; i < 6; i++)
+        m[i] = bowl(ctx, MLC_F64, 3, START);
+    opt[0] = mlc_sgd(m[0], 1e-3);
+    opt[1] = mlc_sgd_ex(m[1], NULL);
+    opt[2] = mlc_adam(m[2], 1e-3);
+    opt[3] = mlc_adam_ex(m[3], NULL);
+    opt[4] = mlc_adamw(m[4], 1e-3);
+    opt[5] = mlc_adamw_ex(m[5], NULL);
+    for (int i = 0; i < 6; i++) {
+        double a[3];
+        for (int step = 0; step < 3; step++)
+            descend(m[i], opt[i], w);
+        CHECK_NEAR(mlc_optim_lr(opt[i]), 1e-3, 0);
+        if (i % 2 == 0)
+            continue;
+        test_read(mlc_module_param(m[i - 1], "p"), a);
+        CHECK_VALUES(mlc_module_param(m[i], "p"), 3, a, 0, 0);
+    }
+    CHECK_VALUES(mlc_module_param(m[3], "p"), 3, TRACES[3].want, 1e-9, 0);
+    CHECK_VALUES(mlc_module_param(m[5], "p"), 3, TRACES[4].want, 1e-9, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, odd_sizes_match_the_formula_on_each_isa_level)
+{
+    static const int64_t sizes[] = {1, 7, 17, 1031};
+    static double        p[1031], w[1031];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 4; i++) {
+            int64_t     n = sizes[i];
+            mlc_tensor *weight = test_rand(ctx, MLC_F32, mlc_dims1(n), 2, 0.5, 1);
+            test_read(weight, w);
+            test_read(test_rand(ctx, MLC_F32, mlc_dims1(n), 1, 1, 2), p);
+            mlc_module *m = bowl(ctx, MLC_F32, n, p);
+            mlc_optim  *opt = mlc_adamw(m, 0.01);
+            CHECK_EQ(descend(m, opt, weight), MLC_OK);
+            for (int64_t k = 0; k < n; k++)                /* the first step is the sign of g  */
+                p[k] = p[k] * (1 - 0.01 * 0.01) - 0.01;
+            CHECK_VALUES(mlc_module_param(m, "p"), n, p, 1e-6, 1e-6);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* ---- what a step touches ------------------------------------------------------------------ */
+
+static mlc_module *two_layers(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 5));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 2));
+    mlc_module_build(net);
+    return net;
+}
+
+static void one_backward(mlc_module *net, uint64_t seed)
+{
+    mlc_ctx    *ctx = mlc_module_ctx(net);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), seed, -1, 1);
+    mlc_backward(mlc_mean(mlc_mul(mlc_forward(net, x), mlc_forward(net, x)), mlc_dims0(), false));
+}
+
+static mlc_status one_step(mlc_module *net, mlc_optim *opt, uint64_t seed)
+{
+    mlc_scope_begin(mlc_module_ctx(net));
+    one_backward(net, seed);
+    mlc_status s = mlc_optim_step(opt);
+    mlc_scope_end(mlc_module_ctx(net));
+    return s;
+}
+
+/* All parameters of net, one after the other; how many. */
+static int snapshot(mlc_module *net, double *out)
+{
+    int            n = 0;
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it)) {
+        test_read(it.tensor, out + n);
+        n += (int)mlc_numel(it.tensor);
+    }
+    return n;
+}
+
+enum { TWO = 3 * 5 + 5 + 5 * 2 + 2 };
+
+/* How many of the values from..to differ. */
+static int changed(const double *a, const double *b, int from, int to)
+{
+    int n = 0;
+    for (int i = from; i < to; i++)
+        n += memcmp(&a[i], &b[i], sizeof *a) != 0;
+    return n;
+}
+
+TEST(optim, frozen_parameters_stay_bit_equal_and_the_rest_moves)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    CHECK_EQ(mlc_module_freeze(net, "0.*", true), MLC_OK);
+    mlc_optim *opt = mlc_adamw(net, 0.1);
+    CHECK_EQ(snapshot(net, before), TWO);
+    for (uint64_t step = 0; step < 3; step++)
+        CHECK_EQ(one_step(net, opt, step), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, 20), 0);            /* though AdamW would decay them    */
+    CHECK_EQ(changed(before, after, 20, TWO), TWO - 20);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, freezing_after_the_optimizer_was_made_holds_too)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adam(net, 0.1);
+    CHECK_EQ(one_step(net, opt, 1), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(net, "*.weight", true), MLC_OK);
+    snapshot(net, before);
+    CHECK_EQ(one_step(net, opt, 2), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, 15), 0);
+    CHECK_EQ(changed(before, after, 15, 20), 5);
+    CHECK_EQ(mlc_module_freeze(net, "*.weight", false), MLC_OK);
+    CHECK_EQ(one_step(net, opt, 3), MLC_OK);
+    snapshot(net, before);
+    CHECK_EQ(changed(before, after, 0, TWO), TWO);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, parameters_without_a_gradient_are_skipped)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    snapshot(net, before);
+    mlc_scope_begin(ctx);                                  /* only the last layer takes part   */
+    mlc_tensor *h = test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1);
+    mlc_backward(mlc_mean(mlc_forward(mlc_module_child(net, 2), h), mlc_dims0(), false));
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, 20), 0);
+    CHECK_EQ(changed(before, after, 20, TWO), TWO - 20);
+}
+
+TEST(optim, a_step_without_any_backward_changes_nothing)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    CHECK_EQ(one_step(net, opt, 1), MLC_OK);
+    snapshot(net, before);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);                 /* the gradients are stale now      */
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, a_learning_rate_of_0_changes_nothing_but_counts)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    CHECK_EQ(mlc_optim_set_lr(opt, 0), MLC_OK);
+    snapshot(net, before);
+    CHECK_EQ(one_step(net, opt, 1), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    CHECK_NEAR(mlc_optim_lr(opt), 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, learning_rates_that_are_none_are_refused_and_nothing_changes)
+{
+    const double bad[] = {-1, (double)NAN, (double)INFINITY};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_optim   *opt = mlc_sgd_ex(two_layers(ctx), NULL);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(mlc_optim_set_lr(opt, bad[i]), MLC_ERR_ARG);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    CHECK_NEAR(mlc_optim_lr(opt), 1e-3, 1e-12);
+    CHECK_EQ(mlc_optim_set_lr(opt, 0.5), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(opt), 0.5, 0);
+}
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+TEST(optim, groups_have_their_own_rate_and_decay_and_the_last_match_wins)
+{
+    double         before[TWO], after[TWO];
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = two_layers(ctx);
+    mlc_sgd_desc   d;
+    mlc_group_desc half, still;
+    memset(&d, 0, sizeof d);
+    memset(&half, 0, sizeof half);
+    memset(&still, 0, sizeof still);
+    d.lr = 0.5;
+    d.weight_decay = 0.1;
+    half.lr_scale = 0.5;
+    half.weight_decay = -1;                                /* really 0                         */
+    still.lr_scale = -1;
+    mlc_optim *opt = mlc_sgd_ex(net, &d);
+    CHECK_EQ(mlc_optim_group(opt, "*.bias", &half), MLC_OK);
+    CHECK_EQ(mlc_optim_group(opt, "2.*", &still), MLC_OK);
+    double grads[TWO];
+    mlc_scope_begin(ctx);
+    one_backward(net, 1);
+    snapshot(net, before);
+    test_read(mlc_grad(mlc_module_param(net, "0.weight")), grads);
+    test_read(mlc_grad(mlc_module_param(net, "0.bias")), grads + 15);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    snapshot(net, after);
+    for (int i = 0; i < 15; i++)
+        CHECK_NEAR(after[i], before[i] - 0.5 * (grads[i] + 0.1 * before[i]), 1e-6);
+    for (int i = 15; i < 20; i++)
+        CHECK_NEAR(after[i], before[i] - 0.25 * grads[i], 1e-6);
+    CHECK_EQ(changed(before, after, 20, TWO), 0);
+}
+
+TEST(optim, groups_keep_their_ratio_when_the_rate_changes)
+{
+    static const double start[] = {1, 1, 1}, w[] = {0.5, 0.5, 0.5}, want[] = {0.7, 0.7, 0.7};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F64, 3, start);
+    mlc_optim          *opt = mlc_sgd(m, 0.01);
+    mlc_group_desc      triple;
+    memset(&triple, 0, sizeof triple);
+    triple.lr_scale = 3;
+    CHECK_EQ(mlc_optim_group(opt, "p", &triple), MLC_OK);
+    CHECK_EQ(mlc_optim_set_lr(opt, 0.1), MLC_OK);
+    CHECK_EQ(descend(m, opt, test_tensor(ctx, MLC_F64, mlc_dims1(3), w)), MLC_OK);
+    CHECK_VALUES(mlc_module_param(m, "p"), 3, want, 1e-12, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, groups_that_match_nothing_or_are_too_many_are_refused)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_optim     *opt = mlc_sgd(two_layers(ctx), 0.1);
+    mlc_group_desc d;
+    memset(&d, 0, sizeof d);
+    CHECK_EQ(mlc_optim_group(opt, "7.*", &d), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "7.*");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 15; i++)
+        CHECK_EQ(mlc_optim_group(opt, "*", &d), MLC_OK);
+    CHECK_EQ(mlc_optim_group(opt, "*", &d), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+/* ---- errors and states -------------------------------------------------------------------- */
+
+TEST(optim, a_step_is_refused_while_an_error_stands)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    snapshot(net, before);
+    one_backward(net, 1);
+    mlc_raise(ctx, MLC_ERR_IO, "something else went wrong");
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+}
+
+TEST(optim, after_a_failed_backward_the_step_waits_for_zero_grad)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_sgd(net, 0.1);
+    snapshot(net, before);
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+    mlc_tensor *h = mlc_forward(net, x);
+    mlc_tensor *loss = mlc_sum(mlc_mul(h, h), mlc_dims0(), false);
+    CHECK_EQ(mlc_copy_into(h, mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 2))), MLC_OK);
+    CHECK_EQ(mlc_backward(loss), MLC_ERR_VALUE);           /* a saved tensor was overwritten   */
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    mlc_optim_zero_grad(opt);
+    CHECK_EQ(one_step(net, opt, 2), MLC_OK);
+    snapshot(net, after);
+    CHECK(changed(before, after, 0, TWO) > 0);
+}
+
+TEST(optim, gradients_add_up_until_the_step_and_zero_grad_forgets_them)
+{
+    static const double w[] = {0.5, 0.5, 0.5}, twice[] = {2, -4, 6}, once[] = {1, -2, 3};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F64, 3, START);
+    mlc_optim          *opt = mlc_sgd(m, 0.1);
+    mlc_tensor         *weight = test_tensor(ctx, MLC_F64, mlc_dims1(3), w);
+    mlc_tensor         *p = mlc_module_param(m, "p");
+    mlc_backward(mlc_forward(m, weight));
+    mlc_backward(mlc_forward(m, weight));
+    CHECK_VALUES(mlc_grad(p), 3, twice, 1e-12, 0);
+    mlc_optim_zero_grad(opt);
+    CHECK(mlc_grad(p) == NULL);
+    mlc_backward(mlc_forward(m, weight));
+    CHECK_VALUES(mlc_grad(p), 3, once, 1e-12, 0);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK(mlc_grad(p) == NULL);
+    CHECK_OK(ctx);
+}
+
+static mlc_optim *try_sgd(mlc_module *m, double lr, double momentum, double dampening,
+                          double decay, bool nesterov)
+{
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = momentum;
+    d.dampening = dampening;
+    d.weight_decay = decay;
+    d.nesterov = nesterov;
+    return mlc_sgd_ex(m, &d);
+}
+
+TEST(optim, sgd_refuses_values_that_make_no_sense)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = two_layers(ctx);
+    CHECK(try_sgd(m, -1, 0, 0, 0, false) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(try_sgd(m, 0.1, -0.5, 0, 0, false) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(try_sgd(m, 0.1, 0.9, 0, -0.5, false) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(try_sgd(m, 0.1, 0, 0, 0, true) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nesterov");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(try_sgd(m, 0.1, 0.9, 0.1, 0, true) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_sgd(NULL, 0.1) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, adam_refuses_values_that_make_no_sense)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *m = two_layers(ctx);
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.beta1 = 1;
+    CHECK(mlc_adam_ex(m, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "beta");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.beta1 = 0;
+    d.beta2 = 1.5;
+    CHECK(mlc_adamw_ex(m, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_adam(NULL, 0.1) == NULL);
+    CHECK(mlc_adamw(NULL, 0.1) == NULL);
+    CHECK_OK(ctx);
+}
+
+/* ---- state that survives surgery ---------------------------------------------------------- */
+
+TEST(optim, values_and_state_survive_a_rebuild)
+{
+    double      plain[TWO], rebuilt[TWO];
+    double     *results[] = {plain, rebuilt};
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = two_layers(ctx);
+        mlc_optim  *opt = mlc_adamw(net, 0.05);
+        for (uint64_t step = 0; step < 6; step++) {
+            CHECK_EQ(one_step(net, opt, step), MLC_OK);
+            if (i == 1 && step == 2)
+                CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+        }
+        CHECK_EQ(mlc_optim_steps(opt), 6);
+        CHECK_EQ(snapshot(net, results[i]), TWO);
+        CHECK_OK(ctx);
+    }
+    CHECK_EQ(changed(plain, rebuilt, 0, TWO), 0);
+}
+
+TEST(optim, a_layer_added_by_surgery_is_trained_and_the_old_ones_keep_their_state)
+{
+    double      before[64], after[64];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adam(net, 0.05);
+    CHECK_EQ(one_step(net, opt, 1), MLC_OK);
+    CHECK_EQ(snapshot(net, before), TWO);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 2, 2)), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    CHECK_EQ(snapshot(net, after), TWO + 6);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    memcpy(before, after, sizeof before);
+    CHECK_EQ(one_step(net, opt, 2), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, TWO, TWO + 6), 6);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, freeing_the_optimizer_leaves_the_module_whole)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    CHECK_EQ(one_step(net, opt, 1), MLC_OK);
+    snapshot(net, before);
+    mlc_optim_free(opt);
+    mlc_optim_free(NULL);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    opt = mlc_sgd(net, 0.1);
+    CHECK_EQ(one_step(net, opt, 2), MLC_OK);
+    CHECK_OK(ctx);
+}
