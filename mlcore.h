@@ -1059,6 +1059,14 @@ extern int  fsync(int fd);
 extern long syscall(long number, ...);
 extern int  madvise(void *address, size_t bytes, int advice);
 #endif
+/* Declared free of side effects (errno), square roots vectorise; no pragma of gcc does that. */
+#if !defined(__cplusplus)
+extern float  sqrtf(float x) __attribute__((const));
+extern double sqrt(double x) __attribute__((const));
+#elif defined(__GLIBC__)
+extern float  sqrtf(float x) noexcept __attribute__((const));
+extern double sqrt(double x) noexcept __attribute__((const));
+#endif
 #ifndef O_CLOEXEC
 #  define O_CLOEXEC 0
 #endif
@@ -1079,7 +1087,7 @@ extern int  madvise(void *address, size_t bytes, int advice);
 #  pragma clang diagnostic ignored "-Wpass-failed"
 #else
 #  pragma GCC push_options
-#  pragma GCC optimize("fp-contract=off")
+#  pragma GCC optimize("fp-contract=off,no-trapping-math")
 #endif
 
 #define MLC__INLINE static inline __attribute__((always_inline))
@@ -1094,9 +1102,9 @@ extern int  madvise(void *address, size_t bytes, int advice);
 #if defined(__clang__)
 #  define MLC__OPT
 #elif defined(__OPTIMIZE_SIZE__) || !defined(__OPTIMIZE__)
-#  define MLC__OPT __attribute__((optimize("no-math-errno,no-trapping-math")))
+#  define MLC__OPT
 #else
-#  define MLC__OPT __attribute__((optimize("O3,no-math-errno,no-trapping-math")))
+#  define MLC__OPT __attribute__((optimize("O3")))
 #endif
 #define MLC__AT_scalar MLC__OPT
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
@@ -2203,14 +2211,14 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     *c = mlc__f32_bits(mlc__bits_f32(b) ^ (((k + 1u) & 2u) << 30));
 }
 
-MLC__INLINE float mlc__sqrt_f32(float x) { return __builtin_sqrtf(x); }
+MLC__INLINE float mlc__sqrt_f32(float x) { return sqrtf(x); }
 MLC__INLINE float mlc__pow_f32(float x, float y) { return powf(x, y); }
 MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
 MLC__INLINE double mlc__exp_f64(double x) { return exp(x); }
 MLC__INLINE double mlc__log_f64(double x) { return log(x); }
 MLC__INLINE double mlc__tanh_f64(double x) { return tanh(x); }
 MLC__INLINE double mlc__erf_f64(double x) { return erf(x); }
-MLC__INLINE double mlc__sqrt_f64(double x) { return __builtin_sqrt(x); }
+MLC__INLINE double mlc__sqrt_f64(double x) { return sqrt(x); }
 MLC__INLINE double mlc__pow_f64(double x, double y) { return pow(x, y); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
@@ -2616,22 +2624,36 @@ MLC__INLINE double mlc__fold(const double *lane)
            ((half[1] + half[5]) + (half[3] + half[7]));
 }
 
-#define MLC__SUM_TEXT(T) \
+/* Lanes as vectors of the compiler: two of 8 doubles, split where the hardware's are shorter. */
+typedef double  mlc__8d __attribute__((vector_size(64)));
+typedef float   mlc__8f __attribute__((vector_size(32)));
+typedef float   mlc__16f __attribute__((vector_size(64)));
+typedef int32_t mlc__16i __attribute__((vector_size(64)));
+
+#define MLC__SUM_TEXT(T, V) \
     const T *v = MLC__CAST(const T *, x); \
     double total = 0.0; \
-    for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) { \
+    for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK, v += MLC__SUM_BLOCK) { \
         const int64_t m = n - from < MLC__SUM_BLOCK ? n - from : MLC__SUM_BLOCK; \
-        double lane[16] = { 0 }; \
+        mlc__8d lo = { 0 }, hi = { 0 }; \
+        double lane[16]; \
         int64_t i = 0; \
-        for (; i + 16 <= m; i += 16) \
-            for (int l = 0; l < 16; l++) lane[l] += (double)v[from + i + l]; \
-        for (; i < m; i++) lane[i & 15] += (double)v[from + i]; \
+        for (; i + 16 <= m; i += 16) { \
+            V a, b; \
+            memcpy(&a, v + i, sizeof a); \
+            memcpy(&b, v + i + 8, sizeof b); \
+            lo += __builtin_convertvector(a, mlc__8d); \
+            hi += __builtin_convertvector(b, mlc__8d); \
+        } \
+        memcpy(lane, &lo, sizeof lo); \
+        memcpy(lane + 8, &hi, sizeof hi); \
+        for (; i < m; i++) lane[i & 15] += (double)v[i]; \
         total += mlc__fold(lane); \
     } \
     return total;
 
-MLC__BODY double mlc__sum_f32_body(const void *x, int64_t n) { MLC__SUM_TEXT(float) }
-static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(double) }
+MLC__BODY double mlc__sum_f32_body(const void *x, int64_t n) { MLC__SUM_TEXT(float, mlc__8f) }
+static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(double, mlc__8d) }
 
 /* The larger one; a NaN stays. */
 #define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
@@ -2641,12 +2663,19 @@ MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
     const float *v = MLC__CAST(const float *, x);
     float lane[16], best = -__builtin_inff();
     int64_t i = 0;
-    for (int l = 0; l < 16; l++) lane[l] = -__builtin_inff();
-    for (; i + 16 <= n; i += 16)
-        for (int l = 0; l < 16; l++) {
-            const float b = v[i + l];
-            lane[l] = lane[l] != lane[l] ? lane[l] : MLC__LARGER(lane[l], b);
-        }
+    mlc__16f top, a;
+    for (int l = 0; l < 16; l++) lane[l] = best;
+    memcpy(&top, lane, sizeof top);
+    for (; i + 16 <= n; i += 16) {     /* take a where it is larger or NaN, by masks */
+        mlc__16i bits_a, bits_top;
+        memcpy(&a, v + i, sizeof a);
+        const mlc__16i take = (a > top) | (a != a);
+        memcpy(&bits_a, &a, sizeof a);
+        memcpy(&bits_top, &top, sizeof top);
+        bits_top = (bits_a & take) | (bits_top & ~take);
+        memcpy(&top, &bits_top, sizeof top);
+    }
+    memcpy(lane, &top, sizeof top);
     for (int l = 0; l < 16; l++) best = best != best ? best : MLC__LARGER(best, lane[l]);
     for (; i < n; i++) best = best != best ? best : MLC__LARGER(best, v[i]);
     return (double)best;
@@ -3054,7 +3083,7 @@ static mlc_map mlc__act_map(mlc_act act)
 
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
-    mlc__gemm_fns f;
+    const mlc__gemm_fns *f;
     size_t        size;
     int64_t       mc, nc, m_tasks, n_tasks;
     size_t        buffer;              /* workspace of one thread                               */
@@ -3124,7 +3153,7 @@ static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, i
                             int64_t j0, int64_t n, int64_t k0, int64_t kc, char *pa, char *pb)
 {
     const struct mlc_k_gemm *g = j->g;
-    const int64_t panels = mlc__div_up(m, j->f.mr), nr = j->f.nr;
+    const int64_t panels = mlc__div_up(m, j->f->mr), nr = j->f->nr;
     const bool first = k0 == 0, last = k0 + kc == g->k;
     double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double)];
     for (int64_t x = 0; x < n; x += nr)
@@ -3142,10 +3171,10 @@ static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, i
     for (int64_t x = 0; x < n; x += nr) {
         for (int64_t i = 0, row = 0; i < panels; i++) {
             const int64_t mr = mlc__share(m, panels, i);
-            j->f.tile(mr, kc, pa + row * kc * (int64_t)j->size, pb + x * kc * (int64_t)j->size,
+            j->f->tile(mr, kc, pa + row * kc * (int64_t)j->size, pb + x * kc * (int64_t)j->size,
                       tile);
             for (int64_t r = 0; r < mr; r++)
-                mlc__sink(g, &j->f, (char *)tile + (size_t)(r * nr) * j->size,
+                mlc__sink(g, j->f, (char *)tile + (size_t)(r * nr) * j->size,
                           batch * g->c_batch + (i0 + row + r) * g->c_row + (j0 + x) * g->c_col,
                           j0 + x, mlc__min(nr, n - x), !first, last);
             row += mr;
@@ -3180,27 +3209,33 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
     double v[MLC__ROW_BLOCK];
     for (int64_t x = 0; x < n; x++) {
         const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
-        const double d = j->f.dot(a, b, g->k);
+        const double d = j->f->dot(a, b, g->k);
         if (j->size == 4) ((float *)v)[x] = (float)d; else v[x] = d;
     }
-    mlc__sink(g, &j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+    mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
 }
+
+/* v[0..n) = row i of a times n columns of b, whatever their strides. */
+#define MLC__ROW_TEXT(T) \
+    T *to = (T *)(void *)v; \
+    for (int64_t x = 0; x < n; x++) to[x] = 0; \
+    for (int64_t p = 0; p < g->k; p++) { \
+        const T s = MLC__CAST(const T *, a)[p * g->a_col]; \
+        const T *row = MLC__CAST(const T *, b) + p * g->b_row; \
+        if (g->b_col == 1 && n >= 16) axpy(to, (double)s, row, n); \
+        else for (int64_t x = 0; x < n; x++) to[x] += s * row[x * g->b_col]; \
+    }
 
 static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
                                   int64_t n)
 {
     const struct mlc_k_gemm *g = j->g;
-    double v[MLC__ROW_BLOCK], dense[MLC__ROW_BLOCK];
-    memset(v, 0, sizeof v);
-    for (int64_t p = 0; p < g->k; p++) {
-        const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row + p * g->a_col, j->size);
-        const void *b = mlc__at(g->b, batch * g->b_batch + p * g->b_row + j0 * g->b_col, j->size);
-        const double s =
-            j->size == 4 ? (double)*MLC__CAST(const float *, a) : *MLC__CAST(const double *, a);
-        if (g->b_col != 1) { mlc__gather(dense, b, g->b_col, n, j->size); b = dense; }
-        j->f.axpy(v, s, b, n);
-    }
-    mlc__sink(g, &j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+    const mlc__axpy_fn axpy = j->f->axpy;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
+    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    double v[MLC__ROW_BLOCK];
+    if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
+    mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
 }
 
 static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -3228,7 +3263,7 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
 {
     const int64_t threads = mlc__pool_threads(dev);
     j->g = g;
-    j->f = *f;
+    j->f = f;
     j->size = mlc_dtype_bytes(g->dtype);
     j->mc = mlc__min(g->m, 384);
     j->m_tasks = mlc__div_up(g->m, j->mc);
@@ -3299,7 +3334,7 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
             double v[MLC__ROW_BLOCK];
             const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
             memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
-            mlc__sink(&sink, &j->f, v, at, j0 + x, w, false, true);
+            mlc__sink(&sink, j->f, v, at, j0 + x, w, false, true);
         }
 }
 
@@ -3343,7 +3378,9 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     mlc__gemm_job j;
     if (g->dtype != MLC_F32 && g->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    mlc__gemm_plan(&j, dev, g, f);
+    j.g = g;
+    j.f = f;
+    j.size = mlc_dtype_bytes(g->dtype);
     if (mlc__gemm_is_small(g)) {
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
         mlc__parallel(dev, g->batch * g->m * j.n_tasks, 0.2 * flops, mlc__gemm_small_chunk, &j);
@@ -3352,6 +3389,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #ifdef MLC_USE_CBLAS
     if (mlc__gemm_blas(dev, &j)) return MLC_OK;
 #endif
+    mlc__gemm_plan(&j, dev, g, f);
     if (g->workspace_bytes < j.buffer * (size_t)mlc__pool_threads(dev)) return MLC_ERR_INTERNAL;
     mlc__parallel(dev, g->batch * j.m_tasks * j.n_tasks, 0.1 * flops, mlc__gemm_chunk, &j);
     return MLC_OK;
@@ -3674,7 +3712,7 @@ MLC__BODY void mlc__sgd_f32_body(const struct mlc_k_optim *a, int64_t from, int6
 }
 MLC__BODY void mlc__adam_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
 {
-    MLC__ADAM_TEXT(float, __builtin_sqrtf)
+    MLC__ADAM_TEXT(float, sqrtf)
 }
 static MLC__OPT void mlc__sgd_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
 {
@@ -3682,7 +3720,7 @@ static MLC__OPT void mlc__sgd_f64(const struct mlc_k_optim *a, int64_t from, int
 }
 static MLC__OPT void mlc__adam_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
 {
-    MLC__ADAM_TEXT(double, __builtin_sqrt)
+    MLC__ADAM_TEXT(double, sqrt)
 }
 
 #define MLC__STAMP_OPTIM(isa) \
@@ -4419,15 +4457,31 @@ static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tenso
     return MLC__RUN(ctx, what, cast, &args);
 }
 
+/* A dense tensor over pool memory for the length of a call. */
+typedef struct mlc__temp { mlc_tensor t; mlc_storage storage; mlc__block *block; } mlc__temp;
+
+static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype, int32_t ndim,
+                                  const int64_t *shape)
+{
+    void *data;
+    const size_t bytes = (size_t)mlc__product(ndim, shape) * mlc__dtypes[dtype].bytes;
+    MLC__TRY(mlc__scratch(ctx, bytes, &temp->block, &data));
+    memset(&temp->storage, 0, sizeof temp->storage);
+    temp->storage.ctx = ctx;
+    temp->storage.data = data;
+    mlc__tensor_init(&temp->t, ctx, dtype, ndim, shape);
+    temp->t.storage = &temp->storage;
+    return MLC_OK;
+}
+
+static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
+
 /* Host copy of a tensor: dense ones at once, others through a dense copy on the device. */
 static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, const void *write,
                                    size_t bytes)
 {
     mlc_ctx *ctx = t ? t->ctx : NULL;
-    mlc_tensor dense;
-    mlc_storage storage;
-    mlc__block *block = NULL;
-    void *data = NULL;
+    mlc__temp dense;
     if (!t) return MLC_ERR_ARG;
     MLC__TRY(mlc__alive(t, what));
     const size_t want = (size_t)mlc__numel(t) * mlc__size(t);
@@ -4436,18 +4490,16 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     MLC__REQUIRE(ctx, want == 0 || read || write, ARG, "%s: host memory is NULL", what);
     if (want == 0 || ctx->dry_run) return MLC_OK;
     if (write) t->storage->version++;
-    if (!(t->flags & MLC__DENSE)) MLC__TRY(mlc__scratch(ctx, want, &block, &data));
-    else data = mlc__data(t);
-    mlc__tensor_init(&dense, ctx, t->dtype, t->ndim, t->shape);
-    memset(&storage, 0, sizeof storage);
-    storage.data = data;
-    dense.storage = &storage;
-    mlc_status st = MLC_OK;
-    if (read && block) st = mlc__cast_into(ctx, what, &dense, t);
-    if (read && !st) st = mlc__device_copy(ctx, read, data, want, MLC_COPY_TO_HOST);
-    if (write) st = mlc__device_copy(ctx, data, write, want, MLC_COPY_TO_DEVICE);
-    if (write && block && !st) st = mlc__cast_into(ctx, what, t, &dense);
-    mlc__scratch_end(ctx, block);
+    if (t->flags & MLC__DENSE)
+        return read ? mlc__device_copy(ctx, read, mlc__data(t), want, MLC_COPY_TO_HOST)
+                    : mlc__device_copy(ctx, mlc__data(t), write, want, MLC_COPY_TO_DEVICE);
+    MLC__TRY(mlc__temp_begin(ctx, &dense, t->dtype, t->ndim, t->shape));
+    void *data = dense.storage.data;
+    mlc_status st = read ? mlc__cast_into(ctx, what, &dense.t, t) : MLC_OK;
+    if (!st) st = read ? mlc__device_copy(ctx, read, data, want, MLC_COPY_TO_HOST)
+                       : mlc__device_copy(ctx, data, write, want, MLC_COPY_TO_DEVICE);
+    if (write && !st) st = mlc__cast_into(ctx, what, t, &dense.t);
+    mlc__temp_end(&dense);
     return st;
 }
 
@@ -4490,7 +4542,7 @@ static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
     }
     if (!t->ctx->on_host) {
         mlc__fail(t->ctx, MLC_ERR_DEVICE,
-                  "%s: memory of device %s is not the program's; use mlc_read", what,
+                  "%s: the host cannot touch memory of device %s; use mlc_read", what,
                   t->ctx->backend->name);
         return NULL;
     }
@@ -4536,18 +4588,11 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
     if (dst->storage == src->storage && dst->offset != src->offset) {     /* may overlap */
-        mlc__block *block;
-        void *data;
-        mlc_tensor copy;
-        mlc_storage storage;
-        MLC__TRY(mlc__scratch(ctx, (size_t)mlc__numel(src) * mlc__size(src), &block, &data));
-        mlc__tensor_init(&copy, ctx, src->dtype, src->ndim, src->shape);
-        memset(&storage, 0, sizeof storage);
-        storage.data = data;
-        copy.storage = &storage;
-        mlc_status st = mlc__cast_into(ctx, "copy_into", &copy, src);
-        if (st == MLC_OK) st = mlc__cast_into(ctx, "copy_into", dst, &copy);
-        mlc__scratch_end(ctx, block);
+        mlc__temp copy;
+        MLC__TRY(mlc__temp_begin(ctx, &copy, src->dtype, src->ndim, src->shape));
+        mlc_status st = mlc__cast_into(ctx, "copy_into", &copy.t, src);
+        if (st == MLC_OK) st = mlc__cast_into(ctx, "copy_into", dst, &copy.t);
+        mlc__temp_end(&copy);
         return st;
     }
     return mlc__cast_into(ctx, "copy_into", dst, src);
@@ -4645,25 +4690,6 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
     if (!mask) return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
     return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
 }
-
-/* A dense tensor over pool memory for the length of a call. */
-typedef struct mlc__temp { mlc_tensor t; mlc_storage storage; mlc__block *block; } mlc__temp;
-
-static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype, int32_t ndim,
-                                  const int64_t *shape)
-{
-    void *data;
-    const size_t bytes = (size_t)mlc__product(ndim, shape) * mlc__dtypes[dtype].bytes;
-    MLC__TRY(mlc__scratch(ctx, bytes, &temp->block, &data));
-    memset(&temp->storage, 0, sizeof temp->storage);
-    temp->storage.ctx = ctx;
-    temp->storage.data = data;
-    mlc__tensor_init(&temp->t, ctx, dtype, ndim, shape);
-    temp->t.storage = &temp->storage;
-    return MLC_OK;
-}
-
-static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
  * A base tensor owns its gradient; views of it read and write parts of the same memory. Gradients
@@ -6106,15 +6132,15 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->in[2];
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__require_float(ctx, nd));
-    const mlc__text sx = mlc__shape(x), sw = mlc__shape(w);
-    MLC__REQUIRE(ctx, w->ndim == 2, SHAPE, "linear: w must be [out,in]; x %s, w %s", sx.s, sw.s);
-    MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "linear: x is a scalar; x %s, w %s", sx.s, sw.s);
+    MLC__REQUIRE(ctx, w->ndim == 2 && x->ndim > 0, SHAPE,
+                 "linear: x %s, w %s: x must be [..,in] and w [out,in]", mlc__shape(x).s,
+                 mlc__shape(w).s);
     MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == w->shape[1], SHAPE,
-                 "linear: x %s must end in the in of w %s: %lld vs %lld", sx.s, sw.s,
-                 (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+                 "linear: x %s must end in the in of w %s: %lld vs %lld", mlc__shape(x).s,
+                 mlc__shape(w).s, (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
     MLC__REQUIRE(ctx, !b || (b->ndim == 1 && b->shape[0] == w->shape[0]), SHAPE,
                  "linear: b must be [%lld] for x %s and w %s, it is %s", (long long)w->shape[0],
-                 sx.s, sw.s, b ? mlc__shape(b).s : "");
+                 mlc__shape(x).s, mlc__shape(w).s, b ? mlc__shape(b).s : "");
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = w->shape[0];
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
@@ -6131,7 +6157,11 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
                              const mlc_tensor *y, mlc__product_spec *p)
 {
     int64_t stride;
-    memset(p, 0, sizeof *p);
+    p->batch_dims = 0;
+    p->beta = 0.0;
+    p->act = MLC_ACT_NONE;
+    p->bias = NULL;
+    p->pre = NULL;
     p->dtype = x->dtype;
     mlc__has_rows(x, &p->m, &stride);
     p->n = nd->in[1]->shape[0];
@@ -8819,10 +8849,21 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, siz
     const bool whole = c->desc.dtype == MLC_I64;
     int64_t q = 0;
     double v = 0.0;
-    MLC__REQUIRE(c->ctx, whole ? mlc__whole_number(text, n, &q) : mlc__number(text, n, &v), IO,
-                 "'%s': line %lld, column %lld: '%.*s' is not a %snumber", c->path,
-                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text,
-                 whole ? "whole " : "");
+    const char *why = "is not a number";
+    const double most = c->desc.dtype == MLC_F32 ? (double)FLT_MAX : DBL_MAX;
+    bool fine;
+    if (whole) {
+        fine = mlc__whole_number(text, n, &q);
+        why = "is not a whole number of 64 bits";
+    } else {
+        fine = mlc__number(text, n, &v);
+        if (fine && fabs(v) > most && !strchr("iI", text[n - 3])) {         /* not "inf" */
+            fine = false;
+            why = "is too large for the dtype";
+        }
+    }
+    MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s", c->path,
+                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text, why);
     if (!c->data || col >= c->cols) return MLC_OK;
     if (whole) memcpy(c->data + (size_t)(c->rows * c->cols + col) * sizeof q, &q, sizeof q);
     else mlc__elem_put(c->data, c->rows * c->cols + col, c->desc.dtype, v);

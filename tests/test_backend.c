@@ -1040,9 +1040,9 @@ static bool xent_run(const mlc_kernels *k, entropy *e, mlc_dtype dtype, int64_t 
     e->f.smoothing = e->b.smoothing = smoothing;
     e->f.ignore = e->b.ignore = 1;
     e->f.has_ignore = e->b.has_ignore = ignore;
-    e->f.loss = guarded(1, (size_t)n * 2 * size_of(dtype) + size_of(dtype));
+    e->f.loss = guarded(1, (3 * (size_t)n + 1) * size_of(dtype));
     e->f.lse = (char *)e->f.loss + (size_t)n * size_of(dtype);
-    e->f.norm = (char *)e->f.loss + 2 * (size_t)n * size_of(dtype);
+    e->f.norm = (char *)e->f.loss + 3 * (size_t)n * size_of(dtype);
     e->f.error = e->error;
     e->f.workspace_bytes = k->xent_workspace ? k->xent_workspace(NULL, &e->f) : 0;
     e->f.workspace = guarded(5, e->f.workspace_bytes);

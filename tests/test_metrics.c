@@ -73,7 +73,8 @@ TEST(metrics, accuracy_that_cannot_be_had_is_not_a_number_and_an_error)
     mlc_tensor *y5 = mlc_zeros(ctx, MLC_I64, mlc_dims1(5));
     mlc_tensor *none = mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3));
     check_none(ctx, mlc_accuracy(x, y5), MLC_ERR_SHAPE);
-    check_none(ctx, mlc_accuracy(y, y), MLC_ERR_SHAPE);
+    check_none(ctx, mlc_accuracy(mlc_zeros(ctx, MLC_F32, mlc_dims1(4)), y), MLC_ERR_SHAPE);
+    check_none(ctx, mlc_accuracy(mlc_zeros(ctx, MLC_I64, mlc_dims2(4, 3)), y), MLC_ERR_DTYPE);
     check_none(ctx, mlc_accuracy(x, mlc_zeros(ctx, MLC_F32, mlc_dims1(4))), MLC_ERR_DTYPE);
     check_none(ctx, mlc_accuracy(none, mlc_zeros(ctx, MLC_I64, mlc_dims1(0))), MLC_ERR_SHAPE);
     check_none(ctx, mlc_accuracy(x, NULL), MLC_ERR_ARG);

@@ -565,6 +565,10 @@ static const shape_case CASES[] = {
     {"product", {"67,33T", "33,71T", NULL}, "", false},
     {"product", {"1,129", "129,65", NULL}, "", false},
     {"product", {"65,129", "129,1", NULL}, "", false},
+    {"product", {"7,1031", "1031,11", NULL}, "", false},
+    {"product", {"7,1031T", "1031,11T", NULL}, "", false},
+    {"product", {"517,17", "17,19", NULL}, "", false},
+    {"product", {"17,13", "13,601", NULL}, "", false},
     {"linear", {"3,5", "4,5", "4"}, "", false},
     {"linear", {"3,5", "4,5", NULL}, "", false},
     {"linear", {"5", "4,5", "4"}, "", false},
@@ -730,13 +734,21 @@ static bool same_shape(const mlc_tensor *t, const val *want)
     return same;
 }
 
-/* f64 formulas to 1e-12; f32 to PyTorch's relative bound, sums of products to its absolute one. */
+/* What a value may be off beside its relative bound: f64 formulas 1e-12; f32 PyTorch's 1e-5 for
+ * sums, growing with the root of their length (formats.md 4.2), less for everything else. */
+static double atol_of(const op *o, mlc_dtype dtype)
+{
+    const val *a = &reference_in[0];
+    double     length = a->ndim > 0 ? (double)a->shape[a->ndim - 1] : 1;
+    bool       sums = strcmp(o->kind, "product") == 0 || strcmp(o->kind, "linear") == 0;
+    if (dtype == MLC_F64)
+        return 1e-12;
+    return !sums ? 1e-6 : length > 256 ? 1e-5 * sqrt(length / 256) : 1e-5;
+}
+
 static bool values_agree(const op *o, mlc_tensor *out, mlc_dtype dtype, const char *label)
 {
-    bool   product = strcmp(o->kind, "product") == 0 || strcmp(o->kind, "linear") == 0 ||
-                     strcmp(o->kind, "reduce") == 0;
-    double atol = dtype == MLC_F64 ? 1e-12 : product ? 1e-5 : 1e-6;
-    double rtol = dtype == MLC_F64 ? 1e-12 : 1.3e-6;
+    double atol = atol_of(o, dtype), rtol = dtype == MLC_F64 ? 1e-12 : 1.3e-6;
     if (!same_shape(out, &reference_out)) {
         char shape[80];
         printf("  %s: shape %s is wrong\n", label, mlc_shape_text(out, shape, sizeof shape));
@@ -983,43 +995,43 @@ static const wrong_case WRONG[] = {
     {"mlc_mul", {"2,3,4", "3,3", NULL}, "", MLC_ERR_SHAPE, ""},
     {"mlc_div", {"5", "4", NULL}, "", MLC_ERR_SHAPE, ""},
     {"mlc_pow", {"0", "4", NULL}, "", MLC_ERR_SHAPE, ""},
-    {"mlc_sum", {"2,3", NULL, NULL}, "2", MLC_ERR_ARG, "[2,3]|axis 2"},
-    {"mlc_sum", {"2,3", NULL, NULL}, "-3", MLC_ERR_ARG, "[2,3]|axis -3"},
-    {"mlc_sum", {"2,3", NULL, NULL}, "1,1", MLC_ERR_ARG, "axis 1"},
-    {"mlc_mean", {"2,3", NULL, NULL}, "5", MLC_ERR_ARG, "[2,3]|axis 5"},
-    {"mlc_mean", {"2,3", NULL, NULL}, "0,-2", MLC_ERR_ARG, "axis 0"},
-    {"mlc_max", {"2,3", NULL, NULL}, "2", MLC_ERR_ARG, "[2,3]|axis 2"},
+    {"mlc_sum", {"2,3", NULL, NULL}, "2", MLC_ERR_SHAPE, "[2,3]|axis 2"},
+    {"mlc_sum", {"2,3", NULL, NULL}, "-3", MLC_ERR_SHAPE, "[2,3]|axis -3"},
+    {"mlc_sum", {"2,3", NULL, NULL}, "1,1", MLC_ERR_SHAPE, "[2,3]|axis 1"},
+    {"mlc_mean", {"2,3", NULL, NULL}, "5", MLC_ERR_SHAPE, "[2,3]|axis 5"},
+    {"mlc_mean", {"2,3", NULL, NULL}, "0,-2", MLC_ERR_SHAPE, "[2,3]|axis 0"},
+    {"mlc_max", {"2,3", NULL, NULL}, "2", MLC_ERR_SHAPE, "[2,3]|axis 2"},
     {"mlc_max", {"2,0", NULL, NULL}, "1", MLC_ERR_SHAPE, ""},
     {"mlc_max", {"2,0", NULL, NULL}, "", MLC_ERR_SHAPE, ""},
     {"mlc_argmax", {"2,0", NULL, NULL}, "1", MLC_ERR_SHAPE, ""},
-    {"mlc_argmax", {"2,3", NULL, NULL}, "2", MLC_ERR_ARG, "[2,3]|axis 2"},
-    {"mlc_argmax", {"", NULL, NULL}, "1", MLC_ERR_ARG, "[]|axis 1"},
+    {"mlc_argmax", {"2,3", NULL, NULL}, "2", MLC_ERR_SHAPE, "[2,3]|axis 2"},
+    {"mlc_argmax", {"", NULL, NULL}, "1", MLC_ERR_SHAPE, "[]|axis 1"},
     {"mlc_matmul", {"2,3", "4,5", NULL}, "", MLC_ERR_SHAPE, "[2,3]|[4,5]|3 vs 4"},
     {"mlc_matmul", {"3", "4", NULL}, "", MLC_ERR_SHAPE, "[3]|[4]|3 vs 4"},
     {"mlc_matmul", {"", "4", NULL}, "", MLC_ERR_SHAPE, ""},
     {"mlc_matmul", {"2,3,4", "3,4,5", NULL}, "", MLC_ERR_SHAPE, ""},
-    {"mlc_linear", {"2,3", "4,5", NULL}, "", MLC_ERR_SHAPE, ""},
-    {"mlc_linear", {"2,3", "3", NULL}, "", MLC_ERR_SHAPE, "w|[3]"},
+    {"mlc_linear", {"2,3", "4,5", NULL}, "", MLC_ERR_SHAPE, "[2,3]|[4,5]|3 vs 5"},
+    {"mlc_linear", {"2,3", "3", NULL}, "", MLC_ERR_SHAPE, ""},
     {"mlc_linear", {"", "4,5", NULL}, "", MLC_ERR_SHAPE, ""},
-    {"mlc_linear", {"2,5", "4,5", "5"}, "", MLC_ERR_SHAPE, "[4,5]|[5]"},
-    {"mlc_linear_ex", {"2,3", "4,5", NULL}, "1", MLC_ERR_SHAPE, ""},
-    {"mlc_linear_ex", {"2,5", "4,5", "1"}, "1", MLC_ERR_SHAPE, "[4,5]|[1]"},
+    {"mlc_linear", {"2,5", "4,5", "5"}, "", MLC_ERR_SHAPE, ""},
+    {"mlc_linear_ex", {"2,3", "4,5", NULL}, "1", MLC_ERR_SHAPE, "[2,3]|[4,5]|3 vs 5"},
+    {"mlc_linear_ex", {"2,5", "4,5", "1"}, "1", MLC_ERR_SHAPE, ""},
     {"mlc_linear_ex", {"2,5", "4,5", NULL}, "99", MLC_ERR_ARG, "99"},
     {"mlc_reshape", {"2,3", NULL, NULL}, "4,2", MLC_ERR_SHAPE, "[2,3]|[4,2]"},
     {"mlc_reshape", {"2,3", NULL, NULL}, "-1,4", MLC_ERR_SHAPE, "[2,3]|[-1,4]"},
-    {"mlc_reshape", {"2,3", NULL, NULL}, "-1,-1", MLC_ERR_ARG, "[-1,-1]"},
-    {"mlc_reshape", {"2,3", NULL, NULL}, "-2,3", MLC_ERR_ARG, "-2"},
-    {"mlc_flatten", {"2,3", NULL, NULL}, "2", MLC_ERR_ARG, "[2,3]|axis 2"},
-    {"mlc_permute", {"2,3", NULL, NULL}, "0,0", MLC_ERR_ARG, "[2,3]|[0,0]"},
-    {"mlc_permute", {"2,3", NULL, NULL}, "0", MLC_ERR_ARG, "[2,3]|[0]"},
-    {"mlc_permute", {"2,3", NULL, NULL}, "0,2", MLC_ERR_ARG, "[2,3]|[0,2]"},
-    {"mlc_transpose", {"2,3", NULL, NULL}, "0,2", MLC_ERR_ARG, "[2,3]|axis 2"},
-    {"mlc_slice", {"2,3", NULL, NULL}, "2,0,1,1", MLC_ERR_ARG, "[2,3]|axis 2"},
+    {"mlc_reshape", {"2,3", NULL, NULL}, "-1,-1", MLC_ERR_SHAPE, "[2,3]|[-1,-1]"},
+    {"mlc_reshape", {"2,3", NULL, NULL}, "-2,3", MLC_ERR_SHAPE, "[2,3]|[-2,3]"},
+    {"mlc_flatten", {"2,3", NULL, NULL}, "2", MLC_ERR_SHAPE, "[2,3]|axis 2"},
+    {"mlc_permute", {"2,3", NULL, NULL}, "0,0", MLC_ERR_SHAPE, "[2,3]|[0,0]"},
+    {"mlc_permute", {"2,3", NULL, NULL}, "0", MLC_ERR_SHAPE, "[2,3]|[0]"},
+    {"mlc_permute", {"2,3", NULL, NULL}, "0,2", MLC_ERR_SHAPE, "[2,3]|[0,2]"},
+    {"mlc_transpose", {"2,3", NULL, NULL}, "0,2", MLC_ERR_SHAPE, "[2,3]|axis 2"},
+    {"mlc_slice", {"2,3", NULL, NULL}, "2,0,1,1", MLC_ERR_SHAPE, "[2,3]|axis 2"},
     {"mlc_slice", {"2,3", NULL, NULL}, "0,0,1,0", MLC_ERR_ARG, "step"},
     {"mlc_slice", {"2,3", NULL, NULL}, "0,0,1,-1", MLC_ERR_ARG, "step|-1"},
-    {"mlc_select", {"2,3", NULL, NULL}, "1,3", MLC_ERR_ARG, "[2,3]|index 3"},
-    {"mlc_select", {"2,3", NULL, NULL}, "1,-4", MLC_ERR_ARG, "[2,3]|index -4"},
-    {"mlc_select", {"2,3", NULL, NULL}, "-3,0", MLC_ERR_ARG, "[2,3]|axis -3"},
+    {"mlc_select", {"2,3", NULL, NULL}, "1,3", MLC_ERR_SHAPE, "[2,3]|index 3"},
+    {"mlc_select", {"2,3", NULL, NULL}, "1,-4", MLC_ERR_SHAPE, "[2,3]|index -4"},
+    {"mlc_select", {"2,3", NULL, NULL}, "-3,0", MLC_ERR_SHAPE, "[2,3]|axis -3"},
     {"mlc_expand", {"2,3", NULL, NULL}, "4,3", MLC_ERR_SHAPE, "[2,3]|[4,3]"},
     {"mlc_expand", {"2,3", NULL, NULL}, "3", MLC_ERR_SHAPE, "[2,3]|[3]"},
     {"mlc_expand", {"3", NULL, NULL}, "-1,3", MLC_ERR_SHAPE, "[3]|[-1,3]"},

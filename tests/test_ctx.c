@@ -1,0 +1,625 @@
+/* test_ctx.c -- tests of API.CTX: creation, errors, scopes, memory, random streams */
+#include "mlc_test.h"
+
+/* ---- an allocator that counts, and can fail ------------------------------------------------ */
+
+typedef struct counter {
+    int64_t calls, live, fail_at;      /* fail_at: this call and all later ones; 0: none       */
+} counter;
+
+static void *counter_alloc(void *user, size_t bytes, size_t align)
+{
+    counter *c = (counter *)user;
+    void    *p;
+    c->calls++;
+    if (c->fail_at != 0 && c->calls >= c->fail_at)
+        return NULL;
+    p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (p != NULL) {
+        memset(p, 0xa5, bytes);        /* nothing may count on zeros                           */
+        c->live += (int64_t)bytes;
+    }
+    return p;
+}
+
+static void counter_release(void *user, void *ptr, size_t bytes)
+{
+    counter *c = (counter *)user;
+    c->live -= (int64_t)bytes;
+    free(ptr);
+}
+
+static mlc_ctx_desc counted_desc(counter *c)
+{
+    mlc_ctx_desc d = test_desc();
+    memset(c, 0, sizeof *c);
+    d.allocator.user = c;
+    d.allocator.alloc = counter_alloc;
+    d.allocator.release = counter_release;
+    return d;
+}
+
+/* ---- a small training program -------------------------------------------------------------- */
+
+typedef struct program {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+    mlc_tensor *x, *y;
+} program;
+
+static mlc_status program_setup(program *p, mlc_ctx *ctx)
+{
+    static const double labels[9] = {0, 1, 2, 0, 1, 2, 0, 1, 2};
+    mlc_module *first = mlc_nn_linear(ctx, 5, 33), *second = mlc_nn_linear(ctx, 33, 3);
+    p->ctx = ctx;
+    p->net = mlc_nn_sequential(ctx);
+    mlc_module_add(p->net, first);
+    mlc_module_add(p->net, mlc_nn_relu(ctx));
+    mlc_module_add(p->net, mlc_nn_dropout(ctx, 0.1));
+    mlc_module_add(p->net, second);
+    p->opt = mlc_adamw(p->net, 1e-2);
+    p->x = test_rand(ctx, MLC_F32, mlc_dims2(9, 5), 1, -1, 1);
+    p->y = test_tensor(ctx, MLC_I64, mlc_dims1(9), labels);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status program_step(const program *p)
+{
+    mlc_scope_begin(p->ctx);
+    mlc_backward(mlc_cross_entropy(mlc_forward(p->net, p->x), p->y));
+    mlc_optim_step(p->opt);
+    return mlc_scope_end(p->ctx);
+}
+
+/* ---- creation ------------------------------------------------------------------------------ */
+
+TEST(ctx, null_desc_gives_all_defaults)
+{
+    mlc_ctx *ctx = test_own(mlc_ctx_create(NULL));
+    if (!CHECK(ctx != NULL))
+        return;
+    CHECK_EQ(mlc_ctx_status(ctx), MLC_OK);
+    CHECK_STR(mlc_error(ctx), "");
+    CHECK(mlc_ctx_threads(ctx) >= 1);
+    CHECK(mlc_ctx_isa(ctx) >= MLC_ISA_SCALAR);
+    CHECK(mlc_ctx_on_host(ctx));
+    CHECK(mlc_ctx_blas(ctx) != NULL && mlc_ctx_blas(ctx)[0] != 0);
+    CHECK_STR(mlc_version(), MLC_VERSION_STRING);
+}
+
+TEST(ctx, the_desc_is_followed)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    d.threads = 3;
+    d.dtype = MLC_F64;
+    d.isa = MLC_ISA_SCALAR;
+    ctx = test_own(mlc_ctx_create(&d));
+#ifndef MLC_NO_THREADS
+    CHECK_EQ(mlc_ctx_threads(ctx), 3);
+#endif
+    CHECK_EQ(mlc_ctx_isa(ctx), MLC_ISA_SCALAR);
+    CHECK_EQ(mlc_ctx_on_host(ctx), test_on_host());
+    CHECK_EQ(mlc_module_param(mlc_nn_linear(ctx, 2, 3), "weight")->dtype, MLC_F64);
+}
+
+static void check_refused(mlc_ctx_desc d, mlc_status want)
+{
+    mlc_status status = MLC_OK;
+    d.status = &status;
+    CHECK(test_own(mlc_ctx_create(&d)) == NULL);
+    CHECK_EQ(status, want);
+}
+
+TEST(ctx, a_bad_desc_is_refused_with_the_reason)
+{
+    static char  small[256];
+    counter      c;
+    mlc_ctx_desc d;
+    d = counted_desc(&c); d.allocator.release = NULL;
+    check_refused(d, MLC_ERR_ARG);
+    d = counted_desc(&c); d.allocator.alloc = NULL;
+    check_refused(d, MLC_ERR_ARG);
+    d = test_desc(); d.threads = -1;
+    check_refused(d, MLC_ERR_ARG);
+    d = test_desc(); d.dtype = MLC_I64;
+    check_refused(d, MLC_ERR_ARG);
+    d = test_desc(); d.isa = (mlc_isa)99;
+    check_refused(d, MLC_ERR_ARG);
+    d = test_desc(); d.device = "abacus";
+    check_refused(d, MLC_ERR_DEVICE);
+    d = test_desc(); d.memory = small; d.memory_bytes = sizeof small;
+    check_refused(d, MLC_ERR_NOMEM);
+    d = counted_desc(&c); c.fail_at = 1;
+    check_refused(d, MLC_ERR_NOMEM);
+}
+
+TEST(ctx, no_context_is_an_error_not_a_crash)
+{
+    mlc_memory m;
+    mlc_ctx_free(NULL);
+    mlc_error_clear(NULL);
+    mlc_memory_peak_reset(NULL);
+    mlc_memory_trim(NULL);
+    CHECK_EQ(mlc_ctx_status(NULL), MLC_ERR_ARG);
+    CHECK(mlc_error(NULL) != NULL);
+    CHECK_EQ(mlc_seed(NULL, 1), MLC_ERR_ARG);
+    CHECK_EQ(mlc_scope_begin(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_scope_end(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_memory_info(NULL, &m), MLC_ERR_ARG);
+    CHECK_EQ(mlc_raise(NULL, MLC_ERR_IO, "x"), MLC_ERR_IO);
+    CHECK(mlc_zeros(NULL, MLC_F32, mlc_dims1(2)) == NULL);
+    CHECK(mlc_nn_linear(NULL, 2, 3) == NULL);
+    CHECK(!mlc_ctx_on_host(NULL));
+}
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+TEST(ctx, the_first_error_wins_and_stays_readable)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_raise(ctx, MLC_OK, "nothing"), MLC_OK);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_raise(ctx, MLC_ERR_IO, "mine: %s is %d", "x", 7), MLC_ERR_IO);
+    CHECK_EQ(mlc_raise(ctx, MLC_ERR_SHAPE, "later"), MLC_ERR_SHAPE);
+    CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_IO);
+    CHECK_STR(mlc_error(ctx), "mine: x is 7");
+    mlc_error_clear(ctx);
+    CHECK_OK(ctx);
+    CHECK_STR(mlc_error(ctx), "mine: x is 7");
+}
+
+TEST(ctx, one_check_at_the_end_of_a_chain_is_enough)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3));
+    mlc_tensor *z = mlc_relu(mlc_exp(mlc_matmul(a, a)));
+    CHECK(z == NULL);
+    CHECK(mlc_add(a, z) == NULL);
+    CHECK_EQ(mlc_backward(z), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "matmul");
+    CHECK_HAS(mlc_error(ctx), "[2,3]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_add(a, NULL) == NULL);   /* now nothing stands: the NULL itself is the error     */
+    CHECK_HAS(mlc_error(ctx), "add");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(ctx, scope_end_returns_and_clears_what_was_raised_inside)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_raise(ctx, MLC_ERR_VALUE, "inside");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+    CHECK_OK(ctx);
+    CHECK_STR(mlc_error(ctx), "inside");
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(ctx, an_error_from_before_the_scope_stays)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_raise(ctx, MLC_ERR_ARG, "at setup");
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "inside");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "at setup");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(ctx, nested_scopes_keep_their_errors_apart)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_scope_begin(ctx);
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_SHAPE, "inner");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_SHAPE);
+    CHECK_OK(ctx);
+    mlc_raise(ctx, MLC_ERR_DTYPE, "outer");
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_DTYPE);
+    CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_DTYPE);          /* raised before the inner scope    */
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_DTYPE);
+    CHECK_OK(ctx);
+}
+
+TEST(ctx, scopes_out_of_balance_are_state_errors)
+{
+    mlc_ctx *ctx = test_ctx();
+    int      depth = 0;
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    while (depth < 100 && mlc_scope_begin(ctx) == MLC_OK)
+        depth++;
+    CHECK_EQ(depth, 60);
+    CHECK_HAS(mlc_error(ctx), "scope");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    for (; depth > 0; depth--)
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(ctx, a_bad_label_is_found_at_scope_end)
+{
+    static const double labels[2] = {1, 3};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
+    mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), labels);
+    mlc_scope_begin(ctx);
+    mlc_cross_entropy(x, y);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "label 3 at row 1");
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+typedef struct journal { int errors, warnings; char last[256]; } journal;
+
+static void journal_write(void *user, mlc_log_level level, const char *text)
+{
+    journal *j = (journal *)user;
+    j->errors += level == MLC_LOG_ERROR;
+    j->warnings += level == MLC_LOG_WARNING;
+    snprintf(j->last, sizeof j->last, "%s", text);
+}
+
+TEST(ctx, the_logger_gets_each_error_that_is_recorded)
+{
+    journal      j = {0, 0, ""};
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    d.log = journal_write;
+    d.log_user = &j;
+    ctx = test_own(mlc_ctx_create(&d));
+    mlc_raise(ctx, MLC_ERR_IO, "one");
+    mlc_raise(ctx, MLC_ERR_IO, "two");
+    CHECK_EQ(j.errors, 1);
+    CHECK_STR(j.last, "one");
+}
+
+/* ---- scopes and tensors -------------------------------------------------------------------- */
+
+TEST(ctx, keep_takes_a_detached_copy_to_the_parent_scope)
+{
+    static const double v[6] = {1, 2, 3, 4, 5, 6}, turned[6] = {1, 4, 2, 5, 3, 6};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *kept, *x;
+    mlc_scope_begin(ctx);
+    mlc_scope_begin(ctx);
+    x = test_tensor(ctx, MLC_F64, mlc_dims2(2, 3), v);
+    mlc_set_requires_grad(x, true);
+    kept = mlc_keep(mlc_transpose(x, 0, 1));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_VALUES(kept, 6, turned, 0, 0);
+    CHECK(!mlc_requires_grad(kept));
+    for (int i = 0; i < 20; i++) {     /* the memory of the inner scope is used again          */
+        mlc_scope_begin(ctx);
+        test_rand(ctx, MLC_F64, mlc_dims2(2, 3), (uint64_t)i, 0, 1);
+        mlc_scope_end(ctx);
+    }
+    CHECK_VALUES(kept, 6, turned, 0, 0);
+    CHECK(mlc_keep(NULL) == NULL);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+}
+
+TEST(ctx, modules_made_in_a_scope_outlive_it)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net;
+    double      before[6], after[6];
+    mlc_scope_begin(ctx);
+    net = mlc_nn_linear(ctx, 3, 2);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), before);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    for (int i = 0; i < 5; i++) {
+        mlc_scope_begin(ctx);
+        mlc_full(ctx, MLC_F32, mlc_dims2(2, 3), 9);
+        mlc_scope_end(ctx);
+    }
+    test_read(mlc_module_param(net, "weight"), after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- allocations --------------------------------------------------------------------------- */
+
+TEST(ctx, a_steady_training_step_makes_no_allocator_call)
+{
+    counter      c;
+    mlc_ctx_desc d = counted_desc(&c);
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    mlc_memory   before, after;
+    program      p;
+    int64_t      calls;
+    if (!CHECK(ctx != NULL))
+        return;
+    CHECK_EQ(program_setup(&p, ctx), MLC_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(program_step(&p), MLC_OK);
+    calls = c.calls;
+    mlc_memory_info(ctx, &before);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(program_step(&p), MLC_OK);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(c.calls, calls);
+    CHECK_EQ(after.calls, before.calls);
+    CHECK_EQ(after.calls, c.calls);
+    CHECK_EQ(after.allocated, before.allocated);
+    CHECK_EQ(after.reserved, before.reserved);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(c.live, 0);
+}
+
+/* Runs setup and two steps with allocation n failing; true once nothing failed.               */
+static bool survives_failure(int64_t n)
+{
+    counter      c;
+    mlc_status   status = MLC_OK;
+    mlc_ctx_desc d = counted_desc(&c);
+    mlc_ctx     *ctx;
+    program      p;
+    bool         done = false;
+    d.status = &status;
+    c.fail_at = n;
+    ctx = mlc_ctx_create(&d);
+    if (ctx == NULL) {
+        CHECK_EQ(status, MLC_ERR_NOMEM);
+    } else {
+        status = program_setup(&p, ctx);
+        for (int i = 0; i < 2 && status == MLC_OK; i++)
+            status = program_step(&p);
+        done = status == MLC_OK;
+        CHECK(done || status == MLC_ERR_NOMEM);
+        mlc_error_clear(ctx);
+        c.fail_at = 0;                 /* memory is back: the context works again              */
+        CHECK(mlc_exp(mlc_zeros(ctx, MLC_F32, mlc_dims1(3))) != NULL);
+        CHECK_OK(ctx);
+        mlc_ctx_free(ctx);
+    }
+    CHECK_EQ(c.live, 0);
+    return done;
+}
+
+TEST(ctx, every_allocation_may_fail_without_a_crash_or_a_leak)
+{
+    int64_t n = 1;
+    while (n < 500 && !survives_failure(n))
+        n++;
+    CHECK(n > 3 && n < 500);
+}
+
+TEST(ctx, a_step_that_ran_out_of_memory_can_be_made_again)
+{
+    counter      c;
+    mlc_ctx_desc d = counted_desc(&c);
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    program      p;
+    if (!CHECK(ctx != NULL) || !CHECK_EQ(program_setup(&p, ctx), MLC_OK))
+        return;
+    c.fail_at = c.calls + 1;
+    CHECK_EQ(program_step(&p), MLC_ERR_NOMEM);
+    c.fail_at = 0;
+    mlc_optim_zero_grad(p.opt);
+    CHECK_EQ(program_step(&p), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(p.opt), 1);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(c.live, 0);
+}
+
+/* ---- a fixed block ------------------------------------------------------------------------- */
+
+#define BLOCK ((size_t)1 << 20)
+
+TEST(ctx, in_a_fixed_block_the_allocator_is_never_called)
+{
+    static char  memory[BLOCK];
+    counter      c;
+    mlc_ctx_desc d = counted_desc(&c);
+    mlc_memory   m;
+    mlc_ctx     *ctx;
+    program      p;
+    d.memory = memory;
+    d.memory_bytes = sizeof memory;
+    ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL) || !CHECK_EQ(program_setup(&p, ctx), MLC_OK))
+        return;
+    for (int i = 0; i < 50; i++)
+        CHECK_EQ(program_step(&p), MLC_OK);
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    CHECK_EQ(c.calls, 0);
+    CHECK_EQ(m.calls, 0);
+    CHECK(m.peak > 0 && (!test_on_host() || m.peak <= (int64_t)sizeof memory));
+    mlc_ctx_free(ctx);
+    CHECK_EQ(c.calls, 0);
+}
+
+TEST(ctx, a_fixed_block_that_is_too_small_is_nomem_and_stays_usable)
+{
+    static char  memory[BLOCK];
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    if (!test_on_host()) {             /* the block holds host memory only                     */
+        CHECK(!test_on_host());
+        return;
+    }
+    d.memory = memory + 1;             /* any alignment will do                                */
+    d.memory_bytes = sizeof memory - 1;
+    ctx = test_own(mlc_ctx_create(&d));
+    if (!CHECK(ctx != NULL))
+        return;
+    for (int i = 0; i < 10; i++) {
+        mlc_scope_begin(ctx);
+        CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims2(1000, 1000)) == NULL);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_NOMEM);
+        mlc_scope_begin(ctx);
+        CHECK(mlc_exp(mlc_zeros(ctx, MLC_F32, mlc_dims2(100, 100))) != NULL);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+TEST(ctx, steps_of_changing_shapes_do_not_use_up_a_fixed_block)
+{
+    static char  memory[BLOCK];
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    d.memory = memory;
+    d.memory_bytes = sizeof memory;
+    ctx = test_own(mlc_ctx_create(&d));
+    if (!CHECK(ctx != NULL))
+        return;
+    for (int64_t n = 1; n < 400; n++) {
+        mlc_scope_begin(ctx);
+        mlc_exp(mlc_zeros(ctx, MLC_F32, mlc_dims2(n, 97)));
+        if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK))
+            return;
+    }
+}
+
+/* ---- memory_info --------------------------------------------------------------------------- */
+
+TEST(ctx, memory_is_counted_by_class)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_memory m;
+    program    p;
+    int64_t    sum = 0, weights = (5 * 33 + 33 + 33 * 3 + 3) * 4;
+    CHECK_EQ(program_setup(&p, ctx), MLC_OK);
+    CHECK_EQ(program_step(&p), MLC_OK);
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    for (int i = 0; i < MLC_MEM_COUNT; i++) {
+        CHECK(m.now[i] >= 0 && m.top[i] >= m.now[i]);
+        sum += m.now[i];
+    }
+    CHECK_EQ(m.allocated, sum);
+    CHECK(m.peak >= m.allocated);
+    CHECK(m.now[MLC_MEM_PARAM] >= weights && m.now[MLC_MEM_PARAM] < 2 * weights);
+    CHECK(m.now[MLC_MEM_GRAD] >= weights && m.now[MLC_MEM_GRAD] < 2 * weights);
+    CHECK(m.now[MLC_MEM_OPTIM] >= 2 * weights && m.now[MLC_MEM_OPTIM] < 4 * weights);
+    CHECK(m.top[MLC_MEM_ACTIVATION] >= 9 * 33 * 4);
+    CHECK_EQ(m.now[MLC_MEM_WORKSPACE], 0);
+    mlc_optim_free(p.opt);
+    mlc_module_free(p.net);
+    mlc_memory_info(ctx, &m);
+    CHECK_EQ(m.now[MLC_MEM_PARAM], 0);
+    CHECK_EQ(m.now[MLC_MEM_GRAD], 0);
+    CHECK_EQ(m.now[MLC_MEM_OPTIM], 0);
+    CHECK_EQ(mlc_memory_info(ctx, NULL), MLC_ERR_ARG);
+}
+
+TEST(ctx, peak_resets_and_trim_gives_back)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_memory before, during, after, trimmed;
+    mlc_memory_info(ctx, &before);
+    mlc_scope_begin(ctx);
+    mlc_zeros(ctx, MLC_F32, mlc_dims2(500, 500));
+    mlc_memory_info(ctx, &during);
+    mlc_scope_end(ctx);
+    CHECK(during.now[MLC_MEM_ACTIVATION] >= 1000000);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_ACTIVATION], before.now[MLC_MEM_ACTIVATION]);
+    CHECK_EQ(after.peak, during.peak);
+    CHECK(after.reserved >= 1000000);  /* the pool keeps it for the next step                  */
+    mlc_memory_peak_reset(ctx);
+    mlc_memory_trim(ctx);
+    mlc_memory_info(ctx, &trimmed);
+    CHECK_EQ(trimmed.peak, trimmed.allocated);
+    CHECK_EQ(trimmed.top[MLC_MEM_ACTIVATION], trimmed.now[MLC_MEM_ACTIVATION]);
+    CHECK(trimmed.reserved <= after.reserved - 1000000);
+    CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims2(500, 500)) != NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(ctx, the_hard_limit_is_nomem_and_the_soft_one_warns_once)
+{
+    journal      j = {0, 0, ""};
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    d.hard_limit = 4000000;
+    d.soft_limit = 2000000;
+    d.log = journal_write;
+    d.log_user = &j;
+    ctx = test_own(mlc_ctx_create(&d));
+    if (!CHECK(ctx != NULL))
+        return;
+    for (int i = 0; i < 3; i++) {
+        mlc_scope_begin(ctx);
+        CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(650000)) != NULL);
+        CHECK_EQ(j.warnings, 1);
+        CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(650000)) == NULL);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_NOMEM);
+    }
+    CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(1000)) != NULL);
+    CHECK_OK(ctx);
+}
+
+/* ---- random streams ------------------------------------------------------------------------ */
+
+TEST(ctx, a_seed_gives_the_same_values_again)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *a, *b, *other;
+    double       x[4][50];
+    d.seed = 5;
+    a = test_own(mlc_ctx_create(&d));
+    b = test_own(mlc_ctx_create(&d));
+    d.seed = 6;
+    other = test_own(mlc_ctx_create(&d));
+    test_read(mlc_randn(a, MLC_F32, mlc_dims1(50)), x[0]);
+    test_read(mlc_randn(a, MLC_F32, mlc_dims1(50)), x[1]);
+    CHECK(memcmp(x[0], x[1], sizeof x[0]) != 0);           /* each call has its own stream     */
+    test_read(mlc_randn(b, MLC_F32, mlc_dims1(50)), x[2]);
+    CHECK(memcmp(x[0], x[2], sizeof x[0]) == 0);
+    test_read(mlc_randn(other, MLC_F32, mlc_dims1(50)), x[3]);
+    CHECK(memcmp(x[0], x[3], sizeof x[0]) != 0);
+    CHECK_EQ(mlc_seed(a, 5), MLC_OK);
+    test_read(mlc_randn(a, MLC_F32, mlc_dims1(50)), x[2]);
+    CHECK(memcmp(x[0], x[2], sizeof x[0]) == 0);
+}
+
+TEST(ctx, every_isa_level_draws_the_same_bits)
+{
+    double first[70], again[70];
+    bool   seen = false;
+    FOR_EACH_ISA(ctx) {
+        test_read(mlc_randn(ctx, MLC_F32, mlc_dims1(70)), seen ? again : first);
+        CHECK(!seen || memcmp(first, again, sizeof first) == 0);
+        seen = true;
+    }
+}
+
+/* From the known answers of Random123: counter 0, key 0, and all ones.                        */
+TEST(ctx, uniform_words_are_those_of_philox4x32_10)
+{
+    static const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+    mlc_ctx *ctx = test_ctx();
+    double   v[4];
+    CHECK_EQ(mlc_seed(ctx, 0), MLC_OK);
+    test_read(mlc_uniform(ctx, MLC_F32, mlc_dims1(4), 0, 1), v);
+    for (int i = 0; i < 4; i++)
+        CHECK(v[i] == (double)(zero[i] >> 8) / 16777216.0);
+}
+
+/* ---- names --------------------------------------------------------------------------------- */
+
+TEST(ctx, names_and_sizes_of_enums)
+{
+    CHECK_STR(mlc_dtype_name(MLC_F32), "f32");
+    CHECK_STR(mlc_dtype_name(MLC_F64), "f64");
+    CHECK_STR(mlc_dtype_name(MLC_I64), "i64");
+    CHECK(mlc_dtype_name((mlc_dtype)77) != NULL);
+    CHECK_EQ(mlc_dtype_bytes(MLC_F32), 4);
+    CHECK_EQ(mlc_dtype_bytes(MLC_F64), 8);
+    CHECK_EQ(mlc_dtype_bytes(MLC_I64), 8);
+    CHECK_EQ(mlc_dtype_bytes((mlc_dtype)77), 0);
+    CHECK_STR(mlc_status_name(MLC_OK), "OK");
+    CHECK_STR(mlc_status_name(MLC_ERR_SHAPE), "SHAPE");
+    CHECK_STR(mlc_status_name(MLC_ERR_INTERNAL), "INTERNAL");
+    CHECK(mlc_status_name((mlc_status)77) != NULL);
+    CHECK_STR(mlc_isa_name(MLC_ISA_SCALAR), "scalar");
+    CHECK_STR(mlc_isa_name(MLC_ISA_AVX2), "avx2");
+    CHECK_STR(mlc_isa_name(MLC_ISA_AVX512), "avx512");
+}
