@@ -2499,7 +2499,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
         return MLC_OK;
     }
     if (!mlc__loop_make(&l, a->ndim, a->shape, job.inputs + 1, strides)) return MLC_OK;
-    mlc__loop_run(dev, &l, mlc__map_row, &job, a->dtype == MLC_F64 ? 2.0 : 0.5);
+    mlc__loop_run(dev, &l, mlc__map_row, &job, a->dtype == MLC_F64 ? 2.0 : 0.2);
     return MLC_OK;
 }
 
@@ -2625,10 +2625,8 @@ MLC__INLINE double mlc__fold(const double *lane)
 }
 
 /* Lanes as vectors of the compiler: two of 8 doubles, split where the hardware's are shorter. */
-typedef double  mlc__8d __attribute__((vector_size(64)));
-typedef float   mlc__8f __attribute__((vector_size(32)));
-typedef float   mlc__16f __attribute__((vector_size(64)));
-typedef int32_t mlc__16i __attribute__((vector_size(64)));
+typedef double mlc__8d __attribute__((vector_size(64)));
+typedef float  mlc__8f __attribute__((vector_size(32)));
 
 #define MLC__SUM_TEXT(T, V) \
     const T *v = MLC__CAST(const T *, x); \
@@ -2661,24 +2659,15 @@ static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(do
 MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
 {
     const float *v = MLC__CAST(const float *, x);
-    float lane[16], best = -__builtin_inff();
+    float lane[16], best = -__builtin_inff(), nan = 0.0f;
     int64_t i = 0;
-    mlc__16f top, a;
     for (int l = 0; l < 16; l++) lane[l] = best;
-    memcpy(&top, lane, sizeof top);
-    for (; i + 16 <= n; i += 16) {     /* take a where it is larger or NaN, by masks */
-        mlc__16i bits_a, bits_top;
-        memcpy(&a, v + i, sizeof a);
-        const mlc__16i take = (a > top) | (a != a);
-        memcpy(&bits_a, &a, sizeof a);
-        memcpy(&bits_top, &top, sizeof top);
-        bits_top = (bits_a & take) | (bits_top & ~take);
-        memcpy(&top, &bits_top, sizeof top);
-    }
-    memcpy(lane, &top, sizeof top);
-    for (int l = 0; l < 16; l++) best = best != best ? best : MLC__LARGER(best, lane[l]);
-    for (; i < n; i++) best = best != best ? best : MLC__LARGER(best, v[i]);
-    return (double)best;
+    for (; i + 16 <= n; i += 16)
+        for (int l = 0; l < 16; l++) lane[l] = v[i + l] > lane[l] ? v[i + l] : lane[l];
+    for (int l = 0; l < 16; l++) best = lane[l] > best ? lane[l] : best;
+    for (; i < n; i++) best = v[i] > best ? v[i] : best;
+    MLC__INDEPENDENT for (i = 0; i < n; i++) nan = v[i] != v[i] ? v[i] : nan;      /* from L1 */
+    return (double)(nan != nan ? nan : best);
 }
 
 static double mlc__max_f64(const void *x, int64_t n)
@@ -2936,6 +2925,7 @@ typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
 
 typedef struct mlc__gemm_fns {
     int64_t      mr, nr;
+    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
     mlc__tile_fn tile;
     mlc__dot_fn  dot;
     mlc__axpy_fn axpy;
@@ -3374,7 +3364,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
 
 static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
-    const double flops = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
     mlc__gemm_job j;
     if (g->dtype != MLC_F32 && g->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
@@ -3383,7 +3373,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     j.size = mlc_dtype_bytes(g->dtype);
     if (mlc__gemm_is_small(g)) {
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 0.2 * flops, mlc__gemm_small_chunk, &j);
+        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 4.0 * f->ns * macs, mlc__gemm_small_chunk, &j);
         return MLC_OK;
     }
 #ifdef MLC_USE_CBLAS
@@ -3391,7 +3381,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #endif
     mlc__gemm_plan(&j, dev, g, f);
     if (g->workspace_bytes < j.buffer * (size_t)mlc__pool_threads(dev)) return MLC_ERR_INTERNAL;
-    mlc__parallel(dev, g->batch * j.m_tasks * j.n_tasks, 0.1 * flops, mlc__gemm_chunk, &j);
+    mlc__parallel(dev, g->batch * j.m_tasks * j.n_tasks, f->ns * macs, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
 
@@ -3755,10 +3745,10 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 /* @@ IMPL.DISPATCH --------------------------------------- kernel table: one row per ISA level */
 
 #if MLC__X86
-#define MLC__TILE_avx2   6, 16, mlc__tile_f32_avx2
+#define MLC__TILE_avx2   6, 16, 0.03, mlc__tile_f32_avx2
 #endif
-#define MLC__TILE_avx512 14, 32, mlc__tile_f32_avx512
-#define MLC__TILE_scalar 4, 8, mlc__tile_f32_scalar
+#define MLC__TILE_avx512 14, 32, 0.02, mlc__tile_f32_avx512
+#define MLC__TILE_scalar 4, 8, 0.15, mlc__tile_f32_scalar
 
 /* The kernels of a level whose inner loops differ between levels, and its row of the table. */
 #define MLC__STAMP_KERNELS(isa) \
@@ -3793,7 +3783,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
         mlc__k_finite,          NULL,                    mlc__k_optim_##isa, NULL };
 
 static const mlc__gemm_fns mlc__gemm_fns_f64 =
-    { 4, 4, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
+    { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
 /* The row of a level that this processor is known to have. */
@@ -3861,21 +3851,26 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     return mlc__backend_find(device, len);
 }
 
-/* Runs a kernel of the context's device under flushed denormals; `what` names the operation. */
-#define MLC__RUN(ctx, what, name, args) \
-    mlc__run_result(ctx, what, #name, (ctx)->k->name == NULL ? MLC_ERR_UNSUPPORTED : \
-                    (ctx)->k->name((ctx)->dev, args))
-
-static mlc_status mlc__run_result(mlc_ctx *ctx, const char *what, const char *kernel,
-                                  mlc_status status)
+static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel, mlc_status status)
 {
-    if (status == MLC_OK) return MLC_OK;
+    const char *device = ctx->backend ? ctx->backend->name : "cpu";
     if (status == MLC_ERR_UNSUPPORTED)
-        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what,
-                         ctx->backend ? ctx->backend->name : "cpu", kernel);
-    return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel,
-                     ctx->backend ? ctx->backend->name : "cpu");
+        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what, device, kernel);
+    return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel, device);
 }
+
+/* mlc__run_NAME: runs a kernel of the context's device; `what` names the operation. Denormals are
+ * flushed here as in the workers, or bits would depend on who runs a chunk. */
+#define MLC__DEFINE_RUN(name) \
+    static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, const struct mlc_k_##name *a) \
+    { \
+        const uint32_t mode = mlc__flush_begin(); \
+        const mlc_status st = ctx->k->name ? ctx->k->name(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
+        mlc__flush_end(mode); \
+        return st == MLC_OK ? st : mlc__run_failed(ctx, what, #name, st); \
+    }
+MLC_KERNELS(MLC__DEFINE_RUN)
+#define mlc__run_name(ctx, what, args) mlc__run_##name(ctx, what, args)
 
 /* Workspace of a kernel from the pool; released with mlc__scratch_end. */
 static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
@@ -3902,7 +3897,7 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
             (ctx)->k->name##_workspace((ctx)->dev, args) : 0; \
         MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(args)->workspace)); \
         (args)->workspace_bytes = mlc__bytes; \
-        const mlc_status mlc__rs = MLC__RUN(ctx, what, name, args); \
+        const mlc_status mlc__rs = mlc__run_name(ctx, what, args); \
         mlc__scratch_end(ctx, mlc__ws); \
         MLC__TRY(mlc__rs); \
     } while (0)
@@ -4020,6 +4015,7 @@ static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
 {
     const bool some = d->allocator.alloc || d->allocator.release;
     if (some && !(d->allocator.alloc && d->allocator.release)) return MLC_ERR_ARG;
+    if ((unsigned)d->isa > MLC_ISA_AVX512) return MLC_ERR_ARG;
     if (d->threads < 0 || (d->dtype != MLC_F32 && d->dtype != MLC_F64)) return MLC_ERR_ARG;
     return MLC_OK;
 }
@@ -4324,7 +4320,7 @@ static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t,
 {
     const struct mlc_k_fill args = { t->dtype, mlc__numel(t), mlc__data(t), start, step };
     if (args.n == 0 || ctx->dry_run) return MLC_OK;
-    return MLC__RUN(ctx, what, fill, &args);
+    return mlc__run_fill(ctx, what, &args);
 }
 
 MLC_IMPL mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value)
@@ -4406,7 +4402,7 @@ static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_random kind, 
     const struct mlc_k_random args = { kind, dtype, mlc__numel(t), mlc__data(t), ctx->seed,
                                        ctx->stream++, a, b };
     if (args.n == 0 || ctx->dry_run) return t;
-    return MLC__RUN(ctx, what, random, &args) == MLC_OK ? t : NULL;
+    return mlc__run_random(ctx, what, &args) == MLC_OK ? t : NULL;
 }
 
 MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
@@ -4454,7 +4450,7 @@ static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tenso
         args.in_stride[d] = i >= 0 && in->shape[i] != 1 ? in->stride[i] : 0;
     }
     if (mlc__numel(out) == 0) return MLC_OK;
-    return MLC__RUN(ctx, what, cast, &args);
+    return mlc__run_cast(ctx, what, &args);
 }
 
 /* A dense tensor over pool memory for the length of a call. */
@@ -4634,7 +4630,7 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
         args.ndim = 1;
         args.shape[0] = mlc__numel(out);
         args.out_stride[0] = args.in_stride[0][0] = args.in_stride[1][0] = args.in_stride[2][0] = 1;
-        return args.shape[0] ? MLC__RUN(ctx, what, map, &args) : MLC_OK;
+        return args.shape[0] ? mlc__run_map(ctx, what, &args) : MLC_OK;
     }
     args.ndim = out->ndim;
     for (int32_t d = 0; d < out->ndim; d++) {
@@ -4645,7 +4641,7 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
             args.in_stride[p][d] = i >= 0 && in[p]->shape[i] != 1 ? in[p]->stride[i] : 0;
         }
     }
-    return mlc__numel(out) ? MLC__RUN(ctx, what, map, &args) : MLC_OK;
+    return mlc__numel(out) ? mlc__run_map(ctx, what, &args) : MLC_OK;
 }
 
 /* out (+)= scale * reduce(in) over the axes in mask, which out does not have or has as 1. */
@@ -4816,7 +4812,7 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     MLC__TRY(mlc__scratch(ctx, 64, &block, &first_dev));
     const struct mlc_k_finite args = { t->dtype, mlc__numel(t), mlc__data(t),
                                        MLC__CAST(int64_t *, first_dev) };
-    mlc_status st = MLC__RUN(ctx, what, finite, &args);
+    mlc_status st = mlc__run_finite(ctx, what, &args);
     if (!st) st = mlc__device_copy(ctx, &first, first_dev, sizeof first, MLC_COPY_TO_HOST);
     mlc__scratch_end(ctx, block);
     MLC__TRY(st);
@@ -4879,7 +4875,7 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
     if (!flat->grads) return MLC_ERR_NOMEM;
     const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->grad_bytes / 4), flat->grads, 0.0,
                                      0.0 };
-    MLC__TRY(MLC__RUN(ctx, "gradients", fill, &zero));
+    MLC__TRY(mlc__run_fill(ctx, "gradients", &zero));
     for (int64_t i = 0; i < flat->n; i++) {
         mlc__param *p = flat->params[i];
         if (p->grad_offset < 0) continue;
@@ -5719,7 +5715,7 @@ static mlc_status mlc__dropout_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_t
                                         nd->u.dropout.seed,
                                         nd->u.dropout.stream,
                                         nd->u.dropout.p };
-    return args.n ? MLC__RUN(ctx, nd->op->name, dropout, &args) : MLC_OK;
+    return args.n ? mlc__run_dropout(ctx, nd->op->name, &args) : MLC_OK;
 }
 
 static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
@@ -5912,7 +5908,7 @@ MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
                                        rows->shape[x->ndim - 1],
                                        1,
                                        MLC__CAST(int64_t *, mlc__data(t)) };
-    return MLC__RUN(x->ctx, "argmax", argmax, &args) == MLC_OK ? t : NULL;
+    return mlc__run_argmax(x->ctx, "argmax", &args) == MLC_OK ? t : NULL;
 }
 
 /* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides */
@@ -6499,7 +6495,7 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     a.dy_stride = dy.ndim ? dy.stride[0] : 0;
     a.dx = mlc__data(&dx);
     a.dx_row = dx.ndim == 2 ? dx.stride[0] : 0;
-    return a.n ? MLC__RUN(ctx, nd->op->name, xent_grad, &a) : MLC_OK;
+    return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
 static const mlc__op mlc__xent_op =
@@ -6918,9 +6914,9 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         b->status = mlc__device_copy(ctx, to, p->value_storage.data, (size_t)n * mlc__size(&p->t),
                                      MLC_COPY_ON_DEVICE);
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
-        b->status = MLC__RUN(ctx, "build", fill, &fill);
+        b->status = mlc__run_fill(ctx, "build", &fill);
     else
-        b->status = MLC__RUN(ctx, "build", random, &random);
+        b->status = mlc__run_random(ctx, "build", &random);
     return b->status == MLC_OK;
 }
 
@@ -6967,7 +6963,6 @@ static mlc_status mlc__build_run(mlc__build *b)
     mlc_ctx *ctx = b->root->ctx;
     mlc__flat *flat = b->flat;
     const size_t n = (size_t)b->n;
-    flat->ctx = ctx;
     flat->n = b->n;
     flat->params = MLC__CAST(
         mlc__param **, mlc__heap_alloc(ctx, n * sizeof *flat->params, MLC_MEM_OBJECT, "build"));
@@ -6978,7 +6973,7 @@ static mlc_status mlc__build_run(mlc__build *b)
     if (!flat->values) return MLC_ERR_NOMEM;
     const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->value_bytes / 4), flat->values, 0.0,
                                      0.0 };
-    if (zero.n) MLC__TRY(MLC__RUN(ctx, "build", fill, &zero));       /* the padding, too */
+    if (zero.n) MLC__TRY(mlc__run_fill(ctx, "build", &zero));       /* the padding, too */
     b->n = 0;
     mlc__params(b->root, mlc__build_value, b);
     return b->status;
@@ -6995,6 +6990,7 @@ static mlc_status mlc__build_root(mlc_module *root)
     b.flat = MLC__CAST(mlc__flat *, mlc__heap_alloc(ctx, sizeof *b.flat, MLC_MEM_OBJECT, "build"));
     b.offset = MLC__CAST(
         size_t *, mlc__heap_alloc(ctx, (size_t)b.n * sizeof(size_t), MLC_MEM_OBJECT, "build"));
+    if (b.flat) b.flat->ctx = ctx;
     if (b.flat && b.offset) st = mlc__build_run(&b);
     if (st == MLC_OK) {
         b.flat->id = b.order;
@@ -7565,7 +7561,7 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
 {
     const struct mlc_k_fill zero = { MLC_F32, (int64_t)(b->bytes / 4), to, 0.0, 0.0 };
     if (!to || !zero.n) return MLC_OK;
-    MLC__TRY(MLC__RUN(o->ctx, "optimizer", fill, &zero));
+    MLC__TRY(mlc__run_fill(o->ctx, "optimizer", &zero));
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t k = 0; k < o->entries && from; k++) {
             if (o->entry[k].p != b->entry[i].p) continue;
@@ -7857,7 +7853,7 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to,
     a.beta1 = o->beta1;
     a.beta2 = o->beta2;
     a.eps = o->eps;
-    return a.n ? MLC__RUN(o->ctx, "optim_step", optim, &a) : MLC_OK;
+    return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
 }
 
 /* The runs of entries to update: calls the kernel for each, or only notes their settings. */
@@ -9079,7 +9075,7 @@ static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
     if (!c->used) return MLC_OK;
     c->batch.shape[0] = n;
     c->batch_storage.version++;
-    return c->row_bytes ? MLC__RUN(l->ctx, "loader_next", take, &args) : MLC_OK;
+    return c->row_bytes ? mlc__run_take(l->ctx, "loader_next", &args) : MLC_OK;
 }
 
 MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)

@@ -454,6 +454,10 @@ static int test_main(int argc, char **argv)
         }
     }
     free(test_g.ctx);
+    if (!list && passed + failed == 0) {
+        printf("no test matches \"%s\"\n", filter);
+        failed = 1;
+    }
     if (!list)
         printf("%" PRId64 " passed, %" PRId64 " failed\n", passed, failed);
     return failed > 0 ? 1 : 0;

@@ -296,6 +296,38 @@ TEST(optim, parameters_without_a_gradient_are_skipped)
     CHECK_EQ(changed(before, after, 20, TWO), TWO - 20);
 }
 
+/* As PyTorch, which counts the steps of each parameter: the first update of Adam is lr sign(g), of
+ * SGD it has no dampening, however many steps went by without a gradient. */
+static void check_late_start(mlc_ctx *ctx, bool adam)
+{
+    double        before[TWO], after[TWO], g[15];
+    mlc_module   *net = two_layers(ctx);
+    mlc_sgd_desc  d;
+    memset(&d, 0, sizeof d);
+    d.lr = 0.1;
+    d.momentum = d.dampening = 0.5;
+    mlc_optim *opt = adam ? mlc_adam(net, 0.1) : mlc_sgd_ex(net, &d);
+    mlc_scope_begin(ctx);
+    mlc_tensor *h = test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1);
+    mlc_backward(mlc_mean(mlc_forward(mlc_module_child(net, 2), h), mlc_dims0(), false));
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    one_backward(net, 2);
+    snapshot(net, before);
+    test_read(mlc_grad(mlc_module_param(net, "0.weight")), g);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    snapshot(net, after);
+    for (int i = 0; i < 15; i++)
+        CHECK_NEAR(after[i], before[i] - 0.1 * (adam ? (g[i] > 0 ? 1 : -1) : g[i]), 1e-5);
+}
+
+TEST(optim, parameters_that_get_their_first_gradient_late_start_as_on_the_first_step)
+{
+    mlc_ctx *ctx = test_ctx();
+    check_late_start(ctx, false);
+    check_late_start(ctx, true);
+}
+
 TEST(optim, a_step_without_any_backward_changes_nothing)
 {
     double      before[TWO], after[TWO];

@@ -1,0 +1,628 @@
+/* test_tape.c -- tests of API.AUTOGRAD: recording, accumulation, views, versions, custom operations,
+ * gradcheck, anomaly mode, failures */
+#include "mlc_test.h"
+
+#define MOST 64                        /* elements of the largest gradient compared            */
+
+static mlc_tensor *leaf(mlc_ctx *ctx, mlc_dims dims, uint64_t seed)
+{
+    mlc_tensor *t = test_rand(ctx, MLC_F64, dims, seed, 0.5, 2);
+    mlc_set_requires_grad(t, true);
+    return t;
+}
+
+static mlc_tensor *total(mlc_tensor *x)
+{
+    return mlc_sum(x, mlc_dims0(), false);
+}
+
+/* The gradient of x is c everywhere.                                                          */
+static bool grad_is(mlc_tensor *x, double c)
+{
+    double want[MOST];
+    for (int i = 0; i < MOST; i++)
+        want[i] = c;
+    return CHECK_VALUES(mlc_grad(x), mlc_numel(x), want, 1e-12, 1e-12);
+}
+
+/* ---- what asks for a gradient -------------------------------------------------------------- */
+
+TEST(tape, requires_grad_spreads_from_leaves_to_results)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *b = test_rand(ctx, MLC_F64, mlc_dims1(3), 2, 0, 1);
+    mlc_tensor *whole = mlc_zeros(ctx, MLC_I64, mlc_dims1(3));
+    CHECK(mlc_requires_grad(a) && !mlc_requires_grad(b) && !mlc_requires_grad(NULL));
+    CHECK(mlc_requires_grad(mlc_add(a, b)));
+    CHECK(!mlc_requires_grad(mlc_add(b, b)));
+    CHECK(mlc_requires_grad(mlc_slice(a, 0, 0, 2, 1)));
+    CHECK(!mlc_requires_grad(mlc_detach(a)));
+    CHECK(!mlc_requires_grad(mlc_cast(a, MLC_I64)));
+    CHECK(!mlc_requires_grad(mlc_argmax(a, 0)));
+    CHECK_EQ(mlc_set_requires_grad(a, false), MLC_OK);
+    CHECK(!mlc_requires_grad(mlc_add(a, b)));
+    CHECK_EQ(mlc_set_requires_grad(whole, true), MLC_ERR_DTYPE);
+    CHECK_HAS(mlc_error(ctx), "i64");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK_EQ(mlc_set_requires_grad(b, true), MLC_OK);
+    CHECK_EQ(mlc_set_requires_grad(mlc_exp(b), false), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_set_requires_grad(NULL, true), MLC_ERR_ARG);
+}
+
+TEST(tape, under_no_grad_nothing_is_recorded)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *y;
+    mlc_no_grad_begin(ctx);
+    mlc_no_grad_begin(ctx);
+    mlc_no_grad_end(ctx);
+    y = total(mlc_mul(a, a));
+    CHECK(!mlc_requires_grad(y) && !mlc_requires_grad(mlc_slice(a, 0, 0, 2, 1)));
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "no-grad");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_no_grad_end(ctx);              /* one too many is harmless                             */
+    CHECK_EQ(mlc_backward(total(a)), MLC_OK);
+    CHECK(grad_is(a, 1));
+}
+
+/* ---- accumulation -------------------------------------------------------------------------- */
+
+TEST(tape, gradients_add_up_until_they_are_marked_stale)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims2(3, 5), 1);
+    CHECK(mlc_grad(a) == NULL);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_backward(total(a)), MLC_OK);
+    CHECK(grad_is(a, 1));
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(a, 2))), MLC_OK);
+    CHECK(grad_is(a, 3));
+    mlc_zero_grad(a);
+    CHECK(mlc_grad(a) == NULL);
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(a, 7))), MLC_OK);
+    CHECK(grad_is(a, 7));
+    CHECK_OK(ctx);
+}
+
+TEST(tape, a_tensor_used_many_times_gets_the_sum)
+{
+    double      v[4], want[4];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(4), 1), *b = mlc_mul(a, a);
+    mlc_tensor *y = mlc_add(mlc_mul(b, a), mlc_add(b, a));             /* a^3 + a^2 + a        */
+    test_read(a, v);
+    for (int i = 0; i < 4; i++)
+        want[i] = 3 * v[i] * v[i] + 2 * v[i] + 1;
+    CHECK_EQ(mlc_backward(total(y)), MLC_OK);
+    CHECK_VALUES(mlc_grad(a), 4, want, 1e-12, 1e-12);
+    CHECK(mlc_grad(b) == NULL);        /* gradients are for leaves                             */
+    CHECK_OK(ctx);
+}
+
+TEST(tape, a_leaf_that_the_loss_does_not_reach_has_no_gradient)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *b = leaf(ctx, mlc_dims1(3), 2);
+    mlc_mul(a, b);
+    CHECK_EQ(mlc_backward(total(mlc_exp(a))), MLC_OK);
+    CHECK(mlc_grad(a) != NULL && mlc_grad(b) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, gradients_of_a_leaf_outlive_the_scope_of_its_use)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(5), 1);
+    for (int i = 0; i < 3; i++) {
+        mlc_scope_begin(ctx);
+        CHECK_EQ(mlc_backward(total(mlc_mul_scalar(a, i + 1))), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(grad_is(a, 6));
+    mlc_scope_begin(ctx);
+    mlc_full(ctx, MLC_F64, mlc_dims1(5), 9);               /* does not take its memory         */
+    CHECK(grad_is(a, 6));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(tape, backward_from_takes_any_shape)
+{
+    static const double dy[3] = {1, -2, 0.5};
+    double      v[3], want[3];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1);
+    test_read(a, v);
+    for (int i = 0; i < 3; i++)
+        want[i] = 2 * v[i] * dy[i];
+    CHECK_EQ(mlc_backward_from(mlc_mul(a, a), test_tensor(ctx, MLC_F64, mlc_dims1(3), dy)),
+             MLC_OK);
+    CHECK_VALUES(mlc_grad(a), 3, want, 1e-12, 1e-12);
+    mlc_zero_grad(a);
+    CHECK_EQ(mlc_backward_from(mlc_mul_scalar(a, 4), NULL), MLC_OK);
+    CHECK(grad_is(a, 4));
+    CHECK_EQ(mlc_backward_from(mlc_exp(a), mlc_zeros(ctx, MLC_F64, mlc_dims1(2))), MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "backward: dy [2] does not fit y [3]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK_EQ(mlc_backward_from(mlc_exp(a), mlc_zeros(ctx, MLC_F32, mlc_dims1(3))), MLC_ERR_DTYPE);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK_EQ(mlc_backward(mlc_exp(a)), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "[3]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(tape, backward_of_a_leaf_is_one)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims0(), 1);
+    CHECK_EQ(mlc_backward(a), MLC_OK);
+    CHECK(grad_is(a, 1));
+    CHECK_EQ(mlc_backward(a), MLC_OK);
+    CHECK(grad_is(a, 2));
+    CHECK_EQ(mlc_backward(NULL), MLC_ERR_ARG);
+}
+
+TEST(tape, a_second_backward_over_the_same_operations_is_a_state_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *y = total(mlc_exp(a));
+    CHECK_EQ(mlc_backward(y), MLC_OK);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "second time");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+}
+
+/* ---- views --------------------------------------------------------------------------------- */
+
+/* Each takes a [3,4,5] leaf to a view; gradcheck and a product with itself show its gradient.  */
+static mlc_tensor *view_slice(mlc_tensor *x) { return mlc_slice(x, 1, 1, 4, 2); }
+static mlc_tensor *view_slices(mlc_tensor *x)
+{
+    return mlc_slice(mlc_slice(mlc_slice(x, 2, 1, 5, 1), 2, 0, 4, 2), 0, 1, 3, 1);
+}
+static mlc_tensor *view_permute(mlc_tensor *x) { return mlc_permute(x, mlc_dims3(2, 0, 1)); }
+static mlc_tensor *view_reshape(mlc_tensor *x) { return mlc_reshape(x, mlc_dims2(6, -1)); }
+static mlc_tensor *view_turned_reshape(mlc_tensor *x)
+{
+    return mlc_reshape(mlc_transpose(x, 0, 2), mlc_dims2(10, 6));
+}
+static mlc_tensor *view_select(mlc_tensor *x) { return mlc_select(mlc_select(x, 2, -1), 0, 1); }
+static mlc_tensor *view_expand(mlc_tensor *x)
+{
+    return mlc_expand(mlc_slice(x, 1, 2, 3, 1), mlc_dims4(2, 3, 7, 5));
+}
+static mlc_tensor *view_of_expand(mlc_tensor *x)
+{
+    mlc_tensor *e = mlc_expand(mlc_slice(x, 0, 0, 1, 1), mlc_dims3(6, 4, 5));
+    return mlc_transpose(mlc_slice(e, 0, 1, 6, 2), 0, 2);
+}
+static mlc_tensor *view_mixed(mlc_tensor *x)
+{
+    return mlc_select(mlc_permute(mlc_slice(x, 2, 0, 5, 3), mlc_dims3(2, 1, 0)), 1, 2);
+}
+static mlc_tensor *view_copies(mlc_tensor *x)
+{
+    return mlc_contiguous(mlc_transpose(mlc_copy(mlc_slice(x, 0, 0, 3, 2)), 0, 1));
+}
+
+typedef mlc_tensor *(*view_fn)(mlc_tensor *x);
+static const view_fn VIEWS[] = {view_slice, view_slices, view_permute, view_reshape,
+                                view_turned_reshape, view_select, view_expand, view_of_expand,
+                                view_mixed, view_copies};
+#define N_VIEWS ((int)(sizeof VIEWS / sizeof *VIEWS))
+
+/* Uses the view twice and its base once, so that first and later writes both happen.           */
+static mlc_tensor *view_and_base(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    mlc_tensor *v = VIEWS[*(const int *)user](in[0]);
+    (void)n_in;
+    return mlc_add(total(mlc_mul(v, mlc_exp(v))), total(mlc_mul(in[0], in[0])));
+}
+
+static mlc_tensor *view_alone(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    mlc_tensor *v = VIEWS[*(const int *)user](in[0]);
+    (void)n_in;
+    return mlc_mul(v, v);
+}
+
+/* The base is itself the result of an operation.                                              */
+static mlc_tensor *view_of_result(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    mlc_tensor *y = mlc_exp(in[0]), *v = VIEWS[*(const int *)user](y);
+    (void)n_in;
+    return mlc_add(total(mlc_mul(v, v)), total(y));
+}
+
+TEST(tape, gradients_flow_through_views_of_views)
+{
+    static const mlc_grad_fn uses[] = {view_and_base, view_alone, view_of_result};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < N_VIEWS; i++)
+        for (int u = 0; u < 3; u++) {
+            mlc_gradcheck_report r;
+            mlc_tensor          *x = leaf(ctx, mlc_dims3(3, 4, 5), 3);
+            CHECK_EQ(mlc_gradcheck(uses[u], &i, &x, 1, NULL, &r), MLC_OK);
+            if (!CHECK(r.ok))
+                printf("  view %d, use %d: element %" PRId64 ": %.9g, want %.9g\n", i, u, r.index,
+                       r.analytic, r.numeric);
+            CHECK_OK(ctx);
+        }
+}
+
+TEST(tape, what_a_view_does_not_show_has_gradient_zero)
+{
+    static const double want[6] = {0, 5, 5, 0, 5, 5}, more[6] = {1, 6, 6, 1, 6, 6};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims2(2, 3), 1), *v = mlc_slice(x, 1, 1, 3, 1);
+    mlc_backward(total(mlc_exp(x)));   /* leaves old values in the gradient's memory           */
+    mlc_zero_grad(x);
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(v, 5))), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 6, want, 0, 0);
+    CHECK_VALUES(mlc_grad(v), 4, more + 1, 6, 0);          /* a view of a leaf has one, too    */
+    CHECK_EQ(mlc_dim(mlc_grad(v), 1), 2);
+    CHECK_EQ(mlc_backward(total(x)), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 6, more, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, expand_sums_its_gradient)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims2(3, 1), 1);
+    CHECK_EQ(mlc_backward(total(mlc_expand(x, mlc_dims3(2, 3, 7)))), MLC_OK);
+    CHECK(grad_is(x, 14));
+    CHECK_EQ(mlc_backward(total(mlc_expand(x, mlc_dims3(2, 3, 7)))), MLC_OK);
+    CHECK(grad_is(x, 28));
+}
+
+TEST(tape, wrapped_memory_with_holes_has_gradients)
+{
+    static const int64_t strides[2] = {4, 2};
+    double      data[12] = {0}, before[12];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x;
+    if (!test_on_host()) {
+        CHECK(mlc_wrap(ctx, MLC_F64, mlc_dims2(3, 2), strides, data) == NULL);
+        mlc_error_clear(ctx);
+        return;
+    }
+    for (int i = 0; i < 12; i++)
+        data[i] = before[i] = 0.5 + i;
+    x = mlc_wrap(ctx, MLC_F64, mlc_dims2(3, 2), strides, data);
+    CHECK_EQ(mlc_set_requires_grad(x, true), MLC_OK);
+    CHECK_EQ(mlc_backward(total(mlc_mul(x, mlc_transpose(mlc_transpose(x, 0, 1), 0, 1)))), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 6, ((double[6]){1, 5, 9, 13, 17, 21}), 1e-12, 0);
+    CHECK(memcmp(data, before, sizeof data) == 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- versions ------------------------------------------------------------------------------ */
+
+TEST(tape, an_overwritten_saved_tensor_is_noticed)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *b = leaf(ctx, mlc_dims1(3), 2);
+    mlc_tensor *y = total(mlc_mul(a, b));
+    double      zeros[3] = {0};
+    CHECK_EQ(mlc_copy_into(b, mlc_zeros(ctx, MLC_F64, mlc_dims1(3))), MLC_OK);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "backward of mul");
+    CHECK_HAS(mlc_error(ctx), "overwritten");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    y = total(mlc_exp(a));             /* exp saves its result, not a                          */
+    CHECK_EQ(mlc_write(a, zeros, sizeof zeros), MLC_OK);
+    mlc_zero_grad(a);
+    CHECK_EQ(mlc_backward(y), MLC_OK);
+    y = total(mlc_log(b));
+    CHECK_EQ(mlc_write(mlc_slice(b, 0, 0, 1, 1), zeros, sizeof *zeros), MLC_OK);     /* a view */
+    CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}
+
+TEST(tape, an_overwritten_tensor_that_was_not_saved_does_no_harm)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *b = leaf(ctx, mlc_dims1(3), 2);
+    mlc_tensor *y = total(mlc_add(a, b));
+    CHECK_EQ(mlc_copy_into(a, b), MLC_OK);
+    CHECK_EQ(mlc_backward(y), MLC_OK);
+    CHECK(grad_is(a, 1));
+}
+
+/* ---- failures ------------------------------------------------------------------------------ */
+
+static mlc_status fail_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_copy(in[0]);
+    return MLC_OK;
+}
+
+static mlc_status fail_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user; (void)n_in; (void)out; (void)dy; (void)need; (void)dx;
+    return mlc_raise(in[0]->ctx, MLC_ERR_VALUE, "mine: not today");
+}
+
+static const mlc_custom_op FAIL = {"fail", fail_forward, fail_backward};
+
+TEST(tape, a_failed_backward_blocks_the_step_until_zero_grad)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 3, 2);
+    mlc_optim  *opt = mlc_sgd(net, 0.1);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1), *w, *h, *y;
+    double      before[6], after[6];
+    w = mlc_module_param(net, "weight");
+    test_read(w, before);
+    h = mlc_custom(&FAIL, NULL, &w, 1);                    /* fails after the linear           */
+    y = mlc_add(total(h), total(mlc_forward(net, x)));
+    CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+    CHECK_STR(mlc_error(ctx), "mine: not today");
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_VALUE);          /* the error stands                 */
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_STATE);          /* the gradients are half done      */
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    test_read(w, after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    mlc_optim_zero_grad(opt);
+    CHECK_EQ(mlc_backward(total(mlc_forward(net, x))), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    test_read(w, after);
+    CHECK(memcmp(before, after, sizeof before) != 0);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, after_a_failed_backward_a_leaf_has_no_half_gradient)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *in = a;
+    mlc_tensor *h = mlc_custom(&FAIL, NULL, &in, 1);
+    CHECK_EQ(mlc_backward(mlc_add(total(h), total(mlc_exp(a)))), MLC_ERR_VALUE);
+    mlc_error_clear(ctx);
+    CHECK(mlc_grad(a) == NULL);
+    CHECK_EQ(mlc_backward(total(a)), MLC_OK);
+    CHECK(grad_is(a, 1));
+}
+
+TEST(tape, while_an_error_stands_backward_returns_it)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *y = total(a);
+    mlc_raise(ctx, MLC_ERR_IO, "the disk");
+    CHECK_EQ(mlc_backward(y), MLC_ERR_IO);
+    CHECK(mlc_grad(a) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* ---- custom operations --------------------------------------------------------------------- */
+
+/* y = s a b, with its gradient, or with a wrong one if s is negative.                         */
+static mlc_status product_forward(void *user, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out)
+{
+    (void)n_in;
+    *out = mlc_mul_scalar(mlc_mul(in[0], in[1]), fabs(*(const double *)user));
+    return MLC_OK;
+}
+
+static mlc_status product_backward(void *user, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor *out, mlc_tensor *dy, const bool *need,
+                                   mlc_tensor **dx)
+{
+    (void)n_in; (void)out;
+    if (need[0])
+        dx[0] = mlc_mul_scalar(mlc_mul(dy, in[1]), *(const double *)user);
+    if (need[1])
+        dx[1] = mlc_mul_scalar(mlc_mul(dy, in[0]), *(const double *)user);
+    return MLC_OK;
+}
+
+static const mlc_custom_op PRODUCT = {"product", product_forward, product_backward};
+
+static mlc_tensor *product(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    return mlc_custom(&PRODUCT, user, in, n_in);
+}
+
+TEST(tape, a_custom_operation_has_values_and_gradients)
+{
+    double      s = 3;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *in[2] = {mlc_full(ctx, MLC_F64, mlc_dims1(4), 2),
+                         mlc_full(ctx, MLC_F64, mlc_dims1(4), 5)};
+    static const double want[4] = {30, 30, 30, 30};
+    mlc_gradcheck_report r;
+    mlc_set_requires_grad(in[0], true);
+    CHECK_VALUES(product(&s, in, 2), 4, want, 0, 0);
+    CHECK_EQ(mlc_backward(total(product(&s, in, 2))), MLC_OK);
+    CHECK(grad_is(in[0], 15));
+    CHECK(mlc_grad(in[1]) == NULL);    /* not asked for                                        */
+    mlc_set_requires_grad(in[1], true);
+    CHECK_EQ(mlc_gradcheck(product, &s, in, 2, NULL, &r), MLC_OK);
+    CHECK(r.ok);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, gradcheck_names_the_worst_element_of_a_wrong_gradient)
+{
+    static const double a[3] = {1, 2, 3}, b[3] = {1, 10, 2};
+    double      s = -1;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *in[2] = {test_tensor(ctx, MLC_F64, mlc_dims1(3), a),
+                         test_tensor(ctx, MLC_F64, mlc_dims1(3), b)};
+    double      after[3];
+    mlc_gradcheck_report r;
+    mlc_set_requires_grad(in[0], true);
+    CHECK_EQ(mlc_gradcheck(product, &s, in, 2, NULL, &r), MLC_OK);
+    CHECK(!r.ok);
+    CHECK_EQ(r.input, 0);
+    CHECK_EQ(r.index, 1);
+    CHECK(r.excess > 0 && r.numeric > 0 && r.analytic < 0);
+    CHECK_NEAR(r.analytic, -r.numeric, 1e-5);
+    test_read(in[0], after);           /* inputs are as they were                              */
+    CHECK(memcmp(after, a, sizeof after) == 0);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, gradcheck_wants_f64_and_reports_errors)
+{
+    double      s = 1;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *narrow[2] = {test_rand(ctx, MLC_F32, mlc_dims1(3), 1, 0, 1),
+                             test_rand(ctx, MLC_F32, mlc_dims1(3), 2, 0, 1)};
+    mlc_tensor *unfit[2] = {leaf(ctx, mlc_dims1(3), 1), leaf(ctx, mlc_dims1(4), 2)};
+    mlc_gradcheck_report r;
+    mlc_set_requires_grad(narrow[0], true);
+    CHECK_EQ(mlc_gradcheck(product, &s, narrow, 2, NULL, &r), MLC_ERR_DTYPE);
+    CHECK_HAS(mlc_error(ctx), "input 1");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, &r), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "mul");
+    CHECK(!r.ok);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_gradcheck(NULL, &s, unfit, 2, NULL, &r), MLC_ERR_ARG);
+    CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
+}
+
+static mlc_status four_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_mul(mlc_mul(in[0], in[1]), mlc_mul(in[2], in[3]));
+    return MLC_OK;
+}
+
+static mlc_status four_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user;
+    for (int32_t i = 0; i < n_in; i++)
+        if (need[i])
+            dx[i] = mlc_mul(dy, mlc_div(out, in[i]));
+    return MLC_OK;
+}
+
+static const mlc_custom_op FOUR = {"four", four_forward, four_backward};
+
+static mlc_tensor *four(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    return mlc_custom(&FOUR, user, in, n_in);
+}
+
+TEST(tape, a_custom_operation_takes_four_inputs_and_watches_each)
+{
+    mlc_ctx             *ctx = test_ctx();
+    mlc_tensor          *in[5];
+    mlc_gradcheck_report r;
+    for (uint64_t i = 0; i < 5; i++)
+        in[i] = leaf(ctx, mlc_dims1(3), i);
+    CHECK_EQ(mlc_gradcheck(four, NULL, in, 4, NULL, &r), MLC_OK);
+    CHECK(r.ok);
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor *y = total(four(NULL, in, 4));
+        CHECK_EQ(mlc_copy_into(in[i], in[4]), MLC_OK);
+        CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+        CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    }
+    CHECK(mlc_custom(&FOUR, NULL, in, 5) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_custom(NULL, NULL, in, 1) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    in[1] = NULL;
+    CHECK(mlc_custom(&FOUR, NULL, in, 4) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+static mlc_status lazy_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user; (void)in; (void)n_in; (void)out; (void)need;
+    if (user != NULL)
+        dx[0] = mlc_reshape(dy, mlc_dims1(6));
+    return MLC_OK;
+}
+
+TEST(tape, a_custom_gradient_must_be_there_and_fit)
+{
+    static const mlc_custom_op lazy = {"lazy", fail_forward, lazy_backward};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims2(2, 3), 1);
+    CHECK_EQ(mlc_backward(total(mlc_custom(&lazy, NULL, &a, 1))), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "lazy: backward made no gradient for input 1");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_backward(total(mlc_custom(&lazy, ctx, &a, 1))), MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "lazy: gradient f64 [6] of input 1 does not fit f64 [2,3]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+/* ---- anomaly mode -------------------------------------------------------------------------- */
+
+TEST(tape, anomaly_mode_names_the_first_operation_that_made_a_nan)
+{
+    static const double v[3] = {1, -1, 4};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_tensor(ctx, MLC_F64, mlc_dims1(3), v);
+    CHECK(mlc_exp(mlc_log(x)) != NULL);                    /* off: a NaN is a value            */
+    CHECK_OK(ctx);
+    mlc_anomaly(ctx, true);
+    CHECK(mlc_exp(mlc_log(x)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "log: forward");
+    CHECK_HAS(mlc_error(ctx), "element 1 of [3]");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK(mlc_exp(mlc_mul_scalar(x, 1000)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "exp: forward");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    mlc_anomaly(ctx, false);
+    CHECK(mlc_log(x) != NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, anomaly_mode_names_the_backward_that_made_an_infinity)
+{
+    static const double v[2] = {0, 4};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_tensor(ctx, MLC_F64, mlc_dims1(2), v);
+    mlc_set_requires_grad(x, true);
+    mlc_anomaly(ctx, true);
+    CHECK_EQ(mlc_backward(total(mlc_sqrt(x))), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "sqrt: backward");
+    CHECK_HAS(mlc_error(ctx), "element 0 of [2]");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}
+
+TEST(tape, anomaly_mode_looks_through_views_with_holes)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_full(ctx, MLC_F64, mlc_dims2(4, 4), -1), *v;
+    mlc_anomaly(ctx, true);
+    v = mlc_slice(mlc_transpose(x, 0, 1), 1, 0, 4, 2);
+    CHECK(mlc_log(v) == NULL);
+    CHECK_HAS(mlc_error(ctx), "log");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}
+
+/* ---- memory of the tape -------------------------------------------------------------------- */
+
+TEST(tape, saved_tensors_are_given_back_as_backward_uses_them)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(10000), 1), *y = x;
+    mlc_memory  before, after;
+    mlc_scope_begin(ctx);
+    for (int i = 0; i < 10; i++)
+        y = mlc_tanh(y);
+    y = total(y);
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(mlc_backward(y), MLC_OK);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.now[MLC_MEM_GRAD] <= before.now[MLC_MEM_GRAD] + 2 * 80000);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.now[MLC_MEM_ACTIVATION] < 2 * 80000 + 20000);
+    CHECK(after.top[MLC_MEM_GRAD] <= 4 * 80000);           /* not one for each operation       */
+}
