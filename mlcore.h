@@ -1354,7 +1354,7 @@ struct mlc_ctx {
     void          *log_user;
 
     mlc_allocator  allocator;
-    mlc__object   *objects;            /* heap, when an allocator serves it                     */
+    mlc__object   *objects;            /* heap                                                  */
     char          *fixed, *heap_end, *pool_start, *fixed_end;   /* block: heap up, pool down   */
     size_t         hard_limit, soft_limit;
     mlc_memory     mem;
@@ -1552,19 +1552,14 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
     size_t total;
     if (!mlc__mem_allows(ctx, bytes)) return NULL;
     total = sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
-    if (ctx->fixed) {
-        o = mlc__fixed_alloc(ctx, total);
-    } else {
-        o = MLC__CAST(mlc__object *, mlc__raw_alloc(ctx, total));
-        if (o) {
-            o->bytes = total;
-            o->prev = NULL;
-            o->next = ctx->objects;
-            if (ctx->objects) ctx->objects->prev = o;
-            ctx->objects = o;
-        }
-    }
+    o = ctx->fixed ? mlc__fixed_alloc(ctx, total)
+                   : MLC__CAST(mlc__object *, mlc__raw_alloc(ctx, total));
     if (!o) return NULL;
+    if (!ctx->fixed) o->bytes = total;
+    o->prev = NULL;
+    o->next = ctx->objects;
+    if (ctx->objects) ctx->objects->prev = o;
+    ctx->objects = o;
     o->used = 1;
     o->mem = mem;
     o->device_ptr = NULL;
@@ -1586,10 +1581,10 @@ static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
     if (!ptr) return;
     o = MLC__CAST(mlc__object *, ptr) - 1;
     mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
-    if (ctx->fixed) { o->used = 0; return; }
     if (o->prev) o->prev->next = o->next; else ctx->objects = o->next;
     if (o->next) o->next->prev = o->prev;
-    mlc__raw_release(ctx, o, o->bytes);
+    o->used = 0;
+    if (!ctx->fixed) mlc__raw_release(ctx, o, o->bytes);
 }
 
 /* Device memory with an object's lifetime. On the host it is the object itself. */
@@ -2749,8 +2744,9 @@ static double mlc__reduce_run(const mlc__reduce_job *j, const char *at, int64_t 
 static double mlc__reduce_range(const mlc__reduce_job *j, const char *at, int64_t from, int64_t to)
 {
     const mlc__loop *g = &j->gone;
-    const int64_t stride = g->stride[0][g->ndim - 1];
     double total = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
+    if (from >= to) return total;      /* an empty axis: there is no loop */
+    const int64_t stride = g->stride[0][g->ndim - 1];
     while (from < to) {
         int64_t offset[MLC__LOOP_OPERANDS];
         const int64_t in_run = from % g->n, n = mlc__min(g->n - in_run, to - from);
@@ -3244,6 +3240,7 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     if ((double)g->m * (double)g->n * (double)g->k <= MLC__SMALL) return true;
+    if (g->act && g->beta != 0.0) return true;             /* blocks of k would add up in c */
     return g->m <= 4 && ((g->a_col == 1 && g->b_row == 1) || g->b_col == 1);
 }
 
@@ -3373,7 +3370,8 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     j.size = mlc_dtype_bytes(g->dtype);
     if (mlc__gemm_is_small(g)) {
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 4.0 * f->ns * macs, mlc__gemm_small_chunk, &j);
+        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 4.0 * f->ns * macs, mlc__gemm_small_chunk,
+                      &j);
         return MLC_OK;
     }
 #ifdef MLC_USE_CBLAS
@@ -3851,18 +3849,21 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     return mlc__backend_find(device, len);
 }
 
-static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel, mlc_status status)
+static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,
+                                  mlc_status status)
 {
     const char *device = ctx->backend ? ctx->backend->name : "cpu";
     if (status == MLC_ERR_UNSUPPORTED)
-        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what, device, kernel);
+        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what, device,
+                         kernel);
     return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel, device);
 }
 
 /* mlc__run_NAME: runs a kernel of the context's device; `what` names the operation. Denormals are
  * flushed here as in the workers, or bits would depend on who runs a chunk. */
 #define MLC__DEFINE_RUN(name) \
-    static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, const struct mlc_k_##name *a) \
+    static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, \
+                                      const struct mlc_k_##name *a) \
     { \
         const uint32_t mode = mlc__flush_begin(); \
         const mlc_status st = ctx->k->name ? ctx->k->name(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
@@ -3870,7 +3871,6 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
         return st == MLC_OK ? st : mlc__run_failed(ctx, what, #name, st); \
     }
 MLC_KERNELS(MLC__DEFINE_RUN)
-#define mlc__run_name(ctx, what, args) mlc__run_##name(ctx, what, args)
 
 /* Workspace of a kernel from the pool; released with mlc__scratch_end. */
 static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
@@ -3897,7 +3897,7 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
             (ctx)->k->name##_workspace((ctx)->dev, args) : 0; \
         MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(args)->workspace)); \
         (args)->workspace_bytes = mlc__bytes; \
-        const mlc_status mlc__rs = mlc__run_name(ctx, what, args); \
+        const mlc_status mlc__rs = mlc__run_##name(ctx, what, args); \
         mlc__scratch_end(ctx, mlc__ws); \
         MLC__TRY(mlc__rs); \
     } while (0)
@@ -4574,6 +4574,7 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
     mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
     if (!dst || !src)
         return mlc__fail(ctx, MLC_ERR_ARG, "copy_into: %s is NULL", dst ? "src" : "dst");
+    MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG, "copy_into: dst and src belong to two contexts");
     MLC__TRY(mlc__alive(dst, "copy_into"));
     MLC__TRY(mlc__alive(src, "copy_into"));
     MLC__REQUIRE(ctx, dst->dtype == src->dtype, DTYPE,
@@ -4583,7 +4584,7 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
                  mlc__shape(src).s, mlc__shape(dst).s);
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
-    if (dst->storage == src->storage && dst->offset != src->offset) {     /* may overlap */
+    if (dst->storage == src->storage) {                    /* may overlap */
         mlc__temp copy;
         MLC__TRY(mlc__temp_begin(ctx, &copy, src->dtype, src->ndim, src->shape));
         mlc_status st = mlc__cast_into(ctx, "copy_into", &copy.t, src);
@@ -4996,13 +4997,16 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* After a failure: parameters that may hold half a gradient block their optimizer. */
+/* After a failure: gradients that may be half made are stale, and parameters block their optimizer,
+ * which could not tell a missing gradient from one that was lost. */
 static void mlc__tape_abandon(mlc_node *from)
 {
     for (mlc_node *nd = from; nd; nd = nd->prev) {
         for (int i = 0; i < nd->n_in; i++) {
-            mlc__flat *flat = mlc__flat_of(mlc__base(nd->in[i]));
+            mlc_tensor *base = mlc__base(nd->in[i]);
+            mlc__flat *flat = mlc__flat_of(base);
             if (flat) flat->invalid = true;
+            base->grad_fresh = 0;
         }
         for (int i = 0; i < nd->n_out; i++) {
             if (nd->out[i]->grad) mlc__storage_release(nd->out[i]->grad);

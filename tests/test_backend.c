@@ -355,12 +355,11 @@ static mlc_status device_step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, uin
     return mlc_scope_end(ctx);
 }
 
-TEST(backend, a_freed_context_leaves_nothing_on_the_device)
+static void check_no_leak(mlc_ctx_desc d)
 {
-    mlc_ctx_desc d = mlc_ctx_desc_make();
-    mlc_ctx     *ctx;
-    mlc_module  *net;
-    mlc_optim   *opt;
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
     g_leaked = 0;
     d.device = "test";
     if (!CHECK((ctx = mlc_ctx_create(&d)) != NULL))
@@ -372,6 +371,16 @@ TEST(backend, a_freed_context_leaves_nothing_on_the_device)
         CHECK_EQ(device_step(ctx, net, opt, (uint64_t)i), MLC_OK);
     mlc_ctx_free(ctx);
     CHECK_EQ(g_leaked, 0);
+}
+
+TEST(backend, a_freed_context_leaves_nothing_on_the_device)
+{
+    static char  memory[1 << 20];
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    check_no_leak(d);
+    d.memory = memory;                 /* host structs in a fixed block, data on the device    */
+    d.memory_bytes = sizeof memory;
+    check_no_leak(d);
 }
 
 /* ---- kernels: buffers that end where the next page is unreadable --------------------------- */
@@ -821,6 +830,16 @@ TEST(backend, reduce_kernels_agree_with_sums_in_double)
         CHECK(reduce_shape_agrees(k, 1, 70001));
         CHECK(reduce_shape_agrees(k, 70001, 2));
     }
+}
+
+TEST(backend, a_sum_of_nothing_is_zero)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++)
+        for (int bits = 0; bits < 8; bits++) {
+            reducing r = {MLC_REDUCE_SUM, bits & 1 ? MLC_F64 : MLC_F32, 3, 0, (bits & 2) != 0,
+                          true, (bits & 4) != 0, false};
+            CHECK(reduce_agrees(mlc_cpu_kernels((mlc_isa)isa), &r));
+        }
 }
 
 TEST(backend, a_maximum_of_a_nan_is_nan_on_every_level)
