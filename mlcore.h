@@ -4693,6 +4693,18 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
  * of results live from their first write to the backward of the operation that made them. The
  * first write of a stale gradient overwrites it (beta = 0): there is no clearing pass.        */
 
+/* t = value, whatever its strides and whatever bits are there now. */
+static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double value)
+{
+    mlc__temp one;
+    if (t->flags & MLC__PERMUTED) return mlc__fill(ctx, what, t, value, 0.0);
+    MLC__TRY(mlc__temp_begin(ctx, &one, t->dtype, 0, NULL));
+    mlc_status st = mlc__fill(ctx, what, &one.t, value, 0.0);
+    if (st == MLC_OK) st = mlc__cast_into(ctx, what, t, &one.t);
+    mlc__temp_end(&one);
+    return st;
+}
+
 typedef struct mlc__op {
     const char *name;
     mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
@@ -5023,9 +5035,7 @@ static mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy
     MLC__TRY(mlc__grad_open(y, &g, &accumulate));
     if (dy) return mlc__map(ctx, "backward", MLC_MAP_COPY, &g, dy, NULL, NULL, 0.0, accumulate);
     if (accumulate) return mlc__map(ctx, "backward", MLC_MAP_ADD_S, &g, &g, NULL, NULL, 1.0, false);
-    if (g.flags & MLC__PERMUTED) return mlc__fill(ctx, "backward", &g, 1.0, 0.0);
-    MLC__TRY(mlc__map(ctx, "backward", MLC_MAP_MUL_S, &g, &g, NULL, NULL, 0.0, false));
-    return mlc__map(ctx, "backward", MLC_MAP_ADD_S, &g, &g, NULL, NULL, 1.0, false);
+    return mlc__set(ctx, "backward", &g, 1.0);
 }
 
 static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
@@ -5216,7 +5226,7 @@ static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (nd->u.view.kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
-        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &dx, NULL, NULL, 0.0, false));
+        MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
         acc = true;
     }
     mlc__view_apply(&nd->u.view, &dx);
@@ -6092,8 +6102,7 @@ static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
         const int64_t m = p.m, n = p.n, k = p.k;
         if (i == 0) { p.c = p.a; p.a = dy_mats; p.b = mlc__mats_flip(p.b); p.n = k; p.k = n; }
         else { p.c = p.b; p.a = mlc__mats_flip(p.a); p.b = dy_mats; p.m = k; p.k = m; }
-        if (mlc__numel(&dy) == 0 && !acc)
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &dx, NULL, NULL, 0.0, false);
+        if (mlc__numel(&dy) == 0 && !acc) st = mlc__set(ctx, nd->op->name, &dx, 0.0);
         else st = mlc__gemm(ctx, nd->op->name, &p);
     }
     return st;
