@@ -686,7 +686,7 @@ static int run_all(const bench_options *o)
     mlc_ctx *ctx = context(o, false);
     if (o->json && !json) perror(o->json);
     if (!ctx || (o->json && !json)) return 1;
-    bench_peaks p = { { -1, -1 }, -1 };
+    bench_peaks p = { { -1, -1 }, 0, -1 };
     if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
     bench_print_machine(ctx, &p);
     mlc_ctx_free(ctx);

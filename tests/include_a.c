@@ -1,5 +1,5 @@
 /* include_a.c -- valid C and C++: <stdio.h> first, then the implementation; with include_b.c the
- * two translation units of CI's language and compiler matrix. Trains XOR; exit status 0 if learnt */
+ * two translation units of CI's language and compiler matrix. Succeeds if it learnt XOR. */
 #include <stdio.h>
 #define MLCORE_IMPLEMENTATION
 #include "mlcore.h"

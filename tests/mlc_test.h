@@ -99,6 +99,7 @@ static struct {
     int         n_ctx, room;
     mlc_isa     isa;
     const char *device;
+    char        names[MLC_ISA_AVX512 + 1][32];             /* of the device, for each level    */
 } test_g;
 
 void test_register(test_case *t)
@@ -248,15 +249,20 @@ mlc_ctx *test_own(mlc_ctx *ctx)
 /* The backend of test_backend.c takes its level from the index: "test:2" is avx2.             */
 static mlc_ctx_desc test_desc_isa(mlc_isa isa)
 {
-    static char  name[32];
     mlc_ctx_desc d = mlc_ctx_desc_make();
     d.isa = isa;
     d.threads = 2;
-    if (test_g.device != NULL) {
-        snprintf(name, sizeof name, "%s:%d", test_g.device, (int)isa);
-        d.device = name;
-    }
+    d.device = test_g.device != NULL ? test_g.names[isa] : NULL;
     return d;
+}
+
+static void test_set_device(const char *device)
+{
+    if (device == NULL || *device == 0 || strcmp(device, "cpu") == 0)
+        return;
+    test_g.device = device;
+    for (int i = 0; i <= MLC_ISA_AVX512; i++)
+        snprintf(test_g.names[i], sizeof test_g.names[i], "%s:%d", device, i);
 }
 
 mlc_ctx_desc test_desc(void)
@@ -429,9 +435,7 @@ static int test_main(int argc, char **argv)
             return 2;
         }
     }
-    test_g.device = getenv("MLC_TEST_DEVICE");
-    if (test_g.device != NULL && (*test_g.device == 0 || strcmp(test_g.device, "cpu") == 0))
-        test_g.device = NULL;
+    test_set_device(getenv("MLC_TEST_DEVICE"));
     setvbuf(stdout, NULL, _IOLBF, 0);
     test_catch(SIGSEGV);
     test_catch(SIGFPE);
