@@ -121,4 +121,4 @@ uninstall:
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
 
 clean:
-	rm -rf build build-san build-tsan
+	rm -rf build build-san build-tsan build-ci

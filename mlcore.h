@@ -892,7 +892,7 @@ struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, ba
     const void *b;        int64_t b_row, b_col, b_batch;
     void       *c;        int64_t c_row, c_col, c_batch;
     const void *bias;                  /* [n] or NULL                                          */
-    void       *pre;                   /* NULL, or takes alpha a b + bias, laid out as c       */
+    void       *pre;                   /* with an act: NULL, or takes alpha a b + bias, as c   */
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
@@ -1345,6 +1345,42 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        buffer;
     uint32_t    visit;                 /* walk that saw it last                                */
 } mlc__param;
+
+typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
+typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
+
+typedef enum mlc__view_kind {
+    MLC__RESHAPE,
+    MLC__PERMUTE,
+    MLC__SLICE,
+    MLC__SELECT,
+    MLC__EXPAND
+} mlc__view_kind;
+typedef struct mlc__view_spec {        /* validated: how a view sees its input */
+    mlc__view_kind kind;
+    int32_t        axis, ndim;
+    int64_t        start, step;
+    int64_t        dims[MLC_MAX_DIMS]; /* new shape, or the permutation */
+} mlc__view_spec;
+
+struct mlc_node {
+    const mlc__op *op;
+    mlc_node      *prev;               /* recorded before this one */
+    mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
+    mlc__saved     saved[MLC__MAX_SAVED];
+    int8_t         n_in, n_out, n_saved;
+    bool           recorded, done;
+    union {
+        double         s;
+        mlc_act        act;
+        mlc__view_spec view;
+        struct { uint32_t mask; bool keepdim; double scale; mlc_reduce op; } reduce;
+        struct { mlc_cross_entropy_desc desc; } xent;
+        struct { double p; uint64_t seed, stream; } dropout;
+        struct { const mlc_custom_op *op; void *user; } custom;
+        mlc_reduction  reduction;
+    } u;
+};
 
 struct mlc_ctx {
     mlc_status     status;
@@ -1840,6 +1876,16 @@ static void mlc__storage_release(mlc_storage *s)
     s->block = NULL;
     s->data = NULL;
     s->released = true;
+}
+
+/* What a node saved is no longer needed by it: after its backward, or when its scope ends. */
+static void mlc__node_unsave(mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_saved && !nd->done; i++) {
+        mlc_storage *s = nd->saved[i].t->storage;
+        if (--s->saves == 0 && s->dead) mlc__storage_release(s);
+    }
+    nd->done = true;
 }
 
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
@@ -4053,9 +4099,11 @@ static void mlc__ctx_free_memory(mlc_ctx *ctx)
     if (!ctx->on_host || !ctx->fixed) mlc__pool_forget(ctx, NULL);
     while (!ctx->on_host && ctx->objects) {
         mlc__object *o = ctx->objects;
-        size_t bytes;
-        memcpy(&bytes, o + 1, sizeof bytes);
-        if (o->device_ptr) ctx->backend->release(ctx->dev, o->device_ptr, bytes ? bytes : 1);
+        if (o->device_ptr) {           /* then the object holds how many bytes are there */
+            size_t bytes;
+            memcpy(&bytes, o + 1, sizeof bytes);
+            ctx->backend->release(ctx->dev, o->device_ptr, bytes ? bytes : 1);
+        }
         mlc__heap_free(ctx, o + 1);
     }
     while (ctx->objects) mlc__heap_free(ctx, ctx->objects + 1);
@@ -4113,6 +4161,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc__scope *s = &ctx->scopes[ctx->depth];
     status = ctx->status;
     if (!s->had_error) ctx->status = MLC_OK;
+    for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) mlc__node_unsave(nd);
     ctx->tape = s->tape;
     mlc__scope_clear(ctx, s);
     ctx->depth--;
@@ -4705,46 +4754,11 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
-typedef struct mlc__op {
+struct mlc__op {
     const char *name;
     mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
     mlc_status (*forward)(mlc_ctx *ctx, mlc_node *nd);
     mlc_status (*backward)(mlc_ctx *ctx, mlc_node *nd);
-} mlc__op;
-
-typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
-
-typedef enum mlc__view_kind {
-    MLC__RESHAPE,
-    MLC__PERMUTE,
-    MLC__SLICE,
-    MLC__SELECT,
-    MLC__EXPAND
-} mlc__view_kind;
-typedef struct mlc__view_spec {        /* validated: how a view sees its input */
-    mlc__view_kind kind;
-    int32_t        axis, ndim;
-    int64_t        start, step;
-    int64_t        dims[MLC_MAX_DIMS]; /* new shape, or the permutation */
-} mlc__view_spec;
-
-struct mlc_node {
-    const mlc__op *op;
-    mlc_node      *prev;               /* recorded before this one */
-    mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
-    mlc__saved     saved[MLC__MAX_SAVED];
-    int8_t         n_in, n_out, n_saved;
-    bool           recorded, done;
-    union {
-        double         s;
-        mlc_act        act;
-        mlc__view_spec view;
-        struct { uint32_t mask; bool keepdim; double scale; mlc_reduce op; } reduce;
-        struct { mlc_cross_entropy_desc desc; } xent;
-        struct { double p; uint64_t seed, stream; } dropout;
-        struct { const mlc_custom_op *op; void *user; } custom;
-        mlc_reduction  reduction;
-    } u;
 };
 
 MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
@@ -4979,11 +4993,7 @@ static void mlc__node_release(mlc_node *nd)
         nd->out[i]->grad = NULL;
         nd->out[i]->grad_fresh = 0;
     }
-    for (int i = 0; i < nd->n_saved && !nd->done; i++) {
-        mlc_storage *s = nd->saved[i].t->storage;
-        if (--s->saves == 0 && s->dead) mlc__storage_release(s);
-    }
-    nd->done = true;
+    mlc__node_unsave(nd);
 }
 
 static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -5060,6 +5070,8 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
                  "backward: nothing that y was made from requires a "
                  "gradient (or it was made under no-grad)");
+    MLC__REQUIRE(ctx, !dy || dy->ctx == ctx, ARG, "backward: dy belongs to another context");
+    if (dy) MLC__TRY(mlc__alive(dy, "backward"));
     MLC__REQUIRE(ctx, !dy || dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s",
                  mlc_dtype_name(y->dtype), dy ? mlc_dtype_name(dy->dtype) : "");
     MLC__REQUIRE(ctx, !dy || (mlc__broadcasts(dy, y)), SHAPE, "backward: dy %s does not fit y %s",
