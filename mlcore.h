@@ -1070,6 +1070,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #ifndef O_CLOEXEC
 #  define O_CLOEXEC 0
 #endif
+#ifndef O_NONBLOCK                     /* a FIFO must be refused, not waited for */
+#  define O_NONBLOCK 0
+#endif
 
 #ifndef MLC_ASSERT                     /* only for what is proved; user input gets an error */
 #  ifdef MLC_DEBUG
@@ -1236,9 +1239,18 @@ MLC__INLINE void mlc__flush_end(uint32_t old)
 {
     if ((old & 0x8040) != 0x8040) __builtin_ia32_ldmxcsr(old);
 }
+static uint32_t mlc__flush_pause(void)
+{
+    const uint32_t now = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(now & ~0x8040u);
+    return now;
+}
+static void mlc__flush_resume(uint32_t old) { __builtin_ia32_ldmxcsr(old); }
 #else
 MLC__INLINE uint32_t mlc__flush_begin(void) { return 0; }
 MLC__INLINE void mlc__flush_end(uint32_t old) { (void)old; }
+static uint32_t mlc__flush_pause(void) { return 0; }
+static void mlc__flush_resume(uint32_t old) { (void)old; }
 #endif
 
 #ifndef MLC_NO_THREADS
@@ -1263,7 +1275,7 @@ static int32_t mlc__cpu_count(void)
 
 #define MLC__MAX_SCOPES  62
 #define MLC__MAX_THREADS 256
-#define MLC__CLASSES     200           /* size classes of the pool: four to an octave */
+#define MLC__CLASSES     224           /* size classes of the pool: four to an octave */
 #define MLC__MAX_IN      4
 #define MLC__MAX_OUT     3
 #define MLC__MAX_SAVED   5
@@ -1298,7 +1310,8 @@ struct mlc_storage {
     int32_t      scope;
     int16_t      mem;                  /* mlc_mem                                               */
     bool         dead;                 /* its forward has ended: free at the last use           */
-    bool         released;
+    bool         released, dry;        /* dry: data is only a number of bytes                  */
+    uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
 typedef struct mlc__chunk {            /* of a scope's arena of small structs                   */
@@ -1330,19 +1343,20 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     void              *values, *grads; /* one block each, on the device                        */
     size_t             value_bytes, grad_bytes;
     int64_t            id, layout;     /* order of the root; number of the layout              */
-    bool               invalid;        /* a backward failed half way                           */
+    bool               orphan;         /* its root has another; goes when its last param does  */
 } mlc__flat;
 
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
     mlc__flat  *flat;                  /* NULL: not built                                      */
-    char       *name;                  /* within its module                                    */
+    char       *name;                  /* within the module that declared it; its own copy     */
     mlc_init    init;
     double      a, b;
     int64_t     grad_offset;           /* bytes in grads and optimizer state; < 0: none        */
     int32_t     holders;               /* modules that have it                                 */
     bool        buffer;
+    bool        half;                  /* its gradient is incomplete: the step must refuse     */
     uint32_t    visit;                 /* walk that saw it last                                */
 } mlc__param;
 
@@ -1370,6 +1384,7 @@ struct mlc_node {
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
+    uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s;
         mlc_act        act;
@@ -1398,7 +1413,7 @@ struct mlc_ctx {
     mlc__block    *spare_blocks;       /* descriptors without memory                            */
     mlc__chunk    *free_chunks;
     mlc__scope     scopes[MLC__MAX_SCOPES];
-    int32_t        depth;
+    int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
 
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     void          *dev;                /* first argument of kernels                             */
@@ -1408,7 +1423,7 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
 
-    uint64_t       seed, stream;
+    uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
     mlc_node      *tape;
     uint64_t       seq;
@@ -1450,9 +1465,11 @@ static void mlc__log(mlc_ctx *ctx, mlc_log_level level, const char *text)
 
 static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format, va_list args)
 {
+    char message[MLC__MESSAGE];        /* the old message may be among the arguments */
     if (!ctx || ctx->status != MLC_OK) return status;
     ctx->status = status;
-    vsnprintf(ctx->message, sizeof ctx->message, format, args);
+    vsnprintf(message, sizeof message, format, args);
+    memcpy(ctx->message, message, sizeof message);
     mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
     if (ctx->abort_on_error) abort();
     return status;
@@ -1513,7 +1530,8 @@ static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
     m->now[mem] += bytes;
     if (m->allocated > m->peak) m->peak = m->allocated;
     if (m->now[mem] > m->top[mem]) m->top[mem] = m->now[mem];
-    if (ctx->soft_limit && !ctx->soft_warned && m->allocated > (int64_t)ctx->soft_limit) {
+    if (ctx->soft_limit && !ctx->soft_warned && !ctx->dry_run &&
+        m->allocated > (int64_t)ctx->soft_limit) {
         ctx->soft_warned = true;
         mlc__log(ctx, MLC_LOG_WARNING, "memory: over the soft limit");
     }
@@ -1586,8 +1604,9 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
 {
     mlc__object *o;
     size_t total;
-    if (!mlc__mem_allows(ctx, bytes)) return NULL;
+    if (bytes > (size_t)PTRDIFF_MAX / 2) return NULL;
     total = sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
+    if (!mlc__mem_allows(ctx, total)) return NULL;
     o = ctx->fixed ? mlc__fixed_alloc(ctx, total)
                    : MLC__CAST(mlc__object *, mlc__raw_alloc(ctx, total));
     if (!o) return NULL;
@@ -1709,8 +1728,8 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     mlc__block *b = NULL;
     size_t rounded = 0;
     int cls = 0;
-    if (mlc__mem_allows(ctx, bytes)) {
-        cls = mlc__class_of(bytes, &rounded);
+    if (bytes <= (size_t)PTRDIFF_MAX / 2) cls = mlc__class_of(bytes, &rounded);
+    if (rounded && mlc__mem_allows(ctx, rounded)) {
         b = ctx->free_blocks[cls];
         if (b) ctx->free_blocks[cls] = b->next;
         else if ((b = mlc__block_new(ctx)) != NULL) b = mlc__block_fill(ctx, b, rounded, cls);
@@ -1843,7 +1862,8 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = false;
+    s->dead = s->released = s->dry = false;
+    s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
 }
@@ -1855,7 +1875,7 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
         size_t rounded;
         mlc__class_of(bytes, &rounded);
         mlc__mem_add(s->ctx, s->mem, (int64_t)rounded);
-        s->block = NULL;
+        s->dry = true;
         s->data = (void *)(uintptr_t)rounded;
         return MLC_OK;
     }
@@ -1870,7 +1890,7 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
 static void mlc__storage_release(mlc_storage *s)
 {
     if (s->released) return;
-    if (s->ctx->dry_run) mlc__mem_add(s->ctx, s->mem, -(int64_t)(uintptr_t)s->data);
+    if (s->dry) mlc__mem_add(s->ctx, s->mem, -(int64_t)(uintptr_t)s->data);
     else if (s->block) mlc__pool_put(s->ctx, s->block, s->mem);
     else if (s->data) return;          /* wrapped memory is the caller's */
     s->block = NULL;
@@ -1904,17 +1924,19 @@ static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
     s->first = s->now = NULL;
 }
 
-/* In a fixed block the outermost scope's end takes the pool back to what the root scope holds, so
- * that steps of other shapes do not fragment it. */
+/* In a fixed block a scope's end takes the pool back to what open scopes hold, so that steps of
+ * other shapes do not fragment it. */
 static void mlc__fixed_rewind(mlc_ctx *ctx)
 {
     const char *low = ctx->fixed_end;
-    for (mlc_storage *s = ctx->scopes[0].storages; s; s = s->next) {
-        const char *at = s->block ? MLC__CAST(char *, s->block->ptr) : low;
-        if (at < low) low = at;
+    for (int i = 0; i <= ctx->depth; i++) {
+        for (mlc_storage *s = ctx->scopes[i].storages; s; s = s->next) {
+            const char *at = s->block ? MLC__CAST(char *, s->block->ptr) : low;
+            if (at < low) low = at;
+        }
+        for (mlc__chunk *c = ctx->scopes[i].first; c; c = c->next)
+            if ((char *)c < low) low = (char *)c;
     }
-    for (mlc__chunk *c = ctx->scopes[0].first; c; c = c->next)
-        if ((char *)c < low) low = (char *)c;
     mlc__pool_forget(ctx, low);
     ctx->pool_start = ctx->fixed + (low - ctx->fixed);
 }
@@ -3117,7 +3139,7 @@ typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
     const mlc__gemm_fns *f;
     size_t        size;
-    int64_t       mc, nc, m_tasks, n_tasks;
+    int64_t       mc, nc, kc, m_tasks, n_tasks;
     size_t        buffer;              /* workspace of one thread                               */
 } mlc__gemm_job;
 
@@ -3220,7 +3242,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     const struct mlc_k_gemm *g = j->g;
     const int64_t i0 = chunk % j->m_tasks * j->mc, j0 = chunk / j->m_tasks % j->n_tasks * j->nc;
     char *pa = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
-    char *pb = pa + (size_t)(mlc__round_up((size_t)(j->mc * MLC__KC), 64)) * j->size;
+    char *pb = pa + mlc__round_up((size_t)(j->mc * j->kc), 64) * j->size;
     int64_t k0 = 0;
     do {
         const int64_t kc = mlc__min(MLC__KC, g->k - k0);
@@ -3303,10 +3325,10 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     const int64_t want = mlc__div_up(threads, mlc__max(1, j->m_tasks * g->batch));
     j->nc = mlc__min(512, mlc__div_up(mlc__div_up(g->n, want), f->nr) * f->nr);
     j->n_tasks = mlc__div_up(g->n, j->nc);
-    j->buffer = mlc__round_up((mlc__round_up((size_t)(j->mc * MLC__KC), 64) +
-                               (size_t)(mlc__div_up(j->nc, f->nr) * f->nr * MLC__KC)) *
-                                  j->size,
-                              64);
+    j->kc = mlc__min(MLC__KC, mlc__max(1, g->k));
+    const int64_t elements = (int64_t)mlc__round_up((size_t)(j->mc * j->kc), 64) +
+                             mlc__div_up(j->nc, f->nr) * f->nr * j->kc;
+    j->buffer = mlc__round_up((size_t)elements * j->size, 64);
 }
 
 #ifdef MLC_USE_CBLAS
@@ -3597,13 +3619,21 @@ MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
     return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
 }
 
+/* An ignored row: its statistics are defined, too. */
+static double mlc__xent_skip(const struct mlc_k_xent *a, int64_t r)
+{
+    mlc__elem_put(a->lse, r, a->dtype, 0.0);
+    mlc__elem_put(a->lse, a->n + r, a->dtype, 0.0);
+    return 0.0;
+}
+
 static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__xent_job *j = MLC__CAST(const mlc__xent_job *, arg);
     const int64_t rows = mlc__max(1, 4096 / mlc__max(1, j->a->c));
     (void)worker;
     for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
-        j->rows[r] = mlc__xent_counts(j->a, r) ? mlc__xent_row(j, r) : 0.0;
+        j->rows[r] = mlc__xent_counts(j->a, r) ? mlc__xent_row(j, r) : mlc__xent_skip(j->a, r);
 }
 
 static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
@@ -4144,6 +4174,7 @@ MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
+    if (ctx->depth + 2 >= MLC__MAX_SCOPES) ctx->lost_scopes++;       /* its end must end nothing */
     MLC__REQUIRE(ctx, ctx->depth + 2 < MLC__MAX_SCOPES, STATE,
                  "scope_begin: %d scopes are open; is a mlc_scope_end missing?", ctx->depth);
     ctx->depth++;
@@ -4156,6 +4187,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
+    if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > 0, STATE, "scope_end: no scope is open");
     mlc__error_word_read(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
@@ -4165,7 +4197,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     ctx->tape = s->tape;
     mlc__scope_clear(ctx, s);
     ctx->depth--;
-    if (ctx->fixed && ctx->on_host && ctx->depth == 0) mlc__fixed_rewind(ctx);
+    if (ctx->fixed && ctx->on_host) mlc__fixed_rewind(ctx);
     return status;
 }
 
@@ -4334,10 +4366,19 @@ static mlc_tensor *mlc__tensor_new(mlc_ctx *ctx, int32_t depth, mlc_dtype dtype,
     return t->storage ? t : NULL;
 }
 
+/* Do the elements of a shape fit memory, also where another size is 0? */
+static bool mlc__fits(int32_t ndim, const int64_t *shape)
+{
+    int64_t n = 1;
+    for (int32_t d = 0; d < ndim; d++)
+        if (__builtin_mul_overflow(n, mlc__max(1, shape[d]), &n) || n > PTRDIFF_MAX / 16)
+            return false;
+    return true;
+}
+
 /* Sizes are not negative and the bytes fit. */
 static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
-    int64_t n = 1;
     MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d", what,
                  (int)dtype);
     MLC__REQUIRE(ctx, shape.n >= 0 && shape.n <= MLC_MAX_DIMS, ARG,
@@ -4345,11 +4386,9 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
     for (int32_t d = 0; d < shape.n; d++)
         MLC__REQUIRE(ctx, shape.v[d] >= 0, ARG, "%s: size %lld of axis %d is negative", what,
                      (long long)shape.v[d], d);
-    for (int32_t d = 0; d < shape.n; d++)
-        MLC__REQUIRE(
-            ctx, !__builtin_mul_overflow(n, mlc__max(1, shape.v[d]), &n) && n <= PTRDIFF_MAX / 16,
-            SHAPE, "%s: shape %s has more elements than memory can hold", what,
-            mlc__shape_text(shape.n, shape.v).s);
+    MLC__REQUIRE(ctx, mlc__fits(shape.n, shape.v), SHAPE,
+                 "%s: shape %s has more elements than memory can hold", what,
+                 mlc__shape_text(shape.n, shape.v).s);
     return MLC_OK;
 }
 
@@ -4462,7 +4501,7 @@ MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
 MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                  double hi)
 {
-    if (ctx && !(lo <= hi && hi - lo <= DBL_MAX)) {
+    if (ctx && !(lo <= hi && hi - lo <= (dtype == MLC_F32 ? (double)FLT_MAX : DBL_MAX))) {
         mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval", lo, hi);
         return NULL;
     }
@@ -4521,6 +4560,13 @@ static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype
 
 static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
 
+/* Do several indices name one element, as after expand? Such a tensor cannot be written. */
+static bool mlc__repeats(const mlc_tensor *t)
+{
+    for (int32_t d = 0; d < t->ndim; d++) if (t->stride[d] == 0 && t->shape[d] > 1) return true;
+    return false;
+}
+
 /* Host copy of a tensor: dense ones at once, others through a dense copy on the device. */
 static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, const void *write,
                                    size_t bytes)
@@ -4534,6 +4580,9 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
                  mlc_dtype_name(t->dtype), mlc__shape(t).s, want);
     MLC__REQUIRE(ctx, want == 0 || read || write, ARG, "%s: host memory is NULL", what);
     if (want == 0 || ctx->dry_run) return MLC_OK;
+    if (read) MLC__TRY(mlc__error_word_read(ctx));
+    MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
+                 "%s: %s repeats elements (expand); copy it first", what, mlc__shape(t).s);
     if (write) t->storage->version++;
     if (t->flags & MLC__DENSE)
         return read ? mlc__device_copy(ctx, read, mlc__data(t), want, MLC_COPY_TO_HOST)
@@ -4585,6 +4634,11 @@ static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
                   mlc_dtype_name(t->dtype), mlc_dtype_name(t->dtype));
         return NULL;
     }
+    if (t->ctx->dry_run) {
+        mlc__fail(t->ctx, MLC_ERR_STATE, "%s: there is no data while mlc_summary runs forward",
+                  what);
+        return NULL;
+    }
     if (!t->ctx->on_host) {
         mlc__fail(t->ctx, MLC_ERR_DEVICE,
                   "%s: the host cannot touch memory of device %s; use mlc_read", what,
@@ -4631,6 +4685,8 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
                  mlc_dtype_name(src->dtype));
     MLC__REQUIRE(ctx, mlc__broadcasts(src, dst), SHAPE, "copy_into: src %s does not fit dst %s",
                  mlc__shape(src).s, mlc__shape(dst).s);
+    MLC__REQUIRE(ctx, !mlc__repeats(dst), ARG, "copy_into: dst %s repeats elements (expand)",
+                 mlc__shape(dst).s);
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
     if (dst->storage == src->storage) {                    /* may overlap */
@@ -4771,7 +4827,7 @@ MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
 static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = NULL;
-    bool recorded = false;
+    unsigned need = 0;
     mlc_node *nd = local;
     for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
@@ -4787,15 +4843,16 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
         if ((in[i]->storage->released || !in[i]->storage->data) &&
             mlc__alive(in[i], op->name) != MLC_OK)
             return NULL;
-        recorded = recorded || mlc__wants_grad(in[i]);
+        if (mlc__wants_grad(in[i])) need |= 1u << i;
     }
-    recorded = recorded && ctx->no_grad == 0;
-    if (recorded) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
+    if (ctx->no_grad > 0) need = 0;
+    if (need) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
     nd->op = op;
     nd->n_in = (int8_t)n;
     nd->n_out = nd->n_saved = 0;
-    nd->recorded = recorded;
+    nd->recorded = need != 0;
+    nd->need = (uint8_t)need;
     nd->done = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
     return nd;
@@ -4812,6 +4869,9 @@ static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tenso
 static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
                            const int64_t *shape)
 {
+    MLC__REQUIRE(ctx, mlc__fits(ndim, shape), SHAPE,
+                 "%s: the result %s has more elements than memory can hold", nd->op->name,
+                 mlc__shape_text(ndim, shape).s);
     mlc_tensor *t = mlc__tensor_new(ctx, ctx->depth, dtype, ndim, shape, MLC_MEM_ACTIVATION);
     if (!t) return MLC_ERR_NOMEM;
     t->out_index = nd->n_out;
@@ -4897,12 +4957,16 @@ static mlc__flat *mlc__flat_of(mlc_tensor *base)
 static mlc_status mlc__flat_grads(mlc__flat *flat)
 {
     mlc_ctx *ctx = flat->ctx;
-    if (flat->grads || flat->grad_bytes == 0) return MLC_OK;
-    flat->grads = mlc__heap_data(ctx, flat->grad_bytes, MLC_MEM_GRAD, "gradients");
-    if (!flat->grads) return MLC_ERR_NOMEM;
-    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->grad_bytes / 4), flat->grads, 0.0,
-                                     0.0 };
-    MLC__TRY(mlc__run_fill(ctx, "gradients", &zero));
+    if (flat->grads) return MLC_OK;
+    void *grads = mlc__heap_data(ctx, flat->grad_bytes, MLC_MEM_GRAD, "gradients");
+    if (!grads) return MLC_ERR_NOMEM;
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->grad_bytes / 4), grads, 0.0, 0.0 };
+    const mlc_status st = zero.n ? mlc__run_fill(ctx, "gradients", &zero) : MLC_OK;
+    if (st != MLC_OK) {
+        mlc__heap_data_free(ctx, grads, MLC_MEM_GRAD);
+        return st;
+    }
+    flat->grads = grads;
     for (int64_t i = 0; i < flat->n; i++) {
         mlc__param *p = flat->params[i];
         if (p->grad_offset < 0) continue;
@@ -4977,10 +5041,13 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     return MLC_OK;
 }
 
-/* Gradient of nd's input i, if it is wanted. */
+/* Did input i want a gradient when nd was recorded? What was saved follows from that. */
+MLC__INLINE bool mlc__needs(const mlc_node *nd, int i) { return (nd->need >> i & 1u) != 0; }
+
+/* Gradient of nd's input i, if it is wanted (and has not been frozen since). */
 static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
 {
-    if (*st != MLC_OK || i >= nd->n_in || !mlc__wants_grad(nd->in[i])) return false;
+    if (*st != MLC_OK || !mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return false;
     *st = mlc__grad_open(nd->in[i], g, accumulate);
     return *st == MLC_OK;
 }
@@ -5000,7 +5067,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
                  "backward: a second time through '%s', whose saved tensors are "
-                 "freed; run its forward again",
+                 "freed (or its module is); run its forward again",
                  nd->op->name);
     for (int i = 0; i < nd->n_saved; i++)
         MLC__REQUIRE(
@@ -5019,6 +5086,19 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* A parameter goes: what was recorded with it cannot run backward any more. */
+static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
+{
+    for (mlc_node *nd = ctx->tape; nd; nd = nd->prev) {
+        bool uses = false;
+        for (int i = 0; i < nd->n_in; i++) uses = uses || mlc__base(nd->in[i]) == base;
+        if (!uses) continue;
+        mlc__node_unsave(nd);
+        nd->n_in = 0;
+        nd->need = 0;
+    }
+}
+
 /* After a failure: gradients that may be half made are stale, and parameters block their optimizer,
  * which could not tell a missing gradient from one that was lost. */
 static void mlc__tape_abandon(mlc_node *from)
@@ -5026,8 +5106,7 @@ static void mlc__tape_abandon(mlc_node *from)
     for (mlc_node *nd = from; nd; nd = nd->prev) {
         for (int i = 0; i < nd->n_in; i++) {
             mlc_tensor *base = mlc__base(nd->in[i]);
-            mlc__flat *flat = mlc__flat_of(base);
-            if (flat) flat->invalid = true;
+            if (base->flags & MLC__PARAM) ((mlc__param *)base)->half = true;
             base->grad_fresh = 0;
         }
         for (int i = 0; i < nd->n_out; i++) {
@@ -5106,6 +5185,8 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
                  "set_requires_grad: the tensor is %s; only f32 "
                  "and f64 have gradients",
                  mlc_dtype_name(t->dtype));
+    MLC__REQUIRE(t->ctx, !(t->flags & MLC__PARAM) || !((mlc__param *)t)->buffer || !on, ARG,
+                 "set_requires_grad: '%s' is a buffer", ((mlc__param *)t)->name);
     MLC__REQUIRE(t->ctx, !t->node && !t->base, STATE,
                  "set_requires_grad: the tensor is the result of an "
                  "operation; detach it first");
@@ -5306,6 +5387,8 @@ static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
     MLC__REQUIRE(x->ctx, fits, SHAPE, "reshape: %s has %lld elements and does not fit %s", from.s,
                  (long long)n, to.s);
     if (unknown >= 0) shape->v[unknown] = n / known;
+    MLC__REQUIRE(x->ctx, mlc__fits(shape->n, shape->v), SHAPE, "reshape: %s to %s: too large",
+                 from.s, to.s);
     return MLC_OK;
 }
 
@@ -5636,7 +5719,7 @@ static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
     MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, ndim, shape));
     for (int i = 0; i < 2; i++) {
-        if (!mlc__wants_grad(nd->in[i])) continue;
+        if (!mlc__needs(nd, i)) continue;
         need_a = need_a || f->with[i] == 'a' || f->with[i] == 'c';
         need_b = need_b || f->with[i] == 'b' || f->with[i] == 'c';
     }
@@ -6058,8 +6141,8 @@ static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
     if (a->ndim > 1) shape[n++] = a->shape[a->ndim - 2];
     if (b->ndim > 1) shape[n++] = b->shape[b->ndim - 1];
     MLC__TRY(mlc__out(ctx, nd, a->dtype, n, shape));
-    if (mlc__wants_grad(b)) mlc__save(nd, a);
-    if (mlc__wants_grad(a)) mlc__save(nd, b);
+    if (mlc__needs(nd, 1)) mlc__save(nd, a);
+    if (mlc__needs(nd, 0)) mlc__save(nd, b);
     return MLC_OK;
 }
 
@@ -6086,6 +6169,10 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     if (p->batch_dims && in_b->ndim <= 2 && in_a->ndim > 2 &&
         (in_a->flags & a->flags & MLC__DENSE)) {
         p->m *= mlc__product(p->batch_dims, p->batch);     /* rows of all batches at once */
+        p->a.row = p->k;               /* strides of axes of size 1 may be anything */
+        p->a.col = 1;
+        p->c.row = p->n;
+        p->c.col = 1;
         p->batch_dims = 0;
     }
 }
@@ -6134,9 +6221,9 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
 /* Can the leading axes of t be walked as rows with one stride? */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 {
-    *rows = 1;
     *stride = 0;
-    for (int32_t d = t->ndim - 2; d >= 0; d--) {
+    *rows = mlc__product(t->ndim - 1, t->shape) ? 1 : 0;
+    for (int32_t d = t->ndim - 2; d >= 0 && *rows; d--) {
         if (t->shape[d] == 1) continue;
         if (*rows == 1) *stride = t->stride[d];
         else if (t->stride[d] != *stride * *rows) return false;
@@ -6167,8 +6254,8 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
     if (nd->recorded && mlc__act_needs_input(nd->u.act))
         MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
-    if (mlc__wants_grad(w)) mlc__save(nd, x);
-    if (mlc__wants_grad(x)) mlc__save(nd, w);
+    if (mlc__needs(nd, 1)) mlc__save(nd, x);
+    if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (nd->u.act) mlc__save(nd, nd->out[nd->n_out - 1]);
     return MLC_OK;
 }
@@ -6290,7 +6377,9 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
     ctx->no_grad++;
+    const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
+    mlc__flush_resume(mode);
     ctx->no_grad--;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", nd->u.custom.op->name)
                           : ctx->status);
@@ -6315,7 +6404,7 @@ static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor 
     mlc_tensor dx;
     bool acc;
     mlc_status st = MLC_OK;
-    if (!mlc__wants_grad(nd->in[i])) return MLC_OK;
+    if (!mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return MLC_OK;
     MLC__REQUIRE(ctx, given != NULL, ARG, "%s: backward made no gradient for input %d", name,
                  i + 1);
     MLC__REQUIRE(ctx, given->dtype == nd->in[i]->dtype && mlc__broadcasts(given, nd->in[i]), SHAPE,
@@ -6331,9 +6420,11 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor dy, *dx[MLC__MAX_IN] = { NULL };
     bool need[MLC__MAX_IN] = { false };
     mlc__grad_view(nd->out[0], &dy);
-    for (int i = 0; i < nd->n_in; i++) need[i] = mlc__wants_grad(nd->in[i]);
+    for (int i = 0; i < nd->n_in; i++) need[i] = mlc__needs(nd, i) && mlc__wants_grad(nd->in[i]);
+    const uint32_t mode = mlc__flush_pause();
     const mlc_status st =
         nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
+    mlc__flush_resume(mode);
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", nd->u.custom.op->name)
                           : ctx->status);
     for (int i = 0; i < nd->n_in; i++) MLC__TRY(mlc__custom_add(ctx, nd, i, dx[i]));
@@ -6654,10 +6745,12 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     for (int32_t i = 0; i < n_in; i++)
         MLC__REQUIRE(c.ctx, in[i] && (!mlc__wants_grad(in[i]) || in[i]->dtype == MLC_F64), DTYPE,
                      "gradcheck: input %d must be f64: differences of f32 say nothing", i + 1);
+    const mlc_status before = c.ctx->status;
     MLC__TRY(mlc_scope_begin(c.ctx));
     st = mlc__check_all(&c, report);
     ended = mlc_scope_end(c.ctx);
     if (st == MLC_OK) st = ended;
+    if (st != MLC_OK && before == MLC_OK) c.ctx->status = st;        /* the scope cleared it */
     for (int32_t i = 0; i < n_in; i++) mlc_zero_grad(in[i]);
     report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
     return st;
@@ -6801,9 +6894,11 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     p->a = desc->a;
     p->b = desc->b;
     p->buffer = desc->buffer;
-    if (mlc__slot_add(m, name, p) != MLC_OK) { mlc__heap_free(ctx, p); return NULL; }
-    p->name = m->slot[m->slots - 1].name;
-    return &p->t;
+    p->name = mlc__heap_text(ctx, name);
+    if (p->name && mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
+    mlc__heap_free(ctx, p->name);
+    mlc__heap_free(ctx, p);
+    return NULL;
 }
 
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
@@ -6842,7 +6937,13 @@ MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, m
 MLC_IMPL mlc_status mlc_module_add(mlc_module *parent, mlc_module *child)
 {
     char name[16];
-    snprintf(name, sizeof name, "%d", parent ? (int)parent->children : 0);
+    bool taken = true;                 /* after a child was freed its number may be in use */
+    for (int32_t n = parent ? parent->children : 0; taken; n++) {
+        snprintf(name, sizeof name, "%d", (int)n);
+        taken = false;
+        for (int32_t i = 0; parent && i < parent->children; i++)
+            taken = taken || strcmp(parent->child[i]->name, name) == 0;
+    }
     return mlc_module_add_named(parent, name, child);
 }
 
@@ -6910,6 +7011,11 @@ static bool mlc__build_place(void *user, mlc__param *p, const char *name)
     (void)name;
     b->offset[b->n] = b->flat->value_bytes;
     b->flat->params[b->n++] = p;
+    if (bytes > (size_t)PTRDIFF_MAX / 4 - b->flat->value_bytes) {
+        b->status =
+            mlc__fail(b->root->ctx, MLC_ERR_NOMEM, "build: the parameters do not fit memory");
+        return false;
+    }
     b->flat->value_bytes += bytes;
     if (mlc__trainable(p)) b->flat->grad_bytes += bytes;
     return true;
@@ -6954,11 +7060,31 @@ static void mlc__flat_free(mlc__flat *flat)
     mlc__heap_free(flat->ctx, flat);
 }
 
-/* Blocks of former roots below m, whose parameters have all moved. */
+/* p is no longer one of its flat's parameters; a flat that nobody owns goes with its last. */
+static void mlc__flat_leave(mlc__param *p)
+{
+    mlc__flat *flat = p->flat;
+    for (int64_t i = 0; flat && i < flat->n; i++) {
+        if (flat->params[i] != p) continue;
+        flat->params[i] = flat->params[--flat->n];
+        break;
+    }
+    p->flat = NULL;
+    if (flat && flat->orphan && flat->n == 0) mlc__flat_free(flat);
+}
+
+/* Gives up m's own block: at once, or when parameters that another tree shares have moved. */
+static void mlc__flat_disown(mlc_module *m)
+{
+    if (m->flat && m->flat->n == 0) mlc__flat_free(m->flat);
+    else if (m->flat) m->flat->orphan = true;
+    m->flat = NULL;
+}
+
+/* Blocks of former roots below m, whose parameters have moved. */
 static void mlc__flats_drop(mlc_module *m)
 {
-    mlc__flat_free(m->flat);
-    m->flat = NULL;
+    mlc__flat_disown(m);
     for (int32_t i = 0; i < m->children; i++) mlc__flats_drop(m->child[i]);
 }
 
@@ -6969,6 +7095,8 @@ static void mlc__build_commit(mlc__build *b)
         mlc__param *p = b->flat->params[i];
         const size_t bytes =
             mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+        mlc__flat_leave(p);
+        p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
         p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
         p->value_storage.version++;
         p->grad_storage.data = NULL;
@@ -6994,6 +7122,7 @@ static mlc_status mlc__build_run(mlc__build *b)
     if (!flat->params) return MLC_ERR_NOMEM;
     b->n = 0;
     mlc__params(b->root, mlc__build_place, b);
+    MLC__TRY(b->status);
     flat->values = mlc__heap_data(ctx, flat->value_bytes, MLC_MEM_PARAM, "build");
     if (!flat->values) return MLC_ERR_NOMEM;
     const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->value_bytes / 4), flat->values, 0.0,
@@ -7141,14 +7270,11 @@ static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__par
 static void mlc__param_drop(mlc__param *p)
 {
     mlc_ctx *ctx = p->t.ctx;
-    mlc__flat *flat = p->flat;
     if (--p->holders > 0) return;
     mlc__optims_forget(ctx, NULL, p);
-    for (int64_t i = 0; flat && i < flat->n; i++) {
-        if (flat->params[i] != p) continue;
-        flat->params[i] = flat->params[--flat->n];
-        break;
-    }
+    mlc__tape_forget(ctx, &p->t);
+    mlc__flat_leave(p);
+    mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
 }
 
@@ -7162,7 +7288,7 @@ static void mlc__module_free_below(mlc_module *m)
         mlc__param_drop(m->slot[i].p);
         mlc__heap_free(ctx, m->slot[i].name);
     }
-    if (m->flat && m->flat->n == 0) mlc__flat_free(m->flat); /* else another tree shares it */
+    mlc__flat_disown(m);
     if (m->prev) m->prev->next = m->next; else ctx->modules = m->next;
     if (m->next) m->next->prev = m->prev;
     mlc__heap_free(ctx, m->slot);
@@ -7217,7 +7343,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     for (mlc_storage *s = ctx->scopes[depth].storages; s && s != before; s = s->next) {
         bool returned = false;
         for (int32_t i = 0; i < n_out; i++) returned = returned || out[i]->storage == s;
-        if (!returned && !s->dead) mlc__storage_done(s);
+        if (!returned && !s->dead && s->mem == MLC_MEM_ACTIVATION) mlc__storage_done(s);
     }
     mlc__note_output(m, out[0]);
     return MLC_OK;
@@ -7393,12 +7519,13 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
 static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                          mlc_tensor **out, int32_t n_out)
 {
+    const uint64_t before = m->ctx->storages;
     mlc_tensor *x = in[0];
     MLC__TRY(mlc__single(m, n_in, n_out));
     for (int32_t i = 0; i < m->children; i++) {
         mlc_tensor *y = mlc__sequential_step(m, &i, x);
         if (!y) return m->ctx->status;
-        if (x->storage != in[0]->storage && x->storage != y->storage) mlc__storage_done(x->storage);
+        if (x->storage->seq > before && x->storage != y->storage) mlc__storage_done(x->storage);
         x = y;
     }
     out[0] = x;
@@ -7805,6 +7932,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     if (st == MLC_OK && hits) return MLC_OK;
     o->groups--;
     mlc__heap_free(o->ctx, copy);
+    if (st != MLC_OK) return st;
     return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'", glob);
 }
 
@@ -7819,14 +7947,17 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
 MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? o->steps : 0; }
 
+static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
+{
+    (void)user; (void)name;
+    p->t.grad_fresh = 0;
+    p->half = false;
+    return true;
+}
+
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
-    if (!o) return;
-    for (int64_t i = 0; i < o->entries; i++) {
-        if (!o->entry[i].p) continue;
-        o->entry[i].p->t.grad_fresh = 0;
-        o->entry[i].p->flat->invalid = false;
-    }
+    if (o && o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
 static bool mlc__entry_due(const mlc__entry *e)
@@ -7922,9 +8053,12 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__TRY(mlc__error_word_read(o->ctx));
     MLC__TRY(mlc__optim_layout(o));
-    MLC__REQUIRE(o->ctx, !mlc__root(o->module)->flat->invalid, STATE,
-                 "optim_step: a backward failed half way "
-                 "and its gradients are incomplete; call mlc_optim_zero_grad");
+    for (int64_t i = 0; i < o->entries; i++)
+        MLC__REQUIRE(
+            o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
+            "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
+            "between; call mlc_optim_zero_grad",
+            o->entry[i].p->name);
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
     mlc__flush_end(mode);
@@ -7950,10 +8084,11 @@ static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
     struct stat info;
+    MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
     f->ctx = ctx;
     f->path = path;
     f->size = 0;
-    do f->fd = open(path, O_RDONLY | O_CLOEXEC); while (f->fd < 0 && errno == EINTR);
+    do f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); while (f->fd < 0 && errno == EINTR);
     if (f->fd < 0) return mlc__io_fail(f, "cannot open");
     if (fstat(f->fd, &info) != 0) {
         mlc__io_fail(f, "cannot read");
@@ -8921,6 +9056,7 @@ static mlc_status mlc__csv_pass(mlc__csv *c)
     c->line = 1;
     for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_next_line(c);
     while (c->at < c->n) {
+        while (c->at < c->n && c->text[c->at] == ' ') c->at++;
         if (!mlc__csv_line_end(c) && c->text[c->at] != '#') MLC__TRY(mlc__csv_row(c));
         mlc__csv_next_line(c);
     }
@@ -8983,6 +9119,7 @@ struct mlc_loader {
     mlc_loader_desc desc;
     mlc__column     x, y;
     int64_t         n, at, epoch, index;
+    bool            none;              /* drop_last and too few rows for a batch */
     int64_t        *order, *order_dev; /* rows of the epoch; those of the batch on the device */
 };
 
@@ -9055,7 +9192,7 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
     l->desc = *desc;
     l->n = desc->x->shape[0];
     l->desc.batch = mlc__min(desc->batch ? desc->batch : 1, l->n);
-    if (desc->drop_last && desc->batch > l->n) l->desc.batch = desc->batch; /* no batch at all */
+    l->none = desc->drop_last && desc->batch > l->n;
     l->at = -1;
     if (mlc__loader_fill(l) == MLC_OK) return l;
     mlc_loader_free(l);
@@ -9076,7 +9213,7 @@ MLC_IMPL void mlc_loader_free(mlc_loader *l)
 
 MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
 {
-    if (!l) return 0;
+    if (!l || l->none) return 0;
     return l->desc.drop_last ? l->n / l->desc.batch : mlc__div_up(l->n, l->desc.batch);
 }
 
@@ -9098,6 +9235,10 @@ static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
     const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data, l->order_dev,
                                      c->batch_storage.data };
     if (!c->used) return MLC_OK;
+    if (c->batch.grad) mlc__storage_release(c->batch.grad);          /* of another batch */
+    c->batch.grad = NULL;
+    c->batch.grad_fresh = 0;
+    c->batch.flags &= ~MLC__REQUIRES_GRAD;
     c->batch.shape[0] = n;
     c->batch_storage.version++;
     return c->row_bytes ? mlc__run_take(l->ctx, "loader_next", &args) : MLC_OK;
@@ -9112,7 +9253,7 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
         l->at = l->index = 0;
     }
     const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
-    if (n <= 0 || (l->desc.drop_last && n < l->desc.batch)) {
+    if (n <= 0 || l->none || (l->desc.drop_last && n < l->desc.batch)) {
         l->at = -1;
         l->epoch++;
         return false;
