@@ -226,7 +226,8 @@ MLC_API const char *mlc_isa_name(mlc_isa isa);
 
 /* @@ API.CTX --------------------------------------------- context, errors, scopes, memory */
 
-/* All three or none. align is a power of two; release gets the bytes alloc was asked for.    */
+/* Both functions or neither; user may be NULL. align is a power of two; release gets the
+ * bytes alloc was asked for.                                                                 */
 typedef struct mlc_allocator {
     void *user;
     void *(*alloc)(void *user, size_t bytes, size_t align);       /* NULL: out of memory      */
@@ -506,7 +507,7 @@ MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_dropout(mlc_tensor *x, double p);
 
 /* mlc_sum: sum over axes (empty list: all); reduced axes go, or stay as 1 with keepdim.
- *   f32 sums are carried in f64, f64 sums pairwise over blocks of 128
+ *   f32 sums are carried in f64, f64 sums go by blocks of 128
  *   grad   dx += dy, repeated       ref: torch.sum                                            */
 MLC_API mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_mean: sum / count; NaN for no elements.   grad: dx += dy/count   ref: torch.mean        */
@@ -617,7 +618,8 @@ MLC_API mlc_status mlc_module_build(mlc_module *m);
  *   along; gradient memory only for what is trainable now.                                    */
 MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
 /* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
- *   with false, start again) being trained.    err: ARG if nothing matches                    */
+ *   with false, start again) being trained. What was frozen at the build needs a
+ *   mlc_module_rebuild to be trained.          err: ARG if nothing matches a glob             */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
@@ -712,7 +714,8 @@ MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
  *   gradients are stale. Does nothing and returns the error while one stands.
- *   err    STATE after a failed backward, until mlc_optim_zero_grad                           */
+ *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
+ *          it trains was freed                                                                */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_zero_grad: marks all gradients stale without a step.                              */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
@@ -743,9 +746,9 @@ typedef struct mlc_batch {
 } mlc_batch;
 
 typedef struct mlc_loader_desc {
-    mlc_tensor *x;                     /* required: [n, ...]; must outlive the loader          */
-    mlc_tensor *y;                     /* [n, ...] or NULL                                     */
-    int64_t     batch;                 /* default 1                                            */
+    mlc_tensor *x;                     /* required: [n, ...]; copied by the loader             */
+    mlc_tensor *y;                     /* [n, ...] or NULL; copied, too                        */
+    int64_t     batch;                 /* rows; default 1                                      */
     uint64_t    seed;                  /* of the shuffle                                       */
     bool        shuffle, drop_last;
 } mlc_loader_desc;
@@ -753,7 +756,7 @@ typedef struct mlc_loader_desc {
 /* mlc_loader_desc_make: x, y and batch set, the rest default.                                 */
 MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch);
 /* mlc_loader_create: batches of rows, in order or in a new order each epoch.
- *   err    ARG: no x, empty data set, batch < 1; SHAPE: x and y differ in rows
+ *   err    ARG: no x, empty data set, batch < 0; SHAPE: x and y differ in rows
  *   ref    torch.utils.data.DataLoader                                                        */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
 /* mlc_loader_free: frees the loader and its batch buffers.                                    */
@@ -819,7 +822,8 @@ MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const ml
  *   err    IO with path, offset and reason; DTYPE if a dtype is not known here                */
 MLC_API mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
                                         int64_t *n);
-/* mlc_save: parameters and buffers of m, by dotted name, as a safetensors file.               */
+/* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
+ *   one once. Optimizer state is not in it.   err: IO                                         */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 /* mlc_load: reads them back; every name, shape and dtype must be there, and no other. On any
  *   error nothing of m has changed.       err: IO; SHAPE, DTYPE naming the parameter
@@ -831,7 +835,7 @@ MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
  * is given is the device's. Strides are in elements; arrays have ndim valid entries.
  * test: tests/test_backend.c                                                                  */
 
-typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, s, t scalars   */
+typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, s a scalar     */
     MLC_MAP_COPY, MLC_MAP_NEG, MLC_MAP_EXP, MLC_MAP_LOG, MLC_MAP_SQRT, MLC_MAP_TANH,
     MLC_MAP_SIGMOID, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_SILU, MLC_MAP_ADD_S, MLC_MAP_MUL_S,
     MLC_MAP_ADD, MLC_MAP_SUB, MLC_MAP_MUL, MLC_MAP_DIV, MLC_MAP_POW, MLC_MAP_EQ,
@@ -1028,12 +1032,15 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #if defined(__linux__)
 #  include <sys/syscall.h>
 #endif
+/* No system, no pool: loops then run on the caller's thread, with the same bits. */
 #if !MLC__POSIX && !defined(MLC_NO_THREADS)
 #  define MLC_NO_THREADS               /* the pool is POSIX threads */
 #endif
 #ifndef MLC_NO_THREADS
 #  include <pthread.h>
 #endif
+/* What may be compiled, not what this CPU has: each kernel carries its own target attribute, so the
+ * file needs no -m flag and the choice is made at run time (IMPL.CPU). */
 #if defined(__x86_64__) && !defined(MLC_NO_SIMD)
 #  define MLC__X86 1
 #  include <immintrin.h>
@@ -1048,6 +1055,8 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 
 #ifdef __cplusplus
 extern "C" {
+/* Both languages compile the implementation: C++ wants the cast from void, and this one refuses to
+ * turn a float * into an int64_t * by accident. */
 #  define MLC__CAST(type, p) (static_cast<type>(p))
 #else
 #  define MLC__CAST(type, p) ((type)(p))
@@ -1093,6 +1102,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  pragma GCC optimize("fp-contract=off,no-trapping-math")
 #endif
 
+/* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
+ * inlined does it take over the target attribute of its wrapper. */
 #define MLC__INLINE static inline __attribute__((always_inline))
 #define MLC__BODY   static inline __attribute__((always_inline))    /* of a stamped kernel */
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -1109,6 +1120,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__OPT __attribute__((optimize("O3")))
 #endif
+/* The wrappers of MLC__EACH_ISA(MLC__STAMP_x) carry these: one plain C body becomes mlc__x_scalar,
+ * mlc__x_avx2 and mlc__x_avx512, which the tables of IMPL.DISPATCH name. */
 #define MLC__AT_scalar MLC__OPT
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
 #define MLC__AT_avx512 \
@@ -1127,12 +1140,16 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__INDEPENDENT _Pragma("GCC ivdep")
 #endif
+/* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
+ * over the longest such loop, 14 rows. */
 #if defined(__clang__)
 #  define MLC__UNROLL _Pragma("unroll")
 #else
 #  define MLC__UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Bits by memcpy: a union would be undefined in C++, a pointer cast in both languages; compilers
+ * make one move of it. */
 MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
 MLC__INLINE float    mlc__f32_bits(uint32_t u) { float x;    memcpy(&x, &u, 4); return x; }
 
@@ -1174,9 +1191,13 @@ static bool mlc__glob(const char *pattern, const char *name)
 
 MLC_IMPL const char *mlc_version(void) { return MLC_VERSION_STRING; }
 
-/* @@ IMPL.CPU -------------------------------------------- what this processor and system offer */
+/* @@ IMPL.CPU -------------------------------------------- what this processor and system offer
+ * Levels are found at run time, by instruction, not by model. The context takes the best one that
+ * CPU and system have, or a lower one that desc.isa or MLC_ISA asks for, so that one machine can
+ * test all levels. */
 
 #if MLC__X86
+/* Written out rather than taken from cpuid.h, whose macros differ between compilers. */
 static void mlc__cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4])
 {
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
@@ -1190,6 +1211,9 @@ static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
     return (uint64_t)hi << 32 | lo;
 }
 
+/* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
+ * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
+ * parts of ZMM (bits 5 to 7), too, for AVX-512. */
 static mlc_isa mlc__isa_detect(void)
 {
     uint32_t r1[4], r7[4], top[4];
@@ -1197,6 +1221,7 @@ static mlc_isa mlc__isa_detect(void)
     if (top[0] < 7) return MLC_ISA_SCALAR;
     mlc__cpuid(1, 0, r1);
     mlc__cpuid(7, 0, r7);
+    /* Leaf 1 ECX: AVX 28, FMA 12, F16C 29, OSXSAVE 27 (XGETBV may be executed). */
     const uint32_t avx_fma_f16c_xsave = 1u << 28 | 1u << 12 | 1u << 29 | 1u << 27;
     const uint32_t avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;       /* F DQ BW VL */
     if ((r1[2] & avx_fma_f16c_xsave) != avx_fma_f16c_xsave) return MLC_ISA_SCALAR;
@@ -1209,6 +1234,7 @@ static mlc_isa mlc__isa_detect(void)
 static mlc_isa mlc__isa_detect(void) { return MLC_ISA_SCALAR; }
 #endif
 
+/* Indexed by mlc_isa; also the values that MLC_ISA in the environment may have. */
 static const char *const mlc__isa_names[] = { "auto", "scalar", "avx2", "avx512" };
 
 MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
@@ -1254,6 +1280,8 @@ static void mlc__flush_resume(uint32_t old) { (void)old; }
 #endif
 
 #ifndef MLC_NO_THREADS
+/* Cores that this process may run on: containers and taskset narrow the affinity mask, while
+ * sysconf counts the machine. The raw call, as the libc's wrapper hides under -std=c11. */
 static int32_t mlc__cpu_count(void)
 {
 #if defined(__linux__) && defined(SYS_sched_getaffinity)
@@ -1271,8 +1299,13 @@ static int32_t mlc__cpu_count(void)
 }
 #endif
 
-/* @@ IMPL.TYPES ------------------------------------------ the private structs, top down */
+/* @@ IMPL.TYPES ------------------------------------------ the private structs, top down
+ * All structs that several sections share stand here, so that each section can be read with this
+ * one open. A tensor points to its storage, its base and the node that made it; a storage to its
+ * pool block; a module's root to its flat; everything to the context. */
 
+/* Bounds of the arrays in these structs. Nothing grows in them: what passes a bound is an error
+ * with a message (scopes, groups) or clamped (threads). */
 #define MLC__MAX_SCOPES  62
 #define MLC__MAX_THREADS 256
 #define MLC__CLASSES     224           /* size classes of the pool: four to an octave */
@@ -1293,6 +1326,8 @@ static int32_t mlc__cpu_count(void)
 #define MLC__PERMUTED      4u          /* a base whose gradient may have its very strides       */
 #define MLC__PARAM         8u          /* lies in a mlc__param                                  */
 
+/* A block keeps its size class as long as it has memory; free ones wait in
+ * ctx->free_blocks[cls]. */
 typedef struct mlc__block {            /* pool memory: describes it from outside, because the   */
     void              *ptr;            /* host may not be able to touch it                      */
     size_t             bytes;
@@ -1300,6 +1335,9 @@ typedef struct mlc__block {            /* pool memory: describes it from outside
     int32_t            cls;
 } mlc__block;
 
+/* Lives in the arena of its scope, or inside a mlc__param, a loader's column, a mlc__temp.
+ * `released` outlives the memory on purpose: whoever still holds a tensor of it gets a STATE
+ * error. */
 struct mlc_storage {
     mlc_ctx     *ctx;
     void        *data;                 /* NULL: no elements, not built, or released             */
@@ -1319,6 +1357,7 @@ typedef struct mlc__chunk {            /* of a scope's arena of small structs   
     size_t             bytes, used;
 } mlc__chunk;
 
+/* Scope 0 is the root: it is never ended and holds what is made outside of any scope. */
 typedef struct mlc__scope {
     mlc__chunk  *first, *now;          /* now is the last of the list                           */
     mlc_storage *storages;
@@ -1336,6 +1375,9 @@ typedef struct mlc__object {           /* header of a heap object: one cache lin
 
 typedef struct mlc__pool mlc__pool;    /* threads */
 
+/* The one block of a root: values of all its parameters and buffers, each from a new cache line,
+ * and (later) the gradients of the trainable ones in the same order. So an optimizer sees long runs
+ * instead of tensors. A rebuild makes a new flat; the old one dies when all have moved. */
 typedef struct mlc__flat {             /* all parameters of a built module tree               */
     mlc_ctx           *ctx;
     struct mlc__param **params;
@@ -1346,6 +1388,9 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     bool               orphan;         /* its root has another; goes when its last param does  */
 } mlc__flat;
 
+/* A heap object: its address, and so the tensor that mlc_module_declare returned, survives every
+ * rebuild; only the two data pointers move. (mlc__param *)tensor is legal where MLC__PARAM is set,
+ * since t comes first. */
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
@@ -1361,6 +1406,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
+/* version: of the storage when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
 
 typedef enum mlc__view_kind {
@@ -1377,6 +1423,8 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
     int64_t        dims[MLC_MAX_DIMS]; /* new shape, or the permutation */
 } mlc__view_spec;
 
+/* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
+ * operation's own parameters, set between mlc__begin and mlc__finish. */
 struct mlc_node {
     const mlc__op *op;
     mlc_node      *prev;               /* recorded before this one */
@@ -1387,6 +1435,7 @@ struct mlc_node {
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s;
+        mlc_dtype      dtype;
         mlc_act        act;
         mlc__view_spec view;
         struct { uint32_t mask; bool keepdim; double scale; mlc_reduce op; } reduce;
@@ -1397,7 +1446,11 @@ struct mlc_node {
     } u;
 };
 
+/* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
+ * context at a time, and workers see only kernel arguments. */
 struct mlc_ctx {
+    /* Errors: status and message stay until a scope ends or mlc_error_clear. error_pending: a
+     * kernel may have written the device's error word. */
     mlc_status     status;
     bool           abort_on_error, on_host, dry_run, soft_warned, error_pending;
     char           message[MLC__MESSAGE];
@@ -1415,6 +1468,7 @@ struct mlc_ctx {
     mlc__scope     scopes[MLC__MAX_SCOPES];
     int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
 
+    /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     void          *dev;                /* first argument of kernels                             */
     const mlc_kernels *k;
@@ -1423,6 +1477,8 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
 
+    /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
+     * and dry runs set it back on purpose). */
     uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
     mlc_node      *tape;
@@ -1436,6 +1492,7 @@ struct mlc_ctx {
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
+/* Indexed by mlc_dtype: a new dtype is a line here and in mlc__st_dtypes, and its kernels. */
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
     { { "f32", 4 }, { "f64", 8 }, { "i64", 8 } };
 
@@ -1449,7 +1506,11 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
     return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].bytes : 0;
 }
 
-/* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names */
+/* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names
+ * An error is a status in a return value and, once, a text in the context. Operations on tensors
+ * hand on NULL instead: whoever finds the error first has the best message, and the rest of the
+ * chain keeps still. A message names the function, what was given, what is wanted, and the way
+ * out. */
 
 MLC_IMPL const char *mlc_status_name(mlc_status status)
 {
@@ -1458,11 +1519,14 @@ MLC_IMPL const char *mlc_status_name(mlc_status status)
     return (unsigned)status < (unsigned)MLC__COUNT(names) ? names[status] : "unknown";
 }
 
+/* The only way out for text: the library prints nothing. */
 static void mlc__log(mlc_ctx *ctx, mlc_log_level level, const char *text)
 {
     if (ctx->log) ctx->log(ctx->log_user, level, text);
 }
 
+/* The one place where an error is born. Only the first is kept: what follows from it would hide it.
+ * With ctx NULL there is nowhere to put it, and the status says all. */
 static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format, va_list args)
 {
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
@@ -1487,6 +1551,7 @@ static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format,
     return status;
 }
 
+/* mlc__fail for users; OK is no error and records nothing. */
 MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
 {
     va_list args;
@@ -1497,6 +1562,8 @@ MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *forma
     return status;
 }
 
+/* How checks are written: REQUIRE leaves with an error, TRY hands on one that is recorded already.
+ * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). */
 #define MLC__REQUIRE(ctx, cond, code, ...) \
     do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
 #define MLC__TRY(call) \
@@ -1507,10 +1574,18 @@ MLC_IMPL const char *mlc_error(const mlc_ctx *ctx) { return ctx ? ctx->message :
 MLC_IMPL void mlc_error_clear(mlc_ctx *ctx) { if (ctx) ctx->status = MLC_OK; }
 
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
- * Heap: objects that live until freed. Pool: tensor data, in size classes, kept between steps.
- * Arenas: small structs of a scope. A fixed block serves the heap from one end and pool and
- * arenas from the other.                                                                     */
+ * Heap: objects that live until freed (modules, parameters, gradients, optimizer state), each with
+ * a header in a list, so that the context's end finds them all; from the allocator, one call an
+ * object. Pool: tensor data and workspace, in size classes; a block that comes back waits for the
+ * next request of its class, so from the second step on there is no call at all. Arenas: the
+ * structs of a scope (tensors, storages, nodes), bumped from chunks and never freed one by one. A
+ * fixed block serves the heap from below, first fit, and pool and arenas from above, bump only: the
+ * pool's end moves back when a scope ends, as far as what open scopes hold permits. Device data
+ * comes from the backend, its bookkeeping from the host. Everything is counted: mlc__mem_add by
+ * class, reserved where memory changes hands. */
 
+/* aligned_alloc wants a multiple of the alignment; with 2 MB that is up to 2 MB of untouched, and
+ * so unbacked, pages. */
 static void *mlc__system_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
@@ -1523,6 +1598,7 @@ static void mlc__system_release(void *user, void *ptr, size_t bytes)
     free(ptr);
 }
 
+/* bytes may be negative. The soft limit warns once in a context's life. */
 static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     mlc_memory *m = &ctx->mem;
@@ -1537,6 +1613,7 @@ static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
     }
 }
 
+/* PTRDIFF_MAX / 2: sums with headers and rounding up cannot overflow below it. */
 static bool mlc__mem_allows(mlc_ctx *ctx, size_t bytes)
 {
     return bytes <= (size_t)PTRDIFF_MAX / 2 &&
@@ -1559,11 +1636,14 @@ static void *mlc__raw_alloc(mlc_ctx *ctx, size_t bytes)
     ctx->mem.calls++;
     ctx->mem.reserved += (int64_t)bytes;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
+    /* Large blocks are walked from end to end: with 4 KB pages the TLB misses cost more than many
+     * kernels. Advice only: a refusal changes nothing. */
     if (bytes >= huge) madvise(ptr, bytes / huge * huge, MADV_HUGEPAGE);
 #endif
     return ptr;
 }
 
+/* A fixed block takes nothing back here: mlc__fixed_rewind lowers its pool as a whole. */
 static void mlc__raw_release(mlc_ctx *ctx, void *ptr, size_t bytes)
 {
     ctx->mem.reserved -= (int64_t)bytes;
@@ -1575,12 +1655,15 @@ static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
 {
     char *at = ctx->fixed + mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE);
     while (at < ctx->heap_end) {
+        /* bytes of a header is the distance to the next one: objects and gaps tile the heap from
+         * its start to heap_end. */
         mlc__object *o = (mlc__object *)(void *)at;
         while (!o->used && at + o->bytes < ctx->heap_end) {
             mlc__object *next = (mlc__object *)(void *)(at + o->bytes);
             if (next->used) break;
             o->bytes += next->bytes;
         }
+        /* A gap at the end is given back to the free middle, which the pool may take. */
         if (!o->used && at + o->bytes == ctx->heap_end) { ctx->heap_end = at; break; }
         if (!o->used && o->bytes >= bytes) {
             if (o->bytes > bytes) {
@@ -1623,6 +1706,7 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
     return o + 1;
 }
 
+/* what names the caller in the message; memory is zeroed, so creators set only what is not 0. */
 static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *p = mlc__heap_try(ctx, bytes, mem);
@@ -1630,6 +1714,7 @@ static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *wh
     return p;
 }
 
+/* NULL is fine, as everywhere: failed creators free what they have and are done. */
 static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o;
@@ -1655,6 +1740,7 @@ static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *wha
         goto failed;
     }
     ((mlc__object *)host - 1)->device_ptr = dev;
+    /* The stand-in object remembers the size for the release. */
     memcpy(host, &bytes, sizeof bytes);
     mlc__mem_add(ctx, mem, (int64_t)bytes);
     return dev;
@@ -1663,6 +1749,7 @@ failed:
     return NULL;
 }
 
+/* The list is searched: this happens at builds and frees only, never in a step. */
 static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
 {
     mlc__object *o;
@@ -1683,12 +1770,16 @@ static int mlc__class_of(size_t bytes, size_t *rounded)
     size_t units = bytes ? (bytes + 63) / 64 : 1;      /* cache lines */
     int shift;
     if (units <= 4) { *rounded = units * 64; return (int)units - 1; }
+    /* With u = units - 1 in [2^k, 2^(k+1)), k >= 2: steps of 2^(k-2) lines, that is 5 to 8 steps;
+     * less than a fifth of a block is waste. */
     shift = 61 - __builtin_clzll((unsigned long long)(units - 1));
     units = (units + ((size_t)1 << shift) - 1) >> shift;         /* 5 .. 8 quarters */
     *rounded = (units << shift) * 64;
     return 4 * (shift + 1) + (int)units - 5;
 }
 
+/* Descriptors by 32, without memory yet. They are never given back: there are as many as blocks
+ * were alive at once. */
 static mlc__block *mlc__block_new(mlc_ctx *ctx)
 {
     mlc__block *b = ctx->spare_blocks;
@@ -1745,6 +1836,7 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     return b;
 }
 
+/* Last in, first out: the block that is likeliest to be in a cache goes out next. */
 static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
 {
     mlc__mem_add(ctx, mem, -(int64_t)b->bytes);
@@ -1784,15 +1876,20 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
     }
 }
 
+/* In a fixed block there is nobody to give memory back to. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
+/* Bytes in use and peaks are those of blocks, that is rounded up to their size class. */
 MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
 {
     if (!ctx || !out) return MLC_ERR_ARG;
-    *out = ctx->mem;
+    *out = ctx->mem;                   /* has the context itself and the pool */
+    if (ctx->fixed)
+        out->reserved += ctx->heap_end - ctx->fixed -
+                         (int64_t)mlc__round_up(sizeof *ctx, MLC__CACHELINE);
     return MLC_OK;
 }
 
@@ -1803,6 +1900,7 @@ MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
     memcpy(ctx->mem.top, ctx->mem.now, sizeof ctx->mem.top);
 }
 
+/* First free chunk that is large enough; large ones come from safetensors headers and gradcheck. */
 static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, size_t bytes)
 {
     mlc__chunk **link = &ctx->free_chunks, *c;
@@ -1828,6 +1926,7 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
 {
     mlc__scope *s = &ctx->scopes[depth];
     mlc__chunk *c = s->now;
+    /* 16 bytes: the alignment of malloc, enough for each struct that lives here. */
     bytes = (bytes + 15) & ~(size_t)15;
     if (!c || c->bytes - c->used < bytes) {
         mlc__chunk *more = mlc__chunk_get(ctx, bytes);
@@ -1842,6 +1941,7 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     return (char *)c + c->used - bytes;
 }
 
+/* The list's head is the youngest: mlc_module_forward relies on it to find what a forward made. */
 static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
 {
     mlc__scope *scope = &ctx->scopes[depth];
@@ -1852,6 +1952,7 @@ static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
     scope->storages = s;
 }
 
+/* mem is the class that the bytes will count for. No bytes yet: see mlc__storage_fill. */
 static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
 {
     mlc_storage *s = MLC__CAST(mlc_storage *, mlc__arena(ctx, depth, sizeof *s));
@@ -1876,6 +1977,8 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
         mlc__class_of(bytes, &rounded);
         mlc__mem_add(s->ctx, s->mem, (int64_t)rounded);
         s->dry = true;
+        /* data is the size: not NULL for mlc__alive, and what the release has to subtract. Nobody
+         * reads through it, since no kernel runs in a dry run. */
         s->data = (void *)(uintptr_t)rounded;
         return MLC_OK;
     }
@@ -1908,6 +2011,7 @@ static void mlc__node_unsave(mlc_node *nd)
     nd->done = true;
 }
 
+/* Storages first: their structs lie in the chunks that go next. */
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
 {
     for (mlc_storage *st = s->storages; st; st = st->next) mlc__storage_release(st);
@@ -1928,6 +2032,8 @@ static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
  * other shapes do not fragment it. */
 static void mlc__fixed_rewind(mlc_ctx *ctx)
 {
+    /* The lowest byte that is in use: blocks and chunks of the scopes still open. Objects lie at
+     * the other end; workspace is not held between calls. */
     const char *low = ctx->fixed_end;
     for (int i = 0; i <= ctx->depth; i++) {
         for (mlc_storage *s = ctx->scopes[i].storages; s; s = s->next) {
@@ -1942,17 +2048,29 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
 }
 
 /* @@ IMPL.THREADS ---------------------------------------- fork and join
- * A loop of chunks, claimed one by one by the caller and the workers. state packs the loop's
- * number and the next chunk, so that a worker that comes late cannot claim from another loop.
- * Results do not depend on who ran a chunk: chunks follow the shape only.                     */
+ * A loop of chunks, claimed one by one by the caller and the workers, so that a core that is slow
+ * or busy takes fewer. A claim is one compare-and-swap on state, which packs the loop's number and
+ * the next chunk: a worker that comes late, with fn and arg of an old loop in hand, finds another
+ * number and its claim fails. The caller works, too, then waits until done counts all chunks; it
+ * never waits for workers that claimed nothing. Workers spin for a while after a loop, as the next
+ * kernel of a step is microseconds away, then sleep on a futex (elsewhere a condition); only then
+ * does waking cost a system call. Results do not depend on who ran a chunk: chunks follow the shape
+ * only, and what must be added up across chunks goes to a workspace first. Threads start with the
+ * first loop that pays. */
 
+/* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
+ * workspace. */
 typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
+/* In nanoseconds of one thread's work, as the callers of mlc__parallel estimate it from shapes: a
+ * shorter loop would lose more in waking and joining than it wins. */
 #define MLC__PAY_NS 4000               /* a loop shorter than this is run by the caller        */
 
 #ifndef MLC_NO_THREADS
-#define MLC__SPINS 20000               /* pauses before a worker sleeps: some 100 microseconds */
+#define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
 
+/* What all claim (state) and what all count up (done) have cache lines of their own, or each claim
+ * would slow down those who only look at wake. */
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
@@ -1978,6 +2096,8 @@ struct mlc__pool {
 #define MLC__LOAD(p)      __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define MLC__STORE(p, v)  __atomic_store_n(p, v, __ATOMIC_RELEASE)
 
+/* Tells the core that this is a spin: its sibling thread gets the units, and leaving the loop costs
+ * no flushed pipeline. */
 MLC__INLINE void mlc__pause(void)
 {
 #if defined(__x86_64__)
@@ -1988,6 +2108,8 @@ MLC__INLINE void mlc__pause(void)
 }
 
 #if defined(__linux__)
+/* The kernel compares wake with seen once more before it sleeps, so a loop that begins in between
+ * is not missed. Spurious returns are the caller's to see. */
 static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
 {
     syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, NULL, NULL, 0);
@@ -2016,12 +2138,16 @@ static void mlc__work(mlc__pool *p, int32_t worker)
 {
     uint64_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
     for (;;) {
+        /* These three may be torn between two loops: state was read before them and changes with
+         * each loop, so the exchange below fails if any of them is not of state's loop. */
         const uint32_t chunk = (uint32_t)state;
         const mlc__chunk_fn fn = MLC__LOAD(&p->fn);    /* of a newer loop: then the claim fails */
         void *arg = MLC__LOAD(&p->arg);
         if (chunk >= MLC__LOAD(&p->chunks)) return;
         if (!__atomic_compare_exchange_n(&p->state, &state, state + 1, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_ACQUIRE)) continue;
+        /* From a won claim on the loop cannot end, nor its arguments change, before done counts
+         * this. */
         fn(arg, chunk, worker);
         __atomic_fetch_add(&p->done, 1, __ATOMIC_RELEASE);
         state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
@@ -2030,6 +2156,8 @@ static void mlc__work(mlc__pool *p, int32_t worker)
 
 typedef struct mlc__worker_start { mlc__pool *pool; int32_t index; } mlc__worker_start;
 
+/* start lies on the stack of the thread that makes us: copied, then pool set to NULL as the
+ * receipt. Denormals stay flushed for the thread's whole life. */
 static void *mlc__worker_main(void *start)
 {
     mlc__worker_start s = *MLC__CAST(mlc__worker_start *, start);
@@ -2039,6 +2167,8 @@ static void *mlc__worker_main(void *start)
     while (!MLC__LOAD(&s.pool->stop)) {
         for (int i = 0; i < MLC__SPINS && MLC__LOAD(&s.pool->wake) == seen; i++) mlc__pause();
         if (MLC__LOAD(&s.pool->wake) == seen) {
+            /* Both sides in sequential order: either the caller sees the sleeper and wakes it, or
+             * the sleeper sees the new wake and does not go to sleep. */
             __atomic_fetch_add(&s.pool->sleepers, 1, __ATOMIC_SEQ_CST);
             while (__atomic_load_n(&s.pool->wake, __ATOMIC_SEQ_CST) == seen)
                 mlc__sleep_until_not(s.pool, seen);
@@ -2050,6 +2180,8 @@ static void *mlc__worker_main(void *start)
     return NULL;
 }
 
+/* Kernels need little stack, but tiles and gathered blocks lie on it. Where the system refuses a
+ * thread the loops run with those there are. */
 static void mlc__pool_start(mlc__pool *p, int32_t workers)
 {
     pthread_attr_t attr;
@@ -2064,6 +2196,8 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_destroy(&attr);
 }
 
+/* Raising wake ends the spinning, waking all ends the sleep; each worker sees stop before it looks
+ * for work. */
 static void mlc__pool_stop(mlc__pool *p)
 {
     MLC__STORE(&p->stop, 1);
@@ -2076,6 +2210,8 @@ static void mlc__pool_stop(mlc__pool *p)
 #endif
 }
 
+/* The arguments change while state says that nothing can be claimed; the second store opens the
+ * loop. The number grows by two a loop, and no number occurs twice before 2^31 loops. */
 static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg)
 {
     const uint32_t loop = (uint32_t)(__atomic_load_n(&p->state, __ATOMIC_RELAXED) >> 32);
@@ -2094,6 +2230,7 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
 struct mlc__pool { mlc_ctx *ctx; };
 #endif /* MLC_NO_THREADS */
 
+/* dev NULL is a kernel called by mlc_cpu_kernels' user: one thread. */
 static int32_t mlc__pool_threads(const void *dev)
 {
     const mlc__pool *p = MLC__CAST(const mlc__pool *, dev);
@@ -2104,6 +2241,7 @@ static int32_t mlc__pool_threads(const void *dev)
 static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg)
 {
 #ifndef MLC_NO_THREADS
+    /* busy is set while a loop runs: a loop inside a chunk is run by its caller alone. */
     mlc__pool *p = MLC__CAST(mlc__pool *, dev);
     if (p && n > 1 && n < UINT32_MAX && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
         !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
@@ -2119,15 +2257,22 @@ static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, voi
 }
 
 /* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)
- * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.                      */
+ * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+ * Counters instead of a state: value i of a stream is a function, so chunks need no order, a mask
+ * can be made again in backward, and a device gives the same numbers. Key = seed, counter = (block,
+ * stream); a block is four words of 32 bits. */
 
 typedef struct mlc__words { uint32_t w[4]; } mlc__words;
 
+/* Words 0 .. 3 of a block; known answers of the reference implementation are in
+ * tests/test_ctx.c. */
 MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t block)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     mlc__words c = { { (uint32_t)block, (uint32_t)(block >> 32),
                        (uint32_t)stream, (uint32_t)(stream >> 32) } };
+    /* Ten rounds as the paper recommends; the constants are its multipliers and Weyl increments
+     * (golden ratio, sqrt 3 - 1). */
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)c.w[0] * 0xD2511F53u, p1 = (uint64_t)c.w[2] * 0xCD9E8D57u;
         const uint32_t w0 = (uint32_t)(p1 >> 32) ^ c.w[1] ^ k0;
@@ -2274,6 +2419,8 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     *c = mlc__f32_bits(mlc__bits_f32(b) ^ (((k + 1u) & 2u) << 30));
 }
 
+/* F(name) of MLC__MAP_FORMULAS. f64 takes libm's functions, one element at a time: it is there for
+ * gradient checks, not for speed. powf, too, is libm's. */
 MLC__INLINE float mlc__sqrt_f32(float x) { return sqrtf(x); }
 MLC__INLINE float mlc__pow_f32(float x, float y) { return powf(x, y); }
 MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
@@ -2285,7 +2432,11 @@ MLC__INLINE double mlc__sqrt_f64(double x) { return sqrt(x); }
 MLC__INLINE double mlc__pow_f64(double x, double y) { return pow(x, y); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-/* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides */
+/* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides
+ * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
+ * sorted, cut in chunks), each row of it is taken in dense blocks (strided inputs gathered to L1,
+ * results scattered), and a block is one of the switch cases below, a plain loop that the compiler
+ * vectorises per ISA. A new formula is one line here and one in mlc_map. */
 
 /* Every formula once: U, B, N have one, two, three inputs a, b, c; s is a scalar, T the type, F
  * names the functions of the type. */
@@ -2306,6 +2457,7 @@ MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
     N(POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
     N(SHARE, a * b / c) N(SQDIFF_GRAD, s * a * (b - c))
 
+/* One case of the switch: the operation is chosen once a block, never per element. */
 #define MLC__MAP_U(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
 #define MLC__MAP_B(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
@@ -2318,6 +2470,7 @@ MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 /* out[i] = formula(in[0][i], in[1][i], in[2][i]) for dense rows; out may be one of the inputs. */
 typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_t n, double s);
 
+/* in: as many valid pointers as the formula has inputs. */
 MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd)
 {
     typedef float T;
@@ -2330,6 +2483,7 @@ MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, i
     }
 }
 
+/* f64 is compiled once, for the base ISA. */
 static MLC__OPT void mlc__map_f64(mlc_map op, void *out, const void *const *in, int64_t n, double s)
 {
     typedef double T;
@@ -2378,6 +2532,7 @@ static void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, 
     }
 }
 
+/* Output and three inputs. */
 #define MLC__LOOP_OPERANDS 4
 
 /* A loop over up to four strided operands: size-1 axes gone, sorted by the first operand's strides,
@@ -2388,6 +2543,8 @@ typedef struct mlc__loop {
     int64_t rows, n;                   /* rows of n: n is the last axis */
 } mlc__loop;
 
+/* Inserts an axis so that the output's strides fall: the last axis is then the densest of the
+ * output, and its writes are what decides. */
 static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC__LOOP_OPERANDS])
 {
     int32_t at = l->ndim++;
@@ -2399,6 +2556,8 @@ static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC_
     for (int p = 0; p < l->operands; p++) l->stride[p][at] = stride[p];
 }
 
+/* Axis d is folded into the one before it where every operand steps over it without a gap;
+ * broadcasting (stride 0 on both) merges, too. */
 static void mlc__loop_merge(mlc__loop *l)
 {
     int32_t to = 0;
@@ -2426,6 +2585,7 @@ static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int
         for (int p = 0; p < operands; p++) stride[p] = strides[p][d];
         mlc__loop_axis(l, shape[d], stride);
     }
+    /* A single element: one axis of size 1, so that no caller has to think of it. */
     if (l->ndim == 0) {
         stride[0] = stride[1] = stride[2] = stride[3] = 1;
         mlc__loop_axis(l, 1, stride);
@@ -2457,6 +2617,7 @@ static int64_t mlc__loop_chunks(const mlc__loop *l)
     return mlc__div_up(l->rows, mlc__max(1, MLC__GRAIN / l->n));
 }
 
+/* A row kernel under a loop: offset and stride of each operand in elements, n of them. */
 typedef void (*mlc__row_fn)(const void *args, const int64_t *offset, const int64_t *stride,
                             int64_t n);
 
@@ -2469,6 +2630,7 @@ typedef struct mlc__loop_job {
 static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__loop_job *job = MLC__CAST(const mlc__loop_job *, arg);
+    /* Must cut as mlc__loop_chunks counts. */
     const mlc__loop *l = job->loop;
     int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
     (void)worker;
@@ -2487,6 +2649,7 @@ static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
+/* ns: rough time of one element on one thread. */
 static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const void *args,
                           double ns)
 {
@@ -2495,6 +2658,7 @@ static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const 
                   &job);
 }
 
+/* inputs: 1 to 3, as many as the formula reads. */
 typedef struct mlc__map_job {
     const struct mlc_k_map *a;
     mlc__map_fn             fn;
@@ -2507,6 +2671,7 @@ static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t
 {
     uint64_t dense[4][MLC__GATHER];
     const void *in[3] = { NULL, NULL, NULL };
+    /* An accumulated result is made apart first: out may be an input, as in x += f(x). */
     const bool direct = stride[0] == 1 && !j->a->accumulate;
     void *out = direct ? (void *)at[0] : (void *)dense[3];
     for (int p = 0; p < j->inputs; p++) {
@@ -2539,6 +2704,7 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
         at[p + 1] = (char *)(uintptr_t)j->a->in[p] + offset[p + 1] * (int64_t)j->size;
         dense = dense && stride[p + 1] == 1;
     }
+    /* Dense rows are one block; else blocks of what the stack holds. */
     const int64_t step = dense ? n : MLC__GATHER;
     for (int64_t i = 0; i < n; i += step) {
         mlc__map_block(j, at, stride, mlc__min(step, n - i));
@@ -2546,6 +2712,8 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
     }
 }
 
+/* ns per element: 2.0 and 0.2 are averages of cheap and dear formulas; only the decision to fork
+ * hangs on them. */
 static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn f32)
 {
     mlc__map_job job = { a, a->dtype == MLC_F64 ? mlc__map_f64 : f32, mlc_dtype_bytes(a->dtype),
@@ -2554,6 +2722,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
                                   a->in_stride[2] };
     mlc__loop l;
     if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    /* Inputs are given from the front: the first NULL ends them. */
     while (job.inputs < 3 && a->in[job.inputs]) job.inputs++;
     if (a->ndim == 1 && a->shape[0] > 0 && a->shape[0] < 512 && a->out_stride[0] == 1 &&
         !a->accumulate && a->in_stride[0][0] == 1 && (job.inputs < 2 || a->in_stride[1][0] == 1) &&
@@ -2566,7 +2735,9 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements */
+/* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
+ * Nothing here computes, so one version serves every ISA. Casts are also the strided copy:
+ * mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end here. */
 
 /* NaN and what does not fit become INT64_MIN, as the hardware has it. */
 MLC__INLINE int64_t mlc__i64_of(double x)
@@ -2574,6 +2745,8 @@ MLC__INLINE int64_t mlc__i64_of(double x)
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
 }
 
+/* to == from is a copy. Between floats the conversion rounds to nearest even; i64 to float as C
+ * does. */
 static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n)
 {
     const float *f = MLC__CAST(const float *, in);
@@ -2591,6 +2764,7 @@ static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype f
     else for (int64_t i = 0; i < n; i++) oq[i] = mlc__i64_of(d[i]);
 }
 
+/* The same scheme as mlc__map_row: straight where both sides are dense, else through L1. */
 static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
 {
     const struct mlc_k_cast *a = MLC__CAST(const struct mlc_k_cast *, args);
@@ -2611,6 +2785,7 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
     }
 }
 
+/* Operand 0 of the loop is the output, 1 the input. */
 static mlc_status mlc__k_cast(void *dev, const struct mlc_k_cast *a)
 {
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
@@ -2620,6 +2795,7 @@ static mlc_status mlc__k_cast(void *dev, const struct mlc_k_cast *a)
     return MLC_OK;
 }
 
+/* step is not 0 for arange only; start + i step in f64, so that no error builds up. */
 static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
@@ -2645,7 +2821,7 @@ static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
     return MLC_OK;
 }
 
-/* out row i = in row index[i]; an index outside is left to its maker, the loader. */
+/* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
 static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
 {
     (void)dev;
@@ -2657,6 +2833,8 @@ static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
     return MLC_OK;
 }
 
+/* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
+ * no concern. */
 static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 {
     (void)dev;
@@ -2670,12 +2848,20 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 }
 
 /* @@ IMPL.KERNELS.REDUCE --------------------------------- sums and maxima over any axes, argmax
- * f32 is carried in f64. Runs are summed in 16 lanes by blocks of 128; long reductions with few
- * results are cut in segments of fixed length, so the bits do not depend on the threads.      */
+ * f32 is carried in f64. The axes are split in kept (a loop over results) and gone (a loop over
+ * what a result is made of). Three ways to walk: runs, where the gone axis is dense (sums by blocks
+ * of 128 in 16 lanes, which are folded pairwise); columns, where the kept axis is dense (whole rows
+ * are added, 64 results at a time, so that memory is read in order); strided runs, gathered through
+ * L1. Long reductions with few results are cut in segments of fixed length, whose partial results
+ * meet in the workspace in a fixed order: bits depend on the shape, never on the threads. */
 
+/* With 16 lanes the rounding error of a sum grows as n/128 + 12 instead of n (blocked summation:
+ * Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). A segment is what is worth a
+ * chunk of its own. */
 #define MLC__SUM_BLOCK 128
 #define MLC__SEGMENT   65536
 
+/* Reduces n dense elements. */
 typedef double (*mlc__run_fn)(const void *x, int64_t n);
 
 /* Sum of 16 lanes, pairwise. */
@@ -2691,6 +2877,8 @@ MLC__INLINE double mlc__fold(const double *lane)
 typedef double mlc__8d __attribute__((vector_size(64)));
 typedef float  mlc__8f __attribute__((vector_size(32)));
 
+/* V: a vector of 8 T, loaded by memcpy as rows need no alignment. The order of additions is written
+ * out, so every ISA and every vector length gives the same sum. */
 #define MLC__SUM_TEXT(T, V) \
     const T *v = MLC__CAST(const T *, x); \
     double total = 0.0; \
@@ -2722,6 +2910,7 @@ static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(do
 MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
 {
     const float *v = MLC__CAST(const float *, x);
+    /* Comparisons drop NaN; looking for one apart keeps the first loop a vector max. */
     float lane[16], best = -__builtin_inff(), nan = 0.0f;
     int64_t i = 0;
     for (int l = 0; l < 16; l++) lane[l] = best;
@@ -2733,6 +2922,7 @@ MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
     return (double)(nan != nan ? nan : best);
 }
 
+/* Leaves at the first NaN. */
 static double mlc__max_f64(const void *x, int64_t n)
 {
     const double *v = MLC__CAST(const double *, x);
@@ -2748,6 +2938,8 @@ static double mlc__max_f64(const void *x, int64_t n)
     { return mlc__max_f32_body(x, n); }
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
+/* outs results of count elements each, in segments (1 where it is not cut); a chunk is per_chunk
+ * results of one segment. */
 typedef struct mlc__reduce_job {
     const struct mlc_k_reduce *a;
     mlc__run_fn fn;
@@ -2757,12 +2949,14 @@ typedef struct mlc__reduce_job {
     bool        columns;               /* kept rows lie dense: add whole rows                   */
 } mlc__reduce_job;
 
+/* Joins two partial results; a NaN stays. */
 static double mlc__reduce_join(const mlc__reduce_job *j, double x, double y)
 {
     if (j->a->op == MLC_REDUCE_SUM) return x + y;
     return x != x ? x : MLC__LARGER(x, y);
 }
 
+/* One element, for columns of max. */
 static double mlc__load_f64(const mlc__reduce_job *j, const char *at)
 {
     if (j->size == 4) { float f; memcpy(&f, at, 4); return (double)f; }
@@ -2771,6 +2965,7 @@ static double mlc__load_f64(const mlc__reduce_job *j, const char *at)
     return d;
 }
 
+/* The only place where scale and accumulate are applied: once a result, whatever the segments. */
 static void mlc__reduce_store(const mlc__reduce_job *j, int64_t offset, double v)
 {
     v *= j->a->scale;
@@ -2783,6 +2978,7 @@ static void mlc__reduce_store(const mlc__reduce_job *j, int64_t offset, double v
     }
 }
 
+/* A finished result goes to the output, that of a segment to the workspace, [segments][outs]. */
 static void mlc__reduce_put(const mlc__reduce_job *j, int64_t out, int64_t segment, double v)
 {
     int64_t offset[MLC__LOOP_OPERANDS];
@@ -2809,6 +3005,8 @@ static double mlc__reduce_run(const mlc__reduce_job *j, const char *at, int64_t 
     return total;
 }
 
+/* Elements from .. to of one result, counted along the gone axes; a segment may begin and end in
+ * the middle of a run. */
 static double mlc__reduce_range(const mlc__reduce_job *j, const char *at, int64_t from, int64_t to)
 {
     const mlc__loop *g = &j->gone;
@@ -2826,6 +3024,7 @@ static double mlc__reduce_range(const mlc__reduce_job *j, const char *at, int64_
     return total;
 }
 
+/* Two arrays of f64 of this length are 1 KB: they stay in L1 beside the rows. */
 #define MLC__COLUMNS 64
 
 /* Up to 64 neighbouring columns: sums of blocks of rows, then of the blocks. */
@@ -2859,6 +3058,7 @@ static void mlc__reduce_columns(const mlc__reduce_job *j, int64_t out, int64_t n
     for (int64_t c = 0; c < n; c++) mlc__reduce_put(j, out + c, segment, total[c]);
 }
 
+/* Results next to each other that lie in one row of kept go to the columns together. */
 static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
@@ -2906,20 +3106,22 @@ static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a)
     }
     if (!mlc__loop_make(&j->kept, nk, kept, 2, kept_strides)) return false;
     if (j->count && !mlc__loop_make(&j->gone, ng, gone, 1, gone_strides)) return false;
+    /* Where results and elements are both dense (one run a result), runs win. */
     j->columns = j->count && j->kept.n > 1 && j->kept.stride[1][j->kept.ndim - 1] == 1 &&
                  j->gone.stride[0][j->gone.ndim - 1] != 1;
-    j->segments = j->outs <= 1024 && (j->columns || j->outs < 16) && j->count > MLC__SEGMENT ?
-                  mlc__div_up(j->count, MLC__SEGMENT) : 1;
     if (j->columns) {
         j->segments = mlc__div_up(j->count, MLC__SEGMENT);
         j->per_chunk = mlc__max(1, MLC__GRAIN / (mlc__min(j->count, MLC__SEGMENT) * MLC__COLUMNS)) *
                        MLC__COLUMNS;
     } else {
-        j->per_chunk = j->segments > 1 ? 1 : mlc__max(1, MLC__GRAIN / mlc__max(1, j->count));
+        const bool cut = j->outs < 16 && j->count > MLC__SEGMENT;
+        j->segments = cut ? mlc__div_up(j->count, MLC__SEGMENT) : 1;
+        j->per_chunk = cut ? 1 : mlc__max(1, MLC__GRAIN / mlc__max(1, j->count));
     }
     return true;
 }
 
+/* Plans again: a plan is cheap, and the query has no place to keep one. */
 static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
 {
     mlc__reduce_job j;
@@ -2928,6 +3130,7 @@ static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
     return (size_t)(j.segments * j.outs) * sizeof(double);
 }
 
+/* First pass: segments of results in parallel. */
 static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a, mlc__run_fn sum_f32,
                                       mlc__run_fn max_f32)
 {
@@ -2943,6 +3146,7 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a, m
     if (j.segments <= 1) return MLC_OK;
     const int64_t segments = j.segments;
     const double *part = MLC__CAST(const double *, a->workspace);
+    /* Second pass, on the caller: segment by segment in order. */
     j.segments = 1;                    /* now results go to the output */
     for (int64_t o = 0; o < j.outs; o++) {
         double total = part[o];
@@ -2953,6 +3157,7 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a, m
     return MLC_OK;
 }
 
+/* Stops at a NaN, which counts as largest; ties go to the first. */
 static mlc_status mlc__k_argmax(void *dev, const struct mlc_k_argmax *a)
 {
     (void)dev;
@@ -2971,11 +3176,19 @@ static mlc_status mlc__k_argmax(void *dev, const struct mlc_k_argmax *a)
 }
 
 /* @@ IMPL.KERNELS.GEMM ----------------------------------- c = act(alpha a b + bias) + beta c
- * Panels of a (up to MR rows) and b (NR columns) are packed from any strides, KC of k at a time;
- * a tile of MR x NR is summed in registers over KC and leaves through the sink. KC is a constant
- * of the kernel and c takes the blocks in order: bits depend neither on threads nor on blocking
- * in m and n. One or few rows of dense operands run as dot products without packing.          */
+ * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008). A task is a block of c (at most 384
+ * rows, 512 columns) of one product; for each KC of k it packs its panels of b (NR columns) and a
+ * (up to MR rows) from whatever strides they have into its thread's workspace, where tiles read
+ * them in order. A tile of MR x NR is summed in registers over KC and leaves through the sink, row
+ * by row: scaled, added to the blocks of k before it, and after the last one with bias and
+ * activation while it is in L1. KC is a constant of the kernel and c takes the blocks in order:
+ * bits depend neither on threads nor on blocking in m and n. m is dealt evenly to its panels, as a
+ * last panel of one row would leave the FMA units waiting for its loads. Small products, and few
+ * rows of dense operands, run as dot products or sums of rows, where packing would cost more than
+ * it saves. */
 
+/* A panel of b, 256 x 32 f32, is 32 KB and stays in L1 while the panels of a (384 KB at most) go by
+ * from L2. Another value changes the last bits of long products. */
 #define MLC__KC       256
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which packing does not pay                */
@@ -2987,6 +3200,7 @@ typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
 /* y += s x */
 typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
 
+/* What a level brings to the products; mr x nr is its tile. */
 typedef struct mlc__gemm_fns {
     int64_t      mr, nr;
     double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
@@ -2996,6 +3210,8 @@ typedef struct mlc__gemm_fns {
     mlc__map_fn  map;
 } mlc__gemm_fns;
 
+/* The definition of a tile kernel, and the kernel where there are no intrinsics. mr <= MR rows are
+ * packed mr to a step: a short panel has no gaps. */
 #define MLC__TILE_TEXT(T, MR, NR) \
     const T *pa = MLC__CAST(const T *, a), *pb = MLC__CAST(const T *, b); \
     T acc[MR][NR] = { { 0 } }; \
@@ -3018,6 +3234,8 @@ static MLC__OPT void mlc__tile_f64(int64_t mr, int64_t kc, const void *a, const 
 #if MLC__X86
 #define MLC__TILE_CASE(rows, body) case rows: body(rows, kc, a, b, tile); break;
 
+/* 6 x 16: 12 accumulators, two of b and one broadcast make 15 of the 16 YMM registers. mr is a
+ * constant at each call, so that the loops unroll and acc is registers. */
 MLC__INLINE __attribute__((target("avx2,fma")))
 void mlc__tile_avx2(int mr, int64_t kc, const void *a, const void *b, void *tile)
 {
@@ -3051,6 +3269,7 @@ static void mlc__tile_f32_avx2(int64_t mr, int64_t kc, const void *a, const void
 #endif
 
 #if MLC__AVX512
+/* 14 x 32: 28 accumulators, two of b and one broadcast make 31 of the 32 ZMM registers. */
 MLC__INLINE __attribute__((target("avx512f")))
 void mlc__tile_avx512(int mr, int64_t kc, const void *a, const void *b, void *tile)
 {
@@ -3128,6 +3347,7 @@ static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
     { mlc__axpy_f32_body(y, s, x, n); }
 MLC__EACH_ISA(MLC__STAMP_DOT)
 
+/* In the order of mlc_act. */
 static mlc_map mlc__act_map(mlc_act act)
 {
     static const mlc_map map[] = { MLC_MAP_COPY, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_TANH,
@@ -3135,6 +3355,7 @@ static mlc_map mlc__act_map(mlc_act act)
     return map[act];
 }
 
+/* mc, nc: rows and columns of a task; m_tasks x n_tasks of them to a product. */
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
     const mlc__gemm_fns *f;
@@ -3163,6 +3384,8 @@ typedef struct mlc__gemm_job {
     } \
     for (int64_t x = 0; x < n; x++) c[x * step] = w[x];
 
+/* at: element of c where the run begins; col: its column, for the bias. Activations other than none
+ * take beta c after them, as struct mlc_k_gemm says. */
 static void mlc__sink(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v, int64_t at,
                       int64_t col, int64_t n, bool accumulate, bool last)
 {
@@ -3191,6 +3414,7 @@ static void mlc__pack(void *panel, const void *x, int64_t minor, int64_t major, 
     if (size == 4) { MLC__PACK_TEXT(float) } else { MLC__PACK_TEXT(double) }
 }
 
+/* Address of an element where the dtype is only known as a size. */
 MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
 {
     return MLC__CAST(const char *, p) + elements * (int64_t)size;
@@ -3208,7 +3432,9 @@ static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, i
 {
     const struct mlc_k_gemm *g = j->g;
     const int64_t panels = mlc__div_up(m, j->f->mr), nr = j->f->nr;
+    /* first: c holds nothing of this product yet; last: bias and activation are due. */
     const bool first = k0 == 0, last = k0 + kc == g->k;
+    /* As doubles for their alignment; f64 tiles, 4 x 4, need far less. */
     double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double)];
     for (int64_t x = 0; x < n; x += nr)
         mlc__pack(pb + x * kc * (int64_t)j->size,
@@ -3236,6 +3462,7 @@ static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, i
     }
 }
 
+/* One block of c, all of k. Workspace: the panels of a, then those of b, of this thread. */
 static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
@@ -3252,6 +3479,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     } while (k0 < g->k);
 }
 
+/* Columns of c to a task without packing: v is half a KB on the stack. */
 #define MLC__ROW_BLOCK 64
 
 /* Without packing: a row of c in blocks of 64 columns, by dot products where columns of b are
@@ -3280,6 +3508,7 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
         else for (int64_t x = 0; x < n; x++) to[x] += s * row[x * g->b_col]; \
     }
 
+/* The same by rows of b, scaled and added: k is the outer loop, so b is read in order. */
 static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
                                   int64_t n)
 {
@@ -3292,6 +3521,7 @@ static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t
     mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
 }
 
+/* Dot products only where both operands run along k and k fills at least a few lanes. */
 static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
@@ -3305,6 +3535,7 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
 }
 
+/* Must not look at threads: it decides the order of additions. */
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     if ((double)g->m * (double)g->n * (double)g->k <= MLC__SMALL) return true;
@@ -3322,6 +3553,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     j->size = mlc_dtype_bytes(g->dtype);
     j->mc = mlc__min(g->m, 384);
     j->m_tasks = mlc__div_up(g->m, j->mc);
+    /* Columns are cut further only where rows and batch do not give each thread a task; a tile's
+     * sum does not notice. */
     const int64_t want = mlc__div_up(threads, mlc__max(1, j->m_tasks * g->batch));
     j->nc = mlc__min(512, mlc__div_up(mlc__div_up(g->n, want), f->nr) * f->nr);
     j->n_tasks = mlc__div_up(g->n, j->nc);
@@ -3345,8 +3578,11 @@ void cblas_dgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_
 __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
 
+/* A provider's own threads would split by their number, and fight with ours for the cores. */
 #define MLC__BLAS_TILE 256             /* fixed tiles, one thread each: bits stay the same      */
 
+/* One of both strides must be 1, all fit its integer, and the product be worth a call. 111 and 112
+ * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
 static bool mlc__blas_takes(const struct mlc_k_gemm *g)
 {
     const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
@@ -3357,6 +3593,7 @@ static bool mlc__blas_takes(const struct mlc_k_gemm *g)
            (double)g->m * (double)g->n * (double)g->k > 1e5;
 }
 
+/* The provider does alpha a b + beta c; bias and activation follow tile by tile, from cache. */
 static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
@@ -3406,6 +3643,7 @@ static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
     return true;
 }
 
+/* One thread to a call: we call it from all of ours. */
 static const char *mlc__blas_start(void)
 {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
@@ -3415,6 +3653,7 @@ static const char *mlc__blas_start(void)
 static const char *mlc__blas_start(void) { return "none"; }
 #endif /* MLC_USE_CBLAS */
 
+/* Takes the same decisions as mlc__gemm_run, in the same order. */
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
                                   const mlc__gemm_fns *f)
 {
@@ -3427,6 +3666,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     return j.buffer * (size_t)mlc__pool_threads(dev);
 }
 
+/* Three ways, tried in this order: without packing, CBLAS, tiles. */
 static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
     const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
@@ -3454,6 +3694,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 /* @@ IMPL.KERNELS.RNG ------------------------------------ uniform, normal, dropout: f(stream, i)
  * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree).  */
 
+/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
 #define MLC__U24(w) ((float)((w) >> 8) * 5.9604644775390625e-8f)                /* [0,1) */
 #define MLC__U53(hi, lo) \
     ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
@@ -3467,6 +3708,7 @@ static void mlc__random4_f32(const struct mlc_k_random *a, uint64_t i, float v[4
         v[p] = lo + width * MLC__U24(r.w[p]);
         if (v[p] >= hi) v[p] = lo;     /* rounding up must not reach hi */
     }
+    /* 1 - u is in (0, 1]: the logarithm is finite. */
     for (int p = 0; p < 4 && a->kind == MLC_RANDOM_NORMAL; p += 2) {       /* Box-Muller */
         const float radius = mlc__sqrt_f32(-2.0f * mlc__log_f32(1.0f - MLC__U24(r.w[p])));
         float s, c;
@@ -3492,6 +3734,7 @@ static void mlc__random2_f64(const struct mlc_k_random *a, uint64_t i, double v[
     v[1] = a->a + a->b * (radius * sin(angle));
 }
 
+/* MLC__GRAIN is a multiple of 4: a chunk begins with a whole Philox block. */
 static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_random *a = MLC__CAST(const struct mlc_k_random *, arg);
@@ -3519,6 +3762,8 @@ static mlc_status mlc__k_random(void *dev, const struct mlc_k_random *a)
     return MLC_OK;
 }
 
+/* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept.
+ * Each 4 elements share a Philox block; a chunk begins with a whole one. */
 static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_dropout *a = MLC__CAST(const struct mlc_k_dropout *, arg);
@@ -3550,13 +3795,19 @@ static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.ROW ------------------------------------ cross-entropy: one pass over each row */
+/* @@ IMPL.KERNELS.ROW ------------------------------------ cross-entropy: one pass over each row
+ * log softmax without a row of probabilities in memory: the forward keeps two numbers a row
+ * (largest logit, log of the sum), from which backward makes softmax again, in blocks in L1. Labels
+ * are checked before anything is computed; a bad one goes to the error word, since a kernel has no
+ * context to complain to. */
 
+/* What a level brings to row kernels. */
 typedef struct mlc__row_fns {
     mlc__map_fn map_f32;
     mlc__run_fn sum_f32, max_f32;
 } mlc__row_fns;
 
+/* One element as f64, for what is done once a row. */
 MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
 {
     return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
@@ -3587,6 +3838,7 @@ static double mlc__sum_exp(const void *x, int64_t c, double max, mlc_dtype dtype
     return total;
 }
 
+/* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
 typedef struct mlc__xent_job {
     const struct mlc_k_xent *a;
     const mlc__row_fns *f;
@@ -3614,6 +3866,7 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     return loss;
 }
 
+/* ignore_index may be any integer, also one that is a class: then the class is ignored. */
 MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
 {
     return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
@@ -3627,10 +3880,13 @@ static double mlc__xent_skip(const struct mlc_k_xent *a, int64_t r)
     return 0.0;
 }
 
+/* Rows of a chunk: about 4096 logits, whatever the number of threads. */
+MLC__INLINE int64_t mlc__xent_rows(int64_t c) { return mlc__max(1, 4096 / mlc__max(1, c)); }
+
 static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__xent_job *j = MLC__CAST(const mlc__xent_job *, arg);
-    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, j->a->c));
+    const int64_t rows = mlc__xent_rows(j->a->c);
     (void)worker;
     for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
         j->rows[r] = mlc__xent_counts(j->a, r) ? mlc__xent_row(j, r) : mlc__xent_skip(j->a, r);
@@ -3642,6 +3898,8 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
     return (size_t)a->n * sizeof(double);
 }
 
+/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean,
+ * else 1. No row that counts makes a mean NaN, as in PyTorch. */
 static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
 {
     mlc__xent_job j = { a, f, MLC__CAST(double *, a->workspace) };
@@ -3661,7 +3919,7 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
         }
         return MLC_OK;                 /* the context reads the word */
     }
-    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, a->c));
+    const int64_t rows = mlc__xent_rows(a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c, mlc__xent_chunk,
                   &j);
     if (a->reduction == MLC_REDUCTION_MEAN) norm = (double)counted;
@@ -3678,12 +3936,15 @@ typedef struct mlc__xent_grad_job {
     const mlc__row_fns *f;
 } mlc__xent_grad_job;
 
+/* Softmax of a row again from its logits and two numbers, block by block in L1. */
 static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
 {
     const struct mlc_k_xent_grad *a = j->a;
     const size_t size = mlc_dtype_bytes(a->dtype);
     const mlc__map_fn map = a->dtype == MLC_F32 ? j->f->map_f32 : mlc__map_f64;
     const int64_t label = a->labels[r * a->label_stride];
+    /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
+     * over. */
     const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
     const double scale = counts ? mlc__elem(a->dy, r * a->dy_stride, a->dtype) /
                                   mlc__elem(a->norm, 0, a->dtype) : 0.0;
@@ -3694,6 +3955,8 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
         const int64_t n = mlc__min(MLC__GATHER, a->c - i);
         void *out = (void *)(uintptr_t)mlc__at(a->dx, r * a->dx_row + i, size);
         const void *in[3] = { mlc__at(a->logits, r * a->row + i, size), NULL, NULL };
+        /* dx = scale (softmax - smoothing/c - (1 - smoothing) onehot); a row that does not count is
+         * written, too, as 0. */
         if (!counts) memset(block, 0, sizeof block);
         if (counts) {
             map(MLC_MAP_ADD_S, block, in, n, -max);
@@ -3715,7 +3978,7 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
 static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__xent_grad_job *j = MLC__CAST(const mlc__xent_grad_job *, arg);
-    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, j->a->c));
+    const int64_t rows = mlc__xent_rows(j->a->c);
     (void)worker;
     for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
         mlc__xent_grad_row(j, r);
@@ -3725,13 +3988,17 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f)
 {
     mlc__xent_grad_job j = { a, f };
-    const int64_t rows = mlc__max(1, 4096 / mlc__max(1, a->c));
+    const int64_t rows = mlc__xent_rows(a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
                   mlc__xent_grad_chunk, &j);
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state */
+/* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
+ * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
+ * between them, which nobody else reads. What changes from step to step comes through
+ * mlc_optim_step in device memory, so that a captured sequence of launches can be replayed.
+ * Constants of a step are made in f64 and rounded once. */
 
 /* g is read once; m and v are NULL where the rule keeps none. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T) \
@@ -3751,6 +4018,8 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
         p[i] -= lr * (a->nesterov ? d + mom * b : b); \
     }
 
+/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is rate
+ * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. */
 #define MLC__ADAM_TEXT(T, ROOT) \
     T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m) + from; \
     T *v = MLC__CAST(T *, a->v) + from; \
@@ -3768,6 +4037,7 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
         p[i] = shrink * p[i] - rate * (mi / (ROOT(vi) * root + eps)); \
     }
 
+/* Updates elements from .. from + n of a run. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n);
 
 MLC__BODY void mlc__sgd_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
@@ -3805,6 +4075,7 @@ static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
     j->fn(j->a, chunk * MLC__GRAIN, mlc__min(MLC__GRAIN, j->a->n - chunk * MLC__GRAIN));
 }
 
+/* skip is set by whoever decides on the device that a step must not happen. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__optim_fn sgd_f32,
                                  mlc__optim_fn adam_f32)
 {
@@ -3816,7 +4087,11 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     return MLC_OK;
 }
 
-/* @@ IMPL.DISPATCH --------------------------------------- kernel table: one row per ISA level */
+/* @@ IMPL.DISPATCH --------------------------------------- kernel table: one row per ISA level
+ * A row of the table is an ISA level; entries that have no version of their own share one function.
+ * MLC__TILE_isa names the tile of a level: rows, columns, nanoseconds of a multiply-add, kernel. A
+ * level's rows are constants: nothing is patched at run time, and contexts of different levels live
+ * side by side. */
 
 #if MLC__X86
 #define MLC__TILE_avx2   6, 16, 0.03, mlc__tile_f32_avx2
@@ -3856,6 +4131,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
         mlc__k_argmax,          NULL,                    mlc__k_take,      NULL, \
         mlc__k_finite,          NULL,                    mlc__k_optim_##isa, NULL };
 
+/* f64 is the same at each level. */
 static const mlc__gemm_fns mlc__gemm_fns_f64 =
     { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
@@ -3873,6 +4149,7 @@ static const mlc_kernels *mlc__cpu_row(mlc_isa isa)
     return &mlc__kernels_scalar;
 }
 
+/* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
     const mlc_isa have = mlc__isa_detect();
@@ -3880,12 +4157,19 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
     return isa >= MLC_ISA_SCALAR && isa <= have ? mlc__cpu_row(isa) : NULL;
 }
 
-/* @@ IMPL.BACKEND ---------------------------------------- registered devices */
+/* @@ IMPL.BACKEND ---------------------------------------- registered devices
+ * The seam between operations and devices: mlc__run_NAME calls an entry of the context's kernel
+ * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
+ * crosses between host and device. Everything below this section that touches elements goes
+ * through these. */
 
 #define MLC__BACKENDS 8
 
+/* The one mutable global. Entries are written once and never move; n is raised after its entry is
+ * complete, so that readers need no lock. */
 static struct { mlc_backend backend[MLC__BACKENDS]; int32_t n; int32_t lock; } mlc__registry;
 
+/* name need not be terminated: it may be the front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
 {
     const int32_t n = __atomic_load_n(&mlc__registry.n, __ATOMIC_ACQUIRE);
@@ -3896,12 +4180,15 @@ static const mlc_backend *mlc__backend_find(const char *name, size_t len)
     return NULL;
 }
 
+/* The struct is copied, the name it points to is not. abi and size catch objects built against
+ * another header. */
 MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
 {
     mlc_status status = MLC_ERR_ARG;
     if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->open || !b->close ||
         !b->alloc || !b->release || !b->copy || !b->sync || !b->name[0] ||
         strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
+    /* Two registrations at a time are rare and short: a spin will do. */
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
@@ -3925,6 +4212,7 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     return mlc__backend_find(device, len);
 }
 
+/* The kernel's message: which operation, which kernel, which device. */
 static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,
                                   mlc_status status)
 {
@@ -3978,6 +4266,7 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
         MLC__TRY(mlc__rs); \
     } while (0)
 
+/* Bytes of dense memory; on the host all three kinds are a memcpy. */
 static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
                                    mlc_copy_kind kind)
 {
@@ -4004,7 +4293,10 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
         (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* @@ IMPL.CTX -------------------------------------------- context and scopes */
+/* @@ IMPL.CTX -------------------------------------------- context and scopes
+ * A context is made in two parts: memory first, so that the rest can fail with nothing but
+ * mlc_ctx_free to call, then device, threads and error word. Scopes only note where the tape and
+ * the lists stood; ending one is what frees. */
 
 MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
 {
@@ -4013,6 +4305,7 @@ MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
     return d;
 }
 
+/* The desc wins over MLC_THREADS in the environment, that over the cores there are. */
 static int32_t mlc__threads_choose(int32_t asked)
 {
 #ifdef MLC_NO_THREADS
@@ -4036,6 +4329,7 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *alloc
         const uintptr_t at =
             ((uintptr_t)d->memory + MLC__CACHELINE - 1) & ~(uintptr_t)(MLC__CACHELINE - 1);
         const size_t skip = (size_t)(at - (uintptr_t)d->memory);
+        /* Less than one chunk beside the context would fail at the first tensor. */
         if (d->memory_bytes < skip + bytes + MLC__CHUNK) return NULL;
         start = MLC__CAST(char *, d->memory) + skip;
         end = start + (d->memory_bytes - skip) / MLC__CACHELINE * MLC__CACHELINE;
@@ -4087,6 +4381,7 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
 }
 
+/* What would otherwise fail far away: half an allocator, a level or dtype that does not exist. */
 static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
 {
     const bool some = d->allocator.alloc || d->allocator.release;
@@ -4096,6 +4391,7 @@ static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
     return MLC_OK;
 }
 
+/* Whatever fails, desc->status says why; half a context is freed as a whole one would be. */
 MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
 {
     mlc_ctx_desc d = desc ? *desc : mlc_ctx_desc_make();
@@ -4115,6 +4411,8 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
         ctx->soft_limit = d.soft_limit;
         ctx->dtype = d.dtype;
         mlc__blas_start();
+        /* An error in here has no context to stand in after the failure: only the status gets
+         * out. */
         status = mlc__ctx_open(ctx, &d);
         mlc_seed(ctx, d.seed);
     }
@@ -4123,6 +4421,8 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
     return ctx;
 }
 
+/* Scopes give blocks back to the pool, the pool gives them to the allocator, then the objects go.
+ * What lies in a fixed block is the caller's memory and simply left. */
 static void mlc__ctx_free_memory(mlc_ctx *ctx)
 {
     for (int i = 0; i < MLC__MAX_SCOPES; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
@@ -4139,10 +4439,14 @@ static void mlc__ctx_free_memory(mlc_ctx *ctx)
     while (ctx->objects) mlc__heap_free(ctx, ctx->objects + 1);
 }
 
+/* Order: users' data while the context still works, threads before the pool they live in, memory
+ * before the device that gave it, and the context itself, whose allocator is copied out first. */
 MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
     if (!ctx) return;
+    /* First what users own, while the context still works; last the context, whose allocator is
+     * needed to free it. */
     if (ctx->modules_release) ctx->modules_release(ctx);
 #ifndef MLC_NO_THREADS
     if (ctx->pool) mlc__pool_stop(ctx->pool);
@@ -4163,6 +4467,7 @@ MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)
     return ctx && ctx->on_host ? mlc__blas_start() : "none";
 }
 
+/* Also restarts the streams: the same seed and calls give the same numbers again. */
 MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -4178,22 +4483,26 @@ MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
     MLC__REQUIRE(ctx, ctx->depth + 2 < MLC__MAX_SCOPES, STATE,
                  "scope_begin: %d scopes are open; is a mlc_scope_end missing?", ctx->depth);
     ctx->depth++;
+    /* had_error: an error that stands now is not the scope's, and its end must not clear it. */
     ctx->scopes[ctx->depth].tape = ctx->tape;
     ctx->scopes[ctx->depth].had_error = ctx->status != MLC_OK;
     return MLC_OK;
 }
 
+/* Ends also where an error stands: a loop that breaks off at the error has closed its scope. */
 MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > 0, STATE, "scope_end: no scope is open");
+    /* Late errors of the device belong to the scope in which they were made. */
     mlc__error_word_read(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
     status = ctx->status;
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) mlc__node_unsave(nd);
+    /* Nodes of the scope lie in its arena: the tape is cut before that goes. */
     ctx->tape = s->tape;
     mlc__scope_clear(ctx, s);
     ctx->depth--;
@@ -4210,7 +4519,10 @@ MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
 }
 #endif
 
-/* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access */
+/* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access
+ * Tensors are small structs in a scope's arena over a storage that views share. Nothing here is
+ * recorded. The functions at the end (mlc__map, mlc__reduce, mlc__sum_to) translate tensors to
+ * kernel arguments: operations call them and never touch elements. */
 
 MLC_IMPL mlc_dims mlc_dims_of(int32_t n, const int64_t *v)
 {
@@ -4239,8 +4551,11 @@ MLC_IMPL mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d)
     return mlc_dims_of(4, v);
 }
 
+/* Returned by value: no lifetime to think of in the arguments of a message. 8 axes of 20 digits
+ * fit. */
 typedef struct mlc__text { char s[192]; } mlc__text;
 
+/* Lists that are too long are cut, not refused: this is for messages about them. */
 static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
 {
     mlc__text t;
@@ -4262,6 +4577,7 @@ MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
     return text;
 }
 
+/* 1 for n = 0: a scalar has one element. */
 static int64_t mlc__product(int32_t n, const int64_t *v)
 {
     int64_t p = 1;
@@ -4269,10 +4585,19 @@ static int64_t mlc__product(int32_t n, const int64_t *v)
     return p;
 }
 
+/* For tensors that are known not to be NULL; the mlc_ versions take NULL. */
 MLC__INLINE int64_t mlc__numel(const mlc_tensor *t) { return mlc__product(t->ndim, t->shape); }
 MLC__INLINE size_t mlc__size(const mlc_tensor *t) { return mlc__dtypes[t->dtype].bytes; }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
 
+MLC__INLINE bool mlc__same_shape(const mlc_tensor *a, const mlc_tensor *b)
+{
+    return a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+/* First element. On a device, in a dry run and for no elements it is no host pointer: for kernel
+ * arguments only. */
 MLC__INLINE void *mlc__data(const mlc_tensor *t)
 {
     return MLC__CAST(char *, t->storage->data) + t->offset * (int64_t)mlc__size(t);
@@ -4287,6 +4612,7 @@ MLC_IMPL int64_t mlc_dim(const mlc_tensor *t, int32_t axis)
     return axis >= 0 && axis < t->ndim ? t->shape[axis] : 0;
 }
 
+/* Sizes of 0 count as 1, so that strides stay positive. */
 static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
 {
     int64_t step = 1;
@@ -4296,6 +4622,7 @@ static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
     }
 }
 
+/* The stride of an axis of size 1 is never used, so it may be anything. */
 static bool mlc__is_row_major(const mlc_tensor *t)
 {
     int64_t step = 1;
@@ -4323,6 +4650,7 @@ static bool mlc__is_permuted(const mlc_tensor *t)
     return true;
 }
 
+/* The flags cache what would be asked at each operation; whoever sets strides calls this. */
 static void mlc__mark_layout(mlc_tensor *t)
 {
     t->flags &= ~(MLC__DENSE | MLC__PERMUTED);
@@ -4355,6 +4683,8 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
     }
 }
 
+/* A tensor and an empty storage at this depth; memory comes with mlc__storage_fill, a view's from
+ * its base, wrapped memory from the caller. */
 static mlc_tensor *mlc__tensor_new(mlc_ctx *ctx, int32_t depth, mlc_dtype dtype, int32_t ndim,
                                    const int64_t *shape, int mem)
 {
@@ -4374,6 +4704,22 @@ static bool mlc__fits(int32_t ndim, const int64_t *shape)
         if (__builtin_mul_overflow(n, mlc__max(1, shape[d]), &n) || n > PTRDIFF_MAX / 16)
             return false;
     return true;
+}
+
+/* A second tensor over x's memory, of the current scope, unknown to the tape. */
+static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
+{
+    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    if (!t) return NULL;
+    *t = *x;
+    t->base = NULL;
+    t->node = NULL;
+    t->grad = NULL;
+    t->grad_fresh = 0;
+    t->scope = ctx->depth;
+    t->out_index = 0;
+    t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
+    return t;
 }
 
 /* Sizes are not negative and the bytes fit. */
@@ -4403,12 +4749,20 @@ static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, ml
     return t;
 }
 
+/* t is a dense block (MLC__PERMUTED); step only where its order is row-major. */
 static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double start,
                             double step)
 {
     const struct mlc_k_fill args = { t->dtype, mlc__numel(t), mlc__data(t), start, step };
     if (args.n == 0 || ctx->dry_run) return MLC_OK;
     return mlc__run_fill(ctx, what, &args);
+}
+
+/* Zeroes a block of device memory, padding and all; its bytes are a multiple of 4. */
+static mlc_status mlc__zero(mlc_ctx *ctx, const char *what, void *block, size_t bytes)
+{
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(bytes / 4), block, 0.0, 0.0 };
+    return zero.n ? mlc__run_fill(ctx, what, &zero) : MLC_OK;
 }
 
 MLC_IMPL mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value)
@@ -4426,6 +4780,8 @@ MLC_IMPL mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
 MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                 double step)
 {
+    /* NaN where step is 0 and the interval empty, or an argument is NaN: the comparisons below are
+     * written to fail then. */
     const double count = ceil((stop - start) / step);
     mlc_tensor *t;
     if (!ctx) return NULL;
@@ -4450,6 +4806,8 @@ MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
                : NULL;
 }
 
+/* Strides may overlap (0) or leave holes: such a base is not MLC__PERMUTED, and its gradient is
+ * row-major. */
 MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const int64_t *strides,
                               void *data)
 {
@@ -4471,11 +4829,13 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
         }
         t->stride[d] = strides[d];
     }
+    /* No block: mlc__storage_release leaves the memory alone. */
     t->storage->data = data;
     mlc__mark_layout(t);
     return t;
 }
 
+/* A stream is used up also in a dry run (mlc_summary sets it back) and for no elements. */
 static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_random kind, mlc_dtype dtype,
                                mlc_dims shape, double a, double b)
 {
@@ -4498,6 +4858,7 @@ MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
     return mlc__random(ctx, "randn", MLC_RANDOM_NORMAL, dtype, shape, 0.0, 1.0);
 }
 
+/* lo = hi is fine: all elements are lo. */
 MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                  double hi)
 {
@@ -4516,6 +4877,7 @@ static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
         "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
         "return it or copy it",
         what, mlc__shape(t).s);
+    /* Of tensors with elements only parameters can lack memory without having been freed. */
     MLC__REQUIRE(t->ctx, t->storage->data || mlc__numel(t) == 0, STATE,
                  "%s: a parameter is not built yet; call mlc_module_build", what);
     return MLC_OK;
@@ -4544,6 +4906,7 @@ static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tenso
 /* A dense tensor over pool memory for the length of a call. */
 typedef struct mlc__temp { mlc_tensor t; mlc_storage storage; mlc__block *block; } mlc__temp;
 
+/* shape may be NULL for ndim 0. The caller must reach mlc__temp_end: no MLC__TRY in between. */
 static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype, int32_t ndim,
                                   const int64_t *shape)
 {
@@ -4583,6 +4946,7 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     if (read) MLC__TRY(mlc__error_word_read(ctx));
     MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
                  "%s: %s repeats elements (expand); copy it first", what, mlc__shape(t).s);
+    /* Before the write: also a failed one spoils what backward saved. */
     if (write) t->storage->version++;
     if (t->flags & MLC__DENSE)
         return read ? mlc__device_copy(ctx, read, mlc__data(t), want, MLC_COPY_TO_HOST)
@@ -4609,6 +4973,7 @@ MLC_IMPL mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes)
 
 MLC_IMPL double mlc_item(mlc_tensor *t)
 {
+    /* Room for any dtype, read by its bytes. */
     uint64_t raw = 0;
     float f;
     double d;
@@ -4626,6 +4991,8 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
     return t->dtype == MLC_F32 ? (double)f : t->dtype == MLC_F64 ? d : (double)q;
 }
 
+/* For mlc_f32 and friends: the dtype and the device are checked, contiguity is the caller's
+ * business. */
 static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
 {
     if (!t || mlc__alive(t, what) != MLC_OK) return NULL;
@@ -4689,6 +5056,7 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
                  mlc__shape(dst).s);
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
+    /* Same storage: src goes through a copy, as memmove would do. */
     if (dst->storage == src->storage) {                    /* may overlap */
         mlc__temp copy;
         MLC__TRY(mlc__temp_begin(ctx, &copy, src->dtype, src->ndim, src->shape));
@@ -4700,6 +5068,8 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
     return mlc__cast_into(ctx, "copy_into", dst, src);
 }
 
+/* Made in the parent scope's arena while the current one is open: that is what the per-scope arenas
+ * are for. */
 MLC_IMPL mlc_tensor *mlc_keep(mlc_tensor *t)
 {
     mlc_tensor *copy;
@@ -4719,6 +5089,7 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
                            const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c, double s,
                            bool accumulate)
 {
+    /* All dense and of one shape, by far the most frequent case, is one long axis. */
     const mlc_tensor *in[3] = { a, b, c };
     struct mlc_k_map args;
     bool dense = (out->flags & MLC__DENSE) != 0;
@@ -4729,8 +5100,8 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
     args.out = mlc__data(out);
     for (int p = 0; p < 3; p++) {
         args.in[p] = in[p] ? mlc__data(in[p]) : NULL;
-        dense = dense && (!in[p] || ((in[p]->flags & MLC__DENSE) && in[p]->ndim == out->ndim &&
-                memcmp(in[p]->shape, out->shape, (size_t)out->ndim * sizeof out->shape[0]) == 0));
+        dense = dense &&
+                (!in[p] || ((in[p]->flags & MLC__DENSE) && mlc__same_shape(in[p], out)));
     }
     if (dense) {
         args.ndim = 1;
@@ -4768,6 +5139,8 @@ static mlc_status mlc__reduce(mlc_ctx *ctx, const char *what, mlc_reduce op, con
         const bool gone = (mask >> d & 1u) != 0;
         args.shape[d] = in->shape[d];
         args.in_stride[d] = in->stride[d];
+        /* Stride 0 tells the kernel that an axis is reduced. A kept axis may have it only if its
+         * size is 1, where any stride will do. */
         args.out_stride[d] = gone ? 0 : mlc__max(1, out->stride[o]);
         if (!gone || keepdim) o++;
     }
@@ -4789,14 +5162,22 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
         wide.stride[d] = d < more ? 1 : out->stride[d - more];
         if (wide.shape[d] == 1 && x->shape[d] != 1) mask |= 1u << d;
     }
+    /* Nothing was broadcast: a copy or an addition. */
     if (!mask) return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
     return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
 }
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
- * A base tensor owns its gradient; views of it read and write parts of the same memory. Gradients
- * of results live from their first write to the backward of the operation that made them. The
- * first write of a stale gradient overwrites it (beta = 0): there is no clearing pass.        */
+ * Each operation with an input that wants a gradient leaves a node; the tape is a list of them,
+ * youngest first, which is an order in which backward may run. A base tensor owns its gradient; a
+ * view of it has none and reads and writes its part of the base's, through the same strides.
+ * Gradients of results live from their first write to the backward of the operation that made them;
+ * those of leaves stay, and are fresh (to be added to) or stale (to be overwritten). The first
+ * write of a stale gradient overwrites it (beta = 0): there is no clearing pass, but for parts,
+ * which clear the whole first. A node saves tensors by counting on their storage: a module's
+ * forward that ends gives memory back at once if nobody counts, else at the last backward that
+ * needs it. Saved versions are compared, so a write in between is an error and no wrong number.
+ * After backward a node is done; a second time is an error. */
 
 /* t = value, whatever its strides and whatever bits are there now. */
 static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double value)
@@ -4810,6 +5191,9 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
+/* An operation. There is no table of them: what a program does not call the linker drops. shape
+ * runs always, forward not in a dry run (NULL: shape has made the output), backward once at
+ * most. */
 struct mlc__op {
     const char *name;
     mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
@@ -4829,6 +5213,8 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     mlc_ctx *ctx = NULL;
     unsigned need = 0;
     mlc_node *nd = local;
+    /* A NULL input is the trace of an error before; without one (all others valid, nothing stands)
+     * it is recorded now. */
     for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
     for (int i = 0; i < n; i++) {
@@ -4858,6 +5244,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     return nd;
 }
 
+/* The same for up to three inputs by name. */
 static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tensor *a, mlc_tensor *b,
                             mlc_tensor *c)
 {
@@ -4888,6 +5275,8 @@ static void mlc__save(mlc_node *nd, mlc_tensor *t)
     t->storage->saves++;
 }
 
+/* Looks at each element of a dense block, passes others over; a copy to the host for each
+ * operation: for debugging only. */
 static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
                                      const char *side)
 {
@@ -4908,6 +5297,7 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     return MLC_OK;
 }
 
+/* Shape rule, memory of the outputs, kernel. */
 static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(nd->op->shape(ctx, nd));
@@ -4931,9 +5321,11 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     const mlc_status st = mlc__forward_run(ctx, nd);
     mlc__flush_end(mode);
     if (st != MLC_OK) {
+        /* Nobody will run its backward. */
         for (int i = 0; i < nd->n_saved; i++) nd->saved[i].t->storage->saves--;
         return NULL;
     }
+    /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
     if (nd->recorded) {
         nd->prev = ctx->tape;
         ctx->tape = nd;
@@ -4946,8 +5338,10 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     return nd->out[0];
 }
 
+/* A view's base is never a view itself: see mlc__view. */
 MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
 
+/* NULL also for a parameter that is not built yet. */
 static mlc__flat *mlc__flat_of(mlc_tensor *base)
 {
     return base->flags & MLC__PARAM ? ((mlc__param *)base)->flat : NULL;
@@ -4960,8 +5354,7 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
     if (flat->grads) return MLC_OK;
     void *grads = mlc__heap_data(ctx, flat->grad_bytes, MLC_MEM_GRAD, "gradients");
     if (!grads) return MLC_ERR_NOMEM;
-    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->grad_bytes / 4), grads, 0.0, 0.0 };
-    const mlc_status st = zero.n ? mlc__run_fill(ctx, "gradients", &zero) : MLC_OK;
+    const mlc_status st = mlc__zero(ctx, "gradients", grads, flat->grad_bytes);
     if (st != MLC_OK) {
         mlc__heap_data_free(ctx, grads, MLC_MEM_GRAD);
         return st;
@@ -4976,6 +5369,8 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
     return MLC_OK;
 }
 
+/* Memory for the gradient of a base, not initialised: parameters' all at once in their flat block;
+ * a result's in the current scope, a leaf's in its own, so that it lives as long as the leaf. */
 static mlc_status mlc__grad_alloc(mlc_tensor *base)
 {
     mlc__flat *flat = mlc__flat_of(base);
@@ -5017,6 +5412,7 @@ static void mlc__grad_view(mlc_tensor *t, mlc_tensor *g)
         g->shape[d] = t->shape[d];
         g->stride[d] = t->stride[d];
     }
+    /* A base with holes or repeats cannot lend its strides: its gradient is row-major. */
     if (base->flags & MLC__PERMUTED) return;
     mlc__row_major(g->ndim, g->shape, g->stride);          /* t is its own base: see view ops */
     g->offset = 0;
@@ -5030,6 +5426,7 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     const bool fresh = base->grad && base->grad_fresh;
     if (!base->grad) MLC__TRY(mlc__grad_alloc(base));
     *accumulate = fresh;
+    /* Set before the write: callers must write, or fail the whole backward. */
     base->grad_fresh = 1;
     if (!fresh && t != base && mlc__numel(t) != mlc__numel(base)) { /* a part: clear the rest */
         mlc_tensor whole;
@@ -5052,6 +5449,7 @@ static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, m
     return *st == MLC_OK;
 }
 
+/* After its backward: gradients of its outputs have been used, saved memory is one user poorer. */
 static void mlc__node_release(mlc_node *nd)
 {
     for (int i = 0; i < nd->n_out; i++) {
@@ -5063,6 +5461,7 @@ static void mlc__node_release(mlc_node *nd)
     mlc__node_unsave(nd);
 }
 
+/* Checks first, so that a node that cannot run has changed nothing. */
 static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
@@ -5127,6 +5526,8 @@ static mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy
     return mlc__set(ctx, "backward", &g, 1.0);
 }
 
+/* From y's node back: a node without a gradient at any output is not on the way to a leaf from y.
+ * Later nodes than y's cannot have made y. */
 static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
     MLC__TRY(mlc__backward_seed(ctx, y, dy));
@@ -5140,6 +5541,7 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
     return MLC_OK;
 }
 
+/* An error that stands is returned, nothing is done: the loss may be part of what failed. */
 MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
 {
     mlc_ctx *ctx = y ? y->ctx : dy ? dy->ctx : NULL;
@@ -5158,6 +5560,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     MLC__TRY(mlc__error_word_read(ctx));
     if (ctx->dry_run) return MLC_OK;
     const uint32_t mode = mlc__flush_begin();
+    /* Custom operations call mlc_ functions in here: they must not be recorded. */
     ctx->no_grad++;
     const mlc_status st = mlc__backward_run(ctx, y, dy);
     ctx->no_grad--;
@@ -5178,6 +5581,7 @@ MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
     return mlc_backward_from(loss, NULL);
 }
 
+/* On a parameter this freezes or unfreezes it: see mlc_module_freeze. */
 MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
 {
     if (!t) return MLC_ERR_ARG;
@@ -5201,12 +5605,14 @@ MLC_IMPL mlc_tensor *mlc_grad(mlc_tensor *t)
     mlc_tensor *base, *g;
     if (!t) return NULL;
     base = mlc__base(t);
+    /* The gradient of a result is gone by now, and never was anyone else's. */
     if (!base->grad || base->node || !base->grad_fresh) return NULL;
     g = MLC__CAST(mlc_tensor *, mlc__arena(t->ctx, t->ctx->depth, sizeof *g));
     if (g) mlc__grad_view(t, g);
     return g;
 }
 
+/* No memory is touched: the next first write overwrites. */
 MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
 {
     if (t) mlc__base(t)->grad_fresh = 0;
@@ -5292,18 +5698,11 @@ static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
     return true;
 }
 
+/* The view as an operation: an output over the input's memory that is a base of its own. */
 static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor *x = nd->in[0];
-    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    mlc_tensor *t = mlc__alias(ctx, nd->in[0]);
     if (!t) return MLC_ERR_NOMEM;
-    *t = *x;
-    t->base = NULL;
-    t->grad = NULL;
-    t->node = NULL;
-    t->scope = ctx->depth;
-    t->grad_fresh = 0;
-    t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
     mlc__view_apply(&nd->u.view, t);
     nd->out[nd->n_out++] = t;
     return MLC_OK;
@@ -5318,6 +5717,7 @@ static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (nd->u.view.kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    /* A part of a stale gradient: the rest of it is zero. */
     if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
         acc = true;
@@ -5343,18 +5743,18 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
         return mlc__finish(nd);
     }
     if (mlc__alive(x, "view") != MLC_OK) return NULL;
-    t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    t = mlc__alias(ctx, x);
     if (!t) return NULL;
-    *t = *x;
-    t->grad = NULL;
-    t->scope = ctx->depth;
-    t->base = wants ? mlc__base(x) : NULL;
-    t->node = wants ? x->node : NULL;
-    t->flags &= ~(MLC__PARAM | (wants ? 0u : MLC__REQUIRES_GRAD));
+    if (wants) {
+        t->base = mlc__base(x);
+        t->node = x->node;
+        t->flags |= MLC__REQUIRES_GRAD;
+    }
     mlc__view_apply(spec, t);
     return t;
 }
 
+/* Resolves a negative axis; an error if there is no such axis. */
 static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 {
     const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
@@ -5399,10 +5799,13 @@ MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
     if (!x || mlc__reshape_resolve(x, &shape) != MLC_OK) return NULL;
     memcpy(v.dims, shape.v, sizeof v.dims);
     probe = *x;
+    /* Tried on a copy of the struct first; a recorded copy where strides cannot say it, as in
+     * PyTorch. */
     if (!mlc__view_apply(&v, &probe)) x = mlc_copy(x);
     return x ? mlc__view(x, &v) : NULL;
 }
 
+/* A scalar becomes [1], as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
 {
     mlc_dims shape;
@@ -5414,6 +5817,7 @@ MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
     return mlc_reshape(x, shape);
 }
 
+/* A bit for each axis that occurs: with n axes given and all n bits set each occurs once. */
 MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
 {
     mlc__view_spec v = { MLC__PERMUTE, 0, axes.n, 0, 0, { 0 } };
@@ -5453,6 +5857,7 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
         mlc__fail(x->ctx, MLC_ERR_ARG, "slice: step %lld; it must be positive", (long long)step);
         return NULL;
     }
+    /* Python's rules: out of range is clamped, never an error. */
     const int64_t n = x->shape[axis];
     start = start < 0 ? mlc__max(0, start + n) : mlc__min(start, n);
     stop = stop < 0 ? mlc__max(0, stop + n) : mlc__min(stop, n);
@@ -5481,6 +5886,7 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     return mlc__view(x, &v);
 }
 
+/* An expanded view overlaps itself: writing to it is for nobody, and its gradient is summed. */
 MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 {
     mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 } };
@@ -5507,20 +5913,11 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 
 MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
 {
-    mlc_tensor *t;
-    if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
-    t = MLC__CAST(mlc_tensor *, mlc__arena(x->ctx, x->ctx->depth, sizeof *t));
-    if (!t) return NULL;
-    *t = *x;
-    t->base = NULL;
-    t->node = NULL;
-    t->grad = NULL;
-    t->scope = x->ctx->depth;
-    t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
-    return t;
+    return x && mlc__alive(x, "detach") == MLC_OK ? mlc__alias(x->ctx, x) : NULL;
 }
 
-/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast */
+/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast
+ * One kernel does all three: the strided cast. contiguous is a copy only where it must be. */
 
 static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -5528,11 +5925,13 @@ static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
 }
 
+/* Shared by copy and cast: the cast kernel copies where the dtypes are equal. */
 static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
 }
 
+/* Adding needs one dtype: across dtypes dy is cast to a temporary first. */
 static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
@@ -5568,12 +5967,14 @@ MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
 static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, (mlc_dtype)(int)nd->u.s, x->ndim, x->shape);
+    return mlc__out(ctx, nd, nd->u.dtype, x->ndim, x->shape);
 }
 
+/* The copy of another dtype: only the shape rule differs. */
 static const mlc__op mlc__cast_op = { "cast", mlc__cast_shape, mlc__copy_forward,
                                       mlc__copy_backward };
 
+/* To the dtype it has: x itself, nothing recorded, as Tensor.to. */
 MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
 {
     mlc_node local, *nd;
@@ -5584,11 +5985,14 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
     if (x && x->dtype == dtype) return x;
     nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.s = (double)dtype;
+    nd->u.dtype = dtype;
     return mlc__finish(nd);
 }
 
-/* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function */
+/* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
+ * All have one shape rule, forward and backward: they take the maps and what to save from the row,
+ * whose first field is the node's descriptor. Saving y where the derivative can be had from it
+ * (tanh, sigmoid, exp, relu, sqrt) lets x go. */
 
 typedef struct mlc__unary {
     mlc__op op;
@@ -5596,6 +6000,7 @@ typedef struct mlc__unary {
     char    saved;                     /* second input of backward: 'x', 'y' or 0 for none */
 } mlc__unary;
 
+/* Every input float, all of one dtype: there is no promotion. The message names the cast. */
 static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++)
@@ -5610,6 +6015,7 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Saves x or y, whichever the row names. */
 static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
@@ -5639,6 +6045,7 @@ static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
                     NULL, nd->u.s, acc);
 }
 
+/* s: of add_scalar and mul_scalar, else not read. */
 static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s)
 {
     mlc_node local, *nd = mlc__begin(&local, &u->op, 1, x, NULL, NULL);
@@ -5684,7 +6091,9 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
     return mlc__unary_call(&mlc__mul_scalar_op, x, s);
 }
 
-/* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting */
+/* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting
+ * Broadcast inputs are never copied: stride 0 reads them again. In backward a gradient of the wide
+ * shape is summed to the narrow one; only where it is not dy itself does that take a temporary. */
 
 typedef struct mlc__binary {
     mlc__op op;
@@ -5693,6 +6102,7 @@ typedef struct mlc__binary {
     char    with[2];                   /* inputs of grad after dy: 0 none, 'a', 'b', 'c' for both */
 } mlc__binary;
 
+/* NumPy's rule, from the last axis on; a size of 1 gives way, also to 0. */
 static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
                                        int64_t *shape)
 {
@@ -5709,11 +6119,13 @@ static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t
     return MLC_OK;
 }
 
+/* with: which inputs the derivative of each side reads. */
 static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
     int64_t shape[MLC_MAX_DIMS];
     int32_t ndim;
+    /* An input is saved if the gradient of one that is asked for reads it. */
     bool need_a = false, need_b = false;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
@@ -5746,8 +6158,7 @@ static mlc_status mlc__binary_grad(mlc_ctx *ctx, mlc_node *nd, int i, const mlc_
     if (f->with[i] == 'a') b = nd->in[0];
     if (f->with[i] == 'b') b = nd->in[1];
     if (f->with[i] == 'c') { b = nd->in[0]; c = nd->in[1]; }
-    if (dx->ndim == dy->ndim &&
-        memcmp(dx->shape, dy->shape, (size_t)dy->ndim * sizeof dy->shape[0]) == 0)
+    if (mlc__same_shape(dx, dy))
         return mlc__map(ctx, nd->op->name, f->grad[i], dx, dy, b, c, 0.0, acc);
     if (f->grad[i] == MLC_MAP_COPY) return mlc__sum_to(ctx, nd->op->name, dx, dy, acc);
     MLC__TRY(mlc__temp_begin(ctx, &wide, dy->dtype, dy->ndim, dy->shape));
@@ -5757,6 +6168,7 @@ static mlc_status mlc__binary_grad(mlc_ctx *ctx, mlc_node *nd, int i, const mlc_
     return st;
 }
 
+/* Side by side: a and b may be one tensor (x * x), whose second gradient then adds to the first. */
 static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -5805,7 +6217,10 @@ MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b)
     return mlc__binary_call(&mlc__pow_op, a, b);
 }
 
-/* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice */
+/* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice
+ * The node keeps seed and stream, not a mask: backward runs the same kernel on dy. Elements are
+ * numbered row-major, so x is made contiguous first and a gradient that lies otherwise goes through
+ * a temporary. */
 
 static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -5813,6 +6228,7 @@ static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, nd->in[0]->dtype, nd->in[0]->ndim, nd->in[0]->shape);
 }
 
+/* in and out are dense, or elements and words would not go together. */
 static mlc_status mlc__dropout_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
                                    const mlc_tensor *in, bool acc)
 {
@@ -5861,13 +6277,18 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
     nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
     if (!nd) return NULL;
     nd->u.dropout.p = p;
+    /* Both are kept: mlc_seed may come between forward and backward. */
     nd->u.dropout.seed = x->ctx->seed;
     nd->u.dropout.stream = x->ctx->stream++;
     return mlc__finish(nd);
 }
 
-/* @@ IMPL.OPS.REDUCE ------------------------------------- sum, mean, max, argmax */
+/* @@ IMPL.OPS.REDUCE ------------------------------------- sum, mean, max, argmax
+ * Axes become a bit mask. sum and mean are one kernel with another scale; max saves its input and
+ * output and shares dy among ties, as torch.amax does (torch.max over an axis picks one). */
 
+/* scale 0 stands for mean, whose count is only known here. The mean of nothing is 0 times inf:
+ * NaN. */
 static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -5909,6 +6330,7 @@ static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const ml
     return wide;
 }
 
+/* dy repeated, times the scale of the mean. */
 static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
@@ -5954,6 +6376,7 @@ static const mlc__op mlc__mean_op = { "mean", mlc__reduce_shape, mlc__reduce_for
 static const mlc__op mlc__max_op = { "max", mlc__reduce_shape, mlc__reduce_forward,
                                      mlc__max_backward };
 
+/* An empty list of axes means all of them. */
 static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes, bool keepdim,
                                     mlc_reduce kind, double scale)
 {
@@ -5990,6 +6413,8 @@ MLC_IMPL mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim)
     return mlc__reduce_call(&mlc__max_op, x, axes, keepdim, MLC_REDUCE_MAX, 1.0);
 }
 
+/* No node: an index has no derivative. The axis is brought to the end by a copy where it is not
+ * there. */
 MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
 {
     mlc_dims shape;
@@ -6020,7 +6445,11 @@ MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
     return mlc__run_argmax(x->ctx, "argmax", &args) == MLC_OK ? t : NULL;
 }
 
-/* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides */
+/* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides
+ * Everything becomes a mlc__product_spec: sizes and three sets of strides. Transposing is swapping
+ * two strides, broadcasting is a stride of 0, and a batch axis with stride 0 in c adds up (the
+ * gradient of a broadcast operand). So forward and both gradients are the same call with operands
+ * in other places. */
 
 /* A batch of matrices: strides of rows, columns and up to 8 batch axes. */
 typedef struct mlc__mats {
@@ -6028,6 +6457,7 @@ typedef struct mlc__mats {
     int64_t row, col, batch[MLC_MAX_DIMS];
 } mlc__mats;
 
+/* c = act(alpha a b + bias) + beta c, as struct mlc_k_gemm, over all batch axes. */
 typedef struct mlc__product_spec {
     mlc_dtype   dtype;
     int64_t     m, n, k;
@@ -6078,6 +6508,7 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, const mlc__product_s
     int64_t step[3] = { 0, 0, 0 };
     if (mlc__product(p->batch_dims, p->batch) == 0 || p->m == 0 || p->n == 0) return MLC_OK;
     for (int i = 0; i < 3 && run; i++) step[i] = mats[i]->batch[last];
+    /* again: the second product into the same matrix of c adds to the first, whatever beta was. */
     for (int64_t w = 0; w < mlc__product(walked, p->batch); w++) {
         int64_t offset[3] = { 0, 0, 0 }, rest = w;
         bool again = false;            /* this matrix of c has been written before */
@@ -6109,6 +6540,7 @@ static mlc__mats mlc__mats_of(const mlc_tensor *t, bool column, int32_t nb)
     return m;
 }
 
+/* The transpose. */
 static mlc__mats mlc__mats_flip(mlc__mats m)
 {
     const int64_t row = m.row;
@@ -6117,6 +6549,8 @@ static mlc__mats mlc__mats_flip(mlc__mats m)
     return m;
 }
 
+/* a [..,m,k], b [..,k,n]; a 1-d a is [1,k] and a 1-d b [k,1], whose axis the output does not
+ * have. */
 static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *a = nd->in[0], *b = nd->in[1];
@@ -6166,6 +6600,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     p->c.row = in_a->ndim > 1 ? y->stride[p->batch_dims] : 0;
     p->c.col = in_b->ndim > 1 ? y->stride[y->ndim - 1] : 1;
     for (int32_t d = 0; d < p->batch_dims; d++) p->c.batch[d] = mlc__max(1, y->stride[d]);
+    /* [..,m,k] times one [k,n] is one product of many rows, if these lie in one piece. */
     if (p->batch_dims && in_b->ndim <= 2 && in_a->ndim > 2 &&
         (in_a->flags & a->flags & MLC__DENSE)) {
         p->m *= mlc__product(p->batch_dims, p->batch);     /* rows of all batches at once */
@@ -6198,6 +6633,7 @@ static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
         mlc__matmul_spec(nd, i == 0 ? &dx : nd->in[0], i == 1 ? &dx : nd->in[1], &dy, &p);
         dy_mats = p.c;
         p.beta = acc ? 1.0 : 0.0;
+        /* Sizes in the words of y = a b: da is [m,k] over n, db is [k,n] over m. */
         const int64_t m = p.m, n = p.n, k = p.k;
         if (i == 0) { p.c = p.a; p.a = dy_mats; p.b = mlc__mats_flip(p.b); p.n = k; p.k = n; }
         else { p.c = p.b; p.a = mlc__mats_flip(p.a); p.b = dy_mats; p.m = k; p.k = m; }
@@ -6216,7 +6652,11 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
     return nd ? mlc__finish(nd) : NULL;
 }
 
-/* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products */
+/* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products
+ * The bias and the activation are the product's sink. What backward needs of the activation is one
+ * tensor: its output, or for gelu and silu its input, which the sink writes beside the output. dy
+ * is then turned into the gradient before the activation in place, once, and the three gradients
+ * follow: dw = dy^T x, db = column sums, dx = dy w. Leading axes of x are rows. */
 
 /* Can the leading axes of t be walked as rows with one stride? */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
@@ -6235,6 +6675,8 @@ static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 /* Activations whose gradient needs their input; the others do with their output. */
 static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || act == MLC_ACT_SILU; }
 
+/* x [..,in], w [out,in], b [out]; out [..,out]. Saves what the gradients that are asked for
+ * read. */
 static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->in[2];
@@ -6252,6 +6694,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = w->shape[0];
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    /* Second output: the sum before the activation. Nobody else sees it. */
     if (nd->recorded && mlc__act_needs_input(nd->u.act))
         MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
@@ -6306,6 +6749,7 @@ static mlc_status mlc__linear_through_act(mlc_ctx *ctx, mlc_node *nd, const mlc_
                     false);
 }
 
+/* Three gradients of dy [rows,out]; each only if asked for. */
 static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -6359,6 +6803,7 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
         return NULL;
     }
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
+    /* Recorded where it copies, so gradients find their way back. */
     if (b) b = mlc_contiguous(b);
     nd = mlc__begin(&local, &mlc__linear_op, b ? 3 : 2, x, w, b);
     if (!nd) return NULL;
@@ -6371,8 +6816,12 @@ MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
     return mlc_linear_ex(x, w, b, NULL);
 }
 
-/* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own */
+/* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own
+ * The user's forward and backward run with recording off; to the tape the whole is one node. All
+ * inputs and the output are saved, as nobody knows which of them backward reads. */
 
+/* forward runs here, in the shape rule: only then is the shape known. So it also runs in a dry run,
+ * where its mlc_ calls do nothing but shapes. */
 static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
@@ -6384,20 +6833,15 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", nd->u.custom.op->name)
                           : ctx->status);
     MLC__REQUIRE(ctx, out != NULL, ARG, "%s: forward made no output", nd->u.custom.op->name);
-    own =
-        MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *own)); /* not an input itself */
+    own = mlc__alias(ctx, out);        /* forward may have returned an input itself */
     if (!own) return MLC_ERR_NOMEM;
-    *own = *out;
-    own->base = NULL;
-    own->node = NULL;
-    own->grad = NULL;
-    own->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
     nd->out[nd->n_out++] = own;
     for (int i = 0; i < nd->n_in && nd->n_saved < MLC__MAX_SAVED - 1; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, own);
     return MLC_OK;
 }
 
+/* Adds what backward made for input i; nothing asked, nothing needed. */
 static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor *given)
 {
     const char *name = nd->u.custom.op->name;
@@ -6415,6 +6859,7 @@ static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor 
     return mlc__map(ctx, name, MLC_MAP_COPY, &dx, given, NULL, NULL, 0.0, acc);
 }
 
+/* The user gets tensors, dy among them, and returns tensors of its own, which are added here. */
 static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, *dx[MLC__MAX_IN] = { NULL };
@@ -6453,6 +6898,7 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
 
 /* @@ IMPL.LOSS.MSE --------------------------------------- mean squared error */
 
+/* Enums come from users as integers. */
 static mlc_status mlc__reduction_check(const mlc_node *nd, mlc_reduction reduction)
 {
     MLC__REQUIRE(nd->in[0]->ctx, (unsigned)reduction <= MLC_REDUCTION_NONE, ARG,
@@ -6460,12 +6906,12 @@ static mlc_status mlc__reduction_check(const mlc_node *nd, mlc_reduction reducti
     return MLC_OK;
 }
 
+/* No broadcasting: PyTorch's only warns, and a [n,1] against [n] is a well-known trap. */
 static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
     MLC__TRY(mlc__require_float(ctx, nd));
-    MLC__REQUIRE(ctx, x->ndim == t->ndim &&
-                 memcmp(x->shape, t->shape, (size_t)x->ndim * sizeof x->shape[0]) == 0, SHAPE,
+    MLC__REQUIRE(ctx, mlc__same_shape(x, t), SHAPE,
                  "mse_loss: x %s and target %s differ", mlc__shape(x).s, mlc__shape(t).s);
     mlc__save(nd, x);
     mlc__save(nd, t);
@@ -6474,6 +6920,7 @@ static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, 0, x->shape);
 }
 
+/* By the number of elements for a mean, both in forward and in backward. */
 static double mlc__mse_scale(const mlc_node *nd)
 {
     return nd->u.reduction == MLC_REDUCTION_MEAN ? 1.0 / (double)mlc__numel(nd->in[0]) : 1.0;
@@ -6524,8 +6971,13 @@ MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_mse_loss_ex(x, target, MLC_REDUCTION_MEAN);
 }
 
-/* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one */
+/* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one
+ * Fused as in PyTorch: from logits, never from probabilities, so that neither exp nor log can
+ * overflow. Label smoothing s mixes the target (1 - s) onehot + s/c. The loss is one kernel and its
+ * gradient another; between them only two numbers a row and the divisor of the mean are kept. */
 
+/* Three outputs: the loss, and what backward needs of each row and of the mean, which nobody else
+ * sees. */
 static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
@@ -6579,6 +7031,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     a.lse = mlc__data(nd->out[1]);
     a.norm = mlc__data(nd->out[2]);
     a.error = ctx->error_word;
+    /* Set before the run: whoever reads the word next may find a label in it. */
     ctx->error_pending = true;
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
@@ -6617,6 +7070,7 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 static const mlc__op mlc__xent_op =
     { "cross_entropy", mlc__xent_shape, mlc__xent_forward, mlc__xent_backward };
 
+/* desc is copied into the node: it may be a local. */
 MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                           const mlc_cross_entropy_desc *desc)
 {
@@ -6640,8 +7094,13 @@ MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
     return mlc_cross_entropy_ex(logits, labels, NULL);
 }
 
-/* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences */
+/* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences
+ * Every element of every input is moved up and down by eps, in f64: the error of a central
+ * difference is of the order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A vector result is made one number
+ * by random weights in [0.5, 1.5), so that gradients cannot cancel or hide behind zeros. Random
+ * operations draw the same numbers each time: the stream is set back. */
 
+/* The arguments of mlc_gradcheck with defaults filled in. */
 typedef struct mlc__check {
     mlc_ctx           *ctx;
     mlc_grad_fn        fn;
@@ -6651,6 +7110,7 @@ typedef struct mlc__check {
     double             eps, atol, rtol;
 } mlc__check;
 
+/* Drawn anew for each evaluation, from the same stream: the same numbers. */
 static mlc_tensor *mlc__check_weights(mlc_ctx *ctx, const mlc_tensor *y)
 {
     return y ? mlc_uniform(ctx, y->dtype, mlc_dims_of(y->ndim, y->shape), 0.5, 1.5) : NULL;
@@ -6674,6 +7134,7 @@ static mlc_status mlc__check_value(const mlc__check *c, double *value)
     return mlc_scope_end(c->ctx);
 }
 
+/* x: the input's values on the host, changed one at a time and written back. */
 static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double *analytic,
                                    double *x, mlc_gradcheck_report *r)
 {
@@ -6688,12 +7149,14 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
         x[e] = old - c->eps;
         MLC__TRY(mlc_write(c->in[i], x, bytes));
         const mlc_status b = mlc__check_value(c, &down);
+        /* The input is restored before an error may leave. */
         x[e] = old;
         MLC__TRY(mlc_write(c->in[i], x, bytes));
         MLC__TRY(a);
         MLC__TRY(b);
         const double numeric = (up - down) / (2.0 * c->eps);
         double excess = fabs(analytic[e] - numeric) - (c->atol + c->rtol * fabs(numeric));
+        /* A NaN anywhere is the worst there is; comparisons would pass over it. */
         if (!(excess - excess == 0.0)) excess = DBL_MAX;
         if (r->input >= 0 && !(excess > r->excess)) continue;
         r->input = i;
@@ -6705,6 +7168,7 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
     return MLC_OK;
 }
 
+/* Gradients once by backward, then element by element by differences. r keeps the worst. */
 static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
 {
     const uint64_t stream = c->ctx->stream;
@@ -6756,10 +7220,20 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     return st;
 }
 
-/* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward */
+/* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward
+ * A module is a node of a tree with named slots for parameters; all are in ctx->modules, so that
+ * the context's end can release them. Creators declare: shapes and initialisers, no memory. The
+ * build walks the root's tree twice: once to place each parameter in a flat block (64-byte steps,
+ * shared ones once), once to fill in values, each from its own random stream, hash(name) mixed with
+ * the number of the root, so that inserting a layer leaves the others as they were. Whatever
+ * changes the tree marks its root dirty; the next forward, optimizer, load or mlc_module_build lays
+ * out again, moving what has values already. Nothing changes before all memory is there: a build
+ * that fails leaves the old layout. */
 
+/* A parameter under one of its names: tied ones sit in several slots. */
 typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 
+/* cls is a copy: a class may be a local of the creator. */
 struct mlc_module {
     mlc_ctx         *ctx;
     mlc_module_class cls;
@@ -6775,12 +7249,14 @@ struct mlc_module {
     int64_t          out_shape[MLC_MAX_DIMS];
 };
 
+/* Depths are small; a cached root would have to follow each mlc_module_add. */
 static mlc_module *mlc__root(mlc_module *m)
 {
     while (m->parent) m = m->parent;
     return m;
 }
 
+/* A copy on the heap: the user's string may be a local. */
 static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
 {
     char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(text) + 1, MLC_MEM_OBJECT, "name"));
@@ -6802,11 +7278,14 @@ static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room
     return MLC_OK;
 }
 
+/* At the context's end user data is released first, module by module; their memory goes with the
+ * heap. */
 static void mlc__modules_release(mlc_ctx *ctx)
 {
     for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
 }
 
+/* At the head of ctx->modules; a root until mlc_module_add gives it a parent. */
 MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
                                        size_t user_bytes)
 {
@@ -6854,6 +7333,7 @@ static mlc_status mlc__name_check(mlc_module *m, const char *what, const char *n
     return MLC_OK;
 }
 
+/* p is counted by its holders and freed with the last (mlc__param_drop). */
 static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
 {
     void *array = m->slot;
@@ -6868,6 +7348,7 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
+/* Buffers may be of any dtype, parameters must be able to have gradients. */
 MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
 {
     mlc__param *p;
@@ -6885,6 +7366,7 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, "module_declare"));
     if (!p) return NULL;
     mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
+    /* The storage has no data until the build: mlc__alive then says so. */
     p->t.scope = 0;
     p->t.flags |= MLC__PARAM | (desc->buffer ? 0 : MLC__REQUIRES_GRAD);
     p->t.storage = &p->value_storage;
@@ -6901,6 +7383,8 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     return NULL;
 }
 
+/* Under a second name the parameter is the same: one value, one gradient, the first name in
+ * files. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
 {
     if (!m) return MLC_ERR_ARG;
@@ -6911,6 +7395,8 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     return mlc__slot_add(m, name, (mlc__param *)param);
 }
 
+/* A child that was built alone keeps its values: the next build of the new root copies them
+ * over. */
 MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child)
 {
     mlc_ctx *ctx = parent ? parent->ctx : child ? child->ctx : NULL;
@@ -6957,6 +7443,8 @@ MLC_IMPL void mlc_module_train(mlc_module *m, bool training)
 /* A walk over all parameters below m, shared ones once. fn gets the dotted name; false stops. */
 typedef bool (*mlc__param_fn)(void *user, mlc__param *p, const char *name);
 
+/* visit marks what this walk has seen; so walks must not nest. A path over MLC_NAME_BYTES is
+ * cut. */
 static bool mlc__walk(mlc_module *m, char *name, size_t len, mlc__param_fn fn, void *user)
 {
     for (int32_t i = 0; i < m->slots; i++) {
@@ -6976,6 +7464,7 @@ static bool mlc__walk(mlc_module *m, char *name, size_t len, mlc__param_fn fn, v
     return true;
 }
 
+/* False if fn stopped the walk. */
 static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
 {
     char name[MLC_NAME_BYTES] = "";
@@ -6985,6 +7474,7 @@ static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
 
 /* -- build: one block for all values of a root -- */
 
+/* offset is counted in the first walk and used in the second, which must go the same way. */
 typedef struct mlc__build {
     mlc_module *root;
     mlc__flat  *flat;
@@ -6993,6 +7483,7 @@ typedef struct mlc__build {
     mlc_status  status;
 } mlc__build;
 
+/* First walk: how many. */
 static bool mlc__build_count(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -7001,13 +7492,20 @@ static bool mlc__build_count(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+/* Frozen parameters have lost the flag; buffers never had it. */
 static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__wants_grad(&p->t); }
 
+/* Bytes of a parameter's place in a flat block, with the padding up to the next cache line. */
+static size_t mlc__param_bytes(const mlc__param *p)
+{
+    return mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+}
+
+/* Second walk: offsets of values, sum of gradient bytes. */
 static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
-    const size_t bytes =
-        mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+    const size_t bytes = mlc__param_bytes(p);
     (void)name;
     b->offset[b->n] = b->flat->value_bytes;
     b->flat->params[b->n++] = p;
@@ -7030,6 +7528,8 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     void *to = MLC__CAST(char *, b->flat->values) + b->offset[b->n++];
     const struct mlc_k_fill fill = { p->t.dtype, n, to, p->init == MLC_INIT_ZEROS ? 0.0 : p->a,
                                      0.0 };
+    /* Roots with the same names start differently: the odd constant (2^64 over the golden ratio)
+     * spreads their numbers over the streams. */
     const struct mlc_k_random random = {
         p->init == MLC_INIT_NORMAL ? MLC_RANDOM_NORMAL : MLC_RANDOM_UNIFORM,
         p->t.dtype,
@@ -7041,6 +7541,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         p->b
     };
     if (n == 0) return true;
+    /* Built before: values move, whatever root they were built under. */
     if (p->flat)
         b->status = mlc__device_copy(ctx, to, p->value_storage.data, (size_t)n * mlc__size(&p->t),
                                      MLC_COPY_ON_DEVICE);
@@ -7051,6 +7552,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     return b->status == MLC_OK;
 }
 
+/* Takes a half-made flat, too. */
 static void mlc__flat_free(mlc__flat *flat)
 {
     if (!flat) return;
@@ -7088,13 +7590,12 @@ static void mlc__flats_drop(mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__flats_drop(m->child[i]);
 }
 
+/* Nothing can fail any more: pointers move, versions tell the tape, gradients are gone. */
 static void mlc__build_commit(mlc__build *b)
 {
     int64_t grad_at = 0;
     for (int64_t i = 0; i < b->flat->n; i++) {
         mlc__param *p = b->flat->params[i];
-        const size_t bytes =
-            mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
         mlc__flat_leave(p);
         p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
         p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
@@ -7104,13 +7605,14 @@ static void mlc__build_commit(mlc__build *b)
         p->t.grad_fresh = 0;
         p->flat = b->flat;
         p->grad_offset = mlc__trainable(p) ? grad_at : -1;
-        if (mlc__trainable(p)) grad_at += (int64_t)bytes;
+        if (mlc__trainable(p)) grad_at += (int64_t)mlc__param_bytes(p);
     }
     mlc__flats_drop(b->root);
     b->root->flat = b->flat;
     b->root->dirty = false;
 }
 
+/* Values are zeroed with their padding: optimizers run across it, and it must not hold NaN. */
 static mlc_status mlc__build_run(mlc__build *b)
 {
     mlc_ctx *ctx = b->root->ctx;
@@ -7125,14 +7627,14 @@ static mlc_status mlc__build_run(mlc__build *b)
     MLC__TRY(b->status);
     flat->values = mlc__heap_data(ctx, flat->value_bytes, MLC_MEM_PARAM, "build");
     if (!flat->values) return MLC_ERR_NOMEM;
-    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(flat->value_bytes / 4), flat->values, 0.0,
-                                     0.0 };
-    if (zero.n) MLC__TRY(mlc__run_fill(ctx, "build", &zero));       /* the padding, too */
+    MLC__TRY(mlc__zero(ctx, "build", flat->values, flat->value_bytes));
     b->n = 0;
     mlc__params(b->root, mlc__build_value, b);
     return b->status;
 }
 
+/* A rebuild keeps the root's number, and with it the streams; layout is new each time, which is how
+ * optimizers notice. */
 static mlc_status mlc__build_root(mlc_module *root)
 {
     mlc_ctx *ctx = root->ctx;
@@ -7166,6 +7668,7 @@ MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
     return m->dirty ? mlc__build_root(m) : MLC_OK;
 }
 
+/* The gradients go with the old layout; optimizer state follows at the next step. */
 MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -7174,6 +7677,7 @@ MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
 
 /* -- by name -- */
 
+/* For a search by name. A walk for each: names are asked for in setup, not in steps. */
 typedef struct mlc__find { const char *name; mlc__param *p; } mlc__find;
 
 static bool mlc__find_param(void *user, mlc__param *p, const char *name)
@@ -7194,6 +7698,7 @@ MLC_IMPL mlc_tensor *mlc_module_param(mlc_module *m, const char *name)
 
 typedef struct mlc__freeze { const char *glob; bool frozen; int64_t hits; } mlc__freeze;
 
+/* The flag alone: memory changes at the next build. */
 static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
@@ -7213,6 +7718,8 @@ MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool froz
     return MLC_OK;
 }
 
+/* The iterator counts instead of keeping a place: it stays valid whatever happens below the root,
+ * and costs a walk a step. */
 typedef struct mlc__nth { int64_t left; mlc_param_iter *it; } mlc__nth;
 
 static bool mlc__nth_param(void *user, mlc__param *p, const char *name)
@@ -7243,6 +7750,7 @@ MLC_IMPL bool mlc_param_next(mlc_param_iter *it)
     return true;
 }
 
+/* Elements of parameters, buffers left out; bytes for the summary. */
 typedef struct mlc__count { int64_t all, trainable, bytes; } mlc__count;
 
 static bool mlc__count_param(void *user, mlc__param *p, const char *name)
@@ -7267,6 +7775,7 @@ MLC_IMPL int64_t mlc_module_numel(mlc_module *m, bool trainable_only)
 
 static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
 
+/* Its place in the flat block stays unused until the next build; optimizers forget it now. */
 static void mlc__param_drop(mlc__param *p)
 {
     mlc_ctx *ctx = p->t.ctx;
@@ -7278,6 +7787,7 @@ static void mlc__param_drop(mlc__param *p)
     mlc__heap_free(ctx, p);
 }
 
+/* Children first: a class's release may still look at its own module, not at what is below. */
 static void mlc__module_free_below(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
@@ -7302,6 +7812,7 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
 {
     if (!m) return;
     mlc_module *parent = m->parent;
+    /* The others close up and keep their names. */
     for (int32_t i = 0, to = 0; parent && i < parent->children; i++)
         if (parent->child[i] != m) parent->child[to++] = parent->child[i];
     if (parent) { parent->children--; mlc__root(parent)->dirty = true; }
@@ -7310,6 +7821,7 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
 
 /* -- forward -- */
 
+/* For mlc_summary: shapes are those of the last dry run. */
 static void mlc__note_output(mlc_module *m, const mlc_tensor *t)
 {
     if (!m->ctx->dry_run) return;
@@ -7324,6 +7836,8 @@ static void mlc__storage_done(mlc_storage *s)
     else s->dead = true;
 }
 
+/* The two fills of n_out with NULL and the check behind make a forward that forgets an output an
+ * error and no wild pointer. */
 MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                        mlc_tensor **out, int32_t n_out)
 {
@@ -7335,6 +7849,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     for (int32_t i = 0; i < n_in; i++)
         if (!in[i]) return mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", m->cls.name, i + 1);
     MLC__TRY(mlc_module_build(m));
+    /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
     mlc_status st = m->cls.forward(m, in, n_in, out, n_out);
@@ -7356,10 +7871,16 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
     return mlc_module_forward(m, &x, 1, &y, 1) == MLC_OK ? y : NULL;
 }
 
-/* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential */
+/* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
+ * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
+ * one child ahead: a Linear followed by an activation becomes one product with an epilogue, which
+ * changes speed and memory, not values. It knows both by their forward function, so a user's class
+ * is never taken for one. */
 
+/* b NULL: no bias. The tensors are stable: see mlc__param. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
 
+/* Layers of one input and one output. */
 static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
 {
     MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
@@ -7367,6 +7888,7 @@ static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
     return MLC_OK;
 }
 
+/* Called with an activation by sequential, which thereby runs two modules at once. */
 static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, mlc_act act)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
@@ -7391,6 +7913,7 @@ MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
     return d;
 }
 
+/* A module that fails half way is freed here: the user sees NULL and the error. */
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", mlc__linear_module, NULL };
@@ -7404,6 +7927,8 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
     }
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims2(desc->out, desc->in);
+    /* kaiming_uniform with a = sqrt 5, as torch.nn.Linear: a bound of 1/sqrt(in) for the weight,
+     * and the same for the bias. */
     p.init = MLC_INIT_UNIFORM;
     p.b = 1.0 / sqrt((double)desc->in);
     p.a = -p.b;
@@ -7440,6 +7965,7 @@ static mlc_status mlc__act_module(mlc_module *m, mlc_tensor *const *in, int32_t 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
+    /* All share one forward: that is how sequential knows them. */
     const mlc_module_class cls = { name, mlc__act_module, NULL };
     const mlc__act_user user = { act, fn };
     return mlc_module_create(ctx, &cls, &user, sizeof user);
@@ -7471,6 +7997,7 @@ static mlc_status mlc__dropout_module(mlc_module *m, mlc_tensor *const *in, int3
 {
     const double p = *MLC__CAST(const double *, m->user);
     MLC__TRY(mlc__single(m, n_in, n_out));
+    /* In evaluation the input itself is the output, and no random number is drawn. */
     out[0] = m->training && p > 0.0 ? mlc_dropout(in[0], p) : in[0];
     return out[0] ? MLC_OK : m->ctx->status;
 }
@@ -7485,6 +8012,7 @@ MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
     return mlc_module_create(ctx, &cls, &p, sizeof p);
 }
 
+/* [n] becomes [n,1]: the first axis is the batch, whatever else there is. */
 static mlc_status mlc__flatten_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                       mlc_tensor **out, int32_t n_out)
 {
@@ -7525,6 +8053,9 @@ static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, i
     for (int32_t i = 0; i < m->children; i++) {
         mlc_tensor *y = mlc__sequential_step(m, &i, x);
         if (!y) return m->ctx->status;
+        /* The input of a step is done with once its output is there: without a tape two layers are
+         * alive at a time. What is older than this call, or lives on in a view, is not ours to
+         * free. */
         if (x->storage->seq > before && x->storage != y->storage) mlc__storage_done(x->storage);
         x = y;
     }
@@ -7538,8 +8069,12 @@ MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
-/* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers */
+/* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers
+ * Shapes come from a dry run: forward runs with every allocation counted and none made, no kernel
+ * called, the stream and the peaks set back afterwards. What is then in use is what a training step
+ * keeps for backward, its input included. */
 
+/* Where the lines go. */
 typedef struct mlc__table { mlc_writer write; void *user; } mlc__table;
 
 static void mlc__print(const mlc__table *t, const char *format, ...) MLC_PRINTF(2, 3);
@@ -7583,6 +8118,7 @@ static mlc__text mlc__bytes_text(int64_t bytes)
     return t;
 }
 
+/* Leaves, and containers with parameters of their own; path is dotted, as in files. */
 static void mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
 {
     char label[MLC_NAME_BYTES];
@@ -7601,6 +8137,7 @@ static void mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *pa
     }
 }
 
+/* -1: shown as ?, for modules that the dry run does not come by. */
 static void mlc__forget_outputs(mlc_module *m)
 {
     m->out_ndim = -1;
@@ -7649,10 +8186,19 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
     return MLC_OK;
 }
 
-/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW over flat buffers */
+/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW over flat buffers
+ * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
+ * order of the layout, with moments placed alike. A step walks the entries and joins neighbours
+ * into runs: same group, same number of steps, same dtype, all due, values and gradients and state
+ * apart by the same bytes. A run is one kernel call, so a network without groups or frozen layers
+ * is one call. Settings of all runs go to the device in one copy before the first. Layouts are
+ * compared by number at each step: after surgery entries are made again and state moves by
+ * parameter. */
 
 #define MLC__GROUPS 16                 /* group 0: what no glob matches */
 
+/* steps: of this parameter, for its bias correction: one that was frozen for a while lags behind,
+ * as in PyTorch. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     int64_t     state;                 /* byte offset in m and v */
@@ -7677,6 +8223,8 @@ struct mlc_optim {
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
 };
 
+/* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
+ * them. */
 static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p)
 {
     for (mlc_optim *o = ctx->optims; o; o = o->next) {
@@ -7685,6 +8233,7 @@ static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__par
     }
 }
 
+/* entry NULL: a first walk that only counts. */
 typedef struct mlc__optim_build {
     mlc_optim *o;
     mlc__entry *entry;
@@ -7692,6 +8241,7 @@ typedef struct mlc__optim_build {
     size_t bytes;
 } mlc__optim_build;
 
+/* The last group that matches wins, so later groups refine earlier ones. */
 static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 {
     mlc__optim_build *b = MLC__CAST(mlc__optim_build *, user);
@@ -7704,20 +8254,18 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
             if (mlc__glob(b->o->group[g].glob, name)) e->group = g;
     }
     b->n++;
-    b->bytes += mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+    b->bytes += mlc__param_bytes(p);
     return true;
 }
 
 /* State of parameters that stay moves to its new place. */
 static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, const void *from)
 {
-    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(b->bytes / 4), to, 0.0, 0.0 };
-    if (!to || !zero.n) return MLC_OK;
-    MLC__TRY(mlc__run_fill(o->ctx, "optimizer", &zero));
+    if (!to) return MLC_OK;
+    MLC__TRY(mlc__zero(o->ctx, "optimizer", to, b->bytes));
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t k = 0; k < o->entries && from; k++) {
             if (o->entry[k].p != b->entry[i].p) continue;
-            b->entry[i].steps = o->entry[k].steps;
             MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, to) + b->entry[i].state,
                                       MLC__CAST(const char *, from) + o->entry[k].state,
                                       (size_t)mlc__numel(&b->entry[i].p->t) *
@@ -7727,6 +8275,7 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
     return MLC_OK;
 }
 
+/* On the host step_dev is step itself. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
     mlc__heap_data_free(o->ctx, o->m, MLC_MEM_OPTIM);
@@ -7819,11 +8368,13 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     return NULL;
 }
 
+/* In descs 0 is the default, and a negative value says 0. */
 static double mlc__default(double value, double normal)
 {
     return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
 }
 
+/* lr apart from d: mlc_sgd takes 0 as 0, mlc_sgd_ex as the default. */
 static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
 {
     mlc_optim draft;
@@ -7864,6 +8415,7 @@ MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc)
     return mlc__sgd_make(m, &d, d.lr == 0.0 ? 1e-3 : d.lr);
 }
 
+/* The conditions are written so that NaN fails them. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *desc,
                                  double lr, bool decoupled)
 {
@@ -7912,6 +8464,7 @@ MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
     return mlc__adam_make(m, "adamw", desc, mlc__adam_lr(desc), true);
 }
 
+/* Entries are made again with the new group; the state moves along. */
 MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
 {
     int64_t hits = 0;
@@ -7955,11 +8508,13 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+/* Also what ends the STATE error after a failed backward: the user has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
     if (o && o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
+/* Trained now, and reached by a backward since the last step. */
 static bool mlc__entry_due(const mlc__entry *e)
 {
     return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
@@ -7976,6 +8531,8 @@ static bool mlc__entry_joins(const mlc__entry *a, const mlc__entry *b)
                bytes;
 }
 
+/* In f64 on the host: 1 - beta^t loses its digits in f32 in the first steps, and a device need not
+ * have pow. */
 static void mlc__optim_settings(const mlc_optim *o, const mlc__entry *e, struct mlc_optim_step *s)
 {
     const double t = (double)(e->steps + 1);
@@ -7988,6 +8545,7 @@ static void mlc__optim_settings(const mlc_optim *o, const mlc__entry *e, struct 
     s->skip = 0;
 }
 
+/* From the first element of the first entry to the last of the last, padding included. */
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
     const mlc__entry *e = &o->entry[from], *last = &o->entry[to - 1];
@@ -8029,6 +8587,8 @@ static mlc_status mlc__optim_runs(mlc_optim *o, bool note, int64_t *runs)
     return MLC_OK;
 }
 
+/* Two walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
+ * depends on it. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     int64_t runs;
@@ -8047,10 +8607,13 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     return MLC_OK;
 }
 
+/* A parameter without a fresh gradient is left alone, decay and moments included, as in PyTorch
+ * where grad is None. */
 MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
+    /* A bad label that a device has not reported yet must not reach the weights. */
     MLC__TRY(mlc__error_word_read(o->ctx));
     MLC__TRY(mlc__optim_layout(o));
     for (int64_t i = 0; i < o->entries; i++)
@@ -8065,7 +8628,11 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
     return st;
 }
 
-/* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes */
+/* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
+ * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
+ * blocks and the disk. EINTR is never an error. A save writes path.PID.N.tmp in the same folder,
+ * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
+ * there is the old file or the new one, never half of one. */
 
 #if MLC__POSIX && !defined(MLC_NO_STDIO)
 typedef struct mlc__file {
@@ -8075,12 +8642,14 @@ typedef struct mlc__file {
     int64_t     size;                  /* when reading                                          */
 } mlc__file;
 
+/* errno is saved first: building the message may change it. */
 static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
 {
     const int e = errno;
     return mlc__fail(f->ctx, MLC_ERR_IO, "%s '%s': %s", verb, f->path, strerror(e));
 }
 
+/* Regular files only: a FIFO or a device has no size to check headers against. */
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
     struct stat info;
@@ -8104,6 +8673,7 @@ static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
 {
     char *at = MLC__CAST(char *, to);
     while (bytes) {
+        /* Linux moves at most 2 GB a call, other systems refuse more than INT_MAX. */
         const ssize_t n = read(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return mlc__io_fail(f, "cannot read");
@@ -8140,6 +8710,8 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
     a->file.path = path;
     a->temp = MLC__CAST(char *, mlc__heap_alloc(ctx, room, MLC_MEM_OBJECT, "save"));
     if (!a->temp) return MLC_ERR_NOMEM;
+    /* O_EXCL: two processes, or two saves of one, never write into the same file; 0666 leaves the
+     * rights to the umask. */
     for (int i = 0; i < 100; i++) {
         snprintf(a->temp, room, "%s.%ld.%d.tmp", path, (long)getpid(), i);
         a->file.fd = open(a->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -8175,6 +8747,7 @@ static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
         do failed = fsync(a->file.fd); while (failed && errno == EINTR);
         if (failed) st = mlc__io_fail(&a->file, "cannot sync");
     }
+    /* On NFS close is where a full disk shows. */
     if (close(a->file.fd) != 0 && st == MLC_OK && errno != EINTR)
         st = mlc__io_fail(&a->file, "cannot close");
     if (st == MLC_OK && rename(a->temp, a->file.path) != 0)
@@ -8220,8 +8793,14 @@ static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st) { (void)a; retu
 #endif
 
 /* @@ IMPL.IO.SAFETENSORS --------------------------------- the format of weights, both ways
- * u64 N, N bytes of JSON, data. Stricter than the reference reader where that one contradicts the
- * format's own page (duplicate names, __metadata__ null).                                      */
+ * u64 N (little endian), N bytes of JSON, data: github.com/huggingface/safetensors. Stricter than
+ * the reference reader where that one contradicts the format's own page (duplicate names,
+ * __metadata__ null). A file is hostile until proved otherwise: N against the file's size first,
+ * then the header by a parser of just this shape (no recursion, strings decoded in place), each
+ * tensor's bytes against its shape, and all ranges together against the data: in order, without
+ * hole or overlap. Only then is memory for tensors asked for. Saving sorts by dtype, widest first,
+ * so that each tensor is aligned in a file that is mapped; the header is padded with spaces to 8
+ * bytes. */
 
 typedef struct mlc__st_entry {         /* a tensor of a file being read */
     const char *name;
@@ -8237,16 +8816,19 @@ typedef struct mlc__json {             /* reads the header; strings are decoded 
     size_t      at, n;
 } mlc__json;
 
+/* The byte where reading stopped, in every message. */
 static mlc_status mlc__json_fail(const mlc__json *j, const char *why)
 {
     return mlc__fail(j->ctx, MLC_ERR_IO, "'%s': header byte %zu: %s", j->path, j->at, why);
 }
 
+/* strchr finds the terminating 0, too: the test before it keeps NUL bytes from being space. */
 static void mlc__json_space(mlc__json *j)
 {
     while (j->at < j->n && j->text[j->at] && strchr(" \t\r\n", j->text[j->at])) j->at++;
 }
 
+/* The next character that is not space, if it is c. */
 static bool mlc__json_take(mlc__json *j, char c)
 {
     mlc__json_space(j);
@@ -8255,6 +8837,7 @@ static bool mlc__json_take(mlc__json *j, char c)
     return true;
 }
 
+/* -1 where there are not four hex digits. */
 static int32_t mlc__hex4(const mlc__json *j)
 {
     int32_t v = 0;
@@ -8269,6 +8852,7 @@ static int32_t mlc__hex4(const mlc__json *j)
     return v;
 }
 
+/* c is a valid code point; 1 to 4 bytes. */
 static size_t mlc__utf8_put(char *to, uint32_t c)
 {
     if (c < 0x80) { to[0] = (char)c; return 1; }
@@ -8393,9 +8977,11 @@ static mlc_status mlc__json_list(mlc__json *j, int64_t *v, int32_t max, int32_t 
     return mlc__json_take(j, ']') ? MLC_OK : mlc__json_fail(j, "']' is missing");
 }
 
+/* The dtypes that are both in the format and here. */
 static const struct { const char *name; mlc_dtype dtype; } mlc__st_dtypes[] =
     { { "F32", MLC_F32 }, { "F64", MLC_F64 }, { "I64", MLC_I64 } };       /* rank, low to high */
 
+/* Others (BF16, I8, ...) are well formed but not ours: DTYPE, not IO. */
 static mlc_status mlc__st_dtype(mlc__json *j, mlc_dtype *out)
 {
     const char *s;
@@ -8442,6 +9028,8 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
 {
     int64_t count = 1, nonzero = 1, bytes;
     bool fits = true;
+    /* nonzero bounds the product with zeros taken as 1, so count cannot overflow on its way to a
+     * zero. */
     for (int32_t d = 0; d < e->ndim; d++) {
         fits = fits && !__builtin_mul_overflow(nonzero, mlc__max(1, e->shape[d]), &nonzero);
         if (fits) count *= e->shape[d];
@@ -8454,7 +9042,8 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
     return MLC_OK;
 }
 
-/* {"key":"value",...}: passed over, but it must be well formed and without duplicates of itself. */
+/* {"key":"value",...}: passed over, but it must be well formed. Whether its keys repeat
+ * is not checked; that there is only one __metadata__ is the caller's to see. */
 static mlc_status mlc__st_metadata(mlc__json *j)
 {
     const char *text;
@@ -8487,6 +9076,7 @@ static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *
                 MLC__TRY(mlc__st_metadata(j));
                 continue;
             }
+            /* Has room: each description takes MLC__ST_SHORTEST bytes at least. */
             mlc__st_entry *e = &entries[(*count)++];
             e->name = name;
             MLC__TRY(mlc__st_tensor(j, e));
@@ -8498,6 +9088,7 @@ static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *
     return j->at == j->n ? MLC_OK : mlc__json_fail(j, "text after the header's end");
 }
 
+/* Empty tensors share their offset with the next: they come first by their end. */
 static int mlc__st_by_offset(const void *a, const void *b)
 {
     const mlc__st_entry *x = MLC__CAST(const mlc__st_entry *, a),
@@ -8512,6 +9103,8 @@ static int mlc__st_by_name(const void *a, const void *b)
     return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
 }
 
+/* Bounds the entries before the header is read: "":{"dtype":"F32","shape":[],"data_offsets":[0,0]}
+ * has 50. */
 #define MLC__ST_SHORTEST 48            /* bytes that the shortest description of a tensor takes */
 
 /* Header and entries of a file, in its order of data; both in the current scope's arena. */
@@ -8524,6 +9117,7 @@ static mlc_status mlc__st_open(mlc__file *f, mlc__st_entry **entries, int64_t *c
                  (long long)f->size);
     MLC__TRY(mlc__file_read(f, raw, 8));
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
+    /* 100 MB is the reference reader's bound, too. */
     MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->size - 8, IO,
                  "'%s': header of %llu bytes in a file of %lld", f->path, (unsigned long long)n,
                  (long long)f->size);
@@ -8564,6 +9158,8 @@ static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
     return st;
 }
 
+/* Entries come in the order of the data, so the file is read once from front to back; the list is
+ * sorted by name for the caller. */
 static mlc_status mlc__st_load(mlc__file *f, const mlc_named **list, int64_t *n)
 {
     mlc_ctx *ctx = f->ctx;
@@ -8592,6 +9188,7 @@ static mlc_status mlc__st_load(mlc__file *f, const mlc_named **list, int64_t *n)
     return MLC_OK;
 }
 
+/* JSON is UTF-8: a name that is not would make a file that nobody reads. */
 static bool mlc__utf8_ok(const char *s)
 {
     for (size_t n = strlen(s), len; n; s += len, n -= len)
@@ -8602,6 +9199,7 @@ static bool mlc__utf8_ok(const char *s)
 /* A growing text in heap memory. */
 typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; } mlc__buffer;
 
+/* Doubles, so that n bytes cost n copies in all, not n^2. */
 static mlc_status mlc__put(mlc__buffer *b, const char *text, size_t n)
 {
     if (b->n + n > b->room) {
@@ -8623,6 +9221,7 @@ static mlc_status mlc__put_text(mlc__buffer *b, const char *text)
     return mlc__put(b, text, strlen(text));
 }
 
+/* Escapes what JSON demands and leaves UTF-8 as it is. */
 static mlc_status mlc__put_string(mlc__buffer *b, const char *s)
 {
     MLC__TRY(mlc__put(b, "\"", 1));
@@ -8639,6 +9238,7 @@ static mlc_status mlc__put_string(mlc__buffer *b, const char *s)
     return mlc__put(b, "\"", 1);
 }
 
+/* Every dtype of a tensor is in the table. */
 static int mlc__st_rank(mlc_dtype dtype)
 {
     int r = 0;
@@ -8654,6 +9254,7 @@ static int mlc__st_file_order(const void *a, const void *b)
     return rx != ry ? ry - rx : strcmp(x->name, y->name);
 }
 
+/* at: where the tensor's data begins; moved on by its bytes. */
 static mlc_status mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
 {
     char text[96];
@@ -8670,6 +9271,7 @@ static mlc_status mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma
     return mlc__put_text(b, text);
 }
 
+/* Tensors in the order of their data, offsets counted on the way. */
 static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t n,
                                   const char *const *metadata)
 {
@@ -8692,6 +9294,7 @@ static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t
     return MLC_OK;
 }
 
+/* Straight from memory where it lies as the file wants it; else through one host copy a tensor. */
 static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
@@ -8705,6 +9308,7 @@ static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
     return st;
 }
 
+/* Whatever happens after begin, end is called: it removes the temporary file. */
 static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n,
                                 const mlc__buffer *header)
 {
@@ -8718,6 +9322,7 @@ static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named 
     return mlc__atomic_end(&a, st);
 }
 
+/* All that can be wrong with the arguments, before a file is made. */
 static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_t n,
                                      const char *const *metadata)
 {
@@ -8734,6 +9339,7 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
     return MLC_OK;
 }
 
+/* Sorted twice: by name to find duplicates, then as the file lies. */
 MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                          int64_t n, const char *const *metadata)
 {
@@ -8778,6 +9384,7 @@ MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const m
 
 /* -- state of a module -- */
 
+/* What the walks of mlc_save and mlc_load share. */
 typedef struct mlc__state {
     mlc_module      *m;
     mlc_named       *list;             /* saving: to fill in; loading: what the file has */
@@ -8788,6 +9395,7 @@ typedef struct mlc__state {
     mlc_status       status;
 } mlc__state;
 
+/* First walk (list NULL) counts, second one fills in. */
 static bool mlc__state_add(void *user, mlc__param *p, const char *name)
 {
     mlc__state *s = MLC__CAST(mlc__state *, user);
@@ -8826,6 +9434,7 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
     return st;
 }
 
+/* The file's list is sorted by name. */
 static const mlc_named *mlc__state_find(const mlc__state *s, const char *name)
 {
     const mlc_named key = { name, NULL };
@@ -8833,6 +9442,7 @@ static const mlc_named *mlc__state_find(const mlc__state *s, const char *name)
                                                        mlc__st_by_name)) : NULL;
 }
 
+/* The words of PyTorch's load_state_dict: missing key, size mismatch, unexpected key. */
 static bool mlc__state_check(void *user, mlc__param *p, const char *name)
 {
     mlc__state *s = MLC__CAST(mlc__state *, user);
@@ -8840,8 +9450,7 @@ static bool mlc__state_check(void *user, mlc__param *p, const char *name)
     mlc_ctx *ctx = s->m->ctx;
     s->found++;
     if (!e) s->status = mlc__fail(ctx, MLC_ERR_IO, "load '%s': missing key '%s'", s->path, name);
-    else if (e->tensor->ndim != p->t.ndim || memcmp(e->tensor->shape, p->t.shape,
-             (size_t)p->t.ndim * sizeof p->t.shape[0]) != 0)
+    else if (!mlc__same_shape(e->tensor, &p->t))
         s->status = mlc__fail(ctx, MLC_ERR_SHAPE,
                               "load '%s': size mismatch for %s: the file has %s, the model "
                               "%s",
@@ -8855,13 +9464,6 @@ static bool mlc__state_check(void *user, mlc__param *p, const char *name)
     return s->status == MLC_OK;
 }
 
-static bool mlc__state_is_mine(void *user, mlc__param *p, const char *name)
-{
-    mlc__find *f = MLC__CAST(mlc__find *, user);
-    if (strcmp(f->name, name) == 0) f->p = p;
-    return f->p == NULL;
-}
-
 static bool mlc__state_copy(void *user, mlc__param *p, const char *name)
 {
     mlc__state *s = MLC__CAST(mlc__state *, user);
@@ -8869,21 +9471,25 @@ static bool mlc__state_copy(void *user, mlc__param *p, const char *name)
     return s->status == MLC_OK;
 }
 
+/* Three passes: read all, check all, and only then change anything. */
 static mlc_status mlc__state_load(mlc__state *s)
 {
     mlc_ctx *ctx = s->m->ctx;
     MLC__TRY(mlc_safetensors_load(ctx, s->path, &s->file, &s->n));
     mlc__params(s->m, mlc__state_check, s);
     MLC__TRY(s->status);
+    /* Each parameter was found in the file: with equal numbers none is left over. */
     for (int64_t i = 0; i < s->n && s->found != s->n; i++) {
         mlc__find f = { s->file[i].name, NULL };
-        mlc__params(s->m, mlc__state_is_mine, &f);
+        mlc__params(s->m, mlc__find_param, &f);
         MLC__REQUIRE(ctx, f.p, IO, "load '%s': unexpected key '%.100s'", s->path, f.name);
     }
     mlc__params(s->m, mlc__state_copy, s);
     return s->status;
 }
 
+/* The file's tensors live in a scope of their own; an error is put back after that scope has
+ * cleared it. */
 MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
 {
     mlc__state s;
@@ -8900,12 +9506,17 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
     return st;
 }
 
-/* @@ IMPL.IO.CSV ----------------------------------------- tables of numbers */
+/* @@ IMPL.IO.CSV ----------------------------------------- tables of numbers
+ * Two passes over the text in memory: check and count, then store. Numbers whose digits are an
+ * integer below 2^53 and whose power of ten is at most 22 are converted here, with one rounding
+ * (Clinger's fast path: both factors are f64 without error); the rest goes to strtod, which obeys
+ * the locale, with the locale's own point. */
 
 /* The number in text[0..n), whatever the locale; false if there is none. Up to 19 digits and small
  * powers of ten are exact here; the rest goes to strtod with the locale's own point. */
 static bool mlc__number(const char *text, size_t n, double *out)
 {
+    /* Powers of ten that f64 holds exactly. */
     static const double power[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
@@ -8929,6 +9540,7 @@ static bool mlc__number(const char *text, size_t n, double *out)
         any = true;
         if (point >= 0) point++;
         if (digits || text[i] != '0') count++;
+        /* 19 digits fit 64 bits; with more the fast path is not taken. */
         if (count <= 19) digits = digits * 10 + (uint64_t)(text[i] - '0');
     }
     if (!any) return false;
@@ -8937,6 +9549,7 @@ static bool mlc__number(const char *text, size_t n, double *out)
         if (++i < n && (text[i] == '-' || text[i] == '+')) minus = text[i++] == '-';
         if (i >= n) return false;
         for (; i < n && text[i] >= '0' && text[i] <= '9'; i++)
+            /* Bounded, not refused: the number is then 0 or inf, and strtod knows. */
             if (exponent < 100000) exponent = exponent * 10 + (text[i] - '0');
         if (minus) exponent = -exponent;
     }
@@ -8947,6 +9560,7 @@ static bool mlc__number(const char *text, size_t n, double *out)
         if (negative) *out = -*out;
         return true;
     }
+    /* A field that does not fit is no sensible number. */
     char copy[512];
     const char *dot = localeconv()->decimal_point;
     size_t to = 0;
@@ -8988,9 +9602,11 @@ typedef struct mlc__csv {
     char         *data;                /* host memory of the result; NULL in the counting pass */
 } mlc__csv;
 
+/* LF, CR or the end of the file. */
 static bool mlc__csv_line_end(const mlc__csv *c) { return c->at >= c->n || c->text[c->at] == '\n' ||
                                                           c->text[c->at] == '\r'; }
 
+/* Over the rest of the line and its end: LF, CRLF or CR. */
 static void mlc__csv_next_line(mlc__csv *c)
 {
     while (!mlc__csv_line_end(c)) c->at++;
@@ -9026,6 +9642,7 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, siz
     return MLC_OK;
 }
 
+/* A row of fields with blanks around them, unless a blank is the delimiter. */
 static mlc_status mlc__csv_row(mlc__csv *c)
 {
     int64_t col = 0;
@@ -9051,6 +9668,7 @@ static mlc_status mlc__csv_row(mlc__csv *c)
 /* Walks the file once: to check and count, or with data to store. */
 static mlc_status mlc__csv_pass(mlc__csv *c)
 {
+    /* Past a byte order mark, which spreadsheets like to write. */
     c->at = c->n >= 3 && memcmp(c->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     c->rows = 0;
     c->line = 1;
@@ -9064,6 +9682,7 @@ static mlc_status mlc__csv_pass(mlc__csv *c)
     return MLC_OK;
 }
 
+/* On a device the numbers are collected on the host first. */
 static mlc_status mlc__csv_parse(mlc__csv *c)
 {
     void *host = NULL;
@@ -9105,7 +9724,11 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
     return st == MLC_OK ? c.out : NULL;
 }
 
-/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows */
+/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows
+ * The loader copies its data once (dense, so that a row is one memcpy) and owns one batch, which it
+ * fills anew each time: no step allocates. The order of epoch e is a function of the seed and e
+ * alone, so runs can be repeated and epochs do not look alike. The last batch is the same tensors
+ * with fewer rows. */
 
 typedef struct mlc__column {           /* x or y: the loader's own copy and batch */
     mlc_tensor  source, batch;
@@ -9133,6 +9756,7 @@ MLC_IMPL mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int6
     return d;
 }
 
+/* shape[0] of batch is the largest there will be; mlc__column_take sets the actual one. */
 static mlc_status mlc__column_make(mlc_loader *l, mlc__column *c, const mlc_tensor *from)
 {
     mlc_ctx *ctx = l->ctx;
@@ -9155,6 +9779,7 @@ static mlc_status mlc__column_make(mlc_loader *l, mlc__column *c, const mlc_tens
     return mlc__cast_into(ctx, "loader_create", &c->source, from);
 }
 
+/* What is made before a failure is freed by mlc_loader_free, which takes a half-made loader. */
 static mlc_status mlc__loader_fill(mlc_loader *l)
 {
     mlc_ctx *ctx = l->ctx;
@@ -9167,6 +9792,7 @@ static mlc_status mlc__loader_fill(mlc_loader *l)
     return l->order && l->order_dev ? MLC_OK : MLC_ERR_NOMEM;
 }
 
+/* batch 0 is the default, 1. */
 static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL");
@@ -9191,6 +9817,7 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
     l->ctx = ctx;
     l->desc = *desc;
     l->n = desc->x->shape[0];
+    /* A batch larger than the data would only waste memory. */
     l->desc.batch = mlc__min(desc->batch ? desc->batch : 1, l->n);
     l->none = desc->drop_last && desc->batch > l->n;
     l->at = -1;
@@ -9223,6 +9850,7 @@ static void mlc__loader_shuffle(mlc_loader *l)
     for (int64_t i = 0; i < l->n; i++) l->order[i] = i;
     for (int64_t i = l->n - 1; i > 0 && l->desc.shuffle; i--) {
         const mlc__words r = mlc__philox(l->desc.seed, (uint64_t)l->epoch, (uint64_t)i);
+        /* Modulo: the bias is below n/2^64. */
         const uint64_t word = (uint64_t)r.w[1] << 32 | r.w[0];
         const int64_t k = (int64_t)(word % (uint64_t)(i + 1)), other = l->order[k];
         l->order[k] = l->order[i];
@@ -9230,6 +9858,7 @@ static void mlc__loader_shuffle(mlc_loader *l)
     }
 }
 
+/* One gather of rows on the device; the indices are there already. */
 static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
 {
     const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data, l->order_dev,
@@ -9240,10 +9869,12 @@ static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
     c->batch.grad_fresh = 0;
     c->batch.flags &= ~MLC__REQUIRES_GRAD;
     c->batch.shape[0] = n;
+    /* A graph that still holds the batch before is told, by VALUE at its backward. */
     c->batch_storage.version++;
     return c->row_bytes ? mlc__run_take(l->ctx, "loader_next", &args) : MLC_OK;
 }
 
+/* at < 0 says that an epoch is about to begin. */
 MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
 {
     if (!l || !b) return false;
@@ -9270,8 +9901,10 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     return true;
 }
 
-/* @@ IMPL.METRICS ---------------------------------------- scores */
+/* @@ IMPL.METRICS ---------------------------------------- scores
+ * Ties count for the first class, as argmax has it. */
 
+/* Counted on the host: two integers a row are little to move. */
 MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
 {
     mlc_tensor *best;
@@ -9307,7 +9940,9 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
     return read ? (double)hits / (double)n : MLC__NAN;
 }
 
-/* @@ IMPL.TRAIN ------------------------------------------ progress */
+/* @@ IMPL.TRAIN ------------------------------------------ progress
+ * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
+ * itself; in a file or a log each update is a line, and there are few of them. */
 
 MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                         void *user)
@@ -9330,12 +9965,14 @@ MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wr
     return p;
 }
 
+/* One write a line, so that lines of several writers do not mix. */
 MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *text)
 {
     char line[512];
     int n = 0;
     if (!p || !p->write) return;
     const double now = mlc__seconds();
+    /* The last update is always shown, and ends the line. */
     const bool last = done >= p->total;
     const int64_t seconds = (int64_t)(now - p->started);
     if (!last && now - p->shown < (p->terminal ? 0.1 : 30.0)) return;
@@ -9343,6 +9980,7 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
     const int percent = p->total > 0 ? (int)(100 * (last ? p->total : done) / p->total) : 100;
     if (p->terminal) {
         n += snprintf(line, sizeof line, "\r\033[K%.80s %3d%% ", p->label, percent);
+        /* 30 cells of U+2501; 3 bytes each fit beside an 80 byte label and 120 bytes of text. */
         for (int i = 0; i < 30; i++) n += snprintf(line + n, sizeof line - (size_t)n, "%s",
                                                    i * 100 < percent * 30 ? "\xE2\x94\x81" : " ");
     } else {
