@@ -95,7 +95,7 @@
 #define MLC_VERSION_STRING "0.1.0"
 #define MLC_ABI            1u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
-#define MLC_NAME_BYTES     256    /* longest dotted parameter name, with its final 0           */
+#define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
 #ifndef MLC_API                   /* linkage of declarations, MLC_IMPL of definitions          */
 #  if defined(MLCORE_STATIC) && defined(__GNUC__)
@@ -200,7 +200,6 @@ typedef struct mlc_tensor {
     uint32_t            flags;             /* private                                         */
     uint32_t            grad_fresh;       /* private: 0 is stale: overwritten, not added to    */
     int32_t             scope;             /* depth of the scope it lives in; 0 is the root   */
-    int32_t             out_index;         /* which output of node                            */
 } mlc_tensor;
 
 /* mlc_dims0: the empty list: shape of a scalar; as axes, all of them.                        */
@@ -1488,7 +1487,7 @@ struct mlc_ctx {
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
-    uint32_t       visit;
+    uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
@@ -2189,7 +2188,10 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_setstacksize(&attr, 256 * 1024);
     while (p->workers < workers) {
         mlc__worker_start start = { p, p->workers + 1 };
-        if (pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) break;
+        if (pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) {
+            p->ctx->threads = p->workers + 1;              /* refused: do not ask at every loop */
+            break;
+        }
         while (MLC__LOAD(&start.pool) != NULL) mlc__pause();
         p->workers++;
     }
@@ -2501,6 +2503,25 @@ static MLC__OPT void mlc__map_f64(mlc_map op, void *out, const void *const *in, 
                                    double s) \
     { mlc__map_f32_body(op, out, in, n, s); }
 MLC__EACH_ISA(MLC__STAMP_MAP)
+
+/* Address of an element where the dtype is only known as a size. */
+MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
+{
+    return MLC__CAST(const char *, p) + elements * (int64_t)size;
+}
+
+/* One element as f64, for what is done once a row. */
+MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
+{
+    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
+                            : MLC__CAST(const double *, x)[i];
+}
+
+MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
+    else MLC__CAST(double *, x)[i] = v;
+}
 
 #define MLC__GATHER 128                /* elements of a row that is first made dense, in L1 */
 
@@ -3414,12 +3435,6 @@ static void mlc__pack(void *panel, const void *x, int64_t minor, int64_t major, 
     if (size == 4) { MLC__PACK_TEXT(float) } else { MLC__PACK_TEXT(double) }
 }
 
-/* Address of an element where the dtype is only known as a size. */
-MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
-{
-    return MLC__CAST(const char *, p) + elements * (int64_t)size;
-}
-
 /* Rows in the i-th of the panels that m rows are dealt to evenly. */
 MLC__INLINE int64_t mlc__share(int64_t m, int64_t parts, int64_t i)
 {
@@ -3806,19 +3821,6 @@ typedef struct mlc__row_fns {
     mlc__map_fn map_f32;
     mlc__run_fn sum_f32, max_f32;
 } mlc__row_fns;
-
-/* One element as f64, for what is done once a row. */
-MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
-{
-    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
-                            : MLC__CAST(const double *, x)[i];
-}
-
-MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
-{
-    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
-    else MLC__CAST(double *, x)[i] = v;
-}
 
 /* sum over exp(x - max), by blocks in L1 */
 static double mlc__sum_exp(const void *x, int64_t c, double max, mlc_dtype dtype,
@@ -4675,7 +4677,6 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
     t->flags = MLC__DENSE | MLC__PERMUTED;
     t->grad_fresh = 0;
     t->scope = ctx->depth;
-    t->out_index = 0;
     for (int32_t d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
         t->stride[d] = step;
@@ -4717,7 +4718,6 @@ static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
     t->grad = NULL;
     t->grad_fresh = 0;
     t->scope = ctx->depth;
-    t->out_index = 0;
     t->flags &= ~(MLC__REQUIRES_GRAD | MLC__PARAM);
     return t;
 }
@@ -5082,6 +5082,18 @@ MLC_IMPL mlc_tensor *mlc_keep(mlc_tensor *t)
     return mlc__cast_into(t->ctx, "keep", copy, t) == MLC_OK ? copy : NULL;
 }
 
+/* Resolves a negative axis; an error if there is no such axis. */
+static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
+{
+    const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
+    if (a < 0 || a >= x->ndim) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no axis %d", what, mlc__shape(x).s, *axis);
+        return false;
+    }
+    *axis = a;
+    return true;
+}
+
 /* -- kernels on tensors: what operations call -- */
 
 /* out (+)= op(a, b, c; s); inputs broadcast to out, unused ones are NULL. */
@@ -5261,7 +5273,6 @@ static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t 
                  mlc__shape_text(ndim, shape).s);
     mlc_tensor *t = mlc__tensor_new(ctx, ctx->depth, dtype, ndim, shape, MLC_MEM_ACTIVATION);
     if (!t) return MLC_ERR_NOMEM;
-    t->out_index = nd->n_out;
     nd->out[nd->n_out++] = t;
     return MLC_OK;
 }
@@ -5406,7 +5417,6 @@ static void mlc__grad_view(mlc_tensor *t, mlc_tensor *g)
     g->flags = t->flags & (MLC__DENSE | MLC__PERMUTED);
     g->scope = t->ctx->depth;
     g->grad_fresh = 0;
-    g->out_index = 0;
     g->offset = t->offset - base->offset;
     for (int32_t d = 0; d < t->ndim; d++) {
         g->shape[d] = t->shape[d];
@@ -5622,6 +5632,21 @@ MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
 MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on) { if (ctx) ctx->anomaly = on; }
 
+/* Every input float, all of one dtype: there is no promotion. The message names the cast. */
+static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, mlc__is_float(nd->in[i]->dtype), DTYPE,
+                     "%s: input %d is %s, not f32 or f64; write mlc_cast(x, MLC_F32)", nd->op->name,
+                     i + 1, mlc_dtype_name(nd->in[i]->dtype));
+    for (int i = 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[0]->dtype, DTYPE,
+                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, mlc_dtype_name(nd->in[0]->dtype), i + 1,
+                     mlc_dtype_name(nd->in[i]->dtype));
+    return MLC_OK;
+}
+
 /* @@ IMPL.OPS.VIEW --------------------------------------- reshape, permute, slice, select, expand
  * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
  * base has holes or repeats (expand, wrapped memory) the view is an operation of its own.      */
@@ -5752,18 +5777,6 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
     }
     mlc__view_apply(spec, t);
     return t;
-}
-
-/* Resolves a negative axis; an error if there is no such axis. */
-static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
-{
-    const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
-    if (a < 0 || a >= x->ndim) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no axis %d", what, mlc__shape(x).s, *axis);
-        return false;
-    }
-    *axis = a;
-    return true;
 }
 
 /* Fills in the one -1 of a new shape and checks the number of elements. */
@@ -5999,21 +6012,6 @@ typedef struct mlc__unary {
     mlc_map forward, backward;
     char    saved;                     /* second input of backward: 'x', 'y' or 0 for none */
 } mlc__unary;
-
-/* Every input float, all of one dtype: there is no promotion. The message names the cast. */
-static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
-{
-    for (int i = 0; i < nd->n_in; i++)
-        MLC__REQUIRE(ctx, mlc__is_float(nd->in[i]->dtype), DTYPE,
-                     "%s: input %d is %s, not f32 or f64; write mlc_cast(x, MLC_F32)", nd->op->name,
-                     i + 1, mlc_dtype_name(nd->in[i]->dtype));
-    for (int i = 1; i < nd->n_in; i++)
-        MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[0]->dtype, DTYPE,
-                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
-                     nd->op->name, mlc_dtype_name(nd->in[0]->dtype), i + 1,
-                     mlc_dtype_name(nd->in[i]->dtype));
-    return MLC_OK;
-}
 
 /* Saves x or y, whichever the row names. */
 static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -7506,7 +7504,11 @@ static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
     const size_t bytes = mlc__param_bytes(p);
-    (void)name;
+    if (strlen(name) + 1 >= MLC_NAME_BYTES) {              /* cut off: no longer one of its own */
+        b->status = mlc__fail(b->root->ctx, MLC_ERR_ARG, "build: name '%.40s...' is over %d bytes",
+                              name, MLC_NAME_BYTES - 2);
+        return false;
+    }
     b->offset[b->n] = b->flat->value_bytes;
     b->flat->params[b->n++] = p;
     if (bytes > (size_t)PTRDIFF_MAX / 4 - b->flat->value_bytes) {
@@ -9959,6 +9961,8 @@ MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wr
     const char *term = getenv("TERM");
     if (!write)
         p.terminal = isatty(1) && !getenv("NO_COLOR") && !(term && strcmp(term, "dumb") == 0);
+#endif
+#ifndef MLC_NO_STDIO
     if (!write) p.write = mlc_stdout;
 #endif
     if (!p.terminal) p.shown = p.started;
