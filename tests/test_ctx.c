@@ -170,6 +170,17 @@ TEST(ctx, the_first_error_wins_and_stays_readable)
     CHECK_STR(mlc_error(ctx), "mine: x is 7");
 }
 
+TEST(ctx, raise_may_quote_the_last_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_raise(ctx, MLC_ERR_IO, "the first problem");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_raise(ctx, MLC_ERR_VALUE, "mine: %s, then %s", mlc_error(ctx), mlc_error(ctx)),
+             MLC_ERR_VALUE);
+    CHECK_STR(mlc_error(ctx), "mine: the first problem, then the first problem");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}
+
 TEST(ctx, one_check_at_the_end_of_a_chain_is_enough)
 {
     mlc_ctx    *ctx = test_ctx();
@@ -238,6 +249,24 @@ TEST(ctx, scopes_out_of_balance_are_state_errors)
     CHECK_STATUS(ctx, MLC_ERR_STATE);
     for (; depth > 0; depth--)
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(ctx, the_end_of_a_scope_that_did_not_begin_ends_nothing)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_memory before, after;
+    for (int i = 0; i < 60; i++)
+        CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_zeros(ctx, MLC_F32, mlc_dims1(1003));
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_ERR_STATE);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_ACTIVATION], before.now[MLC_MEM_ACTIVATION]);
+    for (int i = 0; i < 60; i++)
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
 }
 
 TEST(ctx, a_bad_label_is_found_at_scope_end)
@@ -478,6 +507,53 @@ TEST(ctx, steps_of_changing_shapes_do_not_use_up_a_fixed_block)
     }
 }
 
+/* A training step on n rows in a scope of its own.                                            */
+static mlc_status sized_step(mlc_module *net, mlc_optim *opt, int64_t n)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, mlc_randn(ctx, MLC_F32, mlc_dims2(n, 7)));
+    mlc_backward(mlc_mean(y, mlc_dims0(), false));
+    mlc_optim_step(opt);
+    return mlc_scope_end(ctx);
+}
+
+/* How many of those steps succeed in a fixed block, inside `outer` more scopes, until one fails: of
+ * the largest size first, then of changing ones.                                              */
+static int steps_in_block(void *memory, size_t bytes, int outer, int steps)
+{
+    mlc_ctx_desc d = test_desc();
+    int          done = 0;
+    d.memory = memory;
+    d.memory_bytes = bytes;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    if (ctx == NULL)
+        return 0;
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 33));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 33, 5));
+    mlc_optim *opt = mlc_adamw(net, 1e-3);
+    for (int i = 0; i < outer; i++)
+        mlc_scope_begin(ctx);
+    while (opt && done < steps &&
+           sized_step(net, opt, done ? (int64_t)test_random(1, done, 1, 201) : 201) == MLC_OK)
+        done++;
+    mlc_ctx_free(ctx);
+    return done;
+}
+
+TEST(ctx, changing_batches_in_nested_scopes_fit_a_block_that_fits_the_largest)
+{
+    static char memory[BLOCK];
+    for (int outer = 0; outer < 3; outer++) {
+        size_t bytes = 16384;
+        while (bytes < BLOCK && steps_in_block(memory, bytes, outer, 1) == 0)
+            bytes += 16384;
+        CHECK_EQ(steps_in_block(memory, bytes, outer, 2000), 2000);
+    }
+}
+
 /* ---- memory_info --------------------------------------------------------------------------- */
 
 TEST(ctx, memory_is_counted_by_class)
@@ -554,6 +630,49 @@ TEST(ctx, the_hard_limit_is_nomem_and_the_soft_one_warns_once)
     }
     CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(1000)) != NULL);
     CHECK_OK(ctx);
+}
+
+TEST(ctx, the_hard_limit_is_never_exceeded)
+{
+    enum { LIMIT = 1 << 20 };
+    mlc_ctx_desc d = test_desc();
+    mlc_memory   m;
+    int          made = 0;
+    d.hard_limit = LIMIT;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    while (mlc_zeros(ctx, MLC_F32, mlc_dims1(4100)) || mlc_zeros(ctx, MLC_F32, mlc_dims1(17)))
+        made++;
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    while (mlc_nn_linear(ctx, 3, 2) != NULL)
+        made++;
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    CHECK(made > 50 && m.peak <= LIMIT && m.peak > LIMIT / 2);
+}
+
+static void write_nowhere(void *user, const char *text, size_t bytes)
+{
+    (void)text;
+    *(size_t *)user += bytes;
+}
+
+TEST(ctx, the_soft_limit_warns_once_and_not_of_a_summary)
+{
+    journal      j = {0, 0, ""};
+    size_t       written = 0;
+    mlc_ctx_desc d = test_desc();
+    d.soft_limit = 1 << 20;
+    d.log = journal_write;
+    d.log_user = &j;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    CHECK_EQ(mlc_summary(mlc_nn_linear(ctx, 3, 5), mlc_dims2(1000003, 3), write_nowhere, &written),
+             MLC_OK);
+    CHECK(written > 0);
+    CHECK_EQ(j.warnings, 0);
+    for (int i = 0; i < 3; i++)
+        CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(1 << 18)) != NULL);
+    CHECK_EQ(j.warnings, 1);
+    CHECK_EQ(j.errors, 0);
 }
 
 /* ---- random streams ------------------------------------------------------------------------ */

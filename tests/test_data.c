@@ -550,3 +550,26 @@ TEST(data, loader_can_be_freed_before_and_after_its_epoch)
     }
     CHECK_OK(ctx);
 }
+
+/* The short batch of the first epoch comes before the long ones of the second. */
+TEST(data, loader_batches_have_gradients_of_their_own_length)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_loader *l = loader_of(ctx, 5, false, 0);
+    mlc_batch   b;
+    for (int e = 0; e < 2; e++) {
+        while (mlc_loader_next(l, &b)) {
+            double want[5 * WIDTH] = { 0 };
+            if (e == 0 && b.n == 5) continue;
+            CHECK(!mlc_requires_grad(b.x) && mlc_grad(b.x) == NULL);
+            CHECK_EQ(mlc_set_requires_grad(b.x, true), MLC_OK);
+            test_read(b.x, want);
+            for (int i = 0; i < 5 * WIDTH; i++) want[i] *= 2;
+            mlc_scope_begin(ctx);
+            CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(b.x, b.x), mlc_dims0(), false)), MLC_OK);
+            CHECK_VALUES(mlc_grad(b.x), b.n * WIDTH, want, 0, 0);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+    CHECK_OK(ctx);
+}

@@ -785,3 +785,236 @@ TEST(nn, modules_outlive_the_scope_they_were_made_in)
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 3))) != NULL);
     CHECK_OK(ctx);
 }
+
+/* ---- trees that share, change or end at a bad time ---------------------------------------- */
+
+TEST(nn, a_parameter_tied_into_another_tree_keeps_its_gradients_apart)
+{
+    static const double twos[15] = {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *a = mlc_nn_linear(ctx, 3, 5), *b = mlc_nn_linear(ctx, 101, 97);
+    mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims2(2, 3), 1);
+    CHECK_EQ(mlc_module_tie(b, "shared", mlc_module_param(a, "weight")), MLC_OK);
+    CHECK_EQ(mlc_module_build(b), MLC_OK);
+    CHECK_EQ(mlc_backward_from(mlc_forward(a, x), NULL), MLC_OK);
+    CHECK_VALUES(mlc_grad(mlc_module_param(a, "weight")), 15, twos, 0, 0);
+    CHECK_VALUES(mlc_grad(mlc_module_param(a, "bias")), 5, twos, 0, 0);
+    CHECK(mlc_grad(mlc_module_param(b, "bias")) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_tied_parameter_outlives_the_module_that_declared_it)
+{
+    double      before[9], after[9];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *a = mlc_nn_sequential(ctx), *first = mlc_nn_linear(ctx, 3, 3);
+    mlc_module *b = mlc_nn_linear(ctx, 2, 2);
+    mlc_module_add(a, first);
+    mlc_module_add(a, mlc_nn_linear(ctx, 3, 3));
+    test_read(mlc_module_param(a, "0.weight"), before);
+    CHECK_EQ(mlc_module_tie(b, "shared", mlc_module_param(a, "0.weight")), MLC_OK);
+    mlc_module_free(first);
+    CHECK_EQ(mlc_module_rebuild(a), MLC_OK);
+    mlc_module_free(a);
+    CHECK_EQ(mlc_module_rebuild(b), MLC_OK);
+    test_read(mlc_module_param(b, "shared"), after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_EQ(mlc_module_freeze(b, NULL, true), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(b), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(b, NULL, false), MLC_OK);
+    CHECK_EQ(mlc_backward_from(mlc_module_param(b, "shared"), NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "'weight'");                 /* its name lives as long as it     */
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+}
+
+TEST(nn, freezing_between_forward_and_backward_does_no_harm)
+{
+    for (int thaw = 0; thaw < 2; thaw++) {
+        double      before[25], after[25];
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = mlp(ctx, 5, 5, 5);
+        mlc_module_freeze(net, "2.weight", thaw);
+        mlc_optim  *opt = mlc_sgd(net, 0.5);
+        mlc_tensor *y = mlc_forward(net, mlc_full(ctx, MLC_F32, mlc_dims2(3, 5), 1));
+        test_read(mlc_module_param(net, "2.weight"), before);
+        CHECK_EQ(mlc_module_freeze(net, "2.weight", !thaw), MLC_OK);
+        CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+        CHECK(mlc_grad(mlc_module_param(net, "0.weight")) != NULL);
+        CHECK(mlc_grad(mlc_module_param(net, "2.bias")) != NULL);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        test_read(mlc_module_param(net, "2.weight"), after);
+        CHECK(memcmp(before, after, sizeof before) == 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, backward_through_a_freed_module_is_a_state_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    mlc_tensor *y = mlc_forward(net, mlc_full(ctx, MLC_F32, mlc_dims2(4, 3), 1));
+    mlc_module_free(mlc_module_child(net, 0));
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "'linear'");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_module_free(net);
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+}
+
+TEST(nn, a_child_added_after_one_was_freed_gets_a_name_of_its_own)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++)
+        mlc_module_add(net, mlc_nn_linear(ctx, 3, 3));
+    mlc_module_free(mlc_module_child(net, 1));
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 3, 7)), MLC_OK);
+    check_names(net, (const char *const[]){"0.weight", "0.bias", "2.weight", "2.bias", "3.weight",
+                "3.bias"}, 6);
+    CHECK_EQ(mlc_dim(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3))), 1), 7);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, layers_too_large_for_memory_together_are_nomem)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = mlc_nn_sequential(ctx);
+    mlc_linear_desc d = mlc_linear_desc_make((int64_t)1 << 29, (int64_t)1 << 29);
+    d.no_bias = d.has_dtype = true;
+    d.dtype = MLC_F64;
+    for (int i = 0; i < 8; i++)        /* 8 times 2^61 bytes wrap to 0                         */
+        CHECK_EQ(mlc_module_add(net, mlc_nn_linear_ex(ctx, &d)), MLC_OK);
+    CHECK_EQ(mlc_module_build(net), MLC_ERR_NOMEM);
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    CHECK(mlc_forward(mlc_nn_linear(ctx, 3, 2), mlc_zeros(ctx, MLC_F32, mlc_dims1(3))) != NULL);
+    CHECK_OK(ctx);
+}
+
+/* ---- users' forwards that do what few do -------------------------------------------------- */
+
+typedef mlc_tensor *(*body)(mlc_module *m, mlc_tensor *x);
+
+/* The class of all of them: a parameter p of 3, 3, 3, and what its body makes of x. */
+static mlc_status body_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = (*(body *)mlc_module_user(m))(m, in[0]);
+    return out[0] ? MLC_OK : MLC_ERR_STATE;
+}
+
+static mlc_module *with_body(mlc_ctx *ctx, body b)
+{
+    static const mlc_module_class cls = {"Body", body_forward, NULL};
+    mlc_module    *m = mlc_module_create(ctx, &cls, &b, sizeof b);
+    mlc_param_desc d;
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims1(3);
+    d.init = MLC_INIT_CONSTANT;
+    d.a = 3;
+    mlc_module_declare(m, "p", &d);
+    return m;
+}
+
+static float       borrowed[3] = {1, 2, 3};
+static mlc_tensor *outer;              /* made outside of the forward that uses it             */
+
+static mlc_tensor *body_wraps(mlc_module *m, mlc_tensor *x)
+{
+    return mlc_add(x, mlc_wrap(mlc_module_ctx(m), MLC_F32, mlc_dims1(3), NULL, borrowed));
+}
+static mlc_tensor *body_returns_p(mlc_module *m, mlc_tensor *x)
+{
+    (void)x;
+    return mlc_module_param(m, "p");
+}
+static mlc_tensor *body_reads_a_file(mlc_module *m, mlc_tensor *x)
+{
+    (void)x;
+    return mlc_csv_load(mlc_module_ctx(m), "examples/data/digits.csv", NULL);
+}
+static mlc_tensor *body_writes_a_pointer(mlc_module *m, mlc_tensor *x)
+{
+    float *v = mlc_f32(mlc_copy(x));
+    (void)m;
+    if (v == NULL)
+        return NULL;
+    v[0] = 1;
+    return mlc_relu(x);
+}
+static mlc_tensor *body_returns_outer(mlc_module *m, mlc_tensor *x)
+{
+    (void)m;
+    (void)x;
+    return outer;
+}
+static mlc_tensor *body_goes_backward(mlc_module *m, mlc_tensor *x)
+{
+    (void)m;
+    mlc_backward(mlc_sum(mlc_mul(outer, outer), mlc_dims0(), false));
+    return mlc_mul(x, mlc_grad(outer));
+}
+
+TEST(nn, summary_of_any_forward_leaves_accounting_and_parameters_alone)
+{
+    static const double three[] = {3, 3, 3};
+    static const body   bodies[] = {body_wraps, body_returns_p, body_reads_a_file,
+                                    body_writes_a_pointer};
+    static sink s;
+    for (int i = 0; i < COUNT(bodies); i++) {
+        mlc_memory  before, after;
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = mlc_nn_sequential(ctx);
+        mlc_module_add(net, with_body(ctx, bodies[i]));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+        for (int pass = 0; pass < 3; pass++) {             /* the first one makes room         */
+            mlc_memory_info(ctx, &before);
+            const mlc_status want = i < 2 && (i == 1 || test_on_host()) ? MLC_OK : MLC_ERR_STATE;
+            const mlc_status got = mlc_summary(net, mlc_dims2(5, 3), collect, &s);
+            CHECK(got == want || !test_on_host());
+            mlc_error_clear(ctx);
+            mlc_memory_info(ctx, &after);
+            CHECK(pass == 0 || after.allocated == before.allocated);
+            for (int k = MLC_MEM_PARAM; pass > 0 && k < MLC_MEM_COUNT; k++)
+                CHECK_EQ(after.now[k], before.now[k]);
+        }
+        CHECK_VALUES(mlc_module_param(net, "0.p"), 3, three, 0, 0);
+        CHECK(borrowed[0] == 1 && borrowed[1] == 2 && borrowed[2] == 3);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, a_sequential_leaves_a_childs_tensor_alone_that_was_there_before)
+{
+    static const double seven[] = {7, 7, 7, 7, 7};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, with_body(ctx, body_returns_outer));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    outer = mlc_full(ctx, MLC_F32, mlc_dims1(5), 7);
+    for (int i = 0; i < 3; i++) {
+        mlc_scope_begin(ctx);
+        mlc_no_grad_begin(ctx);
+        CHECK_VALUES(mlc_forward(net, mlc_full(ctx, MLC_F32, mlc_dims1(5), 1)), 5, seven, 0, 0);
+        mlc_no_grad_end(ctx);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_VALUES(outer, 5, seven, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_forward_may_run_a_backward_of_its_own)
+{
+    static const double six[] = {6, 6, 6}, seven[] = {7, 7, 7};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = with_body(ctx, body_goes_backward);
+    outer = mlc_full(ctx, MLC_F32, mlc_dims1(3), 3);
+    mlc_set_requires_grad(outer, true);
+    CHECK_VALUES(mlc_forward(m, mlc_full(ctx, MLC_F32, mlc_dims1(3), 1)), 3, six, 0, 0);
+    CHECK_VALUES(mlc_grad(outer), 3, six, 0, 0);
+    CHECK_EQ(mlc_backward(mlc_sum(outer, mlc_dims0(), false)), MLC_OK);
+    CHECK_VALUES(mlc_grad(outer), 3, seven, 0, 0);
+    CHECK_OK(ctx);
+}

@@ -1327,3 +1327,77 @@ TEST(ops, an_input_used_twice_gets_both_gradients)
     CHECK_EQ(mlc_backward_from(mlc_add(mlc_mul(x, x), mlc_add(x, x)), NULL), MLC_OK);
     CHECK_VALUES(mlc_grad(x), 3, want, 1e-12, 0);
 }
+
+TEST(ops, a_product_does_not_trust_the_stride_of_an_axis_of_size_1)
+{
+    static const double rows[] = {3, 12, 21, 30, 39};
+    static const double ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = mlc_reshape(mlc_arange(ctx, MLC_F32, 0, 15, 1), mlc_dims3(1, 5, 3));
+        mlc_tensor *w = mlc_full(ctx, MLC_F32, mlc_dims2(3, 1), 1), *leaf = mlc_copy(x), *y;
+        CHECK_VALUES(mlc_matmul(mlc_permute(x, mlc_dims3(1, 0, 2)), w), 5, rows, 0, 0);
+        mlc_set_requires_grad(leaf, true);
+        y = mlc_matmul(mlc_permute(leaf, mlc_dims3(1, 0, 2)), w);
+        CHECK_VALUES(y, 5, rows, 0, 0);
+        CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+        CHECK_VALUES(mlc_grad(leaf), 15, ones, 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(ops, a_linear_of_no_rows_has_no_values_and_a_gradient_of_zero)
+{
+    static const double zeros[12] = {0};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_tensor         *x = mlc_zeros(ctx, MLC_F32, mlc_dims4(2, 0, 5, 4));
+    mlc_tensor         *w = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 1, -1, 1);
+    mlc_tensor         *b = test_rand(ctx, MLC_F32, mlc_dims1(3), 2, -1, 1);
+    char                shape[64];
+    mlc_set_requires_grad(w, true);
+    mlc_set_requires_grad(b, true);
+    mlc_tensor *y = mlc_linear(mlc_permute(x, mlc_dims4(1, 0, 2, 3)), w, b);
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[0,2,5,3]");
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+    CHECK_VALUES(mlc_grad(w), 12, zeros, 0, 0);
+    CHECK_VALUES(mlc_grad(b), 3, zeros, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(ops, a_result_with_more_elements_than_an_integer_counts_is_an_error)
+{
+    const int64_t f = 274177, g = 67280421310721;          /* f g = 2^64 + 1: it wraps to 1    */
+    const int64_t big = (int64_t)1 << 40;
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tensor   *one = mlc_full(ctx, MLC_F32, mlc_dims2(1, 1), 1);
+    mlc_tensor   *a = mlc_expand(one, mlc_dims2(f, 1)), *b = mlc_expand(one, mlc_dims2(1, g));
+    CHECK(a != NULL && b != NULL);
+    CHECK(mlc_add(a, b) == NULL);
+    CHECK_HAS(mlc_error(ctx), "add: the result [274177,67280421310721]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_matmul(a, b) == NULL);
+    CHECK_HAS(mlc_error(ctx), "matmul");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_expand(one, mlc_dims2(f, g)) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    one = mlc_zeros(ctx, MLC_F32, mlc_dims1(0));
+    CHECK(mlc_reshape(one, mlc_dims3(0, big, big)) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(ops, a_tensor_whose_bytes_wrap_when_rounded_is_out_of_memory)
+{
+    static const int64_t sizes[] = {(int64_t)5 << 53, ((int64_t)1 << 58) + 3,
+                                    ((int64_t)1 << 60) - 1, (int64_t)1 << 60};
+    mlc_ctx_desc d = test_desc();
+    d.hard_limit = (size_t)1 << 30;                        /* no request for them goes out     */
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(sizes[i]));
+        mlc_status  got = mlc_ctx_status(ctx);
+        if (!CHECK(t == NULL) || !CHECK(got == MLC_ERR_NOMEM || got == MLC_ERR_SHAPE))
+            printf("  size %d\n", i);
+        mlc_error_clear(ctx);
+    }
+    CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(7)) != NULL);
+    CHECK_OK(ctx);
+}

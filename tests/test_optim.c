@@ -609,3 +609,71 @@ TEST(optim, freeing_the_optimizer_leaves_the_module_whole)
     CHECK_EQ(one_step(net, opt, 2), MLC_OK);
     CHECK_OK(ctx);
 }
+
+/* ---- gradients that are not whole ---------------------------------------------------------- */
+
+TEST(optim, zero_grad_of_one_optimizer_does_not_excuse_another)
+{
+    double      before[TWO], after[TWO];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx), *a = mlc_module_child(net, 0), *b = mlc_module_child(net, 2);
+    mlc_optim  *of_a = mlc_sgd(a, 0.1), *of_b = mlc_sgd(b, 0.1);
+    snapshot(net, before);
+    mlc_scope_begin(ctx);
+    mlc_tensor *h = mlc_forward(a, test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1));
+    mlc_tensor *loss = mlc_sum(mlc_forward(b, mlc_mul(h, h)), mlc_dims0(), false);
+    CHECK_EQ(mlc_copy_into(h, mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 5))), MLC_OK);
+    CHECK_EQ(mlc_backward(loss), MLC_ERR_VALUE);           /* between b and a                  */
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+    mlc_optim_zero_grad(of_a);
+    CHECK_EQ(mlc_optim_step(of_b), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_optim_step(of_a), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO), 0);
+    mlc_optim_zero_grad(of_b);
+    CHECK_EQ(mlc_optim_step(of_b), MLC_OK);
+    CHECK_EQ(one_step(net, of_b, 2), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 20, TWO), TWO - 20);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, zero_grad_reaches_a_child_that_was_added_later)
+{
+    static const double four[] = {4, 4, 4};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_sgd(net, 0.1);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 2, 3)), MLC_OK);
+    for (int i = 0; i < 3; i++) {
+        mlc_optim_zero_grad(opt);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+        CHECK_EQ(mlc_backward_from(mlc_forward(net, x), NULL), MLC_OK);
+        CHECK_VALUES(mlc_grad(mlc_module_param(net, "3.bias")), 3, four, 0, 0);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+TEST(optim, gradients_pending_over_a_rebuild_block_the_step_until_zero_grad)
+{
+    double      before[TWO + 6], after[TWO + 6];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    one_backward(net, 1);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 2, 2)), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    snapshot(net, before);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "rebuild");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO + 6), 0);
+    mlc_optim_zero_grad(opt);
+    CHECK_EQ(one_step(net, opt, 2), MLC_OK);
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, TWO + 6), TWO + 6);
+    CHECK_OK(ctx);
+}

@@ -485,7 +485,7 @@ TEST(tape, gradcheck_wants_f64_and_reports_errors)
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, &r), MLC_ERR_SHAPE);
     CHECK_HAS(mlc_error(ctx), "mul");
     CHECK(!r.ok);
-    mlc_error_clear(ctx);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);  /* it stands, as after any other call                   */
     CHECK_EQ(mlc_gradcheck(NULL, &s, unfit, 2, NULL, &r), MLC_ERR_ARG);
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
 }
@@ -625,4 +625,105 @@ TEST(tape, saved_tensors_are_given_back_as_backward_uses_them)
     mlc_memory_info(ctx, &after);
     CHECK(after.now[MLC_MEM_ACTIVATION] < 2 * 80000 + 20000);
     CHECK(after.top[MLC_MEM_GRAD] <= 4 * 80000);           /* not one for each operation       */
+}
+
+/* ---- what must not be mixed, overwritten or flushed ---------------------------------------- */
+
+static mlc_tensor *lost;               /* made in a forward, freed when that ended             */
+
+static mlc_status losing_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                 mlc_tensor **out, int32_t n_out)
+{
+    (void)m; (void)n_in; (void)n_out;
+    lost = mlc_mul_scalar(in[0], 2);
+    out[0] = mlc_add_scalar(in[0], 1);
+    return MLC_OK;
+}
+
+TEST(tape, backward_from_refuses_a_dy_of_another_context_or_without_memory)
+{
+    static const mlc_module_class losing = {"Losing", losing_forward, NULL};
+    mlc_ctx    *ctx = test_ctx(), *other = test_own(mlc_ctx_create(NULL));
+    mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *dy = mlc_full(other, MLC_F64, mlc_dims1(3), 1);
+    CHECK_EQ(mlc_backward_from(mlc_mul(a, a), dy), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "context");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_OK(other);
+    mlc_tensor *y = mlc_forward(mlc_module_create(ctx, &losing, NULL, 0), a);
+    CHECK_EQ(mlc_backward_from(y, lost), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK(mlc_grad(a) == NULL);
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);          /* a refusal has used nothing up    */
+    CHECK(grad_is(a, 1));
+}
+
+static double twice_denormal(void)
+{
+    volatile double tiny = 1e-310;
+    return tiny * 2;
+}
+
+static mlc_status denormal_forward(void *user, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out)
+{
+    (void)n_in;
+    ((double *)user)[0] = twice_denormal();
+    *out = mlc_copy(in[0]);
+    return MLC_OK;
+}
+
+static mlc_status denormal_backward(void *user, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor *out, mlc_tensor *dy, const bool *need,
+                                    mlc_tensor **dx)
+{
+    (void)in; (void)n_in; (void)out; (void)need;
+    ((double *)user)[1] = twice_denormal();
+    dx[0] = dy;
+    return MLC_OK;
+}
+
+TEST(tape, custom_operations_and_the_caller_see_denormals)
+{
+    static const mlc_custom_op op = {"denormal", denormal_forward, denormal_backward};
+    double      seen[2] = {0, 0};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims2(3, 3), 1);
+    CHECK_EQ(mlc_backward(total(mlc_exp(mlc_custom(&op, seen, &a, 1)))), MLC_OK);
+    CHECK(seen[0] == 2e-310 && seen[1] == 2e-310);
+    CHECK(mlc_matmul(a, a) != NULL && twice_denormal() == 2e-310);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, anomaly_mode_is_quiet_about_rows_that_are_ignored)
+{
+    static const double    labels[3] = {0, -100, 2};
+    mlc_cross_entropy_desc d;
+    mlc_ctx               *ctx = test_ctx();
+    mlc_tensor            *y = test_tensor(ctx, MLC_I64, mlc_dims1(3), labels);
+    memset(&d, 0, sizeof d);
+    d.has_ignore_index = true;
+    d.ignore_index = -100;
+    mlc_anomaly(ctx, true);
+    for (int i = 0; i < 3; i++) {
+        const mlc_reduction kinds[] = {MLC_REDUCTION_MEAN, MLC_REDUCTION_SUM, MLC_REDUCTION_NONE};
+        mlc_tensor         *x = mlc_full(ctx, MLC_F64, mlc_dims2(3, 5), 1);
+        mlc_set_requires_grad(x, true);
+        d.reduction = kinds[i];
+        CHECK_EQ(mlc_backward(total(mlc_cross_entropy_ex(x, y, &d))), MLC_OK);
+        CHECK_NEAR(mlc_item(total(mlc_select(mlc_grad(x), 0, 1))), 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(tape, writing_into_an_expanded_tensor_is_refused)
+{
+    static const double v[4] = {1, 2, 3, 4}, zero = 0;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F64, mlc_dims1(1)), *e = mlc_expand(x, mlc_dims1(4));
+    CHECK_EQ(mlc_write(e, v, sizeof v), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_copy_into(e, test_tensor(ctx, MLC_F64, mlc_dims1(4), v)), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_VALUES(x, 1, &zero, 0, 0);
+    CHECK_OK(ctx);
 }
