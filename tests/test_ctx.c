@@ -518,10 +518,11 @@ static mlc_status sized_step(mlc_module *net, mlc_optim *opt, int64_t n)
     return mlc_scope_end(ctx);
 }
 
-/* How many of those steps succeed in a fixed block, inside `outer` more scopes, until one fails: of
- * the largest size first, then of changing ones.                                              */
-static int steps_in_block(void *memory, size_t bytes, int outer, int steps)
+/* How many of those steps succeed in a fixed block, inside `outer` more scopes that hold a tensor
+ * each, until one fails: all on n rows or, with n 0, on changing numbers of rows.             */
+static int steps_in_block(size_t bytes, int outer, int64_t n, int steps)
 {
+    static char  memory[BLOCK];
     mlc_ctx_desc d = test_desc();
     int          done = 0;
     d.memory = memory;
@@ -534,23 +535,26 @@ static int steps_in_block(void *memory, size_t bytes, int outer, int steps)
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_linear(ctx, 33, 5));
     mlc_optim *opt = mlc_adamw(net, 1e-3);
-    for (int i = 0; i < outer; i++)
+    for (int i = 0; i < outer; i++) {
         mlc_scope_begin(ctx);
-    while (opt && done < steps &&
-           sized_step(net, opt, done ? (int64_t)test_random(1, done, 1, 201) : 201) == MLC_OK)
+        mlc_zeros(ctx, MLC_F32, mlc_dims1(11));
+    }
+    while (opt != NULL && done < steps &&
+           sized_step(net, opt, n ? n : (int64_t)test_random(1, done, 1, 202)) == MLC_OK)
         done++;
     mlc_ctx_free(ctx);
     return done;
 }
 
-TEST(ctx, changing_batches_in_nested_scopes_fit_a_block_that_fits_the_largest)
+/* A step's size classes depend on its rows, so that the most rows need not take the most memory. */
+TEST(ctx, a_block_that_fits_each_size_of_batch_alone_fits_them_in_any_order)
 {
-    static char memory[BLOCK];
     for (int outer = 0; outer < 3; outer++) {
-        size_t bytes = 16384;
-        while (bytes < BLOCK && steps_in_block(memory, bytes, outer, 1) == 0)
-            bytes += 16384;
-        CHECK_EQ(steps_in_block(memory, bytes, outer, 2000), 2000);
+        size_t bytes = 1 << 16;
+        for (int64_t n = 201; n > 0; n--)
+            while (bytes < BLOCK && steps_in_block(bytes, outer, n, 1) == 0)
+                bytes += 8192;
+        CHECK_EQ(steps_in_block(bytes, outer, 0, 2000), 2000);
     }
 }
 
