@@ -2047,10 +2047,12 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
 }
 
 /* @@ IMPL.THREADS ---------------------------------------- fork and join
- * A loop of chunks, claimed one by one by the caller and the workers, so that a core that is slow
- * or busy takes fewer. A claim is one compare-and-swap on state, which packs the loop's number and
- * the next chunk: a worker that comes late, with fn and arg of an old loop in hand, finds another
- * number and its claim fails. The caller works, too, then waits until done counts all chunks; it
+ * A loop of chunks is dealt in equal runs to lanes, one a thread: each begins with its own lane, so
+ * that a core meets the same data from loop to loop (what another core wrote is read ten times
+ * slower), and then helps with the others, so that a core that is slow or busy does less. A claim
+ * is one compare-and-swap on a lane's state, which packs the loop's number and the next chunk: a
+ * worker that comes late, with fn and arg of an old loop in hand, finds another number and its
+ * claim fails. The caller works, too, then waits until done counts all chunks; it
  * never waits for workers that claimed nothing. Workers spin for a while after a loop, as the next
  * kernel of a step is microseconds away, then sleep on a futex (elsewhere a condition); only then
  * does waking cost a system call. Results do not depend on who ran a chunk: chunks follow the shape
@@ -2068,8 +2070,13 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 #ifndef MLC_NO_THREADS
 #define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
 
-/* What all claim (state) and what all count up (done) have cache lines of their own, or each claim
- * would slow down those who only look at wake. */
+typedef struct mlc__lane {
+    uint64_t state;                    /* loop number << 32 | next chunk                       */
+    char     pad[MLC__CACHELINE - 8];
+} mlc__lane;
+
+/* What is claimed (lanes) and what all count up (done) have cache lines of their own, or each claim
+ * would slow down those who only look at wake. The lanes lie behind the struct. */
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
@@ -2078,10 +2085,10 @@ struct mlc__pool {
     uint32_t        wake;              /* futex: counts loops                                  */
     uint32_t        sleepers;
     char            pad0[64];
-    uint64_t        state;             /* loop number << 32 | next chunk                       */
-    char            pad1[64];
     uint32_t        done;
-    char            pad2[64];
+    char            pad1[64];
+    mlc__lane      *lane;
+    int32_t         lanes;             /* threads that were asked for                          */
     mlc__chunk_fn   fn;
     void           *arg;
     uint32_t        chunks;
@@ -2132,25 +2139,37 @@ static void mlc__wake_all(mlc__pool *p)
 }
 #endif
 
-/* Claims and runs chunks of the loop that state belongs to, until none is left. */
-static void mlc__work(mlc__pool *p, int32_t worker)
+/* First chunk of a lane; of the lane after the last: the number of chunks. */
+static uint32_t mlc__lane_start(const mlc__pool *p, uint32_t chunks, int32_t lane)
 {
-    uint64_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+    return (uint32_t)((uint64_t)chunks * (uint64_t)lane / (uint64_t)p->lanes);
+}
+
+/* Claims and runs chunks of a lane, until none is left. */
+static void mlc__work_lane(mlc__pool *p, int32_t lane, int32_t worker)
+{
+    uint64_t *at = &p->lane[lane].state, state = MLC__LOAD(at);
     for (;;) {
         /* These three may be torn between two loops: state was read before them and changes with
          * each loop, so the exchange below fails if any of them is not of state's loop. */
         const uint32_t chunk = (uint32_t)state;
-        const mlc__chunk_fn fn = MLC__LOAD(&p->fn);    /* of a newer loop: then the claim fails */
+        const mlc__chunk_fn fn = MLC__LOAD(&p->fn);
         void *arg = MLC__LOAD(&p->arg);
-        if (chunk >= MLC__LOAD(&p->chunks)) return;
-        if (!__atomic_compare_exchange_n(&p->state, &state, state + 1, false, __ATOMIC_ACQ_REL,
+        if (chunk >= mlc__lane_start(p, MLC__LOAD(&p->chunks), lane + 1)) return;
+        if (!__atomic_compare_exchange_n(at, &state, state + 1, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_ACQUIRE)) continue;
         /* From a won claim on the loop cannot end, nor its arguments change, before done counts
          * this. */
         fn(arg, chunk, worker);
         __atomic_fetch_add(&p->done, 1, __ATOMIC_RELEASE);
-        state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+        state = MLC__LOAD(at);
     }
+}
+
+/* The own lane first, then the others in turn. */
+static void mlc__work(mlc__pool *p, int32_t worker)
+{
+    for (int32_t i = 0; i < p->lanes; i++) mlc__work_lane(p, (worker + i) % p->lanes, worker);
 }
 
 typedef struct mlc__worker_start { mlc__pool *pool; int32_t index; } mlc__worker_start;
@@ -2212,24 +2231,27 @@ static void mlc__pool_stop(mlc__pool *p)
 #endif
 }
 
-/* The arguments change while state says that nothing can be claimed; the second store opens the
- * loop. The number grows by two a loop, and no number occurs twice before 2^31 loops. */
+/* The arguments change while all lanes say that nothing can be claimed; the second round of stores
+ * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. */
 static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg)
 {
-    const uint32_t loop = (uint32_t)(__atomic_load_n(&p->state, __ATOMIC_RELAXED) >> 32);
-    MLC__STORE(&p->state, (uint64_t)(loop + 1) << 32 | UINT32_MAX);        /* nothing to claim */
+    const uint32_t loop = (uint32_t)(MLC__LOAD(&p->lane[0].state) >> 32);
+    for (int32_t l = 0; l < p->lanes; l++)
+        MLC__STORE(&p->lane[l].state, (uint64_t)(loop + 1) << 32 | UINT32_MAX);
     MLC__STORE(&p->done, 0u);
     MLC__STORE(&p->fn, fn);
     MLC__STORE(&p->arg, arg);
     MLC__STORE(&p->chunks, chunks);
-    MLC__STORE(&p->state, (uint64_t)(loop + 2) << 32);
+    for (int32_t l = 0; l < p->lanes; l++)
+        MLC__STORE(&p->lane[l].state, (uint64_t)(loop + 2) << 32 | mlc__lane_start(p, chunks, l));
     __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST)) mlc__wake_all(p);
     mlc__work(p, 0);
     while (MLC__LOAD(&p->done) != chunks) mlc__pause();
 }
 #else
-struct mlc__pool { mlc_ctx *ctx; };
+typedef struct mlc__lane { char none; } mlc__lane;
+struct mlc__pool { mlc_ctx *ctx; mlc__lane *lane; int32_t lanes; };
 #endif /* MLC_NO_THREADS */
 
 /* dev NULL is a kernel called by mlc_cpu_kernels' user: one thread. */
@@ -4368,8 +4390,12 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
         ctx->k = &ctx->backend->kernels;
         ctx->on_host = false;
     } else {
-        ctx->pool = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, sizeof *ctx->pool, MLC_MEM_OBJECT));
+        const size_t head = mlc__round_up(sizeof *ctx->pool, MLC__CACHELINE);
+        const size_t lanes = (size_t)ctx->threads * sizeof *ctx->pool->lane;
+        ctx->pool = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, head + lanes, MLC_MEM_OBJECT));
         if (!ctx->pool) return MLC_ERR_NOMEM;
+        ctx->pool->lane = (mlc__lane *)(void *)((char *)ctx->pool + head);
+        ctx->pool->lanes = ctx->threads;
         ctx->pool->ctx = ctx;
         ctx->dev = ctx->pool;
 #if !defined(MLC_NO_THREADS) && !defined(__linux__)
