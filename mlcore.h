@@ -40,7 +40,8 @@
  *   is no allocation. What a module's forward makes and neither returns nor the tape saves is
  *   freed when that forward ends: reading it later is a STATE error. To keep a value:
  *   mlc_keep (copy in the parent scope) or mlc_copy_into (into a tensor made before).
- *   With desc.memory everything lives in one block of the caller's.
+ *   With desc.memory everything lives in one block of the caller's; sizes are rounded to classes,
+ *   so leave a fifth of it free over what mlc_memory_info showed for the largest step.
  *
  * 4. Gradients. Leaves ask for them (mlc_set_requires_grad; parameters do). They add up until
  *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
