@@ -2199,6 +2199,23 @@ static void *mlc__worker_main(void *start)
     return NULL;
 }
 
+/* The pool of a context whose number of threads is set; it starts none. NULL: out of memory. */
+static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
+{
+    const size_t head = mlc__round_up(sizeof(mlc__pool), MLC__CACHELINE);
+    const size_t lanes = (size_t)ctx->threads * sizeof(mlc__lane);
+    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, head + lanes, MLC_MEM_OBJECT));
+    if (!p) return NULL;
+    p->ctx = ctx;
+    p->lane = (mlc__lane *)(void *)((char *)p + head);
+    p->lanes = ctx->threads;
+#if !defined(__linux__)
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->cond, NULL);
+#endif
+    return p;
+}
+
 /* Kernels need little stack, but tiles and gathered blocks lie on it. Where the system refuses a
  * thread the loops run with those there are. */
 static void mlc__pool_start(mlc__pool *p, int32_t workers)
@@ -2251,8 +2268,14 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
     while (MLC__LOAD(&p->done) != chunks) mlc__pause();
 }
 #else
-typedef struct mlc__lane { char none; } mlc__lane;
-struct mlc__pool { mlc_ctx *ctx; mlc__lane *lane; int32_t lanes; };
+struct mlc__pool { mlc_ctx *ctx; };
+
+static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
+{
+    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, sizeof *p, MLC_MEM_OBJECT));
+    if (p) p->ctx = ctx;
+    return p;
+}
 #endif /* MLC_NO_THREADS */
 
 /* dev NULL is a kernel called by mlc_cpu_kernels' user: one thread. */
@@ -3668,11 +3691,11 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
         }
 }
 
-/* True if CBLAS did it; not where an activation meets a beta, which would need the old c. */
+/* True if CBLAS did it. An activation that meets a beta does not come here: mlc__gemm_is_small. */
 static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    if (!mlc__blas_takes(g) || (g->act && g->beta != 0.0)) return false;
+    if (!mlc__blas_takes(g)) return false;
     j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
     j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
     mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
@@ -3698,7 +3721,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     mlc__gemm_job j;
     if (mlc__gemm_is_small(g) || g->m == 0 || g->n == 0) return 0;
 #ifdef MLC_USE_CBLAS
-    if (mlc__blas_takes(g) && !(g->act && g->beta != 0.0)) return 0;
+    if (mlc__blas_takes(g)) return 0;
 #endif
     mlc__gemm_plan(&j, dev, g, f);
     return j.buffer * (size_t)mlc__pool_threads(dev);
@@ -4391,18 +4414,9 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
         ctx->k = &ctx->backend->kernels;
         ctx->on_host = false;
     } else {
-        const size_t head = mlc__round_up(sizeof *ctx->pool, MLC__CACHELINE);
-        const size_t lanes = (size_t)ctx->threads * sizeof *ctx->pool->lane;
-        ctx->pool = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, head + lanes, MLC_MEM_OBJECT));
+        ctx->pool = mlc__pool_new(ctx);
         if (!ctx->pool) return MLC_ERR_NOMEM;
-        ctx->pool->lane = (mlc__lane *)(void *)((char *)ctx->pool + head);
-        ctx->pool->lanes = ctx->threads;
-        ctx->pool->ctx = ctx;
         ctx->dev = ctx->pool;
-#if !defined(MLC_NO_THREADS) && !defined(__linux__)
-        pthread_mutex_init(&ctx->pool->mutex, NULL);
-        pthread_cond_init(&ctx->pool->cond, NULL);
-#endif
     }
     ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, 64, MLC_MEM_OBJECT, "context"));
     if (!ctx->error_word) return MLC_ERR_NOMEM;
@@ -5359,8 +5373,7 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     const mlc_status st = mlc__forward_run(ctx, nd);
     mlc__flush_end(mode);
     if (st != MLC_OK) {
-        /* Nobody will run its backward. */
-        for (int i = 0; i < nd->n_saved; i++) nd->saved[i].t->storage->saves--;
+        mlc__node_unsave(nd);          /* nobody will run its backward */
         return NULL;
     }
     /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
