@@ -94,7 +94,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI            1u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI            2u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -145,10 +145,19 @@ typedef enum mlc_status {
     MLC_STATUS_FORCE_32 = 0x7fffffff
 } mlc_status;
 
-typedef enum mlc_dtype {  /* no implicit promotion: mlc_cast says it in the program            */
+/* No implicit promotion: mlc_cast says it in the program. Floats are computed with (the 16-bit
+ * ones in f32, rounded once per operation); integers and bool are stored, cast, copied, compared,
+ * indexed, sorted, reduced, and used as indices (i64) and masks (bool).                       */
+typedef enum mlc_dtype {
     MLC_F32 = 0,
     MLC_F64,
-    MLC_I64,              /* labels and indices: stored, cast, copied, not computed with       */
+    MLC_I64,              /* labels and indices                                                */
+    MLC_BF16,             /* 8 bits of exponent, 7 of fraction; on the host uint16_t           */
+    MLC_F16,              /* IEEE half: 5 bits of exponent, 10 of fraction; uint16_t           */
+    MLC_I32,
+    MLC_I8,
+    MLC_U8,
+    MLC_BOOL,             /* one byte: 0 is false, everything else true; results are 0 or 1    */
     MLC_DTYPE_COUNT,
     MLC_DTYPE_FORCE_32 = 0x7fffffff
 } mlc_dtype;
@@ -217,8 +226,16 @@ MLC_API mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d);
 MLC_API mlc_dims mlc_dims_of(int32_t n, const int64_t *v);
 /* mlc_dtype_bytes: bytes of one element; 0 for an unknown dtype.                              */
 MLC_API size_t mlc_dtype_bytes(mlc_dtype dtype);
-/* mlc_dtype_name: "f32", "f64", "i64".                                                        */
+/* mlc_dtype_name: "f32", "f64", "i64", "bf16", "f16", "i32", "i8", "u8", "bool".              */
 MLC_API const char *mlc_dtype_name(mlc_dtype dtype);
+/* mlc_bf16_from: x rounded to bf16, to nearest even; NaN stays NaN.                           */
+MLC_API uint16_t mlc_bf16_from(float x);
+/* mlc_bf16_to: the value of a bf16; exact.                                                    */
+MLC_API float mlc_bf16_to(uint16_t h);
+/* mlc_f16_from: x rounded to IEEE half, to nearest even; over 65519.99: inf; NaN stays NaN.   */
+MLC_API uint16_t mlc_f16_from(float x);
+/* mlc_f16_to: the value of an IEEE half; exact.                                               */
+MLC_API float mlc_f16_to(uint16_t h);
 /* mlc_status_name: "OK", "SHAPE", ...                                                         */
 MLC_API const char *mlc_status_name(mlc_status status);
 /* mlc_isa_name: "scalar", "avx2", "avx512".                                                   */
@@ -323,7 +340,7 @@ MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 /* @@ API.TENSOR ------------------------------------------ create, view, query, copy */
 
 /* mlc_zeros: a tensor of zeros in the current scope.
- *   dtype  f32 f64 i64      err: ARG negative size, over MLC_MAX_DIMS; SHAPE size overflow
+ *   dtype  any              err: ARG negative size, over MLC_MAX_DIMS; SHAPE size overflow
  *   ref    torch.zeros      test: tests/test_tensor.c                                        */
 MLC_API mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 /* mlc_full: a tensor filled with value.                                     ref: torch.full  */
@@ -369,8 +386,10 @@ MLC_API mlc_tensor *mlc_contiguous(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_copy(mlc_tensor *x);
 /* mlc_detach: view of the same memory that the tape does not follow. ref: torch.detach       */
 MLC_API mlc_tensor *mlc_detach(mlc_tensor *x);
-/* mlc_cast: copy in another dtype; f64 to f32 rounds to nearest even, float to i64 truncates
- *   (NaN and out of range: INT64_MIN).   grad: cast back, between floats   ref: Tensor.to    */
+/* mlc_cast: copy in another dtype. To a narrower float: rounded once, to nearest even. Float to
+ *   i64, i32: truncated (NaN, out of range: INT64_MIN, INT32_MIN), to i8, u8: the low byte of
+ *   that i32. Integer to integer: modulo 2^bits. To bool: is it not 0 (NaN is true).
+ *   grad   cast back, between floats       ref: Tensor.to       test: tests/test_cast.c      */
 MLC_API mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype);
 /* mlc_copy_into: writes src over dst (same shape and dtype, or src broadcasts). Not recorded:
  *   no gradient flows; a saved dst is noticed by backward.   ref: Tensor.copy_ under no_grad */
@@ -391,12 +410,25 @@ MLC_API double mlc_item(mlc_tensor *t);
 MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
 /* mlc_write: copies row-major host data over the elements.                                   */
 MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
-/* mlc_f32: pointer to the first element; NULL and an error if not f32 or not on the host.    */
+/* mlc_f32: pointer to the first element of an f32 tensor on the host; NULL and an error if it is
+ *   of another dtype or on a device. Elements lie as t->stride says, also for the next eight. */
 MLC_API float *mlc_f32(mlc_tensor *t);
-/* mlc_f64: pointer to the first element; NULL and an error if not f64 or not on the host.    */
+/* mlc_f64: the same for f64.                                                                 */
 MLC_API double *mlc_f64(mlc_tensor *t);
-/* mlc_i64: pointer to the first element; NULL and an error if not i64 or not on the host.    */
+/* mlc_i64: for i64.                                                                          */
 MLC_API int64_t *mlc_i64(mlc_tensor *t);
+/* mlc_bf16: for bf16; mlc_bf16_to gives the values.                                          */
+MLC_API uint16_t *mlc_bf16(mlc_tensor *t);
+/* mlc_f16: for f16; mlc_f16_to gives the values.                                             */
+MLC_API uint16_t *mlc_f16(mlc_tensor *t);
+/* mlc_i32: for i32.                                                                          */
+MLC_API int32_t *mlc_i32(mlc_tensor *t);
+/* mlc_i8: for i8.                                                                            */
+MLC_API int8_t *mlc_i8(mlc_tensor *t);
+/* mlc_u8: for u8.                                                                            */
+MLC_API uint8_t *mlc_u8(mlc_tensor *t);
+/* mlc_bool: for bool: bytes, 0 is false.                                                     */
+MLC_API uint8_t *mlc_bool(mlc_tensor *t);
 
 /* @@ API.AUTOGRAD ---------------------------------------- gradients, no-grad, custom operations */
 
@@ -863,7 +895,7 @@ typedef enum mlc_rule { MLC_RULE_SGD, MLC_RULE_ADAM, MLC_RULE_FORCE_32 = 0x7ffff
 
 struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
     mlc_map     op;
-    mlc_dtype   dtype;                 /* f32 f64                                              */
+    mlc_dtype   dtype;                 /* f32 f64 bf16 f16                                     */
     int32_t     ndim, accumulate;
     int64_t     shape[MLC_MAX_DIMS];
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
@@ -1152,6 +1184,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * make one move of it. */
 MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
 MLC__INLINE float    mlc__f32_bits(uint32_t u) { float x;    memcpy(&x, &u, 4); return x; }
+MLC__INLINE uint64_t mlc__bits_f64(double x)   { uint64_t u; memcpy(&u, &x, 8); return u; }
 
 MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
 MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -1471,7 +1504,6 @@ struct mlc_ctx {
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     void          *dev;                /* first argument of kernels                             */
-    const mlc_kernels *k;
     mlc_isa        isa;
     mlc__pool     *pool;
     int32_t        threads;
@@ -1494,7 +1526,8 @@ struct mlc_ctx {
 
 /* Indexed by mlc_dtype: a new dtype is a line here and in mlc__st_dtypes, and its kernels. */
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
-    { { "f32", 4 }, { "f64", 8 }, { "i64", 8 } };
+    { { "f32", 4 }, { "f64", 8 }, { "i64", 8 }, { "bf16", 2 }, { "f16", 2 }, { "i32", 4 },
+      { "i8", 1 }, { "u8", 1 }, { "bool", 1 } };
 
 MLC_IMPL const char *mlc_dtype_name(mlc_dtype dtype)
 {
@@ -1505,6 +1538,11 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 {
     return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].bytes : 0;
 }
+
+/* What is computed with and has gradients; the full ones are computed with as they are. */
+MLC__INLINE bool mlc__is_full(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
+MLC__INLINE bool mlc__is_half(mlc_dtype d) { return d == MLC_BF16 || d == MLC_F16; }
+MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
 
 /* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names
  * An error is a status in a return value and, once, a text in the context. Operations on tensors
@@ -2480,6 +2518,92 @@ MLC__INLINE double mlc__sqrt_f64(double x) { return sqrt(x); }
 MLC__INLINE double mlc__pow_f64(double x, double y) { return pow(x, y); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+/* -- bf16 and f16: integer arithmetic, so that flushing denormals changes nothing -- */
+
+MLC__BODY float mlc__f32_of_bf16(uint16_t h) { return mlc__f32_bits((uint32_t)h << 16); }
+
+/* To nearest even: adds what carries into bit 16. A NaN keeps its top bits and becomes quiet. */
+MLC__BODY uint16_t mlc__bf16_of(float x)
+{
+    const uint32_t u = mlc__bits_f32(x), nan = 0u - (uint32_t)((u & 0x7FFFFFFFu) > 0x7F800000u);
+    const uint32_t rounded = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+    return (uint16_t)((rounded & ~nan) | ((u >> 16 | 0x40u) & nan));
+}
+
+/* Subnormals are m 2^-24, which f32 holds exactly. */
+MLC__BODY float mlc__f32_of_f16(uint16_t h)
+{
+    const uint32_t a = h & 0x7FFFu, sign = (uint32_t)(h & 0x8000u) << 16;
+    const uint32_t tiny = 0u - (uint32_t)(a < 0x400u), big = 0u - (uint32_t)(a >= 0x7C00u);
+    const uint32_t nan = 0u - (uint32_t)(a > 0x7C00u);
+    const uint32_t normal = (a << 13) + 0x38000000u;
+    const uint32_t small = mlc__bits_f32((float)(int32_t)a * 5.9604644775390625e-8f);
+    const uint32_t u = (normal & ~tiny & ~big) | (small & tiny) |
+                       ((0x7F800000u | a << 13 | (nan & 0x400000u)) & big);
+    return mlc__f32_bits(u | sign);
+}
+
+/* Below 2^-14 the addition of 0.5, whose last bit is 2^-24, rounds. */
+MLC__BODY uint16_t mlc__f16_of(float x)
+{
+    const uint32_t u = mlc__bits_f32(x), a = u & 0x7FFFFFFFu, sign = u >> 16 & 0x8000u;
+    const uint32_t tiny = 0u - (uint32_t)(a < 0x38800000u);
+    const uint32_t big = 0u - (uint32_t)(a >= 0x47800000u);
+    const uint32_t nan = 0u - (uint32_t)(a > 0x7F800000u);
+    const uint32_t normal = (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13;
+    const uint32_t small = mlc__bits_f32(mlc__f32_bits(a & tiny) + 0.5f) - 0x3F000000u;
+    const uint32_t special = 0x7C00u | (nan & (0x200u | (a >> 13 & 0x3FFu)));
+    return (uint16_t)(sign | (normal & ~tiny & ~big) | (small & tiny) | (special & big));
+}
+
+/* To f32 by rounding to odd: a second rounding, to 16 bits, then rounds as one would. */
+MLC__BODY float mlc__odd_f32(double x)
+{
+    const float f = (float)x;
+    const double back = (double)f;
+    uint32_t u = mlc__bits_f32(f);
+    if (back != x && x == x) {
+        const bool over = (mlc__bits_f64(back) << 1) > (mlc__bits_f64(x) << 1);
+        u = (u - (uint32_t)over) | 1u;
+    }
+    return mlc__f32_bits(u);
+}
+
+MLC_IMPL uint16_t mlc_bf16_from(float x)  { return mlc__bf16_of(x); }
+MLC_IMPL float    mlc_bf16_to(uint16_t h) { return mlc__f32_of_bf16(h); }
+MLC_IMPL uint16_t mlc_f16_from(float x)   { return mlc__f16_of(x); }
+MLC_IMPL float    mlc_f16_to(uint16_t h)  { return mlc__f32_of_f16(h); }
+
+MLC__BODY void mlc__widen_body(float *to, const void *from, mlc_dtype dtype, int64_t n)
+{
+    const uint16_t *h = MLC__CAST(const uint16_t *, from);
+    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_bf16(h[i]);
+    else for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_f16(h[i]);
+}
+
+MLC__BODY void mlc__narrow_body(void *to, const float *from, mlc_dtype dtype, int64_t n)
+{
+    uint16_t *h = MLC__CAST(uint16_t *, to);
+    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) h[i] = mlc__bf16_of(from[i]);
+    else for (int64_t i = 0; i < n; i++) h[i] = mlc__f16_of(from[i]);
+}
+
+/* Dense rows of 16-bit floats to f32 and back; the two rows do not overlap. */
+typedef struct mlc__half_fns {
+    void (*widen)(float *to, const void *from, mlc_dtype dtype, int64_t n);
+    void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
+} mlc__half_fns;
+
+#define MLC__STAMP_HALF(isa) \
+    MLC__AT_##isa static void mlc__widen_##isa(float *to, const void *from, mlc_dtype dtype, \
+                                               int64_t n) \
+    { mlc__widen_body(to, from, dtype, n); } \
+    MLC__AT_##isa static void mlc__narrow_##isa(void *to, const float *from, mlc_dtype dtype, \
+                                                int64_t n) \
+    { mlc__narrow_body(to, from, dtype, n); } \
+    static const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
+MLC__EACH_ISA(MLC__STAMP_HALF)
+
 /* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides
  * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
  * sorted, cut in chunks), each row of it is taken in dense blocks (strided inputs gathered to L1,
@@ -2571,32 +2695,30 @@ MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
 
 #define MLC__GATHER 128                /* elements of a row that is first made dense, in L1 */
 
-/* to[i] = from[i * stride] */
-static void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
+/* n elements of one size, at strides in elements; one of them is 1. */
+#define MLC__MOVE(T) \
+    for (int64_t i = 0; i < n; i++) \
+        MLC__CAST(T *, to)[i * to_stride] = MLC__CAST(const T *, from)[i * from_stride];
+
+static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
+                      size_t size)
 {
-    if (size == 4) {
-        uint32_t *d = MLC__CAST(uint32_t *, to);
-        const uint32_t *s = MLC__CAST(const uint32_t *, from);
-        for (int64_t i = 0; i < n; i++) d[i] = s[i * stride];
-    } else {
-        uint64_t *d = MLC__CAST(uint64_t *, to);
-        const uint64_t *s = MLC__CAST(const uint64_t *, from);
-        for (int64_t i = 0; i < n; i++) d[i] = s[i * stride];
-    }
+    if (size == 4) { MLC__MOVE(uint32_t) }
+    else if (size == 8) { MLC__MOVE(uint64_t) }
+    else if (size == 2) { MLC__MOVE(uint16_t) }
+    else { MLC__MOVE(uint8_t) }
+}
+
+/* to[i] = from[i * stride] */
+MLC__INLINE void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
+{
+    mlc__move(to, 1, from, stride, n, size);
 }
 
 /* to[i * stride] = from[i] */
-static void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, size_t size)
+MLC__INLINE void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, size_t size)
 {
-    if (size == 4) {
-        uint32_t *d = MLC__CAST(uint32_t *, to);
-        const uint32_t *s = MLC__CAST(const uint32_t *, from);
-        for (int64_t i = 0; i < n; i++) d[i * stride] = s[i];
-    } else {
-        uint64_t *d = MLC__CAST(uint64_t *, to);
-        const uint64_t *s = MLC__CAST(const uint64_t *, from);
-        for (int64_t i = 0; i < n; i++) d[i * stride] = s[i];
-    }
+    mlc__move(to, stride, from, 1, n, size);
 }
 
 /* Output and three inputs. */
@@ -2729,9 +2851,34 @@ static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const 
 typedef struct mlc__map_job {
     const struct mlc_k_map *a;
     mlc__map_fn             fn;
+    const mlc__half_fns    *half;      /* NULL for f32 and f64 */
     size_t                  size;
     int                     inputs;
 } mlc__map_job;
+
+/* A block of a 16-bit row: in f32, in L1; the result, with what it is added to, is rounded once. */
+static void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
+{
+    float wide[4][MLC__GATHER];
+    uint16_t dense[MLC__GATHER];
+    const mlc_dtype dtype = j->a->dtype;
+    const void *in[3] = { NULL, NULL, NULL };
+    for (int p = 0; p < j->inputs; p++) {
+        const void *from = at[p + 1];
+        if (stride[p + 1] != 1) { mlc__gather(dense, from, stride[p + 1], n, 2); from = dense; }
+        j->half->widen(wide[p], from, dtype, n);
+        in[p] = wide[p];
+    }
+    j->fn(j->a->op, wide[3], in, n, j->a->s);
+    if (j->a->accumulate) {
+        const void *sum[3] = { wide[0], wide[3], NULL };
+        mlc__gather(dense, at[0], stride[0], n, 2);
+        j->half->widen(wide[0], dense, dtype, n);
+        j->fn(MLC_MAP_ADD, wide[3], sum, n, 0.0);
+    }
+    j->half->narrow(stride[0] == 1 ? (void *)at[0] : (void *)dense, wide[3], dtype, n);
+    if (stride[0] != 1) mlc__scatter(at[0], stride[0], dense, n, 2);
+}
 
 /* One block of a row: strided inputs are gathered, a strided or accumulated output is scattered. */
 static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
@@ -2765,7 +2912,7 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
 {
     const mlc__map_job *j = MLC__CAST(const mlc__map_job *, args);
     char *at[4] = { NULL, NULL, NULL, NULL };
-    bool dense = stride[0] == 1 && !j->a->accumulate;
+    bool dense = stride[0] == 1 && !j->a->accumulate && !j->half;
     at[0] = MLC__CAST(char *, j->a->out) + offset[0] * (int64_t)j->size;
     for (int p = 0; p < j->inputs; p++) {
         at[p + 1] = (char *)(uintptr_t)j->a->in[p] + offset[p + 1] * (int64_t)j->size;
@@ -2774,25 +2921,28 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
     /* Dense rows are one block; else blocks of what the stack holds. */
     const int64_t step = dense ? n : MLC__GATHER;
     for (int64_t i = 0; i < n; i += step) {
-        mlc__map_block(j, at, stride, mlc__min(step, n - i));
+        if (j->half) mlc__map_half(j, at, stride, mlc__min(step, n - i));
+        else mlc__map_block(j, at, stride, mlc__min(step, n - i));
         for (int p = 0; p <= j->inputs; p++) at[p] += step * stride[p] * (int64_t)j->size;
     }
 }
 
 /* ns per element: 2.0 and 0.2 are averages of cheap and dear formulas; only the decision to fork
  * hangs on them. */
-static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn f32)
+static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn f32,
+                               const mlc__half_fns *half)
 {
-    mlc__map_job job = { a, a->dtype == MLC_F64 ? mlc__map_f64 : f32, mlc_dtype_bytes(a->dtype),
-                         0 };
+    mlc__map_job job = { a, a->dtype == MLC_F64 ? mlc__map_f64 : f32,
+                         mlc__is_half(a->dtype) ? half : NULL, mlc_dtype_bytes(a->dtype), 0 };
     const int64_t *strides[4] = { a->out_stride, a->in_stride[0], a->in_stride[1],
                                   a->in_stride[2] };
     mlc__loop l;
-    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
     /* Inputs are given from the front: the first NULL ends them. */
     while (job.inputs < 3 && a->in[job.inputs]) job.inputs++;
     if (a->ndim == 1 && a->shape[0] > 0 && a->shape[0] < 512 && a->out_stride[0] == 1 &&
-        !a->accumulate && a->in_stride[0][0] == 1 && (job.inputs < 2 || a->in_stride[1][0] == 1) &&
+        !a->accumulate && !job.half && a->in_stride[0][0] == 1 &&
+        (job.inputs < 2 || a->in_stride[1][0] == 1) &&
         (job.inputs < 3 || a->in_stride[2][0] == 1)) {           /* small and dense: no ceremony */
         job.fn(a->op, a->out, a->in, a->shape[0], a->s);
         return MLC_OK;
@@ -2803,38 +2953,120 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
 }
 
 /* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
- * Nothing here computes, so one version serves every ISA. Casts are also the strided copy:
- * mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end here. */
+ * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
+ * here. Each dtype has a wide form, f32 (f32, bf16, f16), f64 or i64 (the integers, bool): a cast
+ * widens, goes from wide to wide and narrows, in L1, so that nine dtypes need no 81 loops. The
+ * pairs of floats that matter for speed go directly. */
 
-/* NaN and what does not fit become INT64_MIN, as the hardware has it. */
+/* NaN and what does not fit become the smallest integer, as the hardware has it. */
 MLC__INLINE int64_t mlc__i64_of(double x)
 {
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
 }
-
-/* to == from is a copy. Between floats the conversion rounds to nearest even; i64 to float as C
- * does. */
-static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n)
+MLC__INLINE int64_t mlc__i32_of(double x)
 {
-    const float *f = MLC__CAST(const float *, in);
-    const double *d = MLC__CAST(const double *, in);
-    const int64_t *q = MLC__CAST(const int64_t *, in);
-    float *of = MLC__CAST(float *, out);
-    double *od = MLC__CAST(double *, out);
-    int64_t *oq = MLC__CAST(int64_t *, out);
-    if (to == from) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
-    else if (to == MLC_F32 && from == MLC_F64) for (int64_t i = 0; i < n; i++) of[i] = (float)d[i];
-    else if (to == MLC_F32) for (int64_t i = 0; i < n; i++) of[i] = (float)q[i];
-    else if (to == MLC_F64 && from == MLC_F32) for (int64_t i = 0; i < n; i++) od[i] = (double)f[i];
-    else if (to == MLC_F64) for (int64_t i = 0; i < n; i++) od[i] = (double)q[i];
-    else if (from == MLC_F32) for (int64_t i = 0; i < n; i++) oq[i] = mlc__i64_of((double)f[i]);
-    else for (int64_t i = 0; i < n; i++) oq[i] = mlc__i64_of(d[i]);
+    return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
 }
+
+MLC__INLINE mlc_dtype mlc__wide(mlc_dtype d)
+{
+    return d == MLC_F64 ? MLC_F64 : mlc__is_float(d) ? MLC_F32 : MLC_I64;
+}
+
+/* to[i] = value for n elements, x being from[i]. */
+#define MLC__CONVERT(TO, FROM, value) \
+    do { \
+        TO *o = MLC__CAST(TO *, to); \
+        const FROM *f = MLC__CAST(const FROM *, from); \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { const FROM x = f[i]; o[i] = value; } \
+    } while (0)
+
+/* Integers to i64. */
+static MLC__OPT void mlc__widen_int(void *to, const void *from, mlc_dtype dtype, int64_t n)
+{
+    switch (dtype) {
+    case MLC_I32:  MLC__CONVERT(int64_t, int32_t, x); break;
+    case MLC_I8:   MLC__CONVERT(int64_t, int8_t, x); break;
+    case MLC_U8:   MLC__CONVERT(int64_t, uint8_t, x); break;
+    default:       MLC__CONVERT(int64_t, uint8_t, x != 0); break;          /* bool */
+    }
+}
+
+static MLC__OPT void mlc__narrow_int(void *to, mlc_dtype dtype, const void *from, int64_t n)
+{
+    switch (dtype) {
+    case MLC_I32:  MLC__CONVERT(int32_t, int64_t, (int32_t)(uint32_t)(uint64_t)x); break;
+    case MLC_I8:   MLC__CONVERT(int8_t, int64_t, (int8_t)(uint8_t)(uint64_t)x); break;
+    case MLC_U8:   MLC__CONVERT(uint8_t, int64_t, (uint8_t)(uint64_t)x); break;
+    default:       MLC__CONVERT(uint8_t, int64_t, x != 0); break;          /* bool */
+    }
+}
+
+/* From one wide form to another; `target` is the dtype that the result will be narrowed to. */
+static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from, mlc_dtype wide,
+                                    int64_t n)
+{
+    const mlc_dtype into = mlc__wide(target);
+    if (wide == MLC_I64 && mlc__is_half(target))
+        MLC__CONVERT(float, int64_t, mlc__odd_f32((double)x));
+    else if (into == MLC_F32 && wide == MLC_I64) MLC__CONVERT(float, int64_t, (float)x);
+    else if (into == MLC_F32 && mlc__is_half(target)) MLC__CONVERT(float, double, mlc__odd_f32(x));
+    else if (into == MLC_F32) MLC__CONVERT(float, double, (float)x);
+    else if (into == MLC_F64 && wide == MLC_F32) MLC__CONVERT(double, float, (double)x);
+    else if (into == MLC_F64) MLC__CONVERT(double, int64_t, (double)x);
+    else if (target == MLC_BOOL && wide == MLC_F32) MLC__CONVERT(int64_t, float, x != 0.0f);
+    else if (target == MLC_BOOL) MLC__CONVERT(int64_t, double, x != 0.0);
+    else if (target == MLC_I64 && wide == MLC_F32)
+        MLC__CONVERT(int64_t, float, mlc__i64_of((double)x));
+    else if (target == MLC_I64) MLC__CONVERT(int64_t, double, mlc__i64_of(x));
+    else if (wide == MLC_F32) MLC__CONVERT(int64_t, float, mlc__i32_of((double)x));
+    else MLC__CONVERT(int64_t, double, mlc__i32_of(x));
+}
+
+/* At most MLC__GATHER elements; each step is left out where the dtype is its own wide form. */
+static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
+                           const mlc__half_fns *half)
+{
+    uint64_t a[MLC__GATHER], b[MLC__GATHER];
+    const mlc_dtype wf = mlc__wide(from), wt = mlc__wide(to);
+    void *last = to == wt ? out : (void *)b;
+    if (from != wf) {
+        if (mlc__is_half(from)) half->widen(MLC__CAST(float *, (void *)a), in, from, n);
+        else mlc__widen_int(a, in, from, n);
+        in = a;
+    }
+    if (wf != wt) { mlc__cast_wide(last, to, in, wf, n); in = last; }
+    if (to != wt && mlc__is_half(to)) half->narrow(out, MLC__CAST(const float *, in), to, n);
+    else if (to != wt) mlc__narrow_int(out, to, in, n);
+    else if (in != out) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
+}
+
+/* Any number of dense elements. */
+static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
+                            const mlc__half_fns *half)
+{
+    const size_t os = mlc_dtype_bytes(to), is = mlc_dtype_bytes(from);
+    if (to == from) memcpy(out, in, (size_t)n * os);
+    else if (to == MLC_F32 && mlc__is_half(from)) half->widen(MLC__CAST(float *, out), in, from, n);
+    else if (mlc__is_half(to) && from == MLC_F32)
+        half->narrow(out, MLC__CAST(const float *, in), to, n);
+    else if (to == mlc__wide(to) && from == mlc__wide(from)) mlc__cast_wide(out, to, in, from, n);
+    else
+        for (int64_t i = 0; i < n; i += MLC__GATHER)
+            mlc__cast_tile(MLC__CAST(char *, out) + (size_t)i * os, to, mlc__at(in, i, is), from,
+                           mlc__min(MLC__GATHER, n - i), half);
+}
+
+typedef struct mlc__cast_job {
+    const struct mlc_k_cast *a;
+    const mlc__half_fns     *half;
+} mlc__cast_job;
 
 /* The same scheme as mlc__map_row: straight where both sides are dense, else through L1. */
 static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
 {
-    const struct mlc_k_cast *a = MLC__CAST(const struct mlc_k_cast *, args);
+    const mlc__cast_job *job = MLC__CAST(const mlc__cast_job *, args);
+    const struct mlc_k_cast *a = job->a;
     const size_t os = mlc_dtype_bytes(a->out_dtype), is = mlc_dtype_bytes(a->in_dtype);
     const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : MLC__GATHER;
     uint64_t from[MLC__GATHER], to[MLC__GATHER];
@@ -2845,7 +3077,7 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
         const void *src = in;
         if (stride[1] != 1) { mlc__gather(from, in, stride[1], m, is); src = from; }
         mlc__cast_dense(stride[0] == 1 ? (void *)out : (void *)to, a->out_dtype, src, a->in_dtype,
-                        m);
+                        m, job->half);
         if (stride[0] != 1) mlc__scatter(out, stride[0], to, m, os);
         out += m * stride[0] * (int64_t)os;
         in += m * stride[1] * (int64_t)is;
@@ -2853,12 +3085,13 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
 }
 
 /* Operand 0 of the loop is the output, 1 the input. */
-static mlc_status mlc__k_cast(void *dev, const struct mlc_k_cast *a)
+static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc__half_fns *half)
 {
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    const mlc__cast_job job = { a, half };
     mlc__loop l;
     if (mlc__loop_make(&l, a->ndim, a->shape, 2, strides))
-        mlc__loop_run(dev, &l, mlc__cast_row, a, 0.5);
+        mlc__loop_run(dev, &l, mlc__cast_row, &job, 0.5);
     return MLC_OK;
 }
 
@@ -2867,23 +3100,30 @@ static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
     const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    char *out = MLC__CAST(char *, a->out);
+    double tile[MLC__GATHER];
     (void)worker;
     if (a->start == 0.0 && a->step == 0.0) {
-        const size_t size = mlc_dtype_bytes(a->dtype);
-        memset(MLC__CAST(char *, a->out) + (size_t)from * size, 0, (size_t)(to - from) * size);
+        memset(out + (size_t)from * size, 0, (size_t)(to - from) * size);
         return;
     }
-    for (int64_t i = from; i < to; i++) {
-        const double v = a->start + (double)i * a->step;
-        if (a->dtype == MLC_F32) MLC__CAST(float *, a->out)[i] = (float)v;
-        else if (a->dtype == MLC_F64) MLC__CAST(double *, a->out)[i] = v;
-        else MLC__CAST(int64_t *, a->out)[i] = mlc__i64_of(v);
+    for (int64_t i = from; i < to; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, to - i);
+        /* A constant: the first tile is converted, the others are copies of it. */
+        if (a->step == 0.0 && i > from) {
+            memcpy(out + (size_t)i * size, out + (size_t)from * size, (size_t)n * size);
+            continue;
+        }
+        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e) * a->step;
+        mlc__cast_dense(out + (size_t)i * size, a->dtype, tile, MLC_F64, n, &mlc__half_fns_scalar);
     }
 }
 
 static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
 {
     struct mlc_k_fill job = *a;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.3 * (double)a->n, mlc__fill_chunk, &job);
     return MLC_OK;
 }
@@ -4135,26 +4375,30 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     return MLC_OK;
 }
 
-/* @@ IMPL.DISPATCH --------------------------------------- kernel table: one row per ISA level
- * A row of the table is an ISA level; entries that have no version of their own share one function.
- * MLC__TILE_isa names the tile of a level: rows, columns, nanoseconds of a multiply-add, kernel. A
- * level's rows are constants: nothing is patched at run time, and contexts of different levels live
- * side by side. */
+/* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
+ * Kernels whose inner loops differ between levels are stamped here from what a level brings: its
+ * map, sum, tile. Then two lines a kernel name its function and its workspace query at a level.
+ * From them come a column per kernel, mlc__cpu_NAME[level], through which operations call, so that
+ * the linker drops kernels that no operation of the program uses; and a row per level, all kernels
+ * of it, for mlc_cpu_kernels. All of it is constant: contexts of different levels live side by
+ * side. */
 
+/* The tile of a level: rows, columns, nanoseconds of a multiply-add, kernel. */
 #if MLC__X86
 #define MLC__TILE_avx2   6, 16, 0.03, mlc__tile_f32_avx2
 #endif
 #define MLC__TILE_avx512 14, 32, 0.02, mlc__tile_f32_avx512
 #define MLC__TILE_scalar 4, 8, 0.15, mlc__tile_f32_scalar
 
-/* The kernels of a level whose inner loops differ between levels, and its row of the table. */
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa = \
         { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa }; \
     static const mlc__row_fns mlc__row_fns_##isa = \
         { mlc__map_f32_##isa, mlc__sum_f32_##isa, mlc__max_f32_##isa }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
-    { return mlc__map_run(dev, a, mlc__map_f32_##isa); } \
+    { return mlc__map_run(dev, a, mlc__map_f32_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
+    { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
     { return mlc__reduce_run_all(dev, a, mlc__sum_f32_##isa, mlc__max_f32_##isa); } \
     static const mlc__gemm_fns *mlc__gemm_pick_##isa(const struct mlc_k_gemm *a) \
@@ -4168,41 +4412,63 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_xent_grad_##isa(void *dev, const struct mlc_k_xent_grad *a) \
     { return mlc__xent_grad_run(dev, a, &mlc__row_fns_##isa); } \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); } \
-    static const mlc_kernels mlc__kernels_##isa = {                /* kernel, its workspace */ \
-        mlc__k_map_##isa,       NULL,                    mlc__k_cast,      NULL, \
-        mlc__k_reduce_##isa,    mlc__k_reduce_workspace, \
-        mlc__k_gemm_##isa,      mlc__k_gemm_workspace_##isa, \
-        mlc__k_fill,            NULL,                    mlc__k_random,    NULL, \
-        mlc__k_dropout,         NULL, \
-        mlc__k_xent_##isa,      mlc__k_xent_workspace,   mlc__k_xent_grad_##isa, NULL, \
-        mlc__k_argmax,          NULL,                    mlc__k_take,      NULL, \
-        mlc__k_finite,          NULL,                    mlc__k_optim_##isa, NULL };
+    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); }
 
 /* f64 is the same at each level. */
 static const mlc__gemm_fns mlc__gemm_fns_f64 =
     { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
-/* The row of a level that this processor is known to have. */
-static const mlc_kernels *mlc__cpu_row(mlc_isa isa)
-{
-#if MLC__AVX512
-    if (isa == MLC_ISA_AVX512) return &mlc__kernels_avx512;
-#endif
-#if MLC__X86
-    if (isa == MLC_ISA_AVX2) return &mlc__kernels_avx2;
-#endif
-    (void)isa;
-    return &mlc__kernels_scalar;
-}
+/* The kernel of a level, and its workspace query; the comma is part of it. */
+#define MLC__CPU_map(isa)          mlc__k_map_##isa,
+#define MLC__CPU_map_ws(isa)       NULL,
+#define MLC__CPU_cast(isa)         mlc__k_cast_##isa,
+#define MLC__CPU_cast_ws(isa)      NULL,
+#define MLC__CPU_reduce(isa)       mlc__k_reduce_##isa,
+#define MLC__CPU_reduce_ws(isa)    mlc__k_reduce_workspace,
+#define MLC__CPU_gemm(isa)         mlc__k_gemm_##isa,
+#define MLC__CPU_gemm_ws(isa)      mlc__k_gemm_workspace_##isa,
+#define MLC__CPU_fill(isa)         mlc__k_fill,
+#define MLC__CPU_fill_ws(isa)      NULL,
+#define MLC__CPU_random(isa)       mlc__k_random,
+#define MLC__CPU_random_ws(isa)    NULL,
+#define MLC__CPU_dropout(isa)      mlc__k_dropout,
+#define MLC__CPU_dropout_ws(isa)   NULL,
+#define MLC__CPU_xent(isa)         mlc__k_xent_##isa,
+#define MLC__CPU_xent_ws(isa)      mlc__k_xent_workspace,
+#define MLC__CPU_xent_grad(isa)    mlc__k_xent_grad_##isa,
+#define MLC__CPU_xent_grad_ws(isa) NULL,
+#define MLC__CPU_argmax(isa)       mlc__k_argmax,
+#define MLC__CPU_argmax_ws(isa)    NULL,
+#define MLC__CPU_take(isa)         mlc__k_take,
+#define MLC__CPU_take_ws(isa)      NULL,
+#define MLC__CPU_finite(isa)       mlc__k_finite,
+#define MLC__CPU_finite_ws(isa)    NULL,
+#define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
+#define MLC__CPU_optim_ws(isa)     NULL,
+
+#define MLC__COLUMN(name) \
+    static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
+        { MLC__EACH_ISA(MLC__CPU_##name) }; \
+    static size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
+        { MLC__EACH_ISA(MLC__CPU_##name##_ws) };
+MLC_KERNELS(MLC__COLUMN)
+
+#define MLC__CELL_scalar(name) MLC__CPU_##name(scalar) MLC__CPU_##name##_ws(scalar)
+#define MLC__CELL_avx2(name)   MLC__CPU_##name(avx2) MLC__CPU_##name##_ws(avx2)
+#define MLC__CELL_avx512(name) MLC__CPU_##name(avx512) MLC__CPU_##name##_ws(avx512)
+#define MLC__ROW(isa) { MLC_KERNELS(MLC__CELL_##isa) },
+
+/* Place of a level in the columns. */
+MLC__INLINE int mlc__level(mlc_isa isa) { return (int)isa - (int)MLC_ISA_SCALAR; }
 
 /* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
+    static const mlc_kernels rows[] = { MLC__EACH_ISA(MLC__ROW) };
     const mlc_isa have = mlc__isa_detect();
     if (isa == MLC_ISA_AUTO) isa = have;
-    return isa >= MLC_ISA_SCALAR && isa <= have ? mlc__cpu_row(isa) : NULL;
+    return isa >= MLC_ISA_SCALAR && isa <= have ? &rows[mlc__level(isa)] : NULL;
 }
 
 /* @@ IMPL.BACKEND ---------------------------------------- registered devices
@@ -4278,11 +4544,24 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
                                       const struct mlc_k_##name *a) \
     { \
         const uint32_t mode = mlc__flush_begin(); \
-        const mlc_status st = ctx->k->name ? ctx->k->name(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
+        mlc_status (*const run)(void *, const struct mlc_k_##name *) = \
+            ctx->backend ? ctx->backend->kernels.name : mlc__cpu_##name[mlc__level(ctx->isa)]; \
+        const mlc_status st = run ? run(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
         mlc__flush_end(mode); \
         return st == MLC_OK ? st : mlc__run_failed(ctx, what, #name, st); \
     }
 MLC_KERNELS(MLC__DEFINE_RUN)
+
+/* mlc__workspace_NAME: bytes of workspace that the kernel wants for these arguments. */
+#define MLC__DEFINE_WORKSPACE(name) \
+    MLC__INLINE size_t mlc__workspace_##name(mlc_ctx *ctx, const struct mlc_k_##name *a) \
+    { \
+        size_t (*const query)(void *, const struct mlc_k_##name *) = \
+            ctx->backend ? ctx->backend->kernels.name##_workspace \
+                         : mlc__cpu_##name##_workspace[mlc__level(ctx->isa)]; \
+        return query ? query(ctx->dev, a) : 0; \
+    }
+MLC_KERNELS(MLC__DEFINE_WORKSPACE)
 
 /* Workspace of a kernel from the pool; released with mlc__scratch_end. */
 static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
@@ -4305,8 +4584,7 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
     do { \
         mlc__block *mlc__ws; \
-        const size_t mlc__bytes = (ctx)->k->name##_workspace ? \
-            (ctx)->k->name##_workspace((ctx)->dev, args) : 0; \
+        const size_t mlc__bytes = mlc__workspace_##name(ctx, args); \
         MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(args)->workspace)); \
         (args)->workspace_bytes = mlc__bytes; \
         const mlc_status mlc__rs = mlc__run_##name(ctx, what, args); \
@@ -4400,7 +4678,6 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *alloc
 static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
 {
     ctx->isa = mlc__isa_choose(d->isa);
-    ctx->k = mlc__cpu_row(ctx->isa);
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
     if (d->device && strcmp(d->device, "cpu") != 0) {
@@ -4411,7 +4688,6 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
             ctx->backend = NULL;
             return MLC_ERR_DEVICE;
         }
-        ctx->k = &ctx->backend->kernels;
         ctx->on_host = false;
     } else {
         ctx->pool = mlc__pool_new(ctx);
@@ -4631,7 +4907,6 @@ static int64_t mlc__product(int32_t n, const int64_t *v)
 /* For tensors that are known not to be NULL; the mlc_ versions take NULL. */
 MLC__INLINE int64_t mlc__numel(const mlc_tensor *t) { return mlc__product(t->ndim, t->shape); }
 MLC__INLINE size_t mlc__size(const mlc_tensor *t) { return mlc__dtypes[t->dtype].bytes; }
-MLC__INLINE bool mlc__is_float(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
 
 MLC__INLINE bool mlc__same_shape(const mlc_tensor *a, const mlc_tensor *b)
 {
@@ -4881,7 +5156,7 @@ static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_random kind, 
                                mlc_dims shape, double a, double b)
 {
     mlc_tensor *t;
-    if (ctx && !mlc__is_float(dtype)) {
+    if (ctx && !mlc__is_full(dtype)) {
         mlc__fail(ctx, MLC_ERR_DTYPE, "%s: dtype %s; it makes f32 or f64", what,
                   mlc_dtype_name(dtype));
         return NULL;
@@ -5014,11 +5289,8 @@ MLC_IMPL mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes)
 
 MLC_IMPL double mlc_item(mlc_tensor *t)
 {
-    /* Room for any dtype, read by its bytes. */
-    uint64_t raw = 0;
-    float f;
-    double d;
-    int64_t q;
+    uint64_t raw = 0;                  /* room for any dtype */
+    double value;
     if (!t) return MLC__NAN;
     if (mlc__numel(t) != 1) {
         mlc__fail(t->ctx, MLC_ERR_SHAPE, "item: %s has %lld elements, not one", mlc__shape(t).s,
@@ -5026,10 +5298,8 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
         return MLC__NAN;
     }
     if (mlc_read(t, &raw, mlc__size(t)) != MLC_OK) return MLC__NAN;
-    memcpy(&f, &raw, 4);
-    memcpy(&d, &raw, 8);
-    memcpy(&q, &raw, 8);
-    return t->dtype == MLC_F32 ? (double)f : t->dtype == MLC_F64 ? d : (double)q;
+    mlc__cast_dense(&value, MLC_F64, &raw, t->dtype, 1, &mlc__half_fns_scalar);
+    return value;
 }
 
 /* For mlc_f32 and friends: the dtype and the device are checked, contiguity is the caller's
@@ -5067,6 +5337,30 @@ MLC_IMPL double *mlc_f64(mlc_tensor *t)
 MLC_IMPL int64_t *mlc_i64(mlc_tensor *t)
 {
     return MLC__CAST(int64_t *, mlc__host_pointer(t, MLC_I64, "i64"));
+}
+MLC_IMPL uint16_t *mlc_bf16(mlc_tensor *t)
+{
+    return MLC__CAST(uint16_t *, mlc__host_pointer(t, MLC_BF16, "bf16"));
+}
+MLC_IMPL uint16_t *mlc_f16(mlc_tensor *t)
+{
+    return MLC__CAST(uint16_t *, mlc__host_pointer(t, MLC_F16, "f16"));
+}
+MLC_IMPL int32_t *mlc_i32(mlc_tensor *t)
+{
+    return MLC__CAST(int32_t *, mlc__host_pointer(t, MLC_I32, "i32"));
+}
+MLC_IMPL int8_t *mlc_i8(mlc_tensor *t)
+{
+    return MLC__CAST(int8_t *, mlc__host_pointer(t, MLC_I8, "i8"));
+}
+MLC_IMPL uint8_t *mlc_u8(mlc_tensor *t)
+{
+    return MLC__CAST(uint8_t *, mlc__host_pointer(t, MLC_U8, "u8"));
+}
+MLC_IMPL uint8_t *mlc_bool(mlc_tensor *t)
+{
+    return MLC__CAST(uint8_t *, mlc__host_pointer(t, MLC_BOOL, "bool"));
 }
 
 /* Does shape `from` broadcast to shape `to`? */
@@ -5335,7 +5629,7 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     mlc__block *block;
     void *first_dev;
     int64_t first = -1;
-    if (!mlc__is_float(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
+    if (!mlc__is_full(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
         return MLC_OK;
     MLC__TRY(mlc__scratch(ctx, 64, &block, &first_dev));
     const struct mlc_k_finite args = { t->dtype, mlc__numel(t), mlc__data(t),
@@ -5636,8 +5930,7 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
 {
     if (!t) return MLC_ERR_ARG;
     MLC__REQUIRE(t->ctx, mlc__is_float(t->dtype), DTYPE,
-                 "set_requires_grad: the tensor is %s; only f32 "
-                 "and f64 have gradients",
+                 "set_requires_grad: the tensor is %s; only floats have gradients",
                  mlc_dtype_name(t->dtype));
     MLC__REQUIRE(t->ctx, !(t->flags & MLC__PARAM) || !((mlc__param *)t)->buffer || !on, ARG,
                  "set_requires_grad: '%s' is a buffer", ((mlc__param *)t)->name);
@@ -5677,7 +5970,7 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++)
         MLC__REQUIRE(ctx, mlc__is_float(nd->in[i]->dtype), DTYPE,
-                     "%s: input %d is %s, not f32 or f64; write mlc_cast(x, MLC_F32)", nd->op->name,
+                     "%s: input %d is %s, not a float; write mlc_cast(x, MLC_F32)", nd->op->name,
                      i + 1, mlc_dtype_name(nd->in[i]->dtype));
     for (int i = 1; i < nd->n_in; i++)
         MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[0]->dtype, DTYPE,
@@ -6458,8 +6751,8 @@ MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
     mlc_dims shape;
     mlc_tensor *t;
     if (!x || !mlc__axis_ok(x, "argmax", &axis) || mlc__alive(x, "argmax") != MLC_OK) return NULL;
-    if (!mlc__is_float(x->dtype) || x->shape[axis] == 0) {
-        mlc__fail(x->ctx, mlc__is_float(x->dtype) ? MLC_ERR_SHAPE : MLC_ERR_DTYPE,
+    if (!mlc__is_full(x->dtype) || x->shape[axis] == 0) {
+        mlc__fail(x->ctx, mlc__is_full(x->dtype) ? MLC_ERR_SHAPE : MLC_ERR_DTYPE,
                   "argmax: x is %s %s; it must be f32 or f64, and axis %d not empty",
                   mlc_dtype_name(x->dtype), mlc__shape(x).s, axis);
         return NULL;
@@ -7020,7 +7313,7 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
     const int64_t n = x->ndim == 2 ? x->shape[0] : 1;
-    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
+    MLC__REQUIRE(ctx, mlc__is_full(x->dtype), DTYPE,
                  "cross_entropy: logits are %s; write mlc_cast(x, "
                  "MLC_F32)",
                  mlc_dtype_name(x->dtype));
@@ -7386,7 +7679,7 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
-/* Buffers may be of any dtype, parameters must be able to have gradients. */
+/* Buffers may be of any dtype, parameters are the full floats that optimizers step. */
 MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
 {
     mlc__param *p;
@@ -7396,7 +7689,7 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
     if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
         mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
-    if (!mlc__is_float(dtype) && !desc->buffer) {
+    if (!mlc__is_full(dtype) && !desc->buffer) {
         mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may be",
                   name, mlc_dtype_name(dtype));
         return NULL;
@@ -9021,7 +9314,9 @@ static mlc_status mlc__json_list(mlc__json *j, int64_t *v, int32_t max, int32_t 
 
 /* The dtypes that are both in the format and here. */
 static const struct { const char *name; mlc_dtype dtype; } mlc__st_dtypes[] =
-    { { "F32", MLC_F32 }, { "F64", MLC_F64 }, { "I64", MLC_I64 } };       /* rank, low to high */
+    { { "BOOL", MLC_BOOL }, { "U8", MLC_U8 }, { "I8", MLC_I8 }, { "F16", MLC_F16 },
+      { "BF16", MLC_BF16 }, { "I32", MLC_I32 }, { "F32", MLC_F32 }, { "F64", MLC_F64 },
+      { "I64", MLC_I64 } };            /* rank, low to high */
 
 /* Others (BF16, I8, ...) are well formed but not ours: DTYPE, not IO. */
 static mlc_status mlc__st_dtype(mlc__json *j, mlc_dtype *out)
@@ -9752,8 +10047,10 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
     if (!c.desc.delimiter) c.desc.delimiter = ',';
     c.ctx = ctx;
     c.path = path;
-    if (!path || (unsigned)c.desc.dtype >= MLC_DTYPE_COUNT || c.desc.skip_lines < 0) {
-        mlc__fail(ctx, MLC_ERR_ARG, "csv_load: no path, an unknown dtype or negative skip_lines");
+    if (!path || (!mlc__is_full(c.desc.dtype) && c.desc.dtype != MLC_I64) ||
+        c.desc.skip_lines < 0) {
+        mlc__fail(ctx, MLC_ERR_ARG,
+                  "csv_load: no path, a dtype other than f32, f64, i64, or negative skip_lines");
         return NULL;
     }
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
@@ -9958,7 +10255,7 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
         return MLC__NAN;
     }
     mlc_ctx *ctx = scores->ctx;
-    if (labels->dtype != MLC_I64 || !mlc__is_float(scores->dtype)) {
+    if (labels->dtype != MLC_I64 || !mlc__is_full(scores->dtype)) {
         mlc__fail(ctx, MLC_ERR_DTYPE,
                   "accuracy: scores are %s and labels %s; they must be f32 or f64, "
                   "and i64",

@@ -70,6 +70,11 @@ mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t see
                       double hi);
 /* test_random: the value that test_rand gives to element i, before rounding to a dtype.       */
 double test_random(uint64_t seed, int64_t i, double lo, double hi);
+/* test_put: writes v as element i of host data of a dtype; conversions of its own, so that the
+ * library's are tested against them: one rounding to nearest even, integers truncated.        */
+void test_put(void *data, mlc_dtype dtype, int64_t i, double v);
+/* test_get: element i of host data of a dtype.                                                */
+double test_get(const void *data, mlc_dtype dtype, int64_t i);
 /* test_read: all elements as doubles, on any device; a failed check if that cannot be.        */
 bool test_read(mlc_tensor *t, double *out);
 
@@ -311,18 +316,69 @@ static int64_t test_count(mlc_dims dims)
     return n;
 }
 
+/* Bits of v in a 16-bit float with so many bits of exponent and fraction.                      */
+static uint16_t test_half_bits(double v, int exponent, int fraction)
+{
+    const int      bias = (1 << (exponent - 1)) - 1;
+    const uint32_t inf = ((1u << exponent) - 1) << fraction, sign = signbit(v) ? 0x8000u : 0;
+    int            e;
+    if (isnan(v) || isinf(v))
+        return (uint16_t)(sign | inf | (isnan(v) ? 1u << (fraction - 1) : 0));
+    frexp(v, &e);
+    e = e - 1 < 1 - bias || v == 0 ? 1 - bias : e - 1;
+    if (e > bias)
+        return (uint16_t)(sign | inf);
+    uint32_t u = ((uint32_t)(e + bias - 1) << fraction) +
+                 (uint32_t)nearbyint(ldexp(fabs(v), fraction - e));
+    return (uint16_t)(sign | (u < inf ? u : inf));
+}
+
+static double test_half_value(uint16_t h, int exponent, int fraction)
+{
+    const int    bias = (1 << (exponent - 1)) - 1;
+    const int    e = (h & 0x7fff) >> fraction, m = h & ((1 << fraction) - 1);
+    const double sign = h & 0x8000 ? -1.0 : 1.0;
+    if (e == (1 << exponent) - 1)
+        return m ? (double)NAN : sign * (double)INFINITY;
+    return sign * ldexp(e ? (1 << fraction) + m : m, (e ? e : 1) - bias - fraction);
+}
+
+void test_put(void *data, mlc_dtype dtype, int64_t i, double v)
+{
+    switch (dtype) {
+    case MLC_F32:  ((float *)data)[i] = (float)v; break;
+    case MLC_F64:  ((double *)data)[i] = v; break;
+    case MLC_I64:  ((int64_t *)data)[i] = (int64_t)v; break;
+    case MLC_BF16: ((uint16_t *)data)[i] = test_half_bits(v, 8, 7); break;
+    case MLC_F16:  ((uint16_t *)data)[i] = test_half_bits(v, 5, 10); break;
+    case MLC_I32:  ((int32_t *)data)[i] = (int32_t)v; break;
+    case MLC_I8:   ((int8_t *)data)[i] = (int8_t)v; break;
+    case MLC_U8:   ((uint8_t *)data)[i] = (uint8_t)v; break;
+    default:       ((uint8_t *)data)[i] = v != 0; break;
+    }
+}
+
+double test_get(const void *data, mlc_dtype dtype, int64_t i)
+{
+    switch (dtype) {
+    case MLC_F32:  return (double)((const float *)data)[i];
+    case MLC_F64:  return ((const double *)data)[i];
+    case MLC_I64:  return (double)((const int64_t *)data)[i];
+    case MLC_BF16: return test_half_value(((const uint16_t *)data)[i], 8, 7);
+    case MLC_F16:  return test_half_value(((const uint16_t *)data)[i], 5, 10);
+    case MLC_I32:  return (double)((const int32_t *)data)[i];
+    case MLC_I8:   return (double)((const int8_t *)data)[i];
+    default:       return (double)((const uint8_t *)data)[i];
+    }
+}
+
 mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const double *values)
 {
     int64_t     n = test_count(dims);
-    char       *data = (char *)malloc((size_t)(n > 0 ? n : 1) * 8);
+    void       *data = malloc((size_t)(n > 0 ? n : 1) * 8);
     mlc_tensor *t;
-    for (int64_t i = 0; i < n; i++) {
-        float   f = (float)values[i];
-        int64_t l = dtype == MLC_I64 ? (int64_t)values[i] : 0;
-        if (dtype == MLC_F32) memcpy(data + 4 * i, &f, 4);
-        if (dtype == MLC_F64) memcpy(data + 8 * i, &values[i], 8);
-        if (dtype == MLC_I64) memcpy(data + 8 * i, &l, 8);
-    }
+    for (int64_t i = 0; i < n; i++)
+        test_put(data, dtype, i, values[i]);
     t = mlc_from(ctx, dtype, dims, data);
     free(data);
     return t;
@@ -355,15 +411,10 @@ bool test_read(mlc_tensor *t, double *out)
 {
     int64_t n = mlc_numel(t);
     size_t  bytes = t != NULL ? (size_t)n * mlc_dtype_bytes(t->dtype) : 0;
-    char   *data = (char *)malloc(bytes > 0 ? bytes : 1);
+    void   *data = malloc(bytes > 0 ? bytes : 1);
     bool    held = CHECK(t != NULL) && CHECK_EQ(mlc_read(t, data, bytes), MLC_OK);
-    for (int64_t i = 0; held && i < n; i++) {
-        float   f;
-        int64_t l;
-        if (t->dtype == MLC_F32) { memcpy(&f, data + 4 * i, 4); out[i] = (double)f; }
-        if (t->dtype == MLC_F64) memcpy(&out[i], data + 8 * i, 8);
-        if (t->dtype == MLC_I64) { memcpy(&l, data + 8 * i, 8); out[i] = (double)l; }
-    }
+    for (int64_t i = 0; held && i < n; i++)
+        out[i] = test_get(data, t->dtype, i);
     free(data);
     return held;
 }

@@ -412,15 +412,12 @@ static size_t size_of(mlc_dtype dtype)
 
 static void put(void *p, mlc_dtype dtype, int64_t i, double v)
 {
-    if (dtype == MLC_F32)
-        ((float *)p)[i] = (float)v;
-    else
-        ((double *)p)[i] = v;
+    test_put(p, dtype, i, v);
 }
 
 static double get(const void *p, mlc_dtype dtype, int64_t i)
 {
-    return dtype == MLC_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+    return test_get(p, dtype, i);
 }
 
 static double rounded(mlc_dtype dtype, double v)
@@ -584,6 +581,8 @@ static void *cast_run(const mlc_kernels *k, mlc_dtype to, mlc_dtype from, int64_
         double v = i % 3 ? test_random(3, i, -1e9, 1e9) : SPECIAL[i % SPECIALS];
         if (from == MLC_I64)
             ((int64_t *)guarded(0, (size_t)(rows * cols) * 8))[i] = (int64_t)i * 12345677 - 5;
+        else if (from == MLC_I32 || from == MLC_I8 || from == MLC_U8 || from == MLC_BOOL)
+            put(guarded(0, (size_t)(rows * cols) * size_of(from)), from, i, (double)(i * 7 % 127));
         else
             put(guarded(0, (size_t)(rows * cols) * size_of(from)), from, i, v);
     }

@@ -20,13 +20,18 @@ static void check_error(mlc_ctx *ctx, const mlc_tensor *t, mlc_status status, co
     CHECK_STATUS(ctx, status);
 }
 
+static bool is_float(mlc_dtype dtype)
+{
+    return dtype == MLC_F32 || dtype == MLC_F64 || dtype == MLC_BF16 || dtype == MLC_F16;
+}
+
 /* ---- creation ------------------------------------------------------------------------------ */
 
 TEST(tensor, zeros_full_and_arange_hold_what_they_say)
 {
     static const double zeros[6] = {0}, twos[6] = {2.5, 2.5, 2.5, 2.5, 2.5, 2.5};
     static const double whole[6] = {2, 2, 2, 2, 2, 2}, steps[4] = {1, 3.5, 6, 8.5};
-    static const double down[3] = {3, 2, 1};
+    static const double down[3] = {3, 2, 1}, ones[6] = {1, 1, 1, 1, 1, 1};
     FOR_EACH_ISA(ctx) {
         for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++) {
             mlc_tensor *z = mlc_zeros(ctx, (mlc_dtype)dtype, mlc_dims2(2, 3));
@@ -34,8 +39,10 @@ TEST(tensor, zeros_full_and_arange_hold_what_they_say)
             has_shape(z, "[2,3]");
             CHECK_EQ(z->dtype, dtype);
             CHECK_VALUES(z, 6, zeros, 0, 0);
-            CHECK_VALUES(f, 6, dtype == MLC_I64 ? whole : twos, 0, 0);
-            CHECK_VALUES(mlc_arange(ctx, (mlc_dtype)dtype, 3, 0, -1), 3, down, 0, 0);
+            CHECK_VALUES(f, 6, dtype == MLC_BOOL ? ones : is_float((mlc_dtype)dtype) ? twos : whole,
+                         0, 0);
+            CHECK_VALUES(mlc_arange(ctx, (mlc_dtype)dtype, 3, 0, -1), 3,
+                         dtype == MLC_BOOL ? ones : down, 0, 0);
         }
         CHECK_VALUES(mlc_arange(ctx, MLC_F32, 1, 10, 2.5), 4, steps, 0, 0);
         CHECK_VALUES(mlc_arange(ctx, MLC_F64, 1, 11, 2.5), 4, steps, 0, 0);
