@@ -3144,12 +3144,15 @@ static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
  * no concern. */
 static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 {
+    double tile[MLC__GATHER];
     (void)dev;
     *a->first = -1;
-    for (int64_t i = 0; i < a->n; i++) {
-        const double v = a->dtype == MLC_F32 ? (double)MLC__CAST(const float *, a->in)[i]
-                                             : MLC__CAST(const double *, a->in)[i];
-        if (!(v - v == 0.0)) { *a->first = i; break; }
+    for (int64_t i = 0; i < a->n && *a->first < 0; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, a->n - i);
+        mlc__cast_dense(tile, MLC_F64, mlc__at(a->in, i, mlc_dtype_bytes(a->dtype)), a->dtype, n,
+                        &mlc__half_fns_scalar);
+        for (int64_t e = 0; e < n && *a->first < 0; e++)
+            if (!(tile[e] - tile[e] == 0.0)) *a->first = i + e;
     }
     return MLC_OK;
 }
@@ -3515,6 +3518,7 @@ typedef struct mlc__gemm_fns {
     mlc__dot_fn  dot;
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
+    const mlc__half_fns *half;
 } mlc__gemm_fns;
 
 /* The definition of a tile kernel, and the kernel where there are no intrinsics. mr <= MR rows are
@@ -3954,11 +3958,97 @@ static const char *mlc__blas_start(void)
 static const char *mlc__blas_start(void) { return "none"; }
 #endif /* MLC_USE_CBLAS */
 
+/* A 16-bit product is the f32 product of dense copies: sums stay in f32 whatever k is, and each
+ * result is rounded once. Copies are a third of the time at most for square products, all of it
+ * for a row times a matrix. */
+
+/* Room for a copy in the workspace, and the way on. */
+static float *mlc__gemm_place(const struct mlc_k_gemm *g, size_t *at, int64_t elements)
+{
+    float *copy = g->workspace ? (float *)(void *)(MLC__CAST(char *, g->workspace) + *at) : NULL;
+    *at += mlc__round_up((size_t)elements * 4, MLC__CACHELINE);
+    return copy;
+}
+
+/* The f32 product over copies in g's workspace; returns the bytes they take. A broadcast operand
+ * is copied once. */
+static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
+{
+    const int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
+    size_t at = 0;
+    *w = *g;
+    w->dtype = MLC_F32;
+    w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
+    w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
+    w->c = mlc__gemm_place(g, &at, c * g->batch);
+    w->bias = g->bias ? mlc__gemm_place(g, &at, g->n) : NULL;
+    w->pre = g->pre ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
+    w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
+    w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
+    w->c_row = g->n; w->c_col = 1; w->c_batch = c;
+    w->workspace = g->workspace ? MLC__CAST(char *, g->workspace) + at : NULL;
+    w->workspace_bytes = g->workspace_bytes > at ? g->workspace_bytes - at : 0;
+    return at;
+}
+
+/* Matrices of 16-bit elements at these strides to a dense copy in f32, or back. */
+static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype, bool widen,
+                              const void *from, void *to, int64_t batch, int64_t rows, int64_t cols,
+                              int64_t batch_stride, int64_t row_stride, int64_t col_stride)
+{
+    const int64_t strided[3] = { batch_stride, row_stride, col_stride };
+    const int64_t dense[3] = { rows * cols, cols, 1 }, shape[3] = { batch, rows, cols };
+    struct mlc_k_cast c;
+    c.out_dtype = widen ? MLC_F32 : dtype;
+    c.in_dtype = widen ? dtype : MLC_F32;
+    c.ndim = 3;
+    c.in = from;
+    c.out = to;
+    for (int d = 0; d < 3; d++) {
+        c.shape[d] = shape[d];
+        c.out_stride[d] = widen ? dense[d] : strided[d];
+        c.in_stride[d] = widen ? strided[d] : dense[d];
+    }
+    mlc__cast_run(dev, &c, half);
+}
+
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f);
+
+static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+{
+    struct mlc_k_gemm w;
+    if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
+    mlc__gemm_convert(dev, f->half, g->dtype, true, g->a, (void *)(uintptr_t)w.a,
+                      g->a_batch ? g->batch : 1, g->m, g->k, g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, f->half, g->dtype, true, g->b, (void *)(uintptr_t)w.b,
+                      g->b_batch ? g->batch : 1, g->k, g->n, g->b_batch, g->b_row, g->b_col);
+    if (g->bias)
+        f->half->widen(MLC__CAST(float *, (void *)(uintptr_t)w.bias), g->bias, g->dtype, g->n);
+    if (g->beta != 0.0)
+        mlc__gemm_convert(dev, f->half, g->dtype, true, g->c, w.c, g->batch, g->m, g->n,
+                          g->c_batch, g->c_row, g->c_col);
+    const mlc_status st = mlc__gemm_run(dev, &w, f);
+    mlc__gemm_convert(dev, f->half, g->dtype, false, w.c, g->c, g->batch, g->m, g->n, g->c_batch,
+                      g->c_row, g->c_col);
+    if (g->pre)
+        mlc__gemm_convert(dev, f->half, g->dtype, false, w.pre, g->pre, g->batch, g->m, g->n,
+                          g->c_batch, g->c_row, g->c_col);
+    return st;
+}
+
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
                                   const mlc__gemm_fns *f)
 {
     mlc__gemm_job j;
+    struct mlc_k_gemm w;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    if (mlc__is_half(g->dtype)) {
+        struct mlc_k_gemm bare = *g;
+        bare.workspace = NULL;
+        const size_t copies = mlc__gemm_widen(&bare, &w);
+        return copies + mlc__gemm_workspace(dev, &w, f);
+    }
     if (mlc__gemm_is_small(g) || g->m == 0 || g->n == 0) return 0;
 #ifdef MLC_USE_CBLAS
     if (mlc__blas_takes(g)) return 0;
@@ -3972,8 +4062,9 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 {
     const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
     mlc__gemm_job j;
-    if (g->dtype != MLC_F32 && g->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__is_float(g->dtype)) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
+    if (mlc__is_half(g->dtype)) return mlc__gemm_half(dev, g, f);
     j.g = g;
     j.f = f;
     j.size = mlc_dtype_bytes(g->dtype);
@@ -4392,7 +4483,8 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa = \
-        { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa }; \
+        { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa, \
+          &mlc__half_fns_##isa }; \
     static const mlc__row_fns mlc__row_fns_##isa = \
         { mlc__map_f32_##isa, mlc__sum_f32_##isa, mlc__max_f32_##isa }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
@@ -4416,7 +4508,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 
 /* f64 is the same at each level. */
 static const mlc__gemm_fns mlc__gemm_fns_f64 =
-    { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64 };
+    { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64, NULL };
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
 /* The kernel of a level, and its workspace query; the comma is part of it. */
@@ -5629,7 +5721,7 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     mlc__block *block;
     void *first_dev;
     int64_t first = -1;
-    if (!mlc__is_full(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
+    if (!mlc__is_float(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
         return MLC_OK;
     MLC__TRY(mlc__scratch(ctx, 64, &block, &first_dev));
     const struct mlc_k_finite args = { t->dtype, mlc__numel(t), mlc__data(t),
