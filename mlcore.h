@@ -4193,29 +4193,75 @@ static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
  * are checked before anything is computed; a bad one goes to the error word, since a kernel has no
  * context to complain to. */
 
-/* What a level brings to row kernels. */
+/* Sum of e^(x - shift): exponentials of a block in L1, then their sum. T is the type, F names its
+ * functions, SUM adds a dense block. */
+#define MLC__SUM_EXP_TEXT(T, F, SUM) \
+    const T *v = MLC__CAST(const T *, x), s = (T)shift; \
+    double total = 0.0; \
+    for (int64_t from = 0; from < n; from += MLC__GATHER, v += MLC__GATHER) { \
+        T tile[MLC__GATHER]; \
+        const int64_t m = n - from < MLC__GATHER ? n - from : MLC__GATHER; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) tile[i] = F(exp)(v[i] - s); \
+        total += SUM(tile, m); \
+    } \
+    return total;
+
+/* dx (+)= scale (e^((x - max) - log_sum) - less): a row of the gradient in one pass. The label's
+ * share is not in it. */
+#define MLC__SOFTMAX_GRAD_TEXT(T, F) \
+    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale; \
+    T *o = MLC__CAST(T *, dx); \
+    if (accumulate) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += (F(exp)((v[i] - m) - l) - e) * s; \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (F(exp)((v[i] - m) - l) - e) * s; \
+    }
+
+typedef double (*mlc__sum_exp_fn)(const void *x, int64_t n, double shift);
+typedef void (*mlc__softmax_grad_fn)(void *dx, const void *x, int64_t n, double max, double log_sum,
+                                     double less, double scale, bool accumulate);
+
+MLC__BODY double mlc__sum_exp_f32_body(const void *x, int64_t n, double shift)
+{
+    MLC__SUM_EXP_TEXT(float, MLC__F32, mlc__sum_f32_body)
+}
+static MLC__OPT double mlc__sum_exp_f64(const void *x, int64_t n, double shift)
+{
+    MLC__SUM_EXP_TEXT(double, MLC__F64, mlc__sum_f64)
+}
+MLC__BODY void mlc__softmax_grad_f32_body(void *dx, const void *x, int64_t n, double max,
+                                          double log_sum, double less, double scale,
+                                          bool accumulate)
+{
+    MLC__SOFTMAX_GRAD_TEXT(float, MLC__F32)
+}
+static MLC__OPT void mlc__softmax_grad_f64(void *dx, const void *x, int64_t n, double max,
+                                           double log_sum, double less, double scale,
+                                           bool accumulate)
+{
+    MLC__SOFTMAX_GRAD_TEXT(double, MLC__F64)
+}
+
+/* What a level brings to row kernels, for one dtype. */
 typedef struct mlc__row_fns {
-    mlc__map_fn map_f32;
-    mlc__run_fn sum_f32, max_f32;
+    mlc__run_fn          sum, max;
+    mlc__sum_exp_fn      sum_exp;
+    mlc__softmax_grad_fn softmax_grad;
 } mlc__row_fns;
 
-/* sum over exp(x - max), by blocks in L1 */
-static double mlc__sum_exp(const void *x, int64_t c, double max, mlc_dtype dtype,
-                           const mlc__row_fns *f)
-{
-    const mlc__map_fn map = dtype == MLC_F32 ? f->map_f32 : mlc__map_f64;
-    const mlc__run_fn sum = dtype == MLC_F32 ? f->sum_f32 : mlc__sum_f64;
-    double block[MLC__GATHER], total = 0.0;
-    for (int64_t i = 0; i < c; i += MLC__GATHER) {
-        const int64_t n = mlc__min(MLC__GATHER, c - i);
-        const void *in[3] = { mlc__at(x, i, mlc_dtype_bytes(dtype)), NULL, NULL };
-        map(MLC_MAP_ADD_S, block, in, n, -max);
-        in[0] = block;
-        map(MLC_MAP_EXP, block, in, n, 0.0);
-        total += sum(block, n);
-    }
-    return total;
-}
+#define MLC__STAMP_ROW(isa) \
+    MLC__AT_##isa static double mlc__sum_exp_f32_##isa(const void *x, int64_t n, double shift) \
+    { return mlc__sum_exp_f32_body(x, n, shift); } \
+    MLC__AT_##isa static void mlc__softmax_grad_f32_##isa( \
+        void *dx, const void *x, int64_t n, double max, double log_sum, double less, double scale, \
+        bool accumulate) \
+    { mlc__softmax_grad_f32_body(dx, x, n, max, log_sum, less, scale, accumulate); } \
+    static const mlc__row_fns mlc__row_fns_##isa = \
+        { mlc__sum_f32_##isa, mlc__max_f32_##isa, mlc__sum_exp_f32_##isa, \
+          mlc__softmax_grad_f32_##isa };
+MLC__EACH_ISA(MLC__STAMP_ROW)
+static const mlc__row_fns mlc__row_fns_f64 =
+    { mlc__sum_f64, mlc__max_f64, mlc__sum_exp_f64, mlc__softmax_grad_f64 };
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
 typedef struct mlc__xent_job {
@@ -4231,16 +4277,15 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     const size_t size = mlc_dtype_bytes(a->dtype);
     const void *x = mlc__at(a->logits, r * a->row, size);
     const int64_t label = a->labels[r * a->label_stride];
-    const double max = a->dtype == MLC_F32 ? j->f->max_f32(x, a->c) : mlc__max_f64(x, a->c);
+    const double max = j->f->max(x, a->c);
     const double shift = max - max == 0.0 ? max : 0.0;           /* all -inf, a NaN: as it comes */
-    const double log_sum = log(mlc__sum_exp(x, a->c, shift, a->dtype, j->f));
+    const double log_sum = log(j->f->sum_exp(x, a->c, shift));
     double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
     mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
     if (a->smoothing != 0.0) {
-        const double sum = a->dtype == MLC_F32 ? j->f->sum_f32(x, a->c) : mlc__sum_f64(x, a->c);
         loss = (1.0 - a->smoothing) * loss +
-               a->smoothing * (log_sum - (sum / (double)a->c - shift));
+               a->smoothing * (log_sum - (j->f->sum(x, a->c) / (double)a->c - shift));
     }
     return loss;
 }
@@ -4281,7 +4326,8 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
  * else 1. No row that counts makes a mean NaN, as in PyTorch. */
 static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
 {
-    mlc__xent_job j = { a, f, MLC__CAST(double *, a->workspace) };
+    mlc__xent_job j = { a, a->dtype == MLC_F64 ? &mlc__row_fns_f64 : f,
+                        MLC__CAST(double *, a->workspace) };
     double norm = 1.0;
     int64_t counted = 0;
     if (a->workspace_bytes < (size_t)a->n * sizeof(double)) return MLC_ERR_INTERNAL;
@@ -4315,43 +4361,27 @@ typedef struct mlc__xent_grad_job {
     const mlc__row_fns *f;
 } mlc__xent_grad_job;
 
-/* Softmax of a row again from its logits and two numbers, block by block in L1. */
+/* Softmax of a row again from its logits and two numbers. A row that does not count becomes 0. */
 static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
 {
     const struct mlc_k_xent_grad *a = j->a;
     const size_t size = mlc_dtype_bytes(a->dtype);
-    const mlc__map_fn map = a->dtype == MLC_F32 ? j->f->map_f32 : mlc__map_f64;
     const int64_t label = a->labels[r * a->label_stride];
+    void *dx = MLC__CAST(char *, a->dx) + (size_t)r * (size_t)a->dx_row * size;
     /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
      * over. */
     const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
-    const double scale = counts ? mlc__elem(a->dy, r * a->dy_stride, a->dtype) /
-                                  mlc__elem(a->norm, 0, a->dtype) : 0.0;
-    const double max = mlc__elem(a->lse, r, a->dtype),
-                 log_sum = mlc__elem(a->lse, a->n + r, a->dtype);
-    double block[MLC__GATHER];
-    for (int64_t i = 0; i < a->c; i += MLC__GATHER) {
-        const int64_t n = mlc__min(MLC__GATHER, a->c - i);
-        void *out = (void *)(uintptr_t)mlc__at(a->dx, r * a->dx_row + i, size);
-        const void *in[3] = { mlc__at(a->logits, r * a->row + i, size), NULL, NULL };
-        /* dx = scale (softmax - smoothing/c - (1 - smoothing) onehot); a row that does not count is
-         * written, too, as 0. */
-        if (!counts) memset(block, 0, sizeof block);
-        if (counts) {
-            map(MLC_MAP_ADD_S, block, in, n, -max);
-            in[0] = block;
-            map(MLC_MAP_ADD_S, block, in, n, -log_sum);
-            map(MLC_MAP_EXP, block, in, n, 0.0);
-            map(MLC_MAP_ADD_S, block, in, n, -a->smoothing / (double)a->c);
-            if (label >= i && label < i + n)
-                mlc__elem_put(block, label - i, a->dtype,
-                              mlc__elem(block, label - i, a->dtype) - (1.0 - a->smoothing));
-            map(MLC_MAP_MUL_S, block, in, n, scale);
-        }
-        const void *sum[3] = { out, block, NULL };
-        if (a->accumulate) map(MLC_MAP_ADD, out, sum, n, 0.0);
-        else memcpy(out, block, (size_t)n * size);
+    if (!counts) {
+        if (!a->accumulate) memset(dx, 0, (size_t)a->c * size);
+        return;
     }
+    const double scale = mlc__elem(a->dy, r * a->dy_stride, a->dtype) /
+                         mlc__elem(a->norm, 0, a->dtype);
+    j->f->softmax_grad(dx, mlc__at(a->logits, r * a->row, size), a->c,
+                       mlc__elem(a->lse, r, a->dtype), mlc__elem(a->lse, a->n + r, a->dtype),
+                       a->smoothing / (double)a->c, scale, a->accumulate);
+    mlc__elem_put(dx, label, a->dtype,
+                  mlc__elem(dx, label, a->dtype) - (1.0 - a->smoothing) * scale);
 }
 
 static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -4366,7 +4396,7 @@ static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f)
 {
-    mlc__xent_grad_job j = { a, f };
+    mlc__xent_grad_job j = { a, a->dtype == MLC_F64 ? &mlc__row_fns_f64 : f };
     const int64_t rows = mlc__xent_rows(a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
                   mlc__xent_grad_chunk, &j);
@@ -4485,8 +4515,6 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static const mlc__gemm_fns mlc__gemm_fns_##isa = \
         { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa, \
           &mlc__half_fns_##isa }; \
-    static const mlc__row_fns mlc__row_fns_##isa = \
-        { mlc__map_f32_##isa, mlc__sum_f32_##isa, mlc__max_f32_##isa }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { return mlc__map_run(dev, a, mlc__map_f32_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
