@@ -6,6 +6,7 @@ PREFIX     ?= /usr/local
 INCLUDEDIR ?= $(PREFIX)/include
 BLAS       ?= auto
 SAN        ?=
+IMPL_FLAGS ?=
 FILTER     ?=
 CASE       ?=
 JSON       ?=
@@ -35,7 +36,8 @@ TEST_OBJECTS := $(TEST_SOURCES:tests/%.c=$(BUILD)/%.o)
 TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h)
 
 export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
-export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) BLAS=$(BLAS) SAN=$(SAN)
+export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
+                           SAN=$(SAN)
 
 .PHONY: help demo test bench bench-compare lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
@@ -52,7 +54,8 @@ help:
 	@echo 'make size            bytes of code in a small training program'
 	@echo 'make install         mlcore.h and mlcore.pc, under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
-	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto'
+	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto, and'
+	@echo 'IMPL_FLAGS: more flags for the object of the implementation alone'
 
 # ---- what was built with other flags is built again ------------------------------------------
 
@@ -65,7 +68,7 @@ $(BUILD)/blas: $(BUILD)/config FORCE
 
 $(BUILD)/mlcore.o: mlcore.h $(BUILD)/config $(BUILD)/blas
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
-	    $(COMPILE) `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
+	    $(COMPILE) $(IMPL_FLAGS) `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
 
 $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config
 	$(COMPILE) -c -o $@ $<

@@ -51,7 +51,7 @@
  *   For a seed and an ISA level results do not depend on the number of threads. Kernels flush
  *   denormals; the caller's floating-point mode is restored.
  *
- * 6. Environment: MLC_ISA=scalar|avx2|avx512 lowers the kernels' level, MLC_THREADS=n.
+ * 6. Environment: MLC_ISA=scalar|avx2|avx512|neon lowers the kernels' level, MLC_THREADS=n.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
@@ -65,6 +65,12 @@
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
  *
  * 9. Versions. Until 1.0 a minor version may change the API, a patch may not.
+ *
+ * 10. Systems: Linux on x86-64, i386 (with -msse2 -mfpmath=sse: x87 is refused) and AArch64, glibc
+ *   or musl. Any -O, -march and -std=c11 or later will do. -ffast-math needs -fno-finite-math-only
+ *   behind it where the implementation is compiled, or its NaN checks would be lost: an #error says
+ *   so; everything else that it permits is undone there. Files that only include the declarations
+ *   may be compiled with any flags, -fshort-enums included.
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
@@ -174,6 +180,8 @@ typedef enum mlc_reduction {
 
 typedef enum mlc_isa {    /* instruction set of the CPU kernels; AUTO is the best one detected */
     MLC_ISA_AUTO = 0, MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512,
+    MLC_ISA_NEON,         /* of AArch64; a CPU has SCALAR and those of its architecture       */
+    MLC_ISA_COUNT,
     MLC_ISA_FORCE_32 = 0x7fffffff
 } mlc_isa;
 
@@ -238,7 +246,7 @@ MLC_API uint16_t mlc_f16_from(float x);
 MLC_API float mlc_f16_to(uint16_t h);
 /* mlc_status_name: "OK", "SHAPE", ...                                                         */
 MLC_API const char *mlc_status_name(mlc_status status);
-/* mlc_isa_name: "scalar", "avx2", "avx512".                                                   */
+/* mlc_isa_name: "scalar", "avx2", "avx512", "neon".                                           */
 MLC_API const char *mlc_isa_name(mlc_isa isa);
 
 /* @@ API.CTX --------------------------------------------- context, errors, scopes, memory */
@@ -1035,8 +1043,14 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 
 /* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits */
 
+/* The rest of -ffast-math is undone below; but with this part of it gcc compares as if there were
+ * no NaN, and no pragma of gcc or clang brings that back. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-#  error "mlcore: -ffast-math breaks NaN handling: compile the implementation file without it"
+#  error "mlcore: NaN checks need -fno-finite-math-only after -ffast-math, for this file only"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ < 0 || __FLT_EVAL_METHOD__ == 1 || \
+                                     __FLT_EVAL_METHOD__ == 2)
+#  error "mlcore: x87 rounds differently each time: on 32-bit x86 add -msse2 -mfpmath=sse"
 #endif
 #if !defined(__GNUC__)
 #  error "mlcore: the implementation needs gcc or clang (or a compiler that takes their builtins)"
@@ -1084,6 +1098,12 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #else
 #  define MLC__AVX512 0
 #endif
+#if defined(__aarch64__) && !defined(MLC_NO_SIMD)
+#  define MLC__NEON 1                  /* every AArch64 has it: nothing to detect */
+#  include <arm_neon.h>
+#else
+#  define MLC__NEON 0
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -1094,8 +1114,9 @@ extern "C" {
 #  define MLC__CAST(type, p) ((type)(p))
 #endif
 
-/* -std=c11 hides what the files below need; if <stdio.h> came first no macro can bring it back. */
-#if MLC__POSIX && defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
+/* -std=c11 hides what the files below need; if <stdio.h> came first no macro can bring it back.
+ * The same prototypes as in glibc and musl. */
+#if defined(__linux__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
 extern int  fsync(int fd);
 extern long syscall(long number, ...);
 extern int  madvise(void *address, size_t bytes, int advice);
@@ -1123,15 +1144,20 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #endif
 
-/* The same bits from every compiler: a*b+c is fused only where a kernel says so. */
+/* The same bits from every compiler: a*b+c is fused only where a kernel says so, and sums are not
+ * put in another order, whatever -ffast-math says. (clang's -ffp-contract=fast fuses all the same:
+ * then last bits differ.) */
 #if defined(__clang__)
-#  pragma float_control(push)
-#  pragma clang fp contract(off)
 #  pragma clang diagnostic push         /* a loop with a libm call stays scalar: no news */
 #  pragma clang diagnostic ignored "-Wpass-failed"
+#  if defined(__x86_64__) || defined(__i386__)
+#    pragma float_control(precise, on, push)
+#  endif
+#  pragma clang fp contract(off) reassociate(off)
 #else
 #  pragma GCC push_options
-#  pragma GCC optimize("fp-contract=off,no-trapping-math")
+#  pragma GCC optimize("fp-contract=off,no-trapping-math,no-unsafe-math-optimizations")
+#  pragma GCC optimize("no-associative-math,no-reciprocal-math,signed-zeros")
 #endif
 
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
@@ -1153,8 +1179,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__OPT __attribute__((optimize("O3")))
 #endif
 /* The wrappers of MLC__EACH_ISA(MLC__STAMP_x) carry these: one plain C body becomes mlc__x_scalar,
- * mlc__x_avx2 and mlc__x_avx512, which the tables of IMPL.DISPATCH name. */
+ * mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the tables of IMPL.DISPATCH name. */
 #define MLC__AT_scalar MLC__OPT
+#define MLC__AT_neon   MLC__OPT
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
 #define MLC__AT_avx512 \
     MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
@@ -1162,6 +1189,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__EACH_ISA(X) X(scalar) X(avx2) X(avx512)
 #elif MLC__X86
 #  define MLC__EACH_ISA(X) X(scalar) X(avx2)
+#elif MLC__NEON
+#  define MLC__EACH_ISA(X) X(scalar) X(neon)
 #else
 #  define MLC__EACH_ISA(X) X(scalar)
 #endif
@@ -1247,70 +1276,99 @@ static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
 /* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
  * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
  * parts of ZMM (bits 5 to 7), too, for AVX-512. */
-static mlc_isa mlc__isa_detect(void)
+static uint32_t mlc__isa_levels(void)
 {
+    const uint32_t scalar = 1u << MLC_ISA_SCALAR, avx2 = scalar | 1u << MLC_ISA_AVX2;
     uint32_t r1[4], r7[4], top[4];
     mlc__cpuid(0, 0, top);
-    if (top[0] < 7) return MLC_ISA_SCALAR;
+    if (top[0] < 7) return scalar;
     mlc__cpuid(1, 0, r1);
     mlc__cpuid(7, 0, r7);
     /* Leaf 1 ECX: AVX 28, FMA 12, F16C 29, OSXSAVE 27 (XGETBV may be executed). */
     const uint32_t avx_fma_f16c_xsave = 1u << 28 | 1u << 12 | 1u << 29 | 1u << 27;
-    const uint32_t avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;       /* F DQ BW VL */
-    if ((r1[2] & avx_fma_f16c_xsave) != avx_fma_f16c_xsave) return MLC_ISA_SCALAR;
+    const uint32_t f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+    if ((r1[2] & avx_fma_f16c_xsave) != avx_fma_f16c_xsave) return scalar;
     const uint64_t saved = mlc__xgetbv();
-    if ((saved & 6) != 6 || !(r7[1] & 1u << 5)) return MLC_ISA_SCALAR;
-    if ((saved & 0xe6) != 0xe6 || (r7[1] & avx512) != avx512) return MLC_ISA_AVX2;
-    return MLC__AVX512 ? MLC_ISA_AVX512 : MLC_ISA_AVX2;
+    if ((saved & 6) != 6 || !(r7[1] & 1u << 5)) return scalar;
+    if (!MLC__AVX512 || (saved & 0xe6) != 0xe6 || (r7[1] & f_dq_bw_vl) != f_dq_bw_vl) return avx2;
+    return avx2 | 1u << MLC_ISA_AVX512;
 }
 #else
-static mlc_isa mlc__isa_detect(void) { return MLC_ISA_SCALAR; }
+static uint32_t mlc__isa_levels(void)
+{
+    return 1u << MLC_ISA_SCALAR | (uint32_t)MLC__NEON << MLC_ISA_NEON;
+}
 #endif
 
+/* The best of the levels that are there, up to most: a set bit is a level, a higher one better. */
+static mlc_isa mlc__isa_best(mlc_isa most)
+{
+    const uint32_t have = mlc__isa_levels() & ((2u << most) - 1u);
+    return (mlc_isa)(have ? 31 - __builtin_clz(have) : (int)MLC_ISA_SCALAR);
+}
+
 /* Indexed by mlc_isa; also the values that MLC_ISA in the environment may have. */
-static const char *const mlc__isa_names[] = { "auto", "scalar", "avx2", "avx512" };
+static const char *const mlc__isa_names[MLC_ISA_COUNT] =
+    { "auto", "scalar", "avx2", "avx512", "neon" };
 
 MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
 {
-    return (unsigned)isa < (unsigned)MLC__COUNT(mlc__isa_names) ? mlc__isa_names[isa] : "unknown";
+    return (unsigned)isa < (unsigned)MLC_ISA_COUNT ? mlc__isa_names[isa] : "unknown";
 }
 
-/* The level to use: what is asked for (or MLC_ISA names), at most what is there. */
+/* The level to use: what is asked for (or MLC_ISA names); a level that is not there stands for the
+ * best one below it. */
 static mlc_isa mlc__isa_choose(mlc_isa asked)
 {
-    const mlc_isa have = mlc__isa_detect();
     const char *name = asked == MLC_ISA_AUTO ? getenv("MLC_ISA") : NULL;
-    for (int i = 1; name && i < MLC__COUNT(mlc__isa_names); i++)
+    for (int i = 1; name && i < MLC_ISA_COUNT; i++)
         if (strcmp(name, mlc__isa_names[i]) == 0) asked = (mlc_isa)i;
-    return asked == MLC_ISA_AUTO || asked > have ? have : asked;
+    return mlc__isa_best(asked > MLC_ISA_AUTO && asked < MLC_ISA_COUNT
+                         ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
 }
 
 /* Denormals are flushed in kernels: a pass over decayed moments is 24 times slower without. The
  * caller's mode comes back afterwards. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__SSE2__)
+#define MLC__FLUSH 0x8040u             /* MXCSR: flush to zero, denormals are zero */
+MLC__INLINE uint32_t mlc__fp_mode(void) { return __builtin_ia32_stmxcsr(); }
+MLC__INLINE void mlc__fp_mode_set(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }
+#elif defined(__aarch64__)
+#define MLC__FLUSH (1u << 24)          /* FPCR: FZ, inputs and results */
+MLC__INLINE uint32_t mlc__fp_mode(void)
+{
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (uint32_t)mode;
+}
+MLC__INLINE void mlc__fp_mode_set(uint32_t mode)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+}
+#else
+#define MLC__FLUSH 0u
+MLC__INLINE uint32_t mlc__fp_mode(void) { return 0; }
+MLC__INLINE void mlc__fp_mode_set(uint32_t mode) { (void)mode; }
+#endif
+
+/* Writing the mode costs tens of cycles: only where it changes something. */
 MLC__INLINE uint32_t mlc__flush_begin(void)
 {
-    const uint32_t old = __builtin_ia32_stmxcsr();
-    if ((old & 0x8040) != 0x8040) __builtin_ia32_ldmxcsr(old | 0x8040);
+    const uint32_t old = mlc__fp_mode();
+    if ((old & MLC__FLUSH) != MLC__FLUSH) mlc__fp_mode_set(old | MLC__FLUSH);
     return old;
 }
 MLC__INLINE void mlc__flush_end(uint32_t old)
 {
-    if ((old & 0x8040) != 0x8040) __builtin_ia32_ldmxcsr(old);
+    if ((old & MLC__FLUSH) != MLC__FLUSH) mlc__fp_mode_set(old);
 }
 static uint32_t mlc__flush_pause(void)
 {
-    const uint32_t now = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(now & ~0x8040u);
+    const uint32_t now = mlc__fp_mode();
+    mlc__fp_mode_set(now & ~MLC__FLUSH);
     return now;
 }
-static void mlc__flush_resume(uint32_t old) { __builtin_ia32_ldmxcsr(old); }
-#else
-MLC__INLINE uint32_t mlc__flush_begin(void) { return 0; }
-MLC__INLINE void mlc__flush_end(uint32_t old) { (void)old; }
-static uint32_t mlc__flush_pause(void) { return 0; }
-static void mlc__flush_resume(uint32_t old) { (void)old; }
-#endif
+static void mlc__flush_resume(uint32_t old) { mlc__fp_mode_set(old); }
 
 #ifndef MLC_NO_THREADS
 /* Cores that this process may run on: containers and taskset narrow the affinity mask, while
@@ -2109,9 +2167,12 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 #ifndef MLC_NO_THREADS
 #define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
 
+/* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
+typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
+
 typedef struct mlc__lane {
-    uint64_t state;                    /* loop number << 32 | next chunk                       */
-    char     pad[MLC__CACHELINE - 8];
+    mlc__atomic_u64 state;             /* loop number << 32 | next chunk                       */
+    char            pad[MLC__CACHELINE - 8];
 } mlc__lane;
 
 /* What is claimed (lanes) and what all count up (done) have cache lines of their own, or each claim
@@ -2187,7 +2248,8 @@ static uint32_t mlc__lane_start(const mlc__pool *p, uint32_t chunks, int32_t lan
 /* Claims and runs chunks of a lane, until none is left. */
 static void mlc__work_lane(mlc__pool *p, int32_t lane, int32_t worker)
 {
-    uint64_t *at = &p->lane[lane].state, state = MLC__LOAD(at);
+    mlc__atomic_u64 *at = &p->lane[lane].state;
+    uint64_t state = MLC__LOAD(at);
     for (;;) {
         /* These three may be torn between two loops: state was read before them and changes with
          * each loop, so the exchange below fails if any of them is not of state's loop. */
@@ -3542,9 +3604,9 @@ static MLC__OPT void mlc__tile_f64(int64_t mr, int64_t kc, const void *a, const 
     MLC__TILE_TEXT(double, 4, 4)
 }
 
-#if MLC__X86
 #define MLC__TILE_CASE(rows, body) case rows: body(rows, kc, a, b, tile); break;
 
+#if MLC__X86
 /* 6 x 16: 12 accumulators, two of b and one broadcast make 15 of the 16 YMM registers. mr is a
  * constant at each call, so that the loops unroll and acc is registers. */
 MLC__INLINE __attribute__((target("avx2,fma")))
@@ -3612,6 +3674,42 @@ static void mlc__tile_f32_avx512(int64_t mr, int64_t kc, const void *a, const vo
         MLC__TILE_CASE(9, mlc__tile_avx512)  MLC__TILE_CASE(10, mlc__tile_avx512)
         MLC__TILE_CASE(11, mlc__tile_avx512) MLC__TILE_CASE(12, mlc__tile_avx512)
         MLC__TILE_CASE(13, mlc__tile_avx512) MLC__TILE_CASE(14, mlc__tile_avx512)
+        default: break;
+    }
+}
+#endif
+
+#if MLC__NEON
+/* 8 x 12: 24 accumulators, three of b and one broadcast make 28 of the 32 registers. */
+MLC__INLINE void mlc__tile_neon(int mr, int64_t kc, const void *a, const void *b, void *tile)
+{
+    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
+    float32x4_t acc[8][3];
+    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = acc[r][2] = vdupq_n_f32(0);
+    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 12) {
+        const float32x4_t b0 = vld1q_f32(pb), b1 = vld1q_f32(pb + 4), b2 = vld1q_f32(pb + 8);
+        MLC__UNROLL for (int r = 0; r < mr; r++) {
+            const float32x4_t s = vdupq_n_f32(pa[r]);
+            acc[r][0] = vfmaq_f32(acc[r][0], s, b0);
+            acc[r][1] = vfmaq_f32(acc[r][1], s, b1);
+            acc[r][2] = vfmaq_f32(acc[r][2], s, b2);
+        }
+    }
+    MLC__UNROLL for (int r = 0; r < mr; r++) {
+        vst1q_f32(MLC__CAST(float *, tile) + r * 12, acc[r][0]);
+        vst1q_f32(MLC__CAST(float *, tile) + r * 12 + 4, acc[r][1]);
+        vst1q_f32(MLC__CAST(float *, tile) + r * 12 + 8, acc[r][2]);
+    }
+}
+
+MLC__OPT static void mlc__tile_f32_neon(int64_t mr, int64_t kc, const void *a, const void *b,
+                                        void *tile)
+{
+    switch (mr) {
+        MLC__TILE_CASE(1, mlc__tile_neon) MLC__TILE_CASE(2, mlc__tile_neon)
+        MLC__TILE_CASE(3, mlc__tile_neon) MLC__TILE_CASE(4, mlc__tile_neon)
+        MLC__TILE_CASE(5, mlc__tile_neon) MLC__TILE_CASE(6, mlc__tile_neon)
+        MLC__TILE_CASE(7, mlc__tile_neon) MLC__TILE_CASE(8, mlc__tile_neon)
         default: break;
     }
 }
@@ -4505,9 +4603,8 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
  * side. */
 
 /* The tile of a level: rows, columns, nanoseconds of a multiply-add, kernel. */
-#if MLC__X86
 #define MLC__TILE_avx2   6, 16, 0.03, mlc__tile_f32_avx2
-#endif
+#define MLC__TILE_neon   8, 12, 0.05, mlc__tile_f32_neon
 #define MLC__TILE_avx512 14, 32, 0.02, mlc__tile_f32_avx512
 #define MLC__TILE_scalar 4, 8, 0.15, mlc__tile_f32_scalar
 
@@ -4577,18 +4674,22 @@ MLC_KERNELS(MLC__COLUMN)
 #define MLC__CELL_scalar(name) MLC__CPU_##name(scalar) MLC__CPU_##name##_ws(scalar)
 #define MLC__CELL_avx2(name)   MLC__CPU_##name(avx2) MLC__CPU_##name##_ws(avx2)
 #define MLC__CELL_avx512(name) MLC__CPU_##name(avx512) MLC__CPU_##name##_ws(avx512)
+#define MLC__CELL_neon(name)   MLC__CPU_##name(neon) MLC__CPU_##name##_ws(neon)
 #define MLC__ROW(isa) { MLC_KERNELS(MLC__CELL_##isa) },
 
-/* Place of a level in the columns. */
-MLC__INLINE int mlc__level(mlc_isa isa) { return (int)isa - (int)MLC_ISA_SCALAR; }
+/* Place of a level in the columns: MLC__EACH_ISA has them in this order. */
+MLC__INLINE int mlc__level(mlc_isa isa)
+{
+    return isa == MLC_ISA_NEON ? 1 : (int)isa - (int)MLC_ISA_SCALAR;
+}
 
 /* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
     static const mlc_kernels rows[] = { MLC__EACH_ISA(MLC__ROW) };
-    const mlc_isa have = mlc__isa_detect();
-    if (isa == MLC_ISA_AUTO) isa = have;
-    return isa >= MLC_ISA_SCALAR && isa <= have ? &rows[mlc__level(isa)] : NULL;
+    if (isa == MLC_ISA_AUTO) isa = mlc__isa_best((mlc_isa)(MLC_ISA_COUNT - 1));
+    return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels() >> isa & 1)
+        ? &rows[mlc__level(isa)] : NULL;
 }
 
 /* @@ IMPL.BACKEND ---------------------------------------- registered devices
@@ -4825,7 +4926,7 @@ static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
 {
     const bool some = d->allocator.alloc || d->allocator.release;
     if (some && !(d->allocator.alloc && d->allocator.release)) return MLC_ERR_ARG;
-    if ((unsigned)d->isa > MLC_ISA_AVX512) return MLC_ERR_ARG;
+    if ((unsigned)d->isa >= MLC_ISA_COUNT) return MLC_ERR_ARG;
     if (d->threads < 0 || (d->dtype != MLC_F32 && d->dtype != MLC_F64)) return MLC_ERR_ARG;
     return MLC_OK;
 }
@@ -10456,7 +10557,11 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
 /* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */
 
 #if defined(__clang__)
-#  pragma float_control(pop)
+#  if defined(__x86_64__) || defined(__i386__)
+#    pragma float_control(pop)
+#  else
+#    pragma clang fp contract(on)
+#  endif
 #  pragma clang diagnostic pop
 #else
 #  pragma GCC pop_options

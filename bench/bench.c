@@ -704,11 +704,11 @@ static int run_all(const bench_options *o)
 
 static const char HELP[] =
     "usage: bench [--list] [--case GLOB] [--dtype f32|f64] [--seconds S] [--threads N]\n"
-    "             [--isa scalar|avx2|avx512] [--json FILE] [--no-peaks]\n";
+    "             [--isa scalar|avx2|avx512|neon] [--json FILE] [--no-peaks]\n";
 
 static bool parse_isa(const char *text, mlc_isa *isa)
 {
-    for (int i = MLC_ISA_AUTO; i <= MLC_ISA_AVX512; i++)
+    for (int i = MLC_ISA_AUTO; i < MLC_ISA_COUNT; i++)
         if (strcmp(text, mlc_isa_name((mlc_isa)i)) == 0) {
             *isa = (mlc_isa)i;
             return true;

@@ -51,7 +51,10 @@ typedef struct test_case {
 /* The body runs once for each ISA level up to MLC_ISA, on a fresh context of that level.      */
 #define FOR_EACH_ISA(ctx) \
     for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL; \
-         ctx = test_isa_ctx((mlc_isa)(test_isa_now() + 1)))
+         ctx = test_isa_ctx(test_level_after(test_isa_now())))
+/* The levels themselves, for tests that call kernels: mlc_cpu_kernels((mlc_isa)isa).          */
+#define FOR_EACH_LEVEL(isa) \
+    for (int isa = MLC_ISA_SCALAR; isa != MLC_ISA_AUTO; isa = test_level_after((mlc_isa)isa))
 
 /* test_ctx: a fresh context of the current device and level; freed when the test ends.        */
 mlc_ctx *test_ctx(void);
@@ -63,6 +66,8 @@ mlc_ctx *test_own(mlc_ctx *ctx);
 bool test_on_host(void);
 /* test_isa_top: the best level of this CPU, or what MLC_ISA lowers it to.                     */
 mlc_isa test_isa_top(void);
+/* test_level_after: the next level that this CPU has, up to the top one; after it AUTO.       */
+mlc_isa test_level_after(mlc_isa isa);
 /* test_tensor: a tensor of these row-major values, converted to dtype.                        */
 mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const double *values);
 /* test_rand: uniform in [lo, hi), a function of seed and index only.                          */
@@ -104,7 +109,7 @@ static struct {
     int         n_ctx, room;
     mlc_isa     isa;
     const char *device;
-    char        names[MLC_ISA_AVX512 + 1][32];             /* of the device, for each level    */
+    char        names[MLC_ISA_COUNT][32];                  /* of the device, for each level    */
 } test_g;
 
 void test_register(test_case *t)
@@ -227,14 +232,22 @@ mlc_isa test_isa_top(void)
 {
     const char *lower = getenv("MLC_ISA");
     mlc_isa     top = MLC_ISA_SCALAR;
-    for (int i = MLC_ISA_SCALAR; i <= MLC_ISA_AVX512; i++) {
+    for (int i = MLC_ISA_SCALAR; i < MLC_ISA_COUNT; i++) {
         if (mlc_cpu_kernels((mlc_isa)i) == NULL)
-            break;
+            continue;
         top = (mlc_isa)i;
         if (lower != NULL && strcmp(lower, mlc_isa_name(top)) == 0)
             break;
     }
     return top;
+}
+
+mlc_isa test_level_after(mlc_isa isa)
+{
+    for (int i = (int)isa + 1; i <= (int)test_isa_top(); i++)
+        if (mlc_cpu_kernels((mlc_isa)i) != NULL)
+            return (mlc_isa)i;
+    return MLC_ISA_AUTO;
 }
 
 mlc_ctx *test_own(mlc_ctx *ctx)
@@ -266,7 +279,7 @@ static void test_set_device(const char *device)
     if (device == NULL || *device == 0 || strcmp(device, "cpu") == 0)
         return;
     test_g.device = device;
-    for (int i = 0; i <= MLC_ISA_AVX512; i++)
+    for (int i = 0; i < MLC_ISA_COUNT; i++)
         snprintf(test_g.names[i], sizeof test_g.names[i], "%s:%d", device, i);
 }
 
@@ -298,7 +311,7 @@ mlc_ctx *test_ctx(void)
 mlc_ctx *test_isa_ctx(mlc_isa isa)
 {
     test_g.isa = isa;
-    return isa > test_isa_top() ? NULL : test_ctx_isa(isa);
+    return isa == MLC_ISA_AUTO ? NULL : test_ctx_isa(isa);
 }
 
 mlc_isa test_isa_now(void)
@@ -463,8 +476,9 @@ static bool test_wanted(const test_case *t, const char *filter)
 /* The levels below the one that runs, for the script that runs them all.                      */
 static int test_levels(void)
 {
-    for (int i = MLC_ISA_SCALAR; i < (int)test_isa_top(); i++)
-        puts(mlc_isa_name((mlc_isa)i));
+    FOR_EACH_LEVEL(i)
+        if (i != (int)test_isa_top())
+            puts(mlc_isa_name((mlc_isa)i));
     return 0;
 }
 

@@ -880,10 +880,11 @@ TEST(nn, layers_too_large_for_memory_together_are_nomem)
 {
     mlc_ctx        *ctx = test_ctx();
     mlc_module     *net = mlc_nn_sequential(ctx);
-    mlc_linear_desc d = mlc_linear_desc_make((int64_t)1 << 29, (int64_t)1 << 29);
+    const int64_t   side = (int64_t)1 << (sizeof(size_t) == 8 ? 29 : 13);
+    mlc_linear_desc d = mlc_linear_desc_make(side, side);
     d.no_bias = d.has_dtype = true;
     d.dtype = MLC_F64;
-    for (int i = 0; i < 8; i++)        /* 8 times 2^61 bytes wrap to 0                         */
+    for (int i = 0; i < 8; i++)        /* 8 times 2^61 bytes (or 2^29) wrap to 0               */
         CHECK_EQ(mlc_module_add(net, mlc_nn_linear_ex(ctx, &d)), MLC_OK);
     CHECK_EQ(mlc_module_build(net), MLC_ERR_NOMEM);
     CHECK_STATUS(ctx, MLC_ERR_NOMEM);

@@ -123,7 +123,7 @@ static bool weights_after_50(int32_t threads, mlc_isa isa, double *out)
 TEST(train, weights_after_50_steps_have_the_same_bits_with_1_2_and_3_threads)
 {
     static double one[WEIGHTS], more[WEIGHTS];
-    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+    FOR_EACH_LEVEL(isa) {
         if (!weights_after_50(1, (mlc_isa)isa, one))
             return;
         for (int32_t threads = 2; threads <= 3; threads++) {

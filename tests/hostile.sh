@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# hostile.sh STEP... -- the test program on compilers, systems and flags that users have and authors
+# forget; without STEP the list of steps. Each step builds under build-ci/ and its last line is
+# "N passed, M failed", of the tests that it ran. A step whose compiler or emulator is not installed
+# says "skipped" and succeeds, but not in CI, which installs all of them.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+out=build-ci
+passed=0 failed=0
+
+warn="-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla \
+-Wpointer-arith -Wdouble-promotion -Werror"
+warn_cpp="-Wall -Wextra -Wshadow -Wundef -Wvla -Wpointer-arith -Wdouble-promotion -Werror"
+
+# need COMMAND...: false, and the step is over, where one is not here.
+need() {
+    for command in "$@"; do
+        command -v "$command" >/dev/null && continue
+        echo "skipped: no $command here"
+        [ "${CI:-}" != true ] || failed=$((failed + 1))
+        return 1
+    done
+}
+
+fail() {
+    echo "FAILED: $*"
+    failed=$((failed + 1))
+}
+
+# build NAME CC [VARIABLE=VALUE...]: the test program as $out/NAME/tests, without a warning.
+build() {
+    local name=$1 cc=$2
+    shift 2
+    echo "-- build $name: $cc $*"
+    mkdir -p "$out/$name"
+    make -s "$out/$name/tests" BUILD="$out/$name" CC="$cc" WARN="-Wall -Wextra -Werror" BLAS=none \
+        "$@" >"$out/$name/make.log" 2>&1 && return
+    cat "$out/$name/make.log"
+    fail "$name does not build"
+    return 1
+}
+
+# run NAME [COMMAND...]: runs it, by an emulator or with an environment, and counts its tests.
+run() {
+    local name=$1 log status count
+    shift
+    log="$out/$name/run.log"
+    echo "-- run $name: $*"
+    "$@" "$out/$name/tests" --filter "${FILTER:-}" >"$log" 2>&1
+    status=$?
+    count=$(tail -n 1 "$log" | tr -d '\r' | grep -E '^[0-9]+ passed, [0-9]+ failed$')
+    if [ -z "$count" ]; then
+        cat "$log"
+        fail "$name ended with status $status"
+        return
+    fi
+    grep -vE ' tests$|passed, [0-9]+ failed' "$log"
+    passed=$((passed + ${count%% passed*}))
+    count=${count#*, }
+    failed=$((failed + ${count%% failed*}))
+}
+
+# suite NAME CC [VARIABLE=VALUE...]: on the host and on the test device.
+suite() {
+    build "$@" || return
+    run "$1" env MLC_TEST_DEVICE=
+    run "$1" env MLC_TEST_DEVICE=test
+}
+
+# ---- flags -------------------------------------------------------------------------------------
+
+flags() {
+    need "$1" || return
+    build "$1-O0" "$1" CFLAGS='-O0 -DNDEBUG' && run "$1-O0" env
+    build "$1-Os" "$1" CFLAGS='-Os -std=gnu17 -fwrapv -funsigned-char' && run "$1-Os" env
+    build "$1-native" "$1" CFLAGS='-O3 -march=native -DNDEBUG -fno-math-errno' &&
+        run "$1-native" env
+    # The user's enums are short, the implementation's are not: FORCE_32 makes them the same.
+    build "$1-enums" "$1" CFLAGS='-O1 -fshort-enums' IMPL_FLAGS=-fno-short-enums && run "$1-enums" env
+}
+flags_gcc()   { flags gcc; }
+flags_clang() { flags clang; }
+
+# -ffast-math is refused where NaN would be lost, with a message that says what to add; added, the
+# implementation keeps every bit. A program that starts with denormals flushed (what linking with
+# -ffast-math does) trains as any other.
+fast_math() {
+    local cc message
+    need gcc clang || return
+    mkdir -p "$out"
+    printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' >"$out/fast.c"
+    for cc in gcc clang; do
+        message=$($cc -std=c11 -O2 -ffast-math -I. -c "$out/fast.c" -o "$out/fast.o" 2>&1) &&
+            fail "$cc -ffast-math compiles"
+        case $message in
+            *"NaN checks need -fno-finite-math-only"*) passed=$((passed + 1)) ;;
+            *) fail "$cc -ffast-math says: $message" ;;
+        esac
+        # clang's backend fuses for -ffp-contract=fast, whatever the source says.
+        build "$cc-fast" "$cc" IMPL_FLAGS='-ffast-math -fno-finite-math-only -ffp-contract=off' &&
+            run "$cc-fast" env &&
+            $cc -ffast-math "$out/$cc-fast"/*.o -o "$out/$cc-fast/tests" -lm -pthread &&
+            for FILTER in tape. nn. optim. train.; do run "$cc-fast" env; done
+        FILTER=
+        # The user's files, which only include the declarations.
+        $cc -std=c11 -O2 -I. -c tests/include_a.c -o "$out/fast_a.o" &&
+            $cc -std=c11 -O2 -ffast-math -I. $warn -c tests/include_b.c -o "$out/fast_b.o" &&
+            $cc -ffast-math "$out/fast_a.o" "$out/fast_b.o" -o "$out/fast" -lm -pthread &&
+            "$out/fast" && passed=$((passed + 1)) || fail "$cc: a user's file with -ffast-math"
+    done
+}
+
+# ---- systems -----------------------------------------------------------------------------------
+
+# 32 bits: sizes, atomics, alignment. x87 arithmetic is refused, since it rounds as it likes.
+# gcc-multilib cannot be installed beside cross compilers; without it the kernel's headers are found
+# behind the others.
+m32() {
+    local cc message
+    need gcc clang || return
+    mkdir -p "$out"
+    printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' >"$out/m32.c"
+    if ! echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$out/m32" 2>/dev/null; then
+        need gcc-12-multilib
+        return
+    fi
+    for cc in gcc clang; do
+        cc="$cc -m32 -idirafter /usr/include/$(gcc -print-multiarch)"
+        message=$($cc -std=c11 -O2 -I. -c "$out/m32.c" -o "$out/m32.o" 2>&1)
+        case $message in
+            *"on 32-bit x86 add -msse2 -mfpmath=sse"*) passed=$((passed + 1)) ;;
+            *) fail "$cc says: $message" ;;
+        esac
+        $cc -std=c11 -O2 -msse2 -mfpmath=sse -I. $warn -c "$out/m32.c" -o "$out/m32.o" ||
+            fail "$cc: warnings"
+        suite "m32-${cc%% *}" "$cc -msse2 -mfpmath=sse"
+    done
+}
+
+musl() {
+    need musl-gcc || return
+    suite musl 'musl-gcc -static'
+}
+
+# AArch64 with its NEON level, by emulation.
+aarch64() {
+    local cc=aarch64-linux-gnu-gcc
+    need $cc qemu-aarch64 || return
+    build aarch64 "$cc -static" && run aarch64 qemu-aarch64
+    printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' >"$out/aarch64/impl.c"
+    $cc -std=c11 -O2 -I. $warn -c "$out/aarch64/impl.c" -o "$out/aarch64/impl.o" ||
+        fail "$cc: warnings"
+    aarch64-linux-gnu-objdump -d "$out/aarch64/impl.o" |
+        awk '/^[0-9a-f]+ <.*>:$/ {inside = /<mlc__map_f32_(neon|scalar)/}     # one, if folded
+             inside && /v[0-9]+\.4s/ {n++}
+             END {print n + 0 " NEON instructions in mlc__map_f32"; exit n < 100}' ||
+        fail "mlc__map_f32_neon is not vectorised"
+}
+
+# ---- what was asked for ------------------------------------------------------------------------
+
+if [ $# -eq 0 ]; then
+    echo "usage: $0 STEP...   STEP: $(sed -n 's/^\([a-z][a-z0-9_]*\)() .*/\1/p' "$0" |
+        grep -vxE 'need|fail|build|run|suite|flags' | tr '\n' ' ')"
+    exit 2
+fi
+for step in "$@"; do
+    "$step"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
