@@ -76,10 +76,12 @@
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
  *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
- *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.REDUCE
- *   IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
+ *   IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG  IMPL.KERNELS.ROW
+ *   IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
- *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
+ *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
+ *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
  *   IMPL.OPS.LINEAR  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
@@ -505,43 +507,292 @@ MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
 
 /* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
- * Inputs f32 or f64 of one dtype; results are new tensors in the current scope. Shapes
- * broadcast as in NumPy: aligned at the last axis, sizes equal or 1, gradients summed back.
- * A NULL input gives NULL and keeps the first error.  test: tests/test_ops.c                 */
+ * Floats of one dtype unless said otherwise: f32, f64, or bf16 and f16, which are computed in f32
+ * and rounded once. Results are new tensors in the current scope. Shapes broadcast as in NumPy:
+ * aligned at the last axis, sizes equal or 1, gradients summed back. Axes may be negative: from
+ * the end. A NULL input gives NULL and keeps the first error.
+ * f32 results are within 2 ulp of exact, most within 1; a gradient of 0 is one that is 0 wherever
+ * it exists.                                 test: tests/test_ops.c, test_ew.c, test_goldens.c */
 
-/* mlc_add: a + b.                grad: da += dy; db += dy              ref: torch.add         */
+/* -- elementwise -- */
+
+/* mlc_add: a + b.                            grad: da += dy; db += dy          ref: torch.add   */
 MLC_API mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b);
-/* mlc_sub: a - b.                grad: da += dy; db -= dy              ref: torch.sub         */
+/* mlc_sub: a - b.                            grad: da += dy; db -= dy          ref: torch.sub   */
 MLC_API mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b);
-/* mlc_mul: a b.                  grad: da += dy b; db += dy a          ref: torch.mul         */
+/* mlc_mul: a b.                              grad: da += dy b; db += dy a      ref: torch.mul   */
 MLC_API mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b);
-/* mlc_div: a / b.                grad: da += dy/b; db -= dy a/b^2      ref: torch.div         */
+/* mlc_div: a / b.                            grad: da += dy/b; db -= dy a/b^2  ref: torch.div   */
 MLC_API mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b);
 /* mlc_pow: a^b.   grad: da += dy b a^(b-1) (0 where b is 0); db += dy a^b log a (0 where a is 0
  *   and b >= 0)                  ref: torch.pow                                               */
 MLC_API mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b);
-/* mlc_add_scalar: x + s.         grad: dx += dy                                               */
+/* mlc_minimum: the smaller one; a NaN wins.                                                      
+ *   grad: dy to it, halves to equals   ref: torch.minimum                                       */
+MLC_API mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b);
+/* mlc_maximum: the larger one; a NaN wins.                                                       
+ *   grad: dy to it, halves to equals   ref: torch.maximum                                       */
+MLC_API mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b);
+/* mlc_fmod: remainder with the sign of a.  grad: da += dy; db -= dy trunc(a/b)  ref: torch.fmod */
+MLC_API mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b);
+/* mlc_remainder: remainder with the sign of b, Python's %.                                       
+ *   grad: da += dy; db -= dy floor(a/b)   ref: torch.remainder                                  */
+MLC_API mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b);
+/* mlc_floor_divide: floor(a/b), exact.  grad: 0  ref: torch.floor_divide                        */
+MLC_API mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b);
+/* mlc_atan2: angle of the point (b, a).                                                          
+ *   grad: da += dy b/(a^2 + b^2); db -= dy a/(a^2 + b^2)   ref: torch.atan2                     */
+MLC_API mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b);
+/* mlc_hypot: sqrt(a^2 + b^2) without overflow.                                                   
+ *   grad: da += dy a/y; db += dy b/y   ref: torch.hypot                                         */
+MLC_API mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b);
+/* mlc_add_scalar: x + s.                     grad: dx += dy                                     */
 MLC_API mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s);
-/* mlc_mul_scalar: s x.           grad: dx += s dy                                             */
+/* mlc_mul_scalar: s x.                       grad: dx += s dy                                   */
 MLC_API mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s);
-/* mlc_neg: -x.                   grad: dx -= dy                        ref: torch.neg         */
+/* mlc_div_scalar: x / s, rounded once.       grad: dx += dy/s                                   */
+MLC_API mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s);
+/* mlc_pow_scalar: x^s.                       grad: dx += dy s x^(s-1), 0 for s = 0              */
+MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
+/* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
+MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
+/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays.
+ *   grad   dx += dy where lo <= x <= hi                  ref: torch.clamp                    */
+MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
+/* mlc_neg: -x.                               grad: dx -= dy                    ref: torch.neg   */
 MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
-/* mlc_exp: e^x.                  grad: dx += dy y                      ref: torch.exp         */
+/* mlc_exp: e^x.                              grad: dx += dy y                  ref: torch.exp   */
 MLC_API mlc_tensor *mlc_exp(mlc_tensor *x);
-/* mlc_log: natural logarithm.    grad: dx += dy/x                      ref: torch.log         */
+/* mlc_log: natural logarithm.                grad: dx += dy/x                  ref: torch.log   */
 MLC_API mlc_tensor *mlc_log(mlc_tensor *x);
-/* mlc_sqrt: square root.         grad: dx += dy/(2y)                   ref: torch.sqrt        */
+/* mlc_sqrt: square root.                     grad: dx += dy/(2y)               ref: torch.sqrt  */
 MLC_API mlc_tensor *mlc_sqrt(mlc_tensor *x);
-/* mlc_tanh: hyperbolic tangent.  grad: dx += dy (1 - y^2)              ref: torch.tanh        */
+/* mlc_tanh: hyperbolic tangent.              grad: dx += dy (1 - y^2)          ref: torch.tanh  */
 MLC_API mlc_tensor *mlc_tanh(mlc_tensor *x);
-/* mlc_sigmoid: 1/(1 + e^-x).     grad: dx += dy y (1 - y)              ref: torch.sigmoid     */
+/* mlc_sigmoid: 1/(1 + e^-x).  grad: dx += dy y (1 - y)  ref: torch.sigmoid                      */
 MLC_API mlc_tensor *mlc_sigmoid(mlc_tensor *x);
-/* mlc_relu: max(x, 0).           grad: dx += dy where x > 0            ref: torch.relu        */
+/* mlc_relu: max(x, 0).                       grad: dx += dy where x > 0        ref: torch.relu  */
 MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
-/* mlc_gelu: x Phi(x), exact.     grad: dx += dy (Phi(x) + x phi(x))    ref: F.gelu            */
+/* mlc_gelu: x Phi(x), exact.                 grad: dx += dy (Phi(x) + x phi(x))  ref: F.gelu    */
 MLC_API mlc_tensor *mlc_gelu(mlc_tensor *x);
-/* mlc_silu: x sigmoid(x).        grad: dx += dy (s + x s (1 - s))      ref: F.silu            */
+/* mlc_silu: x sigmoid(x).                    grad: dx += dy (s + x s (1 - s))  ref: F.silu      */
 MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
+/* mlc_abs: |x|.                              grad: dx += dy sign(x)            ref: torch.abs   */
+MLC_API mlc_tensor *mlc_abs(mlc_tensor *x);
+/* mlc_sign: -1, 0 or 1; 0 for NaN.           grad: 0                           ref: torch.sign  */
+MLC_API mlc_tensor *mlc_sign(mlc_tensor *x);
+/* mlc_square: x^2.  grad: dx += 2 x dy  ref: torch.square                                       */
+MLC_API mlc_tensor *mlc_square(mlc_tensor *x);
+/* mlc_reciprocal: 1/x.  grad: dx -= dy y^2  ref: torch.reciprocal                               */
+MLC_API mlc_tensor *mlc_reciprocal(mlc_tensor *x);
+/* mlc_rsqrt: 1/sqrt(x).                      grad: dx -= dy y^3/2              ref: torch.rsqrt */
+MLC_API mlc_tensor *mlc_rsqrt(mlc_tensor *x);
+/* mlc_expm1: e^x - 1, exact near 0.          grad: dx += dy (y + 1)            ref: torch.expm1 */
+MLC_API mlc_tensor *mlc_expm1(mlc_tensor *x);
+/* mlc_exp2: 2^x.                             grad: dx += dy y log 2            ref: torch.exp2  */
+MLC_API mlc_tensor *mlc_exp2(mlc_tensor *x);
+/* mlc_log1p: log(1 + x), exact near 0.       grad: dx += dy/(1 + x)            ref: torch.log1p */
+MLC_API mlc_tensor *mlc_log1p(mlc_tensor *x);
+/* mlc_log2: logarithm to base 2.             grad: dx += dy/(x log 2)          ref: torch.log2  */
+MLC_API mlc_tensor *mlc_log2(mlc_tensor *x);
+/* mlc_log10: logarithm to base 10.           grad: dx += dy/(x log 10)         ref: torch.log10 */
+MLC_API mlc_tensor *mlc_log10(mlc_tensor *x);
+/* mlc_sin: sine.                             grad: dx += dy cos x              ref: torch.sin   */
+MLC_API mlc_tensor *mlc_sin(mlc_tensor *x);
+/* mlc_cos: cosine.                           grad: dx -= dy sin x              ref: torch.cos   */
+MLC_API mlc_tensor *mlc_cos(mlc_tensor *x);
+/* mlc_tan: tangent.                          grad: dx += dy (1 + y^2)          ref: torch.tan   */
+MLC_API mlc_tensor *mlc_tan(mlc_tensor *x);
+/* mlc_asin: arc sine.                        grad: dx += dy/sqrt(1 - x^2)      ref: torch.asin  */
+MLC_API mlc_tensor *mlc_asin(mlc_tensor *x);
+/* mlc_acos: arc cosine.                      grad: dx -= dy/sqrt(1 - x^2)      ref: torch.acos  */
+MLC_API mlc_tensor *mlc_acos(mlc_tensor *x);
+/* mlc_atan: arc tangent.                     grad: dx += dy/(1 + x^2)          ref: torch.atan  */
+MLC_API mlc_tensor *mlc_atan(mlc_tensor *x);
+/* mlc_sinh: hyperbolic sine.                 grad: dx += dy cosh x             ref: torch.sinh  */
+MLC_API mlc_tensor *mlc_sinh(mlc_tensor *x);
+/* mlc_cosh: hyperbolic cosine.               grad: dx += dy sinh x             ref: torch.cosh  */
+MLC_API mlc_tensor *mlc_cosh(mlc_tensor *x);
+/* mlc_erf: error function.                   grad: dx += dy 2/sqrt(pi) e^(-x^2)  ref: torch.erf */
+MLC_API mlc_tensor *mlc_erf(mlc_tensor *x);
+/* mlc_erfc: 1 - erf x, exact in the tail.  grad: dx -= dy 2/sqrt(pi) e^(-x^2)  ref: torch.erfc  */
+MLC_API mlc_tensor *mlc_erfc(mlc_tensor *x);
+/* mlc_floor: largest integer <= x.           grad: 0                           ref: torch.floor */
+MLC_API mlc_tensor *mlc_floor(mlc_tensor *x);
+/* mlc_ceil: smallest integer >= x.           grad: 0                           ref: torch.ceil  */
+MLC_API mlc_tensor *mlc_ceil(mlc_tensor *x);
+/* mlc_round: nearest integer, half to even.  grad: 0                           ref: torch.round */
+MLC_API mlc_tensor *mlc_round(mlc_tensor *x);
+/* mlc_trunc: towards 0.                      grad: 0                           ref: torch.trunc */
+MLC_API mlc_tensor *mlc_trunc(mlc_tensor *x);
+
+/* -- comparison, logic, choice: any dtype; masks and results of comparisons are bool -- */
+
+/* mlc_eq: a == b, as bool.                   ref: torch.eq                                      */
+MLC_API mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b);
+/* mlc_ne: a != b, as bool.                   ref: torch.ne                                      */
+MLC_API mlc_tensor *mlc_ne(mlc_tensor *a, mlc_tensor *b);
+/* mlc_lt: a < b, as bool.                    ref: torch.lt                                      */
+MLC_API mlc_tensor *mlc_lt(mlc_tensor *a, mlc_tensor *b);
+/* mlc_le: a <= b, as bool.                   ref: torch.le                                      */
+MLC_API mlc_tensor *mlc_le(mlc_tensor *a, mlc_tensor *b);
+/* mlc_gt: a > b, as bool.                    ref: torch.gt                                      */
+MLC_API mlc_tensor *mlc_gt(mlc_tensor *a, mlc_tensor *b);
+/* mlc_ge: a >= b, as bool.                   ref: torch.ge                                      */
+MLC_API mlc_tensor *mlc_ge(mlc_tensor *a, mlc_tensor *b);
+/* mlc_eq_scalar: x == s, s rounded to the dtype of a float x; exact for integers.               */
+MLC_API mlc_tensor *mlc_eq_scalar(mlc_tensor *x, double s);
+/* mlc_ne_scalar: x != s.                                                                        */
+MLC_API mlc_tensor *mlc_ne_scalar(mlc_tensor *x, double s);
+/* mlc_lt_scalar: x < s.                                                                         */
+MLC_API mlc_tensor *mlc_lt_scalar(mlc_tensor *x, double s);
+/* mlc_le_scalar: x <= s.                                                                        */
+MLC_API mlc_tensor *mlc_le_scalar(mlc_tensor *x, double s);
+/* mlc_gt_scalar: x > s.                                                                         */
+MLC_API mlc_tensor *mlc_gt_scalar(mlc_tensor *x, double s);
+/* mlc_ge_scalar: x >= s.                                                                        */
+MLC_API mlc_tensor *mlc_ge_scalar(mlc_tensor *x, double s);
+/* mlc_logical_and: a and b, both bool.       ref: torch.logical_and                             */
+MLC_API mlc_tensor *mlc_logical_and(mlc_tensor *a, mlc_tensor *b);
+/* mlc_logical_or: a or b, both bool.         ref: torch.logical_or                              */
+MLC_API mlc_tensor *mlc_logical_or(mlc_tensor *a, mlc_tensor *b);
+/* mlc_logical_xor: one of a and b, both bool.  ref: torch.logical_xor                           */
+MLC_API mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b);
+/* mlc_logical_not: not x, which is bool.     ref: torch.logical_not                             */
+MLC_API mlc_tensor *mlc_logical_not(mlc_tensor *x);
+/* mlc_isnan: which elements are NaN.         ref: torch.isnan                                   */
+MLC_API mlc_tensor *mlc_isnan(mlc_tensor *x);
+/* mlc_isinf: which are infinite.             ref: torch.isinf                                   */
+MLC_API mlc_tensor *mlc_isinf(mlc_tensor *x);
+/* mlc_isfinite: which are neither infinite nor NaN.  ref: torch.isfinite                        */
+MLC_API mlc_tensor *mlc_isfinite(mlc_tensor *x);
+/* mlc_where: mask ? a : b, all three broadcast; a and b of one dtype, any.
+ *   grad   da += dy where the mask is set, db += dy elsewhere           ref: torch.where      */
+MLC_API mlc_tensor *mlc_where(mlc_tensor *mask, mlc_tensor *a, mlc_tensor *b);
+/* mlc_masked_fill: value where the mask, which broadcasts to x, is set; else x. Any dtype.
+ *   grad   dx += dy where the mask is not set                     ref: torch.masked_fill      */
+MLC_API mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double value);
+
+/* -- in place: x becomes the result and is returned; its shape and dtype stay. Recorded: gradients
+ *    flow as if it were new, and backward notices where old values were needed (VALUE).
+ *    err    STATE for a leaf that requires a gradient (but under no-grad) and for memory that a
+ *           tensor shares which the tape does not follow; ARG for an expanded x.
+ *    test   tests/test_inplace.c -- */
+
+/* mlc_add_: x becomes mlc_add(x, b).         ref: Tensor.add_                                   */
+MLC_API mlc_tensor *mlc_add_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_sub_: x becomes mlc_sub(x, b).         ref: Tensor.sub_                                   */
+MLC_API mlc_tensor *mlc_sub_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_mul_: x becomes mlc_mul(x, b).         ref: Tensor.mul_                                   */
+MLC_API mlc_tensor *mlc_mul_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_div_: x becomes mlc_div(x, b).         ref: Tensor.div_                                   */
+MLC_API mlc_tensor *mlc_div_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_pow_: x becomes mlc_pow(x, b).         ref: Tensor.pow_                                   */
+MLC_API mlc_tensor *mlc_pow_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_minimum_: x becomes mlc_minimum(x, b).  ref: Tensor.minimum_                              */
+MLC_API mlc_tensor *mlc_minimum_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_maximum_: x becomes mlc_maximum(x, b).  ref: Tensor.maximum_                              */
+MLC_API mlc_tensor *mlc_maximum_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_fmod_: x becomes mlc_fmod(x, b).       ref: Tensor.fmod_                                  */
+MLC_API mlc_tensor *mlc_fmod_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_remainder_: x becomes mlc_remainder(x, b).  ref: Tensor.remainder_                        */
+MLC_API mlc_tensor *mlc_remainder_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_floor_divide_: x becomes mlc_floor_divide(x, b).  ref: Tensor.floor_divide_               */
+MLC_API mlc_tensor *mlc_floor_divide_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_atan2_: x becomes mlc_atan2(x, b).     ref: Tensor.atan2_                                 */
+MLC_API mlc_tensor *mlc_atan2_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_hypot_: x becomes mlc_hypot(x, b).     ref: Tensor.hypot_                                 */
+MLC_API mlc_tensor *mlc_hypot_(mlc_tensor *x, mlc_tensor *b);
+/* mlc_add_scalar_: x becomes mlc_add_scalar(x, s).                                              */
+MLC_API mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s);
+/* mlc_mul_scalar_: x becomes mlc_mul_scalar(x, s).                                              */
+MLC_API mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s);
+/* mlc_div_scalar_: x becomes mlc_div_scalar(x, s).                                              */
+MLC_API mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s);
+/* mlc_pow_scalar_: x becomes mlc_pow_scalar(x, s).                                              */
+MLC_API mlc_tensor *mlc_pow_scalar_(mlc_tensor *x, double s);
+/* mlc_rsub_scalar_: x becomes mlc_rsub_scalar(x, s).                                            */
+MLC_API mlc_tensor *mlc_rsub_scalar_(mlc_tensor *x, double s);
+/* mlc_clamp_: x becomes mlc_clamp(x, lo, hi).  ref: Tensor.clamp_                               */
+MLC_API mlc_tensor *mlc_clamp_(mlc_tensor *x, double lo, double hi);
+/* mlc_neg_: x becomes mlc_neg(x).            ref: Tensor.neg_                                   */
+MLC_API mlc_tensor *mlc_neg_(mlc_tensor *x);
+/* mlc_exp_: x becomes mlc_exp(x).            ref: Tensor.exp_                                   */
+MLC_API mlc_tensor *mlc_exp_(mlc_tensor *x);
+/* mlc_log_: x becomes mlc_log(x).            ref: Tensor.log_                                   */
+MLC_API mlc_tensor *mlc_log_(mlc_tensor *x);
+/* mlc_sqrt_: x becomes mlc_sqrt(x).          ref: Tensor.sqrt_                                  */
+MLC_API mlc_tensor *mlc_sqrt_(mlc_tensor *x);
+/* mlc_tanh_: x becomes mlc_tanh(x).          ref: Tensor.tanh_                                  */
+MLC_API mlc_tensor *mlc_tanh_(mlc_tensor *x);
+/* mlc_sigmoid_: x becomes mlc_sigmoid(x).    ref: Tensor.sigmoid_                               */
+MLC_API mlc_tensor *mlc_sigmoid_(mlc_tensor *x);
+/* mlc_relu_: x becomes mlc_relu(x).          ref: Tensor.relu_                                  */
+MLC_API mlc_tensor *mlc_relu_(mlc_tensor *x);
+/* mlc_gelu_: x becomes mlc_gelu(x).          ref: Tensor.gelu_                                  */
+MLC_API mlc_tensor *mlc_gelu_(mlc_tensor *x);
+/* mlc_silu_: x becomes mlc_silu(x).          ref: Tensor.silu_                                  */
+MLC_API mlc_tensor *mlc_silu_(mlc_tensor *x);
+/* mlc_abs_: x becomes mlc_abs(x).            ref: Tensor.abs_                                   */
+MLC_API mlc_tensor *mlc_abs_(mlc_tensor *x);
+/* mlc_sign_: x becomes mlc_sign(x).          ref: Tensor.sign_                                  */
+MLC_API mlc_tensor *mlc_sign_(mlc_tensor *x);
+/* mlc_square_: x becomes mlc_square(x).      ref: Tensor.square_                                */
+MLC_API mlc_tensor *mlc_square_(mlc_tensor *x);
+/* mlc_reciprocal_: x becomes mlc_reciprocal(x).  ref: Tensor.reciprocal_                        */
+MLC_API mlc_tensor *mlc_reciprocal_(mlc_tensor *x);
+/* mlc_rsqrt_: x becomes mlc_rsqrt(x).        ref: Tensor.rsqrt_                                 */
+MLC_API mlc_tensor *mlc_rsqrt_(mlc_tensor *x);
+/* mlc_expm1_: x becomes mlc_expm1(x).        ref: Tensor.expm1_                                 */
+MLC_API mlc_tensor *mlc_expm1_(mlc_tensor *x);
+/* mlc_exp2_: x becomes mlc_exp2(x).          ref: Tensor.exp2_                                  */
+MLC_API mlc_tensor *mlc_exp2_(mlc_tensor *x);
+/* mlc_log1p_: x becomes mlc_log1p(x).        ref: Tensor.log1p_                                 */
+MLC_API mlc_tensor *mlc_log1p_(mlc_tensor *x);
+/* mlc_log2_: x becomes mlc_log2(x).          ref: Tensor.log2_                                  */
+MLC_API mlc_tensor *mlc_log2_(mlc_tensor *x);
+/* mlc_log10_: x becomes mlc_log10(x).        ref: Tensor.log10_                                 */
+MLC_API mlc_tensor *mlc_log10_(mlc_tensor *x);
+/* mlc_sin_: x becomes mlc_sin(x).            ref: Tensor.sin_                                   */
+MLC_API mlc_tensor *mlc_sin_(mlc_tensor *x);
+/* mlc_cos_: x becomes mlc_cos(x).            ref: Tensor.cos_                                   */
+MLC_API mlc_tensor *mlc_cos_(mlc_tensor *x);
+/* mlc_tan_: x becomes mlc_tan(x).            ref: Tensor.tan_                                   */
+MLC_API mlc_tensor *mlc_tan_(mlc_tensor *x);
+/* mlc_asin_: x becomes mlc_asin(x).          ref: Tensor.asin_                                  */
+MLC_API mlc_tensor *mlc_asin_(mlc_tensor *x);
+/* mlc_acos_: x becomes mlc_acos(x).          ref: Tensor.acos_                                  */
+MLC_API mlc_tensor *mlc_acos_(mlc_tensor *x);
+/* mlc_atan_: x becomes mlc_atan(x).          ref: Tensor.atan_                                  */
+MLC_API mlc_tensor *mlc_atan_(mlc_tensor *x);
+/* mlc_sinh_: x becomes mlc_sinh(x).          ref: Tensor.sinh_                                  */
+MLC_API mlc_tensor *mlc_sinh_(mlc_tensor *x);
+/* mlc_cosh_: x becomes mlc_cosh(x).          ref: Tensor.cosh_                                  */
+MLC_API mlc_tensor *mlc_cosh_(mlc_tensor *x);
+/* mlc_erf_: x becomes mlc_erf(x).            ref: Tensor.erf_                                   */
+MLC_API mlc_tensor *mlc_erf_(mlc_tensor *x);
+/* mlc_erfc_: x becomes mlc_erfc(x).          ref: Tensor.erfc_                                  */
+MLC_API mlc_tensor *mlc_erfc_(mlc_tensor *x);
+/* mlc_floor_: x becomes mlc_floor(x).        ref: Tensor.floor_                                 */
+MLC_API mlc_tensor *mlc_floor_(mlc_tensor *x);
+/* mlc_ceil_: x becomes mlc_ceil(x).          ref: Tensor.ceil_                                  */
+MLC_API mlc_tensor *mlc_ceil_(mlc_tensor *x);
+/* mlc_round_: x becomes mlc_round(x).        ref: Tensor.round_                                 */
+MLC_API mlc_tensor *mlc_round_(mlc_tensor *x);
+/* mlc_trunc_: x becomes mlc_trunc(x).        ref: Tensor.trunc_                                 */
+MLC_API mlc_tensor *mlc_trunc_(mlc_tensor *x);
+/* mlc_fill_: every element becomes value; any dtype.      grad: dx = 0    ref: Tensor.fill_   */
+MLC_API mlc_tensor *mlc_fill_(mlc_tensor *x, double value);
+/* mlc_zero_: every element becomes 0.                     grad: dx = 0    ref: Tensor.zero_   */
+MLC_API mlc_tensor *mlc_zero_(mlc_tensor *x);
+/* mlc_copy_: x takes the values of src, which broadcasts; unlike mlc_copy_into it is recorded.
+ *   grad   dsrc += dx, then dx = 0                                        ref: Tensor.copy_   */
+MLC_API mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src);
+/* mlc_masked_fill_: x becomes value where the mask is set.          ref: Tensor.masked_fill_  */
+MLC_API mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value);
+
+/* -- dropout, reductions, products -- */
+
 /* mlc_dropout: zero with probability p, else x/(1-p); always active, see mlc_nn_dropout.
  *   p in [0, 1]      grad: the same mask, made again from its stream   ref: F.dropout         */
 MLC_API mlc_tensor *mlc_dropout(mlc_tensor *x, double p);
@@ -892,8 +1143,36 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MAP_SHARE,                     /* a b / c        a: mask, b: dy, c: count of ties      */
     MLC_MAP_SQDIFF_GRAD,               /* s a (b - c)    a: dy                                 */
     MLC_MAP_COUNT,
+    /* Formulas of the kernel math: what most networks do without.                             */
+    MLC_MATH_ABS = MLC_MAP_COUNT, MLC_MATH_SIGN, MLC_MATH_SQUARE,
+    MLC_MATH_RECIPROCAL, MLC_MATH_RSQRT, MLC_MATH_EXPM1, MLC_MATH_EXP2, MLC_MATH_LOG1P,
+    MLC_MATH_LOG2, MLC_MATH_LOG10, MLC_MATH_SIN, MLC_MATH_COS, MLC_MATH_TAN, MLC_MATH_ASIN,
+    MLC_MATH_ACOS, MLC_MATH_ATAN, MLC_MATH_SINH, MLC_MATH_COSH, MLC_MATH_ERF, MLC_MATH_ERFC,
+    MLC_MATH_FLOOR, MLC_MATH_CEIL, MLC_MATH_ROUND, MLC_MATH_TRUNC, MLC_MATH_DIV_S, MLC_MATH_POW_S,
+    MLC_MATH_RSUB_S,                   /* s - a                                                */
+    MLC_MATH_CLAMP,                    /* a within [s, t]                                      */
+    MLC_MATH_MIN, MLC_MATH_MAX, MLC_MATH_FMOD, MLC_MATH_REMAINDER, MLC_MATH_FLOOR_DIV,
+    MLC_MATH_ATAN2, MLC_MATH_HYPOT,
+    MLC_MATH_ABS_GRAD,                 /* a sign b; the gradients: a is dy, b is x or y        */
+    MLC_MATH_SQUARE_GRAD, MLC_MATH_RECIPROCAL_GRAD, MLC_MATH_RSQRT_GRAD, MLC_MATH_EXPM1_GRAD,
+    MLC_MATH_EXP2_GRAD, MLC_MATH_LOG1P_GRAD, MLC_MATH_LOG2_GRAD, MLC_MATH_LOG10_GRAD,
+    MLC_MATH_SIN_GRAD, MLC_MATH_COS_GRAD, MLC_MATH_TAN_GRAD, MLC_MATH_ASIN_GRAD,
+    MLC_MATH_ACOS_GRAD, MLC_MATH_ATAN_GRAD, MLC_MATH_SINH_GRAD, MLC_MATH_COSH_GRAD,
+    MLC_MATH_ERF_GRAD, MLC_MATH_ERFC_GRAD, MLC_MATH_POW_S_GRAD, MLC_MATH_CLAMP_GRAD,
+    MLC_MATH_MIN_GRAD_A,               /* of two inputs: a is dy, b and c are the inputs       */
+    MLC_MATH_MIN_GRAD_B, MLC_MATH_MAX_GRAD_A, MLC_MATH_MAX_GRAD_B, MLC_MATH_FMOD_GRAD_B,
+    MLC_MATH_REMAINDER_GRAD_B, MLC_MATH_ATAN2_GRAD_A, MLC_MATH_ATAN2_GRAD_B,
+    MLC_MATH_HYPOT_GRAD_A, MLC_MATH_HYPOT_GRAD_B,
+    MLC_MATH_END,
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
+
+typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, exclusive or     */
+    MLC_COMPARE_EQ, MLC_COMPARE_NE, MLC_COMPARE_LT, MLC_COMPARE_LE, MLC_COMPARE_GT,
+    MLC_COMPARE_GE, MLC_COMPARE_AND, MLC_COMPARE_OR, MLC_COMPARE_XOR,
+    MLC_COMPARE_NAN, MLC_COMPARE_INF, MLC_COMPARE_FINITE,        /* of a alone                 */
+    MLC_COMPARE_FORCE_32 = 0x7fffffff
+} mlc_compare;
 
 typedef enum mlc_reduce { MLC_REDUCE_SUM, MLC_REDUCE_MAX, MLC_REDUCE_FORCE_32 = 0x7fffffff
 } mlc_reduce;
@@ -908,6 +1187,25 @@ struct mlc_k_map {                     /* out = f(in...), or out += f(in...)    
     int64_t     shape[MLC_MAX_DIMS];
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in[3];    int64_t in_stride[3][MLC_MAX_DIMS];     /* unused inputs: NULL       */
+    double      s, t;
+};
+struct mlc_k_math { struct mlc_k_map map; };                    /* the same, formulas MLC_MATH_ */
+struct mlc_k_compare {                 /* out = in[0] op in[1], as bytes 0 and 1; any dtype    */
+    mlc_compare op;
+    mlc_dtype   dtype;
+    int32_t     ndim;
+    int64_t     shape[MLC_MAX_DIMS];
+    uint8_t    *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in[2];    int64_t in_stride[2][MLC_MAX_DIMS];     /* in[1] NULL: s instead     */
+    double      s;
+};
+struct mlc_k_where {                   /* out (+)= mask ? in[0] : in[1]; any dtype             */
+    mlc_dtype   dtype;
+    int32_t     ndim, accumulate;                                 /* accumulate: floats only   */
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const uint8_t *mask;  int64_t mask_stride[MLC_MAX_DIMS];
+    const void *in[2];    int64_t in_stride[2][MLC_MAX_DIMS];     /* NULL: s instead           */
     double      s;
 };
 struct mlc_k_cast {                    /* out = (dtype) in, any strides                        */
@@ -1002,7 +1300,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
-    X(argmax) X(take) X(finite) X(optim)
+    X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -1214,6 +1512,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
 MLC__INLINE float    mlc__f32_bits(uint32_t u) { float x;    memcpy(&x, &u, 4); return x; }
 MLC__INLINE uint64_t mlc__bits_f64(double x)   { uint64_t u; memcpy(&u, &x, 8); return u; }
+MLC__INLINE double   mlc__f64_bits(uint64_t u) { double x;   memcpy(&x, &u, 8); return x; }
 
 MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
 MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -1440,6 +1739,7 @@ struct mlc_storage {
     int16_t      mem;                  /* mlc_mem                                               */
     bool         dead;                 /* its forward has ended: free at the last use           */
     bool         released, dry;        /* dry: data is only a number of bytes                  */
+    bool         aliased;              /* seen by tensors that the tape does not follow        */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
@@ -1523,9 +1823,10 @@ struct mlc_node {
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
+    bool           inplace;            /* its output is its input 0, changed                   */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
-        double         s;
+        double         s[2];           /* scalars of a formula                                 */
         mlc_dtype      dtype;
         mlc_act        act;
         mlc__view_spec view;
@@ -2567,18 +2868,324 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     *c = mlc__f32_bits(mlc__bits_f32(b) ^ (((k + 1u) & 2u) << 30));
 }
 
-/* F(name) of MLC__MAP_FORMULAS. f64 takes libm's functions, one element at a time: it is there for
- * gradient checks, not for speed. powf, too, is libm's. */
+/* -- f32 functions by way of f64: half the lanes, but no double rounding to think of. The cores
+ * are good to 1e-10, so results are the exact ones rounded, but for one in some thousands. -- */
+
+MLC__BODY double mlc__pick_f64(bool c, double a, double b)
+{
+    uint64_t m = 0u - (uint64_t)c;
+    return mlc__f64_bits((mlc__bits_f64(a) & m) | (mlc__bits_f64(b) & ~m));
+}
+
+/* log x of a positive normal x: log m = 2 artanh((m - 1)/(m + 1)), m in [sqrt(1/2), sqrt 2). */
+MLC__BODY double mlc__log_wide(double x)
+{
+    uint64_t u = mlc__bits_f64(x) + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
+    double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1023.0);
+    double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
+    double s = f / (2.0 + f), z = s * s;
+    double p = 0.07692307692307693;
+    p = p * z + 0.09090909090909091;
+    p = p * z + 0.1111111111111111;
+    p = p * z + 0.14285714285714285;
+    p = p * z + 0.2;
+    p = p * z + 0.3333333333333333;
+    return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
+}
+
+/* The logarithm of any float, as mlc__log_f32 has it at the ends. */
+MLC__BODY double mlc__log_any(double x)
+{
+    double y = mlc__log_wide(mlc__pick_f64(x > 0.0, x, 1.0));
+    double low = mlc__pick_f64(x < 0.0, MLC__NAN, -MLC__INF);
+    y = mlc__pick_f64(x <= DBL_MAX, y, x);
+    return mlc__pick_f64(x <= 0.0, low, y);
+}
+
+/* 2^x for |x| up to 1000, beyond as there; NaN stays. */
+MLC__BODY double mlc__exp2_wide(double x)
+{
+    double c = mlc__pick_f64(x > 1000.0, 1000.0, x);
+    double v = mlc__pick_f64(c < -1000.0, -1000.0, c);
+    double z = v + 6755399441055744.0, r = (v - (z - 6755399441055744.0)) * 0.6931471805599453;
+    double p = 2.7557319223985893e-06;
+    p = p * r + 2.48015873015873e-05;
+    p = p * r + 0.0001984126984126984;
+    p = p * r + 0.001388888888888889;
+    p = p * r + 0.008333333333333333;
+    p = p * r + 0.041666666666666664;
+    p = p * r + 0.16666666666666666;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    return mlc__pick_f64(x != x, x, mlc__f64_bits(mlc__bits_f64(p) + (mlc__bits_f64(z) << 52)));
+}
+MLC__BODY double mlc__exp_wide(double x) { return mlc__exp2_wide(x * 1.4426950408889634); }
+
+MLC__BODY float mlc__exp2_f32(float x) { return (float)mlc__exp2_wide((double)x); }
+MLC__BODY float mlc__log2_f32(float x)
+{
+    return (float)(mlc__log_any((double)x) * 1.4426950408889634);
+}
+MLC__BODY float mlc__log10_f32(float x)
+{
+    return (float)(mlc__log_any((double)x) * 0.4342944819032518);
+}
+
+/* Near 0 by their series, where the difference would lose digits. */
+MLC__BODY float mlc__log1p_f32(float x)
+{
+    const double v = (double)x;
+    double small = (((-0.25 * v + 0.3333333333333333) * v - 0.5) * v + 1.0) * v;
+    return (float)mlc__pick_f64(v < 1e-3 && v > -1e-3, small, mlc__log_any(1.0 + v));
+}
+MLC__BODY float mlc__expm1_f32(float x)
+{
+    const double v = (double)x;
+    double p = 0.001388888888888889;
+    p = p * v + 0.008333333333333333;
+    p = p * v + 0.041666666666666664;
+    p = p * v + 0.16666666666666666;
+    p = p * v + 0.5;
+    return (float)mlc__pick_f64(v < 0.02 && v > -0.02, p * v * v + v, mlc__exp_wide(v) - 1.0);
+}
+MLC__BODY float mlc__sinh_f32(float x)
+{
+    const double v = (double)x, z = v * v;
+    double p = 2.7557319223985893e-06;
+    p = p * z + 0.0001984126984126984;
+    p = p * z + 0.008333333333333333;
+    p = p * z + 0.16666666666666666;
+    return (float)mlc__pick_f64(z < 0.09, p * z * v + v,
+                                0.5 * (mlc__exp_wide(v) - mlc__exp_wide(-v)));
+}
+MLC__BODY float mlc__cosh_f32(float x)
+{
+    return (float)(0.5 * (mlc__exp_wide((double)x) + mlc__exp_wide(-(double)x)));
+}
+
+/* x^y = 2^(y log2 |x|); the sign of an odd y, and C's rules for 0, 1, inf and NaN. */
+MLC__BODY float mlc__pow_f32(float xf, float yf)
+{
+    const double x = (double)xf, y = (double)yf, a = __builtin_fabs(x), b = __builtin_fabs(y);
+    /* y is an integer if adding and taking away 2^52 changes nothing; odd if its half is none. */
+    const double whole = (b + 4503599627370496.0) - 4503599627370496.0, half = b * 0.5;
+    const bool integer = whole == b;
+    const bool odd = integer && b < 16777216.0 &&
+                     (half + 4503599627370496.0) - 4503599627370496.0 != half;
+    double l = y * (mlc__log_any(a) * 1.4426950408889634);
+    l = mlc__pick_f64(y == 0.0 || x == 1.0, 0.0, l);
+    l = mlc__pick_f64(a == 1.0 && b == MLC__INF, 0.0, l);
+    double v = mlc__exp2_wide(l);
+    v = mlc__pick_f64(x < 0.0 && !integer && x >= -DBL_MAX, MLC__NAN, v);
+    const uint64_t sign = (0u - (uint64_t)odd) & mlc__bits_f64(x) & 0x8000000000000000u;
+    return (float)mlc__f64_bits(mlc__bits_f64(v) | sign);
+}
+
+/* erfc x = t e^(P(t) - x^2), t = 2/(2 + |x|), for x >= 0; 2 - that below. */
+MLC__BODY float mlc__erfc_f32(float xf)
+{
+    const double x = (double)xf, m = __builtin_fabs(x), a = mlc__pick_f64(m > 11.0, 11.0, m);
+    const double t = 2.0 / (2.0 + a);
+    double p = -0.031359674925765718;
+    p = p * t + 0.42208851329288444;
+    p = p * t + -2.1759878316809216;
+    p = p * t + 6.0225015410798566;
+    p = p * t + -10.067785798639809;
+    p = p * t + 10.599247424412439;
+    p = p * t + -7.1498838202053223;
+    p = p * t + 3.351012779896354;
+    p = p * t + -1.3180040347155979;
+    p = p * t + 0.19797666236222514;
+    p = p * t + 0.035806568222731115;
+    p = p * t + 0.38022942691784117;
+    p = p * t + 0.99966054098856771;
+    p = p * t + -1.2655022969314735;
+    const double y = t * mlc__exp_wide(p - a * a);
+    return (float)mlc__pick_f64(x < 0.0, 2.0 - y, y);
+}
+
+/* atan of q in [0, 1]: an odd polynomial. */
+MLC__BODY double mlc__atan_wide(double q)
+{
+    const double z = q * q;
+    double p = -0.00066339545711047859;
+    p = p * z + 0.0047324841934219203;
+    p = p * z + -0.015828322749149415;
+    p = p * z + 0.033826218952786868;
+    p = p * z + -0.053956680571371714;
+    p = p * z + 0.072282783453772523;
+    p = p * z + -0.089741719583638815;
+    p = p * z + 0.11091922963683302;
+    p = p * z + -0.14283813255743194;
+    p = p * z + 0.19999901102171555;
+    p = p * z + -0.33333331290889989;
+    p = p * z + 0.99999999992930366;
+    return p * q;
+}
+
+/* The angle of (x, y), signed zeros and infinities as in C. */
+MLC__BODY double mlc__atan2_wide(double y, double x)
+{
+    const double ay = __builtin_fabs(y), ax = __builtin_fabs(x);
+    const bool steep = ay > ax, equal = ay == ax;
+    const double small = mlc__pick_f64(steep, ax, ay), large = mlc__pick_f64(steep, ay, ax);
+    double q = small / mlc__pick_f64(large == 0.0, 1.0, large);
+    q = mlc__pick_f64(equal && large == MLC__INF, 1.0, q);
+    double a = mlc__atan_wide(q);
+    a = mlc__pick_f64(steep, 1.5707963267948966 - a, a);
+    a = mlc__pick_f64((mlc__bits_f64(x) >> 63) != 0u, 3.141592653589793 - a, a);
+    a = mlc__pick_f64(x != x || y != y, MLC__NAN, a);
+    return mlc__f64_bits(mlc__bits_f64(a) | (mlc__bits_f64(y) & 0x8000000000000000u));
+}
+MLC__BODY float mlc__atan2_f32(float y, float x)
+{
+    return (float)mlc__atan2_wide((double)y, (double)x);
+}
+MLC__BODY float mlc__atan_f32(float x) { return (float)mlc__atan2_wide((double)x, 1.0); }
+
+/* asin a for a in [0, 1]: above 1/2 through the half angle. */
+MLC__BODY double mlc__asin_wide(double a)
+{
+    const bool high = a > 0.5;
+    const double z = mlc__pick_f64(high, 0.5 * (1.0 - a), a * a);
+    const double s = mlc__pick_f64(high, sqrt(z), a);
+    double p = 0.034748424808083898;
+    p = p * z + 0.0074010072390753778;
+    p = p * z + 0.024650862660604088;
+    p = p * z + 0.030102506899661489;
+    p = p * z + 0.044661139308668961;
+    p = p * z + 0.074999419087547189;
+    p = p * z + 0.16666667364186447;
+    p = p * z + 0.99999999998635369;
+    p = p * s;
+    return mlc__pick_f64(high, 1.5707963267948966 - 2.0 * p, p);
+}
+MLC__BODY float mlc__asin_f32(float x)
+{
+    const double v = (double)x, y = mlc__asin_wide(__builtin_fabs(v));
+    return (float)mlc__f64_bits(mlc__bits_f64(y) | (mlc__bits_f64(v) & 0x8000000000000000u));
+}
+/* Near 1 by the half angle, where pi/2 - asin x would lose digits. */
+MLC__BODY float mlc__acos_f32(float x)
+{
+    const double v = (double)x, a = __builtin_fabs(v);
+    const bool high = a > 0.5;
+    const double z = 0.5 * (1.0 - a);
+    const double small = 2.0 * mlc__asin_wide(sqrt(mlc__pick_f64(high, z, 0.0)));
+    const double near = mlc__pick_f64(v < 0.0, 3.141592653589793 - small, small);
+    const double mid = 1.5707963267948966 - mlc__pick_f64(v < 0.0, -1.0, 1.0) *
+                       mlc__asin_wide(mlc__pick_f64(high, 0.0, a));
+    return (float)mlc__pick_f64(a <= 1.0, mlc__pick_f64(high, near, mid), MLC__NAN);
+}
+
+/* Up to this size quarter turns are taken off exactly: their number times the first part of pi/2
+ * fits 53 bits. Beyond, blocks go through f64 and libm (mlc__math_wide). */
+#define MLC__TRIG_LIMIT 1e7
+
+/* sin and cos of x: polynomials in r = x - k pi/2, |r| <= pi/4. */
+MLC__BODY void mlc__sincos_wide(double x, double *s, double *c)
+{
+    const double z = x * 0.6366197723675814 + 6755399441055744.0, n = z - 6755399441055744.0;
+    const double r = (x - n * 1.570796325802803) - n * 9.9209357968054043e-10, t = r * r;
+    const uint64_t k = mlc__bits_f64(z);
+    double p = -2.5052108385441720e-08;
+    p = p * t + 2.7557319223985893e-06;
+    p = p * t + -0.0001984126984126984;
+    p = p * t + 0.008333333333333333;
+    p = p * t + -0.16666666666666666;
+    p = p * t * r + r;
+    double q = 2.0876756987868100e-09;
+    q = q * t + -2.755731922398589e-07;
+    q = q * t + 2.48015873015873e-05;
+    q = q * t + -0.001388888888888889;
+    q = q * t + 0.041666666666666664;
+    q = q * t + -0.5;
+    q = q * t + 1.0;
+    const double a = mlc__pick_f64((k & 1u) != 0u, q, p), b = mlc__pick_f64((k & 1u) != 0u, p, q);
+    *s = mlc__f64_bits(mlc__bits_f64(a) ^ ((k & 2u) << 62));
+    *c = mlc__f64_bits(mlc__bits_f64(b) ^ (((k + 1u) & 2u) << 62));
+}
+MLC__BODY float mlc__sin_f32(float x)
+{
+    double s, c;
+    mlc__sincos_wide((double)x, &s, &c);
+    return mlc__pick_f32(x == 0.0f, x, (float)s);          /* -0 stays */
+}
+MLC__BODY float mlc__cos_f32(float x)
+{
+    double s, c;
+    mlc__sincos_wide((double)x, &s, &c);
+    return (float)c;
+}
+MLC__BODY float mlc__tan_f32(float x)
+{
+    double s, c;
+    mlc__sincos_wide((double)x, &s, &c);
+    return mlc__pick_f32(x == 0.0f, x, (float)(s / c));
+}
+
+/* No square overflows in f64; an inf beside a NaN is inf. */
+MLC__BODY float mlc__hypot_f32(float x, float y)
+{
+    const bool inf = __builtin_fabsf(x) > FLT_MAX || __builtin_fabsf(y) > FLT_MAX;
+    const double a = (double)x, b = (double)y;
+    return mlc__pick_f32(inf, (float)MLC__INF, (float)sqrt(a * a + b * b));
+}
+
+/* a mod b, with the sign of a: exact while the quotient fits 29 bits, as its product with b then
+ * fits 53. Beyond MLC__MOD_LIMIT blocks go through f64 and libm. */
+#define MLC__MOD_LIMIT 268435456.0
+MLC__BODY float mlc__fmod_f32(float af, float bf)
+{
+    const double a = __builtin_fabs((double)af), b = __builtin_fabs((double)bf);
+    double q = a / b, z = q + 4503599627370496.0;
+    q = z - 4503599627370496.0;                            /* to nearest: at most one too many */
+    double r = a - q * b;
+    r = mlc__pick_f64(r < 0.0, r + b, r);
+    r = mlc__pick_f64(b > DBL_MAX && a <= DBL_MAX, a, r);
+    r = mlc__pick_f64(b == 0.0 || !(a <= DBL_MAX), MLC__NAN, r);
+    return (float)mlc__f64_bits(mlc__bits_f64(r) | (mlc__bits_f64((double)af) &
+                                                    0x8000000000000000u));
+}
+
+/* F(name) of the formulas. f64 takes libm's functions, one element at a time: it is there for
+ * gradient checks, not for speed. */
 MLC__INLINE float mlc__sqrt_f32(float x) { return sqrtf(x); }
-MLC__INLINE float mlc__pow_f32(float x, float y) { return powf(x, y); }
+MLC__INLINE float mlc__floor_f32(float x) { return __builtin_floorf(x); }
+MLC__INLINE float mlc__ceil_f32(float x)  { return __builtin_ceilf(x); }
+MLC__INLINE float mlc__rint_f32(float x)  { return __builtin_rintf(x); }
+MLC__INLINE float mlc__trunc_f32(float x) { return __builtin_truncf(x); }
+MLC__INLINE float mlc__abs_f32(float x)   { return __builtin_fabsf(x); }
 MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
-MLC__INLINE double mlc__exp_f64(double x) { return exp(x); }
-MLC__INLINE double mlc__log_f64(double x) { return log(x); }
-MLC__INLINE double mlc__tanh_f64(double x) { return tanh(x); }
-MLC__INLINE double mlc__erf_f64(double x) { return erf(x); }
-MLC__INLINE double mlc__sqrt_f64(double x) { return sqrt(x); }
-MLC__INLINE double mlc__pow_f64(double x, double y) { return pow(x, y); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+#define MLC__LIBM1(name, fn) MLC__INLINE double mlc__##name##_f64(double x) { return fn(x); }
+#define MLC__LIBM2(name, fn) \
+    MLC__INLINE double mlc__##name##_f64(double x, double y) { return fn(x, y); }
+MLC__LIBM1(exp, exp) MLC__LIBM1(log, log) MLC__LIBM1(tanh, tanh) MLC__LIBM1(erf, erf)
+MLC__LIBM1(sqrt, sqrt) MLC__LIBM1(floor, floor) MLC__LIBM1(ceil, ceil) MLC__LIBM1(rint, rint)
+MLC__LIBM1(trunc, trunc) MLC__LIBM1(abs, fabs) MLC__LIBM1(exp2, exp2) MLC__LIBM1(expm1, expm1)
+MLC__LIBM1(log1p, log1p) MLC__LIBM1(log2, log2) MLC__LIBM1(log10, log10) MLC__LIBM1(sin, sin)
+MLC__LIBM1(cos, cos) MLC__LIBM1(tan, tan) MLC__LIBM1(asin, asin) MLC__LIBM1(acos, acos)
+MLC__LIBM1(atan, atan) MLC__LIBM1(sinh, sinh) MLC__LIBM1(cosh, cosh) MLC__LIBM1(erfc, erfc)
+MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(hypot, hypot)
+
+/* Python's %: the sign of b; and the floor of a/b that goes with it. */
+#define MLC__MODULO(T, dtype) \
+    MLC__BODY T mlc__remainder_##dtype(T a, T b) \
+    { \
+        const T mod = mlc__fmod_##dtype(a, b); \
+        return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod; \
+    } \
+    MLC__BODY T mlc__floor_div_##dtype(T a, T b) \
+    { \
+        const T mod = mlc__fmod_##dtype(a, b), ratio = a / b; \
+        const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)); \
+        const T whole = mlc__floor_##dtype(div); \
+        const T near = div - whole > (T)0.5 ? whole + (T)1 : whole; \
+        return b == 0 ? ratio : div == 0 ? ratio * 0 : near; \
+    }
+MLC__MODULO(float, f32) MLC__MODULO(double, f64)
 
 /* -- bf16 and f16: integer arithmetic, so that flushing denormals changes nothing -- */
 
@@ -2675,66 +3282,162 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
 /* Every formula once: U, B, N have one, two, three inputs a, b, c; s is a scalar, T the type, F
  * names the functions of the type. */
 #define MLC__MAP_FORMULAS(U, B, N, F) \
-    U(COPY, a) U(NEG, -a) U(EXP, F(exp)(a)) U(LOG, F(log)(a)) U(SQRT, F(sqrt)(a)) \
-    U(TANH, F(tanh)(a)) U(SIGMOID, F(sigmoid)(a)) U(RELU, a > 0 || a != a ? a : (T)0) \
-    U(GELU, (T)0.5 * a * ((T)1 + F(erf)(a * (T)0.70710678118654752440))) \
-    U(SILU, a * F(sigmoid)(a)) U(ADD_S, a + s) U(MUL_S, a * s) \
-    B(ADD, a + b) B(SUB, a - b) B(MUL, a * b) B(DIV, a / b) B(POW, F(pow)(a, b)) \
-    B(EQ, a == b ? (T)1 : (T)0) B(SQDIFF, (a - b) * (a - b)) \
-    B(SQRT_GRAD, a / ((T)2 * b)) B(TANH_GRAD, a * ((T)1 - b * b)) \
-    B(SIGMOID_GRAD, a * (b * ((T)1 - b))) B(RELU_GRAD, b > 0 || b != b ? a : (T)0) \
-    B(GELU_GRAD, a * ((T)0.5 * ((T)1 + F(erf)(b * (T)0.70710678118654752440)) + \
+    U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
+    U(MAP_SQRT, F(sqrt)(a)) \
+    U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) U(MAP_RELU, a > 0 || a != a ? a : (T)0) \
+    U(MAP_GELU, (T)0.5 * a * ((T)1 + F(erf)(a * (T)0.70710678118654752440))) \
+    U(MAP_SILU, a * F(sigmoid)(a)) U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) \
+    B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) B(MAP_DIV, a / b) \
+    B(MAP_POW, F(pow)(a, b)) \
+    B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
+    B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
+    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
+    B(MAP_GELU_GRAD, a * ((T)0.5 * ((T)1 + F(erf)(b * (T)0.70710678118654752440)) + \
                       b * (T)0.39894228040143267794 * F(exp)((T)-0.5 * b * b))) \
-    B(SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
-    N(DIV_GRAD_B, -a * ((b / c) / c)) \
-    N(POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
-    N(POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
-    N(SHARE, a * b / c) N(SQDIFF_GRAD, s * a * (b - c))
+    B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
+    N(MAP_DIV_GRAD_B, -a * ((b / c) / c)) \
+    N(MAP_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
+    N(MAP_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
+    N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
-#define MLC__MAP_U(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+#define MLC__MAP_U(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
-#define MLC__MAP_B(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+#define MLC__MAP_B(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
-#define MLC__MAP_N(code, formula) case MLC_MAP_##code: MLC__INDEPENDENT \
+#define MLC__MAP_N(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i], c = z[i]; o[i] = formula; } break;
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
 
-/* out[i] = formula(in[0][i], in[1][i], in[2][i]) for dense rows; out may be one of the inputs. */
-typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_t n, double s);
+/* out[i] = formula(in[0][i], in[1][i], in[2][i]; s, t) for dense rows; out may be one of the
+ * inputs. */
+typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_t n, double s,
+                            double t);
 
-/* in: as many valid pointers as the formula has inputs. */
-MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd)
-{
-    typedef float T;
-    const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]);
-    const T *z = MLC__CAST(const T *, in[2]), s = (T)sd;
-    T *o = MLC__CAST(T *, out);
-    switch (op) {
-        MLC__MAP_FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, MLC__F32)
-        default: break;
+/* The function over blocks: in has as many valid pointers as the formula has inputs. */
+#define MLC__FORMULA_TEXT(TYPE, FORMULAS, F) \
+    typedef TYPE T; \
+    const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]); \
+    const T *z = MLC__CAST(const T *, in[2]), s = (T)sd, t = (T)td; \
+    T *o = MLC__CAST(T *, out); \
+    (void)y; (void)z; (void)s; (void)t; \
+    switch ((int)op) { \
+        FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, F) \
+        default: break; \
     }
+
+MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
+                                 double td)
+{
+    MLC__FORMULA_TEXT(float, MLC__MAP_FORMULAS, MLC__F32)
 }
 
 /* f64 is compiled once, for the base ISA. */
-static MLC__OPT void mlc__map_f64(mlc_map op, void *out, const void *const *in, int64_t n, double s)
+static MLC__OPT void mlc__map_f64(mlc_map op, void *out, const void *const *in, int64_t n,
+                                  double sd, double td)
 {
-    typedef double T;
-    const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]);
-    const T *z = MLC__CAST(const T *, in[2]);
-    T *o = MLC__CAST(T *, out);
-    switch (op) {
-        MLC__MAP_FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, MLC__F64)
-        default: break;
-    }
+    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
 }
 
 #define MLC__STAMP_MAP(isa) MLC__AT_##isa \
     static void mlc__map_f32_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
-                                   double s) \
-    { mlc__map_f32_body(op, out, in, n, s); }
+                                   double s, double t) \
+    { mlc__map_f32_body(op, out, in, n, s, t); }
 MLC__EACH_ISA(MLC__STAMP_MAP)
+
+/* -- math: formulas that most networks do without, a kernel of their own -- */
+
+#define MLC__WIDE_TILE 128             /* elements that go through f64 at a time */
+
+#define MLC__MATH_FORMULAS(U, B, N, F) \
+    U(MATH_ABS, F(abs)(a)) \
+    U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
+    U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
+    U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
+    U(MATH_LOG10, F(log10)(a)) U(MATH_SIN, F(sin)(a)) U(MATH_COS, F(cos)(a)) \
+    U(MATH_TAN, F(tan)(a)) U(MATH_ASIN, F(asin)(a)) U(MATH_ACOS, F(acos)(a)) \
+    U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
+    U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
+    U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
+    U(MATH_DIV_S, a / s) U(MATH_POW_S, F(pow)(a, s)) U(MATH_RSUB_S, s - a) \
+    U(MATH_CLAMP, a > t || s > t ? t : a < s ? s : a) \
+    B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
+    B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
+    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) \
+    B(MATH_ATAN2, F(atan2)(a, b)) B(MATH_HYPOT, F(hypot)(a, b)) \
+    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) B(MATH_SQUARE_GRAD, a * (b + b)) \
+    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
+    B(MATH_EXPM1_GRAD, a * (b + (T)1)) B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
+    B(MATH_LOG1P_GRAD, a / (b + (T)1)) B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
+    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) B(MATH_SIN_GRAD, a * F(cos)(b)) \
+    B(MATH_COS_GRAD, -a * F(sin)(b)) B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
+    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) B(MATH_SINH_GRAD, a * F(cosh)(b)) \
+    B(MATH_COSH_GRAD, a * F(sinh)(b)) \
+    B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
+    B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
+    B(MATH_POW_S_GRAD, s == 0 ? (T)0 : a * (s * F(pow)(b, s - (T)1))) \
+    B(MATH_CLAMP_GRAD, b >= s && b <= t ? a : (T)0) \
+    N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
+    N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
+    N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \
+    N(MATH_MAX_GRAD_B, b == c ? a * (T)0.5 : c < b ? (T)0 : a) \
+    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
+    N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
+    N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
+    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c)))
+
+static MLC__OPT void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n,
+                                   double sd, double td)
+{
+    MLC__FORMULA_TEXT(double, MLC__MATH_FORMULAS, MLC__F64)
+}
+
+/* Arguments that the f32 functions are not made for: large angles, large quotients. */
+MLC__BODY bool mlc__math_is_hard(mlc_map op, const float *const *in, int64_t n)
+{
+    bool hard = false;
+    const float *x = in[0], *y = in[1];
+    if (op == MLC_MATH_SIN || op == MLC_MATH_COS || op == MLC_MATH_TAN)
+        for (int64_t i = 0; i < n; i++) hard |= !(__builtin_fabsf(x[i]) < (float)MLC__TRIG_LIMIT);
+    if (op == MLC_MATH_SIN_GRAD || op == MLC_MATH_COS_GRAD)
+        for (int64_t i = 0; i < n; i++) hard |= !(__builtin_fabsf(y[i]) < (float)MLC__TRIG_LIMIT);
+    if (op == MLC_MATH_FMOD || op == MLC_MATH_REMAINDER || op == MLC_MATH_FLOOR_DIV)
+        for (int64_t i = 0; i < n; i++)
+            hard |= !(__builtin_fabsf(x[i]) < __builtin_fabsf(y[i]) * (float)MLC__MOD_LIMIT);
+    return hard;
+}
+
+/* The same formula in f64, tile by tile: f32 remainders and reduced angles are exact there. */
+static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t n, double s,
+                           double t)
+{
+    double tile[4][MLC__WIDE_TILE];
+    const void *wide[3] = { tile[0], tile[1], tile[2] };
+    for (int64_t from = 0; from < n; from += MLC__WIDE_TILE) {
+        const int64_t m = n - from < MLC__WIDE_TILE ? n - from : MLC__WIDE_TILE;
+        for (int p = 0; p < 3 && in[p]; p++)
+            for (int64_t i = 0; i < m; i++)
+                tile[p][i] = (double)MLC__CAST(const float *, in[p])[from + i];
+        mlc__math_f64(op, tile[3], wide, m, s, t);
+        for (int64_t i = 0; i < m; i++) MLC__CAST(float *, out)[from + i] = (float)tile[3][i];
+    }
+}
+
+MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, int64_t n,
+                                  double sd, double td)
+{
+    const float *row[2] = { MLC__CAST(const float *, in[0]), MLC__CAST(const float *, in[1]) };
+    if (mlc__math_is_hard(op, row, n)) { mlc__math_wide(op, out, in, n, sd, td); return; }
+    MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
+}
+
+#define MLC__STAMP_MATH(isa) MLC__AT_##isa \
+    static void mlc__math_f32_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
+                                    double s, double t) \
+    { mlc__math_f32_body(op, out, in, n, s, t); }
+MLC__EACH_ISA(MLC__STAMP_MATH)
 
 /* Address of an element where the dtype is only known as a size. */
 MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
@@ -2912,7 +3615,7 @@ static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const 
 /* inputs: 1 to 3, as many as the formula reads. */
 typedef struct mlc__map_job {
     const struct mlc_k_map *a;
-    mlc__map_fn             fn;
+    mlc__map_fn             fn, add;   /* add: knows MLC_MAP_ADD */
     const mlc__half_fns    *half;      /* NULL for f32 and f64 */
     size_t                  size;
     int                     inputs;
@@ -2931,12 +3634,12 @@ static void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t 
         j->half->widen(wide[p], from, dtype, n);
         in[p] = wide[p];
     }
-    j->fn(j->a->op, wide[3], in, n, j->a->s);
+    j->fn(j->a->op, wide[3], in, n, j->a->s, j->a->t);
     if (j->a->accumulate) {
         const void *sum[3] = { wide[0], wide[3], NULL };
         mlc__gather(dense, at[0], stride[0], n, 2);
         j->half->widen(wide[0], dense, dtype, n);
-        j->fn(MLC_MAP_ADD, wide[3], sum, n, 0.0);
+        j->add(MLC_MAP_ADD, wide[3], sum, n, 0.0, 0.0);
     }
     j->half->narrow(stride[0] == 1 ? (void *)at[0] : (void *)dense, wide[3], dtype, n);
     if (stride[0] != 1) mlc__scatter(at[0], stride[0], dense, n, 2);
@@ -2956,7 +3659,7 @@ static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t
         mlc__gather(dense[p], at[p + 1], stride[p + 1], n, j->size);
         in[p] = dense[p];
     }
-    j->fn(j->a->op, out, in, n, j->a->s);
+    j->fn(j->a->op, out, in, n, j->a->s, j->a->t);
     if (direct) return;
     if (j->a->accumulate) {
         const void *sum[3] = { at[0], dense[3], NULL };
@@ -2964,7 +3667,7 @@ static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t
             mlc__gather(dense[0], at[0], stride[0], n, j->size);
             sum[0] = dense[0];
         }
-        j->fn(MLC_MAP_ADD, stride[0] == 1 ? (void *)at[0] : (void *)dense[3], sum, n, 0.0);
+        j->add(MLC_MAP_ADD, stride[0] == 1 ? (void *)at[0] : (void *)dense[3], sum, n, 0.0, 0.0);
         if (stride[0] == 1) return;
     }
     mlc__scatter(at[0], stride[0], dense[3], n, j->size);
@@ -2991,11 +3694,11 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
 
 /* ns per element: 2.0 and 0.2 are averages of cheap and dear formulas; only the decision to fork
  * hangs on them. */
-static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn f32,
-                               const mlc__half_fns *half)
+static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn fn,
+                               mlc__map_fn add, const mlc__half_fns *half)
 {
-    mlc__map_job job = { a, a->dtype == MLC_F64 ? mlc__map_f64 : f32,
-                         mlc__is_half(a->dtype) ? half : NULL, mlc_dtype_bytes(a->dtype), 0 };
+    mlc__map_job job = { a, fn, add, mlc__is_half(a->dtype) ? half : NULL,
+                         mlc_dtype_bytes(a->dtype), 0 };
     const int64_t *strides[4] = { a->out_stride, a->in_stride[0], a->in_stride[1],
                                   a->in_stride[2] };
     mlc__loop l;
@@ -3006,7 +3709,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
         !a->accumulate && !job.half && a->in_stride[0][0] == 1 &&
         (job.inputs < 2 || a->in_stride[1][0] == 1) &&
         (job.inputs < 3 || a->in_stride[2][0] == 1)) {           /* small and dense: no ceremony */
-        job.fn(a->op, a->out, a->in, a->shape[0], a->s);
+        job.fn(a->op, a->out, a->in, a->shape[0], a->s, a->t);
         return MLC_OK;
     }
     if (!mlc__loop_make(&l, a->ndim, a->shape, job.inputs + 1, strides)) return MLC_OK;
@@ -3216,6 +3919,223 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
         for (int64_t e = 0; e < n && *a->first < 0; e++)
             if (!(tile[e] - tile[e] == 0.0)) *a->first = i + e;
     }
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
+ * Every dtype: what is not f32 or f64 is compared in its wide form (IMPL.KERNELS.CAST), integers so
+ * exactly. The mask is bytes; any that is not 0 chooses the first operand. Rows are taken in tiles,
+ * strided or scalar operands made dense in L1. */
+
+#define MLC__COMPARE_LOOP(code, test) case MLC_COMPARE_##code: MLC__INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; (void)b; o[i] = test; } break;
+#define MLC__COMPARE_TEXT(TYPE) \
+    typedef TYPE T; \
+    const T *x = MLC__CAST(const T *, in0), *y = MLC__CAST(const T *, in1); \
+    switch (op) { \
+        MLC__COMPARE_LOOP(EQ, a == b) MLC__COMPARE_LOOP(NE, a != b) MLC__COMPARE_LOOP(LT, a < b) \
+        MLC__COMPARE_LOOP(LE, a <= b) MLC__COMPARE_LOOP(GT, a > b) MLC__COMPARE_LOOP(GE, a >= b) \
+        MLC__COMPARE_LOOP(AND, (a != 0) & (b != 0)) MLC__COMPARE_LOOP(OR, (a != 0) | (b != 0)) \
+        MLC__COMPARE_LOOP(XOR, (a != 0) ^ (b != 0)) MLC__COMPARE_LOOP(NAN, a != a) \
+        MLC__COMPARE_LOOP(INF, a == a && a - a != 0) MLC__COMPARE_LOOP(FINITE, a - a == 0) \
+        default: break; \
+    }
+
+typedef void (*mlc__compare_fn)(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
+                                int64_t n);
+MLC__BODY void mlc__compare_f32_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
+                                     int64_t n)
+{
+    MLC__COMPARE_TEXT(float)
+}
+static MLC__OPT void mlc__compare_f64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
+                                      int64_t n)
+{
+    MLC__COMPARE_TEXT(double)
+}
+static MLC__OPT void mlc__compare_i64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
+                                      int64_t n)
+{
+    MLC__COMPARE_TEXT(int64_t)
+}
+#define MLC__STAMP_COMPARE(isa) MLC__AT_##isa \
+    static void mlc__compare_f32_##isa(mlc_compare op, uint8_t *o, const void *in0, \
+                                       const void *in1, int64_t n) \
+    { mlc__compare_f32_body(op, o, in0, in1, n); }
+MLC__EACH_ISA(MLC__STAMP_COMPARE)
+
+/* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
+typedef struct mlc__compare_job {
+    const struct mlc_k_compare *a;
+    const mlc__half_fns *half;
+    mlc__compare_fn fn;
+    mlc_dtype       wide;
+    uint64_t        scalar[MLC__GATHER];
+} mlc__compare_job;
+
+/* n <= MLC__GATHER elements, dense and wide: where they lie, or in tile. */
+static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, int64_t stride,
+                                   int64_t n, uint64_t *tile)
+{
+    const size_t size = mlc_dtype_bytes(j->a->dtype);
+    uint64_t dense[MLC__GATHER];
+    if (stride == 1 && j->wide == j->a->dtype) return at;
+    if (stride != 1) mlc__gather(dense, at, stride, n, size);
+    mlc__cast_dense(tile, j->wide, stride != 1 ? (const void *)dense : (const void *)at,
+                    j->a->dtype, n, j->half);
+    return tile;
+}
+
+static void mlc__compare_row(const void *args, const int64_t *offset, const int64_t *stride,
+                             int64_t n)
+{
+    const mlc__compare_job *j = MLC__CAST(const mlc__compare_job *, args);
+    const struct mlc_k_compare *a = j->a;
+    const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype);
+    uint64_t x[MLC__GATHER], y[MLC__GATHER];
+    uint8_t dense[MLC__GATHER];
+    for (int64_t i = 0; i < n; i += MLC__GATHER) {
+        const int64_t m = mlc__min(MLC__GATHER, n - i);
+        uint8_t *out = a->out + offset[0] + i * stride[0];
+        const char *at = MLC__CAST(const char *, a->in[0]) + (offset[1] + i * stride[1]) * size;
+        const void *first = mlc__compare_in(j, at, stride[1], m, x), *second = j->scalar;
+        if (a->in[1]) {
+            at = MLC__CAST(const char *, a->in[1]) + (offset[2] + i * stride[2]) * size;
+            second = mlc__compare_in(j, at, stride[2], m, y);
+        }
+        j->fn(a->op, stride[0] == 1 ? out : dense, first, second, m);
+        if (stride[0] != 1) mlc__scatter(out, stride[0], dense, m, 1);
+    }
+}
+
+/* The scalar as the dtype has it: rounded to a float's. An integer is compared with it in i64, or
+ * in f64 where the scalar is no integer: what lies near it is then exact. */
+static void mlc__compare_scalar(mlc__compare_job *j)
+{
+    const struct mlc_k_compare *a = j->a;
+    double s[MLC__GATHER];
+    uint64_t rounded[MLC__GATHER];
+    const bool integer = a->s >= -9223372036854775808.0 && a->s < 9223372036854775808.0 &&
+                         (double)(int64_t)a->s == a->s;
+    if (j->wide == MLC_I64 && !integer) { j->wide = MLC_F64; j->fn = mlc__compare_f64; }
+    for (int i = 0; i < MLC__GATHER; i++) s[i] = a->s;
+    if (mlc__is_half(a->dtype)) {
+        mlc__cast_dense(rounded, a->dtype, s, MLC_F64, MLC__GATHER, j->half);
+        mlc__cast_dense(j->scalar, j->wide, rounded, a->dtype, MLC__GATHER, j->half);
+    } else {
+        mlc__cast_dense(j->scalar, j->wide, s, MLC_F64, MLC__GATHER, j->half);
+    }
+}
+
+static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc__compare_fn f32,
+                                   const mlc__half_fns *half)
+{
+    const int64_t *strides[3] = { a->out_stride, a->in_stride[0], a->in_stride[1] };
+    mlc__compare_job j;
+    mlc__loop l;
+    j.a = a;
+    j.half = half;
+    j.wide = mlc__wide(a->dtype);
+    j.fn = j.wide == MLC_F32 ? f32 : j.wide == MLC_F64 ? mlc__compare_f64 : mlc__compare_i64;
+    if (!a->in[1]) mlc__compare_scalar(&j);
+    if (!mlc__loop_make(&l, a->ndim, a->shape, a->in[1] ? 3 : 2, strides)) return MLC_OK;
+    mlc__loop_run(dev, &l, mlc__compare_row, &j, 0.3);
+    return MLC_OK;
+}
+
+/* -- where -- */
+
+#define MLC__WHERE_LOOP(TYPE) \
+    do { \
+        const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
+        TYPE *o = MLC__CAST(TYPE *, out); \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = mask[i] ? x[i] : y[i]; \
+    } while (0)
+
+/* Dense elements of 1, 2, 4 or 8 bytes. */
+typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, const void *in1,
+                              int64_t n, size_t size);
+MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, const void *in1,
+                               int64_t n, size_t size)
+{
+    if (size == 4) MLC__WHERE_LOOP(uint32_t);
+    else if (size == 8) MLC__WHERE_LOOP(uint64_t);
+    else if (size == 2) MLC__WHERE_LOOP(uint16_t);
+    else MLC__WHERE_LOOP(uint8_t);
+}
+#define MLC__STAMP_WHERE(isa) MLC__AT_##isa \
+    static void mlc__where_##isa(void *out, const uint8_t *mask, const void *in0, \
+                                 const void *in1, int64_t n, size_t size) \
+    { mlc__where_body(out, mask, in0, in1, n, size); }
+MLC__EACH_ISA(MLC__STAMP_WHERE)
+
+typedef struct mlc__where_job {
+    const struct mlc_k_where *a;
+    const mlc__half_fns *half;
+    mlc__where_fn fn;
+    uint64_t      scalar[MLC__GATHER]; /* s in the dtype */
+} mlc__where_job;
+
+/* out += v for a dense tile of floats: in f64, which rounds the same as f32 does. */
+static void mlc__where_add(const mlc__where_job *j, void *out, const void *v, int64_t n)
+{
+    double x[MLC__GATHER], y[MLC__GATHER];
+    const mlc_dtype dtype = j->a->dtype;
+    mlc__cast_dense(x, MLC_F64, out, dtype, n, j->half);
+    mlc__cast_dense(y, MLC_F64, v, dtype, n, j->half);
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
+    mlc__cast_dense(out, dtype, x, MLC_F64, n, j->half);
+}
+
+static void mlc__where_row(const void *args, const int64_t *offset, const int64_t *stride,
+                           int64_t n)
+{
+    const mlc__where_job *j = MLC__CAST(const mlc__where_job *, args);
+    const struct mlc_k_where *a = j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    uint64_t x[2][MLC__GATHER], chosen[MLC__GATHER], old[MLC__GATHER];
+    uint8_t dense_mask[MLC__GATHER];
+    for (int64_t i = 0; i < n; i += MLC__GATHER) {
+        const int64_t m = mlc__min(MLC__GATHER, n - i);
+        const void *in[2] = { j->scalar, j->scalar };
+        const uint8_t *mask = a->mask + offset[1] + i * stride[1];
+        char *out = MLC__CAST(char *, a->out) + (offset[0] + i * stride[0]) * (int64_t)size;
+        const bool direct = stride[0] == 1 && !a->accumulate;
+        for (int p = 0; p < 2; p++) {
+            if (!a->in[p]) continue;
+            in[p] = mlc__at(a->in[p], offset[p + 2] + i * stride[p + 2], size);
+            if (stride[p + 2] == 1) continue;
+            mlc__gather(x[p], in[p], stride[p + 2], m, size);
+            in[p] = x[p];
+        }
+        if (stride[1] != 1) { mlc__gather(dense_mask, mask, stride[1], m, 1); mask = dense_mask; }
+        j->fn(direct ? (void *)out : (void *)chosen, mask, in[0], in[1], m, size);
+        if (direct) continue;
+        if (a->accumulate) {
+            mlc__gather(old, out, stride[0], m, size);
+            mlc__where_add(j, old, chosen, m);
+        }
+        mlc__scatter(out, stride[0], a->accumulate ? old : chosen, m, size);
+    }
+}
+
+static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__where_fn fn,
+                                 const mlc__half_fns *half)
+{
+    static const int64_t none[MLC_MAX_DIMS] = { 0 };       /* strides of a scalar */
+    const int64_t *strides[4] = { a->out_stride, a->mask_stride,
+                                  a->in[0] ? a->in_stride[0] : none,
+                                  a->in[1] ? a->in_stride[1] : none };
+    double s[MLC__GATHER];
+    mlc__where_job j;
+    mlc__loop l;
+    j.a = a;
+    j.half = half;
+    j.fn = fn;
+    for (int i = 0; i < MLC__GATHER; i++) s[i] = a->s;
+    mlc__cast_dense(j.scalar, a->dtype, s, MLC_F64, MLC__GATHER, half);
+    if (!mlc__loop_make(&l, a->ndim, a->shape, 4, strides)) return MLC_OK;
+    mlc__loop_run(dev, &l, mlc__where_row, &j, 0.3);
     return MLC_OK;
 }
 
@@ -3787,7 +4707,7 @@ typedef struct mlc__gemm_job {
     } else { \
         if (accumulate) for (int64_t x = 0; x < n; x++) w[x] += c[x * step]; \
         if (pre) for (int64_t x = 0; x < n; x++) pre[at + x * step] = w[x]; \
-        f->map(mlc__act_map(g->act), w, in, n, 0.0); \
+        f->map(mlc__act_map(g->act), w, in, n, 0.0, 0.0); \
         if (!accumulate && beta != (T)0) \
             for (int64_t x = 0; x < n; x++) w[x] += beta * c[x * step]; \
     } \
@@ -4613,7 +5533,20 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
         { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa, \
           &mlc__half_fns_##isa }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
-    { return mlc__map_run(dev, a, mlc__map_f32_##isa, &mlc__half_fns_##isa); } \
+    { \
+        const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64 : mlc__map_f32_##isa; \
+        return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
+    } \
+    static mlc_status mlc__k_math_##isa(void *dev, const struct mlc_k_math *a) \
+    { \
+        const bool f64 = a->map.dtype == MLC_F64; \
+        return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : mlc__math_f32_##isa, \
+                            f64 ? mlc__map_f64 : mlc__map_f32_##isa, &mlc__half_fns_##isa); \
+    } \
+    static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
+    { return mlc__compare_run(dev, a, mlc__compare_f32_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_where_##isa(void *dev, const struct mlc_k_where *a) \
+    { return mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
     { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
@@ -4663,6 +5596,12 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_finite_ws(isa)    NULL,
 #define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
 #define MLC__CPU_optim_ws(isa)     NULL,
+#define MLC__CPU_math(isa)         mlc__k_math_##isa,
+#define MLC__CPU_math_ws(isa)      NULL,
+#define MLC__CPU_compare(isa)      mlc__k_compare_##isa,
+#define MLC__CPU_compare_ws(isa)   NULL,
+#define MLC__CPU_where(isa)        mlc__k_where_##isa,
+#define MLC__CPU_where_ws(isa)     NULL,
 
 #define MLC__COLUMN(name) \
     static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
@@ -5652,41 +6591,82 @@ static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 
 /* -- kernels on tensors: what operations call -- */
 
-/* out (+)= op(a, b, c; s); inputs broadcast to out, unused ones are NULL. */
-static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
-                           const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c, double s,
-                           bool accumulate)
+/* Strides of `in` in a loop over out, to which it broadcasts: 0 where it is repeated. */
+static void mlc__broadcast_strides(const mlc_tensor *in, const mlc_tensor *out, int64_t *stride)
+{
+    for (int32_t d = 0; d < out->ndim; d++) {
+        const int32_t i = d - (out->ndim - in->ndim);
+        stride[d] = i >= 0 && in->shape[i] != 1 ? in->stride[i] : 0;
+    }
+}
+
+/* Arguments of out (+)= op(a, b, c; s[0], s[1]); false if there are no elements. */
+static bool mlc__map_args(struct mlc_k_map *args, mlc_map op, const mlc_tensor *out,
+                          const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
+                          const double *s, bool accumulate)
 {
     /* All dense and of one shape, by far the most frequent case, is one long axis. */
     const mlc_tensor *in[3] = { a, b, c };
-    struct mlc_k_map args;
     bool dense = (out->flags & MLC__DENSE) != 0;
-    args.op = op;
-    args.dtype = out->dtype;
-    args.accumulate = accumulate;
-    args.s = s;
-    args.out = mlc__data(out);
+    args->op = op;
+    args->dtype = out->dtype;
+    args->accumulate = accumulate;
+    args->s = s[0];
+    args->t = s[1];
+    args->out = mlc__data(out);
     for (int p = 0; p < 3; p++) {
-        args.in[p] = in[p] ? mlc__data(in[p]) : NULL;
+        args->in[p] = in[p] ? mlc__data(in[p]) : NULL;
         dense = dense &&
                 (!in[p] || ((in[p]->flags & MLC__DENSE) && mlc__same_shape(in[p], out)));
     }
     if (dense) {
-        args.ndim = 1;
-        args.shape[0] = mlc__numel(out);
-        args.out_stride[0] = args.in_stride[0][0] = args.in_stride[1][0] = args.in_stride[2][0] = 1;
-        return args.shape[0] ? mlc__run_map(ctx, what, &args) : MLC_OK;
+        args->ndim = 1;
+        args->shape[0] = mlc__numel(out);
+        args->out_stride[0] = args->in_stride[0][0] = args->in_stride[1][0] =
+            args->in_stride[2][0] = 1;
+        return args->shape[0] != 0;
     }
-    args.ndim = out->ndim;
+    args->ndim = out->ndim;
     for (int32_t d = 0; d < out->ndim; d++) {
-        args.shape[d] = out->shape[d];
-        args.out_stride[d] = out->stride[d];
-        for (int p = 0; p < 3 && in[p]; p++) {
-            const int32_t i = d - (out->ndim - in[p]->ndim);
-            args.in_stride[p][d] = i >= 0 && in[p]->shape[i] != 1 ? in[p]->stride[i] : 0;
-        }
+        args->shape[d] = out->shape[d];
+        args->out_stride[d] = out->stride[d];
     }
-    return mlc__numel(out) ? mlc__run_map(ctx, what, &args) : MLC_OK;
+    for (int p = 0; p < 3 && in[p]; p++) mlc__broadcast_strides(in[p], out, args->in_stride[p]);
+    return mlc__numel(out) != 0;
+}
+
+/* How a row of a table of operations names its kernel: inputs broadcast to out, unused ones are
+ * NULL. The kernel math is apart from map, so that the linker can drop it. */
+typedef mlc_status (*mlc__apply_fn)(mlc_ctx *ctx, const char *what, mlc_map op,
+                                    const mlc_tensor *out, const mlc_tensor *a,
+                                    const mlc_tensor *b, const mlc_tensor *c, const double *s,
+                                    bool accumulate);
+
+static mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
+                                 const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
+                                 const double *s, bool accumulate)
+{
+    struct mlc_k_map args;
+    if (!mlc__map_args(&args, op, out, a, b, c, s, accumulate)) return MLC_OK;
+    return mlc__run_map(ctx, what, &args);
+}
+
+static mlc_status mlc__apply_math(mlc_ctx *ctx, const char *what, mlc_map op,
+                                  const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
+                                  const mlc_tensor *c, const double *s, bool accumulate)
+{
+    struct mlc_k_math args;
+    if (!mlc__map_args(&args.map, op, out, a, b, c, s, accumulate)) return MLC_OK;
+    return mlc__run_math(ctx, what, &args);
+}
+
+/* out (+)= op(a, b, c; s) by the kernel map. */
+static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
+                           const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c, double s,
+                           bool accumulate)
+{
+    const double scalars[2] = { s, 0.0 };
+    return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
 /* out (+)= scale * reduce(in) over the axes in mask, which out does not have or has as 1. */
@@ -5759,6 +6739,9 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
+/* A view's base is never a view itself: see mlc__view. */
+MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
+
 /* An operation. There is no table of them: what a program does not call the linker drops. shape
  * runs always, forward not in a dry run (NULL: shape has made the output), backward once at
  * most. */
@@ -5769,9 +6752,10 @@ struct mlc__op {
     mlc_status (*backward)(mlc_ctx *ctx, mlc_node *nd);
 };
 
+/* A view asks its base, which may have become a result since (a change in place). */
 MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
 {
-    return (t->flags & MLC__REQUIRES_GRAD) != 0;
+    return ((t->base ? t->base : t)->flags & MLC__REQUIRES_GRAD) != 0;
 }
 
 /* Begins an operation on n inputs; NULL if one is NULL, freed or of another context. The node is on
@@ -5807,7 +6791,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     nd->n_out = nd->n_saved = 0;
     nd->recorded = need != 0;
     nd->need = (uint8_t)need;
-    nd->done = false;
+    nd->done = nd->inplace = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
     return nd;
 }
@@ -5897,15 +6881,13 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
         ctx->tape = nd;
         for (int i = 0; i < nd->n_out; i++) {
             if (!mlc__is_float(nd->out[i]->dtype)) continue;
-            nd->out[i]->node = nd;
-            nd->out[i]->flags |= MLC__REQUIRES_GRAD;
+            mlc_tensor *base = mlc__base(nd->out[i]);      /* another one only in place */
+            nd->out[i]->node = base->node = nd;
+            base->flags |= MLC__REQUIRES_GRAD;
         }
     }
     return nd->out[0];
 }
-
-/* A view's base is never a view itself: see mlc__view. */
-MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
 
 /* NULL also for a parameter that is not built yet. */
 static mlc__flat *mlc__flat_of(mlc_tensor *base)
@@ -6014,10 +6996,11 @@ static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, m
     return *st == MLC_OK;
 }
 
-/* After its backward: gradients of its outputs have been used, saved memory is one user poorer. */
+/* After its backward: gradients of its outputs have been used, saved memory is one user poorer. In
+ * place the gradient has become that of the old values. */
 static void mlc__node_release(mlc_node *nd)
 {
-    for (int i = 0; i < nd->n_out; i++) {
+    for (int i = 0; i < nd->n_out && !nd->inplace; i++) {
         if (!nd->out[i]->grad) continue;
         mlc__storage_release(nd->out[i]->grad);
         nd->out[i]->grad = NULL;
@@ -6098,7 +7081,7 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
     MLC__TRY(mlc__backward_seed(ctx, y, dy));
     for (mlc_node *nd = mlc__base(y)->node; nd; nd = nd->prev) {
         bool reached = false;
-        for (int i = 0; i < nd->n_out; i++) reached = reached || nd->out[i]->grad;
+        for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
         MLC__TRY(mlc__node_backward(ctx, nd));
         mlc__node_release(nd);
@@ -6155,9 +7138,12 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
                  mlc_dtype_name(t->dtype));
     MLC__REQUIRE(t->ctx, !(t->flags & MLC__PARAM) || !((mlc__param *)t)->buffer || !on, ARG,
                  "set_requires_grad: '%s' is a buffer", ((mlc__param *)t)->name);
-    MLC__REQUIRE(t->ctx, !t->node && !t->base, STATE,
-                 "set_requires_grad: the tensor is the result of an "
-                 "operation; detach it first");
+    MLC__REQUIRE(t->ctx, !t->node && (!t->base || !mlc__wants_grad(t)), STATE,
+                 "set_requires_grad: the tensor is the result of an operation; detach it first");
+    if (t->base) {                     /* a view of what needs no gradient: a leaf of its own */
+        t->base = NULL;
+        t->storage->aliased = true;
+    }
     t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
     return MLC_OK;
 }
@@ -6186,19 +7172,25 @@ MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
 MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on) { if (ctx) ctx->anomaly = on; }
 
-/* Every input float, all of one dtype: there is no promotion. The message names the cast. */
+/* Inputs from `first` on are of one dtype: there is no promotion. The message names the cast. */
+static mlc_status mlc__require_same(mlc_ctx *ctx, const mlc_node *nd, int first)
+{
+    for (int i = first + 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[first]->dtype, DTYPE,
+                     "%s: input %d is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, first + 1, mlc_dtype_name(nd->in[first]->dtype), i + 1,
+                     mlc_dtype_name(nd->in[i]->dtype));
+    return MLC_OK;
+}
+
+/* Every input float, all of one dtype. */
 static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++)
         MLC__REQUIRE(ctx, mlc__is_float(nd->in[i]->dtype), DTYPE,
                      "%s: input %d is %s, not a float; write mlc_cast(x, MLC_F32)", nd->op->name,
                      i + 1, mlc_dtype_name(nd->in[i]->dtype));
-    for (int i = 1; i < nd->n_in; i++)
-        MLC__REQUIRE(ctx, nd->in[i]->dtype == nd->in[0]->dtype, DTYPE,
-                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
-                     nd->op->name, mlc_dtype_name(nd->in[0]->dtype), i + 1,
-                     mlc_dtype_name(nd->in[i]->dtype));
-    return MLC_OK;
+    return mlc__require_same(ctx, nd, 0);
 }
 
 /* @@ IMPL.OPS.VIEW --------------------------------------- reshape, permute, slice, select, expand
@@ -6283,6 +7275,7 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *t = mlc__alias(ctx, nd->in[0]);
     if (!t) return MLC_ERR_NOMEM;
     mlc__view_apply(&nd->u.view, t);
+    t->storage->aliased = true;        /* its gradient is its own */
     nd->out[nd->n_out++] = t;
     return MLC_OK;
 }
@@ -6324,10 +7317,12 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
     if (mlc__alive(x, "view") != MLC_OK) return NULL;
     t = mlc__alias(ctx, x);
     if (!t) return NULL;
-    if (wants) {
+    /* Also where no gradient is wanted: a change in place may make the base a result later. */
+    if (shares && ctx->no_grad == 0) {
         t->base = mlc__base(x);
         t->node = x->node;
-        t->flags |= MLC__REQUIRES_GRAD;
+    } else {
+        t->storage->aliased = true;
     }
     mlc__view_apply(spec, t);
     return t;
@@ -6480,7 +7475,9 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 
 MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
 {
-    return x && mlc__alive(x, "detach") == MLC_OK ? mlc__alias(x->ctx, x) : NULL;
+    if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
+    x->storage->aliased = true;
+    return mlc__alias(x->ctx, x);
 }
 
 /* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast
@@ -6561,11 +7558,19 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
  * whose first field is the node's descriptor. Saving y where the derivative can be had from it
  * (tanh, sigmoid, exp, relu, sqrt) lets x go. */
 
+/* apply: of the kernel that has the formula; a backward formula may be one of map's all the same.
+ * MLC_MATH_END as a derivative: it is 0 everywhere. */
 typedef struct mlc__unary {
-    mlc__op op;
-    mlc_map forward, backward;
-    char    saved;                     /* second input of backward: 'x', 'y' or 0 for none */
+    mlc__op      op;
+    mlc__apply_fn apply;
+    mlc_map      forward, backward;
+    char         saved;                /* second input of backward: 'x', 'y' or 0 for none */
 } mlc__unary;
+
+MLC__INLINE mlc__apply_fn mlc__apply_of(mlc__apply_fn row, mlc_map formula)
+{
+    return formula < MLC_MAP_COUNT ? mlc__apply_map : row;
+}
 
 /* Saves x or y, whichever the row names. */
 static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -6581,7 +7586,7 @@ static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
-    return mlc__map(ctx, nd->op->name, u->forward, nd->out[0], nd->in[0], NULL, NULL, nd->u.s,
+    return u->apply(ctx, nd->op->name, u->forward, nd->out[0], nd->in[0], NULL, NULL, nd->u.s,
                     false);
 }
 
@@ -6593,54 +7598,123 @@ static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__map(ctx, nd->op->name, u->backward, &dx, &dy, nd->n_saved ? nd->saved[0].t : NULL,
-                    NULL, nd->u.s, acc);
+    if (u->backward == MLC_MATH_END) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, &dx, 0.0);
+    return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &dx, &dy,
+                                                nd->n_saved ? nd->saved[0].t : NULL, NULL, nd->u.s,
+                                                acc);
 }
 
-/* s: of add_scalar and mul_scalar, else not read. */
-static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s)
+/* s, t: scalars of the formula. */
+static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s, double t)
 {
     mlc_node local, *nd = mlc__begin(&local, &u->op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.s = s;
+    nd->u.s[0] = s;
+    nd->u.s[1] = t;
     return mlc__finish(nd);
 }
 
-#define MLC__UNARY(name, fwd, bwd, saved) \
+#define MLC__UNARY(name, kernel, fwd, bwd, saved) \
     static const mlc__unary mlc__##name##_op = \
         { { #name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward }, \
-          MLC_MAP_##fwd, MLC_MAP_##bwd, saved };
-MLC__UNARY(neg,        NEG,     NEG,          0)
-MLC__UNARY(exp,        EXP,     MUL,          'y')
-MLC__UNARY(log,        LOG,     DIV,          'x')
-MLC__UNARY(sqrt,       SQRT,    SQRT_GRAD,    'y')
-MLC__UNARY(tanh,       TANH,    TANH_GRAD,    'y')
-MLC__UNARY(sigmoid,    SIGMOID, SIGMOID_GRAD, 'y')
-MLC__UNARY(relu,       RELU,    RELU_GRAD,    'y')
-MLC__UNARY(gelu,       GELU,    GELU_GRAD,    'x')
-MLC__UNARY(silu,       SILU,    SILU_GRAD,    'x')
-MLC__UNARY(add_scalar, ADD_S,   COPY,         0)
-MLC__UNARY(mul_scalar, MUL_S,   MUL_S,        0)
+          mlc__apply_##kernel, MLC_##fwd, MLC_##bwd, saved };
+MLC__UNARY(neg,         map,  MAP_NEG,          MAP_NEG,               0)
+MLC__UNARY(exp,         map,  MAP_EXP,          MAP_MUL,               'y')
+MLC__UNARY(log,         map,  MAP_LOG,          MAP_DIV,               'x')
+MLC__UNARY(sqrt,        map,  MAP_SQRT,         MAP_SQRT_GRAD,         'y')
+MLC__UNARY(tanh,        map,  MAP_TANH,         MAP_TANH_GRAD,         'y')
+MLC__UNARY(sigmoid,     map,  MAP_SIGMOID,      MAP_SIGMOID_GRAD,      'y')
+MLC__UNARY(relu,        map,  MAP_RELU,         MAP_RELU_GRAD,         'y')
+MLC__UNARY(gelu,        map,  MAP_GELU,         MAP_GELU_GRAD,         'x')
+MLC__UNARY(silu,        map,  MAP_SILU,         MAP_SILU_GRAD,         'x')
+MLC__UNARY(abs,         math, MATH_ABS,         MATH_ABS_GRAD,         'x')
+MLC__UNARY(sign,        math, MATH_SIGN,        MATH_END,              0)
+MLC__UNARY(square,      math, MATH_SQUARE,      MATH_SQUARE_GRAD,      'x')
+MLC__UNARY(reciprocal,  math, MATH_RECIPROCAL,  MATH_RECIPROCAL_GRAD,  'y')
+MLC__UNARY(rsqrt,       math, MATH_RSQRT,       MATH_RSQRT_GRAD,       'y')
+MLC__UNARY(expm1,       math, MATH_EXPM1,       MATH_EXPM1_GRAD,       'y')
+MLC__UNARY(exp2,        math, MATH_EXP2,        MATH_EXP2_GRAD,        'y')
+MLC__UNARY(log1p,       math, MATH_LOG1P,       MATH_LOG1P_GRAD,       'x')
+MLC__UNARY(log2,        math, MATH_LOG2,        MATH_LOG2_GRAD,        'x')
+MLC__UNARY(log10,       math, MATH_LOG10,       MATH_LOG10_GRAD,       'x')
+MLC__UNARY(sin,         math, MATH_SIN,         MATH_SIN_GRAD,         'x')
+MLC__UNARY(cos,         math, MATH_COS,         MATH_COS_GRAD,         'x')
+MLC__UNARY(tan,         math, MATH_TAN,         MATH_TAN_GRAD,         'y')
+MLC__UNARY(asin,        math, MATH_ASIN,        MATH_ASIN_GRAD,        'x')
+MLC__UNARY(acos,        math, MATH_ACOS,        MATH_ACOS_GRAD,        'x')
+MLC__UNARY(atan,        math, MATH_ATAN,        MATH_ATAN_GRAD,        'x')
+MLC__UNARY(sinh,        math, MATH_SINH,        MATH_SINH_GRAD,        'x')
+MLC__UNARY(cosh,        math, MATH_COSH,        MATH_COSH_GRAD,        'x')
+MLC__UNARY(erf,         math, MATH_ERF,         MATH_ERF_GRAD,         'x')
+MLC__UNARY(erfc,        math, MATH_ERFC,        MATH_ERFC_GRAD,        'x')
+MLC__UNARY(floor,       math, MATH_FLOOR,       MATH_END,              0)
+MLC__UNARY(ceil,        math, MATH_CEIL,        MATH_END,              0)
+MLC__UNARY(round,       math, MATH_ROUND,       MATH_END,              0)
+MLC__UNARY(trunc,       math, MATH_TRUNC,       MATH_END,              0)
+MLC__UNARY(add_scalar,  map,  MAP_ADD_S,        MAP_COPY,              0)
+MLC__UNARY(mul_scalar,  map,  MAP_MUL_S,        MAP_MUL_S,             0)
+MLC__UNARY(div_scalar,  math, MATH_DIV_S,       MATH_DIV_S,            0)
+MLC__UNARY(pow_scalar,  math, MATH_POW_S,       MATH_POW_S_GRAD,       'x')
+MLC__UNARY(rsub_scalar, math, MATH_RSUB_S,      MAP_NEG,               0)
+MLC__UNARY(clamp,       math, MATH_CLAMP,       MATH_CLAMP_GRAD,       'x')
 
-MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x)     { return mlc__unary_call(&mlc__neg_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_exp(mlc_tensor *x)     { return mlc__unary_call(&mlc__exp_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_log(mlc_tensor *x)     { return mlc__unary_call(&mlc__log_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_sqrt(mlc_tensor *x)    { return mlc__unary_call(&mlc__sqrt_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_tanh(mlc_tensor *x)    { return mlc__unary_call(&mlc__tanh_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_sigmoid(mlc_tensor *x)
-{
-    return mlc__unary_call(&mlc__sigmoid_op, x, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_relu(mlc_tensor *x)    { return mlc__unary_call(&mlc__relu_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_gelu(mlc_tensor *x)    { return mlc__unary_call(&mlc__gelu_op, x, 0.0); }
-MLC_IMPL mlc_tensor *mlc_silu(mlc_tensor *x)    { return mlc__unary_call(&mlc__silu_op, x, 0.0); }
+#define MLC__UNARY_CALL(name, s, t) mlc__unary_call(&mlc__##name##_op, x, s, t)
+MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x) { return MLC__UNARY_CALL(neg, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_exp(mlc_tensor *x) { return MLC__UNARY_CALL(exp, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log(mlc_tensor *x) { return MLC__UNARY_CALL(log, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sqrt(mlc_tensor *x) { return MLC__UNARY_CALL(sqrt, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_tanh(mlc_tensor *x) { return MLC__UNARY_CALL(tanh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sigmoid(mlc_tensor *x) { return MLC__UNARY_CALL(sigmoid, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_relu(mlc_tensor *x) { return MLC__UNARY_CALL(relu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_gelu(mlc_tensor *x) { return MLC__UNARY_CALL(gelu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_silu(mlc_tensor *x) { return MLC__UNARY_CALL(silu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_abs(mlc_tensor *x) { return MLC__UNARY_CALL(abs, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sign(mlc_tensor *x) { return MLC__UNARY_CALL(sign, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_square(mlc_tensor *x) { return MLC__UNARY_CALL(square, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_reciprocal(mlc_tensor *x) { return MLC__UNARY_CALL(reciprocal, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_rsqrt(mlc_tensor *x) { return MLC__UNARY_CALL(rsqrt, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_expm1(mlc_tensor *x) { return MLC__UNARY_CALL(expm1, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_exp2(mlc_tensor *x) { return MLC__UNARY_CALL(exp2, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log1p(mlc_tensor *x) { return MLC__UNARY_CALL(log1p, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log2(mlc_tensor *x) { return MLC__UNARY_CALL(log2, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log10(mlc_tensor *x) { return MLC__UNARY_CALL(log10, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sin(mlc_tensor *x) { return MLC__UNARY_CALL(sin, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_cos(mlc_tensor *x) { return MLC__UNARY_CALL(cos, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_tan(mlc_tensor *x) { return MLC__UNARY_CALL(tan, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_asin(mlc_tensor *x) { return MLC__UNARY_CALL(asin, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_acos(mlc_tensor *x) { return MLC__UNARY_CALL(acos, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_atan(mlc_tensor *x) { return MLC__UNARY_CALL(atan, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sinh(mlc_tensor *x) { return MLC__UNARY_CALL(sinh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_cosh(mlc_tensor *x) { return MLC__UNARY_CALL(cosh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_erf(mlc_tensor *x) { return MLC__UNARY_CALL(erf, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_erfc(mlc_tensor *x) { return MLC__UNARY_CALL(erfc, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_floor(mlc_tensor *x) { return MLC__UNARY_CALL(floor, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_ceil(mlc_tensor *x) { return MLC__UNARY_CALL(ceil, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_round(mlc_tensor *x) { return MLC__UNARY_CALL(round, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_trunc(mlc_tensor *x) { return MLC__UNARY_CALL(trunc, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s)
 {
-    return mlc__unary_call(&mlc__add_scalar_op, x, s);
+    return MLC__UNARY_CALL(add_scalar, s, 0.0);
 }
 MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 {
-    return mlc__unary_call(&mlc__mul_scalar_op, x, s);
+    return MLC__UNARY_CALL(mul_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s)
+{
+    return MLC__UNARY_CALL(div_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s)
+{
+    return MLC__UNARY_CALL(pow_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s)
+{
+    return MLC__UNARY_CALL(rsub_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
+{
+    return MLC__UNARY_CALL(clamp, lo, hi);
 }
 
 /* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting
@@ -6649,44 +7723,60 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 
 typedef struct mlc__binary {
     mlc__op op;
+    mlc__apply_fn apply;
     mlc_map forward;
     mlc_map grad[2];                   /* of a and of b */
     char    with[2];                   /* inputs of grad after dy: 0 none, 'a', 'b', 'c' for both */
 } mlc__binary;
 
-/* NumPy's rule, from the last axis on; a size of 1 gives way, also to 0. */
+/* NumPy's rule for all inputs, from the last axis on; a size of 1 gives way, also to 0. */
 static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
                                        int64_t *shape)
 {
-    const mlc_tensor *a = nd->in[0], *b = nd->in[1];
-    *ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
-    for (int32_t d = 1; d <= *ndim; d++) {
-        const int64_t x = d <= a->ndim ? a->shape[a->ndim - d] : 1;
-        const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
-        MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
-                     "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld", nd->op->name,
-                     mlc__shape(a).s, mlc__shape(b).s, *ndim - d, (long long)x, (long long)y);
-        shape[*ndim - d] = x == 1 ? y : x;
+    const mlc_tensor *first = nd->in[0];
+    *ndim = first->ndim;
+    memcpy(shape, first->shape, sizeof first->shape);
+    for (int i = 1; i < nd->n_in; i++) {
+        const mlc_tensor *b = nd->in[i];
+        const mlc__text so_far = mlc__shape_text(*ndim, shape);
+        const int32_t n = *ndim > b->ndim ? *ndim : b->ndim;
+        int64_t joined[MLC_MAX_DIMS];
+        for (int32_t d = 1; d <= n; d++) {
+            const int64_t x = d <= *ndim ? shape[*ndim - d] : 1;
+            const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
+            MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
+                         "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld",
+                         nd->op->name, so_far.s, mlc__shape(b).s, n - d, (long long)x,
+                         (long long)y);
+            joined[n - d] = x == 1 ? y : x;
+        }
+        *ndim = n;
+        memcpy(shape, joined, (size_t)n * sizeof *shape);
     }
     return MLC_OK;
 }
 
-/* with: which inputs the derivative of each side reads. */
+/* Which inputs do the gradients that are asked for read? */
+static void mlc__binary_reads(const mlc__binary *f, const mlc_node *nd, bool *a, bool *b)
+{
+    *a = *b = false;
+    for (int i = 0; i < 2; i++) {
+        if (!mlc__needs(nd, i)) continue;
+        *a = *a || f->with[i] == 'a' || f->with[i] == 'c';
+        *b = *b || f->with[i] == 'b' || f->with[i] == 'c';
+    }
+}
+
 static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
     int64_t shape[MLC_MAX_DIMS];
     int32_t ndim;
-    /* An input is saved if the gradient of one that is asked for reads it. */
-    bool need_a = false, need_b = false;
+    bool need_a, need_b;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
     MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, ndim, shape));
-    for (int i = 0; i < 2; i++) {
-        if (!mlc__needs(nd, i)) continue;
-        need_a = need_a || f->with[i] == 'a' || f->with[i] == 'c';
-        need_b = need_b || f->with[i] == 'b' || f->with[i] == 'c';
-    }
+    mlc__binary_reads(f, nd, &need_a, &need_b);
     if (need_a) mlc__save(nd, nd->in[0]);
     if (need_b) mlc__save(nd, nd->in[1]);
     return MLC_OK;
@@ -6694,28 +7784,31 @@ static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__binary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
+    static const double none[2] = { 0.0, 0.0 };
     const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
-    return mlc__map(ctx, nd->op->name, f->forward, nd->out[0], nd->in[0], nd->in[1], NULL, 0.0,
+    return f->apply(ctx, nd->op->name, f->forward, nd->out[0], nd->in[0], nd->in[1], NULL, none,
                     false);
 }
 
-/* Gradient of input i: directly where it was not broadcast, else through a sum. */
-static mlc_status mlc__binary_grad(mlc_ctx *ctx, mlc_node *nd, int i, const mlc_tensor *dy,
-                                   const mlc_tensor *dx, bool acc)
+/* Gradient of side i from the inputs' values: directly where it was not broadcast, else through a
+ * sum. */
+static mlc_status mlc__binary_grad(mlc_ctx *ctx, const char *what, const mlc__binary *f, int i,
+                                   const mlc_tensor *dy, const mlc_tensor *dx,
+                                   const mlc_tensor *a, const mlc_tensor *b, bool acc)
 {
-    const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
-    const mlc_tensor *b = NULL, *c = NULL;
+    static const double none[2] = { 0.0, 0.0 };
+    const mlc__apply_fn apply = mlc__apply_of(f->apply, f->grad[i]);
+    const mlc_tensor *second = f->with[i] == 'b' ? b : f->with[i] ? a : NULL;
+    const mlc_tensor *third = f->with[i] == 'c' ? b : NULL;
     mlc__temp wide;
     mlc_status st;
-    if (f->with[i] == 'a') b = nd->in[0];
-    if (f->with[i] == 'b') b = nd->in[1];
-    if (f->with[i] == 'c') { b = nd->in[0]; c = nd->in[1]; }
+    if (f->grad[i] == MLC_MATH_END) return acc ? MLC_OK : mlc__set(ctx, what, dx, 0.0);
     if (mlc__same_shape(dx, dy))
-        return mlc__map(ctx, nd->op->name, f->grad[i], dx, dy, b, c, 0.0, acc);
-    if (f->grad[i] == MLC_MAP_COPY) return mlc__sum_to(ctx, nd->op->name, dx, dy, acc);
+        return apply(ctx, what, f->grad[i], dx, dy, second, third, none, acc);
+    if (f->grad[i] == MLC_MAP_COPY) return mlc__sum_to(ctx, what, dx, dy, acc);
     MLC__TRY(mlc__temp_begin(ctx, &wide, dy->dtype, dy->ndim, dy->shape));
-    st = mlc__map(ctx, nd->op->name, f->grad[i], &wide.t, dy, b, c, 0.0, false);
-    if (!st) st = mlc__sum_to(ctx, nd->op->name, dx, &wide.t, acc);
+    st = apply(ctx, what, f->grad[i], &wide.t, dy, second, third, none, false);
+    if (!st) st = mlc__sum_to(ctx, what, dx, &wide.t, acc);
     mlc__temp_end(&wide);
     return st;
 }
@@ -6723,24 +7816,33 @@ static mlc_status mlc__binary_grad(mlc_ctx *ctx, mlc_node *nd, int i, const mlc_
 /* Side by side: a and b may be one tensor (x * x), whose second gradient then adds to the first. */
 static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
+    const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
     mlc_status st = MLC_OK;
     mlc_tensor dy, dx;
     bool acc;
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 0; i < 2; i++)
-        if (mlc__grad_in(nd, i, &dx, &acc, &st)) st = mlc__binary_grad(ctx, nd, i, &dy, &dx, acc);
+        if (mlc__grad_in(nd, i, &dx, &acc, &st))
+            st = mlc__binary_grad(ctx, nd->op->name, f, i, &dy, &dx, nd->in[0], nd->in[1], acc);
     return st;
 }
 
-#define MLC__BINARY(name, fwd, ga, wa, gb, wb) \
+#define MLC__BINARY(name, kernel, fwd, ga, wa, gb, wb) \
     static const mlc__binary mlc__##name##_op = \
         { { #name, mlc__binary_shape, mlc__binary_forward, mlc__binary_backward }, \
-          MLC_MAP_##fwd, { MLC_MAP_##ga, MLC_MAP_##gb }, { wa, wb } };
-MLC__BINARY(add, ADD, COPY,       0,   COPY,       0)
-MLC__BINARY(sub, SUB, COPY,       0,   NEG,        0)
-MLC__BINARY(mul, MUL, MUL,        'b', MUL,        'a')
-MLC__BINARY(div, DIV, DIV,        'b', DIV_GRAD_B, 'c')
-MLC__BINARY(pow, POW, POW_GRAD_A, 'c', POW_GRAD_B, 'c')
+          mlc__apply_##kernel, MLC_##fwd, { MLC_##ga, MLC_##gb }, { wa, wb } };
+MLC__BINARY(add,          map,  MAP_ADD,         MAP_COPY,          0,   MAP_COPY,              0)
+MLC__BINARY(sub,          map,  MAP_SUB,         MAP_COPY,          0,   MAP_NEG,               0)
+MLC__BINARY(mul,          map,  MAP_MUL,         MAP_MUL,           'b', MAP_MUL,               'a')
+MLC__BINARY(div,          map,  MAP_DIV,         MAP_DIV,           'b', MAP_DIV_GRAD_B,        'c')
+MLC__BINARY(pow,          map,  MAP_POW,         MAP_POW_GRAD_A,    'c', MAP_POW_GRAD_B,        'c')
+MLC__BINARY(minimum,      math, MATH_MIN,        MATH_MIN_GRAD_A,   'c', MATH_MIN_GRAD_B,       'c')
+MLC__BINARY(maximum,      math, MATH_MAX,        MATH_MAX_GRAD_A,   'c', MATH_MAX_GRAD_B,       'c')
+MLC__BINARY(fmod,         math, MATH_FMOD,       MAP_COPY,          0,   MATH_FMOD_GRAD_B,      'c')
+MLC__BINARY(remainder,    math, MATH_REMAINDER,  MAP_COPY,          0,   MATH_REMAINDER_GRAD_B, 'c')
+MLC__BINARY(floor_divide, math, MATH_FLOOR_DIV,  MATH_END,          0,   MATH_END,              0)
+MLC__BINARY(atan2,        math, MATH_ATAN2,      MATH_ATAN2_GRAD_A, 'c', MATH_ATAN2_GRAD_B,     'c')
+MLC__BINARY(hypot,        math, MATH_HYPOT,      MATH_HYPOT_GRAD_A, 'c', MATH_HYPOT_GRAD_B,     'c')
 
 static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_tensor *b)
 {
@@ -6767,6 +7869,721 @@ MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b)
 MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__binary_call(&mlc__pow_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__minimum_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__maximum_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__fmod_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__remainder_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__floor_divide_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__atan2_op, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__binary_call(&mlc__hypot_op, a, b);
+}
+
+/* @@ IMPL.OPS.COMPARE ------------------------------------ comparisons, logic, choice by a mask
+ * Results of comparisons are bool: they have no gradient and leave no node. where sends dy to the
+ * side that was chosen, through the same kernel. */
+
+/* out = a op b, or a op s where b is NULL; shapes broadcast to out. */
+static mlc_status mlc__compare_into(mlc_ctx *ctx, const char *what, mlc_compare op,
+                                    const mlc_tensor *out, const mlc_tensor *a,
+                                    const mlc_tensor *b, double s)
+{
+    struct mlc_k_compare args;
+    args.op = op;
+    args.dtype = a->dtype;
+    args.ndim = out->ndim;
+    args.s = s;
+    args.out = MLC__CAST(uint8_t *, mlc__data(out));
+    args.in[0] = mlc__data(a);
+    args.in[1] = b ? mlc__data(b) : NULL;
+    memcpy(args.shape, out->shape, sizeof args.shape);
+    memcpy(args.out_stride, out->stride, sizeof args.out_stride);
+    mlc__broadcast_strides(a, out, args.in_stride[0]);
+    if (b) mlc__broadcast_strides(b, out, args.in_stride[1]);
+    return mlc__numel(out) ? mlc__run_compare(ctx, what, &args) : MLC_OK;
+}
+
+/* What a comparison adds to its descriptor. */
+typedef struct mlc__compare_op {
+    mlc__op     op;
+    mlc_compare compare;
+    bool        logical;               /* takes bool only                                      */
+} mlc__compare_op;
+
+static mlc_status mlc__compare_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    for (int i = 0; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, !c->logical || nd->in[i]->dtype == MLC_BOOL, DTYPE,
+                     "%s: input %d is %s, not bool; write mlc_ne_scalar(x, 0)", nd->op->name, i + 1,
+                     mlc_dtype_name(nd->in[i]->dtype));
+    MLC__TRY(mlc__require_same(ctx, nd, 0));
+    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
+    return mlc__out(ctx, nd, MLC_BOOL, ndim, shape);
+}
+
+static mlc_status mlc__compare_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
+    return mlc__compare_into(ctx, nd->op->name, c->compare, nd->out[0], nd->in[0], nd->in[1],
+                             nd->u.s[0]);
+}
+
+/* n inputs; nothing is recorded. */
+static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor *a, mlc_tensor *b,
+                                     double s)
+{
+    mlc_ctx *ctx = a ? a->ctx : b ? b->ctx : NULL;
+    mlc_node local, *nd;
+    mlc_tensor *y = NULL;
+    if (!ctx) return NULL;
+    ctx->no_grad++;
+    nd = mlc__begin(&local, &c->op, n, a, b, NULL);
+    if (nd) {
+        nd->u.s[0] = s;
+        y = mlc__finish(nd);
+    }
+    ctx->no_grad--;
+    return y;
+}
+
+#define MLC__COMPARE_OP(name, code, logical) \
+    static const mlc__compare_op mlc__##name##_op = \
+        { { #name, mlc__compare_shape, mlc__compare_forward, NULL }, MLC_COMPARE_##code, logical };
+#define MLC__COMPARE(name, code) \
+    MLC__COMPARE_OP(name, code, false) \
+    MLC__COMPARE_OP(name##_scalar, code, false)
+MLC__COMPARE(eq, EQ)
+MLC__COMPARE(ne, NE)
+MLC__COMPARE(lt, LT)
+MLC__COMPARE(le, LE)
+MLC__COMPARE(gt, GT)
+MLC__COMPARE(ge, GE)
+MLC__COMPARE_OP(logical_and, AND,    true)
+MLC__COMPARE_OP(logical_or,  OR,     true)
+MLC__COMPARE_OP(logical_xor, XOR,    true)
+MLC__COMPARE_OP(logical_not, EQ,     true)                       /* equal to 0 */
+MLC__COMPARE_OP(isnan,       NAN,    false)
+MLC__COMPARE_OP(isinf,       INF,    false)
+MLC__COMPARE_OP(isfinite,    FINITE, false)
+
+MLC_IMPL mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__eq_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_ne(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__ne_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_lt(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__lt_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_le(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__le_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_gt(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__gt_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_ge(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__ge_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_logical_and(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__logical_and_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_logical_or(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__logical_or_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__compare_call(&mlc__logical_xor_op, 2, a, b, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_eq_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__eq_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_ne_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__ne_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_lt_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__lt_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_le_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__le_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_gt_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__gt_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_ge_scalar(mlc_tensor *x, double s)
+{
+    return mlc__compare_call(&mlc__ge_scalar_op, 1, x, NULL, s);
+}
+MLC_IMPL mlc_tensor *mlc_logical_not(mlc_tensor *x)
+{
+    return mlc__compare_call(&mlc__logical_not_op, 1, x, NULL, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_isnan(mlc_tensor *x)
+{
+    return mlc__compare_call(&mlc__isnan_op, 1, x, NULL, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_isinf(mlc_tensor *x)
+{
+    return mlc__compare_call(&mlc__isinf_op, 1, x, NULL, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_isfinite(mlc_tensor *x)
+{
+    return mlc__compare_call(&mlc__isfinite_op, 1, x, NULL, 0.0);
+}
+
+/* out (+)= mask ? a : b; a or b NULL stands for s. */
+static mlc_status mlc__where_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                  const mlc_tensor *mask, const mlc_tensor *a, const mlc_tensor *b,
+                                  double s, bool accumulate)
+{
+    const mlc_tensor *in[2] = { a, b };
+    struct mlc_k_where args;
+    args.dtype = out->dtype;
+    args.ndim = out->ndim;
+    args.accumulate = accumulate;
+    args.s = s;
+    args.out = mlc__data(out);
+    args.mask = MLC__CAST(const uint8_t *, mlc__data(mask));
+    memcpy(args.shape, out->shape, sizeof args.shape);
+    memcpy(args.out_stride, out->stride, sizeof args.out_stride);
+    mlc__broadcast_strides(mask, out, args.mask_stride);
+    for (int i = 0; i < 2; i++) {
+        args.in[i] = in[i] ? mlc__data(in[i]) : NULL;
+        if (in[i]) mlc__broadcast_strides(in[i], out, args.in_stride[i]);
+    }
+    return mlc__numel(out) ? mlc__run_where(ctx, what, &args) : MLC_OK;
+}
+
+/* The mask comes first: the others, from input 1 on, are of one dtype. */
+static mlc_status mlc__where_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    MLC__REQUIRE(ctx, nd->in[0]->dtype == MLC_BOOL, DTYPE,
+                 "%s: the mask is %s, not bool; write mlc_ne_scalar(mask, 0)", nd->op->name,
+                 mlc_dtype_name(nd->in[0]->dtype));
+    MLC__TRY(mlc__require_same(ctx, nd, 1));
+    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
+    MLC__TRY(mlc__out(ctx, nd, nd->in[1]->dtype, ndim, shape));
+    mlc__save(nd, nd->in[0]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__where_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1], nd->in[2], 0.0,
+                           false);
+}
+
+/* Input 1 gets dy where the mask is set, input 2 where it is not; summed where it was broadcast. */
+static mlc_status mlc__where_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *mask = nd->in[0];
+    mlc_status st = MLC_OK;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 1; i < nd->n_in; i++) {
+        const mlc_tensor *a = i == 1 ? &dy : NULL, *b = i == 1 ? NULL : &dy;
+        mlc__temp wide;
+        if (!mlc__grad_in(nd, i, &dx, &acc, &st)) continue;
+        if (mlc__same_shape(&dx, &dy)) {
+            st = mlc__where_into(ctx, nd->op->name, &dx, mask, a, b, 0.0, acc);
+            continue;
+        }
+        MLC__TRY(mlc__temp_begin(ctx, &wide, dy.dtype, dy.ndim, dy.shape));
+        st = mlc__where_into(ctx, nd->op->name, &wide.t, mask, a, b, 0.0, false);
+        if (!st) st = mlc__sum_to(ctx, nd->op->name, &dx, &wide.t, acc);
+        mlc__temp_end(&wide);
+    }
+    return st;
+}
+
+static const mlc__op mlc__where_op = { "where", mlc__where_shape, mlc__where_forward,
+                                       mlc__where_backward };
+
+MLC_IMPL mlc_tensor *mlc_where(mlc_tensor *mask, mlc_tensor *a, mlc_tensor *b)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__where_op, 3, mask, a, b);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+/* x is input 0, the mask input 1; x keeps its shape. */
+static mlc_status mlc__masked_fill_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *mask = nd->in[1];
+    MLC__REQUIRE(ctx, mask->dtype == MLC_BOOL, DTYPE,
+                 "%s: the mask is %s, not bool; write mlc_ne_scalar(mask, 0)", nd->op->name,
+                 mlc_dtype_name(mask->dtype));
+    MLC__REQUIRE(ctx, mlc__broadcasts(mask, x), SHAPE, "%s: the mask %s does not fit x %s",
+                 nd->op->name, mlc__shape(mask).s, mlc__shape(x).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__masked_fill_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__masked_fill_check(ctx, nd));
+    MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, nd->in[0]->ndim, nd->in[0]->shape));
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+/* Also in place: then out is x. */
+static mlc_status mlc__masked_fill_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[1], NULL, nd->in[0], nd->u.s[0],
+                           false);
+}
+
+static mlc_status mlc__masked_fill_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__where_into(ctx, nd->op->name, &dx, nd->in[1], NULL, &dy, 0.0, acc);
+}
+
+static const mlc__op mlc__masked_fill_op = { "masked_fill", mlc__masked_fill_shape,
+                                             mlc__masked_fill_forward, mlc__masked_fill_backward };
+
+MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double value)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__masked_fill_op, 2, x, mask, NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = value;
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.INPLACE ------------------------------------ x op= y: the target is its own result
+ * The gradient of a tensor lies as its data does, and views share both. So a change in place turns,
+ * in backward, into a change of the gradient in place: from what the loss asks of the new values to
+ * what it asks of the old ones, which older operations then find there. The node's output is its
+ * first input; what a derivative needs of the old values is copied before, and writing raises the
+ * storage's version, so that operations which saved the old ones say so. */
+
+/* May nd change its input 0? What is not recorded may change any memory but repeated elements. */
+static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    MLC__REQUIRE(ctx, !mlc__repeats(x), ARG, "%s: %s repeats elements (expand); copy it first",
+                 nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !mlc__needs(nd, 0) || mlc__base(x)->node, STATE,
+                 "%s: %s is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
+                 "a copy of it", nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !nd->recorded || !x->storage->aliased, STATE,
+                 "%s: %s shares its memory with a tensor that the tape does not follow (detach, "
+                 "expand, a view made under no-grad); copy it first", nd->op->name,
+                 mlc__shape(x).s);
+    nd->inplace = true;
+    nd->out[nd->n_out++] = x;
+    return MLC_OK;
+}
+
+/* A copy of the values before the change, for backward. */
+static mlc_status mlc__inplace_save_old(mlc_ctx *ctx, mlc_node *nd)
+{
+    if (!nd->recorded) return MLC_OK;
+    ctx->no_grad++;
+    mlc_tensor *old = mlc_copy(nd->in[0]);
+    ctx->no_grad--;
+    if (!old) return MLC_ERR_NOMEM;
+    mlc__save(nd, old);
+    return MLC_OK;
+}
+
+/* The gradient of the target is spent: it had none before, or the values were overwritten. */
+static mlc_status mlc__inplace_drop(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], g;
+    if (!x->base && !mlc__needs(nd, 0)) {
+        mlc__storage_release(x->grad);
+        x->grad = NULL;
+        x->grad_fresh = 0;
+        return MLC_OK;
+    }
+    mlc__grad_view(x, &g);
+    return mlc__set(ctx, nd->op->name, &g, 0.0);
+}
+
+/* An operation in place over the row of the one that makes a new tensor. */
+typedef struct mlc__inplace {
+    mlc__op            op;
+    const mlc__unary  *unary;          /* one of both */
+    const mlc__binary *binary;
+} mlc__inplace;
+
+MLC__INLINE const mlc__inplace *mlc__inplace_row(const mlc_node *nd)
+{
+    return (const mlc__inplace *)(const void *)nd->op;
+}
+
+static mlc_status mlc__inplace_unary_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = mlc__inplace_row(nd)->unary;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__inplace_begin(ctx, nd));
+    if (u->saved == 'x') MLC__TRY(mlc__inplace_save_old(ctx, nd));
+    nd->in[0]->storage->version++;
+    if (u->saved == 'y') mlc__save(nd, nd->in[0]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__inplace_unary_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = mlc__inplace_row(nd)->unary;
+    return u->apply(ctx, nd->op->name, u->forward, nd->in[0], nd->in[0], NULL, NULL, nd->u.s,
+                    false);
+}
+
+static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__unary *u = mlc__inplace_row(nd)->unary;
+    mlc_tensor g;
+    mlc__grad_view(nd->in[0], &g);
+    if (u->backward == MLC_MATH_END) return mlc__set(ctx, nd->op->name, &g, 0.0);
+    return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &g, &g,
+                                                nd->n_saved ? nd->saved[0].t : NULL, NULL,
+                                                nd->u.s, false);
+}
+
+/* saved: the old target if a derivative reads it, then b if one does. */
+static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__binary *f = mlc__inplace_row(nd)->binary;
+    const mlc_tensor *x = nd->in[0], *b = nd->in[1];
+    bool need_a, need_b;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
+                 "%s: b %s does not broadcast to %s, which is changed in place", nd->op->name,
+                 mlc__shape(b).s, mlc__shape(x).s);
+    MLC__TRY(mlc__inplace_begin(ctx, nd));
+    mlc__binary_reads(f, nd, &need_a, &need_b);
+    if (need_a) MLC__TRY(mlc__inplace_save_old(ctx, nd));
+    nd->in[0]->storage->version++;
+    if (need_b) mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__inplace_binary_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__binary *f = mlc__inplace_row(nd)->binary;
+    return f->apply(ctx, nd->op->name, f->forward, nd->in[0], nd->in[0], nd->in[1], NULL, nd->u.s,
+                    false);
+}
+
+/* b first: the target's gradient still is that of the new values. */
+static mlc_status mlc__inplace_binary_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__binary *f = mlc__inplace_row(nd)->binary;
+    const mlc_tensor *b = nd->in[1];
+    bool need_a, need_b, acc;
+    mlc_status st = MLC_OK;
+    mlc_tensor g, db;
+    mlc__binary_reads(f, nd, &need_a, &need_b);
+    const mlc_tensor *old = need_a ? nd->saved[0].t : NULL;
+    mlc__grad_view(nd->in[0], &g);
+    if (mlc__grad_in(nd, 1, &db, &acc, &st))
+        st = mlc__binary_grad(ctx, nd->op->name, f, 1, &g, &db, old, b, acc);
+    if (st) return st;
+    if (!mlc__needs(nd, 0)) return mlc__inplace_drop(ctx, nd);
+    return mlc__binary_grad(ctx, nd->op->name, f, 0, &g, &g, old, b, false);
+}
+
+static mlc_tensor *mlc__inplace_unary_call(const mlc__inplace *row, mlc_tensor *x, double s,
+                                           double t)
+{
+    mlc_node local, *nd = mlc__begin(&local, &row->op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = s;
+    nd->u.s[1] = t;
+    return mlc__finish(nd);
+}
+
+/* b over the same memory goes through a copy: it would change while it is read. */
+static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor *x, mlc_tensor *b)
+{
+    mlc_node local, *nd;
+    if (x && b && x->storage == b->storage && !(b = mlc_copy(b))) return NULL;
+    nd = mlc__begin(&local, &row->op, 2, x, b, NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = nd->u.s[1] = 0.0;
+    return mlc__finish(nd);
+}
+
+#define MLC__INPLACE_UNARY(name) \
+    static const mlc__inplace mlc__##name##__op = \
+        { { #name "_", mlc__inplace_unary_shape, mlc__inplace_unary_forward, \
+            mlc__inplace_unary_backward }, &mlc__##name##_op, NULL };
+#define MLC__INPLACE_BINARY(name) \
+    static const mlc__inplace mlc__##name##__op = \
+        { { #name "_", mlc__inplace_binary_shape, mlc__inplace_binary_forward, \
+            mlc__inplace_binary_backward }, NULL, &mlc__##name##_op };
+MLC__INPLACE_UNARY(neg) MLC__INPLACE_UNARY(exp) MLC__INPLACE_UNARY(log) MLC__INPLACE_UNARY(sqrt)
+MLC__INPLACE_UNARY(tanh) MLC__INPLACE_UNARY(sigmoid) MLC__INPLACE_UNARY(relu)
+MLC__INPLACE_UNARY(gelu) MLC__INPLACE_UNARY(silu) MLC__INPLACE_UNARY(abs) MLC__INPLACE_UNARY(sign)
+MLC__INPLACE_UNARY(square) MLC__INPLACE_UNARY(reciprocal) MLC__INPLACE_UNARY(rsqrt)
+MLC__INPLACE_UNARY(expm1) MLC__INPLACE_UNARY(exp2) MLC__INPLACE_UNARY(log1p)
+MLC__INPLACE_UNARY(log2) MLC__INPLACE_UNARY(log10) MLC__INPLACE_UNARY(sin) MLC__INPLACE_UNARY(cos)
+MLC__INPLACE_UNARY(tan) MLC__INPLACE_UNARY(asin) MLC__INPLACE_UNARY(acos) MLC__INPLACE_UNARY(atan)
+MLC__INPLACE_UNARY(sinh) MLC__INPLACE_UNARY(cosh) MLC__INPLACE_UNARY(erf) MLC__INPLACE_UNARY(erfc)
+MLC__INPLACE_UNARY(floor) MLC__INPLACE_UNARY(ceil) MLC__INPLACE_UNARY(round)
+MLC__INPLACE_UNARY(trunc) MLC__INPLACE_UNARY(add_scalar) MLC__INPLACE_UNARY(mul_scalar)
+MLC__INPLACE_UNARY(div_scalar) MLC__INPLACE_UNARY(pow_scalar) MLC__INPLACE_UNARY(rsub_scalar)
+MLC__INPLACE_UNARY(clamp)
+MLC__INPLACE_BINARY(add) MLC__INPLACE_BINARY(sub) MLC__INPLACE_BINARY(mul)
+MLC__INPLACE_BINARY(div) MLC__INPLACE_BINARY(pow) MLC__INPLACE_BINARY(minimum)
+MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remainder)
+MLC__INPLACE_BINARY(floor_divide) MLC__INPLACE_BINARY(atan2) MLC__INPLACE_BINARY(hypot)
+
+#define MLC__INPLACE_CALL(name, s, t) mlc__inplace_unary_call(&mlc__##name##__op, x, s, t)
+MLC_IMPL mlc_tensor *mlc_neg_(mlc_tensor *x) { return MLC__INPLACE_CALL(neg, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_exp_(mlc_tensor *x) { return MLC__INPLACE_CALL(exp, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log_(mlc_tensor *x) { return MLC__INPLACE_CALL(log, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sqrt_(mlc_tensor *x) { return MLC__INPLACE_CALL(sqrt, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_tanh_(mlc_tensor *x) { return MLC__INPLACE_CALL(tanh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sigmoid_(mlc_tensor *x) { return MLC__INPLACE_CALL(sigmoid, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_relu_(mlc_tensor *x) { return MLC__INPLACE_CALL(relu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_gelu_(mlc_tensor *x) { return MLC__INPLACE_CALL(gelu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_silu_(mlc_tensor *x) { return MLC__INPLACE_CALL(silu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x) { return MLC__INPLACE_CALL(abs, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sign_(mlc_tensor *x) { return MLC__INPLACE_CALL(sign, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_square_(mlc_tensor *x) { return MLC__INPLACE_CALL(square, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_reciprocal_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(reciprocal, 0.0, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_rsqrt_(mlc_tensor *x) { return MLC__INPLACE_CALL(rsqrt, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_expm1_(mlc_tensor *x) { return MLC__INPLACE_CALL(expm1, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_exp2_(mlc_tensor *x) { return MLC__INPLACE_CALL(exp2, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log1p_(mlc_tensor *x) { return MLC__INPLACE_CALL(log1p, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log2_(mlc_tensor *x) { return MLC__INPLACE_CALL(log2, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log10_(mlc_tensor *x) { return MLC__INPLACE_CALL(log10, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sin_(mlc_tensor *x) { return MLC__INPLACE_CALL(sin, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_cos_(mlc_tensor *x) { return MLC__INPLACE_CALL(cos, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_tan_(mlc_tensor *x) { return MLC__INPLACE_CALL(tan, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_asin_(mlc_tensor *x) { return MLC__INPLACE_CALL(asin, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_acos_(mlc_tensor *x) { return MLC__INPLACE_CALL(acos, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_atan_(mlc_tensor *x) { return MLC__INPLACE_CALL(atan, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_sinh_(mlc_tensor *x) { return MLC__INPLACE_CALL(sinh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_cosh_(mlc_tensor *x) { return MLC__INPLACE_CALL(cosh, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_erf_(mlc_tensor *x) { return MLC__INPLACE_CALL(erf, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_erfc_(mlc_tensor *x) { return MLC__INPLACE_CALL(erfc, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_floor_(mlc_tensor *x) { return MLC__INPLACE_CALL(floor, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_ceil_(mlc_tensor *x) { return MLC__INPLACE_CALL(ceil, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_round_(mlc_tensor *x) { return MLC__INPLACE_CALL(round, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_trunc_(mlc_tensor *x) { return MLC__INPLACE_CALL(trunc, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s)
+{
+    return MLC__INPLACE_CALL(add_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s)
+{
+    return MLC__INPLACE_CALL(mul_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s)
+{
+    return MLC__INPLACE_CALL(div_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_pow_scalar_(mlc_tensor *x, double s)
+{
+    return MLC__INPLACE_CALL(pow_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_rsub_scalar_(mlc_tensor *x, double s)
+{
+    return MLC__INPLACE_CALL(rsub_scalar, s, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_clamp_(mlc_tensor *x, double lo, double hi)
+{
+    return MLC__INPLACE_CALL(clamp, lo, hi);
+}
+MLC_IMPL mlc_tensor *mlc_add_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__add__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_sub_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__sub__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_mul_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__mul__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_div_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__div__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_pow_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__pow__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_minimum_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__minimum__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_maximum_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__maximum__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_fmod_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__fmod__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_remainder_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__remainder__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_floor_divide_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__floor_divide__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_atan2_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__atan2__op, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_hypot_(mlc_tensor *x, mlc_tensor *b)
+{
+    return mlc__inplace_binary_call(&mlc__hypot__op, x, b);
+}
+
+/* -- what overwrites: the old values, and so their gradient, are gone -- */
+
+static mlc_status mlc__overwrite_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__inplace_drop(ctx, nd);
+}
+
+static mlc_status mlc__fill_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__inplace_begin(ctx, nd));
+    nd->in[0]->storage->version++;
+    return MLC_OK;
+}
+
+static mlc_status mlc__fill_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__numel(nd->in[0]) ? mlc__set(ctx, nd->op->name, nd->in[0], nd->u.s[0]) : MLC_OK;
+}
+
+static const mlc__op mlc__fill__op = { "fill_", mlc__fill_shape, mlc__fill_forward,
+                                       mlc__overwrite_backward };
+static const mlc__op mlc__zero__op = { "zero_", mlc__fill_shape, mlc__fill_forward,
+                                       mlc__overwrite_backward };
+
+static mlc_tensor *mlc__fill_call(const mlc__op *op, mlc_tensor *x, double value)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = value;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_fill_(mlc_tensor *x, double value)
+{
+    return mlc__fill_call(&mlc__fill__op, x, value);
+}
+MLC_IMPL mlc_tensor *mlc_zero_(mlc_tensor *x) { return mlc__fill_call(&mlc__zero__op, x, 0.0); }
+
+static mlc_status mlc__copy__shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *src = nd->in[1];
+    MLC__REQUIRE(ctx, x->dtype == src->dtype, DTYPE, "copy_: x is %s, src %s; cast src first",
+                 mlc_dtype_name(x->dtype), mlc_dtype_name(src->dtype));
+    MLC__REQUIRE(ctx, mlc__broadcasts(src, x), SHAPE, "copy_: src %s does not fit x %s",
+                 mlc__shape(src).s, mlc__shape(x).s);
+    return mlc__fill_shape(ctx, nd);
+}
+
+static mlc_status mlc__copy__forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__cast_into(ctx, nd->op->name, nd->in[0], nd->in[1]);
+}
+
+static mlc_status mlc__copy__backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor g, dsrc;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->in[0], &g);
+    if (mlc__grad_in(nd, 1, &dsrc, &acc, &st))
+        st = mlc__sum_to(ctx, nd->op->name, &dsrc, &g, acc);
+    return st ? st : mlc__inplace_drop(ctx, nd);
+}
+
+static const mlc__op mlc__copy__op = { "copy_", mlc__copy__shape, mlc__copy__forward,
+                                       mlc__copy__backward };
+
+MLC_IMPL mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src)
+{
+    mlc_node local, *nd;
+    if (x && src && x->storage == src->storage && !(src = mlc_copy(src))) return NULL;
+    nd = mlc__begin(&local, &mlc__copy__op, 2, x, src, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+static mlc_status mlc__masked_fill__shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__masked_fill_check(ctx, nd));
+    MLC__TRY(mlc__fill_shape(ctx, nd));
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__masked_fill__backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor g;
+    mlc__grad_view(nd->in[0], &g);
+    return mlc__where_into(ctx, nd->op->name, &g, nd->in[1], NULL, &g, 0.0, false);
+}
+
+static const mlc__op mlc__masked_fill__op = { "masked_fill_", mlc__masked_fill__shape,
+                                              mlc__masked_fill_forward,
+                                              mlc__masked_fill__backward };
+
+MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value)
+{
+    mlc_node local, *nd;
+    if (x && mask && x->storage == mask->storage && !(mask = mlc_copy(mask))) return NULL;
+    nd = mlc__begin(&local, &mlc__masked_fill__op, 2, x, mask, NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = value;
+    return mlc__finish(nd);
 }
 
 /* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice
