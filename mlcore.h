@@ -58,6 +58,7 @@
  *   MLC_NO_THREADS         no thread pool           MLC_NO_STDIO     no files, no mlc_stdout
  *   MLC_NO_SIMD            portable C only          MLC_NO_AVX512    no AVX-512 kernels
  *   MLC_USE_CBLAS          matrix products by CBLAS MLC_BLAS_INT     its integer, default int
+ *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
  *
@@ -84,7 +85,8 @@
  *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
  *   IMPL.OPS.LINEAR  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
- *   IMPL.IO.SAFETENSORS  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
+ *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS
+ *   IMPL.TRAIN  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -1113,13 +1115,85 @@ MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const ml
  *   err    IO with path, offset and reason; DTYPE if a dtype is not known here                */
 MLC_API mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
                                         int64_t *n);
+
+typedef struct mlc_safetensors mlc_safetensors;   /* an open file: its header, read and checked */
+
+/* mlc_safetensors_open: checks the whole header; data is read when it is asked for. The object
+ *   lives until closed or the context ends.    err: as mlc_safetensors_load                   */
+MLC_API mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path);
+/* mlc_safetensors_close: closes the file; views of it must not be used any more.              */
+MLC_API void mlc_safetensors_close(mlc_safetensors *file);
+/* mlc_safetensors_count: number of tensors in the file.                                       */
+MLC_API int64_t mlc_safetensors_count(const mlc_safetensors *file);
+/* mlc_safetensors_name: name of tensor i, sorted by name; NULL if there is none.              */
+MLC_API const char *mlc_safetensors_name(const mlc_safetensors *file, int64_t i);
+/* mlc_safetensors_info: dtype and shape of a tensor (each may be NULL).  err: ARG: no such name */
+MLC_API mlc_status mlc_safetensors_info(const mlc_safetensors *file, const char *name,
+                                        mlc_dtype *dtype, mlc_dims *shape);
+/* mlc_safetensors_get: reads one tensor into the current scope; bool becomes 0 and 1.
+ *   err    ARG: no such name; IO                                                              */
+MLC_API mlc_tensor *mlc_safetensors_get(mlc_safetensors *file, const char *name);
+/* mlc_safetensors_view: a tensor over the mapped file, without a copy, for reading only: writing
+ *   to it changes this process's copy of a page, not the file. Where the data is not aligned for
+ *   its dtype, or the context is on a device, a copy as of mlc_safetensors_get. The file must not
+ *   shrink while it is mapped (SIGBUS): mlc_save replaces files, it never cuts them.          */
+MLC_API mlc_tensor *mlc_safetensors_view(mlc_safetensors *file, const char *name);
+/* mlc_safetensors_metadata: value of a key of the file's __metadata__, or NULL.               */
+MLC_API const char *mlc_safetensors_metadata(const mlc_safetensors *file, const char *key);
+
+/* mlc_npy_save: writes a tensor as NumPy's .npy, atomically; bf16, which the format lacks, as f32.
+ *   err    IO with path and reason                    ref: numpy.save, test: tests/test_npy.c */
+MLC_API mlc_status mlc_npy_save(mlc_tensor *t, const char *path);
+/* mlc_npy_load: reads a .npy file into the current scope: floats of 2, 4 and 8 bytes, signed
+ *   integers of 1, 4, 8, unsigned of 1, bool; i2 and u2 become i32, u4 i64. Either byte order,
+ *   either order of axes; the result is row-major.
+ *   err    IO with path, offset and reason; DTYPE for others; pickled objects are refused
+ *   ref    numpy.load(allow_pickle=False)                                                     */
+MLC_API mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path);
+/* mlc_npz_save: writes tensors as NumPy's .npz (stored, not compressed), atomically.
+ *   err    ARG: duplicate or unusable name; IO                             ref: numpy.savez   */
+MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n);
+/* mlc_npz_load: reads all arrays of a .npz into the current scope, sorted by name. Checksums are
+ *   verified. Compressed files need MLC_USE_ZLIB.
+ *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                    */
+MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
+
 /* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
  *   one once. Optimizer state is not in it.   err: IO                                         */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
-/* mlc_load: reads them back; every name, shape and dtype must be there, and no other. On any
- *   error nothing of m has changed.       err: IO; SHAPE, DTYPE naming the parameter
- *   ref    torch.nn.Module.load_state_dict(strict=True)                                       */
+/* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
+ *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. On any
+ *   error nothing of m has changed.
+ *   err    IO: missing and unexpected keys, all of them; SHAPE, DTYPE naming the parameter
+ *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
+
+typedef struct mlc_rename {            /* of a key in the file to the name in the model        */
+    const char *from, *to;             /* each may have one '*': the same text on both sides   */
+} mlc_rename;
+
+typedef struct mlc_load_report {       /* what mlc_load_ex did                                 */
+    int64_t loaded, cast;              /* parameters taken; those of another dtype in the file */
+    int64_t missing, unexpected;       /* keys that only the model, only the file has          */
+    int64_t mismatched;                /* of another shape: left alone                         */
+} mlc_load_report;
+
+typedef struct mlc_load_desc {
+    bool              partial;         /* missing and unexpected keys are no error             */
+    bool              skip_mismatched; /* keys of another shape are left alone, no error       */
+    bool              cast;            /* other dtypes are converted                           */
+    const char       *prefix;          /* taken off the file's keys that begin with it         */
+    const mlc_rename *renames;         /* the first that fits a key, after the prefix, counts  */
+    int32_t           n_renames;
+    mlc_load_report  *report;          /* out, may be NULL                                     */
+    mlc_writer        write;           /* a line for each key that was not loaded; NULL: none  */
+    void             *user;
+} mlc_load_desc;
+
+/* mlc_load_ex: mlc_load with exceptions; NULL desc: none.
+ *   err    as mlc_load; ARG if two keys get one name
+ *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
+MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
@@ -1702,7 +1776,7 @@ static int32_t mlc__cpu_count(void)
 #define MLC__MAX_IN      4
 #define MLC__MAX_OUT     3
 #define MLC__MAX_SAVED   5
-#define MLC__MESSAGE     640
+#define MLC__MESSAGE     1024
 
 #if defined(MLC_TEST_TINY)             /* edges are the normal case */
 #  define MLC__CHUNK 2048
@@ -1879,6 +1953,8 @@ struct mlc_ctx {
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
+    mlc_safetensors *files;            /* open ones                                             */
+    void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
@@ -5927,6 +6003,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
     if (ctx->modules_release) ctx->modules_release(ctx);
+    if (ctx->files_release) ctx->files_release(ctx);
 #ifndef MLC_NO_THREADS
     if (ctx->pool) mlc__pool_stop(ctx->pool);
 #endif
@@ -11073,6 +11150,20 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
 
 static void mlc__file_close(mlc__file *f) { close(f->fd); }
 
+static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
+{
+    return lseek(f->fd, (off_t)at, SEEK_SET) == (off_t)at ? MLC_OK : mlc__io_fail(f, "cannot read");
+}
+
+/* The whole file, private: writing to it changes pages of this process. NULL where it cannot be. */
+static void *mlc__file_map(mlc__file *f)
+{
+    void *map = mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, f->fd, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+static void mlc__file_unmap(mlc__file *f, void *map) { if (map) munmap(map, (size_t)f->size); }
+
 /* A file that replaces another only when it is complete and on the disk. */
 typedef struct mlc__atomic { mlc__file file; char *temp; } mlc__atomic;
 
@@ -11157,6 +11248,14 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
 
 static void mlc__file_close(mlc__file *f) { (void)f; }
 
+static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
+{
+    return mlc__file_read(f, NULL, (size_t)at);
+}
+
+static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
+static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
+
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     return mlc__file_open(&a->file, ctx, path);
@@ -11187,6 +11286,8 @@ typedef struct mlc__json {             /* reads the header; strings are decoded 
     const char *path;
     char       *text;
     size_t      at, n;
+    const char *metadata;              /* key, value, key, ... each terminated, one after another */
+    int64_t     pairs;
 } mlc__json;
 
 /* The byte where reading stopped, in every message. */
@@ -11417,18 +11518,31 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
     return MLC_OK;
 }
 
-/* {"key":"value",...}: passed over, but it must be well formed. Whether its keys repeat
- * is not checked; that there is only one __metadata__ is the caller's to see. */
-static mlc_status mlc__st_metadata(mlc__json *j)
+/* The next string, copied to *to, which lies before it in the same text. */
+static mlc_status mlc__st_keep(mlc__json *j, char **to)
 {
     const char *text;
+    MLC__TRY(mlc__json_string(j, &text));
+    const size_t n = strlen(text) + 1;
+    memmove(*to, text, n);
+    *to += n;
+    return MLC_OK;
+}
+
+/* {"key":"value",...}: the strings, decoded, move together at the place of the object, which is
+ * longer than they are. Whether its keys repeat is not checked. */
+static mlc_status mlc__st_metadata(mlc__json *j)
+{
+    char *to = j->text + j->at;
+    j->metadata = to;
     if (!mlc__json_take(j, '{'))
         return mlc__json_fail(j, "__metadata__ must be an object of strings");
     if (mlc__json_take(j, '}')) return MLC_OK;
     do {
-        MLC__TRY(mlc__json_string(j, &text));
+        MLC__TRY(mlc__st_keep(j, &to));
         if (!mlc__json_take(j, ':')) return mlc__json_fail(j, "':' is missing");
-        MLC__TRY(mlc__json_string(j, &text));
+        MLC__TRY(mlc__st_keep(j, &to));
+        j->pairs++;
     } while (mlc__json_take(j, ','));
     return mlc__json_take(j, '}') ? MLC_OK : mlc__json_fail(j, "'}' of __metadata__ is missing");
 }
@@ -11475,92 +11589,244 @@ static int mlc__st_by_offset(const void *a, const void *b)
 
 static int mlc__st_by_name(const void *a, const void *b)
 {
-    return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
+    return strcmp(MLC__CAST(const mlc__st_entry *, a)->name,
+                  MLC__CAST(const mlc__st_entry *, b)->name);
 }
 
 /* Bounds the entries before the header is read: "":{"dtype":"F32","shape":[],"data_offsets":[0,0]}
  * has 50. */
 #define MLC__ST_SHORTEST 48            /* bytes that the shortest description of a tensor takes */
 
-/* Header and entries of a file, in its order of data; both in the current scope's arena. */
-static mlc_status mlc__st_open(mlc__file *f, mlc__st_entry **entries, int64_t *count)
+/* entries are sorted by name; their names and the metadata lie in text. */
+struct mlc_safetensors {
+    mlc__file        file;
+    mlc_safetensors *prev, *next;      /* in ctx->files */
+    char            *path, *text;
+    mlc__st_entry   *entries;
+    int64_t          count, data;      /* data: where in the file the tensors begin */
+    const char      *metadata;
+    int64_t          pairs;
+    void            *map;              /* of the whole file, from the first view on */
+};
+
+/* The ranges of all tensors fill the data: in order, without hole or overlap. */
+static mlc_status mlc__st_ranges(mlc_safetensors *f)
+{
+    mlc_ctx *ctx = f->file.ctx;
+    int64_t at = 0;
+    if (f->count) qsort(f->entries, (size_t)f->count, sizeof *f->entries, mlc__st_by_offset);
+    for (int64_t i = 0; i < f->count; i++) {
+        MLC__REQUIRE(ctx, f->entries[i].begin == at, IO,
+                     "'%s': data of '%.100s' begins at %lld, not at %lld: a hole or an overlap",
+                     f->path, f->entries[i].name, (long long)f->entries[i].begin, (long long)at);
+        at = f->entries[i].end;
+    }
+    MLC__REQUIRE(ctx, at == f->file.size - f->data, IO,
+                 "'%s': %lld bytes of data, the header names %lld", f->path,
+                 (long long)(f->file.size - f->data), (long long)at);
+    return MLC_OK;
+}
+
+/* Header and entries of an open file. */
+static mlc_status mlc__st_read(mlc_safetensors *f)
 {
     unsigned char raw[8];
     uint64_t n = 0;
-    mlc_ctx *ctx = f->ctx;
-    MLC__REQUIRE(ctx, f->size >= 8, IO, "'%s': %lld bytes are no safetensors file", f->path,
-                 (long long)f->size);
-    MLC__TRY(mlc__file_read(f, raw, 8));
+    mlc_ctx *ctx = f->file.ctx;
+    MLC__REQUIRE(ctx, f->file.size >= 8, IO, "'%s': %lld bytes are no safetensors file", f->path,
+                 (long long)f->file.size);
+    MLC__TRY(mlc__file_read(&f->file, raw, 8));
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
     /* 100 MB is the reference reader's bound, too. */
-    MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->size - 8, IO,
+    MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->file.size - 8, IO,
                  "'%s': header of %llu bytes in a file of %lld", f->path, (unsigned long long)n,
-                 (long long)f->size);
-    mlc__json j = { ctx, f->path, MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (size_t)n + 1)), 0,
-                    (size_t)n };
-    if (!j.text) return MLC_ERR_NOMEM;
-    MLC__TRY(mlc__file_read(f, j.text, (size_t)n));
-    j.text[n] = 0;
-    *entries = MLC__CAST(mlc__st_entry *, mlc__arena(ctx, ctx->depth,
-                         ((size_t)n / MLC__ST_SHORTEST + 1) * sizeof **entries));
-    if (!*entries) return MLC_ERR_NOMEM;
-    MLC__TRY(mlc__st_header(&j, *entries, count));
-    if (*count) qsort(*entries, (size_t)*count, sizeof **entries, mlc__st_by_offset);
-    int64_t at = 0;
-    for (int64_t i = 0; i < *count; i++) {
-        MLC__REQUIRE(ctx, (*entries)[i].begin == at, IO,
-                     "'%s': data of '%.100s' begins at %lld, not at %lld: a hole or an overlap",
-                     f->path, (*entries)[i].name, (long long)(*entries)[i].begin, (long long)at);
-        at = (*entries)[i].end;
-    }
-    MLC__REQUIRE(ctx, at == f->size - 8 - (int64_t)n, IO,
-                 "'%s': %lld bytes of data, the header names %lld", f->path,
-                 (long long)(f->size - 8 - (int64_t)n), (long long)at);
+                 (long long)f->file.size);
+    f->data = 8 + (int64_t)n;
+    f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
+    f->entries = MLC__CAST(mlc__st_entry *,
+                           mlc__heap_alloc(ctx, ((size_t)n / MLC__ST_SHORTEST + 1) *
+                                           sizeof *f->entries, MLC_MEM_OBJECT, "load"));
+    if (!f->text || !f->entries) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__file_read(&f->file, f->text, (size_t)n));
+    mlc__json j = { ctx, f->path, f->text, 0, (size_t)n, NULL, 0 };
+    MLC__TRY(mlc__st_header(&j, f->entries, &f->count));
+    f->metadata = j.metadata;
+    f->pairs = j.pairs;
+    MLC__TRY(mlc__st_ranges(f));
+    if (f->count) qsort(f->entries, (size_t)f->count, sizeof *f->entries, mlc__st_by_name);
+    for (int64_t i = 1; i < f->count; i++)
+        MLC__REQUIRE(ctx, strcmp(f->entries[i - 1].name, f->entries[i].name) != 0, IO,
+                     "'%s': two tensors named '%.100s'", f->path, f->entries[i].name);
     return MLC_OK;
 }
 
-/* Little-endian on disk; every host that compiles this file so far is. */
+MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
+{
+    if (!f) return;
+    mlc_ctx *ctx = f->file.ctx;
+    mlc__file_unmap(&f->file, f->map);
+    mlc__file_close(&f->file);
+    if (f->prev) f->prev->next = f->next;
+    else if (ctx->files == f) ctx->files = f->next;
+    if (f->next) f->next->prev = f->prev;
+    mlc__heap_free(ctx, f->text);
+    mlc__heap_free(ctx, f->entries);
+    mlc__heap_free(ctx, f->path);
+    mlc__heap_free(ctx, f);
+}
+
+static void mlc__files_release(mlc_ctx *ctx)
+{
+    while (ctx->files) mlc_safetensors_close(ctx->files);
+}
+
+MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
+{
+    mlc_safetensors *f;
+    mlc__file file;
+    if (!ctx) return NULL;
+    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL"); return NULL; }
+    if (mlc__file_open(&file, ctx, path) != MLC_OK) return NULL;
+    f = MLC__CAST(mlc_safetensors *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, "load"));
+    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(path) + 1, MLC_MEM_OBJECT, "load"));
+    if (!f || !copy) {
+        mlc__file_close(&file);
+        mlc__heap_free(ctx, f);
+        mlc__heap_free(ctx, copy);
+        return NULL;
+    }
+    memcpy(copy, path, strlen(path));
+    f->file = file;
+    f->file.path = f->path = copy;
+    f->next = ctx->files;
+    if (f->next) f->next->prev = f;
+    ctx->files = f;
+    ctx->files_release = mlc__files_release;
+    if (mlc__st_read(f) == MLC_OK) return f;
+    mlc_safetensors_close(f);
+    return NULL;
+}
+
+MLC_IMPL int64_t mlc_safetensors_count(const mlc_safetensors *f) { return f ? f->count : 0; }
+
+MLC_IMPL const char *mlc_safetensors_name(const mlc_safetensors *f, int64_t i)
+{
+    return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
+}
+
+MLC_IMPL const char *mlc_safetensors_metadata(const mlc_safetensors *f, const char *key)
+{
+    const char *at = f ? f->metadata : NULL;
+    for (int64_t i = 0; f && key && i < f->pairs; i++) {
+        const char *value = at + strlen(at) + 1;
+        if (strcmp(at, key) == 0) return value;
+        at = value + strlen(value) + 1;
+    }
+    return NULL;
+}
+
+/* An error names the file and the tensor that is not in it. */
+static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *name)
+{
+    mlc__st_entry key;
+    key.name = name ? name : "";
+    const mlc__st_entry *e = f->count ? MLC__CAST(const mlc__st_entry *,
+        bsearch(&key, f->entries, (size_t)f->count, sizeof key, mlc__st_by_name)) : NULL;
+    if (!e) mlc__fail(f->file.ctx, MLC_ERR_ARG, "'%s' has no tensor named '%.100s'", f->path,
+                      key.name);
+    return e;
+}
+
+MLC_IMPL mlc_status mlc_safetensors_info(const mlc_safetensors *f, const char *name,
+                                         mlc_dtype *dtype, mlc_dims *shape)
+{
+    const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
+    if (!e) return MLC_ERR_ARG;
+    if (dtype) *dtype = e->dtype;
+    if (shape) *shape = mlc_dims_of(e->ndim, e->shape);
+    return MLC_OK;
+}
+
+/* Bytes of the file to a tensor; little-endian on disk, as every host that compiles this file.
+ * The format says nothing of a bool that is neither 0 nor 1: it counts as true. */
 static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
+    uint8_t *host = t->ctx->on_host ? MLC__CAST(uint8_t *, mlc__data(t)) : NULL, *copy = NULL;
     if (bytes == 0) return MLC_OK;
-    if (t->ctx->on_host) return mlc__file_read(f, mlc__data(t), bytes);
-    void *host = mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT, "load");
+    if (!host) host = copy = MLC__CAST(uint8_t *, mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT,
+                                                                  "load"));
     if (!host) return MLC_ERR_NOMEM;
     mlc_status st = mlc__file_read(f, host, bytes);
-    if (!st) st = mlc__device_copy(t->ctx, mlc__data(t), host, bytes, MLC_COPY_TO_DEVICE);
-    mlc__heap_free(t->ctx, host);
+    if (!st && t->dtype == MLC_BOOL) for (size_t i = 0; i < bytes; i++) host[i] = host[i] != 0;
+    if (!st && copy) st = mlc__device_copy(t->ctx, mlc__data(t), copy, bytes, MLC_COPY_TO_DEVICE);
+    mlc__heap_free(t->ctx, copy);
     return st;
 }
 
-/* Entries come in the order of the data, so the file is read once from front to back; the list is
- * sorted by name for the caller. */
-static mlc_status mlc__st_load(mlc__file *f, const mlc_named **list, int64_t *n)
+static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
 {
-    mlc_ctx *ctx = f->ctx;
-    mlc__st_entry *e = NULL;
-    mlc_named *named;
-    MLC__TRY(mlc__st_open(f, &e, n));
-    named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)*n + 1) * sizeof *named));
+    mlc_tensor *t;
+    if (mlc__file_seek(&f->file, f->data + e->begin) != MLC_OK) return NULL;
+    t = mlc__make(f->file.ctx, "load", e->dtype, mlc_dims_of(e->ndim, e->shape));
+    return t && mlc__st_data(&f->file, t) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_safetensors_get(mlc_safetensors *f, const char *name)
+{
+    const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
+    return e ? mlc__st_get(f, e) : NULL;
+}
+
+/* Mapped at the first view; where that is not to be had, a copy does. bool always is a copy: its
+ * bytes may have to be made 0 and 1. */
+MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
+{
+    const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
+    if (!e) return NULL;
+    mlc_ctx *ctx = f->file.ctx;
+    if (!f->map && ctx->on_host && e->end > e->begin) f->map = mlc__file_map(&f->file);
+    char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
+    if (!data || e->end == e->begin || e->dtype == MLC_BOOL ||
+        (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0)
+        return mlc__st_get(f, e);
+    return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, data);
+}
+
+/* The list and its names are copied to the scope: the file is closed. */
+static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
+{
+    mlc_ctx *ctx = f->file.ctx;
+    mlc_named *named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)f->count + 1) *
+                                                                          sizeof *named));
     if (!named) return MLC_ERR_NOMEM;
-    for (int64_t i = 0; i < *n; i++) {
-        named[i].name = e[i].name;
-        named[i].tensor = NULL;
-    }
-    if (*n) qsort(named, (size_t)*n, sizeof *named, mlc__st_by_name);
-    for (int64_t i = 1; i < *n; i++)
-        MLC__REQUIRE(ctx, strcmp(named[i - 1].name, named[i].name) != 0, IO,
-                     "'%s': two tensors named '%.100s'", f->path, named[i].name);
-    for (int64_t i = 0; i < *n; i++) {
-        const mlc_named key = { e[i].name, NULL };
-        mlc_named *to = MLC__CAST(mlc_named *,
-                                  bsearch(&key, named, (size_t)*n, sizeof *named, mlc__st_by_name));
-        to->tensor = mlc__make(ctx, "load", e[i].dtype, mlc_dims_of(e[i].ndim, e[i].shape));
-        if (!to->tensor) return ctx->status;
-        MLC__TRY(mlc__st_data(f, to->tensor));
+    for (int64_t i = 0; i < f->count; i++) {
+        const size_t n = strlen(f->entries[i].name) + 1;
+        char *name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, n));
+        if (!name) return MLC_ERR_NOMEM;
+        memcpy(name, f->entries[i].name, n);
+        named[i].name = name;
+        named[i].tensor = mlc__st_get(f, &f->entries[i]);
+        if (!named[i].tensor) return ctx->status;
     }
     *list = named;
     return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
+                                         int64_t *n)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && list && n, ARG, "load: path, list or n is NULL");
+    *list = NULL;
+    *n = 0;
+    mlc_safetensors *f = mlc_safetensors_open(ctx, path);
+    if (!f) return ctx->status;
+    const int64_t count = f->count;
+    const mlc_status st = mlc__st_load(f, list);
+    mlc_safetensors_close(f);
+    if (st == MLC_OK) *n = count;
+    return st;
 }
 
 /* JSON is UTF-8: a name that is not would make a file that nobody reads. */
@@ -11619,6 +11885,11 @@ static int mlc__st_rank(mlc_dtype dtype)
     int r = 0;
     while (mlc__st_dtypes[r].dtype != dtype) r++;
     return r;
+}
+
+static int mlc__named_by_name(const void *a, const void *b)
+{
+    return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
 }
 
 /* Widest dtype first, then by name: so every tensor is aligned. */
@@ -11729,7 +12000,7 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
                                                     MLC_MEM_OBJECT, "save"));
     if (!sorted) return MLC_ERR_NOMEM;
     if (n) memcpy(sorted, list, (size_t)n * sizeof *sorted);
-    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__st_by_name);
+    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__named_by_name);
     st = MLC_OK;
     for (int64_t i = 1; i < n && !st; i++)
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
@@ -11742,32 +12013,895 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
-                                         int64_t *n)
+/* @@ IMPL.IO.NPY ----------------------------------------- NumPy's .npy and .npz, both ways
+ * .npy: magic, version, the length of a header, the header (a Python dict of exactly descr,
+ * fortran_order and shape, padded so that data begins at a multiple of 64), data. .npz: a zip of
+ * them. Readers trust nothing: the header by a parser of just this shape, sizes against what is
+ * left of the file before memory is asked for, a zip by its central directory (local headers of
+ * numpy.savez hold no sizes), each entry inside the file and apart from the others, checksums. */
+
+#ifdef MLC_USE_ZLIB
+#  include <zlib.h>
+#endif
+
+/* Bytes of an array: of a file, or of an entry of a zip in it. */
+typedef struct mlc__source {
+    mlc__file  *file;
+    const char *entry;                 /* name in the zip, or NULL                              */
+    int64_t     left;                  /* bytes not yet read, after inflating                   */
+    uint32_t    crc;                   /* of what was read                                      */
+    uint32_t    table[256];            /* of the checksum                                       */
+#ifdef MLC_USE_ZLIB
+    z_stream    stream;
+    bool        deflated;
+    int64_t     packed;                /* bytes in the file not yet read                        */
+    unsigned char buffer[4096];
+#endif
+} mlc__source;
+
+static mlc_status mlc__npy_fail(const mlc__source *s, const char *why)
 {
-    mlc__file f;
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, path && list && n, ARG, "load: path, list or n is NULL");
-    *list = NULL;
-    *n = 0;
-    MLC__TRY(mlc__file_open(&f, ctx, path));
-    const mlc_status st = mlc__st_load(&f, list, n);
-    mlc__file_close(&f);
-    if (st != MLC_OK) { *list = NULL; *n = 0; }
+    return mlc__fail(s->file->ctx, MLC_ERR_IO, "'%s'%s%.80s%s: %s", s->file->path,
+                     s->entry ? ", entry '" : "", s->entry ? s->entry : "", s->entry ? "'" : "",
+                     why);
+}
+
+/* CRC-32 of zip: reflected, polynomial 0x04C11DB7. */
+static void mlc__crc_table(uint32_t *table)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int bit = 0; bit < 8; bit++) c = c & 1u ? c >> 1 ^ 0xEDB88320u : c >> 1;
+        table[i] = c;
+    }
+}
+
+static uint32_t mlc__crc(const uint32_t *table, uint32_t crc, const void *data, size_t n)
+{
+    const unsigned char *p = MLC__CAST(const unsigned char *, data);
+    crc = ~crc;
+    for (size_t i = 0; i < n; i++) crc = table[(crc ^ p[i]) & 255u] ^ crc >> 8;
+    return ~crc;
+}
+
+#ifdef MLC_USE_ZLIB
+/* Inflates until n bytes are there. */
+static mlc_status mlc__source_inflate(mlc__source *s, void *to, size_t n)
+{
+    z_stream *z = &s->stream;
+    char *at = MLC__CAST(char *, to);
+    while (n) {
+        const size_t step = n < (1u << 30) ? n : (1u << 30);
+        if (z->avail_in == 0 && s->packed) {
+            const size_t more = (size_t)mlc__min(s->packed, (int64_t)sizeof s->buffer);
+            MLC__TRY(mlc__file_read(s->file, s->buffer, more));
+            s->packed -= (int64_t)more;
+            z->next_in = s->buffer;
+            z->avail_in = (uInt)more;
+        }
+        z->next_out = (unsigned char *)at;
+        z->avail_out = (uInt)step;
+        const int result = inflate(z, Z_NO_FLUSH);
+        const size_t made = step - z->avail_out;
+        if (result != Z_OK && result != Z_STREAM_END) return mlc__npy_fail(s, "bad deflate data");
+        if (!made && !s->packed && !z->avail_in) return mlc__npy_fail(s, "deflate data ends early");
+        at += made;
+        n -= made;
+        if (result == Z_STREAM_END && n) return mlc__npy_fail(s, "deflate data ends early");
+    }
+    return MLC_OK;
+}
+#endif
+
+static mlc_status mlc__source_read(mlc__source *s, void *to, size_t n)
+{
+    if ((int64_t)n > s->left) return mlc__npy_fail(s, "the data is shorter than its header says");
+#ifdef MLC_USE_ZLIB
+    if (s->deflated) MLC__TRY(mlc__source_inflate(s, to, n));
+    else
+#endif
+    MLC__TRY(mlc__file_read(s->file, to, n));
+    s->left -= (int64_t)n;
+    if (s->entry) s->crc = mlc__crc(s->table, s->crc, to, n);
+    return MLC_OK;
+}
+
+/* -- the header of an array -- */
+
+/* What lies in the file: kind and bytes of an element, order of bytes and axes. */
+typedef struct mlc__npy {
+    char    kind;
+    int     bytes;
+    bool    swap, fortran;
+    int32_t ndim;
+    int64_t shape[MLC_MAX_DIMS];
+} mlc__npy;
+
+/* text ends with 0; at is where reading stands. */
+typedef struct mlc__dict { const mlc__source *s; const char *at; } mlc__dict;
+
+static void mlc__dict_space(mlc__dict *d) { while (*d->at == ' ' || *d->at == '\n') d->at++; }
+
+static bool mlc__dict_take(mlc__dict *d, char c)
+{
+    mlc__dict_space(d);
+    if (*d->at != c) return false;
+    d->at++;
+    return true;
+}
+
+/* A string of at most 31 characters without escapes, in either kind of quotes. */
+static mlc_status mlc__dict_string(mlc__dict *d, char out[32])
+{
+    size_t n = 0;
+    mlc__dict_space(d);
+    const char quote = *d->at;
+    if (quote != '\'' && quote != '"') return mlc__npy_fail(d->s, "header: a string is missing");
+    for (d->at++; *d->at && *d->at != quote; d->at++) {
+        if (n == 31 || *d->at == '\\')
+            return mlc__npy_fail(d->s, "header: a string that is no descr or key");
+        out[n++] = *d->at;
+    }
+    out[n] = 0;
+    return mlc__dict_take(d, quote) ? MLC_OK : mlc__npy_fail(d->s, "header: a string has no end");
+}
+
+/* The letter and size of an element: what is read, and what is refused with its reason. */
+static mlc_status mlc__npy_descr(mlc__dict *d, mlc__npy *a)
+{
+    static const char *const known = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1";
+    char text[32];
+    const char *type = text;
+    mlc__dict_space(d);
+    if (*d->at == '[') return mlc__npy_fail(d->s, "a structured dtype is not read");
+    MLC__TRY(mlc__dict_string(d, text));
+    a->swap = *type == '>';
+    if (*type && strchr("<>=|", *type)) type++;
+    if (*type == 'O') return mlc__npy_fail(d->s, "pickled objects are refused");
+    const char *at = strlen(type) == 2 ? strstr(known, type) : NULL;
+    if (!at || (at - known) % 3 != 0)
+        return mlc__fail(d->s->file->ctx, MLC_ERR_DTYPE,
+                         "'%s': dtype '%s' is not known to this mlcore; save it as one of %s",
+                         d->s->file->path, text, known);
+    a->kind = type[0];
+    a->bytes = type[1] - '0';
+    a->swap = a->swap && a->bytes > 1;
+    return MLC_OK;
+}
+
+/* (2, 3), (3,) or (): decimal sizes. */
+static mlc_status mlc__npy_shape(mlc__dict *d, mlc__npy *a)
+{
+    if (!mlc__dict_take(d, '(')) return mlc__npy_fail(d->s, "header: shape is no tuple");
+    bool comma = true;
+    while (!mlc__dict_take(d, ')')) {
+        int64_t size = 0;
+        if (!comma) return mlc__npy_fail(d->s, "header: shape is no tuple");
+        mlc__dict_space(d);
+        if (*d->at < '0' || *d->at > '9') return mlc__npy_fail(d->s, "header: a size is no number");
+        for (; *d->at >= '0' && *d->at <= '9'; d->at++)
+            if (__builtin_mul_overflow(size, 10, &size) ||
+                __builtin_add_overflow(size, *d->at - '0', &size))
+                return mlc__npy_fail(d->s, "header: a size is too large");
+        if (*d->at == 'L') d->at++;                        /* Python 2 */
+        if (a->ndim == MLC_MAX_DIMS)
+            return mlc__npy_fail(d->s, "header: more axes than a tensor may have");
+        a->shape[a->ndim++] = size;
+        comma = mlc__dict_take(d, ',');
+    }
+    if (a->ndim == 1 && !comma) return mlc__npy_fail(d->s, "header: shape is no tuple");
+    return MLC_OK;
+}
+
+static mlc_status mlc__npy_order(mlc__dict *d, mlc__npy *a)
+{
+    mlc__dict_space(d);
+    const bool yes = strncmp(d->at, "True", 4) == 0;
+    if (!yes && strncmp(d->at, "False", 5) != 0)
+        return mlc__npy_fail(d->s, "header: fortran_order is neither True nor False");
+    d->at += yes ? 4 : 5;
+    a->fortran = yes;
+    return MLC_OK;
+}
+
+/* {'descr': .., 'fortran_order': .., 'shape': .., }: each key once, in any order, no other. */
+static mlc_status mlc__npy_dict(mlc__dict *d, mlc__npy *a)
+{
+    unsigned seen = 0;
+    if (!mlc__dict_take(d, '{')) return mlc__npy_fail(d->s, "header: '{' is missing");
+    while (!mlc__dict_take(d, '}')) {
+        char key[32];
+        MLC__TRY(mlc__dict_string(d, key));
+        const unsigned field = strcmp(key, "descr") == 0 ? 1 : strcmp(key, "shape") == 0 ? 2 :
+                               strcmp(key, "fortran_order") == 0 ? 4 : 0;
+        if (!field) return mlc__npy_fail(d->s, "header: an unknown key");
+        if (seen & field) return mlc__npy_fail(d->s, "header: a key comes twice");
+        seen |= field;
+        if (!mlc__dict_take(d, ':')) return mlc__npy_fail(d->s, "header: ':' is missing");
+        if (field == 1) MLC__TRY(mlc__npy_descr(d, a));
+        if (field == 2) MLC__TRY(mlc__npy_shape(d, a));
+        if (field == 4) MLC__TRY(mlc__npy_order(d, a));
+        mlc__dict_space(d);
+        if (!mlc__dict_take(d, ',') && *d->at != '}')
+            return mlc__npy_fail(d->s, "header: ',' or '}' is missing");
+    }
+    mlc__dict_space(d);
+    if (*d->at) return mlc__npy_fail(d->s, "header: text after its end");
+    return seen == 7 ? MLC_OK : mlc__npy_fail(d->s, "header: descr, shape or order is missing");
+}
+
+#define MLC__NPY_HEADER 10000          /* most bytes of a header, as numpy itself has it */
+
+static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
+{
+    unsigned char raw[12] = { 0 };
+    size_t n = 0, digits;
+    mlc_ctx *ctx = s->file->ctx;
+    mlc__dict d = { s, NULL };
+    memset(a, 0, sizeof *a);
+    if (s->left < 10) return mlc__npy_fail(s, "too short for a .npy file");
+    MLC__TRY(mlc__source_read(s, raw, 8));
+    if (memcmp(raw, "\x93NUMPY", 6) != 0) return mlc__npy_fail(s, "no .npy file");
+    if (raw[6] < 1 || raw[6] > 3) return mlc__npy_fail(s, "a version of .npy after 3");
+    digits = raw[6] == 1 ? 2 : 4;
+    MLC__TRY(mlc__source_read(s, raw, digits));
+    for (size_t i = digits; i-- > 0;) n = n << 8 | raw[i];
+    if (n > MLC__NPY_HEADER || (int64_t)n > s->left)
+        return mlc__npy_fail(s, "the header is longer than 10000 bytes or the file");
+    char *text = MLC__CAST(char *, mlc__heap_alloc(ctx, n + 1, MLC_MEM_OBJECT, "npy_load"));
+    if (!text) return MLC_ERR_NOMEM;
+    mlc_status st = mlc__source_read(s, text, n);
+    d.at = text;
+    if (!st && memchr(text, 0, n)) st = mlc__npy_fail(s, "header: a NUL byte");
+    if (!st) st = mlc__npy_dict(&d, a);
+    mlc__heap_free(ctx, text);
     return st;
 }
 
-/* -- state of a module -- */
+/* -- the data of an array -- */
 
-/* What the walks of mlc_save and mlc_load share. */
+/* The dtype that holds all values of the file's. */
+static mlc_dtype mlc__npy_dtype(const mlc__npy *a)
+{
+    if (a->kind == 'f') return a->bytes == 2 ? MLC_F16 : a->bytes == 4 ? MLC_F32 : MLC_F64;
+    if (a->kind == 'b') return MLC_BOOL;
+    if (a->kind == 'u' && a->bytes == 4) return MLC_I64;
+    if (a->kind == 'u') return a->bytes == 1 ? MLC_U8 : MLC_I32;
+    return a->bytes == 1 ? MLC_I8 : a->bytes == 8 ? MLC_I64 : MLC_I32;
+}
+
+/* n elements of `bytes` bytes in the order of this host: to i32 or i64 where the dtype is wider, in
+ * place from the end. bool becomes 0 and 1. */
+static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
+{
+    const int b = a->bytes;
+    for (int64_t i = 0; a->swap && i < n; i++)
+        for (int k = 0; k < b / 2; k++) {
+            unsigned char *x = data + i * b + k, *y = data + i * b + b - 1 - k, keep = *x;
+            *x = *y;
+            *y = keep;
+        }
+    for (int64_t i = 0; a->kind == 'b' && i < n; i++) data[i] = data[i] != 0;
+    for (int64_t i = n; i-- > 0 && (b == 2 || b == 4) && a->kind != 'f';) {
+        if (b == 4 && a->kind == 'i') return;              /* i32 as it is */
+        uint32_t u = 0;
+        memcpy(&u, data + i * b, (size_t)b);
+        const int64_t wide = b == 4 ? (int64_t)u : a->kind == 'i' ? (int16_t)u : (int64_t)u;
+        const int32_t narrow = (int32_t)wide;
+        if (b == 4) memcpy(data + i * 8, &wide, 8);
+        else memcpy(data + i * 4, &narrow, 4);
+    }
+}
+
+/* Bytes of the elements, checked against what is left; -1 and an error if they do not fit. */
+static int64_t mlc__npy_bytes(const mlc__source *s, const mlc__npy *a)
+{
+    int64_t count = 1, nonzero = 1, bytes;
+    for (int32_t d = 0; d < a->ndim; d++) {
+        if (__builtin_mul_overflow(nonzero, mlc__max(1, a->shape[d]), &nonzero) ||
+            nonzero > PTRDIFF_MAX / 16) {
+            mlc__npy_fail(s, "the shape has more elements than memory can hold");
+            return -1;
+        }
+        count *= a->shape[d];
+    }
+    bytes = count * a->bytes;
+    if (bytes <= s->left) return bytes;
+    mlc__npy_fail(s, "the data is shorter than its header says");
+    return -1;
+}
+
+/* An array from where the source stands: through host memory of its widened size, so that each
+ * kind of device, order and width goes the same way. */
+static mlc_tensor *mlc__npy_read(mlc__source *s)
+{
+    mlc_ctx *ctx = s->file->ctx;
+    mlc__npy a;
+    mlc_dims shape, axes;
+    mlc_tensor *t = NULL;
+    if (mlc__npy_header(s, &a) != MLC_OK) return NULL;
+    const int64_t bytes = mlc__npy_bytes(s, &a);
+    if (bytes < 0) return NULL;
+    const mlc_dtype dtype = mlc__npy_dtype(&a);
+    const int64_t n = bytes / a.bytes;
+    unsigned char *data = MLC__CAST(unsigned char *,
+        mlc__heap_alloc(ctx, (size_t)n * mlc_dtype_bytes(dtype) + 1, MLC_MEM_OBJECT, "npy_load"));
+    if (!data) return NULL;
+    /* Column-major is row-major of the reversed shape. */
+    shape = axes = mlc_dims_of(a.ndim, a.shape);
+    for (int32_t d = 0; a.fortran && d < a.ndim; d++) {
+        shape.v[d] = a.shape[a.ndim - 1 - d];
+        axes.v[d] = a.ndim - 1 - d;
+    }
+    if (mlc__source_read(s, data, (size_t)bytes) == MLC_OK) {
+        mlc__npy_convert(&a, data, n);
+        t = mlc_from(ctx, dtype, shape, data);
+    }
+    mlc__heap_free(ctx, data);
+    if (!t || !a.fortran) return t;
+    ctx->no_grad++;
+    t = mlc_contiguous(mlc_permute(t, axes));
+    ctx->no_grad--;
+    return t;
+}
+
+MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
+{
+    mlc__file f;
+    mlc__source s;
+    if (!ctx) return NULL;
+    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "npy_load: path is NULL"); return NULL; }
+    if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
+    memset(&s, 0, sizeof s);
+    s.file = &f;
+    s.left = f.size;
+    mlc_tensor *t = mlc__npy_read(&s);
+    mlc__file_close(&f);
+    return t;
+}
+
+/* -- writing -- */
+
+static const char *mlc__npy_code(mlc_dtype dtype)
+{
+    static const char *const codes[MLC_DTYPE_COUNT] = { "<f4", "<f8", "<i8", "<f4", "<f2", "<i4",
+                                                        "|i1", "|u1", "|b1" };
+    return codes[dtype];
+}
+
+/* A tensor as the file wants it: dense bytes in host memory, its own where they lie so. */
+typedef struct mlc__npy_data {
+    char        header[512];
+    size_t      header_bytes, bytes;
+    const void *data;
+    void       *copy;                  /* to be freed */
+} mlc__npy_data;
+
+/* Magic, version 1, length, dict, spaces and a newline up to a multiple of 64. */
+static void mlc__npy_describe(const mlc_tensor *t, mlc__npy_data *d)
+{
+    char *text = d->header + 10;
+    size_t n = (size_t)snprintf(text, 200, "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                                mlc__npy_code(t->dtype));
+    for (int32_t i = 0; i < t->ndim; i++)
+        n += (size_t)snprintf(text + n, 40, i ? ", %lld" : "%lld", (long long)t->shape[i]);
+    n += (size_t)snprintf(text + n, 40, t->ndim == 1 ? ",), }" : "), }");
+    while ((n + 11) % 64) text[n++] = ' ';
+    text[n++] = '\n';
+    memcpy(d->header, "\x93NUMPY\1", 8);                   /* and the 0 of version 1.0 */
+    d->header[8] = (char)(n & 255);
+    d->header[9] = (char)(n >> 8);
+    d->header_bytes = n + 10;
+}
+
+/* mlc__npy_data_end frees what this takes, also after a failure. */
+static mlc_status mlc__npy_data_begin(mlc_tensor *t, mlc__npy_data *d)
+{
+    mlc_ctx *ctx = t->ctx;
+    const bool wide = t->dtype == MLC_BF16;
+    d->copy = NULL;
+    mlc__npy_describe(t, d);
+    d->bytes = (size_t)mlc__numel(t) * (wide ? 4 : mlc__size(t));
+    d->data = d->header;               /* of no elements: any pointer */
+    if (d->bytes == 0) return MLC_OK;
+    if (ctx->on_host && (t->flags & MLC__DENSE) && !wide) {
+        d->data = mlc__data(t);
+        return MLC_OK;
+    }
+    d->data = d->copy = mlc__heap_alloc(ctx, d->bytes, MLC_MEM_OBJECT, "npy_save");
+    if (!d->copy) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc_read(t, d->copy, (size_t)mlc__numel(t) * mlc__size(t)));
+    /* From the end: the wide values grow over the narrow ones. */
+    for (int64_t i = mlc__numel(t); wide && i-- > 0;) {
+        uint16_t h;
+        memcpy(&h, MLC__CAST(char *, d->copy) + 2 * i, 2);
+        const float x = mlc__f32_of_bf16(h);
+        memcpy(MLC__CAST(char *, d->copy) + 4 * i, &x, 4);
+    }
+    return MLC_OK;
+}
+
+static void mlc__npy_data_end(mlc_ctx *ctx, mlc__npy_data *d) { mlc__heap_free(ctx, d->copy); }
+
+MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
+{
+    mlc__npy_data d;
+    mlc__atomic a;
+    if (!t) return MLC_ERR_ARG;
+    MLC__REQUIRE(t->ctx, path && path[0], ARG, "npy_save: no path");
+    MLC__TRY(mlc__alive(t, "npy_save"));
+    mlc_status st = mlc__npy_data_begin(t, &d);
+    if (!st) st = mlc__atomic_begin(&a, t->ctx, path);
+    if (!st) {
+        st = mlc__file_write(&a.file, d.header, d.header_bytes);
+        if (!st) st = mlc__file_write(&a.file, d.data, d.bytes);
+        st = mlc__atomic_end(&a, st);
+    }
+    mlc__npy_data_end(t->ctx, &d);
+    return st;
+}
+
+/* -- zip -- */
+
+#define MLC__ZIP_MANY  65535u
+#define MLC__ZIP_LARGE 0xFFFFFFFFu
+
+static uint64_t mlc__le(const unsigned char *p, int n)
+{
+    uint64_t v = 0;
+    while (n-- > 0) v = v << 8 | p[n];
+    return v;
+}
+
+static void mlc__le_put(unsigned char *p, int n, uint64_t v)
+{
+    for (int i = 0; i < n; i++) p[i] = (unsigned char)(v >> 8 * i);
+}
+
+typedef struct mlc__zip_entry {        /* of the central directory */
+    char    *name;                     /* without ".npy" */
+    uint32_t crc;
+    uint16_t method;
+    int64_t  packed, bytes, offset, data;                  /* data: where it begins */
+} mlc__zip_entry;
+
+typedef struct mlc__zip {
+    mlc__file       file;
+    unsigned char  *directory;
+    int64_t         directory_at, directory_bytes, count;
+    mlc__zip_entry *entries;
+} mlc__zip;
+
+static mlc_status mlc__zip_fail(const mlc__zip *z, const char *why)
+{
+    return mlc__fail(z->file.ctx, MLC_ERR_IO, "'%s': %s", z->file.path, why);
+}
+
+/* Reads n bytes at an offset which is checked. */
+static mlc_status mlc__zip_read(mlc__zip *z, int64_t at, void *to, int64_t n)
+{
+    if (at < 0 || n < 0 || at > z->file.size || n > z->file.size - at)
+        return mlc__zip_fail(z, "a part of the zip lies outside the file");
+    MLC__TRY(mlc__file_seek(&z->file, at));
+    return mlc__file_read(&z->file, to, (size_t)n);
+}
+
+/* Numbers too large for the end record stand in another one before it. */
+static mlc_status mlc__zip_end64(mlc__zip *z, int64_t end)
+{
+    unsigned char r[56] = { 0 };
+    MLC__TRY(mlc__zip_read(z, end - 20, r, 20));
+    if (mlc__le(r, 4) != 0x07064b50) return mlc__zip_fail(z, "the zip64 end record is missing");
+    const uint64_t at = mlc__le(r + 8, 8);
+    if (at > (uint64_t)z->file.size) return mlc__zip_fail(z, "the zip64 end record is missing");
+    MLC__TRY(mlc__zip_read(z, (int64_t)at, r, 56));
+    if (mlc__le(r, 4) != 0x06064b50) return mlc__zip_fail(z, "the zip64 end record is missing");
+    const uint64_t count = mlc__le(r + 32, 8), bytes = mlc__le(r + 40, 8);
+    const uint64_t from = mlc__le(r + 48, 8);
+    if (count > (uint64_t)z->file.size / 46 || bytes > (uint64_t)z->file.size ||
+        from > (uint64_t)z->file.size)
+        return mlc__zip_fail(z, "the zip's directory lies outside the file");
+    z->count = (int64_t)count;
+    z->directory_bytes = (int64_t)bytes;
+    z->directory_at = (int64_t)from;
+    return MLC_OK;
+}
+
+/* The end record: the last place in the file where it fits, comment and all. */
+static mlc_status mlc__zip_end(mlc__zip *z)
+{
+    mlc_ctx *ctx = z->file.ctx;
+    const int64_t n = mlc__min(z->file.size, 65557);
+    mlc_status st;
+    int64_t at = n - 22;
+    if (n < 22) return mlc__zip_fail(z, "too short for a .npz file");
+    unsigned char *tail = MLC__CAST(unsigned char *,
+                                    mlc__heap_alloc(ctx, (size_t)n, MLC_MEM_OBJECT, "npz_load"));
+    if (!tail) return MLC_ERR_NOMEM;
+    st = mlc__zip_read(z, z->file.size - n, tail, n);
+    while (!st && at >= 0 && !(mlc__le(tail + at, 4) == 0x06054b50 &&
+                               at + 22 + (int64_t)mlc__le(tail + at + 20, 2) == n))
+        at--;
+    if (!st && at < 0) st = mlc__zip_fail(z, "no .npz file: the zip's end record is missing");
+    if (!st) {
+        z->count = (int64_t)mlc__le(tail + at + 10, 2);
+        z->directory_bytes = (int64_t)mlc__le(tail + at + 12, 4);
+        z->directory_at = (int64_t)mlc__le(tail + at + 16, 4);
+        if (z->count == MLC__ZIP_MANY || z->directory_bytes == MLC__ZIP_LARGE ||
+            z->directory_at == MLC__ZIP_LARGE)
+            st = mlc__zip_end64(z, z->file.size - n + at);
+    }
+    mlc__heap_free(ctx, tail);
+    return st;
+}
+
+/* Sizes of 0xFFFFFFFF stand in the extra field 1, in this order, those that are needed. */
+static mlc_status mlc__zip_wide(mlc__zip *z, mlc__zip_entry *e, const unsigned char *extra,
+                                int64_t n)
+{
+    int64_t *want[3] = { &e->bytes, &e->packed, &e->offset };
+    while (n >= 4) {
+        const int64_t id = (int64_t)mlc__le(extra, 2), size = (int64_t)mlc__le(extra + 2, 2);
+        if (size > n - 4) break;
+        for (int i = 0, at = 4; id == 1 && i < 3; i++) {
+            if (*want[i] != MLC__ZIP_LARGE) continue;
+            if (at + 8 > 4 + size) return mlc__zip_fail(z, "a size of the zip is missing");
+            const uint64_t v = mlc__le(extra + at, 8);
+            if (v > (uint64_t)z->file.size * 1032)         /* deflate cannot do more */
+                return mlc__zip_fail(z, "a size of the zip is larger than the file allows");
+            *want[i] = (int64_t)v;
+            at += 8;
+        }
+        extra += 4 + size;
+        n -= 4 + size;
+    }
+    return MLC_OK;
+}
+
+/* A name that is a file's, without NUL, ".npy" taken off. */
+static mlc_status mlc__zip_name(mlc__zip *z, mlc__zip_entry *e, const unsigned char *name,
+                                int64_t n)
+{
+    mlc_ctx *ctx = z->file.ctx;
+    if (memchr(name, 0, (size_t)n)) return mlc__zip_fail(z, "a name with a NUL byte");
+    e->name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (size_t)n + 1));
+    if (!e->name) return MLC_ERR_NOMEM;
+    if (n >= 4 && memcmp(name + n - 4, ".npy", 4) == 0) n -= 4;
+    memcpy(e->name, name, (size_t)n);
+    e->name[n] = 0;
+    return MLC_OK;
+}
+
+/* One record of the directory; *used is its length. */
+static mlc_status mlc__zip_record(mlc__zip *z, const unsigned char *r, int64_t left,
+                                  mlc__zip_entry *e, int64_t *used)
+{
+    if (left < 46 || mlc__le(r, 4) != 0x02014b50)
+        return mlc__zip_fail(z, "the zip's directory is damaged");
+    const int64_t name = (int64_t)mlc__le(r + 28, 2), extra = (int64_t)mlc__le(r + 30, 2);
+    const int64_t comment = (int64_t)mlc__le(r + 32, 2);
+    *used = 46 + name + extra + comment;
+    if (*used > left) return mlc__zip_fail(z, "the zip's directory is damaged");
+    e->method = (uint16_t)mlc__le(r + 10, 2);
+    e->crc = (uint32_t)mlc__le(r + 16, 4);
+    e->packed = (int64_t)mlc__le(r + 20, 4);
+    e->bytes = (int64_t)mlc__le(r + 24, 4);
+    e->offset = (int64_t)mlc__le(r + 42, 4);
+    if (mlc__le(r + 8, 2) & 1u) return mlc__zip_fail(z, "the zip is encrypted");
+    if (e->method != 0 && e->method != 8)
+        return mlc__zip_fail(z, "the zip has a compression that is neither stored nor deflate");
+    MLC__TRY(mlc__zip_wide(z, e, r + 46 + name, extra));
+    if (e->method == 0 && e->packed != e->bytes)
+        return mlc__zip_fail(z, "a stored entry has two sizes");
+    return mlc__zip_name(z, e, r + 46, name);
+}
+
+/* Where the entry's data begins: only its own header tells, whose sizes nobody reads. */
+static mlc_status mlc__zip_local(mlc__zip *z, mlc__zip_entry *e)
+{
+    unsigned char r[30] = { 0 };
+    MLC__TRY(mlc__zip_read(z, e->offset, r, 30));
+    if (mlc__le(r, 4) != 0x04034b50) return mlc__zip_fail(z, "an entry's own header is missing");
+    e->data = e->offset + 30 + (int64_t)mlc__le(r + 26, 2) + (int64_t)mlc__le(r + 28, 2);
+    if (e->data > z->directory_at || e->packed > z->directory_at - e->data)
+        return mlc__zip_fail(z, "an entry runs into the zip's directory");
+    return MLC_OK;
+}
+
+static int mlc__zip_by_offset(const void *a, const void *b)
+{
+    const int64_t x = MLC__CAST(const mlc__zip_entry *, a)->offset;
+    const int64_t y = MLC__CAST(const mlc__zip_entry *, b)->offset;
+    return x < y ? -1 : x > y;
+}
+
+static int mlc__zip_by_name(const void *a, const void *b)
+{
+    return strcmp(MLC__CAST(const mlc__zip_entry *, a)->name,
+                  MLC__CAST(const mlc__zip_entry *, b)->name);
+}
+
+/* All entries, none over another, names once each. */
+static mlc_status mlc__zip_entries(mlc__zip *z)
+{
+    mlc_ctx *ctx = z->file.ctx;
+    const unsigned char *at = z->directory;
+    int64_t left = z->directory_bytes, used = 0;
+    for (int64_t i = 0; i < z->count; i++, at += used, left -= used) {
+        MLC__TRY(mlc__zip_record(z, at, left, &z->entries[i], &used));
+        MLC__TRY(mlc__zip_local(z, &z->entries[i]));
+    }
+    if (z->count) qsort(z->entries, (size_t)z->count, sizeof *z->entries, mlc__zip_by_offset);
+    for (int64_t i = 1; i < z->count; i++)
+        if (z->entries[i - 1].data + z->entries[i - 1].packed > z->entries[i].offset)
+            return mlc__zip_fail(z, "entries of the zip overlap");
+    if (z->count) qsort(z->entries, (size_t)z->count, sizeof *z->entries, mlc__zip_by_name);
+    for (int64_t i = 1; i < z->count; i++)
+        MLC__REQUIRE(ctx, strcmp(z->entries[i - 1].name, z->entries[i].name) != 0, IO,
+                     "'%s': two entries named '%.100s'", z->file.path, z->entries[i].name);
+    return MLC_OK;
+}
+
+/* The directory, sorted by name. */
+static mlc_status mlc__zip_open(mlc__zip *z)
+{
+    mlc_ctx *ctx = z->file.ctx;
+    MLC__TRY(mlc__zip_end(z));
+    if (z->directory_at > z->file.size || z->directory_bytes > z->file.size - z->directory_at ||
+        z->count > z->directory_bytes / 46)
+        return mlc__zip_fail(z, "the zip's directory lies outside the file");
+    z->directory = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)z->directory_bytes + 1,
+                                                              MLC_MEM_OBJECT, "npz_load"));
+    z->entries = MLC__CAST(mlc__zip_entry *,
+                           mlc__heap_alloc(ctx, ((size_t)z->count + 1) * sizeof *z->entries,
+                                           MLC_MEM_OBJECT, "npz_load"));
+    if (!z->directory || !z->entries) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__zip_read(z, z->directory_at, z->directory, z->directory_bytes));
+    return mlc__zip_entries(z);
+}
+
+/* Reads what is left of the entry and compares the checksum. */
+static mlc_status mlc__zip_finish(mlc__source *s, const mlc__zip_entry *e)
+{
+    char rest[512];
+    while (s->left) MLC__TRY(mlc__source_read(s, rest, (size_t)mlc__min(s->left, sizeof rest)));
+    return s->crc == e->crc ? MLC_OK : mlc__npy_fail(s, "the checksum is wrong");
+}
+
+static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
+{
+    mlc__source s;
+    memset(&s, 0, sizeof s);
+    s.file = &z->file;
+    s.entry = e->name;
+    s.left = e->bytes;
+    mlc__crc_table(s.table);
+    if (mlc__file_seek(&z->file, e->data) != MLC_OK) return NULL;
+#ifdef MLC_USE_ZLIB
+    s.deflated = e->method == 8;
+    s.packed = e->packed;
+    if (s.deflated && inflateInit2(&s.stream, -15) != Z_OK) {
+        mlc__npy_fail(&s, "zlib has no memory");
+        return NULL;
+    }
+#else
+    if (e->method == 8) {
+        mlc__fail(z->file.ctx, MLC_ERR_UNSUPPORTED,
+                  "'%s', entry '%.80s': compressed; write it with numpy.savez instead of "
+                  "savez_compressed, or compile with MLC_USE_ZLIB", z->file.path, e->name);
+        return NULL;
+    }
+#endif
+    mlc_tensor *t = mlc__npy_read(&s);
+    const mlc_status st = t ? mlc__zip_finish(&s, e) : MLC_ERR_IO;
+#ifdef MLC_USE_ZLIB
+    if (s.deflated) inflateEnd(&s.stream);
+#endif
+    return st == MLC_OK ? t : NULL;
+}
+
+static mlc_status mlc__npz_read(mlc__zip *z, const mlc_named **list, int64_t *n)
+{
+    mlc_ctx *ctx = z->file.ctx;
+    MLC__TRY(mlc__zip_open(z));
+    mlc_named *named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)z->count + 1) *
+                                                                          sizeof *named));
+    if (!named) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < z->count; i++) {
+        named[i].name = z->entries[i].name;
+        named[i].tensor = mlc__zip_array(z, &z->entries[i]);
+        if (!named[i].tensor) return ctx->status;
+    }
+    *list = named;
+    *n = z->count;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n)
+{
+    mlc__zip z;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && list && n, ARG, "npz_load: path, list or n is NULL");
+    *list = NULL;
+    *n = 0;
+    memset(&z, 0, sizeof z);
+    MLC__TRY(mlc__file_open(&z.file, ctx, path));
+    const mlc_status st = mlc__npz_read(&z, list, n);
+    mlc__file_close(&z.file);
+    mlc__heap_free(ctx, z.directory);
+    mlc__heap_free(ctx, z.entries);
+    return st;
+}
+
+/* -- writing a zip -- */
+
+/* One entry as it is written: fields that local header and directory share. */
+typedef struct mlc__zip_out {
+    char     name[MLC_NAME_BYTES + 8];
+    uint32_t crc;
+    uint64_t bytes, offset;
+} mlc__zip_out;
+
+/* From the version needed up to the extra field's length: in both kinds of header, from here on. */
+static void mlc__zip_fields(unsigned char *p, const mlc__zip_out *e, bool wide, int extra)
+{
+    mlc__le_put(p, 2, wide ? 45 : 20);
+    mlc__le_put(p + 2, 2, 0x0800);                         /* names are UTF-8 */
+    mlc__le_put(p + 4, 2, 0);                              /* stored */
+    mlc__le_put(p + 6, 2, 0);
+    mlc__le_put(p + 8, 2, 0x21);                           /* 1980-01-01: the same bytes always */
+    mlc__le_put(p + 10, 4, e->crc);
+    mlc__le_put(p + 14, 4, wide ? MLC__ZIP_LARGE : e->bytes);
+    mlc__le_put(p + 18, 4, wide ? MLC__ZIP_LARGE : e->bytes);
+    mlc__le_put(p + 22, 2, strlen(e->name));
+    mlc__le_put(p + 24, 2, (uint64_t)extra);
+}
+
+MLC__INLINE bool mlc__zip_is_wide(const mlc__zip_out *e)
+{
+    return e->bytes >= MLC__ZIP_LARGE || e->offset >= MLC__ZIP_LARGE;
+}
+
+/* Both sizes and the offset, 8 bytes each. */
+static void mlc__zip_extra(unsigned char *p, const mlc__zip_out *e)
+{
+    mlc__le_put(p, 2, 1);
+    mlc__le_put(p + 2, 2, 24);
+    mlc__le_put(p + 4, 8, e->bytes);
+    mlc__le_put(p + 12, 8, e->bytes);
+    mlc__le_put(p + 20, 8, e->offset);
+}
+
+/* at: where in the file; moved on. */
+static mlc_status mlc__zip_put(mlc__file *f, const void *data, size_t n, uint64_t *at)
+{
+    *at += n;
+    return mlc__file_write(f, data, n);
+}
+
+static mlc_status mlc__zip_put_entry(mlc__file *f, mlc__zip_out *e, mlc_tensor *t,
+                                     const uint32_t *table, uint64_t *at)
+{
+    mlc__npy_data d;
+    unsigned char head[30], extra[28];
+    mlc_status st = mlc__npy_data_begin(t, &d);
+    if (!st) {
+        e->offset = *at;
+        e->bytes = d.header_bytes + d.bytes;
+        e->crc = mlc__crc(table, 0, d.header, d.header_bytes);
+        e->crc = mlc__crc(table, e->crc, d.data, d.bytes);
+        const bool wide = mlc__zip_is_wide(e);
+        mlc__le_put(head, 4, 0x04034b50);
+        mlc__zip_fields(head + 4, e, wide, wide ? 28 : 0);
+        mlc__zip_extra(extra, e);
+        st = mlc__zip_put(f, head, 30, at);
+        if (!st) st = mlc__zip_put(f, e->name, strlen(e->name), at);
+        if (!st && wide) st = mlc__zip_put(f, extra, 28, at);
+        if (!st) st = mlc__zip_put(f, d.header, d.header_bytes, at);
+        if (!st) st = mlc__zip_put(f, d.data, d.bytes, at);
+    }
+    mlc__npy_data_end(t->ctx, &d);
+    return st;
+}
+
+static mlc_status mlc__zip_put_record(mlc__file *f, const mlc__zip_out *e, uint64_t *at)
+{
+    unsigned char r[46], extra[28];
+    const bool wide = mlc__zip_is_wide(e);
+    memset(r, 0, sizeof r);
+    mlc__le_put(r, 4, 0x02014b50);
+    mlc__le_put(r + 4, 2, 45);
+    mlc__zip_fields(r + 6, e, wide, wide ? 28 : 0);
+    mlc__le_put(r + 42, 4, wide ? MLC__ZIP_LARGE : e->offset);
+    mlc__zip_extra(extra, e);
+    MLC__TRY(mlc__zip_put(f, r, 46, at));
+    MLC__TRY(mlc__zip_put(f, e->name, strlen(e->name), at));
+    return wide ? mlc__zip_put(f, extra, 28, at) : MLC_OK;
+}
+
+/* The end of the file; the large numbers in a record of their own if they do not fit. */
+static mlc_status mlc__zip_put_end(mlc__file *f, uint64_t n, uint64_t from, uint64_t at)
+{
+    unsigned char r[56 + 20 + 22];
+    const uint64_t bytes = at - from;
+    const bool wide = n >= MLC__ZIP_MANY || bytes >= MLC__ZIP_LARGE || from >= MLC__ZIP_LARGE;
+    memset(r, 0, sizeof r);
+    mlc__le_put(r, 4, 0x06064b50);
+    mlc__le_put(r + 4, 8, 44);
+    mlc__le_put(r + 12, 2, 45);
+    mlc__le_put(r + 14, 2, 45);
+    mlc__le_put(r + 24, 8, n);
+    mlc__le_put(r + 32, 8, n);
+    mlc__le_put(r + 40, 8, bytes);
+    mlc__le_put(r + 48, 8, from);
+    mlc__le_put(r + 56, 4, 0x07064b50);
+    mlc__le_put(r + 64, 8, at);
+    mlc__le_put(r + 72, 4, 1);
+    mlc__le_put(r + 76, 4, 0x06054b50);
+    mlc__le_put(r + 84, 2, wide ? MLC__ZIP_MANY : n);
+    mlc__le_put(r + 86, 2, wide ? MLC__ZIP_MANY : n);
+    mlc__le_put(r + 88, 4, wide ? MLC__ZIP_LARGE : bytes);
+    mlc__le_put(r + 92, 4, wide ? MLC__ZIP_LARGE : from);
+    return wide ? mlc__file_write(f, r, sizeof r) : mlc__file_write(f, r + 76, 22);
+}
+
+static mlc_status mlc__npz_write(mlc__file *f, mlc__zip_out *out, const mlc_named *list, int64_t n)
+{
+    uint32_t table[256];
+    uint64_t at = 0;
+    mlc__crc_table(table);
+    for (int64_t i = 0; i < n; i++)
+        MLC__TRY(mlc__zip_put_entry(f, &out[i], list[i].tensor, table, &at));
+    const uint64_t from = at;
+    for (int64_t i = 0; i < n; i++) MLC__TRY(mlc__zip_put_record(f, &out[i], &at));
+    return mlc__zip_put_end(f, (uint64_t)n, from, at);
+}
+
+/* Names as they will be in the zip; each once. */
+static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, const mlc_named *list, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        MLC__REQUIRE(ctx, list[i].name && list[i].tensor, ARG,
+                     "npz_save: entry %lld has no name or tensor", (long long)i);
+        MLC__REQUIRE(ctx, mlc__utf8_ok(list[i].name) && strlen(list[i].name) < MLC_NAME_BYTES, ARG,
+                     "npz_save: the name of entry %lld is not UTF-8 or over %d bytes", (long long)i,
+                     MLC_NAME_BYTES - 1);
+        MLC__TRY(mlc__alive(list[i].tensor, "npz_save"));
+        snprintf(out[i].name, sizeof out[i].name, "%s.npy", list[i].name);
+        for (int64_t k = 0; k < i; k++)
+            MLC__REQUIRE(ctx, strcmp(list[k].name, list[i].name) != 0, ARG,
+                         "npz_save: two arrays named '%.100s'", list[i].name);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n)
+{
+    mlc__atomic a;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
+                 "npz_save: no path or no list");
+    mlc__zip_out *out = MLC__CAST(mlc__zip_out *,
+                                  mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *out,
+                                                  MLC_MEM_OBJECT, "npz_save"));
+    if (!out) return MLC_ERR_NOMEM;
+    mlc_status st = mlc__npz_names(ctx, out, list, n);
+    if (!st) st = mlc__atomic_begin(&a, ctx, path);
+    if (!st) st = mlc__atomic_end(&a, mlc__npz_write(&a.file, out, list, n));
+    mlc__heap_free(ctx, out);
+    return st;
+}
+
+/* @@ IMPL.IO.STATE ------------------------------------- parameters of a module, to a file and back
+ * Names are dotted paths, as PyTorch's, so that its state dicts load as they are. Loading has three
+ * passes: read all, check all, and only then change anything. What does not fit is collected, so
+ * that one message names all of it. */
+
+/* What the walks of mlc_save share. */
 typedef struct mlc__state {
-    mlc_module      *m;
-    mlc_named       *list;             /* saving: to fill in; loading: what the file has */
-    const mlc_named *file;
-    int64_t          n, found;
-    char            *names;            /* saving: n names of MLC_NAME_BYTES */
-    const char      *path;
-    mlc_status       status;
+    mlc_named *list;                   /* NULL: only count */
+    int64_t    n;
+    char      *names;                  /* n names of MLC_NAME_BYTES */
 } mlc__state;
 
 /* First walk (list NULL) counts, second one fills in. */
@@ -11809,76 +12943,254 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
     return st;
 }
 
-/* The file's list is sorted by name. */
-static const mlc_named *mlc__state_find(const mlc__state *s, const char *name)
+/* Names that go into one message: as many as fit, and the number of the others. */
+typedef struct mlc__names {
+    char    text[160];
+    size_t  n;
+    int64_t count, left_out;
+} mlc__names;
+
+static void mlc__names_add(mlc__names *l, const char *name)
+{
+    const size_t len = strlen(name) + (l->count ? 4 : 2);
+    l->count++;
+    if (l->left_out || l->n + len + 20 > sizeof l->text) { l->left_out++; return; }
+    l->n += (size_t)snprintf(l->text + l->n, sizeof l->text - l->n, l->count > 1 ? ", \"%s\""
+                                                                                  : "\"%s\"", name);
+}
+
+/* "a", "b", ... (3 more) */
+static void mlc__names_end(mlc__names *l)
+{
+    if (l->left_out) snprintf(l->text + l->n, sizeof l->text - l->n, "%s... (%lld more)",
+                              l->n ? ", " : "", (long long)l->left_out);
+}
+
+/* file: what the file has, by the model's names, sorted; used: which of them a parameter took. */
+typedef struct mlc__load {
+    mlc_module          *m;
+    const char          *path;
+    const mlc_load_desc *desc;
+    mlc_named           *file;
+    bool                *used;
+    int64_t              n;
+    mlc__names           missing, unexpected;
+    char                 bad_name[MLC_NAME_BYTES];         /* the first that does not fit */
+    const mlc_tensor    *bad, *bad_file;                   /* it, and what the file has */
+    mlc_load_report      report;
+    mlc_status           status;
+} mlc__load;
+
+static void mlc__load_line(const mlc__load *l, const char *what, const char *name)
+{
+    char line[MLC_NAME_BYTES + 64];
+    const int n = snprintf(line, sizeof line, "%s %s\n", what, name);
+    const size_t bytes = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
+    if (l->desc->write) l->desc->write(l->desc->user, line, bytes);
+}
+
+/* key with `rename` applied, into to; false if it does not fit the pattern. */
+static bool mlc__load_rename(const mlc_rename *r, const char *key, char *to, size_t room)
+{
+    const char *star = strchr(r->from, '*'), *star_to = strchr(r->to, '*');
+    const size_t n = strlen(key), front = star ? (size_t)(star - r->from) : strlen(r->from);
+    const size_t back = star ? strlen(star + 1) : 0;
+    if (n < front + back || (!star && n != front) || strncmp(key, r->from, front) != 0 ||
+        strcmp(key + n - back, star ? star + 1 : "") != 0)
+        return false;
+    if (!star_to) { mlc__copy_text(to, room, r->to); return true; }
+    snprintf(to, room, "%.*s%.*s%s", (int)(star_to - r->to), r->to, (int)(n - front - back),
+             key + front, star_to + 1);
+    return true;
+}
+
+/* The model's name for a key of the file, in the current scope; NULL if memory is out. */
+static const char *mlc__load_name(mlc__load *l, const char *key)
+{
+    const mlc_load_desc *d = l->desc;
+    const size_t prefix = d->prefix ? strlen(d->prefix) : 0;
+    char renamed[2 * MLC_NAME_BYTES];
+    if (prefix && strncmp(key, d->prefix, prefix) != 0) return key;
+    key += prefix;
+    for (int32_t i = 0; i < d->n_renames; i++) {
+        if (!mlc__load_rename(&d->renames[i], key, renamed, sizeof renamed)) continue;
+        char *copy = MLC__CAST(char *, mlc__arena(l->m->ctx, l->m->ctx->depth,
+                                                  strlen(renamed) + 1));
+        if (copy) memcpy(copy, renamed, strlen(renamed) + 1);
+        return copy;
+    }
+    return key;
+}
+
+/* The file's tensors under the model's names, sorted. */
+static mlc_status mlc__load_read(mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    const mlc_named *list;
+    MLC__TRY(mlc_safetensors_load(ctx, l->path, &list, &l->n));
+    l->file = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)l->n + 1) *
+                                                                 sizeof *l->file));
+    l->used = MLC__CAST(bool *, mlc__arena(ctx, ctx->depth, (size_t)l->n + 1));
+    if (!l->file || !l->used) return MLC_ERR_NOMEM;
+    memset(l->used, 0, (size_t)l->n + 1);
+    for (int64_t i = 0; i < l->n; i++) {
+        l->file[i].tensor = list[i].tensor;
+        l->file[i].name = mlc__load_name(l, list[i].name);
+        if (!l->file[i].name) return MLC_ERR_NOMEM;
+    }
+    if (l->n) qsort(l->file, (size_t)l->n, sizeof *l->file, mlc__named_by_name);
+    for (int64_t i = 1; i < l->n; i++)
+        MLC__REQUIRE(ctx, strcmp(l->file[i - 1].name, l->file[i].name) != 0, ARG,
+                     "load '%s': two keys are named '%.100s' after prefix and renames", l->path,
+                     l->file[i].name);
+    return MLC_OK;
+}
+
+/* Index in l->file, or -1. */
+static int64_t mlc__load_find(const mlc__load *l, const char *name)
 {
     const mlc_named key = { name, NULL };
-    return s->n ? MLC__CAST(const mlc_named *, bsearch(&key, s->file, (size_t)s->n, sizeof key,
-                                                       mlc__st_by_name)) : NULL;
+    const mlc_named *e = l->n ? MLC__CAST(const mlc_named *,
+        bsearch(&key, l->file, (size_t)l->n, sizeof key, mlc__named_by_name)) : NULL;
+    return e ? e - l->file : -1;
 }
 
-/* The words of PyTorch's load_state_dict: missing key, size mismatch, unexpected key. */
-static bool mlc__state_check(void *user, mlc__param *p, const char *name)
+/* Shapes as PyTorch prints them: "[2, 3]". */
+static mlc__text mlc__load_shape(const mlc_tensor *t)
 {
-    mlc__state *s = MLC__CAST(mlc__state *, user);
-    const mlc_named *e = mlc__state_find(s, name);
-    mlc_ctx *ctx = s->m->ctx;
-    s->found++;
-    if (!e) s->status = mlc__fail(ctx, MLC_ERR_IO, "load '%s': missing key '%s'", s->path, name);
-    else if (!mlc__same_shape(e->tensor, &p->t))
-        s->status = mlc__fail(ctx, MLC_ERR_SHAPE,
-                              "load '%s': size mismatch for %s: the file has %s, the model "
-                              "%s",
-                              s->path, name, mlc__shape(e->tensor).s, mlc__shape(&p->t).s);
-    else if (e->tensor->dtype != p->t.dtype)
-        s->status =
-            mlc__fail(ctx, MLC_ERR_DTYPE,
-                      "load '%s': dtype mismatch for %s: the file has %s, the model "
-                      "%s",
-                      s->path, name, mlc_dtype_name(e->tensor->dtype), mlc_dtype_name(p->t.dtype));
-    return s->status == MLC_OK;
+    mlc__text out;
+    size_t n = 0;
+    out.s[n++] = '[';
+    for (int32_t d = 0; d < t->ndim; d++)
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, d ? ", %lld" : "%lld",
+                              (long long)t->shape[d]);
+    snprintf(out.s + n, sizeof out.s - n, "]");
+    return out;
 }
 
-static bool mlc__state_copy(void *user, mlc__param *p, const char *name)
+/* Is p loaded from the file's tensor at `at` (or -1)? */
+static bool mlc__load_fits(const mlc__load *l, const mlc__param *p, int64_t at)
 {
-    mlc__state *s = MLC__CAST(mlc__state *, user);
-    s->status = mlc_copy_into(&p->t, mlc__state_find(s, name)->tensor);
-    return s->status == MLC_OK;
+    const mlc_tensor *t = at >= 0 ? l->file[at].tensor : NULL;
+    return t && mlc__same_shape(t, &p->t) && (t->dtype == p->t.dtype || l->desc->cast);
 }
 
-/* Three passes: read all, check all, and only then change anything. */
-static mlc_status mlc__state_load(mlc__state *s)
+/* Counts what is loaded, missing and mismatched. */
+static bool mlc__load_check(void *user, mlc__param *p, const char *name)
 {
-    mlc_ctx *ctx = s->m->ctx;
-    MLC__TRY(mlc_safetensors_load(ctx, s->path, &s->file, &s->n));
-    mlc__params(s->m, mlc__state_check, s);
-    MLC__TRY(s->status);
-    /* Each parameter was found in the file: with equal numbers none is left over. */
-    for (int64_t i = 0; i < s->n && s->found != s->n; i++) {
-        mlc__find f = { s->file[i].name, NULL };
-        mlc__params(s->m, mlc__find_param, &f);
-        MLC__REQUIRE(ctx, f.p, IO, "load '%s': unexpected key '%.100s'", s->path, f.name);
+    mlc__load *l = MLC__CAST(mlc__load *, user);
+    const int64_t at = mlc__load_find(l, name);
+    if (at < 0) {
+        mlc__names_add(&l->missing, name);
+        mlc__load_line(l, "missing", name);
+        l->report.missing++;
+        return true;
     }
-    mlc__params(s->m, mlc__state_copy, s);
-    return s->status;
+    const mlc_tensor *t = l->file[at].tensor;
+    l->used[at] = true;
+    if (mlc__load_fits(l, p, at)) {
+        l->report.loaded++;
+        l->report.cast += t->dtype != p->t.dtype;
+        return true;
+    }
+    const bool shape = !mlc__same_shape(t, &p->t);
+    mlc__load_line(l, shape ? "size mismatch" : "dtype mismatch", name);
+    l->report.mismatched++;
+    if ((shape && l->desc->skip_mismatched) || l->bad) return true;
+    mlc__copy_text(l->bad_name, sizeof l->bad_name, name);
+    l->bad = &p->t;
+    l->bad_file = t;
+    return true;
+}
+
+/* Keys that did not match, in front of whatever else is wrong; "" if none or allowed. */
+static void mlc__load_keys(mlc__load *l, char *text, size_t room)
+{
+    size_t n = 0;
+    text[0] = 0;
+    if (l->desc->partial) return;
+    mlc__names_end(&l->missing);
+    mlc__names_end(&l->unexpected);
+    if (l->missing.count)
+        n += (size_t)snprintf(text, room, " Missing key(s) in state_dict: %s.", l->missing.text);
+    if (l->unexpected.count)
+        snprintf(text + n, room - n, " Unexpected key(s) in state_dict: %s.", l->unexpected.text);
+}
+
+/* One error for all that was found, in the words of load_state_dict. */
+static mlc_status mlc__load_verdict(mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    char keys[2 * sizeof l->missing.text + 100];
+    mlc__load_keys(l, keys, sizeof keys);
+    MLC__REQUIRE(ctx, !l->bad || mlc__same_shape(l->bad, l->bad_file), SHAPE,
+                 "load '%.200s':%s size mismatch for %s: copying a param with shape %s from "
+                 "checkpoint, the shape in current model is %s.", l->path, keys, l->bad_name,
+                 mlc__load_shape(l->bad_file).s, mlc__load_shape(l->bad).s);
+    MLC__REQUIRE(ctx, !l->bad, DTYPE,
+                 "load '%.200s':%s dtype mismatch for %s: the file has %s, the model %s; "
+                 "mlc_load_ex with desc.cast converts.", l->path, keys, l->bad_name,
+                 mlc_dtype_name(l->bad_file->dtype), mlc_dtype_name(l->bad->dtype));
+    MLC__REQUIRE(ctx, !keys[0], IO, "load '%.200s':%s", l->path, keys);
+    return MLC_OK;
+}
+
+static bool mlc__load_copy(void *user, mlc__param *p, const char *name)
+{
+    mlc__load *l = MLC__CAST(mlc__load *, user);
+    const int64_t at = mlc__load_find(l, name);
+    if (!mlc__load_fits(l, p, at)) return true;
+    p->t.storage->version++;
+    l->status = mlc__cast_into(l->m->ctx, "load", &p->t, l->file[at].tensor);
+    return l->status == MLC_OK;
+}
+
+static mlc_status mlc__load_run(mlc__load *l)
+{
+    MLC__TRY(mlc__load_read(l));
+    mlc__params(l->m, mlc__load_check, l);
+    for (int64_t i = 0; i < l->n; i++) {
+        mlc__find shared = { l->file[i].name, NULL };
+        if (l->used[i]) continue;
+        mlc__params(l->m, mlc__find_param, &shared);       /* a second name of a shared one */
+        if (shared.p) continue;
+        mlc__names_add(&l->unexpected, l->file[i].name);
+        mlc__load_line(l, "unexpected", l->file[i].name);
+        l->report.unexpected++;
+    }
+    MLC__TRY(mlc__load_verdict(l));
+    mlc__params(l->m, mlc__load_copy, l);
+    return l->status;
 }
 
 /* The file's tensors live in a scope of their own; an error is put back after that scope has
  * cleared it. */
-MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
+MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
 {
-    mlc__state s;
+    mlc_load_desc none;
+    mlc__load l;
     if (!m) return MLC_ERR_ARG;
-    memset(&s, 0, sizeof s);
-    s.m = m;
-    s.path = path ? path : "";
+    memset(&none, 0, sizeof none);
+    memset(&l, 0, sizeof l);
+    l.m = m;
+    l.path = path ? path : "";
+    l.desc = desc ? desc : &none;
+    for (int32_t i = 0; i < l.desc->n_renames; i++)
+        MLC__REQUIRE(m->ctx, l.desc->renames && l.desc->renames[i].from && l.desc->renames[i].to,
+                     ARG, "load: rename %d has no name", i);
     MLC__TRY(mlc_module_build(m));
     const mlc_status before = m->ctx->status;
     MLC__TRY(mlc_scope_begin(m->ctx));
-    const mlc_status st = mlc__state_load(&s);
+    const mlc_status st = mlc__load_run(&l);
     mlc_scope_end(m->ctx);
     if (st != MLC_OK && before == MLC_OK) m->ctx->status = st;       /* the scope cleared it */
+    if (l.desc->report) *l.desc->report = l.report;
     return st;
+}
+
+MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
+{
+    return mlc_load_ex(m, path, NULL);
 }
 
 /* @@ IMPL.IO.CSV ----------------------------------------- tables of numbers

@@ -2,8 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "mlc_test.h"
+#include "files.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,67 +13,6 @@
 #include <unistd.h>
 
 #define GOLDEN "tests/golden/io_python.safetensors"
-
-/* ---- a folder of its own for each test ---------------------------------------------------- */
-
-typedef struct box { char dir[256], path[320]; } box;
-
-static box box_open(const char *file)
-{
-    box         b;
-    const char *root = getenv("TMPDIR");
-    snprintf(b.dir, sizeof b.dir, "%s/mlcore_io_XXXXXX", root && *root ? root : "/tmp");
-    if (!mkdtemp(b.dir)) { perror(b.dir); exit(2); }
-    snprintf(b.path, sizeof b.path, "%s/%s", b.dir, file);
-    return b;
-}
-
-/* Number of entries in the folder: a temporary file left behind shows here. */
-static int box_count(const box *b)
-{
-    DIR *d = opendir(b->dir);
-    int  n = 0;
-    for (struct dirent *e; d && (e = readdir(d)); )
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    if (d) closedir(d);
-    return n;
-}
-
-static void box_close(const box *b)
-{
-    DIR *d = opendir(b->dir);
-    for (struct dirent *e; d && (e = readdir(d)); ) {
-        char path[1024];
-        snprintf(path, sizeof path, "%s/%s", b->dir, e->d_name);
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) remove(path);
-    }
-    if (d) closedir(d);
-    rmdir(b->dir);
-}
-
-static bool put_file(const char *path, const void *bytes, size_t n)
-{
-    FILE *f  = fopen(path, "wb");
-    bool  ok = f && fwrite(bytes, 1, n, f) == n;
-    return (!f || fclose(f) == 0) && ok;
-}
-
-/* Whole file, in memory the caller frees; *n is 0 if there is none. */
-static unsigned char *get_file(const char *path, size_t *n)
-{
-    FILE          *f = fopen(path, "rb");
-    unsigned char *p = NULL;
-    *n = 0;
-    if (f && fseek(f, 0, SEEK_END) == 0) {
-        long size = ftell(f);
-        p = (unsigned char *)malloc((size_t)size + 1);
-        rewind(f);
-        *n = fread(p, 1, (size_t)size, f);
-        p[*n] = 0;
-    }
-    if (f) fclose(f);
-    return p;
-}
 
 /* Length, header and data zeros counting up from 1, as a file. */
 static bool put_tensors(const char *path, const void *header, size_t n, size_t data)
@@ -935,4 +874,93 @@ TEST(io, a_scope_around_a_load_gives_its_memory_back)
         if (i) CHECK_EQ(after.allocated, before.allocated);       /* first: the pool grows */
     }
     box_close(&b);
+}
+
+/* ---- every dtype, and files read tensor by tensor ----------------------------------------- */
+
+static const mlc_dtype ALL[] = { MLC_F32, MLC_F64, MLC_I64, MLC_BF16, MLC_F16,
+                                 MLC_I32, MLC_I8,  MLC_U8,  MLC_BOOL };
+
+TEST(io, every_dtype_of_a_file_by_the_reference_has_its_values)
+{
+    mlc_ctx         *ctx = test_ctx();
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    CHECK_EQ(mlc_safetensors_load(ctx, "tests/golden/io_dtypes.safetensors", &list, &n), MLC_OK);
+    CHECK_EQ(n, 9);
+    for (int d = 0; d < 9; d++) {
+        mlc_tensor *t = get(list, n, mlc_dtype_name(ALL[d]));
+        const double count[6] = { 0, 1, 2, 3, 4, 5 }, odd[6] = { 0, 1, 0, 1, 0, 1 };
+        if (!CHECK(t != NULL)) continue;
+        CHECK_EQ(t->dtype, ALL[d]);
+        CHECK_VALUES(t, 6, ALL[d] == MLC_BOOL ? odd : count, 0, 0);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(io, every_dtype_comes_back_bit_by_bit)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("all.safetensors");
+    mlc_named        in[9];
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    unsigned char    bits[16], back[16];
+    for (int i = 0; i < 16; i++) bits[i] = (unsigned char)(i * 37 + 129);
+    for (int d = 0; d < 9; d++) {
+        const int64_t count = 16 / (int64_t)mlc_dtype_bytes(ALL[d]);
+        in[d].name = mlc_dtype_name(ALL[d]);
+        in[d].tensor = mlc_from(ctx, ALL[d], mlc_dims1(count), bits);
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, in, 9, NULL), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    for (int d = 0; d < 9 && CHECK_EQ(n, 9); d++) {
+        CHECK_EQ(mlc_read(get(list, n, in[d].name), back, 16), MLC_OK);
+        for (int i = 0; i < 16; i++)   /* a bool that is not 0 is 1                            */
+            CHECK_EQ(back[i], ALL[d] == MLC_BOOL ? bits[i] != 0 : bits[i]);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(io, an_open_file_gives_names_shapes_metadata_and_single_tensors)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_safetensors *f = mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors");
+    mlc_dtype        dtype;
+    mlc_dims         shape;
+    const double     count[6] = { 0, 1, 2, 3, 4, 5 }, odd[6] = { 0, 1, 0, 1, 0, 1 };
+    if (!CHECK(f != NULL)) return;
+    CHECK_EQ(mlc_safetensors_count(f), 9);
+    CHECK_STR(mlc_safetensors_name(f, 0), "bf16");
+    CHECK_STR(mlc_safetensors_name(f, 8), "u8");
+    CHECK(mlc_safetensors_name(f, 9) == NULL && mlc_safetensors_name(f, -1) == NULL);
+    CHECK_STR(mlc_safetensors_metadata(f, "made by"), "torch");
+    CHECK_STR(mlc_safetensors_metadata(f, "k\xc3\xa9y"), "v");
+    CHECK(mlc_safetensors_metadata(f, "none") == NULL);
+    for (int d = 0; d < 9; d++) {
+        const char   *name = mlc_dtype_name(ALL[d]);
+        const double *want = ALL[d] == MLC_BOOL ? odd : count;
+        CHECK_EQ(mlc_safetensors_info(f, name, &dtype, &shape), MLC_OK);
+        CHECK(dtype == ALL[d] && shape.n == 2 && shape.v[0] == 2 && shape.v[1] == 3);
+        CHECK_VALUES(mlc_safetensors_get(f, name), 6, want, 0, 0);
+        CHECK_VALUES(mlc_safetensors_view(f, name), 6, want, 0, 0);
+    }
+    CHECK_OK(ctx);
+    CHECK(mlc_safetensors_get(f, "none") == NULL);
+    CHECK_STR(mlc_error(ctx), "'tests/golden/io_dtypes.safetensors' has no tensor named 'none'");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    if (test_on_host()) {              /* the same page twice: no copy was made                */
+        mlc_tensor *a = mlc_safetensors_view(f, "f64"), *b = mlc_safetensors_view(f, "f64");
+        CHECK(mlc_f64(a) == mlc_f64(b));
+    }
+    mlc_safetensors_close(f);
+    CHECK(mlc_safetensors_open(ctx, "tests/golden/none.safetensors") == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(mlc_safetensors_open(ctx, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_safetensors_open(NULL, "x") == NULL);
+    /* The last one is closed by the context's end. */
+    CHECK(mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors") != NULL);
+    CHECK(mlc_safetensors_open(ctx, "tests/golden/io_python.safetensors") != NULL);
 }
