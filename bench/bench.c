@@ -18,6 +18,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     const bench_case *bc;
     mlc_ctx          *ctx;
     mlc_tensor       *a, *b, *labels;
+    mlc_tensor       *p, *q, *row;        /* masks of positive values of a, b; a row of b      */
     mlc_module       *net;
     mlc_optim        *opt;
     mlc_loader       *loader;
@@ -61,9 +62,10 @@ static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double 
     return t;
 }
 
-/* Elements of t as doubles, which the caller frees; NULL on error. */
+/* Elements of t, f64, f32 or bool, as doubles, which the caller frees; NULL on error. */
 static double *fetch(mlc_tensor *t)
 {
+    if (t && t->dtype == MLC_BOOL) t = mlc_cast(t, MLC_F32);
     size_t  n = (size_t)mlc_numel(t);
     double *v = t ? (double *)malloc((n + 1) * sizeof *v) : NULL;
     float  *f = t ? (float *)malloc((n + 1) * sizeof *f) : NULL;
@@ -112,47 +114,143 @@ static double run_apply(void *arg, int64_t loops)
 
 /* ---- ew_: elementwise --------------------------------------------------------------------- */
 
-static double ref_add(double a, double b)  { return a + b; }
-static double ref_sub(double a, double b)  { return a - b; }
-static double ref_mul(double a, double b)  { return a * b; }
-static double ref_div(double a, double b)  { return a / b; }
-static double ref_exp(double a, double b)  { (void)b; return exp(a); }
-static double ref_log(double a, double b)  { (void)b; return log(a); }
-static double ref_sqrt(double a, double b) { (void)b; return sqrt(a); }
-static double ref_tanh(double a, double b) { (void)b; return tanh(a); }
-static double ref_sigm(double a, double b) { (void)b; return 1 / (1 + exp(-a)); }
-static double ref_relu(double a, double b) { (void)b; return a > 0 ? a : 0; }
-static double ref_gelu(double a, double b) { (void)b; return 0.5 * a * (1 + erf(a / sqrt(2.0))); }
-static double ref_silu(double a, double b) { (void)b; return a / (1 + exp(-a)); }
-
+/* What a case calls: f(x), f(x, y) or anything over the state. */
 typedef struct ew_op {
     const char  *name;                    /* of the case                                       */
     mlc_tensor *(*one)(mlc_tensor *);
     mlc_tensor *(*two)(mlc_tensor *, mlc_tensor *);
-    double      (*ref)(double, double);
+    mlc_tensor *(*any)(state *);
+    double      (*ref)(double, double);   /* in doubles                                        */
     double        lo, hi;                 /* of the inputs                                     */
+    double        read, written;          /* bytes of an element in f32                        */
 } ew_op;
 
+#define EW(name, formula) \
+    static double ref_##name(double a, double b) { (void)a; (void)b; return formula; }
+#define EW_ANY(name, call, formula) \
+    static mlc_tensor *any_##name(state *s) { return call; } \
+    EW(name, formula)
+
+EW(add, a + b)
+EW(sub, a - b)
+EW(mul, a * b)
+EW(div, a / b)
+EW(pow, pow(a, b))
+EW(exp, exp(a))
+EW(log, log(a))
+EW(sqrt, sqrt(a))
+EW(tanh, tanh(a))
+EW(sigmoid, 1 / (1 + exp(-a)))
+EW(relu, a > 0 ? a : 0)
+EW(gelu, 0.5 * a * (1 + erf(a / sqrt(2.0))))
+EW(silu, a / (1 + exp(-a)))
+EW(neg, -a)
+EW(abs, fabs(a))
+EW(sign, (double)((a > 0) - (a < 0)))
+EW(square, a * a)
+EW(reciprocal, 1 / a)
+EW(rsqrt, 1 / sqrt(a))
+EW(expm1, expm1(a))
+EW(exp2, exp2(a))
+EW(log1p, log1p(a))
+EW(log2, log2(a))
+EW(log10, log10(a))
+EW(sin, sin(a))
+EW(cos, cos(a))
+EW(tan, tan(a))
+EW(asin, asin(a))
+EW(acos, acos(a))
+EW(atan, atan(a))
+EW(sinh, sinh(a))
+EW(cosh, cosh(a))
+EW(erf, erf(a))
+EW(erfc, erfc(a))
+EW(floor, floor(a))
+EW(ceil, ceil(a))
+EW(round, nearbyint(a))
+EW(trunc, trunc(a))
+EW(minimum, fmin(a, b))
+EW(maximum, fmax(a, b))
+EW(fmod, fmod(a, b))
+EW(remainder, a - b * floor(a / b))
+EW(floor_divide, floor(a / b))
+EW(atan2, atan2(a, b))
+EW(hypot, hypot(a, b))
+EW(eq, a == b)
+EW(ne, a != b)
+EW(lt, a < b)
+EW(le, a <= b)
+EW(gt, a > b)
+EW(ge, a >= b)
+EW(isnan, 0)
+EW(isinf, 0)
+EW(isfinite, 1)
+EW_ANY(add_scalar, mlc_add_scalar(s->a, 3), a + 3)
+EW_ANY(mul_scalar, mlc_mul_scalar(s->a, 3), a * 3)
+EW_ANY(div_scalar, mlc_div_scalar(s->a, 3), a / 3)
+EW_ANY(rsub_scalar, mlc_rsub_scalar(s->a, 3), 3 - a)
+EW_ANY(pow_scalar, mlc_pow_scalar(s->a, 2.5), pow(a, 2.5))
+EW_ANY(clamp, mlc_clamp(s->a, -1, 1), fmax(-1, fmin(1, a)))
+EW_ANY(lt_scalar, mlc_lt_scalar(s->a, 1), a < 1)
+EW_ANY(logical_and, mlc_logical_and(s->p, s->q), a > 0 && b > 0)
+EW_ANY(logical_or, mlc_logical_or(s->p, s->q), a > 0 || b > 0)
+EW_ANY(logical_xor, mlc_logical_xor(s->p, s->q), (a > 0) != (b > 0))
+EW_ANY(logical_not, mlc_logical_not(s->p), !(a > 0))
+EW_ANY(where, mlc_where(s->p, s->a, s->b), a > 0 ? a : b)
+EW_ANY(masked_fill, mlc_masked_fill(s->a, s->p, 3), a > 0 ? 3 : a)
+EW_ANY(in_place_add, mlc_add_(s->a, s->b), a + b)
+EW_ANY(in_place_sigmoid, mlc_sigmoid_(s->a), 1 / (1 + exp(-a)))
+EW_ANY(in_place_clamp, mlc_clamp_(s->a, -1, 1), fmax(-1, fmin(1, a)))
+EW_ANY(in_place_masked_fill, mlc_masked_fill_(s->a, s->p, 3), a > 0 ? 3 : a)
+EW_ANY(in_place_copy, mlc_copy_(s->a, s->b), b)
+EW_ANY(in_place_fill, mlc_fill_(s->a, 3), 3)
+EW_ANY(add_row, mlc_add(s->a, s->row), a + b)
+EW_ANY(add_transposed, mlc_add(s->a, mlc_transpose(s->b, 0, 1)), a + b)
+
+#define ONE(name, lo, hi)  { "ew_" #name "_1000x1000", mlc_##name, NULL, NULL, ref_##name, lo, hi, \
+                             4, 4 }
+#define TWO(name, lo, hi)  { "ew_" #name "_1000x1000", NULL, mlc_##name, NULL, ref_##name, lo, hi, \
+                             8, 4 }
+#define TEST1(name)        { "ew_" #name "_1000x1000", mlc_##name, NULL, NULL, ref_##name, -4, 4, \
+                             4, 1 }
+#define TEST2(name)        { "ew_" #name "_1000x1000", NULL, mlc_##name, NULL, ref_##name, -4, 4, \
+                             8, 1 }
+#define ANY(name, read, written) { "ew_" #name "_1000x1000", NULL, NULL, any_##name, ref_##name, \
+                                   -4, 4, read, written }
+
 static const ew_op ews[] = {
-    { "ew_add_1000x1000",     NULL,        mlc_add, ref_add,  -4,  4 },
-    { "ew_sub_1000x1000",     NULL,        mlc_sub, ref_sub,  -4,  4 },
-    { "ew_mul_1000x1000",     NULL,        mlc_mul, ref_mul,  -4,  4 },
-    { "ew_div_1000x1000",     NULL,        mlc_div, ref_div,  0.5, 4 },
-    { "ew_pow_1000x1000",     NULL,        mlc_pow, pow,      0.5, 4 },
-    { "ew_exp_1000x1000",     mlc_exp,     NULL,    ref_exp,  -4,  4 },
-    { "ew_log_1000x1000",     mlc_log,     NULL,    ref_log,  0.1, 4 },
-    { "ew_sqrt_1000x1000",    mlc_sqrt,    NULL,    ref_sqrt, 0,   4 },
-    { "ew_tanh_1000x1000",    mlc_tanh,    NULL,    ref_tanh, -4,  4 },
-    { "ew_sigmoid_1000x1000", mlc_sigmoid, NULL,    ref_sigm, -4,  4 },
-    { "ew_relu_1000x1000",    mlc_relu,    NULL,    ref_relu, -4,  4 },
-    { "ew_gelu_1000x1000",    mlc_gelu,    NULL,    ref_gelu, -4,  4 },
-    { "ew_silu_1000x1000",    mlc_silu,    NULL,    ref_silu, -4,  4 },
+    TWO(add, -4, 4), TWO(sub, -4, 4), TWO(mul, -4, 4), TWO(div, 0.5, 4), TWO(pow, 0.5, 4),
+    ONE(exp, -4, 4), ONE(log, 0.1, 4), ONE(sqrt, 0, 4), ONE(tanh, -4, 4), ONE(sigmoid, -4, 4),
+    ONE(relu, -4, 4), ONE(gelu, -4, 4), ONE(silu, -4, 4), ONE(neg, -4, 4), ONE(abs, -4, 4),
+    ONE(sign, -4, 4), ONE(square, -4, 4), ONE(reciprocal, 0.5, 4), ONE(rsqrt, 0.1, 4),
+    ONE(expm1, -4, 4), ONE(exp2, -4, 4), ONE(log1p, -0.5, 4), ONE(log2, 0.1, 4),
+    ONE(log10, 0.1, 4), ONE(sin, -4, 4), ONE(cos, -4, 4), ONE(tan, -1, 1), ONE(asin, -1, 1),
+    ONE(acos, -1, 1), ONE(atan, -4, 4), ONE(sinh, -4, 4), ONE(cosh, -4, 4), ONE(erf, -4, 4),
+    ONE(erfc, -4, 4), ONE(floor, -4, 4), ONE(ceil, -4, 4), ONE(round, -4, 4), ONE(trunc, -4, 4),
+    TWO(minimum, -4, 4), TWO(maximum, -4, 4), TWO(fmod, 0.5, 4), TWO(remainder, 0.5, 4),
+    TWO(floor_divide, 0.5, 4), TWO(atan2, -4, 4), TWO(hypot, -4, 4),
+    TEST2(eq), TEST2(ne), TEST2(lt), TEST2(le), TEST2(gt), TEST2(ge),
+    TEST1(isnan), TEST1(isinf), TEST1(isfinite),
+    ANY(add_scalar, 4, 4), ANY(mul_scalar, 4, 4), ANY(div_scalar, 4, 4), ANY(rsub_scalar, 4, 4),
+    { "ew_pow_scalar_1000x1000", NULL, NULL, any_pow_scalar, ref_pow_scalar, 0.5, 4, 4, 4 },
+    ANY(clamp, 4, 4), ANY(lt_scalar, 4, 1),
+    ANY(logical_and, 2, 1), ANY(logical_or, 2, 1), ANY(logical_xor, 2, 1), ANY(logical_not, 1, 1),
+    ANY(where, 9, 4), ANY(masked_fill, 5, 4),
+    ANY(in_place_add, 8, 4), ANY(in_place_sigmoid, 4, 4), ANY(in_place_clamp, 4, 4),
+    ANY(in_place_masked_fill, 5, 4), ANY(in_place_copy, 4, 4), ANY(in_place_fill, 0, 4),
+    ANY(add_row, 4, 4), ANY(add_transposed, 8, 4),
 };
 
 static mlc_tensor *ew_apply(state *s)
 {
     const ew_op *e = &ews[s->bc->op];
-    return e->two ? e->two(s->a, s->b) : e->one(s->a);
+    return e->any ? e->any(s) : e->two ? e->two(s->a, s->b) : e->one(s->a);
+}
+
+/* b as the case reads it: the first row for every row, or transposed. */
+static int64_t ew_at(const ew_op *e, int64_t i, int64_t n)
+{
+    return e->any == any_add_row ? i % n : e->any == any_add_transposed ? i % n * n + i / n : i;
 }
 
 static bool ew_setup(state *s)
@@ -163,11 +261,14 @@ static bool ew_setup(state *s)
     bool         ok;
     s->a = values(s, dims, e->lo, e->hi, &a);
     s->b = values(s, dims, e->lo, e->hi, &b);
+    s->p = mlc_gt_scalar(s->a, 0);
+    s->q = mlc_gt_scalar(s->b, 0);
+    s->row = mlc_select(s->b, 0, 0);
     mlc_scope_begin(s->ctx);
     y  = fetch(ew_apply(s));
     ok = y && a && b;
     for (int64_t i = 0; ok && i < s->bc->m * s->bc->n; i++)
-        ok = near(s, "an element", y[i], e->ref(a[i], b[i]), 16);
+        ok = near(s, "an element", y[i], e->ref(a[i], b[ew_at(e, i, s->bc->n)]), 16);
     mlc_scope_end(s->ctx);
     free(a);
     free(b);
@@ -501,7 +602,7 @@ static bool csv_setup(state *s)
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[64];
+static bench_case cases[128];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
@@ -516,7 +617,8 @@ static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, doub
 
 static void add_ew(int op, mlc_dtype dtype)
 {
-    double      moved = (ews[op].two ? 3.0 : 2.0) * 1e6 * (double)mlc_dtype_bytes(dtype);
+    double      size = (double)mlc_dtype_bytes(dtype) / 4;
+    double      moved = 1e6 * size * (ews[op].read + ews[op].written);
     bench_case *c = add(ews[op].name, dtype, "GB/s", 1e-9 * moved);
     c->bytes = moved;
     c->setup = ew_setup;

@@ -37,10 +37,10 @@ def uniform(shape, lo, hi, dtype):
     return (torch.rand(shape, dtype=torch.float64) * (hi - lo) + lo).to(dtype)
 
 
-def elementwise(function, inputs, lo, hi):
+def elementwise(function, inputs, lo, hi, prepare=lambda *args: args):
     def make(dtype):
-        args = [uniform((1000, 1000), lo, hi, dtype) for _ in range(inputs)]
-        out = torch.empty_like(args[0])
+        args = prepare(*(uniform((1000, 1000), lo, hi, dtype) for _ in range(inputs)))
+        out = torch.empty_like(function(*args))
 
         def step():
             with torch.inference_mode():
@@ -49,16 +49,41 @@ def elementwise(function, inputs, lo, hi):
     return make
 
 
-def no_out(function, lo, hi):
-    """Activations that take no out=: the allocation is PyTorch's own, from its cache."""
+def no_out(function, lo, hi, prepare=lambda *args: args, inputs=1):
+    """What takes no out= or works in place: an allocation is PyTorch's own, from its cache."""
     def make(dtype):
-        x = uniform((1000, 1000), lo, hi, dtype)
+        args = prepare(*(uniform((1000, 1000), lo, hi, dtype) for _ in range(inputs)))
 
         def step():
             with torch.inference_mode():
-                function(x)
+                function(*args)
         return step
     return make
+
+
+def masks(*args):
+    return tuple(x > 0 for x in args)
+
+
+def mask_first(a, *rest):
+    return (a > 0, a, *rest)
+
+
+def unary_cases():
+    wide = ("exp tanh sigmoid neg abs sign square expm1 exp2 sin cos atan sinh cosh erf erfc floor "
+            "ceil round trunc")
+    table = {name: (-4, 4) for name in wide.split()}
+    table.update(log=(0.1, 4), sqrt=(0, 4), reciprocal=(0.5, 4), rsqrt=(0.1, 4), log1p=(-0.5, 4),
+                 log2=(0.1, 4), log10=(0.1, 4), tan=(-1, 1), asin=(-1, 1), acos=(-1, 1))
+    return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 1, lo, hi)
+            for name, (lo, hi) in table.items()}
+
+
+def binary_cases():
+    table = {name: -4 for name in "add sub mul minimum maximum atan2 hypot eq ne lt le gt ge".split()}
+    table.update({name: 0.5 for name in "div pow fmod remainder floor_divide".split()})
+    return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 2, lo, 4)
+            for name, lo in table.items()}
 
 
 def cross_entropy_row(dtype):
@@ -156,19 +181,39 @@ def sgd_tiny(params):
 
 MLP = [784, 512, 512, 10]
 CASES = {
-    "ew_add_1000x1000": elementwise(torch.add, 2, -4, 4),
-    "ew_sub_1000x1000": elementwise(torch.sub, 2, -4, 4),
-    "ew_mul_1000x1000": elementwise(torch.mul, 2, -4, 4),
-    "ew_div_1000x1000": elementwise(torch.div, 2, 0.5, 4),
-    "ew_pow_1000x1000": elementwise(torch.pow, 2, 0.5, 4),
-    "ew_exp_1000x1000": elementwise(torch.exp, 1, -4, 4),
-    "ew_log_1000x1000": elementwise(torch.log, 1, 0.1, 4),
-    "ew_sqrt_1000x1000": elementwise(torch.sqrt, 1, 0, 4),
-    "ew_tanh_1000x1000": elementwise(torch.tanh, 1, -4, 4),
-    "ew_sigmoid_1000x1000": elementwise(torch.sigmoid, 1, -4, 4),
+    **unary_cases(),
+    **binary_cases(),
     "ew_relu_1000x1000": no_out(torch.relu, -4, 4),
     "ew_gelu_1000x1000": no_out(F.gelu, -4, 4),
     "ew_silu_1000x1000": no_out(F.silu, -4, 4),
+    "ew_isnan_1000x1000": no_out(torch.isnan, -4, 4),
+    "ew_isinf_1000x1000": no_out(torch.isinf, -4, 4),
+    "ew_isfinite_1000x1000": no_out(torch.isfinite, -4, 4),
+    "ew_add_scalar_1000x1000": elementwise(lambda x, out=None: torch.add(x, 3, out=out), 1, -4, 4),
+    "ew_mul_scalar_1000x1000": elementwise(lambda x, out=None: torch.mul(x, 3, out=out), 1, -4, 4),
+    "ew_div_scalar_1000x1000": elementwise(lambda x, out=None: torch.div(x, 3, out=out), 1, -4, 4),
+    "ew_rsub_scalar_1000x1000": no_out(lambda x: torch.rsub(x, 3), -4, 4),
+    "ew_pow_scalar_1000x1000": elementwise(lambda x, out=None: torch.pow(x, 2.5, out=out), 1, 0.5,
+                                           4),
+    "ew_clamp_1000x1000": elementwise(lambda x, out=None: torch.clamp(x, -1, 1, out=out), 1, -4, 4),
+    "ew_lt_scalar_1000x1000": elementwise(lambda x, out=None: torch.lt(x, 1, out=out), 1, -4, 4),
+    "ew_logical_and_1000x1000": elementwise(torch.logical_and, 2, -4, 4, masks),
+    "ew_logical_or_1000x1000": elementwise(torch.logical_or, 2, -4, 4, masks),
+    "ew_logical_xor_1000x1000": elementwise(torch.logical_xor, 2, -4, 4, masks),
+    "ew_logical_not_1000x1000": elementwise(torch.logical_not, 1, -4, 4, masks),
+    "ew_where_1000x1000": elementwise(torch.where, 2, -4, 4, mask_first),
+    "ew_masked_fill_1000x1000": no_out(lambda m, x: x.masked_fill(m, 3), -4, 4, mask_first),
+    "ew_in_place_add_1000x1000": no_out(lambda a, b: a.add_(b), -4, 4, inputs=2),
+    "ew_in_place_sigmoid_1000x1000": no_out(lambda x: x.sigmoid_(), -4, 4),
+    "ew_in_place_clamp_1000x1000": no_out(lambda x: x.clamp_(-1, 1), -4, 4),
+    "ew_in_place_masked_fill_1000x1000": no_out(lambda m, x: x.masked_fill_(m, 3), -4, 4,
+                                                mask_first),
+    "ew_in_place_copy_1000x1000": no_out(lambda a, b: a.copy_(b), -4, 4, inputs=2),
+    "ew_in_place_fill_1000x1000": no_out(lambda x: x.fill_(3), -4, 4),
+    "ew_add_row_1000x1000": elementwise(lambda a, b, out=None: torch.add(a, b[0], out=out), 2, -4,
+                                        4),
+    "ew_add_transposed_1000x1000": elementwise(lambda a, b, out=None: torch.add(a, b.t(), out=out),
+                                               2, -4, 4),
     "row_sum_1000x1000": no_out(lambda x: torch.sum(x, 1), -4, 4),
     "row_max_1000x1000": no_out(lambda x: torch.amax(x, 1), -4, 4),
     "row_mean_1000x1000": no_out(lambda x: torch.mean(x, 1), -4, 4),
