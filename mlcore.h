@@ -1527,9 +1527,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #  pragma clang fp contract(off) reassociate(off)
 #else
-#  pragma GCC push_options
-#  pragma GCC optimize("fp-contract=off,no-trapping-math,no-unsafe-math-optimizations")
-#  pragma GCC optimize("no-associative-math,no-reciprocal-math,signed-zeros")
+#  pragma GCC push_options              /* no-unsafe would bring traps back: it comes first */
+#  pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
+#  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
 #endif
 
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
