@@ -1596,7 +1596,7 @@ MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / t
 /* Seconds since some moment: for progress lines, not for measuring. */
 static double mlc__seconds(void)
 {
-    struct timespec now;
+    struct timespec now = { 0, 0 };
     timespec_get(&now, TIME_UTC);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
@@ -4890,8 +4890,7 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
     double v[MLC__ROW_BLOCK];
     for (int64_t x = 0; x < n; x++) {
         const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
-        const double d = j->f->dot(a, b, g->k);
-        if (j->size == 4) ((float *)v)[x] = (float)d; else v[x] = d;
+        mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
     mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
 }
@@ -6090,7 +6089,11 @@ MLC_IMPL mlc_dims mlc_dims_of(int32_t n, const int64_t *v)
 }
 
 MLC_IMPL mlc_dims mlc_dims0(void)      { return mlc_dims_of(0, NULL); }
-MLC_IMPL mlc_dims mlc_dims1(int64_t a) { return mlc_dims_of(1, &a); }
+MLC_IMPL mlc_dims mlc_dims1(int64_t a)
+{
+    const int64_t v[1] = { a };
+    return mlc_dims_of(1, v);
+}
 MLC_IMPL mlc_dims mlc_dims2(int64_t a, int64_t b)
 {
     const int64_t v[2] = { a, b };
