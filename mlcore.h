@@ -1533,9 +1533,14 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
- * inlined does it take over the target attribute of its wrapper. */
-#define MLC__INLINE static inline __attribute__((always_inline))
-#define MLC__BODY   static inline __attribute__((always_inline))    /* of a stamped kernel */
+ * inlined does it take over the target attribute of its wrapper. At -O0 nothing is: each copy would
+ * have its own place on the stack, 17 KB for the tiles of AVX-512. */
+#if defined(__OPTIMIZE__)
+#  define MLC__INLINE static inline __attribute__((always_inline))
+#else
+#  define MLC__INLINE static inline
+#endif
+#define MLC__BODY MLC__INLINE          /* of a stamped kernel */
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define MLC__CACHELINE 64
 #define MLC__INF    __builtin_inf()
@@ -3424,7 +3429,7 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
 
 /* -- math: formulas that most networks do without, a kernel of their own -- */
 
-#define MLC__WIDE_TILE 128             /* elements that go through f64 at a time */
+#define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
 #define MLC__MATH_FORMULAS(U, B, N, F) \
     U(MATH_ABS, F(abs)(a)) \
@@ -3534,7 +3539,16 @@ MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
     else MLC__CAST(double *, x)[i] = v;
 }
 
-#define MLC__GATHER 128                /* elements of a row that is first made dense, in L1 */
+/* Rows that are not dense are made so in blocks in L1, of at most so many elements and bytes: a
+ * training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
+#define MLC__GATHER       128
+#define MLC__GATHER_BYTES 512
+
+MLC__INLINE int64_t mlc__gather_step(size_t size)
+{
+    return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
+}
+
 
 /* n elements of one size, at strides in elements; one of them is 1. */
 #define MLC__MOVE(T) \
@@ -3724,7 +3738,7 @@ static void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t 
 /* One block of a row: strided inputs are gathered, a strided or accumulated output is scattered. */
 static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
 {
-    uint64_t dense[4][MLC__GATHER];
+    uint64_t dense[4][MLC__GATHER_BYTES / 8];
     const void *in[3] = { NULL, NULL, NULL };
     /* An accumulated result is made apart first: out may be an input, as in x += f(x). */
     const bool direct = stride[0] == 1 && !j->a->accumulate;
@@ -3760,7 +3774,7 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
         dense = dense && stride[p + 1] == 1;
     }
     /* Dense rows are one block; else blocks of what the stack holds. */
-    const int64_t step = dense ? n : MLC__GATHER;
+    const int64_t step = dense ? n : mlc__gather_step(j->size);
     for (int64_t i = 0; i < n; i += step) {
         if (j->half) mlc__map_half(j, at, stride, mlc__min(step, n - i));
         else mlc__map_block(j, at, stride, mlc__min(step, n - i));
@@ -3864,11 +3878,13 @@ static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from
     else MLC__CONVERT(int64_t, double, mlc__i32_of(x));
 }
 
-/* At most MLC__GATHER elements; each step is left out where the dtype is its own wide form. */
+#define MLC__CAST_TILE (MLC__GATHER_BYTES / 8)
+
+/* At most MLC__CAST_TILE elements; each step is left out where the dtype is its own wide form. */
 static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
                            const mlc__half_fns *half)
 {
-    uint64_t a[MLC__GATHER], b[MLC__GATHER];
+    uint64_t a[MLC__CAST_TILE], b[MLC__CAST_TILE];
     const mlc_dtype wf = mlc__wide(from), wt = mlc__wide(to);
     void *last = to == wt ? out : (void *)b;
     if (from != wf) {
@@ -3893,9 +3909,9 @@ static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype f
         half->narrow(out, MLC__CAST(const float *, in), to, n);
     else if (to == mlc__wide(to) && from == mlc__wide(from)) mlc__cast_wide(out, to, in, from, n);
     else
-        for (int64_t i = 0; i < n; i += MLC__GATHER)
+        for (int64_t i = 0; i < n; i += MLC__CAST_TILE)
             mlc__cast_tile(MLC__CAST(char *, out) + (size_t)i * os, to, mlc__at(in, i, is), from,
-                           mlc__min(MLC__GATHER, n - i), half);
+                           mlc__min(MLC__CAST_TILE, n - i), half);
 }
 
 typedef struct mlc__cast_job {
@@ -3909,8 +3925,8 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
     const mlc__cast_job *job = MLC__CAST(const mlc__cast_job *, args);
     const struct mlc_k_cast *a = job->a;
     const size_t os = mlc_dtype_bytes(a->out_dtype), is = mlc_dtype_bytes(a->in_dtype);
-    const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : MLC__GATHER;
-    uint64_t from[MLC__GATHER], to[MLC__GATHER];
+    const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : mlc__gather_step(os > is ? os : is);
+    uint64_t from[MLC__GATHER_BYTES / 8], to[MLC__GATHER_BYTES / 8];
     char *out = MLC__CAST(char *, a->out) + offset[0] * (int64_t)os;
     const char *in = MLC__CAST(const char *, a->in) + offset[1] * (int64_t)is;
     for (int64_t i = 0; i < n; i += step) {
@@ -4046,15 +4062,15 @@ typedef struct mlc__compare_job {
     const mlc__half_fns *half;
     mlc__compare_fn fn;
     mlc_dtype       wide;
-    uint64_t        scalar[MLC__GATHER];
+    uint64_t        scalar[MLC__GATHER_BYTES / 8];
 } mlc__compare_job;
 
-/* n <= MLC__GATHER elements, dense and wide: where they lie, or in tile. */
+/* Elements of a block, dense and wide: where they lie, or in tile. */
 static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, int64_t stride,
                                    int64_t n, uint64_t *tile)
 {
     const size_t size = mlc_dtype_bytes(j->a->dtype);
-    uint64_t dense[MLC__GATHER];
+    uint64_t dense[MLC__GATHER_BYTES / 8];
     if (stride == 1 && j->wide == j->a->dtype) return at;
     if (stride != 1) mlc__gather(dense, at, stride, n, size);
     mlc__cast_dense(tile, j->wide, stride != 1 ? (const void *)dense : (const void *)at,
@@ -4068,10 +4084,11 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
     const mlc__compare_job *j = MLC__CAST(const mlc__compare_job *, args);
     const struct mlc_k_compare *a = j->a;
     const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype);
-    uint64_t x[MLC__GATHER], y[MLC__GATHER];
+    const int64_t step = mlc__gather_step(mlc_dtype_bytes(j->wide));
+    uint64_t x[MLC__GATHER_BYTES / 8], y[MLC__GATHER_BYTES / 8];
     uint8_t dense[MLC__GATHER];
-    for (int64_t i = 0; i < n; i += MLC__GATHER) {
-        const int64_t m = mlc__min(MLC__GATHER, n - i);
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t m = mlc__min(step, n - i);
         uint8_t *out = a->out + offset[0] + i * stride[0];
         const char *at = MLC__CAST(const char *, a->in[0]) + (offset[1] + i * stride[1]) * size;
         const void *first = mlc__compare_in(j, at, stride[1], m, x), *second = j->scalar;
@@ -4089,18 +4106,18 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
 static void mlc__compare_scalar(mlc__compare_job *j)
 {
     const struct mlc_k_compare *a = j->a;
-    double s[MLC__GATHER];
-    uint64_t rounded[MLC__GATHER];
+    uint64_t one, rounded;
     const bool integer = a->s >= -9223372036854775808.0 && a->s < 9223372036854775808.0 &&
                          (double)(int64_t)a->s == a->s;
     if (j->wide == MLC_I64 && !integer) { j->wide = MLC_F64; j->fn = mlc__compare_f64; }
-    for (int i = 0; i < MLC__GATHER; i++) s[i] = a->s;
+    const size_t size = mlc_dtype_bytes(j->wide);
     if (mlc__is_half(a->dtype)) {
-        mlc__cast_dense(rounded, a->dtype, s, MLC_F64, MLC__GATHER, j->half);
-        mlc__cast_dense(j->scalar, j->wide, rounded, a->dtype, MLC__GATHER, j->half);
+        mlc__cast_dense(&rounded, a->dtype, &a->s, MLC_F64, 1, j->half);
+        mlc__cast_dense(&one, j->wide, &rounded, a->dtype, 1, j->half);
     } else {
-        mlc__cast_dense(j->scalar, j->wide, s, MLC_F64, MLC__GATHER, j->half);
+        mlc__cast_dense(&one, j->wide, &a->s, MLC_F64, 1, j->half);
     }
+    mlc__gather(j->scalar, &one, 0, mlc__gather_step(size), size);
 }
 
 static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc__compare_fn f32,
@@ -4149,18 +4166,22 @@ typedef struct mlc__where_job {
     const struct mlc_k_where *a;
     const mlc__half_fns *half;
     mlc__where_fn fn;
-    uint64_t      scalar[MLC__GATHER]; /* s in the dtype */
+    uint64_t      scalar[MLC__GATHER_BYTES / 8];           /* s in the dtype */
 } mlc__where_job;
 
-/* out += v for a dense tile of floats: in f64, which rounds the same as f32 does. */
-static void mlc__where_add(const mlc__where_job *j, void *out, const void *v, int64_t n)
+/* out += v for dense floats, tile by tile: in f64, which rounds the same as f32 does. */
+static void mlc__where_add(const mlc__where_job *j, char *out, const char *v, int64_t n)
 {
-    double x[MLC__GATHER], y[MLC__GATHER];
+    double x[MLC__WIDE_TILE], y[MLC__WIDE_TILE];
     const mlc_dtype dtype = j->a->dtype;
-    mlc__cast_dense(x, MLC_F64, out, dtype, n, j->half);
-    mlc__cast_dense(y, MLC_F64, v, dtype, n, j->half);
-    for (int64_t i = 0; i < n; i++) x[i] += y[i];
-    mlc__cast_dense(out, dtype, x, MLC_F64, n, j->half);
+    const size_t size = mlc_dtype_bytes(dtype);
+    for (int64_t i = 0; i < n; i += MLC__WIDE_TILE) {
+        const int64_t m = mlc__min(MLC__WIDE_TILE, n - i);
+        mlc__cast_dense(x, MLC_F64, out + (size_t)i * size, dtype, m, j->half);
+        mlc__cast_dense(y, MLC_F64, v + (size_t)i * size, dtype, m, j->half);
+        for (int64_t k = 0; k < m; k++) x[k] += y[k];
+        mlc__cast_dense(out + (size_t)i * size, dtype, x, MLC_F64, m, j->half);
+    }
 }
 
 static void mlc__where_row(const void *args, const int64_t *offset, const int64_t *stride,
@@ -4169,10 +4190,11 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
     const mlc__where_job *j = MLC__CAST(const mlc__where_job *, args);
     const struct mlc_k_where *a = j->a;
     const size_t size = mlc_dtype_bytes(a->dtype);
-    uint64_t x[2][MLC__GATHER], chosen[MLC__GATHER], old[MLC__GATHER];
+    const int64_t step = mlc__gather_step(size);
+    uint64_t x[2][MLC__GATHER_BYTES / 8], chosen[MLC__GATHER_BYTES / 8], old[MLC__GATHER_BYTES / 8];
     uint8_t dense_mask[MLC__GATHER];
-    for (int64_t i = 0; i < n; i += MLC__GATHER) {
-        const int64_t m = mlc__min(MLC__GATHER, n - i);
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t m = mlc__min(step, n - i);
         const void *in[2] = { j->scalar, j->scalar };
         const uint8_t *mask = a->mask + offset[1] + i * stride[1];
         char *out = MLC__CAST(char *, a->out) + (offset[0] + i * stride[0]) * (int64_t)size;
@@ -4189,7 +4211,7 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
         if (direct) continue;
         if (a->accumulate) {
             mlc__gather(old, out, stride[0], m, size);
-            mlc__where_add(j, old, chosen, m);
+            mlc__where_add(j, (char *)old, (const char *)chosen, m);
         }
         mlc__scatter(out, stride[0], a->accumulate ? old : chosen, m, size);
     }
@@ -4202,14 +4224,15 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
     const int64_t *strides[4] = { a->out_stride, a->mask_stride,
                                   a->in[0] ? a->in_stride[0] : none,
                                   a->in[1] ? a->in_stride[1] : none };
-    double s[MLC__GATHER];
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    uint64_t one;
     mlc__where_job j;
     mlc__loop l;
     j.a = a;
     j.half = half;
     j.fn = fn;
-    for (int i = 0; i < MLC__GATHER; i++) s[i] = a->s;
-    mlc__cast_dense(j.scalar, a->dtype, s, MLC_F64, MLC__GATHER, half);
+    mlc__cast_dense(&one, a->dtype, &a->s, MLC_F64, 1, half);
+    mlc__gather(j.scalar, &one, 0, mlc__gather_step(size), size);
     if (!mlc__loop_make(&l, a->ndim, a->shape, 4, strides)) return MLC_OK;
     mlc__loop_run(dev, &l, mlc__where_row, &j, 0.3);
     return MLC_OK;

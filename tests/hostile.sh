@@ -157,6 +157,17 @@ aarch64() {
         fail "mlc__map_f32_neon is not vectorised"
 }
 
+# A program that shows decimal commas, and a folder for files with spaces and an umlaut. The harness
+# itself prints and parses in the C locale's way nowhere but in its messages.
+locale() {
+    local names=$PWD/$out/locale files="$PWD/$out/a folder, für files"
+    need localedef || return
+    mkdir -p "$names" "$files"
+    localedef -i de_DE -f UTF-8 "$names/de_DE.UTF-8" || { fail 'localedef: no de_DE'; return; }
+    build locale gcc &&
+        run locale env LOCPATH="$names" MLC_TEST_LOCALE=de_DE.UTF-8 TMPDIR="$files"
+}
+
 # ---- checkers ----------------------------------------------------------------------------------
 
 # Reads of memory that nobody wrote. The levels that MSan sees through: no AVX-512 in clang 14.

@@ -9,7 +9,8 @@
  *         CHECK_OK(ctx);
  *     }
  * Environment: MLC_TEST_DEVICE=test runs on the backend of test_backend.c, MLC_ISA=scalar|avx2
- * lowers the level. A test which makes no check counts as failed.
+ * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do. A test which
+ * makes no check counts as failed.
  */
 #ifndef MLC_TEST_H
 #define MLC_TEST_H
@@ -83,6 +84,11 @@ double test_get(const void *data, mlc_dtype dtype, int64_t i);
 /* test_read: all elements as doubles, on any device; a failed check if that cannot be.        */
 bool test_read(mlc_tensor *t, double *out);
 
+/* test_strtod: the number, whatever the locale.                                               */
+double test_strtod(const char *text);
+/* test_print_g17: %.17g, whatever the locale; returns the length.                             */
+int test_print_g17(char *to, double x);
+
 /* Behind the macros.                                                                          */
 void test_register(test_case *t);
 mlc_ctx *test_isa_ctx(mlc_isa isa);
@@ -99,6 +105,7 @@ bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, doub
 
 #ifdef MLC_TEST_MAIN
 
+#include <locale.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -108,7 +115,7 @@ static struct {
     mlc_ctx   **ctx;                   /* to be freed when it ends                             */
     int         n_ctx, room;
     mlc_isa     isa;
-    const char *device;
+    const char *device, *locale;
     char        names[MLC_ISA_COUNT][32];                  /* of the device, for each level    */
 } test_g;
 
@@ -473,6 +480,34 @@ static bool test_wanted(const test_case *t, const char *filter)
     return strstr(full, filter) != NULL;
 }
 
+/* LC_ALL but for messages: tests compare those of strerror.                                   */
+static bool test_set_locale(const char *name)
+{
+    test_g.locale = name != NULL ? name : "C";
+    if (name == NULL || (setlocale(LC_ALL, name) != NULL && setlocale(LC_MESSAGES, "C") != NULL))
+        return true;
+    fprintf(stderr, "no locale %s here\n", name);
+    return false;
+}
+
+double test_strtod(const char *text)
+{
+    double x;
+    setlocale(LC_NUMERIC, "C");
+    x = strtod(text, NULL);
+    setlocale(LC_NUMERIC, test_g.locale);
+    return x;
+}
+
+int test_print_g17(char *to, double x)
+{
+    int n;
+    setlocale(LC_NUMERIC, "C");
+    n = sprintf(to, "%.17g", x);
+    setlocale(LC_NUMERIC, test_g.locale);
+    return n;
+}
+
 /* The levels below the one that runs, for the script that runs them all.                      */
 static int test_levels(void)
 {
@@ -501,6 +536,8 @@ static int test_main(int argc, char **argv)
         }
     }
     test_set_device(getenv("MLC_TEST_DEVICE"));
+    if (!test_set_locale(getenv("MLC_TEST_LOCALE")))
+        return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     test_catch(SIGSEGV);
     test_catch(SIGFPE);

@@ -186,7 +186,7 @@ TEST(data, csv_reads_hard_decimals_as_the_c_library_does)
     mlc_ctx      *ctx = test_ctx();
     mlc_csv_desc  d = csv_desc(MLC_F64);
     for (int i = 0; i < 16; i++) {
-        double      want = strtod(texts[i], NULL), got = 0;
+        double      want = test_strtod(texts[i]), got = 0;
         mlc_tensor *t = csv(ctx, texts[i], &d);
         if (!is_table(t, 1, 1)) continue;
         test_read(t, &got);
@@ -212,7 +212,9 @@ TEST(data, csv_round_trips_17_digits_exactly)
             bits = s;
         } while ((bits >> 52 & 2047) == 2047);
         memcpy(&want[i], &bits, sizeof bits);
-        p += sprintf(p, "%.17g%c", want[i], i % 10 == 9 ? '\n' : ',');
+        p += test_print_g17(p, want[i]);
+        *p++ = i % 10 == 9 ? '\n' : ',';
+        *p = 0;
     }
     mlc_tensor *t = csv(ctx, text, &d);
     if (is_table(t, N / 10, 10)) {
@@ -267,13 +269,15 @@ TEST(data, csv_does_not_depend_on_the_locale)
                                           "C" };
     const double want[2] = { 1.5, 2.25 };
     mlc_ctx     *ctx = test_ctx();
+    char         before[256];
+    snprintf(before, sizeof before, "%s", setlocale(LC_ALL, NULL));
     for (int i = 0; i < 5; i++)
         if (setlocale(LC_ALL, names[i])) break;     /* C where no decimal comma is installed */
     mlc_tensor *t = csv(ctx, "1.5,2.25\n", NULL);
     if (is_table(t, 1, 2)) CHECK_VALUES(t, 2, want, 0, 0);
     CHECK(csv(ctx, "1.5;2,25\n", NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
-    setlocale(LC_ALL, "C");
+    setlocale(LC_ALL, before);
 }
 
 TEST(data, csv_of_digits_is_what_the_readme_says)
