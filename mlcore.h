@@ -7331,7 +7331,7 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
 /* Applies a view to a geometry in place; false only for a reshape that would have to copy. */
 static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
 {
-    int64_t stride[MLC_MAX_DIMS];
+    int64_t stride[MLC_MAX_DIMS] = { 0 };
     const mlc_tensor from = *t;
     t->ndim = v->ndim;
     switch (v->kind) {
@@ -7843,7 +7843,7 @@ static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t
         const mlc_tensor *b = nd->in[i];
         const mlc__text so_far = mlc__shape_text(*ndim, shape);
         const int32_t n = *ndim > b->ndim ? *ndim : b->ndim;
-        int64_t joined[MLC_MAX_DIMS];
+        int64_t joined[MLC_MAX_DIMS] = { 0 };
         for (int32_t d = 1; d <= n; d++) {
             const int64_t x = d <= *ndim ? shape[*ndim - d] : 1;
             const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;

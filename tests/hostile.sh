@@ -27,14 +27,15 @@ fail() {
     failed=$((failed + 1))
 }
 
-# build NAME CC [VARIABLE=VALUE...]: the test program as $out/NAME/tests, without a warning.
+# build NAME CC [VARIABLE=VALUE...]: the test program as $out/NAME/tests; no warning of mlcore.h.
 build() {
     local name=$1 cc=$2
     shift 2
     echo "-- build $name: $cc $*"
     mkdir -p "$out/$name"
-    make -s "$out/$name/tests" BUILD="$out/$name" CC="$cc" WARN="-Wall -Wextra -Werror" BLAS=none \
-        "$@" >"$out/$name/make.log" 2>&1 && return
+    make -s "$out/$name/tests" BUILD="$out/$name" CC="$cc" BLAS=none "$@" \
+        >"$out/$name/make.log" 2>&1 && ! grep -q 'mlcore\.h:.* warning:' "$out/$name/make.log" &&
+        return
     cat "$out/$name/make.log"
     fail "$name does not build"
     return 1
