@@ -78,12 +78,13 @@
  *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
- *   IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG  IMPL.KERNELS.ROW
- *   IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG
+ *   IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
- *   IMPL.OPS.LINEAR  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
+ *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
+ *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS
  *   IMPL.TRAIN  IMPL.END
@@ -357,10 +358,18 @@ MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 MLC_API mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 /* mlc_full: a tensor filled with value.                                     ref: torch.full  */
 MLC_API mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value);
+/* mlc_ones: a tensor of ones.                                                ref: torch.ones  */
+MLC_API mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 /* mlc_arange: start, start + step, ... before stop; ceil((stop - start)/step) elements.
  *   err    ARG if step is 0 or leads away from stop             ref: torch.arange            */
 MLC_API mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                double step);
+/* mlc_linspace: n values from start to stop, both exact, at equal steps.
+ *   err    ARG where there is no step: infinite, NaN, n < 0         ref: torch.linspace      */
+MLC_API mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
+                                 int64_t n);
+/* mlc_eye: [n,m] with ones on the diagonal.                                 ref: torch.eye   */
+MLC_API mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m);
 /* mlc_from: copies dense row-major host data into a new tensor.          ref: torch.tensor   */
 MLC_API mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data);
 /* mlc_wrap: a tensor over the caller's memory, which must outlive it; host device only.
@@ -391,6 +400,23 @@ MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
 /* mlc_expand: view that repeats axes of size 1; -1 keeps a size; new axes in front.
  *   grad   summed over the repeated axes          ref: torch.expand                          */
 MLC_API mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape);
+/* mlc_squeeze: view without an axis of size 1; x itself if its size is another.
+ *   ref    torch.squeeze            this and the next five: test: tests/test_join.c          */
+MLC_API mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis);
+/* mlc_unsqueeze: view with a new axis of size 1 at this place, -1 the last. ref: torch.unsqueeze */
+MLC_API mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis);
+/* mlc_movedim: view with an axis moved to another place.                 ref: torch.movedim  */
+MLC_API mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to);
+/* mlc_unfold: view of windows of `size` elements, step > 0 apart, along an axis, which becomes
+ *   their number; their elements are a new last axis.
+ *   grad   summed where windows overlap                              ref: Tensor.unfold      */
+MLC_API mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_t step);
+/* mlc_diagonal: view of the diagonals of matrices [..,n,m], from column offset (row -offset) on.
+ *   ref    torch.diagonal(x, offset, -2, -1)                                                 */
+MLC_API mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset);
+/* mlc_meshgrid: views out[i] of shape [n0,n1,..] of n 1-d inputs: out[i] follows input i along
+ *   axis i.       err: SHAPE, ARG; then all of out is NULL   ref: torch.meshgrid(indexing='ij') */
+MLC_API mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **out);
 
 /* mlc_contiguous: x itself if it is dense row-major, else a copy.  ref: Tensor.contiguous    */
 MLC_API mlc_tensor *mlc_contiguous(mlc_tensor *x);
@@ -828,6 +854,90 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
+/* -- joining, viewing, indexing: any dtype; test: tests/test_join.c, tests/test_index.c -- */
+
+/* mlc_concat: n >= 1 tensors one behind the other along an axis; other sizes are the same. Empty
+ *   1-d tensors are passed over.    grad: each its piece of dy         ref: torch.cat         */
+MLC_API mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis);
+/* mlc_stack: n tensors of one shape along a new axis.                  ref: torch.stack       */
+MLC_API mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis);
+/* mlc_split: views of parts of `size` along an axis, the last may be smaller; n_out must be their
+ *   number.      err: SHAPE, ARG; then all of out is NULL              ref: torch.split       */
+MLC_API mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
+                             int32_t n_out);
+/* mlc_chunk: views of up to `chunks` parts of one size, the last may be smaller.
+ *   out    how many were made, which may be fewer; 0 on error          ref: torch.chunk       */
+MLC_API int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out);
+/* mlc_tile: x repeated as a whole, reps[i] times along axis i; counts and axes are aligned at the
+ *   last one.                       grad: summed                       ref: torch.tile        */
+MLC_API mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps);
+/* mlc_repeat: each element n times in a row along an axis.
+ *   grad   summed                                         ref: torch.repeat_interleave        */
+MLC_API mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis);
+/* mlc_flip: the order along axes (none given: all) turned round.       ref: torch.flip        */
+MLC_API mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes);
+/* mlc_roll: element i of an axis goes to i + shift, what falls off comes in again.
+ *   ref    torch.roll                                                                         */
+MLC_API mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis);
+
+typedef enum mlc_pad_mode {
+    MLC_PAD_CONSTANT = 0,              /* value                                                */
+    MLC_PAD_REFLECT,                   /* mirrored at the first and last element               */
+    MLC_PAD_REPLICATE,                 /* the first and last element                           */
+    MLC_PAD_CIRCULAR,                  /* the other end                                        */
+    MLC_PAD_FORCE_32 = 0x7fffffff
+} mlc_pad_mode;
+
+/* mlc_pad: before[i] elements in front of axis i, after[i] behind it; below 0 cuts (constant mode).
+ *   grad   of the inner part; of copied borders added to where they come from
+ *   err    SHAPE: a border longer than what it copies                  ref: F.pad             */
+MLC_API mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                            double value);
+/* mlc_diag: a 1-d x as a diagonal of a matrix of zeros; of a matrix its diagonal, a view.
+ *   ref    torch.diag                                                                         */
+MLC_API mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset);
+
+/* Indices are i64 and count from 0; one out of range is a VALUE error (at once on the host, at the
+ * scope's end on a device) that names it, and nothing outside is touched. Axes of index, x and src
+ * are as many; an index may be smaller than x and src across the axis.                        */
+
+/* mlc_gather: y[..i..] = x[..index[..i..]..] along an axis; of the index's shape.
+ *   grad   dx[..index..] += dy                                         ref: torch.gather      */
+MLC_API mlc_tensor *mlc_gather(mlc_tensor *x, int32_t axis, mlc_tensor *index);
+/* mlc_scatter: x, but for y[..index[..i..]..] = src[..i..]; of several the last one stays.
+ *   grad   dx where nothing was written, dsrc what was its own         ref: torch.scatter     */
+MLC_API mlc_tensor *mlc_scatter(mlc_tensor *x, int32_t axis, mlc_tensor *index, mlc_tensor *src);
+/* mlc_scatter_add: x, and y[..index[..i..]..] += src[..i..], in the order of i for each element;
+ *   bf16 and f16 summed in f32; bool: or.
+ *   grad   dx += dy; dsrc += dy[..index..]                             ref: torch.scatter_add */
+MLC_API mlc_tensor *mlc_scatter_add(mlc_tensor *x, int32_t axis, mlc_tensor *index,
+                                    mlc_tensor *src);
+/* mlc_scatter_: x becomes mlc_scatter(x, ..); unchanged if an index is out of range.
+ *   ref    Tensor.scatter_                                                                    */
+MLC_API mlc_tensor *mlc_scatter_(mlc_tensor *x, int32_t axis, mlc_tensor *index, mlc_tensor *src);
+/* mlc_scatter_add_: x becomes mlc_scatter_add(x, ..); unchanged if an index is out of range.
+ *   ref    Tensor.scatter_add_                                                                */
+MLC_API mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
+                                     mlc_tensor *src);
+/* mlc_index_select: rows of x along an axis, in the order of a 1-d index.
+ *   grad   summed where a row is taken more than once                  ref: torch.index_select */
+MLC_API mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index);
+/* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
+MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
+/* mlc_masked_select: [count] elements of x where the mask (bool) is true; both broadcast. Waits
+ *   for the device.      err: STATE in mlc_summary                     ref: torch.masked_select */
+MLC_API mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask);
+/* mlc_nonzero: coordinates of elements that are not 0, i64 [count, axes], in row-major order. Waits
+ *   for the device.      err: STATE in mlc_summary                     ref: torch.nonzero     */
+MLC_API mlc_tensor *mlc_nonzero(mlc_tensor *x);
+/* mlc_one_hot: i64 [.., classes]: 1 where the index says, else 0.      ref: F.one_hot         */
+MLC_API mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes);
+/* mlc_tril: matrices [..,n,m] with 0 above diagonal k: kept where column - row <= k.
+ *   ref    torch.tril                                                                         */
+MLC_API mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k);
+/* mlc_triu: with 0 below diagonal k: kept where column - row >= k.     ref: torch.triu        */
+MLC_API mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k);
+
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
 
 /* mlc_mse_loss: mean of (x - target)^2; same shapes.
@@ -1241,6 +1351,14 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
 
+typedef enum mlc_index {               /* what goes through an index                           */
+    MLC_INDEX_GATHER,                  /* line = data[index]; 0 where the index is outside     */
+    MLC_INDEX_SCATTER,                 /* data[index] = line, in order: the last one stays     */
+    MLC_INDEX_ADD,                     /* data[index] += line, in order; not for bf16, f16     */
+    MLC_INDEX_TAKE,                    /* line = data[index], data[index] = 0; from last to first */
+    MLC_INDEX_FORCE_32 = 0x7fffffff
+} mlc_index;
+
 typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, exclusive or     */
     MLC_COMPARE_EQ, MLC_COMPARE_NE, MLC_COMPARE_LT, MLC_COMPARE_LE, MLC_COMPARE_GT,
     MLC_COMPARE_GE, MLC_COMPARE_AND, MLC_COMPARE_OR, MLC_COMPARE_XOR,
@@ -1312,7 +1430,8 @@ struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, ba
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
-struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out; double start, step; };
+struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
+                      double start, step; int64_t origin; /* start + (i - origin) step */ };
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
                       uint64_t seed, stream; double a, b; };
 struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of the stream      */
@@ -1352,6 +1471,35 @@ struct mlc_k_argmax { mlc_dtype dtype; int64_t n, c; const void *in; int64_t row
                       int64_t *out; };
 struct mlc_k_take   { int64_t n, rows; size_t row_bytes; const void *in; const int64_t *index;
                       void *out; };
+struct mlc_k_index {                   /* along one axis; any dtype; nothing outside is touched */
+    mlc_index   op;
+    mlc_dtype   dtype;
+    int32_t     ndim, axis;
+    int64_t     shape[MLC_MAX_DIMS];   /* of index and line                                    */
+    int64_t     limit;                 /* size of data's axis                                  */
+    void       *data;     int64_t data_stride[MLC_MAX_DIMS];
+    void       *line;     int64_t line_stride[MLC_MAX_DIMS];
+    const int64_t *index; int64_t index_stride[MLC_MAX_DIMS];
+    int64_t     kind;                  /* what goes to error[0] if an index is outside         */
+    int64_t    *error;                 /* then only a gather has written anything              */
+};
+struct mlc_k_nonzero {                 /* places of what is not 0 in n dense elements          */
+    mlc_dtype   dtype;
+    int32_t     ndim, coordinates;     /* out: [count] numbers, or [count,ndim] coordinates    */
+    int64_t     shape[MLC_MAX_DIMS], n;
+    const void *in;
+    int64_t    *count;
+    int64_t    *out;                   /* NULL: only count                                     */
+    void       *workspace; size_t workspace_bytes;
+};
+struct mlc_k_band {                    /* out = lo <= column - row <= hi ? in : 0; any dtype   */
+    mlc_dtype   dtype;
+    int32_t     ndim;                  /* at least 2; rows and columns are the last            */
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    int64_t     lo, hi;
+};
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
 struct mlc_optim_step {                /* what changes per step; read from device memory       */
     double  lr, weight_decay;
@@ -1369,12 +1517,15 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     double      momentum, dampening, beta1, beta2, eps;
 };
 
-/* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins.    */
+/* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins. The low
+ * byte of the kind is one of these, what is above it is the library's.                        */
 #define MLC_K_ERROR_LABEL 1
+#define MLC_K_ERROR_INDEX 2
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
-    X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where)
+    X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
+    X(index) X(nonzero) X(band)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -1782,6 +1933,7 @@ static int32_t mlc__cpu_count(void)
 #define MLC__MAX_OUT     3
 #define MLC__MAX_SAVED   5
 #define MLC__MESSAGE     1024
+#define MLC__ERROR_OPS   16
 
 #if defined(MLC_TEST_TINY)             /* edges are the normal case */
 #  define MLC__CHUNK 2048
@@ -1884,13 +2036,15 @@ typedef enum mlc__view_kind {
     MLC__PERMUTE,
     MLC__SLICE,
     MLC__SELECT,
-    MLC__EXPAND
+    MLC__EXPAND,
+    MLC__UNFOLD,
+    MLC__DIAGONAL
 } mlc__view_kind;
 typedef struct mlc__view_spec {        /* validated: how a view sees its input */
     mlc__view_kind kind;
     int32_t        axis, ndim;
-    int64_t        start, step;
-    int64_t        dims[MLC_MAX_DIMS]; /* new shape, or the permutation */
+    int64_t        start, step;        /* of a diagonal: its first row and column */
+    int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
 } mlc__view_spec;
 
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
@@ -1902,7 +2056,7 @@ struct mlc_node {
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
-    bool           inplace;            /* its output is its input 0, changed                   */
+    bool           inplace;            /* an older node made its output: its gradient stays    */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s[2];           /* scalars of a formula                                 */
@@ -1913,6 +2067,11 @@ struct mlc_node {
         struct { mlc_cross_entropy_desc desc; } xent;
         struct { double p; uint64_t seed, stream; } dropout;
         struct { const mlc_custom_op *op; void *user; } custom;
+        struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
+        struct { double value; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; } pad;
+        struct { int64_t lo, hi; } band;
+        uint32_t       mask;           /* of axes                                              */
+        int32_t        axis;
         mlc_reduction  reduction;
     } u;
 };
@@ -1946,6 +2105,7 @@ struct mlc_ctx {
     mlc__pool     *pool;
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
+    const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -3952,7 +4112,7 @@ static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc
     return MLC_OK;
 }
 
-/* step is not 0 for arange only; start + i step in f64, so that no error builds up. */
+/* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
 static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
@@ -3972,7 +4132,7 @@ static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
             memcpy(out + (size_t)i * size, out + (size_t)from * size, (size_t)n * size);
             continue;
         }
-        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e) * a->step;
+        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e - a->origin) * a->step;
         mlc__cast_dense(out + (size_t)i * size, a->dtype, tile, MLC_F64, n, &mlc__half_fns_scalar);
     }
 }
@@ -4235,6 +4395,429 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
     mlc__gather(j.scalar, &one, 0, mlc__gather_step(size), size);
     if (!mlc__loop_make(&l, a->ndim, a->shape, 4, strides)) return MLC_OK;
     mlc__loop_run(dev, &l, mlc__where_row, &j, 0.3);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band
+ * An index moves elements along one axis: the loop goes over the shape of the index, once along
+ * that axis and once across it, whichever is dense inside. What is written through an index is
+ * written line by line along the axis, in order, by one thread: so duplicates have one meaning, and
+ * bits do not depend on the threads. An index out of range touches nothing: before anything is
+ * written through indices all are checked, and a gather puts zero where one is wrong. */
+
+/* Is there an index outside of 0 .. limit-1? Axes along which it is repeated are looked at once. */
+typedef struct mlc__index_check { const struct mlc_k_index *a; int32_t *outside; } mlc__index_check;
+
+static void mlc__index_check_row(const void *args, const int64_t *offset, const int64_t *stride,
+                                 int64_t n)
+{
+    const mlc__index_check *c = MLC__CAST(const mlc__index_check *, args);
+    const int64_t *index = c->a->index + offset[0], step = stride[0];
+    const uint64_t limit = (uint64_t)c->a->limit;
+    uint64_t bad = 0;
+    if (step == 1) for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] >= limit;
+    else for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i * step] >= limit;
+    if (bad) __atomic_store_n(c->outside, 1, __ATOMIC_RELAXED);
+}
+
+/* The first one in row-major order goes to the error word. */
+static void mlc__index_report(const struct mlc_k_index *a, const int64_t *shape)
+{
+    int64_t n = 1;
+    for (int32_t d = 0; d < a->ndim; d++) n *= shape[d];
+    for (int64_t p = 0; p < n && a->error[0] == 0; p++) {
+        int64_t at = 0, rest = p;
+        for (int32_t d = a->ndim - 1; d >= 0; rest /= shape[d--])
+            at += rest % shape[d] * a->index_stride[d];
+        if ((uint64_t)a->index[at] < (uint64_t)a->limit) continue;
+        a->error[0] = a->kind;
+        a->error[1] = p;
+        a->error[2] = a->index[at];
+        a->error[3] = a->limit;
+    }
+}
+
+/* known: a gather has found one already, only which is the question. */
+static bool mlc__index_outside(void *dev, const struct mlc_k_index *a, bool known)
+{
+    const int64_t *strides[1] = { a->index_stride };
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t outside = known;
+    const mlc__index_check check = { a, &outside };
+    mlc__loop l;
+    for (int32_t d = 0; d < a->ndim; d++)
+        shape[d] = a->index_stride[d] == 0 ? mlc__min(1, a->shape[d]) : a->shape[d];
+    if (!known && mlc__loop_make(&l, a->ndim, shape, 1, strides))
+        mlc__loop_run(dev, &l, mlc__index_check_row, &check, 0.5);
+    if (outside) mlc__index_report(a, shape);
+    return outside != 0;
+}
+
+/* outer x inner elements; strides in elements, data_axis is what an index of 1 means. */
+typedef struct mlc__index_block {
+    char          *line, *data;
+    const int64_t *index;
+    int64_t        outer, inner, limit, data_axis;
+    int64_t        line_outer, index_outer, data_outer, line_inner, index_inner, data_inner;
+} mlc__index_block;
+
+/* l and i of each element; in a local copy, which no store through l or d can change. */
+#define MLC__INDEX_EACH(T, statement) \
+    do { \
+        const mlc__index_block b = *block; \
+        for (int64_t o = 0; o < b.outer; o++) { \
+            T *lines = (T *)(void *)b.line + o * b.line_outer; \
+            T *data = (T *)(void *)b.data + o * b.data_outer; \
+            const int64_t *index = b.index + o * b.index_outer; \
+            for (int64_t e = 0; e < b.inner; e++) { \
+                T *l = lines + e * b.line_inner; \
+                const int64_t i = index[e * b.index_inner]; \
+                statement \
+            } \
+        } \
+    } while (0)
+#define MLC__INDEX_D (data + e * b.data_inner + i * b.data_axis)
+
+/* False if an index was outside. */
+#define MLC__INDEX_GATHER(T) MLC__INDEX_EACH(T, \
+    const bool in = (uint64_t)i < (uint64_t)b.limit; \
+    *l = in ? *MLC__INDEX_D : (T)0; \
+    all = all && in;)
+#define MLC__INDEX_SCATTER(T) MLC__INDEX_EACH(T, *MLC__INDEX_D = *l;)
+#define MLC__INDEX_TAKE(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *l = *d; *d = (T)0;)
+#define MLC__INDEX_ADD(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *d = (T)(*d + *l);)
+#define MLC__INDEX_OR(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *d = (T)(*d || *l);)
+#define MLC__INDEX_MOVES(MOVE) \
+    if (size == 4) MLC__INDEX_##MOVE(uint32_t); \
+    else if (size == 8) MLC__INDEX_##MOVE(uint64_t); \
+    else if (size == 2) MLC__INDEX_##MOVE(uint16_t); \
+    else MLC__INDEX_##MOVE(uint8_t);
+
+static bool mlc__index_gather(const mlc__index_block *block, size_t size)
+{
+    bool all = true;
+    MLC__INDEX_MOVES(GATHER)
+    return all;
+}
+static void mlc__index_scatter(const mlc__index_block *block, size_t size)
+{
+    MLC__INDEX_MOVES(SCATTER)
+}
+static void mlc__index_take(const mlc__index_block *block, size_t size)
+{
+    MLC__INDEX_MOVES(TAKE)
+}
+/* Integers wrap around; the sum of two bools is whether one is true. */
+static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
+{
+    switch (dtype) {
+    case MLC_F32:  MLC__INDEX_ADD(float); break;
+    case MLC_F64:  MLC__INDEX_ADD(double); break;
+    case MLC_I64:  MLC__INDEX_ADD(uint64_t); break;
+    case MLC_I32:  MLC__INDEX_ADD(uint32_t); break;
+    case MLC_BOOL: MLC__INDEX_OR(uint8_t); break;
+    default:       MLC__INDEX_ADD(uint8_t); break;         /* i8, u8 */
+    }
+}
+
+/* One index for a dense row: rows as a whole. */
+static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
+{
+    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)b->inner * size;
+    bool all = true;
+    for (int64_t o = 0; o < b->outer; o++) {
+        const int64_t i = b->index[o * b->index_outer];
+        const bool in = (uint64_t)i < (uint64_t)b->limit;
+        char *line = b->line + o * b->line_outer * (int64_t)size;
+        char *data = b->data + (o * b->data_outer + (in ? i : 0) * b->data_axis) * (int64_t)size;
+        all = all && in;
+        switch (a->op) {
+        case MLC_INDEX_GATHER:
+            if (in) memcpy(line, data, bytes);
+            else memset(line, 0, bytes);
+            break;
+        case MLC_INDEX_SCATTER: memcpy(data, line, bytes); break;
+        case MLC_INDEX_TAKE: memcpy(line, data, bytes); memset(data, 0, bytes); break;
+        default:
+            if (a->dtype == MLC_F32) {
+                float *d = MLC__CAST(float *, (void *)data);
+                const float *l = MLC__CAST(const float *, (void *)line);
+                MLC__INDEPENDENT for (int64_t e = 0; e < b->inner; e++) d[e] += l[e];
+            } else {
+                mlc__index_block row = *b;
+                row.outer = 1;
+                row.line = line;
+                row.index = b->index + o * b->index_outer;
+                row.data = b->data + o * b->data_outer * (int64_t)size;
+                mlc__index_add(&row, a->dtype);
+            }
+        }
+    }
+    return all;
+}
+
+/* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
+ * rows, and of the axis only where nothing is written through the index. */
+typedef struct mlc__index_job {
+    const struct mlc_k_index *a;
+    mlc__loop across;
+    int64_t   m, line, index, data;    /* the axis and its strides                              */
+    int64_t   block_m, block_n, rows;  /* of a chunk                                            */
+    bool      axis_inner;
+    int32_t   outside;
+} mlc__index_job;
+
+static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t n0)
+{
+    const size_t size = mlc_dtype_bytes(j->a->dtype);
+    const int32_t last = j->across.ndim - 1;
+    const int64_t l = j->across.stride[0][last], i = j->across.stride[1][last];
+    const int64_t d = j->across.stride[2][last];
+    const int64_t m = mlc__min(j->block_m, j->m - m0), n = mlc__min(j->block_n, j->across.n - n0);
+    int64_t offset[MLC__LOOP_OPERANDS];
+    bool all = true;
+    mlc__loop_row(&j->across, row, offset);
+    mlc__index_block b = {
+        MLC__CAST(char *, j->a->line) + (offset[0] + n0 * l + m0 * j->line) * (int64_t)size,
+        MLC__CAST(char *, j->a->data) + (offset[2] + n0 * d) * (int64_t)size,
+        j->a->index + offset[1] + n0 * i + m0 * j->index,
+        m, n, j->a->limit, j->data, j->line, j->index, 0, l, i, d };
+    if (j->axis_inner) {
+        b.outer = n; b.inner = m;
+        b.line_outer = l; b.index_outer = i; b.data_outer = d;
+        b.line_inner = j->line; b.index_inner = j->index; b.data_inner = 0;
+    }
+    if (b.index_inner == 0 && b.line_inner == 1 && b.data_inner == 1)
+        all = mlc__index_rows(&b, j->a);
+    else if (j->a->op == MLC_INDEX_GATHER) all = mlc__index_gather(&b, size);
+    else if (j->a->op == MLC_INDEX_SCATTER) mlc__index_scatter(&b, size);
+    else if (j->a->op == MLC_INDEX_TAKE) mlc__index_take(&b, size);
+    else mlc__index_add(&b, j->a->dtype);
+    if (!all) __atomic_store_n(&j->outside, 1, __ATOMIC_RELAXED);
+}
+
+static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__index_job *j = MLC__CAST(mlc__index_job *, arg);
+    const int64_t pieces_m = mlc__div_up(j->m, j->block_m);
+    const int64_t pieces_n = mlc__div_up(j->across.n, j->block_n);
+    const int64_t m0 = chunk % pieces_m * j->block_m;
+    const int64_t n0 = chunk / pieces_m % pieces_n * j->block_n;
+    const int64_t row = chunk / pieces_m / pieces_n * j->rows;
+    (void)worker;
+    for (int64_t r = row; r < mlc__min(j->across.rows, row + j->rows); r++)
+        mlc__index_piece(j, r, m0, n0);
+}
+
+/* How a loop of rows x n x m is cut. What is added to through an index in rows is cut in columns of
+ * at least 128: less would not read whole lines of the cache. Returns the number of chunks. */
+static int64_t mlc__index_plan(mlc__index_job *j)
+{
+    const mlc__loop *l = &j->across;
+    const bool whole = j->a->op != MLC_INDEX_GATHER;
+    const int64_t along = j->line < 0 ? -j->line : j->line;
+    j->axis_inner = l->n == 1 || along < l->stride[0][l->ndim - 1];
+    if (j->axis_inner) {
+        j->block_m = whole ? j->m : mlc__min(j->m, MLC__GRAIN);
+        j->block_n = mlc__min(l->n, mlc__max(1, MLC__GRAIN / j->block_m));
+    } else {
+        j->block_n = mlc__min(l->n, whole ? mlc__max(128, MLC__GRAIN / j->m) : MLC__GRAIN);
+        j->block_m = whole ? j->m : mlc__min(j->m, mlc__max(1, MLC__GRAIN / j->block_n));
+    }
+    const int64_t pieces = mlc__div_up(j->m, j->block_m) * mlc__div_up(l->n, j->block_n);
+    j->rows = pieces > 1 ? 1 : mlc__max(1, MLC__GRAIN / (j->m * l->n));
+    return mlc__div_up(l->rows, j->rows) * pieces;
+}
+
+static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
+{
+    int64_t shape[MLC_MAX_DIMS], line[MLC_MAX_DIMS], index[MLC_MAX_DIMS], data[MLC_MAX_DIMS];
+    const int64_t *strides[3] = { line, index, data };
+    struct mlc_k_index a = *given;
+    mlc__index_job j;
+    int32_t n = 0;
+    if ((unsigned)a.dtype >= MLC_DTYPE_COUNT || (a.op == MLC_INDEX_ADD && mlc__is_half(a.dtype)))
+        return MLC_ERR_UNSUPPORTED;
+    for (int32_t d = 0; d < a.ndim; d++) {
+        if (d == a.axis) continue;
+        shape[n] = a.shape[d];
+        line[n] = a.line_stride[d];
+        index[n] = a.index_stride[d];
+        data[n++] = a.data_stride[d];
+    }
+    j.a = &a;
+    j.m = a.shape[a.axis];
+    j.line = a.line_stride[a.axis];
+    j.index = a.index_stride[a.axis];
+    j.data = a.data_stride[a.axis];
+    j.outside = 0;
+    if (j.m == 0 || !mlc__loop_make(&j.across, n, shape, 3, strides)) return MLC_OK;
+    if (a.op != MLC_INDEX_GATHER && mlc__index_outside(dev, given, false)) return MLC_OK;
+    if (a.op == MLC_INDEX_TAKE) {      /* from the last to the first */
+        a.line = MLC__CAST(char *, a.line) + (j.m - 1) * j.line * (int64_t)mlc_dtype_bytes(a.dtype);
+        a.index += (j.m - 1) * j.index;
+        j.line = -j.line;
+        j.index = -j.index;
+    }
+    const int64_t chunks = mlc__index_plan(&j);
+    mlc__parallel(dev, chunks, 1.0 * (double)j.m * (double)j.across.rows * (double)j.across.n,
+                  mlc__index_chunk, &j);
+    if (j.outside) mlc__index_outside(dev, given, true);
+    return MLC_OK;
+}
+
+/* Where the elements of a row-major block are that are not zero: chunks are counted, the counts
+ * added up, then each chunk writes behind those before it. Bits decide: -0 is zero, a denormal is
+ * not, whatever is flushed. */
+typedef struct mlc__nonzero_job {
+    const struct mlc_k_nonzero *a;
+    int64_t *first;                    /* of each chunk: its count, then its place in out       */
+    bool     write;
+} mlc__nonzero_job;
+
+/* place[k] = number of the k-th nonzero element of n, without a jump; their count. */
+#define MLC__NONZERO(T, zero_bits) \
+    for (int64_t i = 0; i < n; i++) { \
+        place[k] = i; \
+        k += (T)(MLC__CAST(const T *, x)[i] & (T)(zero_bits)) != 0; \
+    }
+
+static int64_t mlc__nonzero_tile(const void *x, mlc_dtype dtype, int64_t n, int64_t *place)
+{
+    const bool sign = mlc__is_float(dtype);
+    const size_t size = mlc_dtype_bytes(dtype);
+    int64_t k = 0;
+    if (size == 1) { MLC__NONZERO(uint8_t, 0xFFu) }
+    else if (size == 2) { MLC__NONZERO(uint16_t, 0x7FFFu) }
+    else if (size == 4) { MLC__NONZERO(uint32_t, sign ? 0x7FFFFFFFu : 0xFFFFFFFFu) }
+    else { MLC__NONZERO(uint64_t, sign ? UINT64_MAX >> 1 : UINT64_MAX) }
+    return k;
+}
+
+/* Row-major numbers at + place[k] as coordinates, [n, ndim]: each is reached from the one before,
+ * so that only the first takes divisions. */
+static void mlc__nonzero_coordinates(const struct mlc_k_nonzero *a, int64_t at, int64_t n,
+                                     const int64_t *place, int64_t *out)
+{
+    int64_t c[MLC_MAX_DIMS] = { 0 }, last = place[0];
+    const int32_t end = a->ndim - 1;
+    at += last;
+    for (int32_t d = end; d >= 0; at /= a->shape[d--]) c[d] = at % a->shape[d];
+    for (int64_t k = 0; k < n; k++, out += a->ndim) {
+        if (end >= 0) c[end] += place[k] - last;
+        last = place[k];
+        for (int32_t d = end; d > 0; d--)
+            for (; c[d] >= a->shape[d]; c[d] -= a->shape[d]) c[d - 1]++;
+        for (int32_t d = 0; d <= end; d++) out[d] = c[d];
+    }
+}
+
+static void mlc__nonzero_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__nonzero_job *j = MLC__CAST(const mlc__nonzero_job *, arg);
+    const struct mlc_k_nonzero *a = j->a;
+    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    const int64_t width = a->coordinates ? a->ndim : 1;
+    int64_t place[MLC__GATHER], at = j->write ? j->first[chunk] : 0;
+    (void)worker;
+    for (int64_t i = from; i < to; i += MLC__GATHER) {
+        const int64_t k = mlc__nonzero_tile(mlc__at(a->in, i, mlc_dtype_bytes(a->dtype)), a->dtype,
+                                            mlc__min(MLC__GATHER, to - i), place);
+        if (j->write && a->coordinates && k)
+            mlc__nonzero_coordinates(a, i, k, place, a->out + at * width);
+        else if (j->write)
+            for (int64_t e = 0; e < k; e++) a->out[at + e] = i + place[e];
+        at += k;
+    }
+    if (!j->write) j->first[chunk] = at;
+}
+
+static size_t mlc__k_nonzero_workspace(void *dev, const struct mlc_k_nonzero *a)
+{
+    (void)dev;
+    return (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(int64_t);
+}
+
+static mlc_status mlc__k_nonzero(void *dev, const struct mlc_k_nonzero *a)
+{
+    const int64_t chunks = mlc__div_up(a->n, MLC__GRAIN);
+    mlc__nonzero_job j = { a, MLC__CAST(int64_t *, a->workspace), false };
+    int64_t total = 0;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < (size_t)chunks * sizeof(int64_t)) return MLC_ERR_INTERNAL;
+    mlc__parallel(dev, chunks, 0.5 * (double)a->n, mlc__nonzero_chunk, &j);
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t count = j.first[c];
+        j.first[c] = total;
+        total += count;
+    }
+    *a->count = total;
+    if (!a->out) return MLC_OK;
+    j.write = true;
+    mlc__parallel(dev, chunks, 2.0 * (double)a->n, mlc__nonzero_chunk, &j);
+    return MLC_OK;
+}
+
+/* Rows of matrices, each in three pieces: zeros, elements of the band, zeros. */
+typedef struct mlc__band_job { const struct mlc_k_band *a; int64_t rows, per_chunk; } mlc__band_job;
+
+static void mlc__band_zero(char *out, int64_t stride, int64_t n, size_t size)
+{
+    static const uint64_t zeros[MLC__GATHER] = { 0 };
+    if (stride == 1) { memset(out, 0, (size_t)mlc__max(0, n) * size); return; }
+    for (int64_t i = 0; i < n; i += MLC__GATHER)
+        mlc__scatter(out + i * stride * (int64_t)size, stride, zeros, mlc__min(MLC__GATHER, n - i),
+                     size);
+}
+
+static void mlc__band_row(const struct mlc_k_band *a, int64_t row)
+{
+    const int32_t last = a->ndim - 1;
+    const int64_t i = row % a->shape[last - 1], n = a->shape[last];
+    const int64_t os = a->out_stride[last], is = a->in_stride[last];
+    const int64_t begin = a->lo < -i ? 0 : mlc__min(n, i + a->lo);
+    const int64_t end = a->hi >= n - 1 - i ? n : mlc__max(begin, i + a->hi + 1);
+    const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype);
+    uint64_t tile[MLC__GATHER];
+    char *out = MLC__CAST(char *, a->out);
+    const char *in = MLC__CAST(const char *, a->in);
+    for (int32_t d = last - 1; d >= 0; row /= a->shape[d--]) {
+        out += row % a->shape[d] * a->out_stride[d] * size;
+        in += row % a->shape[d] * a->in_stride[d] * size;
+    }
+    mlc__band_zero(out, os, begin, (size_t)size);
+    mlc__band_zero(out + end * os * size, os, n - end, (size_t)size);
+    if (os == 1 && is == 1) {
+        memcpy(out + begin * size, in + begin * size, (size_t)((end - begin) * size));
+        return;
+    }
+    for (int64_t c = begin; c < end; c += MLC__GATHER) {
+        const int64_t m = mlc__min(MLC__GATHER, end - c);
+        mlc__gather(tile, in + c * is * size, is, m, (size_t)size);
+        mlc__scatter(out + c * os * size, os, tile, m, (size_t)size);
+    }
+}
+
+static void mlc__band_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__band_job *j = MLC__CAST(const mlc__band_job *, arg);
+    const int64_t from = chunk * j->per_chunk;
+    (void)worker;
+    for (int64_t r = from; r < mlc__min(j->rows, from + j->per_chunk); r++)
+        mlc__band_row(j->a, r);
+}
+
+static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
+{
+    mlc__band_job j = { a, 1, 0 };
+    int64_t n;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || a->ndim < 2) return MLC_ERR_UNSUPPORTED;
+    for (int32_t d = 0; d + 1 < a->ndim; d++) j.rows *= a->shape[d];
+    n = a->shape[a->ndim - 1];
+    if (n == 0 || j.rows == 0) return MLC_OK;
+    j.per_chunk = mlc__max(1, MLC__GRAIN / n);
+    mlc__parallel(dev, mlc__div_up(j.rows, j.per_chunk), 0.3 * (double)j.rows * (double)n,
+                  mlc__band_chunk, &j);
     return MLC_OK;
 }
 
@@ -5690,6 +6273,12 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_argmax_ws(isa)    NULL,
 #define MLC__CPU_take(isa)         mlc__k_take,
 #define MLC__CPU_take_ws(isa)      NULL,
+#define MLC__CPU_index(isa)        mlc__k_index,
+#define MLC__CPU_index_ws(isa)     NULL,
+#define MLC__CPU_nonzero(isa)      mlc__k_nonzero,
+#define MLC__CPU_nonzero_ws(isa)   mlc__k_nonzero_workspace,
+#define MLC__CPU_band(isa)         mlc__k_band,
+#define MLC__CPU_band_ws(isa)      NULL,
 #define MLC__CPU_finite(isa)       mlc__k_finite,
 #define MLC__CPU_finite_ws(isa)    NULL,
 #define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
@@ -5862,7 +6451,18 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     return MLC_OK;
 }
 
-/* Values that kernels found wrong become the context's error; `what` names the operation. */
+/* The kind that a kernel is to write for this operation: on a device the word is read later, when
+ * others have run. With more operations than there is room for the last names share a place. */
+static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what)
+{
+    int i = 0;
+    while (i < MLC__ERROR_OPS - 1 && ctx->error_op[i] && ctx->error_op[i] != what) i++;
+    ctx->error_op[i] = what;
+    ctx->error_pending = true;
+    return kind | (int64_t)i << 8;
+}
+
+/* Values that kernels found wrong become the context's error. */
 static mlc_status mlc__error_word_read(mlc_ctx *ctx)
 {
     int64_t w[4] = { 0 }, zero[4] = { 0 };
@@ -5871,6 +6471,10 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
     MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
     if (w[0] == 0) return MLC_OK;
     MLC__TRY(mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE));
+    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_INDEX, VALUE,
+                 "%s: index %lld at position %lld is not in [0,%lld), the size of the axis",
+                 ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], (long long)w[2], (long long)w[1],
+                 (long long)w[3]);
     return mlc__fail(
         ctx, MLC_ERR_VALUE,
         "cross_entropy: label %lld at row %lld is not in [0,%lld), the classes of logits",
@@ -6332,7 +6936,7 @@ static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, ml
 static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double start,
                             double step)
 {
-    const struct mlc_k_fill args = { t->dtype, mlc__numel(t), mlc__data(t), start, step };
+    const struct mlc_k_fill args = { t->dtype, mlc__numel(t), mlc__data(t), start, step, 0 };
     if (args.n == 0 || ctx->dry_run) return MLC_OK;
     return mlc__run_fill(ctx, what, &args);
 }
@@ -6340,7 +6944,7 @@ static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t,
 /* Zeroes a block of device memory, padding and all; its bytes are a multiple of 4. */
 static mlc_status mlc__zero(mlc_ctx *ctx, const char *what, void *block, size_t bytes)
 {
-    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(bytes / 4), block, 0.0, 0.0 };
+    const struct mlc_k_fill zero = { MLC_F32, (int64_t)(bytes / 4), block, 0.0, 0.0, 0 };
     return zero.n ? mlc__run_fill(ctx, what, &zero) : MLC_OK;
 }
 
@@ -6371,6 +6975,38 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
     }
     t = mlc__make(ctx, "arange", dtype, mlc_dims1((int64_t)count));
     return t && mlc__fill(ctx, "arange", t, start, step) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
+{
+    mlc_tensor *t = mlc__make(ctx, "ones", dtype, shape);
+    return t && mlc__fill(ctx, "ones", t, 1.0, 0.0) == MLC_OK ? t : NULL;
+}
+
+/* The first half from the start, the second from the end: both are exact, and steps that cannot be
+ * written as a binary fraction lie symmetric. */
+MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
+                                  int64_t n)
+{
+    const double step = n > 1 ? (stop - start) / (double)(n - 1) : 0.0;
+    const int64_t half = n > 1 ? n / 2 : n;
+    mlc_tensor *t;
+    if (!ctx) return NULL;
+    if (!(stop - start - (stop - start) == 0.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %g to %g", start,
+                  stop);
+        return NULL;
+    }
+    t = mlc__make(ctx, "linspace", dtype, mlc_dims1(n));
+    if (!t || n == 0 || ctx->dry_run) return t;
+    struct mlc_k_fill args = { dtype, half, mlc__data(t), start, step, 0 };
+    if (mlc__run_fill(ctx, "linspace", &args) != MLC_OK) return NULL;
+    args.n = n - half;
+    args.out = MLC__CAST(char *, args.out) + half * (int64_t)mlc__size(t);
+    args.start = stop;
+    args.origin = n - 1 - half;
+    if (args.n && mlc__run_fill(ctx, "linspace", &args) != MLC_OK) return NULL;
+    return t;
 }
 
 MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data)
@@ -6502,10 +7138,21 @@ static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype
 
 static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
 
-/* Do several indices name one element, as after expand? Such a tensor cannot be written. */
+/* May several indices name one element, as after expand or unfold? Such a tensor cannot be written.
+ * They do not if each stride steps over all that the smaller ones reach. */
 static bool mlc__repeats(const mlc_tensor *t)
 {
-    for (int32_t d = 0; d < t->ndim; d++) if (t->stride[d] == 0 && t->shape[d] > 1) return true;
+    int64_t reach = 0;
+    bool used[MLC_MAX_DIMS] = { false };
+    for (int32_t n = 0; n < t->ndim; n++) {
+        int32_t next = -1;
+        for (int32_t d = 0; d < t->ndim; d++)
+            if (!used[d] && (next < 0 || t->stride[d] < t->stride[next])) next = d;
+        used[next] = true;
+        if (t->shape[next] < 2) continue;
+        if (t->stride[next] <= reach) return true;
+        reach += (t->shape[next] - 1) * t->stride[next];
+    }
     return false;
 }
 
@@ -6861,31 +7508,39 @@ MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
     return ((t->base ? t->base : t)->flags & MLC__REQUIRES_GRAD) != 0;
 }
 
-/* Begins an operation on n inputs; NULL if one is NULL, freed or of another context. The node is on
- * the tape's arena if a gradient will be asked for, else it is `local`. */
-static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
+/* The context of n inputs; NULL if one of them is NULL, freed or of another context. */
+static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = NULL;
-    unsigned need = 0;
-    mlc_node *nd = local;
     /* A NULL input is the trace of an error before; without one (all others valid, nothing stands)
      * it is recorded now. */
     for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
     for (int i = 0; i < n; i++) {
         if (!in[i]) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", op->name, i + 1);
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", what, i + 1);
             return NULL;
         }
         if (in[i]->ctx != ctx) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context", op->name, i + 1);
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context", what, i + 1);
             return NULL;
         }
         if ((in[i]->storage->released || !in[i]->storage->data) &&
-            mlc__alive(in[i], op->name) != MLC_OK)
+            mlc__alive(in[i], what) != MLC_OK)
             return NULL;
-        if (mlc__wants_grad(in[i])) need |= 1u << i;
     }
+    return ctx;
+}
+
+/* Begins an operation on n inputs, up to MLC__MAX_IN. The node is on the tape's arena if a gradient
+ * will be asked for, else it is `local`. */
+static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
+{
+    mlc_ctx *ctx = mlc__inputs(op->name, n, in);
+    unsigned need = 0;
+    mlc_node *nd = local;
+    if (!ctx) return NULL;
+    for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
     if (need) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
@@ -7296,7 +7951,7 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
     return mlc__require_same(ctx, nd, 0);
 }
 
-/* @@ IMPL.OPS.VIEW --------------------------------------- reshape, permute, slice, select, expand
+/* @@ IMPL.OPS.VIEW --------------------------------------- other shapes over the same memory
  * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
  * base has holes or repeats (expand, wrapped memory) the view is an operation of its own.      */
 
@@ -7326,6 +7981,22 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
     }
     for (; now < ndim; now++) stride[now] = 1;             /* axes of size 1 */
     return true;
+}
+
+/* A bit for each axis of a list; no axes at all means all of them. */
+static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes, uint32_t *mask)
+{
+    uint32_t seen = 0;
+    for (int32_t i = 0; i < axes.n; i++) {
+        const bool is_axis = i < MLC_MAX_DIMS && axes.v[i] == (int32_t)axes.v[i];
+        int32_t axis = is_axis ? (int32_t)axes.v[i] : INT_MAX;
+        if (!mlc__axis_ok(x, what, &axis)) return x->ctx->status;
+        MLC__REQUIRE(x->ctx, !(seen >> axis & 1u), SHAPE, "%s: axis %d of %s is named twice", what,
+                     axis, mlc__shape(x).s);
+        seen |= 1u << axis;
+    }
+    *mask = axes.n == 0 ? (1u << x->ndim) - 1 : seen;
+    return MLC_OK;
 }
 
 /* Applies a view to a geometry in place; false only for a reshape that would have to copy. */
@@ -7367,6 +8038,18 @@ static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
             t->stride[d] = i >= 0 && from.shape[i] == v->dims[d] ? from.stride[i] : 0;
         }
         break;
+    case MLC__UNFOLD:
+        t->shape[v->axis] = v->dims[0];
+        t->stride[v->axis] *= v->step;
+        t->shape[from.ndim] = v->dims[1];
+        t->stride[from.ndim] = from.stride[v->axis];
+        break;
+    case MLC__DIAGONAL:
+        if (v->dims[0])
+            t->offset += v->start * from.stride[v->ndim - 1] + v->step * from.stride[v->ndim];
+        t->shape[v->ndim - 1] = v->dims[0];
+        t->stride[v->ndim - 1] += from.stride[v->ndim];
+        break;
     }
     mlc__mark_layout(t);
     return true;
@@ -7383,7 +8066,34 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* dx seen through the same view += dy; expand sums. */
+/* Windows may overlap: they are added one at a time, or the first element of all of them, then the
+ * second, whichever takes fewer passes. */
+static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
+                                       const mlc_tensor *dy)
+{
+    const mlc__view_spec *v = &nd->u.view;
+    const int64_t windows = v->dims[0], size = v->dims[1];
+    const bool by_window = windows < size;
+    const int32_t last = dy->ndim - 1;
+    for (int64_t i = 0; i < mlc__min(windows, size); i++) {
+        mlc_tensor to = *dx, from = *dy;
+        from.ndim = last;
+        from.offset += i * dy->stride[by_window ? v->axis : last];
+        if (by_window) {
+            from.shape[v->axis] = size;
+            from.stride[v->axis] = dy->stride[last];
+        }
+        to.offset += i * (by_window ? v->step : 1) * dx->stride[v->axis];
+        to.shape[v->axis] = by_window ? size : windows;
+        to.stride[v->axis] *= by_window ? 1 : v->step;
+        mlc__mark_layout(&to);
+        mlc__mark_layout(&from);
+        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, true));
+    }
+    return MLC_OK;
+}
+
+/* dx seen through the same view += dy; expand and unfold sum. */
 static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
@@ -7393,10 +8103,11 @@ static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (nd->u.view.kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     /* A part of a stale gradient: the rest of it is zero. */
-    if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
+    if (!acc && (nd->u.view.kind == MLC__UNFOLD || mlc__numel(&dx) != mlc__numel(&dy))) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
         acc = true;
     }
+    if (nd->u.view.kind == MLC__UNFOLD) return mlc__unfold_backward(ctx, nd, &dx, &dy);
     mlc__view_apply(&nd->u.view, &dx);
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
@@ -7408,7 +8119,8 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
 {
     mlc_ctx *ctx = x->ctx;
     const bool wants = mlc__wants_grad(x) && ctx->no_grad == 0;
-    const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND;
+    const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND &&
+                        spec->kind != MLC__UNFOLD;
     mlc_node local, *nd;
     mlc_tensor *t;
     if (wants && !shares) {
@@ -7581,6 +8293,131 @@ MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
     if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
     x->storage->aliased = true;
     return mlc__alias(x->ctx, x);
+}
+
+/* -- axes that come, go and move -- */
+
+/* Resolves the place of a new axis: one more than the axes there are, -1 is the last. */
+static bool mlc__new_axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
+{
+    const int32_t a = *axis < 0 ? *axis + x->ndim + 1 : *axis;
+    if (a < 0 || a > x->ndim || x->ndim == MLC_MAX_DIMS) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no room for a new axis %d", what,
+                  mlc__shape(x).s, *axis);
+        return false;
+    }
+    *axis = a;
+    return true;
+}
+
+MLC_IMPL mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis)
+{
+    mlc_dims shape;
+    if (!x || !mlc__new_axis_ok(x, "unsqueeze", &axis)) return NULL;
+    shape = mlc_dims_of(x->ndim + 1, NULL);
+    for (int32_t d = 0; d < shape.n; d++)
+        shape.v[d] = d == axis ? 1 : x->shape[d > axis ? d - 1 : d];
+    return mlc_reshape(x, shape);
+}
+
+/* An axis that is not 1 stays, as in PyTorch. */
+MLC_IMPL mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis)
+{
+    if (!x || !mlc__axis_ok(x, "squeeze", &axis)) return NULL;
+    return x->shape[axis] == 1 ? mlc_select(x, axis, 0) : x;
+}
+
+MLC_IMPL mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to)
+{
+    mlc_dims axes;
+    if (!x || !mlc__axis_ok(x, "movedim", &from) || !mlc__axis_ok(x, "movedim", &to)) return NULL;
+    axes = mlc_dims_of(x->ndim, NULL);
+    for (int32_t d = 0, next = 0; d < x->ndim; d++) {
+        if (d == to) { axes.v[d] = from; continue; }
+        if (next == from) next++;
+        axes.v[d] = next++;
+    }
+    return mlc_permute(x, axes);
+}
+
+MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_t step)
+{
+    mlc__view_spec v = { MLC__UNFOLD, 0, 0, 0, step, { 0 } };
+    if (!x || !mlc__axis_ok(x, "unfold", &axis)) return NULL;
+    if (step < 1 || size < 0 || size > x->shape[axis] || x->ndim == MLC_MAX_DIMS) {
+        mlc__fail(x->ctx, step < 1 || size < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
+                  "unfold: windows of %lld at steps of %lld do not fit axis %d of %s, or there is "
+                  "no axis left for them", (long long)size, (long long)step, axis, mlc__shape(x).s);
+        return NULL;
+    }
+    v.axis = axis;
+    v.ndim = x->ndim + 1;
+    v.dims[0] = (x->shape[axis] - size) / step + 1;
+    v.dims[1] = size;
+    if (v.dims[0] == 1) v.step = 1;    /* a huge step must not overflow the stride */
+    return mlc__view(x, &v);
+}
+
+/* The diagonal of rows x columns that begins offset columns to the right (rows down if < 0). */
+static mlc__view_spec mlc__diagonal_spec(int32_t ndim, int64_t rows, int64_t columns,
+                                         int64_t offset)
+{
+    mlc__view_spec v = { MLC__DIAGONAL, 0, ndim - 1, 0, 0, { 0 } };
+    v.start = offset < 0 ? mlc__min(rows, -mlc__max(offset, -rows)) : 0;
+    v.step = offset > 0 ? mlc__min(columns, offset) : 0;
+    v.dims[0] = mlc__min(rows - v.start, columns - v.step);
+    return v;
+}
+
+MLC_IMPL mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset)
+{
+    if (!x) return NULL;
+    if (x->ndim < 2) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "diagonal: %s is no matrix; it takes two axes or more",
+                  mlc__shape(x).s);
+        return NULL;
+    }
+    const mlc__view_spec v = mlc__diagonal_spec(x->ndim, x->shape[x->ndim - 2],
+                                                x->shape[x->ndim - 1], offset);
+    return mlc__view(x, &v);
+}
+
+/* Writes through the diagonal of a matrix of zeros. */
+MLC_IMPL mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m)
+{
+    mlc_tensor *t = mlc__make(ctx, "eye", dtype, mlc_dims2(n, m)), line;
+    if (!t || mlc__fill(ctx, "eye", t, 0.0, 0.0) != MLC_OK) return NULL;
+    if (ctx->dry_run || mlc__numel(t) == 0) return t;
+    const mlc__view_spec v = mlc__diagonal_spec(2, n, m, 0);
+    line = *t;
+    mlc__view_apply(&v, &line);
+    return mlc__set(ctx, "eye", &line, 1.0) == MLC_OK ? t : NULL;
+}
+
+/* Axis i of every grid is that of input i; a scalar counts as one element. */
+MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **out)
+{
+    mlc_ctx *ctx = n > 0 && in ? mlc__inputs("meshgrid", n, in) : NULL;
+    mlc_dims wide = mlc_dims_of(n, NULL), thin;
+    if (!ctx) return MLC_ERR_ARG;
+    for (int32_t i = 0; out && i < n; i++) out[i] = NULL;
+    MLC__REQUIRE(ctx, out != NULL, ARG, "meshgrid: out is NULL");
+    MLC__REQUIRE(ctx, n <= MLC_MAX_DIMS, SHAPE, "meshgrid: %d inputs; a grid has at most %d axes",
+                 n, MLC_MAX_DIMS);
+    for (int32_t i = 0; i < n; i++) {
+        MLC__REQUIRE(ctx, in[i]->ndim <= 1, SHAPE, "meshgrid: input %d is %s; it must be 1-d",
+                     i + 1, mlc__shape(in[i]).s);
+        wide.v[i] = mlc__numel(in[i]);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        thin = mlc_dims_of(n, NULL);
+        for (int32_t d = 0; d < n; d++) thin.v[d] = d == i ? wide.v[i] : 1;
+        out[i] = mlc_expand(mlc_reshape(in[i], thin), wide);
+        if (out[i]) continue;
+        for (int32_t k = 0; k < i; k++) out[k] = NULL;
+        return ctx->status;
+    }
+    return MLC_OK;
 }
 
 /* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast
@@ -8853,19 +9690,7 @@ static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims a
                                     mlc_reduce kind, double scale)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
-    uint32_t mask = 0;
-    if (!nd) return NULL;
-    for (int32_t i = 0; i < axes.n; i++) {
-        int32_t axis = i < MLC_MAX_DIMS ? (int32_t)axes.v[i] : INT_MAX;
-        if (!mlc__axis_ok(x, op->name, &axis)) return NULL;
-        if (mask >> axis & 1u) {
-            mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is named twice", op->name, axis,
-                      mlc__shape(x).s);
-            return NULL;
-        }
-        mask |= 1u << axis;
-    }
-    nd->u.reduce.mask = axes.n == 0 ? (1u << x->ndim) - 1 : mask;
+    if (!nd || mlc__axes_mask(x, op->name, axes, &nd->u.reduce.mask) != MLC_OK) return NULL;
     nd->u.reduce.keepdim = keepdim;
     nd->u.reduce.op = kind;
     nd->u.reduce.scale = scale;
@@ -9286,6 +10111,1085 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
 MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 {
     return mlc_linear_ex(x, w, b, NULL);
+}
+
+/* @@ IMPL.OPS.JOIN --------------------------------------- concat, split, tile, flip, roll, pad
+ * Strided copies into slices of the result, by the cast kernel; what can be said with views and
+ * concat is. A concat of many inputs is recorded as a chain of nodes, four inputs each, with one
+ * output. */
+
+/* Piece i of the result, from start on. */
+static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start, int64_t size,
+                            mlc_tensor *piece)
+{
+    *piece = *whole;
+    if (size) piece->offset += start * whole->stride[axis];
+    piece->shape[axis] = size;
+    mlc__mark_layout(piece);
+}
+
+/* The output is there already, and whole: nodes are made for backward only. */
+static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    (void)ctx;
+    nd->out[nd->n_out++] = nd->u.join.out;
+    nd->inplace = nd->u.join.out->node != NULL;
+    return MLC_OK;
+}
+
+/* Each input gets its piece of dy. */
+static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const int32_t axis = nd->u.join.axis;
+    int64_t start = nd->u.join.start;
+    mlc_tensor dy, part, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < nd->n_in; start += nd->in[i++]->shape[axis]) {
+        mlc__join_piece(&dy, axis, start, nd->in[i]->shape[axis], &part);
+        if (mlc__grad_in(nd, i, &dx, &acc, &st))
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part, NULL, NULL, 0.0, acc);
+    }
+    return st;
+}
+
+static const mlc__op mlc__concat_op = { "concat", mlc__concat_shape, NULL, mlc__concat_backward };
+
+/* Empty 1-d tensors go with any shape, as in PyTorch: a list that grows begins with one. */
+MLC__INLINE bool mlc__join_skips(const mlc_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
+
+/* Sizes agree but along the axis, where they add up to *total. */
+static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *const *list,
+                                  int32_t n, int32_t *axis, int64_t *total, mlc_tensor **model)
+{
+    int32_t first = 0;
+    while (first < n - 1 && mlc__join_skips(list[first])) first++;
+    mlc_tensor *a = *model = list[first];
+    if (!mlc__axis_ok(a, what, axis)) return ctx->status;
+    *total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const mlc_tensor *b = list[i];
+        MLC__REQUIRE(ctx, a->dtype == b->dtype, DTYPE,
+                     "%s: input %d is %s, input %d is %s; cast one of them with mlc_cast", what,
+                     first + 1, mlc_dtype_name(a->dtype), i + 1, mlc_dtype_name(b->dtype));
+        if (mlc__join_skips(b)) continue;
+        bool fits = a->ndim == b->ndim;
+        for (int32_t d = 0; fits && d < a->ndim; d++)
+            fits = d == *axis || a->shape[d] == b->shape[d];
+        MLC__REQUIRE(ctx, fits, SHAPE,
+                     "%s: input %d is %s, input %d is %s; they may differ only at axis %d", what,
+                     first + 1, mlc__shape(a).s, i + 1, mlc__shape(b).s, *axis);
+        MLC__REQUIRE(ctx, !__builtin_add_overflow(*total, b->shape[*axis], total), SHAPE,
+                     "%s: the result has more elements than memory can hold", what);
+    }
+    return MLC_OK;
+}
+
+/* Four inputs a node. */
+static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t axis,
+                                     mlc_tensor *out)
+{
+    int64_t start = 0;
+    for (int32_t i = 0; i < n; i += MLC__MAX_IN) {
+        mlc_node local;
+        mlc_tensor *in[MLC__MAX_IN];
+        int32_t k = 0;
+        for (int32_t e = i; e < n && e < i + MLC__MAX_IN; e++)
+            if (!mlc__join_skips(list[e])) in[k++] = list[e];
+        if (k == 0) continue;
+        mlc_node *nd = mlc__begin_n(&local, &mlc__concat_op, k, in);
+        if (!nd) return out->ctx->status;
+        nd->u.join.axis = axis;
+        nd->u.join.start = start;
+        nd->u.join.out = out;
+        if (nd->recorded && !mlc__finish(nd)) return out->ctx->status;
+        for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
+    }
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int32_t n,
+                                  int32_t axis)
+{
+    mlc_ctx *ctx = n > 0 && list ? mlc__inputs(what, n, list) : NULL;
+    int64_t total = 0, start = 0;
+    mlc_tensor *model = NULL, *out, piece;
+    mlc_dims shape;
+    if (!ctx || mlc__join_check(ctx, what, list, n, &axis, &total, &model) != MLC_OK) return NULL;
+    shape = mlc_dims_of(model->ndim, model->shape);
+    shape.v[axis] = total;
+    out = mlc__make(ctx, what, model->dtype, shape);
+    if (!out) return NULL;
+    for (int32_t i = 0; i < n && !ctx->dry_run; i++) {
+        if (mlc__join_skips(list[i])) continue;
+        mlc__join_piece(out, axis, start, list[i]->shape[axis], &piece);
+        start += list[i]->shape[axis];
+        if (mlc__cast_into(ctx, what, &piece, list[i]) != MLC_OK) return NULL;
+    }
+    return mlc__concat_record(list, n, axis, out) == MLC_OK ? out : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis)
+{
+    return mlc__concat_as("concat", list, n, axis);
+}
+
+/* A concat along a new axis. */
+MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
+{
+    mlc_ctx *ctx = n > 0 && list ? mlc__inputs("stack", n, list) : NULL;
+    mlc_tensor **thin;
+    if (!ctx || !mlc__new_axis_ok(list[0], "stack", &axis)) return NULL;
+    for (int32_t i = 1; i < n; i++)
+        if (!mlc__same_shape(list[0], list[i])) {
+            mlc__fail(ctx, MLC_ERR_SHAPE,
+                      "stack: input 1 is %s, input %d is %s; all must have one shape",
+                      mlc__shape(list[0]).s, i + 1, mlc__shape(list[i]).s);
+            return NULL;
+        }
+    thin = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)n * sizeof *thin));
+    for (int32_t i = 0; thin && i < n; i++)
+        if (!(thin[i] = mlc_unsqueeze(list[i], axis))) return NULL;
+    return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
+}
+
+/* Parts of `size` along the axis, the last one may be smaller; none are left behind on error. */
+static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc_tensor **out,
+                                  int64_t n)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t end = mlc__min(x->shape[axis], (i + 1) * size);
+        out[i] = ok ? mlc_slice(x, axis, mlc__min(end, i * size), end, 1) : NULL;
+        ok = ok && out[i];
+    }
+    for (int64_t i = 0; i < n && !ok; i++) out[i] = NULL;
+    return ok ? MLC_OK : x->ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
+                              int32_t n_out)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("split", 1, in);
+    for (int32_t i = 0; out && i < n_out; i++) out[i] = NULL;
+    if (!ctx) return x ? x->ctx->status : MLC_ERR_ARG;
+    if (!mlc__axis_ok(x, "split", &axis)) return ctx->status;
+    MLC__REQUIRE(ctx, out != NULL, ARG, "split: out is NULL");
+    MLC__REQUIRE(ctx, size > 0, ARG, "split: parts of %lld; they must have a size",
+                 (long long)size);
+    const int64_t n = x->shape[axis], parts = n ? (n - 1) / size + 1 : 1;
+    MLC__REQUIRE(ctx, parts == n_out, SHAPE,
+                 "split: axis %d of %s in parts of %lld makes %lld, there is room for %d", axis,
+                 mlc__shape(x).s, (long long)size, (long long)parts, n_out);
+    return mlc__split_into(x, axis, mlc__min(size, mlc__max(1, n)), out, parts);
+}
+
+MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("chunk", 1, in);
+    for (int32_t i = 0; out && i < chunks; i++) out[i] = NULL;
+    if (!ctx || !mlc__axis_ok(x, "chunk", &axis)) return 0;
+    if (!out || chunks < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, chunks < 1 ? "chunk: %d chunks; it takes at least one"
+                                               : "chunk: out is NULL", chunks);
+        return 0;
+    }
+    const int64_t n = x->shape[axis], size = mlc__max(1, mlc__div_up(n, chunks));
+    const int64_t made = n ? mlc__div_up(n, size) : chunks;
+    return mlc__split_into(x, axis, size, out, made) == MLC_OK ? (int32_t)made : 0;
+}
+
+/* -- repeating: an expanded view is copied -- */
+
+/* Repeats up to three of the axes before *end, from the last on: with what lies between them that
+ * makes seven axes at most. */
+static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *end)
+{
+    int64_t thin[MLC_MAX_DIMS], wide[MLC_MAX_DIMS];
+    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
+    int64_t run = mlc__product(x->ndim - *end, x->shape + *end);
+    int32_t at = MLC_MAX_DIMS;
+    while (*end > 0 && at > MLC_MAX_DIMS - 6) {
+        const int32_t d = --*end;
+        run *= shape.v[d];
+        if (reps[d] == 1) continue;
+        at -= 2;
+        thin[at] = 1;
+        wide[at] = reps[d];
+        thin[at + 1] = wide[at + 1] = run;
+        shape.v[d] *= reps[d];
+        run = 1;
+    }
+    if (at == MLC_MAX_DIMS) return x;
+    at--;
+    thin[at] = wide[at] = run * mlc__product(*end, shape.v);
+    x = mlc_reshape(x, mlc_dims_of(MLC_MAX_DIMS - at, thin + at));
+    /* A copy, said in so many words: a repeated single element would reshape as a view. */
+    return mlc_reshape(mlc_copy(mlc_expand(x, mlc_dims_of(MLC_MAX_DIMS - at, wide + at))), shape);
+}
+
+MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("tile", 1, in);
+    mlc_dims from, to;
+    int64_t each[MLC_MAX_DIMS];
+    mlc_tensor *y;
+    if (!ctx) return NULL;
+    if (reps.n > MLC_MAX_DIMS || reps.n < 0) {
+        mlc__fail(ctx, MLC_ERR_ARG, "tile: %d counts; a tensor has at most %d axes", reps.n,
+                  MLC_MAX_DIMS);
+        return NULL;
+    }
+    from = to = mlc_dims_of(reps.n > x->ndim ? reps.n : x->ndim, NULL);
+    for (int32_t d = 0; d < to.n; d++) {
+        const int32_t i = d - (to.n - x->ndim), r = d - (to.n - reps.n);
+        from.v[d] = i >= 0 ? x->shape[i] : 1;
+        each[d] = r >= 0 ? reps.v[r] : 1;
+        if (each[d] < 0 || __builtin_mul_overflow(from.v[d], each[d], &to.v[d])) {
+            mlc__fail(ctx, each[d] < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
+                      "tile: %s repeated %s times: a count is negative or too large",
+                      mlc__shape(x).s, mlc__shape_text(reps.n, reps.v).s);
+            return NULL;
+        }
+    }
+    if (mlc__shape_check(ctx, "tile", x->dtype, to) != MLC_OK) return NULL;
+    int32_t end = to.n;
+    y = mlc_reshape(x, from);
+    while (y && end > 0) y = mlc__tile_some(y, each, &end);
+    /* Nothing repeated: a copy all the same, so that the result is nobody's view. */
+    return y && memcmp(from.v, to.v, (size_t)to.n * sizeof to.v[0]) == 0 ? mlc_copy(y) : y;
+}
+
+/* Each element n times in a row. */
+MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("repeat", 1, in);
+    mlc_dims shape;
+    if (!ctx || !mlc__axis_ok(x, "repeat", &axis)) return NULL;
+    shape = mlc_dims_of(x->ndim, x->shape);
+    if (n < 0 || __builtin_mul_overflow(shape.v[axis], n, &shape.v[axis])) {
+        mlc__fail(ctx, n < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE, "repeat: %lld times axis %d of %s",
+                  (long long)n, axis, mlc__shape(x).s);
+        return NULL;
+    }
+    if (mlc__shape_check(ctx, "repeat", x->dtype, shape) != MLC_OK) return NULL;
+    if (n == 1) return mlc_copy(x);
+    const int64_t front = mlc__product(axis + 1, x->shape);
+    const int64_t back = mlc__product(x->ndim - axis - 1, x->shape + axis + 1);
+    mlc_tensor *wide = mlc_expand(mlc_reshape(x, mlc_dims3(front, 1, back)),
+                                  mlc_dims3(front, n, back));
+    return mlc_reshape(mlc_copy(wide), shape);
+}
+
+/* -- flip: a copy with negative strides -- */
+
+/* A view for one kernel call: no tensor of the user's has negative strides. */
+static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
+{
+    mlc_tensor f = *t;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        if (!(mask >> d & 1u) || t->shape[d] < 2) continue;
+        f.offset += (t->shape[d] - 1) * t->stride[d];
+        f.stride[d] = -t->stride[d];
+    }
+    mlc__mark_layout(&f);
+    return f;
+}
+
+static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor from = mlc__flipped(nd->in[0], nd->u.mask);
+    return mlc__cast_into(ctx, nd->op->name, nd->out[0], &from);
+}
+
+static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    dy = mlc__flipped(&dy, nd->u.mask);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__op mlc__flip_op = { "flip", mlc__copy_shape, mlc__flip_forward,
+                                      mlc__flip_backward };
+
+MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__flip_op, 1, x, NULL, NULL);
+    if (!nd || mlc__axes_mask(x, "flip", axes, &nd->u.mask) != MLC_OK) return NULL;
+    return mlc__finish(nd);
+}
+
+/* Its two parts change places. */
+MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("roll", 1, in);
+    mlc_tensor *part[2];
+    if (!ctx || !mlc__axis_ok(x, "roll", &axis)) return NULL;
+    const int64_t n = mlc__max(1, x->shape[axis]);
+    const int64_t cut = n - 1 - (shift % n + n - 1) % n;   /* -shift modulo n, without overflow */
+    part[0] = mlc_slice(x, axis, cut, INT64_MAX, 1);
+    part[1] = mlc_slice(x, axis, 0, cut, 1);
+    return part[0] && part[1] ? mlc_concat(part, 2, axis) : NULL;
+}
+
+/* -- pad -- */
+
+/* Where a padded tensor and x have the same elements: x may also be cut, by negative counts. */
+static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
+                           mlc_tensor *in_x, mlc_tensor *in_y)
+{
+    *in_x = *x;
+    *in_y = *y;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const int64_t before = nd->u.pad.before[d], from = mlc__max(0, -before);
+        const int64_t at = mlc__max(0, before);
+        const int64_t n = mlc__max(0, mlc__min(x->shape[d] - from, y->shape[d] - at));
+        in_x->shape[d] = in_y->shape[d] = n;
+        in_x->offset += n ? from * x->stride[d] : 0;
+        in_y->offset += n ? at * y->stride[d] : 0;
+    }
+    mlc__mark_layout(in_x);
+    mlc__mark_layout(in_y);
+}
+
+static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
+}
+
+static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor from, to;
+    MLC__TRY(mlc__fill(ctx, nd->op->name, nd->out[0], nd->u.pad.value, 0.0));
+    mlc__pad_inner(nd, nd->in[0], nd->out[0], &from, &to);
+    return mlc__cast_into(ctx, nd->op->name, &to, &from);
+}
+
+static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx, from, to;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__pad_inner(nd, &dx, &dy, &to, &from);
+    if (!acc && !mlc__same_shape(&dx, &to)) {              /* what was cut has no gradient */
+        MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
+        acc = true;
+    }
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__op mlc__pad_op = { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward };
+
+/* The border of n elements before (side 0) or behind (side 1) an axis. */
+static mlc_tensor *mlc__pad_border(mlc_tensor *x, int32_t axis, int64_t n, mlc_pad_mode mode,
+                                   int side)
+{
+    const int64_t size = x->shape[axis];
+    if (mode == MLC_PAD_REFLECT)
+        return mlc_flip(mlc_slice(x, axis, side ? size - 1 - n : 1, side ? size - 1 : n + 1, 1),
+                        mlc_dims1(axis));
+    if (mode == MLC_PAD_CIRCULAR)
+        return mlc_slice(x, axis, side ? 0 : size - n, side ? n : size, 1);
+    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
+    shape.v[axis] = n;
+    return mlc_expand(mlc_slice(x, axis, side ? size - 1 : 0, side ? size : 1, 1), shape);
+}
+
+/* Axis by axis, each a concat of borders and what is between them. */
+static mlc_tensor *mlc__pad_around(mlc_tensor *x, mlc_dims before, mlc_dims after,
+                                   mlc_pad_mode mode)
+{
+    bool padded = false;
+    for (int32_t d = 0; x && d < before.n; d++) {
+        mlc_tensor *part[3];
+        int32_t n = 0;
+        if (before.v[d] == 0 && after.v[d] == 0) continue;
+        if (before.v[d]) part[n++] = mlc__pad_border(x, d, before.v[d], mode, 0);
+        part[n++] = x;
+        if (after.v[d]) part[n++] = mlc__pad_border(x, d, after.v[d], mode, 1);
+        x = mlc_concat(part, n, d);
+        padded = true;
+    }
+    return x && !padded ? mlc_copy(x) : x;
+}
+
+/* One count an axis; a border of a copying mode must be there to be copied. */
+static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                                 int64_t *shape)
+{
+    static const char *const names[] = { "constant", "reflect", "replicate", "circular" };
+    mlc_ctx *ctx = x->ctx;
+    MLC__REQUIRE(ctx, (unsigned)mode <= MLC_PAD_CIRCULAR, ARG, "pad: unknown mode %d", (int)mode);
+    MLC__REQUIRE(ctx, before.n == x->ndim && after.n == x->ndim, SHAPE,
+                 "pad: %d and %d counts for %s; it takes one an axis", before.n, after.n,
+                 mlc__shape(x).s);
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const int64_t n = x->shape[d], b = before.v[d], a = after.v[d];
+        const int64_t most = mode == MLC_PAD_REFLECT ? n - 1 : mode == MLC_PAD_CIRCULAR ? n
+                           : n ? INT64_MAX : 0;
+        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || (b >= 0 && a >= 0), ARG,
+                     "pad: %lld before and %lld after axis %d; only constant padding may cut",
+                     (long long)b, (long long)a, d);
+        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || mlc__max(a, b) <= mlc__max(0, most), SHAPE,
+                     "pad: axis %d of %s is too short for %lld before and %lld after, %s", d,
+                     mlc__shape(x).s, (long long)b, (long long)a, names[mode]);
+        MLC__REQUIRE(ctx, !__builtin_add_overflow(n, b, &shape[d]) &&
+                     !__builtin_add_overflow(shape[d], a, &shape[d]) && shape[d] >= 0, SHAPE,
+                     "pad: axis %d of %s with %lld before and %lld after has no size", d,
+                     mlc__shape(x).s, (long long)b, (long long)a);
+    }
+    return mlc__shape_check(ctx, "pad", x->dtype, mlc_dims_of(x->ndim, shape));
+}
+
+MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                             double value)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("pad", 1, in);
+    int64_t shape[MLC_MAX_DIMS];
+    mlc_node local, *nd;
+    if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
+    if (mode != MLC_PAD_CONSTANT) return mlc__pad_around(x, before, after, mode);
+    nd = mlc__begin(&local, &mlc__pad_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.pad.value = value;
+    memcpy(nd->u.pad.before, before.v, sizeof nd->u.pad.before);
+    memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
+    return mlc__finish(nd);
+}
+
+
+/* -- a vector as the diagonal of a matrix -- */
+
+static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const int64_t n = nd->in[0]->shape[0] + nd->u.view.start + nd->u.view.step;
+    const int64_t shape[2] = { n, n };
+    return mlc__out(ctx, nd, nd->in[0]->dtype, 2, shape);
+}
+
+static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor line = *nd->out[0];
+    MLC__TRY(mlc__fill(ctx, nd->op->name, &line, 0.0, 0.0));
+    mlc__view_apply(&nd->u.view, &line);
+    return mlc__cast_into(ctx, nd->op->name, &line, nd->in[0]);
+}
+
+static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__view_apply(&nd->u.view, &dy);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__op mlc__diag_op = { "diag", mlc__diag_shape, mlc__diag_forward,
+                                      mlc__diag_backward };
+
+MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
+{
+    const int64_t most = (int64_t)1 << 40;                 /* more than memory can hold */
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("diag", 1, in);
+    mlc_node local, *nd;
+    if (!ctx) return NULL;
+    if (x->ndim == 2) return mlc_diagonal(x, offset);
+    if (x->ndim != 1 || offset > most || offset < -most) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "diag: %s at diagonal %lld; x must be 1-d or 2-d, and the "
+                  "matrix fit memory", mlc__shape(x).s, (long long)offset);
+        return NULL;
+    }
+    nd = mlc__begin(&local, &mlc__diag_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    const int64_t n = x->shape[0] + (offset < 0 ? -offset : offset);
+    nd->u.view = mlc__diagonal_spec(2, n, n, offset);
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.INDEX -------------------------------------- gather, scatter, select, nonzero, band
+ * All that indexes is one kernel with strides: an index_select is a gather whose index is expanded,
+ * a take one of a flattened tensor, a masked_select one at the places that nonzero found. Gather
+ * and scatter_add are each other's gradient. Sizes that depend on data cost a read. */
+
+/* Runs the index kernel; line may be larger than the index, which counts. A 0-d tensor is one of a
+ * single element. */
+static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
+                                  const mlc_tensor *data, const mlc_tensor *index,
+                                  const mlc_tensor *line, int32_t axis)
+{
+    struct mlc_k_index a;
+    if (mlc__numel(index) == 0) return MLC_OK;
+    a.op = op;
+    a.dtype = data->dtype;
+    a.ndim = index->ndim ? index->ndim : 1;
+    a.axis = axis;
+    a.shape[0] = a.limit = 1;
+    a.data_stride[0] = a.line_stride[0] = a.index_stride[0] = 1;
+    if (index->ndim) a.limit = data->shape[axis];
+    for (int32_t d = 0; d < index->ndim; d++) {
+        a.shape[d] = index->shape[d];
+        a.data_stride[d] = data->stride[d];
+        a.line_stride[d] = line->stride[d];
+        a.index_stride[d] = index->stride[d];
+    }
+    a.data = mlc__data(data);
+    a.line = mlc__data(line);
+    a.index = MLC__CAST(const int64_t *, mlc__data(index));
+    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what);
+    a.error = ctx->error_word;
+    MLC__TRY(mlc__run_index(ctx, what, &a));
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+}
+
+/* data[index] += line. 16-bit sums are carried in f32 and rounded once. */
+static mlc_status mlc__index_add_to(mlc_ctx *ctx, const char *what, const mlc_tensor *data,
+                                    const mlc_tensor *index, const mlc_tensor *line, int32_t axis)
+{
+    mlc__temp sum, wide;
+    mlc_status st;
+    if (!mlc__is_half(data->dtype))
+        return mlc__index_call(ctx, what, MLC_INDEX_ADD, data, index, line, axis);
+    MLC__TRY(mlc__temp_begin(ctx, &sum, MLC_F32, data->ndim, data->shape));
+    st = mlc__temp_begin(ctx, &wide, MLC_F32, index->ndim, index->shape);
+    if (st == MLC_OK) {
+        st = mlc__cast_into(ctx, what, &sum.t, data);
+        if (!st) st = mlc__cast_into(ctx, what, &wide.t, line);
+        if (!st) st = mlc__index_call(ctx, what, MLC_INDEX_ADD, &sum.t, index, &wide.t, axis);
+        if (!st) st = mlc__cast_into(ctx, what, data, &sum.t);
+        mlc__temp_end(&wide);
+    }
+    mlc__temp_end(&sum);
+    return st;
+}
+
+/* out (+)= data[index] */
+static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                 const mlc_tensor *data, const mlc_tensor *index, int32_t axis,
+                                 bool accumulate)
+{
+    mlc__temp part;
+    if (!accumulate) return mlc__index_call(ctx, what, MLC_INDEX_GATHER, data, index, out, axis);
+    MLC__TRY(mlc__temp_begin(ctx, &part, out->dtype, index->ndim, index->shape));
+    mlc_status st = mlc__index_call(ctx, what, MLC_INDEX_GATHER, data, index, &part.t, axis);
+    if (!st) st = mlc__map(ctx, what, MLC_MAP_COPY, out, &part.t, NULL, NULL, 0.0, true);
+    mlc__temp_end(&part);
+    return st;
+}
+
+/* The index is i64, has x's axes, and no more elements than x across the axis. Resolves the axis; a
+ * 0-d x has axis 0, as in PyTorch. */
+static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *index = nd->in[1];
+    const char *what = nd->op->name;
+    MLC__REQUIRE(ctx, index->dtype == MLC_I64, DTYPE,
+                 "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
+                 mlc_dtype_name(index->dtype));
+    if (x->ndim == 0 && nd->u.axis == -1) nd->u.axis = 0;
+    if ((x->ndim || nd->u.axis) && !mlc__axis_ok(x, what, &nd->u.axis)) return ctx->status;
+    MLC__REQUIRE(ctx, index->ndim == x->ndim, SHAPE,
+                 "%s: x %s has %d axes, the index %s has %d; they must be as many", what,
+                 mlc__shape(x).s, x->ndim, mlc__shape(index).s, index->ndim);
+    for (int32_t d = 0; d < x->ndim; d++)
+        MLC__REQUIRE(ctx, d == nd->u.axis || index->shape[d] <= x->shape[d], SHAPE,
+                     "%s: the index %s is larger than x %s at axis %d: %lld vs %lld", what,
+                     mlc__shape(index).s, mlc__shape(x).s, d, (long long)index->shape[d],
+                     (long long)x->shape[d]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__gather_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *index = nd->in[1];
+    MLC__TRY(mlc__index_rule(ctx, nd));
+    MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, index->ndim, index->shape));
+    mlc__save(nd, index);
+    return MLC_OK;
+}
+
+static mlc_status mlc__gather_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__index_get(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1], nd->u.axis, false);
+}
+
+/* dx[index] += dy */
+static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
+    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->in[1], &dy, nd->u.axis);
+}
+
+static const mlc__op mlc__gather_op =
+    { "gather", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+static const mlc__op mlc__index_select_op =
+    { "index_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+static const mlc__op mlc__take_op =
+    { "take", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+static const mlc__op mlc__masked_select_op =
+    { "masked_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+
+static mlc_tensor *mlc__gather_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
+                                    mlc_tensor *index)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 2, x, index, NULL);
+    if (!nd) return NULL;
+    nd->u.axis = axis;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_gather(mlc_tensor *x, int32_t axis, mlc_tensor *index)
+{
+    return mlc__gather_call(&mlc__gather_op, x, axis, index);
+}
+
+/* The index is repeated along the other axes: the kernel then moves whole rows. */
+MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index)
+{
+    mlc_tensor *const in[2] = { x, index };
+    mlc_ctx *ctx = mlc__inputs("index_select", 2, in);
+    mlc_dims thin, wide;
+    if (!ctx || !mlc__axis_ok(x, "index_select", &axis)) return NULL;
+    if (index->ndim > 1) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index must be 1-d, it is %s",
+                  mlc__shape(index).s);
+        return NULL;
+    }
+    thin = wide = mlc_dims_of(x->ndim, x->shape);
+    for (int32_t d = 0; d < x->ndim; d++) thin.v[d] = 1;
+    thin.v[axis] = wide.v[axis] = mlc__numel(index);
+    return mlc__gather_call(&mlc__index_select_op, x, axis,
+                            mlc_expand(mlc_reshape(index, thin), wide));
+}
+
+MLC_IMPL mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index)
+{
+    mlc_tensor *const in[2] = { x, index };
+    mlc_tensor *y;
+    if (!mlc__inputs("take", 2, in)) return NULL;
+    y = mlc__gather_call(&mlc__take_op, mlc_reshape(x, mlc_dims1(mlc__numel(x))), 0,
+                         mlc_reshape(index, mlc_dims1(mlc__numel(index))));
+    return mlc_reshape(y, mlc_dims_of(index->ndim, index->shape));
+}
+
+/* -- scatter: data beside the index, one element of src for each index -- */
+
+static mlc_status mlc__scatter_rule(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0], *index = nd->in[1], *src = nd->in[2];
+    const char *what = nd->op->name;
+    MLC__TRY(mlc__index_rule(ctx, nd));
+    MLC__REQUIRE(ctx, src->dtype == x->dtype, DTYPE, "%s: x is %s, src %s; cast one with mlc_cast",
+                 what, mlc_dtype_name(x->dtype), mlc_dtype_name(src->dtype));
+    MLC__REQUIRE(ctx, src->ndim == index->ndim, SHAPE,
+                 "%s: the index %s has %d axes, src %s has %d; they must be as many", what,
+                 mlc__shape(index).s, index->ndim, mlc__shape(src).s, src->ndim);
+    for (int32_t d = 0; d < x->ndim; d++)
+        MLC__REQUIRE(ctx, index->shape[d] <= src->shape[d], SHAPE,
+                     "%s: the index %s is larger than src %s at axis %d: %lld vs %lld", what,
+                     mlc__shape(index).s, mlc__shape(src).s, d, (long long)index->shape[d],
+                     (long long)src->shape[d]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__scatter_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__scatter_rule(ctx, nd));
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__scatter_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
+    return mlc__index_call(ctx, nd->op->name, MLC_INDEX_SCATTER, nd->out[0], nd->in[1], nd->in[2],
+                           nd->u.axis);
+}
+
+static mlc_status mlc__scatter_add_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
+    return mlc__index_add_to(ctx, nd->op->name, nd->out[0], nd->in[1], nd->in[2], nd->u.axis);
+}
+
+/* The gradient of src is one of its corner, which the index has; what is outside of it has none. */
+static bool mlc__scatter_grad_src(mlc_ctx *ctx, mlc_node *nd, mlc_tensor *dx, bool *acc,
+                                  mlc_status *st)
+{
+    const mlc_tensor *index = nd->in[1];
+    if (!mlc__grad_in(nd, 2, dx, acc, st)) return false;
+    if (!*acc && !mlc__same_shape(dx, index)) {
+        *st = mlc__set(ctx, nd->op->name, dx, 0.0);
+        *acc = true;
+    }
+    for (int32_t d = 0; d < dx->ndim; d++) dx->shape[d] = index->shape[d];
+    mlc__mark_layout(dx);
+    return *st == MLC_OK;
+}
+
+/* dx += dy; dsrc += dy[index] */
+static mlc_status mlc__scatter_add_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const char *what = nd->op->name;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (mlc__grad_in(nd, 0, &dx, &acc, &st))
+        st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
+        st = mlc__index_get(ctx, what, &dx, &dy, nd->in[1], nd->u.axis, acc);
+    return st;
+}
+
+/* What the last of several elements wrote is its own: taking dy from the last to the first gives it
+ * the gradient and leaves zero for the others, and what is left of dy at the end is dx. */
+static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const char *what = nd->op->name;
+    const mlc_tensor *index = nd->in[1];
+    mlc__temp rest, part;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc__grad_view(nd->out[0], &dy);
+    MLC__TRY(mlc__temp_begin(ctx, &rest, dy.dtype, dy.ndim, dy.shape));
+    mlc_status st = mlc__temp_begin(ctx, &part, dy.dtype, index->ndim, index->shape);
+    if (st == MLC_OK) {
+        st = mlc__cast_into(ctx, what, &rest.t, &dy);
+        if (!st)
+            st = mlc__index_call(ctx, what, MLC_INDEX_TAKE, &rest.t, index, &part.t, nd->u.axis);
+        if (mlc__grad_in(nd, 0, &dx, &acc, &st))
+            st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &rest.t, NULL, NULL, 0.0, acc);
+        if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
+            st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, acc);
+        mlc__temp_end(&part);
+    }
+    mlc__temp_end(&rest);
+    return st;
+}
+
+static const mlc__op mlc__scatter_op =
+    { "scatter", mlc__scatter_shape, mlc__scatter_forward, mlc__scatter_backward };
+static const mlc__op mlc__scatter_add_op =
+    { "scatter_add", mlc__scatter_shape, mlc__scatter_add_forward, mlc__scatter_add_backward };
+
+static mlc_tensor *mlc__scatter_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
+                                     mlc_tensor *index, mlc_tensor *src)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 3, x, index, src);
+    if (!nd) return NULL;
+    nd->u.axis = axis;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_scatter(mlc_tensor *x, int32_t axis, mlc_tensor *index, mlc_tensor *src)
+{
+    return mlc__scatter_call(&mlc__scatter_op, x, axis, index, src);
+}
+
+MLC_IMPL mlc_tensor *mlc_scatter_add(mlc_tensor *x, int32_t axis, mlc_tensor *index,
+                                     mlc_tensor *src)
+{
+    return mlc__scatter_call(&mlc__scatter_add_op, x, axis, index, src);
+}
+
+/* -- in place: the gradient of the new values becomes that of the old ones -- */
+
+static mlc_status mlc__scatter__shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__scatter_rule(ctx, nd));
+    MLC__TRY(mlc__inplace_begin(ctx, nd));
+    nd->in[0]->storage->version++;
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__scatter__forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__index_call(ctx, nd->op->name, MLC_INDEX_SCATTER, nd->in[0], nd->in[1], nd->in[2],
+                           nd->u.axis);
+}
+
+static mlc_status mlc__scatter_add__forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__index_add_to(ctx, nd->op->name, nd->in[0], nd->in[1], nd->in[2], nd->u.axis);
+}
+
+/* dsrc takes its share out of the gradient, as in mlc__scatter_backward. */
+static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *index = nd->in[1];
+    mlc__temp part;
+    mlc_tensor g, dx;
+    bool acc;
+    mlc__grad_view(nd->in[0], &g);
+    MLC__TRY(mlc__temp_begin(ctx, &part, g.dtype, index->ndim, index->shape));
+    mlc_status st =
+        mlc__index_call(ctx, nd->op->name, MLC_INDEX_TAKE, &g, index, &part.t, nd->u.axis);
+    if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
+        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, acc);
+    mlc__temp_end(&part);
+    return st || mlc__needs(nd, 0) ? st : mlc__inplace_drop(ctx, nd);
+}
+
+static mlc_status mlc__scatter_add__backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor g, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->in[0], &g);
+    if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
+        st = mlc__index_get(ctx, nd->op->name, &dx, &g, nd->in[1], nd->u.axis, acc);
+    return st || mlc__needs(nd, 0) ? st : mlc__inplace_drop(ctx, nd);
+}
+
+static const mlc__op mlc__scatter__op =
+    { "scatter_", mlc__scatter__shape, mlc__scatter__forward, mlc__scatter__backward };
+static const mlc__op mlc__scatter_add__op =
+    { "scatter_add_", mlc__scatter__shape, mlc__scatter_add__forward, mlc__scatter_add__backward };
+
+/* An index or a src over x's memory goes through a copy: it would change while it is read. */
+static mlc_tensor *mlc__scatter__call(const mlc__op *op, mlc_tensor *x, int32_t axis,
+                                      mlc_tensor *index, mlc_tensor *src)
+{
+    if (x && index && x->storage == index->storage && !(index = mlc_copy(index))) return NULL;
+    if (x && src && x->storage == src->storage && !(src = mlc_copy(src))) return NULL;
+    return mlc__scatter_call(op, x, axis, index, src);
+}
+
+MLC_IMPL mlc_tensor *mlc_scatter_(mlc_tensor *x, int32_t axis, mlc_tensor *index, mlc_tensor *src)
+{
+    return mlc__scatter__call(&mlc__scatter__op, x, axis, index, src);
+}
+
+MLC_IMPL mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
+                                      mlc_tensor *src)
+{
+    return mlc__scatter__call(&mlc__scatter_add__op, x, axis, index, src);
+}
+
+/* Ones are written where the index says, into zeros. */
+MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
+{
+    mlc_tensor *const in[1] = { index };
+    mlc_ctx *ctx = mlc__inputs("one_hot", 1, in);
+    mlc_dims shape;
+    mlc_tensor *y, at, one;
+    mlc__temp unit;
+    if (!ctx) return NULL;
+    if (index->dtype != MLC_I64 || classes < 1 || index->ndim == MLC_MAX_DIMS) {
+        if (index->dtype != MLC_I64)
+            mlc__fail(ctx, MLC_ERR_DTYPE,
+                      "one_hot: the index is %s; write mlc_cast(index, MLC_I64)",
+                      mlc_dtype_name(index->dtype));
+        else if (classes < 1)
+            mlc__fail(ctx, MLC_ERR_ARG, "one_hot: %lld classes; it takes at least one",
+                      (long long)classes);
+        else
+            mlc__fail(ctx, MLC_ERR_SHAPE, "one_hot: %s has %d axes, the most; there is none left",
+                      mlc__shape(index).s, MLC_MAX_DIMS);
+        return NULL;
+    }
+    shape = mlc_dims_of(index->ndim, index->shape);
+    shape.v[shape.n++] = classes;
+    y = mlc_zeros(ctx, MLC_I64, shape);
+    if (!y || mlc__numel(index) == 0 || ctx->dry_run) return y;
+    if (mlc__temp_begin(ctx, &unit, MLC_I64, 0, NULL) != MLC_OK) return NULL;
+    at = *index;                       /* [.., 1]: one index for each row of classes */
+    at.shape[at.ndim] = at.stride[at.ndim] = 1;
+    at.ndim++;
+    one = unit.t;
+    one.ndim = at.ndim;
+    for (int32_t d = 0; d < at.ndim; d++) { one.shape[d] = at.shape[d]; one.stride[d] = 0; }
+    mlc_status st = mlc__fill(ctx, "one_hot", &unit.t, 1.0, 0.0);
+    if (!st) st = mlc__index_call(ctx, "one_hot", MLC_INDEX_SCATTER, y, &at, &one, at.ndim - 1);
+    mlc__temp_end(&unit);
+    return st == MLC_OK ? y : NULL;
+}
+
+/* -- what is not zero -- */
+
+static mlc_status mlc__nonzero_run(mlc_ctx *ctx, const char *what, struct mlc_k_nonzero *a)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, nonzero, a);
+    return MLC_OK;
+}
+
+/* Places of what is not zero in x, which is dense: row-major numbers [count], or coordinates
+ * [count, ndim]. */
+static mlc_tensor *mlc__nonzero(const char *what, const mlc_tensor *x, bool coordinates)
+{
+    mlc_ctx *ctx = x->ctx;
+    struct mlc_k_nonzero a;
+    mlc__block *block;
+    void *word;
+    mlc_tensor *y;
+    mlc_dims shape = mlc_dims2(0, x->ndim);
+    if (ctx->dry_run) {
+        mlc__fail(ctx, MLC_ERR_STATE,
+                  "%s: its size depends on data, which there are none of while mlc_summary runs",
+                  what);
+        return NULL;
+    }
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.ndim = x->ndim;
+    a.coordinates = coordinates;
+    memcpy(a.shape, x->shape, sizeof a.shape);
+    a.n = mlc__numel(x);
+    a.in = mlc__data(x);
+    if (mlc__scratch(ctx, sizeof shape.v[0], &block, &word) != MLC_OK) return NULL;
+    a.count = MLC__CAST(int64_t *, word);
+    mlc_status st = a.n ? mlc__nonzero_run(ctx, what, &a) : MLC_OK;
+    if (!st && a.n)
+        st = mlc__device_copy(ctx, &shape.v[0], word, sizeof shape.v[0], MLC_COPY_TO_HOST);
+    if (!coordinates) shape.n = 1;
+    y = st == MLC_OK ? mlc__make(ctx, what, MLC_I64, shape) : NULL;
+    if (y && mlc__numel(y)) {
+        a.out = MLC__CAST(int64_t *, mlc__data(y));
+        if (mlc__nonzero_run(ctx, what, &a) != MLC_OK) y = NULL;
+    }
+    mlc__scratch_end(ctx, block);
+    return y;
+}
+
+MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("nonzero", 1, in);
+    mlc_tensor *dense;
+    if (!ctx) return NULL;
+    mlc_no_grad_begin(ctx);
+    dense = mlc_contiguous(x);
+    mlc_no_grad_end(ctx);
+    return dense ? mlc__nonzero("nonzero", dense, true) : NULL;
+}
+
+/* x and the mask are expanded to each other; then it is a take at the places that are true. */
+MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
+{
+    mlc_tensor *const in[2] = { x, mask };
+    mlc_ctx *ctx = mlc__inputs("masked_select", 2, in);
+    mlc_dims shape = mlc_dims0();
+    mlc_tensor *places;
+    mlc_node both;                     /* for its name and inputs */
+    if (!ctx) return NULL;
+    if (mask->dtype != MLC_BOOL) {
+        mlc__fail(ctx, MLC_ERR_DTYPE, "masked_select: the mask is %s; write mlc_ne_scalar(mask, 0)",
+                  mlc_dtype_name(mask->dtype));
+        return NULL;
+    }
+    both.op = &mlc__masked_select_op;
+    both.n_in = 2;
+    both.in[0] = x;
+    both.in[1] = mask;
+    if (mlc__broadcast_shape(ctx, &both, &shape.n, shape.v) != MLC_OK) return NULL;
+    mask = mlc_contiguous(mlc_expand(mask, shape));
+    places = mask ? mlc__nonzero("masked_select", mask, false) : NULL;
+    x = mlc_expand(x, shape);
+    if (!places || !x) return NULL;
+    return mlc__gather_call(&mlc__masked_select_op, mlc_reshape(x, mlc_dims1(mlc__numel(x))), 0,
+                            places);
+}
+
+/* -- triangles of matrices -- */
+
+static mlc_status mlc__band(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
+                            const mlc_tensor *in)
+{
+    struct mlc_k_band a;
+    a.dtype = in->dtype;
+    a.ndim = in->ndim;
+    a.in = mlc__data(in);
+    a.out = mlc__data(out);
+    a.lo = nd->u.band.lo;
+    a.hi = nd->u.band.hi;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        a.shape[d] = in->shape[d];
+        a.in_stride[d] = in->stride[d];
+        a.out_stride[d] = out->stride[d];
+    }
+    return mlc__numel(in) ? mlc__run_band(ctx, nd->op->name, &a) : MLC_OK;
+}
+
+/* A diagonal beyond the matrix is as good as the next one outside: the kernel adds to it. */
+static mlc_status mlc__band_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "%s: %s is no matrix; it takes two axes or more",
+                 nd->op->name, mlc__shape(x).s);
+    const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
+    nd->u.band.lo = mlc__max(-rows, mlc__min(cols, nd->u.band.lo));
+    nd->u.band.hi = mlc__max(-rows, mlc__min(cols, nd->u.band.hi));
+    return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
+}
+
+static mlc_status mlc__band_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__band(ctx, nd, nd->out[0], nd->in[0]);
+}
+
+/* dx += the same part of dy */
+static mlc_status mlc__band_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    mlc__temp part;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (!acc) return mlc__band(ctx, nd, &dx, &dy);
+    MLC__TRY(mlc__temp_begin(ctx, &part, dx.dtype, dx.ndim, dx.shape));
+    st = mlc__band(ctx, nd, &part.t, &dy);
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, true);
+    mlc__temp_end(&part);
+    return st;
+}
+
+static const mlc__op mlc__tril_op = { "tril", mlc__band_shape, mlc__band_forward,
+                                      mlc__band_backward };
+static const mlc__op mlc__triu_op = { "triu", mlc__band_shape, mlc__band_forward,
+                                      mlc__band_backward };
+
+static mlc_tensor *mlc__band_call(const mlc__op *op, mlc_tensor *x, int64_t lo, int64_t hi)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.band.lo = lo;
+    nd->u.band.hi = hi;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k)
+{
+    return mlc__band_call(&mlc__tril_op, x, INT64_MIN, k);
+}
+MLC_IMPL mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k)
+{
+    return mlc__band_call(&mlc__triu_op, x, k, INT64_MAX);
 }
 
 /* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own
@@ -10003,7 +11907,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     const int64_t n = mlc__numel(&p->t);
     void *to = MLC__CAST(char *, b->flat->values) + b->offset[b->n++];
     const struct mlc_k_fill fill = { p->t.dtype, n, to, p->init == MLC_INIT_ZEROS ? 0.0 : p->a,
-                                     0.0 };
+                                     0.0, 0 };
     /* Roots with the same names start differently: the odd constant (2^64 over the golden ratio)
      * spreads their numbers over the streams. */
     const struct mlc_k_random random = {

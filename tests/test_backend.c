@@ -569,8 +569,8 @@ TEST(backend, map_kernels_have_the_same_bits_on_every_level)
 static bool fill_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, double start,
                         double step)
 {
-    struct mlc_k_fill a = {dtype, n, guarded(0, (size_t)n * size_of(dtype)), start, step};
-    struct mlc_k_fill b = {dtype, n, guarded(1, (size_t)n * size_of(dtype)), start, step};
+    struct mlc_k_fill a = {dtype, n, guarded(0, (size_t)n * size_of(dtype)), start, step, 0};
+    struct mlc_k_fill b = {dtype, n, guarded(1, (size_t)n * size_of(dtype)), start, step, 0};
     return scalar_row()->fill(NULL, &a) == MLC_OK && k->fill(NULL, &b) == MLC_OK &&
            same_bits(b.out, a.out, dtype, n);
 }
