@@ -86,8 +86,8 @@
  *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
  *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
- *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.DATA  IMPL.METRICS
- *   IMPL.TRAIN  IMPL.END
+ *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
+ *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -1170,17 +1170,72 @@ MLC_API bool mlc_loader_next(mlc_loader *loader, mlc_batch *b);
 /* mlc_loader_batches: batches in one epoch.                                                   */
 MLC_API int64_t mlc_loader_batches(const mlc_loader *loader);
 
+typedef enum mlc_column {              /* types of a table's columns                           */
+    MLC_COLUMN_AUTO = 0,               /* whatever holds all its fields                        */
+    MLC_COLUMN_I64, MLC_COLUMN_F64, MLC_COLUMN_TEXT,
+    MLC_COLUMN_FORCE_32 = 0x7fffffff
+} mlc_column;
+
 typedef struct mlc_csv_desc {
-    mlc_dtype dtype;                   /* of the result: f32 (default), f64, i64               */
+    mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
     char      delimiter;               /* default ','                                          */
-    int32_t   skip_lines;              /* header lines to pass over                            */
+    int32_t   skip_lines;              /* to pass over at the begin                            */
+    bool      header;                  /* the first row has names, not values                  */
+    bool      missing;                 /* of a tensor: "", NA, N/A, null are NaN, no error     */
+    const mlc_column *types;           /* of a table's first columns; the others: AUTO         */
+    int32_t   n_types;
 } mlc_csv_desc;
 
-/* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope; lines end
- *   with LF, CRLF or CR; lines that begin with # and empty ones are passed over; NULL desc:
- *   defaults. "nan" and "inf" are taken, the locale is not.
- *   err    IO with line and column: missing file, ragged row, not a number, no rows           */
+/* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
+ *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and those
+ *   that begin with # are passed over; NULL desc: defaults. "nan" and "inf" are numbers; the
+ *   locale does not matter.
+ *   err    IO with line and column: missing file, ragged row, not a number, no rows
+ *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
+/* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
+ *   numbers read back to the same bits.   err: SHAPE; IO                                      */
+MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names);
+
+typedef struct mlc_table mlc_table;    /* a CSV file of columns of different types             */
+
+/* mlc_table_load: reads a CSV file of any columns; NULL desc: with a header. Whole numbers make an
+ *   i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA, N/A, null and
+ *   nan are missing.   err: as mlc_csv_load; IO where a field does not have the type asked for */
+MLC_API mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
+/* mlc_table_free: frees the table; its texts go with it.                                      */
+MLC_API void mlc_table_free(mlc_table *table);
+/* mlc_table_rows: number of rows, without the header.                                         */
+MLC_API int64_t mlc_table_rows(const mlc_table *table);
+/* mlc_table_columns: number of columns.                                                       */
+MLC_API int64_t mlc_table_columns(const mlc_table *table);
+/* mlc_table_name: name of a column; "" without a header; NULL and an error if there is none.  */
+MLC_API const char *mlc_table_name(const mlc_table *table, int64_t col);
+/* mlc_table_find: the first column of that name, or -1.                                       */
+MLC_API int64_t mlc_table_find(const mlc_table *table, const char *name);
+/* mlc_table_type: I64, F64 or TEXT.                                                           */
+MLC_API mlc_column mlc_table_type(const mlc_table *table, int64_t col);
+/* mlc_table_column: a column as a tensor [rows] in the current scope: i64; f64 with NaN where a
+ *   value is missing; for text the number of its category, i64, -1 where missing.             */
+MLC_API mlc_tensor *mlc_table_column(mlc_table *table, int64_t col);
+/* mlc_table_missing: which rows of a column have no value, bool [rows].                       */
+MLC_API mlc_tensor *mlc_table_missing(mlc_table *table, int64_t col);
+/* mlc_table_text: a field as it stands in the file, unquoted.                                 */
+MLC_API const char *mlc_table_text(const mlc_table *table, int64_t row, int64_t col);
+/* mlc_table_categories: number of distinct texts of a text column, without missing ones.      */
+MLC_API int64_t mlc_table_categories(mlc_table *table, int64_t col);
+/* mlc_table_category: the text of a category; they are sorted by bytes. NULL if there is none. */
+MLC_API const char *mlc_table_category(mlc_table *table, int64_t col, int64_t code);
+
+/* mlc_idx_load: a file in MNIST's format as a tensor: u8, i8, i32 (also from 16 bits), f32, f64.
+ *   err    IO with path and reason; gzip is named            test: tests/test_idx.c           */
+MLC_API mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path);
+/* mlc_idx_save: writes u8, i8, i32, f32 or f64 of 1 to 8 axes, atomically.   err: DTYPE; IO   */
+MLC_API mlc_status mlc_idx_save(mlc_tensor *t, const char *path);
+/* mlc_cifar_load: images of a CIFAR binary file, u8 [n,3,32,32], and labels (or NULL), i64 [n]:
+ *   of 10 classes, or the fine ones of 100.     err: ARG; IO: size, label out of range        */
+MLC_API mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
+                                   mlc_tensor **labels);
 
 /* @@ API.METRICS ----------------------------------------- scores; test: tests/test_metrics.c */
 
@@ -13080,6 +13135,14 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
 
 static void mlc__file_close(mlc__file *f) { close(f->fd); }
 
+/* What begins as gzip does cannot be read here. */
+static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t n)
+{
+    MLC__REQUIRE(f->ctx, n < 2 || memcmp(begin, "\x1F\x8B", 2) != 0, IO,
+                 "'%s': looks like gzip (1F 8B); gunzip it first", f->path);
+    return MLC_OK;
+}
+
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
     return lseek(f->fd, (off_t)at, SEEK_SET) == (off_t)at ? MLC_OK : mlc__io_fail(f, "cannot read");
@@ -13181,6 +13244,12 @@ static void mlc__file_close(mlc__file *f) { (void)f; }
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
     return mlc__file_read(f, NULL, (size_t)at);
+}
+
+static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t n)
+{
+    (void)begin;
+    return mlc__file_read((mlc__file *)(uintptr_t)f, NULL, n);
 }
 
 static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
@@ -15123,11 +15192,13 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
     return mlc_load_ex(m, path, NULL);
 }
 
-/* @@ IMPL.IO.CSV ----------------------------------------- tables of numbers
- * Two passes over the text in memory: check and count, then store. Numbers whose digits are an
- * integer below 2^53 and whose power of ten is at most 22 are converted here, with one rounding
- * (Clinger's fast path: both factors are f64 without error); the rest goes to strtod, which obeys
- * the locale, with the locale's own point. */
+/* @@ IMPL.IO.CSV ----------------------------------------- comma separated values: RFC 4180
+ * One reader of fields serves tensors and tables: quotes, doubled quotes, any line end, a byte
+ * order mark; a mistake is named with its line and column. A tensor of numbers takes two passes
+ * over the text: check and count, then store. A table keeps the text, its fields decoded one behind
+ * the other, and finds what types its columns have. Numbers whose digits are an integer below 2^53
+ * and whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path:
+ * both factors are f64 without error); the rest goes to strtod, with the locale's own point. */
 
 /* The number in text[0..n), whatever the locale; false if there is none. Up to 19 digits and small
  * powers of ten are exact here; the rest goes to strtod with the locale's own point. */
@@ -15208,6 +15279,15 @@ static bool mlc__whole_number(const char *text, size_t n, int64_t *out)
     return true;
 }
 
+/* "", NA, N/A, null and NaN: nothing was measured. */
+static bool mlc__csv_is_missing(const char *text, size_t n)
+{
+    static const char *const words[] = { "", "NA", "N/A", "null", "NULL", "nan", "NaN", "NAN" };
+    for (int i = 0; i < MLC__COUNT(words); i++)
+        if (strlen(words[i]) == n && memcmp(words[i], text, n) == 0) return true;
+    return false;
+}
+
 typedef struct mlc__csv {
     mlc_ctx      *ctx;
     const char   *path;
@@ -15219,23 +15299,155 @@ typedef struct mlc__csv {
     char         *data;                /* host memory of the result; NULL in the counting pass */
 } mlc__csv;
 
-/* LF, CR or the end of the file. */
-static bool mlc__csv_line_end(const mlc__csv *c) { return c->at >= c->n || c->text[c->at] == '\n' ||
-                                                          c->text[c->at] == '\r'; }
-
-/* Over the rest of the line and its end: LF, CRLF or CR. */
-static void mlc__csv_next_line(mlc__csv *c)
+static mlc_status mlc__csv_fail(const mlc__csv *c, int64_t col, const char *why)
 {
-    while (!mlc__csv_line_end(c)) c->at++;
+    return mlc__fail(c->ctx, MLC_ERR_IO, "'%s': line %lld, column %lld: %s", c->path,
+                     (long long)c->line, (long long)col + 1, why);
+}
+
+/* LF, CR or the end of the file. */
+static bool mlc__csv_line_end(const mlc__csv *c)
+{
+    return c->at >= c->n || c->text[c->at] == '\n' || c->text[c->at] == '\r';
+}
+
+/* Over the line's end: LF, CRLF or CR. */
+static void mlc__csv_break(mlc__csv *c)
+{
     if (c->at < c->n && c->text[c->at] == '\r') c->at++;
     if (c->at < c->n && c->text[c->at] == '\n') c->at++;
     c->line++;
 }
 
+static void mlc__csv_skip_line(mlc__csv *c)
+{
+    while (!mlc__csv_line_end(c)) c->at++;
+    mlc__csv_break(c);
+}
+
+static bool mlc__csv_blank(const mlc__csv *c, size_t at)
+{
+    return (c->text[at] == ' ' || c->text[at] == '\t') && c->text[at] != c->desc.delimiter;
+}
+
+/* A field of the text as it stands: from the first to behind the last character, without quotes and
+ * the blanks around them. doubled: it has quotes in it, each twice. */
+typedef struct mlc__field { size_t from, to; bool quoted, doubled; } mlc__field;
+
+/* After the opening quote, up to behind the closing one; line ends belong to the field. */
+static mlc_status mlc__csv_quoted(mlc__csv *c, int64_t col, mlc__field *f)
+{
+    const int64_t line = c->line;
+    f->from = ++c->at;
+    f->quoted = true;
+    for (;; c->at++) {
+        if (c->at >= c->n) {
+            c->line = line;
+            return mlc__csv_fail(c, col, "a quote has no end");
+        }
+        if (c->text[c->at] == 0) return mlc__csv_fail(c, col, "a NUL byte");
+        if (c->text[c->at] == '\n' || (c->text[c->at] == '\r' && c->text[c->at + 1] != '\n'))
+            c->line++;
+        if (c->text[c->at] != '"') continue;
+        if (c->text[c->at + 1] != '"') break;              /* the text ends with 0 */
+        f->doubled = true;
+        c->at++;
+    }
+    f->to = c->at++;
+    while (c->at < c->n && mlc__csv_blank(c, c->at)) c->at++;
+    if (!mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter)
+        return mlc__csv_fail(c, col, "text behind a closing quote");
+    return MLC_OK;
+}
+
+/* The next field; stands on the delimiter or the line's end behind it. */
+static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
+{
+    f->quoted = f->doubled = false;
+    while (c->at < c->n && mlc__csv_blank(c, c->at)) c->at++;
+    if (c->at < c->n && c->text[c->at] == '"') return mlc__csv_quoted(c, col, f);
+    f->from = c->at;
+    for (; !mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter; c->at++) {
+        if (c->text[c->at] == 0) return mlc__csv_fail(c, col, "a NUL byte");
+        if (c->text[c->at] == '"')
+            return mlc__csv_fail(c, col, "a quote within a field that has none around it");
+    }
+    f->to = c->at;
+    while (f->to > f->from && mlc__csv_blank(c, f->to - 1)) f->to--;
+    return MLC_OK;
+}
+
+/* To the first row, past a byte order mark, which spreadsheets like to write. */
+static void mlc__csv_begin(mlc__csv *c)
+{
+    c->at = c->n >= 3 && memcmp(c->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    c->rows = 0;
+    c->line = 1;
+    for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_skip_line(c);
+}
+
+/* Stands at the begin of the next row; false at the end. Empty lines and those that begin with #
+ * are passed over. */
+static bool mlc__csv_next(mlc__csv *c)
+{
+    while (c->at < c->n) {
+        size_t at = c->at;
+        while (at < c->n && mlc__csv_blank(c, at)) at++;
+        if (at < c->n && c->text[at] != '\n' && c->text[at] != '\r' && c->text[at] != '#')
+            return true;
+        mlc__csv_skip_line(c);
+    }
+    return false;
+}
+
+/* Is there another field in this row? Goes over the delimiter. */
+static bool mlc__csv_more(mlc__csv *c)
+{
+    const bool more = c->at < c->n && c->text[c->at] == c->desc.delimiter;
+    if (more) c->at++;
+    return more;
+}
+
+/* Ends a row of col fields, which the first row's number must be. */
+static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
+{
+    MLC__REQUIRE(c->ctx, c->cols == 0 || col == c->cols, IO,
+                 "'%s': line %lld has %lld columns, the first row %lld", c->path,
+                 (long long)c->line, (long long)col, (long long)c->cols);
+    c->cols = col;
+    mlc__csv_break(c);
+    return MLC_OK;
+}
+
+/* Text of the whole file, ended by 0; heap memory. */
+static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, const char *path,
+                                const mlc_csv_desc *desc)
+{
+    mlc__file f;
+    memset(c, 0, sizeof *c);
+    if (desc) c->desc = *desc;
+    if (!c->desc.delimiter) c->desc.delimiter = ',';
+    c->ctx = ctx;
+    c->path = path;
+    MLC__REQUIRE(ctx, path && c->desc.skip_lines >= 0 && !strchr("\"\r\n", c->desc.delimiter), ARG,
+                 "%s: no path, negative skip_lines, or a delimiter that ends fields", what);
+    MLC__TRY(mlc__file_open(&f, ctx, path));
+    c->n = (size_t)f.size;
+    c->text = MLC__CAST(char *, mlc__heap_alloc(ctx, c->n + 1, MLC_MEM_OBJECT, what));
+    mlc_status st = c->text ? mlc__file_read(&f, c->text, c->n) : MLC_ERR_NOMEM;
+    if (!st) st = mlc__file_plain(&f, c->text, c->n);
+    mlc__file_close(&f);
+    return st;
+}
+
+/* -- tensors of numbers -- */
+
 /* Stores a field; a result of i64 takes whole numbers only, exactly. */
-static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, size_t n)
+static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
 {
     const bool whole = c->desc.dtype == MLC_I64;
+    const char *text = c->text + f->from;
+    const size_t n = f->to - f->from;
     int64_t q = 0;
     double v = 0.0;
     const char *why = "is not a number";
@@ -15244,6 +15456,9 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, siz
     if (whole) {
         fine = mlc__whole_number(text, n, &q);
         why = "is not a whole number of 64 bits";
+    } else if (c->desc.missing && mlc__csv_is_missing(text, n)) {
+        fine = true;
+        v = MLC__NAN;
     } else {
         fine = mlc__number(text, n, &v);
         if (fine && fabs(v) > most && !strchr("iI", text[n - 3])) {         /* not "inf" */
@@ -15259,42 +15474,25 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const char *text, siz
     return MLC_OK;
 }
 
-/* A row of fields with blanks around them, unless a blank is the delimiter. */
-static mlc_status mlc__csv_row(mlc__csv *c)
+static mlc_status mlc__csv_row(mlc__csv *c, bool header)
 {
     int64_t col = 0;
-    for (bool more = true; more; col++) {
-        while (c->at < c->n && (c->text[c->at] == ' ' || c->text[c->at] == '\t') &&
-               c->text[c->at] != c->desc.delimiter) c->at++;
-        const size_t start = c->at;
-        while (!mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter) c->at++;
-        size_t end = c->at;
-        while (end > start && (c->text[end - 1] == ' ' || c->text[end - 1] == '\t')) end--;
-        MLC__TRY(mlc__csv_store(c, col, c->text + start, end - start));
-        more = c->at < c->n && c->text[c->at] == c->desc.delimiter;
-        if (more) c->at++;
-    }
-    MLC__REQUIRE(c->ctx, c->rows == 0 || col == c->cols, IO,
-                 "'%s': line %lld has %lld columns, the first row %lld", c->path,
-                 (long long)c->line, (long long)col, (long long)c->cols);
-    c->cols = col;
-    c->rows++;
-    return MLC_OK;
+    do {
+        mlc__field f;
+        MLC__TRY(mlc__csv_field(c, col, &f));
+        if (!header) MLC__TRY(mlc__csv_store(c, col, &f));
+        col++;
+    } while (mlc__csv_more(c));
+    c->rows += !header;
+    return mlc__csv_row_end(c, col);
 }
 
 /* Walks the file once: to check and count, or with data to store. */
 static mlc_status mlc__csv_pass(mlc__csv *c)
 {
-    /* Past a byte order mark, which spreadsheets like to write. */
-    c->at = c->n >= 3 && memcmp(c->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    c->rows = 0;
-    c->line = 1;
-    for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_next_line(c);
-    while (c->at < c->n) {
-        while (c->at < c->n && c->text[c->at] == ' ') c->at++;
-        if (!mlc__csv_line_end(c) && c->text[c->at] != '#') MLC__TRY(mlc__csv_row(c));
-        mlc__csv_next_line(c);
-    }
+    bool header = c->desc.header;
+    mlc__csv_begin(c);
+    for (; mlc__csv_next(c); header = false) MLC__TRY(mlc__csv_row(c, header));
     MLC__REQUIRE(c->ctx, c->rows > 0, IO, "'%s': no rows", c->path);
     return MLC_OK;
 }
@@ -15320,27 +15518,574 @@ static mlc_status mlc__csv_parse(mlc__csv *c)
 MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
     mlc__csv c;
+    if (!ctx) return NULL;
+    if (desc && !mlc__is_full(desc->dtype) && desc->dtype != MLC_I64) {
+        mlc__fail(ctx, MLC_ERR_ARG, "csv_load: dtype %s; it reads f32, f64 or i64",
+                  mlc_dtype_name(desc->dtype));
+        return NULL;
+    }
+    mlc_status st = mlc__csv_open(&c, ctx, "csv_load", path, desc);
+    if (!st) st = mlc__csv_parse(&c);
+    mlc__heap_free(ctx, c.text);
+    return st == MLC_OK ? c.out : NULL;
+}
+
+/* -- tables -- */
+
+#define MLC__TABLE_STEP 16             /* rows from one mark of the index to the next */
+
+typedef struct mlc__table_col {
+    const char *name;
+    mlc_column  type;
+    int64_t     missing;               /* how many */
+    const char **texts;                /* of a text column: the distinct ones, sorted */
+    int64_t     categories;
+} mlc__table_col;
+
+/* text: all fields, decoded, each ended by 0, one behind the other, row by row; the names first. */
+struct mlc_table {
+    mlc_ctx     *ctx;
+    char        *text;
+    int64_t      rows, cols;
+    mlc__table_col *columns;
+    const char **marks;                /* of every 16th row */
+};
+
+/* A field's text at `to`, which is not behind where it stands now; its length with the 0. */
+static size_t mlc__csv_decode(const mlc__csv *c, const mlc__field *f, char *to)
+{
+    const char *from = c->text + f->from, *end = c->text + f->to;
+    char *begin = to;
+    while (from < end) {
+        *to++ = *from;
+        from += f->doubled && *from == '"' ? 2 : 1;
+    }
+    *to++ = 0;
+    return (size_t)(to - begin);
+}
+
+/* Fields move together at the front of the text. Decoding one may write over what stands behind it:
+ * that is looked at first. */
+static mlc_status mlc__table_fields(mlc__csv *c)
+{
+    char *to = c->text;
+    mlc__csv_begin(c);
+    for (; mlc__csv_next(c); c->rows++) {
+        int64_t col = 0;
+        bool more = true;
+        while (more) {
+            mlc__field f;
+            MLC__TRY(mlc__csv_field(c, col++, &f));
+            more = mlc__csv_more(c);
+            if (!more) MLC__TRY(mlc__csv_row_end(c, col));
+            to += mlc__csv_decode(c, &f, to);
+        }
+    }
+    return MLC_OK;
+}
+
+/* What a column's type so far becomes with one more field. */
+static mlc_column mlc__table_widen(mlc_column type, const char *text)
+{
+    int64_t q;
+    double v;
+    const size_t n = strlen(text);
+    if (type == MLC_COLUMN_TEXT) return type;
+    if (type != MLC_COLUMN_F64 && mlc__whole_number(text, n, &q)) return MLC_COLUMN_I64;
+    return mlc__number(text, n, &v) ? MLC_COLUMN_F64 : MLC_COLUMN_TEXT;
+}
+
+/* Types that were asked for must hold; others follow from the fields. Whole numbers with gaps are
+ * f64, where a gap can be NaN. */
+static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
+{
+    const char *at = t->marks[0];
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t k = 0; k < t->cols; k++, at += strlen(at) + 1) {
+            mlc__table_col *col = &t->columns[k];
+            const mlc_column want = k < c->desc.n_types ? c->desc.types[k] : MLC_COLUMN_AUTO;
+            if (mlc__csv_is_missing(at, strlen(at))) { col->missing++; continue; }
+            if (want == MLC_COLUMN_TEXT) { col->type = want; continue; }
+            const mlc_column type = mlc__table_widen(col->type, at);
+            MLC__REQUIRE(t->ctx, want == MLC_COLUMN_AUTO || type <= want, IO,
+                         "'%s': row %lld, column %lld: '%.40s' is not %s", c->path,
+                         (long long)r + 1, (long long)k + 1, at,
+                         want == MLC_COLUMN_I64 ? "a whole number of 64 bits" : "a number");
+            col->type = type;
+        }
+    for (int64_t k = 0; k < t->cols; k++) {
+        mlc__table_col *col = &t->columns[k];
+        const mlc_column want = k < c->desc.n_types ? c->desc.types[k] : MLC_COLUMN_AUTO;
+        MLC__REQUIRE(t->ctx, want != MLC_COLUMN_I64 || !col->missing, IO,
+                     "'%s': column %lld is to be i64 and has %lld missing values; read it as f64",
+                     c->path, (long long)k + 1, (long long)col->missing);
+        if (want != MLC_COLUMN_AUTO) col->type = want;
+        else if (col->type == MLC_COLUMN_AUTO || (col->type == MLC_COLUMN_I64 && col->missing))
+            col->type = MLC_COLUMN_F64;
+    }
+    return MLC_OK;
+}
+
+/* Names, the index of rows, types: text is decoded. */
+static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
+{
+    mlc_ctx *ctx = t->ctx;
+    const char *at = t->text;
+    t->cols = c->cols;
+    t->rows = c->rows - c->desc.header;
+    MLC__REQUIRE(ctx, t->rows > 0, IO, "'%s': no rows", c->path);
+    t->columns = MLC__CAST(mlc__table_col *,
+                           mlc__heap_alloc(ctx, (size_t)t->cols * sizeof *t->columns,
+                                           MLC_MEM_OBJECT, "table_load"));
+    t->marks = MLC__CAST(const char **,
+                         mlc__heap_alloc(ctx, (size_t)(t->rows / MLC__TABLE_STEP + 1) *
+                                              sizeof *t->marks, MLC_MEM_OBJECT, "table_load"));
+    if (!t->columns || !t->marks) return MLC_ERR_NOMEM;
+    for (int64_t k = 0; k < t->cols; k++) {
+        t->columns[k].name = c->desc.header ? at : "";
+        if (c->desc.header) at += strlen(at) + 1;
+    }
+    for (int64_t r = 0; r < t->rows; r++) {
+        if (r % MLC__TABLE_STEP == 0) t->marks[r / MLC__TABLE_STEP] = at;
+        for (int64_t k = 0; k < t->cols; k++) at += strlen(at) + 1;
+    }
+    return mlc__table_types(t, c);
+}
+
+MLC_IMPL void mlc_table_free(mlc_table *t)
+{
+    if (!t) return;
+    for (int64_t k = 0; t->columns && k < t->cols; k++)
+        mlc__heap_free(t->ctx, (void *)t->columns[k].texts);
+    mlc__heap_free(t->ctx, t->columns);
+    mlc__heap_free(t->ctx, (void *)t->marks);
+    mlc__heap_free(t->ctx, t->text);
+    mlc__heap_free(t->ctx, t);
+}
+
+MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
+{
+    mlc__csv c;
+    mlc_csv_desc named;
+    if (!ctx) return NULL;
+    memset(&named, 0, sizeof named);
+    named.header = true;
+    mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, desc ? desc : &named);
+    mlc_table *t = NULL;
+    if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
+                                                        "table_load"));
+    if (!t) { mlc__heap_free(ctx, c.text); return NULL; }
+    t->ctx = ctx;
+    t->text = c.text;
+    st = mlc__table_fields(&c);
+    if (!st) st = mlc__table_build(t, &c);
+    if (st == MLC_OK) return t;
+    mlc_table_free(t);
+    return NULL;
+}
+
+MLC_IMPL int64_t mlc_table_rows(const mlc_table *t) { return t ? t->rows : 0; }
+MLC_IMPL int64_t mlc_table_columns(const mlc_table *t) { return t ? t->cols : 0; }
+
+static bool mlc__table_has(const mlc_table *t, int64_t col, const char *what)
+{
+    if (!t) return false;
+    if (col >= 0 && col < t->cols) return true;
+    mlc__fail(t->ctx, MLC_ERR_ARG, "%s: column %lld of %lld", what, (long long)col,
+              (long long)t->cols);
+    return false;
+}
+
+MLC_IMPL const char *mlc_table_name(const mlc_table *t, int64_t col)
+{
+    return mlc__table_has(t, col, "table_name") ? t->columns[col].name : NULL;
+}
+
+MLC_IMPL int64_t mlc_table_find(const mlc_table *t, const char *name)
+{
+    for (int64_t k = 0; t && name && k < t->cols; k++)
+        if (strcmp(t->columns[k].name, name) == 0) return k;
+    return -1;
+}
+
+MLC_IMPL mlc_column mlc_table_type(const mlc_table *t, int64_t col)
+{
+    return mlc__table_has(t, col, "table_type") ? t->columns[col].type : MLC_COLUMN_AUTO;
+}
+
+MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col)
+{
+    if (!mlc__table_has(t, col, "table_text")) return NULL;
+    if (row < 0 || row >= t->rows) {
+        mlc__fail(t->ctx, MLC_ERR_ARG, "table_text: row %lld of %lld", (long long)row,
+                  (long long)t->rows);
+        return NULL;
+    }
+    const char *at = t->marks[row / MLC__TABLE_STEP];
+    for (int64_t k = row % MLC__TABLE_STEP * t->cols + col; k > 0; k--) at += strlen(at) + 1;
+    return at;
+}
+
+static int mlc__text_order(const void *a, const void *b)
+{
+    return strcmp(*MLC__CAST(const char *const *, a), *MLC__CAST(const char *const *, b));
+}
+
+/* The distinct texts of a column, sorted, once. */
+static mlc_status mlc__table_categories(mlc_table *t, mlc__table_col *c, int64_t col)
+{
+    if (c->texts) return MLC_OK;
+    c->texts = MLC__CAST(const char **,
+                         mlc__heap_alloc(t->ctx, ((size_t)t->rows + 1) * sizeof *c->texts,
+                                         MLC_MEM_OBJECT, "table_column"));
+    if (!c->texts) return MLC_ERR_NOMEM;
+    int64_t n = 0, distinct = 0;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const char *text = mlc_table_text(t, r, col);
+        if (!mlc__csv_is_missing(text, strlen(text))) c->texts[n++] = text;
+    }
+    if (n) qsort(c->texts, (size_t)n, sizeof *c->texts, mlc__text_order);
+    for (int64_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(c->texts[distinct - 1], c->texts[i]) != 0)
+            c->texts[distinct++] = c->texts[i];
+    c->categories = distinct;
+    return MLC_OK;
+}
+
+MLC_IMPL int64_t mlc_table_categories(mlc_table *t, int64_t col)
+{
+    if (!mlc__table_has(t, col, "table_categories")) return 0;
+    mlc__table_col *c = &t->columns[col];
+    if (c->type != MLC_COLUMN_TEXT || mlc__table_categories(t, c, col) != MLC_OK) return 0;
+    return c->categories;
+}
+
+MLC_IMPL const char *mlc_table_category(mlc_table *t, int64_t col, int64_t code)
+{
+    return code >= 0 && code < mlc_table_categories(t, col) ? t->columns[col].texts[code] : NULL;
+}
+
+/* One field as the column's dtype has it: NaN or -1 where it is missing. */
+static void mlc__table_value(const mlc__table_col *c, const char *text, void *to)
+{
+    const size_t n = strlen(text);
+    const bool missing = mlc__csv_is_missing(text, n);
+    double v = MLC__NAN;
+    int64_t q = -1;
+    if (c->type == MLC_COLUMN_F64) {
+        if (!missing) mlc__number(text, n, &v);
+        memcpy(to, &v, sizeof v);
+        return;
+    }
+    if (c->type == MLC_COLUMN_I64) mlc__whole_number(text, n, &q);
+    else if (!missing)
+        q = MLC__CAST(const char **, bsearch(&text, c->texts, (size_t)c->categories,
+                                             sizeof *c->texts, mlc__text_order)) - c->texts;
+    memcpy(to, &q, sizeof q);
+}
+
+MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
+{
+    if (!mlc__table_has(t, col, "table_column")) return NULL;
+    mlc__table_col *c = &t->columns[col];
+    const mlc_dtype dtype = c->type == MLC_COLUMN_F64 ? MLC_F64 : MLC_I64;
+    if (c->type == MLC_COLUMN_TEXT && mlc__table_categories(t, c, col) != MLC_OK) return NULL;
+    char *data = MLC__CAST(char *, mlc__heap_alloc(t->ctx, (size_t)t->rows * 8, MLC_MEM_OBJECT,
+                                                   "table_column"));
+    if (!data) return NULL;
+    for (int64_t r = 0; r < t->rows; r++)
+        mlc__table_value(c, mlc_table_text(t, r, col), data + r * 8);
+    mlc_tensor *x = mlc_from(t->ctx, dtype, mlc_dims1(t->rows), data);
+    mlc__heap_free(t->ctx, data);
+    return x;
+}
+
+MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
+{
+    if (!mlc__table_has(t, col, "table_missing")) return NULL;
+    bool *data = MLC__CAST(bool *, mlc__heap_alloc(t->ctx, (size_t)t->rows, MLC_MEM_OBJECT,
+                                                   "table_missing"));
+    if (!data) return NULL;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const char *text = mlc_table_text(t, r, col);
+        data[r] = mlc__csv_is_missing(text, strlen(text));
+    }
+    mlc_tensor *x = mlc_from(t->ctx, MLC_BOOL, mlc_dims1(t->rows), data);
+    mlc__heap_free(t->ctx, data);
+    return x;
+}
+
+/* -- writing -- */
+
+/* A number that reads back to the same bits, with a point in every locale. */
+static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i,
+                            mlc_status *st)
+{
+    char text[64];
+    const char *dot = localeconv()->decimal_point;
+    int64_t q = 0;
+    double v = 0.0;
+    const char *at = MLC__CAST(const char *, data) + i * 8;
+    if (dtype == MLC_I64) {
+        memcpy(&q, at, 8);
+        snprintf(text, sizeof text, "%lld", (long long)q);
+    } else {
+        memcpy(&v, at, 8);
+        if (v != v) snprintf(text, sizeof text, "nan");
+        else snprintf(text, sizeof text, dtype == MLC_F32 ? "%.9g" : "%.17g", v);
+    }
+    char *point = strcmp(dot, ".") == 0 ? NULL : strstr(text, dot);
+    if (point) {
+        *point = '.';
+        memmove(point + 1, point + strlen(dot), strlen(point + strlen(dot)) + 1);
+    }
+    if (!*st) *st = mlc__put_text(b, text);
+}
+
+/* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
+static mlc_status mlc__csv_name(mlc__buffer *b, const char *name)
+{
+    const bool quote = strpbrk(name, ",\"\r\n") || (*name && strchr("=+-@#\t ", *name));
+    if (!quote) return mlc__put_text(b, name);
+    MLC__TRY(mlc__put(b, "\"", 1));
+    for (; *name; name++) {
+        if (*name == '"') MLC__TRY(mlc__put(b, "\"", 1));
+        MLC__TRY(mlc__put(b, name, 1));
+    }
+    return mlc__put(b, "\"", 1);
+}
+
+/* Rows of 8-byte numbers from host memory; written by blocks. */
+static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
+                                 int64_t rows, int64_t cols, const char *const *names)
+{
+    mlc_status st = MLC_OK;
+    for (int64_t k = 0; names && k < cols; k++) {
+        if (k) MLC__TRY(mlc__put(b, ",", 1));
+        MLC__TRY(mlc__csv_name(b, names[k]));
+    }
+    if (names) MLC__TRY(mlc__put(b, "\r\n", 2));
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t k = 0; k < cols; k++) {
+            if (k && !st) st = mlc__put(b, ",", 1);
+            mlc__csv_number(b, dtype, data, r * cols + k, &st);
+        }
+        if (!st) st = mlc__put(b, "\r\n", 2);
+        if (!st && (b->n > 65536 || r + 1 == rows)) {
+            st = mlc__file_write(f, b->text, b->n);
+            b->n = 0;
+        }
+        MLC__TRY(st);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names)
+{
+    mlc__atomic a;
+    if (!t) return MLC_ERR_ARG;
+    mlc_ctx *ctx = t->ctx;
+    mlc__buffer b = { ctx, NULL, 0, 0 };
+    const int64_t cols = t->ndim == 2 ? t->shape[1] : 1;
+    const size_t n = (size_t)mlc__numel(t);
+    MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path");
+    MLC__REQUIRE(ctx, (t->ndim == 1 || t->ndim == 2) && n > 0, SHAPE,
+                 "csv_save: the tensor is %s; it must be [rows] or [rows,columns], not empty",
+                 mlc__shape(t).s);
+    for (int64_t k = 0; names && k < cols; k++)
+        MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL", (long long)k);
+    const mlc_status before = ctx->status;
+    MLC__TRY(mlc_scope_begin(ctx));
+    /* Numbers of 8 bytes hold every dtype's values. */
+    mlc_tensor *wide = mlc_cast(mlc_detach(t), mlc__is_float(t->dtype) ? MLC_F64 : MLC_I64);
+    void *data = wide ? mlc__heap_alloc(ctx, n * 8, MLC_MEM_OBJECT, "csv_save") : NULL;
+    mlc_status st = data ? mlc_read(wide, data, n * 8) : MLC_ERR_NOMEM;
+    if (!st) st = mlc__atomic_begin(&a, ctx, path);
+    if (!st)
+        st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, mlc__is_float(t->dtype) ?
+                                                mlc__is_full(t->dtype) ? t->dtype : MLC_F32
+                                                : MLC_I64, data, (int64_t)n / cols, cols, names));
+    mlc__heap_free(ctx, data);
+    mlc__heap_free(ctx, b.text);
+    mlc_scope_end(ctx);
+    if (st != MLC_OK && before == MLC_OK) ctx->status = st;          /* the scope cleared it */
+    return st;
+}
+
+/* @@ IMPL.IO.IDX ----------------------------------------- MNIST's format
+ * 00 00 type ndim, sizes as big-endian u32, big-endian data: nothing else may be in the file. */
+
+static const struct { uint8_t code; uint8_t bytes; mlc_dtype dtype; char kind; } mlc__idx_types[] =
+    { { 0x08, 1, MLC_U8, 'u' }, { 0x09, 1, MLC_I8, 'i' }, { 0x0B, 2, MLC_I32, 'i' },
+      { 0x0C, 4, MLC_I32, 'i' }, { 0x0D, 4, MLC_F32, 'f' }, { 0x0E, 8, MLC_F64, 'f' } };
+
+/* The header into an array description; big-endian, so swapped. */
+static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a, mlc_dtype *dtype)
+{
+    unsigned char raw[4] = { 0 };
+    int type = -1;
+    memset(a, 0, sizeof *a);
+    MLC__REQUIRE(f->ctx, f->size >= 4, IO, "'%s': %lld bytes are no IDX file", f->path,
+                 (long long)f->size);
+    MLC__TRY(mlc__file_read(f, raw, 4));
+    MLC__TRY(mlc__file_plain(f, raw, 4));
+    for (int i = 0; i < MLC__COUNT(mlc__idx_types); i++)
+        if (mlc__idx_types[i].code == raw[2]) type = i;
+    MLC__REQUIRE(f->ctx, raw[0] == 0 && raw[1] == 0 && type >= 0, IO,
+                 "'%s': begins with %02x %02x %02x %02x, which is no IDX file", f->path, raw[0],
+                 raw[1], raw[2], raw[3]);
+    MLC__REQUIRE(f->ctx, raw[3] >= 1 && raw[3] <= MLC_MAX_DIMS, IO,
+                 "'%s': %d axes; a tensor has 1 to %d", f->path, raw[3], MLC_MAX_DIMS);
+    a->kind = mlc__idx_types[type].kind;
+    a->bytes = mlc__idx_types[type].bytes;
+    a->swap = a->bytes > 1;
+    a->ndim = raw[3];
+    *dtype = mlc__idx_types[type].dtype;
+    for (int32_t d = 0; d < a->ndim; d++) {
+        MLC__TRY(mlc__file_read(f, raw, 4));
+        a->shape[d] = (int64_t)raw[0] << 24 | raw[1] << 16 | raw[2] << 8 | raw[3];
+    }
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__idx_read(mlc__file *f)
+{
+    mlc__source s;
+    mlc__npy a;
+    mlc_dtype dtype = MLC_U8;
+    mlc_tensor *t = NULL;
+    if (mlc__idx_header(f, &a, &dtype) != MLC_OK) return NULL;
+    memset(&s, 0, sizeof s);
+    s.file = f;
+    s.left = f->size - 4 - 4 * a.ndim;
+    const int64_t bytes = mlc__npy_bytes(&s, &a);
+    if (bytes < 0) return NULL;
+    if (bytes != s.left) {
+        mlc__fail(f->ctx, MLC_ERR_IO, "'%s': %lld bytes of data, the header names %lld", f->path,
+                  (long long)s.left, (long long)bytes);
+        return NULL;
+    }
+    const int64_t n = bytes / a.bytes;
+    unsigned char *data = MLC__CAST(unsigned char *,
+        mlc__heap_alloc(f->ctx, (size_t)n * mlc_dtype_bytes(dtype) + 1, MLC_MEM_OBJECT,
+                        "idx_load"));
+    if (data && mlc__file_read(f, data, (size_t)bytes) == MLC_OK) {
+        mlc__npy_convert(&a, data, n);
+        t = mlc_from(f->ctx, dtype, mlc_dims_of(a.ndim, a.shape), data);
+    }
+    mlc__heap_free(f->ctx, data);
+    return t;
+}
+
+MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
+{
     mlc__file f;
     if (!ctx) return NULL;
-    memset(&c, 0, sizeof c);
-    if (desc) c.desc = *desc;
-    if (!c.desc.delimiter) c.desc.delimiter = ',';
-    c.ctx = ctx;
-    c.path = path;
-    if (!path || (!mlc__is_full(c.desc.dtype) && c.desc.dtype != MLC_I64) ||
-        c.desc.skip_lines < 0) {
-        mlc__fail(ctx, MLC_ERR_ARG,
-                  "csv_load: no path, a dtype other than f32, f64, i64, or negative skip_lines");
+    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "idx_load: path is NULL"); return NULL; }
+    if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
+    mlc_tensor *t = mlc__idx_read(&f);
+    mlc__file_close(&f);
+    return t;
+}
+
+/* Type and sizes; false if the format has no such thing. */
+static bool mlc__idx_describe(const mlc_tensor *t, unsigned char *head)
+{
+    int type = -1;
+    for (int i = 0; i < MLC__COUNT(mlc__idx_types); i++)
+        if (mlc__idx_types[i].dtype == t->dtype && mlc__idx_types[i].bytes == mlc__size(t))
+            type = i;
+    if (type < 0 || t->ndim == 0) return false;
+    head[0] = head[1] = 0;
+    head[2] = mlc__idx_types[type].code;
+    head[3] = (unsigned char)t->ndim;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        if (t->shape[d] > 0xFFFFFFFFll) return false;
+        for (int i = 0; i < 4; i++)
+            head[4 + 4 * d + i] = (unsigned char)(t->shape[d] >> (24 - 8 * i));
+    }
+    return true;
+}
+
+MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
+{
+    unsigned char head[4 + 4 * MLC_MAX_DIMS];
+    mlc__atomic a;
+    if (!t) return MLC_ERR_ARG;
+    mlc_ctx *ctx = t->ctx;
+    const size_t size = mlc__size(t), bytes = (size_t)mlc__numel(t) * size;
+    MLC__REQUIRE(ctx, path && path[0], ARG, "idx_save: no path");
+    MLC__REQUIRE(ctx, mlc__idx_describe(t, head), DTYPE,
+                 "idx_save: %s %s; it writes u8, i8, i32, f32, f64 of 1 to 8 axes; cast it with "
+                 "mlc_cast", mlc_dtype_name(t->dtype), mlc__shape(t).s);
+    unsigned char *data = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, bytes + 1, MLC_MEM_OBJECT,
+                                                                     "idx_save"));
+    mlc_status st = data ? mlc_read(t, data, bytes) : MLC_ERR_NOMEM;
+    const mlc__npy swap = { 'f', (int)size, size > 1, false, 0, { 0 } };
+    if (!st) mlc__npy_convert(&swap, data, (int64_t)(bytes / size));
+    if (!st) st = mlc__atomic_begin(&a, ctx, path);
+    if (!st) {
+        st = mlc__file_write(&a.file, head, (size_t)(4 + 4 * t->ndim));
+        if (!st) st = mlc__file_write(&a.file, data, bytes);
+        st = mlc__atomic_end(&a, st);
+    }
+    mlc__heap_free(ctx, data);
+    return st;
+}
+
+/* @@ IMPL.IO.CIFAR --------------------------------------- CIFAR-10 and CIFAR-100, binary version
+ * Records without a header: one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 1024
+ * bytes of red, of green and of blue, row-major. */
+
+static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **labels)
+{
+    mlc_ctx *ctx = f->ctx;
+    const int64_t front = classes == 10 ? 1 : 2, record = front + 3072, n = f->size / record;
+    mlc_tensor *x = NULL;
+    if (n == 0 || f->size % record != 0) {
+        unsigned char first[2] = { 0 };
+        if (f->size >= 2 && (mlc__file_read(f, first, 2) != MLC_OK ||
+                             mlc__file_plain(f, first, 2) != MLC_OK)) return NULL;
+        mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes are no records of %lld bytes (CIFAR-%d)",
+                  f->path, (long long)f->size, (long long)record, classes);
+        return NULL;
+    }
+    unsigned char *data = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)f->size,
+                                                                     MLC_MEM_OBJECT, "cifar_load"));
+    int64_t *y = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, (size_t)n * sizeof *y, MLC_MEM_OBJECT,
+                                                      "cifar_load"));
+    mlc_status st = data && y ? mlc__file_read(f, data, (size_t)f->size) : MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < n && !st; i++) {
+        const unsigned char *r = data + i * record;
+        y[i] = r[front - 1];
+        if (y[i] >= classes || (front == 2 && r[0] >= 20))
+            st = mlc__fail(ctx, MLC_ERR_IO, "'%s': record %lld has label %d, CIFAR-%d has %d",
+                           f->path, (long long)i, y[i] >= classes ? (int)y[i] : r[0], classes,
+                           y[i] >= classes ? classes : 20);
+        else memmove(data + i * 3072, r + front, 3072);
+    }
+    if (!st) x = mlc_from(ctx, MLC_U8, mlc_dims4(n, 3, 32, 32), data);
+    if (x && labels) *labels = mlc_from(ctx, MLC_I64, mlc_dims1(n), y);
+    mlc__heap_free(ctx, data);
+    mlc__heap_free(ctx, y);
+    return x && (!labels || *labels) ? x : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
+                                    mlc_tensor **labels)
+{
+    mlc__file f;
+    if (labels) *labels = NULL;
+    if (!ctx) return NULL;
+    if (!path || (classes != 10 && classes != 100)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "cifar_load: no path, or %d classes: it reads 10 or 100",
+                  classes);
         return NULL;
     }
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
-    c.n = (size_t)f.size;
-    c.text = MLC__CAST(char *, mlc__heap_alloc(ctx, c.n + 1, MLC_MEM_OBJECT, "csv_load"));
-    mlc_status st = c.text ? mlc__file_read(&f, c.text, c.n) : MLC_ERR_NOMEM;
-    if (!st) st = mlc__csv_parse(&c);
-    mlc__heap_free(ctx, c.text);
+    mlc_tensor *x = mlc__cifar_read(&f, classes, labels);
     mlc__file_close(&f);
-    return st == MLC_OK ? c.out : NULL;
+    return x;
 }
 
 /* @@ IMPL.DATA ------------------------------------------- loader: batches of rows

@@ -1,0 +1,226 @@
+/* test_csv.c -- tests of section IMPL.IO.CSV beyond plain numbers: RFC 4180, tables, writing */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+
+#include <locale.h>
+
+static mlc_tensor *numbers(mlc_ctx *ctx, const char *text, const mlc_csv_desc *desc)
+{
+    box         b = box_open("a.csv");
+    CHECK(put_file(b.path, text, strlen(text)));
+    mlc_tensor *t = mlc_csv_load(ctx, b.path, desc);
+    box_close(&b);
+    return t;
+}
+
+static mlc_table *table(mlc_ctx *ctx, const char *text, const mlc_csv_desc *desc)
+{
+    box        b = box_open("a.csv");
+    CHECK(put_file(b.path, text, strlen(text)));
+    mlc_table *t = mlc_table_load(ctx, b.path, desc);
+    box_close(&b);
+    return t;
+}
+
+TEST(csv, quoted_numbers_headers_and_gaps_make_a_tensor)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d;
+    const double want[4] = {1, 2.5, -3, 4}, gaps[6] = {1, NAN, NAN, NAN, 5, NAN};
+    memset(&d, 0, sizeof d);
+    CHECK_VALUES(numbers(ctx, "\"1\",\"2.5\"\r\n \"-3\" ,4", NULL), 4, want, 0, 0);
+    d.header = true;
+    CHECK_VALUES(numbers(ctx, "\"a, b\",\"c\n\"\"d\"\"\"\r\n1,2.5\r\n-3,4\r\n", &d), 4, want, 0, 0);
+    d.missing = true;
+    d.dtype = MLC_F64;
+    CHECK_VALUES(numbers(ctx, "a,b\n1,\nNA,N/A\n5,null\n", &d), 6, gaps, 0, 0);
+    CHECK_OK(ctx);
+    d.header = d.missing = false;
+    CHECK(numbers(ctx, "1,\n2,3\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "line 1, column 2: '' is not a number");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+typedef struct mistake { const char *text, *why; } mistake;
+
+TEST(csv, mistakes_in_quotes_are_named_with_line_and_column)
+{
+    static const mistake table_of[] = {
+        {"a,b\n1,\"2", "line 2, column 2: a quote has no end"},
+        {"a,b\n\"x\ny\"z,2", "line 3, column 1: text behind a closing quote"},
+        {"a,b\n1,2\"3\n", "line 2, column 2: a quote within a field that has none around it"},
+        {"a,b\n1,2\n1,2,3\n", "line 3 has 3 columns, the first row 2"},
+        {"a,b\n\"1\n\n2\",x\n1\n", "line 5 has 1 columns, the first row 2"},
+        {"a,b\n", "no rows"},
+        {"", "no rows"},
+    };
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof table_of / sizeof *table_of; i++) {
+        CHECK(table(ctx, table_of[i].text, NULL) == NULL);
+        CHECK_HAS(mlc_error(ctx), table_of[i].why);
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    box b = box_open("a.csv");
+    CHECK(put_file(b.path, "a\n\"x\0y\"\n", 8));
+    CHECK(mlc_table_load(ctx, b.path, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "line 2, column 1: a NUL byte");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(put_file(b.path, "\x1f\x8b\x08", 3));
+    CHECK(mlc_table_load(ctx, b.path, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "looks like gzip (1F 8B); gunzip it first");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+static const char TITANIC[] =
+    "\xEF\xBB\xBFid,age,fare,\"name, first\",class\r\n"
+    "1,22,7.25,\"Braund, Mr. \"\"Owen\"\"\",third\r\n"
+    "2,38,71.2833,Cumings,first\r\n"
+    "# a comment\r\n"
+    "\r\n"
+    "3,,7.925,\"two\r\nlines\",third\r\n"
+    "4,35,NA,\"\",first\r\n";
+
+TEST(csv, a_table_finds_names_types_and_gaps)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_table   *t = table(ctx, TITANIC, NULL);
+    const double id[4] = {1, 2, 3, 4}, age[4] = {22, 38, NAN, 35}, gap[4] = {0, 0, 1, 0};
+    const double fare[4] = {7.25, 71.2833, 7.925, NAN}, cls[4] = {1, 0, 1, 0};
+    const double name[4] = {0, 1, 2, -1};
+    if (!CHECK(t != NULL)) { CHECK_OK(ctx); return; }
+    CHECK_EQ(mlc_table_rows(t), 4);
+    CHECK_EQ(mlc_table_columns(t), 5);
+    CHECK_STR(mlc_table_name(t, 0), "id");
+    CHECK_STR(mlc_table_name(t, 3), "name, first");
+    CHECK_EQ(mlc_table_find(t, "class"), 4);
+    CHECK_EQ(mlc_table_find(t, "none"), -1);
+    CHECK_EQ(mlc_table_type(t, 0), MLC_COLUMN_I64);
+    CHECK_EQ(mlc_table_type(t, 1), MLC_COLUMN_F64);
+    CHECK_EQ(mlc_table_type(t, 3), MLC_COLUMN_TEXT);
+    CHECK_VALUES(mlc_table_column(t, 0), 4, id, 0, 0);
+    CHECK_VALUES(mlc_table_column(t, 1), 4, age, 0, 0);
+    CHECK_VALUES(mlc_table_missing(t, 1), 4, gap, 0, 0);
+    CHECK_VALUES(mlc_table_column(t, 2), 4, fare, 0, 0);
+    CHECK_VALUES(mlc_table_column(t, 3), 4, name, 0, 0);
+    CHECK_VALUES(mlc_table_column(t, 4), 4, cls, 0, 0);
+    CHECK_EQ(mlc_table_categories(t, 4), 2);
+    CHECK_STR(mlc_table_category(t, 4, 0), "first");
+    CHECK_STR(mlc_table_category(t, 4, 1), "third");
+    CHECK(mlc_table_category(t, 4, 2) == NULL);
+    CHECK_EQ(mlc_table_categories(t, 0), 0);
+    CHECK_STR(mlc_table_text(t, 0, 3), "Braund, Mr. \"Owen\"");
+    CHECK_STR(mlc_table_text(t, 2, 3), "two\r\nlines");
+    CHECK_OK(ctx);
+    CHECK(mlc_table_column(t, 5) == NULL);
+    CHECK_STR(mlc_error(ctx), "table_column: column 5 of 5");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_table_text(t, 4, 0) == NULL);
+    CHECK_STR(mlc_error(ctx), "table_text: row 4 of 4");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_table_name(t, -1) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_table_free(t);
+    mlc_table_free(NULL);
+    CHECK_EQ(mlc_table_rows(NULL), 0);
+    CHECK(mlc_table_column(NULL, 0) == NULL && mlc_table_missing(NULL, 0) == NULL);
+}
+
+TEST(csv, types_that_are_asked_for_must_hold)
+{
+    static const mlc_column text_first[] = {MLC_COLUMN_TEXT, MLC_COLUMN_F64};
+    static const mlc_column whole[] = {MLC_COLUMN_I64};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d;
+    const double codes[3] = {1, 0, 2}, second[3] = {1, 2, 3};
+    memset(&d, 0, sizeof d);
+    d.types = text_first;
+    d.n_types = 2;
+    mlc_table *t = table(ctx, "02,1\n01,2\n10,3\n", &d);
+    CHECK_VALUES(mlc_table_column(t, 0), 3, codes, 0, 0);
+    CHECK_VALUES(mlc_table_column(t, 1), 3, second, 0, 0);
+    CHECK_EQ(mlc_table_type(t, 1), MLC_COLUMN_F64);
+    CHECK_STR(mlc_table_name(t, 0), "");
+    CHECK_STR(mlc_table_text(t, 0, 0), "02");
+    d.types = whole;
+    d.n_types = 1;
+    CHECK(table(ctx, "1\n2.5\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "row 2, column 1: '2.5' is not a whole number of 64 bits");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(table(ctx, "1\nNA\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "column 1 is to be i64 and has 1 missing values; read it as f64");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    d.types = text_first + 1;
+    CHECK(table(ctx, "1\nx\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "row 2, column 1: 'x' is not a number");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* More rows than the index has marks for one by one. */
+TEST(csv, every_row_of_a_long_table_is_found)
+{
+    static char text[20000];
+    size_t      n = 0;
+    mlc_ctx    *ctx = test_ctx();
+    for (int i = 0; i < 1000; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%d,\"t%d\"\n", i, i % 7);
+    mlc_csv_desc d;
+    memset(&d, 0, sizeof d);
+    mlc_table *t = table(ctx, text, &d);
+    CHECK_EQ(mlc_table_rows(t), 1000);
+    CHECK_STR(mlc_table_text(t, 999, 0), "999");
+    CHECK_STR(mlc_table_text(t, 17, 1), "t3");
+    CHECK_EQ(mlc_table_categories(t, 1), 7);
+    CHECK_NEAR(mlc_item(mlc_select(mlc_table_column(t, 0), 0, 513)), 513, 0);
+    CHECK_NEAR(mlc_item(mlc_select(mlc_table_column(t, 1), 0, 513)), 513 % 7, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(csv, what_is_written_reads_back_to_the_same_bits_in_any_locale)
+{
+    static const double hard[6] = {0.1, -1e-300, 1.0 / 3, 123456789.123, 5e-324, INFINITY};
+    static const char *const names[3] = {"plain", "with \"quotes\", comma", "=formula"};
+    static const char *const locales[] = {"C", "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
+    mlc_ctx     *ctx = test_ctx();
+    box          b = box_open("a.csv");
+    mlc_csv_desc d;
+    size_t       n = 0;
+    memset(&d, 0, sizeof d);
+    d.header = true;
+    d.dtype = MLC_F64;
+    for (int i = 0; i < 4; i++) {
+        if (!setlocale(LC_NUMERIC, locales[i])) continue;
+        CHECK_EQ(mlc_csv_save(test_tensor(ctx, MLC_F64, mlc_dims2(2, 3), hard), b.path, names),
+                 MLC_OK);
+        CHECK_VALUES(mlc_csv_load(ctx, b.path, &d), 6, hard, 0, 0);
+    }
+    setlocale(LC_NUMERIC, "C");
+    unsigned char *f = get_file(b.path, &n);
+    CHECK_HAS((char *)f, "plain,\"with \"\"quotes\"\", comma\",\"=formula\"\r\n"
+                         "0.10000000000000001,-1e-300,0.33333333333333331\r\n");
+    free(f);
+    double f32[6];
+    for (int i = 0; i < 6; i++) f32[i] = (double)(float)hard[i];
+    d.header = false;
+    d.dtype = MLC_F32;
+    CHECK_EQ(mlc_csv_save(test_tensor(ctx, MLC_F32, mlc_dims1(6), f32), b.path, NULL), MLC_OK);
+    CHECK_VALUES(mlc_csv_load(ctx, b.path, &d), 6, f32, 0, 0);
+    const int64_t big[2] = {INT64_MIN, INT64_MAX};
+    int64_t       back[2] = {0, 0};
+    d.dtype = MLC_I64;
+    CHECK_EQ(mlc_csv_save(mlc_from(ctx, MLC_I64, mlc_dims1(2), big), b.path, NULL), MLC_OK);
+    CHECK_EQ(mlc_read(mlc_csv_load(ctx, b.path, &d), back, sizeof back), MLC_OK);
+    CHECK(back[0] == big[0] && back[1] == big[1]);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_csv_save(mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 1, 1)), b.path, NULL),
+             MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "csv_save: the tensor is [1,1,1]; it must be [rows] or "
+                              "[rows,columns], not empty");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK_EQ(mlc_csv_save(mlc_zeros(ctx, MLC_F32, mlc_dims1(1)), "/nonexistent/x.csv", NULL),
+             MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(mlc_csv_save(NULL, b.path, NULL), MLC_ERR_ARG);
+    box_close(&b);
+}
