@@ -1368,7 +1368,7 @@ MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_d
 typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, s a scalar     */
     MLC_MAP_COPY, MLC_MAP_NEG, MLC_MAP_EXP, MLC_MAP_LOG, MLC_MAP_SQRT, MLC_MAP_TANH,
     MLC_MAP_SIGMOID, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_SILU, MLC_MAP_ADD_S, MLC_MAP_MUL_S,
-    MLC_MAP_ADD, MLC_MAP_SUB, MLC_MAP_MUL, MLC_MAP_DIV, MLC_MAP_POW, MLC_MAP_EQ,
+    MLC_MAP_ADD, MLC_MAP_SUB, MLC_MAP_MUL, MLC_MAP_DIV, MLC_MAP_EQ,
     MLC_MAP_SQDIFF,                    /* (a - b)^2                                            */
     MLC_MAP_SQRT_GRAD,                 /* a / (2b)       a: dy, b: y                           */
     MLC_MAP_TANH_GRAD,                 /* a (1 - b^2)    a: dy, b: y                           */
@@ -1377,8 +1377,6 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MAP_GELU_GRAD,                 /* a gelu'(b)     a: dy, b: x                           */
     MLC_MAP_SILU_GRAD,                 /* a silu'(b)     a: dy, b: x                           */
     MLC_MAP_DIV_GRAD_B,                /* -a b/c^2       a: dy, b/c the quotient               */
-    MLC_MAP_POW_GRAD_A,                /* a c b^(c-1)    a: dy                                 */
-    MLC_MAP_POW_GRAD_B,                /* a b^c log b    a: dy                                 */
     MLC_MAP_SHARE,                     /* a b / c        a: mask, b: dy, c: count of ties      */
     MLC_MAP_SQDIFF_GRAD,               /* s a (b - c)    a: dy                                 */
     MLC_MAP_COUNT,
@@ -1391,7 +1389,7 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_RSUB_S,                   /* s - a                                                */
     MLC_MATH_CLAMP,                    /* a within [s, t]                                      */
     MLC_MATH_MIN, MLC_MATH_MAX, MLC_MATH_FMOD, MLC_MATH_REMAINDER, MLC_MATH_FLOOR_DIV,
-    MLC_MATH_ATAN2, MLC_MATH_HYPOT,
+    MLC_MATH_ATAN2, MLC_MATH_HYPOT, MLC_MATH_POW,
     MLC_MATH_ABS_GRAD,                 /* a sign b; the gradients: a is dy, b is x or y        */
     MLC_MATH_SQUARE_GRAD, MLC_MATH_RECIPROCAL_GRAD, MLC_MATH_RSQRT_GRAD, MLC_MATH_EXPM1_GRAD,
     MLC_MATH_EXP2_GRAD, MLC_MATH_LOG1P_GRAD, MLC_MATH_LOG2_GRAD, MLC_MATH_LOG10_GRAD,
@@ -1402,6 +1400,8 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_MIN_GRAD_B, MLC_MATH_MAX_GRAD_A, MLC_MATH_MAX_GRAD_B, MLC_MATH_FMOD_GRAD_B,
     MLC_MATH_REMAINDER_GRAD_B, MLC_MATH_ATAN2_GRAD_A, MLC_MATH_ATAN2_GRAD_B,
     MLC_MATH_HYPOT_GRAD_A, MLC_MATH_HYPOT_GRAD_B,
+    MLC_MATH_POW_GRAD_A,               /* a c b^(c-1)                                          */
+    MLC_MATH_POW_GRAD_B,               /* a b^c log b                                          */
     MLC_MATH_END,
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
@@ -3584,7 +3584,6 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
     U(MAP_GELU, (T)0.5 * a * ((T)1 + F(erf)(a * (T)0.70710678118654752440))) \
     U(MAP_SILU, a * F(sigmoid)(a)) U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) \
     B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) B(MAP_DIV, a / b) \
-    B(MAP_POW, F(pow)(a, b)) \
     B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
     B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
     B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
@@ -3592,8 +3591,6 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
                       b * (T)0.39894228040143267794 * F(exp)((T)-0.5 * b * b))) \
     B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
     N(MAP_DIV_GRAD_B, -a * ((b / c) / c)) \
-    N(MAP_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
-    N(MAP_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
     N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
@@ -3682,7 +3679,10 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
     N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
     N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
-    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c)))
+    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
+    B(MATH_POW, F(pow)(a, b)) \
+    N(MATH_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
+    N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b)))
 
 static MLC__OPT void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n,
                                    double sd, double td)
@@ -5965,10 +5965,9 @@ static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
 #define MLC__SOFTMAX_GRAD_TEXT(T, F) \
     const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale; \
     T *o = MLC__CAST(T *, dx); \
-    if (accumulate) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += (F(exp)((v[i] - m) - l) - e) * s; \
-    } else { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (F(exp)((v[i] - m) - l) - e) * s; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T old = accumulate ? o[i] : (T)0; \
+        o[i] = old + (F(exp)((v[i] - m) - l) - e) * s; \
     }
 
 typedef double (*mlc__sum_exp_fn)(const void *x, int64_t n, double shift);
@@ -8830,7 +8829,7 @@ MLC__BINARY(add,          map,  MAP_ADD,         MAP_COPY,          0,   MAP_COP
 MLC__BINARY(sub,          map,  MAP_SUB,         MAP_COPY,          0,   MAP_NEG,               0)
 MLC__BINARY(mul,          map,  MAP_MUL,         MAP_MUL,           'b', MAP_MUL,               'a')
 MLC__BINARY(div,          map,  MAP_DIV,         MAP_DIV,           'b', MAP_DIV_GRAD_B,        'c')
-MLC__BINARY(pow,          map,  MAP_POW,         MAP_POW_GRAD_A,    'c', MAP_POW_GRAD_B,        'c')
+MLC__BINARY(pow,          math, MATH_POW,        MATH_POW_GRAD_A,   'c', MATH_POW_GRAD_B,       'c')
 MLC__BINARY(minimum,      math, MATH_MIN,        MATH_MIN_GRAD_A,   'c', MATH_MIN_GRAD_B,       'c')
 MLC__BINARY(maximum,      math, MATH_MAX,        MATH_MAX_GRAD_A,   'c', MATH_MAX_GRAD_B,       'c')
 MLC__BINARY(fmod,         math, MATH_FMOD,       MAP_COPY,          0,   MATH_FMOD_GRAD_B,      'c')
