@@ -83,8 +83,8 @@
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
- *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
- *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
+ *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.CUSTOM
+ *   IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
@@ -937,6 +937,18 @@ MLC_API mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes);
 MLC_API mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k);
 /* mlc_triu: with 0 below diagonal k: kept where column - row >= k.     ref: torch.triu        */
 MLC_API mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k);
+
+/* mlc_einsum: sum of products of up to 8 float tensors: each axis has a letter, what has the same
+ *   letter goes together, letters that the result lacks are summed: "bij,bjk->bik". A letter twice
+ *   in an operand is a diagonal; "..." are axes that broadcast; without "->" the result has them
+ *   and then the letters that occur once, in order. From left to right, by matrix products.
+ *   err    ARG with the position in the equation, SHAPE; test: tests/test_einsum.c
+ *   ref    torch.einsum                                                                       */
+MLC_API mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int32_t n);
+/* mlc_outer: a[i] b[j] of two vectors.                                 ref: torch.outer       */
+MLC_API mlc_tensor *mlc_outer(mlc_tensor *a, mlc_tensor *b);
+/* mlc_dot: sum of a[i] b[i] of two vectors of one length.              ref: torch.dot         */
+MLC_API mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b);
 
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
 
@@ -11244,6 +11256,342 @@ MLC_IMPL mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k)
 MLC_IMPL mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k)
 {
     return mlc__band_call(&mlc__triu_op, x, k, INT64_MAX);
+}
+
+/* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters
+ * The equation is made of recorded operations, so gradients come by themselves: of each operand
+ * first repeated letters become diagonals and letters that nothing else has are summed; then from
+ * left to right two operands at a time become one matrix product, over [letters that stay in both],
+ * [those of one], [those that go]. */
+
+#define MLC__EIN_DOTS   52             /* labels from here on: axes of the ellipsis, from its end */
+#define MLC__EIN_LABELS (MLC__EIN_DOTS + MLC_MAX_DIMS)
+#define MLC__EIN_MOST   8              /* operands                                             */
+
+typedef struct mlc__ein_term {         /* one operand, or the result                           */
+    mlc_tensor *x;
+    int32_t     n, dots;               /* dots: place of the ellipsis, -1: none                */
+    int8_t      label[MLC_MAX_DIMS];
+} mlc__ein_term;
+
+typedef struct mlc__ein {
+    mlc_ctx      *ctx;
+    const char   *text;
+    mlc__ein_term term[MLC__EIN_MOST], out;
+    int64_t       size[MLC__EIN_LABELS];
+    int32_t       n, dots;             /* operands, axes of the ellipsis                       */
+    int32_t       users[MLC__EIN_LABELS];      /* how often a label occurs in operands         */
+    bool          has_out;
+} mlc__ein;
+
+/* In the order of ASCII, which is that of an implicit result. */
+static int mlc__ein_label(char c)
+{
+    return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1;
+}
+
+static char mlc__ein_letter(int label)
+{
+    return label >= MLC__EIN_DOTS ? '.' : (char)(label < 26 ? 'A' + label : 'a' + label - 26);
+}
+
+static int32_t mlc__ein_find(const mlc__ein_term *t, int label)
+{
+    for (int32_t d = 0; d < t->n; d++) if (t->label[d] == label) return d;
+    return -1;
+}
+
+/* Reads the letters of all terms; positions in messages count from 1. */
+static mlc_status mlc__ein_parse(mlc__ein *e, int32_t n)
+{
+    mlc__ein_term *t = &e->term[0];
+    e->n = 1;
+    t->n = 0;
+    t->dots = -1;
+    for (const char *c = e->text; *c; c++) {
+        const int at = (int)(c - e->text) + 1, label = mlc__ein_label(*c);
+        if (*c == ' ') continue;
+        const bool next = *c == ',', arrow = c[0] == '-' && c[1] == '>';
+        const bool dots = c[0] == '.' && c[1] == '.' && c[2] == '.';
+        MLC__REQUIRE(e->ctx, label >= 0 || next || arrow || dots, ARG,
+                     "einsum: \"%.200s\": '%c' at position %d; there are letters, ',', '...' and "
+                     "'->'", e->text, *c, at);
+        MLC__REQUIRE(e->ctx, !(arrow || next) || !e->has_out, ARG,
+                     "einsum: \"%.200s\": '%c' at position %d follows the result", e->text, *c, at);
+        MLC__REQUIRE(e->ctx, !next || e->n < n, ARG,
+                     "einsum: \"%.200s\": operand %d at position %d, but there are %d tensors",
+                     e->text, e->n + 1, at + 1, n);
+        MLC__REQUIRE(e->ctx, !dots || t->dots < 0, ARG,
+                     "einsum: \"%.200s\": a second '...' at position %d", e->text, at);
+        MLC__REQUIRE(e->ctx, label < 0 || t->n < MLC_MAX_DIMS, ARG,
+                     "einsum: \"%.200s\": more than %d letters at position %d", e->text,
+                     MLC_MAX_DIMS, at);
+        MLC__REQUIRE(e->ctx, label < 0 || !e->has_out || mlc__ein_find(t, label) < 0, ARG,
+                     "einsum: \"%.200s\": '%c' at position %d is in the result twice", e->text, *c,
+                     at);
+        if (next || arrow) {
+            t = next ? &e->term[e->n++] : &e->out;
+            t->n = 0;
+            t->dots = -1;
+            e->has_out = arrow;
+        } else if (dots) {
+            t->dots = t->n;
+        } else {
+            t->label[t->n++] = (int8_t)label;
+        }
+        c += dots ? 2 : arrow ? 1 : 0;
+    }
+    MLC__REQUIRE(e->ctx, e->n == n, ARG, "einsum: \"%.200s\" has %d operands, there are %d tensors",
+                 e->text, e->n, n);
+    return MLC_OK;
+}
+
+/* The ellipsis becomes `axes` labels. */
+static mlc_status mlc__ein_spread(mlc__ein *e, mlc__ein_term *t, int32_t axes)
+{
+    if (t->dots < 0) return MLC_OK;
+    MLC__REQUIRE(e->ctx, t->n + axes <= MLC_MAX_DIMS, SHAPE,
+                 "einsum: \"%.200s\": a term has more than %d axes", e->text, MLC_MAX_DIMS);
+    for (int32_t d = t->n; d-- > t->dots;) t->label[d + axes] = t->label[d];
+    for (int32_t d = 0; d < axes; d++)
+        t->label[t->dots + d] = (int8_t)(MLC__EIN_DOTS + axes - 1 - d);
+    t->n += axes;
+    return MLC_OK;
+}
+
+/* Labels of operand i meet its axes: sizes are equal or 1, and the same where a letter repeats. */
+static mlc_status mlc__ein_operand(mlc__ein *e, int32_t i)
+{
+    mlc__ein_term *t = &e->term[i];
+    const int32_t axes = t->x->ndim - t->n;
+    MLC__REQUIRE(e->ctx, mlc__is_float(t->x->dtype) && t->x->dtype == e->term[0].x->dtype, DTYPE,
+                 "einsum: operand %d is %s, operand 1 is %s; they must be floats of one dtype, see "
+                 "mlc_cast", i + 1, mlc_dtype_name(t->x->dtype),
+                 mlc_dtype_name(e->term[0].x->dtype));
+    MLC__REQUIRE(e->ctx, t->dots < 0 ? axes == 0 : axes >= 0, SHAPE,
+                 "einsum: \"%.200s\": operand %d has %d letters, its tensor is %s", e->text, i + 1,
+                 t->n, mlc__shape(t->x).s);
+    MLC__TRY(mlc__ein_spread(e, t, axes));
+    if (t->dots >= 0 && axes > e->dots) e->dots = axes;
+    for (int32_t d = 0; d < t->n; d++) {
+        int64_t *size = &e->size[t->label[d]];
+        const int64_t here = t->x->shape[d], first = t->x->shape[mlc__ein_find(t, t->label[d])];
+        MLC__REQUIRE(e->ctx, here == first && (*size <= 1 || here == 1 || here == *size), SHAPE,
+                      "einsum: \"%.200s\": '%c' is %lld at axis %d of operand %d, %lld before",
+                     e->text, mlc__ein_letter(t->label[d]), (long long)here, d, i + 1,
+                     (long long)(here == first ? *size : first));
+        if (*size < 0 || here != 1) *size = here;
+        e->users[t->label[d]]++;
+    }
+    return MLC_OK;
+}
+
+/* Without '->' the result has the ellipsis, then the letters that occur once, in order. */
+static mlc_status mlc__ein_result(mlc__ein *e)
+{
+    if (!e->has_out) {
+        e->out.n = e->out.dots = 0;
+        for (int label = 0; label < MLC__EIN_DOTS; label++) {
+            if (e->users[label] != 1) continue;
+            MLC__REQUIRE(e->ctx, e->out.n < MLC_MAX_DIMS, SHAPE,
+                         "einsum: \"%.200s\": the result has more than %d axes", e->text,
+                         MLC_MAX_DIMS);
+            e->out.label[e->out.n++] = (int8_t)label;
+        }
+    }
+    for (int32_t d = 0; d < e->out.n; d++)
+        MLC__REQUIRE(e->ctx, e->users[e->out.label[d]] > 0, ARG,
+                     "einsum: \"%.200s\": '%c' of the result is in no operand", e->text,
+                     mlc__ein_letter(e->out.label[d]));
+    return mlc__ein_spread(e, &e->out, e->dots);
+}
+
+/* Axes a and b > a become their diagonal, the last axis. */
+static mlc_tensor *mlc__ein_diagonal(mlc__ein_term *t, int32_t a, int32_t b)
+{
+    mlc_dims axes = mlc_dims_of(0, NULL);
+    const int8_t label = t->label[a];
+    for (int32_t d = 0; d < t->n; d++) {
+        if (d == a || d == b) continue;
+        t->label[axes.n] = t->label[d];
+        axes.v[axes.n++] = d;
+    }
+    axes.v[axes.n++] = a;
+    axes.v[axes.n++] = b;
+    t->label[t->n - 2] = label;
+    t->n--;
+    return mlc_diagonal(mlc_permute(t->x, axes), 0);
+}
+
+/* Diagonals, sums, and sizes of 1 repeated: after this each letter is in a term once. */
+static mlc_status mlc__ein_prepare(mlc__ein *e, mlc__ein_term *t)
+{
+    mlc_dims gone = mlc_dims_of(0, NULL), wide = mlc_dims_of(0, NULL);
+    for (int32_t a = 0; a < t->n; a++)
+        for (int32_t b = a + 1; b < t->n; b++) {
+            if (t->label[a] != t->label[b]) continue;
+            e->users[t->label[a]]--;
+            if (!(t->x = mlc__ein_diagonal(t, a, b))) return e->ctx->status;
+            a = 0;                     /* labels have moved: look again */
+            b = 0;
+        }
+    for (int32_t d = 0, n = t->n; d < n; d++) {
+        const int8_t label = t->label[d];
+        if (e->users[label] == 1 && mlc__ein_find(&e->out, label) < 0) {
+            gone.v[gone.n++] = d;
+            t->n--;
+        } else {
+            t->label[wide.n] = label;
+            wide.v[wide.n++] = e->size[label];
+        }
+    }
+    if (gone.n) t->x = mlc_sum(t->x, gone, false);
+    t->x = mlc_expand(t->x, wide);
+    return t->x ? MLC_OK : e->ctx->status;
+}
+
+/* Labels in groups: those that stay in both, those of a or b alone, those that go. */
+typedef struct mlc__ein_split { int32_t n[4]; int8_t label[4][MLC_MAX_DIMS]; } mlc__ein_split;
+enum { MLC__EIN_BOTH, MLC__EIN_A, MLC__EIN_B, MLC__EIN_GONE };
+
+/* Groups of t one behind the other: appended to axes, and the product of their sizes. */
+static int64_t mlc__ein_group(const mlc__ein *e, const mlc__ein_term *t, const mlc__ein_split *s,
+                              int group, mlc_dims *axes)
+{
+    int64_t n = 1;
+    for (int32_t i = 0; i < s->n[group]; i++) {
+        axes->v[axes->n++] = mlc__ein_find(t, s->label[group][i]);
+        n *= e->size[s->label[group][i]];
+    }
+    return n;
+}
+
+/* [both, a, gone] times [both, gone, b]. */
+static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
+                                   mlc__ein_term *b, mlc_dims shape)
+{
+    mlc_dims left = mlc_dims_of(0, NULL), right = left;
+    const int64_t batch = mlc__ein_group(e, a, s, MLC__EIN_BOTH, &left);
+    const int64_t m = mlc__ein_group(e, a, s, MLC__EIN_A, &left);
+    const int64_t k = mlc__ein_group(e, a, s, MLC__EIN_GONE, &left);
+    mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
+    mlc__ein_group(e, b, s, MLC__EIN_GONE, &right);
+    const int64_t n = mlc__ein_group(e, b, s, MLC__EIN_B, &right);
+    const bool plain = s->n[MLC__EIN_BOTH] == 0;
+    mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
+    x = mlc_reshape(x, plain ? mlc_dims2(m, k) : mlc_dims3(batch, m, k));
+    y = mlc_reshape(y, plain ? mlc_dims2(k, n) : mlc_dims3(batch, k, n));
+    return mlc_reshape(mlc_matmul(x, y), shape);
+}
+
+/* Nothing is summed: [both, a, 1..] times [both, 1.., b], element by element. */
+static mlc_tensor *mlc__ein_mul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
+                                mlc__ein_term *b, mlc_dims shape)
+{
+    mlc_dims left = mlc_dims_of(0, NULL), right = left, thin = shape;
+    mlc__ein_group(e, a, s, MLC__EIN_BOTH, &left);
+    mlc__ein_group(e, a, s, MLC__EIN_A, &left);
+    mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
+    mlc__ein_group(e, b, s, MLC__EIN_B, &right);
+    mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
+    for (int32_t d = left.n; d < thin.n; d++) thin.v[d] = 1;
+    x = mlc_reshape(x, thin);
+    thin = shape;
+    for (int32_t d = s->n[MLC__EIN_BOTH]; d < left.n; d++) thin.v[d] = 1;
+    return mlc_mul(x, mlc_reshape(y, thin));
+}
+
+/* a becomes the product of a and operand i. A letter stays if the result or a later operand has it;
+ * what does not is in both: what only one has was summed. */
+static mlc_status mlc__ein_contract(mlc__ein *e, mlc__ein_term *a, int32_t i)
+{
+    mlc__ein_term *b = &e->term[i];
+    mlc_dims shape = mlc_dims_of(0, NULL);
+    int8_t labels[MLC_MAX_DIMS];
+    mlc__ein_split s;
+    memset(&s, 0, sizeof s);
+    for (int label = 0; label < MLC__EIN_LABELS; label++) {
+        const bool in_a = mlc__ein_find(a, label) >= 0, in_b = mlc__ein_find(b, label) >= 0;
+        bool stays = mlc__ein_find(&e->out, label) >= 0;
+        if (!in_a && !in_b) continue;
+        for (int32_t k = i + 1; k < e->n; k++)
+            stays = stays || mlc__ein_find(&e->term[k], label) >= 0;
+        const int group = in_a && in_b ? stays ? MLC__EIN_BOTH : MLC__EIN_GONE
+                        : in_a ? MLC__EIN_A : MLC__EIN_B;
+        s.label[group][s.n[group]++] = (int8_t)label;
+    }
+    MLC__REQUIRE(e->ctx, s.n[MLC__EIN_BOTH] + s.n[MLC__EIN_A] + s.n[MLC__EIN_B] <= MLC_MAX_DIMS,
+                 SHAPE, "einsum: \"%.200s\": the first %d operands together have more than %d axes",
+                 e->text, i + 1, MLC_MAX_DIMS);
+    for (int group = MLC__EIN_BOTH; group <= MLC__EIN_B; group++)
+        for (int32_t k = 0; k < s.n[group]; k++) {
+            labels[shape.n] = s.label[group][k];
+            shape.v[shape.n++] = e->size[s.label[group][k]];
+        }
+    a->x = s.n[MLC__EIN_GONE] ? mlc__ein_matmul(e, &s, a, b, shape)
+                              : mlc__ein_mul(e, &s, a, b, shape);
+    a->n = shape.n;
+    memcpy(a->label, labels, sizeof labels);
+    return a->x ? MLC_OK : e->ctx->status;
+}
+
+static mlc_status mlc__ein_run(mlc__ein *e, mlc_tensor *const *in, int32_t n, mlc_tensor **y)
+{
+    mlc__ein_term *first = &e->term[0];
+    mlc_dims axes = mlc_dims_of(0, NULL);
+    MLC__REQUIRE(e->ctx, e->text != NULL, ARG, "einsum: the equation is NULL");
+    MLC__REQUIRE(e->ctx, n <= MLC__EIN_MOST, ARG, "einsum: %d operands; it takes up to %d", n,
+                 MLC__EIN_MOST);
+    MLC__TRY(mlc__ein_parse(e, n));
+    for (int32_t i = 0; i < n; i++) {
+        e->term[i].x = in[i];
+        MLC__TRY(mlc__ein_operand(e, i));
+    }
+    MLC__TRY(mlc__ein_result(e));
+    for (int32_t i = 0; i < n; i++) MLC__TRY(mlc__ein_prepare(e, &e->term[i]));
+    for (int32_t i = 1; i < n; i++) MLC__TRY(mlc__ein_contract(e, first, i));
+    for (int32_t d = 0; d < e->out.n; d++)
+        axes.v[axes.n++] = mlc__ein_find(first, e->out.label[d]);
+    *y = mlc_permute(first->x, axes);
+    return *y ? MLC_OK : e->ctx->status;
+}
+
+MLC_IMPL mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int32_t n)
+{
+    mlc__ein e;
+    mlc_tensor *y = NULL;
+    memset(&e, 0, sizeof e);
+    e.ctx = n > 0 && in ? mlc__inputs("einsum", n, in) : NULL;
+    e.text = equation;
+    for (int i = 0; i < MLC__EIN_LABELS; i++) e.size[i] = -1;
+    return e.ctx && mlc__ein_run(&e, in, n, &y) == MLC_OK ? y : NULL;
+}
+
+/* What outer and dot have in common: two vectors of one dtype. */
+static bool mlc__two_vectors(const char *what, mlc_tensor *a, mlc_tensor *b, bool one_length)
+{
+    mlc_tensor *const in[2] = { a, b };
+    mlc_ctx *ctx = mlc__inputs(what, 2, in);
+    if (!ctx) return false;
+    if (a->ndim != 1 || b->ndim != 1 || (one_length && a->shape[0] != b->shape[0]))
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: a %s, b %s; both must be 1-d%s", what, mlc__shape(a).s,
+                  mlc__shape(b).s, one_length ? ", of one length" : "");
+    else if (!mlc__is_float(a->dtype) || a->dtype != b->dtype)
+        mlc__fail(ctx, MLC_ERR_DTYPE,
+                  "%s: a is %s, b is %s; they must be floats of one dtype, see mlc_cast", what,
+                  mlc_dtype_name(a->dtype), mlc_dtype_name(b->dtype));
+    else return true;
+    return false;
+}
+
+MLC_IMPL mlc_tensor *mlc_outer(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__two_vectors("outer", a, b, false) ? mlc_mul(mlc_unsqueeze(a, 1), b) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__two_vectors("dot", a, b, true) ? mlc_matmul(a, b) : NULL;
 }
 
 /* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own
