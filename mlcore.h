@@ -79,12 +79,12 @@
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG
- *   IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.SORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
- *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.CUSTOM
- *   IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
+ *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
+ *   IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
@@ -950,6 +950,21 @@ MLC_API mlc_tensor *mlc_outer(mlc_tensor *a, mlc_tensor *b);
 /* mlc_dot: sum of a[i] b[i] of two vectors of one length.              ref: torch.dot         */
 MLC_API mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b);
 
+/* -- sorting: any dtype; stable: equals stay in order. NaN counts as largest, -0 equals 0.
+ *    indices (NULL: not wanted) takes a tensor, i64: from where along the axis each value came.
+ *    err    SHAPE: no such axis, k over its size        test: tests/test_sort.c -- */
+
+/* mlc_sort: x with the elements along an axis in order.
+ *   grad   dx[indices] += dy          ref: torch.sort(stable=True)                            */
+MLC_API mlc_tensor *mlc_sort(mlc_tensor *x, int32_t axis, bool descending, mlc_tensor **indices);
+/* mlc_argsort: the indices alone, i64; not differentiable.             ref: torch.argsort     */
+MLC_API mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending);
+/* mlc_topk: the k largest (or smallest) elements along an axis, the first one foremost; of equals
+ *   those that come first.
+ *   grad   dx[indices] += dy          err: ARG if k < 0          ref: torch.topk              */
+MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool largest,
+                             mlc_tensor **indices);
+
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
 
 /* mlc_mse_loss: mean of (x - target)^2; same shapes.
@@ -1567,6 +1582,16 @@ struct mlc_k_band {                    /* out = lo <= column - row <= hi ? in : 
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     int64_t     lo, hi;
 };
+struct mlc_k_sort {                    /* rows along an axis in order, stable; any dtype       */
+    mlc_dtype   dtype;
+    int32_t     ndim, axis, descending;
+    int64_t     shape[MLC_MAX_DIMS];   /* of in                                                */
+    int64_t     k;                     /* this many of each row; at most shape[axis]           */
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    void       *values;   int64_t values_stride[MLC_MAX_DIMS];    /* NULL: not wanted          */
+    int64_t    *index;    int64_t index_stride[MLC_MAX_DIMS];     /* NULL: not wanted          */
+    void       *workspace; size_t workspace_bytes;
+};
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
 struct mlc_optim_step {                /* what changes per step; read from device memory       */
     double  lr, weight_decay;
@@ -1592,7 +1617,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
-    X(index) X(nonzero) X(band)
+    X(index) X(nonzero) X(band) X(sort)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -2137,6 +2162,7 @@ struct mlc_node {
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
         struct { double value; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; } pad;
         struct { int64_t lo, hi; } band;
+        struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
         uint32_t       mask;           /* of axes                                              */
         int32_t        axis;
         mlc_reduction  reduction;
@@ -5953,6 +5979,254 @@ static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
     return MLC_OK;
 }
 
+/* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
+ * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
+ * where it is negative, with -0 as 0 and every NaN as the largest; an integer with its sign bit
+ * turned. Items are keys with their place in the row, so that the sort is stable, and descending is
+ * the same with keys complemented. Short rows are sorted by insertion, longer ones byte by byte
+ * from the lowest (radix sort), passing over bytes that all keys share. The first k are found by
+ * bytes from the highest, then sorted. There is one right answer: no split of the work changes
+ * it. */
+
+#define MLC__SORT_SHORT 48             /* up to here insertion wins over clearing of counters */
+#define MLC__SORT_GRAIN 4096           /* elements of a chunk */
+
+/* In memory a narrow item is one word, its key in the upper half; a wide one is two. */
+typedef struct mlc__item { uint64_t key, place; } mlc__item;
+
+MLC__INLINE mlc__item mlc__item_at(const uint64_t *v, int64_t i, bool wide)
+{
+    const mlc__item w = { wide ? v[2 * i] : v[i] >> 32, wide ? v[2 * i + 1] : v[i] & UINT32_MAX };
+    return w;
+}
+
+MLC__INLINE void mlc__item_put(uint64_t *v, int64_t i, mlc__item x, bool wide)
+{
+    if (!wide) { v[i] = x.key << 32 | x.place; return; }
+    v[2 * i] = x.key;
+    v[2 * i + 1] = x.place;
+}
+
+/* Of a float's bits; ones: all of them set, inf: those of infinity. */
+MLC__INLINE uint64_t mlc__key_float(uint64_t u, uint64_t ones, uint64_t inf)
+{
+    const uint64_t sign = ones ^ ones >> 1, size = u & ~sign;
+    if (size > inf) return ones;
+    if (size == 0) return sign;
+    return u & sign ? ~u & ones : u | sign;
+}
+
+/* u: the bits of an element. */
+#define MLC__SORT_LOAD(T, key_of_u) \
+    for (int64_t i = 0; i < n; i++) { \
+        const uint64_t u = MLC__CAST(const T *, in)[i * stride]; \
+        const mlc__item x = { (key_of_u) ^ flip, (uint64_t)i }; \
+        mlc__item_put(v, i, x, wide); \
+    }
+
+MLC__INLINE void mlc__sort_load(uint64_t *v, mlc_dtype dtype, const void *in, int64_t stride,
+                                int64_t n, bool descending, bool wide)
+{
+    const int bits = 8 * (int)mlc_dtype_bytes(dtype);
+    const uint64_t flip = descending ? UINT64_MAX >> (64 - bits) : 0;
+    switch (dtype) {
+    case MLC_F32: MLC__SORT_LOAD(uint32_t, mlc__key_float(u, UINT32_MAX, 0x7F800000u)) break;
+    case MLC_F64:
+        MLC__SORT_LOAD(uint64_t, mlc__key_float(u, UINT64_MAX, 0x7FF0000000000000u))
+        break;
+    case MLC_BF16: MLC__SORT_LOAD(uint16_t, mlc__key_float(u, UINT16_MAX, 0x7F80u)) break;
+    case MLC_F16: MLC__SORT_LOAD(uint16_t, mlc__key_float(u, UINT16_MAX, 0x7C00u)) break;
+    case MLC_I64: MLC__SORT_LOAD(uint64_t, u ^ (uint64_t)1 << 63) break;
+    case MLC_I32: MLC__SORT_LOAD(uint32_t, u ^ 0x80000000u) break;
+    case MLC_I8: MLC__SORT_LOAD(uint8_t, u ^ 0x80u) break;
+    case MLC_BOOL: MLC__SORT_LOAD(uint8_t, (uint64_t)(u != 0)) break;
+    default: MLC__SORT_LOAD(uint8_t, u) break;                             /* u8 */
+    }
+}
+
+MLC__INLINE void mlc__sort_insert(uint64_t *v, int64_t n, bool wide)
+{
+    for (int64_t i = 1; i < n; i++) {
+        const mlc__item x = mlc__item_at(v, i, wide);
+        int64_t at = i;
+        for (; at > 0 && mlc__item_at(v, at - 1, wide).key > x.key; at--)
+            mlc__item_put(v, at, mlc__item_at(v, at - 1, wide), wide);
+        mlc__item_put(v, at, x, wide);
+    }
+}
+
+/* Sorts n items by their `bytes` lowest bytes, with room for as many; where they are then. */
+MLC__INLINE uint64_t *mlc__sort_radix(uint64_t *v, uint64_t *room, int64_t (*count)[256], int64_t n,
+                                      int bytes, bool wide)
+{
+    memset(count, 0, (size_t)bytes * sizeof count[0]);
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t key = mlc__item_at(v, i, wide).key;
+        for (int b = 0; b < bytes; b++) count[b][key >> 8 * b & 255]++;
+    }
+    for (int b = 0; b < bytes; b++) {
+        if (count[b][mlc__item_at(v, 0, wide).key >> 8 * b & 255] == n) continue;
+        int64_t *to = count[b], sum = 0;
+        for (int d = 0; d < 256; d++) { const int64_t c = to[d]; to[d] = sum; sum += c; }
+        for (int64_t i = 0; i < n; i++) {
+            const mlc__item x = mlc__item_at(v, i, wide);
+            mlc__item_put(room, to[x.key >> 8 * b & 255]++, x, wide);
+        }
+        uint64_t *swap = v;
+        v = room;
+        room = swap;
+    }
+    return v;
+}
+
+/* Moves the k first of n items to the front, in order of place; 0 < k < n. The byte in which the
+ * k-th falls is counted out, then the next one among the items that share it. */
+MLC__INLINE void mlc__sort_select(uint64_t *v, int64_t n, int64_t k, int bytes, bool wide)
+{
+    int64_t need = k, to = 0;
+    uint64_t prefix = 0;
+    int b = bytes;
+    bool whole = false;                /* the items of the last byte found are just as many */
+    while (b > 0 && !whole) {
+        int64_t count[256] = { 0 };
+        int d = 0;
+        b--;
+        for (int64_t i = 0; i < n; i++) {
+            const uint64_t key = mlc__item_at(v, i, wide).key >> 8 * b;
+            if (b + 1 == bytes || key >> 8 == prefix) count[key & 255]++;
+        }
+        for (; count[d] < need; d++) need -= count[d];
+        prefix = prefix << 8 | (uint64_t)d;
+        whole = count[d] == need;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const mlc__item x = mlc__item_at(v, i, wide);
+        const uint64_t key = x.key >> 8 * b;
+        if (key > prefix || (key == prefix && need == 0)) continue;
+        need -= key == prefix;
+        mlc__item_put(v, to++, x, wide);
+    }
+}
+
+#define MLC__SORT_VALUES(T, value) \
+    for (int64_t i = 0; i < n; i++) { \
+        const T x = MLC__CAST(const T *, in)[(int64_t)mlc__item_at(v, i, wide).place * in_stride]; \
+        MLC__CAST(T *, out)[i * stride] = value; \
+    }
+
+/* Values come from the row, not from keys: -0 and NaN keep their bits. */
+MLC__INLINE void mlc__sort_values(const uint64_t *v, void *out, int64_t stride, const void *in,
+                                  int64_t in_stride, int64_t n, mlc_dtype dtype, bool wide)
+{
+    const size_t size = mlc_dtype_bytes(dtype);
+    if (size == 4) { MLC__SORT_VALUES(uint32_t, x) }
+    else if (size == 8) { MLC__SORT_VALUES(uint64_t, x) }
+    else if (size == 2) { MLC__SORT_VALUES(uint16_t, x) }
+    else if (dtype == MLC_BOOL) { MLC__SORT_VALUES(uint8_t, x != 0) }
+    else { MLC__SORT_VALUES(uint8_t, x) }
+}
+
+/* across: the other axes; operands in, values, index. */
+typedef struct mlc__sort_job {
+    const struct mlc_k_sort *a;
+    mlc__loop across;
+    int64_t   n, rows;                 /* of a row; rows of a chunk                             */
+    int64_t   in, values, index;       /* strides of the axis                                   */
+    size_t    size, buffer;            /* bytes of an element; of a worker's workspace          */
+    bool      wide;
+} mlc__sort_job;
+
+/* The workspace is counters, items, room for as many. */
+MLC__INLINE void mlc__sort_row(const mlc__sort_job *j, const int64_t *offset, void *workspace,
+                               bool wide)
+{
+    const struct mlc_k_sort *a = j->a;
+    int64_t (*count)[256] = MLC__CAST(int64_t (*)[256], workspace);
+    uint64_t *v = MLC__CAST(uint64_t *, (void *)(count + j->size));
+    const void *in = mlc__at(a->in, offset[0], j->size);
+    const int bytes = (int)j->size;
+    mlc__sort_load(v, a->dtype, in, j->in, j->n, a->descending != 0, wide);
+    if (j->n > MLC__SORT_SHORT && a->k < j->n) mlc__sort_select(v, j->n, a->k, bytes, wide);
+    const int64_t n = j->n > MLC__SORT_SHORT ? a->k : j->n;
+    if (n <= MLC__SORT_SHORT) mlc__sort_insert(v, n, wide);
+    else v = mlc__sort_radix(v, v + (wide ? 2 * j->n : j->n), count, n, bytes, wide);
+    if (a->values)
+        mlc__sort_values(v, MLC__CAST(char *, a->values) + offset[1] * (int64_t)j->size, j->values,
+                         in, j->in, a->k, a->dtype, wide);
+    for (int64_t i = 0; a->index && i < a->k; i++)
+        a->index[offset[2] + i * j->index] = (int64_t)mlc__item_at(v, i, wide).place;
+}
+
+static MLC__OPT void mlc__sort_narrow(const mlc__sort_job *j, const int64_t *offset,
+                                      void *workspace)
+{
+    mlc__sort_row(j, offset, workspace, false);
+}
+
+static MLC__OPT void mlc__sort_wide(const mlc__sort_job *j, const int64_t *offset, void *workspace)
+{
+    mlc__sort_row(j, offset, workspace, true);
+}
+
+static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__sort_job *j = MLC__CAST(const mlc__sort_job *, arg);
+    const mlc__loop *l = &j->across;
+    void *workspace = MLC__CAST(char *, j->a->workspace) + (size_t)worker * j->buffer;
+    const int64_t end = mlc__min(l->rows * l->n, (chunk + 1) * j->rows);
+    int64_t offset[MLC__LOOP_OPERANDS];
+    for (int64_t r = chunk * j->rows; r < end; r++) {
+        mlc__loop_row(l, r / l->n, offset);
+        for (int p = 0; p < 3; p++) offset[p] += r % l->n * l->stride[p][l->ndim - 1];
+        if (j->wide) mlc__sort_wide(j, offset, workspace);
+        else mlc__sort_narrow(j, offset, workspace);
+    }
+}
+
+/* False if there is nothing to write. Wide: where key and place do not fit one word. */
+static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
+{
+    int64_t shape[MLC_MAX_DIMS], in[MLC_MAX_DIMS], values[MLC_MAX_DIMS], index[MLC_MAX_DIMS];
+    const int64_t *strides[3] = { in, values, index };
+    int32_t n = 0;
+    for (int32_t d = 0; d < a->ndim; d++) {
+        if (d == a->axis) continue;
+        shape[n] = a->shape[d];
+        in[n] = a->in_stride[d];
+        values[n] = a->values ? a->values_stride[d] : 0;
+        index[n++] = a->index ? a->index_stride[d] : 0;
+    }
+    j->a = a;
+    j->n = a->shape[a->axis];
+    j->rows = mlc__max(1, MLC__SORT_GRAIN / mlc__max(1, j->n));
+    j->in = a->in_stride[a->axis];
+    j->values = a->values ? a->values_stride[a->axis] : 0;
+    j->index = a->index ? a->index_stride[a->axis] : 0;
+    j->size = mlc_dtype_bytes(a->dtype);
+    j->wide = j->size == 8 || j->n > UINT32_MAX;
+    j->buffer = mlc__round_up((size_t)j->n * (j->wide ? 32 : 16) + j->size * 256 * sizeof(int64_t),
+                              MLC__CACHELINE);
+    return a->k > 0 && mlc__loop_make(&j->across, n, shape, 3, strides);
+}
+
+static size_t mlc__k_sort_workspace(void *dev, const struct mlc_k_sort *a)
+{
+    mlc__sort_job j;
+    return mlc__sort_plan(&j, a) ? j.buffer * (size_t)mlc__pool_threads(dev) : 0;
+}
+
+static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
+{
+    mlc__sort_job j;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__sort_plan(&j, a)) return MLC_OK;
+    if (a->workspace_bytes < j.buffer * (size_t)mlc__pool_threads(dev)) return MLC_ERR_INTERNAL;
+    const int64_t rows = j.across.rows * j.across.n;
+    mlc__parallel(dev, mlc__div_up(rows, j.rows), 10.0 * (double)rows * (double)j.n,
+                  mlc__sort_chunk, &j);
+    return MLC_OK;
+}
+
 /* @@ IMPL.KERNELS.ROW ------------------------------------ cross-entropy: one pass over each row
  * log softmax without a row of probabilities in memory: the forward keeps two numbers a row
  * (largest logit, log of the sum), from which backward makes softmax again, in blocks in L1. Labels
@@ -6343,6 +6617,8 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_index_ws(isa)     NULL,
 #define MLC__CPU_nonzero(isa)      mlc__k_nonzero,
 #define MLC__CPU_nonzero_ws(isa)   mlc__k_nonzero_workspace,
+#define MLC__CPU_sort(isa)         mlc__k_sort,
+#define MLC__CPU_sort_ws(isa)      mlc__k_sort_workspace,
 #define MLC__CPU_band(isa)         mlc__k_band,
 #define MLC__CPU_band_ws(isa)      NULL,
 #define MLC__CPU_finite(isa)       mlc__k_finite,
@@ -11592,6 +11868,119 @@ MLC_IMPL mlc_tensor *mlc_outer(mlc_tensor *a, mlc_tensor *b)
 MLC_IMPL mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__two_vectors("dot", a, b, true) ? mlc_matmul(a, b) : NULL;
+}
+
+/* @@ IMPL.OPS.SORT --------------------------------------- sort, argsort, topk
+ * One kernel; values go back by the places they came from, which are the second output and are made
+ * for backward also where nobody asked. A 0-d tensor is a row of one. */
+
+static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    int64_t shape[MLC_MAX_DIMS] = { 0 };
+    memcpy(shape, x->shape, (size_t)x->ndim * sizeof shape[0]);
+    if (x->ndim) shape[nd->u.sort.axis] = nd->u.sort.k;
+    if (nd->u.sort.values) MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    if (nd->u.sort.index || nd->recorded) MLC__TRY(mlc__out(ctx, nd, MLC_I64, x->ndim, shape));
+    if (nd->recorded) mlc__save(nd, nd->out[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    const mlc_tensor *values = nd->u.sort.values ? nd->out[0] : NULL;
+    const mlc_tensor *index = nd->n_out > (values ? 1 : 0) ? nd->out[nd->n_out - 1] : NULL;
+    struct mlc_k_sort a;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.ndim = x->ndim ? x->ndim : 1;
+    a.axis = nd->u.sort.axis;
+    a.descending = nd->u.sort.descending;
+    a.shape[0] = 1;
+    a.k = nd->u.sort.k;
+    a.in = mlc__data(x);
+    a.values = values ? mlc__data(values) : NULL;
+    a.index = index ? MLC__CAST(int64_t *, mlc__data(index)) : NULL;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        a.shape[d] = x->shape[d];
+        a.in_stride[d] = x->stride[d];
+        if (values) a.values_stride[d] = values->stride[d];
+        if (index) a.index_stride[d] = index->stride[d];
+    }
+    if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, sort, &a);
+    return MLC_OK;
+}
+
+/* dx[index] += dy */
+static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
+    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->out[1], &dy, nd->u.sort.axis);
+}
+
+static const mlc__op mlc__sort_op =
+    { "sort", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward };
+static const mlc__op mlc__argsort_op = { "argsort", mlc__sort_shape, mlc__sort_forward, NULL };
+static const mlc__op mlc__topk_op =
+    { "topk", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward };
+
+/* k < 0: all of them. */
+static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, int32_t axis,
+                                  bool descending, bool values, mlc_tensor **indices)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (indices) *indices = NULL;
+    if (!nd) return NULL;
+    if (x->ndim == 0 && axis == -1) axis = 0;
+    if ((x->ndim || axis) && !mlc__axis_ok(x, op->name, &axis)) return NULL;
+    const int64_t n = x->ndim ? x->shape[axis] : 1;
+    if (k > n) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements",
+                  op->name, (long long)k, axis, mlc__shape(x).s, (long long)n);
+        return NULL;
+    }
+    nd->u.sort.k = k < 0 ? n : k;
+    nd->u.sort.axis = axis;
+    nd->u.sort.descending = descending;
+    nd->u.sort.values = values;
+    nd->u.sort.index = !values || indices;
+    mlc_tensor *y = mlc__finish(nd);
+    if (y && indices) *indices = nd->out[1];
+    return y;
+}
+
+MLC_IMPL mlc_tensor *mlc_sort(mlc_tensor *x, int32_t axis, bool descending, mlc_tensor **indices)
+{
+    return mlc__sort_call(&mlc__sort_op, x, -1, axis, descending, true, indices);
+}
+
+/* No node: an index has no derivative. */
+MLC_IMPL mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending)
+{
+    mlc_tensor *y;
+    if (!x) return NULL;
+    mlc_no_grad_begin(x->ctx);
+    y = mlc__sort_call(&mlc__argsort_op, x, -1, axis, descending, false, NULL);
+    mlc_no_grad_end(x->ctx);
+    return y;
+}
+
+MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool largest,
+                              mlc_tensor **indices)
+{
+    if (indices) *indices = NULL;
+    if (x && k < 0) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "topk: k is %lld; it must not be negative", (long long)k);
+        return NULL;
+    }
+    return mlc__sort_call(&mlc__topk_op, x, k, axis, largest, true, indices);
 }
 
 /* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own
