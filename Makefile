@@ -80,7 +80,7 @@ $(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/digits: examples/digits.c mlcore.h $(BUILD)/config
+$(BUILD)/digits $(BUILD)/load_torch: $(BUILD)/%: examples/%.c mlcore.h $(BUILD)/config
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(LIBS)
 
 $(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config

@@ -5,7 +5,7 @@
 
 Needs numpy, safetensors and torch (made with numpy 2.4.6, safetensors 0.8.0, torch 2.15.0).
 `make test` needs none of them: the files are stored. The values are repeated in tests/test_io.c,
-test_npy.c and test_state.c.
+test_npy.c and test_state.c; those of io_bits.* are a function of their index, see test_bits.c.
 """
 import os
 import sys
@@ -16,6 +16,9 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from python_reads_ours import KINDS, bits  # noqa: E402
+
 DTYPES = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "f16": np.float16,
           "i32": np.int32, "i8": np.int8, "u8": np.uint8, "bool": np.bool_}
 
@@ -71,6 +74,27 @@ def state_dicts():
                 "bf16": back(x).detach()}, path("torch_outputs.safetensors"))
 
 
+def every_bit():
+    """All bits of all dtypes: by torch as safetensors, by numpy as npz in both orders."""
+    values, arrays = {}, {}
+    for kind, (shape, n) in KINDS.items():
+        for name in list(DTYPES) + ["bf16"]:
+            dtype = getattr(torch, {"f32": "float32", "f64": "float64", "i64": "int64",
+                                    "f16": "float16", "i32": "int32", "i8": "int8", "u8": "uint8",
+                                    "bool": "bool", "bf16": "bfloat16"}[name])
+            data = torch.tensor(list(bits(name, n)), dtype=torch.uint8)
+            values[name + kind] = data.view(dtype).reshape(shape)
+            if name == "bf16":
+                continue
+            a = np.frombuffer(bits(name, n), DTYPES[name]).reshape(shape)
+            arrays[name + kind] = a
+            if kind == "":
+                arrays[name + ".order"] = np.asfortranarray(a)
+                arrays[name + ".big"] = a.byteswap().view(a.dtype.newbyteorder(">"))
+    torch_save(values, path("io_bits.safetensors"), metadata={"format": "pt"})
+    np.savez(path("io_bits.npz"), **arrays)
+
+
 def main():
     if len(sys.argv) > 1:
         for name, t in load_file(sys.argv[1]).items():
@@ -90,6 +114,7 @@ def main():
     arrays["u32"] = np.array([0, 4294967295], np.uint32)
     np.savez(path("io_numpy.npz"), **arrays)
     np.savez_compressed(path("io_packed.npz"), zeros=np.zeros((40, 50)), ramp=np.arange(1000))
+    every_bit()
     state_dicts()
 
 

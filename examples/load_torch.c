@@ -1,0 +1,43 @@
+/* load_torch.c -- a network trained in PyTorch, loaded and run without a script in between
+ *
+ *   python  net = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+ *           safetensors.torch.save_file(net.state_dict(), "net.safetensors")
+ *           safetensors.torch.save_file({"x": x, "plain": net(x)}, "outputs.safetensors")
+ *   build   cc -O2 examples/load_torch.c -o load_torch -lm -pthread
+ *   run     ./load_torch [net.safetensors outputs.safetensors]      from the folder of mlcore.h
+ *
+ * Without arguments it reads files that PyTorch 2.15 wrote (tests/golden/make_io_goldens.py) and
+ * compares what the network says here with what it said there.                                */
+#define MLCORE_IMPLEMENTATION
+#include "../mlcore.h"
+
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    const char *weights = argc > 2 ? argv[1] : "tests/golden/torch_sequential.safetensors";
+    const char *outputs = argc > 2 ? argv[2] : "tests/golden/torch_outputs.safetensors";
+    mlc_ctx    *ctx = mlc_ctx_create(NULL);
+    mlc_module *net = mlc_nn_sequential(ctx);
+
+    /* The same layers in the same order have PyTorch's names: 0.weight, 0.bias, 2.weight, ... */
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 6));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 6, 3));
+    mlc_load(net, weights);
+
+    mlc_safetensors *file = mlc_safetensors_open(ctx, outputs);
+    mlc_tensor      *x = mlc_safetensors_get(file, "x"), *want = mlc_safetensors_get(file, "plain");
+    mlc_tensor      *y = mlc_forward(net, x);
+    const double     most = mlc_item(mlc_max(mlc_abs(mlc_sub(y, want)), mlc_dims0(), false));
+    if (mlc_ctx_status(ctx) != MLC_OK) {
+        fprintf(stderr, "%s\n", mlc_error(ctx));
+        mlc_ctx_free(ctx);
+        return 1;
+    }
+    for (int64_t i = 0; i < mlc_numel(y); i++)
+        printf(i % 3 == 2 ? "%9.5f\n" : "%9.5f ", (double)mlc_f32(y)[i]);
+    printf("largest difference from PyTorch: %.1e\n", most);
+    mlc_ctx_free(ctx);
+    return most < 1e-6 ? 0 : 1;
+}
