@@ -1,6 +1,7 @@
 /* load_torch.c -- a network trained in PyTorch, loaded and run without a script in between
  *
- *   python  net = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+ *   python  L = torch.nn.Linear
+ *           net = torch.nn.Sequential(L(5, 6), torch.nn.ReLU(), L(6, 3))
  *           safetensors.torch.save_file(net.state_dict(), "net.safetensors")
  *           safetensors.torch.save_file({"x": x, "plain": net(x)}, "outputs.safetensors")
  *   build   cc -O2 examples/load_torch.c -o load_torch -lm -pthread
