@@ -39,7 +39,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo test bench bench-compare lint map size install uninstall clean FORCE
+.PHONY: help demo test fuzz soak bench bench-compare lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
+	@echo 'make fuzz            every reader, half a minute each; clang. make soak: an hour each'
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in a small training program'
@@ -95,6 +96,12 @@ demo: $(BUILD)/digits
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
 
+fuzz:
+	@tests/fuzz/run.sh 30
+
+soak:
+	@tests/fuzz/run.sh 3600
+
 bench: $(BUILD)/bench
 	@$(BUILD)/bench $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
 
@@ -124,4 +131,4 @@ uninstall:
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
 
 clean:
-	rm -rf build build-san build-tsan build-ci
+	rm -rf build build-san build-tsan build-ci build-fuzz

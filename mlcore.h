@@ -7213,7 +7213,8 @@ MLC__INLINE bool mlc__same_shape(const mlc_tensor *a, const mlc_tensor *b)
  * arguments only. */
 MLC__INLINE void *mlc__data(const mlc_tensor *t)
 {
-    return MLC__CAST(char *, t->storage->data) + t->offset * (int64_t)mlc__size(t);
+    char *data = MLC__CAST(char *, t->storage->data);
+    return data ? data + t->offset * (int64_t)mlc__size(t) : NULL;
 }
 
 MLC_IMPL int64_t mlc_numel(const mlc_tensor *t) { return t ? mlc__numel(t) : 0; }

@@ -1,0 +1,57 @@
+"""Writes the seeds of tests/fuzz/corpus: small files by numpy and safetensors, and by hand."""
+import io, json, os, struct, sys
+import numpy as np
+from safetensors.numpy import save
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+
+
+def put(target, name, data):
+    os.makedirs(os.path.join(HERE, target), exist_ok=True)
+    with open(os.path.join(HERE, target, name), "wb") as f:
+        f.write(data)
+
+
+def npy(a):
+    b = io.BytesIO()
+    np.save(b, a)
+    return b.getvalue()
+
+
+def npz(**arrays):
+    b = io.BytesIO()
+    np.savez(b, **arrays)
+    return b.getvalue()
+
+
+def header(text, data):
+    h = text.encode()
+    return struct.pack("<Q", len(h)) + h + data
+
+
+small = {"a": np.arange(3, dtype=np.float32), "b": np.ones((2, 2), np.int64),
+         "c": np.array([True, False])}
+net = {"0.weight": np.ones((5, 3), np.float32), "0.bias": np.ones(5, np.float32),
+       "2.weight": np.ones((2, 5), np.float32), "2.bias": np.ones(2, np.float32)}
+put("safetensors", "small", save(small, metadata={"format": "pt", "k": "v"}))
+put("safetensors", "empty", header("{}", b""))
+put("safetensors", "escapes", header('{"\\u00e9\\n":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}', b"x"))
+put("safetensors", "hole", header('{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', b"xy"))
+put("npy", "f4", npy(np.arange(6, dtype=np.float32).reshape(2, 3)))
+put("npy", "fortran", npy(np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3))))
+put("npy", "bool", npy(np.array([True, False])))
+put("npy", "scalar", npy(np.float64(1)))
+put("npz", "three", npz(**small))
+put("npz", "none", npz())
+put("idx", "u8", b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03" + bytes(range(6)))
+put("idx", "f64", b"\0\0\x0e\x01\0\0\0\x01" + struct.pack(">d", 1.5))
+put("idx", "cifar", b"\x03" + bytes(3072))
+put("csv", "numbers", b"\x00" + b"1,2.5\r\n-3,4e5\r\n")
+put("csv", "table", b"\x01" + b'a,"b, c"\r\n1,"x ""y"" z"\r\nNA,"two\nlines"\r\n')
+put("csv", "types", b"\x41" + b"t,f,i\n01,2.5,3\n02,NA,4\n")
+put("state", "strict", b"\x00" + save(net))
+put("state", "renamed", b"\x1f" + save({"module.a.weight": net["0.weight"],
+                                         "module.b2.bias": net["2.bias"].astype(np.float16)}))
+put("shapes", "some", bytes(range(200)))
+put("shapes", "more", bytes((i * 37 + 11) % 256 for i in range(300)))
+for d in range(9):
+    put("roundtrip", "d%d" % d, bytes([d, d]) + bytes((i * 31) % 256 for i in range(64)))

@@ -1,0 +1,53 @@
+/* Loading a state dict into a network: whatever the file, the parameters are all old or all new. */
+#include "fuzz.h"
+
+static double checksum(mlc_module *net)
+{
+    double sum = 0;
+    float  v[64];
+    static const char *const names[] = {"0.weight", "0.bias", "2.weight", "2.bias"};
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor  *t = mlc_module_param(net, names[i]);
+        const size_t n = (size_t)mlc_numel(t);
+        if (mlc_read(t, v, n * sizeof *v) != MLC_OK) fuzz_fail("a parameter cannot be read");
+        for (size_t k = 0; k < n; k++) sum += (double)v[k] * (double)(k + 1);
+    }
+    return sum;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static mlc_module *net;
+    static const mlc_rename renames[] = {{"a.*", "0.*"}, {"b*", "2.*"}, {"*", "*"}};
+    mlc_load_report report;
+    mlc_load_desc   d;
+    if (size == 0) return 0;
+    const char *path = fuzz_file(data + 1, size - 1);
+    memset(&d, 0, sizeof d);
+    d.partial = (data[0] & 1) != 0;
+    d.cast = (data[0] & 2) != 0;
+    d.skip_mismatched = (data[0] & 4) != 0;
+    d.prefix = data[0] & 8 ? "module." : NULL;
+    d.renames = renames;
+    d.n_renames = data[0] & 16 ? 3 : 0;
+    d.report = &report;
+    if (!net) {
+        mlc_ctx_desc c;
+        memset(&c, 0, sizeof c);
+        c.threads = 1;
+        fuzz_ctx = mlc_ctx_create(&c);
+        net = mlc_nn_sequential(fuzz_ctx);
+        mlc_module_add(net, mlc_nn_linear(fuzz_ctx, 3, 5));
+        mlc_module_add(net, mlc_nn_relu(fuzz_ctx));
+        mlc_module_add(net, mlc_nn_linear(fuzz_ctx, 5, 2));
+        mlc_module_build(net);
+    }
+    fuzz_begin();
+    const double before = checksum(net);
+    const mlc_status st = mlc_load_ex(net, path, &d);
+    const double after = checksum(net);
+    if (st != MLC_OK && !(before == after || (before != before && after != after)))
+        fuzz_fail("a failed load changed the network");
+    fuzz_end(size, true);
+    return 0;
+}
