@@ -68,10 +68,11 @@
  * 9. Versions. Until 1.0 a minor version may change the API, a patch may not.
  *
  * 10. Systems: Linux on x86-64, i386 (with -msse2 -mfpmath=sse: x87 is refused) and AArch64, glibc
- *   or musl. Any -O, -march and -std=c11 or later will do. -ffast-math needs -fno-finite-math-only
- *   behind it where the implementation is compiled, or its NaN checks would be lost: an #error says
- *   so; everything else that it permits is undone there. Files that only include the declarations
- *   may be compiled with any flags, -fshort-enums included.
+ *   or musl; Windows by MinGW, with files, on one thread, without AVX. Any -O, -march and -std=c11
+ *   or later will do. -ffast-math needs -fno-finite-math-only behind it where the implementation
+ *   is compiled, or its NaN checks would be lost: an #error says so; everything else that it
+ *   permits is undone there. Files that only include the declarations may be compiled with any
+ *   flags, -fshort-enums included. A thread that trains needs 16 KiB of stack.
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
@@ -125,7 +126,9 @@
 #  define MLC_IMPL
 #endif
 
-#if defined(__GNUC__)
+#if defined(__MINGW32__) && !defined(__clang__)             /* its printf has no %zu, ours has */
+#  define MLC_PRINTF(fmt, args) __attribute__((format(gnu_printf, fmt, args)))
+#elif defined(__GNUC__)
 #  define MLC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #  define MLC_PRINTF(fmt, args)
@@ -1695,6 +1698,18 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #if defined(__linux__)
 #  include <sys/syscall.h>
 #endif
+#if defined(_WIN32)                    /* MinGW */
+#  include <fcntl.h>
+#  include <io.h>
+#  include <malloc.h>
+#  include <sys/stat.h>
+#  include <unistd.h>
+#endif
+#if (MLC__POSIX || defined(_WIN32)) && !defined(MLC_NO_STDIO)
+#  define MLC__FILES 1
+#else
+#  define MLC__FILES 0
+#endif
 /* No system, no pool: loops then run on the caller's thread, with the same bits. */
 #if !MLC__POSIX && !defined(MLC_NO_THREADS)
 #  define MLC_NO_THREADS               /* the pool is POSIX threads */
@@ -1704,8 +1719,8 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #endif
 /* What may be compiled, not what this CPU has: each kernel carries its own target attribute, so the
  * file needs no -m flag and the choice is made at run time (IMPL.CPU). */
-#if defined(__x86_64__) && !defined(MLC_NO_SIMD)
-#  define MLC__X86 1
+#if defined(__x86_64__) && !defined(MLC_NO_SIMD) && (!defined(_WIN32) || defined(__clang__))
+#  define MLC__X86 1                   /* gcc for Windows aligns no stack for AVX: bug 54412 */
 #  include <immintrin.h>
 #else
 #  define MLC__X86 0
@@ -1738,6 +1753,13 @@ extern int  fsync(int fd);
 extern long syscall(long number, ...);
 extern int  madvise(void *address, size_t bytes, int advice);
 #endif
+/* MinGW takes printf from msvcrt, which knows neither %zu nor C99's rounding. Undone at the end. */
+#if defined(__MINGW32__)
+#  undef snprintf
+#  undef vsnprintf
+#  define snprintf  __mingw_snprintf
+#  define vsnprintf __mingw_vsnprintf
+#endif
 /* Declared free of side effects (errno), square roots vectorise; no pragma of gcc does that. */
 #if !defined(__cplusplus)
 extern float  sqrtf(float x) __attribute__((const));
@@ -1746,7 +1768,9 @@ extern double sqrt(double x) __attribute__((const));
 extern float  sqrtf(float x) noexcept __attribute__((const));
 extern double sqrt(double x) noexcept __attribute__((const));
 #endif
-#ifndef O_CLOEXEC
+#if defined(_WIN32)                    /* each open has it: no text mode, no heirs */
+#  define O_CLOEXEC (O_BINARY | O_NOINHERIT)
+#elif !defined(O_CLOEXEC)
 #  define O_CLOEXEC 0
 #endif
 #ifndef O_NONBLOCK                     /* a FIFO must be refused, not waited for */
@@ -1846,10 +1870,39 @@ MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / t
 /* Seconds since some moment: for progress lines, not for measuring. */
 static double mlc__seconds(void)
 {
+#if defined(TIME_UTC)
     struct timespec now = { 0, 0 };
     timespec_get(&now, TIME_UTC);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)time(NULL);
+#endif
 }
+
+/* What systems call by different names. */
+#if defined(_WIN32)
+static void *mlc__aligned_alloc(size_t align, size_t n) { return _aligned_malloc(n, align); }
+static void mlc__aligned_free(void *ptr) { _aligned_free(ptr); }
+#else
+static void *mlc__aligned_alloc(size_t align, size_t n) { return aligned_alloc(align, n); }
+static void mlc__aligned_free(void *ptr) { free(ptr); }
+#endif
+
+/* mlc__replace: at any moment the file at `to` is the old one or the new one. */
+#if MLC__FILES && defined(_WIN32)
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+                                                unsigned long flags);
+static int mlc__sync(int fd) { return _commit(fd); }
+static int mlc__replace(const char *from, const char *to)
+{
+    if (MoveFileExA(from, to, 1 | 8 /* MOVEFILE_REPLACE_EXISTING, _WRITE_THROUGH */)) return 0;
+    errno = EACCES;
+    return -1;
+}
+#elif MLC__FILES
+static int mlc__sync(int fd) { return fsync(fd); }
+static int mlc__replace(const char *from, const char *to) { return rename(from, to); }
+#endif
 
 /* Copies text into n bytes, always terminated. */
 static void mlc__copy_text(char *to, size_t n, const char *from)
@@ -2322,13 +2375,13 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx) { if (ctx) ctx->status = MLC_OK; }
 static void *mlc__system_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
-    return aligned_alloc(align, mlc__round_up(bytes, align));
+    return mlc__aligned_alloc(align, mlc__round_up(bytes, align));
 }
 
 static void mlc__system_release(void *user, void *ptr, size_t bytes)
 {
     (void)user; (void)bytes;
-    free(ptr);
+    mlc__aligned_free(ptr);
 }
 
 /* bytes may be negative. The soft limit warns once in a context's life. */
@@ -13892,7 +13945,7 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
  * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
  * there is the old file or the new one, never half of one. */
 
-#if MLC__POSIX && !defined(MLC_NO_STDIO)
+#if MLC__FILES
 typedef struct mlc__file {
     mlc_ctx    *ctx;
     const char *path;                  /* as the user gave it                                   */
@@ -13972,6 +14025,7 @@ static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 }
 
 /* The whole file, private: writing to it changes pages of this process. NULL where it cannot be. */
+#if MLC__POSIX
 static void *mlc__file_map(mlc__file *f)
 {
     void *map = mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, f->fd, 0);
@@ -13979,6 +14033,10 @@ static void *mlc__file_map(mlc__file *f)
 }
 
 static void mlc__file_unmap(mlc__file *f, void *map) { if (map) munmap(map, (size_t)f->size); }
+#else
+static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
+static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
+#endif
 
 /* A file that replaces another only when it is complete and on the disk. */
 typedef struct mlc__atomic { mlc__file file; char *temp; } mlc__atomic;
@@ -14003,7 +14061,8 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
     return MLC_ERR_IO;
 }
 
-/* The rename itself must reach the disk: fsync of the folder. */
+/* The rename itself must reach the disk: fsync of the folder. Windows has done so already. */
+#if MLC__POSIX
 static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
@@ -14018,19 +14077,22 @@ static mlc_status mlc__sync_folder(mlc__atomic *a)
     errno = e;
     return failed && e != EINVAL ? mlc__io_fail(&a->file, "cannot sync the folder of") : MLC_OK;
 }
+#else
+static mlc_status mlc__sync_folder(mlc__atomic *a) { (void)a; return MLC_OK; }
+#endif
 
 /* Replaces the file if st is OK, else removes the temporary one; returns the first failure. */
 static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
 {
     int failed = 0;
     if (st == MLC_OK) {
-        do failed = fsync(a->file.fd); while (failed && errno == EINTR);
+        do failed = mlc__sync(a->file.fd); while (failed && errno == EINTR);
         if (failed) st = mlc__io_fail(&a->file, "cannot sync");
     }
     /* On NFS close is where a full disk shows. */
     if (close(a->file.fd) != 0 && st == MLC_OK && errno != EINTR)
         st = mlc__io_fail(&a->file, "cannot close");
-    if (st == MLC_OK && rename(a->temp, a->file.path) != 0)
+    if (st == MLC_OK && mlc__replace(a->temp, a->file.path) != 0)
         st = mlc__io_fail(&a->file, "cannot replace");
     if (st != MLC_OK) unlink(a->temp);
     else st = mlc__sync_folder(a);
@@ -17142,7 +17204,7 @@ MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wr
     p.total = total;
     p.started = mlc__seconds();
     p.shown = -1e9;
-#if MLC__POSIX && !defined(MLC_NO_STDIO)
+#if MLC__FILES
     const char *term = getenv("TERM");
     if (!write)
         p.terminal = isatty(1) && !getenv("NO_COLOR") && !(term && strcmp(term, "dumb") == 0);
@@ -17192,6 +17254,10 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
 #  pragma clang diagnostic pop
 #else
 #  pragma GCC pop_options
+#endif
+#if defined(__MINGW32__)
+#  undef snprintf
+#  undef vsnprintf
 #endif
 #ifdef __cplusplus
 }

@@ -84,6 +84,12 @@ double test_get(const void *data, mlc_dtype dtype, int64_t i);
 /* test_read: all elements as doubles, on any device; a failed check if that cannot be.        */
 bool test_read(mlc_tensor *t, double *out);
 
+/* test_aligned_alloc, test_aligned_free: what an allocator of the program's own would call.    */
+void *test_aligned_alloc(size_t align, size_t bytes);
+void test_aligned_free(void *ptr);
+#ifdef _WIN32
+char *mkdtemp(char *name);
+#endif
 /* test_strtod: the number, whatever the locale.                                               */
 double test_strtod(const char *text);
 /* test_print_g17: %.17g, whatever the locale; returns the length.                             */
@@ -227,6 +233,20 @@ bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, doub
     free(got);
     return held;
 }
+
+#ifdef _WIN32
+#include <io.h>
+#include <malloc.h>
+void *test_aligned_alloc(size_t align, size_t bytes) { return _aligned_malloc(bytes, align); }
+void test_aligned_free(void *ptr) { _aligned_free(ptr); }
+char *mkdtemp(char *name) { return _mktemp(name) && mkdir(name) == 0 ? name : NULL; }
+#else
+void *test_aligned_alloc(size_t align, size_t bytes)
+{
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+void test_aligned_free(void *ptr) { free(ptr); }
+#endif
 
 /* ---- contexts ----------------------------------------------------------------------------- */
 
@@ -456,9 +476,13 @@ static void test_crashed(int sig)
 /* A handler that a sanitizer has set stays: it says more.                                     */
 static void test_catch(int sig)
 {
+#ifdef _WIN32
+    signal(sig, test_crashed);
+#else
     struct sigaction old;
     if (sigaction(sig, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
         signal(sig, test_crashed);
+#endif
 }
 
 static bool test_run(test_case *t)
@@ -484,8 +508,12 @@ static bool test_wanted(const test_case *t, const char *filter)
 static bool test_set_locale(const char *name)
 {
     test_g.locale = name != NULL ? name : "C";
-    if (name == NULL || (setlocale(LC_ALL, name) != NULL && setlocale(LC_MESSAGES, "C") != NULL))
+    if (name == NULL)
         return true;
+#ifdef LC_MESSAGES
+    if (setlocale(LC_ALL, name) != NULL && setlocale(LC_MESSAGES, "C") != NULL)
+        return true;
+#endif
     fprintf(stderr, "no locale %s here\n", name);
     return false;
 }

@@ -1391,15 +1391,15 @@ TEST(ops, a_result_with_more_elements_than_an_integer_counts_is_an_error)
 static void *modest_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
-    return bytes < SIZE_MAX >> (sizeof bytes == 8 ? 24 : 1)
-               ? aligned_alloc(align, (bytes + align - 1) / align * align) : NULL;
+    return bytes < SIZE_MAX >> (sizeof bytes == 8 ? 24 : 1) ? test_aligned_alloc(align, bytes)
+                                                            : NULL;
 }
 
 static void modest_release(void *user, void *ptr, size_t bytes)
 {
     (void)user;
     (void)bytes;
-    free(ptr);
+    test_aligned_free(ptr);
 }
 
 TEST(ops, a_tensor_beyond_any_size_class_is_out_of_memory)

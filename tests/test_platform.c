@@ -22,7 +22,8 @@ TEST(platform, enums_have_32_bits_whatever_the_flags)
 
 /* ---- a thread with 16 KiB of stack --------------------------------------------------------- */
 
-#if !defined(MLC_NO_THREADS) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(MLC_NO_THREADS) && !defined(_WIN32) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #  if defined(__has_feature)
 #    if !__has_feature(address_sanitizer) && !__has_feature(memory_sanitizer) && \
         !__has_feature(thread_sanitizer)
@@ -122,7 +123,7 @@ static int64_t stack_used(const unsigned char *stack)
 
 TEST(platform, training_fits_in_a_stack_of_16_kib_on_every_level)
 {
-    unsigned char *stack = (unsigned char *)aligned_alloc(4096, STACK_ROOM);
+    unsigned char *stack = (unsigned char *)test_aligned_alloc(4096, STACK_ROOM);
     const char    *root = getenv("TMPDIR");
     char           path[512];
     int            fd;
@@ -149,7 +150,7 @@ TEST(platform, training_fits_in_a_stack_of_16_kib_on_every_level)
                    mlc_isa_name(mlc_ctx_isa(ctx)));
     }
     unlink(path);
-    free(stack);
+    test_aligned_free(stack);
 }
 
 #endif /* STACK_TEST */
