@@ -7627,9 +7627,10 @@ static bool mlc__repeats(const mlc_tensor *t)
     int64_t reach = 0;
     bool used[MLC_MAX_DIMS] = { false };
     for (int32_t n = 0; n < t->ndim; n++) {
-        int32_t next = -1;
-        for (int32_t d = 0; d < t->ndim; d++)
-            if (!used[d] && (next < 0 || t->stride[d] < t->stride[next])) next = d;
+        int32_t next = 0;
+        while (next < t->ndim - 1 && used[next]) next++;
+        for (int32_t d = next + 1; d < t->ndim; d++)
+            if (!used[d] && t->stride[d] < t->stride[next]) next = d;
         used[next] = true;
         if (t->shape[next] < 2) continue;
         if (t->stride[next] <= reach) return true;
@@ -14029,7 +14030,8 @@ static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 static void *mlc__file_map(mlc__file *f)
 {
     void *map = mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, f->fd, 0);
-    return map == MAP_FAILED ? NULL : map;
+    if (map == MAP_FAILED) return NULL;
+    return map;
 }
 
 static void mlc__file_unmap(mlc__file *f, void *map) { if (map) munmap(map, (size_t)f->size); }
@@ -14613,6 +14615,7 @@ MLC_IMPL const char *mlc_safetensors_metadata(const mlc_safetensors *f, const ch
 static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *name)
 {
     mlc__st_entry key;
+    memset(&key, 0, sizeof key);
     key.name = name ? name : "";
     const mlc__st_entry *e = f->count ? MLC__CAST(const mlc__st_entry *,
         bsearch(&key, f->entries, (size_t)f->count, sizeof key, mlc__st_by_name)) : NULL;
@@ -16598,6 +16601,14 @@ MLC_IMPL mlc_column mlc_table_type(const mlc_table *t, int64_t col)
     return mlc__table_has(t, col, "table_type") ? t->columns[col].type : MLC_COLUMN_AUTO;
 }
 
+/* A field that is there. */
+static const char *mlc__table_at(const mlc_table *t, int64_t row, int64_t col)
+{
+    const char *at = t->marks[row / MLC__TABLE_STEP];
+    for (int64_t k = row % MLC__TABLE_STEP * t->cols + col; k > 0; k--) at += strlen(at) + 1;
+    return at;
+}
+
 MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_text")) return NULL;
@@ -16606,9 +16617,7 @@ MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col
                   (long long)t->rows);
         return NULL;
     }
-    const char *at = t->marks[row / MLC__TABLE_STEP];
-    for (int64_t k = row % MLC__TABLE_STEP * t->cols + col; k > 0; k--) at += strlen(at) + 1;
-    return at;
+    return mlc__table_at(t, row, col);
 }
 
 static int mlc__text_order(const void *a, const void *b)
@@ -16626,7 +16635,7 @@ static mlc_status mlc__table_categories(mlc_table *t, mlc__table_col *c, int64_t
     if (!c->texts) return MLC_ERR_NOMEM;
     int64_t n = 0, distinct = 0;
     for (int64_t r = 0; r < t->rows; r++) {
-        const char *text = mlc_table_text(t, r, col);
+        const char *text = mlc__table_at(t, r, col);
         if (!mlc__csv_is_missing(text, strlen(text))) c->texts[n++] = text;
     }
     if (n) qsort(c->texts, (size_t)n, sizeof *c->texts, mlc__text_order);
@@ -16679,7 +16688,7 @@ MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
                                                    "table_column"));
     if (!data) return NULL;
     for (int64_t r = 0; r < t->rows; r++)
-        mlc__table_value(c, mlc_table_text(t, r, col), data + r * 8);
+        mlc__table_value(c, mlc__table_at(t, r, col), data + r * 8);
     mlc_tensor *x = mlc_from(t->ctx, dtype, mlc_dims1(t->rows), data);
     mlc__heap_free(t->ctx, data);
     return x;
@@ -16692,7 +16701,7 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
                                                    "table_missing"));
     if (!data) return NULL;
     for (int64_t r = 0; r < t->rows; r++) {
-        const char *text = mlc_table_text(t, r, col);
+        const char *text = mlc__table_at(t, r, col);
         data[r] = mlc__csv_is_missing(text, strlen(text));
     }
     mlc_tensor *x = mlc_from(t->ctx, MLC_BOOL, mlc_dims1(t->rows), data);
