@@ -3892,10 +3892,10 @@ MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, 
     { mlc__math_f32_body(op, out, in, n, s, t); }
 MLC__EACH_ISA(MLC__STAMP_MATH)
 
-/* Address of an element where the dtype is only known as a size. */
+/* Address of an element where the dtype is only known as a size; NULL where there are none. */
 MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
 {
-    return MLC__CAST(const char *, p) + elements * (int64_t)size;
+    return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
 }
 
 /* One element as f64, for what is done once a row. */
@@ -5275,8 +5275,8 @@ static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t o = from; o < end;) {
         int64_t offset[MLC__LOOP_OPERANDS], in_row = o % j->kept.n;
         mlc__loop_row(&j->kept, o / j->kept.n, offset);
-        const char *at = MLC__CAST(const char *, j->a->in) +
-                         (offset[1] + in_row * j->kept.stride[1][last]) * (int64_t)j->size;
+        const char *at = MLC__CAST(const char *,
+            mlc__at(j->a->in, offset[1] + in_row * j->kept.stride[1][last], j->size));
         if (j->columns) {
             const int64_t n = mlc__min(mlc__min(MLC__COLUMNS, end - o), j->kept.n - in_row);
             mlc__reduce_columns(j, o, n, segment, at);
@@ -10255,7 +10255,7 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
                                  int64_t batch, const int64_t offset[3], const int64_t step[3],
                                  double beta)
 {
-    const int64_t size = (int64_t)mlc__dtypes[p->dtype].bytes;
+    const size_t size = mlc__dtypes[p->dtype].bytes;
     struct mlc_k_gemm g;
     g.dtype = p->dtype;
     g.act = p->act;
@@ -10263,9 +10263,9 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
     g.n = p->n;
     g.k = p->k;
     g.batch = batch;
-    g.a = p->a.data + offset[0] * size;
-    g.b = p->b.data + offset[1] * size;
-    g.c = p->c.data + offset[2] * size;
+    g.a = mlc__at(p->a.data, offset[0], size);
+    g.b = mlc__at(p->b.data, offset[1], size);
+    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], size);
     g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
     g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
     g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
