@@ -19,6 +19,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_ctx          *ctx;
     mlc_tensor       *a, *b, *labels;
     mlc_tensor       *p, *q, *row;        /* masks of positive values of a, b; a row of b      */
+    mlc_tensor       *index, *rows;       /* [n,n]: an order of each row; [n]: an order of n   */
     mlc_module       *net;
     mlc_optim        *opt;
     mlc_loader       *loader;
@@ -273,6 +274,177 @@ static bool ew_setup(state *s)
     free(a);
     free(b);
     free(y);
+    return ok;
+}
+
+/* ---- ew_, row_: elements that move: joined, turned, picked by an index ---------------------- */
+
+#define MOVE_N 1000                       /* index[r][c] = (7 c + r) % N, rows[r] = 7 r % N      */
+
+typedef struct move_op {
+    const char  *name;
+    mlc_tensor *(*apply)(state *);
+    void       (*ref)(const double *a, const double *b, double *want);
+    double        read, written;          /* bytes for each element of a                       */
+} move_op;
+
+/* want[i] = formula for all i of a result of rows x cols; r and c its row and column. */
+#define MOVE(name, call, rows_, cols_, formula) \
+    static mlc_tensor *move_##name(state *s) { return call; } \
+    static void ref_##name(const double *a, const double *b, double *want) \
+    { \
+        const int64_t n = MOVE_N; \
+        for (int64_t i = 0; i < (rows_) * (cols_); i++) { \
+            const int64_t r = i / (cols_), c = i % (cols_); \
+            want[i] = formula; \
+            (void)a; (void)b; (void)n; (void)r; (void)c; \
+        } \
+    }
+
+static mlc_tensor *join(state *s, int32_t axis, bool stack)
+{
+    mlc_tensor *list[2] = { s->a, s->b };
+    return stack ? mlc_stack(list, 2, axis) : mlc_concat(list, 2, axis);
+}
+
+static mlc_tensor *padded(state *s, int64_t border, mlc_pad_mode mode)
+{
+    return mlc_pad(s->a, mlc_dims2(border, border), mlc_dims2(border, border), mode, 3);
+}
+
+/* dy of an index_select added into the rows it came from: the gradient of an embedding. */
+static mlc_tensor *embedding(state *s)
+{
+    mlc_tensor *y = mlc_index_select(s->a, 0, s->rows);
+    mlc_backward_from(y, s->b);
+    mlc_zero_grad(s->a);
+    return y;
+}
+
+static mlc_tensor *einsum(state *s)
+{
+    mlc_tensor *in[2] = { mlc_reshape(s->a, mlc_dims4(10, 10, 100, 100)),
+                          mlc_reshape(s->b, mlc_dims4(10, 10, 100, 100)) };
+    return mlc_sum(mlc_einsum("bqhd,bkhd->bhqk", in, 2), mlc_dims1(-1), false);
+}
+
+static int64_t mirrored(int64_t i, int64_t n) { return i < 0 ? -i : i >= n ? 2 * n - 2 - i : i; }
+
+MOVE(concat, join(s, 0, false), 2 * n, n, r < n ? a[i] : b[i - n * n])
+MOVE(concat_columns, join(s, 1, false), n, 2 * n, c < n ? a[r * n + c] : b[r * n + c - n])
+MOVE(stack_last, join(s, 2, true), n * n, 2, c ? b[r] : a[r])
+MOVE(pad, padded(s, 1, MLC_PAD_CONSTANT), n + 2, n + 2,
+     r < 1 || c < 1 || r > n || c > n ? 3 : a[(r - 1) * n + c - 1])
+MOVE(pad_reflect, padded(s, 2, MLC_PAD_REFLECT), n + 4, n + 4,
+     a[mirrored(r - 2, n) * n + mirrored(c - 2, n)])
+MOVE(flip, mlc_flip(s->a, mlc_dims1(1)), n, n, a[r * n + n - 1 - c])
+MOVE(flip_rows, mlc_flip(s->a, mlc_dims1(0)), n, n, a[(n - 1 - r) * n + c])
+MOVE(roll, mlc_roll(s->a, 3, 1), n, n, a[r * n + (c + n - 3) % n])
+MOVE(tile, mlc_tile(s->a, mlc_dims2(2, 2)), 2 * n, 2 * n, a[r % n * n + c % n])
+MOVE(repeat, mlc_repeat(s->a, 2, 1), n, 2 * n, a[r * n + c / 2])
+MOVE(tril, mlc_tril(s->a, 0), n, n, c <= r ? a[i] : 0)
+MOVE(diag, mlc_diag(s->row, 0), n, n, r == c ? b[r] : 0)
+MOVE(eye, mlc_eye(s->ctx, s->bc->dtype, MOVE_N, MOVE_N), n, n, r == c)
+MOVE(linspace, mlc_linspace(s->ctx, s->bc->dtype, 0, MOVE_N * MOVE_N - 1, MOVE_N * MOVE_N), n, n,
+     (double)i)
+MOVE(one_hot, mlc_cast(mlc_one_hot(s->rows, MOVE_N), s->bc->dtype), n, n, c == 7 * r % n)
+MOVE(unfold, mlc_contiguous(mlc_unfold(s->a, 1, 4, 4)), n, n, a[i])
+MOVE(gather, mlc_gather(s->a, 1, s->index), n, n, a[r * n + (7 * c + r) % n])
+MOVE(gather_columns, mlc_gather(s->a, 0, s->index), n, n, a[(7 * c + r) % n * n + c])
+MOVE(scatter, mlc_scatter(s->a, 1, s->index, s->b), n, n, b[r * n + (c - r + n) * 143 % n])
+MOVE(scatter_add, mlc_scatter_add(s->a, 1, s->index, s->b), n, n,
+     a[i] + b[r * n + (c - r + n) * 143 % n])
+MOVE(index_select, mlc_index_select(s->a, 0, s->rows), n, n, a[7 * r % n * n + c])
+MOVE(index_select_columns, mlc_index_select(s->a, 1, s->rows), n, n, a[r * n + 7 * c % n])
+MOVE(embedding_grad, embedding(s), n, n, a[7 * r % n * n + c])
+MOVE(take, mlc_take(s->a, s->index), n, n, a[(7 * c + r) % n])
+static mlc_tensor *move_masked_select(state *s) { return mlc_masked_select(s->a, s->p); }
+static void ref_masked_select(const double *a, const double *b, double *want)
+{
+    (void)b;
+    for (int64_t i = 0; i < MOVE_N * MOVE_N; i++) if (a[i] > 0) *want++ = a[i];
+}
+
+static mlc_tensor *move_nonzero(state *s)
+{
+    return mlc_cast(mlc_nonzero(s->p), s->bc->dtype);
+}
+static void ref_nonzero(const double *a, const double *b, double *want)
+{
+    (void)b;
+    for (int64_t i = 0; i < MOVE_N * MOVE_N; i++) {
+        if (!(a[i] > 0)) continue;
+        *want++ = (double)(i / MOVE_N);
+        *want++ = (double)(i % MOVE_N);
+    }
+}
+
+static mlc_tensor *move_einsum(state *s) { return einsum(s); }
+static void ref_einsum(const double *a, const double *b, double *want)
+{
+    for (int64_t i = 0; i < 10000; i++) {                  /* [batch, head, query]: see einsum */
+        const int64_t batch = i / 1000, head = i / 10 % 100, query = i % 10;
+        want[i] = 0;
+        for (int64_t k = 0; k < 10; k++)
+            for (int64_t d = 0; d < 100; d++)
+                want[i] += a[((batch * 10 + query) * 100 + head) * 100 + d] *
+                           b[((batch * 10 + k) * 100 + head) * 100 + d];
+    }
+}
+
+#define EW_MOVE(name, read, written)  { "ew_" #name "_1000x1000", move_##name, ref_##name, read, \
+                                        written }
+#define ROW_MOVE(name, read, written) { "row_" #name "_1000x1000", move_##name, ref_##name, read, \
+                                        written }
+
+static const move_op moves[] = {
+    EW_MOVE(concat, 8, 8), EW_MOVE(concat_columns, 8, 8), EW_MOVE(stack_last, 8, 8),
+    EW_MOVE(pad, 4, 4), EW_MOVE(pad_reflect, 4, 4), EW_MOVE(flip, 4, 4), EW_MOVE(flip_rows, 4, 4),
+    EW_MOVE(roll, 4, 4), EW_MOVE(tile, 4, 16), EW_MOVE(repeat, 4, 8), EW_MOVE(tril, 2, 4),
+    EW_MOVE(diag, 0, 4), EW_MOVE(eye, 0, 4), EW_MOVE(linspace, 0, 4), EW_MOVE(one_hot, 0, 8),
+    EW_MOVE(unfold, 4, 4),
+    ROW_MOVE(gather, 12, 4), ROW_MOVE(gather_columns, 12, 4), ROW_MOVE(scatter, 16, 4),
+    ROW_MOVE(scatter_add, 16, 4), ROW_MOVE(index_select, 4, 4),
+    ROW_MOVE(index_select_columns, 4, 4), ROW_MOVE(embedding_grad, 8, 8), ROW_MOVE(take, 12, 4),
+    ROW_MOVE(masked_select, 3, 2), ROW_MOVE(nonzero, 1, 8), ROW_MOVE(einsum, 8, 4),
+};
+
+static mlc_tensor *move_apply(state *s) { return moves[s->bc->op].apply(s); }
+
+static mlc_tensor *indices(state *s, int64_t rows)
+{
+    int64_t    *v = (int64_t *)malloc((size_t)(rows * MOVE_N) * sizeof *v);
+    mlc_tensor *t = NULL;
+    for (int64_t i = 0; v && i < rows * MOVE_N; i++)
+        v[i] = (7 * (i % MOVE_N) + i / MOVE_N) % MOVE_N;
+    if (v) t = mlc_from(s->ctx, MLC_I64, mlc_dims2(rows, MOVE_N), v);
+    free(v);
+    return t;
+}
+
+static bool move_setup(state *s)
+{
+    const mlc_dims dims = mlc_dims2(MOVE_N, MOVE_N);
+    double        *a = NULL, *b = NULL, *y, *want = (double *)malloc(4 * MOVE_N * MOVE_N * 8);
+    bool           ok;
+    s->a     = values(s, dims, -4, 4, &a);
+    s->b     = values(s, dims, -4, 4, &b);
+    s->p     = mlc_gt_scalar(s->a, 0);
+    s->row   = mlc_select(s->b, 0, 0);
+    s->index = indices(s, MOVE_N);
+    s->rows  = mlc_select(indices(s, 1), 0, 0);
+    mlc_set_requires_grad(s->a, strcmp(s->bc->name, "row_embedding_grad_1000x1000") == 0);
+    mlc_scope_begin(s->ctx);
+    mlc_tensor *t = move_apply(s);
+    y  = fetch(t);
+    ok = y && a && b && want;
+    if (ok) moves[s->bc->op].ref(a, b, want);
+    for (int64_t i = 0; ok && i < mlc_numel(t); i++) ok = near(s, "an element", y[i], want[i], 64);
+    mlc_scope_end(s->ctx);
+    free(a);
+    free(b);
+    free(y);
+    free(want);
     return ok;
 }
 
@@ -602,7 +774,7 @@ static bool csv_setup(state *s)
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[128];
+static bench_case cases[256];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
@@ -626,6 +798,17 @@ static void add_ew(int op, mlc_dtype dtype)
     c->apply = ew_apply;
     c->op    = op;
     c->m     = c->n = 1000;
+}
+
+static void add_move(int op)
+{
+    double      moved = 1e6 * (moves[op].read + moves[op].written);
+    bench_case *c = add(moves[op].name, MLC_F32, "GB/s", 1e-9 * moved);
+    c->bytes = moved;
+    c->setup = move_setup;
+    c->run   = run_apply;
+    c->apply = move_apply;
+    c->op    = op;
 }
 
 static void add_row(const char *name, int op, mlc_dtype dtype, bool loss)
@@ -690,6 +873,7 @@ static void add_all(void)
         if (ews[i].ref == ref_add || ews[i].ref == ref_exp || ews[i].ref == ref_tanh)
             add_ew(i, MLC_F64);
     }
+    for (int i = 0; i < (int)(sizeof moves / sizeof moves[0]); i++) add_move(i);
     add_row("row_sum_1000x1000", ROW_SUM, MLC_F32, false);
     add_row("row_sum_1000x1000", ROW_SUM, MLC_F64, false);
     add_row("row_max_1000x1000", ROW_MAX, MLC_F32, false);

@@ -86,6 +86,61 @@ def binary_cases():
             for name, lo in table.items()}
 
 
+def moving(function, grad=False):
+    """function(a, b, index, rows): as the move_ cases of bench.c."""
+    def make(dtype):
+        a, b = uniform((1000, 1000), -4, 4, dtype), uniform((1000, 1000), -4, 4, dtype)
+        columns = torch.arange(1000)
+        index, rows = (7 * columns + columns[:, None]) % 1000, 7 * columns % 1000
+        if not grad:
+            return no_grad(lambda: function(a, b, index, rows))
+        a.requires_grad_()
+
+        def step():
+            function(a, b, index, rows)
+            a.grad = None
+        return step
+    return make
+
+
+def heads(x):
+    return x.view(10, 10, 100, 100)
+
+
+def moving_cases():
+    mask = uniform((1000, 1000), -4, 4, torch.float32) > 0
+    return {
+        "ew_concat": moving(lambda a, b, i, r: torch.cat((a, b))),
+        "ew_concat_columns": moving(lambda a, b, i, r: torch.cat((a, b), 1)),
+        "ew_stack_last": moving(lambda a, b, i, r: torch.stack((a, b), 2)),
+        "ew_pad": moving(lambda a, b, i, r: F.pad(a, (1, 1, 1, 1), value=3)),
+        "ew_pad_reflect": moving(lambda a, b, i, r: F.pad(a[None], (2, 2, 2, 2), "reflect")),
+        "ew_flip": moving(lambda a, b, i, r: torch.flip(a, (1,))),
+        "ew_flip_rows": moving(lambda a, b, i, r: torch.flip(a, (0,))),
+        "ew_roll": moving(lambda a, b, i, r: torch.roll(a, 3, 1)),
+        "ew_tile": moving(lambda a, b, i, r: torch.tile(a, (2, 2))),
+        "ew_repeat": moving(lambda a, b, i, r: torch.repeat_interleave(a, 2, 1)),
+        "ew_tril": moving(lambda a, b, i, r: torch.tril(a)),
+        "ew_diag": moving(lambda a, b, i, r: torch.diag(b[0])),
+        "ew_eye": moving(lambda a, b, i, r: torch.eye(1000)),
+        "ew_linspace": moving(lambda a, b, i, r: torch.linspace(0, 999999, 1000000)),
+        "ew_one_hot": moving(lambda a, b, i, r: F.one_hot(r, 1000).to(a.dtype)),
+        "ew_unfold": moving(lambda a, b, i, r: a.unfold(1, 4, 4).clone()),
+        "row_gather": moving(lambda a, b, i, r: torch.gather(a, 1, i)),
+        "row_gather_columns": moving(lambda a, b, i, r: torch.gather(a, 0, i)),
+        "row_scatter": moving(lambda a, b, i, r: torch.scatter(a, 1, i, b)),
+        "row_scatter_add": moving(lambda a, b, i, r: torch.scatter_add(a, 1, i, b)),
+        "row_index_select": moving(lambda a, b, i, r: torch.index_select(a, 0, r)),
+        "row_index_select_columns": moving(lambda a, b, i, r: torch.index_select(a, 1, r)),
+        "row_embedding_grad": moving(lambda a, b, i, r: F.embedding(r, a).backward(b), True),
+        "row_take": moving(lambda a, b, i, r: torch.take(a, i)),
+        "row_masked_select": moving(lambda a, b, i, r: torch.masked_select(a, mask)),
+        "row_nonzero": moving(lambda a, b, i, r: torch.nonzero(mask).to(a.dtype)),
+        "row_einsum": moving(lambda a, b, i, r:
+                             torch.einsum("bqhd,bkhd->bhqk", heads(a), heads(b)).sum(-1)),
+    }
+
+
 def cross_entropy_row(dtype):
     x, y = uniform((1000, 1000), -4, 4, dtype), torch.arange(1000) * 7 % 1000
     return no_grad(lambda: F.cross_entropy(x, y))
@@ -183,6 +238,7 @@ MLP = [784, 512, 512, 10]
 CASES = {
     **unary_cases(),
     **binary_cases(),
+    **{f"{name}_1000x1000": make for name, make in moving_cases().items()},
     "ew_relu_1000x1000": no_out(torch.relu, -4, 4),
     "ew_gelu_1000x1000": no_out(F.gelu, -4, 4),
     "ew_silu_1000x1000": no_out(F.silu, -4, 4),
