@@ -2215,7 +2215,8 @@ struct mlc_node {
         struct { double p; uint64_t seed, stream; } dropout;
         struct { const mlc_custom_op *op; void *user; } custom;
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
-        struct { double value; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; } pad;
+        struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
+                       pad;
         struct { int64_t lo, hi; } band;
         struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
         uint32_t       mask;           /* of axes                                              */
@@ -3922,10 +3923,23 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
 }
 
 
-/* n elements of one size, at strides in elements; one of them is 1. */
+/* n elements of one size, at strides in elements. */
 #define MLC__MOVE(T) \
     for (int64_t i = 0; i < n; i++) \
         MLC__CAST(T *, to)[i * to_stride] = MLC__CAST(const T *, from)[i * from_stride];
+
+#define MLC__MOVE_BACK(T) \
+    for (int64_t i = 0; i < n; i++) \
+        MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
+
+/* to[i] = from[-i]: with the strides written out it vectorises. */
+static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
+{
+    if (size == 4) { MLC__INDEPENDENT MLC__MOVE_BACK(uint32_t) }
+    else if (size == 8) { MLC__INDEPENDENT MLC__MOVE_BACK(uint64_t) }
+    else if (size == 2) { MLC__INDEPENDENT MLC__MOVE_BACK(uint16_t) }
+    else { MLC__INDEPENDENT MLC__MOVE_BACK(uint8_t) }
+}
 
 static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
                       size_t size)
@@ -3939,7 +3953,8 @@ static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t fro
 /* to[i] = from[i * stride] */
 MLC__INLINE void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
 {
-    mlc__move(to, 1, from, stride, n, size);
+    if (stride == -1) mlc__move_back(to, from, n, size);
+    else mlc__move(to, 1, from, stride, n, size);
 }
 
 /* to[i * stride] = from[i] */
@@ -4051,9 +4066,9 @@ static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
     int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
     (void)worker;
     for (int p = 0; p < l->operands; p++) stride[p] = l->stride[p][l->ndim - 1];
-    if (l->n >= MLC__GRAIN) {
-        const int64_t pieces = mlc__div_up(l->n, MLC__GRAIN), at = chunk % pieces * MLC__GRAIN;
-        mlc__loop_row(l, chunk / pieces, offset);
+    if (l->n >= MLC__GRAIN) {          /* the same piece of all rows: they may share memory */
+        const int64_t at = chunk / l->rows * MLC__GRAIN;
+        mlc__loop_row(l, chunk % l->rows, offset);
         for (int p = 0; p < l->operands; p++) offset[p] += at * stride[p];
         job->row(job->args, offset, stride, mlc__min(MLC__GRAIN, l->n - at));
         return;
@@ -4065,10 +4080,29 @@ static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* ns: rough time of one element on one thread. */
-static void mlc__loop_run(void *dev, const mlc__loop *l, mlc__row_fn row, const void *args,
-                          double ns)
+/* Where rows are so short that starting one costs more than its elements, the longest axis becomes
+ * the last, strides or not. */
+static void mlc__loop_lengthen(mlc__loop *l)
 {
+    const int32_t last = l->ndim - 1;
+    int32_t best = last;
+    for (int32_t d = last - 1; d >= 0; d--) if (l->shape[d] > l->shape[best]) best = d;
+    if (l->n >= 16 || l->shape[best] < 2 * l->n) return;
+    l->shape[last] = l->shape[best];
+    l->shape[best] = l->n;
+    for (int p = 0; p < l->operands; p++) {
+        const int64_t stride = l->stride[p][last];
+        l->stride[p][last] = l->stride[p][best];
+        l->stride[p][best] = stride;
+    }
+    l->rows = l->rows / l->shape[last] * l->n;
+    l->n = l->shape[last];
+}
+
+/* ns: rough time of one element on one thread. Rows come in any order. */
+static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *args, double ns)
+{
+    mlc__loop_lengthen(l);
     mlc__loop_job job = { l, row, args };
     mlc__parallel(dev, mlc__loop_chunks(l), ns * (double)l->rows * (double)l->n, mlc__loop_chunk,
                   &job);
@@ -4270,12 +4304,25 @@ static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype fr
     else if (in != out) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
 }
 
+/* memcpy, but where the destination lies a little ahead of the source in its page. Then stores and
+ * the loads that follow agree in the bits of the address that a core compares first, and each load
+ * waits for a store: copying from the end on keeps them apart, and is ten times as fast. */
+static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
+{
+    const size_t ahead = ((size_t)(uintptr_t)to - (size_t)(uintptr_t)from) & 4095u;
+    while (ahead - 1 < 128 && bytes > 256) {
+        bytes -= 256;
+        memcpy(MLC__CAST(char *, to) + bytes, MLC__CAST(const char *, from) + bytes, 256);
+    }
+    memcpy(to, from, bytes);
+}
+
 /* Any number of dense elements. */
 static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
                             const mlc__half_fns *half)
 {
     const size_t os = mlc_dtype_bytes(to), is = mlc_dtype_bytes(from);
-    if (to == from) memcpy(out, in, (size_t)n * os);
+    if (to == from) mlc__copy_bytes(out, in, (size_t)n * os);
     else if (to == MLC_F32 && mlc__is_half(from)) half->widen(MLC__CAST(float *, out), in, from, n);
     else if (mlc__is_half(to) && from == MLC_F32)
         half->narrow(out, MLC__CAST(const float *, in), to, n);
@@ -4301,6 +4348,11 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
     uint64_t from[MLC__GATHER_BYTES / 8], to[MLC__GATHER_BYTES / 8];
     char *out = MLC__CAST(char *, a->out) + offset[0] * (int64_t)os;
     const char *in = MLC__CAST(const char *, a->in) + offset[1] * (int64_t)is;
+    if (step < n && a->out_dtype == a->in_dtype) {         /* nothing to convert: no detour */
+        if (stride[0] == 1) mlc__gather(out, in, stride[1], n, is);
+        else mlc__move(out, stride[0], in, stride[1], n, is);
+        return;
+    }
     for (int64_t i = 0; i < n; i += step) {
         const int64_t m = mlc__min(step, n - i);
         const void *src = in;
@@ -4640,16 +4692,21 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
 /* Is there an index outside of 0 .. limit-1? Axes along which it is repeated are looked at once. */
 typedef struct mlc__index_check { const struct mlc_k_index *a; int32_t *outside; } mlc__index_check;
 
-static void mlc__index_check_row(const void *args, const int64_t *offset, const int64_t *stride,
-                                 int64_t n)
+/* The top bit of i, or of the distance from i to the last element, tells: in this form the loop
+ * vectorises everywhere. */
+static MLC__OPT void mlc__index_check_row(const void *args, const int64_t *offset,
+                                          const int64_t *stride, int64_t n)
 {
     const mlc__index_check *c = MLC__CAST(const mlc__index_check *, args);
     const int64_t *index = c->a->index + offset[0], step = stride[0];
-    const uint64_t limit = (uint64_t)c->a->limit;
+    const uint64_t last = (uint64_t)c->a->limit - 1;
     uint64_t bad = 0;
-    if (step == 1) for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] >= limit;
-    else for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i * step] >= limit;
-    if (bad) __atomic_store_n(c->outside, 1, __ATOMIC_RELAXED);
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] | (last - (uint64_t)index[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            bad |= (uint64_t)index[i * step] | (last - (uint64_t)index[i * step]);
+    if (bad >> 63) __atomic_store_n(c->outside, 1, __ATOMIC_RELAXED);
 }
 
 /* The first one in row-major order goes to the error word. */
@@ -4693,37 +4750,43 @@ typedef struct mlc__index_block {
     int64_t        line_outer, index_outer, data_outer, line_inner, index_inner, data_inner;
 } mlc__index_block;
 
-/* l and i of each element; in a local copy, which no store through l or d can change. */
+/* For each element l is its place in the line, d its place in data, i its index. The block is
+ * copied, so that no store through l or d changes it. Along a dense axis there are no strides. */
 #define MLC__INDEX_EACH(T, statement) \
     do { \
         const mlc__index_block b = *block; \
+        const bool dense = b.line_inner == 1 && b.index_inner == 1 && b.data_inner == 0 && \
+                           b.data_axis == 1; \
         for (int64_t o = 0; o < b.outer; o++) { \
             T *lines = (T *)(void *)b.line + o * b.line_outer; \
             T *data = (T *)(void *)b.data + o * b.data_outer; \
             const int64_t *index = b.index + o * b.index_outer; \
-            for (int64_t e = 0; e < b.inner; e++) { \
-                T *l = lines + e * b.line_inner; \
-                const int64_t i = index[e * b.index_inner]; \
-                statement \
-            } \
+            if (dense) MLC__INDEX_LOOP(T, 1, 1, 0, 1, statement) \
+            else MLC__INDEX_LOOP(T, b.line_inner, b.index_inner, b.data_inner, b.data_axis, \
+                                 statement) \
         } \
     } while (0)
-#define MLC__INDEX_D (data + e * b.data_inner + i * b.data_axis)
+#define MLC__INDEX_LOOP(T, line_step, index_step, data_step, axis_step, statement) \
+    for (int64_t e = 0; e < b.inner; e++) { \
+        const int64_t i = index[e * (index_step)]; \
+        T *l = lines + e * (line_step); \
+        MLC__INDEX_##statement(T, data[e * (data_step) + i * (axis_step)]) \
+    }
 
-/* False if an index was outside. */
-#define MLC__INDEX_GATHER(T) MLC__INDEX_EACH(T, \
+/* all becomes false if an index was outside. */
+#define MLC__INDEX_GATHER(T, d) { \
     const bool in = (uint64_t)i < (uint64_t)b.limit; \
-    *l = in ? *MLC__INDEX_D : (T)0; \
-    all = all && in;)
-#define MLC__INDEX_SCATTER(T) MLC__INDEX_EACH(T, *MLC__INDEX_D = *l;)
-#define MLC__INDEX_TAKE(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *l = *d; *d = (T)0;)
-#define MLC__INDEX_ADD(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *d = (T)(*d + *l);)
-#define MLC__INDEX_OR(T) MLC__INDEX_EACH(T, T *d = MLC__INDEX_D; *d = (T)(*d || *l);)
+    *l = in ? d : (T)0; \
+    all = all && in; }
+#define MLC__INDEX_SCATTER(T, d) { d = *l; }
+#define MLC__INDEX_TAKE(T, d) { *l = d; d = (T)0; }
+#define MLC__INDEX_ADD(T, d) { d = (T)(d + *l); }
+#define MLC__INDEX_OR(T, d) { d = (T)(d || *l); }
 #define MLC__INDEX_MOVES(MOVE) \
-    if (size == 4) MLC__INDEX_##MOVE(uint32_t); \
-    else if (size == 8) MLC__INDEX_##MOVE(uint64_t); \
-    else if (size == 2) MLC__INDEX_##MOVE(uint16_t); \
-    else MLC__INDEX_##MOVE(uint8_t);
+    if (size == 4) MLC__INDEX_EACH(uint32_t, MOVE); \
+    else if (size == 8) MLC__INDEX_EACH(uint64_t, MOVE); \
+    else if (size == 2) MLC__INDEX_EACH(uint16_t, MOVE); \
+    else MLC__INDEX_EACH(uint8_t, MOVE);
 
 static bool mlc__index_gather(const mlc__index_block *block, size_t size)
 {
@@ -4743,12 +4806,12 @@ static void mlc__index_take(const mlc__index_block *block, size_t size)
 static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
 {
     switch (dtype) {
-    case MLC_F32:  MLC__INDEX_ADD(float); break;
-    case MLC_F64:  MLC__INDEX_ADD(double); break;
-    case MLC_I64:  MLC__INDEX_ADD(uint64_t); break;
-    case MLC_I32:  MLC__INDEX_ADD(uint32_t); break;
-    case MLC_BOOL: MLC__INDEX_OR(uint8_t); break;
-    default:       MLC__INDEX_ADD(uint8_t); break;         /* i8, u8 */
+    case MLC_F32:  MLC__INDEX_EACH(float, ADD); break;
+    case MLC_F64:  MLC__INDEX_EACH(double, ADD); break;
+    case MLC_I64:  MLC__INDEX_EACH(uint64_t, ADD); break;
+    case MLC_I32:  MLC__INDEX_EACH(uint32_t, ADD); break;
+    case MLC_BOOL: MLC__INDEX_EACH(uint8_t, OR); break;
+    default:       MLC__INDEX_EACH(uint8_t, ADD); break;         /* i8, u8 */
     }
 }
 
@@ -10951,63 +11014,87 @@ static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
 }
 
-static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
+/* The border of axis d before (side 0) or behind (side 1) x in a padded y, and the part of y that
+ * it is a copy of, in the other order where it reflects. Of the axes before d it has all, of those
+ * behind only what is x. False if there is none. */
+static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
+                            int32_t d, int side, mlc_tensor *border, mlc_tensor *source)
 {
-    mlc_tensor from, to;
-    MLC__TRY(mlc__fill(ctx, nd->op->name, nd->out[0], nd->u.pad.value, 0.0));
-    mlc__pad_inner(nd, nd->in[0], nd->out[0], &from, &to);
-    return mlc__cast_into(ctx, nd->op->name, &to, &from);
+    const int64_t before = nd->u.pad.before[d], n = x->shape[d];
+    const int64_t k = side ? y->shape[d] - n - before : before;
+    int64_t from = before + (side ? n - 1 : 0);            /* the last or first element of x */
+    if (nd->u.pad.mode == MLC_PAD_REFLECT) from += side ? -k : 1;
+    if (nd->u.pad.mode == MLC_PAD_CIRCULAR) from += side ? 1 - n : n - k;
+    *border = *y;
+    for (int32_t e = d + 1; e < y->ndim; e++) {
+        border->offset += nd->u.pad.before[e] * y->stride[e];
+        border->shape[e] = x->shape[e];
+    }
+    border->shape[d] = k;
+    *source = *border;
+    border->offset += side ? (before + n) * y->stride[d] : 0;
+    source->offset += from * y->stride[d];
+    if (nd->u.pad.mode == MLC_PAD_REPLICATE) source->shape[d] = 1;
+    mlc__mark_layout(border);
+    mlc__mark_layout(source);
+    return k > 0 && mlc__numel(border) > 0;
 }
 
+static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *y = nd->out[0];
+    const bool constant = nd->u.pad.mode == MLC_PAD_CONSTANT;
+    mlc_tensor from, to;
+    if (constant) MLC__TRY(mlc__fill(ctx, nd->op->name, y, nd->u.pad.value, 0.0));
+    mlc__pad_inner(nd, x, y, &from, &to);
+    MLC__TRY(mlc__cast_into(ctx, nd->op->name, &to, &from));
+    for (int32_t i = 0; i < 2 * y->ndim && !constant; i++) {
+        if (!mlc__pad_border(nd, x, y, i / 2, i % 2, &to, &from)) continue;
+        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
+        MLC__TRY(mlc__cast_into(ctx, nd->op->name, &to, &from));
+    }
+    return MLC_OK;
+}
+
+/* Borders are added to what they were copied from, in the opposite order: g becomes the gradient of
+ * a tensor without borders. */
+static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *g)
+{
+    mlc_tensor from, to;
+    for (int32_t i = 2 * g->ndim - 1; i >= 0; i--) {
+        if (!mlc__pad_border(nd, nd->in[0], g, i / 2, i % 2, &from, &to)) continue;
+        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
+        MLC__TRY(mlc__sum_to(ctx, nd->op->name, &to, &from, true));
+    }
+    return MLC_OK;
+}
+
+/* Without borders only x has a gradient; with them dy is folded in a copy first. */
 static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx, from, to;
+    mlc__temp sum;
     bool acc;
     mlc_status st = MLC_OK;
+    const bool fold = nd->u.pad.mode != MLC_PAD_CONSTANT;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    mlc__pad_inner(nd, &dx, &dy, &to, &from);
-    if (!acc && !mlc__same_shape(&dx, &to)) {              /* what was cut has no gradient */
-        MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
+    if (fold) {
+        MLC__TRY(mlc__temp_begin(ctx, &sum, dy.dtype, dy.ndim, dy.shape));
+        st = mlc__cast_into(ctx, nd->op->name, &sum.t, &dy);
+        if (!st) st = mlc__pad_fold(ctx, nd, &sum.t);
+    }
+    mlc__pad_inner(nd, &dx, fold ? &sum.t : &dy, &to, &from);
+    if (!st && !acc && !mlc__same_shape(&dx, &to)) {       /* what was cut has no gradient */
+        st = mlc__set(ctx, nd->op->name, &dx, 0.0);
         acc = true;
     }
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+    if (fold) mlc__temp_end(&sum);
+    return st;
 }
 
 static const mlc__op mlc__pad_op = { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward };
-
-/* The border of n elements before (side 0) or behind (side 1) an axis. */
-static mlc_tensor *mlc__pad_border(mlc_tensor *x, int32_t axis, int64_t n, mlc_pad_mode mode,
-                                   int side)
-{
-    const int64_t size = x->shape[axis];
-    if (mode == MLC_PAD_REFLECT)
-        return mlc_flip(mlc_slice(x, axis, side ? size - 1 - n : 1, side ? size - 1 : n + 1, 1),
-                        mlc_dims1(axis));
-    if (mode == MLC_PAD_CIRCULAR)
-        return mlc_slice(x, axis, side ? 0 : size - n, side ? n : size, 1);
-    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
-    shape.v[axis] = n;
-    return mlc_expand(mlc_slice(x, axis, side ? size - 1 : 0, side ? size : 1, 1), shape);
-}
-
-/* Axis by axis, each a concat of borders and what is between them. */
-static mlc_tensor *mlc__pad_around(mlc_tensor *x, mlc_dims before, mlc_dims after,
-                                   mlc_pad_mode mode)
-{
-    bool padded = false;
-    for (int32_t d = 0; x && d < before.n; d++) {
-        mlc_tensor *part[3];
-        int32_t n = 0;
-        if (before.v[d] == 0 && after.v[d] == 0) continue;
-        if (before.v[d]) part[n++] = mlc__pad_border(x, d, before.v[d], mode, 0);
-        part[n++] = x;
-        if (after.v[d]) part[n++] = mlc__pad_border(x, d, after.v[d], mode, 1);
-        x = mlc_concat(part, n, d);
-        padded = true;
-    }
-    return x && !padded ? mlc_copy(x) : x;
-}
 
 /* One count an axis; a border of a copying mode must be there to be copied. */
 static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
@@ -11045,10 +11132,10 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     int64_t shape[MLC_MAX_DIMS];
     mlc_node local, *nd;
     if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
-    if (mode != MLC_PAD_CONSTANT) return mlc__pad_around(x, before, after, mode);
     nd = mlc__begin(&local, &mlc__pad_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
     nd->u.pad.value = value;
+    nd->u.pad.mode = (int32_t)mode;
     memcpy(nd->u.pad.before, before.v, sizeof nd->u.pad.before);
     memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
     return mlc__finish(nd);
