@@ -1306,7 +1306,8 @@ MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const ml
                                         int64_t n, const char *const *metadata);
 /* mlc_safetensors_load: reads all tensors of a file into the current scope, sorted by name.
  *   out    *list (in the scope) and *n; stricter than the reference reader: duplicate names
- *          and misuse of __metadata__ are refused; nothing is allocated before sizes are checked
+ *          and misuse of __metadata__ are refused; nothing is allocated before sizes are checked,
+ *          and never more than 4 times the file and 1 MiB: thousands of tiny tensors are refused
  *   err    IO with path, offset and reason; DTYPE if a dtype is not known here                */
 MLC_API mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
                                         int64_t *n);
@@ -1316,7 +1317,7 @@ typedef struct mlc_safetensors mlc_safetensors;   /* an open file: its header, r
 /* mlc_safetensors_open: checks the whole header; data is read when it is asked for. The object
  *   lives until closed or the context ends.    err: as mlc_safetensors_load                   */
 MLC_API mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path);
-/* mlc_safetensors_close: closes the file; views of it must not be used any more.              */
+/* mlc_safetensors_close: closes the file; to use a view of it then is a STATE error.           */
 MLC_API void mlc_safetensors_close(mlc_safetensors *file);
 /* mlc_safetensors_count: number of tensors in the file.                                       */
 MLC_API int64_t mlc_safetensors_count(const mlc_safetensors *file);
@@ -1345,11 +1346,12 @@ MLC_API mlc_status mlc_npy_save(mlc_tensor *t, const char *path);
  *   err    IO with path, offset and reason; DTYPE for others; pickled objects are refused
  *   ref    numpy.load(allow_pickle=False)                                                     */
 MLC_API mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path);
-/* mlc_npz_save: writes tensors as NumPy's .npz (stored, not compressed), atomically.
+/* mlc_npz_save: writes up to 65535 tensors as NumPy's .npz (stored, not compressed), atomically.
  *   err    ARG: duplicate or unusable name; IO                             ref: numpy.savez   */
 MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n);
 /* mlc_npz_load: reads all arrays of a .npz into the current scope, sorted by name. Checksums are
- *   verified. Compressed files need MLC_USE_ZLIB.
+ *   verified. Compressed files need MLC_USE_ZLIB, and memory for what they inflate to: up to 1032
+ *   times the file, unless the context's hard_limit is lower.
  *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                    */
 MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
 
@@ -1364,7 +1366,7 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
 typedef struct mlc_rename {            /* of a key in the file to the name in the model        */
-    const char *from, *to;             /* each may have one '*': the same text on both sides   */
+    const char *from, *to;             /* each '*' of from is any text, for that of to in turn */
 } mlc_rename;
 
 typedef struct mlc_load_report {       /* what mlc_load_ex did                                 */
@@ -1672,6 +1674,9 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
                                      __FLT_EVAL_METHOD__ == 2)
 #  error "mlcore: x87 rounds differently each time: on 32-bit x86 add -msse2 -mfpmath=sse"
 #endif
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#  error "mlcore: this system is big-endian; files are read and written as if it were not"
+#endif
 #if !defined(__GNUC__)
 #  error "mlcore: the implementation needs gcc or clang (or a compiler that takes their builtins)"
 #endif
@@ -1772,6 +1777,12 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define O_CLOEXEC (O_BINARY | O_NOINHERIT)
 #elif !defined(O_CLOEXEC)
 #  define O_CLOEXEC 0
+#endif
+#if !defined(MAP_NORESERVE) && defined(__linux__) && \
+    (defined(__x86_64__) || defined(__i386__) || defined(__aarch64__))
+#  define MAP_NORESERVE 0x4000         /* also hidden by -std=c11 */
+#elif !defined(MAP_NORESERVE)
+#  define MAP_NORESERVE 0
 #endif
 #ifndef O_NONBLOCK                     /* a FIFO must be refused, not waited for */
 #  define O_NONBLOCK 0
@@ -2118,6 +2129,7 @@ struct mlc_storage {
     bool         dead;                 /* its forward has ended: free at the last use           */
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
+    bool         closed;               /* its memory was a file's, which is closed             */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
@@ -2750,7 +2762,7 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = false;
+    s->dead = s->released = s->dry = s->aliased = s->closed = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -7632,6 +7644,9 @@ MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
 /* Fails if t's memory was given back when the forward that made it ended. */
 static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
 {
+    MLC__REQUIRE(t->ctx, !t->storage->closed, STATE,
+                 "%s: the file whose memory a %s tensor sees was closed; copy it before", what,
+                 mlc__shape(t).s);
     MLC__REQUIRE(
         t->ctx, !t->storage->released, STATE,
         "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
@@ -14038,7 +14053,7 @@ typedef struct mlc__file {
     mlc_ctx    *ctx;
     const char *path;                  /* as the user gave it                                   */
     int         fd;
-    int64_t     size;                  /* when reading                                          */
+    int64_t     size, at;              /* size: when reading; at: where the file stands         */
 } mlc__file;
 
 /* errno is saved first: building the message may change it. */
@@ -14048,6 +14063,13 @@ static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
     return mlc__fail(f->ctx, MLC_ERR_IO, "%s '%s': %s", verb, f->path, strerror(e));
 }
 
+static mlc_status mlc__io_fail_at(const mlc__file *f, const char *verb)
+{
+    const int e = errno;
+    return mlc__fail(f->ctx, MLC_ERR_IO, "%s '%s' at byte %lld: %s", verb, f->path,
+                     (long long)f->at, strerror(e));
+}
+
 /* Regular files only: a FIFO or a device has no size to check headers against. */
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
@@ -14055,7 +14077,7 @@ static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
     MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
     f->ctx = ctx;
     f->path = path;
-    f->size = 0;
+    f->size = f->at = 0;
     do f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); while (f->fd < 0 && errno == EINTR);
     if (f->fd < 0) return mlc__io_fail(f, "cannot open");
     if (fstat(f->fd, &info) != 0) {
@@ -14075,10 +14097,12 @@ static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
         /* Linux moves at most 2 GB a call, other systems refuse more than INT_MAX. */
         const ssize_t n = read(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return mlc__io_fail(f, "cannot read");
+        if (n < 0) return mlc__io_fail_at(f, "cannot read");
         if (n == 0)
-            return mlc__fail(f->ctx, MLC_ERR_IO, "'%s' ended %zu bytes early", f->path, bytes);
+            return mlc__fail(f->ctx, MLC_ERR_IO, "'%s' ended at byte %lld, %zu bytes early",
+                             f->path, (long long)f->at, bytes);
         at += n;
+        f->at += n;
         bytes -= (size_t)n;
     }
     return MLC_OK;
@@ -14090,8 +14114,9 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
     while (bytes) {
         const ssize_t n = write(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return mlc__io_fail(f, "cannot write");
+        if (n <= 0) return mlc__io_fail_at(f, "cannot write");
         at += n;
+        f->at += n;
         bytes -= (size_t)n;
     }
     return MLC_OK;
@@ -14107,16 +14132,22 @@ static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t 
     return MLC_OK;
 }
 
+/* Reading on where the file stands asks nobody. */
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
-    return lseek(f->fd, (off_t)at, SEEK_SET) == (off_t)at ? MLC_OK : mlc__io_fail(f, "cannot read");
+    if (at == f->at) return MLC_OK;
+    if (lseek(f->fd, (off_t)at, SEEK_SET) != (off_t)at) return mlc__io_fail_at(f, "cannot read");
+    f->at = at;
+    return MLC_OK;
 }
 
-/* The whole file, private: writing to it changes pages of this process. NULL where it cannot be. */
+/* The whole file, private: writing to it changes pages of this process, for which no memory is put
+ * aside. NULL where it cannot be. */
 #if MLC__POSIX
 static void *mlc__file_map(mlc__file *f)
 {
-    void *map = mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, f->fd, 0);
+    void *map = mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                     f->fd, 0);
     if (map == MAP_FAILED) return NULL;
     return map;
 }
@@ -14135,6 +14166,7 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
     const size_t room = strlen(path) + 48;
     a->file.ctx = ctx;
     a->file.path = path;
+    a->file.at = 0;
     a->temp = MLC__CAST(char *, mlc__heap_alloc(ctx, room, MLC_MEM_OBJECT, "save"));
     if (!a->temp) return MLC_ERR_NOMEM;
     /* O_EXCL: two processes, or two saves of one, never write into the same file; 0666 leaves the
@@ -14577,6 +14609,7 @@ struct mlc_safetensors {
     char            *path, *text;
     mlc__st_entry   *entries;
     int64_t          count, data;      /* data: where in the file the tensors begin */
+    size_t           room;             /* of entries */
     const char      *metadata;
     int64_t          pairs;
     void            *map;              /* of the whole file, from the first view on */
@@ -14600,6 +14633,14 @@ static mlc_status mlc__st_ranges(mlc_safetensors *f)
     return MLC_OK;
 }
 
+/* Most tensors that the text can describe: each has a '{' and MLC__ST_SHORTEST bytes. */
+static size_t mlc__st_most(const char *text, size_t n)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) most += text[i] == '{';
+    return most < n / MLC__ST_SHORTEST + 1 ? most : n / MLC__ST_SHORTEST + 1;
+}
+
 /* Header and entries of an open file. */
 static mlc_status mlc__st_read(mlc_safetensors *f)
 {
@@ -14616,11 +14657,12 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
                  (long long)f->file.size);
     f->data = 8 + (int64_t)n;
     f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
-    f->entries = MLC__CAST(mlc__st_entry *,
-                           mlc__heap_alloc(ctx, ((size_t)n / MLC__ST_SHORTEST + 1) *
-                                           sizeof *f->entries, MLC_MEM_OBJECT, "load"));
-    if (!f->text || !f->entries) return MLC_ERR_NOMEM;
+    if (!f->text) return MLC_ERR_NOMEM;
     MLC__TRY(mlc__file_read(&f->file, f->text, (size_t)n));
+    f->room = mlc__st_most(f->text, (size_t)n);
+    f->entries = MLC__CAST(mlc__st_entry *, mlc__heap_alloc(ctx, f->room * sizeof *f->entries,
+                                                            MLC_MEM_OBJECT, "load"));
+    if (!f->entries) return MLC_ERR_NOMEM;
     mlc__json j = { ctx, f->path, f->text, 0, (size_t)n, NULL, 0 };
     MLC__TRY(mlc__st_header(&j, f->entries, &f->count));
     f->metadata = j.metadata;
@@ -14633,10 +14675,26 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     return MLC_OK;
 }
 
+/* What still sees the mapping is found in the scopes: its use becomes a STATE error, and backward
+ * takes what it saved for overwritten. */
+static void mlc__st_forget_views(mlc_safetensors *f)
+{
+    mlc_ctx *ctx = f->file.ctx;
+    const uintptr_t from = (uintptr_t)f->map;
+    for (int32_t i = 0; f->map && i <= ctx->depth; i++)
+        for (mlc_storage *s = ctx->scopes[i].storages; s; s = s->next) {
+            if ((uintptr_t)s->data - from >= (uintptr_t)f->file.size || s->block) continue;
+            s->data = NULL;
+            s->released = s->closed = true;
+            s->version++;
+        }
+}
+
 MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
 {
     if (!f) return;
     mlc_ctx *ctx = f->file.ctx;
+    mlc__st_forget_views(f);
     mlc__file_unmap(&f->file, f->map);
     mlc__file_close(&f->file);
     if (f->prev) f->prev->next = f->next;
@@ -14741,6 +14799,11 @@ static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
 static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
 {
     mlc_tensor *t;
+    if (f->file.ctx->dry_run) {
+        mlc__fail(f->file.ctx, MLC_ERR_STATE, "'%s': no files while mlc_summary runs forward",
+                  f->path);
+        return NULL;
+    }
     if (mlc__file_seek(&f->file, f->data + e->begin) != MLC_OK) return NULL;
     t = mlc__make(f->file.ctx, "load", e->dtype, mlc_dims_of(e->ndim, e->shape));
     return t && mlc__st_data(&f->file, t) == MLC_OK ? t : NULL;
@@ -14759,18 +14822,40 @@ MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
     const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
     if (!e) return NULL;
     mlc_ctx *ctx = f->file.ctx;
-    if (!f->map && ctx->on_host && e->end > e->begin) f->map = mlc__file_map(&f->file);
+    if (!f->map && ctx->on_host && !ctx->dry_run && e->end > e->begin)
+        f->map = mlc__file_map(&f->file);
     char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
-    if (!data || e->end == e->begin || e->dtype == MLC_BOOL ||
+    if (!data || e->end == e->begin || e->dtype == MLC_BOOL || ctx->dry_run ||
         (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0)
         return mlc__st_get(f, e);
     return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, data);
+}
+
+/* A tensor may take a hundred times the bytes that describe it: a file of nothing but tiny ones
+ * must not ask for more than 4 times its size and 1 MiB. */
+static mlc_status mlc__st_budget(const mlc_safetensors *f)
+{
+    const int64_t limit = 4 * f->file.size + (1 << 20) - (1 << 16);
+    int64_t sum = f->data + (int64_t)(f->room * sizeof *f->entries);
+    for (int64_t i = 0; i < f->count; i++) {
+        size_t rounded = 0;
+        const int64_t bytes = f->entries[i].end - f->entries[i].begin;
+        if (bytes) mlc__class_of((size_t)bytes, &rounded);
+        sum += (int64_t)(rounded + strlen(f->entries[i].name) + 32 + sizeof(mlc_named) +
+                         sizeof(mlc__block) + sizeof(mlc_tensor) + sizeof(mlc_storage));
+    }
+    MLC__REQUIRE(f->file.ctx, sum <= limit || f->count < 2, IO,
+                 "'%s': %lld tensors would take %lld bytes of memory, over 4 times the file and 1 "
+                 "MiB; read them one by one: mlc_safetensors_open", f->path, (long long)f->count,
+                 (long long)sum);
+    return MLC_OK;
 }
 
 /* The list and its names are copied to the scope: the file is closed. */
 static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
 {
     mlc_ctx *ctx = f->file.ctx;
+    MLC__TRY(mlc__st_budget(f));
     mlc_named *named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)f->count + 1) *
                                                                           sizeof *named));
     if (!named) return MLC_ERR_NOMEM;
@@ -15153,6 +15238,8 @@ static mlc_status mlc__npy_shape(mlc__dict *d, mlc__npy *a)
         if (!comma) return mlc__npy_fail(d->s, "header: shape is no tuple");
         mlc__dict_space(d);
         if (*d->at < '0' || *d->at > '9') return mlc__npy_fail(d->s, "header: a size is no number");
+        if (*d->at == '0' && d->at[1] >= '0' && d->at[1] <= '9')
+            return mlc__npy_fail(d->s, "header: a size begins with 0");
         for (; *d->at >= '0' && *d->at <= '9'; d->at++)
             if (__builtin_mul_overflow(size, 10, &size) ||
                 __builtin_add_overflow(size, *d->at - '0', &size))
@@ -15216,7 +15303,8 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
     if (s->left < 10) return mlc__npy_fail(s, "too short for a .npy file");
     MLC__TRY(mlc__source_read(s, raw, 8));
     if (memcmp(raw, "\x93NUMPY", 6) != 0) return mlc__npy_fail(s, "no .npy file");
-    if (raw[6] < 1 || raw[6] > 3) return mlc__npy_fail(s, "a version of .npy after 3");
+    if (raw[6] < 1 || raw[6] > 3 || raw[7] != 0)
+        return mlc__npy_fail(s, "a version of .npy other than 1.0, 2.0 and 3.0");
     digits = raw[6] == 1 ? 2 : 4;
     MLC__TRY(mlc__source_read(s, raw, digits));
     for (size_t i = digits; i-- > 0;) n = n << 8 | raw[i];
@@ -15256,11 +15344,11 @@ static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
             *y = keep;
         }
     for (int64_t i = 0; a->kind == 'b' && i < n; i++) data[i] = data[i] != 0;
-    for (int64_t i = n; i-- > 0 && (b == 2 || b == 4) && a->kind != 'f';) {
-        if (b == 4 && a->kind == 'i') return;              /* i32 as it is */
+    const bool widens = a->kind != 'f' && (b == 2 || (b == 4 && a->kind == 'u'));
+    for (int64_t i = n; widens && i-- > 0;) {
         uint32_t u = 0;
         memcpy(&u, data + i * b, (size_t)b);
-        const int64_t wide = b == 4 ? (int64_t)u : a->kind == 'i' ? (int16_t)u : (int64_t)u;
+        const int64_t wide = a->kind == 'i' ? (int16_t)u : (int64_t)u;
         const int32_t narrow = (int32_t)wide;
         if (b == 4) memcpy(data + i * 8, &wide, 8);
         else memcpy(data + i * 4, &narrow, 4);
@@ -15285,38 +15373,77 @@ static int64_t mlc__npy_bytes(const mlc__source *s, const mlc__npy *a)
     return -1;
 }
 
-/* An array from where the source stands: through host memory of its widened size, so that each
- * kind of device, order and width goes the same way. */
+/* Elements `from` to from + n of the row-major result, as they lie in the file: read on, or picked
+ * from all of the file's, which are column-major. */
+static mlc_status mlc__npy_take(mlc__source *s, const mlc__npy *a, const unsigned char *all,
+                                unsigned char *to, int64_t from, int64_t n)
+{
+    int64_t at = 0, index[MLC_MAX_DIMS] = { 0 }, stride[MLC_MAX_DIMS], step = 1;
+    if (!all) return mlc__source_read(s, to, (size_t)(n * a->bytes));
+    for (int32_t d = 0; d < a->ndim; step *= a->shape[d++]) stride[d] = step;
+    for (int32_t d = a->ndim - 1; d >= 0; from /= a->shape[d--]) {
+        index[d] = from % a->shape[d];
+        at += index[d] * stride[d];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(to + i * a->bytes, all + at * a->bytes, (size_t)a->bytes);
+        for (int32_t d = a->ndim - 1; d >= 0; d--) {       /* to the next index, row by row */
+            at += stride[d];
+            if (++index[d] < a->shape[d]) break;
+            at -= stride[d] * a->shape[d];
+            index[d] = 0;
+        }
+    }
+    return MLC_OK;
+}
+
+#define MLC__NPY_STEP 65536            /* elements on their way to a device */
+
+/* On the host all at once in the tensor itself, to a device in steps, so that nothing takes much
+ * more memory than the result. all: the bytes of a column-major file, or NULL. */
+static mlc_status mlc__npy_fill(mlc__source *s, const mlc__npy *a, mlc_tensor *t,
+                                const unsigned char *all)
+{
+    mlc_ctx *ctx = t->ctx;
+    const int64_t n = mlc__numel(t), step = ctx->on_host ? n : mlc__min(n, MLC__NPY_STEP);
+    const int64_t size = (int64_t)mlc__size(t);
+    unsigned char *copy = NULL;
+    mlc_status st = MLC_OK;
+    if (!ctx->on_host && !(copy = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx,
+                           (size_t)(step * size), MLC_MEM_OBJECT, "npy_load"))))
+        return MLC_ERR_NOMEM;
+    for (int64_t at = 0; at < n && !st; at += step) {
+        const int64_t now = mlc__min(step, n - at);
+        unsigned char *data = MLC__CAST(unsigned char *, mlc__data(t)) + at * size;
+        st = mlc__npy_take(s, a, all, copy ? copy : data, at, now);
+        if (!st) mlc__npy_convert(a, copy ? copy : data, now);
+        if (!st && copy) st = mlc__device_copy(ctx, data, copy, (size_t)(now * size),
+                                               MLC_COPY_TO_DEVICE);
+    }
+    mlc__heap_free(ctx, copy);
+    return st;
+}
+
+/* An array from where the source stands. */
 static mlc_tensor *mlc__npy_read(mlc__source *s)
 {
     mlc_ctx *ctx = s->file->ctx;
     mlc__npy a;
-    mlc_dims shape, axes;
-    mlc_tensor *t = NULL;
+    unsigned char *all = NULL;
     if (mlc__npy_header(s, &a) != MLC_OK) return NULL;
     const int64_t bytes = mlc__npy_bytes(s, &a);
     if (bytes < 0) return NULL;
-    const mlc_dtype dtype = mlc__npy_dtype(&a);
-    const int64_t n = bytes / a.bytes;
-    unsigned char *data = MLC__CAST(unsigned char *,
-        mlc__heap_alloc(ctx, (size_t)n * mlc_dtype_bytes(dtype) + 1, MLC_MEM_OBJECT, "npy_load"));
-    if (!data) return NULL;
-    /* Column-major is row-major of the reversed shape. */
-    shape = axes = mlc_dims_of(a.ndim, a.shape);
-    for (int32_t d = 0; a.fortran && d < a.ndim; d++) {
-        shape.v[d] = a.shape[a.ndim - 1 - d];
-        axes.v[d] = a.ndim - 1 - d;
+    mlc_tensor *t = mlc__make(ctx, "npy_load", mlc__npy_dtype(&a), mlc_dims_of(a.ndim, a.shape));
+    if (!t || bytes == 0) return t;
+    mlc_status st = MLC_OK;
+    if (a.fortran && a.ndim > 1) {
+        all = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)bytes, MLC_MEM_OBJECT,
+                                                         "npy_load"));
+        st = all ? mlc__source_read(s, all, (size_t)bytes) : MLC_ERR_NOMEM;
     }
-    if (mlc__source_read(s, data, (size_t)bytes) == MLC_OK) {
-        mlc__npy_convert(&a, data, n);
-        t = mlc_from(ctx, dtype, shape, data);
-    }
-    mlc__heap_free(ctx, data);
-    if (!t || !a.fortran) return t;
-    ctx->no_grad++;
-    t = mlc_contiguous(mlc_permute(t, axes));
-    ctx->no_grad--;
-    return t;
+    if (!st) st = mlc__npy_fill(s, &a, t, all);
+    mlc__heap_free(ctx, all);
+    return st == MLC_OK ? t : NULL;
 }
 
 MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
@@ -15418,7 +15545,12 @@ MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
 /* -- zip -- */
 
 #define MLC__ZIP_MANY  65535u
-#define MLC__ZIP_LARGE 0xFFFFFFFFu
+#define MLC__ZIP_LARGE 0xFFFFFFFFu     /* stands where a number of 8 bytes is elsewhere */
+#if defined(MLC_TEST_TINY)
+#  define MLC__ZIP_WIDE 64u            /* from here on numbers have 8 bytes */
+#else
+#  define MLC__ZIP_WIDE MLC__ZIP_LARGE
+#endif
 
 static uint64_t mlc__le(const unsigned char *p, int n)
 {
@@ -15521,7 +15653,7 @@ static mlc_status mlc__zip_wide(mlc__zip *z, mlc__zip_entry *e, const unsigned c
             if (*want[i] != MLC__ZIP_LARGE) continue;
             if (at + 8 > 4 + size) return mlc__zip_fail(z, "a size of the zip is missing");
             const uint64_t v = mlc__le(extra + at, 8);
-            if (v > (uint64_t)z->file.size * 1032)         /* deflate cannot do more */
+            if (v > (uint64_t)INT64_MAX)
                 return mlc__zip_fail(z, "a size of the zip is larger than the file allows");
             *want[i] = (int64_t)v;
             at += 8;
@@ -15567,6 +15699,8 @@ static mlc_status mlc__zip_record(mlc__zip *z, const unsigned char *r, int64_t l
     MLC__TRY(mlc__zip_wide(z, e, r + 46 + name, extra));
     if (e->method == 0 && e->packed != e->bytes)
         return mlc__zip_fail(z, "a stored entry has two sizes");
+    if (e->packed > z->file.size || e->bytes / 1032 > e->packed)       /* deflate's best ratio */
+        return mlc__zip_fail(z, "a size of the zip is larger than the file allows");
     return mlc__zip_name(z, e, r + 46, name);
 }
 
@@ -15605,6 +15739,7 @@ static mlc_status mlc__zip_entries(mlc__zip *z)
         MLC__TRY(mlc__zip_record(z, at, left, &z->entries[i], &used));
         MLC__TRY(mlc__zip_local(z, &z->entries[i]));
     }
+    if (left) return mlc__zip_fail(z, "the zip's directory has text after its last entry");
     if (z->count) qsort(z->entries, (size_t)z->count, sizeof *z->entries, mlc__zip_by_offset);
     for (int64_t i = 1; i < z->count; i++)
         if (z->entries[i - 1].data + z->entries[i - 1].packed > z->entries[i].offset)
@@ -15624,6 +15759,7 @@ static mlc_status mlc__zip_open(mlc__zip *z)
     if (z->directory_at > z->file.size || z->directory_bytes > z->file.size - z->directory_at ||
         z->count > z->directory_bytes / 46)
         return mlc__zip_fail(z, "the zip's directory lies outside the file");
+    if (z->count > MLC__ZIP_MANY) return mlc__zip_fail(z, "the zip has more than 65535 entries");
     z->directory = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)z->directory_bytes + 1,
                                                               MLC_MEM_OBJECT, "npz_load"));
     z->entries = MLC__CAST(mlc__zip_entry *,
@@ -15733,7 +15869,7 @@ static void mlc__zip_fields(unsigned char *p, const mlc__zip_out *e, bool wide, 
 
 MLC__INLINE bool mlc__zip_is_wide(const mlc__zip_out *e)
 {
-    return e->bytes >= MLC__ZIP_LARGE || e->offset >= MLC__ZIP_LARGE;
+    return e->bytes >= MLC__ZIP_WIDE || e->offset >= MLC__ZIP_WIDE;
 }
 
 /* Both sizes and the offset, 8 bytes each. */
@@ -15798,7 +15934,7 @@ static mlc_status mlc__zip_put_end(mlc__file *f, uint64_t n, uint64_t from, uint
 {
     unsigned char r[56 + 20 + 22];
     const uint64_t bytes = at - from;
-    const bool wide = n >= MLC__ZIP_MANY || bytes >= MLC__ZIP_LARGE || from >= MLC__ZIP_LARGE;
+    const bool wide = n >= MLC__ZIP_MANY || bytes >= MLC__ZIP_WIDE || from >= MLC__ZIP_WIDE;
     memset(r, 0, sizeof r);
     mlc__le_put(r, 4, 0x06064b50);
     mlc__le_put(r + 4, 8, 44);
@@ -15831,8 +15967,9 @@ static mlc_status mlc__npz_write(mlc__file *f, mlc__zip_out *out, const mlc_name
     return mlc__zip_put_end(f, (uint64_t)n, from, at);
 }
 
-/* Names as they will be in the zip; each once. */
-static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, const mlc_named *list, int64_t n)
+/* Names as they will be in the zip; each once. sorted has room for n. */
+static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, mlc_named *sorted,
+                                 const mlc_named *list, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         MLC__REQUIRE(ctx, list[i].name && list[i].tensor, ARG,
@@ -15842,10 +15979,12 @@ static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, const mlc_name
                      MLC_NAME_BYTES - 1);
         MLC__TRY(mlc__alive(list[i].tensor, "npz_save"));
         snprintf(out[i].name, sizeof out[i].name, "%s.npy", list[i].name);
-        for (int64_t k = 0; k < i; k++)
-            MLC__REQUIRE(ctx, strcmp(list[k].name, list[i].name) != 0, ARG,
-                         "npz_save: two arrays named '%.100s'", list[i].name);
+        sorted[i] = list[i];
     }
+    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__named_by_name);
+    for (int64_t i = 1; i < n; i++)
+        MLC__REQUIRE(ctx, strcmp(sorted[i - 1].name, sorted[i].name) != 0, ARG,
+                     "npz_save: two arrays named '%.100s'", sorted[i].name);
     return MLC_OK;
 }
 
@@ -15855,21 +15994,27 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
                  "npz_save: no path or no list");
+    MLC__REQUIRE(ctx, n <= MLC__ZIP_MANY, ARG, "npz_save: %lld arrays, a .npz has at most %u",
+                 (long long)n, MLC__ZIP_MANY);
     mlc__zip_out *out = MLC__CAST(mlc__zip_out *,
                                   mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *out,
                                                   MLC_MEM_OBJECT, "npz_save"));
-    if (!out) return MLC_ERR_NOMEM;
-    mlc_status st = mlc__npz_names(ctx, out, list, n);
+    mlc_named *sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) *
+                                                  sizeof *sorted, MLC_MEM_OBJECT, "npz_save"));
+    mlc_status st = out && sorted ? mlc__npz_names(ctx, out, sorted, list, n) : MLC_ERR_NOMEM;
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
     if (!st) st = mlc__atomic_end(&a, mlc__npz_write(&a.file, out, list, n));
     mlc__heap_free(ctx, out);
+    mlc__heap_free(ctx, sorted);
     return st;
 }
 
 /* @@ IMPL.IO.STATE ------------------------------------- parameters of a module, to a file and back
  * Names are dotted paths, as PyTorch's, so that its state dicts load as they are. Loading has three
- * passes: read all, check all, and only then change anything. What does not fit is collected, so
- * that one message names all of it. */
+ * passes: check all names, shapes and dtypes, read what is wanted, and only then change anything.
+ * What does not fit is collected, so that one message names all of it. A shared parameter is saved
+ * under its first name and taken from a file under any of them: safetensors keeps one of its own
+ * choice, torch.save all. */
 
 /* What the walks of mlc_save share. */
 typedef struct mlc__state {
@@ -15917,228 +16062,355 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
     return st;
 }
 
-/* Names that go into one message: as many as fit, and the number of the others. */
-typedef struct mlc__names {
-    char    text[160];
-    size_t  n;
-    int64_t count, left_out;
-} mlc__names;
+/* -- what the file has for each parameter -- */
 
-static void mlc__names_add(mlc__names *l, const char *name)
-{
-    const size_t len = strlen(name) + (l->count ? 4 : 2);
-    l->count++;
-    if (l->left_out || l->n + len + 20 > sizeof l->text) { l->left_out++; return; }
-    l->n += (size_t)snprintf(l->text + l->n, sizeof l->text - l->n, l->count > 1 ? ", \"%s\""
-                                                                                  : "\"%s\"", name);
-}
+typedef enum mlc__load_fit { MLC__FITS, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE }
+    mlc__load_fit;
 
-/* "a", "b", ... (3 more) */
-static void mlc__names_end(mlc__names *l)
-{
-    if (l->left_out) snprintf(l->text + l->n, sizeof l->text - l->n, "%s... (%lld more)",
-                              l->n ? ", " : "", (long long)l->left_out);
-}
+typedef struct mlc__want {             /* a parameter, in the order of the model                */
+    mlc__param    *p;
+    const char    *name;               /* its first                                             */
+    int64_t        entry;              /* of the file; -1: none                                 */
+    int64_t        begin;              /* of the data in the file                               */
+    mlc__load_fit  fit;
+    mlc_tensor    *t;                  /* what is loaded                                        */
+} mlc__want;
 
-/* file: what the file has, by the model's names, sorted; used: which of them a parameter took. */
+typedef struct mlc__key {              /* a name of a parameter; a shared one has several       */
+    const char *name;
+    int64_t     want, entry;
+    bool        first;
+} mlc__key;
+
+/* keys are sorted by name; unexpected has a flag for each entry of the file. All of it lies in a
+ * scope. */
 typedef struct mlc__load {
     mlc_module          *m;
     const char          *path;
     const mlc_load_desc *desc;
-    mlc_named           *file;
-    bool                *used;
-    int64_t              n;
-    mlc__names           missing, unexpected;
-    char                 bad_name[MLC_NAME_BYTES];         /* the first that does not fit */
-    const mlc_tensor    *bad, *bad_file;                   /* it, and what the file has */
+    mlc_safetensors     *file;
+    mlc__want           *want;         /* NULL: the walk only counts */
+    mlc__key            *key;
+    char                *text;         /* of the names */
+    int64_t              wants, keys;
+    size_t               bytes;
+    bool                *unexpected;
     mlc_load_report      report;
-    mlc_status           status;
 } mlc__load;
+
+/* As mlc__walk, but with all the names of shared parameters. */
+static void mlc__load_walk(mlc__load *l, const mlc_module *m, char *name, size_t len)
+{
+    for (int32_t i = 0; i < m->slots; i++) {
+        mlc__param *p = m->slot[i].p;
+        const bool first = p->visit != l->m->ctx->visit;
+        p->visit = l->m->ctx->visit;
+        snprintf(name + len, MLC_NAME_BYTES - len, "%s", m->slot[i].name);
+        if (l->want) {
+            mlc__key *k = &l->key[l->keys];
+            int64_t w = first ? l->wants : 0;
+            memcpy(l->text + l->bytes, name, strlen(name) + 1);
+            k->name = l->text + l->bytes;
+            while (!first && l->want[w].p != p) w++;
+            k->want = w;
+            k->entry = -1;
+            k->first = first;
+            if (first) { l->want[w].p = p; l->want[w].name = k->name; }
+        }
+        l->bytes += strlen(name) + 1;
+        l->keys++;
+        l->wants += first;
+    }
+    for (int32_t i = 0; i < m->children; i++) {
+        const int n = snprintf(name + len, MLC_NAME_BYTES - len, "%s.", m->child[i]->name);
+        const size_t end = len + (size_t)n;
+        mlc__load_walk(l, m->child[i], name, end < MLC_NAME_BYTES ? end : MLC_NAME_BYTES - 1);
+    }
+}
+
+static int mlc__key_by_name(const void *a, const void *b)
+{
+    return strcmp(MLC__CAST(const mlc__key *, a)->name, MLC__CAST(const mlc__key *, b)->name);
+}
+
+/* Two walks, as when saving: count, then fill in. */
+static mlc_status mlc__load_names(mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    char name[MLC_NAME_BYTES] = "";
+    const int32_t depth = ctx->depth;
+    ctx->visit++;
+    mlc__load_walk(l, l->m, name, 0);
+    const size_t wants = (size_t)l->wants + 1, keys = (size_t)l->keys + 1;
+    const size_t entries = (size_t)l->file->count + 1;
+    l->key = MLC__CAST(mlc__key *, mlc__arena(ctx, depth, keys * sizeof *l->key));
+    l->text = MLC__CAST(char *, mlc__arena(ctx, depth, l->bytes + 1));
+    l->unexpected = MLC__CAST(bool *, mlc__arena(ctx, depth, entries));
+    l->want = MLC__CAST(mlc__want *, mlc__arena(ctx, depth, wants * sizeof *l->want));
+    if (!l->key || !l->text || !l->unexpected || !l->want) return MLC_ERR_NOMEM;
+    memset(l->want, 0, wants * sizeof *l->want);
+    memset(l->unexpected, 0, entries);
+    l->wants = l->keys = 0;
+    l->bytes = 0;
+    name[0] = 0;
+    ctx->visit++;
+    mlc__load_walk(l, l->m, name, 0);
+    if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
+    return MLC_OK;
+}
+
+#define MLC__STARS 8                   /* most of them in a rename */
+
+/* Does name match? start and end are of what each '*' stands for, the shortest text that does. */
+static bool mlc__rename_match(const char *pattern, const char *name, const char **start,
+                              const char **end)
+{
+    const char *star = NULL;
+    int k = -1;
+    while (*name) {
+        if (*pattern == '*') { k++; start[k] = end[k] = name; star = ++pattern; }
+        else if (*pattern == *name) { pattern++; name++; }
+        else if (star) { pattern = star; name = ++end[k]; }
+        else return false;
+    }
+    for (; *pattern == '*'; pattern++) { k++; start[k] = end[k] = name; }
+    return *pattern == 0;
+}
+
+/* The first rename that fits, into to; false if the name is then longer than a model's. */
+static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC_NAME_BYTES])
+{
+    const char *start[MLC__STARS], *end[MLC__STARS], *text = key;
+    bool fits = false;
+    size_t n = 0;
+    int star = 0;
+    for (int32_t i = 0; i < d->n_renames && !fits; i++) {
+        fits = mlc__rename_match(d->renames[i].from, key, start, end);
+        if (fits) text = d->renames[i].to;
+    }
+    for (; *text; text++) {
+        const bool copies = fits && *text == '*';
+        const char *from = copies ? start[star] : text;
+        const size_t len = copies ? (size_t)(end[star] - start[star]) : 1;
+        if (n + len >= MLC_NAME_BYTES) return false;
+        memcpy(to + n, from, len);
+        n += len;
+        star += copies;
+    }
+    to[n] = 0;
+    return true;
+}
+
+/* Gives each name of the file to the parameter that it is meant for. */
+static mlc_status mlc__load_match(mlc__load *l)
+{
+    const char *prefix = l->desc->prefix ? l->desc->prefix : "";
+    const size_t n = strlen(prefix);
+    for (int64_t i = 0; i < l->file->count; i++) {
+        char name[MLC_NAME_BYTES];
+        const char *from = l->file->entries[i].name;
+        mlc__key key = { name, 0, 0, false }, *k = NULL;
+        if (mlc__load_rename(l->desc, strncmp(from, prefix, n) == 0 ? from + n : from, name) &&
+            l->keys)
+            k = MLC__CAST(mlc__key *, bsearch(&key, l->key, (size_t)l->keys, sizeof key,
+                                              mlc__key_by_name));
+        MLC__REQUIRE(l->m->ctx, !k || k->entry < 0, ARG,
+                     "load '%.200s': '%.100s' and '%.100s' are both named '%.100s' after prefix "
+                     "and renames", l->path, k ? l->file->entries[k->entry].name : "", from, name);
+        if (k) k->entry = i; else l->unexpected[i] = true;
+    }
+    for (int64_t i = 0; i < l->wants; i++) l->want[i].entry = -1;
+    for (int64_t i = 0; i < l->keys; i++) {                /* the first name counts, if given */
+        const mlc__key *k = &l->key[i];
+        if (k->entry >= 0 && (k->first || l->want[k->want].entry < 0))
+            l->want[k->want].entry = k->entry;
+    }
+    return MLC_OK;
+}
 
 static void mlc__load_line(const mlc__load *l, const char *what, const char *name)
 {
     char line[MLC_NAME_BYTES + 64];
-    const int n = snprintf(line, sizeof line, "%s %s\n", what, name);
-    const size_t bytes = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
-    if (l->desc->write) l->desc->write(l->desc->user, line, bytes);
+    const int n = snprintf(line, sizeof line, "%s %.*s\n", what, MLC_NAME_BYTES, name);
+    if (l->desc->write) l->desc->write(l->desc->user, line, (size_t)n);
 }
 
-/* key with `rename` applied, into to; false if it does not fit the pattern. */
-static bool mlc__load_rename(const mlc_rename *r, const char *key, char *to, size_t room)
+/* What fits, counted and, line by line, told. */
+static void mlc__load_check(mlc__load *l)
 {
-    const char *star = strchr(r->from, '*'), *star_to = strchr(r->to, '*');
-    const size_t n = strlen(key), front = star ? (size_t)(star - r->from) : strlen(r->from);
-    const size_t back = star ? strlen(star + 1) : 0;
-    if (n < front + back || (!star && n != front) || strncmp(key, r->from, front) != 0 ||
-        strcmp(key + n - back, star ? star + 1 : "") != 0)
-        return false;
-    if (!star_to) { mlc__copy_text(to, room, r->to); return true; }
-    snprintf(to, room, "%.*s%.*s%s", (int)(star_to - r->to), r->to, (int)(n - front - back),
-             key + front, star_to + 1);
-    return true;
-}
-
-/* The model's name for a key of the file, in the current scope; NULL if memory is out. */
-static const char *mlc__load_name(mlc__load *l, const char *key)
-{
-    const mlc_load_desc *d = l->desc;
-    const size_t prefix = d->prefix ? strlen(d->prefix) : 0;
-    char renamed[2 * MLC_NAME_BYTES];
-    if (prefix && strncmp(key, d->prefix, prefix) != 0) return key;
-    key += prefix;
-    for (int32_t i = 0; i < d->n_renames; i++) {
-        if (!mlc__load_rename(&d->renames[i], key, renamed, sizeof renamed)) continue;
-        char *copy = MLC__CAST(char *, mlc__arena(l->m->ctx, l->m->ctx->depth,
-                                                  strlen(renamed) + 1));
-        if (copy) memcpy(copy, renamed, strlen(renamed) + 1);
-        return copy;
+    static const char *const what[] = { "", "missing", "size mismatch", "dtype mismatch" };
+    mlc_load_report *r = &l->report;
+    for (int64_t i = 0; i < l->wants; i++) {
+        mlc__want *w = &l->want[i];
+        const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
+        const bool same = e && e->ndim == w->p->t.ndim &&
+                          memcmp(e->shape, w->p->t.shape, (size_t)e->ndim * sizeof(int64_t)) == 0;
+        const bool cast = same && e->dtype != w->p->t.dtype;
+        w->fit = !e ? MLC__MISSING : !same ? MLC__OTHER_SHAPE :
+                 cast && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
+        if (e) w->begin = e->begin;
+        if (w->fit == MLC__FITS) { r->loaded++; r->cast += cast; continue; }
+        if (w->fit == MLC__MISSING) r->missing++; else r->mismatched++;
+        mlc__load_line(l, what[w->fit], w->name);
     }
-    return key;
-}
-
-/* The file's tensors under the model's names, sorted. */
-static mlc_status mlc__load_read(mlc__load *l)
-{
-    mlc_ctx *ctx = l->m->ctx;
-    const mlc_named *list;
-    MLC__TRY(mlc_safetensors_load(ctx, l->path, &list, &l->n));
-    l->file = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)l->n + 1) *
-                                                                 sizeof *l->file));
-    l->used = MLC__CAST(bool *, mlc__arena(ctx, ctx->depth, (size_t)l->n + 1));
-    if (!l->file || !l->used) return MLC_ERR_NOMEM;
-    memset(l->used, 0, (size_t)l->n + 1);
-    for (int64_t i = 0; i < l->n; i++) {
-        l->file[i].tensor = list[i].tensor;
-        l->file[i].name = mlc__load_name(l, list[i].name);
-        if (!l->file[i].name) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < l->file->count; i++) {
+        if (!l->unexpected[i]) continue;
+        r->unexpected++;
+        mlc__load_line(l, "unexpected", l->file->entries[i].name);
     }
-    if (l->n) qsort(l->file, (size_t)l->n, sizeof *l->file, mlc__named_by_name);
-    for (int64_t i = 1; i < l->n; i++)
-        MLC__REQUIRE(ctx, strcmp(l->file[i - 1].name, l->file[i].name) != 0, ARG,
-                     "load '%s': two keys are named '%.100s' after prefix and renames", l->path,
-                     l->file[i].name);
-    return MLC_OK;
 }
 
-/* Index in l->file, or -1. */
-static int64_t mlc__load_find(const mlc__load *l, const char *name)
+/* -- the error: one message for all that does not fit, in the words of load_state_dict -- */
+
+/* As many items as fit into room, and the number of the others. */
+typedef struct mlc__items {
+    char        text[MLC__MESSAGE];
+    const char *between, *quote;
+    size_t      n, room;
+    int64_t     count, left_out;
+} mlc__items;
+
+/* The first item is there even if it must be cut. */
+static void mlc__items_add(mlc__items *l, const char *text)
 {
-    const mlc_named key = { name, NULL };
-    const mlc_named *e = l->n ? MLC__CAST(const mlc_named *,
-        bsearch(&key, l->file, (size_t)l->n, sizeof key, mlc__named_by_name)) : NULL;
-    return e ? e - l->file : -1;
+    const size_t len = strlen(text) + 2 * strlen(l->quote) + strlen(l->between);
+    l->count++;
+    if (l->left_out || (l->count > 1 && l->n + len + 20 > l->room)) { l->left_out++; return; }
+    const int most = l->count > 1 ? INT_MAX : l->room < 24 ? 0 : (int)l->room - 24;
+    l->n += (size_t)snprintf(l->text + l->n, sizeof l->text - l->n, "%s%s%.*s%s",
+                             l->count > 1 ? l->between : "", l->quote, most, text, l->quote);
+}
+
+/* "a", "b", ... (3 more) */
+static const char *mlc__items_end(mlc__items *l)
+{
+    if (l->left_out) snprintf(l->text + l->n, sizeof l->text - l->n, "%s... (%lld more)",
+                              l->between, (long long)l->left_out);
+    return l->text;
 }
 
 /* Shapes as PyTorch prints them: "[2, 3]". */
-static mlc__text mlc__load_shape(const mlc_tensor *t)
+static mlc__text mlc__load_shape(int32_t ndim, const int64_t *shape)
 {
     mlc__text out;
     size_t n = 0;
     out.s[n++] = '[';
-    for (int32_t d = 0; d < t->ndim; d++)
+    for (int32_t d = 0; d < ndim; d++)
         n += (size_t)snprintf(out.s + n, sizeof out.s - n, d ? ", %lld" : "%lld",
-                              (long long)t->shape[d]);
+                              (long long)shape[d]);
     snprintf(out.s + n, sizeof out.s - n, "]");
     return out;
 }
 
-/* Is p loaded from the file's tensor at `at` (or -1)? */
-static bool mlc__load_fits(const mlc__load *l, const mlc__param *p, int64_t at)
+/* Names of parameters, or what is wrong with them; for FITS the file's names that no one wants. */
+static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *items)
 {
-    const mlc_tensor *t = at >= 0 ? l->file[at].tensor : NULL;
-    return t && mlc__same_shape(t, &p->t) && (t->dtype == p->t.dtype || l->desc->cast);
-}
-
-/* Counts what is loaded, missing and mismatched. */
-static bool mlc__load_check(void *user, mlc__param *p, const char *name)
-{
-    mlc__load *l = MLC__CAST(mlc__load *, user);
-    const int64_t at = mlc__load_find(l, name);
-    if (at < 0) {
-        mlc__names_add(&l->missing, name);
-        mlc__load_line(l, "missing", name);
-        l->report.missing++;
-        return true;
+    for (int64_t i = 0; fit != MLC__FITS && i < l->wants; i++) {
+        const mlc__want *w = &l->want[i];
+        const mlc_tensor *t = &w->p->t;
+        char text[MLC__MESSAGE];
+        if (w->fit != fit) continue;
+        const mlc__st_entry *e = fit == MLC__MISSING ? NULL : &l->file->entries[w->entry];
+        if (fit == MLC__OTHER_SHAPE)
+            snprintf(text, sizeof text, "size mismatch for %s: copying a param with shape %s from "
+                     "checkpoint, the shape in current model is %s.", w->name,
+                     mlc__load_shape(e->ndim, e->shape).s, mlc__load_shape(t->ndim, t->shape).s);
+        if (fit == MLC__OTHER_DTYPE)
+            snprintf(text, sizeof text, "%s (%s in the file, %s in the model)", w->name,
+                     mlc_dtype_name(e->dtype), mlc_dtype_name(t->dtype));
+        mlc__items_add(items, e ? text : w->name);
     }
-    const mlc_tensor *t = l->file[at].tensor;
-    l->used[at] = true;
-    if (mlc__load_fits(l, p, at)) {
-        l->report.loaded++;
-        l->report.cast += t->dtype != p->t.dtype;
-        return true;
-    }
-    const bool shape = !mlc__same_shape(t, &p->t);
-    mlc__load_line(l, shape ? "size mismatch" : "dtype mismatch", name);
-    l->report.mismatched++;
-    if ((shape && l->desc->skip_mismatched) || l->bad) return true;
-    mlc__copy_text(l->bad_name, sizeof l->bad_name, name);
-    l->bad = &p->t;
-    l->bad_file = t;
-    return true;
+    for (int64_t i = 0; fit == MLC__FITS && i < l->file->count; i++)
+        if (l->unexpected[i]) mlc__items_add(items, l->file->entries[i].name);
 }
 
-/* Keys that did not match, in front of whatever else is wrong; "" if none or allowed. */
-static void mlc__load_keys(mlc__load *l, char *text, size_t room)
+/* What does not fit and is not allowed; the parts share the room that is left. */
+static mlc_status mlc__load_verdict(const mlc__load *l)
 {
-    size_t n = 0;
-    text[0] = 0;
-    if (l->desc->partial) return;
-    mlc__names_end(&l->missing);
-    mlc__names_end(&l->unexpected);
-    if (l->missing.count)
-        n += (size_t)snprintf(text, room, " Missing key(s) in state_dict: %s.", l->missing.text);
-    if (l->unexpected.count)
-        snprintf(text + n, room - n, " Unexpected key(s) in state_dict: %s.", l->unexpected.text);
+    static const struct { const char *format, *between, *quote; mlc__load_fit fit; } part[] = {
+        { " Missing key(s) in state_dict: %s.", ", ", "\"", MLC__MISSING },
+        { " Unexpected key(s) in state_dict: %s.", ", ", "\"", MLC__FITS },
+        { " %s", " ", "", MLC__OTHER_SHAPE },
+        { " dtype mismatch for %s; mlc_load_ex with desc.cast converts.", ", ", "",
+          MLC__OTHER_DTYPE } };
+    bool tell[4] = { l->report.missing && !l->desc->partial,
+                     l->report.unexpected && !l->desc->partial, false, false };
+    char text[MLC__MESSAGE];
+    size_t n = (size_t)snprintf(text, sizeof text, "load '%.200s':", l->path);
+    for (int64_t i = 0; i < l->wants; i++) {
+        if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
+        if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
+    }
+    size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3];
+    if (!left) return MLC_OK;
+    for (int i = 0; i < 4; i++) {
+        mlc__items items;
+        if (!tell[i]) continue;
+        memset(&items, 0, sizeof items);
+        items.between = part[i].between;
+        items.quote = part[i].quote;
+        items.room = (sizeof text - n) / left-- - strlen(part[i].format);
+        mlc__load_list(l, part[i].fit, &items);
+        n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items));
+    }
+    return mlc__fail(l->m->ctx, tell[2] ? MLC_ERR_SHAPE : tell[3] ? MLC_ERR_DTYPE : MLC_ERR_IO,
+                     "%s", text);
 }
 
-/* One error for all that was found, in the words of load_state_dict. */
-static mlc_status mlc__load_verdict(mlc__load *l)
+/* -- the data -- */
+
+static int mlc__want_by_data(const void *a, const void *b)
+{
+    const int64_t x = MLC__CAST(const mlc__want *, a)->begin;
+    const int64_t y = MLC__CAST(const mlc__want *, b)->begin;
+    return x < y ? -1 : x > y;
+}
+
+/* Check all, read all in the order of the file, and only then change anything. */
+static mlc_status mlc__load_run(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
-    char keys[2 * sizeof l->missing.text + 100];
-    mlc__load_keys(l, keys, sizeof keys);
-    MLC__REQUIRE(ctx, !l->bad || mlc__same_shape(l->bad, l->bad_file), SHAPE,
-                 "load '%.200s':%s size mismatch for %s: copying a param with shape %s from "
-                 "checkpoint, the shape in current model is %s.", l->path, keys, l->bad_name,
-                 mlc__load_shape(l->bad_file).s, mlc__load_shape(l->bad).s);
-    MLC__REQUIRE(ctx, !l->bad, DTYPE,
-                 "load '%.200s':%s dtype mismatch for %s: the file has %s, the model %s; "
-                 "mlc_load_ex with desc.cast converts.", l->path, keys, l->bad_name,
-                 mlc_dtype_name(l->bad_file->dtype), mlc_dtype_name(l->bad->dtype));
-    MLC__REQUIRE(ctx, !keys[0], IO, "load '%.200s':%s", l->path, keys);
+    MLC__TRY(mlc__load_names(l));
+    MLC__TRY(mlc__load_match(l));
+    mlc__load_check(l);
+    MLC__TRY(mlc__load_verdict(l));
+    if (l->wants) qsort(l->want, (size_t)l->wants, sizeof *l->want, mlc__want_by_data);
+    for (int64_t i = 0; i < l->wants; i++) {
+        mlc__want *w = &l->want[i];
+        if (w->fit == MLC__FITS) w->t = mlc__st_get(l->file, &l->file->entries[w->entry]);
+        if (w->fit == MLC__FITS && !w->t) return ctx->status;
+    }
+    for (int64_t i = 0; i < l->wants; i++) {
+        mlc__want *w = &l->want[i];
+        if (!w->t) continue;
+        w->p->t.storage->version++;
+        MLC__TRY(mlc__cast_into(ctx, "load", &w->p->t, w->t));
+    }
     return MLC_OK;
 }
 
-static bool mlc__load_copy(void *user, mlc__param *p, const char *name)
+static int mlc__stars(const char *text)
 {
-    mlc__load *l = MLC__CAST(mlc__load *, user);
-    const int64_t at = mlc__load_find(l, name);
-    if (!mlc__load_fits(l, p, at)) return true;
-    p->t.storage->version++;
-    l->status = mlc__cast_into(l->m->ctx, "load", &p->t, l->file[at].tensor);
-    return l->status == MLC_OK;
-}
-
-static mlc_status mlc__load_run(mlc__load *l)
-{
-    MLC__TRY(mlc__load_read(l));
-    mlc__params(l->m, mlc__load_check, l);
-    for (int64_t i = 0; i < l->n; i++) {
-        mlc__find shared = { l->file[i].name, NULL };
-        if (l->used[i]) continue;
-        mlc__params(l->m, mlc__find_param, &shared);       /* a second name of a shared one */
-        if (shared.p) continue;
-        mlc__names_add(&l->unexpected, l->file[i].name);
-        mlc__load_line(l, "unexpected", l->file[i].name);
-        l->report.unexpected++;
-    }
-    MLC__TRY(mlc__load_verdict(l));
-    mlc__params(l->m, mlc__load_copy, l);
-    return l->status;
+    int n = 0;
+    for (; *text; text++) n += *text == '*';
+    return n;
 }
 
 /* The file's tensors live in a scope of their own; an error is put back after that scope has
  * cleared it. */
+static mlc_status mlc__load_scoped(mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    const mlc_status before = ctx->status;
+    MLC__TRY(mlc_scope_begin(ctx));
+    l->file = mlc_safetensors_open(ctx, l->path);
+    const mlc_status st = l->file ? mlc__load_run(l) : ctx->status;
+    mlc_safetensors_close(l->file);
+    mlc_scope_end(ctx);
+    if (st != MLC_OK && before == MLC_OK) ctx->status = st;          /* the scope cleared it */
+    return st;
+}
+
 MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
 {
     mlc_load_desc none;
@@ -16149,15 +16421,16 @@ MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_
     l.m = m;
     l.path = path ? path : "";
     l.desc = desc ? desc : &none;
-    for (int32_t i = 0; i < l.desc->n_renames; i++)
-        MLC__REQUIRE(m->ctx, l.desc->renames && l.desc->renames[i].from && l.desc->renames[i].to,
-                     ARG, "load: rename %d has no name", i);
-    MLC__TRY(mlc_module_build(m));
-    const mlc_status before = m->ctx->status;
-    MLC__TRY(mlc_scope_begin(m->ctx));
-    const mlc_status st = mlc__load_run(&l);
-    mlc_scope_end(m->ctx);
-    if (st != MLC_OK && before == MLC_OK) m->ctx->status = st;       /* the scope cleared it */
+    for (int32_t i = 0; i < l.desc->n_renames; i++) {
+        const mlc_rename *r = l.desc->renames ? &l.desc->renames[i] : NULL;
+        MLC__REQUIRE(m->ctx, r && r->from && r->to, ARG, "load: rename %d has no name", i);
+        MLC__REQUIRE(m->ctx, mlc__stars(r->from) <= MLC__STARS &&
+                             mlc__stars(r->to) <= mlc__stars(r->from), ARG,
+                     "load: rename '%.100s' to '%.100s': at most %d '*', and not more in the "
+                     "second", r->from, r->to, MLC__STARS);
+    }
+    mlc_status st = mlc_module_build(m);
+    if (!st) st = mlc__load_scoped(&l);
     if (l.desc->report) *l.desc->report = l.report;
     return st;
 }

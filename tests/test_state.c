@@ -73,8 +73,11 @@ TEST(state, a_bf16_state_dict_with_a_prefix_is_cast)
     memset(&d, 0, sizeof d);
     d.prefix = "module.";
     CHECK_EQ(mlc_load_ex(net, GOLDEN("torch_bf16"), &d), MLC_ERR_DTYPE);
-    CHECK_STR(mlc_error(ctx), "load '" GOLDEN("torch_bf16") "': dtype mismatch for 0.weight: the "
-                              "file has bf16, the model f32; mlc_load_ex with desc.cast converts.");
+    CHECK_STR(mlc_error(ctx),
+              "load '" GOLDEN("torch_bf16") "': dtype mismatch for 0.weight (bf16 in the file, f32 "
+              "in the model), 0.bias (bf16 in the file, f32 in the model), 2.weight (bf16 in the "
+              "file, f32 in the model), 2.bias (bf16 in the file, f32 in the model); mlc_load_ex "
+              "with desc.cast converts.");
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);
     d.cast = true;
     d.report = &report;
@@ -156,7 +159,7 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     box         b = box_open("s.safetensors");
     mlc_module *net = mlc_nn_sequential(ctx);
     mlc_load_desc d;
-    static const mlc_rename same[] = {{"*.a", "x"}, {"*.b", "x"}};
+    static const mlc_rename same[] = {{"*.a", "0.weight"}, {"*.b", "0.weight"}};
     const char *const names[] = {"0.a", "0.b"};
     const mlc_dims    shapes[] = {mlc_dims1(1), mlc_dims1(1)};
     for (int i = 0; i < 40; i++) mlc_module_add(net, mlc_nn_linear(ctx, 1, 1));
@@ -170,7 +173,7 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     d.renames = same;
     d.n_renames = 2;
     CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_ARG);
-    CHECK_HAS(mlc_error(ctx), "two keys are named 'x' after prefix and renames");
+    CHECK_HAS(mlc_error(ctx), "'0.a' and '0.b' are both named '0.weight' after prefix and renames");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_load_ex(NULL, b.path, NULL), MLC_ERR_ARG);
     box_close(&b);
