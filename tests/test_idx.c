@@ -68,7 +68,7 @@ TEST(idx, wrong_files_are_refused_with_a_reason)
         {"\0\0\x0A\1\0\0\0\0", 8, "begins with 00 00 0a 01"},
         {"\0\0\x08\0", 4, "0 axes; a tensor has 1 to 8"},
         {"\0\0\x08\x09", 4, "9 axes; a tensor has 1 to 8"},
-        {"\0\0\x08\2\0\0\0\1", 8, "ended 4 bytes early"},
+        {"\0\0\x08\2\0\0\0\1", 8, "ended at byte 8, 4 bytes early"},
         {"\0\0\x08\1\0\0\0\2x", 9, "shorter than its header"},
         {"\0\0\x08\1\0\0\0\1xy", 10, "2 bytes of data, the header names 1"},
         {"\0\0\x0E\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16,
