@@ -79,11 +79,11 @@
  *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
- *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.RNG
- *   IMPL.KERNELS.SORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.SORT
+ *   IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
- *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
+ *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
  *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
  *   IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
@@ -379,11 +379,34 @@ MLC_API mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, cons
  *   strides in elements, NULL for row-major      ref: torch.from_numpy                       */
 MLC_API mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                              const int64_t *strides, void *data);
-/* mlc_randn: standard normal values from the context's next stream.      ref: torch.randn    */
+
+/* Random tensors: each call takes the next stream of the context (see mlc_seed), and element i is a
+ * function of seed, stream and i. 16-bit floats are f32 values rounded.
+ * err    DTYPE, ARG: parameters that no such distribution has       test: tests/test_random.c */
+
+/* mlc_randn: standard normal values, floats.                             ref: torch.randn    */
 MLC_API mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
-/* mlc_uniform: uniform in [lo, hi).                                 ref: torch.Tensor.uniform_ */
+/* mlc_normal: normal values, floats.                                     ref: torch.normal   */
+MLC_API mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double mean,
+                               double std);
+/* mlc_uniform: uniform in [lo, hi), floats.                       ref: torch.Tensor.uniform_ */
 MLC_API mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                 double hi);
+/* mlc_truncated_normal: normal values, given that they are in [lo, hi] (rounded to dtype); floats.
+ *   By the inverse of the distribution, in f64, relative error about 1e-15; 1e-13 far in a tail.
+ *   err    ARG also where the interval is over 37 std from the mean
+ *   ref    torch.nn.init.trunc_normal_                                                       */
+MLC_API mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
+                                         double mean, double std, double lo, double hi);
+/* mlc_bernoulli: 1 with probability p (to the nearest 2^-32), else 0; any dtype.
+ *   ref    torch.Tensor.bernoulli_                                                           */
+MLC_API mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p);
+/* mlc_randint: integers in [lo, hi), which the dtype (any) must hold; no two chances differ by more
+ *   than 2^-64.                                                          ref: torch.randint  */
+MLC_API mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, int64_t lo,
+                                int64_t hi);
+/* mlc_randperm: 0 .. n - 1 in random order, i64.                         ref: torch.randperm */
+MLC_API mlc_tensor *mlc_randperm(mlc_ctx *ctx, int64_t n);
 
 /* mlc_reshape: the same elements in another shape; one size may be -1. A view where strides
  *   allow, else a copy.       grad: reshaped      ref: torch.reshape                         */
@@ -967,6 +990,12 @@ MLC_API mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending);
  *   grad   dx[indices] += dy          err: ARG if k < 0          ref: torch.topk              */
 MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool largest,
                              mlc_tensor **indices);
+/* mlc_multinomial: n indices drawn by weights [c] or [r,c], f32 or f64, not negative; i64 [n] or
+ *   [r,n]. Without replacement no index comes twice, and they come in the order of drawing.
+ *   err    VALUE: a weight negative, infinite or NaN, a row without any; ARG: more draws without
+ *          replacement than weights over 0          ref: torch.multinomial
+ *   test   tests/test_random.c                                                                */
+MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
 
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
 
@@ -1457,8 +1486,15 @@ typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, ex
 
 typedef enum mlc_reduce { MLC_REDUCE_SUM, MLC_REDUCE_MAX, MLC_REDUCE_FORCE_32 = 0x7fffffff
 } mlc_reduce;
-typedef enum mlc_random { MLC_RANDOM_UNIFORM /* [a,b) */, MLC_RANDOM_NORMAL /* mean a, dev. b */,
-                          MLC_RANDOM_FORCE_32 = 0x7fffffff } mlc_random;
+typedef enum mlc_random {
+    MLC_RANDOM_UNIFORM,                /* in [a,b)                                             */
+    MLC_RANDOM_NORMAL,                 /* mean a, deviation b                                  */
+    MLC_RANDOM_TRUNCATED,              /* the same, given that it is in [lo,hi]                */
+    MLC_RANDOM_BERNOULLI,              /* 1 with probability a, else 0; any dtype              */
+    MLC_RANDOM_INTEGER,                /* first, ... first + count - 1; any dtype              */
+    MLC_RANDOM_PERMUTATION,            /* 0 .. n - 1 in random order; i64                      */
+    MLC_RANDOM_FORCE_32 = 0x7fffffff
+} mlc_random;
 typedef enum mlc_rule { MLC_RULE_SGD, MLC_RULE_ADAM, MLC_RULE_FORCE_32 = 0x7fffffff } mlc_rule;
 
 struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
@@ -1522,7 +1558,8 @@ struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, ba
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
-                      uint64_t seed, stream; double a, b; };
+                      uint64_t seed, stream; double a, b, lo, hi;
+                      int64_t first; uint64_t count; };
 struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of the stream      */
     mlc_dtype   dtype;
     int32_t     accumulate;
@@ -1599,6 +1636,17 @@ struct mlc_k_sort {                    /* rows along an axis in order, stable; a
     int64_t    *index;    int64_t index_stride[MLC_MAX_DIMS];     /* NULL: not wanted          */
     void       *workspace; size_t workspace_bytes;
 };
+struct mlc_k_multinomial {             /* k draws from each row of weights [n,c]; out [n,k]    */
+    mlc_dtype   dtype;                 /* f32 f64                                              */
+    int32_t     replacement;
+    int64_t     n, c, k;
+    const void *weights;  int64_t row, col;
+    int64_t    *out;
+    uint64_t    seed, stream;
+    int64_t    *error;                 /* {bad, row, category}: not finite or negative; or     */
+    int64_t     bad, few;              /* {few, row, weights over 0, k}                        */
+    void       *workspace; size_t workspace_bytes;
+};
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
 struct mlc_optim_step {                /* what changes per step; read from device memory       */
     double  lr, weight_decay;
@@ -1620,11 +1668,13 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
  * byte of the kind is one of these, what is above it is the library's.                        */
 #define MLC_K_ERROR_LABEL 1
 #define MLC_K_ERROR_INDEX 2
+#define MLC_K_ERROR_WEIGHT 3
+#define MLC_K_ERROR_FEW 4
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
-    X(index) X(nonzero) X(band) X(sort)
+    X(index) X(nonzero) X(band) X(sort) X(multinomial)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -6089,110 +6139,6 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.RNG ------------------------------------ uniform, normal, dropout: f(stream, i)
- * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree).  */
-
-/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
-#define MLC__U24(w) ((float)((w) >> 8) * 5.9604644775390625e-8f)                /* [0,1) */
-#define MLC__U53(hi, lo) \
-    ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
-
-/* Values 4 i .. 4 i + 3 in f32. */
-static void mlc__random4_f32(const struct mlc_k_random *a, uint64_t i, float v[4])
-{
-    const mlc__words r = mlc__philox(a->seed, a->stream, i);
-    const float lo = (float)a->a, width = (float)(a->b - a->a), hi = (float)a->b;
-    for (int p = 0; p < 4 && a->kind == MLC_RANDOM_UNIFORM; p++) {
-        v[p] = lo + width * MLC__U24(r.w[p]);
-        if (v[p] >= hi) v[p] = lo;     /* rounding up must not reach hi */
-    }
-    /* 1 - u is in (0, 1]: the logarithm is finite. */
-    for (int p = 0; p < 4 && a->kind == MLC_RANDOM_NORMAL; p += 2) {       /* Box-Muller */
-        const float radius = mlc__sqrt_f32(-2.0f * mlc__log_f32(1.0f - MLC__U24(r.w[p])));
-        float s, c;
-        mlc__sincos2pi_f32(MLC__U24(r.w[p + 1]), &s, &c);
-        v[p] = (float)a->a + (float)a->b * (radius * c);
-        v[p + 1] = (float)a->a + (float)a->b * (radius * s);
-    }
-}
-
-/* Values 2 i and 2 i + 1 in f64. */
-static void mlc__random2_f64(const struct mlc_k_random *a, uint64_t i, double v[2])
-{
-    const mlc__words r = mlc__philox(a->seed, a->stream, i);
-    const double u = MLC__U53(r.w[0], r.w[1]), w = MLC__U53(r.w[2], r.w[3]);
-    if (a->kind == MLC_RANDOM_UNIFORM) {
-        v[0] = a->a + (a->b - a->a) * u;
-        v[1] = a->a + (a->b - a->a) * w;
-        for (int p = 0; p < 2; p++) if (v[p] >= a->b) v[p] = a->a;
-        return;
-    }
-    const double radius = sqrt(-2.0 * log(1.0 - u)), angle = 6.283185307179586477 * w;
-    v[0] = a->a + a->b * (radius * cos(angle));
-    v[1] = a->a + a->b * (radius * sin(angle));
-}
-
-/* MLC__GRAIN is a multiple of 4: a chunk begins with a whole Philox block. */
-static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const struct mlc_k_random *a = MLC__CAST(const struct mlc_k_random *, arg);
-    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
-    (void)worker;
-    if (a->dtype == MLC_F32)
-        for (int64_t i = from; i < to; i += 4) {
-            float v[4] = { 0 };
-            mlc__random4_f32(a, (uint64_t)i / 4, v);
-            memcpy(MLC__CAST(float *, a->out) + i, v, (size_t)mlc__min(4, to - i) * 4);
-        }
-    else
-        for (int64_t i = from; i < to; i += 2) {
-            double v[2];
-            mlc__random2_f64(a, (uint64_t)i / 2, v);
-            memcpy(MLC__CAST(double *, a->out) + i, v, (size_t)mlc__min(2, to - i) * 8);
-        }
-}
-
-static mlc_status mlc__k_random(void *dev, const struct mlc_k_random *a)
-{
-    struct mlc_k_random job = *a;
-    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
-    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 5.0 * (double)a->n, mlc__random_chunk, &job);
-    return MLC_OK;
-}
-
-/* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept.
- * Each 4 elements share a Philox block; a chunk begins with a whole one. */
-static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const struct mlc_k_dropout *a = MLC__CAST(const struct mlc_k_dropout *, arg);
-    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
-    const uint64_t drop = (uint64_t)(a->p * 4294967296.0);       /* words below it are dropped */
-    const double scale = a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
-    mlc__words r = { { 0 } };
-    (void)worker;
-    for (int64_t i = from; i < to; i++) {
-        if (i % 4 == 0) r = mlc__philox(a->seed, a->stream, (uint64_t)i / 4);
-        const bool keep = r.w[i % 4] >= drop;
-        if (a->dtype == MLC_F32) {
-            float *o = MLC__CAST(float *, a->out) + i;
-            const float v = keep ? MLC__CAST(const float *, a->in)[i] * (float)scale : 0.0f;
-            *o = a->accumulate ? *o + v : v;
-        } else {
-            double *o = MLC__CAST(double *, a->out) + i;
-            const double v = keep ? MLC__CAST(const double *, a->in)[i] * scale : 0.0;
-            *o = a->accumulate ? *o + v : v;
-        }
-    }
-}
-
-static mlc_status mlc__k_dropout(void *dev, const struct mlc_k_dropout *a)
-{
-    struct mlc_k_dropout job = *a;
-    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
-    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 3.0 * (double)a->n, mlc__dropout_chunk, &job);
-    return MLC_OK;
-}
-
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
  * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
  * where it is negative, with -0 as 0 and every NaN as the largest; an integer with its sign bit
@@ -6438,6 +6384,532 @@ static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
     const int64_t rows = j.across.rows * j.across.n;
     mlc__parallel(dev, mlc__div_up(rows, j.rows), 10.0 * (double)rows * (double)j.n,
                   mlc__sort_chunk, &j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.RNG ------------------------------------ random numbers: f(stream, i), in tiles
+ * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree; bounds
+ * of truncated ones: its erfc). Philox makes a tile of words, blocks side by side in the lanes of
+ * vectors; plain loops over the tile follow. Element i hangs on word i of the stream, normals on
+ * those of their pair, and what takes 64 bits (f64, integers, truncated normals, permutations) on
+ * words 2 i and 2 i + 1. */
+
+/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
+#define MLC__U24(w) ((float)(int32_t)((w) >> 8) * 5.9604644775390625e-8f)       /* [0,1) */
+#define MLC__U53(hi, lo) \
+    ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
+
+#define MLC__WORDS 256                 /* of a tile; MLC__GRAIN is a multiple of it */
+#define MLC__BLOCKS 8                  /* that are made at a time: the widest vectors' lanes */
+
+/* The words of n blocks, n a multiple of MLC__BLOCKS. */
+MLC__BODY void mlc__words_body(uint64_t seed, uint64_t stream, uint64_t block, int64_t n,
+                               uint32_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const mlc__words r = mlc__philox(seed, stream, block + (uint64_t)i);
+        memcpy(out + 4 * i, r.w, sizeof r.w);
+    }
+}
+
+#define MLC__WORDS_PLAIN(isa) MLC__AT_##isa \
+    static void mlc__words_##isa(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, \
+                                 uint32_t *out) \
+    { mlc__words_body(seed, stream, block, n, out); }
+MLC__WORDS_PLAIN(scalar)
+#if MLC__NEON
+MLC__WORDS_PLAIN(neon)
+#endif
+
+/* The same in lanes of 64 bits, of which a product reads the lower half: whatever is in the upper
+ * halves is cut off at the end. The last arguments are the lanes' blocks, in such an order that the
+ * two unpacked vectors are the words in theirs. */
+#define MLC__WORDS_LANES(isa, V, I, lanes, MUL, LOW, HIGH, ...) MLC__AT_##isa \
+    static void mlc__words_##isa(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, \
+                                 uint32_t *out) \
+    { \
+        const V order = { __VA_ARGS__ }, zero = { 0 }, m0 = zero + 0xD2511F53u; \
+        const V m1 = zero + 0xCD9E8D57u, low = zero + UINT32_MAX; \
+        for (int64_t i = 0; i < n; i += lanes) { \
+            uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32); \
+            V a = order + (block + (uint64_t)i), b = a >> 32; \
+            V c = zero + stream, d = zero + (stream >> 32); \
+            for (int round = 0; round < 10; round++) { \
+                const V p0 = (V)MUL((I)a, (I)m0), p1 = (V)MUL((I)c, (I)m1); \
+                a = (p1 >> 32) ^ b ^ (uint64_t)k0; \
+                c = (p0 >> 32) ^ d ^ (uint64_t)k1; \
+                b = p1; \
+                d = p0; \
+                k0 += 0x9E3779B9u; k1 += 0xBB67AE85u; \
+            } \
+            const I ab = (I)((a & low) | b << 32), cd = (I)((c & low) | d << 32); \
+            const I first = LOW(ab, cd), second = HIGH(ab, cd); \
+            memcpy(out + 4 * i, &first, sizeof first); \
+            memcpy(out + 4 * i + 2 * lanes, &second, sizeof second); \
+        } \
+    }
+#if MLC__X86
+typedef uint64_t mlc__4q __attribute__((vector_size(32)));
+MLC__WORDS_LANES(avx2, mlc__4q, __m256i, 4, _mm256_mul_epu32, _mm256_unpacklo_epi64,
+                 _mm256_unpackhi_epi64, 0, 2, 1, 3)
+#endif
+#if MLC__AVX512
+typedef uint64_t mlc__8q __attribute__((vector_size(64)));
+/* With a mask of ones: g++ 12 warns of the others' own undefined vectors. */
+#define MLC__MUL_512(a, b)  _mm512_maskz_mul_epu32(0xFF, a, b)
+#define MLC__LOW_512(a, b)  _mm512_maskz_unpacklo_epi64(0xFF, a, b)
+#define MLC__HIGH_512(a, b) _mm512_maskz_unpackhi_epi64(0xFF, a, b)
+MLC__WORDS_LANES(avx512, mlc__8q, __m512i, 8, MLC__MUL_512, MLC__LOW_512, MLC__HIGH_512,
+                 0, 4, 1, 5, 2, 6, 3, 7)
+#endif
+
+/* n elements in f32, rounded up to pairs. */
+MLC__BODY void mlc__random_f32_body(const struct mlc_k_random *a, const uint32_t *w, float *v,
+                                    int64_t n)
+{
+    const float p = (float)a->a, q = (float)a->b, width = (float)(a->b - a->a);
+    if (a->kind == MLC_RANDOM_UNIFORM) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
+            const float x = p + width * MLC__U24(w[i]);
+            v[i] = mlc__pick_f32(x >= q, p, x);            /* rounding up must not reach hi */
+        }
+    } else if (a->kind == MLC_RANDOM_BERNOULLI) {
+        const uint64_t below = (uint64_t)(a->a * 4294967296.0 + 0.5);
+        const uint32_t last = (uint32_t)(below - 1), one = below ? 0x3F800000u : 0u;
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            v[i] = mlc__f32_bits(one & (0u - (uint32_t)(w[i] <= last)));
+    } else {
+        /* Box-Muller; 1 - u is in (0, 1]: the logarithm is finite. */
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i += 2) {
+            const float radius = mlc__sqrt_f32(-2.0f * mlc__log_f32(1.0f - MLC__U24(w[i])));
+            float s, c;
+            mlc__sincos2pi_f32(MLC__U24(w[i + 1]), &s, &c);
+            v[i] = p + q * (radius * c);
+            v[i + 1] = p + q * (radius * s);
+        }
+    }
+}
+
+/* out (+)= word >= drop ? in * scale : 0; with `all` every one is dropped. */
+MLC__BODY void mlc__drop_f32_body(const uint32_t *w, uint32_t drop, bool all, float scale,
+                                  bool accumulate, const float *in, float *out, int64_t n)
+{
+    const uint32_t any = all ? 0u : UINT32_MAX;
+    if (accumulate)
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            out[i] += mlc__f32_bits(mlc__bits_f32(in[i] * scale) & any &
+                                    (0u - (uint32_t)(w[i] >= drop)));
+    else
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            out[i] = mlc__f32_bits(mlc__bits_f32(in[i] * scale) & any &
+                                   (0u - (uint32_t)(w[i] >= drop)));
+}
+
+typedef struct mlc__random_fns {
+    void (*words)(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uint32_t *out);
+    void (*f32)(const struct mlc_k_random *a, const uint32_t *w, float *v, int64_t n);
+    void (*drop)(const uint32_t *w, uint32_t drop, bool all, float scale, bool accumulate,
+                 const float *in, float *out, int64_t n);
+    const mlc__half_fns *half;
+} mlc__random_fns;
+
+#define MLC__STAMP_RANDOM(isa) \
+    MLC__AT_##isa static void mlc__random_f32_##isa(const struct mlc_k_random *a, \
+                                                    const uint32_t *w, float *v, int64_t n) \
+    { mlc__random_f32_body(a, w, v, n); } \
+    MLC__AT_##isa static void mlc__drop_f32_##isa(const uint32_t *w, uint32_t drop, bool all, \
+                                                  float scale, bool accumulate, const float *in, \
+                                                  float *out, int64_t n) \
+    { mlc__drop_f32_body(w, drop, all, scale, accumulate, in, out, n); } \
+    static const mlc__random_fns mlc__random_fns_##isa = \
+        { mlc__words_##isa, mlc__random_f32_##isa, mlc__drop_f32_##isa, &mlc__half_fns_##isa };
+MLC__EACH_ISA(MLC__STAMP_RANDOM)
+
+/* Uniform and normal values in f64, rounded up to pairs. */
+static void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w, double *v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 2) {
+        const double x = MLC__U53(w[2 * i], w[2 * i + 1]);
+        const double y = MLC__U53(w[2 * i + 2], w[2 * i + 3]);
+        if (a->kind == MLC_RANDOM_UNIFORM) {
+            v[i] = a->a + (a->b - a->a) * x;
+            v[i + 1] = a->a + (a->b - a->a) * y;
+            for (int p = 0; p < 2; p++) if (v[i + p] >= a->b) v[i + p] = a->a;
+            continue;
+        }
+        const double radius = sqrt(-2.0 * log(1.0 - x)), angle = 6.283185307179586477 * y;
+        v[i] = a->a + a->b * (radius * cos(angle));
+        v[i + 1] = a->a + a->b * (radius * sin(angle));
+    }
+}
+
+/* log x of a normal x > 0, the same bits everywhere: 2 artanh((m - 1)/(m + 1)) of the mantissa.
+ * Max error 1 ulp. */
+MLC__INLINE double mlc__ln(double x)
+{
+    const uint64_t u = mlc__bits_f64(x) + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
+    const double e = (double)((int32_t)(u >> 52) - 1023);
+    const double m = mlc__f64_bits((u & 0xFFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
+    const double s = m / (m + 2.0), z = s * s;
+    double t = 2.0 / 23.0;
+    for (int k = 21; k >= 3; k -= 2) t = t * z + 2.0 / k;
+    return e * 6.93147180369123816490e-01 +
+           (m - (s * (m - z * t) - e * 1.90821492927058770002e-10));
+}
+
+/* p[0] + p[1] x + ... + p[7] x^7 */
+MLC__INLINE double mlc__poly7(const double *p, double x)
+{
+    double y = p[7];
+    for (int i = 6; i >= 0; i--) y = y * x + p[i];
+    return y;
+}
+
+/* z with P(Z <= z) = p for a standard normal Z; relative error about 1e-16.
+ * Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics
+ * 37 (1988): rational functions of (p - 1/2)^2 in the middle, of sqrt(-log p) in the tails. */
+static double mlc__normal_quantile(double p)
+{
+    static const double middle[2][8] = {
+        { 3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
+          1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
+          3.3430575583588128105e4, 2.5090809287301226727e3 },
+        { 1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+          2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4,
+          5.2264952788528545610e3 } };
+    static const double tail[2][8] = {
+        { 1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
+          3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
+          2.27238449892691845833e-2, 7.74545014278341407640e-4 },
+        { 1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
+          1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4,
+          1.05075007164441684324e-9 } };
+    static const double far[2][8] = {
+        { 6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0,
+          2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+          2.71155556874348757815e-5, 2.01033439929228813265e-7 },
+        { 1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
+          7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7,
+          2.04426310338993978564e-15 } };
+    const double q = p - 0.5, mirrored = q < 0 ? p : 1.0 - p;
+    if (q >= -0.425 && q <= 0.425) {
+        const double r = 0.180625 - q * q;
+        return q * mlc__poly7(middle[0], r) / mlc__poly7(middle[1], r);
+    }
+    const double r = sqrt(-mlc__ln(mirrored));
+    const double z = r <= 5.0 ? mlc__poly7(tail[0], r - 1.6) / mlc__poly7(tail[1], r - 1.6)
+                              : mlc__poly7(far[0], r - 5.0) / mlc__poly7(far[1], r - 5.0);
+    return q < 0 ? -z : z;
+}
+
+/* A range of p for mlc__normal_quantile. Above the mean the other tail is taken, where p has its
+ * digits. */
+typedef struct mlc__tails { double from, width, sign; } mlc__tails;
+
+static mlc__tails mlc__tails_of(const struct mlc_k_random *a)
+{
+    const double lo = (a->lo - a->a) / a->b, hi = (a->hi - a->a) / a->b, root = 0.70710678118654752;
+    const double sign = lo > 0 ? -1.0 : 1.0;
+    const double from = 0.5 * erfc((lo > 0 ? hi : -lo) * root);
+    const double to = 0.5 * erfc((lo > 0 ? lo : -hi) * root);
+    const mlc__tails t = { from, to - from, sign };
+    return t;
+}
+
+static void mlc__random_truncated(const struct mlc_k_random *a, mlc__tails t, const uint32_t *w,
+                                  double *v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        /* In (0, 1), both ends left out: 52 bits and a half. */
+        const uint64_t bits = (uint64_t)w[2 * i] << 20 | w[2 * i + 1] >> 12;
+        const double u = ((double)bits + 0.5) * 2.220446049250313e-16, p = t.from + t.width * u;
+        const double most = 1.0 - 1.1102230246251565e-16;
+        const double x = a->a + a->b * (t.sign * mlc__normal_quantile(p < most ? p : most));
+        v[i] = x < a->lo ? a->lo : x > a->hi ? a->hi : x;
+    }
+}
+
+/* The upper half of the product. */
+MLC__INLINE uint64_t mlc__mul_high(uint64_t a, uint64_t b)
+{
+    const uint64_t a0 = a & UINT32_MAX, a1 = a >> 32, b0 = b & UINT32_MAX, b1 = b >> 32;
+    const uint64_t low = a0 * b0, mid = a1 * b0 + (low >> 32);
+    return a1 * b1 + (mid >> 32) + ((a0 * b1 + (mid & UINT32_MAX)) >> 32);
+}
+
+/* Integer i of [0, count): 64 bits times count; the chances of two differ by less than 2^-64. */
+MLC__INLINE uint64_t mlc__random_below(const uint32_t *w, int64_t i, uint64_t count)
+{
+    return mlc__mul_high((uint64_t)w[2 * i] << 32 | w[2 * i + 1], count);
+}
+
+typedef struct mlc__random_job {
+    const struct mlc_k_random *a;
+    const mlc__random_fns *fns;
+    mlc_dtype  made;                   /* as what a tile is made: f32, f64 or i64               */
+    float      top;                    /* most that a uniform 16-bit float may be before it is  */
+    mlc__tails tails;                  /* rounded                                               */
+} mlc__random_job;
+
+/* The words behind elements i .. i + n of those that take `each`. */
+static void mlc__random_words(const mlc__random_fns *f, uint64_t seed, uint64_t stream, int64_t i,
+                              int64_t n, int each, uint32_t *w)
+{
+    const int64_t blocks = mlc__div_up(n * each, 4);
+    f->words(seed, stream, (uint64_t)(i * each / 4),
+             (int64_t)mlc__round_up((size_t)blocks, MLC__BLOCKS), w);
+}
+
+static void mlc__random_tile(const mlc__random_job *j, const uint32_t *w, double *v, int64_t n)
+{
+    const struct mlc_k_random *a = j->a;
+    float *f = MLC__CAST(float *, (void *)v);
+    if (j->made == MLC_F32) {
+        j->fns->f32(a, w, f, n);
+        for (int64_t i = 0; a->kind == MLC_RANDOM_UNIFORM && mlc__is_half(a->dtype) && i < n; i++)
+            f[i] = f[i] > j->top ? j->top : f[i];
+    } else if (j->made == MLC_I64) {
+        int64_t *whole = MLC__CAST(int64_t *, (void *)v);
+        for (int64_t i = 0; i < n; i++)
+            whole[i] = (int64_t)((uint64_t)a->first + mlc__random_below(w, i, a->count));
+    } else if (a->kind == MLC_RANDOM_TRUNCATED) mlc__random_truncated(a, j->tails, w, v, n);
+    else mlc__random_f64(a, w, v, n);
+}
+
+static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__random_job *j = MLC__CAST(const mlc__random_job *, arg);
+    const struct mlc_k_random *a = j->a;
+    const int each = j->made == MLC_F32 ? 1 : 2;
+    const int64_t to = mlc__min(a->n, (chunk + 1) * MLC__GRAIN), step = MLC__WORDS / each;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    uint32_t w[MLC__WORDS];
+    double v[MLC__WORDS / 2];          /* 128 of 64 bits or 256 of f32 */
+    (void)worker;
+    for (int64_t i = chunk * MLC__GRAIN; i < to; i += step) {
+        const int64_t n = mlc__min(step, to - i);
+        mlc__random_words(j->fns, a->seed, a->stream, i, n, each, w);
+        mlc__random_tile(j, w, v, n);
+        mlc__cast_dense(MLC__CAST(char *, a->out) + (size_t)i * size, a->dtype, v, j->made, n,
+                        j->fns->half);
+    }
+}
+
+/* Element i goes to a place among the first i + 1, what was there to the end: Fisher and Yates, one
+ * after the other on one thread. */
+static void mlc__random_permutation(const mlc__random_job *j)
+{
+    int64_t *out = MLC__CAST(int64_t *, j->a->out);
+    uint32_t w[MLC__WORDS];
+    for (int64_t from = 0; from < j->a->n; from += MLC__WORDS / 2) {
+        const int64_t n = mlc__min(MLC__WORDS / 2, j->a->n - from);
+        mlc__random_words(j->fns, j->a->seed, j->a->stream, from, n, 2, w);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = (int64_t)mlc__random_below(w, i, (uint64_t)(from + i) + 1);
+            out[from + i] = out[at];
+            out[at] = from + i;
+        }
+    }
+}
+
+/* The largest value of a 16-bit float below x, as f32. */
+static float mlc__half_below(float x, mlc_dtype dtype, const mlc__half_fns *half)
+{
+    uint16_t h;
+    float y;
+    half->narrow(&h, &x, dtype, 1);
+    half->widen(&y, &h, dtype, 1);
+    if (y < x) return y;
+    if ((h & 0x7FFFu) == 0) h = 0x8001u;
+    else h = (uint16_t)(h & 0x8000u ? h + 1 : h - 1);
+    half->widen(&y, &h, dtype, 1);
+    return y;
+}
+
+static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
+{
+    mlc__random_job j = { a, f, MLC_F32, 0.0f, { 0.0, 0.0, 0.0 } };
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
+    if (a->kind == MLC_RANDOM_PERMUTATION) {
+        if (a->dtype != MLC_I64) return MLC_ERR_UNSUPPORTED;
+        mlc__random_permutation(&j);
+        return MLC_OK;
+    }
+    if (a->kind == MLC_RANDOM_INTEGER) j.made = MLC_I64;
+    else if (a->kind == MLC_RANDOM_TRUNCATED) {
+        j.made = MLC_F64;
+        j.tails = mlc__tails_of(a);
+    } else if (a->kind != MLC_RANDOM_BERNOULLI) {
+        if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+        j.made = mlc__is_half(a->dtype) ? MLC_F32 : a->dtype;
+        if (mlc__is_half(a->dtype)) j.top = mlc__half_below((float)a->b, a->dtype, f->half);
+        if (j.top < (float)a->a) j.top = (float)a->a;      /* lo = hi, or nothing between them */
+    }
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN),
+                  (a->kind == MLC_RANDOM_TRUNCATED ? 40.0 : 3.0) * (double)a->n, mlc__random_chunk,
+                  &j);
+    return MLC_OK;
+}
+
+/* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept. */
+typedef struct mlc__dropout_job {
+    const struct mlc_k_dropout *a;
+    const mlc__random_fns *fns;
+} mlc__dropout_job;
+
+static void mlc__dropout_tile(const mlc__dropout_job *j, const uint32_t *w, int64_t i, int64_t n)
+{
+    const struct mlc_k_dropout *a = j->a;
+    const uint64_t drop = (uint64_t)(a->p * 4294967296.0);       /* words below it are dropped */
+    const double scale = a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
+    const bool all = drop > UINT32_MAX, acc = a->accumulate != 0;
+    if (a->dtype == MLC_F64) {
+        double *o = MLC__CAST(double *, a->out) + i;
+        for (int64_t e = 0; e < n; e++) {
+            const double v = w[e] >= drop ? MLC__CAST(const double *, a->in)[i + e] * scale : 0.0;
+            o[e] = acc ? o[e] + v : v;
+        }
+    } else if (a->dtype == MLC_F32) {
+        j->fns->drop(w, (uint32_t)drop, all, (float)scale, acc, MLC__CAST(const float *, a->in) + i,
+                     MLC__CAST(float *, a->out) + i, n);
+    } else {
+        float in[MLC__WORDS], out[MLC__WORDS];
+        uint16_t *o = MLC__CAST(uint16_t *, a->out) + i;
+        j->fns->half->widen(in, MLC__CAST(const uint16_t *, a->in) + i, a->dtype, n);
+        if (acc) j->fns->half->widen(out, o, a->dtype, n);
+        j->fns->drop(w, (uint32_t)drop, all, (float)scale, acc, in, out, n);
+        j->fns->half->narrow(o, out, a->dtype, n);
+    }
+}
+
+static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__dropout_job *j = MLC__CAST(const mlc__dropout_job *, arg);
+    const int64_t to = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
+    uint32_t w[MLC__WORDS];
+    (void)worker;
+    for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
+        const int64_t n = mlc__min(MLC__WORDS, to - i);
+        mlc__random_words(j->fns, j->a->seed, j->a->stream, i, n, 1, w);
+        mlc__dropout_tile(j, w, i, n);
+    }
+}
+
+static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
+                                       const mlc__random_fns *f)
+{
+    mlc__dropout_job j = { a, f };
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 1.0 * (double)a->n, mlc__dropout_chunk, &j);
+    return MLC_OK;
+}
+
+/* A uniform number for draw i of a stream. */
+MLC__INLINE double mlc__u53_at(uint64_t seed, uint64_t stream, uint64_t i)
+{
+    const mlc__words r = mlc__philox(seed, stream, i / 2);
+    return i & 1 ? MLC__U53(r.w[2], r.w[3]) : MLC__U53(r.w[0], r.w[1]);
+}
+
+MLC__INLINE double mlc__weight(const struct mlc_k_multinomial *a, int64_t row, int64_t i)
+{
+    return mlc__elem(a->weights, row * a->row + i * a->col, a->dtype);
+}
+
+/* Row by row, so that the first bad one is named; false if there is one. */
+static bool mlc__multinomial_check(const struct mlc_k_multinomial *a)
+{
+    for (int64_t r = 0; r < a->n; r++) {
+        int64_t some = 0, bad = -1;
+        for (int64_t i = 0; i < a->c && bad < 0; i++) {
+            const double w = mlc__weight(a, r, i);
+            if (!(w >= 0.0 && w <= DBL_MAX)) bad = i;
+            some += w > 0.0;
+        }
+        if (bad < 0 && some >= (a->replacement ? 1 : a->k)) continue;
+        a->error[0] = bad < 0 ? a->few : a->bad;
+        a->error[1] = r;
+        a->error[2] = bad < 0 ? some : bad;
+        a->error[3] = a->k;
+        return false;
+    }
+    return true;
+}
+
+/* With replacement: where u times the sum of weights falls among the sums up to each. */
+static void mlc__multinomial_with(const struct mlc_k_multinomial *a, int64_t row, double *sum)
+{
+    double total = MLC__INF;
+    /* Of weights near the end of the range only a small part is summed. */
+    for (double part = 1.0; !(total <= DBL_MAX); part = 5.4210108624275222e-20) {
+        total = 0.0;
+        for (int64_t i = 0; i < a->c; i++) sum[i] = total += mlc__weight(a, row, i) * part;
+    }
+    for (int64_t d = 0; d < a->k; d++) {
+        const uint64_t i = (uint64_t)(row * a->k + d);
+        const double u = mlc__u53_at(a->seed, a->stream, i) * total;
+        int64_t from = 0, to = a->c - 1;                   /* the first sum over u */
+        while (from < to) {
+            const int64_t mid = from + (to - from) / 2;
+            if (sum[mid] > u) to = mid;
+            else from = mid + 1;
+        }
+        a->out[row * a->k + d] = from;
+    }
+}
+
+/* Without: a race. Category i arrives after an exponential time over its weight; the k first ones
+ * are drawn, in that order. */
+static void mlc__multinomial_without(const struct mlc_k_multinomial *a, int64_t row,
+                                     void *workspace)
+{
+    int64_t (*count)[256] = MLC__CAST(int64_t (*)[256], workspace), n = 0;
+    uint64_t *v = MLC__CAST(uint64_t *, (void *)(count + 8));
+    for (int64_t i = 0; i < a->c; i++) {
+        const double w = mlc__weight(a, row, i);
+        const double u = mlc__u53_at(a->seed, a->stream, (uint64_t)(row * a->c + i));
+        const mlc__item x = { mlc__bits_f64((0.0 - mlc__ln(1.0 - u)) / w), (uint64_t)i };
+        if (w > 0.0) mlc__item_put(v, n++, x, true);
+    }
+    if (a->k < n) mlc__sort_select(v, n, a->k, 8, true);
+    if (a->k <= MLC__SORT_SHORT) mlc__sort_insert(v, a->k, true);
+    else v = mlc__sort_radix(v, v + 2 * a->c, count, a->k, 8, true);
+    for (int64_t d = 0; d < a->k; d++)
+        a->out[row * a->k + d] = (int64_t)mlc__item_at(v, d, true).place;
+}
+
+static size_t mlc__multinomial_buffer(const struct mlc_k_multinomial *a)
+{
+    const size_t bytes = a->replacement ? (size_t)a->c * sizeof(double)
+                                        : (size_t)a->c * 32 + 8 * 256 * sizeof(int64_t);
+    return mlc__round_up(bytes, MLC__CACHELINE);
+}
+
+static void mlc__multinomial_chunk(void *arg, int64_t row, int32_t worker)
+{
+    const struct mlc_k_multinomial *a = MLC__CAST(const struct mlc_k_multinomial *, arg);
+    char *workspace = MLC__CAST(char *, a->workspace) + (size_t)worker * mlc__multinomial_buffer(a);
+    if (a->replacement) mlc__multinomial_with(a, row, MLC__CAST(double *, (void *)workspace));
+    else mlc__multinomial_without(a, row, workspace);
+}
+
+static size_t mlc__k_multinomial_workspace(void *dev, const struct mlc_k_multinomial *a)
+{
+    return mlc__multinomial_buffer(a) * (size_t)mlc__pool_threads(dev);
+}
+
+/* Where the weights are bad the draws are all 0: whoever uses them before the error word is read
+ * stays inside. */
+static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *a)
+{
+    struct mlc_k_multinomial job = *a;
+    if (!mlc__is_full(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_multinomial_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    memset(a->out, 0, (size_t)(a->n * a->k) * sizeof(int64_t));
+    if (!mlc__multinomial_check(a)) return MLC_OK;
+    const double draws = (double)(a->replacement ? a->k : a->c);
+    mlc__parallel(dev, a->n, (double)a->n * ((double)a->c + 30.0 * draws), mlc__multinomial_chunk,
+                  &job);
     return MLC_OK;
 }
 
@@ -6792,6 +7264,10 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     { return mlc__gemm_run(dev, a, mlc__gemm_pick_##isa(a)); } \
     static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
     { return mlc__gemm_workspace(dev, a, mlc__gemm_pick_##isa(a)); } \
+    static mlc_status mlc__k_random_##isa(void *dev, const struct mlc_k_random *a) \
+    { return mlc__random_run(dev, a, &mlc__random_fns_##isa); } \
+    static mlc_status mlc__k_dropout_##isa(void *dev, const struct mlc_k_dropout *a) \
+    { return mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa); } \
     static mlc_status mlc__k_xent_##isa(void *dev, const struct mlc_k_xent *a) \
     { return mlc__xent_run(dev, a, &mlc__row_fns_##isa); } \
     static mlc_status mlc__k_xent_grad_##isa(void *dev, const struct mlc_k_xent_grad *a) \
@@ -6815,9 +7291,9 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_gemm_ws(isa)      mlc__k_gemm_workspace_##isa,
 #define MLC__CPU_fill(isa)         mlc__k_fill,
 #define MLC__CPU_fill_ws(isa)      NULL,
-#define MLC__CPU_random(isa)       mlc__k_random,
+#define MLC__CPU_random(isa)       mlc__k_random_##isa,
 #define MLC__CPU_random_ws(isa)    NULL,
-#define MLC__CPU_dropout(isa)      mlc__k_dropout,
+#define MLC__CPU_dropout(isa)      mlc__k_dropout_##isa,
 #define MLC__CPU_dropout_ws(isa)   NULL,
 #define MLC__CPU_xent(isa)         mlc__k_xent_##isa,
 #define MLC__CPU_xent_ws(isa)      mlc__k_xent_workspace,
@@ -6833,6 +7309,8 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_nonzero_ws(isa)   mlc__k_nonzero_workspace,
 #define MLC__CPU_sort(isa)         mlc__k_sort,
 #define MLC__CPU_sort_ws(isa)      mlc__k_sort_workspace,
+#define MLC__CPU_multinomial(isa)  mlc__k_multinomial,
+#define MLC__CPU_multinomial_ws(isa) mlc__k_multinomial_workspace,
 #define MLC__CPU_band(isa)         mlc__k_band,
 #define MLC__CPU_band_ws(isa)      NULL,
 #define MLC__CPU_finite(isa)       mlc__k_finite,
@@ -7031,6 +7509,14 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
                  "%s: index %lld at position %lld is not in [0,%lld), the size of the axis",
                  ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], (long long)w[2], (long long)w[1],
                  (long long)w[3]);
+    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_WEIGHT, VALUE,
+                 "multinomial: weight %lld of row %lld is negative, infinite or NaN",
+                 (long long)w[2], (long long)w[1]);
+    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW || w[2] > 0, VALUE,
+                 "multinomial: no weight of row %lld is over 0", (long long)w[1]);
+    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW, ARG,
+                 "multinomial: %lld draws without replacement, but only %lld weights of row %lld "
+                 "are over 0; draw fewer", (long long)w[3], (long long)w[2], (long long)w[1]);
     return mlc__fail(
         ctx, MLC_ERR_VALUE,
         "cross_entropy: label %lld at row %lld is not in [0,%lld), the classes of logits",
@@ -7605,40 +8091,6 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     t->storage->data = data;
     mlc__mark_layout(t);
     return t;
-}
-
-/* A stream is used up also in a dry run (mlc_summary sets it back) and for no elements. */
-static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_random kind, mlc_dtype dtype,
-                               mlc_dims shape, double a, double b)
-{
-    mlc_tensor *t;
-    if (ctx && !mlc__is_full(dtype)) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: dtype %s; it makes f32 or f64", what,
-                  mlc_dtype_name(dtype));
-        return NULL;
-    }
-    t = mlc__make(ctx, what, dtype, shape);
-    if (!t) return NULL;
-    const struct mlc_k_random args = { kind, dtype, mlc__numel(t), mlc__data(t), ctx->seed,
-                                       ctx->stream++, a, b };
-    if (args.n == 0 || ctx->dry_run) return t;
-    return mlc__run_random(ctx, what, &args) == MLC_OK ? t : NULL;
-}
-
-MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
-{
-    return mlc__random(ctx, "randn", MLC_RANDOM_NORMAL, dtype, shape, 0.0, 1.0);
-}
-
-/* lo = hi is fine: all elements are lo. */
-MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
-                                 double hi)
-{
-    if (ctx && !(lo <= hi && hi - lo <= (dtype == MLC_F32 ? (double)FLT_MAX : DBL_MAX))) {
-        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval", lo, hi);
-        return NULL;
-    }
-    return mlc__random(ctx, "uniform", MLC_RANDOM_UNIFORM, dtype, shape, lo, hi);
 }
 
 /* Fails if t's memory was given back when the forward that made it ended. */
@@ -10085,6 +10537,205 @@ MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double va
     if (!nd) return NULL;
     nd->u.s[0] = value;
     return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.RANDOM ------------------------------------- random tensors, draws from weights
+ * Each call takes the next stream of the context, whatever comes of it. Nothing is recorded: what
+ * is drawn depends on no tensor, or, as an index, is not differentiable. */
+
+/* args: kind and parameters. A stream is used up also in a dry run (mlc_summary sets it back) and
+ * for no elements. */
+static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape,
+                               struct mlc_k_random *args)
+{
+    mlc_tensor *t = mlc__make(ctx, what, dtype, shape);
+    if (!t) return NULL;
+    args->dtype = dtype;
+    args->n = mlc__numel(t);
+    args->out = mlc__data(t);
+    args->seed = ctx->seed;
+    args->stream = ctx->stream++;
+    if (args->n == 0 || ctx->dry_run) return t;
+    return mlc__run_random(ctx, what, args) == MLC_OK ? t : NULL;
+}
+
+/* For what only floats can be; unknown dtypes get their message in mlc__make. */
+static mlc_tensor *mlc__random_float(mlc_ctx *ctx, const char *what, mlc_dtype dtype,
+                                     mlc_dims shape, struct mlc_k_random *args)
+{
+    if (ctx && (unsigned)dtype < MLC_DTYPE_COUNT && !mlc__is_float(dtype)) {
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: dtype %s; it makes floats: f32, f64, bf16, f16", what,
+                  mlc_dtype_name(dtype));
+        return NULL;
+    }
+    return mlc__random(ctx, what, dtype, shape, args);
+}
+
+static struct mlc_k_random mlc__random_args(mlc_random kind, double a, double b)
+{
+    struct mlc_k_random args;
+    memset(&args, 0, sizeof args);
+    args.kind = kind;
+    args.a = a;
+    args.b = b;
+    return args;
+}
+
+MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_NORMAL, 0.0, 1.0);
+    return mlc__random_float(ctx, "randn", dtype, shape, &args);
+}
+
+MLC_IMPL mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double mean,
+                                double std)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_NORMAL, mean, std);
+    if (ctx && !(mean - mean == 0.0 && std >= 0.0 && std <= DBL_MAX)) {
+        mlc__fail(ctx, MLC_ERR_ARG,
+                  "normal: mean %g, std %g; they must be finite, std not negative", mean, std);
+        return NULL;
+    }
+    return mlc__random_float(ctx, "normal", dtype, shape, &args);
+}
+
+/* lo = hi is fine: all elements are lo. */
+MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
+                                 double hi)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_UNIFORM, lo, hi);
+    const double most = dtype == MLC_F64 ? DBL_MAX : dtype == MLC_F16 ? 65504.0 : (double)FLT_MAX;
+    const double width = dtype == MLC_F16 ? 2.0 * most : most;
+    if (ctx && !(lo >= -most && lo <= hi && hi <= most && hi - lo <= width)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval of %s", lo, hi,
+                  mlc_dtype_name(dtype));
+        return NULL;
+    }
+    return mlc__random_float(ctx, "uniform", dtype, shape, &args);
+}
+
+/* 37 deviations: beyond them the probability of the whole interval underflows. */
+MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
+                                          double mean, double std, double lo, double hi)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_TRUNCATED, mean, std);
+    args.lo = lo;
+    args.hi = hi;
+    if (ctx && !(mean - mean == 0.0 && std > 0.0 && std <= DBL_MAX && lo <= hi)) {
+        mlc__fail(ctx, MLC_ERR_ARG,
+                  "truncated_normal: mean %g, std %g, [%g, %g]; mean and std must be finite, std "
+                  "positive, lo <= hi", mean, std, lo, hi);
+        return NULL;
+    }
+    if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG,
+                  "truncated_normal: [%g, %g] is over 37 std of %g from the mean %g: no normal "
+                  "value lies there", lo, hi, std, mean);
+        return NULL;
+    }
+    return mlc__random_float(ctx, "truncated_normal", dtype, shape, &args);
+}
+
+MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_BERNOULLI, p, 0.0);
+    if (ctx && !(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "bernoulli: p is %g, not in [0, 1]", p);
+        return NULL;
+    }
+    return mlc__random(ctx, "bernoulli", dtype, shape, &args);
+}
+
+/* The integers that a dtype holds exactly, as [lo, hi]. */
+static void mlc__whole_range(mlc_dtype dtype, int64_t *lo, int64_t *hi)
+{
+    const int bits = dtype == MLC_F32 ? 24 : dtype == MLC_F64 ? 53 : dtype == MLC_BF16 ? 8
+                   : dtype == MLC_F16 ? 11 : dtype == MLC_I32 ? 31 : dtype == MLC_I8 ? 7
+                   : dtype == MLC_U8 ? 8 : dtype == MLC_BOOL ? 1 : 63;
+    const bool sign = dtype != MLC_U8 && dtype != MLC_BOOL;
+    *hi = (int64_t)(((uint64_t)1 << bits) - (mlc__is_float(dtype) ? 0 : 1));
+    *lo = sign ? mlc__is_float(dtype) ? -*hi : -*hi - 1 : 0;
+}
+
+MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, int64_t lo,
+                                 int64_t hi)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_INTEGER, 0.0, 0.0);
+    int64_t least, most;
+    mlc__whole_range(dtype, &least, &most);
+    args.first = lo;
+    args.count = (uint64_t)hi - (uint64_t)lo;
+    if (ctx && lo >= hi) {
+        mlc__fail(ctx, MLC_ERR_ARG, "randint: [%lld, %lld) is empty; hi must be over lo",
+                  (long long)lo, (long long)hi);
+        return NULL;
+    }
+    if (ctx && (unsigned)dtype < MLC_DTYPE_COUNT && (lo < least || hi - 1 > most)) {
+        mlc__fail(ctx, MLC_ERR_ARG,
+                  "randint: [%lld, %lld) is not within [%lld, %lld], the integers that %s holds",
+                  (long long)lo, (long long)hi, (long long)least, (long long)most,
+                  mlc_dtype_name(dtype));
+        return NULL;
+    }
+    return mlc__random(ctx, "randint", dtype, shape, &args);
+}
+
+MLC_IMPL mlc_tensor *mlc_randperm(mlc_ctx *ctx, int64_t n)
+{
+    struct mlc_k_random args = mlc__random_args(MLC_RANDOM_PERMUTATION, 0.0, 0.0);
+    return mlc__random(ctx, "randperm", MLC_I64, mlc_dims1(n), &args);
+}
+
+/* What can be told without the data. */
+static mlc_status mlc__multinomial_shape(const mlc_tensor *p, int64_t n, bool replacement)
+{
+    mlc_ctx *ctx = p->ctx;
+    MLC__TRY(mlc__alive(p, "multinomial"));
+    MLC__REQUIRE(ctx, mlc__is_full(p->dtype), DTYPE,
+                 "multinomial: the weights are %s; write mlc_cast(p, MLC_F32)",
+                 mlc_dtype_name(p->dtype));
+    MLC__REQUIRE(ctx, p->ndim >= 1 && p->ndim <= 2 && p->shape[p->ndim - 1] > 0, SHAPE,
+                 "multinomial: the weights are %s; they must be [c] or [r,c], c at least 1",
+                 mlc__shape(p).s);
+    const int64_t c = p->shape[p->ndim - 1];
+    MLC__REQUIRE(ctx, n >= 1, ARG, "multinomial: %lld draws; it must be at least 1", (long long)n);
+    MLC__REQUIRE(ctx, replacement || n <= c, ARG,
+                 "multinomial: %lld draws from %lld categories without replacement; draw fewer",
+                 (long long)n, (long long)c);
+    return MLC_OK;
+}
+
+static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, const mlc_tensor *p,
+                                       int64_t n, bool replacement, uint64_t stream)
+{
+    struct mlc_k_multinomial a;
+    a.dtype = p->dtype;
+    a.replacement = replacement;
+    a.n = p->ndim == 2 ? p->shape[0] : 1;
+    a.c = p->shape[p->ndim - 1];
+    a.k = n;
+    a.weights = mlc__data(p);
+    a.row = p->ndim == 2 ? p->stride[0] : 0;
+    a.col = p->stride[p->ndim - 1];
+    a.out = MLC__CAST(int64_t *, mlc__data(out));
+    a.seed = ctx->seed;
+    a.stream = stream;
+    a.error = ctx->error_word;
+    a.bad = mlc__error_kind(ctx, MLC_K_ERROR_WEIGHT, "multinomial");
+    a.few = mlc__error_kind(ctx, MLC_K_ERROR_FEW, "multinomial");
+    MLC__RUN_WITH_WORKSPACE(ctx, "multinomial", multinomial, &a);
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+}
+
+MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
+{
+    mlc_tensor *t;
+    if (!p || mlc__multinomial_shape(p, n, replacement) != MLC_OK) return NULL;
+    const uint64_t stream = p->ctx->stream++;
+    t = mlc__make(p->ctx, "multinomial", MLC_I64,
+                  p->ndim == 2 ? mlc_dims2(p->shape[0], n) : mlc_dims1(n));
+    if (!t || mlc__numel(t) == 0 || p->ctx->dry_run) return t;
+    return mlc__multinomial_run(p->ctx, t, p, n, replacement, stream) == MLC_OK ? t : NULL;
 }
 
 /* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice
@@ -12952,7 +13603,11 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         ctx->seed,
         mlc__hash(name) + (uint64_t)b->order * 0x9E3779B97F4A7C15ull,
         p->a,
-        p->b
+        p->b,
+        0.0,
+        0.0,
+        0,
+        0
     };
     if (n == 0) return true;
     /* Built before: values move, whatever root they were built under. */

@@ -657,7 +657,7 @@ TEST(backend, cast_kernels_round_to_even_truncate_and_mark_what_does_not_fit)
 static void *random_run(const mlc_kernels *k, mlc_random kind, mlc_dtype dtype, int64_t n, int out)
 {
     struct mlc_k_random a = {kind, dtype, n, guarded(out, (size_t)n * size_of(dtype)),
-                             42, 7, -1.5, 2.5};
+                             42, 7, -1.5, 2.5, 0, 0, 0, 0};
     return k->random(NULL, &a) == MLC_OK ? a.out : NULL;
 }
 

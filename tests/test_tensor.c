@@ -101,9 +101,9 @@ TEST(tensor, creation_refuses_sizes_that_cannot_be)
     check_error(ctx, mlc_from(ctx, MLC_F32, mlc_dims1(2), NULL), MLC_ERR_ARG,
                 "from: data is NULL");
     check_error(ctx, mlc_randn(ctx, MLC_I64, mlc_dims1(2)), MLC_ERR_DTYPE,
-                "randn: dtype i64; it makes f32 or f64");
+                "randn: dtype i64; it makes floats: f32, f64, bf16, f16");
     check_error(ctx, mlc_uniform(ctx, MLC_F32, mlc_dims1(2), 2, 1), MLC_ERR_ARG,
-                "uniform: [2, 1) is no interval");
+                "uniform: [2, 1) is no interval of f32");
     CHECK_EQ(mlc_write(mlc_zeros(ctx, MLC_F32, mlc_dims0()), &one, 4), MLC_OK);
     CHECK_OK(ctx);
 }
