@@ -7734,6 +7734,15 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     return status;
 }
 
+/* Ends a scope of the library's own: what failed in it is the caller's to see. */
+static mlc_status mlc__scope_leave(mlc_ctx *ctx)
+{
+    const bool had_error = ctx->scopes[ctx->depth].had_error;
+    const mlc_status st = mlc_scope_end(ctx);
+    if (!had_error) ctx->status = st;
+    return st;
+}
+
 #ifndef MLC_NO_STDIO
 MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
 {
@@ -13192,7 +13201,7 @@ static mlc_status mlc__check_value(const mlc__check *c, double *value)
     *value = mlc_item(mlc__check_loss(y, mlc__check_weights(c->ctx, y)));
     mlc_no_grad_end(c->ctx);
     c->ctx->stream = stream;           /* every evaluation draws the same numbers */
-    return mlc_scope_end(c->ctx);
+    return mlc__scope_leave(c->ctx);
 }
 
 /* x: the input's values on the host, changed one at a time and written back. */
@@ -13270,12 +13279,10 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     for (int32_t i = 0; i < n_in; i++)
         MLC__REQUIRE(c.ctx, in[i] && (!mlc__wants_grad(in[i]) || in[i]->dtype == MLC_F64), DTYPE,
                      "gradcheck: input %d must be f64: differences of f32 say nothing", i + 1);
-    const mlc_status before = c.ctx->status;
     MLC__TRY(mlc_scope_begin(c.ctx));
     st = mlc__check_all(&c, report);
-    ended = mlc_scope_end(c.ctx);
+    ended = mlc__scope_leave(c.ctx);
     if (st == MLC_OK) st = ended;
-    if (st != MLC_OK && before == MLC_OK) c.ctx->status = st;        /* the scope cleared it */
     for (int32_t i = 0; i < n_in; i++) mlc_zero_grad(in[i]);
     report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
     return st;
@@ -14225,7 +14232,7 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
     mlc_tensor *x = mlc_zeros(ctx, ctx->dtype, input);
     mlc_forward(m, x);
     *activations = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
-    const mlc_status st = mlc_scope_end(ctx);
+    const mlc_status st = mlc__scope_leave(ctx);
     ctx->dry_run = false;
     ctx->stream = stream;
     ctx->mem.peak = before.peak;
@@ -17051,18 +17058,15 @@ static int mlc__stars(const char *text)
     return n;
 }
 
-/* The file's tensors live in a scope of their own; an error is put back after that scope has
- * cleared it. */
+/* The file's tensors live in a scope of their own. */
 static mlc_status mlc__load_scoped(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
-    const mlc_status before = ctx->status;
     MLC__TRY(mlc_scope_begin(ctx));
     l->file = mlc_safetensors_open(ctx, l->path);
     const mlc_status st = l->file ? mlc__load_run(l) : ctx->status;
     mlc_safetensors_close(l->file);
-    mlc_scope_end(ctx);
-    if (st != MLC_OK && before == MLC_OK) ctx->status = st;          /* the scope cleared it */
+    mlc__scope_leave(ctx);
     return st;
 }
 
@@ -17803,12 +17807,11 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
                  mlc__shape(t).s);
     for (int64_t k = 0; names && k < cols; k++)
         MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL", (long long)k);
-    const mlc_status before = ctx->status;
     MLC__TRY(mlc_scope_begin(ctx));
     /* Numbers of 8 bytes hold every dtype's values. */
     mlc_tensor *wide = mlc_cast(mlc_detach(t), mlc__is_float(t->dtype) ? MLC_F64 : MLC_I64);
     void *data = wide ? mlc__heap_alloc(ctx, n * 8, MLC_MEM_OBJECT, "csv_save") : NULL;
-    mlc_status st = data ? mlc_read(wide, data, n * 8) : MLC_ERR_NOMEM;
+    mlc_status st = data ? mlc_read(wide, data, n * 8) : ctx->status;
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
     if (!st)
         st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, mlc__is_float(t->dtype) ?
@@ -17816,8 +17819,7 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
                                                 : MLC_I64, data, (int64_t)n / cols, cols, names));
     mlc__heap_free(ctx, data);
     mlc__heap_free(ctx, b.text);
-    mlc_scope_end(ctx);
-    if (st != MLC_OK && before == MLC_OK) ctx->status = st;          /* the scope cleared it */
+    mlc__scope_leave(ctx);
     return st;
 }
 

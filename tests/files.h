@@ -24,15 +24,18 @@
 
 typedef struct box { char dir[256], path[320]; } box;
 
-FILES_FN box box_open(const char *file)
+/* In a folder within root; NULL: TMPDIR or /tmp. */
+FILES_FN box box_open_in(const char *root, const char *file)
 {
-    box         b;
-    const char *root = getenv("TMPDIR");
+    box b;
+    if (!root) root = getenv("TMPDIR");
     snprintf(b.dir, sizeof b.dir, "%s/mlcore_io_XXXXXX", root && *root ? root : "/tmp");
     if (!mkdtemp(b.dir)) { perror(b.dir); exit(2); }
     snprintf(b.path, sizeof b.path, "%s/%s", b.dir, file);
     return b;
 }
+
+FILES_FN box box_open(const char *file) { return box_open_in(NULL, file); }
 
 /* Number of entries in the folder: a temporary file left behind shows here. */
 FILES_FN int box_count(const box *b)

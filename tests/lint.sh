@@ -33,6 +33,15 @@ found=$(
         grep -q "$name(" tests/test_loss.c || echo "tests/test_loss.c: no case for $name"
     done
 
+    # Every public function runs while memory runs out.
+    awk 'FNR == 1 {file++}
+         file == 1 {while (match($0, /mlc_[a-z0-9_]+/)) {
+                        seen[substr($0, RSTART, RLENGTH)]; $0 = substr($0, RSTART + RLENGTH) }}
+         file == 2 && /^MLC_API / && match($0, /mlc_[a-z0-9_]+\(/) {
+             name = substr($0, RSTART, RLENGTH - 1)
+             if (!(name in seen)) print "tests/test_faults.c: no CASE(" name ", ...)" }' \
+        tests/test_faults.c mlcore.h
+
     # No folder of the machine it was written on.
     grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
 )

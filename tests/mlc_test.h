@@ -90,6 +90,14 @@ void test_aligned_free(void *ptr);
 #ifdef _WIN32
 char *mkdtemp(char *name);
 #endif
+
+/* test_failures: checks of the running test that did not hold so far.                         */
+int64_t test_failures(void);
+/* test_device_refuses: if set, asked at every allocation of device memory: true fails it.     */
+extern bool (*test_device_refuses)(void);
+/* test_device_leaked: blocks that were alive when their device was closed, since the start.   */
+int64_t test_device_leaked(void);
+
 /* test_strtod: the number, whatever the locale.                                               */
 double test_strtod(const char *text);
 /* test_print_g17: %.17g, whatever the locale; returns the length.                             */
@@ -143,6 +151,11 @@ static bool test_result(bool held, const char *file, int line)
     test_g.failures++;
     printf("%s:%d: %s.%s: ", file, line, test_g.now->group, test_g.now->name);
     return false;
+}
+
+int64_t test_failures(void)
+{
+    return test_g.failures;
 }
 
 bool test_check(bool held, const char *what, const char *file, int line)

@@ -1,0 +1,1449 @@
+/* test_faults.c -- memory runs out at every allocation of every public function, once and for ever
+ *
+ * Each scenario is a small use of a function (two, with its backward). It runs once with memory
+ * enough, which gives the result to compare with; then with the first allocation failing, the
+ * second, ... until none fails any more. A failed call must say NOMEM and change nothing; the same
+ * call with memory again must give the same bits; nothing may leak, neither at the context's end
+ * nor from failed call to failed call. make lint wants a scenario for each function of the API.
+ * Failing system calls are in tests/faults/.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+
+/* ---- an allocator that fails where it is told to -------------------------------------------- */
+
+typedef struct memory {
+    int64_t live, blocks;              /* bytes and blocks not yet released                    */
+    int64_t calls, fail_at;            /* while armed; fail_at 0: never                        */
+    bool    armed, ever, hit;          /* ever: all later calls fail, too                      */
+} memory;
+
+static memory *g_memory;               /* for the device's memory: it has no user pointer      */
+
+static bool memory_fails(memory *m)
+{
+    if (!m->armed)
+        return false;
+    m->calls++;
+    if (m->fail_at == 0 || m->calls < m->fail_at || (m->calls > m->fail_at && !m->ever))
+        return false;
+    m->hit = true;
+    return true;
+}
+
+static void *memory_alloc(void *user, size_t bytes, size_t align)
+{
+    memory *m = (memory *)user;
+    void   *p = memory_fails(m) ? NULL
+                                : test_aligned_alloc(align, bytes);
+    if (p != NULL) {
+        memset(p, 0xa5, bytes);        /* nothing may count on zeros                           */
+        m->live += (int64_t)bytes;
+        m->blocks++;
+    }
+    return p;
+}
+
+static void memory_release(void *user, void *ptr, size_t bytes)
+{
+    memory *m = (memory *)user;
+    m->live -= (int64_t)bytes;
+    m->blocks--;
+    memset(ptr, 0xdd, bytes);
+    test_aligned_free(ptr);
+}
+
+static bool device_refuses(void)
+{
+    return g_memory != NULL && memory_fails(g_memory);
+}
+
+static mlc_ctx_desc memory_desc(memory *m)
+{
+    mlc_ctx_desc d = test_desc();
+    d.threads = 1;
+    d.allocator.user = m;
+    d.allocator.alloc = memory_alloc;
+    d.allocator.release = memory_release;
+    g_memory = m;
+    test_device_refuses = device_refuses;
+    return d;
+}
+
+static void memory_done(const memory *m, mlc_ctx *ctx)
+{
+    const int64_t leaked = test_device_leaked();
+    mlc_ctx_free(ctx);
+    CHECK_EQ(m->live, 0);
+    CHECK_EQ(m->blocks, 0);
+    CHECK_EQ(test_device_leaked(), leaked);
+    g_memory = NULL;
+    test_device_refuses = NULL;
+}
+
+/* ---- the world in which scenarios run ------------------------------------------------------- */
+
+typedef struct world {
+    memory       mem;
+    mlc_ctx     *ctx;
+    const box   *files;                /* in.npy, ...: to be read; out: to be replaced         */
+    mlc_tensor  *leaf_x, *leaf_y;      /* f32 [3,4], which ask for gradients                   */
+    mlc_tensor  *x, *y;                /* copies of them in the scope                          */
+    mlc_tensor  *v, *w, *m;            /* f32 [4]; [4,3] by stride; [3,3]                      */
+    mlc_tensor  *d;                    /* f64 [2,2] by stride, asks for gradients              */
+    mlc_tensor  *mask, *mask2;         /* bool [3,4]                                           */
+    mlc_tensor  *i, *rows, *labels;    /* i64 [3,4] and [2] in 0..2, [3] in 0..2               */
+    mlc_module  *net;                  /* linear 4 5, relu, linear 5 3: built                  */
+    mlc_optim   *opt;                  /* of it; its gradients are there                       */
+    mlc_tensor  *out[4];               /* what the scenario made                               */
+    int          n_out;
+    uint64_t     text;                 /* hash of text that the scenario was given             */
+    mlc_module  *module;               /* objects that it made, to be freed                    */
+    mlc_optim   *optim;
+    mlc_loader  *loader;
+    mlc_table   *table;
+    mlc_safetensors *file;
+    char         in[340], to[340];     /* room for a path each                                 */
+} world;
+
+typedef mlc_status (*scenario_fn)(world *w);
+
+typedef struct scenario {
+    const char      *name;
+    scenario_fn      run;
+    bool             quiet;            /* allocates nothing                                    */
+    struct scenario *next;
+} scenario;
+
+static scenario *g_first, **g_last = &g_first;
+
+static void scenario_add(scenario *s)
+{
+    *g_last = s;
+    g_last = &s->next;
+}
+
+#define SCENARIO(name, quiet) \
+    static mlc_status run_##name(world *w); \
+    __attribute__((constructor)) static void register_##name(void) \
+    { \
+        static scenario self = {#name, run_##name, quiet, NULL}; \
+        scenario_add(&self); \
+    } \
+    static mlc_status run_##name(world *w)
+
+#define DO(name)         SCENARIO(name, false)
+/* The function makes a tensor, for which the runner calls backward if it can.                  */
+#define CASE(name, call) SCENARIO(name, false) { return keep(w, call); }
+#define UNARY(name)      CASE(name, name(w->x))
+#define BINARY(name)     CASE(name, name(w->x, w->y))
+#define SCALAR(name)     CASE(name, name(w->x, 0.5))
+
+/* Status of a call that makes something: that of the context if there is nothing.              */
+static mlc_status made(const world *w, const void *p)
+{
+    return p != NULL ? MLC_OK : mlc_ctx_status(w->ctx);
+}
+
+static mlc_status keep(world *w, mlc_tensor *t)
+{
+    if (t != NULL)
+        w->out[w->n_out++] = t;
+    return made(w, t);
+}
+
+static mlc_status first_of(mlc_status a, mlc_status b)
+{
+    return a != MLC_OK ? a : b;
+}
+
+static const char *in(world *w, const char *file)
+{
+    snprintf(w->in, sizeof w->in, "%s/%s", w->files->dir, file);
+    return w->in;
+}
+
+static const char *to(world *w)
+{
+    snprintf(w->to, sizeof w->to, "%s/out", w->files->dir);
+    return w->to;
+}
+
+/* ---- elementwise ---------------------------------------------------------------------------- */
+
+UNARY(mlc_abs)        UNARY(mlc_abs_)        UNARY(mlc_acos)       UNARY(mlc_acos_)
+UNARY(mlc_asin)       UNARY(mlc_asin_)       UNARY(mlc_atan)       UNARY(mlc_atan_)
+UNARY(mlc_ceil)       UNARY(mlc_ceil_)       UNARY(mlc_cos)        UNARY(mlc_cos_)
+UNARY(mlc_cosh)       UNARY(mlc_cosh_)       UNARY(mlc_erf)        UNARY(mlc_erf_)
+UNARY(mlc_erfc)       UNARY(mlc_erfc_)       UNARY(mlc_exp)        UNARY(mlc_exp_)
+UNARY(mlc_exp2)       UNARY(mlc_exp2_)       UNARY(mlc_expm1)      UNARY(mlc_expm1_)
+UNARY(mlc_floor)      UNARY(mlc_floor_)      UNARY(mlc_gelu)       UNARY(mlc_gelu_)
+UNARY(mlc_log)        UNARY(mlc_log_)        UNARY(mlc_log10)      UNARY(mlc_log10_)
+UNARY(mlc_log1p)      UNARY(mlc_log1p_)      UNARY(mlc_log2)       UNARY(mlc_log2_)
+UNARY(mlc_neg)        UNARY(mlc_neg_)        UNARY(mlc_reciprocal) UNARY(mlc_reciprocal_)
+UNARY(mlc_relu)       UNARY(mlc_relu_)       UNARY(mlc_round)      UNARY(mlc_round_)
+UNARY(mlc_rsqrt)      UNARY(mlc_rsqrt_)      UNARY(mlc_sigmoid)    UNARY(mlc_sigmoid_)
+UNARY(mlc_sign)       UNARY(mlc_sign_)       UNARY(mlc_silu)       UNARY(mlc_silu_)
+UNARY(mlc_sin)        UNARY(mlc_sin_)        UNARY(mlc_sinh)       UNARY(mlc_sinh_)
+UNARY(mlc_sqrt)       UNARY(mlc_sqrt_)       UNARY(mlc_square)     UNARY(mlc_square_)
+UNARY(mlc_tan)        UNARY(mlc_tan_)        UNARY(mlc_tanh)       UNARY(mlc_tanh_)
+UNARY(mlc_trunc)      UNARY(mlc_trunc_)
+UNARY(mlc_isnan)      UNARY(mlc_isinf)       UNARY(mlc_isfinite)
+
+BINARY(mlc_add)       BINARY(mlc_add_)       BINARY(mlc_sub)       BINARY(mlc_sub_)
+BINARY(mlc_mul)       BINARY(mlc_mul_)       BINARY(mlc_div)       BINARY(mlc_div_)
+BINARY(mlc_pow)       BINARY(mlc_pow_)       BINARY(mlc_atan2)     BINARY(mlc_atan2_)
+BINARY(mlc_hypot)     BINARY(mlc_hypot_)     BINARY(mlc_fmod)      BINARY(mlc_fmod_)
+BINARY(mlc_minimum)   BINARY(mlc_minimum_)   BINARY(mlc_maximum)   BINARY(mlc_maximum_)
+BINARY(mlc_remainder) BINARY(mlc_remainder_)
+BINARY(mlc_floor_divide)                     BINARY(mlc_floor_divide_)
+BINARY(mlc_eq)        BINARY(mlc_ne)         BINARY(mlc_lt)        BINARY(mlc_le)
+BINARY(mlc_gt)        BINARY(mlc_ge)         BINARY(mlc_copy_)
+
+SCALAR(mlc_add_scalar)  SCALAR(mlc_add_scalar_)  SCALAR(mlc_mul_scalar)  SCALAR(mlc_mul_scalar_)
+SCALAR(mlc_div_scalar)  SCALAR(mlc_div_scalar_)  SCALAR(mlc_pow_scalar)  SCALAR(mlc_pow_scalar_)
+SCALAR(mlc_rsub_scalar) SCALAR(mlc_rsub_scalar_)
+SCALAR(mlc_eq_scalar)   SCALAR(mlc_ne_scalar)    SCALAR(mlc_lt_scalar)   SCALAR(mlc_le_scalar)
+SCALAR(mlc_gt_scalar)   SCALAR(mlc_ge_scalar)    SCALAR(mlc_fill_)
+
+CASE(mlc_clamp, mlc_clamp(w->x, 0.3, 0.6))
+CASE(mlc_clamp_, mlc_clamp_(w->x, 0.3, 0.6))
+CASE(mlc_zero_, mlc_zero_(w->x))
+CASE(mlc_where, mlc_where(w->mask, w->x, w->y))
+CASE(mlc_masked_fill, mlc_masked_fill(w->x, w->mask, 2))
+CASE(mlc_masked_fill_, mlc_masked_fill_(w->x, w->mask, 2))
+CASE(mlc_logical_and, mlc_logical_and(w->mask, w->mask2))
+CASE(mlc_logical_or, mlc_logical_or(w->mask, w->mask2))
+CASE(mlc_logical_xor, mlc_logical_xor(w->mask, w->mask2))
+CASE(mlc_logical_not, mlc_logical_not(w->mask))
+CASE(mlc_dropout, mlc_dropout(w->x, 0.5))
+
+/* ---- reductions, products, indices ---------------------------------------------------------- */
+
+CASE(mlc_sum, mlc_sum(w->x, mlc_dims1(0), false))
+CASE(mlc_mean, mlc_mean(w->x, mlc_dims1(-1), true))
+CASE(mlc_max, mlc_max(w->x, mlc_dims0(), false))
+CASE(mlc_argmax, mlc_argmax(w->x, 1))
+
+CASE(mlc_matmul, mlc_matmul(w->x, w->w))
+CASE(mlc_linear, mlc_linear(w->x, w->y, NULL))
+CASE(mlc_outer, mlc_outer(w->v, mlc_reshape(w->x, mlc_dims1(12))))
+CASE(mlc_dot, mlc_dot(w->v, mlc_select(w->x, 0, 1)))
+
+DO(mlc_linear_ex)
+{
+    const mlc_epilogue gelu = {MLC_ACT_GELU};
+    return keep(w, mlc_linear_ex(w->x, w->y, mlc_select(w->m, 0, 0), &gelu));
+}
+
+DO(mlc_einsum)
+{
+    mlc_tensor *const in[3] = {w->x, w->w, w->v};
+    return keep(w, mlc_einsum("ij,jk,j->ik", in, 3));
+}
+
+DO(mlc_concat)
+{
+    mlc_tensor *const in[2] = {w->x, w->y};
+    return keep(w, mlc_concat(in, 2, 1));
+}
+
+DO(mlc_stack)
+{
+    mlc_tensor *const in[2] = {w->x, w->y};
+    return keep(w, mlc_stack(in, 2, 1));
+}
+
+DO(mlc_split)
+{
+    mlc_tensor      *out[2] = {NULL, NULL};
+    const mlc_status st = mlc_split(w->x, 2, 1, out, 2);
+    CHECK_EQ(out[0] != NULL, st == MLC_OK);
+    CHECK_EQ(out[1] != NULL, st == MLC_OK);
+    return st != MLC_OK ? st : first_of(keep(w, out[0]), keep(w, out[1]));
+}
+
+DO(mlc_chunk)
+{
+    mlc_tensor   *out[2] = {NULL, NULL};
+    const int32_t n = mlc_chunk(w->x, 2, 0, out);
+    if (n == 0) {
+        CHECK(out[0] == NULL && out[1] == NULL);
+        return mlc_ctx_status(w->ctx);
+    }
+    CHECK_EQ(n, 2);
+    return first_of(keep(w, out[1]), keep(w, out[0]));
+}
+
+DO(mlc_meshgrid)
+{
+    mlc_tensor *const in[2] = {w->v, mlc_select(w->x, 0, 0)};
+    mlc_tensor       *out[2] = {NULL, NULL};
+    const mlc_status  st = in[1] ? mlc_meshgrid(in, 2, out) : mlc_ctx_status(w->ctx);
+    CHECK_EQ(out[0] != NULL, st == MLC_OK);
+    CHECK_EQ(out[1] != NULL, st == MLC_OK);
+    return st != MLC_OK ? st : first_of(keep(w, out[1]), keep(w, out[0]));
+}
+
+CASE(mlc_tile, mlc_tile(w->x, mlc_dims2(2, 1)))
+CASE(mlc_repeat, mlc_repeat(w->x, 3, 1))
+CASE(mlc_flip, mlc_flip(w->x, mlc_dims0()))
+CASE(mlc_roll, mlc_roll(w->x, 1, 1))
+CASE(mlc_pad, mlc_pad(w->x, mlc_dims2(1, 0), mlc_dims2(0, 2), MLC_PAD_REFLECT, 0))
+CASE(mlc_diag, mlc_diag(w->v, 1))
+CASE(mlc_gather, mlc_gather(w->x, 0, w->i))
+CASE(mlc_scatter, mlc_scatter(w->x, 0, w->i, w->y))
+CASE(mlc_scatter_, mlc_scatter_(w->x, 0, w->i, w->y))
+CASE(mlc_scatter_add, mlc_scatter_add(w->x, 0, w->i, w->y))
+CASE(mlc_scatter_add_, mlc_scatter_add_(w->x, 0, w->i, w->y))
+CASE(mlc_index_select, mlc_index_select(w->x, 1, w->rows))
+CASE(mlc_take, mlc_take(w->x, w->i))
+CASE(mlc_masked_select, mlc_masked_select(w->x, w->mask))
+CASE(mlc_nonzero, mlc_nonzero(w->mask))
+CASE(mlc_one_hot, mlc_one_hot(w->rows, 3))
+CASE(mlc_tril, mlc_tril(w->x, 0))
+CASE(mlc_triu, mlc_triu(w->x, 1))
+CASE(mlc_argsort, mlc_argsort(w->x, 1, false))
+
+DO(mlc_sort)
+{
+    mlc_tensor *index = NULL, *y = mlc_sort(w->x, 0, true, &index);
+    CHECK_EQ(y != NULL, index != NULL);
+    return y == NULL ? made(w, y) : first_of(keep(w, y), keep(w, index));
+}
+
+DO(mlc_topk)
+{
+    mlc_tensor *index = NULL, *y = mlc_topk(w->x, 2, 1, true, &index);
+    CHECK_EQ(y != NULL, index != NULL);
+    return y == NULL ? made(w, y) : first_of(keep(w, y), keep(w, index));
+}
+
+/* ---- tensors -------------------------------------------------------------------------------- */
+
+CASE(mlc_zeros, mlc_zeros(w->ctx, MLC_I8, mlc_dims2(300, 70)))
+CASE(mlc_full, mlc_full(w->ctx, MLC_F16, mlc_dims1(33), 1.5))
+CASE(mlc_ones, mlc_ones(w->ctx, MLC_BF16, mlc_dims1(33)))
+CASE(mlc_arange, mlc_arange(w->ctx, MLC_I64, 0, 40, 3))
+CASE(mlc_linspace, mlc_linspace(w->ctx, MLC_F64, 0, 1, 11))
+CASE(mlc_eye, mlc_eye(w->ctx, MLC_F32, 5, 6))
+CASE(mlc_randn, mlc_randn(w->ctx, MLC_F32, mlc_dims1(33)))
+CASE(mlc_uniform, mlc_uniform(w->ctx, MLC_F64, mlc_dims1(33), -1, 1))
+CASE(mlc_reshape, mlc_reshape(mlc_transpose(w->x, 0, 1), mlc_dims2(2, 6)))
+CASE(mlc_flatten, mlc_flatten(w->x, 0))
+CASE(mlc_permute, mlc_permute(w->x, mlc_dims2(1, 0)))
+CASE(mlc_transpose, mlc_transpose(w->x, 0, 1))
+CASE(mlc_slice, mlc_slice(w->x, 1, 0, INT64_MAX, 2))
+CASE(mlc_select, mlc_select(w->x, 1, -1))
+CASE(mlc_expand, mlc_expand(w->v, mlc_dims3(2, 3, 4)))
+CASE(mlc_squeeze, mlc_squeeze(mlc_unsqueeze(w->x, 0), 0))
+CASE(mlc_unsqueeze, mlc_unsqueeze(w->x, -1))
+CASE(mlc_movedim, mlc_movedim(w->x, 0, 1))
+CASE(mlc_unfold, mlc_unfold(w->x, 1, 3, 1))
+CASE(mlc_diagonal, mlc_diagonal(w->x, 1))
+CASE(mlc_contiguous, mlc_contiguous(mlc_transpose(w->x, 0, 1)))
+CASE(mlc_copy, mlc_copy(w->x))
+CASE(mlc_detach, mlc_detach(w->x))
+CASE(mlc_cast, mlc_cast(w->x, MLC_BF16))
+CASE(mlc_keep, mlc_keep(w->x))
+
+DO(mlc_from)
+{
+    const float data[6] = {1, 2, 3, 4, 5, 6};
+    return keep(w, mlc_from(w->ctx, MLC_F32, mlc_dims2(2, 3), data));
+}
+
+DO(mlc_wrap)
+{
+    static float data[6] = {1, 2, 3, 4, 5, 6};
+    if (!mlc_ctx_on_host(w->ctx))
+        return MLC_OK;
+    return keep(w, mlc_wrap(w->ctx, MLC_F32, mlc_dims2(2, 3), NULL, data));
+}
+
+DO(mlc_copy_into)
+{
+    mlc_tensor *t = mlc_zeros(w->ctx, MLC_F32, mlc_dims2(3, 4));
+    if (t == NULL)
+        return made(w, t);
+    return first_of(mlc_copy_into(t, mlc_transpose(w->w, 0, 1)), keep(w, t));
+}
+
+DO(mlc_read)
+{
+    float            got[12];
+    const mlc_status st = mlc_read(mlc_transpose(w->w, 0, 1), got, sizeof got);
+    if (st == MLC_OK)
+        w->text = (uint64_t)(got[0] * 1000) * 1000 + (uint64_t)(got[7] * 1000);
+    return st != MLC_ERR_ARG ? st : mlc_ctx_status(w->ctx);      /* NULL in: the first error  */
+}
+
+DO(mlc_write)
+{
+    static const float data[12] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
+    mlc_tensor        *t = mlc_zeros(w->ctx, MLC_F32, mlc_dims2(4, 3));
+    mlc_tensor        *u = mlc_transpose(t, 0, 1);
+    if (u == NULL)
+        return made(w, u);
+    return first_of(mlc_write(u, data, sizeof data), keep(w, t));
+}
+
+DO(mlc_item)
+{
+    const double v = mlc_item(mlc_sum(w->x, mlc_dims0(), false));
+    if (isnan(v))
+        return mlc_ctx_status(w->ctx);
+    w->text = (uint64_t)(v * 1e6);
+    return MLC_OK;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------ */
+
+DO(mlc_set_requires_grad)
+{
+    mlc_tensor *t = mlc_zeros(w->ctx, MLC_F32, mlc_dims1(3));
+    if (t == NULL)
+        return made(w, t);
+    const mlc_status st = mlc_set_requires_grad(t, true);
+    return first_of(st, keep(w, mlc_exp(t)));
+}
+
+DO(mlc_backward)
+{
+    mlc_tensor *y = mlc_matmul(mlc_tanh(w->leaf_x), w->w);
+    mlc_tensor *loss = mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+    return first_of(made(w, loss), loss ? mlc_backward(loss) : MLC_OK);
+}
+
+DO(mlc_backward_from)
+{
+    mlc_tensor *y = mlc_mul(w->leaf_x, mlc_exp(w->leaf_y));
+    return first_of(made(w, y), y ? mlc_backward_from(y, w->y) : MLC_OK);
+}
+
+DO(mlc_grad)
+{
+    mlc_tensor *y = mlc_sum(mlc_square(w->leaf_x), mlc_dims0(), false);
+    if (y == NULL || mlc_backward(y) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_grad(w->leaf_x));
+}
+
+static mlc_status twice_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_mul_scalar(in[0], 2);
+    return *out ? MLC_OK : mlc_ctx_status(in[0]->ctx);
+}
+
+static mlc_status twice_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user; (void)n_in; (void)out; (void)need;
+    dx[0] = mlc_mul_scalar(dy, 2);
+    return dx[0] ? MLC_OK : mlc_ctx_status(in[0]->ctx);
+}
+
+static const mlc_custom_op TWICE = {"twice", twice_forward, twice_backward};
+
+CASE(mlc_custom, mlc_custom(&TWICE, NULL, &w->x, 1))
+
+static mlc_tensor *squares(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    (void)user; (void)n_in;
+    return mlc_sum(mlc_square(in[0]), mlc_dims0(), false);
+}
+
+DO(mlc_gradcheck)
+{
+    mlc_gradcheck_report report;
+    memset(&report, 0, sizeof report);
+    const mlc_status st = mlc_gradcheck(squares, NULL, &w->d, 1, NULL, &report);
+    if (st == MLC_OK)
+        CHECK(report.ok);
+    return st;
+}
+
+DO(mlc_anomaly)
+{
+    mlc_anomaly(w->ctx, true);
+    mlc_tensor *y = mlc_exp(mlc_sin(w->leaf_x));
+    mlc_status  st = made(w, y);
+    if (y)
+        st = mlc_backward_from(y, NULL);
+    mlc_anomaly(w->ctx, false);
+    return st;
+}
+
+DO(mlc_no_grad_begin)
+{
+    mlc_no_grad_begin(w->ctx);
+    mlc_tensor *y = mlc_exp(w->leaf_x);
+    mlc_no_grad_end(w->ctx);
+    return keep(w, y);
+}
+
+/* ---- losses, scores ------------------------------------------------------------------------- */
+
+BINARY(mlc_mse_loss)
+CASE(mlc_mse_loss_ex, mlc_mse_loss_ex(w->x, w->y, MLC_REDUCTION_NONE))
+CASE(mlc_cross_entropy, mlc_cross_entropy(w->x, w->labels))
+
+DO(mlc_cross_entropy_ex)
+{
+    mlc_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    d.label_smoothing = 0.1;
+    d.reduction = MLC_REDUCTION_NONE;
+    return keep(w, mlc_cross_entropy_ex(w->x, w->labels, &d));
+}
+
+DO(mlc_accuracy)
+{
+    const double v = mlc_accuracy(w->x, w->labels);
+    w->text = (uint64_t)(v * 1000);
+    return isnan(v) ? mlc_ctx_status(w->ctx) : MLC_OK;
+}
+
+/* ---- modules -------------------------------------------------------------------------------- */
+
+/* Initial values depend on how many networks there were before: these do not.                  */
+static void set_values(world *w, mlc_module *m)
+{
+    static float   values[2048];
+    const bool     armed = w->mem.armed;
+    mlc_param_iter it = mlc_param_iter_make(m);
+    w->mem.armed = false;
+    for (int i = 0; i < 2048; i++)
+        values[i] = (float)(i % 7) - 3;
+    while (mlc_param_next(&it))
+        if (CHECK(mlc_numel(it.tensor) <= 2048))
+            CHECK_EQ(mlc_write(it.tensor, values, (size_t)mlc_numel(it.tensor) * 4), MLC_OK);
+    w->mem.armed = armed;
+}
+
+/* The module, which is the scenario's from now on, and what comes out of it.                   */
+static mlc_status run_module(world *w, mlc_module *m)
+{
+    if (m != NULL)
+        w->module = m;
+    if (m == NULL || mlc_module_build(m) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    set_values(w, m);
+    return keep(w, mlc_forward(m, w->x));
+}
+
+DO(mlc_nn_linear)     { return run_module(w, mlc_nn_linear(w->ctx, 4, 300)); }
+DO(mlc_nn_relu)       { return run_module(w, mlc_nn_relu(w->ctx)); }
+DO(mlc_nn_gelu)       { return run_module(w, mlc_nn_gelu(w->ctx)); }
+DO(mlc_nn_tanh)       { return run_module(w, mlc_nn_tanh(w->ctx)); }
+DO(mlc_nn_sigmoid)    { return run_module(w, mlc_nn_sigmoid(w->ctx)); }
+DO(mlc_nn_silu)       { return run_module(w, mlc_nn_silu(w->ctx)); }
+DO(mlc_nn_dropout)    { return run_module(w, mlc_nn_dropout(w->ctx, 0.5)); }
+DO(mlc_nn_flatten)    { return run_module(w, mlc_nn_flatten(w->ctx)); }
+DO(mlc_nn_sequential) { return run_module(w, mlc_nn_sequential(w->ctx)); }
+
+DO(mlc_nn_linear_ex)
+{
+    mlc_linear_desc d = mlc_linear_desc_make(4, 2);
+    d.no_bias = true;
+    return run_module(w, mlc_nn_linear_ex(w->ctx, &d));
+}
+
+static mlc_status scale_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in; (void)n_out;
+    out[0] = mlc_mul(in[0], mlc_add_scalar(mlc_module_param(m, "scale"),
+                                           *(const double *)mlc_module_user(m)));
+    return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
+}
+
+static const mlc_module_class SCALE = {"Scale", scale_forward, NULL};
+
+static mlc_module *scale(world *w)
+{
+    const double   shift = 2;
+    mlc_param_desc d;
+    mlc_module    *m = mlc_module_create(w->ctx, &SCALE, &shift, sizeof shift);
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims1(4);
+    d.init = MLC_INIT_CONSTANT;
+    d.a = 3;
+    if (m && mlc_module_declare(m, "scale", &d))
+        return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+DO(mlc_module_create)  { return run_module(w, scale(w)); }
+DO(mlc_module_declare) { return run_module(w, scale(w)); }
+
+DO(mlc_module_tie)
+{
+    mlc_module *a = scale(w), *b = a ? mlc_module_create(w->ctx, &SCALE, NULL, 8) : NULL;
+    mlc_module *root = b ? mlc_nn_sequential(w->ctx) : NULL;
+    w->module = root;
+    if (!root || mlc_module_add(root, a) != MLC_OK || mlc_module_add(root, b) != MLC_OK) {
+        if (a && (!root || !mlc_module_child(root, 0))) mlc_module_free(a);
+        if (b && (!root || !mlc_module_child(root, 1))) mlc_module_free(b);
+        return mlc_ctx_status(w->ctx);
+    }
+    const mlc_status st = mlc_module_tie(b, "scale", mlc_module_param(a, "scale"));
+    return st != MLC_OK ? mlc_ctx_status(w->ctx) : run_module(w, root);
+}
+
+/* Four linear layers, one of them three modules deep; NULL children become the error.          */
+static mlc_module *tower(world *w)
+{
+    mlc_module *root = mlc_nn_sequential(w->ctx), *inner = mlc_nn_sequential(w->ctx);
+    mlc_module *leaf = mlc_nn_linear(w->ctx, 4, 4);
+    w->module = root;
+    if (mlc_module_add_named(inner, "leaf", leaf) != MLC_OK)
+        mlc_module_free(leaf);
+    if (mlc_module_add(root, inner) != MLC_OK)
+        mlc_module_free(inner);
+    for (int i = 0; i < 3; i++) {
+        leaf = mlc_nn_linear(w->ctx, 4, 4);
+        if (mlc_module_add(root, leaf) != MLC_OK)
+            mlc_module_free(leaf);
+    }
+    return mlc_ctx_status(w->ctx) == MLC_OK ? root : NULL;
+}
+
+DO(mlc_module_add)       { return made(w, tower(w)); }
+DO(mlc_module_add_named) { return run_module(w, tower(w)); }
+
+DO(mlc_module_build)
+{
+    mlc_module *m = tower(w);
+    return m ? mlc_module_build(m) : made(w, m);
+}
+
+DO(mlc_module_param)
+{
+    mlc_module *m = tower(w);
+    mlc_tensor *t = m ? mlc_module_param(m, "0.leaf.weight") : NULL;
+    if (t)
+        set_values(w, m);
+    return keep(w, t);
+}
+
+DO(mlc_module_rebuild)
+{
+    mlc_module_freeze(w->net, "0.*", true);
+    return mlc_module_rebuild(w->net);
+}
+
+DO(mlc_module_freeze)
+{
+    mlc_status st = mlc_module_freeze(w->net, "0.*", true);
+    st = first_of(st, mlc_module_freeze(w->net, NULL, false));
+    return st;
+}
+
+DO(mlc_module_forward)
+{
+    mlc_tensor *out = NULL;
+    mlc_status  st = mlc_module_forward(w->net, &w->x, 1, &out, 1);
+    CHECK_EQ(out != NULL, st == MLC_OK);
+    return st == MLC_OK ? keep(w, out) : st;
+}
+
+CASE(mlc_forward, mlc_forward(w->net, w->x))
+
+DO(mlc_param_next)
+{
+    mlc_module *m = tower(w);
+    if (m == NULL)
+        return made(w, m);
+    mlc_param_iter it = mlc_param_iter_make(m);
+    int            n = 0;
+    while (mlc_param_next(&it))
+        n++;
+    if (n == 0)
+        return mlc_ctx_status(w->ctx);
+    CHECK_EQ(n, 8);
+    return MLC_OK;
+}
+
+DO(mlc_module_numel)
+{
+    mlc_module *m = tower(w);
+    if (m)
+        CHECK_EQ(mlc_module_numel(m, true), 80);
+    return made(w, m);
+}
+
+static void hash_text(void *user, const char *text, size_t n)
+{
+    world *w = (world *)user;
+    for (size_t i = 0; i < n; i++)
+        w->text = (w->text ^ (unsigned char)text[i]) * 1099511628211u;
+}
+
+DO(mlc_summary) { return mlc_summary(w->net, mlc_dims2(7, 4), hash_text, w); }
+
+/* ---- optimizers ----------------------------------------------------------------------------- */
+
+/* An optimizer of the net, which has gradients; one step with it.                              */
+static mlc_status run_optim(world *w, mlc_optim *opt)
+{
+    w->optim = opt;
+    return opt ? mlc_optim_step(opt) : made(w, opt);
+}
+
+DO(mlc_sgd)   { return run_optim(w, mlc_sgd(w->net, 0.1)); }
+DO(mlc_adam)  { return run_optim(w, mlc_adam(w->net, 0.1)); }
+DO(mlc_adamw) { return run_optim(w, mlc_adamw(w->net, 0.1)); }
+
+DO(mlc_sgd_ex)
+{
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.momentum = 0.9;
+    return run_optim(w, mlc_sgd_ex(w->net, &d));
+}
+
+DO(mlc_adam_ex)
+{
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.beta1 = 0.8;
+    return run_optim(w, mlc_adam_ex(w->net, &d));
+}
+
+DO(mlc_adamw_ex)
+{
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.weight_decay = 0.5;
+    return run_optim(w, mlc_adamw_ex(w->net, &d));
+}
+
+DO(mlc_optim_step) { return mlc_optim_step(w->opt); }
+
+DO(mlc_optim_group)
+{
+    mlc_group_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr_scale = 0.5;
+    mlc_status st = mlc_optim_group(w->opt, "*.bias", &d);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+/* ---- data ----------------------------------------------------------------------------------- */
+
+/* Two batches of two rows, summed.                                                             */
+static mlc_status run_loader(world *w)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(w->leaf_x, w->labels, 2);
+    mlc_tensor     *sum = mlc_zeros(w->ctx, MLC_F32, mlc_dims0());
+    mlc_batch       b;
+    d.shuffle = true;
+    w->loader = mlc_loader_create(w->ctx, &d);
+    if (w->loader == NULL)
+        return made(w, w->loader);
+    while (mlc_loader_next(w->loader, &b))
+        sum = mlc_add(sum, mlc_mul_scalar(mlc_sum(b.x, mlc_dims0(), false), (double)b.n));
+    return keep(w, sum);
+}
+
+DO(mlc_loader_create) { return run_loader(w); }
+DO(mlc_loader_next)   { return run_loader(w); }
+
+CASE(mlc_csv_load, mlc_csv_load(w->ctx, in(w, "in.csv"), NULL))
+CASE(mlc_idx_load, mlc_idx_load(w->ctx, in(w, "in.idx")))
+
+DO(mlc_csv_save)
+{
+    static const char *const names[3] = {"a", "b,c", "d"};
+    return mlc_csv_save(w->w, to(w), names);
+}
+
+DO(mlc_idx_save) { return mlc_idx_save(w->w, to(w)); }
+
+DO(mlc_cifar_load)
+{
+    mlc_tensor *labels = NULL, *x = mlc_cifar_load(w->ctx, in(w, "in.cifar"), 10, &labels);
+    if (x == NULL)
+        return made(w, x);
+    return first_of(keep(w, x), keep(w, labels));
+}
+
+static mlc_status run_table(world *w)
+{
+    w->table = mlc_table_load(w->ctx, in(w, "in.table"), NULL);
+    return made(w, w->table);
+}
+
+DO(mlc_table_load) { return run_table(w); }
+
+/* The columns: whole numbers, numbers with a gap, text.                                        */
+DO(mlc_table_column)
+{
+    mlc_status st = run_table(w);
+    for (int64_t k = 0; k < 3 && st == MLC_OK; k++)
+        st = keep(w, mlc_table_column(w->table, k));
+    return st;
+}
+
+DO(mlc_table_missing)
+{
+    const mlc_status st = run_table(w);
+    return st != MLC_OK ? st : keep(w, mlc_table_missing(w->table, 1));
+}
+
+DO(mlc_table_categories)
+{
+    const mlc_status st = run_table(w);
+    if (st != MLC_OK)
+        return st;
+    const int64_t n = mlc_table_categories(w->table, 2);
+    if (n > 0)
+        CHECK_EQ(n, 2);
+    return n > 0 ? MLC_OK : mlc_ctx_status(w->ctx);
+}
+
+DO(mlc_table_category)
+{
+    mlc_status  st = run_table(w);
+    const char *text = st == MLC_OK ? mlc_table_category(w->table, 2, 1) : NULL;
+    if (text)
+        CHECK_STR(text, "red");
+    return made(w, text);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static mlc_status keep_list(world *w, mlc_status st, const mlc_named *list, int64_t n)
+{
+    CHECK_EQ(list != NULL, st == MLC_OK);
+    CHECK_EQ(n, st == MLC_OK ? 2 : 0);
+    return st != MLC_OK ? st : first_of(keep(w, list[0].tensor), keep(w, list[1].tensor));
+}
+
+DO(mlc_safetensors_save)
+{
+    static const char *const metadata[] = {"key", "value", NULL};
+    const mlc_named          list[2] = {{"one", w->w}, {"two \"q\"", w->mask}};
+    return mlc_safetensors_save(w->ctx, to(w), list, 2, metadata);
+}
+
+DO(mlc_safetensors_load)
+{
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    const mlc_status st = mlc_safetensors_load(w->ctx, in(w, "in.safetensors"), &list, &n);
+    return keep_list(w, st, list, n);
+}
+
+static mlc_status run_open(world *w)
+{
+    w->file = mlc_safetensors_open(w->ctx, in(w, "in.safetensors"));
+    return made(w, w->file);
+}
+
+DO(mlc_safetensors_open) { return run_open(w); }
+
+DO(mlc_safetensors_get)
+{
+    const mlc_status st = run_open(w);
+    return st != MLC_OK ? st : keep(w, mlc_safetensors_get(w->file, "two"));
+}
+
+DO(mlc_safetensors_view)
+{
+    mlc_status st = run_open(w);
+    if (st == MLC_OK)
+        st = keep(w, mlc_safetensors_view(w->file, "one"));
+    return st != MLC_OK ? st : keep(w, mlc_safetensors_view(w->file, "two"));
+}
+
+DO(mlc_npy_save) { return mlc_npy_save(w->w, to(w)); }
+
+CASE(mlc_npy_load, mlc_npy_load(w->ctx, in(w, "in.npy")))
+
+DO(mlc_npz_save)
+{
+    const mlc_named list[2] = {{"one", w->w}, {"two", w->mask}};
+    return mlc_npz_save(w->ctx, to(w), list, 2);
+}
+
+DO(mlc_npz_load)
+{
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    const mlc_status st = mlc_npz_load(w->ctx, in(w, "in.npz"), &list, &n);
+    return keep_list(w, st, list, n);
+}
+
+DO(mlc_save) { return mlc_save(w->net, to(w)); }
+DO(mlc_load) { return mlc_load(w->net, in(w, "net.safetensors")); }
+
+DO(mlc_load_ex)
+{
+    const mlc_rename renames[1] = {{"*", "*"}};
+    mlc_load_desc    d;
+    memset(&d, 0, sizeof d);
+    d.cast = d.partial = true;
+    d.renames = renames;
+    d.n_renames = 1;
+    return mlc_load_ex(w->net, in(w, "net.safetensors"), &d);
+}
+
+/* ---- what allocates nothing ----------------------------------------------------------------- */
+
+static void discard(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
+
+SCENARIO(types, true)
+{
+    const int64_t sizes[2] = {1, 2};
+    char          text[64];
+    CHECK_STR(mlc_version(), MLC_VERSION_STRING);
+    CHECK_EQ(mlc_dims0().n + mlc_dims1(1).n + mlc_dims2(1, 2).n + mlc_dims3(1, 2, 3).n +
+             mlc_dims4(1, 2, 3, 4).n + mlc_dims_of(2, sizes).n, 12);
+    CHECK_EQ(mlc_dtype_bytes(MLC_F64), 8);
+    CHECK_STR(mlc_dtype_name(MLC_F32), "f32");
+    CHECK_EQ(mlc_bf16_to(mlc_bf16_from(1)) + mlc_f16_to(mlc_f16_from(1)), 2);
+    CHECK_STR(mlc_status_name(MLC_OK), "OK");
+    CHECK_STR(mlc_isa_name(MLC_ISA_SCALAR), "scalar");
+    CHECK_EQ(mlc_dim(w->x, 1) + mlc_numel(w->x), 16);
+    CHECK(mlc_is_contiguous(w->x) && mlc_requires_grad(w->x));
+    CHECK_STR(mlc_shape_text(w->x, text, sizeof text), "[3,4]");
+    if (mlc_ctx_on_host(w->ctx)) {
+        CHECK(mlc_f32(w->x) && mlc_i64(w->i) && mlc_bool(w->mask) && mlc_f64(w->d));
+        CHECK(!mlc_bf16(w->x) && !mlc_f16(w->x) && !mlc_i32(w->x) && !mlc_i8(w->x));
+        CHECK(!mlc_u8(w->x));
+        mlc_error_clear(w->ctx);
+    }
+    return MLC_OK;
+}
+
+SCENARIO(contexts, true)
+{
+    mlc_memory info;
+    CHECK_EQ(mlc_ctx_desc_make().threads, 0);
+    CHECK(mlc_ctx_isa(w->ctx) >= MLC_ISA_SCALAR);
+    CHECK_EQ(mlc_ctx_threads(w->ctx), 1);
+    CHECK(mlc_ctx_blas(w->ctx) != NULL);
+    CHECK_EQ(mlc_ctx_on_host(w->ctx), test_on_host());
+    CHECK_EQ(mlc_seed(w->ctx, 3), MLC_OK);
+    CHECK_EQ(mlc_raise(w->ctx, MLC_ERR_ARG, "mine"), MLC_ERR_ARG);
+    CHECK_STATUS(w->ctx, MLC_ERR_ARG);
+    CHECK_STR(mlc_error(w->ctx), "mine");
+    CHECK_EQ(mlc_memory_info(w->ctx, &info), MLC_OK);
+    mlc_memory_peak_reset(w->ctx);
+    mlc_memory_trim(w->ctx);
+    CHECK_EQ(mlc_scope_begin(w->ctx), MLC_OK);
+    CHECK_EQ(mlc_scope_end(w->ctx), MLC_OK);
+    mlc_stdout(NULL, "", 0);
+    CHECK(mlc_cpu_kernels(MLC_ISA_SCALAR) != NULL);
+    CHECK_EQ(mlc_backend_register(NULL), MLC_ERR_ARG);
+    return MLC_OK;
+}
+
+SCENARIO(objects, true)
+{
+    mlc_param_iter it = mlc_param_iter_make(w->net);
+    mlc_progress   p = mlc_progress_make("here", 3, discard, NULL);
+    mlc_progress_update(&p, 1, "loss 3");
+    CHECK_EQ(it.root == w->net, 1);
+    CHECK(mlc_module_user(w->net) != w->net && mlc_module_ctx(w->net) == w->ctx);
+    mlc_module_train(w->net, true);
+    CHECK(mlc_module_is_training(w->net));
+    CHECK_EQ(mlc_optim_set_lr(w->opt, 0.1), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(w->opt), 0.1, 0);
+    CHECK_EQ(mlc_optim_steps(w->opt), 0);
+    mlc_optim_zero_grad(w->opt);
+    mlc_zero_grad(w->leaf_x);
+    mlc_no_grad_begin(w->ctx);
+    mlc_no_grad_end(w->ctx);
+    mlc_module_free(NULL);
+    mlc_optim_free(NULL);
+    mlc_loader_free(NULL);
+    mlc_table_free(NULL);
+    mlc_safetensors_close(NULL);
+    CHECK_EQ(mlc_loader_batches(NULL), 0);
+    return MLC_OK;
+}
+
+/* Those that read what a load has made.                                                        */
+DO(accessors)
+{
+    mlc_dtype  dtype = MLC_F32;
+    mlc_dims   dims = mlc_dims0();
+    mlc_status st = first_of(run_table(w), run_open(w));
+    if (st != MLC_OK)
+        return st;
+    const int64_t calls = w->mem.calls;
+    CHECK_EQ(mlc_table_rows(w->table), 3);
+    CHECK_EQ(mlc_table_columns(w->table), 3);
+    CHECK_STR(mlc_table_name(w->table, 2), "colour");
+    CHECK_EQ(mlc_table_find(w->table, "colour"), 2);
+    CHECK_EQ(mlc_table_type(w->table, 2), MLC_COLUMN_TEXT);
+    CHECK_STR(mlc_table_text(w->table, 0, 2), "red");
+    CHECK_EQ(mlc_safetensors_count(w->file), 2);
+    CHECK_STR(mlc_safetensors_name(w->file, 1), "two");
+    CHECK_EQ(mlc_safetensors_info(w->file, "two", &dtype, &dims), MLC_OK);
+    CHECK_EQ(dtype, MLC_BOOL);
+    CHECK(mlc_safetensors_metadata(w->file, "none") == NULL);
+    CHECK_EQ(w->mem.calls, calls);
+    return MLC_OK;
+}
+
+/* ---- worlds --------------------------------------------------------------------------------- */
+
+static mlc_module *small_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 4, 5));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 3));
+    return net;
+}
+
+static void world_open(world *w, const box *files)
+{
+    static const double some[12] = {1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 0};
+    static const double index[12] = {0, 1, 2, 0, 1, 1, 0, 2, 2, 0, 1, 1};
+    memset(w, 0, sizeof *w);
+    const mlc_ctx_desc d = memory_desc(&w->mem);
+    mlc_ctx           *ctx = w->ctx = mlc_ctx_create(&d);
+    w->files = files;
+    w->leaf_x = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 1, 0.1, 0.9);
+    w->leaf_y = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 2, 0.1, 0.9);
+    w->v = test_rand(ctx, MLC_F32, mlc_dims1(4), 3, 0.1, 0.9);
+    w->w = mlc_transpose(test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 4, 0.1, 0.9), 0, 1);
+    w->m = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 5, 0.1, 0.9);
+    w->d = mlc_transpose(test_rand(ctx, MLC_F64, mlc_dims2(2, 2), 6, 0.1, 0.9), 0, 1);
+    w->mask = test_tensor(ctx, MLC_BOOL, mlc_dims2(3, 4), some);
+    w->mask2 = test_tensor(ctx, MLC_BOOL, mlc_dims2(3, 4), index);
+    w->i = test_tensor(ctx, MLC_I64, mlc_dims2(3, 4), index);
+    w->rows = test_tensor(ctx, MLC_I64, mlc_dims1(2), index + 1);
+    w->labels = test_tensor(ctx, MLC_I64, mlc_dims1(3), index);
+    mlc_set_requires_grad(w->leaf_x, true);
+    mlc_set_requires_grad(w->leaf_y, true);
+    mlc_set_requires_grad(w->d, true);
+    w->net = small_net(ctx);
+    w->opt = mlc_adamw(w->net, 0.1);
+    mlc_scope_begin(ctx);
+    mlc_backward(mlc_cross_entropy(mlc_forward(w->net, w->v), mlc_select(w->labels, 0, 1)));
+    mlc_scope_end(ctx);
+    CHECK_OK(ctx);
+}
+
+static void world_close(world *w)
+{
+    memory_done(&w->mem, w->ctx);
+}
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+/* Shape and bits.                                                                              */
+static uint64_t hash_tensor(uint64_t h, mlc_tensor *t)
+{
+    static unsigned char data[1 << 16];
+    if (t == NULL)
+        return h * 31 + 1;
+    const size_t n = (size_t)mlc_numel(t) * mlc_dtype_bytes(t->dtype);
+    h = hash_bytes(h, &t->dtype, sizeof t->dtype);
+    h = hash_bytes(h, t->shape, (size_t)t->ndim * sizeof *t->shape);
+    if (CHECK(n <= sizeof data) && CHECK_EQ(mlc_read(t, data, n), MLC_OK))
+        h = hash_bytes(h, data, n);
+    return h;
+}
+
+static uint64_t hash_net(uint64_t h, mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it))
+        h = hash_tensor(h, it.tensor);
+    return h;
+}
+
+/* Everything that a failed call may not change.                                                */
+static uint64_t hash_world(world *w)
+{
+    mlc_tensor *const all[] = {w->leaf_x, w->leaf_y, w->x, w->y, w->v, w->w, w->m, w->d, w->mask,
+                               w->mask2, w->i, w->rows, w->labels};
+    uint64_t          h = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        h = hash_tensor(h, all[i]);
+    return hash_net(h, w->net);
+}
+
+/* What came out: tensors, gradients, parameters, the file that was written.                    */
+static uint64_t hash_result(world *w)
+{
+    uint64_t h = w->text;
+    size_t   n = 0;
+    for (int i = 0; i < w->n_out; i++)
+        h = hash_tensor(h, w->out[i]);
+    h = hash_tensor(h, mlc_grad(w->leaf_x));
+    h = hash_tensor(h, mlc_grad(w->leaf_y));
+    h = hash_net(h, w->net);
+    unsigned char *file = get_file(to(w), &n);
+    h = hash_bytes(h, file, n);
+    free(file);
+    return h;
+}
+
+/* ---- one run of a scenario ------------------------------------------------------------------ */
+
+static bool old_file_is_there(world *w)
+{
+    size_t         n = 0;
+    unsigned char *file = get_file(to(w), &n);
+    const bool     same = file && n == 3 && memcmp(file, "old", 3) == 0;
+    free(file);
+    return same;
+}
+
+/* The call, then backward from its first result. changed: not allowed after the call failed.   */
+static mlc_status run_armed(world *w, const scenario *s, uint64_t *before)
+{
+    w->mem.armed = true;
+    mlc_status st = s->run(w);
+    w->mem.armed = false;
+    if (st != MLC_OK || w->n_out == 0 || !mlc_requires_grad(w->out[0]))
+        return st;
+    *before = hash_world(w);           /* in-place operations changed x                        */
+    mlc_memory_trim(w->ctx);
+    w->mem.armed = true;
+    st = mlc_backward_from(w->out[0], NULL);
+    w->mem.armed = false;
+    return st;
+}
+
+static void free_objects(world *w)
+{
+    mlc_optim_free(w->optim);
+    mlc_module_free(w->module);
+    mlc_loader_free(w->loader);
+    mlc_table_free(w->table);
+    mlc_safetensors_close(w->file);
+    w->optim = NULL;
+    w->module = NULL;
+    w->loader = NULL;
+    w->table = NULL;
+    w->file = NULL;
+}
+
+/* Runs a scenario in a scope of its own; with fail_at > 0 that allocation fails. out: the hash of
+ * the result if the status is OK.                                                              */
+static mlc_status run(world *w, const scenario *s, int64_t fail_at, bool ever, uint64_t *result)
+{
+    mlc_seed(w->ctx, 7);
+    mlc_scope_begin(w->ctx);
+    w->x = mlc_copy(w->leaf_x);
+    w->y = mlc_copy(w->leaf_y);
+    w->n_out = 0;
+    w->text = 0;
+    put_file(to(w), "old", 3);
+    const int files = box_count(w->files);
+    uint64_t  before = hash_world(w);
+    mlc_memory_trim(w->ctx);           /* nothing in stock: all comes from the allocator       */
+    w->mem.calls = 0;
+    w->mem.fail_at = fail_at;
+    w->mem.ever = ever;
+    w->mem.hit = false;
+    const mlc_status st = run_armed(w, s, &before);
+    const mlc_status stands = mlc_ctx_status(w->ctx);
+    if (st != MLC_OK) {
+        CHECK_EQ(st, MLC_ERR_NOMEM);
+        CHECK_EQ(stands, MLC_ERR_NOMEM);
+        CHECK_HAS(mlc_error(w->ctx), "memory");
+        mlc_error_clear(w->ctx);
+        CHECK(hash_world(w) == before);
+        CHECK(old_file_is_there(w));
+    } else {
+        CHECK_EQ(stands, MLC_OK);
+        *result = hash_result(w);
+    }
+    mlc_zero_grad(w->leaf_x);
+    mlc_zero_grad(w->leaf_y);
+    free_objects(w);
+    CHECK_EQ(box_count(w->files), files);
+    CHECK_EQ(mlc_scope_end(w->ctx), MLC_OK);
+    return st;
+}
+
+static int64_t allocated(const world *w)
+{
+    mlc_memory info;
+    mlc_memory_info(w->ctx, &info);
+    return info.allocated;
+}
+
+/* With allocation n failing, in a world of its own. True once there was none to fail.          */
+static bool survives(const scenario *s, const box *files, int64_t n, bool ever, uint64_t want)
+{
+    world         w;
+    uint64_t      got = 0;
+    const int64_t failures = test_failures();
+    world_open(&w, files);
+    const mlc_status st = run(&w, s, n, ever, &got);
+    const bool       hit = w.mem.hit;
+    if (st == MLC_OK)                  /* a spare block did, or none failed                    */
+        CHECK(got == want);
+    if (st != MLC_OK) {
+        if (CHECK_EQ(run(&w, s, 0, false, &got), MLC_OK))
+            CHECK(got == want);
+        const int64_t steady = allocated(&w);
+        if (run(&w, s, n, ever, &got) != MLC_OK)
+            CHECK_EQ(allocated(&w), steady);
+    }
+    world_close(&w);
+    if (test_failures() > failures)
+        printf("  %s with allocation %d failing%s\n", s->name, (int)n,
+               ever ? " and all later" : "");
+    return !hit;
+}
+
+#define MOST 400                       /* allocations of a scenario                            */
+
+static void fail_everywhere(const scenario *s, const box *files)
+{
+    world    w;
+    uint64_t want = 0;
+    int64_t  n, calls;
+    world_open(&w, files);
+    CHECK_EQ(run(&w, s, 0, false, &want), MLC_OK);
+    calls = w.mem.calls;
+    world_close(&w);
+    if (s->quiet)
+        CHECK_EQ(calls, 0);
+    for (int ever = 0; ever < 2; ever++) {
+        n = 1;
+        while (n < MOST && !survives(s, files, n, ever != 0, want))
+            n++;
+        CHECK(n == calls + 1);
+    }
+}
+
+/* In memory if there is any such folder: thousands of fsync take their time on a disk.         */
+static box fast_box(const char *file)
+{
+#ifdef __linux__
+    if (access("/dev/shm", W_OK) == 0)
+        return box_open_in("/dev/shm", file);
+#endif
+    return box_open(file);
+}
+
+static void put_inputs(const box *b)
+{
+    char              path[340];
+    const mlc_ctx_desc d = test_desc();
+    mlc_ctx          *ctx = mlc_ctx_create(&d);
+    mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 3), 9, -1, 1);
+    mlc_tensor       *mask = mlc_lt_scalar(x, 0);
+    const mlc_named   list[2] = {{"one", x}, {"two", mask}};
+    unsigned char     image[3073] = {4, 5, 6};
+    const char       *table = "n,x,colour\n1,0.5,red\n2,,blue\n3,7,red\n";
+#define PATH(name) (snprintf(path, sizeof path, "%s/" name, b->dir), path)
+    mlc_csv_save(x, PATH("in.csv"), NULL);
+    mlc_idx_save(x, PATH("in.idx"));
+    mlc_npy_save(mask, PATH("in.npy"));
+    mlc_npz_save(ctx, PATH("in.npz"), list, 2);
+    mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
+    mlc_save(small_net(ctx), PATH("net.safetensors"));
+    put_file(PATH("in.cifar"), image, sizeof image);
+    put_file(PATH("in.table"), table, strlen(table));
+#undef PATH
+    CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+}
+
+TEST(faults, every_function_survives_that_any_of_its_allocations_fails)
+{
+    const box files = fast_box("out");
+    put_inputs(&files);
+    for (const scenario *s = g_first; s != NULL; s = s->next)
+        fail_everywhere(s, &files);
+    box_close(&files);
+}
+
+/* ---- a whole program ------------------------------------------------------------------------ */
+
+/* Creates, trains, saves, loads, evaluates. What fails is done again when memory is back, and then
+ * everything must come out as if nothing had happened.                                         */
+typedef struct life {
+    memory      mem;
+    box         files;
+    mlc_ctx    *ctx;
+    mlc_loader *loader;
+    mlc_module *net, *copy;
+    mlc_optim  *opt;
+    mlc_batch   batch;
+    double      accuracy;
+    int         failures;
+} life;
+
+typedef mlc_status (*stage_fn)(life *l);
+
+/* Hash of the parameters, taken with memory enough.                                            */
+static uint64_t life_hash(life *l, mlc_module *net)
+{
+    const bool armed = l->mem.armed;
+    l->mem.armed = false;
+    const uint64_t h = hash_net(1, net);
+    l->mem.armed = armed;
+    return h;
+}
+
+static mlc_status stage_context(life *l)
+{
+    mlc_ctx_desc d = memory_desc(&l->mem);
+    mlc_status   st = MLC_OK;
+    d.status = &st;
+    l->ctx = mlc_ctx_create(&d);
+    CHECK_EQ(l->ctx != NULL, st == MLC_OK);
+    if (l->ctx == NULL)
+        CHECK_EQ(l->mem.live, 0);
+    return st;
+}
+
+/* 10 rows of 4: three batches of 4, 4 and 2.                                                   */
+static mlc_status stage_data(life *l)
+{
+    float   x[40];
+    int64_t y[10];
+    for (int i = 0; i < 40; i++)
+        x[i] = (float)test_random(1, i, -1, 1);
+    for (int i = 0; i < 10; i++)
+        y[i] = x[4 * i] > 0 ? 2 : x[4 * i + 1] > 0;
+    mlc_scope_begin(l->ctx);
+    mlc_loader_desc d = mlc_loader_desc_make(mlc_from(l->ctx, MLC_F32, mlc_dims2(10, 4), x),
+                                             mlc_from(l->ctx, MLC_I64, mlc_dims1(10), y), 4);
+    d.shuffle = true;
+    l->loader = d.x && d.y ? mlc_loader_create(l->ctx, &d) : NULL;
+    return mlc_scope_end(l->ctx);
+}
+
+static mlc_status stage_nets(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    l->net = small_net(l->ctx);
+    l->copy = small_net(l->ctx);
+    const mlc_status st = mlc_scope_end(l->ctx);
+    if (st != MLC_OK) {
+        mlc_module_free(l->net);
+        mlc_module_free(l->copy);
+    }
+    return st;
+}
+
+static mlc_status stage_optim(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    l->opt = mlc_adamw(l->net, 0.05);
+    return mlc_scope_end(l->ctx);
+}
+
+static mlc_status stage_batch(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    const bool more = mlc_loader_next(l->loader, &l->batch);
+    if (!more && mlc_ctx_status(l->ctx) == MLC_OK)
+        mlc_loader_next(l->loader, &l->batch);             /* the next epoch                   */
+    return mlc_scope_end(l->ctx);
+}
+
+static mlc_status stage_step(life *l)
+{
+    const uint64_t before = life_hash(l, l->net);
+    const int64_t  steps = mlc_optim_steps(l->opt);
+    mlc_scope_begin(l->ctx);
+    mlc_backward(mlc_cross_entropy(mlc_forward(l->net, l->batch.x), l->batch.y));
+    mlc_optim_step(l->opt);
+    const mlc_status st = mlc_scope_end(l->ctx);
+    if (st != MLC_OK) {
+        CHECK(life_hash(l, l->net) == before);
+        CHECK_EQ(mlc_optim_steps(l->opt), steps);
+        mlc_optim_zero_grad(l->opt);
+    }
+    return st;
+}
+
+static mlc_status stage_save(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    mlc_save(l->net, l->files.path);
+    const mlc_status st = mlc_scope_end(l->ctx);
+    CHECK_EQ(box_count(&l->files), st == MLC_OK ? 1 : 0);
+    return st;
+}
+
+static mlc_status stage_load(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    const mlc_status st = mlc_module_build(l->copy);
+    const uint64_t   before = st == MLC_OK ? life_hash(l, l->copy) : 0;
+    const mlc_status loaded = mlc_load(l->copy, l->files.path);
+    if (st == MLC_OK && loaded != MLC_OK)
+        CHECK(life_hash(l, l->copy) == before);
+    return mlc_scope_end(l->ctx);
+}
+
+static mlc_status stage_evaluate(life *l)
+{
+    mlc_scope_begin(l->ctx);
+    l->accuracy = mlc_accuracy(mlc_forward(l->copy, l->batch.x), l->batch.y);
+    return mlc_scope_end(l->ctx);
+}
+
+/* Allocation n fails, for ever: until the failure was seen. Returns a hash of all results.     */
+static uint64_t live(int64_t n, bool ever, int64_t *calls, bool *hit)
+{
+    static const stage_fn stages[] = {stage_context, stage_data, stage_nets, stage_optim,
+                                      stage_batch, stage_step, stage_batch, stage_step,
+                                      stage_batch, stage_step, stage_batch, stage_step,
+                                      stage_save, stage_load, stage_evaluate};
+    life l;
+    memset(&l, 0, sizeof l);
+    l.files = fast_box("net.safetensors");
+    l.mem.armed = true;
+    l.mem.fail_at = n;
+    l.mem.ever = ever;
+    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
+        const mlc_status st = stages[i](&l);
+        if (st == MLC_OK)
+            continue;
+        CHECK_EQ(st, MLC_ERR_NOMEM);
+        CHECK(l.mem.hit);
+        l.mem.armed = false;
+        if (!CHECK_EQ(stages[i](&l), MLC_OK))
+            printf("  stage %d does not work again\n", (int)i);
+    }
+    l.mem.armed = false;
+    uint64_t h = hash_net(hash_net(1, l.net), l.copy);
+    h = hash_bytes(h, &l.accuracy, sizeof l.accuracy);
+    *calls = l.mem.calls;
+    *hit = l.mem.hit;
+    memory_done(&l.mem, l.ctx);
+    box_close(&l.files);
+    return h;
+}
+
+TEST(faults, a_program_goes_on_after_any_allocation_failed_as_if_it_had_not)
+{
+    int64_t        calls, ignored;
+    bool           hit;
+    const uint64_t want = live(0, false, &calls, &hit);
+    CHECK(!hit && calls > 50);
+    for (int ever = 0; ever < 2; ever++)
+        for (int64_t n = 1; n <= calls + 1; n++) {
+            if (!CHECK(live(n, ever != 0, &ignored, &hit) == want))
+                printf("  with allocation %d failing%s\n", (int)n, ever ? " and all later" : "");
+            CHECK_EQ(hit, n <= calls);
+        }
+}
