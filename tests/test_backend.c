@@ -12,7 +12,7 @@
 
 /* ---- a device whose memory the host cannot touch ------------------------------------------ */
 
-#define ARENA_BYTES ((size_t)256 << 20)
+#define ARENA_BYTES ((size_t)(sizeof(void *) > 4 ? 256 : 48) << 20)   /* of address space */
 #define INF         ((double)INFINITY)
 #define NO_NUMBER   ((double)NAN)
 
