@@ -508,7 +508,7 @@ DO(mlc_cross_entropy_ex)
 DO(mlc_accuracy)
 {
     const double v = mlc_accuracy(w->x, w->labels);
-    w->text = (uint64_t)(v * 1000);
+    w->text = isnan(v) ? 0 : (uint64_t)(v * 1000);
     return isnan(v) ? mlc_ctx_status(w->ctx) : MLC_OK;
 }
 

@@ -23,7 +23,7 @@ one() {
     local dictionary=()
     [ ! -f "tests/fuzz/$name.dict" ] || dictionary=(-dict="tests/fuzz/$name.dict")
     "$out/fuzz-$name" "$corpus"/* >"$out/$name.log" 2>&1 || return 1
-    "$out/fuzz-$name" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -print_final_stats=1 \
+    "$out/fuzz-$name" -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -print_final_stats=1 \
         "${dictionary[@]}" -artifact_prefix="$out/bad/$name-" "$out/$name" "$corpus" \
         >>"$out/$name.log" 2>&1
 }
