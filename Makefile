@@ -71,8 +71,8 @@ $(BUILD)/mlcore.o: mlcore.h $(BUILD)/config $(BUILD)/blas
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
 	    $(COMPILE) $(IMPL_FLAGS) `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
 
-$(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config
-	$(COMPILE) -c -o $@ $<
+$(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
+	$(COMPILE) `sed -n 1p $(BUILD)/blas` -c -o $@ $<
 
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/mlcore.o
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)

@@ -72,7 +72,8 @@
  *   or later will do. -ffast-math needs -fno-finite-math-only behind it where the implementation
  *   is compiled, or its NaN checks would be lost: an #error says so; everything else that it
  *   permits is undone there. Files that only include the declarations may be compiled with any
- *   flags, -fshort-enums included. A thread that trains needs 16 KiB of stack.
+ *   flags, -fshort-enums included. A thread that trains needs 16 KiB of stack, with a CBLAS what
+ *   that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
