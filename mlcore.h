@@ -9343,9 +9343,10 @@ MLC_IMPL mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis)
     return mlc_reshape(x, shape);
 }
 
-/* An axis that is not 1 stays, as in PyTorch. */
+/* An axis that is not 1 stays, and a scalar has axis 0 and -1, as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis)
 {
+    if (x && x->ndim == 0 && (axis == 0 || axis == -1)) return x;
     if (!x || !mlc__axis_ok(x, "squeeze", &axis)) return NULL;
     return x->shape[axis] == 1 ? mlc_select(x, axis, 0) : x;
 }
