@@ -22,7 +22,7 @@ TEST(platform, enums_have_32_bits_whatever_the_flags)
 
 /* ---- a thread with 16 KiB of stack --------------------------------------------------------- */
 
-/* OpenBLAS alone takes 60 KiB in a small product, so the promise is of the library's own products. */
+/* OpenBLAS alone takes 60 KiB in a small product: the promise is of the library's own ones. */
 #if !defined(MLC_NO_THREADS) && !defined(_WIN32) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__) && !defined(MLC_USE_CBLAS)
 #  if defined(__has_feature)
