@@ -39,7 +39,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo test fuzz soak bench bench-compare lint map size install uninstall clean FORCE
+.PHONY: help demo test io-faults fuzz soak bench bench-compare lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
+	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo 'make fuzz            every reader, half a minute each; clang. make soak: an hour each'
@@ -77,6 +78,14 @@ $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/mlcore.o
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+# The calls of the system that it makes fail go through tests/faults/io.c.
+FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink
+
+$(BUILD)/io_faults: tests/faults/io.c tests/faults/real.c $(BUILD)/main.o $(BUILD)/test_backend.o $(BUILD)/mlcore.o \
+                    $(TEST_HEADERS)
+	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
+	    `sed -n 2p $(BUILD)/blas` $(LIBS)
+
 $(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
@@ -95,6 +104,10 @@ demo: $(BUILD)/digits
 
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+
+io-faults: $(BUILD)/io_faults
+	@MLC_TEST_DEVICE= $(BUILD)/io_faults --filter iofaults
+	@MLC_TEST_DEVICE=test $(BUILD)/io_faults --filter iofaults
 
 fuzz:
 	@tests/fuzz/run.sh 30

@@ -1330,7 +1330,8 @@ typedef struct mlc_named {             /* a tensor in a file                    
 } mlc_named;
 
 /* mlc_safetensors_save: writes tensors to a file, atomically: the old file stays until the new
- *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL.
+ *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL. A save that is killed
+ *   leaves path.mlc0.tmp beside it, which the next one to this path takes away: so all savers.
  *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
 MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                         int64_t n, const char *const *metadata);
@@ -1745,6 +1746,7 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #if defined(__unix__) || defined(__APPLE__)
 #  define MLC__POSIX 1
 #  include <fcntl.h>
+#  include <sys/file.h>
 #  include <sys/mman.h>
 #  include <sys/stat.h>
 #  include <unistd.h>
@@ -13216,16 +13218,16 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
         const double old = x[e];
         double up = 0.0, down = 0.0;
         x[e] = old + c->eps;
-        MLC__TRY(mlc_write(c->in[i], x, bytes));
-        const mlc_status a = mlc__check_value(c, &up);
+        mlc_status st = mlc_write(c->in[i], x, bytes);
+        if (!st) st = mlc__check_value(c, &up);
         x[e] = old - c->eps;
-        MLC__TRY(mlc_write(c->in[i], x, bytes));
-        const mlc_status b = mlc__check_value(c, &down);
+        if (!st) st = mlc_write(c->in[i], x, bytes);
+        if (!st) st = mlc__check_value(c, &down);
         /* The input is restored before an error may leave. */
         x[e] = old;
-        MLC__TRY(mlc_write(c->in[i], x, bytes));
-        MLC__TRY(a);
-        MLC__TRY(b);
+        const mlc_status restored = mlc_write(c->in[i], x, bytes);
+        MLC__TRY(st);
+        MLC__TRY(restored);
         const double numeric = (up - down) / (2.0 * c->eps);
         double excess = fabs(analytic[e] - numeric) - (c->atol + c->rtol * fabs(numeric));
         /* A NaN anywhere is the worst there is; comparisons would pass over it. */
@@ -14708,9 +14710,10 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
  * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
- * blocks and the disk. EINTR is never an error. A save writes path.PID.N.tmp in the same folder,
+ * blocks and the disk. EINTR is never an error. A save writes path.mlcN.tmp in the same folder,
  * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
- * there is the old file or the new one, never half of one. */
+ * there is the old file or the new one, never half of one. What a killed save leaves behind goes
+ * away with the next save to the same path: a lock tells it from a file that is being written. */
 
 #if MLC__FILES
 typedef struct mlc__file {
@@ -14734,6 +14737,14 @@ static mlc_status mlc__io_fail_at(const mlc__file *f, const char *verb)
                      (long long)f->at, strerror(e));
 }
 
+static int mlc__open(const char *path, int flags)
+{
+    int fd;
+    /* 0666 leaves the rights to the umask. */
+    do fd = open(path, flags | O_CLOEXEC, 0666); while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 /* Regular files only: a FIFO or a device has no size to check headers against. */
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
@@ -14742,7 +14753,7 @@ static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
     f->ctx = ctx;
     f->path = path;
     f->size = f->at = 0;
-    do f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); while (f->fd < 0 && errno == EINTR);
+    f->fd = mlc__open(path, O_RDONLY | O_NONBLOCK);
     if (f->fd < 0) return mlc__io_fail(f, "cannot open");
     if (fstat(f->fd, &info) != 0) {
         mlc__io_fail(f, "cannot read");
@@ -14778,6 +14789,7 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
     while (bytes) {
         const ssize_t n = write(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
         if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC;    /* nothing was taken, and no reason given */
         if (n <= 0) return mlc__io_fail_at(f, "cannot write");
         at += n;
         f->at += n;
@@ -14823,27 +14835,85 @@ static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
 #endif
 
 /* A file that replaces another only when it is complete and on the disk. */
-typedef struct mlc__atomic { mlc__file file; char *temp; } mlc__atomic;
+typedef struct mlc__atomic {
+    mlc__file file;
+    char     *temp;
+    int       lock;                    /* keeps the lock when file is closed; -1: there is none */
+} mlc__atomic;
+
+/* Locks belong to what was opened, so that they also tell two contexts of one process apart, and
+ * end with the last descriptor, also by SIGKILL. */
+#if MLC__POSIX
+/* Has somebody taken the name off the file that fd is? */
+static bool mlc__name_is_lost(int fd, const char *path)
+{
+    struct stat a, b;
+    if (fstat(fd, &a) != 0) return false;
+    if (stat(path, &b) != 0) return errno == ENOENT;
+    return a.st_ino != b.st_ino || a.st_dev != b.st_dev;
+}
+
+/* Only who holds the lock takes a name away, so that it is not another's by then. */
+static void mlc__temp_remove(const char *temp)
+{
+    const int fd = mlc__open(temp, O_WRONLY | O_NONBLOCK);
+    if (fd < 0) return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && !mlc__name_is_lost(fd, temp)) unlink(temp);
+    close(fd);
+}
+
+/* False if the file was taken for a dead save's before it had its lock. Where there are no locks
+ * nobody takes it, and what killed saves leave stays. */
+static bool mlc__temp_lock(mlc__atomic *a)
+{
+    a->lock = -1;
+    if (flock(a->file.fd, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
+    if (mlc__name_is_lost(a->file.fd, a->temp)) return false;
+    a->lock = dup(a->file.fd);
+    if (a->lock >= 0) fcntl(a->lock, F_SETFD, FD_CLOEXEC);
+    return true;
+}
+
+static void mlc__temp_unlock(mlc__atomic *a) { if (a->lock >= 0) close(a->lock); }
+#else
+/* The system does not remove a file that is open. */
+static void mlc__temp_remove(const char *temp) { unlink(temp); }
+static bool mlc__temp_lock(mlc__atomic *a) { a->lock = -1; return true; }
+static void mlc__temp_unlock(mlc__atomic *a) { (void)a; }
+#endif
+
+#define MLC__TEMPS 100                 /* most saves to one path at the same time */
+
+/* O_EXCL: two processes, or two saves of one, never write into the same file. */
+static mlc_status mlc__temp_open(mlc__atomic *a, size_t room)
+{
+    for (int i = 0; i < MLC__TEMPS; i++) {
+        snprintf(a->temp, room, "%s.mlc%d.tmp", a->file.path, i);
+        a->file.fd = mlc__open(a->temp, O_WRONLY | O_CREAT | O_EXCL);
+        if (a->file.fd < 0 && errno == EEXIST) {
+            mlc__temp_remove(a->temp);
+            a->file.fd = mlc__open(a->temp, O_WRONLY | O_CREAT | O_EXCL);
+        }
+        if (a->file.fd < 0 && errno == EEXIST) continue;
+        if (a->file.fd < 0) return mlc__io_fail(&a->file, "cannot write");
+        if (mlc__temp_lock(a)) return MLC_OK;
+        close(a->file.fd);
+    }
+    return mlc__fail(a->file.ctx, MLC_ERR_IO, "cannot write '%s': there are %d temporary files "
+                     "beside it, '%s' is the last", a->file.path, MLC__TEMPS, a->temp);
+}
 
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
-    const size_t room = strlen(path) + 48;
+    const size_t room = strlen(path) + 16;
     a->file.ctx = ctx;
     a->file.path = path;
     a->file.at = 0;
     a->temp = MLC__CAST(char *, mlc__heap_alloc(ctx, room, MLC_MEM_OBJECT, "save"));
     if (!a->temp) return MLC_ERR_NOMEM;
-    /* O_EXCL: two processes, or two saves of one, never write into the same file; 0666 leaves the
-     * rights to the umask. */
-    for (int i = 0; i < 100; i++) {
-        snprintf(a->temp, room, "%s.%ld.%d.tmp", path, (long)getpid(), i);
-        a->file.fd = open(a->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (a->file.fd >= 0 || (errno != EEXIST && errno != EINTR)) break;
-    }
-    if (a->file.fd >= 0) return MLC_OK;
-    mlc__io_fail(&a->file, "cannot write");
-    mlc__heap_free(ctx, a->temp);
-    return MLC_ERR_IO;
+    const mlc_status st = mlc__temp_open(a, room);
+    if (st) mlc__heap_free(ctx, a->temp);
+    return st;
 }
 
 /* The rename itself must reach the disk: fsync of the folder. Windows has done so already. */
@@ -14851,11 +14921,12 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
 static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
-    int fd, failed;
+    int failed;
     if (slash == a->temp) slash[1] = 0;
     else if (slash) *slash = 0;
-    do fd = open(slash ? a->temp : ".", O_RDONLY | O_CLOEXEC); while (fd < 0 && errno == EINTR);
-    if (fd < 0) return MLC_OK;         /* a folder that may be written but not read */
+    const int fd = mlc__open(slash ? a->temp : ".", O_RDONLY);
+    if (fd < 0 && errno == EACCES) return MLC_OK;          /* it may be written but not read */
+    if (fd < 0) return mlc__io_fail(&a->file, "cannot sync the folder of");
     do failed = fsync(fd); while (failed && errno == EINTR);
     const int e = errno;
     close(fd);
@@ -14881,6 +14952,7 @@ static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
         st = mlc__io_fail(&a->file, "cannot replace");
     if (st != MLC_OK) unlink(a->temp);
     else st = mlc__sync_folder(a);
+    mlc__temp_unlock(a);
     mlc__heap_free(a->file.ctx, a->temp);
     return st;
 }

@@ -3,7 +3,7 @@
 found=$(
     awk -f tests/lint.awk mlcore.h
 
-    for file in tests/*.[ch] tests/golden/*.h bench/*.[ch] examples/*.c; do
+    for file in tests/*.[ch] tests/*/*.[ch] bench/*.[ch] examples/*.c; do
         [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}' "$file"
     done
 

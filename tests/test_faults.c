@@ -9,7 +9,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
+#include "watch.h"
 
 /* ---- an allocator that fails where it is told to -------------------------------------------- */
 
@@ -1045,42 +1045,12 @@ static void world_close(world *w)
     memory_done(&w->mem, w->ctx);
 }
 
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t n)
-{
-    const unsigned char *p = (const unsigned char *)data;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
-/* Shape and bits.                                                                              */
-static uint64_t hash_tensor(uint64_t h, mlc_tensor *t)
-{
-    static unsigned char data[1 << 16];
-    if (t == NULL)
-        return h * 31 + 1;
-    const size_t n = (size_t)mlc_numel(t) * mlc_dtype_bytes(t->dtype);
-    h = hash_bytes(h, &t->dtype, sizeof t->dtype);
-    h = hash_bytes(h, t->shape, (size_t)t->ndim * sizeof *t->shape);
-    if (CHECK(n <= sizeof data) && CHECK_EQ(mlc_read(t, data, n), MLC_OK))
-        h = hash_bytes(h, data, n);
-    return h;
-}
-
-static uint64_t hash_net(uint64_t h, mlc_module *net)
-{
-    mlc_param_iter it = mlc_param_iter_make(net);
-    while (mlc_param_next(&it))
-        h = hash_tensor(h, it.tensor);
-    return h;
-}
-
 /* Everything that a failed call may not change.                                                */
 static uint64_t hash_world(world *w)
 {
     mlc_tensor *const all[] = {w->leaf_x, w->leaf_y, w->x, w->y, w->v, w->w, w->m, w->d, w->mask,
                                w->mask2, w->i, w->rows, w->labels};
-    uint64_t          h = 14695981039346656037u;
+    uint64_t          h = HASH_SEED;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         h = hash_tensor(h, all[i]);
     return hash_net(h, w->net);

@@ -490,6 +490,66 @@ TEST(tape, gradcheck_wants_f64_and_reports_errors)
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
 }
 
+/* Memory of which one large piece is refused.                                                  */
+typedef struct pieces { bool armed, hit; int calls; } pieces;
+
+static pieces *g_pieces;
+
+static bool piece_refused(void)
+{
+    const bool refused = g_pieces->armed;
+    g_pieces->hit |= refused;
+    g_pieces->armed = false;
+    return refused;
+}
+
+static void *piece_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    return bytes >= 16384 && piece_refused() ? NULL : test_aligned_alloc(align, bytes);
+}
+
+static void piece_release(void *user, void *ptr, size_t bytes)
+{
+    (void)user; (void)bytes;
+    test_aligned_free(ptr);
+}
+
+/* When its input has been moved up there is no memory to move it down.                         */
+static mlc_tensor *sum_and_trim(void *user, mlc_tensor *const *in, int32_t n)
+{
+    mlc_tensor *y = mlc_sum(in[0], mlc_dims0(), false);
+    (void)user; (void)n;
+    if (++g_pieces->calls == 2) {
+        mlc_memory_trim(y->ctx);
+        g_pieces->armed = true;
+    }
+    return y;
+}
+
+TEST(tape, gradcheck_restores_its_input_when_moving_it_fails)
+{
+    pieces       p = {false, false, 0};
+    mlc_ctx_desc d = test_desc();
+    double       before[4096], after[4096];
+    mlc_gradcheck_report r;
+    if (!test_on_host())
+        return (void)CHECK(true);      /* its memory comes in other pieces                     */
+    d.allocator.alloc = piece_alloc;
+    d.allocator.release = piece_release;
+    g_pieces = &p;
+    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    mlc_tensor *x = mlc_transpose(leaf(ctx, mlc_dims2(64, 64), 1), 0, 1);
+    x = mlc_detach(x);
+    mlc_set_requires_grad(x, true);
+    CHECK(test_read(x, before));
+    CHECK_EQ(mlc_gradcheck(sum_and_trim, NULL, &x, 1, NULL, &r), MLC_ERR_NOMEM);
+    CHECK(p.hit && p.calls == 2 && !r.ok);
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    CHECK(test_read(x, after));
+    CHECK_EQ(memcmp(before, after, sizeof before), 0);
+}
+
 static mlc_status four_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
 {
     (void)user; (void)n_in;
