@@ -612,7 +612,7 @@ MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
 /* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays.
- *   grad   dx += dy where lo <= x <= hi                  ref: torch.clamp                    */
+ *   grad   dx += dy where lo < x < hi, as PyTorch 2.15   ref: torch.clamp                    */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
 /* mlc_neg: -x.                               grad: dx -= dy                    ref: torch.neg   */
 MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
@@ -3881,7 +3881,7 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
     B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
     B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
-    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b >= s && b <= t ? a : (T)0) \
+    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
     N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
     N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
     N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \

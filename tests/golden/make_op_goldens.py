@@ -277,6 +277,10 @@ def elementwise(book, dtype):
                       nums=[low, high], numpy=lambda x: np.clip(x, low, high))
     book.case("clamp", dtype, [(tensor(SPECIAL, dtype), "")], lambda x: torch.clamp(x, -0.5, 0.75),
               nums=[-0.5, 0.75], grad=False)
+    at = tensor([-0.5, 0.75, -1.0, 2.0, 0.25, -0.0, INF, -INF, NAN], dtype)    # at the bounds, too
+    for low, high in ((-0.5, 0.75), (-0.5, INF), (-INF, 0.75), (-INF, INF), (0.75, 0.75)):
+        book.case("clamp", dtype, [(at, "")], lambda x: torch.clamp(x, low, high),
+                  nums=[low, high], diff=False)
     for p, f in ((0.0, lambda x: F.dropout(x, 0.0)), (1.0, lambda x: F.dropout(x, 1.0))):
         for shape, view in UNARY_CASES:              # its masks are mlcore's own: only the ends
             a = book.rand("dropout", dtype, shape, -2, 2)
