@@ -1346,7 +1346,8 @@ MLC_API mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const ml
 typedef struct mlc_safetensors mlc_safetensors;   /* an open file: its header, read and checked */
 
 /* mlc_safetensors_open: checks the whole header; data is read when it is asked for. The object
- *   lives until closed or the context ends.    err: as mlc_safetensors_load                   */
+ *   lives until closed or the context ends. Tensors of dtypes that mlcore lacks (U16, F8_E4M3) are
+ *   listed, too; only to read such a one is an error.      err: IO as mlc_safetensors_load    */
 MLC_API mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path);
 /* mlc_safetensors_close: closes the file; to use a view of it then is a STATE error.           */
 MLC_API void mlc_safetensors_close(mlc_safetensors *file);
@@ -1354,11 +1355,12 @@ MLC_API void mlc_safetensors_close(mlc_safetensors *file);
 MLC_API int64_t mlc_safetensors_count(const mlc_safetensors *file);
 /* mlc_safetensors_name: name of tensor i, sorted by name; NULL if there is none.              */
 MLC_API const char *mlc_safetensors_name(const mlc_safetensors *file, int64_t i);
-/* mlc_safetensors_info: dtype and shape of a tensor (each may be NULL).  err: ARG: no such name */
+/* mlc_safetensors_info: dtype and shape of a tensor (each may be NULL).
+ *   err    ARG: no such name; DTYPE if mlcore lacks it                                        */
 MLC_API mlc_status mlc_safetensors_info(const mlc_safetensors *file, const char *name,
                                         mlc_dtype *dtype, mlc_dims *shape);
 /* mlc_safetensors_get: reads one tensor into the current scope; bool becomes 0 and 1.
- *   err    ARG: no such name; IO                                                              */
+ *   err    ARG: no such name; DTYPE if mlcore lacks it; IO                                    */
 MLC_API mlc_tensor *mlc_safetensors_get(mlc_safetensors *file, const char *name);
 /* mlc_safetensors_view: a tensor over the mapped file, without a copy, for reading only: writing
  *   to it changes this process's copy of a page, not the file. Where the data is not aligned for
@@ -8799,13 +8801,15 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
                  "backward: a second time through '%s', whose saved tensors are "
                  "freed (or its module is); run its forward again",
                  nd->op->name);
-    for (int i = 0; i < nd->n_saved; i++)
+    for (int i = 0; i < nd->n_saved; i++) {
+        if (nd->saved[i].t->storage->closed) return mlc__alive(nd->saved[i].t, "backward");
         MLC__REQUIRE(
             ctx, nd->saved[i].t->storage->version == nd->saved[i].version, VALUE,
             "backward of %s: saved tensor %s was overwritten (version %u, saved at %u); copy it "
             "before",
             nd->op->name, mlc__shape(nd->saved[i].t).s, nd->saved[i].t->storage->version,
             nd->saved[i].version);
+    }
     MLC__TRY(nd->op->backward(ctx, nd));
     for (int i = 0; ctx->anomaly && i < nd->n_in; i++) {
         mlc_tensor g, *base = mlc__base(nd->in[i]);
@@ -14906,6 +14910,7 @@ static mlc_status mlc__temp_open(mlc__atomic *a, size_t room)
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     const size_t room = strlen(path) + 16;
+    MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
     a->file.ctx = ctx;
     a->file.path = path;
     a->file.at = 0;
@@ -15020,6 +15025,7 @@ typedef struct mlc__st_entry {         /* a tensor of a file being read */
     int64_t     begin, end, shape[MLC_MAX_DIMS];
     int32_t     ndim;
     mlc_dtype   dtype;
+    const char *foreign;               /* a dtype that mlcore lacks, or NULL */
 } mlc__st_entry;
 
 typedef struct mlc__json {             /* reads the header; strings are decoded in place */
@@ -15198,18 +15204,16 @@ static const struct { const char *name; mlc_dtype dtype; } mlc__st_dtypes[] =
       { "BF16", MLC_BF16 }, { "I32", MLC_I32 }, { "F32", MLC_F32 }, { "F64", MLC_F64 },
       { "I64", MLC_I64 } };            /* rank, low to high */
 
-/* Others (BF16, I8, ...) are well formed but not ours: DTYPE, not IO. */
-static mlc_status mlc__st_dtype(mlc__json *j, mlc_dtype *out)
+/* Others (U16, F8_E4M3, ...) are well formed but not ours: such a tensor is listed, not read. */
+static mlc_status mlc__st_dtype(mlc__json *j, mlc__st_entry *e)
 {
-    const char *s;
-    MLC__TRY(mlc__json_string(j, &s));
-    for (int i = 0; i < MLC__COUNT(mlc__st_dtypes); i++)
-        if (strcmp(s, mlc__st_dtypes[i].name) == 0) {
-            *out = mlc__st_dtypes[i].dtype;
-            return MLC_OK;
+    MLC__TRY(mlc__json_string(j, &e->foreign));
+    for (int i = 0; e->foreign && i < MLC__COUNT(mlc__st_dtypes); i++)
+        if (strcmp(e->foreign, mlc__st_dtypes[i].name) == 0) {
+            e->dtype = mlc__st_dtypes[i].dtype;
+            e->foreign = NULL;
         }
-    return mlc__fail(j->ctx, MLC_ERR_DTYPE, "'%s': dtype '%.40s' is not known to this mlcore",
-                     j->path, s);
+    return MLC_OK;
 }
 
 /* {"dtype":..,"shape":[..],"data_offsets":[b,e]}: each field once, no other. */
@@ -15228,7 +15232,7 @@ static mlc_status mlc__st_tensor(mlc__json *j, mlc__st_entry *e)
         if (seen & field) return mlc__json_fail(j, "duplicate field of a tensor");
         seen |= field;
         if (!mlc__json_take(j, ':')) return mlc__json_fail(j, "':' is missing");
-        if (field == 1) MLC__TRY(mlc__st_dtype(j, &e->dtype));
+        if (field == 1) MLC__TRY(mlc__st_dtype(j, e));
         if (field == 2) MLC__TRY(mlc__json_list(j, e->shape, MLC_MAX_DIMS, &e->ndim));
         if (field != 4) continue;
         MLC__TRY(mlc__json_list(j, range, 2, &n));
@@ -15240,7 +15244,8 @@ static mlc_status mlc__st_tensor(mlc__json *j, mlc__st_entry *e)
     return seen == 7 ? MLC_OK : mlc__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
 }
 
-/* Bytes of the tensor agree with its range; sizes are checked from left to right, zeros too. */
+/* Bytes of the tensor agree with its range; sizes are checked from left to right, zeros too. How
+ * many bytes an element of a foreign dtype has nobody knows here. */
 static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
 {
     int64_t count = 1, nonzero = 1, bytes;
@@ -15254,7 +15259,7 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
     fits = fits && nonzero <= PTRDIFF_MAX / 16;
     if (!fits) return mlc__json_fail(j, "the shape has more elements than memory can hold");
     bytes = count * (int64_t)mlc__dtypes[e->dtype].bytes;
-    if (e->end < e->begin || e->end - e->begin != bytes)
+    if (e->end < e->begin || (!e->foreign && e->end - e->begin != bytes))
         return mlc__json_fail(j, "data_offsets do not fit shape and dtype");
     return MLC_OK;
 }
@@ -15411,8 +15416,8 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     return MLC_OK;
 }
 
-/* What still sees the mapping is found in the scopes: its use becomes a STATE error, and backward
- * takes what it saved for overwritten. */
+/* What still sees the mapping is found in the scopes: its use becomes a STATE error, also that of
+ * what backward saved. */
 static void mlc__st_forget_views(mlc_safetensors *f)
 {
     mlc_ctx *ctx = f->file.ctx;
@@ -15422,7 +15427,6 @@ static void mlc__st_forget_views(mlc_safetensors *f)
             if ((uintptr_t)s->data - from >= (uintptr_t)f->file.size || s->block) continue;
             s->data = NULL;
             s->released = s->closed = true;
-            s->version++;
         }
 }
 
@@ -15505,13 +15509,22 @@ static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *n
     return e;
 }
 
+static mlc_status mlc__st_known(const mlc_safetensors *f, const mlc__st_entry *e)
+{
+    MLC__REQUIRE(f->file.ctx, !e->foreign, DTYPE,
+                 "'%s': '%.100s' has dtype '%.40s', which is not known to this mlcore", f->path,
+                 e->name, e->foreign);
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_safetensors_info(const mlc_safetensors *f, const char *name,
                                          mlc_dtype *dtype, mlc_dims *shape)
 {
     const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
     if (!e) return MLC_ERR_ARG;
-    if (dtype) *dtype = e->dtype;
     if (shape) *shape = mlc_dims_of(e->ndim, e->shape);
+    if (dtype) MLC__TRY(mlc__st_known(f, e));
+    if (dtype) *dtype = e->dtype;
     return MLC_OK;
 }
 
@@ -15540,6 +15553,7 @@ static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
                   f->path);
         return NULL;
     }
+    if (mlc__st_known(f, e) != MLC_OK) return NULL;
     if (mlc__file_seek(&f->file, f->data + e->begin) != MLC_OK) return NULL;
     t = mlc__make(f->file.ctx, "load", e->dtype, mlc_dims_of(e->ndim, e->shape));
     return t && mlc__st_data(&f->file, t) == MLC_OK ? t : NULL;
@@ -15561,19 +15575,20 @@ MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
     if (!f->map && ctx->on_host && !ctx->dry_run && e->end > e->begin)
         f->map = mlc__file_map(&f->file);
     char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
-    if (!data || e->end == e->begin || e->dtype == MLC_BOOL || ctx->dry_run ||
+    if (!data || e->end == e->begin || e->foreign || e->dtype == MLC_BOOL || ctx->dry_run ||
         (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0)
         return mlc__st_get(f, e);
     return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, data);
 }
 
-/* A tensor may take a hundred times the bytes that describe it: a file of nothing but tiny ones
- * must not ask for more than 4 times its size and 1 MiB. */
+/* Can all be read? A tensor may take a hundred times the bytes that describe it: a file of nothing
+ * but tiny ones must not ask for more than 4 times its size and 1 MiB. */
 static mlc_status mlc__st_budget(const mlc_safetensors *f)
 {
     const int64_t limit = 4 * f->file.size + (1 << 20) - (1 << 16);
     int64_t sum = f->data + (int64_t)(f->room * sizeof *f->entries);
     for (int64_t i = 0; i < f->count; i++) {
+        MLC__TRY(mlc__st_known(f, &f->entries[i]));
         size_t rounded = 0;
         const int64_t bytes = f->entries[i].end - f->entries[i].begin;
         if (bytes) mlc__class_of((size_t)bytes, &rounded);
@@ -16800,8 +16815,9 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
 
 /* -- what the file has for each parameter -- */
 
-typedef enum mlc__load_fit { MLC__FITS, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE }
-    mlc__load_fit;
+typedef enum mlc__load_fit {
+    MLC__FITS, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE
+} mlc__load_fit;
 
 typedef struct mlc__want {             /* a parameter, in the order of the model                */
     mlc__param    *p;
@@ -16974,7 +16990,8 @@ static void mlc__load_line(const mlc__load *l, const char *what, const char *nam
 /* What fits, counted and, line by line, told. */
 static void mlc__load_check(mlc__load *l)
 {
-    static const char *const what[] = { "", "missing", "size mismatch", "dtype mismatch" };
+    static const char *const what[] = { "", "missing", "size mismatch", "dtype mismatch",
+                                        "dtype mismatch" };
     mlc_load_report *r = &l->report;
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
@@ -16983,6 +17000,7 @@ static void mlc__load_check(mlc__load *l)
                           memcmp(e->shape, w->p->t.shape, (size_t)e->ndim * sizeof(int64_t)) == 0;
         const bool cast = same && e->dtype != w->p->t.dtype;
         w->fit = !e ? MLC__MISSING : !same ? MLC__OTHER_SHAPE :
+                 e->foreign ? MLC__FOREIGN_DTYPE :
                  cast && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
         if (e) w->begin = e->begin;
         if (w->fit == MLC__FITS) { r->loaded++; r->cast += cast; continue; }
@@ -17054,6 +17072,8 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
         if (fit == MLC__OTHER_DTYPE)
             snprintf(text, sizeof text, "%s (%s in the file, %s in the model)", w->name,
                      mlc_dtype_name(e->dtype), mlc_dtype_name(t->dtype));
+        if (fit == MLC__FOREIGN_DTYPE)
+            snprintf(text, sizeof text, "%s (%.40s)", w->name, e->foreign);
         mlc__items_add(items, e ? text : w->name);
     }
     for (int64_t i = 0; fit == MLC__FITS && i < l->file->count; i++)
@@ -17068,18 +17088,20 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         { " Unexpected key(s) in state_dict: %s.", ", ", "\"", MLC__FITS },
         { " %s", " ", "", MLC__OTHER_SHAPE },
         { " dtype mismatch for %s; mlc_load_ex with desc.cast converts.", ", ", "",
-          MLC__OTHER_DTYPE } };
-    bool tell[4] = { l->report.missing && !l->desc->partial,
-                     l->report.unexpected && !l->desc->partial, false, false };
+          MLC__OTHER_DTYPE },
+        { " dtype not known to this mlcore for %s.", ", ", "", MLC__FOREIGN_DTYPE } };
+    bool tell[MLC__COUNT(part)] = { l->report.missing && !l->desc->partial,
+                     l->report.unexpected && !l->desc->partial, false, false, false };
     char text[MLC__MESSAGE];
     size_t n = (size_t)snprintf(text, sizeof text, "load '%.200s':", l->path);
     for (int64_t i = 0; i < l->wants; i++) {
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
+        if (l->want[i].fit == MLC__FOREIGN_DTYPE) tell[4] = true;
     }
-    size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3];
+    size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3] + tell[4];
     if (!left) return MLC_OK;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < MLC__COUNT(part); i++) {
         mlc__items items;
         if (!tell[i]) continue;
         memset(&items, 0, sizeof items);
@@ -17089,8 +17111,8 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         mlc__load_list(l, part[i].fit, &items);
         n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items));
     }
-    return mlc__fail(l->m->ctx, tell[2] ? MLC_ERR_SHAPE : tell[3] ? MLC_ERR_DTYPE : MLC_ERR_IO,
-                     "%s", text);
+    return mlc__fail(l->m->ctx, tell[2] ? MLC_ERR_SHAPE : tell[3] || tell[4] ? MLC_ERR_DTYPE :
+                                             MLC_ERR_IO, "%s", text);
 }
 
 /* -- the data -- */

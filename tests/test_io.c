@@ -964,3 +964,161 @@ TEST(io, an_open_file_gives_names_shapes_metadata_and_single_tensors)
     CHECK(mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors") != NULL);
     CHECK(mlc_safetensors_open(ctx, "tests/golden/io_python.safetensors") != NULL);
 }
+
+/* ---- files that have more, or less, than can be read --------------------------------------- */
+
+TEST(io, a_tensor_of_a_foreign_dtype_is_listed_and_only_it_is_refused)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("foreign.safetensors");
+    const char      *h = "{" T("a", "F8_E4M3", "[3]", "[0,3]") "," T("b", "U32", "[1]", "[3,7]") ","
+                         T("c", "U8", "[2]", "[7,9]") "," T("d", "F4", "[2,3]", "[9,12]") "}";
+    const double     c[2] = { 8, 9 };
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    mlc_dtype        dtype = MLC_U8;
+    mlc_dims         shape;
+    char             text[512];
+    CHECK(put_tensors(b.path, h, strlen(h), 12));
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK_EQ(mlc_safetensors_count(f), 4);
+    CHECK_STR(mlc_safetensors_name(f, 0), "a");
+    CHECK_EQ(mlc_safetensors_info(f, "d", NULL, &shape), MLC_OK);
+    CHECK(shape.n == 2 && shape.v[0] == 2 && shape.v[1] == 3);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_safetensors_info(f, "b", &dtype, &shape), MLC_ERR_DTYPE);
+    CHECK(shape.n == 1 && shape.v[0] == 1 && dtype == MLC_U8);
+    snprintf(text, sizeof text, "'%s': 'b' has dtype 'U32', which is not known to this mlcore",
+             b.path);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK(mlc_safetensors_get(f, "a") == NULL);
+    CHECK_HAS(mlc_error(ctx), "'a' has dtype 'F8_E4M3'");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK(mlc_safetensors_view(f, "d") == NULL);
+    CHECK_HAS(mlc_error(ctx), "'d' has dtype 'F4'");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK_VALUES(mlc_safetensors_get(f, "c"), 2, c, 0, 0);
+    CHECK_VALUES(mlc_safetensors_view(f, "c"), 2, c, 0, 0);
+    mlc_safetensors_close(f);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_DTYPE);
+    CHECK(list == NULL && n == 0);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    box_close(&b);
+}
+
+TEST(io, a_view_of_a_file_that_was_closed_is_an_error_not_a_crash)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_safetensors *f = mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors");
+    mlc_tensor      *v = mlc_safetensors_view(f, "f32"), *copy = mlc_copy(v);
+    mlc_tensor      *x = counting(ctx, MLC_F32, mlc_dims2(2, 3), 1);
+    const double     count[6] = { 0, 1, 2, 3, 4, 5 };
+    mlc_scope_begin(ctx);              /* views in outer scopes are found, too                 */
+    mlc_tensor *row = mlc_select(v, 0, 1), *got = mlc_safetensors_get(f, "f32");
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *loss = mlc_sum(mlc_mul(x, v), mlc_dims0(), false);
+    mlc_safetensors_close(f);
+    CHECK_OK(ctx);
+    if (test_on_host()) {
+        CHECK(mlc_add(v, v) == NULL);
+        CHECK_HAS(mlc_error(ctx), "add: the file whose memory a [2,3] tensor sees was closed; copy "
+                                  "it before");
+        CHECK_STATUS(ctx, MLC_ERR_STATE);
+        CHECK(mlc_relu(row) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_STATE);
+        CHECK(mlc_f32(v) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_STATE);
+        CHECK_EQ(mlc_backward(loss), MLC_ERR_STATE);
+        CHECK_STATUS(ctx, MLC_ERR_STATE);
+    } else {
+        CHECK_VALUES(v, 6, count, 0, 0);                   /* a copy, from the first           */
+    }
+    CHECK_VALUES(copy, 6, count, 0, 0);
+    CHECK_VALUES(got, 6, count, 0, 0);
+    mlc_scope_end(ctx);
+}
+
+/* A tensor takes more memory than the 60 bytes that describe it. */
+TEST(io, thousands_of_tiny_tensors_are_read_one_by_one_only)
+{
+    enum { MANY = 6000 };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("tiny.safetensors");
+    unsigned char   *bytes = (unsigned char *)calloc(1, MANY * 80 + MANY + 64);
+    size_t           n = 8;
+    const mlc_named *list = NULL;
+    int64_t          count = -1;
+    for (int i = 0; i < MANY; i++)
+        n += (size_t)sprintf((char *)bytes + n, "%s\"%d\":{\"dtype\":\"U8\",\"shape\":[],"
+                             "\"data_offsets\":[%d,%d]}", i ? "," : "{", i, i, i + 1);
+    bytes[n++] = '}';
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((n - 8) >> (8 * i));
+    for (int i = 0; i < MANY; i++) bytes[n + (size_t)i] = (unsigned char)i;
+    CHECK(put_file(b.path, bytes, n + MANY));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &count), MLC_ERR_IO);
+    CHECK(list == NULL && count == 0);
+    CHECK_HAS(mlc_error(ctx), "': 6000 tensors would take ");
+    CHECK_HAS(mlc_error(ctx), " bytes of memory, over 4 times the file and 1 MiB; read them one by "
+                              "one: mlc_safetensors_open");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK_EQ(mlc_safetensors_count(f), MANY);
+    for (int i = 0; i < MANY; i += 500) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        mlc_scope_begin(ctx);
+        CHECK_EQ(mlc_item(mlc_safetensors_get(f, name)), i % 256);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    mlc_safetensors_close(f);
+    free(bytes);
+    box_close(&b);
+}
+
+/* ---- no files in a dry run ------------------------------------------------------------------ */
+
+typedef struct filer { const char *path; mlc_safetensors *file; int what; } filer;
+
+static mlc_status filer_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    const filer *f = (const filer *)mlc_module_user(m);
+    mlc_ctx     *ctx = mlc_module_ctx(m);
+    mlc_named    list = { "x", in[0] };
+    (void)n_in; (void)n_out;
+    switch (f->what) {
+    case 0: out[0] = mlc_safetensors_get(f->file, "f32"); break;
+    case 1: out[0] = mlc_safetensors_view(f->file, "f32"); break;
+    case 2: out[0] = mlc_npy_load(ctx, f->path); break;
+    case 3: mlc_npy_save(in[0], f->path); break;
+    case 4: mlc_npz_save(ctx, f->path, &list, 1); break;
+    case 5: mlc_safetensors_save(ctx, f->path, &list, 1, NULL); break;
+    case 6: mlc_csv_save(in[0], f->path, NULL); break;
+    default: mlc_idx_save(in[0], f->path); break;
+    }
+    return mlc_ctx_status(ctx);
+}
+
+static void no_text(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
+
+TEST(io, a_summary_reads_and_writes_no_file)
+{
+    static const mlc_module_class cls = { "Filer", filer_forward, NULL };
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("none");
+    filer    f = { b.path, mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors"), 0 };
+    for (; f.what < 8; f.what++) {
+        mlc_module *m = mlc_module_create(ctx, &cls, &f, sizeof f);
+        CHECK_EQ(mlc_summary(m, mlc_dims2(2, 3), no_text, NULL), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), "': no files while mlc_summary runs forward");
+        CHECK_HAS(mlc_error(ctx), f.what < 2 ? "io_dtypes.safetensors" : b.path);
+        if (!CHECK_STATUS(ctx, MLC_ERR_STATE)) printf("  %d\n", f.what);
+        mlc_module_free(m);
+    }
+    CHECK(mlc_safetensors_get(f.file, "f32") != NULL);     /* and now it can                   */
+    mlc_safetensors_close(f.file);
+    CHECK_EQ(box_count(&b), 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}

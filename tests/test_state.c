@@ -178,3 +178,227 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     CHECK_EQ(mlc_load_ex(NULL, b.path, NULL), MLC_ERR_ARG);
     box_close(&b);
 }
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+/* One linear layer per group, so that keys are "0.weight", "0.bias", "1.weight", ... */
+static mlc_module *layers(mlc_ctx *ctx, int n)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < n; i++) mlc_module_add(net, mlc_nn_linear(ctx, 1, 1));
+    return net;
+}
+
+/* Values of the parameters in order, after a load of keys whose values count from 1. */
+static bool load_renamed(mlc_ctx *ctx, mlc_module *net, const mlc_rename *renames, int n_renames,
+                         const char *const *keys, int n, double *values)
+{
+    box           b = box_open("s.safetensors");
+    mlc_load_desc d;
+    mlc_named     list[8];
+    memset(&d, 0, sizeof d);
+    d.renames = renames;
+    d.n_renames = n_renames;
+    for (int i = 0; i < n; i++) {
+        const double v = i + 1;
+        list[i].name = keys[i];
+        list[i].tensor = test_tensor(ctx, MLC_F32, strstr(keys[i], "eight") ? mlc_dims2(1, 1) :
+                                                   mlc_dims1(1), &v);
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, n, NULL), MLC_OK);
+    const mlc_status st = mlc_load_ex(net, b.path, &d);
+    mlc_param_iter   it = mlc_param_iter_make(net);
+    for (int i = 0; mlc_param_next(&it); i++) values[i] = mlc_item(it.tensor);
+    box_close(&b);
+    return st == MLC_OK;
+}
+
+TEST(state, several_stars_of_a_rename_are_filled_in_in_turn)
+{
+    static const struct { mlc_rename r[2]; int n; const char *keys[4]; double want[4]; } table[] = {
+        /* each star is the shortest text that fits, so that the last one may have dots */
+        {{{"net.*.lin.*", "*.*"}, {NULL, NULL}}, 1,
+         {"net.0.lin.weight", "net.0.lin.bias", "net.1.lin.weight", "net.1.lin.bias"},
+         {1, 2, 3, 4}},
+        {{{"*_*", "*.*"}, {NULL, NULL}}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
+         {1, 2, 3, 4}},
+        {{{"**_**", "**.**"}, {NULL, NULL}}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
+         {1, 2, 3, 4}},
+        /* fewer on the right: the first ones; text goes with them as it is */
+        {{{"*.w*", "*.weight"}, {"*.b*", "*.bias"}}, 2, {"0.weights", "0.b", "1.weight", "1.b_b"},
+         {1, 2, 3, 4}},
+        /* the first rename that fits counts; a key that none fits stays */
+        {{{"1.*", "0.*"}, {"*.*", "1.*"}}, 1, {"1.weight", "1.bias", "x", "y"}, {0, 0, 0, 0}},
+        {{{"a*a*a", "0.weight"}, {"b*", "0.bi*"}}, 2, {"aeightaa", "bas", "1.weight", "1.bias"},
+         {1, 2, 3, 4}},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = layers(ctx, 2);
+        double      got[4] = {0};
+        const bool  loads = load_renamed(ctx, net, table[i].r, table[i].n, table[i].keys, 4, got);
+        CHECK_EQ(loads, table[i].want[0] > 0);
+        for (int k = 0; loads && k < 4; k++)
+            if (!CHECK_NEAR(got[k], table[i].want[k], 0))
+                printf("  %s to %s\n", table[i].r[0].from, table[i].r[0].to);
+        if (!loads) CHECK_HAS(mlc_error(ctx), "Unexpected key(s) in state_dict: \"x\", \"y\".");
+    }
+}
+
+TEST(state, renames_that_are_wrong_are_refused)
+{
+    static const struct { mlc_rename r; const char *why; } table[] = {
+        {{"*", "*.*"}, "rename '*' to '*.*': at most 8 '*', and not more in the second"},
+        {{"*********", "x"}, "at most 8 '*'"},
+        {{NULL, "x"}, "rename 0 has no name"},
+        {{"x", NULL}, "rename 0 has no name"},
+    };
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = layers(ctx, 1);
+    mlc_load_desc d;
+    memset(&d, 0, sizeof d);
+    d.n_renames = 1;
+    CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "rename 0 has no name");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        d.renames = &table[i].r;
+        CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), table[i].why);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    CHECK_EQ(mlc_load(net, NULL), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(mlc_save(NULL, "x"), MLC_ERR_ARG);
+    CHECK_EQ(mlc_load(NULL, "x"), MLC_ERR_ARG);
+}
+
+/* A rename may make a name that is longer than any in a model: it is then not expected. */
+TEST(state, a_name_that_grows_too_long_is_unexpected)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = layers(ctx, 1);
+    char        key[MLC_NAME_BYTES + 8], text[MLC_NAME_BYTES + 64];
+    double      got[2] = {0};
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = 0;
+    const char *const keys[] = {"0.weight", "0.bias", key};
+    CHECK(!load_renamed(ctx, net, NULL, 0, keys, 3, got));
+    snprintf(text, sizeof text, "Unexpected key(s) in state_dict: \"%s\".", key);
+    CHECK_HAS(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* ---- parameters with several names ---------------------------------------------------------- */
+
+static mlc_module *tied(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx), *a = mlc_nn_linear(ctx, 1, 1);
+    mlc_module *b = mlc_nn_sequential(ctx);
+    mlc_module_add(net, a);
+    mlc_module_add(net, b);
+    mlc_module_build(net);
+    CHECK_EQ(mlc_module_tie(b, "same", mlc_module_param(net, "0.weight")), MLC_OK);
+    CHECK_OK(ctx);
+    return net;
+}
+
+TEST(state, a_tied_parameter_is_saved_once_and_loaded_under_any_of_its_names)
+{
+    static const char *const keys[] = {"0.bias", "0.weight", "1.same_weight"};
+    static const mlc_rename  same[] = {{"1.same_weight", "1.same"}};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("s.safetensors");
+    mlc_module      *net = tied(ctx);
+    double           got[2] = {0};
+    const mlc_named *list;
+    int64_t          n = 0;
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    if (CHECK_EQ(n, 2)) {
+        CHECK_STR(list[0].name, "0.bias");
+        CHECK_STR(list[1].name, "0.weight");
+    }
+    CHECK_EQ(mlc_load(net, b.path), MLC_OK);
+    CHECK(load_renamed(ctx, net, same, 1, keys, 2, got));            /* the first name alone  */
+    CHECK(got[0] == 2 && got[1] == 1);
+    const char *const second[] = {"1.same_weight", "0.bias"};
+    CHECK(load_renamed(ctx, net, same, 1, second, 2, got));          /* another one alone     */
+    CHECK(got[0] == 1 && got[1] == 2);
+    CHECK(load_renamed(ctx, net, same, 1, keys, 3, got));            /* both: the first counts */
+    CHECK(got[0] == 2 && got[1] == 1);
+    CHECK(!load_renamed(ctx, net, same, 1, keys, 1, got));
+    CHECK_HAS(mlc_error(ctx), "Missing key(s) in state_dict: \"0.weight\".");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+/* ---- dtypes that mlcore lacks, lists that are cut ------------------------------------------- */
+
+TEST(state, a_foreign_dtype_is_named_whether_or_not_casts_are_allowed)
+{
+    static const char header[] =
+        "{\"0.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[1,1],\"data_offsets\":[0,1]},"
+        "\"0.bias\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[1,9]},"
+        "\"more\":{\"dtype\":\"U16\",\"shape\":[1],\"data_offsets\":[9,11]}}";
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open("s.safetensors");
+    mlc_module     *net = layers(ctx, 1);
+    unsigned char   file[sizeof header + 32] = {sizeof header - 1};
+    char            text[1024], log[200] = "";
+    mlc_load_desc   d;
+    mlc_load_report report;
+    memcpy(file + 8, header, sizeof header - 1);
+    CHECK(put_file(b.path, file, 8 + sizeof header - 1 + 11));
+    CHECK_EQ(mlc_load(net, b.path), MLC_ERR_DTYPE);
+    snprintf(text, sizeof text, "load '%s': Unexpected key(s) in state_dict: \"more\". dtype "
+             "mismatch for 0.bias (f64 in the file, f32 in the model); mlc_load_ex with desc.cast "
+             "converts. dtype not known to this mlcore for 0.weight (F8_E4M3).", b.path);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    memset(&d, 0, sizeof d);
+    d.partial = d.cast = true;
+    d.report = &report;
+    d.write = lines;
+    d.user = log;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_DTYPE);
+    snprintf(text, sizeof text, "load '%s': dtype not known to this mlcore for 0.weight (F8_E4M3).",
+             b.path);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STR(log, "dtype mismatch 0.weight\nunexpected more\n");
+    CHECK(report.loaded == 1 && report.cast == 1 && report.mismatched == 1);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    box_close(&b);
+}
+
+/* A message has 1 KiB: the parts share it, each names what fits and counts the rest. */
+TEST(state, long_lists_are_cut_and_counted_in_every_part_of_the_message)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_module *net = layers(ctx, 60);
+    mlc_named   list[120];
+    char        names[120][80];
+    for (int i = 0; i < 60; i++) {     /* 0..19 of another shape, 20..39 dtype, the rest missing */
+        snprintf(names[2 * i], sizeof *names, i < 40 ? "%d.weight" : "unexpected.%d.weight", i);
+        snprintf(names[2 * i + 1], sizeof *names, i < 40 ? "%d.bias" : "a.%060d", i);
+        for (int k = 0; k < 2; k++) {
+            list[2 * i + k].name = names[2 * i + k];
+            list[2 * i + k].tensor = mlc_zeros(ctx, i < 20 ? MLC_F32 : MLC_F64,
+                                               i < 20 ? mlc_dims3(1, 2, 3) : k ? mlc_dims1(1) :
+                                                                                  mlc_dims2(1, 1));
+        }
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 120, NULL), MLC_OK);
+    CHECK_EQ(mlc_load(net, b.path), MLC_ERR_SHAPE);
+    const char *text = mlc_error(ctx);
+    CHECK_HAS(text, "': Missing key(s) in state_dict: \"40.weight\", \"40.bias\", ");
+    CHECK_HAS(text, " more). Unexpected key(s) in state_dict: \"a.0");
+    CHECK_HAS(text, " more). size mismatch for 0.weight: copying a param with shape [1, 2, 3] from "
+                    "checkpoint, the shape in current model is [1, 1]. ");
+    CHECK_HAS(text, " more) dtype mismatch for 20.weight (f64 in the file, f32 in the model), ");
+    CHECK_HAS(text, " more); mlc_load_ex with desc.cast converts.");
+    CHECK(strlen(text) < 1024);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    box_close(&b);
+}
