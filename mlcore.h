@@ -1249,7 +1249,8 @@ typedef struct mlc_csv_desc {
 /* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
  *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and those
  *   that begin with # are passed over; NULL desc: defaults. "nan" and "inf" are numbers; the
- *   locale does not matter.
+ *   locale does not matter. Takes memory for the text and the result: two bytes of text may be a
+ *   number of 8.
  *   err    IO with line and column: missing file, ragged row, not a number, no rows
  *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
@@ -17629,6 +17630,17 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
     return MLC_OK;
 }
 
+/* A column of two bytes takes 40 here: hundreds of thousands of them are not tables. */
+static mlc_status mlc__table_budget(const mlc_table *t, const mlc__csv *c)
+{
+    const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns;
+    MLC__REQUIRE(t->ctx, bytes <= 3 * (int64_t)c->n + (1 << 19), IO,
+                 "'%s': %lld columns would take %lld bytes of memory, over 4 times the file and 1 "
+                 "MiB; read them with mlc_csv_load", c->path, (long long)t->cols,
+                 (long long)bytes);
+    return MLC_OK;
+}
+
 /* Names, the index of rows, types: text is decoded. */
 static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
 {
@@ -17637,6 +17649,7 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
     t->cols = c->cols;
     t->rows = c->rows - c->desc.header;
     MLC__REQUIRE(ctx, t->rows > 0, IO, "'%s': no rows", c->path);
+    MLC__TRY(mlc__table_budget(t, c));
     t->columns = MLC__CAST(mlc__table_col *,
                            mlc__heap_alloc(ctx, (size_t)t->cols * sizeof *t->columns,
                                            MLC_MEM_OBJECT, "table_load"));
@@ -17927,7 +17940,7 @@ static const struct { uint8_t code; uint8_t bytes; mlc_dtype dtype; char kind; }
       { 0x0C, 4, MLC_I32, 'i' }, { 0x0D, 4, MLC_F32, 'f' }, { 0x0E, 8, MLC_F64, 'f' } };
 
 /* The header into an array description; big-endian, so swapped. */
-static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a, mlc_dtype *dtype)
+static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
 {
     unsigned char raw[4] = { 0 };
     int type = -1;
@@ -17947,7 +17960,6 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a, mlc_dtype *dtype)
     a->bytes = mlc__idx_types[type].bytes;
     a->swap = a->bytes > 1;
     a->ndim = raw[3];
-    *dtype = mlc__idx_types[type].dtype;
     for (int32_t d = 0; d < a->ndim; d++) {
         MLC__TRY(mlc__file_read(f, raw, 4));
         a->shape[d] = (int64_t)raw[0] << 24 | raw[1] << 16 | raw[2] << 8 | raw[3];
@@ -17959,9 +17971,7 @@ static mlc_tensor *mlc__idx_read(mlc__file *f)
 {
     mlc__source s;
     mlc__npy a;
-    mlc_dtype dtype = MLC_U8;
-    mlc_tensor *t = NULL;
-    if (mlc__idx_header(f, &a, &dtype) != MLC_OK) return NULL;
+    if (mlc__idx_header(f, &a) != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
     s.file = f;
     s.left = f->size - 4 - 4 * a.ndim;
@@ -17972,16 +17982,9 @@ static mlc_tensor *mlc__idx_read(mlc__file *f)
                   (long long)s.left, (long long)bytes);
         return NULL;
     }
-    const int64_t n = bytes / a.bytes;
-    unsigned char *data = MLC__CAST(unsigned char *,
-        mlc__heap_alloc(f->ctx, (size_t)n * mlc_dtype_bytes(dtype) + 1, MLC_MEM_OBJECT,
-                        "idx_load"));
-    if (data && mlc__file_read(f, data, (size_t)bytes) == MLC_OK) {
-        mlc__npy_convert(&a, data, n);
-        t = mlc_from(f->ctx, dtype, mlc_dims_of(a.ndim, a.shape), data);
-    }
-    mlc__heap_free(f->ctx, data);
-    return t;
+    mlc_tensor *t = mlc__make(f->ctx, "idx_load", mlc__npy_dtype(&a),
+                              mlc_dims_of(a.ndim, a.shape));
+    return t && mlc__npy_fill(&s, &a, t, NULL) == MLC_OK ? t : NULL;
 }
 
 MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
