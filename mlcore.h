@@ -32,7 +32,8 @@
  *   text is in the context (mlc_error). The first error stays, and an operation that is given
  *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
  *   returns the status and clears errors raised inside the scope. The library never aborts,
- *   exits or prints; a logger in the context's desc hears of errors and warnings.
+ *   exits or prints; a logger in the context's desc hears of errors and warnings. What shows
+ *   something takes a writer: mlc_print(t, mlc_stdout, NULL) is NumPy's print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -82,7 +83,7 @@
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.SORT
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
- *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
+ *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
  *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
@@ -494,6 +495,25 @@ MLC_API int8_t *mlc_i8(mlc_tensor *t);
 MLC_API uint8_t *mlc_u8(mlc_tensor *t);
 /* mlc_bool: for bool: bytes, 0 is false.                                                     */
 MLC_API uint8_t *mlc_bool(mlc_tensor *t);
+
+typedef struct mlc_print_desc {        /* as numpy.printoptions; 0 is the default              */
+    int32_t precision;                 /* most digits behind the point; default 8, -1: none    */
+    int32_t edge_items;                /* shown at each end of a long axis; default 3          */
+    int64_t threshold;                 /* tensors of more elements are cut; default 1000       */
+    int32_t line_width;                /* characters; default 75                               */
+    bool    suppress;                  /* numbers are not scientific because some are small    */
+} mlc_print_desc;
+
+/* mlc_print: writes t as NumPy's print(array) does, with a line's end: mlc_print(t, mlc_stdout,
+ *   NULL). Floats have the fewest digits that tell them from their neighbours in their dtype, bf16
+ *   those that bf16 needs. Copies what is shown to the host, nothing more. Waits for the device.
+ *   dtype  any, any strides     err: ARG without a writer; STATE; NOMEM
+ *   ref    numpy 2.4                                                 test: tests/test_print.c */
+MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
+/* mlc_print_ex: under other options, which 0-d tensors do not heed. NULL desc: mlc_print.
+ *   err    ARG also for negative sizes                          ref: numpy.printoptions      */
+MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
+                                void *user);
 
 /* @@ API.AUTOGRAD ---------------------------------------- gradients, no-grad, custom operations */
 
@@ -8491,6 +8511,566 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
     /* Nothing was broadcast: a copy or an addition. */
     if (!mask) return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
     return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
+}
+
+/* @@ IMPL.PRINT ------------------------------------------ numbers as decimals, tensors as text
+ * Digits come from integers of any length, so neither a locale nor a libm has a say. The printer
+ * takes what is shown to the host (of a long axis both ends), finds one form for all its numbers,
+ * and writes line by line. Rules and names of options are NumPy's. */
+
+/* -- digits: Dragon4 of Steele and White, 1990 -- */
+
+/* Enough for the largest f64 times 10 and for 10 to the power of its smallest exponent. */
+#define MLC__BIG_LIMBS 37
+typedef struct mlc__big { int32_t n; uint32_t limb[MLC__BIG_LIMBS]; } mlc__big;
+
+static void mlc__big_multiply(mlc__big *b, uint32_t x)
+{
+    uint64_t carry = 0;
+    for (int32_t i = 0; i < b->n; i++) {
+        carry += (uint64_t)b->limb[i] * x;
+        b->limb[i] = (uint32_t)carry;
+        carry >>= 32;
+    }
+    if (carry) b->limb[b->n++] = (uint32_t)carry;
+}
+
+static void mlc__big_power(mlc__big *b, int ten)
+{
+    for (; ten >= 9; ten -= 9) mlc__big_multiply(b, 1000000000u);
+    for (; ten > 0; ten--) mlc__big_multiply(b, 10);
+}
+
+/* x * 2^bits */
+static mlc__big mlc__big_of(uint64_t x, int bits)
+{
+    mlc__big b;
+    memset(&b, 0, sizeof b);
+    b.n = bits / 32;
+    for (; x; x >>= 32) b.limb[b.n++] = (uint32_t)x;
+    mlc__big_multiply(&b, 1u << bits % 32);
+    return b;
+}
+
+static int mlc__big_compare(const mlc__big *a, const mlc__big *b)
+{
+    if (a->n != b->n) return a->n < b->n ? -1 : 1;
+    for (int32_t i = a->n; i-- > 0;)
+        if (a->limb[i] != b->limb[i]) return a->limb[i] < b->limb[i] ? -1 : 1;
+    return 0;
+}
+
+/* a + b against c */
+static int mlc__big_compare_sum(const mlc__big *a, const mlc__big *b, const mlc__big *c)
+{
+    mlc__big sum;
+    uint64_t carry = 0;
+    sum.n = mlc__max(a->n, b->n);
+    for (int32_t i = 0; i < sum.n; i++) {
+        carry += (uint64_t)(i < a->n ? a->limb[i] : 0) + (i < b->n ? b->limb[i] : 0);
+        sum.limb[i] = (uint32_t)carry;
+        carry >>= 32;
+    }
+    if (carry) sum.limb[sum.n++] = (uint32_t)carry;
+    return mlc__big_compare(&sum, c);
+}
+
+/* a -= times * b, which is not above a */
+static void mlc__big_subtract(mlc__big *a, const mlc__big *b, uint64_t times)
+{
+    uint64_t carry = 0, borrow = 0;
+    for (int32_t i = 0; i < a->n; i++) {
+        if (i < b->n) carry += times * b->limb[i];
+        borrow = (uint64_t)a->limb[i] - (uint32_t)carry - borrow;
+        a->limb[i] = (uint32_t)borrow;
+        borrow >>= 63;
+        carry >>= 32;
+    }
+    while (a->n && a->limb[a->n - 1] == 0) a->n--;
+}
+
+/* The digit a / b, which is below 10; leaves the rest in a. The heads give most of it at once. */
+static char mlc__big_divide(mlc__big *a, const mlc__big *b)
+{
+    const int32_t n = b->n;
+    if (a->n < n) return 0;
+    const uint64_t head = (a->n > n ? (uint64_t)a->limb[n] << 32 : 0) | a->limb[n - 1];
+    uint64_t q = head / ((uint64_t)b->limb[n - 1] + 1);
+    mlc__big_subtract(a, b, q);
+    for (; mlc__big_compare(a, b) >= 0; q++) mlc__big_subtract(a, b, 1);
+    return (char)q;
+}
+
+/* How floats lie in their bits, and where NumPy goes over to scientific notation. */
+static const struct mlc__float_kind {
+    int32_t fraction, bias;
+    double  large, large_0d;           /* from here on; of a 0-d array                         */
+    double  small, ratio;              /* below; where max / min, rounded, is over 1000        */
+} mlc__float_kinds[] = {
+    { 23, 127,  1e6, 1e6,  (double)0.0001f,   1000.0 + 1.0 / 32768 },            /* f32  */
+    { 52, 1023, 1e8, 1e16, 0.0001,            1000.0 },                          /* f64  */
+    { 0, 0, 0.0, 0.0, 0.0, 0.0 },                                                /* i64  */
+    { 7,  127,  1e2, 1e2,  210.0 / 2097152,   1002.0 },                          /* bf16 */
+    { 10, 15,   1e3, 1e3,  1678.0 / 16777216, 1000.25 }                          /* f16  */
+};
+
+/* digit[0].digit[1].. * 10^exponent, without zeros at the end; n is 0 for zero. */
+typedef struct mlc__decimal {
+    bool    negative;
+    int32_t n, exponent;
+    char    digit[32];
+} mlc__decimal;
+
+/* The bits of element i, without its sign: these compare as the numbers do. */
+static uint64_t mlc__magnitude(mlc_dtype dtype, const void *data, int64_t i, bool *negative)
+{
+    const size_t size = mlc__dtypes[dtype].bytes;
+    uint64_t bits = 0;
+    memcpy(&bits, MLC__CAST(const char *, data) + (size_t)i * size, size);
+    *negative = bits >> (size * 8 - 1) != 0;
+    return bits & (UINT64_MAX >> (65 - size * 8));
+}
+
+static double mlc__magnitude_value(mlc_dtype dtype, uint64_t bits)
+{
+    double value;
+    mlc__cast_dense(&value, MLC_F64, &bits, dtype, 1, &mlc__half_fns_scalar);
+    return value;
+}
+
+/* Magnitude of infinity: above it are NaNs. */
+static uint64_t mlc__magnitude_inf(mlc_dtype dtype)
+{
+    const struct mlc__float_kind *k = &mlc__float_kinds[dtype];
+    return (uint64_t)(2 * k->bias + 1) << k->fraction;
+}
+
+/* Adds one to the last digit. */
+static void mlc__decimal_up(mlc__decimal *d)
+{
+    while (d->n && d->digit[d->n - 1] == 9) d->n--;
+    if (d->n) d->digit[d->n - 1]++;
+    else { d->digit[d->n++] = 1; d->exponent++; }
+}
+
+/* The fewest digits that tell a number from its neighbours; but not fewer than `least` and not more
+ * than `most` behind the point, where the digits are those of the exact value, rounded half to
+ * even. point is that of scientific notation or the real one. */
+static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific, int32_t least,
+                                int32_t most)
+{
+    const struct mlc__float_kind *kind = &mlc__float_kinds[dtype];
+    const int biased = (int)(bits >> kind->fraction);
+    const uint64_t one = (uint64_t)1 << kind->fraction, m = (bits & (one - 1)) + (biased ? one : 0);
+    const int e = mlc__max(biased, 1) - kind->bias - kind->fraction;
+    /* At a power of two the lower neighbour is half as far away as the upper. */
+    const int edge = m == one && biased > 1, up = e > 0 ? e : 0, down = e < 0 ? -e : 0;
+    mlc__decimal d;
+    memset(&d, 0, sizeof d);
+    if (m == 0) return d;
+    /* number = rest / unit; low and high: half the ways to its neighbours. */
+    mlc__big rest = mlc__big_of(m, up + 1 + edge), unit = mlc__big_of(1, down + 1 + edge);
+    mlc__big low = mlc__big_of(1, up), high = mlc__big_of(1, up + edge);
+    int top = 63;
+    while (!(m >> top)) top--;
+    /* The power of ten below the number, or the one below that. */
+    d.exponent = ((top + e) * 30103 - 1 + 40000000) / 100000 - 400;
+    mlc__big_power(&unit, d.exponent);
+    mlc__big_power(&rest, -d.exponent);
+    mlc__big_power(&low, -d.exponent);
+    mlc__big_power(&high, -d.exponent);
+    mlc__big ten = unit;
+    mlc__big_multiply(&ten, 10);
+    if (mlc__big_compare(&rest, &ten) >= 0) { unit = ten; d.exponent++; }
+    const int32_t last = (scientific ? d.exponent : 0) - most;
+    const int32_t keep = (scientific ? d.exponent : 0) - least;
+    if (d.exponent < last) {                       /* rounded to zero or to the last place */
+        mlc__big_multiply(&unit, 5);
+        const bool rounds_up = d.exponent == last - 1 && mlc__big_compare(&rest, &unit) > 0;
+        d.exponent = rounds_up ? last : 0;
+        if (rounds_up) d.digit[d.n++] = 1;
+        return d;
+    }
+    /* Halfway to a neighbour reads back as this number where its mantissa is even. */
+    const int even = (m & 1) == 0;
+    bool is_low, is_high;
+    for (int32_t place = d.exponent;; place--) {
+        d.digit[d.n++] = mlc__big_divide(&rest, &unit);
+        is_low = mlc__big_compare(&rest, &low) < even;
+        is_high = mlc__big_compare_sum(&rest, &high, &unit) > -even;
+        if (place == last || ((is_low || is_high) && place <= keep)) break;
+        mlc__big_multiply(&rest, 10);
+        mlc__big_multiply(&low, 10);
+        mlc__big_multiply(&high, 10);
+    }
+    const int half = mlc__big_compare_sum(&rest, &rest, &unit);
+    if (is_low != is_high ? is_high : half > 0 || (half == 0 && d.digit[d.n - 1] % 2))
+        mlc__decimal_up(&d);
+    while (d.digit[d.n - 1] == 0) d.n--;
+    return d;
+}
+
+/* -- numbers as text -- */
+
+static char mlc__digit_at(const mlc__decimal *d, int32_t i)
+{
+    return (char)('0' + (i >= 0 && i < d->n ? d->digit[i] : 0));
+}
+
+/* Digits behind the point in fixed notation. */
+static int32_t mlc__decimals(const mlc__decimal *d) { return mlc__max(0, d->n - 1 - d->exponent); }
+
+/* Room for any float in fixed notation. */
+#define MLC__NUMBER_TEXT 384
+
+/* "-12.5", "3."; returns the length. */
+static int32_t mlc__fixed_text(char *to, const mlc__decimal *d)
+{
+    const int32_t whole = mlc__max(d->exponent, 0), end = d->exponent + mlc__decimals(d);
+    int32_t n = 0;
+    if (d->negative) to[n++] = '-';
+    for (int32_t i = d->exponent - whole; i <= end; i++) {
+        to[n++] = mlc__digit_at(d, i);
+        if (i == d->exponent) to[n++] = '.';
+    }
+    return n;
+}
+
+/* "-1.250e-07" with so many digits behind the point and so many of the exponent. */
+static int32_t mlc__scientific_text(char *to, const mlc__decimal *d, bool point, int32_t behind,
+                                    int32_t exponent_digits)
+{
+    int32_t n = 0;
+    if (d->negative) to[n++] = '-';
+    to[n++] = mlc__digit_at(d, 0);
+    if (point) to[n++] = '.';
+    for (int32_t i = 1; i <= behind; i++) to[n++] = mlc__digit_at(d, i);
+    return n + snprintf(to + n, 8, "e%c%0*d", d->exponent < 0 ? '-' : '+', (int)exponent_digits,
+                        d->exponent < 0 ? -d->exponent : d->exponent);
+}
+
+/* "nan", "inf", "-inf" */
+static int32_t mlc__not_finite_text(char *to, bool nan, bool negative)
+{
+    return snprintf(to, 8, "%s", nan ? "nan" : negative ? "-inf" : "inf");
+}
+
+/* A float as Python's str has it: "2.0", "1e-05". Reads back to the same bits. */
+static int32_t mlc__float_text(char *to, mlc_dtype dtype, const void *data, int64_t i)
+{
+    const struct mlc__float_kind *kind = &mlc__float_kinds[dtype];
+    bool negative;
+    const uint64_t bits = mlc__magnitude(dtype, data, i, &negative);
+    const uint64_t inf = mlc__magnitude_inf(dtype);
+    if (bits >= inf) return mlc__not_finite_text(to, bits > inf, negative);
+    mlc__decimal d = mlc__digits(dtype, bits, true, 0, MLC__NUMBER_TEXT);
+    const double value = mlc__magnitude_value(dtype, bits);
+    d.negative = negative;
+    if (bits && !(value >= 1e-4 && value < kind->large_0d))
+        return mlc__scientific_text(to, &d, d.n > 1, d.n - 1, 2);
+    const int32_t n = mlc__fixed_text(to, &d);
+    if (to[n - 1] != '.') return n;
+    to[n] = '0';
+    return n + 1;
+}
+
+/* -- tensors -- */
+
+typedef struct mlc__printer {
+    mlc_print_desc o;                  /* with the defaults in it                              */
+    mlc_writer     write;
+    void          *user;
+    mlc_dtype      dtype;
+    int32_t        ndim;
+    int64_t        shape[MLC_MAX_DIMS];    /* of what is shown                                 */
+    uint32_t       cut;                /* axes of which only the ends are                      */
+    const char    *data;               /* what is shown, dense, on the host                    */
+    int64_t        count, next;        /* elements of data; the one to be written              */
+    /* The form of all numbers: characters before and behind the point, all; and in scientific
+     * notation digits behind it and of the exponent. */
+    bool           scientific;
+    int32_t        left, right, width, behind, exponent_digits;
+    int32_t        blanks, column;     /* not yet written: dropped where the line ends there   */
+    int32_t        used;
+    char           text[256];          /* on its way to the writer                             */
+} mlc__printer;
+
+static void mlc__printer_flush(mlc__printer *p)
+{
+    if (p->used) p->write(p->user, p->text, (size_t)p->used);
+    p->used = 0;
+}
+
+static void mlc__printer_put(mlc__printer *p, const char *text, int32_t n)
+{
+    for (int32_t i = -p->blanks; i < n; i++) {
+        if (p->used == (int32_t)sizeof p->text) mlc__printer_flush(p);
+        p->text[p->used++] = i < 0 ? ' ' : text[i];
+    }
+    p->blanks = 0;
+    p->column += n;
+}
+
+static void mlc__printer_blanks(mlc__printer *p, int32_t n)
+{
+    p->blanks += n;
+    p->column += n;
+}
+
+/* Ends the line; the next one is indented. */
+static void mlc__printer_break(mlc__printer *p, int32_t lines, int32_t indent)
+{
+    p->blanks = 0;
+    for (; lines > 0; lines--) mlc__printer_put(p, "\n", 1);
+    p->column = 0;
+    mlc__printer_blanks(p, indent);
+}
+
+static int64_t mlc__printer_whole(const mlc__printer *p, int64_t i)
+{
+    int64_t v = 0;
+    mlc__cast_dense(&v, MLC_I64, p->data + i * (int64_t)mlc__dtypes[p->dtype].bytes, p->dtype, 1,
+                    &mlc__half_fns_scalar);
+    return v;
+}
+
+static int32_t mlc__whole_text(char *to, int64_t v)
+{
+    return snprintf(to, 24, "%lld", (long long)v);
+}
+
+/* Writes the next element: all are of one width; alone, 0, it has no blanks before it. */
+static void mlc__printer_number(mlc__printer *p)
+{
+    char text[MLC__NUMBER_TEXT];
+    const int64_t i = p->next++;
+    int32_t n, behind = 0;
+    if (mlc__is_float(p->dtype)) {
+        bool negative;
+        const uint64_t bits = mlc__magnitude(p->dtype, p->data, i, &negative);
+        const uint64_t inf = mlc__magnitude_inf(p->dtype);
+        if (bits >= inf) {
+            n = mlc__not_finite_text(text, bits > inf, negative);
+        } else {
+            mlc__decimal d = mlc__digits(p->dtype, bits, p->scientific,
+                                         p->scientific ? p->behind : 0,
+                                         p->scientific ? p->behind : p->o.precision);
+            d.negative = negative;
+            n = p->scientific
+                    ? mlc__scientific_text(text, &d, true, p->behind, p->exponent_digits)
+                    : mlc__fixed_text(text, &d);
+            behind = p->scientific ? 0 : p->right - mlc__decimals(&d);
+        }
+    } else if (p->dtype == MLC_BOOL) {
+        n = snprintf(text, 8, p->data[i] ? "True" : "False");
+    } else {
+        n = mlc__whole_text(text, mlc__printer_whole(p, i));
+    }
+    mlc__printer_blanks(p, (int32_t)mlc__max(0, p->width - n - behind));
+    mlc__printer_put(p, text, n);
+    mlc__printer_blanks(p, behind);
+}
+
+/* Is scientific notation due to the smallest and the largest number that are not zero? */
+static bool mlc__is_scientific(const mlc__printer *p, uint64_t small, uint64_t large)
+{
+    const struct mlc__float_kind *kind = &mlc__float_kinds[p->dtype];
+    const double lo = mlc__magnitude_value(p->dtype, small);
+    const double hi = mlc__magnitude_value(p->dtype, large);
+    if (large == 0) return false;
+    return hi >= kind->large || (!p->o.suppress && (lo < kind->small || hi / lo > kind->ratio));
+}
+
+/* Finds the form of floats. Two passes: notation, then the widest number on each side of the
+ * point. */
+static void mlc__printer_floats(mlc__printer *p)
+{
+    const uint64_t inf = mlc__magnitude_inf(p->dtype);
+    uint64_t small = inf, large = 0;
+    bool negative, all_finite = true, minus_inf = false;
+    for (int64_t i = 0; i < p->count; i++) {
+        const uint64_t bits = mlc__magnitude(p->dtype, p->data, i, &negative);
+        all_finite = all_finite && bits < inf;
+        minus_inf = minus_inf || (bits == inf && negative);
+        if (bits == 0 || bits >= inf) continue;
+        small = mlc__min(small, bits);
+        large = mlc__max(large, bits);
+    }
+    p->scientific = mlc__is_scientific(p, small, large);
+    p->exponent_digits = 2;
+    for (int64_t i = 0; i < p->count; i++) {
+        const uint64_t bits = mlc__magnitude(p->dtype, p->data, i, &negative);
+        if (bits >= inf) continue;
+        const mlc__decimal d = mlc__digits(p->dtype, bits, p->scientific, 0, p->o.precision);
+        const int32_t whole = p->scientific ? 1 : 1 + mlc__max(d.exponent, 0);
+        p->left = mlc__max(p->left, negative + whole);
+        p->right = mlc__max(p->right, p->scientific ? d.n - 1 : mlc__decimals(&d));
+        if (d.exponent >= 100 || d.exponent <= -100) p->exponent_digits = 3;
+    }
+    p->behind = p->right;
+    if (p->scientific) p->right += 2 + p->exponent_digits;
+    if (!all_finite) p->left = mlc__max(p->left, 3 + minus_inf - (p->right + 1));
+    p->width = p->left + 1 + p->right;
+}
+
+/* Finds the width of integers. */
+static void mlc__printer_wholes(mlc__printer *p)
+{
+    char text[24];
+    int64_t lo = INT64_MAX, hi = INT64_MIN;
+    for (int64_t i = 0; i < p->count; i++) {
+        lo = mlc__min(lo, mlc__printer_whole(p, i));
+        hi = mlc__max(hi, mlc__printer_whole(p, i));
+    }
+    const int32_t a = mlc__whole_text(text, lo), b = mlc__whole_text(text, hi);
+    p->width = mlc__max(a, b);
+}
+
+/* A word of a row: on the next line if it would not fit this one and has something before it. */
+static void mlc__printer_fit(mlc__printer *p, int32_t width)
+{
+    const int64_t room = (int64_t)p->o.line_width - p->ndim;
+    if (p->column > p->ndim && p->column + (int64_t)width > room)
+        mlc__printer_break(p, 1, p->ndim);
+}
+
+/* Between two parts of an axis: a blank in a row, else line ends, more of them further out. */
+static void mlc__printer_between(mlc__printer *p, int32_t axis)
+{
+    if (axis == p->ndim - 1) mlc__printer_blanks(p, 1);
+    else mlc__printer_break(p, p->ndim - 1 - axis, axis + 1);
+}
+
+static void mlc__printer_axis(mlc__printer *p, int32_t axis)
+{
+    const bool row = axis == p->ndim - 1;
+    mlc__printer_put(p, "[", 1);
+    for (int64_t i = 0; i < p->shape[axis]; i++) {
+        if (i) mlc__printer_between(p, axis);
+        if ((p->cut >> axis & 1u) && i == p->o.edge_items) {
+            if (row) mlc__printer_fit(p, 3);
+            mlc__printer_put(p, "...", 3);
+            mlc__printer_between(p, axis);
+        }
+        if (!row) { mlc__printer_axis(p, axis + 1); continue; }
+        mlc__printer_fit(p, p->width);
+        mlc__printer_number(p);
+    }
+    mlc__printer_put(p, "]", 1);
+}
+
+/* One element alone is written as Python's str has it. */
+static void mlc__printer_scalar(mlc__printer *p)
+{
+    char text[MLC__NUMBER_TEXT];
+    if (mlc__is_float(p->dtype)) {
+        mlc__printer_put(p, text, mlc__float_text(text, p->dtype, p->data, 0));
+        return;
+    }
+    mlc__printer_number(p);
+}
+
+static void mlc__printer_write(mlc__printer *p)
+{
+    if (p->count == 0) {
+        mlc__printer_put(p, "[]", 2);
+    } else if (p->ndim == 0) {
+        mlc__printer_scalar(p);
+    } else {
+        if (mlc__is_float(p->dtype)) mlc__printer_floats(p);
+        else if (p->dtype == MLC_BOOL) p->width = 5;
+        else mlc__printer_wholes(p);
+        mlc__printer_axis(p, 0);
+    }
+    mlc__printer_put(p, "\n", 1);
+    mlc__printer_flush(p);
+}
+
+/* Copies the corners of t, all combinations of the two ends of the axes that are cut, to out. */
+static mlc_status mlc__corners(const mlc__printer *p, const mlc_tensor *out, const mlc_tensor *t)
+{
+    for (uint32_t part = 0; part <= p->cut; part++) {
+        mlc_tensor from = *t, to = *out;
+        if (part & ~p->cut) continue;
+        for (int32_t d = 0; d < t->ndim; d++) {
+            if (!(p->cut >> d & 1u)) continue;
+            from.shape[d] = to.shape[d] = p->o.edge_items;
+            if (!(part >> d & 1u)) continue;
+            from.offset += (t->shape[d] - p->o.edge_items) * t->stride[d];
+            to.offset += p->o.edge_items * to.stride[d];
+        }
+        MLC__TRY(mlc__cast_into(t->ctx, "print", &to, &from));
+    }
+    return MLC_OK;
+}
+
+/* What is shown of t, to host memory. */
+static mlc_status mlc__printer_read(mlc__printer *p, mlc_tensor *t, void *host, size_t bytes)
+{
+    mlc__temp ends;
+    if (!p->cut) return mlc__host_access(t, "print", host, NULL, bytes);
+    MLC__TRY(mlc__temp_begin(t->ctx, &ends, t->dtype, t->ndim, p->shape));
+    mlc_status st = mlc__corners(p, &ends.t, t);
+    if (!st) st = mlc__host_access(&ends.t, "print", host, NULL, bytes);
+    mlc__temp_end(&ends);
+    return st;
+}
+
+/* Options, and what is shown of t. */
+static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
+                                    const mlc_print_desc *desc)
+{
+    memset(p, 0, sizeof *p);
+    if (desc) p->o = *desc;
+    MLC__REQUIRE(t->ctx, p->o.precision >= -1 && p->o.edge_items >= 0 && p->o.threshold >= 0 &&
+                 p->o.line_width >= 0, ARG, "print: precision %d, edge_items %d, threshold %lld, "
+                 "line_width %d: precision must be -1 or more, the others 0 or more",
+                 (int)p->o.precision, (int)p->o.edge_items, (long long)p->o.threshold,
+                 (int)p->o.line_width);
+    /* No float has digits behind NUMBER_TEXT places. */
+    p->o.precision = p->o.precision < 0 ? 0 : p->o.precision ? p->o.precision : 8;
+    p->o.precision = mlc__min(p->o.precision, MLC__NUMBER_TEXT);
+    if (!p->o.edge_items) p->o.edge_items = 3;
+    if (!p->o.threshold) p->o.threshold = 1000;
+    if (!p->o.line_width) p->o.line_width = 75;
+    p->dtype = t->dtype;
+    p->ndim = t->ndim;
+    p->count = 1;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        const int64_t both = 2 * (int64_t)p->o.edge_items;
+        const bool cut = mlc__numel(t) > p->o.threshold && t->shape[d] > both;
+        p->shape[d] = cut ? both : t->shape[d];
+        p->cut |= (uint32_t)cut << d;
+        p->count *= p->shape[d];
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
+                                 void *user)
+{
+    mlc__printer p;
+    if (!t) return MLC_ERR_ARG;
+    mlc_ctx *ctx = t->ctx;
+    MLC__REQUIRE(ctx, write != NULL, ARG, "print: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__alive(t, "print"));
+    MLC__TRY(mlc__printer_init(&p, t, desc));
+    if (ctx->dry_run) return MLC_OK;
+    const size_t bytes = (size_t)p.count * mlc__size(t);
+    void *host = mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "print");
+    if (!host) return MLC_ERR_NOMEM;
+    const mlc_status st = mlc__printer_read(&p, t, host, bytes);
+    p.data = MLC__CAST(const char *, host);
+    p.write = write;
+    p.user = user;
+    if (!st) mlc__printer_write(&p);
+    mlc__heap_free(ctx, host);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user)
+{
+    return mlc_print_ex(t, NULL, write, user);
 }
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
@@ -17839,29 +18419,21 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 
 /* -- writing -- */
 
-/* A number that reads back to the same bits, with a point in every locale. */
-static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i,
-                            mlc_status *st)
+/* The shortest number that reads back to the same bits; "2", not "2.0". */
+static mlc_status mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
 {
-    char text[64];
-    const char *dot = localeconv()->decimal_point;
-    int64_t q = 0;
-    double v = 0.0;
-    const char *at = MLC__CAST(const char *, data) + i * 8;
+    char text[MLC__NUMBER_TEXT];
+    int32_t n;
     if (dtype == MLC_I64) {
-        memcpy(&q, at, 8);
-        snprintf(text, sizeof text, "%lld", (long long)q);
+        n = mlc__whole_text(text, MLC__CAST(const int64_t *, data)[i]);
     } else {
-        memcpy(&v, at, 8);
-        if (v != v) snprintf(text, sizeof text, "nan");
-        else snprintf(text, sizeof text, dtype == MLC_F32 ? "%.9g" : "%.17g", v);
+        const double v = MLC__CAST(const double *, data)[i];
+        const float f = (float)v;
+        n = dtype == MLC_F32 ? mlc__float_text(text, MLC_F32, &f, 0)
+                             : mlc__float_text(text, MLC_F64, &v, 0);
+        if (n > 2 && text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
     }
-    char *point = strcmp(dot, ".") == 0 ? NULL : strstr(text, dot);
-    if (point) {
-        *point = '.';
-        memmove(point + 1, point + strlen(dot), strlen(point + strlen(dot)) + 1);
-    }
-    if (!*st) *st = mlc__put_text(b, text);
+    return mlc__put(b, text, (size_t)n);
 }
 
 /* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
@@ -17890,7 +18462,7 @@ static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, 
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t k = 0; k < cols; k++) {
             if (k && !st) st = mlc__put(b, ",", 1);
-            mlc__csv_number(b, dtype, data, r * cols + k, &st);
+            if (!st) st = mlc__csv_number(b, dtype, data, r * cols + k);
         }
         if (!st) st = mlc__put(b, "\r\n", 2);
         if (!st && (b->n > 65536 || r + 1 == rows)) {

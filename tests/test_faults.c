@@ -691,6 +691,18 @@ static void hash_text(void *user, const char *text, size_t n)
 
 DO(mlc_summary) { return mlc_summary(w->net, mlc_dims2(7, 4), hash_text, w); }
 
+/* Summarised, so that there is a copy on the device as well.                                   */
+DO(mlc_print_ex)
+{
+    mlc_print_desc d;
+    memset(&d, 0, sizeof d);
+    d.threshold = 2;
+    d.edge_items = 1;
+    return mlc_print_ex(w->w, &d, hash_text, w);
+}
+
+DO(mlc_print) { return mlc_print(w->w, hash_text, w); }
+
 /* ---- optimizers ----------------------------------------------------------------------------- */
 
 /* An optimizer of the net, which has gradients; one step with it.                              */

@@ -1,0 +1,298 @@
+/* test_print.c -- tests of section IMPL.PRINT: tensors as text, against what NumPy printed
+ *
+ * The texts are in tests/golden/print.safetensors, made by make_print_goldens.py.
+ */
+#include "mlc_test.h"
+
+#include "golden/golden.h"
+
+typedef struct sink {
+    char   text[1 << 16];
+    size_t n;
+} sink;
+
+static void collect(void *user, const char *text, size_t bytes)
+{
+    sink *s = (sink *)user;
+    CHECK(bytes > 0);
+    if (s->n + bytes < sizeof s->text)
+        memcpy(s->text + s->n, text, bytes);
+    s->n += bytes;
+    s->text[s->n < sizeof s->text ? s->n : 0] = 0;
+}
+
+static const char *printed(mlc_tensor *t, const mlc_print_desc *desc)
+{
+    static sink s;
+    s.n = 0;
+    s.text[0] = 0;
+    return mlc_print_ex(t, desc, collect, &s) == MLC_OK ? s.text : NULL;
+}
+
+static mlc_print_desc options(void)
+{
+    mlc_print_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
+/* ---- against NumPy ------------------------------------------------------------------------ */
+
+#define CASE_COLUMNS 23
+
+static mlc_tensor *reversed(mlc_tensor *x)
+{
+    int64_t axes[MLC_MAX_DIMS];
+    for (int32_t d = 0; d < x->ndim; d++)
+        axes[d] = x->ndim - 1 - d;
+    return mlc_permute(x, mlc_dims_of(x->ndim, axes));
+}
+
+static mlc_tensor *repeated(mlc_tensor *x, int64_t n)
+{
+    int64_t shape[MLC_MAX_DIMS];
+    shape[0] = n;
+    for (int32_t d = 0; d < x->ndim; d++)
+        shape[d + 1] = x->shape[d];
+    return mlc_expand(x, mlc_dims_of(x->ndim + 1, shape));
+}
+
+/* One of VIEWS in make_print_goldens.py.                                                      */
+static mlc_tensor *view(mlc_tensor *x, const int64_t *v)
+{
+    switch (v[0]) {
+    case 1:  return reversed(x);
+    case 2:  return mlc_slice(x, (int32_t)v[1], v[2], v[3], v[4]);
+    case 3:  return repeated(x, v[1]);
+    default: return mlc_select(x, (int32_t)v[1], v[2]);
+    }
+}
+
+static bool check_case(int64_t i, mlc_tensor *x, const int64_t *row, const char *texts)
+{
+    mlc_print_desc d = options();
+    char           want[8192];
+    for (int64_t k = 0; k < row[7]; k++)
+        x = view(x, row + 8 + 5 * k);
+    d.precision = row[0] > 0 ? (int32_t)row[0] : -1;
+    d.threshold = row[1];
+    d.edge_items = (int32_t)row[2];
+    d.line_width = (int32_t)row[3];
+    d.suppress = row[4] != 0;
+    memcpy(want, texts + row[5], (size_t)row[6]);
+    want[row[6]] = 0;
+    const bool held = CHECK_STR(printed(x, &d), want);
+    if (!held)
+        printf("  case %03d of print.safetensors\n", (int)i);
+    return held;
+}
+
+TEST(print, seven_hundred_arrays_look_as_numpy_prints_them)
+{
+    mlc_ctx     *ctx = test_ctx();
+    golden_file  file = golden_open(ctx, "print.safetensors");
+    mlc_tensor  *rows = golden_find(&file, "cases"), *texts = golden_find(&file, "texts");
+    const int64_t n = mlc_dim(rows, 0), bytes = mlc_numel(texts);
+    int64_t     *row = (int64_t *)malloc((size_t)n * CASE_COLUMNS * sizeof *row);
+    char        *text = (char *)malloc((size_t)bytes);
+    CHECK(n > 700 && mlc_dim(rows, 1) == CASE_COLUMNS);
+    CHECK_EQ(mlc_read(rows, row, (size_t)n * CASE_COLUMNS * sizeof *row), MLC_OK);
+    CHECK_EQ(mlc_read(texts, text, (size_t)bytes), MLC_OK);
+    for (int64_t i = 0; i < n; i++)
+        if (!check_case(i, golden_find(&file, "%03d", (int)i), row + i * CASE_COLUMNS, text))
+            break;
+    CHECK_OK(ctx);
+    free(text);
+    free(row);
+}
+
+TEST(print, without_options_they_are_numpys)
+{
+    static const double x[] = {0.1, -2, 1e-3, 3};
+    mlc_ctx       *ctx = test_ctx();
+    mlc_print_desc zero = options();
+    mlc_tensor    *t = test_tensor(ctx, MLC_F64, mlc_dims2(2, 2), x);
+    sink          *s = (sink *)calloc(1, sizeof *s);
+    CHECK_EQ(mlc_print(t, collect, s), MLC_OK);
+    CHECK_STR(s->text, "[[ 1.e-01 -2.e+00]\n [ 1.e-03  3.e+00]]\n");
+    CHECK_STR(printed(t, NULL), s->text);
+    CHECK_STR(printed(t, &zero), s->text);
+    CHECK_STR(printed(mlc_arange(ctx, MLC_I32, 0, 1001, 1), &zero),
+              "[   0    1    2 ...  998  999 1000]\n");
+    zero.suppress = true;
+    CHECK_STR(printed(t, &zero), "[[ 0.1   -2.   ]\n [ 0.001  3.   ]]\n");
+    CHECK_OK(ctx);
+    free(s);
+}
+
+/* The ratio is rounded to the dtype before it is compared with 1000. In f16, 1000.25 is between
+ * 1000 and 1000.5, in bf16 1002 between 1000 and 1004.                                         */
+TEST(print, the_ratio_that_makes_numbers_scientific_is_one_of_the_dtype)
+{
+    static const double f16[] = {547.5, 0.54736328125}, bf16[] = {91, 0.0908203125};
+    static const double f16_over[] = {548, 0.54736328125}, bf16_over[] = {91.5, 0.0908203125};
+    mlc_ctx *ctx = test_ctx();
+    CHECK_STR(printed(test_tensor(ctx, MLC_F16, mlc_dims1(2), f16), NULL), "[547.5      0.5474]\n");
+    CHECK_STR(printed(test_tensor(ctx, MLC_F16, mlc_dims1(2), f16_over), NULL),
+              "[5.480e+02 5.474e-01]\n");
+    CHECK_STR(printed(test_tensor(ctx, MLC_BF16, mlc_dims1(2), bf16), NULL), "[91.     0.091]\n");
+    CHECK_STR(printed(test_tensor(ctx, MLC_BF16, mlc_dims1(2), bf16_over), NULL),
+              "[9.15e+01 9.08e-02]\n");
+    CHECK_OK(ctx);
+}
+
+/* ---- digits ------------------------------------------------------------------------------- */
+
+/* The bits of a number of that dtype that text has.                                           */
+static uint64_t bits_of(mlc_dtype dtype, const char *text)
+{
+    const double x = test_strtod(text);
+    uint64_t     bits = 0;
+    unsigned char raw[8] = {0};
+    test_put(raw, dtype, 0, x);
+    memcpy(&bits, raw, sizeof bits);
+    return bits;
+}
+
+/* Prints each number alone, so that it has the digits it needs and no more; reads it back.    */
+static void check_reads_back(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, uint64_t (*number)(int64_t))
+{
+    const size_t size = mlc_dtype_bytes(dtype);
+    int64_t      wrong = 0;
+    for (int64_t i = 0; i < n && wrong < 3; i++) {
+        const uint64_t bits = number(i);
+        mlc_scope_begin(ctx);
+        const char *text = printed(mlc_from(ctx, dtype, mlc_dims0(), &bits), NULL);
+        const bool  same = text != NULL && (strstr(text, "nan") != NULL ||
+                                            bits_of(dtype, text) == bits);
+        if (!CHECK(same && strlen(text) < 30)) {
+            printf("  %zu bytes %016" PRIx64 ": %s", size, bits, text ? text : "(NULL)\n");
+            wrong++;
+        }
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+static uint64_t each(int64_t i) { return (uint64_t)i; }
+
+/* Any exponent, and fractions near a power of two as often as any others.                     */
+static uint64_t hard(int64_t i, int exponent_bits, int fraction_bits)
+{
+    const uint64_t one = (uint64_t)1 << fraction_bits;
+    const uint64_t exponent = (uint64_t)test_random(1, i, 0, (double)(1 << exponent_bits));
+    const uint64_t any = (uint64_t)test_random(2, i, 0, (double)one);
+    const uint64_t fraction = i % 4 == 0 ? 0 : i % 4 == 1 ? one - 1 : i % 4 == 2 ? 1 : any;
+    const uint64_t sign = (uint64_t)(i / 4 % 2) << (exponent_bits + fraction_bits);
+    return sign | exponent << fraction_bits | fraction;
+}
+
+static uint64_t hard_f32(int64_t i) { return hard(i, 8, 23); }
+static uint64_t hard_f64(int64_t i) { return hard(i, 11, 52); }
+
+TEST(print, what_is_printed_reads_back_to_the_same_bits)
+{
+    mlc_ctx *ctx = test_ctx();
+    check_reads_back(ctx, MLC_F16, 65536, each);
+    check_reads_back(ctx, MLC_BF16, 65536, each);
+    check_reads_back(ctx, MLC_F32, 10000, hard_f32);
+    check_reads_back(ctx, MLC_F64, 10000, hard_f64);
+    CHECK_OK(ctx);
+}
+
+/* ---- tensors of all kinds ----------------------------------------------------------------- */
+
+TEST(print, a_huge_tensor_is_not_copied)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_memory  before, after;
+    mlc_tensor *x = mlc_arange(ctx, MLC_F32, 0, 100, 1);
+    x = mlc_expand(x, mlc_dims3(1000, 1000, 100));
+    mlc_memory_peak_reset(ctx);
+    mlc_memory_info(ctx, &before);
+    CHECK_STR(printed(mlc_select(x, 0, 7), NULL),
+              "[[ 0.  1.  2. ... 97. 98. 99.]\n [ 0.  1.  2. ... 97. 98. 99.]\n"
+              " [ 0.  1.  2. ... 97. 98. 99.]\n ...\n [ 0.  1.  2. ... 97. 98. 99.]\n"
+              " [ 0.  1.  2. ... 97. 98. 99.]\n [ 0.  1.  2. ... 97. 98. 99.]]\n");
+    CHECK(strlen(printed(x, NULL)) > 1000);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.peak - before.allocated < 65536);
+    CHECK_OK(ctx);
+}
+
+TEST(print, the_tensor_its_gradient_and_the_tape_stay)
+{
+    static const double x[] = {1, 2, 3, 4}, two[] = {2, 2, 2, 2};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *t = test_tensor(ctx, MLC_F64, mlc_dims2(2, 2), x);
+    mlc_set_requires_grad(t, true);
+    mlc_tensor *y = mlc_mul_scalar(mlc_transpose(t, 0, 1), 2);
+    CHECK_STR(printed(y, NULL), "[[2. 6.]\n [4. 8.]]\n");
+    CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    CHECK_STR(printed(mlc_grad(t), NULL), "[[2. 2.]\n [2. 2.]]\n");
+    CHECK_VALUES(t, 4, x, 0, 0);
+    CHECK_VALUES(mlc_grad(t), 4, two, 0, 0);
+    CHECK_OK(ctx);
+}
+
+static mlc_status print_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = in[0];
+    return mlc_print(in[0], collect, mlc_module_user(m));
+}
+
+static const mlc_module_class PRINTER = {"printer", print_forward, NULL};
+
+/* mlc_summary runs forward without data.                                                      */
+TEST(print, there_is_nothing_to_print_in_a_dry_run)
+{
+    static const double one[] = {1};
+    mlc_ctx    *ctx = test_ctx();
+    sink       *table = (sink *)calloc(1, sizeof *table), *none = (sink *)calloc(1, sizeof *none);
+    mlc_module *m = mlc_module_create(ctx, &PRINTER, none, sizeof *none);
+    CHECK_EQ(mlc_summary(m, mlc_dims1(3), collect, table), MLC_OK);
+    CHECK_EQ((int64_t)((sink *)mlc_module_user(m))->n, 0);
+    CHECK(mlc_forward(m, test_tensor(ctx, MLC_F32, mlc_dims1(1), one)) != NULL);
+    CHECK_STR(((sink *)mlc_module_user(m))->text, "[1.]\n");
+    CHECK_OK(ctx);
+    free(table);
+    free(none);
+}
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+TEST(print, wrong_calls_are_errors_and_write_nothing)
+{
+    static sink    none;
+    mlc_ctx       *ctx = test_ctx();
+    mlc_tensor    *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
+    mlc_print_desc d = options();
+    CHECK_EQ(mlc_print(t, NULL, NULL), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "print: it needs a writer, such as mlc_stdout");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_print(NULL, collect, &none), MLC_ERR_ARG);
+    CHECK_OK(ctx);
+    d.precision = -2;
+    d.edge_items = 4;
+    CHECK_EQ(mlc_print_ex(t, &d, collect, &none), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "print: precision -2, edge_items 4, threshold 0, line_width 0: "
+                              "precision must be -1 or more, the others 0 or more");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 3; i++) {
+        d = options();
+        *(i == 0 ? &d.edge_items : &d.line_width) = i < 2 ? -1 : 0;
+        d.threshold = i == 2 ? -1 : 0;
+        CHECK_EQ(mlc_print_ex(t, &d, collect, &none), MLC_ERR_ARG);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    mlc_module    *m = mlc_module_create(ctx, &PRINTER, NULL, 0);
+    mlc_param_desc p;
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims1(3);
+    CHECK_EQ(mlc_print(mlc_module_declare(m, "p", &p), collect, &none), MLC_ERR_STATE);
+    CHECK_STR(mlc_error(ctx), "print: a parameter is not built yet; call mlc_module_build");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ((int64_t)none.n, 0);
+}
