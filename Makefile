@@ -39,7 +39,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo test io-faults fuzz soak bench bench-compare lint map size install uninstall clean FORCE
+.PHONY: help demo test io-faults coverage fuzz soak bench bench-compare lint map size install \
+        uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -48,6 +49,7 @@ help:
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
+	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo 'make fuzz            every reader, half a minute each; clang. make soak: an hour each'
@@ -115,6 +117,9 @@ fuzz:
 soak:
 	@tests/fuzz/run.sh 3600
 
+coverage:
+	@bash tests/coverage.sh
+
 bench: $(BUILD)/bench
 	@$(BUILD)/bench $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
 
@@ -144,4 +149,4 @@ uninstall:
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
 
 clean:
-	rm -rf build build-san build-tsan build-ci build-fuzz
+	rm -rf build build-san build-tsan build-ci build-fuzz build-coverage
