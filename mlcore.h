@@ -7539,7 +7539,7 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
                  "multinomial: weight %lld of row %lld is negative, infinite or NaN",
                  (long long)w[2], (long long)w[1]);
     MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW || w[2] > 0, VALUE,
-                 "multinomial: no weight of row %lld is over 0", (long long)w[1]);
+                 "multinomial: no weight of row %lld is over 0; one must be", (long long)w[1]);
     MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW, ARG,
                  "multinomial: %lld draws without replacement, but only %lld weights of row %lld "
                  "are over 0; draw fewer", (long long)w[3], (long long)w[2], (long long)w[1]);
@@ -7745,7 +7745,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
-    MLC__REQUIRE(ctx, ctx->depth > 0, STATE, "scope_end: no scope is open");
+    MLC__REQUIRE(ctx, ctx->depth > 0, STATE,
+                 "scope_end: no scope is open; call mlc_scope_begin before");
     /* Late errors of the device belong to the scope in which they were made. */
     mlc__error_word_read(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
@@ -7986,13 +7987,13 @@ static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
 /* Sizes are not negative and the bytes fit. */
 static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
-    MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d", what,
-                 (int)dtype);
+    MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d; it is one "
+                 "of MLC_F32 to MLC_BOOL", what, (int)dtype);
     MLC__REQUIRE(ctx, shape.n >= 0 && shape.n <= MLC_MAX_DIMS, ARG,
                  "%s: %d axes; a tensor has at most %d", what, shape.n, MLC_MAX_DIMS);
     for (int32_t d = 0; d < shape.n; d++)
-        MLC__REQUIRE(ctx, shape.v[d] >= 0, ARG, "%s: size %lld of axis %d is negative", what,
-                     (long long)shape.v[d], d);
+        MLC__REQUIRE(ctx, shape.v[d] >= 0, ARG, "%s: size %lld of axis %d is negative; "
+                     "it must be 0 or more", what, (long long)shape.v[d], d);
     MLC__REQUIRE(ctx, mlc__fits(shape.n, shape.v), SHAPE,
                  "%s: shape %s has more elements than memory can hold", what,
                  mlc__shape_text(shape.n, shape.v).s);
@@ -8047,8 +8048,8 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
     mlc_tensor *t;
     if (!ctx) return NULL;
     if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %g does not lead from %g to %g", step, start,
-                  stop);
+        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %g does not lead from %g to %g; all must be "
+                  "finite, the step not 0 and of the sign of the way", step, start, stop);
         return NULL;
     }
     t = mlc__make(ctx, "arange", dtype, mlc_dims1((int64_t)count));
@@ -8071,8 +8072,8 @@ MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, d
     mlc_tensor *t;
     if (!ctx) return NULL;
     if (!(stop - start - (stop - start) == 0.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %g to %g", start,
-                  stop);
+        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %g to %g; both "
+                  "must be finite", start, stop);
         return NULL;
     }
     t = mlc__make(ctx, "linspace", dtype, mlc_dims1(n));
@@ -8092,7 +8093,11 @@ MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     mlc_tensor *t = mlc__make(ctx, "from", dtype, shape);
     if (!t) return NULL;
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
-    if (!data && bytes) { mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL"); return NULL; }
+    if (!data && bytes) {
+        mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL; %s %s takes %zu bytes",
+                  mlc_dtype_name(dtype), mlc__shape(t).s, bytes);
+        return NULL;
+    }
     if (ctx->dry_run) return t;
     return mlc__device_copy(ctx, t->storage->data, data, bytes, MLC_COPY_TO_DEVICE) == MLC_OK
                ? t
@@ -8113,11 +8118,15 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     }
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t) return NULL;
-    if (!data && mlc__numel(t)) { mlc__fail(ctx, MLC_ERR_ARG, "wrap: data is NULL"); return NULL; }
+    if (!data && mlc__numel(t)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "wrap: data is NULL; %s has %lld elements", mlc__shape(t).s,
+                  (long long)mlc__numel(t));
+        return NULL;
+    }
     for (int32_t d = 0; strides && d < shape.n; d++) {
         if (strides[d] < 0) {
-            mlc__fail(ctx, MLC_ERR_ARG, "wrap: stride %lld of axis %d is negative",
-                      (long long)strides[d], d);
+            mlc__fail(ctx, MLC_ERR_ARG, "wrap: stride %lld of axis %d is negative; it "
+                      "must be 0 or more (mlc_flip turns an axis)", (long long)strides[d], d);
             return NULL;
         }
         t->stride[d] = strides[d];
@@ -8213,9 +8222,10 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     if (!t) return MLC_ERR_ARG;
     MLC__TRY(mlc__alive(t, what));
     const size_t want = (size_t)mlc__numel(t) * mlc__size(t);
-    MLC__REQUIRE(ctx, bytes == want, ARG, "%s: %zu bytes given, %s %s has %zu", what, bytes,
-                 mlc_dtype_name(t->dtype), mlc__shape(t).s, want);
-    MLC__REQUIRE(ctx, want == 0 || read || write, ARG, "%s: host memory is NULL", what);
+    MLC__REQUIRE(ctx, bytes == want, ARG, "%s: %zu bytes given, %s %s has %zu; give just as many",
+                 what, bytes, mlc_dtype_name(t->dtype), mlc__shape(t).s, want);
+    MLC__REQUIRE(ctx, want == 0 || read || write, ARG,
+                 "%s: host memory is NULL; it must have %zu bytes", what, want);
     if (want == 0 || ctx->dry_run) return MLC_OK;
     if (read) MLC__TRY(mlc__error_word_read(ctx));
     MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
@@ -8251,8 +8261,8 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
     double value;
     if (!t) return MLC__NAN;
     if (mlc__numel(t) != 1) {
-        mlc__fail(t->ctx, MLC_ERR_SHAPE, "item: %s has %lld elements, not one", mlc__shape(t).s,
-                  (long long)mlc__numel(t));
+        mlc__fail(t->ctx, MLC_ERR_SHAPE, "item: %s has %lld elements, not one; reduce it or "
+                  "select one", mlc__shape(t).s, (long long)mlc__numel(t));
         return MLC__NAN;
     }
     if (mlc_read(t, &raw, mlc__size(t)) != MLC_OK) return MLC__NAN;
@@ -8336,17 +8346,20 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
 {
     mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
     if (!dst || !src)
-        return mlc__fail(ctx, MLC_ERR_ARG, "copy_into: %s is NULL", dst ? "src" : "dst");
-    MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG, "copy_into: dst and src belong to two contexts");
+        return mlc__fail(ctx, MLC_ERR_ARG,
+                         "copy_into: %s is NULL; look at what should have made it",
+                         dst ? "src" : "dst");
+    MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG,
+                 "copy_into: dst and src belong to two contexts; make both in one");
     MLC__TRY(mlc__alive(dst, "copy_into"));
     MLC__TRY(mlc__alive(src, "copy_into"));
     MLC__REQUIRE(ctx, dst->dtype == src->dtype, DTYPE,
                  "copy_into: dst is %s, src %s; cast src first", mlc_dtype_name(dst->dtype),
                  mlc_dtype_name(src->dtype));
-    MLC__REQUIRE(ctx, mlc__broadcasts(src, dst), SHAPE, "copy_into: src %s does not fit dst %s",
-                 mlc__shape(src).s, mlc__shape(dst).s);
-    MLC__REQUIRE(ctx, !mlc__repeats(dst), ARG, "copy_into: dst %s repeats elements (expand)",
-                 mlc__shape(dst).s);
+    MLC__REQUIRE(ctx, mlc__broadcasts(src, dst), SHAPE, "copy_into: src %s does not fit dst %s; "
+                 "it must broadcast to it", mlc__shape(src).s, mlc__shape(dst).s);
+    MLC__REQUIRE(ctx, !mlc__repeats(dst), ARG, "copy_into: dst %s repeats elements (expand); "
+                 "copy it first", mlc__shape(dst).s);
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
     /* Same storage: src goes through a copy, as memmove would do. */
@@ -8380,7 +8393,9 @@ static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 {
     const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
     if (a < 0 || a >= x->ndim) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no axis %d", what, mlc__shape(x).s, *axis);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, x->ndim ? "%s: %s has no axis %d; its axes are %d to %d"
+                                                 : "%s: %s has no axis %d; it is a scalar", what,
+                  mlc__shape(x).s, *axis, -x->ndim, x->ndim - 1);
         return false;
     }
     *axis = a;
@@ -9126,11 +9141,13 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     if (!ctx) return NULL;
     for (int i = 0; i < n; i++) {
         if (!in[i]) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", what, i + 1);
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL; look at what should have made it",
+                      what, i + 1);
             return NULL;
         }
         if (in[i]->ctx != ctx) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context", what, i + 1);
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context; make both in "
+                      "one", what, i + 1);
             return NULL;
         }
         if ((in[i]->storage->released || !in[i]->storage->data) &&
@@ -9209,8 +9226,8 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     if (!st) st = mlc__device_copy(ctx, &first, first_dev, sizeof first, MLC_COPY_TO_HOST);
     mlc__scratch_end(ctx, block);
     MLC__TRY(st);
-    MLC__REQUIRE(ctx, first < 0, VALUE, "%s: %s made the first NaN or Inf, at element %lld of %s",
-                 what, side, (long long)first, mlc__shape(t).s);
+    MLC__REQUIRE(ctx, first < 0, VALUE, "%s: %s made the first NaN or Inf, at element %lld of %s; "
+                 "look at its inputs", what, side, (long long)first, mlc__shape(t).s);
     return MLC_OK;
 }
 
@@ -9463,15 +9480,17 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     mlc_ctx *ctx = y ? y->ctx : dy ? dy->ctx : NULL;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->status != MLC_OK) return ctx->status;
-    MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL");
+    MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL; look at what should have made it");
     MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
                  "backward: nothing that y was made from requires a "
                  "gradient (or it was made under no-grad)");
-    MLC__REQUIRE(ctx, !dy || dy->ctx == ctx, ARG, "backward: dy belongs to another context");
+    MLC__REQUIRE(ctx, !dy || dy->ctx == ctx, ARG,
+                 "backward: dy belongs to another context; make it in that of y");
     if (dy) MLC__TRY(mlc__alive(dy, "backward"));
-    MLC__REQUIRE(ctx, !dy || dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s",
+    MLC__REQUIRE(ctx, !dy || dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s; cast dy",
                  mlc_dtype_name(y->dtype), dy ? mlc_dtype_name(dy->dtype) : "");
-    MLC__REQUIRE(ctx, !dy || (mlc__broadcasts(dy, y)), SHAPE, "backward: dy %s does not fit y %s",
+    MLC__REQUIRE(ctx, !dy || (mlc__broadcasts(dy, y)), SHAPE,
+                 "backward: dy %s does not fit y %s; it must broadcast to it",
                  dy ? mlc__shape(dy).s : "", mlc__shape(y).s);
     MLC__TRY(mlc__error_word_read(ctx));
     if (ctx->dry_run) return MLC_OK;
@@ -9505,7 +9524,8 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
                  "set_requires_grad: the tensor is %s; only floats have gradients",
                  mlc_dtype_name(t->dtype));
     MLC__REQUIRE(t->ctx, !(t->flags & MLC__PARAM) || !((mlc__param *)t)->buffer || !on, ARG,
-                 "set_requires_grad: '%s' is a buffer", ((mlc__param *)t)->name);
+                 "set_requires_grad: '%s' is a buffer; declare it as a parameter",
+                 ((mlc__param *)t)->name);
     MLC__REQUIRE(t->ctx, !t->node && (!t->base || !mlc__wants_grad(t)), STATE,
                  "set_requires_grad: the tensor is the result of an operation; detach it first");
     if (t->base) {                     /* a view of what needs no gradient: a leaf of its own */
@@ -9601,8 +9621,8 @@ static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes,
         const bool is_axis = i < MLC_MAX_DIMS && axes.v[i] == (int32_t)axes.v[i];
         int32_t axis = is_axis ? (int32_t)axes.v[i] : INT_MAX;
         if (!mlc__axis_ok(x, what, &axis)) return x->ctx->status;
-        MLC__REQUIRE(x->ctx, !(seen >> axis & 1u), SHAPE, "%s: axis %d of %s is named twice", what,
-                     axis, mlc__shape(x).s);
+        MLC__REQUIRE(x->ctx, !(seen >> axis & 1u), SHAPE, "%s: axis %d of %s is named twice; "
+                     "name each once", what, axis, mlc__shape(x).s);
         seen |= 1u << axis;
     }
     *mask = axes.n == 0 ? (1u << x->ndim) - 1 : seen;
@@ -9764,15 +9784,16 @@ static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
     for (int32_t d = 0; d < shape->n; d++) {
         const int64_t size = shape->v[d];
         MLC__REQUIRE(x->ctx, size >= -1 && (size != -1 || unknown < 0), SHAPE,
-                     "reshape: %s to %s: a size is negative, or more than one is -1", from.s, to.s);
+                     "reshape: %s to %s: sizes must be 0 or more, at most one -1 for what is left",
+                     from.s, to.s);
         if (size == -1) { unknown = d; continue; }
         MLC__REQUIRE(x->ctx, !__builtin_mul_overflow(known, size, &known), SHAPE,
-                     "reshape: %s to %s: too many elements", from.s, to.s);
+                     "reshape: %s to %s: more elements than memory can hold", from.s, to.s);
     }
     const int64_t n = mlc__numel(x);
     const bool fits = unknown < 0 ? known == n : known != 0 && n % known == 0;
-    MLC__REQUIRE(x->ctx, fits, SHAPE, "reshape: %s has %lld elements and does not fit %s", from.s,
-                 (long long)n, to.s);
+    MLC__REQUIRE(x->ctx, fits, SHAPE, "reshape: %s has %lld elements and does not fit %s; its "
+                 "sizes must make as many", from.s, (long long)n, to.s);
     if (unknown >= 0) shape->v[unknown] = n / known;
     MLC__REQUIRE(x->ctx, mlc__fits(shape->n, shape->v), SHAPE, "reshape: %s to %s: too large",
                  from.s, to.s);
@@ -9816,8 +9837,8 @@ MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
         v.dims[d] = a;
     }
     if (axes.n != x->ndim || seen != (1u << x->ndim) - 1) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "permute: %s is no order of the %d axes of %s",
-                  mlc__shape_text(axes.n, axes.v).s, x->ndim, mlc__shape(x).s);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "permute: %s is no order of the %d axes of %s; name each "
+                  "once", mlc__shape_text(axes.n, axes.v).s, x->ndim, mlc__shape(x).s);
         return NULL;
     }
     return mlc__view(x, &v);
@@ -9863,8 +9884,9 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     if (!x || !mlc__axis_ok(x, "select", &axis)) return NULL;
     const int64_t n = x->shape[axis];
     if (index < -n || index >= n) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "select: index %lld is outside axis %d of %s",
-                  (long long)index, axis, mlc__shape(x).s);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "select: index %lld is outside axis %d of %s; "
+                  "it must be from %lld to %lld", (long long)index, axis, mlc__shape(x).s,
+                  -(long long)x->shape[axis], (long long)x->shape[axis] - 1);
         return NULL;
     }
     v.axis = axis;
@@ -9912,8 +9934,9 @@ static bool mlc__new_axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 {
     const int32_t a = *axis < 0 ? *axis + x->ndim + 1 : *axis;
     if (a < 0 || a > x->ndim || x->ndim == MLC_MAX_DIMS) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no room for a new axis %d", what,
-                  mlc__shape(x).s, *axis);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: %s has no room for a new axis %d; its place "
+                  "must be from %d to %d, and axes are at most %d", what, mlc__shape(x).s, *axis,
+                  -x->ndim - 1, x->ndim, MLC_MAX_DIMS);
         return false;
     }
     *axis = a;
@@ -9957,8 +9980,10 @@ MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64
     if (!x || !mlc__axis_ok(x, "unfold", &axis)) return NULL;
     if (step < 1 || size < 0 || size > x->shape[axis] || x->ndim == MLC_MAX_DIMS) {
         mlc__fail(x->ctx, step < 1 || size < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
-                  "unfold: windows of %lld at steps of %lld do not fit axis %d of %s, or there is "
-                  "no axis left for them", (long long)size, (long long)step, axis, mlc__shape(x).s);
+                  "unfold: windows of %lld at steps of %lld do not fit axis %d of %s; they must be "
+                  "0 to %lld long, 1 or more apart, and there must be less than %d axes",
+                  (long long)size, (long long)step, axis, mlc__shape(x).s,
+                  (long long)x->shape[axis], MLC_MAX_DIMS);
         return NULL;
     }
     v.axis = axis;
@@ -10012,7 +10037,7 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
     mlc_dims wide = mlc_dims_of(n, NULL), thin;
     if (!ctx) return MLC_ERR_ARG;
     for (int32_t i = 0; out && i < n; i++) out[i] = NULL;
-    MLC__REQUIRE(ctx, out != NULL, ARG, "meshgrid: out is NULL");
+    MLC__REQUIRE(ctx, out != NULL, ARG, "meshgrid: out is NULL; it takes %d views", n);
     MLC__REQUIRE(ctx, n <= MLC_MAX_DIMS, SHAPE, "meshgrid: %d inputs; a grid has at most %d axes",
                  n, MLC_MAX_DIMS);
     for (int32_t i = 0; i < n; i++) {
@@ -10094,7 +10119,8 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
 {
     mlc_node local, *nd;
     if (x && (unsigned)dtype >= MLC_DTYPE_COUNT) {
-        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d", (int)dtype);
+        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d; it is one of MLC_F32 to "
+                  "MLC_BOOL", (int)dtype);
         return NULL;
     }
     if (x && x->dtype == dtype) return x;
@@ -10296,7 +10322,8 @@ static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t
             const int64_t x = d <= *ndim ? shape[*ndim - d] : 1;
             const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
             MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
-                         "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld",
+                         "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld; sizes "
+                         "must be equal, or one of them 1",
                          nd->op->name, so_far.s, mlc__shape(b).s, n - d, (long long)x,
                          (long long)y);
             joined[n - d] = x == 1 ? y : x;
@@ -10701,8 +10728,8 @@ static mlc_status mlc__masked_fill_check(mlc_ctx *ctx, const mlc_node *nd)
     MLC__REQUIRE(ctx, mask->dtype == MLC_BOOL, DTYPE,
                  "%s: the mask is %s, not bool; write mlc_ne_scalar(mask, 0)", nd->op->name,
                  mlc_dtype_name(mask->dtype));
-    MLC__REQUIRE(ctx, mlc__broadcasts(mask, x), SHAPE, "%s: the mask %s does not fit x %s",
-                 nd->op->name, mlc__shape(mask).s, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, mlc__broadcasts(mask, x), SHAPE, "%s: the mask %s does not fit x %s; it must "
+                 "broadcast to it", nd->op->name, mlc__shape(mask).s, mlc__shape(x).s);
     return MLC_OK;
 }
 
@@ -10842,7 +10869,8 @@ static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
     bool need_a, need_b;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
-                 "%s: b %s does not broadcast to %s, which is changed in place", nd->op->name,
+                 "%s: b %s does not broadcast to %s, which is changed in place; make a new tensor "
+                 "instead", nd->op->name,
                  mlc__shape(b).s, mlc__shape(x).s);
     MLC__TRY(mlc__inplace_begin(ctx, nd));
     mlc__binary_reads(f, nd, &need_a, &need_b);
@@ -11076,8 +11104,8 @@ static mlc_status mlc__copy__shape(mlc_ctx *ctx, mlc_node *nd)
     const mlc_tensor *x = nd->in[0], *src = nd->in[1];
     MLC__REQUIRE(ctx, x->dtype == src->dtype, DTYPE, "copy_: x is %s, src %s; cast src first",
                  mlc_dtype_name(x->dtype), mlc_dtype_name(src->dtype));
-    MLC__REQUIRE(ctx, mlc__broadcasts(src, x), SHAPE, "copy_: src %s does not fit x %s",
-                 mlc__shape(src).s, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, mlc__broadcasts(src, x), SHAPE, "copy_: src %s does not fit x %s; it must "
+                 "broadcast to it", mlc__shape(src).s, mlc__shape(x).s);
     return mlc__fill_shape(ctx, nd);
 }
 
@@ -11205,8 +11233,8 @@ MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     const double most = dtype == MLC_F64 ? DBL_MAX : dtype == MLC_F16 ? 65504.0 : (double)FLT_MAX;
     const double width = dtype == MLC_F16 ? 2.0 * most : most;
     if (ctx && !(lo >= -most && lo <= hi && hi <= most && hi - lo <= width)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval of %s", lo, hi,
-                  mlc_dtype_name(dtype));
+        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval of %s; lo must be at "
+                  "most hi, and both finite there", lo, hi, mlc_dtype_name(dtype));
         return NULL;
     }
     return mlc__random_float(ctx, "uniform", dtype, shape, &args);
@@ -11228,7 +11256,7 @@ MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dim
     if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0)) {
         mlc__fail(ctx, MLC_ERR_ARG,
                   "truncated_normal: [%g, %g] is over 37 std of %g from the mean %g: no normal "
-                  "value lies there", lo, hi, std, mean);
+                  "value lies there; move the interval", lo, hi, std, mean);
         return NULL;
     }
     return mlc__random_float(ctx, "truncated_normal", dtype, shape, &args);
@@ -11664,18 +11692,20 @@ static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
     int64_t shape[MLC_MAX_DIMS];
     int32_t n = 0;
     MLC__TRY(mlc__require_float(ctx, nd));
-    MLC__REQUIRE(ctx, a->ndim > 0 && b->ndim > 0, SHAPE, "matmul: a scalar has no axes: a %s, b %s",
-                 mlc__shape(a).s, mlc__shape(b).s);
+    MLC__REQUIRE(ctx, a->ndim > 0 && b->ndim > 0, SHAPE, "matmul: a scalar has no axes: a %s, b %s"
+                 "; write mlc_mul", mlc__shape(a).s, mlc__shape(b).s);
     const int64_t ka = a->shape[a->ndim - 1], kb = b->shape[b->ndim > 1 ? b->ndim - 2 : 0];
-    MLC__REQUIRE(ctx, ka == kb, SHAPE, "matmul: inner sizes differ, a %s, b %s: %lld vs %lld",
-                 mlc__shape(a).s, mlc__shape(b).s, (long long)ka, (long long)kb);
+    MLC__REQUIRE(ctx, ka == kb, SHAPE, "matmul: inner sizes differ, a %s, b %s: %lld vs %lld; "
+                 "a is [..,m,k], b [..,k,n]", mlc__shape(a).s, mlc__shape(b).s, (long long)ka,
+                 (long long)kb);
     const int32_t ba = a->ndim > 2 ? a->ndim - 2 : 0, bb = b->ndim > 2 ? b->ndim - 2 : 0;
     const int32_t nb = ba > bb ? ba : bb;
     for (int32_t d = 0; d < nb; d++) {
         const int64_t x = d - (nb - ba) >= 0 ? a->shape[d - (nb - ba)] : 1;
         const int64_t y = d - (nb - bb) >= 0 ? b->shape[d - (nb - bb)] : 1;
         MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
-                     "matmul: batch axes of a %s and b %s do not broadcast: %lld vs %lld",
+                     "matmul: batch axes of a %s and b %s do not broadcast: %lld vs %lld; sizes "
+                     "must be equal, or one of them 1",
                      mlc__shape(a).s, mlc__shape(b).s, (long long)x, (long long)y);
         shape[n++] = x == 1 ? y : x;
     }
@@ -11793,8 +11823,9 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
                  "linear: x %s, w %s: x must be [..,in] and w [out,in]", mlc__shape(x).s,
                  mlc__shape(w).s);
     MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == w->shape[1], SHAPE,
-                 "linear: x %s must end in the in of w %s: %lld vs %lld", mlc__shape(x).s,
-                 mlc__shape(w).s, (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+                 "linear: x %s must end in the in of w %s: %lld vs %lld; x is [..,in], w "
+                 "[out,in]", mlc__shape(x).s, mlc__shape(w).s,
+                 (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
     MLC__REQUIRE(ctx, !b || (b->ndim == 1 && b->shape[0] == w->shape[0]), SHAPE,
                  "linear: b must be [%lld] for x %s and w %s, it is %s", (long long)w->shape[0],
                  mlc__shape(x).s, mlc__shape(w).s, b ? mlc__shape(b).s : "");
@@ -11906,7 +11937,8 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     mlc_node local, *nd;
     int64_t rows, stride;
     if (x && (unsigned)act > MLC_ACT_SILU) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d", (int)act);
+        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act",
+                  (int)act);
         return NULL;
     }
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
@@ -12086,13 +12118,14 @@ MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_ten
     for (int32_t i = 0; out && i < n_out; i++) out[i] = NULL;
     if (!ctx) return x ? x->ctx->status : MLC_ERR_ARG;
     if (!mlc__axis_ok(x, "split", &axis)) return ctx->status;
-    MLC__REQUIRE(ctx, out != NULL, ARG, "split: out is NULL");
-    MLC__REQUIRE(ctx, size > 0, ARG, "split: parts of %lld; they must have a size",
+    MLC__REQUIRE(ctx, out != NULL, ARG, "split: out is NULL; it takes n_out views");
+    MLC__REQUIRE(ctx, size > 0, ARG, "split: parts of %lld; they must be 1 or more long",
                  (long long)size);
     const int64_t n = x->shape[axis], parts = n ? (n - 1) / size + 1 : 1;
     MLC__REQUIRE(ctx, parts == n_out, SHAPE,
-                 "split: axis %d of %s in parts of %lld makes %lld, there is room for %d", axis,
-                 mlc__shape(x).s, (long long)size, (long long)parts, n_out);
+                 "split: axis %d of %s in parts of %lld makes %lld, there is room for %d; make "
+                 "n_out %lld", axis, mlc__shape(x).s, (long long)size, (long long)parts, n_out,
+                 (long long)parts);
     return mlc__split_into(x, axis, mlc__min(size, mlc__max(1, n)), out, parts);
 }
 
@@ -12104,7 +12137,7 @@ MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tens
     if (!ctx || !mlc__axis_ok(x, "chunk", &axis)) return 0;
     if (!out || chunks < 1) {
         mlc__fail(ctx, MLC_ERR_ARG, chunks < 1 ? "chunk: %d chunks; it takes at least one"
-                                               : "chunk: out is NULL", chunks);
+                                               : "chunk: out is NULL; it takes %d views", chunks);
         return 0;
     }
     const int64_t n = x->shape[axis], size = mlc__max(1, mlc__div_up(n, chunks));
@@ -12161,7 +12194,8 @@ MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
         each[d] = r >= 0 ? reps.v[r] : 1;
         if (each[d] < 0 || __builtin_mul_overflow(from.v[d], each[d], &to.v[d])) {
             mlc__fail(ctx, each[d] < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
-                      "tile: %s repeated %s times: a count is negative or too large",
+                      "tile: %s repeated %s times: a count is negative or too large; counts must "
+                      "be 0 or more, and the result fit memory",
                       mlc__shape(x).s, mlc__shape_text(reps.n, reps.v).s);
             return NULL;
         }
@@ -12183,8 +12217,9 @@ MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
     if (!ctx || !mlc__axis_ok(x, "repeat", &axis)) return NULL;
     shape = mlc_dims_of(x->ndim, x->shape);
     if (n < 0 || __builtin_mul_overflow(shape.v[axis], n, &shape.v[axis])) {
-        mlc__fail(ctx, n < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE, "repeat: %lld times axis %d of %s",
-                  (long long)n, axis, mlc__shape(x).s);
+        mlc__fail(ctx, n < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE, "repeat: %lld times axis %d of %s; "
+                  "it must be from 0 to what an integer counts", (long long)n, axis,
+                  mlc__shape(x).s);
         return NULL;
     }
     if (mlc__shape_check(ctx, "repeat", x->dtype, shape) != MLC_OK) return NULL;
@@ -12366,7 +12401,8 @@ static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after,
 {
     static const char *const names[] = { "constant", "reflect", "replicate", "circular" };
     mlc_ctx *ctx = x->ctx;
-    MLC__REQUIRE(ctx, (unsigned)mode <= MLC_PAD_CIRCULAR, ARG, "pad: unknown mode %d", (int)mode);
+    MLC__REQUIRE(ctx, (unsigned)mode <= MLC_PAD_CIRCULAR, ARG, "pad: unknown mode %d; see "
+                 "mlc_pad_mode", (int)mode);
     MLC__REQUIRE(ctx, before.n == x->ndim && after.n == x->ndim, SHAPE,
                  "pad: %d and %d counts for %s; it takes one an axis", before.n, after.n,
                  mlc__shape(x).s);
@@ -12378,12 +12414,13 @@ static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after,
                      "pad: %lld before and %lld after axis %d; only constant padding may cut",
                      (long long)b, (long long)a, d);
         MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || mlc__max(a, b) <= mlc__max(0, most), SHAPE,
-                     "pad: axis %d of %s is too short for %lld before and %lld after, %s", d,
-                     mlc__shape(x).s, (long long)b, (long long)a, names[mode]);
+                     "pad: axis %d of %s is too short for %lld before and %lld after, %s; each "
+                     "may be at most %lld", d, mlc__shape(x).s, (long long)b, (long long)a,
+                     names[mode], (long long)mlc__max(0, most));
         MLC__REQUIRE(ctx, !__builtin_add_overflow(n, b, &shape[d]) &&
                      !__builtin_add_overflow(shape[d], a, &shape[d]) && shape[d] >= 0, SHAPE,
-                     "pad: axis %d of %s with %lld before and %lld after has no size", d,
-                     mlc__shape(x).s, (long long)b, (long long)a);
+                     "pad: axis %d of %s with %lld before and %lld after has no size; cut no more "
+                     "than there is", d, mlc__shape(x).s, (long long)b, (long long)a);
     }
     return mlc__shape_check(ctx, "pad", x->dtype, mlc_dims_of(x->ndim, shape));
 }
@@ -12543,9 +12580,9 @@ static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
                  mlc__shape(x).s, x->ndim, mlc__shape(index).s, index->ndim);
     for (int32_t d = 0; d < x->ndim; d++)
         MLC__REQUIRE(ctx, d == nd->u.axis || index->shape[d] <= x->shape[d], SHAPE,
-                     "%s: the index %s is larger than x %s at axis %d: %lld vs %lld", what,
-                     mlc__shape(index).s, mlc__shape(x).s, d, (long long)index->shape[d],
-                     (long long)x->shape[d]);
+                     "%s: the index %s is larger than x %s at axis %d: %lld vs %lld; it may be "
+                     "at most as large", what, mlc__shape(index).s, mlc__shape(x).s, d,
+                     (long long)index->shape[d], (long long)x->shape[d]);
     return MLC_OK;
 }
 
@@ -12606,8 +12643,8 @@ MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *i
     mlc_dims thin, wide;
     if (!ctx || !mlc__axis_ok(x, "index_select", &axis)) return NULL;
     if (index->ndim > 1) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index must be 1-d, it is %s",
-                  mlc__shape(index).s);
+        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index must be 1-d, it is %s; reshape "
+                  "it", mlc__shape(index).s);
         return NULL;
     }
     thin = wide = mlc_dims_of(x->ndim, x->shape);
@@ -12641,9 +12678,9 @@ static mlc_status mlc__scatter_rule(mlc_ctx *ctx, mlc_node *nd)
                  mlc__shape(index).s, index->ndim, mlc__shape(src).s, src->ndim);
     for (int32_t d = 0; d < x->ndim; d++)
         MLC__REQUIRE(ctx, index->shape[d] <= src->shape[d], SHAPE,
-                     "%s: the index %s is larger than src %s at axis %d: %lld vs %lld", what,
-                     mlc__shape(index).s, mlc__shape(src).s, d, (long long)index->shape[d],
-                     (long long)src->shape[d]);
+                     "%s: the index %s is larger than src %s at axis %d: %lld vs %lld; it may be "
+                     "at most as large", what, mlc__shape(index).s, mlc__shape(src).s, d,
+                     (long long)index->shape[d], (long long)src->shape[d]);
     return MLC_OK;
 }
 
@@ -12843,8 +12880,8 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
             mlc__fail(ctx, MLC_ERR_ARG, "one_hot: %lld classes; it takes at least one",
                       (long long)classes);
         else
-            mlc__fail(ctx, MLC_ERR_SHAPE, "one_hot: %s has %d axes, the most; there is none left",
-                      mlc__shape(index).s, MLC_MAX_DIMS);
+            mlc__fail(ctx, MLC_ERR_SHAPE, "one_hot: %s has %d axes, the most; there is none left "
+                      "for the classes: reshape it", mlc__shape(index).s, MLC_MAX_DIMS);
         return NULL;
     }
     shape = mlc_dims_of(index->ndim, index->shape);
@@ -13085,18 +13122,20 @@ static mlc_status mlc__ein_parse(mlc__ein *e, int32_t n)
                      "einsum: \"%.200s\": '%c' at position %d; there are letters, ',', '...' and "
                      "'->'", e->text, *c, at);
         MLC__REQUIRE(e->ctx, !(arrow || next) || !e->has_out, ARG,
-                     "einsum: \"%.200s\": '%c' at position %d follows the result", e->text, *c, at);
+                     "einsum: \"%.200s\": '%c' at position %d follows the result; the equation "
+                     "ends with it", e->text, *c, at);
         MLC__REQUIRE(e->ctx, !next || e->n < n, ARG,
-                     "einsum: \"%.200s\": operand %d at position %d, but there are %d tensors",
-                     e->text, e->n + 1, at + 1, n);
+                     "einsum: \"%.200s\": operand %d at position %d, but there are %d tensors; "
+                     "give as many", e->text, e->n + 1, at + 1, n);
         MLC__REQUIRE(e->ctx, !dots || t->dots < 0, ARG,
-                     "einsum: \"%.200s\": a second '...' at position %d", e->text, at);
+                     "einsum: \"%.200s\": a second '...' at position %d; a term has one", e->text,
+                     at);
         MLC__REQUIRE(e->ctx, label < 0 || t->n < MLC_MAX_DIMS, ARG,
                      "einsum: \"%.200s\": more than %d letters at position %d", e->text,
                      MLC_MAX_DIMS, at);
         MLC__REQUIRE(e->ctx, label < 0 || !e->has_out || mlc__ein_find(t, label) < 0, ARG,
-                     "einsum: \"%.200s\": '%c' at position %d is in the result twice", e->text, *c,
-                     at);
+                     "einsum: \"%.200s\": '%c' at position %d is in the result twice; name it once",
+                     e->text, *c, at);
         if (next || arrow) {
             t = next ? &e->term[e->n++] : &e->out;
             t->n = 0;
@@ -13109,8 +13148,8 @@ static mlc_status mlc__ein_parse(mlc__ein *e, int32_t n)
         }
         c += dots ? 2 : arrow ? 1 : 0;
     }
-    MLC__REQUIRE(e->ctx, e->n == n, ARG, "einsum: \"%.200s\" has %d operands, there are %d tensors",
-                 e->text, e->n, n);
+    MLC__REQUIRE(e->ctx, e->n == n, ARG, "einsum: \"%.200s\" has %d operands, there are %d tensors"
+                 "; give as many", e->text, e->n, n);
     return MLC_OK;
 }
 
@@ -13132,22 +13171,23 @@ static mlc_status mlc__ein_operand(mlc__ein *e, int32_t i)
 {
     mlc__ein_term *t = &e->term[i];
     const int32_t axes = t->x->ndim - t->n;
-    MLC__REQUIRE(e->ctx, mlc__is_float(t->x->dtype) && t->x->dtype == e->term[0].x->dtype, DTYPE,
-                 "einsum: operand %d is %s, operand 1 is %s; they must be floats of one dtype, see "
-                 "mlc_cast", i + 1, mlc_dtype_name(t->x->dtype),
-                 mlc_dtype_name(e->term[0].x->dtype));
+    MLC__REQUIRE(e->ctx, mlc__is_float(t->x->dtype), DTYPE, "einsum: operand %d is %s, not a "
+                 "float; write mlc_cast(x, MLC_F32)", i + 1, mlc_dtype_name(t->x->dtype));
+    MLC__REQUIRE(e->ctx, t->x->dtype == e->term[0].x->dtype, DTYPE,
+                 "einsum: operand %d is %s, operand 1 is %s; cast one of them with mlc_cast", i + 1,
+                 mlc_dtype_name(t->x->dtype), mlc_dtype_name(e->term[0].x->dtype));
     MLC__REQUIRE(e->ctx, t->dots < 0 ? axes == 0 : axes >= 0, SHAPE,
-                 "einsum: \"%.200s\": operand %d has %d letters, its tensor is %s", e->text, i + 1,
-                 t->n, mlc__shape(t->x).s);
+                 "einsum: \"%.200s\": operand %d has %d letters, its tensor is %s; write a letter "
+                 "for each axis, or '...'", e->text, i + 1, t->n, mlc__shape(t->x).s);
     MLC__TRY(mlc__ein_spread(e, t, axes));
     if (t->dots >= 0 && axes > e->dots) e->dots = axes;
     for (int32_t d = 0; d < t->n; d++) {
         int64_t *size = &e->size[t->label[d]];
         const int64_t here = t->x->shape[d], first = t->x->shape[mlc__ein_find(t, t->label[d])];
         MLC__REQUIRE(e->ctx, here == first && (*size <= 1 || here == 1 || here == *size), SHAPE,
-                      "einsum: \"%.200s\": '%c' is %lld at axis %d of operand %d, %lld before",
-                     e->text, mlc__ein_letter(t->label[d]), (long long)here, d, i + 1,
-                     (long long)(here == first ? *size : first));
+                     "einsum: \"%.200s\": '%c' is %lld at axis %d of operand %d, %lld before; a "
+                     "letter has one size", e->text, mlc__ein_letter(t->label[d]),
+                     (long long)here, d, i + 1, (long long)(here == first ? *size : first));
         if (*size < 0 || here != 1) *size = here;
         e->users[t->label[d]]++;
     }
@@ -13169,8 +13209,8 @@ static mlc_status mlc__ein_result(mlc__ein *e)
     }
     for (int32_t d = 0; d < e->out.n; d++)
         MLC__REQUIRE(e->ctx, e->users[e->out.label[d]] > 0, ARG,
-                     "einsum: \"%.200s\": '%c' of the result is in no operand", e->text,
-                     mlc__ein_letter(e->out.label[d]));
+                     "einsum: \"%.200s\": '%c' of the result is in no operand; take a letter of "
+                     "theirs", e->text, mlc__ein_letter(e->out.label[d]));
     return mlc__ein_spread(e, &e->out, e->dots);
 }
 
@@ -13307,7 +13347,8 @@ static mlc_status mlc__ein_run(mlc__ein *e, mlc_tensor *const *in, int32_t n, ml
 {
     mlc__ein_term *first = &e->term[0];
     mlc_dims axes = mlc_dims_of(0, NULL);
-    MLC__REQUIRE(e->ctx, e->text != NULL, ARG, "einsum: the equation is NULL");
+    MLC__REQUIRE(e->ctx, e->text != NULL, ARG, "einsum: the equation is NULL; write one as "
+                 "\"ij,jk->ik\"");
     MLC__REQUIRE(e->ctx, n <= MLC__EIN_MOST, ARG, "einsum: %d operands; it takes up to %d", n,
                  MLC__EIN_MOST);
     MLC__TRY(mlc__ein_parse(e, n));
@@ -13434,8 +13475,9 @@ static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, i
     if ((x->ndim || axis) && !mlc__axis_ok(x, op->name, &axis)) return NULL;
     const int64_t n = x->ndim ? x->shape[axis] : 1;
     if (k > n) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements",
-                  op->name, (long long)k, axis, mlc__shape(x).s, (long long)n);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements; "
+                  "k may be at most that", op->name, (long long)k, axis, mlc__shape(x).s,
+                  (long long)n);
         return NULL;
     }
     nd->u.sort.k = k < 0 ? n : k;
@@ -13561,7 +13603,7 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
 static mlc_status mlc__reduction_check(const mlc_node *nd, mlc_reduction reduction)
 {
     MLC__REQUIRE(nd->in[0]->ctx, (unsigned)reduction <= MLC_REDUCTION_NONE, ARG,
-                 "%s: unknown reduction %d", nd->op->name, (int)reduction);
+                 "%s: unknown reduction %d; see mlc_reduction", nd->op->name, (int)reduction);
     return MLC_OK;
 }
 
@@ -13571,7 +13613,8 @@ static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, mlc__same_shape(x, t), SHAPE,
-                 "mse_loss: x %s and target %s differ", mlc__shape(x).s, mlc__shape(t).s);
+                 "mse_loss: x %s and target %s differ; they must have one shape", mlc__shape(x).s,
+                 mlc__shape(t).s);
     mlc__save(nd, x);
     mlc__save(nd, t);
     if (nd->u.reduction == MLC_REDUCTION_NONE)
@@ -13656,7 +13699,8 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, y->ndim == x->ndim - 1 && (y->ndim == 0 || y->shape[0] == n), SHAPE,
                  "cross_entropy: logits %s need labels %s, they are %s", mlc__shape(x).s,
                  mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(y).s);
-    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] > 0, SHAPE, "cross_entropy: logits %s have no classes",
+    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] > 0, SHAPE,
+                 "cross_entropy: logits %s have no classes; the last axis must not be empty",
                  mlc__shape(x).s);
     MLC__TRY(mlc__out(ctx, nd, x->dtype,
                       nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
@@ -13837,7 +13881,8 @@ static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
     c->ctx->stream = stream;
     if (loss && mlc__wants_grad(loss)) MLC__TRY(mlc_backward(loss));
     MLC__TRY(c->ctx->status);
-    MLC__REQUIRE(c->ctx, y != NULL, ARG, "gradcheck: the function returned NULL");
+    MLC__REQUIRE(c->ctx, y != NULL, ARG, "gradcheck: the function returned NULL; it must make a "
+                 "tensor");
     for (int32_t i = 0; i < c->n_in; i++) {
         mlc_tensor *t = c->in[i], *g = mlc_grad(t);
         const size_t bytes = (size_t)mlc__numel(t) * sizeof(double);
@@ -13867,7 +13912,8 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     report->input = -1;
     for (int32_t i = 0; i < n_in; i++)
         MLC__REQUIRE(c.ctx, in[i] && (!mlc__wants_grad(in[i]) || in[i]->dtype == MLC_F64), DTYPE,
-                     "gradcheck: input %d must be f64: differences of f32 say nothing", i + 1);
+                     "gradcheck: input %d is %s; it must be f64, differences of f32 say nothing",
+                     i + 1, in[i] ? mlc_dtype_name(in[i]->dtype) : "NULL");
     MLC__TRY(mlc_scope_begin(c.ctx));
     st = mlc__check_all(&c, report);
     ended = mlc__scope_leave(c.ctx);
@@ -13982,11 +14028,11 @@ static mlc_status mlc__name_check(mlc_module *m, const char *what, const char *n
     MLC__REQUIRE(m->ctx, name && name[0] && strlen(name) < 64 && !strchr(name, '.'), ARG,
                  "%s: name '%s' must have 1 to 63 bytes and no dot", what, name ? name : "NULL");
     for (int32_t i = 0; i < m->slots; i++)
-        MLC__REQUIRE(m->ctx, strcmp(m->slot[i].name, name) != 0, ARG, "%s: name '%s' is taken",
-                     what, name);
+        MLC__REQUIRE(m->ctx, strcmp(m->slot[i].name, name) != 0, ARG,
+                     "%s: name '%s' is taken; choose another", what, name);
     for (int32_t i = 0; i < m->children; i++)
-        MLC__REQUIRE(m->ctx, strcmp(m->child[i]->name, name) != 0, ARG, "%s: name '%s' is taken",
-                     what, name);
+        MLC__REQUIRE(m->ctx, strcmp(m->child[i]->name, name) != 0, ARG,
+                     "%s: name '%s' is taken; choose another", what, name);
     return MLC_OK;
 }
 
@@ -14011,7 +14057,10 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     mlc__param *p;
     if (!m) return NULL;
     mlc_ctx *ctx = m->ctx;
-    if (!desc) { mlc__fail(ctx, MLC_ERR_ARG, "module_declare: desc is NULL"); return NULL; }
+    if (!desc) {
+        mlc__fail(ctx, MLC_ERR_ARG, "module_declare: desc is NULL; it has the shape");
+        return NULL;
+    }
     const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
     if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
         mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
@@ -14058,11 +14107,14 @@ MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, m
 {
     mlc_ctx *ctx = parent ? parent->ctx : child ? child->ctx : NULL;
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, parent && child, ARG, "module_add: %s is NULL", parent ? "child" : "parent");
-    MLC__REQUIRE(ctx, child->ctx == ctx, ARG, "module_add: the child belongs to another context");
-    MLC__REQUIRE(ctx, !child->parent, ARG, "module_add: the child already has a parent");
+    MLC__REQUIRE(ctx, parent && child, ARG, "module_add: %s is NULL; look at what should have "
+                 "made it", parent ? "child" : "parent");
+    MLC__REQUIRE(ctx, child->ctx == ctx, ARG,
+                 "module_add: the child belongs to another context; make it in the parent's");
+    MLC__REQUIRE(ctx, !child->parent, ARG, "module_add: the child '%s' already has a parent; make "
+                 "another, or share its parameters by mlc_module_tie", child->name);
     MLC__REQUIRE(ctx, mlc__root(parent) != child, ARG,
-                 "module_add: a module cannot contain itself");
+                 "module_add: a module cannot contain itself; add it elsewhere");
     MLC__TRY(mlc__name_check(parent, "module_add", name));
     void *array = parent->child;
     MLC__TRY(mlc__grow(ctx, &array, parent->children, &parent->child_room, sizeof *parent->child));
@@ -14357,7 +14409,8 @@ MLC_IMPL mlc_tensor *mlc_module_param(mlc_module *m, const char *name)
     mlc__find f = { name ? name : "", NULL };
     if (!m || mlc_module_build(m) != MLC_OK) return NULL;
     mlc__params(m, mlc__find_param, &f);
-    if (!f.p) mlc__fail(m->ctx, MLC_ERR_ARG, "module_param: there is no '%s'", f.name);
+    if (!f.p) mlc__fail(m->ctx, MLC_ERR_ARG, "module_param: there is no '%s'; mlc_param_next "
+                      "walks through all names", f.name);
     return f.p ? &f.p->t : NULL;
 }
 
@@ -14378,8 +14431,8 @@ MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool froz
     mlc__freeze f = { glob, frozen, 0 };
     if (!m) return MLC_ERR_ARG;
     mlc__params(m, mlc__freeze_param, &f);
-    MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'",
-                 glob);
+    MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'; "
+                 "mlc_param_next walks through all names", glob);
     return MLC_OK;
 }
 
@@ -14509,10 +14562,12 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     if (!m) return MLC_ERR_ARG;
     mlc_ctx *ctx = m->ctx;
     MLC__REQUIRE(ctx, in && out && n_in > 0 && n_out > 0, ARG,
-                 "%s: forward needs inputs and outputs", m->cls.name);
+                 "%s: forward needs inputs and outputs; there are %d and %d", m->cls.name, n_in,
+                 n_out);
     for (int32_t i = 0; i < n_out; i++) out[i] = NULL;
     for (int32_t i = 0; i < n_in; i++)
-        if (!in[i]) return mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL", m->cls.name, i + 1);
+        if (!in[i]) return mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL; look at what "
+                                      "should have made it", m->cls.name, i + 1);
     MLC__TRY(mlc_module_build(m));
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
@@ -14532,7 +14587,8 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
 MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 {
     mlc_tensor *y = NULL;
-    if (!m && x) mlc__fail(x->ctx, MLC_ERR_ARG, "forward: the module is NULL");
+    if (!m && x) mlc__fail(x->ctx, MLC_ERR_ARG, "forward: the module is NULL; look at what should "
+                              "have made it");
     return mlc_module_forward(m, &x, 1, &y, 1) == MLC_OK ? y : NULL;
 }
 
@@ -14682,7 +14738,8 @@ static mlc_status mlc__flatten_module(mlc_module *m, mlc_tensor *const *in, int3
                                       mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "Flatten: the input is a scalar");
+    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "Flatten: the input is a scalar, []; it must "
+                 "have a batch axis");
     out[0] = in[0]->ndim == 1 ? mlc_reshape(in[0], mlc_dims2(in[0]->shape[0], 1))
                               : mlc_flatten(in[0], 1);
     return out[0] ? MLC_OK : m->ctx->status;
@@ -14986,7 +15043,8 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
 /* Brings entries and state in line with the module's layout and the groups. */
 static mlc_status mlc__optim_layout(mlc_optim *o)
 {
-    MLC__REQUIRE(o->ctx, o->module != NULL, STATE, "optim_step: the optimizer's module was freed");
+    MLC__REQUIRE(o->ctx, o->module != NULL, STATE, "optim_step: the optimizer's module was freed; "
+                 "free the optimizer before it");
     MLC__TRY(mlc_module_build(o->module));
     const mlc__flat *flat = mlc__root(o->module)->flat;
     if (o->layout == flat->layout) return MLC_OK;
@@ -15134,9 +15192,9 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
 {
     int64_t hits = 0;
     if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, glob && desc, ARG, "optim_group: glob or desc is NULL");
-    MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: at most %d groups",
-                 MLC__GROUPS - 1);
+    MLC__REQUIRE(o->ctx, glob && desc, ARG, "optim_group: glob or desc is NULL; it takes both");
+    MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: there are %d groups, the most"
+                 "; match more with one glob", MLC__GROUPS - 1);
     MLC__TRY(mlc__optim_layout(o));
     char *copy = mlc__heap_text(o->ctx, glob);
     if (!copy) return MLC_ERR_NOMEM;
@@ -15151,13 +15209,15 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     o->groups--;
     mlc__heap_free(o->ctx, copy);
     if (st != MLC_OK) return st;
-    return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'", glob);
+    return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'; "
+                     "mlc_param_next walks through all names", glob);
 }
 
 MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 {
     if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, lr >= 0.0 && lr < MLC__INF, ARG, "optim_set_lr: %g", lr);
+    MLC__REQUIRE(o->ctx, lr >= 0.0 && lr < MLC__INF, ARG,
+                 "optim_set_lr: lr is %g; it must be finite and not negative", lr);
     o->lr = lr;
     return MLC_OK;
 }
@@ -15969,14 +16029,14 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     unsigned char raw[8];
     uint64_t n = 0;
     mlc_ctx *ctx = f->file.ctx;
-    MLC__REQUIRE(ctx, f->file.size >= 8, IO, "'%s': %lld bytes are no safetensors file", f->path,
-                 (long long)f->file.size);
+    MLC__REQUIRE(ctx, f->file.size >= 8, IO, "'%s': %lld bytes are no safetensors file, which "
+                 "begins with 8 bytes of header size", f->path, (long long)f->file.size);
     MLC__TRY(mlc__file_read(&f->file, raw, 8));
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
     /* 100 MB is the reference reader's bound, too. */
     MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->file.size - 8, IO,
-                 "'%s': header of %llu bytes in a file of %lld", f->path, (unsigned long long)n,
-                 (long long)f->file.size);
+                 "'%s': header of %llu bytes in a file of %lld; is it a safetensors file?", f->path,
+                 (unsigned long long)n, (long long)f->file.size);
     f->data = 8 + (int64_t)n;
     f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
     if (!f->text) return MLC_ERR_NOMEM;
@@ -16037,7 +16097,10 @@ MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
     mlc_safetensors *f;
     mlc__file file;
     if (!ctx) return NULL;
-    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL"); return NULL; }
+    if (!path) {
+        mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL; give a file's name");
+        return NULL;
+    }
     if (mlc__file_open(&file, ctx, path) != MLC_OK) return NULL;
     f = MLC__CAST(mlc_safetensors *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, "load"));
     char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(path) + 1, MLC_MEM_OBJECT, "load"));
@@ -16085,8 +16148,8 @@ static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *n
     key.name = name ? name : "";
     const mlc__st_entry *e = f->count ? MLC__CAST(const mlc__st_entry *,
         bsearch(&key, f->entries, (size_t)f->count, sizeof key, mlc__st_by_name)) : NULL;
-    if (!e) mlc__fail(f->file.ctx, MLC_ERR_ARG, "'%s' has no tensor named '%.100s'", f->path,
-                      key.name);
+    if (!e) mlc__fail(f->file.ctx, MLC_ERR_ARG, "'%s' has no tensor named '%.100s'; "
+                      "mlc_safetensors_name lists them", f->path, key.name);
     return e;
 }
 
@@ -16208,7 +16271,7 @@ MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const m
                                          int64_t *n)
 {
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, path && list && n, ARG, "load: path, list or n is NULL");
+    MLC__REQUIRE(ctx, path && list && n, ARG, "load: path, list or n is NULL; it takes all three");
     *list = NULL;
     *n = 0;
     mlc_safetensors *f = mlc_safetensors_open(ctx, path);
@@ -16365,9 +16428,10 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
 {
     for (int64_t i = 0; i < n; i++) {
         MLC__REQUIRE(ctx, list[i].name && list[i].tensor, ARG,
-                     "save: entry %lld has no name or tensor", (long long)i);
+                     "save: entry %lld has no name or tensor; give both", (long long)i);
         MLC__REQUIRE(ctx, mlc__utf8_ok(list[i].name) && strcmp(list[i].name, "__metadata__") != 0,
-                     ARG, "save: name of entry %lld is not UTF-8 or is __metadata__", (long long)i);
+                     ARG, "save: name of entry %lld is not UTF-8 or is __metadata__; rename it",
+                     (long long)i);
         MLC__TRY(mlc__alive(list[i].tensor, "save"));
     }
     for (int64_t i = 0; metadata && metadata[i]; i++)
@@ -16385,7 +16449,7 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     mlc_status st;
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
-                 "save: no path or no list");
+                 "save: no path or no list; it takes both");
     MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
     sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *sorted,
                                                     MLC_MEM_OBJECT, "save"));
@@ -16395,7 +16459,8 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     st = MLC_OK;
     for (int64_t i = 1; i < n && !st; i++)
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
-            st = mlc__fail(ctx, MLC_ERR_ARG, "save: two tensors named '%.100s'", sorted[i].name);
+            st = mlc__fail(ctx, MLC_ERR_ARG, "save: two tensors named '%.100s'; rename one",
+                           sorted[i].name);
     if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__st_file_order);
     if (!st) st = mlc__put_header(&header, sorted, n, metadata);
     if (!st) st = mlc__st_write(ctx, path, sorted, n, &header);
@@ -16634,7 +16699,8 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
     memset(a, 0, sizeof *a);
     if (s->left < 10) return mlc__npy_fail(s, "too short for a .npy file");
     MLC__TRY(mlc__source_read(s, raw, 8));
-    if (memcmp(raw, "\x93NUMPY", 6) != 0) return mlc__npy_fail(s, "no .npy file");
+    if (memcmp(raw, "\x93NUMPY", 6) != 0)
+        return mlc__npy_fail(s, "no .npy file: it must begin with \\x93NUMPY");
     if (raw[6] < 1 || raw[6] > 3 || raw[7] != 0)
         return mlc__npy_fail(s, "a version of .npy other than 1.0, 2.0 and 3.0");
     digits = raw[6] == 1 ? 2 : 4;
@@ -16783,7 +16849,10 @@ MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
     mlc__file f;
     mlc__source s;
     if (!ctx) return NULL;
-    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "npy_load: path is NULL"); return NULL; }
+    if (!path) {
+        mlc__fail(ctx, MLC_ERR_ARG, "npy_load: path is NULL; give a file's name");
+        return NULL;
+    }
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
     s.file = &f;
@@ -16861,7 +16930,7 @@ MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
     mlc__npy_data d;
     mlc__atomic a;
     if (!t) return MLC_ERR_ARG;
-    MLC__REQUIRE(t->ctx, path && path[0], ARG, "npy_save: no path");
+    MLC__REQUIRE(t->ctx, path && path[0], ARG, "npy_save: no path; give a file's name");
     MLC__TRY(mlc__alive(t, "npy_save"));
     mlc_status st = mlc__npy_data_begin(t, &d);
     if (!st) st = mlc__atomic_begin(&a, t->ctx, path);
@@ -17163,7 +17232,8 @@ MLC_IMPL mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named
 {
     mlc__zip z;
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, path && list && n, ARG, "npz_load: path, list or n is NULL");
+    MLC__REQUIRE(ctx, path && list && n, ARG, "npz_load: path, list or n is NULL; it takes all "
+                 "three");
     *list = NULL;
     *n = 0;
     memset(&z, 0, sizeof z);
@@ -17305,7 +17375,7 @@ static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, mlc_named *sor
 {
     for (int64_t i = 0; i < n; i++) {
         MLC__REQUIRE(ctx, list[i].name && list[i].tensor, ARG,
-                     "npz_save: entry %lld has no name or tensor", (long long)i);
+                     "npz_save: entry %lld has no name or tensor; give both", (long long)i);
         MLC__REQUIRE(ctx, mlc__utf8_ok(list[i].name) && strlen(list[i].name) < MLC_NAME_BYTES, ARG,
                      "npz_save: the name of entry %lld is not UTF-8 or over %d bytes", (long long)i,
                      MLC_NAME_BYTES - 1);
@@ -17316,7 +17386,7 @@ static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, mlc_named *sor
     if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__named_by_name);
     for (int64_t i = 1; i < n; i++)
         MLC__REQUIRE(ctx, strcmp(sorted[i - 1].name, sorted[i].name) != 0, ARG,
-                     "npz_save: two arrays named '%.100s'", sorted[i].name);
+                     "npz_save: two arrays named '%.100s'; rename one", sorted[i].name);
     return MLC_OK;
 }
 
@@ -17325,7 +17395,7 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
     mlc__atomic a;
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
-                 "npz_save: no path or no list");
+                 "npz_save: no path or no list; it takes both");
     MLC__REQUIRE(ctx, n <= MLC__ZIP_MANY, ARG, "npz_save: %lld arrays, a .npz has at most %u",
                  (long long)n, MLC__ZIP_MANY);
     mlc__zip_out *out = MLC__CAST(mlc__zip_out *,
@@ -17759,7 +17829,8 @@ MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_
     l.desc = desc ? desc : &none;
     for (int32_t i = 0; i < l.desc->n_renames; i++) {
         const mlc_rename *r = l.desc->renames ? &l.desc->renames[i] : NULL;
-        MLC__REQUIRE(m->ctx, r && r->from && r->to, ARG, "load: rename %d has no name", i);
+        MLC__REQUIRE(m->ctx, r && r->from && r->to, ARG, "load: rename %d has no name; give from "
+                     "and to", i);
         MLC__REQUIRE(m->ctx, mlc__stars(r->from) <= MLC__STARS &&
                              mlc__stars(r->to) <= mlc__stars(r->from), ARG,
                      "load: rename '%.100s' to '%.100s': at most %d '*', and not more in the "
@@ -17996,8 +18067,8 @@ static bool mlc__csv_more(mlc__csv *c)
 static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
 {
     MLC__REQUIRE(c->ctx, c->cols == 0 || col == c->cols, IO,
-                 "'%s': line %lld has %lld columns, the first row %lld", c->path,
-                 (long long)c->line, (long long)col, (long long)c->cols);
+                 "'%s': line %lld has %lld columns, the first row %lld; rows must have as many",
+                 c->path, (long long)c->line, (long long)col, (long long)c->cols);
     c->cols = col;
     mlc__csv_break(c);
     return MLC_OK;
@@ -18077,7 +18148,7 @@ static mlc_status mlc__csv_pass(mlc__csv *c)
     bool header = c->desc.header;
     mlc__csv_begin(c);
     for (; mlc__csv_next(c); header = false) MLC__TRY(mlc__csv_row(c, header));
-    MLC__REQUIRE(c->ctx, c->rows > 0, IO, "'%s': no rows", c->path);
+    MLC__REQUIRE(c->ctx, c->rows > 0, IO, "'%s': no rows; there must be one", c->path);
     return MLC_OK;
 }
 
@@ -18228,7 +18299,7 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
     const char *at = t->text;
     t->cols = c->cols;
     t->rows = c->rows - c->desc.header;
-    MLC__REQUIRE(ctx, t->rows > 0, IO, "'%s': no rows", c->path);
+    MLC__REQUIRE(ctx, t->rows > 0, IO, "'%s': no rows; there must be one", c->path);
     MLC__TRY(mlc__table_budget(t, c));
     t->columns = MLC__CAST(mlc__table_col *,
                            mlc__heap_alloc(ctx, (size_t)t->cols * sizeof *t->columns,
@@ -18287,8 +18358,8 @@ static bool mlc__table_has(const mlc_table *t, int64_t col, const char *what)
 {
     if (!t) return false;
     if (col >= 0 && col < t->cols) return true;
-    mlc__fail(t->ctx, MLC_ERR_ARG, "%s: column %lld of %lld", what, (long long)col,
-              (long long)t->cols);
+    mlc__fail(t->ctx, MLC_ERR_ARG, "%s: column %lld of %lld; they count from 0", what,
+              (long long)col, (long long)t->cols);
     return false;
 }
 
@@ -18321,8 +18392,8 @@ MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col
 {
     if (!mlc__table_has(t, col, "table_text")) return NULL;
     if (row < 0 || row >= t->rows) {
-        mlc__fail(t->ctx, MLC_ERR_ARG, "table_text: row %lld of %lld", (long long)row,
-                  (long long)t->rows);
+        mlc__fail(t->ctx, MLC_ERR_ARG, "table_text: row %lld of %lld; they count from 0",
+                  (long long)row, (long long)t->rows);
         return NULL;
     }
     return mlc__table_at(t, row, col);
@@ -18482,12 +18553,13 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     mlc__buffer b = { ctx, NULL, 0, 0 };
     const int64_t cols = t->ndim == 2 ? t->shape[1] : 1;
     const size_t n = (size_t)mlc__numel(t);
-    MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path");
+    MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path; give a file's name");
     MLC__REQUIRE(ctx, (t->ndim == 1 || t->ndim == 2) && n > 0, SHAPE,
                  "csv_save: the tensor is %s; it must be [rows] or [rows,columns], not empty",
                  mlc__shape(t).s);
     for (int64_t k = 0; names && k < cols; k++)
-        MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL", (long long)k);
+        MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL; give one a column, or no "
+                     "names", (long long)k);
     MLC__TRY(mlc_scope_begin(ctx));
     /* Numbers of 8 bytes hold every dtype's values. */
     mlc_tensor *wide = mlc_cast(mlc_detach(t), mlc__is_float(t->dtype) ? MLC_F64 : MLC_I64);
@@ -18524,8 +18596,8 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
     for (int i = 0; i < MLC__COUNT(mlc__idx_types); i++)
         if (mlc__idx_types[i].code == raw[2]) type = i;
     MLC__REQUIRE(f->ctx, raw[0] == 0 && raw[1] == 0 && type >= 0, IO,
-                 "'%s': begins with %02x %02x %02x %02x, which is no IDX file", f->path, raw[0],
-                 raw[1], raw[2], raw[3]);
+                 "'%s': begins with %02x %02x %02x %02x, which is no IDX file: 00 00, type, axes",
+                 f->path, raw[0], raw[1], raw[2], raw[3]);
     MLC__REQUIRE(f->ctx, raw[3] >= 1 && raw[3] <= MLC_MAX_DIMS, IO,
                  "'%s': %d axes; a tensor has 1 to %d", f->path, raw[3], MLC_MAX_DIMS);
     a->kind = mlc__idx_types[type].kind;
@@ -18563,7 +18635,10 @@ MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
 {
     mlc__file f;
     if (!ctx) return NULL;
-    if (!path) { mlc__fail(ctx, MLC_ERR_ARG, "idx_load: path is NULL"); return NULL; }
+    if (!path) {
+        mlc__fail(ctx, MLC_ERR_ARG, "idx_load: path is NULL; give a file's name");
+        return NULL;
+    }
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
     mlc_tensor *t = mlc__idx_read(&f);
     mlc__file_close(&f);
@@ -18596,7 +18671,7 @@ MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
     if (!t) return MLC_ERR_ARG;
     mlc_ctx *ctx = t->ctx;
     const size_t size = mlc__size(t), bytes = (size_t)mlc__numel(t) * size;
-    MLC__REQUIRE(ctx, path && path[0], ARG, "idx_save: no path");
+    MLC__REQUIRE(ctx, path && path[0], ARG, "idx_save: no path; give a file's name");
     MLC__REQUIRE(ctx, mlc__idx_describe(t, head), DTYPE,
                  "idx_save: %s %s; it writes u8, i8, i32, f32, f64 of 1 to 8 axes; cast it with "
                  "mlc_cast", mlc_dtype_name(t->dtype), mlc__shape(t).s);
@@ -18660,7 +18735,7 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
     if (labels) *labels = NULL;
     if (!ctx) return NULL;
     if (!path || (classes != 10 && classes != 100)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "cifar_load: no path, or %d classes: it reads 10 or 100",
+        mlc__fail(ctx, MLC_ERR_ARG, "cifar_load: no path, or %d classes; it reads 10 or 100",
                   classes);
         return NULL;
     }
@@ -18741,15 +18816,17 @@ static mlc_status mlc__loader_fill(mlc_loader *l)
 /* batch 0 is the default, 1. */
 static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
 {
-    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL");
-    MLC__REQUIRE(ctx, d->batch >= 0, ARG, "loader_create: batch is %lld", (long long)d->batch);
+    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load");
+    MLC__REQUIRE(ctx, d->batch >= 0, ARG, "loader_create: batch is %lld; it must be 1 or more (0: "
+                 "1)", (long long)d->batch);
     MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
-                 "loader_create: x or y belongs to another context");
+                 "loader_create: x or y belongs to another context; make both in the loader's");
     MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
-                 "loader_create: the data set is empty: x %s", mlc__shape(d->x).s);
+                 "loader_create: the data set is empty: x %s; it must have rows",
+                 mlc__shape(d->x).s);
     MLC__REQUIRE(ctx, !d->y || (d->y->ndim > 0 && d->y->shape[0] == d->x->shape[0]), SHAPE,
-                 "loader_create: x %s and y %s differ in rows", mlc__shape(d->x).s,
-                 mlc__shape(d->y).s);
+                 "loader_create: x %s and y %s differ in rows; their first axes must be as long",
+                 mlc__shape(d->x).s, mlc__shape(d->y).s);
     MLC__TRY(mlc__alive(d->x, "loader_create"));
     return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
 }
@@ -18857,8 +18934,8 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
     int64_t hits = 0;
     if (!scores || !labels) {
         if (scores || labels)
-            mlc__fail((scores ? scores : labels)->ctx, MLC_ERR_ARG, "accuracy: %s is NULL",
-                      scores ? "labels" : "scores");
+            mlc__fail((scores ? scores : labels)->ctx, MLC_ERR_ARG,
+                      "accuracy: %s is NULL; it takes both", scores ? "labels" : "scores");
         return MLC__NAN;
     }
     mlc_ctx *ctx = scores->ctx;

@@ -48,7 +48,7 @@ bool op_in_place(const op_row *row);
 bool op_parse(op_args *a, const char *text);
 /* op_look: a stored input as its layout says.                                                 */
 mlc_tensor *op_look(mlc_tensor *t, char layout);
-/* errors_of: how many wrong calls test_errors.c makes of an operation.                        */
-int errors_of(const char *name);
+/* op_seen: tells `make matrix` that something of an operation was run and held.               */
+void op_seen(const char *what, const char *name, const char *detail);
 
 #endif /* OPS_H */

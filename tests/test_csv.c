@@ -114,10 +114,10 @@ TEST(csv, a_table_finds_names_types_and_gaps)
     CHECK_STR(mlc_table_text(t, 2, 3), "two\r\nlines");
     CHECK_OK(ctx);
     CHECK(mlc_table_column(t, 5) == NULL);
-    CHECK_STR(mlc_error(ctx), "table_column: column 5 of 5");
+    CHECK_STR(mlc_error(ctx), "table_column: column 5 of 5; they count from 0");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_table_text(t, 4, 0) == NULL);
-    CHECK_STR(mlc_error(ctx), "table_text: row 4 of 4");
+    CHECK_STR(mlc_error(ctx), "table_text: row 4 of 4; they count from 0");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_table_name(t, -1) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);

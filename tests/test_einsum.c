@@ -301,7 +301,7 @@ TEST(einsum, wrong_calls_say_what_is_wrong)
     mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(3)), *i = mlc_ones(ctx, MLC_I64, mlc_dims1(3));
     mlc_tensor *in[9] = {x, i, x, x, x, x, x, x, x};
     CHECK(mlc_einsum("i,i->", in, 2) == NULL);
-    CHECK_HAS(mlc_error(ctx), "einsum: operand 2 is i64, operand 1 is f32; they must be floats");
+    CHECK_HAS(mlc_error(ctx), "einsum: operand 2 is i64, not a float");
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);
     CHECK(mlc_einsum("i->", &i, 1) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);
@@ -357,7 +357,7 @@ TEST(einsum, each_names_itself_in_its_errors)
         CHECK(all[k].call(x, mlc_cast(x, MLC_F64)) == NULL);
         snprintf(text, sizeof text, "%s: ", all[k].name + 4);
         CHECK_HAS(mlc_error(ctx), text);
-        CHECK_HAS(mlc_error(ctx), "must be floats of one dtype");
+        CHECK_HAS(mlc_error(ctx), "mlc_cast");
         CHECK_STATUS(ctx, MLC_ERR_DTYPE);
     }
 }

@@ -532,7 +532,8 @@ TEST(ew, where_and_masked_fill_choose_by_element_in_every_dtype)
         CHECK_STATUS(ctx, MLC_ERR_DTYPE);
         CHECK(mlc_masked_fill(mlc_zeros(ctx, MLC_F32, mlc_dims1(2)),
                               mlc_zeros(ctx, MLC_BOOL, mlc_dims1(3)), 0) == NULL);
-        CHECK_STR(mlc_error(ctx), "masked_fill: the mask [3] does not fit x [2]");
+        CHECK_STR(mlc_error(ctx), "masked_fill: the mask [3] does not fit x [2]; it must broadcast "
+                                  "to it");
         CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     }
 }
@@ -751,7 +752,8 @@ TEST(ew, what_cannot_be_changed_in_place_says_why)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     h = mlc_mul_scalar(leaf, 1);
     CHECK(mlc_add_(h, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3))) == NULL);
-    CHECK_STR(mlc_error(ctx), "add_: b [2,3] does not broadcast to [3], which is changed in place");
+    CHECK_STR(mlc_error(ctx), "add_: b [2,3] does not broadcast to [3], which is changed in place; "
+                              "make a new tensor instead");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     /* What an older operation saved is gone: an error, no wrong gradient. */
     h = mlc_mul_scalar(leaf, 1);

@@ -145,6 +145,6 @@ TEST(idx, wrong_cifar_files_are_refused_with_a_reason)
     CHECK(cifar(ctx, "", 0, 10, &y) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(mlc_cifar_load(ctx, "x", 7, &y) == NULL);
-    CHECK_STR(mlc_error(ctx), "cifar_load: no path, or 7 classes: it reads 10 or 100");
+    CHECK_STR(mlc_error(ctx), "cifar_load: no path, or 7 classes; it reads 10 or 100");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }

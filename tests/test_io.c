@@ -948,7 +948,8 @@ TEST(io, an_open_file_gives_names_shapes_metadata_and_single_tensors)
     }
     CHECK_OK(ctx);
     CHECK(mlc_safetensors_get(f, "none") == NULL);
-    CHECK_STR(mlc_error(ctx), "'tests/golden/io_dtypes.safetensors' has no tensor named 'none'");
+    CHECK_STR(mlc_error(ctx), "'tests/golden/io_dtypes.safetensors' has no tensor named 'none'; "
+                              "mlc_safetensors_name lists them");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     if (test_on_host()) {              /* the same page twice: no copy was made                */
         mlc_tensor *a = mlc_safetensors_view(f, "f64"), *b = mlc_safetensors_view(f, "f64");

@@ -128,7 +128,7 @@ TEST(npy, every_dtype_comes_back_from_npz)
     CHECK_EQ(n, 0);
     in[1].name = in[0].name;
     CHECK_EQ(mlc_npz_save(ctx, b.path, in, 2), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "npz_save: two arrays named 'f32'");
+    CHECK_STR(mlc_error(ctx), "npz_save: two arrays named 'f32'; rename one");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     box_close(&b);
 }
@@ -296,7 +296,7 @@ TEST(npy, arguments_that_are_missing_are_named)
     CHECK_EQ(mlc_npz_load(NULL, "x", &list, &n), MLC_ERR_ARG);
     CHECK_EQ(mlc_npz_save(NULL, "x", NULL, 0), MLC_ERR_ARG);
     CHECK_EQ(mlc_npy_save(sample(ctx, MLC_F32), ""), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "npy_save: no path");
+    CHECK_STR(mlc_error(ctx), "npy_save: no path; give a file's name");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_npy_load(ctx, NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);

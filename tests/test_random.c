@@ -671,7 +671,7 @@ TEST(random, multinomial_names_bad_weights)
         check_weights((double[]){inf, 1, 1, 0, 0, 0}, 1, r, MLC_ERR_VALUE,
                       "multinomial: weight 0 of row 0 is negative, infinite or NaN");
         check_weights((double[]){1, 1, 1, 0, 0, -0.0}, 1, r, MLC_ERR_VALUE,
-                      "multinomial: no weight of row 1 is over 0");
+                      "multinomial: no weight of row 1 is over 0; one must be");
     }
     check_weights((double[]){1, 1, 1, 0, 1, 0}, 2, false, MLC_ERR_ARG,
                   "multinomial: 2 draws without replacement, but only 1 weights of row 1 are over "
@@ -699,9 +699,11 @@ TEST(random, bad_parameters_are_named)
     check_error(ctx, mlc_normal(ctx, MLC_I32, d, 0, 1), MLC_ERR_DTYPE,
                 "normal: dtype i32; it makes floats: f32, f64, bf16, f16");
     check_error(ctx, mlc_uniform(ctx, MLC_F16, d, 0, 1e5), MLC_ERR_ARG,
-                "uniform: [0, 100000) is no interval of f16");
+                "uniform: [0, 100000) is no interval of f16; lo must be at most hi, and both "
+                "finite there");
     check_error(ctx, mlc_uniform(ctx, MLC_F64, d, nan, 1), MLC_ERR_ARG,
-                "uniform: [nan, 1) is no interval of f64");
+                "uniform: [nan, 1) is no interval of f64; lo must be at most hi, and both finite "
+                "there");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_F32, d, 0, 0, -1, 1), MLC_ERR_ARG,
                 "truncated_normal: mean 0, std 0, [-1, 1]; mean and std must be finite, std "
                 "positive, lo <= hi");
@@ -710,10 +712,10 @@ TEST(random, bad_parameters_are_named)
                 "positive, lo <= hi");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_F32, d, 0, 1, 38, inf), MLC_ERR_ARG,
                 "truncated_normal: [38, inf] is over 37 std of 1 from the mean 0: no normal "
-                "value lies there");
+                "value lies there; move the interval");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_F32, d, 0, 1, -inf, -37), MLC_ERR_ARG,
                 "truncated_normal: [-inf, -37] is over 37 std of 1 from the mean 0: no normal "
-                "value lies there");
+                "value lies there; move the interval");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_BOOL, d, 0, 1, 0, 1), MLC_ERR_DTYPE,
                 "truncated_normal: dtype bool; it makes floats: f32, f64, bf16, f16");
     check_error(ctx, mlc_bernoulli(ctx, MLC_U8, d, 1.5), MLC_ERR_ARG,
@@ -729,10 +731,11 @@ TEST(random, bad_parameters_are_named)
     check_error(ctx, mlc_randint(ctx, MLC_F16, d, 0, 2050), MLC_ERR_ARG,
                 "randint: [0, 2050) is not within [-2048, 2048], the integers that f16 holds");
     check_error(ctx, mlc_randint(ctx, (mlc_dtype)99, d, 0, 1), MLC_ERR_DTYPE,
-                "randint: unknown dtype 99");
-    check_error(ctx, mlc_randperm(ctx, -1), MLC_ERR_ARG, "randperm: size -1 of axis 0 is negative");
+                "randint: unknown dtype 99; it is one of MLC_F32 to MLC_BOOL");
+    check_error(ctx, mlc_randperm(ctx, -1), MLC_ERR_ARG, "randperm: size -1 of axis 0 is negative; "
+                                                         "it must be 0 or more");
     check_error(ctx, mlc_randn(ctx, MLC_F32, mlc_dims1(-2)), MLC_ERR_ARG,
-                "randn: size -2 of axis 0 is negative");
+                "randn: size -2 of axis 0 is negative; it must be 0 or more");
     CHECK(mlc_normal(NULL, MLC_F32, d, 0, -1) == NULL && mlc_randperm(NULL, 1) == NULL);
     CHECK(mlc_randint(NULL, MLC_F32, d, 1, 0) == NULL);
     CHECK(mlc_bernoulli(NULL, MLC_F32, d, 2) == NULL);

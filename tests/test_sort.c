@@ -386,17 +386,18 @@ TEST(sort, bad_arguments_are_named)
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3)), *where = x;
     CHECK(mlc_sort(x, 2, false, &where) == NULL && where == NULL);
-    CHECK_STR(mlc_error(ctx), "sort: [2,3] has no axis 2");
+    CHECK_STR(mlc_error(ctx), "sort: [2,3] has no axis 2; its axes are -2 to 1");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     CHECK(mlc_argsort(x, -3, false) == NULL);
-    CHECK_STR(mlc_error(ctx), "argsort: [2,3] has no axis -3");
+    CHECK_STR(mlc_error(ctx), "argsort: [2,3] has no axis -3; its axes are -2 to 1");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     CHECK(mlc_argsort(mlc_zeros(ctx, MLC_F32, mlc_dims0()), 1, false) == NULL);
-    CHECK_STR(mlc_error(ctx), "argsort: [] has no axis 1");
+    CHECK_STR(mlc_error(ctx), "argsort: [] has no axis 1; it is a scalar");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     where = x;
     CHECK(mlc_topk(x, 4, 1, true, &where) == NULL && where == NULL);
-    CHECK_STR(mlc_error(ctx), "topk: k is 4, axis 1 of [2,3] has only 3 elements");
+    CHECK_STR(mlc_error(ctx), "topk: k is 4, axis 1 of [2,3] has only 3 elements; k may be at most "
+                              "that");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     where = x;
     CHECK(mlc_topk(x, -1, 1, true, &where) == NULL && where == NULL);

@@ -144,7 +144,7 @@ TEST(tape, backward_from_takes_any_shape)
     CHECK_EQ(mlc_backward_from(mlc_mul_scalar(a, 4), NULL), MLC_OK);
     CHECK(grad_is(a, 4));
     CHECK_EQ(mlc_backward_from(mlc_exp(a), mlc_zeros(ctx, MLC_F64, mlc_dims1(2))), MLC_ERR_SHAPE);
-    CHECK_STR(mlc_error(ctx), "backward: dy [2] does not fit y [3]");
+    CHECK_STR(mlc_error(ctx), "backward: dy [2] does not fit y [3]; it must broadcast to it");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     CHECK_EQ(mlc_backward_from(mlc_exp(a), mlc_zeros(ctx, MLC_F32, mlc_dims1(3))), MLC_ERR_DTYPE);
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);

@@ -198,13 +198,26 @@ UNARY = {   # torch, numpy, low, high, points with a gradient of their own
     "floor": (torch.floor, np.floor, -4, 4, [1.0]), "ceil": (torch.ceil, np.ceil, -4, 4, [1.0]),
     "round": (torch.round, np.round, -4, 4, [0.5]), "trunc": (torch.trunc, np.trunc, -4, 4, [1.0]),
 }
+class Step(torch.autograd.Function):
+    """floor_divide, with the gradient that PyTorch leaves out: 0, as that of floor."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.floor_divide(a, b)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return tuple(torch.zeros_like(t) for t in ctx.saved_tensors)
+
+
 BINARY = {
     "add": (torch.add, np.add, -2, 2), "sub": (torch.sub, np.subtract, -2, 2),
     "mul": (torch.mul, np.multiply, -2, 2), "div": (torch.div, np.divide, 0.5, 2),
     "pow": (torch.pow, np.power, 0.3, 2.5), "minimum": (torch.minimum, np.minimum, -2, 2),
     "maximum": (torch.maximum, np.maximum, -2, 2), "fmod": (torch.fmod, np.fmod, 0.4, 5),
     "remainder": (torch.remainder, None, 0.4, 5), "atan2": (torch.atan2, np.arctan2, 0.2, 2),
-    "hypot": (torch.hypot, np.hypot, 0.2, 2), "floor_divide": (torch.floor_divide, None, 0.3, 5),
+    "hypot": (torch.hypot, np.hypot, 0.2, 2), "floor_divide": (Step.apply, None, 0.3, 5),
 }
 SCALAR = {   # torch with a number behind, numpy, low, high, numbers
     "add_scalar": (lambda x, s: x + s, lambda x, s: x + x.dtype.type(s), -2, 2, [-0.75, 0.1]),
@@ -234,8 +247,7 @@ def elementwise(book, dtype):
     for op, (f, numpy, low, high) in BINARY.items():
         for sa, va, sb, vb in BINARY_CASES:
             a, b = (book.rand(op, dtype, s, low, high) for s in (sa, sb))
-            book.case(op, dtype, [(a, va), (b, vb)], f, numpy=numpy,
-                      grad=False if op == "floor_divide" else None)
+            book.case(op, dtype, [(a, va), (b, vb)], f, numpy=numpy)
         a, b = (tensor(p, dtype) for p in PAIRS)
         if op == "remainder":                    # x mod infinity: PyTorch says infinity or x, by
             keep = torch.isfinite(a) & torch.isfinite(b)      # kernel; NumPy as Python
@@ -581,9 +593,9 @@ def random(book):
             for p in (0.0, 1.0):
                 book.case("bernoulli", d, [], lambda: torch.empty(shape, dtype=TORCH[d])
                           .bernoulli_(p), ints=[shape], nums=[p])
-            if d != "bool":
-                book.case("randint", d, [], lambda: torch.randint(5, 6, shape, dtype=TORCH[d]),
-                          ints=[shape, [5], [6]])
+            at = 1 if d == "bool" else 5
+            book.case("randint", d, [], lambda: torch.randint(at, at + 1, shape, dtype=TORCH[d]),
+                      ints=[shape, [at], [at + 1]])
     for n in (0, 1):
         book.case("randperm", "i64", [], lambda: torch.randperm(n), ints=[[n]])
     for d in ("f32", "f64"):

@@ -1,0 +1,1416 @@
+/* test_errors.c -- wrong calls, their status and the exact text of the error
+ *
+ * A text names the operation, what it got on both sides, and what to do or what would do. A call
+ * that fails changes none of its inputs. First the operations, whose calls are written as text
+ * (ops.h says how; `make matrix` wants one of each), then the rest of the library.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "ops.h"
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+typedef struct wrong_op {
+    const char *name, *call;
+    mlc_status  status;
+    const char *text;
+} wrong_op;
+
+static const wrong_op OPS[] = {
+    {"mlc_add", "<f32[2,3] <f32[4,3]", MLC_ERR_SHAPE,
+     "add: shapes [2,3] and [4,3] do not broadcast at axis 0: 2 vs 4; sizes must be equal, or "
+     "one of them 1"},
+    {"mlc_sub", "<f32[2,3] <f32[2]", MLC_ERR_SHAPE,
+     "sub: shapes [2,3] and [2] do not broadcast at axis 1: 3 vs 2; sizes must be equal, or one "
+     "of them 1"},
+    {"mlc_mul", "<f32[2,3,4] <f32[3,3]", MLC_ERR_SHAPE,
+     "mul: shapes [2,3,4] and [3,3] do not broadcast at axis 2: 4 vs 3; sizes must be equal, or "
+     "one of them 1"},
+    {"mlc_div", "<f32[5] <f32[4]", MLC_ERR_SHAPE,
+     "div: shapes [5] and [4] do not broadcast at axis 0: 5 vs 4; sizes must be equal, or one of "
+     "them 1"},
+    {"mlc_pow", "<f32[0] <f32[4]", MLC_ERR_SHAPE,
+     "pow: shapes [0] and [4] do not broadcast at axis 0: 0 vs 4; sizes must be equal, or one of "
+     "them 1"},
+    {"mlc_minimum", "<f32[2,3] <f64[2,3]", MLC_ERR_DTYPE,
+     "minimum: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_maximum", "<f32[2,3] <null", MLC_ERR_ARG,
+     "maximum: input 2 is NULL; look at what should have made it"},
+    {"mlc_fmod", "<i32[3] <i32[3]", MLC_ERR_DTYPE,
+     "fmod: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_remainder", "<bf16[3] <f16[3]", MLC_ERR_DTYPE,
+     "remainder: input 1 is bf16, input 2 is f16; cast one of them with mlc_cast"},
+    {"mlc_floor_divide", "<i64[3] <i64[3]", MLC_ERR_DTYPE,
+     "floor_divide: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_atan2", "<f32[2,3] <f32[3,2]", MLC_ERR_SHAPE,
+     "atan2: shapes [2,3] and [3,2] do not broadcast at axis 1: 3 vs 2; sizes must be equal, or "
+     "one of them 1"},
+    {"mlc_hypot", "<f32[7] <f32[8]", MLC_ERR_SHAPE,
+     "hypot: shapes [7] and [8] do not broadcast at axis 0: 7 vs 8; sizes must be equal, or one "
+     "of them 1"},
+    {"mlc_add_", "<f32[3] <f32[2,3]", MLC_ERR_SHAPE,
+     "add_: b [2,3] does not broadcast to [3], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_sub_", "<f32[1,3] <f32[2,3]", MLC_ERR_SHAPE,
+     "sub_: b [2,3] does not broadcast to [1,3], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_mul_", "<f32[2,3]g <f32[3]", MLC_ERR_STATE,
+     "mul_: [2,3] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_div_", "<f32[3]E <f32[3]", MLC_ERR_ARG,
+     "div_: [2,3] repeats elements (expand); copy it first"},
+    {"mlc_pow_", "<i64[3] <f32[3]", MLC_ERR_DTYPE,
+     "pow_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_minimum_", "<f32[2] <f32[3]", MLC_ERR_SHAPE,
+     "minimum_: b [3] does not broadcast to [2], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_maximum_", "<f32[] <f32[3]", MLC_ERR_SHAPE,
+     "maximum_: b [3] does not broadcast to [], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_fmod_", "<f32[3] <f64[3]", MLC_ERR_DTYPE,
+     "fmod_: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_remainder_", "<f32[3] <null", MLC_ERR_ARG,
+     "remainder_: input 2 is NULL; look at what should have made it"},
+    {"mlc_floor_divide_", "<f32[2,2] <f32[3]", MLC_ERR_SHAPE,
+     "floor_divide_: b [3] does not broadcast to [2,2], which is changed in place; make a new "
+     "tensor instead"},
+    {"mlc_atan2_", "<f32[3]E <f32[2]", MLC_ERR_SHAPE,
+     "atan2_: b [2] does not broadcast to [2,3], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_hypot_", "<f32[4] <f32[4,1]", MLC_ERR_SHAPE,
+     "hypot_: b [4,1] does not broadcast to [4], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_neg", "<i64[2]", MLC_ERR_DTYPE,
+     "neg: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_neg_", "<f32[2]g", MLC_ERR_STATE,
+     "neg_: [2] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a copy "
+     "of it"},
+    {"mlc_exp_", "<f32[2]E", MLC_ERR_ARG,
+     "exp_: [2,2] repeats elements (expand); copy it first"},
+    {"mlc_add_scalar", "<bool[2] =1", MLC_ERR_DTYPE,
+     "add_scalar: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_add_scalar_", "<f32[2]g =1", MLC_ERR_STATE,
+     "add_scalar_: [2] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
+     "a copy of it"},
+    {"mlc_mul_scalar", "<i32[2] =2", MLC_ERR_DTYPE,
+     "mul_scalar: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_mul_scalar_", "<i32[2] =2", MLC_ERR_DTYPE,
+     "mul_scalar_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_clamp", "<u8[4] =0 =1", MLC_ERR_DTYPE,
+     "clamp: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_clamp_", "<f32[4]E =0 =1", MLC_ERR_ARG,
+     "clamp_: [2,4] repeats elements (expand); copy it first"},
+    {"mlc_eq", "<f32[2] <f64[2]", MLC_ERR_DTYPE,
+     "eq: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_ne", "<f32[2] <f32[3]", MLC_ERR_SHAPE,
+     "ne: shapes [2] and [3] do not broadcast at axis 0: 2 vs 3; sizes must be equal, or one of "
+     "them 1"},
+    {"mlc_lt", "<i64[2] <i32[2]", MLC_ERR_DTYPE,
+     "lt: input 1 is i64, input 2 is i32; cast one of them with mlc_cast"},
+    {"mlc_le", "<bool[2] <u8[2]", MLC_ERR_DTYPE,
+     "le: input 1 is bool, input 2 is u8; cast one of them with mlc_cast"},
+    {"mlc_gt", "<f32[2,2] <f32[3]", MLC_ERR_SHAPE,
+     "gt: shapes [2,2] and [3] do not broadcast at axis 1: 2 vs 3; sizes must be equal, or one "
+     "of them 1"},
+    {"mlc_ge", "<f32[2] <null", MLC_ERR_ARG,
+     "ge: input 2 is NULL; look at what should have made it"},
+    {"mlc_logical_and", "<f32[2] <f32[2]", MLC_ERR_DTYPE,
+     "logical_and: input 1 is f32, not bool; write mlc_ne_scalar(x, 0)"},
+    {"mlc_logical_or", "<bool[2] <i64[2]", MLC_ERR_DTYPE,
+     "logical_or: input 2 is i64, not bool; write mlc_ne_scalar(x, 0)"},
+    {"mlc_logical_xor", "<bool[2] <bool[3]", MLC_ERR_SHAPE,
+     "logical_xor: shapes [2] and [3] do not broadcast at axis 0: 2 vs 3; sizes must be equal, "
+     "or one of them 1"},
+    {"mlc_logical_not", "<u8[3]", MLC_ERR_DTYPE,
+     "logical_not: input 1 is u8, not bool; write mlc_ne_scalar(x, 0)"},
+    {"mlc_where", "<f32[3] <f32[3] <f32[3]", MLC_ERR_DTYPE,
+     "where: the mask is f32, not bool; write mlc_ne_scalar(mask, 0)"},
+    {"mlc_where", "<bool[3] <f32[3] <f64[3]", MLC_ERR_DTYPE,
+     "where: input 2 is f32, input 3 is f64; cast one of them with mlc_cast"},
+    {"mlc_where", "<bool[2] <f32[3] <f32[3]", MLC_ERR_SHAPE,
+     "where: shapes [2] and [3] do not broadcast at axis 0: 2 vs 3; sizes must be equal, or one "
+     "of them 1"},
+    {"mlc_where", "<null <f32[3] <f32[3]", MLC_ERR_ARG,
+     "where: input 1 is NULL; look at what should have made it"},
+    {"mlc_masked_fill", "<f32[3] <u8[3] =0", MLC_ERR_DTYPE,
+     "masked_fill: the mask is u8, not bool; write mlc_ne_scalar(mask, 0)"},
+    {"mlc_masked_fill", "<f32[3] <bool[4] =0", MLC_ERR_SHAPE,
+     "masked_fill: the mask [4] does not fit x [3]; it must broadcast to it"},
+    {"mlc_masked_fill", "<f32[3] <bool[2,3] =0", MLC_ERR_SHAPE,
+     "masked_fill: the mask [2,3] does not fit x [3]; it must broadcast to it"},
+    {"mlc_masked_fill_", "<f32[3]g <bool[3] =0", MLC_ERR_STATE,
+     "masked_fill_: [3] is a leaf that requires a gradient; change it under mlc_no_grad_begin, "
+     "or a copy of it"},
+    {"mlc_masked_fill_", "<f32[3] <bool[2,3] =0", MLC_ERR_SHAPE,
+     "masked_fill_: the mask [2,3] does not fit x [3]; it must broadcast to it"},
+    {"mlc_fill_", "<f32[3]g =1", MLC_ERR_STATE,
+     "fill_: [3] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_fill_", "<f32[3]E =1", MLC_ERR_ARG,
+     "fill_: [2,3] repeats elements (expand); copy it first"},
+    {"mlc_zero_", "<f32[3]E", MLC_ERR_ARG,
+     "zero_: [2,3] repeats elements (expand); copy it first"},
+    {"mlc_copy_", "<f32[3] <f64[3]", MLC_ERR_DTYPE,
+     "copy_: x is f32, src f64; cast src first"},
+    {"mlc_copy_", "<f32[3] <f32[2,3]", MLC_ERR_SHAPE,
+     "copy_: src [2,3] does not fit x [3]; it must broadcast to it"},
+    {"mlc_copy_", "<f32[3]E <f32[3]", MLC_ERR_ARG,
+     "copy_: [2,3] repeats elements (expand); copy it first"},
+    {"mlc_copy_into", "<f32[3] <f64[3]", MLC_ERR_DTYPE,
+     "copy_into: dst is f32, src f64; cast src first"},
+    {"mlc_copy_into", "<f32[3] <f32[4]", MLC_ERR_SHAPE,
+     "copy_into: src [4] does not fit dst [3]; it must broadcast to it"},
+    {"mlc_copy_into", "<f32[3] <null", MLC_ERR_ARG,
+     "copy_into: src is NULL; look at what should have made it"},
+    {"mlc_copy_into", "<f32[3]E <f32[3]", MLC_ERR_ARG,
+     "copy_into: dst [2,3] repeats elements (expand); copy it first"},
+    {"mlc_dropout", "<f32[3] =1.5", MLC_ERR_ARG,
+     "dropout: p is 1.5, not in [0, 1]"},
+    {"mlc_dropout", "<i64[3] =0.5", MLC_ERR_DTYPE,
+     "dropout: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sum", "<f32[2,3] #2 #0", MLC_ERR_SHAPE,
+     "sum: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_sum", "<f32[2,3] #1,1 #0", MLC_ERR_SHAPE,
+     "sum: axis 1 of [2,3] is named twice; name each once"},
+    {"mlc_mean", "<f32[2,3] #5 #0", MLC_ERR_SHAPE,
+     "mean: [2,3] has no axis 5; its axes are -2 to 1"},
+    {"mlc_mean", "<f32[2,3] #0,-2 #0", MLC_ERR_SHAPE,
+     "mean: axis 0 of [2,3] is named twice; name each once"},
+    {"mlc_mean", "<i64[2,3] #0 #0", MLC_ERR_DTYPE,
+     "mean: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_max", "<f32[2,0] #1 #0", MLC_ERR_SHAPE,
+     "max: axis 1 of [2,0] is empty"},
+    {"mlc_max", "<f32[2,3] #2 #0", MLC_ERR_SHAPE,
+     "max: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_sort", "<f32[2,3] #2 #0", MLC_ERR_SHAPE,
+     "sort: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_argsort", "<f32[2,3] #-3 #0", MLC_ERR_SHAPE,
+     "argsort: [2,3] has no axis -3; its axes are -2 to 1"},
+    {"mlc_topk", "<f32[2,3] #4 #1 #1", MLC_ERR_SHAPE,
+     "topk: k is 4, axis 1 of [2,3] has only 3 elements; k may be at most that"},
+    {"mlc_topk", "<f32[2,3] #-1 #1 #1", MLC_ERR_ARG,
+     "topk: k is -1; it must not be negative"},
+    {"mlc_topk", "<f32[2,3] #1 #2 #1", MLC_ERR_SHAPE,
+     "topk: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_matmul", "<f32[2,3] <f32[4,5]", MLC_ERR_SHAPE,
+     "matmul: inner sizes differ, a [2,3], b [4,5]: 3 vs 4; a is [..,m,k], b [..,k,n]"},
+    {"mlc_matmul", "<f32[] <f32[4]", MLC_ERR_SHAPE,
+     "matmul: a scalar has no axes: a [], b [4]; write mlc_mul"},
+    {"mlc_matmul", "<f32[2,3,4] <f32[3,4,5]", MLC_ERR_SHAPE,
+     "matmul: batch axes of a [2,3,4] and b [3,4,5] do not broadcast: 2 vs 3; sizes must be "
+     "equal, or one of them 1"},
+    {"mlc_matmul", "<i64[2,2] <i64[2,2]", MLC_ERR_DTYPE,
+     "matmul: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_linear", "<f32[2,3] <f32[4,5]", MLC_ERR_SHAPE,
+     "linear: x [2,3] must end in the in of w [4,5]: 3 vs 5; x is [..,in], w [out,in]"},
+    {"mlc_linear", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
+     "linear: x [2,3], w [3]: x must be [..,in] and w [out,in]"},
+    {"mlc_linear", "<f32[2,5] <f32[4,5] <f32[5]", MLC_ERR_SHAPE,
+     "linear: b must be [4] for x [2,5] and w [4,5], it is [5]"},
+    {"mlc_linear_ex", "<f32[2,3] <f32[4,5] #1", MLC_ERR_SHAPE,
+     "linear: x [2,3] must end in the in of w [4,5]: 3 vs 5; x is [..,in], w [out,in]"},
+    {"mlc_linear_ex", "<f32[2,5] <f32[4,5] #99", MLC_ERR_ARG,
+     "linear: unknown activation 99; see mlc_act"},
+    {"mlc_einsum", "<f32[2,3] <f32[4,5] \"ij,jk->ik\"", MLC_ERR_SHAPE,
+     "einsum: \"ij,jk->ik\": 'j' is 4 at axis 0 of operand 2, 3 before; a letter has one size"},
+    {"mlc_einsum", "<f32[2,3] \"ij,jk->ik\"", MLC_ERR_ARG,
+     "einsum: \"ij,jk->ik\": operand 2 at position 4, but there are 1 tensors; give as many"},
+    {"mlc_einsum", "<f32[2,3] \"i->i\"", MLC_ERR_SHAPE,
+     "einsum: \"i->i\": operand 1 has 1 letters, its tensor is [2,3]; write a letter for each "
+     "axis, or '...'"},
+    {"mlc_einsum", "<f32[2,3] \"ij->iz\"", MLC_ERR_ARG,
+     "einsum: \"ij->iz\": 'z' of the result is in no operand; take a letter of theirs"},
+    {"mlc_einsum", "<f32[2,3] \"i2->i\"", MLC_ERR_ARG,
+     "einsum: \"i2->i\": '2' at position 2; there are letters, ',', '...' and '->'"},
+    {"mlc_einsum", "<i64[2,3] \"ij->i\"", MLC_ERR_DTYPE,
+     "einsum: operand 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_einsum", "<f32[2,3] \"...ij...->i\"", MLC_ERR_ARG,
+     "einsum: \"...ij...->i\": a second '...' at position 6; a term has one"},
+    {"mlc_einsum", "<f32[2,3] \"ij->ij->\"", MLC_ERR_ARG,
+     "einsum: \"ij->ij->\": '-' at position 7 follows the result; the equation ends with it"},
+    {"mlc_einsum", "<f32[2,3] <f64[3] \"ij,j\"", MLC_ERR_DTYPE,
+     "einsum: operand 2 is f64, operand 1 is f32; cast one of them with mlc_cast"},
+    {"mlc_einsum", "<f32[2,3] \"ij->ii\"", MLC_ERR_ARG,
+     "einsum: \"ij->ii\": 'i' at position 6 is in the result twice; name it once"},
+    {"mlc_outer", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
+     "outer: a [2,3], b [3]; both must be 1-d"},
+    {"mlc_outer", "<f32[3] <f64[3]", MLC_ERR_DTYPE,
+     "outer: a is f32, b is f64; they must be floats of one dtype, see mlc_cast"},
+    {"mlc_dot", "<f32[2] <f32[3]", MLC_ERR_SHAPE,
+     "dot: a [2], b [3]; both must be 1-d, of one length"},
+    {"mlc_dot", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
+     "dot: a [2,3], b [3]; both must be 1-d, of one length"},
+    {"mlc_concat", "<f32[2,3] <f32[2,4] #0", MLC_ERR_SHAPE,
+     "concat: input 1 is [2,3], input 2 is [2,4]; they may differ only at axis 0"},
+    {"mlc_concat", "<f32[2,3] <f64[2,3] #0", MLC_ERR_DTYPE,
+     "concat: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_concat", "<f32[2,3] <f32[2,3] #2", MLC_ERR_SHAPE,
+     "concat: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_concat", "<f32[2,3] <null #0", MLC_ERR_ARG,
+     "concat: input 2 is NULL; look at what should have made it"},
+    {"mlc_concat", "<f32[] <f32[] #0", MLC_ERR_SHAPE,
+     "concat: [] has no axis 0; it is a scalar"},
+    {"mlc_stack", "<f32[2,3] <f32[2,4] #0", MLC_ERR_SHAPE,
+     "stack: input 1 is [2,3], input 2 is [2,4]; all must have one shape"},
+    {"mlc_stack", "<f32[2,3] <f32[2,3] #3", MLC_ERR_SHAPE,
+     "stack: [2,3] has no room for a new axis 3; its place must be from -3 to 2, and axes are at "
+     "most 8"},
+    {"mlc_split", "<f32[7] #3 #0 #2", MLC_ERR_SHAPE,
+     "split: axis 0 of [7] in parts of 3 makes 3, there is room for 2; make n_out 3"},
+    {"mlc_split", "<f32[7] #0 #0 #2", MLC_ERR_ARG,
+     "split: parts of 0; they must be 1 or more long"},
+    {"mlc_split", "<f32[7] #3 #1 #3", MLC_ERR_SHAPE,
+     "split: [7] has no axis 1; its axes are -1 to 0"},
+    {"mlc_chunk", "<f32[7] #0 #0", MLC_ERR_ARG,
+     "chunk: 0 chunks; it takes at least one"},
+    {"mlc_chunk", "<f32[7] #2 #1", MLC_ERR_SHAPE,
+     "chunk: [7] has no axis 1; its axes are -1 to 0"},
+    {"mlc_tile", "<f32[2] #-1", MLC_ERR_ARG,
+     "tile: [2] repeated [-1] times: a count is negative or too large; counts must be 0 or more, "
+     "and the result fit memory"},
+    {"mlc_repeat", "<f32[2] #-1 #0", MLC_ERR_ARG,
+     "repeat: -1 times axis 0 of [2]; it must be from 0 to what an integer counts"},
+    {"mlc_repeat", "<f32[2] #2 #1", MLC_ERR_SHAPE,
+     "repeat: [2] has no axis 1; its axes are -1 to 0"},
+    {"mlc_flip", "<f32[2,3] #2", MLC_ERR_SHAPE,
+     "flip: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_flip", "<f32[2,3] #0,0", MLC_ERR_SHAPE,
+     "flip: axis 0 of [2,3] is named twice; name each once"},
+    {"mlc_roll", "<f32[3] #1 #1", MLC_ERR_SHAPE,
+     "roll: [3] has no axis 1; its axes are -1 to 0"},
+    {"mlc_pad", "<f32[3] #1,1 #1 #0 =0", MLC_ERR_SHAPE,
+     "pad: 2 and 1 counts for [3]; it takes one an axis"},
+    {"mlc_pad", "<f32[3] #3 #0 #1 =0", MLC_ERR_SHAPE,
+     "pad: axis 0 of [3] is too short for 3 before and 0 after, reflect; each may be at most 2"},
+    {"mlc_pad", "<f32[3] #-1 #0 #2 =0", MLC_ERR_ARG,
+     "pad: -1 before and 0 after axis 0; only constant padding may cut"},
+    {"mlc_pad", "<f32[3] #-2 #-2 #0 =0", MLC_ERR_SHAPE,
+     "pad: axis 0 of [3] with -2 before and -2 after has no size; cut no more than there is"},
+    {"mlc_pad", "<f32[3] #1 #1 #9 =0", MLC_ERR_ARG,
+     "pad: unknown mode 9; see mlc_pad_mode"},
+    {"mlc_pad", "<f32[0] #1 #1 #2 =0", MLC_ERR_SHAPE,
+     "pad: axis 0 of [0] is too short for 1 before and 1 after, replicate; each may be at most 0"},
+    {"mlc_diag", "<f32[2,3,4] #0", MLC_ERR_SHAPE,
+     "diag: [2,3,4] at diagonal 0; x must be 1-d or 2-d, and the matrix fit memory"},
+    {"mlc_diag", "<f32[] #0", MLC_ERR_SHAPE,
+     "diag: [] at diagonal 0; x must be 1-d or 2-d, and the matrix fit memory"},
+    {"mlc_tril", "<f32[5] #0", MLC_ERR_SHAPE,
+     "tril: [5] is no matrix; it takes two axes or more"},
+    {"mlc_triu", "<f32[] #0", MLC_ERR_SHAPE,
+     "triu: [] is no matrix; it takes two axes or more"},
+    {"mlc_gather", "<f32[2,3] <i64[2] #0", MLC_ERR_SHAPE,
+     "gather: x [2,3] has 2 axes, the index [2] has 1; they must be as many"},
+    {"mlc_gather", "<f32[2,3] <i32[2,3] #0", MLC_ERR_DTYPE,
+     "gather: the index is i32; write mlc_cast(index, MLC_I64)"},
+    {"mlc_gather", "<f32[2] <i64[3] #0", MLC_ERR_VALUE,
+     "gather: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_gather", "<f32[2,3] <i64[1,1] #2", MLC_ERR_SHAPE,
+     "gather: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_gather", "<f32[2,1] <i64[1,2] #0", MLC_ERR_SHAPE,
+     "gather: the index [1,2] is larger than x [2,1] at axis 1: 2 vs 1; it may be at most as "
+     "large"},
+    {"mlc_scatter", "<f32[2] <i64[3] <f32[3] #0", MLC_ERR_VALUE,
+     "scatter: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_scatter", "<f32[4] <i64[3] <f32[2] #0", MLC_ERR_SHAPE,
+     "scatter: the index [3] is larger than src [2] at axis 0: 3 vs 2; it may be at most as large"},
+    {"mlc_scatter", "<f32[4] <i64[2] <f64[2] #0", MLC_ERR_DTYPE,
+     "scatter: x is f32, src f64; cast one with mlc_cast"},
+    {"mlc_scatter", "<f32[4] <f32[2] <f32[2] #0", MLC_ERR_DTYPE,
+     "scatter: the index is f32; write mlc_cast(index, MLC_I64)"},
+    {"mlc_scatter_", "<f32[2]g <i64[2] <f32[2] #0", MLC_ERR_STATE,
+     "scatter_: [2] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_scatter_", "<f32[2] <i64[3] <f32[3] #0", MLC_ERR_VALUE,
+     "scatter_: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_scatter_add", "<f32[2] <i64[3] <f32[3] #0", MLC_ERR_VALUE,
+     "scatter_add: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_scatter_add", "<f32[4] <i64[2] <null #0", MLC_ERR_ARG,
+     "scatter_add: input 3 is NULL; look at what should have made it"},
+    {"mlc_scatter_add_", "<f32[2]E <i64[2,2] <f32[2,2] #0", MLC_ERR_ARG,
+     "scatter_add_: [2,2] repeats elements (expand); copy it first"},
+    {"mlc_scatter_add_", "<f32[2] <i64[3] <f32[3] #0", MLC_ERR_VALUE,
+     "scatter_add_: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_index_select", "<f32[4,5] <i64[2,2] #0", MLC_ERR_SHAPE,
+     "index_select: the index must be 1-d, it is [2,2]; reshape it"},
+    {"mlc_index_select", "<f32[2] <i64[3] #0", MLC_ERR_VALUE,
+     "index_select: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_index_select", "<f32[2] <i64[3] #1", MLC_ERR_SHAPE,
+     "index_select: [2] has no axis 1; its axes are -1 to 0"},
+    {"mlc_take", "<f32[2] <i64[3]", MLC_ERR_VALUE,
+     "take: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_take", "<f32[2] <u8[3]", MLC_ERR_DTYPE,
+     "take: the index is u8; write mlc_cast(index, MLC_I64)"},
+    {"mlc_masked_select", "<f32[2] <u8[2]", MLC_ERR_DTYPE,
+     "masked_select: the mask is u8; write mlc_ne_scalar(mask, 0)"},
+    {"mlc_masked_select", "<f32[2] <bool[3]", MLC_ERR_SHAPE,
+     "masked_select: shapes [2] and [3] do not broadcast at axis 0: 2 vs 3; sizes must be equal, "
+     "or one of them 1"},
+    {"mlc_one_hot", "<i64[3] #0", MLC_ERR_ARG,
+     "one_hot: 0 classes; it takes at least one"},
+    {"mlc_one_hot", "<i32[3] #3", MLC_ERR_DTYPE,
+     "one_hot: the index is i32; write mlc_cast(index, MLC_I64)"},
+    {"mlc_one_hot", "<i64[3] #2", MLC_ERR_VALUE,
+     "one_hot: index 2 at position 2 is not in [0,2), the size of the axis"},
+    {"mlc_reshape", "<f32[2,3] #4,2", MLC_ERR_SHAPE,
+     "reshape: [2,3] has 6 elements and does not fit [4,2]; its sizes must make as many"},
+    {"mlc_reshape", "<f32[2,3] #-1,4", MLC_ERR_SHAPE,
+     "reshape: [2,3] has 6 elements and does not fit [-1,4]; its sizes must make as many"},
+    {"mlc_reshape", "<f32[2,3] #-1,-1", MLC_ERR_SHAPE,
+     "reshape: [2,3] to [-1,-1]: sizes must be 0 or more, at most one -1 for what is left"},
+    {"mlc_reshape", "<f32[2,3] #-2,3", MLC_ERR_SHAPE,
+     "reshape: [2,3] to [-2,3]: sizes must be 0 or more, at most one -1 for what is left"},
+    {"mlc_flatten", "<f32[2,3] #2", MLC_ERR_SHAPE,
+     "flatten: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_permute", "<f32[2,3] #0,0", MLC_ERR_SHAPE,
+     "permute: [0,0] is no order of the 2 axes of [2,3]; name each once"},
+    {"mlc_permute", "<f32[2,3] #0", MLC_ERR_SHAPE,
+     "permute: [0] is no order of the 2 axes of [2,3]; name each once"},
+    {"mlc_permute", "<f32[2,3] #0,2", MLC_ERR_SHAPE,
+     "permute: [0,2] is no order of the 2 axes of [2,3]; name each once"},
+    {"mlc_transpose", "<f32[2,3] #0 #2", MLC_ERR_SHAPE,
+     "transpose: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_slice", "<f32[2,3] #2 #0 #1 #1", MLC_ERR_SHAPE,
+     "slice: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_slice", "<f32[2,3] #0 #0 #1 #0", MLC_ERR_ARG,
+     "slice: step 0; it must be positive"},
+    {"mlc_select", "<f32[2,3] #1 #3", MLC_ERR_SHAPE,
+     "select: index 3 is outside axis 1 of [2,3]; it must be from -3 to 2"},
+    {"mlc_select", "<f32[2,3] #-3 #0", MLC_ERR_SHAPE,
+     "select: [2,3] has no axis -3; its axes are -2 to 1"},
+    {"mlc_expand", "<f32[2,3] #4,3", MLC_ERR_SHAPE,
+     "expand: [2,3] does not expand to [4,3]: sizes must be equal or 1"},
+    {"mlc_expand", "<f32[2,3] #3", MLC_ERR_SHAPE,
+     "expand: [2,3] does not expand to [3]: sizes must be equal or 1"},
+    {"mlc_expand", "<f32[3] #-1,3", MLC_ERR_SHAPE,
+     "expand: [3] does not expand to [-1,3]: sizes must be equal or 1"},
+    {"mlc_squeeze", "<f32[2,1] #2", MLC_ERR_SHAPE,
+     "squeeze: [2,1] has no axis 2; its axes are -2 to 1"},
+    {"mlc_unsqueeze", "<f32[2,1] #4", MLC_ERR_SHAPE,
+     "unsqueeze: [2,1] has no room for a new axis 4; its place must be from -3 to 2, and axes "
+     "are at most 8"},
+    {"mlc_unsqueeze", "<f32[1,1,1,1,1,1,1,1] #0", MLC_ERR_SHAPE,
+     "unsqueeze: [1,1,1,1,1,1,1,1] has no room for a new axis 0; its place must be from -9 to 8, "
+     "and axes are at most 8"},
+    {"mlc_movedim", "<f32[2,3] #0 #2", MLC_ERR_SHAPE,
+     "movedim: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_unfold", "<f32[5] #0 #6 #1", MLC_ERR_SHAPE,
+     "unfold: windows of 6 at steps of 1 do not fit axis 0 of [5]; they must be 0 to 5 long, 1 "
+     "or more apart, and there must be less than 8 axes"},
+    {"mlc_unfold", "<f32[5] #0 #2 #0", MLC_ERR_ARG,
+     "unfold: windows of 2 at steps of 0 do not fit axis 0 of [5]; they must be 0 to 5 long, 1 "
+     "or more apart, and there must be less than 8 axes"},
+    {"mlc_unfold", "<f32[5] #1 #2 #1", MLC_ERR_SHAPE,
+     "unfold: [5] has no axis 1; its axes are -1 to 0"},
+    {"mlc_diagonal", "<f32[5] #0", MLC_ERR_SHAPE,
+     "diagonal: [5] is no matrix; it takes two axes or more"},
+    {"mlc_meshgrid", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
+     "meshgrid: input 1 is [2,3]; it must be 1-d"},
+    {"mlc_meshgrid", "<f32[2] <null", MLC_ERR_ARG,
+     "meshgrid: input 2 is NULL; look at what should have made it"},
+    {"mlc_cast", "<f32[2,3] #77", MLC_ERR_DTYPE,
+     "cast: unknown dtype 77; it is one of MLC_F32 to MLC_BOOL"},
+    {"mlc_zeros", "f32 #-1", MLC_ERR_ARG,
+     "zeros: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_zeros", "f32 #4611686018427387904,8", MLC_ERR_SHAPE,
+     "zeros: shape [4611686018427387904,8] has more elements than memory can hold"},
+    {"mlc_ones", "f32 #2,-3", MLC_ERR_ARG,
+     "ones: size -3 of axis 1 is negative; it must be 0 or more"},
+    {"mlc_full", "f32 #-1 =1", MLC_ERR_ARG,
+     "full: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_arange", "f32 =0 =1 =0", MLC_ERR_ARG,
+     "arange: step 0 does not lead from 0 to 1; all must be finite, the step not 0 and of the "
+     "sign of the way"},
+    {"mlc_arange", "f32 =0 =1 =-1", MLC_ERR_ARG,
+     "arange: step -1 does not lead from 0 to 1; all must be finite, the step not 0 and of the "
+     "sign of the way"},
+    {"mlc_linspace", "f32 =0 =1 #-1", MLC_ERR_ARG,
+     "linspace: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_linspace", "f32 =0 =inf #3", MLC_ERR_ARG,
+     "linspace: there are no equal steps from 0 to inf; both must be finite"},
+    {"mlc_linspace", "f32 =nan =1 #3", MLC_ERR_ARG,
+     "linspace: there are no equal steps from nan to 1; both must be finite"},
+    {"mlc_eye", "f32 #-1 #2", MLC_ERR_ARG,
+     "eye: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_from", "f32 #-1", MLC_ERR_ARG,
+     "from: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_wrap", "f32 #-1", MLC_ERR_ARG,
+     "wrap: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_randn", "i64 #3", MLC_ERR_DTYPE,
+     "randn: dtype i64; it makes floats: f32, f64, bf16, f16"},
+    {"mlc_randn", "f32 #-3", MLC_ERR_ARG,
+     "randn: size -3 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_uniform", "i64 #3 =0 =1", MLC_ERR_DTYPE,
+     "uniform: dtype i64; it makes floats: f32, f64, bf16, f16"},
+    {"mlc_uniform", "f32 #3 =1 =0", MLC_ERR_ARG,
+     "uniform: [1, 0) is no interval of f32; lo must be at most hi, and both finite there"},
+    {"mlc_div_scalar", "<bool[2] =2", MLC_ERR_DTYPE,
+     "div_scalar: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_pow_scalar", "<u8[2,2] =2", MLC_ERR_DTYPE,
+     "pow_scalar: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsub_scalar", "<i32[5] =2", MLC_ERR_DTYPE,
+     "rsub_scalar: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_exp", "<i8[1]", MLC_ERR_DTYPE,
+     "exp: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log", "<i64[3]", MLC_ERR_DTYPE,
+     "log: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sqrt", "<bool[2]", MLC_ERR_DTYPE,
+     "sqrt: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_tanh", "<u8[2,2]", MLC_ERR_DTYPE,
+     "tanh: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sigmoid", "<i32[5]", MLC_ERR_DTYPE,
+     "sigmoid: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_relu", "<i8[1]", MLC_ERR_DTYPE,
+     "relu: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_gelu", "<i64[3]", MLC_ERR_DTYPE,
+     "gelu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_silu", "<bool[2]", MLC_ERR_DTYPE,
+     "silu: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_abs", "<u8[2,2]", MLC_ERR_DTYPE,
+     "abs: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sign", "<i32[5]", MLC_ERR_DTYPE,
+     "sign: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_square", "<i8[1]", MLC_ERR_DTYPE,
+     "square: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_reciprocal", "<i64[3]", MLC_ERR_DTYPE,
+     "reciprocal: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsqrt", "<bool[2]", MLC_ERR_DTYPE,
+     "rsqrt: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_expm1", "<u8[2,2]", MLC_ERR_DTYPE,
+     "expm1: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_exp2", "<i32[5]", MLC_ERR_DTYPE,
+     "exp2: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log1p", "<i8[1]", MLC_ERR_DTYPE,
+     "log1p: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log2", "<i64[3]", MLC_ERR_DTYPE,
+     "log2: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log10", "<bool[2]", MLC_ERR_DTYPE,
+     "log10: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sin", "<u8[2,2]", MLC_ERR_DTYPE,
+     "sin: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_cos", "<i32[5]", MLC_ERR_DTYPE,
+     "cos: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_tan", "<i8[1]", MLC_ERR_DTYPE,
+     "tan: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_asin", "<i64[3]", MLC_ERR_DTYPE,
+     "asin: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_acos", "<bool[2]", MLC_ERR_DTYPE,
+     "acos: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_atan", "<u8[2,2]", MLC_ERR_DTYPE,
+     "atan: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sinh", "<i32[5]", MLC_ERR_DTYPE,
+     "sinh: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_cosh", "<i8[1]", MLC_ERR_DTYPE,
+     "cosh: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_erf", "<i64[3]", MLC_ERR_DTYPE,
+     "erf: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_erfc", "<bool[2]", MLC_ERR_DTYPE,
+     "erfc: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_floor", "<u8[2,2]", MLC_ERR_DTYPE,
+     "floor: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_ceil", "<i32[5]", MLC_ERR_DTYPE,
+     "ceil: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_round", "<i8[1]", MLC_ERR_DTYPE,
+     "round: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_trunc", "<i64[3]", MLC_ERR_DTYPE,
+     "trunc: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_div_scalar_", "<bool[2] =2", MLC_ERR_DTYPE,
+     "div_scalar_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_pow_scalar_", "<u8[2,2] =2", MLC_ERR_DTYPE,
+     "pow_scalar_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsub_scalar_", "<i32[5] =2", MLC_ERR_DTYPE,
+     "rsub_scalar_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log_", "<i8[1]", MLC_ERR_DTYPE,
+     "log_: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sqrt_", "<f32[2,3]E", MLC_ERR_ARG,
+     "sqrt_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_tanh_", "<f32[4]g", MLC_ERR_STATE,
+     "tanh_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_sigmoid_", "<i64[3]", MLC_ERR_DTYPE,
+     "sigmoid_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_relu_", "<bool[2]", MLC_ERR_DTYPE,
+     "relu_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_gelu_", "<u8[2,2]", MLC_ERR_DTYPE,
+     "gelu_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_silu_", "<i32[5]", MLC_ERR_DTYPE,
+     "silu_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_abs_", "<i8[1]", MLC_ERR_DTYPE,
+     "abs_: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sign_", "<f32[2,3]E", MLC_ERR_ARG,
+     "sign_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_square_", "<f32[4]g", MLC_ERR_STATE,
+     "square_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_reciprocal_", "<i64[3]", MLC_ERR_DTYPE,
+     "reciprocal_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsqrt_", "<bool[2]", MLC_ERR_DTYPE,
+     "rsqrt_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_expm1_", "<u8[2,2]", MLC_ERR_DTYPE,
+     "expm1_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_exp2_", "<i32[5]", MLC_ERR_DTYPE,
+     "exp2_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log1p_", "<i8[1]", MLC_ERR_DTYPE,
+     "log1p_: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log2_", "<f32[2,3]E", MLC_ERR_ARG,
+     "log2_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_log10_", "<f32[4]g", MLC_ERR_STATE,
+     "log10_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_sin_", "<i64[3]", MLC_ERR_DTYPE,
+     "sin_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_cos_", "<bool[2]", MLC_ERR_DTYPE,
+     "cos_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_tan_", "<u8[2,2]", MLC_ERR_DTYPE,
+     "tan_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_asin_", "<i32[5]", MLC_ERR_DTYPE,
+     "asin_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_acos_", "<i8[1]", MLC_ERR_DTYPE,
+     "acos_: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_atan_", "<f32[2,3]E", MLC_ERR_ARG,
+     "atan_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_sinh_", "<f32[4]g", MLC_ERR_STATE,
+     "sinh_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_cosh_", "<i64[3]", MLC_ERR_DTYPE,
+     "cosh_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_erf_", "<bool[2]", MLC_ERR_DTYPE,
+     "erf_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_erfc_", "<u8[2,2]", MLC_ERR_DTYPE,
+     "erfc_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_floor_", "<i32[5]", MLC_ERR_DTYPE,
+     "floor_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_ceil_", "<i8[1]", MLC_ERR_DTYPE,
+     "ceil_: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_round_", "<f32[2,3]E", MLC_ERR_ARG,
+     "round_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_trunc_", "<f32[4]g", MLC_ERR_STATE,
+     "trunc_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_argmax", "<f32[2,0] #1", MLC_ERR_SHAPE,
+     "argmax: x is f32 [2,0]; it must be f32 or f64, and axis 1 not empty"},
+    {"mlc_argmax", "<f32[2,3] #2", MLC_ERR_SHAPE,
+     "argmax: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_multinomial", "<i64[3] #1 #1", MLC_ERR_DTYPE,
+     "multinomial: the weights are i64; write mlc_cast(p, MLC_F32)"},
+    {"mlc_multinomial", "<f32[] #1 #1", MLC_ERR_SHAPE,
+     "multinomial: the weights are []; they must be [c] or [r,c], c at least 1"},
+    {"mlc_multinomial", "<f32[3] #0 #1", MLC_ERR_ARG,
+     "multinomial: 0 draws; it must be at least 1"},
+    {"mlc_multinomial", "<f32[3] #4 #0", MLC_ERR_ARG,
+     "multinomial: 4 draws from 3 categories without replacement; draw fewer"},
+    {"mlc_multinomial", "<f32[3] #3 #0", MLC_ERR_ARG,
+     "multinomial: 3 draws without replacement, but only 2 weights of row 0 are over 0; draw "
+     "fewer"},
+    {"mlc_multinomial", "<f32[1] #1 #1", MLC_ERR_VALUE,
+     "multinomial: no weight of row 0 is over 0; one must be"},
+    {"mlc_normal", "f32 #3 =0 =-1", MLC_ERR_ARG,
+     "normal: mean 0, std -1; they must be finite, std not negative"},
+    {"mlc_normal", "i64 #3 =0 =1", MLC_ERR_DTYPE,
+     "normal: dtype i64; it makes floats: f32, f64, bf16, f16"},
+    {"mlc_truncated_normal", "f32 #3 =0 =1 =2 =1", MLC_ERR_ARG,
+     "truncated_normal: mean 0, std 1, [2, 1]; mean and std must be finite, std positive, lo <= "
+     "hi"},
+    {"mlc_truncated_normal", "f32 #3 =0 =1 =40 =50", MLC_ERR_ARG,
+     "truncated_normal: [40, 50] is over 37 std of 1 from the mean 0: no normal value lies "
+     "there; move the interval"},
+    {"mlc_bernoulli", "f32 #3 =1.5", MLC_ERR_ARG,
+     "bernoulli: p is 1.5, not in [0, 1]"},
+    {"mlc_randint", "u8 #3 #0 #300", MLC_ERR_ARG,
+     "randint: [0, 300) is not within [0, 255], the integers that u8 holds"},
+    {"mlc_randint", "i64 #3 #5 #5", MLC_ERR_ARG,
+     "randint: [5, 5) is empty; hi must be over lo"},
+    {"mlc_randperm", "i64 #-1", MLC_ERR_ARG,
+     "randperm: size -1 of axis 0 is negative; it must be 0 or more"},
+};
+
+/* 0, 1, 2, ... in any dtype. */
+static mlc_tensor *counted(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
+{
+    double  values[64];
+    int64_t n = 1;
+    for (int32_t d = 0; d < shape.n; d++)
+        n *= shape.v[d];
+    for (int i = 0; i < 64; i++)
+        values[i] = i;
+    return CHECK(n <= 64) ? test_tensor(ctx, dtype, shape, values) : NULL;
+}
+
+static bool unchanged(mlc_tensor *t)
+{
+    double  values[64];
+    int64_t n = mlc_numel(t);
+    bool    held = n <= 64 && test_read(t, values);
+    for (int64_t i = 0; held && i < n; i++)
+        held = values[i] == (t->dtype == MLC_BOOL ? i != 0 : i);
+    return held;
+}
+
+/* The error stands with just this status and text, but for the folder of the test's files, which
+ * is DIR in the text. Clears it. */
+static bool says(mlc_ctx *ctx, const char *name, const char *call, mlc_status got, mlc_status want,
+                 const char *text, const char *dir)
+{
+    char        said[1024];
+    const char *error = mlc_error(ctx), *at = *dir ? strstr(error, dir) : NULL;
+    snprintf(said, sizeof said, "%.*s%s%s", at ? (int)(at - error) : (int)sizeof said, error,
+             at ? "DIR" : "", at ? at + strlen(dir) : "");
+    bool ok = CHECK_EQ(got, want);
+    ok = CHECK_STR(said, text) && ok;
+    if (!ok)
+        printf("  %s %s\n", name, call);
+    mlc_error_clear(ctx);
+    return ok;
+}
+
+static bool refused(mlc_ctx *ctx, const wrong_op *w)
+{
+    op_args       a;
+    bool          ok = true;
+    const op_row *row = op_find(w->name);
+    if (!CHECK(row != NULL) || !op_parse(&a, w->call))
+        return false;
+    a.ctx = ctx;
+    mlc_scope_begin(ctx);
+    for (int i = 0; i < a.n_in; i++) {
+        if (a.in_spec[i].layout == 'N')
+            continue;
+        a.leaf[i] = counted(ctx, a.in_spec[i].dtype, a.in_spec[i].shape);
+        if (a.in_spec[i].layout == 'g')
+            mlc_set_requires_grad(a.leaf[i], true);
+        a.in[i] = op_look(a.leaf[i], a.in_spec[i].layout);
+    }
+    mlc_scope_begin(ctx);
+    if (row->call(&a) != NULL)             /* a device tells of bad values when it is asked    */
+        ok = CHECK(!test_on_host() && mlc_ctx_status(ctx) == MLC_OK);
+    ok = says(ctx, w->name, w->call, mlc_scope_end(ctx), w->status, w->text, "") && ok;
+    for (int i = 0; i < a.n_in; i++)
+        ok = CHECK(a.leaf[i] == NULL || unchanged(a.leaf[i])) && ok;
+    mlc_scope_end(ctx);
+    return ok;
+}
+
+TEST(errors, wrong_calls_of_operations_say_what_is_wrong_and_what_to_do)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++)
+        if (CHECK(refused(ctx, &OPS[i])))
+            op_seen("refused", OPS[i].name, "");
+}
+
+/* ---- the rest of the library --------------------------------------------------------------- */
+
+typedef struct world {
+    mlc_ctx    *ctx, *other;
+    mlc_tensor *x, *g, *d, *i;             /* [2,3]: f32, f32 with gradient, f64, i64          */
+    mlc_tensor *foreign;                   /* f32 [2,3] of the other context                   */
+    mlc_module *net;                       /* linear 3 4, relu, linear 4 2                     */
+    mlc_optim  *opt;                       /* of it                                            */
+    float       host[8];
+    box         files;                     /* a.safetensors: x, i; a.csv: 2 rows of 3          */
+    char        path[340];
+} world;
+
+typedef struct wrong {
+    const char   *name;
+    mlc_status    status;
+    const char   *text;
+    void        (*call)(world *w);
+    struct wrong *next;
+} wrong;
+
+static wrong *first_wrong, **last_wrong = &first_wrong;
+
+static void wrong_add(wrong *w)
+{
+    *last_wrong = w;
+    last_wrong = &w->next;
+}
+
+/* A name, what the error must be, and the call. */
+#define WRONG(name, status, text, ...) \
+    static void wrong_##name(world *w) { __VA_ARGS__; } \
+    __attribute__((constructor)) static void wrong_##name##_add(void) \
+    { \
+        static wrong self = {#name, MLC_ERR_##status, text, wrong_##name, NULL}; \
+        wrong_add(&self); \
+    }
+
+/* A path in the folder of the test's files. */
+static const char *at(world *w, const char *name)
+{
+    snprintf(w->path, sizeof w->path, "%s/%s", w->files.dir, name);
+    return w->path;
+}
+
+/* Writes a file there. */
+static const char *put(world *w, const char *name, const char *text)
+{
+    return put_file(at(w, name), text, strlen(text)) ? w->path : NULL;
+}
+
+static mlc_tensor *zeros(world *w, mlc_dtype dtype, int64_t n, int64_t m)
+{
+    return mlc_zeros(w->ctx, dtype, mlc_dims2(n, m));
+}
+
+static mlc_tensor *squares(world *w)
+{
+    return mlc_sum(mlc_square(w->g), mlc_dims0(), false);
+}
+
+static mlc_tensor *labels(world *w, int64_t first, int64_t second)
+{
+    const int64_t both[2] = {first, second};
+    return mlc_from(w->ctx, MLC_I64, mlc_dims1(2), both);
+}
+
+static mlc_tensor *no_loss(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    (void)user;
+    (void)in;
+    (void)n_in;
+    return NULL;
+}
+
+static mlc_status declare(world *w, const char *name, mlc_dtype dtype, bool buffer)
+{
+    mlc_param_desc d = {mlc_dims1(2), MLC_INIT_ZEROS, 0, 0, dtype, true, buffer};
+    mlc_tensor    *t = mlc_module_declare(w->net, name, &d);
+    return mlc_set_requires_grad(t, buffer);
+}
+
+static mlc_optim *sgd_of(world *w, double lr, double momentum, bool nesterov)
+{
+    mlc_sgd_desc d = {lr, momentum, 0, 0, nesterov};
+    return mlc_sgd_ex(w->net, &d);
+}
+
+static mlc_optim *adam_of(world *w, double lr, double beta1)
+{
+    mlc_adam_desc d = {lr, beta1, 0, 0, 0};
+    return mlc_adam_ex(w->net, &d);
+}
+
+static mlc_status group(world *w, const char *glob)
+{
+    mlc_group_desc d = {2, 0};
+    return mlc_optim_group(w->opt, glob, &d);
+}
+
+static mlc_tensor *smoothed(world *w, double by)
+{
+    mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, by, false, 0};
+    return mlc_cross_entropy_ex(w->x, labels(w, 0, 1), &d);
+}
+
+static mlc_status save(world *w, const char *a, const char *b)
+{
+    mlc_named list[2] = {{a, w->x}, {b, w->i}};
+    return mlc_safetensors_save(w->ctx, at(w, "b.safetensors"), list, 2, NULL);
+}
+
+static mlc_status save_npz(world *w, const char *a, const char *b)
+{
+    mlc_named list[2] = {{a, w->x}, {b, w->i}};
+    return mlc_npz_save(w->ctx, at(w, "b.npz"), list, 2);
+}
+
+/* Saves a model of one layer and loads it into the net. */
+static mlc_status load_other(world *w, mlc_module *m)
+{
+    mlc_module *net = mlc_nn_sequential(w->ctx);
+    mlc_module_add(net, m);
+    mlc_save(net, at(w, "net.safetensors"));
+    mlc_module_free(net);
+    return mlc_load(w->net, w->path);
+}
+
+static mlc_status load_renamed(world *w, const char *from, const char *to)
+{
+    mlc_rename    r = {from, to};
+    mlc_load_desc d;
+    memset(&d, 0, sizeof d);
+    d.renames = &r;
+    d.n_renames = 1;
+    mlc_save(w->net, at(w, "net.safetensors"));
+    return mlc_load_ex(w->net, w->path, &d);
+}
+
+static mlc_tensor *csv(world *w, const char *text, mlc_dtype dtype)
+{
+    mlc_csv_desc d;
+    memset(&d, 0, sizeof d);
+    d.dtype = dtype;
+    return mlc_csv_load(w->ctx, put(w, "b.csv", text), &d);
+}
+
+static mlc_table *table(world *w, const char *text)
+{
+    return mlc_table_load(w->ctx, put(w, "b.csv", text), NULL);
+}
+
+static mlc_loader *loader(world *w, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
+    return mlc_loader_create(w->ctx, &d);
+}
+
+/* -- contexts and scopes -- */
+
+WRONG(scope_end_without_begin, STATE,
+      "scope_end: no scope is open; call mlc_scope_begin before",
+      mlc_scope_end(w->ctx), mlc_scope_end(w->ctx))
+
+WRONG(scopes_without_end, STATE,
+      "scope_begin: 60 scopes are open; is a mlc_scope_end missing?",
+      for (int k = 0; k < 1000; k++) mlc_scope_begin(w->ctx))
+
+/* -- making, reading and writing tensors -- */
+
+WRONG(dtype_unknown, DTYPE,
+      "zeros: unknown dtype 77; it is one of MLC_F32 to MLC_BOOL",
+      mlc_zeros(w->ctx, (mlc_dtype)77, mlc_dims1(2)))
+
+WRONG(axes_too_many, ARG,
+      "zeros: 9 axes; a tensor has at most 8",
+      mlc_dims d = mlc_dims1(2); d.n = 9; mlc_zeros(w->ctx, MLC_F32, d))
+
+WRONG(from_nothing, ARG,
+      "from: data is NULL; f32 [2,3] takes 24 bytes",
+      mlc_from(w->ctx, MLC_F32, mlc_dims2(2, 3), NULL))
+
+WRONG(wrap_nothing, ARG,
+      "wrap: data is NULL; [2,3] has 6 elements",
+      mlc_wrap(w->ctx, MLC_F32, mlc_dims2(2, 3), NULL, NULL))
+
+WRONG(wrap_backwards, ARG,
+      "wrap: stride -1 of axis 0 is negative; it must be 0 or more (mlc_flip turns an axis)",
+      int64_t back = -1; mlc_wrap(w->ctx, MLC_F32, mlc_dims1(2), &back, w->host))
+
+WRONG(read_too_few, ARG,
+      "read: 8 bytes given, f32 [2,3] has 24; give just as many",
+      mlc_read(w->x, w->host, 8))
+
+WRONG(read_nowhere, ARG,
+      "read: host memory is NULL; it must have 24 bytes",
+      mlc_read(w->x, NULL, 24))
+
+WRONG(write_too_many, ARG,
+      "write: 32 bytes given, f32 [2,3] has 24; give just as many",
+      mlc_write(w->x, w->host, 32))
+
+WRONG(write_to_repeated, ARG,
+      "write: [4,2,3] repeats elements (expand); copy it first",
+      mlc_write(mlc_expand(w->x, mlc_dims3(4, 2, 3)), w->host, 96))
+
+WRONG(item_of_many, SHAPE,
+      "item: [2,3] has 6 elements, not one; reduce it or select one",
+      mlc_item(w->x))
+
+WRONG(pointer_of_other_dtype, DTYPE,
+      "f32: the tensor is f64; write mlc_f64(t)",
+      mlc_f32(w->d))
+
+WRONG(copy_between_contexts, ARG,
+      "copy_into: dst and src belong to two contexts; make both in one",
+      mlc_copy_into(w->x, w->foreign))
+
+WRONG(add_between_contexts, ARG,
+      "add: input 2 belongs to another context; make both in one",
+      mlc_add(w->x, w->foreign))
+
+WRONG(concat_of_none, ARG,
+      "add: input 1 is NULL; look at what should have made it",
+      mlc_tensor *none[1] = {NULL}; mlc_concat(none, 1, 0); mlc_add(NULL, w->x))
+
+WRONG(meshgrid_nowhere, ARG,
+      "meshgrid: out is NULL; it takes 1 views",
+      mlc_meshgrid(&w->x, 1, NULL))
+
+WRONG(split_nowhere, ARG,
+      "split: out is NULL; it takes n_out views",
+      mlc_split(w->x, 1, 0, NULL, 2))
+
+WRONG(chunk_nowhere, ARG,
+      "chunk: out is NULL; it takes 2 views",
+      mlc_chunk(w->x, 2, 0, NULL))
+
+WRONG(einsum_of_nothing, ARG,
+      "einsum: the equation is NULL; write one as \"ij,jk->ik\"",
+      mlc_einsum(NULL, &w->x, 1))
+
+WRONG(einsum_of_many, ARG,
+      "einsum: 9 operands; it takes up to 8",
+      mlc_tensor *many[9]; for (int k = 0; k < 9; k++) many[k] = w->x;
+      mlc_einsum("a,b,c,d,e,f,g,h,i", many, 9))
+
+WRONG(view_of_a_closed_file, STATE,
+      "neg: the file whose memory a [2,3] tensor sees was closed; copy it before",
+      mlc_safetensors *f = mlc_safetensors_open(w->ctx, at(w, "a.safetensors"));
+      mlc_tensor *v = mlc_safetensors_view(f, "x"); mlc_safetensors_close(f); mlc_neg(v))
+
+/* -- gradients -- */
+
+WRONG(backward_of_many, SHAPE,
+      "backward: the loss is [2,3]; it must have one element (or give mlc_backward_from its "
+      "gradient)",
+      mlc_backward(mlc_neg(w->g)))
+
+WRONG(backward_of_nothing, STATE,
+      "backward: nothing that y was made from requires a gradient (or it was made under no-grad)",
+      mlc_backward(mlc_sum(w->x, mlc_dims0(), false)))
+
+WRONG(backward_twice, STATE,
+      "backward: a second time through 'sum', whose saved tensors are freed (or its module is); "
+      "run its forward again",
+      mlc_tensor *y = squares(w); mlc_backward(y); mlc_backward(y))
+
+WRONG(backward_after_writing, VALUE,
+      "backward of square: saved tensor [2,3] was overwritten (version 1, saved at 0); copy it "
+      "before",
+      mlc_tensor *y = mlc_neg(w->g), *z = mlc_square(y); mlc_fill_(y, 1); mlc_backward_from(z,
+      NULL))
+
+WRONG(backward_from_other_dtype, DTYPE,
+      "backward: y is f32, dy f64; cast dy",
+      mlc_backward_from(mlc_neg(w->g), w->d))
+
+WRONG(backward_from_other_shape, SHAPE,
+      "backward: dy [3,2] does not fit y [2,3]; it must broadcast to it",
+      mlc_backward_from(mlc_neg(w->g), zeros(w, MLC_F32, 3, 2)))
+
+WRONG(backward_from_other_context, ARG,
+      "backward: dy belongs to another context; make it in that of y",
+      mlc_backward_from(mlc_neg(w->g), w->foreign))
+
+WRONG(gradient_of_integers, DTYPE,
+      "set_requires_grad: the tensor is i64; only floats have gradients",
+      mlc_set_requires_grad(w->i, true))
+
+WRONG(gradient_of_a_result, STATE,
+      "set_requires_grad: the tensor is the result of an operation; detach it first",
+      mlc_set_requires_grad(mlc_neg(w->g), true))
+
+WRONG(gradient_of_a_buffer, ARG,
+      "set_requires_grad: 'mean' is a buffer; declare it as a parameter",
+      declare(w, "mean", MLC_F32, true))
+
+WRONG(custom_without_a_name, ARG,
+      "custom: it needs a name, forward, backward and 1 to 4 inputs",
+      mlc_custom_op op; memset(&op, 0, sizeof op); mlc_custom(&op, NULL, &w->x, 1))
+
+WRONG(gradcheck_of_f32, DTYPE,
+      "gradcheck: input 1 is f32; it must be f64, differences of f32 say nothing",
+      mlc_gradcheck_report r; mlc_gradcheck(no_loss, NULL, &w->g, 1, NULL, &r))
+
+WRONG(gradcheck_of_null, ARG,
+      "gradcheck: the function returned NULL; it must make a tensor",
+      mlc_gradcheck_report r; mlc_set_requires_grad(w->d, true); mlc_gradcheck(no_loss, NULL,
+      &w->d, 1, NULL, &r))
+
+WRONG(anomaly_in_log, VALUE,
+      "log: forward made the first NaN or Inf, at element 0 of [2,3]; look at its inputs",
+      mlc_anomaly(w->ctx, true); mlc_log(w->x))
+
+/* -- losses -- */
+
+WRONG(mse_of_other_shape, SHAPE,
+      "mse_loss: x [2,3] and target [3,2] differ; they must have one shape",
+      mlc_mse_loss(w->x, zeros(w, MLC_F32, 3, 2)))
+
+WRONG(mse_of_other_dtype, DTYPE,
+      "mse_loss: input 1 is f32, input 2 is f64; cast one of them with mlc_cast",
+      mlc_mse_loss(w->x, w->d))
+
+WRONG(mse_of_null, ARG,
+      "mse_loss: input 2 is NULL; look at what should have made it",
+      mlc_mse_loss(w->x, NULL))
+
+WRONG(mse_reduced_somehow, ARG,
+      "mse_loss: unknown reduction 9; see mlc_reduction",
+      mlc_mse_loss_ex(w->x, w->x, (mlc_reduction)9))
+
+WRONG(cross_entropy_of_integers, DTYPE,
+      "cross_entropy: logits are i64; write mlc_cast(x, MLC_F32)",
+      mlc_cross_entropy(w->i, labels(w, 0, 1)))
+
+WRONG(cross_entropy_with_float_labels, DTYPE,
+      "cross_entropy: labels are f32; write mlc_cast(labels, MLC_I64)",
+      mlc_cross_entropy(w->x, zeros(w, MLC_F32, 2, 1)))
+
+WRONG(cross_entropy_of_cubes, SHAPE,
+      "cross_entropy: logits must be [n,c] or [c], they are [1,2,3]",
+      mlc_cross_entropy(mlc_unsqueeze(w->x, 0), labels(w, 0, 1)))
+
+WRONG(cross_entropy_with_few_labels, SHAPE,
+      "cross_entropy: logits [2,3] need labels [2], they are [1]",
+      mlc_cross_entropy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1)))
+
+WRONG(cross_entropy_without_classes, SHAPE,
+      "cross_entropy: logits [2,0] have no classes; the last axis must not be empty",
+      mlc_cross_entropy(zeros(w, MLC_F32, 2, 0), labels(w, 0, 1)))
+
+WRONG(cross_entropy_of_a_wrong_label, VALUE,
+      "cross_entropy: label 3 at row 1 is not in [0,3), the classes of logits",
+      mlc_cross_entropy(w->x, labels(w, 0, 3)))
+
+WRONG(cross_entropy_smoothed_too_much, ARG,
+      "cross_entropy: label_smoothing is 1.5, not in [0, 1]",
+      smoothed(w, 1.5))
+
+/* -- modules -- */
+
+WRONG(linear_without_inputs, ARG,
+      "nn_linear: in is 0 and out 4; both must be positive",
+      mlc_nn_linear(w->ctx, 0, 4))
+
+WRONG(dropout_of_too_much, ARG,
+      "nn_dropout: p is 1.5, not in [0, 1]",
+      mlc_nn_dropout(w->ctx, 1.5))
+
+WRONG(class_without_forward, ARG,
+      "module_create: the class needs a name and a forward",
+      mlc_module_class c = {"Mine", NULL, NULL}; mlc_module_create(w->ctx, &c, NULL, 0))
+
+WRONG(declare_without_desc, ARG,
+      "module_declare: desc is NULL; it has the shape",
+      mlc_module_declare(w->net, "w", NULL))
+
+WRONG(declare_with_a_dot, ARG,
+      "module_declare: name 'a.b' must have 1 to 63 bytes and no dot",
+      declare(w, "a.b", MLC_F32, false))
+
+WRONG(declare_integers, DTYPE,
+      "module_declare: parameter 'count' is i64; only buffers may be",
+      declare(w, "count", MLC_I64, false))
+
+WRONG(declare_a_taken_name, ARG,
+      "module_declare: name '0' is taken; choose another",
+      declare(w, "0", MLC_F32, false))
+
+WRONG(tie_no_parameter, ARG,
+      "module_tie: 'shared' needs a parameter of a module of this context",
+      mlc_module_tie(w->net, "shared", w->x))
+
+WRONG(add_null, ARG,
+      "module_add: child is NULL; look at what should have made it",
+      mlc_module_add(w->net, NULL))
+
+WRONG(add_twice, ARG,
+      "module_add: the child '1' already has a parent; make another, or share its parameters by "
+      "mlc_module_tie",
+      mlc_module_add(mlc_nn_sequential(w->ctx), mlc_module_child(w->net, 1)))
+
+WRONG(add_to_itself, ARG,
+      "module_add: a module cannot contain itself; add it elsewhere",
+      mlc_module_add(w->net, w->net))
+
+WRONG(add_of_other_context, ARG,
+      "module_add: the child belongs to another context; make it in the parent's",
+      mlc_module_add(w->net, mlc_nn_relu(w->other)))
+
+WRONG(param_unknown, ARG,
+      "module_param: there is no '0.wieght'; mlc_param_next walks through all names",
+      mlc_module_param(w->net, "0.wieght"))
+
+WRONG(freeze_unknown, ARG,
+      "module_freeze: no parameter matches 'body.*'; mlc_param_next walks through all names",
+      mlc_module_freeze(w->net, "body.*", true))
+
+WRONG(forward_of_wrong_width, SHAPE,
+      "linear: x [2,5] must end in the in of w [4,3]: 5 vs 3; x is [..,in], w [out,in]",
+      mlc_forward(w->net, zeros(w, MLC_F32, 2, 5)))
+
+WRONG(forward_of_wrong_dtype, DTYPE,
+      "linear: input 1 is f64, input 2 is f32; cast one of them with mlc_cast",
+      mlc_forward(w->net, w->d))
+
+WRONG(forward_without_module, ARG,
+      "forward: the module is NULL; look at what should have made it",
+      mlc_forward(NULL, w->x))
+
+WRONG(forward_of_null, ARG,
+      "Sequential: input 1 is NULL; look at what should have made it",
+      mlc_tensor *none = NULL, *y; mlc_module_forward(w->net, &none, 1, &y, 1))
+
+WRONG(forward_of_nothing, ARG,
+      "Sequential: forward needs inputs and outputs; there are 0 and 1",
+      mlc_tensor *y; mlc_module_forward(w->net, &w->x, 0, &y, 1))
+
+WRONG(flatten_of_a_scalar, SHAPE,
+      "Flatten: the input is a scalar, []; it must have a batch axis",
+      mlc_forward(mlc_nn_flatten(w->ctx), mlc_sum(w->x, mlc_dims0(), false)))
+
+WRONG(summary_without_writer, ARG,
+      "summary: it needs a writer, such as mlc_stdout",
+      mlc_summary(w->net, mlc_dims2(2, 3), NULL, NULL))
+
+/* -- optimizers -- */
+
+WRONG(sgd_rate_negative, ARG,
+      "sgd: lr -0.5, momentum 0, dampening 0, weight decay 0: none may be negative, and nesterov "
+      "needs momentum without dampening",
+      mlc_sgd(w->net, -0.5))
+
+WRONG(sgd_nesterov_alone, ARG,
+      "sgd: lr 0.1, momentum 0, dampening 0, weight decay 0: none may be negative, and nesterov "
+      "needs momentum without dampening",
+      sgd_of(w, 0.1, 0, true))
+
+WRONG(adam_beta_of_one, ARG,
+      "adam: lr 0.1, betas 1 and 0.999: lr must not be negative, betas must be below 1",
+      adam_of(w, 0.1, 1))
+
+WRONG(adamw_rate_nan, ARG,
+      "adamw: lr nan, betas 0.9 and 0.999: lr must not be negative, betas must be below 1",
+      mlc_adamw(w->net, (double)NAN))
+
+WRONG(set_lr_negative, ARG,
+      "optim_set_lr: lr is -1; it must be finite and not negative",
+      mlc_optim_set_lr(w->opt, -1))
+
+WRONG(group_without_desc, ARG,
+      "optim_group: glob or desc is NULL; it takes both",
+      mlc_optim_group(w->opt, "*", NULL))
+
+WRONG(group_unknown, ARG,
+      "optim_group: no trained parameter matches 'body.*'; mlc_param_next walks through all names",
+      group(w, "body.*"))
+
+WRONG(step_without_module, STATE,
+      "optim_step: the optimizer's module was freed; free the optimizer before it",
+      mlc_module_free(w->net); mlc_optim_step(w->opt))
+
+/* -- safetensors and state dicts -- */
+
+WRONG(load_no_file, IO,
+      "cannot open 'DIR/none.safetensors': No such file or directory",
+      mlc_safetensors_open(w->ctx, at(w, "none.safetensors")))
+
+WRONG(load_without_path, ARG,
+      "load: path is NULL; give a file's name",
+      mlc_safetensors_open(w->ctx, NULL))
+
+WRONG(load_into_nothing, ARG,
+      "load: path, list or n is NULL; it takes all three",
+      mlc_safetensors_load(w->ctx, at(w, "a.safetensors"), NULL, NULL))
+
+WRONG(load_a_short_file, IO,
+      "'DIR/b': 5 bytes are no safetensors file, which begins with 8 bytes of header size",
+      mlc_safetensors_open(w->ctx, put(w, "b", "short")))
+
+WRONG(load_a_text, IO,
+      "'DIR/b': header of 2338328219631577172 bytes in a file of 25; is it a safetensors file?",
+      mlc_safetensors_open(w->ctx, put(w, "b", "This is no tensor at all.")))
+
+WRONG(load_a_gzip, IO,
+      "'DIR/b.gz': looks like gzip (1F 8B); gunzip it first",
+      mlc_idx_load(w->ctx, put(w, "b.gz", "\x1F\x8B.......")))
+
+WRONG(get_unknown, ARG,
+      "'DIR/a.safetensors' has no tensor named 'y'; mlc_safetensors_name lists them",
+      mlc_safetensors_get(mlc_safetensors_open(w->ctx, at(w, "a.safetensors")), "y"))
+
+WRONG(save_two_of_a_name, ARG,
+      "save: two tensors named 'x'; rename one",
+      save(w, "x", "x"))
+
+WRONG(save_without_a_name, ARG,
+      "save: entry 1 has no name or tensor; give both",
+      save(w, "x", NULL))
+
+WRONG(save_as_metadata, ARG,
+      "save: name of entry 1 is not UTF-8 or is __metadata__; rename it",
+      save(w, "x", "__metadata__"))
+
+WRONG(save_without_path, ARG,
+      "save: no path or no list; it takes both",
+      mlc_named x = {"x", w->x}; mlc_safetensors_save(w->ctx, NULL, &x, 1, NULL))
+
+WRONG(save_half_a_pair, ARG,
+      "save: metadata must be pairs of UTF-8 strings, ended by NULL",
+      mlc_named x = {"x", w->x}; const char *half[2] = {"key", NULL}; mlc_safetensors_save(w->ctx,
+      at(w, "b.safetensors"), &x, 1, half))
+
+WRONG(state_of_other_names, IO,
+      "load 'DIR/a.safetensors': Missing key(s) in state_dict: \"0.weight\", \"0.bias\", "
+      "\"2.weight\", \"2.bias\". Unexpected key(s) in state_dict: \"i\", \"x\".",
+      mlc_load(w->net, at(w, "a.safetensors")))
+
+WRONG(state_of_another_net, SHAPE,
+      "load 'DIR/net.safetensors': Missing key(s) in state_dict: \"2.weight\", \"2.bias\". size "
+      "mismatch for 0.weight: copying a param with shape [4, 5] from checkpoint, the shape in "
+      "current model is [4, 3].",
+      load_other(w, mlc_nn_linear(w->ctx, 5, 4)))
+
+WRONG(state_renamed_by_nothing, ARG,
+      "load: rename 0 has no name; give from and to",
+      load_renamed(w, "0.*", NULL))
+
+WRONG(state_renamed_with_more_stars, ARG,
+      "load: rename '0.*' to '*.*': at most 8 '*', and not more in the second",
+      load_renamed(w, "0.*", "*.*"))
+
+WRONG(state_renamed_to_one, ARG,
+      "load 'DIR/net.safetensors': '0.weight' and '2.weight' are both named '0.weight' after "
+      "prefix and renames",
+      load_renamed(w, "*.weight", "0.weight"))
+
+/* -- other files -- */
+
+WRONG(npy_of_a_text, IO,
+      "'DIR/b.npy': no .npy file: it must begin with \\x93NUMPY",
+      mlc_npy_load(w->ctx, put(w, "b.npy", "no array, but a text")))
+
+WRONG(npy_without_path, ARG,
+      "npy_load: path is NULL; give a file's name",
+      mlc_npy_load(w->ctx, NULL))
+
+WRONG(npy_save_nowhere, ARG,
+      "npy_save: no path; give a file's name",
+      mlc_npy_save(w->x, ""))
+
+WRONG(npz_of_a_text, IO,
+      "'DIR/b.npz': no .npz file: the zip's end record is missing",
+      const mlc_named *l; int64_t n; mlc_npz_load(w->ctx, put(w, "b.npz",
+      "no archive, but a text that is long enough"), &l, &n))
+
+WRONG(npz_of_one_name, ARG,
+      "npz_save: two arrays named 'x'; rename one",
+      save_npz(w, "x", "x"))
+
+WRONG(npz_without_a_name, ARG,
+      "npz_save: entry 1 has no name or tensor; give both",
+      save_npz(w, "x", NULL))
+
+WRONG(csv_ragged, IO,
+      "'DIR/b.csv': line 2 has 2 columns, the first row 3; rows must have as many",
+      csv(w, "1,2,3\n4,5\n", MLC_F32))
+
+WRONG(csv_of_words, IO,
+      "'DIR/b.csv': line 2, column 2: 'four' is not a number",
+      csv(w, "1,2\n3,four\n", MLC_F32))
+
+WRONG(csv_without_rows, IO,
+      "'DIR/b.csv': no rows; there must be one",
+      csv(w, "\n# none\n", MLC_F32))
+
+WRONG(csv_as_bytes, ARG,
+      "csv_load: dtype u8; it reads f32, f64 or i64",
+      csv(w, "1,2\n", MLC_U8))
+
+WRONG(csv_of_cubes, SHAPE,
+      "csv_save: the tensor is [1,2,3]; it must be [rows] or [rows,columns], not empty",
+      mlc_csv_save(mlc_unsqueeze(w->x, 0), at(w, "b.csv"), NULL))
+
+WRONG(table_column_unknown, ARG,
+      "table_column: column 2 of 2; they count from 0",
+      mlc_table_column(table(w, "a,b\n1,2\n"), 2))
+
+WRONG(table_row_unknown, ARG,
+      "table_text: row 1 of 1; they count from 0",
+      mlc_table_text(table(w, "a,b\n1,2\n"), 1, 0))
+
+WRONG(idx_of_a_text, IO,
+      "'DIR/b': begins with 31 32 33 34, which is no IDX file: 00 00, type, axes",
+      mlc_idx_load(w->ctx, put(w, "b", "1234")))
+
+WRONG(idx_without_path, ARG,
+      "idx_load: path is NULL; give a file's name",
+      mlc_idx_load(w->ctx, NULL))
+
+WRONG(idx_of_i64, DTYPE,
+      "idx_save: i64 [2,3]; it writes u8, i8, i32, f32, f64 of 1 to 8 axes; cast it with mlc_cast",
+      mlc_idx_save(w->i, at(w, "b")))
+
+WRONG(cifar_of_5, ARG,
+      "cifar_load: no path, or 5 classes; it reads 10 or 100",
+      mlc_cifar_load(w->ctx, at(w, "a.csv"), 5, NULL))
+
+WRONG(cifar_of_a_text, IO,
+      "'DIR/a.csv': 12 bytes are no records of 3073 bytes (CIFAR-10)",
+      mlc_cifar_load(w->ctx, at(w, "a.csv"), 10, NULL))
+
+/* -- data and scores -- */
+
+WRONG(loader_of_nothing, ARG,
+      "loader_create: x is NULL; it has the rows to load",
+      loader(w, NULL, NULL, 2))
+
+WRONG(loader_of_negative_batches, ARG,
+      "loader_create: batch is -2; it must be 1 or more (0: 1)",
+      loader(w, w->x, NULL, -2))
+
+WRONG(loader_of_no_rows, ARG,
+      "loader_create: the data set is empty: x [0,3]; it must have rows",
+      loader(w, zeros(w, MLC_F32, 0, 3), NULL, 2))
+
+WRONG(loader_of_other_rows, SHAPE,
+      "loader_create: x [2,3] and y [3,1] differ in rows; their first axes must be as long",
+      loader(w, w->x, zeros(w, MLC_F32, 3, 1), 2))
+
+WRONG(loader_of_other_context, ARG,
+      "loader_create: x or y belongs to another context; make both in the loader's",
+      loader(w, w->foreign, NULL, 2))
+
+WRONG(accuracy_without_labels, ARG,
+      "accuracy: labels is NULL; it takes both",
+      mlc_accuracy(w->x, NULL))
+
+WRONG(accuracy_of_integers, DTYPE,
+      "accuracy: scores are i64 and labels f32; they must be f32 or f64, and i64",
+      mlc_accuracy(w->i, w->x))
+
+WRONG(accuracy_of_few_labels, SHAPE,
+      "accuracy: scores [2,3] must be [n,c] and labels [1] [n], n > 0",
+      mlc_accuracy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1)))
+
+/* On a device memory of the host is refused before, and what a file's view would be is a copy. */
+static bool host_only(const wrong *w)
+{
+    return strncmp(w->name, "wrap_", 5) == 0 || strncmp(w->name, "view_", 5) == 0;
+}
+
+static bool world_make(world *w)
+{
+    mlc_ctx_desc d = test_desc();
+    memset(w, 0, sizeof *w);
+    d.threads = 1;
+    w->files = box_open("a.safetensors");
+    w->ctx = mlc_ctx_create(&d);
+    w->other = mlc_ctx_create(&d);
+    w->x = counted(w->ctx, MLC_F32, mlc_dims2(2, 3));
+    w->g = counted(w->ctx, MLC_F32, mlc_dims2(2, 3));
+    w->d = counted(w->ctx, MLC_F64, mlc_dims2(2, 3));
+    w->i = counted(w->ctx, MLC_I64, mlc_dims2(2, 3));
+    w->foreign = counted(w->other, MLC_F32, mlc_dims2(2, 3));
+    mlc_set_requires_grad(w->g, true);
+    w->net = mlc_nn_sequential(w->ctx);
+    mlc_module_add(w->net, mlc_nn_linear(w->ctx, 3, 4));
+    mlc_module_add(w->net, mlc_nn_relu(w->ctx));
+    mlc_module_add(w->net, mlc_nn_linear(w->ctx, 4, 2));
+    w->opt = mlc_sgd(w->net, 0.1);
+    mlc_named list[2] = {{"i", w->i}, {"x", w->x}};
+    return CHECK_EQ(mlc_safetensors_save(w->ctx, w->files.path, list, 2, NULL), MLC_OK) &&
+           CHECK(put(w, "a.csv", "1,2,3\n4,5,6\n") != NULL) && CHECK_OK(w->ctx);
+}
+
+TEST(errors, wrong_calls_of_the_library_say_what_is_wrong_and_what_to_do)
+{
+    for (const wrong *wr = first_wrong; wr != NULL; wr = wr->next) {
+        world w;
+        if (host_only(wr) && !test_on_host())
+            continue;
+        if (!world_make(&w))
+            return;
+        mlc_scope_begin(w.ctx);
+        wr->call(&w);
+        mlc_status got = mlc_scope_end(w.ctx);
+        CHECK(says(w.ctx, wr->name, "", got, wr->status, wr->text, w.files.dir));
+        CHECK(unchanged(w.x) && unchanged(w.d) && unchanged(w.i));
+        mlc_ctx_free(w.ctx);
+        mlc_ctx_free(w.other);
+        box_close(&w.files);
+    }
+}
