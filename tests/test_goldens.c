@@ -464,8 +464,8 @@ static void store(const mlc_named *t)
 {
     size_t      bytes, n = strcspn(t->name, ".");
     const char *part = t->name + n + 1;
-    bank       *b = &stored.bank[stored.n - 1];
-    if (stored.n == 0 || strlen(b->op) != n || strncmp(b->op, t->name, n) != 0) {
+    bank       *b = stored.n > 0 ? &stored.bank[stored.n - 1] : NULL;
+    if (b == NULL || strlen(b->op) != n || strncmp(b->op, t->name, n) != 0) {
         if (!CHECK(stored.n < (int)(sizeof stored.bank / sizeof *stored.bank)))
             return;
         b = &stored.bank[stored.n++];
