@@ -17622,8 +17622,8 @@ static mlc_status mlc__load_match(mlc__load *l)
             k = MLC__CAST(mlc__key *, bsearch(&key, l->key, (size_t)l->keys, sizeof key,
                                               mlc__key_by_name));
         if (k && k->entry >= 0)
-            return mlc__fail(l->m->ctx, MLC_ERR_ARG, "load '%.200s': '%.100s' and '%.100s' are both "
-                             "named '%.100s' after prefix and renames", l->path,
+            return mlc__fail(l->m->ctx, MLC_ERR_ARG, "load '%.200s': '%.100s' and '%.100s' are "
+                             "both named '%.100s' after prefix and renames", l->path,
                              l->file->entries[k->entry].name, from, name);
         if (k) k->entry = i; else l->unexpected[i] = true;
     }

@@ -37,6 +37,15 @@ FILES_FN box box_open_in(const char *root, const char *file)
 
 FILES_FN box box_open(const char *file) { return box_open_in(NULL, file); }
 
+/* In memory if there is any such folder: thousands of fsync take their time on a disk.         */
+FILES_FN box box_open_fast(const char *file)
+{
+#ifdef __linux__
+    if (access("/dev/shm", W_OK) == 0) return box_open_in("/dev/shm", file);
+#endif
+    return box_open(file);
+}
+
 /* Number of entries in the folder: a temporary file left behind shows here. */
 FILES_FN int box_count(const box *b)
 {
@@ -82,6 +91,97 @@ FILES_FN unsigned char *get_file(const char *path, size_t *n)
     }
     if (f) fclose(f);
     return p;
+}
+
+/* ---- zips ----------------------------------------------------------------------------------- */
+
+FILES_FN void put_le(unsigned char *p, int bytes, uint64_t v)
+{
+    for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> 8 * i);
+}
+
+FILES_FN uint32_t zip_crc(const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    uint32_t             c = 0xffffffffu;
+    for (size_t i = 0; i < n; i++) {
+        c ^= p[i];
+        for (int bit = 0; bit < 8; bit++) c = c & 1u ? c >> 1 ^ 0xedb88320u : c >> 1;
+    }
+    return ~c;
+}
+
+typedef enum zip_wide {                /* numbers that stand elsewhere, in 8 bytes             */
+    ZIP_BYTES = 1, ZIP_PACKED = 2, ZIP_OFFSET = 4, ZIP_ALL = 7
+} zip_wide;
+
+typedef struct zip_part {
+    const char *name;
+    const void *data;
+    size_t      n;
+    int         wide;                  /* zip_wide                                             */
+    const void *extra;                 /* extra fields before that of the wide numbers         */
+    size_t      extra_n;
+} zip_part;
+
+typedef enum zip_end { ZIP_END, ZIP_END64_COUNT, ZIP_END64_BYTES, ZIP_END64_FROM } zip_end;
+
+/* Stored entries, the directory, the end with one of its numbers in a zip64 record; the size.  */
+FILES_FN size_t zip_build(unsigned char *to, const zip_part *parts, int count, zip_end end)
+{
+    size_t at = 0, offset[64];
+    for (int i = 0; i < count; i++) {
+        const zip_part *p = &parts[i];
+        offset[i] = at;
+        memset(to + at, 0, 30);
+        memcpy(to + at, "PK\3\4", 4);
+        put_le(to + at + 26, 2, strlen(p->name));
+        memcpy(to + at + 30, p->name, strlen(p->name));
+        memcpy(to + at + 30 + strlen(p->name), p->data, p->n);
+        at += 30 + strlen(p->name) + p->n;
+    }
+    const size_t from = at;
+    for (int i = 0; i < count; i++) {
+        const zip_part *p = &parts[i];
+        unsigned char  *r = to + at, *extra = r + 46 + strlen(p->name);
+        const uint64_t  numbers[3] = {p->n, p->n, offset[i]};
+        size_t          wide = 0;
+        memset(r, 0, 46);
+        memcpy(r, "PK\1\2", 4);
+        put_le(r + 16, 4, zip_crc(p->data, p->n));
+        put_le(r + 20, 4, p->wide & ZIP_PACKED ? 0xffffffffu : p->n);
+        put_le(r + 24, 4, p->wide & ZIP_BYTES ? 0xffffffffu : p->n);
+        put_le(r + 28, 2, strlen(p->name));
+        put_le(r + 42, 4, p->wide & ZIP_OFFSET ? 0xffffffffu : offset[i]);
+        memcpy(r + 46, p->name, strlen(p->name));
+        if (p->extra_n) memcpy(extra, p->extra, p->extra_n);
+        extra += p->extra_n;
+        for (int k = 0; k < 3; k++)
+            if (p->wide & 1 << k) put_le(extra + 4 + 8 * wide++, 8, numbers[k]);
+        if (wide) put_le(extra, 2, 1);
+        if (wide) put_le(extra + 2, 2, 8 * wide);
+        put_le(r + 30, 2, p->extra_n + (wide ? 4 + 8 * wide : 0));
+        at += 46 + strlen(p->name) + p->extra_n + (wide ? 4 + 8 * wide : 0);
+    }
+    const size_t bytes = at - from;
+    if (end != ZIP_END) {
+        unsigned char *r = to + at;
+        memset(r, 0, 76);
+        memcpy(r, "PK\6\6", 4);
+        put_le(r + 4, 8, 44);
+        put_le(r + 32, 8, (uint64_t)count);
+        put_le(r + 40, 8, bytes);
+        put_le(r + 48, 8, from);
+        memcpy(r + 56, "PK\6\7", 4);
+        put_le(r + 64, 8, at);
+        at += 76;
+    }
+    memset(to + at, 0, 22);
+    memcpy(to + at, "PK\5\6", 4);
+    put_le(to + at + 10, 2, end == ZIP_END64_COUNT ? 0xffffu : (uint64_t)count);
+    put_le(to + at + 12, 4, end == ZIP_END64_BYTES ? 0xffffffffu : bytes);
+    put_le(to + at + 16, 4, end == ZIP_END64_FROM ? 0xffffffffu : from);
+    return at + 22;
 }
 
 #endif

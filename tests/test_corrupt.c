@@ -287,7 +287,7 @@ static void victim_open(victim *v, const sample *s)
     v->s = s;
     d.hard_limit = (size_t)16 << 20;
     v->ctx = mlc_ctx_create(&d);
-    v->b = box_open_in(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL, s->file);
+    v->b = box_open_fast(s->file);
     v->net = small_net(v->ctx);
     mlc_scope_begin(v->ctx);
     CHECK(s->make(v->ctx, v->b.path));
@@ -366,11 +366,6 @@ TEST(corrupt, a_file_with_a_byte_too_many_or_too_few_is_a_value_or_a_clear_error
 
 #define LARGE (3 << 20)
 
-static void put_le(unsigned char *p, int bytes, uint64_t v)
-{
-    for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> 8 * i);
-}
-
 /* The shortest descriptions of tensors that there are: bytes_each of data for each.            */
 static bool make_tiny(const char *path, const char *shape, size_t bytes_each)
 {
@@ -400,16 +395,6 @@ static bool make_empty(mlc_ctx *ctx, const char *path)
     return make_tiny(path, "[0]", 0);
 }
 
-static uint32_t crc(const char *p, size_t n)
-{
-    uint32_t c = 0xffffffffu;
-    for (size_t i = 0; i < n; i++) {
-        c ^= (unsigned char)p[i];
-        for (int bit = 0; bit < 8; bit++) c = c & 1u ? c >> 1 ^ 0xedb88320u : c >> 1;
-    }
-    return ~c;
-}
-
 /* Arrays of one byte, with headers that are not padded.                                        */
 static bool make_arrays(mlc_ctx *ctx, const char *path)
 {
@@ -423,7 +408,7 @@ static bool make_arrays(mlc_ctx *ctx, const char *path)
     for (; n + m < LARGE && count < 65535; count++) {
         r = directory + m;
         memcpy(r, "PK\1\2", 4);
-        put_le(r + 16, 4, crc(array, bytes));
+        put_le(r + 16, 4, zip_crc(array, bytes));
         put_le(r + 20, 4, bytes);
         put_le(r + 24, 4, bytes);
         put_le(r + 28, 2, 4);
@@ -529,7 +514,7 @@ TEST(corrupt, large_files_ask_for_no_more_than_four_times_their_size)
         const mlc_ctx_desc d = tally_desc(&v.mem);
         v.s = &large[i].s;
         v.ctx = mlc_ctx_create(&d);
-        v.b = box_open_in(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL, v.s->file);
+        v.b = box_open_fast(v.s->file);
         v.net = small_net(v.ctx);
         CHECK(v.s->make(v.ctx, v.b.path));
         v.good = get_file(v.b.path, &v.n);

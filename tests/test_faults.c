@@ -1217,16 +1217,6 @@ static void fail_everywhere(const scenario *s, const box *files)
     }
 }
 
-/* In memory if there is any such folder: thousands of fsync take their time on a disk.         */
-static box fast_box(const char *file)
-{
-#ifdef __linux__
-    if (access("/dev/shm", W_OK) == 0)
-        return box_open_in("/dev/shm", file);
-#endif
-    return box_open(file);
-}
-
 static void put_inputs(const box *b)
 {
     char              path[340];
@@ -1253,7 +1243,7 @@ static void put_inputs(const box *b)
 
 TEST(faults, every_function_survives_that_any_of_its_allocations_fails)
 {
-    const box files = fast_box("out");
+    const box files = box_open_fast("out");
     put_inputs(&files);
     for (const scenario *s = g_first; s != NULL; s = s->next)
         fail_everywhere(s, &files);
@@ -1398,7 +1388,7 @@ static uint64_t live(int64_t n, bool ever, int64_t *calls, bool *hit)
                                       stage_save, stage_load, stage_evaluate};
     life l;
     memset(&l, 0, sizeof l);
-    l.files = fast_box("net.safetensors");
+    l.files = box_open_fast("net.safetensors");
     l.mem.armed = true;
     l.mem.fail_at = n;
     l.mem.ever = ever;

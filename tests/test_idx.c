@@ -85,6 +85,19 @@ TEST(idx, wrong_files_are_refused_with_a_reason)
     CHECK(mlc_idx_load(ctx, "/nonexistent") == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(mlc_idx_load(NULL, "x") == NULL);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_U8, mlc_dims2(0, 4294967296)), *none = NULL;
+    CHECK_EQ(mlc_idx_save(x, "x"), MLC_ERR_DTYPE);
+    CHECK_HAS(mlc_error(ctx), "idx_save: u8 [0,4294967296]; it writes u8, i8, i32, f32, f64 of 1 "
+                              "to 8 axes");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK_EQ(mlc_idx_save(mlc_select(mlc_zeros(ctx, MLC_F32, mlc_dims1(1)), 0, 0), "x"),
+             MLC_ERR_DTYPE);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK_EQ(mlc_idx_save(x, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_idx_save(x, ""), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_idx_save(none, "x"), MLC_ERR_ARG);
 }
 
 static mlc_tensor *cifar(mlc_ctx *ctx, const void *bytes, size_t n, int32_t classes,
@@ -147,4 +160,9 @@ TEST(idx, wrong_cifar_files_are_refused_with_a_reason)
     CHECK(mlc_cifar_load(ctx, "x", 7, &y) == NULL);
     CHECK_STR(mlc_error(ctx), "cifar_load: no path, or 7 classes; it reads 10 or 100");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_cifar_load(ctx, NULL, 10, &y) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_cifar_load(NULL, "x", 10, NULL) == NULL);
+    CHECK(mlc_cifar_load(ctx, "tests/golden/none", 10, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
 }

@@ -1,8 +1,7 @@
 /* test_io.c -- tests of section IMPL.IO: safetensors both ways, atomic writes, modules */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "mlc_test.h"
-#include "files.h"
+#include "watch.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -285,12 +284,14 @@ TEST(io, escapes_in_names_are_decoded)
 {
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open("escape.safetensors");
-    const char      *h = "{" T("\\u0061\\ud83d\\ude00\\u00e9\\n\\/", "F32", "[1]", "[0,4]") "}";
+    const char      *h = "{" T("\\u0061\\ud83d\\ude00\\u00e9\\u20AC\\uffee\xef\xbf\xbd\\n\\/",
+                               "F32", "[1]", "[0,4]") "}";
     const mlc_named *list = NULL;
     int64_t          n = 0;
     CHECK(put_tensors(b.path, h, strlen(h), 4));
     CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
-    if (CHECK_EQ(n, 1)) CHECK_STR(list[0].name, "a\xf0\x9f\x98\x80\xc3\xa9\n/");
+    if (CHECK_EQ(n, 1)) CHECK_STR(list[0].name, "a\xf0\x9f\x98\x80\xc3\xa9\xe2\x82\xac\xef\xbf\xae"
+                                         "\xef\xbf\xbd\n/");
     box_close(&b);
 }
 
@@ -326,6 +327,13 @@ static const sample bad[] = {
     { "{" T("\\x41", "F32", "[1]", "[0,4]") "}", 4, 0 },
     { "{" T("\\u12", "F32", "[1]", "[0,4]") "}", 4, 0 },
     { "{" T("\\u00g0", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\u00G0", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\u00:0", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800\\n....", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800......", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800\\ue000", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\\ud800\\u00", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{\"\\u00", 0, 0 }, { "{\"\\ud800\\u", 0, 0 }, { "{\"\\q\"", 0, 0 },
     { "{" T("a\tb", "F32", "[1]", "[0,4]") "}", 4, 0 },
     { "{" T("a\nb", "F32", "[1]", "[0,4]") "}", 4, 0 },
     /* not UTF-8: stray byte, overlong, half a character, a surrogate, above 10ffff */
@@ -336,6 +344,9 @@ static const sample bad[] = {
     { "{" T("\xc3", "F32", "[1]", "[0,4]") "}", 4, 0 },
     { "{" T("\xed\xa0\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
     { "{" T("\xf4\x90\x80\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xf0\x8f\xbf\xbf", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{" T("\xf5\x80\x80\x80", "F32", "[1]", "[0,4]") "}", 4, 0 },
+    { "{\"\xe2\x82", 0, 0 },
     /* shape: not a list of plain whole numbers, too long, too large */
     ONE("[-1]", "[0,4]", 4), ONE("[1.0]", "[0,4]", 4),
     ONE("[1e0]", "[0,4]", 4), ONE("[01]", "[0,4]", 4),
@@ -577,6 +588,32 @@ TEST(io, wrong_arguments_are_errors_and_write_nothing)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_safetensors_load(ctx, b.path, NULL, &n), MLC_ERR_ARG);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(save_one(ctx, "", "a", x), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, twice, -1, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, NULL, 1, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_named three[3] = { { "a", x }, { "a", x }, { "b", x } };
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, three, 3, NULL), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "save: two tensors named 'a'");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    static const char *const odd[] = { "key", NULL }, *const latin[] = { "key", "\xe9", NULL };
+    static const char *const *const wrong[] = { odd, latin };
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_safetensors_save(ctx, b.path, three + 1, 2, wrong[i]), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "metadata must be pairs of UTF-8 strings, ended by NULL");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    mlc_param_desc one;
+    memset(&one, 0, sizeof one);
+    one.shape = mlc_dims1(1);
+    CHECK_EQ(save_one(ctx, b.path, "a", mlc_module_declare(mlc_nn_linear(ctx, 1, 1), "p", &one)),
+             MLC_ERR_STATE);
+    CHECK_STR(mlc_error(ctx), "save: a parameter is not built yet; call mlc_module_build");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
     CHECK_EQ(mlc_safetensors_save(NULL, b.path, twice, 1, NULL), MLC_ERR_ARG);
     CHECK_EQ(mlc_safetensors_load(NULL, b.path, &list, &n), MLC_ERR_ARG);
     CHECK_EQ(mlc_save(NULL, b.path), MLC_ERR_ARG);
@@ -951,6 +988,17 @@ TEST(io, an_open_file_gives_names_shapes_metadata_and_single_tensors)
     CHECK_STR(mlc_error(ctx), "'tests/golden/io_dtypes.safetensors' has no tensor named 'none'; "
                               "mlc_safetensors_name lists them");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_safetensors_view(f, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_info(f, "none", &dtype, &shape), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_safetensors_info(f, "f64", &dtype, NULL), MLC_OK);
+    CHECK_EQ(dtype, MLC_F64);
+    CHECK(mlc_safetensors_metadata(f, NULL) == NULL && mlc_safetensors_metadata(NULL, "k") == NULL);
+    CHECK(mlc_safetensors_count(NULL) == 0 && mlc_safetensors_name(NULL, 0) == NULL);
+    CHECK_EQ(mlc_safetensors_info(NULL, "f64", &dtype, &shape), MLC_ERR_ARG);
+    CHECK(mlc_safetensors_get(NULL, "f64") == NULL && mlc_safetensors_view(NULL, "f64") == NULL);
+    CHECK_OK(ctx);
     if (test_on_host()) {              /* the same page twice: no copy was made                */
         mlc_tensor *a = mlc_safetensors_view(f, "f64"), *b = mlc_safetensors_view(f, "f64");
         CHECK(mlc_f64(a) == mlc_f64(b));
@@ -1121,5 +1169,114 @@ TEST(io, a_summary_reads_and_writes_no_file)
     mlc_safetensors_close(f.file);
     CHECK_EQ(box_count(&b), 0);
     CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* Data of 8 bytes at an odd place: get and view give it all the same, view by a copy. */
+TEST(io, a_view_of_data_that_is_not_aligned_is_a_copy)
+{
+    mlc_ctx     *ctx = test_ctx();
+    box          b = box_open("odd.safetensors");
+    const char  *h = "{" T("a", "U8", "[3]", "[0,3]") "," T("b", "I64", "[1]", "[3,11]") ","
+                     T("c", "F32", "[0]", "[11,11]") "}";
+    mlc_tensor  *view[2] = { NULL, NULL };
+    CHECK(put_tensors(b.path, h, strlen(h), 11));
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path), *g = mlc_safetensors_open(ctx, b.path);
+    mlc_safetensors *last = mlc_safetensors_open(ctx, b.path);
+    for (int i = 0; i < 2; i++) view[i] = mlc_safetensors_view(f, i ? "b" : "a");
+    CHECK_EQ(mlc_numel(mlc_safetensors_view(f, "c")), 0);
+    CHECK_OK(ctx);
+    mlc_safetensors_close(g);          /* the one in the middle                                */
+    mlc_safetensors_close(last);
+    mlc_safetensors_close(f);
+    int64_t value = 0;
+    if (CHECK(view[1] != NULL)) CHECK_EQ(mlc_read(view[1], &value, sizeof value), MLC_OK);
+    CHECK_EQ(value, 0x0b0a090807060504);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(io, a_file_without_tensors_has_none_of_any_name)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("none.safetensors");
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, NULL, 0, (const char *const[]){ NULL }), MLC_OK);
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK(f != NULL && mlc_safetensors_get(f, "a") == NULL);
+    CHECK_HAS(mlc_error(ctx), "has no tensor named 'a'");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_safetensors_close(f);
+    box_close(&b);
+}
+
+/* The reference's bound. What is written is read, what would not be is refused. */
+TEST(io, a_header_of_100_million_bytes_is_the_longest)
+{
+    const size_t     most = 100000000 - strlen("{\"\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                               "\"data_offsets\":[0,4]}}");
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open_fast("long.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    mlc_tensor      *x = mlc_full(ctx, MLC_F32, mlc_dims1(1), 3);
+    char            *name = sizeof(void *) < 8 || !test_on_host() ? NULL : (char *)malloc(most + 2);
+    if (!name) { box_close(&b); return (void)CHECK(x != NULL); }     /* it takes half a GB */
+    memset(name, 'n', most + 1);
+    name[most + 1] = 0;
+    CHECK_EQ(save_one(ctx, b.path, name, x), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "save: the header has 100000008 bytes, over 100000000");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(box_count(&b), 0);
+    name[most] = 0;
+    CHECK_EQ(save_one(ctx, b.path, name, x), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    if (CHECK_EQ(n, 1)) CHECK(strcmp(list[0].name, name) == 0 && mlc_item(list[0].tensor) == 3);
+    CHECK_OK(ctx);
+    free(name);
+    box_close(&b);
+}
+
+/* ---- no memory: headers that grow at any of their parts, lists of any length ---------------- */
+
+typedef struct grown { const char *path; int names, length; } grown;
+
+static mlc_status save_grown(mlc_ctx *ctx, const void *user)
+{
+    const grown      *g = (const grown *)user;
+    char              names[24][2048];
+    mlc_named         list[24];
+    mlc_tensor       *x = mlc_zeros(ctx, MLC_U8, mlc_dims0());
+    const char       *metadata[5] = { names[0], "\n", "k", names[0], NULL };
+    for (int i = 0; i < g->names; i++) {
+        memset(names[i], i % 3 ? 'n' : '\t', sizeof names[i]);
+        names[i][0] = (char)('a' + i);
+        names[i][g->length] = 0;
+        list[i].name = names[i];
+        list[i].tensor = x;
+    }
+    if (!x) return mlc_ctx_status(ctx);
+    return mlc_safetensors_save(ctx, g->path, list, g->names, g->length % 2 ? metadata : NULL);
+}
+
+static mlc_status load_grown(mlc_ctx *ctx, const void *user)
+{
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    return mlc_safetensors_load(ctx, ((const grown *)user)->path, &list, &n);
+}
+
+TEST(io, headers_of_any_length_survive_that_any_allocation_fails)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("grown.safetensors");
+    grown    g = { b.path, 3, 1 };
+    for (; g.length < (test_on_host() ? 300 : 8); g.length++) tally_fail_each(save_grown, &g);
+    for (g.names = 1; g.names < 24; g.names += 11)
+        for (g.length = 1; g.length < 2048; g.length += 501) {
+            CHECK_EQ(save_grown(ctx, &g), MLC_OK);
+            tally_fail_each(load_grown, &g);
+        }
+    CHECK_OK(ctx);
+    CHECK_EQ(box_count(&b), 1);
     box_close(&b);
 }

@@ -1,7 +1,7 @@
 /* test_npy.c -- tests of section IMPL.IO.NPY: .npy and .npz, both ways, and what is refused */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
+#include "watch.h"
 
 static const mlc_dtype ALL[] = {MLC_F32, MLC_F64, MLC_I64, MLC_BF16, MLC_F16,
                                 MLC_I32, MLC_I8,  MLC_U8,  MLC_BOOL};
@@ -218,6 +218,23 @@ TEST(npy, headers_that_are_wrong_are_refused_with_a_reason)
         {"{'a string that is longer than any key of the format': 1}", "no descr or key",
          MLC_ERR_IO},
         {"{'descr", "no end", MLC_ERR_IO},
+        {"{'descr': '<i4\\', 'fortran_order': False, 'shape': (2,)}", "no descr or key",
+         MLC_ERR_IO},
+        {"{'descr': '', 'fortran_order': False, 'shape': (2,)}", "dtype ''", MLC_ERR_DTYPE},
+        {"{'descr': '<', 'fortran_order': False, 'shape': (2,)}", "dtype '<'", MLC_ERR_DTYPE},
+        {"{'descr': 'f44', 'fortran_order': False, 'shape': (2,)}", "dtype 'f44'", MLC_ERR_DTYPE},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (00,)}", "a size begins with 0",
+         MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2LL,)}", "no tuple", MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (a,)}", "a size is no number",
+         MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,", "a size is no number",
+         MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775808,)}",
+         "a size is too large", MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}",
+         "more elements than memory can hold", MLC_ERR_IO},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)", "',' or '}'", MLC_ERR_IO},
     };
     mlc_ctx *ctx = test_ctx();
     box      b = box_open("x.npy");
@@ -295,9 +312,22 @@ TEST(npy, arguments_that_are_missing_are_named)
     CHECK(mlc_npy_load(NULL, "x") == NULL);
     CHECK_EQ(mlc_npz_load(NULL, "x", &list, &n), MLC_ERR_ARG);
     CHECK_EQ(mlc_npz_save(NULL, "x", NULL, 0), MLC_ERR_ARG);
-    CHECK_EQ(mlc_npy_save(sample(ctx, MLC_F32), ""), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "npy_save: no path; give a file's name");
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_npy_save(sample(ctx, MLC_F32), i ? NULL : ""), MLC_ERR_ARG);
+        CHECK_STR(mlc_error(ctx), "npy_save: no path; give a file's name");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        CHECK_EQ(mlc_npz_save(ctx, i ? NULL : "", NULL, 0), MLC_ERR_ARG);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    CHECK_EQ(mlc_npz_save(ctx, "x", NULL, -1), MLC_ERR_ARG);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_npz_load(ctx, "x", NULL, &n), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_npz_load(ctx, "x", &list, NULL), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "npz_load: path, list or n is NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_npz_load(ctx, "tests/golden/none.npz", &list, &n), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(mlc_npy_load(ctx, NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_npz_load(ctx, NULL, &list, &n), MLC_ERR_ARG);
@@ -307,4 +337,281 @@ TEST(npy, arguments_that_are_missing_are_named)
     CHECK(mlc_npy_load(ctx, "tests/golden/none.npy") == NULL);
     CHECK_HAS(mlc_error(ctx), "cannot open 'tests/golden/none.npy'");
     CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* What is wrong with a list is found before a file is made. */
+TEST(npy, lists_that_cannot_be_saved_are_refused)
+{
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open("x.npz");
+    mlc_tensor     *x = sample(ctx, MLC_F32);
+    mlc_module     *m = mlc_nn_linear(ctx, 2, 2);
+    char            longest[MLC_NAME_BYTES + 1];
+    mlc_param_desc  one;
+    memset(longest, 'n', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    memset(&one, 0, sizeof one);
+    one.shape = mlc_dims1(1);
+    mlc_tensor *unbuilt = mlc_module_declare(m, "unbuilt", &one);
+    const struct { mlc_named list[2]; int n; mlc_status st; const char *why; } table[] = {
+        {{{NULL, x}, {NULL, NULL}}, 1, MLC_ERR_ARG, "entry 0 has no name or tensor"},
+        {{{"a", x}, {"b", NULL}}, 2, MLC_ERR_ARG, "entry 1 has no name or tensor"},
+        {{{"\xff", x}, {NULL, NULL}}, 1, MLC_ERR_ARG, "name of entry 0 is not UTF-8"},
+        {{{longest, x}, {NULL, NULL}}, 1, MLC_ERR_ARG, "is not UTF-8 or over"},
+        {{{"a", x}, {"a", x}}, 2, MLC_ERR_ARG, "npz_save: two arrays named 'a'"},
+        {{{"a", unbuilt}, {NULL, NULL}}, 1, MLC_ERR_STATE, "is not built yet"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        CHECK_EQ(mlc_npz_save(ctx, b.path, table[i].list, table[i].n), table[i].st);
+        CHECK_HAS(mlc_error(ctx), table[i].why);
+        CHECK_STATUS(ctx, table[i].st);
+    }
+    CHECK_EQ(mlc_npy_save(unbuilt, b.path), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_npz_save(ctx, b.path, table[0].list, 65536), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "npz_save: 65536 arrays, a .npz has at most 65535");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(box_count(&b), 0);
+    box_close(&b);
+}
+
+/* ---- files in full, by hand ----------------------------------------------------------------- */
+
+#define HEADER       "\x93NUMPY\1\0\x37\0"
+#define REST(size)   "'fortran_order': True, 'shape': (" size ",)}\n\1\2\3"
+static const char array_i1[] = HEADER "{'descr': '>i1', " REST("3");
+static const char array_0d[] = "\x93NUMPY\2\0\x36\0\0\0{'descr': '|b1', 'fortran_order': False, "
+                               "'shape': ()}\n\7";
+
+#define ARRAY(text) text, sizeof text - 1
+
+TEST(npy, files_too_short_for_their_header_are_refused)
+{
+    static const struct { const char *bytes; size_t n; const char *why; } table[] = {
+        {ARRAY("\x93NUMPY\2\0\0"), "too short for a .npy file"},
+        {ARRAY("\x93NUMPY\2\0\0\0"), "shorter than its header says"},
+        {ARRAY("\x93NUMPY\2\0\0\0\0"), "shorter than its header says"},
+        {ARRAY("\x93NUMPY\2\0\0\0\0\0"), "'{' is missing"},
+        {ARRAY("\x93NUMPY\2\0\0\1\0\0"), "longer than 10000 bytes or the file"},
+        {ARRAY("\x93NUMPY\2\0\0\0\1\0"), "longer than 10000 bytes or the file"},
+        {ARRAY("\x93NUMPX\1\0\0\0"), "no .npy file"},
+        {ARRAY("\x93NUMPY\0\0\0\0"), "a version of .npy other than"},
+        {ARRAY("\x93NUMPY\4\0\0\0"), "a version of .npy other than"},
+        {ARRAY("\x93NUMPY\1\1\0\0"), "a version of .npy other than"},
+        {ARRAY("\x93NUMPY\1\0\3\0{\0}"), "a NUL byte"},
+    };
+    const double one[3] = {1, 2, 3};
+    mlc_ctx     *ctx = test_ctx();
+    box          b = box_open("x.npy");
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        CHECK(put_file(b.path, table[i].bytes, table[i].n));
+        CHECK(mlc_npy_load(ctx, b.path) == NULL);
+        CHECK_HAS(mlc_error(ctx), table[i].why);
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    CHECK(put_file(b.path, ARRAY(array_i1)));
+    CHECK_VALUES(mlc_npy_load(ctx, b.path), 3, one, 0, 0);
+    CHECK(put_file(b.path, ARRAY(array_0d)));
+    CHECK_VALUES(mlc_npy_load(ctx, b.path), 1, one, 0, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* ---- zip64, as other writers have it -------------------------------------------------------- */
+
+static mlc_status load_bytes(mlc_ctx *ctx, const box *b, const unsigned char *zip, size_t n,
+                             const mlc_named **list, int64_t *count)
+{
+    *list = NULL;
+    *count = -1;
+    CHECK(put_file(b->path, zip, n));
+    return mlc_npz_load(ctx, b->path, list, count);
+}
+
+TEST(npy, a_zip64_by_hand_is_read_whichever_of_its_numbers_are_wide)
+{
+    static const unsigned char other[] = {0x55, 0x54, 5, 0, 1, 2, 3, 4, 5};   /* a time stamp */
+    static const double        want[3] = {1, 2, 3};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    unsigned char    zip[2048];
+    const mlc_named *list;
+    int64_t          n;
+    for (int wide = 0; wide <= ZIP_ALL; wide++)
+        for (int end = ZIP_END; end <= ZIP_END64_FROM; end++)
+            for (size_t extra = 0; extra < 2; extra++) {
+                const zip_part parts[2] = {
+                    {"b.npy", ARRAY(array_0d), 0, NULL, 0},
+                    {"a.npy", ARRAY(array_i1), wide, other, extra * sizeof other}};
+                const size_t size = zip_build(zip, parts, 2, (zip_end)end);
+                CHECK_EQ(load_bytes(ctx, &b, zip, size, &list, &n), MLC_OK);
+                if (!CHECK_EQ(n, 2)) continue;
+                CHECK_STR(list[0].name, "a");
+                CHECK_VALUES(list[0].tensor, 3, want, 0, 0);
+                CHECK_VALUES(list[1].tensor, 1, want, 0, 0);
+            }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(npy, a_damaged_zip64_is_refused_with_a_reason)
+{
+    static const struct { const char *at; int offset; size_t bytes; uint64_t v; const char *why; }
+    table[] = {
+        {"PK\6\7", 0, 4, 0, "the zip64 end record is missing"},
+        {"PK\6\7", 8, 8, 4000, "the zip64 end record is missing"},
+        {"PK\6\7", 8, 8, UINT64_MAX, "the zip64 end record is missing"},
+        {"PK\6\7", 8, 8, 270, "a part of the zip lies outside the file"},
+        {"PK\6\6", 0, 4, 0, "the zip64 end record is missing"},
+        {"PK\6\6", 32, 8, UINT64_MAX, "the zip's directory lies outside the file"},
+        {"PK\6\6", 40, 8, UINT64_MAX, "the zip's directory lies outside the file"},
+        {"PK\6\6", 48, 8, UINT64_MAX, "the zip's directory lies outside the file"},
+        {"PK\6\6", 32, 8, 3, "the zip's directory lies outside the file"},
+        {"PK\6\6", 32, 8, 0, "text after its last entry"},
+        {"PK\1\2", 46 + 5 + 2, 2, 16, "a size of the zip is missing"},
+        {"PK\1\2", 46 + 5 + 2, 2, 25, "larger than the file allows"},
+        {"PK\1\2", 46 + 5 + 4, 8, UINT64_MAX, "larger than the file allows"},
+        {"PK\1\2", 46 + 5 + 4, 8, INT64_MAX, "two sizes"},
+        {"PK\1\2", 46 + 5 + 20, 8, INT64_MAX, "a part of the zip lies outside the file"},
+        {"PK\1\2", 46 + 5 + 20, 8, 275, "a part of the zip lies outside the file"},
+    };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    unsigned char    zip[512], bad[512];
+    const zip_part   part = {"a.npy", ARRAY(array_i1), ZIP_ALL, NULL, 0};
+    const size_t     size = zip_build(zip, &part, 1, ZIP_END64_COUNT);
+    const mlc_named *list;
+    int64_t          n;
+    CHECK_EQ(size, 280);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        memcpy(bad, zip, size);
+        put_le(bad + find(zip, size, table[i].at, 0) + table[i].offset, (int)table[i].bytes,
+               table[i].v);
+        CHECK_EQ(load_bytes(ctx, &b, bad, size, &list, &n), MLC_ERR_IO);
+        CHECK(list == NULL && n == 0);
+        CHECK_HAS(mlc_error(ctx), b.path);
+        if (!CHECK_HAS(mlc_error(ctx), table[i].why)) printf("  row %d\n", (int)i);
+        mlc_error_clear(ctx);
+    }
+    /* An end that points to a record before the file's begin. */
+    memset(bad, 0, 22);
+    memcpy(bad, "PK\5\6", 4);
+    put_le(bad + 10, 2, 0xffff);
+    CHECK_EQ(load_bytes(ctx, &b, bad, 22, &list, &n), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "a part of the zip lies outside the file");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(load_bytes(ctx, &b, bad, 21, &list, &n), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "too short for a .npz file");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+TEST(npy, entries_of_a_zip_are_checked_each_for_itself)
+{
+    static const char     more[] = HEADER "{'descr': '>i1', " REST("3")
+                                   " and what is behind it is only part of the checksum";
+    static const char     large[] = HEADER "{'descr': '>i1', " REST("9");
+    static const char     objects[] = HEADER "{'descr': '|O1', " REST("3");
+    static const zip_part good[] = {{"long.npy", ARRAY(more), 0, NULL, 0},
+                                    {"no suffix", ARRAY(array_i1), 0, NULL, 0},
+                                    {"npy", ARRAY(array_i1), 0, NULL, 0},
+                                    {"", ARRAY(array_i1), 0, "\1\0\0\0", 4},
+                                    {"x/y.npy", ARRAY(array_i1), 0, "broken", 6}};
+    static const struct { zip_part part; const char *why; mlc_status st; } bad[] = {
+        {{"a.npy", "", 0, 0, NULL, 0}, "entry 'a': too short for a .npy file", MLC_ERR_IO},
+        {{"a.npy", "\x93NUMPY\2\0\0\0", 10, 0, NULL, 0},
+         "entry 'a': the data is shorter than its header says", MLC_ERR_IO},
+        {{"a.npy", ARRAY(large), 0, NULL, 0}, "entry 'a': the data is shorter than its header says",
+         MLC_ERR_IO},
+        {{"a.npy", ARRAY(objects), 0, NULL, 0}, "entry 'a': pickled objects are refused",
+         MLC_ERR_IO},
+    };
+    const double     want[3] = {1, 2, 3};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    unsigned char    zip[4096];
+    const mlc_named *list;
+    int64_t          n;
+    CHECK_EQ(load_bytes(ctx, &b, zip, zip_build(zip, good, 5, ZIP_END), &list, &n), MLC_OK);
+    for (int i = 0; i < 5 && CHECK_EQ(n, 5); i++) CHECK_VALUES(list[i].tensor, 3, want, 0, 0);
+    CHECK_OK(ctx);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const size_t size = zip_build(zip, &bad[i].part, 1, ZIP_END);
+        CHECK_EQ(load_bytes(ctx, &b, zip, size, &list, &n), bad[i].st);
+        CHECK_HAS(mlc_error(ctx), bad[i].why);
+        CHECK_STATUS(ctx, bad[i].st);
+    }
+    box_close(&b);
+}
+
+/* 65535 is where the end's numbers become too large: of this library's own writer. */
+TEST(npy, as_many_arrays_as_a_npz_can_have_come_back)
+{
+    enum { MANY = 65535 };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("many.npz");
+    mlc_named       *in = (mlc_named *)malloc(MANY * sizeof *in);
+    char           (*names)[8] = (char (*)[8])malloc(MANY * 8);
+    mlc_tensor      *one = mlc_full(ctx, MLC_U8, mlc_dims0(), 7);
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "%05d", i);
+        in[i].name = names[i];
+        in[i].tensor = one;
+    }
+    CHECK_EQ(mlc_npz_save(ctx, b.path, in, MANY), MLC_OK);
+    if (test_on_host()) {              /* a device's blocks are no smaller than a page         */
+        CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &n), MLC_OK);
+        if (CHECK_EQ(n, MANY)) {
+            CHECK_STR(list[MANY - 1].name, "65534");
+            CHECK_EQ(mlc_item(list[MANY - 1].tensor), 7);
+        }
+    }
+    CHECK_OK(ctx);
+    free(in);
+    free(names);
+    box_close(&b);
+}
+
+/* ---- no memory ------------------------------------------------------------------------------ */
+
+static mlc_status load_named(mlc_ctx *ctx, const void *path)
+{
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    return mlc_npz_load(ctx, (const char *)path, &list, &n);
+}
+
+static mlc_status load_array(mlc_ctx *ctx, const void *path)
+{
+    return mlc_npy_load(ctx, (const char *)path) ? MLC_OK : mlc_ctx_status(ctx);
+}
+
+/* Names and arrays so many that each part of them is an allocation of its own somewhere. */
+TEST(npy, reading_survives_that_any_allocation_fails)
+{
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open_fast("x.npz");
+    mlc_named      in[60];
+    char           names[60][300];
+    unsigned char  file[128 + 24] = "\x93NUMPY\1\0\x76\0{'descr': '<i2', 'fortran_order': True, "
+                                    "'shape': (4, 3), }";
+    for (int count = 1; count < 60; count += 1) {
+        for (int i = 0; i < count; i++) {
+            memset(names[i], 'a' + i % 26, sizeof names[i]);
+            names[i][MLC_NAME_BYTES < 300 ? MLC_NAME_BYTES - 1 : 299] = 0;
+            names[i][0] = (char)('A' + i / 26);
+            in[i].name = names[i];
+            in[i].tensor = mlc_zeros(ctx, MLC_F32, mlc_dims1(i));
+        }
+        CHECK_EQ(mlc_npz_save(ctx, b.path, in, count), MLC_OK);
+        if (count % 8 == 1) tally_fail_each(load_named, b.path);
+    }
+    for (size_t i = strlen((char *)file + 10) + 10; i < 127; i++) file[i] = ' ';
+    file[127] = '\n';
+    CHECK(put_file(b.path, file, sizeof file));
+    tally_fail_each(load_array, b.path);
+    CHECK_OK(ctx);
+    box_close(&b);
 }

@@ -1,7 +1,7 @@
 /* test_state.c -- tests of section IMPL.IO.STATE: state dicts that PyTorch saved, and exceptions */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
+#include "watch.h"
 
 #define GOLDEN(name) "tests/golden/" name ".safetensors"
 
@@ -400,5 +400,86 @@ TEST(state, long_lists_are_cut_and_counted_in_every_part_of_the_message)
     CHECK_HAS(text, " more); mlc_load_ex with desc.cast converts.");
     CHECK(strlen(text) < 1024);
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    box_close(&b);
+}
+
+/* ---- at the edges --------------------------------------------------------------------------- */
+
+TEST(state, a_module_without_parameters_is_an_empty_file)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("s.safetensors");
+    mlc_module      *none = mlc_nn_relu(ctx);
+    CHECK_EQ(mlc_save(none, b.path), MLC_OK);
+    CHECK_EQ(mlc_load(none, b.path), MLC_OK);
+    mlc_named in = {"x", mlc_zeros(ctx, MLC_F32, mlc_dims1(1))};
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, &in, 1, NULL), MLC_OK);
+    CHECK_EQ(mlc_load(none, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "Unexpected key(s) in state_dict: \"x\".");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    for (int i = 0; i < 100 && mlc_scope_begin(ctx) == MLC_OK; i++) {}
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_load(none, b.path), MLC_ERR_STATE);       /* it needs a scope of its own      */
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    box_close(&b);
+}
+
+/* A parameter with two names, neither of them the first of the model. */
+TEST(state, a_later_parameter_is_tied_too)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_module *net = layers(ctx, 3);
+    CHECK_EQ(mlc_module_tie(mlc_module_child(net, 2), "other", mlc_module_param(net, "1.bias")),
+             MLC_OK);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    const uint64_t before = hash_net(1, net);
+    CHECK_EQ(mlc_load(net, b.path), MLC_OK);
+    CHECK(hash_net(1, net) == before);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+static mlc_module *long_names(mlc_ctx *ctx, int n)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    char        name[64];
+    for (int i = 0; i < n; i++) {
+        memset(name, 'a' + i % 26, sizeof name);
+        name[0] = (char)('a' + i / 26);
+        name[sizeof name - 1] = 0;
+        mlc_module_add_named(net, name, mlc_nn_linear(ctx, 1, 1));
+    }
+    return net;
+}
+
+typedef struct attempt { const char *path; int n; } attempt;
+
+static mlc_status save_unbuilt(mlc_ctx *ctx, const void *user)
+{
+    const attempt *a = (const attempt *)user;
+    mlc_module    *net = long_names(ctx, a->n);
+    return mlc_ctx_status(ctx) ? mlc_ctx_status(ctx) : mlc_save(net, a->path);
+}
+
+static mlc_status load_unbuilt(mlc_ctx *ctx, const void *user)
+{
+    const attempt *a = (const attempt *)user;
+    mlc_module    *net = long_names(ctx, a->n);
+    return mlc_ctx_status(ctx) ? mlc_ctx_status(ctx) : mlc_load(net, a->path);
+}
+
+TEST(state, saving_and_loading_survive_that_any_allocation_fails)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("s.safetensors");
+    attempt  a = {b.path, 1};
+    for (; a.n < 90; a.n += 44) {
+        tally_fail_each(save_unbuilt, &a);
+        CHECK_EQ(save_unbuilt(ctx, &a), MLC_OK);
+        tally_fail_each(load_unbuilt, &a);
+    }
+    CHECK_OK(ctx);
+    CHECK_EQ(box_count(&b), 1);
     box_close(&b);
 }

@@ -54,12 +54,13 @@ FILES_FN uint64_t hash_file(uint64_t h, const char *path)
 
 typedef struct tally {
     int64_t live, blocks, peak;        /* bytes and blocks not yet released; peak: of live     */
+    int64_t calls, fail_at;            /* that call gives nothing; 0: all do                   */
 } tally;
 
 FILES_FN void *tally_alloc(void *user, size_t bytes, size_t align)
 {
     tally *m = (tally *)user;
-    void  *p = test_aligned_alloc(align, bytes);
+    void  *p = ++m->calls == m->fail_at ? NULL : test_aligned_alloc(align, bytes);
     if (p == NULL)
         return NULL;
     memset(p, 0xa5, bytes);            /* nothing may count on zeros                           */
@@ -97,6 +98,33 @@ FILES_FN void tally_done(const tally *m, mlc_ctx *ctx)
     CHECK_EQ(m->live, 0);
     CHECK_EQ(m->blocks, 0);
     CHECK_EQ(test_device_leaked(), leaked);
+}
+
+/* Runs a call with each of its allocations failing in turn, until none does: each time NOMEM, and
+ * nothing is kept.                                                                             */
+FILES_FN void tally_fail_each(mlc_status (*run)(mlc_ctx *ctx, const void *user), const void *user)
+{
+    for (int64_t n = 1; n < 10000; n++) {
+        tally              m;
+        const mlc_ctx_desc d = tally_desc(&m);
+        mlc_ctx           *ctx = mlc_ctx_create(&d);
+        mlc_scope_begin(ctx);
+        m.calls = 0;
+        m.fail_at = n;
+        const mlc_status st = run(ctx, user);
+        const bool       hit = m.calls >= n;
+        m.fail_at = 0;
+        if (hit && st != MLC_OK) {
+            CHECK_EQ(st, MLC_ERR_NOMEM);
+            CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+        }
+        CHECK(hit || st == MLC_OK);
+        mlc_scope_end(ctx);
+        tally_done(&m, ctx);
+        if (!hit)
+            return;
+    }
+    CHECK(!"allocations come to an end");
 }
 
 #endif

@@ -334,12 +334,6 @@ static mlc_module *small_net(mlc_ctx *ctx)
     return net;
 }
 
-/* A folder in memory, if there is one: thousands of fsync take their time on a disk.           */
-static box fast_box(void)
-{
-    return access("/dev/shm", W_OK) == 0 ? box_open_in("/dev/shm", "out") : box_open("out");
-}
-
 static void world_open(world *w, const box *files)
 {
     memset(w, 0, sizeof *w);
@@ -362,7 +356,7 @@ static void world_close(world *w)
 
 static box files_open(void)
 {
-    box           b = fast_box();
+    box           b = box_open_fast("out");
     world         w;
     unsigned char image[3073] = {4, 5, 6};
     world_open(&w, &b);
@@ -686,7 +680,7 @@ static uint64_t live(const box *files, int64_t n, bool ever, int64_t *calls)
 
 TEST(iofaults, a_program_goes_on_after_any_call_failed_as_if_it_had_not)
 {
-    const box      files = fast_box();
+    const box      files = box_open_fast("out");
     int64_t        calls, ignored;
     const uint64_t want = live(&files, 0, false, &calls);
     CHECK(calls > 60);

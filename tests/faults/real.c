@@ -41,8 +41,6 @@ static mlc_ctx *serial_ctx(void)       /* its threads would not live in a child 
     return test_own(mlc_ctx_create(&d));
 }
 
-static const char *root_folder(void) { return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL; }
-
 /* The save fails for this reason, the file and its folder stay as they are.                    */
 static void check_refused(save_fn save, mlc_tensor *t, const box *b, const char *why)
 {
@@ -60,7 +58,7 @@ TEST(iofaults, a_limit_on_the_size_of_files_is_an_error_and_the_old_one_stays)
 {
     static const rlim_t limits[] = {0, 1, 8, 100, 4096, 65537};
     mlc_ctx      *ctx = serial_ctx();
-    box           b = box_open_in(root_folder(), "out");
+    box           b = box_open_fast("out");
     mlc_tensor   *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(50000));
     struct rlimit old, tight;
     void        (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
@@ -142,7 +140,7 @@ static void save_unlisted(mlc_ctx *ctx, const box *b)
 TEST(iofaults, rights_that_are_missing_are_errors_and_change_nothing)
 {
     mlc_ctx *ctx = serial_ctx();
-    box      b = box_open_in(root_folder(), "out");
+    box      b = box_open_fast("out");
     if (!test_on_host()) {             /* whose memory a child would share                     */
         CHECK_EQ(rmdir(b.dir), 0);
         return;
@@ -180,7 +178,7 @@ static uint64_t hash_of(mlc_ctx *ctx, const box *b, int which)
 TEST(iofaults, a_thousand_saves_that_are_killed_leave_whole_files)
 {
     mlc_ctx       *ctx = serial_ctx();
-    box            b = box_open_in(root_folder(), "out");
+    box            b = box_open_fast("out");
     mlc_tensor    *a[2] = {contents(ctx, 0), contents(ctx, 1)};
     const uint64_t want[2] = {hash_of(ctx, &b, 0), hash_of(ctx, &b, 1)};
     int            seen[2] = {0, 0}, stale = 0;
@@ -215,7 +213,7 @@ TEST(iofaults, a_thousand_saves_that_are_killed_leave_whole_files)
 TEST(iofaults, saves_to_one_path_side_by_side_all_succeed)
 {
     mlc_ctx    *ctx = serial_ctx();
-    box         b = box_open_in(root_folder(), "out");
+    box         b = box_open_fast("out");
     mlc_tensor *a[4];
     uint64_t    want[4];
     pid_t       child[4];
@@ -252,7 +250,7 @@ TEST(iofaults, saves_to_one_path_side_by_side_all_succeed)
 TEST(iofaults, a_temporary_file_that_is_locked_is_left_alone)
 {
     mlc_ctx    *ctx = serial_ctx();
-    box         b = box_open_in(root_folder(), "out");
+    box         b = box_open_fast("out");
     mlc_tensor *t = contents(ctx, 0);
     char        temp[400];
     snprintf(temp, sizeof temp, "%s.mlc0.tmp", b.path);
@@ -271,7 +269,7 @@ TEST(iofaults, a_temporary_file_that_is_locked_is_left_alone)
 TEST(iofaults, a_hundred_names_that_are_taken_are_an_error)
 {
     mlc_ctx *ctx = serial_ctx();
-    box      b = box_open_in(root_folder(), "out");
+    box      b = box_open_fast("out");
     char     temp[400];
     for (int i = 0; i < 100; i++) {    /* folders: nobody's temporary files                    */
         snprintf(temp, sizeof temp, "%s.mlc%d.tmp", b.path, i);
