@@ -598,7 +598,7 @@ TEST(io, wrong_arguments_are_errors_and_write_nothing)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     mlc_named three[3] = { { "a", x }, { "a", x }, { "b", x } };
     CHECK_EQ(mlc_safetensors_save(ctx, b.path, three, 3, NULL), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "save: two tensors named 'a'");
+    CHECK_STR(mlc_error(ctx), "save: two tensors named 'a'; rename one");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     static const char *const odd[] = { "key", NULL }, *const latin[] = { "key", "\xe9", NULL };
     static const char *const *const wrong[] = { odd, latin };

@@ -324,7 +324,7 @@ TEST(npy, arguments_that_are_missing_are_named)
     CHECK_EQ(mlc_npz_load(ctx, "x", NULL, &n), MLC_ERR_ARG);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_npz_load(ctx, "x", &list, NULL), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "npz_load: path, list or n is NULL");
+    CHECK_STR(mlc_error(ctx), "npz_load: path, list or n is NULL; it takes all three");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_npz_load(ctx, "tests/golden/none.npz", &list, &n), MLC_ERR_IO);
     CHECK_STATUS(ctx, MLC_ERR_IO);
