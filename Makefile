@@ -39,7 +39,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo test io-faults coverage fuzz soak bench bench-compare lint map size install \
+.PHONY: help demo test matrix io-faults coverage fuzz soak bench bench-compare lint map size install \
         uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -53,6 +53,7 @@ help:
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo 'make fuzz            every reader, half a minute each; clang. make soak: an hour each'
+	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in a small training program'
@@ -110,6 +111,9 @@ test: $(BUILD)/tests
 io-faults: $(BUILD)/io_faults
 	@MLC_TEST_DEVICE= $(BUILD)/io_faults --filter iofaults
 	@MLC_TEST_DEVICE=test $(BUILD)/io_faults --filter iofaults
+
+matrix: $(BUILD)/tests
+	@$(PYTHON) tests/matrix.py $(BUILD)/tests
 
 fuzz:
 	@tests/fuzz/run.sh 30

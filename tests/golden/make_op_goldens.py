@@ -364,9 +364,9 @@ def choose(book, dtype, low, high):
     for sx, vx in UNARY_CASES[:-1]:
         x = book.rand("fill", dtype, sx, low, high)
         book.case("fill_", dtype, [(x, vx)], lambda x: x * 0 + value if dtype in FLOAT else
-                  torch.full_like(x, value), nums=[value], diff=False)
+                  torch.full_like(x, value), nums=[value])
         book.case("zero_", dtype, [(x, vx)], torch.zeros_like if dtype not in FLOAT else
-                  lambda x: x * 0, diff=False)
+                  lambda x: x * 0)
     for sx, vx, sb, vb in (((19,), "", (19,), ""), ((3, 5), "", (5,), ""), ((), "", (), ""),
                            ((0, 3), "", (3,), ""), ((2, 3, 4), "T", (4, 1), ""),
                            ((3, 9), "S", (4, 3), "T"), ((2, 3), "", (3,), "E")):
@@ -585,9 +585,10 @@ def random(book):
                       ints=[shape], nums=[1.5, 0.0])
             book.case("uniform", d, [], lambda: torch.empty(shape, dtype=t).uniform_(2.0, 2.0),
                       ints=[shape], nums=[2.0, 2.0])
-        book.case("truncated_normal", d, [], lambda: torch.nn.init.trunc_normal_(
-            torch.empty((0, 3), dtype=t), 0.0, 1.0, -1.0, 1.0), ints=[(0, 3)],
-            nums=[0.0, 1.0, -1.0, 1.0])
+        for shape, low in (((0, 3), -1.0), ((7,), 1.0), ((), 1.0)):
+            book.case("truncated_normal", d, [], lambda: torch.nn.init.trunc_normal_(
+                torch.empty(shape, dtype=torch.float64), 0.0, 1.0, low, 1.0).to(t), ints=[shape],
+                nums=[0.0, 1.0, low, 1.0])
     for d in ANY:
         for shape in ((7,), (0, 3), ()):
             for p in (0.0, 1.0):
@@ -856,12 +857,11 @@ def view(book, dtype):
     for shape, look in layouts([((3, 4), ("", "T", "S", "E")), ((), ("",)), ((0, 3), ("",))]):
         a = some(book, "detach", dtype, shape)
         for op in ("detach", "from", "wrap"):
-            if op != "wrap" or look != "":
-                book.case(op, dtype, [(a, look)], lambda x: x.detach(), grad=False)
+            book.case(op, dtype, [(a, look)], lambda x: x.detach(), grad=False)
         book.case("copy_into", dtype, [(a, look), (some(book, "copy_into", dtype, shape), look)],
                   lambda x, b: b, grad=False) if look != "E" else None
     grids = [[((3,), "")], [((3,), ""), ((2,), "")], [((2,), ""), ((5,), "S"), ((3,), "")],
-             [((0,), ""), ((2,), "")]]
+             [((0,), ""), ((2,), "")], [((), ""), ((2,), "")]]
     for shapes in grids:
         ins = [(some(book, "meshgrid", dtype, s), v) for s, v in shapes]
         book.case("meshgrid", dtype, ins, lambda *x: torch.meshgrid(*x, indexing="ij"),
