@@ -85,8 +85,8 @@
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
- *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.MATMUL
- *   IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
+ *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN
+ *   IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
  *   IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
@@ -872,18 +872,60 @@ MLC_API mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double val
  *   p in [0, 1]      grad: the same mask, made again from its stream   ref: F.dropout         */
 MLC_API mlc_tensor *mlc_dropout(mlc_tensor *x, double p);
 
-/* mlc_sum: sum over axes (empty list: all); reduced axes go, or stay as 1 with keepdim.
- *   f32 sums are carried in f64, f64 sums go by blocks of 128
- *   grad   dx += dy, repeated       ref: torch.sum                                            */
+/* -- reductions over axes (empty list: all), which go, or stay as 1 with keepdim; argmax and scans
+ *    along one axis. Sums of f32, bf16, f16 are carried in f64: error at most (2^-23 + n 2^-53)
+ *    sum |x|, then one rounding; of f64 at most 22 2^-53 sum |x|, whatever n. A 0-d x may be
+ *    reduced over axis 0.
+ *    err    SHAPE: no such axis, or named twice       test: tests/test_reduce.c -- */
+
+/* mlc_sum: sum; of integers and bool i64, modulo 2^64.   grad: dx += dy, repeated
+ *   ref    torch.sum                                                                          */
 MLC_API mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_mean: sum / count; NaN for no elements.   grad: dx += dy/count   ref: torch.mean        */
+/* mlc_mean: sum / count of floats; NaN for no elements.  grad: dx += dy/count
+ *   ref    torch.mean                                                                         */
 MLC_API mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_max: largest value; NaN wins.  grad: dy shared evenly by ties    ref: torch.amax
- *   err    SHAPE if a reduced axis is empty                                                   */
+/* mlc_prod: product, carried in f64; of integers and bool i64, modulo 2^64.
+ *   grad   dx += dy times the product of the others, also where x is 0      ref: torch.prod   */
+MLC_API mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_max: largest value of any dtype; NaN wins. mlc_min: smallest.
+ *   grad   dy shared evenly by ties      err: SHAPE if a reduced axis is empty
+ *   ref    torch.amax, torch.amin                                                             */
 MLC_API mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_argmax: index of the first largest value along an axis, i64; not differentiable; a NaN
- *   counts as largest.    err: SHAPE if the axis is empty              ref: torch.argmax      */
+/* mlc_min: see mlc_max.                                                                       */
+MLC_API mlc_tensor *mlc_min(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_any: whether one is not 0 (NaN is not), mlc_all: whether all are; any dtype, to bool. Of
+ *   nothing: false, true.                ref: torch.any, torch.all                            */
+MLC_API mlc_tensor *mlc_any(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_all: see mlc_any.                                                                       */
+MLC_API mlc_tensor *mlc_all(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_var: sum (x - mean)^2 / (n - correction) of floats, in two passes: the mean in f64, then
+ *   deviations from it. NaN where n - correction and the sum are 0; inf where only the first is.
+ *   correction: 1 for a sample, 0 for all of a population
+ *   grad   dx += dy 2 (x - mean)/(n - correction)   err: ARG: not finite   ref: torch.var     */
+MLC_API mlc_tensor *mlc_var(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim);
+/* mlc_std: square root of mlc_var.
+ *   grad   dx += dy (x - mean)/(n - correction)/y, 0 where y is 0             ref: torch.std  */
+MLC_API mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim);
+/* mlc_norm: (sum |x|^p)^(1/p) of floats; p inf, -inf: largest, smallest |x|; 0: count of what is
+ *   not 0. f32 squares are exact, other powers are f32.
+ *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; extremes: shared by ties; p 0: none
+ *   err    ARG: p is NaN; SHAPE: an extreme of nothing     ref: torch.linalg.vector_norm      */
+MLC_API mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim);
+/* mlc_logsumexp: log sum exp(x) of floats, from the largest x on; -inf of nothing.
+ *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp  */
+MLC_API mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_argmax: index of the first largest value along an axis, i64; mlc_argmin: smallest. Any
+ *   dtype; a NaN wins; not differentiable.
+ *   err    SHAPE if the axis is empty                        ref: torch.argmax, torch.argmin  */
 MLC_API mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis);
+/* mlc_argmin: see mlc_argmax.                                                                 */
+MLC_API mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis);
+/* mlc_cumsum: y_i = x_0 + ... + x_i along an axis; floats carried in f64, others to i64.
+ *   grad   dx_i += dy_i + ... + dy_(n-1)                                   ref: torch.cumsum  */
+MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
+/* mlc_cumprod: y_i = x_0 ... x_i, as mlc_cumsum.   grad: also right where x is 0
+ *   ref    torch.cumprod                                                                      */
+MLC_API mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis);
 
 /* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
  *   input is a row (left) or a column (right) whose axis goes again. Any strides.
@@ -1473,10 +1515,13 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_ACOS, MLC_MATH_ATAN, MLC_MATH_SINH, MLC_MATH_COSH, MLC_MATH_ERF, MLC_MATH_ERFC,
     MLC_MATH_FLOOR, MLC_MATH_CEIL, MLC_MATH_ROUND, MLC_MATH_TRUNC, MLC_MATH_DIV_S, MLC_MATH_POW_S,
     MLC_MATH_CUBE, MLC_MATH_ROOT,      /* a to the power of 3, of 0.5                          */
+    MLC_MATH_IS_ZERO,                  /* a == 0 ? 1 : 0                                       */
+    MLC_MATH_ZERO_TO_ONE,              /* a == 0 ? 1 : a                                       */
     MLC_MATH_RSUB_S,                   /* s - a                                                */
     MLC_MATH_CLAMP,                    /* a within [s, t]                                      */
     MLC_MATH_MIN, MLC_MATH_MAX, MLC_MATH_FMOD, MLC_MATH_REMAINDER, MLC_MATH_FLOOR_DIV,
     MLC_MATH_ATAN2, MLC_MATH_HYPOT, MLC_MATH_POW,
+    MLC_MATH_RATIO,                    /* b == 0 ? 0 : a / b                                   */
     MLC_MATH_ABS_GRAD,                 /* a sign b; the gradients: a is dy, b is x or y        */
     MLC_MATH_SQUARE_GRAD, MLC_MATH_RECIPROCAL_GRAD, MLC_MATH_RSQRT_GRAD, MLC_MATH_EXPM1_GRAD,
     MLC_MATH_EXP2_GRAD, MLC_MATH_LOG1P_GRAD, MLC_MATH_LOG2_GRAD, MLC_MATH_LOG10_GRAD,
@@ -1490,6 +1535,7 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_HYPOT_GRAD_A, MLC_MATH_HYPOT_GRAD_B,
     MLC_MATH_POW_GRAD_A,               /* a c b^(c-1)                                          */
     MLC_MATH_POW_GRAD_B,               /* a b^c log b                                          */
+    MLC_MATH_PROD_GRAD,                /* a / b; c zeros: a where b is the only one, else 0    */
     MLC_MATH_END,
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
@@ -1509,8 +1555,20 @@ typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, ex
     MLC_COMPARE_FORCE_32 = 0x7fffffff
 } mlc_compare;
 
-typedef enum mlc_reduce { MLC_REDUCE_SUM, MLC_REDUCE_MAX, MLC_REDUCE_FORCE_32 = 0x7fffffff
+typedef enum mlc_reduce {
+    MLC_REDUCE_SUM, MLC_REDUCE_MAX,    /* the kernel reduce; all of them: fold                 */
+    MLC_REDUCE_MIN, MLC_REDUCE_PROD,
+    MLC_REDUCE_ANY, MLC_REDUCE_ALL,    /* one is, all are not 0                                */
+    MLC_REDUCE_NORM,                   /* (sum |x|^p)^(1/p); p 0: count of what is not 0       */
+    MLC_REDUCE_VAR, MLC_REDUCE_STD,    /* sum (x - shift)^2 / divisor, its root                */
+    MLC_REDUCE_LSE,                    /* log sum exp(x - shift) + shift                       */
+    MLC_REDUCE_FORCE_32 = 0x7fffffff
 } mlc_reduce;
+typedef enum mlc_scan {                /* y_i from x_0 .. x_i                                  */
+    MLC_SCAN_SUM, MLC_SCAN_PROD,
+    MLC_SCAN_PROD_GRAD,                /* out_i = y_(i-1) s_i, s_i = dy_i + in_(i+1) s_(i+1)   */
+    MLC_SCAN_FORCE_32 = 0x7fffffff
+} mlc_scan;
 typedef enum mlc_random {
     MLC_RANDOM_UNIFORM,                /* in [a,b)                                             */
     MLC_RANDOM_NORMAL,                 /* mean a, deviation b                                  */
@@ -1557,15 +1615,30 @@ struct mlc_k_cast {                    /* out = (dtype) in, any strides         
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
 };
-struct mlc_k_reduce {                  /* out = scale * reduce(in); axes with out_stride 0     */
+struct mlc_k_reduce {                  /* out (+)= reduce(in) / divisor, op SUM or MAX         */
     mlc_reduce  op;
-    mlc_dtype   dtype;
+    mlc_dtype   dtype, out_dtype;      /* floats                                               */
     int32_t     ndim, accumulate;
     int64_t     shape[MLC_MAX_DIMS];
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];       /* 0 on reduced axes         */
-    double      scale;
+    double      divisor;
     void       *workspace; size_t workspace_bytes;
+};
+struct mlc_k_fold {                    /* any op; dtypes: any to the same, i64, f64 or bool    */
+    struct mlc_k_reduce r;             /* divisor and accumulate: of floats only               */
+    double        p;                   /* of a norm                                            */
+    const double *shift;  int64_t shift_stride[MLC_MAX_DIMS];     /* as out's; NULL: 0; or out */
+};
+struct mlc_k_scan {                    /* along an axis, from its end on if reverse            */
+    mlc_scan    op;
+    mlc_dtype   dtype, out_dtype;      /* floats: the same, carried in f64; else i64           */
+    int32_t     ndim, axis, reverse, accumulate;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    const void *y;        int64_t y_stride[MLC_MAX_DIMS];         /* PROD_GRAD only, reversed  */
+    const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
 };
 struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, batched          */
     mlc_dtype   dtype;
@@ -1618,8 +1691,13 @@ struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm    
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
     void          *dx;      int64_t dx_row;
 };
-struct mlc_k_argmax { mlc_dtype dtype; int64_t n, c; const void *in; int64_t row, col;
-                      int64_t *out; };
+struct mlc_k_argmax {                  /* first largest (smallest) along an axis; NaN wins     */
+    mlc_dtype   dtype;                 /* any                                                  */
+    int32_t     ndim, axis, smallest;
+    int64_t     shape[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    int64_t    *out;      int64_t out_stride[MLC_MAX_DIMS];       /* that of the axis is ignored */
+};
 struct mlc_k_take   { int64_t n, rows; size_t row_bytes; const void *in; const int64_t *index;
                       void *out; };
 struct mlc_k_index {                   /* along one axis; any dtype; nothing outside is touched */
@@ -1699,7 +1777,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
-    X(index) X(nonzero) X(band) X(sort) X(multinomial)
+    X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -2298,7 +2376,7 @@ struct mlc_node {
         mlc_dtype      dtype;
         mlc_act        act;
         mlc__view_spec view;
-        struct { uint32_t mask; bool keepdim; double scale; mlc_reduce op; } reduce;
+        struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
         struct { mlc_cross_entropy_desc desc; } xent;
         struct { double p; uint64_t seed, stream; } dropout;
         struct { const mlc_custom_op *op; void *user; } custom;
@@ -3886,6 +3964,7 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
     U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
     U(MATH_DIV_S, a / s) U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
+    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
     U(MATH_ROOT, F(pick)(a == -(T)MLC__INF, -a, F(sqrt)(a + (T)0))) U(MATH_RSUB_S, s - a) \
     U(MATH_CLAMP, a > t || s > t ? t : a < s ? s : a) \
     B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
@@ -3913,7 +3992,8 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
     N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
     N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
-    B(MATH_POW, F(pow)(a, b)) \
+    B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
+    N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
     N(MATH_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
     N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b)))
 
@@ -5204,22 +5284,55 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.REDUCE --------------------------------- sums and maxima over any axes, argmax
- * f32 is carried in f64. The axes are split in kept (a loop over results) and gone (a loop over
- * what a result is made of). Three ways to walk: runs, where the gone axis is dense (sums by blocks
- * of 128 in 16 lanes, which are folded pairwise); columns, where the kept axis is dense (whole rows
- * are added, 64 results at a time, so that memory is read in order); strided runs, gathered through
- * L1. Long reductions with few results are cut in segments of fixed length, whose partial results
- * meet in the workspace in a fixed order: bits depend on the shape, never on the threads. */
+/* @@ IMPL.KERNELS.REDUCE --------------------------------- sums, products, extremes; argmax, scans
+ * An element takes its wide form (IMPL.KERNELS.CAST; f64 for deviations), is prepared (less a
+ * shift, absolute, to a power, exp) and joins an accumulator. The axes are split in kept (a loop
+ * over results) and gone (a loop over what a result is made of). Three ways to walk: runs, where
+ * the gone axis is dense; columns, where the kept axis is dense (whole rows are joined, four at a
+ * time, into partial results in the workspace, so that memory is read in order); strided runs,
+ * gathered through L1. Long reductions are cut in segments, whose partial results meet in the
+ * workspace in a fixed order: bits depend on the shape, never on the threads.
+ * Sums: f32 is added in groups of four, whose sums are carried in f64, so the error is at most
+ * (2^-23 + n 2^-53) sum |x| before the result is rounded. f64 is added in blocks of 1,024, each
+ * lane of it 16 groups of four, whose sums are carried with their rounding errors: 22 2^-53 sum
+ * |x|, however many there are (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2;
+ * the rest: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). */
 
-/* With 16 lanes the rounding error of a sum grows as n/128 + 12 instead of n (blocked summation:
- * Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). A segment is what is worth a
- * chunk of its own. */
-#define MLC__SUM_BLOCK 128
-#define MLC__SEGMENT   65536
+#define MLC__SUM_BLOCK 1024
+#define MLC__SEGMENT   65536           /* is worth a chunk of its own */
+#define MLC__COLUMNS   64              /* that go through a tile in L1 together */
+#define MLC__WIDTH     1024            /* columns joined in one walk along the rows */
 
-/* Reduces n dense elements. */
-typedef double (*mlc__run_fn)(const void *x, int64_t n);
+/* A sum v and what its roundings lost, or a product or extreme; of integers i. */
+typedef struct mlc__acc {
+    double  v, lost;
+    int64_t i;
+} mlc__acc;
+
+/* Joins n dense wide elements to *t; extremes: the largest of sign x (of ~x where sign is less
+ * than 0 and x an integer), a NaN stays. */
+typedef void (*mlc__run_fn)(mlc__acc *t, const void *x, int64_t n, double sign);
+/* The same for n columns, t[c] with row[0..rows-1][c]; t: f64 or i64; rows: 1 to 4. */
+typedef void (*mlc__cols_fn)(void *t, const void *const *row, int rows, int64_t n, double sign);
+
+typedef struct mlc__joiner {
+    mlc__run_fn  run;
+    mlc__cols_fn cols;
+} mlc__joiner;
+
+/* t += x */
+MLC__INLINE void mlc__acc_add(mlc__acc *t, double x)
+{
+    const double s = t->v + x, y = s - t->v;
+    t->lost += (t->v - (s - y)) + (x - y);
+    t->v = s;
+}
+
+/* What was lost of an infinite sum is NaN. */
+MLC__INLINE double mlc__acc_value(const mlc__acc *t)
+{
+    return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
+}
 
 /* Sum of 16 lanes, pairwise. */
 MLC__INLINE double mlc__fold(const double *lane)
@@ -5230,230 +5343,548 @@ MLC__INLINE double mlc__fold(const double *lane)
            ((half[1] + half[5]) + (half[3] + half[7]));
 }
 
-/* Lanes as vectors of the compiler: two of 8 doubles, split where the hardware's are shorter. */
-typedef double mlc__8d __attribute__((vector_size(64)));
-typedef float  mlc__8f __attribute__((vector_size(32)));
-
-/* V: a vector of 8 T, loaded by memcpy as rows need no alignment. The order of additions is written
- * out, so every ISA and every vector length gives the same sum. */
-#define MLC__SUM_TEXT(T, V) \
-    const T *v = MLC__CAST(const T *, x); \
-    double total = 0.0; \
-    for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK, v += MLC__SUM_BLOCK) { \
-        const int64_t m = n - from < MLC__SUM_BLOCK ? n - from : MLC__SUM_BLOCK; \
-        mlc__8d lo = { 0 }, hi = { 0 }; \
-        double lane[16]; \
+/* block: elements that the lanes take up before they are folded. Lanes are arrays in loops of fixed
+ * length, which compilers hold in registers, so no index into them varies. The order of additions
+ * is written out: every ISA and every vector length gives the same sum. */
+#define MLC__SUM_TEXT(T, block, four, one) \
+    (void)sign; \
+    for (int64_t from = 0; from < n; from += block) { \
+        const T *v = MLC__CAST(const T *, x) + from; \
+        const int64_t m = n - from < block ? n - from : block; \
+        double lane[16], few = 0.0; \
         int64_t i = 0; \
-        for (; i + 16 <= m; i += 16) { \
-            V a, b; \
-            memcpy(&a, v + i, sizeof a); \
-            memcpy(&b, v + i + 8, sizeof b); \
-            lo += __builtin_convertvector(a, mlc__8d); \
-            hi += __builtin_convertvector(b, mlc__8d); \
+        for (int l = 0; l < 16; l++) lane[l] = 0.0; \
+        for (; i + 64 <= m; i += 64) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T a = v[i + l], b = v[i + l + 16], c = v[i + l + 32], d = v[i + l + 48]; \
+                lane[l] += four; \
+            } \
+        for (; i + 16 <= m; i += 16) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { const T a = v[i + l]; lane[l] += one; } \
+        for (; i < m && m < 16; i++) { const T a = v[i]; few += one; } \
+        if (i < m) {                   /* the last 16, without those that have been counted */ \
+            const T *w = v + m - 16; \
+            const int seen = 16 - (int)(m - i); \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T a = l < seen ? (T)0 : w[l]; \
+                lane[l] += one; \
+            } \
         } \
-        memcpy(lane, &lo, sizeof lo); \
-        memcpy(lane + 8, &hi, sizeof hi); \
-        for (; i < m; i++) lane[i & 15] += (double)v[i]; \
-        total += mlc__fold(lane); \
-    } \
-    return total;
+        mlc__acc_add(t, m < 16 ? few : mlc__fold(lane)); \
+    }
+#define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
 
-MLC__BODY double mlc__sum_f32_body(const void *x, int64_t n) { MLC__SUM_TEXT(float, mlc__8f) }
-static MLC__OPT double mlc__sum_f64(const void *x, int64_t n) { MLC__SUM_TEXT(double, mlc__8d) }
+MLC__BODY void mlc__add_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    MLC__SUM_TEXT(float, MLC__SEGMENT, (double)((a + b) + (c + d)), (double)a)
+}
+static MLC__OPT void mlc__add_f64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    MLC__SUM_TEXT(double, MLC__SUM_BLOCK, (a + b) + (c + d), a)
+}
+MLC__BODY void mlc__squares_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    MLC__SUM_TEXT(float, MLC__SEGMENT,
+                  (MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d)),
+                  MLC__SQUARE(a))
+}
+static MLC__OPT void mlc__add_i64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    uint64_t sum = (uint64_t)t->i;
+    (void)sign;
+    for (int64_t i = 0; i < n; i++) sum += MLC__CAST(const uint64_t *, x)[i];
+    t->i = (int64_t)sum;
+}
 
 /* The larger one; a NaN stays. */
 #define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-MLC__BODY double mlc__max_f32_body(const void *x, int64_t n)
+/* Below 0 for the bits of a NaN: integers, which vectorise where a comparison with itself would
+ * branch. */
+#define MLC__NAN_SIGN_32(bits) (0x7F800000 - (int32_t)((bits) & 0x7FFFFFFF))
+#define MLC__NAN_SIGN_64(bits) (0x7FF0000000000000 - (int64_t)((bits) & 0x7FFFFFFFFFFFFFFF))
+
+/* NaN apart from the rest, which is a vector max then. */
+#define MLC__MAX_STEP(T, I, nan_sign, lanes, w) \
+    MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
+        const T e = (w)[l] * s; \
+        I bits; \
+        memcpy(&bits, &e, sizeof bits); \
+        nan[l] |= nan_sign(bits); \
+        lane[l] = e > lane[l] ? e : lane[l]; \
+    }
+
+/* I: integer of T's size. The last 32 elements overlap those before: none counts twice. */
+#define MLC__MAX_TEXT(T, I, nan_sign) \
+    const T *v = MLC__CAST(const T *, x), s = (T)sign; \
+    T best = -(T)MLC__INF, lane[32]; \
+    I bad = 0, nan[32]; \
+    if (n < 32) { \
+        for (int64_t i = 0; i < n; i++) { const T e = v[i] * s; best = MLC__LARGER(best, e); } \
+    } else { \
+        for (int l = 0; l < 32; l++) { lane[l] = best; nan[l] = 0; } \
+        for (int64_t i = 0; i + 32 <= n; i += 32) MLC__MAX_STEP(T, I, nan_sign, 32, v + i) \
+        MLC__MAX_STEP(T, I, nan_sign, 32, v + n - 32) \
+        for (int l = 0; l < 32; l++) { \
+            best = lane[l] > best ? lane[l] : best; \
+            bad |= nan[l]; \
+        } \
+    } \
+    t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
+
+MLC__BODY void mlc__max_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    const float *v = MLC__CAST(const float *, x);
-    /* Comparisons drop NaN; looking for one apart keeps the first loop a vector max. */
-    float lane[16], best = -__builtin_inff(), nan = 0.0f;
-    int64_t i = 0;
-    for (int l = 0; l < 16; l++) lane[l] = best;
-    for (; i + 16 <= n; i += 16)
-        for (int l = 0; l < 16; l++) lane[l] = v[i + l] > lane[l] ? v[i + l] : lane[l];
-    for (int l = 0; l < 16; l++) best = lane[l] > best ? lane[l] : best;
-    for (; i < n; i++) best = v[i] > best ? v[i] : best;
-    MLC__INDEPENDENT for (i = 0; i < n; i++) nan = v[i] != v[i] ? v[i] : nan;      /* from L1 */
-    return (double)(nan != nan ? nan : best);
+    MLC__MAX_TEXT(float, int32_t, MLC__NAN_SIGN_32)
+}
+static MLC__OPT void mlc__max_f64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    MLC__MAX_TEXT(double, int64_t, MLC__NAN_SIGN_64)
+}
+static MLC__OPT void mlc__max_i64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    const int64_t flip = sign < 0.0 ? -1 : 0;
+    int64_t best = t->i;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t e = MLC__CAST(const int64_t *, x)[i] ^ flip;
+        best = e > best ? e : best;
+    }
+    t->i = best;
 }
 
-/* Leaves at the first NaN. */
-static double mlc__max_f64(const void *x, int64_t n)
+/* Products of two are made in f32, twice as fast, and carried in f64. In the block where one of
+ * them is 0, denormal or not finite, f64 takes the elements one by one. */
+MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    const double *v = MLC__CAST(const double *, x);
-    double best = -MLC__INF;
-    for (int64_t i = 0; i < n && best == best; i++) best = MLC__LARGER(best, v[i]);
-    return best;
+    (void)sign;
+    for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) {
+        const float *v = MLC__CAST(const float *, x) + from;
+        const int64_t m = n - from < MLC__SUM_BLOCK ? n - from : MLC__SUM_BLOCK;
+        double lane[16];
+        uint32_t least[16], worst = UINT32_MAX;
+        int64_t i = 0;
+        for (int l = 0; l < 16; l++) { lane[l] = 1.0; least[l] = UINT32_MAX; }
+        for (; i + 32 <= m; i += 32)
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+                const float e = v[i + l] * v[i + l + 16];
+                uint32_t bits;
+                memcpy(&bits, &e, 4);
+                bits = (bits + 0x00800000u) & 0x7F000000u;     /* 0 for exponents 0 and 255 */
+                least[l] = bits < least[l] ? bits : least[l];
+                lane[l] *= (double)e;
+            }
+        for (int l = 0; l < 16; l++) worst = least[l] < worst ? least[l] : worst;
+        if (worst == 0) {
+            i = 0;
+            for (int l = 0; l < 16; l++) lane[l] = 1.0;
+        }
+        for (; i < m; i++) lane[i & 15] *= (double)v[i];
+        for (int w = 8; w; w /= 2)
+            for (int l = 0; l < w; l++) lane[l] *= lane[l + w];
+        t->v *= lane[0];
+    }
+}
+static MLC__OPT void mlc__mul_f64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    double lane[4] = { t->v, 1.0, 1.0, 1.0 };
+    (void)sign;
+    for (int64_t i = 0; i < n; i++) lane[i & 3] *= MLC__CAST(const double *, x)[i];
+    t->v = (lane[0] * lane[1]) * (lane[2] * lane[3]);
+}
+static void mlc__mul_i64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    uint64_t product = (uint64_t)t->i;
+    (void)sign;
+    for (int64_t i = 0; i < n; i++) product *= MLC__CAST(const uint64_t *, x)[i];
+    t->i = (int64_t)product;
 }
 
+/* Four rows at once by `four`, fewer one after another by `one`: z is the column's accumulator, a,
+ * b, c, d are the elements. */
+#define MLC__COLS_TEXT(T, A, element, four, one) \
+    A *o = MLC__CAST(A *, t); \
+    const T *p = MLC__CAST(const T *, row[0]), s = (T)sign; \
+    (void)s; \
+    if (rows == 4) { \
+        const T *q = MLC__CAST(const T *, row[1]), *u = MLC__CAST(const T *, row[2]); \
+        const T *w = MLC__CAST(const T *, row[3]); \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+            const T a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
+            const A z = o[i]; \
+            o[i] = four; \
+        } \
+        return; \
+    } \
+    for (int r = 0; r < rows; r++) { \
+        p = MLC__CAST(const T *, row[r]); \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+            const T a = element(p[i]); \
+            const A z = o[i]; \
+            o[i] = one; \
+        } \
+    }
+
+#define MLC__PLAIN(x)  (x)
+#define MLC__FLIPPED(x) ((x) ^ (s >> 63))
+#define MLC__COLS(name) \
+    void mlc__##name(void *t, const void *const *row, int rows, int64_t n, double sign)
+
+MLC__BODY int64_t mlc__larger_i64(int64_t a, int64_t b) { return b > a ? b : a; }
+
+MLC__BODY MLC__COLS(add_cols_f32_body)
+{
+    MLC__COLS_TEXT(float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
+}
+MLC__BODY MLC__COLS(squares_cols_f32_body)
+{
+    MLC__COLS_TEXT(float, double, MLC__PLAIN,
+                   z + ((MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d))),
+                   z + MLC__SQUARE(a))
+}
+/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
+ * comparison replaces. */
+#define MLC__MAX_COLS_TEXT(T, I, nan_sign) \
+    double *o = MLC__CAST(double *, t); \
+    const T s = (T)sign; \
+    const T *w[4]; \
+    int64_t i = 0; \
+    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */ \
+    for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]); \
+    for (; i + 16 <= n; i += 16) { \
+        T lane[16]; \
+        I nan[16]; \
+        for (int l = 0; l < 16; l++) { lane[l] = -(T)MLC__INF; nan[l] = 0; } \
+        MLC__MAX_STEP(T, I, nan_sign, 16, w[0] + i) \
+        MLC__MAX_STEP(T, I, nan_sign, 16, w[1] + i) \
+        MLC__MAX_STEP(T, I, nan_sign, 16, w[2] + i) \
+        MLC__MAX_STEP(T, I, nan_sign, 16, w[3] + i) \
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+            const double b = (double)lane[l], z = o[i + l], e = b > z ? b : z; \
+            int64_t bits; \
+            memcpy(&bits, &e, 8); \
+            bits |= -(int64_t)(nan[l] < 0); \
+            memcpy(o + i + l, &bits, 8); \
+        } \
+    } \
+    for (int r = 0; r < 4; r++) \
+        for (int64_t c = i; c < n; c++) { \
+            const double b = (double)(w[r][c] * s); \
+            o[c] = MLC__LARGER(o[c], b); \
+        }
+
+MLC__BODY MLC__COLS(max_cols_f32_body)
+{
+    MLC__MAX_COLS_TEXT(float, int32_t, MLC__NAN_SIGN_32)
+}
+MLC__BODY MLC__COLS(mul_cols_f32_body)
+{
+    MLC__COLS_TEXT(float, double, MLC__PLAIN,
+                   z * (((double)a * (double)b) * ((double)c * (double)d)), z * (double)a)
+}
+static MLC__OPT MLC__COLS(add_cols_f64)
+{
+    MLC__COLS_TEXT(double, double, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
+}
+static MLC__OPT MLC__COLS(max_cols_f64)
+{
+    MLC__MAX_COLS_TEXT(double, int64_t, MLC__NAN_SIGN_64)
+}
+static MLC__OPT MLC__COLS(mul_cols_f64)
+{
+    MLC__COLS_TEXT(double, double, MLC__PLAIN, z * a * b * c * d, z * a)
+}
+static MLC__OPT MLC__COLS(add_cols_i64)
+{
+    MLC__COLS_TEXT(uint64_t, uint64_t, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
+}
+static MLC__OPT MLC__COLS(max_cols_i64)
+{
+    MLC__COLS_TEXT(int64_t, int64_t, MLC__FLIPPED,
+                   mlc__larger_i64(z, mlc__larger_i64(mlc__larger_i64(a, b),
+                                                      mlc__larger_i64(c, d))),
+                   mlc__larger_i64(z, a))
+}
+static MLC__OPT MLC__COLS(mul_cols_i64)
+{
+    MLC__COLS_TEXT(uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
+}
+
+static const mlc__joiner mlc__join_add_f64 = { mlc__add_f64, mlc__add_cols_f64 };
+static const mlc__joiner mlc__join_max_f64 = { mlc__max_f64, mlc__max_cols_f64 };
+static const mlc__joiner mlc__join_mul_f64 = { mlc__mul_f64, mlc__mul_cols_f64 };
+static const mlc__joiner mlc__join_add_i64 = { mlc__add_i64, mlc__add_cols_i64 };
+static const mlc__joiner mlc__join_max_i64 = { mlc__max_i64, mlc__max_cols_i64 };
+static const mlc__joiner mlc__join_mul_i64 = { mlc__mul_i64, mlc__mul_cols_i64 };
+
+#define MLC__STAMP_JOIN(isa, name) \
+    MLC__AT_##isa static void mlc__##name##_f32_##isa(mlc__acc *t, const void *x, int64_t n, \
+                                                      double sign) \
+    { mlc__##name##_f32_body(t, x, n, sign); } \
+    MLC__AT_##isa static MLC__COLS(name##_cols_f32_##isa) \
+    { mlc__##name##_cols_f32_body(t, row, rows, n, sign); } \
+    static const mlc__joiner mlc__join_##name##_f32_##isa = \
+        { mlc__##name##_f32_##isa, mlc__##name##_cols_f32_##isa };
 #define MLC__STAMP_REDUCE(isa) \
-    MLC__AT_##isa static double mlc__sum_f32_##isa(const void *x, int64_t n) \
-    { return mlc__sum_f32_body(x, n); } \
-    MLC__AT_##isa static double mlc__max_f32_##isa(const void *x, int64_t n) \
-    { return mlc__max_f32_body(x, n); }
+    MLC__STAMP_JOIN(isa, add) MLC__STAMP_JOIN(isa, max) MLC__STAMP_JOIN(isa, mul) \
+    MLC__STAMP_JOIN(isa, squares)
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
-/* outs results of count elements each, in segments (1 where it is not cut); a chunk is per_chunk
- * results of one segment. */
-typedef struct mlc__reduce_job {
-    const struct mlc_k_reduce *a;
-    mlc__run_fn fn;
-    size_t      size;
-    mlc__loop   kept, gone;            /* kept: operands out, in; gone: in                      */
-    int64_t     outs, count, segments, per_chunk;
-    bool        columns;               /* kept rows lie dense: add whole rows                   */
-} mlc__reduce_job;
-
-/* Joins two partial results; a NaN stays. */
-static double mlc__reduce_join(const mlc__reduce_job *j, double x, double y)
+/* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
+static void mlc__load_wide(void *tile, mlc_dtype wide, const void *at, mlc_dtype dtype,
+                           int64_t stride, int64_t n, const mlc__half_fns *half)
 {
-    if (j->a->op == MLC_REDUCE_SUM) return x + y;
-    return x != x ? x : MLC__LARGER(x, y);
-}
-
-/* One element, for columns of max. */
-static double mlc__load_f64(const mlc__reduce_job *j, const char *at)
-{
-    if (j->size == 4) { float f; memcpy(&f, at, 4); return (double)f; }
-    double d;
-    memcpy(&d, at, 8);
-    return d;
-}
-
-/* The only place where scale and accumulate are applied: once a result, whatever the segments. */
-static void mlc__reduce_store(const mlc__reduce_job *j, int64_t offset, double v)
-{
-    v *= j->a->scale;
-    if (j->size == 4) {
-        float *o = MLC__CAST(float *, j->a->out) + offset;
-        *o = j->a->accumulate ? *o + (float)v : (float)v;
-    } else {
-        double *o = MLC__CAST(double *, j->a->out) + offset;
-        *o = j->a->accumulate ? *o + v : v;
+    uint64_t raw[MLC__GATHER_BYTES / 8];
+    if (stride != 1) {
+        void *to = dtype == wide ? tile : (void *)raw;
+        mlc__gather(to, at, stride, n, mlc_dtype_bytes(dtype));
+        at = to;
     }
+    if (at != tile) mlc__cast_dense(tile, wide, at, dtype, n, half);
 }
 
-/* A finished result goes to the output, that of a segment to the workspace, [segments][outs]. */
-static void mlc__reduce_put(const mlc__reduce_job *j, int64_t out, int64_t segment, double v)
+/* outs results of count elements each, in segments of `length` elements (1 where it is not cut). A
+ * chunk is per_chunk results of one segment; columns: part of a row of kept, or some rows. */
+typedef struct mlc__reduce_job mlc__reduce_job;
+struct mlc__reduce_job {
+    const struct mlc_k_reduce *a;
+    const double  *shift;              /* operand 2 of kept; NULL: none                         */
+    const mlc__half_fns *half;
+    const mlc__joiner   *join, *last;  /* of elements; of partial results, in f64 or i64        */
+    mlc__acc       start;              /* the result of nothing, in the sense of sign           */
+    double         sign;               /* -1: the smallest is sought                            */
+    mlc_dtype      wide;               /* what elements become                                  */
+    /* On n wide elements; element i has the shift shift[step i]. NULL: nothing to do. */
+    void         (*prepare)(const mlc__reduce_job *j, void *x, int64_t n, const double *shift,
+                            int64_t step);
+    double       (*finish)(const mlc__reduce_job *j, double v, double shift);   /* or NULL      */
+    const void    *more;               /* for these two                                         */
+    size_t         size;
+    mlc__loop      kept, gone;         /* kept: operands out, in, shift; gone: in               */
+    int64_t        outs, count, segments, length, per_chunk;
+    bool           columns;            /* kept rows lie dense: join whole rows                  */
+};
+
+/* The only place where divisor and accumulate are applied, once a result: n results next to each
+ * other in a row of kept. */
+static void mlc__reduce_store(const mlc__reduce_job *j, int64_t out, int64_t n, const mlc__acc *t)
 {
+    const mlc_dtype dtype = j->a->out_dtype;
+    const int64_t last = j->kept.ndim - 1, in_row = out % j->kept.n;
+    const int64_t step = j->kept.stride[0][last];
     int64_t offset[MLC__LOOP_OPERANDS];
-    if (j->segments > 1) {
-        MLC__CAST(double *, j->a->workspace)[segment * j->outs + out] = v;
+    mlc__loop_row(&j->kept, out / j->kept.n, offset);
+    offset[0] += in_row * step;
+    if (dtype == MLC_F32 && !j->finish && !j->a->accumulate) {     /* most of them */
+        float *o = MLC__CAST(float *, j->a->out) + offset[0];
+        for (int64_t i = 0; i < n; i++)
+            o[i * step] = (float)(mlc__acc_value(t + i) * j->sign / j->a->divisor);
         return;
     }
-    mlc__loop_row(&j->kept, out / j->kept.n, offset);
-    mlc__reduce_store(j, offset[0] + out % j->kept.n * j->kept.stride[0][j->kept.ndim - 1], v);
+    for (int64_t i = 0; i < n; i++) {
+        char *o = MLC__CAST(char *, j->a->out) +
+                  (offset[0] + i * step) * (int64_t)mlc_dtype_bytes(dtype);
+        const int64_t s = j->shift ? offset[2] + (in_row + i) * j->kept.stride[2][last] : 0;
+        const int64_t whole = j->sign < 0.0 ? ~t[i].i : t[i].i;
+        double v = mlc__acc_value(t + i) * j->sign / j->a->divisor, old = 0.0;
+        if (j->finish) v = j->finish(j, v, j->shift ? j->shift[s] : 0.0);
+        if (dtype == MLC_F32) v = (double)(float)v;        /* rounded before it is added to */
+        if (j->a->accumulate) mlc__cast_dense(&old, MLC_F64, o, dtype, 1, j->half);
+        v += old;
+        if (j->wide == MLC_I64) mlc__cast_dense(o, dtype, &whole, MLC_I64, 1, j->half);
+        else mlc__cast_dense(o, dtype, &v, MLC_F64, 1, j->half);
+    }
 }
 
-/* A run of the reduced axes: dense directly, strided through a block in L1. */
-static double mlc__reduce_run(const mlc__reduce_job *j, const char *at, int64_t stride, int64_t n)
+/* Element i of the workspace: f64 or i64. */
+MLC__INLINE char *mlc__reduce_part(const mlc__reduce_job *j, int64_t segment, int64_t out)
 {
-    uint64_t dense[MLC__GATHER];
-    double total;
-    if (stride == 1) return j->fn(at, n);
-    total = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
-    for (int64_t i = 0; i < n; i += MLC__GATHER) {
-        const int64_t m = mlc__min(MLC__GATHER, n - i);
-        mlc__gather(dense, at + i * stride * (int64_t)j->size, stride, m, j->size);
-        total = mlc__reduce_join(j, total, j->fn(dense, m));
+    return MLC__CAST(char *, j->a->workspace) + (segment * j->outs + out) * 8;
+}
+
+static void mlc__reduce_part_put(const mlc__reduce_job *j, char *part, const mlc__acc *t)
+{
+    const double v = mlc__acc_value(t);
+    memcpy(part, j->wide == MLC_I64 ? (const void *)&t->i : (const void *)&v, 8);
+}
+
+/* A run of the reduced axes: as it lies, or through L1. */
+static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *at, int64_t stride,
+                            int64_t n, const double *shift)
+{
+    uint64_t tile[MLC__GATHER_BYTES / 8];
+    if (stride == 1 && j->a->dtype == j->wide && !j->prepare) {
+        j->join->run(t, at, n, j->sign);
+        return;
     }
-    return total;
+    const int64_t step = mlc__gather_step(mlc_dtype_bytes(j->wide));
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t m = mlc__min(step, n - i);
+        mlc__load_wide(tile, j->wide, at + i * stride * (int64_t)j->size, j->a->dtype, stride, m,
+                       j->half);
+        if (j->prepare) j->prepare(j, tile, m, shift, 0);
+        j->join->run(t, tile, m, j->sign);
+    }
 }
 
 /* Elements from .. to of one result, counted along the gone axes; a segment may begin and end in
  * the middle of a run. */
-static double mlc__reduce_range(const mlc__reduce_job *j, const char *at, int64_t from, int64_t to)
+static void mlc__reduce_range(const mlc__reduce_job *j, mlc__acc *t, const char *at,
+                              const double *shift, int64_t from, int64_t to)
 {
     const mlc__loop *g = &j->gone;
-    double total = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
-    if (from >= to) return total;      /* an empty axis: there is no loop */
+    if (from >= to) return;            /* an empty axis: there is no loop */
     const int64_t stride = g->stride[0][g->ndim - 1];
-    while (from < to) {
+    if (g->rows == 1) {                /* most of the time */
+        mlc__reduce_run(j, t, at + from * stride * (int64_t)j->size, stride, to - from, shift);
+        return;
+    }
+    int64_t row = from ? from / g->n : 0;                  /* one division for all runs */
+    for (int64_t in_run = from - row * g->n; from < to; row++, in_run = 0) {
         int64_t offset[MLC__LOOP_OPERANDS];
-        const int64_t in_run = from % g->n, n = mlc__min(g->n - in_run, to - from);
-        mlc__loop_row(g, from / g->n, offset);
-        const char *run = at + (offset[0] + in_run * stride) * (int64_t)j->size;
-        total = mlc__reduce_join(j, total, mlc__reduce_run(j, run, stride, n));
+        const int64_t n = mlc__min(g->n - in_run, to - from);
+        mlc__loop_row(g, row, offset);
+        mlc__reduce_run(j, t, at + (offset[0] + in_run * stride) * (int64_t)j->size, stride, n,
+                        shift);
         from += n;
     }
-    return total;
 }
 
-/* Two arrays of f64 of this length are 1 KB: they stay in L1 beside the rows. */
-#define MLC__COLUMNS 64
-
-/* Up to 64 neighbouring columns: sums of blocks of rows, then of the blocks. */
-static void mlc__reduce_columns(const mlc__reduce_job *j, int64_t out, int64_t n, int64_t segment,
-                                const char *at)
+static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int64_t r)
 {
     const mlc__loop *g = &j->gone;
-    const double start = j->a->op == MLC_REDUCE_SUM ? 0.0 : -MLC__INF;
-    const int64_t to = mlc__min(j->count, (segment + 1) * MLC__SEGMENT);
-    double total[MLC__COLUMNS], block[MLC__COLUMNS];
-    for (int64_t c = 0; c < n; c++) total[c] = start;
-    for (int64_t from = segment * MLC__SEGMENT; from < to; from += MLC__SUM_BLOCK) {
-        for (int64_t c = 0; c < n; c++) block[c] = start;
-        for (int64_t r = from; r < mlc__min(to, from + MLC__SUM_BLOCK); r++) {
-            int64_t offset[MLC__LOOP_OPERANDS];
-            mlc__loop_row(g, r / g->n, offset);
-            offset[0] += r % g->n * g->stride[0][g->ndim - 1];
-            const char *row = at + offset[0] * (int64_t)j->size;
-            if (j->a->op != MLC_REDUCE_SUM)
-                for (int64_t c = 0; c < n; c++)
-                    block[c] =
-                        mlc__reduce_join(j, block[c], mlc__load_f64(j, row + (size_t)c * j->size));
-            else if (j->size == 4)
-                for (int64_t c = 0; c < n; c++)
-                    block[c] += (double)((const float *)(const void *)row)[c];
-            else
-                for (int64_t c = 0; c < n; c++) block[c] += ((const double *)(const void *)row)[c];
-        }
-        for (int64_t c = 0; c < n; c++) total[c] = mlc__reduce_join(j, total[c], block[c]);
-    }
-    for (int64_t c = 0; c < n; c++) mlc__reduce_put(j, out + c, segment, total[c]);
+    const int64_t stride = g->stride[0][g->ndim - 1];
+    int64_t offset[MLC__LOOP_OPERANDS];
+    if (g->rows == 1) return at + r * stride * (int64_t)j->size;
+    mlc__loop_row(g, r / g->n, offset);
+    return at + (offset[0] + r % g->n * stride) * (int64_t)j->size;
 }
 
-/* Results next to each other that lie in one row of kept go to the columns together. */
+/* Rows from .. to of n columns that begin at `at`, joined into part; shift: of the first of them. */
+static void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
+                                int64_t to, const char *at, const double *shift, int64_t step)
+{
+    const bool direct = j->a->dtype == j->wide && !j->prepare;
+    const int64_t width = direct ? n : MLC__COLUMNS;
+    uint64_t tile[4][MLC__COLUMNS];
+    for (int64_t c = 0; c < n; c++) mlc__reduce_part_put(j, part + c * 8, &j->start);
+    for (int64_t r = from; r < to; r += 4) {
+        const int rows = (int)mlc__min(4, to - r);
+        const char *row[4] = { NULL, NULL, NULL, NULL };
+        for (int k = 0; k < rows; k++) row[k] = mlc__reduce_row(j, at, r + k);
+        for (int64_t c = 0; c < n; c += width) {
+            const int64_t m = mlc__min(width, n - c);
+            const void *x[4] = { row[0], row[1], row[2], row[3] };
+            for (int k = 0; !direct && k < rows; k++) {
+                mlc__load_wide(tile[k], j->wide, row[k] + c * (int64_t)j->size, j->a->dtype, 1, m,
+                               j->half);
+                if (j->prepare) j->prepare(j, tile[k], m, shift ? shift + c * step : NULL, step);
+                x[k] = tile[k];
+            }
+            j->join->cols(part + c * 8, x, rows, m, j->sign);
+        }
+    }
+}
+
+/* Partial results o .. o + n, next to each other in a row of kept, in order of segments. */
+static void mlc__reduce_meet(const mlc__reduce_job *j, int64_t o, int64_t n)
+{
+    mlc__acc t[MLC__COLUMNS];
+    for (int64_t c = 0; c < n; c += MLC__COLUMNS) {
+        const int64_t m = mlc__min(MLC__COLUMNS, n - c);
+        for (int64_t i = 0; i < m; i++) t[i] = j->start;
+        for (int64_t s = 0; s < j->segments; s++) {
+            const char *part = mlc__reduce_part(j, s, o + c);
+            if (j->last == &mlc__join_add_f64)             /* what it does for one element */
+                for (int64_t i = 0; i < m; i++)
+                    mlc__acc_add(&t[i], MLC__CAST(const double *, (const void *)part)[i]);
+            else for (int64_t i = 0; i < m; i++) j->last->run(&t[i], part + i * 8, 1, 1.0);
+        }
+        mlc__reduce_store(j, o + c, m, t);
+    }
+}
+
+static void mlc__reduce_meet_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
+    const int64_t end = mlc__min(j->outs, (chunk + 1) * MLC__WIDTH);
+    (void)worker;
+    for (int64_t o = chunk * MLC__WIDTH; o < end;) {
+        const int64_t n = mlc__min(end - o, j->kept.n - o % j->kept.n);
+        mlc__reduce_meet(j, o, n);
+        o += n;
+    }
+}
+
+/* Results o .. o + n, next to each other in a row of kept, of one segment; n: at most MLC__WIDTH
+ * for columns, else MLC__COLUMNS. */
+static void mlc__reduce_group(const mlc__reduce_job *j, int64_t o, int64_t n, int64_t segment)
+{
+    const int64_t last = j->kept.ndim - 1, in_row = o % j->kept.n;
+    const int64_t from = segment * j->length, to = mlc__min(j->count, from + j->length);
+    const int64_t apart = j->kept.stride[1][last], step = j->shift ? j->kept.stride[2][last] : 0;
+    int64_t offset[MLC__LOOP_OPERANDS];
+    mlc__acc t[MLC__COLUMNS];
+    mlc__loop_row(&j->kept, o / j->kept.n, offset);
+    const char *at = MLC__CAST(const char *, mlc__at(j->a->in, offset[1] + in_row * apart,
+                                                     j->size));
+    const double *shift = j->shift ? j->shift + offset[2] + in_row * step : NULL;
+    if (j->columns) {
+        mlc__reduce_columns(j, mlc__reduce_part(j, segment, o), n, from, to, at, shift, step);
+        if (j->segments <= 1) mlc__reduce_meet(j, o, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        t[i] = j->start;
+        mlc__reduce_range(j, &t[i], at + i * apart * (int64_t)j->size, shift ? shift + i * step
+                                                                              : NULL, from, to);
+        if (j->segments > 1) mlc__reduce_part_put(j, mlc__reduce_part(j, segment, o + i), &t[i]);
+    }
+    if (j->segments <= 1) mlc__reduce_store(j, o, n, t);
+}
+
 static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
-    const int64_t segment = chunk % j->segments, last = j->kept.ndim - 1;
     const int64_t from = chunk / j->segments * j->per_chunk;
     const int64_t end = mlc__min(j->outs, from + j->per_chunk);
+    const int64_t most = j->columns ? MLC__WIDTH : MLC__COLUMNS;
     (void)worker;
     for (int64_t o = from; o < end;) {
-        int64_t offset[MLC__LOOP_OPERANDS], in_row = o % j->kept.n;
-        mlc__loop_row(&j->kept, o / j->kept.n, offset);
-        const char *at = MLC__CAST(const char *,
-            mlc__at(j->a->in, offset[1] + in_row * j->kept.stride[1][last], j->size));
-        if (j->columns) {
-            const int64_t n = mlc__min(mlc__min(MLC__COLUMNS, end - o), j->kept.n - in_row);
-            mlc__reduce_columns(j, o, n, segment, at);
-            o += n;
-        } else {
-            const int64_t stop = mlc__min(j->count, (segment + 1) * MLC__SEGMENT);
-            const int64_t begin = j->segments > 1 ? segment * MLC__SEGMENT : 0;
-            mlc__reduce_put(j, o, segment,
-                            mlc__reduce_range(j, at, begin, j->segments > 1 ? stop : j->count));
-            o++;
-        }
+        const int64_t n = mlc__min(mlc__min(most, end - o), j->kept.n - o % j->kept.n);
+        mlc__reduce_group(j, o, n, chunk % j->segments);
+        o += n;
     }
 }
 
-/* Splits the axes, decides on segments. False if there is no output. */
-static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a)
+/* Segments of columns: short enough for the chunks to be many and, for f64, for the error. */
+static void mlc__reduce_cut(mlc__reduce_job *j)
+{
+    const int64_t width = mlc__min(MLC__WIDTH, j->kept.n);
+    if (j->columns) {
+        j->length = j->wide == MLC_F64 ? 64 : mlc__max(64, 4 * MLC__SEGMENT / width);
+        j->per_chunk = mlc__max(1, MLC__GRAIN / (mlc__min(j->length, j->count) * width)) * width;
+    } else {
+        const bool cut = j->outs < 16 && j->count > MLC__SEGMENT;
+        j->length = cut ? MLC__SEGMENT : mlc__max(1, j->count);
+        j->per_chunk = cut ? 1 : mlc__max(1, MLC__GRAIN / mlc__max(1, j->count));
+    }
+    j->segments = mlc__max(1, mlc__div_up(j->count, j->length));
+}
+
+/* Splits the axes. False if there is no output. */
+static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a, mlc_dtype wide,
+                             const int64_t *shift_stride)
 {
     int64_t kept[MLC_MAX_DIMS], gone[MLC_MAX_DIMS], ko[MLC_MAX_DIMS], ki[MLC_MAX_DIMS];
-    int64_t gi[MLC_MAX_DIMS];
-    const int64_t *kept_strides[2] = { ko, ki }, *gone_strides[1] = { gi };
+    int64_t ks[MLC_MAX_DIMS], gi[MLC_MAX_DIMS];
+    const int64_t *kept_strides[3] = { ko, ki, ks }, *gone_strides[1] = { gi };
     int32_t nk = 0, ng = 0;
     j->a = a;
+    j->wide = wide;
     j->size = mlc_dtype_bytes(a->dtype);
     j->outs = j->count = 1;
     for (int32_t d = 0; d < a->ndim; d++) {
         if (a->out_stride[d] != 0) {
+            ks[nk] = shift_stride ? shift_stride[d] : 0;
             ko[nk] = a->out_stride[d]; ki[nk] = a->in_stride[d]; kept[nk++] = a->shape[d];
             j->outs *= a->shape[d];
         } else {
@@ -5461,74 +5892,433 @@ static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a)
             j->count *= a->shape[d];
         }
     }
-    if (!mlc__loop_make(&j->kept, nk, kept, 2, kept_strides)) return false;
+    if (!mlc__loop_make(&j->kept, nk, kept, shift_stride ? 3 : 2, kept_strides)) return false;
     if (j->count && !mlc__loop_make(&j->gone, ng, gone, 1, gone_strides)) return false;
     /* Where results and elements are both dense (one run a result), runs win. */
     j->columns = j->count && j->kept.n > 1 && j->kept.stride[1][j->kept.ndim - 1] == 1 &&
                  j->gone.stride[0][j->gone.ndim - 1] != 1;
-    if (j->columns) {
-        j->segments = mlc__div_up(j->count, MLC__SEGMENT);
-        j->per_chunk = mlc__max(1, MLC__GRAIN / (mlc__min(j->count, MLC__SEGMENT) * MLC__COLUMNS)) *
-                       MLC__COLUMNS;
-    } else {
-        const bool cut = j->outs < 16 && j->count > MLC__SEGMENT;
-        j->segments = cut ? mlc__div_up(j->count, MLC__SEGMENT) : 1;
-        j->per_chunk = cut ? 1 : mlc__max(1, MLC__GRAIN / mlc__max(1, j->count));
-    }
+    mlc__reduce_cut(j);
     return true;
 }
 
 /* Plans again: a plan is cheap, and the query has no place to keep one. */
-static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
+static size_t mlc__reduce_workspace(const struct mlc_k_reduce *a, mlc_dtype wide,
+                                    const int64_t *shift_stride)
 {
     mlc__reduce_job j;
-    (void)dev;
-    if (!mlc__reduce_plan(&j, a) || j.segments <= 1) return 0;
-    return (size_t)(j.segments * j.outs) * sizeof(double);
+    if (!mlc__reduce_plan(&j, a, wide, shift_stride) || (j.segments <= 1 && !j.columns)) return 0;
+    return (size_t)(j.segments * j.outs) * 8;
 }
 
-/* First pass: segments of results in parallel. */
-static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a, mlc__run_fn sum_f32,
-                                      mlc__run_fn max_f32)
+static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
 {
-    mlc__reduce_job j;
-    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
-    if (!mlc__reduce_plan(&j, a)) return MLC_OK;
-    j.fn = a->op == MLC_REDUCE_SUM ? (a->dtype == MLC_F64 ? mlc__sum_f64 : sum_f32)
-                                   : (a->dtype == MLC_F64 ? mlc__max_f64 : max_f32);
-    if (j.segments > 1 && a->workspace_bytes < (size_t)(j.segments * j.outs) * sizeof(double))
+    (void)dev;
+    return mlc__reduce_workspace(a, mlc__wide(a->dtype), NULL);
+}
+
+/* All chunks, then partial results segment by segment. */
+static mlc_status mlc__reduce_all(void *dev, mlc__reduce_job *j, double ns)
+{
+    const bool parts = j->segments > 1 || j->columns;
+    if (parts && j->a->workspace_bytes < (size_t)(j->segments * j->outs) * 8)
         return MLC_ERR_INTERNAL;
-    mlc__parallel(dev, mlc__div_up(j.outs, j.per_chunk) * j.segments,
-                  0.2 * (double)j.outs * (double)j.count, mlc__reduce_chunk, &j);
-    if (j.segments <= 1) return MLC_OK;
-    const int64_t segments = j.segments;
-    const double *part = MLC__CAST(const double *, a->workspace);
-    /* Second pass, on the caller: segment by segment in order. */
-    j.segments = 1;                    /* now results go to the output */
-    for (int64_t o = 0; o < j.outs; o++) {
-        double total = part[o];
-        for (int64_t s = 1; s < segments; s++)
-            total = mlc__reduce_join(&j, total, part[s * j.outs + o]);
-        mlc__reduce_put(&j, o, 0, total);
-    }
+    mlc__parallel(dev, mlc__div_up(j->outs, j->per_chunk) * j->segments,
+                  ns * (double)j->outs * (double)j->count, mlc__reduce_chunk, j);
+    if (j->segments > 1)
+        mlc__parallel(dev, mlc__div_up(j->outs, MLC__WIDTH), (double)j->outs * (double)j->segments,
+                      mlc__reduce_meet_chunk, j);
     return MLC_OK;
 }
 
-/* Stops at a NaN, which counts as largest; ties go to the first. */
-static mlc_status mlc__k_argmax(void *dev, const struct mlc_k_argmax *a)
+/* Sums and maxima of floats: all that training needs. */
+static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
+                                      const mlc__joiner *add, const mlc__joiner *max,
+                                      const mlc__half_fns *half)
+{
+    const bool sum = a->op == MLC_REDUCE_SUM, f64 = a->dtype == MLC_F64;
+    mlc__reduce_job j;
+    if (!mlc__is_float(a->dtype) || a->op > MLC_REDUCE_MAX) return MLC_ERR_UNSUPPORTED;
+    memset(&j, 0, sizeof j);
+    if (!mlc__reduce_plan(&j, a, mlc__wide(a->dtype), NULL)) return MLC_OK;
+    j.half = half;
+    j.last = sum ? &mlc__join_add_f64 : &mlc__join_max_f64;
+    j.join = f64 ? j.last : sum ? add : max;
+    j.start.v = sum ? 0.0 : -MLC__INF;
+    j.sign = 1.0;
+    return mlc__reduce_all(dev, &j, 0.2);
+}
+
+/* -- fold: all other reductions, and those of integers -- */
+
+typedef struct mlc__fold_fns {
+    const mlc__joiner   *add, *max, *mul, *squares;         /* of f32 */
+    mlc__map_fn          map, math;
+    const mlc__half_fns *half;
+} mlc__fold_fns;
+
+typedef struct mlc__fold_more {
+    const struct mlc_k_fold *a;
+    const mlc__fold_fns     *fns;
+} mlc__fold_more;
+
+MLC__INLINE bool mlc__fold_counts(const struct mlc_k_fold *a)
+{
+    return a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL ||
+           (a->r.op == MLC_REDUCE_NORM && a->p == 0.0);
+}
+
+/* x = x != 0 */
+static MLC__OPT void mlc__fold_truth(void *to, mlc_dtype wide, int64_t n)
+{
+    const void *from = to;
+    if (wide == MLC_F32) MLC__CONVERT(float, float, x != 0.0f ? 1.0f : 0.0f);
+    else if (wide == MLC_F64) MLC__CONVERT(double, double, x != 0.0 ? 1.0 : 0.0);
+    else MLC__CONVERT(int64_t, int64_t, x != 0);
+}
+
+/* The largest of all is -inf or inf: then exp(x) tells as much as exp(x - shift). */
+MLC__INLINE double mlc__fold_shift(const struct mlc_k_fold *a, double shift)
+{
+    return a->r.op == MLC_REDUCE_LSE && (shift == MLC__INF || shift == -MLC__INF) ? 0.0 : shift;
+}
+
+/* x -= shift */
+static MLC__OPT void mlc__fold_center(const struct mlc_k_fold *a, mlc_dtype wide, void *to, int64_t n,
+                                      const double *shift, int64_t step)
+{
+    const void *from = to;
+    const double one = mlc__fold_shift(a, shift[0]);
+    const float one_f32 = (float)one;
+    if (step == 0 && wide == MLC_F64) MLC__CONVERT(double, double, x - one);
+    else if (step == 0) MLC__CONVERT(float, float, x - one_f32);
+    else if (wide == MLC_F64)
+        MLC__CONVERT(double, double, x - mlc__fold_shift(a, shift[i * step]));
+    else MLC__CONVERT(float, float, x - (float)mlc__fold_shift(a, shift[i * step]));
+}
+
+static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, const double *shift,
+                              int64_t step)
+{
+    const mlc__fold_more *more = MLC__CAST(const mlc__fold_more *, j->more);
+    const struct mlc_k_fold *a = more->a;
+    const bool f64 = j->wide == MLC_F64;
+    const mlc__map_fn map = f64 ? mlc__map_f64 : more->fns->map;
+    const mlc__map_fn math = f64 ? mlc__math_f64 : more->fns->math;
+    const void *in[3] = { x, NULL, NULL };
+    if (j->shift) mlc__fold_center(a, j->wide, x, n, shift, step);
+    if (mlc__fold_counts(a)) mlc__fold_truth(x, j->wide, n);
+    else if (a->r.op == MLC_REDUCE_VAR || a->r.op == MLC_REDUCE_STD)
+        math(MLC_MATH_SQUARE, x, in, n, 0.0, 0.0);
+    else if (a->r.op == MLC_REDUCE_LSE) map(MLC_MAP_EXP, x, in, n, 0.0, 0.0);
+    else if (a->r.op == MLC_REDUCE_NORM) {
+        math(MLC_MATH_ABS, x, in, n, 0.0, 0.0);
+        if (a->p != 1.0 && a->p - a->p == 0.0) math(MLC_MATH_POW_S, x, in, n, a->p, 0.0);
+    }
+}
+
+static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
+{
+    const struct mlc_k_fold *a = MLC__CAST(const mlc__fold_more *, j->more)->a;
+    if (a->r.op == MLC_REDUCE_LSE) return mlc__log_f64(v) + mlc__fold_shift(a, shift);
+    if (a->r.op == MLC_REDUCE_STD || (a->r.op == MLC_REDUCE_NORM && a->p == 2.0))
+        return mlc__sqrt_f64(v);
+    if (a->r.op == MLC_REDUCE_NORM && a->p != 0.0 && a->p != 1.0 && a->p - a->p == 0.0)
+        return mlc__pow_f64(v, 1.0 / a->p);
+    return v;
+}
+
+/* How elements of each wide form join, and the result of nothing. */
+static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
+                              const mlc__fold_fns *fns)
+{
+    const bool norm = a->r.op == MLC_REDUCE_NORM;
+    const bool low = a->r.op == MLC_REDUCE_MIN || a->r.op == MLC_REDUCE_ALL ||
+                     (norm && a->p == -MLC__INF);
+    const bool high = a->r.op == MLC_REDUCE_MAX || a->r.op == MLC_REDUCE_ANY ||
+                      (norm && a->p == MLC__INF);
+    const bool product = a->r.op == MLC_REDUCE_PROD, i64 = j->wide == MLC_I64;
+    const mlc__joiner *f32 = low || high ? fns->max : product ? fns->mul : fns->add;
+    j->sign = low ? -1.0 : 1.0;
+    if (low || high) {
+        const bool truth = a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL;
+        j->last = i64 ? &mlc__join_max_i64 : &mlc__join_max_f64;
+        j->start.v = !truth ? -MLC__INF : low ? -1.0 : 0.0;
+        j->start.i = !truth ? INT64_MIN : low ? ~(int64_t)1 : 0;
+    } else {
+        j->last = product ? (i64 ? &mlc__join_mul_i64 : &mlc__join_mul_f64)
+                          : (i64 ? &mlc__join_add_i64 : &mlc__join_add_f64);
+        j->start.v = product ? 1.0 : 0.0;
+        j->start.i = product ? 1 : 0;
+    }
+    j->join = j->wide == MLC_F32 ? f32 : j->last;
+}
+
+/* Deviations are taken in f64, as the mean is. */
+MLC__INLINE mlc_dtype mlc__fold_wide(const struct mlc_k_fold *a)
+{
+    const mlc_dtype wide = mlc__wide(a->r.dtype);
+    return wide == MLC_F32 && a->shift && a->r.op != MLC_REDUCE_LSE ? MLC_F64 : wide;
+}
+
+static size_t mlc__k_fold_workspace(void *dev, const struct mlc_k_fold *a)
 {
     (void)dev;
-    for (int64_t r = 0; r < a->n; r++) {
-        double best = -MLC__INF;
-        int64_t at = 0;
-        for (int64_t i = 0; i < a->c && best == best; i++) {
-            const int64_t p = r * a->row + i * a->col;
-            const double v = a->dtype == MLC_F32 ? (double)MLC__CAST(const float *, a->in)[p]
-                                                 : MLC__CAST(const double *, a->in)[p];
-            if (v > best || v != v) { best = v; at = i; }
+    return mlc__reduce_workspace(&a->r, mlc__fold_wide(a), a->shift ? a->shift_stride : NULL);
+}
+
+static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc__fold_fns *fns)
+{
+    const mlc__fold_more more = { a, fns };
+    const bool f32 = mlc__wide(a->r.dtype) == MLC_F32, norm = a->r.op == MLC_REDUCE_NORM;
+    const bool plain = a->r.op <= MLC_REDUCE_PROD && !a->shift;
+    mlc__reduce_job j;
+    memset(&j, 0, sizeof j);
+    if (!mlc__reduce_plan(&j, &a->r, mlc__fold_wide(a), a->shift ? a->shift_stride : NULL))
+        return MLC_OK;
+    j.half = fns->half;
+    j.shift = a->shift;
+    j.more = &more;
+    mlc__fold_joiners(&j, a, fns);
+    if (norm && a->p == 2.0 && f32) j.join = fns->squares;
+    else if (!plain) j.prepare = mlc__fold_prepare;
+    if (!plain) j.finish = mlc__fold_finish;
+    return mlc__reduce_all(dev, &j, plain ? 0.2 : 1.0);
+}
+
+/* -- lines: along one axis, for each place in the others -- */
+
+/* Up to MLC__COLUMNS lines next to each other: where they begin and how far apart they are, by
+ * operand, in elements. */
+typedef void (*mlc__lines_fn)(const void *args, const int64_t *offset, const int64_t *stride,
+                              int64_t lines);
+
+typedef struct mlc__lines {
+    mlc__loop     across;
+    int64_t       lines, per_chunk;
+    mlc__lines_fn fn;
+    const void   *args;
+} mlc__lines;
+
+static void mlc__lines_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__lines *j = MLC__CAST(const mlc__lines *, arg);
+    const mlc__loop *l = &j->across;
+    const int64_t end = mlc__min(j->lines, (chunk + 1) * j->per_chunk);
+    (void)worker;
+    for (int64_t r = chunk * j->per_chunk; r < end;) {
+        int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS];
+        const int64_t in_row = r % l->n;
+        const int64_t n = mlc__min(mlc__min(MLC__COLUMNS, end - r), l->n - in_row);
+        mlc__loop_row(l, r / l->n, offset);
+        for (int p = 0; p < l->operands; p++) {
+            stride[p] = l->stride[p][l->ndim - 1];
+            offset[p] += in_row * stride[p];
         }
-        a->out[r] = at;
+        j->fn(j->args, offset, stride, n);
+        r += n;
     }
+}
+
+/* The shape without the axis, whose size is m. */
+static void mlc__lines_run(void *dev, int32_t ndim, const int64_t *shape, int32_t axis,
+                           int operands, const int64_t *const *strides, mlc__lines_fn fn,
+                           const void *args)
+{
+    int64_t rest[MLC_MAX_DIMS], step[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
+    const int64_t *steps[MLC__LOOP_OPERANDS] = { step[0], step[1], step[2], step[3] };
+    mlc__lines j;
+    int32_t n = 0;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (d == axis) continue;
+        for (int p = 0; p < operands; p++) step[p][n] = strides[p][d];
+        rest[n++] = shape[d];
+    }
+    if (!mlc__loop_make(&j.across, n, rest, operands, steps)) return;
+    j.lines = j.across.rows * j.across.n;
+    const int64_t group = j.across.stride[1][j.across.ndim - 1] == 1 && strides[1][axis] != 1
+                              ? MLC__COLUMNS : 1;
+    j.per_chunk = mlc__max(1, MLC__GRAIN / mlc__max(1, shape[axis] * group)) * group;
+    j.fn = fn;
+    j.args = args;
+    mlc__parallel(dev, mlc__div_up(j.lines, j.per_chunk),
+                  (double)j.lines * (double)shape[axis], mlc__lines_chunk, &j);
+}
+
+typedef struct mlc__argmax_job {
+    const struct mlc_k_argmax *a;
+    const mlc__half_fns       *half;
+    mlc_dtype                  wide;
+} mlc__argmax_job;
+
+/* Elements i .. i + n of one line, or element i of n lines. The first NaN wins. */
+#define MLC__ARGMAX(T, flipped, better) \
+    do { \
+        T *best = MLC__CAST(T *, best_of); \
+        const T *v = MLC__CAST(const T *, x); \
+        for (int64_t e = 0; e < n; e++) { \
+            const int64_t to = along ? 0 : e; \
+            const T y = low ? flipped : v[e], z = best[to]; \
+            if (better) { \
+                best[to] = y; \
+                at[to] = i + (along ? e : 0); \
+            } \
+        } \
+    } while (0)
+
+static MLC__OPT void mlc__argmax_tile(const mlc__argmax_job *j, void *best_of, int64_t *at,
+                                      const void *x, int64_t i, int64_t n, bool along)
+{
+    const bool low = j->a->smallest != 0;
+    if (j->wide == MLC_I64) MLC__ARGMAX(int64_t, ~v[e], y > z);
+    else MLC__ARGMAX(double, -v[e], y > z || (y != y && z == z));
+}
+
+static void mlc__argmax_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                              int64_t lines)
+{
+    const mlc__argmax_job *j = MLC__CAST(const mlc__argmax_job *, args);
+    const struct mlc_k_argmax *a = j->a;
+    const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype), m = a->shape[a->axis];
+    const int64_t step = a->in_stride[a->axis];
+    const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
+    uint64_t tile[MLC__COLUMNS], best[MLC__COLUMNS];
+    int64_t at[MLC__COLUMNS];
+    const double least = -MLC__INF;
+    const int64_t least_i64 = INT64_MIN;
+    for (int64_t l = 0; l < lines; l++) {
+        memcpy(best + l, j->wide == MLC_I64 ? (const void *)&least_i64 : (const void *)&least, 8);
+        at[l] = 0;
+    }
+    if (stride[1] == 1 && step != 1) {
+        for (int64_t i = 0; i < m; i++) {
+            mlc__load_wide(tile, j->wide, in + i * step * size, a->dtype, 1, lines, j->half);
+            mlc__argmax_tile(j, best, at, tile, i, lines, false);
+        }
+    } else {
+        for (int64_t l = 0; l < lines; l++, in += stride[1] * size)
+            for (int64_t i = 0; i < m; i += MLC__COLUMNS) {
+                const int64_t n = mlc__min(MLC__COLUMNS, m - i);
+                mlc__load_wide(tile, j->wide, in + i * step * size, a->dtype, step, n, j->half);
+                mlc__argmax_tile(j, best + l, at + l, tile, i, n, true);
+            }
+    }
+    for (int64_t l = 0; l < lines; l++) a->out[offset[0] + l * stride[0]] = at[l];
+}
+
+static mlc_status mlc__argmax_run(void *dev, const struct mlc_k_argmax *a,
+                                  const mlc__half_fns *half)
+{
+    const mlc__argmax_job job = { a, half, mlc__is_float(a->dtype) ? MLC_F64 : MLC_I64 };
+    const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides, mlc__argmax_lines, &job);
+    return MLC_OK;
+}
+
+typedef struct mlc__scan_job {
+    const struct mlc_k_scan *a;
+    const mlc__half_fns     *half;
+    mlc_dtype                wide;
+} mlc__scan_job;
+
+/* One step: c is what is carried, x the element; the result stays in x. The gradient of a product
+ * so far, dx_i = y_(i-1) S_i with S_i = dy_i + x_(i+1) S_(i+1), is right where elements are 0, too;
+ * y and dy lie behind x. */
+#define MLC__SCAN(T, step) \
+    do { \
+        T *x = MLC__CAST(T *, tile), *carried = MLC__CAST(T *, carry); \
+        if (along) { \
+            T c = carried[0]; \
+            for (int64_t k = 0; k < n; k++) { const int64_t e = back ? n - 1 - k : k; step } \
+            carried[0] = c; \
+        } else { \
+            for (int64_t e = 0; e < n; e++) { T c = carried[e]; step carried[e] = c; } \
+        } \
+    } while (0)
+
+static MLC__OPT void mlc__scan_tile(mlc_scan op, mlc_dtype wide, void *tile, void *carry, int64_t n,
+                                    bool along, bool back)
+{
+    if (wide == MLC_I64) {
+        if (op == MLC_SCAN_SUM) MLC__SCAN(uint64_t, c += x[e]; x[e] = c;);
+        else MLC__SCAN(uint64_t, c *= x[e]; x[e] = c;);
+    } else if (op == MLC_SCAN_SUM) MLC__SCAN(double, c += x[e]; x[e] = c;);
+    else if (op == MLC_SCAN_PROD) MLC__SCAN(double, c *= x[e]; x[e] = c;);
+    else
+        MLC__SCAN(double, const double s = x[e + 2 * MLC__COLUMNS] + c;
+                          c = x[e] * s; x[e] = x[e + MLC__COLUMNS] * s;);
+}
+
+/* n elements of operand p (1: in, 2: y, 3: dy) at a place of its own. */
+static void mlc__scan_load(const mlc__scan_job *j, void *tile, int p, int64_t at, int64_t stride,
+                           int64_t n)
+{
+    const mlc_dtype dtype = j->a->dtype;
+    const void *from = p == 1 ? j->a->in : p == 2 ? j->a->y : j->a->dy;
+    mlc__load_wide(tile, j->wide, mlc__at(from, at, mlc_dtype_bytes(dtype)), dtype, stride, n,
+                   j->half);
+}
+
+/* Elements i .. i + n of a line (along), or element i of n lines: at, stride by operand. */
+static void mlc__scan_block(const mlc__scan_job *j, const int64_t *at, const int64_t *stride,
+                            int64_t i, int64_t n, bool along, void *carry)
+{
+    const struct mlc_k_scan *a = j->a;
+    double tile[3][MLC__COLUMNS];
+    uint64_t out[MLC__COLUMNS], old[MLC__COLUMNS];
+    const size_t size = mlc_dtype_bytes(a->out_dtype);
+    char *to = MLC__CAST(char *, a->out) + at[0] * (int64_t)size;
+    const bool back = a->reverse != 0;
+    mlc__scan_load(j, tile[0], 1, at[1], stride[1], n);
+    if (a->op == MLC_SCAN_PROD_GRAD) { /* y one place earlier, 1 before the first */
+        const int64_t ones = i > 0 ? 0 : along ? 1 : n;
+        for (int64_t e = 0; e < ones; e++) tile[1][e] = 1.0;
+        if (n > ones)
+            mlc__scan_load(j, tile[1] + ones, 2,
+                           at[2] + (ones ? 0 : -a->y_stride[a->axis]), stride[2], n - ones);
+        mlc__scan_load(j, tile[2], 3, at[3], stride[3], n);
+    }
+    mlc__scan_tile(a->op, j->wide, tile, carry, n, along, back);
+    if (a->accumulate) {               /* a gradient: floats */
+        mlc__load_wide(old, MLC_F64, to, a->out_dtype, stride[0], n, j->half);
+        for (int64_t e = 0; e < n; e++) tile[0][e] += MLC__CAST(const double *, (void *)old)[e];
+    }
+    void *dense = stride[0] == 1 ? (void *)to : (void *)out;
+    mlc__cast_dense(dense, a->out_dtype, tile[0], j->wide, n, j->half);
+    if (stride[0] != 1) mlc__scatter(to, stride[0], out, n, size);
+}
+
+static void mlc__scan_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                            int64_t lines)
+{
+    const mlc__scan_job *j = MLC__CAST(const mlc__scan_job *, args);
+    const struct mlc_k_scan *a = j->a;
+    const int64_t m = a->shape[a->axis];
+    const int64_t step[4] = { a->out_stride[a->axis], a->in_stride[a->axis],
+                              a->y_stride[a->axis], a->dy_stride[a->axis] };
+    const int operands = a->op == MLC_SCAN_PROD_GRAD ? 4 : 2;
+    const bool columns = stride[1] == 1 && step[1] != 1;
+    const int64_t tile = columns ? 1 : MLC__COLUMNS, tiles = mlc__div_up(m, tile);
+    uint64_t carry[MLC__COLUMNS];
+    const double one = a->op == MLC_SCAN_PROD ? 1.0 : 0.0;
+    const int64_t one_i64 = a->op == MLC_SCAN_PROD;
+    for (int64_t l = 0; l < lines; l++)
+        memcpy(carry + l, j->wide == MLC_I64 ? (const void *)&one_i64 : (const void *)&one, 8);
+    for (int64_t l = 0; l < (columns ? 1 : lines); l++)
+        for (int64_t k = 0; k < tiles; k++) {
+            const int64_t i = (a->reverse ? tiles - 1 - k : k) * tile;
+            int64_t at[4] = { 0, 0, 0, 0 };
+            for (int p = 0; p < operands; p++) at[p] = offset[p] + l * stride[p] + i * step[p];
+            mlc__scan_block(j, at, columns ? stride : step, i,
+                            columns ? lines : mlc__min(tile, m - i), !columns, carry + l);
+        }
+}
+
+static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc__half_fns *half)
+{
+    const mlc__scan_job job = { a, half, mlc__is_float(a->dtype) ? MLC_F64 : MLC_I64 };
+    const int64_t *strides[4] = { a->out_stride, a->in_stride, a->y_stride, a->dy_stride };
+    mlc__lines_run(dev, a->ndim, a->shape, a->axis, a->op == MLC_SCAN_PROD_GRAD ? 4 : 2, strides,
+                   mlc__scan_lines, &job);
     return MLC_OK;
 }
 
@@ -6945,18 +7735,26 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
  * are checked before anything is computed; a bad one goes to the error word, since a kernel has no
  * context to complain to. */
 
+/* n dense elements joined to start. */
+MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double start)
+{
+    mlc__acc t = { start, 0.0, 0 };
+    fn(&t, x, n, 1.0);
+    return mlc__acc_value(&t);
+}
+
 /* Sum of e^(x - shift): exponentials of a block in L1, then their sum. T is the type, F names its
- * functions, SUM adds a dense block. */
-#define MLC__SUM_EXP_TEXT(T, F, SUM) \
+ * functions, ADD joins a dense block. */
+#define MLC__SUM_EXP_TEXT(T, F, ADD) \
     const T *v = MLC__CAST(const T *, x), s = (T)shift; \
-    double total = 0.0; \
+    mlc__acc total = { 0.0, 0.0, 0 }; \
     for (int64_t from = 0; from < n; from += MLC__GATHER, v += MLC__GATHER) { \
         T tile[MLC__GATHER]; \
         const int64_t m = n - from < MLC__GATHER ? n - from : MLC__GATHER; \
         MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) tile[i] = F(exp)(v[i] - s); \
-        total += SUM(tile, m); \
+        ADD(&total, tile, m, 1.0); \
     } \
-    return total;
+    return mlc__acc_value(&total);
 
 /* dx (+)= scale (e^((x - max) - log_sum) - less): a row of the gradient in one pass. The label's
  * share is not in it. */
@@ -6974,11 +7772,11 @@ typedef void (*mlc__softmax_grad_fn)(void *dx, const void *x, int64_t n, double 
 
 MLC__BODY double mlc__sum_exp_f32_body(const void *x, int64_t n, double shift)
 {
-    MLC__SUM_EXP_TEXT(float, MLC__F32, mlc__sum_f32_body)
+    MLC__SUM_EXP_TEXT(float, MLC__F32, mlc__add_f32_body)
 }
 static MLC__OPT double mlc__sum_exp_f64(const void *x, int64_t n, double shift)
 {
-    MLC__SUM_EXP_TEXT(double, MLC__F64, mlc__sum_f64)
+    MLC__SUM_EXP_TEXT(double, MLC__F64, mlc__add_f64)
 }
 MLC__BODY void mlc__softmax_grad_f32_body(void *dx, const void *x, int64_t n, double max,
                                           double log_sum, double less, double scale,
@@ -7008,11 +7806,11 @@ typedef struct mlc__row_fns {
         bool accumulate) \
     { mlc__softmax_grad_f32_body(dx, x, n, max, log_sum, less, scale, accumulate); } \
     static const mlc__row_fns mlc__row_fns_##isa = \
-        { mlc__sum_f32_##isa, mlc__max_f32_##isa, mlc__sum_exp_f32_##isa, \
+        { mlc__add_f32_##isa, mlc__max_f32_##isa, mlc__sum_exp_f32_##isa, \
           mlc__softmax_grad_f32_##isa };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 static const mlc__row_fns mlc__row_fns_f64 =
-    { mlc__sum_f64, mlc__max_f64, mlc__sum_exp_f64, mlc__softmax_grad_f64 };
+    { mlc__add_f64, mlc__max_f64, mlc__sum_exp_f64, mlc__softmax_grad_f64 };
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
 typedef struct mlc__xent_job {
@@ -7028,15 +7826,15 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     const size_t size = mlc_dtype_bytes(a->dtype);
     const void *x = mlc__at(a->logits, r * a->row, size);
     const int64_t label = a->labels[r * a->label_stride];
-    const double max = j->f->max(x, a->c);
+    const double max = mlc__run(j->f->max, x, a->c, -MLC__INF);
     const double shift = max - max == 0.0 ? max : 0.0;           /* all -inf, a NaN: as it comes */
     const double log_sum = log(j->f->sum_exp(x, a->c, shift));
     double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
     mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
     if (a->smoothing != 0.0) {
-        loss = (1.0 - a->smoothing) * loss +
-               a->smoothing * (log_sum - (j->f->sum(x, a->c) / (double)a->c - shift));
+        const double mean = mlc__run(j->f->sum, x, a->c, 0.0) / (double)a->c;
+        loss = (1.0 - a->smoothing) * loss + a->smoothing * (log_sum - (mean - shift));
     }
     return loss;
 }
@@ -7103,7 +7901,7 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
     if (a->reduction == MLC_REDUCTION_NONE)
         for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, a->dtype, j.rows[r]);
     else
-        mlc__elem_put(a->loss, 0, a->dtype, mlc__sum_f64(j.rows, a->n) / norm);
+        mlc__elem_put(a->loss, 0, a->dtype, mlc__run(mlc__add_f64, j.rows, a->n, 0.0) / norm);
     return MLC_OK;
 }
 
@@ -7283,7 +8081,20 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
     { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
-    { return mlc__reduce_run_all(dev, a, mlc__sum_f32_##isa, mlc__max_f32_##isa); } \
+    { \
+        return mlc__reduce_run_all(dev, a, &mlc__join_add_f32_##isa, &mlc__join_max_f32_##isa, \
+                                   &mlc__half_fns_##isa); \
+    } \
+    static const mlc__fold_fns mlc__fold_fns_##isa = \
+        { &mlc__join_add_f32_##isa, &mlc__join_max_f32_##isa, &mlc__join_mul_f32_##isa, \
+          &mlc__join_squares_f32_##isa, mlc__map_f32_##isa, mlc__math_f32_##isa, \
+          &mlc__half_fns_##isa }; \
+    static mlc_status mlc__k_fold_##isa(void *dev, const struct mlc_k_fold *a) \
+    { return mlc__fold_run(dev, a, &mlc__fold_fns_##isa); } \
+    static mlc_status mlc__k_argmax_##isa(void *dev, const struct mlc_k_argmax *a) \
+    { return mlc__argmax_run(dev, a, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_scan_##isa(void *dev, const struct mlc_k_scan *a) \
+    { return mlc__scan_run(dev, a, &mlc__half_fns_##isa); } \
     static const mlc__gemm_fns *mlc__gemm_pick_##isa(const struct mlc_k_gemm *a) \
     { return a->dtype == MLC_F64 ? &mlc__gemm_fns_f64 : &mlc__gemm_fns_##isa; } \
     static mlc_status mlc__k_gemm_##isa(void *dev, const struct mlc_k_gemm *a) \
@@ -7325,7 +8136,11 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_xent_ws(isa)      mlc__k_xent_workspace,
 #define MLC__CPU_xent_grad(isa)    mlc__k_xent_grad_##isa,
 #define MLC__CPU_xent_grad_ws(isa) NULL,
-#define MLC__CPU_argmax(isa)       mlc__k_argmax,
+#define MLC__CPU_fold(isa)         mlc__k_fold_##isa,
+#define MLC__CPU_fold_ws(isa)      mlc__k_fold_workspace,
+#define MLC__CPU_scan(isa)         mlc__k_scan_##isa,
+#define MLC__CPU_scan_ws(isa)      NULL,
+#define MLC__CPU_argmax(isa)       mlc__k_argmax_##isa,
 #define MLC__CPU_argmax_ws(isa)    NULL,
 #define MLC__CPU_take(isa)         mlc__k_take,
 #define MLC__CPU_take_ws(isa)      NULL,
@@ -8402,6 +9217,24 @@ static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
     return true;
 }
 
+/* The same where a 0-d tensor counts as a line of one element, as it does in PyTorch. */
+static bool mlc__axis_of(mlc_tensor *x, const char *what, int32_t *axis)
+{
+    if (x->ndim == 0 && (*axis == 0 || *axis == -1)) { *axis = 0; return true; }
+    return mlc__axis_ok(x, what, axis);
+}
+
+/* Shape and strides for kernels that go along an axis. */
+static void mlc__line_shape(const mlc_tensor *x, int64_t *shape, int64_t *stride, int32_t *ndim)
+{
+    *ndim = x->ndim ? x->ndim : 1;
+    shape[0] = stride[0] = 1;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        shape[d] = x->shape[d];
+        stride[d] = x->stride[d];
+    }
+}
+
 /* -- kernels on tensors: what operations call -- */
 
 /* Strides of `in` in a loop over out, to which it broadcasts: 0 where it is repeated. */
@@ -8482,30 +9315,39 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
     return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
-/* out (+)= scale * reduce(in) over the axes in mask, which out does not have or has as 1. */
+/* Over the axes in mask, which out does not have or has as 1. */
+static void mlc__reduce_args(struct mlc_k_reduce *args, mlc_reduce op, const mlc_tensor *out,
+                             const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
+                             bool accumulate)
+{
+    int32_t o = 0;
+    args->op = op;
+    args->dtype = in->dtype;
+    args->out_dtype = out->dtype;
+    args->ndim = in->ndim;
+    args->accumulate = accumulate;
+    args->in = mlc__data(in);
+    args->out = mlc__data(out);
+    args->divisor = divisor;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        const bool gone = (mask >> d & 1u) != 0;
+        args->shape[d] = in->shape[d];
+        args->in_stride[d] = in->stride[d];
+        /* Stride 0 tells the kernel that an axis is reduced. A kept axis may have it only if its
+         * size is 1, where any stride will do. */
+        args->out_stride[d] = gone ? 0 : mlc__max(1, out->stride[o]);
+        if (!gone || keepdim) o++;
+    }
+}
+
+/* out (+)= reduce(in) / divisor for sums and maxima of floats. */
 static mlc_status mlc__reduce(mlc_ctx *ctx, const char *what, mlc_reduce op, const mlc_tensor *out,
-                              const mlc_tensor *in, uint32_t mask, bool keepdim, double scale,
+                              const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
                               bool accumulate)
 {
     struct mlc_k_reduce args;
-    int32_t o = 0;
-    args.op = op;
-    args.dtype = in->dtype;
-    args.ndim = in->ndim;
-    args.accumulate = accumulate;
-    args.in = mlc__data(in);
-    args.out = mlc__data(out);
-    args.scale = scale;
-    for (int32_t d = 0; d < in->ndim; d++) {
-        const bool gone = (mask >> d & 1u) != 0;
-        args.shape[d] = in->shape[d];
-        args.in_stride[d] = in->stride[d];
-        /* Stride 0 tells the kernel that an axis is reduced. A kept axis may have it only if its
-         * size is 1, where any stride will do. */
-        args.out_stride[d] = gone ? 0 : mlc__max(1, out->stride[o]);
-        if (!gone || keepdim) o++;
-    }
     if (mlc__numel(out) == 0) return MLC_OK;
+    mlc__reduce_args(&args, op, out, in, mask, keepdim, divisor, accumulate);
     MLC__RUN_WITH_WORKSPACE(ctx, what, reduce, &args);
     return MLC_OK;
 }
@@ -9620,12 +10462,12 @@ static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes,
     for (int32_t i = 0; i < axes.n; i++) {
         const bool is_axis = i < MLC_MAX_DIMS && axes.v[i] == (int32_t)axes.v[i];
         int32_t axis = is_axis ? (int32_t)axes.v[i] : INT_MAX;
-        if (!mlc__axis_ok(x, what, &axis)) return x->ctx->status;
+        if (!mlc__axis_of(x, what, &axis)) return x->ctx->status;
         MLC__REQUIRE(x->ctx, !(seen >> axis & 1u), SHAPE, "%s: axis %d of %s is named twice; "
                      "name each once", what, axis, mlc__shape(x).s);
         seen |= 1u << axis;
     }
-    *mask = axes.n == 0 ? (1u << x->ndim) - 1 : seen;
+    *mask = (axes.n == 0 ? ~0u : seen) & ((1u << x->ndim) - 1);
     return MLC_OK;
 }
 
@@ -11430,35 +12272,122 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
     return mlc__finish(nd);
 }
 
-/* @@ IMPL.OPS.REDUCE ------------------------------------- sum, mean, max, argmax
- * Axes become a bit mask. sum and mean are one kernel with another scale; max saves its input and
- * output and shares dy among ties, as torch.amax does (torch.max over an axis picks one). */
+/* @@ IMPL.OPS.REDUCE ------------------------------------- sum to logsumexp, argmax, cumsum
+ * Axes become a bit mask. Sums and maxima of floats, which training needs, are the kernel reduce;
+ * all others fold. Gradients are made of elementwise kernels: of extremes they are shared among
+ * ties, as torch.amax does (torch.max over an axis picks one). */
 
-/* scale 0 stands for mean, whose count is only known here. The mean of nothing is 0 times inf:
- * NaN. */
+MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
+{
+    const mlc_reduce op = nd->u.reduce.op;
+    const double p = nd->u.reduce.p;
+    return op == MLC_REDUCE_MAX || op == MLC_REDUCE_MIN ||
+           (op == MLC_REDUCE_NORM && (p == MLC__INF || p == -MLC__INF));
+}
+
+/* divisor 0 stands for the mean's and deviations', which are only known here. The mean of nothing
+ * is 0/0, NaN; so are deviations of no more elements than the correction takes off. */
 static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
+    const mlc_reduce op = nd->u.reduce.op;
     int64_t shape[MLC_MAX_DIMS], count = 1;
     int32_t ndim = 0;
-    MLC__TRY(mlc__require_float(ctx, nd));
+    mlc_dtype dtype = x->dtype;
+    if (op >= MLC_REDUCE_NORM || nd->u.reduce.divisor == 0.0)
+        MLC__TRY(mlc__require_float(ctx, nd));
+    if (op == MLC_REDUCE_ANY || op == MLC_REDUCE_ALL) dtype = MLC_BOOL;
+    if ((op == MLC_REDUCE_SUM || op == MLC_REDUCE_PROD) && !mlc__is_float(dtype)) dtype = MLC_I64;
     for (int32_t d = 0; d < x->ndim; d++) {
         const bool gone = (nd->u.reduce.mask >> d & 1u) != 0;
-        MLC__REQUIRE(ctx, !gone || nd->u.reduce.op != MLC_REDUCE_MAX || x->shape[d] > 0, SHAPE,
-                     "%s: axis %d of %s is empty", nd->op->name, d, mlc__shape(x).s);
+        MLC__REQUIRE(ctx, !gone || !mlc__is_extreme(nd) || x->shape[d] > 0, SHAPE,
+                     "%s: axis %d of %s is empty, and nothing has no extreme; reduce another axis",
+                     nd->op->name, d, mlc__shape(x).s);
         if (gone) count *= x->shape[d];
         if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
-    if (nd->u.reduce.scale == 0.0) nd->u.reduce.scale = 1.0 / (double)count;     /* mean */
-    MLC__TRY(mlc__out(ctx, nd, x->dtype, ndim, shape));
-    if (nd->u.reduce.op == MLC_REDUCE_MAX) { mlc__save(nd, x); mlc__save(nd, nd->out[0]); }
+    if (nd->u.reduce.divisor == 0.0)
+        nd->u.reduce.divisor = (double)count > nd->u.reduce.p ? (double)count - nd->u.reduce.p
+                                                              : 0.0;
+    MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
+    if (op != MLC_REDUCE_SUM && mlc__is_float(dtype)) mlc__save(nd, x);
+    if (mlc__is_extreme(nd) || op == MLC_REDUCE_NORM || op == MLC_REDUCE_STD ||
+        op == MLC_REDUCE_LSE)
+        mlc__save(nd, nd->out[0]);
     return MLC_OK;
+}
+
+/* out (+)= the node's reduction of in; shift, f64: the same axes, reduced ones as 1, or NULL. */
+static mlc_status mlc__fold_into(mlc_ctx *ctx, const mlc_node *nd, mlc_reduce op,
+                                 const mlc_tensor *out, bool keepdim, double divisor,
+                                 bool accumulate, const mlc_tensor *shift)
+{
+    struct mlc_k_fold args;
+    if (mlc__numel(out) == 0) return MLC_OK;
+    mlc__reduce_args(&args.r, op, out, nd->in[0], nd->u.reduce.mask, keepdim, divisor, accumulate);
+    args.p = nd->u.reduce.p;
+    args.shift = shift ? MLC__CAST(const double *, mlc__data(shift)) : NULL;
+    for (int32_t d = 0; shift && d < shift->ndim; d++) args.shift_stride[d] = shift->stride[d];
+    mlc__block *block;
+    const size_t bytes = mlc__workspace_fold(ctx, &args);
+    MLC__TRY(mlc__scratch(ctx, bytes, &block, &args.r.workspace));
+    args.r.workspace_bytes = bytes;
+    const mlc_status st = mlc__run_fold(ctx, nd->op->name, &args);
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+/* The reduced axes as 1. */
+static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp *t, mlc_dtype dtype)
+{
+    const mlc_tensor *x = nd->in[0];
+    int64_t shape[MLC_MAX_DIMS];
+    for (int32_t d = 0; d < x->ndim; d++)
+        shape[d] = nd->u.reduce.mask >> d & 1u ? 1 : x->shape[d];
+    return mlc__temp_begin(ctx, t, dtype, x->ndim, shape);
+}
+
+static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean)
+{
+    const mlc_tensor *x = nd->in[0];
+    const int64_t results = mlc__max(1, mlc__numel(mean));
+    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, x, nd->u.reduce.mask, true,
+                       (double)(mlc__numel(x) / results), false);
+}
+
+/* What a second pass takes off, in f64: the largest element, or the mean. That of f64 is improved
+ * by the mean of what is left, so that equal elements deviate by 0. */
+static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_reduce op = nd->u.reduce.op;
+    const mlc_tensor *x = nd->in[0];
+    mlc__temp shift;
+    mlc_status st;
+    if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
+    MLC__TRY(mlc__keepdim_temp(ctx, nd, &shift, MLC_F64));
+    if (op == MLC_REDUCE_LSE)
+        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_MAX, &shift.t, x, nd->u.reduce.mask, true,
+                         1.0, false);
+    else st = mlc__mean_into(ctx, nd, &shift.t);
+    if (!st && op != MLC_REDUCE_LSE && x->dtype == MLC_F64)
+        st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true,
+                            (double)(mlc__numel(x) / mlc__numel(&shift.t)), true, &shift.t);
+    if (!st)
+        st = mlc__fold_into(ctx, nd, op, nd->out[0], nd->u.reduce.keepdim, nd->u.reduce.divisor,
+                            false, &shift.t);
+    mlc__temp_end(&shift);
+    return st;
 }
 
 static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__reduce(ctx, nd->op->name, nd->u.reduce.op, nd->out[0], nd->in[0], nd->u.reduce.mask,
-                       nd->u.reduce.keepdim, nd->u.reduce.scale, false);
+    const mlc_reduce op = nd->u.reduce.op;
+    if (op >= MLC_REDUCE_VAR) return mlc__shifted(ctx, nd);
+    if (op > MLC_REDUCE_MAX || !mlc__is_float(nd->in[0]->dtype))
+        return mlc__fold_into(ctx, nd, op, nd->out[0], nd->u.reduce.keepdim,
+                              nd->u.reduce.divisor, false, NULL);
+    return mlc__reduce(ctx, nd->op->name, op, nd->out[0], nd->in[0], nd->u.reduce.mask,
+                       nd->u.reduce.keepdim, nd->u.reduce.divisor, false);
 }
 
 /* t with the reduced axes back as 1, so that it broadcasts to x. */
@@ -11477,7 +12406,16 @@ static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const ml
     return wide;
 }
 
-/* dy repeated, times the scale of the mean. */
+/* The formulas of a backward: t (+)= formula(a, b, c). */
+static mlc_status mlc__math(mlc_ctx *ctx, const mlc_node *nd, mlc_map op, const mlc_tensor *t,
+                            const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
+                            double s, bool acc)
+{
+    const double scalars[2] = { s, 0.0 };
+    return mlc__apply_math(ctx, nd->op->name, op, t, a, b, c, scalars, acc);
+}
+
+/* dy repeated, divided as the mean was. */
 static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
@@ -11486,98 +12424,361 @@ static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     const mlc_tensor wide = mlc__keepdim(nd, &dy, nd->in[0]);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &wide, NULL, NULL, nd->u.reduce.scale,
-                    acc);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &wide, NULL, NULL,
+                    1.0 / nd->u.reduce.divisor, acc);
 }
 
-/* dx += dy (x == y) / number of ties */
-static mlc_status mlc__max_backward(mlc_ctx *ctx, mlc_node *nd)
+/* ties (+)= dy (x == y) / number of ties; ties may hold x. */
+static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *ties,
+                                        const mlc_tensor *x, const mlc_tensor *y,
+                                        const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+{
+    const char *name = nd->op->name;
+    mlc__temp count;
+    MLC__TRY(mlc__keepdim_temp(ctx, nd, &count, x->dtype));
+    mlc_status st = mlc__map(ctx, name, MLC_MAP_EQ, ties, x, y, NULL, 0.0, false);
+    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &count.t, ties, nd->u.reduce.mask, true,
+                              1.0, false);
+    if (!st) st = mlc__map(ctx, name, MLC_MAP_SHARE, dx, ties, dy, &count.t, 0.0, acc);
+    mlc__temp_end(&count);
+    return st;
+}
+
+/* Of a product: dy times that of the others. q is dy times the product of what is not 0, so that
+ * one zero leaves a gradient at its own place only, and two leave none. */
+static mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                     const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+{
+    const mlc_tensor *x = nd->in[0];
+    mlc_node ones = *nd;               /* the product of t instead of x */
+    mlc__temp zeros, q;
+    mlc_tensor filled = *t;
+    MLC__TRY(mlc__keepdim_temp(ctx, nd, &zeros, x->dtype));
+    mlc_status st = mlc__keepdim_temp(ctx, nd, &q, x->dtype);
+    if (st == MLC_OK) {
+        st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
+        if (!st) st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, &zeros.t, t,
+                                  nd->u.reduce.mask, true, 1.0, false);
+        if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
+        ones.in[0] = &filled;
+        if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, &q.t, true, 1.0, false, NULL);
+        if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, &q.t, &q.t, dy, NULL, 0.0, false);
+        if (!st) st = mlc__math(ctx, nd, MLC_MATH_PROD_GRAD, dx, &q.t, x, &zeros.t, 0.0, acc);
+        mlc__temp_end(&q);
+    }
+    mlc__temp_end(&zeros);
+    return st;
+}
+
+/* dx = sign(x) |x|^(p-1) dy / y^(p-1); nothing where x or y is 0. */
+static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                     const mlc_tensor *y, const mlc_tensor *dy,
+                                     const mlc_tensor *dx, bool acc)
+{
+    const mlc_tensor *x = nd->in[0];
+    const double p = nd->u.reduce.p;
+    mlc__temp g;
+    mlc_status st;
+    if (p == 0.0) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, dx, 0.0);
+    if (p == 1.0) return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, dy, x, NULL, 0.0, acc);
+    if (p != 2.0) MLC__TRY(mlc__math(ctx, nd, MLC_MATH_ABS, t, x, NULL, NULL, 0.0, false));
+    if (mlc__is_extreme(nd)) {
+        MLC__TRY(mlc__share_among_ties(ctx, nd, t, t, y, dy, t, false));
+        return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
+    }
+    MLC__TRY(mlc__keepdim_temp(ctx, nd, &g, x->dtype));
+    st = mlc__math(ctx, nd, MLC_MATH_POW_S, &g.t, y, NULL, NULL, p - 1.0, false);
+    if (!st) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &g.t, dy, &g.t, NULL, 0.0, false);
+    if (!st && p == 2.0) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, dx, x, &g.t, NULL, 0.0, acc);
+    if (!st && p != 2.0) {
+        st = mlc__math(ctx, nd, MLC_MATH_POW_S, t, t, NULL, NULL, p - 1.0, false);
+        if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, t, t, &g.t, NULL, 0.0, false);
+        if (!st) st = mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
+    }
+    mlc__temp_end(&g);
+    return st;
+}
+
+/* var: dx = dy 2/divisor (x - mean); std: dx = (dy/y) 1/divisor (x - mean), 0 where y is. */
+static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
+                                    const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+{
+    const mlc_tensor *x = nd->in[0];
+    const bool root = nd->u.reduce.op == MLC_REDUCE_STD;
+    mlc__temp mean, g;
+    MLC__TRY(mlc__keepdim_temp(ctx, nd, &mean, x->dtype));
+    mlc_status st = mlc__keepdim_temp(ctx, nd, &g, x->dtype);
+    if (st == MLC_OK) {
+        st = mlc__mean_into(ctx, nd, &mean.t);
+        if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &g.t, dy, y, NULL, 0.0, false);
+        if (!st)
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF_GRAD, dx, root ? &g.t : dy, x, &mean.t,
+                          (root ? 1.0 : 2.0) / nd->u.reduce.divisor, acc);
+        mlc__temp_end(&g);
+    }
+    mlc__temp_end(&mean);
+    return st;
+}
+
+/* dx = dy exp(x - y) */
+static mlc_status mlc__lse_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                    const mlc_tensor *y, const mlc_tensor *dy,
+                                    const mlc_tensor *dx, bool acc)
+{
+    const char *name = nd->op->name;
+    MLC__TRY(mlc__map(ctx, name, MLC_MAP_SUB, t, nd->in[0], y, NULL, 0.0, false));
+    MLC__TRY(mlc__map(ctx, name, MLC_MAP_EXP, t, t, NULL, NULL, 0.0, false));
+    return mlc__map(ctx, name, MLC_MAP_MUL, dx, t, dy, NULL, 0.0, acc);
+}
+
+/* All but sums; with a temporary of x's shape. */
+static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     mlc_tensor dy, dx;
-    mlc__temp ties, count;
+    mlc__temp t;
     bool acc;
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    const mlc_tensor wide_y = mlc__keepdim(nd, nd->out[0], x), wide_dy = mlc__keepdim(nd, &dy, x);
-    MLC__TRY(mlc__temp_begin(ctx, &ties, x->dtype, x->ndim, x->shape));
-    st = mlc__temp_begin(ctx, &count, x->dtype, wide_y.ndim, wide_y.shape);
-    if (st == MLC_OK) {
-        st = mlc__map(ctx, nd->op->name, MLC_MAP_EQ, &ties.t, x, &wide_y, NULL, 0.0, false);
-        if (!st) st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, &count.t, &ties.t,
-                                  nd->u.reduce.mask, true, 1.0, false);
-        if (!st)
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_SHARE, &dx, &ties.t, &wide_dy, &count.t, 0.0,
-                          acc);
-        mlc__temp_end(&count);
+    const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &dy, x);
+    if (mlc__numel(x) == 0) return MLC_OK;
+    MLC__TRY(mlc__temp_begin(ctx, &t, x->dtype, x->ndim, x->shape));
+    switch (nd->u.reduce.op) {
+    case MLC_REDUCE_PROD: st = mlc__prod_gradient(ctx, nd, &t.t, &wide, &dx, acc); break;
+    case MLC_REDUCE_NORM: st = mlc__norm_gradient(ctx, nd, &t.t, &y, &wide, &dx, acc); break;
+    case MLC_REDUCE_LSE:  st = mlc__lse_gradient(ctx, nd, &t.t, &y, &wide, &dx, acc); break;
+    case MLC_REDUCE_VAR:
+    case MLC_REDUCE_STD:  st = mlc__var_gradient(ctx, nd, &y, &wide, &dx, acc); break;
+    default: st = mlc__share_among_ties(ctx, nd, &t.t, x, &y, &wide, &dx, acc); break;
     }
-    mlc__temp_end(&ties);
+    mlc__temp_end(&t);
     return st;
 }
 
-static const mlc__op mlc__sum_op = { "sum", mlc__reduce_shape, mlc__reduce_forward,
-                                     mlc__sum_backward };
-static const mlc__op mlc__mean_op = { "mean", mlc__reduce_shape, mlc__reduce_forward,
-                                      mlc__sum_backward };
-static const mlc__op mlc__max_op = { "max", mlc__reduce_shape, mlc__reduce_forward,
-                                     mlc__max_backward };
+#define MLC__REDUCE_OP(name, backward) static const mlc__op mlc__##name##_op = \
+    { #name, mlc__reduce_shape, mlc__reduce_forward, backward };
+MLC__REDUCE_OP(sum, mlc__sum_backward)
+MLC__REDUCE_OP(mean, mlc__sum_backward)
+MLC__REDUCE_OP(prod, mlc__reduce_backward)
+MLC__REDUCE_OP(max, mlc__reduce_backward)
+MLC__REDUCE_OP(min, mlc__reduce_backward)
+MLC__REDUCE_OP(any, NULL)
+MLC__REDUCE_OP(all, NULL)
+MLC__REDUCE_OP(norm, mlc__reduce_backward)
+MLC__REDUCE_OP(var, mlc__reduce_backward)
+MLC__REDUCE_OP(std, mlc__reduce_backward)
+MLC__REDUCE_OP(logsumexp, mlc__reduce_backward)
 
-/* An empty list of axes means all of them. */
+/* An empty list of axes means all of them. p: of a norm; else what a count is less by. */
 static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes, bool keepdim,
-                                    mlc_reduce kind, double scale)
+                                    mlc_reduce kind, double divisor, double p)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd || mlc__axes_mask(x, op->name, axes, &nd->u.reduce.mask) != MLC_OK) return NULL;
     nd->u.reduce.keepdim = keepdim;
     nd->u.reduce.op = kind;
-    nd->u.reduce.scale = scale;
+    nd->u.reduce.divisor = divisor;
+    nd->u.reduce.p = p;
     return mlc__finish(nd);
 }
 
+#define MLC__REDUCE_CALL(name, kind, divisor) \
+    mlc__reduce_call(&mlc__##name##_op, x, axes, keepdim, MLC_REDUCE_##kind, divisor, 0.0)
 MLC_IMPL mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
-    return mlc__reduce_call(&mlc__sum_op, x, axes, keepdim, MLC_REDUCE_SUM, 1.0);
+    return MLC__REDUCE_CALL(sum, SUM, 1.0);
 }
 MLC_IMPL mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
-    return mlc__reduce_call(&mlc__mean_op, x, axes, keepdim, MLC_REDUCE_SUM, 0.0);
+    return MLC__REDUCE_CALL(mean, SUM, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return MLC__REDUCE_CALL(prod, PROD, 1.0);
 }
 MLC_IMPL mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
-    return mlc__reduce_call(&mlc__max_op, x, axes, keepdim, MLC_REDUCE_MAX, 1.0);
+    return MLC__REDUCE_CALL(max, MAX, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_min(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return MLC__REDUCE_CALL(min, MIN, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_any(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return MLC__REDUCE_CALL(any, ANY, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_all(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return MLC__REDUCE_CALL(all, ALL, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim)
+{
+    return MLC__REDUCE_CALL(logsumexp, LSE, 1.0);
 }
 
-/* No node: an index has no derivative. The axis is brought to the end by a copy where it is not
- * there. */
-MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
+static mlc_tensor *mlc__var_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes,
+                                 double correction, bool keepdim, mlc_reduce kind)
 {
-    mlc_dims shape;
-    mlc_tensor *t;
-    if (!x || !mlc__axis_ok(x, "argmax", &axis) || mlc__alive(x, "argmax") != MLC_OK) return NULL;
-    if (!mlc__is_full(x->dtype) || x->shape[axis] == 0) {
-        mlc__fail(x->ctx, mlc__is_full(x->dtype) ? MLC_ERR_SHAPE : MLC_ERR_DTYPE,
-                  "argmax: x is %s %s; it must be f32 or f64, and axis %d not empty",
-                  mlc_dtype_name(x->dtype), mlc__shape(x).s, axis);
+    if (x && !(correction - correction == 0.0)) {
+        mlc__fail(x->ctx, MLC_ERR_ARG,
+                  "%s: correction %g is not finite; 1 divides by n - 1, 0 by n", op->name,
+                  correction);
         return NULL;
     }
-    mlc_no_grad_begin(x->ctx);
-    shape = mlc_dims_of(x->ndim, NULL);                    /* the axis last, the rest in order */
-    for (int32_t d = 0, to = 0; d < x->ndim; d++) if (d != axis) shape.v[to++] = d;
-    shape.v[x->ndim - 1] = axis;
-    mlc_tensor *rows = mlc_contiguous(mlc_permute(x, shape));
-    mlc_no_grad_end(x->ctx);
-    if (!rows) return NULL;
-    t = mlc__make(x->ctx, "argmax", MLC_I64, mlc_dims_of(rows->ndim - 1, rows->shape));
+    return mlc__reduce_call(op, x, axes, keepdim, kind, 0.0, correction);
+}
+
+MLC_IMPL mlc_tensor *mlc_var(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim)
+{
+    return mlc__var_call(&mlc__var_op, x, axes, correction, keepdim, MLC_REDUCE_VAR);
+}
+MLC_IMPL mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim)
+{
+    return mlc__var_call(&mlc__std_op, x, axes, correction, keepdim, MLC_REDUCE_STD);
+}
+
+MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim)
+{
+    if (x && p != p) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "norm: the order is NaN; write 2 for the Euclidean norm");
+        return NULL;
+    }
+    return mlc__reduce_call(&mlc__norm_op, x, axes, keepdim, MLC_REDUCE_NORM, 1.0, p);
+}
+
+/* No node: an index has no derivative. */
+static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, const char *what, bool smallest)
+{
+    struct mlc_k_argmax args;
+    int64_t shape[MLC_MAX_DIMS];
+    if (!x || mlc__alive(x, what) != MLC_OK || !mlc__axis_of(x, what, &axis)) return NULL;
+    mlc__line_shape(x, args.shape, args.in_stride, &args.ndim);
+    if (args.shape[axis] == 0) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is empty; take another", what, axis,
+                  mlc__shape(x).s);
+        return NULL;
+    }
+    for (int32_t d = 0, to = 0; d < x->ndim; d++) if (d != axis) shape[to++] = x->shape[d];
+    mlc_tensor *t = mlc__make(x->ctx, what, MLC_I64, mlc_dims_of(args.ndim - 1, shape));
     if (!t || mlc__numel(t) == 0 || x->ctx->dry_run) return t;
-    const struct mlc_k_argmax args = { x->dtype,
-                                       mlc__numel(t),
-                                       rows->shape[x->ndim - 1],
-                                       mlc__data(rows),
-                                       rows->shape[x->ndim - 1],
-                                       1,
-                                       MLC__CAST(int64_t *, mlc__data(t)) };
-    return mlc__run_argmax(x->ctx, "argmax", &args) == MLC_OK ? t : NULL;
+    args.dtype = x->dtype;
+    args.axis = axis;
+    args.smallest = smallest;
+    args.in = mlc__data(x);
+    args.out = MLC__CAST(int64_t *, mlc__data(t));
+    for (int32_t d = 0, from = 0; d < args.ndim; d++)
+        args.out_stride[d] = d == axis ? 0 : t->stride[from++];
+    return mlc__run_argmax(x->ctx, what, &args) == MLC_OK ? t : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
+{
+    return mlc__argmax_call(x, axis, "argmax", false);
+}
+MLC_IMPL mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis)
+{
+    return mlc__argmax_call(x, axis, "argmin", true);
+}
+
+/* @@ IMPL.OPS.SCAN --------------------------------------- cumsum, cumprod
+ * Backward of a sum is the sum from the end on; that of a product one pass, too, which divides by
+ * nothing. */
+
+static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const mlc_tensor *out,
+                            const mlc_tensor *in, const mlc_tensor *y, const mlc_tensor *dy,
+                            bool reverse, bool accumulate)
+{
+    struct mlc_k_scan args;
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    if (mlc__numel(out) == 0) return MLC_OK;
+    memset(&args, 0, sizeof args);
+    args.op = op;
+    args.dtype = in->dtype;
+    args.out_dtype = out->dtype;
+    args.axis = nd->u.axis;
+    args.reverse = reverse;
+    args.accumulate = accumulate;
+    args.in = mlc__data(in);
+    args.out = mlc__data(out);
+    mlc__line_shape(in, args.shape, args.in_stride, &args.ndim);
+    mlc__line_shape(out, shape, args.out_stride, &ndim);
+    if (y) {
+        args.y = mlc__data(y);
+        args.dy = mlc__data(dy);
+        mlc__line_shape(y, shape, args.y_stride, &ndim);
+        mlc__line_shape(dy, shape, args.dy_stride, &ndim);
+    }
+    return mlc__run_scan(ctx, nd->op->name, &args);
+}
+
+static mlc_status mlc__cumsum_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, mlc__is_float(x->dtype) ? x->dtype : MLC_I64, x->ndim, x->shape);
+}
+
+static mlc_status mlc__cumsum_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__scan(ctx, nd, MLC_SCAN_SUM, nd->out[0], nd->in[0], NULL, NULL, false, false);
+}
+
+static mlc_status mlc__cumsum_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__scan(ctx, nd, MLC_SCAN_SUM, &dx, &dy, NULL, NULL, true, acc);
+}
+
+static const mlc__op mlc__cumsum_op = { "cumsum", mlc__cumsum_shape, mlc__cumsum_forward,
+                                        mlc__cumsum_backward };
+
+static mlc_status mlc__cumprod_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__cumsum_shape(ctx, nd));
+    mlc__save(nd, nd->in[0]);
+    mlc__save(nd, nd->out[0]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__cumprod_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__scan(ctx, nd, MLC_SCAN_PROD, nd->out[0], nd->in[0], NULL, NULL, false, false);
+}
+
+static mlc_status mlc__cumprod_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__scan(ctx, nd, MLC_SCAN_PROD_GRAD, &dx, nd->in[0], nd->out[0], &dy, true, acc);
+}
+
+static const mlc__op mlc__cumprod_op = { "cumprod", mlc__cumprod_shape, mlc__cumprod_forward,
+                                         mlc__cumprod_backward };
+
+static mlc_tensor *mlc__scan_call(const mlc__op *op, mlc_tensor *x, int32_t axis)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd || !mlc__axis_of(x, op->name, &axis)) return NULL;
+    nd->u.axis = axis;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis)
+{
+    return mlc__scan_call(&mlc__cumsum_op, x, axis);
+}
+MLC_IMPL mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis)
+{
+    return mlc__scan_call(&mlc__cumprod_op, x, axis);
 }
 
 /* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides
@@ -12573,8 +13774,7 @@ static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, index->dtype == MLC_I64, DTYPE,
                  "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
                  mlc_dtype_name(index->dtype));
-    if (x->ndim == 0 && nd->u.axis == -1) nd->u.axis = 0;
-    if ((x->ndim || nd->u.axis) && !mlc__axis_ok(x, what, &nd->u.axis)) return ctx->status;
+    if (!mlc__axis_of(x, what, &nd->u.axis)) return ctx->status;
     MLC__REQUIRE(ctx, index->ndim == x->ndim, SHAPE,
                  "%s: x %s has %d axes, the index %s has %d; they must be as many", what,
                  mlc__shape(x).s, x->ndim, mlc__shape(index).s, index->ndim);
@@ -13471,8 +14671,7 @@ static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, i
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (indices) *indices = NULL;
     if (!nd) return NULL;
-    if (x->ndim == 0 && axis == -1) axis = 0;
-    if ((x->ndim || axis) && !mlc__axis_ok(x, op->name, &axis)) return NULL;
+    if (!mlc__axis_of(x, op->name, &axis)) return NULL;
     const int64_t n = x->ndim ? x->shape[axis] : 1;
     if (k > n) {
         mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements; "
@@ -13623,9 +14822,9 @@ static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* By the number of elements for a mean, both in forward and in backward. */
-static double mlc__mse_scale(const mlc_node *nd)
+static double mlc__mse_divisor(const mlc_node *nd)
 {
-    return nd->u.reduction == MLC_REDUCTION_MEAN ? 1.0 / (double)mlc__numel(nd->in[0]) : 1.0;
+    return nd->u.reduction == MLC_REDUCTION_MEAN ? (double)mlc__numel(nd->in[0]) : 1.0;
 }
 
 static mlc_status mlc__mse_forward(mlc_ctx *ctx, mlc_node *nd)
@@ -13639,7 +14838,7 @@ static mlc_status mlc__mse_forward(mlc_ctx *ctx, mlc_node *nd)
     st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF, &sq.t, x, t, NULL, 0.0, false);
     if (!st)
         st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], &sq.t, (1u << x->ndim) - 1,
-                         false, mlc__mse_scale(nd), false);
+                         false, mlc__mse_divisor(nd), false);
     mlc__temp_end(&sq);
     return st;
 }
@@ -13653,7 +14852,7 @@ static mlc_status mlc__mse_backward(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 0; i < 2; i++)
         if (mlc__grad_in(nd, i, &dx, &acc, &st))
             st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF_GRAD, &dx, &dy, nd->in[0], nd->in[1],
-                          (i == 0 ? 2.0 : -2.0) * mlc__mse_scale(nd), acc);
+                          (i == 0 ? 2.0 : -2.0) / mlc__mse_divisor(nd), acc);
     return st;
 }
 
