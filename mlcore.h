@@ -5360,7 +5360,10 @@ MLC__INLINE double mlc__fold(const double *lane)
                 lane[l] += four; \
             } \
         for (; i + 16 <= m; i += 16) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { const T a = v[i + l]; lane[l] += one; } \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T a = v[i + l]; \
+                lane[l] += one; \
+            } \
         for (; i < m && m < 16; i++) { const T a = v[i]; few += one; } \
         if (i < m) {                   /* the last 16, without those that have been counted */ \
             const T *w = v + m - 16; \
@@ -5758,7 +5761,7 @@ static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int
     return at + (offset[0] + r % g->n * stride) * (int64_t)j->size;
 }
 
-/* Rows from .. to of n columns that begin at `at`, joined into part; shift: of the first of them. */
+/* Rows from .. to of n columns that begin at `at`, joined into part; shift: of the first one. */
 static void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
                                 int64_t to, const char *at, const double *shift, int64_t step)
 {
@@ -5983,8 +5986,8 @@ MLC__INLINE double mlc__fold_shift(const struct mlc_k_fold *a, double shift)
 }
 
 /* x -= shift */
-static MLC__OPT void mlc__fold_center(const struct mlc_k_fold *a, mlc_dtype wide, void *to, int64_t n,
-                                      const double *shift, int64_t step)
+static MLC__OPT void mlc__fold_center(const struct mlc_k_fold *a, mlc_dtype wide, void *to,
+                                      int64_t n, const double *shift, int64_t step)
 {
     const void *from = to;
     const double one = mlc__fold_shift(a, shift[0]);

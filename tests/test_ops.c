@@ -699,6 +699,10 @@ static args args_of(const op *o, const shape_case *c)
 
 static bool floats_only(const op *o)
 {
+    static const char *const any[] = {"mlc_sum", "mlc_max", "mlc_argmax"};
+    for (size_t i = 0; i < sizeof any / sizeof *any; i++)
+        if (strcmp(o->name, any[i]) == 0)
+            return false;
     return strcmp(o->kind, "view") != 0;
 }
 
