@@ -12534,29 +12534,78 @@ static mlc_status mlc__lse_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_
     return mlc__map(ctx, name, MLC_MAP_MUL, dx, t, dy, NULL, 0.0, acc);
 }
 
-/* All but sums; with a temporary of x's shape. */
+/* dx (+)= the gradient; y and dy have the reduced axes as 1; dx may be x, which is read before it. */
+static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
+                                       const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+{
+    const mlc_tensor *x = nd->in[0];
+    mlc__temp t;
+    mlc_status st;
+    MLC__TRY(mlc__temp_begin(ctx, &t, x->dtype, x->ndim, x->shape));
+    switch (nd->u.reduce.op) {
+    case MLC_REDUCE_PROD: st = mlc__prod_gradient(ctx, nd, &t.t, dy, dx, acc); break;
+    case MLC_REDUCE_NORM: st = mlc__norm_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
+    case MLC_REDUCE_LSE:  st = mlc__lse_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
+    case MLC_REDUCE_VAR:
+    case MLC_REDUCE_STD:  st = mlc__var_gradient(ctx, nd, y, dy, dx, acc); break;
+    default: st = mlc__share_among_ties(ctx, nd, &t.t, x, y, dy, dx, acc); break;
+    }
+    mlc__temp_end(&t);
+    return st;
+}
+
+/* The same in f32 for 16-bit floats, whose mean or quotient would lose what the gradient is made
+ * of; y is made anew. */
+static mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dy,
+                                            const mlc_tensor *dx, bool acc)
+{
+    const mlc_tensor *x = nd->in[0];
+    const char *name = nd->op->name;
+    mlc_node full = *nd;
+    mlc__temp in, y, g, half;
+    mlc_status st;
+    MLC__TRY(mlc__temp_begin(ctx, &in, MLC_F32, x->ndim, x->shape));
+    st = mlc__keepdim_temp(ctx, nd, &y, MLC_F32);
+    if (st == MLC_OK) {
+        st = mlc__keepdim_temp(ctx, nd, &g, MLC_F32);
+        if (st == MLC_OK) {
+            full.in[0] = &in.t;
+            full.out[0] = &y.t;
+            full.u.reduce.keepdim = true;
+            st = mlc__cast_into(ctx, name, &in.t, x);
+            if (!st) st = mlc__cast_into(ctx, name, &g.t, dy);
+            if (!st) st = mlc__reduce_forward(ctx, &full);
+            if (!st) st = mlc__reduce_gradient(ctx, &full, &y.t, &g.t, &in.t, false);
+            mlc__temp_end(&g);
+        }
+        mlc__temp_end(&y);
+    }
+    if (!st && !acc) st = mlc__cast_into(ctx, name, dx, &in.t);
+    if (!st && acc) {
+        st = mlc__temp_begin(ctx, &half, x->dtype, x->ndim, x->shape);
+        if (!st) {
+            st = mlc__cast_into(ctx, name, &half.t, &in.t);
+            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &half.t, NULL, NULL, 0.0, true);
+            mlc__temp_end(&half);
+        }
+    }
+    mlc__temp_end(&in);
+    return st;
+}
+
+/* All but sums. */
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     mlc_tensor dy, dx;
-    mlc__temp t;
     bool acc;
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &dy, x);
     if (mlc__numel(x) == 0) return MLC_OK;
-    MLC__TRY(mlc__temp_begin(ctx, &t, x->dtype, x->ndim, x->shape));
-    switch (nd->u.reduce.op) {
-    case MLC_REDUCE_PROD: st = mlc__prod_gradient(ctx, nd, &t.t, &wide, &dx, acc); break;
-    case MLC_REDUCE_NORM: st = mlc__norm_gradient(ctx, nd, &t.t, &y, &wide, &dx, acc); break;
-    case MLC_REDUCE_LSE:  st = mlc__lse_gradient(ctx, nd, &t.t, &y, &wide, &dx, acc); break;
-    case MLC_REDUCE_VAR:
-    case MLC_REDUCE_STD:  st = mlc__var_gradient(ctx, nd, &y, &wide, &dx, acc); break;
-    default: st = mlc__share_among_ties(ctx, nd, &t.t, x, &y, &wide, &dx, acc); break;
-    }
-    mlc__temp_end(&t);
-    return st;
+    if (mlc__is_half(x->dtype)) return mlc__reduce_gradient_half(ctx, nd, &wide, &dx, acc);
+    return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
 }
 
 #define MLC__REDUCE_OP(name, backward) static const mlc__op mlc__##name##_op = \
