@@ -12534,7 +12534,7 @@ static mlc_status mlc__lse_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_
     return mlc__map(ctx, name, MLC_MAP_MUL, dx, t, dy, NULL, 0.0, acc);
 }
 
-/* dx (+)= the gradient; y and dy have the reduced axes as 1; dx may be x, which is read before it. */
+/* dx (+)= the gradient; y and dy have the reduced axes as 1; dx may be x. */
 static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
                                        const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
@@ -17548,7 +17548,7 @@ typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; } mlc__bu
 /* Doubles, so that n bytes cost n copies in all, not n^2. */
 static mlc_status mlc__put(mlc__buffer *b, const char *text, size_t n)
 {
-    if (b->n + n > b->room) {
+    if (b->n + n >= b->room) {
         const size_t room = 2 * (b->n + n) + 256;
         char *bigger = MLC__CAST(char *, mlc__heap_alloc(b->ctx, room, MLC_MEM_OBJECT, "save"));
         if (!bigger) return MLC_ERR_NOMEM;

@@ -180,7 +180,7 @@ static const wrong_op OPS[] = {
     {"mlc_mean", "<i64[2,3] #0 #0", MLC_ERR_DTYPE,
      "mean: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_max", "<f32[2,0] #1 #0", MLC_ERR_SHAPE,
-     "max: axis 1 of [2,0] is empty"},
+     "max: axis 1 of [2,0] is empty, and nothing has no extreme; reduce another axis"},
     {"mlc_max", "<f32[2,3] #2 #0", MLC_ERR_SHAPE,
      "max: [2,3] has no axis 2; its axes are -2 to 1"},
     {"mlc_sort", "<f32[2,3] #2 #0", MLC_ERR_SHAPE,
@@ -588,7 +588,7 @@ static const wrong_op OPS[] = {
      "trunc_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
      "copy of it"},
     {"mlc_argmax", "<f32[2,0] #1", MLC_ERR_SHAPE,
-     "argmax: x is f32 [2,0]; it must be f32 or f64, and axis 1 not empty"},
+     "argmax: axis 1 of [2,0] is empty; take another"},
     {"mlc_argmax", "<f32[2,3] #2", MLC_ERR_SHAPE,
      "argmax: [2,3] has no axis 2; its axes are -2 to 1"},
     {"mlc_multinomial", "<i64[3] #1 #1", MLC_ERR_DTYPE,

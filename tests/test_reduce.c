@@ -755,17 +755,18 @@ TEST(reduce, wrong_calls_say_what_is_wrong)
             "std: correction inf is not finite; 1 divides by n - 1, 0 by n");
     REFUSED(mlc_norm(x, (double)NAN, a, false), MLC_ERR_ARG,
             "norm: the order is NaN; write 2 for the Euclidean norm");
-    REFUSED(mlc_sum(x, mlc_dims1(2), false), MLC_ERR_SHAPE, "sum: [2,3] has no axis 2");
+    REFUSED(mlc_sum(x, mlc_dims1(2), false), MLC_ERR_SHAPE,
+            "sum: [2,3] has no axis 2; its axes are -2 to 1");
     REFUSED(mlc_prod(x, mlc_dims2(1, -1), false), MLC_ERR_SHAPE,
-            "prod: axis 1 of [2,3] is named twice");
+            "prod: axis 1 of [2,3] is named twice; name each once");
     REFUSED(mlc_min(none, mlc_dims1(1), false), MLC_ERR_SHAPE,
             "min: axis 1 of [2,0] is empty, and nothing has no extreme; reduce another axis");
     REFUSED(mlc_norm(none, (double)INFINITY, a, false), MLC_ERR_SHAPE,
             "norm: axis 1 of [2,0] is empty, and nothing has no extreme; reduce another axis");
     REFUSED(mlc_argmin(none, 1), MLC_ERR_SHAPE, "argmin: axis 1 of [2,0] is empty; take another");
-    REFUSED(mlc_cumsum(x, 2), MLC_ERR_SHAPE, "cumsum: [2,3] has no axis 2");
+    REFUSED(mlc_cumsum(x, 2), MLC_ERR_SHAPE, "cumsum: [2,3] has no axis 2; its axes are -2 to 1");
     REFUSED(mlc_cumprod(mlc_select(mlc_select(x, 0, 0), 0, 0), 1), MLC_ERR_SHAPE,
-            "cumprod: [] has no axis 1");
+            "cumprod: [] has no axis 1; it is a scalar");
     CHECK(mlc_any(NULL, a, false) == NULL && mlc_all(NULL, a, false) == NULL);
     CHECK_OK(ctx);
 }
