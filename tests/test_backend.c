@@ -28,11 +28,17 @@ typedef struct device {
 } device;
 
 static int64_t g_leaked;               /* blocks alive when their device was closed            */
+static int64_t g_break_at, g_calls;    /* the call of a kernel or a copy that fails; 0: none   */
 bool         (*test_device_refuses)(void);
 
 int64_t test_device_leaked(void)
 {
     return g_leaked;
+}
+
+static bool device_breaks(void)
+{
+    return g_break_at != 0 && ++g_calls == g_break_at;
 }
 
 static void arena_open(device *d)
@@ -126,6 +132,8 @@ static mlc_status device_copy(void *dev, void *dst, const void *src, size_t byte
                               mlc_copy_kind kind)
 {
     device *d = (device *)dev;
+    if (device_breaks())
+        return MLC_ERR_DEVICE;
     if (device_owns(d, dst, bytes) != (kind != MLC_COPY_TO_HOST) ||
         device_owns(d, src, bytes) != (kind != MLC_COPY_TO_DEVICE))
         return MLC_ERR_ARG;
@@ -146,6 +154,8 @@ static mlc_status device_sync(void *dev)
     { \
         device    *d = (device *)dev; \
         mlc_status status; \
+        if (device_breaks()) \
+            return MLC_ERR_DEVICE; \
         arena_open(d); \
         status = d->k->name(NULL, args); \
         arena_shut(d); \
@@ -410,6 +420,63 @@ TEST(backend, a_freed_context_leaves_nothing_on_the_device)
     d.memory = memory;                 /* host structs in a fixed block, data on the device    */
     d.memory_bytes = sizeof memory;
     check_no_leak(d);
+}
+
+/* ---- a device that fails ------------------------------------------------------------------- */
+
+static void ignore(void *user, const char *text, size_t bytes)
+{
+    *(size_t *)user += bytes + (text == NULL);
+}
+
+/* Data, training and printing: each call of the device is some call here.                     */
+static mlc_status broken_run(mlc_ctx *ctx)
+{
+    static const double labels[5] = {0, 2, 1, 1, 0};
+    mlc_batch   b;
+    size_t      printed = 0;
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = mlc_uniform(ctx, MLC_F32, mlc_dims2(5, 7), -1, 1);
+    mlc_loader_desc d = mlc_loader_desc_make(x, test_tensor(ctx, MLC_I64, mlc_dims1(5), labels), 5);
+    mlc_loader *loader = mlc_loader_create(ctx, &d);
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 3));
+    mlc_optim  *opt = mlc_adamw(net, 1e-2);
+    mlc_anomaly(ctx, true);
+    if (loader != NULL && mlc_loader_next(loader, &b)) {
+        mlc_backward(mlc_cross_entropy(mlc_forward(net, b.x), b.y));
+        mlc_optim_step(opt);
+    }
+    mlc_print(mlc_transpose(x, 0, 1), ignore, &printed);
+    mlc_item(mlc_sum(x, mlc_dims0(), false));
+    mlc_masked_select(x, mlc_gt_scalar(x, 0));
+    mlc_keep(x);
+    mlc_anomaly(ctx, false);
+    mlc_loader_free(loader);
+    mlc_optim_free(opt);
+    mlc_module_free(net);
+    return mlc_scope_end(ctx);
+}
+
+TEST(backend, a_device_that_fails_at_any_call_is_an_error_and_leaks_nothing)
+{
+    const int64_t leaked = g_leaked;
+    mlc_ctx      *ctx = device_ctx("test", NULL);
+    mlc_status    status = MLC_ERR_DEVICE;
+    int64_t       at = 0;
+    CHECK_EQ(broken_run(ctx), MLC_OK);
+    while (status != MLC_OK && at < 1000) {
+        g_break_at = ++at;
+        g_calls = 0;
+        status = broken_run(ctx);
+        if (!CHECK(g_calls < at ? status == MLC_OK : status == MLC_ERR_DEVICE) ||
+            (status && !CHECK_HAS(mlc_error(ctx), "device test")))
+            printf("  call %" PRId64 ": %s\n", at, mlc_error(ctx));
+    }
+    CHECK(at > 20 && at < 1000);
+    g_break_at = 0;
+    CHECK_EQ(broken_run(ctx), MLC_OK);
+    CHECK_EQ(g_leaked, leaked);
 }
 
 /* ---- kernels: buffers that end where the next page is unreadable --------------------------- */
@@ -1441,6 +1508,38 @@ TEST(backend, index_kernels_touch_nothing_outside)
                 a.dtype = (mlc_dtype)dtype;
                 CHECK_EQ(k->index(NULL, &a), MLC_ERR_UNSUPPORTED);
             }
+}
+
+/* A row for an index outside is zero, and the error word says where the first one is.         */
+TEST(backend, gather_kernels_put_zero_where_an_index_is_outside)
+{
+    FOR_EACH_LEVEL(isa)
+        for (int shared = 0; shared < 2; shared++) {
+            static const int64_t INDEX[] = {1, 1, -1, -1, 5, 5}, SHARED[] = {1, -1, 5};
+            static const double  WANT[] = {3, 4, 0, 0, 0, 0};
+            float              data[] = {1, 2, 3, 4}, line[6];
+            int64_t            error[4] = {0, 0, 0, 0};
+            struct mlc_k_index a;
+            memset(&a, 0, sizeof a);
+            a.op = MLC_INDEX_GATHER;
+            a.ndim = 2;
+            a.shape[0] = 3;
+            a.shape[1] = 2;
+            a.limit = 2;
+            a.data = data;
+            a.line = line;
+            a.index = shared ? SHARED : INDEX;
+            a.data_stride[0] = a.line_stride[0] = 2;
+            a.data_stride[1] = a.line_stride[1] = 1;
+            a.index_stride[0] = shared ? 1 : 2;
+            a.index_stride[1] = !shared;
+            a.kind = 9;
+            a.error = error;
+            CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->index(NULL, &a), MLC_OK);
+            for (int i = 0; i < 6; i++)
+                CHECK_NEAR(line[i], WANT[i], 0);
+            CHECK(error[0] == 9 && error[1] == (shared ? 1 : 2) && error[2] == -1 && error[3] == 2);
+        }
 }
 
 /* every: which elements are not zero; 0: none.                                                */

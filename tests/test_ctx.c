@@ -469,6 +469,49 @@ TEST(ctx, steps_of_changing_shapes_do_not_use_up_a_fixed_block)
     }
 }
 
+static mlc_status no_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
+                             int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = in[0];
+    return mlc_ctx_status(mlc_module_ctx(m));
+}
+
+/* Two neighbours become one gap, which takes what neither of them would; the rest of it, others. */
+TEST(ctx, what_is_freed_in_a_fixed_block_is_used_again_whole_and_in_parts)
+{
+    static const mlc_module_class cls = {"Block", no_forward, NULL};
+    static char  memory[160 << 10];
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    mlc_module  *part[8], *last;
+    d.threads = 1;
+    d.memory = memory;
+    d.memory_bytes = sizeof memory;
+    ctx = test_own(mlc_ctx_create(&d));
+    if (!CHECK(ctx != NULL))
+        return;
+    for (int pass = 0; pass < 20; pass++) {
+        part[0] = mlc_module_create(ctx, &cls, NULL, 40000);
+        part[1] = mlc_module_create(ctx, &cls, NULL, 40000);
+        last = mlc_module_create(ctx, &cls, NULL, 8);
+        CHECK(mlc_module_create(ctx, &cls, NULL, 80000) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+        mlc_module_free(part[0]);
+        mlc_module_free(part[1]);
+        part[0] = mlc_module_create(ctx, &cls, NULL, 80000);
+        CHECK(part[0] != NULL);
+        mlc_module_free(part[0]);
+        for (int i = 0; i < 8; i++)
+            CHECK((part[i] = mlc_module_create(ctx, &cls, NULL, 9000)) != NULL);
+        for (int i = 0; i < 8; i++)
+            mlc_module_free(part[i]);
+        mlc_module_free(last);
+        CHECK_OK(ctx);
+    }
+}
+
 /* A training step on n rows in a scope of its own.                                            */
 static mlc_status sized_step(mlc_module *net, mlc_optim *opt, int64_t n)
 {

@@ -774,7 +774,7 @@ TEST(join, wrong_calls_say_what_is_wrong)
 TEST(join, parts_of_a_failed_split_are_null)
 {
     mlc_ctx    *ctx = test_ctx();
-    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 10)), *out[4] = {x, x, x, x};
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 10)), *out[4] = {x, x, x, x}, *in[3];
     CHECK_EQ(mlc_split(x, 4, 1, out, 4), MLC_ERR_SHAPE);
     CHECK_HAS(mlc_error(ctx), "split: axis 1 of [2,10] in parts of 4 makes 3, there is room for 4");
     CHECK(out[0] == NULL && out[3] == NULL);
@@ -802,6 +802,16 @@ TEST(join, parts_of_a_failed_split_are_null)
     mlc_error_clear(ctx);
     CHECK_EQ(mlc_meshgrid(out + 1, 1, NULL), MLC_ERR_ARG);
     mlc_error_clear(ctx);
+    for (int i = 0; i < 3; i++) {      /* together more than memory can hold                   */
+        in[i] = mlc_expand(mlc_zeros(ctx, MLC_F32, mlc_dims0()), mlc_dims1(1 << 30));
+        out[i] = x;
+    }
+    CHECK_EQ(mlc_meshgrid(in, 3, out), MLC_ERR_SHAPE);
+    CHECK(out[0] == NULL && out[1] == NULL && out[2] == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_tile(x, mlc_dims_of(9, NULL)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "tile: 9 counts; a tensor has at most 8 axes");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_meshgrid(NULL, 1, out), MLC_ERR_ARG);
 }
 

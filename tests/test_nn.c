@@ -512,7 +512,44 @@ TEST(nn, flatten_keeps_the_first_axis)
     CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[2,3]");
     y = mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims3(0, 3, 2)));
     CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[0,6]");
+    y = mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims1(3)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[3,1]");
     CHECK_OK(ctx);
+    CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims0())) == NULL);
+    CHECK_HAS(mlc_error(ctx), "Flatten: the input is a scalar");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(nn, a_class_without_a_name_or_a_forward_is_refused)
+{
+    static const mlc_module_class no_name = {NULL, residual_forward, NULL};
+    static const mlc_module_class no_forward = {"Nothing", NULL, NULL};
+    static const mlc_module_class *const bad[] = {NULL, &no_name, &no_forward};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        CHECK(mlc_module_create(ctx, bad[i], NULL, 0) == NULL);
+        CHECK_STR(mlc_error(ctx), "module_create: the class needs a name and a forward");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+}
+
+/* Each of the names is short enough; together they are not.                                   */
+TEST(nn, a_dotted_name_that_is_too_long_is_an_error_of_the_build)
+{
+    char        part[61];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_linear(ctx, 2, 2);
+    memset(part, 'n', sizeof part);
+    part[sizeof part - 1] = 0;
+    for (int i = 0; i < 5; i++) {
+        mlc_module *outer = mlc_nn_sequential(ctx);
+        CHECK_EQ(mlc_module_add_named(outer, part, m), MLC_OK);
+        m = outer;
+    }
+    CHECK_EQ(mlc_module_build(m), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "build: name 'nnnnnnnn");
+    CHECK_HAS(mlc_error(ctx), "is over 254 bytes");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
 TEST(nn, linear_without_bias_and_in_another_dtype)

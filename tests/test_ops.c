@@ -1283,6 +1283,31 @@ TEST(ops, dropout_drops_the_share_asked_for_and_masks_the_gradient_alike)
     }
 }
 
+/* The gradient of what a view sees is written through its strides; a second one adds up.      */
+TEST(ops, dropout_of_a_view_masks_the_gradient_of_the_base)
+{
+    static const int64_t ROWS = 3, COLS = 5;
+    FOR_EACH_ISA(ctx) {
+        double      x[15], y[2][15], dx[15];
+        mlc_tensor *leaf = test_rand(ctx, MLC_F64, mlc_dims2(ROWS, COLS), 3, 1, 2);
+        mlc_set_requires_grad(leaf, true);
+        for (int pass = 0; pass < 2; pass++) {
+            mlc_tensor *out = mlc_dropout(mlc_transpose(leaf, 0, 1), 0.5);
+            test_read(out, y[pass]);
+            CHECK_EQ(mlc_backward_from(out, NULL), MLC_OK);
+        }
+        test_read(leaf, x);
+        test_read(mlc_grad(leaf), dx);
+        for (int64_t i = 0; i < ROWS; i++)
+            for (int64_t j = 0; j < COLS; j++) {
+                const double kept = (y[0][j * ROWS + i] != 0) + (y[1][j * ROWS + i] != 0);
+                CHECK_NEAR(dx[i * COLS + j], 2 * kept, 0);
+                CHECK_NEAR(y[0][j * ROWS + i] + y[1][j * ROWS + i], 2 * kept * x[i * COLS + j], 0);
+            }
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(ops, dropout_at_its_ends_and_out_of_range)
 {
     static const double v[] = {1, -2, 3}, zeros[] = {0, 0, 0};
