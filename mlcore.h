@@ -915,11 +915,11 @@ MLC_API mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdi
  *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp  */
 MLC_API mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_argmax: index of the first largest value along an axis, i64; mlc_argmin: smallest. Any
- *   dtype; a NaN wins; not differentiable.
+ *   dtype; a NaN wins; keepdim leaves the axis with size 1; not differentiable.
  *   err    SHAPE if the axis is empty                        ref: torch.argmax, torch.argmin  */
-MLC_API mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis);
+MLC_API mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis, bool keepdim);
 /* mlc_argmin: see mlc_argmax.                                                                 */
-MLC_API mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis);
+MLC_API mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis, bool keepdim);
 /* mlc_cumsum: y_i = x_0 + ... + x_i along an axis; floats carried in f64, others to i64.
  *   grad   dx_i += dy_i + ... + dy_(n-1)                                   ref: torch.cumsum  */
 MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
@@ -12701,10 +12701,12 @@ MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepd
 }
 
 /* No node: an index has no derivative. */
-static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, const char *what, bool smallest)
+static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, const char *what,
+                                    bool smallest)
 {
     struct mlc_k_argmax args;
     int64_t shape[MLC_MAX_DIMS];
+    int32_t to = 0, from = 0;
     if (!x || mlc__alive(x, what) != MLC_OK || !mlc__axis_of(x, what, &axis)) return NULL;
     mlc__line_shape(x, args.shape, args.in_stride, &args.ndim);
     if (args.shape[axis] == 0) {
@@ -12712,26 +12714,29 @@ static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, const char *wha
                   mlc__shape(x).s);
         return NULL;
     }
-    for (int32_t d = 0, to = 0; d < x->ndim; d++) if (d != axis) shape[to++] = x->shape[d];
-    mlc_tensor *t = mlc__make(x->ctx, what, MLC_I64, mlc_dims_of(args.ndim - 1, shape));
+    for (int32_t d = 0; d < x->ndim; d++)
+        if (d != axis || keepdim) shape[to++] = d == axis ? 1 : x->shape[d];
+    mlc_tensor *t = mlc__make(x->ctx, what, MLC_I64, mlc_dims_of(to, shape));
     if (!t || mlc__numel(t) == 0 || x->ctx->dry_run) return t;
     args.dtype = x->dtype;
     args.axis = axis;
     args.smallest = smallest;
     args.in = mlc__data(x);
     args.out = MLC__CAST(int64_t *, mlc__data(t));
-    for (int32_t d = 0, from = 0; d < args.ndim; d++)
-        args.out_stride[d] = d == axis ? 0 : t->stride[from++];
+    for (int32_t d = 0; d < args.ndim; d++) {
+        args.out_stride[d] = d == axis ? 0 : t->stride[from];
+        from += d != axis || keepdim;
+    }
     return mlc__run_argmax(x->ctx, what, &args) == MLC_OK ? t : NULL;
 }
 
-MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis)
+MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis, bool keepdim)
 {
-    return mlc__argmax_call(x, axis, "argmax", false);
+    return mlc__argmax_call(x, axis, keepdim, "argmax", false);
 }
-MLC_IMPL mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis)
+MLC_IMPL mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis, bool keepdim)
 {
-    return mlc__argmax_call(x, axis, "argmin", true);
+    return mlc__argmax_call(x, axis, keepdim, "argmin", true);
 }
 
 /* @@ IMPL.OPS.SCAN --------------------------------------- cumsum, cumprod
@@ -20209,7 +20214,7 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
                   mlc__shape(scores).s, mlc__shape(labels).s);
         return MLC__NAN;
     }
-    best = mlc_argmax(scores, 1);
+    best = mlc_argmax(scores, 1, false);
     const int64_t n = labels->shape[0];
     int64_t *host =
         MLC__CAST(int64_t *, mlc__heap_alloc(ctx, (size_t)n * 16, MLC_MEM_OBJECT, "accuracy"));

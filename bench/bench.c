@@ -63,10 +63,10 @@ static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double 
     return t;
 }
 
-/* Elements of t, f64, f32 or bool, as doubles, which the caller frees; NULL on error. */
+/* Elements of t, of any dtype, as doubles, which the caller frees; NULL on error. */
 static double *fetch(mlc_tensor *t)
 {
-    if (t && t->dtype == MLC_BOOL) t = mlc_cast(t, MLC_F32);
+    if (t && t->dtype != MLC_F32) t = mlc_cast(t, MLC_F64);
     size_t  n = (size_t)mlc_numel(t);
     double *v = t ? (double *)malloc((n + 1) * sizeof *v) : NULL;
     float  *f = t ? (float *)malloc((n + 1) * sizeof *f) : NULL;
@@ -439,7 +439,9 @@ static bool move_setup(state *s)
     y  = fetch(t);
     ok = y && a && b && want;
     if (ok) moves[s->bc->op].ref(a, b, want);
-    for (int64_t i = 0; ok && i < mlc_numel(t); i++) ok = near(s, "an element", y[i], want[i], 64);
+    const bool sums = moves[s->bc->op].apply == move_einsum;          /* of 1000 products      */
+    for (int64_t i = 0; ok && i < mlc_numel(t); i++)
+        ok = near(s, "an element", y[i], want[i], sums ? 4096 : 64);
     mlc_scope_end(s->ctx);
     free(a);
     free(b);
@@ -448,53 +450,219 @@ static bool move_setup(state *s)
     return ok;
 }
 
-/* ---- row_: along the rows of a matrix; loss_: with their gradients ------------------------- */
+/* ---- row_: lines of a matrix, each to a number or to numbers ------------------------------- */
 
-enum { ROW_SUM, ROW_MAX, ROW_MEAN, ROW_XENT };
+#define LINE_TOP 10                       /* of topk                                            */
 
-static mlc_tensor *row_apply(state *s)
-{
-    switch (s->bc->op) {
-    case ROW_SUM:  return mlc_sum(s->a, mlc_dims1(1), false);
-    case ROW_MAX:  return mlc_max(s->a, mlc_dims1(1), false);
-    case ROW_MEAN: return mlc_mean(s->a, mlc_dims1(1), false);
-    default:       return mlc_cross_entropy(s->a, s->labels);
+typedef struct line_op {
+    const char  *name;
+    mlc_tensor *(*apply)(state *);        /* along axis bc->k                                   */
+    void       (*ref)(const double *x, int64_t n, double *y);
+    int64_t      made;                    /* numbers a line makes                               */
+    double       lo, hi;                  /* of the inputs                                      */
+    double       read, written;           /* bytes of an element, of a number made, in f32      */
+} line_op;
+
+/* A line of n is folded: v begins as init, becomes step for each x[j], the result is formula. */
+#define LINE(name, call, init, step, formula) \
+    static mlc_tensor *line_##name(state *s) { return call; } \
+    static void line_ref_##name(const double *x, int64_t n, double *y) \
+    { \
+        double v = init; \
+        for (int64_t j = 0; j < n; j++) v = step; \
+        *y = formula; \
     }
+#define ALONG mlc_dims1(s->bc->k), false
+
+LINE(sum, mlc_sum(s->a, ALONG), 0, v + x[j], v)
+LINE(mean, mlc_mean(s->a, ALONG), 0, v + x[j], v / (double)n)
+LINE(prod, mlc_prod(s->a, ALONG), 1, v * x[j], v)
+LINE(max, mlc_max(s->a, ALONG), x[0], fmax(v, x[j]), v)
+LINE(min, mlc_min(s->a, ALONG), x[0], fmin(v, x[j]), v)
+LINE(any, mlc_any(s->p, ALONG), 0, v != 0 || x[j] > 0, v)
+LINE(all, mlc_all(s->p, ALONG), 1, v != 0 && x[j] > 0, v)
+LINE(norm, mlc_norm(s->a, 2, ALONG), 0, v + x[j] * x[j], sqrt(v))
+LINE(norm_1, mlc_norm(s->a, 1, ALONG), 0, v + fabs(x[j]), v)
+LINE(logsumexp, mlc_logsumexp(s->a, ALONG), 0, v + exp(x[j]), log(v))
+LINE(argmax, mlc_argmax(s->a, (int32_t)s->bc->k, false), 0, x[j] > x[(int)v] ? (double)j : v, v)
+LINE(argmin, mlc_argmin(s->a, (int32_t)s->bc->k, false), 0, x[j] < x[(int)v] ? (double)j : v, v)
+LINE(cumsum, mlc_cumsum(s->a, (int32_t)s->bc->k), 0, y[j] = v + x[j], *y)
+LINE(cumprod, mlc_cumprod(s->a, (int32_t)s->bc->k), 1, y[j] = v * x[j], *y)
+
+static mlc_tensor *line_var(state *s) { return mlc_var(s->a, mlc_dims1(s->bc->k), 1, false); }
+static mlc_tensor *line_std(state *s) { return mlc_std(s->a, mlc_dims1(s->bc->k), 1, false); }
+static void line_ref_var(const double *x, int64_t n, double *y)
+{
+    double mean = 0;
+    for (int64_t j = 0; j < n; j++) mean += x[j] / (double)n;
+    for (int64_t j = *y = 0; j < n; j++) *y += (x[j] - mean) * (x[j] - mean) / (double)(n - 1);
+}
+static void line_ref_std(const double *x, int64_t n, double *y)
+{
+    line_ref_var(x, n, y);
+    *y = sqrt(*y);
 }
 
-static double row_ref(int op, const double *x, int64_t n, int64_t label)
+/* Places of numbers by value, equal ones by place: what a stable sort makes. */
+static int by_value(const void *a, const void *b)
 {
-    double sum = 0, most = -HUGE_VAL, e = 0;
-    for (int64_t j = 0; j < n; j++) {
-        sum += x[j];
-        most = fmax(most, x[j]);
-    }
-    for (int64_t j = 0; j < n; j++) e += exp(x[j] - most);
-    return op == ROW_SUM ? sum : op == ROW_MAX ? most : op == ROW_MEAN ? sum / (double)n
-         : most + log(e) - x[label];
+    const double *x = *(const double *const *)a, *y = *(const double *const *)b;
+    return *x != *y ? (*x > *y) - (*x < *y) : (x > y) - (x < y);
 }
 
-static bool row_check(state *s, const double *x, const double *y)
+static void line_ref_argsort(const double *x, int64_t n, double *y)
+{
+    const double *at[MOVE_N];
+    for (int64_t j = 0; j < n; j++) at[j] = x + j;
+    qsort(at, (size_t)n, sizeof *at, by_value);
+    for (int64_t j = 0; j < n; j++) y[j] = (double)(at[j] - x);
+}
+static void line_ref_sort(const double *x, int64_t n, double *y)
+{
+    line_ref_argsort(x, n, y);
+    for (int64_t j = 0; j < n; j++) y[j] = x[(int64_t)y[j]];
+}
+static void line_ref_topk(const double *x, int64_t n, double *y)
+{
+    double sorted[MOVE_N];
+    line_ref_sort(x, n, sorted);
+    for (int64_t j = 0; j < LINE_TOP; j++) y[j] = sorted[n - 1 - j];
+}
+
+static mlc_tensor *line_sort(state *s) { return mlc_sort(s->a, (int32_t)s->bc->k, false, NULL); }
+static mlc_tensor *line_argsort(state *s) { return mlc_argsort(s->a, (int32_t)s->bc->k, false); }
+static mlc_tensor *line_topk(state *s)
+{
+    return mlc_topk(s->a, LINE_TOP, (int32_t)s->bc->k, true, NULL);
+}
+
+#define LINE_OP(name, made, lo, hi, read, written) \
+    { #name, line_##name, line_ref_##name, made, lo, hi, read, written }
+
+static const line_op lines[] = {
+    LINE_OP(sum, 1, -4, 4, 4, 4), LINE_OP(mean, 1, -4, 4, 4, 4), LINE_OP(prod, 1, 0.9, 1.1, 4, 4),
+    LINE_OP(max, 1, -4, 4, 4, 4), LINE_OP(min, 1, -4, 4, 4, 4),
+    LINE_OP(any, 1, -4, -0.1, 1, 1), LINE_OP(all, 1, 0.1, 4, 1, 1),
+    LINE_OP(var, 1, -4, 4, 4, 4), LINE_OP(std, 1, -4, 4, 4, 4), LINE_OP(norm, 1, -4, 4, 4, 4),
+    LINE_OP(norm_1, 1, -4, 4, 4, 4), LINE_OP(logsumexp, 1, -4, 4, 4, 4),
+    LINE_OP(argmax, 1, -4, 4, 4, 8), LINE_OP(argmin, 1, -4, 4, 4, 8),
+    LINE_OP(cumsum, MOVE_N, -4, 4, 4, 4), LINE_OP(cumprod, MOVE_N, 0.9, 1.1, 4, 4),
+    LINE_OP(sort, MOVE_N, -4, 4, 4, 4), LINE_OP(argsort, MOVE_N, -4, 4, 4, 8),
+    LINE_OP(topk, LINE_TOP, -4, 4, 4, 4),
+};
+
+static mlc_tensor *line_apply(state *s) { return lines[s->bc->op].apply(s); }
+
+/* Line i of n numbers, at x: of a row their step is 1. Writes what the case should have made. */
+static bool line_check(state *s, const double *x, int64_t step, const double *got)
+{
+    const line_op *op = &lines[s->bc->op];
+    double         line[MOVE_N], want[MOVE_N];
+    for (int64_t j = 0; j < MOVE_N; j++) line[j] = x[j * step];
+    op->ref(line, MOVE_N, want);
+    for (int64_t j = 0; j < op->made; j++)
+        if (!near(s, "a line", got[j * step], want[j], op->ref == line_ref_cumsum ? 4096 : 128))
+            return false;
+    return true;
+}
+
+static bool line_setup(state *s)
+{
+    const line_op *op = &lines[s->bc->op];
+    const bool     rows = s->bc->k == 1;
+    double        *x = NULL, *y;
+    bool           ok;
+    s->a = values(s, mlc_dims2(MOVE_N, MOVE_N), op->lo, op->hi, &x);
+    s->p = mlc_gt_scalar(s->a, 0);
+    mlc_scope_begin(s->ctx);
+    y  = fetch(line_apply(s));
+    ok = x && y;
+    for (int64_t i = 0; ok && i < MOVE_N; i++)
+        ok = rows ? line_check(s, x + i * MOVE_N, 1, y + i * op->made)
+                  : line_check(s, x + i, MOVE_N, y + i);
+    mlc_scope_end(s->ctx);
+    free(x);
+    free(y);
+    return ok;
+}
+
+/* ---- ew_, row_: random numbers ------------------------------------------------------------- */
+
+typedef struct draw_op {
+    const char  *name;
+    mlc_tensor *(*apply)(state *);
+    double       mean, lo, hi;            /* of what is drawn                                   */
+    double       written;                 /* bytes of an element                                */
+} draw_op;
+
+#define DRAW(name, call) \
+    static mlc_tensor *draw_##name(state *s) { return call; }
+#define DRAWN s->ctx, MLC_F32, mlc_dims2(MOVE_N, MOVE_N)
+
+DRAW(uniform, mlc_uniform(DRAWN, 0, 1))
+DRAW(normal, mlc_normal(DRAWN, 0, 1))
+DRAW(truncated_normal, mlc_truncated_normal(DRAWN, 0, 1, -2, 2))
+DRAW(bernoulli, mlc_bernoulli(DRAWN, 0.5))
+DRAW(randint, mlc_randint(s->ctx, MLC_I64, mlc_dims2(MOVE_N, MOVE_N), 0, 100))
+DRAW(randperm, mlc_randperm(s->ctx, MOVE_N * MOVE_N))
+DRAW(multinomial, mlc_multinomial(s->p, MOVE_N, true))
+
+static const draw_op draws[] = {
+    { "ew_uniform", draw_uniform, 0.5, 0, 1, 4 }, { "ew_normal", draw_normal, 0, -9, 9, 4 },
+    { "ew_truncated_normal", draw_truncated_normal, 0, -2, 2, 4 },
+    { "ew_bernoulli", draw_bernoulli, 0.5, 0, 1, 4 },
+    { "ew_randint", draw_randint, 49.5, 0, 99, 8 },
+    { "row_randperm", draw_randperm, 499999.5, 0, 999999, 8 },
+    { "row_multinomial", draw_multinomial, 499.5, 0, 999, 8 },
+};
+
+static mlc_tensor *draw_apply(state *s) { return draws[s->bc->op].apply(s); }
+
+/* The values themselves are the test program's care: here their range and mean. */
+static bool draw_setup(state *s)
+{
+    const draw_op *op = &draws[s->bc->op];
+    double         sum = 0, *y;
+    bool           ok;
+    s->p = mlc_ones(s->ctx, MLC_F32, mlc_dims2(MOVE_N, MOVE_N));
+    mlc_scope_begin(s->ctx);
+    y  = fetch(draw_apply(s));
+    ok = y != NULL;
+    for (int64_t i = 0; ok && i < MOVE_N * MOVE_N; i++) {
+        ok = y[i] >= op->lo && y[i] <= op->hi;
+        sum += y[i] / (MOVE_N * MOVE_N);
+    }
+    if (!ok || fabs(sum - op->mean) > 0.01 * fmax(1, op->mean)) {
+        fprintf(stderr, "%s: WRONG: the mean is %.9g, want about %g\n", op->name, sum, op->mean);
+        ok = false;
+    }
+    mlc_scope_end(s->ctx);
+    free(y);
+    return ok;
+}
+
+/* ---- row_, loss_: a loss, alone and with its gradients ------------------------------------- */
+
+static double entropy_ref(const double *x, int64_t n, int64_t label)
+{
+    double y;
+    line_ref_logsumexp(x, n, &y);
+    return y - x[label];
+}
+
+static mlc_tensor *entropy_apply(state *s) { return mlc_cross_entropy(s->a, s->labels); }
+
+static bool entropy_setup(state *s)
 {
     const int64_t m = s->bc->m, n = s->bc->n;
-    double        mean = 0;
-    for (int64_t i = 0; i < m; i++) {
-        double want = row_ref(s->bc->op, x + i * n, n, i * 7 % n);
-        mean += want / (double)m;
-        if (s->bc->op != ROW_XENT && !near(s, "a row", y[i], want, 32)) return false;
-    }
-    return s->bc->op != ROW_XENT || near(s, "the loss", y[0], mean, 16);
-}
-
-static bool row_setup(state *s)
-{
-    double *x = NULL, *y;
-    bool    ok;
-    s->a      = values(s, mlc_dims2(s->bc->m, s->bc->n), -4, 4, &x);
-    s->labels = labels_of(s, s->bc->m, s->bc->n);
+    double       *x = NULL, *y, mean = 0;
+    bool          ok;
+    s->a      = values(s, mlc_dims2(m, n), -4, 4, &x);
+    s->labels = labels_of(s, m, n);
     mlc_scope_begin(s->ctx);
-    y  = fetch(row_apply(s));
-    ok = x && y && row_check(s, x, y);
+    y = fetch(entropy_apply(s));
+    for (int64_t i = 0; x && i < m; i++) mean += entropy_ref(x + i * n, n, i * 7 % n) / (double)m;
+    ok = x && y && near(s, "the loss", y[0], mean, 16);
     mlc_scope_end(s->ctx);
     free(x);
     free(y);
@@ -513,7 +681,7 @@ static mlc_tensor *loss_apply(state *s)
 static bool loss_check(state *s, const double *x, const double *t, const double *g)
 {
     const int64_t m = s->bc->m, n = s->bc->n, i = m / 2;
-    double        lse = s->labels ? row_ref(ROW_XENT, x + i * n, n, 0) + x[i * n] : 0;
+    const double  lse = entropy_ref(x + i * n, n, 0) + x[i * n];
     for (int64_t j = i * n; j < (i + 1) * n; j++) {
         double want = s->labels ? (exp(x[j] - lse) - (j - i * n == i * 7 % n)) / (double)m
                                 : 2 * (x[j] - t[j]) / (double)(m * n);
@@ -529,7 +697,7 @@ static bool loss_setup(state *s)
     bool     ok;
     s->a = values(s, dims, -4, 4, &x);
     s->b = values(s, dims, -4, 4, &t);
-    if (s->bc->op == ROW_XENT) s->labels = labels_of(s, s->bc->m, s->bc->n);
+    if (s->bc->op) s->labels = labels_of(s, s->bc->m, s->bc->n);
     mlc_set_requires_grad(s->a, true);
     mlc_scope_begin(s->ctx);
     mlc_backward(s->labels ? mlc_cross_entropy(s->a, s->labels) : mlc_mse_loss(s->a, s->b));
@@ -654,7 +822,7 @@ static bool train_check(state *s, const shape *p)
         last = mlc_item(train_apply(s));
         if (mlc_scope_end(s->ctx) != MLC_OK) return false;
         for (int64_t r = 0; want && r < s->bc->m; r++)
-            sum += row_ref(ROW_XENT, want + r * c, c, r * 7 % c) / (double)s->bc->m;
+            sum += entropy_ref(want + r * c, c, r * 7 % c) / (double)s->bc->m;
         bool ok = !want || near(s, "a loss", last, sum, 64);
         free(want);
         if (!ok) return false;
@@ -811,15 +979,41 @@ static void add_move(int op)
     c->op    = op;
 }
 
-static void add_row(const char *name, int op, mlc_dtype dtype, bool loss)
+/* Along the rows (axis 1) or columns (axis 0) of a matrix. */
+static void add_line(int op, int axis, mlc_dtype dtype)
 {
-    double      moved = 1e6 * (double)mlc_dtype_bytes(dtype);
-    bench_case *c = loss ? add(name, dtype, "Melem/s", 1) : add(name, dtype, "GB/s", 1e-9 * moved);
-    c->bytes = loss ? 0 : moved;
-    c->setup = loss ? loss_setup : row_setup;
+    static char names[2][sizeof lines / sizeof *lines][64];
+    const char *at = axis ? "" : "_columns";
+    const double size = (double)mlc_dtype_bytes(dtype) / 4;
+    const double moved = size * (1e6 * lines[op].read + 1e3 * lines[op].written
+                                                       * (double)lines[op].made);
+    snprintf(names[axis][op], sizeof names[axis][op], "row_%s%s_1000x1000", lines[op].name, at);
+    bench_case *c = add(names[axis][op], dtype, "GB/s", 1e-9 * moved);
+    c->bytes = moved;
+    c->setup = line_setup;
     c->run   = run_apply;
-    c->apply = loss ? loss_apply : row_apply;
+    c->apply = line_apply;
     c->op    = op;
+    c->k     = axis;
+}
+
+static void add_draw(int op)
+{
+    bench_case *c = add(draws[op].name, MLC_F32, "GB/s", 1e-3 * draws[op].written);
+    c->bytes = 1e6 * draws[op].written;
+    c->setup = draw_setup;
+    c->run   = run_apply;
+    c->apply = draw_apply;
+    c->op    = op;
+}
+
+static void add_loss(const char *name, bool entropy, mlc_dtype dtype, bool grad)
+{
+    bench_case *c = add(name, dtype, "Melem/s", 1);
+    c->setup = grad ? loss_setup : entropy_setup;
+    c->run   = run_apply;
+    c->apply = grad ? loss_apply : entropy_apply;
+    c->op    = entropy;
     c->m     = c->n = 1000;
 }
 
@@ -874,14 +1068,16 @@ static void add_all(void)
             add_ew(i, MLC_F64);
     }
     for (int i = 0; i < (int)(sizeof moves / sizeof moves[0]); i++) add_move(i);
-    add_row("row_sum_1000x1000", ROW_SUM, MLC_F32, false);
-    add_row("row_sum_1000x1000", ROW_SUM, MLC_F64, false);
-    add_row("row_max_1000x1000", ROW_MAX, MLC_F32, false);
-    add_row("row_mean_1000x1000", ROW_MEAN, MLC_F32, false);
-    add_row("row_cross_entropy_1000x1000", ROW_XENT, MLC_F32, false);
-    add_row("row_cross_entropy_1000x1000", ROW_XENT, MLC_F64, false);
-    add_row("loss_cross_entropy_1000x1000", ROW_XENT, MLC_F32, true);
-    add_row("loss_mse_1000x1000", ROW_SUM, MLC_F32, true);
+    for (int i = 0; i < (int)(sizeof lines / sizeof lines[0]); i++) {
+        add_line(i, 1, MLC_F32);
+        add_line(i, 0, MLC_F32);
+        if (lines[i].apply == line_sum) add_line(i, 1, MLC_F64);
+    }
+    for (int i = 0; i < (int)(sizeof draws / sizeof draws[0]); i++) add_draw(i);
+    add_loss("row_cross_entropy_1000x1000", true, MLC_F32, false);
+    add_loss("row_cross_entropy_1000x1000", true, MLC_F64, false);
+    add_loss("loss_cross_entropy_1000x1000", true, MLC_F32, true);
+    add_loss("loss_mse_1000x1000", false, MLC_F32, true);
     add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F32);
     add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F64);
     add_net("mlp_784_512_512_10_b128_adamw", 0, 128, true);

@@ -80,7 +80,8 @@ def unary_cases():
 
 
 def binary_cases():
-    table = {name: -4 for name in "add sub mul minimum maximum atan2 hypot eq ne lt le gt ge".split()}
+    wide = "add sub mul minimum maximum atan2 hypot eq ne lt le gt ge"
+    table = {name: -4 for name in wide.split()}
     table.update({name: 0.5 for name in "div pow fmod remainder floor_divide".split()})
     return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 2, lo, 4)
             for name, lo in table.items()}
@@ -138,6 +139,48 @@ def moving_cases():
         "row_nonzero": moving(lambda a, b, i, r: torch.nonzero(mask).to(a.dtype)),
         "row_einsum": moving(lambda a, b, i, r:
                              torch.einsum("bqhd,bkhd->bhqk", heads(a), heads(b)).sum(-1)),
+    }
+
+
+def line_cases():
+    """As the line_ cases of bench.c: along the rows, axis 1, and the columns, axis 0."""
+    table = {
+        "sum": (torch.sum, -4, 4), "mean": (torch.mean, -4, 4), "prod": (torch.prod, 0.9, 1.1),
+        "max": (torch.amax, -4, 4), "min": (torch.amin, -4, 4), "any": (torch.any, -4, -0.1),
+        "all": (torch.all, 0.1, 4), "var": (torch.var, -4, 4), "std": (torch.std, -4, 4),
+        "norm": (lambda x, axis: torch.linalg.vector_norm(x, 2, axis), -4, 4),
+        "norm_1": (lambda x, axis: torch.linalg.vector_norm(x, 1, axis), -4, 4),
+        "logsumexp": (torch.logsumexp, -4, 4), "argmax": (torch.argmax, -4, 4),
+        "argmin": (torch.argmin, -4, 4), "cumsum": (torch.cumsum, -4, 4),
+        "cumprod": (torch.cumprod, 0.9, 1.1),
+        "sort": (lambda x, axis: torch.sort(x, axis), -4, 4),
+        "argsort": (lambda x, axis: torch.argsort(x, dim=axis, stable=True), -4, 4),
+        "topk": (lambda x, axis: torch.topk(x, 10, axis), -4, 4),
+    }
+    cases = {}
+    for name, (function, lo, hi) in table.items():
+        prepare = masks if name in ("any", "all") else lambda *args: args
+        for axis, at in ((1, ""), (0, "_columns")):
+            cases[f"row_{name}{at}_1000x1000"] = no_out(
+                lambda x, f=function, d=axis: f(x, d), lo, hi, prepare)
+    return cases
+
+
+def drawing(function):
+    return lambda dtype: no_grad(function)
+
+
+def draw_cases():
+    x = torch.empty(1000, 1000)
+    weights = torch.ones(1000, 1000)
+    return {
+        "ew_uniform": drawing(lambda: x.uniform_()),
+        "ew_normal": drawing(lambda: x.normal_()),
+        "ew_truncated_normal": drawing(lambda: torch.nn.init.trunc_normal_(x)),
+        "ew_bernoulli": drawing(lambda: x.bernoulli_(0.5)),
+        "ew_randint": drawing(lambda: torch.randint(100, (1000, 1000))),
+        "row_randperm": drawing(lambda: torch.randperm(1000000)),
+        "row_multinomial": drawing(lambda: torch.multinomial(weights, 1000, True)),
     }
 
 
@@ -270,9 +313,8 @@ CASES = {
                                         4),
     "ew_add_transposed_1000x1000": elementwise(lambda a, b, out=None: torch.add(a, b.t(), out=out),
                                                2, -4, 4),
-    "row_sum_1000x1000": no_out(lambda x: torch.sum(x, 1), -4, 4),
-    "row_max_1000x1000": no_out(lambda x: torch.amax(x, 1), -4, 4),
-    "row_mean_1000x1000": no_out(lambda x: torch.mean(x, 1), -4, 4),
+    **line_cases(),
+    **draw_cases(),
     "row_cross_entropy_1000x1000": cross_entropy_row,
     "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
     "loss_mse_1000x1000": loss(F.mse_loss, False),

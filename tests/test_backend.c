@@ -282,7 +282,7 @@ TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
     check_missing(ctx, mlc_sum(x, mlc_dims0(), false), "sum", "reduce");
     check_missing(ctx, mlc_cast(x, MLC_F64), "cast", "cast");
     check_missing(ctx, mlc_dropout(x, 0.5), "dropout", "dropout");
-    check_missing(ctx, mlc_argmax(x, 1), "argmax", "argmax");
+    check_missing(ctx, mlc_argmax(x, 1, false), "argmax", "argmax");
     check_missing(ctx, mlc_cross_entropy(x, y), "cross_entropy", "xent");
     check_missing(ctx, mlc_randn(ctx, MLC_F32, mlc_dims1(3)), "randn", "random");
 }

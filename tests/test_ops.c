@@ -66,7 +66,7 @@ static mlc_tensor *call_dropout(const args *a)
     return mlc_dropout(a->in[0], a->s);
 }
 
-static mlc_tensor *call_argmax(const args *a) { return mlc_argmax(a->in[0], int_of(a, 0)); }
+static mlc_tensor *call_argmax(const args *a) { return mlc_argmax(a->in[0], int_of(a, 0), false); }
 static mlc_tensor *call_flatten(const args *a) { return mlc_flatten(a->in[0], int_of(a, 0)); }
 
 static mlc_tensor *call_transpose(const args *a)

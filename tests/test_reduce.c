@@ -290,7 +290,8 @@ static void check_lines(mlc_tensor *x, const double *v, int32_t axis, double eps
             for (int64_t i = 0; i < inner; i++)
                 ref_line(names[c], v + o * n * inner + i, n, inner,
                          want + (index ? o * inner + i : o * n * inner + i), inner);
-        mlc_tensor *y = c == 0 ? mlc_argmax(x, axis) : c == 1 ? mlc_argmin(x, axis - x->ndim)
+        mlc_tensor *y = c == 0 ? mlc_argmax(x, axis, false)
+                      : c == 1 ? mlc_argmin(x, axis - x->ndim, false)
                       : c == 2 ? mlc_cumsum(x, axis - x->ndim) : mlc_cumprod(x, axis);
         const double least = x->dtype == MLC_F16 ? 0x1p-24 : 0;            /* denormals */
         CHECK_VALUES(y, index ? outer * inner : outer * n * inner, want,
@@ -321,6 +322,20 @@ TEST(reduce, along_every_axis_in_every_layout)
                     }
 }
 
+TEST(reduce, argmax_keeps_its_axis_on_request)
+{
+    const double x[6] = {1, 5, 3, 7, 2, 9}, want[3] = {1, 0, 1};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *a = test_tensor(ctx, MLC_F32, mlc_dims2(2, 3), x);
+    mlc_tensor  *kept = mlc_argmax(a, 0, true), *last = mlc_argmin(a, -1, true);
+    mlc_tensor  *number = mlc_argmax(mlc_full(ctx, MLC_F32, mlc_dims0(), 1), 0, true);
+    CHECK(kept && kept->ndim == 2 && kept->shape[0] == 1 && kept->shape[1] == 3);
+    CHECK(last && last->ndim == 2 && last->shape[0] == 2 && last->shape[1] == 1);
+    CHECK_VALUES(kept, 3, want, 0, 0);
+    CHECK(number && number->ndim == 0);
+    CHECK_OK(ctx);
+}
+
 TEST(reduce, argmax_takes_the_first_and_nan_before_all)
 {
     const double x[2][6] = {{1, 3, 3, -2, -2, 0}, {1, (double)NAN, 9, (double)NAN, -9, 0}};
@@ -328,15 +343,15 @@ TEST(reduce, argmax_takes_the_first_and_nan_before_all)
     mlc_ctx     *ctx = test_ctx();
     for (int t = 0; t < FLOATS; t++) {
         mlc_tensor *a = test_tensor(ctx, ALL[t], mlc_dims2(2, 6), x[0]);
-        CHECK_VALUES(mlc_argmax(a, 1), 2, top, 0, 0);
-        CHECK_VALUES(mlc_argmin(a, 1), 2, low, 0, 0);
+        CHECK_VALUES(mlc_argmax(a, 1, false), 2, top, 0, 0);
+        CHECK_VALUES(mlc_argmin(a, 1, false), 2, low, 0, 0);
         a = mlc_contiguous(mlc_transpose(a, 0, 1));
-        CHECK_VALUES(mlc_argmax(a, 0), 2, top, 0, 0);
-        CHECK_VALUES(mlc_argmin(a, 0), 2, low, 0, 0);
+        CHECK_VALUES(mlc_argmax(a, 0, false), 2, top, 0, 0);
+        CHECK_VALUES(mlc_argmin(a, 0, false), 2, low, 0, 0);
         a = mlc_full(ctx, ALL[t], mlc_dims2(2, 3), -(double)INFINITY);
-        CHECK_VALUES(mlc_argmax(a, 1), 2, none, 0, 0);
-        CHECK_VALUES(mlc_argmax(mlc_select(a, 0, 0), 0), 1, none, 0, 0);
-        CHECK_VALUES(mlc_argmin(mlc_select(mlc_select(a, 0, 0), 0, 0), -1), 1, none, 0, 0);
+        CHECK_VALUES(mlc_argmax(a, 1, false), 2, none, 0, 0);
+        CHECK_VALUES(mlc_argmax(mlc_select(a, 0, 0), 0, false), 1, none, 0, 0);
+        CHECK_VALUES(mlc_argmin(mlc_select(mlc_select(a, 0, 0), 0, 0), -1, false), 1, none, 0, 0);
     }
     CHECK_OK(ctx);
 }
@@ -423,7 +438,7 @@ TEST(reduce, nothing_gives_the_neutral_element)
         CHECK_EQ(mlc_numel(mlc_max(x, mlc_dims1(0), false)), 0);
         CHECK_EQ(mlc_numel(mlc_cumsum(x, 1)), 0);
         CHECK_EQ(mlc_numel(mlc_cumprod(x, 0)), 0);
-        CHECK_EQ(mlc_numel(mlc_argmin(x, 0)), 0);
+        CHECK_EQ(mlc_numel(mlc_argmin(x, 0, false)), 0);
         if (t >= FLOATS) continue;
         CHECK_VALUES(mlc_mean(x, a, false), 2, nan, 0, 0);
         CHECK_VALUES(mlc_var(x, a, 0, false), 2, nan, 0, 0);
@@ -490,7 +505,7 @@ TEST(reduce, integers_are_exact)
              (int64_t)((uint64_t)in[0] + (uint64_t)in[1] + (uint64_t)in[2]));
     CHECK_EQ(whole(mlc_prod(x, mlc_dims0(), false)),
              (int64_t)((uint64_t)in[0] * (uint64_t)in[1] * (uint64_t)in[2]));
-    CHECK_EQ(whole(mlc_argmax(x, 0)), 0);
+    CHECK_EQ(whole(mlc_argmax(x, 0, false)), 0);
     CHECK_EQ(mlc_read(mlc_cumsum(x, 0), got, sizeof got), MLC_OK);
     CHECK_EQ(got[1], INT64_MAX - 3);
     CHECK_EQ(mlc_read(mlc_cumprod(x, 0), got, sizeof got), MLC_OK);
@@ -763,7 +778,8 @@ TEST(reduce, wrong_calls_say_what_is_wrong)
             "min: axis 1 of [2,0] is empty, and nothing has no extreme; reduce another axis");
     REFUSED(mlc_norm(none, (double)INFINITY, a, false), MLC_ERR_SHAPE,
             "norm: axis 1 of [2,0] is empty, and nothing has no extreme; reduce another axis");
-    REFUSED(mlc_argmin(none, 1), MLC_ERR_SHAPE, "argmin: axis 1 of [2,0] is empty; take another");
+    REFUSED(mlc_argmin(none, 1, true), MLC_ERR_SHAPE,
+            "argmin: axis 1 of [2,0] is empty; take another");
     REFUSED(mlc_cumsum(x, 2), MLC_ERR_SHAPE, "cumsum: [2,3] has no axis 2; its axes are -2 to 1");
     REFUSED(mlc_cumprod(mlc_select(mlc_select(x, 0, 0), 0, 0), 1), MLC_ERR_SHAPE,
             "cumprod: [] has no axis 1; it is a scalar");

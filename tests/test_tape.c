@@ -38,7 +38,7 @@ TEST(tape, requires_grad_spreads_from_leaves_to_results)
     CHECK(mlc_requires_grad(mlc_slice(a, 0, 0, 2, 1)));
     CHECK(!mlc_requires_grad(mlc_detach(a)));
     CHECK(!mlc_requires_grad(mlc_cast(a, MLC_I64)));
-    CHECK(!mlc_requires_grad(mlc_argmax(a, 0)));
+    CHECK(!mlc_requires_grad(mlc_argmax(a, 0, false)));
     CHECK_EQ(mlc_set_requires_grad(a, false), MLC_OK);
     CHECK(!mlc_requires_grad(mlc_add(a, b)));
     CHECK_EQ(mlc_set_requires_grad(whole, true), MLC_ERR_DTYPE);

@@ -150,7 +150,7 @@ static void *training_run(void *arg)
     mlc_module *net = training_net(ctx);
     mlc_optim  *opt = mlc_adamw(net, 1e-2);
     mlc_tensor *x = mlc_randn(ctx, MLC_F32, mlc_dims2(211, 20));
-    mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 7, 1), 1);
+    mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 7, 1), 1, false);
     t->status = mlc_ctx_status(ctx);
     for (int i = 0; i < t->steps && t->status == MLC_OK; i++) {
         mlc_scope_begin(ctx);
