@@ -472,10 +472,16 @@ def reductions(book, dtype):
         a = book.rand("cumsum", dtype, shape, low, high)
         book.case("cumsum", dtype, [(a, view)], lambda x: torch.cumsum(x, axis), ints=[[axis]],
                   numpy=None if shape == () else (lambda x: np.cumsum(x, axis)), **kw)
-        if not integral:
-            a = book.rand("cumprod", dtype, shape, 0.4, 1.6)
-            book.case("cumprod", dtype, [(a, view)], lambda x: torch.cumprod(x, axis),
-                      ints=[[axis]], numpy=None if shape == () else (lambda x: np.cumprod(x, axis)))
+        a = book.rand("cumprod", dtype, shape, *((low, high) if integral else (0.4, 1.6)))
+        book.case("cumprod", dtype, [(a, view)], lambda x: torch.cumprod(x, axis), ints=[[axis]],
+                  numpy=None if shape == () else (lambda x: np.cumprod(x, axis)), **kw)
+    if integral:                                     # zeros, ones; i64 that wraps
+        far = {"i64": [3, -2**40, 2**23, 5, 7], "i32": [2**31 - 1, -2**31, 2, 3, 0]}
+        a = torch.tensor(far.get(dtype, [1, 1, 0, 1, 1]), dtype=TORCH[dtype])
+        for op, f in (("cumprod", torch.cumprod), ("cumsum", torch.cumsum)):
+            book.case(op, dtype, [(a, "")], lambda x: f(x, 0), ints=[[0]])
+        for op, f in (("prod", torch.prod), ("sum", torch.sum)):
+            book.case(op, dtype, [(a, "")], lambda x: f(x, 0), ints=[[0], [0]], **kw)
     if not integral:
         float_reductions(book, dtype, short)
 
@@ -505,6 +511,11 @@ def float_reductions(book, dtype, short):
             a = book.rand(op, dtype, shape, -2, 2)
             book.case(op, dtype, [(a, "")], lambda x: var_of(1.0, op == "std")(x, axes, False),
                       ints=[axes, [0]], nums=[1.0], grad=False)
+        one = book.rand(op, dtype, (), -2, 2)        # of one element: NaN; 0, and no slope there
+        for correction in (1.0, 0.0):
+            book.case(op, dtype, [(one, "")], lambda x: var_of(correction, op == "std")(x, (), False),
+                      ints=[[], [0]], nums=[correction], diff=False,
+                      grad=None if correction == 0.0 else False)
         a = tensor([[4096.0, 4097.0, 4098.0, 4099.0]], dtype)
         book.case(op, dtype, [(a, "")], lambda x: var_of(1.0, op == "std")(x, [1], False),
                   ints=[[1], [0]], nums=[1.0], grad=False)
