@@ -909,7 +909,8 @@ MLC_API mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, boo
 /* mlc_norm: (sum |x|^p)^(1/p) of floats; p inf, -inf: largest, smallest |x|; 0: count of what is
  *   not 0. f32 squares are exact, other powers are f32.
  *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; extremes: shared by ties; p 0: none
- *   err    ARG: p is NaN; SHAPE: an extreme of nothing     ref: torch.linalg.vector_norm      */
+ *   err    ARG: p is NaN; SHAPE: nothing, if p is inf or negative
+ *   ref    torch.linalg.vector_norm                                                           */
 MLC_API mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim);
 /* mlc_logsumexp: log sum exp(x) of floats, from the largest x on; -inf of nothing.
  *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp  */
@@ -10462,9 +10463,12 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
 static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes, uint32_t *mask)
 {
     uint32_t seen = 0;
+    MLC__REQUIRE(x->ctx, axes.n >= 0 && axes.n <= MLC_MAX_DIMS, SHAPE, "%s: %d axes named, %s has "
+                 "%d; name each once, or none for all", what, axes.n, mlc__shape(x).s, x->ndim);
     for (int32_t i = 0; i < axes.n; i++) {
-        const bool is_axis = i < MLC_MAX_DIMS && axes.v[i] == (int32_t)axes.v[i];
-        int32_t axis = is_axis ? (int32_t)axes.v[i] : INT_MAX;
+        int32_t axis = (int32_t)axes.v[i];
+        MLC__REQUIRE(x->ctx, axis == axes.v[i], SHAPE, "%s: %s has no axis %lld; it has %d axes",
+                     what, mlc__shape(x).s, (long long)axes.v[i], x->ndim);
         if (!mlc__axis_of(x, what, &axis)) return x->ctx->status;
         MLC__REQUIRE(x->ctx, !(seen >> axis & 1u), SHAPE, "%s: axis %d of %s is named twice; "
                      "name each once", what, axis, mlc__shape(x).s);
@@ -12306,6 +12310,9 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
         MLC__REQUIRE(ctx, !gone || !mlc__is_extreme(nd) || x->shape[d] > 0, SHAPE,
                      "%s: axis %d of %s is empty, and nothing has no extreme; reduce another axis",
                      nd->op->name, d, mlc__shape(x).s);
+        MLC__REQUIRE(ctx, !gone || op != MLC_REDUCE_NORM || nd->u.reduce.p >= 0 || x->shape[d] > 0,
+                     SHAPE, "norm: axis %d of %s is empty, and nothing has no norm of the negative "
+                     "order %g; reduce another axis", d, mlc__shape(x).s, nd->u.reduce.p);
         if (gone) count *= x->shape[d];
         if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
@@ -12710,8 +12717,8 @@ static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, c
     if (!x || mlc__alive(x, what) != MLC_OK || !mlc__axis_of(x, what, &axis)) return NULL;
     mlc__line_shape(x, args.shape, args.in_stride, &args.ndim);
     if (args.shape[axis] == 0) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is empty; take another", what, axis,
-                  mlc__shape(x).s);
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is empty, and nothing has no extreme; "
+                  "take another axis", what, axis, mlc__shape(x).s);
         return NULL;
     }
     for (int32_t d = 0; d < x->ndim; d++)

@@ -986,6 +986,20 @@ TEST(goldens, null_beside_a_tensor_is_an_error)
     }
 }
 
+/* What came before has failed and said so. */
+TEST(goldens, null_alone_gives_null_and_no_second_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < OP_COUNT; i++) {
+        cursor c = cursor_of(&OPS[i]);
+        if (c.row->call == call_from || c.row->call == call_wrap || !usual_case(&c, 1))
+            continue;
+        c.a.ctx = ctx;                                   /* all inputs are NULL                */
+        if (!CHECK(c.row->call(&c.a) == NULL) || !CHECK_OK(ctx))
+            printf("  %s: %s\n", c.row->name, c.line);
+    }
+}
+
 /* Has this operation an input whose elements it must see? Others may give back what they got. */
 static bool sees(const op_row *row)
 {
