@@ -1969,8 +1969,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
  * inlined does it take over the target attribute of its wrapper. At -O0 nothing is: each copy would
- * have its own place on the stack, 17 KB for the tiles of AVX-512. */
-#if defined(__OPTIMIZE__)
+ * have its own place on the stack, 17 KB for the tiles of AVX-512. Where size counts and there is
+ * but one stamp, the compiler decides. */
+#if defined(__OPTIMIZE__) && !(defined(__OPTIMIZE_SIZE__) && defined(MLC_NO_SIMD))
 #  define MLC__INLINE static inline __attribute__((always_inline))
 #else
 #  define MLC__INLINE static inline
@@ -5730,7 +5731,10 @@ enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOIN
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* bf16 */ \
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
         MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
-        MLC__INT_FNS(isa, b8) };
+        MLC__INT_FNS(isa, b8) }; \
+    static const mlc__joiner mlc__join_float_##isa[2][2] = { /* what linkers keep for training */ \
+        { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32) }, \
+        { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64) } };
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
 /* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
@@ -6038,8 +6042,7 @@ static mlc_status mlc__reduce_all(void *dev, mlc__reduce_job *j, double ns)
 
 /* Sums and maxima of floats: all that training needs. */
 static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
-                                      const mlc__joiner (*join)[MLC__JOINS],
-                                      const mlc__half_fns *half)
+                                      const mlc__joiner (*join)[2], const mlc__half_fns *half)
 {
     const int kind = a->op == MLC_REDUCE_SUM ? MLC__JOIN_ADD : MLC__JOIN_MAX;
     mlc__reduce_job j;
@@ -6047,7 +6050,7 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
     memset(&j, 0, sizeof j);
     if (!mlc__reduce_plan(&j, a, mlc__wide(a->dtype), NULL)) return MLC_OK;
     j.half = half;
-    j.last = &mlc__join_scalar[MLC_F64][kind];
+    j.last = &mlc__join_float_scalar[MLC_F64][kind];
     j.join = &join[mlc__wide(a->dtype)][kind];
     j.sums = kind == MLC__JOIN_ADD;
     j.start.v = j.sums ? 0.0 : -MLC__INF;
@@ -8197,7 +8200,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
     { \
-        return mlc__reduce_run_all(dev, a, mlc__join_##isa, &mlc__half_fns_##isa); \
+        return mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa); \
     } \
     static const mlc__fold_fns mlc__fold_fns_##isa = \
         { mlc__join_##isa, mlc__map_f32_##isa, mlc__map_f64_##isa, mlc__math_f32_##isa, \
