@@ -6524,8 +6524,8 @@ static void mlc__tile_f32_avx2(int64_t mr, int64_t kc, const void *a, const void
     switch (mr) {
         MLC__TILE_CASE(1, mlc__tile_avx2) MLC__TILE_CASE(2, mlc__tile_avx2)
         MLC__TILE_CASE(3, mlc__tile_avx2) MLC__TILE_CASE(4, mlc__tile_avx2)
-        MLC__TILE_CASE(5, mlc__tile_avx2) MLC__TILE_CASE(6, mlc__tile_avx2)
-        default: break;
+        MLC__TILE_CASE(5, mlc__tile_avx2)
+        default: mlc__tile_avx2(6, kc, a, b, tile);
     }
 }
 #endif
@@ -6562,8 +6562,8 @@ static void mlc__tile_f32_avx512(int64_t mr, int64_t kc, const void *a, const vo
         MLC__TILE_CASE(7, mlc__tile_avx512)  MLC__TILE_CASE(8, mlc__tile_avx512)
         MLC__TILE_CASE(9, mlc__tile_avx512)  MLC__TILE_CASE(10, mlc__tile_avx512)
         MLC__TILE_CASE(11, mlc__tile_avx512) MLC__TILE_CASE(12, mlc__tile_avx512)
-        MLC__TILE_CASE(13, mlc__tile_avx512) MLC__TILE_CASE(14, mlc__tile_avx512)
-        default: break;
+        MLC__TILE_CASE(13, mlc__tile_avx512)
+        default: mlc__tile_avx512(14, kc, a, b, tile);
     }
 }
 #endif
@@ -6598,8 +6598,8 @@ MLC__OPT static void mlc__tile_f32_neon(int64_t mr, int64_t kc, const void *a, c
         MLC__TILE_CASE(1, mlc__tile_neon) MLC__TILE_CASE(2, mlc__tile_neon)
         MLC__TILE_CASE(3, mlc__tile_neon) MLC__TILE_CASE(4, mlc__tile_neon)
         MLC__TILE_CASE(5, mlc__tile_neon) MLC__TILE_CASE(6, mlc__tile_neon)
-        MLC__TILE_CASE(7, mlc__tile_neon) MLC__TILE_CASE(8, mlc__tile_neon)
-        default: break;
+        MLC__TILE_CASE(7, mlc__tile_neon)
+        default: mlc__tile_neon(8, kc, a, b, tile);
     }
 }
 #endif
@@ -7035,7 +7035,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
         const size_t copies = mlc__gemm_widen(&bare, &w);
         return copies + mlc__gemm_workspace(dev, &w, f);
     }
-    if (mlc__gemm_is_small(g) || g->m == 0 || g->n == 0) return 0;
+    if (mlc__gemm_is_small(g)) return 0;
 #ifdef MLC_USE_CBLAS
     if (mlc__blas_takes(g)) return 0;
 #endif
@@ -10355,7 +10355,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
                  "backward: a second time through '%s', whose saved tensors are "
-                 "freed (or its module is); run its forward again",
+                 "freed (or its module or loader is); run its forward again",
                  nd->op->name);
     for (int i = 0; i < nd->n_saved; i++) {
         if (nd->saved[i].t->storage->closed) return mlc__alive(nd->saved[i].t, "backward");
@@ -10376,7 +10376,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* A parameter goes: what was recorded with it cannot run backward any more. */
+/* A parameter or a loader's batch goes: what was recorded with it cannot run backward any more. */
 static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
 {
     for (mlc_node *nd = ctx->tape; nd; nd = nd->prev) {
@@ -12327,8 +12327,7 @@ MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
 
 /* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice
  * The node keeps seed and stream, not a mask: backward runs the same kernel on dy. Elements are
- * numbered row-major, so x is made contiguous first and a gradient that lies otherwise goes through
- * a temporary. */
+ * numbered row-major, so x is made contiguous first; gradients lie as their tensors do. */
 
 static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -12360,16 +12359,10 @@ static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
     bool acc;
-    mlc__temp dense;
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (dx.flags & MLC__DENSE) return mlc__dropout_run(ctx, nd, &dx, &dy, acc);
-    MLC__TRY(mlc__temp_begin(ctx, &dense, dx.dtype, dx.ndim, dx.shape));
-    st = mlc__dropout_run(ctx, nd, &dense.t, &dy, false);
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dense.t, NULL, NULL, 0.0, acc);
-    mlc__temp_end(&dense);
-    return st;
+    return mlc__dropout_run(ctx, nd, &dx, &dy, acc);
 }
 
 static const mlc__op mlc__dropout_op =
@@ -20233,6 +20226,8 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
 MLC_IMPL void mlc_loader_free(mlc_loader *l)
 {
     if (!l) return;
+    mlc__tape_forget(l->ctx, &l->x.batch);
+    mlc__tape_forget(l->ctx, &l->y.batch);
     mlc__heap_data_free(l->ctx, l->x.source_storage.data, MLC_MEM_OBJECT);
     mlc__heap_data_free(l->ctx, l->x.batch_storage.data, MLC_MEM_OBJECT);
     mlc__heap_data_free(l->ctx, l->y.source_storage.data, MLC_MEM_OBJECT);

@@ -555,6 +555,28 @@ TEST(data, loader_can_be_freed_before_and_after_its_epoch)
     CHECK_OK(ctx);
 }
 
+/* What was recorded with its batch is forgotten, as with a module's parameters. */
+TEST(data, backward_after_the_loader_is_freed_is_an_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int at = 0; at < 2; at++) {
+        mlc_loader *l = loader_of(ctx, 4, false, 0);
+        mlc_batch   b;
+        mlc_scope_begin(ctx);
+        mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims2(ROWS, WIDTH));
+        mlc_set_requires_grad(w, true);
+        if (!CHECK(mlc_loader_next(l, &b))) return;
+        mlc_tensor *x = at ? mlc_reshape(b.x, mlc_dims2(-1, WIDTH)) : b.x;
+        mlc_tensor *loss = mlc_sum(mlc_mul(mlc_slice(w, 0, 0, b.n, 1), x), mlc_dims0(), false);
+        CHECK_OK(ctx);
+        mlc_loader_free(l);
+        CHECK_EQ(mlc_backward(loss), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), "loader");
+        CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+    }
+    CHECK_OK(ctx);
+}
+
 /* The short batch of the first epoch comes before the long ones of the second. */
 TEST(data, loader_batches_have_gradients_of_their_own_length)
 {

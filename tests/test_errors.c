@@ -1044,8 +1044,8 @@ WRONG(backward_of_nothing, STATE,
       mlc_backward(mlc_sum(w->x, mlc_dims0(), false)))
 
 WRONG(backward_twice, STATE,
-      "backward: a second time through 'sum', whose saved tensors are freed (or its module is); "
-      "run its forward again",
+      "backward: a second time through 'sum', whose saved tensors are freed (or its module or "
+      "loader is); run its forward again",
       mlc_tensor *y = squares(w); mlc_backward(y); mlc_backward(y))
 
 WRONG(backward_after_writing, VALUE,
