@@ -7926,7 +7926,8 @@ typedef struct mlc__row_fns {
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
         { mlc__add_f32_##isa, mlc__max_f32_##isa, mlc__sum_exp_f32_##isa, \
           mlc__softmax_grad_f32_##isa }, \
-        { mlc__add_f64_##isa, mlc__max_f64_##isa, mlc__sum_exp_f64_##isa, mlc__softmax_grad_f64_##isa } };
+        { mlc__add_f64_##isa, mlc__max_f64_##isa, mlc__sum_exp_f64_##isa, \
+          mlc__softmax_grad_f64_##isa } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -8018,7 +8019,8 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
     if (a->reduction == MLC_REDUCTION_NONE)
         for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, a->dtype, j.rows[r]);
     else
-        mlc__elem_put(a->loss, 0, a->dtype, mlc__run(mlc__add_f64_scalar, j.rows, a->n, 0.0) / norm);
+        mlc__elem_put(a->loss, 0, a->dtype,
+                      mlc__run(mlc__add_f64_scalar, j.rows, a->n, 0.0) / norm);
     return MLC_OK;
 }
 
