@@ -16938,8 +16938,7 @@ static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
     int failed;
-    if (slash == a->temp) slash[1] = 0;
-    else if (slash) *slash = 0;
+    if (slash) slash[1] = 0;
     const int fd = mlc__open(slash ? a->temp : ".", O_RDONLY);
     if (fd < 0 && errno == EACCES) return MLC_OK;          /* it may be written but not read */
     if (fd < 0) return mlc__io_fail(&a->file, "cannot sync the folder of");
@@ -17586,12 +17585,11 @@ MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
     const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
     if (!e) return NULL;
     mlc_ctx *ctx = f->file.ctx;
-    if (!f->map && ctx->on_host && !ctx->dry_run && e->end > e->begin)
-        f->map = mlc__file_map(&f->file);
-    char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
-    if (!data || e->end == e->begin || e->foreign || e->dtype == MLC_BOOL || ctx->dry_run ||
-        (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0)
+    if (!ctx->on_host || ctx->dry_run || e->end == e->begin || e->foreign || e->dtype == MLC_BOOL)
         return mlc__st_get(f, e);
+    if (!f->map) f->map = mlc__file_map(&f->file);
+    char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
+    if (!data || (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0) return mlc__st_get(f, e);
     return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, data);
 }
 
@@ -17661,51 +17659,49 @@ static bool mlc__utf8_ok(const char *s)
     return true;
 }
 
-/* A growing text in heap memory. */
-typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; } mlc__buffer;
+/* A growing text in heap memory. The first failure stays in st: what is put after it is lost, and
+ * whoever is done with putting looks. */
+typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; mlc_status st; } mlc__buffer;
 
 /* Doubles, so that n bytes cost n copies in all, not n^2. */
-static mlc_status mlc__put(mlc__buffer *b, const char *text, size_t n)
+static void mlc__put(mlc__buffer *b, const char *text, size_t n)
 {
-    if (b->n + n >= b->room) {
+    if (!b->st && b->n + n >= b->room) {
         const size_t room = 2 * (b->n + n) + 256;
         char *bigger = MLC__CAST(char *, mlc__heap_alloc(b->ctx, room, MLC_MEM_OBJECT, "save"));
-        if (!bigger) return MLC_ERR_NOMEM;
+        if (!bigger) { b->st = MLC_ERR_NOMEM; return; }
         if (b->n) memcpy(bigger, b->text, b->n);
         mlc__heap_free(b->ctx, b->text);
         b->text = bigger;
         b->room = room;
     }
+    if (b->st) return;
     memcpy(b->text + b->n, text, n);
     b->n += n;
-    return MLC_OK;
 }
 
-static mlc_status mlc__put_text(mlc__buffer *b, const char *text)
-{
-    return mlc__put(b, text, strlen(text));
-}
+static void mlc__put_text(mlc__buffer *b, const char *text) { mlc__put(b, text, strlen(text)); }
 
 /* Escapes what JSON demands and leaves UTF-8 as it is. */
-static mlc_status mlc__put_string(mlc__buffer *b, const char *s)
+static void mlc__put_string(mlc__buffer *b, const char *s)
 {
     static const char controls[] = "\b\f\n\r\t", letters[] = "bfnrt";
-    MLC__TRY(mlc__put(b, "\"", 1));
+    mlc__put(b, "\"", 1);
     while (*s) {
         char escape[8];
         size_t plain = 0;
         while ((unsigned char)s[plain] >= 0x20 && s[plain] != '"' && s[plain] != '\\') plain++;
-        MLC__TRY(mlc__put(b, s, plain));
+        mlc__put(b, s, plain);
         s += plain;
         if (!*s) break;
         const char *known = strchr(controls, *s);
         if ((unsigned char)*s >= 0x20) snprintf(escape, sizeof escape, "\\%c", *s);
         else if (known) snprintf(escape, sizeof escape, "\\%c", letters[known - controls]);
         else snprintf(escape, sizeof escape, "\\u%04x", (unsigned)*s);
-        MLC__TRY(mlc__put_text(b, escape));
+        mlc__put_text(b, escape);
         s++;
     }
-    return mlc__put(b, "\"", 1);
+    mlc__put(b, "\"", 1);
 }
 
 /* Every dtype of a tensor is in the table. */
@@ -17730,20 +17726,20 @@ static int mlc__st_file_order(const void *a, const void *b)
 }
 
 /* at: where the tensor's data begins; moved on by its bytes. */
-static mlc_status mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
+static void mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
 {
     char text[96];
     const int64_t bytes = mlc__numel(e->tensor) * (int64_t)mlc__size(e->tensor);
-    if (comma) MLC__TRY(mlc__put(b, ",", 1));
-    MLC__TRY(mlc__put_string(b, e->name));
+    if (comma) mlc__put(b, ",", 1);
+    mlc__put_string(b, e->name);
     snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":",
              mlc__st_dtypes[mlc__st_rank(e->tensor->dtype)].name);
-    MLC__TRY(mlc__put_text(b, text));
-    MLC__TRY(mlc__put_text(b, mlc__shape(e->tensor).s));
+    mlc__put_text(b, text);
+    mlc__put_text(b, mlc__shape(e->tensor).s);
     snprintf(text, sizeof text, ",\"data_offsets\":[%lld,%lld]}", (long long)*at,
              (long long)(*at + bytes));
     *at += bytes;
-    return mlc__put_text(b, text);
+    mlc__put_text(b, text);
 }
 
 /* Tensors in the order of their data, offsets counted on the way. */
@@ -17751,19 +17747,20 @@ static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t
                                   const char *const *metadata)
 {
     int64_t at = 0;
-    MLC__TRY(mlc__put(b, "{", 1));
-    if (metadata && metadata[0]) MLC__TRY(mlc__put_text(b, "\"__metadata__\":{"));
-    for (int64_t i = 0; metadata && metadata[i]; i += 2) {
-        if (i) MLC__TRY(mlc__put(b, ",", 1));
-        MLC__TRY(mlc__put_string(b, metadata[i]));
-        MLC__TRY(mlc__put(b, ":", 1));
-        MLC__TRY(mlc__put_string(b, metadata[i + 1]));
+    const bool tells = metadata && metadata[0];
+    mlc__put(b, "{", 1);
+    if (tells) mlc__put_text(b, "\"__metadata__\":{");
+    for (int64_t i = 0; tells && metadata[i]; i += 2) {
+        if (i) mlc__put(b, ",", 1);
+        mlc__put_string(b, metadata[i]);
+        mlc__put(b, ":", 1);
+        mlc__put_string(b, metadata[i + 1]);
     }
-    if (metadata && metadata[0]) MLC__TRY(mlc__put_text(b, "}"));
-    for (int64_t i = 0; i < n; i++)
-        MLC__TRY(mlc__put_tensor(b, &list[i], i > 0 || (metadata && metadata[0]), &at));
-    MLC__TRY(mlc__put(b, "}", 1));
-    while (b->n % 8) MLC__TRY(mlc__put(b, " ", 1));
+    if (tells) mlc__put_text(b, "}");
+    for (int64_t i = 0; i < n; i++) mlc__put_tensor(b, &list[i], i > 0 || tells, &at);
+    mlc__put(b, "}", 1);
+    mlc__put(b, "       ", (8 - b->n % 8) % 8);
+    MLC__TRY(b->st);
     MLC__REQUIRE(b->ctx, b->n <= 100000000, ARG, "save: the header has %zu bytes, over 100000000",
                  b->n);
     return MLC_OK;
@@ -17819,7 +17816,7 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
 MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                          int64_t n, const char *const *metadata)
 {
-    mlc__buffer header = { ctx, NULL, 0, 0 };
+    mlc__buffer header = { ctx, NULL, 0, 0, MLC_OK };
     mlc_named *sorted;
     mlc_status st;
     if (!ctx) return MLC_ERR_ARG;
@@ -17896,6 +17893,13 @@ static uint32_t mlc__crc(const uint32_t *table, uint32_t crc, const void *data, 
 }
 
 #ifdef MLC_USE_ZLIB
+static void *mlc__zlib_alloc(void *ctx, unsigned n, unsigned bytes)
+{
+    return mlc__heap_try(MLC__CAST(mlc_ctx *, ctx), (size_t)n * bytes, MLC_MEM_OBJECT);
+}
+
+static void mlc__zlib_free(void *ctx, void *ptr) { mlc__heap_free(MLC__CAST(mlc_ctx *, ctx), ptr); }
+
 /* Inflates until n bytes are there. */
 static mlc_status mlc__source_inflate(mlc__source *s, void *to, size_t n)
 {
@@ -17914,11 +17918,13 @@ static mlc_status mlc__source_inflate(mlc__source *s, void *to, size_t n)
         z->avail_out = (uInt)step;
         const int result = inflate(z, Z_NO_FLUSH);
         const size_t made = step - z->avail_out;
-        if (result != Z_OK && result != Z_STREAM_END) return mlc__npy_fail(s, "bad deflate data");
-        if (!made && !s->packed && !z->avail_in) return mlc__npy_fail(s, "deflate data ends early");
+        if (result == Z_MEM_ERROR)
+            return mlc__fail(s->file->ctx, MLC_ERR_NOMEM, "npz_load: out of memory to inflate");
         at += made;
         n -= made;
-        if (result == Z_STREAM_END && n) return mlc__npy_fail(s, "deflate data ends early");
+        if (result == Z_BUF_ERROR || (result == Z_STREAM_END && n))    /* no more to inflate */
+            return mlc__npy_fail(s, "deflate data ends early");
+        if (result < 0) return mlc__npy_fail(s, "bad deflate data");
     }
     return MLC_OK;
 }
@@ -18323,7 +18329,7 @@ MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
 #define MLC__ZIP_MANY  65535u
 #define MLC__ZIP_LARGE 0xFFFFFFFFu     /* stands where a number of 8 bytes is elsewhere */
 #if defined(MLC_TEST_TINY)
-#  define MLC__ZIP_WIDE 64u            /* from here on numbers have 8 bytes */
+#  define MLC__ZIP_WIDE 256u           /* from here on numbers have 8 bytes */
 #else
 #  define MLC__ZIP_WIDE MLC__ZIP_LARGE
 #endif
@@ -18565,8 +18571,11 @@ static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
 #ifdef MLC_USE_ZLIB
     s.deflated = e->method == 8;
     s.packed = e->packed;
+    s.stream.zalloc = mlc__zlib_alloc;
+    s.stream.zfree = mlc__zlib_free;
+    s.stream.opaque = z->file.ctx;
     if (s.deflated && inflateInit2(&s.stream, -15) != Z_OK) {
-        mlc__npy_fail(&s, "zlib has no memory");
+        mlc__fail(z->file.ctx, MLC_ERR_NOMEM, "npz_load: out of memory to inflate");
         return NULL;
     }
 #else
@@ -18918,15 +18927,15 @@ static mlc_status mlc__load_names(mlc__load *l)
     const int32_t depth = ctx->depth;
     ctx->visit++;
     mlc__load_walk(l, l->m, name, 0);
-    const size_t wants = (size_t)l->wants + 1, keys = (size_t)l->keys + 1;
-    const size_t entries = (size_t)l->file->count + 1;
-    l->key = MLC__CAST(mlc__key *, mlc__arena(ctx, depth, keys * sizeof *l->key));
-    l->text = MLC__CAST(char *, mlc__arena(ctx, depth, l->bytes + 1));
-    l->unexpected = MLC__CAST(bool *, mlc__arena(ctx, depth, entries));
-    l->want = MLC__CAST(mlc__want *, mlc__arena(ctx, depth, wants * sizeof *l->want));
-    if (!l->key || !l->text || !l->unexpected || !l->want) return MLC_ERR_NOMEM;
-    memset(l->want, 0, wants * sizeof *l->want);
-    memset(l->unexpected, 0, entries);
+    const size_t wants = (size_t)l->wants * sizeof *l->want;
+    const size_t keys = (size_t)l->keys * sizeof *l->key, entries = (size_t)l->file->count;
+    char *at = MLC__CAST(char *, mlc__arena(ctx, depth, wants + keys + l->bytes + entries));
+    if (!at) return MLC_ERR_NOMEM;
+    memset(at, 0, wants + keys + l->bytes + entries);
+    l->want = (mlc__want *)(void *)at;
+    l->key = (mlc__key *)(void *)(at + wants);
+    l->text = at + wants + keys;
+    l->unexpected = (bool *)(void *)(l->text + l->bytes);
     l->wants = l->keys = 0;
     l->bytes = 0;
     name[0] = 0;
@@ -19867,7 +19876,7 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 /* -- writing -- */
 
 /* The shortest number that reads back to the same bits; "2", not "2.0". */
-static mlc_status mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
+static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
 {
     char text[MLC__NUMBER_TEXT];
     int32_t n;
@@ -19878,45 +19887,42 @@ static mlc_status mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *d
         const float f = (float)v;
         n = dtype == MLC_F32 ? mlc__float_text(text, MLC_F32, &f, 0)
                              : mlc__float_text(text, MLC_F64, &v, 0);
-        if (n > 2 && text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
+        if (text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
     }
-    return mlc__put(b, text, (size_t)n);
+    mlc__put(b, text, (size_t)n);
 }
 
 /* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
-static mlc_status mlc__csv_name(mlc__buffer *b, const char *name)
+static void mlc__csv_name(mlc__buffer *b, const char *name)
 {
     const bool quote = strpbrk(name, ",\"\r\n") || (*name && strchr("=+-@#\t ", *name));
-    if (!quote) return mlc__put_text(b, name);
-    MLC__TRY(mlc__put(b, "\"", 1));
+    if (quote) mlc__put(b, "\"", 1);
     for (; *name; name++) {
-        if (*name == '"') MLC__TRY(mlc__put(b, "\"", 1));
-        MLC__TRY(mlc__put(b, name, 1));
+        if (*name == '"') mlc__put(b, "\"", 1);
+        mlc__put(b, name, 1);
     }
-    return mlc__put(b, "\"", 1);
+    if (quote) mlc__put(b, "\"", 1);
 }
 
 /* Rows of 8-byte numbers from host memory; written by blocks. */
 static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
                                  int64_t rows, int64_t cols, const char *const *names)
 {
-    mlc_status st = MLC_OK;
     for (int64_t k = 0; names && k < cols; k++) {
-        if (k) MLC__TRY(mlc__put(b, ",", 1));
-        MLC__TRY(mlc__csv_name(b, names[k]));
+        if (k) mlc__put(b, ",", 1);
+        mlc__csv_name(b, names[k]);
     }
-    if (names) MLC__TRY(mlc__put(b, "\r\n", 2));
+    if (names) mlc__put(b, "\r\n", 2);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t k = 0; k < cols; k++) {
-            if (k && !st) st = mlc__put(b, ",", 1);
-            if (!st) st = mlc__csv_number(b, dtype, data, r * cols + k);
+            if (k) mlc__put(b, ",", 1);
+            mlc__csv_number(b, dtype, data, r * cols + k);
         }
-        if (!st) st = mlc__put(b, "\r\n", 2);
-        if (!st && (b->n > 65536 || r + 1 == rows)) {
-            st = mlc__file_write(f, b->text, b->n);
-            b->n = 0;
-        }
-        MLC__TRY(st);
+        mlc__put(b, "\r\n", 2);
+        MLC__TRY(b->st);
+        if (b->n <= 65536 && r + 1 < rows) continue;
+        MLC__TRY(mlc__file_write(f, b->text, b->n));
+        b->n = 0;
     }
     return MLC_OK;
 }
@@ -19926,7 +19932,7 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     mlc__atomic a;
     if (!t) return MLC_ERR_ARG;
     mlc_ctx *ctx = t->ctx;
-    mlc__buffer b = { ctx, NULL, 0, 0 };
+    mlc__buffer b = { ctx, NULL, 0, 0, MLC_OK };
     const int64_t cols = t->ndim == 2 ? t->shape[1] : 1;
     const size_t n = (size_t)mlc__numel(t);
     MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path; give a file's name");

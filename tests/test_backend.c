@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "mlc_test.h"
+#include "files.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -285,6 +286,16 @@ TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
     check_missing(ctx, mlc_argmax(x, 1, false), "argmax", "argmax");
     check_missing(ctx, mlc_cross_entropy(x, y), "cross_entropy", "xent");
     check_missing(ctx, mlc_randn(ctx, MLC_F32, mlc_dims1(3)), "randn", "random");
+    box            file = box_open("net.safetensors");
+    mlc_module    *net = mlc_nn_sequential(ctx);
+    mlc_param_desc zeros;
+    memset(&zeros, 0, sizeof zeros);
+    zeros.shape = mlc_dims1(3);
+    mlc_module_declare(net, "shift", &zeros);
+    CHECK_EQ(mlc_save(net, file.path), MLC_OK);
+    CHECK_EQ(mlc_load(net, file.path), MLC_ERR_UNSUPPORTED);
+    check_missing(ctx, NULL, "load", "cast");
+    box_close(&file);
 }
 
 TEST(backend, the_table_takes_eight_and_refuses_the_ninth)

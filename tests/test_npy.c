@@ -176,6 +176,17 @@ TEST(npy, headers_that_numpy_takes_are_taken)
 
 typedef struct refused { const char *header, *why; mlc_status status; } refused;
 
+TEST(npy, an_array_without_elements_has_its_shape)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("x.npy");
+    CHECK(put_npy(b.path, "{'descr': '<i4', 'fortran_order': True, 'shape': (2L, 0L)}"));
+    mlc_tensor *t = mlc_npy_load(ctx, b.path);
+    CHECK(t && t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 TEST(npy, headers_that_are_wrong_are_refused_with_a_reason)
 {
     static const refused table[] = {
@@ -248,8 +259,6 @@ TEST(npy, headers_that_are_wrong_are_refused_with_a_reason)
     box_close(&b);
 }
 
-/* ---- damaged zips -------------------------------------------------------------------------- */
-
 /* Where a signature is for the nth time. */
 static size_t find(const unsigned char *f, size_t n, const char *signature, int nth)
 {
@@ -257,50 +266,6 @@ static size_t find(const unsigned char *f, size_t n, const char *signature, int 
         if (memcmp(f + i, signature, 4) == 0 && nth-- == 0) return i;
     CHECK(!"the signature is there");
     return 0;
-}
-
-typedef struct damage { const char *at; int nth; int offset; int value; const char *why; } damage;
-
-TEST(npy, a_damaged_zip_is_refused_with_a_reason)
-{
-    static const damage table[] = {
-        {"PK\1\2", 0, 10, 9, "neither stored nor deflate"},
-        {"PK\1\2", 0, 8, 1, "encrypted"},
-        {"PK\1\2", 0, 16, 1, "checksum is wrong"},
-        {"PK\1\2", 0, 20, 1, "two sizes"},
-        {"PK\1\2", 0, 42, 1, "own header is missing"},
-        {"PK\1\2", 1, 42, 0, "overlap"},
-        {"PK\1\2", 1, 0, 0, "directory is damaged"},
-        {"PK\1\2", 0, 28, 255, "directory is damaged"},
-        {"PK\1\2", 0, 45, 255, "outside the file"},
-        {"PK\5\6", 0, 0, 0, "end record is missing"},
-        {"PK\5\6", 0, 16, 255, "outside the file"},
-        {"PK\5\6", 0, 10, 200, "outside the file"},
-        {"PK\1\2", 0, 46, 0, "NUL"},
-        {"PK\1\2", 1, 46, 'a', "two entries named 'a'"},
-    };
-    mlc_ctx         *ctx = test_ctx();
-    box              b = box_open("x.npz");
-    mlc_named        in[2] = {{"a", sample(ctx, MLC_F32)}, {"b", sample(ctx, MLC_I8)}};
-    const mlc_named *list = NULL;
-    int64_t          n = 0;
-    size_t           size = 0;
-    CHECK_EQ(mlc_npz_save(ctx, b.path, in, 2), MLC_OK);
-    unsigned char *good = get_file(b.path, &size);
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const size_t  at = find(good, size, table[i].at, table[i].nth) + (size_t)table[i].offset;
-        unsigned char keep = good[at];
-        good[at] = (unsigned char)table[i].value;
-        if (keep == good[at]) good[at] ^= 0x55;
-        CHECK(put_file(b.path, good, size));
-        good[at] = keep;
-        CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &n), MLC_ERR_IO);
-        CHECK(list == NULL && n == 0);
-        CHECK_HAS(mlc_error(ctx), table[i].why);
-        if (!CHECK_STATUS(ctx, MLC_ERR_IO)) printf("  %s\n", table[i].why);
-    }
-    free(good);
-    box_close(&b);
 }
 
 TEST(npy, arguments_that_are_missing_are_named)
@@ -417,6 +382,51 @@ TEST(npy, files_too_short_for_their_header_are_refused)
     box_close(&b);
 }
 
+/* ---- damaged zips -------------------------------------------------------------------------- */
+
+typedef struct damage { const char *at; int nth; int offset; int value; const char *why; } damage;
+
+TEST(npy, a_damaged_zip_is_refused_with_a_reason)
+{
+    static const damage table[] = {
+        {"PK\1\2", 0, 10, 9, "neither stored nor deflate"},
+        {"PK\1\2", 0, 8, 1, "encrypted"},
+        {"PK\1\2", 0, 16, 1, "checksum is wrong"},
+        {"PK\1\2", 0, 20, 1, "two sizes"},
+        {"PK\1\2", 0, 42, 1, "own header is missing"},
+        {"PK\1\2", 1, 42, 0, "overlap"},
+        {"PK\1\2", 1, 0, 0, "directory is damaged"},
+        {"PK\1\2", 0, 28, 255, "directory is damaged"},
+        {"PK\1\2", 0, 45, 255, "outside the file"},
+        {"PK\5\6", 0, 0, 0, "end record is missing"},
+        {"PK\5\6", 0, 16, 255, "outside the file"},
+        {"PK\5\6", 0, 10, 200, "outside the file"},
+        {"PK\1\2", 0, 46, 0, "NUL"},
+        {"PK\1\2", 1, 46, 'a', "two entries named 'a'"},
+    };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    const zip_part   parts[2] = {{"a.npy", ARRAY(array_i1), 0, NULL, 0},
+                                 {"b.npy", ARRAY(array_0d), 0, NULL, 0}};
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    unsigned char    good[1024];
+    const size_t     size = zip_build(good, parts, 2, ZIP_END);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const size_t  at = find(good, size, table[i].at, table[i].nth) + (size_t)table[i].offset;
+        unsigned char keep = good[at];
+        good[at] = (unsigned char)table[i].value;
+        if (keep == good[at]) good[at] ^= 0x55;
+        CHECK(put_file(b.path, good, size));
+        good[at] = keep;
+        CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+        CHECK(list == NULL && n == 0);
+        CHECK_HAS(mlc_error(ctx), table[i].why);
+        if (!CHECK_STATUS(ctx, MLC_ERR_IO)) printf("  %s\n", table[i].why);
+    }
+    box_close(&b);
+}
+
 /* ---- zip64, as other writers have it -------------------------------------------------------- */
 
 static mlc_status load_bytes(mlc_ctx *ctx, const box *b, const unsigned char *zip, size_t n,
@@ -503,6 +513,64 @@ TEST(npy, a_damaged_zip64_is_refused_with_a_reason)
     CHECK_EQ(load_bytes(ctx, &b, bad, 21, &list, &n), MLC_ERR_IO);
     CHECK_HAS(mlc_error(ctx), "too short for a .npz file");
     CHECK_STATUS(ctx, MLC_ERR_IO);
+    box_close(&b);
+}
+
+/* One array deflated by hand: empty blocks, then its first n bytes in a last block of kind. */
+static size_t zip_deflated(unsigned char *to, int empty, int kind, size_t n)
+{
+    static const unsigned char nothing[5] = {0, 0, 0, 0xff, 0xff};
+    unsigned char stream[8192];
+    size_t        at = 0;
+    for (; empty > 0; empty--, at += sizeof nothing)
+        memcpy(stream + at, nothing, sizeof nothing);
+    stream[at] = (unsigned char)(1 | kind << 1);
+    put_le(stream + at + 1, 2, n);
+    put_le(stream + at + 3, 2, 0xffff - n);
+    memcpy(stream + at + 5, array_i1, n);
+    const zip_part part = {"a.npy", stream, at + 5 + n, 0, NULL, 0};
+    const size_t   size = zip_build(to, &part, 1, ZIP_END);
+    unsigned char *entry = to + find(to, size, "PK\1\2", 0);
+    put_le(to + 8, 2, 8);
+    put_le(entry + 10, 2, 8);
+    put_le(entry + 16, 4, zip_crc(array_i1, sizeof array_i1 - 1));
+    put_le(entry + 24, 4, sizeof array_i1 - 1);
+    return size;
+}
+
+TEST(npy, deflated_entries_are_read_to_their_end_or_refused)
+{
+    enum { ALL_OF_IT = sizeof array_i1 - 1 };
+    static const struct { int empty, kind; size_t n; int cut; const char *why; } table[] = {
+        {0, 0, ALL_OF_IT, 0, NULL},
+        {1500, 0, ALL_OF_IT, 0, NULL},             /* thousands of bytes that make none         */
+        {0, 3, ALL_OF_IT, 0, "bad deflate data"},
+        {0, 0, ALL_OF_IT - 1, 0, "deflate data ends early"},
+        {0, 0, ALL_OF_IT, 1, "deflate data ends early"},
+        {1500, 0, ALL_OF_IT, ALL_OF_IT + 5, "deflate data ends early"},
+        {0, 0, 4, 0, "deflate data ends early"},
+    };
+    static const double want[3] = {1, 2, 3};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    unsigned char    zip[10000];
+    const mlc_named *list;
+    int64_t          n;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const size_t size = zip_deflated(zip, table[i].empty, table[i].kind, table[i].n);
+        unsigned char *packed = zip + find(zip, size, "PK\1\2", 0) + 20;
+        put_le(packed, 4, packed[0] + 256u * packed[1] - (unsigned)table[i].cut);
+        const mlc_status st = load_bytes(ctx, &b, zip, size, &list, &n);
+        if (st == MLC_ERR_UNSUPPORTED) {
+            CHECK_HAS(mlc_error(ctx), "compile with MLC_USE_ZLIB");
+        } else if (table[i].why) {
+            CHECK_EQ(st, MLC_ERR_IO);
+            CHECK_HAS(mlc_error(ctx), table[i].why);
+        } else if (CHECK_EQ(n, 1)) {
+            CHECK_VALUES(list[0].tensor, 3, want, 0, 0);
+        }
+        mlc_error_clear(ctx);
+    }
     box_close(&b);
 }
 
@@ -608,6 +676,9 @@ TEST(npy, reading_survives_that_any_allocation_fails)
         CHECK_EQ(mlc_npz_save(ctx, b.path, in, count), MLC_OK);
         if (count % 8 == 1) tally_fail_each(load_named, b.path);
     }
+#ifdef MLC_USE_ZLIB
+    tally_fail_each(load_named, "tests/golden/io_packed.npz");
+#endif
     for (size_t i = strlen((char *)file + 10) + 10; i < 127; i++) file[i] = ' ';
     file[127] = '\n';
     CHECK(put_file(b.path, file, sizeof file));

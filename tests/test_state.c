@@ -453,6 +453,40 @@ static mlc_module *long_names(mlc_ctx *ctx, int n)
     return net;
 }
 
+/* A prefix is taken off where it is; a file with more names than there are parameters. */
+TEST(state, a_prefix_is_taken_off_the_names_that_have_it)
+{
+    enum { MANY = 3000 };
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open_fast("s.safetensors");
+    mlc_module     *net = layers(ctx, 1);
+    mlc_load_report report;
+    mlc_load_desc   d;
+    const double    v = 3;
+    mlc_named      *list = (mlc_named *)malloc(MANY * sizeof *list);
+    char          (*names)[16] = (char (*)[16])malloc(MANY * 16);
+    mlc_tensor     *x = test_tensor(ctx, MLC_F32, mlc_dims1(1), &v);
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], i ? "n%d" : "net.0.bias", i);
+        list[i].name = names[i];
+        list[i].tensor = x;
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, MANY, NULL), MLC_OK);
+    memset(&d, 0, sizeof d);
+    d.prefix = "net.";
+    d.partial = true;
+    d.report = &report;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK(report.loaded == 1 && report.missing == 1 && report.unexpected == MANY - 1);
+    CHECK_EQ(mlc_item(mlc_module_param(net, "0.bias")), 3);
+    CHECK_EQ(mlc_load(net, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), " more).");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    free(list);
+    free(names);
+    box_close(&b);
+}
+
 typedef struct attempt { const char *path; int n; } attempt;
 
 static mlc_status save_unbuilt(mlc_ctx *ctx, const void *user)

@@ -281,3 +281,36 @@ TEST(iofaults, a_hundred_names_that_are_taken_are_an_error)
     CHECK_EQ(box_count(&b), 100);
     box_close(&b);
 }
+
+static void save_at_root(mlc_ctx *ctx, const box *b)
+{
+    (void)b;
+    CHECK_EQ(mlc_npy_save(mlc_zeros(ctx, MLC_F32, mlc_dims1(3)), "/out"), MLC_OK);
+    CHECK_EQ(access("/out.mlc0.tmp", F_OK), -1);
+}
+
+/* The one folder whose name ends with a slash.                                                 */
+TEST(iofaults, a_file_in_the_root_folder_is_saved)
+{
+    mlc_ctx *ctx = serial_ctx();
+    box      b = box_open_fast("out");
+    int      status = 1;
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        const int64_t before = test_failures();
+        if (!test_on_host() || chroot(b.dir) != 0 || chdir("/") != 0)
+            _exit(2);
+        save_at_root(ctx, &b);
+        fflush(NULL);
+        _exit(test_failures() > before);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) != 1);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 2 && test_on_host())
+        printf("skipped: no chroot for a file in the root folder\n");
+    else if (test_on_host())
+        CHECK(mlc_npy_load(ctx, b.path) != NULL);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
