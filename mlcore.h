@@ -7074,11 +7074,12 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
  * where it is negative, with -0 as 0 and every NaN as the largest; an integer with its sign bit
  * turned. Items are keys with their place in the row, so that the sort is stable, and descending is
  * the same with keys complemented. Short rows are sorted by insertion, longer ones byte by byte
- * from the lowest (radix sort), passing over bytes that all keys share. The first k are found by
- * bytes from the highest, then sorted. There is one right answer: no split of the work changes
- * it. */
+ * from the lowest (radix sort), passing over bytes that all keys share. The first k are kept in
+ * order while the row passes by if they are few, else found by bytes from the highest, then sorted.
+ * There is one right answer: no split of the work changes it. */
 
 #define MLC__SORT_SHORT 48             /* up to here insertion wins over clearing of counters */
+#define MLC__SORT_FEW   16             /* up to here the first k are kept in order on the way */
 #define MLC__SORT_GRAIN 4096           /* elements of a chunk */
 
 /* In memory a narrow item is one word, its key in the upper half; a wide one is two. */
@@ -7103,7 +7104,7 @@ MLC__INLINE uint64_t mlc__key_float(uint64_t u, uint64_t ones, uint64_t inf)
     const uint64_t sign = ones ^ ones >> 1, size = u & ~sign;
     if (size > inf) return ones;
     if (size == 0) return sign;
-    return u & sign ? ~u & ones : u | sign;
+    return u ^ (sign | ((0u - (uint64_t)(u != size)) & ones)); /* no jump on the sign */
 }
 
 /* u: the bits of an element. */
@@ -7134,14 +7135,21 @@ MLC__INLINE void mlc__sort_load(uint64_t *v, mlc_dtype dtype, const void *in, in
     }
 }
 
-MLC__INLINE void mlc__sort_insert(uint64_t *v, int64_t n, bool wide)
+/* x into the n sorted items of v, behind its equals. */
+MLC__INLINE void mlc__sort_insert(uint64_t *v, int64_t n, mlc__item x, bool wide)
 {
-    for (int64_t i = 1; i < n; i++) {
+    for (; n > 0 && mlc__item_at(v, n - 1, wide).key > x.key; n--)
+        mlc__item_put(v, n, mlc__item_at(v, n - 1, wide), wide);
+    mlc__item_put(v, n, x, wide);
+}
+
+/* Moves the k first of n items to the front, sorted: by insertion, most items are passed over. */
+MLC__INLINE void mlc__sort_few(uint64_t *v, int64_t n, int64_t k, bool wide)
+{
+    for (int64_t i = 1; i < k; i++) mlc__sort_insert(v, i, mlc__item_at(v, i, wide), wide);
+    for (int64_t i = k; i < n; i++) {
         const mlc__item x = mlc__item_at(v, i, wide);
-        int64_t at = i;
-        for (; at > 0 && mlc__item_at(v, at - 1, wide).key > x.key; at--)
-            mlc__item_put(v, at, mlc__item_at(v, at - 1, wide), wide);
-        mlc__item_put(v, at, x, wide);
+        if (x.key < mlc__item_at(v, k - 1, wide).key) mlc__sort_insert(v, k - 1, x, wide);
     }
 }
 
@@ -7198,6 +7206,20 @@ MLC__INLINE void mlc__sort_select(uint64_t *v, int64_t n, int64_t k, int bytes, 
     }
 }
 
+/* The k first of n items, sorted; where they are then. */
+MLC__INLINE uint64_t *mlc__sort_first(uint64_t *v, uint64_t *room, int64_t (*count)[256], int64_t n,
+                                      int64_t k, int bytes, bool wide)
+{
+    if (n > MLC__SORT_SHORT && k > MLC__SORT_FEW && k < n) {
+        mlc__sort_select(v, n, k, bytes, wide);
+        n = k;
+    }
+    if (n > MLC__SORT_SHORT && k > MLC__SORT_FEW)
+        return mlc__sort_radix(v, room, count, n, bytes, wide);
+    mlc__sort_few(v, n, k, wide);
+    return v;
+}
+
 #define MLC__SORT_VALUES(T, value) \
     for (int64_t i = 0; i < n; i++) { \
         const T x = MLC__CAST(const T *, in)[(int64_t)mlc__item_at(v, i, wide).place * in_stride]; \
@@ -7234,12 +7256,8 @@ MLC__INLINE void mlc__sort_row(const mlc__sort_job *j, const int64_t *offset, vo
     int64_t (*count)[256] = MLC__CAST(int64_t (*)[256], workspace);
     uint64_t *v = MLC__CAST(uint64_t *, (void *)(count + j->size));
     const void *in = mlc__at(a->in, offset[0], j->size);
-    const int bytes = (int)j->size;
     mlc__sort_load(v, a->dtype, in, j->in, j->n, a->descending != 0, wide);
-    if (j->n > MLC__SORT_SHORT && a->k < j->n) mlc__sort_select(v, j->n, a->k, bytes, wide);
-    const int64_t n = j->n > MLC__SORT_SHORT ? a->k : j->n;
-    if (n <= MLC__SORT_SHORT) mlc__sort_insert(v, n, wide);
-    else v = mlc__sort_radix(v, v + (wide ? 2 * j->n : j->n), count, n, bytes, wide);
+    v = mlc__sort_first(v, v + (wide ? 2 * j->n : j->n), count, j->n, a->k, (int)j->size, wide);
     if (a->values)
         mlc__sort_values(v, MLC__CAST(char *, a->values) + offset[1] * (int64_t)j->size, j->values,
                          in, j->in, a->k, a->dtype, wide);
@@ -7801,9 +7819,7 @@ static void mlc__multinomial_without(const struct mlc_k_multinomial *a, int64_t 
         const mlc__item x = { mlc__bits_f64((0.0 - mlc__ln(1.0 - u)) / w), (uint64_t)i };
         if (w > 0.0) mlc__item_put(v, n++, x, true);
     }
-    if (a->k < n) mlc__sort_select(v, n, a->k, 8, true);
-    if (a->k <= MLC__SORT_SHORT) mlc__sort_insert(v, a->k, true);
-    else v = mlc__sort_radix(v, v + 2 * a->c, count, a->k, 8, true);
+    v = mlc__sort_first(v, v + 2 * a->c, count, n, a->k, 8, true);
     for (int64_t d = 0; d < a->k; d++)
         a->out[row * a->k + d] = (int64_t)mlc__item_at(v, d, true).place;
 }
