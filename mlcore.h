@@ -14661,7 +14661,15 @@ static int64_t mlc__ein_group(const mlc__ein *e, const mlc__ein_term *t, const m
     return n;
 }
 
-/* [both, a, gone] times [both, gone, b]. */
+/* Does an axis of t that lies dense go? */
+static bool mlc__ein_gone_dense(const mlc__ein_term *t, const mlc__ein_split *s)
+{
+    for (int32_t i = 0; i < s->n[MLC__EIN_GONE]; i++)
+        if (t->x->stride[mlc__ein_find(t, s->label[MLC__EIN_GONE][i])] == 1) return true;
+    return false;
+}
+
+/* [both, a, gone] times [both, gone, b], or [both, b, gone] turned around where it lies so. */
 static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
                                    mlc__ein_term *b, mlc_dims shape)
 {
@@ -14669,14 +14677,14 @@ static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, m
     const int64_t batch = mlc__ein_group(e, a, s, MLC__EIN_BOTH, &left);
     const int64_t m = mlc__ein_group(e, a, s, MLC__EIN_A, &left);
     const int64_t k = mlc__ein_group(e, a, s, MLC__EIN_GONE, &left);
+    const bool plain = s->n[MLC__EIN_BOTH] == 0, turn = mlc__ein_gone_dense(b, s);
     mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
-    mlc__ein_group(e, b, s, MLC__EIN_GONE, &right);
-    const int64_t n = mlc__ein_group(e, b, s, MLC__EIN_B, &right);
-    const bool plain = s->n[MLC__EIN_BOTH] == 0;
+    const int64_t rows = mlc__ein_group(e, b, s, turn ? MLC__EIN_B : MLC__EIN_GONE, &right);
+    const int64_t cols = mlc__ein_group(e, b, s, turn ? MLC__EIN_GONE : MLC__EIN_B, &right);
     mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
     x = mlc_reshape(x, plain ? mlc_dims2(m, k) : mlc_dims3(batch, m, k));
-    y = mlc_reshape(y, plain ? mlc_dims2(k, n) : mlc_dims3(batch, k, n));
-    return mlc_reshape(mlc_matmul(x, y), shape);
+    y = mlc_reshape(y, plain ? mlc_dims2(rows, cols) : mlc_dims3(batch, rows, cols));
+    return mlc_reshape(mlc_matmul(x, turn ? mlc_transpose(y, -1, -2) : y), shape);
 }
 
 /* Nothing is summed: [both, a, 1..] times [both, 1.., b], element by element. */
