@@ -1552,7 +1552,7 @@ typedef enum mlc_index {               /* what goes through an index            
 typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, exclusive or     */
     MLC_COMPARE_EQ, MLC_COMPARE_NE, MLC_COMPARE_LT, MLC_COMPARE_LE, MLC_COMPARE_GT,
     MLC_COMPARE_GE, MLC_COMPARE_AND, MLC_COMPARE_OR, MLC_COMPARE_XOR,
-    MLC_COMPARE_NAN, MLC_COMPARE_INF, MLC_COMPARE_FINITE,        /* of a alone                 */
+    MLC_COMPARE_NOT, MLC_COMPARE_NAN, MLC_COMPARE_INF, MLC_COMPARE_FINITE,   /* of a alone      */
     MLC_COMPARE_FORCE_32 = 0x7fffffff
 } mlc_compare;
 
@@ -4163,10 +4163,19 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
 }
 
 
-/* n elements of one size, at strides in elements. */
+/* n elements of one size, at strides in elements; four at a time, which compilers do not do by
+ * themselves where strides are unknown. */
 #define MLC__MOVE(T) \
-    for (int64_t i = 0; i < n; i++) \
-        MLC__CAST(T *, to)[i * to_stride] = MLC__CAST(const T *, from)[i * from_stride];
+    const T *x = MLC__CAST(const T *, from); \
+    T *o = MLC__CAST(T *, to); \
+    for (; n >= 4; n -= 4, x += 4 * from_stride, o += 4 * to_stride) { \
+        const T a = x[0], b = x[from_stride], c = x[2 * from_stride], d = x[3 * from_stride]; \
+        o[0] = a; \
+        o[to_stride] = b; \
+        o[2 * to_stride] = c; \
+        o[3 * to_stride] = d; \
+    } \
+    for (int64_t i = 0; i < n; i++) o[i * to_stride] = x[i * from_stride];
 
 #define MLC__MOVE_BACK(T) \
     for (int64_t i = 0; i < n; i++) \
@@ -4687,8 +4696,9 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 #define MLC__SAME(v)  (v)
 #define MLC__TRUTH(v) ((v) != 0)
 #define MLC__COMPARE_LOOP(V, code, test) case MLC_COMPARE_##code: MLC__INDEPENDENT \
-    for (int64_t i = 0; i < n; i++) { const T a = V(x[i]), b = V(y[i]); (void)b; o[i] = test; } \
-    break;
+    for (int64_t i = 0; i < n; i++) { const T a = V(x[i]), b = V(y[i]); o[i] = test; } break;
+#define MLC__COMPARE_ALONE(code, test) case MLC_COMPARE_##code: MLC__INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = test; } break;
 #define MLC__COMPARE_TEXT(TYPE, V) \
     typedef TYPE T; \
     const T *x = MLC__CAST(const T *, in0), *y = MLC__CAST(const T *, in1); \
@@ -4698,8 +4708,9 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
         MLC__COMPARE_LOOP(V, GT, a > b) MLC__COMPARE_LOOP(V, GE, a >= b) \
         MLC__COMPARE_LOOP(V, AND, (a != 0) & (b != 0)) \
         MLC__COMPARE_LOOP(V, OR, (a != 0) | (b != 0)) \
-        MLC__COMPARE_LOOP(V, XOR, (a != 0) ^ (b != 0)) MLC__COMPARE_LOOP(V, NAN, a != a) \
-        MLC__COMPARE_LOOP(V, INF, a == a && a - a != 0) MLC__COMPARE_LOOP(V, FINITE, a - a == 0) \
+        MLC__COMPARE_LOOP(V, XOR, (a != 0) ^ (b != 0)) \
+        MLC__COMPARE_ALONE(NOT, a == 0) MLC__COMPARE_ALONE(NAN, a != a) \
+        MLC__COMPARE_ALONE(INF, a == a && a - a != 0) MLC__COMPARE_ALONE(FINITE, a - a == 0) \
         default: break; \
     }
 
@@ -4720,15 +4731,18 @@ static MLC__OPT void mlc__compare_i64(mlc_compare op, uint8_t *o, const void *in
 {
     MLC__COMPARE_TEXT(int64_t, MLC__SAME)
 }
-static MLC__OPT void mlc__compare_bool(mlc_compare op, uint8_t *o, const void *in0,
-                                       const void *in1, int64_t n)
+MLC__BODY void mlc__compare_bool_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
+                                      int64_t n)
 {
     MLC__COMPARE_TEXT(uint8_t, MLC__TRUTH)
 }
 #define MLC__STAMP_COMPARE(isa) MLC__AT_##isa \
     static void mlc__compare_f32_##isa(mlc_compare op, uint8_t *o, const void *in0, \
                                        const void *in1, int64_t n) \
-    { mlc__compare_f32_body(op, o, in0, in1, n); }
+    { mlc__compare_f32_body(op, o, in0, in1, n); } \
+    MLC__AT_##isa static void mlc__compare_bool_##isa(mlc_compare op, uint8_t *o, const void *in0, \
+                                                      const void *in1, int64_t n) \
+    { mlc__compare_bool_body(op, o, in0, in1, n); }
 MLC__EACH_ISA(MLC__STAMP_COMPARE)
 
 /* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
@@ -4765,7 +4779,7 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
     const bool straight = stride[0] == 1 && stride[1] == 1 && j->wide == a->dtype &&
                           (!a->in[1] || stride[2] == 1);
     const int64_t step = !straight ? mlc__gather_step(mlc_dtype_bytes(j->wide))
-                       : a->in[1] ? n : MLC__GATHER_BYTES / size;
+                       : a->in[1] || a->op >= MLC_COMPARE_NOT ? n : MLC__GATHER_BYTES / size;
     for (int64_t i = 0; i < n; i += step) {
         const int64_t m = mlc__min(step, n - i);
         uint8_t *out = a->out + offset[0] + i * stride[0];
@@ -4804,7 +4818,7 @@ static void mlc__compare_scalar(mlc__compare_job *j)
 }
 
 static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc__compare_fn f32,
-                                   const mlc__half_fns *half)
+                                   mlc__compare_fn truth, const mlc__half_fns *half)
 {
     const int64_t *strides[3] = { a->out_stride, a->in_stride[0], a->in_stride[1] };
     mlc__compare_job j;
@@ -4813,7 +4827,7 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
     j.half = half;
     j.wide = a->dtype == MLC_BOOL ? MLC_BOOL : mlc__wide(a->dtype);
     j.fn = j.wide == MLC_F32 ? f32 : j.wide == MLC_F64 ? mlc__compare_f64
-         : j.wide == MLC_I64 ? mlc__compare_i64 : mlc__compare_bool;
+         : j.wide == MLC_I64 ? mlc__compare_i64 : truth;
     if (!a->in[1]) mlc__compare_scalar(&j);
     if (!mlc__loop_make(&l, a->ndim, a->shape, a->in[1] ? 3 : 2, strides)) return MLC_OK;
     mlc__loop_run(dev, &l, mlc__compare_row, &j, 0.3);
@@ -8211,7 +8225,10 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
                             &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
-    { return mlc__compare_run(dev, a, mlc__compare_f32_##isa, &mlc__half_fns_##isa); } \
+    { \
+        return mlc__compare_run(dev, a, mlc__compare_f32_##isa, mlc__compare_bool_##isa, \
+                                &mlc__half_fns_##isa); \
+    } \
     static mlc_status mlc__k_where_##isa(void *dev, const struct mlc_k_where *a) \
     { return mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
@@ -11541,7 +11558,7 @@ MLC__COMPARE(ge, GE)
 MLC__COMPARE_OP(logical_and, AND,    true)
 MLC__COMPARE_OP(logical_or,  OR,     true)
 MLC__COMPARE_OP(logical_xor, XOR,    true)
-MLC__COMPARE_OP(logical_not, EQ,     true)                       /* equal to 0 */
+MLC__COMPARE_OP(logical_not, NOT,    true)
 MLC__COMPARE_OP(isnan,       NAN,    false)
 MLC__COMPARE_OP(isinf,       INF,    false)
 MLC__COMPARE_OP(isfinite,    FINITE, false)

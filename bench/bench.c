@@ -348,7 +348,7 @@ MOVE(eye, mlc_eye(s->ctx, s->bc->dtype, MOVE_N, MOVE_N), n, n, r == c)
 MOVE(linspace, mlc_linspace(s->ctx, s->bc->dtype, 0, MOVE_N * MOVE_N - 1, MOVE_N * MOVE_N), n, n,
      (double)i)
 MOVE(one_hot, mlc_cast(mlc_one_hot(s->rows, MOVE_N), s->bc->dtype), n, n, c == 7 * r % n)
-MOVE(unfold, mlc_contiguous(mlc_unfold(s->a, 1, 4, 4)), n, n, a[i])
+MOVE(unfold, mlc_copy(mlc_unfold(s->a, 1, 4, 4)), n, n, a[i])
 MOVE(gather, mlc_gather(s->a, 1, s->index), n, n, a[r * n + (7 * c + r) % n])
 MOVE(gather_columns, mlc_gather(s->a, 0, s->index), n, n, a[(7 * c + r) % n * n + c])
 MOVE(scatter, mlc_scatter(s->a, 1, s->index, s->b), n, n, b[r * n + (c - r + n) * 143 % n])
