@@ -907,7 +907,7 @@ MLC_API mlc_tensor *mlc_var(mlc_tensor *x, mlc_dims axes, double correction, boo
  *   grad   dx += dy (x - mean)/(n - correction)/y, 0 where y is 0             ref: torch.std  */
 MLC_API mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim);
 /* mlc_norm: (sum |x|^p)^(1/p) of floats; p inf, -inf: largest, smallest |x|; 0: count of what is
- *   not 0. f32 squares are exact, other powers are f32.
+ *   not 0. Powers are taken and added in f64.
  *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; extremes: shared by ties; p 0: none
  *   err    ARG: p is NaN; SHAPE: nothing, if p is inf or negative
  *   ref    torch.linalg.vector_norm                                                           */
@@ -6091,6 +6091,13 @@ MLC__INLINE bool mlc__fold_counts(const struct mlc_k_fold *a)
            (a->r.op == MLC_REDUCE_NORM && a->p == 0.0);
 }
 
+/* A norm that is neither a count, nor a sum (of squares), nor an extreme. */
+MLC__INLINE bool mlc__fold_powers(const struct mlc_k_fold *a)
+{
+    return a->r.op == MLC_REDUCE_NORM && a->p != 0.0 && a->p != 1.0 && a->p != 2.0 &&
+           a->p - a->p == 0.0;
+}
+
 /* x = x != 0 */
 static MLC__OPT void mlc__fold_truth(void *to, mlc_dtype wide, int64_t n)
 {
@@ -6135,8 +6142,8 @@ static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, cons
         math(MLC_MATH_SQUARE, x, in, n, 0.0, 0.0);
     else if (a->r.op == MLC_REDUCE_LSE) map(MLC_MAP_EXP, x, in, n, 0.0, 0.0);
     else if (a->r.op == MLC_REDUCE_NORM) {
-        math(MLC_MATH_ABS, x, in, n, 0.0, 0.0);
-        if (a->p != 1.0 && a->p - a->p == 0.0) math(MLC_MATH_POW_S, x, in, n, a->p, 0.0);
+        math(a->p == 2.0 ? MLC_MATH_SQUARE : MLC_MATH_ABS, x, in, n, 0.0, 0.0);
+        if (mlc__fold_powers(a)) math(MLC_MATH_POW_S, x, in, n, a->p, 0.0);
     }
 }
 
@@ -6146,9 +6153,7 @@ static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
     if (a->r.op == MLC_REDUCE_LSE) return mlc__log_f64(v) + mlc__fold_shift(a, shift);
     if (a->r.op == MLC_REDUCE_STD || (a->r.op == MLC_REDUCE_NORM && a->p == 2.0))
         return mlc__sqrt_f64(v);
-    if (a->r.op == MLC_REDUCE_NORM && a->p != 0.0 && a->p != 1.0 && a->p - a->p == 0.0)
-        return mlc__pow_f64(v, 1.0 / a->p);
-    return v;
+    return mlc__fold_powers(a) ? mlc__pow_f64(v, 1.0 / a->p) : v;
 }
 
 /* How elements of each wide form join, and the result of nothing. */
@@ -6179,14 +6184,17 @@ static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
 }
 
 /* What elements become: integers stay as they are for sums and extremes, truth of bools, too.
- * Deviations are taken in f64, as the mean is. */
+ * Deviations are taken in f64, as the mean is, and so are powers: what is in range as x and as y
+ * need not be in between. */
 MLC__INLINE mlc_dtype mlc__fold_wide(const struct mlc_k_fold *a)
 {
     const mlc_dtype wide = mlc__wide(a->r.dtype);
     const bool truth = a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL;
     if (wide == MLC_I64 && (truth ? a->r.dtype == MLC_BOOL : a->r.op < MLC_REDUCE_PROD))
         return a->r.dtype;
-    return wide == MLC_F32 && a->shift && a->r.op != MLC_REDUCE_LSE ? MLC_F64 : wide;
+    const bool f64 = a->shift ? a->r.op != MLC_REDUCE_LSE
+                              : a->r.out_dtype == MLC_F64 || mlc__fold_powers(a);
+    return wide == MLC_F32 && f64 ? MLC_F64 : wide;
 }
 
 static size_t mlc__k_fold_workspace(void *dev, const struct mlc_k_fold *a)
@@ -12457,8 +12465,8 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
         if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
     if (nd->u.reduce.divisor == 0.0)
-        nd->u.reduce.divisor = (double)count > nd->u.reduce.p ? (double)count - nd->u.reduce.p
-                                                              : 0.0;
+        nd->u.reduce.divisor = count && (double)count > nd->u.reduce.p
+                                   ? (double)count - nd->u.reduce.p : 0.0;
     MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
     if (op != MLC_REDUCE_SUM && mlc__is_float(dtype)) mlc__save(nd, x);
     if (mlc__is_extreme(nd) || op == MLC_REDUCE_NORM || op == MLC_REDUCE_STD ||
@@ -12497,16 +12505,8 @@ static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp 
     return mlc__temp_begin(ctx, t, dtype, x->ndim, shape);
 }
 
-static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean)
-{
-    const mlc_tensor *x = nd->in[0];
-    const int64_t results = mlc__max(1, mlc__numel(mean));
-    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, x, nd->u.reduce.mask, true,
-                       (double)(mlc__numel(x) / results), false);
-}
-
-/* What a second pass takes off, in f64: the largest element, or the mean. That of f64 is improved
- * by the mean of what is left, so that equal elements deviate by 0. */
+/* What a second pass takes off, in f64: the largest element, or the mean, of f64 sums. That of f64
+ * is improved by the mean of what is left, so that equal elements deviate by 0. */
 static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_reduce op = nd->u.reduce.op;
@@ -12515,13 +12515,13 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st;
     if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &shift, MLC_F64));
+    const double count = (double)(mlc__numel(x) / mlc__numel(&shift.t));
     if (op == MLC_REDUCE_LSE)
         st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_MAX, &shift.t, x, nd->u.reduce.mask, true,
                          1.0, false);
-    else st = mlc__mean_into(ctx, nd, &shift.t);
+    else st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, false, NULL);
     if (!st && op != MLC_REDUCE_LSE && x->dtype == MLC_F64)
-        st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true,
-                            (double)(mlc__numel(x) / mlc__numel(&shift.t)), true, &shift.t);
+        st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, true, &shift.t);
     if (!st)
         st = mlc__fold_into(ctx, nd, op, nd->out[0], nd->u.reduce.keepdim, nd->u.reduce.divisor,
                             false, &shift.t);
@@ -12620,52 +12620,54 @@ static mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
     return st;
 }
 
-/* dx = sign(x) |x|^(p-1) dy / y^(p-1); nothing where x or y is 0. */
+/* dx = sign(x) (|x|/y)^(p-1) dy, nothing where x or y is 0; no power of x or y alone, which could
+ * leave the range. */
 static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                      const mlc_tensor *y, const mlc_tensor *dy,
                                      const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const double p = nd->u.reduce.p;
-    mlc__temp g;
-    mlc_status st;
     if (p == 0.0) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, dx, 0.0);
     if (p == 1.0) return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, dy, x, NULL, 0.0, acc);
-    if (p != 2.0) MLC__TRY(mlc__math(ctx, nd, MLC_MATH_ABS, t, x, NULL, NULL, 0.0, false));
+    if (p == 2.0) {
+        MLC__TRY(mlc__math(ctx, nd, MLC_MATH_RATIO, t, x, y, NULL, 0.0, false));
+        return mlc__map(ctx, nd->op->name, MLC_MAP_MUL, dx, t, dy, NULL, 0.0, acc);
+    }
+    MLC__TRY(mlc__math(ctx, nd, MLC_MATH_ABS, t, x, NULL, NULL, 0.0, false));
     if (mlc__is_extreme(nd)) {
         MLC__TRY(mlc__share_among_ties(ctx, nd, t, t, y, dy, t, false));
-        return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
+    } else {
+        const bool up = p >= 1.0;      /* else the quotient's inverse: 0 to the power is 0 */
+        MLC__TRY(mlc__math(ctx, nd, MLC_MATH_RATIO, t, up ? t : y, up ? y : t, NULL, 0.0, false));
+        MLC__TRY(mlc__math(ctx, nd, MLC_MATH_POW_S, t, t, NULL, NULL, fabs(p - 1.0), false));
+        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_MUL, t, t, dy, NULL, 0.0, false));
     }
-    MLC__TRY(mlc__keepdim_temp(ctx, nd, &g, x->dtype));
-    st = mlc__math(ctx, nd, MLC_MATH_POW_S, &g.t, y, NULL, NULL, p - 1.0, false);
-    if (!st) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &g.t, dy, &g.t, NULL, 0.0, false);
-    if (!st && p == 2.0) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, dx, x, &g.t, NULL, 0.0, acc);
-    if (!st && p != 2.0) {
-        st = mlc__math(ctx, nd, MLC_MATH_POW_S, t, t, NULL, NULL, p - 1.0, false);
-        if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, t, t, &g.t, NULL, 0.0, false);
-        if (!st) st = mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
-    }
-    mlc__temp_end(&g);
-    return st;
+    return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
 }
 
-/* var: dx = dy 2/divisor (x - mean); std: dx = (dy/y) 1/divisor (x - mean), 0 where y is. */
-static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
-                                    const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+/* var: dx = dy 2/divisor (x - mean); std: dx = (dy/y) 1/divisor (x - mean), 0 where y is. The mean
+ * of what is left is what rounding took from the mean, which may be more than the deviations. */
+static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                    const mlc_tensor *y, const mlc_tensor *dy,
+                                    const mlc_tensor *dx, bool acc)
 {
-    const mlc_tensor *x = nd->in[0];
+    const mlc_tensor *x = nd->in[0], *from = x;
+    const char *name = nd->op->name;
     const bool root = nd->u.reduce.op == MLC_REDUCE_STD;
-    mlc__temp mean, g;
+    mlc__temp mean;
+    mlc_status st = MLC_OK;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &mean, x->dtype));
-    mlc_status st = mlc__keepdim_temp(ctx, nd, &g, x->dtype);
-    if (st == MLC_OK) {
-        st = mlc__mean_into(ctx, nd, &mean.t);
-        if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &g.t, dy, y, NULL, 0.0, false);
-        if (!st)
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF_GRAD, dx, root ? &g.t : dy, x, &mean.t,
-                          (root ? 1.0 : 2.0) / nd->u.reduce.divisor, acc);
-        mlc__temp_end(&g);
+    for (int pass = 0; !st && pass < 2; pass++, from = t) {
+        st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &mean.t, from, nd->u.reduce.mask, true,
+                         (double)(mlc__numel(x) / mlc__numel(&mean.t)), false);
+        if (!st) st = mlc__map(ctx, name, MLC_MAP_SUB, t, from, &mean.t, NULL, 0.0, false);
     }
+    if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &mean.t, dy, y, NULL, 0.0, false);
+    if (!st)
+        st = mlc__map(ctx, name, MLC_MAP_MUL_S, &mean.t, root ? &mean.t : dy, NULL, NULL,
+                      (root ? 1.0 : 2.0) / nd->u.reduce.divisor, false);
+    if (!st) st = mlc__map(ctx, name, MLC_MAP_MUL, dx, t, &mean.t, NULL, 0.0, acc);
     mlc__temp_end(&mean);
     return st;
 }
@@ -12694,27 +12696,26 @@ static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const m
     case MLC_REDUCE_NORM: st = mlc__norm_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
     case MLC_REDUCE_LSE:  st = mlc__lse_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
     case MLC_REDUCE_VAR:
-    case MLC_REDUCE_STD:  st = mlc__var_gradient(ctx, nd, y, dy, dx, acc); break;
+    case MLC_REDUCE_STD:  st = mlc__var_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
     default: st = mlc__share_among_ties(ctx, nd, &t.t, x, y, dy, dx, acc); break;
     }
     mlc__temp_end(&t);
     return st;
 }
 
-/* The same in f32 for 16-bit floats, whose mean or quotient would lose what the gradient is made
- * of; y is made anew. */
-static mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dy,
-                                            const mlc_tensor *dx, bool acc)
+/* The same in a wider dtype; y is made anew. */
+static mlc_status mlc__reduce_gradient_in(mlc_ctx *ctx, const mlc_node *nd, mlc_dtype wider,
+                                          const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
     mlc_node full = *nd;
-    mlc__temp in, y, g, half;
+    mlc__temp in, y, g, narrow;
     mlc_status st;
-    MLC__TRY(mlc__temp_begin(ctx, &in, MLC_F32, x->ndim, x->shape));
-    st = mlc__keepdim_temp(ctx, nd, &y, MLC_F32);
+    MLC__TRY(mlc__temp_begin(ctx, &in, wider, x->ndim, x->shape));
+    st = mlc__keepdim_temp(ctx, nd, &y, wider);
     if (st == MLC_OK) {
-        st = mlc__keepdim_temp(ctx, nd, &g, MLC_F32);
+        st = mlc__keepdim_temp(ctx, nd, &g, wider);
         if (st == MLC_OK) {
             full.in[0] = &in.t;
             full.out[0] = &y.t;
@@ -12729,21 +12730,24 @@ static mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd, co
     }
     if (!st && !acc) st = mlc__cast_into(ctx, name, dx, &in.t);
     if (!st && acc) {
-        st = mlc__temp_begin(ctx, &half, x->dtype, x->ndim, x->shape);
+        st = mlc__temp_begin(ctx, &narrow, x->dtype, x->ndim, x->shape);
         if (!st) {
-            st = mlc__cast_into(ctx, name, &half.t, &in.t);
-            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &half.t, NULL, NULL, 0.0, true);
-            mlc__temp_end(&half);
+            st = mlc__cast_into(ctx, name, &narrow.t, &in.t);
+            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &narrow.t, NULL, NULL, 0.0, true);
+            mlc__temp_end(&narrow);
         }
     }
     mlc__temp_end(&in);
     return st;
 }
 
-/* All but sums. */
+/* All but sums. In 16 bits a mean or quotient would lose what the gradient is made of; a product of
+ * f32 leaves the range where those of all elements but one do not. */
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
+    const mlc_dtype wider = x->dtype == MLC_F64 || nd->u.reduce.op == MLC_REDUCE_PROD ? MLC_F64
+                                                                                      : MLC_F32;
     mlc_tensor dy, dx;
     bool acc;
     mlc_status st = MLC_OK;
@@ -12751,7 +12755,7 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &dy, x);
     if (mlc__numel(x) == 0) return MLC_OK;
-    if (mlc__is_half(x->dtype)) return mlc__reduce_gradient_half(ctx, nd, &wide, &dx, acc);
+    if (x->dtype != wider) return mlc__reduce_gradient_in(ctx, nd, wider, &wide, &dx, acc);
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
 }
 
