@@ -38,6 +38,9 @@ typedef struct test_case {
     } \
     static void test_##group##__##name(void)
 
+#define INF       ((double)INFINITY)   /* which are floats                                     */
+#define NO_NUMBER ((double)NAN)
+
 /* Each is true if the check held, so that a test can stop: if (!CHECK(t)) return;             */
 #define CHECK(cond)               test_check(!!(cond), #cond, __FILE__, __LINE__)
 #define CHECK_EQ(a, b)            test_eq((int64_t)(a), (int64_t)(b), #a, __FILE__, __LINE__)

@@ -14,8 +14,6 @@
 /* ---- a device whose memory the host cannot touch ------------------------------------------ */
 
 #define ARENA_BYTES ((size_t)(sizeof(void *) > 4 ? 256 : 48) << 20)   /* of address space */
-#define INF         ((double)INFINITY)
-#define NO_NUMBER   ((double)NAN)
 
 typedef struct block {                 /* of an arena, by address; kept on the host            */
     struct block *next;

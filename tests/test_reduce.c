@@ -87,10 +87,11 @@ static double ref_one(const reduction *r, const double *v, int64_t n, double *si
     double      p = is(r, "norm 0.5") ? 0.5 : is(r, "norm 2.5") ? 2.5 : is(r, "norm 3") ? 3
              : is(r, "norm 1") ? 1 : 2;
     for (int64_t i = 0; i < n; i++) {
-        sum += v[i];
-        size += fabs(v[i]);
-        product *= v[i];
-        if (r->name[0] == 'n' || is(r, "mlc_norm")) powers += powl(fabsl(v[i]), p);
+        const long double x = (long double)v[i];
+        sum += x;
+        size += fabsl(x);
+        product *= x;
+        if (r->name[0] == 'n' || is(r, "mlc_norm")) powers += powl(fabsl(x), (long double)p);
         some += v[i] != 0;
         if (v[i] > top) top = v[i];
         if (v[i] < low) low = v[i];
@@ -98,7 +99,10 @@ static double ref_one(const reduction *r, const double *v, int64_t n, double *si
         if (fabs(v[i]) < least) least = fabs(v[i]);
     }
     mean = sum / n;
-    for (int64_t i = 0; i < n; i++) squares += (v[i] - mean) * (v[i] - mean);
+    for (int64_t i = 0; i < n; i++) {
+        const long double away = (long double)v[i] - mean;
+        squares += away * away;
+    }
     *sizes = -1;                       /* the result itself                                    */
     if (is(r, "mlc_sum")) { *sizes = (double)size; return (double)sum; }
     if (is(r, "mlc_mean")) { *sizes = (double)(size / n); return (double)mean; }
@@ -115,9 +119,9 @@ static double ref_one(const reduction *r, const double *v, int64_t n, double *si
     if (is(r, "norm -inf")) return least;
     if (is(r, "mlc_logsumexp")) {
         sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += expl(v[i] - top);
+        for (int64_t i = 0; i < n; i++) sum += expl((long double)(v[i] - top));
         *sizes = fabs(top) + 1;
-        return (double)(logl(sum) + top);
+        return (double)(logl(sum) + (long double)top);
     }
     return (double)powl(powers, 1 / (long double)p);
 }
@@ -263,7 +267,8 @@ static void ref_line(const char *what, const double *x, int64_t n, int64_t step,
     long double so_far = sum ? 0 : 1;
     if (strncmp(what, "mlc_arg", 7) != 0) {
         for (int64_t i = 0; i < n; i++) {
-            so_far = sum ? so_far + x[i * step] : so_far * x[i * step];
+            const long double e = (long double)x[i * step];
+            so_far = sum ? so_far + e : so_far * e;
             y[i * y_step] = (double)so_far;
         }
         return;
@@ -522,10 +527,10 @@ static long double exact_sum(const double *v, int64_t n, long double *sizes)
     long double sum = 0, lost = 0;
     *sizes = 0;
     for (int64_t i = 0; i < n; i++) {
-        const long double t = sum + v[i];
-        lost += fabsl(sum) >= fabsl(v[i]) ? (sum - t) + v[i] : (v[i] - t) + sum;
+        const long double x = (long double)v[i], t = sum + x;
+        lost += fabsl(sum) >= fabsl(x) ? (sum - t) + x : (x - t) + sum;
         sum = t;
-        *sizes += fabs(v[i]);
+        *sizes += fabsl(x);
     }
     return sum + lost;
 }

@@ -1,7 +1,6 @@
 /* test_tensor.c -- tests of API.TENSOR: creation, views, copies, casts, host access, messages */
 #include "mlc_test.h"
 
-#define NO_NUMBER ((double)NAN)
 
 static const double COUNT[24] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                  12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
