@@ -443,7 +443,8 @@ MLC_API mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_
  *   ref    torch.diagonal(x, offset, -2, -1)                                                 */
 MLC_API mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset);
 /* mlc_meshgrid: views out[i] of shape [n0,n1,..] of n 1-d inputs: out[i] follows input i along
- *   axis i.       err: SHAPE, ARG; then all of out is NULL   ref: torch.meshgrid(indexing='ij') */
+ *   axis i. One dtype.
+ *   err    SHAPE, ARG, DTYPE; then all of out is NULL       ref: torch.meshgrid(indexing='ij') */
 MLC_API mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **out);
 
 /* mlc_contiguous: x itself if it is dense row-major, else a copy.  ref: Tensor.contiguous    */
@@ -3375,7 +3376,7 @@ MLC__BODY float mlc__log_f32(float x)
 }
 
 /* log(1 + x): what rounding took from v = 1 + x is given back to the mantissa, divided by 2^n.
- * Keeps the sign of 0. Max error 0.9 ulp. */
+ * Keeps the sign of 0. Max error 1.43 ulp, over all x. */
 MLC__BODY float mlc__log1p_f32(float x)
 {
     float v = 1.0f + x;
@@ -7514,7 +7515,7 @@ static void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w, dou
 }
 
 /* log x of a normal x > 0, the same bits everywhere: 2 artanh((m - 1)/(m + 1)) of the mantissa.
- * Max error 1 ulp. */
+ * Max error 0.97 ulp, of 4e7 x. */
 MLC__INLINE double mlc__ln(double x)
 {
     const uint64_t u = mlc__bits_f64(x) + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
@@ -7535,7 +7536,7 @@ MLC__INLINE double mlc__poly7(const double *p, double x)
     return y;
 }
 
-/* z with P(Z <= z) = p for a standard normal Z; relative error about 1e-16.
+/* z with P(Z <= z) = p for a standard normal Z; relative error up to 6e-16.
  * Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics
  * 37 (1988): rational functions of (p - 1/2)^2 in the middle, of sqrt(-log p) in the tails. */
 static double mlc__normal_quantile(double p)
@@ -11047,6 +11048,9 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
     for (int32_t i = 0; i < n; i++) {
         MLC__REQUIRE(ctx, in[i]->ndim <= 1, SHAPE, "meshgrid: input %d is %s; it must be 1-d",
                      i + 1, mlc__shape(in[i]).s);
+        MLC__REQUIRE(ctx, in[i]->dtype == in[0]->dtype, DTYPE,
+                     "meshgrid: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
+                     mlc_dtype_name(in[0]->dtype), i + 1, mlc_dtype_name(in[i]->dtype));
         wide.v[i] = mlc__numel(in[i]);
     }
     for (int32_t i = 0; i < n; i++) {

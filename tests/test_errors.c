@@ -485,6 +485,8 @@ static const wrong_op OPS[] = {
      "diagonal: [5] is no matrix; it takes two axes or more"},
     {"mlc_meshgrid", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
      "meshgrid: input 1 is [2,3]; it must be 1-d"},
+    {"mlc_meshgrid", "<f32[2] <f32[3] <i64[2]", MLC_ERR_DTYPE,
+     "meshgrid: input 1 is f32, input 3 is i64; cast one of them with mlc_cast"},
     {"mlc_meshgrid", "<f32[2] <null", MLC_ERR_ARG,
      "meshgrid: input 2 is NULL; look at what should have made it"},
     {"mlc_cast", "<f32[2,3] #77", MLC_ERR_DTYPE,

@@ -643,6 +643,7 @@ TEST(join, a_grid_repeats_each_input_along_the_other_axes)
         CHECK(out[0]->ndim == 3 && out[0]->shape[1] == 3);
     }
     in[0] = mlc_arange(ctx, MLC_F64, 0, 2, 1);
+    in[1] = mlc_arange(ctx, MLC_F64, 5, 8, 1);
     mlc_set_requires_grad(in[0], true);
     CHECK_EQ(mlc_meshgrid(in, 2, out), MLC_OK);
     CHECK_EQ(mlc_backward_from(mlc_mul(out[0], out[0]), NULL), MLC_OK);

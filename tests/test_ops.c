@@ -1,9 +1,8 @@
-/* test_ops.c -- tests of sections API.OPS and API.TENSOR's views: one table, OPS, drives them all
+/* test_ops.c -- tests of sections API.OPS and API.TENSOR's views: one table, OPS, drives them
  *
- * Each operation is compared with a reference in double, written here, at odd and broadcast
- * shapes on each ISA level; its gradient with central differences; values and gradients with
- * PyTorch's; then wrong shapes, dtypes and NULL. A new operation needs a row in OPS, a golden
- * in golden/make_goldens.py and, if it can be given wrong shapes, a row in WRONG.
+ * Each operation is compared with a reference in double, written here, at odd and broadcast shapes
+ * on each ISA level; its gradient with central differences; then wrong shapes, dtypes and NULL are
+ * one error each. test_goldens.c has a row for every operation, this file for what came first.
  */
 #include "mlc_test.h"
 #include "golden/golden.h"
@@ -879,107 +878,6 @@ TEST(ops, gradients_match_central_differences)
             done++;
         }
         CHECK(done >= 3 || !differentiable(&OPS[i]));
-    }
-}
-
-/* ---- PyTorch's values and gradients ------------------------------------------------------- */
-
-/* Input `letter` of a golden case: stored as a, a.T or a.S. NULL if the case has none. */
-static mlc_tensor *golden_input(const golden_file *f, const char *name, char letter, char *layout)
-{
-    static const char layouts[] = {0, 'T', 'S'};
-    for (int i = 0; i < 3; i++) {
-        char        end[3] = {layouts[i] ? '.' : 0, layouts[i], 0};
-        mlc_tensor *t = golden_find(f, "%s.%c%s", name, letter, end);
-        *layout = layouts[i];
-        if (t != NULL)
-            return t;
-    }
-    return NULL;
-}
-
-/* golden_find knows `ints` as a tensor; here as dims. */
-static mlc_dims golden_ints(const golden_file *f, const char *name)
-{
-    double      v[MLC_MAX_DIMS];
-    mlc_dims    d = mlc_dims0();
-    mlc_tensor *t = golden_find(f, "%s.ints", name);
-    if (t == NULL || !CHECK(mlc_numel(t) <= MLC_MAX_DIMS))
-        return d;
-    test_read(t, v);
-    for (int64_t i = 0; i < mlc_numel(t); i++)
-        d.v[d.n++] = v[i] >= 9e18 ? INT64_MAX : (int64_t)v[i];
-    return d;
-}
-
-static bool golden_gradients(const golden_file *f, const char *name, mlc_tensor *const *leaf,
-                             mlc_tensor *out)
-{
-    char        label[96];
-    bool        ok = true;
-    mlc_tensor *dy = golden_find(f, "%s.dy", name);
-    if (dy == NULL)
-        return true;
-    if (!CHECK_EQ(mlc_backward_from(out, dy), MLC_OK))
-        return false;
-    for (int i = 0; i < 3; i++) {
-        mlc_tensor *want = golden_find(f, "%s.d%c", name, 'a' + i);
-        if (want == NULL)
-            continue;
-        snprintf(label, sizeof label, "%s.d%c", name, 'a' + i);
-        ok = golden_equal(mlc_grad(leaf[i]), want, label) && ok;
-    }
-    return ok;
-}
-
-static bool golden_case(mlc_ctx *ctx, const golden_file *f, const op *o, const char *name)
-{
-    args        a;
-    mlc_tensor *leaf[3];
-    char        layout;
-    mlc_tensor *s = golden_find(f, "%s.s", name);
-    bool        grad = golden_find(f, "%s.dy", name) != NULL;
-    memset(&a, 0, sizeof a);
-    a.s = s != NULL ? mlc_item(s) : o->s;
-    a.keep = a.s != 0;
-    a.ints = golden_ints(f, name);
-    for (int i = 0; i < 3; i++) {
-        leaf[i] = golden_input(f, name, (char)('a' + i), &layout);
-        if (leaf[i] == NULL)
-            continue;
-        mlc_set_requires_grad(leaf[i], grad);
-        a.in[i] = look(leaf[i], layout);
-    }
-    mlc_tensor *out = o->call(&a);
-    return golden_equal(out, golden_find(f, "%s.out", name), name) &&
-           golden_gradients(f, name, leaf, out) && CHECK_OK(ctx);
-}
-
-/* How many golden cases of o there are, each checked in a scope of its own. */
-static int golden_cases(mlc_ctx *ctx, const golden_file *f, const op *o, mlc_dtype dtype)
-{
-    char name[64];
-    int  k = 0;
-    for (;; k++) {
-        snprintf(name, sizeof name, "%s.%s.%d", o->name + 4, mlc_dtype_name(dtype), k);
-        if (golden_find(f, "%s.out", name) == NULL)
-            return k;
-        mlc_scope_begin(ctx);
-        CHECK(golden_case(ctx, f, o, name));
-        mlc_scope_end(ctx);
-    }
-}
-
-TEST(ops, values_and_gradients_match_pytorch)
-{
-    FOR_EACH_ISA(ctx) {
-        golden_file f = golden_open(ctx, "ops.safetensors");
-        for (int i = 0; i < OP_COUNT; i++) {
-            if (strcmp(OPS[i].name, "mlc_dropout") == 0)       /* its masks are mlcore's own   */
-                continue;
-            CHECK(golden_cases(ctx, &f, &OPS[i], MLC_F32) >= 2);
-            CHECK(golden_cases(ctx, &f, &OPS[i], MLC_F64) >= 2);
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-/* golden.h -- what PyTorch computed (tests/golden, made by make_goldens.py), found by name
+/* golden.h -- what PyTorch computed (tests/golden, made by make_*goldens.py), found by name
  *
  * The tests run from the root of the repository. Missing files are failures, not skips.
  */

@@ -255,6 +255,8 @@ def elementwise(book, dtype):
         book.case(op, dtype, [(a, ""), (b, "")], f, grad=False, native=op != "floor_divide")
     a, b = ([0, 0, 0, 2, 1.5, 0.25], [0, 1, 2, 0, -1.5, 0.5])
     book.case("pow", dtype, [(tensor(a, dtype), ""), (tensor(b, dtype), "")], torch.pow, diff=False)
+    a, b = tensor([-2, -0.5, 0], dtype), tensor([2, -1, -1], dtype)
+    book.case("pow", dtype, [(a, ""), (b, "")], torch.pow, grad=False)
     a = tensor([1.0, 2.0, -3.0, 0.0, 5.0], dtype)
     for op in ("minimum", "maximum"):
         book.case(op, dtype, [(a, ""), (tensor([1.0, 1.0, -3.0, 0.0, 6.0], dtype), "")],
