@@ -5003,6 +5003,7 @@ typedef struct mlc__index_block {
     const int64_t *index;
     int64_t        outer, inner, limit, data_axis;
     int64_t        line_outer, index_outer, data_outer, line_inner, index_inner, data_inner;
+    int64_t        from, to;           /* of rows: writes through other indices are not ours   */
 } mlc__index_block;
 
 /* For each element l is its place in the line, d its place in data, i its index. The block is
@@ -5070,7 +5071,8 @@ static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
     }
 }
 
-/* One index for a dense row: rows as a whole. */
+/* One index for a dense row: rows as a whole. Those of data that a part of the loop writes to are
+ * its own, so that parts may run side by side, and a row takes its terms in order. */
 static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
 {
     const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)b->inner * size;
@@ -5078,6 +5080,7 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
     for (int64_t o = 0; o < b->outer; o++) {
         const int64_t i = b->index[o * b->index_outer];
         const bool in = (uint64_t)i < (uint64_t)b->limit;
+        if (a->op != MLC_INDEX_GATHER && (i < b->from || i >= b->to)) continue;
         char *line = b->line + o * b->line_outer * (int64_t)size;
         char *data = b->data + (o * b->data_outer + (in ? i : 0) * b->data_axis) * (int64_t)size;
         all = all && in;
@@ -5107,17 +5110,25 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
 }
 
 /* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
- * rows, and of the axis only where nothing is written through the index. */
+ * rows, and of the axis only where nothing is written through the index; dense rows of data that
+ * are written to are dealt out instead, in parts of the range of the index. */
 typedef struct mlc__index_job {
     const struct mlc_k_index *a;
     mlc__loop across;
     int64_t   m, line, index, data;    /* the axis and its strides                              */
     int64_t   block_m, block_n, rows;  /* of a chunk                                            */
+    int64_t   parts;
     bool      axis_inner;
     int32_t   outside;
 } mlc__index_job;
 
-static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t n0)
+/* Where the i-th of the parts that n is dealt to evenly begins. */
+MLC__INLINE int64_t mlc__part(int64_t n, int64_t parts, int64_t i)
+{
+    return n / parts * i + mlc__min(n % parts, i);
+}
+
+static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t n0, int64_t part)
 {
     const size_t size = mlc_dtype_bytes(j->a->dtype);
     const int32_t last = j->across.ndim - 1;
@@ -5131,7 +5142,8 @@ static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t
         MLC__CAST(char *, j->a->line) + (offset[0] + n0 * l + m0 * j->line) * (int64_t)size,
         MLC__CAST(char *, j->a->data) + (offset[2] + n0 * d) * (int64_t)size,
         j->a->index + offset[1] + n0 * i + m0 * j->index,
-        m, n, j->a->limit, j->data, j->line, j->index, 0, l, i, d };
+        m, n, j->a->limit, j->data, j->line, j->index, 0, l, i, d,
+        mlc__part(j->a->limit, j->parts, part), mlc__part(j->a->limit, j->parts, part + 1) };
     if (j->axis_inner) {
         b.outer = n; b.inner = m;
         b.line_outer = l; b.index_outer = i; b.data_outer = d;
@@ -5153,28 +5165,38 @@ static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t pieces_n = mlc__div_up(j->across.n, j->block_n);
     const int64_t m0 = chunk % pieces_m * j->block_m;
     const int64_t n0 = chunk / pieces_m % pieces_n * j->block_n;
-    const int64_t row = chunk / pieces_m / pieces_n * j->rows;
+    const int64_t part = chunk / pieces_m / pieces_n % j->parts;
+    const int64_t row = chunk / pieces_m / pieces_n / j->parts * j->rows;
     (void)worker;
     for (int64_t r = row; r < mlc__min(j->across.rows, row + j->rows); r++)
-        mlc__index_piece(j, r, m0, n0);
+        mlc__index_piece(j, r, m0, n0, part);
 }
 
-/* How a loop of rows x n x m is cut. What is added to through an index in rows is cut in columns of
- * at least 128: less would not read whole lines of the cache. Returns the number of chunks. */
+/* How a loop of rows x n x m is cut; each part of dense rows reads all m indices. Returns the
+ * number of chunks. */
 static int64_t mlc__index_plan(mlc__index_job *j)
 {
     const mlc__loop *l = &j->across;
+    const int32_t last = l->ndim - 1;
     const bool whole = j->a->op != MLC_INDEX_GATHER;
     const int64_t along = j->line < 0 ? -j->line : j->line;
+    j->parts = 1;
     j->axis_inner = l->n == 1 || along < l->stride[0][l->ndim - 1];
     if (j->axis_inner) {
         j->block_m = whole ? j->m : mlc__min(j->m, MLC__GRAIN);
         j->block_n = mlc__min(l->n, mlc__max(1, MLC__GRAIN / j->block_m));
+    } else if (whole && l->stride[0][last] == 1 && l->stride[1][last] == 0 &&
+               l->stride[2][last] == 1) {
+        j->block_n = l->n;
+        j->block_m = j->m;
+        j->parts = mlc__min(mlc__min(16, l->n / 16), j->m * l->n / MLC__GRAIN);
+        j->parts = mlc__max(1, mlc__min(j->parts, j->a->limit));
     } else {
         j->block_n = mlc__min(l->n, whole ? mlc__max(128, MLC__GRAIN / j->m) : MLC__GRAIN);
         j->block_m = whole ? j->m : mlc__min(j->m, mlc__max(1, MLC__GRAIN / j->block_n));
     }
-    const int64_t pieces = mlc__div_up(j->m, j->block_m) * mlc__div_up(l->n, j->block_n);
+    const int64_t pieces = mlc__div_up(j->m, j->block_m) * mlc__div_up(l->n, j->block_n) *
+                           j->parts;
     j->rows = pieces > 1 ? 1 : mlc__max(1, MLC__GRAIN / (j->m * l->n));
     return mlc__div_up(l->rows, j->rows) * pieces;
 }
@@ -6630,11 +6652,18 @@ MLC__OPT static void mlc__tile_f32_neon(int64_t mr, int64_t kc, const void *a, c
 /* Dot products in 32 lanes, added up pairwise: the same bits on every ISA. */
 #define MLC__DOT_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
-    T lane[32] = { 0 }; \
+    T lane[32] = { 0 }, few = 0; \
     int64_t i = 0; \
+    for (; n < 32 && i < n; i++) few += v[i] * w[i]; \
+    if (n < 32) return (double)few; \
     for (; i + 32 <= n; i += 32) \
         for (int l = 0; l < 32; l++) lane[l] += v[i + l] * w[i + l]; \
-    for (; i < n; i++) lane[i & 31] += v[i] * w[i]; \
+    if (i < n) {                       /* the last 32, without those that have been counted */ \
+        const int seen = 32 - (int)(n - i); \
+        v += n - 32; \
+        w += n - 32; \
+        for (int l = 0; l < 32; l++) lane[l] += l < seen ? (T)0 : v[l] * w[l]; \
+    } \
     for (int half = 16; half; half /= 2) \
         for (int l = 0; l < half; l++) lane[l] += lane[l + half]; \
     return (double)lane[0];
