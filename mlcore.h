@@ -4278,14 +4278,34 @@ static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int
     return true;
 }
 
-/* Offset of each operand at the start of a row. */
-static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__LOOP_OPERANDS])
+/* Place of a row on each axis, and offset of each operand at its start. */
+static void mlc__loop_seek(const mlc__loop *l, int64_t row, int64_t at[MLC_MAX_DIMS],
+                           int64_t offset[MLC__LOOP_OPERANDS])
 {
     for (int p = 0; p < l->operands; p++) offset[p] = 0;
     for (int32_t d = l->ndim - 2; d >= 0; d--) {
-        const int64_t i = row % l->shape[d];
+        at[d] = row % l->shape[d];
         row /= l->shape[d];
-        for (int p = 0; p < l->operands; p++) offset[p] += i * l->stride[p][d];
+        for (int p = 0; p < l->operands; p++) offset[p] += at[d] * l->stride[p][d];
+    }
+}
+
+static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__LOOP_OPERANDS])
+{
+    int64_t at[MLC_MAX_DIMS];
+    mlc__loop_seek(l, row, at, offset);
+}
+
+/* From a row to the next one, without divisions. */
+static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
+                           int64_t offset[MLC__LOOP_OPERANDS])
+{
+    for (int32_t d = l->ndim - 2; d >= 0; d--) {
+        const bool over = ++at[d] == l->shape[d];
+        for (int p = 0; p < l->operands; p++)
+            offset[p] += l->stride[p][d] * (over ? 1 - l->shape[d] : 1);
+        if (!over) return;
+        at[d] = 0;
     }
 }
 
@@ -4324,9 +4344,11 @@ static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
         return;
     }
     const int64_t rows = mlc__max(1, MLC__GRAIN / l->n);
-    for (int64_t r = chunk * rows; r < mlc__min(l->rows, (chunk + 1) * rows); r++) {
-        mlc__loop_row(l, r, offset);
+    int64_t left = mlc__min(l->rows, (chunk + 1) * rows) - chunk * rows, at[MLC_MAX_DIMS];
+    mlc__loop_seek(l, chunk * rows, at, offset);
+    for (; left > 0; left--) {
         job->row(job->args, offset, stride, l->n);
+        mlc__loop_next(l, at, offset);
     }
 }
 
@@ -6664,9 +6686,11 @@ MLC__OPT static void mlc__tile_f32_neon(int64_t mr, int64_t kc, const void *a, c
         w += n - 32; \
         for (int l = 0; l < 32; l++) lane[l] += l < seen ? (T)0 : v[l] * w[l]; \
     } \
-    for (int half = 16; half; half /= 2) \
-        for (int l = 0; l < half; l++) lane[l] += lane[l + half]; \
-    return (double)lane[0];
+    T half[16], quarter[8], eighth[4]; \
+    for (int l = 0; l < 16; l++) half[l] = lane[l] + lane[l + 16]; \
+    for (int l = 0; l < 8; l++) quarter[l] = half[l] + half[l + 8]; \
+    for (int l = 0; l < 4; l++) eighth[l] = quarter[l] + quarter[l + 4]; \
+    return (double)((eighth[0] + eighth[2]) + (eighth[1] + eighth[3]));
 
 #define MLC__AXPY_TEXT(T) \
     T *to = MLC__CAST(T *, y); \
@@ -6869,13 +6893,16 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
     const struct mlc_k_gemm *g = j->g;
-    const int64_t j0 = chunk % j->n_tasks * MLC__ROW_BLOCK, row = chunk / j->n_tasks;
-    const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
+    const int64_t end = mlc__min((chunk + 1) * j->mc, g->batch * g->m * j->n_tasks);
     (void)worker;
-    if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
-        mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
-    else
-        mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
+    for (int64_t r = chunk * j->mc; r < end; r++) {
+        const int64_t j0 = r % j->n_tasks * MLC__ROW_BLOCK, row = r / j->n_tasks;
+        const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
+        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
+            mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
+        else
+            mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
+    }
 }
 
 /* Must not look at threads: it decides the order of additions. */
@@ -7107,9 +7134,11 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     j.f = f;
     j.size = mlc_dtype_bytes(g->dtype);
     if (mlc__gemm_is_small(g)) {
+        const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        mlc__parallel(dev, g->batch * g->m * j.n_tasks, 4.0 * f->ns * macs, mlc__gemm_small_chunk,
-                      &j);
+        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
+        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
+                      mlc__gemm_small_chunk, &j);
         return MLC_OK;
     }
 #ifdef MLC_USE_CBLAS
