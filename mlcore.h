@@ -5566,6 +5566,17 @@ MLC__BODY void mlc__max_f64_body(mlc__acc *t, const void *x, int64_t n, double s
 {
     MLC__MAX_TEXT(double, int64_t, MLC__NAN_SIGN_64)
 }
+/* A product of two; its exponent tells whether f32 has it exactly but for rounding. */
+#define MLC__MUL_STEP(first, second) \
+    MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+        const float e = (first) * (second); \
+        uint32_t bits; \
+        memcpy(&bits, &e, 4); \
+        bits = (bits + 0x00800000u) & 0x7F000000u;         /* 0 for exponents 0 and 255 */ \
+        least[l] = bits < least[l] ? bits : least[l]; \
+        lane[l] *= (double)e; \
+    }
+
 /* Products of two are made in f32, twice as fast, and carried in f64. In the block where one of
  * them is 0, denormal or not finite, f64 takes the elements one by one. */
 MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
@@ -5574,28 +5585,29 @@ MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double s
     for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) {
         const float *v = MLC__CAST(const float *, x) + from;
         const int64_t m = n - from < MLC__SUM_BLOCK ? n - from : MLC__SUM_BLOCK;
-        double lane[16];
-        uint32_t least[16], worst = UINT32_MAX;
+        double lane[16], all = 1.0;
+        uint32_t least[16], worst = 0;
         int64_t i = 0;
-        for (int l = 0; l < 16; l++) { lane[l] = 1.0; least[l] = UINT32_MAX; }
-        for (; i + 32 <= m; i += 32)
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
-                const float e = v[i + l] * v[i + l + 16];
-                uint32_t bits;
-                memcpy(&bits, &e, 4);
-                bits = (bits + 0x00800000u) & 0x7F000000u;     /* 0 for exponents 0 and 255 */
-                least[l] = bits < least[l] ? bits : least[l];
-                lane[l] *= (double)e;
+        if (m >= 32) {
+            for (int l = 0; l < 16; l++) { lane[l] = 1.0; least[l] = UINT32_MAX; }
+            for (; i + 32 <= m; i += 32) MLC__MUL_STEP(v[i + l], v[i + l + 16])
+            if (i < m) {               /* the last 32, without those that have been counted */
+                const float *w = v + m - 32;
+                const int seen = 32 - (int)(m - i);
+                MLC__MUL_STEP(l < seen ? 1.0f : w[l], l + 16 < seen ? 1.0f : w[l + 16])
             }
-        for (int l = 0; l < 16; l++) worst = least[l] < worst ? least[l] : worst;
-        if (worst == 0) {
-            i = 0;
-            for (int l = 0; l < 16; l++) lane[l] = 1.0;
+            worst = UINT32_MAX;
+            for (int l = 0; l < 16; l++) worst = least[l] < worst ? least[l] : worst;
+            double half[8];
+            for (int l = 0; l < 8; l++) half[l] = lane[l] * lane[l + 8];
+            all = ((half[0] * half[4]) * (half[2] * half[6])) *
+                  ((half[1] * half[5]) * (half[3] * half[7]));
         }
-        for (; i < m; i++) lane[i & 15] *= (double)v[i];
-        for (int w = 8; w; w /= 2)
-            for (int l = 0; l < w; l++) lane[l] *= lane[l + w];
-        t->v *= lane[0];
+        if (worst == 0) {
+            all = 1.0;
+            for (i = 0; i < m; i++) all *= (double)v[i];
+        }
+        t->v *= all;
     }
 }
 MLC__BODY void mlc__mul_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
