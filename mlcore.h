@@ -603,23 +603,23 @@ MLC_API mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b);
 /* mlc_pow: a^b.   grad: da += dy b a^(b-1) (0 where b is 0); db += dy a^b log a (0 where a is 0
  *   and b >= 0)                  ref: torch.pow                                               */
 MLC_API mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b);
-/* mlc_minimum: the smaller one; a NaN wins.                                                      
+/* mlc_minimum: the smaller one; a NaN wins.
  *   grad: dy to it, halves to equals   ref: torch.minimum                                       */
 MLC_API mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b);
-/* mlc_maximum: the larger one; a NaN wins.                                                       
+/* mlc_maximum: the larger one; a NaN wins.
  *   grad: dy to it, halves to equals   ref: torch.maximum                                       */
 MLC_API mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b);
 /* mlc_fmod: remainder with the sign of a.  grad: da += dy; db -= dy trunc(a/b)  ref: torch.fmod */
 MLC_API mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b);
-/* mlc_remainder: remainder with the sign of b, Python's %.                                       
+/* mlc_remainder: remainder with the sign of b, Python's %.
  *   grad: da += dy; db -= dy floor(a/b)   ref: torch.remainder                                  */
 MLC_API mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b);
 /* mlc_floor_divide: floor(a/b), exact.  grad: 0  ref: torch.floor_divide                        */
 MLC_API mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b);
-/* mlc_atan2: angle of the point (b, a).                                                          
+/* mlc_atan2: angle of the point (b, a).
  *   grad: da += dy b/(a^2 + b^2); db -= dy a/(a^2 + b^2)   ref: torch.atan2                     */
 MLC_API mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b);
-/* mlc_hypot: sqrt(a^2 + b^2) without overflow.                                                   
+/* mlc_hypot: sqrt(a^2 + b^2) without overflow.
  *   grad: da += dy a/y; db += dy b/y   ref: torch.hypot                                         */
 MLC_API mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b);
 /* mlc_add_scalar: x + s.                     grad: dx += dy                                     */
@@ -8534,11 +8534,14 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
 
 /* Runs a kernel with the workspace it asks for. */
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
+    MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, args)
+/* The fields workspace and workspace_bytes are those of place. */
+#define MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, place) \
     do { \
         mlc__block *mlc__ws; \
         const size_t mlc__bytes = mlc__workspace_##name(ctx, args); \
-        MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(args)->workspace)); \
-        (args)->workspace_bytes = mlc__bytes; \
+        MLC__TRY(mlc__scratch(ctx, mlc__bytes, &mlc__ws, &(place)->workspace)); \
+        (place)->workspace_bytes = mlc__bytes; \
         const mlc_status mlc__rs = mlc__run_##name(ctx, what, args); \
         mlc__scratch_end(ctx, mlc__ws); \
         MLC__TRY(mlc__rs); \
@@ -12560,13 +12563,8 @@ static mlc_status mlc__fold_into(mlc_ctx *ctx, const mlc_node *nd, mlc_reduce op
     args.p = nd->u.reduce.p;
     args.shift = shift ? MLC__CAST(const double *, mlc__data(shift)) : NULL;
     for (int32_t d = 0; shift && d < shift->ndim; d++) args.shift_stride[d] = shift->stride[d];
-    mlc__block *block;
-    const size_t bytes = mlc__workspace_fold(ctx, &args);
-    MLC__TRY(mlc__scratch(ctx, bytes, &block, &args.r.workspace));
-    args.r.workspace_bytes = bytes;
-    const mlc_status st = mlc__run_fold(ctx, nd->op->name, &args);
-    mlc__scratch_end(ctx, block);
-    return st;
+    MLC__RUN_WITH_WORKSPACE_IN(ctx, nd->op->name, fold, &args, &args.r);
+    return MLC_OK;
 }
 
 /* The reduced axes as 1. */
@@ -13982,27 +13980,22 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
  * a take one of a flattened tensor, a masked_select one at the places that nonzero found. Gather
  * and scatter_add are each other's gradient. Sizes that depend on data cost a read. */
 
-/* Runs the index kernel; line may be larger than the index, which counts. A 0-d tensor is one of a
- * single element. */
+/* Runs the index kernel; line may be larger than the index, which counts. */
 static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
                                   const mlc_tensor *data, const mlc_tensor *index,
                                   const mlc_tensor *line, int32_t axis)
 {
     struct mlc_k_index a;
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
     if (mlc__numel(index) == 0) return MLC_OK;
     a.op = op;
     a.dtype = data->dtype;
-    a.ndim = index->ndim ? index->ndim : 1;
     a.axis = axis;
-    a.shape[0] = a.limit = 1;
-    a.data_stride[0] = a.line_stride[0] = a.index_stride[0] = 1;
-    if (index->ndim) a.limit = data->shape[axis];
-    for (int32_t d = 0; d < index->ndim; d++) {
-        a.shape[d] = index->shape[d];
-        a.data_stride[d] = data->stride[d];
-        a.line_stride[d] = line->stride[d];
-        a.index_stride[d] = index->stride[d];
-    }
+    mlc__line_shape(index, a.shape, a.index_stride, &a.ndim);
+    mlc__line_shape(line, shape, a.line_stride, &ndim);
+    mlc__line_shape(data, shape, a.data_stride, &ndim);
+    a.limit = shape[axis];
     a.data = mlc__data(data);
     a.line = mlc__data(line);
     a.index = MLC__CAST(const int64_t *, mlc__data(index));
@@ -14915,22 +14908,19 @@ static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
     const mlc_tensor *values = nd->u.sort.values ? nd->out[0] : NULL;
     const mlc_tensor *index = nd->n_out > (values ? 1 : 0) ? nd->out[nd->n_out - 1] : NULL;
     struct mlc_k_sort a;
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
-    a.ndim = x->ndim ? x->ndim : 1;
     a.axis = nd->u.sort.axis;
     a.descending = nd->u.sort.descending;
-    a.shape[0] = 1;
     a.k = nd->u.sort.k;
     a.in = mlc__data(x);
     a.values = values ? mlc__data(values) : NULL;
     a.index = index ? MLC__CAST(int64_t *, mlc__data(index)) : NULL;
-    for (int32_t d = 0; d < x->ndim; d++) {
-        a.shape[d] = x->shape[d];
-        a.in_stride[d] = x->stride[d];
-        if (values) a.values_stride[d] = values->stride[d];
-        if (index) a.index_stride[d] = index->stride[d];
-    }
+    mlc__line_shape(x, a.shape, a.in_stride, &a.ndim);
+    if (values) mlc__line_shape(values, shape, a.values_stride, &ndim);
+    if (index) mlc__line_shape(index, shape, a.index_stride, &ndim);
     if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, sort, &a);
     return MLC_OK;

@@ -4,7 +4,8 @@ found=$(
     awk -f tests/lint.awk mlcore.h
 
     for file in tests/*.[ch] tests/*/*.[ch] bench/*.[ch] examples/*.c; do
-        [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}' "$file"
+        [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}
+            /[ \t]$/ {print FILENAME ":" FNR ": blanks at the end of the line"}' "$file"
     done
 
     # A section IMPL.X.Y is tested in tests/test_x.c, or where these say.
