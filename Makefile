@@ -81,11 +81,12 @@ $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/mlcore.o
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-# The calls of the system that it makes fail go through tests/faults/io.c.
-FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink
+# The calls of the system that it makes fail go through tests/faults/.
+FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink \
+          pthread_create
 
-$(BUILD)/io_faults: tests/faults/io.c tests/faults/real.c $(BUILD)/main.o $(BUILD)/test_backend.o $(BUILD)/mlcore.o \
-                    $(TEST_HEADERS)
+$(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/test_backend.o \
+                    $(BUILD)/mlcore.o $(TEST_HEADERS)
 	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)
 
