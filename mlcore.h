@@ -3310,9 +3310,9 @@ MLC__BODY float mlc__pick_f32(bool c, float a, float b)
     return mlc__f32_bits((mlc__bits_f32(a) & m) | (mlc__bits_f32(b) & ~m));
 }
 
-/* e^x: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a polynomial in what
- * is left; n added to the exponent. Results below 2^-126 are 0. NaN stays. Max error 1.0 ulp. */
-MLC__BODY float mlc__exp_f32(float x)
+/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
+ * polynomial in what is left; n added to the exponent. Results below 2^-126 are 0. */
+MLC__BODY float mlc__exp_low_f32(float x)
 {
     float z = x * 1.44269504f + 12582912.0f;
     float n = z - 12582912.0f;
@@ -3324,8 +3324,13 @@ MLC__BODY float mlc__exp_f32(float x)
     p = p * r + 0.49999994f;
     p = (p * r * r + r) + 1.0f;
     float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
-    y = mlc__pick_f32(x <= 88.7228317f, y, x * (float)MLC__INF);
     return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
+}
+
+/* e^x. NaN stays. Max error 1.0 ulp. */
+MLC__BODY float mlc__exp_f32(float x)
+{
+    return mlc__pick_f32(x <= 88.7228317f, mlc__exp_low_f32(x), x * (float)MLC__INF);
 }
 
 /* 2^x, as e^x. Max error 1.06 ulp, none at integers. */
@@ -3443,7 +3448,7 @@ MLC__BODY float mlc__erf_f32(float x)
 MLC__BODY float mlc__normal_f32(float x, float *e)
 {
     float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
-    float c = mlc__pick_f32(a > 14.0f, 14.0f, a);
+    float c = a > 14.0f ? 14.0f : a;
     float s = c / (c * 0.28f + 1.0f);
     float p = 1.46884497e-06f;
     p = p * s + -1.31722472e-05f;
@@ -3454,7 +3459,7 @@ MLC__BODY float mlc__normal_f32(float x, float *e)
     p = p * s + 0.138294488f;
     p = p * s + -0.398942113f;
     p = p * s + 0.5f;
-    *e = mlc__exp_f32(-0.5f * a * a);
+    *e = mlc__exp_low_f32(-0.5f * a * a);                 /* of a NaN anything: x is a factor */
     float y = p * *e;
     return mlc__pick_f32(x > 0.0f, 1.0f - y, y);
 }
@@ -5598,10 +5603,9 @@ MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double s
             }
             worst = UINT32_MAX;
             for (int l = 0; l < 16; l++) worst = least[l] < worst ? least[l] : worst;
-            double half[8];
-            for (int l = 0; l < 8; l++) half[l] = lane[l] * lane[l + 8];
-            all = ((half[0] * half[4]) * (half[2] * half[6])) *
-                  ((half[1] * half[5]) * (half[3] * half[7]));
+            for (int w = 8; w; w /= 2)
+                for (int l = 0; l < w; l++) lane[l] *= lane[l + w];
+            all = lane[0];
         }
         if (worst == 0) {
             all = 1.0;
