@@ -49,8 +49,9 @@
  *
  * 5. Threads. A context is used by one thread at a time; contexts are independent of each other;
  *   the only process-wide state is the backend registry and the kernel tables, written once.
- *   For a seed and an ISA level results do not depend on the number of threads. Kernels flush
- *   denormals; the caller's floating-point mode is restored.
+ *   For a seed and an ISA level results do not depend on the number of threads. To kernels denormal
+ *   f32 and f64 are 0, also where they compare or look for an extreme; what moves, sorts or finds
+ *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|neon lowers the kernels' level, MLC_THREADS=n.
  *
