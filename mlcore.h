@@ -12723,7 +12723,7 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
     return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
 }
 
-/* var: dx = dy 2/divisor (x - mean); std: dx = (dy/y) 1/divisor (x - mean), 0 where y is. The mean
+/* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
  * of what is left is what rounding took from the mean, which may be more than the deviations. */
 static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                     const mlc_tensor *y, const mlc_tensor *dy,
@@ -12740,9 +12740,9 @@ static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_
                          (double)(mlc__numel(x) / mlc__numel(&mean.t)), false);
         if (!st) st = mlc__map(ctx, name, MLC_MAP_SUB, t, from, &mean.t, NULL, 0.0, false);
     }
-    if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, &mean.t, dy, y, NULL, 0.0, false);
+    if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, t, t, y, NULL, 0.0, false);
     if (!st)
-        st = mlc__map(ctx, name, MLC_MAP_MUL_S, &mean.t, root ? &mean.t : dy, NULL, NULL,
+        st = mlc__map(ctx, name, MLC_MAP_MUL_S, &mean.t, dy, NULL, NULL,
                       (root ? 1.0 : 2.0) / nd->u.reduce.divisor, false);
     if (!st) st = mlc__map(ctx, name, MLC_MAP_MUL, dx, t, &mean.t, NULL, 0.0, acc);
     mlc__temp_end(&mean);

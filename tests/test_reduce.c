@@ -624,6 +624,18 @@ TEST(reduce, norms_and_their_gradients_do_not_overflow_on_the_way)
                 }
 }
 
+TEST(reduce, the_gradient_of_a_deviation_does_not_underflow_on_the_way)
+{
+    const double in[3] = {-1e38, 0, 1e38}, want[3] = {-0.5, 0, 0.5};
+    FOR_EACH_ISA(ctx)
+        for (int t = 0; t < 3; t++) {
+            mlc_tensor *x = test_tensor(ctx, ALL[t], mlc_dims1(3), in);
+            mlc_set_requires_grad(x, true);
+            CHECK_EQ(mlc_backward(mlc_std(x, mlc_dims0(), 1, false)), MLC_OK);
+            CHECK_VALUES(mlc_grad(x), 3, want, 0, 4 * eps_of(ALL[t]));
+        }
+}
+
 TEST(reduce, the_gradient_of_a_product_does_not_overflow_on_the_way)
 {
     const double big[3] = {1e25, 1e-20, 1e30}, small[3] = {1e-25, 1e20, 1e-30};
