@@ -17518,8 +17518,11 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
     /* 100 MB is the reference reader's bound, too. */
     MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->file.size - 8, IO,
-                 "'%s': header of %llu bytes in a file of %lld; is it a safetensors file?", f->path,
-                 (unsigned long long)n, (long long)f->file.size);
+                 "'%s': header of %llu bytes in a file of %lld; %s", f->path,
+                 (unsigned long long)n, (long long)f->file.size,
+                 memcmp(raw, "PK\3\4", 4) == 0 || memcmp(raw, "\x80\2", 2) == 0 ?
+                 "as torch.save writes them? Use safetensors.torch.save_file" :
+                 "is it a safetensors file?");
     f->data = 8 + (int64_t)n;
     f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
     if (!f->text) return MLC_ERR_NOMEM;
@@ -17639,8 +17642,8 @@ static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *n
 static mlc_status mlc__st_known(const mlc_safetensors *f, const mlc__st_entry *e)
 {
     MLC__REQUIRE(f->file.ctx, !e->foreign, DTYPE,
-                 "'%s': '%.100s' has dtype '%.40s', which is not known to this mlcore", f->path,
-                 e->name, e->foreign);
+                 "'%s': '%.100s' has dtype '%.40s', not known to this mlcore; save it as another",
+                 f->path, e->name, e->foreign);
     return MLC_OK;
 }
 
@@ -19320,10 +19323,11 @@ MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_
     mlc_load_desc none;
     mlc__load l;
     if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, path, ARG, "load: path is NULL; give a file's name");
     memset(&none, 0, sizeof none);
     memset(&l, 0, sizeof l);
     l.m = m;
-    l.path = path ? path : "";
+    l.path = path;
     l.desc = desc ? desc : &none;
     for (int32_t i = 0; i < l.desc->n_renames; i++) {
         const mlc_rename *r = l.desc->renames ? &l.desc->renames[i] : NULL;

@@ -1288,6 +1288,20 @@ WRONG(load_a_text, IO,
       "'DIR/b': header of 2338328219631577172 bytes in a file of 25; is it a safetensors file?",
       mlc_safetensors_open(w->ctx, put(w, "b", "This is no tensor at all.")))
 
+WRONG(load_what_torch_saved, IO,
+      "'DIR/b': header of 3255307777022839632 bytes in a file of 14; as torch.save writes them? "
+      "Use safetensors.torch.save_file",
+      mlc_safetensors_open(w->ctx, put(w, "b", "PK\3\4----------")))
+
+WRONG(load_what_old_torch_saved, IO,
+      "'DIR/b': header of 3255307777713439360 bytes in a file of 14; as torch.save writes them? "
+      "Use safetensors.torch.save_file",
+      mlc_safetensors_open(w->ctx, put(w, "b", "\x80\2------------")))
+
+WRONG(load_a_module_from_nowhere, ARG,
+      "load: path is NULL; give a file's name",
+      mlc_load(w->net, NULL))
+
 WRONG(load_a_gzip, IO,
       "'DIR/b.gz': looks like gzip (1F 8B); gunzip it first",
       mlc_idx_load(w->ctx, put(w, "b.gz", "\x1F\x8B.......")))

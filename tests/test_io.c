@@ -1037,8 +1037,8 @@ TEST(io, a_tensor_of_a_foreign_dtype_is_listed_and_only_it_is_refused)
     CHECK_OK(ctx);
     CHECK_EQ(mlc_safetensors_info(f, "b", &dtype, &shape), MLC_ERR_DTYPE);
     CHECK(shape.n == 1 && shape.v[0] == 1 && dtype == MLC_U8);
-    snprintf(text, sizeof text, "'%s': 'b' has dtype 'U32', which is not known to this mlcore",
-             b.path);
+    snprintf(text, sizeof text, "'%s': 'b' has dtype 'U32', not known to this mlcore; save it as "
+             "another", b.path);
     CHECK_STR(mlc_error(ctx), text);
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);
     CHECK(mlc_safetensors_get(f, "a") == NULL);

@@ -267,8 +267,8 @@ TEST(state, renames_that_are_wrong_are_refused)
         CHECK_HAS(mlc_error(ctx), table[i].why);
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
-    CHECK_EQ(mlc_load(net, NULL), MLC_ERR_IO);
-    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(mlc_load(net, NULL), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_save(NULL, "x"), MLC_ERR_ARG);
     CHECK_EQ(mlc_load(NULL, "x"), MLC_ERR_ARG);
 }
