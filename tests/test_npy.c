@@ -619,7 +619,7 @@ TEST(npy, as_many_arrays_as_a_npz_can_have_come_back)
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open("many.npz");
     mlc_named       *in = (mlc_named *)malloc(MANY * sizeof *in);
-    char           (*names)[8] = (char (*)[8])malloc(MANY * 8);
+    char          (*names)[12] = (char (*)[12])malloc(MANY * sizeof *names);
     mlc_tensor      *one = mlc_full(ctx, MLC_U8, mlc_dims0(), 7);
     const mlc_named *list = NULL;
     int64_t          n = 0;
