@@ -71,9 +71,10 @@ for name, numbers in section.items():
     counts = [(n, b["count"]) for n in numbers for b in lines[n]["branches"]]
     branches += len(counts)
     taken += sum(1 for n, c in counts if c)
-    print("%-22s %5d branches %3.1f %%, some never taken in %s" % ("", len(counts),
+    never = sorted({n for n, c in counts if not c})
+    print("%-22s %5d branches %3.1f %%%s" % ("", len(counts),
           share(sum(1 for n, c in counts if c), len(counts)),
-          runs(sorted({n for n, c in counts if not c}))))
+          ", some never taken in " + runs(never) if never else ""))
 hit = sum(1 for l in lines.values() if l["count"])
 lines_are, branches_are = share(hit, len(lines)), share(taken, branches)
 print("branch coverage of the readers: %.1f %% (%d of %d)" % (branches_are, taken, branches))

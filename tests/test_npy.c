@@ -427,6 +427,31 @@ TEST(npy, a_damaged_zip_is_refused_with_a_reason)
     box_close(&b);
 }
 
+/* In the tiny build an offset, the entries and then the directory outgrow narrow numbers. */
+TEST(npy, a_npz_of_few_arrays_comes_back_whatever_their_number)
+{
+    static const char *const names[9] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("x.npz");
+    mlc_named        in[9];
+    const mlc_named *list = NULL;
+    int64_t          n = -1;
+    for (int count = 0; count <= 9; count++) {
+        CHECK_EQ(mlc_npz_save(ctx, b.path, in, count), MLC_OK);
+        CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &n), MLC_OK);
+        CHECK_EQ(n, count);
+        for (int64_t i = 0; i < n; i++) {
+            CHECK_STR(list[i].name, names[i]);
+            CHECK_EQ(mlc_item(list[i].tensor), (double)i + 1);
+        }
+        if (count == 9) break;
+        in[count].name = names[count];
+        in[count].tensor = mlc_full(ctx, MLC_I8, mlc_dims0(), count + 1);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* ---- zip64, as other writers have it -------------------------------------------------------- */
 
 static mlc_status load_bytes(mlc_ctx *ctx, const box *b, const unsigned char *zip, size_t n,
