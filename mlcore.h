@@ -6255,7 +6255,8 @@ MLC__INLINE mlc_dtype mlc__fold_wide(const struct mlc_k_fold *a)
     if (wide == MLC_I64 && (truth ? a->r.dtype == MLC_BOOL : a->r.op < MLC_REDUCE_PROD))
         return a->r.dtype;
     const bool f64 = a->shift ? a->r.op != MLC_REDUCE_LSE
-                              : a->r.out_dtype == MLC_F64 || mlc__fold_powers(a);
+                              : (a->r.op == MLC_REDUCE_SUM && a->r.out_dtype == MLC_F64) ||
+                                    mlc__fold_powers(a);
     return wide == MLC_F32 && f64 ? MLC_F64 : wide;
 }
 
@@ -12671,29 +12672,55 @@ static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const 
     return st;
 }
 
-/* Of a product: dy times that of the others. q is dy times the product of what is not 0, so that
- * one zero leaves a gradient at its own place only, and two leave none. */
+/* dy q = first second, of which second is the power of 2 next to its root: nothing is rounded but
+ * first; q and r: f64, for use. */
+static mlc_status mlc__prod_factors(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *q,
+                                    const mlc_tensor *r, const mlc_tensor *dy,
+                                    const mlc_tensor *first, const mlc_tensor *second)
+{
+    const char *name = nd->op->name;
+    const double range[2] = { -126.0, 126.0 };             /* of 0, of infinity */
+    MLC__TRY(mlc__cast_into(ctx, name, r, dy));
+    MLC__TRY(mlc__map(ctx, name, MLC_MAP_MUL, q, q, r, NULL, 0.0, false));
+    MLC__TRY(mlc__math(ctx, nd, MLC_MATH_ABS, r, q, NULL, NULL, 0.0, false));
+    MLC__TRY(mlc__math(ctx, nd, MLC_MATH_LOG2, r, r, NULL, NULL, 0.0, false));
+    MLC__TRY(mlc__map(ctx, name, MLC_MAP_MUL_S, r, r, NULL, NULL, 0.5, false));
+    MLC__TRY(mlc__math(ctx, nd, MLC_MATH_FLOOR, r, r, NULL, NULL, 0.0, false));
+    MLC__TRY(mlc__apply_math(ctx, name, MLC_MATH_CLAMP, r, r, NULL, NULL, range, false));
+    MLC__TRY(mlc__math(ctx, nd, MLC_MATH_EXP2, r, r, NULL, NULL, 0.0, false));
+    MLC__TRY(mlc__map(ctx, name, MLC_MAP_DIV, q, q, r, NULL, 0.0, false));
+    MLC__TRY(mlc__cast_into(ctx, name, first, q));
+    return mlc__cast_into(ctx, name, second, r);
+}
+
+/* Of a product: dy times that of the others. q is the product of what is not 0, so that one zero
+ * leaves a gradient at its own place only, and two leave none. dy q may leave the range of x where
+ * dy q / x does not: it comes in two factors; the second is applied behind the division. */
 static mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                      const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
+    const char *name = nd->op->name;
     mlc_node ones = *nd;               /* the product of t instead of x */
-    mlc__temp zeros, q;
+    mlc__temp temp[5];                 /* q, r, first, second, zeros */
     mlc_tensor filled = *t;
-    MLC__TRY(mlc__keepdim_temp(ctx, nd, &zeros, x->dtype));
-    mlc_status st = mlc__keepdim_temp(ctx, nd, &q, x->dtype);
-    if (st == MLC_OK) {
-        st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
-        if (!st) st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, &zeros.t, t,
-                                  nd->u.reduce.mask, true, 1.0, false);
-        if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
-        ones.in[0] = &filled;
-        if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, &q.t, true, 1.0, false, NULL);
-        if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_MUL, &q.t, &q.t, dy, NULL, 0.0, false);
-        if (!st) st = mlc__math(ctx, nd, MLC_MATH_PROD_GRAD, dx, &q.t, x, &zeros.t, 0.0, acc);
-        mlc__temp_end(&q);
-    }
-    mlc__temp_end(&zeros);
+    mlc_status st = MLC_OK;
+    int n = 0;
+    for (; !st && n < 5; n++)
+        st = mlc__keepdim_temp(ctx, nd, &temp[n], n < 2 ? MLC_F64 : x->dtype);
+    const int made = st ? n - 1 : n;
+    const mlc_tensor *q = &temp[0].t, *first = &temp[2].t, *second = &temp[3].t;
+    const mlc_tensor *zeros = &temp[4].t;
+    ones.in[0] = &filled;
+    if (!st) st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
+    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, zeros, t, nd->u.reduce.mask, true, 1.0,
+                              false);
+    if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
+    if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, q, true, 1.0, false, NULL);
+    if (!st) st = mlc__prod_factors(ctx, nd, q, &temp[1].t, dy, first, second);
+    if (!st) st = mlc__math(ctx, nd, MLC_MATH_PROD_GRAD, t, first, x, zeros, 0.0, false);
+    if (!st) st = mlc__map(ctx, name, MLC_MAP_MUL, dx, t, second, NULL, 0.0, acc);
+    for (int i = made; i-- > 0;) mlc__temp_end(&temp[i]);
     return st;
 }
 
@@ -12723,28 +12750,31 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
     return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
 }
 
+/* Of each result, the mean of t. */
+static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean,
+                                 const mlc_tensor *t)
+{
+    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, t, nd->u.reduce.mask, true,
+                       (double)(mlc__numel(t) / mlc__numel(mean)), false);
+}
+
 /* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
  * of what is left is what rounding took from the mean, which may be more than the deviations. */
 static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                     const mlc_tensor *y, const mlc_tensor *dy,
                                     const mlc_tensor *dx, bool acc)
 {
-    const mlc_tensor *x = nd->in[0], *from = x;
+    const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
     const bool root = nd->u.reduce.op == MLC_REDUCE_STD;
     mlc__temp mean;
-    mlc_status st = MLC_OK;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &mean, x->dtype));
-    for (int pass = 0; !st && pass < 2; pass++, from = t) {
-        st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &mean.t, from, nd->u.reduce.mask, true,
-                         (double)(mlc__numel(x) / mlc__numel(&mean.t)), false);
-        if (!st) st = mlc__map(ctx, name, MLC_MAP_SUB, t, from, &mean.t, NULL, 0.0, false);
-    }
+    mlc_status st = mlc__mean_into(ctx, nd, &mean.t, x);
+    if (!st) st = mlc__map(ctx, name, MLC_MAP_SUB, t, x, &mean.t, NULL, 0.0, false);
     if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, t, t, y, NULL, 0.0, false);
-    if (!st)
-        st = mlc__map(ctx, name, MLC_MAP_MUL_S, &mean.t, dy, NULL, NULL,
-                      (root ? 1.0 : 2.0) / nd->u.reduce.divisor, false);
-    if (!st) st = mlc__map(ctx, name, MLC_MAP_MUL, dx, t, &mean.t, NULL, 0.0, acc);
+    if (!st) st = mlc__mean_into(ctx, nd, &mean.t, t);
+    if (!st) st = mlc__map(ctx, name, MLC_MAP_SQDIFF_GRAD, dx, dy, t, &mean.t,
+                           (root ? 1.0 : 2.0) / nd->u.reduce.divisor, acc);
     mlc__temp_end(&mean);
     return st;
 }
@@ -12780,19 +12810,19 @@ static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const m
     return st;
 }
 
-/* The same in a wider dtype; y is made anew. */
-static mlc_status mlc__reduce_gradient_in(mlc_ctx *ctx, const mlc_node *nd, mlc_dtype wider,
-                                          const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+/* The same in f32 for 16-bit floats; y is made anew. */
+static mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dy,
+                                            const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
     mlc_node full = *nd;
-    mlc__temp in, y, g, narrow;
+    mlc__temp in, y, g, half;
     mlc_status st;
-    MLC__TRY(mlc__temp_begin(ctx, &in, wider, x->ndim, x->shape));
-    st = mlc__keepdim_temp(ctx, nd, &y, wider);
+    MLC__TRY(mlc__temp_begin(ctx, &in, MLC_F32, x->ndim, x->shape));
+    st = mlc__keepdim_temp(ctx, nd, &y, MLC_F32);
     if (st == MLC_OK) {
-        st = mlc__keepdim_temp(ctx, nd, &g, wider);
+        st = mlc__keepdim_temp(ctx, nd, &g, MLC_F32);
         if (st == MLC_OK) {
             full.in[0] = &in.t;
             full.out[0] = &y.t;
@@ -12807,24 +12837,21 @@ static mlc_status mlc__reduce_gradient_in(mlc_ctx *ctx, const mlc_node *nd, mlc_
     }
     if (!st && !acc) st = mlc__cast_into(ctx, name, dx, &in.t);
     if (!st && acc) {
-        st = mlc__temp_begin(ctx, &narrow, x->dtype, x->ndim, x->shape);
+        st = mlc__temp_begin(ctx, &half, x->dtype, x->ndim, x->shape);
         if (!st) {
-            st = mlc__cast_into(ctx, name, &narrow.t, &in.t);
-            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &narrow.t, NULL, NULL, 0.0, true);
-            mlc__temp_end(&narrow);
+            st = mlc__cast_into(ctx, name, &half.t, &in.t);
+            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &half.t, NULL, NULL, 0.0, true);
+            mlc__temp_end(&half);
         }
     }
     mlc__temp_end(&in);
     return st;
 }
 
-/* All but sums. In 16 bits a mean or quotient would lose what the gradient is made of; a product of
- * f32 leaves the range where those of all elements but one do not. */
+/* All but sums. In 16 bits a mean or quotient would lose what the gradient is made of. */
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    const mlc_dtype wider = x->dtype == MLC_F64 || nd->u.reduce.op == MLC_REDUCE_PROD ? MLC_F64
-                                                                                      : MLC_F32;
     mlc_tensor dy, dx;
     bool acc;
     mlc_status st = MLC_OK;
@@ -12832,7 +12859,7 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &dy, x);
     if (mlc__numel(x) == 0) return MLC_OK;
-    if (x->dtype != wider) return mlc__reduce_gradient_in(ctx, nd, wider, &wide, &dx, acc);
+    if (mlc__is_half(x->dtype)) return mlc__reduce_gradient_half(ctx, nd, &wide, &dx, acc);
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
 }
 
