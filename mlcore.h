@@ -1979,6 +1979,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__INLINE static inline
 #endif
 #define MLC__BODY MLC__INLINE          /* of a stamped kernel */
+/* What has large temporaries and is rarely called: inlined it would be stack for its caller. */
+#define MLC__APART static __attribute__((noinline))
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define MLC__CACHELINE 64
 #define MLC__INF    __builtin_inf()
@@ -12696,8 +12698,8 @@ static mlc_status mlc__prod_factors(mlc_ctx *ctx, const mlc_node *nd, const mlc_
 /* Of a product: dy times that of the others. q is the product of what is not 0, so that one zero
  * leaves a gradient at its own place only, and two leave none. dy q may leave the range of x where
  * dy q / x does not: it comes in two factors; the second is applied behind the division. */
-static mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
-                                     const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
+MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                         const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
@@ -12760,9 +12762,9 @@ static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_ten
 
 /* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
  * of what is left is what rounding took from the mean, which may be more than the deviations. */
-static mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
-                                    const mlc_tensor *y, const mlc_tensor *dy,
-                                    const mlc_tensor *dx, bool acc)
+MLC__APART mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
+                                        const mlc_tensor *y, const mlc_tensor *dy,
+                                        const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
@@ -12811,8 +12813,9 @@ static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const m
 }
 
 /* The same in f32 for 16-bit floats; y is made anew. */
-static mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dy,
-                                            const mlc_tensor *dx, bool acc)
+MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd,
+                                                const mlc_tensor *dy, const mlc_tensor *dx,
+                                                bool acc)
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;

@@ -85,11 +85,14 @@ TEST(idx, wrong_files_are_refused_with_a_reason)
     CHECK(mlc_idx_load(ctx, "/nonexistent") == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(mlc_idx_load(NULL, "x") == NULL);
-    mlc_tensor *x = mlc_zeros(ctx, MLC_U8, mlc_dims2(0, 4294967296)), *none = NULL;
-    CHECK_EQ(mlc_idx_save(x, "x"), MLC_ERR_DTYPE);
-    CHECK_HAS(mlc_error(ctx), "idx_save: u8 [0,4294967296]; it writes u8, i8, i32, f32, f64 of 1 "
-                              "to 8 axes");
-    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_U8, mlc_dims1(2)), *none = NULL;
+    if (sizeof(size_t) > 4) {          /* a size that the format has no room for               */
+        CHECK_EQ(mlc_idx_save(mlc_zeros(ctx, MLC_U8, mlc_dims2(0, 4294967296)), "x"),
+                 MLC_ERR_DTYPE);
+        CHECK_HAS(mlc_error(ctx), "idx_save: u8 [0,4294967296]; it writes u8, i8, i32, f32, f64 of "
+                                  "1 to 8 axes");
+        CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    }
     CHECK_EQ(mlc_idx_save(mlc_select(mlc_zeros(ctx, MLC_F32, mlc_dims1(1)), 0, 0), "x"),
              MLC_ERR_DTYPE);
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);

@@ -1102,7 +1102,7 @@ TEST(io, thousands_of_tiny_tensors_are_read_one_by_one_only)
         n += (size_t)sprintf((char *)bytes + n, "%s\"%d\":{\"dtype\":\"U8\",\"shape\":[],"
                              "\"data_offsets\":[%d,%d]}", i ? "," : "{", i, i, i + 1);
     bytes[n++] = '}';
-    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((n - 8) >> (8 * i));
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)(n - 8) >> (8 * i));
     for (int i = 0; i < MANY; i++) bytes[n + (size_t)i] = (unsigned char)i;
     CHECK(put_file(b.path, bytes, n + MANY));
     CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &count), MLC_ERR_IO);

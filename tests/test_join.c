@@ -804,7 +804,7 @@ TEST(join, parts_of_a_failed_split_are_null)
     CHECK_EQ(mlc_meshgrid(out + 1, 1, NULL), MLC_ERR_ARG);
     mlc_error_clear(ctx);
     for (int i = 0; i < 3; i++) {      /* together more than memory can hold                   */
-        in[i] = mlc_expand(mlc_zeros(ctx, MLC_F32, mlc_dims0()), mlc_dims1(1 << 30));
+        in[i] = mlc_expand(mlc_zeros(ctx, MLC_F32, mlc_dims0()), mlc_dims1(1 << 24));
         out[i] = x;
     }
     CHECK_EQ(mlc_meshgrid(in, 3, out), MLC_ERR_SHAPE);
