@@ -6021,9 +6021,9 @@ static void mlc__reduce_group(const mlc__reduce_job *j, int64_t o, int64_t n, in
         return;
     }
     for (int64_t i = 0; i < n; i++) {
+        const char *first = MLC__CAST(const char *, mlc__at(at, i * apart, j->size));
         t[i] = j->start;
-        mlc__reduce_range(j, &t[i], at + i * apart * (int64_t)j->size, shift ? shift + i * step
-                                                                              : NULL, from, to);
+        mlc__reduce_range(j, &t[i], first, shift ? shift + i * step : NULL, from, to);
         if (j->segments > 1) mlc__reduce_part_put(j, mlc__reduce_part(j, segment, o + i), &t[i]);
     }
     if (j->segments <= 1) mlc__reduce_store(j, o, n, t);

@@ -52,6 +52,9 @@ put("state", "strict", b"\x00" + save(net))
 put("state", "renamed", b"\x1f" + save({"module.a.weight": net["0.weight"],
                                          "module.b2.bias": net["2.bias"].astype(np.float16)}))
 put("shapes", "some", bytes(range(200)))
+nothing = bytearray(range(200))                      # sums of a tensor without elements
+nothing[0x15], nothing[0x46:0x4c] = 0x14, bytes((0x4a, 0x4b, 0x47, 0x46, 0x48, 0x49))
+put("shapes", "nothing", bytes(nothing))
 put("shapes", "more", bytes((i * 37 + 11) % 256 for i in range(300)))
 for d in range(9):
     put("roundtrip", "d%d" % d, bytes([d, d]) + bytes((i * 31) % 256 for i in range(64)))
