@@ -17539,7 +17539,7 @@ static size_t mlc__st_most(const char *text, size_t n)
 /* Header and entries of an open file. */
 static mlc_status mlc__st_read(mlc_safetensors *f)
 {
-    unsigned char raw[8];
+    unsigned char raw[8] = { 0 };
     uint64_t n = 0;
     mlc_ctx *ctx = f->file.ctx;
     MLC__REQUIRE(ctx, f->file.size >= 8, IO, "'%s': %lld bytes are no safetensors file, which "
