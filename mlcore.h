@@ -13020,7 +13020,7 @@ static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const
     args.out = mlc__data(out);
     mlc__line_shape(in, args.shape, args.in_stride, &args.ndim);
     mlc__line_shape(out, shape, args.out_stride, &ndim);
-    if (y) {
+    if (y && dy) {                    /* both or none */
         args.y = mlc__data(y);
         args.dy = mlc__data(dy);
         mlc__line_shape(y, shape, args.y_stride, &ndim);
