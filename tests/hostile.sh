@@ -230,6 +230,8 @@ mingw() {
         passed=$((passed + 4)) || { fail "$cc: warnings"; return; }
     for file in tests/main.c tests/test_*.c; do
         case $file in */test_backend.c | */test_io.c | */test_train.c) continue ;; esac
+        # Microsoft's sin of large angles, %g and strtod are not exact: what compares with them.
+        case $file in */test_goldens.c | */test_errors.c | */test_print.c) continue ;; esac
         grep -q 'sys/mman.h\|sys/resource.h\|sys/wait.h' "$file" && continue
         $cc-gcc -std=gnu11 -O1 -I. -c "$file" -o "$dir/$(basename "$file" .c).o" ||
             { fail "$file"; continue; }
