@@ -23,6 +23,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_module       *net;
     mlc_optim        *opt;
     mlc_loader       *loader;
+    bench_load        plain;              /* of optim_: a loop over memory of its own           */
 } state;
 
 struct bench_case {
@@ -31,6 +32,8 @@ struct bench_case {
     const char *unit;                     /* of the rate: work per second                      */
     double      work;                     /* of one iteration, in that unit                    */
     double      flops, bytes;             /* of one iteration; 0: no share of that peak        */
+    bench_probe probe;                    /* a rate in the same unit, measured between runs    */
+    const char *beside;                   /* its name                                          */
     bool        one_thread;
     bool      (*setup)(state *s);         /* makes the data, verifies the result               */
     bench_run   run;
@@ -711,40 +714,103 @@ static bool loss_setup(state *s)
     return ok;
 }
 
-/* ---- gemm_: [m,k] times [k,n] -------------------------------------------------------------- */
+/* ---- gemm_: the products of a linear layer -------------------------------------------------- */
 
-static mlc_tensor *gemm_apply(state *s) { return mlc_matmul(s->a, s->b); }
+/* In a name stand M, N, K of y[M,N] = x[M,K] W[N,K]^T, as it was stored for all three forms. Here
+ * m, n, k are those of the product itself: c[m,n] = a[m,k] b[k,n], where NT has b stored as [n,k]
+ * and TN has a stored as [k,m]. PRE: a layer with its bias, whose weights stay as they are. */
+enum { GEMM_NT, GEMM_NN, GEMM_TN, GEMM_PRE };
+
+static mlc_tensor *gemm_apply(state *s)
+{
+    switch (s->bc->op) {
+    case GEMM_NT: return mlc_linear(s->a, s->b, NULL);                   /* y  = x W^T  */
+    case GEMM_NN: return mlc_matmul(s->a, s->b);                         /* dx = dy W   */
+    case GEMM_TN: return mlc_matmul(mlc_transpose(s->a, 0, 1), s->b);    /* dW = dy^T x */
+    default:      return mlc_forward(s->net, s->a);
+    }
+}
+
+/* One element of the result; *size: of the sum of absolute values, as rounding goes with it. */
+static double gemm_ref(const bench_case *bc, const double *a, const double *b, int64_t at,
+                       double *size)
+{
+    const int64_t m = bc->m, n = bc->n, k = bc->k, i = at / n, j = at % n;
+    const bool    at_rows = bc->op == GEMM_TN, bt = bc->op == GEMM_NT || bc->op == GEMM_PRE;
+    double        sum = 0;
+    *size = 0;
+    for (int64_t l = 0; l < k; l++) {
+        const double x = a[at_rows ? l * m + i : i * k + l] * b[bt ? j * k + l : l * n + j];
+        sum += x;
+        *size += fabs(x);
+    }
+    return sum;
+}
+
+/* All elements, or of a big product some thousand, drawn. */
+static bool gemm_check(state *s, const double *a, const double *b, const double *bias,
+                       const double *c)
+{
+    const int64_t mn = s->bc->m * s->bc->n;
+    const int64_t most = 1 + 20000000 / s->bc->k, n = mn < most ? mn : most / 4;
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t r = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+        const int64_t  at = n == mn ? i : (int64_t)((r ^ r >> 31) % (uint64_t)mn);
+        double         size, want = gemm_ref(s->bc, a, b, at, &size);
+        if (bias) want += bias[at % s->bc->n];
+        if (!near(s, "an element", c[at], want, 2 * fmax(1, size) / fmax(1, fabs(want))))
+            return false;
+    }
+    return true;
+}
 
 static bool gemm_setup(state *s)
 {
     const int64_t m = s->bc->m, n = s->bc->n, k = s->bc->k;
-    double       *a = NULL, *b = NULL, *c;
-    bool          ok;
-    s->a = values(s, mlc_dims2(m, k), -1, 1, &a);
-    s->b = values(s, mlc_dims2(k, n), -1, 1, &b);
+    const int     op = s->bc->op;
+    double       *a = NULL, *b = NULL, *bias = NULL, *c;
+    bool          ok = true;
+    s->a = values(s, op == GEMM_TN ? mlc_dims2(k, m) : mlc_dims2(m, k), -1, 1, &a);
+    if (op == GEMM_PRE) {
+        mlc_no_grad_begin(s->ctx);
+        s->net = mlc_nn_linear(s->ctx, k, n);
+        ok     = mlc_module_build(s->net) == MLC_OK;
+        b      = fetch(mlc_module_param(s->net, "weight"));
+        bias   = fetch(mlc_module_param(s->net, "bias"));
+    } else {
+        s->b = values(s, op == GEMM_NT ? mlc_dims2(n, k) : mlc_dims2(k, n), -1, 1, &b);
+    }
     mlc_scope_begin(s->ctx);
     c  = fetch(gemm_apply(s));
-    ok = a && b && c;
-    for (int64_t i = 0; ok && i < m * n; i++) {
-        double want = 0, size = 0;        /* rounding goes with the size of the products       */
-        for (int64_t l = 0; l < k; l++) {
-            want += a[i / n * k + l] * b[l * n + i % n];
-            size += fabs(a[i / n * k + l] * b[l * n + i % n]);
-        }
-        ok = near(s, "an element", c[i], want, size / fmax(1, fabs(want)));
-    }
+    ok = ok && a && b && c && gemm_check(s, a, b, bias, c);
     mlc_scope_end(s->ctx);
     free(a);
     free(b);
+    free(bias);
     free(c);
     return ok;
 }
 
+/* Peak multiply-adds with all threads and with one. */
+static void gemm_probe(void *arg, double rate[2])
+{
+    const state *s = (const state *)arg;
+    const int    f64 = s->bc->dtype == MLC_F64;
+    const int32_t threads = mlc_ctx_threads(s->ctx);
+    rate[0] = bench_fma_peak(mlc_ctx_isa(s->ctx), f64, threads, 3);
+    rate[1] = threads == 1 ? rate[0] : bench_fma_peak(mlc_ctx_isa(s->ctx), f64, 1, 3);
+}
+
 /* ---- mlp_, infer_, overhead_: small networks ----------------------------------------------- */
 
-typedef struct shape { int64_t width[4]; int layers; bool sgd; } shape;
+typedef struct shape { int64_t width[5]; int layers; bool sgd; } shape;
 
-static const shape shapes[2] = { { { 784, 512, 512, 10 }, 3, false }, { { 4, 4, 3, 0 }, 2, true } };
+static const shape shapes[] = {
+    { { 784, 512, 512, 10, 0 }, 3, false },
+    { { 4, 4, 3, 0, 0 }, 2, true },
+    { { 784, 784, 512, 10, 0 }, 3, false },
+    { { 1024, 2048, 2048, 2048, 10 }, 4, false },
+};
 
 static mlc_module *net_of(mlc_ctx *ctx, const shape *p)
 {
@@ -778,9 +844,10 @@ static double *ref_layer(state *s, int i, double *x, int64_t rows, int64_t in, i
     b = fetch(mlc_module_param(s->net, name));
     for (int64_t r = 0; w && b && x && y && r < rows; r++)
         for (int64_t o = 0; o < out; o++) {
-            double sum = b[o];
-            for (int64_t j = 0; j < in; j++) sum += x[r * in + j] * w[o * in + j];
-            y[r * out + o] = relu && sum < 0 ? 0 : sum;
+            double sum[8] = { b[o] }; /* eight chains: one would wait for each addition    */
+            for (int64_t j = 0; j < in; j++) sum[j % 8] += x[r * in + j] * w[o * in + j];
+            for (int j = 1; j < 8; j++) sum[0] += sum[j];
+            y[r * out + o] = relu && sum[0] < 0 ? 0 : sum[0];
         }
     free(w);
     free(b);
@@ -853,11 +920,13 @@ static bool train_setup(state *s)
     return mlc_ctx_status(s->ctx) == MLC_OK && net_check(s, p) && train_check(s, p);
 }
 
-/* ---- optim_: the step alone, over a million parameters -------------------------------------- */
+/* ---- optim_: the step alone ----------------------------------------------------------------- */
 
+/* Each row of the gradient is one number of b: nothing but the parameters and their gradients is
+ * touched, as in a loop over steps alone, which is what PyTorch is given. */
 static void optim_gradient(state *s)
 {
-    mlc_backward_from(mlc_mul_scalar(s->a, 1), s->b);
+    mlc_backward_from(mlc_sum(s->a, mlc_dims1(1), false), s->b);
 }
 
 static double optim_run(void *arg, int64_t loops)
@@ -875,29 +944,62 @@ static double optim_run(void *arg, int64_t loops)
     return spent;
 }
 
+/* Rows row, row + stride, ... of the parameters, copied; the caller frees. */
+static double *optim_rows(state *s, int64_t stride)
+{
+    mlc_scope_begin(s->ctx);
+    double *v = fetch(mlc_copy(mlc_slice(s->a, 0, 0, s->bc->m, stride)));
+    mlc_scope_end(s->ctx);
+    return v;
+}
+
+/* The same loads and stores over as much memory; Adam's only. */
+static bool optim_plain(state *s)
+{
+    const int64_t n = s->bc->m * s->bc->n, pitch = (n + 15) / 16 * 16;
+    float        *data = (float *)aligned_alloc(64, (size_t)(4 * pitch) * sizeof *data);
+    if (!data) return false;
+    memset(data, 0, (size_t)(4 * pitch) * sizeof *data);
+    s->plain.part   = bench_part_plain;
+    s->plain.isa    = mlc_ctx_isa(s->ctx);
+    s->plain.n      = n;
+    s->plain.passes = 1 + (int)(10000000 / n);
+    s->plain.warm   = true;
+    for (int i = 0; i < 4; i++) s->plain.data[i] = data + i * pitch;
+    return true;
+}
+
+static void optim_probe(void *arg, double rate[2])
+{
+    const state *s = (const state *)arg;
+    rate[0] = 1e-6 * bench_together(&s->plain, mlc_ctx_threads(s->ctx),
+                                    s->plain.n > 50000000 ? 1 : 3);
+}
+
 static bool optim_setup(state *s)
 {
-    mlc_linear_desc d = mlc_linear_desc_make(s->bc->m, s->bc->n);
+    const int64_t   m = s->bc->m, n = s->bc->n, stride = 1 + m * n / 1000001;
+    mlc_linear_desc d = mlc_linear_desc_make(n, m);
     double         *g = NULL, *before, *after;
     bool            ok;
     d.no_bias = true;
     s->net = mlc_nn_linear_ex(s->ctx, &d);
     s->opt = s->bc->op ? mlc_sgd(s->net, 1e-3f) : mlc_adamw(s->net, 1e-3f);
     s->a   = mlc_module_param(s->net, "weight");
-    s->b   = values(s, mlc_dims2(s->bc->n, s->bc->m), 1, 2, &g);
-    before = fetch(s->a);
+    s->b   = values(s, mlc_dims1(m), 1, 2, &g);
+    before = optim_rows(s, stride);
     optim_run(s, 1);
-    after  = fetch(s->a);
+    after  = optim_rows(s, stride);
     ok     = g && before && after;
-    for (int64_t i = 0; ok && i < s->bc->m * s->bc->n; i++) {
-        double lr = (double)1e-3f;
-        double want = s->bc->op ? before[i] - lr * g[i] : before[i] * (1 - lr * 0.01) - lr;
+    for (int64_t i = 0; ok && i < (m + stride - 1) / stride * n; i++) {
+        double lr = (double)1e-3f, row = g[i / n * stride];
+        double want = s->bc->op ? before[i] - lr * row : before[i] * (1 - lr * 0.01) - lr;
         ok = near(s, "a parameter", after[i], want, 8);
     }
     free(g);
     free(before);
     free(after);
-    return ok;
+    return ok && (s->bc->op || optim_plain(s));
 }
 
 /* ---- data_: the loader and the CSV reader --------------------------------------------------- */
@@ -942,7 +1044,7 @@ static bool csv_setup(state *s)
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[256];
+static bench_case cases[320];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
@@ -1017,17 +1119,43 @@ static void add_loss(const char *name, bool entropy, mlc_dtype dtype, bool grad)
     c->m     = c->n = 1000;
 }
 
-static void add_gemm(const char *name, int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
+static void add_gemm(const char *name, int op, int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
 {
     double      flops = 2.0 * (double)(m * n * k);
     bench_case *c = add(name, dtype, "GFLOP/s", 1e-9 * flops);
-    c->flops = flops;
-    c->setup = gemm_setup;
-    c->run   = run_apply;
-    c->apply = gemm_apply;
+    c->flops  = flops;
+    c->setup  = gemm_setup;
+    c->run    = run_apply;
+    c->apply  = gemm_apply;
+    c->probe  = gemm_probe;
+    c->beside = "FMA";
+    c->op     = op;
     c->m = m;
     c->n = n;
     c->k = k;
+}
+
+/* The shapes of issue 5: M rows of a batch, N outputs, K inputs. */
+static void add_gemms(void)
+{
+    static const int64_t shape_of[][3] = {
+        { 32, 512, 784 }, { 32, 512, 512 }, { 128, 512, 784 }, { 128, 1024, 1024 },
+        { 32, 1024, 1024 }, { 256, 768, 768 }, { 256, 3072, 768 }, { 1024, 1024, 1024 },
+        { 2048, 2048, 2048 }, { 128, 64, 1024 }, { 128, 16, 512 },
+    };
+    enum { SHAPES = sizeof shape_of / sizeof *shape_of };
+    static const char *const form[4] = { "nt", "nn", "tn", "pre" };
+    static char              name[4][SHAPES][40];
+    for (int op = 0; op < 4; op++)
+        for (int i = 0; i < SHAPES; i++) {
+            const int64_t m = shape_of[i][0], n = shape_of[i][1], k = shape_of[i][2];
+            if (op == GEMM_PRE && m > 128) continue;
+            snprintf(name[op][i], sizeof name[op][i], "gemm_%s_%dx%dx%d", form[op], (int)m, (int)n,
+                     (int)k);
+            if (op == GEMM_NN)      add_gemm(name[op][i], op, m, k, n, MLC_F32);
+            else if (op == GEMM_TN) add_gemm(name[op][i], op, n, k, m, MLC_F32);
+            else                    add_gemm(name[op][i], op, m, n, k, MLC_F32);
+        }
 }
 
 /* Training does three products a layer, but no gradient of the data. */
@@ -1060,6 +1188,13 @@ static void add_other(const char *name, const char *unit, double work, bool (*se
     c->k = k;
 }
 
+static void add_adamw(const char *name, int64_t m, int64_t n)
+{
+    add_other(name, "Mparam/s", 1e-6 * (double)(m * n), optim_setup, optim_run, m, n, 0, 0);
+    cases[n_cases - 1].probe  = optim_probe;
+    cases[n_cases - 1].beside = "plain loop";
+}
+
 static void add_all(void)
 {
     for (int i = 0; i < (int)(sizeof ews / sizeof ews[0]); i++) {
@@ -1078,13 +1213,17 @@ static void add_all(void)
     add_loss("row_cross_entropy_1000x1000", true, MLC_F64, false);
     add_loss("loss_cross_entropy_1000x1000", true, MLC_F32, true);
     add_loss("loss_mse_1000x1000", false, MLC_F32, true);
-    add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F32);
-    add_gemm("gemm_1000x200x500", 1000, 200, 500, MLC_F64);
+    add_gemms();
+    add_gemm("gemm_1000x200x500", GEMM_NN, 1000, 200, 500, MLC_F64);
     add_net("mlp_784_512_512_10_b128_adamw", 0, 128, true);
+    add_net("mlp_784_784_512_10_b32_adamw", 2, 32, true);
+    add_net("mlp_1024_2048x3_10_b32_adamw", 3, 32, true);
     add_net("infer_mlp_784_512_512_10_b1", 0, 1, false);
     add_net("infer_mlp_784_512_512_10_b128", 0, 128, false);
     add_net("overhead_4_4_3_b1_sgd", 1, 1, true);
-    add_other("optim_adamw_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 0);
+    add_adamw("optim_adamw_1m", 1000, 1000);
+    add_adamw("optim_adamw_10m", 2500, 4000);
+    if (bench_free_memory() > 6e9) add_adamw("optim_adamw_100m", 10000, 10000);
     add_other("optim_sgd_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 1);
     add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
               0);
@@ -1116,11 +1255,15 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
     if (peak > 0 && c->flops + c->bytes > 0)
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
+    if (r->beside[0] > 0) share = rate / r->beside[0];
     if (share >= 0) snprintf(share_text, sizeof share_text, "%.0f %%", 100 * share);
-    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f\n", c->name,
+    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f", c->name,
            mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
            bench_time_text(r->best, best, sizeof best), 100 * r->spread, rate, c->unit, share_text,
            (double)mem.peak / 1048576);
+    if (r->beside[0] > 0) printf("  %s %.5g", c->beside, r->beside[0]);
+    if (r->beside[1] > 0) printf(", one thread %.5g", r->beside[1]);
+    printf("\n");
     fflush(stdout);
     if (!json) return;
     fprintf(json, "{\"case\":\"%s\",\"dtype\":\"%s\",\"isa\":\"%s\",\"threads\":%d,", c->name,
@@ -1132,6 +1275,11 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     bench_json_number(json, "rate", rate, ",");
     fprintf(json, "\"unit\":\"%s\",", c->unit);
     bench_json_number(json, "peak_share", share, ",");
+    if (r->beside[0] > 0) {
+        fprintf(json, "\"beside\":\"%s\",", c->beside);
+        bench_json_number(json, "beside_rate", r->beside[0], ",");
+        bench_json_number(json, "beside_rate_one", r->beside[1] > 0 ? r->beside[1] : -1, ",");
+    }
     fprintf(json, "\"peak_bytes\":%lld}\n", (long long)mem.peak);
     fflush(json);
 }
@@ -1145,13 +1293,14 @@ static bool run_case(const bench_case *c, const bench_options *o, const bench_pe
     bool ok = s.ctx && c->setup(&s) && mlc_ctx_status(s.ctx) == MLC_OK;
     if (ok) {
         mlc_memory_peak_reset(s.ctx);
-        bench_result r = bench_measure(c->run, &s, o->seconds);
+        bench_result r = bench_measure(c->run, c->probe, &s, o->seconds);
         ok = *mlc_error(s.ctx) == 0;
         if (ok) report(&s, &r, p, json);
     }
     if (!ok) fprintf(stderr, "%s %s: FAILED: %s\n", c->name, mlc_dtype_name(c->dtype),
                      s.ctx && *mlc_error(s.ctx) ? mlc_error(s.ctx) : "wrong result");
     mlc_ctx_free(s.ctx);
+    free(s.plain.data[0]);
     return ok;
 }
 
@@ -1172,8 +1321,8 @@ static int run_all(const bench_options *o)
     if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
     bench_print_machine(ctx, &p);
     mlc_ctx_free(ctx);
-    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s\n", "case", "type", "median", "best",
-           "spread", "rate", "unit", "peak", "peak MB");
+    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s  %s\n", "case", "type", "median", "best",
+           "spread", "rate", "unit", "peak", "peak MB", "measured beside it");
     for (int i = 0; i < n_cases; i++) {
         if (!chosen(&cases[i], o)) continue;
         done++;

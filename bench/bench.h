@@ -1,7 +1,9 @@
 /* bench.h -- measuring: a clock, calibrated runs, the machine and its peaks, a table, JSON
  *
  * A case is verified, then timed: loops are calibrated to runs of about 0.3 s, at least 5 runs are
- * made, and the median and the best run count. Speed is never asserted, only printed.         */
+ * made, and the median and the best run count. The clock and the neighbours of a machine change by
+ * the second: what a case is held against (peak multiply-adds, a plain loop) can be measured
+ * between its runs. Speed is never asserted, only printed.                                    */
 #ifndef MLCORE_BENCH_H
 #define MLCORE_BENCH_H
 
@@ -41,6 +43,7 @@ typedef struct bench_peaks {              /* of this machine, with the threads a
 typedef struct bench_result {
     double median, best;                  /* seconds for one iteration                         */
     double spread;                        /* (third quartile - first) / median                 */
+    double beside[2];                     /* medians of what the probe measured; 0: no probe   */
 } bench_result;
 
 static inline double bench_now(void)
@@ -55,16 +58,35 @@ static inline double bench_now(void)
 /* Seconds that so many iterations took; the case keeps the clock, to leave out preparation.   */
 typedef double (*bench_run)(void *state, int64_t loops);
 
+/* Measures what the case is held against: a rate with all threads, and with one, or 0.        */
+typedef void (*bench_probe)(void *state, double rate[2]);
+
 static inline int bench_order(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static inline bench_result bench_measure(bench_run run, void *state, double seconds)
+/* Of n numbers, which it sorts. */
+static inline double bench_median(double *t, int n)
+{
+    qsort(t, (size_t)n, sizeof *t, bench_order);
+    return n % 2 ? t[n / 2] : 0.5 * (t[n / 2 - 1] + t[n / 2]);
+}
+
+/* Workers of the pool spin for up to a millisecond after a loop: a probe would share its core. */
+static inline void bench_rest(void)
+{
+    const struct timespec t = { 0, 2000000 };
+    nanosleep(&t, NULL);
+}
+
+static inline bench_result bench_measure(bench_run run, bench_probe probe, void *state,
+                                         double seconds)
 {
     enum { MOST = 1000 };
-    double       t[MOST], want = seconds / 5 < 0.3 ? seconds / 5 : 0.3, spent = 0;
+    double       t[MOST], beside[2][MOST];
+    double       want = seconds / 5 < 0.3 ? seconds / 5 : 0.3, spent = 0;
     int64_t      loops = 1;
     int          n = 0;
     bench_result r;
@@ -73,14 +95,22 @@ static inline bench_result bench_measure(bench_run run, void *state, double seco
         loops = (int64_t)((double)loops * (grow > 10 ? 10 : grow < 2 ? 2 : grow)) + 1;
     }
     while (n < MOST && (n < 5 || spent < seconds)) {
+        double rate[2] = { 0, 0 };
+        if (probe) {
+            bench_rest();
+            probe(state, rate);
+            run(state, 1);                /* the caches are the case's again                   */
+        }
         double took = run(state, loops);
         spent += took;
+        beside[0][n] = rate[0];
+        beside[1][n] = rate[1];
         t[n++] = took / (double)loops;
     }
-    qsort(t, (size_t)n, sizeof *t, bench_order);
-    r.median = n % 2 ? t[n / 2] : 0.5 * (t[n / 2 - 1] + t[n / 2]);
+    r.median = bench_median(t, n);
     r.best   = t[0];
     r.spread = (t[3 * n / 4] - t[n / 4]) / r.median;
+    for (int i = 0; i < 2; i++) r.beside[i] = bench_median(beside[i], n);
     return r;
 }
 
@@ -168,36 +198,105 @@ static inline bool   bench_has_amx(void) { return false; }
 static inline double bench_amx(int64_t rounds) { (void)rounds; return 0; }
 #endif
 
+/* The loads and stores of one pass of Adam, with next to no arithmetic. */
+#if defined(__clang__)
+#  define BENCH_FAST(target_text) __attribute__((target(target_text)))
+#  define BENCH_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#  define BENCH_FAST(target_text) __attribute__((target(target_text), optimize("O3")))
+#  define BENCH_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+#define BENCH_PLAIN(name, attributes)                                                           \
+    attributes static inline void name(float *p, const float *g, float *m, float *v, int64_t n) \
+    {                                                                                           \
+        BENCH_INDEPENDENT for (int64_t i = 0; i < n; i++) {                                     \
+            m[i] += g[i];                                                                       \
+            v[i] += g[i];                                                                       \
+            p[i] += g[i];                                                                       \
+        }                                                                                       \
+    }
+#if defined(__x86_64__)
+BENCH_PLAIN(bench_plain_base,   BENCH_FAST("sse2"))
+BENCH_PLAIN(bench_plain_avx2,   BENCH_FAST("avx2"))
+BENCH_PLAIN(bench_plain_avx512, BENCH_FAST("avx512f"))
+#else
+BENCH_PLAIN(bench_plain_base, )
+#endif
+
+/* What some threads do together: each its part, told by its index. */
+typedef struct bench_load {
+    double (*part)(const struct bench_load *l, int32_t index, int32_t threads, double *sink);
+    mlc_isa isa;
+    int     f64;
+    int64_t n;                            /* rounds, bytes to copy or elements to pass over    */
+    int     passes;
+    bool    warm;                         /* a first run that does not count                   */
+    float  *data[4];
+} bench_load;
+
 typedef struct bench_worker {
     pthread_t          thread;
     pthread_barrier_t *gate;
-    mlc_isa            isa;
-    int                f64;
-    bool               amx;
-    char              *from, *to;         /* NULL: multiply-adds, else a copy                  */
-    size_t             bytes;
+    const bench_load  *load;
+    int32_t            index, threads;
     double             work, start, end, sink;
 } bench_worker;
 
+static inline double bench_part_fma(const bench_load *l, int32_t index, int32_t threads,
+                                    double *sink)
+{
+    (void)index, (void)threads;
+    return bench_fma(l->isa, l->f64, l->n, sink);
+}
+
+static inline double bench_part_amx(const bench_load *l, int32_t index, int32_t threads,
+                                    double *sink)
+{
+    (void)index, (void)threads, (void)sink;
+    return bench_amx(l->n);
+}
+
+static inline double bench_part_copy(const bench_load *l, int32_t index, int32_t threads,
+                                     double *sink)
+{
+    const int64_t n = l->n / threads;
+    (void)sink;
+    memcpy((char *)l->data[1] + index * n, (char *)l->data[0] + index * n, (size_t)n);
+    return 2.0 * (double)n;
+}
+
+static inline double bench_part_plain(const bench_load *l, int32_t index, int32_t threads,
+                                      double *sink)
+{
+    const int64_t from = l->n * index / threads, n = l->n * (index + 1) / threads - from;
+    float *p = l->data[0] + from, *g = l->data[1] + from;
+    float *m = l->data[2] + from, *v = l->data[3] + from;
+    for (int i = 0; i < l->passes; i++) {
+#if defined(__x86_64__)
+        if (l->isa == MLC_ISA_AVX512) bench_plain_avx512(p, g, m, v, n);
+        else if (l->isa == MLC_ISA_AVX2) bench_plain_avx2(p, g, m, v, n);
+        else
+#endif
+            bench_plain_base(p, g, m, v, n);
+    }
+    *sink += (double)*p;
+    return (double)n * l->passes;
+}
+
 static inline void *bench_work(void *arg)
 {
-    bench_worker *w = (bench_worker *)arg;
+    bench_worker     *w = (bench_worker *)arg;
+    const bench_load *l = w->load;
+    if (l->warm) l->part(l, w->index, w->threads, &w->sink);
     pthread_barrier_wait(w->gate);
     w->start = bench_now();
-    if (w->from) {
-        memcpy(w->to, w->from, w->bytes);
-        w->work = 2.0 * (double)w->bytes;
-    } else if (w->amx) {
-        w->work = bench_amx(1000000);
-    } else {
-        w->work = bench_fma(w->isa, w->f64, 3000000, &w->sink);
-    }
-    w->end = bench_now();
+    w->work  = l->part(l, w->index, w->threads, &w->sink);
+    w->end   = bench_now();
     return NULL;
 }
 
 /* Work per second of all threads together: the best of some tries. */
-static inline double bench_together(const bench_worker *model, int32_t threads, int tries)
+static inline double bench_together(const bench_load *load, int32_t threads, int tries)
 {
     bench_worker     *w = (bench_worker *)calloc((size_t)threads, sizeof *w);
     pthread_barrier_t gate;
@@ -207,13 +306,10 @@ static inline double bench_together(const bench_worker *model, int32_t threads, 
     for (int k = 0; k < tries; k++) {
         double work = 0, start = HUGE_VAL, end = 0;
         for (int32_t i = 0; i < threads; i++) {
-            w[i] = *model;
-            w[i].gate   = &gate;
-            w[i].bytes /= (size_t)threads;
-            if (model->from) {
-                w[i].from += (size_t)i * w[i].bytes;
-                w[i].to   += (size_t)i * w[i].bytes;
-            }
+            w[i].gate    = &gate;
+            w[i].load    = load;
+            w[i].index   = i;
+            w[i].threads = threads;
             if (pthread_create(&w[i].thread, NULL, bench_work, &w[i]) != 0) exit(2);
         }
         for (int32_t i = 0; i < threads; i++) {
@@ -229,30 +325,39 @@ static inline double bench_together(const bench_worker *model, int32_t threads, 
     return best;
 }
 
+/* In GFLOP/s; about 3 ms a try on one core with vectors of 64 bytes. */
+static inline double bench_fma_peak(mlc_isa isa, int f64, int32_t threads, int tries)
+{
+    bench_load l;
+    memset(&l, 0, sizeof l);
+    l.part = bench_part_fma;
+    l.isa  = isa;
+    l.f64  = f64;
+    l.n    = 1000000;
+    return 1e-9 * bench_together(&l, threads, tries);
+}
+
 static inline bench_peaks bench_peaks_of(mlc_isa isa, int32_t threads)
 {
     const size_t bytes = (size_t)256 << 20;
     bench_peaks  p;
-    bench_worker w;
-    memset(&w, 0, sizeof w);
-    w.isa = isa;
-    for (int f64 = 0; f64 < 2; f64++) {
-        w.f64 = f64;
-        p.gflops[f64] = 1e-9 * bench_together(&w, threads, 8);
-    }
-    w.amx = bench_has_amx();
-    p.amx = w.amx ? 1e-9 * bench_together(&w, threads, 8) : 0;
-    w.from  = (char *)malloc(bytes);
-    w.to    = (char *)malloc(bytes);
-    w.bytes = bytes;
+    bench_load   l;
+    for (int f64 = 0; f64 < 2; f64++) p.gflops[f64] = bench_fma_peak(isa, f64, threads, 24);
+    memset(&l, 0, sizeof l);
+    l.part = bench_part_amx;
+    l.n    = 1000000;
+    p.amx  = bench_has_amx() ? 1e-9 * bench_together(&l, threads, 8) : 0;
+    l.part = bench_part_copy;
+    l.n    = (int64_t)bytes;
     p.gbytes = 0;
-    if (w.from && w.to) {
-        memset(w.from, 1, bytes);
-        memset(w.to, 2, bytes);
-        p.gbytes = 1e-9 * bench_together(&w, threads, 8);
+    for (int i = 0; i < 2; i++) l.data[i] = (float *)malloc(bytes);
+    if (l.data[0] && l.data[1]) {
+        memset(l.data[0], 1, bytes);
+        memset(l.data[1], 2, bytes);
+        p.gbytes = 1e-9 * bench_together(&l, threads, 8);
     }
-    free(w.from);
-    free(w.to);
+    free(l.data[0]);
+    free(l.data[1]);
     return p;
 }
 
@@ -272,6 +377,18 @@ static inline const char *bench_cpu(char *text, size_t n)
     }
     if (f) fclose(f);
     return text;
+}
+
+/* Bytes of memory that nobody needs now; without /proc as much as any case asks for. */
+static inline double bench_free_memory(void)
+{
+    FILE *f = fopen("/proc/meminfo", "r");
+    char  line[256];
+    double kb = 1e12;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf kB", &kb) == 1) break;
+    if (f) fclose(f);
+    return 1024 * kb;
 }
 
 /* Asked when the bench runs: a commit written into the object would go stale. */

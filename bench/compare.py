@@ -7,7 +7,8 @@ Each round times mlcore (build/bench for a short slice), then PyTorch on the sam
 process; medians over the rounds count. A ratio above 1 means that mlcore is faster. PyTorch runs
 at its best: the same number of threads, the fastest form of each optimizer (fused for all but the
 tiniest network), gradients set to None, inference mode, out= for elementwise operations and
-products. Needs python3 and PyTorch, nothing else.
+products. "of" is mlcore's share of what build/bench measured between its runs: peak multiply-adds
+(FMA) or a plain loop of the same loads and stores. Needs python3 and PyTorch, nothing else.
 """
 import argparse
 import fnmatch
@@ -208,12 +209,35 @@ def loss(function, labels):
     return make
 
 
-def gemm(m, n, k):
+def product(a_shape, b_shape, view):
+    """view(a, b): the operands as [m,k] and [k,n]."""
     def make(dtype):
-        a, b = uniform((m, k), -1, 1, dtype), uniform((k, n), -1, 1, dtype)
-        out = torch.empty(m, n, dtype=dtype)
+        a, b = view(uniform(a_shape, -1, 1, dtype), uniform(b_shape, -1, 1, dtype))
+        out = torch.empty(a.shape[0], b.shape[1], dtype=dtype)
         return no_grad(lambda: torch.mm(a, b, out=out))
     return make
+
+
+def layer(m, n, k):
+    def make(dtype):
+        x, w = uniform((m, k), -1, 1, dtype), uniform((n, k), -1, 1, dtype)
+        b = uniform((n,), -1, 1, dtype)
+        return no_grad(lambda: F.linear(x, w, b))
+    return make
+
+
+def gemm_cases():
+    """As in bench.c: the products of y[m,n] = x[m,k] w[n,k]^T, of dx = dy w, of dw = dy^T x."""
+    cases = {"gemm_1000x200x500": product((1000, 500), (500, 200), lambda a, b: (a, b))}
+    for m, n, k in [(32, 512, 784), (32, 512, 512), (128, 512, 784), (128, 1024, 1024),
+                    (32, 1024, 1024), (256, 768, 768), (256, 3072, 768), (1024, 1024, 1024),
+                    (2048, 2048, 2048), (128, 64, 1024), (128, 16, 512)]:
+        at = f"{m}x{n}x{k}"
+        cases[f"gemm_nt_{at}"] = product((m, k), (n, k), lambda x, w: (x, w.t()))
+        cases[f"gemm_nn_{at}"] = product((m, n), (n, k), lambda dy, w: (dy, w))
+        cases[f"gemm_tn_{at}"] = product((m, n), (m, k), lambda dy, x: (dy.t(), x))
+        cases[f"gemm_pre_{at}"] = layer(m, n, k)
+    return cases
 
 
 def network(widths):
@@ -246,10 +270,10 @@ def inference(widths, batch):
     return make
 
 
-def optimizer_step(optimizer):
+def optimizer_step(optimizer, n=1000000):
     def make(dtype):
-        p = uniform((1000, 1000), -0.03, 0.03, dtype).requires_grad_()
-        p.grad = uniform((1000, 1000), 1, 2, dtype)
+        p = torch.empty(n, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
+        p.grad = torch.empty(n, dtype=dtype).uniform_(1, 2)
         return optimizer([p]).step
     return make
 
@@ -318,12 +342,16 @@ CASES = {
     "row_cross_entropy_1000x1000": cross_entropy_row,
     "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
     "loss_mse_1000x1000": loss(F.mse_loss, False),
-    "gemm_1000x200x500": gemm(1000, 200, 500),
+    **gemm_cases(),
     "mlp_784_512_512_10_b128_adamw": training(MLP, 128, adamw),
+    "mlp_784_784_512_10_b32_adamw": training([784, 784, 512, 10], 32, adamw),
+    "mlp_1024_2048x3_10_b32_adamw": training([1024, 2048, 2048, 2048, 10], 32, adamw),
     "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
     "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
     "overhead_4_4_3_b1_sgd": training([4, 4, 3], 1, sgd_tiny),
-    "optim_adamw_1000x1000": optimizer_step(adamw),
+    "optim_adamw_1m": optimizer_step(adamw),
+    "optim_adamw_10m": optimizer_step(adamw, 10000000),
+    "optim_adamw_100m": optimizer_step(adamw, 100000000),
     "optim_sgd_1000x1000": optimizer_step(sgd),
     "data_loader_1797x64_b32": loader,
 }
@@ -370,17 +398,31 @@ def compare(args, name, dtype):
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     step = CASES[name](DTYPES[dtype])
-    rates, others, machine, unit = [], [], "", ""
+    rates, others, shares, machine, unit = [], [], [], "", ""
     for _ in range(args.rounds):
         time.sleep(0.05)                  # lets the threads of the other side go to sleep
         line, machine = mlcore_line(args.bench, name, dtype, threads, args.seconds)
         rates.append(line["rate"])
         unit = line["unit"]
+        if "beside" in line:
+            shares.append(line["peak_share"])
         work = line["rate"] * line["median_ms"] * 1e-3         # of one iteration, in that unit
         others.append(work / torch_seconds(step, args.seconds))
     ours, theirs = statistics.median(rates), statistics.median(others)
-    return {"case": name, "dtype": dtype, "mlcore": ours, "torch": theirs, "unit": unit,
-            "ratio": ours / theirs}, machine
+    result = {"case": name, "dtype": dtype, "mlcore": ours, "torch": theirs, "unit": unit,
+              "ratio": ours / theirs}
+    if shares:
+        result |= {"of": line["beside"], "share": statistics.median(shares)}
+    return result, machine
+
+
+def print_means(results):
+    """Geometric means of the ratios of each form of product."""
+    for form in ("gemm_nt_", "gemm_nn_", "gemm_tn_", "gemm_[nt][nt]_", "gemm_pre_"):
+        ratios = [r["ratio"] for r in results if fnmatch.fnmatch(r["case"], form + "*")]
+        if len(ratios) > 1:
+            print(f"geometric mean of {form + '*':16} {len(ratios):3} cases {'':32}"
+                  f"{statistics.geometric_mean(ratios):6.2f}")
 
 
 def listed(bench, glob):
@@ -412,21 +454,24 @@ def main():
     out = open(args.json, "w", encoding="utf-8") if args.json else None
     print(f"torch    {torch.__version__} | {args.threads} threads | "
           f"CPU capability {torch.backends.cpu.get_cpu_capability()} | {args.rounds} rounds")
-    head = False
+    results = []
     for name, dtype in cases:
         if name not in CASES:
             print(f"{name:32} {dtype:4} has no counterpart in PyTorch: left out")
             continue
         line, machine = compare(args, name, dtype)
-        if not head:
+        if not results:
             print(machine)
-            print(f"{'case':32} {'type':4} {'mlcore':>12} {'torch':>12} {'unit':10} {'ratio':>6}")
-            head = True
+            print(f"{'case':32} {'type':4} {'mlcore':>12} {'torch':>12} {'unit':10} {'ratio':>6}"
+                  f"   of")
+        results.append(line)
+        share = f"  {line['share']:4.0%} of {line['of']}" if "of" in line else ""
         print(f"{name:32} {dtype:4} {line['mlcore']:12.5g} {line['torch']:12.5g} "
-              f"{line['unit']:10} {line['ratio']:6.2f}", flush=True)
+              f"{line['unit']:10} {line['ratio']:6.2f}{share}", flush=True)
         if out:
             out.write(json.dumps(line) + "\n")
             out.flush()
+    print_means(results)
     if out:
         out.close()
 
