@@ -52,7 +52,8 @@ help:
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
-	@echo 'make fuzz            every reader, half a minute each; clang. make soak: an hour each'
+	@echo 'make fuzz            every reader, half a minute each; clang'
+	@echo 'make soak            the same for an hour each, and the longest tests'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
@@ -119,7 +120,8 @@ matrix: $(BUILD)/tests
 fuzz:
 	@tests/fuzz/run.sh 30
 
-soak:
+soak: $(BUILD)/tests
+	@MLC_TEST_SOAK=1 sh tests/run.sh $(BUILD) '$(SAN)' soak
 	@tests/fuzz/run.sh 3600
 
 coverage:

@@ -9,8 +9,8 @@
  *         CHECK_OK(ctx);
  *     }
  * Environment: MLC_TEST_DEVICE=test runs on the backend of test_backend.c, MLC_ISA=scalar|avx2
- * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do. A test which
- * makes no check counts as failed.
+ * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do, MLC_TEST_SOAK=1
+ * makes some tests take minutes. A test which makes no check counts as failed.
  */
 #ifndef MLC_TEST_H
 #define MLC_TEST_H
@@ -68,6 +68,8 @@ mlc_ctx_desc test_desc(void);
 mlc_ctx *test_own(mlc_ctx *ctx);
 /* test_on_host: false when the suite runs on a device the host cannot touch.                  */
 bool test_on_host(void);
+/* test_soak: true if there is time: `make soak`.                                              */
+bool test_soak(void);
 /* test_isa_top: the best level of this CPU, or what MLC_ISA lowers it to.                     */
 mlc_isa test_isa_top(void);
 /* test_level_after: the next level that this CPU has, up to the top one; after it AUTO.       */
@@ -269,6 +271,12 @@ void test_aligned_free(void *ptr) { free(ptr); }
 bool test_on_host(void)
 {
     return test_g.device == NULL;
+}
+
+bool test_soak(void)
+{
+    const char *soak = getenv("MLC_TEST_SOAK");
+    return soak != NULL && *soak != 0 && strcmp(soak, "0") != 0;
 }
 
 mlc_isa test_isa_top(void)

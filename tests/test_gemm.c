@@ -1,0 +1,692 @@
+/* test_gemm.c -- tests of the kernel gemm: every form against plain sums of products in double
+ *
+ * Each buffer ends at an unreadable page or, every other time, begins behind one. What is not an
+ * element (gaps between rows, memory beside a buffer, c under beta = 0, the workspace) holds NaN:
+ * reading it shows, and so does writing it. The kernels are those of the best level, or of
+ * MLC_ISA's: run.sh takes all levels in turn. `make soak` crosses the whole cube of sizes with all
+ * layouts and sinks, and adds 5,000 large products.
+ */
+#define _GNU_SOURCE
+#include "mlc_test.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+/* Element i of every operand is value (i + its own offset) % POOL of a table, so that a case costs
+ * little but its products.                                                                      */
+#define POOL 8191
+
+typedef struct pool {
+    double        value[POOL];         /* in [-1, 1), rounded to the dtype                       */
+    unsigned char raw[POOL * 8];       /* the same as elements                                   */
+    bool          ready;
+} pool;
+
+static const pool *pool_of(mlc_dtype dtype)
+{
+    static pool pools[MLC_DTYPE_COUNT];
+    pool       *p = &pools[dtype];
+    for (int64_t i = 0; !p->ready && i < POOL; i++) {
+        test_put(p->raw, dtype, i, test_random(71, i, -1, 1));
+        p->value[i] = test_get(p->raw, dtype, i);
+    }
+    p->ready = true;
+    return p;
+}
+
+/* ---- a case --------------------------------------------------------------------------------- */
+
+typedef enum layout { ROWS, COLUMNS, ROWS_APART, COLUMNS_APART, LAYOUTS } layout;
+
+typedef struct sink {
+    double  alpha, beta;
+    bool    bias, pre;
+    mlc_act act;
+} sink;
+
+typedef struct product {
+    mlc_dtype dtype;
+    int64_t   m, n, k, batch;
+    layout    a, b, c;
+    int64_t   pad;                     /* elements between rows, or columns                      */
+    bool      share_a, share_b;        /* one matrix for the whole batch                         */
+    bool      at_end;                  /* of the buffer stands the guard page                    */
+    sink      sink;
+} product;
+
+static const sink SINKS[] = {
+    {1, 0, false, false, MLC_ACT_NONE},    {1, 0, true, false, MLC_ACT_NONE},
+    {1, 1, false, false, MLC_ACT_NONE},    {0.5, 0, false, false, MLC_ACT_NONE},
+    {-1.5, 1, true, false, MLC_ACT_NONE},  {1, -0.5, true, false, MLC_ACT_NONE},
+    {1, 0, true, false, MLC_ACT_RELU},     {1, 0, true, true, MLC_ACT_RELU},
+    {1, 0, false, false, MLC_ACT_GELU},    {1, 0, true, true, MLC_ACT_GELU},
+    {1, 0, true, false, MLC_ACT_TANH},     {0.5, 0, false, true, MLC_ACT_TANH},
+    {1, 0, false, true, MLC_ACT_SIGMOID},  {1, 1, true, true, MLC_ACT_SIGMOID},
+    {-1, 0, true, false, MLC_ACT_SILU},    {1, 0, true, true, MLC_ACT_SILU},
+    {1, 0.5, false, false, MLC_ACT_RELU},  {2, -1, true, true, MLC_ACT_GELU},
+};
+#define N_SINKS ((int)(sizeof SINKS / sizeof *SINKS))
+
+static const mlc_dtype DTYPES[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+
+/* Asked for once: a virtual machine takes 30 microseconds for CPUID.                            */
+static const mlc_kernels *row(void)
+{
+    static const mlc_kernels *k;
+    if (k == NULL)
+        k = mlc_cpu_kernels(test_isa_top());
+    return k;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------- */
+
+enum { IN_A, IN_B, IN_C, IN_BIAS, IN_PRE, WORKSPACE, ROLES };
+
+#define ROOM  ((size_t)32 << 20)
+#define FENCE ((size_t)256)            /* bytes watched on the side without a guard page         */
+
+/* Each role has one buffer for the process.                                                     */
+static char *guarded(int role, size_t bytes, bool at_end)
+{
+    static char *buffer[ROLES];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char        *p = buffer[role];
+    if (bytes > ROOM - FENCE)
+        abort();
+    if (p == NULL) {
+        p = (char *)mmap(NULL, ROOM + 2 * page, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED || mprotect(p + page, ROOM, PROT_READ | PROT_WRITE) != 0)
+            abort();
+        buffer[role] = p += page;
+    }
+    p += at_end ? ROOM - bytes : 0;
+    memset(at_end ? p - FENCE : p, 0xff, bytes + FENCE);
+    return p;
+}
+
+static bool fenced(const void *buffer, size_t bytes, bool at_end)
+{
+    const unsigned char *p = (const unsigned char *)buffer;
+    for (size_t i = 0; buffer != NULL && i < FENCE; i++)
+        if ((at_end ? p - FENCE : p + bytes)[i] != 0xff)
+            return false;
+    return true;
+}
+
+/* A matrix as it lies in memory, and where its values begin in the pool.                        */
+typedef struct matrix {
+    int64_t row, col, batch, rows, cols, count, from;
+    size_t  bytes;                     /* from its first element to its last                     */
+} matrix;
+
+static matrix matrix_of(const product *p, layout l, int64_t rows, int64_t cols, bool shared,
+                        int64_t from)
+{
+    const int64_t step = l == ROWS_APART || l == COLUMNS_APART ? 2 : 1;
+    const bool    turned = l == COLUMNS || l == COLUMNS_APART;
+    const int64_t far = ((turned ? rows : cols) + p->pad) * step;
+    matrix        x = {turned ? step : far, turned ? far : step, 0, rows, cols,
+                       shared ? 1 : p->batch, from, 0};
+    int64_t       last;
+    x.batch = shared ? 0 : far * (turned ? cols : rows) + p->pad;
+    last = (x.count - 1) * x.batch + (rows - 1) * x.row + (cols - 1) * x.col;
+    x.bytes = rows > 0 && cols > 0 ? (size_t)(last + 1) * mlc_dtype_bytes(p->dtype) : 0;
+    return x;
+}
+
+static int64_t pool_at(const matrix *x, int64_t b, int64_t i, int64_t j)
+{
+    return (x->from + ((x->count > 1 ? b : 0) * x->rows + i) * x->cols + j) % POOL;
+}
+
+static int64_t place(const matrix *x, int64_t b, int64_t i, int64_t j)
+{
+    return b * x->batch + i * x->row + j * x->col;
+}
+
+static void *matrix_new(const product *p, int role, const matrix *x, bool fill)
+{
+    const size_t size = mlc_dtype_bytes(p->dtype);
+    const pool  *values = pool_of(p->dtype);
+    char        *to = guarded(role, x->bytes, p->at_end);
+    for (int64_t b = 0; fill && b < x->count; b++)
+        for (int64_t i = 0; i < x->rows; i++)
+            for (int64_t j = 0; j < x->cols; j++)
+                memcpy(to + (size_t)place(x, b, i, j) * size,
+                       values->raw + (size_t)pool_at(x, b, i, j) * size, size);
+    return to;
+}
+
+/* ---- sums of products in double ------------------------------------------------------------- */
+
+#define MOST ((size_t)5 << 18)         /* elements of an operand of a case, over its batch       */
+
+static double ref_a[MOST], ref_b[MOST], ref_sum[MOST], ref_magnitude[MOST];
+
+static void ref_values(const product *p, const matrix *x, double *to)
+{
+    const pool *values = pool_of(p->dtype);
+    if ((double)x->count * (double)x->rows * (double)x->cols > (double)MOST)
+        abort();
+    for (int64_t b = 0; b < x->count; b++)
+        for (int64_t i = 0; i < x->rows; i++)
+            for (int64_t j = 0; j < x->cols; j++)
+                *to++ = values->value[pool_at(x, b, i, j)];
+}
+
+static void ref_row(const double *a, const double *b, int64_t n, int64_t k, double *sum,
+                    double *magnitude)
+{
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    memset(magnitude, 0, (size_t)n * sizeof *magnitude);
+    for (int64_t q = 0; q < k; q++)
+        for (int64_t j = 0; j < n; j++) {
+            sum[j] += a[q] * b[q * n + j];
+            magnitude[j] += fabs(a[q] * b[q * n + j]);
+        }
+}
+
+/* Kept from case to case while sizes and values are the same: layouts and sinks do not matter.  */
+static void ref_products(const product *p, const matrix *a, const matrix *b)
+{
+    static product last;
+    if (last.dtype == p->dtype && last.m == p->m && last.n == p->n && last.k == p->k &&
+        last.batch == p->batch && last.share_a == p->share_a && last.share_b == p->share_b)
+        return;
+    if ((double)p->batch * (double)p->m * (double)p->n > (double)MOST)
+        abort();
+    ref_values(p, a, ref_a);
+    ref_values(p, b, ref_b);
+    for (int64_t r = 0; r < p->batch * p->m; r++)
+        ref_row(ref_a + (p->share_a ? r % p->m : r) * p->k,
+                ref_b + (p->share_b ? 0 : r / p->m) * p->k * p->n, p->n, p->k,
+                ref_sum + r * p->n, ref_magnitude + r * p->n);
+    last = *p;
+}
+
+static double act_of(mlc_act act, double v)
+{
+    switch (act) {
+    case MLC_ACT_RELU:    return v < 0 ? 0 : v;
+    case MLC_ACT_GELU:    return 0.5 * v * (1 + erf(v * 0.70710678118654752));
+    case MLC_ACT_TANH:    return tanh(v);
+    case MLC_ACT_SIGMOID: return 1 / (1 + exp(-v));
+    case MLC_ACT_SILU:    return v / (1 + exp(-v));
+    default:              return v;
+    }
+}
+
+/* Half a unit in the last place of a number near v, as the dtype stores it.                     */
+static double storage_error(mlc_dtype dtype, double v)
+{
+    switch (dtype) {
+    case MLC_BF16: return fabs(v) * 0x1p-8;
+    case MLC_F16:  return fabs(v) * 0x1p-11 + 0x1p-25;
+    default:       return 0;           /* counted among the roundings of the sum                 */
+    }
+}
+
+/* Every rounding of a sum is at most eps times the magnitudes that it adds up; they are as often
+ * up as down, hence the root of their number.                                                   */
+static double sum_error(const product *p, double magnitude)
+{
+    const double eps = p->dtype == MLC_F64 ? 0x1p-52 : 0x1p-23;
+    return eps * (2 * sqrt((double)p->k) + 4) *
+           (fabs(p->sink.alpha) * magnitude + 1 + fabs(p->sink.beta));
+}
+
+/* ---- one run, and what must have come of it ------------------------------------------------- */
+
+typedef struct run {
+    const product    *p;
+    matrix            a, b, c;
+    struct mlc_k_gemm g;
+} run;
+
+static void run_prepare(run *r, const product *p, const mlc_kernels *k)
+{
+    struct mlc_k_gemm *g = &r->g;
+    const size_t       size = mlc_dtype_bytes(p->dtype), bias = (size_t)p->n * size;
+    memset(r, 0, sizeof *r);
+    r->p = p;
+    r->a = matrix_of(p, p->a, p->m, p->k, p->share_a, 5);
+    r->b = matrix_of(p, p->b, p->k, p->n, p->share_b, 4007);
+    r->c = matrix_of(p, p->c, p->m, p->n, false, 2003);
+    g->dtype = p->dtype;
+    g->act = p->sink.act;
+    g->m = p->m, g->n = p->n, g->k = p->k, g->batch = p->batch;
+    g->a_row = r->a.row, g->a_col = r->a.col, g->a_batch = r->a.batch;
+    g->b_row = r->b.row, g->b_col = r->b.col, g->b_batch = r->b.batch;
+    g->c_row = r->c.row, g->c_col = r->c.col, g->c_batch = r->c.batch;
+    g->alpha = p->sink.alpha, g->beta = p->sink.beta;
+    g->a = matrix_new(p, IN_A, &r->a, true);
+    g->b = matrix_new(p, IN_B, &r->b, true);
+    g->c = matrix_new(p, IN_C, &r->c, p->sink.beta != 0);
+    g->pre = p->sink.pre ? matrix_new(p, IN_PRE, &r->c, false) : NULL;
+    g->bias = p->sink.bias ? memcpy(guarded(IN_BIAS, bias, p->at_end), pool_of(p->dtype)->raw, bias)
+                           : NULL;
+    g->workspace_bytes = k->gemm_workspace ? k->gemm_workspace(NULL, g) : 0;
+    g->workspace = guarded(WORKSPACE, (g->workspace_bytes + 63) / 64 * 64, p->at_end);
+}
+
+static bool element_held(const run *r, int64_t b, int64_t i, int64_t j)
+{
+    const product *p = r->p;
+    const pool    *values = pool_of(p->dtype);
+    const int64_t  at = place(&r->c, b, i, j), ref = (b * p->m + i) * p->n + j;
+    const double   pre = p->sink.alpha * ref_sum[ref] + (p->sink.bias ? values->value[j] : 0);
+    const double   old = p->sink.beta != 0 ? values->value[pool_at(&r->c, b, i, j)] : 0;
+    const double   want = act_of(p->sink.act, pre) + p->sink.beta * old;
+    const double   error = sum_error(p, ref_magnitude[ref]), got = test_get(r->g.c, p->dtype, at);
+    if (fabs(got - want) <= error + storage_error(p->dtype, want) &&
+        (r->g.pre == NULL || fabs(test_get(r->g.pre, p->dtype, at) - pre) <=
+                                 error + storage_error(p->dtype, pre)))
+        return true;
+    printf("  [%" PRId64 ",%" PRId64 ",%" PRId64 "] is %.9g, want %.9g +- %.2g", b, i, j, got,
+           want, error + storage_error(p->dtype, want));
+    if (r->g.pre != NULL)
+        printf(", pre is %.9g, want %.9g", test_get(r->g.pre, p->dtype, at), pre);
+    printf("\n");
+    return false;
+}
+
+/* What lies between the elements of c or pre is as it was: all ones. Elements are counted, gaps are
+ * what has these bits; a result may not be this very NaN.                                       */
+static bool gaps_held(const run *r, const void *x)
+{
+    const size_t size = mlc_dtype_bytes(r->p->dtype);
+    int64_t      written = 0;
+    for (size_t i = 0; x != NULL && i < r->c.bytes; i += size) {
+        uint64_t bits = UINT64_MAX;
+        memcpy(&bits, (const char *)x + i, size);
+        written += bits != UINT64_MAX;
+    }
+    return x == NULL || written == r->p->batch * r->p->m * r->p->n;
+}
+
+static bool run_held(const run *r)
+{
+    const product *p = r->p;
+    ref_products(p, &r->a, &r->b);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                if (!element_held(r, b, i, j))
+                    return false;
+    return gaps_held(r, r->g.c) && gaps_held(r, r->g.pre) &&
+           fenced(r->g.c, r->c.bytes, p->at_end) && fenced(r->g.pre, r->c.bytes, p->at_end) &&
+           fenced(r->g.workspace, (r->g.workspace_bytes + 63) / 64 * 64, p->at_end);
+}
+
+static bool product_held(const product *p)
+{
+    run  r;
+    bool held;
+    run_prepare(&r, p, row());
+    held = row()->gemm(NULL, &r.g) == MLC_OK && run_held(&r);
+    if (!held)
+        printf("  gemm %s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64 " a %d%s b %d%s"
+               " c %d pad %" PRId64 " alpha %g beta %g bias %d act %d pre %d at %s\n",
+               mlc_dtype_name(p->dtype), p->m, p->n, p->k, p->batch, p->a,
+               p->share_a ? " shared" : "", p->b, p->share_b ? " shared" : "", p->c, p->pad,
+               p->sink.alpha, p->sink.beta, p->sink.bias, p->sink.act, p->sink.pre,
+               p->at_end ? "end" : "start");
+    return held;
+}
+
+/* A form for these sizes that the seed picks; half of them in f32.                              */
+static product product_drawn(int64_t m, int64_t n, int64_t k, int64_t seed)
+{
+    product p;
+    int64_t dice[8];
+    for (int64_t i = 0; i < 8; i++)
+        dice[i] = (int64_t)test_random(72, seed * 8 + i, 0, 5040);
+    memset(&p, 0, sizeof p);
+    p.m = m, p.n = n, p.k = k;
+    p.dtype = dice[0] % 2 ? MLC_F32 : DTYPES[dice[0] / 2 % 4];
+    p.batch = dice[1] % 6 == 0 ? 3 : 1;
+    p.share_a = p.batch > 1 && dice[1] / 6 % 4 == 0;
+    p.share_b = p.batch > 1 && dice[1] / 6 % 4 == 1;
+    p.a = (layout)(dice[2] % LAYOUTS);
+    p.b = (layout)(dice[3] % LAYOUTS);
+    p.c = (layout)(dice[4] % 3);
+    p.pad = dice[5] % 2 ? 0 : dice[5] / 2 % 4;
+    p.at_end = dice[6] % 3 != 0;
+    p.sink = SINKS[dice[7] % N_SINKS];
+    return p;
+}
+
+/* ---- the cube of sizes ---------------------------------------------------------------------- */
+
+static const int64_t SIZES[] = {1,  2,  3,  5,  7,  8,  15, 16, 17,
+                                31, 32, 33, 47, 48, 63, 64, 65, 70};
+#define N_SIZES ((int64_t)(sizeof SIZES / sizeof *SIZES))
+
+static product cube_drawn(int64_t at, int64_t seed)
+{
+    return product_drawn(SIZES[at % N_SIZES], SIZES[at / N_SIZES % N_SIZES],
+                         SIZES[at / N_SIZES / N_SIZES], seed);
+}
+
+/* Each triple of sizes once, each time in another form.                                         */
+TEST(gemm, of_all_triples_of_18_sizes_is_the_sum_of_products)
+{
+    for (int64_t i = 0; i < N_SIZES * N_SIZES * N_SIZES; i++) {
+        product p = cube_drawn(i, i);
+        if (!CHECK(product_held(&p)))
+            return;
+    }
+}
+
+/* Each layout of a, b and c with each sink, at the sizes of one triple.                         */
+static bool forms_held(int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
+{
+    const int forms = LAYOUTS * LAYOUTS * 3 * N_SINKS;
+    for (int f = 0; f < forms; f++) {
+        product p = product_drawn(m, n, k, f);
+        p.dtype = dtype;
+        p.batch = 1;
+        p.share_a = p.share_b = false;
+        p.sink = SINKS[f % N_SINKS];
+        p.a = (layout)(f / N_SINKS % LAYOUTS);
+        p.b = (layout)(f / N_SINKS / LAYOUTS % LAYOUTS);
+        p.c = (layout)(f / N_SINKS / LAYOUTS / LAYOUTS);
+        if (!product_held(&p))
+            return false;
+    }
+    return true;
+}
+
+TEST(gemm, takes_every_layout_with_every_sink)
+{
+    static const int64_t at[][3] = {{3, 5, 7}, {17, 33, 31}, {1, 70, 60}, {70, 1, 60}};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++)
+            if (!CHECK(forms_held(at[i][0], at[i][1], at[i][2], DTYPES[d])))
+                return;
+}
+
+/* ---- larger ones ---------------------------------------------------------------------------- */
+
+/* One size at an edge of a block or a tile, or one beside it, the others small: in all places.   */
+TEST(gemm, at_the_edges_of_blocks)
+{
+    static const int64_t edge[] = {14, 28, 32, 96, 256, 384, 512, 768, 1024};
+    static const int64_t small[] = {1, 4, 9, 14, 15, 29, 33, 41};
+    for (int64_t i = 0; i < 27 * 4; i++) {
+        const int64_t large = edge[i / 3 % 9] + i / 27 % 3 - 1;
+        const int64_t x = small[i * 5 / 3 % 8], y = small[i * 7 / 3 % 8];
+        product       p = i % 3 == 0   ? product_drawn(large, x, y, i)
+                          : i % 3 == 1 ? product_drawn(x, large, y, i)
+                                       : product_drawn(x, y, large, i);
+        if (!CHECK(product_held(&p)))
+            return;
+    }
+}
+
+TEST(gemm, of_shapes_that_fill_blocks_in_two_directions)
+{
+    static const int64_t at[][3] = {
+        {257, 513, 14}, {14, 513, 257},  {385, 31, 513}, {129, 255, 257}, {391, 33, 20},
+        {29, 65, 517},  {16, 31, 1025},  {6, 16, 257},   {14, 32, 256},   {5, 530, 300},
+        {1, 1025, 513}, {1025, 1, 513},  {1, 1, 5000},   {8, 3, 4097},    {16, 32, 1024},
+        {2, 1023, 65},  {1023, 2, 65},   {17, 1024, 16}, {1024, 17, 16},  {3, 515, 9},
+    };
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (int64_t form = 0; form < 3; form++) {
+            product p = product_drawn(at[i][0], at[i][1], at[i][2], (int64_t)i * 3 + form + 500);
+            p.batch = 1;
+            if (!CHECK(product_held(&p)))
+                return;
+        }
+}
+
+/* Each number of rows and of columns up to past two tiles, deep enough to be worth packing.      */
+TEST(gemm, tiles_of_every_height_and_width)
+{
+    for (int64_t m = 1; m <= 33; m++)
+        for (int64_t form = 0; form < 8; form++) {
+            const int64_t n = 15 + form % 4 + form / 4 * 16, k = 1 + 18000 / (m * n);
+            product       p = product_drawn(form % 2 ? m : n, form % 2 ? n : m, k, m * 8 + form);
+            p.a = form % 4 < 2 ? ROWS_APART : COLUMNS;     /* neither dots nor sums of rows      */
+            p.b = form % 4 < 2 ? ROWS_APART : COLUMNS_APART;
+            if (!CHECK(product_held(&p)))
+                return;
+        }
+}
+
+TEST(gemm, of_no_inner_elements_is_the_bias)
+{
+    for (int64_t i = 0; i < 4 * N_SINKS; i++) {
+        product p = product_drawn(1 + i % 5, 5 + i % 3, 0, i);
+        p.sink = SINKS[i % N_SINKS];
+        if (!CHECK(product_held(&p)))
+            return;
+    }
+}
+
+TEST(gemm, of_no_rows_columns_or_products_touches_nothing)
+{
+    for (int64_t i = 0; i < 3; i++) {
+        product p = product_drawn(7, 9, 11, 1);
+        run     r;
+        run_prepare(&r, &p, row());
+        r.g.m = i == 0 ? 0 : 7;
+        r.g.n = i == 1 ? 0 : 9;
+        r.g.batch = i == 2 ? 0 : 1;
+        r.g.a = r.g.b = NULL;
+        CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
+    }
+}
+
+/* ---- zero strides: operands that were expanded ---------------------------------------------- */
+
+/* All rows, or all columns, of a (or b) are one: the product repeats along them.                */
+static bool repeats(mlc_dtype dtype, int64_t m, int64_t n, int64_t k, int which)
+{
+    product p = product_drawn(m, n, k, which);
+    run     r;
+    double  sum = 0, magnitude = 0;
+    p.dtype = dtype;
+    p.batch = 1;
+    p.sink = SINKS[0];
+    run_prepare(&r, &p, row());
+    *(which == 0 ? &r.g.a_row : which == 1 ? &r.g.a_col : which == 2 ? &r.g.b_row : &r.g.b_col) = 0;
+    r.g.workspace_bytes = row()->gemm_workspace ? row()->gemm_workspace(NULL, &r.g) : 0;
+    r.g.workspace = guarded(WORKSPACE, (r.g.workspace_bytes + 63) / 64 * 64, p.at_end);
+    if (row()->gemm(NULL, &r.g) != MLC_OK)
+        return false;
+    for (int64_t at = 0; at < m * n; at++, sum = magnitude = 0) {
+        const int64_t i = at / n, j = at % n;
+        double        got = test_get(r.g.c, dtype, place(&r.c, 0, i, j));
+        for (int64_t q = 0; q < k; q++) {
+            double v = test_get(r.g.a, dtype, i * r.g.a_row + q * r.g.a_col) *
+                       test_get(r.g.b, dtype, q * r.g.b_row + j * r.g.b_col);
+            sum += v;
+            magnitude += fabs(v);
+        }
+        if (!(fabs(got - sum) <= sum_error(&p, magnitude) + storage_error(dtype, sum)))
+            return false;
+    }
+    return true;
+}
+
+TEST(gemm, takes_zero_strides)
+{
+    static const int64_t at[][3] = {{3, 5, 7}, {33, 47, 31}, {1, 70, 300}, {70, 1, 300},
+                                    {5, 70, 90}};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (int which = 0; which < 4; which++)
+            for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++)
+                if (!CHECK(repeats(DTYPES[d], at[i][0], at[i][1], at[i][2], which)))
+                    return;
+}
+
+/* ---- numbers that are none ------------------------------------------------------------------ */
+
+static const double SPECIAL[] = {0, -0.0, INF, -INF, NO_NUMBER, 1, -1};
+
+/* A fifth of rows 1, 4, 7.. of a is special, and a seventh of columns 2, 7, 12.. of b.           */
+static void put_special(const run *r, int64_t seed)
+{
+    const product *p = r->p;
+    for (int64_t i = 1; i < p->m; i += 3)
+        for (int64_t q = seed % 5; q < p->k; q += 5)
+            test_put((void *)(uintptr_t)r->g.a, p->dtype, place(&r->a, 0, i, q),
+                     SPECIAL[(i + q + seed) % 7]);
+    for (int64_t j = 2; j < p->n; j += 5)
+        for (int64_t q = seed % 7; q < p->k; q += 7)
+            test_put((void *)(uintptr_t)r->g.b, p->dtype, place(&r->b, 0, q, j),
+                     SPECIAL[(j + q + seed) % 7]);
+}
+
+static double special_element(const run *r, int64_t i, int64_t j, double *magnitude)
+{
+    const product *p = r->p;
+    double         sum = 0;
+    for (int64_t q = 0; q < p->k; q++) {
+        double v = test_get(r->g.a, p->dtype, place(&r->a, 0, i, q)) *
+                   test_get(r->g.b, p->dtype, place(&r->b, 0, q, j));
+        sum += v;
+        *magnitude += fabs(v);
+    }
+    return sum;
+}
+
+/* NaN for NaN, infinity for infinity, and nothing of either in rows and columns that have none.  */
+static bool special_held(int64_t m, int64_t n, int64_t k, int64_t seed)
+{
+    static const mlc_act acts[] = {MLC_ACT_NONE, MLC_ACT_RELU, MLC_ACT_TANH, MLC_ACT_SIGMOID};
+    product p = product_drawn(m, n, k, seed);
+    run     r;
+    p.batch = 1;
+    p.sink = SINKS[seed % 2];
+    p.sink.act = acts[seed % 4];
+    run_prepare(&r, &p, row());
+    put_special(&r, seed);
+    if (row()->gemm(NULL, &r.g) != MLC_OK)
+        return false;
+    for (int64_t at = 0; at < m * n; at++) {
+        double magnitude = 0, sum = special_element(&r, at / n, at % n, &magnitude);
+        double bias = p.sink.bias ? pool_of(p.dtype)->value[at % n] : 0;
+        double want = act_of(p.sink.act, sum + bias);
+        double got = test_get(r.g.c, p.dtype, place(&r.c, 0, at / n, at % n));
+        double error = isfinite(sum) ? sum_error(&p, magnitude) : 0x1p-23;
+        if (got == want || fabs(got - want) <= error + storage_error(p.dtype, want) ||
+            (isnan(got) && isnan(want)))
+            continue;
+        printf("  %s %" PRId64 " %" PRId64 " %" PRId64 ", seed %" PRId64 ": element %" PRId64
+               " is %g, want %g\n", mlc_dtype_name(p.dtype), m, n, k, seed, at, got, want);
+        return false;
+    }
+    return true;
+}
+
+TEST(gemm, of_nan_and_infinity_is_as_ieee_says)
+{
+    static const int64_t at[][3] = {{1, 1, 1},    {5, 7, 3},    {15, 33, 9},   {29, 35, 40},
+                                    {1, 70, 300}, {70, 1, 300}, {33, 31, 520}, {2, 40, 64}};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (int64_t seed = 0; seed < 16; seed++)
+            if (!CHECK(special_held(at[i][0], at[i][1], at[i][2], seed)))
+                return;
+}
+
+TEST(gemm, adds_what_is_no_number_in_c_if_beta_is_not_zero)
+{
+    for (int64_t i = 0; i < 24; i++) {
+        product p = product_drawn(1 + i * 3, 40 - i, 30 + i, i);
+        run     r;
+        bool    held = true;
+        p.batch = 1;
+        p.sink = SINKS[2];
+        run_prepare(&r, &p, row());
+        for (int64_t at = 0; at < p.m * p.n; at += 3)
+            test_put(r.g.c, p.dtype, place(&r.c, 0, at / p.n, at % p.n), at % 2 ? NO_NUMBER : INF);
+        CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
+        for (int64_t at = 0; at < p.m * p.n; at++) {
+            double got = test_get(r.g.c, p.dtype, place(&r.c, 0, at / p.n, at % p.n));
+            held = held && (at % 3 ? isfinite(got) : at % 2 ? isnan(got) : isinf(got) && got > 0);
+        }
+        CHECK(held);
+    }
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+/* A layer forward and back, and a plain product, by so many threads; the bytes of all results.  */
+static size_t layer_bytes(int32_t threads, int64_t m, int64_t n, int64_t k, char *out, size_t room)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    mlc_tensor  *x, *w, *b, *y, *all[5];
+    size_t       used = 0;
+    d.threads = threads;
+    ctx = mlc_ctx_create(&d);
+    x = test_rand(ctx, MLC_F32, mlc_dims2(m, k), 1, -1, 1);
+    w = test_rand(ctx, MLC_F32, mlc_dims2(n, k), 2, -1, 1);
+    b = test_rand(ctx, MLC_F32, mlc_dims1(n), 3, -1, 1);
+    mlc_set_requires_grad(x, true);
+    mlc_set_requires_grad(w, true);
+    mlc_set_requires_grad(b, true);
+    y = mlc_linear(x, w, b);
+    mlc_backward(mlc_mean(mlc_tanh(y), mlc_dims0(), false));
+    all[0] = y, all[1] = mlc_grad(x), all[2] = mlc_grad(w), all[3] = mlc_grad(b);
+    all[4] = mlc_matmul(mlc_grad(x), mlc_transpose(mlc_grad(w), 0, 1));
+    CHECK_OK(ctx);
+    for (int i = 0; i < 5; i++) {
+        size_t bytes = (size_t)mlc_numel(all[i]) * sizeof(float);
+        if (CHECK(bytes > 0 && used + bytes <= room) &&
+            CHECK_EQ(mlc_read(all[i], out + used, bytes), MLC_OK))
+            used += bytes;
+    }
+    mlc_ctx_free(ctx);
+    return used;
+}
+
+TEST(gemm, bits_do_not_depend_on_the_number_of_threads)
+{
+    static const int64_t at[][3] = {{32, 512, 784}, {128, 256, 392}, {128, 512, 512},
+                                    {32, 255, 513}, {256, 192, 193}, {257, 257, 257},
+                                    {128, 64, 1024}, {128, 16, 512}, {1, 512, 784}, {3, 1000, 300}};
+    static char one[(size_t)5 << 20], more[(size_t)5 << 20];
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        const size_t used = layer_bytes(1, at[i][0], at[i][1], at[i][2], one, sizeof one);
+        for (int32_t threads = 2; threads <= 3; threads++) {
+            CHECK_EQ(layer_bytes(threads, at[i][0], at[i][1], at[i][2], more, sizeof more), used);
+            if (!CHECK(memcmp(one, more, used) == 0))
+                printf("  %" PRId64 " x %" PRId64 " x %" PRId64 " with %d threads\n", at[i][0],
+                       at[i][1], at[i][2], (int)threads);
+        }
+    }
+}
+
+/* ---- make soak ------------------------------------------------------------------------------ */
+
+TEST(gemm, soak_of_the_whole_cube)
+{
+    for (int64_t i = 0; i < (test_soak() ? N_SIZES * N_SIZES * N_SIZES : 1); i++)
+        for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+            const product p = cube_drawn(i, i);
+            if (!CHECK(forms_held(p.m, p.n, p.k, DTYPES[d])))
+                return;
+        }
+}
+
+/* Sizes whose logarithm is uniform: as many of 8 to 16 as of 512 to 1024.                       */
+TEST(gemm, soak_of_large_products)
+{
+    for (int64_t i = 0; i < (test_soak() ? 5000 : 5); i++) {
+        int64_t size[3];
+        product p;
+        for (int64_t d = 0; d < 3; d++)
+            size[d] = (int64_t)exp2(test_random(73, 3 * i + d, 3, 10.1));
+        p = product_drawn(size[0], size[1], size[2], i);
+        p.batch = 1;
+        if (!CHECK(product_held(&p)))
+            return;
+    }
+}
