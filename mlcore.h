@@ -1732,6 +1732,17 @@ struct mlc_k_band {                    /* out = lo <= column - row <= hi ? in : 
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     int64_t     lo, hi;
 };
+struct mlc_k_pad {                     /* out = in between borders; any dtype                  */
+    mlc_dtype    dtype;
+    mlc_pad_mode mode;
+    int32_t      ndim;                 /* at least 1                                           */
+    int64_t      before[MLC_MAX_DIMS]; /* below 0: so many of in are left out; from -in_shape  */
+    int64_t      shape[MLC_MAX_DIMS];  /* of out, which is dense                               */
+    int64_t      in_shape[MLC_MAX_DIMS], in_stride[MLC_MAX_DIMS];
+    void        *out;
+    const void  *in;
+    double       value;                /* of a constant border                                 */
+};
 struct mlc_k_sort {                    /* rows along an axis in order, stable; any dtype       */
     mlc_dtype   dtype;
     int32_t     ndim, axis, descending;
@@ -1780,7 +1791,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
-    X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan)
+    X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -4967,7 +4978,7 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band
+/* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band, pad
  * An index moves elements along one axis: the loop goes over the shape of the index, once along
  * that axis and once across it, whichever is dense inside. What is written through an index is
  * written line by line along the axis, in order, by one thread: so duplicates have one meaning, and
@@ -5420,6 +5431,112 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
     j.per_chunk = mlc__max(1, MLC__GRAIN / n);
     mlc__parallel(dev, mlc__div_up(j.rows, j.per_chunk), 0.3 * (double)j.rows * (double)n,
                   mlc__band_chunk, &j);
+    return MLC_OK;
+}
+
+/* A row of out: in order a border, elements of in, a border. Trailing axes that have no borders and
+ * are dense in both are one unit of so many elements. */
+typedef struct mlc__pad_job {
+    const struct mlc_k_pad *a;
+    int32_t  last;                     /* axis of the rows                                      */
+    int64_t  unit, rows, per_chunk;
+    uint64_t value;                    /* one element                                           */
+} mlc__pad_job;
+
+/* Place in `in` of place i on axis d of out; -1 where that is a constant border. */
+static int64_t mlc__pad_from(const struct mlc_k_pad *a, int32_t d, int64_t i)
+{
+    const int64_t n = a->in_shape[d], at = i - a->before[d];
+    if (at >= 0 && at < n) return at;
+    switch (a->mode) {
+    case MLC_PAD_REFLECT:   return at < 0 ? -at : 2 * n - 2 - at;
+    case MLC_PAD_REPLICATE: return at < 0 ? 0 : n - 1;
+    case MLC_PAD_CIRCULAR:  return at < 0 ? at + n : at - n;
+    default:                return -1;
+    }
+}
+
+/* n units; stride in elements */
+static void mlc__pad_move(char *to, const char *from, int64_t stride, int64_t n, int64_t unit,
+                          size_t size)
+{
+    const int64_t bytes = unit * (int64_t)size;
+    if (stride == unit) memcpy(to, from, (size_t)(n * bytes));
+    else if (unit == 1) mlc__gather(to, from, stride, n, size);
+    else for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * bytes, from + i * stride * (int64_t)size, (size_t)bytes);
+}
+
+/* Borders are copied from out: their source has just been written and is in L1. */
+static void mlc__pad_borders(const mlc__pad_job *j, char *to, int64_t left, int64_t inner,
+                             int64_t right)
+{
+    const size_t size = mlc_dtype_bytes(j->a->dtype);
+    const int64_t unit = j->unit, bytes = unit * (int64_t)size;
+    char *begin = to + left * bytes, *end = begin + inner * bytes;
+    switch (j->a->mode) {
+    case MLC_PAD_REFLECT:
+        mlc__pad_move(to, begin + left * bytes, -unit, left, unit, size);
+        mlc__pad_move(end, end - 2 * bytes, -unit, right, unit, size);
+        break;
+    case MLC_PAD_REPLICATE:
+        mlc__pad_move(to, begin, 0, left, unit, size);
+        mlc__pad_move(end, end - bytes, 0, right, unit, size);
+        break;
+    case MLC_PAD_CIRCULAR:
+        mlc__pad_move(to, end - left * bytes, unit, left, unit, size);
+        mlc__pad_move(end, begin, unit, right, unit, size);
+        break;
+    default:
+        mlc__gather(to, &j->value, 0, left * unit, size);
+        mlc__gather(end, &j->value, 0, right * unit, size);
+    }
+}
+
+static void mlc__pad_row(const mlc__pad_job *j, int64_t row)
+{
+    const struct mlc_k_pad *a = j->a;
+    const int32_t last = j->last;
+    const int64_t n = a->shape[last], size = (int64_t)mlc_dtype_bytes(a->dtype);
+    const int64_t cut = mlc__max(0, -a->before[last]);
+    const int64_t left = mlc__min(n, mlc__max(0, a->before[last]));
+    const int64_t inner = mlc__max(0, mlc__min(a->in_shape[last] - cut, n - left));
+    char *to = MLC__CAST(char *, a->out) + row * n * j->unit * size;
+    int64_t from = inner > 0 ? cut * a->in_stride[last] : 0;
+    for (int32_t d = last - 1; d >= 0; row /= a->shape[d--]) {
+        const int64_t at = mlc__pad_from(a, d, row % a->shape[d]);
+        if (at < 0) {
+            mlc__gather(to, &j->value, 0, n * j->unit, (size_t)size);
+            return;
+        }
+        from += at * a->in_stride[d];
+    }
+    mlc__pad_move(to + left * j->unit * size, MLC__CAST(const char *, a->in) + from * size,
+                  a->in_stride[last], inner, j->unit, (size_t)size);
+    mlc__pad_borders(j, to, left, inner, n - left - inner);
+}
+
+static void mlc__pad_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__pad_job *j = MLC__CAST(const mlc__pad_job *, arg);
+    const int64_t from = chunk * j->per_chunk;
+    (void)worker;
+    for (int64_t r = from; r < mlc__min(j->rows, from + j->per_chunk); r++) mlc__pad_row(j, r);
+}
+
+static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
+{
+    mlc__pad_job j = { a, a->ndim - 1, 1, 1, 1, 0 };
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || a->ndim < 1) return MLC_ERR_UNSUPPORTED;
+    for (; j.last > 0 && a->before[j.last] == 0 && a->shape[j.last] == a->in_shape[j.last] &&
+           a->in_stride[j.last] == j.unit; j.last--) j.unit *= a->shape[j.last];
+    for (int32_t d = 0; d < j.last; d++) j.rows *= a->shape[d];
+    const int64_t n = a->shape[j.last] * j.unit;
+    if (n == 0 || j.rows == 0) return MLC_OK;
+    mlc__cast_dense(&j.value, a->dtype, &a->value, MLC_F64, 1, &mlc__half_fns_scalar);
+    j.per_chunk = mlc__max(1, MLC__GRAIN / n);
+    mlc__parallel(dev, mlc__div_up(j.rows, j.per_chunk), 0.3 * (double)j.rows * (double)n,
+                  mlc__pad_chunk, &j);
     return MLC_OK;
 }
 
@@ -8392,6 +8509,8 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_multinomial_ws(isa) mlc__k_multinomial_workspace,
 #define MLC__CPU_band(isa)         mlc__k_band,
 #define MLC__CPU_band_ws(isa)      NULL,
+#define MLC__CPU_pad(isa)          mlc__k_pad,
+#define MLC__CPU_pad_ws(isa)       NULL,
 #define MLC__CPU_finite(isa)       mlc__k_finite,
 #define MLC__CPU_finite_ws(isa)    NULL,
 #define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
@@ -13805,6 +13924,33 @@ MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 
 /* -- pad -- */
 
+static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
+}
+
+static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *y = nd->out[0];
+    struct mlc_k_pad a;
+    a.dtype = x->dtype;
+    a.mode = (mlc_pad_mode)nd->u.pad.mode;
+    a.ndim = (int32_t)mlc__max(1, x->ndim);
+    a.out = mlc__data(y);
+    a.in = mlc__data(x);
+    a.value = nd->u.pad.value;
+    a.before[0] = 0;                   /* of a tensor without axes */
+    a.shape[0] = a.in_shape[0] = a.in_stride[0] = 1;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        a.before[d] = nd->u.pad.before[d];
+        a.shape[d] = y->shape[d];
+        a.in_shape[d] = x->shape[d];
+        a.in_stride[d] = x->stride[d];
+    }
+    return mlc__numel(y) ? mlc__run_pad(ctx, nd->op->name, &a) : MLC_OK;
+}
+
 /* Where a padded tensor and x have the same elements: x may also be cut, by negative counts. */
 static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
                            mlc_tensor *in_x, mlc_tensor *in_y)
@@ -13821,12 +13967,6 @@ static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_te
     }
     mlc__mark_layout(in_x);
     mlc__mark_layout(in_y);
-}
-
-static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
 }
 
 /* The border of axis d before (side 0) or behind (side 1) x in a padded y, and the part of y that
@@ -13853,22 +13993,6 @@ static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_t
     mlc__mark_layout(border);
     mlc__mark_layout(source);
     return k > 0 && mlc__numel(border) > 0;
-}
-
-static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0], *y = nd->out[0];
-    const bool constant = nd->u.pad.mode == MLC_PAD_CONSTANT;
-    mlc_tensor from, to;
-    if (constant) MLC__TRY(mlc__fill(ctx, nd->op->name, y, nd->u.pad.value, 0.0));
-    mlc__pad_inner(nd, x, y, &from, &to);
-    MLC__TRY(mlc__cast_into(ctx, nd->op->name, &to, &from));
-    for (int32_t i = 0; i < 2 * y->ndim && !constant; i++) {
-        if (!mlc__pad_border(nd, x, y, i / 2, i % 2, &to, &from)) continue;
-        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
-        MLC__TRY(mlc__cast_into(ctx, nd->op->name, &to, &from));
-    }
-    return MLC_OK;
 }
 
 /* Borders are added to what they were copied from, in the opposite order: g becomes the gradient of
@@ -13953,7 +14077,9 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     if (!nd) return NULL;
     nd->u.pad.value = value;
     nd->u.pad.mode = (int32_t)mode;
-    memcpy(nd->u.pad.before, before.v, sizeof nd->u.pad.before);
+    /* All of an axis is cut by its size; more would overflow on the way. */
+    for (int32_t d = 0; d < x->ndim; d++)
+        nd->u.pad.before[d] = mlc__max(before.v[d], -x->shape[d]);
     memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
     return mlc__finish(nd);
 }

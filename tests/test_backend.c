@@ -1930,6 +1930,76 @@ TEST(backend, band_kernels_touch_nothing_outside)
                             return;
 }
 
+/* Where element i of a padded axis of n comes from; -1: it is the value.                      */
+static int64_t pad_source(mlc_pad_mode mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n)
+        return i;
+    switch (mode) {
+    case MLC_PAD_REFLECT:   return i < 0 ? -i : 2 * n - 2 - i;
+    case MLC_PAD_REPLICATE: return i < 0 ? 0 : n - 1;
+    case MLC_PAD_CIRCULAR:  return (i + n) % n;
+    default:                return -1;
+    }
+}
+
+/* Three axes of n, 4 and c; in lies by rows, or by columns.                                   */
+static bool pad_agrees(const mlc_kernels *k, mlc_dtype dtype, mlc_pad_mode mode, int64_t n,
+                       int64_t c, const int64_t *before, const int64_t *after, bool turned)
+{
+    struct mlc_k_pad a;
+    int64_t          wrong = 0;
+    memset(&a, 0, sizeof a);
+    a.dtype = dtype;
+    a.mode = mode;
+    a.ndim = 3;
+    a.value = 3;
+    a.in_shape[0] = n, a.in_shape[1] = 4, a.in_shape[2] = c;
+    a.in_stride[0] = turned ? 1 : 4 * c;
+    a.in_stride[1] = turned ? n : c;
+    a.in_stride[2] = turned ? 4 * n : 1;
+    for (int d = 0; d < 3; d++) {
+        a.before[d] = before[d];
+        a.shape[d] = before[d] + a.in_shape[d] + after[d];
+    }
+    const int64_t total = a.shape[0] * a.shape[1] * a.shape[2];
+    void         *in = caged(0, (size_t)(4 * n * c) * size_of(dtype));
+    whole_numbers(in, dtype, 4 * n * c, 5);
+    a.in = in;
+    a.out = caged(1, (size_t)total * size_of(dtype));
+    if (k->pad(NULL, &a) != MLC_OK || !cage_holds(a.out))
+        return false;
+    for (int64_t i = 0; i < total; i++) {
+        const int64_t at[3] = {i / a.shape[2] / a.shape[1], i / a.shape[2] % a.shape[1],
+                               i % a.shape[2]};
+        int64_t       from = 0;
+        for (int d = 0; d < 3 && from >= 0; d++) {
+            const int64_t s = pad_source(mode, at[d] - before[d], a.in_shape[d]);
+            from = s < 0 ? -1 : from + s * a.in_stride[d];
+        }
+        wrong += get(a.out, dtype, i) !=
+                 (from >= 0 ? get(in, dtype, from) : dtype == MLC_BOOL ? 1 : 3);
+    }
+    if (wrong)
+        printf("  pad %s, mode %d, [%" PRId64 ",4,%" PRId64 "], turned %d\n",
+               mlc_dtype_name(dtype), (int)mode, n, c, (int)turned);
+    return wrong == 0;
+}
+
+TEST(backend, pad_kernels_touch_nothing_outside)
+{
+    static const int64_t before[][3] = {{0, 0, 0}, {1, 2, 3}, {0, 1, 0}, {2, 0, 1}, {-1, 2, -3}};
+    static const int64_t after[][3] = {{0, 0, 0}, {2, 3, 1}, {1, 2, 0}, {0, 0, 2}, {1, -4, 4}};
+    FOR_EACH_LEVEL(isa)
+        for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
+            for (int mode = 0; mode <= (int)MLC_PAD_CIRCULAR; mode++)
+                for (int form = 0; form < (mode ? 16 : 20); form++)
+                    if (!CHECK(pad_agrees(mlc_cpu_kernels((mlc_isa)isa), (mlc_dtype)dtype,
+                                          (mlc_pad_mode)mode, 3, form & 1 ? 5 : 70,
+                                          before[form / 4], after[form / 4], (form & 2) != 0)))
+                        return;
+}
+
 /* Many equal ones; of floats every seventh is special.                                        */
 static double sort_value(mlc_dtype dtype, int64_t i)
 {

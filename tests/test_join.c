@@ -302,6 +302,8 @@ static const join_case CASES[] = {
     {"mlc_pad", {"2,5", NULL, NULL}, "0,-4", "1,3," PAD_C, "3,4"},
     {"mlc_pad", {"2,5", NULL, NULL}, "-2,0", "0,0," PAD_C, "0,5"},
     {"mlc_pad", {"2,5", NULL, NULL}, "1,-9", "0,9," PAD_C, "3,5"},
+    {"mlc_pad", {"2,5", NULL, NULL}, "0,-9223372036854775807", "0,9223372036854775807," PAD_C,
+     "2,5"},
     {"mlc_pad", {"0,2", NULL, NULL}, "1,1", "1,0," PAD_C, "2,3"},
     {"mlc_pad", {"", NULL, NULL}, "", PAD_C, ""},
     {"mlc_pad", {"4", NULL, NULL}, "3", "2," PAD_F, "9"},
