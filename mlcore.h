@@ -2037,6 +2037,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Hides from the compiler where a value comes from. */
+#define MLC__OPAQUE(x) __asm__("" : "+r"(x))
+
 /* Bits by memcpy: a union would be undefined in C++, a pointer cast in both languages; compilers
  * make one move of it. */
 MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
@@ -6641,171 +6644,151 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
 }
 
 /* @@ IMPL.KERNELS.GEMM ----------------------------------- c = act(alpha a b + bias) + beta c
- * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008). A task is a block of c (at most 384
- * rows, 512 columns) of one product; for each KC of k it packs its panels of b (NR columns) and a
- * (up to MR rows) from whatever strides they have into its thread's workspace, where tiles read
- * them in order. A tile of MR x NR is summed in registers over KC and leaves through the sink, row
- * by row: scaled, added to the blocks of k before it, and after the last one with bias and
- * activation while it is in L1. KC is a constant of the kernel and c takes the blocks in order:
- * bits depend neither on threads nor on blocking in m and n. m is dealt evenly to its panels, as a
- * last panel of one row would leave the FMA units waiting for its loads. Small products, and few
- * rows of dense operands, run as dot products or sums of rows, where packing would cost more than
- * it saves. */
+ * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. A tile
+ * of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements of a,
+ * at any strides, and a row of nr dense elements of b. So a is packed only where many tiles read it
+ * again or its rows would fall into one set of the L1 cache, and b only where its rows are not
+ * dense. A few rows times w^T, where packing all of w would cost most, are made as the transpose,
+ * w x^T: then w is the operand that is read as it lies. k is cut into equal blocks of at most KC, a
+ * constant of the level, which c takes in order: bits depend neither on threads nor on packing nor
+ * on how m and n are cut. Tiles leave for c from registers if nothing else is to be done, else
+ * through the sink, while they are in L1. Small products, and few rows of dense operands, run as
+ * dot products or sums of rows, where tiles would cost more than they save. */
 
-/* A panel of b, 256 x 32 f32, is 32 KB and stays in L1 while the panels of a (384 KB at most) go by
- * from L2. Another value changes the last bits of long products. */
-#define MLC__KC       256
+/* A panel of b, 512 x 32 f32, is 64 KB and comes from L2; one of a, 28 KB, stays in L1 or streams
+ * in. Another value changes the last bits of long products. */
+#define MLC__KC       512
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which packing does not pay                */
+#define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 
-/* tile[mr][NR] = panel of a [kc][mr] times panel of b [kc][NR] */
-typedef void (*mlc__tile_fn)(int64_t mr, int64_t kc, const void *a, const void *b, void *tile);
+/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
+typedef struct mlc__tile {
+    int64_t     mr, kc;
+    const void *a;
+    int64_t     a_row, a_step;
+    const void *b;
+    int64_t     b_step;
+    void       *out;
+    int64_t     out_row;
+    bool        add;
+} mlc__tile;
+
+typedef void (*mlc__tile_fn)(const mlc__tile *t);
 /* x . y of n dense elements */
 typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
 /* y += s x */
 typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
 
-/* What a level brings to the products; mr x nr is its tile. */
-typedef struct mlc__gemm_fns {
-    int64_t      mr, nr;
-    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
-    mlc__tile_fn tile;
-    mlc__dot_fn  dot;
-    mlc__axpy_fn axpy;
-    mlc__map_fn  map;
-    const mlc__half_fns *half;
-} mlc__gemm_fns;
-
-/* The definition of a tile kernel, and the kernel where there are no intrinsics. mr <= MR rows are
- * packed mr to a step: a short panel has no gaps. */
+/* The definition of a tile kernel, and the kernel where there are no intrinsics. */
 #define MLC__TILE_TEXT(T, MR, NR) \
-    const T *pa = MLC__CAST(const T *, a), *pb = MLC__CAST(const T *, b); \
-    T acc[MR][NR] = { { 0 } }; \
-    for (int64_t p = 0; p < kc; p++, pa += mr, pb += NR) \
-        for (int64_t r = 0; r < mr; r++) \
-            for (int x = 0; x < NR; x++) acc[r][x] += pa[r] * pb[x]; \
-    memcpy(tile, acc, (size_t)mr * NR * sizeof(T));
+    const T *pa = MLC__CAST(const T *, t->a), *pb = MLC__CAST(const T *, t->b); \
+    T acc[MR][NR] = { { 0 } }, *out = MLC__CAST(T *, t->out); \
+    for (int64_t p = 0; p < t->kc; p++, pa += t->a_step, pb += t->b_step) \
+        for (int64_t r = 0; r < t->mr; r++) \
+            for (int x = 0; x < NR; x++) acc[r][x] += pa[r * t->a_row] * pb[x]; \
+    for (int64_t r = 0; r < t->mr; r++, out += t->out_row) \
+        for (int x = 0; x < NR; x++) out[x] = t->add ? out[x] + acc[r][x] : acc[r][x];
 
-static MLC__OPT void mlc__tile_f32_scalar(int64_t mr, int64_t kc, const void *a, const void *b,
-                                          void *tile)
-{
-    MLC__TILE_TEXT(float, 4, 8)
-}
+static MLC__OPT void mlc__tile_f32_scalar(const mlc__tile *t) { MLC__TILE_TEXT(float, 4, 8) }
+static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(double, 4, 4) }
 
-static MLC__OPT void mlc__tile_f64(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    MLC__TILE_TEXT(double, 4, 4)
-}
+/* A tile of MR x (NV vectors of W elements), all accumulators in registers. mr is a constant at
+ * each call, so that the loops unroll. Five rows of a are reached from one pointer, with s and 3 s
+ * as the only offsets: more would not fit the registers. The compiler must not see how they hang
+ * together, or it would keep a register for each row. */
+#define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
+    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t) \
+    { \
+        const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
+        int64_t s3 = 3 * s; \
+        const char *p0 = MLC__CAST(const char *, t->a), *p1 = mr > 5 ? p0 + 5 * s : p0, \
+                   *p2 = mr > 10 ? p0 + 10 * s : p0; \
+        const T *b = MLC__CAST(const T *, t->b); \
+        T *out = MLC__CAST(T *, t->out); \
+        V acc[MR][NV]; \
+        MLC__OPAQUE(s3); \
+        MLC__OPAQUE(p1); \
+        MLC__OPAQUE(p2); \
+        MLC__UNROLL for (int r = 0; r < mr; r++) \
+            for (int v = 0; v < NV; v++) acc[r][v] = ZERO(); \
+        for (int64_t p = 0; p < t->kc; p++, p0 += step, p1 += step, p2 += step, b += t->b_step) { \
+            V bv[NV]; \
+            for (int v = 0; v < NV; v++) bv[v] = LOAD(b + v * W); \
+            MLC__UNROLL for (int r = 0; r < mr; r++) { \
+                const char *q = r < 5 ? p0 : r < 10 ? p1 : p2; \
+                const char *at = r % 5 == 3 ? q + s3 : q + r % 5 * s; \
+                const V a = SPLAT((const T *)(const void *)at); \
+                for (int v = 0; v < NV; v++) acc[r][v] = FMA(a, bv[v], acc[r][v]); \
+            } \
+        } \
+        if (t->add) { \
+            MLC__UNROLL for (int r = 0; r < mr; r++) \
+                for (int v = 0; v < NV; v++) \
+                    acc[r][v] = ADD(LOAD(out + r * t->out_row + v * W), acc[r][v]); \
+        } \
+        MLC__UNROLL for (int r = 0; r < mr; r++) \
+            for (int v = 0; v < NV; v++) STORE(out + r * t->out_row + v * W, acc[r][v]); \
+    } \
+    AT static void NAME(const mlc__tile *t) \
+    { \
+        switch (t->mr) { MLC__TILE_CASES_##MR(NAME##_rows) } \
+    }
 
-#define MLC__TILE_CASE(rows, body) case rows: body(rows, kc, a, b, tile); break;
+#define MLC__TILE_CASE(rows, body) case rows: body(rows, t); break;
+#define MLC__TILE_CASES_6(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t);
+#define MLC__TILE_CASES_8(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
+    MLC__TILE_CASE(7, body) default: body(8, t);
+#define MLC__TILE_CASES_14(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
+    MLC__TILE_CASE(7, body) MLC__TILE_CASE(8, body) MLC__TILE_CASE(9, body) \
+    MLC__TILE_CASE(10, body) MLC__TILE_CASE(11, body) MLC__TILE_CASE(12, body) \
+    MLC__TILE_CASE(13, body) default: body(14, t);
 
 #if MLC__X86
-/* 6 x 16: 12 accumulators, two of b and one broadcast make 15 of the 16 YMM registers. mr is a
- * constant at each call, so that the loops unroll and acc is registers. */
-MLC__INLINE __attribute__((target("avx2,fma")))
-void mlc__tile_avx2(int mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
-    __m256 acc[6][2];
-    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 16) {
-        const __m256 b0 = _mm256_loadu_ps(pb), b1 = _mm256_loadu_ps(pb + 8);
-        MLC__UNROLL for (int r = 0; r < mr; r++) {
-            const __m256 s = _mm256_broadcast_ss(pa + r);
-            acc[r][0] = _mm256_fmadd_ps(s, b0, acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(s, b1, acc[r][1]);
-        }
-    }
-    MLC__UNROLL for (int r = 0; r < mr; r++) {
-        _mm256_storeu_ps(MLC__CAST(float *, tile) + r * 16, acc[r][0]);
-        _mm256_storeu_ps(MLC__CAST(float *, tile) + r * 16 + 8, acc[r][1]);
-    }
-}
-
-__attribute__((target("avx2,fma")))
-static void mlc__tile_f32_avx2(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    switch (mr) {
-        MLC__TILE_CASE(1, mlc__tile_avx2) MLC__TILE_CASE(2, mlc__tile_avx2)
-        MLC__TILE_CASE(3, mlc__tile_avx2) MLC__TILE_CASE(4, mlc__tile_avx2)
-        MLC__TILE_CASE(5, mlc__tile_avx2)
-        default: mlc__tile_avx2(6, kc, a, b, tile);
-    }
-}
+/* 12 accumulators, two of b and one of a make 15 of the 16 YMM registers. */
+MLC__STAMP_TILE(mlc__tile_f32_avx2, __attribute__((target("avx2,fma"))), float, __m256, 6, 2, 8,
+                _mm256_setzero_ps, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps,
+                _mm256_add_ps, _mm256_storeu_ps)
+MLC__STAMP_TILE(mlc__tile_f64_avx2, __attribute__((target("avx2,fma"))), double, __m256d, 6, 2, 4,
+                _mm256_setzero_pd, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd,
+                _mm256_add_pd, _mm256_storeu_pd)
 #endif
 
 #if MLC__AVX512
-/* 14 x 32: 28 accumulators, two of b and one broadcast make 31 of the 32 ZMM registers. */
-MLC__INLINE __attribute__((target("avx512f")))
-void mlc__tile_avx512(int mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
-    __m512 acc[14][2];
-    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
-    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 32) {
-        const __m512 b0 = _mm512_loadu_ps(pb), b1 = _mm512_loadu_ps(pb + 16);
-        MLC__UNROLL for (int r = 0; r < mr; r++) {
-            const __m512 s = _mm512_set1_ps(pa[r]);
-            acc[r][0] = _mm512_fmadd_ps(s, b0, acc[r][0]);
-            acc[r][1] = _mm512_fmadd_ps(s, b1, acc[r][1]);
-        }
-    }
-    MLC__UNROLL for (int r = 0; r < mr; r++) {
-        _mm512_storeu_ps(MLC__CAST(float *, tile) + r * 32, acc[r][0]);
-        _mm512_storeu_ps(MLC__CAST(float *, tile) + r * 32 + 16, acc[r][1]);
-    }
-}
-
-__attribute__((target("avx512f")))
-static void mlc__tile_f32_avx512(int64_t mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    switch (mr) {
-        MLC__TILE_CASE(1, mlc__tile_avx512)  MLC__TILE_CASE(2, mlc__tile_avx512)
-        MLC__TILE_CASE(3, mlc__tile_avx512)  MLC__TILE_CASE(4, mlc__tile_avx512)
-        MLC__TILE_CASE(5, mlc__tile_avx512)  MLC__TILE_CASE(6, mlc__tile_avx512)
-        MLC__TILE_CASE(7, mlc__tile_avx512)  MLC__TILE_CASE(8, mlc__tile_avx512)
-        MLC__TILE_CASE(9, mlc__tile_avx512)  MLC__TILE_CASE(10, mlc__tile_avx512)
-        MLC__TILE_CASE(11, mlc__tile_avx512) MLC__TILE_CASE(12, mlc__tile_avx512)
-        MLC__TILE_CASE(13, mlc__tile_avx512)
-        default: mlc__tile_avx512(14, kc, a, b, tile);
-    }
-}
+/* 28 accumulators, two of b and one of a make 31 of the 32 ZMM registers. */
+#define MLC__SPLAT_F32_512(p) _mm512_set1_ps(*(p))
+#define MLC__SPLAT_F64_512(p) _mm512_set1_pd(*(p))
+MLC__STAMP_TILE(mlc__tile_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 2, 16,
+                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
+                _mm512_add_ps, _mm512_storeu_ps)
+MLC__STAMP_TILE(mlc__tile_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 2, 8,
+                _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
+                _mm512_add_pd, _mm512_storeu_pd)
+/* Half as wide, for products of few columns. */
+MLC__STAMP_TILE(mlc__narrow_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 1,
+                16, _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
+                _mm512_add_ps, _mm512_storeu_ps)
+MLC__STAMP_TILE(mlc__narrow_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 1,
+                8, _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
+                _mm512_add_pd, _mm512_storeu_pd)
 #endif
 
 #if MLC__NEON
-/* 8 x 12: 24 accumulators, three of b and one broadcast make 28 of the 32 registers. */
-MLC__INLINE void mlc__tile_neon(int mr, int64_t kc, const void *a, const void *b, void *tile)
-{
-    const float *pa = MLC__CAST(const float *, a), *pb = MLC__CAST(const float *, b);
-    float32x4_t acc[8][3];
-    MLC__UNROLL for (int r = 0; r < mr; r++) acc[r][0] = acc[r][1] = acc[r][2] = vdupq_n_f32(0);
-    for (int64_t p = 0; p < kc; p++, pa += mr, pb += 12) {
-        const float32x4_t b0 = vld1q_f32(pb), b1 = vld1q_f32(pb + 4), b2 = vld1q_f32(pb + 8);
-        MLC__UNROLL for (int r = 0; r < mr; r++) {
-            const float32x4_t s = vdupq_n_f32(pa[r]);
-            acc[r][0] = vfmaq_f32(acc[r][0], s, b0);
-            acc[r][1] = vfmaq_f32(acc[r][1], s, b1);
-            acc[r][2] = vfmaq_f32(acc[r][2], s, b2);
-        }
-    }
-    MLC__UNROLL for (int r = 0; r < mr; r++) {
-        vst1q_f32(MLC__CAST(float *, tile) + r * 12, acc[r][0]);
-        vst1q_f32(MLC__CAST(float *, tile) + r * 12 + 4, acc[r][1]);
-        vst1q_f32(MLC__CAST(float *, tile) + r * 12 + 8, acc[r][2]);
-    }
-}
-
-MLC__OPT static void mlc__tile_f32_neon(int64_t mr, int64_t kc, const void *a, const void *b,
-                                        void *tile)
-{
-    switch (mr) {
-        MLC__TILE_CASE(1, mlc__tile_neon) MLC__TILE_CASE(2, mlc__tile_neon)
-        MLC__TILE_CASE(3, mlc__tile_neon) MLC__TILE_CASE(4, mlc__tile_neon)
-        MLC__TILE_CASE(5, mlc__tile_neon) MLC__TILE_CASE(6, mlc__tile_neon)
-        MLC__TILE_CASE(7, mlc__tile_neon)
-        default: mlc__tile_neon(8, kc, a, b, tile);
-    }
-}
+/* 24 accumulators, three of b and one of a make 28 of the 32 registers. */
+#define MLC__ZERO_F32()       vdupq_n_f32(0)
+#define MLC__ZERO_F64()       vdupq_n_f64(0)
+#define MLC__FMA_F32(a, b, c) vfmaq_f32(c, a, b)
+#define MLC__FMA_F64(a, b, c) vfmaq_f64(c, a, b)
+MLC__STAMP_TILE(mlc__tile_f32_neon, MLC__OPT, float, float32x4_t, 8, 3, 4, MLC__ZERO_F32, vld1q_f32,
+                vld1q_dup_f32, MLC__FMA_F32, vaddq_f32, vst1q_f32)
+MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT, double, float64x2_t, 8, 3, 2, MLC__ZERO_F64,
+                vld1q_f64, vld1q_dup_f64, MLC__FMA_F64, vaddq_f64, vst1q_f64)
 #endif
 
 /* Dot products in 32 lanes, added up pairwise: the same bits on every ISA. */
@@ -6866,126 +6849,335 @@ static mlc_map mlc__act_map(mlc_act act)
     return map[act];
 }
 
-/* mc, nc: rows and columns of a task; m_tasks x n_tasks of them to a product. */
+/* Products on their way to c: rows x n of them, the rows tile_row elements apart. */
+typedef struct mlc__sink {
+    const struct mlc_k_gemm *g;
+    mlc__map_fn map;
+    void       *tile;
+    int64_t     tile_row, rows, n;
+    int64_t     at, col;               /* element of c, and of pre; column, for the bias        */
+    bool        accumulate, last;      /* c holds blocks of k before this; none comes after     */
+} mlc__sink;
+
+/* n bytes in moves of constant length, two of which may overlap: for short runs a call of memcpy
+ * would take longer than the copy. */
+MLC__INLINE void mlc__copy_run(char *to, const char *from, size_t n)
+{
+    if (n >= 64) {
+        for (size_t i = 0; i + 64 <= n; i += 64) memcpy(to + i, from + i, 64);
+        memcpy(to + n - 64, from + n - 64, 64);
+    } else if (n >= 32) {
+        memcpy(to, from, 32);
+        memcpy(to + n - 32, from + n - 32, 32);
+    } else if (n >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + n - 16, from + n - 16, 16);
+    } else {
+        for (size_t i = 0; i < n; i += 4) memcpy(to + i, from + i, 4);
+    }
+}
+
+/* tile += beta c, c or pre = tile */
+#define MLC__SINK_ADD(T) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        const T *c = MLC__CAST(const T *, g->c) + s->at + r * g->c_row; \
+        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += beta * c[x * g->c_col]; \
+    }
+#define MLC__SINK_PUT(T, C) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        T *c = MLC__CAST(T *, C) + s->at + r * g->c_row; \
+        const T *from = tile + r * s->tile_row; \
+        if (g->c_col == 1) mlc__copy_run((char *)c, (const char *)from, (size_t)s->n * sizeof(T)); \
+        else for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
+    }
+
+/* What products meet between the tile and c. An activation that meets a beta takes beta c after
+ * it, as struct mlc_k_gemm says. What the tile holds behind n is computed, too, and dropped. */
+#define MLC__SINK_TEXT(T) \
+    const struct mlc_k_gemm *g = s->g; \
+    T *tile = MLC__CAST(T *, s->tile); \
+    const void *in[3] = { tile, NULL, NULL }; \
+    const T alpha = (T)g->alpha, beta = (T)(s->accumulate ? 1.0 : g->beta); \
+    const bool after = g->act && s->last && !s->accumulate; \
+    if (alpha != (T)1) \
+        for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
+    if (g->bias && s->last) { \
+        const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
+        for (int64_t r = 0; r < s->rows; r++) \
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) \
+                tile[r * s->tile_row + x] += bias[x]; \
+    } \
+    if (beta != (T)0 && !after) { MLC__SINK_ADD(T) } \
+    if (g->act && s->last) { \
+        if (g->pre) { MLC__SINK_PUT(T, g->pre) } \
+        s->map(mlc__act_map(g->act), tile, in, s->rows * s->tile_row, 0.0, 0.0); \
+        if (beta != (T)0 && after) { MLC__SINK_ADD(T) } \
+    } \
+    MLC__SINK_PUT(T, g->c)
+
+typedef void (*mlc__sink_fn)(const mlc__sink *s);
+
+MLC__BODY void mlc__sink_f32_body(const mlc__sink *s) { MLC__SINK_TEXT(float) }
+MLC__BODY void mlc__sink_f64_body(const mlc__sink *s) { MLC__SINK_TEXT(double) }
+
+#define MLC__STAMP_SINK(isa) \
+    MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) { mlc__sink_f32_body(s); } \
+    MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
+MLC__EACH_ISA(MLC__STAMP_SINK)
+
+/* What a level brings to the products of a dtype; mr x nr is its tile. */
+typedef struct mlc__gemm_fns {
+    int64_t      mr, nr;
+    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
+    mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
+    mlc__sink_fn sink;
+    mlc__dot_fn  dot;
+    mlc__axpy_fn axpy;
+    mlc__map_fn  map;
+    const mlc__half_fns *half;
+} mlc__gemm_fns;
+
+/* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
+ * elements at a time where x runs along p: Q is a vector of four T. The last of them may write up
+ * to three elements over the width, which belong to the step of p after it, or to what follows
+ * the panel: blocks go from right to left, and a workspace has room behind. */
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+typedef float  mlc__quad_f32 __attribute__((vector_size(16)));
+typedef double mlc__quad_f64 __attribute__((vector_size(32)));
+#define MLC__TRANSPOSE_4X4(T, Q) \
+    for (; done + 4 <= depth; done += 4) \
+        for (int64_t r = (width - 1) / 4 * 4; r >= 0; r -= 4) { \
+            const T *f = from + r * minor + done; \
+            T *t = to + done * padded + r; \
+            const int64_t rows = mlc__min(4, width - r); \
+            Q q[4], z[4]; \
+            for (int i = 0; i < 4; i++) \
+                memcpy(&q[i], f + (i < rows ? i : 0) * minor, sizeof q[i]); \
+            z[0] = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5); \
+            z[1] = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7); \
+            z[2] = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5); \
+            z[3] = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7); \
+            q[0] = __builtin_shufflevector(z[0], z[2], 0, 1, 4, 5); \
+            q[1] = __builtin_shufflevector(z[0], z[2], 2, 3, 6, 7); \
+            q[2] = __builtin_shufflevector(z[1], z[3], 0, 1, 4, 5); \
+            q[3] = __builtin_shufflevector(z[1], z[3], 2, 3, 6, 7); \
+            for (int i = 0; i < 4; i++) memcpy(t + i * padded, &q[i], sizeof q[i]); \
+        }
+#else
+#define MLC__TRANSPOSE_4X4(T, Q)
+#endif
+#define MLC__PACK_TEXT(T, Q) \
+    T *to = MLC__CAST(T *, panel); \
+    const T *from = MLC__CAST(const T *, x); \
+    int64_t done = 0; \
+    if (minor == 1) { \
+        for (; done < depth; done++) \
+            mlc__copy_run((char *)(to + done * padded), (const char *)(from + done * major), \
+                          (size_t)width * sizeof(T)); \
+    } else if (major == 1) { \
+        MLC__TRANSPOSE_4X4(T, Q) \
+    } \
+    for (int64_t r = 0; r < width; r++) \
+        for (int64_t p = done; p < depth; p++) to[p * padded + r] = from[p * major + r * minor]; \
+    if (width < padded) \
+        for (int64_t p = 0; p < depth; p++) \
+            for (int64_t r = width; r < padded; r++) to[p * padded + r] = 0;
+
+static MLC__OPT void mlc__pack_f32(void *panel, const void *x, int64_t minor, int64_t major,
+                                   int64_t width, int64_t padded, int64_t depth)
+{
+    MLC__PACK_TEXT(float, mlc__quad_f32)
+}
+static MLC__OPT void mlc__pack_f64(void *panel, const void *x, int64_t minor, int64_t major,
+                                   int64_t width, int64_t padded, int64_t depth)
+{
+    MLC__PACK_TEXT(double, mlc__quad_f64)
+}
+#define MLC__PACK_SLACK 64             /* bytes behind a packed block */
+
+/* One operand as tiles see it: rows of a, or columns of b. A block of it is what a chunk works
+ * with; within it panels are the rows of a tile (dealt evenly: a last panel of one row would leave
+ * the FMA units waiting for its loads) or its nr columns. */
+typedef struct mlc__side {
+    const void *data;
+    int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
+    int64_t     size, panel, blocks;
+    bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
+    bool        pack;
+    size_t      at;                    /* its bytes in the workspace of a thread                */
+} mlc__side;
+
+/* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
     const mlc__gemm_fns *f;
-    size_t        size;
-    int64_t       mc, nc, kc, m_tasks, n_tasks;
-    size_t        buffer;              /* workspace of one thread                               */
+    size_t    size;
+    mlc__side a, b;
+    int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
+    int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
+    bool      swapped, b_first;        /* chunks walk along b first, then along a               */
+    int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
+    size_t    buffer;                  /* workspace of one thread                               */
 } mlc__gemm_job;
 
-/* The sink: n products v for c[i, j..] are scaled and added (accumulate: to the k blocks before);
- * after the last block bias and activation follow. v is overwritten. */
-#define MLC__SINK_TEXT(T) \
-    T *w = MLC__CAST(T *, v), *c = MLC__CAST(T *, g->c) + at; \
-    const T alpha = (T)g->alpha, beta = (T)(accumulate ? 1.0 : g->beta); \
-    const T *bias = MLC__CAST(const T *, g->bias); \
-    T *pre = MLC__CAST(T *, g->pre); \
-    if (alpha != (T)1) for (int64_t x = 0; x < n; x++) w[x] *= alpha; \
-    if (bias && last) for (int64_t x = 0; x < n; x++) w[x] += bias[col + x]; \
-    if (!g->act || !last) { \
-        if (beta != (T)0) for (int64_t x = 0; x < n; x++) w[x] += beta * c[x * step]; \
-    } else { \
-        if (accumulate) for (int64_t x = 0; x < n; x++) w[x] += c[x * step]; \
-        if (pre) for (int64_t x = 0; x < n; x++) pre[at + x * step] = w[x]; \
-        f->map(mlc__act_map(g->act), w, in, n, 0.0, 0.0); \
-        if (!accumulate && beta != (T)0) \
-            for (int64_t x = 0; x < n; x++) w[x] += beta * c[x * step]; \
-    } \
-    for (int64_t x = 0; x < n; x++) c[x * step] = w[x];
-
-/* at: element of c where the run begins; col: its column, for the bias. Activations other than none
- * take beta c after them, as struct mlc_k_gemm says. */
-static void mlc__sink(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v, int64_t at,
-                      int64_t col, int64_t n, bool accumulate, bool last)
+/* Part i of n that is dealt evenly begins here. */
+MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
 {
-    const int64_t step = g->c_col;
-    const void *in[3] = { v, NULL, NULL };
-    if (g->dtype == MLC_F32) { MLC__SINK_TEXT(float) } else { MLC__SINK_TEXT(double) }
+    return n / parts * i + mlc__min(i, n % parts);
 }
 
-/* panel[p][r] = x[r * minor + p * major] for r < width, zero up to padded */
-#define MLC__PACK_TEXT(T) \
-    T *to = MLC__CAST(T *, panel); \
-    const T *from = MLC__CAST(const T *, x); \
-    if (minor == 1) { \
-        for (int64_t p = 0; p < depth; p++) \
-            for (int64_t r = 0; r < width; r++) to[p * padded + r] = from[p * major + r]; \
-    } else { \
-        for (int64_t r = 0; r < width; r++) \
-            for (int64_t p = 0; p < depth; p++) to[p * padded + r] = from[p * major + r * minor]; \
-    } \
-    for (int64_t r = width; r < padded; r++) \
-        for (int64_t p = 0; p < depth; p++) to[p * padded + r] = 0;
-
-static void mlc__pack(void *panel, const void *x, int64_t minor, int64_t major, int64_t width,
-                      int64_t padded, int64_t depth, size_t size)
+/* Where block i of a side begins; blocks of b are whole panels. */
+static int64_t mlc__side_block(const mlc__side *s, int64_t i)
 {
-    if (size == 4) { MLC__PACK_TEXT(float) } else { MLC__PACK_TEXT(double) }
+    const int64_t unit = s->columns ? s->panel : 1;
+    return mlc__min(s->size, unit * mlc__deal(mlc__div_up(s->size, unit), s->blocks, i));
 }
 
-/* Rows in the i-th of the panels that m rows are dealt to evenly. */
-MLC__INLINE int64_t mlc__share(int64_t m, int64_t parts, int64_t i)
+/* Row or column of a block of n where its panel i begins. */
+static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
 {
-    return m / parts + (i < m % parts ? 1 : 0);
+    return s->columns ? mlc__min(n, i * s->panel) : mlc__deal(n, mlc__div_up(n, s->panel), i);
 }
 
-/* All tiles of one block of c for one block of k. */
-static void mlc__gemm_block(const mlc__gemm_job *j, int64_t batch, int64_t i0, int64_t m,
-                            int64_t j0, int64_t n, int64_t k0, int64_t kc, char *pa, char *pb)
+/* Copies a block's panels, or of a b that is read as it lies only the last one, if it is not full:
+ * there a tile would read over the end. */
+static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
+                           int64_t n, int64_t depth)
+{
+    const int64_t panels = mlc__div_up(n, s->panel);
+    for (int64_t i = s->pack ? 0 : n / s->panel; i < panels; i++) {
+        const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
+        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(
+            to + (size_t)(s->pack ? r * depth : 0) * j->size, mlc__at(from, r * s->minor, j->size),
+            s->minor, s->major, width, s->columns ? s->panel : width, depth);
+    }
+}
+
+/* A block of a side in the hands of a thread: as it lies, or packed. */
+typedef struct mlc__block_of {
+    const mlc__side *s;
+    const void      *raw, *packed;
+    int64_t          n, depth;
+} mlc__block_of;
+
+/* Step p of panel [r, r + width) of a block, and its strides. */
+static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
+                                 int64_t width, int64_t p, int64_t *minor, int64_t *major)
+{
+    const mlc__side *s = b->s;
+    if (!s->pack && !(s->columns && width < s->panel)) {
+        *minor = s->minor;
+        *major = s->major;
+        return mlc__at(b->raw, r * s->minor + p * s->major, j->size);
+    }
+    *minor = 1;
+    *major = s->columns ? s->panel : width;
+    return mlc__at(b->packed, (s->pack ? r * b->depth : 0) + p * *major, j->size);
+}
+
+/* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
+ * already: tag is what it holds. */
+static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
+                                    int64_t *tag, int64_t batch, int64_t i)
+{
+    const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
+    const int64_t key = (j->k0 * j->g->batch + (s->batch ? batch : 0)) * s->blocks + i;
+    mlc__block_of b;
+    b.s = s;
+    b.n = mlc__side_block(s, i + 1) - from;
+    b.depth = depth;
+    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, j->size);
+    b.packed = own + s->at;
+    if (*tag != key && (s->pack || s->columns))
+        mlc__side_pack(j, s, own + s->at, b.raw, b.n, depth);
+    *tag = key;
+    return b;
+}
+
+/* A tile that has more to meet than c itself; out holds it, spare is as large. */
+static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n, int64_t at,
+                           int64_t row, int64_t col, bool first, bool last, void *spare)
+{
+    mlc__sink s;
+    s.g = j->g;
+    s.map = j->f->map;
+    s.at = at;
+    s.accumulate = !first;
+    s.last = last;
+    s.tile = t->out;
+    s.tile_row = t->out_row;
+    s.rows = t->mr;
+    s.n = n;
+    s.col = col;
+    if (j->swapped) {
+        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(spare, t->out, t->out_row, 1, t->mr, t->mr,
+                                                       n);
+        s.tile = spare;
+        s.tile_row = s.n = t->mr;
+        s.rows = n;
+        s.col = row;
+    }
+    j->f->sink(&s);
+}
+
+/* One panel of b against all panels of a, for one block of k. */
+static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
+                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col)
 {
     const struct mlc_k_gemm *g = j->g;
-    const int64_t panels = mlc__div_up(m, j->f->mr), nr = j->f->nr;
-    /* first: c holds nothing of this product yet; last: bias and activation are due. */
-    const bool first = k0 == 0, last = k0 + kc == g->k;
-    /* As doubles for their alignment; f64 tiles, 4 x 4, need far less. */
-    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double)];
-    for (int64_t x = 0; x < n; x += nr)
-        mlc__pack(pb + x * kc * (int64_t)j->size,
-                  mlc__at(g->b, batch * g->b_batch + k0 * g->b_row + (j0 + x) * g->b_col, j->size),
-                  g->b_col, g->b_row, mlc__min(nr, n - x), nr, kc, j->size);
-    for (int64_t i = 0, row = 0; i < panels; i++) {
-        const int64_t mr = mlc__share(m, panels, i);
-        mlc__pack(
-            pa + row * kc * (int64_t)j->size,
-            mlc__at(g->a, batch * g->a_batch + (i0 + row) * g->a_row + k0 * g->a_col, j->size),
-            g->a_row, g->a_col, mr, mr, kc, j->size);
-        row += mr;
-    }
-    for (int64_t x = 0; x < n; x += nr) {
-        for (int64_t i = 0, row = 0; i < panels; i++) {
-            const int64_t mr = mlc__share(m, panels, i);
-            j->f->tile(mr, kc, pa + row * kc * (int64_t)j->size, pb + x * kc * (int64_t)j->size,
-                      tile);
-            for (int64_t r = 0; r < mr; r++)
-                mlc__sink(g, j->f, (char *)tile + (size_t)(r * nr) * j->size,
-                          batch * g->c_batch + (i0 + row + r) * g->c_row + (j0 + x) * g->c_col,
-                          j0 + x, mlc__min(nr, n - x), !first, last);
-            row += mr;
-        }
+    const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
+    const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
+    /* From registers to c: nothing but a sum with what c holds. */
+    const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
+                        !(last && (g->bias || g->act)) &&
+                        (!first || g->beta == 0.0 || g->beta == 1.0);
+    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8] = { 0 };
+    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
+    mlc__tile t;
+    int64_t minor;
+    t.kc = mlc__min(j->kc, b->depth - p);
+    t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
+    t.add = direct && (!first || g->beta == 1.0);
+    for (int64_t i = 0; i < panels; i++) {
+        const int64_t r = mlc__side_panel(a->s, a->n, i);
+        const int64_t c_at = at + r * j->c_row + x * j->c_col;
+        t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
+        t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
+        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)tile;
+        t.out_row = direct ? j->c_row : b->s->panel;
+        (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
+        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, spare);
     }
 }
 
-/* One block of c, all of k. Workspace: the panels of a, then those of b, of this thread. */
+/* A block of a against a block of b, for one round of k. */
 static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
     const struct mlc_k_gemm *g = j->g;
-    const int64_t i0 = chunk % j->m_tasks * j->mc, j0 = chunk / j->m_tasks % j->n_tasks * j->nc;
-    char *pa = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
-    char *pb = pa + mlc__round_up((size_t)(j->mc * j->kc), 64) * j->size;
-    int64_t k0 = 0;
-    do {
-        const int64_t kc = mlc__min(MLC__KC, g->k - k0);
-        mlc__gemm_block(j, chunk / j->m_tasks / j->n_tasks, i0, mlc__min(j->mc, g->m - i0), j0,
-                        mlc__min(j->nc, g->n - j0), k0, kc, pa, pb);
-        k0 += kc;
-    } while (k0 < g->k);
+    const int64_t per = j->a.blocks * j->b.blocks, batch = chunk / per, at = chunk % per;
+    const int64_t ia = j->b_first ? at / j->b.blocks : at % j->a.blocks;
+    const int64_t ib = j->b_first ? at % j->b.blocks : at / j->a.blocks;
+    const int64_t row = mlc__side_block(&j->a, ia), col = mlc__side_block(&j->b, ib);
+    char *own = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
+    int64_t *tag = MLC__CAST(int64_t *, (void *)own);
+    const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
+    const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
+    for (int64_t x = 0; x < b.n; x += j->b.panel)
+        for (int64_t p = 0; p < b.depth; p += j->kc)
+            mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
+                            row, col);
 }
 
 /* Columns of c to a task without packing: v is half a KB on the stack. */
 #define MLC__ROW_BLOCK 64
+
+/* n finished products for c from element at, column col on. */
+static void mlc__sink_run(const mlc__gemm_job *j, void *v, int64_t at, int64_t col, int64_t n)
+{
+    const mlc__sink s = { j->g, j->f->map, v, n, 1, n, at, col, false, true };
+    j->f->sink(&s);
+}
 
 /* Without packing: a row of c in blocks of 64 columns, by dot products where columns of b are
  * dense and by scaled rows of b otherwise. */
@@ -6998,7 +7190,7 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
         const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
         mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
-    mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* v[0..n) = row i of a times n columns of b, whatever their strides. */
@@ -7022,7 +7214,7 @@ static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t
     const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
     double v[MLC__ROW_BLOCK];
     if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
-    mlc__sink(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n, false, true);
+    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* Dot products only where both operands run along k and k fills at least a few lanes. */
@@ -7050,25 +7242,103 @@ static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
     return g->m <= 4 && ((g->a_col == 1 && g->b_row == 1) || g->b_col == 1);
 }
 
-/* Blocks of m and n: one task a thread at least, within the caches. */
+/* Sides of the product as it is, or of its transpose. */
+static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, 0 };
+    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false, false, 0 };
+    j->swapped = swapped;
+    j->a = swapped ? b : a;
+    j->b = swapped ? a : b;
+    j->a.panel = j->f->mr;
+    j->b.panel = j->f->narrow && j->b.size <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+    j->b.columns = true;
+    j->c_row = swapped ? g->c_col : g->c_row;
+    j->c_col = swapped ? g->c_row : g->c_col;
+}
+
+/* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
+ * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k can be
+ * taken fewer at a time instead. */
+static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s)
+{
+    const int64_t apart = s->minor == 1 ? s->major : s->minor;
+    const bool collide = apart * (int64_t)j->size % 4096 == 0;
+    if (s->columns) s->pack = s->minor != 1;
+    else s->pack = s->major != 1 && (s->minor != 1 || collide);
+    if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
+}
+
+/* Nanoseconds to pack an element, along k (transposing) or along m or n. */
+static double mlc__side_ns(const mlc__side *s)
+{
+    return !s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25;
+}
+
+/* Deals a product to pa x pb threads, each of which packs its own share of a and b: the cut that
+ * takes least time, and the time. */
+static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
+{
+    double best = MLC__INF;
+    mlc__gemm_sides(j, swapped);
+    mlc__side_choose(j, &j->a);
+    mlc__side_choose(j, &j->b);
+    const int64_t ua = mlc__div_up(j->a.size, j->a.panel), ub = mlc__div_up(j->b.size, j->b.panel);
+    const double k = (double)j->g->k;
+    for (int64_t pa = 1; pa <= mlc__min(ua, threads); pa++) {
+        const int64_t pb = mlc__min(ub, threads / pa);
+        const double rows = (double)mlc__div_up(j->a.size, pa);
+        const double cols = (double)(mlc__div_up(ub, pb) * j->b.panel);
+        const double ns = rows * cols * (k * j->f->ns + (j->c_col == 1 ? 0.1 : 0.3)) +
+                          rows * k * mlc__side_ns(&j->a) + cols * k * mlc__side_ns(&j->b);
+        if (ns >= best) continue;
+        best = ns;
+        j->a.blocks = pa;
+        j->b.blocks = pb;
+    }
+    return best;
+}
+
+/* Workspace of a thread: two tags, then what it packs of a and of b. */
+static void mlc__gemm_room(mlc__gemm_job *j)
+{
+    const int64_t panels = mlc__div_up(mlc__div_up(j->b.size, j->b.panel), j->b.blocks);
+    const int64_t rows = j->a.pack ? mlc__div_up(j->a.size, j->a.blocks) : 0;
+    const int64_t cols = (j->b.pack ? panels : 1) * j->b.panel;
+    j->a.at = MLC__CACHELINE;
+    j->b.at = mlc__round_up(j->a.at + (size_t)(rows * j->depth) * j->size + MLC__PACK_SLACK,
+                            MLC__CACHELINE);
+    /* An odd number of cache lines: workspaces must not fall into the same sets. */
+    j->buffer = mlc__round_up(j->b.at + (size_t)(cols * j->depth) * j->size + MLC__PACK_SLACK,
+                              4096) + 3 * MLC__CACHELINE;
+}
+
+/* The side that stays in a thread's workspace while the other goes by: b if it is packed and the
+ * tiles are the transpose's, else a. The other is cut into more chunks, for balance. */
 static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
                            const mlc__gemm_fns *f)
 {
     const int64_t threads = mlc__pool_threads(dev);
+    const int64_t each = mlc__max(1, threads / g->batch);
     j->g = g;
     j->f = f;
     j->size = mlc_dtype_bytes(g->dtype);
-    j->mc = mlc__min(g->m, 384);
-    j->m_tasks = mlc__div_up(g->m, j->mc);
-    /* Columns are cut further only where rows and batch do not give each thread a task; a tile's
-     * sum does not notice. */
-    const int64_t want = mlc__div_up(threads, mlc__max(1, j->m_tasks * g->batch));
-    j->nc = mlc__min(512, mlc__div_up(mlc__div_up(g->n, want), f->nr) * f->nr);
-    j->n_tasks = mlc__div_up(g->n, j->nc);
-    j->kc = mlc__min(MLC__KC, mlc__max(1, g->k));
-    const int64_t elements = (int64_t)mlc__round_up((size_t)(j->mc * j->kc), 64) +
-                             mlc__div_up(j->nc, f->nr) * f->nr * j->kc;
-    j->buffer = mlc__round_up((size_t)elements * j->size, 64);
+    const double straight = mlc__gemm_deal(j, false, each);
+    if (mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
+    mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
+    const int64_t kept = stay->pack ? mlc__div_up(stay->size, stay->blocks) : 0;
+    j->b_first = !j->swapped;
+    j->kc = mlc__div_up(g->k, mlc__div_up(g->k, MLC__KC));
+    j->depth = mlc__max(1, mlc__min(8, MLC__PACK_MAX / 4 / mlc__max(1, kept * j->kc))) * j->kc;
+    j->depth = mlc__min(g->k, j->depth);
+    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, MLC__PACK_MAX));
+    stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
+    /* A quarter of a MB, or less where that would leave threads without work. */
+    const int64_t pieces = mlc__div_up(pass->size * j->depth, 1 << 16);
+    pass->blocks = mlc__min(mlc__max(mlc__max(8 * pass->blocks, 16), pieces),
+                            mlc__div_up(pass->size, pass->panel));
+    mlc__gemm_room(j);
 }
 
 #ifdef MLC_USE_CBLAS
@@ -7125,15 +7395,17 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
                     MLC__CAST(const double *, b), ldb, g->beta,
                     MLC__CAST(double *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
     if (!g->bias && !g->act) return;
-    struct mlc_k_gemm sink = *g;       /* the products are in c: bias and activation only */
-    sink.alpha = 1.0;
-    sink.beta = 0.0;
+    struct mlc_k_gemm rest = *g;       /* the products are in c: bias and activation only */
+    mlc__gemm_job again = *j;
+    rest.alpha = 1.0;
+    rest.beta = 0.0;
+    again.g = &rest;
     for (int r = 0; r < m; r++)
         for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
             double v[MLC__ROW_BLOCK];
             const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
             memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
-            mlc__sink(&sink, j->f, v, at, j0 + x, w, false, true);
+            mlc__sink_run(&again, v, at, j0 + x, w);
         }
 }
 
@@ -7282,8 +7554,13 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     if (mlc__gemm_blas(dev, &j)) return MLC_OK;
 #endif
     mlc__gemm_plan(&j, dev, g, f);
-    if (g->workspace_bytes < j.buffer * (size_t)mlc__pool_threads(dev)) return MLC_ERR_INTERNAL;
-    mlc__parallel(dev, g->batch * j.m_tasks * j.n_tasks, f->ns * macs, mlc__gemm_chunk, &j);
+    const size_t threads = (size_t)mlc__pool_threads(dev);
+    if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
+    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
+        memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
+    for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
+        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
+                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
 
@@ -8406,16 +8683,22 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
  * of it, for mlc_cpu_kernels. All of it is constant: contexts of different levels live side by
  * side. */
 
-/* The tile of a level: rows, columns, nanoseconds of a multiply-add, kernel. */
-#define MLC__TILE_avx2   6, 16, 0.03, mlc__tile_f32_avx2
-#define MLC__TILE_neon   8, 12, 0.05, mlc__tile_f32_neon
-#define MLC__TILE_avx512 14, 32, 0.02, mlc__tile_f32_avx512
-#define MLC__TILE_scalar 4, 8, 0.15, mlc__tile_f32_scalar
+/* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
+#define MLC__TILE_F32_avx2   6, 16, 0.03, mlc__tile_f32_avx2, NULL
+#define MLC__TILE_F64_avx2   6, 8, 0.06, mlc__tile_f64_avx2, NULL
+#define MLC__TILE_F32_neon   8, 12, 0.05, mlc__tile_f32_neon, NULL
+#define MLC__TILE_F64_neon   8, 6, 0.1, mlc__tile_f64_neon, NULL
+#define MLC__TILE_F32_avx512 14, 32, 0.02, mlc__tile_f32_avx512, mlc__narrow_f32_avx512
+#define MLC__TILE_F64_avx512 14, 16, 0.04, mlc__tile_f64_avx512, mlc__narrow_f64_avx512
+#define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
+#define MLC__TILE_F64_scalar 4, 4, 0.3, mlc__tile_f64_scalar, NULL
 
 #define MLC__STAMP_KERNELS(isa) \
-    static const mlc__gemm_fns mlc__gemm_fns_##isa = \
-        { MLC__TILE_##isa, mlc__dot_f32_##isa, mlc__axpy_f32_##isa, mlc__map_f32_##isa, \
-          &mlc__half_fns_##isa }; \
+    static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
+        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__half_fns_##isa }, \
+        { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
+          mlc__axpy_f64, mlc__map_f64_##isa, NULL } }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
         const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
@@ -8450,12 +8733,10 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     { return mlc__argmax_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_scan_##isa(void *dev, const struct mlc_k_scan *a) \
     { return mlc__scan_run(dev, a, &mlc__half_fns_##isa); } \
-    static const mlc__gemm_fns *mlc__gemm_pick_##isa(const struct mlc_k_gemm *a) \
-    { return a->dtype == MLC_F64 ? &mlc__gemm_fns_f64 : &mlc__gemm_fns_##isa; } \
     static mlc_status mlc__k_gemm_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_run(dev, a, mlc__gemm_pick_##isa(a)); } \
+    { return mlc__gemm_run(dev, a, &mlc__gemm_fns_##isa[a->dtype == MLC_F64]); } \
     static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_workspace(dev, a, mlc__gemm_pick_##isa(a)); } \
+    { return mlc__gemm_workspace(dev, a, &mlc__gemm_fns_##isa[a->dtype == MLC_F64]); } \
     static mlc_status mlc__k_random_##isa(void *dev, const struct mlc_k_random *a) \
     { return mlc__random_run(dev, a, &mlc__random_fns_##isa); } \
     static mlc_status mlc__k_dropout_##isa(void *dev, const struct mlc_k_dropout *a) \
@@ -8467,9 +8748,6 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
     { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); }
 
-/* f64 is the same at each level. */
-static const mlc__gemm_fns mlc__gemm_fns_f64 =
-    { 4, 4, 0.3, mlc__tile_f64, mlc__dot_f64, mlc__axpy_f64, mlc__map_f64_scalar, NULL };
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
 /* The kernel of a level, and its workspace query; the comma is part of it. */
