@@ -318,6 +318,10 @@ MLC_API void mlc_ctx_free(mlc_ctx *ctx);
 MLC_API mlc_isa mlc_ctx_isa(const mlc_ctx *ctx);
 /* mlc_ctx_threads: how many threads a parallel loop uses, the caller's included.             */
 MLC_API int32_t mlc_ctx_threads(const mlc_ctx *ctx);
+/* mlc_ctx_set_threads: how many it uses from now on; 0 for the default, as in the desc. Results
+ *   do not change, nor does anything on an error.
+ *   err    ARG: below 0; NOMEM      test: tests/test_threads.c                               */
+MLC_API mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads);
 /* mlc_ctx_blas: name of the CBLAS behind matrix products, or "none".                         */
 MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
 /* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
@@ -2232,19 +2236,37 @@ static uint32_t mlc__flush_pause(void)
 static void mlc__flush_resume(uint32_t old) { mlc__fp_mode_set(old); }
 
 #ifndef MLC_NO_THREADS
+/* Cores that the time a container may take amounts to, rounded up: its cgroup (version 2) says
+ * "quota period", or "max" and then there is no bound. */
+static int32_t mlc__cpu_quota(void)
+{
+#if defined(__linux__) && MLC__FILES
+    char text[64] = { 0 }, *rest;
+    const int fd = open("/sys/fs/cgroup/cpu.max", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return INT32_MAX;
+    const bool got = read(fd, text, sizeof text - 1) > 0;
+    close(fd);
+    const long long quota = strtoll(text, &rest, 10), period = strtoll(rest, NULL, 10);
+    if (got && quota > 0 && period > 0 && quota / period < INT32_MAX)
+        return (int32_t)((quota - 1) / period + 1);
+#endif
+    return INT32_MAX;
+}
+
 /* Cores that this process may run on: containers and taskset narrow the affinity mask, while
  * sysconf counts the machine. The raw call, as the libc's wrapper hides under -std=c11. */
 static int32_t mlc__cpu_count(void)
 {
+    const int32_t quota = mlc__cpu_quota();
 #if defined(__linux__) && defined(SYS_sched_getaffinity)
     unsigned long mask[64] = { 0 };
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), count = 0;
     for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) count += __builtin_popcountl(mask[i]);
-    if (count > 0) return (int32_t)count;
+    if (count > 0) return count < quota ? (int32_t)count : quota;
 #endif
 #if MLC__POSIX && defined(_SC_NPROCESSORS_ONLN)
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int32_t)n : 1;
+    return n < 1 ? 1 : n < quota ? (int32_t)n : quota;
 #else
     return 1;
 #endif
@@ -3029,9 +3051,10 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
  * claim fails. The caller works, too, then waits until done counts all chunks; it
  * never waits for workers that claimed nothing. Workers spin for a while after a loop, as the next
  * kernel of a step is microseconds away, then sleep on a futex (elsewhere a condition); only then
- * does waking cost a system call. Results do not depend on who ran a chunk: chunks follow the shape
- * only, and what must be added up across chunks goes to a workspace first. Threads start with the
- * first loop that pays. */
+ * does waking cost a system call. Where there are more threads than cores no more are woken than
+ * there are cores for: the rest sleep, and others run their lanes. Results do not depend on who
+ * ran a chunk: chunks follow the shape only, and what must be added up across chunks goes to a
+ * workspace first. Threads start with the first loop that pays. */
 
 /* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
  * workspace. */
@@ -3043,6 +3066,7 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
 #ifndef MLC_NO_THREADS
 #define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
+#define MLC__ALONE 4000                /* of which so many without a look at who else waits     */
 
 /* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
@@ -3057,6 +3081,7 @@ typedef struct mlc__lane {
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
+    int32_t         cores;             /* that there are for them and the caller               */
     int32_t         busy;              /* a loop is running: inner loops are serial            */
     int32_t         stop;
     uint32_t        wake;              /* futex: counts loops                                  */
@@ -3090,6 +3115,14 @@ MLC__INLINE void mlc__pause(void)
 #endif
 }
 
+/* The i-th moment of a wait. Whom we wait for may have lost its core, and to us: at first only the
+ * core rests, without a system call, then others may have it. */
+static void mlc__wait(int i)
+{
+    if (i < MLC__ALONE || i % 64) mlc__pause();
+    else sched_yield();
+}
+
 #if defined(__linux__)
 /* The kernel compares wake with seen once more before it sleeps, so a loop that begins in between
  * is not missed. Spurious returns are the caller's to see. */
@@ -3097,9 +3130,9 @@ static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
 {
     syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, NULL, NULL, 0);
 }
-static void mlc__wake_all(mlc__pool *p)
+static void mlc__wake(mlc__pool *p, int32_t n)
 {
-    syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, n, NULL, NULL, 0);
 }
 #else
 static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
@@ -3108,10 +3141,10 @@ static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
     while (MLC__LOAD(&p->wake) == seen) pthread_cond_wait(&p->cond, &p->mutex);
     pthread_mutex_unlock(&p->mutex);
 }
-static void mlc__wake_all(mlc__pool *p)
+static void mlc__wake(mlc__pool *p, int32_t n)
 {
     pthread_mutex_lock(&p->mutex);
-    pthread_cond_broadcast(&p->cond);
+    for (; n > 0; n--) pthread_cond_signal(&p->cond);
     pthread_mutex_unlock(&p->mutex);
 }
 #endif
@@ -3161,7 +3194,7 @@ static void *mlc__worker_main(void *start)
     MLC__STORE(&MLC__CAST(mlc__worker_start *, start)->pool, (mlc__pool *)NULL);   /* taken over */
     mlc__flush_begin();
     while (!MLC__LOAD(&s.pool->stop)) {
-        for (int i = 0; i < MLC__SPINS && MLC__LOAD(&s.pool->wake) == seen; i++) mlc__pause();
+        for (int i = 0; i < MLC__SPINS && MLC__LOAD(&s.pool->wake) == seen; i++) mlc__wait(i);
         if (MLC__LOAD(&s.pool->wake) == seen) {
             /* Both sides in sequential order: either the caller sees the sleeper and wakes it, or
              * the sleeper sees the new wake and does not go to sleep. */
@@ -3200,13 +3233,14 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 256 * 1024);
+    p->cores = mlc__cpu_count();
     while (p->workers < workers) {
         mlc__worker_start start = { p, p->workers + 1 };
         if (pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) {
             p->ctx->threads = p->workers + 1;              /* refused: do not ask at every loop */
             break;
         }
-        while (MLC__LOAD(&start.pool) != NULL) mlc__pause();
+        for (int i = 0; MLC__LOAD(&start.pool) != NULL; i = (i + 1) % MLC__SPINS) mlc__wait(i);
         p->workers++;
     }
     pthread_attr_destroy(&attr);
@@ -3218,7 +3252,7 @@ static void mlc__pool_stop(mlc__pool *p)
 {
     MLC__STORE(&p->stop, 1);
     __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
-    mlc__wake_all(p);
+    mlc__wake(p, p->workers);
     for (int32_t i = 0; i < p->workers; i++) pthread_join(p->thread[i], NULL);
 #if !defined(__linux__)
     pthread_mutex_destroy(&p->mutex);
@@ -3240,9 +3274,11 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
     for (int32_t l = 0; l < p->lanes; l++)
         MLC__STORE(&p->lane[l].state, (uint64_t)(loop + 2) << 32 | mlc__lane_start(p, chunks, l));
     __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST)) mlc__wake_all(p);
+    const int32_t asleep = (int32_t)__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST);
+    const int32_t most = p->cores - 1 - (p->workers - asleep);         /* cores without a thread */
+    if (asleep > 0 && most > 0) mlc__wake(p, most < asleep ? most : asleep);
     mlc__work(p, 0);
-    while (MLC__LOAD(&p->done) != chunks) mlc__pause();
+    for (int i = 0; MLC__LOAD(&p->done) != chunks; i = (i + 1) % MLC__SPINS) mlc__wait(i);
 }
 #else
 struct mlc__pool { mlc_ctx *ctx; };
@@ -3253,6 +3289,7 @@ static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
     if (p) p->ctx = ctx;
     return p;
 }
+static void mlc__pool_stop(mlc__pool *p) { (void)p; }
 #endif /* MLC_NO_THREADS */
 
 /* dev NULL is a kernel called by mlc_cpu_kernels' user: one thread. */
@@ -9151,9 +9188,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
      * needed to free it. */
     if (ctx->modules_release) ctx->modules_release(ctx);
     if (ctx->files_release) ctx->files_release(ctx);
-#ifndef MLC_NO_THREADS
     if (ctx->pool) mlc__pool_stop(ctx->pool);
-#endif
     mlc__ctx_free_memory(ctx);
     if (ctx->backend) ctx->backend->close(ctx->dev);
     allocator = ctx->allocator;
@@ -9163,6 +9198,28 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 
 MLC_IMPL mlc_isa mlc_ctx_isa(const mlc_ctx *ctx) { return ctx ? ctx->isa : MLC_ISA_SCALAR; }
 MLC_IMPL int32_t mlc_ctx_threads(const mlc_ctx *ctx) { return ctx ? ctx->threads : 0; }
+
+/* The new pool comes first: without memory for it the old one stays. */
+MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, threads >= 0, ARG, "ctx_set_threads: %d threads; it takes 1 or more, or 0 "
+                 "for the default", threads);
+    const int32_t before = ctx->threads;
+    mlc__pool *old = ctx->pool;
+    ctx->threads = mlc__threads_choose(threads);
+    if (!old || ctx->threads == before) return MLC_OK;
+    mlc__pool *fresh = mlc__pool_new(ctx);
+    if (!fresh) {
+        ctx->threads = before;
+        return mlc__fail(ctx, MLC_ERR_NOMEM, "ctx_set_threads: no memory for %d threads", threads);
+    }
+    mlc__pool_stop(old);
+    mlc__heap_free(ctx, old);
+    ctx->dev = ctx->pool = fresh;
+    return MLC_OK;
+}
+
 MLC_IMPL bool mlc_ctx_on_host(const mlc_ctx *ctx) { return ctx && ctx->on_host; }
 
 MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)

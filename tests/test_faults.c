@@ -973,6 +973,15 @@ SCENARIO(contexts, true)
     return MLC_OK;
 }
 
+DO(set_threads)
+{
+    const int32_t    before = mlc_ctx_threads(w->ctx);
+    const mlc_status st = mlc_ctx_set_threads(w->ctx, 3);
+    if (st != MLC_OK)
+        CHECK_EQ(mlc_ctx_threads(w->ctx), before);
+    return st;
+}
+
 SCENARIO(objects, true)
 {
     mlc_param_iter it = mlc_param_iter_make(w->net);

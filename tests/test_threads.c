@@ -194,6 +194,65 @@ TEST(threads, two_contexts_train_side_by_side)
     }
 }
 
+/* ---- another number of threads -------------------------------------------------------------- */
+
+/* Losses of a few steps, with another number of threads before each one.                       */
+static bool steps_with(const int32_t *threads, int steps, float *loss)
+{
+    mlc_ctx    *ctx = threads_ctx(1);
+    mlc_module *net = training_net(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 1e-2);
+    mlc_tensor *x = mlc_randn(ctx, MLC_F32, mlc_dims2(211, 20));
+    mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 7, 1), 1, false);
+    bool        ok = true;
+    for (int i = 0; i < steps; i++) {
+        ok = CHECK_EQ(mlc_ctx_set_threads(ctx, threads[i]), MLC_OK) &&
+             CHECK_EQ(mlc_ctx_threads(ctx), threads[i]) && ok;
+        mlc_scope_begin(ctx);
+        mlc_tensor *l = mlc_cross_entropy(mlc_forward(net, x), y);
+        mlc_backward(l);
+        mlc_optim_step(opt);
+        loss[i] = (float)mlc_item(l);
+        ok = CHECK_EQ(mlc_scope_end(ctx), MLC_OK) && ok;
+    }
+    mlc_ctx_free(ctx);
+    return ok;
+}
+
+TEST(threads, another_number_of_them_at_any_time_changes_no_bit)
+{
+    static const int32_t one[8] = {1, 1, 1, 1, 1, 1, 1, 1}, some[8] = {1, 3, 3, 2, 1, 5, 4, 2};
+    float want[8], got[8];
+    if (CHECK(steps_with(one, 8, want)) && CHECK(steps_with(some, 8, got)))
+        CHECK(memcmp(got, want, sizeof got) == 0);
+}
+
+TEST(threads, a_number_below_0_is_refused_and_0_is_the_default)
+{
+    mlc_ctx     *ctx = test_own(threads_ctx(3));
+    mlc_ctx_desc d = test_desc();
+    d.threads = 0;
+    CHECK_EQ(mlc_ctx_set_threads(NULL, 1), MLC_ERR_ARG);
+    CHECK_EQ(mlc_ctx_set_threads(ctx, -2), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "ctx_set_threads: -2 threads; it takes 1 or more, or 0 for the");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_ctx_threads(ctx), 3);
+    CHECK_EQ(mlc_ctx_set_threads(ctx, 0), MLC_OK);
+    CHECK_EQ(mlc_ctx_threads(ctx), mlc_ctx_threads(test_own(mlc_ctx_create(&d))));
+}
+
+/* On most machines far more than cores: each loop ends, and with the same bits.                */
+TEST(threads, thirty_two_of_them_do_the_same_on_any_number_of_cores)
+{
+    static training one = {1, 10, MLC_OK, {0}}, many = {0, 10, MLC_OK, {0}};
+    many.threads = 32;
+    training_run(&one);
+    training_run(&many);
+    CHECK_EQ(one.status, MLC_OK);
+    CHECK_EQ(many.status, MLC_OK);
+    CHECK(memcmp(one.weights, many.weights, sizeof one.weights) == 0);
+}
+
 /* ---- coming and going ---------------------------------------------------------------------- */
 
 typedef struct storm { int rounds; int64_t right; } storm;
@@ -239,7 +298,10 @@ TEST(threads, many_small_loops_follow_each_other)
 
 TEST(threads, without_threads_a_context_has_one)
 {
-    CHECK_EQ(mlc_ctx_threads(test_ctx()), 1);
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_ctx_threads(ctx), 1);
+    CHECK_EQ(mlc_ctx_set_threads(ctx, 3), MLC_OK);
+    CHECK_EQ(mlc_ctx_threads(ctx), 1);
 }
 
 #endif /* MLC_NO_THREADS */
