@@ -3,8 +3,8 @@
  *   make bench                           all cases
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
- * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ overhead_ optim_ loss_ data_. One name
- * may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.                   */
+ * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ overhead_ threads_ optim_ loss_ data_.
+ * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -1042,6 +1042,51 @@ static bool csv_setup(state *s)
     return mlc_scope_end(s->ctx) == MLC_OK && ok;
 }
 
+/* ---- threads_: an almost empty loop ---------------------------------------------------------- */
+
+/* One chunk of 16 KB a thread is set to zero in L1: what it takes is to fork and to join, and the
+ * operation around it, which takes as long as on one thread beside it. */
+static bool fork_setup(state *s)
+{
+    s->a = mlc_ones(s->ctx, MLC_U8, mlc_dims1(16384 * (int64_t)mlc_ctx_threads(s->ctx)));
+    mlc_zero_(s->a);
+    return near(s, "what is left", mlc_item(mlc_any(s->a, mlc_dims0(), false)), 0, 0);
+}
+
+/* So many microseconds after the loop before; of many iterations only some are made. */
+static double fork_run(void *arg, int64_t loops)
+{
+    state       *s = (state *)arg;
+    const double gap = 1e-6 * s->bc->op;
+    const double most = gap > 0 ? 0.05 / gap : 1e9;
+    int64_t      made = (double)loops < most ? loops : (int64_t)most;
+    double       spent = 0, start = bench_now();
+    for (int64_t i = 0; i < made; i++) {
+        if (s->bc->op == 0) {
+            mlc_zero_(s->a);
+            continue;
+        }
+        while (bench_now() < start + gap) { }
+        start = bench_now();
+        mlc_zero_(s->a);
+        spent -= start;
+        start = bench_now();
+        spent += start;
+    }
+    if (s->bc->op == 0) spent = bench_now() - start;
+    return spent / (double)made * (double)loops;
+}
+
+static void fork_probe(void *arg, double rate[2])
+{
+    state  *s = (state *)arg;
+    int32_t threads = mlc_ctx_threads(s->ctx);
+    mlc_ctx_set_threads(s->ctx, 1);
+    rate[0] = 10000 / fork_run(s, 10000);
+    mlc_ctx_set_threads(s->ctx, threads);
+    fork_run(s, 10);                      /* new threads start */
+}
+
 /* ---- the list ------------------------------------------------------------------------------- */
 
 static bench_case cases[320];
@@ -1195,6 +1240,13 @@ static void add_adamw(const char *name, int64_t m, int64_t n)
     cases[n_cases - 1].beside = "plain loop";
 }
 
+static void add_fork(const char *name, int microseconds)
+{
+    add_other(name, "loops/s", 1, fork_setup, fork_run, 0, 0, 0, microseconds);
+    cases[n_cases - 1].probe  = fork_probe;
+    cases[n_cases - 1].beside = "one thread";
+}
+
 static void add_all(void)
 {
     for (int i = 0; i < (int)(sizeof ews / sizeof ews[0]); i++) {
@@ -1221,6 +1273,9 @@ static void add_all(void)
     add_net("infer_mlp_784_512_512_10_b1", 0, 1, false);
     add_net("infer_mlp_784_512_512_10_b128", 0, 128, false);
     add_net("overhead_4_4_3_b1_sgd", 1, 1, true);
+    add_fork("threads_fork_join", 0);
+    add_fork("threads_fork_join_20us", 20);
+    add_fork("threads_fork_join_500us", 500);
     add_adamw("optim_adamw_1m", 1000, 1000);
     add_adamw("optim_adamw_10m", 2500, 4000);
     if (bench_free_memory() > 6e9) add_adamw("optim_adamw_100m", 10000, 10000);
