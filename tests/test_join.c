@@ -140,7 +140,7 @@ static int64_t ref_pad(const join_args *a, const mlc_tensor *y, const int64_t *a
     int64_t            k[MLC_MAX_DIMS];
     *from = 0;
     for (int32_t d = 0; d < y->ndim; d++) {
-        int64_t i = at[d] - a->ints.v[d], n = x->shape[d];
+        int64_t n = x->shape[d], cut = a->ints.v[d] < -n ? -n : a->ints.v[d], i = at[d] - cut;
         if (mode == MLC_PAD_CONSTANT && (i < 0 || i >= n)) return -1;
         if (mode == MLC_PAD_REPLICATE) i = i < 0 ? 0 : i >= n ? n - 1 : i;
         if (mode == MLC_PAD_REFLECT) i = i < 0 ? -i : i >= n ? 2 * n - 2 - i : i;
