@@ -86,9 +86,10 @@
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
- *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN
- *   IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT
- *   IMPL.OPS.CUSTOM  IMPL.LOSS.MSE  IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
+ *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX
+ *   IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX
+ *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
+ *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
@@ -933,6 +934,25 @@ MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
 /* mlc_cumprod: y_i = x_0 ... x_i, as mlc_cumsum.   grad: also right where x is 0
  *   ref    torch.cumprod                                                                      */
 MLC_API mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis);
+/* mlc_softmax: e^x / sum e^x along an axis, without overflow. A line with a NaN, with +inf or with
+ *   nothing but -inf becomes NaN, as in PyTorch. Any axis; the last one is the fastest.
+ *   grad   dx += y (dy - sum y dy)   err SHAPE: no such axis   ref: F.softmax
+ *   test   tests/test_rows.c                                                                  */
+MLC_API mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis);
+/* mlc_log_softmax: x - log sum e^x along an axis, as mlc_softmax.
+ *   grad   dx += dy - e^y sum dy     ref: F.log_softmax                                         */
+MLC_API mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis);
+/* mlc_layer_norm: (x - mean) / sqrt(var + eps) w + b, mean and variance (over n) of each row along
+ *   the last axis; weight, bias [n] or NULL. Two passes in f64: a large mean cancels nothing; the
+ *   gradients of weight and bias are sums over the rows in an order that the shape gives.
+ *   grad   with h = (x - mean) r, r = 1/sqrt(var + eps), g = dy w: dx += r (g - mean(g) -
+ *          h mean(g h)); dw += sum dy h; db += sum dy
+ *   err    SHAPE: x is a scalar, weight or bias is not [n]   ARG: eps is negative or not finite
+ *   ref    F.layer_norm over the last axis   test tests/test_rows.c                             */
+MLC_API mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
+/* mlc_rms_norm: x / sqrt(mean x^2 + eps) w along the last axis, otherwise as mlc_layer_norm.
+ *   ref    F.rms_norm over the last axis                                                        */
+MLC_API mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps);
 
 /* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
  *   input is a row (left) or a column (right) whose axis goes again. Any strides.
@@ -1698,6 +1718,44 @@ struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm    
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
     void          *dx;      int64_t dx_row;
 };
+struct mlc_k_softmax {                 /* along an axis; log: its logarithm                    */
+    mlc_dtype   dtype;                 /* floats                                               */
+    int32_t     ndim, axis, log;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+};
+struct mlc_k_softmax_grad {            /* out (+)= y (dy - sum y dy); log: dy - e^y sum dy     */
+    mlc_dtype   dtype;
+    int32_t     ndim, axis, log, accumulate;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *y;        int64_t y_stride[MLC_MAX_DIMS];
+    const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
+};
+struct mlc_k_norm {                    /* out = (in - mean) r weight + bias along the last axis */
+    mlc_dtype   dtype;                 /* floats                                               */
+    int32_t     ndim, rms;             /* rms: the mean is taken as 0                          */
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    const void *weight, *bias;         /* dense rows, or NULL                                  */
+    double      eps;
+    double     *stat;                  /* [rows,3]: shift, mean - shift, 1/sqrt(variance + eps) */
+};
+struct mlc_k_norm_grad {               /* dx (+)= ...; dweight (+)= ...; dbias (+)= sum dy     */
+    mlc_dtype   dtype;
+    int32_t     ndim, rms;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *dx;       int64_t dx_stride[MLC_MAX_DIMS];        /* NULL: not wanted          */
+    const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
+    const void *weight;   const double *stat;
+    void       *dweight;  int64_t dweight_stride;                 /* NULL: not wanted          */
+    void       *dbias;    int64_t dbias_stride;
+    int32_t     dx_accumulate, dweight_accumulate, dbias_accumulate;
+    void       *workspace; size_t workspace_bytes;
+};
 struct mlc_k_argmax {                  /* first largest (smallest) along an axis; NaN wins     */
     mlc_dtype   dtype;                 /* any                                                  */
     int32_t     ndim, axis, smallest;
@@ -1795,7 +1853,8 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
-    X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad)
+    X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
+    X(softmax) X(softmax_grad) X(norm) X(norm_grad)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -2421,6 +2480,8 @@ struct mlc_node {
         struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
         struct { mlc_cross_entropy_desc desc; } xent;
         struct { double p; uint64_t seed, stream; } dropout;
+        struct { int32_t axis; bool log; } softmax;
+        struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
         struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
@@ -8391,11 +8452,14 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.ROW ------------------------------------ cross-entropy: one pass over each row
- * log softmax without a row of probabilities in memory: the forward keeps two numbers a row
- * (largest logit, log of the sum), from which backward makes softmax again, in blocks in L1. Labels
- * are checked before anything is computed; a bad one goes to the error word, since a kernel has no
- * context to complain to. */
+/* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
+ * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
+ * exponentials; mean, variance. Sums of f32 are carried in f64 in groups of four, so a kernel's
+ * statistics are right to an ulp of its elements. Rows that are not dense, or of 16 bits, come
+ * through tiles in L1, a part of a row at a time. In cross-entropy no probabilities are in memory:
+ * the forward keeps two numbers a row (largest logit, log of the sum), from which backward makes
+ * softmax again. Labels are checked before anything is computed; a bad one goes to the error word,
+ * since a kernel has no context to complain to. */
 
 /* n dense elements joined to start. */
 MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double start)
@@ -8405,77 +8469,224 @@ MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double sta
     return mlc__acc_value(&t);
 }
 
-/* Sum of e^(x - shift): exponentials of a block in L1, then their sum. T is the type, F names its
- * functions, ADD joins a dense block. */
-#define MLC__SUM_EXP_TEXT(T, F, ADD) \
-    const T *v = MLC__CAST(const T *, x), s = (T)shift; \
-    mlc__acc total = { 0.0, 0.0, 0 }; \
-    for (int64_t from = 0; from < n; from += MLC__GATHER, v += MLC__GATHER) { \
-        T tile[MLC__GATHER]; \
-        const int64_t m = n - from < MLC__GATHER ? n - from : MLC__GATHER; \
-        MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) tile[i] = F(exp)(v[i] - s); \
-        ADD(&total, tile, m, 1.0); \
-    } \
-    return mlc__acc_value(&total);
+/* result = sum of E(0) .. E(n - 1), groups of four in T, whose sums are carried in f64. E may also
+ * write, to places of its own: some elements are asked for twice. */
+#define MLC__ROW_SUM(T, E, result) \
+    do { \
+        double lane[16], few = 0.0; \
+        int64_t i = 0; \
+        for (int l = 0; l < 16; l++) lane[l] = 0.0; \
+        for (; i + 64 <= n; i += 64) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T e0 = E(i + l), e1 = E(i + l + 16), e2 = E(i + l + 32), e3 = E(i + l + 48); \
+                lane[l] += (double)((e0 + e1) + (e2 + e3)); \
+            } \
+        for (; i + 16 <= n; i += 16) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T e0 = E(i + l); \
+                lane[l] += (double)e0; \
+            } \
+        if (i < n && n >= 16) {        /* the last 16, without those that have been counted */ \
+            const int seen = 16 - (int)(n - i); \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                const T e0 = E(n - 16 + l); \
+                lane[l] += l < seen ? 0.0 : (double)e0; \
+            } \
+        } else { \
+            T last[16]; \
+            for (int l = 0; l < 16 && i + l < n; l++) last[l] = E(i + l); \
+            for (int l = 0; l < 16 && i + l < n; l++) few += (double)last[l]; \
+        } \
+        result = mlc__fold(lane) + few; \
+    } while (0)
 
-/* dx (+)= scale (e^((x - max) - log_sum) - less): a row of the gradient in one pass. The label's
- * share is not in it. */
-#define MLC__SOFTMAX_GRAD_TEXT(T, F) \
-    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale; \
-    T *o = MLC__CAST(T *, dx); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T old = accumulate ? o[i] : (T)0; \
-        o[i] = old + (F(exp)((v[i] - m) - l) - e) * s; \
+/* e^x for x that are not NaN and below 88, as x - max is. */
+MLC__BODY double mlc__exp_low_f64(double x) { return mlc__exp_f64(x); }
+MLC__BODY float mlc__exp_put_f32(float *o, float x) { return *o = mlc__exp_low_f32(x); }
+MLC__BODY double mlc__exp_put_f64(double *o, double x) { return *o = mlc__exp_f64(x); }
+
+/* A row kernel is text over T, whose functions F names: sum of e^(x - shift); the same, and the
+ * exponentials; sum of (x - shift)^2, and of x - shift unless rest is NULL; sum of x y. */
+#define MLC__E_EXP(k)     MLC__F(exp_low)(v[k] - m)
+#define MLC__E_EXP_PUT(k) MLC__F(exp_put)(o + (k), v[k] - m)
+#define MLC__E_LESS(k)    (v[k] - m)
+#define MLC__E_SQUARE(k)  ((v[k] - m) * (v[k] - m))
+#define MLC__E_DOT(k)     (v[k] * w[k])
+#define MLC__SUM_EXP_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    double sum; \
+    MLC__ROW_SUM(T, MLC__E_EXP, sum); \
+    return sum;
+#define MLC__EXP_SUM_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    T *o = MLC__CAST(T *, out); \
+    double sum; \
+    MLC__ROW_SUM(T, MLC__E_EXP_PUT, sum); \
+    return sum;
+#define MLC__SQUARES_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    double sum = 0.0; \
+    if (rest) MLC__ROW_SUM(T, MLC__E_LESS, sum); \
+    if (rest) *rest += sum; \
+    MLC__ROW_SUM(T, MLC__E_SQUARE, sum); \
+    return sum;
+#define MLC__ROW_DOT_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
+    double sum; \
+    MLC__ROW_SUM(T, MLC__E_DOT, sum); \
+    return sum;
+
+/* What a norm needs of its row: elements become (x - shift) scale + base. shift is the mean as T
+ * has it, base gives the rest of it back. */
+typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
+#define MLC__LINE_OF(T) const T m = (T)line->shift, r = (T)line->scale, q = (T)line->base;
+
+/* out = ((x - shift) scale + base) weight + bias, either of which may be NULL. */
+#define MLC__AFFINE_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, weight); \
+    const T *b = MLC__CAST(const T *, bias); \
+    T *o = MLC__CAST(T *, out); \
+    MLC__LINE_OF(T) \
+    if (w && b) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] = ((v[i] - m) * r + q) * w[i] + b[i]; \
+    } else if (w) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) * w[i]; \
+    } else if (b) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) + b[i]; \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m) * r + q; \
     }
 
-typedef double (*mlc__sum_exp_fn)(const void *x, int64_t n, double shift);
-typedef void (*mlc__softmax_grad_fn)(void *dx, const void *x, int64_t n, double max, double log_sum,
-                                     double less, double scale, bool accumulate);
+/* dx = y (dy - sum), of a logarithm dy - e^y sum. */
+#define MLC__SOFT_GRAD_TEXT(T) \
+    const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum; \
+    T *o = MLC__CAST(T *, dx); \
+    if (log) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = d[i] - MLC__F(exp)(v[i]) * s; \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s); \
+    }
 
-MLC__BODY double mlc__sum_exp_f32_body(const void *x, int64_t n, double shift)
-{
-    MLC__SUM_EXP_TEXT(float, MLC__F32, mlc__add_f32_body)
-}
-MLC__BODY double mlc__sum_exp_f64_body(const void *x, int64_t n, double shift)
-{
-    MLC__SUM_EXP_TEXT(double, MLC__F64, mlc__add_f64_body)
-}
-MLC__BODY void mlc__softmax_grad_f32_body(void *dx, const void *x, int64_t n, double max,
-                                          double log_sum, double less, double scale,
-                                          bool accumulate)
-{
-    MLC__SOFTMAX_GRAD_TEXT(float, MLC__F32)
-}
-MLC__BODY void mlc__softmax_grad_f64_body(void *dx, const void *x, int64_t n, double max,
-                                          double log_sum, double less, double scale,
-                                          bool accumulate)
-{
-    MLC__SOFTMAX_GRAD_TEXT(double, MLC__F64)
-}
+/* Sums of g and of g h, h being the normed row and g = dy weight. */
+#define MLC__E_G(k)   d[k]
+#define MLC__E_GW(k)  (d[k] * w[k])
+#define MLC__E_GH(k)  (d[k] * ((v[k] - m) * r + q))
+#define MLC__E_GWH(k) (d[k] * w[k] * ((v[k] - m) * r + q))
+#define MLC__NORM_SUMS_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
+    const T *w = MLC__CAST(const T *, weight); \
+    MLC__LINE_OF(T) \
+    if (w) { \
+        MLC__ROW_SUM(T, MLC__E_GW, sums[0]); \
+        MLC__ROW_SUM(T, MLC__E_GWH, sums[1]); \
+    } else { \
+        MLC__ROW_SUM(T, MLC__E_G, sums[0]); \
+        MLC__ROW_SUM(T, MLC__E_GH, sums[1]); \
+    }
+
+/* dx = scale (g - mean_g - h mean_gh) */
+#define MLC__NORM_GRAD_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
+    const T *w = MLC__CAST(const T *, weight), g = (T)means[0], h = (T)means[1]; \
+    T *o = MLC__CAST(T *, dx); \
+    MLC__LINE_OF(T) \
+    if (w) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] = r * ((d[i] * w[i] - g) - ((v[i] - m) * r + q) * h); \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] = r * ((d[i] - g) - ((v[i] - m) * r + q) * h); \
+    }
+
+/* dw += dy h, db += dy; they do not overlap. */
+#define MLC__NORM_COLUMNS_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
+    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db); \
+    MLC__LINE_OF(T) \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        o[i] += d[i] * ((v[i] - m) * r + q); \
+        u[i] += d[i]; \
+    }
+
+/* dx (+)= scale (e^((x - max) - log_sum) - less): a row of cross-entropy's gradient in one pass.
+ * The label's share is not in it. */
+#define MLC__XENT_ROW_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale; \
+    T *o = MLC__CAST(T *, dx); \
+    if (accumulate) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] += (MLC__F(exp_low)((v[i] - m) - l) - e) * s; \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] = (MLC__F(exp_low)((v[i] - m) - l) - e) * s; \
+    }
+
+/* Each row kernel: result, name, parameters, arguments. */
+#define MLC__ROW_KERNELS(X) \
+    X(double, sum_exp, SUM_EXP, (const void *x, int64_t n, double shift), (x, n, shift)) \
+    X(double, exp_sum, EXP_SUM, (void *out, const void *x, int64_t n, double shift), \
+      (out, x, n, shift)) \
+    X(double, row_squares, SQUARES, (const void *x, int64_t n, double shift, double *rest), \
+      (x, n, shift, rest)) \
+    X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
+    X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
+                             int64_t n, const mlc__row_line *line), \
+      (out, x, weight, bias, n, line)) \
+    X(void, soft_grad, SOFT_GRAD, (void *dx, const void *y, const void *dy, int64_t n, double sum, \
+                                   bool log), (dx, y, dy, n, sum, log)) \
+    X(void, norm_sums, NORM_SUMS, (double *sums, const void *x, const void *dy, \
+                                   const void *weight, int64_t n, const mlc__row_line *line), \
+      (sums, x, dy, weight, n, line)) \
+    X(void, norm_grad, NORM_GRAD, (void *dx, const void *x, const void *dy, const void *weight, \
+                                   int64_t n, const mlc__row_line *line, const double *means), \
+      (dx, x, dy, weight, n, line, means)) \
+    X(void, norm_columns, NORM_COLUMNS, (void *dw, void *db, const void *x, const void *dy, \
+                                         int64_t n, const mlc__row_line *line), \
+      (dw, db, x, dy, n, line)) \
+    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
+                                  double less, double scale, bool accumulate), \
+      (dx, x, n, max, log_sum, less, scale, accumulate))
+
+#define MLC__F MLC__F32
+#define MLC__ROW_BODY(R, name, TEXT, parameters, arguments) \
+    MLC__BODY R mlc__##name##_f32_body parameters { MLC__##TEXT##_TEXT(float) }
+MLC__ROW_KERNELS(MLC__ROW_BODY)
+#undef MLC__F
+#undef MLC__ROW_BODY
 
 /* What a level brings to row kernels, for one dtype. */
+#define MLC__ROW_FIELD(R, name, TEXT, parameters, arguments) R (*name) parameters;
 typedef struct mlc__row_fns {
-    mlc__run_fn          sum, max;
-    mlc__sum_exp_fn      sum_exp;
-    mlc__softmax_grad_fn softmax_grad;
+    mlc__run_fn sum, max;
+    MLC__ROW_KERNELS(MLC__ROW_FIELD)
 } mlc__row_fns;
 
-#define MLC__STAMP_ROW_OF(isa, dtype) \
-    MLC__AT_##isa static double mlc__sum_exp_##dtype##_##isa(const void *x, int64_t n, \
-                                                             double shift) \
-    { return mlc__sum_exp_##dtype##_body(x, n, shift); } \
-    MLC__AT_##isa static void mlc__softmax_grad_##dtype##_##isa( \
-        void *dx, const void *x, int64_t n, double max, double log_sum, double less, double scale, \
-        bool accumulate) \
-    { mlc__softmax_grad_##dtype##_body(dx, x, n, max, log_sum, less, scale, accumulate); }
+/* f64 is the same at each level. */
+#define MLC__F MLC__F64
+#define MLC__ROW_F64(R, name, TEXT, parameters, arguments) \
+    static MLC__OPT R mlc__##name##_f64 parameters { MLC__##TEXT##_TEXT(double) }
+MLC__ROW_KERNELS(MLC__ROW_F64)
+#undef MLC__F
+
+#define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
+    MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
+    { return mlc__##name##_f32_body arguments; }
+#define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
+#define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
+#define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
+#define MLC__ROW_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP(neon, R, name, p, a)
+#define MLC__ROW_NAME_f64(R, name, TEXT, p, a)     , mlc__##name##_f64
+#define MLC__ROW_NAME_scalar(R, name, TEXT, p, a)  , mlc__##name##_f32_scalar
+#define MLC__ROW_NAME_avx2(R, name, TEXT, p, a)    , mlc__##name##_f32_avx2
+#define MLC__ROW_NAME_avx512(R, name, TEXT, p, a)  , mlc__##name##_f32_avx512
+#define MLC__ROW_NAME_neon(R, name, TEXT, p, a)    , mlc__##name##_f32_neon
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
-    MLC__STAMP_ROW_OF(isa, f32) MLC__STAMP_ROW_OF(isa, f64) \
+    MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
-        { mlc__add_f32_##isa, mlc__max_f32_##isa, mlc__sum_exp_f32_##isa, \
-          mlc__softmax_grad_f32_##isa }, \
-        { mlc__add_f64_##isa, mlc__max_f64_##isa, mlc__sum_exp_f64_##isa, \
-          mlc__softmax_grad_f64_##isa } };
+        { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_NAME_##isa) }, \
+        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_NAME_f64) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -8493,8 +8704,9 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     const void *x = mlc__at(a->logits, r * a->row, size);
     const int64_t label = a->labels[r * a->label_stride];
     const double max = mlc__run(j->f->max, x, a->c, -MLC__INF);
-    const double shift = max - max == 0.0 ? max : 0.0;           /* all -inf, a NaN: as it comes */
-    const double log_sum = log(j->f->sum_exp(x, a->c, shift));
+    const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
+    const double shift = good ? max : 0.0;
+    const double log_sum = good ? log(j->f->sum_exp(x, a->c, shift)) : MLC__NAN;
     double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
     mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
@@ -8591,11 +8803,12 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
         if (!a->accumulate) memset(dx, 0, (size_t)a->c * size);
         return;
     }
-    const double scale = mlc__elem(a->dy, r * a->dy_stride, a->dtype) /
-                         mlc__elem(a->norm, 0, a->dtype);
-    j->f->softmax_grad(dx, mlc__at(a->logits, r * a->row, size), a->c,
-                       mlc__elem(a->lse, r, a->dtype), mlc__elem(a->lse, a->n + r, a->dtype),
-                       a->smoothing / (double)a->c, scale, a->accumulate);
+    const double log_sum = mlc__elem(a->lse, a->n + r, a->dtype);
+    double scale = mlc__elem(a->dy, r * a->dy_stride, a->dtype) / mlc__elem(a->norm, 0, a->dtype);
+    if (log_sum != log_sum) scale = log_sum;     /* a row of NaN, whatever is in it */
+    j->f->xent_line(dx, mlc__at(a->logits, r * a->row, size), a->c,
+                    mlc__elem(a->lse, r, a->dtype), log_sum, a->smoothing / (double)a->c, scale,
+                    a->accumulate != 0);
     mlc__elem_put(dx, label, a->dtype,
                   mlc__elem(dx, label, a->dtype) - (1.0 - a->smoothing) * scale);
 }
@@ -8618,6 +8831,412 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                   mlc__xent_grad_chunk, &j);
     return MLC_OK;
 }
+
+/* -- softmax and norms: drivers -- */
+
+/* Rows of a call: size of an element, its wide form, whether it is its own (f32, f64). */
+typedef struct mlc__rows {
+    const mlc__row_fns   *f;
+    const mlc__half_fns  *half;
+    mlc_dtype             dtype, wide;
+    int64_t               size, n;     /* n: elements of a row */
+} mlc__rows;
+
+static mlc__rows mlc__rows_of(mlc_dtype dtype, int64_t n, const mlc__row_fns *f,
+                              const mlc__half_fns *half)
+{
+    const mlc__rows k = { &f[dtype == MLC_F64], half, dtype,
+                          dtype == MLC_F64 ? MLC_F64 : MLC_F32, (int64_t)mlc_dtype_bytes(dtype),
+                          n };
+    return k;
+}
+
+/* A tile of a row. */
+typedef struct mlc__row_tile { uint64_t v[MLC__GATHER_BYTES / 8]; } mlc__row_tile;
+
+/* Can kernels read and write rows with this step as they lie? */
+MLC__INLINE bool mlc__row_lies(const mlc__rows *k, int64_t step)
+{
+    return (step == 1 || k->n == 1) && k->dtype == k->wide;
+}
+
+/* Elements i .. i + n of a row, as they lie or in the tile. */
+static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const char *row,
+                                 int64_t step, int64_t i, int64_t n)
+{
+    const char *at = row + i * step * k->size;
+    if (!row || mlc__row_lies(k, step)) return row ? at : NULL;
+    mlc__load_wide(tile->v, k->wide, at, k->dtype, step, n, k->half);
+    return tile->v;
+}
+
+/* Writes (adds) them from a tile of wide elements, which it may change. */
+static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i, int64_t n,
+                         mlc__row_tile *tile, bool accumulate)
+{
+    char *at = row + i * step * k->size;
+    mlc__row_tile old;
+    if (accumulate) {
+        const mlc__row_line plain = { 0.0, 1.0, 0.0 };
+        mlc__load_wide(old.v, k->wide, at, k->dtype, step, n, k->half);
+        k->f->affine(tile->v, tile->v, NULL, old.v, n, &plain);
+    }
+    void *dense = step == 1 ? (void *)at : (void *)old.v;
+    mlc__cast_dense(dense, k->dtype, tile->v, k->wide, n, k->half);
+    if (step != 1) mlc__scatter(at, step, old.v, n, (size_t)k->size);
+}
+
+typedef struct mlc__softmax_job {
+    mlc__rows   k;
+    const struct mlc_k_softmax *a;
+} mlc__softmax_job;
+
+/* A NaN, +inf or nothing but -inf: every element NaN. */
+static void mlc__softmax_row(const mlc__softmax_job *j, char *out, const char *in)
+{
+    const mlc__rows *k = &j->k;
+    const int64_t step = j->a->in_stride[j->a->axis], to = j->a->out_stride[j->a->axis];
+    const bool direct = mlc__row_lies(k, step) && mlc__row_lies(k, to);
+    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
+    mlc__row_tile tile, made;
+    mlc__acc most = { -MLC__INF, 0.0, 0 };
+    double total = 0.0;
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        k->f->max(&most, mlc__row_part(k, &tile, in, step, i, n), n, 1.0);
+    }
+    const double max = mlc__acc_value(&most);
+    const bool good = max - max == 0.0;
+    for (int64_t i = 0; good && i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *x = mlc__row_part(k, &tile, in, step, i, n);
+        total += direct && !j->a->log ? k->f->exp_sum(out, x, n, max) : k->f->sum_exp(x, n, max);
+    }
+    const bool plain = j->a->log || !good;
+    const mlc__row_line line = { plain ? (good ? max : MLC__NAN) : 0.0, plain ? 1.0 : 1.0 / total,
+                                 plain && good ? -log(total) : 0.0 };
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        void *o = direct ? (void *)out : (void *)made.v;
+        const void *x = direct && !plain ? (const void *)out
+                                         : mlc__row_part(k, &tile, in, step, i, n);
+        if (!direct && !plain) { k->f->exp_sum(made.v, x, n, max); x = made.v; }
+        k->f->affine(o, x, NULL, NULL, n, &line);
+        if (!direct) mlc__row_put(k, out, to, i, n, &made, false);
+    }
+}
+
+static void mlc__softmax_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                               int64_t lines)
+{
+    const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
+    for (int64_t l = 0; l < lines; l++)
+        mlc__softmax_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * j->k.size,
+                         MLC__CAST(const char *, j->a->in) +
+                             (offset[1] + l * stride[1]) * j->k.size);
+}
+
+static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, const mlc__row_fns *f,
+                                   const mlc__half_fns *half)
+{
+    const mlc__softmax_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
+    const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (j.k.n > 0)
+        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides, mlc__softmax_lines, &j);
+    return MLC_OK;
+}
+
+typedef struct mlc__softmax_grad_job {
+    mlc__rows k;
+    const struct mlc_k_softmax_grad *a;
+} mlc__softmax_grad_job;
+
+static void mlc__softmax_grad_row(const mlc__softmax_grad_job *j, char *dx, const char *y,
+                                  const char *dy)
+{
+    const mlc__rows *k = &j->k;
+    const struct mlc_k_softmax_grad *a = j->a;
+    const int64_t to = a->out_stride[a->axis], ys = a->y_stride[a->axis];
+    const int64_t ds = a->dy_stride[a->axis];
+    const bool direct = !a->accumulate && mlc__row_lies(k, to) && mlc__row_lies(k, ys) &&
+                        mlc__row_lies(k, ds);
+    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
+    mlc__row_tile tile[3];
+    double total = 0.0;
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
+        total += a->log ? mlc__run(k->f->sum, d, n, 0.0)
+                        : k->f->row_dot(mlc__row_part(k, &tile[0], y, ys, i, n), d, n);
+    }
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *v = mlc__row_part(k, &tile[0], y, ys, i, n);
+        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
+        k->f->soft_grad(direct ? (void *)dx : (void *)tile[2].v, v, d, n, total, a->log != 0);
+        if (!direct) mlc__row_put(k, dx, to, i, n, &tile[2], a->accumulate != 0);
+    }
+}
+
+static void mlc__softmax_grad_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                                    int64_t lines)
+{
+    const mlc__softmax_grad_job *j = MLC__CAST(const mlc__softmax_grad_job *, args);
+    const int64_t size = j->k.size;
+    for (int64_t l = 0; l < lines; l++)
+        mlc__softmax_grad_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * size,
+                              MLC__CAST(const char *, j->a->y) +
+                                  (offset[1] + l * stride[1]) * size,
+                              MLC__CAST(const char *, j->a->dy) +
+                                  (offset[2] + l * stride[2]) * size);
+}
+
+static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_grad *a,
+                                        const mlc__row_fns *f, const mlc__half_fns *half)
+{
+    const mlc__softmax_grad_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
+    const int64_t *strides[3] = { a->out_stride, a->y_stride, a->dy_stride };
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (j.k.n > 0)
+        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides, mlc__softmax_grad_lines, &j);
+    return MLC_OK;
+}
+
+/* Strides of the statistics over the axes of the rows: three numbers each, row-major. */
+static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
+{
+    int64_t next = 3;
+    stride[ndim - 1] = 0;
+    for (int32_t d = ndim - 2; d >= 0; d--) { stride[d] = next; next *= shape[d]; }
+}
+
+/* shift is the mean as the dtype has it, what is left of the mean goes to base. */
+MLC__INLINE mlc__row_line mlc__norm_line(const double *stat)
+{
+    const mlc__row_line line = { stat[0], stat[2], -stat[1] * stat[2] };
+    return line;
+}
+
+typedef struct mlc__norm_job {
+    mlc__rows k;
+    const struct mlc_k_norm *a;
+} mlc__norm_job;
+
+static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, double *stat)
+{
+    const mlc__rows *k = &j->k;
+    const struct mlc_k_norm *a = j->a;
+    const int64_t step = a->in_stride[a->ndim - 1], to = a->out_stride[a->ndim - 1];
+    const bool direct = mlc__row_lies(k, step) && mlc__row_lies(k, to);
+    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
+    mlc__row_tile tile[4];
+    double sum = 0.0, squares = 0.0, rest = 0.0;
+    for (int64_t i = 0; !a->rms && i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        sum += mlc__run(k->f->sum, mlc__row_part(k, &tile[0], in, step, i, n), n, 0.0);
+    }
+    const double mean = sum / (double)k->n;
+    stat[0] = k->wide == MLC_F64 ? mean : (double)(float)mean;
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        squares += k->f->row_squares(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0],
+                                     a->rms ? NULL : &rest);
+    }
+    /* Sums of elements less shift are exact where those of the elements were rounded. */
+    stat[1] = rest / (double)k->n;
+    stat[2] = 1.0 / sqrt(squares / (double)k->n - stat[1] * stat[1] + a->eps);
+    const mlc__row_line line = mlc__norm_line(stat);
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *x = mlc__row_part(k, &tile[0], in, step, i, n);
+        const void *w = mlc__row_part(k, &tile[1], MLC__CAST(const char *, a->weight), 1, i, n);
+        const void *b = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->bias), 1, i, n);
+        k->f->affine(direct ? (void *)out : (void *)tile[3].v, x, w, b, n, &line);
+        if (!direct) mlc__row_put(k, out, to, i, n, &tile[3], false);
+    }
+}
+
+static void mlc__norm_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                            int64_t lines)
+{
+    const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
+    for (int64_t l = 0; l < lines; l++)
+        mlc__norm_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * j->k.size,
+                      MLC__CAST(const char *, j->a->in) + (offset[1] + l * stride[1]) * j->k.size,
+                      j->a->stat + offset[2] + l * stride[2]);
+}
+
+static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
+                                const mlc__half_fns *half)
+{
+    const mlc__norm_job j = { mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half), a };
+    int64_t stat[MLC_MAX_DIMS];
+    const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__stat_strides(a->ndim, a->shape, stat);
+    if (j.k.n > 0)
+        mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides, mlc__norm_lines, &j);
+    return MLC_OK;
+}
+
+#define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
+#define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
+
+/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T. */
+typedef struct mlc__norm_grad_job {
+    mlc__rows k;
+    const struct mlc_k_norm_grad *a;
+    mlc__loop across;
+    int64_t   rows, per_part, parts;
+    bool      columns;                 /* dweight or dbias is wanted */
+} mlc__norm_grad_job;
+
+MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->k.n; }
+
+static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char *in,
+                               const char *dy, const double *stat, double *sums)
+{
+    const mlc__rows *k = &j->k;
+    const struct mlc_k_norm_grad *a = j->a;
+    const int32_t last = a->ndim - 1;
+    const int64_t to = a->dx_stride[last], is = a->in_stride[last], ds = a->dy_stride[last];
+    const mlc__row_line line = mlc__norm_line(stat);
+    const bool lies = mlc__row_lies(k, is) && mlc__row_lies(k, ds);
+    const bool direct = lies && !a->dx_accumulate && mlc__row_lies(k, to);
+    const int64_t part = lies && (direct || !a->dx) ? k->n : mlc__gather_step((size_t)k->size);
+    char *column = (char *)sums;       /* T sums lie behind those of f64 */
+    mlc__row_tile tile[4];
+    double means[2] = { 0.0, 0.0 };
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *x = mlc__row_part(k, &tile[0], in, is, i, n);
+        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
+        const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
+        double some[2];
+        if (a->dx) {
+            k->f->norm_sums(some, x, d, w, n, &line);
+            means[0] += some[0];
+            means[1] += some[1];
+        }
+        if (!j->columns) continue;
+        const int64_t wide = (int64_t)mlc_dtype_bytes(k->wide);
+        k->f->norm_columns(column + (16 * k->n) + i * wide, column + 16 * k->n + (k->n + i) * wide,
+                           x, d, n, &line);
+    }
+    means[0] = a->rms ? 0.0 : means[0] / (double)k->n;
+    means[1] /= (double)k->n;
+    for (int64_t i = 0; a->dx && i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        const void *x = mlc__row_part(k, &tile[0], in, is, i, n);
+        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
+        const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
+        k->f->norm_grad(direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, &line, means);
+        if (!direct) mlc__row_put(k, dx, to, i, n, &tile[3], a->dx_accumulate != 0);
+    }
+}
+
+/* The sums in T go to those in f64 and begin again. */
+static MLC__OPT void mlc__norm_flush(double *sums, int64_t n, bool f64)
+{
+    double *t = sums + 2 * n;
+    float *s = MLC__CAST(float *, (void *)t);
+    if (f64) { MLC__INDEPENDENT for (int64_t i = 0; i < 2 * n; i++) sums[i] += t[i]; }
+    else { MLC__INDEPENDENT for (int64_t i = 0; i < 2 * n; i++) sums[i] += (double)s[i]; }
+    memset(t, 0, (size_t)(2 * n) * (f64 ? 8 : 4));
+}
+
+static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__norm_grad_job *j = MLC__CAST(const mlc__norm_grad_job *, arg);
+    const struct mlc_k_norm_grad *a = j->a;
+    const mlc__loop *l = &j->across;
+    const int64_t end = mlc__min(j->rows, (chunk + 1) * j->per_part), size = j->k.size;
+    double *sums = MLC__CAST(double *, a->workspace);
+    (void)worker;
+    if (j->columns) {
+        sums += chunk * mlc__norm_part_doubles(j);
+        memset(sums, 0, (size_t)mlc__norm_part_doubles(j) * sizeof(double));
+    }
+    for (int64_t r = chunk * j->per_part; r < end; r++) {
+        int64_t offset[MLC__LOOP_OPERANDS];
+        const int64_t in_row = r % l->n;
+        mlc__loop_row(l, r / l->n, offset);
+        for (int p = 0; p < 4; p++) offset[p] += in_row * l->stride[p][l->ndim - 1];
+        mlc__norm_grad_row(j, a->dx ? MLC__CAST(char *, a->dx) + offset[0] * size : NULL,
+                           MLC__CAST(const char *, a->in) + offset[1] * size,
+                           MLC__CAST(const char *, a->dy) + offset[2] * size, a->stat + offset[3],
+                           sums);
+        if (j->columns && (r + 1 == end || (r + 1) % MLC__NORM_ROWS == 0))
+            mlc__norm_flush(sums, j->k.n, j->k.wide == MLC_F64);
+    }
+}
+
+/* dweight (which 0) or dbias (1): the sums of the parts, in order. */
+static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, int64_t stride,
+                             bool accumulate)
+{
+    const int64_t step = mlc__gather_step((size_t)j->k.size);
+    const double *sums = MLC__CAST(const double *, j->a->workspace) + which * j->k.n;
+    for (int64_t i = 0; i < j->k.n; i += step) {
+        const int64_t n = mlc__min(step, j->k.n - i);
+        mlc__row_tile tile;
+        double total[MLC__GATHER];
+        for (int64_t e = 0; e < n; e++) total[e] = 0.0;
+        for (int64_t p = 0; p < j->parts; p++)
+            for (int64_t e = 0; e < n; e++)
+                total[e] += sums[p * mlc__norm_part_doubles(j) + i + e];
+        for (int64_t e = 0; e < n; e++) mlc__elem_put(tile.v, e, j->k.wide, total[e]);
+        mlc__row_put(&j->k, MLC__CAST(char *, out), stride, i, n, &tile, accumulate);
+    }
+}
+
+/* False if there are no rows. */
+static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
+{
+    int64_t stat[MLC_MAX_DIMS];
+    const int64_t *strides[4] = { a->dx ? a->dx_stride : a->in_stride, a->in_stride, a->dy_stride,
+                                  stat };
+    j->a = a;
+    j->columns = a->dweight || a->dbias;
+    mlc__stat_strides(a->ndim, a->shape, stat);
+    j->rows = j->parts = 0;
+    if (!mlc__loop_make(&j->across, a->ndim - 1, a->shape, 4, strides)) return false;
+    j->rows = j->across.rows * j->across.n;
+    j->per_part = mlc__max(mlc__div_up(j->rows, MLC__NORM_PARTS),
+                           mlc__max(1, 4096 / mlc__max(1, j->k.n)));
+    if (j->columns)
+        j->per_part = mlc__div_up(j->per_part, MLC__NORM_ROWS) * MLC__NORM_ROWS;
+    j->parts = mlc__div_up(j->rows, j->per_part);
+    return true;
+}
+
+static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad *a)
+{
+    mlc__norm_grad_job j;
+    (void)dev;
+    j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], NULL, NULL);
+    if (!mlc__norm_grad_plan(&j, a) || !j.columns) return 0;
+    return (size_t)(j.parts * mlc__norm_part_doubles(&j)) * sizeof(double);
+}
+
+static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
+                                     const mlc__row_fns *f, const mlc__half_fns *half)
+{
+    mlc__norm_grad_job j;
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
+    if (mlc__norm_grad_plan(&j, a)) {
+        if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
+        mlc__parallel(dev, j.parts, 1.0 * (double)j.rows * (double)j.k.n, mlc__norm_grad_chunk,
+                      &j);
+    }
+    if (a->dweight)
+        mlc__norm_gather(&j, 0, a->dweight, a->dweight_stride, a->dweight_accumulate != 0);
+    if (a->dbias) mlc__norm_gather(&j, 1, a->dbias, a->dbias_stride, a->dbias_accumulate != 0);
+    return MLC_OK;
+}
+
 
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
  * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
@@ -8782,6 +9401,14 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     { return mlc__xent_run(dev, a, mlc__row_fns_##isa); } \
     static mlc_status mlc__k_xent_grad_##isa(void *dev, const struct mlc_k_xent_grad *a) \
     { return mlc__xent_grad_run(dev, a, mlc__row_fns_##isa); } \
+    static mlc_status mlc__k_softmax_##isa(void *dev, const struct mlc_k_softmax *a) \
+    { return mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_softmax_grad_##isa(void *dev, const struct mlc_k_softmax_grad *a) \
+    { return mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_norm_##isa(void *dev, const struct mlc_k_norm *a) \
+    { return mlc__norm_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
+    { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
     { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); }
 
@@ -8806,6 +9433,14 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_xent_ws(isa)      mlc__k_xent_workspace,
 #define MLC__CPU_xent_grad(isa)    mlc__k_xent_grad_##isa,
 #define MLC__CPU_xent_grad_ws(isa) NULL,
+#define MLC__CPU_softmax(isa)      mlc__k_softmax_##isa,
+#define MLC__CPU_softmax_ws(isa)   NULL,
+#define MLC__CPU_softmax_grad(isa) mlc__k_softmax_grad_##isa,
+#define MLC__CPU_softmax_grad_ws(isa) NULL,
+#define MLC__CPU_norm(isa)         mlc__k_norm_##isa,
+#define MLC__CPU_norm_ws(isa)      NULL,
+#define MLC__CPU_norm_grad(isa)    mlc__k_norm_grad_##isa,
+#define MLC__CPU_norm_grad_ws(isa) mlc__k_norm_grad_workspace,
 #define MLC__CPU_fold(isa)         mlc__k_fold_##isa,
 #define MLC__CPU_fold_ws(isa)      mlc__k_fold_workspace,
 #define MLC__CPU_scan(isa)         mlc__k_scan_##isa,
@@ -13548,6 +14183,203 @@ MLC_IMPL mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis)
 MLC_IMPL mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis)
 {
     return mlc__scan_call(&mlc__cumprod_op, x, axis);
+}
+
+/* @@ IMPL.OPS.SOFTMAX ------------------------------------ softmax, log_softmax
+ * One kernel each way, along any axis: backward needs the result alone. */
+
+static mlc_status mlc__softmax_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    mlc__save(nd, nd->out[0]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__softmax_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_softmax a;
+    if (mlc__numel(nd->in[0]) == 0) return MLC_OK;
+    memset(&a, 0, sizeof a);
+    a.dtype = nd->in[0]->dtype;
+    a.axis = nd->u.softmax.axis;
+    a.log = nd->u.softmax.log;
+    a.out = mlc__data(nd->out[0]);
+    a.in = mlc__data(nd->in[0]);
+    mlc__line_shape(nd->out[0], a.shape, a.out_stride, &a.ndim);
+    mlc__line_shape(nd->in[0], a.shape, a.in_stride, &a.ndim);
+    return mlc__run_softmax(ctx, nd->op->name, &a);
+}
+
+static mlc_status mlc__softmax_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_softmax_grad a;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st) || mlc__numel(&dx) == 0) return st;
+    memset(&a, 0, sizeof a);
+    a.dtype = dx.dtype;
+    a.axis = nd->u.softmax.axis;
+    a.log = nd->u.softmax.log;
+    a.accumulate = acc;
+    a.out = mlc__data(&dx);
+    a.y = mlc__data(nd->out[0]);
+    a.dy = mlc__data(&dy);
+    mlc__line_shape(&dx, a.shape, a.out_stride, &a.ndim);
+    mlc__line_shape(nd->out[0], a.shape, a.y_stride, &a.ndim);
+    mlc__line_shape(&dy, a.shape, a.dy_stride, &a.ndim);
+    return mlc__run_softmax_grad(ctx, nd->op->name, &a);
+}
+
+static const mlc__op mlc__softmax_op =
+    { "softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward };
+static const mlc__op mlc__log_softmax_op =
+    { "log_softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward };
+
+static mlc_tensor *mlc__softmax_call(const mlc__op *op, mlc_tensor *x, int32_t axis, bool log)
+{
+    mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd || !mlc__axis_of(x, op->name, &axis)) return NULL;
+    nd->u.softmax.axis = axis;
+    nd->u.softmax.log = log;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis)
+{
+    return mlc__softmax_call(&mlc__softmax_op, x, axis, false);
+}
+MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
+{
+    return mlc__softmax_call(&mlc__log_softmax_op, x, axis, true);
+}
+
+/* @@ IMPL.OPS.NORM --------------------------------------- layer_norm, rms_norm
+ * The second output, mean and factor of each row in f64, is for backward alone. The inputs behind x
+ * are weight and bias, as far as they are there. */
+
+/* Place of the weight, of the bias among the inputs; 0: there is none. */
+MLC__INLINE int mlc__norm_weight(const mlc_node *nd) { return nd->u.norm.weight ? 1 : 0; }
+MLC__INLINE int mlc__norm_bias(const mlc_node *nd)
+{
+    return nd->u.norm.bias ? mlc__norm_weight(nd) + 1 : 0;
+}
+
+static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, nd->u.norm.eps >= 0.0 && nd->u.norm.eps < MLC__INF, ARG,
+                 "%s: eps is %g; it must be finite and not negative", nd->op->name,
+                 nd->u.norm.eps);
+    MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: x [] is a scalar; it must be [..,n]",
+                 nd->op->name);
+    const int64_t n = x->shape[x->ndim - 1];
+    for (int i = 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->ndim == 1 && nd->in[i]->shape[0] == n, SHAPE,
+                     "%s: %s must be %s for x %s, it is %s", nd->op->name,
+                     i == mlc__norm_weight(nd) ? "weight" : "bias", mlc__shape_text(1, &n).s,
+                     mlc__shape(x).s, mlc__shape(nd->in[i]).s);
+    const int64_t stat = n ? mlc__numel(x) / n * 3 : 0;
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    MLC__TRY(mlc__out(ctx, nd, MLC_F64, 1, &stat));
+    mlc__save(nd, x);
+    mlc__save(nd, nd->out[1]);
+    if (nd->u.norm.weight) mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_norm a;
+    const mlc_tensor *x = nd->in[0];
+    if (mlc__numel(x) == 0) return MLC_OK;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.rms = nd->u.norm.rms;
+    a.eps = nd->u.norm.eps;
+    a.out = mlc__data(nd->out[0]);
+    a.in = mlc__data(x);
+    a.stat = MLC__CAST(double *, mlc__data(nd->out[1]));
+    if (nd->u.norm.weight) a.weight = mlc__data(nd->in[mlc__norm_weight(nd)]);
+    if (nd->u.norm.bias) a.bias = mlc__data(nd->in[mlc__norm_bias(nd)]);
+    mlc__line_shape(nd->out[0], a.shape, a.out_stride, &a.ndim);
+    mlc__line_shape(x, a.shape, a.in_stride, &a.ndim);
+    return mlc__run_norm(ctx, nd->op->name, &a);
+}
+
+/* Gradient of input i, 0: that is not there. NULL: not wanted. */
+static mlc_tensor *mlc__norm_grad_of(mlc_node *nd, int i, bool there, mlc_tensor *g, int32_t *acc,
+                                     mlc_status *st)
+{
+    bool accumulate = false;
+    if (!there || !mlc__grad_in(nd, i, g, &accumulate, st)) return NULL;
+    *acc = accumulate;
+    return g;
+}
+
+static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_norm_grad a;
+    const mlc_tensor *x = nd->in[0];
+    mlc_tensor dy, dx, dw, db;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    memset(&a, 0, sizeof a);
+    const bool to_x = mlc__norm_grad_of(nd, 0, true, &dx, &a.dx_accumulate, &st) != NULL;
+    const bool to_w = mlc__norm_grad_of(nd, mlc__norm_weight(nd), nd->u.norm.weight, &dw,
+                                        &a.dweight_accumulate, &st) != NULL;
+    const bool to_b = mlc__norm_grad_of(nd, mlc__norm_bias(nd), nd->u.norm.bias, &db,
+                                        &a.dbias_accumulate, &st) != NULL;
+    if (st != MLC_OK || x->shape[x->ndim - 1] == 0 || !(to_x || to_w || to_b)) return st;
+    a.dtype = x->dtype;
+    a.rms = nd->u.norm.rms;
+    a.in = mlc__data(x);
+    a.dy = mlc__data(&dy);
+    a.stat = MLC__CAST(const double *, mlc__data(nd->out[1]));
+    if (nd->u.norm.weight) a.weight = mlc__data(nd->in[1]);
+    mlc__line_shape(x, a.shape, a.in_stride, &a.ndim);
+    mlc__line_shape(&dy, a.shape, a.dy_stride, &a.ndim);
+    if (to_x) { a.dx = mlc__data(&dx); mlc__line_shape(&dx, a.shape, a.dx_stride, &a.ndim); }
+    if (to_w) { a.dweight = mlc__data(&dw); a.dweight_stride = dw.stride[0]; }
+    if (to_b) { a.dbias = mlc__data(&db); a.dbias_stride = db.stride[0]; }
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, norm_grad, &a);
+    return MLC_OK;
+}
+
+static const mlc__op mlc__layer_norm_op =
+    { "layer_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward };
+static const mlc__op mlc__rms_norm_op =
+    { "rms_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward };
+
+/* Weight and bias are read as dense rows; a copy is recorded, so gradients find their way back. */
+static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *weight,
+                                  mlc_tensor *bias, double eps, bool rms)
+{
+    mlc_node local, *nd;
+    const bool has_weight = weight != NULL, has_bias = bias != NULL;
+    if (has_weight) weight = mlc_contiguous(weight);
+    if (has_bias) bias = mlc_contiguous(bias);
+    nd = mlc__begin(&local, op, 1 + has_weight + has_bias, x, has_weight ? weight : bias,
+                    has_weight ? bias : NULL);
+    if (!nd) return NULL;
+    nd->u.norm.eps = eps;
+    nd->u.norm.rms = rms;
+    nd->u.norm.weight = has_weight;
+    nd->u.norm.bias = has_bias;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps)
+{
+    return mlc__norm_call(&mlc__layer_norm_op, x, weight, bias, eps, false);
+}
+MLC_IMPL mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps)
+{
+    return mlc__norm_call(&mlc__rms_norm_op, x, weight, NULL, eps, true);
 }
 
 /* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides

@@ -30,7 +30,7 @@ NO_GRADIENT = {
 # Layouts that an operation cannot have: it refuses a scalar, in a test.
 NO_SCALAR = ("matmul linear linear_ex outer dot concat split chunk repeat roll diag tril triu "
              "index_select transpose slice select movedim unfold diagonal multinomial "
-             "argmax").split()
+             "argmax layer_norm rms_norm").split()
 NO_EMPTY = ["multinomial"]                     # nothing to draw from: refused, too
 MADE_OF_AXES = ["arange", "linspace", "eye", "randperm"]
 RANDOM = ["randn"]                             # a scalar of it is any number: test_random.c

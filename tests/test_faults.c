@@ -236,6 +236,11 @@ CASE(mlc_argmax, mlc_argmax(w->x, 1, false))
 CASE(mlc_argmin, mlc_argmin(w->x, 0, false))
 CASE(mlc_cumsum, mlc_cumsum(w->x, 0))
 CASE(mlc_cumprod, mlc_cumprod(w->x, 1))
+CASE(mlc_softmax, mlc_softmax(w->x, 1))
+CASE(mlc_log_softmax, mlc_log_softmax(mlc_transpose(w->x, 0, 1), 1))
+CASE(mlc_layer_norm, mlc_layer_norm(w->x, mlc_select(w->y, 0, 1),
+                                    mlc_select(mlc_transpose(w->x, 0, 1), 1, 0), 1e-5))
+CASE(mlc_rms_norm, mlc_rms_norm(w->x, mlc_select(w->y, 0, 1), 1e-5))
 
 CASE(mlc_matmul, mlc_matmul(w->x, w->w))
 CASE(mlc_linear, mlc_linear(w->x, w->y, NULL))

@@ -543,6 +543,49 @@ def float_reductions(book, dtype, short):
                   ints=[[1], [0]] if op == "prod" else [[1]])
 
 
+# ---- rows: softmax, norms ------------------------------------------------------------------------
+
+def rms_norm_of(x, w, eps):
+    """As F.rms_norm, whose 16-bit kernels on the CPU round in between."""
+    y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+    return y if w is None else y * w
+
+
+def rows(book, dtype):
+    for op, f in (("softmax", F.softmax), ("log_softmax", F.log_softmax)):
+        for shape, view, axis in (((19,), "", 0), ((3, 5), "", 1), ((3, 5), "", -2), ((), "", 0),
+                                  ((2, 3, 5), "T", 1), ((2, 3, 5), "T", -1), ((3, 10), "S", -1),
+                                  ((0, 3), "", 1), ((3, 0), "", 1), ((3,), "E", 1), ((3,), "E", 0),
+                                  ((2, 4, 3), "", 1), ((4, 1), "", 1), ((2, 150), "", 1)):
+            a = book.rand(op, dtype, shape, -3, 3)
+            book.case(op, dtype, [(a, view)], lambda x: f(x, axis), ints=[[axis]],
+                      native=op == "softmax")
+        far = tensor([[1000.0, 1000.0, -1000.0], [-1000.0, -1001.0, -INF], [0.0, 0.0, -0.0]], dtype)
+        book.case(op, dtype, [(far, "")], lambda x: f(x, 1), ints=[[1]], diff=False,
+                  grad="1" if op == "softmax" else False, native=op == "softmax")
+        bad = tensor([[1.0, NAN, 2.0], [INF, 0.0, -INF], [-INF, -INF, -INF]], dtype)
+        book.case(op, dtype, [(bad, "")], lambda x: f(x, 1), ints=[[1]], grad=False)
+    for shape, view in (((19,), ""), ((3, 5), ""), ((2, 5, 3), "T"), ((3, 10), "S"), ((4,), "E"),
+                        ((0, 3), ""), ((3, 150), "")):
+        x = book.rand("layer_norm", dtype, shape, -2, 3)
+        n = VIEWS[view](x).shape[-1:]
+        w, b = (book.rand("layer_norm", dtype, n, -1.5, 1.5) for _ in range(2))
+        for eps in (1e-5, 0.1) if shape == (3, 5) else (1e-5,):
+            book.case("layer_norm", dtype, [(x, view), (w, ""), (b, "")],
+                      lambda x, w, b: F.layer_norm(x, n, w, b, eps), nums=[eps])
+            book.case("layer_norm", dtype, [(x, view)], lambda x: F.layer_norm(x, n, eps=eps),
+                      nums=[eps])
+            book.case("rms_norm", dtype, [(x, view), (w, "")],
+                      lambda x, w: rms_norm_of(x, w, eps), nums=[eps], native=False)
+            book.case("rms_norm", dtype, [(x, view)], lambda x: rms_norm_of(x, None, eps),
+                      nums=[eps], native=False)
+    bad = tensor([[1.0, NAN, 2.0], [INF, 0.0, 1.0], [2.0, 2.0, 2.0]], dtype)
+    book.case("layer_norm", dtype, [(bad, "")], lambda x: F.layer_norm(x, (3,), eps=1e-5),
+              nums=[1e-5], grad=False)
+    book.case("rms_norm", dtype, [(bad, "")], lambda x: rms_norm_of(x, None, 1e-5), nums=[1e-5],
+              grad=False, native=False)
+
+
 # ---- sorting, random ---------------------------------------------------------------------------
 
 def sort_of(x, axis, descending):
@@ -1001,7 +1044,7 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")                  # of empty means and the like
     groups = [(elementwise, FLOAT), (compare, ANY), (reductions, ANY), (sorting, ANY), (join, ANY),
-              (index, ANY), (view, ANY), (create, ANY), (products, FLOAT)]
+              (index, ANY), (view, ANY), (create, ANY), (products, FLOAT), (rows, FLOAT)]
     for group, dtypes in groups:
         book = Book(group.__name__)
         for dtype in dtypes:
