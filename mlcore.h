@@ -9242,7 +9242,10 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
  * between them, which nobody else reads. What changes from step to step comes through
  * mlc_optim_step in device memory, so that a captured sequence of launches can be replayed.
- * Constants of a step are made in f64 and rounded once. */
+ * Constants of a step are made in f64 and rounded once. Square root and division are exact: from
+ * the L3 cache on a pass waits for memory longer than for them. An element's inputs are all read
+ * before one is written, as the arrays may lie at equal offsets in their pages, where the
+ * processor takes a read for one of what was just written. */
 
 /* g is read once; m and v are NULL where the rule keeps none. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T) \
@@ -9255,30 +9258,54 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
         return; \
     } \
+    const bool nesterov = a->nesterov; \
     m += from; \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = scale * g[i] + wd * p[i], b = kept * m[i] + fresh * d; \
+        const T old = p[i], d = scale * g[i] + wd * old, b = kept * m[i] + fresh * d; \
         m[i] = b; \
-        p[i] -= lr * (a->nesterov ? d + mom * b : b); \
+        p[i] = old - lr * (nesterov ? d + mom * b : b); \
     }
 
+#define MLC__ADAM_LANES 16             /* a cache line of f32 from each array                  */
+
+/* Four lines on: hardware fetches ahead by itself, but from main memory a tenth is won. An address
+ * past the end of an array does no harm. */
+#define MLC__SOON(x, i) \
+    __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256))
+
 /* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is rate
- * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. */
+ * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. Moments of
+ * gradients that stay 0 become 0: written m + c1 (d - m), m would stop at the last number of which
+ * c1 times it is not flushed. */
+#define MLC__ADAM_ONE(T, ROOT) \
+    const T old = p[i], d = scale * g[i] + couple * old; \
+    const T mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
+    m[i] = mi; \
+    v[i] = vi; \
+    p[i] = shrink * old - rate * (mi / (ROOT(vi) * root + eps));
 #define MLC__ADAM_TEXT(T, ROOT) \
     T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m) + from; \
     T *v = MLC__CAST(T *, a->v) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     const struct mlc_optim_step s = *a->step; \
-    const T b1 = (T)(1.0 - a->beta1), b2 = (T)a->beta2, c2 = (T)(1.0 - a->beta2); \
+    const T b1 = (T)a->beta1, c1 = (T)(1.0 - a->beta1); \
+    const T b2 = (T)a->beta2, c2 = (T)(1.0 - a->beta2); \
     const T shrink = (T)(a->decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
     const T couple = (T)(a->decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
     const T rate = (T)(s.lr / s.bias1), eps = (T)a->eps, root = (T)(1.0 / sqrt(s.bias2)); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = scale * g[i] + couple * p[i]; \
-        const T mi = m[i] + b1 * (d - m[i]), vi = b2 * v[i] + c2 * d * d; \
-        m[i] = mi; \
-        v[i] = vi; \
-        p[i] = shrink * p[i] - rate * (mi / (ROOT(vi) * root + eps)); \
+    int64_t at = 0; \
+    for (; at + MLC__ADAM_LANES <= n; at += MLC__ADAM_LANES) { \
+        MLC__SOON(p, at); \
+        MLC__SOON(g, at); \
+        MLC__SOON(m, at); \
+        MLC__SOON(v, at); \
+        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__ADAM_LANES; i++) { \
+            MLC__ADAM_ONE(T, ROOT) \
+        } \
+    } \
+    for (int64_t i = at; i < n; i++) { \
+        __asm__ volatile("");          /* few elements: not worth vectors */ \
+        MLC__ADAM_ONE(T, ROOT) \
     }
 
 /* Updates elements from .. from + n of a run. */
@@ -17747,8 +17774,7 @@ struct mlc_optim {
     int64_t     steps, layout;         /* layout: of the flat that the entries follow */
     mlc__entry *entry;
     int64_t     entries;
-    size_t      state_bytes;
-    void       *m, *v;                 /* device */
+    void       *moments, *m, *v;       /* device; moments: the memory that m and v lie in */
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
 };
 
@@ -17807,11 +17833,26 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
 /* On the host step_dev is step itself. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
-    mlc__heap_data_free(o->ctx, o->m, MLC_MEM_OPTIM);
-    mlc__heap_data_free(o->ctx, o->v, MLC_MEM_OPTIM);
+    mlc__heap_data_free(o->ctx, o->moments, MLC_MEM_OPTIM);
     if (o->step_dev != o->step) mlc__heap_data_free(o->ctx, o->step_dev, MLC_MEM_OPTIM);
     mlc__heap_free(o->ctx, o->step);
     mlc__heap_free(o->ctx, o->entry);
+}
+
+/* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
+ * arrays of a pass meet in one bank of the memory, which halves its speed. m and v are moved on by
+ * some lines, also within a page: see IMPL.KERNELS.OPTIM. */
+static mlc_status mlc__optim_moments(mlc_optim *o, size_t bytes)
+{
+    const size_t apart = bytes < 65536 ? 0 : 5120, arrays = (size_t)o->has_m + (size_t)o->has_v;
+    const size_t pitch = mlc__round_up(bytes, apart ? 4096 : MLC__CACHELINE) + apart;
+    if (!arrays) return MLC_OK;
+    o->moments = mlc__heap_data(o->ctx, apart + arrays * pitch, MLC_MEM_OPTIM, "optimizer");
+    if (!o->moments) return MLC_ERR_NOMEM;
+    char *first = MLC__CAST(char *, o->moments) + apart;
+    if (o->has_m) o->m = first;
+    if (o->has_v) o->v = first + (o->has_m ? pitch : 0);
+    return MLC_OK;
 }
 
 /* Fills n (a copy of o) with entries and state that follow the module's present layout. */
@@ -17828,7 +17869,6 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     b.bytes = 0;
     mlc__params(o->module, mlc__optim_place, &b);
     n->entries = b.n;
-    n->state_bytes = b.bytes;
     const size_t step_bytes = (size_t)b.n * sizeof *n->step;
     n->step = MLC__CAST(struct mlc_optim_step *,
                         mlc__heap_alloc(ctx, step_bytes, MLC_MEM_OBJECT, "optimizer"));
@@ -17836,10 +17876,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     n->step_dev = ctx->on_host ? n->step : MLC__CAST(struct mlc_optim_step *,
                   mlc__heap_data(ctx, step_bytes, MLC_MEM_OPTIM, "optimizer"));
     if (!n->step_dev) return MLC_ERR_NOMEM;
-    if (o->has_m && !(n->m = mlc__heap_data(ctx, b.bytes, MLC_MEM_OPTIM, "optimizer")))
-        return MLC_ERR_NOMEM;
-    if (o->has_v && !(n->v = mlc__heap_data(ctx, b.bytes, MLC_MEM_OPTIM, "optimizer")))
-        return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__optim_moments(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) b.entry[i].steps = o->entry[k].steps;
@@ -17857,7 +17894,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     if (o->layout == flat->layout) return MLC_OK;
     mlc_optim n = *o;
     n.entry = NULL;
-    n.m = n.v = NULL;
+    n.moments = n.m = n.v = NULL;
     n.step = n.step_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }

@@ -677,3 +677,57 @@ TEST(optim, gradients_pending_over_a_rebuild_block_the_step_until_zero_grad)
     CHECK_EQ(changed(before, after, 0, TWO + 6), TWO + 6);
     CHECK_OK(ctx);
 }
+
+/* ---- denormals: valgrind knows no mode that flushes them, so it skips this group ------------- */
+
+/* A step of Adam on 40,000 elements (more than one thread takes), whose gradient is w. */
+static void adam_step(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    mlc_scope_begin(ctx);
+    mlc_tensor *p = mlc_module_param(m, "p");
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(w, p), mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    mlc_scope_end(ctx);
+}
+
+/* p after a gradient of 1e-18, `steps` of 0, and one more from p = 0. */
+static void decay(mlc_ctx *ctx, double beta1, int steps, double *p)
+{
+    enum { N = 40000 };
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    memset(p, 0, N * sizeof *p);
+    d.lr = 1;
+    d.beta1 = beta1;
+    d.beta2 = 0.5;
+    d.eps = 1e-30;
+    mlc_module *m = bowl(ctx, MLC_F32, N, p);
+    mlc_optim  *opt = mlc_adam_ex(m, &d);
+    mlc_tensor *none = mlc_zeros(ctx, MLC_F32, mlc_dims1(N));
+    adam_step(m, opt, mlc_full(ctx, MLC_F32, mlc_dims1(N), 1e-18));
+    for (int i = 0; i < steps; i++)
+        adam_step(m, opt, none);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(m, "p"), none), MLC_OK);
+    adam_step(m, opt, none);
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK_OK(ctx);
+}
+
+TEST(flush, moments_under_zero_gradients_become_zero_and_never_denormal)
+{
+#if defined(__x86_64__) || defined(__aarch64__)
+    static double p[40000];
+    FOR_EACH_ISA(ctx) {
+        int first = 0, second = 0;
+        decay(ctx, 0.5, 70, p);                            /* m: 4e-40, or 0                   */
+        for (int i = 0; i < 40000; i++)
+            first += p[i] != 0;                            /* m / eps                          */
+        CHECK_EQ(first, 0);
+        decay(ctx, 0.99, 14, p);                           /* v: 3e-41, or 0; m: 9e-21         */
+        for (int i = 0; i < 40000; i++)
+            second += !(p[i] < -1e9);                      /* m / (sqrt v + eps)               */
+        CHECK_EQ(second, 0);
+    }
+#endif
+}
