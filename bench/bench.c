@@ -606,6 +606,7 @@ DRAW(uniform, mlc_uniform(DRAWN, 0, 1))
 DRAW(normal, mlc_normal(DRAWN, 0, 1))
 DRAW(truncated_normal, mlc_truncated_normal(DRAWN, 0, 1, -2, 2))
 DRAW(bernoulli, mlc_bernoulli(DRAWN, 0.5))
+DRAW(dropout, mlc_dropout(s->p, 0.5))
 DRAW(randint, mlc_randint(s->ctx, MLC_I64, mlc_dims2(MOVE_N, MOVE_N), 0, 100))
 DRAW(randperm, mlc_randperm(s->ctx, MOVE_N * MOVE_N))
 DRAW(multinomial, mlc_multinomial(s->p, MOVE_N, true))
@@ -613,7 +614,7 @@ DRAW(multinomial, mlc_multinomial(s->p, MOVE_N, true))
 static const draw_op draws[] = {
     { "ew_uniform", draw_uniform, 0.5, 0, 1, 4 }, { "ew_normal", draw_normal, 0, -9, 9, 4 },
     { "ew_truncated_normal", draw_truncated_normal, 0, -2, 2, 4 },
-    { "ew_bernoulli", draw_bernoulli, 0.5, 0, 1, 4 },
+    { "ew_bernoulli", draw_bernoulli, 0.5, 0, 1, 4 }, { "ew_dropout", draw_dropout, 1, 0, 2, 8 },
     { "ew_randint", draw_randint, 49.5, 0, 99, 8 },
     { "row_randperm", draw_randperm, 499999.5, 0, 999999, 8 },
     { "row_multinomial", draw_multinomial, 499.5, 0, 999, 8 },

@@ -179,6 +179,7 @@ def draw_cases():
         "ew_normal": drawing(lambda: x.normal_()),
         "ew_truncated_normal": drawing(lambda: torch.nn.init.trunc_normal_(x)),
         "ew_bernoulli": drawing(lambda: x.bernoulli_(0.5)),
+        "ew_dropout": drawing(lambda: F.dropout(weights, 0.5)),
         "ew_randint": drawing(lambda: torch.randint(100, (1000, 1000))),
         "row_randperm": drawing(lambda: torch.randperm(1000000)),
         "row_multinomial": drawing(lambda: torch.multinomial(weights, 1000, True)),
