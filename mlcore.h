@@ -7039,7 +7039,7 @@ typedef struct mlc__gemm_fns {
  * elements at a time where x runs along p: Q is a vector of four T. The last of them may write up
  * to three elements over the width, which belong to the step of p after it, or to what follows
  * the panel: blocks go from right to left, and a workspace has room behind. */
-#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
 typedef float  mlc__quad_f32 __attribute__((vector_size(16)));
 typedef double mlc__quad_f64 __attribute__((vector_size(32)));
 #define MLC__TRANSPOSE_4X4(T, Q) \
@@ -7229,7 +7229,7 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
     const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
                         !(last && (g->bias || g->act)) &&
                         (!first || g->beta == 0.0 || g->beta == 1.0);
-    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8] = { 0 };
+    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
     double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
     mlc__tile t;
     int64_t minor;
@@ -7368,14 +7368,17 @@ static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s)
     if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
 }
 
-/* Nanoseconds to pack an element, along k (transposing) or along m or n. */
+/* Nanoseconds an element of a side costs the thread that reads it: from the other cores' caches,
+ * and to pack it, along k (transposing) or along m or n. */
 static double mlc__side_ns(const mlc__side *s)
 {
-    return !s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25;
+    return 0.15 + (!s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25);
 }
 
-/* Deals a product to pa x pb threads, each of which packs its own share of a and b: the cut that
- * takes least time, and the time. */
+/* Deals a product to pa x pb threads, each of which reads, and packs, its own share of a and b: the
+ * cut that takes least time, and the time. Where it makes little difference rows are cut: then a
+ * thread meets the same part of a weight in y = x w^T, in dw and in the optimizer's pass, and the
+ * weight stays in its cache. */
 static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
 {
     double best = MLC__INF;
@@ -7384,13 +7387,13 @@ static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
     mlc__side_choose(j, &j->b);
     const int64_t ua = mlc__div_up(j->a.size, j->a.panel), ub = mlc__div_up(j->b.size, j->b.panel);
     const double k = (double)j->g->k;
-    for (int64_t pa = 1; pa <= mlc__min(ua, threads); pa++) {
+    for (int64_t pa = mlc__min(ua, threads); pa >= 1; pa--) {
         const int64_t pb = mlc__min(ub, threads / pa);
         const double rows = (double)mlc__div_up(j->a.size, pa);
         const double cols = (double)(mlc__div_up(ub, pb) * j->b.panel);
         const double ns = rows * cols * (k * j->f->ns + (j->c_col == 1 ? 0.1 : 0.3)) +
                           rows * k * mlc__side_ns(&j->a) + cols * k * mlc__side_ns(&j->b);
-        if (ns >= best) continue;
+        if (ns >= 0.97 * best) continue;
         best = ns;
         j->a.blocks = pa;
         j->b.blocks = pb;
@@ -18089,9 +18092,11 @@ static bool mlc__entry_due(const mlc__entry *e)
     return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
 }
 
-/* Do b's memory and settings continue a's? Padding lies between and is zero. */
+/* Do b's memory and settings continue a's? Padding lies between and is zero. A large b is a loop of
+ * its own: dealt like the products that it is part of, its parts meet the same cores again. */
 static bool mlc__entry_joins(const mlc__entry *a, const mlc__entry *b)
 {
+    if (mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
     const int64_t bytes = b->state - a->state;
     return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
            b->p->grad_offset - a->p->grad_offset == bytes &&
