@@ -1257,6 +1257,27 @@ TEST(backend, optimizer_kernels_agree_with_the_formulas)
                                    bits & 2 ? MLC_F64 : MLC_F32, n, (bits & 4) != 0));
 }
 
+TEST(backend, optimizer_kernels_heed_skip)
+{
+    struct mlc_optim_step step = STEP;
+    struct mlc_k_optim    a;
+    float                 before[4][35], after[4][35];
+    step.skip = 1;
+    FOR_EACH_LEVEL(isa) {
+        for (int adam = 0; adam < 2; adam++) {
+            optim_args(&a, adam ? MLC_RULE_ADAM : MLC_RULE_SGD, MLC_F32, 35, false);
+            const void *from[4] = {a.p, a.g, a.m, a.v};
+            a.step = &step;
+            for (int k = 0; k < 4; k++)
+                memcpy(before[k], from[k], sizeof before[k]);
+            CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &a), MLC_OK);
+            for (int k = 0; k < 4; k++)
+                memcpy(after[k], from[k], sizeof after[k]);
+            CHECK(memcmp(before, after, sizeof before) == 0);
+        }
+    }
+}
+
 /* ---- fold, argmax, scan: between a canary and a guard page --------------------------------- */
 
 /* A [rows, cols] array and how it lies: 0 by rows, 1 by columns, 2 by rows with gaps, 3 one row
