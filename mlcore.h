@@ -8509,7 +8509,7 @@ MLC__BODY float mlc__exp_put_f32(float *o, float x) { return *o = mlc__exp_low_f
 MLC__BODY double mlc__exp_put_f64(double *o, double x) { return *o = mlc__exp_f64(x); }
 
 /* A row kernel is text over T, whose functions F names: sum of e^(x - shift); the same, and the
- * exponentials; sum of (x - shift)^2, and of x - shift unless rest is NULL; sum of x y. */
+ * exponentials; sum of (x - shift)^2; of x - shift; of x y. */
 #define MLC__E_EXP(k)     MLC__F(exp_low)(v[k] - m)
 #define MLC__E_EXP_PUT(k) MLC__F(exp_put)(o + (k), v[k] - m)
 #define MLC__E_LESS(k)    (v[k] - m)
@@ -8528,10 +8528,13 @@ MLC__BODY double mlc__exp_put_f64(double *o, double x) { return *o = mlc__exp_f6
     return sum;
 #define MLC__SQUARES_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    double sum = 0.0; \
-    if (rest) MLC__ROW_SUM(T, MLC__E_LESS, sum); \
-    if (rest) *rest += sum; \
+    double sum; \
     MLC__ROW_SUM(T, MLC__E_SQUARE, sum); \
+    return sum;
+#define MLC__ROW_LESS_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    double sum; \
+    MLC__ROW_SUM(T, MLC__E_LESS, sum); \
     return sum;
 #define MLC__ROW_DOT_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
@@ -8566,7 +8569,7 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum; \
     T *o = MLC__CAST(T *, dx); \
     if (log) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = d[i] - MLC__F(exp)(v[i]) * s; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = d[i] - MLC__F(exp_low)(v[i]) * s; \
     } else { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s); \
     }
@@ -8630,8 +8633,8 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     X(double, sum_exp, SUM_EXP, (const void *x, int64_t n, double shift), (x, n, shift)) \
     X(double, exp_sum, EXP_SUM, (void *out, const void *x, int64_t n, double shift), \
       (out, x, n, shift)) \
-    X(double, row_squares, SQUARES, (const void *x, int64_t n, double shift, double *rest), \
-      (x, n, shift, rest)) \
+    X(double, row_squares, SQUARES, (const void *x, int64_t n, double shift), (x, n, shift)) \
+    X(double, row_less, ROW_LESS, (const void *x, int64_t n, double shift), (x, n, shift)) \
     X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
     X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
                              int64_t n, const mlc__row_line *line), \
@@ -8651,12 +8654,16 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
                                   double less, double scale, bool accumulate), \
       (dx, x, n, max, log_sum, less, scale, accumulate))
 
-#define MLC__F MLC__F32
-#define MLC__ROW_BODY(R, name, TEXT, parameters, arguments) \
+#define MLC__ROW_BODY_F32(R, name, TEXT, parameters, arguments) \
     MLC__BODY R mlc__##name##_f32_body parameters { MLC__##TEXT##_TEXT(float) }
-MLC__ROW_KERNELS(MLC__ROW_BODY)
+#define MLC__ROW_BODY_F64(R, name, TEXT, parameters, arguments) \
+    MLC__BODY R mlc__##name##_f64_body parameters { MLC__##TEXT##_TEXT(double) }
+#define MLC__F MLC__F32
+MLC__ROW_KERNELS(MLC__ROW_BODY_F32)
 #undef MLC__F
-#undef MLC__ROW_BODY
+#define MLC__F MLC__F64
+MLC__ROW_KERNELS(MLC__ROW_BODY_F64)
+#undef MLC__F
 
 /* What a level brings to row kernels, for one dtype. */
 #define MLC__ROW_FIELD(R, name, TEXT, parameters, arguments) R (*name) parameters;
@@ -8665,31 +8672,29 @@ typedef struct mlc__row_fns {
     MLC__ROW_KERNELS(MLC__ROW_FIELD)
 } mlc__row_fns;
 
-/* f64 is the same at each level. */
-#define MLC__F MLC__F64
-#define MLC__ROW_F64(R, name, TEXT, parameters, arguments) \
-    static MLC__OPT R mlc__##name##_f64 parameters { MLC__##TEXT##_TEXT(double) }
-MLC__ROW_KERNELS(MLC__ROW_F64)
-#undef MLC__F
-
 #define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
-    { return mlc__##name##_f32_body arguments; }
+    { return mlc__##name##_f32_body arguments; } \
+    MLC__AT_##isa static R mlc__##name##_f64_##isa parameters \
+    { return mlc__##name##_f64_body arguments; }
 #define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
 #define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
 #define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
 #define MLC__ROW_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP(neon, R, name, p, a)
-#define MLC__ROW_NAME_f64(R, name, TEXT, p, a)     , mlc__##name##_f64
-#define MLC__ROW_NAME_scalar(R, name, TEXT, p, a)  , mlc__##name##_f32_scalar
-#define MLC__ROW_NAME_avx2(R, name, TEXT, p, a)    , mlc__##name##_f32_avx2
-#define MLC__ROW_NAME_avx512(R, name, TEXT, p, a)  , mlc__##name##_f32_avx512
-#define MLC__ROW_NAME_neon(R, name, TEXT, p, a)    , mlc__##name##_f32_neon
+#define MLC__ROW_F32_scalar(R, name, TEXT, p, a)   , mlc__##name##_f32_scalar
+#define MLC__ROW_F32_avx2(R, name, TEXT, p, a)     , mlc__##name##_f32_avx2
+#define MLC__ROW_F32_avx512(R, name, TEXT, p, a)   , mlc__##name##_f32_avx512
+#define MLC__ROW_F32_neon(R, name, TEXT, p, a)     , mlc__##name##_f32_neon
+#define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , mlc__##name##_f64_scalar
+#define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , mlc__##name##_f64_avx2
+#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , mlc__##name##_f64_avx512
+#define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , mlc__##name##_f64_neon
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
     MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
-        { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_NAME_##isa) }, \
-        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_NAME_f64) } };
+        { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
+        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -8973,6 +8978,9 @@ static void mlc__softmax_grad_row(const mlc__softmax_grad_job *j, char *dx, cons
         total += a->log ? mlc__run(k->f->sum, d, n, 0.0)
                         : k->f->row_dot(mlc__row_part(k, &tile[0], y, ys, i, n), d, n);
     }
+    /* A row of logarithms is NaN as a whole, or not at all. */
+    const double first = mlc__elem(mlc__row_part(k, &tile[0], y, ys, 0, 1), 0, k->wide);
+    if (first != first) total = first;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
         const void *v = mlc__row_part(k, &tile[0], y, ys, i, n);
@@ -9043,11 +9051,15 @@ static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, dou
     stat[0] = k->wide == MLC_F64 ? mean : (double)(float)mean;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
-        squares += k->f->row_squares(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0],
-                                     a->rms ? NULL : &rest);
+        squares += k->f->row_squares(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0]);
     }
-    /* Sums of elements less shift are exact where those of the elements were rounded. */
-    stat[1] = rest / (double)k->n;
+    /* Far from 0 the sum was rounded by more than the row varies: sums of differences are exact. */
+    const bool far = squares < 0.0625 * mean * mean * (double)k->n;
+    for (int64_t i = 0; far && i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        rest += k->f->row_less(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0]);
+    }
+    stat[1] = far ? rest / (double)k->n : mean - stat[0];
     stat[2] = 1.0 / sqrt(squares / (double)k->n - stat[1] * stat[1] + a->eps);
     const mlc__row_line line = mlc__norm_line(stat);
     for (int64_t i = 0; i < k->n; i += part) {

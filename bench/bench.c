@@ -645,6 +645,144 @@ static bool draw_setup(state *s)
     return ok;
 }
 
+/* ---- ew_, row_: one function there and back, its gradient from one that comes in ------------- */
+
+#define NORM_EPS 1e-5
+
+typedef struct grad_op {
+    const char  *name;                    /* of both cases; the second one ends in _grad        */
+    mlc_tensor *(*apply)(state *);
+    /* Row x of n to y and, from dy, to dx; s->row is the weight and the bias.                   */
+    void       (*ref)(const double *x, const double *dy, const double *w, int64_t n, double *y,
+                      double *dx);
+} grad_op;
+
+static void grad_ref_gelu(const double *x, const double *dy, const double *w, int64_t n, double *y,
+                          double *dx)
+{
+    (void)w;
+    for (int64_t j = 0; j < n; j++) {
+        const double half = 0.5 * erfc(-x[j] / sqrt(2.0));
+        y[j]  = x[j] * half;
+        dx[j] = dy[j] * (half + x[j] * exp(-0.5 * x[j] * x[j]) * 0.3989422804014327);
+    }
+}
+static void grad_ref_tanh(const double *x, const double *dy, const double *w, int64_t n, double *y,
+                          double *dx)
+{
+    (void)w;
+    for (int64_t j = 0; j < n; j++) {
+        y[j]  = tanh(x[j]);
+        dx[j] = dy[j] * (1 - y[j] * y[j]);
+    }
+}
+static void grad_ref_softmax(const double *x, const double *dy, const double *w, int64_t n,
+                             double *y, double *dx)
+{
+    double lse, dot = 0;
+    (void)w;
+    line_ref_logsumexp(x, n, &lse);
+    for (int64_t j = 0; j < n; j++) y[j] = exp(x[j] - lse);
+    for (int64_t j = 0; j < n; j++) dot += y[j] * dy[j];
+    for (int64_t j = 0; j < n; j++) dx[j] = y[j] * (dy[j] - dot);
+}
+static void grad_ref_log_softmax(const double *x, const double *dy, const double *w, int64_t n,
+                                 double *y, double *dx)
+{
+    double lse, sum = 0;
+    (void)w;
+    line_ref_logsumexp(x, n, &lse);
+    for (int64_t j = 0; j < n; j++) sum += dy[j];
+    for (int64_t j = 0; j < n; j++) y[j] = x[j] - lse;
+    for (int64_t j = 0; j < n; j++) dx[j] = dy[j] - exp(y[j]) * sum;
+}
+static void norm_ref(const double *x, const double *dy, const double *w, int64_t n, double *y,
+                     double *dx, bool rms)
+{
+    double mean = 0, var = 0, g = 0, gh = 0;
+    for (int64_t j = 0; j < n && !rms; j++) mean += x[j] / (double)n;
+    for (int64_t j = 0; j < n; j++) var += (x[j] - mean) * (x[j] - mean) / (double)n;
+    const double r = 1 / sqrt(var + NORM_EPS);
+    for (int64_t j = 0; j < n; j++) {
+        const double h = (x[j] - mean) * r;
+        y[j] = h * w[j] + (rms ? 0 : w[j]);
+        if (!rms) g += dy[j] * w[j] / (double)n;
+        gh += dy[j] * w[j] * h / (double)n;
+    }
+    for (int64_t j = 0; j < n; j++) dx[j] = r * (dy[j] * w[j] - g - (x[j] - mean) * r * gh);
+}
+static void grad_ref_layer_norm(const double *x, const double *dy, const double *w, int64_t n,
+                                double *y, double *dx)
+{
+    norm_ref(x, dy, w, n, y, dx, false);
+}
+static void grad_ref_rms_norm(const double *x, const double *dy, const double *w, int64_t n,
+                              double *y, double *dx)
+{
+    norm_ref(x, dy, w, n, y, dx, true);
+}
+
+static mlc_tensor *grad_gelu(state *s) { return mlc_gelu(s->a); }
+static mlc_tensor *grad_tanh(state *s) { return mlc_tanh(s->a); }
+static mlc_tensor *grad_softmax(state *s) { return mlc_softmax(s->a, 1); }
+static mlc_tensor *grad_log_softmax(state *s) { return mlc_log_softmax(s->a, 1); }
+static mlc_tensor *grad_layer_norm(state *s)
+{
+    return mlc_layer_norm(s->a, s->row, s->row, NORM_EPS);
+}
+static mlc_tensor *grad_rms_norm(state *s) { return mlc_rms_norm(s->a, s->row, NORM_EPS); }
+
+/* The way there of an elementwise function is a case of its own: see ews. */
+static const grad_op grads[] = {
+    { "ew_gelu", grad_gelu, grad_ref_gelu }, { "ew_tanh", grad_tanh, grad_ref_tanh },
+    { "row_softmax", grad_softmax, grad_ref_softmax },
+    { "row_log_softmax", grad_log_softmax, grad_ref_log_softmax },
+    { "row_layer_norm", grad_layer_norm, grad_ref_layer_norm },
+    { "row_rms_norm", grad_rms_norm, grad_ref_rms_norm },
+};
+
+static mlc_tensor *grad_apply(state *s)
+{
+    mlc_tensor *y = grads[s->bc->op].apply(s);
+    if (s->bc->k == 0) return y;
+    mlc_backward_from(y, s->b);
+    mlc_zero_grad(s->a);
+    mlc_zero_grad(s->row);
+    return y;
+}
+
+static bool grad_setup(state *s)
+{
+    const int64_t n = MOVE_N;
+    double *x = NULL, *dy = NULL, *w = NULL, *y, *dx, want[2][MOVE_N];
+    bool    ok;
+    s->a   = values(s, mlc_dims2(n, n), -4, 4, &x);
+    s->b   = values(s, mlc_dims2(n, n), -1, 1, &dy);
+    s->row = values(s, mlc_dims1(n), -1, 1, &w);
+    mlc_set_requires_grad(s->a, s->bc->k != 0);
+    mlc_set_requires_grad(s->row, s->bc->k != 0);
+    mlc_scope_begin(s->ctx);
+    mlc_tensor *t = grads[s->bc->op].apply(s);
+    if (s->bc->k) mlc_backward_from(t, s->b);
+    y  = fetch(t);
+    dx = s->bc->k ? fetch(mlc_grad(s->a)) : NULL;
+    ok = x && dy && w && y && (dx || !s->bc->k);
+    for (int64_t i = 0; ok && i < n * n; i++) {
+        if (i % n == 0) grads[s->bc->op].ref(x + i, dy + i, w, n, want[0], want[1]);
+        ok = near(s, "an element", y[i], want[0][i % n], 32) &&
+             (!dx || near(s, "a gradient", dx[i], want[1][i % n], 32));
+    }
+    mlc_zero_grad(s->a);
+    mlc_zero_grad(s->row);
+    mlc_scope_end(s->ctx);
+    free(x);
+    free(dy);
+    free(w);
+    free(y);
+    free(dx);
+    return ok;
+}
+
 /* ---- row_, loss_: a loss, alone and with its gradients ------------------------------------- */
 
 static double entropy_ref(const double *x, int64_t n, int64_t label)
@@ -1155,6 +1293,20 @@ static void add_draw(int op)
     c->op    = op;
 }
 
+/* There, or there and back. */
+static void add_grad(int op, bool back, mlc_dtype dtype)
+{
+    static char names[2][sizeof grads / sizeof *grads][64];
+    snprintf(names[back][op], sizeof names[back][op], "%s%s_1000x1000", grads[op].name,
+             back ? "_grad" : "");
+    bench_case *c = add(names[back][op], dtype, "Melem/s", 1);
+    c->setup = grad_setup;
+    c->run   = run_apply;
+    c->apply = grad_apply;
+    c->op    = op;
+    c->k     = back;
+}
+
 static void add_loss(const char *name, bool entropy, mlc_dtype dtype, bool grad)
 {
     bench_case *c = add(name, dtype, "Melem/s", 1);
@@ -1262,6 +1414,10 @@ static void add_all(void)
         if (lines[i].apply == line_sum) add_line(i, 1, MLC_F64);
     }
     for (int i = 0; i < (int)(sizeof draws / sizeof draws[0]); i++) add_draw(i);
+    for (int i = 0; i < (int)(sizeof grads / sizeof *grads); i++) {
+        if (strncmp(grads[i].name, "row_", 4) == 0) add_grad(i, false, MLC_F32);
+        add_grad(i, true, MLC_F32);
+    }
     add_loss("row_cross_entropy_1000x1000", true, MLC_F32, false);
     add_loss("row_cross_entropy_1000x1000", true, MLC_F64, false);
     add_loss("loss_cross_entropy_1000x1000", true, MLC_F32, true);

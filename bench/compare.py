@@ -191,6 +191,38 @@ def cross_entropy_row(dtype):
     return no_grad(lambda: F.cross_entropy(x, y))
 
 
+def there(function):
+    """One function of x and a row w, without and with its gradients."""
+    def make(dtype):
+        x, w = uniform((1000, 1000), -4, 4, dtype), uniform((1000,), -1, 1, dtype)
+        return no_grad(lambda: function(x, w))
+    return make
+
+
+def and_back(function):
+    def make(dtype):
+        x = uniform((1000, 1000), -4, 4, dtype).requires_grad_()
+        w = uniform((1000,), -1, 1, dtype).requires_grad_()
+        dy = uniform((1000, 1000), -1, 1, dtype)
+
+        def step():
+            function(x, w).backward(dy)
+            x.grad = w.grad = None
+        return step
+    return make
+
+
+def grad_cases():
+    table = {"row_softmax": lambda x, w: F.softmax(x, 1),
+             "row_log_softmax": lambda x, w: F.log_softmax(x, 1),
+             "row_layer_norm": lambda x, w: F.layer_norm(x, (1000,), w, w, 1e-5),
+             "row_rms_norm": lambda x, w: F.rms_norm(x, (1000,), w, 1e-5)}
+    back = dict(table, ew_gelu=lambda x, w: F.gelu(x), ew_tanh=lambda x, w: torch.tanh(x))
+    cases = {f"{name}_1000x1000": there(f) for name, f in table.items()}
+    cases.update({f"{name}_grad_1000x1000": and_back(f) for name, f in back.items()})
+    return cases
+
+
 def no_grad(function):
     def step():
         with torch.inference_mode():
@@ -340,6 +372,7 @@ CASES = {
                                                2, -4, 4),
     **line_cases(),
     **draw_cases(),
+    **grad_cases(),
     "row_cross_entropy_1000x1000": cross_entropy_row,
     "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
     "loss_mse_1000x1000": loss(F.mse_loss, False),
