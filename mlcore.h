@@ -7332,12 +7332,14 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Must not look at threads: it decides the order of additions. */
+/* Must not look at threads: it decides the order of additions. Very small products of a batch cost
+ * less one by one, larger ones together pay for the tiles' preparations. */
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
-    if ((double)g->m * (double)g->n * (double)g->k <= MLC__SMALL) return true;
+    const double macs = (double)g->m * (double)g->n * (double)g->k;
+    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch <= MLC__SMALL)) return true;
     if (g->act && g->beta != 0.0) return true;             /* blocks of k would add up in c */
-    return g->m <= 4 && ((g->a_col == 1 && g->b_row == 1) || g->b_col == 1);
+    return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
 
 /* Sides of the product as it is, or of its transpose. */
@@ -7435,9 +7437,11 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     j->depth = mlc__min(g->k, j->depth);
     const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, MLC__PACK_MAX));
     stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
-    /* A quarter of a MB, or less where that would leave threads without work. */
-    const int64_t pieces = mlc__div_up(pass->size * j->depth, 1 << 16);
-    pass->blocks = mlc__min(mlc__max(mlc__max(8 * pass->blocks, 16), pieces),
+    /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
+    const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
+    const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
+    const double crumbs = (double)g->m * (double)g->n * (double)g->k / MLC__SMALL + 1.0;
+    pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
     mlc__gemm_room(j);
 }
