@@ -14791,7 +14791,7 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     }
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
     /* Recorded where it copies, so gradients find their way back. */
-    if (b) b = mlc_contiguous(b);
+    if (b && !(b = mlc_contiguous(b))) return NULL;
     nd = mlc__begin(&local, &mlc__linear_op, b ? 3 : 2, x, w, b);
     if (!nd) return NULL;
     nd->u.act = act;
