@@ -5562,6 +5562,7 @@ static void mlc__pad_move(char *to, const char *from, int64_t stride, int64_t n,
                           size_t size)
 {
     const int64_t bytes = unit * (int64_t)size;
+    if (n * bytes == 0) return;        /* an empty tensor has no memory */
     if (stride == unit) memcpy(to, from, (size_t)(n * bytes));
     else if (unit == 1) mlc__gather(to, from, stride, n, size);
     else for (int64_t i = 0; i < n; i++)
@@ -5629,9 +5630,14 @@ static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
 {
     mlc__pad_job j = { a, a->ndim - 1, 1, 1, 1, 0 };
     if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || a->ndim < 1) return MLC_ERR_UNSUPPORTED;
-    for (; j.last > 0 && a->before[j.last] == 0 && a->shape[j.last] == a->in_shape[j.last] &&
-           a->in_stride[j.last] == j.unit; j.last--) j.unit *= a->shape[j.last];
     for (int32_t d = 0; d < j.last; d++) j.rows *= a->shape[d];
+    for (; j.last > 0 && a->before[j.last] == 0 && a->shape[j.last] == a->in_shape[j.last] &&
+           a->in_stride[j.last] == j.unit; j.last--) {
+        const int64_t left = j.rows / mlc__max(1, a->shape[j.last - 1]);
+        if (left < 64 && j.unit * a->shape[j.last] >= 512) break;      /* too few for threads */
+        j.unit *= a->shape[j.last];
+        j.rows = left;
+    }
     const int64_t n = a->shape[j.last] * j.unit;
     if (n == 0 || j.rows == 0) return MLC_OK;
     mlc__cast_dense(&j.value, a->dtype, &a->value, MLC_F64, 1, &mlc__half_fns_scalar);
@@ -8876,8 +8882,9 @@ MLC__INLINE bool mlc__row_lies(const mlc__rows *k, int64_t step)
 static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const char *row,
                                  int64_t step, int64_t i, int64_t n)
 {
+    if (!row) return NULL;
     const char *at = row + i * step * k->size;
-    if (!row || mlc__row_lies(k, step)) return row ? at : NULL;
+    if (mlc__row_lies(k, step)) return at;
     mlc__load_wide(tile->v, k->wide, at, k->dtype, step, n, k->half);
     return tile->v;
 }
@@ -9196,7 +9203,8 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, 
                              bool accumulate)
 {
     const int64_t step = mlc__gather_step((size_t)j->k.size);
-    const double *sums = MLC__CAST(const double *, j->a->workspace) + which * j->k.n;
+    const double *sums = MLC__CAST(const double *, j->a->workspace);
+    if (j->parts) sums += which * j->k.n;          /* without rows there is no workspace */
     for (int64_t i = 0; i < j->k.n; i += step) {
         const int64_t n = mlc__min(step, j->k.n - i);
         mlc__row_tile tile;
