@@ -3353,11 +3353,18 @@ static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
 static void mlc__pool_stop(mlc__pool *p) { (void)p; }
 #endif /* MLC_NO_THREADS */
 
-/* dev NULL is a kernel called by mlc_cpu_kernels' user: one thread. */
+/* Numbers that chunks may be given as worker, at most; the same for a pool's life, also where the
+ * system refuses threads, as workspaces are sized by it. dev NULL is a kernel called by
+ * mlc_cpu_kernels' user: one thread. */
 static int32_t mlc__pool_threads(const void *dev)
 {
+#ifndef MLC_NO_THREADS
     const mlc__pool *p = MLC__CAST(const mlc__pool *, dev);
-    return p && p->ctx ? p->ctx->threads : 1;
+    return p ? p->lanes : 1;
+#else
+    (void)dev;
+    return 1;
+#endif
 }
 
 /* Runs chunks 0 .. n-1, in parallel where ns (its estimated time on one thread) makes that pay. */
@@ -7414,7 +7421,8 @@ static void mlc__gemm_room(mlc__gemm_job *j)
 {
     const int64_t panels = mlc__div_up(mlc__div_up(j->b.size, j->b.panel), j->b.blocks);
     const int64_t rows = j->a.pack ? mlc__div_up(j->a.size, j->a.blocks) : 0;
-    const int64_t cols = (j->b.pack ? panels : 1) * j->b.panel;
+    const int64_t odd = j->b.size % j->b.panel ? 1 : 0;    /* a last panel that is not full */
+    const int64_t cols = (j->b.pack ? panels : odd) * j->b.panel;
     j->a.at = MLC__CACHELINE;
     j->b.at = mlc__round_up(j->a.at + (size_t)(rows * j->depth) * j->size + MLC__PACK_SLACK,
                             MLC__CACHELINE);
@@ -7612,13 +7620,13 @@ static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g, const ml
     if (g->beta != 0.0)
         mlc__gemm_convert(dev, f->half, g->dtype, true, g->c, w.c, g->batch, g->m, g->n,
                           g->c_batch, g->c_row, g->c_col);
-    const mlc_status st = mlc__gemm_run(dev, &w, f);
+    MLC__TRY(mlc__gemm_run(dev, &w, f));
     mlc__gemm_convert(dev, f->half, g->dtype, false, w.c, g->c, g->batch, g->m, g->n, g->c_batch,
                       g->c_row, g->c_col);
     if (g->pre)
         mlc__gemm_convert(dev, f->half, g->dtype, false, w.pre, g->pre, g->batch, g->m, g->n,
                           g->c_batch, g->c_row, g->c_col);
-    return st;
+    return MLC_OK;
 }
 
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
