@@ -196,6 +196,16 @@ TEST(threads, two_contexts_train_side_by_side)
 
 /* ---- another number of threads -------------------------------------------------------------- */
 
+/* As many as were asked for; one where mlcore has no threads.                                  */
+static int32_t threads_there(int32_t asked)
+{
+#ifdef _WIN32
+    return asked > 1 ? 1 : asked;
+#else
+    return asked;
+#endif
+}
+
 /* Losses of a few steps, with another number of threads before each one.                       */
 static bool steps_with(const int32_t *threads, int steps, float *loss)
 {
@@ -207,7 +217,7 @@ static bool steps_with(const int32_t *threads, int steps, float *loss)
     bool        ok = true;
     for (int i = 0; i < steps; i++) {
         ok = CHECK_EQ(mlc_ctx_set_threads(ctx, threads[i]), MLC_OK) &&
-             CHECK_EQ(mlc_ctx_threads(ctx), threads[i]) && ok;
+             CHECK_EQ(mlc_ctx_threads(ctx), threads_there(threads[i])) && ok;
         mlc_scope_begin(ctx);
         mlc_tensor *l = mlc_cross_entropy(mlc_forward(net, x), y);
         mlc_backward(l);
@@ -236,7 +246,7 @@ TEST(threads, a_number_below_0_is_refused_and_0_is_the_default)
     CHECK_EQ(mlc_ctx_set_threads(ctx, -2), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "ctx_set_threads: -2 threads; it takes 1 or more, or 0 for the");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
-    CHECK_EQ(mlc_ctx_threads(ctx), 3);
+    CHECK_EQ(mlc_ctx_threads(ctx), threads_there(3));
     CHECK_EQ(mlc_ctx_set_threads(ctx, 0), MLC_OK);
     CHECK_EQ(mlc_ctx_threads(ctx), mlc_ctx_threads(test_own(mlc_ctx_create(&d))));
 }
