@@ -18,7 +18,7 @@ awk -v out="$out" '
 try() {
     label=$1 source=$2 base=${2%.c}
     shift 2
-    if ! "$@" -Wall -Wextra -Werror -O1 -I. "$source" -o "$base.run" -lm -pthread; then
+    if ! "$@" -Wall -Wextra -Werror -O0 -I. "$source" -o "$base.run" -lm -pthread; then
         echo "$readme, program ${base##*/}: does not compile as $label"
     elif ! "$base.run" >"$base.got"; then
         echo "$readme, program ${base##*/}: fails as $label"
