@@ -7231,9 +7231,16 @@ static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n
     j->f->sink(&s);
 }
 
+/* A tile that does not go to c at once, and its transpose; as doubles for their alignment. */
+typedef struct mlc__tile_room {
+    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
+    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
+} mlc__tile_room;
+
 /* One panel of b against all panels of a, for one block of k. */
 static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
-                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col)
+                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
+                            mlc__tile_room *room)
 {
     const struct mlc_k_gemm *g = j->g;
     const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
@@ -7242,8 +7249,6 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
     const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
                         !(last && (g->bias || g->act)) &&
                         (!first || g->beta == 0.0 || g->beta == 1.0);
-    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
-    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
     mlc__tile t;
     int64_t minor;
     t.kc = mlc__min(j->kc, b->depth - p);
@@ -7254,10 +7259,10 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
         const int64_t c_at = at + r * j->c_row + x * j->c_col;
         t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
         t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
-        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)tile;
+        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)room->tile;
         t.out_row = direct ? j->c_row : b->s->panel;
         (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, spare);
+        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room->spare);
     }
 }
 
@@ -7274,10 +7279,11 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     int64_t *tag = MLC__CAST(int64_t *, (void *)own);
     const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
     const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
+    mlc__tile_room room;
     for (int64_t x = 0; x < b.n; x += j->b.panel)
         for (int64_t p = 0; p < b.depth; p += j->kc)
             mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
-                            row, col);
+                            row, col, &room);
 }
 
 /* Columns of c to a task without packing: v is half a KB on the stack. */
@@ -8514,7 +8520,7 @@ MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double sta
                 lane[l] += l < seen ? 0.0 : (double)e0; \
             } \
         } else { \
-            T last[16]; \
+            T last[16] = { 0 }; \
             for (int l = 0; l < 16 && i + l < n; l++) last[l] = E(i + l); \
             for (int l = 0; l < 16 && i + l < n; l++) few += (double)last[l]; \
         } \
@@ -14343,8 +14349,9 @@ static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 1; i < nd->n_in; i++)
         MLC__REQUIRE(ctx, nd->in[i]->ndim == 1 && nd->in[i]->shape[0] == n, SHAPE,
                      "%s: %s must be %s for x %s, it is %s", nd->op->name,
-                     i == mlc__norm_weight(nd) ? "weight" : "bias", mlc__shape_text(1, &n).s,
-                     mlc__shape(x).s, mlc__shape(nd->in[i]).s);
+                     i == mlc__norm_weight(nd) ? "weight" : "bias",
+                     mlc__shape_text(1, x->shape + x->ndim - 1).s, mlc__shape(x).s,
+                     mlc__shape(nd->in[i]).s);
     const int64_t stat = n ? mlc__numel(x) / n * 3 : 0;
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
     MLC__TRY(mlc__out(ctx, nd, MLC_F64, 1, &stat));
