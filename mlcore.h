@@ -4517,7 +4517,8 @@ typedef struct mlc__map_job {
 } mlc__map_job;
 
 /* A block of a 16-bit row: in f32, in L1; the result, with what it is added to, is rounded once. */
-static void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
+MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t *stride,
+                              int64_t n)
 {
     float wide[4][MLC__GATHER];
     uint16_t dense[MLC__GATHER];
@@ -6128,15 +6129,11 @@ static void mlc__reduce_part_put(const mlc__reduce_job *j, char *part, const mlc
     memcpy(part, mlc__is_float(j->wide) ? (const void *)&v : (const void *)&t->i, 8);
 }
 
-/* A run of the reduced axes: as it lies, or through L1. */
-static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *at, int64_t stride,
-                            int64_t n, const double *shift)
+/* A run of the reduced axes through L1: strided, of another dtype, or to be prepared. */
+MLC__APART void mlc__reduce_gathered(const mlc__reduce_job *j, mlc__acc *t, const char *at,
+                                     int64_t stride, int64_t n, const double *shift)
 {
     uint64_t tile[MLC__GATHER_BYTES / 8];
-    if (stride == 1 && j->a->dtype == j->wide && !j->prepare) {
-        j->join->run(t, at, n, j->sign);
-        return;
-    }
     const int64_t step = mlc__gather_step(mlc_dtype_bytes(j->wide));
     for (int64_t i = 0; i < n; i += step) {
         const int64_t m = mlc__min(step, n - i);
@@ -6145,6 +6142,14 @@ static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *a
         if (j->prepare) j->prepare(j, tile, m, shift, 0);
         j->join->run(t, tile, m, j->sign);
     }
+}
+
+/* A run of the reduced axes. */
+static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *at, int64_t stride,
+                            int64_t n, const double *shift)
+{
+    if (stride == 1 && j->a->dtype == j->wide && !j->prepare) j->join->run(t, at, n, j->sign);
+    else mlc__reduce_gathered(j, t, at, stride, n, shift);
 }
 
 /* Elements from .. to of one result, counted along the gone axes; a segment may begin and end in
@@ -6181,8 +6186,9 @@ static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int
 }
 
 /* Rows from .. to of n columns that begin at `at`, joined into part; shift: of the first one. */
-static void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
-                                int64_t to, const char *at, const double *shift, int64_t step)
+MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
+                                    int64_t to, const char *at, const double *shift,
+                                    int64_t step)
 {
     const bool direct = j->a->dtype == j->wide && !j->prepare;
     const int64_t width = direct ? n : MLC__COLUMNS;
@@ -8097,7 +8103,8 @@ typedef struct mlc__random_fns {
 MLC__EACH_ISA(MLC__STAMP_RANDOM)
 
 /* Uniform and normal values in f64, rounded up to pairs. */
-static void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w, double *v, int64_t n)
+MLC__APART void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w, double *v,
+                                int64_t n)
 {
     for (int64_t i = 0; i < n; i += 2) {
         const double x = MLC__U53(w[2 * i], w[2 * i + 1]);
@@ -8187,8 +8194,8 @@ static mlc__tails mlc__tails_of(const struct mlc_k_random *a)
     return t;
 }
 
-static void mlc__random_truncated(const struct mlc_k_random *a, mlc__tails t, const uint32_t *w,
-                                  double *v, int64_t n)
+MLC__APART void mlc__random_truncated(const struct mlc_k_random *a, mlc__tails t,
+                                      const uint32_t *w, double *v, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         /* In (0, 1), both ends left out: 52 bits and a half. */
@@ -8268,7 +8275,7 @@ static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
 
 /* Element i goes to a place among the first i + 1, what was there to the end: Fisher and Yates, one
  * after the other on one thread. */
-static void mlc__random_permutation(const mlc__random_job *j)
+MLC__APART void mlc__random_permutation(const mlc__random_job *j)
 {
     int64_t *out = MLC__CAST(int64_t *, j->a->out);
     uint32_t w[MLC__WORDS];
@@ -10047,6 +10054,22 @@ static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
     return t;
 }
 
+/* As "%g" has it where a point is a point, in the locale of Berlin, too: for messages, as
+ * mlc__real(x).s */
+static mlc__text mlc__real(double x)
+{
+    mlc__text t;
+    char local[40];
+    size_t n = 0;
+    snprintf(local, sizeof local, "%g", x);
+    for (const char *s = local; *s; s++) {
+        if (strchr("0123456789+-einfa", *s)) t.s[n++] = *s;
+        else if (!n || t.s[n - 1] != '.') t.s[n++] = '.';      /* it may have several bytes */
+    }
+    t.s[n] = 0;
+    return t;
+}
+
 /* "[2,3]": for messages, as mlc__shape(x).s */
 static mlc__text mlc__shape(const mlc_tensor *t) { return mlc__shape_text(t->ndim, t->shape); }
 
@@ -10264,8 +10287,9 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
     mlc_tensor *t;
     if (!ctx) return NULL;
     if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %g does not lead from %g to %g; all must be "
-                  "finite, the step not 0 and of the sign of the way", step, start, stop);
+        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %s does not lead from %s to %s; all must be "
+                  "finite, the step not 0 and of the sign of the way", mlc__real(step).s,
+                  mlc__real(start).s, mlc__real(stop).s);
         return NULL;
     }
     t = mlc__make(ctx, "arange", dtype, mlc_dims1((int64_t)count));
@@ -10288,8 +10312,8 @@ MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, d
     mlc_tensor *t;
     if (!ctx) return NULL;
     if (!(stop - start - (stop - start) == 0.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %g to %g; both "
-                  "must be finite", start, stop);
+        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %s to %s; both "
+                  "must be finite", mlc__real(start).s, mlc__real(stop).s);
         return NULL;
     }
     t = mlc__make(ctx, "linspace", dtype, mlc_dims1(n));
@@ -13468,7 +13492,8 @@ MLC_IMPL mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, d
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_NORMAL, mean, std);
     if (ctx && !(mean - mean == 0.0 && std >= 0.0 && std <= DBL_MAX)) {
         mlc__fail(ctx, MLC_ERR_ARG,
-                  "normal: mean %g, std %g; they must be finite, std not negative", mean, std);
+                  "normal: mean %s, std %s; they must be finite, std not negative",
+                  mlc__real(mean).s, mlc__real(std).s);
         return NULL;
     }
     return mlc__random_float(ctx, "normal", dtype, shape, &args);
@@ -13482,8 +13507,9 @@ MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     const double most = dtype == MLC_F64 ? DBL_MAX : dtype == MLC_F16 ? 65504.0 : (double)FLT_MAX;
     const double width = dtype == MLC_F16 ? 2.0 * most : most;
     if (ctx && !(lo >= -most && lo <= hi && hi <= most && hi - lo <= width)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%g, %g) is no interval of %s; lo must be at "
-                  "most hi, and both finite there", lo, hi, mlc_dtype_name(dtype));
+        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%s, %s) is no interval of %s; lo must be at "
+                  "most hi, and both finite there", mlc__real(lo).s, mlc__real(hi).s,
+                  mlc_dtype_name(dtype));
         return NULL;
     }
     return mlc__random_float(ctx, "uniform", dtype, shape, &args);
@@ -13498,14 +13524,16 @@ MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dim
     args.hi = hi;
     if (ctx && !(mean - mean == 0.0 && std > 0.0 && std <= DBL_MAX && lo <= hi)) {
         mlc__fail(ctx, MLC_ERR_ARG,
-                  "truncated_normal: mean %g, std %g, [%g, %g]; mean and std must be finite, std "
-                  "positive, lo <= hi", mean, std, lo, hi);
+                  "truncated_normal: mean %s, std %s, [%s, %s]; mean and std must be finite, std "
+                  "positive, lo <= hi", mlc__real(mean).s, mlc__real(std).s, mlc__real(lo).s,
+                  mlc__real(hi).s);
         return NULL;
     }
     if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0)) {
         mlc__fail(ctx, MLC_ERR_ARG,
-                  "truncated_normal: [%g, %g] is over 37 std of %g from the mean %g: no normal "
-                  "value lies there; move the interval", lo, hi, std, mean);
+                  "truncated_normal: [%s, %s] is over 37 std of %s from the mean %s: no normal "
+                  "value lies there; move the interval", mlc__real(lo).s, mlc__real(hi).s,
+                  mlc__real(std).s, mlc__real(mean).s);
         return NULL;
     }
     return mlc__random_float(ctx, "truncated_normal", dtype, shape, &args);
@@ -13515,7 +13543,7 @@ MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_BERNOULLI, p, 0.0);
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "bernoulli: p is %g, not in [0, 1]", p);
+        mlc__fail(ctx, MLC_ERR_ARG, "bernoulli: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
     }
     return mlc__random(ctx, "bernoulli", dtype, shape, &args);
@@ -13660,7 +13688,7 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 {
     mlc_node local, *nd;
     if (x && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "dropout: p is %g, not in [0, 1]", p);
+        mlc__fail(x->ctx, MLC_ERR_ARG, "dropout: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
     }
     nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
@@ -13705,7 +13733,8 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
                      nd->op->name, d, mlc__shape(x).s);
         MLC__REQUIRE(ctx, !gone || op != MLC_REDUCE_NORM || nd->u.reduce.p >= 0 || x->shape[d] > 0,
                      SHAPE, "norm: axis %d of %s is empty, and nothing has no norm of the negative "
-                     "order %g; reduce another axis", d, mlc__shape(x).s, nd->u.reduce.p);
+                     "order %s; reduce another axis", d, mlc__shape(x).s,
+                     mlc__real(nd->u.reduce.p).s);
         if (gone) count *= x->shape[d];
         if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
@@ -14093,8 +14122,8 @@ static mlc_tensor *mlc__var_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes
 {
     if (x && !(correction - correction == 0.0)) {
         mlc__fail(x->ctx, MLC_ERR_ARG,
-                  "%s: correction %g is not finite; 1 divides by n - 1, 0 by n", op->name,
-                  correction);
+                  "%s: correction %s is not finite; 1 divides by n - 1, 0 by n", op->name,
+                  mlc__real(correction).s);
         return NULL;
     }
     return mlc__reduce_call(op, x, axes, keepdim, kind, 0.0, correction);
@@ -14344,8 +14373,8 @@ static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *x = nd->in[0];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, nd->u.norm.eps >= 0.0 && nd->u.norm.eps < MLC__INF, ARG,
-                 "%s: eps is %g; it must be finite and not negative", nd->op->name,
-                 nd->u.norm.eps);
+                 "%s: eps is %s; it must be finite and not negative", nd->op->name,
+                 mlc__real(nd->u.norm.eps).s);
     MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: x [] is a scalar; it must be [..,n]",
                  nd->op->name);
     const int64_t n = x->shape[x->ndim - 1];
@@ -16660,8 +16689,8 @@ MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels
     if (logits && logits->ndim > 0 && logits->stride[logits->ndim - 1] != 1)
         logits = mlc_copy(logits);     /* the kernel reads dense rows */
     if (logits && desc && !(desc->label_smoothing >= 0.0 && desc->label_smoothing <= 1.0)) {
-        mlc__fail(logits->ctx, MLC_ERR_ARG, "cross_entropy: label_smoothing is %g, not in [0, 1]",
-                  desc->label_smoothing);
+        mlc__fail(logits->ctx, MLC_ERR_ARG, "cross_entropy: label_smoothing is %s, not in [0, 1]",
+                  mlc__real(desc->label_smoothing).s);
         return NULL;
     }
     nd = mlc__begin(&local, &mlc__xent_op, 2, logits, labels, NULL);
@@ -17606,7 +17635,7 @@ MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
     static const mlc_module_class cls = { "Dropout", mlc__dropout_module, NULL };
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %g, not in [0, 1]", p);
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
     }
     return mlc_module_create(ctx, &cls, &p, sizeof p);
@@ -17996,9 +18025,10 @@ static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
                       d->weight_decay < MLC__INF;
     if (!fine || (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))) {
         mlc__fail(m->ctx, MLC_ERR_ARG,
-                  "sgd: lr %g, momentum %g, dampening %g, weight decay %g: none may be "
+                  "sgd: lr %s, momentum %s, dampening %s, weight decay %s: none may be "
                   "negative, and nesterov needs momentum without dampening",
-                  lr, d->momentum, d->dampening, d->weight_decay);
+                  mlc__real(lr).s, mlc__real(d->momentum).s, mlc__real(d->dampening).s,
+                  mlc__real(d->weight_decay).s);
         return NULL;
     }
     memset(&draft, 0, sizeof draft);
@@ -18048,9 +18078,9 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
     if (!(draft.lr >= 0.0 && draft.lr < MLC__INF && draft.beta1 < 1.0 && draft.beta2 < 1.0 &&
           draft.eps < MLC__INF && draft.weight_decay < MLC__INF)) {
         mlc__fail(m->ctx, MLC_ERR_ARG,
-                  "%s: lr %g, betas %g and %g: lr must not be negative, betas must be "
-                  "below 1",
-                  what, draft.lr, draft.beta1, draft.beta2);
+                  "%s: lr %s, betas %s and %s: lr must not be negative, betas must be below 1",
+                  what, mlc__real(draft.lr).s, mlc__real(draft.beta1).s,
+                  mlc__real(draft.beta2).s);
         return NULL;
     }
     return mlc__optim_make(m, &draft);
@@ -18106,7 +18136,8 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, lr >= 0.0 && lr < MLC__INF, ARG,
-                 "optim_set_lr: lr is %g; it must be finite and not negative", lr);
+                 "optim_set_lr: lr is %s; it must be finite and not negative",
+                 mlc__real(lr).s);
     o->lr = lr;
     return MLC_OK;
 }

@@ -158,8 +158,8 @@ aarch64() {
         fail "mlc__map_f32_neon is not vectorised"
 }
 
-# A program that shows decimal commas, and a folder for files with spaces and an umlaut. The harness
-# itself prints and parses in the C locale's way nowhere but in its messages.
+# A program that shows decimal commas, and a folder for files with spaces and an umlaut. Only what
+# the system itself says (strerror) may change with the locale, and no test asks for that.
 locale() {
     local names=$PWD/$out/locale files="$PWD/$out/a folder, für files"
     need localedef || return

@@ -188,6 +188,8 @@ TEST(csv, what_is_written_reads_back_to_the_same_bits_in_any_locale)
     box          b = box_open("a.csv");
     mlc_csv_desc d;
     size_t       n = 0;
+    char         before[64];
+    snprintf(before, sizeof before, "%s", setlocale(LC_NUMERIC, NULL));
     memset(&d, 0, sizeof d);
     d.header = true;
     d.dtype = MLC_F64;
@@ -197,7 +199,7 @@ TEST(csv, what_is_written_reads_back_to_the_same_bits_in_any_locale)
                  MLC_OK);
         CHECK_VALUES(mlc_csv_load(ctx, b.path, &d), 6, hard, 0, 0);
     }
-    setlocale(LC_NUMERIC, "C");
+    setlocale(LC_NUMERIC, before);
     unsigned char *f = get_file(b.path, &n);
     CHECK_HAS((char *)f, "plain,\"with \"\"quotes\"\", comma\",\"=formula\"\r\n"
                          "0.1,-1e-300,0.3333333333333333\r\n");

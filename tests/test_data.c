@@ -269,7 +269,7 @@ TEST(data, csv_does_not_depend_on_the_locale)
                                           "C" };
     const double want[2] = { 1.5, 2.25 };
     mlc_ctx     *ctx = test_ctx();
-    char         before[256];
+    char         before[1024];         /* a list of all categories where they differ       */
     snprintf(before, sizeof before, "%s", setlocale(LC_ALL, NULL));
     for (int i = 0; i < 5; i++)
         if (setlocale(LC_ALL, names[i])) break;     /* C where no decimal comma is installed */
@@ -277,7 +277,7 @@ TEST(data, csv_does_not_depend_on_the_locale)
     if (is_table(t, 1, 2)) CHECK_VALUES(t, 2, want, 0, 0);
     CHECK(csv(ctx, "1.5;2,25\n", NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
-    setlocale(LC_ALL, before);
+    CHECK(setlocale(LC_ALL, before) != NULL);
 }
 
 TEST(data, csv_of_digits_is_what_the_readme_says)
