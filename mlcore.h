@@ -276,7 +276,8 @@ typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);   /* not
 
 typedef struct mlc_ctx_desc {
     uint64_t      seed;                /* of the random streams; default 0                     */
-    int32_t       threads;             /* 0: MLC_THREADS in the environment, else all cores    */
+    int32_t       threads;             /* 0: MLC_THREADS in the environment, else as many as   */
+                                       /* cores may be used (affinity mask, cgroup's quota)    */
     mlc_isa       isa;                 /* AUTO: MLC_ISA in the environment, else the best      */
     mlc_dtype     dtype;               /* of parameters declared without one; default f32      */
     const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
@@ -593,8 +594,8 @@ MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *
  * and rounded once. Results are new tensors in the current scope. Shapes broadcast as in NumPy:
  * aligned at the last axis, sizes equal or 1, gradients summed back. Axes may be negative: from
  * the end. A NULL input gives NULL and keeps the first error.
- * f32 results are within 2 ulp of exact, most within 1; a gradient of 0 is one that is 0 wherever
- * it exists.                                 test: tests/test_ops.c, test_ew.c, test_goldens.c */
+ * f32 results are within 2 ulp of exact, most within 1, unless a line says otherwise; a gradient
+ * of 0 is one that is 0 wherever it exists.  test: tests/test_ops.c, test_ew.c, test_goldens.c */
 
 /* -- elementwise -- */
 
@@ -655,7 +656,9 @@ MLC_API mlc_tensor *mlc_tanh(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_sigmoid(mlc_tensor *x);
 /* mlc_relu: max(x, 0).                       grad: dx += dy where x > 0        ref: torch.relu  */
 MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
-/* mlc_gelu: x Phi(x), exact.                 grad: dx += dy (Phi(x) + x phi(x))  ref: F.gelu    */
+/* mlc_gelu: x Phi(x), not the form with tanh; at -inf 0 (PyTorch: NaN). f32: within 2.5e-7 up to 8,
+ *   exact beyond; relative 1.2e-6 above 0, 3.2e-6 down to -3.
+ *   grad   dx += dy (Phi(x) + x phi(x)), in f32 the factor is within 4.4e-7     ref: F.gelu    */
 MLC_API mlc_tensor *mlc_gelu(mlc_tensor *x);
 /* mlc_silu: x sigmoid(x).                    grad: dx += dy (s + x s (1 - s))  ref: F.silu      */
 MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
@@ -943,15 +946,19 @@ MLC_API mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis);
  *   grad   dx += dy - e^y sum dy     ref: F.log_softmax                                         */
 MLC_API mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis);
 /* mlc_layer_norm: (x - mean) / sqrt(var + eps) w + b, mean and variance (over n) of each row along
- *   the last axis; weight, bias [n] or NULL. Two passes in f64: a large mean cancels nothing; the
- *   gradients of weight and bias are sums over the rows in an order that the shape gives.
+ *   the last axis; weight, bias [n] or NULL; PyTorch's eps is 1e-5. Sums are carried in f64, those
+ *   of squares around the mean: a large mean cancels nothing. The gradients of weight and bias are
+ *   sums over the rows in an order that shape and layout give, not the number of threads.
  *   grad   with h = (x - mean) r, r = 1/sqrt(var + eps), g = dy w: dx += r (g - mean(g) -
  *          h mean(g h)); dw += sum dy h; db += sum dy
  *   err    SHAPE: x is a scalar, weight or bias is not [n]   ARG: eps is negative or not finite
  *   ref    F.layer_norm over the last axis   test tests/test_rows.c                             */
 MLC_API mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
-/* mlc_rms_norm: x / sqrt(mean x^2 + eps) w along the last axis, otherwise as mlc_layer_norm.
- *   ref    F.rms_norm over the last axis                                                        */
+/* mlc_rms_norm: x / sqrt(mean x^2 + eps) w along the last axis, otherwise as mlc_layer_norm; 1e-6
+ *   is a usual eps (PyTorch's default: that of the dtype).
+ *   grad   with h = x r, r = 1/sqrt(mean x^2 + eps), g = dy w: dx += r (g - h mean(g h));
+ *          dw += sum dy h
+ *   ref    F.rms_norm over the last axis   test: tests/test_rows.c                            */
 MLC_API mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps);
 
 /* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
@@ -1006,7 +1013,9 @@ typedef enum mlc_pad_mode {
 
 /* mlc_pad: before[i] elements in front of axis i, after[i] behind it; below 0 cuts (constant mode).
  *   grad   of the inner part; of copied borders added to where they come from
- *   err    SHAPE: a border longer than what it copies                  ref: F.pad             */
+ *   err    SHAPE: a border longer than what it copies, or not one number an axis; ARG: below 0 in
+ *          another mode
+ *   ref    F.pad                                              test: tests/test_join.c         */
 MLC_API mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
                             double value);
 /* mlc_diag: a 1-d x as a diagonal of a matrix of zeros; of a matrix its diagonal, a view.
@@ -1702,7 +1711,8 @@ struct mlc_k_xent {                    /* rows of logits against labels         
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
     void          *loss;               /* [1], or [n] if not reduced                           */
-    void          *lse;                /* [2n]: largest logits, logs of sum exp(x - max)       */
+    void          *lse;                /* [2n]: largest logits, logs of sum exp(x - max); the  */
+                                       /* log is NaN for a row with a NaN, +inf or only -inf   */
     void          *norm;               /* [1]: what the sum was divided by                     */
     int64_t       *error;              /* error word: see mlc_k_error                          */
     void          *workspace; size_t workspace_bytes;
@@ -1718,7 +1728,8 @@ struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm    
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
     void          *dx;      int64_t dx_row;
 };
-struct mlc_k_softmax {                 /* along an axis; log: its logarithm                    */
+struct mlc_k_softmax {                 /* along an axis; log: its logarithm. A line with a NaN, */
+                                       /* with +inf or of -inf alone is NaN as a whole         */
     mlc_dtype   dtype;                 /* floats                                               */
     int32_t     ndim, axis, log;
     int64_t     shape[MLC_MAX_DIMS];
@@ -1798,7 +1809,7 @@ struct mlc_k_pad {                     /* out = in between borders; any dtype   
     mlc_dtype    dtype;
     mlc_pad_mode mode;
     int32_t      ndim;                 /* at least 1                                           */
-    int64_t      before[MLC_MAX_DIMS]; /* below 0: so many of in are left out; from -in_shape  */
+    int64_t      before[MLC_MAX_DIMS]; /* below 0: so many of in are left out; at least -in_shape */
     int64_t      shape[MLC_MAX_DIMS];  /* of out, which is dense                               */
     int64_t      in_shape[MLC_MAX_DIMS], in_stride[MLC_MAX_DIMS];
     void        *out;
@@ -3127,7 +3138,7 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
 #ifndef MLC_NO_THREADS
 #define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
-#define MLC__ALONE 4000                /* of which so many without a look at who else waits     */
+#define MLC__SPINS_ALONE 4000          /* of which so many without a look at who else waits     */
 
 /* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
@@ -3180,7 +3191,7 @@ MLC__INLINE void mlc__pause(void)
  * core rests, without a system call, then others may have it. */
 static void mlc__wait(int i)
 {
-    if (i < MLC__ALONE || i % 64) mlc__pause();
+    if (i < MLC__SPINS_ALONE || i % 64) mlc__pause();
     else sched_yield();
 }
 
@@ -3958,9 +3969,14 @@ MLC__INLINE float mlc__trunc_f32(float x) { return __builtin_truncf(x); }
 MLC__INLINE float mlc__abs_f32(float x)   { return __builtin_fabsf(x); }
 MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + mlc__exp_f64(-x)); }
-MLC__INLINE double mlc__gelu_f64(double x) { return 0.5 * x * erfc(-0.7071067811865476 * x); }
+/* Phi(-40) is 0, and times -inf it would be NaN. */
+MLC__INLINE double mlc__gelu_f64(double x)
+{
+    return x < -40.0 ? 0.0 : 0.5 * x * erfc(-0.7071067811865476 * x);
+}
 MLC__INLINE double mlc__gelu_slope_f64(double x)
 {
+    x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;
     return 0.5 * erfc(-0.7071067811865476 * x) +
            x * (0.3989422804014327 * mlc__exp_f64(-0.5 * x * x));
 }
@@ -5544,7 +5560,7 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
 }
 
 /* A row of out: in order a border, elements of in, a border. Trailing axes that have no borders and
- * are dense in both are one unit of so many elements. */
+ * are dense in both are one unit of so many elements, as long as there are rows for the threads. */
 typedef struct mlc__pad_job {
     const struct mlc_k_pad *a;
     int32_t  last;                     /* axis of the rows                                      */
@@ -6779,7 +6795,7 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
  * in. Another value changes the last bits of long products. */
 #define MLC__KC       512
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
-#define MLC__SMALL    16384            /* m n k below which packing does not pay                */
+#define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 
 /* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
@@ -7295,7 +7311,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
                             row, col, &room);
 }
 
-/* Columns of c to a task without packing: v is half a KB on the stack. */
+/* Columns of c to a task without tiles: v is half a KB on the stack. */
 #define MLC__ROW_BLOCK 64
 
 /* n finished products for c from element at, column col on. */
@@ -7305,7 +7321,7 @@ static void mlc__sink_run(const mlc__gemm_job *j, void *v, int64_t at, int64_t c
     j->f->sink(&s);
 }
 
-/* Without packing: a row of c in blocks of 64 columns, by dot products where columns of b are
+/* Without tiles: a row of c in blocks of 64 columns, by dot products where columns of b are
  * dense and by scaled rows of b otherwise. */
 static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
 {
@@ -7665,7 +7681,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     return j.buffer * (size_t)mlc__pool_threads(dev);
 }
 
-/* Three ways, tried in this order: without packing, CBLAS, tiles. */
+/* Three ways, tried in this order: without tiles, CBLAS, tiles. */
 static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
     const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
@@ -9288,7 +9304,6 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     return MLC_OK;
 }
 
-
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
  * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
  * between them, which nobody else reads. What changes from step to step comes through
@@ -9924,8 +9939,9 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     if (!old || ctx->threads == before) return MLC_OK;
     mlc__pool *fresh = mlc__pool_new(ctx);
     if (!fresh) {
+        const int32_t wanted = ctx->threads;
         ctx->threads = before;
-        return mlc__fail(ctx, MLC_ERR_NOMEM, "ctx_set_threads: no memory for %d threads", threads);
+        return mlc__fail(ctx, MLC_ERR_NOMEM, "ctx_set_threads: no memory for %d threads", wanted);
     }
     mlc__pool_stop(old);
     mlc__heap_free(ctx, old);

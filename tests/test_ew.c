@@ -222,6 +222,24 @@ TEST(ew, gelu_and_its_derivative_are_within_their_errors)
     }
 }
 
+/* The limits, where the formula has 0 times infinity. */
+TEST(ew, gelu_at_infinity)
+{
+    static const double x[3] = {-INFINITY, INFINITY, NAN}, y[3] = {0, INFINITY, NAN};
+    static const double slope[3] = {0, 1, NAN};
+    FOR_EACH_ISA(ctx) {
+        for (int d = 0; d < 2; d++) {
+            mlc_tensor *in = test_tensor(ctx, FLOATS[d], mlc_dims1(3), x);
+            mlc_set_requires_grad(in, true);
+            mlc_tensor *out = mlc_gelu(in);
+            CHECK_EQ(mlc_backward_from(out, mlc_ones(ctx, FLOATS[d], mlc_dims1(3))), MLC_OK);
+            CHECK_VALUES(out, 3, y, 0, 0);
+            CHECK_VALUES(mlc_grad(in), 3, slope, 0, 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
 /* ---- special values ----------------------------------------------------------------------- */
 
 static const double SPECIAL[] = {0, -0.0, 1, -1, 0.5, -0.5, 1.5, -1.5, 2, -2, 2.5, 3, 1e-30, -1e-30,
