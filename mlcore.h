@@ -2087,6 +2087,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
 #define MLC__AT_avx512 \
     MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
+#define MLC__FUSES_scalar false        /* may a kernel of the level fuse a b + c?              */
+#define MLC__FUSES_neon   true
+#define MLC__FUSES_avx2   true
+#define MLC__FUSES_avx512 true
 #if MLC__AVX512
 #  define MLC__EACH_ISA(X) X(scalar) X(avx2) X(avx512)
 #elif MLC__X86
@@ -3434,7 +3438,8 @@ static uint64_t mlc__hash(const char *text)
 
 /* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
  * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
- * bits. The stated errors were measured against long double over all or 2^24 sampled floats.  */
+ * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
+ * were measured against long double over all or 2^24 sampled floats. */
 
 /* c ? a : b without a jump: gcc vectorises loops around it even where comparisons may trap. */
 MLC__BODY float mlc__pick_f32(bool c, float a, float b)
@@ -3443,27 +3448,83 @@ MLC__BODY float mlc__pick_f32(bool c, float a, float b)
     return mlc__f32_bits((mlc__bits_f32(a) & m) | (mlc__bits_f32(b) & ~m));
 }
 
-/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
- * polynomial in what is left; n added to the exponent. Results below 2^-126 are 0. */
-MLC__BODY float mlc__exp_low_f32(float x)
+/* a b + c; fused: rounded once. It is a constant, MLC__FUSES_isa: without instructions for it a
+ * level would call libm. */
+MLC__BODY float mlc__mad_f32(float a, float b, float c, bool fused)
 {
-    float z = x * 1.44269504f + 12582912.0f;
-    float n = z - 12582912.0f;
-    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 0.00138194906f;
-    p = p * r + 0.0083686905f;
-    p = p * r + 0.041668281f;
-    p = p * r + 0.166665211f;
-    p = p * r + 0.49999994f;
-    p = (p * r * r + r) + 1.0f;
-    float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
+    return fused ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+MLC__BODY double mlc__mad_f64(double a, double b, double c, bool fused)
+{
+    return fused ? __builtin_fma(a, b, c) : a * b + c;
+}
+
+/* Four values that go through a chain of steps in lockstep: one alone waits for its own results
+ * most of the time, as processors do not look far enough ahead to find the next one. */
+typedef struct mlc__four_f32 { float a, b, c, d; } mlc__four_f32;
+typedef struct mlc__four_f64 { double a, b, c, d; } mlc__four_f64;
+
+MLC__BODY mlc__four_f32 mlc__mad4_f32(mlc__four_f32 x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
+{
+    const mlc__four_f32 sum = { mlc__mad_f32(x.a, y.a, z.a, fused),
+                                mlc__mad_f32(x.b, y.b, z.b, fused),
+                                mlc__mad_f32(x.c, y.c, z.c, fused),
+                                mlc__mad_f32(x.d, y.d, z.d, fused) };
+    return sum;
+}
+/* x y + z for a scalar x, or scalars y and z. */
+MLC__BODY mlc__four_f32 mlc__axpy4_f32(float x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
+{
+    const mlc__four_f32 x4 = { x, x, x, x };
+    return mlc__mad4_f32(x4, y, z, fused);
+}
+MLC__BODY mlc__four_f32 mlc__step4_f32(mlc__four_f32 x, mlc__four_f32 y, float z, bool fused)
+{
+    const mlc__four_f32 z4 = { z, z, z, z };
+    return mlc__mad4_f32(x, y, z4, fused);
+}
+
+/* p 2^n, n being in the low bits of z; 0 where x is so low that it would be below 2^-126. */
+MLC__BODY float mlc__exp_scale_f32(float p, float z, float x)
+{
+    const float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
     return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
+}
+
+/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
+ * polynomial in what is left; n added to the exponent. */
+MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
+{
+    const float big = 12582912.0f;
+    const mlc__four_f32 log2e = { 1.44269504f, 1.44269504f, 1.44269504f, 1.44269504f };
+    const mlc__four_f32 c4 = { 0.00138194906f, 0.00138194906f, 0.00138194906f, 0.00138194906f };
+    const mlc__four_f32 z = mlc__step4_f32(x, log2e, big, fused);
+    const mlc__four_f32 n = { z.a - big, z.b - big, z.c - big, z.d - big };
+    mlc__four_f32 r = mlc__axpy4_f32(-0.693359375f, n, x, fused);
+    r = mlc__axpy4_f32(2.12194440e-4f, n, r, fused);
+    mlc__four_f32 p = mlc__step4_f32(c4, r, 0.0083686905f, fused);
+    p = mlc__step4_f32(p, r, 0.041668281f, fused);
+    p = mlc__step4_f32(p, r, 0.166665211f, fused);
+    p = mlc__step4_f32(p, r, 0.49999994f, fused);
+    const mlc__four_f32 s = { p.a * r.a, p.b * r.b, p.c * r.c, p.d * r.d };
+    p = mlc__mad4_f32(s, r, r, fused);
+    const mlc__four_f32 y = { mlc__exp_scale_f32(p.a + 1.0f, z.a, x.a),
+                              mlc__exp_scale_f32(p.b + 1.0f, z.b, x.b),
+                              mlc__exp_scale_f32(p.c + 1.0f, z.c, x.c),
+                              mlc__exp_scale_f32(p.d + 1.0f, z.d, x.d) };
+    return y;
+}
+
+MLC__BODY float mlc__exp_low_f32(float x, bool fused)
+{
+    const mlc__four_f32 x4 = { x, 0.0f, 0.0f, 0.0f };
+    return mlc__exp_low4_f32(x4, fused).a;
 }
 
 /* e^x. NaN stays. Max error 1.0 ulp. */
 MLC__BODY float mlc__exp_f32(float x)
 {
-    return mlc__pick_f32(x <= 88.7228317f, mlc__exp_low_f32(x), x * (float)MLC__INF);
+    return mlc__pick_f32(x <= 88.7228317f, mlc__exp_low_f32(x, false), x * (float)MLC__INF);
 }
 
 /* 2^x, as e^x. Max error 1.06 ulp, none at integers. */
@@ -5730,53 +5791,59 @@ MLC__INLINE double mlc__fold(const double *lane)
            ((half[1] + half[5]) + (half[3] + half[7]));
 }
 
-/* block: elements that the lanes take up before they are folded. Lanes are arrays in loops of fixed
- * length, which compilers hold in registers, so no index into them varies. The order of additions
- * is written out: every ISA and every vector length gives the same sum. */
-#define MLC__SUM_TEXT(T, block, four, one) \
+/* Walks n elements in 16 lanes: FOUR(i) for i, i + 16, i + 32 and i + 48, then ONE(lane, l, i,
+ * take) for single ones, whose sum is of those with take: the last 16 overlap what was before.
+ * Fewer than 16 go ONE(few, 0, i, true). Lanes are arrays in loops of fixed length, which compilers
+ * hold in registers, so no index into them varies. The order of additions is written out: every ISA
+ * and every vector length gives the same sum. */
+#define MLC__LANES(n, FOUR, ONE) \
+    do { \
+        int64_t i = 0; \
+        for (; i + 64 <= (n); i += 64) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { FOUR(i + l) } \
+        for (; i + 16 <= (n); i += 16) \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { ONE(lane, l, i + l, true) } \
+        if ((n) < 16) \
+            for (; i < (n); i++) { ONE(few, 0, i, true) } \
+        else if (i < (n)) { \
+            const int seen = 16 - (int)((n) - i); \
+            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+                ONE(lane, l, (n) - 16 + l, l >= seen) \
+            } \
+        } \
+    } while (0)
+
+/* block: elements that the lanes take up before they are folded. */
+#define MLC__SUM_TEXT(T, block, FOUR, ONE) \
     (void)sign; \
     for (int64_t from = 0; from < n; from += block) { \
         const T *v = MLC__CAST(const T *, x) + from; \
         const int64_t m = n - from < block ? n - from : block; \
-        double lane[16], few = 0.0; \
-        int64_t i = 0; \
+        double lane[16], few[1] = { 0.0 }; \
         for (int l = 0; l < 16; l++) lane[l] = 0.0; \
-        for (; i + 64 <= m; i += 64) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T a = v[i + l], b = v[i + l + 16], c = v[i + l + 32], d = v[i + l + 48]; \
-                lane[l] += four; \
-            } \
-        for (; i + 16 <= m; i += 16) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T a = v[i + l]; \
-                lane[l] += one; \
-            } \
-        for (; i < m && m < 16; i++) { const T a = v[i]; few += one; } \
-        if (i < m) {                   /* the last 16, without those that have been counted */ \
-            const T *w = v + m - 16; \
-            const int seen = 16 - (int)(m - i); \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T a = l < seen ? (T)0 : w[l]; \
-                lane[l] += one; \
-            } \
-        } \
-        mlc__acc_add(t, m < 16 ? few : mlc__fold(lane)); \
+        MLC__LANES(m, FOUR, ONE); \
+        mlc__acc_add(t, m < 16 ? few[0] : mlc__fold(lane)); \
     }
+#define MLC__ADD_FOUR(k) \
+    lane[l] += (double)((v[k] + v[(k) + 16]) + (v[(k) + 32] + v[(k) + 48]));
+#define MLC__ADD_ONE(to, l, k, take) to[l] += (take) ? (double)v[k] : 0.0;
+#define MLC__SQUARES_FOUR(k) \
+    lane[l] += (MLC__SQUARE(v[k]) + MLC__SQUARE(v[(k) + 16])) + \
+               (MLC__SQUARE(v[(k) + 32]) + MLC__SQUARE(v[(k) + 48]));
+#define MLC__SQUARES_ONE(to, l, k, take) to[l] += (take) ? MLC__SQUARE(v[k]) : 0.0;
 #define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
 
 MLC__BODY void mlc__add_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    MLC__SUM_TEXT(float, MLC__SEGMENT, (double)((a + b) + (c + d)), (double)a)
+    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__ADD_FOUR, MLC__ADD_ONE)
 }
 MLC__BODY void mlc__add_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    MLC__SUM_TEXT(double, MLC__SUM_BLOCK, (a + b) + (c + d), a)
+    MLC__SUM_TEXT(double, MLC__SUM_BLOCK, MLC__ADD_FOUR, MLC__ADD_ONE)
 }
 MLC__BODY void mlc__squares_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    MLC__SUM_TEXT(float, MLC__SEGMENT,
-                  (MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d)),
-                  MLC__SQUARE(a))
+    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
 }
 /* The larger one; a NaN stays. */
 #define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
@@ -8522,75 +8589,82 @@ MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double sta
     return mlc__acc_value(&t);
 }
 
-/* result = sum of E(0) .. E(n - 1), groups of four in T, whose sums are carried in f64. E may also
- * write, to places of its own: some elements are asked for twice. */
-#define MLC__ROW_SUM(T, E, result) \
-    do { \
-        double lane[16], few = 0.0; \
-        int64_t i = 0; \
-        for (int l = 0; l < 16; l++) lane[l] = 0.0; \
-        for (; i + 64 <= n; i += 64) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T e0 = E(i + l), e1 = E(i + l + 16), e2 = E(i + l + 32), e3 = E(i + l + 48); \
-                lane[l] += (double)((e0 + e1) + (e2 + e3)); \
-            } \
-        for (; i + 16 <= n; i += 16) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T e0 = E(i + l); \
-                lane[l] += (double)e0; \
-            } \
-        if (i < n && n >= 16) {        /* the last 16, without those that have been counted */ \
-            const int seen = 16 - (int)(n - i); \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-                const T e0 = E(n - 16 + l); \
-                lane[l] += l < seen ? 0.0 : (double)e0; \
-            } \
-        } else { \
-            T last[16] = { 0 }; \
-            for (int l = 0; l < 16 && i + l < n; l++) last[l] = E(i + l); \
-            for (int l = 0; l < 16 && i + l < n; l++) few += (double)last[l]; \
-        } \
-        result = mlc__fold(lane) + few; \
-    } while (0)
+MLC__BODY double mlc__exp_low_f64(double x, bool fused) { (void)fused; return mlc__exp_f64(x); }
+MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
+{
+    const mlc__four_f64 y = { mlc__exp_f64(x.a), mlc__exp_f64(x.b), mlc__exp_f64(x.c),
+                              mlc__exp_f64(x.d) };
+    (void)fused;
+    return y;
+}
 
-/* e^x for x that are not NaN and below 88, as x - max is. */
-MLC__BODY double mlc__exp_low_f64(double x) { return mlc__exp_f64(x); }
-MLC__BODY float mlc__exp_put_f32(float *o, float x) { return *o = mlc__exp_low_f32(x); }
-MLC__BODY double mlc__exp_put_f64(double *o, double x) { return *o = mlc__exp_f64(x); }
+/* A row kernel is text over T, whose functions F names. Its sums: groups of four in T, whose sums
+ * are carried in f64. */
+#define MLC__LANES_OF(name) \
+    double name##lane[16], name##few[1] = { 0.0 }; \
+    for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
+#define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
+#define MLC__SUM_FOUR(e)     (double)(((e).a + (e).b) + ((e).c + (e).d))
+#define MLC__FOUR_OF(E, k)   { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
+#define MLC__MAD(a, b, c)    MLC__F(mlc__mad)(a, b, c, fused)
+#define MLC__DOT_FOUR(x, y) \
+    (double)MLC__MAD((x).d, (y).d, MLC__MAD((x).c, (y).c, MLC__MAD((x).b, (y).b, (x).a * (y).a)))
 
-/* A row kernel is text over T, whose functions F names: sum of e^(x - shift); the same, and the
- * exponentials; sum of (x - shift)^2; of x - shift; of x y. */
-#define MLC__E_EXP(k)     MLC__F(exp_low)(v[k] - m)
-#define MLC__E_EXP_PUT(k) MLC__F(exp_put)(o + (k), v[k] - m)
-#define MLC__E_LESS(k)    (v[k] - m)
-#define MLC__E_SQUARE(k)  ((v[k] - m) * (v[k] - m))
-#define MLC__E_DOT(k)     (v[k] * w[k])
-#define MLC__SUM_EXP_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    double sum; \
-    MLC__ROW_SUM(T, MLC__E_EXP, sum); \
-    return sum;
+#define MLC__E_LESS(k) (v[k] - m)
+
+/* sum of e^(x - shift), where they are also written, to out: not to x, as some are made twice */
+#define MLC__EXP_FOUR(k) \
+    const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_LESS, k); \
+    const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused); \
+    lane[l] += MLC__SUM_FOUR(e);
+#define MLC__EXP_ONE(to, l, k, take) \
+    const T e = MLC__F(mlc__exp_low)(MLC__E_LESS(k), fused); \
+    to[l] += (take) ? (double)e : 0.0;
+#define MLC__EXP_PUT_FOUR(k) \
+    MLC__EXP_FOUR(k) \
+    o[k] = e.a; o[(k) + 16] = e.b; o[(k) + 32] = e.c; o[(k) + 48] = e.d;
+#define MLC__EXP_PUT_ONE(to, l, k, take) MLC__EXP_ONE(to, l, k, take) o[k] = e;
 #define MLC__EXP_SUM_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    MLC__LANES_OF() \
+    MLC__LANES(n, MLC__EXP_FOUR, MLC__EXP_ONE); \
+    return MLC__LANES_SUM();
+#define MLC__EXP_ROW_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
     T *o = MLC__CAST(T *, out); \
-    double sum; \
-    MLC__ROW_SUM(T, MLC__E_EXP_PUT, sum); \
-    return sum;
-#define MLC__SQUARES_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    double sum; \
-    MLC__ROW_SUM(T, MLC__E_SQUARE, sum); \
-    return sum;
-#define MLC__ROW_LESS_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    double sum; \
-    MLC__ROW_SUM(T, MLC__E_LESS, sum); \
-    return sum;
+    MLC__LANES_OF() \
+    MLC__LANES(n, MLC__EXP_PUT_FOUR, MLC__EXP_PUT_ONE); \
+    return MLC__LANES_SUM();
+
+/* sum of x y */
+#define MLC__E_V(k) v[k]
+#define MLC__E_W(k) w[k]
+#define MLC__ROW_DOT_FOUR(k) \
+    const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_V, k), f = MLC__FOUR_OF(MLC__E_W, k); \
+    lane[l] += MLC__DOT_FOUR(e, f);
+#define MLC__ROW_DOT_ONE(to, l, k, take) to[l] += (take) ? (double)(v[k] * w[k]) : 0.0;
 #define MLC__ROW_DOT_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
-    double sum; \
-    MLC__ROW_SUM(T, MLC__E_DOT, sum); \
-    return sum;
+    MLC__LANES_OF() \
+    MLC__LANES(n, MLC__ROW_DOT_FOUR, MLC__ROW_DOT_ONE); \
+    return MLC__LANES_SUM();
+
+/* sums of x - shift and of its square */
+#define MLC__MOMENTS_FOUR(k) \
+    const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, k); \
+    lane[l] += MLC__SUM_FOUR(e); \
+    square_lane[l] += MLC__DOT_FOUR(e, e);
+#define MLC__MOMENTS_ONE(to, l, k, take) \
+    const T e = MLC__E_LESS(k); \
+    to[l] += (take) ? (double)e : 0.0; \
+    square_##to[l] += (take) ? (double)(e * e) : 0.0;
+#define MLC__MOMENTS_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
+    MLC__LANES_OF() \
+    MLC__LANES_OF(square_) \
+    MLC__LANES(n, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE); \
+    sums[0] += MLC__LANES_SUM(); \
+    sums[1] += MLC__LANES_SUM(square_);
 
 /* What a norm needs of its row: elements become (x - shift) scale + base. shift is the mean as T
  * has it, base gives the rest of it back. */
@@ -8619,27 +8693,33 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum; \
     T *o = MLC__CAST(T *, dx); \
     if (log) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = d[i] - MLC__F(exp_low)(v[i]) * s; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+            o[i] = d[i] - MLC__F(mlc__exp_low)(v[i], fused) * s; \
     } else { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s); \
     }
 
-/* Sums of g and of g h, h being the normed row and g = dy weight. */
-#define MLC__E_G(k)   d[k]
-#define MLC__E_GW(k)  (d[k] * w[k])
-#define MLC__E_GH(k)  (d[k] * ((v[k] - m) * r + q))
-#define MLC__E_GWH(k) (d[k] * w[k] * ((v[k] - m) * r + q))
+/* sums of g and of g h, h being the normed row and g = dy weight */
+#define MLC__H(k)    ((v[k] - m) * r + q)
+#define MLC__E_G(k)  (w ? d[k] * w[k] : d[k])
+#define MLC__NORM_FOUR(k) \
+    const MLC__F(mlc__four) g = MLC__FOUR_OF(MLC__E_G, k), h = MLC__FOUR_OF(MLC__H, k); \
+    lane[l] += MLC__SUM_FOUR(g); \
+    h_lane[l] += MLC__DOT_FOUR(g, h);
+#define MLC__NORM_ONE(to, l, k, take) \
+    const T g = MLC__E_G(k), h = MLC__H(k); \
+    to[l] += (take) ? (double)g : 0.0; \
+    h_##to[l] += (take) ? (double)(g * h) : 0.0;
 #define MLC__NORM_SUMS_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
     const T *w = MLC__CAST(const T *, weight); \
     MLC__LINE_OF(T) \
-    if (w) { \
-        MLC__ROW_SUM(T, MLC__E_GW, sums[0]); \
-        MLC__ROW_SUM(T, MLC__E_GWH, sums[1]); \
-    } else { \
-        MLC__ROW_SUM(T, MLC__E_G, sums[0]); \
-        MLC__ROW_SUM(T, MLC__E_GH, sums[1]); \
-    }
+    MLC__LANES_OF() \
+    MLC__LANES_OF(h_) \
+    if (w) MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
+    else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
+    sums[0] += MLC__LANES_SUM(); \
+    sums[1] += MLC__LANES_SUM(h_);
 
 /* dx = scale (g - mean_g - h mean_gh) */
 #define MLC__NORM_GRAD_TEXT(T) \
@@ -8649,10 +8729,10 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     MLC__LINE_OF(T) \
     if (w) { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = r * ((d[i] * w[i] - g) - ((v[i] - m) * r + q) * h); \
+            o[i] = r * ((d[i] * w[i] - g) - MLC__H(i) * h); \
     } else { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = r * ((d[i] - g) - ((v[i] - m) * r + q) * h); \
+            o[i] = r * ((d[i] - g) - MLC__H(i) * h); \
     }
 
 /* dw += dy h, db += dy; they do not overlap. */
@@ -8661,7 +8741,7 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db); \
     MLC__LINE_OF(T) \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        o[i] += d[i] * ((v[i] - m) * r + q); \
+        o[i] += d[i] * MLC__H(i); \
         u[i] += d[i]; \
     }
 
@@ -8672,19 +8752,19 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     T *o = MLC__CAST(T *, dx); \
     if (accumulate) { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] += (MLC__F(exp_low)((v[i] - m) - l) - e) * s; \
+            o[i] += (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s; \
     } else { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = (MLC__F(exp_low)((v[i] - m) - l) - e) * s; \
+            o[i] = (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s; \
     }
 
 /* Each row kernel: result, name, parameters, arguments. */
 #define MLC__ROW_KERNELS(X) \
-    X(double, sum_exp, SUM_EXP, (const void *x, int64_t n, double shift), (x, n, shift)) \
-    X(double, exp_sum, EXP_SUM, (void *out, const void *x, int64_t n, double shift), \
+    X(double, exp_sum, EXP_SUM, (const void *x, int64_t n, double shift), (x, n, shift)) \
+    X(double, exp_row, EXP_ROW, (void *out, const void *x, int64_t n, double shift), \
       (out, x, n, shift)) \
-    X(double, row_squares, SQUARES, (const void *x, int64_t n, double shift), (x, n, shift)) \
-    X(double, row_less, ROW_LESS, (const void *x, int64_t n, double shift), (x, n, shift)) \
+    X(void, moments, MOMENTS, (double *sums, const void *x, int64_t n, double shift), \
+      (sums, x, n, shift)) \
     X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
     X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
                              int64_t n, const mlc__row_line *line), \
@@ -8704,14 +8784,17 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
                                   double less, double scale, bool accumulate), \
       (dx, x, n, max, log_sum, less, scale, accumulate))
 
+#define MLC__LIST(...) __VA_ARGS__
 #define MLC__ROW_BODY_F32(R, name, TEXT, parameters, arguments) \
-    MLC__BODY R mlc__##name##_f32_body parameters { MLC__##TEXT##_TEXT(float) }
+    MLC__BODY R mlc__##name##_f32_body(bool fused, MLC__LIST parameters) \
+    { typedef float T; (void)fused; MLC__##TEXT##_TEXT(T) }
 #define MLC__ROW_BODY_F64(R, name, TEXT, parameters, arguments) \
-    MLC__BODY R mlc__##name##_f64_body parameters { MLC__##TEXT##_TEXT(double) }
-#define MLC__F MLC__F32
+    MLC__BODY R mlc__##name##_f64_body(bool fused, MLC__LIST parameters) \
+    { typedef double T; (void)fused; MLC__##TEXT##_TEXT(T) }
+#define MLC__F(name) name##_f32
 MLC__ROW_KERNELS(MLC__ROW_BODY_F32)
 #undef MLC__F
-#define MLC__F MLC__F64
+#define MLC__F(name) name##_f64
 MLC__ROW_KERNELS(MLC__ROW_BODY_F64)
 #undef MLC__F
 
@@ -8724,9 +8807,9 @@ typedef struct mlc__row_fns {
 
 #define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
-    { return mlc__##name##_f32_body arguments; } \
+    { return mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); } \
     MLC__AT_##isa static R mlc__##name##_f64_##isa parameters \
-    { return mlc__##name##_f64_body arguments; }
+    { return mlc__##name##_f64_body(MLC__FUSES_##isa, MLC__LIST arguments); }
 #define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
 #define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
 #define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
@@ -8764,7 +8847,7 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     const double max = mlc__run(j->f->max, x, a->c, -MLC__INF);
     const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
     const double shift = good ? max : 0.0;
-    const double log_sum = good ? log(j->f->sum_exp(x, a->c, shift)) : MLC__NAN;
+    const double log_sum = good ? log(j->f->exp_sum(x, a->c, shift)) : MLC__NAN;
     double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
     mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
@@ -8950,38 +9033,71 @@ typedef struct mlc__softmax_job {
     const struct mlc_k_softmax *a;
 } mlc__softmax_job;
 
-/* A NaN, +inf or nothing but -inf: every element NaN. */
-static void mlc__softmax_row(const mlc__softmax_job *j, char *out, const char *in)
+/* Lines that go through a kernel together, pass by pass: the end of a line, where sums meet and a
+ * division waits for them, then overlaps with the beginning of the next one. What they read twice
+ * stays in L1. */
+#define MLC__TEAM 4
+MLC__INLINE int64_t mlc__team(const mlc__rows *k)
+{
+    return mlc__max(1, mlc__min(MLC__TEAM, 8192 / mlc__max(1, k->n * k->size)));
+}
+
+/* A line and its numbers; of a line with a NaN, +inf or nothing but -inf the largest is NaN. */
+typedef struct mlc__softmax_line {
+    char       *out;
+    const char *in;
+    double      max, total;
+} mlc__softmax_line;
+
+MLC__INLINE bool mlc__softmax_direct(const mlc__softmax_job *j)
+{
+    return mlc__row_lies(&j->k, j->a->in_stride[j->a->axis]) &&
+           mlc__row_lies(&j->k, j->a->out_stride[j->a->axis]);
+}
+
+static void mlc__softmax_max(const mlc__softmax_job *j, int64_t part, mlc__softmax_line *l)
 {
     const mlc__rows *k = &j->k;
-    const int64_t step = j->a->in_stride[j->a->axis], to = j->a->out_stride[j->a->axis];
-    const bool direct = mlc__row_lies(k, step) && mlc__row_lies(k, to);
-    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
-    mlc__row_tile tile, made;
+    mlc__row_tile tile;
     mlc__acc most = { -MLC__INF, 0.0, 0 };
-    double total = 0.0;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
-        k->f->max(&most, mlc__row_part(k, &tile, in, step, i, n), n, 1.0);
+        k->f->max(&most, mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n), n, 1.0);
     }
-    const double max = mlc__acc_value(&most);
-    const bool good = max - max == 0.0;
-    for (int64_t i = 0; good && i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *x = mlc__row_part(k, &tile, in, step, i, n);
-        total += direct && !j->a->log ? k->f->exp_sum(out, x, n, max) : k->f->sum_exp(x, n, max);
-    }
-    const bool plain = j->a->log || !good;
-    const mlc__row_line line = { plain ? (good ? max : MLC__NAN) : 0.0, plain ? 1.0 : 1.0 / total,
-                                 plain && good ? -log(total) : 0.0 };
+    l->max = mlc__acc_value(&most);
+    if (l->max - l->max != 0.0) l->max = MLC__NAN;
+}
+
+/* Leaves the exponentials in out, if that is where they go. */
+static void mlc__softmax_sum(const mlc__softmax_job *j, int64_t part, mlc__softmax_line *l)
+{
+    const mlc__rows *k = &j->k;
+    const bool put = mlc__softmax_direct(j) && !j->a->log;
+    mlc__row_tile tile;
+    l->total = 0.0;
+    if (l->max != l->max) return;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
-        void *o = direct ? (void *)out : (void *)made.v;
-        const void *x = direct && !plain ? (const void *)out
-                                         : mlc__row_part(k, &tile, in, step, i, n);
-        if (!direct && !plain) { k->f->exp_sum(made.v, x, n, max); x = made.v; }
+        const void *x = mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n);
+        l->total += put ? k->f->exp_row(l->out, x, n, l->max) : k->f->exp_sum(x, n, l->max);
+    }
+}
+
+static void mlc__softmax_write(const mlc__softmax_job *j, int64_t part, const mlc__softmax_line *l)
+{
+    const mlc__rows *k = &j->k;
+    const bool direct = mlc__softmax_direct(j), plain = j->a->log || l->max != l->max;
+    const mlc__row_line line = { plain ? l->max : 0.0, plain ? 1.0 : 1.0 / l->total,
+                                 plain ? -log(l->total) : 0.0 };
+    mlc__row_tile tile, made;
+    for (int64_t i = 0; i < k->n; i += part) {
+        const int64_t n = mlc__min(part, k->n - i);
+        void *o = direct ? (void *)l->out : (void *)made.v;
+        const void *x = direct && !plain ? (const void *)l->out
+            : mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n);
+        if (!direct && !plain) { k->f->exp_row(made.v, x, n, l->max); x = made.v; }
         k->f->affine(o, x, NULL, NULL, n, &line);
-        if (!direct) mlc__row_put(k, out, to, i, n, &made, false);
+        if (!direct) mlc__row_put(k, l->out, j->a->out_stride[j->a->axis], i, n, &made, false);
     }
 }
 
@@ -8989,10 +9105,20 @@ static void mlc__softmax_lines(const void *args, const int64_t *offset, const in
                                int64_t lines)
 {
     const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
-    for (int64_t l = 0; l < lines; l++)
-        mlc__softmax_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * j->k.size,
-                         MLC__CAST(const char *, j->a->in) +
-                             (offset[1] + l * stride[1]) * j->k.size);
+    const int64_t size = j->k.size, team = mlc__team(&j->k);
+    const int64_t part = mlc__softmax_direct(j) ? j->k.n : mlc__gather_step((size_t)size);
+    mlc__softmax_line l[MLC__TEAM];
+    for (int64_t from = 0; from < lines; from += team) {
+        const int64_t n = mlc__min(team, lines - from);
+        for (int64_t i = 0; i < n; i++) {
+            l[i].out = MLC__CAST(char *, j->a->out) + (offset[0] + (from + i) * stride[0]) * size;
+            l[i].in = MLC__CAST(const char *, j->a->in) +
+                      (offset[1] + (from + i) * stride[1]) * size;
+            mlc__softmax_max(j, part, &l[i]);
+        }
+        for (int64_t i = 0; i < n; i++) mlc__softmax_sum(j, part, &l[i]);
+        for (int64_t i = 0; i < n; i++) mlc__softmax_write(j, part, &l[i]);
+    }
 }
 
 static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, const mlc__row_fns *f,
@@ -9073,7 +9199,7 @@ static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *strid
     for (int32_t d = ndim - 2; d >= 0; d--) { stride[d] = next; next *= shape[d]; }
 }
 
-/* shift is the mean as the dtype has it, what is left of the mean goes to base. */
+/* shift is near the mean, what is left of the mean goes to base. */
 MLC__INLINE mlc__row_line mlc__norm_line(const double *stat)
 {
     const mlc__row_line line = { stat[0], stat[2], -stat[1] * stat[2] };
@@ -9085,34 +9211,45 @@ typedef struct mlc__norm_job {
     const struct mlc_k_norm *a;
 } mlc__norm_job;
 
-static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, double *stat)
+/* Statistics of a row in one pass: sums of differences to a shift, of which the mean of its first
+ * elements is one. Where that is over half a deviation from the mean, the squares have rounding
+ * errors of the shift's in them (Chan, Golub, LeVeque 1983) and a second pass has the mean itself
+ * for a shift. */
+static void mlc__norm_stat(const mlc__norm_job *j, const char *in, int64_t part, double *stat)
+{
+    const mlc__rows *k = &j->k;
+    const int64_t step = j->a->in_stride[j->a->ndim - 1];
+    const int64_t first = j->a->rms ? 0 : mlc__min(64, k->n);
+    mlc__row_tile tile;
+    double shift = 0.0, off = 0.0, variance = 0.0;
+    if (first)
+        shift = mlc__run(k->f->sum, mlc__row_part(k, &tile, in, step, 0, first), first, 0.0) /
+                (double)first;
+    for (int pass = 0; pass < 2; pass++) {
+        double sums[2] = { 0.0, 0.0 };
+        shift = k->wide == MLC_F64 ? shift + off : (double)(float)(shift + off);
+        for (int64_t i = 0; i < k->n; i += part) {
+            const int64_t n = mlc__min(part, k->n - i);
+            k->f->moments(sums, mlc__row_part(k, &tile, in, step, i, n), n, shift);
+        }
+        off = j->a->rms ? 0.0 : sums[0] / (double)k->n;
+        variance = sums[1] / (double)k->n - off * off;
+        if (j->a->rms || off * off <= 0.25 * variance) break;
+    }
+    stat[0] = shift;
+    stat[1] = off;
+    stat[2] = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + j->a->eps);
+}
+
+static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, int64_t part,
+                          const double *stat)
 {
     const mlc__rows *k = &j->k;
     const struct mlc_k_norm *a = j->a;
     const int64_t step = a->in_stride[a->ndim - 1], to = a->out_stride[a->ndim - 1];
     const bool direct = mlc__row_lies(k, step) && mlc__row_lies(k, to);
-    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
-    mlc__row_tile tile[4];
-    double sum = 0.0, squares = 0.0, rest = 0.0;
-    for (int64_t i = 0; !a->rms && i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        sum += mlc__run(k->f->sum, mlc__row_part(k, &tile[0], in, step, i, n), n, 0.0);
-    }
-    const double mean = sum / (double)k->n;
-    stat[0] = k->wide == MLC_F64 ? mean : (double)(float)mean;
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        squares += k->f->row_squares(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0]);
-    }
-    /* Far from 0 the sum was rounded by more than the row varies: sums of differences are exact. */
-    const bool far = squares < 0.0625 * mean * mean * (double)k->n;
-    for (int64_t i = 0; far && i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        rest += k->f->row_less(mlc__row_part(k, &tile[0], in, step, i, n), n, stat[0]);
-    }
-    stat[1] = far ? rest / (double)k->n : mean - stat[0];
-    stat[2] = 1.0 / sqrt(squares / (double)k->n - stat[1] * stat[1] + a->eps);
     const mlc__row_line line = mlc__norm_line(stat);
+    mlc__row_tile tile[4];
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
         const void *x = mlc__row_part(k, &tile[0], in, step, i, n);
@@ -9127,10 +9264,22 @@ static void mlc__norm_lines(const void *args, const int64_t *offset, const int64
                             int64_t lines)
 {
     const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
-    for (int64_t l = 0; l < lines; l++)
-        mlc__norm_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * j->k.size,
-                      MLC__CAST(const char *, j->a->in) + (offset[1] + l * stride[1]) * j->k.size,
-                      j->a->stat + offset[2] + l * stride[2]);
+    const struct mlc_k_norm *a = j->a;
+    const int64_t size = j->k.size, team = mlc__team(&j->k);
+    const bool direct = mlc__row_lies(&j->k, a->in_stride[a->ndim - 1]) &&
+                        mlc__row_lies(&j->k, a->out_stride[a->ndim - 1]);
+    const int64_t part = direct ? j->k.n : mlc__gather_step((size_t)size);
+    char *out = MLC__CAST(char *, a->out) + offset[0] * size;
+    const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
+    double *stat = a->stat + offset[2];
+    for (int64_t from = 0; from < lines; from += team) {
+        const int64_t end = mlc__min(lines, from + team);
+        for (int64_t l = from; l < end; l++)
+            mlc__norm_stat(j, in + l * stride[1] * size, part, stat + l * stride[2]);
+        for (int64_t l = from; l < end; l++)
+            mlc__norm_row(j, out + l * stride[0] * size, in + l * stride[1] * size, part,
+                          stat + l * stride[2]);
+    }
 }
 
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
@@ -9179,12 +9328,7 @@ static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char
         const void *x = mlc__row_part(k, &tile[0], in, is, i, n);
         const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
         const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
-        double some[2];
-        if (a->dx) {
-            k->f->norm_sums(some, x, d, w, n, &line);
-            means[0] += some[0];
-            means[1] += some[1];
-        }
+        if (a->dx) k->f->norm_sums(means, x, d, w, n, &line);
         if (!j->columns) continue;
         const int64_t wide = (int64_t)mlc_dtype_bytes(k->wide);
         k->f->norm_columns(column + (16 * k->n) + i * wide, column + 16 * k->n + (k->n + i) * wide,
