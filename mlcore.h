@@ -2486,6 +2486,7 @@ struct mlc_node {
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
     bool           inplace;            /* an older node made its output: its gradient stays    */
+    bool           spends;             /* backward writes to its output's gradient             */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s[2];           /* scalars of a formula                                 */
@@ -8699,9 +8700,10 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s); \
     }
 
-/* sums of g and of g h, h being the normed row and g = dy weight */
-#define MLC__H(k)    ((v[k] - m) * r + q)
-#define MLC__E_G(k)  (w ? d[k] * w[k] : d[k])
+/* sums of g and of g h, h being the normed row and g = dy weight; dw += dy h and db += dy, unless
+ * they are NULL: they do not overlap */
+#define MLC__H(k)   ((v[k] - m) * r + q)
+#define MLC__E_G(k) (w ? d[k] * w[k] : d[k])
 #define MLC__NORM_FOUR(k) \
     const MLC__F(mlc__four) g = MLC__FOUR_OF(MLC__E_G, k), h = MLC__FOUR_OF(MLC__H, k); \
     lane[l] += MLC__SUM_FOUR(g); \
@@ -8710,13 +8712,29 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     const T g = MLC__E_G(k), h = MLC__H(k); \
     to[l] += (take) ? (double)g : 0.0; \
     h_##to[l] += (take) ? (double)(g * h) : 0.0;
+#define MLC__NORM_ADD(k, h) \
+    o[k] += d[k] * (h); \
+    u[k] += d[k];
+#define MLC__NORM_ALL_FOUR(k) \
+    MLC__NORM_FOUR(k) \
+    MLC__NORM_ADD(k, h.a) \
+    MLC__NORM_ADD((k) + 16, h.b) \
+    MLC__NORM_ADD((k) + 32, h.c) \
+    MLC__NORM_ADD((k) + 48, h.d)
+#define MLC__NORM_ALL_ONE(to, l, k, take) \
+    MLC__NORM_ONE(to, l, k, take) \
+    o[k] += (take) ? d[k] * h : (T)0; \
+    u[k] += (take) ? d[k] : (T)0;
 #define MLC__NORM_SUMS_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
     const T *w = MLC__CAST(const T *, weight); \
+    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db); \
     MLC__LINE_OF(T) \
     MLC__LANES_OF() \
     MLC__LANES_OF(h_) \
-    if (w) MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
+    if (o && w) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
+    else if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
+    else if (w) MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
     else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
     sums[0] += MLC__LANES_SUM(); \
     sums[1] += MLC__LANES_SUM(h_);
@@ -8733,16 +8751,6 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     } else { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
             o[i] = r * ((d[i] - g) - MLC__H(i) * h); \
-    }
-
-/* dw += dy h, db += dy; they do not overlap. */
-#define MLC__NORM_COLUMNS_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
-    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db); \
-    MLC__LINE_OF(T) \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        o[i] += d[i] * MLC__H(i); \
-        u[i] += d[i]; \
     }
 
 /* dx (+)= scale (e^((x - max) - log_sum) - less): a row of cross-entropy's gradient in one pass.
@@ -8771,15 +8779,13 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
       (out, x, weight, bias, n, line)) \
     X(void, soft_grad, SOFT_GRAD, (void *dx, const void *y, const void *dy, int64_t n, double sum, \
                                    bool log), (dx, y, dy, n, sum, log)) \
-    X(void, norm_sums, NORM_SUMS, (double *sums, const void *x, const void *dy, \
-                                   const void *weight, int64_t n, const mlc__row_line *line), \
-      (sums, x, dy, weight, n, line)) \
+    X(void, norm_sums, NORM_SUMS, (double *sums, void *dw, void *db, const void *x, \
+                                   const void *dy, const void *weight, int64_t n, \
+                                   const mlc__row_line *line), \
+      (sums, dw, db, x, dy, weight, n, line)) \
     X(void, norm_grad, NORM_GRAD, (void *dx, const void *x, const void *dy, const void *weight, \
                                    int64_t n, const mlc__row_line *line, const double *means), \
       (dx, x, dy, weight, n, line, means)) \
-    X(void, norm_columns, NORM_COLUMNS, (void *dw, void *db, const void *x, const void *dy, \
-                                         int64_t n, const mlc__row_line *line), \
-      (dw, db, x, dy, n, line)) \
     X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
                                   double less, double scale, bool accumulate), \
       (dx, x, n, max, log_sum, less, scale, accumulate))
@@ -9304,45 +9310,52 @@ typedef struct mlc__norm_grad_job {
     const struct mlc_k_norm_grad *a;
     mlc__loop across;
     int64_t   rows, per_part, parts;
+    int64_t   part;                    /* of a row, that goes through kernels at a time */
     bool      columns;                 /* dweight or dbias is wanted */
+    bool      direct;                  /* dx is written by kernels as it lies */
 } mlc__norm_grad_job;
 
 MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->k.n; }
 
+/* Means of g and of g h over a row; its share of dweight and dbias goes to sums. */
+static void mlc__norm_grad_sums(const mlc__norm_grad_job *j, const char *in, const char *dy,
+                                const mlc__row_line *line, double *sums, double *means)
+{
+    const mlc__rows *k = &j->k;
+    const struct mlc_k_norm_grad *a = j->a;
+    const int64_t is = a->in_stride[a->ndim - 1], ds = a->dy_stride[a->ndim - 1];
+    const int64_t wide = (int64_t)mlc_dtype_bytes(k->wide);
+    char *column = j->columns ? (char *)(sums + 2 * k->n) : NULL;      /* those in T */
+    mlc__row_tile tile[3];
+    means[0] = means[1] = 0.0;
+    for (int64_t i = 0; i < k->n; i += j->part) {
+        const int64_t n = mlc__min(j->part, k->n - i);
+        k->f->norm_sums(means, column ? column + i * wide : NULL,
+                        column ? column + (k->n + i) * wide : NULL,
+                        mlc__row_part(k, &tile[0], in, is, i, n),
+                        mlc__row_part(k, &tile[1], dy, ds, i, n),
+                        mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n), n,
+                        line);
+    }
+    means[0] = a->rms ? 0.0 : means[0] / (double)k->n;
+    means[1] /= (double)k->n;
+}
+
 static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char *in,
-                               const char *dy, const double *stat, double *sums)
+                               const char *dy, const mlc__row_line *line, const double *means)
 {
     const mlc__rows *k = &j->k;
     const struct mlc_k_norm_grad *a = j->a;
     const int32_t last = a->ndim - 1;
-    const int64_t to = a->dx_stride[last], is = a->in_stride[last], ds = a->dy_stride[last];
-    const mlc__row_line line = mlc__norm_line(stat);
-    const bool lies = mlc__row_lies(k, is) && mlc__row_lies(k, ds);
-    const bool direct = lies && !a->dx_accumulate && mlc__row_lies(k, to);
-    const int64_t part = lies && (direct || !a->dx) ? k->n : mlc__gather_step((size_t)k->size);
-    char *column = (char *)sums;       /* T sums lie behind those of f64 */
     mlc__row_tile tile[4];
-    double means[2] = { 0.0, 0.0 };
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *x = mlc__row_part(k, &tile[0], in, is, i, n);
-        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
+    for (int64_t i = 0; i < k->n; i += j->part) {
+        const int64_t n = mlc__min(j->part, k->n - i);
+        const void *x = mlc__row_part(k, &tile[0], in, a->in_stride[last], i, n);
+        const void *d = mlc__row_part(k, &tile[1], dy, a->dy_stride[last], i, n);
         const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
-        if (a->dx) k->f->norm_sums(means, x, d, w, n, &line);
-        if (!j->columns) continue;
-        const int64_t wide = (int64_t)mlc_dtype_bytes(k->wide);
-        k->f->norm_columns(column + (16 * k->n) + i * wide, column + 16 * k->n + (k->n + i) * wide,
-                           x, d, n, &line);
-    }
-    means[0] = a->rms ? 0.0 : means[0] / (double)k->n;
-    means[1] /= (double)k->n;
-    for (int64_t i = 0; a->dx && i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *x = mlc__row_part(k, &tile[0], in, is, i, n);
-        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
-        const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
-        k->f->norm_grad(direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, &line, means);
-        if (!direct) mlc__row_put(k, dx, to, i, n, &tile[3], a->dx_accumulate != 0);
+        k->f->norm_grad(j->direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, line, means);
+        if (!j->direct)
+            mlc__row_put(k, dx, a->dx_stride[last], i, n, &tile[3], a->dx_accumulate != 0);
     }
 }
 
@@ -9373,10 +9386,14 @@ static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
         const int64_t in_row = r % l->n;
         mlc__loop_row(l, r / l->n, offset);
         for (int p = 0; p < 4; p++) offset[p] += in_row * l->stride[p][l->ndim - 1];
-        mlc__norm_grad_row(j, a->dx ? MLC__CAST(char *, a->dx) + offset[0] * size : NULL,
-                           MLC__CAST(const char *, a->in) + offset[1] * size,
-                           MLC__CAST(const char *, a->dy) + offset[2] * size, a->stat + offset[3],
-                           sums);
+        const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
+        const char *dy = MLC__CAST(const char *, a->dy) + offset[2] * size;
+        const mlc__row_line line = mlc__norm_line(a->stat + offset[3]);
+        double means[2];
+        mlc__norm_grad_sums(j, in, dy, &line, sums, means);
+        if (a->dx)
+            mlc__norm_grad_row(j, MLC__CAST(char *, a->dx) + offset[0] * size, in, dy, &line,
+                               means);
         if (j->columns && (r + 1 == end || (r + 1) % MLC__NORM_ROWS == 0))
             mlc__norm_flush(sums, j->k.n, j->k.wide == MLC_F64);
     }
@@ -9402,14 +9419,19 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, 
     }
 }
 
-/* False if there are no rows. */
+/* Writes all of *j but k. False if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[4] = { a->dx ? a->dx_stride : a->in_stride, a->in_stride, a->dy_stride,
                                   stat };
     j->a = a;
+    const int32_t last = a->ndim - 1;
+    const bool lies = mlc__row_lies(&j->k, a->in_stride[last]) &&
+                      mlc__row_lies(&j->k, a->dy_stride[last]);
     j->columns = a->dweight || a->dbias;
+    j->direct = lies && !a->dx_accumulate && mlc__row_lies(&j->k, a->dx_stride[last]);
+    j->part = lies && (j->direct || !a->dx) ? j->k.n : mlc__gather_step((size_t)j->k.size);
     mlc__stat_strides(a->ndim, a->shape, stat);
     j->rows = j->parts = 0;
     if (!mlc__loop_make(&j->across, a->ndim - 1, a->shape, 4, strides)) return false;
@@ -11601,7 +11623,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     nd->n_out = nd->n_saved = 0;
     nd->recorded = need != 0;
     nd->need = (uint8_t)need;
-    nd->done = nd->inplace = false;
+    nd->done = nd->inplace = nd->spends = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
     return nd;
 }
@@ -11886,12 +11908,37 @@ static mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy
     return mlc__set(ctx, "backward", &g, 1.0);
 }
 
+/* May dy itself be y's gradient while y's node runs, instead of a copy? If it lies like one, and
+ * the node does not write there: to what it spends, in place, to the gradient of an input. */
+static bool mlc__seed_lends(const mlc_tensor *y, const mlc_tensor *dy)
+{
+    const mlc_node *nd = y->node;
+    if (!dy || !nd || nd->inplace || nd->spends || y->base || y->grad) return false;
+    if (!(y->flags & dy->flags & MLC__DENSE) || dy->offset != 0 || dy->ndim != y->ndim)
+        return false;
+    for (int32_t d = 0; d < y->ndim; d++)
+        if (dy->shape[d] != y->shape[d] || dy->stride[d] != y->stride[d]) return false;
+    for (int i = 0; i < nd->n_in; i++)
+        if (mlc__base(nd->in[i])->grad == dy->storage) return false;
+    return true;
+}
+
 /* From y's node back: a node without a gradient at any output is not on the way to a leaf from y.
  * Later nodes than y's cannot have made y. */
 static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
-    MLC__TRY(mlc__backward_seed(ctx, y, dy));
-    for (mlc_node *nd = mlc__base(y)->node; nd; nd = nd->prev) {
+    mlc_node *nd = mlc__base(y)->node;
+    if (mlc__seed_lends(y, dy)) {
+        y->grad = dy->storage;
+        y->grad_fresh = 1;
+        const mlc_status st = mlc__node_backward(ctx, nd);
+        y->grad = NULL;
+        y->grad_fresh = 0;
+        MLC__TRY(st);
+        mlc__node_release(nd);
+        nd = nd->prev;
+    } else MLC__TRY(mlc__backward_seed(ctx, y, dy));
+    for (; nd; nd = nd->prev) {
         bool reached = false;
         for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
@@ -14901,6 +14948,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (nd->u.act) mlc__save(nd, nd->out[nd->n_out - 1]);
+    nd->spends = nd->u.act != MLC_ACT_NONE;
     return MLC_OK;
 }
 

@@ -718,6 +718,9 @@ static bool gradients_agree(cursor *c)
                                    : mlc_backward(loss_of(c, dy));
     if (!CHECK_EQ(got, MLC_OK))
         return false;
+    for (int i = 0; i < a->n_out; i++)     /* what came in is not written to                     */
+        if (dy[i] != NULL)
+            ok = agrees(dy[i], &a->out_spec[i], c->dy[i], c, "dy afterwards") && ok;
     for (int i = 0; i < a->n_in; i++) {
         char what[] = "gradient 0";
         what[9] = (char)('0' + i);

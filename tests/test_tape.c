@@ -153,6 +153,38 @@ TEST(tape, backward_from_takes_any_shape)
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
 }
 
+/* dy is not copied where that can be: not for what would write to it.                         */
+TEST(tape, backward_from_leaves_dy_as_it_is)
+{
+    static const double one[3] = {1, 2, 3}, two[3] = {2, 4, 6};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(3), one);
+    mlc_tensor *dy = test_tensor(ctx, MLC_F32, mlc_dims1(3), one);
+    mlc_set_requires_grad(x, true);
+    CHECK_EQ(mlc_backward_from(mlc_mul_scalar(x, 2), dy), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 3, two, 0, 0);
+    CHECK_VALUES(dy, 3, one, 0, 0);
+    mlc_zero_grad(x);
+    CHECK_EQ(mlc_backward_from(mlc_mul_scalar_(mlc_mul(x, x), 1), dy), MLC_OK);   /* in place  */
+    CHECK_VALUES(dy, 3, one, 0, 0);
+    mlc_zero_grad(x);
+    mlc_tensor *sum = mlc_add(x, x);
+    CHECK_EQ(mlc_backward_from(sum, dy), MLC_OK);
+    mlc_tensor *g = mlc_grad(x);           /* as dy, while it is added to and overwritten         */
+    CHECK_VALUES(g, 3, two, 0, 0);
+    CHECK_EQ(mlc_backward_from(mlc_mul(x, mlc_detach(x)), g), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 3, ((double[3]){4, 12, 24}), 0, 0);
+    mlc_zero_grad(x);
+    CHECK_EQ(mlc_backward_from(mlc_square(x), mlc_square(x)), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 3, ((double[3]){2, 16, 54}), 0, 0);
+    mlc_zero_grad(x);
+    mlc_tensor *y = mlc_square(x);
+    CHECK_EQ(mlc_backward_from(mlc_add(mlc_mul_scalar(y, 2), y), dy), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 3, ((double[3]){6, 24, 54}), 0, 0);
+    CHECK_VALUES(dy, 3, one, 0, 0);
+    CHECK_OK(ctx);
+}
+
 TEST(tape, backward_of_a_leaf_is_one)
 {
     mlc_ctx    *ctx = test_ctx();
