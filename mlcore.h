@@ -4620,7 +4620,8 @@ MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int6
 }
 
 /* One block of a row: strided inputs are gathered, a strided or accumulated output is scattered. */
-static void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride, int64_t n)
+MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride,
+                               int64_t n)
 {
     uint64_t dense[4][MLC__GATHER_BYTES / 8];
     const void *in[3] = { NULL, NULL, NULL };
@@ -11841,6 +11842,17 @@ static void mlc__node_release(mlc_node *nd)
     mlc__node_unsave(nd);
 }
 
+MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc_tensor g, *base = mlc__base(nd->in[i]);
+        if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
+        mlc__grad_view(base, &g);
+        MLC__TRY(mlc__anomaly_check(ctx, &g, nd->op->name, "backward"));
+    }
+    return MLC_OK;
+}
+
 /* Checks first, so that a node that cannot run has changed nothing. */
 static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -11858,13 +11870,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
             nd->saved[i].version);
     }
     MLC__TRY(nd->op->backward(ctx, nd));
-    for (int i = 0; ctx->anomaly && i < nd->n_in; i++) {
-        mlc_tensor g, *base = mlc__base(nd->in[i]);
-        if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
-        mlc__grad_view(base, &g);
-        MLC__TRY(mlc__anomaly_check(ctx, &g, nd->op->name, "backward"));
-    }
-    return MLC_OK;
+    return ctx->anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
 }
 
 /* A parameter or a loader's batch goes: what was recorded with it cannot run backward any more. */
@@ -11898,7 +11904,7 @@ static void mlc__tape_abandon(mlc_node *from)
 }
 
 /* The seed of backward: dy, or ones. */
-static mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
+MLC__APART mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
     mlc_tensor g;
     bool accumulate;
@@ -11927,24 +11933,37 @@ static bool mlc__seed_lends(const mlc_tensor *y, const mlc_tensor *dy)
  * Later nodes than y's cannot have made y. */
 static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
-    mlc_node *nd = mlc__base(y)->node;
-    if (mlc__seed_lends(y, dy)) {
-        y->grad = dy->storage;
-        y->grad_fresh = 1;
-        const mlc_status st = mlc__node_backward(ctx, nd);
-        y->grad = NULL;
-        y->grad_fresh = 0;
-        MLC__TRY(st);
-        mlc__node_release(nd);
-        nd = nd->prev;
-    } else MLC__TRY(mlc__backward_seed(ctx, y, dy));
-    for (; nd; nd = nd->prev) {
+    bool lent = mlc__seed_lends(y, dy);
+    if (!lent) MLC__TRY(mlc__backward_seed(ctx, y, dy));
+    else { y->grad = dy->storage; y->grad_fresh = 1; }
+    for (mlc_node *nd = mlc__base(y)->node; nd; nd = nd->prev) {
         bool reached = false;
         for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
-        MLC__TRY(mlc__node_backward(ctx, nd));
+        const mlc_status st = mlc__node_backward(ctx, nd);
+        if (lent) { y->grad = NULL; y->grad_fresh = 0; }
+        lent = false;
+        MLC__TRY(st);
         mlc__node_release(nd);
     }
+    return MLC_OK;
+}
+
+MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, const mlc_tensor *dy)
+{
+    MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL; look at what should have made it");
+    MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
+                 "backward: nothing that y was made from requires a "
+                 "gradient (or it was made under no-grad)");
+    if (!dy) return MLC_OK;
+    MLC__REQUIRE(ctx, dy->ctx == ctx, ARG,
+                 "backward: dy belongs to another context; make it in that of y");
+    MLC__TRY(mlc__alive(dy, "backward"));
+    MLC__REQUIRE(ctx, dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s; cast dy",
+                 mlc_dtype_name(y->dtype), mlc_dtype_name(dy->dtype));
+    MLC__REQUIRE(ctx, mlc__broadcasts(dy, y), SHAPE,
+                 "backward: dy %s does not fit y %s; it must broadcast to it", mlc__shape(dy).s,
+                 mlc__shape(y).s);
     return MLC_OK;
 }
 
@@ -11954,18 +11973,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     mlc_ctx *ctx = y ? y->ctx : dy ? dy->ctx : NULL;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->status != MLC_OK) return ctx->status;
-    MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL; look at what should have made it");
-    MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
-                 "backward: nothing that y was made from requires a "
-                 "gradient (or it was made under no-grad)");
-    MLC__REQUIRE(ctx, !dy || dy->ctx == ctx, ARG,
-                 "backward: dy belongs to another context; make it in that of y");
-    if (dy) MLC__TRY(mlc__alive(dy, "backward"));
-    MLC__REQUIRE(ctx, !dy || dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s; cast dy",
-                 mlc_dtype_name(y->dtype), dy ? mlc_dtype_name(dy->dtype) : "");
-    MLC__REQUIRE(ctx, !dy || (mlc__broadcasts(dy, y)), SHAPE,
-                 "backward: dy %s does not fit y %s; it must broadcast to it",
-                 dy ? mlc__shape(dy).s : "", mlc__shape(y).s);
+    MLC__TRY(mlc__backward_check(ctx, y, dy));
     MLC__TRY(mlc__error_word_read(ctx));
     if (ctx->dry_run) return MLC_OK;
     const uint32_t mode = mlc__flush_begin();

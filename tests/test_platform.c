@@ -77,6 +77,13 @@ static void stack_ops(mlc_ctx *ctx)
     mlc_backward(mlc_sum(mlc_max(b, mlc_dims1(2), false), mlc_dims0(), false));
     h = mlc_where(mlc_gt_scalar(h, 0.1), h, mlc_mul(h, h));
     mlc_matmul(mlc_tanh(h), mlc_transpose(h, 0, 1));
+    mlc_tensor *rows = mlc_transpose(stack_fill(MLC_BF16, mlc_dims2(300, 20)), 0, 1);
+    mlc_set_requires_grad(rows, true);
+    mlc_tensor *w = stack_fill(MLC_BF16, mlc_dims1(300));
+    mlc_set_requires_grad(w, true);
+    rows = mlc_layer_norm(mlc_log_softmax(rows, 0), w, w, 1e-5);
+    rows = mlc_pad(mlc_softmax(rows, 1), mlc_dims2(2, 3), mlc_dims2(1, 1), MLC_PAD_REFLECT, 0);
+    mlc_backward(mlc_sum(mlc_mul(rows, rows), mlc_dims0(), false));
     if (stack_g.status == MLC_OK) stack_g.status = mlc_scope_end(ctx);
 }
 
