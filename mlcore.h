@@ -2104,8 +2104,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* The loop's iterations do not depend on each other: out is an input itself or apart from it. */
 #if defined(__clang__)
 #  define MLC__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#  define MLC__ROLLED      MLC__INDEPENDENT
 #else
 #  define MLC__INDEPENDENT _Pragma("GCC ivdep")
+#  define MLC__ROLLED      _Pragma("GCC ivdep") _Pragma("GCC unroll 1")    /* of few iterations */
 #endif
 /* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
  * over the longest such loop, 14 rows. */
@@ -3941,6 +3943,7 @@ MLC__BODY float mlc__hypot_f32(float x, float y)
 /* a mod b, with the sign of a: exact while the quotient fits 29 bits, as its product with b then
  * fits 53. Beyond MLC__MOD_LIMIT blocks go through f64 and libm. */
 #define MLC__MOD_LIMIT 268435456.0
+#define MLC__DIV_LIMIT 2097152.0       /* the same of floor_div: quotients with bits to spare */
 MLC__BODY float mlc__fmod_f32(float af, float bf)
 {
     const double a = __builtin_fabs((double)af), b = __builtin_fabs((double)bf);
@@ -4180,11 +4183,11 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
     N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
-#define MLC__MAP_U(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__MAP_U(code, formula) case MLC_##code: MLC__ROLLED \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
-#define MLC__MAP_B(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__MAP_B(code, formula) case MLC_##code: MLC__ROLLED \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
-#define MLC__MAP_N(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__MAP_N(code, formula) case MLC_##code: MLC__ROLLED \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i], c = z[i]; o[i] = formula; } break;
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
@@ -4298,13 +4301,14 @@ MLC__BODY bool mlc__math_is_hard(mlc_map op, const float *const *in, int64_t n)
 {
     bool hard = false;
     const float *x = in[0], *y = in[1];
+    const double limit = op == MLC_MATH_FLOOR_DIV ? MLC__DIV_LIMIT : MLC__MOD_LIMIT;
     if (op == MLC_MATH_SIN || op == MLC_MATH_COS || op == MLC_MATH_TAN)
         for (int64_t i = 0; i < n; i++) hard |= !(__builtin_fabsf(x[i]) < (float)MLC__TRIG_LIMIT);
     if (op == MLC_MATH_SIN_GRAD || op == MLC_MATH_COS_GRAD)
         for (int64_t i = 0; i < n; i++) hard |= !(__builtin_fabsf(y[i]) < (float)MLC__TRIG_LIMIT);
     if (op == MLC_MATH_FMOD || op == MLC_MATH_REMAINDER || op == MLC_MATH_FLOOR_DIV)
         for (int64_t i = 0; i < n; i++)
-            hard |= !(__builtin_fabsf(x[i]) < __builtin_fabsf(y[i]) * (float)MLC__MOD_LIMIT);
+            hard |= !(__builtin_fabsf(x[i]) < __builtin_fabsf(y[i]) * (float)limit);
     return hard;
 }
 
@@ -4324,13 +4328,38 @@ static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t
     }
 }
 
+/* A block has one length, so that a formula is one loop without beginning and end: the code of
+ * sixty formulas on each level would be three times as large. */
+#define MLC__MATH_BLOCK 64
+
+MLC__BODY void mlc__math_block(mlc_map op, void *out, const void *const *in, double sd, double td)
+{
+    const int64_t n = MLC__MATH_BLOCK;
+    MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
+}
+
+/* What is left at the end of a row becomes a block, too, filled with ones. */
 MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, int64_t n,
                                   double sd, double td)
 {
-    const float *row[2] = { MLC__CAST(const float *, in[0]), MLC__CAST(const float *, in[1]) };
-    if (mlc__math_is_hard(op, row, n)) { mlc__math_wide(op, out, in, n, sd, td); return; }
-    op = mlc__math_power(op, sd);
-    MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
+    const mlc_map formula = mlc__math_power(op, sd);
+    for (int64_t from = 0; from < n; from += MLC__MATH_BLOCK) {
+        const int64_t m = n - from < MLC__MATH_BLOCK ? n - from : MLC__MATH_BLOCK;
+        float tile[4][MLC__MATH_BLOCK], *to = MLC__CAST(float *, out) + from;
+        const void *at[3] = { NULL, NULL, NULL };
+        for (int p = 0; p < 3 && in[p]; p++) {
+            const float *row = MLC__CAST(const float *, in[p]) + from;
+            at[p] = row;
+            if (m == MLC__MATH_BLOCK) continue;
+            for (int64_t i = 0; i < MLC__MATH_BLOCK; i++) tile[p][i] = i < m ? row[i] : 1.0f;
+            at[p] = tile[p];
+        }
+        const float *const x[2] = { MLC__CAST(const float *, at[0]),
+                                    MLC__CAST(const float *, at[1]) };
+        if (mlc__math_is_hard(op, x, m)) { mlc__math_wide(op, to, at, m, sd, td); continue; }
+        mlc__math_block(formula, m < MLC__MATH_BLOCK ? tile[3] : to, at, sd, td);
+        if (m < MLC__MATH_BLOCK) memcpy(to, tile[3], (size_t)m * sizeof *to);
+    }
 }
 
 #define MLC__STAMP_MATH(isa) MLC__AT_##isa \
@@ -8702,9 +8731,9 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     }
 
 /* sums of g and of g h, h being the normed row and g = dy weight; dw += dy h and db += dy, unless
- * they are NULL: they do not overlap */
+ * both are NULL */
 #define MLC__H(k)   ((v[k] - m) * r + q)
-#define MLC__E_G(k) (w ? d[k] * w[k] : d[k])
+#define MLC__E_G(k) (d[k] * w[k])
 #define MLC__NORM_FOUR(k) \
     const MLC__F(mlc__four) g = MLC__FOUR_OF(MLC__E_G, k), h = MLC__FOUR_OF(MLC__H, k); \
     lane[l] += MLC__SUM_FOUR(g); \
@@ -8733,9 +8762,7 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     MLC__LINE_OF(T) \
     MLC__LANES_OF() \
     MLC__LANES_OF(h_) \
-    if (o && w) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
-    else if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
-    else if (w) MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
+    if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
     else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
     sums[0] += MLC__LANES_SUM(); \
     sums[1] += MLC__LANES_SUM(h_);
@@ -8743,16 +8770,11 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
 /* dx = scale (g - mean_g - h mean_gh) */
 #define MLC__NORM_GRAD_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
-    const T *w = MLC__CAST(const T *, weight), g = (T)means[0], h = (T)means[1]; \
+    const T *w = MLC__CAST(const T *, weight), mean_g = (T)means[0], mean_gh = (T)means[1]; \
     T *o = MLC__CAST(T *, dx); \
     MLC__LINE_OF(T) \
-    if (w) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = r * ((d[i] * w[i] - g) - MLC__H(i) * h); \
-    } else { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = r * ((d[i] - g) - MLC__H(i) * h); \
-    }
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        o[i] = r * ((MLC__E_G(i) - mean_g) - MLC__H(i) * mean_gh);
 
 /* dx (+)= scale (e^((x - max) - log_sum) - less): a row of cross-entropy's gradient in one pass.
  * The label's share is not in it. */
@@ -9305,7 +9327,8 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
 #define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
 #define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
 
-/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T. */
+/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T; behind
+ * them a row of ones if there is no weight. */
 typedef struct mlc__norm_grad_job {
     mlc__rows k;
     const struct mlc_k_norm_grad *a;
@@ -9317,6 +9340,19 @@ typedef struct mlc__norm_grad_job {
 } mlc__norm_grad_job;
 
 MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->k.n; }
+MLC__INLINE int64_t mlc__norm_sums_doubles(const mlc__norm_grad_job *j)
+{
+    return j->columns ? j->parts * mlc__norm_part_doubles(j) : 0;
+}
+
+static const void *mlc__norm_weights(const mlc__norm_grad_job *j, mlc__row_tile *tile, int64_t i,
+                                     int64_t n)
+{
+    const double *ones = MLC__CAST(const double *, j->a->workspace) + mlc__norm_sums_doubles(j);
+    if (j->a->weight)
+        return mlc__row_part(&j->k, tile, MLC__CAST(const char *, j->a->weight), 1, i, n);
+    return (const char *)ones + i * (int64_t)mlc_dtype_bytes(j->k.wide);
+}
 
 /* Means of g and of g h over a row; its share of dweight and dbias goes to sums. */
 static void mlc__norm_grad_sums(const mlc__norm_grad_job *j, const char *in, const char *dy,
@@ -9335,8 +9371,7 @@ static void mlc__norm_grad_sums(const mlc__norm_grad_job *j, const char *in, con
                         column ? column + (k->n + i) * wide : NULL,
                         mlc__row_part(k, &tile[0], in, is, i, n),
                         mlc__row_part(k, &tile[1], dy, ds, i, n),
-                        mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n), n,
-                        line);
+                        mlc__norm_weights(j, &tile[2], i, n), n, line);
     }
     means[0] = a->rms ? 0.0 : means[0] / (double)k->n;
     means[1] /= (double)k->n;
@@ -9353,7 +9388,7 @@ static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char
         const int64_t n = mlc__min(j->part, k->n - i);
         const void *x = mlc__row_part(k, &tile[0], in, a->in_stride[last], i, n);
         const void *d = mlc__row_part(k, &tile[1], dy, a->dy_stride[last], i, n);
-        const void *w = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->weight), 1, i, n);
+        const void *w = mlc__norm_weights(j, &tile[2], i, n);
         k->f->norm_grad(j->direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, line, means);
         if (!j->direct)
             mlc__row_put(k, dx, a->dx_stride[last], i, n, &tile[3], a->dx_accumulate != 0);
@@ -9450,8 +9485,8 @@ static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad
     mlc__norm_grad_job j;
     (void)dev;
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], NULL, NULL);
-    if (!mlc__norm_grad_plan(&j, a) || !j.columns) return 0;
-    return (size_t)(j.parts * mlc__norm_part_doubles(&j)) * sizeof(double);
+    if (!mlc__norm_grad_plan(&j, a)) return 0;
+    return (size_t)(mlc__norm_sums_doubles(&j) + (a->weight ? 0 : j.k.n)) * sizeof(double);
 }
 
 static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
@@ -9462,6 +9497,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
+        double *ones = MLC__CAST(double *, a->workspace) + mlc__norm_sums_doubles(&j);
+        for (int64_t i = 0; !a->weight && i < j.k.n; i++) mlc__elem_put(ones, i, j.k.wide, 1.0);
         mlc__parallel(dev, j.parts, 1.0 * (double)j.rows * (double)j.k.n, mlc__norm_grad_chunk,
                       &j);
     }
