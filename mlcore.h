@@ -2104,10 +2104,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* The loop's iterations do not depend on each other: out is an input itself or apart from it. */
 #if defined(__clang__)
 #  define MLC__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#  define MLC__ROLLED      MLC__INDEPENDENT
 #else
 #  define MLC__INDEPENDENT _Pragma("GCC ivdep")
-#  define MLC__ROLLED      _Pragma("GCC ivdep") _Pragma("GCC unroll 1")    /* of few iterations */
 #endif
 /* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
  * over the longest such loop, 14 rows. */
@@ -4183,11 +4181,11 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
     N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
-#define MLC__MAP_U(code, formula) case MLC_##code: MLC__ROLLED \
+#define MLC__MAP_U(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
-#define MLC__MAP_B(code, formula) case MLC_##code: MLC__ROLLED \
+#define MLC__MAP_B(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
-#define MLC__MAP_N(code, formula) case MLC_##code: MLC__ROLLED \
+#define MLC__MAP_N(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i], c = z[i]; o[i] = formula; } break;
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
@@ -4328,13 +4326,14 @@ static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t
     }
 }
 
-/* A block has one length, so that a formula is one loop without beginning and end: the code of
- * sixty formulas on each level would be three times as large. */
-#define MLC__MATH_BLOCK 64
+/* A formula goes over a multiple of 16 elements, so that it is one loop without an end of another
+ * kind: the code of sixty formulas on each level would be three times as large. */
+#define MLC__MATH_BLOCK 16
 
-MLC__BODY void mlc__math_block(mlc_map op, void *out, const void *const *in, double sd, double td)
+MLC__BODY void mlc__math_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
+                                double sd, double td)
 {
-    const int64_t n = MLC__MATH_BLOCK;
+    const int64_t n = count & -MLC__MATH_BLOCK;
     MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
 }
 
@@ -4343,22 +4342,24 @@ MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, 
                                   double sd, double td)
 {
     const mlc_map formula = mlc__math_power(op, sd);
-    for (int64_t from = 0; from < n; from += MLC__MATH_BLOCK) {
-        const int64_t m = n - from < MLC__MATH_BLOCK ? n - from : MLC__MATH_BLOCK;
+    const int64_t blocks = n & -MLC__MATH_BLOCK;
+    for (int64_t from = 0, m; from < n; from += m) {
         float tile[4][MLC__MATH_BLOCK], *to = MLC__CAST(float *, out) + from;
         const void *at[3] = { NULL, NULL, NULL };
+        const bool rest = from == blocks;
+        m = rest ? n - from : blocks;
         for (int p = 0; p < 3 && in[p]; p++) {
             const float *row = MLC__CAST(const float *, in[p]) + from;
             at[p] = row;
-            if (m == MLC__MATH_BLOCK) continue;
+            if (!rest) continue;
             for (int64_t i = 0; i < MLC__MATH_BLOCK; i++) tile[p][i] = i < m ? row[i] : 1.0f;
             at[p] = tile[p];
         }
         const float *const x[2] = { MLC__CAST(const float *, at[0]),
                                     MLC__CAST(const float *, at[1]) };
         if (mlc__math_is_hard(op, x, m)) { mlc__math_wide(op, to, at, m, sd, td); continue; }
-        mlc__math_block(formula, m < MLC__MATH_BLOCK ? tile[3] : to, at, sd, td);
-        if (m < MLC__MATH_BLOCK) memcpy(to, tile[3], (size_t)m * sizeof *to);
+        mlc__math_blocks(formula, rest ? tile[3] : to, at, rest ? MLC__MATH_BLOCK : m, sd, td);
+        if (rest) memcpy(to, tile[3], (size_t)m * sizeof *to);
     }
 }
 
