@@ -4207,16 +4207,52 @@ typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_
         default: break; \
     }
 
-MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
-                                 double td)
+/* Formulas go over multiples of 16 elements, so that each is one loop without an end of another
+ * kind: the code of a hundred formulas on each level would be three times as large. What is left of
+ * a row becomes a block, too, filled up with ones. RUN(out, in, n) over blocks. */
+#define MLC__BLOCK 16
+#define MLC__BY_BLOCKS(T, RUN) \
+    T tile[4][MLC__BLOCK]; \
+    const int64_t whole = n & -MLC__BLOCK; \
+    for (int64_t from = 0, m; from < n; from += m) { \
+        const void *at[3] = { NULL, NULL, NULL }; \
+        T *to = MLC__CAST(T *, out) + from; \
+        const bool rest = from == whole; \
+        m = rest ? n - from : whole; \
+        for (int p = 0; p < 3 && in[p]; p++) { \
+            const T *row = MLC__CAST(const T *, in[p]) + from; \
+            at[p] = rest ? tile[p] : row; \
+            for (int i = 0; rest && i < MLC__BLOCK; i++) tile[p][i] = i < m ? row[i] : (T)1; \
+        } \
+        RUN(rest ? tile[3] : to, at, rest ? MLC__BLOCK : m) \
+        if (rest) memcpy(to, tile[3], (size_t)m * sizeof *to); \
+    }
+
+MLC__BODY void mlc__map_f32_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
+                                   double sd, double td)
 {
+    const int64_t n = count & -MLC__BLOCK;                 /* says so to the compiler */
     MLC__FORMULA_TEXT(float, MLC__MAP_FORMULAS, MLC__F32)
 }
 
+MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
+                                   double sd, double td)
+{
+    const int64_t n = count & -MLC__BLOCK;
+    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
+}
+
+#define MLC__RUN_MAP_F32(to, at, m) mlc__map_f32_blocks(op, to, at, m, sd, td);
+#define MLC__RUN_MAP_F64(to, at, m) mlc__map_f64_blocks(op, to, at, m, sd, td);
+MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
+                                 double td)
+{
+    MLC__BY_BLOCKS(float, MLC__RUN_MAP_F32)
+}
 MLC__BODY void mlc__map_f64_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
                                  double td)
 {
-    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
+    MLC__BY_BLOCKS(double, MLC__RUN_MAP_F64)
 }
 
 #define MLC__STAMP_MAP(isa) MLC__AT_##isa \
@@ -4326,41 +4362,22 @@ static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t
     }
 }
 
-/* A formula goes over a multiple of 16 elements, so that it is one loop without an end of another
- * kind: the code of sixty formulas on each level would be three times as large. */
-#define MLC__MATH_BLOCK 16
-
-MLC__BODY void mlc__math_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
-                                double sd, double td)
+MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
+                                    double sd, double td)
 {
-    const int64_t n = count & -MLC__MATH_BLOCK;
+    const int64_t n = count & -MLC__BLOCK;
+    const float *const row[2] = { MLC__CAST(const float *, in[0]),
+                                  MLC__CAST(const float *, in[1]) };
+    if (mlc__math_is_hard(op, row, n)) { mlc__math_wide(op, out, in, n, sd, td); return; }
+    op = mlc__math_power(op, sd);
     MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
 }
 
-/* What is left at the end of a row becomes a block, too, filled with ones. */
+#define MLC__RUN_MATH(to, at, m) mlc__math_f32_blocks(op, to, at, m, sd, td);
 MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, int64_t n,
                                   double sd, double td)
 {
-    const mlc_map formula = mlc__math_power(op, sd);
-    const int64_t blocks = n & -MLC__MATH_BLOCK;
-    for (int64_t from = 0, m; from < n; from += m) {
-        float tile[4][MLC__MATH_BLOCK], *to = MLC__CAST(float *, out) + from;
-        const void *at[3] = { NULL, NULL, NULL };
-        const bool rest = from == blocks;
-        m = rest ? n - from : blocks;
-        for (int p = 0; p < 3 && in[p]; p++) {
-            const float *row = MLC__CAST(const float *, in[p]) + from;
-            at[p] = row;
-            if (!rest) continue;
-            for (int64_t i = 0; i < MLC__MATH_BLOCK; i++) tile[p][i] = i < m ? row[i] : 1.0f;
-            at[p] = tile[p];
-        }
-        const float *const x[2] = { MLC__CAST(const float *, at[0]),
-                                    MLC__CAST(const float *, at[1]) };
-        if (mlc__math_is_hard(op, x, m)) { mlc__math_wide(op, to, at, m, sd, td); continue; }
-        mlc__math_blocks(formula, rest ? tile[3] : to, at, rest ? MLC__MATH_BLOCK : m, sd, td);
-        if (rest) memcpy(to, tile[3], (size_t)m * sizeof *to);
-    }
+    MLC__BY_BLOCKS(float, MLC__RUN_MATH)
 }
 
 #define MLC__STAMP_MATH(isa) MLC__AT_##isa \
