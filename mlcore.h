@@ -2101,11 +2101,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__EACH_ISA(X) X(scalar)
 #endif
 
-/* The loop's iterations do not depend on each other: out is an input itself or apart from it. */
+/* The loop's iterations do not depend on each other: out is an input itself or apart from it.
+ * Rolled: and there are so few, 16, that gcc would unroll it first and put vectors together from
+ * single elements. */
 #if defined(__clang__)
 #  define MLC__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#  define MLC__ROLLED      MLC__INDEPENDENT
 #else
 #  define MLC__INDEPENDENT _Pragma("GCC ivdep")
+#  define MLC__ROLLED      _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
 #endif
 /* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
  * over the longest such loop, 14 rows. */
@@ -5851,12 +5855,12 @@ MLC__INLINE double mlc__fold(const double *lane)
         for (; i + 64 <= (n); i += 64) \
             MLC__INDEPENDENT for (int l = 0; l < 16; l++) { FOUR(i + l) } \
         for (; i + 16 <= (n); i += 16) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { ONE(lane, l, i + l, true) } \
+            MLC__ROLLED for (int l = 0; l < 16; l++) { ONE(lane, l, i + l, true) } \
         if ((n) < 16) \
             for (; i < (n); i++) { ONE(few, 0, i, true) } \
         else if (i < (n)) { \
             const int seen = 16 - (int)((n) - i); \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+            MLC__ROLLED for (int l = 0; l < 16; l++) { \
                 ONE(lane, l, (n) - 16 + l, l >= seen) \
             } \
         } \
