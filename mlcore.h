@@ -660,8 +660,15 @@ MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
  *   exact beyond; relative 1.2e-6 above 0, 3.2e-6 down to -3.
  *   grad   dx += dy (Phi(x) + x phi(x)), in f32 the factor is within 4.4e-7     ref: F.gelu    */
 MLC_API mlc_tensor *mlc_gelu(mlc_tensor *x);
+/* mlc_gelu_tanh: the older form of mlc_gelu, x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), as
+ *   GPT-2 has it; up to 5e-4 off mlc_gelu; 0 at -inf (PyTorch: NaN). f32: within 5e-7.
+ *   grad   dx += dy (s + x s (1 - s) 2u')             ref: F.gelu with approximate="tanh"       */
+MLC_API mlc_tensor *mlc_gelu_tanh(mlc_tensor *x);
 /* mlc_silu: x sigmoid(x).                    grad: dx += dy (s + x s (1 - s))  ref: F.silu      */
 MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
+/* mlc_softplus: log(1 + e^x), from 20 on x; f32 within 3 ulp.   grad: dx += dy sigmoid(x)
+ *   ref    F.softplus with its beta and threshold                                             */
+MLC_API mlc_tensor *mlc_softplus(mlc_tensor *x);
 /* mlc_abs: |x|.                              grad: dx += dy sign(x)            ref: torch.abs   */
 MLC_API mlc_tensor *mlc_abs(mlc_tensor *x);
 /* mlc_sign: -1, 0 or 1; 0 for NaN.           grad: 0                           ref: torch.sign  */
@@ -816,8 +823,12 @@ MLC_API mlc_tensor *mlc_sigmoid_(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_relu_(mlc_tensor *x);
 /* mlc_gelu_: x becomes mlc_gelu(x).          ref: Tensor.gelu_                                  */
 MLC_API mlc_tensor *mlc_gelu_(mlc_tensor *x);
+/* mlc_gelu_tanh_: x becomes mlc_gelu_tanh(x).                                                  */
+MLC_API mlc_tensor *mlc_gelu_tanh_(mlc_tensor *x);
 /* mlc_silu_: x becomes mlc_silu(x).          ref: Tensor.silu_                                  */
 MLC_API mlc_tensor *mlc_silu_(mlc_tensor *x);
+/* mlc_softplus_: x becomes mlc_softplus(x).                                                    */
+MLC_API mlc_tensor *mlc_softplus_(mlc_tensor *x);
 /* mlc_abs_: x becomes mlc_abs(x).            ref: Tensor.abs_                                   */
 MLC_API mlc_tensor *mlc_abs_(mlc_tensor *x);
 /* mlc_sign_: x becomes mlc_sign(x).          ref: Tensor.sign_                                  */
@@ -1549,7 +1560,8 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_RECIPROCAL, MLC_MATH_RSQRT, MLC_MATH_EXPM1, MLC_MATH_EXP2, MLC_MATH_LOG1P,
     MLC_MATH_LOG2, MLC_MATH_LOG10, MLC_MATH_SIN, MLC_MATH_COS, MLC_MATH_TAN, MLC_MATH_ASIN,
     MLC_MATH_ACOS, MLC_MATH_ATAN, MLC_MATH_SINH, MLC_MATH_COSH, MLC_MATH_ERF, MLC_MATH_ERFC,
-    MLC_MATH_FLOOR, MLC_MATH_CEIL, MLC_MATH_ROUND, MLC_MATH_TRUNC, MLC_MATH_DIV_S, MLC_MATH_POW_S,
+    MLC_MATH_FLOOR, MLC_MATH_CEIL, MLC_MATH_ROUND, MLC_MATH_TRUNC, MLC_MATH_GELU_TANH,
+    MLC_MATH_SOFTPLUS, MLC_MATH_DIV_S, MLC_MATH_POW_S,
     MLC_MATH_CUBE, MLC_MATH_ROOT,      /* a to the power of 3, of 0.5                          */
     MLC_MATH_IS_ZERO,                  /* a == 0 ? 1 : 0                                       */
     MLC_MATH_ZERO_TO_ONE,              /* a == 0 ? 1 : a                                       */
@@ -1563,8 +1575,8 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_EXP2_GRAD, MLC_MATH_LOG1P_GRAD, MLC_MATH_LOG2_GRAD, MLC_MATH_LOG10_GRAD,
     MLC_MATH_SIN_GRAD, MLC_MATH_COS_GRAD, MLC_MATH_TAN_GRAD, MLC_MATH_ASIN_GRAD,
     MLC_MATH_ACOS_GRAD, MLC_MATH_ATAN_GRAD, MLC_MATH_SINH_GRAD, MLC_MATH_COSH_GRAD,
-    MLC_MATH_ERF_GRAD, MLC_MATH_ERFC_GRAD, MLC_MATH_POW_S_GRAD, MLC_MATH_CUBE_GRAD,
-    MLC_MATH_CLAMP_GRAD,
+    MLC_MATH_ERF_GRAD, MLC_MATH_ERFC_GRAD, MLC_MATH_GELU_TANH_GRAD, MLC_MATH_SOFTPLUS_GRAD,
+    MLC_MATH_POW_S_GRAD, MLC_MATH_CUBE_GRAD, MLC_MATH_CLAMP_GRAD,
     MLC_MATH_MIN_GRAD_A,               /* of two inputs: a is dy, b and c are the inputs       */
     MLC_MATH_MIN_GRAD_B, MLC_MATH_MAX_GRAD_A, MLC_MATH_MAX_GRAD_B, MLC_MATH_FMOD_GRAD_B,
     MLC_MATH_REMAINDER_GRAD_B, MLC_MATH_ATAN2_GRAD_A, MLC_MATH_ATAN2_GRAD_B,
@@ -4047,6 +4059,26 @@ MLC__INLINE double mlc__gelu_slope_f64(double x)
     return 0.5 * erfc(-0.7071067811865476 * x) +
            x * (0.3989422804014327 * mlc__exp_f64(-0.5 * x * x));
 }
+/* The form with tanh is x sigmoid(z); where z overflows it is 0 or x. */
+#define MLC__GELU_TANH(T, dtype) \
+    MLC__INLINE T mlc__gelu_tanh_z_##dtype(T x) \
+    { \
+        return (T)1.5957691216057308 * (x + (T)0.044715 * (x * x * x)); \
+    } \
+    MLC__BODY T mlc__gelu_tanh_##dtype(T x) \
+    { \
+        const T y = x * mlc__sigmoid_##dtype(mlc__gelu_tanh_z_##dtype(x)); \
+        return mlc__pick_##dtype(x < (T)-40, (T)0, y); \
+    } \
+    MLC__BODY T mlc__gelu_tanh_slope_##dtype(T x) \
+    { \
+        const T low = mlc__pick_##dtype(x < (T)-40, (T)-40, x); \
+        const T v = mlc__pick_##dtype(low > (T)40, (T)40, low); \
+        const T s = mlc__sigmoid_##dtype(mlc__gelu_tanh_z_##dtype(v)); \
+        return s + v * (s * ((T)1 - s)) * \
+               ((T)1.5957691216057308 + (T)0.21406444881780073 * (v * v)); \
+    }
+MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 #define MLC__LIBM1(name, fn) MLC__INLINE double mlc__##name##_f64(double x) { return fn(x); }
 #define MLC__LIBM2(name, fn) \
     MLC__INLINE double mlc__##name##_f64(double x, double y) { return fn(x, y); }
@@ -4057,6 +4089,14 @@ MLC__LIBM1(log1p, log1p) MLC__LIBM1(log2, log2) MLC__LIBM1(log10, log10) MLC__LI
 MLC__LIBM1(cos, cos) MLC__LIBM1(tan, tan) MLC__LIBM1(asin, asin) MLC__LIBM1(acos, acos)
 MLC__LIBM1(atan, atan) MLC__LIBM1(sinh, sinh) MLC__LIBM1(cosh, cosh) MLC__LIBM1(erfc, erfc)
 MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(hypot, hypot)
+
+/* From 20 on x: what is missing is under an ulp in f32, and PyTorch's in f64. */
+#define MLC__SOFTPLUS(T, dtype) \
+    MLC__BODY T mlc__softplus_##dtype(T x) \
+    { \
+        return mlc__pick_##dtype(x > (T)20, x, mlc__log1p_##dtype(mlc__exp_##dtype(x))); \
+    }
+MLC__SOFTPLUS(float, f32) MLC__SOFTPLUS(double, f64)
 
 /* Python's %: the sign of b; and the floor of a/b that goes with it. */
 #define MLC__MODULO(T, dtype) \
@@ -4282,6 +4322,9 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
     U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
     U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
+    U(MATH_GELU_TANH, F(gelu_tanh)(a)) U(MATH_SOFTPLUS, F(softplus)(a)) \
+    B(MATH_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b)) \
+    B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
     U(MATH_DIV_S, a / s) U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
     U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
     U(MATH_ROOT, F(pick)(a == -(T)MLC__INF, -a, F(sqrt)(a + (T)0))) U(MATH_RSUB_S, s - a) \
@@ -12751,6 +12794,8 @@ MLC__UNARY(sigmoid,     map,  MAP_SIGMOID,      MAP_SIGMOID_GRAD,      'y')
 MLC__UNARY(relu,        map,  MAP_RELU,         MAP_RELU_GRAD,         'y')
 MLC__UNARY(gelu,        map,  MAP_GELU,         MAP_GELU_GRAD,         'x')
 MLC__UNARY(silu,        map,  MAP_SILU,         MAP_SILU_GRAD,         'x')
+MLC__UNARY(gelu_tanh,   math, MATH_GELU_TANH,   MATH_GELU_TANH_GRAD,   'x')
+MLC__UNARY(softplus,    math, MATH_SOFTPLUS,    MATH_SOFTPLUS_GRAD,    'x')
 MLC__UNARY(abs,         math, MATH_ABS,         MATH_ABS_GRAD,         'x')
 MLC__UNARY(sign,        math, MATH_SIGN,        MATH_END,              0)
 MLC__UNARY(square,      math, MATH_SQUARE,      MATH_SQUARE_GRAD,      'x')
@@ -12791,7 +12836,9 @@ MLC_IMPL mlc_tensor *mlc_tanh(mlc_tensor *x) { return MLC__UNARY_CALL(tanh, 0.0,
 MLC_IMPL mlc_tensor *mlc_sigmoid(mlc_tensor *x) { return MLC__UNARY_CALL(sigmoid, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_relu(mlc_tensor *x) { return MLC__UNARY_CALL(relu, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_gelu(mlc_tensor *x) { return MLC__UNARY_CALL(gelu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_gelu_tanh(mlc_tensor *x) { return MLC__UNARY_CALL(gelu_tanh, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_silu(mlc_tensor *x) { return MLC__UNARY_CALL(silu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_softplus(mlc_tensor *x) { return MLC__UNARY_CALL(softplus, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_abs(mlc_tensor *x) { return MLC__UNARY_CALL(abs, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sign(mlc_tensor *x) { return MLC__UNARY_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square(mlc_tensor *x) { return MLC__UNARY_CALL(square, 0.0, 0.0); }
@@ -13484,6 +13531,7 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
 MLC__INPLACE_UNARY(neg) MLC__INPLACE_UNARY(exp) MLC__INPLACE_UNARY(log) MLC__INPLACE_UNARY(sqrt)
 MLC__INPLACE_UNARY(tanh) MLC__INPLACE_UNARY(sigmoid) MLC__INPLACE_UNARY(relu)
 MLC__INPLACE_UNARY(gelu) MLC__INPLACE_UNARY(silu) MLC__INPLACE_UNARY(abs) MLC__INPLACE_UNARY(sign)
+MLC__INPLACE_UNARY(gelu_tanh) MLC__INPLACE_UNARY(softplus)
 MLC__INPLACE_UNARY(square) MLC__INPLACE_UNARY(reciprocal) MLC__INPLACE_UNARY(rsqrt)
 MLC__INPLACE_UNARY(expm1) MLC__INPLACE_UNARY(exp2) MLC__INPLACE_UNARY(log1p)
 MLC__INPLACE_UNARY(log2) MLC__INPLACE_UNARY(log10) MLC__INPLACE_UNARY(sin) MLC__INPLACE_UNARY(cos)
@@ -13507,7 +13555,12 @@ MLC_IMPL mlc_tensor *mlc_tanh_(mlc_tensor *x) { return MLC__INPLACE_CALL(tanh, 0
 MLC_IMPL mlc_tensor *mlc_sigmoid_(mlc_tensor *x) { return MLC__INPLACE_CALL(sigmoid, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_relu_(mlc_tensor *x) { return MLC__INPLACE_CALL(relu, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_gelu_(mlc_tensor *x) { return MLC__INPLACE_CALL(gelu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_gelu_tanh_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(gelu_tanh, 0.0, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_silu_(mlc_tensor *x) { return MLC__INPLACE_CALL(silu, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_softplus_(mlc_tensor *x) { return MLC__INPLACE_CALL(softplus, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x) { return MLC__INPLACE_CALL(abs, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sign_(mlc_tensor *x) { return MLC__INPLACE_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square_(mlc_tensor *x) { return MLC__INPLACE_CALL(square, 0.0, 0.0); }

@@ -148,6 +148,8 @@ EW(sigmoid, 1 / (1 + exp(-a)))
 EW(relu, a > 0 ? a : 0)
 EW(gelu, 0.5 * a * (1 + erf(a / sqrt(2.0))))
 EW(silu, a / (1 + exp(-a)))
+EW(gelu_tanh, a / (1 + exp(-1.5957691216057308 * (a + 0.044715 * a * a * a))))
+EW(softplus, log1p(exp(a)))
 EW(neg, -a)
 EW(abs, fabs(a))
 EW(sign, (double)((a > 0) - (a < 0)))
@@ -226,6 +228,7 @@ static const ew_op ews[] = {
     TWO(add, -4, 4), TWO(sub, -4, 4), TWO(mul, -4, 4), TWO(div, 0.5, 4), TWO(pow, 0.5, 4),
     ONE(exp, -4, 4), ONE(log, 0.1, 4), ONE(sqrt, 0, 4), ONE(tanh, -4, 4), ONE(sigmoid, -4, 4),
     ONE(relu, -4, 4), ONE(gelu, -4, 4), ONE(silu, -4, 4), ONE(neg, -4, 4), ONE(abs, -4, 4),
+    ONE(gelu_tanh, -4, 4), ONE(softplus, -4, 4),
     ONE(sign, -4, 4), ONE(square, -4, 4), ONE(reciprocal, 0.5, 4), ONE(rsqrt, 0.1, 4),
     ONE(expm1, -4, 4), ONE(exp2, -4, 4), ONE(log1p, -0.5, 4), ONE(log2, 0.1, 4),
     ONE(log10, 0.1, 4), ONE(sin, -4, 4), ONE(cos, -4, 4), ONE(tan, -1, 1), ONE(asin, -1, 1),

@@ -342,6 +342,8 @@ CASES = {
     "ew_relu_1000x1000": no_out(torch.relu, -4, 4),
     "ew_gelu_1000x1000": no_out(F.gelu, -4, 4),
     "ew_silu_1000x1000": no_out(F.silu, -4, 4),
+    "ew_gelu_tanh_1000x1000": no_out(lambda x: F.gelu(x, approximate="tanh"), -4, 4),
+    "ew_softplus_1000x1000": no_out(F.softplus, -4, 4),
     "ew_isnan_1000x1000": no_out(torch.isnan, -4, 4),
     "ew_isinf_1000x1000": no_out(torch.isinf, -4, 4),
     "ew_isfinite_1000x1000": no_out(torch.isfinite, -4, 4),

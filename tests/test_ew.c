@@ -19,6 +19,11 @@ static double sigmoid_of(double x) { return 1 / (1 + exp(-x)); }
 static double relu_of(double x) { return x > 0 || isnan(x) ? x : 0; }
 static double gelu_of(double x) { return 0.5 * x * erfc(-x / sqrt(2.0)); }
 static double silu_of(double x) { return x / (1 + exp(-x)); }
+static double gelu_tanh_of(double x)
+{
+    return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+}
+static double softplus_of(double x) { return x > 20 ? x : log1p(exp(x)); }
 
 typedef struct unary {
     const char *name, *name_;
@@ -38,6 +43,8 @@ static const unary UNARY[] = {
     {"mlc_relu", "mlc_relu_", mlc_relu, mlc_relu_, relu_of, 0.5, 3, 0.5},
     {"mlc_gelu", "mlc_gelu_", mlc_gelu, mlc_gelu_, gelu_of, -3, 3, 0},
     {"mlc_silu", "mlc_silu_", mlc_silu, mlc_silu_, silu_of, -3, 3, 0},
+    {"mlc_gelu_tanh", "mlc_gelu_tanh_", mlc_gelu_tanh, mlc_gelu_tanh_, gelu_tanh_of, -3, 3, 0},
+    {"mlc_softplus", "mlc_softplus_", mlc_softplus, mlc_softplus_, softplus_of, -3, 3, 3},
     {"mlc_abs", "mlc_abs_", mlc_abs, mlc_abs_, fabs, 0.5, 3, 0.5},
     {"mlc_sign", "mlc_sign_", mlc_sign, mlc_sign_, sign_of, 0.5, 3, 0.5},
     {"mlc_square", "mlc_square_", mlc_square, mlc_square_, square_of, -3, 3, 0.5},
@@ -222,6 +229,21 @@ TEST(ew, gelu_and_its_derivative_are_within_their_errors)
     }
 }
 
+TEST(ew, gelu_tanh_is_within_its_error)
+{
+    static double x[MANY], got[MANY];
+    for (int i = 0; i < MANY; i++) x[i] = ldexp(i - MANY / 2, -12);
+    FOR_EACH_ISA(ctx) {
+        CHECK(test_read(mlc_gelu_tanh(test_tensor(ctx, MLC_F32, mlc_dims1(MANY), x)), got));
+        for (int i = 0; i < MANY; i++) {
+            const double want = gelu_tanh_of(x[i]);
+            if (!CHECK(fabs(got[i] - want) <= fmax(5e-7, 2e-7 * fabs(want))))
+                printf("  of %g: %.9g, want %.9g\n", x[i], got[i], want);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
 /* The limits, where the formula has 0 times infinity. */
 TEST(ew, gelu_at_infinity)
 {
@@ -231,10 +253,13 @@ TEST(ew, gelu_at_infinity)
         for (int d = 0; d < 2; d++) {
             mlc_tensor *in = test_tensor(ctx, FLOATS[d], mlc_dims1(3), x);
             mlc_set_requires_grad(in, true);
-            mlc_tensor *out = mlc_gelu(in);
-            CHECK_EQ(mlc_backward_from(out, mlc_ones(ctx, FLOATS[d], mlc_dims1(3))), MLC_OK);
-            CHECK_VALUES(out, 3, y, 0, 0);
-            CHECK_VALUES(mlc_grad(in), 3, slope, 0, 0);
+            for (int form = 0; form < 2; form++) {
+                mlc_tensor *out = form ? mlc_gelu_tanh(in) : mlc_gelu(in);
+                mlc_zero_grad(in);
+                CHECK_EQ(mlc_backward_from(out, mlc_ones(ctx, FLOATS[d], mlc_dims1(3))), MLC_OK);
+                CHECK_VALUES(out, 3, y, 0, 0);
+                CHECK_VALUES(mlc_grad(in), 3, slope, 0, 0);
+            }
         }
         CHECK_OK(ctx);
     }

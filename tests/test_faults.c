@@ -188,6 +188,7 @@ UNARY(mlc_sign)       UNARY(mlc_sign_)       UNARY(mlc_silu)       UNARY(mlc_sil
 UNARY(mlc_sin)        UNARY(mlc_sin_)        UNARY(mlc_sinh)       UNARY(mlc_sinh_)
 UNARY(mlc_sqrt)       UNARY(mlc_sqrt_)       UNARY(mlc_square)     UNARY(mlc_square_)
 UNARY(mlc_tan)        UNARY(mlc_tan_)        UNARY(mlc_tanh)       UNARY(mlc_tanh_)
+UNARY(mlc_gelu_tanh)  UNARY(mlc_gelu_tanh_)  UNARY(mlc_softplus)   UNARY(mlc_softplus_)
 UNARY(mlc_trunc)      UNARY(mlc_trunc_)
 UNARY(mlc_isnan)      UNARY(mlc_isinf)       UNARY(mlc_isfinite)
 

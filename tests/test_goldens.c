@@ -13,10 +13,10 @@
     static mlc_tensor *call_##name(op_args *a) { return mlc_##name arguments; }
 #define BOTH(name, ...) CALL(name, (__VA_ARGS__)) CALL(name##_, (__VA_ARGS__))
 
-#define UNARY(X) X(neg) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(relu) X(gelu) X(silu) X(abs) \
-    X(sign) X(square) X(reciprocal) X(rsqrt) X(expm1) X(exp2) X(log1p) X(log2) X(log10) X(sin) \
-    X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(erf) X(erfc) X(floor) X(ceil) \
-    X(round) X(trunc)
+#define UNARY(X) X(neg) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(relu) X(gelu) X(gelu_tanh) \
+    X(silu) X(softplus) X(abs) X(sign) X(square) X(reciprocal) X(rsqrt) X(expm1) X(exp2) \
+    X(log1p) X(log2) X(log10) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
+    X(erf) X(erfc) X(floor) X(ceil) X(round) X(trunc)
 #define BINARY(X) X(add) X(sub) X(mul) X(div) X(pow) X(minimum) X(maximum) X(fmod) X(remainder) \
     X(atan2) X(hypot)
 #define SCALAR(X) X(add_scalar) X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar)

@@ -183,6 +183,8 @@ UNARY = {   # torch, numpy, low, high, points with a gradient of their own
     "tanh": (torch.tanh, np.tanh, -3, 3, []), "sigmoid": (torch.sigmoid, None, -4, 4, []),
     "relu": (torch.relu, None, -2, 2, [0.0, -0.0, 2.0, -2.0]),
     "gelu": (F.gelu, None, -4, 4, []), "silu": (F.silu, None, -4, 4, []),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), None, -4, 4, []),
+    "softplus": (F.softplus, None, -4, 30, []),
     "abs": (torch.abs, np.abs, -2, 2, [0.0, -0.0, 1.0, -1.0]),
     "sign": (torch.sign, None, -2, 2, [0.0, -0.0, 1.0]),
     "square": (torch.square, np.square, -2, 2, [0.0]),
@@ -235,7 +237,7 @@ def elementwise(book, dtype):
             a = book.rand(op, dtype, shape, low, high)
             book.case(op, dtype, [(a, view)], f, numpy=numpy)
         special = tensor(SPECIAL, dtype)
-        if op in ("gelu", "silu"):               # infinity minus infinity there: not pinned down
+        if op in ("gelu", "silu", "gelu_tanh"):               # infinity minus infinity there: not pinned down
             special = special[torch.isfinite(special)]
         if op in ("tan", "sin", "cos") and dtype == "f16":
             special = special[special.abs() < 200]            # 1e4 in f16: PyTorch has its own
