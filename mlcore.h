@@ -3489,7 +3489,7 @@ MLC__BODY mlc__four_f32 mlc__mad4_f32(mlc__four_f32 x, mlc__four_f32 y, mlc__fou
                                 mlc__mad_f32(x.d, y.d, z.d, fused) };
     return sum;
 }
-/* x y + z for a scalar x, or scalars y and z. */
+/* x y + z, where x or z is one number */
 MLC__BODY mlc__four_f32 mlc__axpy4_f32(float x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
 {
     const mlc__four_f32 x4 = { x, x, x, x };
@@ -8700,11 +8700,11 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     double name##lane[16], name##few[1] = { 0.0 }; \
     for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
 #define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
-#define MLC__SUM_FOUR(e)     (double)(((e).a + (e).b) + ((e).c + (e).d))
+#define MLC__SUM_FOUR(e)     (((e).a + (e).b) + ((e).c + (e).d))
 #define MLC__FOUR_OF(E, k)   { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
 #define MLC__MAD(a, b, c)    MLC__F(mlc__mad)(a, b, c, fused)
 #define MLC__DOT_FOUR(x, y) \
-    (double)MLC__MAD((x).d, (y).d, MLC__MAD((x).c, (y).c, MLC__MAD((x).b, (y).b, (x).a * (y).a)))
+    MLC__MAD((x).d, (y).d, MLC__MAD((x).c, (y).c, MLC__MAD((x).b, (y).b, (x).a * (y).a)))
 
 #define MLC__E_LESS(k) (v[k] - m)
 
@@ -8712,7 +8712,7 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
 #define MLC__EXP_FOUR(k) \
     const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_LESS, k); \
     const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused); \
-    lane[l] += MLC__SUM_FOUR(e);
+    lane[l] += (double)MLC__SUM_FOUR(e);
 #define MLC__EXP_ONE(to, l, k, take) \
     const T e = MLC__F(mlc__exp_low)(MLC__E_LESS(k), fused); \
     to[l] += (take) ? (double)e : 0.0;
@@ -8737,7 +8737,7 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
 #define MLC__E_W(k) w[k]
 #define MLC__ROW_DOT_FOUR(k) \
     const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_V, k), f = MLC__FOUR_OF(MLC__E_W, k); \
-    lane[l] += MLC__DOT_FOUR(e, f);
+    lane[l] += (double)MLC__DOT_FOUR(e, f);
 #define MLC__ROW_DOT_ONE(to, l, k, take) to[l] += (take) ? (double)(v[k] * w[k]) : 0.0;
 #define MLC__ROW_DOT_TEXT(T) \
     const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
@@ -8745,11 +8745,12 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     MLC__LANES(n, MLC__ROW_DOT_FOUR, MLC__ROW_DOT_ONE); \
     return MLC__LANES_SUM();
 
-/* sums of x - shift and of its square */
+/* sums of x - shift and of its square; in groups of eight where there are so many: half of the time
+ * goes into f64 otherwise */
 #define MLC__MOMENTS_FOUR(k) \
     const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, k); \
-    lane[l] += MLC__SUM_FOUR(e); \
-    square_lane[l] += MLC__DOT_FOUR(e, e);
+    lane[l] += (double)MLC__SUM_FOUR(e); \
+    square_lane[l] += (double)MLC__DOT_FOUR(e, e);
 #define MLC__MOMENTS_ONE(to, l, k, take) \
     const T e = MLC__E_LESS(k); \
     to[l] += (take) ? (double)e : 0.0; \
@@ -8758,7 +8759,15 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     const T *v = MLC__CAST(const T *, x), m = (T)shift; \
     MLC__LANES_OF() \
     MLC__LANES_OF(square_) \
-    MLC__LANES(n, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE); \
+    int64_t eights = 0; \
+    for (; eights + 128 <= n; eights += 128, v += 128) \
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
+            const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, l); \
+            const MLC__F(mlc__four) f = MLC__FOUR_OF(MLC__E_LESS, l + 64); \
+            lane[l] += (double)(MLC__SUM_FOUR(e) + MLC__SUM_FOUR(f)); \
+            square_lane[l] += (double)(MLC__DOT_FOUR(e, e) + MLC__DOT_FOUR(f, f)); \
+        } \
+    MLC__LANES(n - eights, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE); \
     sums[0] += MLC__LANES_SUM(); \
     sums[1] += MLC__LANES_SUM(square_);
 
@@ -8801,8 +8810,8 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
 #define MLC__E_G(k) (d[k] * w[k])
 #define MLC__NORM_FOUR(k) \
     const MLC__F(mlc__four) g = MLC__FOUR_OF(MLC__E_G, k), h = MLC__FOUR_OF(MLC__H, k); \
-    lane[l] += MLC__SUM_FOUR(g); \
-    h_lane[l] += MLC__DOT_FOUR(g, h);
+    lane[l] += (double)MLC__SUM_FOUR(g); \
+    h_lane[l] += (double)MLC__DOT_FOUR(g, h);
 #define MLC__NORM_ONE(to, l, k, take) \
     const T g = MLC__E_G(k), h = MLC__H(k); \
     to[l] += (take) ? (double)g : 0.0; \

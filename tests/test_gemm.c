@@ -666,6 +666,54 @@ TEST(gemm, bits_do_not_depend_on_the_number_of_threads)
 
 /* ---- make soak ------------------------------------------------------------------------------ */
 
+/* Three products of one batch, of which b (and, by turns, a) is one matrix for all.            */
+static size_t batch_bytes(int32_t threads, mlc_dtype dtype, const int64_t *at, char *out,
+                          size_t room)
+{
+    const int64_t m = at[0], n = at[1], k = at[2];
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx;
+    mlc_tensor  *a, *b, *all[4];
+    size_t       used = 0;
+    d.threads = threads;
+    ctx = mlc_ctx_create(&d);
+    a = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims3(3, m, k), 1, -1, 1), dtype);
+    b = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(k, n), 2, -1, 1), dtype);
+    mlc_set_requires_grad(a, true);
+    mlc_set_requires_grad(b, true);
+    all[0] = mlc_matmul(a, b);
+    mlc_backward(mlc_sum(mlc_mul(all[0], all[0]), mlc_dims0(), false));
+    all[1] = mlc_grad(a), all[2] = mlc_grad(b);
+    all[3] = mlc_matmul(mlc_select(a, 0, 1), mlc_expand(b, mlc_dims3(3, k, n)));
+    CHECK_OK(ctx);
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = (size_t)mlc_numel(all[i]) * mlc_dtype_bytes(dtype);
+        if (CHECK(bytes > 0 && used + bytes <= room) &&
+            CHECK_EQ(mlc_read(all[i], out + used, bytes), MLC_OK))
+            used += bytes;
+    }
+    mlc_ctx_free(ctx);
+    return used;
+}
+
+TEST(gemm, bits_of_batches_do_not_depend_on_the_number_of_threads)
+{
+    static const mlc_dtype dtypes[3] = {MLC_F32, MLC_F64, MLC_BF16};
+    static const int64_t at[][3] = {{5, 7, 9}, {17, 33, 65}, {64, 100, 130}, {3, 40, 5000},
+                                    {40, 3, 4500}, {130, 20, 70}};
+    static char one[(size_t)5 << 20], more[(size_t)5 << 20];
+    for (size_t i = 0; i < 3 * (sizeof at / sizeof *at); i++) {
+        const int64_t *size = at[i / 3];
+        const size_t   used = batch_bytes(1, dtypes[i % 3], size, one, sizeof one);
+        for (int32_t threads = 2; threads <= 8; threads += threads == 3 ? 5 : 1) {
+            CHECK_EQ(batch_bytes(threads, dtypes[i % 3], size, more, sizeof more), used);
+            if (!CHECK(memcmp(one, more, used) == 0))
+                printf("  3 x %" PRId64 " x %" PRId64 " x %" PRId64 " %s with %d threads\n",
+                       size[0], size[1], size[2], mlc_dtype_name(dtypes[i % 3]), (int)threads);
+        }
+    }
+}
+
 TEST(gemm, soak_of_the_whole_cube)
 {
     for (int64_t i = 0; i < (test_soak() ? N_SIZES * N_SIZES * N_SIZES : 1); i++)
