@@ -181,6 +181,20 @@ TEST(rows, a_large_mean_cancels_nothing)
     }
 }
 
+/* Its beginning is far from the mean, and squares of what lies between overflow.              */
+TEST(rows, a_norm_of_large_values_that_begins_apart)
+{
+    static const double eps = 1e-5;
+    double x[128], y[128];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 128; i++) x[i] = i < 64 ? -5e18 : 5e18;
+        mlc_tensor *in = test_tensor(ctx, MLC_F32, mlc_dims2(1, 128), x);
+        CHECK(test_read(mlc_layer_norm(in, NULL, NULL, eps), y));
+        for (int i = 0; i < 128; i++) CHECK_NEAR(y[i], i < 64 ? -1 : 1, 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(rows, softmax_along_each_axis_is_that_of_the_permuted_tensor)
 {
     FOR_EACH_ISA(ctx) {

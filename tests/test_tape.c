@@ -606,6 +606,52 @@ static mlc_tensor *four(void *user, mlc_tensor *const *in, int32_t n_in)
     return mlc_custom(&FOUR, user, in, n_in);
 }
 
+/* Doubles its dy in place.                                                                    */
+static mlc_status spend_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user; (void)in; (void)n_in; (void)out; (void)need;
+    dx[0] = mlc_mul_scalar_(dy, 2);
+    return MLC_OK;
+}
+
+static mlc_status twice_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_mul_scalar(in[0], 2);
+    return MLC_OK;
+}
+
+TEST(tape, a_custom_operation_may_spend_its_dy_but_not_that_of_the_caller)
+{
+    static const mlc_custom_op op = {"spend", twice_forward, spend_backward};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(3), 1), *dy = leaf(ctx, mlc_dims1(3), 2);
+    double      before[3], after[3], want[3];
+    CHECK(test_read(dy, before));
+    CHECK_EQ(mlc_backward_from(mlc_custom(&op, NULL, &x, 1), dy), MLC_OK);
+    CHECK(test_read(dy, after) && memcmp(before, after, sizeof before) == 0);
+    for (int i = 0; i < 3; i++) want[i] = 2 * before[i];
+    CHECK_VALUES(mlc_grad(x), 3, want, 1e-15, 0);
+    CHECK_OK(ctx);
+}
+
+/* The tape still knows the first graph when backward goes through the second.                 */
+TEST(tape, nothing_is_left_of_a_graph_that_wrote_into_a_view)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = leaf(ctx, mlc_dims2(1, 3), 1), *b = leaf(ctx, mlc_dims1(3), 2);
+    mlc_tensor *z = mlc_zeros(ctx, MLC_F64, mlc_dims2(2, 3));
+    mlc_copy_(mlc_slice(z, 0, 0, 1, 1), a);
+    mlc_copy_(mlc_slice(z, 0, 1, 2, 1), mlc_mul_scalar(a, 3));
+    CHECK_EQ(mlc_backward(total(z)), MLC_OK);
+    CHECK(grad_is(a, 4));
+    CHECK_EQ(mlc_backward(total(b)), MLC_OK);
+    CHECK(grad_is(a, 4));
+    CHECK(grad_is(b, 1));
+    CHECK_OK(ctx);
+}
+
 TEST(tape, a_custom_operation_takes_four_inputs_and_watches_each)
 {
     mlc_ctx             *ctx = test_ctx();
