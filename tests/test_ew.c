@@ -260,8 +260,9 @@ TEST(ew, gelu_tanh_and_its_derivative_are_within_their_errors)
 /* The limits, where the formula has 0 times infinity. */
 TEST(ew, gelu_at_infinity)
 {
-    static const double x[3] = {-INFINITY, INFINITY, NAN}, y[3] = {0, INFINITY, NAN};
-    static const double slope[3] = {0, 1, NAN};
+    static const double x[3] = {-(double)INFINITY, (double)INFINITY, (double)NAN};
+    static const double y[3] = {0, (double)INFINITY, (double)NAN};
+    static const double slope[3] = {0, 1, (double)NAN};
     FOR_EACH_ISA(ctx) {
         for (int d = 0; d < 2; d++) {
             mlc_tensor *in = test_tensor(ctx, FLOATS[d], mlc_dims1(3), x);
