@@ -5895,6 +5895,10 @@ MLC__INLINE double mlc__fold(const double *lane)
  * Fewer than 16 go ONE(few, 0, i, true). Lanes are arrays in loops of fixed length, which compilers
  * hold in registers, so no index into them varies. The order of additions is written out: every ISA
  * and every vector length gives the same sum. */
+#define MLC__LANES_OF(name) \
+    double name##lane[16], name##few[1] = { 0.0 }; \
+    for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
+#define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
 #define MLC__LANES(n, FOUR, ONE) \
     do { \
         int64_t i = 0; \
@@ -5918,10 +5922,9 @@ MLC__INLINE double mlc__fold(const double *lane)
     for (int64_t from = 0; from < n; from += block) { \
         const T *v = MLC__CAST(const T *, x) + from; \
         const int64_t m = n - from < block ? n - from : block; \
-        double lane[16], few[1] = { 0.0 }; \
-        for (int l = 0; l < 16; l++) lane[l] = 0.0; \
+        MLC__LANES_OF() \
         MLC__LANES(m, FOUR, ONE); \
-        mlc__acc_add(t, m < 16 ? few[0] : mlc__fold(lane)); \
+        mlc__acc_add(t, MLC__LANES_SUM()); \
     }
 #define MLC__ADD_FOUR(k) \
     lane[l] += (double)((v[k] + v[(k) + 16]) + (v[(k) + 32] + v[(k) + 48]));
@@ -8699,10 +8702,6 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
 
 /* A row kernel is text over T, whose functions F names. Its sums: groups of four in T, whose sums
  * are carried in f64. */
-#define MLC__LANES_OF(name) \
-    double name##lane[16], name##few[1] = { 0.0 }; \
-    for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
-#define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
 #define MLC__SUM_FOUR(e)     (((e).a + (e).b) + ((e).c + (e).d))
 #define MLC__FOUR_OF(E, k)   { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
 #define MLC__MAD(a, b, c)    MLC__F(mlc__mad)(a, b, c, fused)
@@ -9139,15 +9138,6 @@ typedef struct mlc__softmax_job {
     const struct mlc_k_softmax *a;
 } mlc__softmax_job;
 
-/* Lines that go through a kernel together, pass by pass: the end of a line, where sums meet and a
- * division waits for them, then overlaps with the beginning of the next one. What they read twice
- * stays in L1. */
-#define MLC__TEAM 4
-MLC__INLINE int64_t mlc__team(const mlc__rows *k)
-{
-    return mlc__max(1, mlc__min(MLC__TEAM, 8192 / mlc__max(1, k->n * k->size)));
-}
-
 /* A line and its numbers; of a line with a NaN, +inf or nothing but -inf the largest is NaN. */
 typedef struct mlc__softmax_line {
     char       *out;
@@ -9211,19 +9201,15 @@ static void mlc__softmax_lines(const void *args, const int64_t *offset, const in
                                int64_t lines)
 {
     const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
-    const int64_t size = j->k.size, team = mlc__team(&j->k);
+    const int64_t size = j->k.size;
     const int64_t part = mlc__softmax_direct(j) ? j->k.n : mlc__gather_step((size_t)size);
-    mlc__softmax_line l[MLC__TEAM];
-    for (int64_t from = 0; from < lines; from += team) {
-        const int64_t n = mlc__min(team, lines - from);
-        for (int64_t i = 0; i < n; i++) {
-            l[i].out = MLC__CAST(char *, j->a->out) + (offset[0] + (from + i) * stride[0]) * size;
-            l[i].in = MLC__CAST(const char *, j->a->in) +
-                      (offset[1] + (from + i) * stride[1]) * size;
-            mlc__softmax_max(j, part, &l[i]);
-        }
-        for (int64_t i = 0; i < n; i++) mlc__softmax_sum(j, part, &l[i]);
-        for (int64_t i = 0; i < n; i++) mlc__softmax_write(j, part, &l[i]);
+    for (int64_t i = 0; i < lines; i++) {
+        mlc__softmax_line l = {
+            MLC__CAST(char *, j->a->out) + (offset[0] + i * stride[0]) * size,
+            MLC__CAST(const char *, j->a->in) + (offset[1] + i * stride[1]) * size, 0.0, 0.0 };
+        mlc__softmax_max(j, part, &l);
+        mlc__softmax_sum(j, part, &l);
+        mlc__softmax_write(j, part, &l);
     }
 }
 
@@ -9372,20 +9358,17 @@ static void mlc__norm_lines(const void *args, const int64_t *offset, const int64
 {
     const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
     const struct mlc_k_norm *a = j->a;
-    const int64_t size = j->k.size, team = mlc__team(&j->k);
+    const int64_t size = j->k.size;
     const bool direct = mlc__row_lies(&j->k, a->in_stride[a->ndim - 1]) &&
                         mlc__row_lies(&j->k, a->out_stride[a->ndim - 1]);
     const int64_t part = direct ? j->k.n : mlc__gather_step((size_t)size);
     char *out = MLC__CAST(char *, a->out) + offset[0] * size;
     const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
     double *stat = a->stat + offset[2];
-    for (int64_t from = 0; from < lines; from += team) {
-        const int64_t end = mlc__min(lines, from + team);
-        for (int64_t l = from; l < end; l++)
-            mlc__norm_stat(j, in + l * stride[1] * size, part, stat + l * stride[2]);
-        for (int64_t l = from; l < end; l++)
-            mlc__norm_row(j, out + l * stride[0] * size, in + l * stride[1] * size, part,
-                          stat + l * stride[2]);
+    for (int64_t l = 0; l < lines; l++) {
+        const char *row = in + l * stride[1] * size;
+        mlc__norm_stat(j, row, part, stat + l * stride[2]);
+        mlc__norm_row(j, out + l * stride[0] * size, row, part, stat + l * stride[2]);
     }
 }
 

@@ -617,13 +617,26 @@ TEST(gemm, adds_what_is_no_number_in_c_if_beta_is_not_zero)
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
+/* The elements of all, one tensor after the other.                                              */
+static size_t bytes_of(mlc_tensor *const *all, int n, char *out, size_t room)
+{
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)mlc_numel(all[i]) * mlc_dtype_bytes(all[i]->dtype);
+        if (CHECK(bytes > 0 && used + bytes <= room) &&
+            CHECK_EQ(mlc_read(all[i], out + used, bytes), MLC_OK))
+            used += bytes;
+    }
+    return used;
+}
+
 /* A layer forward and back, and a plain product, by so many threads; the bytes of all results.  */
 static size_t layer_bytes(int32_t threads, int64_t m, int64_t n, int64_t k, char *out, size_t room)
 {
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx;
     mlc_tensor  *x, *w, *b, *y, *all[5];
-    size_t       used = 0;
+    size_t       used;
     d.threads = threads;
     ctx = mlc_ctx_create(&d);
     x = test_rand(ctx, MLC_F32, mlc_dims2(m, k), 1, -1, 1);
@@ -637,12 +650,7 @@ static size_t layer_bytes(int32_t threads, int64_t m, int64_t n, int64_t k, char
     all[0] = y, all[1] = mlc_grad(x), all[2] = mlc_grad(w), all[3] = mlc_grad(b);
     all[4] = mlc_matmul(mlc_grad(x), mlc_transpose(mlc_grad(w), 0, 1));
     CHECK_OK(ctx);
-    for (int i = 0; i < 5; i++) {
-        size_t bytes = (size_t)mlc_numel(all[i]) * sizeof(float);
-        if (CHECK(bytes > 0 && used + bytes <= room) &&
-            CHECK_EQ(mlc_read(all[i], out + used, bytes), MLC_OK))
-            used += bytes;
-    }
+    used = bytes_of(all, 5, out, room);
     mlc_ctx_free(ctx);
     return used;
 }
@@ -664,9 +672,7 @@ TEST(gemm, bits_do_not_depend_on_the_number_of_threads)
     }
 }
 
-/* ---- make soak ------------------------------------------------------------------------------ */
-
-/* Three products of one batch, of which b (and, by turns, a) is one matrix for all.            */
+/* Three products of one batch, once b, once a being one matrix for all; all results' bytes.     */
 static size_t batch_bytes(int32_t threads, mlc_dtype dtype, const int64_t *at, char *out,
                           size_t room)
 {
@@ -674,7 +680,7 @@ static size_t batch_bytes(int32_t threads, mlc_dtype dtype, const int64_t *at, c
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx;
     mlc_tensor  *a, *b, *all[4];
-    size_t       used = 0;
+    size_t       used;
     d.threads = threads;
     ctx = mlc_ctx_create(&d);
     a = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims3(3, m, k), 1, -1, 1), dtype);
@@ -686,12 +692,7 @@ static size_t batch_bytes(int32_t threads, mlc_dtype dtype, const int64_t *at, c
     all[1] = mlc_grad(a), all[2] = mlc_grad(b);
     all[3] = mlc_matmul(mlc_select(a, 0, 1), mlc_expand(b, mlc_dims3(3, k, n)));
     CHECK_OK(ctx);
-    for (int i = 0; i < 4; i++) {
-        size_t bytes = (size_t)mlc_numel(all[i]) * mlc_dtype_bytes(dtype);
-        if (CHECK(bytes > 0 && used + bytes <= room) &&
-            CHECK_EQ(mlc_read(all[i], out + used, bytes), MLC_OK))
-            used += bytes;
-    }
+    used = bytes_of(all, 4, out, room);
     mlc_ctx_free(ctx);
     return used;
 }
@@ -713,6 +714,8 @@ TEST(gemm, bits_of_batches_do_not_depend_on_the_number_of_threads)
         }
     }
 }
+
+/* ---- make soak ------------------------------------------------------------------------------ */
 
 TEST(gemm, soak_of_the_whole_cube)
 {

@@ -237,7 +237,7 @@ def elementwise(book, dtype):
             a = book.rand(op, dtype, shape, low, high)
             book.case(op, dtype, [(a, view)], f, numpy=numpy)
         special = tensor(SPECIAL, dtype)
-        if op in ("gelu", "silu", "gelu_tanh"):               # infinity minus infinity there: not pinned down
+        if op in ("gelu", "silu", "gelu_tanh"):  # infinity minus infinity there: not pinned down
             special = special[torch.isfinite(special)]
         if op in ("tan", "sin", "cos") and dtype == "f16":
             special = special[special.abs() < 200]            # 1e4 in f16: PyTorch has its own
