@@ -6966,6 +6966,7 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
+#define MLC__PACK_REUSE 512            /* columns from which a pack pays that saves a tenth     */
 
 /* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
 typedef struct mlc__tile {
@@ -7243,31 +7244,34 @@ typedef struct mlc__gemm_fns {
 } mlc__gemm_fns;
 
 /* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
- * elements at a time where x runs along p: Q is a vector of four T. The last of them may write up
- * to three elements over the width, which belong to the step of p after it, or to what follows
- * the panel: blocks go from right to left, and a workspace has room behind. */
+ * elements at a time where x runs along p, of four rows a cache line before the next four: rows a
+ * multiple of 4 KB apart would throw each other's lines out of L1. Q is a vector of four T. The
+ * last of a row may write up to three elements over the width, which belong to the step of p after
+ * it, or to what follows the panel: blocks go from right to left, and a workspace has room
+ * behind. */
 #if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
 typedef float  mlc__quad_f32 __attribute__((vector_size(16)));
 typedef double mlc__quad_f64 __attribute__((vector_size(32)));
 #define MLC__TRANSPOSE_4X4(T, Q) \
-    for (; done + 4 <= depth; done += 4) \
-        for (int64_t r = (width - 1) / 4 * 4; r >= 0; r -= 4) { \
-            const T *f = from + r * minor + done; \
-            T *t = to + done * padded + r; \
-            const int64_t rows = mlc__min(4, width - r); \
-            Q q[4], z[4]; \
-            for (int i = 0; i < 4; i++) \
-                memcpy(&q[i], f + (i < rows ? i : 0) * minor, sizeof q[i]); \
-            z[0] = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5); \
-            z[1] = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7); \
-            z[2] = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5); \
-            z[3] = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7); \
-            q[0] = __builtin_shufflevector(z[0], z[2], 0, 1, 4, 5); \
-            q[1] = __builtin_shufflevector(z[0], z[2], 2, 3, 6, 7); \
-            q[2] = __builtin_shufflevector(z[1], z[3], 0, 1, 4, 5); \
-            q[3] = __builtin_shufflevector(z[1], z[3], 2, 3, 6, 7); \
-            for (int i = 0; i < 4; i++) memcpy(t + i * padded, &q[i], sizeof q[i]); \
-        }
+    for (int64_t span; (span = mlc__min(16, (depth - done) / 4 * 4)) > 0; done += span) \
+        for (int64_t r = (width - 1) / 4 * 4; r >= 0; r -= 4) \
+            for (int64_t p = done; p < done + span; p += 4) { \
+                const T *f = from + r * minor + p; \
+                T *t = to + p * padded + r; \
+                const int64_t rows = mlc__min(4, width - r); \
+                Q q[4], z[4]; \
+                for (int i = 0; i < 4; i++) \
+                    memcpy(&q[i], f + (i < rows ? i : 0) * minor, sizeof q[i]); \
+                z[0] = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5); \
+                z[1] = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7); \
+                z[2] = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5); \
+                z[3] = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7); \
+                q[0] = __builtin_shufflevector(z[0], z[2], 0, 1, 4, 5); \
+                q[1] = __builtin_shufflevector(z[0], z[2], 2, 3, 6, 7); \
+                q[2] = __builtin_shufflevector(z[1], z[3], 0, 1, 4, 5); \
+                q[3] = __builtin_shufflevector(z[1], z[3], 2, 3, 6, 7); \
+                for (int i = 0; i < 4; i++) memcpy(t + i * padded, &q[i], sizeof q[i]); \
+            }
 #else
 #define MLC__TRANSPOSE_4X4(T, Q)
 #endif
@@ -7431,6 +7435,21 @@ typedef struct mlc__tile_room {
     double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
 } mlc__tile_room;
 
+/* Fetches a part of the panel behind t's, share i of n of it, where it is read as it lies: its rows
+ * are in pages of their own, and hardware fetches ahead within a page only. With few panels of a
+ * the fetches would crowd out the tile's own loads. */
+MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, const mlc__side *b,
+                                 int64_t i, int64_t n)
+{
+    const size_t width = (size_t)b->panel * j->size;
+    if (b->pack || n < 8) return;
+    for (int64_t p = t->kc * i / n; p < t->kc * (i + 1) / n; p++) {
+        const uintptr_t at = (uintptr_t)t->b + (size_t)(p * t->b_step) * j->size + width;
+        for (size_t line = 0; line < width; line += MLC__CACHELINE)
+            __builtin_prefetch((const void *)(at + line), 0, 2);
+    }
+}
+
 /* One panel of b against all panels of a, for one block of k. */
 static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
                             int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
@@ -7455,6 +7474,7 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
         t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
         t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)room->tile;
         t.out_row = direct ? j->c_row : b->s->panel;
+        mlc__tile_ahead(j, &t, b->s, i, panels);
         (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
         if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room->spare);
     }
@@ -7572,14 +7592,16 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 }
 
 /* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
- * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k can be
- * taken fewer at a time instead. */
-static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s)
+ * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k are taken
+ * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
+ * for a pack. */
+static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
     const int64_t apart = s->minor == 1 ? s->major : s->minor;
     const bool collide = apart * (int64_t)j->size % 4096 == 0;
     if (s->columns) s->pack = s->minor != 1;
-    else s->pack = s->major != 1 && (s->minor != 1 || collide);
+    else if (s->major != 1) s->pack = s->minor != 1 || collide;
+    else s->pack = collide && reuse >= MLC__PACK_REUSE;
     if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
 }
 
@@ -7598,8 +7620,8 @@ static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
 {
     double best = MLC__INF;
     mlc__gemm_sides(j, swapped);
-    mlc__side_choose(j, &j->a);
-    mlc__side_choose(j, &j->b);
+    mlc__side_choose(j, &j->a, j->b.size);
+    mlc__side_choose(j, &j->b, j->a.size);
     const int64_t ua = mlc__div_up(j->a.size, j->a.panel), ub = mlc__div_up(j->b.size, j->b.panel);
     const double k = (double)j->g->k;
     for (int64_t pa = mlc__min(ua, threads); pa >= 1; pa--) {
