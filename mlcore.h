@@ -6966,7 +6966,7 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
-#define MLC__PACK_REUSE 512            /* columns from which a pack pays that saves a tenth     */
+#define MLC__PACK_REUSE 512            /* of an element, from which a pack pays that only helps */
 
 /* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
 typedef struct mlc__tile {
@@ -7594,14 +7594,17 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 /* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
  * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k are taken
  * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
- * for a pack. */
+ * for a pack. Tiles that take only one line from each row wait for rows in pages of their own: they
+ * have any side packed that pays. */
 static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
-    const int64_t apart = s->minor == 1 ? s->major : s->minor;
-    const bool collide = apart * (int64_t)j->size % 4096 == 0;
+    const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
+    const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
+    const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
     if (s->columns) s->pack = s->minor != 1;
     else if (s->major != 1) s->pack = s->minor != 1 || collide;
-    else s->pack = collide && reuse >= MLC__PACK_REUSE;
+    else s->pack = collide && pays;
+    s->pack = s->pack || (line && pays);
     if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
 }
 
