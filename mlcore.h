@@ -82,8 +82,8 @@
  *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
- *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.GEMM  IMPL.KERNELS.SORT
- *   IMPL.KERNELS.RNG  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
+ *   IMPL.KERNELS.GEMM  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX
@@ -229,6 +229,7 @@ typedef struct mlc_tensor {
     mlc_dtype           dtype;
     uint32_t            flags;             /* private                                         */
     uint32_t            grad_fresh;       /* private: 0 is stale: overwritten, not added to    */
+    uint32_t            uses;             /* private: recorded operations that read it         */
     int32_t             scope;             /* depth of the scope it lives in; 0 is the root   */
 } mlc_tensor;
 
@@ -982,11 +983,16 @@ MLC_API mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b);
  *   grad   dx += dy w; dw += dy^T x; db += column sums of dy           ref: F.linear          */
 MLC_API mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b);
 
-typedef struct mlc_epilogue {          /* what a fused operation does to its result            */
-    mlc_act act;                       /* default: none                                        */
+typedef struct mlc_epilogue {          /* what a fused operation does to its result, in order  */
+    mlc_act     act;                   /* default: none                                        */
+    double      dropout;               /* as mlc_dropout's p: always active; default 0: none   */
+    mlc_tensor *residual;              /* added last: of the result's shape; default: none     */
 } mlc_epilogue;
 
-/* mlc_linear_ex: act(x w^T + b) in one pass; NULL epilogue: none.                             */
+/* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass: values and gradients are those of
+ *   the operations one by one, in f32 and f64 to the bit; 16-bit values are rounded once. NULL
+ *   epilogue: none.
+ *   grad   that of residual += dy      err: SHAPE, DTYPE; ARG for an act or p that is none      */
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
@@ -1690,7 +1696,10 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
     const void *y;        int64_t y_stride[MLC_MAX_DIMS];         /* PROD_GRAD only, reversed  */
     const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
 };
-struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, batched          */
+/* c = alpha a b + beta c, batched; then, in this order, what is asked for: + bias, act, dropout,
+ * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
+ * is dense. With any of them but bias and beta 0, beta is 0. */
+struct mlc_k_gemm {
     mlc_dtype   dtype;
     mlc_act     act;
     int64_t     m, n, k;
@@ -1699,7 +1708,13 @@ struct mlc_k_gemm {                    /* c = act(alpha a b + bias) + beta c, ba
     const void *b;        int64_t b_row, b_col, b_batch;
     void       *c;        int64_t c_row, c_col, c_batch;
     const void *bias;                  /* [n] or NULL                                          */
-    void       *pre;                   /* with an act: NULL, or takes alpha a b + bias, as c   */
+    void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
+    int32_t     aux_after;             /* aux takes the act's result                           */
+    const void *residual;              /* NULL, or lies as c                                   */
+    double      drop;                  /* probability; 0: none                                 */
+    uint64_t    drop_seed, drop_stream;
+    mlc_map     grad;                  /* with grad_of: MLC_MAP_RELU_GRAD and so on            */
+    const void *grad_of;               /* NULL, or the derivative is taken there; lies as c    */
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
@@ -2418,6 +2433,7 @@ struct mlc_storage {
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
     bool         closed;               /* its memory was a file's, which is closed             */
+    bool         through_act;          /* a gradient: of what the activation met, not made     */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
@@ -2494,6 +2510,9 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
     int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
 } mlc__view_spec;
 
+/* seed and stream are kept: mlc_seed may come between forward and backward. */
+typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
+
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
  * operation's own parameters, set between mlc__begin and mlc__finish. */
 struct mlc_node {
@@ -2509,11 +2528,11 @@ struct mlc_node {
     union {
         double         s[2];           /* scalars of a formula                                 */
         mlc_dtype      dtype;
-        mlc_act        act;
         mlc__view_spec view;
         struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
         struct { mlc_cross_entropy_desc desc; } xent;
-        struct { double p; uint64_t seed, stream; } dropout;
+        mlc__drop_spec drop;
+        struct { mlc_act act; bool bias, residual; mlc__drop_spec drop; } linear;
         struct { int32_t axis; bool log; } softmax;
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
@@ -3053,7 +3072,7 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = s->closed = false;
+    s->dead = s->released = s->dry = s->aliased = s->closed = s->through_act = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -6948,966 +6967,6 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.GEMM ----------------------------------- c = act(alpha a b + bias) + beta c
- * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. A tile
- * of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements of a,
- * at any strides, and a row of nr dense elements of b. So a is packed only where many tiles read it
- * again or its rows would fall into one set of the L1 cache, and b only where its rows are not
- * dense. A few rows times w^T, where packing all of w would cost most, are made as the transpose,
- * w x^T: then w is the operand that is read as it lies. k is cut into equal blocks of at most KC, a
- * constant of the level, which c takes in order: bits depend neither on threads nor on packing nor
- * on how m and n are cut. Tiles leave for c from registers if nothing else is to be done, else
- * through the sink, while they are in L1. Small products, and few rows of dense operands, run as
- * dot products or sums of rows, where tiles would cost more than they save. */
-
-/* A panel of b, 512 x 32 f32, is 64 KB and comes from L2; one of a, 28 KB, stays in L1 or streams
- * in. Another value changes the last bits of long products. */
-#define MLC__KC       512
-#define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
-#define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
-#define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
-#define MLC__PACK_REUSE 512            /* of an element, from which a pack pays that only helps */
-
-/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
-typedef struct mlc__tile {
-    int64_t     mr, kc;
-    const void *a;
-    int64_t     a_row, a_step;
-    const void *b;
-    int64_t     b_step;
-    void       *out;
-    int64_t     out_row;
-    bool        add;
-} mlc__tile;
-
-typedef void (*mlc__tile_fn)(const mlc__tile *t);
-/* x . y of n dense elements */
-typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
-/* y += s x */
-typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
-
-/* The definition of a tile kernel, and the kernel where there are no intrinsics. */
-#define MLC__TILE_TEXT(T, MR, NR) \
-    const T *pa = MLC__CAST(const T *, t->a), *pb = MLC__CAST(const T *, t->b); \
-    T acc[MR][NR] = { { 0 } }, *out = MLC__CAST(T *, t->out); \
-    for (int64_t p = 0; p < t->kc; p++, pa += t->a_step, pb += t->b_step) \
-        for (int64_t r = 0; r < t->mr; r++) \
-            for (int x = 0; x < NR; x++) acc[r][x] += pa[r * t->a_row] * pb[x]; \
-    for (int64_t r = 0; r < t->mr; r++, out += t->out_row) \
-        for (int x = 0; x < NR; x++) out[x] = t->add ? out[x] + acc[r][x] : acc[r][x];
-
-static MLC__OPT void mlc__tile_f32_scalar(const mlc__tile *t) { MLC__TILE_TEXT(float, 4, 8) }
-static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(double, 4, 4) }
-
-/* A tile of MR x (NV vectors of W elements), all accumulators in registers. mr is a constant at
- * each call, so that the loops unroll. Five rows of a are reached from one pointer, with s and 3 s
- * as the only offsets: more would not fit the registers. The compiler must not see how they hang
- * together, or it would keep a register for each row. */
-#define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
-    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t) \
-    { \
-        const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
-        int64_t s3 = 3 * s; \
-        const char *p0 = MLC__CAST(const char *, t->a), *p1 = mr > 5 ? p0 + 5 * s : p0, \
-                   *p2 = mr > 10 ? p0 + 10 * s : p0; \
-        const T *b = MLC__CAST(const T *, t->b); \
-        T *out = MLC__CAST(T *, t->out); \
-        V acc[MR][NV]; \
-        MLC__OPAQUE(s3); \
-        MLC__OPAQUE(p1); \
-        MLC__OPAQUE(p2); \
-        MLC__UNROLL for (int r = 0; r < mr; r++) \
-            for (int v = 0; v < NV; v++) acc[r][v] = ZERO(); \
-        for (int64_t p = 0; p < t->kc; p++, p0 += step, p1 += step, p2 += step, b += t->b_step) { \
-            V bv[NV]; \
-            for (int v = 0; v < NV; v++) bv[v] = LOAD(b + v * W); \
-            MLC__UNROLL for (int r = 0; r < mr; r++) { \
-                const char *q = r < 5 ? p0 : r < 10 ? p1 : p2; \
-                const char *at = r % 5 == 3 ? q + s3 : q + r % 5 * s; \
-                const V a = SPLAT((const T *)(const void *)at); \
-                for (int v = 0; v < NV; v++) acc[r][v] = FMA(a, bv[v], acc[r][v]); \
-            } \
-        } \
-        if (t->add) { \
-            MLC__UNROLL for (int r = 0; r < mr; r++) \
-                for (int v = 0; v < NV; v++) \
-                    acc[r][v] = ADD(LOAD(out + r * t->out_row + v * W), acc[r][v]); \
-        } \
-        MLC__UNROLL for (int r = 0; r < mr; r++) \
-            for (int v = 0; v < NV; v++) STORE(out + r * t->out_row + v * W, acc[r][v]); \
-    } \
-    AT static void NAME(const mlc__tile *t) \
-    { \
-        switch (t->mr) { MLC__TILE_CASES_##MR(NAME##_rows) } \
-    }
-
-#define MLC__TILE_CASE(rows, body) case rows: body(rows, t); break;
-#define MLC__TILE_CASES_6(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t);
-#define MLC__TILE_CASES_8(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
-    MLC__TILE_CASE(7, body) default: body(8, t);
-#define MLC__TILE_CASES_14(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
-    MLC__TILE_CASE(7, body) MLC__TILE_CASE(8, body) MLC__TILE_CASE(9, body) \
-    MLC__TILE_CASE(10, body) MLC__TILE_CASE(11, body) MLC__TILE_CASE(12, body) \
-    MLC__TILE_CASE(13, body) default: body(14, t);
-
-#if MLC__X86
-/* 12 accumulators, two of b and one of a make 15 of the 16 YMM registers. */
-MLC__STAMP_TILE(mlc__tile_f32_avx2, __attribute__((target("avx2,fma"))), float, __m256, 6, 2, 8,
-                _mm256_setzero_ps, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps,
-                _mm256_add_ps, _mm256_storeu_ps)
-MLC__STAMP_TILE(mlc__tile_f64_avx2, __attribute__((target("avx2,fma"))), double, __m256d, 6, 2, 4,
-                _mm256_setzero_pd, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd,
-                _mm256_add_pd, _mm256_storeu_pd)
-#endif
-
-#if MLC__AVX512
-/* 28 accumulators, two of b and one of a make 31 of the 32 ZMM registers. */
-#define MLC__SPLAT_F32_512(p) _mm512_set1_ps(*(p))
-#define MLC__SPLAT_F64_512(p) _mm512_set1_pd(*(p))
-MLC__STAMP_TILE(mlc__tile_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 2, 16,
-                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
-                _mm512_add_ps, _mm512_storeu_ps)
-MLC__STAMP_TILE(mlc__tile_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 2, 8,
-                _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
-                _mm512_add_pd, _mm512_storeu_pd)
-/* Half as wide, for products of few columns. */
-MLC__STAMP_TILE(mlc__narrow_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 1,
-                16, _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
-                _mm512_add_ps, _mm512_storeu_ps)
-MLC__STAMP_TILE(mlc__narrow_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 1,
-                8, _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
-                _mm512_add_pd, _mm512_storeu_pd)
-#endif
-
-#if MLC__NEON
-/* 24 accumulators, three of b and one of a make 28 of the 32 registers. */
-#define MLC__ZERO_F32()       vdupq_n_f32(0)
-#define MLC__ZERO_F64()       vdupq_n_f64(0)
-#define MLC__FMA_F32(a, b, c) vfmaq_f32(c, a, b)
-#define MLC__FMA_F64(a, b, c) vfmaq_f64(c, a, b)
-MLC__STAMP_TILE(mlc__tile_f32_neon, MLC__OPT, float, float32x4_t, 8, 3, 4, MLC__ZERO_F32, vld1q_f32,
-                vld1q_dup_f32, MLC__FMA_F32, vaddq_f32, vst1q_f32)
-MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT, double, float64x2_t, 8, 3, 2, MLC__ZERO_F64,
-                vld1q_f64, vld1q_dup_f64, MLC__FMA_F64, vaddq_f64, vst1q_f64)
-#endif
-
-/* Dot products in 32 lanes, added up pairwise: the same bits on every ISA. */
-#define MLC__DOT_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
-    T lane[32] = { 0 }, few = 0; \
-    int64_t i = 0; \
-    for (; n < 32 && i < n; i++) few += v[i] * w[i]; \
-    if (n < 32) return (double)few; \
-    for (; i + 32 <= n; i += 32) \
-        for (int l = 0; l < 32; l++) lane[l] += v[i + l] * w[i + l]; \
-    if (i < n) {                       /* the last 32, without those that have been counted */ \
-        const int seen = 32 - (int)(n - i); \
-        v += n - 32; \
-        w += n - 32; \
-        for (int l = 0; l < 32; l++) lane[l] += l < seen ? (T)0 : v[l] * w[l]; \
-    } \
-    T half[16], quarter[8], eighth[4]; \
-    for (int l = 0; l < 16; l++) half[l] = lane[l] + lane[l + 16]; \
-    for (int l = 0; l < 8; l++) quarter[l] = half[l] + half[l + 8]; \
-    for (int l = 0; l < 4; l++) eighth[l] = quarter[l] + quarter[l + 4]; \
-    return (double)((eighth[0] + eighth[2]) + (eighth[1] + eighth[3]));
-
-#define MLC__AXPY_TEXT(T) \
-    T *to = MLC__CAST(T *, y); \
-    const T *v = MLC__CAST(const T *, x), a = (T)s; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] += a * v[i];
-
-MLC__BODY double mlc__dot_f32_body(const void *x, const void *y, int64_t n)
-{
-    MLC__DOT_TEXT(float)
-}
-MLC__BODY void mlc__axpy_f32_body(void *y, double s, const void *x, int64_t n)
-{
-    MLC__AXPY_TEXT(float)
-}
-static MLC__OPT double mlc__dot_f64(const void *x, const void *y, int64_t n)
-{
-    MLC__DOT_TEXT(double)
-}
-static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
-{
-    MLC__AXPY_TEXT(double)
-}
-
-#define MLC__STAMP_DOT(isa) \
-    MLC__AT_##isa static double mlc__dot_f32_##isa(const void *x, const void *y, int64_t n) \
-    { return mlc__dot_f32_body(x, y, n); } \
-    MLC__AT_##isa static void mlc__axpy_f32_##isa(void *y, double s, const void *x, int64_t n) \
-    { mlc__axpy_f32_body(y, s, x, n); }
-MLC__EACH_ISA(MLC__STAMP_DOT)
-
-/* In the order of mlc_act. */
-static mlc_map mlc__act_map(mlc_act act)
-{
-    static const mlc_map map[] = { MLC_MAP_COPY, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_TANH,
-                                   MLC_MAP_SIGMOID, MLC_MAP_SILU };
-    return map[act];
-}
-
-/* Products on their way to c: rows x n of them, the rows tile_row elements apart. */
-typedef struct mlc__sink {
-    const struct mlc_k_gemm *g;
-    mlc__map_fn map;
-    void       *tile;
-    int64_t     tile_row, rows, n;
-    int64_t     at, col;               /* element of c, and of pre; column, for the bias        */
-    bool        accumulate, last;      /* c holds blocks of k before this; none comes after     */
-} mlc__sink;
-
-/* n bytes in moves of constant length, two of which may overlap: for short runs a call of memcpy
- * would take longer than the copy. */
-MLC__INLINE void mlc__copy_run(char *to, const char *from, size_t n)
-{
-    if (n >= 64) {
-        for (size_t i = 0; i + 64 <= n; i += 64) memcpy(to + i, from + i, 64);
-        memcpy(to + n - 64, from + n - 64, 64);
-    } else if (n >= 32) {
-        memcpy(to, from, 32);
-        memcpy(to + n - 32, from + n - 32, 32);
-    } else if (n >= 16) {
-        memcpy(to, from, 16);
-        memcpy(to + n - 16, from + n - 16, 16);
-    } else {
-        for (size_t i = 0; i < n; i += 4) memcpy(to + i, from + i, 4);
-    }
-}
-
-/* tile += beta c, c or pre = tile */
-#define MLC__SINK_ADD(T) \
-    for (int64_t r = 0; r < s->rows; r++) { \
-        const T *c = MLC__CAST(const T *, g->c) + s->at + r * g->c_row; \
-        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += beta * c[x * g->c_col]; \
-    }
-#define MLC__SINK_PUT(T, C) \
-    for (int64_t r = 0; r < s->rows; r++) { \
-        T *c = MLC__CAST(T *, C) + s->at + r * g->c_row; \
-        const T *from = tile + r * s->tile_row; \
-        if (g->c_col == 1) mlc__copy_run((char *)c, (const char *)from, (size_t)s->n * sizeof(T)); \
-        else for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
-    }
-
-/* What products meet between the tile and c. An activation that meets a beta takes beta c after
- * it, as struct mlc_k_gemm says. What the tile holds behind n is computed, too, and dropped. */
-#define MLC__SINK_TEXT(T) \
-    const struct mlc_k_gemm *g = s->g; \
-    T *tile = MLC__CAST(T *, s->tile); \
-    const void *in[3] = { tile, NULL, NULL }; \
-    const T alpha = (T)g->alpha, beta = (T)(s->accumulate ? 1.0 : g->beta); \
-    const bool after = g->act && s->last && !s->accumulate; \
-    if (alpha != (T)1) \
-        for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
-    if (g->bias && s->last) { \
-        const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
-        for (int64_t r = 0; r < s->rows; r++) \
-            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) \
-                tile[r * s->tile_row + x] += bias[x]; \
-    } \
-    if (beta != (T)0 && !after) { MLC__SINK_ADD(T) } \
-    if (g->act && s->last) { \
-        if (g->pre) { MLC__SINK_PUT(T, g->pre) } \
-        s->map(mlc__act_map(g->act), tile, in, s->rows * s->tile_row, 0.0, 0.0); \
-        if (beta != (T)0 && after) { MLC__SINK_ADD(T) } \
-    } \
-    MLC__SINK_PUT(T, g->c)
-
-typedef void (*mlc__sink_fn)(const mlc__sink *s);
-
-MLC__BODY void mlc__sink_f32_body(const mlc__sink *s) { MLC__SINK_TEXT(float) }
-MLC__BODY void mlc__sink_f64_body(const mlc__sink *s) { MLC__SINK_TEXT(double) }
-
-#define MLC__STAMP_SINK(isa) \
-    MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) { mlc__sink_f32_body(s); } \
-    MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
-MLC__EACH_ISA(MLC__STAMP_SINK)
-
-/* What a level brings to the products of a dtype; mr x nr is its tile. */
-typedef struct mlc__gemm_fns {
-    int64_t      mr, nr;
-    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
-    mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
-    mlc__sink_fn sink;
-    mlc__dot_fn  dot;
-    mlc__axpy_fn axpy;
-    mlc__map_fn  map;
-    const mlc__half_fns *half;
-} mlc__gemm_fns;
-
-/* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
- * elements at a time where x runs along p, of four rows a cache line before the next four: rows a
- * multiple of 4 KB apart would throw each other's lines out of L1. Q is a vector of four T. The
- * last of a row may write up to three elements over the width, which belong to the step of p after
- * it, or to what follows the panel: blocks go from right to left, and a workspace has room
- * behind. */
-#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
-typedef float  mlc__quad_f32 __attribute__((vector_size(16)));
-typedef double mlc__quad_f64 __attribute__((vector_size(32)));
-#define MLC__TRANSPOSE_4X4(T, Q) \
-    for (int64_t span; (span = mlc__min(16, (depth - done) / 4 * 4)) > 0; done += span) \
-        for (int64_t r = (width - 1) / 4 * 4; r >= 0; r -= 4) \
-            for (int64_t p = done; p < done + span; p += 4) { \
-                const T *f = from + r * minor + p; \
-                T *t = to + p * padded + r; \
-                const int64_t rows = mlc__min(4, width - r); \
-                Q q[4], z[4]; \
-                for (int i = 0; i < 4; i++) \
-                    memcpy(&q[i], f + (i < rows ? i : 0) * minor, sizeof q[i]); \
-                z[0] = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5); \
-                z[1] = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7); \
-                z[2] = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5); \
-                z[3] = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7); \
-                q[0] = __builtin_shufflevector(z[0], z[2], 0, 1, 4, 5); \
-                q[1] = __builtin_shufflevector(z[0], z[2], 2, 3, 6, 7); \
-                q[2] = __builtin_shufflevector(z[1], z[3], 0, 1, 4, 5); \
-                q[3] = __builtin_shufflevector(z[1], z[3], 2, 3, 6, 7); \
-                for (int i = 0; i < 4; i++) memcpy(t + i * padded, &q[i], sizeof q[i]); \
-            }
-#else
-#define MLC__TRANSPOSE_4X4(T, Q)
-#endif
-#define MLC__PACK_TEXT(T, Q) \
-    T *to = MLC__CAST(T *, panel); \
-    const T *from = MLC__CAST(const T *, x); \
-    int64_t done = 0; \
-    if (minor == 1) { \
-        for (; done < depth; done++) \
-            mlc__copy_run((char *)(to + done * padded), (const char *)(from + done * major), \
-                          (size_t)width * sizeof(T)); \
-    } else if (major == 1) { \
-        MLC__TRANSPOSE_4X4(T, Q) \
-    } \
-    for (int64_t r = 0; r < width; r++) \
-        for (int64_t p = done; p < depth; p++) to[p * padded + r] = from[p * major + r * minor]; \
-    if (width < padded) \
-        for (int64_t p = 0; p < depth; p++) \
-            for (int64_t r = width; r < padded; r++) to[p * padded + r] = 0;
-
-static MLC__OPT void mlc__pack_f32(void *panel, const void *x, int64_t minor, int64_t major,
-                                   int64_t width, int64_t padded, int64_t depth)
-{
-    MLC__PACK_TEXT(float, mlc__quad_f32)
-}
-static MLC__OPT void mlc__pack_f64(void *panel, const void *x, int64_t minor, int64_t major,
-                                   int64_t width, int64_t padded, int64_t depth)
-{
-    MLC__PACK_TEXT(double, mlc__quad_f64)
-}
-#define MLC__PACK_SLACK 64             /* bytes behind a packed block */
-
-/* One operand as tiles see it: rows of a, or columns of b. A block of it is what a chunk works
- * with; within it panels are the rows of a tile (dealt evenly: a last panel of one row would leave
- * the FMA units waiting for its loads) or its nr columns. */
-typedef struct mlc__side {
-    const void *data;
-    int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
-    int64_t     size, panel, blocks;
-    bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
-    bool        pack;
-    size_t      at;                    /* its bytes in the workspace of a thread                */
-} mlc__side;
-
-/* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
-typedef struct mlc__gemm_job {
-    const struct mlc_k_gemm *g;
-    const mlc__gemm_fns *f;
-    size_t    size;
-    mlc__side a, b;
-    int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
-    int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
-    bool      swapped, b_first;        /* chunks walk along b first, then along a               */
-    int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
-    size_t    buffer;                  /* workspace of one thread                               */
-} mlc__gemm_job;
-
-/* Part i of n that is dealt evenly begins here. */
-MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
-{
-    return n / parts * i + mlc__min(i, n % parts);
-}
-
-/* Where block i of a side begins; blocks of b are whole panels. */
-static int64_t mlc__side_block(const mlc__side *s, int64_t i)
-{
-    const int64_t unit = s->columns ? s->panel : 1;
-    return mlc__min(s->size, unit * mlc__deal(mlc__div_up(s->size, unit), s->blocks, i));
-}
-
-/* Row or column of a block of n where its panel i begins. */
-static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
-{
-    return s->columns ? mlc__min(n, i * s->panel) : mlc__deal(n, mlc__div_up(n, s->panel), i);
-}
-
-/* Copies a block's panels, or of a b that is read as it lies only the last one, if it is not full:
- * there a tile would read over the end. */
-static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
-                           int64_t n, int64_t depth)
-{
-    const int64_t panels = mlc__div_up(n, s->panel);
-    for (int64_t i = s->pack ? 0 : n / s->panel; i < panels; i++) {
-        const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
-        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(
-            to + (size_t)(s->pack ? r * depth : 0) * j->size, mlc__at(from, r * s->minor, j->size),
-            s->minor, s->major, width, s->columns ? s->panel : width, depth);
-    }
-}
-
-/* A block of a side in the hands of a thread: as it lies, or packed. */
-typedef struct mlc__block_of {
-    const mlc__side *s;
-    const void      *raw, *packed;
-    int64_t          n, depth;
-} mlc__block_of;
-
-/* Step p of panel [r, r + width) of a block, and its strides. */
-static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
-                                 int64_t width, int64_t p, int64_t *minor, int64_t *major)
-{
-    const mlc__side *s = b->s;
-    if (!s->pack && !(s->columns && width < s->panel)) {
-        *minor = s->minor;
-        *major = s->major;
-        return mlc__at(b->raw, r * s->minor + p * s->major, j->size);
-    }
-    *minor = 1;
-    *major = s->columns ? s->panel : width;
-    return mlc__at(b->packed, (s->pack ? r * b->depth : 0) + p * *major, j->size);
-}
-
-/* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
- * already: tag is what it holds. */
-static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
-                                    int64_t *tag, int64_t batch, int64_t i)
-{
-    const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
-    const int64_t key = (j->k0 * j->g->batch + (s->batch ? batch : 0)) * s->blocks + i;
-    mlc__block_of b;
-    b.s = s;
-    b.n = mlc__side_block(s, i + 1) - from;
-    b.depth = depth;
-    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, j->size);
-    b.packed = own + s->at;
-    if (*tag != key && (s->pack || s->columns))
-        mlc__side_pack(j, s, own + s->at, b.raw, b.n, depth);
-    *tag = key;
-    return b;
-}
-
-/* A tile that has more to meet than c itself; out holds it, spare is as large. */
-static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n, int64_t at,
-                           int64_t row, int64_t col, bool first, bool last, void *spare)
-{
-    mlc__sink s;
-    s.g = j->g;
-    s.map = j->f->map;
-    s.at = at;
-    s.accumulate = !first;
-    s.last = last;
-    s.tile = t->out;
-    s.tile_row = t->out_row;
-    s.rows = t->mr;
-    s.n = n;
-    s.col = col;
-    if (j->swapped) {
-        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(spare, t->out, t->out_row, 1, t->mr, t->mr,
-                                                       n);
-        s.tile = spare;
-        s.tile_row = s.n = t->mr;
-        s.rows = n;
-        s.col = row;
-    }
-    j->f->sink(&s);
-}
-
-/* A tile that does not go to c at once, and its transpose; as doubles for their alignment. */
-typedef struct mlc__tile_room {
-    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
-    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
-} mlc__tile_room;
-
-/* Fetches a part of the panel behind t's, share i of n of it, where it is read as it lies: its rows
- * are in pages of their own, and hardware fetches ahead within a page only. With few panels of a
- * the fetches would crowd out the tile's own loads. */
-MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, const mlc__side *b,
-                                 int64_t i, int64_t n)
-{
-    const size_t width = (size_t)b->panel * j->size;
-    if (b->pack || n < 8) return;
-    for (int64_t p = t->kc * i / n; p < t->kc * (i + 1) / n; p++) {
-        const uintptr_t at = (uintptr_t)t->b + (size_t)(p * t->b_step) * j->size + width;
-        for (size_t line = 0; line < width; line += MLC__CACHELINE)
-            __builtin_prefetch((const void *)(at + line), 0, 2);
-    }
-}
-
-/* One panel of b against all panels of a, for one block of k. */
-static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
-                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
-                            mlc__tile_room *room)
-{
-    const struct mlc_k_gemm *g = j->g;
-    const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
-    const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
-    /* From registers to c: nothing but a sum with what c holds. */
-    const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
-                        !(last && (g->bias || g->act)) &&
-                        (!first || g->beta == 0.0 || g->beta == 1.0);
-    mlc__tile t;
-    int64_t minor;
-    t.kc = mlc__min(j->kc, b->depth - p);
-    t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
-    t.add = direct && (!first || g->beta == 1.0);
-    for (int64_t i = 0; i < panels; i++) {
-        const int64_t r = mlc__side_panel(a->s, a->n, i);
-        const int64_t c_at = at + r * j->c_row + x * j->c_col;
-        t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
-        t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
-        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)room->tile;
-        t.out_row = direct ? j->c_row : b->s->panel;
-        mlc__tile_ahead(j, &t, b->s, i, panels);
-        (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room->spare);
-    }
-}
-
-/* A block of a against a block of b, for one round of k. */
-static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
-    const struct mlc_k_gemm *g = j->g;
-    const int64_t per = j->a.blocks * j->b.blocks, batch = chunk / per, at = chunk % per;
-    const int64_t ia = j->b_first ? at / j->b.blocks : at % j->a.blocks;
-    const int64_t ib = j->b_first ? at % j->b.blocks : at / j->a.blocks;
-    const int64_t row = mlc__side_block(&j->a, ia), col = mlc__side_block(&j->b, ib);
-    char *own = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
-    int64_t *tag = MLC__CAST(int64_t *, (void *)own);
-    const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
-    const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
-    mlc__tile_room room;
-    for (int64_t x = 0; x < b.n; x += j->b.panel)
-        for (int64_t p = 0; p < b.depth; p += j->kc)
-            mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
-                            row, col, &room);
-}
-
-/* Columns of c to a task without tiles: v is half a KB on the stack. */
-#define MLC__ROW_BLOCK 64
-
-/* n finished products for c from element at, column col on. */
-static void mlc__sink_run(const mlc__gemm_job *j, void *v, int64_t at, int64_t col, int64_t n)
-{
-    const mlc__sink s = { j->g, j->f->map, v, n, 1, n, at, col, false, true };
-    j->f->sink(&s);
-}
-
-/* Without tiles: a row of c in blocks of 64 columns, by dot products where columns of b are
- * dense and by scaled rows of b otherwise. */
-static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
-{
-    const struct mlc_k_gemm *g = j->g;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
-    double v[MLC__ROW_BLOCK];
-    for (int64_t x = 0; x < n; x++) {
-        const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
-        mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
-    }
-    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
-}
-
-/* v[0..n) = row i of a times n columns of b, whatever their strides. */
-#define MLC__ROW_TEXT(T) \
-    T *to = (T *)(void *)v; \
-    for (int64_t x = 0; x < n; x++) to[x] = 0; \
-    for (int64_t p = 0; p < g->k; p++) { \
-        const T s = MLC__CAST(const T *, a)[p * g->a_col]; \
-        const T *row = MLC__CAST(const T *, b) + p * g->b_row; \
-        if (g->b_col == 1 && n >= 16) axpy(to, (double)s, row, n); \
-        else for (int64_t x = 0; x < n; x++) to[x] += s * row[x * g->b_col]; \
-    }
-
-/* The same by rows of b, scaled and added: k is the outer loop, so b is read in order. */
-static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
-                                  int64_t n)
-{
-    const struct mlc_k_gemm *g = j->g;
-    const mlc__axpy_fn axpy = j->f->axpy;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
-    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
-    double v[MLC__ROW_BLOCK];
-    if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
-    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
-}
-
-/* Dot products only where both operands run along k and k fills at least a few lanes. */
-static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
-    const struct mlc_k_gemm *g = j->g;
-    const int64_t end = mlc__min((chunk + 1) * j->mc, g->batch * g->m * j->n_tasks);
-    (void)worker;
-    for (int64_t r = chunk * j->mc; r < end; r++) {
-        const int64_t j0 = r % j->n_tasks * MLC__ROW_BLOCK, row = r / j->n_tasks;
-        const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
-        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
-            mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
-        else
-            mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
-    }
-}
-
-/* Must not look at threads: it decides the order of additions. Very small products of a batch cost
- * less one by one, larger ones together pay for the tiles' preparations. */
-static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
-{
-    const double macs = (double)g->m * (double)g->n * (double)g->k;
-    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch <= MLC__SMALL)) return true;
-    if (g->act && g->beta != 0.0) return true;             /* blocks of k would add up in c */
-    return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
-}
-
-/* Sides of the product as it is, or of its transpose. */
-static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
-{
-    const struct mlc_k_gemm *g = j->g;
-    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, 0 };
-    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false, false, 0 };
-    j->swapped = swapped;
-    j->a = swapped ? b : a;
-    j->b = swapped ? a : b;
-    j->a.panel = j->f->mr;
-    j->b.panel = j->f->narrow && j->b.size <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
-    j->b.columns = true;
-    j->c_row = swapped ? g->c_col : g->c_row;
-    j->c_col = swapped ? g->c_row : g->c_col;
-}
-
-/* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
- * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k are taken
- * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
- * for a pack. Tiles that take only one line from each row wait for rows in pages of their own: they
- * have any side packed that pays. */
-static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
-{
-    const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
-    const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
-    const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
-    if (s->columns) s->pack = s->minor != 1;
-    else if (s->major != 1) s->pack = s->minor != 1 || collide;
-    else s->pack = collide && pays;
-    s->pack = s->pack || (line && pays);
-    if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
-}
-
-/* Nanoseconds an element of a side costs the thread that reads it: from the other cores' caches,
- * and to pack it, along k (transposing) or along m or n. */
-static double mlc__side_ns(const mlc__side *s)
-{
-    return 0.15 + (!s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25);
-}
-
-/* Deals a product to pa x pb threads, each of which reads, and packs, its own share of a and b: the
- * cut that takes least time, and the time. Where it makes little difference rows are cut: then a
- * thread meets the same part of a weight in y = x w^T, in dw and in the optimizer's pass, and the
- * weight stays in its cache. */
-static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
-{
-    double best = MLC__INF;
-    mlc__gemm_sides(j, swapped);
-    mlc__side_choose(j, &j->a, j->b.size);
-    mlc__side_choose(j, &j->b, j->a.size);
-    const int64_t ua = mlc__div_up(j->a.size, j->a.panel), ub = mlc__div_up(j->b.size, j->b.panel);
-    const double k = (double)j->g->k;
-    for (int64_t pa = mlc__min(ua, threads); pa >= 1; pa--) {
-        const int64_t pb = mlc__min(ub, threads / pa);
-        const double rows = (double)mlc__div_up(j->a.size, pa);
-        const double cols = (double)(mlc__div_up(ub, pb) * j->b.panel);
-        const double ns = rows * cols * (k * j->f->ns + (j->c_col == 1 ? 0.1 : 0.3)) +
-                          rows * k * mlc__side_ns(&j->a) + cols * k * mlc__side_ns(&j->b);
-        if (ns >= 0.97 * best) continue;
-        best = ns;
-        j->a.blocks = pa;
-        j->b.blocks = pb;
-    }
-    return best;
-}
-
-/* Workspace of a thread: two tags, then what it packs of a and of b. */
-static void mlc__gemm_room(mlc__gemm_job *j)
-{
-    const int64_t panels = mlc__div_up(mlc__div_up(j->b.size, j->b.panel), j->b.blocks);
-    const int64_t rows = j->a.pack ? mlc__div_up(j->a.size, j->a.blocks) : 0;
-    const int64_t odd = j->b.size % j->b.panel ? 1 : 0;    /* a last panel that is not full */
-    const int64_t cols = (j->b.pack ? panels : odd) * j->b.panel;
-    j->a.at = MLC__CACHELINE;
-    j->b.at = mlc__round_up(j->a.at + (size_t)(rows * j->depth) * j->size + MLC__PACK_SLACK,
-                            MLC__CACHELINE);
-    /* An odd number of cache lines: workspaces must not fall into the same sets. */
-    j->buffer = mlc__round_up(j->b.at + (size_t)(cols * j->depth) * j->size + MLC__PACK_SLACK,
-                              4096) + 3 * MLC__CACHELINE;
-}
-
-/* The side that stays in a thread's workspace while the other goes by: b if it is packed and the
- * tiles are the transpose's, else a. The other is cut into more chunks, for balance. */
-static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
-                           const mlc__gemm_fns *f)
-{
-    const int64_t threads = mlc__pool_threads(dev);
-    const int64_t each = mlc__max(1, threads / g->batch);
-    j->g = g;
-    j->f = f;
-    j->size = mlc_dtype_bytes(g->dtype);
-    const double straight = mlc__gemm_deal(j, false, each);
-    if (mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
-    mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
-    const int64_t kept = stay->pack ? mlc__div_up(stay->size, stay->blocks) : 0;
-    j->b_first = !j->swapped;
-    j->kc = mlc__div_up(g->k, mlc__div_up(g->k, MLC__KC));
-    j->depth = mlc__max(1, mlc__min(8, MLC__PACK_MAX / 4 / mlc__max(1, kept * j->kc))) * j->kc;
-    j->depth = mlc__min(g->k, j->depth);
-    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, MLC__PACK_MAX));
-    stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
-    /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
-    const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
-    const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
-    const double crumbs = (double)g->m * (double)g->n * (double)g->k / MLC__SMALL + 1.0;
-    pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
-                            mlc__div_up(pass->size, pass->panel));
-    mlc__gemm_room(j);
-}
-
-#ifdef MLC_USE_CBLAS
-/* Prototypes of our own: cblas.h differs between providers. -DMLC_BLAS_INT=int64_t for ILP64. */
-#ifndef MLC_BLAS_INT
-#  define MLC_BLAS_INT int
-#endif
-void cblas_sgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
-                 float alpha, const float *a, MLC_BLAS_INT lda, const float *b, MLC_BLAS_INT ldb,
-                 float beta, float *c, MLC_BLAS_INT ldc);
-void cblas_dgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
-                 double alpha, const double *a, MLC_BLAS_INT lda, const double *b, MLC_BLAS_INT ldb,
-                 double beta, double *c, MLC_BLAS_INT ldc);
-__attribute__((weak)) void openblas_set_num_threads(int n);
-__attribute__((weak)) char *openblas_get_config(void);
-
-/* A provider's own threads would split by their number, and fight with ours for the cores. */
-#define MLC__BLAS_TILE 256             /* fixed tiles, one thread each: bits stay the same      */
-
-/* One of both strides must be 1, all fit its integer, and the product be worth a call. 111 and 112
- * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
-static bool mlc__blas_takes(const struct mlc_k_gemm *g)
-{
-    const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
-    const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
-    return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
-           g->k < INT_MAX / 2 && g->a_row < INT_MAX && g->a_col < INT_MAX && g->b_row < INT_MAX &&
-           g->b_col < INT_MAX && g->c_row < INT_MAX &&
-           (double)g->m * (double)g->n * (double)g->k > 1e5;
-}
-
-/* The provider does alpha a b + beta c; bias and activation follow tile by tile, from cache. */
-static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
-    const struct mlc_k_gemm *g = j->g;
-    const int64_t i0 = chunk % j->m_tasks * MLC__BLAS_TILE, batch = chunk / j->m_tasks / j->n_tasks;
-    const int64_t j0 = chunk / j->m_tasks % j->n_tasks * MLC__BLAS_TILE;
-    const int m = (int)mlc__min(MLC__BLAS_TILE, g->m - i0),
-              n = (int)mlc__min(MLC__BLAS_TILE, g->n - j0);
-    const int ta = g->a_col == 1 ? 111 : 112, tb = g->b_col == 1 ? 111 : 112;
-    const int64_t c_at = batch * g->c_batch + i0 * g->c_row + j0;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i0 * g->a_row, j->size);
-    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
-    const MLC_BLAS_INT lda = (MLC_BLAS_INT)(ta == 111 ? g->a_row : g->a_col);
-    const MLC_BLAS_INT ldb = (MLC_BLAS_INT)(tb == 111 ? g->b_row : g->b_col);
-    (void)worker;
-    if (j->size == 4)
-        cblas_sgemm(101, ta, tb, m, n, (int)g->k, (float)g->alpha, MLC__CAST(const float *, a), lda,
-                    MLC__CAST(const float *, b), ldb, (float)g->beta,
-                    MLC__CAST(float *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
-    else
-        cblas_dgemm(101, ta, tb, m, n, (int)g->k, g->alpha, MLC__CAST(const double *, a), lda,
-                    MLC__CAST(const double *, b), ldb, g->beta,
-                    MLC__CAST(double *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
-    if (!g->bias && !g->act) return;
-    struct mlc_k_gemm rest = *g;       /* the products are in c: bias and activation only */
-    mlc__gemm_job again = *j;
-    rest.alpha = 1.0;
-    rest.beta = 0.0;
-    again.g = &rest;
-    for (int r = 0; r < m; r++)
-        for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
-            double v[MLC__ROW_BLOCK];
-            const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
-            memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
-            mlc__sink_run(&again, v, at, j0 + x, w);
-        }
-}
-
-/* True if CBLAS did it. An activation that meets a beta does not come here: mlc__gemm_is_small. */
-static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
-{
-    const struct mlc_k_gemm *g = j->g;
-    if (!mlc__blas_takes(g)) return false;
-    j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
-    j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
-    mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
-                  0.03 * (double)g->batch * (double)g->m * (double)g->n * (double)g->k,
-                  mlc__blas_chunk, j);
-    return true;
-}
-
-/* One thread to a call: we call it from all of ours. */
-static const char *mlc__blas_start(void)
-{
-    if (openblas_set_num_threads) openblas_set_num_threads(1);
-    return openblas_get_config ? "OpenBLAS" : "CBLAS";
-}
-#else
-static const char *mlc__blas_start(void) { return "none"; }
-#endif /* MLC_USE_CBLAS */
-
-/* A 16-bit product is the f32 product of dense copies: sums stay in f32 whatever k is, and each
- * result is rounded once. Copies are a third of the time at most for square products, all of it
- * for a row times a matrix. */
-
-/* Room for a copy in the workspace, and the way on. */
-static float *mlc__gemm_place(const struct mlc_k_gemm *g, size_t *at, int64_t elements)
-{
-    float *copy = g->workspace ? (float *)(void *)(MLC__CAST(char *, g->workspace) + *at) : NULL;
-    *at += mlc__round_up((size_t)elements * 4, MLC__CACHELINE);
-    return copy;
-}
-
-/* The f32 product over copies in g's workspace; returns the bytes they take. A broadcast operand
- * is copied once. */
-static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
-{
-    const int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
-    size_t at = 0;
-    *w = *g;
-    w->dtype = MLC_F32;
-    w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
-    w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
-    w->c = mlc__gemm_place(g, &at, c * g->batch);
-    w->bias = g->bias ? mlc__gemm_place(g, &at, g->n) : NULL;
-    w->pre = g->pre ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
-    w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
-    w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
-    w->c_row = g->n; w->c_col = 1; w->c_batch = c;
-    w->workspace = g->workspace ? MLC__CAST(char *, g->workspace) + at : NULL;
-    w->workspace_bytes = g->workspace_bytes > at ? g->workspace_bytes - at : 0;
-    return at;
-}
-
-/* Matrices of 16-bit elements at these strides to a dense copy in f32, or back. */
-static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype, bool widen,
-                              const void *from, void *to, int64_t batch, int64_t rows, int64_t cols,
-                              int64_t batch_stride, int64_t row_stride, int64_t col_stride)
-{
-    const int64_t strided[3] = { batch_stride, row_stride, col_stride };
-    const int64_t dense[3] = { rows * cols, cols, 1 }, shape[3] = { batch, rows, cols };
-    struct mlc_k_cast c;
-    c.out_dtype = widen ? MLC_F32 : dtype;
-    c.in_dtype = widen ? dtype : MLC_F32;
-    c.ndim = 3;
-    c.in = from;
-    c.out = to;
-    for (int d = 0; d < 3; d++) {
-        c.shape[d] = shape[d];
-        c.out_stride[d] = widen ? dense[d] : strided[d];
-        c.in_stride[d] = widen ? strided[d] : dense[d];
-    }
-    mlc__cast_run(dev, &c, half);
-}
-
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f);
-
-static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
-{
-    struct mlc_k_gemm w;
-    if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    mlc__gemm_convert(dev, f->half, g->dtype, true, g->a, (void *)(uintptr_t)w.a,
-                      g->a_batch ? g->batch : 1, g->m, g->k, g->a_batch, g->a_row, g->a_col);
-    mlc__gemm_convert(dev, f->half, g->dtype, true, g->b, (void *)(uintptr_t)w.b,
-                      g->b_batch ? g->batch : 1, g->k, g->n, g->b_batch, g->b_row, g->b_col);
-    if (g->bias)
-        f->half->widen(MLC__CAST(float *, (void *)(uintptr_t)w.bias), g->bias, g->dtype, g->n);
-    if (g->beta != 0.0)
-        mlc__gemm_convert(dev, f->half, g->dtype, true, g->c, w.c, g->batch, g->m, g->n,
-                          g->c_batch, g->c_row, g->c_col);
-    MLC__TRY(mlc__gemm_run(dev, &w, f));
-    mlc__gemm_convert(dev, f->half, g->dtype, false, w.c, g->c, g->batch, g->m, g->n, g->c_batch,
-                      g->c_row, g->c_col);
-    if (g->pre)
-        mlc__gemm_convert(dev, f->half, g->dtype, false, w.pre, g->pre, g->batch, g->m, g->n,
-                          g->c_batch, g->c_row, g->c_col);
-    return MLC_OK;
-}
-
-/* Takes the same decisions as mlc__gemm_run, in the same order. */
-static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
-                                  const mlc__gemm_fns *f)
-{
-    mlc__gemm_job j;
-    struct mlc_k_gemm w;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
-    if (mlc__is_half(g->dtype)) {
-        struct mlc_k_gemm bare = *g;
-        bare.workspace = NULL;
-        const size_t copies = mlc__gemm_widen(&bare, &w);
-        return copies + mlc__gemm_workspace(dev, &w, f);
-    }
-    if (mlc__gemm_is_small(g)) return 0;
-#ifdef MLC_USE_CBLAS
-    if (mlc__blas_takes(g)) return 0;
-#endif
-    mlc__gemm_plan(&j, dev, g, f);
-    return j.buffer * (size_t)mlc__pool_threads(dev);
-}
-
-/* Three ways, tried in this order: without tiles, CBLAS, tiles. */
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
-{
-    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
-    mlc__gemm_job j;
-    if (!mlc__is_float(g->dtype)) return MLC_ERR_UNSUPPORTED;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (mlc__is_half(g->dtype)) return mlc__gemm_half(dev, g, f);
-    j.g = g;
-    j.f = f;
-    j.size = mlc_dtype_bytes(g->dtype);
-    if (mlc__gemm_is_small(g)) {
-        const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
-        j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
-        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
-                      mlc__gemm_small_chunk, &j);
-        return MLC_OK;
-    }
-#ifdef MLC_USE_CBLAS
-    if (mlc__gemm_blas(dev, &j)) return MLC_OK;
-#endif
-    mlc__gemm_plan(&j, dev, g, f);
-    const size_t threads = (size_t)mlc__pool_threads(dev);
-    if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
-    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
-        memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
-    for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
-        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
-                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
-    return MLC_OK;
-}
-
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
  * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
  * where it is negative, with -0 as 0 and every NaN as the largest; an integer with its sign bit
@@ -8545,41 +7604,44 @@ typedef struct mlc__dropout_job {
     const mlc__random_fns *fns;
 } mlc__dropout_job;
 
-static void mlc__dropout_tile(const mlc__dropout_job *j, const uint32_t *w, int64_t i, int64_t n)
+/* n elements under their words; in may be out. */
+static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, double p, bool accumulate,
+                              const uint32_t *w, const void *in, void *out, int64_t n)
 {
-    const struct mlc_k_dropout *a = j->a;
-    const uint64_t drop = (uint64_t)(a->p * 4294967296.0);       /* words below it are dropped */
-    const double scale = a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
-    const bool all = drop > UINT32_MAX, acc = a->accumulate != 0;
-    if (a->dtype == MLC_F64) {
-        double *o = MLC__CAST(double *, a->out) + i;
+    const uint64_t drop = (uint64_t)(p * 4294967296.0);    /* words below it are dropped */
+    const double scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
+    const bool all = drop > UINT32_MAX;
+    if (dtype == MLC_F64) {
+        double *o = MLC__CAST(double *, out);
         for (int64_t e = 0; e < n; e++) {
-            const double v = w[e] >= drop ? MLC__CAST(const double *, a->in)[i + e] * scale : 0.0;
-            o[e] = acc ? o[e] + v : v;
+            const double v = w[e] >= drop ? MLC__CAST(const double *, in)[e] * scale : 0.0;
+            o[e] = accumulate ? o[e] + v : v;
         }
-    } else if (a->dtype == MLC_F32) {
-        j->fns->drop(w, (uint32_t)drop, all, (float)scale, acc, MLC__CAST(const float *, a->in) + i,
-                     MLC__CAST(float *, a->out) + i, n);
+    } else if (dtype == MLC_F32) {
+        f->drop(w, (uint32_t)drop, all, (float)scale, accumulate, MLC__CAST(const float *, in),
+                MLC__CAST(float *, out), n);
     } else {
-        float in[MLC__WORDS], out[MLC__WORDS];
-        uint16_t *o = MLC__CAST(uint16_t *, a->out) + i;
-        j->fns->half->widen(in, MLC__CAST(const uint16_t *, a->in) + i, a->dtype, n);
-        if (acc) j->fns->half->widen(out, o, a->dtype, n);
-        j->fns->drop(w, (uint32_t)drop, all, (float)scale, acc, in, out, n);
-        j->fns->half->narrow(o, out, a->dtype, n);
+        float x[MLC__WORDS], y[MLC__WORDS];
+        f->half->widen(x, MLC__CAST(const uint16_t *, in), dtype, n);
+        if (accumulate) f->half->widen(y, MLC__CAST(const uint16_t *, out), dtype, n);
+        f->drop(w, (uint32_t)drop, all, (float)scale, accumulate, x, y, n);
+        f->half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
     }
 }
 
 static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__dropout_job *j = MLC__CAST(const mlc__dropout_job *, arg);
-    const int64_t to = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
+    const struct mlc_k_dropout *a = j->a;
+    const int64_t to = mlc__min(a->n, (chunk + 1) * MLC__GRAIN);
+    const size_t size = mlc_dtype_bytes(a->dtype);
     uint32_t w[MLC__WORDS];
     (void)worker;
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
         const int64_t n = mlc__min(MLC__WORDS, to - i);
-        mlc__random_words(j->fns, j->a->seed, j->a->stream, i, n, 1, w);
-        mlc__dropout_tile(j, w, i, n);
+        mlc__random_words(j->fns, a->seed, a->stream, i, n, 1, w);
+        mlc__dropout_tile(j->fns, a->dtype, a->p, a->accumulate != 0, w, mlc__at(a->in, i, size),
+                          MLC__CAST(char *, a->out) + (size_t)i * size, n);
     }
 }
 
@@ -8696,6 +7758,1022 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     const double draws = (double)(a->replacement ? a->k : a->c);
     mlc__parallel(dev, a->n, (double)a->n * ((double)a->c + 30.0 * draws), mlc__multinomial_chunk,
                   &job);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c, and what follows
+ * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. A tile
+ * of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements of a,
+ * at any strides, and a row of nr dense elements of b. So a is packed only where many tiles read it
+ * again or its rows would fall into one set of the L1 cache, and b only where its rows are not
+ * dense. A few rows times w^T, where packing all of w would cost most, are made as the transpose,
+ * w x^T: then w is the operand that is read as it lies. k is cut into equal blocks of at most KC, a
+ * constant of the level, which c takes in order: bits depend neither on threads nor on packing nor
+ * on how m and n are cut. Tiles leave for c from registers if nothing else is to be done, else
+ * through the sink, while they are in L1. Small products, and few rows of dense operands, run as
+ * dot products or sums of rows, where tiles would cost more than they save. */
+
+/* A panel of b, 512 x 32 f32, is 64 KB and comes from L2; one of a, 28 KB, stays in L1 or streams
+ * in. Another value changes the last bits of long products. */
+#define MLC__KC       512
+#define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
+#define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
+#define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
+#define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
+
+/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
+typedef struct mlc__tile {
+    int64_t     mr, kc;
+    const void *a;
+    int64_t     a_row, a_step;
+    const void *b;
+    int64_t     b_step;
+    void       *out;
+    int64_t     out_row;
+    bool        add;
+} mlc__tile;
+
+typedef void (*mlc__tile_fn)(const mlc__tile *t);
+/* x . y of n dense elements */
+typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
+/* y += s x */
+typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
+
+/* The definition of a tile kernel, and the kernel where there are no intrinsics. */
+#define MLC__TILE_TEXT(T, MR, NR) \
+    const T *pa = MLC__CAST(const T *, t->a), *pb = MLC__CAST(const T *, t->b); \
+    T acc[MR][NR] = { { 0 } }, *out = MLC__CAST(T *, t->out); \
+    for (int64_t p = 0; p < t->kc; p++, pa += t->a_step, pb += t->b_step) \
+        for (int64_t r = 0; r < t->mr; r++) \
+            for (int x = 0; x < NR; x++) acc[r][x] += pa[r * t->a_row] * pb[x]; \
+    for (int64_t r = 0; r < t->mr; r++, out += t->out_row) \
+        for (int x = 0; x < NR; x++) out[x] = t->add ? out[x] + acc[r][x] : acc[r][x];
+
+static MLC__OPT void mlc__tile_f32_scalar(const mlc__tile *t) { MLC__TILE_TEXT(float, 4, 8) }
+static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(double, 4, 4) }
+
+/* A tile of MR x (NV vectors of W elements), all accumulators in registers. mr is a constant at
+ * each call, so that the loops unroll. Five rows of a are reached from one pointer, with s and 3 s
+ * as the only offsets: more would not fit the registers. The compiler must not see how they hang
+ * together, or it would keep a register for each row. */
+#define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
+    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t) \
+    { \
+        const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
+        int64_t s3 = 3 * s; \
+        const char *p0 = MLC__CAST(const char *, t->a), *p1 = mr > 5 ? p0 + 5 * s : p0, \
+                   *p2 = mr > 10 ? p0 + 10 * s : p0; \
+        const T *b = MLC__CAST(const T *, t->b); \
+        T *out = MLC__CAST(T *, t->out); \
+        V acc[MR][NV]; \
+        MLC__OPAQUE(s3); \
+        MLC__OPAQUE(p1); \
+        MLC__OPAQUE(p2); \
+        MLC__UNROLL for (int r = 0; r < mr; r++) \
+            for (int v = 0; v < NV; v++) acc[r][v] = ZERO(); \
+        for (int64_t p = 0; p < t->kc; p++, p0 += step, p1 += step, p2 += step, b += t->b_step) { \
+            V bv[NV]; \
+            for (int v = 0; v < NV; v++) bv[v] = LOAD(b + v * W); \
+            MLC__UNROLL for (int r = 0; r < mr; r++) { \
+                const char *q = r < 5 ? p0 : r < 10 ? p1 : p2; \
+                const char *at = r % 5 == 3 ? q + s3 : q + r % 5 * s; \
+                const V a = SPLAT((const T *)(const void *)at); \
+                for (int v = 0; v < NV; v++) acc[r][v] = FMA(a, bv[v], acc[r][v]); \
+            } \
+        } \
+        if (t->add) { \
+            MLC__UNROLL for (int r = 0; r < mr; r++) \
+                for (int v = 0; v < NV; v++) \
+                    acc[r][v] = ADD(LOAD(out + r * t->out_row + v * W), acc[r][v]); \
+        } \
+        MLC__UNROLL for (int r = 0; r < mr; r++) \
+            for (int v = 0; v < NV; v++) STORE(out + r * t->out_row + v * W, acc[r][v]); \
+    } \
+    AT static void NAME(const mlc__tile *t) \
+    { \
+        switch (t->mr) { MLC__TILE_CASES_##MR(NAME##_rows) } \
+    }
+
+#define MLC__TILE_CASE(rows, body) case rows: body(rows, t); break;
+#define MLC__TILE_CASES_6(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t);
+#define MLC__TILE_CASES_8(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
+    MLC__TILE_CASE(7, body) default: body(8, t);
+#define MLC__TILE_CASES_14(body) \
+    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
+    MLC__TILE_CASE(7, body) MLC__TILE_CASE(8, body) MLC__TILE_CASE(9, body) \
+    MLC__TILE_CASE(10, body) MLC__TILE_CASE(11, body) MLC__TILE_CASE(12, body) \
+    MLC__TILE_CASE(13, body) default: body(14, t);
+
+#if MLC__X86
+/* 12 accumulators, two of b and one of a make 15 of the 16 YMM registers. */
+MLC__STAMP_TILE(mlc__tile_f32_avx2, __attribute__((target("avx2,fma"))), float, __m256, 6, 2, 8,
+                _mm256_setzero_ps, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps,
+                _mm256_add_ps, _mm256_storeu_ps)
+MLC__STAMP_TILE(mlc__tile_f64_avx2, __attribute__((target("avx2,fma"))), double, __m256d, 6, 2, 4,
+                _mm256_setzero_pd, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd,
+                _mm256_add_pd, _mm256_storeu_pd)
+#endif
+
+#if MLC__AVX512
+/* 28 accumulators, two of b and one of a make 31 of the 32 ZMM registers. */
+#define MLC__SPLAT_F32_512(p) _mm512_set1_ps(*(p))
+#define MLC__SPLAT_F64_512(p) _mm512_set1_pd(*(p))
+MLC__STAMP_TILE(mlc__tile_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 2, 16,
+                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
+                _mm512_add_ps, _mm512_storeu_ps)
+MLC__STAMP_TILE(mlc__tile_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 2, 8,
+                _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
+                _mm512_add_pd, _mm512_storeu_pd)
+/* Half as wide, for products of few columns. */
+MLC__STAMP_TILE(mlc__narrow_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 1,
+                16, _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
+                _mm512_add_ps, _mm512_storeu_ps)
+MLC__STAMP_TILE(mlc__narrow_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 1,
+                8, _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
+                _mm512_add_pd, _mm512_storeu_pd)
+#endif
+
+#if MLC__NEON
+/* 24 accumulators, three of b and one of a make 28 of the 32 registers. */
+#define MLC__ZERO_F32()       vdupq_n_f32(0)
+#define MLC__ZERO_F64()       vdupq_n_f64(0)
+#define MLC__FMA_F32(a, b, c) vfmaq_f32(c, a, b)
+#define MLC__FMA_F64(a, b, c) vfmaq_f64(c, a, b)
+MLC__STAMP_TILE(mlc__tile_f32_neon, MLC__OPT, float, float32x4_t, 8, 3, 4, MLC__ZERO_F32, vld1q_f32,
+                vld1q_dup_f32, MLC__FMA_F32, vaddq_f32, vst1q_f32)
+MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT, double, float64x2_t, 8, 3, 2, MLC__ZERO_F64,
+                vld1q_f64, vld1q_dup_f64, MLC__FMA_F64, vaddq_f64, vst1q_f64)
+#endif
+
+/* Dot products in 32 lanes, added up pairwise: the same bits on every ISA. */
+#define MLC__DOT_TEXT(T) \
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
+    T lane[32] = { 0 }, few = 0; \
+    int64_t i = 0; \
+    for (; n < 32 && i < n; i++) few += v[i] * w[i]; \
+    if (n < 32) return (double)few; \
+    for (; i + 32 <= n; i += 32) \
+        for (int l = 0; l < 32; l++) lane[l] += v[i + l] * w[i + l]; \
+    if (i < n) {                       /* the last 32, without those that have been counted */ \
+        const int seen = 32 - (int)(n - i); \
+        v += n - 32; \
+        w += n - 32; \
+        for (int l = 0; l < 32; l++) lane[l] += l < seen ? (T)0 : v[l] * w[l]; \
+    } \
+    T half[16], quarter[8], eighth[4]; \
+    for (int l = 0; l < 16; l++) half[l] = lane[l] + lane[l + 16]; \
+    for (int l = 0; l < 8; l++) quarter[l] = half[l] + half[l + 8]; \
+    for (int l = 0; l < 4; l++) eighth[l] = quarter[l] + quarter[l + 4]; \
+    return (double)((eighth[0] + eighth[2]) + (eighth[1] + eighth[3]));
+
+#define MLC__AXPY_TEXT(T) \
+    T *to = MLC__CAST(T *, y); \
+    const T *v = MLC__CAST(const T *, x), a = (T)s; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] += a * v[i];
+
+MLC__BODY double mlc__dot_f32_body(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(float)
+}
+MLC__BODY void mlc__axpy_f32_body(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(float)
+}
+static MLC__OPT double mlc__dot_f64(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(double)
+}
+static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(double)
+}
+
+#define MLC__STAMP_DOT(isa) \
+    MLC__AT_##isa static double mlc__dot_f32_##isa(const void *x, const void *y, int64_t n) \
+    { return mlc__dot_f32_body(x, y, n); } \
+    MLC__AT_##isa static void mlc__axpy_f32_##isa(void *y, double s, const void *x, int64_t n) \
+    { mlc__axpy_f32_body(y, s, x, n); }
+MLC__EACH_ISA(MLC__STAMP_DOT)
+
+/* In the order of mlc_act. */
+static mlc_map mlc__act_map(mlc_act act)
+{
+    static const mlc_map map[] = { MLC_MAP_COPY, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_TANH,
+                                   MLC_MAP_SIGMOID, MLC_MAP_SILU };
+    return map[act];
+}
+
+/* n bytes in moves of constant length, two of which may overlap: for short runs a call of memcpy
+ * would take longer than the copy. */
+MLC__INLINE void mlc__copy_run(char *to, const char *from, size_t n)
+{
+    if (n >= 64) {
+        for (size_t i = 0; i + 64 <= n; i += 64) memcpy(to + i, from + i, 64);
+        memcpy(to + n - 64, from + n - 64, 64);
+    } else if (n >= 32) {
+        memcpy(to, from, 32);
+        memcpy(to + n - 32, from + n - 32, 32);
+    } else if (n >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + n - 16, from + n - 16, 16);
+    } else {
+        for (size_t i = 0; i < n; i += 4) memcpy(to + i, from + i, 4);
+    }
+}
+
+struct mlc__gemm_fns;
+
+/* Products on their way to c: rows x n of them, the rows tile_row elements apart. What the tile
+ * holds behind n is computed, too, and dropped. */
+typedef struct mlc__sink {
+    const struct mlc_k_gemm *g;
+    const struct mlc__gemm_fns *f;
+    void       *tile, *spare;          /* spare: as large as tile                               */
+    int64_t     tile_row, rows, n;
+    int64_t     at, col;               /* element of c, and of what lies as c; column, for bias */
+    bool        accumulate, last;      /* c holds blocks of k before this; none comes after     */
+} mlc__sink;
+
+typedef void (*mlc__sink_fn)(const mlc__sink *s);
+
+/* What a level brings to the products of a dtype; mr x nr is its tile. */
+typedef struct mlc__gemm_fns {
+    int64_t      mr, nr;
+    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
+    mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
+    mlc__sink_fn sink;
+    mlc__dot_fn  dot;
+    mlc__axpy_fn axpy;
+    mlc__map_fn  map;
+    const mlc__random_fns *random;
+} mlc__gemm_fns;
+
+/* tile += scale what lies as c; what lies as c = tile, or the other way round */
+#define MLC__SINK_ADD(T, C, scale) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
+        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x * g->c_col]; \
+    }
+#define MLC__SINK_PUT(T, C) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        T *c = MLC__CAST(T *, C) + s->at + r * g->c_row; \
+        const T *from = tile + r * s->tile_row; \
+        if (g->c_col == 1) mlc__copy_run((char *)c, (const char *)from, (size_t)s->n * sizeof(T)); \
+        else for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
+    }
+#define MLC__SINK_GET(T, C, to) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
+        for (int64_t x = 0; x < s->tile_row; x++) \
+            to[r * s->tile_row + x] = x < s->n ? c[x * g->c_col] : (T)0; \
+    }
+
+/* Rows are short: a row's words are made for it, from the block that holds its first one on. */
+static void mlc__sink_drop(const mlc__sink *s)
+{
+    const struct mlc_k_gemm *g = s->g;
+    const size_t size = mlc_dtype_bytes(g->dtype);
+    uint32_t w[MLC__WORDS / 2];
+    for (int64_t r = 0; r < s->rows; r++) {
+        const int64_t at = s->at + r * g->c_row, lead = at % 4;
+        char *row = MLC__CAST(char *, s->tile) + (size_t)(r * s->tile_row) * size;
+        mlc__random_words(s->f->random, g->drop_seed, g->drop_stream, at - lead, lead + s->n, 1, w);
+        mlc__dropout_tile(s->f->random, g->dtype, g->drop, false, w + lead, row, row, s->n);
+    }
+}
+
+/* What else products can meet, once they are complete. */
+#define MLC__SINK_CHANGE(T) \
+    const struct mlc_k_gemm *g = s->g; \
+    T *tile = MLC__CAST(T *, s->tile), *of = MLC__CAST(T *, s->spare); \
+    const void *in[3] = { tile, of, NULL }; \
+    const int64_t all = s->rows * s->tile_row; \
+    if (g->act) { \
+        if (g->aux && !g->aux_after) { MLC__SINK_PUT(T, g->aux) } \
+        s->f->map(mlc__act_map(g->act), tile, in, all, 0.0, 0.0); \
+        if (g->aux && g->aux_after) { MLC__SINK_PUT(T, g->aux) } \
+    } \
+    if (g->drop > 0.0) mlc__sink_drop(s); \
+    if (g->residual) { MLC__SINK_ADD(T, g->residual, (T)1) } \
+    if (g->grad_of) { \
+        MLC__SINK_GET(T, g->grad_of, of) \
+        s->f->map(g->grad, tile, in, all, 0.0, 0.0); \
+    }
+
+static MLC__OPT void mlc__sink_change_f32(const mlc__sink *s) { MLC__SINK_CHANGE(float) }
+static MLC__OPT void mlc__sink_change_f64(const mlc__sink *s) { MLC__SINK_CHANGE(double) }
+
+MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
+{
+    return g->act || g->drop > 0.0 || g->residual || g->grad_of;
+}
+
+#define MLC__SINK_TEXT(T, CHANGE) \
+    const struct mlc_k_gemm *g = s->g; \
+    T *tile = MLC__CAST(T *, s->tile); \
+    const T alpha = (T)g->alpha, beta = (T)(s->accumulate ? 1.0 : g->beta); \
+    if (alpha != (T)1) \
+        for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
+    if (g->bias && s->last) { \
+        const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
+        for (int64_t r = 0; r < s->rows; r++) \
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) \
+                tile[r * s->tile_row + x] += bias[x]; \
+    } \
+    if (beta != (T)0) { MLC__SINK_ADD(T, g->c, beta) } \
+    if (s->last && mlc__gemm_changes(g)) CHANGE(s); \
+    MLC__SINK_PUT(T, g->c)
+
+MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
+{
+    MLC__SINK_TEXT(float, mlc__sink_change_f32)
+}
+MLC__BODY void mlc__sink_f64_body(const mlc__sink *s)
+{
+    MLC__SINK_TEXT(double, mlc__sink_change_f64)
+}
+
+#define MLC__STAMP_SINK(isa) \
+    MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) { mlc__sink_f32_body(s); } \
+    MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
+MLC__EACH_ISA(MLC__STAMP_SINK)
+
+/* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
+ * elements at a time where x runs along p, of four rows a cache line before the next four: rows a
+ * multiple of 4 KB apart would throw each other's lines out of L1. Q is a vector of four T. The
+ * last of a row may write up to three elements over the width, which belong to the step of p after
+ * it, or to what follows the panel: blocks go from right to left, and a workspace has room
+ * behind. */
+#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
+typedef float  mlc__quad_f32 __attribute__((vector_size(16)));
+typedef double mlc__quad_f64 __attribute__((vector_size(32)));
+#define MLC__TRANSPOSE_4X4(T, Q) \
+    for (int64_t span; (span = mlc__min(16, (depth - done) / 4 * 4)) > 0; done += span) \
+        for (int64_t r = (width - 1) / 4 * 4; r >= 0; r -= 4) \
+            for (int64_t p = done; p < done + span; p += 4) { \
+                const T *f = from + r * minor + p; \
+                T *t = to + p * padded + r; \
+                const int64_t rows = mlc__min(4, width - r); \
+                Q q[4], z[4]; \
+                for (int i = 0; i < 4; i++) \
+                    memcpy(&q[i], f + (i < rows ? i : 0) * minor, sizeof q[i]); \
+                z[0] = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5); \
+                z[1] = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7); \
+                z[2] = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5); \
+                z[3] = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7); \
+                q[0] = __builtin_shufflevector(z[0], z[2], 0, 1, 4, 5); \
+                q[1] = __builtin_shufflevector(z[0], z[2], 2, 3, 6, 7); \
+                q[2] = __builtin_shufflevector(z[1], z[3], 0, 1, 4, 5); \
+                q[3] = __builtin_shufflevector(z[1], z[3], 2, 3, 6, 7); \
+                for (int i = 0; i < 4; i++) memcpy(t + i * padded, &q[i], sizeof q[i]); \
+            }
+#else
+#define MLC__TRANSPOSE_4X4(T, Q)
+#endif
+#define MLC__PACK_TEXT(T, Q) \
+    T *to = MLC__CAST(T *, panel); \
+    const T *from = MLC__CAST(const T *, x); \
+    int64_t done = 0; \
+    if (minor == 1) { \
+        for (; done < depth; done++) \
+            mlc__copy_run((char *)(to + done * padded), (const char *)(from + done * major), \
+                          (size_t)width * sizeof(T)); \
+    } else if (major == 1) { \
+        MLC__TRANSPOSE_4X4(T, Q) \
+    } \
+    for (int64_t r = 0; r < width; r++) \
+        for (int64_t p = done; p < depth; p++) to[p * padded + r] = from[p * major + r * minor]; \
+    if (width < padded) \
+        for (int64_t p = 0; p < depth; p++) \
+            for (int64_t r = width; r < padded; r++) to[p * padded + r] = 0;
+
+static MLC__OPT void mlc__pack_f32(void *panel, const void *x, int64_t minor, int64_t major,
+                                   int64_t width, int64_t padded, int64_t depth)
+{
+    MLC__PACK_TEXT(float, mlc__quad_f32)
+}
+static MLC__OPT void mlc__pack_f64(void *panel, const void *x, int64_t minor, int64_t major,
+                                   int64_t width, int64_t padded, int64_t depth)
+{
+    MLC__PACK_TEXT(double, mlc__quad_f64)
+}
+#define MLC__PACK_SLACK 64             /* bytes behind a packed block */
+
+/* One operand as tiles see it: rows of a, or columns of b. A block of it is what a chunk works
+ * with; within it panels are the rows of a tile (dealt evenly: a last panel of one row would leave
+ * the FMA units waiting for its loads) or its nr columns. */
+typedef struct mlc__side {
+    const void *data;
+    int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
+    int64_t     size, panel, blocks;
+    bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
+    bool        pack;
+    size_t      at;                    /* its bytes in the workspace of a thread                */
+} mlc__side;
+
+/* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
+typedef struct mlc__gemm_job {
+    const struct mlc_k_gemm *g;
+    const mlc__gemm_fns *f;
+    size_t    size;
+    mlc__side a, b;
+    int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
+    int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
+    bool      swapped, b_first;        /* chunks walk along b first, then along a               */
+    int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
+    size_t    buffer;                  /* workspace of one thread                               */
+} mlc__gemm_job;
+
+/* Part i of n that is dealt evenly begins here. */
+MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
+{
+    return n / parts * i + mlc__min(i, n % parts);
+}
+
+/* Where block i of a side begins; blocks of b are whole panels. */
+static int64_t mlc__side_block(const mlc__side *s, int64_t i)
+{
+    const int64_t unit = s->columns ? s->panel : 1;
+    return mlc__min(s->size, unit * mlc__deal(mlc__div_up(s->size, unit), s->blocks, i));
+}
+
+/* Row or column of a block of n where its panel i begins. */
+static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
+{
+    return s->columns ? mlc__min(n, i * s->panel) : mlc__deal(n, mlc__div_up(n, s->panel), i);
+}
+
+/* Copies a block's panels, or of a b that is read as it lies only the last one, if it is not full:
+ * there a tile would read over the end. */
+static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
+                           int64_t n, int64_t depth)
+{
+    const int64_t panels = mlc__div_up(n, s->panel);
+    for (int64_t i = s->pack ? 0 : n / s->panel; i < panels; i++) {
+        const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
+        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(
+            to + (size_t)(s->pack ? r * depth : 0) * j->size, mlc__at(from, r * s->minor, j->size),
+            s->minor, s->major, width, s->columns ? s->panel : width, depth);
+    }
+}
+
+/* A block of a side in the hands of a thread: as it lies, or packed. */
+typedef struct mlc__block_of {
+    const mlc__side *s;
+    const void      *raw, *packed;
+    int64_t          n, depth;
+} mlc__block_of;
+
+/* Step p of panel [r, r + width) of a block, and its strides. */
+static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
+                                 int64_t width, int64_t p, int64_t *minor, int64_t *major)
+{
+    const mlc__side *s = b->s;
+    if (!s->pack && !(s->columns && width < s->panel)) {
+        *minor = s->minor;
+        *major = s->major;
+        return mlc__at(b->raw, r * s->minor + p * s->major, j->size);
+    }
+    *minor = 1;
+    *major = s->columns ? s->panel : width;
+    return mlc__at(b->packed, (s->pack ? r * b->depth : 0) + p * *major, j->size);
+}
+
+/* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
+ * already: tag is what it holds. */
+static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
+                                    int64_t *tag, int64_t batch, int64_t i)
+{
+    const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
+    const int64_t key = (j->k0 * j->g->batch + (s->batch ? batch : 0)) * s->blocks + i;
+    mlc__block_of b;
+    b.s = s;
+    b.n = mlc__side_block(s, i + 1) - from;
+    b.depth = depth;
+    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, j->size);
+    b.packed = own + s->at;
+    if (*tag != key && (s->pack || s->columns))
+        mlc__side_pack(j, s, own + s->at, b.raw, b.n, depth);
+    *tag = key;
+    return b;
+}
+
+/* A tile that has more to meet than c itself; out holds it, spare is as large. */
+static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n, int64_t at,
+                           int64_t row, int64_t col, bool first, bool last, void *spare)
+{
+    mlc__sink s;
+    s.g = j->g;
+    s.f = j->f;
+    s.at = at;
+    s.accumulate = !first;
+    s.last = last;
+    s.tile = t->out;
+    s.spare = spare;
+    s.tile_row = t->out_row;
+    s.rows = t->mr;
+    s.n = n;
+    s.col = col;
+    if (j->swapped) {
+        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(spare, t->out, t->out_row, 1, t->mr, t->mr,
+                                                       n);
+        s.tile = spare;
+        s.spare = t->out;
+        s.tile_row = s.n = t->mr;
+        s.rows = n;
+        s.col = row;
+    }
+    j->f->sink(&s);
+}
+
+/* A tile that does not go to c at once, and its transpose; as doubles for their alignment. */
+typedef struct mlc__tile_room {
+    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
+    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
+} mlc__tile_room;
+
+/* Fetches a part of the panel behind t's, share i of n of it, where it is read as it lies: its rows
+ * are in pages of their own, and hardware fetches ahead within a page only. With few panels of a
+ * the fetches would crowd out the tile's own loads. */
+MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, const mlc__side *b,
+                                 int64_t i, int64_t n)
+{
+    const size_t width = (size_t)b->panel * j->size;
+    if (b->pack || n < 8) return;
+    for (int64_t p = t->kc * i / n; p < t->kc * (i + 1) / n; p++) {
+        const uintptr_t at = (uintptr_t)t->b + (size_t)(p * t->b_step) * j->size + width;
+        for (size_t line = 0; line < width; line += MLC__CACHELINE)
+            __builtin_prefetch((const void *)(at + line), 0, 2);
+    }
+}
+
+/* One panel of b against all panels of a, for one block of k. */
+static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
+                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
+                            mlc__tile_room *room)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
+    const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
+    /* From registers to c: nothing but a sum with what c holds. */
+    const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
+                        !(last && (g->bias || mlc__gemm_changes(g))) &&
+                        (!first || g->beta == 0.0 || g->beta == 1.0);
+    mlc__tile t;
+    int64_t minor;
+    t.kc = mlc__min(j->kc, b->depth - p);
+    t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
+    t.add = direct && (!first || g->beta == 1.0);
+    for (int64_t i = 0; i < panels; i++) {
+        const int64_t r = mlc__side_panel(a->s, a->n, i);
+        const int64_t c_at = at + r * j->c_row + x * j->c_col;
+        t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
+        t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
+        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)room->tile;
+        t.out_row = direct ? j->c_row : b->s->panel;
+        mlc__tile_ahead(j, &t, b->s, i, panels);
+        (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
+        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room->spare);
+    }
+}
+
+/* A block of a against a block of b, for one round of k. */
+static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t per = j->a.blocks * j->b.blocks, batch = chunk / per, at = chunk % per;
+    const int64_t ia = j->b_first ? at / j->b.blocks : at % j->a.blocks;
+    const int64_t ib = j->b_first ? at % j->b.blocks : at / j->a.blocks;
+    const int64_t row = mlc__side_block(&j->a, ia), col = mlc__side_block(&j->b, ib);
+    char *own = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
+    int64_t *tag = MLC__CAST(int64_t *, (void *)own);
+    const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
+    const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
+    mlc__tile_room room;
+    for (int64_t x = 0; x < b.n; x += j->b.panel)
+        for (int64_t p = 0; p < b.depth; p += j->kc)
+            mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
+                            row, col, &room);
+}
+
+/* Columns of c to a task without tiles: v is half a KB on the stack. */
+#define MLC__ROW_BLOCK 64
+
+/* n finished products for c from element at, column col on. */
+static void mlc__sink_run(const mlc__gemm_job *j, void *v, int64_t at, int64_t col, int64_t n)
+{
+    double spare[MLC__ROW_BLOCK];
+    const mlc__sink s = { j->g, j->f, v, spare, n, 1, n, at, col, false, true };
+    j->f->sink(&s);
+}
+
+/* Without tiles: a row of c in blocks of 64 columns, by dot products where columns of b are
+ * dense and by scaled rows of b otherwise. */
+static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
+    double v[MLC__ROW_BLOCK];
+    for (int64_t x = 0; x < n; x++) {
+        const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
+        mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
+    }
+    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+}
+
+/* v[0..n) = row i of a times n columns of b, whatever their strides. */
+#define MLC__ROW_TEXT(T) \
+    T *to = (T *)(void *)v; \
+    for (int64_t x = 0; x < n; x++) to[x] = 0; \
+    for (int64_t p = 0; p < g->k; p++) { \
+        const T s = MLC__CAST(const T *, a)[p * g->a_col]; \
+        const T *row = MLC__CAST(const T *, b) + p * g->b_row; \
+        if (g->b_col == 1 && n >= 16) axpy(to, (double)s, row, n); \
+        else for (int64_t x = 0; x < n; x++) to[x] += s * row[x * g->b_col]; \
+    }
+
+/* The same by rows of b, scaled and added: k is the outer loop, so b is read in order. */
+static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
+                                  int64_t n)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const mlc__axpy_fn axpy = j->f->axpy;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
+    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    double v[MLC__ROW_BLOCK];
+    if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
+    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+}
+
+/* Dot products only where both operands run along k and k fills at least a few lanes. */
+static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t end = mlc__min((chunk + 1) * j->mc, g->batch * g->m * j->n_tasks);
+    (void)worker;
+    for (int64_t r = chunk * j->mc; r < end; r++) {
+        const int64_t j0 = r % j->n_tasks * MLC__ROW_BLOCK, row = r / j->n_tasks;
+        const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
+        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
+            mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
+        else
+            mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
+    }
+}
+
+/* Must not look at threads: it decides the order of additions. Very small products of a batch cost
+ * less one by one, larger ones together pay for the tiles' preparations. */
+static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
+{
+    const double macs = (double)g->m * (double)g->n * (double)g->k;
+    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch <= MLC__SMALL)) return true;
+    return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
+}
+
+/* Sides of the product as it is, or of its transpose. */
+static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
+{
+    const struct mlc_k_gemm *g = j->g;
+    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, 0 };
+    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false, false, 0 };
+    j->swapped = swapped;
+    j->a = swapped ? b : a;
+    j->b = swapped ? a : b;
+    j->a.panel = j->f->mr;
+    j->b.panel = j->f->narrow && j->b.size <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+    j->b.columns = true;
+    j->c_row = swapped ? g->c_col : g->c_row;
+    j->c_col = swapped ? g->c_row : g->c_col;
+}
+
+/* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
+ * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k are taken
+ * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
+ * for a pack. Tiles that take only one line from each row wait for rows in pages of their own: they
+ * have any side packed that pays. */
+static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
+{
+    const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
+    const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
+    const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
+    if (s->columns) s->pack = s->minor != 1;
+    else if (s->major != 1) s->pack = s->minor != 1 || collide;
+    else s->pack = collide && pays;
+    s->pack = s->pack || (line && pays);
+    if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
+}
+
+/* Nanoseconds an element of a side costs the thread that reads it: from the other cores' caches,
+ * and to pack it, along k (transposing) or along m or n. */
+static double mlc__side_ns(const mlc__side *s)
+{
+    return 0.15 + (!s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25);
+}
+
+/* Deals a product to pa x pb threads, each of which reads, and packs, its own share of a and b: the
+ * cut that takes least time, and the time. Where it makes little difference rows are cut: then a
+ * thread meets the same part of a weight in y = x w^T, in dw and in the optimizer's pass, and the
+ * weight stays in its cache. */
+static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
+{
+    double best = MLC__INF;
+    mlc__gemm_sides(j, swapped);
+    mlc__side_choose(j, &j->a, j->b.size);
+    mlc__side_choose(j, &j->b, j->a.size);
+    const int64_t ua = mlc__div_up(j->a.size, j->a.panel), ub = mlc__div_up(j->b.size, j->b.panel);
+    const double k = (double)j->g->k;
+    for (int64_t pa = mlc__min(ua, threads); pa >= 1; pa--) {
+        const int64_t pb = mlc__min(ub, threads / pa);
+        const double rows = (double)mlc__div_up(j->a.size, pa);
+        const double cols = (double)(mlc__div_up(ub, pb) * j->b.panel);
+        const double ns = rows * cols * (k * j->f->ns + (j->c_col == 1 ? 0.1 : 0.3)) +
+                          rows * k * mlc__side_ns(&j->a) + cols * k * mlc__side_ns(&j->b);
+        if (ns >= 0.97 * best) continue;
+        best = ns;
+        j->a.blocks = pa;
+        j->b.blocks = pb;
+    }
+    return best;
+}
+
+/* Workspace of a thread: two tags, then what it packs of a and of b. */
+static void mlc__gemm_room(mlc__gemm_job *j)
+{
+    const int64_t panels = mlc__div_up(mlc__div_up(j->b.size, j->b.panel), j->b.blocks);
+    const int64_t rows = j->a.pack ? mlc__div_up(j->a.size, j->a.blocks) : 0;
+    const int64_t odd = j->b.size % j->b.panel ? 1 : 0;    /* a last panel that is not full */
+    const int64_t cols = (j->b.pack ? panels : odd) * j->b.panel;
+    j->a.at = MLC__CACHELINE;
+    j->b.at = mlc__round_up(j->a.at + (size_t)(rows * j->depth) * j->size + MLC__PACK_SLACK,
+                            MLC__CACHELINE);
+    /* An odd number of cache lines: workspaces must not fall into the same sets. */
+    j->buffer = mlc__round_up(j->b.at + (size_t)(cols * j->depth) * j->size + MLC__PACK_SLACK,
+                              4096) + 3 * MLC__CACHELINE;
+}
+
+/* The side that stays in a thread's workspace while the other goes by: b if it is packed and the
+ * tiles are the transpose's, else a. The other is cut into more chunks, for balance. */
+static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
+                           const mlc__gemm_fns *f)
+{
+    const int64_t threads = mlc__pool_threads(dev);
+    const int64_t each = mlc__max(1, threads / g->batch);
+    j->g = g;
+    j->f = f;
+    j->size = mlc_dtype_bytes(g->dtype);
+    const double straight = mlc__gemm_deal(j, false, each);
+    if (mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
+    mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
+    const int64_t kept = stay->pack ? mlc__div_up(stay->size, stay->blocks) : 0;
+    j->b_first = !j->swapped;
+    j->kc = mlc__div_up(g->k, mlc__div_up(g->k, MLC__KC));
+    j->depth = mlc__max(1, mlc__min(8, MLC__PACK_MAX / 4 / mlc__max(1, kept * j->kc))) * j->kc;
+    j->depth = mlc__min(g->k, j->depth);
+    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, MLC__PACK_MAX));
+    stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
+    /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
+    const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
+    const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
+    const double crumbs = (double)g->m * (double)g->n * (double)g->k / MLC__SMALL + 1.0;
+    pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
+                            mlc__div_up(pass->size, pass->panel));
+    mlc__gemm_room(j);
+}
+
+#ifdef MLC_USE_CBLAS
+/* Prototypes of our own: cblas.h differs between providers. -DMLC_BLAS_INT=int64_t for ILP64. */
+#ifndef MLC_BLAS_INT
+#  define MLC_BLAS_INT int
+#endif
+void cblas_sgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
+                 float alpha, const float *a, MLC_BLAS_INT lda, const float *b, MLC_BLAS_INT ldb,
+                 float beta, float *c, MLC_BLAS_INT ldc);
+void cblas_dgemm(int order, int ta, int tb, MLC_BLAS_INT m, MLC_BLAS_INT n, MLC_BLAS_INT k,
+                 double alpha, const double *a, MLC_BLAS_INT lda, const double *b, MLC_BLAS_INT ldb,
+                 double beta, double *c, MLC_BLAS_INT ldc);
+__attribute__((weak)) void openblas_set_num_threads(int n);
+__attribute__((weak)) char *openblas_get_config(void);
+
+/* A provider's own threads would split by their number, and fight with ours for the cores. */
+#define MLC__BLAS_TILE 256             /* fixed tiles, one thread each: bits stay the same      */
+
+/* One of both strides must be 1, all fit its integer, and the product be worth a call. 111 and 112
+ * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
+static bool mlc__blas_takes(const struct mlc_k_gemm *g)
+{
+    const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
+    const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
+    return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
+           g->k < INT_MAX / 2 && g->a_row < INT_MAX && g->a_col < INT_MAX && g->b_row < INT_MAX &&
+           g->b_col < INT_MAX && g->c_row < INT_MAX &&
+           (double)g->m * (double)g->n * (double)g->k > 1e5;
+}
+
+/* The provider does alpha a b + beta c; the rest follows tile by tile, from cache. */
+static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t i0 = chunk % j->m_tasks * MLC__BLAS_TILE, batch = chunk / j->m_tasks / j->n_tasks;
+    const int64_t j0 = chunk / j->m_tasks % j->n_tasks * MLC__BLAS_TILE;
+    const int m = (int)mlc__min(MLC__BLAS_TILE, g->m - i0),
+              n = (int)mlc__min(MLC__BLAS_TILE, g->n - j0);
+    const int ta = g->a_col == 1 ? 111 : 112, tb = g->b_col == 1 ? 111 : 112;
+    const int64_t c_at = batch * g->c_batch + i0 * g->c_row + j0;
+    const void *a = mlc__at(g->a, batch * g->a_batch + i0 * g->a_row, j->size);
+    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    const MLC_BLAS_INT lda = (MLC_BLAS_INT)(ta == 111 ? g->a_row : g->a_col);
+    const MLC_BLAS_INT ldb = (MLC_BLAS_INT)(tb == 111 ? g->b_row : g->b_col);
+    (void)worker;
+    if (j->size == 4)
+        cblas_sgemm(101, ta, tb, m, n, (int)g->k, (float)g->alpha, MLC__CAST(const float *, a), lda,
+                    MLC__CAST(const float *, b), ldb, (float)g->beta,
+                    MLC__CAST(float *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
+    else
+        cblas_dgemm(101, ta, tb, m, n, (int)g->k, g->alpha, MLC__CAST(const double *, a), lda,
+                    MLC__CAST(const double *, b), ldb, g->beta,
+                    MLC__CAST(double *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
+    if (!g->bias && !mlc__gemm_changes(g)) return;
+    struct mlc_k_gemm rest = *g;       /* the products are in c */
+    mlc__gemm_job again = *j;
+    rest.alpha = 1.0;
+    rest.beta = 0.0;
+    again.g = &rest;
+    for (int r = 0; r < m; r++)
+        for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
+            double v[MLC__ROW_BLOCK];
+            const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
+            memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
+            mlc__sink_run(&again, v, at, j0 + x, w);
+        }
+}
+
+/* True if CBLAS did it. */
+static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
+{
+    const struct mlc_k_gemm *g = j->g;
+    if (!mlc__blas_takes(g)) return false;
+    j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
+    j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
+    mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
+                  0.03 * (double)g->batch * (double)g->m * (double)g->n * (double)g->k,
+                  mlc__blas_chunk, j);
+    return true;
+}
+
+/* One thread to a call: we call it from all of ours. */
+static const char *mlc__blas_start(void)
+{
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+    return openblas_get_config ? "OpenBLAS" : "CBLAS";
+}
+#else
+static const char *mlc__blas_start(void) { return "none"; }
+#endif /* MLC_USE_CBLAS */
+
+/* A 16-bit product is the f32 product of dense copies: sums stay in f32 whatever k is, and each
+ * result is rounded once. Copies are a third of the time at most for square products, all of it
+ * for a row times a matrix. */
+
+/* Room for a copy in the workspace, and the way on. */
+static float *mlc__gemm_place(const struct mlc_k_gemm *g, size_t *at, int64_t elements)
+{
+    float *copy = g->workspace ? (float *)(void *)(MLC__CAST(char *, g->workspace) + *at) : NULL;
+    *at += mlc__round_up((size_t)elements * 4, MLC__CACHELINE);
+    return copy;
+}
+
+/* The f32 product over copies in g's workspace; returns the bytes they take. A broadcast operand
+ * is copied once. */
+static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
+{
+    const int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
+    size_t at = 0;
+    *w = *g;
+    w->dtype = MLC_F32;
+    w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
+    w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
+    w->c = mlc__gemm_place(g, &at, c * g->batch);
+    w->bias = g->bias ? mlc__gemm_place(g, &at, g->n) : NULL;
+    w->aux = g->aux ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
+    w->residual = g->residual ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
+    w->grad_of = g->grad_of ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
+    w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
+    w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
+    w->c_row = g->n; w->c_col = 1; w->c_batch = c;
+    w->workspace = g->workspace ? MLC__CAST(char *, g->workspace) + at : NULL;
+    w->workspace_bytes = g->workspace_bytes > at ? g->workspace_bytes - at : 0;
+    return at;
+}
+
+/* Matrices of 16-bit elements at these strides to a dense copy in f32, or back. */
+static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype, bool widen,
+                              const void *from, void *to, int64_t batch, int64_t rows, int64_t cols,
+                              int64_t batch_stride, int64_t row_stride, int64_t col_stride)
+{
+    const int64_t strided[3] = { batch_stride, row_stride, col_stride };
+    const int64_t dense[3] = { rows * cols, cols, 1 }, shape[3] = { batch, rows, cols };
+    struct mlc_k_cast c;
+    c.out_dtype = widen ? MLC_F32 : dtype;
+    c.in_dtype = widen ? dtype : MLC_F32;
+    c.ndim = 3;
+    c.in = from;
+    c.out = to;
+    for (int d = 0; d < 3; d++) {
+        c.shape[d] = shape[d];
+        c.out_stride[d] = widen ? dense[d] : strided[d];
+        c.in_stride[d] = widen ? strided[d] : dense[d];
+    }
+    mlc__cast_run(dev, &c, half);
+}
+
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f);
+
+static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+{
+    const mlc__half_fns *half = f->random->half;
+    const void *also[3] = { g->beta != 0.0 ? g->c : NULL, g->residual, g->grad_of };
+    struct mlc_k_gemm w;
+    if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
+    mlc__gemm_convert(dev, half, g->dtype, true, g->a, (void *)(uintptr_t)w.a,
+                      g->a_batch ? g->batch : 1, g->m, g->k, g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, half, g->dtype, true, g->b, (void *)(uintptr_t)w.b,
+                      g->b_batch ? g->batch : 1, g->k, g->n, g->b_batch, g->b_row, g->b_col);
+    if (g->bias)
+        half->widen(MLC__CAST(float *, (void *)(uintptr_t)w.bias), g->bias, g->dtype, g->n);
+    const void *copy[3] = { w.c, w.residual, w.grad_of };
+    for (int i = 0; i < 3; i++)
+        if (also[i])
+            mlc__gemm_convert(dev, half, g->dtype, true, also[i], (void *)(uintptr_t)copy[i],
+                              g->batch, g->m, g->n, g->c_batch, g->c_row, g->c_col);
+    MLC__TRY(mlc__gemm_run(dev, &w, f));
+    mlc__gemm_convert(dev, half, g->dtype, false, w.c, g->c, g->batch, g->m, g->n, g->c_batch,
+                      g->c_row, g->c_col);
+    if (g->aux)
+        mlc__gemm_convert(dev, half, g->dtype, false, w.aux, g->aux, g->batch, g->m, g->n,
+                          g->c_batch, g->c_row, g->c_col);
+    return MLC_OK;
+}
+
+/* Takes the same decisions as mlc__gemm_run, in the same order. */
+static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
+                                  const mlc__gemm_fns *f)
+{
+    mlc__gemm_job j;
+    struct mlc_k_gemm w;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    if (mlc__is_half(g->dtype)) {
+        struct mlc_k_gemm bare = *g;
+        bare.workspace = NULL;
+        const size_t copies = mlc__gemm_widen(&bare, &w);
+        return copies + mlc__gemm_workspace(dev, &w, f);
+    }
+    if (mlc__gemm_is_small(g)) return 0;
+#ifdef MLC_USE_CBLAS
+    if (mlc__blas_takes(g)) return 0;
+#endif
+    mlc__gemm_plan(&j, dev, g, f);
+    return j.buffer * (size_t)mlc__pool_threads(dev);
+}
+
+/* Three ways, tried in this order: without tiles, CBLAS, tiles. */
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+{
+    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    mlc__gemm_job j;
+    if (!mlc__is_float(g->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (mlc__gemm_changes(g) && g->beta != 0.0) return MLC_ERR_UNSUPPORTED;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
+    if (mlc__is_half(g->dtype)) return mlc__gemm_half(dev, g, f);
+    j.g = g;
+    j.f = f;
+    j.size = mlc_dtype_bytes(g->dtype);
+    if (mlc__gemm_is_small(g)) {
+        const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
+        j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
+        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
+        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
+                      mlc__gemm_small_chunk, &j);
+        return MLC_OK;
+    }
+#ifdef MLC_USE_CBLAS
+    if (mlc__gemm_blas(dev, &j)) return MLC_OK;
+#endif
+    mlc__gemm_plan(&j, dev, g, f);
+    const size_t threads = (size_t)mlc__pool_threads(dev);
+    if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
+    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
+        memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
+    for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
+        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
+                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
 
@@ -9737,9 +9815,9 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
         { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__half_fns_##isa }, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__random_fns_##isa }, \
         { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
-          mlc__axpy_f64, mlc__map_f64_##isa, NULL } }; \
+          mlc__axpy_f64, mlc__map_f64_##isa, &mlc__random_fns_##isa } }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
         const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
@@ -10484,7 +10562,7 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
     t->ndim = ndim;
     t->dtype = dtype;
     t->flags = MLC__DENSE | MLC__PERMUTED;
-    t->grad_fresh = 0;
+    t->grad_fresh = t->uses = 0;
     t->scope = ctx->depth;
     for (int32_t d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
@@ -11751,6 +11829,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     nd->need = (uint8_t)need;
     nd->done = nd->inplace = nd->spends = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
+    for (int i = 0; i < n && need; i++) mlc__base(in[i])->uses++;
     return nd;
 }
 
@@ -14003,23 +14082,30 @@ static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* in and out are dense, or elements and words would not go together. */
-static mlc_status mlc__dropout_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
-                                   const mlc_tensor *in, bool acc)
+static mlc_status mlc__drop(mlc_ctx *ctx, const char *what, const mlc__drop_spec *d,
+                            const mlc_tensor *out, const mlc_tensor *in, bool acc)
 {
-    const struct mlc_k_dropout args = { in->dtype,
-                                        acc,
-                                        mlc__numel(in),
-                                        mlc__data(out),
-                                        mlc__data(in),
-                                        nd->u.dropout.seed,
-                                        nd->u.dropout.stream,
-                                        nd->u.dropout.p };
-    return args.n ? mlc__run_dropout(ctx, nd->op->name, &args) : MLC_OK;
+    const struct mlc_k_dropout args = { in->dtype,     acc,     mlc__numel(in), mlc__data(out),
+                                        mlc__data(in), d->seed, d->stream,      d->p };
+    return args.n ? mlc__run_dropout(ctx, what, &args) : MLC_OK;
+}
+
+/* Draws a stream. False, with an error, for what is no probability. */
+static bool mlc__drop_begin(mlc_ctx *ctx, const char *what, double p, mlc__drop_spec *d)
+{
+    if (!(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", what, mlc__real(p).s);
+        return false;
+    }
+    d->p = p;
+    d->seed = ctx->seed;
+    d->stream = ctx->stream++;
+    return true;
 }
 
 static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__dropout_run(ctx, nd, nd->out[0], nd->in[0], false);
+    return mlc__drop(ctx, nd->op->name, &nd->u.drop, nd->out[0], nd->in[0], false);
 }
 
 static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -14029,7 +14115,7 @@ static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__dropout_run(ctx, nd, &dx, &dy, acc);
+    return mlc__drop(ctx, nd->op->name, &nd->u.drop, &dx, &dy, acc);
 }
 
 static const mlc__op mlc__dropout_op =
@@ -14037,17 +14123,12 @@ static const mlc__op mlc__dropout_op =
 
 MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 {
+    mlc__drop_spec drop;
     mlc_node local, *nd;
-    if (x && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "dropout: p is %s, not in [0, 1]", mlc__real(p).s);
-        return NULL;
-    }
+    if (x && !mlc__drop_begin(x->ctx, "dropout", p, &drop)) return NULL;
     nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
     if (!nd) return NULL;
-    nd->u.dropout.p = p;
-    /* Both are kept: mlc_seed may come between forward and backward. */
-    nd->u.dropout.seed = x->ctx->seed;
-    nd->u.dropout.stream = x->ctx->stream++;
+    nd->u.drop = drop;
     return mlc__finish(nd);
 }
 
@@ -14846,7 +14927,7 @@ typedef struct mlc__mats {
     int64_t row, col, batch[MLC_MAX_DIMS];
 } mlc__mats;
 
-/* c = act(alpha a b + bias) + beta c, as struct mlc_k_gemm, over all batch axes. */
+/* A product as struct mlc_k_gemm has it, over all batch axes. */
 typedef struct mlc__product_spec {
     mlc_dtype   dtype;
     int64_t     m, n, k;
@@ -14854,9 +14935,7 @@ typedef struct mlc__product_spec {
     int64_t     batch[MLC_MAX_DIMS];
     mlc__mats   a, b, c;
     double      alpha, beta;
-    mlc_act     act;
-    const void *bias;
-    void       *pre;
+    struct mlc_k_gemm sink;            /* what results meet; nothing else of it is read */
 } mlc__product_spec;
 
 /* One call of the gemm kernel: one run of equally spaced products. */
@@ -14865,9 +14944,8 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
                                  double beta)
 {
     const size_t size = mlc__dtypes[p->dtype].bytes;
-    struct mlc_k_gemm g;
+    struct mlc_k_gemm g = p->sink;
     g.dtype = p->dtype;
-    g.act = p->act;
     g.m = p->m;
     g.n = p->n;
     g.k = p->k;
@@ -14878,8 +14956,6 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
     g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
     g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
     g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
-    g.bias = p->bias;
-    g.pre = p->pre;
     g.alpha = p->alpha;
     g.beta = beta;
     MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, &g);
@@ -15044,10 +15120,12 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
 }
 
 /* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products
- * The bias and the activation are the product's sink. What backward needs of the activation is one
- * tensor: its output, or for gelu and silu its input, which the sink writes beside the output. dy
- * is then turned into the gradient before the activation in place, once, and the three gradients
- * follow: dw = dy^T x, db = column sums, dx = dy w. Leading axes of x are rows. */
+ * Bias, activation, dropout and residual are the product's sink. What backward needs of the
+ * activation is one tensor: its result, or for gelu and silu what it met; where that is not the
+ * output, the sink writes it beside. dy is turned into the gradient before the activation in place,
+ * once, and three gradients follow: dw = dy^T x, db = column sums, dx = dy w. If x is the result of
+ * another linear with an activation, and nobody else reads it, the product that makes dx takes it
+ * through that activation, too. Leading axes of x are rows. */
 
 /* Can the leading axes of t be walked as rows with one stride? */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
@@ -15070,7 +15148,9 @@ static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || ac
  * read. */
 static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->in[2];
+    mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->u.linear.bias ? nd->in[2] : NULL;
+    mlc_tensor *also = nd->u.linear.residual ? nd->in[nd->n_in - 1] : NULL;
+    const mlc_act act = nd->u.linear.act;
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, w->ndim == 2 && x->ndim > 0, SHAPE,
@@ -15086,13 +15166,17 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = w->shape[0];
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
-    /* Second output: the sum before the activation. Nobody else sees it. */
-    if (nd->recorded && mlc__act_needs_input(nd->u.act))
+    MLC__REQUIRE(ctx, !also || mlc__same_shape(also, nd->out[0]), SHAPE,
+                 "linear: residual must be %s, as the result is, it is %s; expand it",
+                 mlc__shape(nd->out[0]).s, also ? mlc__shape(also).s : "");
+    /* Second output: what the activation met, or made. Nobody else sees it. */
+    const bool more = also || nd->u.linear.drop.p > 0.0;
+    if (nd->recorded && act && (more || mlc__act_needs_input(act)))
         MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
-    if (nd->u.act) mlc__save(nd, nd->out[nd->n_out - 1]);
-    nd->spends = nd->u.act != MLC_ACT_NONE;
+    if (act) mlc__save(nd, nd->out[nd->n_out - 1]);
+    nd->spends = act || nd->u.linear.drop.p > 0.0;
     return MLC_OK;
 }
 
@@ -15103,9 +15187,7 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
     int64_t stride;
     p->batch_dims = 0;
     p->beta = 0.0;
-    p->act = MLC_ACT_NONE;
-    p->bias = NULL;
-    p->pre = NULL;
+    memset(&p->sink, 0, sizeof p->sink);
     p->dtype = x->dtype;
     mlc__has_rows(x, &p->m, &stride);
     p->n = nd->in[1]->shape[0];
@@ -15126,20 +15208,61 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
     mlc__linear_spec(nd, nd->in[0], nd->in[1], nd->out[0], &p);
-    p.act = nd->u.act;
-    p.bias = nd->in[2] ? mlc__data(nd->in[2]) : NULL;
-    p.pre = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
+    const mlc__drop_spec *drop = &nd->u.linear.drop;
+    p.sink.act = nd->u.linear.act;
+    p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
+    p.sink.aux = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
+    p.sink.aux_after = !mlc__act_needs_input(p.sink.act);
+    p.sink.residual = nd->u.linear.residual ? mlc__data(nd->in[nd->n_in - 1]) : NULL;
+    p.sink.drop = drop->p;
+    p.sink.drop_seed = drop->seed;
+    p.sink.drop_stream = drop->stream;
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
-/* dy times the activation's derivative, in place: nobody else reads dy. */
-static mlc_status mlc__linear_through_act(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
+/* In the order of mlc_act. */
+static mlc_map mlc__act_grad(mlc_act act)
 {
-    static const mlc_map grad[] = { MLC_MAP_COPY,      MLC_MAP_RELU_GRAD,    MLC_MAP_GELU_GRAD,
-                                    MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD, MLC_MAP_SILU_GRAD };
-    if (!nd->u.act) return MLC_OK;
-    return mlc__map(ctx, nd->op->name, grad[nd->u.act], dy, dy, nd->out[nd->n_out - 1], NULL, 0.0,
+    static const mlc_map map[] = { MLC_MAP_COPY,      MLC_MAP_RELU_GRAD,    MLC_MAP_GELU_GRAD,
+                                   MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD, MLC_MAP_SILU_GRAD };
+    return map[act];
+}
+
+/* dy before the residual, the dropout and the activation, in place: nobody else reads it. */
+static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
+{
+    const char *what = nd->op->name;
+    const mlc__drop_spec *drop = &nd->u.linear.drop;
+    const mlc_act act = nd->u.linear.act;
+    mlc_status st = MLC_OK;
+    mlc_tensor dr;
+    bool acc;
+    if (nd->u.linear.residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
+        st = mlc__map(ctx, what, MLC_MAP_COPY, &dr, dy, NULL, NULL, 0.0, acc);
+    MLC__TRY(st);
+    if (drop->p > 0.0) MLC__TRY(mlc__drop(ctx, what, drop, dy, dy, false));
+    if (!act || dy->storage->through_act) return MLC_OK;
+    return mlc__map(ctx, what, mlc__act_grad(act), dy, dy, nd->out[nd->n_out - 1], NULL, 0.0,
                     false);
+}
+
+static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd);
+
+/* The linear whose activation x is the result of, if nd alone reads x, so that dx may be taken
+ * through it at once; else NULL. Its own backward, which comes next, checks what it saved: what is
+ * no longer as it was is not read here. */
+static const mlc_node *mlc__linear_before(const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    const mlc_node *from = x->node;
+    if (x->base || !from || from->op->backward != mlc__linear_backward || from->done ||
+        x->uses != 1 || x != from->out[0])
+        return NULL;
+    if (!from->u.linear.act || from->u.linear.residual || from->u.linear.drop.p > 0.0) return NULL;
+    const mlc__saved *kept = &from->saved[from->n_saved - 1];
+    const mlc_storage *s = kept->t->storage;
+    if (s->closed || s->released || s->version != kept->version) return NULL;
+    return mlc__is_half(x->dtype) ? NULL : from;
 }
 
 /* Three gradients of dy [rows,out]; each only if asked for. */
@@ -15151,7 +15274,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__product_spec p;
     mlc__mats dy_mats;
     mlc__grad_view(nd->out[0], &dy);
-    MLC__TRY(mlc__linear_through_act(ctx, nd, &dy));
+    MLC__TRY(mlc__linear_through(ctx, nd, &dy));
     if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {             /* dw [out,in] = dy^T x */
         mlc__linear_spec(nd, nd->in[0], &dx, &dy, &p);
         dy_mats = p.c;
@@ -15166,7 +15289,8 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.beta = acc ? 1.0 : 0.0;
         st = mlc__gemm(ctx, nd->op->name, &p);
     }
-    if (mlc__grad_in(nd, 2, &dx, &acc, &st)) st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    if (nd->u.linear.bias && mlc__grad_in(nd, 2, &dx, &acc, &st))
+        st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     if (mlc__grad_in(nd, 0, &dx, &acc, &st)) {             /* dx [rows,in] = dy w */
         mlc__linear_spec(nd, &dx, nd->in[1], &dy, &p);
         dy_mats = p.c;
@@ -15177,6 +15301,12 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.n = p.k;
         p.k = out;
         p.beta = acc ? 1.0 : 0.0;
+        const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
+        if (before) {
+            p.sink.grad = mlc__act_grad(before->u.linear.act);
+            p.sink.grad_of = mlc__data(before->out[before->n_out - 1]);
+            dx.storage->through_act = true;
+        }
         st = mlc__gemm(ctx, nd->op->name, &p);
     }
     return st;
@@ -15188,20 +15318,29 @@ static const mlc__op mlc__linear_op =
 MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                    const mlc_epilogue *epilogue)
 {
-    const mlc_act act = epilogue ? epilogue->act : MLC_ACT_NONE;
+    static const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
+    const mlc_epilogue *e = epilogue ? epilogue : &none;
+    mlc_tensor *in[4] = { x, w, NULL, NULL };
+    mlc__drop_spec drop = { 0.0, 0, 0 };
     mlc_node local, *nd;
     int64_t rows, stride;
-    if (x && (unsigned)act > MLC_ACT_SILU) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act",
-                  (int)act);
+    int n = 2;
+    if (x && (unsigned)e->act > MLC_ACT_SILU) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act", (int)e->act);
         return NULL;
     }
-    if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
-    /* Recorded where it copies, so gradients find their way back. */
-    if (b && !(b = mlc_contiguous(b))) return NULL;
-    nd = mlc__begin(&local, &mlc__linear_op, b ? 3 : 2, x, w, b);
+    if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
+    /* Recorded where they copy, so gradients find their way back. */
+    if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
+    if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
+    if (x && e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "linear: dropout", e->dropout, &drop))
+        return NULL;
+    nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
     if (!nd) return NULL;
-    nd->u.act = act;
+    nd->u.linear.act = e->act;
+    nd->u.linear.bias = b != NULL;
+    nd->u.linear.residual = e->residual != NULL;
+    nd->u.linear.drop = drop;
     return mlc__finish(nd);
 }
 
@@ -17855,9 +17994,9 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
- * one child ahead: a Linear followed by an activation becomes one product with an epilogue, which
- * changes speed and memory, not values. It knows both by their forward function, so a user's class
- * is never taken for one. */
+ * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
+ * epilogue, which changes speed and memory, not values. It knows them by their forward function, so
+ * a user's class is never taken for one. */
 
 /* b NULL: no bias. The tensors are stable: see mlc__param. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
@@ -17870,19 +18009,18 @@ static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
     return MLC_OK;
 }
 
-/* Called with an activation by sequential, which thereby runs two modules at once. */
-static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, mlc_act act)
+/* Called with an epilogue by sequential, which thereby runs several modules at once. */
+static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
-    const mlc_epilogue epilogue = { act };
-    return mlc_linear_ex(x, u->w, u->b, &epilogue);
+    return mlc_linear_ex(x, u->w, u->b, e);
 }
 
 static mlc_status mlc__linear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                      mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__linear_call(m, in[0], MLC_ACT_NONE);
+    out[0] = mlc__linear_call(m, in[0], NULL);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
@@ -18012,18 +18150,26 @@ MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
-/* Runs child i of m on x, with the activation behind it where there is one; *i moves on. */
+/* Runs child i of m on x; behind a linear also an activation and a dropout that is active, where
+ * they come next. *i moves on to the last that ran. */
 static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
     mlc_module *child = m->child[*i], *next = mlc_module_child(m, *i + 1);
-    mlc_tensor *y;
-    if (child->cls.forward != mlc__linear_module || !next || next->cls.forward != mlc__act_module)
-        return mlc_forward(child, x);
-    y = mlc__linear_call(child, x, MLC__CAST(const mlc__act_user *, next->user)->act);
-    if (!y) return NULL;
-    mlc__note_output(child, y);
-    mlc__note_output(next, y);
-    ++*i;
+    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
+    int32_t last = *i;
+    if (child->cls.forward != mlc__linear_module) return mlc_forward(child, x);
+    if (next && next->cls.forward == mlc__act_module) {
+        e.act = MLC__CAST(const mlc__act_user *, next->user)->act;
+        next = mlc_module_child(m, ++last + 1);
+    }
+    if (next && next->cls.forward == mlc__dropout_module && next->training) {
+        e.dropout = *MLC__CAST(const double *, next->user);
+        last += e.dropout > 0.0;
+    }
+    if (last == *i) return mlc_forward(child, x);
+    mlc_tensor *y = mlc__linear_call(child, x, &e);
+    for (; y && *i <= last; ++*i) mlc__note_output(m->child[*i], y);
+    *i = last;
     return y;
 }
 

@@ -1248,6 +1248,24 @@ WRONG(forward_of_wrong_dtype, DTYPE,
       "linear: input 1 is f64, input 2 is f32; cast one of them with mlc_cast",
       mlc_forward(w->net, w->d))
 
+static mlc_tensor *wrong_epilogue(world *w, double dropout, mlc_tensor *residual)
+{
+    const mlc_epilogue e = {MLC_ACT_RELU, dropout, residual};
+    return mlc_linear_ex(zeros(w, MLC_F32, 2, 3), zeros(w, MLC_F32, 4, 3), NULL, &e);
+}
+
+WRONG(linear_with_a_residual_of_another_shape, SHAPE,
+      "linear: residual must be [2,4], as the result is, it is [2,3]; expand it",
+      wrong_epilogue(w, 0, zeros(w, MLC_F32, 2, 3)))
+
+WRONG(linear_with_a_residual_of_another_dtype, DTYPE,
+      "linear: input 1 is f32, input 3 is f64; cast one of them with mlc_cast",
+      wrong_epilogue(w, 0, zeros(w, MLC_F64, 2, 4)))
+
+WRONG(linear_with_a_dropout_that_is_no_probability, ARG,
+      "linear: dropout: p is 1.5, not in [0, 1]",
+      wrong_epilogue(w, 1.5, NULL))
+
 WRONG(forward_without_module, ARG,
       "forward: the module is NULL; look at what should have made it",
       mlc_forward(NULL, w->x))

@@ -250,8 +250,9 @@ CASE(mlc_dot, mlc_dot(w->v, mlc_select(w->x, 0, 1)))
 
 DO(mlc_linear_ex)
 {
-    const mlc_epilogue gelu = {MLC_ACT_GELU};
-    return keep(w, mlc_linear_ex(w->x, w->y, mlc_select(w->m, 0, 0), &gelu));
+    mlc_epilogue e = {MLC_ACT_GELU, 0.5, NULL};
+    e.residual = mlc_matmul(w->x, mlc_transpose(w->y, 0, 1));
+    return keep(w, mlc_linear_ex(w->x, w->y, mlc_select(w->m, 0, 0), &e));
 }
 
 DO(mlc_einsum)

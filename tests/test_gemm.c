@@ -40,10 +40,16 @@ static const pool *pool_of(mlc_dtype dtype)
 
 typedef enum layout { ROWS, COLUMNS, ROWS_APART, COLUMNS_APART, LAYOUTS } layout;
 
+typedef enum aux { NO_AUX, BEFORE, AFTER } aux;
+
 typedef struct sink {
     double  alpha, beta;
-    bool    bias, pre;
+    bool    bias;
+    aux     aux;                       /* what the activation meets or makes is wanted, too      */
     mlc_act act;
+    double  drop;
+    bool    residual;
+    mlc_map grad;                      /* MLC_MAP_COPY: none                                     */
 } sink;
 
 typedef struct product {
@@ -57,15 +63,27 @@ typedef struct product {
 } product;
 
 static const sink SINKS[] = {
-    {1, 0, false, false, MLC_ACT_NONE},    {1, 0, true, false, MLC_ACT_NONE},
-    {1, 1, false, false, MLC_ACT_NONE},    {0.5, 0, false, false, MLC_ACT_NONE},
-    {-1.5, 1, true, false, MLC_ACT_NONE},  {1, -0.5, true, false, MLC_ACT_NONE},
-    {1, 0, true, false, MLC_ACT_RELU},     {1, 0, true, true, MLC_ACT_RELU},
-    {1, 0, false, false, MLC_ACT_GELU},    {1, 0, true, true, MLC_ACT_GELU},
-    {1, 0, true, false, MLC_ACT_TANH},     {0.5, 0, false, true, MLC_ACT_TANH},
-    {1, 0, false, true, MLC_ACT_SIGMOID},  {1, 1, true, true, MLC_ACT_SIGMOID},
-    {-1, 0, true, false, MLC_ACT_SILU},    {1, 0, true, true, MLC_ACT_SILU},
-    {1, 0.5, false, false, MLC_ACT_RELU},  {2, -1, true, true, MLC_ACT_GELU},
+    {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {1, 0, true, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {1, 1, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {0.5, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {-1.5, 1, true, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {1, -0.5, true, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_COPY},
+    {1, 0, true, NO_AUX, MLC_ACT_RELU, 0, false, MLC_MAP_COPY},
+    {1, 0, true, BEFORE, MLC_ACT_RELU, 0, false, MLC_MAP_COPY},
+    {1, 0, false, NO_AUX, MLC_ACT_GELU, 0, false, MLC_MAP_COPY},
+    {1, 0, true, BEFORE, MLC_ACT_GELU, 0, false, MLC_MAP_COPY},
+    {1, 0, true, NO_AUX, MLC_ACT_TANH, 0, false, MLC_MAP_COPY},
+    {0.5, 0, false, BEFORE, MLC_ACT_TANH, 0, false, MLC_MAP_COPY},
+    {1, 0, false, AFTER, MLC_ACT_SIGMOID, 0, false, MLC_MAP_COPY},
+    {-1, 0, true, NO_AUX, MLC_ACT_SILU, 0, false, MLC_MAP_COPY},
+    {1, 0, true, BEFORE, MLC_ACT_SILU, 0.25, false, MLC_MAP_COPY},
+    {1, 0, true, AFTER, MLC_ACT_RELU, 0.5, true, MLC_MAP_COPY},
+    {1, 0, false, NO_AUX, MLC_ACT_NONE, 0.75, false, MLC_MAP_COPY},
+    {-1, 0, true, NO_AUX, MLC_ACT_NONE, 0, true, MLC_MAP_COPY},
+    {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_RELU_GRAD},
+    {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_TANH_GRAD},
+    {0.5, 0, true, AFTER, MLC_ACT_TANH, 1, true, MLC_MAP_GELU_GRAD},
 };
 #define N_SINKS ((int)(sizeof SINKS / sizeof *SINKS))
 
@@ -82,7 +100,7 @@ static const mlc_kernels *row(void)
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-enum { IN_A, IN_B, IN_C, IN_BIAS, IN_PRE, WORKSPACE, ROLES };
+enum { IN_A, IN_B, IN_C, IN_BIAS, IN_AUX, IN_RESIDUAL, IN_GRAD_OF, WORKSPACE, ROLES };
 
 #define ROOM  ((size_t)32 << 20)
 #define FENCE ((size_t)256)            /* bytes watched on the side without a guard page         */
@@ -235,7 +253,39 @@ static double sum_error(const product *p, double magnitude)
 {
     const double eps = p->dtype == MLC_F64 ? 0x1p-52 : 0x1p-23;
     return eps * (2 * sqrt((double)p->k) + 4) *
-           (fabs(p->sink.alpha) * magnitude + 1 + fabs(p->sink.beta));
+           (fabs(p->sink.alpha) * magnitude + 1 + fabs(p->sink.beta)) /
+           (p->sink.drop < 1 ? 1 - p->sink.drop : 1);
+}
+
+/* The derivative that a grad map multiplies by, from what the activation made, or met for gelu. */
+static double grad_of(mlc_map grad, double v)
+{
+    switch (grad) {
+    case MLC_MAP_RELU_GRAD: return v > 0;
+    case MLC_MAP_TANH_GRAD: return 1 - v * v;
+    case MLC_MAP_GELU_GRAD:
+        return 0.5 * (1 + erf(v * 0.70710678118654752)) +
+               v * 0.39894228040143268 * exp(-0.5 * v * v);
+    default:                return 1;
+    }
+}
+
+/* What the dropout kernel makes of ones: the mask of element i of a stream.                      */
+static const float *mask_of(double p, int64_t n)
+{
+    static float  mask[1 << 21];
+    static double last = -1;
+    if (n > (1 << 21))
+        abort();
+    if (p != last) {
+        struct mlc_k_dropout k = {MLC_F32, 0, 1 << 21, mask, mask, 7, 9, p};
+        for (int64_t i = 0; i < 1 << 21; i++)
+            mask[i] = 1;
+        if (row()->dropout(NULL, &k) != MLC_OK)
+            abort();
+        last = p;
+    }
+    return mask;
 }
 
 /* ---- one run, and what must have come of it ------------------------------------------------- */
@@ -249,12 +299,15 @@ typedef struct run {
 static void run_prepare(run *r, const product *p, const mlc_kernels *k)
 {
     struct mlc_k_gemm *g = &r->g;
+    product            dense = *p;
     const size_t       size = mlc_dtype_bytes(p->dtype), bias = (size_t)p->n * size;
     memset(r, 0, sizeof *r);
     r->p = p;
     r->a = matrix_of(p, p->a, p->m, p->k, p->share_a, 5);
     r->b = matrix_of(p, p->b, p->k, p->n, p->share_b, 4007);
-    r->c = matrix_of(p, p->c, p->m, p->n, false, 2003);
+    dense.pad = 0;                     /* dropout numbers the elements of a c that is dense      */
+    r->c = p->sink.drop > 0 ? matrix_of(&dense, ROWS, p->m, p->n, false, 2003)
+                            : matrix_of(p, p->c, p->m, p->n, false, 2003);
     g->dtype = p->dtype;
     g->act = p->sink.act;
     g->m = p->m, g->n = p->n, g->k = p->k, g->batch = p->batch;
@@ -265,7 +318,12 @@ static void run_prepare(run *r, const product *p, const mlc_kernels *k)
     g->a = matrix_new(p, IN_A, &r->a, true);
     g->b = matrix_new(p, IN_B, &r->b, true);
     g->c = matrix_new(p, IN_C, &r->c, p->sink.beta != 0);
-    g->pre = p->sink.pre ? matrix_new(p, IN_PRE, &r->c, false) : NULL;
+    g->aux = p->sink.aux ? matrix_new(p, IN_AUX, &r->c, false) : NULL;
+    g->aux_after = p->sink.aux == AFTER;
+    g->residual = p->sink.residual ? matrix_new(p, IN_RESIDUAL, &r->c, true) : NULL;
+    g->drop = p->sink.drop, g->drop_seed = 7, g->drop_stream = 9;
+    g->grad = p->sink.grad;
+    g->grad_of = p->sink.grad != MLC_MAP_COPY ? matrix_new(p, IN_GRAD_OF, &r->c, true) : NULL;
     g->bias = p->sink.bias ? memcpy(guarded(IN_BIAS, bias, p->at_end), pool_of(p->dtype)->raw, bias)
                            : NULL;
     g->workspace_bytes = k->gemm_workspace ? k->gemm_workspace(NULL, g) : 0;
@@ -277,23 +335,28 @@ static bool element_held(const run *r, int64_t b, int64_t i, int64_t j)
     const product *p = r->p;
     const pool    *values = pool_of(p->dtype);
     const int64_t  at = place(&r->c, b, i, j), ref = (b * p->m + i) * p->n + j;
+    const double   other = values->value[pool_at(&r->c, b, i, j)];  /* of c, residual, grad_of */
     const double   pre = p->sink.alpha * ref_sum[ref] + (p->sink.bias ? values->value[j] : 0);
-    const double   old = p->sink.beta != 0 ? values->value[pool_at(&r->c, b, i, j)] : 0;
-    const double   want = act_of(p->sink.act, pre) + p->sink.beta * old;
-    const double   error = sum_error(p, ref_magnitude[ref]), got = test_get(r->g.c, p->dtype, at);
+    const double   made = act_of(p->sink.act, pre), error = sum_error(p, ref_magnitude[ref]);
+    const double   got = test_get(r->g.c, p->dtype, at);
+    double         want = made, beside = p->sink.aux == AFTER ? made : pre;
+    if (p->sink.drop > 0)
+        want = mask_of(p->sink.drop, ref + 1)[ref] > 0 ? want / (1 - p->sink.drop) : 0;
+    want += (p->sink.beta + p->sink.residual) * other;
+    want *= grad_of(p->sink.grad, other);
     if (fabs(got - want) <= error + storage_error(p->dtype, want) &&
-        (r->g.pre == NULL || fabs(test_get(r->g.pre, p->dtype, at) - pre) <=
-                                 error + storage_error(p->dtype, pre)))
+        (r->g.aux == NULL || fabs(test_get(r->g.aux, p->dtype, at) - beside) <=
+                                 error + storage_error(p->dtype, beside)))
         return true;
     printf("  [%" PRId64 ",%" PRId64 ",%" PRId64 "] is %.9g, want %.9g +- %.2g", b, i, j, got,
            want, error + storage_error(p->dtype, want));
-    if (r->g.pre != NULL)
-        printf(", pre is %.9g, want %.9g", test_get(r->g.pre, p->dtype, at), pre);
+    if (r->g.aux != NULL)
+        printf(", aux is %.9g, want %.9g", test_get(r->g.aux, p->dtype, at), beside);
     printf("\n");
     return false;
 }
 
-/* What lies between the elements of c or pre is as it was: all ones. Elements are counted, gaps are
+/* What lies between the elements of c or aux is as it was: all ones. Elements are counted, gaps are
  * what has these bits; a result may not be this very NaN.                                       */
 static bool gaps_held(const run *r, const void *x)
 {
@@ -316,8 +379,8 @@ static bool run_held(const run *r)
             for (int64_t j = 0; j < p->n; j++)
                 if (!element_held(r, b, i, j))
                     return false;
-    return gaps_held(r, r->g.c) && gaps_held(r, r->g.pre) &&
-           fenced(r->g.c, r->c.bytes, p->at_end) && fenced(r->g.pre, r->c.bytes, p->at_end) &&
+    return gaps_held(r, r->g.c) && gaps_held(r, r->g.aux) &&
+           fenced(r->g.c, r->c.bytes, p->at_end) && fenced(r->g.aux, r->c.bytes, p->at_end) &&
            fenced(r->g.workspace, (r->g.workspace_bytes + 63) / 64 * 64, p->at_end);
 }
 
@@ -329,10 +392,12 @@ static bool product_held(const product *p)
     held = row()->gemm(NULL, &r.g) == MLC_OK && run_held(&r);
     if (!held)
         printf("  gemm %s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64 " a %d%s b %d%s"
-               " c %d pad %" PRId64 " alpha %g beta %g bias %d act %d pre %d at %s\n",
+               " c %d pad %" PRId64 " alpha %g beta %g bias %d act %d aux %d drop %g residual %d"
+               " grad %d at %s\n",
                mlc_dtype_name(p->dtype), p->m, p->n, p->k, p->batch, p->a,
                p->share_a ? " shared" : "", p->b, p->share_b ? " shared" : "", p->c, p->pad,
-               p->sink.alpha, p->sink.beta, p->sink.bias, p->sink.act, p->sink.pre,
+               p->sink.alpha, p->sink.beta, p->sink.bias, p->sink.act, p->sink.aux, p->sink.drop,
+               p->sink.residual, p->sink.grad,
                p->at_end ? "end" : "start");
     return held;
 }

@@ -139,7 +139,7 @@ CALL(multinomial, (a->in[0], INT(0), FLAG(1)))
 
 static mlc_tensor *call_linear_ex(op_args *a)
 {
-    mlc_epilogue e = {(mlc_act)INT(0)};
+    mlc_epilogue e = {(mlc_act)INT(0), 0, NULL};
     return mlc_linear_ex(a->in[0], a->in[1], a->in[2], &e);
 }
 

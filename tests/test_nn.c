@@ -635,6 +635,44 @@ TEST(nn, sequential_fuses_with_the_same_bits)
     }
 }
 
+/* With a dropout, behind an activation or at once: the same stream, so the same mask. */
+static void check_fused_dropout(mlc_ctx *ctx, bool act, bool training)
+{
+    enum { N = 9, IN = 33, OUT = 17 };
+    double          y[N * OUT], dw[OUT * IN];
+    mlc_linear_desc d = mlc_linear_desc_make(IN, OUT);
+    mlc_module     *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear_ex(ctx, &d));
+    if (act)
+        mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.4));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_train(net, training);
+    mlc_tensor *w = mlc_module_param(net, "0.weight"), *b = mlc_module_param(net, "0.bias");
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(N, IN), 1, -1, 1);
+    mlc_seed(ctx, 5);
+    mlc_tensor *plain = mlc_linear(x, w, b);
+    plain = act ? mlc_gelu(plain) : plain;
+    plain = mlc_tanh(training ? mlc_dropout(plain, 0.4) : plain);
+    CHECK_EQ(mlc_backward_from(plain, NULL), MLC_OK);
+    test_read(plain, y);
+    test_read(mlc_grad(w), dw);
+    mlc_zero_grad(w);
+    mlc_zero_grad(b);
+    mlc_seed(ctx, 5);
+    mlc_tensor *fused = mlc_forward(net, x);
+    CHECK_EQ(mlc_backward_from(fused, NULL), MLC_OK);
+    CHECK_VALUES(fused, N * OUT, y, 0, 0);
+    CHECK_VALUES(mlc_grad(w), OUT * IN, dw, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, sequential_fuses_a_dropout_that_is_active)
+{
+    for (int i = 0; i < 4; i++)
+        check_fused_dropout(test_ctx(), i & 1, i & 2);
+}
+
 /* ---- dropout ------------------------------------------------------------------------------ */
 
 TEST(nn, dropout_drops_in_training_and_does_nothing_in_evaluation)

@@ -95,7 +95,7 @@ static mlc_tensor *call_linear(const args *a)
 
 static mlc_tensor *call_linear_ex(const args *a)
 {
-    mlc_epilogue e = {MLC_ACT_NONE};
+    mlc_epilogue e = {MLC_ACT_NONE, 0, NULL};
     if (a->ints.n == 0)
         return mlc_linear_ex(a->in[0], a->in[1], a->in[2], NULL);
     e.act = (mlc_act)a->ints.v[0];
@@ -1287,6 +1287,138 @@ TEST(ops, a_linear_of_no_rows_has_no_values_and_a_gradient_of_zero)
     CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
     CHECK_VALUES(mlc_grad(w), 12, zeros, 0, 0);
     CHECK_VALUES(mlc_grad(b), 3, zeros, 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- a linear and its epilogue ------------------------------------------------------------ */
+
+typedef struct layer {
+    mlc_dtype dtype;
+    int64_t   rows, in, out;
+    mlc_act   act;
+    double    dropout;
+    bool      bias, residual;
+} layer;
+
+#define LAYER_MOST 48000               /* values and gradients of the largest layer         */
+
+/* Values and gradients of a layer, as one operation or as several.                              */
+static int64_t layer_run(const layer *l, bool fused, double *out)
+{
+    static mlc_tensor *(*const act[])(mlc_tensor *) = {NULL,     mlc_relu,    mlc_gelu,
+                                                       mlc_tanh, mlc_sigmoid, mlc_silu};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *leaf[4], *y, *dy = test_rand(ctx, l->dtype, mlc_dims2(l->rows, l->out), 9, -1, 1);
+    mlc_dims     dims[4];
+    int64_t      n = 0;
+    mlc_epilogue e = {l->act, l->dropout, NULL};
+    dims[0] = mlc_dims2(l->rows, l->in), dims[1] = mlc_dims2(l->out, l->in);
+    dims[2] = mlc_dims1(l->out), dims[3] = mlc_dims2(l->rows, l->out);
+    for (int i = 0; i < 4; i++) {
+        leaf[i] = test_rand(ctx, l->dtype, dims[i], 3 + (uint64_t)i, -1, 1);
+        mlc_set_requires_grad(leaf[i], true);
+    }
+    if (fused) {
+        e.residual = l->residual ? leaf[3] : NULL;
+        y = mlc_linear_ex(leaf[0], leaf[1], l->bias ? leaf[2] : NULL, &e);
+    } else {
+        y = mlc_linear(leaf[0], leaf[1], l->bias ? leaf[2] : NULL);
+        y = l->act ? act[l->act](y) : y;
+        y = l->dropout > 0 ? mlc_dropout(y, l->dropout) : y;
+        y = l->residual ? mlc_add(y, leaf[3]) : y;
+    }
+    CHECK_EQ(mlc_backward_from(y, dy), MLC_OK);
+    for (int i = -1; i < 4; i++) {
+        mlc_tensor *t = i < 0 ? y : mlc_grad(leaf[i]);
+        if (t != NULL && CHECK(test_read(t, out + n)))
+            n += mlc_numel(t);
+    }
+    CHECK_OK(ctx);
+    return n;
+}
+
+static bool layer_held(const layer *l)
+{
+    static double one[LAYER_MOST], many[LAYER_MOST];
+    int64_t       n = layer_run(l, true, one), m = layer_run(l, false, many);
+    if (n == m && n > 0 && memcmp(one, many, (size_t)n * sizeof *one) == 0)
+        return true;
+    printf("  %s [%d,%d] -> %d act %d dropout %g bias %d residual %d: %d and %d values\n",
+           mlc_dtype_name(l->dtype), (int)l->rows, (int)l->in, (int)l->out, l->act, l->dropout,
+           l->bias, l->residual, (int)n, (int)m);
+    return false;
+}
+
+TEST(ops, a_linear_with_an_epilogue_is_the_operations_one_by_one_to_the_bit)
+{
+    static const int64_t at[][3] = {{3, 5, 7}, {40, 20, 66}, {33, 600, 34}, {1, 70, 9}};
+    for (int i = 0; i < 4 * 2 * 6 * 8; i++) {
+        layer l = {i & 1 ? MLC_F32 : MLC_F64, at[i / 96][0], at[i / 96][1], at[i / 96][2],
+                   (mlc_act)(i / 16 % 6), i & 2 ? 0.3 : 0, (i & 4) != 0, (i & 8) != 0};
+        if (!CHECK(layer_held(&l)))
+            return;
+    }
+}
+
+/* Three layers; reads makes another reader of each result, which gets no gradient: then none is
+ * taken through an activation ahead of its layer.                                               */
+static int64_t chain_run(mlc_dtype dtype, mlc_act act, bool reads, double *out)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = test_rand(ctx, dtype, mlc_dims2(33, 20), 1, -1, 1), *w[3];
+    mlc_epilogue e = {act, 0, NULL};
+    int64_t      n = 0;
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *y = x;
+    for (int i = 0; i < 3; i++) {
+        w[i] = test_rand(ctx, dtype, i ? mlc_dims2(40, 40) : mlc_dims2(40, 20), 2 + (uint64_t)i, -1,
+                         1);
+        mlc_set_requires_grad(w[i], true);
+        y = mlc_linear_ex(y, w[i], NULL, &e);
+        if (reads)
+            CHECK(mlc_neg(y) != NULL);
+    }
+    CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+    for (int i = -1; i < 3; i++) {
+        mlc_tensor *t = mlc_grad(i < 0 ? x : w[i]);
+        if (CHECK(t != NULL) && CHECK(test_read(t, out + n)))
+            n += mlc_numel(t);
+    }
+    CHECK_OK(ctx);
+    return n;
+}
+
+TEST(ops, a_chain_of_linears_has_the_same_gradients_whoever_else_reads_between)
+{
+    static double one[5 * 40 * 40], many[5 * 40 * 40];
+    for (int i = 0; i < 12; i++) {
+        mlc_dtype dtype = i % 2 ? MLC_F32 : MLC_F64;
+        int64_t   n = chain_run(dtype, (mlc_act)(i / 2), false, one);
+        CHECK_EQ(chain_run(dtype, (mlc_act)(i / 2), true, many), n);
+        CHECK(memcmp(one, many, (size_t)n * sizeof *one) == 0);
+    }
+}
+
+/* What lies between two layers has a gradient of its own, besides the one through the second. */
+TEST(ops, a_gradient_that_begins_between_two_linears_is_added)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_epilogue relu = {MLC_ACT_RELU, 0, NULL};
+    mlc_tensor  *w = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 1, -1, 1);
+    mlc_tensor  *v = test_rand(ctx, MLC_F64, mlc_dims2(2, 4), 2, -1, 1);
+    mlc_tensor  *x = test_rand(ctx, MLC_F64, mlc_dims2(5, 3), 3, -1, 1);
+    double       dw[3][12];            /* through v, not through v, both                       */
+    mlc_set_requires_grad(w, true);
+    for (int i = 0; i < 3; i++) {
+        mlc_tensor *h = mlc_linear_ex(x, w, NULL, &relu);
+        mlc_tensor *y = i == 1 ? h : mlc_linear(h, v, NULL);
+        y = mlc_sum(y, mlc_dims0(), false);
+        CHECK_EQ(mlc_backward(i < 2 ? y : mlc_add(y, mlc_sum(h, mlc_dims0(), false))), MLC_OK);
+        CHECK(test_read(mlc_grad(w), dw[i]));
+        mlc_zero_grad(w);
+    }
+    for (int at = 0; at < 12; at++)
+        CHECK_NEAR(dw[2][at], dw[0][at] + dw[1][at], 1e-12);
     CHECK_OK(ctx);
 }
 
