@@ -53,13 +53,14 @@
  *   f32 and f64 are 0, also where they compare or look for an extreme; what moves, sorts or finds
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
- * 6. Environment: MLC_ISA=scalar|avx2|avx512|neon lowers the kernels' level, MLC_THREADS=n.
+ * 6. Environment: MLC_ISA=scalar|avx2|avx512|neon lowers the kernels' level, MLC_THREADS=n,
+ *   MLC_BLAS=never|always.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
  *   MLC_NO_THREADS         no thread pool           MLC_NO_STDIO     no files, no mlc_stdout
  *   MLC_NO_SIMD            portable C only          MLC_NO_AVX512    no AVX-512 kernels
- *   MLC_USE_CBLAS          matrix products by CBLAS MLC_BLAS_INT     its integer, default int
+ *   MLC_USE_CBLAS          a CBLAS may make products MLC_BLAS_INT    its integer, default int
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
@@ -275,11 +276,18 @@ typedef struct mlc_allocator {
 typedef void (*mlc_log_fn)(void *user, mlc_log_level level, const char *text);
 typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);   /* not 0-terminated */
 
+typedef enum mlc_blas {                /* whether a CBLAS, where there is one, is called        */
+    MLC_BLAS_AUTO = 0,                 /* at levels where it was measured to be ahead          */
+    MLC_BLAS_NEVER, MLC_BLAS_ALWAYS,   /* always: for every product that it can make           */
+    MLC_BLAS_FORCE_32 = 0x7fffffff
+} mlc_blas;
+
 typedef struct mlc_ctx_desc {
     uint64_t      seed;                /* of the random streams; default 0                     */
     int32_t       threads;             /* 0: MLC_THREADS in the environment, else as many as   */
                                        /* cores may be used (affinity mask, cgroup's quota)    */
     mlc_isa       isa;                 /* AUTO: MLC_ISA in the environment, else the best      */
+    mlc_blas      blas;                /* AUTO: MLC_BLAS in the environment, else see above    */
     mlc_dtype     dtype;               /* of parameters declared without one; default f32      */
     const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
     mlc_allocator allocator;           /* default: aligned_alloc and free                      */
@@ -325,7 +333,8 @@ MLC_API int32_t mlc_ctx_threads(const mlc_ctx *ctx);
  *   do not change, nor does anything on an error.
  *   err    ARG: below 0; NOMEM      test: tests/test_threads.c                               */
 MLC_API mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads);
-/* mlc_ctx_blas: name of the CBLAS behind matrix products, or "none".                         */
+/* mlc_ctx_blas: name of the CBLAS that f32 and f64 products are made by, or "none" where there is
+ *   none, or ours are ahead of it: see mlc_blas. test: tests/test_ctx.c                      */
 MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
 /* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
 MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
@@ -2573,6 +2582,7 @@ struct mlc_ctx {
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     void          *dev;                /* first argument of kernels                             */
     mlc_isa        isa;
+    bool           blas;               /* products go to the CBLAS, where there is one          */
     mlc__pool     *pool;
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
@@ -7604,29 +7614,43 @@ typedef struct mlc__dropout_job {
     const mlc__random_fns *fns;
 } mlc__dropout_job;
 
-/* n elements under their words; in may be out. */
-static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, double p, bool accumulate,
-                              const uint32_t *w, const void *in, void *out, int64_t n)
+/* What drop takes of a probability: words below `below` are dropped, or all. */
+typedef struct mlc__drop_of { uint32_t below; bool all; double scale; } mlc__drop_of;
+
+static mlc__drop_of mlc__drop_made(double p)
 {
-    const uint64_t drop = (uint64_t)(p * 4294967296.0);    /* words below it are dropped */
-    const double scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
-    const bool all = drop > UINT32_MAX;
-    if (dtype == MLC_F64) {
-        double *o = MLC__CAST(double *, out);
-        for (int64_t e = 0; e < n; e++) {
-            const double v = w[e] >= drop ? MLC__CAST(const double *, in)[e] * scale : 0.0;
-            o[e] = accumulate ? o[e] + v : v;
-        }
-    } else if (dtype == MLC_F32) {
-        f->drop(w, (uint32_t)drop, all, (float)scale, accumulate, MLC__CAST(const float *, in),
+    const uint64_t below = (uint64_t)(p * 4294967296.0);
+    const mlc__drop_of d = { (uint32_t)below, below > UINT32_MAX, p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
+    return d;
+}
+
+/* f32 and f64: n elements under their words; in may be out. */
+static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, const mlc__drop_of *d,
+                              bool accumulate, const uint32_t *w, const void *in, void *out,
+                              int64_t n)
+{
+    if (dtype == MLC_F32) {
+        f->drop(w, d->below, d->all, (float)d->scale, accumulate, MLC__CAST(const float *, in),
                 MLC__CAST(float *, out), n);
-    } else {
-        float x[MLC__WORDS], y[MLC__WORDS];
-        f->half->widen(x, MLC__CAST(const uint16_t *, in), dtype, n);
-        if (accumulate) f->half->widen(y, MLC__CAST(const uint16_t *, out), dtype, n);
-        f->drop(w, (uint32_t)drop, all, (float)scale, accumulate, x, y, n);
-        f->half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
+        return;
     }
+    double *o = MLC__CAST(double *, out);
+    for (int64_t e = 0; e < n; e++) {
+        const bool keep = w[e] >= d->below && !d->all;
+        const double v = keep ? MLC__CAST(const double *, in)[e] * d->scale : 0.0;
+        o[e] = accumulate ? o[e] + v : v;
+    }
+}
+
+MLC__APART void mlc__dropout_half(const mlc__random_fns *f, mlc_dtype dtype, const mlc__drop_of *d,
+                                  bool accumulate, const uint32_t *w, const void *in, void *out,
+                                  int64_t n)
+{
+    float x[MLC__WORDS], y[MLC__WORDS];
+    f->half->widen(x, MLC__CAST(const uint16_t *, in), dtype, n);
+    if (accumulate) f->half->widen(y, MLC__CAST(const uint16_t *, out), dtype, n);
+    f->drop(w, d->below, d->all, (float)d->scale, accumulate, x, y, n);
+    f->half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
 }
 
 static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -7635,13 +7659,15 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
     const struct mlc_k_dropout *a = j->a;
     const int64_t to = mlc__min(a->n, (chunk + 1) * MLC__GRAIN);
     const size_t size = mlc_dtype_bytes(a->dtype);
+    const mlc__drop_of d = mlc__drop_made(a->p);
     uint32_t w[MLC__WORDS];
     (void)worker;
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
         const int64_t n = mlc__min(MLC__WORDS, to - i);
         mlc__random_words(j->fns, a->seed, a->stream, i, n, 1, w);
-        mlc__dropout_tile(j->fns, a->dtype, a->p, a->accumulate != 0, w, mlc__at(a->in, i, size),
-                          MLC__CAST(char *, a->out) + (size_t)i * size, n);
+        (mlc__is_half(a->dtype) ? mlc__dropout_half : mlc__dropout_tile)(
+            j->fns, a->dtype, &d, a->accumulate != 0, w, mlc__at(a->in, i, size),
+            MLC__CAST(char *, a->out) + (size_t)i * size, n);
     }
 }
 
@@ -8011,6 +8037,7 @@ typedef struct mlc__gemm_fns {
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
     const mlc__random_fns *random;
+    bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
 } mlc__gemm_fns;
 
 /* tile += scale what lies as c; what lies as c = tile, or the other way round */
@@ -8034,16 +8061,17 @@ typedef struct mlc__gemm_fns {
     }
 
 /* Rows are short: a row's words are made for it, from the block that holds its first one on. */
-static void mlc__sink_drop(const mlc__sink *s)
+MLC__APART void mlc__sink_drop(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
     const size_t size = mlc_dtype_bytes(g->dtype);
+    const mlc__drop_of d = mlc__drop_made(g->drop);
     uint32_t w[MLC__WORDS / 2];
     for (int64_t r = 0; r < s->rows; r++) {
         const int64_t at = s->at + r * g->c_row, lead = at % 4;
         char *row = MLC__CAST(char *, s->tile) + (size_t)(r * s->tile_row) * size;
         mlc__random_words(s->f->random, g->drop_seed, g->drop_stream, at - lead, lead + s->n, 1, w);
-        mlc__dropout_tile(s->f->random, g->dtype, g->drop, false, w + lead, row, row, s->n);
+        mlc__dropout_tile(s->f->random, g->dtype, &d, false, w + lead, row, row, s->n);
     }
 }
 
@@ -8547,6 +8575,21 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     mlc__gemm_room(j);
 }
 
+/* Is OpenBLAS ahead of a level's own tiles? Figures: bench/RESULTS.md; neon was not measured. */
+#define MLC__BLAS_AHEAD_scalar true
+#define MLC__BLAS_AHEAD_avx2   false
+#define MLC__BLAS_AHEAD_avx512 false
+#define MLC__BLAS_AHEAD_neon   true
+
+/* The desc wins over MLC_BLAS in the environment, that over what was measured. */
+static bool mlc__blas_choose(mlc_blas asked, bool ahead)
+{
+    const char *env = asked == MLC_BLAS_AUTO ? getenv("MLC_BLAS") : NULL;
+    if (env && strcmp(env, "never") == 0) asked = MLC_BLAS_NEVER;
+    if (env && strcmp(env, "always") == 0) asked = MLC_BLAS_ALWAYS;
+    return asked == MLC_BLAS_AUTO ? ahead : asked == MLC_BLAS_ALWAYS;
+}
+
 #ifdef MLC_USE_CBLAS
 /* Prototypes of our own: cblas.h differs between providers. -DMLC_BLAS_INT=int64_t for ILP64. */
 #ifndef MLC_BLAS_INT
@@ -8564,10 +8607,18 @@ __attribute__((weak)) char *openblas_get_config(void);
 /* A provider's own threads would split by their number, and fight with ours for the cores. */
 #define MLC__BLAS_TILE 256             /* fixed tiles, one thread each: bits stay the same      */
 
+/* dev NULL is a kernel without a context. */
+static bool mlc__blas_wanted(const void *dev, bool ahead)
+{
+    return dev ? MLC__CAST(const mlc__pool *, dev)->ctx->blas
+               : mlc__blas_choose(MLC_BLAS_AUTO, ahead);
+}
+
 /* One of both strides must be 1, all fit its integer, and the product be worth a call. 111 and 112
  * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
-static bool mlc__blas_takes(const struct mlc_k_gemm *g)
+static bool mlc__blas_takes(const void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
+    if (!mlc__blas_wanted(dev, f->blas_ahead)) return false;
     const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
     const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
     return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
@@ -8619,7 +8670,7 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
 static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    if (!mlc__blas_takes(g)) return false;
+    if (!mlc__blas_takes(dev, g, j->f)) return false;
     j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
     j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
     mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
@@ -8737,7 +8788,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     }
     if (mlc__gemm_is_small(g)) return 0;
 #ifdef MLC_USE_CBLAS
-    if (mlc__blas_takes(g)) return 0;
+    if (mlc__blas_takes(dev, g, f)) return 0;
 #endif
     mlc__gemm_plan(&j, dev, g, f);
     return j.buffer * (size_t)mlc__pool_threads(dev);
@@ -9815,9 +9866,11 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
         { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__random_fns_##isa }, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__random_fns_##isa, \
+          MLC__BLAS_AHEAD_##isa }, \
         { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
-          mlc__axpy_f64, mlc__map_f64_##isa, &mlc__random_fns_##isa } }; \
+          mlc__axpy_f64, mlc__map_f64_##isa, &mlc__random_fns_##isa, \
+          MLC__BLAS_AHEAD_##isa } }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
         const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
@@ -10195,7 +10248,11 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *alloc
 /* Device, threads and the error word of a context whose memory works. */
 static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
 {
+    static const bool ahead[MLC_ISA_COUNT] = { MLC__BLAS_AHEAD_scalar, MLC__BLAS_AHEAD_scalar,
+                                               MLC__BLAS_AHEAD_avx2, MLC__BLAS_AHEAD_avx512,
+                                               MLC__BLAS_AHEAD_neon };
     ctx->isa = mlc__isa_choose(d->isa);
+    ctx->blas = mlc__blas_choose(d->blas, ahead[ctx->isa]);
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
     if (d->device && strcmp(d->device, "cpu") != 0) {
@@ -10224,6 +10281,7 @@ static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
     const bool some = d->allocator.alloc || d->allocator.release;
     if (some && !(d->allocator.alloc && d->allocator.release)) return MLC_ERR_ARG;
     if ((unsigned)d->isa >= MLC_ISA_COUNT) return MLC_ERR_ARG;
+    if ((unsigned)d->blas > MLC_BLAS_ALWAYS) return MLC_ERR_ARG;
     if (d->threads < 0 || (d->dtype != MLC_F32 && d->dtype != MLC_F64)) return MLC_ERR_ARG;
     return MLC_OK;
 }
@@ -10323,7 +10381,7 @@ MLC_IMPL bool mlc_ctx_on_host(const mlc_ctx *ctx) { return ctx && ctx->on_host; 
 
 MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)
 {
-    return ctx && ctx->on_host ? mlc__blas_start() : "none";
+    return ctx && ctx->on_host && ctx->blas ? mlc__blas_start() : "none";
 }
 
 /* Also restarts the streams: the same seed and calls give the same numbers again. */
@@ -11543,9 +11601,9 @@ static void mlc__printer_number(mlc__printer *p)
 static bool mlc__is_scientific(const mlc__printer *p, uint64_t small, uint64_t large)
 {
     const struct mlc__float_kind *kind = &mlc__float_kinds[p->dtype];
+    if (large == 0) return false;
     const double lo = mlc__magnitude_value(p->dtype, small);
     const double hi = mlc__magnitude_value(p->dtype, large);
-    if (large == 0) return false;
     return hi >= kind->large || (!p->o.suppress && (lo < kind->small || hi / lo > kind->ratio));
 }
 

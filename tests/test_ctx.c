@@ -104,6 +104,30 @@ TEST(ctx, the_desc_is_followed)
     CHECK_EQ(mlc_module_param(mlc_nn_linear(ctx, 2, 3), "weight")->dtype, MLC_F64);
 }
 
+/* The desc says whether a CBLAS is called; results agree whoever makes them.                   */
+TEST(ctx, the_desc_says_whether_a_cblas_is_called)
+{
+    mlc_ctx_desc d = test_desc();
+    double       by[3][40 * 48];
+    for (int how = MLC_BLAS_AUTO; how <= MLC_BLAS_ALWAYS; how++) {
+        d.blas = (mlc_blas)how;
+        mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+#ifdef MLC_USE_CBLAS
+        if (how != MLC_BLAS_AUTO && test_on_host())
+            CHECK_EQ(strcmp(mlc_ctx_blas(ctx), "none") != 0, how == MLC_BLAS_ALWAYS);
+#else
+        CHECK_STR(mlc_ctx_blas(ctx), "none");
+#endif
+        test_read(mlc_matmul(test_rand(ctx, MLC_F64, mlc_dims2(40, 90), 1, -1, 1),
+                             test_rand(ctx, MLC_F64, mlc_dims2(90, 48), 2, -1, 1)), by[how]);
+        CHECK_OK(ctx);
+    }
+    for (int i = 0; i < 40 * 48; i++)
+        if (!CHECK_NEAR(by[MLC_BLAS_NEVER][i], by[MLC_BLAS_ALWAYS][i], 1e-13) ||
+            !CHECK_NEAR(by[MLC_BLAS_NEVER][i], by[MLC_BLAS_AUTO][i], 1e-13))
+            break;
+}
+
 static void check_refused(mlc_ctx_desc d, mlc_status want)
 {
     mlc_status status = MLC_OK;
@@ -126,6 +150,8 @@ TEST(ctx, a_bad_desc_is_refused_with_the_reason)
     d = test_desc(); d.dtype = MLC_I64;
     check_refused(d, MLC_ERR_ARG);
     d = test_desc(); d.isa = (mlc_isa)99;
+    check_refused(d, MLC_ERR_ARG);
+    d = test_desc(); d.blas = (mlc_blas)3;
     check_refused(d, MLC_ERR_ARG);
     d = test_desc(); d.device = "abacus";
     check_refused(d, MLC_ERR_DEVICE);
