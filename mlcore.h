@@ -7799,9 +7799,10 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
  * through the sink, while they are in L1. Small products, and few rows of dense operands, run as
  * dot products or sums of rows, where tiles would cost more than they save. */
 
-/* A panel of b, 512 x 32 f32, is 64 KB and comes from L2; one of a, 28 KB, stays in L1 or streams
- * in. Another value changes the last bits of long products. */
-#define MLC__KC       512
+/* A panel of b, 1024 x 32 f32, is 128 KB and comes from L2; one of a, 56 KB, streams in. Half of it
+ * would cost what goes through the sink a twentieth, once a block. Another value changes the last
+ * bits of long products. */
+#define MLC__KC       1024
 #define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */

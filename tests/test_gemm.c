@@ -479,7 +479,7 @@ TEST(gemm, takes_every_layout_with_every_sink)
 /* One size at an edge of a block or a tile, or one beside it, the others small: in all places.   */
 TEST(gemm, at_the_edges_of_blocks)
 {
-    static const int64_t edge[] = {14, 28, 32, 96, 256, 384, 512, 768, 1024};
+    static const int64_t edge[] = {14, 28, 32, 96, 256, 384, 512, 1024, 2048};
     static const int64_t small[] = {1, 4, 9, 14, 15, 29, 33, 41};
     for (int64_t i = 0; i < 27 * 4; i++) {
         const int64_t large = edge[i / 3 % 9] + i / 27 % 3 - 1;
