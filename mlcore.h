@@ -111,7 +111,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI            2u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI            3u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
