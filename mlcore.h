@@ -230,7 +230,6 @@ typedef struct mlc_tensor {
     mlc_dtype           dtype;
     uint32_t            flags;             /* private                                         */
     uint32_t            grad_fresh;       /* private: 0 is stale: overwritten, not added to    */
-    uint32_t            uses;             /* private: recorded operations that read it         */
     int32_t             scope;             /* depth of the scope it lives in; 0 is the root   */
 } mlc_tensor;
 
@@ -1707,7 +1706,8 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
 };
 /* c = alpha a b + beta c, batched; then, in this order, what is asked for: + bias, act, dropout,
  * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
- * is dense. With any of them but bias and beta 0, beta is 0. */
+ * is row-major. beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
+ * one of them answers UNSUPPORTED. */
 struct mlc_k_gemm {
     mlc_dtype   dtype;
     mlc_act     act;
@@ -10621,7 +10621,7 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
     t->ndim = ndim;
     t->dtype = dtype;
     t->flags = MLC__DENSE | MLC__PERMUTED;
-    t->grad_fresh = t->uses = 0;
+    t->grad_fresh = 0;
     t->scope = ctx->depth;
     for (int32_t d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
@@ -11888,7 +11888,6 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     nd->need = (uint8_t)need;
     nd->done = nd->inplace = nd->spends = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
-    for (int i = 0; i < n && need; i++) mlc__base(in[i])->uses++;
     return nd;
 }
 
@@ -15183,7 +15182,7 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
  * activation is one tensor: its result, or for gelu and silu what it met; where that is not the
  * output, the sink writes it beside. dy is turned into the gradient before the activation in place,
  * once, and three gradients follow: dw = dy^T x, db = column sums, dx = dy w. If x is the result of
- * another linear with an activation, and nobody else reads it, the product that makes dx takes it
+ * another linear with an activation, recorded just before, the product that makes dx takes it
  * through that activation, too. Leading axes of x are rows. */
 
 /* Can the leading axes of t be walked as rows with one stride? */
@@ -15307,15 +15306,15 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
 
 static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd);
 
-/* The linear whose activation x is the result of, if nd alone reads x, so that dx may be taken
- * through it at once; else NULL. Its own backward, which comes next, checks what it saved: what is
- * no longer as it was is not read here. */
+/* The linear whose activation x is the result of, if its backward is the very next to run, so that
+ * dx, which nobody has written to yet, may be taken through it at once; else NULL. That backward
+ * checks what it saved: what is no longer as it was is not read here. */
 static const mlc_node *mlc__linear_before(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     const mlc_node *from = x->node;
-    if (x->base || !from || from->op->backward != mlc__linear_backward || from->done ||
-        x->uses != 1 || x != from->out[0])
+    if (x->base || !from || from != nd->prev || from->op->backward != mlc__linear_backward ||
+        from->done || x != from->out[0])
         return NULL;
     if (!from->u.linear.act || from->u.linear.residual || from->u.linear.drop.p > 0.0) return NULL;
     const mlc__saved *kept = &from->saved[from->n_saved - 1];

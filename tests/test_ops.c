@@ -1422,6 +1422,47 @@ TEST(ops, a_gradient_that_begins_between_two_linears_is_added)
     CHECK_OK(ctx);
 }
 
+static struct { mlc_tensor *from, *dy; } nested;
+
+static mlc_status nested_forward(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor **out)
+{
+    (void)user;
+    (void)n;
+    *out = mlc_mul_scalar(in[0], 2);
+    return *out ? MLC_OK : MLC_ERR_ARG;
+}
+
+static mlc_status nested_backward(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor *out,
+                                  mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user; (void)in; (void)n; (void)out; (void)need;
+    dx[0] = mlc_mul_scalar(dy, 2);
+    return mlc_backward_from(nested.from, nested.dy);
+}
+
+/* A custom operation between two linears starts a backward of its own from what lies between. */
+TEST(ops, a_backward_within_a_backward_meets_gradients_as_they_are)
+{
+    static const mlc_custom_op OP = {"nested", nested_forward, nested_backward};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_epilogue e = {MLC_ACT_TANH, 0, NULL};
+    mlc_tensor  *x = mlc_ones(ctx, MLC_F64, mlc_dims2(1, 2));
+    mlc_tensor  *w = mlc_full(ctx, MLC_F64, mlc_dims2(2, 2), 0.3);
+    mlc_tensor  *v = mlc_full(ctx, MLC_F64, mlc_dims2(2, 2), 0.5);
+    mlc_tensor  *p = mlc_ones(ctx, MLC_F64, mlc_dims2(1, 2));
+    double       dw[4];
+    mlc_set_requires_grad(w, true);
+    mlc_set_requires_grad(p, true);
+    nested.dy = mlc_ones(ctx, MLC_F64, mlc_dims2(1, 2));
+    nested.from = mlc_linear_ex(x, w, NULL, &e);
+    mlc_tensor *q = mlc_custom(&OP, NULL, &p, 1);
+    CHECK_EQ(mlc_backward_from(mlc_add(mlc_linear(nested.from, v, NULL), q), NULL), MLC_OK);
+    test_read(mlc_grad(w), dw);
+    for (int i = 0; i < 4; i++)
+        CHECK_NEAR(dw[i], 2 * (1 - tanh(0.6) * tanh(0.6)), 1e-12);
+    CHECK_OK(ctx);
+}
+
 TEST(ops, a_result_with_more_elements_than_an_integer_counts_is_an_error)
 {
     const bool    wide = sizeof(size_t) == 8;
