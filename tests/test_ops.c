@@ -1307,7 +1307,8 @@ static int64_t layer_run(const layer *l, bool fused, double *out)
 {
     static mlc_tensor *(*const act[])(mlc_tensor *) = {NULL,     mlc_relu,    mlc_gelu,
                                                        mlc_tanh, mlc_sigmoid, mlc_silu};
-    mlc_ctx     *ctx = test_ctx();
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);                 /* freed here: a test makes hundreds   */
     mlc_tensor  *leaf[4], *y, *dy = test_rand(ctx, l->dtype, mlc_dims2(l->rows, l->out), 9, -1, 1);
     mlc_dims     dims[4];
     int64_t      n = 0;
@@ -1334,6 +1335,7 @@ static int64_t layer_run(const layer *l, bool fused, double *out)
             n += mlc_numel(t);
     }
     CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
     return n;
 }
 
@@ -1364,7 +1366,8 @@ TEST(ops, a_linear_with_an_epilogue_is_the_operations_one_by_one_to_the_bit)
  * taken through an activation ahead of its layer.                                               */
 static int64_t chain_run(mlc_dtype dtype, mlc_act act, bool reads, double *out)
 {
-    mlc_ctx     *ctx = test_ctx();
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
     mlc_tensor  *x = test_rand(ctx, dtype, mlc_dims2(33, 20), 1, -1, 1), *w[3];
     mlc_epilogue e = {act, 0, NULL};
     int64_t      n = 0;
@@ -1385,6 +1388,7 @@ static int64_t chain_run(mlc_dtype dtype, mlc_act act, bool reads, double *out)
             n += mlc_numel(t);
     }
     CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
     return n;
 }
 
