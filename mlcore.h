@@ -1325,6 +1325,50 @@ typedef struct mlc_group_desc {
  *   err    ARG if nothing matches         ref: torch.optim parameter groups                   */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
 
+typedef struct mlc_clip_desc {         /* at most one of both                                  */
+    double norm;                       /* longest gradient, Euclidean; default 0: any          */
+    double value;                      /* largest element, by magnitude; default 0: any        */
+    bool   each;                       /* norm holds for each parameter by itself              */
+} mlc_clip_desc;
+
+/* mlc_optim_clip: clips gradients in every step from now on: times min(1, norm/(|g| + 1e-6)), |g|
+ *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
+ *   is not finite are no step but a VALUE error (with a scaler: see there). NULL: no more.
+ *   err    ARG: negative, not finite, or both    ref: clip_grad_norm_, clip_grad_value_       */
+MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
+/* mlc_optim_grad_norm: |g| of the last step, unscaled and not yet clipped; NaN before the first
+ *   one, and where neither clipping nor a scaler asked for it.                                */
+MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
+/* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
+ *   their gradients; the others leave everything as it is. 1: every call.     err: ARG: n < 1 */
+MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
+
+typedef struct mlc_scaler_desc {       /* 0 is the default                                     */
+    double  init;                      /* default 65536                                        */
+    double  growth, backoff;           /* defaults 2 and 0.5; both 1: a fixed scale            */
+    int64_t interval;                  /* good steps in a row before it grows; default 2000    */
+    double  floor, cap;                /* of the scale; defaults 2^-24 and 2^24                */
+    int64_t patience;                  /* skipped steps in a row that are an error; default 50 */
+} mlc_scaler_desc;
+
+typedef struct mlc_scaler_state {      /* what a resumed training goes on with                 */
+    double  scale;
+    int64_t good;                      /* steps since the scale changed                        */
+    int64_t skipped, skipped_row;      /* in all, and in a row until now                       */
+} mlc_scaler_state;
+
+/* mlc_optim_scaler: scales the loss for f16, whose gradients would else be 0, and skips steps whose
+ *   gradients are not finite: they leave parameters, moments and counters as they are, and the
+ *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL: no more.
+ *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
+MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
+/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale; itself without a scaler. */
+MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
+/* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
+MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
+/* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
+MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
+
 /* @@ API.DATA -------------------------------------------- loader, CSV; test: tests/test_data.c */
 
 typedef struct mlc_batch {
@@ -1882,6 +1926,25 @@ struct mlc_optim_step {                /* what changes per step; read from devic
     double  grad_scale;
     int64_t first, skip;
 };
+struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
+    mlc_dtype   dtype;
+    int64_t     n;
+    const void *in;
+    double     *sum;
+    void       *workspace; size_t workspace_bytes;
+};
+/* Decides on a step: |g|, whether it is skipped, and what gradients are multiplied by. */
+struct mlc_k_guard {
+    int64_t       runs;
+    const double *squares;             /* [runs], of the gradients as they lie                 */
+    struct mlc_optim_step *step;       /* [runs]: grad_scale and skip are written              */
+    double        share;               /* 1 / number of backwards that were added up           */
+    double        max_norm;            /* 0: no clipping                                       */
+    int32_t       each, has_scaler;    /* each: a run is clipped by its own norm               */
+    mlc_scaler_desc rule;              /* filled in                                            */
+    mlc_scaler_state *scaler;          /* read and written, with has_scaler                    */
+    double       *norm;                /* out                                                  */
+};
 struct mlc_k_optim {                   /* one pass over a run of parameters                    */
     mlc_rule    rule;
     mlc_dtype   dtype;
@@ -1903,7 +1966,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
-    X(softmax) X(softmax_grad) X(norm) X(norm_grad)
+    X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -9834,6 +9897,82 @@ static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
     j->fn(j->a, chunk * MLC__GRAIN, mlc__min(MLC__GRAIN, j->a->n - chunk * MLC__GRAIN));
 }
 
+typedef struct mlc__squares_job {
+    const struct mlc_k_squares *a;
+    mlc__run_fn fn;
+} mlc__squares_job;
+
+static MLC__OPT void mlc__squares_f64(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    MLC__SUM_TEXT(double, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
+}
+
+static size_t mlc__k_squares_workspace(void *dev, const struct mlc_k_squares *a)
+{
+    (void)dev;
+    return (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
+}
+
+static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__squares_job *j = MLC__CAST(const mlc__squares_job *, arg);
+    const int64_t from = chunk * MLC__GRAIN, n = mlc__min(MLC__GRAIN, j->a->n - from);
+    mlc__acc sum;
+    (void)worker;
+    memset(&sum, 0, sizeof sum);
+    j->fn(&sum, mlc__at(j->a->in, from, mlc_dtype_bytes(j->a->dtype)), n, 1.0);
+    MLC__CAST(double *, j->a->workspace)[chunk] = mlc__acc_value(&sum);
+}
+
+/* Sums of chunks, in their order: whoever made them. */
+static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc__run_fn f32)
+{
+    const int64_t chunks = mlc__div_up(a->n, MLC__GRAIN);
+    mlc__squares_job j = { a, a->dtype == MLC_F64 ? mlc__squares_f64 : f32 };
+    double all = 0.0;
+    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_squares_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    mlc__parallel(dev, chunks, 0.1 * (double)a->n, mlc__squares_chunk, &j);
+    for (int64_t i = 0; i < chunks; i++) all += MLC__CAST(const double *, a->workspace)[i];
+    *a->sum = all;
+    return MLC_OK;
+}
+
+/* The scale after a step, in the order of GradScaler: after a bad step it shrinks, after enough
+ * good ones it grows, unless it would leave its bounds. */
+static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, bool good)
+{
+    if (!good) {
+        s->scale = s->scale * rule->backoff > rule->floor ? s->scale * rule->backoff : rule->floor;
+        s->good = 0;
+        s->skipped++;
+        s->skipped_row++;
+        return;
+    }
+    s->skipped_row = 0;
+    if (++s->good < rule->interval) return;
+    s->good = 0;
+    if (s->scale * rule->growth <= rule->cap) s->scale *= rule->growth;
+}
+
+static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
+{
+    const double unscale = a->share / (a->has_scaler ? a->scaler->scale : 1.0);
+    double all = 0.0;
+    (void)dev;
+    for (int64_t i = 0; i < a->runs; i++) all += a->squares[i];
+    const bool good = all - all == 0.0;
+    *a->norm = sqrt(all) * unscale;
+    for (int64_t i = 0; i < a->runs; i++) {
+        const double norm = a->each ? sqrt(a->squares[i]) * unscale : *a->norm;
+        const double clip = a->max_norm > 0.0 ? a->max_norm / (norm + 1e-6) : 1.0;
+        a->step[i].grad_scale = unscale * (clip < 1.0 ? clip : 1.0);
+        a->step[i].skip = !good;
+    }
+    if (a->has_scaler) mlc__scaler_next(a->scaler, &a->rule, good);
+    return MLC_OK;
+}
+
 /* skip is set by whoever decides on the device that a step must not happen. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__optim_fn sgd_f32,
                                  mlc__optim_fn adam_f32)
@@ -9927,7 +10066,9 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
     { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); }
+    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); } \
+    static mlc_status mlc__k_squares_##isa(void *dev, const struct mlc_k_squares *a) \
+    { return mlc__squares_run(dev, a, mlc__squares_f32_##isa); }
 
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
@@ -9982,6 +10123,10 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__CPU_finite_ws(isa)    NULL,
 #define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
 #define MLC__CPU_optim_ws(isa)     NULL,
+#define MLC__CPU_squares(isa)      mlc__k_squares_##isa,
+#define MLC__CPU_squares_ws(isa)   mlc__k_squares_workspace,
+#define MLC__CPU_guard(isa)        mlc__k_guard,
+#define MLC__CPU_guard_ws(isa)     NULL,
 #define MLC__CPU_math(isa)         mlc__k_math_##isa,
 #define MLC__CPU_math_ws(isa)      NULL,
 #define MLC__CPU_compare(isa)      mlc__k_compare_##isa,
@@ -18393,6 +18538,8 @@ typedef struct mlc__entry {            /* a trained parameter */
     int32_t     group;
 } mlc__entry;
 
+typedef struct mlc__guard { mlc_scaler_state scaler; double norm; } mlc__guard;
+
 struct mlc_optim {
     mlc_ctx    *ctx;
     mlc_module *module;                /* NULL: freed */
@@ -18407,6 +18554,11 @@ struct mlc_optim {
     int64_t     entries;
     void       *moments, *m, *v;       /* device; moments: the memory that m and v lie in */
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
+    mlc_clip_desc clip;
+    int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
+    bool        has_scaler;
+    mlc_scaler_desc scaler;
+    mlc__guard  guard, *guard_dev;     /* guard_dev: on the device, squares of runs behind it */
 };
 
 /* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
@@ -18466,6 +18618,7 @@ static void mlc__optim_free_state(mlc_optim *o)
 {
     mlc__heap_data_free(o->ctx, o->moments, MLC_MEM_OPTIM);
     if (o->step_dev != o->step) mlc__heap_data_free(o->ctx, o->step_dev, MLC_MEM_OPTIM);
+    mlc__heap_data_free(o->ctx, o->guard_dev, MLC_MEM_OPTIM);
     mlc__heap_free(o->ctx, o->step);
     mlc__heap_free(o->ctx, o->entry);
 }
@@ -18507,6 +18660,10 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     n->step_dev = ctx->on_host ? n->step : MLC__CAST(struct mlc_optim_step *,
                   mlc__heap_data(ctx, step_bytes, MLC_MEM_OPTIM, "optimizer"));
     if (!n->step_dev) return MLC_ERR_NOMEM;
+    n->guard_dev = MLC__CAST(mlc__guard *,
+                             mlc__heap_data(ctx, sizeof(mlc__guard) + (size_t)b.n * sizeof(double),
+                                            MLC_MEM_OPTIM, "optimizer"));
+    if (!n->guard_dev) return MLC_ERR_NOMEM;
     MLC__TRY(mlc__optim_moments(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
@@ -18527,6 +18684,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     n.entry = NULL;
     n.moments = n.m = n.v = NULL;
     n.step = n.step_dev = NULL;
+    n.guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
     n.layout = flat->layout;
@@ -18556,6 +18714,9 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->ctx = m->ctx;
     o->module = m;
     o->groups = 1;
+    o->wanted = 1;
+    o->guard.scaler.scale = 1.0;
+    o->guard.norm = MLC__NAN;
     o->group[0].lr_scale = 1.0;
     o->group[0].weight_decay = o->weight_decay;
     o->next = m->ctx->optims;
@@ -18713,6 +18874,7 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 /* Also what ends the STATE error after a failed backward: the user has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
+    if (o) o->calls = 0;
     if (o && o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
@@ -18724,9 +18886,9 @@ static bool mlc__entry_due(const mlc__entry *e)
 
 /* Do b's memory and settings continue a's? Padding lies between and is zero. A large b is a loop of
  * its own: dealt like the products that it is part of, its parts meet the same cores again. */
-static bool mlc__entry_joins(const mlc__entry *a, const mlc__entry *b)
+static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
-    if (mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
+    if (o->clip.each || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
     const int64_t bytes = b->state - a->state;
     return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
            b->p->grad_offset - a->p->grad_offset == bytes &&
@@ -18737,30 +18899,38 @@ static bool mlc__entry_joins(const mlc__entry *a, const mlc__entry *b)
 
 /* In f64 on the host: 1 - beta^t loses its digits in f32 in the first steps, and a device need not
  * have pow. */
-static void mlc__optim_settings(const mlc_optim *o, const mlc__entry *e, struct mlc_optim_step *s)
+static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
+    const mlc__entry *e = &o->entry[from];
+    struct mlc_optim_step *s = &o->step[run];
     const double t = (double)(e->steps + 1);
+    (void)to;
     s->lr = o->lr * o->group[e->group].lr_scale;
     s->weight_decay = o->group[e->group].weight_decay;
     s->bias1 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta1, t) : 1.0;
     s->bias2 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta2, t) : 1.0;
-    s->grad_scale = 1.0;
+    s->grad_scale = 1.0 / (double)o->calls;
     s->first = e->steps == 0;
     s->skip = 0;
+    return MLC_OK;
 }
 
-/* From the first element of the first entry to the last of the last, padding included. */
-static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+/* Elements of a run: from the first of its first entry to the last of its last, padding included. */
+static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from], *last = &o->entry[to - 1];
-    const int64_t bytes =
-        last->state - e->state + mlc__numel(&last->p->t) * (int64_t)mlc__size(&last->p->t);
+    return (last->state - e->state) / (int64_t)mlc__size(&e->p->t) + mlc__numel(&last->p->t);
+}
+
+static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+{
+    const mlc__entry *e = &o->entry[from];
     struct mlc_k_optim a;
     a.rule = o->rule;
     a.dtype = e->p->t.dtype;
     a.decoupled = o->decoupled;
     a.nesterov = o->nesterov;
-    a.n = bytes / (int64_t)mlc__size(&e->p->t);
+    a.n = mlc__optim_elements(o, from, to);
     a.p = e->p->value_storage.data;
     a.g = e->p->grad_storage.data;
     a.m = o->m ? MLC__CAST(char *, o->m) + e->state : NULL;
@@ -18774,40 +18944,119 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to,
     return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
 }
 
-/* The runs of entries to update: calls the kernel for each, or only notes their settings. */
-static mlc_status mlc__optim_runs(mlc_optim *o, bool note, int64_t *runs)
+/* What a walk does with a run: entries from .. to, the run's number. */
+typedef mlc_status (*mlc__optim_each)(mlc_optim *o, int64_t from, int64_t to, int64_t run);
+
+/* The runs of entries to update; a walk that follows another finds the same ones. */
+static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each, int64_t *runs)
 {
     *runs = 0;
     for (int64_t i = 0; i < o->entries;) {
         if (!mlc__entry_due(&o->entry[i])) { i++; continue; }
         int64_t end = i + 1;
         while (end < o->entries && mlc__entry_due(&o->entry[end]) &&
-               mlc__entry_joins(&o->entry[end - 1], &o->entry[end])) end++;
-        if (note) mlc__optim_settings(o, &o->entry[i], &o->step[*runs]);
-        else MLC__TRY(mlc__optim_run_entries(o, i, end, *runs));
+               mlc__entry_joins(o, &o->entry[end - 1], &o->entry[end])) end++;
+        MLC__TRY(each(o, i, end, *runs));
         ++*runs;
         i = end;
     }
     return MLC_OK;
 }
 
-/* Two walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
+static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+{
+    const mlc__entry *e = &o->entry[from];
+    struct mlc_k_squares a;
+    a.dtype = e->p->t.dtype;
+    a.n = mlc__optim_elements(o, from, to);
+    a.in = e->p->grad_storage.data;
+    a.sum = MLC__CAST(double *, (void *)(o->guard_dev + 1)) + run;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", squares, &a);
+    return MLC_OK;
+}
+
+/* When it is sure that gradients are finite: clamping would hide what is not. scale: what they were
+ * multiplied by. */
+static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
+{
+    const double most = o->clip.value * scale * (double)o->calls, range[2] = { -most, most };
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc_tensor g;
+        if (!mlc__entry_due(&o->entry[i])) continue;
+        mlc__grad_view(&o->entry[i].p->t, &g);
+        MLC__TRY(mlc__apply_math(o->ctx, "optim_step", MLC_MATH_CLAMP, &g, &g, NULL, NULL, range,
+                                 false));
+    }
+    return MLC_OK;
+}
+
+/* Norm, scale and whether the step is made are decided on the device; the host hears of it. */
+static mlc_status mlc__optim_guard(mlc_optim *o, int64_t runs)
+{
+    mlc_ctx *ctx = o->ctx;
+    struct mlc_k_guard a;
+    int64_t again;
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_squares, &again));
+    MLC__TRY(mlc__device_copy(ctx, o->guard_dev, &o->guard, sizeof o->guard, MLC_COPY_TO_DEVICE));
+    a.runs = runs;
+    a.squares = MLC__CAST(const double *, (void *)(o->guard_dev + 1));
+    a.step = o->step_dev;
+    a.share = 1.0 / (double)o->calls;
+    a.max_norm = o->clip.norm;
+    a.each = o->clip.each;
+    a.has_scaler = o->has_scaler;
+    a.rule = o->scaler;
+    a.scaler = &o->guard_dev->scaler;
+    a.norm = &o->guard_dev->norm;
+    MLC__TRY(mlc__run_guard(ctx, "optim_step", &a));
+    return mlc__device_copy(ctx, &o->guard, o->guard_dev, sizeof o->guard, MLC_COPY_TO_HOST);
+}
+
+/* Gradients are used up; made: parameters have moved. */
+static void mlc__optim_done(mlc_optim *o, bool made)
+{
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (!e->p) continue;
+        if (made && mlc__entry_due(e)) { e->steps++; e->p->value_storage.version++; }
+        e->p->t.grad_fresh = 0;
+    }
+    o->steps += made;
+    o->calls = 0;
+}
+
+/* A step whose gradients are not finite is not made. */
+static mlc_status mlc__optim_skipped(mlc_optim *o)
+{
+    const mlc_scaler_state *s = &o->guard.scaler;
+    mlc__optim_done(o, false);
+    MLC__REQUIRE(o->ctx, o->has_scaler, VALUE,
+                 "optim_step: the norm of the gradients is %s, nothing was changed; look for what "
+                 "made it with mlc_anomaly", mlc__real(o->guard.norm).s);
+    MLC__REQUIRE(o->ctx, s->skipped_row < o->scaler.patience, VALUE,
+                 "optim_step: %lld steps in a row had gradients that are not finite, at last with a "
+                 "scale of %s; no scale helps: look for what made them with mlc_anomaly",
+                 (long long)s->skipped_row, mlc__real(s->scale).s);
+    return MLC_OK;
+}
+
+/* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
  * depends on it. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     int64_t runs;
-    MLC__TRY(mlc__optim_runs(o, true, &runs));
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_settings, &runs));
     if (o->step_dev != o->step)
         MLC__TRY(mlc__device_copy(o->ctx, o->step_dev, o->step, (size_t)runs * sizeof *o->step,
                                   MLC_COPY_TO_DEVICE));
-    MLC__TRY(mlc__optim_runs(o, false, &runs));
-    for (int64_t i = 0; i < o->entries; i++) {
-        mlc__entry *e = &o->entry[i];
-        if (!e->p) continue;
-        if (mlc__entry_due(e)) { e->steps++; e->p->value_storage.version++; }
-        e->p->t.grad_fresh = 0;
+    if (o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0) {
+        const double scale = o->guard.scaler.scale;
+        MLC__TRY(mlc__optim_guard(o, runs));
+        if (!(o->guard.norm - o->guard.norm == 0.0)) return mlc__optim_skipped(o);
+        if (o->clip.value > 0.0) MLC__TRY(mlc__optim_clamp(o, scale));
     }
-    o->steps++;
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries, &runs));
+    mlc__optim_done(o, true);
     return MLC_OK;
 }
 
@@ -18826,10 +19075,93 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
             "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
             "between; call mlc_optim_zero_grad",
             o->entry[i].p->name);
+    if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
     mlc__flush_end(mode);
+    if (o->calls) o->calls--;          /* it failed: this call does not count */
     return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
+{
+    const mlc_clip_desc none = { 0.0, 0.0, false };
+    if (!o) return MLC_ERR_ARG;
+    const mlc_clip_desc d = desc ? *desc : none;
+    MLC__REQUIRE(o->ctx, d.norm >= 0.0 && d.norm < MLC__INF && d.value >= 0.0 &&
+                 d.value < MLC__INF && !(d.norm > 0.0 && d.value > 0.0), ARG,
+                 "optim_clip: norm %s, value %s: finite, not negative, and one of them 0",
+                 mlc__real(d.norm).s, mlc__real(d.value).s);
+    o->clip = d;
+    return MLC_OK;
+}
+
+MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o) { return o ? o->guard.norm : MLC__NAN; }
+
+MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, n >= 1, ARG, "optim_accumulate: n is %lld; 1 updates at every call",
+                 (long long)n);
+    o->wanted = n;
+    return MLC_OK;
+}
+
+/* The conditions are written so that NaN fails them. */
+MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
+{
+    mlc_scaler_desc d;
+    mlc_scaler_state start = { 1.0, 0, 0, 0 };
+    if (!o) return MLC_ERR_ARG;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    d.init = d.init == 0.0 ? 65536.0 : d.init;
+    d.growth = d.growth == 0.0 ? 2.0 : d.growth;
+    d.backoff = d.backoff == 0.0 ? 0.5 : d.backoff;
+    d.interval = d.interval == 0 ? 2000 : d.interval;
+    d.floor = d.floor == 0.0 ? 5.9604644775390625e-8 : d.floor;      /* 2^-24 */
+    d.cap = d.cap == 0.0 ? 16777216.0 : d.cap;
+    d.patience = d.patience == 0 ? 50 : d.patience;
+    MLC__REQUIRE(o->ctx, d.floor > 0.0 && d.init >= d.floor && d.cap >= d.init && d.cap < MLC__INF &&
+                 d.growth >= 1.0 && d.growth < MLC__INF && d.backoff > 0.0 && d.backoff <= 1.0 &&
+                 d.interval > 0 && d.patience > 0, ARG,
+                 "optim_scaler: init %s in [floor %s, cap %s], growth %s, backoff %s, interval %lld, "
+                 "patience %lld: growth is at least 1, backoff in (0, 1], the others positive",
+                 mlc__real(d.init).s, mlc__real(d.floor).s, mlc__real(d.cap).s,
+                 mlc__real(d.growth).s, mlc__real(d.backoff).s, (long long)d.interval,
+                 (long long)d.patience);
+    start.scale = desc ? d.init : 1.0;
+    o->has_scaler = desc != NULL;
+    o->scaler = d;
+    o->guard.scaler = start;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
+{
+    return o && o->has_scaler ? mlc_mul_scalar(loss, o->guard.scaler.scale) : loss;
+}
+
+MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
+{
+    const mlc_scaler_state none = { 1.0, 0, 0, 0 };
+    return o ? o->guard.scaler : none;
+}
+
+MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, o->has_scaler, STATE,
+                 "optim_scaler_resume: there is no scaler; call mlc_optim_scaler");
+    MLC__REQUIRE(o->ctx, state && state->scale >= o->scaler.floor && state->scale <= o->scaler.cap &&
+                 state->good >= 0 && state->skipped_row >= 0 &&
+                 state->skipped >= state->skipped_row, ARG,
+                 "optim_scaler_resume: scale %s, %lld good, %lld skipped, %lld in a row: that is no "
+                 "state of this scaler", mlc__real(state ? state->scale : 0.0).s,
+                 (long long)(state ? state->good : 0), (long long)(state ? state->skipped : 0),
+                 (long long)(state ? state->skipped_row : 0));
+    o->guard.scaler = *state;
+    return MLC_OK;
 }
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes

@@ -731,3 +731,212 @@ TEST(flush, moments_under_zero_gradients_become_zero_and_never_denormal)
     }
 }
 #endif
+
+/* ---- clipping ------------------------------------------------------------------------------ */
+
+/* The gradient of bowl with weight w at p is 2 w p: p [1.5,2], w 1 give [3,4], of norm 5.       */
+static mlc_optim *clipped(mlc_ctx *ctx, mlc_module **m, double norm, double value)
+{
+    static const double start[] = {1.5, 2};
+    const mlc_clip_desc d = {norm, value, false};
+    *m = bowl(ctx, MLC_F64, 2, start);
+    mlc_optim *opt = mlc_sgd(*m, 1);
+    CHECK_EQ(mlc_optim_clip(opt, &d), MLC_OK);
+    return opt;
+}
+
+TEST(optim, clips_a_gradient_of_3_4_to_1_as_pytorch_does)
+{
+    const double want[] = {1.5 - 3 / (5 + 1e-6), 2 - 4 / (5 + 1e-6)};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *m;
+    mlc_optim   *opt = clipped(ctx, &m, 1, 0);
+    CHECK(isnan(mlc_optim_grad_norm(opt)));
+    CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+    CHECK_NEAR(mlc_optim_grad_norm(opt), 5, 1e-12);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
+    CHECK_EQ(mlc_optim_clip(opt, NULL), MLC_OK);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, does_not_touch_a_short_gradient_and_clamps_elements)
+{
+    const double whole[] = {-1.5, -2}, some[] = {-1.5, 2 - 3.5};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *m;
+    mlc_optim   *opt = clipped(ctx, &m, 6, 0);
+    CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, whole, 0, 0);
+    opt = clipped(ctx, &m, 0, 3.5);
+    CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+    CHECK_NEAR(mlc_optim_grad_norm(opt), 5, 1e-12);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, some, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, clips_each_parameter_by_its_own_norm)
+{
+    const mlc_clip_desc each = {0.5, 0, true};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *net = mlc_nn_sequential(ctx);
+    double              before[8], after[8], moved[2] = {0, 0};
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 2));
+    mlc_optim  *opt = mlc_sgd(net, 1);
+    mlc_tensor *p[2] = {mlc_module_param(net, "0.weight"), mlc_module_param(net, "0.bias")};
+    CHECK_EQ(mlc_optim_clip(opt, &each), MLC_OK);
+    test_read(p[0], before);
+    test_read(p[1], before + 6);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 3), 1, 1, 2);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_forward(net, x), mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    test_read(p[0], after);
+    test_read(p[1], after + 6);
+    for (int i = 0; i < 8; i++)
+        moved[i / 6] += (after[i] - before[i]) * (after[i] - before[i]);
+    CHECK_NEAR(sqrt(moved[0]), 0.5, 1e-5);
+    CHECK_NEAR(sqrt(moved[1]), 0.5, 1e-5);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, gradients_that_are_not_finite_are_an_error_that_changes_nothing)
+{
+    static const double start[] = {1.5, 2};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m;
+    mlc_optim          *opt = clipped(ctx, &m, 1, 0);
+    double              bad[] = {1, 0};
+    bad[1] = (double)NAN;
+    mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(2), bad);
+    CHECK_EQ(mlc_backward(mlc_forward(m, w)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "the norm of the gradients is nan, nothing was changed");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, start, 0, 0);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+}
+
+/* ---- several backwards to an update --------------------------------------------------------- */
+
+TEST(optim, three_calls_make_one_update_with_the_mean)
+{
+    static const double start[] = {1.5, 2};
+    const double        want[] = {1.5 - (0.5 + 1 + 3) / 3 * 3 * 0.1, 2 - (0.5 + 1 + 3) / 3 * 4 * 0.1};
+    static const double weight[] = {0.5, 1, 3};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F64, 2, start);
+    mlc_optim          *opt = mlc_sgd(m, 0.1);
+    CHECK_EQ(mlc_optim_accumulate(opt, 3), MLC_OK);
+    for (int i = 0; i < 3; i++) {
+        CHECK_VALUES(mlc_module_param(m, "p"), 2, start, 0, 0);
+        CHECK_EQ(descend(m, opt, mlc_full(ctx, MLC_F64, mlc_dims1(2), weight[i])), MLC_OK);
+        CHECK_EQ(mlc_optim_steps(opt), i / 2);
+    }
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- loss scaling ---------------------------------------------------------------------------- */
+
+typedef struct scaling {
+    double  scale;
+    int64_t good;
+    bool    bad;
+    double  then;
+    int64_t then_good;
+} scaling;
+
+/* One step on a scaled sum(w p^2), w NaN or infinite where it is to be skipped.                  */
+static mlc_status scaled_step(mlc_module *m, mlc_optim *opt, double w)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    mlc_scope_begin(ctx);
+    mlc_backward(mlc_optim_scaled(opt, mlc_forward(m, mlc_full(ctx, MLC_F32, mlc_dims1(2), w))));
+    mlc_status s = mlc_optim_step(opt);
+    mlc_scope_end(ctx);
+    return s;
+}
+
+TEST(optim, scales_follow_pytorchs_traces)
+{
+    static const scaling TRACE[] = {
+        {8, 0, false, 8, 1}, {8, 1, false, 16, 0}, {8, 1, true, 4, 0}, {2e38, 1, false, 2e38, 0},
+        {1e-40, 0, true, 6e-41, 0},    /* PyTorch goes on to 0, from where no scale grows         */
+    };
+    static const double start[] = {1.5, 2};
+    for (size_t i = 0; i < sizeof TRACE / sizeof *TRACE; i++) {
+        const scaling   *t = &TRACE[i];
+        mlc_ctx         *ctx = test_ctx();
+        mlc_module      *m = bowl(ctx, MLC_F64, 2, start);
+        mlc_optim       *opt = mlc_sgd(m, 1e-3);
+        mlc_scaler_desc  d;
+        mlc_scaler_state s = {t->scale, t->good, 0, 0};
+        memset(&d, 0, sizeof d);
+        d.interval = 2;
+        d.floor = 6e-41;
+        d.cap = 3e38;
+        CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+        CHECK_NEAR(mlc_optim_scaler_state(opt).scale, 65536, 0);
+        CHECK_EQ(mlc_optim_scaler_resume(opt, &s), MLC_OK);
+        mlc_tensor *w = mlc_full(ctx, MLC_F64, mlc_dims1(2), t->bad ? (double)INFINITY : 1);
+        mlc_backward(mlc_optim_scaled(opt, mlc_forward(m, w)));
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        s = mlc_optim_scaler_state(opt);
+        CHECK_NEAR(s.scale, t->then, t->then * 1e-12);
+        CHECK_EQ(s.good, t->then_good);
+        CHECK_EQ(s.skipped, t->bad);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Storms of what is no number: nothing is poisoned, and afterwards training goes on as if they had
+ * not been, but for the scale.                                                                    */
+TEST(optim, a_storm_leaves_parameters_moments_and_counters_alone)
+{
+    static const int    length[] = {1, 5, 49};
+    static const double start[] = {1.5, 2};
+    const double        bad[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+    double              calm[2], p[2];
+    for (int i = 0; i < 9; i++) {
+        mlc_ctx        *ctx = test_ctx();
+        mlc_module     *m[2] = {bowl(ctx, MLC_F32, 2, start), bowl(ctx, MLC_F32, 2, start)};
+        mlc_optim      *opt[2] = {mlc_adamw(m[0], 0.1), mlc_adamw(m[1], 0.1)};
+        mlc_scaler_desc d;
+        memset(&d, 0, sizeof d);
+        CHECK_EQ(mlc_optim_scaler(opt[1], &d), MLC_OK);
+        for (int step = 0; step < 4; step++) {
+            CHECK_EQ(scaled_step(m[0], opt[0], 1), MLC_OK);
+            for (int k = 0; step == 2 && k < length[i / 3]; k++)
+                CHECK_EQ(scaled_step(m[1], opt[1], bad[i % 3]), MLC_OK);
+            CHECK_EQ(scaled_step(m[1], opt[1], 1), MLC_OK);
+        }
+        test_read(mlc_module_param(m[0], "p"), calm);
+        test_read(mlc_module_param(m[1], "p"), p);
+        CHECK(memcmp(calm, p, sizeof p) == 0);             /* scales are powers of two            */
+        CHECK_EQ(mlc_optim_steps(opt[1]), 4);
+        CHECK_EQ(mlc_optim_scaler_state(opt[1]).skipped, length[i / 3]);
+        CHECK_EQ(mlc_optim_scaler_state(opt[1]).skipped_row, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(optim, too_many_skipped_steps_in_a_row_are_an_error)
+{
+    static const double start[] = {1.5, 2};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
+    mlc_optim          *opt = mlc_adamw(m, 0.1);
+    mlc_scaler_desc     d;
+    memset(&d, 0, sizeof d);
+    d.patience = 3;
+    CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+    CHECK_EQ(scaled_step(m, opt, (double)NAN), MLC_OK);
+    CHECK_EQ(scaled_step(m, opt, (double)NAN), MLC_OK);
+    mlc_backward(mlc_optim_scaled(opt, mlc_forward(m, mlc_full(ctx, MLC_F32, mlc_dims1(2),
+                                                               (double)NAN))));
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "3 steps in a row had gradients that are not finite");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, start, 0, 0);
+}
