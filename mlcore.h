@@ -1362,7 +1362,7 @@ typedef struct mlc_scaler_state {      /* what a resumed training goes on with  
  *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL: no more.
  *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
 MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
-/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale; itself without a scaler. */
+/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler. */
 MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
@@ -18915,7 +18915,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, in
     return MLC_OK;
 }
 
-/* Elements of a run: from the first of its first entry to the last of its last, padding included. */
+/* Elements of a run, from its first entry to its last one, padding included. */
 static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from], *last = &o->entry[to - 1];
@@ -19034,8 +19034,8 @@ static mlc_status mlc__optim_skipped(mlc_optim *o)
                  "optim_step: the norm of the gradients is %s, nothing was changed; look for what "
                  "made it with mlc_anomaly", mlc__real(o->guard.norm).s);
     MLC__REQUIRE(o->ctx, s->skipped_row < o->scaler.patience, VALUE,
-                 "optim_step: %lld steps in a row had gradients that are not finite, at last with a "
-                 "scale of %s; no scale helps: look for what made them with mlc_anomaly",
+                 "optim_step: %lld steps in a row had gradients that are not finite, at last with "
+                 "a scale of %s; no scale helps: look for what made them with mlc_anomaly",
                  (long long)s->skipped_row, mlc__real(s->scale).s);
     return MLC_OK;
 }
@@ -19122,12 +19122,12 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
     d.floor = d.floor == 0.0 ? 5.9604644775390625e-8 : d.floor;      /* 2^-24 */
     d.cap = d.cap == 0.0 ? 16777216.0 : d.cap;
     d.patience = d.patience == 0 ? 50 : d.patience;
-    MLC__REQUIRE(o->ctx, d.floor > 0.0 && d.init >= d.floor && d.cap >= d.init && d.cap < MLC__INF &&
-                 d.growth >= 1.0 && d.growth < MLC__INF && d.backoff > 0.0 && d.backoff <= 1.0 &&
-                 d.interval > 0 && d.patience > 0, ARG,
-                 "optim_scaler: init %s in [floor %s, cap %s], growth %s, backoff %s, interval %lld, "
-                 "patience %lld: growth is at least 1, backoff in (0, 1], the others positive",
-                 mlc__real(d.init).s, mlc__real(d.floor).s, mlc__real(d.cap).s,
+    MLC__REQUIRE(o->ctx, d.floor > 0.0 && d.init >= d.floor && d.cap >= d.init &&
+                 d.cap < MLC__INF && d.growth >= 1.0 && d.growth < MLC__INF && d.backoff > 0.0 &&
+                 d.backoff <= 1.0 && d.interval > 0 && d.patience > 0, ARG,
+                 "optim_scaler: init %s in [floor %s, cap %s], growth %s, backoff %s, interval "
+                 "%lld, patience %lld: growth is at least 1, backoff in (0, 1], the others "
+                 "positive", mlc__real(d.init).s, mlc__real(d.floor).s, mlc__real(d.cap).s,
                  mlc__real(d.growth).s, mlc__real(d.backoff).s, (long long)d.interval,
                  (long long)d.patience);
     start.scale = desc ? d.init : 1.0;
@@ -19153,11 +19153,11 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, o->has_scaler, STATE,
                  "optim_scaler_resume: there is no scaler; call mlc_optim_scaler");
-    MLC__REQUIRE(o->ctx, state && state->scale >= o->scaler.floor && state->scale <= o->scaler.cap &&
-                 state->good >= 0 && state->skipped_row >= 0 &&
+    MLC__REQUIRE(o->ctx, state && state->scale >= o->scaler.floor &&
+                 state->scale <= o->scaler.cap && state->good >= 0 && state->skipped_row >= 0 &&
                  state->skipped >= state->skipped_row, ARG,
-                 "optim_scaler_resume: scale %s, %lld good, %lld skipped, %lld in a row: that is no "
-                 "state of this scaler", mlc__real(state ? state->scale : 0.0).s,
+                 "optim_scaler_resume: scale %s, %lld good, %lld skipped, %lld in a row: that is "
+                 "no state of this scaler", mlc__real(state ? state->scale : 0.0).s,
                  (long long)(state ? state->good : 0), (long long)(state ? state->skipped : 0),
                  (long long)(state ? state->skipped_row : 0));
     o->guard.scaler = *state;

@@ -917,6 +917,26 @@ static mlc_status group(world *w, const char *glob)
     return mlc_optim_group(w->opt, glob, &d);
 }
 
+static mlc_status clip(world *w, double norm, double value)
+{
+    const mlc_clip_desc d = {norm, value, false};
+    return mlc_optim_clip(w->opt, &d);
+}
+
+static mlc_status scaler(world *w, double init)
+{
+    mlc_scaler_desc d;
+    memset(&d, 0, sizeof d);
+    d.init = init;
+    return mlc_optim_scaler(w->opt, &d);
+}
+
+static mlc_status resume(world *w, double scale)
+{
+    const mlc_scaler_state s = {scale, 0, 0, 0};
+    return mlc_optim_scaler_resume(w->opt, &s);
+}
+
 static mlc_tensor *smoothed(world *w, double by)
 {
     mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, by, false, 0};
@@ -1317,6 +1337,32 @@ WRONG(group_without_desc, ARG,
 WRONG(group_unknown, ARG,
       "optim_group: no trained parameter matches 'body.*'; mlc_param_next walks through all names",
       group(w, "body.*"))
+
+WRONG(clip_by_both, ARG,
+      "optim_clip: norm 1, value 2: finite, not negative, and one of them 0",
+      clip(w, 1, 2))
+
+WRONG(clip_negative, ARG,
+      "optim_clip: norm -1, value 0: finite, not negative, and one of them 0",
+      clip(w, -1, 0))
+
+WRONG(accumulate_nothing, ARG,
+      "optim_accumulate: n is 0; 1 updates at every call",
+      mlc_optim_accumulate(w->opt, 0))
+
+WRONG(scaler_below_its_floor, ARG,
+      "optim_scaler: init 1e-12 in [floor 5.96046e-08, cap 1.67772e+07], growth 2, backoff 0.5, "
+      "interval 2000, patience 50: growth is at least 1, backoff in (0, 1], the others positive",
+      scaler(w, 1e-12))
+
+WRONG(resume_without_scaler, STATE,
+      "optim_scaler_resume: there is no scaler; call mlc_optim_scaler",
+      resume(w, 2))
+
+WRONG(resume_with_a_scale_of_nothing, ARG,
+      "optim_scaler_resume: scale 0, 0 good, 0 skipped, 0 in a row: that is no state of this "
+      "scaler",
+      scaler(w, 1); resume(w, 0))
 
 WRONG(step_without_module, STATE,
       "optim_step: the optimizer's module was freed; free the optimizer before it",

@@ -769,6 +769,36 @@ DO(mlc_optim_group)
     return first_of(st, mlc_optim_step(w->opt));
 }
 
+DO(mlc_optim_clip)
+{
+    const mlc_clip_desc d = {1, 0, true};
+    mlc_status          st = mlc_optim_clip(w->opt, &d);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_scaler)
+{
+    mlc_scaler_desc d;
+    memset(&d, 0, sizeof d);
+    mlc_status st = mlc_optim_scaler(w->opt, &d);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_accumulate)
+{
+    mlc_status st = mlc_optim_accumulate(w->opt, 2);
+    st = first_of(st, mlc_optim_step(w->opt));
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_scaled)
+{
+    mlc_scaler_desc d;
+    memset(&d, 0, sizeof d);
+    mlc_status st = mlc_optim_scaler(w->opt, &d);
+    return first_of(st, keep(w, mlc_optim_scaled(w->opt, w->x)));
+}
+
 /* ---- data ----------------------------------------------------------------------------------- */
 
 /* Two batches of two rows, summed.                                                             */
@@ -1001,6 +1031,12 @@ SCENARIO(objects, true)
     CHECK_EQ(mlc_optim_set_lr(w->opt, 0.1), MLC_OK);
     CHECK_NEAR(mlc_optim_lr(w->opt), 0.1, 0);
     CHECK_EQ(mlc_optim_steps(w->opt), 0);
+    CHECK(isnan(mlc_optim_grad_norm(w->opt)));
+    CHECK_EQ(mlc_optim_scaler(w->opt, NULL), MLC_OK);
+    mlc_scaler_state scaler = mlc_optim_scaler_state(w->opt);
+    CHECK_NEAR(scaler.scale, 1, 0);
+    CHECK_EQ(mlc_optim_scaler_resume(w->opt, &scaler), MLC_ERR_STATE);
+    mlc_error_clear(w->ctx);
     mlc_optim_zero_grad(w->opt);
     mlc_zero_grad(w->leaf_x);
     mlc_no_grad_begin(w->ctx);

@@ -822,7 +822,8 @@ TEST(optim, gradients_that_are_not_finite_are_an_error_that_changes_nothing)
 TEST(optim, three_calls_make_one_update_with_the_mean)
 {
     static const double start[] = {1.5, 2};
-    const double        want[] = {1.5 - (0.5 + 1 + 3) / 3 * 3 * 0.1, 2 - (0.5 + 1 + 3) / 3 * 4 * 0.1};
+    const double        mean = (0.5 + 1 + 3) / 3;
+    const double        want[] = {1.5 - mean * 3 * 0.1, 2 - mean * 4 * 0.1};
     static const double weight[] = {0.5, 1, 3};
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m = bowl(ctx, MLC_F64, 2, start);
@@ -891,7 +892,7 @@ TEST(optim, scales_follow_pytorchs_traces)
 }
 
 /* Storms of what is no number: nothing is poisoned, and afterwards training goes on as if they had
- * not been, but for the scale.                                                                    */
+ * not been, but for the scale. */
 TEST(optim, a_storm_leaves_parameters_moments_and_counters_alone)
 {
     static const int    length[] = {1, 5, 49};
