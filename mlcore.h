@@ -18518,14 +18518,16 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
     return MLC_OK;
 }
 
-/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW over flat buffers
+/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with moments placed alike. A step walks the entries and joins neighbours
  * into runs: same group, same number of steps, same dtype, all due, values and gradients and state
  * apart by the same bytes. A run is one kernel call, so a network without groups or frozen layers
  * is one call. Settings of all runs go to the device in one copy before the first. Layouts are
  * compared by number at each step: after surgery entries are made again and state moves by
- * parameter. */
+ * parameter. With clipping or a scaler the squares of each run are summed first, and a guard on the
+ * device turns them into the factor of the gradients, or into a step that is not made; the pass
+ * over parameters multiplies by it, so gradients are read twice and never written. */
 
 #define MLC__GROUPS 16                 /* group 0: what no glob matches */
 
