@@ -1301,11 +1301,12 @@ MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
- *   gradients are stale. Does nothing and returns the error while one stands.
+ *   gradients are stale. Does nothing and returns the error while one stands. See below for what
+ *   clips, collects or skips (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
  *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
- *          it trains was freed                                                                */
+ *          it trains was freed; VALUE: gradients that are not finite, where they are looked at */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
-/* mlc_optim_zero_grad: marks all gradients stale without a step.                              */
+/* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it.
  *   err    ARG if negative or not finite                                                      */
