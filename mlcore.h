@@ -1337,8 +1337,8 @@ typedef struct mlc_clip_desc {         /* at most one of both                   
  *   is not finite are no step but a VALUE error (with a scaler: see there). NULL: no more.
  *   err    ARG: negative, not finite, or both    ref: clip_grad_norm_, clip_grad_value_       */
 MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
-/* mlc_optim_grad_norm: |g| of the last step, unscaled and not yet clipped; NaN before the first
- *   one, and where neither clipping nor a scaler asked for it.                                */
+/* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
+ *   clipped; NaN before the first of them.                                                    */
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
  *   their gradients; the others leave everything as it is. 1: every call.     err: ARG: n < 1 */
