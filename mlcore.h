@@ -53,7 +53,8 @@
  *   f32 and f64 are 0, also where they compare or look for an extreme; what moves, sorts or finds
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
- * 6. Environment: MLC_ISA=scalar|avx2|avx512|neon lowers the kernels' level, MLC_THREADS=n,
+ * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
+ *   MLC_THREADS=n,
  *   MLC_BLAS=never|always.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
@@ -80,18 +81,18 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
- *   API.OPTIM  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
+ *   API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
- *   IMPL.KERNELS.GEMM  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
+ *   IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX
  *   IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX
  *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
  *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.IO.FILE
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.AMP  IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
  *
@@ -111,7 +112,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI            3u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI            4u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -193,6 +194,8 @@ typedef enum mlc_reduction {
 
 typedef enum mlc_isa {    /* instruction set of the CPU kernels; AUTO is the best one detected */
     MLC_ISA_AUTO = 0, MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512,
+    MLC_ISA_AVX512X,      /* AVX-512 with dot products of bf16                                 */
+    MLC_ISA_AMX,          /* the same with tiles of bf16, if the system lets us have them      */
     MLC_ISA_NEON,         /* of AArch64; a CPU has SCALAR and those of its architecture       */
     MLC_ISA_COUNT,
     MLC_ISA_FORCE_32 = 0x7fffffff
@@ -302,7 +305,9 @@ typedef struct mlc_ctx_desc {
 
 typedef enum mlc_mem {                 /* classes of memory in mlc_memory                      */
     MLC_MEM_OBJECT = 0, MLC_MEM_PARAM, MLC_MEM_GRAD, MLC_MEM_OPTIM, MLC_MEM_ACTIVATION,
-    MLC_MEM_WORKSPACE, MLC_MEM_COUNT,
+    MLC_MEM_WORKSPACE,
+    MLC_MEM_PACK,                      /* weights once more, as 16-bit products read them      */
+    MLC_MEM_COUNT,
     MLC_MEM_FORCE_32 = 0x7fffffff
 } mlc_mem;
 
@@ -999,7 +1004,8 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
 
 /* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass: values and gradients are those of
  *   the operations one by one, in f32 and f64 to the bit; 16-bit values are rounded once. NULL
- *   epilogue: none.
+ *   epilogue: none. With a 16-bit x, w and b may be f32, as may their gradients; w is rounded to
+ *   x's dtype, once for each value it has: who writes to a parameter takes its pointer anew.
  *   grad   that of residual += dy      err: SHAPE, DTYPE; ARG for an act or p that is none      */
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
@@ -1369,6 +1375,39 @@ MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
 /* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
 MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
+
+/* @@ API.AMP --------------------------------------------- mixed precision; test: tests/test_amp.c
+ * Parameters, their gradients and the optimizer stay f32; what is big or multiplied is 16-bit. Use
+ * bf16, which has the range of f32; f16 needs mlc_optim_scaler, too.                          */
+
+typedef struct mlc_autocast_rule {
+    const char *op;                    /* as in mlc_autocast_report: "layer_norm"              */
+    mlc_dtype   dtype;                 /* MLC_F32 or the desc's                                */
+} mlc_autocast_rule;
+
+typedef struct mlc_autocast_desc {
+    mlc_dtype                dtype;    /* MLC_BF16, MLC_F16; MLC_F32 casts nothing             */
+    const mlc_autocast_rule *rules;    /* win over the policy; kept by reference               */
+    int32_t                  n_rules;
+} mlc_autocast_desc;
+
+/* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
+ *   suits them. To dtype: linear, matmul, norms. To f32: losses, sums, products, variances and
+ *   norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
+ *   dtype, the rest to f32. Integers and f64 stay. Parameters of linear layers are read through
+ *   copies, made when they have changed; backward follows the dtypes of the forward. Calls nest up
+ *   to 8 deep; one with MLC_F32 switches it off inside.
+ *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
+MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
+/* mlc_autocast_begin_ex: with rules for operations.             err: DTYPE, ARG, STATE        */
+MLC_API mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc);
+/* mlc_autocast_desc_make: a desc without rules.                                               */
+MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
+/* mlc_autocast_end: ends the innermost begin.                   err: STATE if there is none   */
+MLC_API mlc_status mlc_autocast_end(mlc_ctx *ctx);
+/* mlc_autocast_report: a line for each operation and dtype that ran in f32 or 16 bits under
+ *   autocast so far, with how often.                            err: ARG                      */
+MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user);
 
 /* @@ API.DATA -------------------------------------------- loader, CSV; test: tests/test_data.c */
 
@@ -1754,12 +1793,15 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
  * is row-major. beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
  * one of them answers UNSUPPORTED. */
 struct mlc_k_gemm {
-    mlc_dtype   dtype;
+    mlc_dtype   dtype;                 /* of a and b: f32, f64, bf16, f16                      */
+    mlc_dtype   c_dtype;               /* of what lies as c: dtype, or f32 for bf16 and f16    */
+    mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
     int64_t     m, n, k;
     int64_t     batch;                 /* products; strides below step between them            */
     const void *a;        int64_t a_row, a_col, a_batch;
     const void *b;        int64_t b_row, b_col, b_batch;
+    const void *b_pack;                /* NULL, or b as the kernel pack made it; batch is 1    */
     void       *c;        int64_t c_row, c_col, c_batch;
     const void *bias;                  /* [n] or NULL                                          */
     void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
@@ -1772,6 +1814,12 @@ struct mlc_k_gemm {
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
+struct mlc_k_pack {                    /* b in the form that gemm reads fastest                */
+    mlc_dtype   dtype, b_dtype;        /* of the product; of b: dtype or f32, which is rounded */
+    int64_t     n, k;
+    const void *b;        int64_t b_row, b_col;
+    void       *out;                   /* as large as the workspace that this kernel asks for; */
+};                                     /* that is 0 where b had better be read as it lies      */
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
@@ -1967,7 +2015,7 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
-    X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard)
+    X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -2079,6 +2127,24 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #else
 #  define MLC__AVX512 0
 #endif
+#define MLC__MSAN 0                    /* MemorySanitizer does not see what tiles write        */
+#if defined(__has_feature)
+#  if __has_feature(memory_sanitizer)
+#    undef MLC__MSAN
+#    define MLC__MSAN 1
+#  endif
+#endif
+/* Older compilers do not know the instructions. */
+#if MLC__AVX512 && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#  define MLC__AVX512X 1
+#else
+#  define MLC__AVX512X 0
+#endif
+#if MLC__AVX512X && defined(__linux__) && !MLC__MSAN && !defined(MLC_NO_AMX)
+#  define MLC__AMX 1
+#else
+#  define MLC__AMX 0
+#endif
 #if defined(__aarch64__) && !defined(MLC_NO_SIMD)
 #  define MLC__NEON 1                  /* every AArch64 has it: nothing to detect */
 #  include <arm_neon.h>
@@ -2189,6 +2255,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
 #define MLC__AT_avx512 \
     MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
+#define MLC__AT_avx512x \
+    MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")))
+#define MLC__AT_amx     MLC__OPT __attribute__((target("amx-tile,amx-bf16")))
 #define MLC__FUSES_scalar false        /* may a kernel of the level fuse a b + c?              */
 #define MLC__FUSES_neon   true
 #define MLC__FUSES_avx2   true
@@ -2202,6 +2271,22 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__EACH_ISA(X) X(scalar)
 #endif
+/* Levels to choose from, in the order of mlc_isa: X(isa of most kernels, level). Those above avx512
+ * bring products of bf16, the rest is its. */
+#if MLC__AMX
+#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X) X(avx512, avx512x) X(avx512, amx)
+#elif MLC__AVX512X
+#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X) X(avx512, avx512x)
+#elif MLC__AVX512
+#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X)
+#elif MLC__X86
+#  define MLC__EACH_LEVEL(X) X(scalar, scalar) X(avx2, avx2)
+#elif MLC__NEON
+#  define MLC__EACH_LEVEL(X) X(scalar, scalar) X(neon, neon)
+#else
+#  define MLC__EACH_LEVEL(X) X(scalar, scalar)
+#endif
+#define MLC__LEVELS_AVX512(X) X(scalar, scalar) X(avx2, avx2) X(avx512, avx512)
 
 /* The loop's iterations do not depend on each other: out is an input itself or apart from it.
  * Rolled: and there are so few, 16, that gcc would unroll it first and put vectors together from
@@ -2318,6 +2403,29 @@ static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
     return (uint64_t)hi << 32 | lo;
 }
 
+/* The kernel gives a process the tiles' registers, 8 KB a thread, if it asks; it may refuse. */
+static bool mlc__amx_permitted(void)
+{
+#if MLC__AMX
+    return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
+#else
+    return false;
+#endif
+}
+
+/* Levels above AVX-512. Leaf 7, part 1, EAX: AVX512_BF16 5. Leaf 7 EDX: AMX-BF16 22, AMX-TILE 24.
+ * XGETBV: the tiles' configuration and data, 17 and 18. */
+static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved)
+{
+    uint32_t part1[4];
+    if (!MLC__AVX512X || r7[0] < 1) return 0;
+    mlc__cpuid(7, 1, part1);
+    if (!(part1[0] & 1u << 5)) return 0;
+    const uint32_t bf16_tile = 1u << 22 | 1u << 24;
+    const bool tiles = (r7[3] & bf16_tile) == bf16_tile && (saved & 0x60000) == 0x60000;
+    return 1u << MLC_ISA_AVX512X | (uint32_t)(tiles && mlc__amx_permitted()) << MLC_ISA_AMX;
+}
+
 /* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
  * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
  * parts of ZMM (bits 5 to 7), too, for AVX-512. */
@@ -2336,7 +2444,7 @@ static uint32_t mlc__isa_levels(void)
     const uint64_t saved = mlc__xgetbv();
     if ((saved & 6) != 6 || !(r7[1] & 1u << 5)) return scalar;
     if (!MLC__AVX512 || (saved & 0xe6) != 0xe6 || (r7[1] & f_dq_bw_vl) != f_dq_bw_vl) return avx2;
-    return avx2 | 1u << MLC_ISA_AVX512;
+    return avx2 | 1u << MLC_ISA_AVX512 | mlc__isa_bf16(r7, saved);
 }
 #else
 static uint32_t mlc__isa_levels(void)
@@ -2354,7 +2462,7 @@ static mlc_isa mlc__isa_best(mlc_isa most)
 
 /* Indexed by mlc_isa; also the values that MLC_ISA in the environment may have. */
 static const char *const mlc__isa_names[MLC_ISA_COUNT] =
-    { "auto", "scalar", "avx2", "avx512", "neon" };
+    { "auto", "scalar", "avx2", "avx512", "avx512x", "amx", "neon" };
 
 MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
 {
@@ -2549,6 +2657,13 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
 /* A heap object: its address, and so the tensor that mlc_module_declare returned, survives every
  * rebuild; only the two data pointers move. (mlc__param *)tensor is legal where MLC__PARAM is set,
  * since t comes first. */
+typedef struct mlc__lowered {          /* a parameter as 16-bit products read it               */
+    void     *data;                    /* NULL: not made                                       */
+    size_t    bytes;
+    uint32_t  version;                 /* of the parameter                                     */
+    mlc_dtype dtype;
+} mlc__lowered;
+
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
@@ -2561,6 +2676,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        buffer;
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     uint32_t    visit;                 /* walk that saw it last                                */
+    mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
@@ -2660,6 +2776,8 @@ struct mlc_ctx {
     uint64_t       seq;
     int32_t        no_grad;
     bool           anomaly;
+    struct mlc__autocast *autocast;    /* NULL: nothing is cast                                */
+    struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
@@ -7851,28 +7969,24 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     return MLC_OK;
 }
 
-/* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c, and what follows
- * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. A tile
- * of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements of a,
- * at any strides, and a row of nr dense elements of b. So a is packed only where many tiles read it
- * again or its rows would fall into one set of the L1 cache, and b only where its rows are not
- * dense. A few rows times w^T, where packing all of w would cost most, are made as the transpose,
- * w x^T: then w is the operand that is read as it lies. k is cut into equal blocks of at most KC, a
- * constant of the level, which c takes in order: bits depend neither on threads nor on packing nor
- * on how m and n are cut. Tiles leave for c from registers if nothing else is to be done, else
- * through the sink, while they are in L1. Small products, and few rows of dense operands, run as
- * dot products or sums of rows, where tiles would cost more than they save. */
+/* @@ IMPL.KERNELS.TILE ----------------------------------- products: tiles, sinks, packs
+ * A tile of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements
+ * of a, at any strides, and a row of nr dense elements of b. What leaves it for c goes through a
+ * sink; what the tiles could not read well goes through a pack first. Of bf16 a step takes cells of
+ * two elements along k, or sixteen such cells where there are tile registers (AMX). */
 
 /* A panel of b, 1024 x 32 f32, is 128 KB and comes from L2; one of a, 56 KB, streams in. Half of it
  * would cost what goes through the sink a twentieth, once a block. Another value changes the last
  * bits of long products. */
 #define MLC__KC       1024
-#define MLC__TILE_MAX (14 * 32)        /* elements of the largest tile                          */
 #define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
+#define MLC__KC_BF16  8192             /* the same for bf16: panels of at most 512 KB           */
+#define MLC__STEP     32               /* elements along k that a step of tile registers takes  */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 #define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
 
-/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements. */
+/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements, which for products of bf16 are
+ * cells: two that follow each other along k. */
 typedef struct mlc__tile {
     int64_t     mr, kc;
     const void *a;
@@ -7989,6 +8103,86 @@ MLC__STAMP_TILE(mlc__narrow_f64_avx512, __attribute__((target("avx512f"))), doub
                 _mm512_add_pd, _mm512_storeu_pd)
 #endif
 
+#if MLC__AVX512X
+/* The same tile of cells: two products of bf16 are added to a lane at a time. */
+MLC__INLINE MLC__AT_avx512x __m512 mlc__dot_bf16_512(__m512 a, __m512 b, __m512 c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+MLC__STAMP_TILE(mlc__tile_bf16_avx512x, MLC__AT_avx512x, float, __m512, 14, 2, 16,
+                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, mlc__dot_bf16_512,
+                _mm512_add_ps, _mm512_storeu_ps)
+MLC__STAMP_TILE(mlc__narrow_bf16_avx512x, MLC__AT_avx512x, float, __m512, 14, 1, 16,
+                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, mlc__dot_bf16_512,
+                _mm512_add_ps, _mm512_storeu_ps)
+#endif
+
+#if MLC__AMX
+/* Eight tile registers of 16 rows of 64 bytes. Compilers do not know that tiles read and write
+ * memory: the barriers keep what they do to it in its place. */
+#define MLC__BARRIER() __asm__ volatile("" ::: "memory")
+static MLC__AT_amx void mlc__amx_begin(void)
+{
+    static const struct {
+        uint8_t  palette, start, pad[14];
+        uint16_t bytes[16];
+        uint8_t  rows[16];
+    } config = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
+                 { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
+    MLC__BARRIER();
+    _tile_loadconfig(&config);
+}
+/* Registers in use would be saved at each switch of threads. */
+static MLC__AT_amx void mlc__amx_end(void) { _tile_release(); }
+
+/* 2 x 2 tiles, or fewer: a step is 16 cells of 16 or 32 rows of a, 64 bytes each, times 16 rows of
+ * b, one a cell. Whole tiles are computed and written, whatever mr is. */
+MLC__INLINE MLC__AT_amx void mlc__amx_text(const mlc__tile *t, bool tall, bool wide)
+{
+    const size_t a_row = (size_t)t->a_row * 4, a_step = (size_t)t->a_step * 64;
+    const size_t b_row = (size_t)t->b_step * 4, b_step = b_row * 16;
+    const size_t out_row = (size_t)t->out_row * 4;
+    const char *a = MLC__CAST(const char *, t->a), *b = MLC__CAST(const char *, t->b);
+    char *out = MLC__CAST(char *, t->out), *below = out + 16 * out_row;
+    MLC__BARRIER();
+    _tile_zero(0);
+    if (wide) _tile_zero(1);
+    if (tall) _tile_zero(2);
+    if (tall && wide) _tile_zero(3);
+    if (t->add) {
+        _tile_loadd(0, out, out_row);
+        if (wide) _tile_loadd(1, out + 64, out_row);
+        if (tall) _tile_loadd(2, below, out_row);
+        if (tall && wide) _tile_loadd(3, below + 64, out_row);
+    }
+    for (int64_t p = 0; p < t->kc; p += 16, a += a_step, b += b_step) {
+        _tile_loadd(4, a, a_row);
+        _tile_loadd(6, b, b_row);
+        if (wide) _tile_loadd(7, b + 64, b_row);
+        _tile_dpbf16ps(0, 4, 6);
+        if (tall) _tile_loadd(5, a + 16 * a_row, a_row);
+        if (wide) _tile_dpbf16ps(1, 4, 7);
+        if (tall) _tile_dpbf16ps(2, 5, 6);
+        if (tall && wide) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, out, out_row);
+    if (wide) _tile_stored(1, out + 64, out_row);
+    if (tall) _tile_stored(2, below, out_row);
+    if (tall && wide) _tile_stored(3, below + 64, out_row);
+    MLC__BARRIER();
+}
+static MLC__AT_amx void mlc__tile_bf16_amx(const mlc__tile *t)
+{
+    if (t->mr > 16) mlc__amx_text(t, true, true);
+    else mlc__amx_text(t, false, true);
+}
+static MLC__AT_amx void mlc__narrow_bf16_amx(const mlc__tile *t)
+{
+    if (t->mr > 16) mlc__amx_text(t, true, false);
+    else mlc__amx_text(t, false, false);
+}
+#endif
+
 #if MLC__NEON
 /* 24 accumulators, three of b and one of a make 28 of the 32 registers. */
 #define MLC__ZERO_F32()       vdupq_n_f32(0)
@@ -8092,6 +8286,22 @@ typedef struct mlc__sink {
 
 typedef void (*mlc__sink_fn)(const mlc__sink *s);
 
+/* panel = depth steps of width rows or columns; see mlc__pack_f32. */
+typedef void (*mlc__pack_fn)(void *panel, const void *x, int64_t minor, int64_t major,
+                             int64_t width, int64_t padded, int64_t depth);
+
+/* How a level reads the operands of a dtype. A cell is what a tile reads at a time: an element, or
+ * two along k. */
+typedef struct mlc__form {
+    int32_t      cell_bytes;
+    int32_t      pair;                 /* 1: a cell is two elements                            */
+    int32_t      run;                  /* cells along k that lie together in a pack of a       */
+    int32_t      unit;                 /* elements that k is filled up to with zeros           */
+    int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
+    mlc__pack_fn pack_a, pack_b;
+    void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
+} mlc__form;
+
 /* What a level brings to the products of a dtype; mr x nr is its tile. */
 typedef struct mlc__gemm_fns {
     int64_t      mr, nr;
@@ -8102,99 +8312,206 @@ typedef struct mlc__gemm_fns {
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
     const mlc__random_fns *random;
+    const mlc__half_fns *half;
     bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
+    const mlc__form *form;
 } mlc__gemm_fns;
 
+/* The products of a level; bf16 NULL: through copies in f32. */
+typedef struct mlc__gemm_level { const mlc__gemm_fns *f32, *f64, *bf16; } mlc__gemm_level;
+
+/* Row r of what lies as c, or of a bias, and its way to and from the dtype that a tile is summed
+ * in; 16-bit elements go through a row of f32. */
+#define MLC__SINK_ROW 64               /* elements of a row at most                            */
+
+static void mlc__sink_widen(const mlc__sink *s, const void *c, int64_t r, float *to)
+{
+    uint16_t line[MLC__SINK_ROW];
+    const struct mlc_k_gemm *g = s->g;
+    const void *row = mlc__at(c, s->at + r * g->c_row, 2);
+    if (g->c_col != 1) { mlc__gather(line, row, g->c_col, s->n, 2); row = line; }
+    s->f->half->widen(to, row, g->c_dtype, s->n);
+}
+static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float *from)
+{
+    uint16_t line[MLC__SINK_ROW];
+    const struct mlc_k_gemm *g = s->g;
+    char *row = MLC__CAST(char *, c) + (size_t)(s->at + r * g->c_row) * 2;
+    s->f->half->narrow(g->c_col == 1 ? (void *)row : (void *)line, from, g->c_dtype, s->n);
+    if (g->c_col != 1) mlc__scatter(row, g->c_col, line, s->n, 2);
+}
+
 /* tile += scale what lies as c; what lies as c = tile, or the other way round */
-#define MLC__SINK_ADD(T, C, scale) \
+#define MLC__SINK_ADD_PLAIN(T, C, scale) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
         for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x * g->c_col]; \
     }
-#define MLC__SINK_PUT(T, C) \
+#define MLC__SINK_PUT_PLAIN(T, C) \
     for (int64_t r = 0; r < s->rows; r++) { \
         T *c = MLC__CAST(T *, C) + s->at + r * g->c_row; \
         const T *from = tile + r * s->tile_row; \
         if (g->c_col == 1) mlc__copy_run((char *)c, (const char *)from, (size_t)s->n * sizeof(T)); \
         else for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
     }
-#define MLC__SINK_GET(T, C, to) \
+#define MLC__SINK_GET_PLAIN(T, C, to) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
         for (int64_t x = 0; x < s->tile_row; x++) \
             to[r * s->tile_row + x] = x < s->n ? c[x * g->c_col] : (T)0; \
+    }
+#define MLC__SINK_ADD_HALF(T, C, scale) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        T c[MLC__SINK_ROW]; \
+        mlc__sink_widen(s, C, r, c); \
+        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x]; \
+    }
+#define MLC__SINK_PUT_HALF(T, C) \
+    for (int64_t r = 0; r < s->rows; r++) mlc__sink_narrow(s, C, r, tile + r * s->tile_row);
+#define MLC__SINK_GET_HALF(T, C, to) \
+    for (int64_t r = 0; r < s->rows; r++) { \
+        for (int64_t x = s->n; x < s->tile_row; x++) to[r * s->tile_row + x] = (T)0; \
+        mlc__sink_widen(s, C, r, to + r * s->tile_row); \
     }
 
 /* Rows are short: a row's words are made for it, from the block that holds its first one on. */
 MLC__APART void mlc__sink_drop(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
-    const size_t size = mlc_dtype_bytes(g->dtype);
+    const mlc_dtype dtype = mlc__wide(g->dtype);
+    const size_t size = mlc_dtype_bytes(dtype);
     const mlc__drop_of d = mlc__drop_made(g->drop);
     uint32_t w[MLC__WORDS / 2];
     for (int64_t r = 0; r < s->rows; r++) {
         const int64_t at = s->at + r * g->c_row, lead = at % 4;
         char *row = MLC__CAST(char *, s->tile) + (size_t)(r * s->tile_row) * size;
         mlc__random_words(s->f->random, g->drop_seed, g->drop_stream, at - lead, lead + s->n, 1, w);
-        mlc__dropout_tile(s->f->random, g->dtype, &d, false, w + lead, row, row, s->n);
+        mlc__dropout_tile(s->f->random, dtype, &d, false, w + lead, row, row, s->n);
     }
 }
 
-/* What else products can meet, once they are complete. */
-#define MLC__SINK_CHANGE(T) \
+/* What else products can meet, once they are complete. AS is PLAIN, or HALF for 16-bit results. */
+#define MLC__SINK_CHANGE(T, AS) \
     const struct mlc_k_gemm *g = s->g; \
     T *tile = MLC__CAST(T *, s->tile), *of = MLC__CAST(T *, s->spare); \
     const void *in[3] = { tile, of, NULL }; \
     const int64_t all = s->rows * s->tile_row; \
     if (g->act) { \
-        if (g->aux && !g->aux_after) { MLC__SINK_PUT(T, g->aux) } \
+        if (g->aux && !g->aux_after) { MLC__SINK_PUT_##AS(T, g->aux) } \
         s->f->map(mlc__act_map(g->act), tile, in, all, 0.0, 0.0); \
-        if (g->aux && g->aux_after) { MLC__SINK_PUT(T, g->aux) } \
+        if (g->aux && g->aux_after) { MLC__SINK_PUT_##AS(T, g->aux) } \
     } \
     if (g->drop > 0.0) mlc__sink_drop(s); \
-    if (g->residual) { MLC__SINK_ADD(T, g->residual, (T)1) } \
+    if (g->residual) { MLC__SINK_ADD_##AS(T, g->residual, (T)1) } \
     if (g->grad_of) { \
-        MLC__SINK_GET(T, g->grad_of, of) \
+        MLC__SINK_GET_##AS(T, g->grad_of, of) \
         s->f->map(g->grad, tile, in, all, 0.0, 0.0); \
     }
 
-static MLC__OPT void mlc__sink_change_f32(const mlc__sink *s) { MLC__SINK_CHANGE(float) }
-static MLC__OPT void mlc__sink_change_f64(const mlc__sink *s) { MLC__SINK_CHANGE(double) }
+static MLC__OPT void mlc__sink_change_f32(const mlc__sink *s) { MLC__SINK_CHANGE(float, PLAIN) }
+static MLC__OPT void mlc__sink_change_f64(const mlc__sink *s) { MLC__SINK_CHANGE(double, PLAIN) }
+static MLC__OPT void mlc__sink_change_half(const mlc__sink *s) { MLC__SINK_CHANGE(float, HALF) }
 
 MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
 {
     return g->act || g->drop > 0.0 || g->residual || g->grad_of;
 }
 
-#define MLC__SINK_TEXT(T, CHANGE) \
+#define MLC__SINK_TEXT(T, AS, CHANGE) \
     const struct mlc_k_gemm *g = s->g; \
-    T *tile = MLC__CAST(T *, s->tile); \
+    T *tile = MLC__CAST(T *, s->tile), widened[MLC__SINK_ROW]; \
     const T alpha = (T)g->alpha, beta = (T)(s->accumulate ? 1.0 : g->beta); \
     if (alpha != (T)1) \
         for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
     if (g->bias && s->last) { \
         const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
+        if (mlc__is_half(g->bias_dtype)) { \
+            s->f->half->widen((float *)(void *)widened, mlc__at(g->bias, s->col, 2), \
+                                      g->bias_dtype, s->n); \
+            bias = widened; \
+        } \
         for (int64_t r = 0; r < s->rows; r++) \
             MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) \
                 tile[r * s->tile_row + x] += bias[x]; \
     } \
-    if (beta != (T)0) { MLC__SINK_ADD(T, g->c, beta) } \
+    if (beta != (T)0) { MLC__SINK_ADD_##AS(T, g->c, beta) } \
     if (s->last && mlc__gemm_changes(g)) CHANGE(s); \
-    MLC__SINK_PUT(T, g->c)
+    MLC__SINK_PUT_##AS(T, g->c)
 
 MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
 {
-    MLC__SINK_TEXT(float, mlc__sink_change_f32)
+    MLC__SINK_TEXT(float, PLAIN, mlc__sink_change_f32)
 }
 MLC__BODY void mlc__sink_f64_body(const mlc__sink *s)
 {
-    MLC__SINK_TEXT(double, mlc__sink_change_f64)
+    MLC__SINK_TEXT(double, PLAIN, mlc__sink_change_f64)
+}
+MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
+{
+    MLC__SINK_TEXT(float, HALF, mlc__sink_change_half)
 }
 
 #define MLC__STAMP_SINK(isa) \
-    MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) { mlc__sink_f32_body(s); } \
+    MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) \
+    { \
+        if (mlc__is_half(s->g->c_dtype)) mlc__sink_half_body(s); \
+        else mlc__sink_f32_body(s); \
+    } \
     MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
 MLC__EACH_ISA(MLC__STAMP_SINK)
+
+#if MLC__AVX512X
+/* The hardware's rounding to bf16 takes denormals as zeros, as kernels do. */
+MLC__AT_avx512x static void mlc__narrow_avx512x(void *to, const float *from, mlc_dtype dtype,
+                                                int64_t n)
+{
+    uint16_t *h = MLC__CAST(uint16_t *, to);
+    if (dtype != MLC_BF16) { mlc__narrow_avx512(to, from, dtype, n); return; }
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 m = (__mmask16)(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1u);
+        const __m512 v = _mm512_maskz_loadu_ps(m, from + i);
+        _mm256_mask_storeu_epi16(h + i, m, (__m256i)_mm512_cvtneps_pbh(v));
+    }
+}
+static const mlc__half_fns mlc__half_fns_avx512x = { mlc__widen_avx512, mlc__narrow_avx512x };
+
+/* What most products meet on their way to a dense c of bf16, all in one pass over the tile: a bias,
+ * relu or its derivative. */
+MLC__AT_avx512x static void mlc__sink_bf16_rows(const mlc__sink *s)
+{
+    const struct mlc_k_gemm *g = s->g;
+    const float *bias = MLC__CAST(const float *, g->bias);
+    const float *tile = MLC__CAST(const float *, s->tile);
+    const __m512 zero = _mm512_setzero_ps();
+    for (int64_t x = 0; x < s->n; x += 16) {
+        const __mmask16 m = (__mmask16)(s->n - x >= 16 ? 0xffffu : (1u << (s->n - x)) - 1u);
+        const __m512 add = bias ? _mm512_maskz_loadu_ps(m, bias + s->col + x) : zero;
+        for (int64_t r = 0; r < s->rows; r++) {
+            const int64_t at = s->at + r * g->c_row + x;
+            __m512 v = _mm512_maskz_loadu_ps(m, tile + r * s->tile_row + x);
+            if (bias) v = _mm512_add_ps(v, add);
+            if (g->act) v = _mm512_max_ps(zero, v);        /* NaN stays: it is the second */
+            if (g->grad_of) {
+                const __m256i of = _mm256_maskz_loadu_epi16(m, mlc__at(g->grad_of, at, 2));
+                const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(of), 16);
+                v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)wide, zero, _CMP_GT_OQ), v);
+            }
+            _mm256_mask_storeu_epi16(MLC__CAST(uint16_t *, g->c) + at, m,
+                                     (__m256i)_mm512_cvtneps_pbh(v));
+        }
+    }
+}
+
+MLC__AT_avx512x static void mlc__sink_bf16_avx512x(const mlc__sink *s)
+{
+    const struct mlc_k_gemm *g = s->g;
+    const bool plain = g->c_dtype == MLC_BF16 && g->c_col == 1 && g->alpha == 1.0 && s->last &&
+                       !s->accumulate && g->beta == 0.0 && !(g->drop > 0.0) && !g->residual &&
+                       !g->aux && g->act <= MLC_ACT_RELU && (!g->bias || g->bias_dtype == MLC_F32);
+    if (plain && (!g->grad_of || g->grad == MLC_MAP_RELU_GRAD)) mlc__sink_bf16_rows(s);
+    else mlc__sink_f32_avx512(s);
+}
+#endif
 
 /* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
  * elements at a time where x runs along p, of four rows a cache line before the next four: rows a
@@ -8257,6 +8574,152 @@ static MLC__OPT void mlc__pack_f64(void *panel, const void *x, int64_t minor, in
 }
 #define MLC__PACK_SLACK 64             /* bytes behind a packed block */
 
+#if MLC__AVX512X
+/* Packs of bf16: cells of two elements along k, zeros up to whole steps of 16 cells. They are read
+ * as rows (16 cells of a row or column of the operand, dense along k) or as columns (a cell of 16
+ * rows, dense along m or n), turned if the pack wants the other, and stored. */
+MLC__INLINE MLC__AT_avx512x __m512i mlc__cells_row(const void *x, int64_t at, int64_t n, bool f32)
+{
+    const __mmask32 m = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
+    if (!f32) return _mm512_maskz_loadu_epi16(m, mlc__at(x, at, 2));
+    const __m512 lo = _mm512_maskz_loadu_ps((__mmask16)m, mlc__at(x, at, 4));
+    const __m512 hi = _mm512_maskz_loadu_ps((__mmask16)(m >> 16), mlc__at(x, at + 16, 4));
+    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+}
+
+/* 16 elements as 32-bit numbers */
+MLC__INLINE MLC__AT_avx512x __m512i mlc__cells_half(const void *x, int64_t at, __mmask16 m,
+                                                    bool f32)
+{
+    if (!f32) return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, mlc__at(x, at, 2)));
+    const __m512 v = _mm512_maskz_loadu_ps(m, mlc__at(x, at, 4));
+    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+}
+
+/* v[i] element j <-> v[j] element i */
+MLC__INLINE MLC__AT_avx512x void mlc__cells_turn(__m512i v[16])
+{
+    __m512i t[16];
+    MLC__UNROLL for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    MLC__UNROLL for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    MLC__UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    MLC__UNROLL for (int i = 0; i < 4; i++) {
+        v[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        v[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+        v[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+        v[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+/* 16 rows or columns, from r on, of which width are there, of one step, of which n elements are
+ * there: as rows if x is dense along k, else as columns. */
+MLC__INLINE MLC__AT_avx512x void mlc__cells_read(__m512i v[16], const void *x, int64_t minor,
+                                                 int64_t major, int64_t width, int64_t n,
+                                                 bool rows, bool f32)
+{
+    const __mmask16 m = (__mmask16)(width >= 16 ? 0xffffu : (1u << width) - 1u);
+    if (rows) {
+        for (int64_t i = 0; i < 16; i++)
+            v[i] = i < width ? mlc__cells_row(x, i * minor, n, f32) : _mm512_setzero_si512();
+        return;
+    }
+    for (int64_t i = 0; i < 16; i++) {
+        v[i] = 2 * i < n ? mlc__cells_half(x, 2 * i * major, m, f32) : _mm512_setzero_si512();
+        if (2 * i + 1 < n)
+            v[i] = _mm512_or_si512(v[i], _mm512_slli_epi32(
+                                             mlc__cells_half(x, (2 * i + 1) * major, m, f32), 16));
+    }
+}
+
+/* Neither along k nor across: copied first, rows of a step. */
+MLC__APART void mlc__cells_gather(void *to, const void *x, int64_t minor, int64_t major,
+                                  int64_t width, int64_t n, size_t size)
+{
+    for (int64_t i = 0; i < width; i++)
+        mlc__gather(MLC__CAST(char *, to) + (size_t)(i * MLC__STEP) * size,
+                    mlc__at(x, i * minor, size), major, n, size);
+}
+
+/* The pack of one panel, padded rows or columns: as rows, 64 bytes each, step by step, or as
+ * columns, cell by cell. */
+MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int64_t minor,
+                                                 int64_t major, int64_t width, int64_t padded,
+                                                 int64_t depth, bool rows, bool f32)
+{
+    const size_t size = f32 ? 4 : 2;
+    const bool dense = major == 1 || minor != 1;
+    float block[16 * MLC__STEP];
+    for (int64_t p = 0; p < depth; p += MLC__STEP)
+        for (int64_t r = 0; r < padded; r += 16) {
+            const int64_t n = mlc__min(MLC__STEP, depth - p);
+            const int64_t some = mlc__max(0, mlc__min(16, width - r));
+            const void *from = mlc__at(x, r * minor + p * major, size);
+            char *to = MLC__CAST(char *, panel) + (size_t)(p / 2 * padded) * 4;
+            __m512i v[16];
+            if (major != 1 && minor != 1) {
+                mlc__cells_gather(block, from, minor, major, some, n, size);
+                from = block;
+            }
+            mlc__cells_read(v, from, from == block ? MLC__STEP : minor, major, some, n, dense, f32);
+            if (dense != rows) mlc__cells_turn(v);
+            const __mmask16 m = (__mmask16)(padded - r >= 16 ? 0xffffu : (1u << (padded - r)) - 1u);
+            if (rows) for (int i = 0; i < 16; i++) memcpy(to + (r + i) * 64, &v[i], 64);
+            else for (int i = 0; i < 16; i++)
+                _mm512_mask_storeu_epi32(to + (size_t)(i * padded + r) * 4, m, v[i]);
+        }
+}
+
+#define MLC__STAMP_PACK(name, rows, f32) \
+    MLC__AT_avx512x static void name(void *panel, const void *x, int64_t minor, int64_t major, \
+                                     int64_t width, int64_t padded, int64_t depth) \
+    { mlc__pack_cells(panel, x, minor, major, width, padded, depth, rows, f32); }
+MLC__STAMP_PACK(mlc__pack_bf16_rows, true, false)
+MLC__STAMP_PACK(mlc__pack_bf16, false, false)
+MLC__STAMP_PACK(mlc__pack_bf16_of_f32, false, true)
+#endif
+
+static const mlc__form mlc__form_f32 =
+    { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, mlc__pack_f32, mlc__pack_f32, NULL, NULL };
+static const mlc__form mlc__form_f64 =
+    { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, mlc__pack_f64, mlc__pack_f64, NULL, NULL };
+#if MLC__AVX512X
+static const mlc__form mlc__form_avx512x =
+    { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, mlc__pack_bf16, mlc__pack_bf16, NULL, NULL };
+#endif
+#if MLC__AMX
+/* Tile registers are loaded from L2 at best: half a MB of a leaves room for what goes by. */
+static const mlc__form mlc__form_amx =
+    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, mlc__pack_bf16_rows, mlc__pack_bf16,
+      mlc__amx_begin, mlc__amx_end };
+#endif
+
+/* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c: how it is cut
+ * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. a is
+ * packed only where many tiles read it again or its rows would fall into one set of the L1 cache,
+ * and b only where its rows are not dense. A few rows times w^T, where packing all of w would cost
+ * most, are made as the transpose, w x^T: then w is the operand that is read as it lies. k is cut
+ * into equal blocks of at most KC, a constant of the level, which c takes in order: bits depend
+ * neither on threads nor on packing nor on how m and n are cut. Tiles leave for c from registers if
+ * nothing else is to be done, else through the sink, while they are in L1. Small products, and few
+ * rows of dense operands, run as dot products or sums of rows, where tiles would cost more than
+ * they save.
+ * Products of bf16 have tiles of their own where the hardware has (AVX512_BF16, AMX) and are those
+ * of f32 copies elsewhere, as those of f16 are everywhere. There b is always packed, and a weight's
+ * pack is made once for each of its values, by the kernel pack. */
+
 /* One operand as tiles see it: rows of a, or columns of b. A block of it is what a chunk works
  * with; within it panels are the rows of a tile (dealt evenly: a last panel of one row would leave
  * the FMA units waiting for its loads) or its nr columns. */
@@ -8266,6 +8729,7 @@ typedef struct mlc__side {
     int64_t     size, panel, blocks;
     bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
     bool        pack;
+    const void *given;                 /* packed by others, all of it                           */
     size_t      at;                    /* its bytes in the workspace of a thread                */
 } mlc__side;
 
@@ -8273,14 +8737,21 @@ typedef struct mlc__side {
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
     const mlc__gemm_fns *f;
-    size_t    size;
+    size_t    size, sum_size;          /* of an element of a and b, and of what sums are made in */
     mlc__side a, b;
     int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
     int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
     bool      swapped, b_first;        /* chunks walk along b first, then along a               */
     int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
-    size_t    buffer;                  /* workspace of one thread                               */
+    size_t    room, buffer;            /* in a thread's workspace: the tiles; its size          */
 } mlc__gemm_job;
+
+/* Cells of n elements along k in a pack. */
+MLC__INLINE int64_t mlc__cells(const mlc__gemm_job *j, int64_t n)
+{
+    const mlc__form *form = j->f->form;
+    return (n + form->unit - 1) / form->unit * form->unit >> form->pair;
+}
 
 /* Part i of n that is dealt evenly begins here. */
 MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
@@ -8301,16 +8772,17 @@ static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
     return s->columns ? mlc__min(n, i * s->panel) : mlc__deal(n, mlc__div_up(n, s->panel), i);
 }
 
-/* Copies a block's panels, or of a b that is read as it lies only the last one, if it is not full:
+/* Copies a block's panels, or of one that is read as it lies only the last, if it is not full:
  * there a tile would read over the end. */
 static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
                            int64_t n, int64_t depth)
 {
     const int64_t panels = mlc__div_up(n, s->panel);
+    const size_t line = (size_t)mlc__cells(j, depth) * (size_t)j->f->form->cell_bytes;
     for (int64_t i = s->pack ? 0 : n / s->panel; i < panels; i++) {
         const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
-        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(
-            to + (size_t)(s->pack ? r * depth : 0) * j->size, mlc__at(from, r * s->minor, j->size),
+        (s == &j->a ? j->f->form->pack_a : j->f->form->pack_b)(
+            to + (s->pack ? (size_t)r * line : 0), mlc__at(from, r * s->minor, j->size),
             s->minor, s->major, width, s->columns ? s->panel : width, depth);
     }
 }
@@ -8319,22 +8791,24 @@ static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to,
 typedef struct mlc__block_of {
     const mlc__side *s;
     const void      *raw, *packed;
-    int64_t          n, depth;
+    int64_t          n, depth, cells;  /* cells of a row or column in the pack                  */
 } mlc__block_of;
 
-/* Step p of panel [r, r + width) of a block, and its strides. */
+/* Step p of panel [r, r + width) of a block, and its strides in cells. */
 static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
                                  int64_t width, int64_t p, int64_t *minor, int64_t *major)
 {
     const mlc__side *s = b->s;
+    const mlc__form *form = j->f->form;
     if (!s->pack && !(s->columns && width < s->panel)) {
-        *minor = s->minor;
-        *major = s->major;
+        *minor = s->minor >> form->pair;
+        *major = s->major;             /* two to a cell: dense along k */
         return mlc__at(b->raw, r * s->minor + p * s->major, j->size);
     }
-    *minor = 1;
+    *minor = s == &j->a ? form->run : 1;
     *major = s->columns ? s->panel : width;
-    return mlc__at(b->packed, (s->pack ? r * b->depth : 0) + p * *major, j->size);
+    return mlc__at(b->packed, (s->pack ? r * b->cells : 0) + (p >> form->pair) * *major,
+                   (size_t)form->cell_bytes);
 }
 
 /* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
@@ -8348,9 +8822,13 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
     b.s = s;
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
+    b.cells = mlc__cells(j, s->given ? j->g->k : depth);
     b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, j->size);
     b.packed = own + s->at;
-    if (*tag != key && (s->pack || s->columns))
+    if (s->given)
+        b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
+                           (size_t)j->f->form->cell_bytes);
+    else if (*tag != key && (s->pack || s->columns))
         mlc__side_pack(j, s, own + s->at, b.raw, b.n, depth);
     *tag = key;
     return b;
@@ -8373,8 +8851,8 @@ static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n
     s.n = n;
     s.col = col;
     if (j->swapped) {
-        (j->size == 4 ? mlc__pack_f32 : mlc__pack_f64)(spare, t->out, t->out_row, 1, t->mr, t->mr,
-                                                       n);
+        (j->sum_size == 4 ? mlc__pack_f32 : mlc__pack_f64)(spare, t->out, t->out_row, 1, t->mr,
+                                                           t->mr, n);
         s.tile = spare;
         s.spare = t->out;
         s.tile_row = s.n = t->mr;
@@ -8384,11 +8862,12 @@ static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n
     j->f->sink(&s);
 }
 
-/* A tile that does not go to c at once, and its transpose; as doubles for their alignment. */
-typedef struct mlc__tile_room {
-    double tile[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
-    double spare[MLC__TILE_MAX * sizeof(float) / sizeof(double) + 8];
-} mlc__tile_room;
+/* Bytes of a tile that does not go to c at once, and as many behind them for its transpose. */
+MLC__INLINE size_t mlc__tile_room(const mlc__gemm_job *j)
+{
+    const int64_t rows = mlc__div_up(j->f->mr, j->f->form->run) * j->f->form->run;
+    return (size_t)(rows * j->f->nr) * j->sum_size + MLC__CACHELINE;
+}
 
 /* Fetches a part of the panel behind t's, share i of n of it, where it is read as it lies: its rows
  * are in pages of their own, and hardware fetches ahead within a page only. With few panels of a
@@ -8408,30 +8887,32 @@ MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, con
 /* One panel of b against all panels of a, for one block of k. */
 static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
                             int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
-                            mlc__tile_room *room)
+                            char *room)
 {
     const struct mlc_k_gemm *g = j->g;
     const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
     const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
     /* From registers to c: nothing but a sum with what c holds. */
-    const bool direct = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
-                        !(last && (g->bias || mlc__gemm_changes(g))) &&
-                        (!first || g->beta == 0.0 || g->beta == 1.0);
+    const bool plain = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
+                       !mlc__is_half(g->c_dtype) && !(last && (g->bias || mlc__gemm_changes(g))) &&
+                       (!first || g->beta == 0.0 || g->beta == 1.0);
     mlc__tile t;
     int64_t minor;
-    t.kc = mlc__min(j->kc, b->depth - p);
+    t.kc = mlc__cells(j, mlc__min(j->kc, b->depth - p));
     t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
-    t.add = direct && (!first || g->beta == 1.0);
     for (int64_t i = 0; i < panels; i++) {
         const int64_t r = mlc__side_panel(a->s, a->n, i);
         const int64_t c_at = at + r * j->c_row + x * j->c_col;
         t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
         t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
-        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->size : (char *)room->tile;
+        const bool direct = plain && t.mr % j->f->form->run == 0;
+        t.add = direct && (!first || g->beta == 1.0);
+        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : room;
         t.out_row = direct ? j->c_row : b->s->panel;
         mlc__tile_ahead(j, &t, b->s, i, panels);
         (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        if (!direct) mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room->spare);
+        if (!direct)
+            mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room + mlc__tile_room(j));
     }
 }
 
@@ -8448,11 +8929,13 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     int64_t *tag = MLC__CAST(int64_t *, (void *)own);
     const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
     const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
-    mlc__tile_room room;
+    const mlc__form *form = j->f->form;
+    if (form->begin) form->begin();
     for (int64_t x = 0; x < b.n; x += j->b.panel)
         for (int64_t p = 0; p < b.depth; p += j->kc)
             mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
-                            row, col, &room);
+                            row, col, own + j->room);
+    if (form->end) form->end();
 }
 
 /* Columns of c to a task without tiles: v is half a KB on the stack. */
@@ -8534,16 +9017,30 @@ static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 {
     const struct mlc_k_gemm *g = j->g;
-    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, 0 };
-    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false, false, 0 };
+    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, NULL, 0 };
+    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false,
+                          g->b_pack != NULL, g->b_pack, 0 };
     j->swapped = swapped;
     j->a = swapped ? b : a;
     j->b = swapped ? a : b;
     j->a.panel = j->f->mr;
     j->b.panel = j->f->narrow && j->b.size <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
     j->b.columns = true;
+    j->a.columns = j->f->form->run > 1;
     j->c_row = swapped ? g->c_col : g->c_row;
     j->c_col = swapped ? g->c_row : g->c_col;
+}
+
+/* Cells can be read as they lie where rows of a run along k and have no rest; a row of a tile
+ * register should begin with a cache line. Half of the tiles' time goes into L1 misses where rows
+ * collide there: then, and where many tiles read them, they are packed all the same. */
+static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
+{
+    const int64_t line = j->f->form->run > 1 ? MLC__STEP : 2;
+    const bool even = s->major == 1 && j->g->k % MLC__STEP == 0 && s->minor % line == 0 &&
+                      s->batch % line == 0 && (uintptr_t)s->data % (uintptr_t)(2 * line) == 0;
+    const bool collide = s->minor % 1024 == 0;
+    s->pack = s == &j->b || !even || (reuse >= MLC__PACK_REUSE && (collide || s->size >= 128));
 }
 
 /* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
@@ -8553,6 +9050,8 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
  * have any side packed that pays. */
 static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
+    if (s->given) return;
+    if (j->f->form->pair) { mlc__side_choose_cells(j, s, reuse); return; }
     const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
     const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
     const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
@@ -8565,8 +9064,10 @@ static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse
 
 /* Nanoseconds an element of a side costs the thread that reads it: from the other cores' caches,
  * and to pack it, along k (transposing) or along m or n. */
-static double mlc__side_ns(const mlc__side *s)
+static double mlc__side_ns(const mlc__gemm_job *j, const mlc__side *s)
 {
+    if (s->given) return 0.1;
+    if (j->f->form->pair) return 0.08 + (s->pack ? 0.05 : 0.0);
     return 0.15 + (!s->pack ? 0.0 : s->minor == 1 ? 0.1 : 0.25);
 }
 
@@ -8587,7 +9088,7 @@ static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
         const double rows = (double)mlc__div_up(j->a.size, pa);
         const double cols = (double)(mlc__div_up(ub, pb) * j->b.panel);
         const double ns = rows * cols * (k * j->f->ns + (j->c_col == 1 ? 0.1 : 0.3)) +
-                          rows * k * mlc__side_ns(&j->a) + cols * k * mlc__side_ns(&j->b);
+                          rows * k * mlc__side_ns(j, &j->a) + cols * k * mlc__side_ns(j, &j->b);
         if (ns >= 0.97 * best) continue;
         best = ns;
         j->a.blocks = pa;
@@ -8596,18 +9097,26 @@ static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
     return best;
 }
 
-/* Workspace of a thread: two tags, then what it packs of a and of b. */
+/* Rows or columns of a side that a thread holds in its workspace: a block, or only a last panel
+ * that is not full. */
+static int64_t mlc__side_held(const mlc__side *s)
+{
+    if (s->given) return 0;
+    if (!s->columns) return s->pack ? mlc__div_up(s->size, s->blocks) : 0;
+    const int64_t panels = mlc__div_up(mlc__div_up(s->size, s->panel), s->blocks);
+    return (s->pack ? panels : s->size % s->panel ? 1 : 0) * s->panel;
+}
+
+/* Workspace of a thread: two tags, two tiles, then what it packs of a and of b. */
 static void mlc__gemm_room(mlc__gemm_job *j)
 {
-    const int64_t panels = mlc__div_up(mlc__div_up(j->b.size, j->b.panel), j->b.blocks);
-    const int64_t rows = j->a.pack ? mlc__div_up(j->a.size, j->a.blocks) : 0;
-    const int64_t odd = j->b.size % j->b.panel ? 1 : 0;    /* a last panel that is not full */
-    const int64_t cols = (j->b.pack ? panels : odd) * j->b.panel;
-    j->a.at = MLC__CACHELINE;
-    j->b.at = mlc__round_up(j->a.at + (size_t)(rows * j->depth) * j->size + MLC__PACK_SLACK,
+    const size_t line = (size_t)mlc__cells(j, j->depth) * (size_t)j->f->form->cell_bytes;
+    j->room = MLC__CACHELINE;
+    j->a.at = mlc__round_up(j->room + 2 * mlc__tile_room(j), MLC__CACHELINE);
+    j->b.at = mlc__round_up(j->a.at + (size_t)mlc__side_held(&j->a) * line + MLC__PACK_SLACK,
                             MLC__CACHELINE);
     /* An odd number of cache lines: workspaces must not fall into the same sets. */
-    j->buffer = mlc__round_up(j->b.at + (size_t)(cols * j->depth) * j->size + MLC__PACK_SLACK,
+    j->buffer = mlc__round_up(j->b.at + (size_t)mlc__side_held(&j->b) * line + MLC__PACK_SLACK,
                               4096) + 3 * MLC__CACHELINE;
 }
 
@@ -8618,23 +9127,28 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
 {
     const int64_t threads = mlc__pool_threads(dev);
     const int64_t each = mlc__max(1, threads / g->batch);
+    const mlc__form *form = f->form;
     j->g = g;
     j->f = f;
     j->size = mlc_dtype_bytes(g->dtype);
+    j->sum_size = mlc_dtype_bytes(mlc__wide(g->dtype));
     const double straight = mlc__gemm_deal(j, false, each);
-    if (mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
+    if (g->b_pack || mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
     mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
-    const int64_t kept = stay->pack ? mlc__div_up(stay->size, stay->blocks) : 0;
+    const bool keeps = stay->pack || form->pair;
+    const int64_t kept = keeps ? mlc__div_up(stay->size, stay->blocks) : 0;
     j->b_first = !j->swapped;
-    j->kc = mlc__div_up(g->k, mlc__div_up(g->k, MLC__KC));
-    j->depth = mlc__max(1, mlc__min(8, MLC__PACK_MAX / 4 / mlc__max(1, kept * j->kc))) * j->kc;
+    j->kc = mlc__div_up(g->k, mlc__div_up(g->k, form->kc));
+    j->kc = mlc__div_up(j->kc, form->unit) * form->unit;
+    j->depth = mlc__max(1, mlc__min(8, form->keep / 4 / mlc__max(1, kept * j->kc))) * j->kc;
     j->depth = mlc__min(g->k, j->depth);
-    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, MLC__PACK_MAX));
+    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, form->keep));
     stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
     /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
     const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
     const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
-    const double crumbs = (double)g->m * (double)g->n * (double)g->k / MLC__SMALL + 1.0;
+    const double macs = (double)g->m * (double)g->n * (double)g->k;
+    const double crumbs = macs / (form->pair ? 1e6 : MLC__SMALL) + 1.0;
     pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
     mlc__gemm_room(j);
@@ -8683,7 +9197,7 @@ static bool mlc__blas_wanted(const void *dev, bool ahead)
  * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
 static bool mlc__blas_takes(const void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
-    if (!mlc__blas_wanted(dev, f->blas_ahead)) return false;
+    if (!mlc__blas_wanted(dev, f->blas_ahead) || g->c_dtype != g->dtype) return false;
     const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
     const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
     return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
@@ -8722,6 +9236,7 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
     rest.alpha = 1.0;
     rest.beta = 0.0;
     again.g = &rest;
+    again.sum_size = j->size;
     for (int r = 0; r < m; r++)
         for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
             double v[MLC__ROW_BLOCK];
@@ -8754,10 +9269,6 @@ static const char *mlc__blas_start(void)
 static const char *mlc__blas_start(void) { return "none"; }
 #endif /* MLC_USE_CBLAS */
 
-/* A 16-bit product is the f32 product of dense copies: sums stay in f32 whatever k is, and each
- * result is rounded once. Copies are a third of the time at most for square products, all of it
- * for a row times a matrix. */
-
 /* Room for a copy in the workspace, and the way on. */
 static float *mlc__gemm_place(const struct mlc_k_gemm *g, size_t *at, int64_t elements)
 {
@@ -8766,112 +9277,181 @@ static float *mlc__gemm_place(const struct mlc_k_gemm *g, size_t *at, int64_t el
     return copy;
 }
 
+/* w has what the workspace of g has behind `at`. */
+static void mlc__gemm_behind(const struct mlc_k_gemm *g, struct mlc_k_gemm *w, size_t at)
+{
+    w->workspace = g->workspace ? MLC__CAST(char *, g->workspace) + at : NULL;
+    w->workspace_bytes = g->workspace_bytes > at ? g->workspace_bytes - at : 0;
+}
+
+/* Where a level has no tiles for it, a 16-bit product is the f32 product of dense copies of a and
+ * b: a third of the time at most for square products, all of it for a row times a matrix. */
+
 /* The f32 product over copies in g's workspace; returns the bytes they take. A broadcast operand
  * is copied once. */
 static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
 {
-    const int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
+    const int64_t a = g->m * g->k, b = g->k * g->n;
     size_t at = 0;
     *w = *g;
     w->dtype = MLC_F32;
     w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
     w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
-    w->c = mlc__gemm_place(g, &at, c * g->batch);
-    w->bias = g->bias ? mlc__gemm_place(g, &at, g->n) : NULL;
-    w->aux = g->aux ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
-    w->residual = g->residual ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
-    w->grad_of = g->grad_of ? mlc__gemm_place(g, &at, c * g->batch) : NULL;
     w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
     w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
-    w->c_row = g->n; w->c_col = 1; w->c_batch = c;
-    w->workspace = g->workspace ? MLC__CAST(char *, g->workspace) + at : NULL;
-    w->workspace_bytes = g->workspace_bytes > at ? g->workspace_bytes - at : 0;
+    mlc__gemm_behind(g, w, at);
     return at;
 }
 
-/* Matrices of 16-bit elements at these strides to a dense copy in f32, or back. */
-static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype, bool widen,
-                              const void *from, void *to, int64_t batch, int64_t rows, int64_t cols,
-                              int64_t batch_stride, int64_t row_stride, int64_t col_stride)
+/* Matrices of 16-bit elements at these strides to a dense copy in f32. */
+static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype,
+                              const void *from, const void *to, int64_t batch, int64_t rows,
+                              int64_t cols, int64_t batch_stride, int64_t row_stride,
+                              int64_t col_stride)
 {
-    const int64_t strided[3] = { batch_stride, row_stride, col_stride };
-    const int64_t dense[3] = { rows * cols, cols, 1 }, shape[3] = { batch, rows, cols };
-    struct mlc_k_cast c;
-    c.out_dtype = widen ? MLC_F32 : dtype;
-    c.in_dtype = widen ? dtype : MLC_F32;
-    c.ndim = 3;
-    c.in = from;
-    c.out = to;
-    for (int d = 0; d < 3; d++) {
-        c.shape[d] = shape[d];
-        c.out_stride[d] = widen ? dense[d] : strided[d];
-        c.in_stride[d] = widen ? strided[d] : dense[d];
-    }
+    const struct mlc_k_cast c = { MLC_F32, dtype, 3, { batch, rows, cols }, (void *)(uintptr_t)to,
+                                  { rows * cols, cols, 1 }, from,
+                                  { batch_stride, row_stride, col_stride } };
     mlc__cast_run(dev, &c, half);
 }
 
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f);
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g,
+                                const mlc__gemm_level *level);
 
-static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g,
+                                 const mlc__gemm_level *level)
 {
-    const mlc__half_fns *half = f->random->half;
-    const void *also[3] = { g->beta != 0.0 ? g->c : NULL, g->residual, g->grad_of };
+    const mlc__half_fns *half = level->f32->half;
     struct mlc_k_gemm w;
     if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    mlc__gemm_convert(dev, half, g->dtype, true, g->a, (void *)(uintptr_t)w.a,
-                      g->a_batch ? g->batch : 1, g->m, g->k, g->a_batch, g->a_row, g->a_col);
-    mlc__gemm_convert(dev, half, g->dtype, true, g->b, (void *)(uintptr_t)w.b,
-                      g->b_batch ? g->batch : 1, g->k, g->n, g->b_batch, g->b_row, g->b_col);
-    if (g->bias)
-        half->widen(MLC__CAST(float *, (void *)(uintptr_t)w.bias), g->bias, g->dtype, g->n);
-    const void *copy[3] = { w.c, w.residual, w.grad_of };
-    for (int i = 0; i < 3; i++)
-        if (also[i])
-            mlc__gemm_convert(dev, half, g->dtype, true, also[i], (void *)(uintptr_t)copy[i],
-                              g->batch, g->m, g->n, g->c_batch, g->c_row, g->c_col);
-    MLC__TRY(mlc__gemm_run(dev, &w, f));
-    mlc__gemm_convert(dev, half, g->dtype, false, w.c, g->c, g->batch, g->m, g->n, g->c_batch,
-                      g->c_row, g->c_col);
-    if (g->aux)
-        mlc__gemm_convert(dev, half, g->dtype, false, w.aux, g->aux, g->batch, g->m, g->n,
-                          g->c_batch, g->c_row, g->c_col);
+    mlc__gemm_convert(dev, half, g->dtype, g->a, w.a, g->a_batch ? g->batch : 1, g->m, g->k,
+                      g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, half, g->dtype, g->b, w.b, g->b_batch ? g->batch : 1, g->k, g->n,
+                      g->b_batch, g->b_row, g->b_col);
+    return mlc__gemm_run(dev, &w, level);
+}
+
+/* Where k takes more than one block, 16-bit results are summed in f32 first, c cannot hold what
+ * comes in between. */
+
+/* The bare product, its sums in g's workspace; returns the bytes they take. */
+static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
+{
+    size_t at = 0;
+    memset(w, 0, sizeof *w);
+    w->dtype = g->dtype;
+    w->m = g->m; w->n = g->n; w->k = g->k; w->batch = g->batch;
+    w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col; w->a_batch = g->a_batch;
+    w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col; w->b_batch = g->b_batch;
+    w->b_pack = g->b_pack;
+    w->c = mlc__gemm_place(g, &at, g->batch * g->m * g->n);
+    w->c_row = g->n; w->c_col = 1; w->c_batch = g->m * g->n;
+    w->alpha = 1.0;
+    mlc__gemm_behind(g, w, at);
+    return at;
+}
+
+/* A run of sums of a row on their way to c. */
+static void mlc__gemm_long_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
+    const struct mlc_k_gemm *g = j->g;
+    const int64_t row = chunk / j->n_tasks, x0 = chunk % j->n_tasks * MLC__GRAIN;
+    const int64_t end = mlc__min(g->n, x0 + MLC__GRAIN);
+    const int64_t to = row / g->m * g->c_batch + row % g->m * g->c_row;
+    (void)worker;
+    for (int64_t x = x0; x < end; x += MLC__ROW_BLOCK) {
+        const int64_t n = mlc__min(MLC__ROW_BLOCK, end - x);
+        double v[MLC__ROW_BLOCK];
+        memcpy(v, mlc__at(g->workspace, row * g->n + x, 4), (size_t)n * 4);
+        mlc__sink_run(j, v, to + x * g->c_col, x, n);
+    }
+}
+
+static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g,
+                                 const mlc__gemm_level *level)
+{
+    struct mlc_k_gemm w;
+    mlc__gemm_job j;
+    if (mlc__gemm_bare(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
+    MLC__TRY(mlc__gemm_run(dev, &w, level));
+    memset(&j, 0, sizeof j);
+    j.g = g;
+    j.f = level->f32;
+    j.n_tasks = mlc__div_up(g->n, MLC__GRAIN);
+    mlc__parallel(dev, g->batch * g->m * j.n_tasks,
+                  0.5 * (double)g->batch * (double)g->m * (double)g->n, mlc__gemm_long_chunk, &j);
     return MLC_OK;
+}
+
+/* The functions for g's operands; NULL: none but those of f32, over copies. Tiles do not pay for
+ * the very smallest. */
+static const mlc__gemm_fns *mlc__gemm_fns_of(const struct mlc_k_gemm *g,
+                                             const mlc__gemm_level *level)
+{
+    const double macs = (double)g->m * (double)g->n * (double)g->k;
+    if (g->dtype == MLC_F32) return level->f32;
+    if (g->dtype == MLC_F64) return level->f64;
+    return g->dtype == MLC_BF16 && (g->b_pack || macs > MLC__SMALL) ? level->bf16 : NULL;
+}
+
+static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+{
+    return mlc__is_half(g->c_dtype) && g->k > f->form->kc && (g->b_pack || !mlc__gemm_is_small(g));
 }
 
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
-                                  const mlc__gemm_fns *f)
+                                  const mlc__gemm_level *level)
 {
     mlc__gemm_job j;
-    struct mlc_k_gemm w;
+    struct mlc_k_gemm bare = *g, w;
+    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
+    bare.workspace = NULL;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
-    if (mlc__is_half(g->dtype)) {
-        struct mlc_k_gemm bare = *g;
-        bare.workspace = NULL;
+    if (!f) {
         const size_t copies = mlc__gemm_widen(&bare, &w);
-        return copies + mlc__gemm_workspace(dev, &w, f);
+        return copies + mlc__gemm_workspace(dev, &w, level);
     }
-    if (mlc__gemm_is_small(g)) return 0;
+    if (mlc__gemm_is_long(g, f)) {
+        const size_t sums = mlc__gemm_bare(&bare, &w);
+        return sums + mlc__gemm_workspace(dev, &w, level);
+    }
+    if (!f->form->pair && mlc__gemm_is_small(g)) return 0;
 #ifdef MLC_USE_CBLAS
-    if (mlc__blas_takes(dev, g, f)) return 0;
+    if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
 #endif
     mlc__gemm_plan(&j, dev, g, f);
     return j.buffer * (size_t)mlc__pool_threads(dev);
 }
 
+/* Is this a product that the kernel makes? */
+static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *level)
+{
+    const bool half = mlc__is_half(g->dtype);
+    if (!mlc__is_float(g->dtype) || !mlc__is_float(g->c_dtype)) return false;
+    if (g->c_dtype != g->dtype && !(half && g->c_dtype == MLC_F32) &&
+        !(g->dtype == MLC_F32 && mlc__is_half(g->c_dtype))) return false;
+    if (g->bias && g->bias_dtype != g->c_dtype &&
+        !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
+    if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
+    return g->beta == 0.0 || !mlc__gemm_changes(g);
+}
+
 /* Three ways, tried in this order: without tiles, CBLAS, tiles. */
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
 {
     const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     mlc__gemm_job j;
-    if (!mlc__is_float(g->dtype)) return MLC_ERR_UNSUPPORTED;
-    if (mlc__gemm_changes(g) && g->beta != 0.0) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (mlc__is_half(g->dtype)) return mlc__gemm_half(dev, g, f);
+    if (!f) return mlc__gemm_half(dev, g, level);
+    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, level);
     j.g = g;
     j.f = f;
-    j.size = mlc_dtype_bytes(g->dtype);
-    if (mlc__gemm_is_small(g)) {
+    j.size = j.sum_size = mlc_dtype_bytes(g->dtype);
+    if (!f->form->pair && mlc__gemm_is_small(g)) {
         const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
         j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
@@ -8880,7 +9460,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
         return MLC_OK;
     }
 #ifdef MLC_USE_CBLAS
-    if (mlc__gemm_blas(dev, &j)) return MLC_OK;
+    if (!f->form->pair && mlc__gemm_blas(dev, &j)) return MLC_OK;
 #endif
     mlc__gemm_plan(&j, dev, g, f);
     const size_t threads = (size_t)mlc__pool_threads(dev);
@@ -8892,6 +9472,52 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
                       f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
+
+#if MLC__AVX512X
+/* What mlc__side_pack would make of all of b. */
+static int64_t mlc__pack_panel(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+{
+    return f->narrow && a->n <= f->nr / 2 ? f->nr / 2 : f->nr;
+}
+static int64_t mlc__pack_cells_of(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+{
+    return mlc__div_up(a->k, f->form->unit) * f->form->unit >> f->form->pair;
+}
+
+static size_t mlc__pack_workspace(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+{
+    const int64_t panel = mlc__pack_panel(a, f);
+    if (a->dtype != MLC_BF16) return 0;
+    return (size_t)(mlc__div_up(a->n, panel) * panel * mlc__pack_cells_of(a, f)) * 4;
+}
+
+typedef struct mlc__pack_job {
+    const struct mlc_k_pack *a;
+    int64_t panel, cells;
+} mlc__pack_job;
+
+static void mlc__pack_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__pack_job *j = MLC__CAST(const mlc__pack_job *, arg);
+    const struct mlc_k_pack *a = j->a;
+    const int64_t x = chunk * j->panel;
+    char *to = MLC__CAST(char *, a->out) + (size_t)(x * j->cells) * 4;
+    const void *from = mlc__at(a->b, x * a->b_col, mlc_dtype_bytes(a->b_dtype));
+    (void)worker;
+    (a->b_dtype == MLC_F32 ? mlc__pack_bf16_of_f32 : mlc__pack_bf16)(
+        to, from, a->b_col, a->b_row, mlc__min(j->panel, a->n - x), j->panel, a->k);
+}
+
+static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+{
+    mlc__pack_job j = { a, mlc__pack_panel(a, f), mlc__pack_cells_of(a, f) };
+    if (a->dtype != MLC_BF16 || (a->b_dtype != MLC_BF16 && a->b_dtype != MLC_F32))
+        return MLC_ERR_UNSUPPORTED;
+    mlc__parallel(dev, mlc__div_up(a->n, j.panel), 0.1 * (double)a->n * (double)a->k,
+                  mlc__pack_chunk, &j);
+    return MLC_OK;
+}
+#endif
 
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
  * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
@@ -10008,10 +10634,12 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
         { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
           mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__random_fns_##isa, \
-          MLC__BLAS_AHEAD_##isa }, \
+          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
           mlc__axpy_f64, mlc__map_f64_##isa, &mlc__random_fns_##isa, \
-          MLC__BLAS_AHEAD_##isa } }; \
+          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f64 } }; \
+    static const mlc__gemm_level mlc__gemm_level_##isa = \
+        { &mlc__gemm_fns_##isa[0], &mlc__gemm_fns_##isa[1], NULL }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
         const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
@@ -10047,9 +10675,13 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_scan_##isa(void *dev, const struct mlc_k_scan *a) \
     { return mlc__scan_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_gemm_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_run(dev, a, &mlc__gemm_fns_##isa[a->dtype == MLC_F64]); } \
+    { return mlc__gemm_run(dev, a, &mlc__gemm_level_##isa); } \
     static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_workspace(dev, a, &mlc__gemm_fns_##isa[a->dtype == MLC_F64]); } \
+    { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##isa); } \
+    static mlc_status mlc__k_pack_##isa(void *dev, const struct mlc_k_pack *a) \
+    { (void)dev; (void)a; return MLC_ERR_UNSUPPORTED; } \
+    static size_t mlc__k_pack_workspace_##isa(void *dev, const struct mlc_k_pack *a) \
+    { (void)dev; (void)a; return 0; } \
     static mlc_status mlc__k_random_##isa(void *dev, const struct mlc_k_random *a) \
     { return mlc__random_run(dev, a, &mlc__random_fns_##isa); } \
     static mlc_status mlc__k_dropout_##isa(void *dev, const struct mlc_k_dropout *a) \
@@ -10073,82 +10705,112 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
 
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
+#define MLC__TILE_BF16_avx512x 14, 32, 0.01, mlc__tile_bf16_avx512x, mlc__narrow_bf16_avx512x
+#define MLC__TILE_BF16_amx     32, 32, 0.002, mlc__tile_bf16_amx, mlc__narrow_bf16_amx
+
+/* Levels above avx512 differ from it in the products of bf16. */
+#define MLC__STAMP_BF16(level) \
+    static const mlc__gemm_fns mlc__gemm_fns_##level = \
+        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, mlc__map_f32_avx512, \
+          &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, &mlc__form_##level }; \
+    static const mlc__gemm_level mlc__gemm_level_##level = \
+        { &mlc__gemm_fns_avx512[0], &mlc__gemm_fns_avx512[1], &mlc__gemm_fns_##level }; \
+    static mlc_status mlc__k_gemm_##level(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_run(dev, a, &mlc__gemm_level_##level); } \
+    static size_t mlc__k_gemm_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level); } \
+    static mlc_status mlc__k_pack_##level(void *dev, const struct mlc_k_pack *a) \
+    { return mlc__pack_run(dev, a, &mlc__gemm_fns_##level); } \
+    static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
+    { (void)dev; return mlc__pack_workspace(a, &mlc__gemm_fns_##level); }
+#if MLC__AVX512X
+MLC__STAMP_BF16(avx512x)
+#endif
+#if MLC__AMX
+MLC__STAMP_BF16(amx)
+#endif
+
 /* The kernel of a level, and its workspace query; the comma is part of it. */
-#define MLC__CPU_map(isa)          mlc__k_map_##isa,
-#define MLC__CPU_map_ws(isa)       NULL,
-#define MLC__CPU_cast(isa)         mlc__k_cast_##isa,
-#define MLC__CPU_cast_ws(isa)      NULL,
-#define MLC__CPU_reduce(isa)       mlc__k_reduce_##isa,
-#define MLC__CPU_reduce_ws(isa)    mlc__k_reduce_workspace,
-#define MLC__CPU_gemm(isa)         mlc__k_gemm_##isa,
-#define MLC__CPU_gemm_ws(isa)      mlc__k_gemm_workspace_##isa,
-#define MLC__CPU_fill(isa)         mlc__k_fill,
-#define MLC__CPU_fill_ws(isa)      NULL,
-#define MLC__CPU_random(isa)       mlc__k_random_##isa,
-#define MLC__CPU_random_ws(isa)    NULL,
-#define MLC__CPU_dropout(isa)      mlc__k_dropout_##isa,
-#define MLC__CPU_dropout_ws(isa)   NULL,
-#define MLC__CPU_xent(isa)         mlc__k_xent_##isa,
-#define MLC__CPU_xent_ws(isa)      mlc__k_xent_workspace,
-#define MLC__CPU_xent_grad(isa)    mlc__k_xent_grad_##isa,
-#define MLC__CPU_xent_grad_ws(isa) NULL,
-#define MLC__CPU_softmax(isa)      mlc__k_softmax_##isa,
-#define MLC__CPU_softmax_ws(isa)   NULL,
-#define MLC__CPU_softmax_grad(isa) mlc__k_softmax_grad_##isa,
-#define MLC__CPU_softmax_grad_ws(isa) NULL,
-#define MLC__CPU_norm(isa)         mlc__k_norm_##isa,
-#define MLC__CPU_norm_ws(isa)      NULL,
-#define MLC__CPU_norm_grad(isa)    mlc__k_norm_grad_##isa,
-#define MLC__CPU_norm_grad_ws(isa) mlc__k_norm_grad_workspace,
-#define MLC__CPU_fold(isa)         mlc__k_fold_##isa,
-#define MLC__CPU_fold_ws(isa)      mlc__k_fold_workspace,
-#define MLC__CPU_scan(isa)         mlc__k_scan_##isa,
-#define MLC__CPU_scan_ws(isa)      NULL,
-#define MLC__CPU_argmax(isa)       mlc__k_argmax_##isa,
-#define MLC__CPU_argmax_ws(isa)    NULL,
-#define MLC__CPU_take(isa)         mlc__k_take,
-#define MLC__CPU_take_ws(isa)      NULL,
-#define MLC__CPU_index(isa)        mlc__k_index,
-#define MLC__CPU_index_ws(isa)     NULL,
-#define MLC__CPU_nonzero(isa)      mlc__k_nonzero,
-#define MLC__CPU_nonzero_ws(isa)   mlc__k_nonzero_workspace,
-#define MLC__CPU_sort(isa)         mlc__k_sort,
-#define MLC__CPU_sort_ws(isa)      mlc__k_sort_workspace,
-#define MLC__CPU_multinomial(isa)  mlc__k_multinomial,
-#define MLC__CPU_multinomial_ws(isa) mlc__k_multinomial_workspace,
-#define MLC__CPU_band(isa)         mlc__k_band,
-#define MLC__CPU_band_ws(isa)      NULL,
-#define MLC__CPU_pad(isa)          mlc__k_pad,
-#define MLC__CPU_pad_ws(isa)       NULL,
-#define MLC__CPU_finite(isa)       mlc__k_finite,
-#define MLC__CPU_finite_ws(isa)    NULL,
-#define MLC__CPU_optim(isa)        mlc__k_optim_##isa,
-#define MLC__CPU_optim_ws(isa)     NULL,
-#define MLC__CPU_squares(isa)      mlc__k_squares_##isa,
-#define MLC__CPU_squares_ws(isa)   mlc__k_squares_workspace,
-#define MLC__CPU_guard(isa)        mlc__k_guard,
-#define MLC__CPU_guard_ws(isa)     NULL,
-#define MLC__CPU_math(isa)         mlc__k_math_##isa,
-#define MLC__CPU_math_ws(isa)      NULL,
-#define MLC__CPU_compare(isa)      mlc__k_compare_##isa,
-#define MLC__CPU_compare_ws(isa)   NULL,
-#define MLC__CPU_where(isa)        mlc__k_where_##isa,
-#define MLC__CPU_where_ws(isa)     NULL,
+#define MLC__CPU_map(isa, level)          mlc__k_map_##isa,
+#define MLC__CPU_map_ws(isa, level)       NULL,
+#define MLC__CPU_cast(isa, level)         mlc__k_cast_##isa,
+#define MLC__CPU_cast_ws(isa, level)      NULL,
+#define MLC__CPU_reduce(isa, level)       mlc__k_reduce_##isa,
+#define MLC__CPU_reduce_ws(isa, level)    mlc__k_reduce_workspace,
+#define MLC__CPU_gemm(isa, level)         mlc__k_gemm_##level,
+#define MLC__CPU_gemm_ws(isa, level)      mlc__k_gemm_workspace_##level,
+#define MLC__CPU_pack(isa, level)         mlc__k_pack_##level,
+#define MLC__CPU_pack_ws(isa, level)      mlc__k_pack_workspace_##level,
+#define MLC__CPU_fill(isa, level)         mlc__k_fill,
+#define MLC__CPU_fill_ws(isa, level)      NULL,
+#define MLC__CPU_random(isa, level)       mlc__k_random_##isa,
+#define MLC__CPU_random_ws(isa, level)    NULL,
+#define MLC__CPU_dropout(isa, level)      mlc__k_dropout_##isa,
+#define MLC__CPU_dropout_ws(isa, level)   NULL,
+#define MLC__CPU_xent(isa, level)         mlc__k_xent_##isa,
+#define MLC__CPU_xent_ws(isa, level)      mlc__k_xent_workspace,
+#define MLC__CPU_xent_grad(isa, level)    mlc__k_xent_grad_##isa,
+#define MLC__CPU_xent_grad_ws(isa, level) NULL,
+#define MLC__CPU_softmax(isa, level)      mlc__k_softmax_##isa,
+#define MLC__CPU_softmax_ws(isa, level)   NULL,
+#define MLC__CPU_softmax_grad(isa, level) mlc__k_softmax_grad_##isa,
+#define MLC__CPU_softmax_grad_ws(isa, level) NULL,
+#define MLC__CPU_norm(isa, level)         mlc__k_norm_##isa,
+#define MLC__CPU_norm_ws(isa, level)      NULL,
+#define MLC__CPU_norm_grad(isa, level)    mlc__k_norm_grad_##isa,
+#define MLC__CPU_norm_grad_ws(isa, level) mlc__k_norm_grad_workspace,
+#define MLC__CPU_fold(isa, level)         mlc__k_fold_##isa,
+#define MLC__CPU_fold_ws(isa, level)      mlc__k_fold_workspace,
+#define MLC__CPU_scan(isa, level)         mlc__k_scan_##isa,
+#define MLC__CPU_scan_ws(isa, level)      NULL,
+#define MLC__CPU_argmax(isa, level)       mlc__k_argmax_##isa,
+#define MLC__CPU_argmax_ws(isa, level)    NULL,
+#define MLC__CPU_take(isa, level)         mlc__k_take,
+#define MLC__CPU_take_ws(isa, level)      NULL,
+#define MLC__CPU_index(isa, level)        mlc__k_index,
+#define MLC__CPU_index_ws(isa, level)     NULL,
+#define MLC__CPU_nonzero(isa, level)      mlc__k_nonzero,
+#define MLC__CPU_nonzero_ws(isa, level)   mlc__k_nonzero_workspace,
+#define MLC__CPU_sort(isa, level)         mlc__k_sort,
+#define MLC__CPU_sort_ws(isa, level)      mlc__k_sort_workspace,
+#define MLC__CPU_multinomial(isa, level)  mlc__k_multinomial,
+#define MLC__CPU_multinomial_ws(isa, level) mlc__k_multinomial_workspace,
+#define MLC__CPU_band(isa, level)         mlc__k_band,
+#define MLC__CPU_band_ws(isa, level)      NULL,
+#define MLC__CPU_pad(isa, level)          mlc__k_pad,
+#define MLC__CPU_pad_ws(isa, level)       NULL,
+#define MLC__CPU_finite(isa, level)       mlc__k_finite,
+#define MLC__CPU_finite_ws(isa, level)    NULL,
+#define MLC__CPU_optim(isa, level)        mlc__k_optim_##isa,
+#define MLC__CPU_optim_ws(isa, level)     NULL,
+#define MLC__CPU_squares(isa, level)      mlc__k_squares_##isa,
+#define MLC__CPU_squares_ws(isa, level)   mlc__k_squares_workspace,
+#define MLC__CPU_guard(isa, level)        mlc__k_guard,
+#define MLC__CPU_guard_ws(isa, level)     NULL,
+#define MLC__CPU_math(isa, level)         mlc__k_math_##isa,
+#define MLC__CPU_math_ws(isa, level)      NULL,
+#define MLC__CPU_compare(isa, level)      mlc__k_compare_##isa,
+#define MLC__CPU_compare_ws(isa, level)   NULL,
+#define MLC__CPU_where(isa, level)        mlc__k_where_##isa,
+#define MLC__CPU_where_ws(isa, level)     NULL,
 
 #define MLC__COLUMN(name) \
     static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
-        { MLC__EACH_ISA(MLC__CPU_##name) }; \
+        { MLC__EACH_LEVEL(MLC__CPU_##name) }; \
     static size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
-        { MLC__EACH_ISA(MLC__CPU_##name##_ws) };
+        { MLC__EACH_LEVEL(MLC__CPU_##name##_ws) };
 MLC_KERNELS(MLC__COLUMN)
 
-#define MLC__CELL_scalar(name) MLC__CPU_##name(scalar) MLC__CPU_##name##_ws(scalar)
-#define MLC__CELL_avx2(name)   MLC__CPU_##name(avx2) MLC__CPU_##name##_ws(avx2)
-#define MLC__CELL_avx512(name) MLC__CPU_##name(avx512) MLC__CPU_##name##_ws(avx512)
-#define MLC__CELL_neon(name)   MLC__CPU_##name(neon) MLC__CPU_##name##_ws(neon)
-#define MLC__ROW(isa) { MLC_KERNELS(MLC__CELL_##isa) },
+#define MLC__CELL(name, isa, level) MLC__CPU_##name(isa, level) MLC__CPU_##name##_ws(isa, level)
+#define MLC__CELL_scalar(name)  MLC__CELL(name, scalar, scalar)
+#define MLC__CELL_avx2(name)    MLC__CELL(name, avx2, avx2)
+#define MLC__CELL_avx512(name)  MLC__CELL(name, avx512, avx512)
+#define MLC__CELL_avx512x(name) MLC__CELL(name, avx512, avx512x)
+#define MLC__CELL_amx(name)     MLC__CELL(name, avx512, amx)
+#define MLC__CELL_neon(name)    MLC__CELL(name, neon, neon)
+#define MLC__ROW(isa, level) { MLC_KERNELS(MLC__CELL_##level) },
 
-/* Place of a level in the columns: MLC__EACH_ISA has them in this order. */
+/* Place of a level in the columns: MLC__EACH_LEVEL has them in this order. */
 MLC__INLINE int mlc__level(mlc_isa isa)
 {
     return isa == MLC_ISA_NEON ? 1 : (int)isa - (int)MLC_ISA_SCALAR;
@@ -10157,7 +10819,7 @@ MLC__INLINE int mlc__level(mlc_isa isa)
 /* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
-    static const mlc_kernels rows[] = { MLC__EACH_ISA(MLC__ROW) };
+    static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW) };
     if (isa == MLC_ISA_AUTO) isa = mlc__isa_best((mlc_isa)(MLC_ISA_COUNT - 1));
     return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels() >> isa & 1)
         ? &rows[mlc__level(isa)] : NULL;
@@ -10397,6 +11059,7 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
 {
     static const bool ahead[MLC_ISA_COUNT] = { MLC__BLAS_AHEAD_scalar, MLC__BLAS_AHEAD_scalar,
                                                MLC__BLAS_AHEAD_avx2, MLC__BLAS_AHEAD_avx512,
+                                               MLC__BLAS_AHEAD_avx512, MLC__BLAS_AHEAD_avx512,
                                                MLC__BLAS_AHEAD_neon };
     ctx->isa = mlc__isa_choose(d->isa);
     ctx->blas = mlc__blas_choose(d->blas, ahead[ctx->isa]);
@@ -11382,7 +12045,8 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
         if (wide.shape[d] == 1 && x->shape[d] != 1) mask |= 1u << d;
     }
     /* Nothing was broadcast: a copy or an addition. */
-    if (!mask) return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
+    if (!mask && out->dtype == x->dtype)
+        return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
     return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
 }
 
@@ -12015,14 +12679,26 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     return ctx;
 }
 
+/* What autocast makes of an operation's inputs. IMPL.AMP installs it: a program without autocast
+ * does not link it. False: a cast failed. */
+struct mlc__autocast {
+    bool (*inputs)(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in);
+};
+
 /* Begins an operation on n inputs, up to MLC__MAX_IN. The node is on the tape's arena if a gradient
  * will be asked for, else it is `local`. */
 static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = mlc__inputs(op->name, n, in);
+    mlc_tensor *cast[MLC__MAX_IN];
     unsigned need = 0;
     mlc_node *nd = local;
     if (!ctx) return NULL;
+    if (ctx->autocast) {
+        memcpy(cast, in, (size_t)n * sizeof *cast);
+        if (!ctx->autocast->inputs(ctx, op->name, n, cast)) return NULL;
+        in = cast;
+    }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
     if (need) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
@@ -15133,13 +15809,13 @@ typedef struct mlc__mats {
 
 /* A product as struct mlc_k_gemm has it, over all batch axes. */
 typedef struct mlc__product_spec {
-    mlc_dtype   dtype;
+    mlc_dtype   dtype, c_dtype;        /* of a and b; of c                                     */
     int64_t     m, n, k;
     int32_t     batch_dims;
     int64_t     batch[MLC_MAX_DIMS];
     mlc__mats   a, b, c;
     double      alpha, beta;
-    struct mlc_k_gemm sink;            /* what results meet; nothing else of it is read */
+    struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more of it is read */
 } mlc__product_spec;
 
 /* One call of the gemm kernel: one run of equally spaced products. */
@@ -15150,13 +15826,14 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
     const size_t size = mlc__dtypes[p->dtype].bytes;
     struct mlc_k_gemm g = p->sink;
     g.dtype = p->dtype;
+    g.c_dtype = p->c_dtype;
     g.m = p->m;
     g.n = p->n;
     g.k = p->k;
     g.batch = batch;
     g.a = mlc__at(p->a.data, offset[0], size);
     g.b = mlc__at(p->b.data, offset[1], size);
-    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], size);
+    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c_dtype].bytes);
     g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
     g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
     g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
@@ -15258,7 +15935,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     const mlc_tensor *in_a = nd->in[0], *in_b = nd->in[1];
     const int32_t ends = (in_a->ndim > 1) + (in_b->ndim > 1);
     memset(p, 0, sizeof *p);
-    p->dtype = in_a->dtype;
+    p->dtype = p->c_dtype = in_a->dtype;
     p->m = in_a->ndim > 1 ? in_a->shape[in_a->ndim - 2] : 1;
     p->n = in_b->ndim > 1 ? in_b->shape[in_b->ndim - 1] : 1;
     p->k = in_a->shape[in_a->ndim - 1];
@@ -15329,7 +16006,9 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
  * output, the sink writes it beside. dy is turned into the gradient before the activation in place,
  * once, and three gradients follow: dw = dy^T x, db = column sums, dx = dy w. If x is the result of
  * another linear with an activation, recorded just before, the product that makes dx takes it
- * through that activation, too. Leading axes of x are rows. */
+ * through that activation, too. Leading axes of x are rows. x, y and a residual may be 16-bit while
+ * w and b are f32 parameters: w is then read through copies that are made again when it has
+ * changed, packed where the device packs, and dw and db are f32. */
 
 /* Can the leading axes of t be walked as rows with one stride? */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
@@ -15348,6 +16027,21 @@ static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 /* Activations whose gradient needs their input; the others do with their output. */
 static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || act == MLC_ACT_SILU; }
 
+/* Dtypes as above: one for all, or a 16-bit one and f32 for w and b. */
+static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *b)
+{
+    const mlc_tensor *x = nd->in[0];
+    if (!mlc__is_half(x->dtype)) return mlc__require_float(ctx, nd);
+    for (int i = 1; i < nd->n_in; i++) {
+        const mlc_tensor *t = nd->in[i];
+        const bool master = t->dtype == MLC_F32 && (i == 1 || t == b);
+        MLC__REQUIRE(ctx, t->dtype == x->dtype || master, DTYPE,
+                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, mlc_dtype_name(x->dtype), i + 1, mlc_dtype_name(t->dtype));
+    }
+    return MLC_OK;
+}
+
 /* x [..,in], w [out,in], b [out]; out [..,out]. Saves what the gradients that are asked for
  * read. */
 static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -15356,7 +16050,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *also = nd->u.linear.residual ? nd->in[nd->n_in - 1] : NULL;
     const mlc_act act = nd->u.linear.act;
     int64_t shape[MLC_MAX_DIMS];
-    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__linear_dtypes(ctx, nd, b));
     MLC__REQUIRE(ctx, w->ndim == 2 && x->ndim > 0, SHAPE,
                  "linear: x %s, w %s: x must be [..,in] and w [out,in]", mlc__shape(x).s,
                  mlc__shape(w).s);
@@ -15392,7 +16086,8 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
     p->batch_dims = 0;
     p->beta = 0.0;
     memset(&p->sink, 0, sizeof p->sink);
-    p->dtype = x->dtype;
+    p->dtype = nd->in[0]->dtype;
+    p->c_dtype = y->dtype;
     mlc__has_rows(x, &p->m, &stride);
     p->n = nd->in[1]->shape[0];
     p->k = nd->in[1]->shape[1];
@@ -15408,13 +16103,51 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
     p->c.col = 1;
 }
 
+/* b of the product is the parameter behind w: its pack, or a copy in p's dtype where the device
+ * reads b as it lies. */
+static mlc_status mlc__linear_weight(mlc_ctx *ctx, const char *what, const mlc_tensor *w, bool back,
+                                     mlc__product_spec *p)
+{
+    mlc__param *param = (mlc__param *)(uintptr_t)w;
+    struct mlc_k_pack k = { p->dtype, w->dtype, p->n, p->k, p->b.data, p->b.row, p->b.col, NULL };
+    const size_t packed = mlc__workspace_pack(ctx, &k);
+    mlc__lowered *own = &param->weight[back && packed > 0];
+    const size_t bytes = packed ? packed : (size_t)mlc__numel(w) * mlc__dtypes[p->dtype].bytes;
+    const bool stale = own->version != w->storage->version || own->dtype != p->dtype;
+    if (own->bytes != bytes) {
+        mlc__heap_data_free(ctx, own->data, MLC_MEM_PACK);
+        own->bytes = 0;
+        own->data = mlc__heap_data(ctx, bytes, MLC_MEM_PACK, what);
+        if (!own->data) return MLC_ERR_NOMEM;
+    }
+    if (stale || !own->bytes) {
+        mlc_tensor copy = *w;
+        mlc_storage storage = *w->storage;
+        storage.data = k.out = own->data;
+        copy.storage = &storage;
+        copy.offset = 0;
+        copy.dtype = own->dtype = p->dtype;
+        own->bytes = 0;                /* nothing yet, should this fail */
+        if (packed) MLC__TRY(mlc__run_pack(ctx, what, &k));
+        else MLC__TRY(mlc__cast_into(ctx, what, &copy, w));
+    }
+    own->bytes = bytes;
+    own->version = w->storage->version;
+    if (packed) p->sink.b_pack = own->data;
+    else p->b.data = MLC__CAST(char *, own->data);
+    return MLC_OK;
+}
+
 static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
-    mlc__linear_spec(nd, nd->in[0], nd->in[1], nd->out[0], &p);
+    const mlc_tensor *w = nd->in[1];
+    mlc__linear_spec(nd, nd->in[0], w, nd->out[0], &p);
+    if (w->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd->op->name, w, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
     p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
+    p.sink.bias_dtype = nd->u.linear.bias ? nd->in[2]->dtype : p.c_dtype;
     p.sink.aux = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
     p.sink.aux_after = !mlc__act_needs_input(p.sink.act);
     p.sink.residual = nd->u.linear.residual ? mlc__data(nd->in[nd->n_in - 1]) : NULL;
@@ -15466,7 +16199,7 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
     const mlc__saved *kept = &from->saved[from->n_saved - 1];
     const mlc_storage *s = kept->t->storage;
     if (s->closed || s->released || s->version != kept->version) return NULL;
-    return mlc__is_half(x->dtype) ? NULL : from;
+    return from;
 }
 
 /* Three gradients of dy [rows,out]; each only if asked for. */
@@ -15486,6 +16219,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.b = p.a;
         p.a = mlc__mats_flip(dy_mats);
         p.c = mlc__mats_flip(p.c);
+        p.c_dtype = dx.dtype;
         const int64_t rows = p.m;
         p.m = p.n;
         p.n = p.k;
@@ -15505,6 +16239,8 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.n = p.k;
         p.k = out;
         p.beta = acc ? 1.0 : 0.0;
+        if (nd->in[1]->dtype != p.dtype)
+            MLC__TRY(mlc__linear_weight(ctx, nd->op->name, nd->in[1], true, &p));
         const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
         if (before) {
             p.sink.grad = mlc__act_grad(before->u.linear.act);
@@ -15529,6 +16265,12 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     mlc_node local, *nd;
     int64_t rows, stride;
     int n = 2;
+    if (x && x->ctx->autocast && !x->ctx->autocast->inputs(x->ctx, "linear", 1, in)) return NULL;
+    x = in[0];
+    /* Copies of parameters are kept; of others each use makes one. */
+    if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 &&
+        (w->base || !(w->flags & MLC__PARAM)))
+        in[1] = mlc_cast(w, x->dtype);
     if (x && (unsigned)e->act > MLC_ACT_SILU) {
         mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act", (int)e->act);
         return NULL;
@@ -15536,7 +16278,9 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
     /* Recorded where they copy, so gradients find their way back. */
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
-    if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
+    mlc_tensor *residual = e->residual;
+    if (residual && x && x->ctx->autocast) residual = mlc_cast(residual, x->dtype);
+    if (e->residual && !(in[n++] = mlc_contiguous(residual))) return NULL;
     if (x && e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "linear: dropout", e->dropout, &drop))
         return NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
@@ -18105,6 +18849,7 @@ static void mlc__param_drop(mlc__param *p)
     mlc__optims_forget(ctx, NULL, p);
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
+    for (int i = 0; i < 2; i++) mlc__heap_data_free(ctx, p->weight[i].data, MLC_MEM_PACK);
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
 }
@@ -19164,6 +19909,158 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
                  (long long)(state ? state->good : 0), (long long)(state ? state->skipped : 0),
                  (long long)(state ? state->skipped_row : 0));
     o->guard.scaler = *state;
+    return MLC_OK;
+}
+
+/* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
+ * The tape asks, at the beginning of every operation, what its inputs should be; casts are
+ * operations like others, so gradients find their way back through them. */
+
+typedef enum mlc__amp_policy {
+    MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
+    MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
+    MLC__AMP_LOW, MLC__AMP_FULL,
+    MLC__AMP_FIRST,                    /* 16 bits for the first input, the others stay          */
+    MLC__AMP_KEEP
+} mlc__amp_policy;
+
+static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policies[] = {
+    { "linear", MLC__AMP_FIRST },   { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_LOW },
+    { "rms_norm", MLC__AMP_LOW },   { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
+    { "mse_loss", MLC__AMP_FULL },  { "cross_entropy", MLC__AMP_FULL }, { "sum", MLC__AMP_FULL },
+    { "mean", MLC__AMP_FULL },      { "prod", MLC__AMP_FULL },     { "var", MLC__AMP_FULL },
+    { "std", MLC__AMP_FULL },       { "norm", MLC__AMP_FULL },     { "logsumexp", MLC__AMP_FULL },
+    { "cumsum", MLC__AMP_FULL },    { "cumprod", MLC__AMP_FULL },  { "cast", MLC__AMP_KEEP },
+    { "copy", MLC__AMP_KEEP },      { "custom", MLC__AMP_KEEP },   { "view", MLC__AMP_KEEP },
+};
+
+#define MLC__AMP_DEPTH 8
+#define MLC__AMP_SEEN  64              /* operations and dtypes that a report can tell of       */
+
+typedef struct mlc__amp {
+    struct mlc__autocast hook;         /* first: what the tape knows of it                      */
+    mlc_autocast_desc    desc[MLC__AMP_DEPTH];
+    int32_t              depth, seen;
+    struct { const char *op; mlc_dtype dtype; int64_t times; } ran[MLC__AMP_SEEN];
+} mlc__amp;
+
+/* What changes a tensor in place, by its name, must not get a copy of it. */
+static mlc__amp_policy mlc__amp_policy_of(const mlc_autocast_desc *d, const char *op)
+{
+    const size_t len = strlen(op);
+    for (int32_t i = 0; i < d->n_rules; i++) {
+        if (strcmp(d->rules[i].op, op) != 0) continue;
+        return d->rules[i].dtype == MLC_F32       ? MLC__AMP_FULL
+               : strcmp(op, "linear") == 0        ? MLC__AMP_FIRST : MLC__AMP_LOW;
+    }
+    if (len > 0 && op[len - 1] == '_') return MLC__AMP_KEEP;
+    for (int i = 0; i < MLC__COUNT(mlc__amp_policies); i++)
+        if (strcmp(mlc__amp_policies[i].op, op) == 0) return mlc__amp_policies[i].policy;
+    return MLC__AMP_MATCH;
+}
+
+static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
+{
+    int32_t i = 0;
+    while (i < a->seen && (strcmp(a->ran[i].op, op) != 0 || a->ran[i].dtype != dtype)) i++;
+    if (i == MLC__AMP_SEEN) return;
+    if (i == a->seen) {
+        a->ran[i].op = op;
+        a->ran[i].dtype = dtype;
+        a->ran[i].times = 0;
+        a->seen++;
+    }
+    a->ran[i].times++;
+}
+
+static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in)
+{
+    mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
+    const mlc_autocast_desc *d = &a->desc[a->depth - 1];
+    bool full = false, half = false;
+    if (d->dtype == MLC_F32) return true;
+    for (int i = 0; i < n; i++) {
+        if (in[i]->dtype == MLC_F64) return true;
+        full = full || in[i]->dtype == MLC_F32;
+        half = half || mlc__is_half(in[i]->dtype);
+    }
+    if (!full && !half) return true;
+    const mlc__amp_policy policy = mlc__amp_policy_of(d, op);
+    const bool match = policy == MLC__AMP_MATCH || policy == MLC__AMP_MATCH_LOW;
+    const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
+    const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
+    const int upto = policy == MLC__AMP_FIRST ? 1 : n;
+    for (int i = 0; casts && i < upto; i++) {
+        if (!mlc__is_float(in[i]->dtype)) continue;
+        in[i] = mlc_cast(in[i], to);
+        if (!in[i]) return false;
+    }
+    for (int i = 0; policy != MLC__AMP_KEEP && i < n; i++)
+        if (mlc__is_float(in[i]->dtype)) { mlc__amp_note(a, op, in[i]->dtype); break; }
+    return true;
+}
+
+MLC_IMPL mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype)
+{
+    mlc_autocast_desc d = { dtype, NULL, 0 };
+    return d;
+}
+
+MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc)
+{
+    const mlc_autocast_desc d = desc ? *desc : mlc_autocast_desc_make(MLC_BF16);
+    if (!ctx) return MLC_ERR_ARG;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
+    MLC__REQUIRE(ctx, mlc__is_half(d.dtype) || d.dtype == MLC_F32, DTYPE,
+                 "autocast_begin: the dtype is %s; it must be bf16, f16, or f32 for none",
+                 mlc_dtype_name(d.dtype));
+    MLC__REQUIRE(ctx, d.n_rules >= 0 && (d.n_rules == 0 || d.rules), ARG,
+                 "autocast_begin: %d rules at NULL", d.n_rules);
+    for (int32_t i = 0; i < d.n_rules; i++)
+        MLC__REQUIRE(ctx, d.rules[i].op && (d.rules[i].dtype == MLC_F32 ||
+                                            d.rules[i].dtype == d.dtype), ARG,
+                     "autocast_begin: rule %d, of '%s', asks for %s; it may be f32 or %s", i,
+                     d.rules[i].op ? d.rules[i].op : "NULL", mlc_dtype_name(d.rules[i].dtype),
+                     mlc_dtype_name(d.dtype));
+    if (!a) {
+        a = MLC__CAST(mlc__amp *, mlc__heap_alloc(ctx, sizeof *a, MLC_MEM_OBJECT,
+                                                  "autocast_begin"));
+        if (!a) return MLC_ERR_NOMEM;
+        a->hook.inputs = mlc__amp_inputs;
+        ctx->amp = &a->hook;
+    }
+    MLC__REQUIRE(ctx, a->depth < MLC__AMP_DEPTH, STATE,
+                 "autocast_begin: more than %d deep; is an mlc_autocast_end missing?",
+                 MLC__AMP_DEPTH);
+    a->desc[a->depth++] = d;
+    ctx->autocast = &a->hook;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    const mlc_autocast_desc d = mlc_autocast_desc_make(dtype);
+    return mlc_autocast_begin_ex(ctx, &d);
+}
+
+MLC_IMPL mlc_status mlc_autocast_end(mlc_ctx *ctx)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
+    MLC__REQUIRE(ctx, a != NULL, STATE, "autocast_end: without mlc_autocast_begin");
+    if (--a->depth == 0) ctx->autocast = NULL;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user)
+{
+    const mlc__table t = { write, user };
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, write != NULL, ARG, "autocast_report: it needs a writer, such as mlc_stdout");
+    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->amp;
+    for (int32_t i = 0; a && i < a->seen; i++)
+        mlc__print(&t, "%-16s %-5s %lld\n", a->ran[i].op, mlc_dtype_name(a->ran[i].dtype),
+                   (long long)a->ran[i].times);
     return MLC_OK;
 }
 

@@ -331,7 +331,8 @@ TEST(backend, an_unknown_device_is_a_device_error)
 #if defined(__aarch64__)
 static const mlc_isa architecture[] = {MLC_ISA_SCALAR, MLC_ISA_NEON};
 #else
-static const mlc_isa architecture[] = {MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512};
+static const mlc_isa architecture[] = {MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512,
+                                       MLC_ISA_AVX512X, MLC_ISA_AMX};
 #endif
 
 TEST(backend, the_cpu_has_a_row_for_each_level_up_to_its_own)

@@ -777,6 +777,8 @@ TEST(ctx, names_and_sizes_of_enums)
     CHECK_STR(mlc_isa_name(MLC_ISA_SCALAR), "scalar");
     CHECK_STR(mlc_isa_name(MLC_ISA_AVX2), "avx2");
     CHECK_STR(mlc_isa_name(MLC_ISA_AVX512), "avx512");
+    CHECK_STR(mlc_isa_name(MLC_ISA_AVX512X), "avx512x");
+    CHECK_STR(mlc_isa_name(MLC_ISA_AMX), "amx");
     CHECK_STR(mlc_isa_name(MLC_ISA_NEON), "neon");
     CHECK_STR(mlc_isa_name(MLC_ISA_COUNT), "unknown");
 }

@@ -799,6 +799,40 @@ DO(mlc_optim_scaled)
     return first_of(st, keep(w, mlc_optim_scaled(w->opt, w->x)));
 }
 
+/* ---- autocast ------------------------------------------------------------------------------- */
+
+DO(mlc_autocast_begin)
+{
+    mlc_status  st = mlc_autocast_begin(w->ctx, MLC_BF16);
+    mlc_tensor *y = st == MLC_OK ? mlc_forward(w->net, w->x) : NULL;
+    if (st != MLC_OK)
+        return st;
+    mlc_tensor *loss = y != NULL ? mlc_mean(y, mlc_dims0(), false) : NULL;
+    st = first_of(made(w, loss), loss != NULL ? mlc_backward(loss) : MLC_OK);
+    CHECK_EQ(mlc_autocast_end(w->ctx), MLC_OK);
+    return first_of(st, mlc_ctx_status(w->ctx));
+}
+
+DO(mlc_autocast_begin_ex)
+{
+    const mlc_autocast_desc d = mlc_autocast_desc_make(MLC_F16);
+    mlc_status              st = mlc_autocast_begin_ex(w->ctx, &d);
+    if (st != MLC_OK)
+        return st;
+    st = keep(w, mlc_forward(w->net, w->x));
+    CHECK_EQ(mlc_autocast_end(w->ctx), MLC_OK);
+    return st;
+}
+
+DO(mlc_autocast_report)
+{
+    mlc_status st = mlc_autocast_begin(w->ctx, MLC_BF16);
+    if (st != MLC_OK)
+        return st;
+    CHECK_EQ(mlc_autocast_end(w->ctx), MLC_OK);
+    return mlc_autocast_report(w->ctx, hash_text, w);
+}
+
 /* ---- data ----------------------------------------------------------------------------------- */
 
 /* Two batches of two rows, summed.                                                             */

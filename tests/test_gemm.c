@@ -53,7 +53,9 @@ typedef struct sink {
 } sink;
 
 typedef struct product {
-    mlc_dtype dtype;
+    mlc_dtype dtype, c_dtype, bias_dtype;
+    bool      pack;                    /* b is packed first, if the level has packs              */
+    bool      b_f32;                   /* from f32                                               */
     int64_t   m, n, k, batch;
     layout    a, b, c;
     int64_t   pad;                     /* elements between rows, or columns                      */
@@ -100,7 +102,7 @@ static const mlc_kernels *row(void)
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-enum { IN_A, IN_B, IN_C, IN_BIAS, IN_AUX, IN_RESIDUAL, IN_GRAD_OF, WORKSPACE, ROLES };
+enum { IN_A, IN_B, IN_C, IN_BIAS, IN_AUX, IN_RESIDUAL, IN_GRAD_OF, PACK, WORKSPACE, ROLES };
 
 #define ROOM  ((size_t)32 << 20)
 #define FENCE ((size_t)256)            /* bytes watched on the side without a guard page         */
@@ -136,22 +138,23 @@ static bool fenced(const void *buffer, size_t bytes, bool at_end)
 
 /* A matrix as it lies in memory, and where its values begin in the pool.                        */
 typedef struct matrix {
-    int64_t row, col, batch, rows, cols, count, from;
-    size_t  bytes;                     /* from its first element to its last                     */
+    mlc_dtype dtype;
+    int64_t   row, col, batch, rows, cols, count, from;
+    size_t    bytes;                   /* from its first element to its last                     */
 } matrix;
 
-static matrix matrix_of(const product *p, layout l, int64_t rows, int64_t cols, bool shared,
-                        int64_t from)
+static matrix matrix_of(const product *p, mlc_dtype dtype, layout l, int64_t rows, int64_t cols,
+                        bool shared, int64_t from)
 {
     const int64_t step = l == ROWS_APART || l == COLUMNS_APART ? 2 : 1;
     const bool    turned = l == COLUMNS || l == COLUMNS_APART;
     const int64_t far = ((turned ? rows : cols) + p->pad) * step;
-    matrix        x = {turned ? step : far, turned ? far : step, 0, rows, cols,
+    matrix        x = {dtype, turned ? step : far, turned ? far : step, 0, rows, cols,
                        shared ? 1 : p->batch, from, 0};
     int64_t       last;
     x.batch = shared ? 0 : far * (turned ? cols : rows) + p->pad;
     last = (x.count - 1) * x.batch + (rows - 1) * x.row + (cols - 1) * x.col;
-    x.bytes = rows > 0 && cols > 0 ? (size_t)(last + 1) * mlc_dtype_bytes(p->dtype) : 0;
+    x.bytes = rows > 0 && cols > 0 ? (size_t)(last + 1) * mlc_dtype_bytes(dtype) : 0;
     return x;
 }
 
@@ -167,8 +170,8 @@ static int64_t place(const matrix *x, int64_t b, int64_t i, int64_t j)
 
 static void *matrix_new(const product *p, int role, const matrix *x, bool fill)
 {
-    const size_t size = mlc_dtype_bytes(p->dtype);
-    const pool  *values = pool_of(p->dtype);
+    const size_t size = mlc_dtype_bytes(x->dtype);
+    const pool  *values = pool_of(x->dtype);
     char        *to = guarded(role, x->bytes, p->at_end);
     for (int64_t b = 0; fill && b < x->count; b++)
         for (int64_t i = 0; i < x->rows; i++)
@@ -186,7 +189,7 @@ static double ref_a[MOST], ref_b[MOST], ref_sum[MOST], ref_magnitude[MOST];
 
 static void ref_values(const product *p, const matrix *x, double *to)
 {
-    const pool *values = pool_of(p->dtype);
+    const pool *values = pool_of(p->dtype);                 /* b in f32 is rounded to it          */
     if ((double)x->count * (double)x->rows * (double)x->cols > (double)MOST)
         abort();
     for (int64_t b = 0; b < x->count; b++)
@@ -296,19 +299,34 @@ typedef struct run {
     struct mlc_k_gemm g;
 } run;
 
+/* b goes through the kernel pack; from then on nobody may look at it.                           */
+static void pack(run *r, const mlc_kernels *kernels)
+{
+    struct mlc_k_gemm *g = &r->g;
+    struct mlc_k_pack  k = {g->dtype, r->b.dtype, g->n, g->k, g->b, g->b_row, g->b_col, NULL};
+    const size_t       bytes = kernels->pack_workspace(NULL, &k);
+    if (bytes == 0)
+        abort();
+    k.out = guarded(PACK, (bytes + 63) / 64 * 64, r->p->at_end);
+    if (kernels->pack(NULL, &k) != MLC_OK)
+        abort();
+    g->b = NULL;
+    g->b_pack = k.out;
+}
+
 static void run_prepare(run *r, const product *p, const mlc_kernels *k)
 {
     struct mlc_k_gemm *g = &r->g;
     product            dense = *p;
-    const size_t       size = mlc_dtype_bytes(p->dtype), bias = (size_t)p->n * size;
+    const size_t       bias = (size_t)p->n * mlc_dtype_bytes(p->bias_dtype);
     memset(r, 0, sizeof *r);
     r->p = p;
-    r->a = matrix_of(p, p->a, p->m, p->k, p->share_a, 5);
-    r->b = matrix_of(p, p->b, p->k, p->n, p->share_b, 4007);
+    r->a = matrix_of(p, p->dtype, p->a, p->m, p->k, p->share_a, 5);
+    r->b = matrix_of(p, p->b_f32 ? MLC_F32 : p->dtype, p->b, p->k, p->n, p->share_b, 4007);
     dense.pad = 0;                     /* dropout numbers the elements of a c that is dense      */
-    r->c = p->sink.drop > 0 ? matrix_of(&dense, ROWS, p->m, p->n, false, 2003)
-                            : matrix_of(p, p->c, p->m, p->n, false, 2003);
-    g->dtype = p->dtype;
+    r->c = p->sink.drop > 0 ? matrix_of(&dense, p->c_dtype, ROWS, p->m, p->n, false, 2003)
+                            : matrix_of(p, p->c_dtype, p->c, p->m, p->n, false, 2003);
+    g->dtype = p->dtype, g->c_dtype = p->c_dtype, g->bias_dtype = p->bias_dtype;
     g->act = p->sink.act;
     g->m = p->m, g->n = p->n, g->k = p->k, g->batch = p->batch;
     g->a_row = r->a.row, g->a_col = r->a.col, g->a_batch = r->a.batch;
@@ -324,8 +342,11 @@ static void run_prepare(run *r, const product *p, const mlc_kernels *k)
     g->drop = p->sink.drop, g->drop_seed = 7, g->drop_stream = 9;
     g->grad = p->sink.grad;
     g->grad_of = p->sink.grad != MLC_MAP_COPY ? matrix_new(p, IN_GRAD_OF, &r->c, true) : NULL;
-    g->bias = p->sink.bias ? memcpy(guarded(IN_BIAS, bias, p->at_end), pool_of(p->dtype)->raw, bias)
-                           : NULL;
+    g->bias = p->sink.bias
+                  ? memcpy(guarded(IN_BIAS, bias, p->at_end), pool_of(p->bias_dtype)->raw, bias)
+                  : NULL;
+    if (p->pack)
+        pack(r, k);
     g->workspace_bytes = k->gemm_workspace ? k->gemm_workspace(NULL, g) : 0;
     g->workspace = guarded(WORKSPACE, (g->workspace_bytes + 63) / 64 * 64, p->at_end);
 }
@@ -333,25 +354,25 @@ static void run_prepare(run *r, const product *p, const mlc_kernels *k)
 static bool element_held(const run *r, int64_t b, int64_t i, int64_t j)
 {
     const product *p = r->p;
-    const pool    *values = pool_of(p->dtype);
+    const pool    *values = pool_of(p->c_dtype), *biases = pool_of(p->bias_dtype);
     const int64_t  at = place(&r->c, b, i, j), ref = (b * p->m + i) * p->n + j;
     const double   other = values->value[pool_at(&r->c, b, i, j)];  /* of c, residual, grad_of */
-    const double   pre = p->sink.alpha * ref_sum[ref] + (p->sink.bias ? values->value[j] : 0);
+    const double   pre = p->sink.alpha * ref_sum[ref] + (p->sink.bias ? biases->value[j] : 0);
     const double   made = act_of(p->sink.act, pre), error = sum_error(p, ref_magnitude[ref]);
-    const double   got = test_get(r->g.c, p->dtype, at);
+    const double   got = test_get(r->g.c, p->c_dtype, at);
     double         want = made, beside = p->sink.aux == AFTER ? made : pre;
     if (p->sink.drop > 0)
         want = mask_of(p->sink.drop, ref + 1)[ref] > 0 ? want / (1 - p->sink.drop) : 0;
     want += (p->sink.beta + p->sink.residual) * other;
     want *= grad_of(p->sink.grad, other);
-    if (fabs(got - want) <= error + storage_error(p->dtype, want) &&
-        (r->g.aux == NULL || fabs(test_get(r->g.aux, p->dtype, at) - beside) <=
-                                 error + storage_error(p->dtype, beside)))
+    if (fabs(got - want) <= error + storage_error(p->c_dtype, want) &&
+        (r->g.aux == NULL || fabs(test_get(r->g.aux, p->c_dtype, at) - beside) <=
+                                 error + storage_error(p->c_dtype, beside)))
         return true;
     printf("  [%" PRId64 ",%" PRId64 ",%" PRId64 "] is %.9g, want %.9g +- %.2g", b, i, j, got,
-           want, error + storage_error(p->dtype, want));
+           want, error + storage_error(p->c_dtype, want));
     if (r->g.aux != NULL)
-        printf(", aux is %.9g, want %.9g", test_get(r->g.aux, p->dtype, at), beside);
+        printf(", aux is %.9g, want %.9g", test_get(r->g.aux, p->c_dtype, at), beside);
     printf("\n");
     return false;
 }
@@ -360,7 +381,7 @@ static bool element_held(const run *r, int64_t b, int64_t i, int64_t j)
  * what has these bits; a result may not be this very NaN.                                       */
 static bool gaps_held(const run *r, const void *x)
 {
-    const size_t size = mlc_dtype_bytes(r->p->dtype);
+    const size_t size = mlc_dtype_bytes(r->c.dtype);
     int64_t      written = 0;
     for (size_t i = 0; x != NULL && i < r->c.bytes; i += size) {
         uint64_t bits = UINT64_MAX;
@@ -391,15 +412,30 @@ static bool product_held(const product *p)
     run_prepare(&r, p, row());
     held = row()->gemm(NULL, &r.g) == MLC_OK && run_held(&r);
     if (!held)
-        printf("  gemm %s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64 " a %d%s b %d%s"
+        printf("  gemm %s to %s%s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64
+               " a %d%s b %d%s"
                " c %d pad %" PRId64 " alpha %g beta %g bias %d act %d aux %d drop %g residual %d"
                " grad %d at %s\n",
-               mlc_dtype_name(p->dtype), p->m, p->n, p->k, p->batch, p->a,
+               mlc_dtype_name(p->dtype), mlc_dtype_name(p->c_dtype), p->pack ? " packed" : "",
+               p->m, p->n, p->k, p->batch, p->a,
                p->share_a ? " shared" : "", p->b, p->share_b ? " shared" : "", p->c, p->pad,
                p->sink.alpha, p->sink.beta, p->sink.bias, p->sink.act, p->sink.aux, p->sink.drop,
                p->sink.residual, p->sink.grad,
                p->at_end ? "end" : "start");
     return held;
+}
+
+/* Of 16-bit products some leave as f32, some biases are f32, and b may be packed first.          */
+static product product_in(product p, mlc_dtype dtype, int64_t dice)
+{
+    const bool half = dtype == MLC_BF16 || dtype == MLC_F16;
+    struct mlc_k_pack k = {dtype, dtype, p.n, p.k, NULL, 1, 1, NULL};
+    p.dtype = dtype;
+    p.c_dtype = half && dice % 3 == 0 ? MLC_F32 : dtype;
+    p.bias_dtype = half && dice % 2 == 0 ? MLC_F32 : p.c_dtype;
+    p.pack = p.batch == 1 && dice / 3 % 2 == 0 && row()->pack_workspace(NULL, &k) > 0;
+    p.b_f32 = p.pack && dice / 6 % 2 == 0;
+    return p;
 }
 
 /* A form for these sizes that the seed picks; half of them in f32.                              */
@@ -411,7 +447,6 @@ static product product_drawn(int64_t m, int64_t n, int64_t k, int64_t seed)
         dice[i] = (int64_t)test_random(72, seed * 8 + i, 0, 5040);
     memset(&p, 0, sizeof p);
     p.m = m, p.n = n, p.k = k;
-    p.dtype = dice[0] % 2 ? MLC_F32 : DTYPES[dice[0] / 2 % 4];
     p.batch = dice[1] % 6 == 0 ? 3 : 1;
     p.share_a = p.batch > 1 && dice[1] / 6 % 4 == 0;
     p.share_b = p.batch > 1 && dice[1] / 6 % 4 == 1;
@@ -421,7 +456,7 @@ static product product_drawn(int64_t m, int64_t n, int64_t k, int64_t seed)
     p.pad = dice[5] % 2 ? 0 : dice[5] / 2 % 4;
     p.at_end = dice[6] % 3 != 0;
     p.sink = SINKS[dice[7] % N_SINKS];
-    return p;
+    return product_in(p, dice[0] % 2 ? MLC_F32 : DTYPES[dice[0] / 2 % 4], dice[0] / 8);
 }
 
 /* ---- the cube of sizes ---------------------------------------------------------------------- */
@@ -452,8 +487,8 @@ static bool forms_held(int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
     const int forms = LAYOUTS * LAYOUTS * 3 * N_SINKS;
     for (int f = 0; f < forms; f++) {
         product p = product_drawn(m, n, k, f);
-        p.dtype = dtype;
         p.batch = 1;
+        p = product_in(p, dtype, f / 7);
         p.share_a = p.share_b = false;
         p.sink = SINKS[f % N_SINKS];
         p.a = (layout)(f / N_SINKS % LAYOUTS);
@@ -542,7 +577,7 @@ TEST(gemm, of_no_rows_columns_or_products_touches_nothing)
         r.g.m = i == 0 ? 0 : 7;
         r.g.n = i == 1 ? 0 : 9;
         r.g.batch = i == 2 ? 0 : 1;
-        r.g.a = r.g.b = NULL;
+        r.g.a = r.g.b = r.g.b_pack = NULL;
         CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
     }
 }
@@ -555,8 +590,9 @@ static bool repeats(mlc_dtype dtype, int64_t m, int64_t n, int64_t k, int which)
     product p = product_drawn(m, n, k, which);
     run     r;
     double  sum = 0, magnitude = 0;
-    p.dtype = dtype;
     p.batch = 1;
+    p = product_in(p, dtype, 4);
+    p.pack = false;
     p.sink = SINKS[0];
     run_prepare(&r, &p, row());
     *(which == 0 ? &r.g.a_row : which == 1 ? &r.g.a_col : which == 2 ? &r.g.b_row : &r.g.b_col) = 0;
@@ -628,6 +664,7 @@ static bool special_held(int64_t m, int64_t n, int64_t k, int64_t seed)
     product p = product_drawn(m, n, k, seed);
     run     r;
     p.batch = 1;
+    p.pack = p.b_f32 = false;
     p.sink = SINKS[seed % 2];
     p.sink.act = acts[seed % 4];
     run_prepare(&r, &p, row());
@@ -636,11 +673,11 @@ static bool special_held(int64_t m, int64_t n, int64_t k, int64_t seed)
         return false;
     for (int64_t at = 0; at < m * n; at++) {
         double magnitude = 0, sum = special_element(&r, at / n, at % n, &magnitude);
-        double bias = p.sink.bias ? pool_of(p.dtype)->value[at % n] : 0;
+        double bias = p.sink.bias ? pool_of(p.bias_dtype)->value[at % n] : 0;
         double want = act_of(p.sink.act, sum + bias);
-        double got = test_get(r.g.c, p.dtype, place(&r.c, 0, at / n, at % n));
+        double got = test_get(r.g.c, p.c_dtype, place(&r.c, 0, at / n, at % n));
         double error = isfinite(sum) ? sum_error(&p, magnitude) : 0x1p-23;
-        if (got == want || fabs(got - want) <= error + storage_error(p.dtype, want) ||
+        if (got == want || fabs(got - want) <= error + storage_error(p.c_dtype, want) ||
             (isnan(got) && isnan(want)))
             continue;
         printf("  %s %" PRId64 " %" PRId64 " %" PRId64 ", seed %" PRId64 ": element %" PRId64
@@ -670,10 +707,11 @@ TEST(gemm, adds_what_is_no_number_in_c_if_beta_is_not_zero)
         p.sink = SINKS[2];
         run_prepare(&r, &p, row());
         for (int64_t at = 0; at < p.m * p.n; at += 3)
-            test_put(r.g.c, p.dtype, place(&r.c, 0, at / p.n, at % p.n), at % 2 ? NO_NUMBER : INF);
+            test_put(r.g.c, p.c_dtype, place(&r.c, 0, at / p.n, at % p.n),
+                     at % 2 ? NO_NUMBER : INF);
         CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
         for (int64_t at = 0; at < p.m * p.n; at++) {
-            double got = test_get(r.g.c, p.dtype, place(&r.c, 0, at / p.n, at % p.n));
+            double got = test_get(r.g.c, p.c_dtype, place(&r.c, 0, at / p.n, at % p.n));
             held = held && (at % 3 ? isfinite(got) : at % 2 ? isnan(got) : isinf(got) && got > 0);
         }
         CHECK(held);

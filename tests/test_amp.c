@@ -1,0 +1,290 @@
+/* test_amp.c -- tests of section IMPL.AMP: autocast, and layers whose weights are f32 masters */
+#include "mlc_test.h"
+
+static mlc_module *mlp(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 40, 70));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 70, 33));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 33, 5));
+    return net;
+}
+
+static const mlc_dtype LOW[] = {MLC_BF16, MLC_F16};
+
+/* ---- a linear layer with masters ------------------------------------------------------------ */
+
+static bool same_bytes(mlc_tensor *a, mlc_tensor *b)
+{
+    static char one[1 << 20], other[1 << 20];
+    const size_t bytes = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
+    return CHECK(a != NULL && b != NULL && a->dtype == b->dtype) && CHECK(bytes <= sizeof one) &&
+           CHECK_EQ(mlc_read(a, one, bytes), MLC_OK) &&
+           CHECK_EQ(mlc_read(b, other, bytes), MLC_OK) && CHECK(memcmp(one, other, bytes) == 0);
+}
+
+/* The layer's y, dx, dw, db; dy is not all ones, so that dw and dx are real products.           */
+static void layer(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b, const mlc_epilogue *e,
+                  mlc_tensor *out[4])
+{
+    mlc_tensor *dy = mlc_cast(test_rand(x->ctx, MLC_F32, mlc_dims2(x->shape[0], w->shape[0]), 9,
+                                        -1, 1), x->dtype);
+    out[0] = mlc_linear_ex(x, w, b, e);
+    CHECK_EQ(mlc_backward_from(out[0], dy), MLC_OK);
+    out[1] = mlc_grad(x), out[2] = mlc_grad(w), out[3] = mlc_grad(b);
+}
+
+/* f32 parameters read in 16 bits: y and dx are, to the bit, those of a layer whose weights were
+ * rounded first; dw and db come out in f32, and rounded they are that layer's.                   */
+static void masters_at(mlc_ctx *ctx, mlc_dtype low, int64_t m, int64_t n, int64_t k, mlc_act act)
+{
+    mlc_module  *lin = mlc_nn_linear(ctx, k, n);
+    mlc_tensor  *w = NULL, *b = NULL, *got[4], *want[4];
+    mlc_epilogue e = {act, 0.0, NULL};
+    CHECK_EQ(mlc_module_build(lin), MLC_OK);
+    mlc_param_iter it = mlc_param_iter_make(lin);
+    while (mlc_param_next(&it)) *(it.tensor->ndim == 2 ? &w : &b) = it.tensor;
+    mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(m, k), 1, -1, 1), low);
+    mlc_tensor *x2 = mlc_copy(x), *w2 = mlc_detach(mlc_cast(w, low));
+    mlc_tensor *b2 = mlc_detach(mlc_cast(b, low));
+    CHECK_EQ(mlc_copy_into(b, mlc_cast(b2, MLC_F32)), MLC_OK); /* no rounding */
+    mlc_set_requires_grad(x, true);
+    mlc_set_requires_grad(x2, true);
+    mlc_set_requires_grad(w2, true);
+    mlc_set_requires_grad(b2, true);
+    layer(x, w, b, &e, got);
+    layer(x2, w2, b2, &e, want);
+    CHECK_OK(ctx);
+    same_bytes(got[0], want[0]);
+    same_bytes(got[1], want[1]);
+    CHECK(got[2]->dtype == MLC_F32 && got[3]->dtype == MLC_F32);
+    same_bytes(mlc_cast(got[2], low), want[2]);
+    same_bytes(mlc_cast(got[3], low), want[3]);
+    mlc_module_free(lin);
+}
+
+TEST(amp, a_layer_with_f32_masters_is_that_of_rounded_ones)
+{
+    static const int64_t at[][3] = {{1, 3, 2},    {5, 7, 9},     {33, 40, 64}, {70, 33, 31},
+                                    {32, 16, 128}, {17, 100, 65}, {64, 96, 96}, {1, 130, 200}};
+    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL;
+         ctx = test_isa_ctx(test_level_after(test_isa_now())))
+        for (int i = 0; i < 16; i++)
+            masters_at(ctx, LOW[i % 2], at[i / 2][0], at[i / 2][1], at[i / 2][2],
+                       (mlc_act)(i % 3 == 0 ? MLC_ACT_NONE : MLC_ACT_RELU));
+}
+
+/* A weight that changed is read anew, whoever changed it.                                       */
+TEST(amp, packs_follow_the_parameter)
+{
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *lin = mlc_nn_linear(ctx, 70, 40);
+        mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(50, 70), 1, -1, 1), LOW[i]);
+        mlc_optim  *opt = mlc_sgd(lin, 0.5);
+        static float v[2800];
+        mlc_param_iter it;
+        for (int step = 0; step < 4; step++) {
+            mlc_tensor *w = NULL, *b = NULL, *y = mlc_forward(lin, x);
+            it = mlc_param_iter_make(lin);
+            while (mlc_param_next(&it)) *(it.tensor->ndim == 2 ? &w : &b) = it.tensor;
+            same_bytes(y, mlc_linear(x, mlc_cast(w, LOW[i]), b));
+            CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+            if (step == 1) {
+                CHECK_EQ(mlc_write(w, v, sizeof v), MLC_OK);
+                mlc_optim_zero_grad(opt);
+            } else {
+                CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+            }
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(amp, weights_are_read_through_memory_of_their_own_class)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *lin = mlc_nn_linear(ctx, 64, 64);
+    mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(64, 64), 1, -1, 1), MLC_BF16);
+    mlc_memory  before, after;
+    mlc_forward(lin, x);
+    mlc_memory_info(ctx, &before);
+    CHECK(before.now[MLC_MEM_PACK] >= 64 * 64 * 2 && before.now[MLC_MEM_PACK] <= 64 * 64 * 2 + 256);
+    mlc_forward(lin, x);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_PACK], before.now[MLC_MEM_PACK]);
+    mlc_module_free(lin);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_PACK], 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- which operation in which dtype --------------------------------------------------------- */
+
+TEST(amp, operations_run_in_the_dtype_that_suits_them)
+{
+    for (int i = 0; i < 2; i++) {
+        const mlc_dtype low = LOW[i];
+        mlc_ctx    *ctx = test_ctx();
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 4), 1, -1, 1);
+        mlc_tensor *half = mlc_cast(x, low), *wide = mlc_cast(x, MLC_F64);
+        mlc_tensor *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(4));
+        CHECK_EQ(mlc_autocast_begin(ctx, low), MLC_OK);
+        CHECK_EQ(mlc_linear(x, x, NULL)->dtype, low);
+        CHECK_EQ(mlc_matmul(x, half)->dtype, low);
+        CHECK_EQ(mlc_layer_norm(x, NULL, NULL, 1e-5)->dtype, low);
+        CHECK_EQ(mlc_relu(x)->dtype, MLC_F32);
+        CHECK_EQ(mlc_relu(half)->dtype, low);
+        CHECK_EQ(mlc_add(x, half)->dtype, low);
+        CHECK_EQ(mlc_add(x, x)->dtype, MLC_F32);
+        CHECK_EQ(mlc_mul(x, half)->dtype, MLC_F32);
+        CHECK_EQ(mlc_sum(half, mlc_dims0(), false)->dtype, MLC_F32);
+        CHECK_EQ(mlc_mse_loss(half, half)->dtype, MLC_F32);
+        CHECK_EQ(mlc_cross_entropy(half, y)->dtype, MLC_F32);
+        CHECK_EQ(mlc_matmul(wide, wide)->dtype, MLC_F64);
+        CHECK_EQ(mlc_cast(x, MLC_F64)->dtype, MLC_F64);
+        CHECK(mlc_add_(x, x) == x);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK_EQ(mlc_linear(x, x, NULL)->dtype, MLC_F32);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(amp, rules_win_and_calls_nest)
+{
+    static const mlc_autocast_rule rules[] = {{"matmul", MLC_F32}, {"relu", MLC_BF16},
+                                              {"linear", MLC_F32}};
+    mlc_ctx          *ctx = test_ctx();
+    mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 4), 1, -1, 1);
+    mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16);
+    d.rules = rules;
+    d.n_rules = 3;
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_OK);
+    CHECK_EQ(mlc_matmul(x, x)->dtype, MLC_F32);
+    CHECK_EQ(mlc_linear(x, x, NULL)->dtype, MLC_F32);
+    CHECK_EQ(mlc_relu(x)->dtype, MLC_BF16);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_F16), MLC_OK);
+    CHECK_EQ(mlc_matmul(x, x)->dtype, MLC_F16);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_F32), MLC_OK);
+    CHECK_EQ(mlc_matmul(x, x)->dtype, MLC_F32);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_matmul(x, x)->dtype, MLC_F16);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_matmul(x, x)->dtype, MLC_F32);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_relu(x)->dtype, MLC_F32);
+    CHECK_OK(ctx);
+}
+
+static void append(void *user, const char *text, size_t bytes)
+{
+    char *to = (char *)user;
+    strncat(to, text, bytes);
+}
+
+TEST(amp, the_report_tells_what_ran_in_which_dtype)
+{
+    char        text[400] = "";
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 4), 1, -1, 1);
+    CHECK_EQ(mlc_autocast_report(ctx, append, text), MLC_OK);
+    CHECK_STR(text, "");
+    mlc_autocast_begin(ctx, MLC_BF16);
+    mlc_mean(mlc_relu(mlc_matmul(mlc_matmul(x, x), x)), mlc_dims0(), false);
+    mlc_autocast_end(ctx);
+    mlc_matmul(x, x);
+    CHECK_EQ(mlc_autocast_report(ctx, append, text), MLC_OK);
+    CHECK_STR(text, "matmul           bf16  2\nrelu             bf16  1\n"
+                    "mean             f32   1\n");
+}
+
+TEST(amp, nonsense_is_an_error)
+{
+    static const mlc_autocast_rule strange = {"matmul", MLC_F16};
+    mlc_ctx          *ctx = test_ctx();
+    mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_I32), MLC_ERR_DTYPE);
+    CHECK_HAS(mlc_error(ctx), "autocast_begin: the dtype is i32; it must be bf16, f16, or f32");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    d.n_rules = 1;
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    d.rules = &strange;
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "rule 0, of 'matmul', asks for f16; it may be f32 or bf16");
+    mlc_error_clear(ctx);
+    for (int i = 0; i < 8; i++)
+        CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_autocast_report(ctx, NULL, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_autocast_begin(NULL, MLC_BF16), MLC_ERR_ARG);
+    CHECK_EQ(mlc_autocast_end(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_autocast_report(NULL, append, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+}
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+static void train(mlc_ctx *ctx, mlc_dtype dtype, int steps, double *loss)
+{
+    mlc_module *net = mlp(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(48, 40), 1, -1, 1);
+    mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 5, 1), 1, false);
+    if (dtype == MLC_F16)
+        CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    for (int i = 0; i < steps; i++) {
+        float v = 0;
+        mlc_scope_begin(ctx);
+        mlc_autocast_begin(ctx, dtype);
+        mlc_tensor *l = mlc_cross_entropy(mlc_forward(net, x), y);
+        mlc_autocast_end(ctx);
+        mlc_backward(mlc_optim_scaled(opt, l));
+        mlc_optim_step(opt);
+        CHECK_EQ(mlc_read(l, &v, sizeof v), MLC_OK);
+        loss[i] = (double)v;
+        if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK)) {
+            printf("  %s\n", mlc_error(ctx));
+            return;
+        }
+    }
+}
+
+/* From the same weights, losses stay within 2 % of those of f32, small ones within 2 % of a
+ * hundredth of the first.                                                                       */
+TEST(amp, training_in_16_bits_follows_that_in_f32)
+{
+    double want[30] = {0}, got[30] = {0};
+    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL;
+         ctx = test_isa_ctx(test_level_after(test_isa_now()))) {
+        CHECK_EQ(mlc_seed(ctx, 5), MLC_OK);
+        train(ctx, MLC_F32, 30, want);
+        CHECK(want[29] < 0.7 * want[0]);
+        for (int d = 0; d < 2; d++) {
+            mlc_ctx *other = test_isa_ctx(test_isa_now());
+            CHECK_EQ(mlc_seed(other, 5), MLC_OK);
+            train(other, LOW[d], 30, got);
+            for (int i = 0; i < 30; i++)
+                if (!CHECK_NEAR(got[i], want[i], 0.02 * want[i] + 0.0002 * want[0]))
+                    printf("  %s, step %d\n", mlc_dtype_name(LOW[d]), i);
+        }
+    }
+}
+
+TEST(amp, bits_do_not_depend_on_the_number_of_threads)
+{
+    double loss[3][20] = {{0}};
+    for (int32_t i = 0; i < 3; i++) {
+        mlc_ctx_desc d = test_desc();
+        d.threads = i + 1;
+        mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+        CHECK_EQ(mlc_seed(ctx, 5), MLC_OK);
+        train(ctx, MLC_BF16, 20, loss[i]);
+        CHECK(memcmp(loss[0], loss[i], sizeof loss[0]) == 0);
+    }
+}
