@@ -44,11 +44,13 @@ struct bench_case {
 
 /* ---- data and checks ---------------------------------------------------------------------- */
 
+static bool is_half(const state *s) { return s->bc->dtype == MLC_BF16; }
+
 /* A tensor of values in [lo, hi); *copy, if asked for, the same as doubles, to be freed. */
-static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double **copy)
+static mlc_tensor *values_in(state *s, mlc_dtype dtype, mlc_dims dims, double lo, double hi,
+                             double **copy)
 {
     static uint64_t seed = 0x9e3779b97f4a7c15u;
-    mlc_dtype       dtype = s->bc->dtype;
     uint64_t        r = seed += 0x632be59bd9b4e019u;
     int64_t         n = 1;
     for (int32_t i = 0; i < dims.n; i++) n *= dims.v[i];
@@ -57,13 +59,21 @@ static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double 
     for (int64_t i = 0; v && f && i < n; i++) {
         r ^= r << 13; r ^= r >> 7; r ^= r << 17;
         f[i] = (float)(lo + (hi - lo) * (double)(r >> 40) / 16777216.0);
+        if (is_half(s)) f[i] = mlc_bf16_to(mlc_bf16_from(f[i]));
         v[i] = (double)f[i];              /* one value for both dtypes                         */
     }
-    mlc_tensor *t = v && f ? mlc_from(s->ctx, dtype, dims, dtype == MLC_F32 ? (void *)f : v) : NULL;
+    mlc_tensor *t = !v || !f ? NULL : dtype == MLC_F64 ? mlc_from(s->ctx, dtype, dims, v)
+                                                       : mlc_from(s->ctx, MLC_F32, dims, f);
+    t = mlc_cast(t, dtype);
     free(f);
     if (copy) *copy = v;
     else free(v);
     return t;
+}
+
+static mlc_tensor *values(state *s, mlc_dims dims, double lo, double hi, double **copy)
+{
+    return values_in(s, s->bc->dtype, dims, lo, hi, copy);
 }
 
 /* Elements of t, of any dtype, as doubles, which the caller frees; NULL on error. */
@@ -97,7 +107,8 @@ static mlc_tensor *labels_of(state *s, int64_t n, int64_t classes)
 /* Compares to a few units in the last place of the result; scale: how many operations make it. */
 static bool near(state *s, const char *what, double got, double want, double scale)
 {
-    double tol = (s->bc->dtype == MLC_F32 ? 2.4e-7 : 4.5e-16) * scale * fmax(1, fabs(want));
+    double tol = (s->bc->dtype == MLC_F64 ? 4.5e-16 : 2.4e-7) * scale * fmax(1, fabs(want));
+    if (is_half(s)) tol += 0.01 * fmax(1, fabs(want));
     if (fabs(got - want) <= tol) return true;
     fprintf(stderr, "%s %s: WRONG: %s is %.9g, want %.9g\n", s->bc->name,
             mlc_dtype_name(s->bc->dtype), what, got, want);
@@ -918,6 +929,8 @@ static bool gemm_setup(state *s)
         s->net = mlc_nn_linear(s->ctx, k, n);
         ok     = mlc_module_build(s->net) == MLC_OK;
         b      = fetch(mlc_module_param(s->net, "weight"));
+        for (int64_t i = 0; is_half(s) && b && i < n * k; i++)
+            b[i] = (double)mlc_bf16_to(mlc_bf16_from((float)b[i]));
         bias   = fetch(mlc_module_param(s->net, "bias"));
     } else {
         s->b = values(s, op == GEMM_NT ? mlc_dims2(n, k) : mlc_dims2(k, n), -1, 1, &b);
@@ -937,6 +950,11 @@ static bool gemm_setup(state *s)
 static void gemm_probe(void *arg, double rate[2])
 {
     const state *s = (const state *)arg;
+    if (is_half(s)) {
+        rate[0] = bench_bf16_peak(mlc_ctx_isa(s->ctx), mlc_ctx_threads(s->ctx), 3);
+        rate[1] = bench_bf16_peak(mlc_ctx_isa(s->ctx), 1, 3);
+        return;
+    }
     const int    f64 = s->bc->dtype == MLC_F64;
     const int32_t threads = mlc_ctx_threads(s->ctx);
     rate[0] = bench_fma_peak(mlc_ctx_isa(s->ctx), f64, threads, 3);
@@ -964,11 +982,19 @@ static mlc_module *net_of(mlc_ctx *ctx, const shape *p)
     return net;
 }
 
-static mlc_tensor *net_apply(state *s) { return mlc_forward(s->net, s->a); }
+static mlc_tensor *net_apply(state *s)
+{
+    if (is_half(s)) mlc_autocast_begin(s->ctx, MLC_BF16);
+    mlc_tensor *y = mlc_forward(s->net, s->a);
+    if (is_half(s)) mlc_autocast_end(s->ctx);
+    return y;
+}
 
 static mlc_tensor *train_apply(state *s)
 {
+    if (is_half(s)) mlc_autocast_begin(s->ctx, MLC_BF16);
     mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, s->a), s->labels);
+    if (is_half(s)) mlc_autocast_end(s->ctx);
     mlc_backward(loss);
     mlc_optim_step(s->opt);
     return loss;
@@ -1045,7 +1071,8 @@ static bool train_check(state *s, const shape *p)
 static bool infer_setup(state *s)
 {
     const shape *p = &shapes[s->bc->op];
-    s->a   = values(s, mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
+    s->a   = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, mlc_dims2(s->bc->m, p->width[0]), 0,
+                       1, NULL);
     s->net = net_of(s->ctx, p);
     mlc_module_train(s->net, false);
     mlc_no_grad_begin(s->ctx);
@@ -1055,7 +1082,8 @@ static bool infer_setup(state *s)
 static bool train_setup(state *s)
 {
     const shape *p = &shapes[s->bc->op];
-    s->a      = values(s, mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
+    s->a      = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype,
+                          mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
     s->labels = labels_of(s, s->bc->m, p->width[p->layers]);
     s->net    = net_of(s->ctx, p);
     s->opt    = p->sgd ? mlc_sgd(s->net, 0.01f) : mlc_adamw(s->net, 1e-3f);
@@ -1329,7 +1357,7 @@ static void add_gemm(const char *name, int op, int64_t m, int64_t n, int64_t k, 
     c->run    = run_apply;
     c->apply  = gemm_apply;
     c->probe  = gemm_probe;
-    c->beside = "FMA";
+    c->beside = dtype == MLC_BF16 ? "bf16 peak" : "FMA";
     c->op     = op;
     c->m = m;
     c->n = n;
@@ -1350,21 +1378,23 @@ static void add_gemms(void)
     for (int op = 0; op < 4; op++)
         for (int i = 0; i < SHAPES; i++) {
             const int64_t m = shape_of[i][0], n = shape_of[i][1], k = shape_of[i][2];
-            if (op == GEMM_PRE && m > 128) continue;
             snprintf(name[op][i], sizeof name[op][i], "gemm_%s_%dx%dx%d", form[op], (int)m, (int)n,
                      (int)k);
-            if (op == GEMM_NN)      add_gemm(name[op][i], op, m, k, n, MLC_F32);
-            else if (op == GEMM_TN) add_gemm(name[op][i], op, n, k, m, MLC_F32);
-            else                    add_gemm(name[op][i], op, m, n, k, MLC_F32);
+            for (int half = op == GEMM_PRE && m > 128; half < 2; half++) {
+                const mlc_dtype dtype = half ? MLC_BF16 : MLC_F32;
+                if (op == GEMM_NN)      add_gemm(name[op][i], op, m, k, n, dtype);
+                else if (op == GEMM_TN) add_gemm(name[op][i], op, n, k, m, dtype);
+                else                    add_gemm(name[op][i], op, m, n, k, dtype);
+            }
         }
 }
 
 /* Training does three products a layer, but no gradient of the data. */
-static void add_net(const char *name, int op, int64_t batch, bool train)
+static void add_net(const char *name, mlc_dtype dtype, int op, int64_t batch, bool train)
 {
     const shape *p = &shapes[op];
     bool         tiny = p->sgd;
-    bench_case  *c = add(name, MLC_F32, tiny ? "steps/s" : "samples/s", tiny ? 1 : (double)batch);
+    bench_case  *c = add(name, dtype, tiny ? "steps/s" : "samples/s", tiny ? 1 : (double)batch);
     for (int i = 0; i < p->layers; i++)
         c->flops += 2.0 * (double)(batch * p->width[i] * p->width[i + 1])
                   * (train ? i ? 3 : 2 : 1);
@@ -1427,12 +1457,15 @@ static void add_all(void)
     add_loss("loss_mse_1000x1000", false, MLC_F32, true);
     add_gemms();
     add_gemm("gemm_1000x200x500", GEMM_NN, 1000, 200, 500, MLC_F64);
-    add_net("mlp_784_512_512_10_b128_adamw", 0, 128, true);
-    add_net("mlp_784_784_512_10_b32_adamw", 2, 32, true);
-    add_net("mlp_1024_2048x3_10_b32_adamw", 3, 32, true);
-    add_net("infer_mlp_784_512_512_10_b1", 0, 1, false);
-    add_net("infer_mlp_784_512_512_10_b128", 0, 128, false);
-    add_net("overhead_4_4_3_b1_sgd", 1, 1, true);
+    for (int half = 0; half < 2; half++) {
+        const mlc_dtype dtype = half ? MLC_BF16 : MLC_F32;
+        add_net("mlp_784_512_512_10_b128_adamw", dtype, 0, 128, true);
+        add_net("mlp_784_784_512_10_b32_adamw", dtype, 2, 32, true);
+        add_net("mlp_1024_2048x3_10_b32_adamw", dtype, 3, 32, true);
+        add_net("infer_mlp_784_512_512_10_b1", dtype, 0, 1, false);
+        add_net("infer_mlp_784_512_512_10_b128", dtype, 0, 128, false);
+    }
+    add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_fork("threads_fork_join", 0);
     add_fork("threads_fork_join_20us", 20);
     add_fork("threads_fork_join_500us", 500);
@@ -1468,6 +1501,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     mlc_memory        mem;
     mlc_memory_info(s->ctx, &mem);
     double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
+    if (c->flops > 0 && is_half(s)) peak = p->amx;
     if (peak > 0 && c->flops + c->bytes > 0)
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
     if (r->beside[0] > 0) share = rate / r->beside[0];
@@ -1550,7 +1584,7 @@ static int run_all(const bench_options *o)
 
 static const char HELP[] =
     "usage: bench [--list] [--case GLOB] [--dtype f32|f64] [--seconds S] [--threads N]\n"
-    "             [--isa scalar|avx2|avx512|neon] [--json FILE] [--no-peaks]\n";
+    "             [--isa scalar|avx2|avx512|avx512x|amx|neon] [--json FILE] [--no-peaks]\n";
 
 static bool parse_isa(const char *text, mlc_isa *isa)
 {

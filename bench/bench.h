@@ -151,7 +151,7 @@ BENCH_FMA(bench_fma_f64x8,  "avx512f",  __m512d, _mm512_set1_pd, f64x8,  _mm512_
 static inline double bench_fma(mlc_isa isa, int f64, int64_t rounds, double *sink)
 {
 #if defined(__x86_64__)
-    if (isa == MLC_ISA_AVX512)
+    if (isa >= MLC_ISA_AVX512)
         return f64 ? bench_fma_f64x8(rounds, sink) : bench_fma_f32x16(rounds, sink);
     if (isa == MLC_ISA_AVX2)
         return f64 ? bench_fma_f64x4(rounds, sink) : bench_fma_f32x8(rounds, sink);
@@ -161,6 +161,23 @@ static inline double bench_fma(mlc_isa isa, int f64, int64_t rounds, double *sin
     return 0;
 #endif
 }
+
+#if defined(__x86_64__)
+/* Two products of bf16 a lane and instruction. */
+__attribute__((target("avx512f,avx512bf16")))
+static inline double bench_dot(int64_t rounds, double *sink)
+{
+    __m512  a[12];
+    __m512i m = _mm512_set1_epi32(0x3f803f80);
+    for (int j = 0; j < 12; j++) a[j] = _mm512_set1_ps((float)j);
+    for (int64_t i = 0; i < rounds; i++)
+        for (int j = 0; j < 12; j++) a[j] = _mm512_dpbf16_ps(a[j], (__m512bh)m, (__m512bh)m);
+    for (int j = 0; j < 12; j++) *sink += (double)_mm512_cvtss_f32(a[j]);
+    return 12.0 * 64 * (double)rounds;
+}
+#else
+static inline double bench_dot(int64_t rounds, double *sink) { (void)rounds, (void)sink; return 0; }
+#endif
 
 #if defined(__x86_64__) && defined(__linux__)
 extern long syscall(long number, ...);
@@ -256,6 +273,13 @@ static inline double bench_part_amx(const bench_load *l, int32_t index, int32_t 
     return bench_amx(l->n);
 }
 
+static inline double bench_part_dot(const bench_load *l, int32_t index, int32_t threads,
+                                    double *sink)
+{
+    (void)index, (void)threads;
+    return bench_dot(l->n, sink);
+}
+
 static inline double bench_part_copy(const bench_load *l, int32_t index, int32_t threads,
                                      double *sink)
 {
@@ -273,7 +297,7 @@ static inline double bench_part_plain(const bench_load *l, int32_t index, int32_
     float *m = l->data[2] + from, *v = l->data[3] + from;
     for (int i = 0; i < l->passes; i++) {
 #if defined(__x86_64__)
-        if (l->isa == MLC_ISA_AVX512) bench_plain_avx512(p, g, m, v, n);
+        if (l->isa >= MLC_ISA_AVX512) bench_plain_avx512(p, g, m, v, n);
         else if (l->isa == MLC_ISA_AVX2) bench_plain_avx2(p, g, m, v, n);
         else
 #endif
@@ -334,6 +358,17 @@ static inline double bench_fma_peak(mlc_isa isa, int f64, int32_t threads, int t
     l.isa  = isa;
     l.f64  = f64;
     l.n    = 1000000;
+    return 1e-9 * bench_together(&l, threads, tries);
+}
+
+/* Products of bf16: tiles, or the dot products of AVX-512, or what f32 does. */
+static inline double bench_bf16_peak(mlc_isa isa, int32_t threads, int tries)
+{
+    bench_load l;
+    if (isa != MLC_ISA_AMX && isa != MLC_ISA_AVX512X) return bench_fma_peak(isa, 0, threads, tries);
+    memset(&l, 0, sizeof l);
+    l.part = isa == MLC_ISA_AMX ? bench_part_amx : bench_part_dot;
+    l.n    = isa == MLC_ISA_AMX ? 50000 : 1000000;
     return 1e-9 * bench_together(&l, threads, tries);
 }
 

@@ -283,13 +283,17 @@ def network(widths):
 
 def training(widths, batch, optimizer):
     def make(dtype):
-        net = network(widths).to(dtype)
+        half = dtype == torch.bfloat16
+        full = torch.float32 if half else dtype
+        net = network(widths).to(full)
         opt = optimizer(net.parameters())
-        x, y = uniform((batch, widths[0]), 0, 1, dtype), torch.arange(batch) * 7 % widths[-1]
+        x, y = uniform((batch, widths[0]), 0, 1, full), torch.arange(batch) * 7 % widths[-1]
 
         def step():
             opt.zero_grad(set_to_none=True)
-            F.cross_entropy(net(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = F.cross_entropy(net(x), y)
+            loss.backward()
             opt.step()
         return step
     return make
@@ -392,7 +396,7 @@ CASES = {
     "data_loader_1797x64_b32": loader,
 }
 ONE_THREAD = "overhead_*"
-DTYPES = {"f32": torch.float32, "f64": torch.float64}
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -455,10 +459,12 @@ def compare(args, name, dtype):
 def print_means(results):
     """Geometric means of the ratios of each form of product."""
     for form in ("gemm_nt_", "gemm_nn_", "gemm_tn_", "gemm_[nt][nt]_", "gemm_pre_"):
-        ratios = [r["ratio"] for r in results if fnmatch.fnmatch(r["case"], form + "*")]
-        if len(ratios) > 1:
-            print(f"geometric mean of {form + '*':16} {len(ratios):3} cases {'':32}"
-                  f"{statistics.geometric_mean(ratios):6.2f}")
+        for dtype in DTYPES:
+            ratios = [r["ratio"] for r in results
+                      if fnmatch.fnmatch(r["case"], form + "*") and r["dtype"] == dtype]
+            if len(ratios) > 1:
+                print(f"geometric mean of {form + '*':16} {dtype:4} {len(ratios):3} cases {'':27}"
+                      f"{statistics.geometric_mean(ratios):6.2f}")
 
 
 def listed(bench, glob):
