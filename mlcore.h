@@ -1814,12 +1814,16 @@ struct mlc_k_gemm {
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
-struct mlc_k_pack {                    /* b in the form that gemm reads fastest                */
+/* b in the form that gemm reads fastest, as large as the workspace that this kernel asks for, which
+ * is 0 where b had better be read as it lies. */
+struct mlc_k_pack {
     mlc_dtype   dtype, b_dtype;        /* of the product; of b: dtype or f32, which is rounded */
     int64_t     n, k;
     const void *b;        int64_t b_row, b_col;
-    void       *out;                   /* as large as the workspace that this kernel asks for; */
-};                                     /* that is 0 where b had better be read as it lies      */
+    void       *out;                   /* NULL: not wanted                                     */
+    void       *back;                  /* NULL, or the same of b^T, n and k exchanged          */
+    const struct mlc_k_pack *next;     /* of the kernel optim's list                           */
+};
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
@@ -2002,7 +2006,8 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     void       *p; const void *g; void *m, *v;     /* m: momentum or first moment; may be NULL */
     const struct mlc_optim_step *step;
     double      momentum, dampening, beta1, beta2, eps;
-};
+    const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
+};                                     /* along k: made again of what p has become             */
 
 /* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins. The low
  * byte of the kind is one of these, what is above it is the library's.                        */
@@ -2662,6 +2667,7 @@ typedef struct mlc__lowered {          /* a parameter as 16-bit products read it
     size_t    bytes;
     uint32_t  version;                 /* of the parameter                                     */
     mlc_dtype dtype;
+    bool      packed;                  /* by the kernel pack                                   */
 } mlc__lowered;
 
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
@@ -2677,6 +2683,8 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     uint32_t    visit;                 /* walk that saw it last                                */
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
+    struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
+    bool        repacked;              /* in this step                                         */
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
@@ -8777,14 +8785,20 @@ static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
 static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
                            int64_t n, int64_t depth)
 {
-    const int64_t panels = mlc__div_up(n, s->panel);
-    const size_t line = (size_t)mlc__cells(j, depth) * (size_t)j->f->form->cell_bytes;
-    for (int64_t i = s->pack ? 0 : n / s->panel; i < panels; i++) {
-        const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
-        (s == &j->a ? j->f->form->pack_a : j->f->form->pack_b)(
-            to + (s->pack ? (size_t)r * line : 0), mlc__at(from, r * s->minor, j->size),
-            s->minor, s->major, width, s->columns ? s->panel : width, depth);
-    }
+    const mlc__form *form = j->f->form;
+    const int64_t panels = mlc__div_up(n, s->panel), first = s->pack ? 0 : n / s->panel;
+    const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(j, depth) * cell;
+    /* Cells across m or n are read by rows of all panels: strips would begin a page at each row. */
+    const int64_t span = form->pair && s->minor == 1 ? form->unit : mlc__max(1, depth);
+    for (int64_t p = 0; p < depth; p += span)
+        for (int64_t i = first; i < panels; i++) {
+            const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
+            const int64_t padded = s->columns ? s->panel : width;
+            (s == &j->a ? form->pack_a : form->pack_b)(
+                to + (s->pack ? (size_t)r * line : 0) + (size_t)((p >> form->pair) * padded) * cell,
+                mlc__at(from, r * s->minor + p * s->major, j->size), s->minor, s->major, width,
+                padded, mlc__min(span, depth - p));
+        }
 }
 
 /* A block of a side in the hands of a thread: as it lies, or packed. */
@@ -9474,47 +9488,47 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 }
 
 #if MLC__AVX512X
-/* What mlc__side_pack would make of all of b. */
-static int64_t mlc__pack_panel(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+/* What mlc__side_pack would make of all of b, for both levels that have packs. */
+#define MLC__PACK_PANEL(n) ((n) <= 16 ? 16 : 32)
+
+MLC__INLINE int64_t mlc__pack_line(int64_t k) { return mlc__div_up(k, MLC__STEP) * MLC__STEP * 2; }
+
+/* Columns x to x + 32 of b, which are a step along k of b^T: once they are in cache. */
+static void mlc__pack_part(const struct mlc_k_pack *a, int64_t x)
 {
-    return f->narrow && a->n <= f->nr / 2 ? f->nr / 2 : f->nr;
-}
-static int64_t mlc__pack_cells_of(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
-{
-    return mlc__div_up(a->k, f->form->unit) * f->form->unit >> f->form->pair;
+    const mlc__pack_fn pack = a->b_dtype == MLC_F32 ? mlc__pack_bf16_of_f32 : mlc__pack_bf16;
+    const size_t size = mlc_dtype_bytes(a->b_dtype);
+    const int64_t panel = MLC__PACK_PANEL(a->n), other = MLC__PACK_PANEL(a->k);
+    const int64_t n = mlc__min(MLC__STEP, a->n - x);
+    if (a->out)
+        pack(MLC__CAST(char *, a->out) + (size_t)(x * mlc__pack_line(a->k)),
+             mlc__at(a->b, x * a->b_col, size), a->b_col, a->b_row, n, panel, a->k);
+    for (int64_t p = 0; a->back && p < a->k; p += other)
+        pack(MLC__CAST(char *, a->back) + (size_t)(p * mlc__pack_line(a->n) + 2 * x * other),
+             mlc__at(a->b, x * a->b_col + p * a->b_row, size), a->b_row, a->b_col,
+             mlc__min(other, a->k - p), other, n);
 }
 
-static size_t mlc__pack_workspace(const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+static size_t mlc__pack_workspace(const struct mlc_k_pack *a)
 {
-    const int64_t panel = mlc__pack_panel(a, f);
+    const int64_t panel = MLC__PACK_PANEL(a->n);
     if (a->dtype != MLC_BF16) return 0;
-    return (size_t)(mlc__div_up(a->n, panel) * panel * mlc__pack_cells_of(a, f)) * 4;
+    return (size_t)(mlc__div_up(a->n, panel) * panel * mlc__pack_line(a->k));
 }
-
-typedef struct mlc__pack_job {
-    const struct mlc_k_pack *a;
-    int64_t panel, cells;
-} mlc__pack_job;
 
 static void mlc__pack_chunk(void *arg, int64_t chunk, int32_t worker)
 {
-    const mlc__pack_job *j = MLC__CAST(const mlc__pack_job *, arg);
-    const struct mlc_k_pack *a = j->a;
-    const int64_t x = chunk * j->panel;
-    char *to = MLC__CAST(char *, a->out) + (size_t)(x * j->cells) * 4;
-    const void *from = mlc__at(a->b, x * a->b_col, mlc_dtype_bytes(a->b_dtype));
     (void)worker;
-    (a->b_dtype == MLC_F32 ? mlc__pack_bf16_of_f32 : mlc__pack_bf16)(
-        to, from, a->b_col, a->b_row, mlc__min(j->panel, a->n - x), j->panel, a->k);
+    mlc__pack_part(MLC__CAST(const struct mlc_k_pack *, arg), chunk * MLC__STEP);
 }
 
-static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a, const mlc__gemm_fns *f)
+static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
 {
-    mlc__pack_job j = { a, mlc__pack_panel(a, f), mlc__pack_cells_of(a, f) };
+    struct mlc_k_pack k = *a;
     if (a->dtype != MLC_BF16 || (a->b_dtype != MLC_BF16 && a->b_dtype != MLC_F32))
         return MLC_ERR_UNSUPPORTED;
-    mlc__parallel(dev, mlc__div_up(a->n, j.panel), 0.1 * (double)a->n * (double)a->k,
-                  mlc__pack_chunk, &j);
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__STEP), 0.2 * (double)a->n * (double)a->k,
+                  mlc__pack_chunk, &k);
     return MLC_OK;
 }
 #endif
@@ -10515,13 +10529,59 @@ static MLC__OPT void mlc__adam_f64(const struct mlc_k_optim *a, int64_t from, in
     { mlc__adam_f32_body(a, from, n); }
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
-typedef struct mlc__optim_job { const struct mlc_k_optim *a; mlc__optim_fn fn; } mlc__optim_job;
+typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
+
+typedef struct mlc__optim_job {
+    const struct mlc_k_optim *a;
+    mlc__optim_fn             fn;
+    mlc__optim_pack_fn        pack;
+} mlc__optim_job;
+
+/* A piece of a run: plain elements, or rows of a matrix that is packed while they are in cache. */
+typedef struct mlc__optim_piece {
+    int64_t from, n, row;
+    const struct mlc_k_pack *pack;     /* NULL: plain                                          */
+} mlc__optim_piece;
+
+/* Piece i; where there are no more, n is 0 and row the number of pieces. */
+static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t i)
+{
+    mlc__optim_piece piece = { 0, 0, 0, a->packs };
+    int64_t at = 0, left = i;
+    for (const struct mlc_k_pack *k = a->packs;; k = k->next) {
+        const int64_t start = k ? MLC__CAST(const float *, k->b) - MLC__CAST(const float *, a->p)
+                                : a->n;
+        const int64_t plain = mlc__div_up(start - at, MLC__GRAIN);
+        const int64_t blocks = k ? mlc__div_up(k->n, MLC__STEP) : 0;
+        if (left < plain) {
+            piece.from = at + left * MLC__GRAIN;
+            piece.n = mlc__min(MLC__GRAIN, start - piece.from);
+            piece.pack = NULL;
+            return piece;
+        }
+        left -= plain;
+        if (left < blocks) {
+            piece.row = left * MLC__STEP;
+            piece.from = start + piece.row * k->k;
+            piece.n = mlc__min(MLC__STEP, k->n - piece.row) * k->k;
+            piece.pack = k;
+            return piece;
+        }
+        left -= blocks;
+        if (!k) break;
+        at = start + k->n * k->k;
+    }
+    piece.row = i - left;
+    return piece;
+}
 
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
+    const mlc__optim_piece piece = mlc__optim_piece_of(j->a, chunk);
     (void)worker;
-    j->fn(j->a, chunk * MLC__GRAIN, mlc__min(MLC__GRAIN, j->a->n - chunk * MLC__GRAIN));
+    j->fn(j->a, piece.from, piece.n);
+    if (piece.pack) j->pack(piece.pack, piece.row);
 }
 
 typedef struct mlc__squares_job {
@@ -10602,13 +10662,15 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 
 /* skip is set by whoever decides on the device that a step must not happen. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__optim_fn sgd_f32,
-                                 mlc__optim_fn adam_f32)
+                                 mlc__optim_fn adam_f32, mlc__optim_pack_fn pack)
 {
-    mlc__optim_job j = { a, NULL };
+    mlc__optim_job j = { a, NULL, pack };
+    if (a->packs && (!pack || a->dtype != MLC_F32)) return MLC_ERR_UNSUPPORTED;
     if (a->step->skip) return MLC_OK;
     if (a->rule == MLC_RULE_SGD) j.fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : sgd_f32;
     else j.fn = a->dtype == MLC_F64 ? mlc__adam_f64 : adam_f32;
-    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.6 * (double)a->n, mlc__optim_chunk, &j);
+    mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
+                  &j);
     return MLC_OK;
 }
 
@@ -10699,7 +10761,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
     { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa); } \
+    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa, NULL); } \
     static mlc_status mlc__k_squares_##isa(void *dev, const struct mlc_k_squares *a) \
     { return mlc__squares_run(dev, a, mlc__squares_f32_##isa); }
 
@@ -10720,9 +10782,11 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
     static size_t mlc__k_gemm_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
     { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level); } \
     static mlc_status mlc__k_pack_##level(void *dev, const struct mlc_k_pack *a) \
-    { return mlc__pack_run(dev, a, &mlc__gemm_fns_##level); } \
+    { return mlc__pack_run(dev, a); } \
     static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
-    { (void)dev; return mlc__pack_workspace(a, &mlc__gemm_fns_##level); }
+    { (void)dev; return mlc__pack_workspace(a); } \
+    static mlc_status mlc__k_optim_##level(void *dev, const struct mlc_k_optim *a) \
+    { return mlc__optim_run(dev, a, mlc__sgd_f32_avx512, mlc__adam_f32_avx512, mlc__pack_part); }
 #if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
 #endif
@@ -10781,7 +10845,7 @@ MLC__STAMP_BF16(amx)
 #define MLC__CPU_pad_ws(isa, level)       NULL,
 #define MLC__CPU_finite(isa, level)       mlc__k_finite,
 #define MLC__CPU_finite_ws(isa, level)    NULL,
-#define MLC__CPU_optim(isa, level)        mlc__k_optim_##isa,
+#define MLC__CPU_optim(isa, level)        mlc__k_optim_##level,
 #define MLC__CPU_optim_ws(isa, level)     NULL,
 #define MLC__CPU_squares(isa, level)      mlc__k_squares_##isa,
 #define MLC__CPU_squares_ws(isa, level)   mlc__k_squares_workspace,
@@ -16103,38 +16167,92 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
     p->c.col = 1;
 }
 
-/* b of the product is the parameter behind w: its pack, or a copy in p's dtype where the device
- * reads b as it lies. */
-static mlc_status mlc__linear_weight(mlc_ctx *ctx, const char *what, const mlc_tensor *w, bool back,
-                                     mlc__product_spec *p)
+/* Room for w in another form; *stale: what is there is not of w as it is now. */
+static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered *l,
+                                    const mlc_tensor *w, mlc_dtype dtype, size_t bytes, bool *stale)
+{
+    if (l->bytes != bytes) {
+        mlc__heap_data_free(ctx, l->data, MLC_MEM_PACK);
+        l->bytes = 0;
+        l->data = mlc__heap_data(ctx, bytes, MLC_MEM_PACK, what);
+        if (!l->data) return MLC_ERR_NOMEM;
+        *stale = true;
+    }
+    *stale = *stale || l->version != w->storage->version || l->dtype != dtype;
+    l->bytes = 0;                      /* nothing yet, should it fail to be made */
+    return MLC_OK;
+}
+
+static void mlc__lowered_close(mlc__lowered *l, const mlc_tensor *w, mlc_dtype dtype, size_t bytes,
+                               bool packed)
+{
+    l->bytes = bytes;
+    l->version = w->storage->version;
+    l->dtype = dtype;
+    l->packed = packed;
+}
+
+/* Packs of parameter w, for y and, if it will be wanted, for dx, made in one pass. */
+static mlc_status mlc__linear_packs(mlc_ctx *ctx, const char *what, const mlc_tensor *w,
+                                    mlc_dtype dtype, const bool want[2], const size_t bytes[2])
 {
     mlc__param *param = (mlc__param *)(uintptr_t)w;
-    struct mlc_k_pack k = { p->dtype, w->dtype, p->n, p->k, p->b.data, p->b.row, p->b.col, NULL };
-    const size_t packed = mlc__workspace_pack(ctx, &k);
-    mlc__lowered *own = &param->weight[back && packed > 0];
-    const size_t bytes = packed ? packed : (size_t)mlc__numel(w) * mlc__dtypes[p->dtype].bytes;
-    const bool stale = own->version != w->storage->version || own->dtype != p->dtype;
-    if (own->bytes != bytes) {
-        mlc__heap_data_free(ctx, own->data, MLC_MEM_PACK);
-        own->bytes = 0;
-        own->data = mlc__heap_data(ctx, bytes, MLC_MEM_PACK, what);
-        if (!own->data) return MLC_ERR_NOMEM;
+    struct mlc_k_pack *k = &param->pack;
+    bool stale[2] = { false, false };
+    memset(k, 0, sizeof *k);
+    k->dtype = dtype;
+    k->b_dtype = w->dtype;
+    k->n = w->shape[0];
+    k->k = k->b_col = w->shape[1];
+    k->b_row = 1;
+    k->b = mlc__data(w);
+    for (int i = 0; i < 2; i++)
+        if (want[i])
+            MLC__TRY(mlc__lowered_open(ctx, what, &param->weight[i], w, dtype, bytes[i],
+                                       &stale[i]));
+    k->out = stale[0] ? param->weight[0].data : NULL;
+    k->back = stale[1] ? param->weight[1].data : NULL;
+    if (stale[0] || stale[1]) MLC__TRY(mlc__run_pack(ctx, what, k));
+    for (int i = 0; i < 2; i++)
+        if (want[i]) mlc__lowered_close(&param->weight[i], w, dtype, bytes[i], true);
+    return MLC_OK;
+}
+
+/* b of the product is the parameter w in p's dtype: its pack, or a copy where the device reads b as
+ * it lies. */
+static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back,
+                                     mlc__product_spec *p)
+{
+    const char *what = nd->op->name;
+    const mlc_tensor *w = nd->in[1];
+    mlc__param *param = (mlc__param *)(uintptr_t)w;
+    struct mlc_k_pack k[2];
+    memset(k, 0, sizeof k);
+    k[0].dtype = k[1].dtype = p->dtype;
+    k[0].n = k[1].k = w->shape[0];
+    k[0].k = k[1].n = w->shape[1];
+    const size_t bytes[2] = { mlc__workspace_pack(ctx, &k[0]), mlc__workspace_pack(ctx, &k[1]) };
+    const bool want[2] = { !back, back || mlc__needs(nd, 0) };
+    if (bytes[0]) {
+        MLC__TRY(mlc__linear_packs(ctx, what, w, p->dtype, want, bytes));
+        p->sink.b_pack = param->weight[back].data;
+        return MLC_OK;
     }
-    if (stale || !own->bytes) {
+    mlc__lowered *own = &param->weight[0];
+    const size_t dense = (size_t)mlc__numel(w) * mlc__dtypes[p->dtype].bytes;
+    bool stale = false;
+    MLC__TRY(mlc__lowered_open(ctx, what, own, w, p->dtype, dense, &stale));
+    if (stale) {
         mlc_tensor copy = *w;
         mlc_storage storage = *w->storage;
-        storage.data = k.out = own->data;
+        storage.data = own->data;
         copy.storage = &storage;
         copy.offset = 0;
-        copy.dtype = own->dtype = p->dtype;
-        own->bytes = 0;                /* nothing yet, should this fail */
-        if (packed) MLC__TRY(mlc__run_pack(ctx, what, &k));
-        else MLC__TRY(mlc__cast_into(ctx, what, &copy, w));
+        copy.dtype = p->dtype;
+        MLC__TRY(mlc__cast_into(ctx, what, &copy, w));
     }
-    own->bytes = bytes;
-    own->version = w->storage->version;
-    if (packed) p->sink.b_pack = own->data;
-    else p->b.data = MLC__CAST(char *, own->data);
+    mlc__lowered_close(own, w, p->dtype, dense, false);
+    p->b.data = MLC__CAST(char *, own->data);
     return MLC_OK;
 }
 
@@ -16143,7 +16261,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     mlc__product_spec p;
     const mlc_tensor *w = nd->in[1];
     mlc__linear_spec(nd, nd->in[0], w, nd->out[0], &p);
-    if (w->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd->op->name, w, false, &p));
+    if (w->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
     p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
@@ -16239,8 +16357,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.n = p.k;
         p.k = out;
         p.beta = acc ? 1.0 : 0.0;
-        if (nd->in[1]->dtype != p.dtype)
-            MLC__TRY(mlc__linear_weight(ctx, nd->op->name, nd->in[1], true, &p));
+        if (nd->in[1]->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
         const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
         if (before) {
             p.sink.grad = mlc__act_grad(before->u.linear.act);
@@ -19670,10 +19787,34 @@ static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
     return (last->state - e->state) / (int64_t)mlc__size(&e->p->t) + mlc__numel(&last->p->t);
 }
 
+/* The packs of entries from .. to that are of their parameters as they are, as a list. */
+static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int64_t to)
+{
+    const struct mlc_k_pack *list = NULL;
+    for (int64_t i = to - 1; i >= from; i--) {
+        mlc__param *p = o->entry[i].p;
+        void *out[2];
+        for (int k = 0; k < 2; k++) {
+            const mlc__lowered *l = &p->weight[k];
+            const bool good = l->bytes && l->packed && l->version == p->value_storage.version;
+            out[k] = good ? l->data : NULL;
+        }
+        p->repacked = out[0] || out[1];
+        if (!p->repacked) continue;
+        p->pack.b = p->value_storage.data;
+        p->pack.out = out[0];
+        p->pack.back = out[1];
+        p->pack.next = list;
+        list = &p->pack;
+    }
+    return list;
+}
+
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_k_optim a;
+    a.packs = mlc__optim_packs(o, from, to);
     a.rule = o->rule;
     a.dtype = e->p->t.dtype;
     a.decoupled = o->decoupled;
@@ -19766,7 +19907,13 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
         if (!e->p) continue;
-        if (made && mlc__entry_due(e)) { e->steps++; e->p->value_storage.version++; }
+        if (made && mlc__entry_due(e)) {
+            const uint32_t was = e->p->value_storage.version++;
+            e->steps++;
+            for (int k = 0; k < 2 && e->p->repacked; k++)
+                if (e->p->weight[k].version == was) e->p->weight[k].version++;
+            e->p->repacked = false;
+        }
         e->p->t.grad_fresh = 0;
     }
     o->steps += made;

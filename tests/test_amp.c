@@ -83,15 +83,22 @@ TEST(amp, packs_follow_the_parameter)
         mlc_ctx    *ctx = test_ctx();
         mlc_module *lin = mlc_nn_linear(ctx, 70, 40);
         mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(50, 70), 1, -1, 1), LOW[i]);
-        mlc_optim  *opt = mlc_sgd(lin, 0.5);
+        mlc_tensor *dy = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(50, 40), 2, -1, 1), LOW[i]);
+        mlc_tensor *x2 = mlc_copy(x);
+        mlc_optim  *opt = i ? mlc_sgd(lin, 0.5) : mlc_adamw(lin, 0.1);
+        mlc_set_requires_grad(x, true);
+        mlc_set_requires_grad(x2, true);
         static float v[2800];
         mlc_param_iter it;
         for (int step = 0; step < 4; step++) {
             mlc_tensor *w = NULL, *b = NULL, *y = mlc_forward(lin, x);
             it = mlc_param_iter_make(lin);
             while (mlc_param_next(&it)) *(it.tensor->ndim == 2 ? &w : &b) = it.tensor;
-            same_bytes(y, mlc_linear(x, mlc_cast(w, LOW[i]), b));
-            CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+            mlc_tensor *y2 = mlc_linear(x2, mlc_detach(mlc_cast(w, LOW[i])), mlc_detach(b));
+            same_bytes(y, y2);
+            CHECK_EQ(mlc_backward_from(y, dy), MLC_OK);
+            CHECK_EQ(mlc_backward_from(y2, dy), MLC_OK);
+            same_bytes(mlc_grad(x), mlc_grad(x2));
             if (step == 1) {
                 CHECK_EQ(mlc_write(w, v, sizeof v), MLC_OK);
                 mlc_optim_zero_grad(opt);

@@ -303,7 +303,8 @@ typedef struct run {
 static void pack(run *r, const mlc_kernels *kernels)
 {
     struct mlc_k_gemm *g = &r->g;
-    struct mlc_k_pack  k = {g->dtype, r->b.dtype, g->n, g->k, g->b, g->b_row, g->b_col, NULL};
+    struct mlc_k_pack  k = {g->dtype, r->b.dtype, g->n, g->k, g->b, g->b_row, g->b_col,
+                            NULL, NULL, NULL};
     const size_t       bytes = kernels->pack_workspace(NULL, &k);
     if (bytes == 0)
         abort();
@@ -429,7 +430,7 @@ static bool product_held(const product *p)
 static product product_in(product p, mlc_dtype dtype, int64_t dice)
 {
     const bool half = dtype == MLC_BF16 || dtype == MLC_F16;
-    struct mlc_k_pack k = {dtype, dtype, p.n, p.k, NULL, 1, 1, NULL};
+    struct mlc_k_pack k = {dtype, dtype, p.n, p.k, NULL, 1, 1, NULL, NULL, NULL};
     p.dtype = dtype;
     p.c_dtype = half && dice % 3 == 0 ? MLC_F32 : dtype;
     p.bias_dtype = half && dice % 2 == 0 ? MLC_F32 : p.c_dtype;
