@@ -8750,6 +8750,7 @@ typedef struct mlc__gemm_job {
     int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
     int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
     bool      swapped, b_first;        /* chunks walk along b first, then along a               */
+    int64_t   rounds;                  /* in which a thread's share of what stays is taken      */
     int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
     size_t    room, buffer;            /* in a thread's workspace: the tiles; its size          */
 } mlc__gemm_job;
@@ -9156,7 +9157,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     j->kc = mlc__div_up(j->kc, form->unit) * form->unit;
     j->depth = mlc__max(1, mlc__min(8, form->keep / 4 / mlc__max(1, kept * j->kc))) * j->kc;
     j->depth = mlc__min(g->k, j->depth);
-    const int64_t shares = stay->blocks * mlc__max(1, mlc__div_up(kept * j->depth, form->keep));
+    j->rounds = mlc__max(1, mlc__div_up(kept * j->depth, form->keep));
+    const int64_t shares = stay->blocks * j->rounds;
     stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
     /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
     const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
@@ -9414,79 +9416,6 @@ static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_fns *f
     return mlc__is_half(g->c_dtype) && g->k > f->form->kc && (g->b_pack || !mlc__gemm_is_small(g));
 }
 
-/* Takes the same decisions as mlc__gemm_run, in the same order. */
-static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
-                                  const mlc__gemm_level *level)
-{
-    mlc__gemm_job j;
-    struct mlc_k_gemm bare = *g, w;
-    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
-    bare.workspace = NULL;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
-    if (!f) {
-        const size_t copies = mlc__gemm_widen(&bare, &w);
-        return copies + mlc__gemm_workspace(dev, &w, level);
-    }
-    if (mlc__gemm_is_long(g, f)) {
-        const size_t sums = mlc__gemm_bare(&bare, &w);
-        return sums + mlc__gemm_workspace(dev, &w, level);
-    }
-    if (!f->form->pair && mlc__gemm_is_small(g)) return 0;
-#ifdef MLC_USE_CBLAS
-    if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
-#endif
-    mlc__gemm_plan(&j, dev, g, f);
-    return j.buffer * (size_t)mlc__pool_threads(dev);
-}
-
-/* Is this a product that the kernel makes? */
-static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *level)
-{
-    const bool half = mlc__is_half(g->dtype);
-    if (!mlc__is_float(g->dtype) || !mlc__is_float(g->c_dtype)) return false;
-    if (g->c_dtype != g->dtype && !(half && g->c_dtype == MLC_F32) &&
-        !(g->dtype == MLC_F32 && mlc__is_half(g->c_dtype))) return false;
-    if (g->bias && g->bias_dtype != g->c_dtype &&
-        !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
-    if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
-    return g->beta == 0.0 || !mlc__gemm_changes(g);
-}
-
-/* Three ways, tried in this order: without tiles, CBLAS, tiles. */
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
-{
-    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
-    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
-    mlc__gemm_job j;
-    if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (!f) return mlc__gemm_half(dev, g, level);
-    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, level);
-    j.g = g;
-    j.f = f;
-    j.size = j.sum_size = mlc_dtype_bytes(g->dtype);
-    if (!f->form->pair && mlc__gemm_is_small(g)) {
-        const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
-        j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
-        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
-                      mlc__gemm_small_chunk, &j);
-        return MLC_OK;
-    }
-#ifdef MLC_USE_CBLAS
-    if (!f->form->pair && mlc__gemm_blas(dev, &j)) return MLC_OK;
-#endif
-    mlc__gemm_plan(&j, dev, g, f);
-    const size_t threads = (size_t)mlc__pool_threads(dev);
-    if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
-    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
-        memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
-    for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
-        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
-                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
-    return MLC_OK;
-}
-
 #if MLC__AVX512X
 /* What mlc__side_pack would make of all of b, for both levels that have packs. */
 #define MLC__PACK_PANEL(n) ((n) <= 16 ? 16 : 32)
@@ -9531,7 +9460,127 @@ static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
                   mlc__pack_chunk, &k);
     return MLC_OK;
 }
+
+/* Where b would be packed again and again, for one part of a after the other, it is packed as a
+ * whole first: then this is the product with its pack, in g's workspace, of *bytes. */
+static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
+                                  struct mlc_k_pack *k, size_t *bytes)
+{
+    const struct mlc_k_gemm *g = j->g;
+    if (!j->f->form->pair || g->b_pack || j->swapped || g->batch != 1 || j->rounds < 4)
+        return false;
+    memset(k, 0, sizeof *k);
+    k->dtype = k->b_dtype = g->dtype;
+    k->n = g->n;
+    k->k = g->k;
+    k->b = g->b;
+    k->b_row = g->b_row;
+    k->b_col = g->b_col;
+    k->out = g->workspace;
+    *bytes = mlc__round_up(mlc__pack_workspace(k), MLC__CACHELINE);
+    *w = *g;
+    w->b_pack = g->workspace ? g->workspace : (const void *)k;      /* only a size is asked for */
+    mlc__gemm_behind(g, w, *bytes);
+    return true;
+}
+#else
+static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
+                                  struct mlc_k_pack *k, size_t *bytes)
+{
+    (void)j; (void)w; (void)k; (void)bytes;
+    return false;
+}
+static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
+{
+    (void)dev; (void)a;
+    return MLC_ERR_UNSUPPORTED;
+}
 #endif
+
+/* Takes the same decisions as mlc__gemm_run, in the same order. */
+static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
+                                  const mlc__gemm_level *level)
+{
+    mlc__gemm_job j;
+    struct mlc_k_gemm bare = *g, w;
+    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
+    bare.workspace = NULL;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    if (!f) {
+        const size_t copies = mlc__gemm_widen(&bare, &w);
+        return copies + mlc__gemm_workspace(dev, &w, level);
+    }
+    if (mlc__gemm_is_long(g, f)) {
+        const size_t sums = mlc__gemm_bare(&bare, &w);
+        return sums + mlc__gemm_workspace(dev, &w, level);
+    }
+    if (!f->form->pair && mlc__gemm_is_small(g)) return 0;
+#ifdef MLC_USE_CBLAS
+    if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
+#endif
+    struct mlc_k_pack pack;
+    size_t packed;
+    mlc__gemm_plan(&j, dev, &bare, f);
+    if (mlc__gemm_packs_first(&j, &w, &pack, &packed))
+        return packed + mlc__gemm_workspace(dev, &w, level);
+    return j.buffer * (size_t)mlc__pool_threads(dev);
+}
+
+/* Is this a product that the kernel makes? */
+static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *level)
+{
+    const bool half = mlc__is_half(g->dtype);
+    if (!mlc__is_float(g->dtype) || !mlc__is_float(g->c_dtype)) return false;
+    if (g->c_dtype != g->dtype && !(half && g->c_dtype == MLC_F32) &&
+        !(g->dtype == MLC_F32 && mlc__is_half(g->c_dtype))) return false;
+    if (g->bias && g->bias_dtype != g->c_dtype &&
+        !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
+    if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
+    return g->beta == 0.0 || !mlc__gemm_changes(g);
+}
+
+/* Three ways, tried in this order: without tiles, CBLAS, tiles. */
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
+{
+    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
+    mlc__gemm_job j;
+    if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
+    if (!f) return mlc__gemm_half(dev, g, level);
+    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, level);
+    j.g = g;
+    j.f = f;
+    j.size = j.sum_size = mlc_dtype_bytes(g->dtype);
+    if (!f->form->pair && mlc__gemm_is_small(g)) {
+        const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
+        j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
+        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
+        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
+                      mlc__gemm_small_chunk, &j);
+        return MLC_OK;
+    }
+#ifdef MLC_USE_CBLAS
+    if (!f->form->pair && mlc__gemm_blas(dev, &j)) return MLC_OK;
+#endif
+    struct mlc_k_gemm w;
+    struct mlc_k_pack pack;
+    size_t packed;
+    mlc__gemm_plan(&j, dev, g, f);
+    if (mlc__gemm_packs_first(&j, &w, &pack, &packed)) {
+        if (packed > g->workspace_bytes) return MLC_ERR_INTERNAL;
+        MLC__TRY(mlc__pack_run(dev, &pack));
+        return mlc__gemm_run(dev, &w, level);
+    }
+    const size_t threads = (size_t)mlc__pool_threads(dev);
+    if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
+    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
+        memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
+    for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
+        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
+                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
+    return MLC_OK;
+}
 
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
  * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
