@@ -21,6 +21,7 @@ enum { BATCH = 32, SHOWN = 4 };
 typedef struct options {
     const char *csv, *out;
     int         seeds, epochs, threads;
+    mlc_dtype   dtype;                      /* of what is multiplied; weights are always f32  */
 } options;
 
 typedef struct part {                       /* rows for training, or rows held out            */
@@ -35,6 +36,7 @@ static const char HELP[] =
     "  --seeds N      networks to train               (5)\n"
     "  --epochs N     passes over the training rows   (20)\n"
     "  --threads N    threads; 0: all cores           (1)\n"
+    "  --dtype TYPE   f32, or bf16 or f16: mixed precision (f32)\n"
     "  --help         this text\n";
 
 /* ---- options ------------------------------------------------------------------------------ */
@@ -48,6 +50,14 @@ static bool number(const char *text, int lo, int hi, int *out)
     return true;
 }
 
+static bool dtype_of(const char *text, mlc_dtype *out)
+{
+    static const mlc_dtype known[3] = { MLC_F32, MLC_BF16, MLC_F16 };
+    for (int i = 0; text && i < 3; i++)
+        if (!strcmp(text, mlc_dtype_name(known[i]))) { *out = known[i]; return true; }
+    return false;
+}
+
 /* 0: go on; 1: help was printed; 2: wrong usage */
 static int parse(options *o, int argc, char **argv)
 {
@@ -59,6 +69,7 @@ static int parse(options *o, int argc, char **argv)
         if (!strcmp(a, "--seeds"))        { ok = number(next, 1, 1000, &o->seeds);     i++; }
         else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 100000, &o->epochs);  i++; }
         else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads);   i++; }
+        else if (!strcmp(a, "--dtype"))   { ok = dtype_of(next, &o->dtype);            i++; }
         else if (!strcmp(a, "--out"))     { ok = next != NULL; o->out = next;          i++; }
         else if (a[0] == '-' || files == 2) ok = false;
         else if (files++ == 0) o->csv = a;
@@ -140,14 +151,17 @@ static mlc_module *network(mlc_ctx *ctx)
     return net;
 }
 
-/* One step on one batch; adds its loss, times its rows, to *sum. */
+/* One step on one batch; adds its loss, times its rows, to *sum. Layers run in dtype, the loss in
+ * f32; backward follows. */
 static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_batch *b,
-                       double *sum)
+                       mlc_dtype dtype, double *sum)
 {
     mlc_cross_entropy_desc d = { MLC_REDUCTION_MEAN, 0.1, false, 0 };   /* 0.1: smoothing */
     mlc_scope_begin(ctx);
+    mlc_autocast_begin(ctx, dtype);
     mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(net, b->x), b->y, &d);
-    mlc_backward(loss);
+    mlc_autocast_end(ctx);
+    mlc_backward(mlc_optim_scaled(opt, loss));
     mlc_optim_step(opt);
     *sum += mlc_item(loss) * (double)b->n;
     return mlc_scope_end(ctx);
@@ -163,6 +177,7 @@ static mlc_status train(mlc_ctx *ctx, mlc_module *net, const part *p, const opti
     d.seed    = (uint64_t)seed;
     mlc_loader *loader = mlc_loader_create(ctx, &d);
     mlc_optim  *opt    = mlc_adamw(net, 1e-2f);
+    if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
     char        text[32];
     snprintf(text, sizeof text, "seed %d of %d", seed, o->seeds);
     mlc_progress bar   = mlc_progress_make(text, o->epochs, NULL, NULL);
@@ -175,7 +190,7 @@ static mlc_status train(mlc_ctx *ctx, mlc_module *net, const part *p, const opti
         char   line[32];
         while (mlc_loader_next(loader, &b)) {
             mlc_optim_set_lr(opt, lr * 0.5 * (1 + cos(pi * (double)mlc_optim_steps(opt) / total)));
-            mlc_status st = step(ctx, net, opt, &b, &sum);
+            mlc_status st = step(ctx, net, opt, &b, o->dtype, &sum);
             if (st != MLC_OK) return st;
         }
         snprintf(line, sizeof line, "loss %.4f", sum / (double)p->n);
@@ -185,14 +200,16 @@ static mlc_status train(mlc_ctx *ctx, mlc_module *net, const part *p, const opti
 }
 
 /* Scores of all rows of p, [n, 10], into host memory; returns the share that is right. */
-static double evaluate(mlc_ctx *ctx, mlc_module *net, const part *p, float *scores)
+static double evaluate(mlc_ctx *ctx, mlc_module *net, const part *p, mlc_dtype dtype, float *scores)
 {
     mlc_module_train(net, false);
     mlc_no_grad_begin(ctx);
     mlc_scope_begin(ctx);
     mlc_tensor *x     = mlc_from(ctx, MLC_F32, mlc_dims2(p->n, PIXELS), p->x);
     mlc_tensor *y     = mlc_from(ctx, MLC_I64, mlc_dims1(p->n), p->y);
-    mlc_tensor *out   = mlc_forward(net, x);
+    mlc_autocast_begin(ctx, dtype);
+    mlc_tensor *out   = mlc_cast(mlc_forward(net, x), MLC_F32);
+    mlc_autocast_end(ctx);
     double      share = mlc_accuracy(out, y);
     mlc_read(out, scores, (size_t)p->n * CLASSES * sizeof *scores);
     mlc_status  st    = mlc_scope_end(ctx);
@@ -268,7 +285,8 @@ static bool save_and_reload(const options *o, mlc_module *net, const part *test,
         ok = false;
     }
     mlc_module *fresh = ok ? network(ctx) : NULL;
-    if (ok && (mlc_load(fresh, o->out) != MLC_OK || isnan(evaluate(ctx, fresh, test, again)))) {
+    if (ok && (mlc_load(fresh, o->out) != MLC_OK ||
+               isnan(evaluate(ctx, fresh, test, o->dtype, again)))) {
         fprintf(stderr, "digits: %s\n", mlc_error(ctx));
         ok = false;
     }
@@ -300,7 +318,7 @@ static bool run_seed(const options *o, int seed, const part *tr, const part *te,
     double      start = seconds();
     bool        ok    = train(ctx, net, tr, o, seed) == MLC_OK;
     *spent += seconds() - start;
-    *accuracy = ok ? evaluate(ctx, net, te, scores) : (double)NAN;
+    *accuracy = ok ? evaluate(ctx, net, te, o->dtype, scores) : (double)NAN;
     ok = ok && !isnan(*accuracy);
     if (!ok) fprintf(stderr, "digits: %s\n", ctx ? mlc_error(ctx) : "no memory");
     else printf("seed %d: held-out accuracy %.2f %%\n", seed, 100 * *accuracy);
@@ -314,7 +332,8 @@ static bool run_seed(const options *o, int seed, const part *tr, const part *te,
 
 int main(int argc, char **argv)
 {
-    options o  = { "examples/data/digits.csv", "digits.safetensors", 5, 20, 1 };
+    options o  = { "examples/data/digits.csv", "digits.safetensors", 5, 20, 1,
+                   MLC_F32 };
     part    tr = { 0, NULL, NULL }, te = { 0, NULL, NULL };
     double  sum = 0, spent = 0;
     float  *scores = NULL;

@@ -9,6 +9,7 @@ with parts a, b, c (inputs), ints, s (integer and float arguments), out, and whe
 gradient dy, da, db, dc. An input named a.T is used transposed (last two axes), a.S sliced
 (last axis, [1::2]); what is stored, and what da is the gradient of, is the tensor itself.
 """
+import copy
 import pathlib
 
 import numpy as np
@@ -136,7 +137,7 @@ def optimizers(book):
 
 
 def training(book):
-    """The digits network: weights at the start, the first 100 losses, weights at the end."""
+    """The digits network: weights at the start, the first 100 losses, those of bf16 autocast."""
     rows = np.loadtxt(HERE.parent.parent / "examples/data/digits.csv", delimiter=",",
                       comments="#", dtype=np.float32)
     rows = rows[rows[:, 65] == 0]
@@ -145,17 +146,23 @@ def training(book):
     net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     for name, p in net.named_parameters():
         book.put(f"start.{name}", p)
+    book.put("losses", digits_losses(copy.deepcopy(net), x, y, False))
+    book.put("losses_bf16", digits_losses(net, x, y, True))
+
+
+def digits_losses(net, x, y, autocast):
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     batches = len(x) // 32                            # drop_last, file order
     values = []
     for step in range(100):
         row = step % batches * 32
-        loss = F.cross_entropy(net(x[row:row + 32]), y[row:row + 32])
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(net(x[row:row + 32]), y[row:row + 32])
         opt.zero_grad()
         loss.backward()
         opt.step()
         values.append(loss.item())
-    book.put("losses", torch.tensor(values, dtype=torch.float64))
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def main():
