@@ -54,13 +54,13 @@
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
- *   MLC_THREADS=n,
- *   MLC_BLAS=never|always.
+ *   MLC_THREADS=n, MLC_BLAS=never|always.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
  *   MLC_NO_THREADS         no thread pool           MLC_NO_STDIO     no files, no mlc_stdout
  *   MLC_NO_SIMD            portable C only          MLC_NO_AVX512    no AVX-512 kernels
+ *   MLC_NO_AMX             no AMX kernels
  *   MLC_USE_CBLAS          a CBLAS may make products MLC_BLAS_INT    its integer, default int
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
@@ -16140,14 +16140,17 @@ static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 /* Activations whose gradient needs their input; the others do with their output. */
 static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || act == MLC_ACT_SILU; }
 
-/* Dtypes as above: one for all, or a 16-bit one and f32 for w and b. */
+/* Itself, not a view of one. */
+static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
+
+/* Dtypes as above: one for all, or a 16-bit one and f32 for a parameter w and for b. */
 static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *b)
 {
     const mlc_tensor *x = nd->in[0];
     if (!mlc__is_half(x->dtype)) return mlc__require_float(ctx, nd);
     for (int i = 1; i < nd->n_in; i++) {
         const mlc_tensor *t = nd->in[i];
-        const bool master = t->dtype == MLC_F32 && (i == 1 || t == b);
+        const bool master = t->dtype == MLC_F32 && (i == 1 ? mlc__is_param(t) : t == b);
         MLC__REQUIRE(ctx, t->dtype == x->dtype || master, DTYPE,
                      "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
                      nd->op->name, mlc_dtype_name(x->dtype), i + 1, mlc_dtype_name(t->dtype));
@@ -16431,11 +16434,8 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     mlc_node local, *nd;
     int64_t rows, stride;
     int n = 2;
-    if (x && x->ctx->autocast && !x->ctx->autocast->inputs(x->ctx, "linear", 1, in)) return NULL;
-    x = in[0];
     /* Copies of parameters are kept; of others each use makes one. */
-    if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 &&
-        (w->base || !(w->flags & MLC__PARAM)))
+    if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 && !mlc__is_param(w))
         in[1] = mlc_cast(w, x->dtype);
     if (x && (unsigned)e->act > MLC_ACT_SILU) {
         mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act", (int)e->act);
@@ -16444,9 +16444,7 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
     /* Recorded where they copy, so gradients find their way back. */
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
-    mlc_tensor *residual = e->residual;
-    if (residual && x && x->ctx->autocast) residual = mlc_cast(residual, x->dtype);
-    if (e->residual && !(in[n++] = mlc_contiguous(residual))) return NULL;
+    if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
     if (x && e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "linear: dropout", e->dropout, &drop))
         return NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
@@ -20116,12 +20114,12 @@ typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
     MLC__AMP_LOW, MLC__AMP_FULL,
-    MLC__AMP_FIRST,                    /* 16 bits for the first input, the others stay          */
+    MLC__AMP_LINEAR,                   /* 16 bits for x, residual and what is no parameter      */
     MLC__AMP_KEEP
 } mlc__amp_policy;
 
 static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policies[] = {
-    { "linear", MLC__AMP_FIRST },   { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_LOW },
+    { "linear", MLC__AMP_LINEAR },  { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_LOW },
     { "rms_norm", MLC__AMP_LOW },   { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
     { "mse_loss", MLC__AMP_FULL },  { "cross_entropy", MLC__AMP_FULL }, { "sum", MLC__AMP_FULL },
     { "mean", MLC__AMP_FULL },      { "prod", MLC__AMP_FULL },     { "var", MLC__AMP_FULL },
@@ -20146,8 +20144,8 @@ static mlc__amp_policy mlc__amp_policy_of(const mlc_autocast_desc *d, const char
     const size_t len = strlen(op);
     for (int32_t i = 0; i < d->n_rules; i++) {
         if (strcmp(d->rules[i].op, op) != 0) continue;
-        return d->rules[i].dtype == MLC_F32       ? MLC__AMP_FULL
-               : strcmp(op, "linear") == 0        ? MLC__AMP_FIRST : MLC__AMP_LOW;
+        if (d->rules[i].dtype == MLC_F32) return MLC__AMP_FULL;
+        return strcmp(op, "linear") == 0 ? MLC__AMP_LINEAR : MLC__AMP_LOW;
     }
     if (len > 0 && op[len - 1] == '_') return MLC__AMP_KEEP;
     for (int i = 0; i < MLC__COUNT(mlc__amp_policies); i++)
@@ -20185,9 +20183,10 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     const bool match = policy == MLC__AMP_MATCH || policy == MLC__AMP_MATCH_LOW;
     const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
-    const int upto = policy == MLC__AMP_FIRST ? 1 : n;
-    for (int i = 0; casts && i < upto; i++) {
-        if (!mlc__is_float(in[i]->dtype)) continue;
+    const int32_t axes = in[0]->ndim;
+    for (int i = 0; casts && i < n; i++) {
+        const bool stays = i == 1 ? mlc__is_param(in[i]) : i > 1 && in[i]->ndim != axes;
+        if (!mlc__is_float(in[i]->dtype) || (policy == MLC__AMP_LINEAR && stays)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;
     }

@@ -1506,10 +1506,10 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
     if (r->beside[0] > 0) share = rate / r->beside[0];
     if (share >= 0) snprintf(share_text, sizeof share_text, "%.0f %%", 100 * share);
-    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f", c->name,
+    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f %8.2f", c->name,
            mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
            bench_time_text(r->best, best, sizeof best), 100 * r->spread, rate, c->unit, share_text,
-           (double)mem.peak / 1048576);
+           (double)mem.peak / 1048576, (double)mem.top[MLC_MEM_ACTIVATION] / 1048576);
     if (r->beside[0] > 0) printf("  %s %.5g", c->beside, r->beside[0]);
     if (r->beside[1] > 0) printf(", one thread %.5g", r->beside[1]);
     printf("\n");
@@ -1529,7 +1529,8 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         bench_json_number(json, "beside_rate", r->beside[0], ",");
         bench_json_number(json, "beside_rate_one", r->beside[1] > 0 ? r->beside[1] : -1, ",");
     }
-    fprintf(json, "\"peak_bytes\":%lld}\n", (long long)mem.peak);
+    fprintf(json, "\"peak_bytes\":%lld,\"activation_bytes\":%lld}\n", (long long)mem.peak,
+            (long long)mem.top[MLC_MEM_ACTIVATION]);
     fflush(json);
 }
 
@@ -1570,8 +1571,8 @@ static int run_all(const bench_options *o)
     if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
     bench_print_machine(ctx, &p);
     mlc_ctx_free(ctx);
-    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s  %s\n", "case", "type", "median", "best",
-           "spread", "rate", "unit", "peak", "peak MB", "measured beside it");
+    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s %8s  %s\n", "case", "type", "median",
+           "best", "spread", "rate", "unit", "peak", "peak MB", "act. MB", "measured beside it");
     for (int i = 0; i < n_cases; i++) {
         if (!chosen(&cases[i], o)) continue;
         done++;
@@ -1583,7 +1584,7 @@ static int run_all(const bench_options *o)
 }
 
 static const char HELP[] =
-    "usage: bench [--list] [--case GLOB] [--dtype f32|f64] [--seconds S] [--threads N]\n"
+    "usage: bench [--list] [--case GLOB] [--dtype f32|f64|bf16] [--seconds S] [--threads N]\n"
     "             [--isa scalar|avx2|avx512|avx512x|amx|neon] [--json FILE] [--no-peaks]\n";
 
 static bool parse_isa(const char *text, mlc_isa *isa)
