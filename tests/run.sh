@@ -31,13 +31,14 @@ run() {
 levels=$("$build/tests" --levels) || failed=$((failed + 1))
 run "cpu, best level" MLC_TEST_DEVICE=
 for level in $levels; do
-    # The same kernels as avx512 but for products of bf16.
-    if [ "$level" = avx512x ] && [ -z "$filter" ]; then
-        filter='gemm.' run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"
-        filter='amp.' run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"
-        continue
-    fi
-    run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"
+    case "$level:$3" in
+        avx512*:)                      # below a better level: its kernels, but for bf16
+            for filter in gemm. amp. train.; do
+                run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"
+            done
+            filter= ;;
+        *) run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level" ;;
+    esac
 done
 run "test device" MLC_TEST_DEVICE=test
 
