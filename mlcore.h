@@ -54,7 +54,8 @@
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
- *   MLC_THREADS=n, MLC_BLAS=never|always.
+ *   MLC_THREADS=n, MLC_BLAS=never|always. A context of level amx asks Linux for tile registers:
+ *   stacks of signal handlers (sigaltstack) then need 12 KB in this process.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
@@ -1394,12 +1395,15 @@ typedef struct mlc_autocast_desc {
 /* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
  *   suits them. To dtype: linear, matmul, norms. To f32: losses, sums, products, variances and
  *   norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
- *   dtype, the rest to f32. Integers and f64 stay. Parameters of linear layers are read through
- *   copies, made when they have changed; backward follows the dtypes of the forward. Calls nest up
- *   to 8 deep; one with MLC_F32 switches it off inside.
+ *   dtype, the rest to f32, but concat, stack, einsum, dot and what works in place, which want one
+ *   dtype as ever. Integers and f64 stay. Parameters of linear layers are read through copies, made
+ *   when they have changed; an activation fused into a linear runs as that does; a custom operation
+ *   does as it likes. Backward follows the dtypes of the forward. Calls nest up to 8 deep; one with
+ *   MLC_F32 switches it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
-/* mlc_autocast_begin_ex: with rules for operations.             err: DTYPE, ARG, STATE        */
+/* mlc_autocast_begin_ex: with rules for operations; those that only move elements or work in place
+ *   have none.                                                    err: DTYPE, ARG, STATE      */
 MLC_API mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc);
 /* mlc_autocast_desc_make: a desc without rules.                                               */
 MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
@@ -1790,11 +1794,12 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
 };
 /* c = alpha a b + beta c, batched; then, in this order, what is asked for: + bias, act, dropout,
  * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
- * is row-major. beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
+ * is row-major. Workspace depends on how a and b are aligned: they are set before it is asked for.
+ * beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
  * one of them answers UNSUPPORTED. */
 struct mlc_k_gemm {
     mlc_dtype   dtype;                 /* of a and b: f32, f64, bf16, f16                      */
-    mlc_dtype   c_dtype;               /* of what lies as c: dtype, or f32 for bf16 and f16    */
+    mlc_dtype   c_dtype;               /* of what lies as c: dtype, or one f32, one bf16 or f16 */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
     int64_t     m, n, k;
@@ -2408,7 +2413,8 @@ static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
     return (uint64_t)hi << 32 | lo;
 }
 
-/* The kernel gives a process the tiles' registers, 8 KB a thread, if it asks; it may refuse. */
+/* The kernel gives a process the tiles' registers, 8 KB a thread, if it asks; it may refuse. From
+ * then on stacks of signal handlers must have room for them: so only who wants tiles asks. */
 static bool mlc__amx_permitted(void)
 {
 #if MLC__AMX
@@ -2420,7 +2426,7 @@ static bool mlc__amx_permitted(void)
 
 /* Levels above AVX-512. Leaf 7, part 1, EAX: AVX512_BF16 5. Leaf 7 EDX: AMX-BF16 22, AMX-TILE 24.
  * XGETBV: the tiles' configuration and data, 17 and 18. */
-static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved)
+static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved, bool ask)
 {
     uint32_t part1[4];
     if (!MLC__AVX512X || r7[0] < 1) return 0;
@@ -2428,13 +2434,14 @@ static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved)
     if (!(part1[0] & 1u << 5)) return 0;
     const uint32_t bf16_tile = 1u << 22 | 1u << 24;
     const bool tiles = (r7[3] & bf16_tile) == bf16_tile && (saved & 0x60000) == 0x60000;
-    return 1u << MLC_ISA_AVX512X | (uint32_t)(tiles && mlc__amx_permitted()) << MLC_ISA_AMX;
+    return 1u << MLC_ISA_AVX512X | (uint32_t)(tiles && ask && mlc__amx_permitted())
+                                            << MLC_ISA_AMX;
 }
 
 /* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
  * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
  * parts of ZMM (bits 5 to 7), too, for AVX-512. */
-static uint32_t mlc__isa_levels(void)
+static uint32_t mlc__isa_levels(mlc_isa most)
 {
     const uint32_t scalar = 1u << MLC_ISA_SCALAR, avx2 = scalar | 1u << MLC_ISA_AVX2;
     uint32_t r1[4], r7[4], top[4];
@@ -2449,11 +2456,12 @@ static uint32_t mlc__isa_levels(void)
     const uint64_t saved = mlc__xgetbv();
     if ((saved & 6) != 6 || !(r7[1] & 1u << 5)) return scalar;
     if (!MLC__AVX512 || (saved & 0xe6) != 0xe6 || (r7[1] & f_dq_bw_vl) != f_dq_bw_vl) return avx2;
-    return avx2 | 1u << MLC_ISA_AVX512 | mlc__isa_bf16(r7, saved);
+    return avx2 | 1u << MLC_ISA_AVX512 | mlc__isa_bf16(r7, saved, most >= MLC_ISA_AMX);
 }
 #else
-static uint32_t mlc__isa_levels(void)
+static uint32_t mlc__isa_levels(mlc_isa most)
 {
+    (void)most;
     return 1u << MLC_ISA_SCALAR | (uint32_t)MLC__NEON << MLC_ISA_NEON;
 }
 #endif
@@ -2461,7 +2469,7 @@ static uint32_t mlc__isa_levels(void)
 /* The best of the levels that are there, up to most: a set bit is a level, a higher one better. */
 static mlc_isa mlc__isa_best(mlc_isa most)
 {
-    const uint32_t have = mlc__isa_levels() & ((2u << most) - 1u);
+    const uint32_t have = mlc__isa_levels(most) & ((2u << most) - 1u);
     return (mlc_isa)(have ? 31 - __builtin_clz(have) : (int)MLC_ISA_SCALAR);
 }
 
@@ -2668,6 +2676,8 @@ typedef struct mlc__lowered {          /* a parameter as 16-bit products read it
     uint32_t  version;                 /* of the parameter                                     */
     mlc_dtype dtype;
     bool      packed;                  /* by the kernel pack                                   */
+    bool      used;                    /* since it was made                                    */
+    bool      remade;                  /* in this step of the optimizer                        */
 } mlc__lowered;
 
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
@@ -2684,7 +2694,6 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     uint32_t    visit;                 /* walk that saw it last                                */
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
     struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
-    bool        repacked;              /* in this step                                         */
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
@@ -9059,7 +9068,8 @@ static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s, int64_t
 }
 
 /* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
- * would fall into one set of the L1 cache, of 8 or 12 lines. Rows of a that lie along k are taken
+ * would fall into one set of the L1 cache, of 8 or 12 lines, and a panel of b out of L2, which a
+ * slow L3 does not forgive (Sapphire Rapids: 2.4 times). Rows of a that lie along k are taken
  * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
  * for a pack. Tiles that take only one line from each row wait for rows in pages of their own: they
  * have any side packed that pays. */
@@ -9070,7 +9080,7 @@ static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse
     const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
     const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
     const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
-    if (s->columns) s->pack = s->minor != 1;
+    if (s->columns) s->pack = s->minor != 1 || (collide && reuse >= 32);
     else if (s->major != 1) s->pack = s->minor != 1 || collide;
     else s->pack = collide && pays;
     s->pack = s->pack || (line && pays);
@@ -9413,7 +9423,8 @@ static const mlc__gemm_fns *mlc__gemm_fns_of(const struct mlc_k_gemm *g,
 
 static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
-    return mlc__is_half(g->c_dtype) && g->k > f->form->kc && (g->b_pack || !mlc__gemm_is_small(g));
+    return mlc__is_half(g->c_dtype) && g->k > f->form->kc &&
+           (f->form->pair || !mlc__gemm_is_small(g));
 }
 
 #if MLC__AVX512X
@@ -10934,7 +10945,7 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
     static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW) };
     if (isa == MLC_ISA_AUTO) isa = mlc__isa_best((mlc_isa)(MLC_ISA_COUNT - 1));
-    return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels() >> isa & 1)
+    return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels(isa) >> isa & 1)
         ? &rows[mlc__level(isa)] : NULL;
 }
 
@@ -11898,6 +11909,9 @@ static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
                   t->ctx->backend->name);
         return NULL;
     }
+    mlc_tensor *base = t->base ? t->base : t;
+    for (int i = 0; base->flags & MLC__PARAM && i < 2; i++)    /* it may be written to */
+        ((mlc__param *)base)->weight[i].version = base->storage->version - 1;
     return mlc__data(t);
 }
 
@@ -16242,6 +16256,7 @@ static void mlc__lowered_close(mlc__lowered *l, const mlc_tensor *w, mlc_dtype d
     l->version = w->storage->version;
     l->dtype = dtype;
     l->packed = packed;
+    l->remade = false;
 }
 
 /* Packs of parameter w, for y and, if it will be wanted, for dx, made in one pass. */
@@ -16267,6 +16282,7 @@ static mlc_status mlc__linear_packs(mlc_ctx *ctx, const char *what, const mlc_te
     if (stale[0] || stale[1]) MLC__TRY(mlc__run_pack(ctx, what, k));
     for (int i = 0; i < 2; i++)
         if (want[i]) mlc__lowered_close(&param->weight[i], w, dtype, bytes[i], true);
+    param->weight[want[0] ? 0 : 1].used = true;
     return MLC_OK;
 }
 
@@ -18037,10 +18053,13 @@ MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool large
 static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
+    struct mlc__autocast *autocast = ctx->autocast;
     ctx->no_grad++;
+    ctx->autocast = NULL;              /* backward would not know of it */
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
     mlc__flush_resume(mode);
+    ctx->autocast = autocast;
     ctx->no_grad--;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", nd->u.custom.op->name)
                           : ctx->status);
@@ -18079,10 +18098,13 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     bool need[MLC__MAX_IN] = { false };
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 0; i < nd->n_in; i++) need[i] = mlc__needs(nd, i) && mlc__wants_grad(nd->in[i]);
+    struct mlc__autocast *autocast = ctx->autocast;
+    ctx->autocast = NULL;
     const uint32_t mode = mlc__flush_pause();
     const mlc_status st =
         nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
     mlc__flush_resume(mode);
+    ctx->autocast = autocast;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", nd->u.custom.op->name)
                           : ctx->status);
     for (int i = 0; i < nd->n_in; i++) MLC__TRY(mlc__custom_add(ctx, nd, i, dx[i]));
@@ -19834,7 +19856,15 @@ static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
     return (last->state - e->state) / (int64_t)mlc__size(&e->p->t) + mlc__numel(&last->p->t);
 }
 
-/* The packs of entries from .. to that are of their parameters as they are, as a list. */
+/* Rows of a step along k should be worth a piece of the loop, and stay in L2 with the moments. */
+static bool mlc__optim_packable(const mlc__param *p)
+{
+    const int64_t piece = mlc__min(MLC__STEP, p->t.shape[0]) * p->t.shape[1];
+    return piece >= MLC__GRAIN / 16 && piece <= MLC__GRAIN * 8;
+}
+
+/* The packs of entries from .. to that are of their parameters as they are, and in use, as a list.
+ * Those that nobody has read since they were made wait until somebody does. */
 static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int64_t to)
 {
     const struct mlc_k_pack *list = NULL;
@@ -19842,12 +19872,12 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
         mlc__param *p = o->entry[i].p;
         void *out[2];
         for (int k = 0; k < 2; k++) {
-            const mlc__lowered *l = &p->weight[k];
-            const bool good = l->bytes && l->packed && l->version == p->value_storage.version;
-            out[k] = good ? l->data : NULL;
+            mlc__lowered *l = &p->weight[k];
+            l->remade = l->bytes && l->packed && l->used && mlc__optim_packable(p) &&
+                        l->version == p->value_storage.version;
+            out[k] = l->remade ? l->data : NULL;
         }
-        p->repacked = out[0] || out[1];
-        if (!p->repacked) continue;
+        if (!out[0] && !out[1]) continue;
         p->pack.b = p->value_storage.data;
         p->pack.out = out[0];
         p->pack.back = out[1];
@@ -19957,9 +19987,12 @@ static void mlc__optim_done(mlc_optim *o, bool made)
         if (made && mlc__entry_due(e)) {
             const uint32_t was = e->p->value_storage.version++;
             e->steps++;
-            for (int k = 0; k < 2 && e->p->repacked; k++)
-                if (e->p->weight[k].version == was) e->p->weight[k].version++;
-            e->p->repacked = false;
+            for (int k = 0; k < 2; k++) {
+                mlc__lowered *l = &e->p->weight[k];
+                if (!l->remade) continue;
+                l->version = was + 1;
+                l->used = l->remade = false;
+            }
         }
         e->p->t.grad_fresh = 0;
     }
@@ -20126,6 +20159,7 @@ static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policie
     { "std", MLC__AMP_FULL },       { "norm", MLC__AMP_FULL },     { "logsumexp", MLC__AMP_FULL },
     { "cumsum", MLC__AMP_FULL },    { "cumprod", MLC__AMP_FULL },  { "cast", MLC__AMP_KEEP },
     { "copy", MLC__AMP_KEEP },      { "custom", MLC__AMP_KEEP },   { "view", MLC__AMP_KEEP },
+    { "concat", MLC__AMP_KEEP },
 };
 
 #define MLC__AMP_DEPTH 8
@@ -20203,7 +20237,7 @@ MLC_IMPL mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype)
 
 MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc)
 {
-    const mlc_autocast_desc d = desc ? *desc : mlc_autocast_desc_make(MLC_BF16);
+    const mlc_autocast_desc none = mlc_autocast_desc_make(MLC_BF16), d = desc ? *desc : none;
     if (!ctx) return MLC_ERR_ARG;
     mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
     MLC__REQUIRE(ctx, mlc__is_half(d.dtype) || d.dtype == MLC_F32, DTYPE,
@@ -20211,12 +20245,16 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
                  mlc_dtype_name(d.dtype));
     MLC__REQUIRE(ctx, d.n_rules >= 0 && (d.n_rules == 0 || d.rules), ARG,
                  "autocast_begin: %d rules at NULL", d.n_rules);
-    for (int32_t i = 0; i < d.n_rules; i++)
-        MLC__REQUIRE(ctx, d.rules[i].op && (d.rules[i].dtype == MLC_F32 ||
+    for (int32_t i = 0; i < d.n_rules; i++) {
+        MLC__REQUIRE(ctx, d.rules[i].op && mlc__amp_policy_of(&none, d.rules[i].op) !=
+                                               MLC__AMP_KEEP, ARG,
+                     "autocast_begin: rule %d, of '%s': what it does must not depend on a dtype, "
+                     "leave it out", i, d.rules[i].op ? d.rules[i].op : "NULL");
+        MLC__REQUIRE(ctx, (d.rules[i].dtype == MLC_F32 ||
                                             d.rules[i].dtype == d.dtype), ARG,
                      "autocast_begin: rule %d, of '%s', asks for %s; it may be f32 or %s", i,
-                     d.rules[i].op ? d.rules[i].op : "NULL", mlc_dtype_name(d.rules[i].dtype),
-                     mlc_dtype_name(d.dtype));
+                     d.rules[i].op, mlc_dtype_name(d.rules[i].dtype), mlc_dtype_name(d.dtype));
+    }
     if (!a) {
         a = MLC__CAST(mlc__amp *, mlc__heap_alloc(ctx, sizeof *a, MLC_MEM_OBJECT,
                                                   "autocast_begin"));

@@ -110,6 +110,70 @@ TEST(amp, packs_follow_the_parameter)
     }
 }
 
+/* A parameter that is used in both 16-bit dtypes, and one that is written through its pointer.   */
+TEST(amp, copies_of_a_parameter_do_not_outlive_its_values)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *lin = mlc_nn_linear(ctx, 64, 64);
+    mlc_optim  *opt = mlc_sgd(lin, 1.0);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(50, 64), 1, -1, 1);
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *y = mlc_forward(lin, mlc_cast(x, MLC_BF16));
+    mlc_tensor *h = mlc_detach(mlc_cast(x, MLC_F16)), *w, *b;
+    mlc_forward(lin, h);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_cast(y, MLC_F32), mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    w = mlc_module_param(lin, "weight"), b = mlc_module_param(lin, "bias");
+    same_bytes(mlc_forward(lin, h), mlc_linear(h, mlc_cast(w, MLC_F16), b));
+    for (int i = 0; i < 3 && test_on_host(); i++) {
+        float *p = mlc_f32(w);
+        for (int k = 0; k < 64 * 64; k++)
+            p[k] = (float)(i + k % 7);
+        same_bytes(mlc_forward(lin, h), mlc_linear(h, mlc_cast(w, MLC_F16), b));
+    }
+    CHECK_OK(ctx);
+}
+
+static mlc_status product(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor **out)
+{
+    (void)user, (void)n;
+    *out = mlc_matmul(in[0], in[1]);
+    return MLC_OK;
+}
+
+static mlc_status product_back(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor *out,
+                               mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)user, (void)n, (void)out;
+    if (need[0])
+        dx[0] = mlc_matmul(dy, mlc_transpose(in[1], 0, 1));
+    if (need[1])
+        dx[1] = mlc_matmul(mlc_transpose(in[0], 0, 1), dy);
+    return MLC_OK;
+}
+
+TEST(amp, custom_operations_do_as_they_like)
+{
+    static const mlc_custom_op op = {"product", product, product_back};
+    for (int inside = 0; inside < 2; inside++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_tensor *in[2];
+        for (int i = 0; i < 2; i++) {
+            in[i] = test_rand(ctx, MLC_F32, mlc_dims2(8, 8), 1 + i, -1, 1);
+            mlc_set_requires_grad(in[i], true);
+        }
+        CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+        mlc_tensor *y = mlc_custom(&op, NULL, in, 2);
+        if (!inside)
+            CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK(y != NULL && y->dtype == MLC_F32);
+        CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+        if (inside)
+            CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(amp, weights_are_read_through_memory_of_their_own_class)
 {
     mlc_ctx    *ctx = test_ctx();
@@ -224,6 +288,13 @@ TEST(amp, nonsense_is_an_error)
     CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "rule 0, of 'matmul', asks for f16; it may be f32 or bf16");
     mlc_error_clear(ctx);
+    static const char *const fixed[] = {"cast", "concat", "add_", "view", NULL};
+    for (int i = 0; i < 5; i++) {
+        const mlc_autocast_rule r = {fixed[i], MLC_BF16};
+        d.rules = &r;
+        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
+        mlc_error_clear(ctx);
+    }
     for (int i = 0; i < 8; i++)
         CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
     CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_ERR_STATE);
@@ -243,8 +314,11 @@ static void train(mlc_ctx *ctx, mlc_dtype dtype, int steps, double *loss)
     mlc_optim  *opt = mlc_adamw(net, 0.01);
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(48, 40), 1, -1, 1);
     mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 5, 1), 1, false);
-    if (dtype == MLC_F16)
-        CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    if (dtype == MLC_F16) {
+        mlc_scaler_desc d;
+        memset(&d, 0, sizeof d);
+        CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+    }
     for (int i = 0; i < steps; i++) {
         float v = 0;
         mlc_scope_begin(ctx);

@@ -548,8 +548,9 @@ TEST(gemm, of_shapes_that_fill_blocks_in_two_directions)
 /* So many rows that b is packed as a whole first; and k in several blocks, with 16-bit results. */
 TEST(gemm, of_bf16_with_many_rows_or_a_long_k)
 {
-    static const int64_t at[][3] = {{1130, 40, 1100}, {3, 40, 8200}, {33, 20, 16500}};
-    for (int64_t i = 0; i < 3 * LAYOUTS; i++) {
+    static const int64_t at[][3] = {
+        {1130, 40, 1100}, {3, 40, 8200}, {33, 20, 16500}, {2, 70, 16500}};
+    for (int64_t i = 0; i < 4 * LAYOUTS; i++) {
         const int64_t *size = at[i / LAYOUTS];
         product        p = product_drawn(size[0], size[1], size[2], i + 900);
         p.batch = 1;
