@@ -8703,7 +8703,9 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
     MLC__AT_avx512x static void name(void *panel, const void *x, int64_t minor, int64_t major, \
                                      int64_t width, int64_t padded, int64_t depth) \
     { mlc__pack_cells(panel, x, minor, major, width, padded, depth, rows, f32); }
+#if MLC__AMX
 MLC__STAMP_PACK(mlc__pack_bf16_rows, true, false)
+#endif
 MLC__STAMP_PACK(mlc__pack_bf16, false, false)
 MLC__STAMP_PACK(mlc__pack_bf16_of_f32, false, true)
 #endif
