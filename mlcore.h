@@ -2620,6 +2620,7 @@ struct mlc_storage {
     mlc__block  *block;                /* NULL: not from the pool                               */
     mlc_storage *prev, *next;          /* in its scope                                          */
     uint32_t     version;              /* counts writes, so that backward notices them          */
+    uint32_t     handed;               /* host pointers given out, which may have been used     */
     int32_t      saves;                /* tape nodes that will need it                          */
     int32_t      scope;
     int16_t      mem;                  /* mlc_mem                                               */
@@ -2673,7 +2674,7 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
 typedef struct mlc__lowered {          /* a parameter as 16-bit products read it               */
     void     *data;                    /* NULL: not made                                       */
     size_t    bytes;
-    uint32_t  version;                 /* of the parameter                                     */
+    uint64_t  stamp;                   /* of the parameter's storage: mlc__stamp               */
     mlc_dtype dtype;
     bool      packed;                  /* by the kernel pack                                   */
     bool      used;                    /* since it was made                                    */
@@ -3278,7 +3279,7 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->ctx = ctx;
     s->data = NULL;
     s->block = NULL;
-    s->version = 0;
+    s->version = s->handed = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
     s->dead = s->released = s->dry = s->aliased = s->closed = s->through_act = false;
@@ -8444,7 +8445,7 @@ MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
         const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
         if (mlc__is_half(g->bias_dtype)) { \
             s->f->half->widen((float *)(void *)widened, mlc__at(g->bias, s->col, 2), \
-                                      g->bias_dtype, s->n); \
+                              g->bias_dtype, s->n); \
             bias = widened; \
         } \
         for (int64_t r = 0; r < s->rows; r++) \
@@ -11911,9 +11912,7 @@ static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
                   t->ctx->backend->name);
         return NULL;
     }
-    mlc_tensor *base = t->base ? t->base : t;
-    for (int i = 0; base->flags & MLC__PARAM && i < 2; i++)    /* it may be written to */
-        ((mlc__param *)base)->weight[i].version = base->storage->version - 1;
+    t->storage->handed++;
     return mlc__data(t);
 }
 
@@ -16235,6 +16234,9 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
     p->c.col = 1;
 }
 
+/* Changes whenever the values may have. */
+static uint64_t mlc__stamp(const mlc_storage *s) { return (uint64_t)s->version << 32 | s->handed; }
+
 /* Room for w in another form; *stale: what is there is not of w as it is now. */
 static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered *l,
                                     const mlc_tensor *w, mlc_dtype dtype, size_t bytes, bool *stale)
@@ -16246,7 +16248,7 @@ static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered
         if (!l->data) return MLC_ERR_NOMEM;
         *stale = true;
     }
-    *stale = *stale || l->version != w->storage->version || l->dtype != dtype;
+    *stale = *stale || l->stamp != mlc__stamp(w->storage) || l->dtype != dtype;
     l->bytes = 0;                      /* nothing yet, should it fail to be made */
     return MLC_OK;
 }
@@ -16255,7 +16257,7 @@ static void mlc__lowered_close(mlc__lowered *l, const mlc_tensor *w, mlc_dtype d
                                bool packed)
 {
     l->bytes = bytes;
-    l->version = w->storage->version;
+    l->stamp = mlc__stamp(w->storage);
     l->dtype = dtype;
     l->packed = packed;
     l->remade = false;
@@ -19876,7 +19878,7 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
         for (int k = 0; k < 2; k++) {
             mlc__lowered *l = &p->weight[k];
             l->remade = l->bytes && l->packed && l->used && mlc__optim_packable(p) &&
-                        l->version == p->value_storage.version;
+                        l->stamp == mlc__stamp(&p->value_storage);
             out[k] = l->remade ? l->data : NULL;
         }
         if (!out[0] && !out[1]) continue;
@@ -19987,12 +19989,12 @@ static void mlc__optim_done(mlc_optim *o, bool made)
         mlc__entry *e = &o->entry[i];
         if (!e->p) continue;
         if (made && mlc__entry_due(e)) {
-            const uint32_t was = e->p->value_storage.version++;
+            e->p->value_storage.version++;
             e->steps++;
             for (int k = 0; k < 2; k++) {
                 mlc__lowered *l = &e->p->weight[k];
                 if (!l->remade) continue;
-                l->version = was + 1;
+                l->stamp = mlc__stamp(&e->p->value_storage);
                 l->used = l->remade = false;
             }
         }
@@ -20252,8 +20254,7 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
                                                MLC__AMP_KEEP, ARG,
                      "autocast_begin: rule %d, of '%s': what it does must not depend on a dtype, "
                      "leave it out", i, d.rules[i].op ? d.rules[i].op : "NULL");
-        MLC__REQUIRE(ctx, (d.rules[i].dtype == MLC_F32 ||
-                                            d.rules[i].dtype == d.dtype), ARG,
+        MLC__REQUIRE(ctx, d.rules[i].dtype == MLC_F32 || d.rules[i].dtype == d.dtype, ARG,
                      "autocast_begin: rule %d, of '%s', asks for %s; it may be f32 or %s", i,
                      d.rules[i].op, mlc_dtype_name(d.rules[i].dtype), mlc_dtype_name(d.dtype));
     }
