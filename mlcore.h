@@ -8479,6 +8479,12 @@ MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
 MLC__EACH_ISA(MLC__STAMP_SINK)
 
 #if MLC__AVX512X
+/* Mask of the first n lanes of 16. */
+MLC__INLINE MLC__AT_avx512x __mmask16 mlc__first_16(int64_t n)
+{
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
+}
+
 /* The hardware's rounding to bf16 takes denormals as zeros, as kernels do. */
 MLC__AT_avx512x static void mlc__narrow_avx512x(void *to, const float *from, mlc_dtype dtype,
                                                 int64_t n)
@@ -8486,7 +8492,7 @@ MLC__AT_avx512x static void mlc__narrow_avx512x(void *to, const float *from, mlc
     uint16_t *h = MLC__CAST(uint16_t *, to);
     if (dtype != MLC_BF16) { mlc__narrow_avx512(to, from, dtype, n); return; }
     for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 m = (__mmask16)(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1u);
+        const __mmask16 m = mlc__first_16(n - i);
         const __m512 v = _mm512_maskz_loadu_ps(m, from + i);
         _mm256_mask_storeu_epi16(h + i, m, (__m256i)_mm512_cvtneps_pbh(v));
     }
@@ -8502,7 +8508,7 @@ MLC__AT_avx512x static void mlc__sink_bf16_rows(const mlc__sink *s)
     const float *tile = MLC__CAST(const float *, s->tile);
     const __m512 zero = _mm512_setzero_ps();
     for (int64_t x = 0; x < s->n; x += 16) {
-        const __mmask16 m = (__mmask16)(s->n - x >= 16 ? 0xffffu : (1u << (s->n - x)) - 1u);
+        const __mmask16 m = mlc__first_16(s->n - x);
         const __m512 add = bias ? _mm512_maskz_loadu_ps(m, bias + s->col + x) : zero;
         for (int64_t r = 0; r < s->rows; r++) {
             const int64_t at = s->at + r * g->c_row + x;
@@ -8648,7 +8654,7 @@ MLC__INLINE MLC__AT_avx512x void mlc__cells_read(__m512i v[16], const void *x, i
                                                  int64_t major, int64_t width, int64_t n,
                                                  bool rows, bool f32)
 {
-    const __mmask16 m = (__mmask16)(width >= 16 ? 0xffffu : (1u << width) - 1u);
+    const __mmask16 m = mlc__first_16(width);
     if (rows) {
         for (int64_t i = 0; i < 16; i++)
             v[i] = i < width ? mlc__cells_row(x, i * minor, n, f32) : _mm512_setzero_si512();
@@ -8693,7 +8699,7 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
             }
             mlc__cells_read(v, from, from == block ? MLC__STEP : minor, major, some, n, dense, f32);
             if (dense != rows) mlc__cells_turn(v);
-            const __mmask16 m = (__mmask16)(padded - r >= 16 ? 0xffffu : (1u << (padded - r)) - 1u);
+            const __mmask16 m = mlc__first_16(padded - r);
             if (rows) for (int i = 0; i < 16; i++) memcpy(to + (r + i) * 64, &v[i], 64);
             else for (int i = 0; i < 16; i++)
                 _mm512_mask_storeu_epi32(to + (size_t)(i * padded + r) * 4, m, v[i]);
