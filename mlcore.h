@@ -2227,6 +2227,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #  pragma clang fp contract(off) reassociate(off)
 #else
+#  ifdef __cplusplus                    /* g++ minds undefined operands of intrinsics: PR 105593 */
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#  endif
 #  pragma GCC push_options              /* no-unsafe would bring traps back: it comes first */
 #  pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
 #  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
@@ -23999,6 +24003,9 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
 #  pragma clang diagnostic pop
 #else
 #  pragma GCC pop_options
+#  ifdef __cplusplus
+#    pragma GCC diagnostic pop
+#  endif
 #endif
 #if defined(__MINGW32__)
 #  undef snprintf

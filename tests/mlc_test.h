@@ -9,8 +9,10 @@
  *         CHECK_OK(ctx);
  *     }
  * Environment: MLC_TEST_DEVICE=test runs on the backend of test_backend.c, MLC_ISA=scalar|avx2
- * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do, MLC_TEST_SOAK=1
- * makes some tests take minutes. A test which makes no check counts as failed.
+ * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do. MLC_TEST_SOAK=1
+ * makes some tests take minutes; MLC_TEST_BRIEF=1 lets those of many sizes take some of them only,
+ * for programs that differ little from one that has run them all, or run slowly. A test which makes
+ * no check counts as failed.
  */
 #ifndef MLC_TEST_H
 #define MLC_TEST_H
@@ -22,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct test_case {
     const char       *group, *name;
@@ -70,6 +73,8 @@ mlc_ctx *test_own(mlc_ctx *ctx);
 bool test_on_host(void);
 /* test_soak: true if there is time: `make soak`.                                              */
 bool test_soak(void);
+/* test_stride: the step from one size to the next: 1, or `brief` with MLC_TEST_BRIEF.         */
+int64_t test_stride(int64_t brief);
 /* test_isa_top: the best level of this CPU, or what MLC_ISA lowers it to.                     */
 mlc_isa test_isa_top(void);
 /* test_level_after: the next level that this CPU has, up to the top one; after it AUTO.       */
@@ -273,10 +278,20 @@ bool test_on_host(void)
     return test_g.device == NULL;
 }
 
+static bool test_asked(const char *variable)
+{
+    const char *is = getenv(variable);
+    return is != NULL && *is != 0 && strcmp(is, "0") != 0;
+}
+
 bool test_soak(void)
 {
-    const char *soak = getenv("MLC_TEST_SOAK");
-    return soak != NULL && *soak != 0 && strcmp(soak, "0") != 0;
+    return test_asked("MLC_TEST_SOAK");
+}
+
+int64_t test_stride(int64_t brief)
+{
+    return test_asked("MLC_TEST_BRIEF") ? brief : 1;
 }
 
 mlc_isa test_isa_top(void)
@@ -569,21 +584,24 @@ static int test_levels(void)
     return 0;
 }
 
-/* Options: --list, --levels, --filter SUBSTRING of "group.name".                              */
+/* Options: --list, --levels, --times, --filter SUBSTRING of "group.name".                     */
 static int test_main(int argc, char **argv)
 {
     const char *filter = "";
-    bool        list = false;
+    bool        list = false, times = false;
     int64_t     passed = 0, failed = 0, in_group = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--list") == 0) {
             list = true;
+        } else if (strcmp(argv[i], "--times") == 0) {
+            times = true;
         } else if (strcmp(argv[i], "--levels") == 0) {
             return test_levels();
         } else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
             filter = argv[++i];
         } else {
-            fprintf(stderr, "usage: %s [--list] [--levels] [--filter SUBSTRING]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--list] [--levels] [--times] [--filter SUBSTRING]\n",
+                    argv[0]);
             return 2;
         }
     }
@@ -602,10 +620,14 @@ static int test_main(int argc, char **argv)
             continue;
         }
         in_group++;
+        clock_t from = clock();
         if (test_run(t))
             passed++;
         else
             failed++;
+        if (times)
+            printf("%8.2f s  %s.%s\n", (double)(clock() - from) / CLOCKS_PER_SEC, t->group,
+                   t->name);
         if (t->next == NULL || strcmp(t->next->group, t->group) != 0) {
             printf("%-16s %" PRId64 " tests\n", t->group, in_group);
             in_group = 0;

@@ -28,19 +28,31 @@ run() {
     fi
 }
 
+# Other levels and the device share with the best level all but kernels, and the kernels' own tests
+# go through all levels: there the suite is brief, but for products, which only a context reaches.
 levels=$("$build/tests" --levels) || failed=$((failed + 1))
 run "cpu, best level" MLC_TEST_DEVICE=
-for level in $levels; do
-    case "$level:$3" in
-        avx512*:)                      # below a better level: its kernels, but for bf16
-            for filter in gemm. amp. train.; do
-                run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"
-            done
-            filter= ;;
-        *) run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level" ;;
-    esac
-done
-run "test device" MLC_TEST_DEVICE=test
+if [ -n "$filter" ]; then
+    for level in $levels; do run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level"; done
+    run "test device" MLC_TEST_DEVICE=test
+else
+    for level in $levels; do
+        case $level in
+            scalar) whole= ;;
+            avx512*) whole='gemm. amp. train.' ;;      # all that differs from the best level
+            *) whole=gemm. ;;
+        esac
+        case $level in
+            avx512*) ;;
+            *) run "cpu, $level" MLC_TEST_DEVICE= MLC_ISA="$level" MLC_TEST_BRIEF=1 ;;
+        esac
+        for filter in $whole; do
+            run "cpu, $level, $filter" MLC_TEST_DEVICE= MLC_ISA="$level"
+        done
+        filter=
+    done
+    run "test device" MLC_TEST_DEVICE=test MLC_TEST_BRIEF=1
+fi
 
 if [ -z "$san" ] && [ -z "$filter" ]; then
     echo "-- README"

@@ -641,7 +641,7 @@ static bool map_agrees(const mlc_kernels *k, mlc_map op, mlc_dtype dtype, int64_
 
 static bool map_sizes_agree(const mlc_kernels *k, mlc_map op, mlc_dtype dtype)
 {
-    for (int64_t n = 1; n <= 70; n++)
+    for (int64_t n = 1; n <= 70; n += test_stride(9))
         if (!map_agrees(k, op, dtype, 1, n, 1, false) || !map_agrees(k, op, dtype, 3, n, 1, true))
             return false;
     for (int64_t n = 1; n <= 70; n += 13)
@@ -717,7 +717,7 @@ TEST(backend, cast_kernels_have_the_same_bits_on_every_level)
             if (!CHECK(cast_run(scalar_row(), (mlc_dtype)to, (mlc_dtype)from, 3, 5, 1) != NULL))
                 return;
             FOR_EACH_ROW(k, isa)
-                for (int64_t n = 1; n <= 70; n++) {
+                for (int64_t n = 1; n <= 70; n += test_stride(3)) {
                     const void *want = cast_run(scalar_row(), (mlc_dtype)to, (mlc_dtype)from,
                                                 1 + n % 3, n, 1);
                     const void *got = cast_run(k, (mlc_dtype)to, (mlc_dtype)from, 1 + n % 3, n, 2);
@@ -782,7 +782,7 @@ TEST(backend, random_kernels_depend_on_seed_stream_and_index_only)
             }
             if (!CHECK(whole != NULL))
                 return;
-            for (int64_t n = 1; n <= 300; n += n < 70 ? 1 : 23) {
+            for (int64_t n = 1; n <= 300; n += n < 70 ? test_stride(3) : 23) {
                 const void *part = random_run(scalar_row(), r, dtype, n, 1);
                 CHECK(part && (r == MLC_RANDOM_PERMUTATION || same_bits(part, whole, dtype, n)));
                 FOR_EACH_ROW(k, isa) {
@@ -951,7 +951,7 @@ static bool reduce_agrees(const mlc_kernels *k, const reducing *r)
 
 static bool reduce_shape_agrees(const mlc_kernels *k, int64_t rows, int64_t cols)
 {
-    for (int bits = 0; bits < 64; bits++) {
+    for (int bits = (int)(rows * cols % test_stride(7)); bits < 64; bits += (int)test_stride(7)) {
         reducing r = {bits & 1 ? MLC_REDUCE_MAX : MLC_REDUCE_SUM, bits & 2 ? MLC_F64 : MLC_F32,
                        rows, cols, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0,
                        (bits & 32) != 0};
@@ -968,7 +968,7 @@ TEST(backend, reduce_kernels_agree_with_sums_in_double)
     FOR_EACH_LEVEL(isa) {
         const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
         for (int i = 0; i < n; i++)
-            for (int j = 0; j < n; j++)
+            for (int j = i % (int)test_stride(3); j < n; j += (int)test_stride(3))
                 if (!CHECK(reduce_shape_agrees(k, sizes[i], sizes[j])))
                     return;
         CHECK(reduce_shape_agrees(k, 1, 70001));
@@ -1464,10 +1464,12 @@ static bool fold_is_right(const folding *f, const void *out)
     return true;
 }
 
-/* Right on the scalar level; on the others the same bits. The kernel reduce gives those, too.  */
+/* Right on the scalar level; on the others the same bits. The kernel reduce gives those, too,
+ * except that fold adds up in f64 what leaves as f64.                                          */
 static bool fold_agrees(const folding *f)
 {
-    const bool  plain = is_float(f->in.dtype) && f->op <= MLC_REDUCE_MAX && !f->shifted;
+    const bool  wider = f->op == MLC_REDUCE_SUM && f->out_dtype != f->in.dtype;
+    const bool  plain = is_float(f->in.dtype) && f->op <= MLC_REDUCE_MAX && !f->shifted && !wider;
     const void *want = fold_run(scalar_row(), f, 1, false);
     bool        held = want != NULL && (f->special || fold_is_right(f, want));
     FOR_EACH_LEVEL(isa)
@@ -1516,7 +1518,7 @@ TEST(backend, fold_kernels_have_the_same_bits_on_every_level)
             int turn = kind;
             if (!is_float((mlc_dtype)dtype) && op > MLC_REDUCE_ALL)
                 continue;
-            for (int64_t n = 1; n <= 70; n++) {
+            for (int64_t n = 1; n <= 70; n += test_stride(3)) {
                 folding f = fold_case(op, p[kind <= MLC_REDUCE_LSE ? 5 : kind - MLC_REDUCE_LSE - 1],
                                       (mlc_dtype)dtype, 1 + n * 5 % 23, n, turn++);
                 if (!fold_agrees(&f))
@@ -1533,7 +1535,8 @@ TEST(backend, fold_kernels_of_many_elements_have_the_same_bits_on_every_level)
     int turn = 0;
     for (size_t s = 0; s < sizeof shape / sizeof *shape; s++)
         for (int d = 0; d < 4; d++)
-            for (int op = 0; op <= MLC_REDUCE_LSE; op++) {
+            for (int op = (int)s % (int)test_stride(7); op <= MLC_REDUCE_LSE;
+                 op += (int)test_stride(7)) {
                 folding f = fold_case((mlc_reduce)op, 2, dtypes[d], shape[s][0], shape[s][1],
                                       turn++);
                 if (f.op == MLC_REDUCE_PROD || (!is_float(f.in.dtype) && op > MLC_REDUCE_ALL))
@@ -1702,7 +1705,7 @@ TEST(backend, scan_kernels_touch_nothing_outside)
     FOR_EACH_LEVEL(isa)
         for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
             for (int op = 0; op <= MLC_SCAN_PROD_GRAD; op++)
-                for (int64_t n = 1; n <= 140; n += n < 70 ? 1 : 13)
+                for (int64_t n = 1; n <= 140; n += n < 70 ? test_stride(3) : 13)
                     for (int axis = 0; axis < 2; axis++) {
                         const int64_t m = 1 + n * 3 % 17;
                         const walk    w = walk_of((mlc_dtype)dtype, axis ? m : n, axis ? n : m,
@@ -1795,9 +1798,10 @@ static bool index_agrees(const mlc_kernels *k, mlc_index op, mlc_dtype dtype, in
 
 static bool index_sizes_agree(const mlc_kernels *k, mlc_index op, mlc_dtype dtype)
 {
-    for (int64_t n = 1; n <= 70; n += n < 10 ? 1 : 7)
+    for (int64_t n = 1; n <= 70; n += n < 10 ? test_stride(3) : 7 * test_stride(3))
         for (int form = 0; form < 4; form++)
-            for (int64_t rows = 1; rows <= 70; rows += rows < 3 ? 1 : 17)
+            for (int64_t rows = 1; rows <= 70; rows += rows < 3 ? test_stride(2)
+                                                                 : 17 * test_stride(3))
                 if (!index_agrees(k, op, dtype, rows, n, 1 + n * 5 % 37, form & 1, form & 2))
                     return false;
     return true;
@@ -1944,7 +1948,7 @@ TEST(backend, band_kernels_touch_nothing_outside)
 {
     FOR_EACH_LEVEL(isa)
         for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
-            for (int64_t n = 1; n <= 70; n += n < 10 ? 1 : 5)
+            for (int64_t n = 1; n <= 70; n += n < 10 ? test_stride(3) : 5)
                 for (int64_t rows = 1; rows <= 9; rows += 2)
                     for (int64_t lo = -10; lo <= 10; lo += 5)
                         if (!CHECK(band_agrees(mlc_cpu_kernels((mlc_isa)isa), (mlc_dtype)dtype,
@@ -2109,7 +2113,7 @@ TEST(backend, sort_kernels_touch_nothing_outside)
     static const int64_t LONG[] = {128, 257, 1000};
     FOR_EACH_LEVEL(isa)
         for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
-            for (int64_t i = 1; i <= 70 + 3; i++) {
+            for (int64_t i = 1; i <= 70 + 3; i += test_stride(9)) {
                 const int64_t n = i <= 70 ? i : LONG[i - 71];
                 for (int form = 0; form < 8; form++) {
                     const int64_t top = form % 4 == 0 ? n : form % 4 == 1 ? 1 : 1 + n * form / 9;

@@ -314,7 +314,7 @@ TEST(corrupt, a_file_cut_at_any_length_is_a_value_or_a_clear_error)
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         victim v;
         victim_open(&v, &samples[i]);
-        for (size_t n = 0; n < v.n; n++)
+        for (size_t n = 0; n < v.n; n += (size_t)test_stride(5))
             if (!survives(&v, v.good, n))
                 printf("  %s cut to %d of %d bytes\n", v.s->file, (int)n, (int)v.n);
         CHECK(v.errors > 0);
@@ -327,7 +327,8 @@ TEST(corrupt, a_file_with_any_bit_flipped_is_a_value_or_a_clear_error)
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         victim v;
         victim_open(&v, &samples[i]);
-        for (size_t bit = 0; bit < 8 * v.n && bit < 8 * 4096; bit++) {
+        for (size_t bit = 0; bit < 8 * v.n && bit < 8 * 4096;
+             bit += (size_t)test_stride(5)) {
             v.good[bit / 8] ^= (unsigned char)(1u << bit % 8);
             if (!survives(&v, v.good, v.n))
                 printf("  %s, byte %d, bit %d\n", v.s->file, (int)(bit / 8), (int)(bit % 8));
@@ -347,7 +348,7 @@ TEST(corrupt, a_file_with_a_byte_too_many_or_too_few_is_a_value_or_a_clear_error
         victim v;
         victim_open(&v, &samples[i]);
         unsigned char *file = (unsigned char *)malloc(v.n + 1);
-        for (size_t at = 0; at < v.n && at < 1024; at += test_on_host() ? 1 : 7) {
+        for (size_t at = 0; at < v.n && at < 1024; at += test_on_host() ? (size_t)test_stride(5) : 7) {
             for (size_t k = 0; k <= sizeof inserted; k++) {
                 const bool more = k < sizeof inserted;
                 memcpy(file, v.good, at);

@@ -475,7 +475,7 @@ static product cube_drawn(int64_t at, int64_t seed)
 /* Each triple of sizes once, each time in another form.                                         */
 TEST(gemm, of_all_triples_of_18_sizes_is_the_sum_of_products)
 {
-    for (int64_t i = 0; i < N_SIZES * N_SIZES * N_SIZES; i++) {
+    for (int64_t i = 0; i < N_SIZES * N_SIZES * N_SIZES; i += test_stride(11)) {
         product p = cube_drawn(i, i);
         if (!CHECK(product_held(&p)))
             return;
@@ -486,7 +486,7 @@ TEST(gemm, of_all_triples_of_18_sizes_is_the_sum_of_products)
 static bool forms_held(int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
 {
     const int forms = LAYOUTS * LAYOUTS * 3 * N_SINKS;
-    for (int f = 0; f < forms; f++) {
+    for (int f = 0; f < forms; f += (int)test_stride(17)) {
         product p = product_drawn(m, n, k, f);
         p.batch = 1;
         p = product_in(p, dtype, f / 7);

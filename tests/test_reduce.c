@@ -223,7 +223,8 @@ TEST(reduce, every_dtype_over_every_set_of_axes_in_every_layout)
                 for (const char *layout = "DTS"; *layout; layout++) {
                     mlc_scope_begin(ctx);
                     mlc_tensor *x = laid(numbers(ctx, ALL[t], shapes[s], 3, v), *layout);
-                    for (int r = 0; r < COUNT_OF(REDUCTIONS); r++)
+                    for (int r = (s + t) % (int)test_stride(5); r < COUNT_OF(REDUCTIONS);
+                         r += (int)test_stride(5))
                         for (unsigned m = 0; m < 1u << shapes[s].n; m++)
                             if (t < FLOATS || !REDUCTIONS[r].floats)
                                 check_reduction(&REDUCTIONS[r], x, v, m);
@@ -243,7 +244,8 @@ TEST(reduce, long_rows_and_long_columns)
             for (int s = 0; s < COUNT_OF(shapes); s++) {
                 mlc_scope_begin(ctx);
                 mlc_tensor *x = numbers(ctx, ALL[t], shapes[s], 5, v);
-                for (int r = 0; r < COUNT_OF(REDUCTIONS); r++)
+                for (int r = t % (int)test_stride(5); r < COUNT_OF(REDUCTIONS);
+                     r += (int)test_stride(5))
                     for (unsigned m = 1; m < 1u << shapes[s].n && shapes[s].n < 3; m++)
                         if ((t < FLOATS || !REDUCTIONS[r].floats) &&
                             !is(&REDUCTIONS[r], "mlc_prod"))
@@ -539,7 +541,8 @@ static long double exact_sum(const double *v, int64_t n, long double *sizes)
  * memory holds once. Along the rows and down the columns. */
 TEST(reduce, the_promised_bound_holds_for_1e8_badly_scaled_elements)
 {
-    enum { BASE = 100000, TIMES = 1000 };
+    enum { BASE = 100000 };
+    const int64_t TIMES = 1000 / test_stride(20);
     double     *v = (double *)malloc(BASE * sizeof *v);
     mlc_ctx    *ctx = test_ctx();
     if (!CHECK(v != NULL)) return;
@@ -550,9 +553,10 @@ TEST(reduce, the_promised_bound_holds_for_1e8_badly_scaled_elements)
             if (i % 2) v[i] = -v[i - 1] * (1 + test_random(3, i, -1e-6, 1e-6));
             if (t == 0) v[i] = (double)(float)v[i];
         }
-        const long double sum = TIMES * exact_sum(v, BASE, &sizes);
-        const double n = (double)BASE * TIMES, eps = t ? 0x1p-53 : 0x1p-24;
-        const double bound = (double)(TIMES * sizes) * (t ? 22 * 0x1p-53 : 0x1p-23 + n * 0x1p-53);
+        const long double sum = (long double)TIMES * exact_sum(v, BASE, &sizes);
+        const double n = (double)BASE * (double)TIMES, eps = t ? 0x1p-53 : 0x1p-24;
+        const double bound = (double)((long double)TIMES * sizes) *
+                             (t ? 22 * 0x1p-53 : 0x1p-23 + n * 0x1p-53);
         mlc_tensor *x = test_tensor(ctx, t ? MLC_F64 : MLC_F32, mlc_dims1(BASE), v), *y;
         y = mlc_sum(mlc_expand(x, mlc_dims2(TIMES, BASE)), mlc_dims0(), false);
         CHECK_NEAR(mlc_item(y), (double)sum, bound + eps * fabs((double)sum));
@@ -560,7 +564,7 @@ TEST(reduce, the_promised_bound_holds_for_1e8_badly_scaled_elements)
                        mlc_dims3(TIMES, BASE / 10, 10));
         y = mlc_sum(mlc_sum(mlc_cast(mlc_sum(y, mlc_dims2(0, 1), false), MLC_F64), mlc_dims0(),
                             false), mlc_dims0(), false);
-        CHECK_NEAR(mlc_item(y), (double)sum, bound + 20 * eps * (double)sizes * TIMES);
+        CHECK_NEAR(mlc_item(y), (double)sum, bound + 20 * eps * (double)sizes * (double)TIMES);
     }
     free(v);
     CHECK_OK(ctx);
