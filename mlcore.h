@@ -113,7 +113,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI            4u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI            5u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -1397,9 +1397,9 @@ typedef struct mlc_autocast_desc {
  *   norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
  *   dtype, the rest to f32, but concat, stack, einsum, dot and what works in place, which want one
  *   dtype as ever. Integers and f64 stay. Parameters of linear layers are read through copies, made
- *   when they have changed; an activation fused into a linear runs as that does; a custom operation
- *   does as it likes. Backward follows the dtypes of the forward. Calls nest up to 8 deep; one with
- *   MLC_F32 switches it off inside.
+ *   when they have changed, an f32 input without a gradient is rounded as it is read, and a fused
+ *   activation runs as its linear does; a custom operation does as it likes. Backward follows the
+ *   dtypes of the forward. Calls nest up to 8 deep; one with MLC_F32 switches it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations; those that only move elements or work in place
@@ -1798,7 +1798,8 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
  * beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
  * one of them answers UNSUPPORTED. */
 struct mlc_k_gemm {
-    mlc_dtype   dtype;                 /* of a and b: f32, f64, bf16, f16                      */
+    mlc_dtype   dtype;                 /* of what is multiplied: f32, f64, bf16, f16           */
+    mlc_dtype   a_dtype, b_dtype;      /* as they lie: dtype, or f32, which is rounded to it   */
     mlc_dtype   c_dtype;               /* of what lies as c: dtype, or one f32, one bf16 or f16 */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
@@ -2743,7 +2744,7 @@ struct mlc_node {
         struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
         struct { mlc_cross_entropy_desc desc; } xent;
         mlc__drop_spec drop;
-        struct { mlc_act act; bool bias, residual; mlc__drop_spec drop; } linear;
+        struct { mlc_dtype dtype; mlc_act act; bool bias, residual; mlc__drop_spec drop; } linear;
         struct { int32_t axis; bool log; } softmax;
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
@@ -8320,7 +8321,7 @@ typedef struct mlc__form {
     int32_t      run;                  /* cells along k that lie together in a pack of a       */
     int32_t      unit;                 /* elements that k is filled up to with zeros           */
     int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
-    mlc__pack_fn pack_a, pack_b;
+    mlc__pack_fn pack_a[2], pack_b[2]; /* of what lies as it is multiplied; of f32             */
     void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
 } mlc__form;
 
@@ -8716,24 +8717,29 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
     { mlc__pack_cells(panel, x, minor, major, width, padded, depth, rows, f32); }
 #if MLC__AMX
 MLC__STAMP_PACK(mlc__pack_bf16_rows, true, false)
+MLC__STAMP_PACK(mlc__pack_bf16_rows_of_f32, true, true)
 #endif
 MLC__STAMP_PACK(mlc__pack_bf16, false, false)
 MLC__STAMP_PACK(mlc__pack_bf16_of_f32, false, true)
 #endif
 
 static const mlc__form mlc__form_f32 =
-    { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, mlc__pack_f32, mlc__pack_f32, NULL, NULL };
+    { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, { mlc__pack_f32, NULL }, { mlc__pack_f32, NULL },
+      NULL, NULL };
 static const mlc__form mlc__form_f64 =
-    { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, mlc__pack_f64, mlc__pack_f64, NULL, NULL };
+    { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, { mlc__pack_f64, NULL }, { mlc__pack_f64, NULL },
+      NULL, NULL };
 #if MLC__AVX512X
 static const mlc__form mlc__form_avx512x =
-    { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, mlc__pack_bf16, mlc__pack_bf16, NULL, NULL };
+    { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, { mlc__pack_bf16, mlc__pack_bf16_of_f32 },
+      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, NULL, NULL };
 #endif
 #if MLC__AMX
 /* Tile registers are loaded from L2 at best: half a MB of a leaves room for what goes by. */
 static const mlc__form mlc__form_amx =
-    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, mlc__pack_bf16_rows, mlc__pack_bf16,
-      mlc__amx_begin, mlc__amx_end };
+    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4,
+      { mlc__pack_bf16_rows, mlc__pack_bf16_rows_of_f32 },
+      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__amx_begin, mlc__amx_end };
 #endif
 
 /* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c: how it is cut
@@ -8756,6 +8762,7 @@ static const mlc__form mlc__form_amx =
 typedef struct mlc__side {
     const void *data;
     int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
+    size_t      bytes;                 /* of an element as it lies                              */
     int64_t     size, panel, blocks;
     bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
     bool        pack;
@@ -8767,7 +8774,7 @@ typedef struct mlc__side {
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
     const mlc__gemm_fns *f;
-    size_t    size, sum_size;          /* of an element of a and b, and of what sums are made in */
+    size_t    size, sum_size;          /* of what is multiplied, and of what sums are made in   */
     mlc__side a, b;
     int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
     int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
@@ -8811,16 +8818,17 @@ static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to,
     const mlc__form *form = j->f->form;
     const int64_t panels = mlc__div_up(n, s->panel), first = s->pack ? 0 : n / s->panel;
     const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(j, depth) * cell;
+    const mlc__pack_fn pack = (s == &j->a ? form->pack_a : form->pack_b)[s->bytes != j->size];
     /* Cells across m or n are read by rows of all panels: strips would begin a page at each row. */
     const int64_t span = form->pair && s->minor == 1 ? form->unit : mlc__max(1, depth);
     for (int64_t p = 0; p < depth; p += span)
         for (int64_t i = first; i < panels; i++) {
             const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
             const int64_t padded = s->columns ? s->panel : width;
-            (s == &j->a ? form->pack_a : form->pack_b)(
-                to + (s->pack ? (size_t)r * line : 0) + (size_t)((p >> form->pair) * padded) * cell,
-                mlc__at(from, r * s->minor + p * s->major, j->size), s->minor, s->major, width,
-                padded, mlc__min(span, depth - p));
+            pack(to + (s->pack ? (size_t)r * line : 0) +
+                     (size_t)((p >> form->pair) * padded) * cell,
+                 mlc__at(from, r * s->minor + p * s->major, s->bytes), s->minor, s->major, width,
+                 padded, mlc__min(span, depth - p));
         }
 }
 
@@ -8840,7 +8848,7 @@ static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b,
     if (!s->pack && !(s->columns && width < s->panel)) {
         *minor = s->minor >> form->pair;
         *major = s->major;             /* two to a cell: dense along k */
-        return mlc__at(b->raw, r * s->minor + p * s->major, j->size);
+        return mlc__at(b->raw, r * s->minor + p * s->major, s->bytes);
     }
     *minor = s == &j->a ? form->run : 1;
     *major = s->columns ? s->panel : width;
@@ -8860,7 +8868,7 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
     b.cells = mlc__cells(j, s->given ? j->g->k : depth);
-    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, j->size);
+    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, s->bytes);
     b.packed = own + s->at;
     if (s->given)
         b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
@@ -9054,9 +9062,10 @@ static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 {
     const struct mlc_k_gemm *g = j->g;
-    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, g->m, 0, 1, false, false, NULL, 0 };
-    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, g->n, 0, 1, false,
-                          g->b_pack != NULL, g->b_pack, 0 };
+    const mlc__side a = { g->a, g->a_row, g->a_col, g->a_batch, mlc_dtype_bytes(g->a_dtype), g->m,
+                          0, 1, false, false, NULL, 0 };
+    const mlc__side b = { g->b, g->b_col, g->b_row, g->b_batch, mlc_dtype_bytes(g->b_dtype), g->n,
+                          0, 1, false, g->b_pack != NULL, g->b_pack, 0 };
     j->swapped = swapped;
     j->a = swapped ? b : a;
     j->b = swapped ? a : b;
@@ -9074,8 +9083,9 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
     const int64_t line = j->f->form->run > 1 ? MLC__STEP : 2;
-    const bool even = s->major == 1 && j->g->k % MLC__STEP == 0 && s->minor % line == 0 &&
-                      s->batch % line == 0 && (uintptr_t)s->data % (uintptr_t)(2 * line) == 0;
+    const bool even = s->bytes == j->size && s->major == 1 && j->g->k % MLC__STEP == 0 &&
+                      s->minor % line == 0 && s->batch % line == 0 &&
+                      (uintptr_t)s->data % (uintptr_t)(2 * line) == 0;
     const bool collide = s->minor % 1024 == 0;
     s->pack = s == &j->b || !even || (reuse >= MLC__PACK_REUSE && (collide || s->size >= 128));
 }
@@ -9333,7 +9343,7 @@ static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     const int64_t a = g->m * g->k, b = g->k * g->n;
     size_t at = 0;
     *w = *g;
-    w->dtype = MLC_F32;
+    w->dtype = w->a_dtype = w->b_dtype = MLC_F32;
     w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
     w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
     w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
@@ -9342,16 +9352,41 @@ static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     return at;
 }
 
-/* Matrices of 16-bit elements at these strides to a dense copy in f32. */
-static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype,
+/* A dense copy in f32 of elements that lie in f32, rounded. */
+typedef struct mlc__rounding {
+    const mlc__half_fns *half;
+    mlc_dtype dtype;
+    float    *v;
+    int64_t   n;
+} mlc__rounding;
+
+static void mlc__rounding_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__rounding *r = MLC__CAST(const mlc__rounding *, arg);
+    const int64_t end = mlc__min(r->n, (chunk + 1) * MLC__GRAIN);
+    uint16_t low[256];
+    (void)worker;
+    for (int64_t i = chunk * MLC__GRAIN; i < end; i += 256) {
+        const int64_t n = mlc__min(256, end - i);
+        r->half->narrow(low, r->v + i, r->dtype, n);
+        r->half->widen(r->v + i, low, r->dtype, n);
+    }
+}
+
+/* Matrices in dtype, or in f32 and to be rounded to it, at these strides to a dense copy in f32. */
+static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dtype, mlc_dtype lies,
                               const void *from, const void *to, int64_t batch, int64_t rows,
                               int64_t cols, int64_t batch_stride, int64_t row_stride,
                               int64_t col_stride)
 {
-    const struct mlc_k_cast c = { MLC_F32, dtype, 3, { batch, rows, cols }, (void *)(uintptr_t)to,
+    const struct mlc_k_cast c = { MLC_F32, lies, 3, { batch, rows, cols }, (void *)(uintptr_t)to,
                                   { rows * cols, cols, 1 }, from,
                                   { batch_stride, row_stride, col_stride } };
+    mlc__rounding r = { half, dtype, MLC__CAST(float *, c.out), batch * rows * cols };
     mlc__cast_run(dev, &c, half);
+    if (lies == MLC_F32)
+        mlc__parallel(dev, mlc__div_up(r.n, MLC__GRAIN), 0.3 * (double)r.n, mlc__rounding_chunk,
+                      &r);
 }
 
 static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g,
@@ -9363,10 +9398,10 @@ static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g,
     const mlc__half_fns *half = level->f32->half;
     struct mlc_k_gemm w;
     if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    mlc__gemm_convert(dev, half, g->dtype, g->a, w.a, g->a_batch ? g->batch : 1, g->m, g->k,
-                      g->a_batch, g->a_row, g->a_col);
-    mlc__gemm_convert(dev, half, g->dtype, g->b, w.b, g->b_batch ? g->batch : 1, g->k, g->n,
-                      g->b_batch, g->b_row, g->b_col);
+    mlc__gemm_convert(dev, half, g->dtype, g->a_dtype, g->a, w.a, g->a_batch ? g->batch : 1, g->m,
+                      g->k, g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, half, g->dtype, g->b_dtype, g->b, w.b, g->b_batch ? g->batch : 1, g->k,
+                      g->n, g->b_batch, g->b_row, g->b_col);
     return mlc__gemm_run(dev, &w, level);
 }
 
@@ -9379,6 +9414,8 @@ static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     size_t at = 0;
     memset(w, 0, sizeof *w);
     w->dtype = g->dtype;
+    w->a_dtype = g->a_dtype;
+    w->b_dtype = g->b_dtype;
     w->m = g->m; w->n = g->n; w->k = g->k; w->batch = g->batch;
     w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col; w->a_batch = g->a_batch;
     w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col; w->b_batch = g->b_batch;
@@ -9494,7 +9531,8 @@ static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
     if (!j->f->form->pair || g->b_pack || j->swapped || g->batch != 1 || j->rounds < 4)
         return false;
     memset(k, 0, sizeof *k);
-    k->dtype = k->b_dtype = g->dtype;
+    k->dtype = g->dtype;
+    k->b_dtype = g->b_dtype;
     k->n = g->n;
     k->k = g->k;
     k->b = g->b;
@@ -9555,6 +9593,8 @@ static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *l
 {
     const bool half = mlc__is_half(g->dtype);
     if (!mlc__is_float(g->dtype) || !mlc__is_float(g->c_dtype)) return false;
+    if (g->a_dtype != g->dtype && !(half && g->a_dtype == MLC_F32)) return false;
+    if (g->b_dtype != g->dtype && !(half && g->b_dtype == MLC_F32)) return false;
     if (g->c_dtype != g->dtype && !(half && g->c_dtype == MLC_F32) &&
         !(g->dtype == MLC_F32 && mlc__is_half(g->c_dtype))) return false;
     if (g->bias && g->bias_dtype != g->c_dtype &&
@@ -12821,6 +12861,7 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
  * does not link it. False: a cast failed. */
 struct mlc__autocast {
     bool (*inputs)(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in);
+    mlc_dtype low;                     /* to which the operation rounds f32 itself; f32: does not */
 };
 
 /* Begins an operation on n inputs, up to MLC__MAX_IN. The node is on the tape's arena if a gradient
@@ -15941,13 +15982,14 @@ MLC_IMPL mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps)
 
 /* A batch of matrices: strides of rows, columns and up to 8 batch axes. */
 typedef struct mlc__mats {
-    char   *data;
-    int64_t row, col, batch[MLC_MAX_DIMS];
+    char     *data;
+    mlc_dtype dtype;
+    int64_t   row, col, batch[MLC_MAX_DIMS];
 } mlc__mats;
 
 /* A product as struct mlc_k_gemm has it, over all batch axes. */
 typedef struct mlc__product_spec {
-    mlc_dtype   dtype, c_dtype;        /* of a and b; of c                                     */
+    mlc_dtype   dtype;                 /* of what is multiplied                                */
     int64_t     m, n, k;
     int32_t     batch_dims;
     int64_t     batch[MLC_MAX_DIMS];
@@ -15961,17 +16003,18 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
                                  int64_t batch, const int64_t offset[3], const int64_t step[3],
                                  double beta)
 {
-    const size_t size = mlc__dtypes[p->dtype].bytes;
     struct mlc_k_gemm g = p->sink;
     g.dtype = p->dtype;
-    g.c_dtype = p->c_dtype;
+    g.a_dtype = p->a.dtype;
+    g.b_dtype = p->b.dtype;
+    g.c_dtype = p->c.dtype;
     g.m = p->m;
     g.n = p->n;
     g.k = p->k;
     g.batch = batch;
-    g.a = mlc__at(p->a.data, offset[0], size);
-    g.b = mlc__at(p->b.data, offset[1], size);
-    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c_dtype].bytes);
+    g.a = mlc__at(p->a.data, offset[0], mlc__dtypes[p->a.dtype].bytes);
+    g.b = mlc__at(p->b.data, offset[1], mlc__dtypes[p->b.dtype].bytes);
+    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c.dtype].bytes);
     g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
     g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
     g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
@@ -16015,6 +16058,7 @@ static mlc__mats mlc__mats_of(const mlc_tensor *t, bool column, int32_t nb)
     mlc__mats m;
     const int32_t own = t->ndim > 2 ? t->ndim - 2 : 0;
     m.data = MLC__CAST(char *, mlc__data(t));
+    m.dtype = t->dtype;
     m.row = t->ndim > 1 ? t->stride[t->ndim - 2] : column ? t->stride[0] : 0;
     m.col = t->ndim > 1 ? t->stride[t->ndim - 1] : column ? 0 : t->stride[0];
     for (int32_t d = 0; d < nb; d++) {
@@ -16073,7 +16117,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     const mlc_tensor *in_a = nd->in[0], *in_b = nd->in[1];
     const int32_t ends = (in_a->ndim > 1) + (in_b->ndim > 1);
     memset(p, 0, sizeof *p);
-    p->dtype = p->c_dtype = in_a->dtype;
+    p->dtype = in_a->dtype;
     p->m = in_a->ndim > 1 ? in_a->shape[in_a->ndim - 2] : 1;
     p->n = in_b->ndim > 1 ? in_b->shape[in_b->ndim - 1] : 1;
     p->k = in_a->shape[in_a->ndim - 1];
@@ -16083,6 +16127,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     p->a = mlc__mats_of(a, false, p->batch_dims);
     p->b = mlc__mats_of(b, true, p->batch_dims);
     p->c.data = MLC__CAST(char *, mlc__data(y));
+    p->c.dtype = y->dtype;
     p->c.row = in_a->ndim > 1 ? y->stride[p->batch_dims] : 0;
     p->c.col = in_b->ndim > 1 ? y->stride[y->ndim - 1] : 1;
     for (int32_t d = 0; d < p->batch_dims; d++) p->c.batch[d] = mlc__max(1, y->stride[d]);
@@ -16144,9 +16189,9 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
  * output, the sink writes it beside. dy is turned into the gradient before the activation in place,
  * once, and three gradients follow: dw = dy^T x, db = column sums, dx = dy w. If x is the result of
  * another linear with an activation, recorded just before, the product that makes dx takes it
- * through that activation, too. Leading axes of x are rows. x, y and a residual may be 16-bit while
- * w and b are f32 parameters: w is then read through copies that are made again when it has
- * changed, packed where the device packs, and dw and db are f32. */
+ * through that activation, too. Leading axes of x are rows. y and a residual may be 16-bit while x,
+ * parameter w and b are f32: x is rounded as it is read, w is read through copies that are made
+ * again when it has changed, packed where the device packs, and dw and db are f32. */
 
 /* Can the leading axes of t be walked as rows with one stride? */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
@@ -16168,17 +16213,17 @@ static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || ac
 /* Itself, not a view of one. */
 static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
 
-/* Dtypes as above: one for all, or a 16-bit one and f32 for a parameter w and for b. */
+/* Dtypes as above: one for all, or a 16-bit one and f32 for x, a parameter w and b. */
 static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *b)
 {
-    const mlc_tensor *x = nd->in[0];
-    if (!mlc__is_half(x->dtype)) return mlc__require_float(ctx, nd);
+    const mlc_dtype dtype = nd->u.linear.dtype;
+    if (!mlc__is_half(dtype)) return mlc__require_float(ctx, nd);
     for (int i = 1; i < nd->n_in; i++) {
         const mlc_tensor *t = nd->in[i];
         const bool master = t->dtype == MLC_F32 && (i == 1 ? mlc__is_param(t) : t == b);
-        MLC__REQUIRE(ctx, t->dtype == x->dtype || master, DTYPE,
+        MLC__REQUIRE(ctx, t->dtype == dtype || master, DTYPE,
                      "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
-                     nd->op->name, mlc_dtype_name(x->dtype), i + 1, mlc_dtype_name(t->dtype));
+                     nd->op->name, mlc_dtype_name(dtype), i + 1, mlc_dtype_name(t->dtype));
     }
     return MLC_OK;
 }
@@ -16204,14 +16249,14 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
                  mlc__shape(x).s, mlc__shape(w).s, b ? mlc__shape(b).s : "");
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = w->shape[0];
-    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    MLC__TRY(mlc__out(ctx, nd, nd->u.linear.dtype, x->ndim, shape));
     MLC__REQUIRE(ctx, !also || mlc__same_shape(also, nd->out[0]), SHAPE,
                  "linear: residual must be %s, as the result is, it is %s; expand it",
                  mlc__shape(nd->out[0]).s, also ? mlc__shape(also).s : "");
     /* Second output: what the activation met, or made. Nobody else sees it. */
     const bool more = also || nd->u.linear.drop.p > 0.0;
     if (nd->recorded && act && (more || mlc__act_needs_input(act)))
-        MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+        MLC__TRY(mlc__out(ctx, nd, nd->u.linear.dtype, x->ndim, shape));
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (act) mlc__save(nd, nd->out[nd->n_out - 1]);
@@ -16224,22 +16269,22 @@ static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_
                              const mlc_tensor *y, mlc__product_spec *p)
 {
     int64_t stride;
-    p->batch_dims = 0;
-    p->beta = 0.0;
-    memset(&p->sink, 0, sizeof p->sink);
-    p->dtype = nd->in[0]->dtype;
-    p->c_dtype = y->dtype;
+    memset(p, 0, sizeof *p);
+    p->dtype = nd->u.linear.dtype;
     mlc__has_rows(x, &p->m, &stride);
     p->n = nd->in[1]->shape[0];
     p->k = nd->in[1]->shape[1];
     p->alpha = 1.0;
     p->a.data = MLC__CAST(char *, mlc__data(x));
+    p->a.dtype = x->dtype;
     p->a.row = stride;
     p->a.col = x->stride[x->ndim - 1];
     p->b.data = MLC__CAST(char *, mlc__data(w));
+    p->b.dtype = w->dtype;
     p->b.row = w->stride[1];
     p->b.col = w->stride[0];
     p->c.data = MLC__CAST(char *, mlc__data(y));
+    p->c.dtype = y->dtype;
     p->c.row = p->n;
     p->c.col = 1;
 }
@@ -16335,6 +16380,7 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     }
     mlc__lowered_close(own, w, p->dtype, dense, false);
     p->b.data = MLC__CAST(char *, own->data);
+    p->b.dtype = p->dtype;
     return MLC_OK;
 }
 
@@ -16347,7 +16393,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
     p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
-    p.sink.bias_dtype = nd->u.linear.bias ? nd->in[2]->dtype : p.c_dtype;
+    p.sink.bias_dtype = nd->u.linear.bias ? nd->in[2]->dtype : p.c.dtype;
     p.sink.aux = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
     p.sink.aux_after = !mlc__act_needs_input(p.sink.act);
     p.sink.residual = nd->u.linear.residual ? mlc__data(nd->in[nd->n_in - 1]) : NULL;
@@ -16419,7 +16465,6 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.b = p.a;
         p.a = mlc__mats_flip(dy_mats);
         p.c = mlc__mats_flip(p.c);
-        p.c_dtype = dx.dtype;
         const int64_t rows = p.m;
         p.m = p.n;
         p.n = p.k;
@@ -16479,6 +16524,9 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
         return NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
     if (!nd) return NULL;
+    const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
+    const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
+    nd->u.linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
     nd->u.linear.act = e->act;
     nd->u.linear.bias = b != NULL;
     nd->u.linear.residual = e->residual != NULL;
@@ -20161,7 +20209,7 @@ typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
     MLC__AMP_LOW, MLC__AMP_FULL,
-    MLC__AMP_LINEAR,                   /* 16 bits for x, residual and what is no parameter      */
+    MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_KEEP
 } mlc__amp_policy;
 
@@ -20215,11 +20263,20 @@ static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
     a->ran[i].times++;
 }
 
+/* Which input of a linear layer stays as it is: x without a gradient, whose copy would live until
+ * backward; the parameter w; b. */
+static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes)
+{
+    if (i == 0) return t->dtype == MLC_F32 && !mlc__wants_grad(t);
+    return i == 1 ? mlc__is_param(t) : t->ndim != axes;
+}
+
 static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in)
 {
     mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
     const mlc_autocast_desc *d = &a->desc[a->depth - 1];
     bool full = false, half = false;
+    a->hook.low = MLC_F32;
     if (d->dtype == MLC_F32) return true;
     for (int i = 0; i < n; i++) {
         if (in[i]->dtype == MLC_F64) return true;
@@ -20233,10 +20290,15 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
     for (int i = 0; casts && i < n; i++) {
-        const bool stays = i == 1 ? mlc__is_param(in[i]) : i > 1 && in[i]->ndim != axes;
-        if (!mlc__is_float(in[i]->dtype) || (policy == MLC__AMP_LINEAR && stays)) continue;
+        if (!mlc__is_float(in[i]->dtype)) continue;
+        if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;
+    }
+    if (policy == MLC__AMP_LINEAR) {
+        a->hook.low = to;
+        mlc__amp_note(a, op, to);
+        return true;
     }
     for (int i = 0; policy != MLC__AMP_KEEP && i < n; i++)
         if (mlc__is_float(in[i]->dtype)) { mlc__amp_note(a, op, in[i]->dtype); break; }

@@ -24,6 +24,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_optim        *opt;
     mlc_loader       *loader;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
+    int64_t           inputs;             /* bytes of what setup left: no activations           */
 } state;
 
 struct bench_case {
@@ -1500,6 +1501,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     double            rate = c->work / r->median, share = -1;
     mlc_memory        mem;
     mlc_memory_info(s->ctx, &mem);
+    const int64_t made = mem.top[MLC_MEM_ACTIVATION] - s->inputs;
     double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
     if (c->flops > 0 && is_half(s)) peak = p->amx;
     if (peak > 0 && c->flops + c->bytes > 0)
@@ -1509,7 +1511,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f %8.2f", c->name,
            mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
            bench_time_text(r->best, best, sizeof best), 100 * r->spread, rate, c->unit, share_text,
-           (double)mem.peak / 1048576, (double)mem.top[MLC_MEM_ACTIVATION] / 1048576);
+           (double)mem.peak / 1048576, (double)made / 1048576);
     if (r->beside[0] > 0) printf("  %s %.5g", c->beside, r->beside[0]);
     if (r->beside[1] > 0) printf(", one thread %.5g", r->beside[1]);
     printf("\n");
@@ -1530,7 +1532,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         bench_json_number(json, "beside_rate_one", r->beside[1] > 0 ? r->beside[1] : -1, ",");
     }
     fprintf(json, "\"peak_bytes\":%lld,\"activation_bytes\":%lld}\n", (long long)mem.peak,
-            (long long)mem.top[MLC_MEM_ACTIVATION]);
+            (long long)made);
     fflush(json);
 }
 
@@ -1542,7 +1544,10 @@ static bool run_case(const bench_case *c, const bench_options *o, const bench_pe
     s.ctx = context(o, c->one_thread);
     bool ok = s.ctx && c->setup(&s) && mlc_ctx_status(s.ctx) == MLC_OK;
     if (ok) {
+        mlc_memory mem;
         mlc_memory_peak_reset(s.ctx);
+        mlc_memory_info(s.ctx, &mem);
+        s.inputs = mem.now[MLC_MEM_ACTIVATION];
         bench_result r = bench_measure(c->run, c->probe, &s, o->seconds);
         ok = *mlc_error(s.ctx) == 0;
         if (ok) report(&s, &r, p, json);

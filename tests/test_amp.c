@@ -76,6 +76,46 @@ TEST(amp, a_layer_with_f32_masters_is_that_of_rounded_ones)
                        (mlc_act)(i % 3 == 0 ? MLC_ACT_NONE : MLC_ACT_RELU));
 }
 
+/* To the bit what a layer makes of an x that was rounded before; but no copy of x is kept.       */
+static void rounded_at(mlc_ctx *ctx, mlc_dtype low, int64_t m, int64_t n, int64_t k)
+{
+    mlc_module *lin = mlc_nn_linear(ctx, k, n);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(m, k), 1, -1, 1), *y[2], *dw[2], *w;
+    mlc_memory  before, after;
+    int64_t     room[2];
+    CHECK_EQ(mlc_module_build(lin), MLC_OK);
+    w = mlc_module_param(lin, "weight");
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *in = i ? mlc_cast(x, low) : x;
+        mlc_memory_info(ctx, &before);
+        CHECK_EQ(mlc_autocast_begin(ctx, low), MLC_OK);
+        y[i] = mlc_forward(lin, in);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        mlc_memory_info(ctx, &after);
+        CHECK(y[i] != NULL && y[i]->dtype == low);
+        room[i] = after.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+        CHECK_EQ(mlc_backward_from(y[i], mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(m, n), 9, -1,
+                                                            1), low)), MLC_OK);
+        dw[i] = mlc_copy(mlc_grad(w));
+        mlc_zero_grad(w);
+    }
+    CHECK_EQ(room[0], room[1]);
+    same_bytes(y[0], y[1]);
+    same_bytes(dw[0], dw[1]);
+    CHECK_OK(ctx);
+    mlc_module_free(lin);
+}
+
+TEST(amp, an_x_in_f32_is_rounded_as_it_is_read)
+{
+    static const int64_t at[][3] = {{1, 3, 2},      {5, 7, 9},     {33, 40, 64},   {70, 33, 31},
+                                    {128, 96, 784}, {17, 100, 65}, {300, 64, 130}, {2, 130, 200}};
+    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL;
+         ctx = test_isa_ctx(test_level_after(test_isa_now())))
+        for (int i = 0; i < 16; i++) rounded_at(ctx, LOW[i % 2], at[i / 2][0], at[i / 2][1],
+                                                at[i / 2][2]);
+}
+
 /* A weight that changed is read anew, whoever changed it.                                       */
 TEST(amp, packs_follow_the_parameter)
 {

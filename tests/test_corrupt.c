@@ -348,7 +348,8 @@ TEST(corrupt, a_file_with_a_byte_too_many_or_too_few_is_a_value_or_a_clear_error
         victim v;
         victim_open(&v, &samples[i]);
         unsigned char *file = (unsigned char *)malloc(v.n + 1);
-        for (size_t at = 0; at < v.n && at < 1024; at += test_on_host() ? (size_t)test_stride(5) : 7) {
+        const size_t step = test_on_host() ? (size_t)test_stride(5) : 7;
+        for (size_t at = 0; at < v.n && at < 1024; at += step) {
             for (size_t k = 0; k <= sizeof inserted; k++) {
                 const bool more = k < sizeof inserted;
                 memcpy(file, v.good, at);

@@ -29,7 +29,8 @@ static const pool *pool_of(mlc_dtype dtype)
     static pool pools[MLC_DTYPE_COUNT];
     pool       *p = &pools[dtype];
     for (int64_t i = 0; !p->ready && i < POOL; i++) {
-        test_put(p->raw, dtype, i, test_random(71, i, -1, 1));
+        const double v = test_random(71, i, -1, 1);
+        test_put(p->raw, dtype, i, dtype == MLC_F64 ? v : (double)(float)v);     /* rounds once  */
         p->value[i] = test_get(p->raw, dtype, i);
     }
     p->ready = true;
@@ -55,7 +56,7 @@ typedef struct sink {
 typedef struct product {
     mlc_dtype dtype, c_dtype, bias_dtype;
     bool      pack;                    /* b is packed first, if the level has packs              */
-    bool      b_f32;                   /* from f32                                               */
+    bool      a_f32, b_f32;            /* lie in f32, to be rounded                              */
     int64_t   m, n, k, batch;
     layout    a, b, c;
     int64_t   pad;                     /* elements between rows, or columns                      */
@@ -189,7 +190,7 @@ static double ref_a[MOST], ref_b[MOST], ref_sum[MOST], ref_magnitude[MOST];
 
 static void ref_values(const product *p, const matrix *x, double *to)
 {
-    const pool *values = pool_of(p->dtype);                 /* b in f32 is rounded to it          */
+    const pool *values = pool_of(p->dtype);                 /* what lies in f32 is rounded to it */
     if ((double)x->count * (double)x->rows * (double)x->cols > (double)MOST)
         abort();
     for (int64_t b = 0; b < x->count; b++)
@@ -322,12 +323,13 @@ static void run_prepare(run *r, const product *p, const mlc_kernels *k)
     const size_t       bias = (size_t)p->n * mlc_dtype_bytes(p->bias_dtype);
     memset(r, 0, sizeof *r);
     r->p = p;
-    r->a = matrix_of(p, p->dtype, p->a, p->m, p->k, p->share_a, 5);
+    r->a = matrix_of(p, p->a_f32 ? MLC_F32 : p->dtype, p->a, p->m, p->k, p->share_a, 5);
     r->b = matrix_of(p, p->b_f32 ? MLC_F32 : p->dtype, p->b, p->k, p->n, p->share_b, 4007);
     dense.pad = 0;                     /* dropout numbers the elements of a c that is dense      */
     r->c = p->sink.drop > 0 ? matrix_of(&dense, p->c_dtype, ROWS, p->m, p->n, false, 2003)
                             : matrix_of(p, p->c_dtype, p->c, p->m, p->n, false, 2003);
-    g->dtype = p->dtype, g->c_dtype = p->c_dtype, g->bias_dtype = p->bias_dtype;
+    g->dtype = p->dtype, g->a_dtype = r->a.dtype, g->b_dtype = r->b.dtype;
+    g->c_dtype = p->c_dtype, g->bias_dtype = p->bias_dtype;
     g->act = p->sink.act;
     g->m = p->m, g->n = p->n, g->k = p->k, g->batch = p->batch;
     g->a_row = r->a.row, g->a_col = r->a.col, g->a_batch = r->a.batch;
@@ -413,11 +415,12 @@ static bool product_held(const product *p)
     run_prepare(&r, p, row());
     held = row()->gemm(NULL, &r.g) == MLC_OK && run_held(&r);
     if (!held)
-        printf("  gemm %s to %s%s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64
+        printf("  gemm %s%s%s to %s%s m %" PRId64 " n %" PRId64 " k %" PRId64 " batch %" PRId64
                " a %d%s b %d%s"
                " c %d pad %" PRId64 " alpha %g beta %g bias %d act %d aux %d drop %g residual %d"
                " grad %d at %s\n",
-               mlc_dtype_name(p->dtype), mlc_dtype_name(p->c_dtype), p->pack ? " packed" : "",
+               mlc_dtype_name(p->dtype), p->a_f32 ? ", a f32" : "", p->b_f32 ? ", b f32" : "",
+               mlc_dtype_name(p->c_dtype), p->pack ? " packed" : "",
                p->m, p->n, p->k, p->batch, p->a,
                p->share_a ? " shared" : "", p->b, p->share_b ? " shared" : "", p->c, p->pad,
                p->sink.alpha, p->sink.beta, p->sink.bias, p->sink.act, p->sink.aux, p->sink.drop,
@@ -426,7 +429,7 @@ static bool product_held(const product *p)
     return held;
 }
 
-/* Of 16-bit products some leave as f32, some biases are f32, and b may be packed first.          */
+/* Of 16-bit products some operands, results and biases are f32, and b may be packed first.       */
 static product product_in(product p, mlc_dtype dtype, int64_t dice)
 {
     const bool half = dtype == MLC_BF16 || dtype == MLC_F16;
@@ -435,7 +438,8 @@ static product product_in(product p, mlc_dtype dtype, int64_t dice)
     p.c_dtype = half && dice % 3 == 0 ? MLC_F32 : dtype;
     p.bias_dtype = half && dice % 2 == 0 ? MLC_F32 : p.c_dtype;
     p.pack = p.batch == 1 && dice / 3 % 2 == 0 && row()->pack_workspace(NULL, &k) > 0;
-    p.b_f32 = p.pack && dice / 6 % 2 == 0;
+    p.a_f32 = half && dice / 12 % 3 == 0;
+    p.b_f32 = half && dice / 6 % 2 == 0;
     return p;
 }
 
@@ -609,7 +613,7 @@ static bool repeats(mlc_dtype dtype, int64_t m, int64_t n, int64_t k, int which)
     double  sum = 0, magnitude = 0;
     p.batch = 1;
     p = product_in(p, dtype, 4);
-    p.pack = false;
+    p.pack = p.a_f32 = p.b_f32 = false;
     p.sink = SINKS[0];
     run_prepare(&r, &p, row());
     *(which == 0 ? &r.g.a_row : which == 1 ? &r.g.a_col : which == 2 ? &r.g.b_row : &r.g.b_col) = 0;
@@ -681,7 +685,7 @@ static bool special_held(int64_t m, int64_t n, int64_t k, int64_t seed)
     product p = product_drawn(m, n, k, seed);
     run     r;
     p.batch = 1;
-    p.pack = p.b_f32 = false;
+    p.pack = p.a_f32 = p.b_f32 = false;
     p.sink = SINKS[seed % 2];
     p.sink.act = acts[seed % 4];
     run_prepare(&r, &p, row());
