@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # coverage.sh [FOLDER] -- how much of mlcore.h the tests run: builds it without optimisation and with
-# gcc's counters, runs the test program on each level and on the test device, and prints by section
+# gcc's counters, runs the test program on the best level and the test device, and prints by section
 # the lines that nothing ran, and for the readers (IMPL.IO.*) the branches that were never taken.
 # The tiny build is there for zip64, which otherwise begins at 4 GiB.
 # Needs gcovr, and Python, which that is written in.
@@ -19,7 +19,7 @@ build() {
     local flags=$1
     shift
     make -s -j2 "$@" BUILD="${1%/*}" BLAS=none CC=gcc CFLAGS=-O0 CPPFLAGS="$zlib $flags" \
-        LIBS="$libs" LDFLAGS=--coverage IMPL_FLAGS='--coverage -fprofile-update=atomic'
+        LIBS="$libs" LDFLAGS=--coverage IMPL_FLAGS=--coverage
 }
 build '' "$out/tests" "$out/io_faults" || exit 1
 build -DMLC_TEST_TINY "$out/tiny/tests" || exit 1
@@ -29,10 +29,9 @@ run() {
         { tail -n 30 "$1-$3$4.log"; false; }
 }
 export -f run
-for level in best $("$out/tests" --levels); do printf '%s\0' "$out/tests" '' "$level" ''; done \
-    >"$out/runs"
-printf '%s\0' "$out/tests" '' best test "$out/io_faults" iofaults best '' \
-    "$out/io_faults" iofaults best test "$out/tiny/tests" npy. best '' >>"$out/runs"
+printf '%s\0' "$out/tests" '' best '' "$out/tests" gemm. avx2 '' "$out/tests" gemm. scalar '' \
+    "$out/tests" '' best test "$out/io_faults" iofaults best '' \
+    "$out/io_faults" iofaults best test "$out/tiny/tests" npy. best '' >"$out/runs"
 xargs -0 -n 4 -P 2 bash -c 'run "$@"' run <"$out/runs" || exit 1
 gcovr -r . --object-directory "$out" --json "$out/coverage.json" "$out" || exit 1
 
