@@ -1216,6 +1216,13 @@ MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
  *   with false, start again) being trained. What was frozen at the build needs a
  *   mlc_module_rebuild to be trained.          err: ARG if nothing matches a glob             */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
+/* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
+ *   the nearest; optimizer state moves along, gradients and views of them do not. bf16 halves what
+ *   a module takes in inference, and can be trained: moments stay f32, and a step rounds parameters
+ *   up or down by chance, so that changes too small for bf16 add up all the same. f16 cannot: keep
+ *   f32 and use mlc_autocast_begin.      err: DTYPE, NOMEM; STATE: the tape has operations on them
+ *   ref    torch.nn.Module.to; stochastic rounding: arXiv 2010.06192                          */
+MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
 MLC_API void mlc_module_train(mlc_module *m, bool training);
@@ -1984,6 +1991,7 @@ struct mlc_optim_step {                /* what changes per step; read from devic
     double  bias1, bias2;              /* 1 - beta^t                                           */
     double  grad_scale;
     int64_t first, skip;
+    uint64_t stream;                   /* of the words that round a 16-bit p                   */
 };
 struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
     mlc_dtype   dtype;
@@ -2006,10 +2014,12 @@ struct mlc_k_guard {
 };
 struct mlc_k_optim {                   /* one pass over a run of parameters                    */
     mlc_rule    rule;
-    mlc_dtype   dtype;
+    mlc_dtype   dtype;                 /* f32, f64; bf16, whose m and v are f32                */
     int32_t     decoupled, nesterov;
     int64_t     n;
     void       *p; const void *g; void *m, *v;     /* m: momentum or first moment; may be NULL */
+    uint64_t    seed;                  /* word first + i of the step's stream rounds a bf16    */
+    int64_t     first;                 /* p[i] up or down; first is a multiple of 4            */
     const struct mlc_optim_step *step;
     double      momentum, dampening, beta1, beta2, eps;
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
@@ -2633,6 +2643,8 @@ struct mlc_storage {
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
     bool         closed;               /* its memory was a file's, which is closed             */
+    bool         typed;                /* only tensors of this dtype still see what is there   */
+    mlc_dtype    dtype;
     bool         through_act;          /* a gradient: of what the activation met, not made     */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
@@ -2695,6 +2707,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     double      a, b;
     int64_t     grad_offset;           /* bytes in grads and optimizer state; < 0: none        */
     int32_t     holders;               /* modules that have it                                 */
+    mlc_dtype   to;                    /* which the next build makes of it                     */
     bool        buffer;
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     uint32_t    visit;                 /* walk that saw it last                                */
@@ -3287,7 +3300,7 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = s->handed = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = s->closed = s->through_act = false;
+    s->dead = s->released = s->dry = s->aliased = s->closed = s->typed = s->through_act = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -10633,7 +10646,27 @@ static MLC__OPT void mlc__adam_f64(const struct mlc_k_optim *a, int64_t from, in
     MLC__ADAM_TEXT(double, sqrt)
 }
 
+/* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
+ * mean, however small the steps are. */
+typedef void (*mlc__by_chance_fn)(uint16_t *to, const float *from, const uint32_t *words,
+                                  int64_t n);
+
+MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32_t *words,
+                                   int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, from + i, sizeof bits);
+        const uint32_t nan = bits >> 16 | 0x40u, some = (bits + (words[i] & 0xffffu)) >> 16;
+        to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : some);
+    }
+}
+
 #define MLC__STAMP_OPTIM(isa) \
+    MLC__AT_##isa \
+    static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
+                                     int64_t n) \
+    { mlc__by_chance_body(to, from, words, n); } \
     MLC__AT_##isa \
     static void mlc__sgd_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
     { mlc__sgd_f32_body(a, from, n); } \
@@ -10644,11 +10677,42 @@ MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
+typedef struct mlc__optim_fns {        /* what a level brings                                  */
+    mlc__optim_fn         sgd_f32, adam_f32;
+    mlc__by_chance_fn     by_chance;
+    const mlc__half_fns  *half;
+    const mlc__random_fns *random;
+} mlc__optim_fns;
+
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
+    const mlc__optim_fns     *fns;
     mlc__optim_fn             fn;
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
+
+/* A bf16 p and g pass through f32 tile by tile. */
+static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
+{
+    const struct mlc_k_optim *a = j->a;
+    const mlc__optim_fns *fns = j->fns;
+    float p[MLC__WORDS], g[MLC__WORDS];
+    uint32_t words[MLC__WORDS];
+    struct mlc_k_optim tile = *a;
+    tile.p = p;
+    tile.g = g;
+    for (int64_t i = from; i < from + n; i += MLC__WORDS) {
+        const int64_t some = mlc__min(MLC__WORDS, from + n - i);
+        uint16_t *low = MLC__CAST(uint16_t *, a->p) + i;
+        fns->half->widen(p, low, a->dtype, some);
+        fns->half->widen(g, MLC__CAST(const uint16_t *, a->g) + i, a->dtype, some);
+        tile.m = a->m ? MLC__CAST(float *, a->m) + i : NULL;
+        tile.v = a->v ? MLC__CAST(float *, a->v) + i : NULL;
+        j->fn(&tile, 0, some);
+        mlc__random_words(fns->random, a->seed, a->step->stream, a->first + i, some, 1, words);
+        fns->by_chance(low, p, words, some);
+    }
+}
 
 /* A piece of a run: plain elements, or rows of a matrix that is packed while they are in cache. */
 typedef struct mlc__optim_piece {
@@ -10693,13 +10757,15 @@ static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const mlc__optim_piece piece = mlc__optim_piece_of(j->a, chunk);
     (void)worker;
-    j->fn(j->a, piece.from, piece.n);
+    if (j->a->dtype == MLC_BF16) mlc__optim_low(j, piece.from, piece.n);
+    else j->fn(j->a, piece.from, piece.n);
     if (piece.pack) j->pack(piece.pack, piece.row);
 }
 
 typedef struct mlc__squares_job {
     const struct mlc_k_squares *a;
     mlc__run_fn fn;
+    const mlc__half_fns *half;
 } mlc__squares_job;
 
 static MLC__OPT void mlc__squares_f64(mlc__acc *t, const void *x, int64_t n, double sign)
@@ -10719,18 +10785,26 @@ static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t from = chunk * MLC__GRAIN, n = mlc__min(MLC__GRAIN, j->a->n - from);
     mlc__acc sum;
     (void)worker;
+    const size_t size = mlc_dtype_bytes(j->a->dtype);
     memset(&sum, 0, sizeof sum);
-    j->fn(&sum, mlc__at(j->a->in, from, mlc_dtype_bytes(j->a->dtype)), n, 1.0);
+    if (mlc__is_full(j->a->dtype)) j->fn(&sum, mlc__at(j->a->in, from, size), n, 1.0);
+    for (int64_t i = 0; !mlc__is_full(j->a->dtype) && i < n; i += MLC__WORDS) {
+        float v[MLC__WORDS];
+        const int64_t some = mlc__min(MLC__WORDS, n - i);
+        j->half->widen(v, mlc__at(j->a->in, from + i, size), j->a->dtype, some);
+        j->fn(&sum, v, some, 1.0);
+    }
     MLC__CAST(double *, j->a->workspace)[chunk] = mlc__acc_value(&sum);
 }
 
 /* Sums of chunks, in their order: whoever made them. */
-static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc__run_fn f32)
+static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc__run_fn f32,
+                                   const mlc__half_fns *half)
 {
     const int64_t chunks = mlc__div_up(a->n, MLC__GRAIN);
-    mlc__squares_job j = { a, a->dtype == MLC_F64 ? mlc__squares_f64 : f32 };
+    mlc__squares_job j = { a, a->dtype == MLC_F64 ? mlc__squares_f64 : f32, half };
     double all = 0.0;
-    if (a->dtype != MLC_F32 && a->dtype != MLC_F64) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < mlc__k_squares_workspace(dev, a)) return MLC_ERR_INTERNAL;
     mlc__parallel(dev, chunks, 0.1 * (double)a->n, mlc__squares_chunk, &j);
     for (int64_t i = 0; i < chunks; i++) all += MLC__CAST(const double *, a->workspace)[i];
@@ -10774,14 +10848,15 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 }
 
 /* skip is set by whoever decides on the device that a step must not happen. */
-static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__optim_fn sgd_f32,
-                                 mlc__optim_fn adam_f32, mlc__optim_pack_fn pack)
+static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const mlc__optim_fns *fns,
+                                 mlc__optim_pack_fn pack)
 {
-    mlc__optim_job j = { a, NULL, pack };
+    mlc__optim_job j = { a, fns, NULL, pack };
+    if (!mlc__is_full(a->dtype) && a->dtype != MLC_BF16) return MLC_ERR_UNSUPPORTED;
     if (a->packs && (!pack || a->dtype != MLC_F32)) return MLC_ERR_UNSUPPORTED;
     if (a->step->skip) return MLC_OK;
-    if (a->rule == MLC_RULE_SGD) j.fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : sgd_f32;
-    else j.fn = a->dtype == MLC_F64 ? mlc__adam_f64 : adam_f32;
+    if (a->rule == MLC_RULE_SGD) j.fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : fns->sgd_f32;
+    else j.fn = a->dtype == MLC_F64 ? mlc__adam_f64 : fns->adam_f32;
     mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
                   &j);
     return MLC_OK;
@@ -10873,10 +10948,13 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, mlc__op
     { return mlc__norm_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
     { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    static const mlc__optim_fns mlc__optim_fns_##isa = \
+        { mlc__sgd_f32_##isa, mlc__adam_f32_##isa, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
+          &mlc__random_fns_##isa }; \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, mlc__sgd_f32_##isa, mlc__adam_f32_##isa, NULL); } \
+    { return mlc__optim_run(dev, a, &mlc__optim_fns_##isa, NULL); } \
     static mlc_status mlc__k_squares_##isa(void *dev, const struct mlc_k_squares *a) \
-    { return mlc__squares_run(dev, a, mlc__squares_f32_##isa); }
+    { return mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa); }
 
 MLC__EACH_ISA(MLC__STAMP_KERNELS)
 
@@ -10899,7 +10977,7 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
     static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
     { (void)dev; return mlc__pack_workspace(a); } \
     static mlc_status mlc__k_optim_##level(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, mlc__sgd_f32_avx512, mlc__adam_f32_avx512, mlc__pack_part); }
+    { return mlc__optim_run(dev, a, &mlc__optim_fns_avx512, mlc__pack_part); }
 #if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
 #endif
@@ -11819,10 +11897,29 @@ static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
         "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
         "return it or copy it",
         what, mlc__shape(t).s);
+    MLC__REQUIRE(t->ctx, !t->storage->typed || t->dtype == t->storage->dtype, STATE,
+                 "%s: a view of a parameter that was %s and is %s now; make it again", what,
+                 mlc_dtype_name(t->dtype), mlc_dtype_name(t->storage->dtype));
     /* Of tensors with elements only parameters can lack memory without having been freed. */
     MLC__REQUIRE(t->ctx, t->storage->data || mlc__numel(t) == 0, STATE,
                  "%s: a parameter is not built yet; call mlc_module_build", what);
     return MLC_OK;
+}
+
+/* n elements, dense in both dtypes. */
+static mlc_status mlc__cast_run_of(mlc_ctx *ctx, const char *what, void *to, mlc_dtype to_dtype,
+                                   const void *from, mlc_dtype dtype, int64_t n)
+{
+    struct mlc_k_cast args;
+    memset(&args, 0, sizeof args);
+    args.out_dtype = to_dtype;
+    args.in_dtype = dtype;
+    args.ndim = 1;
+    args.shape[0] = n;
+    args.out = to;
+    args.in = from;
+    args.out_stride[0] = args.in_stride[0] = 1;
+    return n ? mlc__run_cast(ctx, what, &args) : MLC_OK;
 }
 
 /* Strided copy with conversion, device to device. */
@@ -12850,9 +12947,8 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
                       "one", what, i + 1);
             return NULL;
         }
-        if ((in[i]->storage->released || !in[i]->storage->data) &&
-            mlc__alive(in[i], what) != MLC_OK)
-            return NULL;
+        const mlc_storage *s = in[i]->storage;
+        if ((s->released || s->typed || !s->data) && mlc__alive(in[i], what) != MLC_OK) return NULL;
     }
     return ctx;
 }
@@ -16345,8 +16441,8 @@ static mlc_status mlc__linear_packs(mlc_ctx *ctx, const char *what, const mlc_te
     return MLC_OK;
 }
 
-/* b of the product is the parameter w in p's dtype: its pack, or a copy where the device reads b as
- * it lies. */
+/* b of a 16-bit product is the parameter w in p's dtype: its pack, or, where the device reads b as
+ * it lies, w itself or a copy. */
 static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back,
                                      mlc__product_spec *p)
 {
@@ -16354,6 +16450,7 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     const mlc_tensor *w = nd->in[1];
     mlc__param *param = (mlc__param *)(uintptr_t)w;
     struct mlc_k_pack k[2];
+    if (!mlc__is_half(p->dtype) || !mlc__is_param(w)) return MLC_OK;
     memset(k, 0, sizeof k);
     k[0].dtype = k[1].dtype = p->dtype;
     k[0].n = k[1].k = w->shape[0];
@@ -16365,6 +16462,7 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
         p->sink.b_pack = param->weight[back].data;
         return MLC_OK;
     }
+    if (w->dtype == p->dtype) return MLC_OK;
     mlc__lowered *own = &param->weight[0];
     const size_t dense = (size_t)mlc__numel(w) * mlc__dtypes[p->dtype].bytes;
     bool stale = false;
@@ -16389,7 +16487,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     mlc__product_spec p;
     const mlc_tensor *w = nd->in[1];
     mlc__linear_spec(nd, nd->in[0], w, nd->out[0], &p);
-    if (w->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
+    MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
     p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
@@ -16484,7 +16582,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         p.n = p.k;
         p.k = out;
         p.beta = acc ? 1.0 : 0.0;
-        if (nd->in[1]->dtype != p.dtype) MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
+        MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
         const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
         if (before) {
             p.sink.grad = mlc__act_grad(before->u.linear.act);
@@ -18661,8 +18759,8 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
         mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
     if (!mlc__is_full(dtype) && !desc->buffer) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may be",
-                  name, mlc_dtype_name(dtype));
+        mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may "
+                  "be; declare f32, and see mlc_module_to", name, mlc_dtype_name(dtype));
         return NULL;
     }
     p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, "module_declare"));
@@ -18678,6 +18776,7 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     p->a = desc->a;
     p->b = desc->b;
     p->buffer = desc->buffer;
+    p->to = dtype;
     p->name = mlc__heap_text(ctx, name);
     if (p->name && mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
     mlc__heap_free(ctx, p->name);
@@ -18803,7 +18902,7 @@ static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__want
 /* Bytes of a parameter's place in a flat block, with the padding up to the next cache line. */
 static size_t mlc__param_bytes(const mlc__param *p)
 {
-    return mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), MLC__CACHELINE);
+    return mlc__round_up((size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->to), MLC__CACHELINE);
 }
 
 /* Second walk: offsets of values, sum of gradient bytes. */
@@ -18855,7 +18954,10 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     };
     if (n == 0) return true;
     /* Built before: values move, whatever root they were built under. */
-    if (p->flat)
+    if (p->flat && p->to != p->t.dtype)
+        b->status = mlc__cast_run_of(ctx, "module_to", to, p->to, p->value_storage.data,
+                                     p->t.dtype, n);
+    else if (p->flat)
         b->status = mlc__device_copy(ctx, to, p->value_storage.data, (size_t)n * mlc__size(&p->t),
                                      MLC_COPY_ON_DEVICE);
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
@@ -18913,6 +19015,8 @@ static void mlc__build_commit(mlc__build *b)
         p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
         p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
         p->value_storage.version++;
+        p->value_storage.typed = p->value_storage.typed || p->to != p->t.dtype;
+        p->value_storage.dtype = p->t.dtype = p->to;
         p->grad_storage.data = NULL;
         p->t.grad = NULL;
         p->t.grad_fresh = 0;
@@ -18986,6 +19090,42 @@ MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
     return mlc__build_root(mlc__root(m));
+}
+
+/* Every float becomes what dtype points at, or, for NULL, what it is. */
+static bool mlc__param_to(void *user, mlc__param *p, const char *name)
+{
+    const mlc_dtype *dtype = MLC__CAST(const mlc_dtype *, user);
+    (void)name;
+    if (mlc__is_float(p->t.dtype)) p->to = dtype ? *dtype : p->t.dtype;
+    return true;
+}
+
+/* Gradients of what is recorded would have the old dtype. */
+static mlc_status mlc__tape_free_of(mlc_ctx *ctx)
+{
+    for (const mlc_node *nd = ctx->tape; nd; nd = nd->prev)
+        for (int i = 0; i < nd->n_in && !nd->done; i++) {
+            const mlc_tensor *t = mlc__base(nd->in[i]);
+            const mlc__param *p = (const mlc__param *)(uintptr_t)t;
+            MLC__REQUIRE(ctx, !(t->flags & MLC__PARAM) || p->to == t->dtype, STATE,
+                         "module_to: '%s' is an input of a recorded %s; end its scope first",
+                         p->name, nd->op->name);
+        }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, mlc__is_float(dtype), DTYPE,
+                 "module_to: %s; floats become f32, f64, bf16 or f16", mlc_dtype_name(dtype));
+    MLC__TRY(mlc_module_build(m));     /* initial values are those of the dtype it was made in */
+    mlc__params(m, mlc__param_to, &dtype);
+    mlc_status st = mlc__tape_free_of(m->ctx);
+    if (st == MLC_OK) st = mlc__build_root(mlc__root(m));
+    if (st != MLC_OK) mlc__params(m, mlc__param_to, NULL);
+    return st;
 }
 
 /* -- by name -- */
@@ -19529,6 +19669,7 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
  * as in PyTorch. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
+    mlc_dtype   dtype;                 /* of m and v: f32 for a 16-bit parameter */
     int64_t     state;                 /* byte offset in m and v */
     int64_t     steps;
     int32_t     group;
@@ -19583,12 +19724,13 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
     if (b->entry) {
         mlc__entry *e = &b->entry[b->n];
         e->p = p;
+        e->dtype = mlc__wide(p->t.dtype);
         e->state = (int64_t)b->bytes;
         for (int32_t g = 1; g < b->o->groups; g++)
             if (mlc__glob(b->o->group[g].glob, name)) e->group = g;
     }
     b->n++;
-    b->bytes += mlc__param_bytes(p);
+    b->bytes += mlc__param_bytes(p) / mlc__size(&p->t) * mlc_dtype_bytes(mlc__wide(p->t.dtype));
     return true;
 }
 
@@ -19599,12 +19741,11 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
     MLC__TRY(mlc__zero(o->ctx, "optimizer", to, b->bytes));
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t k = 0; k < o->entries && from; k++) {
-            if (o->entry[k].p != b->entry[i].p) continue;
-            MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, to) + b->entry[i].state,
-                                      MLC__CAST(const char *, from) + o->entry[k].state,
-                                      (size_t)mlc__numel(&b->entry[i].p->t) *
-                                          mlc__size(&b->entry[i].p->t),
-                                      MLC_COPY_ON_DEVICE));
+            const mlc__entry *e = &b->entry[i], *old = &o->entry[k];
+            if (old->p != e->p) continue;
+            MLC__TRY(mlc__cast_run_of(o->ctx, "optimizer", MLC__CAST(char *, to) + e->state,
+                                      e->dtype, MLC__CAST(const char *, from) + old->state,
+                                      old->dtype, mlc__numel(&e->p->t)));
         }
     return MLC_OK;
 }
@@ -19649,6 +19790,10 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     b.bytes = 0;
     mlc__params(o->module, mlc__optim_place, &b);
     n->entries = b.n;
+    for (int64_t i = 0; i < b.n; i++)
+        MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
+                     "optimizer: parameter '%s' is f16, which small steps would not change; keep "
+                     "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
     const size_t step_bytes = (size_t)b.n * sizeof *n->step;
     n->step = MLC__CAST(struct mlc_optim_step *,
                         mlc__heap_alloc(ctx, step_bytes, MLC_MEM_OBJECT, "optimizer"));
@@ -19885,7 +20030,8 @@ static bool mlc__entry_due(const mlc__entry *e)
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     if (o->clip.each || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
-    const int64_t bytes = b->state - a->state;
+    const int64_t bytes = (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
+                          (int64_t)mlc__size(&a->p->t);
     return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
            b->p->grad_offset - a->p->grad_offset == bytes &&
            MLC__CAST(char *, b->p->value_storage.data) -
@@ -19908,6 +20054,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, in
     s->grad_scale = 1.0 / (double)o->calls;
     s->first = e->steps == 0;
     s->skip = 0;
+    s->stream = mlc__hash("optim_step") + (uint64_t)o->steps;
     return MLC_OK;
 }
 
@@ -19915,7 +20062,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, in
 static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from], *last = &o->entry[to - 1];
-    return (last->state - e->state) / (int64_t)mlc__size(&e->p->t) + mlc__numel(&last->p->t);
+    return (last->state - e->state) / (int64_t)mlc_dtype_bytes(e->dtype) + mlc__numel(&last->p->t);
 }
 
 /* Rows of a step along k should be worth a piece of the loop, and stay in L2 with the moments. */
@@ -19935,7 +20082,8 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
         void *out[2];
         for (int k = 0; k < 2; k++) {
             mlc__lowered *l = &p->weight[k];
-            l->remade = l->bytes && l->packed && l->used && mlc__optim_packable(p) &&
+            l->remade = l->bytes && l->packed && l->used && p->t.dtype == MLC_F32 &&
+                        mlc__optim_packable(p) &&
                         l->stamp == mlc__stamp(&p->value_storage);
             out[k] = l->remade ? l->data : NULL;
         }
@@ -19963,6 +20111,8 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to,
     a.g = e->p->grad_storage.data;
     a.m = o->m ? MLC__CAST(char *, o->m) + e->state : NULL;
     a.v = o->v ? MLC__CAST(char *, o->v) + e->state : NULL;
+    a.seed = o->ctx->seed;
+    a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step_dev + run;
     a.momentum = o->momentum;
     a.dampening = o->dampening;

@@ -19,7 +19,7 @@ build() {
     local flags=$1
     shift
     make -s -j2 "$@" BUILD="${1%/*}" BLAS=none CC=gcc CFLAGS=-O0 CPPFLAGS="$zlib $flags" \
-        LIBS="$libs" LDFLAGS=--coverage IMPL_FLAGS=--coverage
+        LIBS="$libs" LDFLAGS=--coverage IMPL_FLAGS='--coverage -fprofile-update=atomic'
 }
 build '' "$out/tests" "$out/io_faults" || exit 1
 build -DMLC_TEST_TINY "$out/tiny/tests" || exit 1

@@ -1189,7 +1189,7 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0};
+static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5};
 
 static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
 {
@@ -1256,6 +1256,83 @@ TEST(backend, optimizer_kernels_agree_with_the_formulas)
                 CHECK(optim_agrees(mlc_cpu_kernels((mlc_isa)isa),
                                    bits & 1 ? MLC_RULE_ADAM : MLC_RULE_SGD,
                                    bits & 2 ? MLC_F64 : MLC_F32, n, (bits & 4) != 0));
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Moments are those of an f32 p; p is one of the two bf16 beside what that becomes, the same one on
+ * every level and wherever a run is cut.                                                      */
+static void bf16_steps_agree(mlc_rule rule, int64_t n, bool flag)
+{
+    static float       p[600], g[600], m[600], v[600];
+    static uint16_t    low[600], low_g[600], first[600];
+    struct mlc_k_optim a;
+    float              made[600], moments[1200];
+    for (int64_t i = 0; i < n; i++) {
+        test_put(low, MLC_BF16, i, test_random(61, i, -1, 1));
+        test_put(low_g, MLC_BF16, i, test_random(62, i, -1, 1));
+        p[i] = (float)test_get(low, MLC_BF16, i), g[i] = (float)test_get(low_g, MLC_BF16, i);
+    }
+    optim_args(&a, rule, MLC_F32, n, flag);
+    a.p = p, a.g = g, a.m = m, a.v = v;
+    for (int64_t i = 0; i < n; i++) m[i] = (float)i / 600, v[i] = (float)i / 500;
+    CHECK_EQ(scalar_row()->optim(NULL, &a), MLC_OK);
+    memcpy(made, p, sizeof made);
+    memcpy(moments, m, sizeof m), memcpy(moments + 600, v, sizeof v);
+    memcpy(first, low, sizeof first);
+    a.dtype = MLC_BF16, a.p = first, a.g = low_g, a.seed = 3, a.first = 8;
+    for (int64_t i = 0; i < n; i++) m[i] = (float)i / 600, v[i] = (float)i / 500;
+    CHECK_EQ(scalar_row()->optim(NULL, &a), MLC_OK);
+    CHECK(memcmp(m, moments, sizeof m) == 0 && memcmp(v, moments + 600, sizeof v) == 0);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t down = bits_of(made[i]) >> 16, up = down + ((bits_of(made[i]) & 0xffff) > 0);
+        CHECK(first[i] == down || first[i] == up);
+    }
+    FOR_EACH_LEVEL(isa)
+        for (int64_t cut = 0; cut <= n; cut += cut < 4 ? 4 : n) {
+            uint16_t           here[600];
+            struct mlc_k_optim part = a;
+            memcpy(here, low, sizeof here);
+            for (int64_t i = 0; i < n; i++) m[i] = (float)i / 600, v[i] = (float)i / 500;
+            part.p = here, part.n = cut < n ? cut : n;
+            CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &part), MLC_OK);
+            if (cut < n) {
+                part.p = here + cut, part.g = low_g + cut, part.m = m + cut, part.v = v + cut;
+                part.first = a.first + cut, part.n = n - cut;
+                CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &part), MLC_OK);
+            }
+            CHECK(memcmp(here, first, (size_t)n * 2) == 0);
+        }
+}
+
+TEST(backend, optimizer_kernels_round_bf16_by_chance)
+{
+    for (int64_t n = 1; n <= 600; n += n < 40 ? 1 : 80)
+        for (int bits = 0; bits < 4; bits++)
+            bf16_steps_agree(bits & 1 ? MLC_RULE_ADAM : MLC_RULE_SGD, n, (bits & 2) != 0);
+}
+
+/* 1 - 2^-10 lies a quarter of the way to the bf16 below 1; NaN and infinity have no neighbours.  */
+TEST(backend, chance_is_right_in_mean)
+{
+    enum { N = 40000 };
+    static uint16_t       p[N], g[N];
+    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77};
+    struct mlc_k_optim    a;
+    double                sum = 0;
+    memset(&a, 0, sizeof a);
+    a.rule = MLC_RULE_SGD, a.dtype = MLC_BF16, a.n = N, a.p = p, a.g = g, a.step = &step;
+    for (int64_t i = 0; i < N; i++) test_put(p, MLC_BF16, i, 1), test_put(g, MLC_BF16, i, 1);
+    p[0] = 0x7fff, p[1] = 0xffff, g[2] = 0xff80;
+    CHECK_EQ(scalar_row()->optim(NULL, &a), MLC_OK);
+    CHECK(isnan(test_get(p, MLC_BF16, 0)) && isnan(test_get(p, MLC_BF16, 1)) && p[2] == 0x7f80);
+    for (int64_t i = 3; i < N; i++) sum += 1 - test_get(p, MLC_BF16, i);
+    CHECK_NEAR(sum / (N - 3), 0x1p-10, 4 * 0x1p-8 * sqrt(0.25 * 0.75 / N));
 }
 
 TEST(backend, optimizer_kernels_heed_skip)

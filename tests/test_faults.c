@@ -660,6 +660,8 @@ DO(mlc_module_rebuild)
     return mlc_module_rebuild(w->net);
 }
 
+DO(mlc_module_to) { return mlc_module_to(w->net, MLC_F64); }
+
 DO(mlc_module_freeze)
 {
     mlc_status st = mlc_module_freeze(w->net, "0.*", true);

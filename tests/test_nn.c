@@ -322,6 +322,49 @@ TEST(nn, rebuild_and_growth_move_values_and_keep_tensors)
     CHECK_OK(ctx);
 }
 
+TEST(nn, parameters_and_buffers_become_another_dtype)
+{
+    static const mlc_dtype to[] = {MLC_BF16, MLC_F64, MLC_F16, MLC_F32};
+    double      was[15], want[15], now[15], whole;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    mlc_param_desc number = {mlc_dims1(1), MLC_INIT_CONSTANT, 7, 0, MLC_I64, true, true};
+    mlc_param_desc mean = {mlc_dims1(1), MLC_INIT_CONSTANT, 0.1, 0, MLC_F32, true, true};
+    mlc_tensor *i = mlc_module_declare(net, "number", &number);
+    mlc_tensor *b = mlc_module_declare(net, "mean", &mean);
+    mlc_tensor *w = mlc_module_param(net, "0.weight"), *view = mlc_detach(w);
+    test_read(w, was);
+    for (int k = 0; k < 4; k++) {
+        mlc_no_grad_begin(ctx);
+        test_read(mlc_cast(w, to[k]), want);
+        mlc_no_grad_end(ctx);
+        CHECK_EQ(mlc_module_to(net, to[k]), MLC_OK);
+        CHECK(mlc_module_param(net, "0.weight") == w && w->dtype == to[k] && b->dtype == to[k]);
+        CHECK(i->dtype == MLC_I64 && test_read(i, &whole) && whole == 7);
+        test_read(w, now);
+        CHECK(memcmp(now, want, sizeof now) == 0);
+        if (k == 3) break;
+        CHECK(mlc_copy(view) == NULL);
+        CHECK_HAS(mlc_error(ctx), "a view of a parameter that was f32 and is ");
+        mlc_error_clear(ctx);
+        mlc_scope_begin(ctx);
+        mlc_tensor *y = mlc_forward(net, mlc_ones(ctx, to[k], mlc_dims2(4, 3)));
+        CHECK(y != NULL && y->dtype == to[k]);
+        CHECK_EQ(mlc_module_to(net, MLC_F32), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), "module_to: '");
+        CHECK_HAS(mlc_error(ctx), "' is an input of a recorded linear; end its scope first");
+        mlc_error_clear(ctx);
+        CHECK(w->dtype == to[k]);
+        mlc_scope_end(ctx);
+    }
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_module_to(net, MLC_I64), MLC_ERR_DTYPE);
+    CHECK_STR(mlc_error(ctx), "module_to: i64; floats become f32, f64, bf16 or f16");
+    CHECK_EQ(mlc_module_to(NULL, MLC_F32), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(w->dtype == MLC_F32);
+}
+
 TEST(nn, a_root_with_values_can_become_a_child)
 {
     double      before[15], after[15];

@@ -941,3 +941,74 @@ TEST(optim, too_many_skipped_steps_in_a_row_are_an_error)
     CHECK_STATUS(ctx, MLC_ERR_VALUE);
     CHECK_VALUES(mlc_module_param(m, "p"), 2, start, 0, 0);
 }
+
+/* ---- another dtype -------------------------------------------------------------------------- */
+
+/* Momentum goes on where it was: b = 0.9 b + g. 2^-k are exact in all of them.                  */
+TEST(optim, state_moves_along_when_parameters_become_another_dtype)
+{
+    static const mlc_dtype to[] = {MLC_BF16, MLC_F64, MLC_F32};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = mlc_nn_linear(ctx, 1, 1);
+    mlc_sgd_desc d;
+    double       b = 0, p = 1;
+    memset(&d, 0, sizeof d);
+    d.lr = 0.5, d.momentum = 0.5;
+    mlc_optim   *opt = mlc_sgd_ex(net, &d);
+    mlc_tensor  *w = mlc_module_param(net, "weight");
+    for (int k = 0; k < 3; k++) {
+        CHECK_EQ(mlc_copy_into(w, mlc_full(ctx, w->dtype, mlc_dims2(1, 1), 1)), MLC_OK);
+        p = 1;
+        for (int step = 0; step < 2; step++) {
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = mlc_full(ctx, w->dtype, mlc_dims2(1, 1), step ? 0 : 0.25);
+            CHECK_EQ(mlc_backward(mlc_forward(net, x)), MLC_OK);
+            CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+            b = 0.5 * b + (step ? 0 : 0.25);
+            p -= 0.5 * b;
+            if (k == 1) CHECK_NEAR(mlc_item(w), p, 0x1p-8);       /* by chance                   */
+            else CHECK_NEAR(mlc_item(w), p, 1e-6);
+            p = mlc_item(w);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        CHECK_EQ(mlc_module_to(net, to[k]), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(optim, f16_parameters_are_not_trained)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 3, 2);
+    mlc_optim  *opt = mlc_adamw(net, 1e-3);
+    CHECK_EQ(mlc_module_to(net, MLC_F16), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_DTYPE);
+    CHECK_STR(mlc_error(ctx), "optimizer: parameter 'weight' is f16, which small steps would not "
+                              "change; keep f32 and use mlc_autocast_begin, or bf16");
+    mlc_error_clear(ctx);
+    CHECK(mlc_adamw(net, 1e-3) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_module_to(net, MLC_F32), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+}
+
+/* |g| of bf16 gradients, and clipping by it.                                                    */
+TEST(optim, bf16_gradients_have_a_norm)
+{
+    enum { N = 700 };
+    double       x[N], all = 0;
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = mlc_nn_linear(ctx, N, 1);
+    mlc_clip_desc clip = {1e9, 0, false};
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    mlc_optim   *opt = mlc_sgd(net, 0);
+    mlc_tensor  *in = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(1, N), 5, -1, 1), MLC_BF16);
+    CHECK_EQ(mlc_optim_clip(opt, &clip), MLC_OK);
+    CHECK_EQ(mlc_backward(mlc_forward(net, in)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    test_read(in, x);
+    for (int i = 0; i < N; i++) all += x[i] * x[i];
+    CHECK_NEAR(mlc_optim_grad_norm(opt), sqrt(all + 1), 1e-5);    /* 1: of the bias              */
+    CHECK_OK(ctx);
+}
