@@ -974,9 +974,10 @@ MLC_API mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis);
  *   grad   dx += dy - e^y sum dy     ref: F.log_softmax                                         */
 MLC_API mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis);
 /* mlc_layer_norm: (x - mean) / sqrt(var + eps) w + b, mean and variance (over n) of each row along
- *   the last axis; weight, bias [n] or NULL; PyTorch's eps is 1e-5. Sums are carried in f64, those
- *   of squares around the mean: a large mean cancels nothing. The gradients of weight and bias are
- *   sums over the rows in an order that shape and layout give, not the number of threads.
+ *   the last axis; weight, bias [n] or NULL, also in f32 for a 16-bit x; PyTorch's eps is 1e-5.
+ *   Sums are carried in f64, those of squares around the mean: a large mean cancels nothing. The
+ *   gradients of weight and bias are sums over the rows in an order that shape and layout give, not
+ *   the number of threads.
  *   grad   with h = (x - mean) r, r = 1/sqrt(var + eps), g = dy w: dx += r (g - mean(g) -
  *          h mean(g h)); dw += sum dy h; db += sum dy
  *   err    SHAPE: x is a scalar, weight or bias is not [n]   ARG: eps is negative or not finite
@@ -1400,8 +1401,8 @@ typedef struct mlc_autocast_desc {
 } mlc_autocast_desc;
 
 /* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
- *   suits them. To dtype: linear, matmul, norms. To f32: losses, sums, products, variances and
- *   norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
+ *   suits them. To dtype: linear, matmul, the x of norms. To f32: losses, sums, products, variances
+ *   and norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
  *   dtype, the rest to f32, but concat, stack, einsum, dot and what works in place, which want one
  *   dtype as ever. Integers and f64 stay. Parameters of linear layers are read through copies, made
  *   when they have changed, an f32 input without a gradient is rounded as it is read, and a fused
@@ -1898,6 +1899,7 @@ struct mlc_k_norm {                    /* out = (in - mean) r weight + bias alon
     int64_t     shape[MLC_MAX_DIMS];
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
+    mlc_dtype   w_dtype;               /* of weight and bias: dtype, or f32 with a 16-bit one  */
     const void *weight, *bias;         /* dense rows, or NULL                                  */
     double      eps;
     double     *stat;                  /* [rows,3]: shift, mean - shift, 1/sqrt(variance + eps) */
@@ -1909,6 +1911,7 @@ struct mlc_k_norm_grad {               /* dx (+)= ...; dweight (+)= ...; dbias (
     void       *dx;       int64_t dx_stride[MLC_MAX_DIMS];        /* NULL: not wanted          */
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
+    mlc_dtype   w_dtype;               /* of weight, dweight and dbias                         */
     const void *weight;   const double *stat;
     void       *dweight;  int64_t dweight_stride;                 /* NULL: not wanted          */
     void       *dbias;    int64_t dbias_stride;
@@ -2018,8 +2021,8 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     int32_t     decoupled, nesterov;
     int64_t     n;
     void       *p; const void *g; void *m, *v;     /* m: momentum or first moment; may be NULL */
-    uint64_t    seed;                  /* word first + i of the step's stream rounds a bf16    */
-    int64_t     first;                 /* p[i] up or down; first is a multiple of 4            */
+    uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
+    int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step;
     double      momentum, dampening, beta1, beta2, eps;
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
@@ -10285,6 +10288,7 @@ MLC__INLINE mlc__row_line mlc__norm_line(const double *stat)
 
 typedef struct mlc__norm_job {
     mlc__rows k;
+    mlc__rows w;                       /* weight and bias */
     const struct mlc_k_norm *a;
 } mlc__norm_job;
 
@@ -10331,8 +10335,8 @@ static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, int
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
         const void *x = mlc__row_part(k, &tile[0], in, step, i, n);
-        const void *w = mlc__row_part(k, &tile[1], MLC__CAST(const char *, a->weight), 1, i, n);
-        const void *b = mlc__row_part(k, &tile[2], MLC__CAST(const char *, a->bias), 1, i, n);
+        const void *w = mlc__row_part(&j->w, &tile[1], MLC__CAST(const char *, a->weight), 1, i, n);
+        const void *b = mlc__row_part(&j->w, &tile[2], MLC__CAST(const char *, a->bias), 1, i, n);
         k->f->affine(direct ? (void *)out : (void *)tile[3].v, x, w, b, n, &line);
         if (!direct) mlc__row_put(k, out, to, i, n, &tile[3], false);
     }
@@ -10357,13 +10361,20 @@ static void mlc__norm_lines(const void *args, const int64_t *offset, const int64
     }
 }
 
+MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
+{
+    return mlc__is_float(dtype) && (w == dtype || (mlc__is_half(dtype) && w == MLC_F32));
+}
+
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
                                 const mlc__half_fns *half)
 {
-    const mlc__norm_job j = { mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half), a };
+    const int64_t n = a->shape[a->ndim - 1];
+    const mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half),
+                              mlc__rows_of(a->w_dtype, n, f, half), a };
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     mlc__stat_strides(a->ndim, a->shape, stat);
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides, mlc__norm_lines, &j);
@@ -10376,7 +10387,7 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
 /* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T; behind
  * them a row of ones if there is no weight. */
 typedef struct mlc__norm_grad_job {
-    mlc__rows k;
+    mlc__rows k, w;                    /* w: weight, dweight, dbias */
     const struct mlc_k_norm_grad *a;
     mlc__loop across;
     int64_t   rows, per_part, parts;
@@ -10395,7 +10406,7 @@ static const void *mlc__norm_weights(const mlc__norm_grad_job *j, mlc__row_tile 
                                      int64_t n)
 {
     if (j->a->weight)
-        return mlc__row_part(&j->k, tile, MLC__CAST(const char *, j->a->weight), 1, i, n);
+        return mlc__row_part(&j->w, tile, MLC__CAST(const char *, j->a->weight), 1, i, n);
     return (const char *)(MLC__CAST(const double *, j->a->workspace) + mlc__norm_sums_doubles(j)) +
            i * (int64_t)mlc_dtype_bytes(j->k.wide);
 }
@@ -10497,11 +10508,11 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, 
             for (int64_t e = 0; e < n; e++)
                 total[e] += sums[p * mlc__norm_part_doubles(j) + i + e];
         for (int64_t e = 0; e < n; e++) mlc__elem_put(tile.v, e, j->k.wide, total[e]);
-        mlc__row_put(&j->k, MLC__CAST(char *, out), stride, i, n, &tile, accumulate);
+        mlc__row_put(&j->w, MLC__CAST(char *, out), stride, i, n, &tile, accumulate);
     }
 }
 
-/* Writes all of *j but k. False if there are no rows. */
+/* Writes all of *j but k and w. False if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
@@ -10539,8 +10550,9 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
                                      const mlc__row_fns *f, const mlc__half_fns *half)
 {
     mlc__norm_grad_job j;
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
+    j.w = mlc__rows_of(a->w_dtype, a->shape[a->ndim - 1], f, half);
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
         if (!a->weight) {
@@ -10656,8 +10668,10 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
+        uint16_t chance;               /* half a word each */
         memcpy(&bits, from + i, sizeof bits);
-        const uint32_t nan = bits >> 16 | 0x40u, some = (bits + (words[i] & 0xffffu)) >> 16;
+        memcpy(&chance, MLC__CAST(const char *, (const void *)words) + 2 * i, sizeof chance);
+        const uint32_t nan = bits >> 16 | 0x40u, some = (bits + chance) >> 16;
         to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : some);
     }
 }
@@ -10697,7 +10711,7 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
     const struct mlc_k_optim *a = j->a;
     const mlc__optim_fns *fns = j->fns;
     float p[MLC__WORDS], g[MLC__WORDS];
-    uint32_t words[MLC__WORDS];
+    uint32_t words[MLC__WORDS / 2];
     struct mlc_k_optim tile = *a;
     tile.p = p;
     tile.g = g;
@@ -10709,7 +10723,8 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
         tile.m = a->m ? MLC__CAST(float *, a->m) + i : NULL;
         tile.v = a->v ? MLC__CAST(float *, a->v) + i : NULL;
         j->fn(&tile, 0, some);
-        mlc__random_words(fns->random, a->seed, a->step->stream, a->first + i, some, 1, words);
+        mlc__random_words(fns->random, a->seed, a->step->stream, (a->first + i) / 2,
+                          (some + 1) / 2, 1, words);
         fns->by_chance(low, p, words, some);
     }
 }
@@ -15955,10 +15970,25 @@ MLC__INLINE int mlc__norm_bias(const mlc_node *nd)
     return nd->u.norm.bias ? mlc__norm_weight(nd) + 1 : 0;
 }
 
+/* Of weight and bias: x's, or f32 with a 16-bit x. */
+MLC__INLINE mlc_dtype mlc__norm_dtype(const mlc_node *nd) { return nd->in[nd->n_in > 1]->dtype; }
+
+static mlc_status mlc__norm_dtypes(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    const mlc_dtype w = mlc__norm_dtype(nd);
+    if (!mlc__is_half(x->dtype) || w != MLC_F32) return mlc__require_float(ctx, nd);
+    for (int i = 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->dtype == w, DTYPE,
+                     "%s: input 2 is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, mlc_dtype_name(w), i + 1, mlc_dtype_name(nd->in[i]->dtype));
+    return MLC_OK;
+}
+
 static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
-    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__norm_dtypes(ctx, nd));
     MLC__REQUIRE(ctx, nd->u.norm.eps >= 0.0 && nd->u.norm.eps < MLC__INF, ARG,
                  "%s: eps is %s; it must be finite and not negative", nd->op->name,
                  mlc__real(nd->u.norm.eps).s);
@@ -15987,6 +16017,7 @@ static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__numel(x) == 0) return MLC_OK;
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
+    a.w_dtype = mlc__norm_dtype(nd);
     a.rms = nd->u.norm.rms;
     a.eps = nd->u.norm.eps;
     a.out = mlc__data(nd->out[0]);
@@ -16024,6 +16055,7 @@ static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
                                         &a.dbias_accumulate, &st) != NULL;
     if (st != MLC_OK || x->shape[x->ndim - 1] == 0 || !(to_x || to_w || to_b)) return st;
     a.dtype = x->dtype;
+    a.w_dtype = mlc__norm_dtype(nd);
     a.rms = nd->u.norm.rms;
     a.in = mlc__data(x);
     a.dy = mlc__data(&dy);
@@ -18760,7 +18792,7 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
         mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
     if (!mlc__is_full(dtype) && !desc->buffer) {
         mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may "
-                  "be; declare f32, and see mlc_module_to", name, mlc_dtype_name(dtype));
+                  "be; take f32, and mlc_module_to for 16 bits", name, mlc_dtype_name(dtype));
         return NULL;
     }
     p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, "module_declare"));
@@ -20359,13 +20391,14 @@ typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
     MLC__AMP_LOW, MLC__AMP_FULL,
+    MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_KEEP
 } mlc__amp_policy;
 
 static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policies[] = {
-    { "linear", MLC__AMP_LINEAR },  { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_LOW },
-    { "rms_norm", MLC__AMP_LOW },   { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
+    { "linear", MLC__AMP_LINEAR },  { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_FIRST },
+    { "rms_norm", MLC__AMP_FIRST }, { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
     { "mse_loss", MLC__AMP_FULL },  { "cross_entropy", MLC__AMP_FULL }, { "sum", MLC__AMP_FULL },
     { "mean", MLC__AMP_FULL },      { "prod", MLC__AMP_FULL },     { "var", MLC__AMP_FULL },
     { "std", MLC__AMP_FULL },       { "norm", MLC__AMP_FULL },     { "logsumexp", MLC__AMP_FULL },
@@ -20385,18 +20418,24 @@ typedef struct mlc__amp {
 } mlc__amp;
 
 /* What changes a tensor in place, by its name, must not get a copy of it. */
-static mlc__amp_policy mlc__amp_policy_of(const mlc_autocast_desc *d, const char *op)
+static mlc__amp_policy mlc__amp_usual(const char *op)
 {
     const size_t len = strlen(op);
-    for (int32_t i = 0; i < d->n_rules; i++) {
-        if (strcmp(d->rules[i].op, op) != 0) continue;
-        if (d->rules[i].dtype == MLC_F32) return MLC__AMP_FULL;
-        return strcmp(op, "linear") == 0 ? MLC__AMP_LINEAR : MLC__AMP_LOW;
-    }
     if (len > 0 && op[len - 1] == '_') return MLC__AMP_KEEP;
     for (int i = 0; i < MLC__COUNT(mlc__amp_policies); i++)
         if (strcmp(mlc__amp_policies[i].op, op) == 0) return mlc__amp_policies[i].policy;
     return MLC__AMP_MATCH;
+}
+
+static mlc__amp_policy mlc__amp_policy_of(const mlc_autocast_desc *d, const char *op)
+{
+    const mlc__amp_policy usual = mlc__amp_usual(op);
+    for (int32_t i = 0; i < d->n_rules; i++) {
+        if (strcmp(d->rules[i].op, op) != 0) continue;
+        if (d->rules[i].dtype == MLC_F32) return MLC__AMP_FULL;
+        return usual == MLC__AMP_LINEAR || usual == MLC__AMP_FIRST ? usual : MLC__AMP_LOW;
+    }
+    return usual;
 }
 
 static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
@@ -20440,7 +20479,7 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
     for (int i = 0; casts && i < n; i++) {
-        if (!mlc__is_float(in[i]->dtype)) continue;
+        if (!mlc__is_float(in[i]->dtype) || (policy == MLC__AMP_FIRST && i > 0)) continue;
         if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;

@@ -45,7 +45,14 @@ struct bench_case {
 
 /* ---- data and checks ---------------------------------------------------------------------- */
 
-static bool is_half(const state *s) { return s->bc->dtype == MLC_BF16; }
+static bool is_half(const state *s) { return s->bc->dtype == MLC_BF16 || s->bc->dtype == MLC_F16; }
+
+/* x as the case's dtype holds it. */
+static float rounded(const state *s, float x)
+{
+    if (s->bc->dtype == MLC_F16) return mlc_f16_to(mlc_f16_from(x));
+    return s->bc->dtype == MLC_BF16 ? mlc_bf16_to(mlc_bf16_from(x)) : x;
+}
 
 /* A tensor of values in [lo, hi); *copy, if asked for, the same as doubles, to be freed. */
 static mlc_tensor *values_in(state *s, mlc_dtype dtype, mlc_dims dims, double lo, double hi,
@@ -60,7 +67,7 @@ static mlc_tensor *values_in(state *s, mlc_dtype dtype, mlc_dims dims, double lo
     for (int64_t i = 0; v && f && i < n; i++) {
         r ^= r << 13; r ^= r >> 7; r ^= r << 17;
         f[i] = (float)(lo + (hi - lo) * (double)(r >> 40) / 16777216.0);
-        if (is_half(s)) f[i] = mlc_bf16_to(mlc_bf16_from(f[i]));
+        f[i] = rounded(s, f[i]);
         v[i] = (double)f[i];              /* one value for both dtypes                         */
     }
     mlc_tensor *t = !v || !f ? NULL : dtype == MLC_F64 ? mlc_from(s->ctx, dtype, dims, v)
@@ -931,7 +938,7 @@ static bool gemm_setup(state *s)
         ok     = mlc_module_build(s->net) == MLC_OK;
         b      = fetch(mlc_module_param(s->net, "weight"));
         for (int64_t i = 0; is_half(s) && b && i < n * k; i++)
-            b[i] = (double)mlc_bf16_to(mlc_bf16_from((float)b[i]));
+            b[i] = (double)rounded(s, (float)b[i]);
         bias   = fetch(mlc_module_param(s->net, "bias"));
     } else {
         s->b = values(s, op == GEMM_NT ? mlc_dims2(n, k) : mlc_dims2(k, n), -1, 1, &b);
@@ -951,7 +958,7 @@ static bool gemm_setup(state *s)
 static void gemm_probe(void *arg, double rate[2])
 {
     const state *s = (const state *)arg;
-    if (is_half(s)) {
+    if (s->bc->dtype == MLC_BF16) {
         rate[0] = bench_bf16_peak(mlc_ctx_isa(s->ctx), mlc_ctx_threads(s->ctx), 3);
         rate[1] = bench_bf16_peak(mlc_ctx_isa(s->ctx), 1, 3);
         return;
@@ -985,7 +992,7 @@ static mlc_module *net_of(mlc_ctx *ctx, const shape *p)
 
 static mlc_tensor *net_apply(state *s)
 {
-    if (is_half(s)) mlc_autocast_begin(s->ctx, MLC_BF16);
+    if (is_half(s)) mlc_autocast_begin(s->ctx, s->bc->dtype);
     mlc_tensor *y = mlc_forward(s->net, s->a);
     if (is_half(s)) mlc_autocast_end(s->ctx);
     return y;
@@ -993,7 +1000,7 @@ static mlc_tensor *net_apply(state *s)
 
 static mlc_tensor *train_apply(state *s)
 {
-    if (is_half(s)) mlc_autocast_begin(s->ctx, MLC_BF16);
+    if (is_half(s)) mlc_autocast_begin(s->ctx, s->bc->dtype);
     mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, s->a), s->labels);
     if (is_half(s)) mlc_autocast_end(s->ctx);
     mlc_backward(loss);
@@ -1154,6 +1161,7 @@ static bool optim_setup(state *s)
     bool            ok;
     d.no_bias = true;
     s->net = mlc_nn_linear_ex(s->ctx, &d);
+    mlc_module_to(s->net, s->bc->dtype);
     s->opt = s->bc->op ? mlc_sgd(s->net, 1e-3f) : mlc_adamw(s->net, 1e-3f);
     s->a   = mlc_module_param(s->net, "weight");
     s->b   = values(s, mlc_dims1(m), 1, 2, &g);
@@ -1170,7 +1178,7 @@ static bool optim_setup(state *s)
     free(g);
     free(before);
     free(after);
-    return ok && (s->bc->op || optim_plain(s));
+    return ok && (s->bc->op || is_half(s) || optim_plain(s));
 }
 
 /* ---- data_: the loader and the CSV reader --------------------------------------------------- */
@@ -1381,8 +1389,9 @@ static void add_gemms(void)
             const int64_t m = shape_of[i][0], n = shape_of[i][1], k = shape_of[i][2];
             snprintf(name[op][i], sizeof name[op][i], "gemm_%s_%dx%dx%d", form[op], (int)m, (int)n,
                      (int)k);
-            for (int half = op == GEMM_PRE && m > 128; half < 2; half++) {
-                const mlc_dtype dtype = half ? MLC_BF16 : MLC_F32;
+            const bool wide = op != GEMM_PRE || m <= 128;
+            for (int d = wide ? 0 : 1; d < (op == GEMM_NT ? 3 : 2); d++) {
+                const mlc_dtype dtype = d == 0 ? MLC_F32 : d == 1 ? MLC_BF16 : MLC_F16;
                 if (op == GEMM_NN)      add_gemm(name[op][i], op, m, k, n, dtype);
                 else if (op == GEMM_TN) add_gemm(name[op][i], op, n, k, m, dtype);
                 else                    add_gemm(name[op][i], op, m, n, k, dtype);
@@ -1422,7 +1431,10 @@ static void add_other(const char *name, const char *unit, double work, bool (*se
 
 static void add_adamw(const char *name, int64_t m, int64_t n)
 {
-    add_other(name, "Mparam/s", 1e-6 * (double)(m * n), optim_setup, optim_run, m, n, 0, 0);
+    const double work = 1e-6 * (double)(m * n);
+    add_other(name, "Mparam/s", work, optim_setup, optim_run, m, n, 0, 0);
+    cases[n_cases - 1].dtype = MLC_BF16;
+    add_other(name, "Mparam/s", work, optim_setup, optim_run, m, n, 0, 0);
     cases[n_cases - 1].probe  = optim_probe;
     cases[n_cases - 1].beside = "plain loop";
 }
@@ -1503,7 +1515,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     mlc_memory_info(s->ctx, &mem);
     const int64_t made = mem.top[MLC_MEM_ACTIVATION] - s->inputs;
     double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
-    if (c->flops > 0 && is_half(s)) peak = p->amx;
+    if (c->flops > 0 && c->dtype == MLC_BF16) peak = p->amx;
     if (peak > 0 && c->flops + c->bytes > 0)
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
     if (r->beside[0] > 0) share = rate / r->beside[0];
@@ -1589,7 +1601,7 @@ static int run_all(const bench_options *o)
 }
 
 static const char HELP[] =
-    "usage: bench [--list] [--case GLOB] [--dtype f32|f64|bf16] [--seconds S] [--threads N]\n"
+    "usage: bench [--list] [--case GLOB] [--dtype f32|f64|bf16|f16] [--seconds S] [--threads N]\n"
     "             [--isa scalar|avx2|avx512|avx512x|amx|neon] [--json FILE] [--no-peaks]\n";
 
 static bool parse_isa(const char *text, mlc_isa *isa)

@@ -396,7 +396,8 @@ CASES = {
     "data_loader_1797x64_b32": loader,
 }
 ONE_THREAD = "overhead_*"
-DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16,
+          "f16": torch.float16}
 
 
 # ---- measuring ---------------------------------------------------------------------------------

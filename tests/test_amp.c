@@ -246,6 +246,12 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
         CHECK_EQ(mlc_linear(x, x, NULL)->dtype, low);
         CHECK_EQ(mlc_matmul(x, half)->dtype, low);
         CHECK_EQ(mlc_layer_norm(x, NULL, NULL, 1e-5)->dtype, low);
+        mlc_tensor *gain = mlc_ones(ctx, MLC_F32, mlc_dims1(mlc_dim(x, -1)));
+        mlc_set_requires_grad(gain, true);
+        mlc_tensor *normal = mlc_layer_norm(x, gain, NULL, 1e-5);
+        CHECK_EQ(normal->dtype, low);
+        CHECK_EQ(mlc_backward_from(normal, normal), MLC_OK);
+        CHECK_EQ(mlc_grad(gain)->dtype, MLC_F32);
         CHECK_EQ(mlc_relu(x)->dtype, MLC_F32);
         CHECK_EQ(mlc_relu(half)->dtype, low);
         CHECK_EQ(mlc_add(x, half)->dtype, low);

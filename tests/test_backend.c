@@ -1294,7 +1294,7 @@ static void bf16_steps_agree(mlc_rule rule, int64_t n, bool flag)
         CHECK(first[i] == down || first[i] == up);
     }
     FOR_EACH_LEVEL(isa)
-        for (int64_t cut = 0; cut <= n; cut += cut < 4 ? 4 : n) {
+        for (int64_t cut = 0; cut <= n; cut += cut < 8 ? 8 : n) {
             uint16_t           here[600];
             struct mlc_k_optim part = a;
             memcpy(here, low, sizeof here);

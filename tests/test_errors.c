@@ -1224,7 +1224,8 @@ WRONG(declare_with_a_dot, ARG,
       declare(w, "a.b", MLC_F32, false))
 
 WRONG(declare_integers, DTYPE,
-      "module_declare: parameter 'count' is i64; only buffers may be",
+      "module_declare: parameter 'count' is i64; only buffers may be; take f32, and "
+      "mlc_module_to for 16 bits",
       declare(w, "count", MLC_I64, false))
 
 WRONG(declare_a_taken_name, ARG,

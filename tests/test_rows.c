@@ -326,3 +326,46 @@ TEST(rows, bits_do_not_depend_on_the_number_of_threads)
         }
     }
 }
+
+/* ---- a 16-bit x with f32 weights ------------------------------------------------------------ */
+
+/* As of the same numbers in f32, but y and dx, which are rounded; dw and db are not.            */
+static void masters_agree(mlc_ctx *ctx, mlc_dtype low, bool rms, int64_t m, int64_t n)
+{
+    static double  want[4000], got[4000];
+    const double   ulp = low == MLC_BF16 ? 0x1p-8 : 0x1p-10;
+    const mlc_dims rows = mlc_dims2(m, n), row = mlc_dims1(n);
+    mlc_tensor    *x[2], *w[2], *b[2], *y[2], *dy[2];
+    for (int i = 0; i < 2; i++) {
+        x[i] = mlc_cast(test_rand(ctx, MLC_F32, rows, 1, -1, 1), low);
+        dy[i] = mlc_cast(test_rand(ctx, MLC_F32, rows, 2, -1, 1), low);
+        if (i == 1) x[i] = mlc_cast(x[i], MLC_F32), dy[i] = mlc_cast(dy[i], MLC_F32);
+        w[i] = test_rand(ctx, MLC_F32, row, 3, 0.5, 1.5);
+        b[i] = test_rand(ctx, MLC_F32, row, 4, -1, 1);
+        mlc_set_requires_grad(x[i], true);
+        mlc_set_requires_grad(w[i], true);
+        mlc_set_requires_grad(b[i], !rms);
+        y[i] = rms ? mlc_rms_norm(x[i], w[i], 1e-5) : mlc_layer_norm(x[i], w[i], b[i], 1e-5);
+        CHECK_EQ(mlc_backward_from(y[i], dy[i]), MLC_OK);
+    }
+    CHECK(y[0] != NULL && y[0]->dtype == low && mlc_grad(w[0])->dtype == MLC_F32);
+    test_read(y[1], want);
+    CHECK_VALUES(y[0], m * n, want, 1e-6, ulp);
+    test_read(mlc_grad(x[1]), want);
+    CHECK_VALUES(mlc_grad(x[0]), m * n, want, 1e-6, ulp);
+    test_read(mlc_grad(w[1]), want);
+    CHECK_VALUES(mlc_grad(w[0]), n, want, 1e-5, 1e-5);
+    if (!rms && test_read(mlc_grad(b[1]), want) && test_read(mlc_grad(b[0]), got))
+        CHECK(memcmp(got, want, (size_t)n * sizeof *got) == 0);
+    CHECK_OK(ctx);
+}
+
+TEST(rows, norms_of_16_bits_take_weights_in_f32)
+{
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < 4; i++) {
+            masters_agree(ctx, i & 1 ? MLC_F16 : MLC_BF16, i & 2, 5, 7);
+            masters_agree(ctx, i & 1 ? MLC_F16 : MLC_BF16, i & 2, 30, 130);
+            masters_agree(ctx, i & 1 ? MLC_F16 : MLC_BF16, i & 2, 3, 1000);
+        }
+}
