@@ -371,7 +371,8 @@ MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
 MLC_API mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out);
 /* mlc_memory_peak_reset: peaks start again from what is in use now.                          */
 MLC_API void mlc_memory_peak_reset(mlc_ctx *ctx);
-/* mlc_memory_trim: gives unused pool memory back to the allocator.                           */
+/* mlc_memory_trim: gives unused pool memory back to the allocator, and 16-bit copies of weights,
+ *   which the next product makes again.                                                       */
 MLC_API void mlc_memory_trim(mlc_ctx *ctx);
 
 /* mlc_stdout: the writer that prints to standard output; absent under MLC_NO_STDIO.          */
@@ -1218,10 +1219,11 @@ MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
  *   mlc_module_rebuild to be trained.          err: ARG if nothing matches a glob             */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
- *   the nearest; optimizer state moves along, gradients and views of them do not. bf16 halves what
- *   a module takes in inference, and can be trained: moments stay f32, and a step rounds parameters
- *   up or down by chance, so that changes too small for bf16 add up all the same. f16 cannot: keep
- *   f32 and use mlc_autocast_begin.      err: DTYPE, NOMEM; STATE: the tape has operations on them
+ *   the nearest; the tree is laid out again: optimizer state moves along, gradients and views do
+ *   not. bf16 takes half the memory, but for packs of weights (MLC_MEM_PACK; mlc_memory_trim frees
+ *   them). It can be trained: moments stay f32, and a step rounds parameters up or down by chance,
+ *   so that changes too small for bf16 add up all the same. f16 cannot: keep f32 and use
+ *   mlc_autocast_begin.                  err: DTYPE, NOMEM; STATE: the tape has operations on them
  *   ref    torch.nn.Module.to; stochastic rounding: arXiv 2010.06192                          */
 MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
@@ -1405,9 +1407,10 @@ typedef struct mlc_autocast_desc {
  *   and norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
  *   dtype, the rest to f32, but concat, stack, einsum, dot and what works in place, which want one
  *   dtype as ever. Integers and f64 stay. Parameters of linear layers are read through copies, made
- *   when they have changed, an f32 input without a gradient is rounded as it is read, and a fused
- *   activation runs as its linear does; a custom operation does as it likes. Backward follows the
- *   dtypes of the forward. Calls nest up to 8 deep; one with MLC_F32 switches it off inside.
+ *   when they have changed; an f32 input without a gradient is rounded as it is read, also by
+ *   backward, until which it must stay as it is; a fused activation runs as its linear does; a
+ *   custom operation does as it likes. Backward follows the dtypes of the forward. Calls nest up to
+ *   8 deep; one with MLC_F32 switches it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations; those that only move elements or work in place
@@ -2820,6 +2823,7 @@ struct mlc_ctx {
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
+    void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     uint32_t       visit;              /* number of the last walk over parameters              */
@@ -3219,6 +3223,7 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 /* In a fixed block there is nobody to give memory back to. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
+    if (ctx && ctx->modules_trim) ctx->modules_trim(ctx);
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
@@ -8966,8 +8971,11 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
         const int64_t c_at = at + r * j->c_row + x * j->c_col;
         t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
         t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
-        const bool direct = plain && t.mr % j->f->form->run == 0;
-        t.add = direct && (!first || g->beta == 1.0);
+        /* A tile of registers begins with what it adds to, the sink adds last: which of the two
+         * ways is open depends on the cut, and so on threads. */
+        const bool adds = !first || g->beta == 1.0, rows = t.mr % j->f->form->run == 0;
+        const bool direct = plain && rows && !(adds && j->f->form->run > 1);
+        t.add = direct && adds;
         t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : room;
         t.out_row = direct ? j->c_row : b->s->panel;
         mlc__tile_ahead(j, &t, b->s, i, panels);
@@ -12461,7 +12469,9 @@ static uint64_t mlc__magnitude(mlc_dtype dtype, const void *data, int64_t i, boo
 static double mlc__magnitude_value(mlc_dtype dtype, uint64_t bits)
 {
     double value;
-    mlc__cast_dense(&value, MLC_F64, &bits, dtype, 1, &mlc__half_fns_scalar);
+    char raw[sizeof bits];             /* gcc -O3 takes a parameter's own bytes for uninitialized */
+    memcpy(raw, &bits, sizeof raw);
+    mlc__cast_dense(&value, MLC_F64, raw, dtype, 1, &mlc__half_fns_scalar);
     return value;
 }
 
@@ -13330,6 +13340,7 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
                  "backward: nothing that y was made from requires a "
                  "gradient (or it was made under no-grad)");
+    if (y->storage->typed) MLC__TRY(mlc__alive(y, "backward"));
     if (!dy) return MLC_OK;
     MLC__REQUIRE(ctx, dy->ctx == ctx, ARG,
                  "backward: dy belongs to another context; make it in that of y");
@@ -13404,7 +13415,7 @@ MLC_IMPL mlc_tensor *mlc_grad(mlc_tensor *t)
     if (!base->grad || base->node || !base->grad_fresh) return NULL;
     g = MLC__CAST(mlc_tensor *, mlc__arena(t->ctx, t->ctx->depth, sizeof *g));
     if (g) mlc__grad_view(t, g);
-    return g;
+    return g && mlc__alive(g, "grad") == MLC_OK ? g : NULL;
 }
 
 /* No memory is touched: the next first write overwrites. */
@@ -18714,6 +18725,20 @@ static void mlc__modules_release(mlc_ctx *ctx)
     for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
 }
 
+static void mlc__param_unpack(mlc__param *p)
+{
+    for (int i = 0; i < 2; i++) {
+        mlc__heap_data_free(p->t.ctx, p->weight[i].data, MLC_MEM_PACK);
+        memset(&p->weight[i], 0, sizeof p->weight[i]);
+    }
+}
+
+static void mlc__modules_trim(mlc_ctx *ctx)
+{
+    for (const mlc_module *m = ctx->modules; m; m = m->next)
+        for (int32_t i = 0; i < m->slots; i++) mlc__param_unpack(m->slot[i].p);
+}
+
 /* At the head of ctx->modules; a root until mlc_module_add gives it a parent. */
 MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
                                        size_t user_bytes)
@@ -18736,6 +18761,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     if (m->next) m->next->prev = m;
     ctx->modules = m;
     ctx->modules_release = mlc__modules_release;
+    ctx->modules_trim = mlc__modules_trim;
     return m;
 }
 
@@ -19047,8 +19073,10 @@ static void mlc__build_commit(mlc__build *b)
         p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
         p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
         p->value_storage.version++;
-        p->value_storage.typed = p->value_storage.typed || p->to != p->t.dtype;
+        if (p->to != p->t.dtype) { mlc__param_unpack(p); p->value_storage.typed = true; }
         p->value_storage.dtype = p->t.dtype = p->to;
+        p->grad_storage.typed = p->value_storage.typed;
+        p->grad_storage.dtype = p->to;
         p->grad_storage.data = NULL;
         p->t.grad = NULL;
         p->t.grad_fresh = 0;
@@ -19133,6 +19161,12 @@ static bool mlc__param_to(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+static bool mlc__param_is(void *user, mlc__param *p, const char *name)
+{
+    (void)name;
+    return !mlc__is_float(p->t.dtype) || p->t.dtype == *MLC__CAST(const mlc_dtype *, user);
+}
+
 /* Gradients of what is recorded would have the old dtype. */
 static mlc_status mlc__tape_free_of(mlc_ctx *ctx)
 {
@@ -19141,7 +19175,8 @@ static mlc_status mlc__tape_free_of(mlc_ctx *ctx)
             const mlc_tensor *t = mlc__base(nd->in[i]);
             const mlc__param *p = (const mlc__param *)(uintptr_t)t;
             MLC__REQUIRE(ctx, !(t->flags & MLC__PARAM) || p->to == t->dtype, STATE,
-                         "module_to: '%s' is an input of a recorded %s; end its scope first",
+                         "module_to: '%s' is an input of a recorded %s; call it before, or when "
+                         "the scope of that has ended",
                          p->name, nd->op->name);
         }
     return MLC_OK;
@@ -19153,6 +19188,7 @@ MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
     MLC__REQUIRE(m->ctx, mlc__is_float(dtype), DTYPE,
                  "module_to: %s; floats become f32, f64, bf16 or f16", mlc_dtype_name(dtype));
     MLC__TRY(mlc_module_build(m));     /* initial values are those of the dtype it was made in */
+    if (mlc__params(m, mlc__param_is, &dtype)) return MLC_OK;
     mlc__params(m, mlc__param_to, &dtype);
     mlc_status st = mlc__tape_free_of(m->ctx);
     if (st == MLC_OK) st = mlc__build_root(mlc__root(m));
@@ -19269,7 +19305,7 @@ static void mlc__param_drop(mlc__param *p)
     mlc__optims_forget(ctx, NULL, p);
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
-    for (int i = 0; i < 2; i++) mlc__heap_data_free(ctx, p->weight[i].data, MLC_MEM_PACK);
+    mlc__param_unpack(p);
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
 }
@@ -19643,6 +19679,15 @@ static void mlc__forget_outputs(mlc_module *m)
 }
 
 /* Runs forward without computing; the bytes that a training step would keep for backward. */
+/* Of the first parameter: what a network takes, as a rule. */
+static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
+{
+    (void)name;
+    if (p->buffer) return true;
+    *MLC__CAST(mlc_dtype *, user) = p->t.dtype;
+    return false;
+}
+
 static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activations)
 {
     mlc_ctx *ctx = m->ctx;
@@ -19651,8 +19696,9 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
     MLC__TRY(mlc_scope_begin(ctx));
     ctx->dry_run = true;
     mlc__forget_outputs(m);
-    mlc_tensor *x = mlc_zeros(ctx, ctx->dtype, input);
-    mlc_forward(m, x);
+    mlc_dtype dtype = ctx->dtype;
+    mlc__params(m, mlc__param_dtype, &dtype);
+    mlc_forward(m, mlc_zeros(ctx, dtype, input));
     *activations = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
     const mlc_status st = mlc__scope_leave(ctx);
     ctx->dry_run = false;
@@ -19852,7 +19898,12 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
                  "free the optimizer before it");
     MLC__TRY(mlc_module_build(o->module));
     const mlc__flat *flat = mlc__root(o->module)->flat;
-    if (o->layout == flat->layout) return MLC_OK;
+    bool same = o->layout == flat->layout;
+    for (int64_t i = 0; same && i < o->entries; i++) {     /* changed by a tree that shares it */
+        const mlc__entry *e = &o->entry[i];
+        same = !e->p || (e->dtype == mlc__wide(e->p->t.dtype) && e->p->t.dtype != MLC_F16);
+    }
+    if (same) return MLC_OK;
     mlc_optim n = *o;
     n.entry = NULL;
     n.moments = n.m = n.v = NULL;
@@ -20086,7 +20137,8 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, in
     s->grad_scale = 1.0 / (double)o->calls;
     s->first = e->steps == 0;
     s->skip = 0;
-    s->stream = mlc__hash("optim_step") + (uint64_t)o->steps;
+    s->stream = mlc__hash("optim_step") + (uint64_t)o->steps +
+                (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
     return MLC_OK;
 }
 
@@ -20457,6 +20509,7 @@ static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
 static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes)
 {
     if (i == 0) return t->dtype == MLC_F32 && !mlc__wants_grad(t);
+    if (mlc__is_half(t->dtype)) return false;              /* it may be the other one */
     return i == 1 ? mlc__is_param(t) : t->ndim != axes;
 }
 
@@ -20478,8 +20531,12 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
+    bool as_they_are = policy == MLC__AMP_FIRST;           /* weights: all f32, or all in 16 bits */
+    for (int i = 1; i < n; i++)
+        as_they_are = as_they_are && in[i]->dtype == in[1]->dtype &&
+                      (in[i]->dtype == MLC_F32 || in[i]->dtype == d->dtype);
     for (int i = 0; casts && i < n; i++) {
-        if (!mlc__is_float(in[i]->dtype) || (policy == MLC__AMP_FIRST && i > 0)) continue;
+        if (!mlc__is_float(in[i]->dtype) || (as_they_are && i > 0)) continue;
         if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;

@@ -226,6 +226,10 @@ TEST(amp, weights_are_read_through_memory_of_their_own_class)
     mlc_forward(lin, x);
     mlc_memory_info(ctx, &after);
     CHECK_EQ(after.now[MLC_MEM_PACK], before.now[MLC_MEM_PACK]);
+    mlc_memory_trim(ctx);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_PACK], 0);
+    mlc_forward(lin, x);
     mlc_module_free(lin);
     mlc_memory_info(ctx, &after);
     CHECK_EQ(after.now[MLC_MEM_PACK], 0);
@@ -267,6 +271,56 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
         CHECK_EQ(mlc_linear(x, x, NULL)->dtype, MLC_F32);
         CHECK_OK(ctx);
     }
+}
+
+/* What is 16-bit already, but not the 16 bits that were asked for.                              */
+TEST(amp, both_16_bit_dtypes_meet)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 40), 1, -1, 1);
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims1(40)), *low[2];
+    for (int i = 0; i < 2; i++) low[i] = mlc_cast(w, LOW[i]);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_autocast_begin(ctx, LOW[i]), MLC_OK);
+        mlc_tensor *y = mlc_forward(net, x);
+        CHECK(y != NULL && y->dtype == LOW[i]);
+        for (int k = 0; k < 9; k++) {
+            mlc_tensor *one[3] = {w, low[0], low[1]};
+            mlc_tensor *n = mlc_layer_norm(x, one[k % 3], one[k / 3], 1e-5);
+            CHECK(n != NULL && n->dtype == LOW[i]);
+        }
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Two gradients add up; rows that fill tiles and rows that do not.                              */
+TEST(amp, sums_of_gradients_do_not_depend_on_the_number_of_threads)
+{
+    static const int64_t rows[] = {96, 128, 70};
+    static float one[8192], more[8192];
+    for (int i = 0; i < 3; i++)
+        for (int32_t threads = 1; threads <= 3; threads++) {
+            mlc_ctx_desc    d = test_desc();
+            mlc_linear_desc l = mlc_linear_desc_make(128, 64);
+            l.no_bias = true;
+            d.threads = threads;
+            mlc_ctx    *ctx = mlc_ctx_create(&d);
+            mlc_module *lin = mlc_nn_linear_ex(ctx, &l);
+            for (uint64_t step = 0; step < 2; step++) {
+                mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(rows[i], 128), step, -1, 1);
+                mlc_autocast_begin(ctx, MLC_BF16);
+                mlc_tensor *y = mlc_forward(lin, x);
+                mlc_autocast_end(ctx);
+                CHECK_EQ(mlc_backward_from(y, y), MLC_OK);
+            }
+            CHECK_EQ(mlc_read(mlc_grad(mlc_module_param(lin, "weight")),
+                              threads == 1 ? one : more, sizeof one), MLC_OK);
+            if (threads > 1) CHECK(memcmp(one, more, sizeof one) == 0);
+            mlc_ctx_free(ctx);
+        }
 }
 
 TEST(amp, rules_win_and_calls_nest)

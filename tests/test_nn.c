@@ -352,7 +352,7 @@ TEST(nn, parameters_and_buffers_become_another_dtype)
         CHECK(y != NULL && y->dtype == to[k]);
         CHECK_EQ(mlc_module_to(net, MLC_F32), MLC_ERR_STATE);
         CHECK_HAS(mlc_error(ctx), "module_to: '");
-        CHECK_HAS(mlc_error(ctx), "' is an input of a recorded linear; end its scope first");
+        CHECK_HAS(mlc_error(ctx), "' is an input of a recorded linear; call it before, or ");
         mlc_error_clear(ctx);
         CHECK(w->dtype == to[k]);
         mlc_scope_end(ctx);
@@ -363,6 +363,46 @@ TEST(nn, parameters_and_buffers_become_another_dtype)
     CHECK_EQ(mlc_module_to(NULL, MLC_F32), MLC_ERR_ARG);
     mlc_error_clear(ctx);
     CHECK(w->dtype == MLC_F32);
+}
+
+TEST(nn, what_was_read_of_another_dtype_is_not_read_any_more)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 8, 8);
+    mlc_tensor *w = mlc_module_param(net, "weight"), *flat = mlc_reshape(w, mlc_dims1(64)), *g;
+    for (int k = 0; k < 2; k++) {
+        const mlc_dtype to = k ? MLC_F64 : MLC_BF16;
+        mlc_scope_begin(ctx);
+        CHECK_EQ(mlc_backward(mlc_sum(mlc_forward(net, mlc_ones(ctx, w->dtype, mlc_dims2(3, 8))),
+                                      mlc_dims0(), false)), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        g = mlc_grad(w);
+        CHECK_EQ(mlc_module_to(net, w->dtype), MLC_OK);               /* the same: nothing moves */
+        CHECK(mlc_grad(w) != NULL);
+        CHECK_EQ(mlc_module_to(net, to), MLC_OK);
+        CHECK(mlc_cast(g, MLC_F64) == NULL);
+        mlc_error_clear(ctx);
+        CHECK_EQ(mlc_backward_from(flat, mlc_ones(ctx, MLC_F32, mlc_dims1(64))), MLC_ERR_STATE);
+        mlc_error_clear(ctx);
+        CHECK(mlc_grad(w) == NULL && mlc_grad(flat) == NULL);
+    }
+    CHECK_OK(ctx);
+}
+
+static void nowhere(void *user, const char *text, size_t bytes)
+{
+    *(size_t *)user += bytes + (text == NULL);
+}
+
+TEST(nn, a_summary_takes_the_dtype_of_the_parameters)
+{
+    size_t      bytes = 0;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 3, 5, 2);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(4, 3), nowhere, &bytes), MLC_OK);
+    CHECK(bytes > 200);
+    CHECK_OK(ctx);
 }
 
 TEST(nn, a_root_with_values_can_become_a_child)

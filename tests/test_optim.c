@@ -976,6 +976,39 @@ TEST(optim, state_moves_along_when_parameters_become_another_dtype)
     CHECK_OK(ctx);
 }
 
+/* Through another tree that has them, too: the optimizer's own tree is laid out as before.      */
+TEST(optim, state_moves_along_when_a_tree_that_shares_parameters_changes_them)
+{
+    static const mlc_dtype to[] = {MLC_F64, MLC_F32, MLC_BF16};
+    mlc_ctx        *ctx = test_ctx();
+    mlc_linear_desc l = mlc_linear_desc_make(4, 4);
+    mlc_sgd_desc    d;
+    l.no_bias = true;
+    memset(&d, 0, sizeof d);
+    d.lr = 1, d.momentum = 0.5;
+    mlc_module *own = mlc_nn_linear_ex(ctx, &l), *other = mlc_nn_sequential(ctx);
+    mlc_tensor *w = mlc_module_param(own, "weight");
+    CHECK_EQ(mlc_module_tie(other, "shared", w), MLC_OK);
+    mlc_optim *opt = mlc_sgd_ex(own, &d);
+    double     b = 0, was[16], is[16];
+    CHECK_EQ(mlc_copy_into(w, mlc_ones(ctx, MLC_F32, mlc_dims2(4, 4))), MLC_OK);
+    for (int k = 0; k < 4; k++) {
+        mlc_scope_begin(ctx);
+        test_read(w, was);
+        CHECK_EQ(mlc_backward(mlc_sum(mlc_forward(own, mlc_ones(ctx, w->dtype, mlc_dims2(1, 4))),
+                                      mlc_dims0(), false)), MLC_OK);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        test_read(w, is);
+        b = 0.5 * b + 1;
+        for (int i = 0; i < 16; i++) CHECK_NEAR(is[i], was[i] - b, k == 3 ? 0x1p-5 : 1e-6);
+        if (k < 3) CHECK_EQ(mlc_module_to(other, to[k]), MLC_OK);
+    }
+    CHECK_EQ(mlc_module_to(other, MLC_F16), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+}
+
 TEST(optim, f16_parameters_are_not_trained)
 {
     mlc_ctx    *ctx = test_ctx();
