@@ -1263,9 +1263,11 @@ static mlc_status run(world *w, const scenario *s, int64_t fail_at, bool ever, u
     return st;
 }
 
+/* But for what is there to be given back.                                                      */
 static int64_t allocated(const world *w)
 {
     mlc_memory info;
+    mlc_memory_trim(w->ctx);
     mlc_memory_info(w->ctx, &info);
     return info.allocated;
 }
