@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # coverage.sh [FOLDER] -- how much of mlcore.h the tests run: builds it without optimisation and with
-# gcc's counters, runs the test program, some of it on the test device, too, and prints by section
+# gcc's counters, runs the test program, also on the test device, and prints by section
 # the lines that nothing ran, and for the readers (IMPL.IO.*) the branches that were never taken.
 # The tiny build is there for zip64, which otherwise begins at 4 GiB.
 # Needs gcovr, and Python, which that is written in.
@@ -29,12 +29,9 @@ run() {
         { tail -n 30 "$1-$2$3$4.log"; false; }
 }
 export -f run
-for group in ctx. tensor. tape. nn. optim. amp. data. io. npy. csv. idx. state. corrupt. faults.; do
-    printf '%s\0' "$out/tests" "$group" best test
-done >"$out/runs"
 printf '%s\0' "$out/tests" '' best '' "$out/tests" gemm. avx2 '' "$out/tests" gemm. scalar '' \
-    "$out/io_faults" iofaults best '' \
-    "$out/io_faults" iofaults best test "$out/tiny/tests" npy. best '' >>"$out/runs"
+    "$out/tests" '' best test "$out/io_faults" iofaults best '' \
+    "$out/io_faults" iofaults best test "$out/tiny/tests" npy. best '' >"$out/runs"
 xargs -0 -n 4 -P 2 bash -c 'run "$@"' run <"$out/runs" || exit 1
 gcovr -r . --object-directory "$out" --json "$out/coverage.json" "$out" || exit 1
 
