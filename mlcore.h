@@ -10811,7 +10811,7 @@ static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
     const size_t size = mlc_dtype_bytes(j->a->dtype);
     memset(&sum, 0, sizeof sum);
     if (mlc__is_full(j->a->dtype)) j->fn(&sum, mlc__at(j->a->in, from, size), n, 1.0);
-    for (int64_t i = 0; !mlc__is_full(j->a->dtype) && i < n; i += MLC__WORDS) {
+    else for (int64_t i = 0; i < n; i += MLC__WORDS) {
         float v[MLC__WORDS];
         const int64_t some = mlc__min(MLC__WORDS, n - i);
         j->half->widen(v, mlc__at(j->a->in, from + i, size), j->a->dtype, some);
@@ -16510,15 +16510,9 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     const size_t dense = (size_t)mlc__numel(w) * mlc__dtypes[p->dtype].bytes;
     bool stale = false;
     MLC__TRY(mlc__lowered_open(ctx, what, own, w, p->dtype, dense, &stale));
-    if (stale) {
-        mlc_tensor copy = *w;
-        mlc_storage storage = *w->storage;
-        storage.data = own->data;
-        copy.storage = &storage;
-        copy.offset = 0;
-        copy.dtype = p->dtype;
-        MLC__TRY(mlc__cast_into(ctx, what, &copy, w));
-    }
+    if (stale)
+        MLC__TRY(mlc__cast_run_of(ctx, what, own->data, p->dtype, mlc__data(w), w->dtype,
+                                  mlc__numel(w)));
     mlc__lowered_close(own, w, p->dtype, dense, false);
     p->b.data = MLC__CAST(char *, own->data);
     p->b.dtype = p->dtype;
@@ -19012,12 +19006,9 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     };
     if (n == 0) return true;
     /* Built before: values move, whatever root they were built under. */
-    if (p->flat && p->to != p->t.dtype)
-        b->status = mlc__cast_run_of(ctx, "module_to", to, p->to, p->value_storage.data,
-                                     p->t.dtype, n);
-    else if (p->flat)
-        b->status = mlc__device_copy(ctx, to, p->value_storage.data, (size_t)n * mlc__size(&p->t),
-                                     MLC_COPY_ON_DEVICE);
+    if (p->flat)
+        b->status = mlc__cast_run_of(ctx, "build", to, p->to, p->value_storage.data, p->t.dtype,
+                                     n);
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
         b->status = mlc__run_fill(ctx, "build", &fill);
     else

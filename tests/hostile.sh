@@ -143,7 +143,7 @@ musl() {
 aarch64() {
     local cc=aarch64-linux-gnu-gcc
     need $cc qemu-aarch64 || return
-    build aarch64 "$cc -static"
+    build aarch64 "$cc -static" || return
     for FILTER in cast. ew. reduce. rows. sort. index. random. gemm. ops. goldens. backend. nn. amp. \
                   optim. train. bits. platform.; do
         run aarch64 qemu-aarch64

@@ -69,8 +69,7 @@ TEST(amp, a_layer_with_f32_masters_is_that_of_rounded_ones)
 {
     static const int64_t at[][3] = {{1, 3, 2},    {5, 7, 9},     {33, 40, 64}, {70, 33, 31},
                                     {32, 16, 128}, {17, 100, 65}, {64, 96, 96}, {1, 130, 200}};
-    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL;
-         ctx = test_isa_ctx(test_level_after(test_isa_now())))
+    FOR_EACH_ISA(ctx)
         for (int i = 0; i < 16; i++)
             masters_at(ctx, LOW[i % 2], at[i / 2][0], at[i / 2][1], at[i / 2][2],
                        (mlc_act)(i % 3 == 0 ? MLC_ACT_NONE : MLC_ACT_RELU));
@@ -110,8 +109,7 @@ TEST(amp, an_x_in_f32_is_rounded_as_it_is_read)
 {
     static const int64_t at[][3] = {{1, 3, 2},      {5, 7, 9},     {33, 40, 64},   {70, 33, 31},
                                     {128, 96, 784}, {17, 100, 65}, {300, 64, 130}, {2, 130, 200}};
-    for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL;
-         ctx = test_isa_ctx(test_level_after(test_isa_now())))
+    FOR_EACH_ISA(ctx)
         for (int i = 0; i < 16; i++) rounded_at(ctx, LOW[i % 2], at[i / 2][0], at[i / 2][1],
                                                 at[i / 2][2]);
 }
