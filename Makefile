@@ -39,12 +39,14 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo test matrix io-faults coverage fuzz soak bench bench-compare lint map size install \
-        uninstall clean FORCE
+.PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-compare \
+        lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
+	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
+	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
@@ -95,7 +97,8 @@ $(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/digits $(BUILD)/load_torch: $(BUILD)/%: examples/%.c mlcore.h $(BUILD)/config
+EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch
+$(EXAMPLES): $(BUILD)/%: examples/%.c mlcore.h $(BUILD)/config
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(LIBS)
 
 $(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config
@@ -106,6 +109,12 @@ $(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config
 
 demo: $(BUILD)/digits
 	@$(BUILD)/digits
+
+demo-cnn: $(BUILD)/digits_cnn
+	@$(BUILD)/digits_cnn
+
+demo-sketch: $(BUILD)/sketch_digits
+	@$(BUILD)/sketch_digits
 
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'

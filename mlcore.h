@@ -16,7 +16,7 @@
  *     mlc_module_add(net, mlc_nn_linear(ctx, 64, 128));
  *     mlc_module_add(net, mlc_nn_relu(ctx));
  *     mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
- *     mlc_optim  *opt = mlc_adamw(net, 1e-3f);
+ *     mlc_optim  *opt = mlc_adamw(net, 1e-3);
  *     mlc_batch b;
  *     while (mlc_loader_next(loader, &b)) {
  *         mlc_scope_begin(ctx);                             tensors made from here die with it
@@ -82,18 +82,24 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
- *   API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
+ *   API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
- *   IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.DISPATCH
- *   IMPL.BACKEND  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
+ *   IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM  IMPL.KERNELS.PATCH
+ *   IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.CONV  IMPL.KERNELS.CHANNEL
+ *   IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH  IMPL.DISPATCH  IMPL.BACKEND
+ *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT
+ *   IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
  *   IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX
- *   IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.JOIN  IMPL.OPS.INDEX
- *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.MSE
- *   IMPL.LOSS.CROSS_ENTROPY  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.SUMMARY  IMPL.OPTIM  IMPL.AMP  IMPL.IO.FILE
+ *   IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.CONV  IMPL.OPS.POOL
+ *   IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
+ *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
+ *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.SUMMARY
+ *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP
+ *   IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
  *
@@ -113,7 +119,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI            5u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           10u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -190,6 +196,7 @@ typedef enum mlc_act {    /* activation that a fused operation applies to its re
 
 typedef enum mlc_reduction {
     MLC_REDUCTION_MEAN = 0, MLC_REDUCTION_SUM, MLC_REDUCTION_NONE,
+    MLC_REDUCTION_BATCHMEAN,           /* sum / size of the first axis; of pointwise losses    */
     MLC_REDUCTION_FORCE_32 = 0x7fffffff
 } mlc_reduction;
 
@@ -656,7 +663,8 @@ MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
 /* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays.
- *   grad   dx += dy where lo < x < hi, as PyTorch 2.15   ref: torch.clamp                    */
+ *   grad   dx += dy where lo < x < hi, as PyTorch 2.15
+ *   ref    torch.clamp; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)                  */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
 /* mlc_neg: -x.                               grad: dx -= dy                    ref: torch.neg   */
 MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
@@ -687,6 +695,40 @@ MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
  *   grad   dx += dy sigmoid(x)
  *   ref    F.softplus with its beta and threshold                                             */
 MLC_API mlc_tensor *mlc_softplus(mlc_tensor *x);
+/* mlc_log_sigmoid: log(1/(1 + e^-x)), exact in both tails; f32: 0 above 87.3.
+ *   grad   dx += dy (1 - e^y)                         ref: F.logsigmoid                         */
+MLC_API mlc_tensor *mlc_log_sigmoid(mlc_tensor *x);
+/* mlc_leaky_relu: x above 0, else slope x (PyTorch's slope is 0.01).
+ *   grad   dx += dy above 0, else slope dy            ref: F.leaky_relu                         */
+MLC_API mlc_tensor *mlc_leaky_relu(mlc_tensor *x, double slope);
+/* mlc_prelu: mlc_leaky_relu with slopes w that are learned: one element, or one a channel, axis 1
+ *   of x.  grad: dx as there; dw += dy x where x <= 0, summed       err: SHAPE    ref: F.prelu  */
+MLC_API mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w);
+/* mlc_elu: x above 0, else alpha (e^x - 1) (PyTorch's alpha is 1).
+ *   grad   dx += dy above 0, else dy (y + alpha), which is alpha e^x            ref: F.elu      */
+MLC_API mlc_tensor *mlc_elu(mlc_tensor *x, double alpha);
+/* mlc_selu: 1.0507 mlc_elu(x, 1.6733), with all digits.
+ *   grad   dx += 1.0507 dy above 0, else dy (y + 1.7581)                        ref: F.selu     */
+MLC_API mlc_tensor *mlc_selu(mlc_tensor *x);
+/* mlc_celu: x above 0, else alpha (e^(x/alpha) - 1); smooth for every alpha. f32: within 2 ulp for
+ *   alpha > 0.  grad: dx += dy above 0, else dy (y/alpha + 1)
+ *   err    ARG for alpha 0, or one so small that x/alpha is no number           ref: F.celu     */
+MLC_API mlc_tensor *mlc_celu(mlc_tensor *x, double alpha);
+/* mlc_mish: x tanh(log(1 + e^x)); 0 at -inf (PyTorch: NaN). f32: the gradient's factor is within
+ *   6e-7.  grad: dx += dy (t + x (1 - t^2) sigmoid(x)), t = y/x                 ref: F.mish     */
+MLC_API mlc_tensor *mlc_mish(mlc_tensor *x);
+/* mlc_softsign: x/(1 + |x|); 1 and -1 at the infinities (PyTorch: NaN).
+ *   grad   dx += dy/(1 + |x|)^2                       ref: F.softsign                           */
+MLC_API mlc_tensor *mlc_softsign(mlc_tensor *x);
+/* mlc_hardswish: x (x + 3)/6 from -3 to 3, 0 below (PyTorch: NaN at -inf), x above.
+ *   grad   dx += dy (x/3 + 1/2) from -3 to 3, 0 at -3 and below, dy from 3 on   ref: F.hardswish */
+MLC_API mlc_tensor *mlc_hardswish(mlc_tensor *x);
+/* mlc_hardsigmoid: (x + 3)/6 within [0, 1]; of the same kind, hardtanh and relu6, are mlc_clamp.
+ *   grad   dx += dy/6 where -3 < x < 3                ref: F.hardsigmoid                        */
+MLC_API mlc_tensor *mlc_hardsigmoid(mlc_tensor *x);
+/* mlc_glu: a sigmoid(b), a and b being the two halves of x along an axis; f32 within 2.5 ulp.
+ *   grad   da += dy s; db += dy a s (1 - s), s = sigmoid(b)         err: SHAPE    ref: F.glu    */
+MLC_API mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis);
 /* mlc_abs: |x|.                              grad: dx += dy sign(x)            ref: torch.abs   */
 MLC_API mlc_tensor *mlc_abs(mlc_tensor *x);
 /* mlc_sign: -1, 0 or 1; 0 for NaN.           grad: 0                           ref: torch.sign  */
@@ -847,6 +889,26 @@ MLC_API mlc_tensor *mlc_gelu_tanh_(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_silu_(mlc_tensor *x);
 /* mlc_softplus_: x becomes mlc_softplus(x).                                                    */
 MLC_API mlc_tensor *mlc_softplus_(mlc_tensor *x);
+/* mlc_log_sigmoid_: x becomes mlc_log_sigmoid(x).                                               */
+MLC_API mlc_tensor *mlc_log_sigmoid_(mlc_tensor *x);
+/* mlc_leaky_relu_: x becomes mlc_leaky_relu(x, slope); for a slope below 0 (refused by PyTorch)
+ *   backward needs a copy of x.                                   ref: F.leaky_relu_            */
+MLC_API mlc_tensor *mlc_leaky_relu_(mlc_tensor *x, double slope);
+/* mlc_elu_: x becomes mlc_elu(x, alpha); for an alpha below 0 (refused by PyTorch) backward needs a
+ *   copy of x.                                                    ref: F.elu_                   */
+MLC_API mlc_tensor *mlc_elu_(mlc_tensor *x, double alpha);
+/* mlc_selu_: x becomes mlc_selu(x).          ref: F.selu_                                       */
+MLC_API mlc_tensor *mlc_selu_(mlc_tensor *x);
+/* mlc_celu_: x becomes mlc_celu(x, alpha).   ref: F.celu_                                       */
+MLC_API mlc_tensor *mlc_celu_(mlc_tensor *x, double alpha);
+/* mlc_mish_: x becomes mlc_mish(x).                                                             */
+MLC_API mlc_tensor *mlc_mish_(mlc_tensor *x);
+/* mlc_softsign_: x becomes mlc_softsign(x).                                                     */
+MLC_API mlc_tensor *mlc_softsign_(mlc_tensor *x);
+/* mlc_hardswish_: x becomes mlc_hardswish(x).                                                   */
+MLC_API mlc_tensor *mlc_hardswish_(mlc_tensor *x);
+/* mlc_hardsigmoid_: x becomes mlc_hardsigmoid(x).                                               */
+MLC_API mlc_tensor *mlc_hardsigmoid_(mlc_tensor *x);
 /* mlc_abs_: x becomes mlc_abs(x).            ref: Tensor.abs_                                   */
 MLC_API mlc_tensor *mlc_abs_(mlc_tensor *x);
 /* mlc_sign_: x becomes mlc_sign(x).          ref: Tensor.sign_                                  */
@@ -1013,6 +1075,95 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
+/* -- convolution: f32, f64, bf16, f16; channels last in memory; test: tests/test_conv.c -- */
+
+typedef struct mlc_conv_desc {         /* 0 is the default; an entry for each axis behind n, c */
+    int64_t stride[3], padding[3], dilation[3];            /* defaults 1, 0, 1                 */
+    int64_t output_padding[3];         /* of conv_transpose: pixels more at the end            */
+    int64_t groups;                    /* default 1                                            */
+    bool    same;                      /* padded so that y is as large as x; stride 1          */
+    mlc_act act;                       /* of conv: act(conv(x) + b), in one pass               */
+} mlc_conv_desc;
+
+/* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
+ *   x is 0 outside. NULL desc: defaults. y lies with channels last, and so does x or it is copied.
+ *   With a 16-bit x, w and b may be f32, as may their gradients. Kernels of 3x3 with stride 1 are
+ *   multiplied by Winograd's F(2x2, 3x3) in f32 where channels come in multiples of 16: errors are
+ *   those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around
+ *   it, and of other taps of dw; that also in bf16.
+ *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
+ *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
+ *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
+MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                             const mlc_conv_desc *desc);
+/* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
+ *   gradient of a convolution does; without act and same.     grad, err: as mlc_conv
+ *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
+MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                       const mlc_conv_desc *desc);
+/* mlc_channels_last: x [n,c,..] if its elements lie as [n,..,c], else a copy that does.
+ *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
+MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
+
+typedef struct mlc_pool_desc {         /* an entry for each axis behind [n,c]                  */
+    int64_t kernel[3], stride[3];      /* default stride: the kernel                           */
+    int64_t padding[3];                /* at most half the kernel; no maximum, 0 in a mean     */
+    int64_t dilation[3];               /* of max_pool; default 1                               */
+    bool    ceil;                      /* one more window where x does not come out even       */
+    bool    exclude_padding;           /* from what a mean divides by                          */
+} mlc_pool_desc;
+
+/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Lies with
+ *   channels last, as all of these do.    grad: to the first of equals; err: SHAPE, DTYPE, ARG
+ *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c        */
+MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
+/* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
+MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
+/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes.
+ *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
+MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
+/* mlc_adaptive_avg_pool: the same with means; size 1: of all pixels.
+ *   ref    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d                */
+MLC_API mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size);
+
+typedef enum mlc_interpolation {
+    MLC_INTERPOLATE_NEAREST = 0,       /* the pixel at floor(i in/out)                         */
+    MLC_INTERPOLATE_LINEAR,            /* by distance from centres: linear to trilinear        */
+    MLC_INTERPOLATE_CORNERS,           /* the same with corners on corners                     */
+    MLC_INTERPOLATE_FORCE_32 = 0x7fffffff
+} mlc_interpolation;
+
+/* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes. Lies
+ *   with channels last.      grad: by the same weights      err: SHAPE, DTYPE, ARG
+ *   ref    F.interpolate: nearest, bilinear, bilinear with align_corners
+ *   test   tests/test_channel.c                                                               */
+MLC_API mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode);
+/* mlc_pixel_shuffle: y [n,c/(r r),h r,w r] of x [n,c,h,w]: channels become pixels.
+ *   grad   dy where it came from      err: SHAPE      ref: arXiv 1609.05158; F.pixel_shuffle  */
+MLC_API mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r);
+/* mlc_pixel_unshuffle: the way back.                            ref: F.pixel_unshuffle        */
+MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
+
+/* mlc_batch_norm: (x - mean)/sqrt(var + eps) weight + bias for each channel of x [n,c,..], with the
+ *   batch's mean and biased variance if training, else the running ones. Training moves those, if
+ *   not NULL, by momentum, with the unbiased variance. weight, bias [c] or NULL; with a 16-bit x
+ *   they and the statistics are f32. y lies with channels last.
+ *   grad   dx through the batch's statistics; dweight, dbias
+ *   err    SHAPE: [c], one value a channel in training; DTYPE; ARG: eps, momentum
+ *   ref    arXiv 1502.03167; F.batch_norm                     test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
+                                   mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
+                                   bool training, double momentum, double eps);
+/* mlc_group_norm: the same with statistics of each image alone, over groups of channels side by
+ *   side, in training and evaluation alike.    err: SHAPE: groups do not divide c
+ *   ref    arXiv 1803.08494; F.group_norm                     test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
+                                   mlc_tensor *bias, double eps);
+/* mlc_instance_norm: the same for each channel of each image.       grad, errors: the same
+ *   ref    arXiv 1607.08022; F.instance_norm                  test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
+                                      double eps);
+
 /* -- joining, viewing, indexing: any dtype; test: tests/test_join.c, tests/test_index.c -- */
 
 /* mlc_concat: n >= 1 tensors one behind the other along an axis; other sizes are the same. Empty
@@ -1132,28 +1283,139 @@ MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool larges
  *   test   tests/test_random.c                                                                */
 MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
 
-/* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c */
+/* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c
+ * x is what a network made, target what it should have. The reduction says what becomes of the
+ * losses of elements or rows: their mean (of none: NaN), their sum, or nothing. Floats as in
+ * API.OPS unless said otherwise, of one dtype; under autocast f32. Those of elements (to
+ * mlc_hinge_embedding_loss) round each to 16 bits before they add. Only weights broadcast. In grad
+ * dy is that of an element or row, before the reduction.
+ *   err    SHAPE, DTYPE; ARG: an unknown reduction, a parameter out of its range               */
 
 /* mlc_mse_loss: mean of (x - target)^2; same shapes.
  *   grad   dx += 2 (x - target)/count; target the negative             ref: F.mse_loss        */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
-/* mlc_mse_loss_ex: with sum or no reduction.                                                  */
+/* mlc_mse_loss_ex: with another reduction.                                                    */
 MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction);
+/* mlc_l1_loss: |x - target|.         grad: dx += dy sign(x - target); target the negative
+ *   ref    F.l1_loss                                                                          */
+MLC_API mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction);
+/* mlc_smooth_l1_loss: d^2/(2 beta) where |d| < beta, else |d| - beta/2; d = x - target. PyTorch's
+ *   beta is 1; 0 is mlc_l1_loss.     grad: dx += dy d/beta or dy sign d; target the negative
+ *   err    ARG: beta is negative or not finite                 ref: F.smooth_l1_loss          */
+MLC_API mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target, double beta,
+                                       mlc_reduction reduction);
+/* mlc_huber_loss: d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target. PyTorch's
+ *   delta is 1.                 grad: dx += dy d, d within [-delta, delta]; target the negative
+ *   err    ARG: delta is not over 0 or not finite              ref: F.huber_loss              */
+MLC_API mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target, double delta,
+                                   mlc_reduction reduction);
+/* mlc_bce_loss: -(target log x + (1 - target) log(1 - x)) of probabilities, logarithms at least
+ *   -100; NaN where x is not in [0, 1]. weight: NULL, or broadcasts to x; has a gradient, too.
+ *   grad   dx += dy (x - target)/(x (1 - x)), the divisor at least 1e-12; dtarget += dy (log(1 - x)
+ *          - log x), each at least -100 (PyTorch's are not)   ref: F.binary_cross_entropy     */
+MLC_API mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
+                                 mlc_reduction reduction);
+/* mlc_bce_with_logits: the same of sigmoid(x), to full precision also where that is 0 or 1:
+ *   -(w target log sigmoid(x) + (1 - target) log sigmoid(-x)) weight. weight, w = pos_weight: NULL,
+ *   or broadcast to x; both have gradients, too.
+ *   grad   dx += dy (sigmoid(x) - target); dtarget -= dy x
+ *   ref    F.binary_cross_entropy_with_logits                                                 */
+MLC_API mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
+                                        mlc_tensor *pos_weight, mlc_reduction reduction);
+/* mlc_focal_loss: a (1 - p)^gamma times mlc_bce_with_logits; p = target sigmoid(x) + (1 - target)
+ *   sigmoid(-x), a = target alpha + (1 - target)(1 - alpha), 1 for alpha < 0. Usual: alpha 0.25,
+ *   gamma 2; RetinaNet divides the sum by the number of targets that are 1.
+ *   grad   of x and target      err: ARG: alpha over 1, gamma negative or not finite
+ *   ref    arXiv 1708.02002; torchvision.ops.sigmoid_focal_loss                               */
+MLC_API mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double gamma,
+                                   mlc_reduction reduction);
+/* mlc_kl_div: target (log target - x), 0 where target is 0; x the logarithm of a probability, and
+ *   so is target if log_target. The divergence of distributions is MLC_REDUCTION_BATCHMEAN.
+ *   grad   dx -= dy target; dtarget += dy (log target - x + 1), 0 where target is 0; with
+ *          log_target times e^target                           ref: F.kl_div                  */
+MLC_API mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target, bool log_target,
+                               mlc_reduction reduction);
+/* mlc_hinge_loss: max(0, margin - target x), targets 1 and -1; margin is usually 1.
+ *   grad   dx -= dy target and dtarget -= dy x where it is over 0
+ *   ref    Cortes and Vapnik 1995; keras.losses.Hinge                                         */
+MLC_API mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target, double margin,
+                                   mlc_reduction reduction);
+/* mlc_hinge_embedding_loss: x where target is 1, max(0, margin - x) where it is -1 (elsewhere, as
+ *   in PyTorch, both); x is a distance; PyTorch's margin is 1.
+ *   grad   dx += dy, dx -= dy below the margin; target 0       ref: F.hinge_embedding_loss    */
+MLC_API mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target, double margin,
+                                             mlc_reduction reduction);
 
 typedef struct mlc_cross_entropy_desc {
     mlc_reduction reduction;           /* default: mean over the rows that count               */
     double        label_smoothing;     /* in [0, 1]; default 0                                 */
     bool          has_ignore_index;    /* default: every row counts                            */
     int64_t       ignore_index;        /* rows with this label count nothing                   */
-} mlc_cross_entropy_desc;
+    mlc_tensor   *weight;              /* [c], of classes; the mean divides by the sum of those */
+} mlc_cross_entropy_desc;              /* of the labels; no gradient; default: all 1           */
 
-/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits [n,c] or [c], labels i64 [n]
- *   or 0-d.     grad: dlogits += (softmax - onehot)/n                  ref: F.cross_entropy
+/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits f32, f64 [n,c] or [c], labels i64
+ *   [n] or 0-d. Labels that are floats of the logits' shape are probabilities of the classes:
+ *   mean of -sum_j target_j log softmax(logits)_j.
+ *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
-/* mlc_cross_entropy_ex: with reduction, smoothing, ignored label.                             */
+/* mlc_cross_entropy_ex: with reduction, smoothing, ignored label, weights of classes; of a row
+ *   w_label times its loss, smoothed with -sum_j w_j log softmax_j / c. A mean with probabilities
+ *   divides by n.                    err: ARG: an ignored label with probabilities            */
 MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                          const mlc_cross_entropy_desc *desc);
+/* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); otherwise as
+ *   mlc_cross_entropy_ex without smoothing; NULL desc: defaults.
+ *   grad   dx[label] -= dy w_label                                     ref: F.nll_loss        */
+MLC_API mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels,
+                                 const mlc_cross_entropy_desc *desc);
+/* mlc_poly1_cross_entropy: cross-entropy + epsilon (1 - p), p = softmax(logits)[label]; logits and
+ *   labels as there. Common: 1; the paper has 2 for ImageNet.
+ *   ref    arXiv 2204.12511                                                                   */
+MLC_API mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels, double epsilon,
+                                            mlc_reduction reduction);
+/* mlc_distillation_loss: alpha T^2 KL(softmax(teacher/T) || softmax(student/T)) + (1 - alpha)
+ *   cross-entropy(student, labels), means over rows; logits [n,c]. With alpha 1 labels are not
+ *   looked at and may be NULL.       grad: of student; none goes to the teacher
+ *   ref    arXiv 1503.02531                                                                   */
+MLC_API mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teacher,
+                                          mlc_tensor *labels, double alpha, double temperature);
+/* mlc_dice_loss: of each sample and channel 1 - (2 sum x t + smooth)/(sum x + sum t + smooth); x
+ *   probabilities [n,c,..], target the same; squared: of squares below. MONAI's smooth is 1e-5.
+ *   Without a background: of mlc_slice(x, 1, 1, c, 1).
+ *   out    not reduced: [n,c]     ref: arXiv 1606.04797 (squared); monai.losses.DiceLoss      */
+MLC_API mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target, bool squared, double smooth,
+                                  mlc_reduction reduction);
+/* mlc_tversky_loss: 1 - (both + smooth)/(both + alpha extra + beta missed + smooth), where both =
+ *   sum x t, extra = sum x (1 - t), missed = sum (1 - x) t; otherwise as mlc_dice_loss, which it is
+ *   for alpha and beta 0.5 and half of its smooth.
+ *   ref    arXiv 1706.05721; monai.losses.TverskyLoss                                         */
+MLC_API mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double beta,
+                                     double smooth, mlc_reduction reduction);
+/* mlc_triplet_margin_loss: max(0, d(anchor, positive) - d(anchor, negative) + margin); of rows
+ *   [..,d], d(a, b) the p-norm of a - b + 1e-6; swap: d(positive, negative) if that is less than
+ *   the second one. PyTorch has margin 1, p 2, no swap.
+ *   err    ARG: margin or p not over 0              ref: F.triplet_margin_loss                */
+MLC_API mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
+                                            mlc_tensor *negative, double margin, double p,
+                                            bool swap, mlc_reduction reduction);
+/* mlc_contrastive_loss: (1 - t) d^2/2 + t max(0, margin - d)^2/2 of rows [..,d], d = |x1 - x2|;
+ *   targets [..], of any dtype: 0 similar, 1 not.   err: ARG: margin not over 0
+ *   ref    Hadsell, Chopra and LeCun 2006, eq. 4                                              */
+MLC_API mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                         double margin, mlc_reduction reduction);
+/* mlc_cosine_embedding_loss: 1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where
+ *   it is -1, of rows [..,d]; targets [..], of any dtype. PyTorch's margin is 0.
+ *   err    ARG: margin is not in [-1, 1]            ref: F.cosine_embedding_loss              */
+MLC_API mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                              double margin, mlc_reduction reduction);
+/* mlc_multilabel_margin_loss: sum of max(0, 1 - x_j + x_k)/c over the row's labels j and all k that
+ *   are none; x [n,c] or [c], target i64 the same: labels up to the first below 0. Takes memory
+ *   for n c^2 elements.                             err: VALUE: a label is not below c
+ *   ref    F.multilabel_margin_loss                                                           */
+MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target,
+                                               mlc_reduction reduction);
 
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
@@ -1168,7 +1430,8 @@ typedef struct mlc_module_class {
 } mlc_module_class;
 
 typedef enum mlc_init {
-    MLC_INIT_ZEROS = 0, MLC_INIT_CONSTANT /* a */, MLC_INIT_UNIFORM /* [a,b) */,
+    MLC_INIT_ZEROS = 0, MLC_INIT_CONSTANT /* a */,
+    MLC_INIT_UNIFORM /* [a,b); a buffer of i64: whole numbers */,
     MLC_INIT_NORMAL /* mean a, deviation b */,
     MLC_INIT_FORCE_32 = 0x7fffffff
 } mlc_init;
@@ -1270,6 +1533,64 @@ MLC_API mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out);
 MLC_API mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out);
 /* mlc_nn_linear_ex: without bias, or in another dtype.                                        */
 MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc);
+
+typedef struct mlc_nn_conv_desc {
+    int32_t       axes;                /* 1 to 3, of an image                                  */
+    int64_t       in, out;             /* channels                                             */
+    int64_t       kernel[3];           /* an entry an axis                                     */
+    mlc_conv_desc conv;                /* stride, padding, dilation, groups, ..                */
+    mlc_pad_mode  padding_mode;        /* default: zeros; others not transposed                */
+    bool          transposed, no_bias;
+    mlc_dtype     dtype;               /* used if has_dtype                                    */
+    bool          has_dtype;
+} mlc_nn_conv_desc;
+
+/* mlc_nn_conv_desc_make: the same kernel along each axis, the rest default.                   */
+MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                               int64_t kernel);
+/* mlc_nn_conv: mlc_conv or mlc_conv_transpose with weight and bias [out], which start in
+ *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
+/* mlc_nn_conv1d: stride 1, no padding.                              ref: torch.nn.Conv1d      */
+MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
+/* mlc_nn_conv2d: the same for images.                               ref: torch.nn.Conv2d      */
+MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
+/* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
+MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
+/* mlc_pool_desc_make: the same for each axis; a stride of 0 is the kernel.                    */
+MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel, int64_t stride, int64_t padding);
+/* mlc_nn_max_pool: mlc_max_pool as a module.                        ref: torch.nn.MaxPool2d   */
+MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
+/* mlc_nn_avg_pool: mlc_avg_pool as a module.                        ref: torch.nn.AvgPool2d   */
+MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
+/* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
+MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
+
+typedef struct mlc_batch_norm_desc {
+    int64_t channels;
+    double  momentum, eps;             /* defaults 0.1 and 1e-5; negative: 0                   */
+    bool    no_affine, no_statistics;  /* without weight and bias; always the batch's own      */
+} mlc_batch_norm_desc;
+
+/* mlc_nn_batch_norm: mlc_batch_norm with weight 1 and bias 0 at first, by the batch's statistics in
+ *   training, by running_mean and running_var in evaluation; num_batches_tracked counts.
+ *   ref    torch.nn.BatchNorm2d                                                               */
+MLC_API mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels);
+/* mlc_nn_batch_norm_ex: with momentum, eps, or less state.                       err: ARG     */
+MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *desc);
+/* mlc_nn_layer_norm: mlc_layer_norm of the last axis of n, eps 1e-5; weight 1, bias 0 at first.
+ *   ref    torch.nn.LayerNorm                                                                 */
+MLC_API mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n);
+/* mlc_nn_rms_norm: mlc_rms_norm of the last axis of n, eps 1e-6; weight 1 at first.
+ *   ref    arXiv 1910.07467; torch.nn.RMSNorm with its eps                                    */
+MLC_API mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n);
+/* mlc_nn_group_norm: mlc_group_norm, eps 1e-5; weight 1, bias 0 at first.
+ *   err    ARG: groups do not divide channels                       ref: torch.nn.GroupNorm   */
+MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels);
+/* mlc_nn_instance_norm: mlc_instance_norm, eps 1e-5; with weight 1 and bias 0 at first if affine.
+ *   ref    torch.nn.InstanceNorm2d                                                            */
+MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
 /* mlc_nn_relu: mlc_relu as a module.                                                          */
 MLC_API mlc_module *mlc_nn_relu(mlc_ctx *ctx);
 /* mlc_nn_gelu: mlc_gelu as a module.                                                          */
@@ -1280,6 +1601,29 @@ MLC_API mlc_module *mlc_nn_tanh(mlc_ctx *ctx);
 MLC_API mlc_module *mlc_nn_sigmoid(mlc_ctx *ctx);
 /* mlc_nn_silu: mlc_silu as a module.                                                          */
 MLC_API mlc_module *mlc_nn_silu(mlc_ctx *ctx);
+/* mlc_nn_mish: mlc_mish as a module.                                ref: torch.nn.Mish         */
+MLC_API mlc_module *mlc_nn_mish(mlc_ctx *ctx);
+/* mlc_nn_softplus: mlc_softplus as a module.                        ref: torch.nn.Softplus     */
+MLC_API mlc_module *mlc_nn_softplus(mlc_ctx *ctx);
+/* mlc_nn_softsign: mlc_softsign as a module.                        ref: torch.nn.Softsign     */
+MLC_API mlc_module *mlc_nn_softsign(mlc_ctx *ctx);
+/* mlc_nn_hardswish: mlc_hardswish as a module.                      ref: torch.nn.Hardswish    */
+MLC_API mlc_module *mlc_nn_hardswish(mlc_ctx *ctx);
+/* mlc_nn_hardsigmoid: mlc_hardsigmoid as a module.                  ref: torch.nn.Hardsigmoid  */
+MLC_API mlc_module *mlc_nn_hardsigmoid(mlc_ctx *ctx);
+/* mlc_nn_selu: mlc_selu as a module.                                ref: torch.nn.SELU         */
+MLC_API mlc_module *mlc_nn_selu(mlc_ctx *ctx);
+/* mlc_nn_elu: mlc_elu as a module.                                  ref: torch.nn.ELU          */
+MLC_API mlc_module *mlc_nn_elu(mlc_ctx *ctx, double alpha);
+/* mlc_nn_celu: mlc_celu as a module.                                ref: torch.nn.CELU         */
+MLC_API mlc_module *mlc_nn_celu(mlc_ctx *ctx, double alpha);
+/* mlc_nn_leaky_relu: mlc_leaky_relu as a module.                    ref: torch.nn.LeakyReLU    */
+MLC_API mlc_module *mlc_nn_leaky_relu(mlc_ctx *ctx, double slope);
+/* mlc_nn_glu: mlc_glu along an axis as a module.                    ref: torch.nn.GLU          */
+MLC_API mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis);
+/* mlc_nn_prelu: mlc_prelu; weight starts at 0.25: one for each channel, or 1 for all.
+ *   err    ARG                                                      ref: torch.nn.PReLU        */
+MLC_API mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels);
 /* mlc_nn_dropout: mlc_dropout in training, nothing in evaluation.   ref: torch.nn.Dropout     */
 MLC_API mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p);
 /* mlc_nn_flatten: all axes but the first become one.                ref: torch.nn.Flatten     */
@@ -1287,6 +1631,201 @@ MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
 /* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
  *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
 MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
+
+/* mlc_nn_relu6: mlc_clamp to [0, 6] as a module.                    ref: torch.nn.ReLU6       */
+MLC_API mlc_module *mlc_nn_relu6(mlc_ctx *ctx);
+/* mlc_nn_spatial_dropout: in training, whole channels of images become 0 with probability p, the
+ *   others are divided by 1 - p.   ref: arXiv 1411.4280; torch.nn.Dropout2d                   */
+MLC_API mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p);
+/* mlc_nn_stochastic_depth: the same with whole images: for the end of a residual's body.
+ *   ref    arXiv 1603.09382; torchvision.ops.StochasticDepth in mode "row"                    */
+MLC_API mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p);
+/* mlc_nn_upsample: mlc_interpolate to `scale` times the size.       ref: torch.nn.Upsample    */
+MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode);
+/* mlc_nn_pixel_shuffle: mlc_pixel_shuffle as a module.              ref: torch.nn.PixelShuffle */
+MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
+/* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
+ *   "body", "shortcut"; if it fails, both are freed.
+ *   ref    arXiv 1512.03385                                   test: tests/test_nn.c           */
+MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
+                                    bool relu);
+/* mlc_nn_basic_block: residual of two 3x3 convolutions with batch norm, the first with the stride;
+ *   the shortcut is a 1x1 convolution with batch norm where shapes differ.     err: ARG
+ *   ref    torchvision's BasicBlock                                                           */
+MLC_API mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride);
+/* mlc_nn_bottleneck: the same with 1x1 to mid channels, 3x3 with the stride, 1x1 to out.
+ *   ref    torchvision's Bottleneck                                                           */
+MLC_API mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
+                                      int64_t stride);
+/* mlc_nn_inverted_residual: 1x1 to expand times the channels, depthwise 3x3 with the stride, both
+ *   with relu6, 1x1 to out; plus x where shapes are equal.   ref: arXiv 1801.04381, torchvision */
+MLC_API mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
+                                             int64_t expand);
+/* mlc_nn_squeeze_excite: x times a factor for each channel of an image, from the means of all of
+ *   them through "fc1" to squeezed, a relu, and "fc2" with a sigmoid.
+ *   ref    arXiv 1709.01507; torchvision.ops.SqueezeExcitation, there with 1x1 convolutions   */
+MLC_API mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed);
+/* mlc_nn_fold_batch_norm: for inference: each batch norm with running statistics that follows a
+ *   linear (of 2-d inputs) or a convolution in a sequential at or below m goes into its weight and
+ *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay.
+ *   err    NOMEM: pairs already folded stay so, nothing is half folded
+ *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_nn.c                 */
+MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
+
+/* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
+ * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
+ * a function of a seed and lies nowhere: what needs it makes it again, piece by piece, with the
+ * same numbers on every ISA and device.                            test: tests/test_sketch.c  */
+
+typedef enum mlc_sketch_kind {
+    MLC_SKETCH_SIGNS = 0,              /* +-scale with equal chance                            */
+    MLC_SKETCH_GAUSSIAN,               /* normal, of deviation scale                           */
+    MLC_SKETCH_COUNT,                  /* CountSketch: one entry in each column, +-scale       */
+    MLC_SKETCH_SRHT,                   /* rows, each at most once, of an orthonormal Walsh-    */
+                                       /* Hadamard matrix behind random signs, times scale     */
+    MLC_SKETCH_DENSE,                  /* what `stored` holds, times scale                     */
+    MLC_SKETCH_FORCE_32 = 0x7fffffff
+} mlc_sketch_kind;
+
+typedef struct mlc_sketch {
+    mlc_sketch_kind kind;
+    int64_t     rows, cols;
+    uint64_t    seed, stream;          /* streams below 2^32 of one seed are independent       */
+    double      scale;
+    mlc_tensor *stored;                /* NULL; of signs: mlc_sketch_bits; dense: [rows,cols]  */
+} mlc_sketch;
+
+/* mlc_sketch_make: with the scale that keeps lengths: 1/sqrt(rows) of signs and normals, 1 of a
+ *   CountSketch, sqrt(n/rows) of an SRHT with n, cols rounded up to a power of 2. Signs: bit c % 32
+ *   of word c / 32 % 4 of Philox block (row << 32 | c / 128), 1 is minus.
+ *   ref    arXiv 1411.4357; SRHT: 1011.1595; CountSketch: Charikar et al. 2002                */
+MLC_API mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t cols, uint64_t seed);
+/* mlc_sketch_apply: S x along an axis of length cols, which becomes rows: axis 0 of a matrix is
+ *   S A, axis 1 is A S^T. No copy of S is made, but for pieces of normals.
+ *   dtypes f32 f64 bf16 f16; grad dx = S^T dy; err SHAPE, DTYPE, ARG                          */
+MLC_API mlc_tensor *mlc_sketch_apply(mlc_tensor *x, const mlc_sketch *s, int32_t axis);
+/* mlc_sketch_apply_t: S^T x along an axis of length rows, which becomes cols.                 */
+MLC_API mlc_tensor *mlc_sketch_apply_t(mlc_tensor *x, const mlc_sketch *s, int32_t axis);
+/* mlc_sketch_matrix: S itself, [rows,cols].                                                   */
+MLC_API mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype);
+/* mlc_sketch_bits: the signs of S, 32 to an element: i32 [rows, cols/32 rounded up].
+ *   err    ARG: not of signs                                                                  */
+MLC_API mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s);
+
+/* mlc_sklinear: y = 1/(2 terms) (x s1^T U1 + x U2^T s2) + b, of x [..,in], s1 [r,in], s2 [r,out],
+ *   b [out] or NULL, sketches U1 [r,out] and U2 [r,in], which stay as they are; r is the rank of
+ *   all terms together. Signs take part in the products as they are made. The epilogue may be NULL.
+ *   dtypes f32 f64 bf16 f16; 16-bit x with f32 parameters as mlc_linear; grads: x, s1, s2, b
+ *   err    SHAPE, DTYPE, ARG
+ *   ref    arXiv 1710.07850; Panther's SKLinear with S1s[i] = s1[i]^T, S2s[i] = s2[i]         */
+MLC_API mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
+                                 const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
+                                 const mlc_epilogue *epilogue);
+
+typedef struct mlc_sketch_cost {       /* of a sketched layer, and of the dense one            */
+    int64_t trainable, stored, dense;  /* numbers: S; S and U as Panther stores them; weight   */
+    double  forward, dense_forward;    /* FLOP of a row                                        */
+    double  step, dense_step;          /* with both gradients                                  */
+    double  rank_stored, rank_forward, rank_step;  /* num_terms low_rank below which it gains  */
+} mlc_sketch_cost;
+
+/* mlc_sketch_cost_of: by arithmetic alone.                                                    */
+MLC_API mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num_terms,
+                                           int64_t low_rank);
+/* mlc_sketch_round: n rounded up to a multiple; as it is where that adds over a fifth.
+ *   ref    the rule of Panther's performance notes, for in and out                            */
+MLC_API int64_t mlc_sketch_round(int64_t n, int64_t multiple);
+
+typedef enum mlc_sketch_store { MLC_SKETCH_FROM_SEED = 0, MLC_SKETCH_AS_BITS, MLC_SKETCH_AS_FLOATS,
+                                MLC_SKETCH_STORE_FORCE_32 = 0x7fffffff } mlc_sketch_store;
+typedef enum mlc_sketch_start {
+    MLC_SKETCH_FRESH = 0,              /* S drawn so that outputs are as a dense layer's; where */
+                                       /* a weight is given: FIT                               */
+    MLC_SKETCH_COPY,                   /* Panther's: S = W U^T, an unbiased estimate of W      */
+    MLC_SKETCH_COPY_SCALED,            /* the same over sqrt(1 + v): outputs as W's            */
+    MLC_SKETCH_FIT,                    /* least squares for the U there is                     */
+    MLC_SKETCH_SUBSPACE,               /* U from W's largest directions, stored as floats      */
+    MLC_SKETCH_START_FORCE_32 = 0x7fffffff
+} mlc_sketch_start;
+
+typedef struct mlc_sklinear_desc {
+    int64_t          in, out, num_terms, low_rank;         /* required                         */
+    mlc_sketch_kind  u;                /* default: signs                                       */
+    mlc_sketch_store store;            /* default: nothing but a seed; bits are of signs only  */
+    mlc_sketch_start start;
+    mlc_tensor      *weight, *bias;    /* to start from, [out,in] and [out]; NULL: drawn       */
+    bool             no_bias, has_seed, has_dtype;
+    uint64_t         seed;             /* if has_seed, below 2^53; else drawn, one for a layer */
+    mlc_dtype        dtype;            /* used if has_dtype                                    */
+    double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
+} mlc_sklinear_desc;
+
+/* mlc_sklinear_desc_make: sizes set, the rest default.                                        */
+MLC_API mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
+                                                 int64_t low_rank);
+/* mlc_nn_sklinear: mlc_sklinear in place of a linear layer: s1 [r,in], s2 [r,out], bias, and what
+ *   there is of U: a seed (i64), or u1 and u2; r = num_terms low_rank. A layer larger than dense is
+ *   made, with a warning through the log that gives sizes, FLOP and the rank that would gain.
+ *   err    ARG        ref: panther.nn.SKLinear                test: tests/test_sketch.c       */
+MLC_API mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64_t num_terms,
+                                    int64_t low_rank);
+/* mlc_nn_sklinear_ex: other sketches, ways to keep them, and starts; from a dense weight, too.
+ *   What does not fit the weight: SHAPE, DTYPE                                                */
+MLC_API mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc);
+/* mlc_nn_sklinear_panther: from the tensors of Panther's state dict, S1s [l,in,k], S2s [l,k,out],
+ *   U1s [l,k,out], U2s [l,in,k] and bias [out] or NULL, in f32 or f64; U stays as floats.
+ *   err    SHAPE, DTYPE, ARG                                                                  */
+MLC_API mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_tensor *S2s,
+                                            mlc_tensor *U1s, mlc_tensor *U2s, mlc_tensor *bias);
+/* mlc_sklinear_to_panther: the first four of those tensors of a layer, in that order, as copies in
+ *   the current scope, to be saved under those names; its "bias" is the fifth.
+ *   err    ARG: not a sketched linear layer                                                   */
+MLC_API mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4]);
+
+typedef struct mlc_skconv_desc {
+    mlc_nn_conv_desc conv;             /* required, not transposed                             */
+    int64_t          num_terms, low_rank;                  /* required                         */
+    mlc_sketch_start start;            /* fresh, copy or fit                                   */
+    mlc_tensor      *weight, *bias;    /* to start from, as of a convolution; NULL: drawn      */
+    bool             has_seed;
+    uint64_t         seed;             /* if has_seed, below 2^53                              */
+    double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
+} mlc_skconv_desc;
+
+/* mlc_skconv_desc_make: the same kernel along each axis, the rest default.                    */
+MLC_API mlc_skconv_desc mlc_skconv_desc_make(int32_t axes, int64_t in, int64_t out, int64_t kernel,
+                                             int64_t num_terms, int64_t low_rank);
+/* mlc_nn_skconv: a convolution to 2 num_terms low_rank channels of each group, "s", then random
+ *   signs to the channels out, the same for each group, from a seed, and the bias: only the side of
+ *   the outputs is sketched.     err: ARG, SHAPE, DTYPE
+ *   ref    panther.nn.SKConv2d with S1s = s.weight            test: tests/test_sketch.c       */
+MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc);
+/* mlc_nn_skconv2d: of images, padded so that the size stays, stride 1.                        */
+MLC_API mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                    int64_t num_terms, int64_t low_rank);
+
+typedef struct mlc_sketch_model_desc {
+    int64_t          num_terms, low_rank;                  /* required                         */
+    const char      *pattern;          /* glob of dotted names ("body.*"); NULL: all           */
+    int64_t          min_numel;        /* weights with fewer numbers stay                      */
+    bool             no_linear, no_conv;
+    bool             larger_too;       /* also where the sketched layer has more numbers or FLOP */
+    bool             fresh;            /* start anew, not from the weights                     */
+    mlc_sketch_start start;            /* from the weights; default: FIT                       */
+    mlc_writer       write;            /* NULL, or takes the table                             */
+    void            *user;
+} mlc_sketch_model_desc;
+
+/* mlc_sketch_model_desc_make: both set, the rest default: all layers that gain, fitted.       */
+MLC_API mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int64_t low_rank);
+/* mlc_sketch_model: linear and convolution layers below m become sketched ones, of the same names,
+ *   trainable numbers and FLOP before and after in a table. m is laid out again: optimizer state of
+ *   the others moves along. What was frozen stays frozen, tied weights stay dense. A class of yours
+ *   should find its children by mlc_module_child: pointers to layers that were replaced are stale.
+ *   out    replaced, how many, or NULL
+ *   err    ARG: m itself is such a layer; NOMEM: layers already replaced stay so, each is whole */
+MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
+                                    int32_t *replaced);
 
 /* @@ API.OPTIM ------------------------------------------- optimizers; test: tests/test_optim.c */
 
@@ -1361,6 +1900,15 @@ MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
  *   their gradients; the others leave everything as it is. 1: every call.     err: ARG: n < 1 */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
 
+/* mlc_optim_in_backward: from now on backward itself makes the step of a matrix that one linear
+ *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
+ *   is never written to memory: mlc_grad of it is NULL. mlc_optim_step must still follow each
+ *   backward and makes the step of the others; the rate is that of the time of the backward. What
+ *   comes out is the same. A backward that fails may leave a part of the step made. All is as ever
+ *   where a step clips, collects or has a scaler, and under mlc_anomaly.
+ *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
+MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
+
 typedef struct mlc_scaler_desc {       /* 0 is the default                                     */
     double  init;                      /* default 65536                                        */
     double  growth, backoff;           /* defaults 2 and 0.5; both 1: a fixed scale            */
@@ -1403,13 +1951,14 @@ typedef struct mlc_autocast_desc {
 } mlc_autocast_desc;
 
 /* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
- *   suits them. To dtype: linear, matmul, the x of norms. To f32: losses, sums, products, variances
- *   and norms of a tensor, scans. Others take what they get; where that is mixed, add and sub go to
- *   dtype, the rest to f32, but concat, stack, einsum, dot and what works in place, which want one
- *   dtype as ever. Integers and f64 stay. Parameters of linear layers are read through copies, made
- *   when they have changed; an f32 input without a gradient is rounded as it is read, also by
- *   backward, until which it must stay as it is; a fused activation runs as its linear does; a
- *   custom operation does as it likes. Backward follows the dtypes of the forward. Calls nest up to
+ *   suits them. To dtype: linear, matmul, convolutions, the x of norms. To f32: losses, sums,
+ *   products, variances and norms of a tensor, scans. Others take what they get; where that is
+ *   mixed, add and sub go to dtype, the rest to f32, but concat, stack, einsum, dot and what works
+ *   in place, which want one dtype as ever. Integers and f64 stay. Parameters of linear layers are
+ *   read through copies, made when they have changed; an f32 input without a gradient is rounded as
+ *   it is read, also by backward, until which it must stay as it is; a fused activation runs as its
+ *   linear does; a custom operation does as it likes. Backward follows the dtypes of the forward.
+ *   Calls nest up to
  *   8 deep; one with MLC_F32 switches it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
@@ -1436,14 +1985,19 @@ typedef struct mlc_loader_desc {
     mlc_tensor *x;                     /* required: [n, ...]; copied by the loader             */
     mlc_tensor *y;                     /* [n, ...] or NULL; copied, too                        */
     int64_t     batch;                 /* rows; default 1                                      */
-    uint64_t    seed;                  /* of the shuffle                                       */
+    uint64_t    seed;                  /* of the shuffle, and of how images are moved          */
     bool        shuffle, drop_last;
+    double      shift, rotate;         /* images move by up to so many pixels along each axis and
+                                        * turn about their middle by up to so many degrees     */
 } mlc_loader_desc;
 
 /* mlc_loader_desc_make: x, y and batch set, the rest default.                                 */
 MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch);
-/* mlc_loader_create: batches of rows, in order or in a new order each epoch.
- *   err    ARG: no x, empty data set, batch < 0; SHAPE: x and y differ in rows
+/* mlc_loader_create: batches of rows, in order or in a new order each epoch. With shift or rotate
+ *   x is u8 or f32 images, [n,h,w] or [n,c,h,w], that each epoch come another way: bilinear, 0
+ *   outside. How an image comes follows from the seed, the epoch and its row.
+ *   err    ARG: no x, empty data set, batch, shift, rotate < 0; SHAPE: x and y differ in rows, x is
+ *          not images; DTYPE: images of another one
  *   ref    torch.utils.data.DataLoader                                                        */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
 /* mlc_loader_free: frees the loader and its batch buffers.                                    */
@@ -1541,7 +2095,8 @@ typedef struct mlc_progress {          /* a line on a terminal, whole lines else
 
 /* mlc_progress_make: a progress line that writes to standard output (write NULL) or a writer;
  *   a terminal gets a bar, at most ten times a second; TERM=dumb, NO_COLOR or a file get
- *   one line for each update that is due every 30 seconds, and the last.                      */
+ *   one line for each update that is due every 30 seconds, and the last. The label must live as
+ *   long as the line is drawn.                                                                */
 MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                        void *user);
 /* mlc_progress_update: done of total; text such as "loss 0.31" goes behind the bar.           */
@@ -1696,9 +2251,36 @@ typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, 
     MLC_MATH_MIN_GRAD_B, MLC_MATH_MAX_GRAD_A, MLC_MATH_MAX_GRAD_B, MLC_MATH_FMOD_GRAD_B,
     MLC_MATH_REMAINDER_GRAD_B, MLC_MATH_ATAN2_GRAD_A, MLC_MATH_ATAN2_GRAD_B,
     MLC_MATH_HYPOT_GRAD_A, MLC_MATH_HYPOT_GRAD_B,
+    /* Losses of a, the input, and b, the target; s their parameter. Gradients of the input: a is dy
+     * and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c exchanged. */
+    MLC_MATH_SMOOTH_L1, MLC_MATH_SMOOTH_L1_GRAD,               /* s beta; 0: |a - b|           */
+    MLC_MATH_HUBER, MLC_MATH_HUBER_GRAD,                       /* s delta                      */
+    MLC_MATH_BCE, MLC_MATH_BCE_GRAD, MLC_MATH_BCE_GRAD_T,      /* of probabilities             */
+    MLC_MATH_BCE_LOGITS, MLC_MATH_BCE_LOGITS_GRAD, MLC_MATH_BCE_LOGITS_GRAD_T,
+    MLC_MATH_FOCAL, MLC_MATH_FOCAL_GRAD, MLC_MATH_FOCAL_GRAD_T,          /* s gamma, t alpha   */
+    MLC_MATH_FOCAL_2, MLC_MATH_FOCAL_2_GRAD, MLC_MATH_FOCAL_2_GRAD_T,    /* gamma 2            */
+    MLC_MATH_KL, MLC_MATH_KL_GRAD, MLC_MATH_KL_GRAD_T,         /* a a logarithm                */
+    MLC_MATH_KL_LOG, MLC_MATH_KL_LOG_GRAD, MLC_MATH_KL_LOG_GRAD_T,       /* both are           */
+    MLC_MATH_HINGE, MLC_MATH_HINGE_GRAD,                       /* s margin                     */
+    MLC_MATH_HINGE_EMBEDDING, MLC_MATH_HINGE_EMBEDDING_GRAD,   /* s margin                     */
     MLC_MATH_POW_GRAD_A,               /* a c b^(c-1)                                          */
     MLC_MATH_POW_GRAD_B,               /* a b^c log b                                          */
     MLC_MATH_PROD_GRAD,                /* a / b; c zeros: a where b is the only one, else 0    */
+    MLC_MATH_LOG_SIGMOID, MLC_MATH_MISH, MLC_MATH_SOFTSIGN, MLC_MATH_HARDSWISH,
+    MLC_MATH_HARDSIGMOID,
+    MLC_MATH_LEAKY_RELU,               /* a > 0 ? a : s a                                      */
+    MLC_MATH_ELU,                      /* a > 0 ? t a : s (e^a - 1)                            */
+    MLC_MATH_CELU,                     /* a > 0 ? a : s (e^(a/s) - 1)                          */
+    MLC_MATH_PRELU,                    /* a > 0 ? a : a b                                      */
+    MLC_MATH_GLU,                      /* a sigmoid(b)                                         */
+    MLC_MATH_LOG_SIGMOID_GRAD, MLC_MATH_MISH_GRAD, MLC_MATH_SOFTSIGN_GRAD,
+    MLC_MATH_HARDSWISH_GRAD, MLC_MATH_HARDSIGMOID_GRAD, MLC_MATH_LEAKY_RELU_GRAD,
+    MLC_MATH_ELU_GRAD,                 /* b <= 0 ? a (b + s) : t a, b is y                     */
+    MLC_MATH_ELU_X_GRAD,               /* b <= 0 ? a s e^b : t a                               */
+    MLC_MATH_CELU_GRAD,                /* b <= 0 ? a (b/s + 1) : a, b is y                     */
+    MLC_MATH_PRELU_GRAD_A,             /* b > 0 ? a : a c                                      */
+    MLC_MATH_PRELU_GRAD_B,             /* b > 0 ? 0 : a b                                      */
+    MLC_MATH_GLU_GRAD_B,               /* a b sigmoid(c) sigmoid(-c)                           */
     MLC_MATH_END,
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
@@ -1803,27 +2385,44 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
     const void *y;        int64_t y_stride[MLC_MAX_DIMS];         /* PROD_GRAD only, reversed  */
     const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
 };
+/* A matrix of +-1 that is nowhere: sign (i,j) is -1 where bit j % 32 of word j / 32 of row i is
+ * set. The words are `bits` (behind them: 0), or random: row i are the blocks from i << 32 on of a
+ * stream of Philox. */
+struct mlc_k_signs {
+    int64_t         rows;              /* of b, its first ones, are signs; 0: none              */
+    int32_t         turned;            /* b has the signs' transpose                           */
+    uint64_t        seed, stream;
+    const uint32_t *bits;              /* NULL, or words: rows of them, and their stride       */
+    int64_t         bits_rows, bits_row;
+};
 /* c = alpha a b + beta c, batched; then, in this order, what is asked for: + bias, act, dropout,
  * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
  * is row-major. Workspace depends on how a and b are aligned: they are set before it is asked for.
- * beta is 0 where there is more than a bias; nothing overlaps c. A device that lacks
- * one of them answers UNSUPPORTED. */
+ * beta is 0 where there is more than a bias; nothing overlaps c. Where the first rows of b are
+ * signs, what b points to are the others; batch is 1 then, and products of 16-bit elements have a
+ * multiple of 32 of them, or nothing but them. A device that lacks one of these answers
+ * UNSUPPORTED. */
 struct mlc_k_gemm {
     mlc_dtype   dtype;                 /* of what is multiplied: f32, f64, bf16, f16           */
     mlc_dtype   a_dtype, b_dtype;      /* as they lie: dtype, or f32, which is rounded to it   */
     mlc_dtype   c_dtype;               /* of what lies as c: dtype, or one f32, one bf16 or f16 */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
+    int32_t     part;                  /* of a whole whose bits must not depend on how it is cut:
+                                        * not for a library's product                          */
     int64_t     m, n, k;
     int64_t     batch;                 /* products; strides below step between them            */
     const void *a;        int64_t a_row, a_col, a_batch;
     const void *b;        int64_t b_row, b_col, b_batch;
     const void *b_pack;                /* NULL, or b as the kernel pack made it; batch is 1    */
+    struct mlc_k_signs signs;
     void       *c;        int64_t c_row, c_col, c_batch;
+    int64_t     c_run, c_gap;          /* of a part: behind c_run rows c_gap go nowhere; or 0  */
     const void *bias;                  /* [n] or NULL                                          */
     void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
     int32_t     aux_after;             /* aux takes the act's result                           */
     const void *residual;              /* NULL, or lies as c                                   */
+    int32_t     act_last;              /* the act comes behind the residual                    */
     double      drop;                  /* probability; 0: none                                 */
     uint64_t    drop_seed, drop_stream;
     mlc_map     grad;                  /* with grad_of: MLC_MAP_RELU_GRAD and so on            */
@@ -1841,6 +2440,19 @@ struct mlc_k_pack {
     void       *back;                  /* NULL, or the same of b^T, n and k exchanged          */
     const struct mlc_k_pack *next;     /* of the kernel optim's list                           */
 };
+/* Lines through a CountSketch or a subsampled Walsh-Hadamard transform, as mlc_sketch has them, or
+ * through their transposes. The sign of column j is bit j % 32 of word j / 32 of the stream. */
+struct mlc_k_sketch {
+    int32_t        srht, turned, accumulate;
+    mlc_dtype      dtype;              /* floats                                               */
+    int64_t        lines, rows, cols;  /* a line has cols elements and becomes rows; turned: v.v. */
+    const void    *in;  int64_t in_row;                  /* elements of a line are dense       */
+    void          *out; int64_t out_row;
+    const int64_t *index;              /* count: row of each column; srht: the rows drawn      */
+    uint64_t       seed, stream;
+    double         scale;
+    void          *workspace; size_t workspace_bytes;
+};
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
@@ -1856,25 +2468,29 @@ struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of t
 };
 struct mlc_k_xent {                    /* rows of logits against labels                        */
     mlc_dtype      dtype;
+    int32_t        normal;             /* logits are logarithms of probabilities as they are   */
     mlc_reduction  reduction;
     int64_t        n, c;
     const void    *logits;  int64_t row;           /* stride between rows; columns are dense   */
     const int64_t *labels;  int64_t label_stride;
+    const void    *weight;             /* [c], of the classes; NULL: all 1                     */
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
     void          *loss;               /* [1], or [n] if not reduced                           */
     void          *lse;                /* [2n]: largest logits, logs of sum exp(x - max); the  */
                                        /* log is NaN for a row with a NaN, +inf or only -inf   */
     void          *norm;               /* [1]: what the sum was divided by                     */
+    int64_t        kind;               /* what goes to error[0]: MLC_K_ERROR_LABEL and more    */
     int64_t       *error;              /* error word: see mlc_k_error                          */
     void          *workspace; size_t workspace_bytes;
 };
 struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm                   */
     mlc_dtype      dtype;
-    int32_t        accumulate;
+    int32_t        accumulate, normal;
     int64_t        n, c;
     const void    *logits;  int64_t row;
     const int64_t *labels;  int64_t label_stride;
+    const void    *weight;
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
@@ -2030,6 +2646,76 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     double      momentum, dampening, beta1, beta2, eps;
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
 };                                     /* along k: made again of what p has become             */
+/* A window slides over x [n,in..,c] and makes y [n,out..,c], dense; 3 axes as struct mlc_k_conv. */
+struct mlc_k_pool {
+    mlc_dtype   dtype;                 /* floats                                               */
+    int32_t     max, back;             /* mean otherwise; back: dx in x's place, dy in y's     */
+    int32_t     adaptive;              /* windows by in and out alone                          */
+    int32_t     count_pad;             /* padding counts in a mean                             */
+    int32_t     accumulate;            /* to dx                                                */
+    int32_t     relu;                  /* of maxima, not adaptive: 0 for those below, no place */
+    int64_t     n, c;
+    int64_t     in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
+    const void *x, *y;
+    int32_t    *where;                 /* place of a maximum in its image, lying as y; or NULL */
+};
+/* y [n,out..,c] of x [n,in..,c], dense; back: x becomes the gradient of x, with dy in y's place. A
+ * pixel of y is the one of x at o in/out, or by weight those on both sides of its centre. */
+struct mlc_k_resize {
+    mlc_dtype   dtype;
+    int32_t     back, accumulate;      /* to x                                                 */
+    int32_t     linear, corners;       /* corners: those of both images lie on one another     */
+    int64_t     n, c;
+    int64_t     in[3], out[3];
+    void       *x, *y;
+    void       *workspace; size_t workspace_bytes;
+};
+/* y = (x - mean) factor weight + bias, for each of c channels of dense rows [images,rows,c]; with
+ * dy the gradients that are asked for. */
+struct mlc_k_bnorm {
+    mlc_dtype   dtype, w_dtype;        /* w_dtype, f32 or f64, of all that has one a channel   */
+    int64_t     rows, c;               /* of an image, or of all images as one                 */
+    int64_t     images, group;         /* group: channels that share their statistics          */
+    int32_t     training;              /* with x's statistics, else (one image) running ones   */
+    int32_t     relu;                  /* y: what is above 0 of it                             */
+    const void *x;        void *y;     /* with dy: NULL, or read where relu had a residual     */
+    const void *residual;              /* NULL, or added before relu; lies as x                */
+    const void *weight, *bias;         /* NULL: 1 and 0                                        */
+    void       *running_mean, *running_var;                          /* NULL, or kept up       */
+    double      momentum, eps;
+    double     *stat;                  /* [images,2,c]: mean, 1/sqrt(variance + eps)           */
+    const void *dy;
+    void       *dx, *dresidual, *dweight, *dbias;                    /* NULL: not wanted       */
+    int32_t     dx_accumulate, dresidual_accumulate, dweight_accumulate, dbias_accumulate;
+    void       *workspace; size_t workspace_bytes;
+};
+typedef enum mlc_conv_part { MLC_CONV_Y, MLC_CONV_DX, MLC_CONV_DW,
+                             MLC_CONV_PART_FORCE_32 = 0x7fffffff } mlc_conv_part;
+/* Convolution over 3 axes; fewer: the first ones are 1. x [n,in..,groups c] and y [n,out..,groups
+ * oc] are dense with channels last; w [groups oc,c,kernel..] is dense. part says which of the three
+ * is written: y, or the gradient of x, or of w, with dy in y's place. pad: before the first pixel;
+ * what is read behind the last one is 0, too. */
+struct mlc_k_conv {
+    mlc_conv_part part;
+    mlc_dtype   dtype, w_dtype;        /* of x and y; of w: the same, or f32 with 16 bits      */
+    int64_t     n, groups, c, oc;
+    int64_t     in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
+    const void *x, *w, *y;
+    int32_t     accumulate;            /* to what is written; not y                            */
+    const void *bias;                  /* NULL, or of y's channels; of x's with part DX        */
+    mlc_dtype   bias_dtype;            /* dtype or f32                                         */
+    const void *residual;              /* NULL, or lies as y, and is added before act          */
+    mlc_act     act;                   /* of y, with aux as gemm has it, lying as y            */
+    void       *aux;
+    int32_t     aux_after;
+    void       *workspace; size_t workspace_bytes;
+};
+/* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
+struct mlc_k_gemm_optim {
+    struct mlc_k_gemm  gemm;           /* batch 1, no sink; c is NULL, c_dtype that of p       */
+    struct mlc_k_optim optim;          /* g is NULL; packs: NULL, or p's                       */
+    void *workspace; size_t workspace_bytes;
+};
 
 /* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins. The low
  * byte of the kind is one of these, what is above it is the library's.                        */
@@ -2042,7 +2728,8 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
-    X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack)
+    X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
+    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -2607,7 +3294,7 @@ static int32_t mlc__cpu_count(void)
 #define MLC__CLASSES     224           /* size classes of the pool: four to an octave */
 #define MLC__MAX_IN      4
 #define MLC__MAX_OUT     3
-#define MLC__MAX_SAVED   5
+#define MLC__MAX_SAVED   7
 #define MLC__MESSAGE     1024
 #define MLC__ERROR_OPS   16
 
@@ -2717,6 +3404,11 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        buffer;
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     uint32_t    visit;                 /* walk that saw it last                                */
+    mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
+    int64_t     entry;                 /* as its entry of this number                          */
+    /* A step with the gradient g; *made false: not now, make the gradient. */
+    mlc_status (*step)(struct mlc__param *p, const char *what, const struct mlc_k_gemm *g,
+                       bool *made);
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
     struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
 } mlc__param;
@@ -2742,7 +3434,32 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
 } mlc__view_spec;
 
 /* seed and stream are kept: mlc_seed may come between forward and backward. */
+typedef struct mlc__conv_spec {
+    int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
+    mlc_act act;
+    bool    same, transposed;
+    const mlc_tensor *residual;        /* NULL, or added before act; not recorded              */
+} mlc__conv_spec;
+typedef struct mlc__pool_spec {
+    int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
+    int32_t axes;
+    bool    max, relu, adaptive, ceil, exclude;
+} mlc__pool_spec;
+typedef struct mlc__bnorm_spec {
+    mlc_tensor *mean, *var;            /* running ones, or NULL */
+    double momentum, eps;
+    int64_t groups;                    /* 0: batch norm */
+    bool   training, relu;
+    int8_t weight, bias, residual;     /* places among the inputs; 0: none */
+} mlc__bnorm_spec;
+typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
 typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
+typedef struct mlc__linear_spec {
+    mlc_dtype dtype;
+    mlc_act   act;
+    bool      bias, residual;
+    mlc__drop_spec drop;
+} mlc__linear_spec;
 
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
  * operation's own parameters, set between mlc__begin and mlc__finish. */
@@ -2755,15 +3472,22 @@ struct mlc_node {
     bool           recorded, done;
     bool           inplace;            /* an older node made its output: its gradient stays    */
     bool           spends;             /* backward writes to its output's gradient             */
+    bool           through;            /* it takes that through u.linear.act, unless that is done */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s[2];           /* scalars of a formula                                 */
         mlc_dtype      dtype;
         mlc__view_spec view;
         struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
-        struct { mlc_cross_entropy_desc desc; } xent;
+        struct { mlc_cross_entropy_desc desc; bool normal; } xent;
+        struct { double s[2]; mlc_reduction reduction; } loss;         /* s: of the formula    */
         mlc__drop_spec drop;
-        struct { mlc_dtype dtype; mlc_act act; bool bias, residual; mlc__drop_spec drop; } linear;
+        mlc__linear_spec linear;
+        struct { mlc__linear_spec linear; mlc_sketch u[2]; int64_t terms; bool back; } sketch;
+        mlc__conv_spec conv;
+        mlc__pool_spec pool;
+        mlc__bnorm_spec bnorm;
+        mlc__resize_spec resize;
         struct { int32_t axis; bool log; } softmax;
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
@@ -2774,7 +3498,6 @@ struct mlc_node {
         struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
         uint32_t       mask;           /* of axes                                              */
         int32_t        axis;
-        mlc_reduction  reduction;
     } u;
 };
 
@@ -4356,6 +5079,68 @@ MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(
     }
 MLC__SOFTPLUS(float, f32) MLC__SOFTPLUS(double, f64)
 
+/* e^x - 1 in f32 alone, for activations: (e^r - 1) 2^n + (2^n - 1), all halved, as 2^128 is no
+ * float; x where halves might be denormal. Max error 0.91 ulp below 0, 1.6 above. */
+MLC__BODY float mlc__elu_exp_f32(float x)
+{
+    const float low = mlc__pick_f32(x < -30.0f, -30.0f, x);
+    const float v = mlc__pick_f32(low > 89.0f, 89.0f, low);
+    const float z = v * 1.44269504f + 12582912.0f, n = z - 12582912.0f;
+    const float r = (v - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 0.00138194906f;
+    p = p * r + 0.0083686905f;
+    p = p * r + 0.041668281f;
+    p = p * r + 0.166665211f;
+    p = p * r + 0.49999994f;
+    p = p * r * r + r;
+    const float s = mlc__f32_bits((mlc__bits_f32(z) << 23) + 0x3F000000u);
+    const float y = mlc__pick_f32(__builtin_fabsf(x) < 1e-9f, x, (p * s + (s - 0.5f)) * 2.0f);
+    return mlc__pick_f32(x <= 88.7228317f, y, x * (float)MLC__INF);
+}
+MLC__BODY double mlc__elu_exp_f64(double x) { return mlc__expm1_f64(x); }
+
+/* mish: x tanh(log(1 + e)) = x n/(n + 2), n = e (e + 2); from 40 on x. */
+MLC__BODY double mlc__mish_of(double x, double e)
+{
+    const double n = e * (e + 2.0);
+    return mlc__pick_f64(x < -1000.0, 0.0, x * (n / (n + 2.0)));
+}
+MLC__BODY float mlc__mish_f32(float x)
+{
+    const double v = (double)x;
+    return (float)mlc__mish_of(v, mlc__exp_wide(mlc__pick_f64(v > 40.0, 40.0, v)));
+}
+MLC__BODY double mlc__mish_f64(double x)
+{
+    return mlc__mish_of(x, mlc__exp_f64(mlc__pick_f64(x > 40.0, 40.0, x)));
+}
+
+/* mish_slope: x (1 - t^2) sigmoid(x) is 4 x e (e + 1)/(n + 2)^2; where x is cut off it is 0 or 1.
+ * softsign: infinities become large. hardsigmoid: from the nearer end, so that the result is 0 or 1
+ * at the ends alone, and its derivative can be had from it. */
+#define MLC__ACTIVATIONS(T, dtype) \
+    MLC__BODY T mlc__mish_slope_##dtype(T x) \
+    { \
+        const T low = mlc__pick_##dtype(x < (T)-800, (T)-800, x); \
+        const T v = mlc__pick_##dtype(low > (T)40, (T)40, low), e = mlc__exp_##dtype(v); \
+        const T n = e * (e + (T)2), r = (T)1 / (n + (T)2); \
+        return n * r + (T)4 * v * (e * (e + (T)1)) * r * r; \
+    } \
+    MLC__BODY T mlc__softsign_##dtype(T x) \
+    { \
+        const T low = mlc__pick_##dtype(x < (T)-1e30, (T)-1e30, x); \
+        const T v = mlc__pick_##dtype(low > (T)1e30, (T)1e30, low); \
+        return v / ((T)1 + mlc__abs_##dtype(v)); \
+    } \
+    MLC__BODY T mlc__hardsigmoid_##dtype(T x) \
+    { \
+        const T low = mlc__pick_##dtype(x < (T)-3, (T)-3, x); \
+        const T v = mlc__pick_##dtype(low > (T)3, (T)3, low); \
+        const T h = ((T)3 - mlc__abs_##dtype(v)) / (T)6; \
+        return mlc__pick_##dtype(v < 0, h, (T)1 - h); \
+    }
+MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
+
 /* Python's %: the sign of b; and the floor of a/b that goes with it. */
 #define MLC__MODULO(T, dtype) \
     MLC__BODY T mlc__remainder_##dtype(T a, T b) \
@@ -4488,7 +5273,11 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
 #define MLC__MAP_B(code, formula) case MLC_##code: MLC__INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
 #define MLC__MAP_N(code, formula) case MLC_##code: MLC__INDEPENDENT \
-    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i], c = z[i]; o[i] = formula; } break;
+    for (int64_t i = 0; i < n; i++) { \
+        const T a = x[i], b = y[i], c = z[i]; \
+        (void)b; \
+        o[i] = formula; \
+    } break;
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
 
@@ -4570,8 +5359,129 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
 
 #define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
+/* Losses of an input x and a target t, and their slopes: a NaN stays one. */
+#define MLC__LOSSES(T, dtype) \
+    MLC__BODY T mlc__smooth_l1_##dtype(T d, T beta) \
+    { \
+        const T z = mlc__abs_##dtype(d); \
+        return mlc__pick_##dtype(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta); \
+    } \
+    MLC__BODY T mlc__smooth_l1_slope_##dtype(T d, T beta) \
+    { \
+        const T sign = (T)(d > 0) - (T)(d < 0); \
+        return mlc__pick_##dtype(mlc__abs_##dtype(d) >= beta, sign, d / beta); \
+    } \
+    MLC__BODY T mlc__huber_##dtype(T d, T delta) \
+    { \
+        const T z = mlc__abs_##dtype(d); \
+        return mlc__pick_##dtype(z <= delta, (T)0.5 * z * z, delta * (z - (T)0.5 * delta)); \
+    } \
+    /* ends at -100, as PyTorch's: a wrong certainty costs much, not everything */ \
+    MLC__BODY T mlc__log_100_##dtype(T x, bool rest) \
+    { \
+        const T y = rest ? mlc__log1p_##dtype(-x) : mlc__log_##dtype(x); \
+        return mlc__pick_##dtype(y < (T)-100, (T)-100, y); \
+    } \
+    MLC__BODY T mlc__bce_##dtype(T x, T t) \
+    { \
+        return (t - (T)1) * mlc__log_100_##dtype(x, true) - t * mlc__log_100_##dtype(x, false); \
+    } \
+    MLC__BODY T mlc__bce_slope_##dtype(T x, T t) \
+    { \
+        const T v = ((T)1 - x) * x; \
+        return (x - t) / mlc__pick_##dtype(v < (T)1e-12f, (T)1e-12f, v); /* PyTorch's */ \
+    } \
+    /* from logits: what exp is given is never over 0 */ \
+    MLC__BODY T mlc__bce_logits_##dtype(T x, T t) \
+    { \
+        return mlc__pick_##dtype(x > 0, x * ((T)1 - t), -(x * t)) + \
+               mlc__log1p_##dtype(mlc__exp_##dtype(-mlc__abs_##dtype(x))); \
+    } \
+    /* sigmoid of x and of -x, neither of them 1 less something */ \
+    MLC__BODY void mlc__odds_##dtype(T x, T *p, T *q) \
+    { \
+        const T e = mlc__exp_##dtype(-mlc__abs_##dtype(x)), large = (T)1 / ((T)1 + e); \
+        *p = mlc__pick_##dtype(x > 0, large, e * large); \
+        *q = mlc__pick_##dtype(x > 0, e * large, large); \
+    } \
+    MLC__BODY T mlc__bce_logits_slope_##dtype(T x, T t) \
+    { \
+        T p, q; \
+        mlc__odds_##dtype(x, &p, &q); \
+        return p * ((T)1 - t) - q * t; \
+    } \
+    MLC__BODY T mlc__focal_weight_##dtype(T t, T alpha) \
+    { \
+        const T w = alpha * t + ((T)1 - alpha) * ((T)1 - t); \
+        return mlc__pick_##dtype(alpha < 0, (T)1, w); \
+    } \
+    /* by u^gamma, u = p (1 - t) + q t; square: gamma is 2 */ \
+    MLC__BODY T mlc__focal_power_##dtype(T u, T gamma, bool square) \
+    { \
+        return square ? u * u : mlc__pow_##dtype(u, gamma); \
+    } \
+    MLC__BODY T mlc__focal_##dtype(T x, T t, T alpha, T gamma, bool square) \
+    { \
+        T p, q; \
+        mlc__odds_##dtype(x, &p, &q); \
+        return mlc__focal_weight_##dtype(t, alpha) * mlc__bce_logits_##dtype(x, t) * \
+               mlc__focal_power_##dtype(p * ((T)1 - t) + q * t, gamma, square); \
+    } \
+    /* w u^gamma (gamma u'/u loss + loss'); where u is 0 the first part is */ \
+    MLC__BODY T mlc__focal_slope_##dtype(T x, T t, T alpha, T gamma, bool square) \
+    { \
+        T p, q; \
+        mlc__odds_##dtype(x, &p, &q); \
+        const T u = p * ((T)1 - t) + q * t; \
+        const T r = mlc__pick_##dtype(u == 0, (T)0, p * q * ((T)1 - (t + t)) / u); \
+        return mlc__focal_weight_##dtype(t, alpha) * \
+               mlc__focal_power_##dtype(u, gamma, square) * \
+               (gamma * r * mlc__bce_logits_##dtype(x, t) + (p * ((T)1 - t) - q * t)); \
+    } \
+    MLC__BODY T mlc__focal_slope_t_##dtype(T x, T t, T alpha, T gamma, bool square) \
+    { \
+        T p, q; \
+        mlc__odds_##dtype(x, &p, &q); \
+        const T u = p * ((T)1 - t) + q * t, loss = mlc__bce_logits_##dtype(x, t); \
+        const T r = mlc__pick_##dtype(u == 0, (T)0, (q - p) / u); \
+        const T turn = mlc__pick_##dtype(alpha < 0, (T)0, alpha + alpha - (T)1); \
+        return mlc__focal_power_##dtype(u, gamma, square) * \
+               (turn * loss + mlc__focal_weight_##dtype(t, alpha) * (gamma * r * loss - x)); \
+    } \
+    MLC__BODY T mlc__positive_##dtype(T x) { return mlc__pick_##dtype(x < 0, (T)0, x); }
+MLC__LOSSES(float, f32) MLC__LOSSES(double, f64)
+
+/* In mlc_map's order of inputs: the loss of a and b; its gradients from dy in a. */
+#define MLC__LOSS_FORMULAS(B, N, F) \
+    B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
+    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) \
+    B(MATH_HUBER, F(huber)(a - b, s)) \
+    N(MATH_HUBER_GRAD, t * a * (b - c > s ? s : b - c < -s ? -s : b - c)) \
+    B(MATH_BCE, F(bce)(a, b)) N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
+    N(MATH_BCE_GRAD_T, t * a * (F(log_100)(c, true) - F(log_100)(c, false))) \
+    B(MATH_BCE_LOGITS, F(bce_logits)(a, b)) \
+    N(MATH_BCE_LOGITS_GRAD, t * a * F(bce_logits_slope)(b, c)) \
+    N(MATH_BCE_LOGITS_GRAD_T, t * a * -c) \
+    B(MATH_FOCAL, F(focal)(a, b, t, s, false)) \
+    N(MATH_FOCAL_GRAD, a * F(focal_slope)(b, c, t, s, false)) \
+    N(MATH_FOCAL_GRAD_T, a * F(focal_slope_t)(c, b, t, s, false)) \
+    B(MATH_FOCAL_2, F(focal)(a, b, t, s, true)) \
+    N(MATH_FOCAL_2_GRAD, a * F(focal_slope)(b, c, t, s, true)) \
+    N(MATH_FOCAL_2_GRAD_T, a * F(focal_slope_t)(c, b, t, s, true)) \
+    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) \
+    N(MATH_KL_GRAD, t * a * -c) \
+    N(MATH_KL_GRAD_T, F(pick)(b == 0, (T)0, t * a * (F(log)(b) - c + (T)1))) \
+    B(MATH_KL_LOG, F(pick)(b == -(T)MLC__INF && a == a, (T)0, F(exp)(b) * (b - a))) \
+    N(MATH_KL_LOG_GRAD, t * a * -F(exp)(c)) \
+    N(MATH_KL_LOG_GRAD_T, \
+      F(pick)(b == -(T)MLC__INF, (T)0, t * a * (F(exp)(b) * (b - c + (T)1)))) \
+    B(MATH_HINGE, F(positive)(s - a * b)) N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
+    B(MATH_HINGE_EMBEDDING, (b == 1 ? (T)0 : F(positive)(s - a)) + (b == -1 ? (T)0 : a)) \
+    N(MATH_HINGE_EMBEDDING_GRAD, \
+      t * a * ((T)(c != -1) - (T)(c != 1 && b < s)))
+
 #define MLC__MATH_FORMULAS(U, B, N, F) \
-    U(MATH_ABS, F(abs)(a)) \
+    U(MATH_ABS, F(abs)(a)) MLC__LOSS_FORMULAS(B, N, F) \
     U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
     U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
     U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
@@ -4615,7 +5525,26 @@ MLC__EACH_ISA(MLC__STAMP_MAP)
     B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
     N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
     N(MATH_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
-    N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b)))
+    N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
+    U(MATH_LOG_SIGMOID, F(pick)(a < 0, a, (T)0) - F(log1p)(F(exp)(-F(abs)(a)))) \
+    U(MATH_MISH, F(mish)(a)) U(MATH_SOFTSIGN, F(softsign)(a)) \
+    U(MATH_HARDSWISH, F(pick)(a <= -3, (T)0, F(pick)(a >= 3, a, a * (a + (T)3) / (T)6))) \
+    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
+    U(MATH_ELU, F(pick)(a > 0, a * t, s * F(elu_exp)(a))) \
+    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) \
+    B(MATH_PRELU, F(pick)(a > 0, a, a * b)) B(MATH_GLU, a * F(sigmoid)(b)) \
+    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
+    B(MATH_SOFTSIGN_GRAD, a / (((T)1 + F(abs)(b)) * ((T)1 + F(abs)(b)))) \
+    B(MATH_HARDSWISH_GRAD, \
+      F(pick)(b <= -3, (T)0, F(pick)(b < 3, a * (b / (T)3 + (T)0.5), a))) \
+    B(MATH_HARDSIGMOID_GRAD, F(pick)(b > 0 && b < 1, a / (T)6, (T)0)) \
+    B(MATH_LEAKY_RELU_GRAD, F(pick)(b > 0, a, a * s)) \
+    B(MATH_ELU_GRAD, F(pick)(b <= 0, a * (b + s), a * t)) \
+    B(MATH_ELU_X_GRAD, F(pick)(b <= 0, a * (s * F(exp)(b)), a * t)) \
+    B(MATH_CELU_GRAD, F(pick)(b <= 0, a * (b / s + (T)1), a)) \
+    N(MATH_PRELU_GRAD_A, F(pick)(b > 0, a, a * c)) \
+    B(MATH_PRELU_GRAD_B, F(pick)(b > 0, (T)0, a * b)) \
+    N(MATH_GLU_GRAD_B, a * b * (F(sigmoid)(c) * F(sigmoid)(-c)))
 
 /* Powers that have a formula of their own. */
 static mlc_map mlc__math_power(mlc_map op, double s)
@@ -4625,7 +5554,10 @@ static mlc_map mlc__math_power(mlc_map op, double s)
              : s == -1.0 ? MLC_MATH_RECIPROCAL : op;
     if (op == MLC_MATH_POW_S_GRAD)
         return s == 2.0 ? MLC_MATH_SQUARE_GRAD : s == 3.0 ? MLC_MATH_CUBE_GRAD : op;
-    return op;
+    if (s != 2.0) return op;
+    return op == MLC_MATH_FOCAL ? MLC_MATH_FOCAL_2
+         : op == MLC_MATH_FOCAL_GRAD ? MLC_MATH_FOCAL_2_GRAD
+         : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
 }
 
 static MLC__OPT void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n,
@@ -8013,6 +8945,147 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     return MLC_OK;
 }
 
+/* @@ IMPL.KERNELS.SIGNS ---------------------------------- +-1 out of bits, as products read them
+ * A sketch by random signs is an operand of products that lies nowhere: 32 by 32 bits at a time are
+ * taken from a stream, or from memory, and become the elements of a panel while it is packed.
+ * Making a sign costs a tenth of an instruction: a word of Philox has 32 of them, a vector 16. */
+
+/* count rows of n <= 32 signs, `row` elements apart: sign (p,x) is bit x of word p, or where they
+ * are turned bit p of word x. */
+typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool turned,
+                              int64_t count, int64_t n);
+
+#define MLC__SIGNS_ROWS(T, MAKE, COLUMNS) \
+    for (int64_t p = 0; p < count; p++) { \
+        T *to = MLC__CAST(T *, out) + p * row; \
+        const uint32_t w = word[p]; \
+        if (turned) \
+            MLC__INDEPENDENT for (int x = 0; x < (COLUMNS); x++) to[x] = MAKE(word[x] >> p); \
+        else \
+            MLC__INDEPENDENT for (int x = 0; x < (COLUMNS); x++) to[x] = MAKE(w >> x); \
+    }
+/* Panels are mostly as wide as these constants. */
+#define MLC__SIGNS_TEXT(T, MAKE) \
+    if (n == 32) { MLC__SIGNS_ROWS(T, MAKE, 32) } \
+    else if (n == 16) { MLC__SIGNS_ROWS(T, MAKE, 16) } \
+    else { MLC__SIGNS_ROWS(T, MAKE, (int)n) }
+#define MLC__SIGN_F32(w) mlc__f32_bits(0x3F800000u | ((w) & 1u) << 31)
+#define MLC__SIGN_F64(w) mlc__f64_bits(0x3FF0000000000000u | (uint64_t)((w) & 1u) << 63)
+
+MLC__BODY void mlc__signs_f32_body(void *out, int64_t row, const uint32_t *word, bool turned,
+                                   int64_t count, int64_t n)
+{
+    MLC__SIGNS_TEXT(float, MLC__SIGN_F32)
+}
+static MLC__OPT void mlc__signs_f64(void *out, int64_t row, const uint32_t *word, bool turned,
+                                    int64_t count, int64_t n)
+{
+    MLC__SIGNS_TEXT(double, MLC__SIGN_F64)
+}
+
+#define MLC__STAMP_SIGNS(isa) \
+    MLC__AT_##isa static void mlc__signs_f32_##isa(void *out, int64_t row, const uint32_t *word, \
+                                                   bool turned, int64_t count, int64_t n) \
+    { mlc__signs_f32_body(out, row, word, turned, count, n); }
+MLC__EACH_ISA(MLC__STAMP_SIGNS)
+
+#if MLC__AVX512X
+/* Cells of bf16: rows p and p + 1 side by side. */
+#define MLC__SIGN_CELL(low, high) (0x3F803F80u | ((low) & 1u) << 15 | (high) << 31)
+#define MLC__SIGN_CELLS(COLUMNS) \
+    for (int64_t p = 0; p < count; p += 2) { \
+        uint32_t *to = MLC__CAST(uint32_t *, out) + p / 2 * row; \
+        const uint32_t w = word[p], v = word[p + 1]; \
+        if (turned) \
+            MLC__INDEPENDENT for (int x = 0; x < (COLUMNS); x++) \
+                to[x] = MLC__SIGN_CELL(word[x] >> p, word[x] >> p >> 1); \
+        else \
+            MLC__INDEPENDENT for (int x = 0; x < (COLUMNS); x++) \
+                to[x] = MLC__SIGN_CELL(w >> x, v >> x); \
+    }
+MLC__AT_avx512 static void mlc__signs_cells(void *out, int64_t row, const uint32_t *word,
+                                            bool turned, int64_t count, int64_t n)
+{
+    if (n == 32) { MLC__SIGN_CELLS(32) } else { MLC__SIGN_CELLS(16) }
+}
+#endif
+
+/* The words of some rows from row i on, of columns [from, end): the widest vectors make 32 words of
+ * a row at a time. */
+#define MLC__SIGN_WORDS 32
+typedef struct mlc__sign_words {
+    int64_t  i, from, end;
+    uint32_t row[32][MLC__SIGN_WORDS + 1];                 /* the last one is 0 */
+} mlc__sign_words;
+
+static void mlc__sign_words_make(const mlc__random_fns *f, const struct mlc_k_signs *s, int64_t i,
+                                 int64_t rows, int64_t j, mlc__sign_words *w)
+{
+    const int64_t block = j / 128, n = mlc__min(MLC__SIGN_WORDS, s->bits_row - 4 * block);
+    w->i = i;
+    w->from = block * 128;
+    w->end = w->from + 32 * MLC__SIGN_WORDS;
+    for (int64_t r = 0; r < rows; r++) {
+        w->row[r][MLC__SIGN_WORDS] = 0;
+        if (!s->bits) {
+            f->words(s->seed, s->stream, (uint64_t)(i + r) << 32 | (uint64_t)block, MLC__BLOCKS,
+                     w->row[r]);
+            continue;
+        }
+        memset(w->row[r], 0, sizeof w->row[r]);
+        if (i + r < s->bits_rows) memcpy(w->row[r], s->bits + (i + r) * s->bits_row + 4 * block,
+                                         (size_t)n * 4);
+    }
+}
+
+/* Where signs go: panels of `panel` columns of b, filled up if `whole`; steps in bytes. A cell
+ * holds `pair` rows. */
+typedef struct mlc__sign_panels {
+    mlc__signs_fn fn;
+    char   *to;
+    int64_t panel, pair, row;          /* row: cells from one to the next                      */
+    size_t  panel_step, cell;
+    bool    whole;
+} mlc__sign_panels;
+
+/* Rows [p, p + count) of b, count <= 32, of n <= 32 columns from x on. */
+static void mlc__signs_block(const mlc__random_fns *f, const struct mlc_k_signs *s,
+                             const mlc__sign_panels *o, char *to, int64_t p, int64_t count,
+                             int64_t x, int64_t n, mlc__sign_words *w)
+{
+    const bool turned = s->turned != 0;
+    const int64_t i = turned ? x : p, rows = turned ? n : count;
+    const int64_t j = turned ? p : x, columns = turned ? count : n;
+    uint32_t word[32] = { 0 };
+    if (w->i != i || j < w->from || j + columns > w->end)
+        mlc__sign_words_make(f, s, i, rows, j, w);
+    const int64_t at = (j - w->from) / 32, shift = j % 32;
+    for (int64_t r = 0; r < rows; r++) {
+        const uint64_t two = w->row[r][at] | (uint64_t)w->row[r][at + 1] << 32;
+        word[r] = (uint32_t)(two >> shift);
+    }
+    o->fn(to, o->row, word, turned, o->pair == 2 ? 32 : count, o->whole ? o->panel : n);
+}
+
+/* Rows [p, p + depth) of b, all of them signs, of columns [x, x + n): in the order in which their
+ * words are made. */
+static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s,
+                           const mlc__sign_panels *o, int64_t p, int64_t depth, int64_t x,
+                           int64_t n, mlc__sign_words *w)
+{
+    const int64_t panels = mlc__div_up(n, o->panel), strips = mlc__div_up(depth, 32);
+    w->i = -1;
+    for (int64_t c = 0; c < panels * strips; c++) {
+        const int64_t strip = 32 * (s->turned ? c % strips : c / panels);
+        const int64_t panel = s->turned ? c / strips : c % panels, at = panel * o->panel;
+        mlc__signs_block(f, s, o,
+                         o->to + (size_t)panel * o->panel_step +
+                             (size_t)(strip / o->pair * o->row) * o->cell,
+                         p + strip, mlc__min(32, depth - strip), x + at,
+                         mlc__min(o->panel, n - at), w);
+    }
+}
+
 /* @@ IMPL.KERNELS.TILE ----------------------------------- products: tiles, sinks, packs
  * A tile of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements
  * of a, at any strides, and a row of nr dense elements of b. What leaves it for c goes through a
@@ -8355,6 +9428,7 @@ typedef struct mlc__gemm_fns {
     mlc__dot_fn  dot;
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
+    mlc__signs_fn signs;
     const mlc__random_fns *random;
     const mlc__half_fns *half;
     bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
@@ -8440,13 +9514,14 @@ MLC__APART void mlc__sink_drop(const mlc__sink *s)
     T *tile = MLC__CAST(T *, s->tile), *of = MLC__CAST(T *, s->spare); \
     const void *in[3] = { tile, of, NULL }; \
     const int64_t all = s->rows * s->tile_row; \
+    if (g->residual && g->act_last) { MLC__SINK_ADD_##AS(T, g->residual, (T)1) } \
     if (g->act) { \
         if (g->aux && !g->aux_after) { MLC__SINK_PUT_##AS(T, g->aux) } \
         s->f->map(mlc__act_map(g->act), tile, in, all, 0.0, 0.0); \
         if (g->aux && g->aux_after) { MLC__SINK_PUT_##AS(T, g->aux) } \
     } \
     if (g->drop > 0.0) mlc__sink_drop(s); \
-    if (g->residual) { MLC__SINK_ADD_##AS(T, g->residual, (T)1) } \
+    if (g->residual && !g->act_last) { MLC__SINK_ADD_##AS(T, g->residual, (T)1) } \
     if (g->grad_of) { \
         MLC__SINK_GET_##AS(T, g->grad_of, of) \
         s->f->map(g->grad, tile, in, all, 0.0, 0.0); \
@@ -8482,8 +9557,48 @@ MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
     if (s->last && mlc__gemm_changes(g)) CHANGE(s); \
     MLC__SINK_PUT_##AS(T, g->c)
 
+/* What most products meet on their way to dense rows: a factor, a bias, relu or its derivative, in
+ * one pass, with the same bits. */
+MLC__BODY void mlc__sink_f32_rows(const mlc__sink *s)
+{
+    const struct mlc_k_gemm *g = s->g;
+    const float alpha = (float)g->alpha;
+    float none[MLC__SINK_ROW];         /* -0, which adds nothing to anything */
+    for (int64_t x = 0; !g->bias && x < s->n; x++) none[x] = -0.0f;
+    const float *b = g->bias ? MLC__CAST(const float *, g->bias) + s->col : none;
+    for (int64_t r = 0; r < s->rows; r++) {
+        const float *t = MLC__CAST(const float *, s->tile) + r * s->tile_row;
+        const int64_t at = s->at + r * g->c_row;
+        float *c = MLC__CAST(float *, g->c) + at;
+        if (g->grad_of) {
+            const float *of = MLC__CAST(const float *, g->grad_of) + at;
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) {
+                const float v = t[x] * alpha + b[x];
+                c[x] = mlc__pick_f32(of[x] > 0.0f || of[x] != of[x], v, 0.0f);
+            }
+        } else if (g->act) {
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) {
+                const float v = t[x] * alpha + b[x];
+                c[x] = mlc__pick_f32(v > 0.0f || v != v, v, 0.0f);
+            }
+        } else {
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) c[x] = t[x] * alpha + b[x];
+        }
+    }
+}
+
+MLC__INLINE bool mlc__sink_is_plain(const mlc__sink *s)
+{
+    const struct mlc_k_gemm *g = s->g;
+    return g->c_col == 1 && s->last && !s->accumulate && g->beta == 0.0 && !g->residual &&
+           !(g->drop > 0.0) && g->act <= MLC_ACT_RELU && !(g->act && (g->aux || g->grad_of)) &&
+           (!g->grad_of || g->grad == MLC_MAP_RELU_GRAD) &&
+           (!g->bias || !mlc__is_half(g->bias_dtype));
+}
+
 MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
 {
+    if (mlc__sink_is_plain(s)) { mlc__sink_f32_rows(s); return; }
     MLC__SINK_TEXT(float, PLAIN, mlc__sink_change_f32)
 }
 MLC__BODY void mlc__sink_f64_body(const mlc__sink *s)
@@ -8525,27 +9640,42 @@ MLC__AT_avx512x static void mlc__narrow_avx512x(void *to, const float *from, mlc
 }
 static const mlc__half_fns mlc__half_fns_avx512x = { mlc__widen_avx512, mlc__narrow_avx512x };
 
+/* 16 elements of bf16, or of a bias of either dtype. */
+MLC__INLINE MLC__AT_avx512x __m512 mlc__read_bf16_512(__mmask16 m, const void *x, int64_t at)
+{
+    const __m256i low = _mm256_maskz_loadu_epi16(m, mlc__at(x, at, 2));
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16);
+}
+MLC__INLINE MLC__AT_avx512x __m512 mlc__read_bias_512(__mmask16 m, const struct mlc_k_gemm *g,
+                                                      int64_t at)
+{
+    if (!g->bias) return _mm512_setzero_ps();
+    if (g->bias_dtype == MLC_BF16) return mlc__read_bf16_512(m, g->bias, at);
+    return _mm512_maskz_loadu_ps(m, mlc__at(g->bias, at, 4));
+}
+
 /* What most products meet on their way to a dense c of bf16, all in one pass over the tile: a bias,
- * relu or its derivative. */
+ * relu or its derivative, a residual before or behind. */
 MLC__AT_avx512x static void mlc__sink_bf16_rows(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
-    const float *bias = MLC__CAST(const float *, g->bias);
     const float *tile = MLC__CAST(const float *, s->tile);
     const __m512 zero = _mm512_setzero_ps();
     for (int64_t x = 0; x < s->n; x += 16) {
         const __mmask16 m = mlc__first_16(s->n - x);
-        const __m512 add = bias ? _mm512_maskz_loadu_ps(m, bias + s->col + x) : zero;
+        const __m512 bias = mlc__read_bias_512(m, g, s->col + x);
         for (int64_t r = 0; r < s->rows; r++) {
             const int64_t at = s->at + r * g->c_row + x;
             __m512 v = _mm512_maskz_loadu_ps(m, tile + r * s->tile_row + x);
-            if (bias) v = _mm512_add_ps(v, add);
+            if (g->bias) v = _mm512_add_ps(v, bias);
+            if (g->residual && g->act_last)
+                v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
             if (g->act) v = _mm512_max_ps(zero, v);        /* NaN stays: it is the second */
-            if (g->grad_of) {
-                const __m256i of = _mm256_maskz_loadu_epi16(m, mlc__at(g->grad_of, at, 2));
-                const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(of), 16);
-                v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)wide, zero, _CMP_GT_OQ), v);
-            }
+            if (g->residual && !g->act_last)
+                v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
+            if (g->grad_of)
+                v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(mlc__read_bf16_512(m, g->grad_of, at),
+                                                           zero, _CMP_NLE_UQ), v);
             _mm256_mask_storeu_epi16(MLC__CAST(uint16_t *, g->c) + at, m,
                                      (__m256i)_mm512_cvtneps_pbh(v));
         }
@@ -8556,8 +9686,8 @@ MLC__AT_avx512x static void mlc__sink_bf16_avx512x(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
     const bool plain = g->c_dtype == MLC_BF16 && g->c_col == 1 && g->alpha == 1.0 && s->last &&
-                       !s->accumulate && g->beta == 0.0 && !(g->drop > 0.0) && !g->residual &&
-                       !g->aux && g->act <= MLC_ACT_RELU && (!g->bias || g->bias_dtype == MLC_F32);
+                       !s->accumulate && g->beta == 0.0 && !(g->drop > 0.0) && !g->aux &&
+                       g->act <= MLC_ACT_RELU;
     if (plain && (!g->grad_of || g->grad == MLC_MAP_RELU_GRAD)) mlc__sink_bf16_rows(s);
     else mlc__sink_f32_avx512(s);
 }
@@ -8802,7 +9932,7 @@ typedef struct mlc__gemm_job {
     bool      swapped, b_first;        /* chunks walk along b first, then along a               */
     int64_t   rounds;                  /* in which a thread's share of what stays is taken      */
     int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
-    size_t    room, buffer;            /* in a thread's workspace: the tiles; its size          */
+    size_t    room, words, buffer;     /* in a thread's workspace: tiles, signs' words; its size */
 } mlc__gemm_job;
 
 /* Cells of n elements along k in a pack. */
@@ -8832,25 +9962,43 @@ static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
 }
 
 /* Copies a block's panels, or of one that is read as it lies only the last, if it is not full:
- * there a tile would read over the end. */
+ * there a tile would read over the end. Steps before `done`, whole cells, are there already. */
 static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
-                           int64_t n, int64_t depth)
+                           int64_t n, int64_t done, int64_t depth)
 {
     const mlc__form *form = j->f->form;
     const int64_t panels = mlc__div_up(n, s->panel), first = s->pack ? 0 : n / s->panel;
     const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(j, depth) * cell;
     const mlc__pack_fn pack = (s == &j->a ? form->pack_a : form->pack_b)[s->bytes != j->size];
-    /* Cells across m or n are read by rows of all panels: strips would begin a page at each row. */
-    const int64_t span = form->pair && s->minor == 1 ? form->unit : mlc__max(1, depth);
-    for (int64_t p = 0; p < depth; p += span)
+    /* What runs across m or n is read by rows of all panels: strips would begin a page each row. */
+    const int64_t span = s->minor != 1 ? mlc__max(1, depth) : form->pair ? form->unit : 8;
+    for (int64_t p = done; p < depth; p += span)
         for (int64_t i = first; i < panels; i++) {
             const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
             const int64_t padded = s->columns ? s->panel : width;
             pack(to + (s->pack ? (size_t)r * line : 0) +
                      (size_t)((p >> form->pair) * padded) * cell,
-                 mlc__at(from, r * s->minor + p * s->major, s->bytes), s->minor, s->major, width,
-                 padded, mlc__min(span, depth - p));
+                 mlc__at(from, r * s->minor + (p - done) * s->major, s->bytes), s->minor, s->major,
+                 width, padded, mlc__min(span, depth - p));
         }
+}
+
+/* The same of b whose first rows are signs, for this round of k: columns [x, x + n). */
+static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_t n, int64_t depth)
+{
+    const mlc__side *s = &j->b;
+    const struct mlc_k_signs *signs = &j->g->signs;
+    const int64_t some = mlc__max(0, mlc__min(depth, signs->rows - j->k0));
+    const size_t cell = (size_t)j->f->form->cell_bytes;
+    const mlc__sign_panels o = { j->f->signs, own + s->at, s->panel, j->f->form->pair ? 2 : 1,
+                                 s->panel, (size_t)(mlc__cells(j, depth) * s->panel) * cell, cell,
+                                 true };
+    mlc__signs_put(j->f->random, signs, &o, j->k0, some, x, n,
+                   MLC__CAST(mlc__sign_words *, (void *)(own + j->words)));
+    if (some < depth)
+        mlc__side_pack(j, s, own + s->at,
+                       mlc__at(s->data, x * s->minor + (j->k0 + some - signs->rows) * s->major,
+                               s->bytes), n, some, depth);
 }
 
 /* A block of a side in the hands of a thread: as it lies, or packed. */
@@ -8889,13 +10037,16 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
     b.cells = mlc__cells(j, s->given ? j->g->k : depth);
-    b.raw = mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major, s->bytes);
+    const bool signs = s == &j->b && j->g->signs.rows > 0;
+    b.raw = signs ? NULL : mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major,
+                                   s->bytes);
     b.packed = own + s->at;
     if (s->given)
         b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
                            (size_t)j->f->form->cell_bytes);
+    else if (*tag != key && signs) mlc__side_signs(j, own, from, b.n, depth);
     else if (*tag != key && (s->pack || s->columns))
-        mlc__side_pack(j, s, own + s->at, b.raw, b.n, depth);
+        mlc__side_pack(j, s, own + s->at, b.raw, b.n, 0, depth);
     *tag = key;
     return b;
 }
@@ -8928,6 +10079,23 @@ static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n
     j->f->sink(&s);
 }
 
+/* The same for rows that come in runs: the place of row r is that of those before it that are
+ * there. at: of row 0. */
+static void mlc__gemm_sink_runs(const mlc__gemm_job *j, const mlc__tile *t, int64_t n, int64_t at,
+                                int64_t row, int64_t col, void *spare)
+{
+    const int64_t run = j->g->c_run, whole = run + j->g->c_gap, end = row + t->mr;
+    mlc__tile part = *t;
+    for (int64_t r = row; r < end; r += part.mr) {
+        const int64_t in = r % whole;
+        part.mr = mlc__min(end - r, in < run ? run - in : whole - in);
+        part.out = MLC__CAST(char *, t->out) + (size_t)((r - row) * t->out_row) * j->sum_size;
+        if (in < run)
+            mlc__gemm_sink(j, &part, n, at + (r / whole * run + in) * j->c_row, r, col, true, true,
+                           spare);
+    }
+}
+
 /* Bytes of a tile that does not go to c at once, and as many behind them for its transpose. */
 MLC__INLINE size_t mlc__tile_room(const mlc__gemm_job *j)
 {
@@ -8939,10 +10107,10 @@ MLC__INLINE size_t mlc__tile_room(const mlc__gemm_job *j)
  * are in pages of their own, and hardware fetches ahead within a page only. With few panels of a
  * the fetches would crowd out the tile's own loads. */
 MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, const mlc__side *b,
-                                 int64_t i, int64_t n)
+                                 bool more, int64_t i, int64_t n)
 {
     const size_t width = (size_t)b->panel * j->size;
-    if (b->pack || n < 8) return;
+    if (b->pack || !more || n < 8) return;
     for (int64_t p = t->kc * i / n; p < t->kc * (i + 1) / n; p++) {
         const uintptr_t at = (uintptr_t)t->b + (size_t)(p * t->b_step) * j->size + width;
         for (size_t line = 0; line < width; line += MLC__CACHELINE)
@@ -8957,30 +10125,35 @@ static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, cons
 {
     const struct mlc_k_gemm *g = j->g;
     const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
+    /* As mlc__side_panel, without its divisions, which short tiles would feel. */
+    const int64_t each = a->s->columns ? a->s->panel : a->n / mlc__max(1, panels);
+    const int64_t rest = a->s->columns ? 0 : a->n % mlc__max(1, panels);
     const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
     /* From registers to c: nothing but a sum with what c holds. */
-    const bool plain = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 &&
+    const bool plain = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
                        !mlc__is_half(g->c_dtype) && !(last && (g->bias || mlc__gemm_changes(g))) &&
                        (!first || g->beta == 0.0 || g->beta == 1.0);
     mlc__tile t;
     int64_t minor;
     t.kc = mlc__cells(j, mlc__min(j->kc, b->depth - p));
     t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
-    for (int64_t i = 0; i < panels; i++) {
-        const int64_t r = mlc__side_panel(a->s, a->n, i);
+    for (int64_t i = 0, r = 0; i < panels; i++, r += t.mr) {
         const int64_t c_at = at + r * j->c_row + x * j->c_col;
-        t.mr = mlc__side_panel(a->s, a->n, i + 1) - r;
+        t.mr = mlc__min(a->n - r, each + (i < rest));
         t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
         /* A tile of registers begins with what it adds to, the sink adds last: which of the two
-         * ways is open depends on the cut, and so on threads. */
+         * ways is open depends on the cut, and so on threads but for a part. */
         const bool adds = !first || g->beta == 1.0, rows = t.mr % j->f->form->run == 0;
-        const bool direct = plain && rows && !(adds && j->f->form->run > 1);
+        const bool direct = plain && rows && !(adds && j->f->form->run > 1 && !g->part);
         t.add = direct && adds;
         t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : room;
         t.out_row = direct ? j->c_row : b->s->panel;
-        mlc__tile_ahead(j, &t, b->s, i, panels);
+        mlc__tile_ahead(j, &t, b->s, x + n < b->n, i, panels);
         (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        if (!direct)
+        if (g->c_gap)
+            mlc__gemm_sink_runs(j, &t, n, (col + x) * j->c_col, row + r, col + x,
+                                room + mlc__tile_room(j));
+        else if (!direct)
             mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room + mlc__tile_room(j));
     }
 }
@@ -9011,11 +10184,12 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
 #define MLC__ROW_BLOCK 64
 
 /* n finished products for c from element at, column col on. */
-static void mlc__sink_run(const mlc__gemm_job *j, void *v, int64_t at, int64_t col, int64_t n)
+static void mlc__sink_run(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v, int64_t at,
+                          int64_t col, int64_t n)
 {
     double spare[MLC__ROW_BLOCK];
-    const mlc__sink s = { j->g, j->f, v, spare, n, 1, n, at, col, false, true };
-    j->f->sink(&s);
+    const mlc__sink s = { g, f, v, spare, n, 1, n, at, col, false, true };
+    f->sink(&s);
 }
 
 /* Without tiles: a row of c in blocks of 64 columns, by dot products where columns of b are
@@ -9029,7 +10203,7 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
         const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
         mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
-    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* v[0..n) = row i of a times n columns of b, whatever their strides. */
@@ -9053,7 +10227,7 @@ static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t
     const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
     double v[MLC__ROW_BLOCK];
     if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
-    mlc__sink_run(j, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* Dot products only where both operands run along k and k fills at least a few lanes. */
@@ -9078,6 +10252,7 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
+    if (g->signs.rows) return false;
     if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch <= MLC__SMALL)) return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
@@ -9123,6 +10298,7 @@ static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s, int64_t
 static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
     if (s->given) return;
+    if (s->columns && j->g->signs.rows) { s->pack = true; return; }
     if (j->f->form->pair) { mlc__side_choose_cells(j, s, reuse); return; }
     const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
     const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
@@ -9184,7 +10360,9 @@ static void mlc__gemm_room(mlc__gemm_job *j)
 {
     const size_t line = (size_t)mlc__cells(j, j->depth) * (size_t)j->f->form->cell_bytes;
     j->room = MLC__CACHELINE;
-    j->a.at = mlc__round_up(j->room + 2 * mlc__tile_room(j), MLC__CACHELINE);
+    j->words = mlc__round_up(j->room + 2 * mlc__tile_room(j), MLC__CACHELINE);
+    j->a.at = mlc__round_up(j->words + (j->g->signs.rows ? sizeof(mlc__sign_words) : 0),
+                            MLC__CACHELINE);
     j->b.at = mlc__round_up(j->a.at + (size_t)mlc__side_held(&j->a) * line + MLC__PACK_SLACK,
                             MLC__CACHELINE);
     /* An odd number of cache lines: workspaces must not fall into the same sets. */
@@ -9205,7 +10383,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     j->size = mlc_dtype_bytes(g->dtype);
     j->sum_size = mlc_dtype_bytes(mlc__wide(g->dtype));
     const double straight = mlc__gemm_deal(j, false, each);
-    if (g->b_pack || mlc__gemm_deal(j, true, each) >= straight) mlc__gemm_deal(j, false, each);
+    if (g->b_pack || g->c_gap || g->signs.rows || mlc__gemm_deal(j, true, each) >= straight)
+        mlc__gemm_deal(j, false, each);
     mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
     const bool keeps = stay->pack || form->pair;
     const int64_t kept = keeps ? mlc__div_up(stay->size, stay->blocks) : 0;
@@ -9270,7 +10449,8 @@ static bool mlc__blas_wanted(const void *dev, bool ahead)
  * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
 static bool mlc__blas_takes(const void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
-    if (!mlc__blas_wanted(dev, f->blas_ahead) || g->c_dtype != g->dtype) return false;
+    if (g->part || !mlc__blas_wanted(dev, f->blas_ahead) || g->c_dtype != g->dtype ||
+        g->signs.rows) return false;
     const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
     const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
     return a && b && g->c_col == 1 && g->c_row >= g->n && g->m > 4 && g->n >= 16 && g->k >= 16 &&
@@ -9305,17 +10485,14 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
                     MLC__CAST(double *, g->c) + c_at, (MLC_BLAS_INT)g->c_row);
     if (!g->bias && !mlc__gemm_changes(g)) return;
     struct mlc_k_gemm rest = *g;       /* the products are in c */
-    mlc__gemm_job again = *j;
     rest.alpha = 1.0;
     rest.beta = 0.0;
-    again.g = &rest;
-    again.sum_size = j->size;
     for (int r = 0; r < m; r++)
         for (int x = 0; x < n; x += MLC__ROW_BLOCK) {
             double v[MLC__ROW_BLOCK];
             const int64_t at = c_at + r * g->c_row + x, w = mlc__min(MLC__ROW_BLOCK, n - x);
             memcpy(v, mlc__at(g->c, at, j->size), (size_t)w * j->size);
-            mlc__sink_run(&again, v, at, j0 + x, w);
+            mlc__sink_run(&rest, j->f, v, at, j0 + x, w);
         }
 }
 
@@ -9372,6 +10549,8 @@ static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
     w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
     w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
+    w->signs.rows = 0;
+    if (g->signs.rows) (void)mlc__gemm_place(g, &at, sizeof(mlc__sign_words) / 4);
     mlc__gemm_behind(g, w, at);
     return at;
 }
@@ -9413,20 +10592,27 @@ static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dt
                       &r);
 }
 
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g,
-                                const mlc__gemm_level *level);
-
-static mlc_status mlc__gemm_half(void *dev, const struct mlc_k_gemm *g,
-                                 const mlc__gemm_level *level)
+/* w is the product of what lies in g's workspace then. */
+static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f,
+                                 struct mlc_k_gemm *w)
 {
-    const mlc__half_fns *half = level->f32->half;
-    struct mlc_k_gemm w;
-    if (mlc__gemm_widen(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    mlc__gemm_convert(dev, half, g->dtype, g->a_dtype, g->a, w.a, g->a_batch ? g->batch : 1, g->m,
-                      g->k, g->a_batch, g->a_row, g->a_col);
-    mlc__gemm_convert(dev, half, g->dtype, g->b_dtype, g->b, w.b, g->b_batch ? g->batch : 1, g->k,
-                      g->n, g->b_batch, g->b_row, g->b_col);
-    return mlc__gemm_run(dev, &w, level);
+    const int64_t rows = g->signs.rows;
+    const size_t taken = mlc__gemm_widen(g, w);
+    if (taken > g->workspace_bytes) return MLC_ERR_INTERNAL;
+    if (rows) {
+        const mlc__sign_panels o = { f->signs, MLC__CAST(char *, (void *)(uintptr_t)w->b), 32, 1,
+                                     g->n, 32 * sizeof(float), sizeof(float), false };
+        char *words = MLC__CAST(char *, g->workspace) + taken -
+                      mlc__round_up(sizeof(mlc__sign_words), MLC__CACHELINE);
+        mlc__signs_put(f->random, &g->signs, &o, 0, rows, 0, g->n,
+                       MLC__CAST(mlc__sign_words *, (void *)words));
+    }
+    mlc__gemm_convert(dev, f->half, g->dtype, g->a_dtype, g->a, w->a, g->a_batch ? g->batch : 1,
+                      g->m, g->k, g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, f->half, g->dtype, g->b_dtype, g->b,
+                      MLC__CAST(const float *, w->b) + rows * g->n, g->b_batch ? g->batch : 1,
+                      g->k - rows, g->n, g->b_batch, g->b_row, g->b_col);
+    return MLC_OK;
 }
 
 /* Where k takes more than one block, 16-bit results are summed in f32 first, c cannot hold what
@@ -9444,6 +10630,7 @@ static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col; w->a_batch = g->a_batch;
     w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col; w->b_batch = g->b_batch;
     w->b_pack = g->b_pack;
+    w->signs = g->signs;
     w->c = mlc__gemm_place(g, &at, g->batch * g->m * g->n);
     w->c_row = g->n; w->c_col = 1; w->c_batch = g->m * g->n;
     w->alpha = 1.0;
@@ -9464,9 +10651,12 @@ static void mlc__gemm_long_chunk(void *arg, int64_t chunk, int32_t worker)
         const int64_t n = mlc__min(MLC__ROW_BLOCK, end - x);
         double v[MLC__ROW_BLOCK];
         memcpy(v, mlc__at(g->workspace, row * g->n + x, 4), (size_t)n * 4);
-        mlc__sink_run(j, v, to + x * g->c_col, x, n);
+        mlc__sink_run(g, j->f, v, to + x * g->c_col, x, n);
     }
 }
+
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g,
+                                const mlc__gemm_level *level);
 
 static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g,
                                  const mlc__gemm_level *level)
@@ -9546,14 +10736,10 @@ static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
     return MLC_OK;
 }
 
-/* Where b would be packed again and again, for one part of a after the other, it is packed as a
- * whole first: then this is the product with its pack, in g's workspace, of *bytes. */
-static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
-                                  struct mlc_k_pack *k, size_t *bytes)
+/* w is the product g with all of b packed, in g's workspace; returns the bytes it takes. */
+static size_t mlc__gemm_packed(const struct mlc_k_gemm *g, struct mlc_k_gemm *w,
+                               struct mlc_k_pack *k)
 {
-    const struct mlc_k_gemm *g = j->g;
-    if (!j->f->form->pair || g->b_pack || j->swapped || g->batch != 1 || j->rounds < 4)
-        return false;
     memset(k, 0, sizeof *k);
     k->dtype = g->dtype;
     k->b_dtype = g->b_dtype;
@@ -9563,18 +10749,19 @@ static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
     k->b_row = g->b_row;
     k->b_col = g->b_col;
     k->out = g->workspace;
-    *bytes = mlc__round_up(mlc__pack_workspace(k), MLC__CACHELINE);
+    const size_t bytes = mlc__round_up(mlc__pack_workspace(k), MLC__CACHELINE);
     *w = *g;
     w->b_pack = g->workspace ? g->workspace : (const void *)k;      /* only a size is asked for */
-    mlc__gemm_behind(g, w, *bytes);
-    return true;
+    mlc__gemm_behind(g, w, bytes);
+    return bytes;
 }
 #else
-static bool mlc__gemm_packs_first(const mlc__gemm_job *j, struct mlc_k_gemm *w,
-                                  struct mlc_k_pack *k, size_t *bytes)
+static size_t mlc__gemm_packed(const struct mlc_k_gemm *g, struct mlc_k_gemm *w,
+                               struct mlc_k_pack *k)
 {
-    (void)j; (void)w; (void)k; (void)bytes;
-    return false;
+    *w = *g;
+    memset(k, 0, sizeof *k);
+    return 0;
 }
 static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
 {
@@ -9582,6 +10769,13 @@ static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
     return MLC_ERR_UNSUPPORTED;
 }
 #endif
+
+/* Would b be packed again and again, for one part of a after the other? */
+static bool mlc__gemm_packs_first(const mlc__gemm_job *j)
+{
+    return j->f->form->pair && !j->g->b_pack && !j->swapped && j->g->batch == 1 &&
+           j->rounds >= 4 && !j->g->signs.rows;
+}
 
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
@@ -9605,10 +10799,11 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
 #endif
     struct mlc_k_pack pack;
-    size_t packed;
     mlc__gemm_plan(&j, dev, &bare, f);
-    if (mlc__gemm_packs_first(&j, &w, &pack, &packed))
+    if (mlc__gemm_packs_first(&j)) {
+        const size_t packed = mlc__gemm_packed(&bare, &w, &pack);
         return packed + mlc__gemm_workspace(dev, &w, level);
+    }
     return j.buffer * (size_t)mlc__pool_threads(dev);
 }
 
@@ -9624,6 +10819,8 @@ static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *l
     if (g->bias && g->bias_dtype != g->c_dtype &&
         !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
     if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
+    if (g->signs.rows && (g->batch != 1 || g->b_pack || g->signs.rows > g->k ||
+                          (half && g->signs.rows < g->k && g->signs.rows % 32))) return false;
     return g->beta == 0.0 || !mlc__gemm_changes(g);
 }
 
@@ -9633,9 +10830,13 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
     const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     mlc__gemm_job j;
+    struct mlc_k_gemm w;
     if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (!f) return mlc__gemm_half(dev, g, level);
+    if (!f) {
+        MLC__TRY(mlc__gemm_copy(dev, g, level->f32, &w));
+        return mlc__gemm_run(dev, &w, level);
+    }
     if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, level);
     j.g = g;
     j.f = f;
@@ -9651,12 +10852,10 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #ifdef MLC_USE_CBLAS
     if (!f->form->pair && mlc__gemm_blas(dev, &j)) return MLC_OK;
 #endif
-    struct mlc_k_gemm w;
     struct mlc_k_pack pack;
-    size_t packed;
     mlc__gemm_plan(&j, dev, g, f);
-    if (mlc__gemm_packs_first(&j, &w, &pack, &packed)) {
-        if (packed > g->workspace_bytes) return MLC_ERR_INTERNAL;
+    if (mlc__gemm_packs_first(&j)) {
+        if (mlc__gemm_packed(g, &w, &pack) > g->workspace_bytes) return MLC_ERR_INTERNAL;
         MLC__TRY(mlc__pack_run(dev, &pack));
         return mlc__gemm_run(dev, &w, level);
     }
@@ -9667,6 +10866,2950 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
         mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
                       f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.PATCH ---------------------------------- convolutions as products of patches
+ * Inside the channels come last. A convolution is then a product of patches, one row for each pixel
+ * of the result, with the weight; the patches are gathered some rows at a time into a thread's
+ * workspace and are multiplied there, so that they are never in memory whole. dx is the same with
+ * dy in place of x: pixels of dx that lie a stride apart meet the same taps of the kernel, so each
+ * such phase is a product of its own without a wasted zero. dw sums the products of dy and patches,
+ * split in runs of pixels that follow the shape, whose sums are added up in their order. Kernels of
+ * one pixel are plain products.
+ * Chellapilla, Puri, Simard, "High performance convolutional neural networks", 2006. */
+
+/* Bytes of patches at a time, beside what b needs in L2; more for dw, whose sums are as large as
+ * the weight and are read and written each time. */
+#define MLC__PATCHES(a) ((a)->part == MLC_CONV_DW ? 384 * 1024 : 192 * 1024)
+/* Into so many slabs at least, if there are rows enough: for the threads. */
+#define MLC__SLABS(a) ((a)->part == MLC_CONV_DW ? 16 : 64)
+
+/* The taps that meet the pixels of a phase along one axis, by where they read: `from` of tap i of
+ * pixel g is g step + off + i reach (reach of the last axis is 1 or there are single taps). */
+typedef struct mlc__taps {
+    int64_t n;                         /* how many                                             */
+    int64_t first, by;                 /* places in the kernel: first, first + by, ..          */
+    int64_t off, reach, step;
+    int64_t grid;                      /* pixels of the phase along this axis                  */
+    int64_t phase, pitch;              /* of which pixel g is number phase + g pitch           */
+    int64_t size;                      /* of what is read, along this axis                     */
+} mlc__taps;
+
+typedef struct mlc__conv_phase {
+    mlc__taps axis[3];
+    int64_t   rows, taps;              /* pixels of all images; taps of all axes               */
+    int64_t   k, line;                 /* elements of a patch, and from one to the next        */
+    int64_t   filled;                  /* k with the zeros that tiles of bf16 want behind it   */
+    int64_t   slab, slabs;             /* rows of a slab                                       */
+    int64_t   strip, span;             /* 0, or elements of a strip; places of a row of pixels */
+    size_t    b, pack;                 /* of group 0 in the workspace: weights, their pack     */
+    size_t    b_bytes, pack_bytes;     /* of one group                                         */
+    bool      direct;                  /* patches are the pixels as they lie                   */
+    bool      strided;                 /* pixels do not follow each other                      */
+} mlc__conv_phase;
+
+/* Rows of `bytes` each, steps in bytes. Short runs are common with few channels, and a call for
+ * each would cost more than they do. */
+typedef void (*mlc__rows_fn)(char *to, int64_t to_step, const char *from, int64_t from_step,
+                             int64_t bytes, int64_t rows);
+
+#define MLC__DEPTH_TAPS 16             /* pointers of taps at a time: they lie on the stack    */
+
+/* A line of pixels: tap t of pixel p reads x[t] + p step[t]. Steps are in elements. */
+typedef struct mlc__depth_line {
+    int64_t     pixels, taps, n, row;  /* n: channels; row: of weights or sums of weights      */
+    void       *out;        int64_t out_step;
+    const void *dy;         int64_t dy_step;
+    const void *w;
+    const void *x[MLC__DEPTH_TAPS];
+    int64_t     step[MLC__DEPTH_TAPS];
+    bool        add, low;              /* to what is there; out is bf16                        */
+} mlc__depth_line;
+
+typedef struct mlc__depth_fns {
+    void (*taps)(const mlc__depth_line *l);                /* out (+)= sums of x[t] w[t]       */
+    void (*back)(const mlc__depth_line *l);                /* out[t] += sums of x[t] dy        */
+} mlc__depth_fns;
+
+/* Tiles side by side, and the rows of pixels they are made of, or give. */
+typedef struct mlc__wino_line {
+    float  *row[4];                    /* of what is written there may be one less              */
+    const float *residual[2], *bias;   /* added to what is written, if not NULL                 */
+    bool    relu;                      /* behind them                                           */
+    int64_t col, cols;                 /* the first tile's first pixel; pixels of a row         */
+    float  *planes;                    /* 16 times [tile][channel]                              */
+    int64_t plane, tiles, c;           /* elements of a plane; channels                         */
+} mlc__wino_line;
+
+typedef struct mlc__wino_fns {
+    void (*read)(const mlc__wino_line *l);                 /* planes = B^T x B                 */
+    void (*write)(const mlc__wino_line *l);                /* y = A^T planes A                 */
+    void (*spread)(const mlc__wino_line *l);               /* planes = A dy A^T                */
+    void (*weights)(float *to, int64_t plane, const float *w, int64_t tap); /* planes = G w G^T */
+    void (*gather)(float *to, const float *sums, int64_t n, int64_t plane); /* G^T sums G       */
+} mlc__wino_fns;
+
+typedef struct mlc__conv_fns {
+    mlc__rows_fn    rows_copy;
+    mlc__depth_fns  depth[3];          /* of f32, f64, bf16                                    */
+    mlc__wino_fns   wino;
+} mlc__conv_fns;
+
+typedef struct mlc__conv_job {
+    const struct mlc_k_conv *a;
+    const mlc__gemm_level   *level;
+    const mlc__conv_fns     *fns;
+    const mlc__half_fns *half;
+    mlc__conv_phase phase;
+    const void *from;                  /* what is gathered: x, or dy for dx                    */
+    int64_t     c, n;                  /* channels of a group there, and of the result         */
+    mlc_dtype   calc, w_dtype;         /* of products; of the weight's copy                    */
+    size_t      patches, rows, room;   /* of a thread: bytes of patches, of rows, in all       */
+    char       *work, *rooms;
+    int64_t     splits;                /* of dw                                                */
+    size_t      sums;                  /* bytes of a split's sums                              */
+    int64_t     tiles;                 /* of 2 x 2 pixels                                      */
+    char       *zeros;                 /* where padding is read; its place and size            */
+    size_t      zeros_at, zeros_bytes;
+    int32_t     failed;
+} mlc__conv_job;
+
+/* Taps along axis d for pixels phase, phase + pitch, .. of y. */
+static mlc__taps mlc__conv_taps(const struct mlc_k_conv *a, int d)
+{
+    mlc__taps t;
+    t.n = a->kernel[d];
+    t.first = 0;
+    t.by = 1;
+    t.off = -a->pad[d];
+    t.reach = a->dilation[d];
+    t.step = a->stride[d];
+    t.grid = a->out[d];
+    t.phase = 0;
+    t.pitch = 1;
+    t.size = a->in[d];
+    return t;
+}
+
+/* The pixels first .. end along an axis of which no tap is padding. */
+static void mlc__taps_inside(const mlc__taps *t, int64_t *first, int64_t *end)
+{
+    const int64_t reach = (t->n - 1) * t->reach;
+    const int64_t room = t->size - 1 - t->off - mlc__max(0, reach);
+    *first = mlc__max(0, mlc__div_up(-(t->off + mlc__min(0, reach)), t->step));
+    *end = room < 0 ? 0 : room / t->step + 1;
+}
+
+static int64_t mlc__gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The same for pixels of dx: pixel i meets tap k where i + pad - k dilation = o stride. Every
+ * `by`-th tap does, as multiples of dilation modulo stride repeat; they are taken from the last to
+ * the first, so that o grows. */
+static mlc__taps mlc__conv_taps_back(const struct mlc_k_conv *a, int d, int64_t phase)
+{
+    const int64_t s = a->stride[d], dil = a->dilation[d];
+    const int64_t by = s / mlc__gcd(s, dil);
+    int64_t first = -1;
+    mlc__taps t;
+    for (int64_t k = 0; k < by && k < a->kernel[d] && first < 0; k++)
+        if ((phase + a->pad[d] - k * dil) % s == 0) first = k;
+    t.n = first < 0 ? 0 : (a->kernel[d] - 1 - first) / by + 1;
+    t.first = first + (t.n - 1) * by;
+    t.by = -by;
+    t.off = t.n ? (phase + a->pad[d] - t.first * dil) / s : 0;
+    t.reach = by * dil / s;
+    t.step = 1;
+    t.grid = mlc__div_up(mlc__max(0, a->in[d] - phase), s);
+    t.phase = phase;
+    t.pitch = s;
+    t.size = a->out[d];
+    return t;
+}
+
+static bool mlc__conv_is_depthwise(const struct mlc_k_conv *a) { return a->c == 1 && a->oc == 1; }
+
+/* Patches side by side overlap. For tiles of bf16 the taps of the other axes at a pixel are
+ * gathered as a strip, whole steps long: a patch is then the strips from its first to its last
+ * pixel, and the next one begins a strip later, or `step` of them. Rows of pixels follow each
+ * other; places behind a row, whose patches would reach into the next one, are computed and
+ * dropped. Where that would be too many, or too many zeros, patches stay. */
+static void mlc__conv_strips(mlc__conv_job *j)
+{
+    mlc__conv_phase *p = &j->phase;
+    const mlc__taps *t = &p->axis[2];
+    p->strip = 0;
+    if (j->calc != MLC_BF16 || mlc__conv_is_depthwise(j->a)) return;
+    if (t->n <= t->step || t->reach != 1 || t->grid == 0) return;
+    const int64_t strip = mlc__div_up(p->k / t->n, MLC__STEP) * MLC__STEP, k = strip * t->n;
+    const int64_t span = t->grid + mlc__div_up(t->n - t->step, t->step);
+    const int64_t line = span * t->step * strip * 2;       /* bytes */
+    if (strip == 0 || k * 4 > p->filled * 5 || k > MLC__KC_BF16 || span * 10 > t->grid * 13 ||
+        line > 2 * MLC__PATCHES(j->a))
+        return;
+    const int64_t lines = p->rows / t->grid, share = mlc__div_up(lines, MLC__SLABS(j->a));
+    const int64_t least = mlc__div_up(MLC__STEP, t->grid);
+    const int64_t fit = mlc__max(1, MLC__PATCHES(j->a) / line);
+    p->strip = strip;
+    p->span = span;
+    p->k = p->filled = k;
+    p->line = strip * t->step;
+    p->slab = mlc__max(least, mlc__min(fit, share)) * t->grid;
+    p->slabs = mlc__div_up(p->rows, p->slab);
+}
+
+/* Sizes of a phase whose axes are set. */
+static void mlc__conv_phase_size(mlc__conv_job *j)
+{
+    mlc__conv_phase *p = &j->phase;
+    const int64_t size = (int64_t)mlc_dtype_bytes(j->calc), whole = 64 / size;
+    p->rows = j->a->n;
+    p->taps = 1;
+    p->direct = true;
+    p->strided = false;
+    for (int d = 0; d < 3; d++) {
+        const mlc__taps *t = &p->axis[d];
+        p->rows *= t->grid;
+        p->taps *= t->n;
+        p->strided = p->strided || t->pitch != 1;
+        p->direct = p->direct && t->n == 1 && t->off == 0 && t->step == 1 && t->grid == t->size;
+    }
+    p->k = p->taps * j->c;
+    p->line = mlc__div_up(p->k, whole) * whole;            /* whole cache lines, */
+    if (p->line * size % 4096 == 0) p->line += whole;      /* not all in the same sets */
+    const int64_t fit = MLC__PATCHES(j->a) / mlc__max(1, p->line * size) / MLC__STEP * MLC__STEP;
+    /* Few rows of few channels would be a small product, which has no tiles. */
+    const int64_t least = MLC__SMALL / mlc__max(1, p->k * j->n) + 1;
+    const int64_t share = mlc__max(least, mlc__div_up(p->rows, MLC__SLABS(j->a)));
+    p->slab = mlc__max(MLC__STEP, mlc__min(fit, mlc__div_up(share, MLC__STEP) * MLC__STEP));
+    p->slabs = mlc__div_up(p->rows, p->slab);
+    p->direct = p->direct && j->calc == j->a->dtype;
+    p->filled = p->direct || j->calc != MLC_BF16 ? p->k : mlc__div_up(p->k, MLC__STEP) * MLC__STEP;
+    mlc__conv_strips(j);
+}
+
+/* The phases of a part of a convolution, in an order; false: there are no more. */
+static bool mlc__conv_phase_next(mlc__conv_job *j, int64_t number)
+{
+    const struct mlc_k_conv *a = j->a;
+    int64_t rest = number;
+    if (a->part != MLC_CONV_DX) {
+        for (int d = 0; d < 3; d++) j->phase.axis[d] = mlc__conv_taps(a, d);
+        mlc__conv_phase_size(j);
+        return number == 0;
+    }
+    for (int d = 2; d >= 0; d--) {
+        const int64_t phases = mlc__max(1, mlc__min(a->stride[d], a->in[d]));
+        j->phase.axis[d] = mlc__conv_taps_back(a, d, rest % phases);
+        rest /= phases;
+    }
+    mlc__conv_phase_size(j);
+    return rest == 0;
+}
+
+/* Rows of a product for rows of pixels; the last one has no places behind it. */
+static int64_t mlc__conv_places(const mlc__conv_phase *p, int64_t rows)
+{
+    const int64_t grid = p->axis[2].grid;
+    return p->strip ? rows / grid * p->span - (p->span - grid) : rows;
+}
+
+/* The product of rows of patches with the weight of a group, but for the pointers. */
+static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixels)
+{
+    const struct mlc_k_conv *a = j->a;
+    const int64_t rows = mlc__conv_places(&j->phase, pixels);
+    const bool dw = a->part == MLC_CONV_DW;
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    g.dtype = g.a_dtype = g.b_dtype = j->calc;
+    g.batch = 1;
+    g.part = 1;
+    g.alpha = 1.0;
+    g.m = dw ? j->n : rows;
+    g.n = dw ? j->phase.k : j->n;
+    g.k = dw ? rows : j->phase.filled;
+    g.a_row = j->phase.direct ? a->groups * j->c : j->phase.line;
+    g.a_col = 1;
+    g.c_dtype = dw || j->phase.strided ? mlc__wide(a->dtype) : a->dtype;
+    g.c_col = 1;
+    if (dw) {                          /* dy^T times patches */
+        g.b_row = g.a_row;
+        g.b_col = 1;
+        g.a_row = 1;
+        g.a_col = j->calc == a->dtype && !j->phase.strip ? a->groups * j->n : j->n;
+        g.c_row = g.n;
+        return g;
+    }
+    if (j->phase.strip) {
+        g.c_run = j->phase.axis[2].grid;
+        g.c_gap = j->phase.span - g.c_run;
+    }
+    g.b_dtype = j->w_dtype;
+    g.b_row = j->n;
+    g.b_col = 1;
+    g.c_row = j->phase.strided ? j->n : a->groups * j->n;
+    return g;
+}
+
+/* Where tap i of a phase is in a patch of n channels. */
+static int64_t mlc__conv_tap_at(const mlc__conv_phase *p, int64_t i, int64_t n)
+{
+    const int64_t wide = p->axis[2].n;
+    return p->strip ? i % wide * p->strip + i / wide * n : i * n;
+}
+
+/* ---- the weight as the product of a phase reads it: [groups][tap, channel][channel of result] */
+
+typedef struct mlc__conv_weights { const mlc__conv_job *j; char *to; } mlc__conv_weights;
+
+/* Where tap i of a phase lies in the kernel. */
+static int64_t mlc__conv_tap(const mlc__conv_job *j, int64_t i)
+{
+    const mlc__taps *t = j->phase.axis;
+    const int64_t i2 = i % t[2].n, i1 = i / t[2].n % t[1].n, i0 = i / t[2].n / t[1].n;
+    const int64_t k0 = t[0].first + i0 * t[0].by, k1 = t[1].first + i1 * t[1].by;
+    return (k0 * j->a->kernel[1] + k1) * j->a->kernel[2] + t[2].first + i2 * t[2].by;
+}
+
+/* The elements of a tap of a group. */
+static void mlc__conv_weights_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_weights *w = MLC__CAST(const mlc__conv_weights *, arg);
+    const mlc__conv_job *j = w->j;
+    const struct mlc_k_conv *a = j->a;
+    const int64_t group = chunk / j->phase.taps, tap = chunk % j->phase.taps;
+    const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2];
+    const int64_t back = a->part == MLC_CONV_DX;
+    const int64_t c_step = back ? a->c * all : all, n_step = back ? all : a->c * all;
+    const size_t size = mlc_dtype_bytes(a->w_dtype);
+    const char *from = MLC__CAST(const char *, a->w) +
+                       (size_t)(group * a->oc * a->c * all + mlc__conv_tap(j, tap)) * size;
+    char *to = w->to + (size_t)group * j->phase.b_bytes +
+               (size_t)(mlc__conv_tap_at(&j->phase, tap, j->c) * j->n) * size;
+    (void)worker;
+    for (int64_t c = 0; c < j->c; c++, to += (size_t)j->n * size)
+        mlc__gather(to, from + (size_t)(c * c_step) * size, n_step, j->n, size);
+}
+
+/* To f32, and rounded to the dtype of the convolution, where products are not made in that. */
+static void mlc__conv_weights_widen(void *dev, const mlc__conv_job *j, const char *low, float *to)
+{
+    const size_t step = j->phase.b_bytes;
+    for (int64_t i = 0; i < j->a->groups; i++)
+        mlc__gemm_convert(dev, j->half, j->a->dtype, j->a->w_dtype,
+                          low + (size_t)i * step, to + (size_t)i * step / 4, 1, 1,
+                          j->phase.k * j->n, 0, 0, 1);
+}
+
+/* ---- patches */
+
+/* A loop over bytes, or memcpy in one, would become a call. */
+typedef char mlc__line64 __attribute__((vector_size(64), aligned(1), may_alias));
+
+#define MLC__ROWS_OVERLAP(SIZE) \
+    for (; rows > 0; rows--, to += to_step, from += from_step) { \
+        memcpy(to, from, SIZE); \
+        if (bytes > SIZE) memcpy(to + bytes - SIZE, from + bytes - SIZE, SIZE); \
+    }
+
+MLC__BODY void mlc__rows_copy_body(char *to, int64_t to_step, const char *from, int64_t from_step,
+                                   int64_t bytes, int64_t rows)
+{
+    if (bytes >= 64) {
+        for (; rows > 0; rows--, to += to_step, from += from_step) {
+            for (int64_t i = 0; i + 64 <= bytes; i += 64)
+                *(mlc__line64 *)(void *)(to + i) = *(const mlc__line64 *)(const void *)(from + i);
+            if (bytes & 63) memcpy(to + bytes - 64, from + bytes - 64, 64);
+        }
+    } else if (bytes >= 32) {
+        MLC__ROWS_OVERLAP(32)
+    } else if (bytes >= 16) {
+        MLC__ROWS_OVERLAP(16)
+    } else if (bytes >= 8) {
+        MLC__ROWS_OVERLAP(8)
+    } else if (bytes >= 4) {
+        MLC__ROWS_OVERLAP(4)
+    } else {
+        MLC__ROWS_OVERLAP(2)
+    }
+}
+#define MLC__STAMP_ROWS(isa) MLC__AT_##isa \
+    static void mlc__rows_copy_##isa(char *to, int64_t to_step, const char *from, \
+                                     int64_t from_step, int64_t bytes, int64_t rows) \
+    { mlc__rows_copy_body(to, to_step, from, from_step, bytes, rows); }
+MLC__EACH_ISA(MLC__STAMP_ROWS)
+
+/* The taps of the last axis of pixel g, some of which are padding; line is the row that is read. */
+static void mlc__conv_line(const mlc__conv_job *j, const char *line, int64_t g, char *to)
+{
+    const mlc__taps *t = &j->phase.axis[2];
+    const int64_t bytes = j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
+    for (int64_t i = 0; i < t->n; i++, to += bytes) {
+        const int64_t x = g * t->step + t->off + i * t->reach;
+        if (x < 0 || x >= t->size) memset(to, 0, (size_t)bytes);
+        else memcpy(to, line + x * j->a->groups * bytes, (size_t)bytes);
+    }
+}
+
+/* The same for pixels g .. g + n, to_step bytes apart. Where no tap is padding, taps side by side
+ * are one run, others one each. line NULL: all is padding. */
+static void mlc__conv_lines(const mlc__conv_job *j, const char *line, int64_t g, int64_t n,
+                            char *to, int64_t to_step)
+{
+    const mlc__taps *t = &j->phase.axis[2];
+    const int64_t bytes = j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
+    const int64_t pitch = j->a->groups * bytes;
+    int64_t first, end;
+    mlc__taps_inside(t, &first, &end);
+    const int64_t lo = mlc__min(n, mlc__max(0, first - g));
+    const int64_t hi = mlc__max(lo, mlc__min(n, end - g));
+    if (t->n == 0 || bytes == 0) return;
+    if (!line) {
+        for (int64_t q = 0; q < n; q++, to += to_step) memset(to, 0, (size_t)(t->n * bytes));
+        return;
+    }
+    for (int64_t q = 0; q < lo; q++) mlc__conv_line(j, line, g + q, to + q * to_step);
+    for (int64_t q = hi; q < n; q++) mlc__conv_line(j, line, g + q, to + q * to_step);
+    const bool run = t->reach == 1 && j->a->groups == 1;
+    line += ((g + lo) * t->step + t->off) * pitch;
+    for (int64_t i = 0; i < (run ? 1 : t->n); i++)
+        j->fns->rows_copy(to + lo * to_step + i * bytes, to_step, line + i * t->reach * pitch,
+                          t->step * pitch, run ? t->n * bytes : bytes, hi - lo);
+}
+
+/* The patches of n pixels of a row of an image, from pixel (g0, g1, g2) on; from is the image, at
+ * its group. */
+static void mlc__conv_row(const mlc__conv_job *j, const char *from, const int64_t g[3], int64_t n,
+                          char *to, int64_t to_step)
+{
+    const mlc__taps *t = j->phase.axis;
+    const int64_t bytes = j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
+    const int64_t pitch = j->a->groups * bytes;
+    for (int64_t i0 = 0; i0 < t[0].n; i0++) {
+        const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
+        for (int64_t i1 = 0; i1 < t[1].n; i1++, to += t[2].n * bytes) {
+            const int64_t y1 = g[1] * t[1].step + t[1].off + i1 * t[1].reach;
+            const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
+            const char *line = in ? from + (y0 * t[1].size + y1) * t[2].size * pitch : NULL;
+            mlc__conv_lines(j, line, g[2], n, to, to_step);
+        }
+    }
+}
+
+/* Row r of a phase as image and pixel. */
+static int64_t mlc__conv_pixel(const mlc__conv_phase *p, int64_t r, int64_t g[3])
+{
+    for (int d = 2; d >= 0; d--) {
+        g[d] = r % p->axis[d].grid;
+        r /= p->axis[d].grid;
+    }
+    return r;
+}
+
+/* Rows row .. of the patches of a group, line elements apart, in dtype; not the zeros behind. */
+static void mlc__conv_gather(const mlc__conv_job *j, int64_t group, int64_t row, int64_t rows,
+                             char *to, int64_t line)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const mlc__taps *t = p->axis;
+    const int64_t size = (int64_t)mlc_dtype_bytes(j->a->dtype);
+    const int64_t image = t[0].size * t[1].size * t[2].size * j->a->groups * j->c * size;
+    for (int64_t r = 0, n; r < rows; r += n, to += n * line * size) {
+        int64_t g[3];
+        const int64_t at = mlc__conv_pixel(p, row + r, g);
+        n = mlc__min(rows - r, t[2].grid - g[2]);
+        mlc__conv_row(j, MLC__CAST(const char *, j->from) + at * image + group * j->c * size, g, n,
+                      to, line * size);
+    }
+}
+
+/* The strips of a row of pixels of an image, but for the zeros that fill them. g: the row, of which
+ * all pixels are wanted. */
+static void mlc__conv_strip_row(const mlc__conv_job *j, const char *from, const int64_t g[3],
+                                char *to)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const mlc__taps *t = p->axis;
+    const int64_t bytes = j->c * 2, pitch = j->a->groups * bytes, step = p->strip * 2;
+    const int64_t n = p->span * t[2].step, lo = mlc__min(n, mlc__max(0, -t[2].off));
+    const int64_t hi = mlc__max(lo, mlc__min(n, t[2].size - t[2].off));
+    for (int64_t i = 0; i < t[0].n * t[1].n; i++, to += bytes) {
+        const int64_t y0 = g[0] * t[0].step + t[0].off + i / t[1].n * t[0].reach;
+        const int64_t y1 = g[1] * t[1].step + t[1].off + i % t[1].n * t[1].reach;
+        const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
+        const char *line = from + ((y0 * t[1].size + y1) * t[2].size + t[2].off + lo) * pitch;
+        for (int64_t x = 0; x < (in ? lo : n); x++) memset(to + x * step, 0, (size_t)bytes);
+        if (!in) continue;
+        j->fns->rows_copy(to + lo * step, step, line, pitch, bytes, hi - lo);
+        for (int64_t x = hi; x < n; x++) memset(to + x * step, 0, (size_t)bytes);
+    }
+}
+
+/* Strips of whole rows of pixels, from pixel `row` on. */
+static void mlc__conv_strip_rows(const mlc__conv_job *j, int64_t group, int64_t row, int64_t rows,
+                                 char *to)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const mlc__taps *t = p->axis;
+    const int64_t image = t[0].size * t[1].size * t[2].size * j->a->groups * j->c * 2;
+    for (int64_t r = 0; r < rows; r += t[2].grid, to += p->span * p->line * 2) {
+        int64_t g[3];
+        const int64_t at = mlc__conv_pixel(p, row + r, g);
+        mlc__conv_strip_row(j, MLC__CAST(const char *, j->from) + at * image + group * j->c * 2, g,
+                            to);
+    }
+}
+
+/* Patches as the product reads them: as they lie, or gathered into room, through f32 where products
+ * are made in that. */
+static const void *mlc__conv_patches(const mlc__conv_job *j, int64_t group, int64_t row,
+                                     int64_t rows, char *room)
+{
+    const mlc__conv_phase *p = &j->phase;
+    if (p->direct)
+        return mlc__at(j->from, row * j->a->groups * j->c + group * j->c,
+                       mlc_dtype_bytes(j->a->dtype));
+    if (p->strip) mlc__conv_strip_rows(j, group, row, rows, room);
+    else if (j->calc == j->a->dtype) mlc__conv_gather(j, group, row, rows, room, p->line);
+    if (j->calc == j->a->dtype) return room;
+    uint16_t *low = MLC__CAST(uint16_t *, (void *)(room + j->patches - 2 * (size_t)p->line));
+    for (int64_t r = 0; r < rows; r++) {                   /* one at a time, behind the rows */
+        mlc__conv_gather(j, group, row + r, 1, (char *)low, p->k);
+        j->half->widen(MLC__CAST(float *, (void *)room) + r * p->line, low,
+                                   j->a->dtype, p->k);
+    }
+    return room;
+}
+
+/* ---- y and dx */
+
+/* Elements of any float, for what is done once or seldom. */
+static double mlc__conv_get(const void *x, int64_t i, mlc_dtype dtype)
+{
+    const uint16_t *low = MLC__CAST(const uint16_t *, x);
+    if (!mlc__is_half(dtype)) return mlc__elem(x, i, dtype);
+    return (double)(dtype == MLC_BF16 ? mlc_bf16_to(low[i]) : mlc_f16_to(low[i]));
+}
+
+static void mlc__conv_set(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    const float f = (float)v;
+    if (!mlc__is_half(dtype)) mlc__elem_put(x, i, dtype, v);
+    else MLC__CAST(uint16_t *, x)[i] = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
+}
+
+/* Rows of dx that are not one behind the other, from their sums in f32 or f64; bias is that of a
+ * transposed convolution. */
+static void mlc__conv_put(const mlc__conv_job *j, int64_t group, int64_t row, int64_t rows,
+                          const void *sums)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__taps *t = j->phase.axis;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const mlc_dtype wide = mlc__wide(a->dtype);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t g[3], at = mlc__conv_pixel(&j->phase, row + r, g);
+        for (int d = 0; d < 3; d++) at = at * a->in[d] + t[d].phase + g[d] * t[d].pitch;
+        char *to = MLC__CAST(char *, (void *)(uintptr_t)a->x) +
+                   (size_t)((at * a->groups + group) * a->c) * size;
+        void *from = (void *)(uintptr_t)mlc__at(sums, r * j->n, mlc_dtype_bytes(wide));
+        for (int64_t i = 0; a->accumulate && wide != a->dtype && i < a->c; i += MLC__SINK_ROW) {
+            float old[MLC__SINK_ROW];
+            const int64_t n = mlc__min(MLC__SINK_ROW, a->c - i);
+            j->half->widen(old, to + 2 * i, a->dtype, n);
+            j->level->f32->axpy(MLC__CAST(float *, from) + i, 1.0, old, n);
+        }
+        if (a->accumulate && wide == a->dtype)
+            (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy(to, 1.0, from, a->c);
+        else if (wide == a->dtype) memcpy(to, from, (size_t)a->c * size);
+        else j->half->narrow(to, MLC__CAST(const float *, from), a->dtype, a->c);
+    }
+}
+
+/* The bias of a group; for rows in f32 that of 16 bits is widened, at the end of the rows' room. */
+static const void *mlc__conv_bias(const mlc__conv_job *j, int64_t group, char *room)
+{
+    const struct mlc_k_conv *a = j->a;
+    const void *bias = mlc__at(a->bias, group * j->n, mlc_dtype_bytes(a->bias_dtype));
+    if (!bias || !j->phase.strided || !mlc__is_half(a->bias_dtype)) return bias;
+    float *wide = MLC__CAST(float *, (void *)(room + j->patches + j->rows)) - j->n;
+    j->half->widen(wide, bias, a->bias_dtype, j->n);
+    return wide;
+}
+
+static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t group = chunk % a->groups, row = chunk / a->groups * p->slab;
+    const int64_t rows = mlc__min(p->slab, p->rows - row);
+    const int64_t at = row * a->groups * j->n + group * j->n;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const void *to = a->part == MLC_CONV_Y ? a->y : a->x;
+    char *room = j->rooms + (size_t)worker * j->room;
+    struct mlc_k_gemm g = mlc__conv_product(j, rows);
+    g.a = mlc__conv_patches(j, group, row, rows, room);
+    g.b = j->work + p->b + (size_t)group * p->b_bytes;
+    if (p->pack_bytes) g.b_pack = j->work + p->pack + (size_t)group * p->pack_bytes;
+    g.bias = mlc__conv_bias(j, group, room);
+    g.bias_dtype = p->strided ? mlc__wide(a->bias_dtype) : a->bias_dtype;
+    g.c = p->strided ? room + j->patches : (void *)(uintptr_t)mlc__at(to, at, size);
+    if (!p->strided) {
+        g.beta = a->accumulate ? 1.0 : 0.0;
+        g.act = a->act;
+        g.aux = a->aux ? (void *)(uintptr_t)mlc__at(a->aux, at, size) : NULL;
+        g.aux_after = a->aux_after;
+        g.residual = a->residual ? mlc__at(a->residual, at, size) : NULL;
+        g.act_last = 1;
+    }
+    g.workspace = room + j->patches + j->rows;
+    g.workspace_bytes = j->room - j->patches - j->rows;
+    if (mlc__gemm_run(NULL, &g, j->level) != MLC_OK)
+        __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+    else if (p->strided) mlc__conv_put(j, group, row, rows, g.c);
+}
+
+/* What meets a result that tiles do not make on its way to y, or dx: the sink of a product. */
+static const mlc__gemm_fns *mlc__conv_sink(const mlc__conv_job *j, struct mlc_k_gemm *g)
+{
+    const struct mlc_k_conv *a = j->a;
+    memset(g, 0, sizeof *g);
+    g->dtype = mlc__wide(a->dtype);
+    g->c_dtype = a->dtype;
+    g->c_row = a->groups * j->n;
+    g->c_col = 1;
+    g->c = (void *)(uintptr_t)(a->part == MLC_CONV_DX ? a->x : a->y);
+    g->alpha = 1.0;
+    g->beta = a->accumulate ? 1.0 : 0.0;
+    g->bias = a->bias;
+    g->bias_dtype = a->bias_dtype;
+    g->residual = a->residual;
+    g->act_last = 1;
+    g->act = a->act;
+    g->aux = a->aux;
+    g->aux_after = a->aux_after;
+    return g->dtype == MLC_F64 ? j->level->f64 : j->level->f32;
+}
+
+/* ---- dw */
+
+/* Rows of dy of a group from `row` on, as the product of strips reads them: zeros meet the places
+ * behind a row of pixels. */
+static const void *mlc__conv_spaced(const mlc__conv_job *j, int64_t group, int64_t row,
+                                    int64_t rows, char *to)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t grid = p->axis[2].grid, pitch = j->a->groups * j->n;
+    const char *from = MLC__CAST(const char *, mlc__at(j->a->y, row * pitch + group * j->n, 2));
+    char *at = to;
+    for (int64_t r = 0; r < rows; r += grid, from += grid * pitch * 2) {
+        j->fns->rows_copy(at, j->n * 2, from, pitch * 2, j->n * 2, grid);
+        at += grid * j->n * 2;
+        if (r + grid < rows) memset(at, 0, (size_t)((p->span - grid) * j->n * 2));
+        at += (p->span - grid) * j->n * 2;
+    }
+    return to;
+}
+
+/* Split `chunk / groups` of the pixels, for a group. */
+static void mlc__conv_dw_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t group = chunk % a->groups, split = chunk / a->groups;
+    const int64_t end = p->slabs * (split + 1) / j->splits;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    char *room = j->rooms + (size_t)worker * j->room;
+    bool first = true;
+    for (int64_t s = p->slabs * split / j->splits; s < end; s++, first = false) {
+        const int64_t row = s * p->slab, rows = mlc__min(p->slab, p->rows - row);
+        struct mlc_k_gemm g = mlc__conv_product(j, rows);
+        g.b = mlc__conv_patches(j, group, row, rows, room);
+        g.a = mlc__at(a->y, row * a->groups * j->n + group * j->n, size);
+        if (p->strip) g.a = mlc__conv_spaced(j, group, row, rows, room + j->patches);
+        if (j->calc != a->dtype) {
+            float *wide = MLC__CAST(float *, (void *)(room + j->patches));
+            for (int64_t r = 0; r < rows; r++)
+                j->half->widen(wide + r * j->n,
+                                           mlc__at(g.a, r * a->groups * j->n, size), a->dtype,
+                                           j->n);
+            g.a = wide;
+        }
+        g.c = j->work + (size_t)chunk * j->sums;
+        g.beta = first ? 0.0 : 1.0;
+        g.workspace = room + j->patches + j->rows;
+        g.workspace_bytes = j->room - j->patches - j->rows;
+        if (mlc__gemm_run(NULL, &g, j->level) != MLC_OK)
+            __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+    }
+}
+
+/* n sums to a run of 16-bit elements `step` apart, rounded, or added to what is there first. */
+static void mlc__conv_dw_low(const mlc__conv_job *j, char *to, int64_t step, const float *sums,
+                             int64_t n)
+{
+    const mlc_dtype dtype = j->a->w_dtype;
+    uint16_t low[MLC__SINK_ROW];
+    float v[MLC__SINK_ROW];
+    for (int64_t i = 0; i < n; i += MLC__SINK_ROW) {
+        const int64_t some = mlc__min(MLC__SINK_ROW, n - i);
+        char *at = to + i * step * 2;
+        if (j->a->accumulate) {
+            mlc__gather(low, at, step, some, 2);
+            j->half->widen(v, low, dtype, some);
+            j->level->f32->axpy(v, 1.0, sums + i, some);
+        }
+        j->half->narrow(low, j->a->accumulate ? v : sums + i, dtype, some);
+        mlc__scatter(at, step, low, some, 2);
+    }
+}
+
+/* Sums [tap, channel] of n channels to dw [channel, tap]. */
+static void mlc__conv_dw_put(const mlc__conv_job *j, void *out, const void *sums, int64_t n)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc_dtype wide = mlc__wide(a->dtype);
+    const size_t size = mlc_dtype_bytes(a->w_dtype);
+    const int64_t taps = j->phase.taps;
+    for (int64_t t = 0; t < taps; t++) {
+        const int64_t at = mlc__conv_tap_at(&j->phase, t, n);
+        const void *from = mlc__at(sums, at, mlc_dtype_bytes(wide));
+        char *to = MLC__CAST(char *, out) + (size_t)t * size;
+        if (mlc__is_half(a->w_dtype))
+            mlc__conv_dw_low(j, to, taps, MLC__CAST(const float *, from), n);
+        else if (!a->accumulate) mlc__scatter(to, taps, from, n, size);
+        else for (int64_t c = 0; c < n; c++)
+            mlc__elem_put(to, c * taps, wide,
+                          mlc__elem(to, c * taps, wide) + mlc__elem(from, c, wide));
+    }
+}
+
+/* Row `chunk` of dw, of all groups: splits added up in the first one's place, then from [tap,
+ * channel] to [channel, kernel]. */
+static void mlc__conv_dw_sum(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const struct mlc_k_conv *a = j->a;
+    const int64_t group = chunk / a->oc, o = chunk % a->oc, k = j->phase.k;
+    const mlc_dtype wide = mlc__wide(a->dtype);
+    const mlc__axpy_fn add = (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy;
+    const size_t size = mlc_dtype_bytes(wide);
+    char *sum = j->work + (size_t)group * j->sums + (size_t)(o * k) * size;
+    void *out = (void *)(uintptr_t)mlc__at(a->w, chunk * j->phase.taps * a->c,
+                                           mlc_dtype_bytes(a->w_dtype));
+    (void)worker;
+    for (int64_t s = 1; s < j->splits; s++)
+        add(sum, 1.0, sum + (size_t)(s * a->groups) * j->sums, k);
+    mlc__conv_dw_put(j, out, sum, a->c);
+}
+
+/* Places in the workspace of the present phase; returns the bytes of it all. */
+static size_t mlc__patch_place(mlc__conv_job *j, const void *dev)
+{
+    const struct mlc_k_conv *a = j->a;
+    mlc__conv_phase *p = &j->phase;
+    const bool dw = a->part == MLC_CONV_DW;
+    const size_t size = mlc_dtype_bytes(j->calc);
+    size_t at = 0;
+    const int64_t rows = mlc__min(p->slab, p->rows), last = p->rows - (p->slabs - 1) * p->slab;
+    struct mlc_k_gemm g = mlc__conv_product(j, rows);
+    if (dw) {
+        const int64_t fit = (1 << 20) / mlc__max(1, a->groups * j->n * p->k);
+        j->splits = mlc__max(1, mlc__min(mlc__min(p->slabs, 32), mlc__max(4, fit / 2 * 2)));
+        j->sums = mlc__round_up((size_t)(j->n * p->k) * mlc_dtype_bytes(mlc__wide(a->dtype)),
+                                MLC__CACHELINE);
+        at = j->sums * (size_t)(j->splits * a->groups);
+    } else {
+        p->b = 0;
+        p->b_bytes = mlc__round_up((size_t)(p->filled * j->n) * mlc_dtype_bytes(j->w_dtype),
+                                   MLC__CACHELINE);
+        at = p->b_bytes * (size_t)a->groups;
+        p->pack = at;
+        p->pack_bytes = 0;
+        if (j->calc == MLC_BF16 && p->k) {
+            struct mlc_k_pack k;
+            struct mlc_k_gemm w;
+            p->pack_bytes = mlc__gemm_packed(&g, &w, &k);
+            g.b_pack = j;              /* only a size is asked for */
+        }
+        /* Where products are in f32 the low weights lie where packs would. */
+        else if (j->calc != a->dtype)
+            at += p->b_bytes * (size_t)a->groups;
+        at += p->pack_bytes * (size_t)a->groups;
+    }
+    struct mlc_k_gemm end = mlc__conv_product(j, last);
+    end.b_pack = g.b_pack;
+    size_t inner = 0;
+    /* Packing depends on how operands are aligned, which pixels of a group may be or not. */
+    for (uintptr_t odd = 0; odd < 4; odd += 2) {
+        g.a = end.a = g.b = end.b = (const void *)odd;
+        const size_t full = mlc__gemm_workspace(NULL, &g, j->level);
+        const size_t rest = mlc__gemm_workspace(NULL, &end, j->level);
+        inner = full > inner ? full : inner;
+        inner = rest > inner ? rest : inner;
+    }
+    const bool low = j->calc != a->dtype;
+    const int64_t held = p->strip ? rows / p->axis[2].grid * p->span : rows + low;
+    j->patches = p->direct ? 0 : (size_t)(held * p->line) * size;
+    j->rows = 0;
+    if (p->strided || (dw && (low || p->strip)))
+        j->rows = mlc__round_up((size_t)((mlc__max(held, rows) + 1) * j->n) *
+                                mlc_dtype_bytes(mlc__wide(a->dtype)), MLC__CACHELINE);
+    j->room = mlc__round_up(j->patches + j->rows + inner, 4096) + 3 * MLC__CACHELINE;
+    return at + j->room * (size_t)mlc__pool_threads(dev);
+}
+
+/* The weight's copy, and its pack. */
+static mlc_status mlc__conv_prepare(void *dev, mlc__conv_job *j)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const struct mlc_k_conv *a = j->a;
+    const bool low = j->calc != a->dtype;
+    mlc__conv_weights w = { j, j->work + (low ? p->pack : p->b) };
+    struct mlc_k_gemm g = mlc__conv_product(j, mlc__min(p->slab, p->rows));
+    const size_t size = mlc_dtype_bytes(a->w_dtype), filling = (size_t)((p->filled - p->k) * j->n);
+    if (p->strip && p->k > p->taps * j->c) memset(w.to, 0, p->b_bytes * (size_t)a->groups);
+    mlc__parallel(dev, a->groups * p->taps, 2.0 * (double)(a->groups * p->k * j->n),
+                  mlc__conv_weights_chunk, &w);
+    for (int64_t i = 0; i < a->groups && filling; i++)
+        memset(w.to + (size_t)i * p->b_bytes + (size_t)(p->k * j->n) * size, 0, filling * size);
+    if (low) mlc__conv_weights_widen(dev, j, w.to, MLC__CAST(float *, (void *)(j->work + p->b)));
+    for (int64_t i = 0; i < a->groups && p->pack_bytes; i++) {
+        struct mlc_k_pack pack;
+        struct mlc_k_gemm packed;
+        g.b = j->work + p->b + (size_t)i * p->b_bytes;
+        g.workspace = j->work + p->pack + (size_t)i * p->pack_bytes;
+        mlc__gemm_packed(&g, &packed, &pack);
+        MLC__TRY(mlc__pack_run(dev, &pack));
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const double macs = (double)p->rows * (double)a->groups * (double)j->n * (double)p->k;
+    const bool dw = a->part == MLC_CONV_DW;
+    /* What fills patches and strips stays zero. */
+    for (int64_t i = 0; p->filled > p->taps * j->c && i < mlc__pool_threads(dev); i++)
+        memset(j->rooms + (size_t)i * j->room, 0, j->patches);
+    if (!dw) MLC__TRY(mlc__conv_prepare(dev, j));
+    const double ns = j->level->f32->ns * macs + 0.2 * (double)p->rows * (double)p->k;
+    mlc__parallel(dev, (dw ? j->splits : p->slabs) * a->groups, ns,
+                  dw ? mlc__conv_dw_chunk : mlc__conv_chunk, j);
+    if (dw)
+        mlc__parallel(dev, a->groups * a->oc, (double)(j->splits + 2) * (double)a->groups *
+                      (double)j->n * (double)p->k, mlc__conv_dw_sum, j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.DEPTHWISE ------------------------------ each channel by itself */
+
+#define MLC__DEPTH_ROOM 512            /* elements of results on their way through a sink      */
+
+/* 64 bytes of lanes, as vectors that each level splits as it can: loops over arrays of that length
+ * were vectorised across taps. bf16 are the upper half of a float. */
+typedef float    mlc__lanes_f32 __attribute__((vector_size(64)));
+typedef double   mlc__lanes_f64 __attribute__((vector_size(64)));
+typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(64)));
+typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(32)));
+#define MLC__DEPTH_READ(V, to, from) memcpy(&(to), from, sizeof(V));
+#define MLC__DEPTH_READ_BF16(V, to, from) { \
+    mlc__lanes_u16 low; \
+    memcpy(&low, from, sizeof low); \
+    const mlc__lanes_u32 bits = __builtin_convertvector(low, mlc__lanes_u32) << 16; \
+    memcpy(&(to), &bits, sizeof bits); \
+}
+
+/* 3 x 3 taps that slide by one pixel, as with stride 1: then two columns of three of a pixel are
+ * those of the pixel before. bytes: of an element. A row of padding stands still. */
+MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
+{
+    if (l->taps != 9) return false;
+    for (int t = 0; t < 9; t++)
+        if (l->step[t] != l->step[t / 3 * 3] ||
+            (t % 3 && MLC__CAST(const char *, l->x[t]) - MLC__CAST(const char *, l->x[t - 1]) !=
+                          l->step[t] * bytes))
+            return false;
+    return true;
+}
+
+/* Lanes by lanes, then channel by channel: the order of additions is the same. X is what x and dy
+ * are of. */
+#define MLC__DEPTH_BODIES(AT, T, V, X, LOAD, READ, PUT, PUT_ONE, SUFFIX) \
+AT void mlc__depth_taps_##SUFFIX##_body(const mlc__depth_line *l) \
+{ \
+    enum { LANES = 64 / sizeof(T) }; \
+    const T *w = MLC__CAST(const T *, l->w); \
+    const bool slides = mlc__depth_slides(l, sizeof(X)); \
+    int64_t i = 0; \
+    for (; slides && i + LANES <= l->n; i += LANES) { \
+        V f[9], x[3][3]; \
+        MLC__UNROLL for (int t = 0; t < 9; t++) { \
+            MLC__DEPTH_READ(V, f[t], w + t * l->row + i) \
+            if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
+        } \
+        for (int64_t p = 0; p < l->pixels; p++) { \
+            const int64_t at = p * l->out_step + i; \
+            V sum = { 0 }; \
+            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at) \
+            MLC__UNROLL for (int r = 0; r < 3; r++) { \
+                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
+                x[r][0] = x[r][1]; \
+                x[r][1] = x[r][2]; \
+                LOAD(V, x[r][2], next + i) \
+                MLC__UNROLL for (int t = 0; t < 3; t++) sum += x[r][t] * f[3 * r + t]; \
+            } \
+            PUT(T, l, at, sum) \
+        } \
+    } \
+    for (; i + LANES <= l->n; i += LANES) \
+        for (int64_t p = 0; p < l->pixels; p++) { \
+            const int64_t at = p * l->out_step + i; \
+            V sum = { 0 }, x, f; \
+            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at) \
+            for (int64_t t = 0; t < l->taps; t++) { \
+                LOAD(V, x, MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i) \
+                MLC__DEPTH_READ(V, f, w + t * l->row + i) \
+                sum += x * f; \
+            } \
+            PUT(T, l, at, sum) \
+        } \
+    for (; i < l->n; i++) \
+        for (int64_t p = 0; p < l->pixels; p++) { \
+            const int64_t at = p * l->out_step + i; \
+            T sum = l->add ? MLC__CAST(const T *, l->out)[at] : (T)0; \
+            for (int64_t t = 0; t < l->taps; t++) { \
+                const X *x = MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i; \
+                sum += READ(*x) * w[t * l->row + i]; \
+            } \
+            PUT_ONE(T, l, at, sum) \
+        } \
+} \
+AT void mlc__depth_back_##SUFFIX##_body(const mlc__depth_line *l) \
+{ \
+    enum { LANES = 64 / sizeof(T) }; \
+    const X *dy = MLC__CAST(const X *, l->dy); \
+    const bool slides = mlc__depth_slides(l, sizeof(X)); \
+    const int64_t slid = slides ? l->n / LANES * LANES : 0; \
+    for (int64_t i = 0; i < slid; i += LANES) { \
+        V sum[9], x[3][3], d; \
+        MLC__UNROLL for (int t = 0; t < 9; t++) { \
+            MLC__DEPTH_READ(V, sum[t], MLC__CAST(T *, l->out) + t * l->row + i) \
+            if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
+        } \
+        for (int64_t p = 0; p < l->pixels; p++) { \
+            LOAD(V, d, dy + p * l->dy_step + i) \
+            MLC__UNROLL for (int r = 0; r < 3; r++) { \
+                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
+                x[r][0] = x[r][1]; \
+                x[r][1] = x[r][2]; \
+                LOAD(V, x[r][2], next + i) \
+                MLC__UNROLL for (int t = 0; t < 3; t++) sum[3 * r + t] += d * x[r][t]; \
+            } \
+        } \
+        MLC__UNROLL for (int t = 0; t < 9; t++) \
+            memcpy(MLC__CAST(T *, l->out) + t * l->row + i, &sum[t], sizeof sum[t]); \
+    } \
+    for (int64_t t = 0; t < l->taps; t++) { \
+        T *to = MLC__CAST(T *, l->out) + t * l->row; \
+        const X *from = MLC__CAST(const X *, l->x[t]); \
+        int64_t i = slid; \
+        for (; i + LANES <= l->n; i += LANES) { \
+            V sum, x, d; \
+            MLC__DEPTH_READ(V, sum, to + i) \
+            for (int64_t p = 0; p < l->pixels; p++) { \
+                LOAD(V, x, from + p * l->step[t] + i) \
+                LOAD(V, d, dy + p * l->dy_step + i) \
+                sum += d * x; \
+            } \
+            memcpy(to + i, &sum, sizeof sum); \
+        } \
+        for (; i < l->n; i++) \
+            for (int64_t p = 0; p < l->pixels; p++) \
+                to[i] += READ(dy[p * l->dy_step + i]) * READ(from[p * l->step[t] + i]); \
+    } \
+}
+#define MLC__AS_IT_IS(v) (v)
+#define MLC__DEPTH_PUT(T, l, at, sum) memcpy(MLC__CAST(T *, (l)->out) + (at), &(sum), sizeof(sum));
+#define MLC__DEPTH_PUT_ONE_BF16(T, l, at, sum) \
+    if ((l)->low) MLC__CAST(uint16_t *, (l)->out)[at] = mlc__bf16_of(sum); \
+    else MLC__CAST(T *, (l)->out)[at] = sum;
+#define MLC__DEPTH_PUT_BF16(T, l, at, sum) \
+    if ((l)->low) for (int q = 0; q < 16; q++) \
+        MLC__CAST(uint16_t *, (l)->out)[(at) + q] = mlc__bf16_of((sum)[q]); \
+    else MLC__DEPTH_PUT(T, l, at, sum)
+MLC__DEPTH_BODIES(MLC__BODY, float, mlc__lanes_f32, float, MLC__DEPTH_READ, MLC__AS_IT_IS,
+                  MLC__DEPTH_PUT, MLC__DEPTH_PUT, f32)
+MLC__DEPTH_BODIES(MLC__BODY, double, mlc__lanes_f64, double, MLC__DEPTH_READ, MLC__AS_IT_IS,
+                  MLC__DEPTH_PUT, MLC__DEPTH_PUT, f64)
+MLC__DEPTH_BODIES(MLC__BODY, float, mlc__lanes_f32, uint16_t, MLC__DEPTH_READ_BF16,
+                  mlc__f32_of_bf16, MLC__DEPTH_PUT_BF16, MLC__DEPTH_PUT_ONE_BF16, bf16)
+#if MLC__AVX512
+/* GCC 12 makes five instructions of a conversion that is one. */
+#define MLC__DEPTH_READ_512(V, to, from) \
+    (to) = (V)_mm512_slli_epi32( \
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from))), 16);
+/* As mlc__bf16_of. */
+MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
+{
+    const __m512i u = _mm512_castps_si512(x), high = _mm512_srli_epi32(u, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i r = _mm512_mask_or_epi32(_mm512_srli_epi32(up, 16),
+                                           _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), high,
+                                           _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16(r));
+}
+#define MLC__DEPTH_PUT_512(T, l, at, sum) \
+    if ((l)->low) mlc__depth_put_512(MLC__CAST(uint16_t *, (l)->out) + (at), sum); \
+    else MLC__DEPTH_PUT(T, l, at, sum)
+MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPTH_READ_512,
+                  mlc__f32_of_bf16, MLC__DEPTH_PUT_512, MLC__DEPTH_PUT_ONE_BF16, bf16_512)
+#endif
+#define MLC__DEPTH_BF16_scalar(name) mlc__depth_##name##_bf16_body
+#define MLC__DEPTH_BF16_avx2(name)   mlc__depth_##name##_bf16_body
+#define MLC__DEPTH_BF16_avx512(name) mlc__depth_##name##_bf16_512_body
+#define MLC__DEPTH_BF16_neon(name)   mlc__depth_##name##_bf16_body
+
+#define MLC__STAMP_DEPTH_OF(isa, SUFFIX, TAPS, BACK) \
+    MLC__AT_##isa static void mlc__depth_taps_##SUFFIX##_##isa(const mlc__depth_line *l) \
+    { TAPS(l); } \
+    MLC__AT_##isa static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) \
+    { BACK(l); }
+#define MLC__STAMP_DEPTH(isa) \
+    MLC__STAMP_DEPTH_OF(isa, f32, mlc__depth_taps_f32_body, mlc__depth_back_f32_body) \
+    MLC__STAMP_DEPTH_OF(isa, f64, mlc__depth_taps_f64_body, mlc__depth_back_f64_body) \
+    MLC__STAMP_DEPTH_OF(isa, bf16, MLC__DEPTH_BF16_##isa(taps), MLC__DEPTH_BF16_##isa(back))
+MLC__EACH_ISA(MLC__STAMP_DEPTH)
+#define MLC__DEPTH_FNS(isa) \
+    { { mlc__depth_taps_f32_##isa, mlc__depth_back_f32_##isa }, \
+      { mlc__depth_taps_f64_##isa, mlc__depth_back_f64_##isa }, \
+      { mlc__depth_taps_bf16_##isa, mlc__depth_back_bf16_##isa } }
+
+static const mlc__depth_fns *mlc__depth_fns_of(const mlc__conv_job *j)
+{
+    return &j->fns->depth[j->a->dtype == MLC_F64 ? 1 : j->a->dtype == MLC_BF16 ? 2 : 0];
+}
+
+/* Runs of pixels whose taps are there or padding alike. at: pixel of a tap of the first; < 0:
+ * padding, for which zeros behind the weights or sums are read again and again. f16 go by one pixel
+ * and 16 channels, through room. */
+typedef struct mlc__depth_reads {
+    int64_t at[MLC__DEPTH_TAPS];
+    float   room[MLC__DEPTH_TAPS + 1][16];
+} mlc__depth_reads;
+
+/* Channels at a time. */
+static int64_t mlc__depth_block(mlc_dtype dtype)
+{
+    return dtype == MLC_F16 ? 16 : MLC__DEPTH_ROOM / 2;
+}
+
+/* Where taps first .. of pixel g of an image lie. */
+static void mlc__depth_find(const mlc__conv_job *j, int64_t image, const int64_t g[3],
+                            int64_t first, int64_t taps, mlc__depth_reads *r)
+{
+    const mlc__taps *t = j->phase.axis;
+    int64_t i2 = first % t[2].n, i1 = first / t[2].n % t[1].n, i0 = first / t[2].n / t[1].n;
+    for (int64_t i = 0; i < taps; i++) {
+        const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
+        const int64_t y1 = g[1] * t[1].step + t[1].off + i1 * t[1].reach;
+        const int64_t y2 = g[2] * t[2].step + t[2].off + i2 * t[2].reach;
+        const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size && y2 >= 0 &&
+                        y2 < t[2].size;
+        r->at[i] = in ? ((image * t[0].size + y0) * t[1].size + y1) * t[2].size + y2 : -1;
+        if (++i2 < t[2].n) continue;
+        i2 = 0;
+        if (++i1 < t[1].n) continue;
+        i1 = 0;
+        i0++;
+    }
+}
+
+/* Pixels from g on, up to most, of which no tap of the last axis is padding; or one alone. */
+static int64_t mlc__depth_pixels(const mlc__conv_job *j, const int64_t g[3], int64_t most)
+{
+    int64_t lo, hi;
+    if (j->a->dtype == MLC_F16) return 1;
+    mlc__taps_inside(&j->phase.axis[2], &lo, &hi);
+    return g[2] < lo || g[2] >= hi ? 1 : mlc__min(most, mlc__min(hi, j->phase.axis[2].grid) - g[2]);
+}
+
+/* Pointers to n channels from c on. */
+static void mlc__depth_read(const mlc__conv_job *j, int64_t c, mlc__depth_reads *r,
+                            mlc__depth_line *l)
+{
+    const size_t size = mlc_dtype_bytes(j->a->dtype);
+    const void *zeros = j->work + j->sums * (size_t)j->splits;
+    for (int64_t i = 0; i < l->taps; i++) {
+        const bool in = r->at[i] >= 0;
+        l->x[i] = in ? mlc__at(j->from, r->at[i] * j->a->groups + c, size) : zeros;
+        l->step[i] = in ? j->phase.axis[2].step * j->a->groups : 0;
+        if (!in || j->a->dtype != MLC_F16) continue;
+        j->half->widen(r->room[i], l->x[i], j->a->dtype, l->n);
+        l->x[i] = r->room[i];
+    }
+}
+
+/* Place of pixel g of a phase in the result, in elements. */
+static int64_t mlc__depth_place(const mlc__conv_job *j, int64_t image, const int64_t g[3])
+{
+    const int64_t *size = j->a->part == MLC_CONV_DX ? j->a->in : j->a->out;
+    int64_t at = image;
+    for (int d = 0; d < 3; d++)
+        at = at * size[d] + j->phase.axis[d].phase + g[d] * j->phase.axis[d].pitch;
+    return at * j->a->groups;
+}
+
+/* All taps of a line of pixels from g on, channels c .. of them; few are found with the first. */
+static void mlc__depth_taps(const mlc__conv_job *j, int64_t image, const int64_t g[3], int64_t c,
+                            mlc__depth_reads *r, mlc__depth_line *l)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const size_t size = mlc_dtype_bytes(mlc__wide(j->a->dtype));
+    const bool find = p->taps && (c == 0 || p->taps > MLC__DEPTH_TAPS);
+    for (int64_t t = 0; t == 0 || t < p->taps; t += MLC__DEPTH_TAPS) {
+        l->taps = mlc__min(MLC__DEPTH_TAPS, p->taps - t);
+        l->w = mlc__at(j->work, t * j->a->groups + c, size);
+        l->add = t > 0;
+        if (find) mlc__depth_find(j, image, g, t, l->taps, r);
+        mlc__depth_read(j, c, r, l);
+        mlc__depth_fns_of(j)->taps(l);
+    }
+}
+
+/* Results that nothing is done to go to their place, others by room and the sink. */
+static void mlc__depth_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t end = mlc__min(p->rows, (chunk + 1) * p->slab);
+    const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
+    const int64_t step = p->axis[2].pitch * a->groups;
+    float room[MLC__DEPTH_ROOM];
+    struct mlc_k_gemm g;
+    const mlc__gemm_fns *f = mlc__conv_sink(j, &g);
+    const bool bare = !a->accumulate && !a->bias && !a->act && !a->residual;
+    const bool low = a->dtype == MLC_BF16 && p->taps <= MLC__DEPTH_TAPS;
+    const bool plain = bare && (mlc__wide(a->dtype) == a->dtype || low);
+    const int64_t block = plain ? a->groups : mlc__min(a->groups, mlc__depth_block(a->dtype));
+    const int64_t most = plain ? INT64_MAX : MLC__DEPTH_ROOM * 4 / (int64_t)size / block;
+    (void)worker;
+    for (int64_t row = chunk * p->slab, n; row < end; row += n) {
+        int64_t pixel[3];
+        mlc__depth_reads r;
+        const int64_t image = mlc__conv_pixel(p, row, pixel);
+        const int64_t at = mlc__depth_place(j, image, pixel);
+        n = mlc__depth_pixels(j, pixel, mlc__min(most, end - row));
+        for (int64_t c = 0; c < a->groups; c += block) {
+            mlc__depth_line l;
+            l.pixels = n;
+            l.n = mlc__min(block, a->groups - c);
+            l.row = a->groups;
+            l.low = plain && low;
+            l.out = plain ? (void *)(uintptr_t)mlc__at(g.c, at + c, mlc_dtype_bytes(a->dtype))
+                          : (void *)room;
+            l.out_step = plain ? step : l.n;
+            mlc__depth_taps(j, image, pixel, c, &r, &l);
+            for (int64_t q = 0; !plain && q < n; q++) {
+                char *v = MLC__CAST(char *, (void *)room) + (size_t)(q * l.n) * size;
+                const int64_t to = at + q * step + c;
+                if (bare)
+                    j->half->narrow((void *)(uintptr_t)mlc__at(g.c, to, 2),
+                                    MLC__CAST(const float *, (void *)v), a->dtype, l.n);
+                for (int64_t i = 0; !bare && i < l.n; i += MLC__ROW_BLOCK)
+                    mlc__sink_run(&g, f, v + (size_t)i * size, to + i, c + i,
+                                  mlc__min(MLC__ROW_BLOCK, l.n - i));
+            }
+        }
+    }
+}
+
+/* What a line of pixels gives to the sums of channels c .. of all taps. */
+static void mlc__depth_back(const mlc__conv_job *j, int64_t image, const int64_t g[3], int64_t row,
+                            int64_t c, char *sums, mlc__depth_line *l)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
+    mlc__depth_reads r;
+    l->dy = mlc__at(a->y, row * a->groups + c, mlc_dtype_bytes(a->dtype));
+    l->dy_step = l->row = a->groups;
+    if (a->dtype == MLC_F16) {
+        j->half->widen(r.room[MLC__DEPTH_TAPS], l->dy, a->dtype, l->n);
+        l->dy = r.room[MLC__DEPTH_TAPS];
+    }
+    for (int64_t t = 0; t < p->taps; t += MLC__DEPTH_TAPS) {
+        l->taps = mlc__min(MLC__DEPTH_TAPS, p->taps - t);
+        l->out = sums + (size_t)(t * a->groups + c) * size;
+        mlc__depth_find(j, image, g, t, l->taps, &r);
+        mlc__depth_read(j, c, &r, l);
+        mlc__depth_fns_of(j)->back(l);
+    }
+}
+
+/* A split of the pixels of dy: sums [tap, channel]. */
+static void mlc__depth_dw_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t from = p->rows * chunk / j->splits, end = p->rows * (chunk + 1) / j->splits;
+    const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
+    const int64_t block = a->dtype == MLC_F16 ? mlc__depth_block(a->dtype) : a->groups;
+    char *sums = j->work + (size_t)chunk * j->sums;
+    (void)worker;
+    memset(sums, 0, (size_t)(p->taps * a->groups) * size);
+    for (int64_t row = from, n; row < end; row += n) {
+        int64_t pixel[3];
+        const int64_t image = mlc__conv_pixel(p, row, pixel);
+        n = mlc__depth_pixels(j, pixel, end - row);
+        for (int64_t c = 0; c < a->groups; c += block) {
+            mlc__depth_line l;
+            l.pixels = n;
+            l.n = mlc__min(block, a->groups - c);
+            mlc__depth_back(j, image, pixel, row, c, sums, &l);
+        }
+    }
+}
+
+/* Weights [tap, channel] in f32 or f64, rounded to the dtype of the convolution. */
+static void mlc__depth_weights(const mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2];
+    for (int64_t t = 0; t < j->phase.taps; t++)
+        for (int64_t c = 0; c < a->groups; c++) {
+            double v = mlc__conv_get(a->w, c * all + mlc__conv_tap(j, t), a->w_dtype);
+            uint16_t low[1] = { 0 };
+            if (mlc__is_half(a->dtype)) {
+                mlc__conv_set(low, 0, a->dtype, v);
+                v = mlc__conv_get(low, 0, a->dtype);
+            }
+            mlc__elem_put(j->work, t * a->groups + c, mlc__wide(a->dtype), v);
+        }
+}
+
+/* dw [channel, kernel] from the splits' sums. */
+static void mlc__depth_dw_sum(const mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    const bool f64 = a->dtype == MLC_F64;
+    const mlc__axpy_fn add = (f64 ? j->level->f64 : j->level->f32)->axpy;
+    for (int64_t s = 1; s < j->splits; s++)
+        add(j->work, 1.0, j->work + (size_t)s * j->sums, j->phase.taps * a->groups);
+    mlc__conv_dw_put(j, (void *)(uintptr_t)a->w, j->work, a->groups);
+}
+
+static size_t mlc__depth_place_all(mlc__conv_job *j, const void *dev)
+{
+    const struct mlc_k_conv *a = j->a;
+    (void)dev;
+    const int64_t line = mlc__max(1, j->phase.axis[2].grid);                /* whole rows */
+    j->phase.slab = mlc__div_up(MLC__GRAIN / mlc__max(1, a->groups) + 1, line) * line;
+    j->phase.slabs = mlc__div_up(j->phase.rows, j->phase.slab);
+    j->splits = a->part == MLC_CONV_DW ? mlc__max(1, mlc__min(32, j->phase.slabs)) : 1;
+    j->sums = mlc__round_up((size_t)(j->phase.taps * a->groups) *
+                            mlc_dtype_bytes(mlc__wide(a->dtype)), MLC__CACHELINE);
+    return j->sums * (size_t)j->splits + (size_t)a->groups * 8;
+}
+
+static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const double ns = 0.1 * (double)p->rows * (double)a->groups * (double)(p->taps + 2);
+    const bool dw = a->part == MLC_CONV_DW;
+    memset(j->work + j->sums * (size_t)j->splits, 0, (size_t)a->groups * 8);
+    if (!dw) mlc__depth_weights(j);
+    mlc__parallel(dev, dw ? j->splits : p->slabs, ns, dw ? mlc__depth_dw_chunk : mlc__depth_chunk,
+                  j);
+    if (dw) mlc__depth_dw_sum(j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.WINOGRAD ------------------------------- 3x3 with stride 1, in f32: F(2x2, 3x3)
+ * 2 x 2 pixels of the result come from 4 x 4 that are read, by 16 multiplications for a pair of
+ * channels instead of 36: y = A^T [(G w G^T) . (B^T x B)] A. The sums over channels are 16 products
+ * of matrices, for so many tiles at a time as stay in L2. dw is the adjoint of that, the tiles
+ * summed: G^T [(A dy A^T) . (B^T x B)] G. The factors are 1 and 1/2, and sums are shorter:
+ * errors are no larger than those of direct sums.
+ * Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015. */
+
+#define MLC__WINO (768 * 1024)         /* bytes of tiles at a time                              */
+#define MLC__WINO_LANES 16             /* channels come in multiples of them                    */
+
+/* The transforms of a line of four, three or two elements, each of them lanes of channels. */
+MLC__INLINE void mlc__wino_bt(const mlc__lanes_f32 x[4], mlc__lanes_f32 to[4])
+{
+    to[0] = x[0] - x[2];
+    to[1] = x[1] + x[2];
+    to[2] = x[2] - x[1];
+    to[3] = x[1] - x[3];
+}
+MLC__INLINE void mlc__wino_at(const mlc__lanes_f32 m[4], mlc__lanes_f32 to[2])
+{
+    to[0] = m[0] + m[1] + m[2];
+    to[1] = m[1] - m[2] - m[3];
+}
+MLC__INLINE void mlc__wino_a(const mlc__lanes_f32 y[2], mlc__lanes_f32 to[4])
+{
+    to[0] = y[0];
+    to[1] = y[0] + y[1];
+    to[2] = y[0] - y[1];
+    to[3] = -y[1];
+}
+MLC__INLINE void mlc__wino_g(const mlc__lanes_f32 w[3], mlc__lanes_f32 to[4])
+{
+    const mlc__lanes_f32 ends = w[0] + w[2];
+    to[0] = w[0];
+    to[1] = (ends + w[1]) * 0.5f;
+    to[2] = (ends - w[1]) * 0.5f;
+    to[3] = w[2];
+}
+MLC__INLINE void mlc__wino_gt(const mlc__lanes_f32 m[4], mlc__lanes_f32 to[3])
+{
+    const mlc__lanes_f32 half = (m[1] + m[2]) * 0.5f;
+    to[0] = m[0] + half;
+    to[1] = (m[1] - m[2]) * 0.5f;
+    to[2] = half + m[3];
+}
+
+/* Pixel x of a row; behind its ends are zeros. */
+MLC__INLINE void mlc__wino_pixel(const mlc__wino_line *l, int r, int64_t x, int64_t c,
+                                 mlc__lanes_f32 *to)
+{
+    const mlc__lanes_f32 zero = { 0 };
+    if (x >= 0 && x < l->cols) memcpy(to, l->row[r] + x * l->c + c, sizeof *to);
+    else *to = zero;
+}
+
+/* B^T times a column of pixels. */
+MLC__INLINE void mlc__wino_column(const mlc__wino_line *l, int64_t x, int64_t c,
+                                  mlc__lanes_f32 to[4])
+{
+    mlc__lanes_f32 d[4];
+    MLC__UNROLL for (int r = 0; r < 4; r++) mlc__wino_pixel(l, r, x, c, &d[r]);
+    mlc__wino_bt(d, to);
+}
+
+MLC__INLINE void mlc__wino_put(float *to, int64_t plane, int r, const mlc__lanes_f32 v[4])
+{
+    MLC__UNROLL for (int i = 0; i < 4; i++) memcpy(to + (r * 4 + i) * plane, &v[i], sizeof v[i]);
+}
+
+/* Two columns of a tile are those of the tile before. */
+MLC__BODY void mlc__wino_read_body(const mlc__wino_line *l)
+{
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES) {
+        mlc__lanes_f32 v[4][4];
+        mlc__wino_column(l, l->col, c, v[2]);
+        mlc__wino_column(l, l->col + 1, c, v[3]);
+        for (int64_t t = 0; t < l->tiles; t++) {
+            MLC__UNROLL for (int r = 0; r < 4; r++) { v[0][r] = v[2][r]; v[1][r] = v[3][r]; }
+            mlc__wino_column(l, l->col + 2 * t + 2, c, v[2]);
+            mlc__wino_column(l, l->col + 2 * t + 3, c, v[3]);
+            MLC__UNROLL for (int r = 0; r < 4; r++) {
+                const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
+                mlc__lanes_f32 to[4];
+                mlc__wino_bt(x, to);
+                mlc__wino_put(l->planes + t * l->c + c, l->plane, r, to);
+            }
+        }
+    }
+}
+
+/* A pixel of y in its place, `of` pixels behind the first of row r. */
+MLC__INLINE void mlc__wino_finish(const mlc__wino_line *l, int r, int64_t of, int64_t c,
+                                  const mlc__lanes_f32 *y)
+{
+    mlc__lanes_f32 v = *y, add;
+    if (l->bias) {
+        memcpy(&add, l->bias + c, sizeof add);
+        v += add;
+    }
+    if (l->residual[r]) {
+        memcpy(&add, l->residual[r] + of * l->c + c, sizeof add);
+        v += add;
+    }
+    if (l->relu) v = (mlc__lanes_f32)((mlc__lanes_u32)v & ~(mlc__lanes_u32)(v <= 0.0f));
+    memcpy(l->row[r] + of * l->c + c, &v, sizeof v);
+}
+
+MLC__BODY void mlc__wino_write_body(const mlc__wino_line *l)
+{
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES)
+        for (int64_t t = 0; t < l->tiles; t++) {
+            const float *from = l->planes + t * l->c + c;
+            mlc__lanes_f32 v[4][2], m[4], y[2];
+            MLC__UNROLL for (int i = 0; i < 4; i++) {
+                MLC__UNROLL for (int r = 0; r < 4; r++)
+                    memcpy(&m[r], from + (r * 4 + i) * l->plane, sizeof m[r]);
+                mlc__wino_at(m, v[i]);
+            }
+            MLC__UNROLL for (int r = 0; r < 2; r++) {
+                const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
+                if (!l->row[r]) continue;
+                mlc__wino_at(x, y);
+                mlc__wino_finish(l, r, 2 * t, c, &y[0]);
+                if (2 * t + 1 < l->cols) mlc__wino_finish(l, r, 2 * t + 1, c, &y[1]);
+            }
+        }
+}
+
+MLC__BODY void mlc__wino_spread_body(const mlc__wino_line *l)
+{
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES)
+        for (int64_t t = 0; t < l->tiles; t++) {
+            mlc__lanes_f32 v[2][4], to[4];
+            MLC__UNROLL for (int i = 0; i < 2; i++) {
+                mlc__lanes_f32 d[2];
+                mlc__wino_pixel(l, 0, l->col + 2 * t + i, c, &d[0]);
+                mlc__wino_pixel(l, 1, l->col + 2 * t + i, c, &d[1]);
+                mlc__wino_a(d, v[i]);
+            }
+            MLC__UNROLL for (int r = 0; r < 4; r++) {
+                const mlc__lanes_f32 y[2] = { v[0][r], v[1][r] };
+                mlc__wino_a(y, to);
+                mlc__wino_put(l->planes + t * l->c + c, l->plane, r, to);
+            }
+        }
+}
+
+/* G w G^T of lanes of weights whose taps are `tap` elements apart. */
+MLC__BODY void mlc__wino_weights_body(float *to, int64_t plane, const float *w, int64_t tap)
+{
+    mlc__lanes_f32 v[3][4], u[4], g[3];
+    MLC__UNROLL for (int i = 0; i < 3; i++) {
+        MLC__UNROLL for (int r = 0; r < 3; r++) memcpy(&g[r], w + (r * 3 + i) * tap, sizeof g[r]);
+        mlc__wino_g(g, v[i]);
+    }
+    MLC__UNROLL for (int r = 0; r < 4; r++) {
+        const mlc__lanes_f32 x[3] = { v[0][r], v[1][r], v[2][r] };
+        mlc__wino_g(x, u);
+        mlc__wino_put(to, plane, r, u);
+    }
+}
+
+/* G^T s G of n sums, to taps n apart. */
+MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, int64_t plane)
+{
+    for (int64_t c = 0; c < n; c += MLC__WINO_LANES) {
+        mlc__lanes_f32 v[4][3], m[4], g[3];
+        MLC__UNROLL for (int i = 0; i < 4; i++) {
+            MLC__UNROLL for (int r = 0; r < 4; r++)
+                memcpy(&m[r], sums + (r * 4 + i) * plane + c, sizeof m[r]);
+            mlc__wino_gt(m, v[i]);
+        }
+        MLC__UNROLL for (int r = 0; r < 3; r++) {
+            const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
+            mlc__wino_gt(x, g);
+            MLC__UNROLL for (int i = 0; i < 3; i++)
+                memcpy(to + (r * 3 + i) * n + c, &g[i], sizeof g[i]);
+        }
+    }
+}
+
+#define MLC__STAMP_WINO(isa) \
+    MLC__AT_##isa static void mlc__wino_read_##isa(const mlc__wino_line *l) \
+    { mlc__wino_read_body(l); } \
+    MLC__AT_##isa static void mlc__wino_write_##isa(const mlc__wino_line *l) \
+    { mlc__wino_write_body(l); } \
+    MLC__AT_##isa static void mlc__wino_spread_##isa(const mlc__wino_line *l) \
+    { mlc__wino_spread_body(l); } \
+    MLC__AT_##isa static void mlc__wino_weights_##isa(float *to, int64_t plane, const float *w, \
+                                                      int64_t tap) \
+    { mlc__wino_weights_body(to, plane, w, tap); } \
+    MLC__AT_##isa static void mlc__wino_gather_##isa(float *to, const float *sums, int64_t n, \
+                                                     int64_t plane) \
+    { mlc__wino_gather_body(to, sums, n, plane); } \
+    static const mlc__conv_fns mlc__conv_fns_##isa = \
+        { mlc__rows_copy_##isa, MLC__DEPTH_FNS(isa), \
+          { mlc__wino_read_##isa, mlc__wino_write_##isa, mlc__wino_spread_##isa, \
+            mlc__wino_weights_##isa, mlc__wino_gather_##isa } };
+MLC__EACH_ISA(MLC__STAMP_WINO)
+
+/* Where multiplications are saved: not for lone pixels, nor where a weight is met too seldom. */
+static bool mlc__conv_is_wino(const mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t high = p->axis[1].grid, wide = p->axis[2].grid;
+    if (a->dtype != MLC_F32 || a->groups != 1 || a->kernel[0] != 1 || a->pad[0] != 0) return false;
+    for (int d = 0; d < 3; d++)
+        if (a->stride[d] != 1 || (d && (a->kernel[d] != 3 || a->dilation[d] != 1))) return false;
+    if (!a->c || !a->oc || a->c % MLC__WINO_LANES || a->oc % MLC__WINO_LANES) return false;
+    const int64_t tiles = (high + 1) / 2 * ((wide + 1) / 2);
+    return tiles * 20 <= high * wide * 9 && p->rows >= 64;
+}
+
+/* Tiles at .. of a row of tiles, all of them before end. */
+typedef struct mlc__wino_part { int64_t image, y, x, n; } mlc__wino_part;
+
+static mlc__wino_part mlc__wino_part_of(const mlc__conv_job *j, int64_t at, int64_t end)
+{
+    const int64_t high = (j->phase.axis[1].grid + 1) / 2, wide = (j->phase.axis[2].grid + 1) / 2;
+    const mlc__wino_part p = { at / wide / high, 2 * (at / wide % high), 2 * (at % wide),
+                               mlc__min(end - at, wide - at % wide) };
+    return p;
+}
+
+/* Elements of a plane: an odd number of cache lines, or what is written to 16 planes at once would
+ * fall into one set of the cache. */
+static int64_t mlc__wino_plane(int64_t tiles, int64_t c)
+{
+    return (tiles * c / MLC__WINO_LANES | 1) * MLC__WINO_LANES;
+}
+
+/* Planes of what is read for tiles at .. end. */
+static void mlc__wino_read_tiles(const mlc__conv_job *j, int64_t at, int64_t end, float *planes)
+{
+    const mlc__taps *t = j->phase.axis;
+    mlc__wino_line l;
+    l.cols = t[2].size;
+    l.c = j->c;
+    l.plane = mlc__wino_plane(end - at, l.c);
+    for (l.planes = planes; at < end; at += l.tiles, l.planes += l.tiles * l.c) {
+        const mlc__wino_part p = mlc__wino_part_of(j, at, end);
+        l.col = p.x + t[2].off;
+        l.tiles = p.n;
+        for (int r = 0; r < 4; r++) {
+            const int64_t y = p.y + t[1].off + r;
+            const void *row = y < 0 || y >= t[1].size
+                ? j->zeros : mlc__at(j->from, (p.image * t[1].size + y) * l.cols * l.c, 4);
+            l.row[r] = MLC__CAST(float *, (void *)(uintptr_t)row);
+        }
+        j->fns->wino.read(&l);
+    }
+}
+
+/* Sets the rows of y, or dx, or dy, that a part of a row of tiles has; returns how many pixels. */
+static int64_t mlc__wino_rows(const mlc__conv_job *j, const mlc__wino_part *p, const void *y,
+                              mlc__wino_line *l)
+{
+    const int64_t high = j->phase.axis[1].grid, wide = j->phase.axis[2].grid;
+    const void *row = mlc__at(y, ((p->image * high + p->y) * wide + p->x) * j->n, 4);
+    l->row[0] = MLC__CAST(float *, (void *)(uintptr_t)row);
+    l->row[1] = p->y + 1 < high ? l->row[0] + wide * j->n : NULL;
+    l->col = 0;
+    l->cols = mlc__min(2 * p->n, wide - p->x);
+    l->tiles = p->n;
+    l->c = j->n;
+    return l->cols;
+}
+
+/* Planes of dy. */
+static void mlc__wino_spread_tiles(const mlc__conv_job *j, int64_t at, int64_t end, float *planes)
+{
+    mlc__wino_line l;
+    l.plane = mlc__wino_plane(end - at, j->n);
+    for (l.planes = planes; at < end; at += l.tiles, l.planes += l.tiles * l.c) {
+        const mlc__wino_part p = mlc__wino_part_of(j, at, end);
+        mlc__wino_rows(j, &p, j->a->y, &l);
+        if (!l.row[1]) l.row[1] = MLC__CAST(float *, (void *)(uintptr_t)j->zeros);
+        j->fns->wino.spread(&l);
+    }
+}
+
+/* n pixels in v through the sink, from pixel at on. */
+static void mlc__wino_sink(const mlc__conv_job *j, float *v, int64_t at, int64_t n, float *spare)
+{
+    struct mlc_k_gemm g;
+    const mlc__gemm_fns *f = mlc__conv_sink(j, &g);
+    if (j->n <= MLC__SINK_ROW) {
+        const mlc__sink s = { &g, f, v, spare, j->n, n, j->n, at * j->n, 0, false, true };
+        f->sink(&s);
+        return;
+    }
+    for (int64_t i = 0; i < n * j->n; i += j->n)
+        for (int64_t c = 0; c < j->n; c += MLC__ROW_BLOCK)
+            mlc__sink_run(&g, f, v + i + c, at * j->n + i + c, c,
+                          mlc__min(MLC__ROW_BLOCK, j->n - c));
+}
+
+/* Planes of sums to y, or dx: at once, or what is rare through room and a sink. */
+static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t end, float *planes,
+                                  float *room)
+{
+    const struct mlc_k_conv *a = j->a;
+    const bool bare = !a->accumulate && (!a->bias || a->bias_dtype == MLC_F32) && !a->aux &&
+                      a->act <= MLC_ACT_RELU;
+    const float *to = MLC__CAST(const float *, a->part == MLC_CONV_DX ? a->x : a->y);
+    mlc__wino_line l;
+    l.plane = mlc__wino_plane(end - at, j->n);
+    l.bias = bare ? MLC__CAST(const float *, a->bias) : NULL;
+    l.relu = bare && a->act;
+    for (l.planes = planes; at < end; at += l.tiles, l.planes += l.tiles * l.c) {
+        const mlc__wino_part p = mlc__wino_part_of(j, at, end);
+        const int64_t n = mlc__wino_rows(j, &p, to, &l), rows = l.row[1] ? 2 : 1;
+        int64_t pixel[2];
+        for (int64_t r = 0; r < rows; r++) {
+            pixel[r] = (l.row[r] - to) / l.c;
+            l.residual[r] = !bare ? NULL
+                : MLC__CAST(const float *, mlc__at(a->residual, pixel[r] * l.c, 4));
+            if (!bare) l.row[r] = room + r * n * l.c;
+        }
+        j->fns->wino.write(&l);
+        for (int64_t r = 0; r < rows && !bare; r++)
+            mlc__wino_sink(j, l.row[r], pixel[r], n, room + 2 * n * l.c);
+    }
+}
+
+/* The 16 products of `tiles` tiles, but for the pointers: with the weights, or of dy and x. */
+static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles)
+{
+    const bool dw = j->a->part == MLC_CONV_DW;
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = MLC_F32;
+    g.batch = 16;
+    g.part = 1;
+    g.alpha = 1.0;
+    g.m = dw ? j->n : tiles;
+    g.n = dw ? j->c : j->n;
+    g.k = dw ? tiles : j->c;
+    g.a_row = dw ? 1 : j->c;
+    g.a_col = dw ? j->n : 1;
+    g.b_row = g.c_row = g.n;
+    g.b_col = g.c_col = 1;
+    g.a_batch = mlc__wino_plane(tiles, dw ? j->n : j->c);
+    g.b_batch = dw ? mlc__wino_plane(tiles, j->c) : j->c * j->n;
+    g.c_batch = dw ? j->c * j->n : mlc__wino_plane(tiles, j->n);
+    return g;
+}
+
+static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *room)
+{
+    g->workspace = room + j->patches + j->rows;
+    g->workspace_bytes = j->room - j->patches - j->rows;
+    if (mlc__gemm_run(NULL, g, j->level) != MLC_OK)
+        __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+}
+
+static void mlc__wino_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
+    const int64_t at = chunk * j->phase.slab, end = mlc__min(j->tiles, at + j->phase.slab);
+    char *room = j->rooms + (size_t)worker * j->room;
+    float *read = MLC__CAST(float *, (void *)room), *sums = read + j->patches / sizeof *read;
+    struct mlc_k_gemm g = mlc__wino_product(j, end - at);
+    mlc__wino_read_tiles(j, at, end, read);
+    g.a = read;
+    g.b = j->work;
+    g.c = sums;
+    mlc__wino_multiply(j, &g, room);
+    mlc__wino_write_tiles(j, at, end, sums, read);
+}
+
+static void mlc__wino_dw_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t end = p->slabs * (chunk + 1) / j->splits;
+    char *room = j->rooms + (size_t)worker * j->room;
+    float *read = MLC__CAST(float *, (void *)room), *dy = read + j->patches / sizeof *read;
+    bool first = true;
+    for (int64_t s = p->slabs * chunk / j->splits; s < end; s++, first = false) {
+        const int64_t from = s * p->slab, to = mlc__min(j->tiles, from + p->slab);
+        struct mlc_k_gemm g = mlc__wino_product(j, to - from);
+        mlc__wino_read_tiles(j, from, to, read);
+        mlc__wino_spread_tiles(j, from, to, dy);
+        g.a = dy;
+        g.b = read;
+        g.c = j->work + (size_t)chunk * j->sums;
+        g.beta = first ? 0.0 : 1.0;
+        mlc__wino_multiply(j, &g, room);
+    }
+}
+
+/* Lanes of channels of the result: planes [channel][channel of the result]. Taps of dx go from the
+ * last to the first. */
+static void mlc__wino_weights_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const bool back = j->a->part == MLC_CONV_DX;
+    const int64_t n_step = back ? 9 : 9 * j->c, c_step = back ? 9 * j->n : 9;
+    const int64_t tap = back ? -MLC__WINO_LANES : MLC__WINO_LANES;
+    float taps[9 * MLC__WINO_LANES + MLC__PACK_SLACK / 4];
+    float *to = MLC__CAST(float *, (void *)j->work) + chunk * MLC__WINO_LANES;
+    const float *from = MLC__CAST(const float *, j->a->w) + chunk * MLC__WINO_LANES * n_step;
+    (void)worker;
+    for (int64_t c = 0; c < j->c; c++, to += j->n, from += c_step) {
+        mlc__pack_f32(taps, from, n_step, 1, MLC__WINO_LANES, MLC__WINO_LANES, 9);
+        j->fns->wino.weights(to, j->c * j->n, back ? taps - 8 * tap : taps, tap);
+    }
+}
+
+/* Row `chunk` of dw: splits added up in the first one's place, then from planes to taps. */
+static void mlc__wino_dw_sum(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const int64_t step = j->n * j->c;
+    float *sum = MLC__CAST(float *, (void *)j->work) + chunk * j->c;
+    float *taps = MLC__CAST(float *, (void *)(j->rooms + (size_t)worker * j->room));
+    for (int64_t s = 1; s < j->splits; s++)
+        for (int64_t i = 0; i < 16; i++)
+            j->level->f32->axpy(sum + i * step, 1.0,
+                                sum + i * step + s * (int64_t)(j->sums / sizeof *sum), j->c);
+    j->fns->wino.gather(taps, sum, j->c, step);
+    mlc__conv_dw_put(j, (void *)(uintptr_t)mlc__at(j->a->w, chunk * 9 * j->c, 4), taps, j->c);
+}
+
+/* The weights' planes, or sums; then a line of zeros. */
+static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
+{
+    mlc__conv_phase *p = &j->phase;
+    const bool dw = j->a->part == MLC_CONV_DW;
+    const int64_t high = p->axis[1].grid, wide = p->axis[2].grid, weights = j->c * j->n;
+    j->tiles = p->rows / (high * wide) * ((high + 1) / 2) * ((wide + 1) / 2);
+    const int64_t fit = MLC__WINO / (64 * (j->c + j->n));
+    const int64_t share = mlc__div_up(j->tiles, MLC__SLABS(j->a));
+    p->slab = mlc__max(56, mlc__min(fit, share));
+    p->slabs = mlc__div_up(j->tiles, p->slab);
+    const int64_t most = mlc__min(p->slabs, 32);
+    j->splits = mlc__max(1, mlc__min(most, mlc__max(4, (1 << 20) / (16 * weights))));
+    j->sums = (size_t)(16 * weights) * sizeof(float);
+    const size_t at = j->sums * (size_t)(dw ? j->splits : 1);
+    const int64_t tiles = mlc__min(p->slab, j->tiles), last = j->tiles - (p->slabs - 1) * p->slab;
+    const struct mlc_k_gemm full = mlc__wino_product(j, tiles), rest = mlc__wino_product(j, last);
+    const size_t inner = mlc__gemm_workspace(NULL, &full, j->level);
+    const size_t end = mlc__gemm_workspace(NULL, &rest, j->level);
+    j->patches = (size_t)mlc__max(16 * mlc__wino_plane(tiles, j->c), 8 * tiles * j->n) *
+                 sizeof(float);
+    j->rows = (size_t)(16 * mlc__wino_plane(tiles, j->n)) * sizeof(float);
+    j->room = mlc__round_up(j->patches + j->rows + (inner > end ? inner : end), 4096) +
+              3 * MLC__CACHELINE;
+    j->zeros_at = at;
+    j->zeros_bytes = (size_t)mlc__max(p->axis[2].size * j->c, wide * j->n) * sizeof(float);
+    return at + j->zeros_bytes + j->room * (size_t)mlc__pool_threads(dev);
+}
+
+static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const bool dw = j->a->part == MLC_CONV_DW;
+    const double macs = 16.0 * (double)j->tiles * (double)j->c * (double)j->n;
+    const double ns = j->level->f32->ns * macs + 4.0 * (double)j->tiles * (double)(j->c + j->n);
+    const double few = 10.0 * (double)j->c * (double)j->n;
+    j->zeros = j->work + j->zeros_at;
+    memset(j->work + j->zeros_at, 0, j->zeros_bytes);
+    if (dw) {
+        mlc__parallel(dev, j->splits, ns, mlc__wino_dw_chunk, j);
+        mlc__parallel(dev, j->n, few * (double)j->splits, mlc__wino_dw_sum, j);
+        return MLC_OK;
+    }
+    mlc__parallel(dev, j->n / MLC__WINO_LANES, few, mlc__wino_weights_chunk, j);
+    mlc__parallel(dev, p->slabs, ns, mlc__wino_chunk, j);
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes */
+
+/* place: of what it has in the workspace; returns its bytes. Rooms of threads come last. */
+typedef struct mlc__conv_way {
+    size_t     (*place)(mlc__conv_job *j, const void *dev);
+    mlc_status (*run)(void *dev, mlc__conv_job *j);
+} mlc__conv_way;
+
+/* By shapes alone, so that bits depend neither on threads nor on the level. */
+static const mlc__conv_way *mlc__conv_way_of(const mlc__conv_job *j)
+{
+    static const mlc__conv_way patch = { mlc__patch_place, mlc__patch_run };
+    static const mlc__conv_way depth = { mlc__depth_place_all, mlc__depth_run };
+    static const mlc__conv_way wino = { mlc__wino_place, mlc__wino_run };
+    if (mlc__conv_is_depthwise(j->a)) return &depth;
+    return mlc__conv_is_wino(j) ? &wino : &patch;
+}
+
+static void mlc__conv_begin(mlc__conv_job *j, const struct mlc_k_conv *a,
+                            const mlc__gemm_level *level)
+{
+    const bool back = a->part == MLC_CONV_DX;
+    memset(j, 0, sizeof *j);
+    j->a = a;
+    j->level = level;
+    j->from = back ? a->y : a->x;
+    j->c = back ? a->oc : a->c;
+    j->n = back ? a->c : a->oc;
+    j->half = (level->bf16 ? level->bf16 : level->f32)->half;
+    const bool tiles = !mlc__is_half(a->dtype) || (a->dtype == MLC_BF16 && level->bf16);
+    j->calc = tiles ? a->dtype : MLC_F32;
+    j->w_dtype = tiles ? a->w_dtype : MLC_F32;
+}
+
+static size_t mlc__conv_workspace(void *dev, const struct mlc_k_conv *a,
+                                  const mlc__gemm_level *level)
+{
+    mlc__conv_job j;
+    size_t most = 0;
+    mlc__conv_begin(&j, a, level);
+    for (int64_t i = 0; mlc__conv_phase_next(&j, i); i++) {
+        const size_t bytes = j.phase.rows ? mlc__conv_way_of(&j)->place(&j, dev) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static mlc_status mlc__conv_phase_run(void *dev, mlc__conv_job *j)
+{
+    if (j->phase.rows == 0) return MLC_OK;
+    const mlc__conv_way *way = mlc__conv_way_of(j);
+    j->room = 0;
+    const size_t bytes = way->place(j, dev);
+    if (bytes > j->a->workspace_bytes) return MLC_ERR_INTERNAL;
+    j->work = MLC__CAST(char *, j->a->workspace);
+    j->rooms = j->work + bytes - j->room * (size_t)mlc__pool_threads(dev);
+    MLC__TRY(way->run(dev, j));
+    return j->failed ? MLC_ERR_INTERNAL : MLC_OK;
+}
+
+static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
+                                const mlc__gemm_level *level, const mlc__conv_fns *fns)
+{
+    mlc__conv_job j;
+    if (!mlc__is_float(a->dtype) ||
+        (a->w_dtype != a->dtype && !(mlc__is_half(a->dtype) && a->w_dtype == MLC_F32)))
+        return MLC_ERR_UNSUPPORTED;
+    mlc__conv_begin(&j, a, level);
+    j.fns = fns;
+    for (int64_t i = 0; mlc__conv_phase_next(&j, i); i++) MLC__TRY(mlc__conv_phase_run(dev, &j));
+    return MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.CHANNEL -------------------------------- channels last: pooling, norms, resizing
+ * Channels of a pixel lie side by side, so both go by lanes: runs of channels, each with its own
+ * sum, maximum or factors. Few channels are taken several pixels at a time: lane i then belongs to
+ * channel i modulo their number. 16 bits pass through f32 a run at a time. */
+
+#define MLC__LANE_RUN 128              /* elements of a run of f32, half as many f64           */
+
+/* Pixels in a line, n channels of each; steps in elements: of what is written, what is read, and
+ * the places of maxima. place: of the first pixel in its image, then place_step apart. */
+typedef struct mlc__lane_line {
+    int64_t pixels, n;
+    int64_t to, from, mark;
+    int32_t place, place_step;
+} mlc__lane_line;
+
+/* Functions over runs of up to MLC__LANE_RUN elements, or over lines, in f32 or f64. */
+typedef struct mlc__lane_fns {
+    void (*max)(void *best, int32_t *where, const void *x, const mlc__lane_line *l);
+    void (*pick)(void *dx, const void *dy, const int32_t *where, const mlc__lane_line *l);
+    void (*add)(void *sum, const void *x, double scale, int64_t n);
+    void (*spread)(void *sum, void *squares, const void *x, const void *mean, int64_t n);
+    void (*scale)(void *y, const void *x, const void *mean, const void *a, const void *b,
+                  int64_t n);
+    void (*sums)(void *sum, void *product, const void *dy, const void *x, const void *mean,
+                 int64_t n);
+    void (*slope)(void *dx, const void *dy, const void *x, const void *mean, const void *a,
+                  const void *b, const void *c, int64_t n);
+    void (*rectify)(void *y, int64_t n);
+    void (*gate)(void *to, const void *dy, const void *z, int64_t n);
+} mlc__lane_fns;
+
+/* NaN wins a maximum, and of equals, or of several NaN, the first. */
+#define MLC__LANE_BODIES(T, SUFFIX) \
+MLC__BODY void mlc__lane_max_##SUFFIX##_body(void *best, int32_t *where, const void *x, \
+                                             const mlc__lane_line *l) \
+{ \
+    const int64_t n = l->n; \
+    for (int64_t p = 0; p < l->pixels; p++) { \
+        T *o = MLC__CAST(T *, best) + p * l->to; \
+        int32_t *at = where + p * l->mark; \
+        const T *v = MLC__CAST(const T *, x) + p * l->from; \
+        const int32_t place = l->place + (int32_t)p * l->place_step; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+            const bool more = at[i] < 0 || (v[i] > o[i]) | ((v[i] != v[i]) & (o[i] == o[i])); \
+            o[i] = more ? v[i] : o[i]; \
+            at[i] = more ? place : at[i]; \
+        } \
+    } \
+} \
+MLC__BODY void mlc__lane_pick_##SUFFIX##_body(void *dx, const void *dy, const int32_t *where, \
+                                              const mlc__lane_line *l) \
+{ \
+    const int64_t n = l->n; \
+    for (int64_t p = 0; p < l->pixels; p++) { \
+        T *o = MLC__CAST(T *, dx) + p * l->to; \
+        const int32_t *at = where + p * l->mark; \
+        const T *v = MLC__CAST(const T *, dy) + p * l->from; \
+        const int32_t place = l->place + (int32_t)p * l->place_step; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += at[i] == place ? v[i] : (T)0; \
+    } \
+} \
+MLC__BODY void mlc__lane_add_##SUFFIX##_body(void *sum, const void *x, double scale, int64_t n) \
+{ \
+    T *o = MLC__CAST(T *, sum); \
+    const T *v = MLC__CAST(const T *, x), s = (T)scale; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += v[i] * s; \
+} \
+MLC__BODY void mlc__lane_spread_##SUFFIX##_body(void *sum, void *squares, const void *x, \
+                                                const void *mean, int64_t n) \
+{ \
+    T *s = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
+    const T *v = MLC__CAST(const T *, x), *m = MLC__CAST(const T *, mean); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = v[i] - m[i]; \
+        s[i] += d; \
+        q[i] += d * d; \
+    } \
+} \
+MLC__BODY void mlc__lane_scale_##SUFFIX##_body(void *y, const void *x, const void *mean, \
+                                               const void *a, const void *b, int64_t n) \
+{ \
+    T *o = MLC__CAST(T *, y); \
+    const T *v = MLC__CAST(const T *, x), *m = MLC__CAST(const T *, mean); \
+    const T *f = MLC__CAST(const T *, a), *g = MLC__CAST(const T *, b); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m[i]) * f[i] + g[i]; \
+} \
+MLC__BODY void mlc__lane_sums_##SUFFIX##_body(void *sum, void *product, const void *dy, \
+                                              const void *x, const void *mean, int64_t n) \
+{ \
+    T *s = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
+    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, x); \
+    const T *m = MLC__CAST(const T *, mean); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        s[i] += d[i]; \
+        p[i] += d[i] * (v[i] - m[i]); \
+    } \
+} \
+MLC__BODY void mlc__lane_slope_##SUFFIX##_body(void *dx, const void *dy, const void *x, \
+                                               const void *mean, const void *a, const void *b, \
+                                               const void *c, int64_t n) \
+{ \
+    T *o = MLC__CAST(T *, dx); \
+    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, x); \
+    const T *m = MLC__CAST(const T *, mean), *f = MLC__CAST(const T *, a); \
+    const T *g = MLC__CAST(const T *, b), *h = MLC__CAST(const T *, c); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        o[i] = f[i] * d[i] + (g[i] + h[i] * (v[i] - m[i])); \
+} \
+MLC__BODY void mlc__lane_rectify_##SUFFIX##_body(void *y, int64_t n) \
+{ \
+    T *o = MLC__CAST(T *, y); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        o[i] = ((o[i] > 0) | (o[i] != o[i])) ? o[i] : (T)0; \
+} \
+MLC__BODY void mlc__lane_gate_##SUFFIX##_body(void *to, const void *dy, const void *z, int64_t n) \
+{ \
+    T *o = MLC__CAST(T *, to); \
+    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, z); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        o[i] = ((v[i] > 0) | (v[i] != v[i])) ? d[i] : (T)0; \
+}
+MLC__LANE_BODIES(float, f32)
+MLC__LANE_BODIES(double, f64)
+
+#define MLC__STAMP_LANES_OF(isa, SUFFIX) \
+    MLC__AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
+        const void *x, const mlc__lane_line *l) \
+    { mlc__lane_max_##SUFFIX##_body(best, where, x, l); } \
+    MLC__AT_##isa static void mlc__lane_pick_##SUFFIX##_##isa(void *dx, const void *dy, \
+        const int32_t *where, const mlc__lane_line *l) \
+    { mlc__lane_pick_##SUFFIX##_body(dx, dy, where, l); } \
+    MLC__AT_##isa static void mlc__lane_add_##SUFFIX##_##isa(void *sum, const void *x, \
+        double scale, int64_t n) \
+    { mlc__lane_add_##SUFFIX##_body(sum, x, scale, n); } \
+    MLC__AT_##isa static void mlc__lane_spread_##SUFFIX##_##isa(void *sum, void *squares, \
+        const void *x, const void *mean, int64_t n) \
+    { mlc__lane_spread_##SUFFIX##_body(sum, squares, x, mean, n); } \
+    MLC__AT_##isa static void mlc__lane_scale_##SUFFIX##_##isa(void *y, const void *x, \
+        const void *mean, const void *a, const void *b, int64_t n) \
+    { mlc__lane_scale_##SUFFIX##_body(y, x, mean, a, b, n); } \
+    MLC__AT_##isa static void mlc__lane_sums_##SUFFIX##_##isa(void *sum, void *product, \
+        const void *dy, const void *x, const void *mean, int64_t n) \
+    { mlc__lane_sums_##SUFFIX##_body(sum, product, dy, x, mean, n); } \
+    MLC__AT_##isa static void mlc__lane_slope_##SUFFIX##_##isa(void *dx, const void *dy, \
+        const void *x, const void *mean, const void *a, const void *b, const void *c, int64_t n) \
+    { mlc__lane_slope_##SUFFIX##_body(dx, dy, x, mean, a, b, c, n); } \
+    MLC__AT_##isa static void mlc__lane_rectify_##SUFFIX##_##isa(void *y, int64_t n) \
+    { mlc__lane_rectify_##SUFFIX##_body(y, n); } \
+    MLC__AT_##isa static void mlc__lane_gate_##SUFFIX##_##isa(void *to, const void *dy, \
+        const void *z, int64_t n) \
+    { mlc__lane_gate_##SUFFIX##_body(to, dy, z, n); }
+#define MLC__LANE_ROW(isa, SUFFIX) \
+    { mlc__lane_max_##SUFFIX##_##isa, mlc__lane_pick_##SUFFIX##_##isa, \
+      mlc__lane_add_##SUFFIX##_##isa, mlc__lane_spread_##SUFFIX##_##isa, \
+      mlc__lane_scale_##SUFFIX##_##isa, mlc__lane_sums_##SUFFIX##_##isa, \
+      mlc__lane_slope_##SUFFIX##_##isa, mlc__lane_rectify_##SUFFIX##_##isa, \
+      mlc__lane_gate_##SUFFIX##_##isa }
+#define MLC__STAMP_LANES(isa) \
+    MLC__STAMP_LANES_OF(isa, f32) MLC__STAMP_LANES_OF(isa, f64) \
+    static const mlc__lane_fns mlc__lane_fns_##isa[2] = \
+        { MLC__LANE_ROW(isa, f32), MLC__LANE_ROW(isa, f64) };
+MLC__EACH_ISA(MLC__STAMP_LANES)
+
+/* Room for a run of either. */
+typedef union mlc__lanes { float f[MLC__LANE_RUN]; double d[MLC__LANE_RUN / 2]; } mlc__lanes;
+
+typedef struct mlc__lane_dtype {
+    mlc_dtype dtype, wide;
+    size_t    size;
+    int64_t   run;                     /* elements at a time                                   */
+    const mlc__lane_fns *fn;
+    const mlc__half_fns *half;
+} mlc__lane_dtype;
+
+static mlc__lane_dtype mlc__lane_of(mlc_dtype dtype, const mlc__lane_fns fns[2],
+                                    const mlc__half_fns *half)
+{
+    const bool f64 = dtype == MLC_F64;
+    const mlc__lane_dtype l = { dtype, mlc__wide(dtype), mlc_dtype_bytes(dtype),
+                                f64 ? MLC__LANE_RUN / 2 : MLC__LANE_RUN, &fns[f64], half };
+    return l;
+}
+
+/* n elements from `at` on, in f32 or f64: where they lie, or in room. */
+MLC__INLINE const void *mlc__lane_read(const mlc__lane_dtype *l, const void *x, int64_t at,
+                                       int64_t n, mlc__lanes *room)
+{
+    const void *from = mlc__at(x, at, l->size);
+    if (l->wide == l->dtype) return from;
+    l->half->widen(room->f, from, l->dtype, n);
+    return room->f;
+}
+
+MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, int64_t n,
+                                 const mlc__lanes *from)
+{
+    void *to = MLC__CAST(char *, x) + (size_t)at * l->size;
+    if (l->wide == l->dtype) memcpy(to, from, (size_t)n * l->size);
+    else l->half->narrow(to, from->f, l->dtype, n);
+}
+
+/* ---- pooling: a window slides over pixels; the place of a maximum is that in the image */
+
+typedef struct mlc__pool_job {
+    const struct mlc_k_pool *a;
+    mlc__lane_dtype l;
+    int64_t each;                      /* pixels of a chunk                                    */
+    int64_t n, part, parts;            /* of lines: channels and pixels at a time, parts       */
+} mlc__pool_job;
+
+/* The pixels of window o along axis d: from .. to, step apart; the window's length with padding. */
+static int64_t mlc__pool_window(const struct mlc_k_pool *a, int d, int64_t o, int64_t *from,
+                                int64_t *to)
+{
+    if (a->adaptive) {
+        *from = o * a->in[d] / a->out[d];
+        *to = mlc__div_up((o + 1) * a->in[d], a->out[d]);
+        return *to - *from;
+    }
+    const int64_t first = o * a->stride[d] - a->pad[d], step = a->dilation[d];
+    const int64_t end = first + (a->kernel[d] - 1) * step + 1;
+    const int64_t padded = mlc__min(end, a->in[d] + a->pad[d]);
+    *from = first < 0 ? first + mlc__div_up(-first, step) * step : first;
+    *to = mlc__min(end, a->in[d]);
+    return padded - first;
+}
+
+/* The windows from .. to along axis d that pixel i may be in. */
+static void mlc__pool_windows(const struct mlc_k_pool *a, int d, int64_t i, int64_t *from,
+                              int64_t *to)
+{
+    if (a->adaptive) {
+        *from = i * a->out[d] / a->in[d];
+        *to = mlc__div_up((i + 1) * a->out[d], a->in[d]);
+        return;
+    }
+    const int64_t reach = (a->kernel[d] - 1) * a->dilation[d], at = i + a->pad[d];
+    *from = at > reach ? mlc__div_up(at - reach, a->stride[d]) : 0;
+    *to = mlc__min(a->out[d], at / a->stride[d] + 1);
+}
+
+/* By what the sum of a window is divided. */
+static double mlc__pool_divisor(const struct mlc_k_pool *a, const int64_t o[3])
+{
+    double n = 1.0, padded = 1.0;
+    for (int d = 0; d < 3; d++) {
+        int64_t from, to;
+        padded *= (double)mlc__pool_window(a, d, o[d], &from, &to);
+        n *= (double)mlc__max(0, to - from);
+    }
+    return a->count_pad ? padded : n;
+}
+
+/* Channels c .. c + n of window o of an image. */
+static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t o[3], int64_t c,
+                            int64_t n, mlc__lanes *best, int32_t *where)
+{
+    const struct mlc_k_pool *a = j->a;
+    int64_t from[3], to[3];
+    mlc__lanes room;
+    for (int d = 0; d < 3; d++) mlc__pool_window(a, d, o[d], &from[d], &to[d]);
+    memset(best, 0, sizeof *best);
+    for (int64_t i = 0; i < n; i++) where[i] = -1;
+    for (int64_t i0 = from[0]; i0 < to[0]; i0 += a->dilation[0])
+        for (int64_t i1 = from[1]; i1 < to[1]; i1 += a->dilation[1])
+            for (int64_t i2 = from[2]; i2 < to[2]; i2 += a->dilation[2]) {
+                const int64_t place = (i0 * a->in[1] + i1) * a->in[2] + i2;
+                const int64_t pixel = image * a->in[0] * a->in[1] * a->in[2] + place;
+                const void *x = mlc__lane_read(&j->l, a->x, pixel * a->c + c, n, &room);
+                const mlc__lane_line one = { 1, n, 0, 0, 0, (int32_t)place, 0 };
+                if (a->max) j->l.fn->max(best, where, x, &one);
+                else j->l.fn->add(best, x, 1.0, n);
+            }
+    for (int64_t i = 0; a->max && i < n; i++)              /* windows without a pixel */
+        if (where[i] < 0) mlc__elem_put(best, i, j->l.wide, -MLC__INF);
+    if (a->max) return;
+    const double by = 1.0 / mlc__pool_divisor(a, o);
+    mlc__lanes sum = *best;
+    memset(best, 0, sizeof *best);
+    j->l.fn->add(best, &sum, by, n);
+}
+
+/* Some pixels of y, or with dx of dx. */
+static void mlc__pool_at(int64_t pixel, const int64_t size[3], int64_t at[3], int64_t *image)
+{
+    for (int d = 2; d >= 0; d--) {
+        at[d] = pixel % size[d];
+        pixel /= size[d];
+    }
+    *image = pixel;
+}
+
+static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
+    const struct mlc_k_pool *a = j->a;
+    const int64_t pixels = a->n * a->out[0] * a->out[1] * a->out[2];
+    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
+    int32_t where[MLC__LANE_RUN];
+    mlc__lanes best;
+    (void)worker;
+    for (int64_t p = chunk * j->each; p < end; p++) {
+        int64_t o[3], image;
+        mlc__pool_at(p, a->out, o, &image);
+        for (int64_t c = 0; c < a->c; c += j->l.run) {
+            const int64_t n = mlc__min(j->l.run, a->c - c);
+            mlc__pool_lanes(j, image, o, c, n, &best, where);
+            mlc__lane_write(&j->l, (void *)(uintptr_t)a->y, p * a->c + c, n, &best);
+            if (a->where) memcpy(a->where + p * a->c + c, where, (size_t)n * sizeof *where);
+        }
+    }
+}
+
+/* dx of a pixel from the windows it is in, in their order. */
+static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const int64_t i[3],
+                                 int64_t c, int64_t n, mlc__lanes *dx)
+{
+    const struct mlc_k_pool *a = j->a;
+    const int32_t place = (int32_t)((i[0] * a->in[1] + i[1]) * a->in[2] + i[2]);
+    int64_t from[3], to[3], o[3];
+    mlc__lanes room;
+    for (int d = 0; d < 3; d++) mlc__pool_windows(a, d, i[d], &from[d], &to[d]);
+    for (o[0] = from[0]; o[0] < to[0]; o[0]++)
+        for (o[1] = from[1]; o[1] < to[1]; o[1]++)
+            for (o[2] = from[2]; o[2] < to[2]; o[2]++) {
+                const int64_t p = ((image * a->out[0] + o[0]) * a->out[1] + o[1]) * a->out[2] +
+                                  o[2];
+                const void *dy = mlc__lane_read(&j->l, a->y, p * a->c + c, n, &room);
+                const mlc__lane_line one = { 1, n, 0, 0, 0, place, 0 };
+                if (a->max) j->l.fn->pick(dx, dy, a->where + p * a->c + c, &one);
+                else j->l.fn->add(dx, dy, 1.0 / mlc__pool_divisor(a, o), n);
+            }
+}
+
+static void mlc__pool_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
+    const struct mlc_k_pool *a = j->a;
+    const int64_t pixels = a->n * a->in[0] * a->in[1] * a->in[2];
+    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
+    mlc__lanes dx, room;
+    (void)worker;
+    for (int64_t p = chunk * j->each; p < end; p++) {
+        int64_t i[3], image;
+        mlc__pool_at(p, a->in, i, &image);
+        for (int64_t c = 0; c < a->c; c += j->l.run) {
+            const int64_t n = mlc__min(j->l.run, a->c - c);
+            memset(&dx, 0, sizeof dx);
+            if (a->accumulate)
+                memcpy(&dx, mlc__lane_read(&j->l, a->x, p * a->c + c, n, &room),
+                       (size_t)n * mlc_dtype_bytes(j->l.wide));
+            mlc__pool_grad_lanes(j, image, i, c, n, &dx);
+            mlc__lane_write(&j->l, (void *)(uintptr_t)a->x, p * a->c + c, n, &dx);
+        }
+    }
+}
+
+/* -- lines: maxima of windows with steps, a part of a row of pixels at a time -- */
+
+#define MLC__POOL_LINE 384             /* elements of a part of a line                          */
+
+typedef struct mlc__pool_room { float f[MLC__POOL_LINE]; } mlc__pool_room;   /* of 16 bits */
+
+/* A part of a row of y, or with dx of dx. */
+typedef struct mlc__pool_part { int64_t image, row[2], from, to, c, n; } mlc__pool_part;
+
+static mlc__pool_part mlc__pool_part_of(const mlc__pool_job *j, const int64_t size[3],
+                                        int64_t number, int64_t c)
+{
+    const int64_t row = number / j->parts, from = number % j->parts * j->part;
+    const mlc__pool_part p = { row / size[1] / size[0], { row / size[1] % size[0], row % size[1] },
+                               from, mlc__min(size[2], from + j->part), c,
+                               mlc__min(j->n, j->a->c - c) };
+    return p;
+}
+
+/* Element (pixel, channel) of a row of an image. */
+MLC__INLINE int64_t mlc__pool_element(const struct mlc_k_pool *a, const int64_t size[3],
+                                      int64_t image, int64_t row0, int64_t row1, int64_t pixel,
+                                      int64_t c)
+{
+    return (((image * size[0] + row0) * size[1] + row1) * size[2] + pixel) * a->c + c;
+}
+
+/* Pixels of a line as f32 or f64: where they lie, or in room; n elements apart then, or as they
+ * lie with what is between them, as a call for each would take longer. */
+static const void *mlc__pool_read(const mlc__pool_job *j, const void *x, int64_t at,
+                                  int64_t pixels, int64_t n, int64_t *step, mlc__pool_room *room)
+{
+    const int64_t all = (pixels - 1) * *step + n;
+    if (j->l.wide == j->l.dtype) return mlc__at(x, at, j->l.size);
+    if (all <= MLC__POOL_LINE && all < 4 * n * pixels) {
+        j->l.half->widen(room->f, mlc__at(x, at, 2), j->l.dtype, all);
+        return room->f;
+    }
+    for (int64_t p = 0; p < pixels; p++)
+        j->l.half->widen(room->f + p * n, mlc__at(x, at + p * *step, 2), j->l.dtype, n);
+    *step = n;
+    return room->f;
+}
+
+static void mlc__pool_narrow(const mlc__pool_job *j, void *to, int64_t pixels, int64_t n,
+                             const mlc__pool_room *room)
+{
+    const int64_t runs = j->a->c == n ? 1 : pixels, run = j->a->c == n ? pixels * n : n;
+    for (int64_t p = 0; p < runs; p++)
+        j->l.half->narrow(MLC__CAST(char *, to) + (size_t)(p * j->a->c) * 2, room->f + p * n,
+                          j->l.dtype, run);
+}
+
+/* The windows lo .. hi among from .. to whose tap, off behind the begin of window 0, is one of the
+ * pixels first .. end. */
+static void mlc__pool_reach(int64_t from, int64_t to, int64_t stride, int64_t off, int64_t first,
+                            int64_t end, int64_t *lo, int64_t *hi)
+{
+    *lo = mlc__max(from, off >= first ? 0 : mlc__div_up(first - off, stride));
+    *hi = mlc__min(to, end > off ? (end - 1 - off) / stride + 1 : 0);
+}
+
+/* One line of taps, in row (i0, i1) of x, against the windows of a part. */
+static void mlc__pool_max_taps(const mlc__pool_job *j, const mlc__pool_part *p, int64_t i0,
+                               int64_t i1, void *best, int64_t best_step, int32_t *where,
+                               int64_t mark)
+{
+    const struct mlc_k_pool *a = j->a;
+    const size_t size = mlc_dtype_bytes(j->l.wide);
+    mlc__pool_room room;
+    for (int64_t k = 0; k < a->kernel[2]; k++) {
+        const int64_t off = k * a->dilation[2] - a->pad[2];
+        int64_t lo, hi, step = a->stride[2] * a->c;
+        mlc__pool_reach(p->from, p->to, a->stride[2], off, 0, a->in[2], &lo, &hi);
+        if (lo >= hi) continue;
+        const int64_t first = lo * a->stride[2] + off;
+        const void *x = mlc__pool_read(j, a->x, mlc__pool_element(a, a->in, p->image, i0, i1, first,
+                                                                  p->c),
+                                       hi - lo, p->n, &step, &room);
+        const mlc__lane_line l = { hi - lo, p->n, best_step, step, mark,
+                                   (int32_t)((i0 * a->in[1] + i1) * a->in[2] + first),
+                                   (int32_t)a->stride[2] };
+        j->l.fn->max(MLC__CAST(char *, best) + (size_t)((lo - p->from) * best_step) * size,
+                     where + (lo - p->from) * mark, x, &l);
+    }
+}
+
+/* Windows without a pixel stay -Inf. */
+static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where, int64_t n)
+{
+    float *f = MLC__CAST(float *, best);
+    double *d = MLC__CAST(double *, best);
+    if (wide == MLC_F64) for (int64_t i = 0; i < n; i++) d[i] = -MLC__INF;
+    else for (int64_t i = 0; i < n; i++) f[i] = -(float)MLC__INF;
+    for (int64_t i = 0; i < n; i++) where[i] = -1;
+}
+
+/* relu of maxima; what it stops has no place for a gradient. */
+#define MLC__POOL_RECTIFY(T) { \
+    T *v = MLC__CAST(T *, best); \
+    for (int64_t i = 0; i < n; i++) { \
+        const bool stays = (v[i] > (T)0) | (v[i] != v[i]); \
+        v[i] = stays ? v[i] : (T)0; \
+        where[i] = stays ? where[i] : -1; \
+    } \
+}
+static MLC__OPT void mlc__pool_rectify(void *best, mlc_dtype wide, int32_t *where, int64_t n)
+{
+    if (wide == MLC_F64) MLC__POOL_RECTIFY(double)
+    else MLC__POOL_RECTIFY(float)
+}
+
+static void mlc__pool_max_part(const mlc__pool_job *j, const mlc__pool_part *p)
+{
+    const struct mlc_k_pool *a = j->a;
+    const bool direct = j->l.wide == j->l.dtype;
+    const int64_t at = mlc__pool_element(a, a->out, p->image, p->row[0], p->row[1], p->from, p->c);
+    const int64_t pixels = p->to - p->from, step = direct ? a->c : p->n;
+    int32_t places[MLC__POOL_LINE], *where = a->where ? a->where + at : places;
+    const int64_t mark = a->where ? a->c : p->n;
+    int64_t first[2], end[2];
+    mlc__pool_room room;
+    void *y = MLC__CAST(char *, (void *)(uintptr_t)a->y) + (size_t)at * j->l.size;
+    void *best = direct ? y : (void *)&room;
+    for (int64_t q = 0; q < pixels; q++)
+        mlc__pool_empty(MLC__CAST(char *, best) + (size_t)(q * step) * mlc_dtype_bytes(j->l.wide),
+                        j->l.wide, where + q * mark, p->n);
+    for (int d = 0; d < 2; d++) mlc__pool_window(a, d, p->row[d], &first[d], &end[d]);
+    for (int64_t i0 = first[0]; i0 < end[0]; i0 += a->dilation[0])
+        for (int64_t i1 = first[1]; i1 < end[1]; i1 += a->dilation[1])
+            mlc__pool_max_taps(j, p, i0, i1, best, step, where, mark);
+    for (int64_t q = 0; a->relu && q < pixels; q++)
+        mlc__pool_rectify(MLC__CAST(char *, best) + (size_t)(q * step) * mlc_dtype_bytes(j->l.wide),
+                          j->l.wide, where + q * mark, p->n);
+    if (!direct) mlc__pool_narrow(j, y, pixels, p->n, &room);
+}
+
+/* What the windows of row (o0, o1) of y give to a part of a row of dx. */
+static void mlc__pool_pick_taps(const mlc__pool_job *j, const mlc__pool_part *p, int64_t o0,
+                                int64_t o1, void *dx, int64_t dx_step)
+{
+    const struct mlc_k_pool *a = j->a;
+    const size_t size = mlc_dtype_bytes(j->l.wide);
+    mlc__pool_room room;
+    for (int64_t k = 0; k < a->kernel[2]; k++) {
+        const int64_t off = k * a->dilation[2] - a->pad[2];
+        int64_t lo, hi, step = a->c;
+        mlc__pool_reach(0, a->out[2], a->stride[2], off, p->from, p->to, &lo, &hi);
+        if (lo >= hi) continue;
+        const int64_t first = lo * a->stride[2] + off;
+        const int64_t at = mlc__pool_element(a, a->out, p->image, o0, o1, lo, p->c);
+        const void *dy = mlc__pool_read(j, a->y, at, hi - lo, p->n, &step, &room);
+        const mlc__lane_line l = { hi - lo, p->n, a->stride[2] * dx_step, step, a->c,
+                                   (int32_t)((p->row[0] * a->in[1] + p->row[1]) * a->in[2] + first),
+                                   (int32_t)a->stride[2] };
+        j->l.fn->pick(MLC__CAST(char *, dx) + (size_t)((first - p->from) * dx_step) * size, dy,
+                      a->where + at, &l);
+    }
+}
+
+static void mlc__pool_pick_part(const mlc__pool_job *j, const mlc__pool_part *p)
+{
+    const struct mlc_k_pool *a = j->a;
+    const bool direct = j->l.wide == j->l.dtype;
+    const int64_t at = mlc__pool_element(a, a->in, p->image, p->row[0], p->row[1], p->from, p->c);
+    const int64_t pixels = p->to - p->from, step = direct ? a->c : p->n;
+    const size_t bytes = (size_t)p->n * mlc_dtype_bytes(j->l.wide);
+    char *x = MLC__CAST(char *, (void *)(uintptr_t)a->x) + (size_t)at * j->l.size;
+    mlc__pool_room room;
+    char *dx = direct ? x : MLC__CAST(char *, (void *)&room);
+    int64_t from[2], to[2];
+    for (int64_t q = 0; q < pixels; q++) {
+        if (!a->accumulate) memset(dx + (size_t)(q * step) * mlc_dtype_bytes(j->l.wide), 0, bytes);
+        else if (!direct)
+            j->l.half->widen(room.f + q * p->n, x + (size_t)(q * a->c) * 2, a->dtype, p->n);
+    }
+    for (int d = 0; d < 2; d++) mlc__pool_windows(a, d, p->row[d], &from[d], &to[d]);
+    for (int64_t o0 = from[0]; o0 < to[0]; o0++)
+        for (int64_t o1 = from[1]; o1 < to[1]; o1++) mlc__pool_pick_taps(j, p, o0, o1, dx, step);
+    if (!direct) mlc__pool_narrow(j, x, pixels, p->n, &room);
+}
+
+static void mlc__pool_line_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
+    const struct mlc_k_pool *a = j->a;
+    const int64_t *size = a->back ? a->in : a->out;
+    const int64_t all = a->n * size[0] * size[1] * j->parts;
+    const int64_t end = mlc__min(all, (chunk + 1) * j->each);
+    (void)worker;
+    for (int64_t i = chunk * j->each; i < end; i++)
+        for (int64_t c = 0; c < a->c; c += j->n) {
+            const mlc__pool_part p = mlc__pool_part_of(j, size, i, c);
+            if (a->back) mlc__pool_pick_part(j, &p);
+            else mlc__pool_max_part(j, &p);
+        }
+}
+
+/* Maxima of windows that steps say go by lines; returns the chunks. */
+static int64_t mlc__pool_lines(mlc__pool_job *j, const int64_t size[3])
+{
+    const struct mlc_k_pool *a = j->a;
+    j->n = mlc__max(1, mlc__min(a->c, MLC__POOL_LINE));
+    /* What a line of 16 bits is read from should fit the room, too. */
+    const int64_t spread = a->back || j->l.wide == j->l.dtype ? 1 : a->stride[2];
+    j->part = mlc__max(1, mlc__min(MLC__POOL_LINE / (j->n * mlc__min(4, spread)), size[2]));
+    j->parts = mlc__div_up(size[2], j->part);
+    j->each = mlc__max(1, MLC__GRAIN / mlc__max(1, j->part * a->c));
+    return mlc__div_up(a->n * size[0] * size[1] * j->parts, j->each);
+}
+
+static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
+                                const mlc__lane_fns fns[2], const mlc__half_fns *half)
+{
+    const int64_t *size = a->back ? a->in : a->out;
+    const int64_t pixels = a->n * size[0] * size[1] * size[2];
+    const bool lines = a->max && !a->adaptive;
+    mlc__pool_job j = { a, mlc__lane_of(a->dtype, fns, half), 0, 0, 0, 0 };
+    double window = 1.0;
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    for (int d = 0; d < 3; d++) {
+        const double all = (double)(a->adaptive ? mlc__div_up(a->in[d], mlc__max(1, a->out[d]))
+                                                : a->kernel[d]);
+        window *= a->back && !a->adaptive ? all / (double)a->stride[d] : all;
+    }
+    const double ns = (10.0 + 0.1 * (double)a->c * window) * (double)pixels;
+    if (lines) {
+        mlc__parallel(dev, mlc__pool_lines(&j, size), ns, mlc__pool_line_chunk, &j);
+        return MLC_OK;
+    }
+    j.each = mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
+    mlc__parallel(dev, mlc__div_up(pixels, j.each), ns,
+                  a->back ? mlc__pool_grad_chunk : mlc__pool_chunk, &j);
+    return MLC_OK;
+}
+
+/* ---- batch, group and instance norm: y = (x - mean) a + b for each channel of rows [rows,c] of
+ * each image. Batch norm has one image, of all rows; group norm statistics that channels share. */
+
+typedef struct mlc__bnorm_job {
+    const struct mlc_k_bnorm *a;
+    mlc__lane_dtype l;
+    int64_t rows, chunks;              /* of a chunk; of an image                              */
+    int64_t lanes, pitch;              /* channels at a time, several pixels of few; and on    */
+    double *part;                      /* [images,chunks,2,c] in f64                           */
+    double *sums;                      /* [2,c]: gradients of weight and bias                  */
+} mlc__bnorm_job;
+
+/* A run of lanes: where it begins, how many elements it has, and how many are left. */
+typedef struct mlc__bnorm_run { int64_t at, left, n, most; } mlc__bnorm_run;
+
+/* Rows of a chunk of an image. */
+MLC__INLINE int64_t mlc__bnorm_chunk_rows(const mlc__bnorm_job *j, int64_t chunk)
+{
+    return mlc__min(j->rows, j->a->rows - chunk % j->chunks * j->rows);
+}
+
+MLC__INLINE double *mlc__bnorm_stat(const mlc__bnorm_job *j, int64_t chunk)
+{
+    return j->a->stat + chunk / j->chunks * 2 * j->a->c;
+}
+
+static mlc__bnorm_run mlc__bnorm_first(const mlc__bnorm_job *j, int64_t chunk, int64_t c)
+{
+    const int64_t row = chunk / j->chunks * j->a->rows + chunk % j->chunks * j->rows;
+    mlc__bnorm_run r;
+    r.at = row * j->a->c + c;
+    r.most = j->pitch == j->lanes ? j->lanes : mlc__min(j->lanes, j->a->c - c);
+    r.left = (mlc__bnorm_chunk_rows(j, chunk) - 1) * j->a->c + mlc__min(r.most, j->a->c - c);
+    r.n = 0;
+    return r;
+}
+
+static bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
+{
+    if (r->n) { r->at += j->pitch; r->left -= j->pitch; }
+    r->n = mlc__min(r->left, r->most);
+    return r->left > 0;
+}
+
+/* A value of each lane, from one of each channel. */
+static void mlc__bnorm_spread(const mlc__bnorm_job *j, mlc__lanes *to, const double *from,
+                              int64_t c)
+{
+    for (int64_t i = 0; i < j->lanes; i++)
+        mlc__elem_put(to, i, j->l.wide, from[(c + i) % j->a->c]);
+}
+
+/* A channel's value from all its lanes. */
+static double mlc__bnorm_lane(const mlc__bnorm_job *j, const mlc__lanes *of, int64_t i)
+{
+    double sum = 0.0;
+    for (; i < j->lanes; i += j->a->c) sum += mlc__elem(of, i, j->l.wide);
+    return sum;
+}
+
+/* Weight of a channel. */
+MLC__INLINE double mlc__bnorm_weight(const struct mlc_k_bnorm *a, int64_t c)
+{
+    return a->weight ? mlc__elem(a->weight, c, a->w_dtype) : 1.0;
+}
+
+/* y = (x - mean) factor + shift */
+typedef struct mlc__bnorm_map { mlc__lanes mean, factor, shift; } mlc__bnorm_map;
+
+static void mlc__bnorm_map_set(const mlc__bnorm_job *j, mlc__bnorm_map *m, const double *stat,
+                               int64_t c)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    mlc__bnorm_spread(j, &m->mean, stat, c);
+    for (int64_t i = 0; i < j->lanes; i++) {
+        const int64_t k = (c + i) % a->c;
+        mlc__elem_put(&m->factor, i, j->l.wide, stat[a->c + k] * mlc__bnorm_weight(a, k));
+        mlc__elem_put(&m->shift, i, j->l.wide, a->bias ? mlc__elem(a->bias, k, a->w_dtype) : 0.0);
+    }
+}
+
+/* Means of a chunk, then sums and squares of what differs from them; what these sums tell is put
+ * right, so that the error is that of the deviations. */
+static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
+    const struct mlc_k_bnorm *a = j->a;
+    const double rows = (double)mlc__bnorm_chunk_rows(j, chunk);
+    double *mean = j->part + 2 * chunk * a->c, *squares = mean + a->c;
+    (void)worker;
+    for (int64_t c = 0; c < a->c; c += j->lanes) {
+        mlc__lanes sum, square, about, room;
+        mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+        const int64_t some = mlc__min(j->lanes, a->c - c);
+        memset(&sum, 0, sizeof sum);
+        while (mlc__bnorm_next(j, &r))
+            j->l.fn->add(&sum, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), 1.0, r.n);
+        for (int64_t i = 0; i < some; i++) mean[c + i] = mlc__bnorm_lane(j, &sum, i) / rows;
+        mlc__bnorm_spread(j, &about, mean, c);
+        memset(&sum, 0, sizeof sum);
+        memset(&square, 0, sizeof square);
+        r = mlc__bnorm_first(j, chunk, c);
+        while (mlc__bnorm_next(j, &r))
+            j->l.fn->spread(&sum, &square, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), &about,
+                            r.n);
+        for (int64_t i = 0; i < some; i++) {
+            const double off = mlc__bnorm_lane(j, &sum, i) / rows;
+            mean[c + i] = mlc__elem(&about, i, j->l.wide) + off;
+            squares[c + i] = mlc__bnorm_lane(j, &square, i) - off * off * rows;
+        }
+    }
+}
+
+/* Mean, sum of squared deviations and number of a set; two sets made one (Chan, Golub, LeVeque
+ * 1983). */
+typedef struct mlc__moments { double mean, squares, n; } mlc__moments;
+
+MLC__INLINE void mlc__moments_join(mlc__moments *m, double mean, double squares, double n)
+{
+    const double d = mean - m->mean;
+    m->squares += squares + d * d * m->n * n / (m->n + n);
+    m->mean += d * n / (m->n + n);
+    m->n += n;
+}
+
+/* Running statistics follow, with the unbiased variance, as PyTorch keeps it. */
+static void mlc__bnorm_keep(const struct mlc_k_bnorm *a, int64_t c, double mean, double variance)
+{
+    const double keep = 1.0 - a->momentum, all = (double)a->rows;
+    mlc__elem_put(a->running_mean, c, a->w_dtype,
+                  keep * mlc__elem(a->running_mean, c, a->w_dtype) + a->momentum * mean);
+    mlc__elem_put(a->running_var, c, a->w_dtype,
+                  keep * mlc__elem(a->running_var, c, a->w_dtype) +
+                      a->momentum * (a->rows > 1 ? variance * all / (all - 1.0) : variance));
+}
+
+/* Statistics of a group of channels, from c on, of an image. */
+static void mlc__bnorm_finish(const mlc__bnorm_job *j, int64_t image, int64_t c)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    mlc__moments m = { 0.0, 0.0, 0.0 };
+    double *stat = a->stat + image * 2 * a->c + c;
+    for (int64_t k = image * j->chunks; k < (image + 1) * j->chunks; k++) {
+        const double *part = j->part + 2 * k * a->c + c;
+        for (int64_t i = 0; i < a->group; i++)
+            mlc__moments_join(&m, part[i], part[a->c + i], (double)mlc__bnorm_chunk_rows(j, k));
+    }
+    /* Squares of f32 that overflow must show: a deviation of Inf would make everything 0. */
+    const double variance = !(m.squares < MLC__INF) ? MLC__NAN
+                            : m.squares > 0.0       ? m.squares / m.n : 0.0;
+    for (int64_t i = 0; i < a->group; i++) {
+        stat[i] = m.mean;
+        stat[a->c + i] = 1.0 / sqrt(variance + a->eps);
+    }
+    if (a->running_mean) mlc__bnorm_keep(a, c, m.mean, variance);
+}
+
+static void mlc__bnorm_kept(const struct mlc_k_bnorm *a)
+{
+    for (int64_t c = 0; c < a->c; c++) {
+        a->stat[c] = mlc__elem(a->running_mean, c, a->w_dtype);
+        a->stat[a->c + c] = 1.0 / sqrt(mlc__elem(a->running_var, c, a->w_dtype) + a->eps);
+    }
+}
+
+static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
+    const struct mlc_k_bnorm *a = j->a;
+    const bool direct = j->l.wide == a->dtype;
+    (void)worker;
+    for (int64_t c = 0; c < a->c; c += j->lanes) {
+        mlc__bnorm_map m;
+        mlc__lanes room, out;
+        mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+        mlc__bnorm_map_set(j, &m, mlc__bnorm_stat(j, chunk), c);
+        while (mlc__bnorm_next(j, &r)) {
+            void *y = direct ? MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size : (void *)&out;
+            j->l.fn->scale(y, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), &m.mean, &m.factor,
+                           &m.shift, r.n);
+            if (a->residual)
+                j->l.fn->add(y, mlc__lane_read(&j->l, a->residual, r.at, r.n, &room), 1.0, r.n);
+            if (a->relu) j->l.fn->rectify(y, r.n);
+            if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &out);
+        }
+    }
+}
+
+/* dy of a run, 0 where relu was, which is written to `to`: y says where, or x, which says it again
+ * at less memory. */
+static const void *mlc__bnorm_dy(const mlc__bnorm_job *j, const mlc__bnorm_map *m,
+                                 const mlc__bnorm_run *r, const void *x, mlc__lanes *room, void *to)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    const void *dy = mlc__lane_read(&j->l, a->dy, r->at, r->n, room), *z;
+    mlc__lanes at;
+    if (!a->relu) return dy;
+    if (a->y) z = mlc__lane_read(&j->l, a->y, r->at, r->n, &at);
+    else {
+        j->l.fn->scale(&at, x, &m->mean, &m->factor, &m->shift, r->n);
+        z = &at;
+    }
+    j->l.fn->gate(to, dy, z, r->n);
+    return to;
+}
+
+/* Adds to, or sets, what lies at a run of a gradient. */
+static void mlc__bnorm_put(const mlc__bnorm_job *j, void *to, int32_t accumulate,
+                           const mlc__bnorm_run *r, mlc__lanes *of)
+{
+    mlc__lanes room;
+    if (accumulate) j->l.fn->add(of, mlc__lane_read(&j->l, to, r->at, r->n, &room), 1.0, r->n);
+    mlc__lane_write(&j->l, to, r->at, r->n, of);
+}
+
+/* Sums of dy, and of dy (x - mean). The residual's gradient is dy itself. */
+static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
+    const struct mlc_k_bnorm *a = j->a;
+    double *sums = j->part + 2 * chunk * a->c;
+    const bool direct = a->dresidual && a->relu && !a->dresidual_accumulate &&
+                        j->l.wide == a->dtype;
+    (void)worker;
+    for (int64_t c = 0; c < a->c; c += j->lanes) {
+        mlc__bnorm_map m;
+        mlc__lanes sum, product, room[2];
+        mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+        mlc__bnorm_map_set(j, &m, mlc__bnorm_stat(j, chunk), c);
+        memset(&sum, 0, sizeof sum);
+        memset(&product, 0, sizeof product);
+        while (mlc__bnorm_next(j, &r)) {
+            const void *x = mlc__lane_read(&j->l, a->x, r.at, r.n, &room[1]);
+            void *to = &room[0];
+            if (direct) to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
+            const void *dy = mlc__bnorm_dy(j, &m, &r, x, &room[0], to);
+            j->l.fn->sums(&sum, &product, dy, x, &m.mean, r.n);
+            if (!a->dresidual || direct) continue;
+            if (dy != (void *)&room[0]) memcpy(&room[0], dy, (size_t)r.n * j->l.size);
+            mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &room[0]);
+        }
+        for (int64_t i = 0; i < mlc__min(j->lanes, a->c - c); i++) {
+            sums[c + i] = mlc__bnorm_lane(j, &sum, i);
+            sums[a->c + c + i] = mlc__bnorm_lane(j, &product, i);
+        }
+    }
+}
+
+/* Sums of an image's chunks, in the first one's place: gradients of weight and bias follow from
+ * them; then those of a group, weighted, in the place of each of its channels. */
+static void mlc__bnorm_add(const mlc__bnorm_job *j, int64_t image)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    double *sum = j->part + image * j->chunks * 2 * a->c, *product = sum + a->c;
+    const double *factor = a->stat + (image * 2 + 1) * a->c;
+    for (int64_t c = 0; c < a->c; c++) {
+        for (int64_t k = 1; k < j->chunks; k++) {
+            sum[c] += sum[2 * k * a->c + c];
+            product[c] += product[2 * k * a->c + c];
+        }
+        j->sums[c] += product[c] * factor[c];
+        j->sums[a->c + c] += sum[c];
+    }
+    for (int64_t g = 0; g < a->c; g += a->group) {
+        double all[2] = { 0.0, 0.0 };
+        for (int64_t c = g; c < g + a->group; c++) {
+            all[0] += mlc__bnorm_weight(a, c) * sum[c];
+            all[1] += mlc__bnorm_weight(a, c) * product[c];
+        }
+        for (int64_t c = g; c < g + a->group; c++) { sum[c] = all[0]; product[c] = all[1]; }
+    }
+}
+
+/* dweight and dbias from the sums of all images. */
+static void mlc__bnorm_params(const mlc__bnorm_job *j)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    void *const to[2] = { a->dweight, a->dbias };
+    const int32_t accumulate[2] = { a->dweight_accumulate, a->dbias_accumulate };
+    for (int i = 0; i < 2; i++)
+        for (int64_t c = 0; to[i] && c < a->c; c++)
+            mlc__elem_put(to[i], c, a->w_dtype,
+                          j->sums[i * a->c + c] +
+                              (accumulate[i] ? mlc__elem(to[i], c, a->w_dtype) : 0.0));
+}
+
+/* dx = a dy + b + c (x - mean); with kept statistics b and c are 0. */
+static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
+    const struct mlc_k_bnorm *a = j->a;
+    const double *stat = mlc__bnorm_stat(j, chunk), all = (double)(a->rows * a->group);
+    const double *sum = j->part + chunk / j->chunks * j->chunks * 2 * a->c, *product = sum + a->c;
+    const bool direct = j->l.wide == a->dtype && !a->dx_accumulate;
+    (void)worker;
+    for (int64_t c = 0; c < a->c; c += j->lanes) {
+        mlc__bnorm_map m;
+        mlc__lanes f[2], room[2], out;
+        mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+        mlc__bnorm_map_set(j, &m, stat, c);
+        for (int64_t i = 0; i < j->lanes; i++) {
+            const int64_t k = (c + i) % a->c;
+            const double s = a->training ? -stat[a->c + k] / all : 0.0;
+            mlc__elem_put(&f[0], i, j->l.wide, s * sum[k]);
+            mlc__elem_put(&f[1], i, j->l.wide, s * stat[a->c + k] * stat[a->c + k] * product[k]);
+        }
+        while (mlc__bnorm_next(j, &r)) {
+            const void *x = mlc__lane_read(&j->l, a->x, r.at, r.n, &room[1]);
+            const void *dy = mlc__bnorm_dy(j, &m, &r, x, &room[0], &room[0]);
+            void *dx = direct ? MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size : (void *)&out;
+            j->l.fn->slope(dx, dy, x, &m.mean, &m.factor, &f[0], &f[1], r.n);
+            if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &out);
+        }
+    }
+}
+
+/* No rows: what backward reads is set all the same, gradients are 0. */
+static void mlc__bnorm_empty(const mlc__bnorm_job *j)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    for (int64_t i = 0; i < a->images * 2 * a->c; i++) a->stat[i] = 0.0;
+    mlc__bnorm_params(j);
+}
+
+static int64_t mlc__bnorm_rows(const struct mlc_k_bnorm *a)
+{
+    return mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
+}
+
+static size_t mlc__k_bnorm_workspace(void *dev, const struct mlc_k_bnorm *a)
+{
+    (void)dev;
+    const int64_t chunks = mlc__div_up(a->rows, mlc__bnorm_rows(a));
+    return (size_t)((a->images * chunks + 1) * 2 * a->c) * sizeof(double);
+}
+
+static void mlc__bnorm_forward_run(void *dev, mlc__bnorm_job *j, double ns)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    if (a->training) {
+        mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_stat_chunk, j);
+        for (int64_t i = 0; i < a->images; i++)
+            for (int64_t c = 0; c < a->c; c += a->group) mlc__bnorm_finish(j, i, c);
+    } else mlc__bnorm_kept(a);
+    mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_apply_chunk, j);
+}
+
+static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    struct mlc_k_bnorm rest = *a;
+    mlc__bnorm_job slope = *j;
+    mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_sums_chunk, j);
+    for (int64_t i = 0; i < a->images; i++) mlc__bnorm_add(j, i);
+    mlc__bnorm_params(j);
+    if (a->dresidual && !a->dresidual_accumulate) {        /* that is dy behind relu: read it */
+        rest.dy = a->dresidual;
+        rest.relu = 0;
+        slope.a = &rest;
+    }
+    if (a->dx) mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_slope_chunk, &slope);
+}
+
+static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
+                                     const mlc__lane_fns fns[2], const mlc__half_fns *half)
+{
+    const int64_t rows = mlc__bnorm_rows(a), chunks = mlc__div_up(a->rows, rows);
+    const double ns = 0.3 * (double)a->images * (double)a->rows * (double)a->c;
+    double *sums = MLC__CAST(double *, a->workspace);
+    mlc__bnorm_job j = { a, mlc__lane_of(a->dtype, fns, half), rows, chunks, 0, a->c,
+                         sums + 2 * a->c, sums };
+    if (!mlc__is_float(a->dtype) || !mlc__is_full(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->c == 0) return MLC_OK;
+    if (a->workspace_bytes < mlc__k_bnorm_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    memset(sums, 0, (size_t)(2 * a->c) * sizeof *sums);
+    j.lanes = j.l.run;
+    if (a->c < j.lanes) j.lanes = j.pitch = j.lanes / a->c * a->c;
+    if (a->rows == 0 || a->images == 0) mlc__bnorm_empty(&j);
+    else if (a->dy) mlc__bnorm_backward_run(dev, &j, ns);
+    else mlc__bnorm_forward_run(dev, &j, ns);
+    return MLC_OK;
+}
+
+/* ---- resizing: a pixel of y is a weighted sum of up to two pixels of x along each axis */
+
+typedef struct mlc__resize_tap { int64_t at[2]; double weight[2]; } mlc__resize_tap;
+typedef struct mlc__resize_span { int64_t from, to; } mlc__resize_span;
+
+/* taps: of each pixel of y, along each axis; spans: the pixels of y that one of x is in. */
+typedef struct mlc__resize_job {
+    const struct mlc_k_resize *a;
+    mlc__lane_dtype   l;
+    mlc__resize_tap  *taps[3];
+    mlc__resize_span *spans[3];
+    int64_t           each;            /* pixels of a chunk                                    */
+} mlc__resize_job;
+
+static mlc__resize_tap mlc__resize_tap_of(const struct mlc_k_resize *a, int d, int64_t o)
+{
+    const int64_t in = a->in[d], out = a->out[d];
+    mlc__resize_tap t = { { o * in / out, 0 }, { 1.0, 0.0 } };
+    if (!a->linear) return t;
+    double at = a->corners ? (out > 1 ? (double)o * (double)(in - 1) / (double)(out - 1) : 0.0)
+                           : ((double)o + 0.5) * (double)in / (double)out - 0.5;
+    if (at < 0.0) at = 0.0;
+    t.at[0] = mlc__min((int64_t)at, in - 1);
+    t.at[1] = mlc__min(t.at[0] + 1, in - 1);
+    t.weight[1] = at - (double)t.at[0];
+    t.weight[0] = 1.0 - t.weight[1];
+    return t;
+}
+
+/* Fills the tables, which follow one another in the workspace. */
+static void mlc__resize_tables(mlc__resize_job *j)
+{
+    const struct mlc_k_resize *a = j->a;
+    char *at = MLC__CAST(char *, a->workspace);
+    for (int d = 0; d < 3; d++) {
+        j->taps[d] = MLC__CAST(mlc__resize_tap *, (void *)at);
+        at += (size_t)a->out[d] * sizeof(mlc__resize_tap);
+        j->spans[d] = MLC__CAST(mlc__resize_span *, (void *)at);
+        at += (size_t)a->in[d] * sizeof(mlc__resize_span);
+        for (int64_t i = 0; i < a->in[d]; i++) j->spans[d][i].from = j->spans[d][i].to = 0;
+        for (int64_t o = 0; o < a->out[d]; o++) {
+            const mlc__resize_tap t = j->taps[d][o] = mlc__resize_tap_of(a, d, o);
+            for (int k = 0; k < 2; k++) {
+                mlc__resize_span *s = &j->spans[d][t.at[k]];
+                if (t.weight[k] == 0.0) continue;
+                if (s->to == 0) s->from = o;
+                s->to = o + 1;
+            }
+        }
+    }
+}
+
+/* Adds channels c .. c + n of a pixel, weighted, to sum. */
+static void mlc__resize_add(const mlc__resize_job *j, mlc__lanes *sum, const void *of,
+                            int64_t pixel, double weight, int64_t c, int64_t n)
+{
+    mlc__lanes room;
+    if (weight != 0.0)
+        j->l.fn->add(sum, mlc__lane_read(&j->l, of, pixel * j->a->c + c, n, &room), weight, n);
+}
+
+/* y from up to eight pixels of x. */
+static void mlc__resize_gather(const mlc__resize_job *j, mlc__lanes *sum, int64_t image,
+                               const int64_t o[3], int64_t c, int64_t n)
+{
+    const struct mlc_k_resize *a = j->a;
+    const mlc__resize_tap *t[3];
+    for (int d = 0; d < 3; d++) t[d] = &j->taps[d][o[d]];
+    for (int k = 0; k < 8; k++) {
+        const int k0 = k >> 2, k1 = k >> 1 & 1, k2 = k & 1;
+        const int64_t pixel = (image * a->in[0] + t[0]->at[k0]) * a->in[1] + t[1]->at[k1];
+        mlc__resize_add(j, sum, a->x, pixel * a->in[2] + t[2]->at[k2],
+                        t[0]->weight[k0] * t[1]->weight[k1] * t[2]->weight[k2], c, n);
+    }
+}
+
+/* How much of y's pixel o comes from x's pixel i. */
+static double mlc__resize_share(const mlc__resize_job *j, int d, int64_t o, int64_t i)
+{
+    const mlc__resize_tap *t = &j->taps[d][o];
+    return (t->at[0] == i ? t->weight[0] : 0.0) + (t->at[1] == i ? t->weight[1] : 0.0);
+}
+
+/* dx from all pixels of dy that x's pixel is in. */
+static void mlc__resize_collect(const mlc__resize_job *j, mlc__lanes *sum, int64_t image,
+                                const int64_t i[3], int64_t c, int64_t n)
+{
+    const struct mlc_k_resize *a = j->a;
+    const mlc__resize_span *s[3];
+    for (int d = 0; d < 3; d++) s[d] = &j->spans[d][i[d]];
+    for (int64_t o0 = s[0]->from; o0 < s[0]->to; o0++)
+        for (int64_t o1 = s[1]->from; o1 < s[1]->to; o1++) {
+            const int64_t line = (image * a->out[0] + o0) * a->out[1] + o1;
+            const double w = mlc__resize_share(j, 0, o0, i[0]) * mlc__resize_share(j, 1, o1, i[1]);
+            for (int64_t o2 = s[2]->from; o2 < s[2]->to; o2++)
+                mlc__resize_add(j, sum, a->y, line * a->out[2] + o2,
+                                w * mlc__resize_share(j, 2, o2, i[2]), c, n);
+        }
+}
+
+static void mlc__resize_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__resize_job *j = MLC__CAST(const mlc__resize_job *, arg);
+    const struct mlc_k_resize *a = j->a;
+    const int64_t *size = a->back ? a->in : a->out, image = size[0] * size[1] * size[2];
+    const int64_t end = mlc__min(a->n * image, (chunk + 1) * j->each);
+    void *to = a->back ? a->x : a->y;
+    (void)worker;
+    for (int64_t p = chunk * j->each; p < end; p++)
+        for (int64_t c = 0; c < a->c; c += j->l.run) {
+            const int64_t n = mlc__min(j->l.run, a->c - c), at = p % image;
+            const int64_t o[3] = { at / size[2] / size[1], at / size[2] % size[1], at % size[2] };
+            mlc__lanes sum;
+            memset(&sum, 0, sizeof sum);
+            if (a->back) mlc__resize_collect(j, &sum, p / image, o, c, n);
+            else mlc__resize_gather(j, &sum, p / image, o, c, n);
+            if (a->accumulate) mlc__resize_add(j, &sum, to, p, 1.0, c, n);
+            mlc__lane_write(&j->l, to, p * a->c + c, n, &sum);
+        }
+}
+
+static size_t mlc__k_resize_workspace(void *dev, const struct mlc_k_resize *a)
+{
+    int64_t bytes = 0;
+    (void)dev;
+    for (int d = 0; d < 3; d++)
+        bytes += a->out[d] * (int64_t)sizeof(mlc__resize_tap) +
+                 a->in[d] * (int64_t)sizeof(mlc__resize_span);
+    return (size_t)bytes;
+}
+
+static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
+                                      const mlc__lane_fns fns[2], const mlc__half_fns *half)
+{
+    const int64_t *size = a->back ? a->in : a->out, pixels = a->n * size[0] * size[1] * size[2];
+    mlc__resize_job j;
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_resize_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    j.a = a;
+    j.l = mlc__lane_of(a->dtype, fns, half);
+    j.each = mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
+    mlc__resize_tables(&j);
+    mlc__parallel(dev, mlc__div_up(pixels, j.each), (20.0 + 0.4 * (double)a->c) * (double)pixels,
+                  mlc__resize_chunk, &j);
     return MLC_OK;
 }
 
@@ -9936,7 +14079,18 @@ typedef struct mlc__xent_job {
     const struct mlc_k_xent *a;
     const mlc__row_fns *f;
     double *rows;
+    double weights;                    /* sum of all classes'                                  */
 } mlc__xent_job;
+
+/* Sum of the classes' weights: what smoothing gives each of them a share of. */
+static double mlc__xent_weights(const mlc__row_fns *f, const void *weight, int64_t c)
+{
+    return weight ? mlc__run(f->sum, weight, c, 0.0) : (double)c;
+}
+MLC__INLINE double mlc__xent_weight(const void *weight, int64_t label, mlc_dtype dtype)
+{
+    return weight ? mlc__elem(weight, label, dtype) : 1.0;
+}
 
 /* Loss of a row; its logits are read twice, the second time from L1. */
 static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
@@ -9945,13 +14099,20 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
     const size_t size = mlc_dtype_bytes(a->dtype);
     const void *x = mlc__at(a->logits, r * a->row, size);
     const int64_t label = a->labels[r * a->label_stride];
-    const double max = mlc__run(j->f->max, x, a->c, -MLC__INF);
+    const double max = a->normal ? 0.0 : mlc__run(j->f->max, x, a->c, -MLC__INF);
     const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
-    const double shift = good ? max : 0.0;
-    const double log_sum = good ? log(j->f->exp_sum(x, a->c, shift)) : MLC__NAN;
+    const double shift = good ? max : 0.0, share = a->smoothing / (double)a->c;
+    double log_sum = good ? 0.0 : MLC__NAN;
+    if (good && !a->normal) log_sum = log(j->f->exp_sum(x, a->c, shift));
     double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
     mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
+    if (a->weight) {
+        loss *= mlc__elem(a->weight, label, a->dtype);
+        if (a->smoothing == 0.0) return loss;
+        return (1.0 - a->smoothing) * loss +
+               share * (j->weights * (log_sum + shift) - j->f->row_dot(x, a->weight, a->c));
+    }
     if (a->smoothing != 0.0) {
         const double mean = mlc__run(j->f->sum, x, a->c, 0.0) / (double)a->c;
         loss = (1.0 - a->smoothing) * loss + a->smoothing * (log_sum - (mean - shift));
@@ -9991,22 +14152,22 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
     return (size_t)a->n * sizeof(double);
 }
 
-/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean,
- * else 1. No row that counts makes a mean NaN, as in PyTorch. */
+/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean, or
+ * the sum of their labels' weights, else 1. No row that counts makes a mean NaN, as in PyTorch. */
 static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
 {
-    mlc__xent_job j = { a, &f[a->dtype == MLC_F64],
-                        MLC__CAST(double *, a->workspace) };
-    double norm = 1.0;
-    int64_t counted = 0;
+    mlc__xent_job j = { a, &f[a->dtype == MLC_F64], MLC__CAST(double *, a->workspace), 0.0 };
+    double norm = 1.0, counted = 0.0;
     if (a->workspace_bytes < (size_t)a->n * sizeof(double)) return MLC_ERR_INTERNAL;
     for (int64_t r = 0; r < a->n; r++) {
         const int64_t label = a->labels[r * a->label_stride];
         if (!mlc__xent_counts(a, r)) continue;
-        counted++;
-        if (label >= 0 && label < a->c) continue;
+        if (label >= 0 && label < a->c) {
+            counted += mlc__xent_weight(a->weight, label, a->dtype);
+            continue;
+        }
         if (a->error[0] == 0) {
-            a->error[0] = MLC_K_ERROR_LABEL;
+            a->error[0] = a->kind;
             a->error[1] = r;
             a->error[2] = label;
             a->error[3] = a->c;
@@ -10014,9 +14175,10 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
         return MLC_OK;                 /* the context reads the word */
     }
     const int64_t rows = mlc__xent_rows(a->c);
+    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c, mlc__xent_chunk,
                   &j);
-    if (a->reduction == MLC_REDUCTION_MEAN) norm = (double)counted;
+    if (a->reduction == MLC_REDUCTION_MEAN) norm = counted;
     mlc__elem_put(a->norm, 0, a->dtype, norm);
     if (a->reduction == MLC_REDUCTION_NONE)
         for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, a->dtype, j.rows[r]);
@@ -10029,9 +14191,33 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
 typedef struct mlc__xent_grad_job {
     const struct mlc_k_xent_grad *a;
     const mlc__row_fns *f;
+    double weights;
 } mlc__xent_grad_job;
 
-/* Softmax of a row again from its logits and two numbers. A row that does not count becomes 0. */
+/* dx -= share weight, for each class: smoothing with weights. */
+static void mlc__xent_grad_shares(const struct mlc_k_xent_grad *a, void *dx, double share)
+{
+    for (int64_t i = 0; i < a->c; i++)
+        mlc__elem_put(dx, i, a->dtype, mlc__elem(dx, i, a->dtype) -
+                                       share * mlc__elem(a->weight, i, a->dtype));
+}
+
+/* What there is of a row but the label's own part: softmax again from its logits and two numbers,
+ * less the shares of smoothing. */
+static void mlc__xent_grad_all(const mlc__xent_grad_job *j, int64_t r, void *dx, double w,
+                               double scale)
+{
+    const struct mlc_k_xent_grad *a = j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const double share = a->smoothing / (double)a->c;
+    const double all = a->weight ? (1.0 - a->smoothing) * w + share * j->weights : 1.0;
+    j->f->xent_line(dx, mlc__at(a->logits, r * a->row, size), a->c,
+                    mlc__elem(a->lse, r, a->dtype), mlc__elem(a->lse, a->n + r, a->dtype),
+                    a->weight ? 0.0 : share, scale * all, a->accumulate != 0);
+    if (a->weight && a->smoothing != 0.0) mlc__xent_grad_shares(a, dx, scale * share);
+}
+
+/* A row that does not count becomes 0. */
 static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
 {
     const struct mlc_k_xent_grad *a = j->a;
@@ -10041,18 +14227,15 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
     /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
      * over. */
     const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
-    if (!counts) {
-        if (!a->accumulate) memset(dx, 0, (size_t)a->c * size);
-        return;
-    }
+    if ((!counts || a->normal) && !a->accumulate) memset(dx, 0, (size_t)a->c * size);
+    if (!counts) return;
+    const double w = mlc__xent_weight(a->weight, label, a->dtype);
     const double log_sum = mlc__elem(a->lse, a->n + r, a->dtype);
     double scale = mlc__elem(a->dy, r * a->dy_stride, a->dtype) / mlc__elem(a->norm, 0, a->dtype);
     if (log_sum != log_sum) scale = log_sum;     /* a row of NaN, whatever is in it */
-    j->f->xent_line(dx, mlc__at(a->logits, r * a->row, size), a->c,
-                    mlc__elem(a->lse, r, a->dtype), log_sum, a->smoothing / (double)a->c, scale,
-                    a->accumulate != 0);
+    if (!a->normal) mlc__xent_grad_all(j, r, dx, w, scale);
     mlc__elem_put(dx, label, a->dtype,
-                  mlc__elem(dx, label, a->dtype) - (1.0 - a->smoothing) * scale);
+                  mlc__elem(dx, label, a->dtype) - (1.0 - a->smoothing) * w * scale);
 }
 
 static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -10067,8 +14250,9 @@ static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f)
 {
-    mlc__xent_grad_job j = { a, &f[a->dtype == MLC_F64] };
+    mlc__xent_grad_job j = { a, &f[a->dtype == MLC_F64], 0.0 };
     const int64_t rows = mlc__xent_rows(a->c);
+    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
                   mlc__xent_grad_chunk, &j);
     return MLC_OK;
@@ -10775,13 +14959,18 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
     return piece;
 }
 
+static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
+{
+    if (j->a->dtype == MLC_BF16) mlc__optim_low(j, from, n);
+    else j->fn(j->a, from, n);
+}
+
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const mlc__optim_piece piece = mlc__optim_piece_of(j->a, chunk);
     (void)worker;
-    if (j->a->dtype == MLC_BF16) mlc__optim_low(j, piece.from, piece.n);
-    else j->fn(j->a, piece.from, piece.n);
+    mlc__optim_part(j, piece.from, piece.n);
     if (piece.pack) j->pack(piece.pack, piece.row);
 }
 
@@ -10870,18 +15059,357 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     return MLC_OK;
 }
 
+static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
+                                  const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
+{
+    j->a = a;
+    j->fns = fns;
+    j->pack = pack;
+    if (a->rule == MLC_RULE_SGD) j->fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : fns->sgd_f32;
+    else j->fn = a->dtype == MLC_F64 ? mlc__adam_f64 : fns->adam_f32;
+    if (!mlc__is_full(a->dtype) && a->dtype != MLC_BF16) return MLC_ERR_UNSUPPORTED;
+    return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
+}
+
 /* skip is set by whoever decides on the device that a step must not happen. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const mlc__optim_fns *fns,
                                  mlc__optim_pack_fn pack)
 {
-    mlc__optim_job j = { a, fns, NULL, pack };
-    if (!mlc__is_full(a->dtype) && a->dtype != MLC_BF16) return MLC_ERR_UNSUPPORTED;
-    if (a->packs && (!pack || a->dtype != MLC_F32)) return MLC_ERR_UNSUPPORTED;
+    mlc__optim_job j;
+    MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (a->step->skip) return MLC_OK;
-    if (a->rule == MLC_RULE_SGD) j.fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : fns->sgd_f32;
-    else j.fn = a->dtype == MLC_F64 ? mlc__adam_f64 : fns->adam_f32;
     mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
                   &j);
+    return MLC_OK;
+}
+
+/* A pass over a matrix and the product that is its gradient, some rows at a time: a thread makes
+ * their gradient in its workspace and spends it from cache. Rows do not depend on the number of
+ * threads. */
+
+#define MLC__SLAB (128 * 1024)         /* bytes of gradient, at least a step of rows           */
+
+typedef struct mlc__gemm_optim_job {
+    const struct mlc_k_gemm_optim *a;
+    const mlc__gemm_level *level;
+    mlc__optim_job    optim;
+    struct mlc_k_gemm part;            /* the product of a slab's rows                         */
+    struct mlc_k_pack pack;            /* of b, where there is more than one slab              */
+    int64_t rows, slabs;               /* rows of a slab; the last one has what is left        */
+    size_t  own, room;                 /* of a thread: bytes of its slab, and in all           */
+    char   *rooms;
+    int32_t failed;
+} mlc__gemm_optim_job;
+
+/* Rows of slabs. The last one takes what would be too few for tiles, whose sums are in another
+ * order. */
+static int64_t mlc__gemm_optim_cut(mlc__gemm_optim_job *j, const struct mlc_k_gemm *g)
+{
+    const int64_t step = MLC__STEP * g->n * (int64_t)mlc_dtype_bytes(g->c_dtype);
+    j->rows = mlc__min(g->m, mlc__max(1, MLC__SLAB / step) * MLC__STEP);
+    j->slabs = mlc__div_up(g->m, j->rows);
+    const int64_t last = g->m - (j->slabs - 1) * j->rows;
+    if (j->slabs == 1 || (double)last * (double)g->n * (double)g->k > MLC__SMALL) return last;
+    j->slabs--;
+    return last + j->rows;
+}
+
+/* Returns the workspace: copies of both operands, or a pack of b, then the threads' rooms. */
+static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
+                                   const struct mlc_k_gemm_optim *a, const mlc__gemm_level *level)
+{
+    struct mlc_k_gemm g = a->gemm;
+    const int64_t last = mlc__gemm_optim_cut(j, &g);
+    size_t at = 0;
+    j->a = a;
+    j->level = level;
+    g.workspace = a->workspace;
+    g.workspace_bytes = a->workspace_bytes;
+    g.part = 1;
+    j->part = g;
+    j->pack.out = NULL;
+    if (!mlc__gemm_fns_of(&g, level)) at = mlc__gemm_widen(&g, &j->part);
+    else if (g.dtype == MLC_BF16 && j->slabs > 1) at = mlc__gemm_packed(&g, &j->part, &j->pack);
+    j->rooms = a->workspace ? MLC__CAST(char *, a->workspace) + at : NULL;
+    j->part.c_row = g.n;
+    j->part.c_col = 1;
+    j->part.m = j->rows;
+    const size_t inner = mlc__gemm_workspace(NULL, &j->part, level);
+    j->part.m = last;
+    const size_t at_end = mlc__gemm_workspace(NULL, &j->part, level);
+    j->own = mlc__round_up((size_t)(mlc__max(j->rows, last) * g.n) * mlc_dtype_bytes(g.c_dtype),
+                           MLC__CACHELINE);
+    j->room = mlc__round_up(j->own + (at_end > inner ? at_end : inner), 4096) +
+              3 * MLC__CACHELINE;
+    return at + j->room * (size_t)mlc__pool_threads(dev);
+}
+
+static size_t mlc__gemm_optim_workspace(void *dev, const struct mlc_k_gemm_optim *a,
+                                        const mlc__gemm_level *level)
+{
+    mlc__gemm_optim_job j;
+    struct mlc_k_gemm_optim bare = *a;
+    bare.workspace = NULL;
+    return a->optim.n ? mlc__gemm_optim_plan(&j, dev, &bare, level) : 0;
+}
+
+/* Rows .. of p with the gradient that lies in slab. */
+static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int64_t rows,
+                                  void *slab)
+{
+    struct mlc_k_optim o = j->a->optim;
+    mlc__optim_job part = j->optim;
+    const int64_t n = j->part.n, from = row * n;
+    const size_t size = mlc_dtype_bytes(o.dtype), state = mlc_dtype_bytes(mlc__wide(o.dtype));
+    o.p = MLC__CAST(char *, o.p) + (size_t)from * size;
+    o.m = o.m ? MLC__CAST(char *, o.m) + (size_t)from * state : NULL;
+    o.v = o.v ? MLC__CAST(char *, o.v) + (size_t)from * state : NULL;
+    o.g = slab;
+    o.first += from;
+    part.a = &o;
+    for (int64_t r = 0; r < rows; r += MLC__STEP) {
+        mlc__optim_part(&part, r * n, mlc__min(MLC__STEP, rows - r) * n);
+        if (o.packs) part.pack(o.packs, row + r);
+    }
+}
+
+static void mlc__gemm_optim_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__gemm_optim_job *j = MLC__CAST(mlc__gemm_optim_job *, arg);
+    struct mlc_k_gemm g = j->part;
+    const int64_t row = chunk * j->rows;
+    g.m = chunk == j->slabs - 1 ? j->a->gemm.m - row : j->rows;
+    g.a = mlc__at(g.a, row * g.a_row, mlc_dtype_bytes(g.a_dtype));
+    g.c = j->rooms + (size_t)worker * j->room;
+    g.workspace = MLC__CAST(char *, g.c) + j->own;
+    g.workspace_bytes = j->room - j->own;
+    if (mlc__gemm_run(NULL, &g, j->level) == MLC_OK) mlc__gemm_optim_spend(j, row, g.m, g.c);
+    else __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+}
+
+static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *a,
+                                      const mlc__gemm_level *level, const mlc__optim_fns *fns,
+                                      mlc__optim_pack_fn pack)
+{
+    const struct mlc_k_gemm *g = &a->gemm;
+    mlc__gemm_optim_job j;
+    MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
+    if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || g->batch != 1 ||
+        mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
+    if (a->optim.step->skip || a->optim.n == 0) return MLC_OK;
+    if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
+    if (j.part.dtype != g->dtype) {
+        struct mlc_k_gemm from = *g, w;
+        from.workspace = a->workspace;
+        from.workspace_bytes = a->workspace_bytes;
+        MLC__TRY(mlc__gemm_copy(dev, &from, level->f32, &w));
+    }
+    if (j.pack.out) MLC__TRY(mlc__pack_run(dev, &j.pack));
+    j.failed = 0;
+    const double elements = (double)g->m * (double)g->n;
+    mlc__parallel(dev, j.slabs, elements * (0.6 + level->f32->ns * (double)g->k),
+                  mlc__gemm_optim_chunk, &j);
+    return j.failed ? MLC_ERR_INTERNAL : MLC_OK;
+}
+
+/* @@ IMPL.KERNELS.SKETCH --------------------------------- CountSketch, Walsh-Hadamard transforms
+ * Lines one after the other, each in L1: signs, then one addition an element, or the butterflies of
+ * a fast Walsh-Hadamard transform, two stages of it in a pass. */
+
+/* The last four stages, within 16 elements, in lanes: each lane takes its partner's value and adds
+ * or subtracts its own. */
+#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
+#define MLC__HADAMARD_LANES(sign, ...) \
+    do { \
+        const mlc__lanes_f32 other = __builtin_shufflevector(v, v, __VA_ARGS__); \
+        v = other + v * (sign); \
+    } while (0)
+MLC__BODY void mlc__hadamard_16(float *x)
+{
+    const mlc__lanes_f32 by8 = { 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1 };
+    const mlc__lanes_f32 by4 = { 1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1 };
+    const mlc__lanes_f32 by2 = { 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1 };
+    const mlc__lanes_f32 by1 = { 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1 };
+    mlc__lanes_f32 v;
+    memcpy(&v, x, sizeof v);
+    MLC__HADAMARD_LANES(by8, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    MLC__HADAMARD_LANES(by4, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    MLC__HADAMARD_LANES(by2, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    MLC__HADAMARD_LANES(by1, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    memcpy(x, &v, sizeof v);
+}
+#define MLC__HADAMARD_FEW 16
+#else
+MLC__BODY void mlc__hadamard_16(float *x) { (void)x; }
+#define MLC__HADAMARD_FEW 0
+#endif
+
+/* v, n a power of 2, times the n x n matrix of signs whose first row and column are +1. */
+#define MLC__HADAMARD_TEXT(T, FEW, WITHIN) \
+    int64_t h = n; \
+    for (; h >= 64; h /= 4) \
+        for (T *a = v; a < v + n; a += h) { \
+            T *b = a + h / 4, *c = b + h / 4, *d = c + h / 4; \
+            MLC__INDEPENDENT for (int64_t i = 0; i < h / 4; i++) { \
+                const T p = a[i] + c[i], q = a[i] - c[i], r = b[i] + d[i], t = b[i] - d[i]; \
+                a[i] = p + r; \
+                b[i] = p - r; \
+                c[i] = q + t; \
+                d[i] = q - t; \
+            } \
+        } \
+    for (; h > 1 && h != FEW; h /= 2) \
+        for (T *a = v; a < v + n; a += h) { \
+            T *b = a + h / 2; \
+            MLC__INDEPENDENT for (int64_t i = 0; i < h / 2; i++) { \
+                const T p = a[i] + b[i], q = a[i] - b[i]; \
+                a[i] = p; \
+                b[i] = q; \
+            } \
+        } \
+    if (h > 1) for (T *a = v; a < v + n; a += h) WITHIN(a);
+
+MLC__BODY void mlc__hadamard_f32_body(float *v, int64_t n)
+{
+    MLC__HADAMARD_TEXT(float, MLC__HADAMARD_FEW, mlc__hadamard_16)
+}
+#define MLC__HADAMARD_NONE(a) (void)(a)
+static MLC__OPT void mlc__hadamard_f64(double *v, int64_t n)
+{
+    MLC__HADAMARD_TEXT(double, 0, MLC__HADAMARD_NONE)
+}
+#define MLC__STAMP_HADAMARD(isa) \
+    MLC__AT_##isa static void mlc__hadamard_f32_##isa(float *v, int64_t n) \
+    { mlc__hadamard_f32_body(v, n); }
+MLC__EACH_ISA(MLC__STAMP_HADAMARD)
+
+/* span: elements of the longest line that there is on the way. */
+typedef struct mlc__sketch_job {
+    const struct mlc_k_sketch *a;
+    const mlc__half_fns *half;
+    void   (*hadamard)(float *v, int64_t n);
+    int64_t  span;
+    size_t   size;                     /* of what is summed                                     */
+    char    *sign, *line;              /* of all lines; three of each thread                    */
+} mlc__sketch_job;
+
+/* Of a Walsh-Hadamard matrix for n columns. */
+MLC__INLINE int64_t mlc__hadamard_size(int64_t n)
+{
+    int64_t size = 1;
+    while (size < n) size *= 2;
+    return size;
+}
+
+MLC__INLINE int64_t mlc__sketch_span(const struct mlc_k_sketch *a)
+{
+    return a->srht ? mlc__hadamard_size(a->cols) : mlc__max(a->rows, a->cols);
+}
+
+/* y = what becomes of x, without the scale; z is of use on the way. */
+#define MLC__SKETCH_TEXT(T, HADAMARD) \
+    const struct mlc_k_sketch *a = j->a; \
+    const T *x = MLC__CAST(const T *, in), *sign = MLC__CAST(const T *, (const void *)j->sign); \
+    T *y = MLC__CAST(T *, out), *z = MLC__CAST(T *, way); \
+    if (!a->srht && a->turned) { \
+        for (int64_t i = 0; i < a->cols; i++) y[i] = sign[i] * x[a->index[i]]; \
+        return; \
+    } \
+    if (!a->srht) { \
+        memset(y, 0, (size_t)a->rows * sizeof(T)); \
+        for (int64_t i = 0; i < a->cols; i++) y[a->index[i]] += sign[i] * x[i]; \
+        return; \
+    } \
+    if (a->turned) { \
+        memset(z, 0, (size_t)j->span * sizeof(T)); \
+        for (int64_t i = 0; i < a->rows; i++) z[a->index[i]] = x[i]; \
+        HADAMARD(z, j->span); \
+        for (int64_t i = 0; i < a->cols; i++) y[i] = sign[i] * z[i]; \
+    } else { \
+        for (int64_t i = 0; i < a->cols; i++) z[i] = sign[i] * x[i]; \
+        memset(z + a->cols, 0, (size_t)(j->span - a->cols) * sizeof(T)); \
+        HADAMARD(z, j->span); \
+        for (int64_t i = 0; i < a->rows; i++) y[i] = z[a->index[i]]; \
+    }
+
+static MLC__OPT void mlc__sketch_line_f32(const mlc__sketch_job *j, const void *in, void *out,
+                                          void *way)
+{
+    MLC__SKETCH_TEXT(float, j->hadamard)
+}
+static MLC__OPT void mlc__sketch_line_f64(const mlc__sketch_job *j, const void *in, void *out,
+                                          void *way)
+{
+    MLC__SKETCH_TEXT(double, mlc__hadamard_f64)
+}
+
+#define MLC__SKETCH_PUT(T) \
+    T *to = MLC__CAST(T *, out); \
+    const T *y = MLC__CAST(const T *, line), by = (T)scale; \
+    if (accumulate) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] += by * y[i]; \
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = by * y[i];
+static MLC__OPT void mlc__sketch_put_f32(void *out, const void *line, int64_t n, double scale,
+                                         bool accumulate)
+{
+    MLC__SKETCH_PUT(float)
+}
+static MLC__OPT void mlc__sketch_put_f64(void *out, const void *line, int64_t n, double scale,
+                                         bool accumulate)
+{
+    MLC__SKETCH_PUT(double)
+}
+
+static void mlc__sketch_chunk(void *arg, int64_t i, int32_t worker)
+{
+    const mlc__sketch_job *j = MLC__CAST(const mlc__sketch_job *, arg);
+    const struct mlc_k_sketch *a = j->a;
+    const size_t bytes = mlc_dtype_bytes(a->dtype), line = (size_t)j->span * j->size;
+    const int64_t n = a->turned ? a->cols : a->rows, n_in = a->turned ? a->rows : a->cols;
+    const bool half = mlc__is_half(a->dtype);
+    char *x = j->line + 3 * (size_t)worker * line, *y = x + line, *way = y + line;
+    const void *in = mlc__at(a->in, i * a->in_row, bytes);
+    char *out = MLC__CAST(char *, a->out) + (size_t)(i * a->out_row) * bytes;
+    const double root = a->srht ? sqrt((double)j->span) : 1.0;
+    if (half) {
+        j->half->widen((float *)(void *)x, in, a->dtype, n_in);
+        in = x;
+    }
+    (j->size == 4 ? mlc__sketch_line_f32 : mlc__sketch_line_f64)(j, in, y, way);
+    if (half) {
+        float *wide = MLC__CAST(float *, (void *)x);
+        if (a->accumulate) j->half->widen(wide, out, a->dtype, n);
+        mlc__sketch_put_f32(wide, y, n, a->scale / root, a->accumulate != 0);
+        j->half->narrow(out, wide, a->dtype, n);
+    } else (j->size == 4 ? mlc__sketch_put_f32 : mlc__sketch_put_f64)(out, y, n, a->scale / root,
+                                                                     a->accumulate != 0);
+}
+
+/* Signs of all columns, then three lines a thread. */
+static size_t mlc__k_sketch_workspace(void *dev, const struct mlc_k_sketch *a)
+{
+    const size_t line = (size_t)mlc__sketch_span(a) * mlc_dtype_bytes(mlc__wide(a->dtype));
+    if (!mlc__is_float(a->dtype)) return 0;
+    return line * (1 + 3 * (size_t)mlc__pool_threads(dev));
+}
+
+static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
+                                      void (*hadamard)(float *v, int64_t n),
+                                      const mlc__random_fns *random, const mlc__half_fns *half)
+{
+    uint32_t word[4 * MLC__BLOCKS];
+    mlc__sketch_job j = { a, half, hadamard, mlc__sketch_span(a),
+                          mlc_dtype_bytes(mlc__wide(a->dtype)), NULL, NULL };
+    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_sketch_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    j.sign = MLC__CAST(char *, a->workspace);
+    j.line = j.sign + (size_t)j.span * j.size;
+    for (int64_t i = 0; i < a->cols; i++) {
+        const int64_t at = i % (32 * MLC__COUNT(word));
+        if (at == 0) random->words(a->seed, a->stream, (uint64_t)(i / 128), MLC__BLOCKS, word);
+        mlc__elem_put(j.sign, i, mlc__wide(a->dtype), word[at / 32] >> at % 32 & 1 ? -1.0 : 1.0);
+    }
+    const double each = a->srht ? 2.0 : 1.0;
+    mlc__parallel(dev, a->lines, each * (double)a->lines * (double)j.span, mlc__sketch_chunk, &j);
     return MLC_OK;
 }
 
@@ -10906,10 +15434,11 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
         { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, &mlc__random_fns_##isa, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
+          &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
-          mlc__axpy_f64, mlc__map_f64_##isa, &mlc__random_fns_##isa, \
+          mlc__axpy_f64, mlc__map_f64_##isa, mlc__signs_f64, &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f64 } }; \
     static const mlc__gemm_level mlc__gemm_level_##isa = \
         { &mlc__gemm_fns_##isa[0], &mlc__gemm_fns_##isa[1], NULL }; \
@@ -10951,6 +15480,16 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
     { return mlc__gemm_run(dev, a, &mlc__gemm_level_##isa); } \
     static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
     { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##isa); } \
+    static mlc_status mlc__k_conv_##isa(void *dev, const struct mlc_k_conv *a) \
+    { return mlc__conv_run(dev, a, &mlc__gemm_level_##isa, &mlc__conv_fns_##isa); } \
+    static size_t mlc__k_conv_workspace_##isa(void *dev, const struct mlc_k_conv *a) \
+    { return mlc__conv_workspace(dev, a, &mlc__gemm_level_##isa); } \
+    static mlc_status mlc__k_pool_##isa(void *dev, const struct mlc_k_pool *a) \
+    { return mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_bnorm_##isa(void *dev, const struct mlc_k_bnorm *a) \
+    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
+    static mlc_status mlc__k_resize_##isa(void *dev, const struct mlc_k_resize *a) \
+    { return mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_pack_##isa(void *dev, const struct mlc_k_pack *a) \
     { (void)dev; (void)a; return MLC_ERR_UNSUPPORTED; } \
     static size_t mlc__k_pack_workspace_##isa(void *dev, const struct mlc_k_pack *a) \
@@ -10976,6 +15515,18 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
           &mlc__random_fns_##isa }; \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
     { return mlc__optim_run(dev, a, &mlc__optim_fns_##isa, NULL); } \
+    static mlc_status mlc__k_gemm_optim_##isa(void *dev, const struct mlc_k_gemm_optim *a) \
+    { \
+        return mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##isa, &mlc__optim_fns_##isa, NULL); \
+    } \
+    static size_t mlc__k_gemm_optim_workspace_##isa(void *dev, \
+                                                    const struct mlc_k_gemm_optim *a) \
+    { return mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##isa); } \
+    static mlc_status mlc__k_sketch_##isa(void *dev, const struct mlc_k_sketch *a) \
+    { \
+        return mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
+                                   &mlc__half_fns_##isa); \
+    } \
     static mlc_status mlc__k_squares_##isa(void *dev, const struct mlc_k_squares *a) \
     { return mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa); }
 
@@ -10988,19 +15539,34 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
 #define MLC__STAMP_BF16(level) \
     static const mlc__gemm_fns mlc__gemm_fns_##level = \
         { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, mlc__map_f32_avx512, \
-          &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, &mlc__form_##level }; \
+          mlc__signs_cells, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, \
+          &mlc__form_##level }; \
     static const mlc__gemm_level mlc__gemm_level_##level = \
         { &mlc__gemm_fns_avx512[0], &mlc__gemm_fns_avx512[1], &mlc__gemm_fns_##level }; \
     static mlc_status mlc__k_gemm_##level(void *dev, const struct mlc_k_gemm *a) \
     { return mlc__gemm_run(dev, a, &mlc__gemm_level_##level); } \
     static size_t mlc__k_gemm_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
     { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level); } \
+    static mlc_status mlc__k_conv_##level(void *dev, const struct mlc_k_conv *a) \
+    { return mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_avx512); } \
+    static size_t mlc__k_conv_workspace_##level(void *dev, const struct mlc_k_conv *a) \
+    { return mlc__conv_workspace(dev, a, &mlc__gemm_level_##level); } \
+    static mlc_status mlc__k_bnorm_##level(void *dev, const struct mlc_k_bnorm *a) \
+    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_avx512, &mlc__half_fns_avx512x); } \
     static mlc_status mlc__k_pack_##level(void *dev, const struct mlc_k_pack *a) \
     { return mlc__pack_run(dev, a); } \
     static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
     { (void)dev; return mlc__pack_workspace(a); } \
     static mlc_status mlc__k_optim_##level(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, &mlc__optim_fns_avx512, mlc__pack_part); }
+    { return mlc__optim_run(dev, a, &mlc__optim_fns_avx512, mlc__pack_part); } \
+    static mlc_status mlc__k_gemm_optim_##level(void *dev, const struct mlc_k_gemm_optim *a) \
+    { \
+        return mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##level, &mlc__optim_fns_avx512, \
+                                   mlc__pack_part); \
+    } \
+    static size_t mlc__k_gemm_optim_workspace_##level(void *dev, \
+                                                      const struct mlc_k_gemm_optim *a) \
+    { return mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level); }
 #if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
 #endif
@@ -11061,6 +15627,16 @@ MLC__STAMP_BF16(amx)
 #define MLC__CPU_finite_ws(isa, level)    NULL,
 #define MLC__CPU_optim(isa, level)        mlc__k_optim_##level,
 #define MLC__CPU_optim_ws(isa, level)     NULL,
+#define MLC__CPU_conv(isa, level)         mlc__k_conv_##level,
+#define MLC__CPU_conv_ws(isa, level)      mlc__k_conv_workspace_##level,
+#define MLC__CPU_pool(isa, level)         mlc__k_pool_##isa,
+#define MLC__CPU_pool_ws(isa, level)      NULL,
+#define MLC__CPU_bnorm(isa, level)        mlc__k_bnorm_##level,
+#define MLC__CPU_bnorm_ws(isa, level)     mlc__k_bnorm_workspace,
+#define MLC__CPU_resize(isa, level)       mlc__k_resize_##isa,
+#define MLC__CPU_resize_ws(isa, level)    mlc__k_resize_workspace,
+#define MLC__CPU_gemm_optim(isa, level)   mlc__k_gemm_optim_##level,
+#define MLC__CPU_gemm_optim_ws(isa, level) mlc__k_gemm_optim_workspace_##level,
 #define MLC__CPU_squares(isa, level)      mlc__k_squares_##isa,
 #define MLC__CPU_squares_ws(isa, level)   mlc__k_squares_workspace,
 #define MLC__CPU_guard(isa, level)        mlc__k_guard,
@@ -11071,6 +15647,8 @@ MLC__STAMP_BF16(amx)
 #define MLC__CPU_compare_ws(isa, level)   NULL,
 #define MLC__CPU_where(isa, level)        mlc__k_where_##isa,
 #define MLC__CPU_where_ws(isa, level)     NULL,
+#define MLC__CPU_sketch(isa, level)       mlc__k_sketch_##isa,
+#define MLC__CPU_sketch_ws(isa, level)    mlc__k_sketch_workspace,
 
 #define MLC__COLUMN(name) \
     static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
@@ -11273,8 +15851,9 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
                  "are over 0; draw fewer", (long long)w[3], (long long)w[2], (long long)w[1]);
     return mlc__fail(
         ctx, MLC_ERR_VALUE,
-        "cross_entropy: label %lld at row %lld is not in [0,%lld), the classes of logits",
-        (long long)w[2], (long long)w[1], (long long)w[3]);
+        "%s: label %lld at row %lld is not in [0,%lld), the classes of logits",
+        ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], (long long)w[2], (long long)w[1],
+        (long long)w[3]);
 }
 
 /* @@ IMPL.CTX -------------------------------------------- context and scopes
@@ -13008,7 +17587,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     nd->n_out = nd->n_saved = 0;
     nd->recorded = need != 0;
     nd->need = (uint8_t)need;
-    nd->done = nd->inplace = nd->spends = false;
+    nd->done = nd->inplace = nd->spends = nd->through = false;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
     return nd;
 }
@@ -13031,6 +17610,17 @@ static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t 
     mlc_tensor *t = mlc__tensor_new(ctx, ctx->depth, dtype, ndim, shape, MLC_MEM_ACTIVATION);
     if (!t) return MLC_ERR_NOMEM;
     nd->out[nd->n_out++] = t;
+    return MLC_OK;
+}
+
+/* Declares an output that lies as x does, if that fills a block: channels stay last. */
+static mlc_status mlc__out_like(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, const mlc_tensor *x)
+{
+    MLC__TRY(mlc__out(ctx, nd, dtype, x->ndim, x->shape));
+    mlc_tensor *t = nd->out[nd->n_out - 1];
+    if ((x->flags & (MLC__PERMUTED | MLC__DENSE)) != MLC__PERMUTED) return MLC_OK;
+    memcpy(t->stride, x->stride, (size_t)x->ndim * sizeof *t->stride);
+    mlc__mark_layout(t);
     return MLC_OK;
 }
 
@@ -13200,6 +17790,17 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     }
     mlc__grad_view(t, g);
     return MLC_OK;
+}
+
+/* Will nobody but nd, whose input i it is, write to the gradient of this parameter, or read it? */
+static bool mlc__grad_is_whole(const mlc_node *nd, int i)
+{
+    const mlc_tensor *base = nd->in[i];
+    if (base->grad_fresh) return false;
+    for (const mlc_node *at = base->ctx->tape; at; at = at->prev)
+        for (int k = 0; k < at->n_in; k++)
+            if (mlc__base(at->in[k]) == base && !(at == nd && k == i) && !at->done) return false;
+    return true;
 }
 
 /* Did input i want a gradient when nd was recorded? What was saved follows from that. */
@@ -13930,8 +18531,8 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
     return MLC_OK;
 }
 
-/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast
- * One kernel does all three: the strided cast. contiguous is a copy only where it must be. */
+/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast, channels_last
+ * One kernel does all: the strided cast. contiguous and channels_last copy only where they must. */
 
 static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -13981,7 +18582,7 @@ MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
 static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, nd->u.dtype, x->ndim, x->shape);
+    return mlc__out_like(ctx, nd, nd->u.dtype, x);
 }
 
 /* The copy of another dtype: only the shape rule differs. */
@@ -14004,10 +18605,96 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
     return mlc__finish(nd);
 }
 
+/* Strides of a dense tensor with channels last. */
+static void mlc__channels_last_strides(mlc_tensor *t)
+{
+    int64_t step = 1;
+    for (int32_t n = 0; n < t->ndim; n++) {
+        const int32_t d = n == 0 ? 1 : n == t->ndim - 1 ? 0 : t->ndim - n;
+        t->stride[d] = step;
+        step *= mlc__max(1, t->shape[d]);
+    }
+    mlc__mark_layout(t);
+}
+
+static bool mlc__is_channels_last(const mlc_tensor *t)
+{
+    mlc_tensor like = *t;
+    if (t->ndim < 2) return (t->flags & MLC__DENSE) != 0;
+    mlc__channels_last_strides(&like);
+    for (int32_t d = 0; d < t->ndim; d++)
+        if (t->shape[d] != 1 && t->stride[d] != like.stride[d]) return mlc__numel(t) == 0;
+    return true;
+}
+
+/* Declares an output that lies with channels last. */
+static mlc_status mlc__out_channels_last(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
+                                         const int64_t *shape)
+{
+    MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
+    mlc__channels_last_strides(nd->out[nd->n_out - 1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__channels_last_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "channels_last: x is %s; it must be [n,c,..]",
+                 mlc__shape(x).s);
+    return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, x->shape);
+}
+
+static const mlc__op mlc__channels_last_op = { "channels_last", mlc__channels_last_shape,
+                                               mlc__copy_forward, mlc__copy_backward };
+
+MLC_IMPL mlc_tensor *mlc_channels_last(mlc_tensor *x)
+{
+    mlc_node local, *nd;
+    if (x && x->ndim >= 2 && mlc__is_channels_last(x)) return x;
+    nd = mlc__begin(&local, &mlc__channels_last_op, 1, x, NULL, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+/* Where a kernel writes the gradient of an input: in its place, or beside it where that does not
+ * lie with channels last (a vector: dense). */
+typedef struct mlc__beside {
+    mlc_tensor  grad;
+    const mlc_tensor *out;             /* what the kernel writes                               */
+    mlc__temp   temp;
+    bool        acc, adds;             /* grad is added to; by the kernel itself               */
+} mlc__beside;
+
+/* False: no gradient is wanted, or *st says why. last: channels last, else dense. never: the kernel
+ * cannot add. */
+static bool mlc__beside_open(mlc_node *nd, int i, bool last, bool never, mlc__beside *b,
+                             mlc_status *st)
+{
+    if (!mlc__grad_in(nd, i, &b->grad, &b->acc, st)) return false;
+    b->out = &b->grad;
+    b->adds = b->acc;
+    if ((last ? mlc__is_channels_last(&b->grad) : (b->grad.flags & MLC__DENSE) != 0) &&
+        !(never && b->acc)) return true;
+    *st = mlc__temp_begin(b->grad.ctx, &b->temp, b->grad.dtype, b->grad.ndim, b->grad.shape);
+    if (*st != MLC_OK) return false;
+    if (last) mlc__channels_last_strides(&b->temp.t);
+    b->out = &b->temp.t;
+    b->adds = false;
+    return true;
+}
+
+static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__beside *b, mlc_status st)
+{
+    if (b->out == &b->grad) return st;
+    if (st == MLC_OK)
+        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &b->grad, b->out, NULL, NULL, 0.0, b->acc);
+    mlc__temp_end(&b->temp);
+    return st;
+}
+
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
  * All have one shape rule, forward and backward: they take the maps and what to save from the row,
  * whose first field is the node's descriptor. Saving y where the derivative can be had from it
- * (tanh, sigmoid, exp, relu, sqrt) lets x go. */
+ * (tanh, sigmoid, exp, relu, elu, sqrt) lets x go. */
 
 /* apply: of the kernel that has the formula; a backward formula may be one of map's all the same.
  * MLC_MATH_END as a derivative: it is 0 everywhere. */
@@ -14029,7 +18716,7 @@ static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
     mlc_tensor *x = nd->in[0];
     MLC__TRY(mlc__require_float(ctx, nd));
-    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    MLC__TRY(mlc__out_like(ctx, nd, x->dtype, x));
     if (u->saved) mlc__save(nd, u->saved == 'x' ? x : nd->out[0]);
     return MLC_OK;
 }
@@ -14065,10 +18752,12 @@ static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s,
     return mlc__finish(nd);
 }
 
-#define MLC__UNARY(name, kernel, fwd, bwd, saved) \
-    static const mlc__unary mlc__##name##_op = \
-        { { #name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward }, \
+#define MLC__UNARY_AS(row, name, kernel, fwd, bwd, saved) \
+    static const mlc__unary mlc__##row##_op = \
+        { { name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward }, \
           mlc__apply_##kernel, MLC_##fwd, MLC_##bwd, saved };
+#define MLC__UNARY(name, kernel, fwd, bwd, saved) \
+    MLC__UNARY_AS(name, #name, kernel, fwd, bwd, saved)
 MLC__UNARY(neg,         map,  MAP_NEG,          MAP_NEG,               0)
 MLC__UNARY(exp,         map,  MAP_EXP,          MAP_MUL,               'y')
 MLC__UNARY(log,         map,  MAP_LOG,          MAP_DIV,               'x')
@@ -14080,6 +18769,15 @@ MLC__UNARY(gelu,        map,  MAP_GELU,         MAP_GELU_GRAD,         'x')
 MLC__UNARY(silu,        map,  MAP_SILU,         MAP_SILU_GRAD,         'x')
 MLC__UNARY(gelu_tanh,   math, MATH_GELU_TANH,   MATH_GELU_TANH_GRAD,   'x')
 MLC__UNARY(softplus,    math, MATH_SOFTPLUS,    MATH_SOFTPLUS_GRAD,    'x')
+MLC__UNARY(log_sigmoid, math, MATH_LOG_SIGMOID, MATH_LOG_SIGMOID_GRAD, 'y')
+MLC__UNARY(leaky_relu,  math, MATH_LEAKY_RELU,  MATH_LEAKY_RELU_GRAD,  'y')
+MLC__UNARY(elu,         math, MATH_ELU,         MATH_ELU_GRAD,         'y')
+MLC__UNARY(selu,        math, MATH_ELU,         MATH_ELU_GRAD,         'y')
+MLC__UNARY(celu,        math, MATH_CELU,        MATH_CELU_GRAD,        'y')
+MLC__UNARY(mish,        math, MATH_MISH,        MATH_MISH_GRAD,        'x')
+MLC__UNARY(softsign,    math, MATH_SOFTSIGN,    MATH_SOFTSIGN_GRAD,    'x')
+MLC__UNARY(hardswish,   math, MATH_HARDSWISH,   MATH_HARDSWISH_GRAD,   'x')
+MLC__UNARY(hardsigmoid, math, MATH_HARDSIGMOID, MATH_HARDSIGMOID_GRAD, 'y')
 MLC__UNARY(abs,         math, MATH_ABS,         MATH_ABS_GRAD,         'x')
 MLC__UNARY(sign,        math, MATH_SIGN,        MATH_END,              0)
 MLC__UNARY(square,      math, MATH_SQUARE,      MATH_SQUARE_GRAD,      'x')
@@ -14110,6 +18808,9 @@ MLC__UNARY(div_scalar,  math, MATH_DIV_S,       MATH_DIV_S,            0)
 MLC__UNARY(pow_scalar,  math, MATH_POW_S,       MATH_POW_S_GRAD,       'x')
 MLC__UNARY(rsub_scalar, math, MATH_RSUB_S,      MAP_NEG,               0)
 MLC__UNARY(clamp,       math, MATH_CLAMP,       MATH_CLAMP_GRAD,       'x')
+/* With a number below 0 the result does not tell the sides of 0 apart. */
+MLC__UNARY_AS(leaky_relu_x, "leaky_relu", math, MATH_LEAKY_RELU, MATH_LEAKY_RELU_GRAD, 'x')
+MLC__UNARY_AS(elu_x,        "elu",        math, MATH_ELU,        MATH_ELU_X_GRAD,      'x')
 
 #define MLC__UNARY_CALL(name, s, t) mlc__unary_call(&mlc__##name##_op, x, s, t)
 MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x) { return MLC__UNARY_CALL(neg, 0.0, 0.0); }
@@ -14123,6 +18824,17 @@ MLC_IMPL mlc_tensor *mlc_gelu(mlc_tensor *x) { return MLC__UNARY_CALL(gelu, 0.0,
 MLC_IMPL mlc_tensor *mlc_gelu_tanh(mlc_tensor *x) { return MLC__UNARY_CALL(gelu_tanh, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_silu(mlc_tensor *x) { return MLC__UNARY_CALL(silu, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_softplus(mlc_tensor *x) { return MLC__UNARY_CALL(softplus, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log_sigmoid(mlc_tensor *x)
+{
+    return MLC__UNARY_CALL(log_sigmoid, 0.0, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_mish(mlc_tensor *x) { return MLC__UNARY_CALL(mish, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_softsign(mlc_tensor *x) { return MLC__UNARY_CALL(softsign, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_hardswish(mlc_tensor *x) { return MLC__UNARY_CALL(hardswish, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_hardsigmoid(mlc_tensor *x)
+{
+    return MLC__UNARY_CALL(hardsigmoid, 0.0, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_abs(mlc_tensor *x) { return MLC__UNARY_CALL(abs, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sign(mlc_tensor *x) { return MLC__UNARY_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square(mlc_tensor *x) { return MLC__UNARY_CALL(square, 0.0, 0.0); }
@@ -14172,6 +18884,37 @@ MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
     return MLC__UNARY_CALL(clamp, lo, hi);
 }
 
+/* Numbers of arXiv 1706.02515: with them layers keep mean 0 and variance 1. */
+#define MLC__SELU_SCALE 1.0507009873554804934
+#define MLC__SELU_ALPHA 1.6732632423543772848
+
+MLC_IMPL mlc_tensor *mlc_leaky_relu(mlc_tensor *x, double slope)
+{
+    return slope >= 0.0 ? MLC__UNARY_CALL(leaky_relu, slope, 0.0)
+                        : MLC__UNARY_CALL(leaky_relu_x, slope, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_elu(mlc_tensor *x, double alpha)
+{
+    return alpha >= 0.0 ? MLC__UNARY_CALL(elu, alpha, 1.0) : MLC__UNARY_CALL(elu_x, alpha, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_selu(mlc_tensor *x)
+{
+    return MLC__UNARY_CALL(selu, MLC__SELU_SCALE * MLC__SELU_ALPHA, MLC__SELU_SCALE);
+}
+
+/* x/alpha must be a number in the type that is computed in, which flushes denormals. */
+static bool mlc__celu_fine(const mlc_tensor *x, const char *what, double alpha)
+{
+    if (!x || !(fabs(alpha) < (x->dtype == MLC_F64 ? DBL_MIN : (double)FLT_MIN))) return true;
+    mlc__fail(x->ctx, MLC_ERR_ARG, "%s: alpha is %s, and x is divided by it", what,
+              mlc__real(alpha).s);
+    return false;
+}
+MLC_IMPL mlc_tensor *mlc_celu(mlc_tensor *x, double alpha)
+{
+    return mlc__celu_fine(x, "celu", alpha) ? MLC__UNARY_CALL(celu, alpha, 0.0) : NULL;
+}
+
 /* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting
  * Broadcast inputs are never copied: stride 0 reads them again. In backward a gradient of the wide
  * shape is summed to the narrow one; only where it is not dy itself does that take a temporary. */
@@ -14212,6 +18955,18 @@ static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t
     return MLC_OK;
 }
 
+/* Lies as the first input that has its shape. */
+static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
+                              const int64_t *shape)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        const mlc_tensor *x = nd->in[i];
+        if (x->ndim == ndim && !memcmp(x->shape, shape, (size_t)ndim * sizeof *shape))
+            return mlc__out_like(ctx, nd, dtype, x);
+    }
+    return mlc__out(ctx, nd, dtype, ndim, shape);
+}
+
 /* Which inputs do the gradients that are asked for read? */
 static void mlc__binary_reads(const mlc__binary *f, const mlc_node *nd, bool *a, bool *b)
 {
@@ -14231,7 +18986,7 @@ static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
     bool need_a, need_b;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
-    MLC__TRY(mlc__out(ctx, nd, nd->in[0]->dtype, ndim, shape));
+    MLC__TRY(mlc__out_of(ctx, nd, nd->in[0]->dtype, ndim, shape));
     mlc__binary_reads(f, nd, &need_a, &need_b);
     if (need_a) mlc__save(nd, nd->in[0]);
     if (need_b) mlc__save(nd, nd->in[1]);
@@ -14299,6 +19054,8 @@ MLC__BINARY(remainder,    math, MATH_REMAINDER,  MAP_COPY,          0,   MATH_RE
 MLC__BINARY(floor_divide, math, MATH_FLOOR_DIV,  MATH_END,          0,   MATH_END,              0)
 MLC__BINARY(atan2,        math, MATH_ATAN2,      MATH_ATAN2_GRAD_A, 'c', MATH_ATAN2_GRAD_B,     'c')
 MLC__BINARY(hypot,        math, MATH_HYPOT,      MATH_HYPOT_GRAD_A, 'c', MATH_HYPOT_GRAD_B,     'c')
+MLC__BINARY(prelu,        math, MATH_PRELU,      MATH_PRELU_GRAD_A, 'c', MATH_PRELU_GRAD_B,     'a')
+MLC__BINARY(glu,          math, MATH_GLU,        MATH_GLU,          'b', MATH_GLU_GRAD_B,       'c')
 
 static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_tensor *b)
 {
@@ -14353,6 +19110,37 @@ MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b)
 MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__binary_call(&mlc__hypot_op, a, b);
+}
+
+/* w becomes [] or [channels,1,1,..], which broadcasts along all axes but 1. */
+MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
+{
+    mlc_tensor *const in[2] = { x, w };
+    int64_t shape[MLC_MAX_DIMS] = { 0 };
+    if (!mlc__inputs("prelu", 2, in)) return NULL;
+    const bool one = mlc__numel(w) == 1;
+    if (w->ndim > 1 || !(one || (x->ndim > 1 && w->shape[0] == x->shape[1]))) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "prelu: w is %s, x %s; w must have one element, or be 1-d "
+                  "with one for each channel, axis 1 of x", mlc__shape(w).s, mlc__shape(x).s);
+        return NULL;
+    }
+    for (int32_t d = 0; d + 1 < x->ndim; d++) shape[d] = d ? 1 : w->shape[0];
+    return mlc__binary_call(&mlc__prelu_op, x,
+                            mlc_reshape(w, mlc_dims_of(one ? 0 : x->ndim - 1, shape)));
+}
+
+MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
+{
+    mlc_tensor *const in[1] = { x };
+    if (!mlc__inputs("glu", 1, in) || !mlc__axis_ok(x, "glu", &axis)) return NULL;
+    const int64_t half = x->shape[axis] / 2;
+    if (x->shape[axis] % 2) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "glu: axis %d of %s has two halves only where its size is "
+                  "even", axis, mlc__shape(x).s);
+        return NULL;
+    }
+    return mlc__binary_call(&mlc__glu_op, mlc_slice(x, axis, 0, half, 1),
+                            mlc_slice(x, axis, half, 2 * half, 1));
 }
 
 /* @@ IMPL.OPS.COMPARE ------------------------------------ comparisons, logic, choice by a mask
@@ -14804,10 +19592,11 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
     return mlc__finish(nd);
 }
 
-#define MLC__INPLACE_UNARY(name) \
-    static const mlc__inplace mlc__##name##__op = \
-        { { #name "_", mlc__inplace_unary_shape, mlc__inplace_unary_forward, \
-            mlc__inplace_unary_backward }, &mlc__##name##_op, NULL };
+#define MLC__INPLACE_UNARY_AS(row, name) \
+    static const mlc__inplace mlc__##row##__op = \
+        { { name "_", mlc__inplace_unary_shape, mlc__inplace_unary_forward, \
+            mlc__inplace_unary_backward }, &mlc__##row##_op, NULL };
+#define MLC__INPLACE_UNARY(name) MLC__INPLACE_UNARY_AS(name, #name)
 #define MLC__INPLACE_BINARY(name) \
     static const mlc__inplace mlc__##name##__op = \
         { { #name "_", mlc__inplace_binary_shape, mlc__inplace_binary_forward, \
@@ -14815,7 +19604,11 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
 MLC__INPLACE_UNARY(neg) MLC__INPLACE_UNARY(exp) MLC__INPLACE_UNARY(log) MLC__INPLACE_UNARY(sqrt)
 MLC__INPLACE_UNARY(tanh) MLC__INPLACE_UNARY(sigmoid) MLC__INPLACE_UNARY(relu)
 MLC__INPLACE_UNARY(gelu) MLC__INPLACE_UNARY(silu) MLC__INPLACE_UNARY(abs) MLC__INPLACE_UNARY(sign)
-MLC__INPLACE_UNARY(gelu_tanh) MLC__INPLACE_UNARY(softplus)
+MLC__INPLACE_UNARY(gelu_tanh) MLC__INPLACE_UNARY(softplus) MLC__INPLACE_UNARY(log_sigmoid)
+MLC__INPLACE_UNARY(leaky_relu) MLC__INPLACE_UNARY_AS(leaky_relu_x, "leaky_relu")
+MLC__INPLACE_UNARY(elu) MLC__INPLACE_UNARY_AS(elu_x, "elu") MLC__INPLACE_UNARY(selu)
+MLC__INPLACE_UNARY(celu) MLC__INPLACE_UNARY(mish) MLC__INPLACE_UNARY(softsign)
+MLC__INPLACE_UNARY(hardswish) MLC__INPLACE_UNARY(hardsigmoid)
 MLC__INPLACE_UNARY(square) MLC__INPLACE_UNARY(reciprocal) MLC__INPLACE_UNARY(rsqrt)
 MLC__INPLACE_UNARY(expm1) MLC__INPLACE_UNARY(exp2) MLC__INPLACE_UNARY(log1p)
 MLC__INPLACE_UNARY(log2) MLC__INPLACE_UNARY(log10) MLC__INPLACE_UNARY(sin) MLC__INPLACE_UNARY(cos)
@@ -14845,6 +19638,37 @@ MLC_IMPL mlc_tensor *mlc_gelu_tanh_(mlc_tensor *x)
 }
 MLC_IMPL mlc_tensor *mlc_silu_(mlc_tensor *x) { return MLC__INPLACE_CALL(silu, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_softplus_(mlc_tensor *x) { return MLC__INPLACE_CALL(softplus, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_log_sigmoid_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(log_sigmoid, 0.0, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_leaky_relu_(mlc_tensor *x, double slope)
+{
+    return slope >= 0.0 ? MLC__INPLACE_CALL(leaky_relu, slope, 0.0)
+                        : MLC__INPLACE_CALL(leaky_relu_x, slope, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_elu_(mlc_tensor *x, double alpha)
+{
+    return alpha >= 0.0 ? MLC__INPLACE_CALL(elu, alpha, 1.0) : MLC__INPLACE_CALL(elu_x, alpha, 1.0);
+}
+MLC_IMPL mlc_tensor *mlc_selu_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(selu, MLC__SELU_SCALE * MLC__SELU_ALPHA, MLC__SELU_SCALE);
+}
+MLC_IMPL mlc_tensor *mlc_celu_(mlc_tensor *x, double alpha)
+{
+    return mlc__celu_fine(x, "celu_", alpha) ? MLC__INPLACE_CALL(celu, alpha, 0.0) : NULL;
+}
+MLC_IMPL mlc_tensor *mlc_mish_(mlc_tensor *x) { return MLC__INPLACE_CALL(mish, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_softsign_(mlc_tensor *x) { return MLC__INPLACE_CALL(softsign, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_hardswish_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(hardswish, 0.0, 0.0);
+}
+MLC_IMPL mlc_tensor *mlc_hardsigmoid_(mlc_tensor *x)
+{
+    return MLC__INPLACE_CALL(hardsigmoid, 0.0, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x) { return MLC__INPLACE_CALL(abs, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sign_(mlc_tensor *x) { return MLC__INPLACE_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square_(mlc_tensor *x) { return MLC__INPLACE_CALL(square, 0.0, 0.0); }
@@ -16137,10 +20961,9 @@ typedef struct mlc__product_spec {
     struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more of it is read */
 } mlc__product_spec;
 
-/* One call of the gemm kernel: one run of equally spaced products. */
-static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__product_spec *p,
-                                 int64_t batch, const int64_t offset[3], const int64_t step[3],
-                                 double beta)
+/* The kernel's arguments for one run of equally spaced products. */
+static struct mlc_k_gemm mlc__gemm_args(const mlc__product_spec *p, int64_t batch,
+                                        const int64_t offset[3], const int64_t step[3])
 {
     struct mlc_k_gemm g = p->sink;
     g.dtype = p->dtype;
@@ -16158,9 +20981,8 @@ static mlc_status mlc__gemm_call(mlc_ctx *ctx, const char *what, const mlc__prod
     g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
     g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
     g.alpha = p->alpha;
-    g.beta = beta;
-    MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, &g);
-    return MLC_OK;
+    g.beta = p->beta;
+    return g;
 }
 
 /* The innermost batch axis goes to the kernel; the others, and those that add up into one matrix of
@@ -16184,8 +21006,9 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, const mlc__product_s
             for (int i = 0; i < 3; i++) offset[i] += at * mats[i]->batch[d];
             again = again || (at > 0 && p->c.batch[d] == 0);
         }
-        MLC__TRY(mlc__gemm_call(ctx, what, p, run ? p->batch[last] : 1, offset, step,
-                                again ? 1.0 : p->beta));
+        struct mlc_k_gemm g = mlc__gemm_args(p, run ? p->batch[last] : 1, offset, step);
+        if (again) g.beta = 1.0;
+        MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, &g);
     }
     return MLC_OK;
 }
@@ -16352,14 +21175,16 @@ static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || ac
 /* Itself, not a view of one. */
 static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
 
-/* Dtypes as above: one for all, or a 16-bit one and f32 for x, a parameter w and b. */
-static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *b)
+/* Dtypes as above: one for all, or a 16-bit one and f32 for x, weights that are parameters, b. */
+static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weights,
+                                     const mlc_tensor *b)
 {
     const mlc_dtype dtype = nd->u.linear.dtype;
     if (!mlc__is_half(dtype)) return mlc__require_float(ctx, nd);
     for (int i = 1; i < nd->n_in; i++) {
         const mlc_tensor *t = nd->in[i];
-        const bool master = t->dtype == MLC_F32 && (i == 1 ? mlc__is_param(t) : t == b);
+        const bool master = t->dtype == MLC_F32 &&
+                            (i <= weights ? mlc__is_param(t) : t == b);
         MLC__REQUIRE(ctx, t->dtype == dtype || master, DTYPE,
                      "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
                      nd->op->name, mlc_dtype_name(dtype), i + 1, mlc_dtype_name(t->dtype));
@@ -16375,7 +21200,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *also = nd->u.linear.residual ? nd->in[nd->n_in - 1] : NULL;
     const mlc_act act = nd->u.linear.act;
     int64_t shape[MLC_MAX_DIMS];
-    MLC__TRY(mlc__linear_dtypes(ctx, nd, b));
+    MLC__TRY(mlc__linear_dtypes(ctx, nd, 1, b));
     MLC__REQUIRE(ctx, w->ndim == 2 && x->ndim > 0, SHAPE,
                  "linear: x %s, w %s: x must be [..,in] and w [out,in]", mlc__shape(x).s,
                  mlc__shape(w).s);
@@ -16400,12 +21225,13 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (act) mlc__save(nd, nd->out[nd->n_out - 1]);
     nd->spends = act || nd->u.linear.drop.p > 0.0;
+    nd->through = act != MLC_ACT_NONE;
     return MLC_OK;
 }
 
 /* y = x w^T as matrices: rows, out, in. */
-static void mlc__linear_spec(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *w,
-                             const mlc_tensor *y, mlc__product_spec *p)
+static void mlc__linear_product(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *w,
+                                const mlc_tensor *y, mlc__product_spec *p)
 {
     int64_t stride;
     memset(p, 0, sizeof *p);
@@ -16523,7 +21349,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
     const mlc_tensor *w = nd->in[1];
-    mlc__linear_spec(nd, nd->in[0], w, nd->out[0], &p);
+    mlc__linear_product(nd, nd->in[0], w, nd->out[0], &p);
     MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
@@ -16560,11 +21386,9 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
     MLC__TRY(st);
     if (drop->p > 0.0) MLC__TRY(mlc__drop(ctx, what, drop, dy, dy, false));
     if (!act || dy->storage->through_act) return MLC_OK;
-    return mlc__map(ctx, what, mlc__act_grad(act), dy, dy, nd->out[nd->n_out - 1], NULL, 0.0,
+    return mlc__map(ctx, what, mlc__act_grad(act), dy, dy, nd->saved[nd->n_saved - 1].t, NULL, 0.0,
                     false);
 }
-
-static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd);
 
 /* The linear whose activation x is the result of, if its backward is the very next to run, so that
  * dx, which nobody has written to yet, may be taken through it at once; else NULL. That backward
@@ -16573,59 +21397,91 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     const mlc_node *from = x->node;
-    if (x->base || !from || from != nd->prev || from->op->backward != mlc__linear_backward ||
-        from->done || x != from->out[0])
-        return NULL;
-    if (!from->u.linear.act || from->u.linear.residual || from->u.linear.drop.p > 0.0) return NULL;
+    if (x->base || !from || from != nd->prev || !from->through || from->done ||
+        x != from->out[0]) return NULL;
+    if (from->u.linear.residual || from->u.linear.drop.p > 0.0) return NULL;
     const mlc__saved *kept = &from->saved[from->n_saved - 1];
     const mlc_storage *s = kept->t->storage;
     if (s->closed || s->released || s->version != kept->version) return NULL;
     return from;
 }
 
-/* Three gradients of dy [rows,out]; each only if asked for. */
+/* dw [out,in] = dy^T x. */
+static mlc__product_spec mlc__linear_dw_spec(const mlc_node *nd, const mlc_tensor *dy,
+                                             const mlc_tensor *dw)
+{
+    mlc__product_spec p;
+    mlc__linear_product(nd, nd->in[0], dw, dy, &p);
+    const mlc__mats dy_mats = p.c;
+    const int64_t rows = p.m;
+    p.c = mlc__mats_flip(p.b);
+    p.b = p.a;
+    p.a = mlc__mats_flip(dy_mats);
+    p.m = p.n;
+    p.n = p.k;
+    p.k = rows;
+    return p;
+}
+
+/* The product that makes dx takes it through the activation before. */
+static void mlc__linear_through_before(const mlc_node *before, mlc_tensor *dx, mlc__product_spec *p)
+{
+    p->sink.grad = mlc__act_grad(before->u.linear.act);
+    p->sink.grad_of = mlc__data(before->saved[before->n_saved - 1].t);
+    dx->storage->through_act = true;
+}
+
+/* dx [rows,in] = dy w. */
+static mlc_status mlc__linear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy, mlc_tensor *dx,
+                                 bool acc)
+{
+    mlc__product_spec p;
+    mlc__linear_product(nd, dx, nd->in[1], dy, &p);
+    const mlc__mats dy_mats = p.c;
+    const int64_t out = p.n;
+    p.c = p.a;
+    p.a = dy_mats;
+    p.b = mlc__mats_flip(p.b);
+    p.n = p.k;
+    p.k = out;
+    p.beta = acc ? 1.0 : 0.0;
+    MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
+    const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
+    if (before) mlc__linear_through_before(before, dx, &p);
+    return mlc__gemm(ctx, nd->op->name, &p);
+}
+
+/* w's optimizer may take dw as a product and make its step at once; *made: it did. */
+static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy, bool *made)
+{
+    static const int64_t none[3] = { 0, 0, 0 };
+    mlc_tensor *w = nd->in[1];
+    mlc__param *param = (mlc__param *)w;
+    *made = false;
+    if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
+        ctx->anomaly || !mlc__grad_is_whole(nd, 1)) return MLC_OK;
+    const mlc__product_spec p = mlc__linear_dw_spec(nd, dy, w);
+    struct mlc_k_gemm g = mlc__gemm_args(&p, 1, none, none);
+    g.c = NULL;
+    return param->step(param, nd->op->name, &g, made);
+}
+
+/* Three gradients of dy [rows,out]; each only if asked for. dw comes last, as w may be stepped. */
 static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
     mlc_tensor dy, dx;
-    bool acc;
-    mlc__product_spec p;
-    mlc__mats dy_mats;
+    bool acc, made;
     mlc__grad_view(nd->out[0], &dy);
     MLC__TRY(mlc__linear_through(ctx, nd, &dy));
-    if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {             /* dw [out,in] = dy^T x */
-        mlc__linear_spec(nd, nd->in[0], &dx, &dy, &p);
-        dy_mats = p.c;
-        p.c = p.b;
-        p.b = p.a;
-        p.a = mlc__mats_flip(dy_mats);
-        p.c = mlc__mats_flip(p.c);
-        const int64_t rows = p.m;
-        p.m = p.n;
-        p.n = p.k;
-        p.k = rows;
-        p.beta = acc ? 1.0 : 0.0;
-        st = mlc__gemm(ctx, nd->op->name, &p);
-    }
     if (nd->u.linear.bias && mlc__grad_in(nd, 2, &dx, &acc, &st))
         st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
-    if (mlc__grad_in(nd, 0, &dx, &acc, &st)) {             /* dx [rows,in] = dy w */
-        mlc__linear_spec(nd, &dx, nd->in[1], &dy, &p);
-        dy_mats = p.c;
-        p.c = p.a;
-        p.a = dy_mats;
-        p.b = mlc__mats_flip(p.b);
-        const int64_t out = p.n;
-        p.n = p.k;
-        p.k = out;
+    if (mlc__grad_in(nd, 0, &dx, &acc, &st)) st = mlc__linear_dx(ctx, nd, &dy, &dx, acc);
+    MLC__TRY(st);
+    MLC__TRY(mlc__linear_step(ctx, nd, &dy, &made));
+    if (!made && mlc__grad_in(nd, 1, &dx, &acc, &st)) {
+        mlc__product_spec p = mlc__linear_dw_spec(nd, &dy, &dx);
         p.beta = acc ? 1.0 : 0.0;
-        MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
-        const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
-        if (before) {
-            p.sink.grad = mlc__act_grad(before->u.linear.act);
-            p.sink.grad_of = mlc__data(before->out[before->n_out - 1]);
-            dx.storage->through_act = true;
-        }
         st = mlc__gemm(ctx, nd->op->name, &p);
     }
     return st;
@@ -16672,6 +21528,794 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
 MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 {
     return mlc_linear_ex(x, w, b, NULL);
+}
+
+/* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
+ * Shapes are PyTorch's, [n,c,..]; in memory channels come last, by stride. An input that lies
+ * otherwise is copied first, by an operation that is recorded, so that all of a network lies alike
+ * after its first convolution. A transposed convolution is the gradient of one with respect to x,
+ * and its gradients are that one itself: both are rows of one table of parts. */
+
+/* Pixels along axis i of the result of k taps, with `before` and behind padded. */
+static int64_t mlc__conv_size(const mlc__conv_spec *s, int i, int64_t in, int64_t k)
+{
+    const int64_t reach = s->dilation[i] * (k - 1) + 1;
+    /* What does not fit 64 bits does not fit memory either: that is refused as too large. */
+    if (s->transposed && (double)in * (double)s->stride[i] > 1e15) return INT64_MAX / 2;
+    if (s->transposed)
+        return (in - 1) * s->stride[i] + reach + s->more[i] - 2 * s->pad[i];
+    if (s->same) return in;
+    const int64_t room = in + 2 * s->pad[i] - reach;
+    return room < 0 ? -1 : room / s->stride[i] + 1;
+}
+
+/* Dtypes: one for all, or f32 for w and b with a 16-bit x. */
+static mlc_status mlc__conv_dtypes(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    if (!mlc__is_half(x->dtype)) return mlc__require_float(ctx, nd);
+    for (int i = 1; i < nd->n_in; i++)
+        MLC__REQUIRE(ctx, nd->in[i]->dtype == x->dtype || nd->in[i]->dtype == MLC_F32, DTYPE,
+                     "%s: input 1 is %s, input %d is %s; cast one of them with mlc_cast",
+                     nd->op->name, mlc_dtype_name(x->dtype), i + 1,
+                     mlc_dtype_name(nd->in[i]->dtype));
+    return MLC_OK;
+}
+
+/* x [n,c,..], w [out,c/groups,..], or [c,out/groups,..] transposed, b [out]. */
+static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__conv_spec *s)
+{
+    const mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->n_in > 2 ? nd->in[2] : NULL;
+    const char *what = nd->op->name;
+    MLC__REQUIRE(ctx, w->ndim >= 3 && w->ndim <= 5 && x->ndim == w->ndim, SHAPE,
+                 "%s: x %s, w %s: x must be [n,c,..] and w [%s,..] with 1 to 3 axes behind", what,
+                 mlc__shape(x).s, mlc__shape(w).s, s->transposed ? "c,out/groups" : "out,c/groups");
+    const int64_t c = x->shape[1], in = s->transposed ? w->shape[0] : w->shape[1] * s->groups;
+    const int64_t out = s->transposed ? w->shape[1] * s->groups : w->shape[0];
+    MLC__REQUIRE(ctx, c == in && c % s->groups == 0 && out % s->groups == 0, SHAPE,
+                 "%s: x %s has %lld channels, w %s with %lld groups takes %lld; channels must be "
+                 "multiples of groups", what, mlc__shape(x).s, (long long)c, mlc__shape(w).s,
+                 (long long)s->groups, (long long)in);
+    MLC__REQUIRE(ctx, !b || (b->ndim == 1 && b->shape[0] == out), SHAPE,
+                 "%s: b must be [%lld] for w %s, it is %s", what, (long long)out, mlc__shape(w).s,
+                 b ? mlc__shape(b).s : "");
+    for (int32_t d = 2; d < w->ndim; d++) {
+        MLC__REQUIRE(ctx, w->shape[d] > 0, SHAPE, "%s: w %s has no taps", what, mlc__shape(w).s);
+        MLC__REQUIRE(ctx, mlc__conv_size(s, d - 2, x->shape[d], w->shape[d]) > 0 ||
+                     mlc__numel(x) == 0, SHAPE,
+                     "%s: the kernel of w %s is larger than x %s with its padding", what,
+                     mlc__shape(w).s, mlc__shape(x).s);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__conv_spec *s = &nd->u.conv;
+    mlc_tensor *x = nd->in[0], *w = nd->in[1];
+    int64_t shape[MLC_MAX_DIMS];
+    MLC__TRY(mlc__conv_dtypes(ctx, nd));
+    MLC__TRY(mlc__conv_check(ctx, nd, s));
+    shape[0] = x->shape[0];
+    shape[1] = s->transposed ? w->shape[1] * s->groups : w->shape[0];
+    for (int32_t d = 2; d < w->ndim; d++)
+        shape[d] = mlc__max(0, mlc__conv_size(s, d - 2, x->shape[d], w->shape[d]));
+    MLC__TRY(mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape));
+    MLC__REQUIRE(ctx, !s->residual || (mlc__same_shape(s->residual, nd->out[0]) &&
+                                       s->residual->dtype == x->dtype), SHAPE,
+                 "%s: y is %s, the residual %s of %s; they must be alike", nd->op->name,
+                 mlc__shape(nd->out[0]).s, mlc__shape(s->residual).s,
+                 mlc_dtype_name(s->residual->dtype));
+    if (nd->recorded && mlc__act_needs_input(s->act))
+        MLC__TRY(mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape));
+    if (mlc__needs(nd, 1)) mlc__save(nd, x);
+    if (mlc__needs(nd, 0)) mlc__save(nd, w);
+    if (s->act) mlc__save(nd, nd->out[nd->n_out - 1]);
+    nd->spends = s->act != MLC_ACT_NONE;
+    return MLC_OK;
+}
+
+/* Sizes of nd's convolution as the kernel has them: those of the one that a transposed one is the
+ * gradient of. x and y lie with channels last. */
+static struct mlc_k_conv mlc__conv_args(const mlc_node *nd, const mlc_tensor *x,
+                                        const mlc_tensor *w, const mlc_tensor *y)
+{
+    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc_tensor *in = s->transposed ? y : x, *out = s->transposed ? x : y;
+    const int32_t axes = w->ndim - 2;
+    struct mlc_k_conv a;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.w_dtype = w->dtype;
+    a.n = x->shape[0];
+    a.groups = s->groups;
+    a.c = w->shape[1];
+    a.oc = w->shape[0] / s->groups;
+    for (int32_t d = 0; d < 3; d++) {
+        const int32_t i = d - (3 - axes);
+        a.in[d] = i < 0 ? 1 : in->shape[i + 2];
+        a.out[d] = i < 0 ? 1 : out->shape[i + 2];
+        a.kernel[d] = i < 0 ? 1 : w->shape[i + 2];
+        a.stride[d] = i < 0 ? 1 : s->stride[i];
+        a.dilation[d] = i < 0 ? 1 : s->dilation[i];
+        a.pad[d] = i < 0 ? 0 : s->same ? s->dilation[i] * (a.kernel[d] - 1) / 2 : s->pad[i];
+    }
+    a.x = mlc__data(in);
+    a.y = mlc__data(out);
+    a.w = mlc__data(w);
+    return a;
+}
+
+static mlc_status mlc__conv_part_run(mlc_ctx *ctx, const char *what, mlc_conv_part part,
+                                     struct mlc_k_conv *a)
+{
+    a->part = part;
+    MLC__RUN_WITH_WORKSPACE(ctx, what, conv, a);
+    return MLC_OK;
+}
+
+static mlc_status mlc__conv_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc_tensor *b = nd->n_in > 2 ? nd->in[2] : NULL;
+    struct mlc_k_conv a = mlc__conv_args(nd, nd->in[0], nd->in[1], nd->out[0]);
+    if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
+    a.bias = b ? mlc__data(b) : NULL;
+    a.bias_dtype = b ? b->dtype : a.dtype;
+    a.residual = s->residual ? mlc__data(s->residual) : NULL;
+    a.act = s->act;
+    a.aux = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
+    return mlc__conv_part_run(ctx, nd->op->name, s->transposed ? MLC_CONV_DX : MLC_CONV_Y, &a);
+}
+
+/* The gradient of input i by a part, of which y cannot be added to anything. */
+static mlc_status mlc__conv_grad(mlc_ctx *ctx, mlc_node *nd, int i, mlc_conv_part part,
+                                 const mlc_tensor *dy)
+{
+    mlc_status st = MLC_OK;
+    mlc__beside to;
+    if (!mlc__beside_open(nd, i, i == 0, part == MLC_CONV_Y, &to, &st)) return st;
+    struct mlc_k_conv a =
+        mlc__conv_args(nd, i == 0 ? to.out : nd->in[0], i == 1 ? to.out : nd->in[1], dy);
+    a.accumulate = to.adds;
+    if (mlc__numel(dy) && mlc__numel(nd->in[0]))
+        st = mlc__conv_part_run(ctx, nd->op->name, part, &a);
+    else if (!to.adds) st = mlc__set(ctx, nd->op->name, to.out, 0.0);
+    return mlc__beside_close(ctx, nd, &to, st);
+}
+
+/* db [out] from dy [n,out,..], whose channels are made the last axis for it. */
+static mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
+{
+    mlc_status st = MLC_OK;
+    mlc_tensor db, rows = *dy;
+    bool acc;
+    if (nd->n_in < 3 || !mlc__grad_in(nd, 2, &db, &acc, &st)) return st;
+    for (int32_t d = 1; d < dy->ndim; d++) {
+        const int32_t from = d + 1 < dy->ndim ? d + 1 : 1;
+        rows.shape[d] = dy->shape[from];
+        rows.stride[d] = dy->stride[from];
+    }
+    mlc__mark_layout(&rows);
+    return mlc__sum_to(ctx, nd->op->name, &db, &rows, acc);
+}
+
+static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__conv_spec *s = &nd->u.conv;
+    const char *what = nd->op->name;
+    mlc_tensor dy;
+    mlc__grad_view(nd->out[0], &dy);
+    if (s->act)
+        MLC__TRY(mlc__map(ctx, what, mlc__act_grad(s->act), &dy, &dy, nd->out[nd->n_out - 1], NULL,
+                          0.0, false));
+    MLC__TRY(mlc__conv_db(ctx, nd, &dy));
+    MLC__TRY(mlc__conv_grad(ctx, nd, 1, MLC_CONV_DW, &dy));
+    return mlc__conv_grad(ctx, nd, 0, s->transposed ? MLC_CONV_Y : MLC_CONV_DX, &dy);
+}
+
+static const mlc__op mlc__conv_op =
+    { "conv", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward };
+static const mlc__op mlc__conv_transpose_op =
+    { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward };
+
+/* A desc's numbers with the defaults filled in. */
+static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, const mlc_conv_desc *d,
+                                    mlc__conv_spec *s)
+{
+    s->groups = d && d->groups ? d->groups : 1;
+    s->act = d ? d->act : MLC_ACT_NONE;
+    s->same = d && d->same;
+    bool fine = s->groups > 0 && s->groups < 1 << 30 && (unsigned)s->act <= MLC_ACT_SILU;
+    bool ones = true, no_pad = true;
+    for (int i = 0; i < 3; i++) {
+        s->stride[i] = d && d->stride[i] ? d->stride[i] : 1;
+        s->dilation[i] = d && d->dilation[i] ? d->dilation[i] : 1;
+        s->pad[i] = d ? d->padding[i] : 0;
+        s->more[i] = d ? d->output_padding[i] : 0;
+        ones = ones && s->stride[i] == 1;
+        no_pad = no_pad && s->pad[i] == 0;
+        fine = fine && s->stride[i] > 0 && s->dilation[i] > 0 && s->pad[i] >= 0 &&
+               s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30 && s->pad[i] < 1 << 30 &&
+               (s->transposed ? s->more[i] >= 0 && (s->more[i] < s->stride[i] ||
+                                                    s->more[i] < s->dilation[i]) : s->more[i] == 0);
+    }
+    MLC__REQUIRE(ctx, fine, ARG, "%s: stride %lld, dilation %lld and groups %lld must be positive, "
+                 "padding %lld and output_padding %lld not negative, output_padding below stride "
+                 "or dilation and only of a transposed one, act one of mlc_act", what,
+                 (long long)s->stride[0], (long long)s->dilation[0], (long long)s->groups,
+                 (long long)s->pad[0], (long long)s->more[0]);
+    MLC__REQUIRE(ctx, !s->same || (ones && no_pad && !s->transposed), ARG,
+                 "%s: same asks for stride 1 and no padding, and not transposed", what);
+    MLC__REQUIRE(ctx, !s->transposed || s->act == MLC_ACT_NONE, ARG,
+                 "%s: an act is fused only into a convolution; call it afterwards", what);
+    return MLC_OK;
+}
+
+/* residual: NULL, or added before the activation where nothing is recorded. */
+static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                  const mlc_conv_desc *desc, mlc_tensor *residual)
+{
+    mlc__conv_spec s;
+    mlc_node local, *nd;
+    mlc_tensor *in[3] = { x, w, b };
+    const int n = b ? 3 : 2;
+    mlc_ctx *ctx = mlc__inputs(op->name, n, in);
+    s.transposed = op == &mlc__conv_transpose_op;
+    if (residual && residual->ndim >= 2) residual = mlc_channels_last(residual);
+    s.residual = residual;
+    if (!ctx || mlc__conv_spec_of(ctx, op->name, desc, &s) != MLC_OK) return NULL;
+    /* Recorded where they copy, so gradients find their way back. */
+    if (x->ndim >= 2) in[0] = mlc_channels_last(x);        /* else the shape rule refuses it */
+    in[1] = mlc_contiguous(w);
+    if (b) in[2] = mlc_contiguous(b);
+    nd = in[0] && in[1] && (!b || in[2]) ? mlc__begin_n(&local, op, n, in) : NULL;
+    if (!nd) return NULL;
+    nd->u.conv = s;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                              const mlc_conv_desc *desc)
+{
+    return mlc__conv_call(&mlc__conv_op, x, w, b, desc, NULL);
+}
+
+MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                        const mlc_conv_desc *desc)
+{
+    return mlc__conv_call(&mlc__conv_transpose_op, x, w, b, desc, NULL);
+}
+
+/* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
+ * Channels last, as convolutions leave them. A maximum remembers its place in the image. */
+
+/* Windows along an axis. The last one of a ceil begins within x or the padding before it. */
+static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
+{
+    const int64_t room = in + 2 * s->pad[i] - s->dilation[i] * (s->kernel[i] - 1) - 1;
+    if (room < 0) return 0;
+    const int64_t n = (s->ceil ? mlc__div_up(room, s->stride[i]) : room / s->stride[i]) + 1;
+    return s->ceil && (n - 1) * s->stride[i] >= in + s->pad[i] ? n - 1 : n;
+}
+
+static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__pool_spec *s = &nd->u.pool;
+    mlc_tensor *x = nd->in[0];
+    const char *what = nd->op->name;
+    int64_t shape[MLC_MAX_DIMS], pixels = 1;
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, x->ndim >= 3 && x->ndim <= 5, SHAPE,
+                 "%s: x is %s; it must be [n,c,..] with 1 to 3 axes behind", what,
+                 mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !s->adaptive || s->axes == x->ndim - 2, SHAPE,
+                 "%s: size has %d numbers for x %s; it takes one for each axis behind [n,c]", what,
+                 s->axes, mlc__shape(x).s);
+    memcpy(shape, x->shape, sizeof shape);
+    for (int32_t d = 2; d < x->ndim; d++) {
+        const int i = d - 2;
+        MLC__REQUIRE(ctx, s->kernel[i] > 0 && s->stride[i] > 0 && s->dilation[i] > 0 &&
+                     s->pad[i] >= 0 && s->pad[i] <= s->kernel[i] / 2 && s->kernel[i] < 1 << 30 &&
+                     s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30, ARG,
+                     "%s: kernel %lld, stride %lld, dilation %lld, padding %lld of axis %d: all "
+                     "but padding must be positive, and that at most half the kernel", what,
+                     (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
+                     (long long)s->pad[i], d);
+        shape[d] = s->adaptive ? s->kernel[i] : mlc__pool_size(s, i, x->shape[d]);
+        MLC__REQUIRE(ctx, (shape[d] > 0 && x->shape[d] > 0) || x->shape[0] == 0 ||
+                     x->shape[1] == 0, SHAPE,
+                     "%s: the window of %lld is larger than axis %d of x %s with its padding", what,
+                     (long long)s->kernel[i], d, mlc__shape(x).s);
+        pixels *= x->shape[d];
+    }
+    MLC__REQUIRE(ctx, pixels <= INT32_MAX, SHAPE, "%s: an image of x %s has more pixels than can "
+                 "be counted in 32 bits", what, mlc__shape(x).s);
+    MLC__TRY(mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape));
+    if (!nd->recorded || !s->max) return MLC_OK;
+    MLC__TRY(mlc__out_channels_last(ctx, nd, MLC_I32, x->ndim, shape));
+    mlc__save(nd, nd->out[1]);
+    return MLC_OK;
+}
+
+/* x and y lie with channels last. */
+static struct mlc_k_pool mlc__pool_args(const mlc_node *nd, const mlc_tensor *x,
+                                        const mlc_tensor *y)
+{
+    const mlc__pool_spec *s = &nd->u.pool;
+    struct mlc_k_pool a;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.max = s->max;
+    a.relu = s->relu;
+    a.adaptive = s->adaptive;
+    a.count_pad = !s->exclude;
+    a.n = x->shape[0];
+    a.c = x->shape[1];
+    for (int32_t d = 0; d < 3; d++) {
+        const int32_t i = d - (5 - x->ndim);
+        a.in[d] = i < 0 ? 1 : x->shape[i + 2];
+        a.out[d] = i < 0 ? 1 : y->shape[i + 2];
+        a.kernel[d] = i < 0 ? 1 : s->kernel[i];
+        a.stride[d] = i < 0 ? 1 : s->stride[i];
+        a.dilation[d] = i < 0 ? 1 : s->dilation[i];
+        a.pad[d] = i < 0 ? 0 : s->pad[i];
+    }
+    a.x = mlc__data(x);
+    a.y = mlc__data(y);
+    a.where = nd->n_out > 1 ? MLC__CAST(int32_t *, mlc__data(nd->out[1])) : NULL;
+    return a;
+}
+
+static mlc_status mlc__pool_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const struct mlc_k_pool a = mlc__pool_args(nd, nd->in[0], nd->out[0]);
+    return mlc__numel(nd->out[0]) ? mlc__run_pool(ctx, nd->op->name, &a) : MLC_OK;
+}
+
+static mlc_status mlc__pool_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc__beside to;
+    mlc_tensor dy;
+    if (!mlc__beside_open(nd, 0, true, false, &to, &st)) return st;
+    mlc__grad_view(nd->out[0], &dy);
+    struct mlc_k_pool a = mlc__pool_args(nd, to.out, &dy);
+    a.back = 1;
+    a.accumulate = to.adds;
+    if (mlc__numel(to.out)) st = mlc__run_pool(ctx, nd->op->name, &a);
+    return mlc__beside_close(ctx, nd, &to, st);
+}
+
+static const mlc__op mlc__max_pool_op =
+    { "max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+static const mlc__op mlc__avg_pool_op =
+    { "avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+static const mlc__op mlc__adaptive_max_pool_op =
+    { "adaptive_max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+static const mlc__op mlc__adaptive_avg_pool_op =
+    { "adaptive_avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+
+static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__pool_spec *s)
+{
+    mlc_node local, *nd;
+    mlc_ctx *ctx = mlc__inputs(op->name, 1, &x);
+    if (!ctx) return NULL;
+    if (x->ndim >= 2 && !(x = mlc_channels_last(x))) return NULL;
+    nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.pool = *s;
+    return mlc__finish(nd);
+}
+
+static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
+                                          const mlc_pool_desc *d, bool max, bool relu)
+{
+    mlc__pool_spec s;
+    memset(&s, 0, sizeof s);
+    s.max = max;
+    s.relu = relu;
+    for (int i = 0; d && i < 3; i++) {
+        s.kernel[i] = d->kernel[i];
+        s.stride[i] = d->stride[i] ? d->stride[i] : d->kernel[i];
+        s.dilation[i] = d->dilation[i] && max ? d->dilation[i] : 1;
+        s.pad[i] = d->padding[i];
+    }
+    s.ceil = d && d->ceil;
+    s.exclude = d && d->exclude_padding;
+    return mlc__pool_call(op, x, &s);
+}
+
+MLC_IMPL mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc)
+{
+    return mlc__pool_windows_call(&mlc__max_pool_op, x, desc, true, false);
+}
+MLC_IMPL mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc)
+{
+    return mlc__pool_windows_call(&mlc__avg_pool_op, x, desc, false, false);
+}
+
+static mlc_tensor *mlc__pool_adaptive_call(const mlc__op *op, mlc_tensor *x, mlc_dims size,
+                                           bool max)
+{
+    mlc__pool_spec s;
+    memset(&s, 0, sizeof s);
+    s.max = max;
+    s.adaptive = true;
+    s.axes = size.n;
+    for (int i = 0; i < 3; i++) {
+        s.kernel[i] = i < size.n ? size.v[i] : 1;
+        s.stride[i] = s.dilation[i] = 1;
+    }
+    return mlc__pool_call(op, x, &s);
+}
+
+MLC_IMPL mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size)
+{
+    return mlc__pool_adaptive_call(&mlc__adaptive_max_pool_op, x, size, true);
+}
+MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
+{
+    return mlc__pool_adaptive_call(&mlc__adaptive_avg_pool_op, x, size, false);
+}
+
+/* @@ IMPL.OPS.RESIZE ------------------------------------- interpolate, pixel_shuffle
+ * Channels last. PyTorch rounds the scale of its nearest pixels to f32; ours are exact. */
+
+static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__resize_spec *s = &nd->u.resize;
+    mlc_tensor *x = nd->in[0];
+    int64_t shape[MLC_MAX_DIMS];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__REQUIRE(ctx, x->ndim >= 3 && x->ndim <= 5 && s->size.n == x->ndim - 2, SHAPE,
+                 "interpolate: x is %s, size has %d numbers; x must be [n,c,..] with 1 to 3 axes "
+                 "behind, and size have a number for each", mlc__shape(x).s, s->size.n);
+    MLC__REQUIRE(ctx, (unsigned)s->mode <= MLC_INTERPOLATE_CORNERS, ARG,
+                 "interpolate: unknown mode %d; see mlc_interpolation", (int)s->mode);
+    memcpy(shape, x->shape, sizeof shape);
+    for (int32_t d = 2; d < x->ndim; d++) {
+        shape[d] = s->size.v[d - 2];
+        MLC__REQUIRE(ctx, shape[d] > 0 && x->shape[d] > 0 && shape[d] < 1 << 30 &&
+                     x->shape[d] < 1 << 30, SHAPE,
+                     "interpolate: axis %d of x %s cannot become %lld; both must be positive", d,
+                     mlc__shape(x).s, (long long)shape[d]);
+    }
+    return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape);
+}
+
+/* x and y lie with channels last. */
+static mlc_status mlc__resize_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *x,
+                                  const mlc_tensor *y, bool back, bool accumulate)
+{
+    struct mlc_k_resize a;
+    if (mlc__numel(back ? x : y) == 0) return MLC_OK;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.back = back;
+    a.accumulate = accumulate;
+    a.linear = nd->u.resize.mode != MLC_INTERPOLATE_NEAREST;
+    a.corners = nd->u.resize.mode == MLC_INTERPOLATE_CORNERS;
+    a.n = x->shape[0];
+    a.c = x->shape[1];
+    for (int32_t d = 0; d < 3; d++) {
+        const int32_t i = d - (3 - (x->ndim - 2));
+        a.in[d] = i < 0 ? 1 : x->shape[i + 2];
+        a.out[d] = i < 0 ? 1 : y->shape[i + 2];
+    }
+    a.x = mlc__data(x);
+    a.y = mlc__data(y);
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, resize, &a);
+    return MLC_OK;
+}
+
+static mlc_status mlc__resize_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__resize_run(ctx, nd, nd->in[0], nd->out[0], false, false);
+}
+
+static mlc_status mlc__resize_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc__beside to;
+    mlc_tensor dy;
+    if (!mlc__beside_open(nd, 0, true, false, &to, &st)) return st;
+    mlc__grad_view(nd->out[0], &dy);
+    st = mlc__resize_run(ctx, nd, to.out, &dy, true, to.adds);
+    return mlc__beside_close(ctx, nd, &to, st);
+}
+
+static const mlc__op mlc__interpolate_op =
+    { "interpolate", mlc__resize_shape, mlc__resize_forward, mlc__resize_backward };
+
+MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode)
+{
+    mlc_node local, *nd;
+    if (!mlc__inputs("interpolate", 1, &x)) return NULL;
+    if (x->ndim >= 2 && !(x = mlc_channels_last(x))) return NULL;
+    nd = mlc__begin(&local, &mlc__interpolate_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.resize.size = size;
+    nd->u.resize.mode = mode;
+    return mlc__finish(nd);
+}
+
+/* Of [n,c,h,w]: what is r times larger or smaller must be whole. */
+static bool mlc__shuffle_fits(const char *what, const mlc_tensor *x, int64_t r, bool back)
+{
+    const bool fits = r > 0 && r < 1 << 15 && x->ndim == 4 &&
+                      (back ? x->shape[2] % r == 0 && x->shape[3] % r == 0
+                            : x->shape[1] % (r * r) == 0);
+    if (!fits)
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: x is %s, r %lld; x must be [n,c,h,w], %s", what,
+                  mlc__shape(x).s, (long long)r,
+                  back ? "h and w multiples of r" : "c a multiple of r r");
+    return fits;
+}
+
+/* Views and one copy. */
+MLC_IMPL mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r)
+{
+    static const int64_t order[6] = { 0, 1, 4, 2, 5, 3 };
+    if (!mlc__inputs("pixel_shuffle", 1, &x) || !mlc__shuffle_fits("pixel_shuffle", x, r, false))
+        return NULL;
+    const int64_t n = x->shape[0], c = x->shape[1] / (r * r), h = x->shape[2], w = x->shape[3];
+    const int64_t apart[6] = { n, c, r, r, h, w };
+    return mlc_reshape(mlc_permute(mlc_reshape(x, mlc_dims_of(6, apart)), mlc_dims_of(6, order)),
+                       mlc_dims4(n, c, h * r, w * r));
+}
+MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
+{
+    static const int64_t order[6] = { 0, 1, 3, 5, 2, 4 };
+    if (!mlc__inputs("pixel_unshuffle", 1, &x) ||
+        !mlc__shuffle_fits("pixel_unshuffle", x, r, true))
+        return NULL;
+    const int64_t n = x->shape[0], c = x->shape[1], h = x->shape[2] / r, w = x->shape[3] / r;
+    const int64_t apart[6] = { n, c, h, r, w, r };
+    return mlc_reshape(mlc_permute(mlc_reshape(x, mlc_dims_of(6, apart)), mlc_dims_of(6, order)),
+                       mlc_dims4(n, c * r * r, h, w));
+}
+
+/* @@ IMPL.OPS.CHANNEL_NORM ------------------------------- batch_norm, group_norm, instance_norm
+ * One kernel: batch norm takes all images as one, with a channel a group. The second output, mean
+ * and factor of each channel (and image) in f64, is for backward alone. Running statistics are no
+ * inputs: no gradient flows to them, and a step of training changes them. Modules have a relu, or a
+ * sum with a residual and a relu, done in the same pass. */
+
+/* Images of x, and channels that share statistics. */
+MLC__INLINE int64_t mlc__bnorm_images(const mlc_node *nd)
+{
+    return nd->u.bnorm.groups ? nd->in[0]->shape[0] : 1;
+}
+MLC__INLINE int64_t mlc__bnorm_group(const mlc_node *nd)
+{
+    return nd->u.bnorm.groups ? nd->in[0]->shape[1] / nd->u.bnorm.groups : 1;
+}
+
+/* What there is one of for each channel. */
+static mlc_status mlc__bnorm_rows_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc_tensor *x = nd->in[0];
+    const mlc_tensor *rows[4] = { s->mean, s->var, s->weight ? nd->in[s->weight] : NULL,
+                                  s->bias ? nd->in[s->bias] : NULL };
+    static const char *const names[4] = { "running_mean", "running_var", "weight", "bias" };
+    const mlc_dtype w = mlc__wide(x->dtype);
+    for (int i = 0; i < 4; i++) {
+        if (!rows[i]) continue;
+        MLC__REQUIRE(ctx, rows[i]->dtype == w, DTYPE, "%s: x is %s, %s is %s; it must be %s",
+                     nd->op->name, mlc_dtype_name(x->dtype), names[i],
+                     mlc_dtype_name(rows[i]->dtype), mlc_dtype_name(w));
+        MLC__REQUIRE(ctx, rows[i]->ndim == 1 && rows[i]->shape[0] == x->shape[1], SHAPE,
+                     "%s: %s must be [%lld] for x %s, it is %s", nd->op->name, names[i],
+                     (long long)x->shape[1], mlc__shape(x).s, mlc__shape(rows[i]).s);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__bnorm_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc_tensor *x = nd->in[0], *r = s->residual ? nd->in[s->residual] : x;
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE, "%s: x is %s, not a float; write "
+                 "mlc_cast(x, MLC_F32)", nd->op->name, mlc_dtype_name(x->dtype));
+    MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "%s: x is %s; it must be [n,c,..]", nd->op->name,
+                 mlc__shape(x).s);
+    MLC__REQUIRE(ctx, s->groups >= 0 && (!s->groups || x->shape[1] % s->groups == 0), SHAPE,
+                 "%s: x %s has %lld channels, which %lld groups do not divide", nd->op->name,
+                 mlc__shape(x).s, (long long)x->shape[1], (long long)s->groups);
+    MLC__REQUIRE(ctx, mlc__same_shape(x, r) && x->dtype == r->dtype, SHAPE,
+                 "%s: x is %s of %s, the residual %s of %s; they must be alike", nd->op->name,
+                 mlc__shape(x).s, mlc_dtype_name(x->dtype), mlc__shape(r).s,
+                 mlc_dtype_name(r->dtype));
+    MLC__TRY(mlc__bnorm_rows_check(ctx, nd));
+    const int64_t all = mlc__bnorm_images(nd) * x->shape[1];
+    const int64_t each = all ? mlc__numel(x) / all * mlc__bnorm_group(nd) : 0;
+    MLC__REQUIRE(ctx, !s->training || each != 1, SHAPE,
+                 "%s: x %s has one value a %s, whose deviation is 0; it takes more", nd->op->name,
+                 mlc__shape(x).s, s->groups ? "group" : "channel");
+    MLC__REQUIRE(ctx, s->eps >= 0.0 && s->eps < MLC__INF && s->momentum >= 0.0 &&
+                 s->momentum <= 1.0, ARG, "%s: eps is %s, momentum %s; eps must be finite "
+                 "and not negative, momentum in [0, 1]", nd->op->name, mlc__real(s->eps).s,
+                 mlc__real(s->momentum).s);
+    MLC__REQUIRE(ctx, (s->mean != NULL) == (s->var != NULL) && (s->training || s->mean), ARG,
+                 "%s: running_mean and running_var come together, and without training they are "
+                 "needed", nd->op->name);
+    return MLC_OK;
+}
+
+static mlc_status mlc__bnorm_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__bnorm_check(ctx, nd));
+    const int64_t stat = 2 * mlc__bnorm_images(nd) * x->shape[1];
+    MLC__TRY(mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, x->shape));
+    MLC__TRY(mlc__out(ctx, nd, MLC_F64, 1, &stat));
+    mlc__save(nd, x);
+    mlc__save(nd, nd->out[1]);
+    if (s->weight) mlc__save(nd, nd->in[s->weight]);
+    if (s->relu && s->residual) mlc__save(nd, nd->out[0]);
+    else if (s->relu && s->bias) mlc__save(nd, nd->in[s->bias]);
+    return MLC_OK;
+}
+
+static struct mlc_k_bnorm mlc__bnorm_args(const mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc_tensor *x = nd->in[0];
+    struct mlc_k_bnorm a;
+    memset(&a, 0, sizeof a);
+    a.dtype = x->dtype;
+    a.w_dtype = mlc__wide(x->dtype);
+    a.c = x->shape[1];
+    a.images = mlc__bnorm_images(nd);
+    a.group = mlc__bnorm_group(nd);
+    a.rows = a.c && a.images ? mlc__numel(x) / (a.images * a.c) : 0;
+    a.training = s->training;
+    a.relu = s->relu;
+    a.x = mlc__data(x);
+    a.weight = s->weight ? mlc__data(nd->in[s->weight]) : NULL;
+    a.stat = MLC__CAST(double *, mlc__data(nd->out[1]));
+    return a;
+}
+
+static mlc_status mlc__batch_norm_run(mlc_ctx *ctx, const char *what, struct mlc_k_bnorm *a)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, bnorm, a);
+    return MLC_OK;
+}
+
+static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    struct mlc_k_bnorm a = mlc__bnorm_args(nd);
+    a.y = mlc__data(nd->out[0]);
+    a.residual = s->residual ? mlc__data(nd->in[s->residual]) : NULL;
+    a.bias = s->bias ? mlc__data(nd->in[s->bias]) : NULL;
+    a.running_mean = s->mean ? mlc__data(s->mean) : NULL;
+    a.running_var = s->var ? mlc__data(s->var) : NULL;
+    a.momentum = s->momentum;
+    a.eps = s->eps;
+    MLC__TRY(mlc__batch_norm_run(ctx, nd->op->name, &a));
+    if (s->training && s->mean) {
+        s->mean->storage->version++;
+        s->var->storage->version++;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    struct mlc_k_bnorm a = mlc__bnorm_args(nd);
+    mlc_status st = MLC_OK;
+    mlc__beside to[4];
+    mlc_tensor dy;
+    /* The residual's is written first: if it is x, too, dx adds to it. */
+    const int at[4] = { s->residual, 0, s->weight, s->bias };
+    void **const out[4] = { &a.dresidual, &a.dx, &a.dweight, &a.dbias };
+    int32_t *const adds[4] = { &a.dresidual_accumulate, &a.dx_accumulate, &a.dweight_accumulate,
+                               &a.dbias_accumulate };
+    bool open[4];
+    for (int i = 0; i < 4; i++) {
+        open[i] = (i == 1 || at[i]) && mlc__beside_open(nd, at[i], i < 2, false, &to[i], &st);
+        if (!open[i]) continue;
+        *out[i] = mlc__data(to[i].out);
+        *adds[i] = to[i].adds;
+    }
+    mlc__grad_view(nd->out[0], &dy);
+    a.dy = mlc__data(&dy);
+    if (s->relu && s->residual) a.y = mlc__data(nd->out[0]);
+    else if (s->relu && s->bias) a.bias = mlc__data(nd->in[s->bias]);
+    if (st == MLC_OK) st = mlc__batch_norm_run(ctx, nd->op->name, &a);
+    for (int i = 0; i < 4; i++) if (open[i]) st = mlc__beside_close(ctx, nd, &to[i], st);
+    return st;
+}
+
+static const mlc__op mlc__batch_norm_op =
+    { "batch_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+static const mlc__op mlc__group_norm_op =
+    { "group_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+static const mlc__op mlc__instance_norm_op =
+    { "instance_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+
+/* spec: all but the places of the inputs behind x, which are NULL if they are not there. 16-bit
+ * weights are f32 inside. */
+static mlc_tensor *mlc__bnorm_call(const mlc__op *op, const mlc__bnorm_spec *spec, mlc_tensor *x,
+                                   mlc_tensor *weight, mlc_tensor *bias, mlc_tensor *residual)
+{
+    mlc_tensor *in[4] = { x, NULL, NULL, NULL }, *more[3] = { weight, bias, residual };
+    mlc__bnorm_spec s = *spec;
+    int8_t *const at[3] = { &s.weight, &s.bias, &s.residual };
+    mlc_node local, *nd;
+    int8_t n = 1;
+    for (int i = 0; i < 3; i++) {
+        if (!more[i]) continue;
+        in[n] = i == 2 ? more[i] : mlc_contiguous(more[i]);
+        if (in[n] && i < 2 && mlc__is_half(in[n]->dtype)) in[n] = mlc_cast(in[n], MLC_F32);
+        *at[i] = n++;
+    }
+    if (!mlc__inputs(op->name, n, in)) return NULL;
+    if (x->ndim >= 2 && !(in[0] = mlc_channels_last(x))) return NULL;
+    if (residual && residual->ndim >= 2 && !(in[n - 1] = mlc_channels_last(residual))) return NULL;
+    nd = mlc__begin_n(&local, op, n, in);
+    if (!nd) return NULL;
+    nd->u.bnorm = s;
+    return mlc__finish(nd);
+}
+
+/* Batch norm as modules call it: with a sum and a relu behind it. */
+static mlc_tensor *mlc__batch_norm(const mlc__bnorm_spec *s, mlc_tensor *x, mlc_tensor *weight,
+                                   mlc_tensor *bias, mlc_tensor *residual)
+{
+    mlc_tensor *kept[2] = { s->mean, s->var };
+    for (int i = 0; x && i < 2; i++) {
+        if (!kept[i]) continue;
+        if (!mlc__inputs("batch_norm", 1, &kept[i])) return NULL;
+        if (kept[i]->ctx == x->ctx && (kept[i]->flags & MLC__DENSE)) continue;
+        mlc__fail(x->ctx, MLC_ERR_ARG, "batch_norm: running statistics must be contiguous and of "
+                  "the context of x");
+        return NULL;
+    }
+    return mlc__bnorm_call(&mlc__batch_norm_op, s, x, weight, bias, residual);
+}
+
+MLC_IMPL mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
+                                    mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
+                                    bool training, double momentum, double eps)
+{
+    mlc__bnorm_spec s;
+    memset(&s, 0, sizeof s);
+    s.mean = running_mean;
+    s.var = running_var;
+    s.training = training;
+    s.momentum = momentum;
+    s.eps = eps;
+    return mlc__batch_norm(&s, x, weight, bias, NULL);
+}
+
+static mlc_tensor *mlc__group_norm(const mlc__op *op, mlc_tensor *x, int64_t groups,
+                                   mlc_tensor *weight, mlc_tensor *bias, double eps)
+{
+    mlc__bnorm_spec s;
+    memset(&s, 0, sizeof s);
+    s.training = true;
+    s.groups = groups;
+    s.eps = eps;
+    return mlc__bnorm_call(op, &s, x, weight, bias, NULL);
+}
+
+MLC_IMPL mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
+                                    mlc_tensor *bias, double eps)
+{
+    return mlc__group_norm(&mlc__group_norm_op, x, groups > 0 ? groups : -1, weight, bias, eps);
+}
+MLC_IMPL mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
+                                       double eps)
+{
+    const int64_t groups = x && x->ndim > 1 && x->shape[1] ? x->shape[1] : 1;
+    return mlc__group_norm(&mlc__instance_norm_op, x, groups, weight, bias, eps);
 }
 
 /* @@ IMPL.OPS.JOIN --------------------------------------- concat, split, tile, flip, roll, pad
@@ -18328,75 +23972,133 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
     return mlc__finish(nd);
 }
 
-/* @@ IMPL.LOSS.MSE --------------------------------------- mean squared error */
+/* @@ IMPL.LOSS.POINTWISE --------------------------------- f(x, target): one row a loss
+ * Of one shape, in one pass and a sum; the gradients are a pass each. A row names the formulas, of
+ * which the gradient of input i is given dy, input i and the other one: where only the difference
+ * counts both are the same. What the sum is divided by multiplies dy within them, in f32 or f64. */
+
+/* MLC_MATH_END as the target's: its gradient is 0. */
+typedef struct mlc__pointwise {
+    mlc__op      op;
+    mlc__apply_fn apply;
+    mlc_map      forward, grad[2];
+} mlc__pointwise;
 
 /* Enums come from users as integers. */
-static mlc_status mlc__reduction_check(const mlc_node *nd, mlc_reduction reduction)
+static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduction reduction,
+                                       mlc_reduction last)
 {
-    MLC__REQUIRE(nd->in[0]->ctx, (unsigned)reduction <= MLC_REDUCTION_NONE, ARG,
-                 "%s: unknown reduction %d; see mlc_reduction", nd->op->name, (int)reduction);
+    MLC__REQUIRE(ctx, (unsigned)reduction <= (unsigned)last, ARG,
+                 "%s: unknown reduction %d; see mlc_reduction", loss, (int)reduction);
     return MLC_OK;
 }
 
 /* No broadcasting: PyTorch's only warns, and a [n,1] against [n] is a well-known trap. */
-static mlc_status mlc__mse_shape(mlc_ctx *ctx, mlc_node *nd)
+static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, mlc__same_shape(x, t), SHAPE,
-                 "mse_loss: x %s and target %s differ; they must have one shape", mlc__shape(x).s,
-                 mlc__shape(t).s);
+                 "%s: x %s and target %s differ; they must have one shape", nd->op->name,
+                 mlc__shape(x).s, mlc__shape(t).s);
     mlc__save(nd, x);
     mlc__save(nd, t);
-    if (nd->u.reduction == MLC_REDUCTION_NONE)
+    if (nd->u.loss.reduction == MLC_REDUCTION_NONE)
         return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
     return mlc__out(ctx, nd, x->dtype, 0, x->shape);
 }
 
-/* By the number of elements for a mean, both in forward and in backward. */
-static double mlc__mse_divisor(const mlc_node *nd)
+/* The same in forward and in backward. */
+static double mlc__pointwise_divisor(const mlc_node *nd)
 {
-    return nd->u.reduction == MLC_REDUCTION_MEAN ? (double)mlc__numel(nd->in[0]) : 1.0;
+    const mlc_tensor *x = nd->in[0];
+    if (nd->u.loss.reduction == MLC_REDUCTION_MEAN) return (double)mlc__numel(x);
+    return nd->u.loss.reduction == MLC_REDUCTION_BATCHMEAN && x->ndim ? (double)x->shape[0] : 1.0;
 }
 
-static mlc_status mlc__mse_forward(mlc_ctx *ctx, mlc_node *nd)
+static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
 {
+    const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
+    const char *name = nd->op->name;
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
-    mlc__temp sq;
-    mlc_status st;
-    if (nd->u.reduction == MLC_REDUCTION_NONE)
-        return mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF, nd->out[0], x, t, NULL, 0.0, false);
-    MLC__TRY(mlc__temp_begin(ctx, &sq, x->dtype, x->ndim, x->shape));
-    st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF, &sq.t, x, t, NULL, 0.0, false);
+    mlc__temp each;
+    if (nd->u.loss.reduction == MLC_REDUCTION_NONE)
+        return l->apply(ctx, name, l->forward, nd->out[0], x, t, NULL, nd->u.loss.s, false);
+    MLC__TRY(mlc__temp_begin(ctx, &each, x->dtype, x->ndim, x->shape));
+    mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, t, NULL, nd->u.loss.s, false);
     if (!st)
-        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], &sq.t, (1u << x->ndim) - 1,
-                         false, mlc__mse_divisor(nd), false);
-    mlc__temp_end(&sq);
+        st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, nd->out[0], &each.t, (1u << x->ndim) - 1, false,
+                         mlc__pointwise_divisor(nd), false);
+    mlc__temp_end(&each);
     return st;
 }
 
-static mlc_status mlc__mse_backward(mlc_ctx *ctx, mlc_node *nd)
+/* A formula of map has its factor in s, those of math in t. */
+static mlc_status mlc__pointwise_backward(mlc_ctx *ctx, mlc_node *nd)
 {
+    const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
+    const double by = mlc__pointwise_divisor(nd), *s = nd->u.loss.s;
+    const double scalars[2] = { l->apply == mlc__apply_map ? s[0] / by : s[0], s[1] / by };
+    mlc_status st = MLC_OK;
     mlc_tensor dy, dx;
     bool acc;
-    mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
-    for (int i = 0; i < 2; i++)
-        if (mlc__grad_in(nd, i, &dx, &acc, &st))
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_SQDIFF_GRAD, &dx, &dy, nd->in[0], nd->in[1],
-                          (i == 0 ? 2.0 : -2.0) / mlc__mse_divisor(nd), acc);
+    for (int i = 0; i < 2; i++) {
+        if (!mlc__grad_in(nd, i, &dx, &acc, &st)) continue;
+        if (l->grad[i] != MLC_MATH_END)
+            st = l->apply(ctx, nd->op->name, l->grad[i], &dx, &dy, nd->in[i], nd->in[1 - i],
+                          scalars, acc);
+        else if (!acc) st = mlc__set(ctx, nd->op->name, &dx, 0.0);
+    }
     return st;
 }
 
-static const mlc__op mlc__mse_op = { "mse_loss", mlc__mse_shape, mlc__mse_forward,
-                                     mlc__mse_backward };
+/* s, t: scalars of the formula; t is multiplied into dy. */
+static mlc_tensor *mlc__pointwise_call(const mlc__pointwise *l, mlc_tensor *x, mlc_tensor *target,
+                                       double s, double t, mlc_reduction reduction)
+{
+    mlc_node local, *nd = mlc__begin(&local, &l->op, 2, x, target, NULL);
+    if (!nd || mlc__reduction_check(x->ctx, l->op.name, reduction, MLC_REDUCTION_BATCHMEAN))
+        return NULL;
+    nd->u.loss.s[0] = s;
+    nd->u.loss.s[1] = t;
+    nd->u.loss.reduction = reduction;
+    return mlc__finish(nd);
+}
+
+/* A parameter of a loss of x; without x it is not looked at. */
+static bool mlc__loss_param(const mlc_tensor *x, const char *loss, const char *name, double value,
+                            bool good, const char *must)
+{
+    if (good || !x) return true;
+    mlc__fail(x->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be %s", loss, name, mlc__real(value).s,
+              must);
+    return false;
+}
+MLC__INLINE bool mlc__is_finite(double x) { return x - x == 0.0; }
+
+#define MLC__POINTWISE(id, name, kernel, fwd, gx, gt) \
+    static const mlc__pointwise mlc__##id##_op = \
+        { { name, mlc__pointwise_shape, mlc__pointwise_forward, mlc__pointwise_backward }, \
+          mlc__apply_##kernel, MLC_##fwd, { MLC_##gx, MLC_##gt } };
+MLC__POINTWISE(mse, "mse_loss", map, MAP_SQDIFF, MAP_SQDIFF_GRAD, MAP_SQDIFF_GRAD)
+MLC__POINTWISE(l1, "l1_loss", math, MATH_SMOOTH_L1, MATH_SMOOTH_L1_GRAD, MATH_SMOOTH_L1_GRAD)
+MLC__POINTWISE(smooth_l1, "smooth_l1_loss", math,
+               MATH_SMOOTH_L1, MATH_SMOOTH_L1_GRAD, MATH_SMOOTH_L1_GRAD)
+MLC__POINTWISE(huber, "huber_loss", math, MATH_HUBER, MATH_HUBER_GRAD, MATH_HUBER_GRAD)
+MLC__POINTWISE(bce, "bce_loss", math, MATH_BCE, MATH_BCE_GRAD, MATH_BCE_GRAD_T)
+MLC__POINTWISE(bce_logits, "bce_with_logits", math,
+               MATH_BCE_LOGITS, MATH_BCE_LOGITS_GRAD, MATH_BCE_LOGITS_GRAD_T)
+MLC__POINTWISE(focal, "focal_loss", math, MATH_FOCAL, MATH_FOCAL_GRAD, MATH_FOCAL_GRAD_T)
+MLC__POINTWISE(kl, "kl_div", math, MATH_KL, MATH_KL_GRAD, MATH_KL_GRAD_T)
+MLC__POINTWISE(kl_log, "kl_div", math, MATH_KL_LOG, MATH_KL_LOG_GRAD, MATH_KL_LOG_GRAD_T)
+MLC__POINTWISE(hinge, "hinge_loss", math, MATH_HINGE, MATH_HINGE_GRAD, MATH_HINGE_GRAD)
+MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", math,
+               MATH_HINGE_EMBEDDING, MATH_HINGE_EMBEDDING_GRAD, MATH_END)
 
 MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
 {
-    mlc_node local, *nd = mlc__begin(&local, &mlc__mse_op, 2, x, target, NULL);
-    if (!nd || mlc__reduction_check(nd, reduction) != MLC_OK) return NULL;
-    nd->u.reduction = reduction;
-    return mlc__finish(nd);
+    return mlc__pointwise_call(&mlc__mse_op, x, target, 2.0, 1.0, reduction);
 }
 
 MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
@@ -18404,45 +24106,253 @@ MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_mse_loss_ex(x, target, MLC_REDUCTION_MEAN);
 }
 
+MLC_IMPL mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
+{
+    return mlc__pointwise_call(&mlc__l1_op, x, target, 0.0, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target, double beta,
+                                        mlc_reduction reduction)
+{
+    const bool good = beta >= 0.0 && mlc__is_finite(beta);
+    if (!mlc__loss_param(x, "smooth_l1_loss", "beta", beta, good, "finite and not negative"))
+        return NULL;
+    return mlc__pointwise_call(&mlc__smooth_l1_op, x, target, beta, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target, double delta,
+                                    mlc_reduction reduction)
+{
+    const bool good = delta > 0.0 && mlc__is_finite(delta);
+    if (!mlc__loss_param(x, "huber_loss", "delta", delta, good, "finite and over 0")) return NULL;
+    return mlc__pointwise_call(&mlc__huber_op, x, target, delta, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target, double margin,
+                                    mlc_reduction reduction)
+{
+    if (!mlc__loss_param(x, "hinge_loss", "margin", margin, mlc__is_finite(margin), "finite"))
+        return NULL;
+    return mlc__pointwise_call(&mlc__hinge_op, x, target, margin, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target, double margin,
+                                              mlc_reduction reduction)
+{
+    const bool good = mlc__is_finite(margin);
+    if (!mlc__loss_param(x, "hinge_embedding_loss", "margin", margin, good, "finite")) return NULL;
+    return mlc__pointwise_call(&mlc__hinge_embedding_op, x, target, margin, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target, bool log_target,
+                                mlc_reduction reduction)
+{
+    return mlc__pointwise_call(log_target ? &mlc__kl_log_op : &mlc__kl_op, x, target, 0.0, 1.0,
+                               reduction);
+}
+
+/* A loss of each element, in y, becomes one number. */
+static mlc_tensor *mlc__loss_reduce(mlc_tensor *y, mlc_reduction reduction)
+{
+    if (reduction == MLC_REDUCTION_MEAN) return mlc_mean(y, mlc_dims0(), false);
+    if (!y || reduction == MLC_REDUCTION_NONE) return y;
+    const int64_t n = y->ndim ? y->shape[0] : 1;
+    y = mlc_sum(y, mlc_dims0(), false);
+    return reduction == MLC_REDUCTION_BATCHMEAN ? mlc_div_scalar(y, (double)n) : y;
+}
+
+/* Its formulas have no room for what a mean divides by. */
+MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double gamma,
+                                    mlc_reduction reduction)
+{
+    const bool good = gamma >= 0.0 && mlc__is_finite(gamma);
+    if (!mlc__loss_param(x, "focal_loss", "alpha", alpha, alpha <= 1.0, "at most 1") ||
+        !mlc__loss_param(x, "focal_loss", "gamma", gamma, good, "finite and not negative") ||
+        (x && mlc__reduction_check(x->ctx, "focal_loss", reduction, MLC_REDUCTION_BATCHMEAN)))
+        return NULL;
+    return mlc__loss_reduce(mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
+                                                MLC_REDUCTION_NONE), reduction);
+}
+
+/* -- what losses that are made of operations begin and end with -- */
+
+typedef struct mlc__loss_in {
+    mlc_ctx    *ctx;
+    const char *loss;
+    mlc_tensor *in[4];
+    mlc_dtype   dtype;                 /* of the result: that of the first input               */
+    mlc_reduction reduction;
+} mlc__loss_in;
+
+/* n inputs as autocast wants them, of which the first `floats` are floats of one dtype; those of 16
+ * bits become f32, the loss is rounded once. */
+static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int floats,
+                                 mlc_tensor *const *in, mlc_reduction reduction)
+{
+    const mlc__op op = { loss, NULL, NULL, NULL };
+    mlc_node nd;
+    l->ctx = mlc__inputs(loss, n, in);
+    if (!l->ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__reduction_check(l->ctx, loss, reduction, MLC_REDUCTION_NONE));
+    for (int i = 0; i < n; i++) l->in[i] = in[i];
+    if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, loss, n, l->in)) return MLC_ERR_NOMEM;
+    nd.op = &op;
+    nd.n_in = (int8_t)floats;
+    for (int i = 0; i < floats; i++) nd.in[i] = l->in[i];
+    MLC__TRY(mlc__require_float(l->ctx, &nd));
+    l->loss = loss;
+    l->reduction = reduction;
+    l->dtype = l->in[0]->dtype;
+    for (int i = 0; i < floats && mlc__is_half(l->dtype); i++)
+        if (!(l->in[i] = mlc_cast(l->in[i], MLC_F32))) return MLC_ERR_NOMEM;
+    return MLC_OK;
+}
+
+/* y: the loss of each element or row. */
+static mlc_tensor *mlc__loss_close(const mlc__loss_in *l, mlc_tensor *y)
+{
+    y = mlc__loss_reduce(y, l->reduction);
+    return y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y;
+}
+
+/* Two inputs of one shape. */
+static mlc_status mlc__loss_alike(const mlc__loss_in *l, int i, const char *a, int k, const char *b)
+{
+    MLC__REQUIRE(l->ctx, mlc__same_shape(l->in[i], l->in[k]), SHAPE,
+                 "%s: %s %s and %s %s differ; they must have one shape", l->loss, a,
+                 mlc__shape(l->in[i]).s, b, mlc__shape(l->in[k]).s);
+    return MLC_OK;
+}
+
+/* name: input 0. */
+static mlc_status mlc__loss_axes(const mlc__loss_in *l, const char *name, int32_t least,
+                                 int32_t most, const char *shape)
+{
+    MLC__REQUIRE(l->ctx, l->in[0]->ndim >= least && l->in[0]->ndim <= most, SHAPE,
+                 "%s: %s must be %s, it is %s", l->loss, name, shape, mlc__shape(l->in[0]).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__loss_weight(const mlc__loss_in *l, int i, const char *name)
+{
+    MLC__REQUIRE(l->ctx, mlc__broadcasts(l->in[i], l->in[0]), SHAPE,
+                 "%s: %s %s does not broadcast to x %s", l->loss, name, mlc__shape(l->in[i]).s,
+                 mlc__shape(l->in[0]).s);
+    return MLC_OK;
+}
+
+/* -- binary cross-entropy with weights: they are multiplied in -- */
+
+/* The loss of each element where all targets are `target`. */
+static mlc_tensor *mlc__bce_against(mlc_tensor *x, double target)
+{
+    mlc_tensor *t = x ? mlc_full(x->ctx, x->dtype, mlc_dims0(), target) : NULL;
+    if (t) t = mlc_expand(t, mlc_dims_of(x->ndim, x->shape));
+    return mlc__pointwise_call(&mlc__bce_logits_op, x, t, 0.0, 1.0, MLC_REDUCTION_NONE);
+}
+
+/* w t loss(x, 1) + (1 - t) loss(x, 0): a sum of what is not negative, nothing cancels. */
+static mlc_tensor *mlc__bce_positive(mlc_tensor *x, mlc_tensor *t, mlc_tensor *w)
+{
+    return mlc_add(mlc_mul(mlc_mul(w, t), mlc__bce_against(x, 1.0)),
+                   mlc_mul(mlc_rsub_scalar(t, 1.0), mlc__bce_against(x, 0.0)));
+}
+
+/* weight and pos_weight may be NULL, not both. */
+static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
+                                     mlc_tensor *weight, mlc_tensor *pos_weight,
+                                     mlc_reduction reduction)
+{
+    mlc_tensor *const in[4] = { x, target, weight ? weight : pos_weight, pos_weight };
+    const int n = weight && pos_weight ? 4 : 3;
+    mlc__loss_in l;
+    mlc_tensor *y;
+    if (x && mlc__reduction_check(x->ctx, p->op.name, reduction, MLC_REDUCTION_BATCHMEAN))
+        return NULL;
+    if (mlc__loss_open(&l, p->op.name, n, n, in, MLC_REDUCTION_NONE) ||
+        mlc__loss_alike(&l, 0, "x", 1, "target") ||
+        (weight && mlc__loss_weight(&l, 2, "weight")) ||
+        (pos_weight && mlc__loss_weight(&l, n - 1, "pos_weight")))
+        return NULL;
+    l.reduction = reduction;
+    if (pos_weight) y = mlc__bce_positive(l.in[0], l.in[1], l.in[n - 1]);
+    else y = mlc__pointwise_call(p, l.in[0], l.in[1], 0.0, 1.0, MLC_REDUCTION_NONE);
+    if (weight) y = mlc_mul(y, l.in[2]);
+    return mlc__loss_close(&l, y);
+}
+
+MLC_IMPL mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
+                                  mlc_reduction reduction)
+{
+    if (weight) return mlc__bce_weighted(&mlc__bce_op, x, target, weight, NULL, reduction);
+    return mlc__pointwise_call(&mlc__bce_op, x, target, 0.0, 1.0, reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
+                                         mlc_tensor *pos_weight, mlc_reduction reduction)
+{
+    if (weight || pos_weight)
+        return mlc__bce_weighted(&mlc__bce_logits_op, x, target, weight, pos_weight, reduction);
+    return mlc__pointwise_call(&mlc__bce_logits_op, x, target, 0.0, 1.0, reduction);
+}
+
 /* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one
  * Fused as in PyTorch: from logits, never from probabilities, so that neither exp nor log can
  * overflow. Label smoothing s mixes the target (1 - s) onehot + s/c. The loss is one kernel and its
- * gradient another; between them only two numbers a row and the divisor of the mean are kept. */
+ * gradient another; between them only two numbers a row and the divisor of the mean are kept.
+ * nll_loss is the same without the softmax. */
+
+/* Weights of classes: input 2, if there is one. */
+static mlc_status mlc__xent_weight_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *w = nd->in[2];
+    const int64_t c = x->shape[x->ndim - 1];
+    MLC__REQUIRE(ctx, w->dtype == x->dtype, DTYPE,
+                 "%s: logits are %s, weight is %s; cast one of them with mlc_cast", nd->op->name,
+                 mlc_dtype_name(x->dtype), mlc_dtype_name(w->dtype));
+    MLC__REQUIRE(ctx, w->ndim == 1 && w->shape[0] == c, SHAPE,
+                 "%s: logits %s need weight [%lld], it is %s", nd->op->name, mlc__shape(x).s,
+                 (long long)c, mlc__shape(w).s);
+    MLC__REQUIRE(ctx, !mlc__needs(nd, 2), ARG,
+                 "%s: weight asks for a gradient, which it has none of; detach it", nd->op->name);
+    return MLC_OK;
+}
 
 /* Three outputs: the loss, and what backward needs of each row and of the mean, which nobody else
  * sees. */
 static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    const char *name = nd->op->name;
     const int64_t n = x->ndim == 2 ? x->shape[0] : 1;
     MLC__REQUIRE(ctx, mlc__is_full(x->dtype), DTYPE,
-                 "cross_entropy: logits are %s; write mlc_cast(x, "
-                 "MLC_F32)",
-                 mlc_dtype_name(x->dtype));
+                 "%s: logits are %s; write mlc_cast(x, MLC_F32)", name, mlc_dtype_name(x->dtype));
     MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
-                 "cross_entropy: labels are %s; write mlc_cast(labels, "
-                 "MLC_I64)",
+                 "%s: labels are %s; write mlc_cast(labels, MLC_I64)", name,
                  mlc_dtype_name(y->dtype));
     MLC__REQUIRE(ctx, x->ndim == 1 || x->ndim == 2, SHAPE,
-                 "cross_entropy: logits must be [n,c] or [c], "
-                 "they are %s",
-                 mlc__shape(x).s);
+                 "%s: logits must be [n,c] or [c], they are %s", name, mlc__shape(x).s);
     MLC__REQUIRE(ctx, y->ndim == x->ndim - 1 && (y->ndim == 0 || y->shape[0] == n), SHAPE,
-                 "cross_entropy: logits %s need labels %s, they are %s", mlc__shape(x).s,
+                 "%s: logits %s need labels %s, they are %s", name, mlc__shape(x).s,
                  mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(y).s);
     MLC__REQUIRE(ctx, x->shape[x->ndim - 1] > 0, SHAPE,
-                 "cross_entropy: logits %s have no classes; the last axis must not be empty",
+                 "%s: logits %s have no classes; the last axis must not be empty", name,
                  mlc__shape(x).s);
+    if (nd->n_in > 2) MLC__TRY(mlc__xent_weight_check(ctx, nd));
     MLC__TRY(mlc__out(ctx, nd, x->dtype,
                       nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
     const int64_t twice = 2 * n;
     MLC__TRY(mlc__out(ctx, nd, x->dtype, 1, &twice));      /* largest logits, logs of the sums */
     MLC__TRY(mlc__out(ctx, nd, x->dtype, 0, &n));          /* what the sum was divided by */
-    mlc__save(nd, x);
-    mlc__save(nd, y);
+    for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, nd->out[1]);
     mlc__save(nd, nd->out[2]);
     return MLC_OK;
+}
+
+static const void *mlc__xent_weight_data(const mlc_node *nd)
+{
+    return nd->n_in > 2 ? mlc__data(nd->in[2]) : NULL;
 }
 
 static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
@@ -18451,6 +24361,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
     struct mlc_k_xent a;
     a.dtype = x->dtype;
+    a.normal = nd->u.xent.normal;
     a.reduction = d->reduction;
     a.n = x->ndim == 2 ? x->shape[0] : 1;
     a.c = x->shape[x->ndim - 1];
@@ -18458,6 +24369,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     a.row = x->ndim == 2 ? x->stride[0] : 0;
     a.labels = MLC__CAST(const int64_t *, mlc__data(y));
     a.label_stride = y->ndim ? y->stride[0] : 0;
+    a.weight = mlc__xent_weight_data(nd);
     a.smoothing = d->label_smoothing;
     a.ignore = d->ignore_index;
     a.has_ignore = d->has_ignore_index;
@@ -18465,8 +24377,8 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     a.lse = mlc__data(nd->out[1]);
     a.norm = mlc__data(nd->out[2]);
     a.error = ctx->error_word;
-    /* Set before the run: whoever reads the word next may find a label in it. */
-    ctx->error_pending = true;
+    /* Before the run: whoever reads the word next may find a label in it. */
+    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name);
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
 }
@@ -18483,12 +24395,14 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     a.dtype = x->dtype;
     a.accumulate = acc;
+    a.normal = nd->u.xent.normal;
     a.n = x->ndim == 2 ? x->shape[0] : 1;
     a.c = x->shape[x->ndim - 1];
     a.logits = mlc__data(x);
     a.row = x->ndim == 2 ? x->stride[0] : 0;
     a.labels = MLC__CAST(const int64_t *, mlc__data(y));
     a.label_stride = y->ndim ? y->stride[0] : 0;
+    a.weight = mlc__xent_weight_data(nd);
     a.smoothing = d->label_smoothing;
     a.ignore = d->ignore_index;
     a.has_ignore = d->has_ignore_index;
@@ -18501,31 +24415,342 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
-static const mlc__op mlc__xent_op =
-    { "cross_entropy", mlc__xent_shape, mlc__xent_forward, mlc__xent_backward };
+/* Losses that are made of it have descriptors of their own, whose name is in messages. */
+#define MLC__XENT_OP(name) { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward }
+static const mlc__op mlc__xent_op = MLC__XENT_OP("cross_entropy");
+static const mlc__op mlc__nll_op = MLC__XENT_OP("nll_loss");
+
+/* The kernel reads dense rows. */
+static mlc_tensor *mlc__dense_rows(mlc_tensor *x)
+{
+    return x && x->ndim > 0 && x->stride[x->ndim - 1] != 1 ? mlc_copy(x) : x;
+}
 
 /* desc is copied into the node: it may be a local. */
+static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_tensor *labels,
+                                  const mlc_cross_entropy_desc *desc)
+{
+    mlc_node local, *nd;
+    mlc_cross_entropy_desc none;
+    memset(&none, 0, sizeof none);
+    const mlc_cross_entropy_desc *d = desc ? desc : &none;
+    if (!mlc__loss_param(logits, op->name, "label_smoothing", d->label_smoothing,
+                         d->label_smoothing >= 0.0 && d->label_smoothing <= 1.0, "in [0, 1]"))
+        return NULL;
+    nd = mlc__begin(&local, op, d->weight ? 3 : 2, mlc__dense_rows(logits), labels,
+                    mlc__dense_rows(d->weight));
+    if (!nd || mlc__reduction_check(nd->in[0]->ctx, op->name, d->reduction, MLC_REDUCTION_NONE))
+        return NULL;
+    nd->u.xent.desc = *d;
+    nd->u.xent.normal = op == &mlc__nll_op;
+    return mlc__finish(nd);
+}
+
+static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignores)
+{
+    const mlc_tensor *x = l->in[0], *t = l->in[1];
+    MLC__TRY(mlc__loss_axes(l, "logits", 1, 2, "[n,c] or [c]"));
+    MLC__REQUIRE(l->ctx, mlc__same_shape(x, t), SHAPE,
+                 "%s: logits %s and target %s differ; a float target holds probabilities, labels "
+                 "are i64: write mlc_cast(labels, MLC_I64)", l->loss, mlc__shape(x).s,
+                 mlc__shape(t).s);
+    MLC__REQUIRE(l->ctx, x->shape[x->ndim - 1] > 0, SHAPE,
+                 "%s: logits %s have no classes; the last axis must not be empty", l->loss,
+                 mlc__shape(x).s);
+    MLC__REQUIRE(l->ctx, !ignores, ARG,
+                 "%s: ignore_index is a label's; a target of probabilities has none", l->loss);
+    MLC__REQUIRE(l->ctx, n < 3 || (l->in[2]->ndim == 1 &&
+                                   l->in[2]->shape[0] == x->shape[x->ndim - 1]), SHAPE,
+                 "%s: logits %s need weight [%lld], it is %s", l->loss, mlc__shape(x).s,
+                 (long long)x->shape[x->ndim - 1], mlc__shape(l->in[2 * (n > 2)]).s);
+    return MLC_OK;
+}
+
+/* Probabilities as targets: of a row - sum_j w_j t_j log p_j, t = (1 - s) target + s/c. */
+static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
+                                  const mlc_cross_entropy_desc *d)
+{
+    mlc_tensor *const in[3] = { logits, target, d ? d->weight : NULL };
+    const int n = d && d->weight ? 3 : 2;
+    const double s = d ? d->label_smoothing : 0.0;
+    mlc__loss_in l;
+    if (!mlc__loss_param(logits, "cross_entropy", "label_smoothing", s, s >= 0.0 && s <= 1.0,
+                         "in [0, 1]") ||
+        mlc__loss_open(&l, "cross_entropy", n, n, in, d ? d->reduction : MLC_REDUCTION_MEAN) ||
+        mlc__xent_soft_check(&l, n, d && d->has_ignore_index))
+        return NULL;
+    mlc_tensor *x = l.in[0], *t = l.in[1];
+    const double c = (double)x->shape[x->ndim - 1];
+    if (s != 0.0) t = mlc_add_scalar(mlc_mul_scalar(t, 1.0 - s), s / c);
+    mlc_tensor *y = mlc_mul(mlc_log_softmax(x, -1), t);
+    if (n == 3) y = mlc_mul(y, l.in[2]);
+    return mlc__loss_close(&l, mlc_neg(mlc_sum(y, mlc_dims1(-1), false)));
+}
+
 MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                           const mlc_cross_entropy_desc *desc)
 {
-    mlc_node local, *nd;
-    if (logits && logits->ndim > 0 && logits->stride[logits->ndim - 1] != 1)
-        logits = mlc_copy(logits);     /* the kernel reads dense rows */
-    if (logits && desc && !(desc->label_smoothing >= 0.0 && desc->label_smoothing <= 1.0)) {
-        mlc__fail(logits->ctx, MLC_ERR_ARG, "cross_entropy: label_smoothing is %s, not in [0, 1]",
-                  mlc__real(desc->label_smoothing).s);
-        return NULL;
-    }
-    nd = mlc__begin(&local, &mlc__xent_op, 2, logits, labels, NULL);
-    if (!nd || (desc && mlc__reduction_check(nd, desc->reduction) != MLC_OK)) return NULL;
-    if (desc) nd->u.xent.desc = *desc;
-    else memset(&nd->u.xent.desc, 0, sizeof nd->u.xent.desc);
-    return mlc__finish(nd);
+    if (labels && mlc__is_float(labels->dtype)) return mlc__xent_soft(logits, labels, desc);
+    return mlc__xent_call(&mlc__xent_op, logits, labels, desc);
 }
 
 MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
 {
     return mlc_cross_entropy_ex(logits, labels, NULL);
+}
+
+MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels,
+                                  const mlc_cross_entropy_desc *desc)
+{
+    const double s = desc ? desc->label_smoothing : 0.0;
+    if (!mlc__loss_param(x, "nll_loss", "label_smoothing", s, s == 0.0, "0")) return NULL;
+    return mlc__xent_call(&mlc__nll_op, x, labels, desc);
+}
+
+/* @@ IMPL.LOSS.COMPOSED ---------------------------------- losses made of differentiable operations
+ * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
+ * those of the operations. */
+
+/* -- by class -- */
+
+/* With l = -log p_t the second part, 1 - p_t, is 1 - e^-l. */
+MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels, double epsilon,
+                                             mlc_reduction reduction)
+{
+    static const mlc__op op = MLC__XENT_OP("poly1_cross_entropy");
+    mlc_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    d.reduction = MLC_REDUCTION_NONE;
+    if (!mlc__loss_param(logits, op.name, "epsilon", epsilon, mlc__is_finite(epsilon), "finite") ||
+        (logits && mlc__reduction_check(logits->ctx, op.name, reduction, MLC_REDUCTION_NONE)))
+        return NULL;
+    mlc_tensor *l = mlc__xent_call(&op, logits, labels, &d);
+    if (!l) return NULL;
+    mlc_tensor *less = mlc_mul_scalar(mlc_expm1(mlc_neg(l)), epsilon);
+    return mlc__loss_reduce(mlc_sub(l, less), reduction);
+}
+
+/* alpha T^2 KL(teacher || student), both softened by T. */
+static mlc_tensor *mlc__distill_soft(mlc_tensor *student, mlc_tensor *teacher, double alpha,
+                                     double temperature)
+{
+    const double t = temperature;
+    mlc_tensor *s = mlc_log_softmax(mlc_div_scalar(student, t), 1);
+    mlc_tensor *z = mlc_log_softmax(mlc_div_scalar(mlc_detach(teacher), t), 1);
+    return mlc_mul_scalar(mlc_kl_div(s, z, true, MLC_REDUCTION_BATCHMEAN), alpha * t * t);
+}
+
+MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teacher,
+                                           mlc_tensor *labels, double alpha, double temperature)
+{
+    static const mlc__op op = MLC__XENT_OP("distillation_loss");
+    const bool warm = temperature > 0.0 && mlc__is_finite(temperature);
+    const bool hard = alpha != 1.0;
+    mlc_tensor *const in[3] = { student, teacher, labels };
+    mlc__loss_in l;
+    if (!mlc__loss_param(student, op.name, "alpha", alpha, alpha >= 0.0 && alpha <= 1.0,
+                         "in [0, 1]") ||
+        !mlc__loss_param(student, op.name, "temperature", temperature, warm, "finite and over 0") ||
+        mlc__loss_open(&l, op.name, hard ? 3 : 2, 2, in, MLC_REDUCTION_NONE) ||
+        mlc__loss_axes(&l, "student", 2, 2, "[n,c]") ||
+        mlc__loss_alike(&l, 0, "student", 1, "teacher"))
+        return NULL;
+    mlc_tensor *y = hard ? mlc__xent_call(&op, l.in[0], labels, NULL) : NULL;
+    if (hard && !y) return NULL;
+    mlc_tensor *soft = mlc__distill_soft(l.in[0], l.in[1], alpha, temperature);
+    return mlc__loss_close(&l, hard ? mlc_add(soft, mlc_mul_scalar(y, 1.0 - alpha)) : soft);
+}
+
+/* -- overlap of masks -- */
+
+/* Sums over all axes behind [n,c]. */
+static mlc_tensor *mlc__mask_sum(mlc_tensor *x)
+{
+    mlc_dims axes = mlc_dims0();
+    for (int32_t d = 2; x && d < x->ndim; d++) axes.v[axes.n++] = d;
+    return mlc_sum(x, axes, false);
+}
+
+static bool mlc__mask_open(mlc__loss_in *l, const char *loss, mlc_tensor *x, mlc_tensor *target,
+                           double smooth, mlc_reduction reduction)
+{
+    mlc_tensor *const in[2] = { x, target };
+    const bool good = smooth >= 0.0 && mlc__is_finite(smooth);
+    return mlc__loss_param(x, loss, "smooth", smooth, good, "finite and not negative") &&
+           !mlc__loss_open(l, loss, 2, 2, in, reduction) &&
+           !mlc__loss_axes(l, "x", 3, MLC_MAX_DIMS, "[n,c,..]") &&
+           !mlc__loss_alike(l, 0, "x", 1, "target");
+}
+
+/* 1 - (part + smooth)/(whole + smooth) */
+static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_tensor *whole,
+                                  double smooth)
+{
+    mlc_tensor *score = mlc_div(mlc_add_scalar(part, smooth), mlc_add_scalar(whole, smooth));
+    return mlc__loss_close(l, mlc_rsub_scalar(score, 1.0));
+}
+
+MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target, bool squared, double smooth,
+                                   mlc_reduction reduction)
+{
+    mlc__loss_in l;
+    if (!mlc__mask_open(&l, "dice_loss", x, target, smooth, reduction)) return NULL;
+    mlc_tensor *p = l.in[0], *t = l.in[1];
+    mlc_tensor *both = mlc_mul_scalar(mlc__mask_sum(mlc_mul(p, t)), 2.0);
+    if (squared) { p = mlc_square(p); t = mlc_square(t); }
+    return mlc__mask_loss(&l, both, mlc_add(mlc__mask_sum(p), mlc__mask_sum(t)), smooth);
+}
+
+MLC_IMPL mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double beta,
+                                      double smooth, mlc_reduction reduction)
+{
+    const char *const must = "finite and not negative", *const name = "tversky_loss";
+    mlc__loss_in l;
+    if (!mlc__loss_param(x, name, "alpha", alpha, alpha >= 0.0 && mlc__is_finite(alpha), must) ||
+        !mlc__loss_param(x, name, "beta", beta, beta >= 0.0 && mlc__is_finite(beta), must) ||
+        !mlc__mask_open(&l, name, x, target, smooth, reduction))
+        return NULL;
+    mlc_tensor *p = l.in[0], *t = l.in[1], *both = mlc__mask_sum(mlc_mul(p, t));
+    mlc_tensor *extra = mlc_mul_scalar(mlc_sub(mlc__mask_sum(p), both), alpha);
+    mlc_tensor *missed = mlc_mul_scalar(mlc_sub(mlc__mask_sum(t), both), beta);
+    return mlc__mask_loss(&l, both, mlc_add(both, mlc_add(extra, missed)), smooth);
+}
+
+/* -- distances of vectors along the last axis -- */
+
+static mlc_tensor *mlc__distance(mlc_tensor *a, mlc_tensor *b, double eps, double p)
+{
+    return mlc_norm(mlc_add_scalar(mlc_sub(a, b), eps), p, mlc_dims1(-1), false);
+}
+
+MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
+                                             mlc_tensor *negative, double margin, double p,
+                                             bool swap, mlc_reduction reduction)
+{
+    const char *const name = "triplet_margin_loss";
+    const double eps = 1e-6;           /* PyTorch's */
+    mlc_tensor *const in[3] = { anchor, positive, negative };
+    mlc__loss_in l;
+    if (!mlc__loss_param(anchor, name, "margin", margin, margin > 0.0 && mlc__is_finite(margin),
+                         "finite and over 0") ||
+        !mlc__loss_param(anchor, name, "p", p, p > 0.0, "over 0") ||
+        mlc__loss_open(&l, name, 3, 3, in, reduction) ||
+        mlc__loss_axes(&l, "anchor", 1, MLC_MAX_DIMS, "[..,d]") ||
+        mlc__loss_alike(&l, 0, "anchor", 1, "positive") ||
+        mlc__loss_alike(&l, 0, "anchor", 2, "negative"))
+        return NULL;
+    mlc_tensor *far = mlc__distance(l.in[0], l.in[2], eps, p);
+    if (swap) far = mlc_minimum(far, mlc__distance(l.in[1], l.in[2], eps, p));
+    mlc_tensor *y = mlc_sub(mlc__distance(l.in[0], l.in[1], eps, p), far);
+    return mlc__loss_close(&l, mlc_relu(mlc_add_scalar(y, margin)));
+}
+
+/* Two batches of vectors and a target, of any dtype, for each pair. */
+static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, mlc_tensor *x2,
+                            mlc_tensor *target, mlc_reduction reduction)
+{
+    mlc_tensor *const in[3] = { x1, x2, target };
+    if (mlc__loss_open(l, loss, 3, 2, in, reduction) ||
+        mlc__loss_axes(l, "x1", 1, MLC_MAX_DIMS, "[..,d]") ||
+        mlc__loss_alike(l, 0, "x1", 1, "x2"))
+        return false;
+    const mlc_tensor *x = l->in[0], *t = l->in[2];
+    bool good = t->ndim == x->ndim - 1;
+    for (int32_t d = 0; good && d < t->ndim; d++) good = t->shape[d] == x->shape[d];
+    if (!good)
+        mlc__fail(l->ctx, MLC_ERR_SHAPE, "%s: x1 %s needs a target %s, it is %s", loss,
+                  mlc__shape(x).s, mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(t).s);
+    return good;
+}
+
+/* The norm, unlike the root of the squares, has a gradient where two are equal: 0. */
+MLC_IMPL mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                          double margin, mlc_reduction reduction)
+{
+    const char *const name = "contrastive_loss";
+    mlc__loss_in l;
+    if (!mlc__loss_param(x1, name, "margin", margin, margin > 0.0 && mlc__is_finite(margin),
+                         "finite and over 0") ||
+        !mlc__pairs_open(&l, name, x1, x2, target, reduction))
+        return NULL;
+    mlc_tensor *t = mlc_cast(l.in[2], l.in[0]->dtype), *d = mlc_sub(l.in[0], l.in[1]);
+    mlc_tensor *near = mlc_sum(mlc_square(d), mlc_dims1(-1), false);
+    mlc_tensor *far = mlc_rsub_scalar(mlc_norm(d, 2.0, mlc_dims1(-1), false), margin);
+    far = mlc_square(mlc_relu(far));
+    mlc_tensor *y = mlc_add(mlc_mul(mlc_rsub_scalar(t, 1.0), near), mlc_mul(t, far));
+    return mlc__loss_close(&l, mlc_mul_scalar(y, 0.5));
+}
+
+/* Length along the last axis, never 0. */
+static mlc_tensor *mlc__length(mlc_tensor *x)
+{
+    const double eps = 1e-12;          /* PyTorch's */
+    return mlc_sqrt(mlc_add_scalar(mlc_sum(mlc_square(x), mlc_dims1(-1), false), eps));
+}
+
+MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                               double margin, mlc_reduction reduction)
+{
+    const char *const name = "cosine_embedding_loss";
+    mlc__loss_in l;
+    if (!mlc__loss_param(x1, name, "margin", margin, margin >= -1.0 && margin <= 1.0,
+                         "in [-1, 1]") ||
+        !mlc__pairs_open(&l, name, x1, x2, target, reduction))
+        return NULL;
+    mlc_tensor *dot = mlc_sum(mlc_mul(l.in[0], l.in[1]), mlc_dims1(-1), false);
+    mlc_tensor *cosine = mlc_div(dot, mlc_mul(mlc__length(l.in[0]), mlc__length(l.in[1])));
+    mlc_tensor *other = mlc_relu(mlc_add_scalar(cosine, -margin));
+    other = mlc_masked_fill(other, mlc_ne_scalar(l.in[2], -1.0), 0.0);
+    mlc_tensor *y = mlc_where(mlc_eq_scalar(l.in[2], 1.0), mlc_rsub_scalar(cosine, 1.0), other);
+    return mlc__loss_close(&l, y);
+}
+
+/* -- several labels a row -- */
+
+/* How often each class is named in target [n,c], up to the first label below 0; no gradient. */
+static mlc_tensor *mlc__label_counts(const mlc__loss_in *l, mlc_tensor *target, mlc_dtype dtype)
+{
+    mlc_ctx *ctx = l->ctx;
+    mlc_tensor *named = mlc_cumprod(mlc_ge_scalar(target, 0.0), 1);
+    mlc_tensor *index = mlc_masked_fill(target, mlc_eq_scalar(named, 0.0), 0.0);
+    mlc_tensor *counts = index ? mlc_zeros(ctx, dtype, mlc_dims2(index->shape[0], index->shape[1]))
+                               : NULL;
+    mlc_tensor *ones = mlc_cast(named, dtype);
+    if (!counts || !ones || ctx->dry_run) return ones ? counts : NULL;
+    return mlc__index_add_to(ctx, l->loss, counts, index, ones, 1) ? NULL : counts;
+}
+
+/* x [n,c]: the sum over classes j that are named and k that are not of max(0, 1 - x_j + x_k). */
+static mlc_tensor *mlc__multilabel_rows(mlc_tensor *x, mlc_tensor *counts)
+{
+    mlc_tensor *others = counts ? mlc_cast(mlc_eq_scalar(counts, 0.0), counts->dtype) : NULL;
+    mlc_tensor *pairs = mlc_sub(mlc_unsqueeze(x, 1), mlc_unsqueeze(x, 2));
+    pairs = mlc_relu(mlc_add_scalar(pairs, 1.0));
+    pairs = mlc_mul(pairs, mlc_mul(mlc_unsqueeze(counts, 2), mlc_unsqueeze(others, 1)));
+    return mlc_sum(pairs, mlc_dims2(1, 2), false);
+}
+
+MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target,
+                                                mlc_reduction reduction)
+{
+    const char *const name = "multilabel_margin_loss";
+    mlc_tensor *const in[2] = { x, target };
+    mlc__loss_in l;
+    if (mlc__loss_open(&l, name, 2, 1, in, reduction) ||
+        mlc__loss_axes(&l, "x", 1, 2, "[n,c] or [c]") || mlc__loss_alike(&l, 0, "x", 1, "target"))
+        return NULL;
+    if (l.in[1]->dtype != MLC_I64) {
+        mlc__fail(l.ctx, MLC_ERR_DTYPE, "%s: target is %s; write mlc_cast(target, MLC_I64)", name,
+                  mlc_dtype_name(l.in[1]->dtype));
+        return NULL;
+    }
+    const bool one = l.in[0]->ndim == 1;
+    const double c = (double)l.in[0]->shape[l.in[0]->ndim - 1];
+    for (int i = 0; one && i < 2; i++) l.in[i] = mlc_unsqueeze(l.in[i], 0);
+    if (!l.in[0] || !l.in[1]) return NULL;
+    mlc_tensor *counts = mlc__label_counts(&l, l.in[1], l.in[0]->dtype);
+    mlc_tensor *y = mlc_div_scalar(mlc__multilabel_rows(l.in[0], counts), c);
+    return mlc__loss_close(&l, one ? mlc_squeeze(y, 0) : y);
 }
 
 /* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences
@@ -18681,6 +24906,7 @@ struct mlc_module {
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run               */
     int64_t          out_shape[MLC_MAX_DIMS];
+    mlc_tensor    *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);      /* or NULL */
 };
 
 /* Depths are small; a cached root would have to follow each mlc_module_add. */
@@ -18810,6 +25036,14 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
     if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
         mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
+    if (!mlc__is_float(dtype) && desc->init != MLC_INIT_ZEROS && desc->init != MLC_INIT_CONSTANT &&
+        !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -9007199254740992.0 &&
+          desc->a < desc->b && desc->b <= 9007199254740992.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "module_declare: buffer '%s' is %s; it may start with zeros, a "
+                  "constant or, as i64, uniform in [a,b), a < b, both within 2^53", name,
+                  mlc_dtype_name(dtype));
+        return NULL;
+    }
     if (!mlc__is_full(dtype) && !desc->buffer) {
         mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may "
                   "be; take f32, and mlc_module_to for 16 bits", name, mlc_dtype_name(dtype));
@@ -19004,6 +25238,12 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         0,
         0
     };
+    struct mlc_k_random draw = random;
+    if (!mlc__is_float(p->t.dtype) && p->init == MLC_INIT_UNIFORM) {
+        draw.kind = MLC_RANDOM_INTEGER;
+        draw.first = (int64_t)p->a;
+        draw.count = (uint64_t)(p->b - p->a);
+    }
     if (n == 0) return true;
     /* Built before: values move, whatever root they were built under. */
     if (p->flat)
@@ -19012,7 +25252,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
         b->status = mlc__run_fill(ctx, "build", &fill);
     else
-        b->status = mlc__run_random(ctx, "build", &random);
+        b->status = mlc__run_random(ctx, "build", &draw);
     return b->status == MLC_OK;
 }
 
@@ -19391,8 +25631,8 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
  * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
- * epilogue, which changes speed and memory, not values. It knows them by their forward function, so
- * a user's class is never taken for one. */
+ * epilogue, which changes speed and memory, not values. It knows layers that take an epilogue by
+ * `call`, the others by their forward function, so a user's class is never taken for one. */
 
 /* b NULL: no bias. The tensors are stable: see mlc__param. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
@@ -19453,6 +25693,7 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
     m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
     if (!m) return NULL;
     mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
+    m->call = mlc__linear_call;
     u->w = mlc_module_declare(m, "weight", &p);
     p.shape = mlc_dims1(desc->out);
     if (u->w && !desc->no_bias) u->b = mlc_module_declare(m, "bias", &p);
@@ -19508,6 +25749,104 @@ MLC_IMPL mlc_module *mlc_nn_silu(mlc_ctx *ctx)
     return mlc__act_make(ctx, "SiLU", MLC_ACT_SILU, mlc_silu);
 }
 
+/* The others, which sequential runs by themselves: of x alone, or with a number. */
+typedef struct mlc__fn_user {
+    mlc_tensor *(*fn)(mlc_tensor *x), *(*fn_s)(mlc_tensor *x, double s);      /* one of both */
+    double s;
+} mlc__fn_user;
+
+static mlc_status mlc__fn_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                 mlc_tensor **out, int32_t n_out)
+{
+    const mlc__fn_user *u = MLC__CAST(const mlc__fn_user *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = u->fn ? u->fn(in[0]) : u->fn_s(in[0], u->s);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn)(mlc_tensor *),
+                                mlc_tensor *(*fn_s)(mlc_tensor *, double), double s)
+{
+    const mlc_module_class cls = { name, mlc__fn_module, NULL };
+    const mlc__fn_user user = { fn, fn_s, s };
+    return mlc_module_create(ctx, &cls, &user, sizeof user);
+}
+
+MLC_IMPL mlc_module *mlc_nn_mish(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Mish", mlc_mish, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_softplus(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Softplus", mlc_softplus, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_softsign(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Softsign", mlc_softsign, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_hardswish(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Hardswish", mlc_hardswish, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_hardsigmoid(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Hardsigmoid", mlc_hardsigmoid, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_selu(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "SELU", mlc_selu, NULL, 0.0);
+}
+MLC_IMPL mlc_module *mlc_nn_elu(mlc_ctx *ctx, double alpha)
+{
+    return mlc__fn_make(ctx, "ELU", NULL, mlc_elu, alpha);
+}
+MLC_IMPL mlc_module *mlc_nn_celu(mlc_ctx *ctx, double alpha)
+{
+    return mlc__fn_make(ctx, "CELU", NULL, mlc_celu, alpha);
+}
+MLC_IMPL mlc_module *mlc_nn_leaky_relu(mlc_ctx *ctx, double slope)
+{
+    return mlc__fn_make(ctx, "LeakyReLU", NULL, mlc_leaky_relu, slope);
+}
+
+static mlc_tensor *mlc__glu_along(mlc_tensor *x, double axis) { return mlc_glu(x, (int32_t)axis); }
+
+MLC_IMPL mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis)
+{
+    return mlc__fn_make(ctx, "GLU", NULL, mlc__glu_along, (double)axis);
+}
+
+static mlc_status mlc__prelu_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc_prelu(in[0], *MLC__CAST(mlc_tensor *const *, m->user));
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
+{
+    static const mlc_module_class cls = { "PReLU", mlc__prelu_module, NULL };
+    mlc_tensor *w = NULL;
+    mlc_param_desc p;
+    if (!ctx) return NULL;
+    if (channels < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_prelu: channels is %lld; it must be positive",
+                  (long long)channels);
+        return NULL;
+    }
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims1(channels);
+    p.init = MLC_INIT_CONSTANT;
+    p.a = 0.25;
+    mlc_module *m = mlc_module_create(ctx, &cls, &w, sizeof w);
+    if (!m) return NULL;
+    w = *MLC__CAST(mlc_tensor **, m->user) = mlc_module_declare(m, "weight", &p);
+    if (w) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
 static mlc_status mlc__dropout_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                       mlc_tensor **out, int32_t n_out)
 {
@@ -19546,52 +25885,812 @@ MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
-/* Runs child i of m on x; behind a linear also an activation and a dropout that is active, where
- * they come next. *i moves on to the last that ran. */
+/* ---- convolution, pooling, batch norm */
+
+typedef struct mlc__conv_user { mlc_tensor *w, *b; mlc_nn_conv_desc d; } mlc__conv_user;
+
+/* Padded beforehand where that is not by zeros. Called with an activation by sequential, and with
+ * what is added before it by residual, where nothing is recorded. */
+static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, mlc_act act,
+                                        mlc_tensor *residual)
+{
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    mlc_conv_desc d = u->d.conv;
+    if (u->d.padding_mode != MLC_PAD_CONSTANT && x->ndim == u->d.axes + 2) {
+        mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
+        for (int i = 0; i < u->d.axes; i++) {
+            const int64_t dilation = d.dilation[i] ? d.dilation[i] : 1;
+            const int64_t all = dilation * (u->d.kernel[i] - 1);
+            before.v[i + 2] = d.same ? all / 2 : d.padding[i];
+            after.v[i + 2] = d.same ? all - all / 2 : d.padding[i];
+            d.padding[i] = 0;
+        }
+        d.same = false;
+        x = mlc_pad(x, before, after, u->d.padding_mode, 0.0);
+        if (!x) return NULL;
+    }
+    if (act) d.act = act;
+    const mlc__op *op = u->d.transposed ? &mlc__conv_transpose_op : &mlc__conv_op;
+    return mlc__conv_call(op, x, u->w, u->b, &d, residual);
+}
+
+static mlc_status mlc__conv_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc__conv_layer_call(m, in[0], MLC_ACT_NONE, NULL);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                                int64_t kernel)
+{
+    mlc_nn_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.axes = axes;
+    d.in = in;
+    d.out = out;
+    for (int i = 0; i < 3; i++) d.kernel[i] = kernel;
+    return d;
+}
+
+/* The sizes that a layer cannot be without; the operation checks the rest. */
+static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
+{
+    const int64_t groups = d->conv.groups ? d->conv.groups : 1;
+    bool fine = d->axes >= 1 && d->axes <= 3 && d->in > 0 && d->out > 0 && groups > 0 &&
+                d->in % groups == 0 && d->out % groups == 0;
+    for (int i = 0; fine && i < d->axes; i++) fine = d->kernel[i] > 0 && d->kernel[i] < 1 << 20;
+    return fine && !(d->transposed && d->padding_mode != MLC_PAD_CONSTANT);
+}
+
+MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
+{
+    static const mlc_module_class cls = { "Conv", mlc__conv_module, NULL };
+    mlc_param_desc p;
+    if (!ctx) return NULL;
+    if (!desc || !mlc__conv_layer_fine(desc)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
+                  "%lld: 1 to 3 axes, positive sizes, channels that are multiples of groups, and "
+                  "padding with zeros where it is transposed", desc ? desc->axes : 0,
+                  (long long)(desc ? desc->in : 0), (long long)(desc ? desc->out : 0),
+                  (long long)(desc ? desc->kernel[0] : 0),
+                  (long long)(desc ? desc->conv.groups : 0));
+        return NULL;
+    }
+    const int64_t groups = desc->conv.groups ? desc->conv.groups : 1;
+    int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 }, taps = 1;
+    if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
+    for (int i = 0; i < desc->axes; i++) taps *= shape[2 + i] = desc->kernel[i];
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims_of(desc->axes + 2, shape);
+    p.init = MLC_INIT_UNIFORM;         /* as torch.nn.Conv2d: 1/sqrt(inputs of a result) */
+    p.b = 1.0 / sqrt((double)(shape[1] * taps));
+    p.a = -p.b;
+    p.has_dtype = desc->has_dtype;
+    p.dtype = desc->dtype;
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__conv_user));
+    if (!m) return NULL;
+    mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
+    u->d = *desc;
+    u->w = mlc_module_declare(m, "weight", &p);
+    p.shape = mlc_dims1(desc->out);
+    if (u->w && !desc->no_bias) u->b = mlc_module_declare(m, "bias", &p);
+    if (u->w && (u->b || desc->no_bias)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+static mlc_module *mlc__conv_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
+                                   int64_t kernel)
+{
+    const mlc_nn_conv_desc d = mlc_nn_conv_desc_make(axes, in, out, kernel);
+    return mlc_nn_conv(ctx, &d);
+}
+
+MLC_IMPL mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+{
+    return mlc__conv_short(ctx, 1, in, out, kernel);
+}
+MLC_IMPL mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+{
+    return mlc__conv_short(ctx, 2, in, out, kernel);
+}
+MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+{
+    return mlc__conv_short(ctx, 3, in, out, kernel);
+}
+
+/* Windows by a desc, or adaptive by sizes. */
+typedef struct mlc__pool_user {
+    mlc_tensor *(*windows)(mlc_tensor *x, const mlc_pool_desc *d);
+    mlc_tensor *(*adaptive)(mlc_tensor *x, mlc_dims size);
+    mlc_pool_desc d;
+    mlc_dims      size;
+} mlc__pool_user;
+
+static mlc_status mlc__pool_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = u->windows ? u->windows(in[0], &u->d) : u->adaptive(in[0], u->size);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__pool_user *u)
+{
+    const mlc_module_class cls = { name, mlc__pool_module, NULL };
+    return mlc_module_create(ctx, &cls, u, sizeof *u);
+}
+
+static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_desc *d,
+                                mlc_tensor *(*windows)(mlc_tensor *, const mlc_pool_desc *))
+{
+    mlc__pool_user u;
+    memset(&u, 0, sizeof u);
+    u.windows = windows;
+    if (d) u.d = *d;
+    return mlc__pool_make(ctx, name, &u);
+}
+
+MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
+{
+    return mlc__pool_of(ctx, "MaxPool", desc, mlc_max_pool);
+}
+MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
+{
+    return mlc__pool_of(ctx, "AvgPool", desc, mlc_avg_pool);
+}
+
+MLC_IMPL mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size)
+{
+    mlc__pool_user u;
+    memset(&u, 0, sizeof u);
+    u.adaptive = mlc_adaptive_avg_pool;
+    u.size = size;
+    return mlc__pool_make(ctx, "AdaptiveAvgPool", &u);
+}
+
+MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel, int64_t stride, int64_t padding)
+{
+    mlc_pool_desc d;
+    memset(&d, 0, sizeof d);
+    for (int i = 0; i < 3; i++) {
+        d.kernel[i] = kernel;
+        d.stride[i] = stride;
+        d.padding[i] = padding;
+    }
+    return d;
+}
+
+/* count: what num_batches_tracked is, as of its storage's version; -1: not read yet. */
+typedef struct mlc__bnorm_user {
+    mlc_tensor *mean, *var, *tracked, *w, *b;
+    double      momentum, eps;
+    int64_t     count;
+    uint32_t    version;
+} mlc__bnorm_user;
+
+/* Counts on the host and writes to the device, which waits for nobody. */
+static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
+{
+    if (u->count < 0 || u->tracked->storage->version != u->version)
+        u->count = (int64_t)mlc_item(u->tracked);
+    if (!mlc_fill_(u->tracked, (double)++u->count)) return u->tracked->ctx->status;
+    u->version = u->tracked->storage->version;
+    return MLC_OK;
+}
+
+/* Statistics that are 16-bit (mlc_module_to) serve evaluation, through f32. Called with a relu, and
+ * what is added before it or NULL, by sequential and residual. */
+static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, bool relu,
+                                         mlc_tensor *residual)
+{
+    mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
+    const bool cast = u->mean && !m->training && mlc__is_half(u->mean->dtype);
+    mlc__bnorm_spec s;
+    memset(&s, 0, sizeof s);
+    s.mean = cast ? mlc_cast(u->mean, MLC_F32) : u->mean;
+    s.var = cast ? mlc_cast(u->var, MLC_F32) : u->var;
+    if (cast && (!s.mean || !s.var)) return NULL;
+    s.momentum = u->momentum;
+    s.eps = u->eps;
+    s.training = m->training || !u->mean;
+    s.relu = relu;
+    mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, residual);
+    const bool counts = y && m->training && u->tracked && !m->ctx->dry_run;
+    return counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
+}
+
+static mlc_status mlc__bnorm_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc__bnorm_layer_call(m, in[0], false, NULL);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
+                                      double value, bool buffer)
+{
+    mlc_param_desc p;
+    memset(&p, 0, sizeof p);
+    p.shape = shape;
+    p.init = MLC_INIT_CONSTANT;
+    p.a = value;
+    p.buffer = buffer;
+    p.has_dtype = shape.n == 0;
+    p.dtype = MLC_I64;
+    return mlc_module_declare(m, name, &p);
+}
+
+MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *d)
+{
+    static const mlc_module_class cls = { "BatchNorm", mlc__bnorm_module, NULL };
+    if (!ctx) return NULL;
+    if (!d || d->channels < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive",
+                  (long long)(d ? d->channels : 0));
+        return NULL;
+    }
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__bnorm_user));
+    if (!m) return NULL;
+    mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
+    const mlc_dims shape = mlc_dims1(d->channels);
+    bool made = true;
+    u->momentum = d->momentum == 0.0 ? 0.1 : d->momentum < 0.0 ? 0.0 : d->momentum;
+    u->eps = d->eps == 0.0 ? 1e-5 : d->eps < 0.0 ? 0.0 : d->eps;
+    u->count = -1;
+    if (!d->no_affine)
+        made = (u->w = mlc__bnorm_declare(m, "weight", shape, 1.0, false)) != NULL &&
+               (u->b = mlc__bnorm_declare(m, "bias", shape, 0.0, false)) != NULL;
+    if (made && !d->no_statistics)
+        made = (u->mean = mlc__bnorm_declare(m, "running_mean", shape, 0.0, true)) != NULL &&
+               (u->var = mlc__bnorm_declare(m, "running_var", shape, 1.0, true)) != NULL &&
+               (u->tracked = mlc__bnorm_declare(m, "num_batches_tracked", mlc_dims0(), 0.0,
+                                                true)) != NULL;
+    if (made) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
+{
+    mlc_batch_norm_desc d;
+    memset(&d, 0, sizeof d);
+    d.channels = channels;
+    return mlc_nn_batch_norm_ex(ctx, &d);
+}
+
+/* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
+typedef struct mlc__norm_user { mlc_tensor *w, *b; int64_t groups; double eps; bool rms; }
+    mlc__norm_user;
+
+static mlc_status mlc__norm_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__norm_user *u = MLC__CAST(const mlc__norm_user *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = u->rms        ? mlc_rms_norm(in[0], u->w, u->eps)
+             : u->groups   ? mlc_group_norm(in[0], u->groups, u->w, u->b, u->eps)
+                           : mlc_layer_norm(in[0], u->w, u->b, u->eps);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+/* n: elements of the weight, and of the bias but with rms. */
+static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine,
+                                  const mlc__norm_user *user)
+{
+    const mlc_module_class cls = { name, mlc__norm_module, NULL };
+    if (!ctx) return NULL;
+    if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
+                  "the groups must divide it", name, (long long)n, (long long)user->groups);
+        return NULL;
+    }
+    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    if (!m || !affine) return m;
+    mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
+    u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
+    if (u->w && !u->rms) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
+    if (u->w && (u->b || u->rms)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n)
+{
+    const mlc__norm_user u = { NULL, NULL, 0, 1e-5, false };
+    return mlc__norm_make(ctx, "LayerNorm", n, true, &u);
+}
+MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
+{
+    const mlc__norm_user u = { NULL, NULL, 0, 1e-6, true };
+    return mlc__norm_make(ctx, "RMSNorm", n, true, &u);
+}
+MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels)
+{
+    const mlc__norm_user u = { NULL, NULL, groups > 0 ? groups : -1, 1e-5, false };
+    return mlc__norm_make(ctx, "GroupNorm", channels, true, &u);
+}
+MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine)
+{
+    const mlc__norm_user u = { NULL, NULL, channels, 1e-5, false };
+    return mlc__norm_make(ctx, "InstanceNorm", channels, affine, &u);
+}
+
+/* ---- sequential */
+
+static mlc_act mlc__act_of(const mlc_module *m)
+{
+    return m && m->cls.forward == mlc__act_module ? MLC__CAST(const mlc__act_user *, m->user)->act
+                                                  : MLC_ACT_NONE;
+}
+
+/* A convolution that takes an activation. */
+static bool mlc__conv_takes_act(const mlc_module *m)
+{
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    return m->cls.forward == mlc__conv_module && !u->d.transposed && u->d.conv.act == MLC_ACT_NONE;
+}
+
+/* What runs in the pass of child i: behind a linear an activation and a dropout that is active,
+ * behind a convolution an activation, behind a batch norm a relu, where they come next. Returns how
+ * many modules. */
+static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
+{
+    const mlc_module *child = m->child[i];
+    const bool linear = child->call != NULL, bnorm = child->cls.forward == mlc__bnorm_module;
+    int32_t n = 0;
+    memset(e, 0, sizeof *e);
+    if (!linear && !bnorm && !mlc__conv_takes_act(child)) return 0;
+    const mlc_act act = i + 1 < m->children ? mlc__act_of(m->child[i + 1]) : MLC_ACT_NONE;
+    if (act != MLC_ACT_NONE && (!bnorm || act == MLC_ACT_RELU)) {
+        e->act = act;
+        n++;
+    }
+    const mlc_module *next = linear && i + n + 1 < m->children ? m->child[i + n + 1] : NULL;
+    if (next && next->cls.forward == mlc__dropout_module && next->training) {
+        e->dropout = *MLC__CAST(const double *, next->user);
+        n += e->dropout > 0.0;
+    }
+    return n;
+}
+
+/* A relu between a convolution and maxima of windows is done with them where a gradient is wanted:
+ * the values are the same, and nobody passes over all pixels for it or for its gradient. */
+static bool mlc__relu_waits(const mlc_module *m, int32_t i)
+{
+    const mlc_module *pool = i + 2 < m->children ? m->child[i + 2] : NULL;
+    if (!pool || pool->cls.forward != mlc__pool_module || m->ctx->no_grad > 0) return false;
+    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, pool->user);
+    for (int d = 0; d < 3; d++)
+        if (u->d.dilation[d] > 1) return false;            /* windows of padding alone */
+    return u->windows == mlc_max_pool && mlc__conv_takes_act(m->child[i]) &&
+           mlc__act_of(m->child[i + 1]) == MLC_ACT_RELU;
+}
+
+static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
+{
+    mlc_module *pool = m->child[*i + 2];
+    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, pool->user);
+    mlc_tensor *y = mlc__conv_layer_call(m->child[*i], x, MLC_ACT_NONE, NULL);
+    for (int n = 0; y && n < 2; n++) mlc__note_output(m->child[(*i)++], y);
+    y = y ? mlc__pool_windows_call(&mlc__max_pool_op, y, &u->d, true, true) : NULL;
+    if (y) mlc__note_output(pool, y);
+    return y;
+}
+
+/* Runs child i of m, and what runs in its pass. *i moves on to the last that ran. */
 static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
-    mlc_module *child = m->child[*i], *next = mlc_module_child(m, *i + 1);
-    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
-    int32_t last = *i;
-    if (child->cls.forward != mlc__linear_module) return mlc_forward(child, x);
-    if (next && next->cls.forward == mlc__act_module) {
-        e.act = MLC__CAST(const mlc__act_user *, next->user)->act;
-        next = mlc_module_child(m, ++last + 1);
-    }
-    if (next && next->cls.forward == mlc__dropout_module && next->training) {
-        e.dropout = *MLC__CAST(const double *, next->user);
-        last += e.dropout > 0.0;
-    }
+    if (mlc__relu_waits(m, *i)) return mlc__relu_behind(m, i, x);
+    mlc_module *child = m->child[*i];
+    mlc_epilogue e;
+    const int32_t last = *i + mlc__sequential_fuse(m, *i, &e);
     if (last == *i) return mlc_forward(child, x);
-    mlc_tensor *y = mlc__linear_call(child, x, &e);
+    const bool bnorm = child->cls.forward == mlc__bnorm_module;
+    mlc_tensor *y = child->call ? child->call(child, x, &e)
+                    : bnorm     ? mlc__bnorm_layer_call(child, x, true, NULL)
+                                : mlc__conv_layer_call(child, x, e.act, NULL);
     for (; y && *i <= last; ++*i) mlc__note_output(m->child[*i], y);
     *i = last;
     return y;
 }
 
+/* The first n children of m. The input of a step is done with once its output is there: without a
+ * tape two layers are alive at a time. What is older than this call, or lives on in a view, is not
+ * ours to free. */
+static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t n)
+{
+    const uint64_t before = m->ctx->storages;
+    for (int32_t i = 0; x && i < n; i++) {
+        mlc_tensor *y = mlc__sequential_step(m, &i, x);
+        if (y && x->storage->seq > before && x->storage != y->storage)
+            mlc__storage_done(x->storage);
+        x = y;
+    }
+    return x;
+}
+
 static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                          mlc_tensor **out, int32_t n_out)
 {
-    const uint64_t before = m->ctx->storages;
-    mlc_tensor *x = in[0];
     MLC__TRY(mlc__single(m, n_in, n_out));
-    for (int32_t i = 0; i < m->children; i++) {
-        mlc_tensor *y = mlc__sequential_step(m, &i, x);
-        if (!y) return m->ctx->status;
-        /* The input of a step is done with once its output is there: without a tape two layers are
-         * alive at a time. What is older than this call, or lives on in a view, is not ours to
-         * free. */
-        if (x->storage->seq > before && x->storage != y->storage) mlc__storage_done(x->storage);
-        x = y;
-    }
-    out[0] = x;
-    return MLC_OK;
+    out[0] = mlc__sequential_run(m, in[0], m->children);
+    return out[0] ? MLC_OK : m->ctx->status;
 }
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Sequential", mlc__sequential_module, NULL };
     return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+/* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them
+ * Made of the layers above. A residual whose body ends in a batch norm does norm, sum and relu in
+ * one pass. */
+
+/* ---- whole channels or images left out */
+
+/* axes: of x that have a number of their own, 1 (images) or 2 (their channels, too). */
+typedef struct mlc__drop_user { double p; int32_t axes; } mlc__drop_user;
+
+static mlc_status mlc__drop_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__drop_user *u = MLC__CAST(const mlc__drop_user *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = in[0];
+    if (!m->training || u->p == 0.0) return MLC_OK;
+    MLC__REQUIRE(m->ctx, in[0]->ndim >= u->axes, SHAPE, "%s: x is %s; it must be [n,c,..]",
+                 m->cls.name, mlc__shape(in[0]).s);
+    mlc_dims shape = mlc_dims_of(in[0]->ndim, in[0]->shape);
+    for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
+    out[0] = mlc_mul(in[0], mlc_dropout(mlc_ones(m->ctx, in[0]->dtype, shape), u->p));
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
+{
+    const mlc_module_class cls = { name, mlc__drop_module, NULL };
+    const mlc__drop_user u = { p, axes };
+    if (ctx && !(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
+        return NULL;
+    }
+    return mlc_module_create(ctx, &cls, &u, sizeof u);
+}
+
+MLC_IMPL mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p)
+{
+    return mlc__drop_make(ctx, "SpatialDropout", p, 2);
+}
+MLC_IMPL mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p)
+{
+    return mlc__drop_make(ctx, "StochasticDepth", p, 1);
+}
+
+/* ---- resizing */
+
+typedef struct mlc__resize_user { int64_t scale; mlc_interpolation mode; } mlc__resize_user;
+
+static mlc_status mlc__upsample_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                       mlc_tensor **out, int32_t n_out)
+{
+    const mlc__resize_user *u = MLC__CAST(const mlc__resize_user *, m->user);
+    mlc_dims size;
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    size = mlc_dims_of(in[0]->ndim > 2 ? in[0]->ndim - 2 : 0, in[0]->shape + 2);
+    for (int32_t i = 0; i < size.n; i++) size.v[i] *= u->scale;
+    out[0] = mlc_interpolate(in[0], size, u->mode);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode)
+{
+    static const mlc_module_class cls = { "Upsample", mlc__upsample_module, NULL };
+    const mlc__resize_user u = { scale, mode };
+    if (ctx && (scale < 1 || scale > 1 << 15)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be positive",
+                  (long long)scale);
+        return NULL;
+    }
+    return mlc_module_create(ctx, &cls, &u, sizeof u);
+}
+
+static mlc_status mlc__shuffle_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                      mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc_pixel_shuffle(in[0], *MLC__CAST(const int64_t *, m->user));
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
+{
+    static const mlc_module_class cls = { "PixelShuffle", mlc__shuffle_module, NULL };
+    return mlc_module_create(ctx, &cls, &r, sizeof r);
+}
+
+/* ---- residual */
+
+/* The last of a sequential body, if it takes the sum and the relu in its pass: a batch norm, or
+ * without gradients and casts a convolution. */
+static mlc_module *mlc__residual_last(const mlc_module *body)
+{
+    mlc_module *last = body->cls.forward == mlc__sequential_module && body->children > 0
+                           ? body->child[body->children - 1] : NULL;
+    if (last && last->cls.forward == mlc__bnorm_module) return last;
+    const bool plain = body->ctx->no_grad > 0 && !body->ctx->autocast;
+    return last && plain && mlc__conv_takes_act(last) ? last : NULL;
+}
+
+/* Is skip like what last makes of h? Else their sum broadcasts, or is refused, as an operation. */
+static bool mlc__residual_fits(const mlc_module *last, const mlc_tensor *h, const mlc_tensor *skip)
+{
+    if (h->dtype != skip->dtype || h->ndim != skip->ndim) return false;
+    if (last->cls.forward == mlc__bnorm_module) return mlc__same_shape(h, skip);
+    const mlc_nn_conv_desc *d = &MLC__CAST(const mlc__conv_user *, last->user)->d;
+    mlc__conv_spec s;
+    s.transposed = false;
+    bool fits = mlc__conv_spec_of(h->ctx, "conv", &d->conv, &s) == MLC_OK &&
+                h->ndim == d->axes + 2 && skip->shape[0] == h->shape[0] && skip->shape[1] == d->out;
+    for (int i = 0; fits && i < d->axes; i++)
+        fits = skip->shape[i + 2] == mlc__conv_size(&s, i, h->shape[i + 2], d->kernel[i]);
+    return fits;
+}
+
+/* y = body(x) + shortcut(x), or + x with one child. */
+static mlc_tensor *mlc__residual_call(mlc_module *m, mlc_tensor *x)
+{
+    const bool relu = *MLC__CAST(const bool *, m->user);
+    mlc_module *body = m->child[0], *last = mlc__residual_last(body);
+    mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
+    if (!skip) return NULL;
+    mlc_tensor *h = last ? mlc__sequential_run(body, x, body->children - 1) : mlc_forward(body, x);
+    if (!h) return NULL;
+    if (!last || !mlc__residual_fits(last, h, skip)) {
+        y = mlc_add(last ? mlc_forward(last, h) : h, skip);
+        if (relu) y = mlc_relu(y);
+    } else if (last->cls.forward == mlc__bnorm_module)
+        y = mlc__bnorm_layer_call(last, h, relu, skip);
+    else y = mlc__conv_layer_call(last, h, relu ? MLC_ACT_RELU : MLC_ACT_NONE, skip);
+    if (y && last) {
+        mlc__note_output(last, y);
+        mlc__note_output(body, y);
+    }
+    return y;
+}
+
+static mlc_status mlc__residual_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                       mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc__residual_call(m, in[0]);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
+                                     bool relu)
+{
+    static const mlc_module_class cls = { "Residual", mlc__residual_module, NULL };
+    mlc_module *parts[2] = { body, shortcut == body ? NULL : shortcut };
+    mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
+    if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
+        (!shortcut || mlc_module_add_named(m, "shortcut", shortcut) == MLC_OK)) return m;
+    for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
+    mlc_module_free(m);
+    return NULL;
+}
+
+/* A child that a parent does not take is freed, so that who makes both has one thing to free. */
+static mlc_status mlc__block_add(mlc_module *parent, const char *name, mlc_module *child)
+{
+    const mlc_status st = !parent ? MLC_ERR_NOMEM
+                          : name  ? mlc_module_add_named(parent, name, child)
+                                  : mlc_module_add(parent, child);
+    if (st != MLC_OK) mlc_module_free(child);
+    return st;
+}
+
+/* A square convolution that keeps the size but for its stride, without bias, and a batch norm. */
+static mlc_status mlc__block_conv(mlc_module *seq, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t groups)
+{
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, in, out, kernel);
+    for (int i = 0; i < 2; i++) {
+        d.conv.stride[i] = stride;
+        d.conv.padding[i] = kernel / 2;
+    }
+    d.conv.groups = groups;
+    d.no_bias = true;
+    if (!seq) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__block_add(seq, NULL, mlc_nn_conv(seq->ctx, &d)));
+    return mlc__block_add(seq, NULL, mlc_nn_batch_norm(seq->ctx, out));
+}
+
+/* The residual of a body and, where shapes differ, a 1x1 convolution; takes the body over. */
+static mlc_module *mlc__block_residual(mlc_ctx *ctx, mlc_module *body, bool failed, int64_t in,
+                                       int64_t out, int64_t stride)
+{
+    mlc_module *shortcut = NULL;
+    if (!failed && (in != out || stride != 1)) {
+        shortcut = mlc_nn_sequential(ctx);
+        failed = mlc__block_conv(shortcut, in, out, 1, stride, 1) != MLC_OK;
+    }
+    if (!failed) return mlc_nn_residual(ctx, body, shortcut, true);
+    mlc_module_free(body);
+    mlc_module_free(shortcut);
+    return NULL;
+}
+
+static bool mlc__block_fine(mlc_ctx *ctx, const char *what, int64_t in, int64_t mid, int64_t out,
+                            int64_t stride)
+{
+    if (ctx && in > 0 && mid > 0 && out > 0 && stride > 0) return true;
+    if (ctx)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: channels %lld, %lld, %lld, stride %lld: all must be "
+                  "positive", what, (long long)in, (long long)mid, (long long)out,
+                  (long long)stride);
+    return false;
+}
+
+MLC_IMPL mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride)
+{
+    if (!mlc__block_fine(ctx, "nn_basic_block", in, out, out, stride)) return NULL;
+    mlc_module *body = mlc_nn_sequential(ctx);
+    const bool failed = mlc__block_conv(body, in, out, 3, stride, 1) != MLC_OK ||
+                  mlc__block_add(body, NULL, mlc_nn_relu(ctx)) != MLC_OK ||
+                  mlc__block_conv(body, out, out, 3, 1, 1) != MLC_OK;
+    return mlc__block_residual(ctx, body, failed, in, out, stride);
+}
+
+MLC_IMPL mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
+                                       int64_t stride)
+{
+    if (!mlc__block_fine(ctx, "nn_bottleneck", in, mid, out, stride)) return NULL;
+    mlc_module *body = mlc_nn_sequential(ctx);
+    const bool failed = mlc__block_conv(body, in, mid, 1, 1, 1) != MLC_OK ||
+                  mlc__block_add(body, NULL, mlc_nn_relu(ctx)) != MLC_OK ||
+                  mlc__block_conv(body, mid, mid, 3, stride, 1) != MLC_OK ||
+                  mlc__block_add(body, NULL, mlc_nn_relu(ctx)) != MLC_OK ||
+                  mlc__block_conv(body, mid, out, 1, 1, 1) != MLC_OK;
+    return mlc__block_residual(ctx, body, failed, in, out, stride);
+}
+
+static mlc_tensor *mlc__relu6(mlc_tensor *x) { return mlc_clamp(x, 0.0, 6.0); }
+
+MLC_IMPL mlc_module *mlc_nn_relu6(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "ReLU6", mlc__relu6, NULL, 0.0);
+}
+
+MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
+                                              int64_t expand)
+{
+    const int64_t mid = expand > 0 && expand < 1 << 20 && in < 1ll << 40 ? in * expand : 0;
+    if (!mlc__block_fine(ctx, "nn_inverted_residual", in, mid, out, stride)) return NULL;
+    mlc_module *body = mlc_nn_sequential(ctx);
+    bool failed = expand > 1 && (mlc__block_conv(body, in, mid, 1, 1, 1) != MLC_OK ||
+                                 mlc__block_add(body, NULL, mlc_nn_relu6(ctx)) != MLC_OK);
+    failed = failed || mlc__block_conv(body, mid, mid, 3, stride, mid) != MLC_OK ||
+             mlc__block_add(body, NULL, mlc_nn_relu6(ctx)) != MLC_OK ||
+             mlc__block_conv(body, mid, out, 1, 1, 1) != MLC_OK;
+    if (!failed) return in == out && stride == 1 ? mlc_nn_residual(ctx, body, NULL, false) : body;
+    mlc_module_free(body);
+    return NULL;
+}
+
+/* ---- squeeze and excite */
+
+static mlc_tensor *mlc__excite_call(mlc_module *m, mlc_tensor *x)
+{
+    const mlc_epilogue relu = { MLC_ACT_RELU, 0.0, NULL }, gate = { MLC_ACT_SIGMOID, 0.0, NULL };
+    mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
+    for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
+    mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
+    s = s ? m->child[0]->call(m->child[0], mlc_flatten(s, 1), &relu) : NULL;
+    s = s ? m->child[1]->call(m->child[1], s, &gate) : NULL;
+    return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
+}
+
+static mlc_status mlc__excite_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                     mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    MLC__REQUIRE(m->ctx, in[0]->ndim >= 3 && in[0]->ndim <= 5, SHAPE,
+                 "SqueezeExcite: x is %s; it must be [n,c,..] with 1 to 3 axes behind",
+                 mlc__shape(in[0]).s);
+    out[0] = mlc__excite_call(m, in[0]);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
+{
+    static const mlc_module_class cls = { "SqueezeExcite", mlc__excite_module, NULL };
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    if (mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
+        mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+/* ---- batch norms folded into the layers before them */
+
+/* The weight and bias of a layer whose outputs a batch norm scales and shifts; NULL: another. */
+static mlc_tensor **mlc__fold_params(mlc_module *m)
+{
+    mlc__conv_user *c = MLC__CAST(mlc__conv_user *, m->user);
+    mlc__linear_user *l = MLC__CAST(mlc__linear_user *, m->user);
+    if (m->cls.forward == mlc__linear_module) return &l->w;
+    return mlc__conv_takes_act(m) ? &c->w : NULL;
+}
+
+/* w = w factor, b = (b - mean) factor + bias, for each output, in f32 or f64. */
+static mlc_status mlc__fold_values(mlc_tensor *w, mlc_tensor *b, const mlc__bnorm_user *n)
+{
+    const mlc_dtype wide = mlc__wide(w->dtype);
+    mlc_dims column = mlc_dims_of(w->ndim, NULL);
+    mlc_tensor *factor = mlc_rsqrt(mlc_add_scalar(mlc_cast(n->var, wide), n->eps));
+    for (int32_t d = 0; d < column.n; d++) column.v[d] = d ? 1 : w->shape[0];
+    if (n->w) factor = mlc_mul(factor, mlc_cast(n->w, wide));
+    mlc_tensor *shift = mlc_mul(mlc_sub(mlc_cast(b, wide), mlc_cast(n->mean, wide)), factor);
+    if (n->b) shift = mlc_add(shift, mlc_cast(n->b, wide));
+    mlc_tensor *scaled = mlc_mul(mlc_cast(w, wide), mlc_reshape(factor, column));
+    scaled = mlc_cast(scaled, w->dtype);
+    shift = mlc_cast(shift, b->dtype);
+    if (!scaled || !shift) return w->ctx->status;
+    MLC__TRY(mlc_copy_into(w, scaled));
+    return mlc_copy_into(b, shift);
+}
+
+/* Folds and frees child i + 1 of a sequential. A bias that was not there is 0 until then. */
+static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
+{
+    mlc_module *layer = seq->child[i], *norm = seq->child[i + 1];
+    mlc_tensor **wb = mlc__fold_params(layer);
+    mlc_ctx *ctx = seq->ctx;
+    mlc_param_desc p;
+    if (!wb[1]) {
+        memset(&p, 0, sizeof p);
+        p.shape = mlc_dims1(wb[0]->shape[0]);
+        p.has_dtype = true;
+        p.dtype = mlc__wide(wb[0]->dtype);
+        wb[1] = mlc_module_declare(layer, "bias", &p);
+        if (!wb[1]) return ctx->status;
+    }
+    MLC__TRY(mlc_module_build(seq));
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_no_grad_begin(ctx);
+    const mlc_status st = mlc__fold_values(wb[0], wb[1],
+                                           MLC__CAST(const mlc__bnorm_user *, norm->user));
+    mlc_no_grad_end(ctx);
+    MLC__TRY(mlc__scope_leave(ctx));
+    if (st == MLC_OK) mlc_module_free(norm);
+    return st;
+}
+
+/* Are child i and the one behind it a layer and a batch norm of its outputs? */
+static bool mlc__fold_fits(const mlc_module *m, int32_t i)
+{
+    if (m->cls.forward != mlc__sequential_module || i + 1 >= m->children) return false;
+    const mlc_module *next = m->child[i + 1];
+    if (next->cls.forward != mlc__bnorm_module) return false;
+    mlc_tensor *const *w = mlc__fold_params(m->child[i]);
+    const mlc_tensor *mean = MLC__CAST(const mlc__bnorm_user *, next->user)->mean;
+    return w && mean && mean->shape[0] == (*w)->shape[0];
+}
+
+MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    for (int32_t i = 0; i < m->children; i++) {
+        MLC__TRY(mlc_nn_fold_batch_norm(m->child[i]));
+        if (mlc__fold_fits(m, i)) MLC__TRY(mlc__fold_pair(m, i));
+    }
+    return mlc_module_build(m);
 }
 
 /* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers
@@ -19721,6 +26820,1554 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
     return MLC_OK;
 }
 
+/* @@ IMPL.SKETCH.OPS ------------------------------------- S x, S^T x, and the sketched product
+ * Signs are rows of a product's operand b that the product makes itself; normals are made a piece
+ * at a time; the others have a kernel. Everything is along the last axis: another one is permuted
+ * there and back. */
+
+#define MLC__SKETCH_PIECE (1 << 18)    /* normals at a time */
+
+MLC_IMPL mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t cols, uint64_t seed)
+{
+    mlc_sketch s;
+    memset(&s, 0, sizeof s);
+    s.kind = kind;
+    s.rows = rows;
+    s.cols = cols;
+    s.seed = seed;
+    s.scale = 1.0;
+    if (rows < 1 || cols < 1) return s;
+    if (kind == MLC_SKETCH_SIGNS || kind == MLC_SKETCH_GAUSSIAN) s.scale = 1.0 / sqrt((double)rows);
+    if (kind == MLC_SKETCH_SRHT && cols <= INT32_MAX)
+        s.scale = sqrt((double)mlc__hadamard_size(cols) / (double)rows);
+    return s;
+}
+
+/* Is s a sketch that can be applied? */
+static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sketch *s)
+{
+    MLC__REQUIRE(ctx, s != NULL, ARG, "%s: the sketch is NULL; mlc_sketch_make makes one", what);
+    MLC__REQUIRE(ctx, (unsigned)s->kind <= MLC_SKETCH_DENSE, ARG,
+                 "%s: unknown kind of sketch %d; see mlc_sketch_kind", what, (int)s->kind);
+    MLC__REQUIRE(ctx, s->rows > 0 && s->cols > 0 && s->rows <= INT32_MAX && s->cols <= INT32_MAX,
+                 ARG, "%s: a sketch of %lld rows and %lld columns; both must be 1 to 2^31 - 1",
+                 what, (long long)s->rows, (long long)s->cols);
+    MLC__REQUIRE(ctx, s->kind != MLC_SKETCH_SRHT || s->rows <= mlc__hadamard_size(s->cols), ARG,
+                 "%s: %lld rows of a transform of %lld; take no more than it has", what,
+                 (long long)s->rows, (long long)mlc__hadamard_size(s->cols));
+    const mlc_tensor *t = s->stored;
+    MLC__REQUIRE(ctx, t || s->kind != MLC_SKETCH_DENSE, ARG,
+                 "%s: a dense sketch without `stored`; it is the matrix", what);
+    if (!t) return MLC_OK;
+    const bool bits = s->kind == MLC_SKETCH_SIGNS;
+    MLC__REQUIRE(ctx, bits || s->kind == MLC_SKETCH_DENSE, ARG,
+                 "%s: only signs and dense sketches have `stored`; set it to NULL", what);
+    MLC__TRY(mlc__alive(t, what));
+    MLC__REQUIRE(ctx, t->ctx == ctx, ARG, "%s: `stored` belongs to another context", what);
+    MLC__REQUIRE(ctx, bits ? t->dtype == MLC_I32 : mlc__is_float(t->dtype), DTYPE,
+                 "%s: `stored` is %s; it must be %s", what, mlc_dtype_name(t->dtype),
+                 bits ? "i32, from mlc_sketch_bits" : "a float");
+    MLC__REQUIRE(ctx, t->ndim == 2 && t->shape[0] == s->rows &&
+                          t->shape[1] == (bits ? mlc__div_up(s->cols, 32) : s->cols) &&
+                          (t->flags & MLC__DENSE), SHAPE,
+                 "%s: `stored` is %s; it must be dense, [%lld,%lld]", what, mlc__shape(t).s,
+                 (long long)s->rows, (long long)(bits ? mlc__div_up(s->cols, 32) : s->cols));
+    return MLC_OK;
+}
+
+/* b of a product is s, of signs, or its transpose; others of b may come behind. */
+static void mlc__sketch_operand(const mlc_sketch *s, bool turned, mlc__product_spec *p)
+{
+    struct mlc_k_signs *signs = &p->sink.signs;
+    signs->rows = turned ? s->cols : s->rows;
+    signs->turned = turned;
+    signs->seed = s->seed;
+    signs->stream = s->stream;
+    signs->bits = s->stored ? MLC__CAST(const uint32_t *, mlc__data(s->stored)) : NULL;
+    signs->bits_rows = s->rows;
+    signs->bits_row = mlc__div_up(s->cols, 32);
+}
+
+/* Rows [row, row + n) of a sketch of normals, in f32 or f64: each row is a stream of its own, of
+ * numbers in f32, whatever they are multiplied in. */
+static mlc_status mlc__sketch_piece(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
+                                    int64_t row, int64_t n, mlc_dtype dtype, char *piece)
+{
+    const size_t all = (size_t)(MLC__SKETCH_PIECE + s->cols) * sizeof(float);
+    char *made = dtype == MLC_F64 ? piece + 2 * all : piece;             /* behind the f64 */
+    for (int64_t i = 0; i < n; i++) {
+        const struct mlc_k_random normal = {
+            MLC_RANDOM_NORMAL, MLC_F32, s->cols, made + (size_t)(i * s->cols) * sizeof(float),
+            s->seed, s->stream + ((uint64_t)(row + i) << 32), 0.0, 1.0, 0.0, 0.0, 0, 0 };
+        MLC__TRY(mlc__run_random(ctx, what, &normal));
+    }
+    if (dtype == MLC_F32) return MLC_OK;
+    return mlc__cast_run_of(ctx, what, piece, dtype, made, MLC_F32, n * s->cols);
+}
+
+/* y (+)= x S^T, or x S: `back`. */
+static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
+                                      bool back, const mlc__product_spec *p)
+{
+    const mlc_dtype dtype = mlc__wide(p->dtype);
+    const int64_t most = mlc__max(1, mlc__min(s->rows, MLC__SKETCH_PIECE / s->cols));
+    const size_t all = (size_t)(MLC__SKETCH_PIECE + s->cols) * sizeof(float);
+    const size_t x = mlc_dtype_bytes(p->a.dtype), y = mlc_dtype_bytes(p->c.dtype);
+    mlc__block *block;
+    void *piece;
+    mlc_status st = mlc__scratch(ctx, dtype == MLC_F64 ? 3 * all : all, &block, &piece);
+    for (int64_t row = 0; row < s->rows && st == MLC_OK; row += most) {
+        const int64_t n = mlc__min(most, s->rows - row);
+        mlc__product_spec part = *p;
+        part.b.data = MLC__CAST(char *, piece);
+        part.b.dtype = dtype;
+        part.b.row = back ? s->cols : 1;
+        part.b.col = back ? 1 : s->cols;
+        if (back) {
+            part.k = n;
+            part.a.data = p->a.data + (size_t)(row * p->a.col) * x;
+            if (row > 0) part.beta = 1.0;
+        } else {
+            part.n = n;
+            part.c.data = p->c.data + (size_t)(row * p->c.col) * y;
+        }
+        st = mlc__sketch_piece(ctx, what, s, row, n, dtype, part.b.data);
+        if (st == MLC_OK) st = mlc__gemm(ctx, what, &part);
+    }
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+/* The same by the kernel: places first. */
+static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
+                                         bool back, const mlc__product_spec *p)
+{
+    const bool srht = s->kind == MLC_SKETCH_SRHT;
+    struct mlc_k_random draw;
+    struct mlc_k_sketch k;
+    mlc__block *block;
+    void *index;
+    memset(&draw, 0, sizeof draw);
+    draw.kind = srht ? MLC_RANDOM_PERMUTATION : MLC_RANDOM_INTEGER;
+    draw.dtype = MLC_I64;
+    draw.n = srht ? mlc__hadamard_size(s->cols) : s->cols;
+    draw.count = (uint64_t)s->rows;
+    draw.seed = s->seed;
+    draw.stream = ~s->stream;          /* beside the signs' */
+    MLC__TRY(mlc__scratch(ctx, (size_t)draw.n * 8, &block, &index));
+    draw.out = index;
+    memset(&k, 0, sizeof k);
+    k.srht = srht;
+    k.turned = back;
+    k.accumulate = p->beta != 0.0;
+    k.dtype = p->dtype;
+    k.lines = p->m;
+    k.rows = s->rows;
+    k.cols = s->cols;
+    k.in = p->a.data;
+    k.in_row = p->a.row;
+    k.out = p->c.data;
+    k.out_row = p->c.row;
+    k.index = MLC__CAST(const int64_t *, index);
+    k.seed = s->seed;
+    k.stream = s->stream;
+    k.scale = s->scale;
+    mlc__block *room;
+    const size_t bytes = mlc__workspace_sketch(ctx, &k);
+    mlc_status st = mlc__run_random(ctx, what, &draw);
+    if (st == MLC_OK) st = mlc__scratch(ctx, bytes, &room, &k.workspace);
+    if (st == MLC_OK) {
+        k.workspace_bytes = bytes;
+        st = mlc__run_sketch(ctx, what, &k);
+        mlc__scratch_end(ctx, room);
+    }
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+/* y (+)= x S^T, or x S, of matrices: x and y have as many rows and all dtypes are one; + b, dense,
+ * of signs. */
+static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sketch *s, bool back,
+                                  const mlc_tensor *y, const mlc_tensor *x, const mlc_tensor *b,
+                                  bool acc)
+{
+    mlc__product_spec p;
+    memset(&p, 0, sizeof p);
+    p.dtype = x->dtype;
+    p.a.data = MLC__CAST(char *, mlc__data(x));
+    p.c.data = MLC__CAST(char *, mlc__data(y));
+    p.a.dtype = p.b.dtype = p.c.dtype = x->dtype;
+    p.a.col = p.c.col = 1;
+    mlc__has_rows(x, &p.m, &p.a.row);
+    mlc__has_rows(y, &p.m, &p.c.row);
+    p.n = back ? s->cols : s->rows;
+    p.k = back ? s->rows : s->cols;
+    p.alpha = s->scale;
+    p.beta = acc ? 1.0 : 0.0;
+    if (p.m == 0) return MLC_OK;
+    if (s->kind == MLC_SKETCH_GAUSSIAN) return mlc__sketch_normals(ctx, what, s, back, &p);
+    if (s->kind == MLC_SKETCH_COUNT || s->kind == MLC_SKETCH_SRHT)
+        return mlc__sketch_places_run(ctx, what, s, back, &p);
+    mlc__sketch_operand(s, !back, &p);
+    p.sink.bias = b ? mlc__data(b) : NULL;
+    p.sink.bias_dtype = b ? b->dtype : p.dtype;
+    return mlc__gemm(ctx, what, &p);
+}
+
+/* x [..,cols], or [..,rows] if back; b of the other length. */
+static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    const mlc_sketch *s = &nd->u.sketch.u[0];
+    int64_t shape[MLC_MAX_DIMS];
+    MLC__TRY(mlc__require_float(ctx, nd));
+    MLC__TRY(mlc__sketch_check(ctx, nd->op->name, s));
+    const int64_t from = nd->u.sketch.back ? s->rows : s->cols;
+    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == from, SHAPE,
+                 "sketch: the axis of x has %lld elements; a sketch [%lld,%lld] %stakes %lld",
+                 (long long)x->shape[x->ndim - 1], (long long)s->rows, (long long)s->cols,
+                 nd->u.sketch.back ? "transposed " : "", (long long)from);
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = nd->u.sketch.back ? s->cols : s->rows;
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    if (s->stored) mlc__save(nd, s->stored);
+    return MLC_OK;
+}
+
+static mlc_status mlc__sketch_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__sketch_run(ctx, nd->op->name, &nd->u.sketch.u[0], nd->u.sketch.back, nd->out[0],
+                           nd->in[0], nd->n_in > 1 ? nd->in[1] : NULL, false);
+}
+
+static mlc_status mlc__sketch_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (nd->n_in > 1 && mlc__grad_in(nd, 1, &dx, &acc, &st))
+        st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__sketch_run(ctx, nd->op->name, &nd->u.sketch.u[0], !nd->u.sketch.back, &dx, &dy,
+                           NULL, acc);
+}
+
+static const mlc__op mlc__sketch_op =
+    { "sketch", mlc__sketch_shape, mlc__sketch_forward, mlc__sketch_backward };
+
+/* A matrix that is there is one of a product. */
+static mlc_tensor *mlc__sketch_dense(mlc_tensor *x, const mlc_sketch *s, bool back)
+{
+    if (mlc__sketch_check(x->ctx, "sketch", s) != MLC_OK) return NULL;
+    mlc_tensor *matrix = s->stored->dtype == x->dtype ? s->stored : mlc_cast(s->stored, x->dtype);
+    mlc_tensor *y = mlc_matmul(x, back ? matrix : mlc_transpose(matrix, 0, 1));
+    return s->scale == 1.0 ? y : mlc_mul_scalar(y, s->scale);
+}
+
+/* The permutations that bring an axis to the end, and back. */
+static void mlc__axis_last(int32_t ndim, int32_t axis, mlc_dims *to, mlc_dims *from)
+{
+    *to = *from = mlc_dims_of(ndim, NULL);
+    for (int32_t d = 0; d < ndim; d++) to->v[d] = d < axis ? d : d + 1 < ndim ? d + 1 : axis;
+    for (int32_t d = 0; d < ndim; d++) from->v[to->v[d]] = d;
+}
+
+/* b: added to what signs make, or NULL. */
+static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t axis, bool back,
+                                    mlc_tensor *b)
+{
+    mlc_node local, *nd;
+    int64_t rows, stride;
+    if (!x || !mlc__axis_of(x, "sketch", &axis)) return NULL;
+    if (!s) { mlc__sketch_check(x->ctx, "sketch", s); return NULL; }
+    const int32_t last = x->ndim - 1;
+    if (axis != last) {
+        mlc_dims to, from;
+        mlc__axis_last(x->ndim, axis, &to, &from);
+        return mlc_permute(mlc__sketch_call(mlc_permute(x, to), s, last, back, b), from);
+    }
+    if (s->kind == MLC_SKETCH_DENSE) return mlc__sketch_dense(x, s, back);
+    if (x->stride[last] != 1 || !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
+    nd = mlc__begin(&local, &mlc__sketch_op, b ? 2 : 1, x, b, NULL);
+    if (!nd) return NULL;
+    nd->u.sketch.u[0] = *s;
+    nd->u.sketch.back = back;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_sketch_apply(mlc_tensor *x, const mlc_sketch *s, int32_t axis)
+{
+    return mlc__sketch_call(x, s, axis, false, NULL);
+}
+
+MLC_IMPL mlc_tensor *mlc_sketch_apply_t(mlc_tensor *x, const mlc_sketch *s, int32_t axis)
+{
+    return mlc__sketch_call(x, s, axis, true, NULL);
+}
+
+/* Numbers are made as they are asked for: without a tape, and without autocast. */
+static struct mlc__autocast *mlc__exact_begin(mlc_ctx *ctx)
+{
+    struct mlc__autocast *cast = ctx->autocast;
+    ctx->autocast = NULL;
+    mlc_no_grad_begin(ctx);
+    return cast;
+}
+static void mlc__exact_end(mlc_ctx *ctx, struct mlc__autocast *cast)
+{
+    mlc_no_grad_end(ctx);
+    ctx->autocast = cast;
+}
+
+/* What it makes of the unit vectors, of which there are fewer. */
+MLC_IMPL mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype)
+{
+    if (!ctx || mlc__sketch_check(ctx, "sketch_matrix", s) != MLC_OK) return NULL;
+    struct mlc__autocast *cast = mlc__exact_begin(ctx);
+    const bool high = s->rows > s->cols;
+    mlc_tensor *eye = mlc_eye(ctx, dtype, high ? s->cols : s->rows, high ? s->cols : s->rows);
+    mlc_tensor *matrix = high ? mlc_sketch_apply(eye, s, 0) : mlc_sketch_apply_t(eye, s, 1);
+    matrix = high && matrix ? mlc_contiguous(matrix) : matrix;
+    mlc__exact_end(ctx, cast);
+    return matrix;
+}
+
+/* On the host: a word for 32 signs is little. */
+MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
+{
+    if (!ctx || mlc__sketch_check(ctx, "sketch_bits", s) != MLC_OK) return NULL;
+    if (s->kind != MLC_SKETCH_SIGNS) {
+        mlc__fail(ctx, MLC_ERR_ARG, "sketch_bits: only a sketch of signs is bits");
+        return NULL;
+    }
+    const int64_t words = mlc__div_up(s->cols, 32);
+    if (s->stored) return mlc_copy(s->stored);
+    mlc_tensor *t = mlc__make(ctx, "sketch_bits", MLC_I32, mlc_dims2(s->rows, words));
+    uint32_t *line = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, (size_t)(words + 3) / 4 * 16,
+                                                           MLC_MEM_OBJECT, "sketch_bits"));
+    mlc_status st = t && line ? MLC_OK : MLC_ERR_NOMEM;
+    for (int64_t r = 0; r < s->rows && st == MLC_OK && !ctx->dry_run; r++) {
+        for (int64_t w = 0; w < words; w += 4) {
+            const mlc__words four = mlc__philox(s->seed, s->stream,
+                                                (uint64_t)r << 32 | (uint64_t)(w / 4));
+            memcpy(line + w, four.w, sizeof four.w);
+        }
+        st = mlc__device_copy(ctx, MLC__CAST(char *, mlc__data(t)) + (size_t)(r * words) * 4, line,
+                              (size_t)words * 4, MLC_COPY_TO_DEVICE);
+    }
+    mlc__heap_free(ctx, line);
+    return st == MLC_OK ? t : NULL;
+}
+
+/* ---- sklinear: all terms at once. H = [x s1^T, x U2^T], y = H [U1; s2]; back: G = [dy s2^T, dy
+ * U1^T], dx = G [U2; s1]. Scales are in H and G, so that signs stay +-1. In 16 bits the second half
+ * of H and G begins at a multiple of 32; zeros are between. */
+
+/* Where the second half of H begins, and its width. */
+static int64_t mlc__sklinear_half(const mlc_node *nd)
+{
+    const int64_t rank = nd->in[1]->shape[0];
+    return mlc__is_half(nd->u.sketch.linear.dtype) ? mlc__div_up(rank, 32) * 32 : rank;
+}
+
+static int64_t mlc__sklinear_width(const mlc_node *nd)
+{
+    return mlc__sklinear_half(nd) + nd->in[1]->shape[0];
+}
+
+static mlc_status mlc__sklinear_shapes(mlc_ctx *ctx, const mlc_tensor *x, const mlc_tensor *s1,
+                                       const mlc_tensor *s2, const mlc_tensor *b,
+                                       const mlc_sketch *u1, const mlc_sketch *u2)
+{
+    MLC__REQUIRE(ctx, x->ndim > 0 && s1->ndim == 2 && s2->ndim == 2 && s1->shape[0] == s2->shape[0],
+                 SHAPE, "sklinear: x %s, s1 %s, s2 %s: x must be [..,in], s1 [r,in], s2 [r,out]",
+                 mlc__shape(x).s, mlc__shape(s1).s, mlc__shape(s2).s);
+    MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == s1->shape[1], SHAPE,
+                 "sklinear: x %s must end in the in of s1 %s: %lld vs %lld", mlc__shape(x).s,
+                 mlc__shape(s1).s, (long long)x->shape[x->ndim - 1], (long long)s1->shape[1]);
+    MLC__REQUIRE(ctx, u1->rows == s1->shape[0] && u1->cols == s2->shape[1], SHAPE,
+                 "sklinear: U1 is [%lld,%lld]; for s1 %s and s2 %s it must be [r,out], [%lld,%lld]",
+                 (long long)u1->rows, (long long)u1->cols, mlc__shape(s1).s, mlc__shape(s2).s,
+                 (long long)s1->shape[0], (long long)s2->shape[1]);
+    MLC__REQUIRE(ctx, u2->rows == s1->shape[0] && u2->cols == s1->shape[1], SHAPE,
+                 "sklinear: U2 is [%lld,%lld]; for s1 %s it must be [r,in], as s1 is",
+                 (long long)u2->rows, (long long)u2->cols, mlc__shape(s1).s);
+    MLC__REQUIRE(ctx, !b || (b->ndim == 1 && b->shape[0] == s2->shape[1]), SHAPE,
+                 "sklinear: b must be [%lld] for s2 %s, it is %s", (long long)s2->shape[1],
+                 mlc__shape(s2).s, b ? mlc__shape(b).s : "");
+    return MLC_OK;
+}
+
+/* Outputs: y, H, and what the activation met or made if that is not y. */
+static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__linear_spec *linear = &nd->u.sketch.linear;
+    mlc_tensor *x = nd->in[0];
+    int64_t shape[MLC_MAX_DIMS], stride;
+    MLC__TRY(mlc__linear_dtypes(ctx, nd, 2, linear->bias ? nd->in[3] : NULL));
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = nd->in[2]->shape[1];
+    MLC__TRY(mlc__out(ctx, nd, linear->dtype, x->ndim, shape));
+    int64_t h[2] = { 0, mlc__sklinear_width(nd) };
+    mlc__has_rows(x, &h[0], &stride);
+    MLC__TRY(mlc__out(ctx, nd, linear->dtype, 2, h));
+    mlc_tensor *kept = nd->out[0];
+    if (nd->recorded && linear->act &&
+        (linear->drop.p > 0.0 || mlc__act_needs_input(linear->act))) {
+        MLC__TRY(mlc__out(ctx, nd, linear->dtype, x->ndim, shape));
+        kept = nd->out[2];
+    }
+    if (mlc__needs(nd, 1)) mlc__save(nd, x);
+    if (mlc__needs(nd, 0)) mlc__save(nd, nd->in[1]);
+    if (mlc__needs(nd, 0)) mlc__save(nd, nd->in[2]);
+    if (mlc__needs(nd, 2)) mlc__save(nd, nd->out[1]);
+    for (int i = 0; i < 2; i++)
+        if (nd->u.sketch.u[i].stored && (mlc__needs(nd, 0) || (i == 0 && mlc__needs(nd, 1))))
+            mlc__save(nd, nd->u.sketch.u[i].stored);
+    if (linear->act) mlc__save(nd, kept);
+    nd->spends = linear->act || linear->drop.p > 0.0;
+    nd->through = linear->act != MLC_ACT_NONE;
+    return MLC_OK;
+}
+
+/* Matrices of rows, whatever the axes before the last. */
+static mlc__mats mlc__sklinear_rows(const mlc_tensor *t, int64_t *rows)
+{
+    mlc__mats m;
+    memset(&m, 0, sizeof m);
+    m.data = MLC__CAST(char *, mlc__data(t));
+    m.dtype = t->dtype;
+    m.col = t->stride[t->ndim - 1];
+    mlc__has_rows(t, rows, &m.row);
+    return m;
+}
+
+/* Columns from `col` on. */
+static mlc__mats mlc__mats_from(mlc__mats m, int64_t col)
+{
+    m.data += (size_t)(col * m.col) * mlc_dtype_bytes(m.dtype);
+    return m;
+}
+
+/* c = alpha a b; b is s or, turned, its transpose. */
+static mlc_status mlc__sklinear_product(mlc_ctx *ctx, const mlc_node *nd, mlc__product_spec *p,
+                                        const mlc__mats *a, const mlc__mats *b, const mlc__mats *c,
+                                        int64_t m, int64_t n, int64_t k, double alpha)
+{
+    p->dtype = nd->u.sketch.linear.dtype;
+    p->a = *a;
+    p->b.dtype = p->dtype;
+    if (b) p->b = *b;
+    p->c = *c;
+    p->m = m;
+    p->n = n;
+    p->k = k;
+    p->alpha = alpha;
+    return mlc__gemm(ctx, nd->op->name, p);
+}
+
+/* h = [alpha[0] x s^T, alpha[1] x u^T]; s NULL: only the second half. */
+static mlc_status mlc__sklinear_narrow(mlc_ctx *ctx, const mlc_node *nd, const mlc__mats *x,
+                                       int64_t rows, int64_t n, const mlc__mats *h,
+                                       const mlc_tensor *s, const mlc_sketch *u,
+                                       const double alpha[2])
+{
+    const int64_t rank = nd->in[1]->shape[0], half = mlc__sklinear_half(nd);
+    const mlc__mats second = mlc__mats_from(*h, half);
+    mlc__product_spec p;
+    int64_t unused;
+    memset(&p, 0, sizeof p);
+    if (half != rank && rows > 0) {
+        const struct mlc_k_fill zeros = { h->dtype, rows * mlc__sklinear_width(nd), h->data,
+                                          0.0, 0.0, 0 };
+        MLC__TRY(mlc__run_fill(ctx, nd->op->name, &zeros));
+    }
+    if (s) {
+        const mlc__mats b = mlc__mats_flip(mlc__sklinear_rows(s, &unused));
+        MLC__TRY(mlc__sklinear_product(ctx, nd, &p, x, &b, h, rows, rank, n, alpha[0]));
+        memset(&p, 0, sizeof p);
+    }
+    mlc__sketch_operand(u, true, &p);
+    return mlc__sklinear_product(ctx, nd, &p, x, NULL, &second, rows, rank, n, alpha[1]);
+}
+
+/* Numbers of U and 1/(2 terms) together: of s1's half of H and U1's of G, and of the others. */
+static double mlc__sklinear_scale(const mlc_node *nd, int which)
+{
+    return nd->u.sketch.u[which].scale / (2.0 * (double)nd->u.sketch.terms);
+}
+
+static mlc_status mlc__sklinear_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__linear_spec *linear = &nd->u.sketch.linear;
+    const mlc_sketch *u = nd->u.sketch.u;
+    const mlc_tensor *s1 = nd->in[1], *s2 = nd->in[2];
+    const double alpha[2] = { mlc__sklinear_scale(nd, 0), mlc__sklinear_scale(nd, 1) };
+    int64_t rows, unused;
+    const mlc__mats x = mlc__sklinear_rows(nd->in[0], &rows);
+    const mlc__mats h = mlc__sklinear_rows(nd->out[1], &unused);
+    const mlc__mats b = mlc__sklinear_rows(s2, &unused);
+    const mlc__mats y = mlc__sklinear_rows(nd->out[0], &unused);
+    mlc__product_spec p;
+    if (rows == 0) return MLC_OK;
+    MLC__TRY(mlc__sklinear_narrow(ctx, nd, &x, rows, s1->shape[1], &h, s1, &u[1], alpha));
+    memset(&p, 0, sizeof p);
+    mlc__sketch_operand(&u[0], false, &p);
+    p.sink.signs.rows = mlc__sklinear_half(nd);
+    p.sink.act = linear->act;
+    p.sink.bias = linear->bias ? mlc__data(nd->in[3]) : NULL;
+    p.sink.bias_dtype = linear->bias ? nd->in[3]->dtype : y.dtype;
+    p.sink.aux = nd->n_out > 2 ? mlc__data(nd->out[2]) : NULL;
+    p.sink.aux_after = !mlc__act_needs_input(linear->act);
+    p.sink.drop = linear->drop.p;
+    p.sink.drop_seed = linear->drop.seed;
+    p.sink.drop_stream = linear->drop.stream;
+    return mlc__sklinear_product(ctx, nd, &p, &h, &b, &y, rows, s2->shape[1],
+                                 mlc__sklinear_width(nd), 1.0);
+}
+
+/* ds [r,n] = h^T x. */
+static mlc_status mlc__sklinear_ds(mlc_ctx *ctx, const mlc_node *nd, const mlc__mats *h,
+                                   const mlc__mats *x, int64_t rows, const mlc_tensor *ds, bool acc)
+{
+    int64_t unused;
+    const mlc__mats a = mlc__mats_flip(*h), c = mlc__sklinear_rows(ds, &unused);
+    mlc__product_spec p;
+    memset(&p, 0, sizeof p);
+    p.beta = acc ? 1.0 : 0.0;
+    return mlc__sklinear_product(ctx, nd, &p, &a, x, &c, ds->shape[0], ds->shape[1], rows, 1.0);
+}
+
+static mlc_status mlc__sklinear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *g, int64_t rows,
+                                   mlc_tensor *dx, bool acc)
+{
+    int64_t unused;
+    const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
+    const mlc__mats b = mlc__sklinear_rows(nd->in[1], &unused), c = mlc__sklinear_rows(dx, &unused);
+    mlc__product_spec p;
+    memset(&p, 0, sizeof p);
+    mlc__sketch_operand(&nd->u.sketch.u[1], false, &p);
+    p.sink.signs.rows = mlc__sklinear_half(nd);
+    p.beta = acc ? 1.0 : 0.0;
+    if (before) mlc__linear_through_before(before, dx, &p);
+    return mlc__sklinear_product(ctx, nd, &p, g, &b, &c, rows, nd->in[1]->shape[1],
+                                 mlc__sklinear_width(nd), 1.0);
+}
+
+/* G lives in scratch: s2's half is of use for dx only. */
+static mlc_status mlc__sklinear_inner(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *dy, int64_t rows,
+                                      void *scratch)
+{
+    const int64_t half = mlc__sklinear_half(nd);
+    const double alpha[2] = { mlc__sklinear_scale(nd, 1), mlc__sklinear_scale(nd, 0) };
+    const bool whole = mlc__needs(nd, 0) && mlc__wants_grad(nd->in[0]);
+    mlc__mats g = { MLC__CAST(char *, scratch), nd->u.sketch.linear.dtype, mlc__sklinear_width(nd),
+                    1, { 0 } };
+    mlc_status st = MLC_OK;
+    mlc_tensor dx;
+    bool acc;
+    int64_t unused;
+    MLC__TRY(mlc__sklinear_narrow(ctx, nd, dy, rows, nd->in[2]->shape[1], &g,
+                                  whole ? nd->in[2] : NULL, &nd->u.sketch.u[0], alpha));
+    if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {
+        const mlc__mats second = mlc__mats_from(g, half), x = mlc__sklinear_rows(nd->in[0],
+                                                                                 &unused);
+        st = mlc__sklinear_ds(ctx, nd, &second, &x, rows, &dx, acc);
+    }
+    if (mlc__grad_in(nd, 0, &dx, &acc, &st)) st = mlc__sklinear_dx(ctx, nd, &g, rows, &dx, acc);
+    return st;
+}
+
+static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_status st = MLC_OK;
+    mlc_tensor dy, dx;
+    mlc__block *block;
+    void *scratch;
+    bool acc;
+    int64_t rows, unused;
+    mlc__grad_view(nd->out[0], &dy);
+    MLC__TRY(mlc__linear_through(ctx, nd, &dy));
+    if (nd->u.sketch.linear.bias && mlc__grad_in(nd, 3, &dx, &acc, &st))
+        st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    const mlc__mats in = mlc__sklinear_rows(&dy, &rows);
+    const size_t wide = (size_t)mlc__sklinear_width(nd);
+    if (mlc__grad_in(nd, 2, &dx, &acc, &st)) {
+        const mlc__mats h = mlc__mats_from(mlc__sklinear_rows(nd->out[1], &unused),
+                                           mlc__sklinear_half(nd));
+        st = mlc__sklinear_ds(ctx, nd, &h, &in, rows, &dx, acc);
+    }
+    if (st != MLC_OK || !(mlc__needs(nd, 0) || mlc__needs(nd, 1))) return st;
+    MLC__TRY(mlc__scratch(ctx, (size_t)rows * wide * mlc_dtype_bytes(dy.dtype), &block, &scratch));
+    st = mlc__sklinear_inner(ctx, nd, &in, rows, scratch);
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+static const mlc__op mlc__sklinear_op =
+    { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward };
+
+static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
+{
+    switch (act) {
+        case MLC_ACT_RELU:    return mlc_relu(x);
+        case MLC_ACT_GELU:    return mlc_gelu(x);
+        case MLC_ACT_TANH:    return mlc_tanh(x);
+        case MLC_ACT_SIGMOID: return mlc_sigmoid(x);
+        case MLC_ACT_SILU:    return mlc_silu(x);
+        default:              return x;
+    }
+}
+
+/* With sketches that are not signs: the operations one by one. */
+static mlc_tensor *mlc__sklinear_parts(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
+                                       const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
+                                       const mlc_epilogue *e)
+{
+    if (mlc__is_half(x->dtype)) {      /* parameters may be f32 */
+        s2 = s2->dtype == x->dtype ? s2 : mlc_cast(s2, x->dtype);
+        b = !b || b->dtype == x->dtype ? b : mlc_cast(b, x->dtype);
+    }
+    mlc_tensor *first = mlc_sketch_apply_t(mlc_linear(x, s1, NULL), u1, -1);
+    mlc_tensor *second = mlc_matmul(mlc_sketch_apply(x, u2, -1), s2);
+    mlc_tensor *y = mlc_mul_scalar(mlc_add(first, second), 0.5 / (double)terms);
+    if (b) y = mlc_add(y, b);
+    y = mlc__act_apply(y, e->act);
+    return e->dropout != 0.0 ? mlc_dropout(y, e->dropout) : y;
+}
+
+/* What stays as it is while s1, s2 and x are rounded to 16 bits. */
+static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
+                                       const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
+                                       const mlc_epilogue *e)
+{
+    mlc_tensor *in[4] = { x, s1, s2, b ? mlc_contiguous(b) : NULL };
+    mlc__drop_spec drop = { 0.0, 0, 0 };
+    mlc_node local, *nd;
+    int64_t rows, stride;
+    for (int i = 1; i < 3; i++)
+        if (mlc__is_half(x->dtype) && in[i]->dtype == MLC_F32 && !mlc__is_param(in[i]))
+            in[i] = mlc_cast(in[i], x->dtype);
+    if (x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
+    if ((b && !in[3]) || (e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "sklinear: dropout",
+                                                                e->dropout, &drop))) return NULL;
+    nd = mlc__begin_n(&local, &mlc__sklinear_op, b ? 4 : 3, in);
+    if (!nd) return NULL;
+    const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
+    const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
+    nd->u.sketch.linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
+    nd->u.sketch.linear.act = e->act;
+    nd->u.sketch.linear.bias = b != NULL;
+    nd->u.sketch.linear.residual = false;
+    nd->u.sketch.linear.drop = drop;
+    nd->u.sketch.u[0] = *u1;
+    nd->u.sketch.u[1] = *u2;
+    nd->u.sketch.terms = terms;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
+                                  const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
+                                  const mlc_epilogue *epilogue)
+{
+    static const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
+    const mlc_epilogue *e = epilogue ? epilogue : &none;
+    mlc_tensor *given[3] = { x, s1, s2 };
+    mlc_ctx *ctx = mlc__inputs("sklinear", 3, given);
+    if (!ctx || mlc__sketch_check(ctx, "sklinear: U1", u1) != MLC_OK ||
+        mlc__sketch_check(ctx, "sklinear: U2", u2) != MLC_OK) return NULL;
+    if (terms < 1 || (unsigned)e->act > MLC_ACT_SILU) {
+        mlc__fail(ctx, MLC_ERR_ARG, "sklinear: %lld terms, activation %d; there must be a term, "
+                  "and an mlc_act", (long long)terms, (int)e->act);
+        return NULL;
+    }
+    const bool signs = u1->kind == MLC_SKETCH_SIGNS && u2->kind == MLC_SKETCH_SIGNS;
+    if (mlc__sklinear_shapes(ctx, x, s1, s2, b, u1, u2) != MLC_OK) return NULL;
+    mlc_tensor *y = (signs ? mlc__sklinear_fused : mlc__sklinear_parts)(x, s1, s2, b, u1, u2, terms,
+                                                                       e);
+    return e->residual && y ? mlc_add(y, e->residual) : y;
+}
+
+/* @@ IMPL.SKETCH.LAYERS ---------------------------------- sklinear as a module, and its starts
+ * S1 and S2 are parameters, U a seed in a buffer: the sketches are made from it whenever it has
+ * changed, by a load, say. Streams of the seed: 1 is U1, 2 is U2. */
+
+/* 2^63 - 1 at most. */
+static int64_t mlc__whole(double x) { return x < 9.2e18 ? (int64_t)x : INT64_MAX; }
+
+MLC_IMPL mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num_terms,
+                                            int64_t low_rank)
+{
+    const double n = (double)in, m = (double)out, r = (double)num_terms * (double)low_rank;
+    const double even = n * m / (n + m);
+    mlc_sketch_cost c;
+    c.trainable = mlc__whole(r * (n + m));
+    c.stored = mlc__whole(2.0 * r * (n + m));
+    c.dense = mlc__whole(n * m);
+    c.forward = 4.0 * r * (n + m);
+    c.dense_forward = 2.0 * n * m;
+    c.step = 10.0 * r * (n + m);
+    c.dense_step = 6.0 * n * m;
+    c.rank_stored = c.rank_forward = even / 2.0;
+    c.rank_step = 0.6 * even;
+    return c;
+}
+
+MLC_IMPL int64_t mlc_sketch_round(int64_t n, int64_t multiple)
+{
+    if (n < 1 || multiple < 1 || n > INT64_MAX - multiple) return n;
+    const int64_t up = mlc__div_up(n, multiple) * multiple;
+    return (double)up <= 1.2 * (double)n ? up : n;
+}
+
+typedef struct mlc__sklinear_user {
+    mlc_tensor *s1, *s2, *b;           /* stable: see mlc__param */
+    mlc_tensor *seed, *stored[2];      /* U as a seed, or as it is */
+    mlc_sketch  u[2];
+    int64_t     terms;
+    uint64_t    stamp;                 /* of the seed that u was made from */
+} mlc__sklinear_user;
+
+/* The seed as it is now; stamp is that of the one that s has. A dry run reads nothing. */
+static mlc_status mlc__sketch_seed(mlc_tensor *seed, uint64_t *stamp, mlc_sketch *s)
+{
+    int64_t now;
+    if (seed->ctx->dry_run || *stamp == mlc__stamp(seed->storage)) return MLC_OK;
+    MLC__TRY(mlc_read(seed, &now, sizeof now));
+    s->seed = (uint64_t)now;
+    *stamp = mlc__stamp(seed->storage);
+    return MLC_OK;
+}
+
+static mlc_status mlc__sklinear_seed(mlc__sklinear_user *u)
+{
+    if (!u->seed) return MLC_OK;
+    MLC__TRY(mlc__sketch_seed(u->seed, &u->stamp, &u->u[0]));
+    u->u[1].seed = u->u[0].seed;
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__sklinear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    if (mlc__sklinear_seed(u) != MLC_OK) return NULL;
+    return mlc_sklinear(x, u->s1, u->s2, u->b, &u->u[0], &u->u[1], u->terms, e);
+}
+
+static mlc_status mlc__sklinear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                       mlc_tensor **out, int32_t n_out)
+{
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    out[0] = mlc__sklinear_call(m, in[0], NULL);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
+                                                  int64_t low_rank)
+{
+    mlc_sklinear_desc d;
+    memset(&d, 0, sizeof d);
+    d.in = in;
+    d.out = out;
+    d.num_terms = num_terms;
+    d.low_rank = low_rank;
+    return d;
+}
+
+static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->in > 0 && d->out > 0 && d->num_terms > 0 && d->low_rank > 0 &&
+                          d->in <= INT32_MAX && d->out <= INT32_MAX &&
+                          d->num_terms <= (1 << 30) / d->low_rank, ARG,
+                 "nn_sklinear: in %lld, out %lld, num_terms %lld, low_rank %lld; all must be 1 or "
+                 "more, and below 2^31", d ? (long long)d->in : 0, d ? (long long)d->out : 0,
+                 d ? (long long)d->num_terms : 0, d ? (long long)d->low_rank : 0);
+    MLC__REQUIRE(ctx, (unsigned)d->u < MLC_SKETCH_DENSE &&
+                          (unsigned)d->store <= MLC_SKETCH_AS_FLOATS &&
+                          (unsigned)d->start <= MLC_SKETCH_SUBSPACE, ARG,
+                 "nn_sklinear: unknown u %d, store %d or start %d", (int)d->u, (int)d->store,
+                 (int)d->start);
+    MLC__REQUIRE(ctx, d->u != MLC_SKETCH_SRHT ||
+                          d->num_terms * d->low_rank <= mlc__min(mlc__hadamard_size(d->in),
+                                                                 mlc__hadamard_size(d->out)), ARG,
+                 "nn_sklinear: a rank of %lld is more than the transform of in %lld or out %lld "
+                 "has rows; take less, or signs", (long long)(d->num_terms * d->low_rank),
+                 (long long)d->in, (long long)d->out);
+    MLC__REQUIRE(ctx, d->store != MLC_SKETCH_AS_BITS || d->u == MLC_SKETCH_SIGNS, ARG,
+                 "nn_sklinear: only signs can be kept as bits");
+    MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
+                 "nn_sklinear: the seed must be below 2^53");
+    MLC__REQUIRE(ctx, d->weight || d->start == MLC_SKETCH_FRESH || d->start == MLC_SKETCH_COPY ||
+                          d->start == MLC_SKETCH_COPY_SCALED, ARG,
+                 "nn_sklinear: a fit needs a weight to be fitted to");
+    const mlc_tensor *w = d->weight, *b = d->bias;
+    MLC__REQUIRE(ctx, !w || (w->ctx == ctx && mlc__is_full(w->dtype)), DTYPE,
+                 "nn_sklinear: the weight is %s; it must be f32 or f64, of this context",
+                 w ? mlc_dtype_name(w->dtype) : "");
+    MLC__REQUIRE(ctx, !w || (w->ndim == 2 && w->shape[0] == d->out && w->shape[1] == d->in), SHAPE,
+                 "nn_sklinear: the weight is %s; it must be [out,in], [%lld,%lld]",
+                 w ? mlc__shape(w).s : "", (long long)d->out, (long long)d->in);
+    MLC__REQUIRE(ctx, !b || (!d->no_bias && b->ctx == ctx && b->ndim == 1 &&
+                             b->shape[0] == d->out && mlc__is_full(b->dtype)), SHAPE,
+                 "nn_sklinear: the bias is %s; it must be [%lld], f32 or f64, and wanted",
+                 b ? mlc__shape(b).s : "", (long long)d->out);
+    return MLC_OK;
+}
+
+/* Larger than dense is allowed, and said. */
+static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+{
+    const mlc_sketch_cost c = mlc_sketch_cost_of(d->in, d->out, d->num_terms, d->low_rank);
+    char text[640];
+    if (c.stored <= c.dense) return;
+    snprintf(text, sizeof text,
+             "nn_sklinear: %lld -> %lld with rank %lld x %lld stores %s numbers with U, a dense "
+             "layer %s; FLOP of a row: forward %.3g for %.3g, training step %.3g for %.3g. Less "
+             "than dense below rank %.0f (numbers, forward) and %.0f (step)",
+             (long long)d->in, (long long)d->out, (long long)d->num_terms, (long long)d->low_rank,
+             mlc__thousands(c.stored).s, mlc__thousands(c.dense).s, c.forward, c.dense_forward,
+             c.step, c.dense_step, c.rank_stored, c.rank_step);
+    mlc__log(ctx, MLC_LOG_WARNING, text);
+}
+
+/* The sketches that the desc asks for, of any seed. Each of the terms keeps lengths. */
+static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_sklinear_desc *d)
+{
+    const int64_t rank = d->num_terms * d->low_rank;
+    for (int i = 0; i < 2; i++) {
+        u->u[i] = mlc_sketch_make(d->u, rank, i ? d->in : d->out, d->has_seed ? d->seed : 0);
+        u->u[i].scale *= sqrt((double)d->num_terms);
+        u->u[i].stream = (uint64_t)i + 1;
+    }
+    u->terms = d->num_terms;
+    u->stamp = UINT64_MAX;             /* of no seed */
+}
+
+/* The buffer of a seed: given, or drawn when it is built. */
+static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64_t seed)
+{
+    const mlc_param_desc p = { mlc_dims1(1), has_seed ? MLC_INIT_CONSTANT : MLC_INIT_UNIFORM,
+                               has_seed ? (double)seed : 0.0, 9007199254740992.0, MLC_I64, true,
+                               true };
+    return mlc_module_declare(m, "seed", &p);
+}
+
+/* Declares parameter or buffer; earlier failures stay. */
+static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char *name,
+                                  const mlc_param_desc *p, bool *fine)
+{
+    if (!*fine) return;
+    *place = mlc_module_declare(m, name, p);
+    *fine = *place != NULL;
+}
+
+static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_sklinear_desc *d)
+{
+    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    const int64_t rank = d->num_terms * d->low_rank;
+    const double bound = 1.0 / sqrt((double)d->in);
+    /* 2 terms products are averaged, so S is wider: outputs are as wide as a dense layer's. */
+    mlc_param_desc p = { mlc_dims2(rank, d->in), MLC_INIT_UNIFORM,
+                         -bound * sqrt(2.0 * (double)d->num_terms),
+                         bound * sqrt(2.0 * (double)d->num_terms), d->dtype, d->has_dtype, false };
+    bool fine = true;
+    mlc__sklinear_declare(m, &u->s1, "s1", &p, &fine);
+    p.shape = mlc_dims2(rank, d->out);
+    mlc__sklinear_declare(m, &u->s2, "s2", &p, &fine);
+    p.shape = mlc_dims1(d->out);
+    p.a = -bound;
+    p.b = bound;
+    if (!d->no_bias) mlc__sklinear_declare(m, &u->b, "bias", &p, &fine);
+    if (d->start != MLC_SKETCH_SUBSPACE && d->store == MLC_SKETCH_FROM_SEED) {
+        u->seed = fine ? mlc__sketch_declare_seed(m, d->has_seed, d->seed) : NULL;
+        return u->seed != NULL;
+    }
+    p.buffer = p.has_dtype = true;
+    const bool bits = d->store == MLC_SKETCH_AS_BITS && d->start != MLC_SKETCH_SUBSPACE;
+    p.init = MLC_INIT_ZEROS;
+    p.dtype = bits ? MLC_I32 : d->has_dtype ? d->dtype : m->ctx->dtype;
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = i ? d->in : d->out;
+        p.shape = mlc_dims2(rank, bits ? mlc__div_up(n, 32) : n);
+        mlc__sklinear_declare(m, &u->stored[i], i ? "u2" : "u1", &p, &fine);
+    }
+    return fine;
+}
+
+/* U as it will be kept, written to its buffers. */
+static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_sklinear_desc *d)
+{
+    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    mlc_ctx *ctx = m->ctx;
+    for (int i = 0; i < 2; i++) {
+        if (!d->has_seed) {            /* m is a root of its own here: the next one has another */
+            const mlc__words w = mlc__philox(ctx->seed, mlc__hash("sklinear"),
+                                             (uint64_t)ctx->roots);
+            u->u[i].seed = (uint64_t)w.w[0] << 21 | w.w[1] >> 11;
+        }
+        const bool bits = d->store == MLC_SKETCH_AS_BITS;
+        mlc_tensor *s = bits ? mlc_sketch_bits(ctx, &u->u[i])
+                             : mlc_sketch_matrix(ctx, &u->u[i], u->stored[i]->dtype);
+        if (!s) return ctx->status;
+        MLC__TRY(mlc_copy_into(u->stored[i], s));
+        u->u[i].kind = bits ? MLC_SKETCH_SIGNS : MLC_SKETCH_DENSE;
+        u->u[i].scale = bits ? u->u[i].scale : 1.0;
+        u->u[i].stored = u->stored[i];
+    }
+    return MLC_OK;
+}
+
+/* ---- starts from a dense weight, in f64: W = c (U1^T s1 + s2^T U2), c = 1/(2 terms) */
+
+/* The inverse of the Cholesky factor of a, n x n, in place: lower, zeros above. A direction that
+ * depends on those before it becomes a row and a column of zeros. */
+static void mlc__cholesky_inverse(double *a, int64_t n)
+{
+    double top = 0.0;
+    for (int64_t i = 0; i < n; i++) top = a[i * n + i] > top ? a[i * n + i] : top;
+    for (int64_t j = 0; j < n; j++) {
+        double *row = a + j * n, d = row[j];
+        for (int64_t k = 0; k < j; k++) d -= row[k] * row[k];
+        row[j] = d > 1e-13 * top ? 1.0 / sqrt(d) : 0.0;
+        for (int64_t i = j + 1; i < n; i++) {
+            double v = a[i * n + j];
+            for (int64_t k = 0; k < j; k++) v -= a[i * n + k] * row[k];
+            a[i * n + j] = v * row[j];
+            row[i] = 0.0;
+        }
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < i; j++) {
+            double v = 0.0;
+            for (int64_t k = j; k < i; k++) v += a[i * n + k] * a[k * n + j];
+            a[i * n + j] = -v * a[i * n + i];
+        }
+}
+
+/* L^-1 of rows rows^T = L L^T: times rows it makes them orthonormal. */
+static mlc_tensor *mlc__whitener(mlc_tensor *rows)
+{
+    mlc_tensor *gram = mlc_matmul(rows, mlc_transpose(rows, 0, 1));
+    if (!gram) return NULL;
+    mlc_ctx *ctx = gram->ctx;
+    const int64_t n = gram->shape[0];
+    double *a = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(n * n) * 8, MLC_MEM_OBJECT,
+                                                    "sketch"));
+    mlc_tensor *t = NULL;
+    if (a && mlc_read(gram, a, (size_t)(n * n) * 8) == MLC_OK) {
+        mlc__cholesky_inverse(a, n);
+        t = mlc_from(ctx, MLC_F64, mlc_dims2(n, n), a);
+    }
+    mlc__heap_free(ctx, a);
+    return t;
+}
+
+/* A in the least squares of |W - U^T A|, U [r,m], W [m,n]. */
+static mlc_tensor *mlc__sketch_fit(mlc_tensor *u, mlc_tensor *w)
+{
+    mlc_tensor *l = mlc__whitener(u);
+    return l ? mlc_matmul(mlc_transpose(l, 0, 1), mlc_matmul(l, mlc_matmul(u, w))) : NULL;
+}
+
+/* r orthonormal rows that span the largest directions of w [m,n] in its first axis, or as many as
+ * there are: subspace iteration from random rows. */
+static mlc_tensor *mlc__sketch_subspace(mlc_tensor *w, int64_t rank)
+{
+    const mlc_sketch start = mlc_sketch_make(MLC_SKETCH_GAUSSIAN, rank, w->shape[1], 1);
+    mlc_tensor *q = mlc_transpose(mlc_sketch_apply(w, &start, 1), 0, 1);          /* [r,m] */
+    for (int i = 0; i < 16 && q; i++) {
+        mlc_tensor *l = mlc__whitener(q);
+        q = l ? mlc_matmul(l, q) : NULL;
+        if (q && i < 15)
+            q = mlc_transpose(mlc_matmul(w, mlc_transpose(mlc_matmul(q, w), 0, 1)), 0, 1);
+    }
+    return q;
+}
+
+/* U1^T s1 + s2^T U2, [out,in]. */
+static mlc_tensor *mlc__sketch_back(mlc_tensor *u1, mlc_tensor *s1, mlc_tensor *u2, mlc_tensor *s2)
+{
+    return mlc_add(mlc_matmul(mlc_transpose(u1, 0, 1), s1), mlc_matmul(mlc_transpose(s2, 0, 1),
+                                                                      u2));
+}
+
+/* How many times the weight's squares the random copy is off, on average. */
+static double mlc__sketch_variance(const mlc_sklinear_desc *d)
+{
+    const double n = (double)(d->in + d->out), r = (double)(d->num_terms * d->low_rank);
+    if (d->u == MLC_SKETCH_SRHT) return n > 2.0 * r ? (n - 2.0 * r) / (4.0 * r) : 0.0;
+    return (d->u == MLC_SKETCH_GAUSSIAN ? n + 2.0 : n - 2.0) / (4.0 * r);
+}
+
+/* s[0], s[1] for the U there is, which a subspace start makes. */
+static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_sklinear_desc *d, mlc_tensor *w,
+                                    mlc_tensor *u[2], mlc_tensor *s[2])
+{
+    const int64_t rank = d->num_terms * d->low_rank;
+    const double c = 0.5 / (double)d->num_terms;
+    if (d->start == MLC_SKETCH_COPY || d->start == MLC_SKETCH_COPY_SCALED) {
+        const double by = d->start == MLC_SKETCH_COPY ? 1.0
+                                                      : 1.0 / sqrt(1.0 + mlc__sketch_variance(d));
+        s[0] = mlc_mul_scalar(mlc_matmul(u[0], w), by);
+        s[1] = mlc_mul_scalar(mlc_matmul(u[1], mlc_transpose(w, 0, 1)), by);
+        return s[0] && s[1] ? MLC_OK : ctx->status;
+    }
+    const bool subspace = d->start == MLC_SKETCH_SUBSPACE;
+    if (subspace && !(u[0] = mlc__sketch_subspace(w, rank))) return ctx->status;
+    mlc_tensor *a = mlc__sketch_fit(u[0], w);
+    mlc_tensor *rest = a ? mlc_sub(w, mlc_matmul(mlc_transpose(u[0], 0, 1), a)) : NULL;
+    if (!rest) return ctx->status;
+    rest = mlc_transpose(rest, 0, 1);
+    if (subspace && !(u[1] = mlc__sketch_subspace(rest, rank))) return ctx->status;
+    s[0] = mlc_mul_scalar(a, 1.0 / c);
+    s[1] = mlc_mul_scalar(mlc__sketch_fit(u[1], rest), 1.0 / c);
+    return s[0] && s[1] ? MLC_OK : ctx->status;
+}
+
+/* |W - what the layer makes of it| / |W|. */
+static double mlc__sketch_error(const mlc_sklinear_desc *d, mlc_tensor *w, mlc_tensor *u[2],
+                                mlc_tensor *s[2])
+{
+    mlc_tensor *made = mlc_mul_scalar(mlc__sketch_back(u[0], s[0], u[1], s[1]),
+                                      0.5 / (double)d->num_terms);
+    const double all = mlc_item(mlc_norm(w, 2.0, mlc_dims0(), false));
+    return mlc_item(mlc_norm(mlc_sub(w, made), 2.0, mlc_dims0(), false)) / (all > 0.0 ? all : 1.0);
+}
+
+/* The weight to start from, in f64: the desc's, or one drawn as for a dense layer. */
+static mlc_tensor *mlc__sketch_weight(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+{
+    if (d->weight) return mlc_cast(d->weight, MLC_F64);
+    mlc_tensor *w = mlc__make(ctx, "nn_sklinear", MLC_F64, mlc_dims2(d->out, d->in));
+    struct mlc_k_random draw = mlc__random_args(MLC_RANDOM_UNIFORM, -1.0 / sqrt((double)d->in),
+                                                1.0 / sqrt((double)d->in));
+    if (!w) return NULL;
+    draw.dtype = MLC_F64;
+    draw.n = mlc__numel(w);
+    draw.out = mlc__data(w);
+    draw.seed = ctx->seed;
+    draw.stream = mlc__hash("nn_sklinear") + (uint64_t)ctx->roots;
+    return mlc__run_random(ctx, "nn_sklinear", &draw) == MLC_OK ? w : NULL;
+}
+
+static mlc_status mlc__sklinear_put(mlc_tensor *to, mlc_tensor *from)
+{
+    mlc_tensor *cast = mlc_cast(from, to->dtype);
+    return cast ? mlc_copy_into(to, cast) : to->ctx->status;
+}
+
+/* Parameters, and U if it is kept, from a dense weight. */
+static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_sklinear_desc *d)
+{
+    mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
+    mlc_ctx *ctx = m->ctx;
+    mlc_tensor *u[2] = { NULL, NULL }, *s[2] = { NULL, NULL };
+    mlc_tensor *w = mlc__sketch_weight(ctx, d);
+    const bool subspace = d->start == MLC_SKETCH_SUBSPACE;
+    if (!w) return ctx->status;
+    for (int i = 0; i < 2 && !subspace; i++)
+        if (!(u[i] = mlc_sketch_matrix(ctx, &user->u[i], MLC_F64))) return ctx->status;
+    MLC__TRY(mlc__sketch_start(ctx, d, w, u, s));
+    MLC__TRY(mlc__sklinear_put(user->s1, s[0]));
+    MLC__TRY(mlc__sklinear_put(user->s2, s[1]));
+    for (int i = 0; i < 2 && subspace; i++) {
+        MLC__TRY(mlc__sklinear_put(user->stored[i], u[i]));
+        user->u[i].kind = MLC_SKETCH_DENSE;
+        user->u[i].scale = 1.0;
+        user->u[i].stored = user->stored[i];
+    }
+    if (d->error) *d->error = mlc__sketch_error(d, w, u, s);
+    return ctx->status;
+}
+
+/* What a built module needs filled in. */
+static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_sklinear_desc *d)
+{
+    mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
+    const bool kept = !user->seed && d->start != MLC_SKETCH_SUBSPACE;
+    MLC__TRY(mlc__sklinear_seed(user));
+    if (kept) MLC__TRY(mlc__sklinear_keep(m, d));
+    if (d->weight || d->start != MLC_SKETCH_FRESH) MLC__TRY(mlc__sklinear_from(m, d));
+    return d->bias ? mlc__sklinear_put(user->b, d->bias) : MLC_OK;
+}
+
+static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_sklinear_desc *d)
+{
+    mlc_ctx *ctx = m->ctx;
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc_scope_begin(ctx));
+    struct mlc__autocast *cast = mlc__exact_begin(ctx);
+    const mlc_status st = mlc__sklinear_fill(m, d);
+    mlc__exact_end(ctx, cast);
+    MLC__TRY(mlc__scope_leave(ctx));
+    return st;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc)
+{
+    static const mlc_module_class cls = { "SKLinear", mlc__sklinear_module, NULL };
+    if (!ctx || mlc__sklinear_check(ctx, desc) != MLC_OK) return NULL;
+    mlc_sklinear_desc d = *desc;
+    if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
+    if (d.start == MLC_SKETCH_SUBSPACE) d.store = MLC_SKETCH_AS_FLOATS;
+    if (d.error) *d.error = MLC__NAN;
+    mlc__sklinear_warn(ctx, &d);
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__sklinear_user));
+    if (!m) return NULL;
+    m->call = mlc__sklinear_call;
+    mlc__sklinear_sketches(MLC__CAST(mlc__sklinear_user *, m->user), &d);
+    const bool fills = d.weight || d.bias || d.store != MLC_SKETCH_FROM_SEED ||
+                       d.start != MLC_SKETCH_FRESH;
+    if (mlc__sklinear_declare_all(m, &d) && (!fills || mlc__sklinear_begin(m, &d) == MLC_OK))
+        return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64_t num_terms,
+                                     int64_t low_rank)
+{
+    const mlc_sklinear_desc d = mlc_sklinear_desc_make(in, out, num_terms, low_rank);
+    return mlc_nn_sklinear_ex(ctx, &d);
+}
+
+/* ---- Panther's tensors: a term after the other, S1 and U2 with the rank last */
+
+/* [l,n,k] <-> [l k,n] */
+static mlc_tensor *mlc__panther_rows(mlc_tensor *t)
+{
+    return t && t->ndim == 3 ? mlc_reshape(mlc_contiguous(mlc_transpose(t, 1, 2)),
+                                           mlc_dims2(t->shape[0] * t->shape[2], t->shape[1]))
+                             : NULL;
+}
+static mlc_tensor *mlc__panther_terms(mlc_tensor *t, int64_t terms)
+{
+    const int64_t rank = t ? t->shape[0] / terms : 0;
+    return t ? mlc_reshape(t, mlc_dims3(terms, rank, t->shape[1])) : NULL;
+}
+
+static mlc_status mlc__panther_check(mlc_ctx *ctx, mlc_tensor *const t[4])
+{
+    for (int i = 0; i < 4; i++)
+        MLC__REQUIRE(ctx, t[i] && t[i]->ctx == ctx && mlc__is_full(t[i]->dtype) &&
+                              t[i]->dtype == t[0]->dtype, DTYPE,
+                     "nn_sklinear_panther: tensor %d is NULL or not f32 or f64 as the first is", i);
+    const int64_t *s1 = t[0]->shape, *s2 = t[1]->shape;
+    bool fine = t[0]->ndim == 3 && t[1]->ndim == 3 && s2[0] == s1[0] && s2[1] == s1[2];
+    fine = fine && mlc__same_shape(t[2], t[1]) && mlc__same_shape(t[3], t[0]);
+    MLC__REQUIRE(ctx, fine, SHAPE, "nn_sklinear_panther: S1s %s, S2s %s, U1s %s, U2s %s; they must "
+                 "be [l,in,k], [l,k,out], [l,k,out], [l,in,k]", mlc__shape(t[0]).s,
+                 mlc__shape(t[1]).s, mlc__shape(t[2]).s, mlc__shape(t[3]).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__panther_fill(mlc_module *m, mlc_tensor *const t[4])
+{
+    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    const mlc_dims s2 = mlc_dims2(u->s2->shape[0], u->s2->shape[1]);
+    MLC__TRY(mlc__sklinear_put(u->s1, mlc__panther_rows(t[0])));
+    MLC__TRY(mlc__sklinear_put(u->s2, mlc_reshape(mlc_contiguous(t[1]), s2)));
+    MLC__TRY(mlc__sklinear_put(u->stored[0], mlc_reshape(mlc_contiguous(t[2]), s2)));
+    MLC__TRY(mlc__sklinear_put(u->stored[1], mlc__panther_rows(t[3])));
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_tensor *S2s,
+                                             mlc_tensor *U1s, mlc_tensor *U2s, mlc_tensor *bias)
+{
+    mlc_tensor *const t[4] = { S1s, S2s, U1s, U2s };
+    if (!ctx || mlc__panther_check(ctx, t) != MLC_OK) return NULL;
+    mlc_sklinear_desc d = mlc_sklinear_desc_make(S1s->shape[1], S2s->shape[2], S1s->shape[0],
+                                                 S1s->shape[2]);
+    d.bias = bias;
+    d.store = MLC_SKETCH_AS_FLOATS;
+    d.no_bias = !bias;
+    d.has_dtype = d.has_seed = true;
+    d.dtype = S1s->dtype;
+    mlc_module *m = mlc_nn_sklinear_ex(ctx, &d);
+    if (!m || mlc_scope_begin(ctx) != MLC_OK) { mlc_module_free(m); return NULL; }
+    struct mlc__autocast *cast = mlc__exact_begin(ctx);
+    mlc_status st = mlc__panther_fill(m, t);
+    mlc__exact_end(ctx, cast);
+    if (mlc__scope_leave(ctx) != MLC_OK) st = MLC_ERR_NOMEM;
+    if (st == MLC_OK) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
+{
+    if (!m || !out) return MLC_ERR_ARG;
+    mlc_ctx *ctx = m->ctx;
+    MLC__REQUIRE(ctx, m->cls.forward == mlc__sklinear_module, ARG,
+                 "sklinear_to_panther: %s is no SKLinear", m->cls.name);
+    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc__sklinear_seed(u));
+    struct mlc__autocast *cast = mlc__exact_begin(ctx);
+    const mlc_dtype dtype = mlc__wide(u->s1->dtype);
+    mlc_tensor *const rows[4] = { u->s1, u->s2, mlc_sketch_matrix(ctx, &u->u[0], dtype),
+                                  mlc_sketch_matrix(ctx, &u->u[1], dtype) };
+    for (int i = 0; i < 4; i++) {
+        out[i] = mlc__panther_terms(rows[i], u->terms);
+        if (i == 0 || i == 3) out[i] = mlc_transpose(out[i], 1, 2);
+        out[i] = mlc_copy(out[i]);
+    }
+    mlc__exact_end(ctx, cast);
+    return out[0] && out[1] && out[2] && out[3] ? MLC_OK : ctx->status;
+}
+
+/* ---- convolutions */
+
+typedef struct mlc__skconv_user {
+    mlc_tensor *b, *seed;
+    mlc_sketch  u;                     /* of a group; the convolution before it is the child */
+    int64_t     groups;
+    uint64_t    stamp;
+} mlc__skconv_user;
+
+/* [n,c,..]: channels last, then groups apart; a bias of one group goes along. */
+static mlc_tensor *mlc__skconv_spread(mlc_tensor *t, const mlc__skconv_user *u)
+{
+    mlc_tensor *b = u->b && t && mlc__is_half(t->dtype) && u->b->dtype != t->dtype
+                        ? mlc_cast(u->b, t->dtype) : u->b;
+    if (!t || (u->b && !b)) return NULL;
+    if (u->groups == 1) return mlc__sketch_call(t, &u->u, 1, true, b);
+    const int32_t n = t->ndim;
+    mlc_dims to, from, apart, joined;
+    mlc__axis_last(n, 1, &to, &from);
+    mlc_tensor *last = mlc_permute(t, to);
+    if (!last) return NULL;
+    apart = mlc_dims_of(n, last->shape);
+    joined = apart;
+    apart.n = n + 1;
+    apart.v[n - 1] = u->groups;
+    apart.v[n] = u->u.rows;
+    joined.v[n - 1] = u->groups * u->u.cols;
+    mlc_tensor *y = mlc_reshape(mlc_sketch_apply_t(mlc_reshape(last, apart), &u->u, -1), joined);
+    return mlc_permute(b ? mlc_add(y, b) : y, from);
+}
+
+static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->num_terms > 0 && d->low_rank > 0 && d->low_rank <= 1 << 20 &&
+                          d->num_terms <= (1 << 20) / d->low_rank &&
+                          mlc__conv_layer_fine(&d->conv) && d->conv.out <= INT32_MAX &&
+                          !d->conv.transposed && d->conv.conv.act == MLC_ACT_NONE, ARG,
+                 "nn_skconv: num_terms %lld, low_rank %lld, of a convolution; all must be "
+                 "positive, and the convolution neither transposed nor with an activation",
+                 (long long)(d ? d->num_terms : 0), (long long)(d ? d->low_rank : 0));
+    MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
+                 "nn_skconv: the seed must be below 2^53");
+    MLC__REQUIRE(ctx, d->start == MLC_SKETCH_FRESH || (d->weight && (d->start == MLC_SKETCH_COPY ||
+                                                                    d->start == MLC_SKETCH_FIT)),
+                 ARG, "nn_skconv: it starts fresh, or from a weight by copy or fit");
+    const mlc_tensor *w = d->weight, *b = d->bias;
+    const int64_t groups = d->conv.conv.groups ? d->conv.conv.groups : 1;
+    bool fine = !w || (w->ctx == ctx && mlc__is_full(w->dtype) && w->ndim == d->conv.axes + 2 &&
+                       w->shape[0] == d->conv.out && w->shape[1] == d->conv.in / groups);
+    for (int32_t i = 0; w && fine && i < d->conv.axes; i++)
+        fine = w->shape[2 + i] == d->conv.kernel[i];
+    MLC__REQUIRE(ctx, fine, SHAPE, "nn_skconv: the weight is %s; it must be f32 or f64 and as the "
+                 "convolution's, [out,in/groups,..]", w ? mlc__shape(w).s : "");
+    MLC__REQUIRE(ctx, !b || (!d->conv.no_bias && b->ctx == ctx && mlc__is_full(b->dtype) &&
+                             b->ndim == 1 && b->shape[0] == d->conv.out), SHAPE,
+                 "nn_skconv: the bias is %s; it must be [%lld], f32 or f64, and wanted",
+                 b ? mlc__shape(b).s : "", (long long)d->conv.out);
+    return MLC_OK;
+}
+
+/* S of each group [2 l k, ..] from its part of W: U W with U of Panther's scale, or by a fit. */
+static mlc_status mlc__skconv_from(mlc_module *m, const mlc_skconv_desc *d)
+{
+    mlc__skconv_user *user = MLC__CAST(mlc__skconv_user *, m->user);
+    mlc_tensor *s = mlc_module_param(m->child[0], "weight"), *w = mlc_cast(d->weight, MLC_F64);
+    mlc_tensor *u = mlc_sketch_matrix(m->ctx, &user->u, MLC_F64);
+    const double panther = 2.0 * (double)d->num_terms;
+    double off = 0.0, all = 0.0;
+    if (!w || !u || !s) return m->ctx->status;
+    const int64_t rank = user->u.rows, out = user->u.cols, fan = mlc__numel(w) / w->shape[0];
+    mlc_dims shape = mlc_dims_of(s->ndim, s->shape);
+    shape.v[0] = rank;
+    w = mlc_reshape(mlc_contiguous(w), mlc_dims3(user->groups, out, fan));
+    for (int64_t g = 0; g < user->groups && w; g++) {
+        mlc_tensor *part = mlc_select(w, 0, g);
+        mlc_tensor *one = d->start == MLC_SKETCH_FIT ? mlc__sketch_fit(u, part)
+                                                     : mlc_mul_scalar(mlc_matmul(u, part), panther);
+        mlc_tensor *gap = mlc_sub(part, mlc_matmul(mlc_transpose(u, 0, 1), one));
+        mlc_tensor *to = mlc_slice(s, 0, g * rank, (g + 1) * rank, 1);
+        if (!gap || !to) return m->ctx->status;
+        MLC__TRY(mlc__sklinear_put(to, mlc_reshape(one, shape)));
+        off += mlc_item(mlc_sum(mlc_mul(gap, gap), mlc_dims0(), false));
+        all += mlc_item(mlc_sum(mlc_mul(part, part), mlc_dims0(), false));
+    }
+    if (d->error) *d->error = sqrt(off / (all > 0.0 ? all : 1.0));
+    return m->ctx->status;
+}
+
+static mlc_status mlc__skconv_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                     mlc_tensor **out, int32_t n_out)
+{
+    mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
+    MLC__TRY(mlc__single(m, n_in, n_out));
+    MLC__TRY(mlc__sketch_seed(u->seed, &u->stamp, &u->u));
+    out[0] = mlc__skconv_spread(mlc_forward(m->child[0], in[0]), u);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_skconv_desc *d)
+{
+    mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
+    mlc_ctx *ctx = m->ctx;
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc__sketch_seed(u->seed, &u->stamp, &u->u));
+    MLC__TRY(mlc_scope_begin(ctx));
+    struct mlc__autocast *cast = mlc__exact_begin(ctx);
+    mlc_status st = d->weight ? mlc__skconv_from(m, d) : MLC_OK;
+    if (st == MLC_OK && d->bias) st = mlc__sklinear_put(u->b, d->bias);
+    mlc__exact_end(ctx, cast);
+    MLC__TRY(mlc__scope_leave(ctx));
+    return st;
+}
+
+/* The child, whose outputs spread over the layer's as a dense convolution's do, bias and seed. */
+static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
+{
+    mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
+    const int64_t groups = d->conv.conv.groups ? d->conv.conv.groups : 1;
+    const int64_t rank = 2 * d->num_terms * d->low_rank;
+    mlc_nn_conv_desc conv = d->conv;
+    mlc_param_desc p;
+    conv.out = rank * groups;
+    conv.no_bias = true;
+    u->groups = groups;
+    u->stamp = UINT64_MAX;             /* of no seed */
+    u->u = mlc_sketch_make(MLC_SKETCH_SIGNS, rank, d->conv.out / groups, 0);
+    u->u.stream = 1;
+    u->u.scale = 1.0 / (2.0 * (double)d->num_terms * sqrt((double)d->low_rank));
+    mlc_module *child = mlc_nn_conv(m->ctx, &conv);
+    if (!child || mlc_module_add_named(m, "s", child) != MLC_OK) {
+        mlc_module_free(child);
+        return m->ctx->status;
+    }
+    mlc__param *s = child->slot[0].p;
+    const double bound = s->b;
+    s->a = -bound * sqrt(2.0 * (double)d->num_terms);
+    s->b = -s->a;
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims1(d->conv.out);
+    p.init = MLC_INIT_UNIFORM;
+    p.a = -bound;
+    p.b = bound;
+    p.has_dtype = d->conv.has_dtype;
+    p.dtype = d->conv.dtype;
+    if (!d->conv.no_bias && !(u->b = mlc_module_declare(m, "bias", &p))) return m->ctx->status;
+    u->seed = mlc__sketch_declare_seed(m, d->has_seed, d->seed);
+    return u->seed ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
+{
+    static const mlc_module_class cls = { "SKConv", mlc__skconv_module, NULL };
+    if (!ctx) return NULL;
+    mlc_skconv_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
+    if (mlc__skconv_check(ctx, &d) != MLC_OK) return NULL;
+    if (d.error) *d.error = MLC__NAN;
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__skconv_user));
+    if (!m) return NULL;
+    if (mlc__skconv_declare(m, &d) == MLC_OK &&
+        (!(d.weight || d.bias) || mlc__skconv_begin(m, &d) == MLC_OK)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_skconv_desc mlc_skconv_desc_make(int32_t axes, int64_t in, int64_t out, int64_t kernel,
+                                              int64_t num_terms, int64_t low_rank)
+{
+    mlc_skconv_desc d;
+    memset(&d, 0, sizeof d);
+    d.conv = mlc_nn_conv_desc_make(axes, in, out, kernel);
+    d.num_terms = num_terms;
+    d.low_rank = low_rank;
+    return d;
+}
+
+MLC_IMPL mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                     int64_t num_terms, int64_t low_rank)
+{
+    mlc_skconv_desc d = mlc_skconv_desc_make(2, in, out, kernel, num_terms, low_rank);
+    d.conv.conv.same = true;
+    return mlc_nn_skconv(ctx, &d);
+}
+
+/* ---- whole models */
+
+typedef struct mlc__sketching {
+    const mlc_sketch_model_desc *d;
+    mlc__table  table;
+    int64_t     before, after;         /* trainable numbers of what was replaced */
+    int32_t     n;
+} mlc__sketching;
+
+/* fresh takes old's place and name; old is freed. */
+static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
+{
+    mlc_module *parent = old->parent;
+    for (int32_t i = 0; i < parent->children; i++)
+        if (parent->child[i] == old) parent->child[i] = fresh;
+    fresh->parent = parent;
+    fresh->name = old->name;
+    old->parent = NULL;
+    old->name = NULL;
+    mlc_module_train(fresh, old->training);
+    /* What was not trained is not trained: the weight's are s1 and s2 or those of the child. */
+    for (int32_t i = 0; i < old->slots; i++)
+        if (!mlc__trainable(old->slot[i].p))
+            mlc_module_freeze(fresh, i ? "bias" : "s*", true);
+    mlc__root(parent)->dirty = true;
+    mlc_module_free(old);
+}
+
+static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m, double *error)
+{
+    const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
+    mlc_sklinear_desc d = mlc_sklinear_desc_make(u->w->shape[1], u->w->shape[0], k->d->num_terms,
+                                                 k->d->low_rank);
+    d.no_bias = !u->b;
+    d.has_dtype = true;
+    d.dtype = u->w->dtype;
+    d.start = k->d->start;
+    d.error = error;
+    if (!k->d->fresh) { d.weight = u->w; d.bias = u->b; }
+    return mlc_nn_sklinear_ex(m->ctx, &d);
+}
+
+static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, double *error)
+{
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    mlc_skconv_desc d;
+    memset(&d, 0, sizeof d);
+    d.conv = u->d;
+    d.conv.has_dtype = true;
+    d.conv.dtype = u->w->dtype;
+    d.num_terms = k->d->num_terms;
+    d.low_rank = k->d->low_rank;
+    /* The starts there are of one side: a copy is not scaled, a subspace is a fit. */
+    d.start = k->d->start == MLC_SKETCH_COPY_SCALED ? MLC_SKETCH_COPY
+              : k->d->start == MLC_SKETCH_SUBSPACE  ? MLC_SKETCH_FIT
+                                                    : k->d->start;
+    d.error = error;
+    if (!k->d->fresh) { d.weight = u->w; d.bias = u->b; }
+    return mlc_nn_skconv(m->ctx, &d);
+}
+
+/* Trainable numbers of S in m's place, and what a row or pixel takes of multiply-adds; 0: m is
+ * nothing to be sketched. */
+static int64_t mlc__sketch_size(const mlc__sketching *k, const mlc_module *m, int64_t *macs)
+{
+    const int64_t rank = k->d->num_terms * k->d->low_rank;
+    if (m->cls.forward == mlc__linear_module && !k->d->no_linear) {
+        const mlc_tensor *w = MLC__CAST(const mlc__linear_user *, m->user)->w;
+        *macs = 2 * rank * (w->shape[0] + w->shape[1]);
+        return mlc__is_full(w->dtype) ? *macs / 2 : 0;
+    }
+    if (m->cls.forward != mlc__conv_module || k->d->no_conv) return 0;
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    const int64_t groups = u->d.conv.groups ? u->d.conv.groups : 1;
+    const int64_t s = 2 * rank * groups * (mlc__numel(u->w) / u->w->shape[0]);
+    if (u->d.transposed || u->d.conv.act || !mlc__is_full(u->w->dtype)) return 0;
+    *macs = s + 2 * rank * u->d.out;
+    return s;
+}
+
+/* One layer, if it is to be sketched. */
+static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *path)
+{
+    int64_t macs = 0;
+    const int64_t size = mlc__sketch_size(k, m, &macs);
+    if (size == 0 || (k->d->pattern && !mlc__glob(k->d->pattern, path))) return MLC_OK;
+    const int64_t dense = mlc__numel(&m->slot[0].p->t);
+    if (dense < k->d->min_numel || m->slot[0].p->holders > 1) return MLC_OK;
+    if ((size >= dense || macs >= dense) && !k->d->larger_too) return MLC_OK;
+    double error = MLC__NAN;
+    const char *was = m->cls.name;
+    mlc_module *fresh = m->cls.forward == mlc__linear_module ? mlc__sketch_linear_of(k, m, &error)
+                                                             : mlc__sketch_conv_of(k, m, &error);
+    if (!fresh) return m->ctx->status;
+    mlc__module_replace(m, fresh);
+    k->n++;
+    k->before += dense;
+    k->after += size;
+    if (!k->table.write) return MLC_OK;
+    mlc__print(&k->table, "%-30.60s %-7s %12s %12s %12s %12s", path, was,
+               mlc__thousands(dense).s, mlc__thousands(size).s, mlc__thousands(2 * dense).s,
+               mlc__thousands(2 * macs).s);
+    mlc__print(&k->table, k->d->fresh ? "%8s\n" : "%8.4s\n",
+               k->d->fresh ? "-" : mlc__real(error).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path, size_t len)
+{
+    for (int32_t i = 0; i < m->children && m->cls.forward != mlc__skconv_module; i++) {
+        const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
+                               m->child[i]->name);
+        const size_t end = mlc__min(len + (size_t)n, MLC_NAME_BYTES - 1);
+        MLC__TRY(mlc__sketch_below(k, m->child[i], path, end));
+        path[end] = 0;
+        MLC__TRY(mlc__sketch_one(k, m->child[i], path));
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int64_t low_rank)
+{
+    mlc_sketch_model_desc d;
+    memset(&d, 0, sizeof d);
+    d.num_terms = num_terms;
+    d.low_rank = low_rank;
+    return d;
+}
+
+MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
+                                     int32_t *replaced)
+{
+    char path[MLC_NAME_BYTES] = "";
+    if (replaced) *replaced = 0;
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, desc && desc->num_terms > 0 && desc->low_rank > 0 &&
+                             desc->low_rank <= INT32_MAX &&
+                             desc->num_terms <= (1 << 20) / desc->low_rank, ARG,
+                 "sketch_model: num_terms %lld, low_rank %lld; both must be 1 or more, and 2^20 at "
+                 "most together", (long long)(desc ? desc->num_terms : 0),
+                 (long long)(desc ? desc->low_rank : 0));
+    MLC__REQUIRE(m->ctx, (unsigned)desc->start <= MLC_SKETCH_SUBSPACE &&
+                             (!desc->fresh || desc->start == MLC_SKETCH_FRESH), ARG,
+                 "sketch_model: start %d; it may be an mlc_sketch_start, without fresh",
+                 (int)desc->start);
+    MLC__REQUIRE(m->ctx, m->cls.forward != mlc__linear_module && m->cls.forward != mlc__conv_module,
+                 ARG, "sketch_model: a layer itself cannot be replaced; put it in a sequential");
+    mlc__sketching k = { desc, { desc->write, desc->user }, 0, 0, 0 };
+    MLC__TRY(mlc_module_build(m));
+    if (desc->write)
+        mlc__print(&k.table, "%-30s %-7s %12s %12s %12s %12s%8s\n", "layer", "was", "numbers",
+                   "sketched", "FLOP a row", "sketched", "error");
+    mlc_status st = mlc__sketch_below(&k, m, path, 0);
+    if (desc->write && st == MLC_OK)
+        mlc__print(&k.table, "%d layers: %s numbers became %s\n", (int)k.n,
+                   mlc__thousands(k.before).s, mlc__thousands(k.after).s);
+    if (replaced) *replaced = k.n;
+    if (k.n) {
+        const mlc_status built = mlc_module_rebuild(m);
+        if (st == MLC_OK) st = built;
+    }
+    return st;
+}
+
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with moments placed alike. A step walks the entries and joins neighbours
@@ -19751,7 +28398,7 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
-    bool        decoupled, nesterov, has_m, has_v;
+    bool        decoupled, nesterov, has_m, has_v, in_backward;
     double      lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
@@ -19882,6 +28529,21 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return mlc__optim_move(o, &b, n->v, o->v);
 }
 
+static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
+                                        const struct mlc_k_gemm *g, bool *made);
+
+/* Tells parameters who steps them inside backward; on false: not o any more. */
+static void mlc__optim_claim(mlc_optim *o, bool on)
+{
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__param *p = o->entry[i].p;
+        if (!p || (!on && p->optim != o)) continue;
+        p->optim = on ? o : NULL;
+        p->entry = i;
+        p->step = mlc__optim_step_param;
+    }
+}
+
 /* Brings entries and state in line with the module's layout and the groups. */
 static mlc_status mlc__optim_layout(mlc_optim *o)
 {
@@ -19903,8 +28565,10 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
     n.layout = flat->layout;
+    mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
+    if (o->in_backward) mlc__optim_claim(o, true);
     return mlc__flat_grads(mlc__root(o->module)->flat);
 }
 
@@ -19913,6 +28577,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     if (!o) return;
     if (o->prev) o->prev->next = o->next; else o->ctx->optims = o->next;
     if (o->next) o->next->prev = o->prev;
+    mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
     mlc__heap_free(o->ctx, o);
@@ -20125,7 +28790,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, in
     s->weight_decay = o->group[e->group].weight_decay;
     s->bias1 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta1, t) : 1.0;
     s->bias2 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta2, t) : 1.0;
-    s->grad_scale = 1.0 / (double)o->calls;
+    s->grad_scale = o->calls ? 1.0 / (double)o->calls : 1.0;         /* 0: inside backward */
     s->first = e->steps == 0;
     s->skip = 0;
     s->stream = mlc__hash("optim_step") + (uint64_t)o->steps +
@@ -20172,7 +28837,7 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
     return list;
 }
 
-static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_k_optim a;
@@ -20194,6 +28859,12 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to,
     a.beta1 = o->beta1;
     a.beta2 = o->beta2;
     a.eps = o->eps;
+    return a;
+}
+
+static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+{
+    const struct mlc_k_optim a = mlc__optim_args(o, from, to, run);
     return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
 }
 
@@ -20265,22 +28936,26 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t runs)
     return mlc__device_copy(ctx, &o->guard, o->guard_dev, sizeof o->guard, MLC_COPY_TO_HOST);
 }
 
+/* Its values have changed, and with them the packs that the pass made again. */
+static void mlc__entry_moved(mlc__entry *e)
+{
+    e->p->value_storage.version++;
+    e->steps++;
+    for (int k = 0; k < 2; k++) {
+        mlc__lowered *l = &e->p->weight[k];
+        if (!l->remade) continue;
+        l->stamp = mlc__stamp(&e->p->value_storage);
+        l->used = l->remade = false;
+    }
+}
+
 /* Gradients are used up; made: parameters have moved. */
 static void mlc__optim_done(mlc_optim *o, bool made)
 {
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
         if (!e->p) continue;
-        if (made && mlc__entry_due(e)) {
-            e->p->value_storage.version++;
-            e->steps++;
-            for (int k = 0; k < 2; k++) {
-                mlc__lowered *l = &e->p->weight[k];
-                if (!l->remade) continue;
-                l->stamp = mlc__stamp(&e->p->value_storage);
-                l->used = l->remade = false;
-            }
-        }
+        if (made && mlc__entry_due(e)) mlc__entry_moved(e);
         e->p->t.grad_fresh = 0;
     }
     o->steps += made;
@@ -20343,6 +29018,49 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
     mlc__flush_end(mode);
     if (o->calls) o->calls--;          /* it failed: this call does not count */
     return st;
+}
+
+/* What a step may do only with all gradients at hand is done then; small matrices are no loss. */
+static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
+{
+    const mlc__param *p = e->p;
+    const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
+    return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
+           o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->has_scaler &&
+           o->clip.norm == 0.0 && o->clip.value == 0.0 && mlc__numel(&p->t) >= MLC__GRAIN &&
+           p->t.shape[1] <= MLC__GRAIN;
+}
+
+/* mlc__param.step: the settings of its entry, then the one kernel. */
+static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
+                                        const struct mlc_k_gemm *g, bool *made)
+{
+    mlc_optim *o = p->optim;
+    const int64_t i = p->entry;
+    struct mlc_k_gemm_optim a;
+    if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
+    if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
+    MLC__TRY(mlc__optim_settings(o, i, i + 1, i));
+    if (o->step_dev != o->step)
+        MLC__TRY(mlc__device_copy(o->ctx, o->step_dev + i, o->step + i, sizeof *o->step,
+                                  MLC_COPY_TO_DEVICE));
+    a.gemm = *g;
+    a.optim = mlc__optim_args(o, i, i + 1, i);
+    a.optim.g = NULL;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
+    mlc__entry_moved(&o->entry[i]);
+    *made = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_layout(o));
+    o->in_backward = on;
+    mlc__optim_claim(o, on);
+    return MLC_OK;
 }
 
 MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
@@ -20434,7 +29152,7 @@ typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
     MLC__AMP_LOW, MLC__AMP_FULL,
-    MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
+    MLC__AMP_FIRST,                    /* 16 bits for x and its like, parameters as they are    */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_KEEP
 } mlc__amp_policy;
@@ -20443,11 +29161,27 @@ static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policie
     { "linear", MLC__AMP_LINEAR },  { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_FIRST },
     { "rms_norm", MLC__AMP_FIRST }, { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
     { "mse_loss", MLC__AMP_FULL },  { "cross_entropy", MLC__AMP_FULL }, { "sum", MLC__AMP_FULL },
+    { "l1_loss", MLC__AMP_FULL },   { "smooth_l1_loss", MLC__AMP_FULL },
+    { "huber_loss", MLC__AMP_FULL },         { "bce_loss", MLC__AMP_FULL },
+    { "bce_with_logits", MLC__AMP_FULL },    { "focal_loss", MLC__AMP_FULL },
+    { "kl_div", MLC__AMP_FULL },             { "hinge_loss", MLC__AMP_FULL },
+    { "hinge_embedding_loss", MLC__AMP_FULL },
+    { "nll_loss", MLC__AMP_FULL },           { "poly1_cross_entropy", MLC__AMP_FULL },
+    { "distillation_loss", MLC__AMP_FULL },  { "dice_loss", MLC__AMP_FULL },
+    { "tversky_loss", MLC__AMP_FULL },       { "triplet_margin_loss", MLC__AMP_FULL },
+    { "contrastive_loss", MLC__AMP_FULL },   { "cosine_embedding_loss", MLC__AMP_FULL },
+    { "multilabel_margin_loss", MLC__AMP_FULL },
     { "mean", MLC__AMP_FULL },      { "prod", MLC__AMP_FULL },     { "var", MLC__AMP_FULL },
     { "std", MLC__AMP_FULL },       { "norm", MLC__AMP_FULL },     { "logsumexp", MLC__AMP_FULL },
     { "cumsum", MLC__AMP_FULL },    { "cumprod", MLC__AMP_FULL },  { "cast", MLC__AMP_KEEP },
     { "copy", MLC__AMP_KEEP },      { "custom", MLC__AMP_KEEP },   { "view", MLC__AMP_KEEP },
-    { "concat", MLC__AMP_KEEP },
+    { "concat", MLC__AMP_KEEP },    { "channels_last", MLC__AMP_KEEP },
+    { "conv", MLC__AMP_FIRST },     { "conv_transpose", MLC__AMP_FIRST },
+    { "batch_norm", MLC__AMP_FIRST },
+    { "group_norm", MLC__AMP_FIRST },
+    { "instance_norm", MLC__AMP_FIRST },
+    { "prelu", MLC__AMP_MATCH_LOW },
+    { "sklinear", MLC__AMP_LINEAR }, { "sketch", MLC__AMP_LOW },
 };
 
 #define MLC__AMP_DEPTH 8
@@ -20496,12 +29230,19 @@ static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
 }
 
 /* Which input of a linear layer stays as it is: x without a gradient, whose copy would live until
- * backward; the parameter w; b. */
-static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes)
+ * backward; parameters; b. */
+static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes, int weights)
 {
     if (i == 0) return t->dtype == MLC_F32 && !mlc__wants_grad(t);
     if (mlc__is_half(t->dtype)) return false;              /* it may be the other one */
-    return i == 1 ? mlc__is_param(t) : t->ndim != axes;
+    return i <= weights ? mlc__is_param(t) : t->ndim != axes;
+}
+
+/* Place of a batch norm's residual; 0: there is none. */
+static int mlc__amp_like_x(const char *op, int n, mlc_tensor *const *in)
+{
+    const bool images = n > 1 && in[0]->ndim > 1 && mlc__same_shape(in[n - 1], in[0]);
+    return images && strcmp(op, "batch_norm") == 0 ? n - 1 : 0;
 }
 
 static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in)
@@ -20522,13 +29263,17 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
+    const int weights = strcmp(op, "sklinear") == 0 ? 2 : 1;
     bool as_they_are = policy == MLC__AMP_FIRST;           /* weights: all f32, or all in 16 bits */
+    const int like = mlc__amp_like_x(op, n, in);           /* no weight, but an x, too */
     for (int i = 1; i < n; i++)
-        as_they_are = as_they_are && in[i]->dtype == in[1]->dtype &&
-                      (in[i]->dtype == MLC_F32 || in[i]->dtype == d->dtype);
+        as_they_are = as_they_are && (i == like || (in[i]->dtype == in[1]->dtype &&
+                                                    (in[i]->dtype == MLC_F32 ||
+                                                     in[i]->dtype == d->dtype)));
     for (int i = 0; casts && i < n; i++) {
-        if (!mlc__is_float(in[i]->dtype) || (as_they_are && i > 0)) continue;
-        if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes)) continue;
+        if (!mlc__is_float(in[i]->dtype)) continue;
+        if (as_they_are && i > 0 && i != like) continue;
+        if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes, weights)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;
     }
@@ -24037,6 +32782,8 @@ struct mlc_loader {
     int64_t         n, at, epoch, index;
     bool            none;              /* drop_last and too few rows for a batch */
     int64_t        *order, *order_dev; /* rows of the epoch; those of the batch on the device */
+    char           *images;            /* NULL, or a batch of x on the host, */
+    float          *planes[2];         /* and an image of it as it is and as it comes */
 };
 
 MLC_IMPL mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch)
@@ -24072,6 +32819,11 @@ static mlc_status mlc__column_make(mlc_loader *l, mlc__column *c, const mlc_tens
     return mlc__cast_into(ctx, "loader_create", &c->source, from);
 }
 
+static bool mlc__loader_warps(const mlc_loader_desc *d)
+{
+    return d->shift > 0.0 || d->rotate > 0.0;
+}
+
 /* What is made before a failure is freed by mlc_loader_free, which takes a half-made loader. */
 static mlc_status mlc__loader_fill(mlc_loader *l)
 {
@@ -24082,7 +32834,32 @@ static mlc_status mlc__loader_fill(mlc_loader *l)
                          mlc__heap_alloc(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT, "loader_create"));
     l->order_dev = MLC__CAST(
         int64_t *, mlc__heap_data(ctx, (size_t)l->desc.batch * 8, MLC_MEM_OBJECT, "loader_create"));
-    return l->order && l->order_dev ? MLC_OK : MLC_ERR_NOMEM;
+    if (!l->order || !l->order_dev) return MLC_ERR_NOMEM;
+    if (!mlc__loader_warps(&l->desc)) return MLC_OK;
+    const mlc_tensor *x = l->desc.x;
+    const size_t plane = (size_t)(x->shape[x->ndim - 2] * x->shape[x->ndim - 1]) * sizeof(float);
+    l->images = MLC__CAST(char *, mlc__heap_alloc(ctx, l->x.row_bytes * (size_t)l->desc.batch,
+                                                  MLC_MEM_OBJECT, "loader_create"));
+    l->planes[0] = MLC__CAST(float *,
+                             mlc__heap_alloc(ctx, 2 * plane, MLC_MEM_OBJECT, "loader_create"));
+    if (!l->images || !l->planes[0]) return MLC_ERR_NOMEM;
+    l->planes[1] = l->planes[0] + plane / sizeof(float);
+    return MLC_OK;
+}
+
+static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *d)
+{
+    MLC__REQUIRE(ctx, d->shift >= 0.0 && d->shift <= 1e6 && d->rotate >= 0.0 && d->rotate <= 360.0,
+                 ARG, "loader_create: shift is %g, rotate %g; they must be at least 0, rotate at "
+                 "most 360 degrees", d->shift, d->rotate);
+    if (!mlc__loader_warps(d)) return MLC_OK;
+    MLC__REQUIRE(ctx, d->x->ndim == 3 || d->x->ndim == 4, SHAPE,
+                 "loader_create: x %s is moved or turned; it must be images, [n,h,w] or [n,c,h,w]",
+                 mlc__shape(d->x).s);
+    MLC__REQUIRE(ctx, d->x->dtype == MLC_U8 || d->x->dtype == MLC_F32, DTYPE,
+                 "loader_create: images are %s; to be moved or turned they must be u8 or f32",
+                 mlc_dtype_name(d->x->dtype));
+    return MLC_OK;
 }
 
 /* batch 0 is the default, 1. */
@@ -24099,6 +32876,7 @@ static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
     MLC__REQUIRE(ctx, !d->y || (d->y->ndim > 0 && d->y->shape[0] == d->x->shape[0]), SHAPE,
                  "loader_create: x %s and y %s differ in rows; their first axes must be as long",
                  mlc__shape(d->x).s, mlc__shape(d->y).s);
+    MLC__TRY(mlc__loader_check_images(ctx, d));
     MLC__TRY(mlc__alive(d->x, "loader_create"));
     return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
 }
@@ -24132,6 +32910,8 @@ MLC_IMPL void mlc_loader_free(mlc_loader *l)
     mlc__heap_data_free(l->ctx, l->y.batch_storage.data, MLC_MEM_OBJECT);
     mlc__heap_data_free(l->ctx, l->order_dev, MLC_MEM_OBJECT);
     mlc__heap_free(l->ctx, l->order);
+    mlc__heap_free(l->ctx, l->images);
+    mlc__heap_free(l->ctx, l->planes[0]);
     mlc__heap_free(l->ctx, l);
 }
 
@@ -24171,6 +32951,86 @@ static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
     return c->row_bytes ? mlc__run_take(l->ctx, "loader_next", &args) : MLC_OK;
 }
 
+/* ---- images that come another way each time */
+
+typedef struct mlc__warp { int64_t high, wide; float down, right, cosine, sine; } mlc__warp;
+
+/* By a word each, from the stream of the epoch that no shuffle takes. */
+static mlc__warp mlc__warp_of(const mlc_loader *l, int64_t row)
+{
+    const mlc_tensor *x = &l->x.source;
+    const mlc__words r = mlc__philox(l->desc.seed, ~(uint64_t)l->epoch, (uint64_t)row);
+    float u[3];
+    mlc__warp w;
+    for (int i = 0; i < 3; i++) u[i] = (float)(int32_t)r.w[i] * (1.0f / 2147483648.0f);
+    const float turn = u[2] * (float)(l->desc.rotate / 360.0);
+    w.high = x->shape[x->ndim - 2];
+    w.wide = x->shape[x->ndim - 1];
+    w.down = u[0] * (float)l->desc.shift;
+    w.right = u[1] * (float)l->desc.shift;
+    mlc__sincos2pi_f32(turn < 0.0f ? turn + 1.0f : turn, &w.sine, &w.cosine);
+    return w;
+}
+
+static float mlc__warp_pixel(const mlc__warp *w, const float *plane, int64_t r, int64_t c)
+{
+    return r >= 0 && r < w->high && c >= 0 && c < w->wide ? plane[r * w->wide + c] : 0.0f;
+}
+
+/* Between the four pixels around (r, c). */
+static float mlc__warp_between(const mlc__warp *w, const float *plane, float r, float c)
+{
+    const float top = mlc__floor_f32(r), left = mlc__floor_f32(c), down = r - top, right = c - left;
+    const int64_t i = (int64_t)top, k = (int64_t)left;
+    const float upper = mlc__warp_pixel(w, plane, i, k) * (1.0f - right) +
+                        mlc__warp_pixel(w, plane, i, k + 1) * right;
+    const float lower = mlc__warp_pixel(w, plane, i + 1, k) * (1.0f - right) +
+                        mlc__warp_pixel(w, plane, i + 1, k + 1) * right;
+    return upper * (1.0f - down) + lower * down;
+}
+
+static void mlc__warp_plane(const mlc__warp *w, const float *from, float *to)
+{
+    const float middle = 0.5f * (float)(w->high - 1), centre = 0.5f * (float)(w->wide - 1);
+    for (int64_t r = 0; r < w->high; r++)
+        for (int64_t c = 0; c < w->wide; c++) {
+            const float y = (float)r - middle, x = (float)c - centre;
+            to[r * w->wide + c] =
+                mlc__warp_between(w, from, middle + w->down + w->cosine * y - w->sine * x,
+                                  centre + w->right + w->cosine * x + w->sine * y);
+        }
+}
+
+/* An image of u8 or f32, all its channels. */
+static void mlc__warp_image(const mlc_loader *l, const mlc__warp *w, char *image)
+{
+    const int64_t plane = w->high * w->wide;
+    const bool u8 = l->x.source.dtype == MLC_U8;
+    const size_t bytes = (size_t)plane * (u8 ? 1 : sizeof(float));
+    for (size_t at = 0; bytes && at < l->x.row_bytes; at += bytes) {
+        uint8_t *low = MLC__CAST(uint8_t *, (void *)(image + at));
+        if (u8) for (int64_t i = 0; i < plane; i++) l->planes[0][i] = (float)low[i];
+        else memcpy(l->planes[0], image + at, bytes);
+        mlc__warp_plane(w, l->planes[0], l->planes[1]);
+        if (u8) for (int64_t i = 0; i < plane; i++) low[i] = (uint8_t)(l->planes[1][i] + 0.5f);
+        else memcpy(image + at, l->planes[1], bytes);
+    }
+}
+
+/* The n rows of the batch in x, by the host. */
+static mlc_status mlc__loader_warp(mlc_loader *l, int64_t n)
+{
+    void *x = l->x.batch_storage.data;
+    const size_t bytes = (size_t)n * l->x.row_bytes;
+    if (!l->images || !bytes) return MLC_OK;
+    MLC__TRY(mlc__device_copy(l->ctx, l->images, x, bytes, MLC_COPY_TO_HOST));
+    for (int64_t i = 0; i < n; i++) {
+        const mlc__warp w = mlc__warp_of(l, l->order[l->at + i]);
+        mlc__warp_image(l, &w, l->images + (size_t)i * l->x.row_bytes);
+    }
+    return mlc__device_copy(l->ctx, x, l->images, bytes, MLC_COPY_TO_DEVICE);
+}
+
 /* at < 0 says that an epoch is about to begin. */
 MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
 {
@@ -24188,7 +33048,8 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     }
     if (mlc__device_copy(l->ctx, l->order_dev, l->order + l->at, (size_t)n * 8,
                          MLC_COPY_TO_DEVICE) != MLC_OK ||
-        mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK)
+        mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK ||
+        mlc__loader_warp(l, n) != MLC_OK)
         return false;
     b->x = &l->x.batch;
     b->y = l->y.used ? &l->y.batch : NULL;

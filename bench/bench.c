@@ -3,10 +3,12 @@
  *   make bench                           all cases
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
- * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ overhead_ threads_ optim_ loss_ data_.
+ * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
+ * optim_ loss_ data_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "../tests/resnet20.h"
 
 #include <fnmatch.h>
 
@@ -169,6 +171,12 @@ EW(gelu, 0.5 * a * (1 + erf(a / sqrt(2.0))))
 EW(silu, a / (1 + exp(-a)))
 EW(gelu_tanh, a / (1 + exp(-1.5957691216057308 * (a + 0.044715 * a * a * a))))
 EW(softplus, log1p(exp(a)))
+EW(log_sigmoid, -log1p(exp(-a)))
+EW(selu, 1.0507009873554805 * (a > 0 ? a : 1.6732632423543772 * expm1(a)))
+EW(mish, a * tanh(log1p(exp(a))))
+EW(softsign, a / (1 + fabs(a)))
+EW(hardswish, a * fmax(0, fmin(6, a + 3)) / 6)
+EW(hardsigmoid, fmax(0, fmin(6, a + 3)) / 6)
 EW(neg, -a)
 EW(abs, fabs(a))
 EW(sign, (double)((a > 0) - (a < 0)))
@@ -210,6 +218,10 @@ EW(ge, a >= b)
 EW(isnan, 0)
 EW(isinf, 0)
 EW(isfinite, 1)
+EW_ANY(leaky_relu, mlc_leaky_relu(s->a, 0.01), a > 0 ? a : 0.01 * a)
+EW_ANY(elu, mlc_elu(s->a, 1), a > 0 ? a : expm1(a))
+EW_ANY(celu, mlc_celu(s->a, 2), a > 0 ? a : 2 * expm1(a / 2))
+EW_ANY(prelu, mlc_prelu(s->a, s->row), a > 0 ? a : a * b)
 EW_ANY(add_scalar, mlc_add_scalar(s->a, 3), a + 3)
 EW_ANY(mul_scalar, mlc_mul_scalar(s->a, 3), a * 3)
 EW_ANY(div_scalar, mlc_div_scalar(s->a, 3), a / 3)
@@ -223,6 +235,17 @@ EW_ANY(logical_xor, mlc_logical_xor(s->p, s->q), (a > 0) != (b > 0))
 EW_ANY(logical_not, mlc_logical_not(s->p), !(a > 0))
 EW_ANY(where, mlc_where(s->p, s->a, s->b), a > 0 ? a : b)
 EW_ANY(masked_fill, mlc_masked_fill(s->a, s->p, 3), a > 0 ? 3 : a)
+/* Forward and backward: what the form in place saves is in the column of the activations. */
+static mlc_tensor *leaky_step(state *s, bool place)
+{
+    mlc_set_requires_grad(s->a, true);
+    mlc_tensor *h = mlc_mul_scalar(s->a, 2);
+    mlc_tensor *y = place ? mlc_leaky_relu_(h, 0.01) : mlc_leaky_relu(h, 0.01);
+    return mlc_backward_from(y, s->b) == MLC_OK ? y : NULL;
+}
+EW_ANY(leaky_relu_step, leaky_step(s, false), a > 0 ? 2 * a : 0.01 * 2 * a)
+EW_ANY(in_place_leaky_relu_step, leaky_step(s, true), a > 0 ? 2 * a : 0.01 * 2 * a)
+EW_ANY(in_place_leaky_relu, mlc_leaky_relu_(s->a, 0.01), a > 0 ? a : 0.01 * a)
 EW_ANY(in_place_add, mlc_add_(s->a, s->b), a + b)
 EW_ANY(in_place_sigmoid, mlc_sigmoid_(s->a), 1 / (1 + exp(-a)))
 EW_ANY(in_place_clamp, mlc_clamp_(s->a, -1, 1), fmax(-1, fmin(1, a)))
@@ -247,7 +270,9 @@ static const ew_op ews[] = {
     TWO(add, -4, 4), TWO(sub, -4, 4), TWO(mul, -4, 4), TWO(div, 0.5, 4), TWO(pow, 0.5, 4),
     ONE(exp, -4, 4), ONE(log, 0.1, 4), ONE(sqrt, 0, 4), ONE(tanh, -4, 4), ONE(sigmoid, -4, 4),
     ONE(relu, -4, 4), ONE(gelu, -4, 4), ONE(silu, -4, 4), ONE(neg, -4, 4), ONE(abs, -4, 4),
-    ONE(gelu_tanh, -4, 4), ONE(softplus, -4, 4),
+    ONE(gelu_tanh, -4, 4), ONE(softplus, -4, 4), ONE(log_sigmoid, -4, 4), ONE(selu, -4, 4),
+    ONE(mish, -4, 4), ONE(softsign, -4, 4), ONE(hardswish, -4, 4), ONE(hardsigmoid, -4, 4),
+    ANY(leaky_relu, 4, 4), ANY(elu, 4, 4), ANY(celu, 4, 4), ANY(prelu, 4, 4),
     ONE(sign, -4, 4), ONE(square, -4, 4), ONE(reciprocal, 0.5, 4), ONE(rsqrt, 0.1, 4),
     ONE(expm1, -4, 4), ONE(exp2, -4, 4), ONE(log1p, -0.5, 4), ONE(log2, 0.1, 4),
     ONE(log10, 0.1, 4), ONE(sin, -4, 4), ONE(cos, -4, 4), ONE(tan, -1, 1), ONE(asin, -1, 1),
@@ -262,7 +287,9 @@ static const ew_op ews[] = {
     ANY(clamp, 4, 4), ANY(lt_scalar, 4, 1),
     ANY(logical_and, 2, 1), ANY(logical_or, 2, 1), ANY(logical_xor, 2, 1), ANY(logical_not, 1, 1),
     ANY(where, 9, 4), ANY(masked_fill, 5, 4),
-    ANY(in_place_add, 8, 4), ANY(in_place_sigmoid, 4, 4), ANY(in_place_clamp, 4, 4),
+    ANY(leaky_relu_step, 24, 16), ANY(in_place_leaky_relu_step, 24, 16),
+    ANY(in_place_leaky_relu, 4, 4), ANY(in_place_add, 8, 4), ANY(in_place_sigmoid, 4, 4),
+    ANY(in_place_clamp, 4, 4),
     ANY(in_place_masked_fill, 5, 4), ANY(in_place_copy, 4, 4), ANY(in_place_fill, 0, 4),
     ANY(add_row, 4, 4), ANY(add_transposed, 8, 4),
 };
@@ -276,7 +303,8 @@ static mlc_tensor *ew_apply(state *s)
 /* b as the case reads it: the first row for every row, or transposed. */
 static int64_t ew_at(const ew_op *e, int64_t i, int64_t n)
 {
-    return e->any == any_add_row ? i % n : e->any == any_add_transposed ? i % n * n + i / n : i;
+    if (e->any == any_add_row || e->any == any_prelu) return i % n;
+    return e->any == any_add_transposed ? i % n * n + i / n : i;
 }
 
 static bool ew_setup(state *s)
@@ -998,6 +1026,9 @@ static mlc_tensor *net_apply(state *s)
     return y;
 }
 
+/* Of a network whose parameters are 16-bit themselves. */
+static mlc_tensor *stored_apply(state *s) { return mlc_forward(s->net, s->a); }
+
 static mlc_tensor *train_apply(state *s)
 {
     if (is_half(s)) mlc_autocast_begin(s->ctx, s->bc->dtype);
@@ -1094,7 +1125,8 @@ static bool train_setup(state *s)
                           mlc_dims2(s->bc->m, p->width[0]), 0, 1, NULL);
     s->labels = labels_of(s, s->bc->m, p->width[p->layers]);
     s->net    = net_of(s->ctx, p);
-    s->opt    = p->sgd ? mlc_sgd(s->net, 0.01f) : mlc_adamw(s->net, 1e-3f);
+    s->opt    = p->sgd ? mlc_sgd(s->net, 0.01) : mlc_adamw(s->net, 1e-3);
+    if (strstr(s->bc->name, "_in_backward")) mlc_optim_in_backward(s->opt, true);
     return mlc_ctx_status(s->ctx) == MLC_OK && net_check(s, p) && train_check(s, p);
 }
 
@@ -1162,7 +1194,7 @@ static bool optim_setup(state *s)
     d.no_bias = true;
     s->net = mlc_nn_linear_ex(s->ctx, &d);
     mlc_module_to(s->net, s->bc->dtype);
-    s->opt = s->bc->op ? mlc_sgd(s->net, 1e-3f) : mlc_adamw(s->net, 1e-3f);
+    s->opt = s->bc->op ? mlc_sgd(s->net, 1e-3) : mlc_adamw(s->net, 1e-3);
     s->a   = mlc_module_param(s->net, "weight");
     s->b   = values(s, mlc_dims1(m), 1, 2, &g);
     before = optim_rows(s, stride);
@@ -1171,7 +1203,7 @@ static bool optim_setup(state *s)
     after  = optim_rows(s, stride);
     ok     = g && before && after;
     for (int64_t i = 0; ok && i < (m + stride - 1) / stride * n; i++) {
-        double lr = (double)1e-3f, row = g[i / n * stride];
+        double lr = (double)1e-3, row = g[i / n * stride];
         double want = s->bc->op ? before[i] - lr * row : before[i] * (1 - lr * 0.01) - lr;
         ok = near(s, "a parameter", after[i], want, 8);
     }
@@ -1266,9 +1298,244 @@ static void fork_probe(void *arg, double rate[2])
     fork_run(s, 10);                      /* new threads start */
 }
 
+/* ---- conv_, net_: images ------------------------------------------------------------------- */
+
+typedef struct image_shape {
+    const char *name;
+    int64_t     n, c, size, out, kernel, stride, pad, groups;
+} image_shape;
+
+static const image_shape images[] = {
+    { "16x64x56x56_64_3x3", 16, 64, 56, 64, 3, 1, 1, 1 },
+    { "16x128x28x28_128_3x3_s2", 16, 128, 28, 128, 3, 2, 1, 1 },
+    { "16x256x14x14_256_1x1", 16, 256, 14, 256, 1, 1, 0, 1 },
+    { "16x144x56x56_depthwise_3x3", 16, 144, 56, 144, 3, 1, 1, 144 },
+};
+
+typedef enum image_part { CONV_Y, CONV_DX, CONV_TRAIN, CONV_PARTS } image_part;
+
+static mlc_conv_desc conv_desc_of(const image_shape *p)
+{
+    mlc_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.stride[0] = d.stride[1] = p->stride;
+    d.padding[0] = d.padding[1] = p->pad;
+    d.groups = p->groups;
+    return d;
+}
+
+/* a is x, or for dx dy; b is w; p, in training, is dy. */
+static mlc_tensor *conv_apply(state *s)
+{
+    const image_shape *p = &images[s->bc->op];
+    mlc_conv_desc      d = conv_desc_of(p);
+    if (s->bc->k == CONV_DX) {
+        for (int i = 0; i < 2; i++) d.output_padding[i] = (p->size + 2 * p->pad - p->kernel)
+                                                          % p->stride;
+        return mlc_conv_transpose(s->a, s->b, NULL, &d);
+    }
+    mlc_tensor *y = mlc_conv(s->a, s->b, NULL, &d);
+    if (s->bc->k == CONV_TRAIN) {
+        mlc_zero_grad(s->a);
+        mlc_zero_grad(s->b);
+        mlc_backward_from(y, s->p);
+    }
+    return y;
+}
+
+/* One element in the middle of the result of a convolution, by hand. */
+static bool conv_check(state *s, const image_shape *p, const double *x, const double *w)
+{
+    double         want = 0;
+    const int64_t  c = p->c / p->groups, at = p->size / p->stride / 2 * p->stride - p->pad;
+    mlc_scope_begin(s->ctx);
+    mlc_tensor    *y = conv_apply(s);
+    const int64_t  o = y ? y->shape[2] : 0, mid = p->size / p->stride / 2;
+    double        *got = fetch(y);
+    for (int64_t i = 0; x && w && i < c; i++)
+        for (int64_t k = 0; k < p->kernel * p->kernel; k++)
+            want += x[(i * p->size + at + k / p->kernel) * p->size + at + k % p->kernel]
+                    * w[i * p->kernel * p->kernel + k];
+    bool ok = got && near(s, "y", got[mid * o + mid], want, 64);
+    mlc_scope_end(s->ctx);
+    free(got);
+    return ok;
+}
+
+static bool conv_setup(state *s)
+{
+    const image_shape *p = &images[s->bc->op];
+    const int64_t      o = (p->size + 2 * p->pad - p->kernel) / p->stride + 1;
+    const bool         dx = s->bc->k == CONV_DX;
+    double            *x = NULL, *w = NULL;
+    s->a = mlc_channels_last(values(s, mlc_dims4(p->n, dx ? p->out : p->c, dx ? o : p->size,
+                                                 dx ? o : p->size), -1, 1, &x));
+    s->b = values(s, mlc_dims4(p->out, p->c / p->groups, p->kernel, p->kernel), -1, 1, &w);
+    s->p = mlc_channels_last(values(s, mlc_dims4(p->n, p->out, o, o), -1, 1, NULL));
+    mlc_set_requires_grad(s->a, s->bc->k == CONV_TRAIN);
+    mlc_set_requires_grad(s->b, s->bc->k == CONV_TRAIN);
+    bool ok = mlc_ctx_status(s->ctx) == MLC_OK && (dx || conv_check(s, p, x, w));
+    free(x);
+    free(w);
+    return ok;
+}
+
+/* 1x28x28: conv 32, pool, conv 64, pool, 128, 10. */
+static mlc_module *cnn28(mlc_ctx *ctx)
+{
+    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
+    mlc_module         *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 32, 3));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 32, 64, 3));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 1600, 128));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
+    return net;
+}
+
+/* op: the ResNet-20 of CIFAR's images, else the network of MNIST's. */
+static void image_net(state *s)
+{
+    const bool     resnet = s->bc->op != 0;
+    const mlc_dims mnist = mlc_dims4(s->bc->m, 1, 28, 28), cifar = mlc_dims4(s->bc->m, 3, 32, 32);
+    s->a   = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, resnet ? cifar : mnist, 0, 1, NULL);
+    s->net = resnet ? resnet20(s->ctx) : cnn28(s->ctx);
+}
+
+static bool loss_falls(state *s)
+{
+    double first = 0, last = 0;
+    for (int i = 0; i < 10; i++) {
+        mlc_scope_begin(s->ctx);
+        last = mlc_item(train_apply(s));
+        if (mlc_scope_end(s->ctx) != MLC_OK) return false;
+        if (i == 0) first = last;
+    }
+    if (last < first) return true;
+    fprintf(stderr, "%s: WRONG: the loss rises, %g to %g\n", s->bc->name, first, last);
+    return false;
+}
+
+static bool image_train_setup(state *s)
+{
+    image_net(s);
+    s->labels = labels_of(s, s->bc->m, 10);
+    s->opt    = mlc_adamw(s->net, 1e-3);
+    return loss_falls(s);
+}
+
+/* Batch norms are folded, and 16 bits stored, as who deploys would: outputs must stay. */
+static bool image_infer_setup(state *s)
+{
+    image_net(s);
+    mlc_module_train(s->net, false);
+    mlc_no_grad_begin(s->ctx);
+    mlc_tensor *before = mlc_forward(s->net, s->a);
+    if (mlc_nn_fold_batch_norm(s->net) != MLC_OK) return false;
+    mlc_tensor  *gap = mlc_abs(mlc_sub(mlc_forward(s->net, s->a), before));
+    const double off = mlc_item(mlc_max(gap, mlc_dims0(), false));
+    if (is_half(s)) s->a = mlc_cast(s->a, s->bc->dtype);
+    if (is_half(s) && mlc_module_to(s->net, s->bc->dtype) != MLC_OK) return false;
+    if (off < 1e-4) return true;
+    fprintf(stderr, "%s: WRONG: folded, outputs move by %g\n", s->bc->name, off);
+    return false;
+}
+
+/* ---- sk_: sketched layers, and dense ones in their place ------------------------------------- */
+
+typedef struct sketched { int64_t in, out, terms, rank, batch; } sketched;     /* terms 0: dense */
+
+static sketched sketches[64];
+static int      n_sketches;
+
+static mlc_module *sketched_layer(mlc_ctx *ctx, const sketched *p)
+{
+    return p->terms ? mlc_nn_sklinear(ctx, p->in, p->out, p->terms, p->rank)
+                    : mlc_nn_linear(ctx, p->in, p->out);
+}
+
+/* One row of the layer in doubles, by the matrices that its seed stands for. */
+static bool sketched_check(state *s, const sketched *p, mlc_module *layer, mlc_tensor *x)
+{
+    if (!p->terms) return true;
+    mlc_scope_begin(s->ctx);
+    mlc_no_grad_begin(s->ctx);
+    mlc_tensor *u[2], *f[3], *row = mlc_cast(mlc_slice(x, 0, 1, 2, 1), MLC_F64);
+    const char *names[3] = { "s1", "s2", "bias" };
+    for (int i = 0; i < 3; i++) f[i] = mlc_cast(mlc_module_param(layer, names[i]), MLC_F64);
+    for (int i = 0; i < 2; i++) {
+        mlc_sketch k = mlc_sketch_make(MLC_SKETCH_SIGNS, p->terms * p->rank, i ? p->in : p->out,
+                                       (uint64_t)mlc_item(mlc_module_param(layer, "seed")));
+        k.stream = (uint64_t)i + 1;
+        k.scale *= sqrt((double)p->terms);
+        u[i] = mlc_sketch_matrix(s->ctx, &k, MLC_F64);
+    }
+    mlc_tensor *one = mlc_matmul(mlc_matmul(row, mlc_transpose(f[0], 0, 1)), u[0]);
+    mlc_tensor *two = mlc_matmul(mlc_matmul(row, mlc_transpose(u[1], 0, 1)), f[1]);
+    double *want = fetch(mlc_add(mlc_mul_scalar(mlc_add(one, two), 0.5 / (double)p->terms), f[2]));
+    double *got = fetch(mlc_forward(layer, x));
+    bool    ok = want && got;
+    for (int64_t i = 0; ok && i < p->out; i++)
+        ok = near(s, "an output", got[p->out + i], want[i], 64);
+    free(want);
+    free(got);
+    mlc_no_grad_end(s->ctx);
+    mlc_scope_end(s->ctx);
+    return ok;
+}
+
+/* Forward and backward of a layer: y for the caller, gradients of the input and of S. */
+static mlc_tensor *sketched_apply(state *s)
+{
+    if (is_half(s)) mlc_autocast_begin(s->ctx, s->bc->dtype);
+    mlc_tensor *y = mlc_forward(s->net, s->a);
+    if (is_half(s)) mlc_autocast_end(s->ctx);
+    mlc_zero_grad(s->a);
+    mlc_optim_zero_grad(s->opt);
+    mlc_backward_from(y, s->b);
+    return y;
+}
+
+static bool sketched_setup(state *s)
+{
+    const sketched *p = &sketches[s->bc->op];
+    s->net = sketched_layer(s->ctx, p);
+    s->opt = mlc_sgd(s->net, 0.01);       /* for its zero_grad only                            */
+    s->a   = values_in(s, is_half(s) ? s->bc->dtype : MLC_F32, mlc_dims2(p->batch, p->in), -1, 1,
+                       NULL);
+    s->b   = values_in(s, s->bc->dtype, mlc_dims2(p->batch, p->out), -1, 1, NULL);
+    bool ok = mlc_module_build(s->net) == MLC_OK &&
+              (is_half(s) || sketched_check(s, p, s->net, s->a));
+    mlc_set_requires_grad(s->a, true);
+    return ok;
+}
+
+/* Two layers of this kind and a dense one of 10, with AdamW. */
+static bool sketched_train_setup(state *s)
+{
+    const sketched *p = &sketches[s->bc->op];
+    s->net = mlc_nn_sequential(s->ctx);
+    for (int i = 0; i < 2; i++) {
+        mlc_module_add(s->net, sketched_layer(s->ctx, p));
+        mlc_module_add(s->net, mlc_nn_relu(s->ctx));
+    }
+    mlc_module_add(s->net, mlc_nn_linear(s->ctx, p->out, 10));
+    s->a      = values_in(s, MLC_F32, mlc_dims2(p->batch, p->in), 0, 1, NULL);
+    s->labels = labels_of(s, p->batch, 10);
+    s->opt    = mlc_adamw(s->net, 1e-3);
+    if (mlc_ctx_status(s->ctx) != MLC_OK ||
+        (!is_half(s) && !sketched_check(s, p, mlc_module_child(s->net, 0), s->a))) return false;
+    return loss_falls(s);
+}
+
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[320];
+static bench_case cases[600];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
@@ -1417,6 +1684,82 @@ static void add_net(const char *name, mlc_dtype dtype, int op, int64_t batch, bo
     c->m     = batch;
 }
 
+static void add_conv(int op, int part, mlc_dtype dtype)
+{
+    static const char *const what[] = { "y", "dx", "train" };
+    static char              names[CONV_PARTS][sizeof images / sizeof *images][48];
+    const image_shape       *p = &images[op];
+    const int64_t            o = (p->size + 2 * p->pad - p->kernel) / p->stride + 1;
+    snprintf(names[part][op], sizeof names[part][op], "conv_%s_%s", what[part], p->name);
+    bench_case *c = add(names[part][op], dtype, "GFLOP/s", 0);
+    c->flops = 2.0 * (double)(p->n * o * o * p->out * p->c / p->groups * p->kernel * p->kernel)
+             * (part == CONV_TRAIN ? 3 : 1);
+    c->work  = 1e-9 * c->flops;
+    c->setup = conv_setup;
+    c->run   = run_apply;
+    c->apply = conv_apply;
+    c->op    = op;
+    c->k     = part;
+}
+
+/* resnet: else the network of MNIST's images. */
+static void add_image_net(const char *name, bool resnet, int64_t batch, bool train, mlc_dtype dtype)
+{
+    bench_case *c = add(name, dtype, "samples/s", (double)batch);
+    c->setup = train ? image_train_setup : image_infer_setup;
+    c->run   = run_apply;
+    c->apply = train ? train_apply : stored_apply;
+    c->op    = resnet;
+    c->m     = batch;
+}
+
+/* Names tell all: sk_[train_]IN[xOUT]_TERMS_RANK_bBATCH, or dense in place of both. */
+static void add_sketched(bool train, int64_t in, int64_t out, int64_t terms, int64_t rank,
+                         int64_t batch)
+{
+    static char    names[sizeof sketches / sizeof *sketches][64];
+    const sketched p = { in, out, terms, rank, batch };
+    char           size[40], kind[40];
+    snprintf(size, sizeof size, in == out ? "%d" : "%dx%d", (int)in, (int)out);
+    snprintf(kind, sizeof kind, terms ? "%d_%d" : "dense", (int)terms, (int)rank);
+    snprintf(names[n_sketches], sizeof names[0], "sk_%s%s_%s_b%d", train ? "train_" : "", size,
+             kind, (int)batch);
+    for (int half = 0; half < 2; half++) {
+        const mlc_sketch_cost cost = mlc_sketch_cost_of(in, out, terms, rank);
+        bench_case *c = add(names[n_sketches], half ? MLC_BF16 : MLC_F32, "samples/s",
+                            (double)batch);
+        c->flops = (double)batch * (terms ? cost.step : cost.dense_step);
+        /* Two layers and the last one; the first makes no gradient of its input. */
+        if (train)
+            c->flops += (double)batch * ((terms ? 6.0 * (double)(terms * rank * (in + out))
+                                                : 4.0 * (double)(in * out)) + 60.0 * (double)out);
+        c->setup = train ? sketched_train_setup : sketched_setup;
+        c->run   = run_apply;
+        c->apply = train ? train_apply : sketched_apply;
+        c->op    = n_sketches;
+        c->m     = batch;
+    }
+    sketches[n_sketches++] = p;
+}
+
+/* Panther's grid, its tutorial's layers, and where sketches are for. */
+static void add_sketches(void)
+{
+    static const int64_t terms[] = { 2, 4, 6, 8, 12, 16 }, rank[] = { 16, 32, 48, 64, 96, 128 };
+    static const int64_t other[][5] = { { 8192, 8192, 1, 16, 64 },  { 8192, 8192, 0, 0, 64 },
+                                        { 4096, 4096, 1, 64, 128 }, { 4096, 4096, 1, 512, 128 },
+                                        { 4096, 4096, 0, 0, 128 },  { 768, 3072, 1, 16, 512 },
+                                        { 768, 3072, 3, 32, 512 },  { 768, 3072, 0, 0, 512 },
+                                        { 1024, 1024, 1, 64, 128 }, { 1024, 1024, 0, 0, 128 },
+                                        { 2048, 1024, 8, 128, 256 }, { 2048, 1024, 0, 0, 256 },
+                                        { 1024, 512, 0, 0, 128 } };
+    add_sketched(true, 4096, 4096, 1, 64, 128);
+    add_sketched(true, 4096, 4096, 0, 0, 128);
+    for (int i = 0; i < (int)(sizeof other / sizeof *other); i++)
+        add_sketched(false, other[i][0], other[i][1], other[i][2], other[i][3], other[i][4]);
+    for (int i = 0; i < 36; i++) add_sketched(false, 1024, 512, terms[i / 6], rank[i % 6], 128);
+}
+
 static void add_other(const char *name, const char *unit, double work, bool (*setup)(state *),
                       bench_run run, int64_t m, int64_t n, int64_t k, int op)
 {
@@ -1473,11 +1816,24 @@ static void add_all(void)
     for (int half = 0; half < 2; half++) {
         const mlc_dtype dtype = half ? MLC_BF16 : MLC_F32;
         add_net("mlp_784_512_512_10_b128_adamw", dtype, 0, 128, true);
+        add_net("mlp_784_512_512_10_b128_adamw_in_backward", dtype, 0, 128, true);
         add_net("mlp_784_784_512_10_b32_adamw", dtype, 2, 32, true);
+        add_net("mlp_784_784_512_10_b32_adamw_in_backward", dtype, 2, 32, true);
         add_net("mlp_1024_2048x3_10_b32_adamw", dtype, 3, 32, true);
+        add_net("mlp_1024_2048x3_10_b32_adamw_in_backward", dtype, 3, 32, true);
         add_net("infer_mlp_784_512_512_10_b1", dtype, 0, 1, false);
         add_net("infer_mlp_784_512_512_10_b128", dtype, 0, 128, false);
     }
+    for (int half = 0; half < 2; half++) {
+        const mlc_dtype dtype = half ? MLC_BF16 : MLC_F32;
+        for (int i = 0; i < (int)(sizeof images / sizeof *images); i++)
+            for (int part = 0; part < CONV_PARTS; part++) add_conv(i, part, dtype);
+        add_image_net("net_cnn28_b64_adamw", false, 64, true, dtype);
+        add_image_net("net_resnet20_b64_adamw", true, 64, true, dtype);
+        add_image_net("infer_resnet20_b1", true, 1, false, dtype);
+        add_image_net("infer_resnet20_b64", true, 64, false, dtype);
+    }
+    add_sketches();
     add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_fork("threads_fork_join", 0);
     add_fork("threads_fork_join_20us", 20);
@@ -1520,7 +1876,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
     if (r->beside[0] > 0) share = rate / r->beside[0];
     if (share >= 0) snprintf(share_text, sizeof share_text, "%.0f %%", 100 * share);
-    printf("%-32s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f %8.2f", c->name,
+    printf("%-40s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f %8.2f", c->name,
            mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
            bench_time_text(r->best, best, sizeof best), 100 * r->spread, rate, c->unit, share_text,
            (double)mem.peak / 1048576, (double)made / 1048576);
@@ -1588,7 +1944,7 @@ static int run_all(const bench_options *o)
     if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
     bench_print_machine(ctx, &p);
     mlc_ctx_free(ctx);
-    printf("%-32s %-4s %12s %12s %9s %12s %-10s %6s %11s %8s  %s\n", "case", "type", "median",
+    printf("%-40s %-4s %12s %12s %9s %12s %-10s %6s %11s %8s  %s\n", "case", "type", "median",
            "best", "spread", "rate", "unit", "peak", "peak MB", "act. MB", "measured beside it");
     for (int i = 0; i < n_cases; i++) {
         if (!chosen(&cases[i], o)) continue;

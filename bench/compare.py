@@ -62,6 +62,17 @@ def no_out(function, lo, hi, prepare=lambda *args: args, inputs=1):
     return make
 
 
+def leaky_step(inplace):
+    def make(dtype):
+        x, dy = uniform((1000, 1000), -4, 4, dtype).requires_grad_(), uniform((1000, 1000), -4, 4,
+                                                                              dtype)
+
+        def step():
+            F.leaky_relu(x * 2, inplace=inplace).backward(dy)
+        return step
+    return make
+
+
 def masks(*args):
     return tuple(x > 0 for x in args)
 
@@ -281,6 +292,17 @@ def network(widths):
     return torch.nn.Sequential(*layers)
 
 
+def train(net, opt, x, y, half):
+    """A step of training, under autocast if half."""
+    def step():
+        opt.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+    return step
+
+
 def training(widths, batch, optimizer):
     def make(dtype):
         half = dtype == torch.bfloat16
@@ -289,13 +311,7 @@ def training(widths, batch, optimizer):
         opt = optimizer(net.parameters())
         x, y = uniform((batch, widths[0]), 0, 1, full), torch.arange(batch) * 7 % widths[-1]
 
-        def step():
-            opt.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                loss = F.cross_entropy(net(x), y)
-            loss.backward()
-            opt.step()
-        return step
+        return train(net, opt, x, y, half)
     return make
 
 
@@ -304,6 +320,160 @@ def inference(widths, batch):
         net = network(widths).to(dtype).eval()
         x = uniform((batch, widths[0]), 0, 1, dtype)
         return no_grad(lambda: net(x))
+    return make
+
+
+class Sketched(torch.nn.Module):
+    """Panther's SKLinear on the CPU: batched products of all terms, then their means. Gradients by
+    autograd, which keeps x U2 where Panther makes it again."""
+    def __init__(self, n, m, terms, rank):
+        super().__init__()
+        shapes = {"S1s": (terms, n, rank), "S2s": (terms, rank, m)}
+        for name, shape in shapes.items():
+            bound = (2 * terms / n) ** 0.5
+            setattr(self, name, torch.nn.Parameter(uniform(shape, -bound, bound, torch.float32)))
+        self.bias = torch.nn.Parameter(torch.zeros(m))
+        for name, shape in {"U1s": (terms, rank, m), "U2s": (terms, n, rank)}.items():
+            self.register_buffer(name, torch.sign(torch.rand(shape) - 0.5) / rank ** 0.5)
+
+    def forward(self, x):
+        x = x.unsqueeze(0).expand(self.S1s.shape[0], -1, -1)
+        first = x.bmm(self.S1s).bmm(self.U1s).mean(0)
+        return (first + x.bmm(self.U2s).bmm(self.S2s).mean(0)) / 2 + self.bias
+
+
+def sketched_layer(n, m, terms, rank):
+    return Sketched(n, m, terms, rank) if terms else torch.nn.Linear(n, m)
+
+
+def sketched(n, m, terms, rank, batch):
+    """Forward and backward of a layer."""
+    def make(dtype):
+        half = dtype == torch.bfloat16
+        layer = sketched_layer(n, m, terms, rank)
+        x, dy = uniform((batch, n), -1, 1, dtype).requires_grad_(), uniform((batch, m), -1, 1, dtype)
+
+        def step():
+            layer.zero_grad(set_to_none=True)
+            x.grad = None
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                y = layer(x)
+            y.backward(dy.to(y.dtype))
+        return step
+    return make
+
+
+def sketched_training(n, terms, rank, batch):
+    def make(dtype):
+        half = dtype == torch.bfloat16
+        relu = torch.nn.ReLU()
+        net = torch.nn.Sequential(sketched_layer(n, n, terms, rank), relu,
+                                  sketched_layer(n, n, terms, rank), relu, torch.nn.Linear(n, 10))
+        x, y = uniform((batch, n), 0, 1, torch.float32), torch.arange(batch) * 7 % 10
+        return train(net, adamw(net.parameters()), x, y, half)
+    return make
+
+
+def sketched_cases():
+    """By the names that bench.c gives them: sk_[train_]IN[xOUT]_TERMS_RANK_bBATCH."""
+    layers = [(8192, 8192, 1, 16, 64), (8192, 8192, 0, 0, 64), (4096, 4096, 1, 64, 128),
+              (4096, 4096, 1, 512, 128), (4096, 4096, 0, 0, 128), (768, 3072, 1, 16, 512),
+              (768, 3072, 3, 32, 512), (768, 3072, 0, 0, 512), (1024, 1024, 1, 64, 128),
+              (1024, 1024, 0, 0, 128), (2048, 1024, 8, 128, 256), (2048, 1024, 0, 0, 256),
+              (1024, 512, 0, 0, 128)]
+    layers += [(1024, 512, terms, rank, 128) for terms in (2, 4, 6, 8, 12, 16)
+               for rank in (16, 32, 48, 64, 96, 128)]
+    cases = {}
+    for n, m, terms, rank, batch in layers:
+        size, kind = f"{n}" if n == m else f"{n}x{m}", f"{terms}_{rank}" if terms else "dense"
+        cases[f"sk_{size}_{kind}_b{batch}"] = sketched(n, m, terms, rank, batch)
+    cases["sk_train_4096_1_64_b128"] = sketched_training(4096, 1, 64, 128)
+    cases["sk_train_4096_dense_b128"] = sketched_training(4096, 0, 0, 128)
+    return cases
+
+
+CONVS = [("16x64x56x56_64_3x3", 16, 64, 56, 64, 3, 1, 1, 1),
+         ("16x128x28x28_128_3x3_s2", 16, 128, 28, 128, 3, 2, 1, 1),
+         ("16x256x14x14_256_1x1", 16, 256, 14, 256, 1, 1, 0, 1),
+         ("16x144x56x56_depthwise_3x3", 16, 144, 56, 144, 3, 1, 1, 144)]
+
+
+def conv(part, n, c, size, out, k, stride, pad, groups):
+    """Channels last, in which PyTorch is up to twice as fast as otherwise."""
+    def make(dtype):
+        last = torch.channels_last
+        x = uniform((n, c, size, size), -1, 1, dtype).to(memory_format=last)
+        w = uniform((out, c // groups, k, k), -1, 1, dtype).to(memory_format=last)
+        if part == "y":
+            return no_grad(lambda: F.conv2d(x, w, None, stride, pad, 1, groups))
+        dy = torch.rand_like(F.conv2d(x, w, None, stride, pad, 1, groups))
+        if part == "dx":
+            return no_grad(lambda: torch.ops.aten.convolution_backward(
+                dy, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], groups,
+                [True, False, False]))
+        x.requires_grad_(), w.requires_grad_()
+
+        def step():
+            x.grad = w.grad = None
+            F.conv2d(x, w, None, stride, pad, 1, groups).backward(dy)
+        return step
+    return make
+
+
+def cnn28():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(32, 64, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(1600, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+
+
+def conv_norm(c, out, kernel, stride, folds):
+    """A convolution and its batch norm, or both in one."""
+    pair = [torch.nn.Conv2d(c, out, kernel, stride, kernel // 2, bias=False),
+            torch.nn.BatchNorm2d(out)]
+    return [torch.nn.utils.fusion.fuse_conv_bn_eval(*(m.eval() for m in pair))] if folds else pair
+
+
+class Block(torch.nn.Module):
+    def __init__(self, c, out, stride, folds):
+        super().__init__()
+        relu = torch.nn.ReLU(inplace=True)
+        self.body = torch.nn.Sequential(*conv_norm(c, out, 3, stride, folds), relu,
+                                        *conv_norm(out, out, 3, 1, folds))
+        self.shortcut = torch.nn.Identity() if c == out and stride == 1 else torch.nn.Sequential(
+            *conv_norm(c, out, 1, stride, folds))
+
+    def forward(self, x):
+        return F.relu_(self.body(x) + self.shortcut(x))
+
+
+def resnet20(folds=False):
+    widths = [16, 16, 16, 32, 32, 32, 64, 64, 64]
+    blocks = [Block(c, out, 2 if c != out else 1, folds)
+              for c, out in zip([16] + widths, widths)]
+    return torch.nn.Sequential(
+        *conv_norm(3, 16, 3, 1, folds), torch.nn.ReLU(inplace=True), *blocks,
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+
+def images(net, shape, dtype):
+    """A network with its batch, channels last."""
+    x = uniform(shape, 0, 1, torch.float32).to(dtype, memory_format=torch.channels_last)
+    return net.to(dtype).to(memory_format=torch.channels_last), x
+
+
+def image_training(net, shape):
+    def make(dtype):
+        half = dtype == torch.bfloat16
+        model, x = images(net(), shape, torch.float32 if half else dtype)
+        return train(model, adamw(model.parameters()), x, torch.arange(64) * 7 % 10, half)
+    return make
+
+
+def image_inference(batch):
+    def make(dtype):
+        model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
+        return no_grad(lambda: model(x))
     return make
 
 
@@ -339,6 +509,8 @@ def sgd_tiny(params):
 
 
 MLP = [784, 512, 512, 10]
+MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
+        ("1024_2048x3_10_b32", [1024, 2048, 2048, 2048, 10], 32)]
 CASES = {
     **unary_cases(),
     **binary_cases(),
@@ -348,6 +520,19 @@ CASES = {
     "ew_silu_1000x1000": no_out(F.silu, -4, 4),
     "ew_gelu_tanh_1000x1000": no_out(lambda x: F.gelu(x, approximate="tanh"), -4, 4),
     "ew_softplus_1000x1000": no_out(F.softplus, -4, 4),
+    "ew_log_sigmoid_1000x1000": no_out(F.logsigmoid, -4, 4),
+    "ew_selu_1000x1000": no_out(F.selu, -4, 4),
+    "ew_mish_1000x1000": no_out(F.mish, -4, 4),
+    "ew_softsign_1000x1000": no_out(F.softsign, -4, 4),
+    "ew_hardswish_1000x1000": no_out(F.hardswish, -4, 4),
+    "ew_hardsigmoid_1000x1000": no_out(F.hardsigmoid, -4, 4),
+    "ew_leaky_relu_1000x1000": no_out(F.leaky_relu, -4, 4),
+    "ew_elu_1000x1000": no_out(F.elu, -4, 4),
+    "ew_celu_1000x1000": no_out(lambda x: F.celu(x, 2), -4, 4),
+    "ew_prelu_1000x1000": no_out(lambda x, w: F.prelu(x, w[0]), -4, 4, inputs=2),
+    "ew_leaky_relu_step_1000x1000": leaky_step(False),
+    "ew_in_place_leaky_relu_step_1000x1000": leaky_step(True),
+    "ew_in_place_leaky_relu_1000x1000": no_out(lambda x: F.leaky_relu_(x), -4, 4),
     "ew_isnan_1000x1000": no_out(torch.isnan, -4, 4),
     "ew_isinf_1000x1000": no_out(torch.isinf, -4, 4),
     "ew_isfinite_1000x1000": no_out(torch.isfinite, -4, 4),
@@ -383,11 +568,17 @@ CASES = {
     "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
     "loss_mse_1000x1000": loss(F.mse_loss, False),
     **gemm_cases(),
-    "mlp_784_512_512_10_b128_adamw": training(MLP, 128, adamw),
-    "mlp_784_784_512_10_b32_adamw": training([784, 784, 512, 10], 32, adamw),
-    "mlp_1024_2048x3_10_b32_adamw": training([1024, 2048, 2048, 2048, 10], 32, adamw),
+    **{f"mlp_{name}_adamw{how}": training(widths, batch, adamw)
+       for name, widths, batch in MLPS for how in ("", "_in_backward")},
     "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
     "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
+    **{f"conv_{part}_{shape[0]}": conv(part, *shape[1:])
+       for shape in CONVS for part in ("y", "dx", "train")},
+    "net_cnn28_b64_adamw": image_training(cnn28, (64, 1, 28, 28)),
+    "net_resnet20_b64_adamw": image_training(resnet20, (64, 3, 32, 32)),
+    "infer_resnet20_b1": image_inference(1),
+    "infer_resnet20_b64": image_inference(64),
+    **sketched_cases(),
     "overhead_4_4_3_b1_sgd": training([4, 4, 3], 1, sgd_tiny),
     "optim_adamw_1m": optimizer_step(adamw),
     "optim_adamw_10m": optimizer_step(adamw, 10000000),

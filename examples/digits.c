@@ -156,7 +156,7 @@ static mlc_module *network(mlc_ctx *ctx)
 static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_batch *b,
                        mlc_dtype dtype, double *sum)
 {
-    mlc_cross_entropy_desc d = { MLC_REDUCTION_MEAN, 0.1, false, 0 };   /* 0.1: smoothing */
+    mlc_cross_entropy_desc d = { MLC_REDUCTION_MEAN, 0.1, false, 0, NULL };   /* 0.1: smoothing */
     mlc_scope_begin(ctx);
     mlc_autocast_begin(ctx, dtype);
     mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(net, b->x), b->y, &d);
@@ -176,7 +176,7 @@ static mlc_status train(mlc_ctx *ctx, mlc_module *net, const part *p, const opti
     d.shuffle = true;
     d.seed    = (uint64_t)seed;
     mlc_loader *loader = mlc_loader_create(ctx, &d);
-    mlc_optim  *opt    = mlc_adamw(net, 1e-2f);
+    mlc_optim  *opt    = mlc_adamw(net, 1e-2);
     if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
     char        text[32];
     snprintf(text, sizeof text, "seed %d of %d", seed, o->seeds);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# coverage.sh [FOLDER] -- how much of mlcore.h the tests run: builds it without optimisation and with
-# gcc's counters, runs the test program, also on the test device, and prints by section
+# coverage.sh [FOLDER] -- how much of mlcore.h the tests run: builds it with -O1 and gcc's
+# counters, runs the test program, also on the test device, and prints by section
 # the lines that nothing ran, and for the readers (IMPL.IO.*) the branches that were never taken.
 # The tiny build is there for zip64, which otherwise begins at 4 GiB.
 # Needs gcovr, and Python, which that is written in.
@@ -18,7 +18,7 @@ fi
 build() {
     local flags=$1
     shift
-    make -s -j2 "$@" BUILD="${1%/*}" BLAS=none CC=gcc CFLAGS=-O0 CPPFLAGS="$zlib $flags" \
+    make -s -j2 "$@" BUILD="${1%/*}" BLAS=none CC=gcc CFLAGS=-O1 CPPFLAGS="$zlib $flags" \
         LIBS="$libs" LDFLAGS=--coverage IMPL_FLAGS='--coverage -fprofile-update=atomic'
 }
 build '' "$out/tests" "$out/io_faults" || exit 1

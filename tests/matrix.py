@@ -30,7 +30,9 @@ NO_GRADIENT = {
 # Layouts that an operation cannot have: it refuses a scalar, in a test.
 NO_SCALAR = ("matmul linear linear_ex outer dot concat split chunk repeat roll diag tril triu "
              "index_select transpose slice select movedim unfold diagonal multinomial "
-             "argmax layer_norm rms_norm").split()
+             "argmax layer_norm rms_norm conv conv_transpose channels_last max_pool "
+             "avg_pool adaptive_max_pool adaptive_avg_pool batch_norm "
+             "group_norm instance_norm interpolate pixel_shuffle pixel_unshuffle glu").split()
 NO_EMPTY = ["multinomial"]                     # nothing to draw from: refused, too
 MADE_OF_AXES = ["arange", "linspace", "eye", "randperm"]
 RANDOM = ["randn"]                             # a scalar of it is any number: test_random.c

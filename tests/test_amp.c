@@ -256,6 +256,8 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
         CHECK_EQ(mlc_grad(gain)->dtype, MLC_F32);
         CHECK_EQ(mlc_relu(x)->dtype, MLC_F32);
         CHECK_EQ(mlc_relu(half)->dtype, low);
+        CHECK_EQ(mlc_prelu(half, gain)->dtype, low);
+        CHECK_EQ(mlc_glu(half, 1)->dtype, low);
         CHECK_EQ(mlc_add(x, half)->dtype, low);
         CHECK_EQ(mlc_add(x, x)->dtype, MLC_F32);
         CHECK_EQ(mlc_mul(x, half)->dtype, MLC_F32);

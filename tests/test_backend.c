@@ -1037,6 +1037,7 @@ static bool xent_run(const mlc_kernels *k, entropy *e, mlc_dtype dtype, int64_t 
     e->f.loss = guarded(1, (3 * (size_t)n + 1) * size_of(dtype));
     e->f.lse = (char *)e->f.loss + (size_t)n * size_of(dtype);
     e->f.norm = (char *)e->f.loss + 3 * (size_t)n * size_of(dtype);
+    e->f.kind = MLC_K_ERROR_LABEL;
     e->f.error = e->error;
     e->f.workspace_bytes = k->xent_workspace ? k->xent_workspace(NULL, &e->f) : 0;
     e->f.workspace = guarded(5, e->f.workspace_bytes);

@@ -491,6 +491,107 @@ TEST(data, loader_takes_views_one_axis_and_several)
     CHECK_OK(ctx);
 }
 
+/* ---- images that come another way each time */
+
+enum { IMAGES = 5, SIDE = 15, PLANE = SIDE * SIDE };
+
+/* One bright pixel in each of two equal channels, `off` behind the middle of its row. */
+static mlc_loader *moved(mlc_ctx *ctx, mlc_dtype dtype, int off, int64_t batch, double shift,
+                         double rotate)
+{
+    static double v[IMAGES * 2 * PLANE];
+    memset(v, 0, sizeof v);
+    for (int i = 0; i < IMAGES * 2; i++)
+        v[i * PLANE + PLANE / 2 + off] = 200;
+    mlc_tensor     *x = test_tensor(ctx, dtype, mlc_dims4(IMAGES, 2, SIDE, SIDE), v);
+    mlc_loader_desc d = mlc_loader_desc_make(x, NULL, batch);
+    d.seed = 3;
+    d.shift = shift;
+    d.rotate = rotate;
+    return mlc_loader_create(ctx, &d);
+}
+
+/* The images of so many epochs, one behind the other. */
+static void take_all(mlc_loader *l, int epochs, double *to)
+{
+    mlc_batch b;
+    for (int e = 0; e < epochs; e++)
+        while (mlc_loader_next(l, &b)) {
+            test_read(b.x, to);
+            to += b.n * 2 * PLANE;
+        }
+    mlc_loader_free(l);
+}
+
+/* The centre of an image behind its middle, in pixels; returns its sum. */
+static double centre_of(const double *image, double at[2])
+{
+    double sum = 0;
+    at[0] = at[1] = 0;
+    for (int i = 0; i < PLANE; i++) {
+        sum += image[i];
+        at[0] += image[i] * (i / SIDE - SIDE / 2);
+        at[1] += image[i] * (i % SIDE - SIDE / 2);
+    }
+    at[0] /= sum;
+    at[1] /= sum;
+    return sum;
+}
+
+TEST(data, loader_moves_and_turns_images_within_bounds)
+{
+    enum { EPOCHS = 20, ALL = EPOCHS * IMAGES * 2 };
+    static double got[ALL * PLANE];
+    mlc_ctx      *ctx = test_ctx();
+    for (int way = 0; way < 4; way++) {    /* shift, rotate; u8, f32 */
+        const bool turn = way & 1;
+        double     most[2] = {0, 0}, last = 0;
+        take_all(moved(ctx, way & 2 ? MLC_U8 : MLC_F32, turn ? 5 : 0, 2, turn ? 0 : 2,
+                       turn ? 30 : 0), EPOCHS, got);
+        for (int i = 0; i < ALL; i += 2) {
+            double at[2];
+            CHECK(memcmp(got + i * PLANE, got + (i + 1) * PLANE, PLANE * sizeof *got) == 0);
+            CHECK_NEAR(centre_of(got + i * PLANE, at), 200, turn ? 30 : way & 2 ? 3 : 1e-3);
+            CHECK(at[0] != last);          /* never twice the same */
+            last = at[0];
+            for (int d = 0; d < 2; d++)
+                most[d] = fabs(at[d]) > most[d] ? fabs(at[d]) : most[d];
+            if (turn) CHECK_NEAR(sqrt(at[0] * at[0] + at[1] * at[1]), 5, 0.3);
+        }
+        /* As far as it may, and no farther: sin 30 degrees is a half. */
+        CHECK(most[0] > (turn ? 2.0 : 1.7) && most[0] < (turn ? 2.8 : 2.01));
+        CHECK(turn || (most[1] > 1.7 && most[1] < 2.01));
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, loader_moves_an_image_by_seed_epoch_and_row_alone)
+{
+    static double got[3][2 * IMAGES * 2 * PLANE];
+    mlc_ctx      *ctx = test_ctx();
+    take_all(moved(ctx, MLC_F32, 3, 1, 1, 10), 2, got[0]);
+    take_all(moved(ctx, MLC_F32, 3, 4, 1, 10), 2, got[1]);
+    take_all(moved(ctx, MLC_F32, 3, 4, 0, 0), 2, got[2]);
+    CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
+    CHECK(memcmp(got[0], got[0] + IMAGES * 2 * PLANE, sizeof got[0] / 2) != 0);
+    for (int i = 0; i < 2 * IMAGES * 2 * PLANE; i++)
+        CHECK_NEAR(got[2][i], i % PLANE == PLANE / 2 + 3 ? 200 : 0, 0);
+    CHECK(moved(ctx, MLC_F64, 0, 1, 1, 0) == NULL);
+    CHECK_HAS(mlc_error(ctx), "f64");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    CHECK(moved(ctx, MLC_U8, 0, 1, -1, 0) == NULL);
+    CHECK_HAS(mlc_error(ctx), "shift is -1");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(moved(ctx, MLC_U8, 0, 1, 0, NO_NUMBER) == NULL);
+    CHECK_HAS(mlc_error(ctx), "rotate");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_loader_desc d = mlc_loader_desc_make(mlc_ones(ctx, MLC_F32, mlc_dims2(3, 4)), NULL, 1);
+    d.rotate = 1;
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "[3,4]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
 TEST(data, loader_refuses_what_cannot_work)
 {
     mlc_ctx        *ctx = test_ctx();

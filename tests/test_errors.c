@@ -311,6 +311,85 @@ static const wrong_op OPS[] = {
      "equal, or one of them 1"},
     {"mlc_matmul", "<i64[2,2] <i64[2,2]", MLC_ERR_DTYPE,
      "matmul: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_conv", "<f32[2,3] <f32[4,5] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: x [2,3], w [4,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 axes behind"},
+    {"mlc_conv", "<f32[1,3,4,4] <f32[4,3,5] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: x [1,3,4,4], w [4,3,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 axes "
+     "behind"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,2,3] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: x [2,3,4] has 3 channels, w [4,2,3] with 1 groups takes 2; channels must be multiples "
+     "of groups"},
+    {"mlc_conv", "<f32[2,4,4] <f32[3,2,3] #1 #0 #1 #2,0,0", MLC_ERR_SHAPE,
+     "conv: x [2,4,4] has 4 channels, w [3,2,3] with 2 groups takes 4; channels must be multiples "
+     "of groups"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] <f32[3] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: b must be [4] for w [4,3,3], it is [3]"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,3,5] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: the kernel of w [4,3,5] is larger than x [2,3,4] with its padding"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,3,0] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
+     "conv: w [4,3,0] has no taps"},
+    {"mlc_conv", "<f32[2,3,4] <f64[4,3,3] #1 #0 #1 #1,0,0", MLC_ERR_DTYPE,
+     "conv: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_conv", "<bf16[2,3,4] <f16[4,3,3] #1 #0 #1 #1,0,0", MLC_ERR_DTYPE,
+     "conv: input 1 is bf16, input 2 is f16; cast one of them with mlc_cast"},
+    {"mlc_conv", "<i64[2,3,4] <i64[4,3,3] #1 #0 #1 #1,0,0", MLC_ERR_DTYPE,
+     "conv: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #-1 #0 #1 #1,0,0", MLC_ERR_ARG,
+     "conv: stride -1, dilation 1 and groups 1 must be positive, padding 0 and output_padding 0 "
+     "not negative, output_padding below stride or dilation and only of a transposed one, act one "
+     "of mlc_act"},
+    {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
+     "conv: same asks for stride 1 and no padding, and not transposed"},
+    {"mlc_conv", "<null <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
+     "conv: input 1 is NULL; look at what should have made it"},
+    {"mlc_conv_transpose", "<f32[2,3,4] <f32[4,3,3] #1 #0 #1 #1,0", MLC_ERR_SHAPE,
+     "conv_transpose: x [2,3,4] has 3 channels, w [4,3,3] with 1 groups takes 4; channels must be "
+     "multiples of groups"},
+    {"mlc_conv_transpose", "<f32[2,3,4] <f32[3,2,3] #1 #0 #1 #1,1", MLC_ERR_ARG,
+     "conv_transpose: stride 1, dilation 1 and groups 1 must be positive, padding 0 and "
+     "output_padding 1 not negative, output_padding below stride or dilation and only of a "
+     "transposed one, act one of mlc_act"},
+    {"mlc_max_pool", "<f32[2,3] #2 #2 #0 #1,0", MLC_ERR_SHAPE,
+     "max_pool: x is [2,3]; it must be [n,c,..] with 1 to 3 axes behind"},
+    {"mlc_max_pool", "<f32[2,3,4] #5 #2 #0 #1,0", MLC_ERR_SHAPE,
+     "max_pool: the window of 5 is larger than axis 2 of x [2,3,4] with its padding"},
+    {"mlc_max_pool", "<f32[2,3,4] #2 #2 #2 #1,0", MLC_ERR_ARG,
+     "max_pool: kernel 2, stride 2, dilation 1, padding 2 of axis 2: all but padding must be "
+     "positive, and that at most half the kernel"},
+    {"mlc_avg_pool", "<f32[2,3,4] #0 #2 #0 #0,0", MLC_ERR_ARG,
+     "avg_pool: kernel 0, stride 2, dilation 1, padding 0 of axis 2: all but padding must be "
+     "positive, and that at most half the kernel"},
+    {"mlc_avg_pool", "<i64[2,3,4] #2 #2 #0 #0,0", MLC_ERR_DTYPE,
+     "avg_pool: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_adaptive_max_pool", "<f32[2,3,4] #2,2", MLC_ERR_SHAPE,
+     "adaptive_max_pool: size has 2 numbers for x [2,3,4]; it takes one for each axis behind "
+     "[n,c]"},
+    {"mlc_adaptive_avg_pool", "<f32[2,3,4] #0", MLC_ERR_ARG,
+     "adaptive_avg_pool: kernel 0, stride 1, dilation 1, padding 0 of axis 2: all but padding must "
+     "be positive, and that at most half the kernel"},
+    {"mlc_batch_norm", "<f32[2,3,4] <f32[4] =0.1", MLC_ERR_SHAPE,
+     "batch_norm: weight must be [3] for x [2,3,4], it is [4]"},
+    {"mlc_group_norm", "<f32[2,3,4] =0.1 =2", MLC_ERR_SHAPE,
+     "group_norm: x [2,3,4] has 3 channels, which 2 groups do not divide"},
+    {"mlc_group_norm", "<f32[2,3] =0.1 =3", MLC_ERR_SHAPE,
+     "group_norm: x [2,3] has one value a group, whose deviation is 0; it takes more"},
+    {"mlc_instance_norm", "<f32[2,3,4] <f64[3] =0.1", MLC_ERR_DTYPE,
+     "instance_norm: x is f32, weight is f64; it must be f32"},
+    {"mlc_instance_norm", "<f32[3] =0.1", MLC_ERR_SHAPE,
+     "instance_norm: x is [3]; it must be [n,c,..]"},
+    {"mlc_interpolate", "<f32[2,3,4] #2,2 #0", MLC_ERR_SHAPE,
+     "interpolate: x is [2,3,4], size has 2 numbers; x must be [n,c,..] with 1 to 3 axes behind, "
+     "and size have a number for each"},
+    {"mlc_interpolate", "<f32[2,3,4] #0 #0", MLC_ERR_SHAPE,
+     "interpolate: axis 2 of x [2,3,4] cannot become 0; both must be positive"},
+    {"mlc_interpolate", "<f32[2,3,4] #2 #3", MLC_ERR_ARG,
+     "interpolate: unknown mode 3; see mlc_interpolation"},
+    {"mlc_pixel_shuffle", "<f32[1,6,2,2] #2", MLC_ERR_SHAPE,
+     "pixel_shuffle: x is [1,6,2,2], r 2; x must be [n,c,h,w], c a multiple of r r"},
+    {"mlc_pixel_unshuffle", "<f32[1,2,4,3] #2", MLC_ERR_SHAPE,
+     "pixel_unshuffle: x is [1,2,4,3], r 2; x must be [n,c,h,w], h and w multiples of r"},
+    {"mlc_channels_last", "<f32[3]", MLC_ERR_SHAPE,
+     "channels_last: x is [3]; it must be [n,c,..]"},
     {"mlc_linear", "<f32[2,3] <f32[4,5]", MLC_ERR_SHAPE,
      "linear: x [2,3] must end in the in of w [4,5]: 3 vs 5; x is [..,in], w [out,in]"},
     {"mlc_linear", "<f32[2,3] <f32[3]", MLC_ERR_SHAPE,
@@ -581,6 +660,74 @@ static const wrong_op OPS[] = {
      "gelu_tanh: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_softplus", "<i64[2]", MLC_ERR_DTYPE,
      "softplus: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_log_sigmoid", "<i64[2]", MLC_ERR_DTYPE,
+     "log_sigmoid: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_selu", "<bool[2]", MLC_ERR_DTYPE,
+     "selu: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_mish", "<u8[2]", MLC_ERR_DTYPE,
+     "mish: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_softsign", "<i32[5]", MLC_ERR_DTYPE,
+     "softsign: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_hardswish", "<i8[1]", MLC_ERR_DTYPE,
+     "hardswish: input 1 is i8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_hardsigmoid", "<i64[3]", MLC_ERR_DTYPE,
+     "hardsigmoid: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_leaky_relu", "<i64[3] =0.1", MLC_ERR_DTYPE,
+     "leaky_relu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_leaky_relu", "<i64[3] =-0.1", MLC_ERR_DTYPE,
+     "leaky_relu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_elu", "<bool[2] =1", MLC_ERR_DTYPE,
+     "elu: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_elu", "<bool[2] =-1", MLC_ERR_DTYPE,
+     "elu: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_celu", "<u8[2] =1", MLC_ERR_DTYPE,
+     "celu: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_celu", "<f32[2] =0", MLC_ERR_ARG, "celu: alpha is 0, and x is divided by it"},
+    {"mlc_celu", "<bf16[2] =-1e-40", MLC_ERR_ARG, "celu: alpha is -1e-40, and x is divided by it"},
+    {"mlc_celu_", "<f64[2] =0", MLC_ERR_ARG, "celu_: alpha is 0, and x is divided by it"},
+    {"mlc_log_sigmoid_", "<f32[2,3]E", MLC_ERR_ARG,
+     "log_sigmoid_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_selu_", "<f32[4]g", MLC_ERR_STATE,
+     "selu_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a copy "
+     "of it"},
+    {"mlc_mish_", "<i64[3]", MLC_ERR_DTYPE,
+     "mish_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_softsign_", "<bool[2]", MLC_ERR_DTYPE,
+     "softsign_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_hardswish_", "<u8[2]", MLC_ERR_DTYPE,
+     "hardswish_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_hardsigmoid_", "<i32[5]", MLC_ERR_DTYPE,
+     "hardsigmoid_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_leaky_relu_", "<f32[2,3]E =0.1", MLC_ERR_ARG,
+     "leaky_relu_: [2,2,3] repeats elements (expand); copy it first"},
+    {"mlc_leaky_relu_", "<f32[4]g =-0.1", MLC_ERR_STATE,
+     "leaky_relu_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a "
+     "copy of it"},
+    {"mlc_elu_", "<f32[4]g =1", MLC_ERR_STATE,
+     "elu_: [4] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or a copy "
+     "of it"},
+    {"mlc_prelu", "<f32[2,3] <f32[2]", MLC_ERR_SHAPE,
+     "prelu: w is [2], x [2,3]; w must have one element, or be 1-d with one for each channel, axis "
+     "1 of x"},
+    {"mlc_prelu", "<f32[3] <f32[3]", MLC_ERR_SHAPE,
+     "prelu: w is [3], x [3]; w must have one element, or be 1-d with one for each channel, axis 1 "
+     "of x"},
+    {"mlc_prelu", "<f32[2,3] <f32[1,3]", MLC_ERR_SHAPE,
+     "prelu: w is [1,3], x [2,3]; w must have one element, or be 1-d with one for each channel, "
+     "axis 1 of x"},
+    {"mlc_prelu", "<f32[2,3] <f64[3]", MLC_ERR_DTYPE,
+     "prelu: input 1 is f32, input 2 is f64; cast one of them with mlc_cast"},
+    {"mlc_prelu", "<i64[2,3] <i64[3]", MLC_ERR_DTYPE,
+     "prelu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_prelu", "<f32[2,3] <null", MLC_ERR_ARG,
+     "prelu: input 2 is NULL; look at what should have made it"},
+    {"mlc_glu", "<f32[2,3] #1", MLC_ERR_SHAPE,
+     "glu: axis 1 of [2,3] has two halves only where its size is even"},
+    {"mlc_glu", "<f32[2,3] #2", MLC_ERR_SHAPE,
+     "glu: [2,3] has no axis 2; its axes are -2 to 1"},
+    {"mlc_glu", "<f32[] #0", MLC_ERR_SHAPE, "glu: [] has no axis 0; it is a scalar"},
+    {"mlc_glu", "<i64[2] #0", MLC_ERR_DTYPE,
+     "glu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_abs", "<u8[2,2]", MLC_ERR_DTYPE,
      "abs: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_sign", "<i32[5]", MLC_ERR_DTYPE,
@@ -939,8 +1086,16 @@ static mlc_status resume(world *w, double scale)
 
 static mlc_tensor *smoothed(world *w, double by)
 {
-    mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, by, false, 0};
+    mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, by, false, 0, NULL};
     return mlc_cross_entropy_ex(w->x, labels(w, 0, 1), &d);
+}
+
+#define MEAN MLC_REDUCTION_MEAN
+
+static mlc_tensor *classes(world *w, mlc_tensor *target, double by, bool ignore, mlc_tensor *weight)
+{
+    mlc_cross_entropy_desc d = {MEAN, by, ignore, 0, weight};
+    return mlc_cross_entropy_ex(w->x, target, &d);
 }
 
 static mlc_status save(world *w, const char *a, const char *b)
@@ -1177,8 +1332,13 @@ WRONG(cross_entropy_of_integers, DTYPE,
       "cross_entropy: logits are i64; write mlc_cast(x, MLC_F32)",
       mlc_cross_entropy(w->i, labels(w, 0, 1)))
 
-WRONG(cross_entropy_with_float_labels, DTYPE,
-      "cross_entropy: labels are f32; write mlc_cast(labels, MLC_I64)",
+WRONG(cross_entropy_with_short_labels, DTYPE,
+      "cross_entropy: labels are i32; write mlc_cast(labels, MLC_I64)",
+      mlc_cross_entropy(w->x, zeros(w, MLC_I32, 2, 1)))
+
+WRONG(cross_entropy_with_float_labels, SHAPE,
+      "cross_entropy: logits [2,3] and target [2,1] differ; a float target holds probabilities, "
+      "labels are i64: write mlc_cast(labels, MLC_I64)",
       mlc_cross_entropy(w->x, zeros(w, MLC_F32, 2, 1)))
 
 WRONG(cross_entropy_of_cubes, SHAPE,
@@ -1198,8 +1358,246 @@ WRONG(cross_entropy_of_a_wrong_label, VALUE,
       mlc_cross_entropy(w->x, labels(w, 0, 3)))
 
 WRONG(cross_entropy_smoothed_too_much, ARG,
-      "cross_entropy: label_smoothing is 1.5, not in [0, 1]",
+      "cross_entropy: label_smoothing is 1.5; it must be in [0, 1]",
       smoothed(w, 1.5))
+
+WRONG(cross_entropy_of_probabilities_smoothed_too_much, ARG,
+      "cross_entropy: label_smoothing is -1; it must be in [0, 1]",
+      classes(w, w->x, -1, false, NULL))
+
+WRONG(cross_entropy_of_probabilities_with_an_ignored_label, ARG,
+      "cross_entropy: ignore_index is a label's; a target of probabilities has none",
+      classes(w, w->x, 0, true, NULL))
+
+WRONG(cross_entropy_of_probabilities_of_other_dtype, DTYPE,
+      "cross_entropy: input 1 is f32, input 2 is f64; cast one of them with mlc_cast",
+      classes(w, w->d, 0, false, NULL))
+
+WRONG(cross_entropy_of_probabilities_with_few_weights, SHAPE,
+      "cross_entropy: logits [2,3] need weight [3], it is [2]",
+      classes(w, w->x, 0, false, mlc_zeros(w->ctx, MLC_F32, mlc_dims1(2))))
+
+WRONG(cross_entropy_of_probabilities_without_classes, SHAPE,
+      "cross_entropy: logits [2,0] have no classes; the last axis must not be empty",
+      mlc_cross_entropy(zeros(w, MLC_F32, 2, 0), zeros(w, MLC_F32, 2, 0)))
+
+WRONG(cross_entropy_of_cubes_of_probabilities, SHAPE,
+      "cross_entropy: logits must be [n,c] or [c], it is [1,2,3]",
+      mlc_cross_entropy(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 0)))
+
+WRONG(cross_entropy_with_few_weights, SHAPE,
+      "cross_entropy: logits [2,3] need weight [3], it is [2,3]",
+      classes(w, labels(w, 0, 1), 0, false, w->x))
+
+WRONG(cross_entropy_with_weights_of_other_dtype, DTYPE,
+      "cross_entropy: logits are f32, weight is f64; cast one of them with mlc_cast",
+      classes(w, labels(w, 0, 1), 0, false, mlc_zeros(w->ctx, MLC_F64, mlc_dims1(3))))
+
+WRONG(cross_entropy_with_weights_to_learn, ARG,
+      "cross_entropy: weight asks for a gradient, which it has none of; detach it",
+      classes(w, labels(w, 0, 1), 0, false, mlc_select(w->g, 0, 0)))
+
+WRONG(nll_loss_smoothed, ARG,
+      "nll_loss: label_smoothing is 0.1; it must be 0",
+      mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, 0.1, false, 0, NULL};
+      mlc_nll_loss(w->x, labels(w, 0, 1), &d))
+
+WRONG(nll_loss_of_a_wrong_label, VALUE,
+      "nll_loss: label 3 at row 1 is not in [0,3), the classes of logits",
+      mlc_nll_loss(w->x, labels(w, 0, 3), NULL))
+
+WRONG(nll_loss_of_null, ARG,
+      "nll_loss: input 2 is NULL; look at what should have made it",
+      mlc_nll_loss(w->x, NULL, NULL))
+
+WRONG(poly1_of_few_labels, SHAPE,
+      "poly1_cross_entropy: logits [2,3] need labels [2], they are [1]",
+      mlc_poly1_cross_entropy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1), 1, MEAN))
+
+WRONG(poly1_of_nan, ARG,
+      "poly1_cross_entropy: epsilon is nan; it must be finite",
+      mlc_poly1_cross_entropy(w->x, labels(w, 0, 1), (double)NAN, MEAN))
+
+WRONG(poly1_by_the_batch, ARG,
+      "poly1_cross_entropy: unknown reduction 3; see mlc_reduction",
+      mlc_poly1_cross_entropy(w->x, labels(w, 0, 1), 1, MLC_REDUCTION_BATCHMEAN))
+
+/* -- losses: of elements -- */
+
+WRONG(l1_loss_of_other_shape, SHAPE,
+      "l1_loss: x [2,3] and target [3,2] differ; they must have one shape",
+      mlc_l1_loss(w->x, zeros(w, MLC_F32, 3, 2), MEAN))
+
+WRONG(l1_loss_of_integers, DTYPE,
+      "l1_loss: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)",
+      mlc_l1_loss(w->i, w->i, MEAN))
+
+WRONG(l1_loss_reduced_somehow, ARG,
+      "l1_loss: unknown reduction 4; see mlc_reduction",
+      mlc_l1_loss(w->x, w->x, (mlc_reduction)4))
+
+WRONG(smooth_l1_loss_by_less_than_nothing, ARG,
+      "smooth_l1_loss: beta is -1; it must be finite and not negative",
+      mlc_smooth_l1_loss(w->x, w->x, -1, MEAN))
+
+WRONG(huber_loss_by_nothing, ARG,
+      "huber_loss: delta is 0; it must be finite and over 0",
+      mlc_huber_loss(w->x, w->x, 0, MEAN))
+
+WRONG(huber_loss_of_null, ARG,
+      "huber_loss: input 1 is NULL; look at what should have made it",
+      mlc_huber_loss(NULL, w->x, 0, MEAN))
+
+WRONG(bce_loss_of_other_shape, SHAPE,
+      "bce_loss: x [2,3] and target [3,2] differ; they must have one shape",
+      mlc_bce_loss(w->x, zeros(w, MLC_F32, 3, 2), w->x, MEAN))
+
+WRONG(bce_loss_of_a_large_weight, SHAPE,
+      "bce_loss: weight [3,2] does not broadcast to x [2,3]",
+      mlc_bce_loss(w->x, w->x, zeros(w, MLC_F32, 3, 2), MEAN))
+
+WRONG(bce_loss_reduced_somehow, ARG,
+      "bce_loss: unknown reduction -1; see mlc_reduction",
+      mlc_bce_loss(w->x, w->x, w->x, (mlc_reduction)-1))
+
+WRONG(bce_with_logits_of_other_dtype, DTYPE,
+      "bce_with_logits: input 1 is f32, input 3 is f64; cast one of them with mlc_cast",
+      mlc_bce_with_logits(w->x, w->x, w->d, NULL, MEAN))
+
+WRONG(bce_with_logits_of_a_large_pos_weight, SHAPE,
+      "bce_with_logits: pos_weight [2] does not broadcast to x [2,3]",
+      mlc_bce_with_logits(w->x, w->x, NULL, mlc_zeros(w->ctx, MLC_F32, mlc_dims1(2)), MEAN))
+
+WRONG(bce_with_logits_of_null, ARG,
+      "bce_with_logits: input 2 is NULL; look at what should have made it",
+      mlc_bce_with_logits(w->x, NULL, w->x, w->x, MEAN))
+
+WRONG(focal_loss_of_a_large_alpha, ARG,
+      "focal_loss: alpha is 1.5; it must be at most 1",
+      mlc_focal_loss(w->x, w->x, 1.5, 2, MEAN))
+
+WRONG(focal_loss_of_a_negative_gamma, ARG,
+      "focal_loss: gamma is -2; it must be finite and not negative",
+      mlc_focal_loss(w->x, w->x, 0.25, -2, MEAN))
+
+WRONG(focal_loss_reduced_somehow, ARG,
+      "focal_loss: unknown reduction 9; see mlc_reduction",
+      mlc_focal_loss(w->x, w->x, 0.25, 2, (mlc_reduction)9))
+
+WRONG(kl_div_of_other_shape, SHAPE,
+      "kl_div: x [2,3] and target [3,2] differ; they must have one shape",
+      mlc_kl_div(w->x, zeros(w, MLC_F32, 3, 2), true, MLC_REDUCTION_BATCHMEAN))
+
+WRONG(hinge_loss_of_inf, ARG,
+      "hinge_loss: margin is inf; it must be finite",
+      mlc_hinge_loss(w->x, w->x, (double)INFINITY, MEAN))
+
+WRONG(hinge_embedding_loss_of_nan, ARG,
+      "hinge_embedding_loss: margin is nan; it must be finite",
+      mlc_hinge_embedding_loss(w->x, w->x, (double)NAN, MEAN))
+
+/* -- losses: of masks, distances, label sets -- */
+
+WRONG(distillation_of_other_shape, SHAPE,
+      "distillation_loss: student [2,3] and teacher [3,2] differ; they must have one shape",
+      mlc_distillation_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 0, 1), 0.5, 2))
+
+WRONG(distillation_of_a_row, SHAPE,
+      "distillation_loss: student must be [n,c], it is [3]",
+      mlc_distillation_loss(mlc_select(w->x, 0, 0), w->x, labels(w, 0, 1), 0.5, 2))
+
+WRONG(distillation_without_labels, ARG,
+      "distillation_loss: input 3 is NULL; look at what should have made it",
+      mlc_distillation_loss(w->x, w->x, NULL, 0.5, 2))
+
+WRONG(distillation_with_few_labels, SHAPE,
+      "distillation_loss: logits [2,3] need labels [2], they are [1]",
+      mlc_distillation_loss(w->x, w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1), 0.5, 2))
+
+WRONG(distillation_of_too_much, ARG,
+      "distillation_loss: alpha is 2; it must be in [0, 1]",
+      mlc_distillation_loss(w->x, w->x, labels(w, 0, 1), 2, 2))
+
+WRONG(distillation_in_the_cold, ARG,
+      "distillation_loss: temperature is 0; it must be finite and over 0",
+      mlc_distillation_loss(w->x, w->x, labels(w, 0, 1), 0.5, 0))
+
+WRONG(dice_loss_of_rows, SHAPE,
+      "dice_loss: x must be [n,c,..], it is [2,3]",
+      mlc_dice_loss(w->x, w->x, false, 1e-5, MEAN))
+
+WRONG(dice_loss_of_other_shape, SHAPE,
+      "dice_loss: x [1,2,3] and target [2,3,1] differ; they must have one shape",
+      mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 2), false, 1e-5, MEAN))
+
+WRONG(dice_loss_smoothed_too_little, ARG,
+      "dice_loss: smooth is -1; it must be finite and not negative",
+      mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 0), false, -1, MEAN))
+
+WRONG(tversky_loss_of_a_negative_alpha, ARG,
+      "tversky_loss: alpha is -1; it must be finite and not negative",
+      mlc_tversky_loss(w->x, w->x, -1, 0.5, 1e-5, MEAN))
+
+WRONG(tversky_loss_of_a_negative_beta, ARG,
+      "tversky_loss: beta is -1; it must be finite and not negative",
+      mlc_tversky_loss(w->x, w->x, 0.5, -1, 1e-5, MEAN))
+
+WRONG(tversky_loss_of_integers, DTYPE,
+      "tversky_loss: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)",
+      mlc_tversky_loss(w->i, w->i, 0.5, 0.5, 1e-5, MEAN))
+
+WRONG(triplet_margin_loss_of_other_shape, SHAPE,
+      "triplet_margin_loss: anchor [2,3] and negative [3,2] differ; they must have one shape",
+      mlc_triplet_margin_loss(w->x, w->x, zeros(w, MLC_F32, 3, 2), 1, 2, false, MEAN))
+
+WRONG(triplet_margin_loss_of_scalars, SHAPE,
+      "triplet_margin_loss: anchor must be [..,d], it is []",
+      mlc_tensor *s = mlc_zeros(w->ctx, MLC_F32, mlc_dims0());
+      mlc_triplet_margin_loss(s, s, s, 1, 2, false, MEAN))
+
+WRONG(triplet_margin_loss_without_margin, ARG,
+      "triplet_margin_loss: margin is 0; it must be finite and over 0",
+      mlc_triplet_margin_loss(w->x, w->x, w->x, 0, 2, false, MEAN))
+
+WRONG(triplet_margin_loss_of_no_norm, ARG,
+      "triplet_margin_loss: p is 0; it must be over 0",
+      mlc_triplet_margin_loss(w->x, w->x, w->x, 1, 0, false, MEAN))
+
+WRONG(triplet_margin_loss_of_null, ARG,
+      "triplet_margin_loss: input 3 is NULL; look at what should have made it",
+      mlc_triplet_margin_loss(w->x, w->x, NULL, 1, 2, true, MEAN))
+
+WRONG(contrastive_loss_of_wide_targets, SHAPE,
+      "contrastive_loss: x1 [2,3] needs a target [2], it is [2,3]",
+      mlc_contrastive_loss(w->x, w->x, w->x, 1, MEAN))
+
+WRONG(contrastive_loss_without_margin, ARG,
+      "contrastive_loss: margin is 0; it must be finite and over 0",
+      mlc_contrastive_loss(w->x, w->x, labels(w, 0, 1), 0, MEAN))
+
+WRONG(cosine_embedding_loss_of_other_shape, SHAPE,
+      "cosine_embedding_loss: x1 [2,3] and x2 [3,2] differ; they must have one shape",
+      mlc_cosine_embedding_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 1, 1), 0, MEAN))
+
+WRONG(cosine_embedding_loss_of_a_wide_margin, ARG,
+      "cosine_embedding_loss: margin is 2; it must be in [-1, 1]",
+      mlc_cosine_embedding_loss(w->x, w->x, labels(w, 1, 1), 2, MEAN))
+
+WRONG(multilabel_margin_loss_of_few_labels, SHAPE,
+      "multilabel_margin_loss: x [2,3] and target [2] differ; they must have one shape",
+      mlc_multilabel_margin_loss(w->x, labels(w, 0, 1), MEAN))
+
+WRONG(multilabel_margin_loss_of_float_labels, DTYPE,
+      "multilabel_margin_loss: target is f32; write mlc_cast(target, MLC_I64)",
+      mlc_multilabel_margin_loss(w->x, w->x, MEAN))
+
+WRONG(multilabel_margin_loss_of_cubes, SHAPE,
+      "multilabel_margin_loss: x must be [n,c] or [c], it is [1,2,3]",
+      mlc_multilabel_margin_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->i, 0), MEAN))
+
+WRONG(multilabel_margin_loss_of_a_wrong_label, VALUE,
+      "multilabel_margin_loss: index 7 at position 0 is not in [0,3), the size of the axis",
+      mlc_multilabel_margin_loss(w->x, mlc_full(w->ctx, MLC_I64, mlc_dims2(2, 3), 7), MEAN))
 
 /* -- modules -- */
 

@@ -23,6 +23,24 @@ static double gelu_tanh_of(double x)
 {
     return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
 }
+static double mish_of(double x) { return x == -INF ? 0 : x * tanh(log1p(exp(x))); }
+static double log_sigmoid_of(double x) { return fmin(x, 0) - log1p(exp(-fabs(x))); }
+static double selu_of(double x)
+{
+    return 1.0507009873554804934 * (x <= 0 ? 1.6732632423543772848 * expm1(x) : x);
+}
+static double softsign_of(double x)
+{
+    return isinf(x) ? copysign(1, x) : x / (1 + fabs(x));
+}
+static double hardswish_of(double x)
+{
+    return x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6;
+}
+static double hardsigmoid_of(double x)
+{
+    return x <= -3 ? 0 : x >= 3 ? 1 : (x + 3) / 6;
+}
 static double softplus_of(double x) { return x > 20 ? x : log1p(exp(x)); }
 
 typedef struct unary {
@@ -32,6 +50,26 @@ typedef struct unary {
     double      low, high;             /* where gradients are checked: no kinks                */
     double      ulp;                   /* of f32, over many arguments; 0: checked elsewhere    */
 } unary;
+
+/* Functions with numbers beside the tensor, as functions of the tensor alone. */
+#define WITH_AS(name, f, ...) \
+    static mlc_tensor *name##_of(mlc_tensor *x) { return mlc_##f(x, __VA_ARGS__); } \
+    static mlc_tensor *name##_of_(mlc_tensor *x) { return mlc_##f##_(x, __VA_ARGS__); }
+#define WITH(f, ...) WITH_AS(f, f, __VA_ARGS__)
+
+/* With numbers that f32 has exactly; of one below 0 the gradient is had in another way. */
+WITH(leaky_relu, 0.0625)
+WITH(elu, 0.75)
+WITH(celu, 0.5)
+WITH_AS(leaky_down, leaky_relu, -0.5)
+WITH_AS(elu_down, elu, -0.75)
+WITH_AS(celu_down, celu, -2)
+static double ref_leaky(double x) { return x > 0 ? x : 0.0625 * x; }
+static double ref_elu(double x) { return x > 0 ? x : 0.75 * expm1(x); }
+static double ref_celu(double x) { return x > 0 ? x : 0.5 * expm1(x / 0.5); }
+static double ref_leaky_down(double x) { return x > 0 ? x : -0.5 * x; }
+static double ref_elu_down(double x) { return x > 0 ? x : -0.75 * expm1(x); }
+static double ref_celu_down(double x) { return x > 0 ? x : -2 * expm1(x / -2); }
 
 static const unary UNARY[] = {
     {"mlc_neg", "mlc_neg_", mlc_neg, mlc_neg_, neg_of, -3, 3, 0.5},
@@ -45,6 +83,23 @@ static const unary UNARY[] = {
     {"mlc_silu", "mlc_silu_", mlc_silu, mlc_silu_, silu_of, -3, 3, 0},
     {"mlc_gelu_tanh", "mlc_gelu_tanh_", mlc_gelu_tanh, mlc_gelu_tanh_, gelu_tanh_of, -3, 3, 0},
     {"mlc_softplus", "mlc_softplus_", mlc_softplus, mlc_softplus_, softplus_of, -3, 3, 2},
+    {"mlc_log_sigmoid", "mlc_log_sigmoid_", mlc_log_sigmoid, mlc_log_sigmoid_, log_sigmoid_of, -4,
+     4, 2},
+    {"mlc_selu", "mlc_selu_", mlc_selu, mlc_selu_, selu_of, -3, -0.5, 2},
+    {"mlc_mish", "mlc_mish_", mlc_mish, mlc_mish_, mish_of, -4, 4, 0.6},
+    {"mlc_softsign", "mlc_softsign_", mlc_softsign, mlc_softsign_, softsign_of, 0.5, 4, 1.5},
+    {"mlc_hardswish", "mlc_hardswish_", mlc_hardswish, mlc_hardswish_, hardswish_of, -2.5, 2.5, 2},
+    {"mlc_hardsigmoid", "mlc_hardsigmoid_", mlc_hardsigmoid, mlc_hardsigmoid_, hardsigmoid_of, -2.5,
+     2.5, 1.5},
+    {"mlc_leaky_relu", "mlc_leaky_relu_", leaky_relu_of, leaky_relu_of_, ref_leaky, -3, -0.5, 0.5},
+    {"mlc_elu", "mlc_elu_", elu_of, elu_of_, ref_elu, -3, -0.5, 1.5},
+    {"mlc_celu", "mlc_celu_", celu_of, celu_of_, ref_celu, -3, -0.5, 1.5},
+    {"mlc_leaky_relu(x, -0.5)", "mlc_leaky_relu_(x, -0.5)", leaky_down_of, leaky_down_of_,
+     ref_leaky_down, -3, -0.5, 0.5},
+    {"mlc_elu(x, -0.75)", "mlc_elu_(x, -0.75)", elu_down_of, elu_down_of_, ref_elu_down, -3, -0.5,
+     1.5},
+    {"mlc_celu(x, -2)", "mlc_celu_(x, -2)", celu_down_of, celu_down_of_, ref_celu_down, -3, -0.5,
+     1.5},
     {"mlc_abs", "mlc_abs_", mlc_abs, mlc_abs_, fabs, 0.5, 3, 0.5},
     {"mlc_sign", "mlc_sign_", mlc_sign, mlc_sign_, sign_of, 0.5, 3, 0.5},
     {"mlc_square", "mlc_square_", mlc_square, mlc_square_, square_of, -3, 3, 0.5},
@@ -277,6 +332,112 @@ TEST(ew, gelu_at_infinity)
         }
         CHECK_OK(ctx);
     }
+}
+
+/* y and its derivative at n points, in a dtype. */
+static void at_points(mlc_ctx *ctx, const unary *f, mlc_dtype dtype, int n, const double *x,
+                      double *y, double *slope)
+{
+    mlc_tensor *in = test_tensor(ctx, dtype, mlc_dims1(n), x);
+    mlc_set_requires_grad(in, true);
+    mlc_tensor *out = f->call(in);
+    CHECK_EQ(mlc_backward_from(out, mlc_ones(ctx, dtype, mlc_dims1(n))), MLC_OK);
+    CHECK(test_read(out, y) && test_read(mlc_grad(in), slope));
+    CHECK_OK(ctx);
+}
+
+static const unary *unary_named(const char *name)
+{
+    for (int f = 0; f < UNARIES; f++)
+        if (strcmp(UNARY[f].name, name) == 0) return &UNARY[f];
+    CHECK(false);
+    return UNARY;
+}
+
+static double mish_slope_of(double x)
+{
+    const double t = tanh(log1p(exp(x)));
+    return t + x * (1 - t * t) / (1 + exp(-x));
+}
+static double elu_slope_of(double x) { return x > 0 ? 1 : 0.75 * exp(x); }
+static double celu_slope_of(double x) { return x > 0 ? 1 : exp(x / 0.5); }
+static double log_sigmoid_slope_of(double x) { return 1 / (1 + exp(x)); }
+static double softsign_slope_of(double x) { return 1 / ((1 + fabs(x)) * (1 + fabs(x))); }
+
+/* Also where a derivative is had from the result, which near -alpha has few digits left. */
+TEST(ew, derivatives_of_activations_are_within_their_errors)
+{
+    static const struct { const char *name; double (*slope)(double), most; } of[] = {
+        {"mlc_mish", mish_slope_of, 6e-7},          {"mlc_elu", elu_slope_of, 1.2e-7},
+        {"mlc_celu", celu_slope_of, 1.8e-7},        {"mlc_softsign", softsign_slope_of, 1.2e-7},
+        {"mlc_log_sigmoid", log_sigmoid_slope_of, 2.4e-7},
+    };
+    static double x[MANY], y[MANY], slope[MANY];
+    for (int i = 0; i < MANY; i++) x[i] = ldexp(i - MANY / 2, i % 64 ? -12 : -8);
+    FOR_EACH_ISA(ctx)
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+            double most = 0;
+            at_points(ctx, unary_named(of[k].name), MLC_F32, MANY, x, y, slope);
+            for (int i = 0; i < MANY; i++) most = fmax(most, fabs(slope[i] - of[k].slope(x[i])));
+            if (!CHECK(most <= of[k].most)) printf("  %s: %g\n", of[k].name, most);
+        }
+}
+
+TEST(ew, glu_is_within_its_error)
+{
+    static double x[2 * MANY], got[MANY];
+    for (int i = 0; i < MANY; i++) {
+        x[i] = (double)(float)test_random(51, i, -2, 2);
+        x[MANY + i] = (double)(float)test_random(52, i, -80, 80);
+    }
+    FOR_EACH_ISA(ctx) {
+        double most = 0;
+        CHECK(test_read(mlc_glu(test_tensor(ctx, MLC_F32, mlc_dims1(2 * MANY), x), 0), got));
+        for (int i = 0; i < MANY; i++)
+            most = fmax(most, ulps((float)got[i], x[i] * sigmoid_of(x[MANY + i])));
+        if (!CHECK(most <= 2.5)) printf("  %g ulp\n", most);
+        CHECK_OK(ctx);
+    }
+}
+
+/* The limits, where formulas have 0 times infinity, or divide it by itself. */
+TEST(ew, activations_at_infinity)
+{
+    static const double x[3] = {-(double)INFINITY, (double)INFINITY, (double)NAN};
+    static const struct { const char *name; double y[2], slope[2]; } at[] = {
+        {"mlc_mish", {0, (double)INFINITY}, {0, 1}},
+        {"mlc_softsign", {-1, 1}, {0, 0}},
+        {"mlc_hardswish", {0, (double)INFINITY}, {0, 1}},
+        {"mlc_hardsigmoid", {0, 1}, {0, 0}},
+        {"mlc_log_sigmoid", {-(double)INFINITY, 0}, {1, 0}},
+        {"mlc_elu", {-0.75, (double)INFINITY}, {0, 1}},
+        {"mlc_celu", {-0.5, (double)INFINITY}, {0, 1}},
+        {"mlc_leaky_relu", {-(double)INFINITY, (double)INFINITY}, {0.0625, 1}},
+    };
+    double y[3], slope[3];
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < 4; d++)
+            for (size_t k = 0; k < sizeof at / sizeof *at; k++) {
+                at_points(ctx, unary_named(at[k].name), FLOATS[d], 3, x, y, slope);
+                if (!CHECK(y[0] == at[k].y[0] && y[1] == at[k].y[1] && isnan(y[2]) &&
+                           slope[0] == at[k].slope[0] && slope[1] == at[k].slope[1]))
+                    printf("  %s: %g %g %g, %g %g\n", at[k].name, y[0], y[1], y[2], slope[0],
+                           slope[1]);
+            }
+}
+
+/* Beside its ends in each dtype the result, which is what is saved, is neither 0 nor 1. */
+TEST(ew, hardsigmoid_tells_its_ends_from_their_neighbours)
+{
+    static const double step[4] = {0x1p-22, 0x1p-51, 0x1p-6, 0x1p-9};     /* below 3, as FLOATS */
+    double y[4], slope[4];
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < 4; d++) {
+            const double x[4] = {-3, -3 + step[d], 3 - step[d], 3};
+            at_points(ctx, unary_named("mlc_hardsigmoid"), FLOATS[d], 4, x, y, slope);
+            CHECK(y[0] == 0 && y[1] > 0 && y[2] < 1 && y[3] == 1);
+            CHECK(slope[0] == 0 && slope[1] > 0.16 && slope[2] > 0.16 && slope[3] == 0);
+        }
 }
 
 /* ---- special values ----------------------------------------------------------------------- */
@@ -627,10 +788,6 @@ static void unary_run(mlc_ctx *ctx, const unary *u, mlc_dtype dtype, bool place,
     CHECK_OK(ctx);
 }
 
-/* Functions with numbers beside the tensor, as functions of the tensor alone. */
-#define WITH(f, ...) \
-    static mlc_tensor *f##_of(mlc_tensor *x) { return mlc_##f(x, __VA_ARGS__); } \
-    static mlc_tensor *f##_of_(mlc_tensor *x) { return mlc_##f##_(x, __VA_ARGS__); }
 WITH(add_scalar, 0.7)
 WITH(mul_scalar, -1.3)
 WITH(div_scalar, 3)
@@ -676,6 +833,44 @@ TEST(ew, functions_in_place_have_the_bits_and_gradients_of_new_tensors)
         for (int f = 0; f < UNARIES; f++) in_place_agrees(ctx, &UNARY[f]);
         for (int f = 0; f < SCALARS; f++) in_place_agrees(ctx, &SCALAR[f]);
     }
+}
+
+/* Bytes that a call adds to those in use, while its input is needed for nothing else. */
+static int64_t bytes_of(mlc_ctx *ctx, mlc_tensor *(*op)(mlc_tensor *), int64_t n)
+{
+    mlc_memory  before, after;
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(n));
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *h = mlc_mul_scalar(x, -2);
+    CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+    CHECK(op(h) != NULL);
+    CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+    CHECK_OK(ctx);
+    return after.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+}
+
+/* In place they take nothing where the derivative can be had from the result; else a copy. */
+TEST(ew, activations_in_place_save_the_memory_of_their_result)
+{
+    static const char *const all[] = {"mlc_relu", "mlc_sigmoid", "mlc_tanh", "mlc_leaky_relu",
+                                      "mlc_elu", "mlc_selu", "mlc_celu", "mlc_hardsigmoid",
+                                      "mlc_log_sigmoid", "mlc_celu(x, -2)"};
+    static const char *const copy[] = {"mlc_leaky_relu(x, -0.5)", "mlc_elu(x, -0.75)", "mlc_mish",
+                                       "mlc_softsign", "mlc_hardswish"};
+    enum { N = 4096, BYTES = 4 * N };
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const unary *f = unary_named(all[i]);
+        if (!CHECK(bytes_of(ctx, f->call, N) == BYTES) || !CHECK(bytes_of(ctx, f->call_, N) == 0))
+            printf("  %s\n", f->name);
+    }
+    for (size_t i = 0; i < sizeof copy / sizeof *copy; i++)
+        if (!CHECK(bytes_of(ctx, unary_named(copy[i])->call_, N) == BYTES))
+            printf("  %s\n", copy[i]);
+    mlc_no_grad_begin(ctx);            /* without backward none needs one                      */
+    for (size_t i = 0; i < sizeof copy / sizeof *copy; i++)
+        if (!CHECK(bytes_of(ctx, unary_named(copy[i])->call_, N) == 0)) printf("  %s\n", copy[i]);
+    mlc_no_grad_end(ctx);
 }
 
 /* Gradients of both sides; b may be broadcast, or need none, or only b may need one. */

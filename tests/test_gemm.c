@@ -839,6 +839,126 @@ TEST(gemm, bits_of_batches_do_not_depend_on_the_number_of_threads)
     }
 }
 
+/* ---- signs ---------------------------------------------------------------------------------- */
+
+/* Philox4x32-10 once more, from the paper: word w of block (row, column / 128), stream 9.       */
+static uint32_t sign_word(uint64_t seed, uint32_t row, uint32_t column)
+{
+    uint32_t c[4] = {column / 128, row, 9, 0}, k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p = UINT64_C(0xD2511F53) * c[0], q = UINT64_C(0xCD9E8D57) * c[2];
+        const uint32_t next[4] = {(uint32_t)(q >> 32) ^ c[1] ^ k[0], (uint32_t)q,
+                                  (uint32_t)(p >> 32) ^ c[3] ^ k[1], (uint32_t)p};
+        memcpy(c, next, sizeof c);
+        k[0] += 0x9E3779B9, k[1] += 0xBB67AE85;
+    }
+    return c[column / 32 % 4];
+}
+
+typedef struct signed_product {
+    mlc_dtype dtype;
+    bool      turned, stored, apart;   /* stored: as bits; apart: columns of b are dense          */
+    int64_t   m, n, k, rows;
+} signed_product;
+
+/* Sums of whole numbers: every way of adding gives the same.                                    */
+static double signed_want(const signed_product *p, const char *a, const char *b, int64_t i,
+                          int64_t x, uint64_t seed)
+{
+    double sum = 0;
+    for (int64_t q = 0; q < p->k; q++) {
+        const uint32_t row = (uint32_t)(p->turned ? x : q), column = (uint32_t)(p->turned ? q : x);
+        const double   sign = sign_word(seed, row, column) >> column % 32 & 1 ? -1 : 1;
+        sum += test_get(a, p->dtype, i * p->k + q) *
+               (q < p->rows ? sign : test_get(b, p->dtype, p->apart ? x * p->k + q - p->rows
+                                                                    : (q - p->rows) * p->n + x));
+    }
+    return sum;
+}
+
+static bool signed_held(const signed_product *p, bool at_end)
+{
+    const uint64_t seed = UINT64_C(0x123456789ABCDEF);
+    const int64_t  count = p->turned ? p->n : p->rows, length = p->turned ? p->rows : p->n;
+    const int64_t  words = (length + 31) / 32;
+    const size_t   size = mlc_dtype_bytes(p->dtype);
+    const size_t   b_count = (size_t)(p->apart ? p->n * p->k - p->rows : (p->k - p->rows) * p->n);
+    char          *a = guarded(IN_A, (size_t)(p->m * p->k) * size, at_end);
+    char          *b = guarded(IN_B, b_count * size, at_end);
+    char          *c = guarded(IN_C, (size_t)(p->m * p->n) * size, at_end);
+    char          *bits = guarded(IN_BIAS, (size_t)(count * words) * 4, at_end);
+    struct mlc_k_gemm g = {0};
+    for (int64_t i = 0; i < p->m * p->k; i++)
+        test_put(a, p->dtype, i, (double)(i * 7 % 11 - 5));
+    for (int64_t i = 0; i < (int64_t)b_count; i++)
+        test_put(b, p->dtype, i, (double)(i * 5 % 7 - 3));
+    for (int64_t i = 0; i < count * words; i++) {
+        const uint32_t w = sign_word(seed, (uint32_t)(i / words), (uint32_t)(i % words * 32));
+        memcpy(bits + 4 * i, &w, 4);
+    }
+    memset(c, 0xff, (size_t)(p->m * p->n) * size);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = p->dtype;
+    g.m = p->m, g.n = p->n, g.k = p->k, g.batch = 1, g.alpha = 1;
+    g.a = a, g.a_row = p->k, g.a_col = 1;
+    g.b = b_count ? b : NULL, g.b_row = p->apart ? 1 : p->n, g.b_col = p->apart ? p->k : 1;
+    g.c = c, g.c_row = p->n, g.c_col = 1;
+    g.signs.rows = p->rows, g.signs.turned = p->turned, g.signs.stream = 9;
+    if (p->stored)
+        g.signs.bits = (const uint32_t *)(void *)bits, g.signs.bits_row = words,
+        g.signs.bits_rows = count;
+    else
+        g.signs.seed = seed;
+    g.workspace_bytes = row()->gemm_workspace(NULL, &g);
+    g.workspace = guarded(WORKSPACE, (g.workspace_bytes + 63) / 64 * 64, at_end);
+    bool held = row()->gemm(NULL, &g) == MLC_OK;
+    for (int64_t i = 0; held && i < p->m; i++)
+        for (int64_t x = 0; x < p->n; x++) {
+            const double want = signed_want(p, a, b, i, x, seed);
+            const double got = test_get(c, p->dtype, i * p->n + x);
+            held = held && fabs(got - want) <= storage_error(p->dtype, want);
+        }
+    if (!held)
+        printf("  signs %s%s%s m %" PRId64 " n %" PRId64 " k %" PRId64 " of them %" PRId64 "\n",
+               mlc_dtype_name(p->dtype), p->turned ? " turned" : "", p->stored ? " stored" : "",
+               p->m, p->n, p->k, p->rows);
+    return held && fenced(c, (size_t)(p->m * p->n) * size, at_end) &&
+           fenced(g.workspace, (g.workspace_bytes + 63) / 64 * 64, at_end);
+}
+
+/* Row and column decide a sign, wherever the operand is cut: sizes about words, panels, chunks. */
+TEST(gemm, of_signs_that_are_nowhere)
+{
+    static const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 33, 5, 2}, {5, 16, 32, 32}, {4, 7, 3, 3},
+                                       {3, 31, 70, 64}, {33, 70, 65, 64}, {128, 64, 129, 128},
+                                       {7, 1030, 40, 32}, {6, 12, 1100, 1100}, {2, 45, 2080, 2048},
+                                       {40, 300, 96, 32}, {17, 2100, 3, 3}, {13, 97, 1025, 1025}};
+    for (size_t i = 0; i < 64 * (sizeof sizes / sizeof *sizes); i++) {
+        const int64_t  *at = sizes[i / 64];
+        signed_product  p = {DTYPES[i % 4], i / 4 % 2, i / 8 % 2, i / 16 % 2,
+                             at[0], at[1], at[2], at[3]};
+        if ((p.dtype == MLC_BF16 || p.dtype == MLC_F16) && p.rows % 32)
+            p.k = p.rows;
+        if (!CHECK(signed_held(&p, i / 32 % 2)))
+            return;
+    }
+}
+
+TEST(gemm, of_signs_refuses_what_it_cannot)
+{
+    float             x[64 * 64] = {0};
+    struct mlc_k_gemm g = {0};
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = MLC_F32;
+    g.m = g.n = g.k = 8, g.batch = 1, g.alpha = 1;
+    g.a = g.b = x, g.c = x + 1024;
+    g.a_row = g.b_row = g.c_row = 8, g.a_col = g.b_col = g.c_col = 1;
+    g.signs.rows = 9;                  /* more than k                                            */
+    CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
+    g.signs.rows = 4, g.batch = 2;
+    CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
+    g.batch = 1, g.dtype = g.a_dtype = g.b_dtype = MLC_BF16;         /* the rest begins in a cell */
+    CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
+}
+
 /* ---- make soak ------------------------------------------------------------------------------ */
 
 TEST(gemm, soak_of_the_whole_cube)

@@ -14,12 +14,14 @@
 #define BOTH(name, ...) CALL(name, (__VA_ARGS__)) CALL(name##_, (__VA_ARGS__))
 
 #define UNARY(X) X(neg) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(relu) X(gelu) X(gelu_tanh) \
-    X(silu) X(softplus) X(abs) X(sign) X(square) X(reciprocal) X(rsqrt) X(expm1) X(exp2) \
+    X(silu) X(softplus) X(log_sigmoid) X(selu) X(mish) X(softsign) X(hardswish) X(hardsigmoid) \
+    X(abs) X(sign) X(square) X(reciprocal) X(rsqrt) X(expm1) X(exp2) \
     X(log1p) X(log2) X(log10) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
     X(erf) X(erfc) X(floor) X(ceil) X(round) X(trunc)
 #define BINARY(X) X(add) X(sub) X(mul) X(div) X(pow) X(minimum) X(maximum) X(fmod) X(remainder) \
     X(atan2) X(hypot)
-#define SCALAR(X) X(add_scalar) X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar)
+#define SCALAR(X) X(add_scalar) X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar) \
+    X(leaky_relu) X(elu) X(celu)
 #define COMPARE(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
 #define LOGIC(X) X(logical_and) X(logical_or) X(logical_xor)
 #define CLASSES(X) X(isnan) X(isinf) X(isfinite)
@@ -51,6 +53,8 @@ CALL(fill_, (a->in[0], a->nums[0]))
 CALL1(zero_)
 CALL2(copy_)
 CALL(dropout, (a->in[0], a->nums[0]))
+CALL2(prelu)
+CALL(glu, (a->in[0], AXIS(0)))
 
 #define CALL_REDUCE(name) CALL(name, (a->in[0], a->ints[0], FLAG(1)))
 CALL_REDUCE(sum)
@@ -118,6 +122,9 @@ CALL(unfold, (a->in[0], AXIS(0), INT(1), INT(2)))
 CALL(diagonal, (a->in[0], INT(0)))
 CALL1(contiguous)
 CALL1(copy)
+CALL1(channels_last)
+CALL(adaptive_max_pool, (a->in[0], a->ints[0]))
+CALL(adaptive_avg_pool, (a->in[0], a->ints[0]))
 CALL1(detach)
 CALL(cast, (a->in[0], (mlc_dtype)INT(0)))
 
@@ -141,6 +148,95 @@ static mlc_tensor *call_linear_ex(op_args *a)
 {
     mlc_epilogue e = {(mlc_act)INT(0), 0, NULL};
     return mlc_linear_ex(a->in[0], a->in[1], a->in[2], &e);
+}
+
+static mlc_conv_desc conv_desc_of(const op_args *a)
+{
+    mlc_conv_desc d;
+    memset(&d, 0, sizeof d);
+    for (int i = 0; i < a->ints[0].n && i < 3; i++) {
+        d.stride[i] = a->ints[0].v[i];
+        d.padding[i] = a->ints[1].v[i];
+        d.dilation[i] = a->ints[2].v[i];
+    }
+    d.groups = a->ints[3].v[0];
+    return d;
+}
+
+static mlc_tensor *call_conv(op_args *a)
+{
+    mlc_conv_desc d = conv_desc_of(a);
+    d.same = a->ints[3].v[1] != 0;
+    d.act = (mlc_act)a->ints[3].v[2];
+    return mlc_conv(a->in[0], a->in[1], a->in[2], &d);
+}
+
+static mlc_tensor *call_conv_transpose(op_args *a)
+{
+    mlc_conv_desc d = conv_desc_of(a);
+    for (int i = 1; i < a->ints[3].n && i < 4; i++)
+        d.output_padding[i - 1] = a->ints[3].v[i];
+    return mlc_conv_transpose(a->in[0], a->in[1], a->in[2], &d);
+}
+
+static mlc_pool_desc pool_desc_of(const op_args *a)
+{
+    mlc_pool_desc d;
+    memset(&d, 0, sizeof d);
+    for (int i = 0; i < a->ints[0].n && i < 3; i++) {
+        d.kernel[i] = a->ints[0].v[i];
+        d.stride[i] = a->ints[1].v[i];
+        d.padding[i] = a->ints[2].v[i];
+    }
+    return d;
+}
+
+static mlc_tensor *call_max_pool(op_args *a)
+{
+    mlc_pool_desc d = pool_desc_of(a);
+    const int     axes = a->ints[3].n - 1;
+    for (int i = 0; i < axes && i < 3; i++)
+        d.dilation[i] = a->ints[3].v[i];
+    d.ceil = axes >= 0 && a->ints[3].v[axes] != 0;
+    return mlc_max_pool(a->in[0], &d);
+}
+
+static mlc_tensor *call_avg_pool(op_args *a)
+{
+    mlc_pool_desc d = pool_desc_of(a);
+    d.ceil = a->ints[3].v[0] != 0;
+    d.exclude_padding = a->ints[3].v[1] != 0;
+    return mlc_avg_pool(a->in[0], &d);
+}
+
+static mlc_tensor *call_batch_norm(op_args *a)
+{
+    return mlc_batch_norm(a->in[0], NULL, NULL, a->in[1], a->in[2], true, 0.1, a->nums[0]);
+}
+
+static mlc_tensor *call_group_norm(op_args *a)
+{
+    return mlc_group_norm(a->in[0], (int64_t)a->nums[1], a->in[1], a->in[2], a->nums[0]);
+}
+
+static mlc_tensor *call_instance_norm(op_args *a)
+{
+    return mlc_instance_norm(a->in[0], a->in[1], a->in[2], a->nums[0]);
+}
+
+static mlc_tensor *call_interpolate(op_args *a)
+{
+    return mlc_interpolate(a->in[0], a->ints[0], (mlc_interpolation)INT(1));
+}
+
+static mlc_tensor *call_pixel_shuffle(op_args *a)
+{
+    return mlc_pixel_shuffle(a->in[0], INT(0));
+}
+
+static mlc_tensor *call_pixel_unshuffle(op_args *a)
+{
+    return mlc_pixel_unshuffle(a->in[0], INT(0));
 }
 
 static mlc_tensor *call_split(op_args *a)
@@ -228,6 +324,8 @@ static const op_row OPS[] = {
     {"mlc_zero_", call_zero_, ANY, "se0g"},
     {"mlc_copy_", call_copy_, ANY, "bse0g"},
     {"mlc_dropout", call_dropout, FLOAT, "se0g"},
+    {"mlc_prelu", call_prelu, FLOAT, "se0g"},
+    {"mlc_glu", call_glu, FLOAT, "seg"},
     {"mlc_sum", call_sum, ANY, "se0g"},
     {"mlc_mean", call_mean, FLOAT, "se0g"},
     {"mlc_prod", call_prod, ANY, "se0g"},
@@ -253,6 +351,19 @@ static const op_row OPS[] = {
     {"mlc_matmul", call_matmul, FLOAT, "bseg"},
     {"mlc_linear", call_linear, FLOAT, "seg"},
     {"mlc_linear_ex", call_linear_ex, FLOAT, "seg"},
+    {"mlc_conv", call_conv, FLOAT, "seg"},
+    {"mlc_conv_transpose", call_conv_transpose, FLOAT, "seg"},
+    {"mlc_max_pool", call_max_pool, FLOAT, "seg"},
+    {"mlc_avg_pool", call_avg_pool, FLOAT, "seg"},
+    {"mlc_adaptive_max_pool", call_adaptive_max_pool, FLOAT, "seg"},
+    {"mlc_adaptive_avg_pool", call_adaptive_avg_pool, FLOAT, "seg"},
+    {"mlc_batch_norm", call_batch_norm, FLOAT, "seg"},
+    {"mlc_group_norm", call_group_norm, FLOAT, "seg"},
+    {"mlc_instance_norm", call_instance_norm, FLOAT, "seg"},
+    {"mlc_interpolate", call_interpolate, FLOAT, "seg"},
+    {"mlc_pixel_shuffle", call_pixel_shuffle, ANY, "seg"},
+    {"mlc_pixel_unshuffle", call_pixel_unshuffle, ANY, "seg"},
+    {"mlc_channels_last", call_channels_last, ANY, "seg"},
     {"mlc_einsum", call_einsum, FLOAT, "bse0g"},
     {"mlc_outer", call_outer, FLOAT, "seg"},
     {"mlc_dot", call_dot, FLOAT, "seg"},
@@ -472,6 +583,7 @@ static const char *const FILES[] = {
     "ops_elementwise.safetensors", "ops_compare.safetensors", "ops_reductions.safetensors",
     "ops_sorting.safetensors", "ops_join.safetensors", "ops_index.safetensors",
     "ops_view.safetensors", "ops_create.safetensors", "ops_products.safetensors",
+    "ops_convolutions.safetensors", "ops_pools.safetensors", "ops_formats.safetensors",
     "ops_random.safetensors", "ops_rows.safetensors",
 };
 
@@ -986,7 +1098,8 @@ TEST(goldens, null_beside_a_tensor_is_an_error)
         if (!usual_case(&c, 2))
             continue;
         for (int k = 0; k < c.a.n_in; k++) {
-            if (k == 2 && strncmp(c.row->name, "mlc_linear", 10) == 0)
+            if (k == 2 && (strncmp(c.row->name, "mlc_linear", 10) == 0 ||
+                           strncmp(c.row->name, "mlc_conv", 8) == 0))
                 continue;                                          /* a bias may be NULL       */
             if (k > 0 && strstr(c.row->name, "_norm"))
                 continue;                                          /* and a weight             */

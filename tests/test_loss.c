@@ -1,4 +1,4 @@
-/* test_loss.c -- tests of section IMPL.LOSS: mse_loss, cross_entropy */
+/* test_loss.c -- tests of the sections IMPL.LOSS */
 #include "mlc_test.h"
 #include "golden/golden.h"
 
@@ -226,6 +226,506 @@ TEST(loss, mse_matches_its_definition_at_odd_sizes_on_each_isa_level)
     }
 }
 
+/* ---- every loss: PyTorch's values and gradients, and differences -------------------------- */
+
+/* in: a, b, c, d of a stored case, NULL behind the last; n: its nums, the reduction first.    */
+typedef mlc_tensor *(*losses_call)(mlc_tensor *const *in, const double *n);
+
+#define LOSS(name, call) \
+    static mlc_tensor *call_##name(mlc_tensor *const *in, const double *n) \
+    { \
+        const mlc_reduction r = (mlc_reduction)n[0]; \
+        return call; \
+    }
+LOSS(mse_loss, mlc_mse_loss_ex(in[0], in[1], r))
+LOSS(l1_loss, mlc_l1_loss(in[0], in[1], r))
+LOSS(smooth_l1_loss, mlc_smooth_l1_loss(in[0], in[1], n[1], r))
+LOSS(huber_loss, mlc_huber_loss(in[0], in[1], n[1], r))
+LOSS(bce_loss, mlc_bce_loss(in[0], in[1], NULL, r))
+LOSS(bce_loss_weight, mlc_bce_loss(in[0], in[1], in[2], r))
+LOSS(bce_with_logits, mlc_bce_with_logits(in[0], in[1], NULL, NULL, r))
+LOSS(bce_with_logits_weight, mlc_bce_with_logits(in[0], in[1], n[1] != 0 ? in[2] : NULL,
+                                                 n[2] != 0 ? in[n[1] != 0 ? 3 : 2] : NULL, r))
+LOSS(focal_loss, mlc_focal_loss(in[0], in[1], n[1], n[2], r))
+LOSS(kl_div, mlc_kl_div(in[0], in[1], n[1] != 0, r))
+LOSS(hinge_loss, mlc_hinge_loss(in[0], in[1], n[1], r))
+LOSS(hinge_embedding_loss, mlc_hinge_embedding_loss(in[0], in[1], n[1], r))
+LOSS(poly1_cross_entropy, mlc_poly1_cross_entropy(in[0], in[1], n[1], r))
+LOSS(dice_loss, mlc_dice_loss(in[0], in[1], n[1] != 0, n[2], r))
+LOSS(tversky_loss, mlc_tversky_loss(in[0], in[1], n[1], n[2], n[3], r))
+LOSS(triplet_margin_loss, mlc_triplet_margin_loss(in[0], in[1], in[2], n[1], n[2], n[3] != 0, r))
+LOSS(contrastive_loss, mlc_contrastive_loss(in[0], in[1], in[2], n[1], r))
+LOSS(cosine_embedding_loss, mlc_cosine_embedding_loss(in[0], in[1], in[2], n[1], r))
+LOSS(multilabel_margin_loss, mlc_multilabel_margin_loss(in[0], in[1], r))
+
+static mlc_tensor *call_distillation_loss(mlc_tensor *const *in, const double *n)
+{
+    return mlc_distillation_loss(in[0], in[1], n[1] == 1 ? NULL : in[2], n[1], n[2]);
+}
+
+static mlc_cross_entropy_desc class_desc(mlc_tensor *const *in, const double *n)
+{
+    mlc_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    d.reduction = (mlc_reduction)n[0];
+    d.label_smoothing = n[1];
+    d.has_ignore_index = n[2] != 0;
+    d.ignore_index = (int64_t)n[3];
+    d.weight = n[4] != 0 ? in[2] : NULL;
+    return d;
+}
+
+static mlc_tensor *call_cross_entropy(mlc_tensor *const *in, const double *n)
+{
+    const mlc_cross_entropy_desc d = class_desc(in, n);
+    return mlc_cross_entropy_ex(in[0], in[1], &d);
+}
+
+static mlc_tensor *call_nll_loss(mlc_tensor *const *in, const double *n)
+{
+    const mlc_cross_entropy_desc d = class_desc(in, n);
+    return mlc_nll_loss(in[0], in[1], &d);
+}
+
+/* cases in f32 and in f64, of which the last are kinks; half: in bf16 and in f16.             */
+static const struct losses_row {
+    const char *name;
+    losses_call call;
+    int         cases, half, kinks;
+} LOSSES[] = {
+    {"mse_loss", call_mse_loss, 10, 3, 0},
+    {"l1_loss", call_l1_loss, 10, 3, 0},
+    {"smooth_l1_loss", call_smooth_l1_loss, 30, 9, 0},
+    {"huber_loss", call_huber_loss, 20, 6, 0},
+    {"bce_loss", call_bce_loss, 11, 3, 1},
+    {"bce_loss_weight", call_bce_loss_weight, 6, 0, 0},
+    {"bce_with_logits", call_bce_with_logits, 21, 6, 0},
+    {"bce_with_logits_weight", call_bce_with_logits_weight, 19, 0, 0},
+    {"focal_loss", call_focal_loss, 51, 15, 0},
+    {"kl_div", call_kl_div, 21, 6, 0},
+    {"hinge_loss", call_hinge_loss, 20, 6, 0},
+    {"hinge_embedding_loss", call_hinge_embedding_loss, 21, 6, 0},
+    {"cross_entropy", call_cross_entropy, 40, 0, 0},
+    {"nll_loss", call_nll_loss, 20, 0, 0},
+    {"poly1_cross_entropy", call_poly1_cross_entropy, 10, 0, 0},
+    {"distillation_loss", call_distillation_loss, 8, 0, 0},
+    {"dice_loss", call_dice_loss, 16, 0, 0},
+    {"tversky_loss", call_tversky_loss, 16, 0, 0},
+    {"triplet_margin_loss", call_triplet_margin_loss, 18, 0, 0},
+    {"contrastive_loss", call_contrastive_loss, 12, 0, 0},
+    {"cosine_embedding_loss", call_cosine_embedding_loss, 12, 0, 0},
+    {"multilabel_margin_loss", call_multilabel_margin_loss, 7, 0, 0},
+};
+#define N_LOSSES ((int)(sizeof LOSSES / sizeof *LOSSES))
+
+typedef struct losses_case {
+    const struct losses_row *row;
+    mlc_tensor *leaf[4], *want[4];     /* want: the stored gradient, or NULL                   */
+    bool        turned[4];
+    int         n;
+    double      nums[8];
+} losses_case;
+
+static bool losses_read(const golden_file *f, const struct losses_row *row, const char *name,
+                        losses_case *c)
+{
+    mlc_tensor *nums = golden_find(f, "%s.nums", name);
+    memset(c, 0, sizeof *c);
+    c->row = row;
+    if (nums == NULL)
+        return false;
+    test_read(nums, c->nums);
+    for (; c->n < 4; c->n++) {
+        const char letter = (char)('a' + c->n);
+        mlc_tensor *turned = golden_find(f, "%s.%c.T", name, letter);
+        c->turned[c->n] = turned != NULL;
+        c->leaf[c->n] = turned != NULL ? turned : golden_find(f, "%s.%c", name, letter);
+        if (c->leaf[c->n] == NULL)
+            break;
+        c->want[c->n] = golden_find(f, "%s.d%c", name, letter);
+        if (c->want[c->n] != NULL)
+            mlc_set_requires_grad(c->leaf[c->n], true);
+    }
+    return true;
+}
+
+static mlc_tensor *losses_run(const losses_case *c, mlc_tensor *const *leaf)
+{
+    mlc_tensor *in[4] = {NULL, NULL, NULL, NULL};
+    for (int i = 0; i < c->n; i++)
+        in[i] = c->turned[i] ? mlc_transpose(leaf[i], 0, 1) : leaf[i];
+    return c->row->call(in, c->nums);
+}
+
+/* At PyTorch's tolerance of the dtype; f64: that of formulas.                                 */
+static bool losses_equal(mlc_tensor *t, mlc_tensor *want, const char *name)
+{
+    static double values[GOLDEN_MOST];
+    const mlc_dtype dtype = want != NULL ? want->dtype : MLC_F32;
+    const double rel = dtype == MLC_F64 ? 1e-12 : dtype == MLC_F32 ? 1.3e-6
+                     : dtype == MLC_BF16 ? 1.6e-2 : 1e-3;
+    if (!golden_same_shape(t, want, name))
+        return false;
+    test_read(want, values);
+    return golden_values(t, mlc_numel(want), values, dtype == MLC_F64 ? 1e-12 : 1e-5, rel, name);
+}
+
+static bool losses_agree(mlc_ctx *ctx, const golden_file *f, const losses_case *c,
+                         const char *name)
+{
+    mlc_tensor *out = losses_run(c, c->leaf);
+    bool        good = losses_equal(out, golden_find(f, "%s.out", name), name);
+    if (!good || !CHECK_EQ(mlc_backward_from(out, golden_find(f, "%s.dy", name)), MLC_OK))
+        return CHECK_OK(ctx) && false;
+    for (int i = 0; i < c->n && good; i++)
+        good = c->want[i] == NULL || losses_equal(mlc_grad(c->leaf[i]), c->want[i], name);
+    return good && CHECK_OK(ctx);
+}
+
+/* How many cases there were.                                                                  */
+static int losses_cases(mlc_ctx *ctx, const golden_file *f, const struct losses_row *row,
+                        mlc_dtype dtype)
+{
+    losses_case c;
+    char        name[80];
+    for (int k = 0;; k++) {
+        snprintf(name, sizeof name, "%s.%s.%d", row->name, mlc_dtype_name(dtype), k);
+        mlc_scope_begin(ctx);
+        const bool there = losses_read(f, row, name, &c);
+        if (there)
+            CHECK(losses_agree(ctx, f, &c, name));
+        mlc_scope_end(ctx);
+        if (!there)
+            return k;
+    }
+}
+
+TEST(loss, all_match_pytorch_in_every_dtype)
+{
+    FOR_EACH_ISA(ctx) {
+        const golden_file f = golden_open(ctx, "losses.safetensors");
+        for (int i = 0; i < N_LOSSES; i++) {
+            CHECK_EQ(losses_cases(ctx, &f, &LOSSES[i], MLC_F32), LOSSES[i].cases);
+            CHECK_EQ(losses_cases(ctx, &f, &LOSSES[i], MLC_F64), LOSSES[i].cases);
+            CHECK_EQ(losses_cases(ctx, &f, &LOSSES[i], MLC_BF16), LOSSES[i].half);
+            CHECK_EQ(losses_cases(ctx, &f, &LOSSES[i], MLC_F16), LOSSES[i].half);
+        }
+    }
+}
+
+/* Gradients asked for are found again among the inputs of a case.                             */
+static mlc_tensor *losses_differ(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    (void)n_in;
+    return losses_run((const losses_case *)user, in);
+}
+
+TEST(loss, all_gradients_match_central_differences)
+{
+    mlc_ctx          *ctx = test_ctx();
+    const golden_file f = golden_open(ctx, "losses.safetensors");
+    for (int i = 0; i < N_LOSSES; i++) {
+        for (int k = 0; k < LOSSES[i].cases - LOSSES[i].kinks; k++) {
+            mlc_gradcheck_report r;
+            losses_case          c;
+            char                 name[80];
+            snprintf(name, sizeof name, "%s.f64.%d", LOSSES[i].name, k);
+            mlc_scope_begin(ctx);
+            memset(&r, 0, sizeof r);
+            CHECK(losses_read(&f, &LOSSES[i], name, &c));
+            for (int w = 2; w < c.n && strncmp(name, "bce_", 4) == 0; w++)
+                mlc_set_requires_grad(c.leaf[w], true);       /* weights                     */
+            CHECK_EQ(mlc_gradcheck(losses_differ, &c, c.leaf, c.n, NULL, &r), MLC_OK);
+            if (!CHECK(r.ok))
+                printf("  %s input %d element %" PRId64 ": %g, numeric %g\n", name, r.input,
+                       r.index, r.analytic, r.numeric);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
+/* A second backward adds: to what is there, not over it.                                      */
+TEST(loss, all_gradients_add_up)
+{
+    static double once[GOLDEN_MOST];
+    FOR_EACH_ISA(ctx) {
+        const golden_file f = golden_open(ctx, "losses.safetensors");
+        for (int i = 0; i < N_LOSSES; i++) {
+            losses_case c;
+            char        name[80];
+            snprintf(name, sizeof name, "%s.f32.0", LOSSES[i].name);
+            if (!CHECK(losses_read(&f, &LOSSES[i], name, &c)))
+                return;
+            CHECK_EQ(mlc_backward_from(losses_run(&c, c.leaf), NULL), MLC_OK);
+            test_read(mlc_grad(c.leaf[0]), once);
+            CHECK_EQ(mlc_backward_from(losses_run(&c, c.leaf), NULL), MLC_OK);
+            const int64_t n = mlc_numel(c.leaf[0]);
+            for (int64_t e = 0; e < n; e++)
+                once[e] *= 2;
+            CHECK(golden_values(mlc_grad(c.leaf[0]), n, once, 1e-7, 1e-6, name));
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* Compositions take 16 bits, are computed in f32 and rounded once; autocast makes them f32.   */
+TEST(loss, sixteen_bits_are_rounded_once_and_autocast_computes_in_f32)
+{
+    FOR_EACH_ISA(ctx) {
+        const golden_file f = golden_open(ctx, "losses.safetensors");
+        for (int i = 0; i < N_LOSSES; i++) {
+            losses_case c;
+            char        name[80];
+            double      exact, low, under;
+            mlc_tensor *in[4];
+            snprintf(name, sizeof name, "%s.f32.0", LOSSES[i].name);
+            if (!CHECK(losses_read(&f, &LOSSES[i], name, &c)))
+                return;
+            const bool full = c.row->call == call_nll_loss || c.row->call == call_cross_entropy ||
+                              c.row->call == call_poly1_cross_entropy;
+            for (int k = 0; k < c.n; k++)
+                in[k] = c.leaf[k]->dtype == MLC_F32 ? mlc_cast(c.leaf[k], MLC_BF16) : c.leaf[k];
+            mlc_autocast_begin(ctx, MLC_BF16);
+            mlc_tensor *y = losses_run(&c, in);
+            mlc_autocast_end(ctx);
+            if (!CHECK(y != NULL && y->dtype == MLC_F32))
+                printf("  %s: %s\n", name, mlc_error(ctx));
+            under = mlc_item(y);
+            if (!full) {
+                y = losses_run(&c, in);
+                CHECK(y != NULL && y->dtype == MLC_BF16);
+                low = mlc_item(y);
+                CHECK_NEAR(low, under, 8e-3 * fabs(under));
+            }
+            for (int k = 0; k < c.n; k++)
+                in[k] = in[k]->dtype == MLC_BF16 ? mlc_cast(in[k], MLC_F32) : in[k];
+            exact = mlc_item(losses_run(&c, in));
+            CHECK_NEAR(under, exact, 1e-7 * fabs(exact));
+            CHECK_OK(ctx);
+        }
+    }
+}
+
+/* ---- documented values, edges ------------------------------------------------------------- */
+
+TEST(loss, formulas_have_the_documented_golden_values)
+{
+    static const double x4[] = {2, -1, 0.5, -3}, t4[] = {1, 0, 0, 1};
+    static const double two[] = {0, 2, 0, -1, 0, 0.5, 0, -3};
+    static const double student[] = {1, 1, 1}, teacher[] = {2, 1, 0.1};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_tensor(ctx, MLC_F64, mlc_dims3(1, 1, 4), x4);
+        mlc_tensor *t = test_tensor(ctx, MLC_F64, mlc_dims3(1, 1, 4), t4);
+        mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(4), t4);
+        mlc_tensor *s = test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), student);
+        mlc_tensor *z = test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), teacher);
+        const mlc_reduction mean = MLC_REDUCTION_MEAN;
+        CHECK_NEAR(mlc_item(mlc_bce_with_logits(x, t, NULL, NULL, mean)), 1.115713508578761, 1e-14);
+        CHECK_NEAR(mlc_item(mlc_bce_loss(mlc_sigmoid(x), t, NULL, mean)), 1.115713508578761, 1e-14);
+        CHECK_NEAR(mlc_item(mlc_focal_loss(x, t, 0.25, 2, mean)), 0.2480183112, 1e-10);
+        CHECK_NEAR(mlc_item(mlc_dice_loss(mlc_sigmoid(x), t, false, 1e-5, mean)), 0.5139701745,
+                   1e-10);
+        CHECK_NEAR(mlc_item(mlc_tversky_loss(mlc_sigmoid(x), t, 0.5, 0.5, 0.5e-5, mean)),
+                   0.5139701745, 1e-10);
+        /* a sigmoid is the softmax of x and 0 */
+        CHECK_NEAR(mlc_item(mlc_poly1_cross_entropy(test_tensor(ctx, MLC_F64, mlc_dims2(4, 2), two),
+                                                    y, 1, mean)), 1.6065079590, 1e-9);
+        CHECK_NEAR(mlc_item(mlc_distillation_loss(s, z, NULL, 1, 4)), 0.2993545, 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
+/* f32 at the ends: relative digits of what is nearly 0, nothing infinite, nothing NaN.        */
+TEST(loss, logits_of_a_hundred_have_their_losses_and_gradients)
+{
+    static const double x6[] = {100, 100, -100, -100, 20, -20}, t6[] = {1, 0, 1, 0, 1, 0};
+    const double tail = exp(-20.0);
+    const double loss[] = {0, 100, 100, 0, log1p(tail), log1p(tail)};
+    const double dx[] = {0, 1, -1, 0, -tail / (1 + tail), tail / (1 + tail)};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(6), x6);
+        mlc_tensor *t = test_tensor(ctx, MLC_F32, mlc_dims1(6), t6);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *y = mlc_bce_with_logits(x, t, NULL, NULL, MLC_REDUCTION_NONE);
+        CHECK_VALUES(y, 6, loss, 1e-37, 1e-6);
+        CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+        CHECK_VALUES(mlc_grad(x), 6, dx, 1e-37, 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
+/* As PyTorch's, but for the target's gradient, which ends at 100 as the loss does.            */
+TEST(loss, bce_of_certainties_is_a_hundred)
+{
+    static const double p4[] = {0, 1, 0, 1}, t4[] = {0, 1, 1, 0}, want[] = {0, 0, 100, 100};
+    static const double dp[] = {0, 0, -1e12, 1e12}, dt[] = {100, -100, 100, -100};
+    FOR_EACH_ISA(ctx) {
+        for (int wide = 0; wide < 2; wide++) {
+            const mlc_dtype dtype = wide ? MLC_F64 : MLC_F32;
+            mlc_tensor *p = test_tensor(ctx, dtype, mlc_dims1(4), p4);
+            mlc_tensor *t = test_tensor(ctx, dtype, mlc_dims1(4), t4);
+            mlc_set_requires_grad(p, true);
+            mlc_set_requires_grad(t, true);
+            mlc_tensor *y = mlc_bce_loss(p, t, NULL, MLC_REDUCTION_NONE);
+            CHECK_VALUES(y, 4, want, 0, 0);
+            CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
+            CHECK_VALUES(mlc_grad(p), 4, dp, 0, 1e-6);
+            CHECK_VALUES(mlc_grad(t), 4, dt, 0, 0);
+        }
+        CHECK(isnan(mlc_item(mlc_bce_loss(mlc_full(ctx, MLC_F32, mlc_dims0(), 1.5),
+                                          mlc_ones(ctx, MLC_F32, mlc_dims0()), NULL,
+                                          MLC_REDUCTION_SUM))));
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(loss, a_nan_stays_one)
+{
+    static const double x2[] = {NO_NUMBER, 0.5}, t2[] = {1, 1};
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 12; i++) {
+            const double nums[] = {MLC_REDUCTION_NONE, i == 9 ? 0 : 1, 2, 0, 0};
+            mlc_tensor  *in[4] = {test_tensor(ctx, MLC_F32, mlc_dims1(2), x2),
+                                  test_tensor(ctx, MLC_F32, mlc_dims1(2), t2), NULL, NULL};
+            double       got[2];
+            if (strstr(LOSSES[i].name, "weight") != NULL)
+                continue;
+            test_read(LOSSES[i].call(in, nums), got);
+            CHECK(isnan(got[0]) && isfinite(got[1]));
+        }
+        mlc_tensor *bad = mlc_full(ctx, MLC_F32, mlc_dims1(1), (double)NO_NUMBER);
+        mlc_tensor *zero = mlc_zeros(ctx, MLC_F32, mlc_dims1(1));
+        CHECK(isnan(mlc_item(mlc_kl_div(bad, zero, false, MLC_REDUCTION_SUM))));
+        CHECK(isnan(mlc_item(mlc_kl_div(bad, mlc_log(zero), true, MLC_REDUCTION_SUM))));
+        CHECK_NEAR(mlc_item(mlc_kl_div(mlc_log(zero), zero, false, MLC_REDUCTION_SUM)), 0, 0);
+        CHECK_NEAR(mlc_item(mlc_kl_div(mlc_log(zero), mlc_log(zero), true, MLC_REDUCTION_SUM)), 0,
+                   0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Equal vectors: the distance has no derivative there, and the gradient is a number.          */
+TEST(loss, equal_vectors_have_finite_gradients)
+{
+    static const double ones[] = {1, 1, 1, 1}, t2[] = {0, 1};
+    FOR_EACH_ISA(ctx) {
+        double      got[4];
+        mlc_tensor *a = test_tensor(ctx, MLC_F32, mlc_dims2(2, 2), ones);
+        mlc_tensor *b = test_tensor(ctx, MLC_F32, mlc_dims2(2, 2), ones);
+        mlc_tensor *t = test_tensor(ctx, MLC_BOOL, mlc_dims1(2), t2);
+        mlc_set_requires_grad(a, true);
+        mlc_tensor *y = mlc_contrastive_loss(a, b, t, 2, MLC_REDUCTION_SUM);
+        CHECK_NEAR(mlc_item(y), 2, 1e-6);                     /* the second pair: 2^2/2        */
+        CHECK_EQ(mlc_backward(y), MLC_OK);
+        test_read(mlc_grad(a), got);
+        for (int i = 0; i < 4; i++)
+            CHECK_NEAR(got[i], 0, 0);
+        CHECK_NEAR(mlc_item(mlc_triplet_margin_loss(a, b, b, 0.5, 2, true, MLC_REDUCTION_MEAN)),
+                   0.5, 1e-7);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(loss, losses_of_nothing_are_not_numbers_or_zero)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3));
+    mlc_tensor *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(0));
+    mlc_tensor *yy = mlc_zeros(ctx, MLC_I64, mlc_dims2(0, 3));
+    const mlc_reduction mean = MLC_REDUCTION_MEAN, sum = MLC_REDUCTION_SUM;
+    CHECK(isnan(mlc_item(mlc_huber_loss(x, x, 1, mean))));
+    CHECK_NEAR(mlc_item(mlc_huber_loss(x, x, 1, sum)), 0, 0);
+    CHECK(isnan(mlc_item(mlc_nll_loss(x, y, NULL))));
+    CHECK(isnan(mlc_item(mlc_poly1_cross_entropy(x, y, 1, mean))));
+    CHECK(isnan(mlc_item(mlc_cross_entropy(x, x))));
+    CHECK_NEAR(mlc_item(mlc_triplet_margin_loss(x, x, x, 1, 2, false, sum)), 0, 0);
+    CHECK(isnan(mlc_item(mlc_contrastive_loss(x, x, y, 1, mean))));
+    CHECK_NEAR(mlc_item(mlc_cosine_embedding_loss(x, x, y, 0, sum)), 0, 0);
+    CHECK_NEAR(mlc_item(mlc_multilabel_margin_loss(x, yy, sum)), 0, 0);
+    CHECK(isnan(mlc_item(mlc_distillation_loss(x, x, y, 0.5, 2))));
+    CHECK_OK(ctx);
+}
+
+/* Rows that are all ignored, or of no weight, are no rows.                                    */
+TEST(loss, weights_of_nothing_are_not_numbers_as_in_pytorch)
+{
+    static const double labels[] = {1, 1}, weights[] = {1, 0, 1};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 3, -1, 1);
+        mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), labels);
+        mlc_cross_entropy_desc d;
+        memset(&d, 0, sizeof d);
+        d.weight = test_tensor(ctx, MLC_F32, mlc_dims1(3), weights);
+        CHECK(isnan(mlc_item(mlc_cross_entropy_ex(x, y, &d))));
+        CHECK(isnan(mlc_item(mlc_nll_loss(x, y, &d))));
+        d.reduction = MLC_REDUCTION_SUM;
+        CHECK_NEAR(mlc_item(mlc_cross_entropy_ex(x, y, &d)), 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Weights that are a view by stride count as their copy does, also in the gradient.           */
+TEST(loss, weights_of_classes_may_be_strided)
+{
+    static const double labels[] = {1, 0, 2}, wide[] = {1, 9, 0.5, 9, 3, 9}, dense[] = {1, 0.5, 3};
+    FOR_EACH_ISA(ctx) {
+        double got[2][9];
+        for (int k = 0; k < 2; k++) {
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 3, -1, 1);
+            mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(3), labels);
+            mlc_cross_entropy_desc d;
+            memset(&d, 0, sizeof d);
+            d.label_smoothing = 0.25;
+            d.weight = test_tensor(ctx, MLC_F32, mlc_dims1(k == 0 ? 3 : 6), k == 0 ? dense : wide);
+            if (k == 1)
+                d.weight = mlc_slice(d.weight, 0, 0, 6, 2);
+            mlc_set_requires_grad(x, true);
+            CHECK_EQ(mlc_backward(mlc_cross_entropy_ex(x, y, &d)), MLC_OK);
+            test_read(mlc_grad(x), got[k]);
+        }
+        CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(loss, no_gradient_goes_to_a_teacher)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *s = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
+    mlc_tensor *z = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 2, -1, 1);
+    mlc_set_requires_grad(s, true);
+    mlc_set_requires_grad(z, true);
+    CHECK_EQ(mlc_backward(mlc_distillation_loss(s, z, NULL, 1, 2)), MLC_OK);
+    CHECK(mlc_grad(s) != NULL && mlc_grad(z) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(loss, wrong_labels_name_the_loss)
+{
+    static const double bad[] = {0, 3}, sets[] = {1, -1, 0, 2, 5, 0};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 3, -1, 1);
+        mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), bad);
+        mlc_tensor *s = test_tensor(ctx, MLC_I64, mlc_dims2(2, 3), sets);
+        for (int k = 0; k < 4; k++) {
+            static const char *const text[] = {
+                "nll_loss: label 3 at row 1", "poly1_cross_entropy: label 3 at row 1",
+                "distillation_loss: label 3 at row 1", "multilabel_margin_loss: index 5"};
+            CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+            if (k == 0)
+                mlc_nll_loss(x, y, NULL);
+            else if (k == 1)
+                mlc_poly1_cross_entropy(x, y, 1, MLC_REDUCTION_MEAN);
+            else if (k == 2)
+                mlc_distillation_loss(x, x, y, 0.5, 2);
+            else
+                mlc_multilabel_margin_loss(x, s, MLC_REDUCTION_MEAN);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+            CHECK_HAS(mlc_error(ctx), text[k]);
+        }
+    }
+}
+
 /* ---- edges -------------------------------------------------------------------------------- */
 
 TEST(loss, huge_logits_stay_finite)
@@ -376,6 +876,8 @@ TEST(loss, cross_entropy_refuses_other_shapes_dtypes_and_null)
     check_refused(ctx, mlc_cross_entropy(mlc_zeros(ctx, MLC_F32, mlc_dims3(4, 3, 2)), y),
                   MLC_ERR_SHAPE, "[4,3,2]");
     check_refused(ctx, mlc_cross_entropy(x, mlc_zeros(ctx, MLC_F32, mlc_dims1(4))),
+                  MLC_ERR_SHAPE, "MLC_I64");             /* floats are probabilities          */
+    check_refused(ctx, mlc_cross_entropy(x, mlc_zeros(ctx, MLC_I32, mlc_dims1(4))),
                   MLC_ERR_DTYPE, "MLC_I64");
     check_refused(ctx, mlc_cross_entropy(ints, y), MLC_ERR_DTYPE, "cross_entropy");
     check_refused(ctx, mlc_cross_entropy(x, NULL), MLC_ERR_ARG, "cross_entropy");
@@ -394,7 +896,7 @@ TEST(loss, cross_entropy_refuses_a_desc_out_of_range)
     check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_ARG, "smoothing");
     d.label_smoothing = -0.1;
     check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_ARG, "smoothing");
-    d.label_smoothing = (double)NAN;
+    d.label_smoothing = (double)NO_NUMBER;
     check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_ARG, "smoothing");
     d.label_smoothing = 0;
     d.reduction = (mlc_reduction)7;

@@ -584,6 +584,89 @@ TEST(nn, layers_without_parameters_are_their_operations)
     }
 }
 
+TEST(nn, activations_with_numbers_are_their_operations)
+{
+    double v[24];
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 6), 1, -4, 4);
+        mlc_tensor *w = mlc_full(ctx, MLC_F32, mlc_dims1(6), 0.25);
+        const struct { mlc_module *m; mlc_tensor *y; } of[] = {
+            {mlc_nn_mish(ctx), mlc_mish(x)}, {mlc_nn_softplus(ctx), mlc_softplus(x)},
+            {mlc_nn_softsign(ctx), mlc_softsign(x)}, {mlc_nn_hardswish(ctx), mlc_hardswish(x)},
+            {mlc_nn_hardsigmoid(ctx), mlc_hardsigmoid(x)}, {mlc_nn_selu(ctx), mlc_selu(x)},
+            {mlc_nn_elu(ctx, 0.7), mlc_elu(x, 0.7)}, {mlc_nn_celu(ctx, 0.7), mlc_celu(x, 0.7)},
+            {mlc_nn_leaky_relu(ctx, 0.1), mlc_leaky_relu(x, 0.1)},
+            {mlc_nn_glu(ctx, 0), mlc_glu(x, 0)}, {mlc_nn_glu(ctx, -1), mlc_glu(x, -1)},
+            {mlc_nn_prelu(ctx, 6), mlc_prelu(x, w)}, {mlc_nn_prelu(ctx, 1), mlc_prelu(x, w)},
+        };
+        for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+            mlc_module *net = mlc_nn_sequential(ctx);
+            mlc_module_add(net, of[i].m);
+            test_read(of[i].y, v);
+            CHECK_VALUES(mlc_forward(net, x), mlc_numel(of[i].y), v, 0, 0);
+            CHECK_EQ(mlc_module_numel(net, true), i == 11 ? 6 : i == 12);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* Sequential knows those that it fuses: the others must not get lost behind a layer.          */
+TEST(nn, an_activation_that_is_not_fused_runs_behind_a_layer)
+{
+    double v[20];
+    FOR_EACH_ISA(ctx) {
+        mlc_module *net = mlc_nn_sequential(ctx);
+        mlc_module_add(net, mlc_nn_linear(ctx, 3, 5));
+        mlc_module_add(net, mlc_nn_prelu(ctx, 5));
+        mlc_module_add(net, mlc_nn_linear(ctx, 5, 4));
+        mlc_module_add(net, mlc_nn_leaky_relu(ctx, 0.1));
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 3), 1, -2, 2);
+        mlc_tensor *h = mlc_prelu(mlc_linear(x, mlc_module_param(net, "0.weight"),
+                                             mlc_module_param(net, "0.bias")),
+                                  mlc_module_param(net, "1.weight"));
+        test_read(mlc_leaky_relu(mlc_linear(h, mlc_module_param(net, "2.weight"),
+                                            mlc_module_param(net, "2.bias")), 0.1), v);
+        CHECK_VALUES(mlc_forward(net, x), 20, v, 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* What the derivative is had from is the result: what went in is not kept.                    */
+TEST(nn, a_layer_before_leaky_relu_does_not_keep_its_result)
+{
+    int64_t kept[2];
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = mlc_nn_sequential(ctx);
+        mlc_memory  mem;
+        mlc_module_add(net, mlc_nn_linear(ctx, 8, 64));
+        mlc_module_add(net, mlc_nn_leaky_relu(ctx, i ? -0.01 : 0.01));
+        mlc_module_add(net, mlc_nn_linear(ctx, 64, 8));
+        CHECK(mlc_forward(net, mlc_ones(ctx, MLC_F32, mlc_dims2(64, 8))) != NULL);
+        CHECK_EQ(mlc_memory_info(ctx, &mem), MLC_OK);
+        CHECK_OK(ctx);
+        kept[i] = mem.now[MLC_MEM_ACTIVATION];
+    }
+    CHECK_EQ(kept[1] - kept[0], 64 * 64 * 4);
+}
+
+TEST(nn, prelu_learns_its_weight)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_prelu(ctx, 1);
+    mlc_optim  *opt = mlc_sgd(m, 0.5);
+    CHECK_NEAR(mlc_item(mlc_module_param(m, "weight")), 0.25, 0);
+    mlc_tensor *y = mlc_forward(m, mlc_full(ctx, MLC_F32, mlc_dims1(1), -2));
+    CHECK_NEAR(mlc_item(y), -0.5, 0);
+    CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_module_param(m, "weight")), 1.25, 1e-6);
+    CHECK_OK(ctx);
+    CHECK(mlc_nn_prelu(ctx, 0) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_prelu: channels is 0; it must be positive");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
 TEST(nn, flatten_keeps_the_first_axis)
 {
     mlc_ctx    *ctx = test_ctx();
@@ -1175,4 +1258,181 @@ TEST(nn, a_forward_may_run_a_backward_of_its_own)
     CHECK_EQ(mlc_backward(mlc_sum(outer, mlc_dims0(), false)), MLC_OK);
     CHECK_VALUES(mlc_grad(outer), 3, seven, 0, 0);
     CHECK_OK(ctx);
+}
+
+/* ---- convolution, pooling, batch norm ------------------------------------------------------- */
+
+static double largest_gap(mlc_tensor *a, mlc_tensor *b)
+{
+    return a && b ? mlc_item(mlc_max(mlc_abs(mlc_sub(a, b)), mlc_dims0(), false)) : (double)NAN;
+}
+
+TEST(nn, layers_of_images_are_their_operations)
+{
+    static const mlc_pad_mode modes[] = {MLC_PAD_CONSTANT, MLC_PAD_REFLECT, MLC_PAD_REPLICATE,
+                                         MLC_PAD_CIRCULAR};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 6, 7), 3, -1, 1);
+        for (int i = 0; i < 4; i++) {
+            mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 3, 5, 3);
+            d.conv.padding[0] = 1, d.conv.padding[1] = 2, d.conv.stride[1] = 2;
+            d.padding_mode = modes[i];
+            mlc_module *m = mlc_nn_conv(ctx, &d);
+            mlc_tensor *w = mlc_module_param(m, "weight"), *b = mlc_module_param(m, "bias");
+            mlc_dims    pad = mlc_dims4(0, 0, 1, 2);
+            mlc_conv_desc plain;
+            memset(&plain, 0, sizeof plain);
+            plain.stride[1] = 2;
+            mlc_tensor *want = mlc_conv(mlc_pad(x, pad, pad, modes[i], 0), w, b, &plain);
+            CHECK_NEAR(largest_gap(mlc_forward(m, x), want), 0, 1e-6);
+            mlc_tensor *most = mlc_max(mlc_abs(w), mlc_dims0(), false);
+            CHECK(mlc_item(most) <= 1 / sqrt(27.0) && mlc_item(most) > 0.9 / sqrt(27.0));
+        }
+        mlc_nn_conv_desc t = mlc_nn_conv_desc_make(2, 3, 4, 2);
+        t.transposed = true;
+        t.conv.stride[0] = t.conv.stride[1] = 2;
+        mlc_module *m = mlc_nn_conv(ctx, &t);
+        CHECK_EQ(mlc_dim(mlc_forward(m, x), 2), 12);
+        CHECK_EQ(mlc_dim(mlc_module_param(m, "weight"), 1), 4);
+        CHECK_OK(ctx);
+    }
+}
+
+/* conv, relu in one pass; pool; batch norm; the whole in training and in evaluation. */
+static mlc_module *image_net(mlc_ctx *ctx)
+{
+    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
+    mlc_module         *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 4, 3));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 4, 6, 2));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_adaptive_avg_pool(ctx, mlc_dims2(2, 2)));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 24, 3));
+    mlc_module_build(net);
+    return net;
+}
+
+TEST(nn, a_network_of_images_runs_as_its_children_do_and_learns)
+{
+    static const double labels[4] = {0, 1, 2, 1};
+    FOR_EACH_ISA(ctx) {
+        mlc_module *net = image_net(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(4, 1, 12, 12), 3, -1, 1);
+        mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(4), labels);
+        mlc_optim  *opt = mlc_adamw(net, 0.01);
+        double      first = 0, last = 0;
+        mlc_module_train(net, false);
+        mlc_no_grad_begin(ctx);
+        mlc_tensor *by_child = x, *at_once = mlc_forward(net, x);
+        for (int i = 0; i < 9; i++)
+            by_child = mlc_forward(mlc_module_child(net, i), by_child);
+        CHECK_NEAR(largest_gap(by_child, at_once), 0, 1e-6);
+        mlc_no_grad_end(ctx);
+        mlc_module_train(net, true);
+        for (int i = 0; i < 30; i++) {
+            mlc_scope_begin(ctx);
+            mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net, x), y);
+            last = mlc_item(loss);
+            if (i == 0)
+                first = last;
+            CHECK_EQ(mlc_backward(loss), MLC_OK);
+            CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        CHECK(last < 0.5 * first);
+        CHECK_NEAR(mlc_item(mlc_module_param(net, "3.num_batches_tracked")), 30, 0);
+        CHECK(fabs(mlc_item(mlc_select(mlc_module_param(net, "3.running_mean"), 0, 0))) > 0);
+        mlc_module_train(net, false);
+        mlc_no_grad_begin(ctx);
+        CHECK(largest_gap(mlc_forward(net, x), at_once) > 0.1);
+        CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+        mlc_tensor *low = mlc_forward(net, x);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK_EQ(low->dtype, MLC_BF16);
+        CHECK(largest_gap(mlc_cast(low, MLC_F32), mlc_forward(net, x)) < 0.2);
+        CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+        CHECK(largest_gap(mlc_cast(mlc_forward(net, mlc_cast(x, MLC_BF16)), MLC_F32),
+                          mlc_cast(low, MLC_F32)) < 0.2);
+        mlc_no_grad_end(ctx);
+        CHECK_OK(ctx);
+    }
+}
+
+/* A convolution that has one activation keeps it, whatever follows. */
+TEST(nn, sequential_does_not_replace_an_activation)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(1, 2, 3, 2);
+    d.conv.act = MLC_ACT_RELU;
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv(ctx, &d));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(2, 2, 9), 1, -1, 1);
+    mlc_tensor *want = mlc_tanh(mlc_forward(mlc_module_child(net, 0), x));
+    CHECK_NEAR(largest_gap(mlc_forward(net, x), want), 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, layers_of_images_refuse_sizes_that_are_none)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 3, 5, 3);
+    d.conv.groups = 2;
+    CHECK(mlc_nn_conv(ctx, &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_conv: 2 axes, in 3, out 5, kernel 3, groups 2: 1 to 3 axes, "
+                              "positive sizes, channels that are multiples of groups, and padding "
+                              "with zeros where it is transposed");
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_conv(ctx, NULL) == NULL && mlc_nn_conv2d(ctx, 1, 1, 0) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_batch_norm(ctx, 0) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_batch_norm: channels is 0; it must be positive");
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_conv1d(NULL, 1, 1, 1) == NULL && mlc_nn_conv3d(NULL, 1, 1, 1) == NULL);
+}
+
+/* ---- relu with the maxima behind it --------------------------------------------------------- */
+
+/* Conv, relu, pool in one sequential, and the operations one by one; y is changed in place before
+ * backward, which saved nothing of it. */
+static void conv_relu_pool(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    enum { N = 2, C = 3, SIDE = 9, OUT = 5, Y = N * OUT * 16, X = N * C * SIDE * SIDE };
+    static double       y[2][Y], dx[2][X];
+    const mlc_pool_desc two = mlc_pool_desc_make(3, 2, 1);
+    mlc_tensor         *x = test_rand(ctx, dtype, mlc_dims4(N, C, SIDE, SIDE), 1, -1, 1);
+    mlc_module         *net = mlc_nn_sequential(ctx), *conv = mlc_nn_conv2d(ctx, C, OUT, 3);
+    mlc_set_requires_grad(x, true);
+    mlc_module_add(net, conv);
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+    for (int fused = 0; fused < 2; fused++) {
+        mlc_tensor *out = fused ? mlc_forward(net, x)
+                                : mlc_max_pool(mlc_relu(mlc_forward(conv, x)), &two);
+        mlc_mul_scalar_(out, 2);
+        test_read(mlc_contiguous(out), y[fused]);
+        CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(out, out), mlc_dims0(), false)), MLC_OK);
+        test_read(mlc_contiguous(mlc_grad(x)), dx[fused]);
+        mlc_zero_grad(x);
+    }
+    CHECK_OK(ctx);
+    CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0);
+    CHECK(memcmp(dx[0], dx[1], sizeof dx[0]) == 0);
+    mlc_module_free(net);
+}
+
+TEST(nn, relu_with_the_maxima_behind_it_is_the_same_and_saves_nothing_of_them)
+{
+    FOR_EACH_ISA(ctx) {
+        conv_relu_pool(ctx, MLC_F32);
+        conv_relu_pool(ctx, MLC_F64);
+        conv_relu_pool(ctx, MLC_BF16);
+    }
 }

@@ -1045,3 +1045,316 @@ TEST(optim, bf16_gradients_have_a_norm)
     CHECK_NEAR(mlc_optim_grad_norm(opt), sqrt(all + 1), 1e-5);    /* 1: of the bias              */
     CHECK_OK(ctx);
 }
+
+/* ---- steps inside backward ------------------------------------------------------------------ */
+
+/* A matrix [m,n], and k of the product that is its gradient.                                    */
+typedef struct step_case {
+    int64_t   m, n, k;
+    mlc_dtype dtype, lies, p;          /* of the product, of its operands, of the matrix          */
+} step_case;
+
+static void *block_of(mlc_dtype dtype, int64_t n, uint64_t seed)
+{
+    void                      *to = calloc((size_t)n + 1, 8);
+    const struct mlc_k_random r = {MLC_RANDOM_UNIFORM, dtype, n, to, seed, 0, 0, 1, -1, 1, 0, 0};
+    mlc_cpu_kernels(MLC_ISA_SCALAR)->random(NULL, &r);
+    return to;
+}
+
+/* The kernel against gemm and then optim: the same bits.                                         */
+static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rule rule)
+{
+    struct mlc_k_gemm_optim a;
+    struct mlc_optim_step   step;
+    const int64_t           all = c->m * c->n;
+    const mlc_dtype         state = c->p == MLC_BF16 ? MLC_F32 : c->p;
+    const size_t            size = mlc_dtype_bytes(c->p), wide = mlc_dtype_bytes(state);
+    void *x = block_of(c->lies, c->m * c->k, 1), *y = block_of(c->lies, c->n * c->k, 2);
+    void *p[2] = {block_of(c->p, all, 3), block_of(c->p, all, 3)};
+    void *m[2] = {block_of(state, all, 4), block_of(state, all, 4)};
+    void *v[2] = {calloc((size_t)all + 1, 8), calloc((size_t)all + 1, 8)};
+    void *g = calloc((size_t)all + 1, 8);
+    memset(&a, 0, sizeof a);
+    memset(&step, 0, sizeof step);
+    step.lr = 0.125, step.weight_decay = 0.25, step.bias1 = step.bias2 = 0.5, step.grad_scale = 1;
+    a.gemm.dtype = c->dtype;
+    a.gemm.a_dtype = a.gemm.b_dtype = c->lies;
+    a.gemm.c_dtype = c->p;
+    a.gemm.m = c->m, a.gemm.n = c->n, a.gemm.k = c->k, a.gemm.batch = 1;
+    a.gemm.a = x, a.gemm.a_row = 1, a.gemm.a_col = c->m;
+    a.gemm.b = y, a.gemm.b_row = c->n, a.gemm.b_col = 1;
+    a.gemm.alpha = 1;
+    a.gemm.part = 1;
+    a.optim.rule = rule, a.optim.dtype = c->p, a.optim.decoupled = 1;
+    a.optim.n = all, a.optim.p = p[0], a.optim.m = m[0], a.optim.v = v[0];
+    a.optim.seed = 5, a.optim.first = 16, a.optim.step = &step;
+    a.optim.momentum = 0.5, a.optim.beta1 = 0.5, a.optim.beta2 = 0.75, a.optim.eps = 0.125;
+    a.workspace_bytes = k->gemm_optim_workspace(NULL, &a);
+    a.workspace = malloc(a.workspace_bytes + 1);
+    CHECK_EQ(k->gemm_optim(NULL, &a), MLC_OK);
+    a.gemm.c = g, a.gemm.c_row = c->n, a.gemm.c_col = 1;
+    a.gemm.workspace_bytes = k->gemm_workspace(NULL, &a.gemm);
+    a.gemm.workspace = malloc(a.gemm.workspace_bytes + 1);
+    CHECK_EQ(k->gemm(NULL, &a.gemm), MLC_OK);
+    a.optim.g = g, a.optim.p = p[1], a.optim.m = m[1], a.optim.v = v[1];
+    CHECK_EQ(k->optim(NULL, &a.optim), MLC_OK);
+    CHECK(memcmp(p[0], p[1], (size_t)all * size) == 0);
+    CHECK(memcmp(m[0], m[1], (size_t)all * wide) == 0);
+    CHECK(rule == MLC_RULE_SGD || memcmp(v[0], v[1], (size_t)all * wide) == 0);
+    void *made[] = {x, y, p[0], p[1], m[0], m[1], v[0], v[1], g, a.workspace, a.gemm.workspace};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        free(made[i]);
+}
+
+TEST(optim, the_step_of_a_product_is_the_pass_over_the_product)
+{
+    static const int64_t   sizes[][3] = {{1, 1, 1},    {3, 5, 0},    {31, 7, 2},    {32, 16, 33},
+                                         {33, 64, 32}, {65, 17, 70}, {130, 300, 9}, {97, 1100, 40},
+                                         {2, 3000, 5}, {70, 1025, 1}};
+    static const mlc_dtype dtypes[][3] = {
+        {MLC_F32, MLC_F32, MLC_F32},   {MLC_F64, MLC_F64, MLC_F64},   {MLC_BF16, MLC_BF16, MLC_F32},
+        {MLC_BF16, MLC_F32, MLC_F32},  {MLC_F16, MLC_F16, MLC_F32},
+        {MLC_BF16, MLC_BF16, MLC_BF16},
+    };
+    FOR_EACH_LEVEL(isa)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            const step_case c = {sizes[i][0],  sizes[i][1],  sizes[i][2],
+                                 dtypes[d][0], dtypes[d][1], dtypes[d][2]};
+            check_product_step(mlc_cpu_kernels((mlc_isa)isa), &c, MLC_RULE_SGD);
+            check_product_step(mlc_cpu_kernels((mlc_isa)isa), &c, MLC_RULE_ADAM);
+        }
+}
+
+/* Matrices that are large enough to be stepped inside backward, and small ones that are not.     */
+static mlc_module *wide_layers(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 130, 140));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 140, 150));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 150, 3));
+    mlc_module_build(net);
+    return net;
+}
+
+static mlc_tensor *wide_loss(mlc_module *net, uint64_t seed)
+{
+    mlc_ctx       *ctx = mlc_module_ctx(net);
+    mlc_param_iter it = mlc_param_iter_make(net);
+    mlc_param_next(&it);
+    mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(9, 130), seed, -1, 1),
+                             it.tensor->dtype);
+    mlc_tensor *y = mlc_forward(net, x);
+    return mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+}
+
+/* The same values for any module.                                                               */
+static void fill_parameters(mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    for (uint64_t seed = 1; mlc_param_next(&it); seed++)
+        CHECK_EQ(mlc_copy_into(it.tensor, test_rand(mlc_module_ctx(net), it.tensor->dtype,
+                                                    mlc_dims_of(it.tensor->ndim,
+                                                                it.tensor->shape),
+                                                    seed, -0.1, 0.1)), MLC_OK);
+}
+
+enum { WIDE = 130 * 140 + 140 + 140 * 150 + 150 + 150 * 3 + 3 };
+
+/* After three steps, the second at another rate, parameters are those of ordinary steps.        */
+static void check_in_backward(mlc_ctx *ctx, mlc_dtype params, mlc_dtype cast, bool adam)
+{
+    static double  p[2][WIDE];
+    mlc_module    *net = wide_layers(ctx);
+    mlc_sgd_desc   d = {0.1, 0.9, 0, 0.01, true};
+    mlc_group_desc own = {0.5, 0.1};
+    CHECK_EQ(mlc_module_to(net, params), MLC_OK);
+    for (int in = 0; in < 2; in++) {
+        fill_parameters(net);
+        mlc_optim *opt = adam ? mlc_adamw(net, 0.01) : mlc_sgd_ex(net, &d);
+        CHECK_EQ(mlc_optim_group(opt, "2.weight", &own), MLC_OK);
+        CHECK_EQ(mlc_optim_in_backward(opt, in == 1), MLC_OK);
+        for (int step = 0; step < 3; step++) {
+            mlc_scope_begin(ctx);
+            CHECK_EQ(mlc_optim_set_lr(opt, step == 1 ? 0.05 : 0.02), MLC_OK);
+            CHECK_EQ(mlc_autocast_begin(ctx, cast), MLC_OK);
+            mlc_tensor *loss = wide_loss(net, (uint64_t)step);
+            CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+            CHECK_EQ(mlc_backward(loss), MLC_OK);
+            CHECK((mlc_grad(mlc_module_param(net, "0.weight")) == NULL) == (in == 1));
+            CHECK((mlc_grad(mlc_module_param(net, "2.weight")) == NULL) == (in == 1));
+            CHECK(mlc_grad(mlc_module_param(net, "4.weight")) != NULL);
+            CHECK(mlc_grad(mlc_module_param(net, "0.bias")) != NULL);
+            CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        CHECK_EQ(mlc_optim_steps(opt), 3);
+        CHECK_EQ(snapshot(net, p[in]), WIDE);
+        mlc_optim_free(opt);
+    }
+    mlc_module_free(net);
+    for (int i = 0; i < WIDE; i++)
+        if (memcmp(&p[0][i], &p[1][i], sizeof p[0][i]) != 0) {
+            CHECK_NEAR(p[1][i], p[0][i], 0);               /* the first one says where            */
+            break;
+        }
+    CHECK_OK(ctx);
+}
+
+TEST(optim, steps_inside_backward_are_the_same_steps)
+{
+    FOR_EACH_ISA(ctx) {
+        for (int adam = 0; adam < 2; adam++) {
+            check_in_backward(ctx, MLC_F32, MLC_F32, adam);
+            check_in_backward(ctx, MLC_F32, MLC_BF16, adam);
+            check_in_backward(ctx, MLC_F64, MLC_F32, adam);
+            check_in_backward(ctx, MLC_BF16, MLC_F32, adam);
+        }
+    }
+}
+
+/* One backward; were there gradients of both large matrices afterwards?                          */
+static bool kept_gradients(mlc_module *net)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_backward(wide_loss(net, 1)), MLC_OK);
+    const bool kept = mlc_grad(mlc_module_param(net, "0.weight")) != NULL &&
+                      mlc_grad(mlc_module_param(net, "2.weight")) != NULL;
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return kept;
+}
+
+TEST(optim, what_needs_all_gradients_is_not_done_inside_backward)
+{
+    const mlc_clip_desc clip[] = {{1, 0, false}, {0, 1, false}};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *net = wide_layers(ctx);
+    mlc_optim          *opt = mlc_adamw(net, 0.01);
+    CHECK_EQ(mlc_optim_in_backward(NULL, true), MLC_ERR_ARG);
+    CHECK(kept_gradients(net));
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_optim_clip(opt, &clip[i]), MLC_OK);
+        CHECK(kept_gradients(net));
+    }
+    CHECK_EQ(mlc_optim_clip(opt, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
+    CHECK(kept_gradients(net));
+    CHECK_EQ(mlc_optim_accumulate(opt, 1), MLC_OK);
+    mlc_scaler_desc s;
+    memset(&s, 0, sizeof s);
+    CHECK_EQ(mlc_optim_scaler(opt, &s), MLC_OK);
+    CHECK(kept_gradients(net));
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    mlc_anomaly(ctx, true);
+    CHECK(kept_gradients(net));
+    mlc_anomaly(ctx, false);
+    mlc_optim_zero_grad(opt);
+    CHECK(!kept_gradients(net));
+    CHECK_EQ(mlc_optim_in_backward(opt, false), MLC_OK);
+    CHECK(kept_gradients(net));
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    mlc_optim_free(opt);
+    CHECK(kept_gradients(net));
+    CHECK_OK(ctx);
+}
+
+/* A matrix that two operations use gets the sum of both gradients, in the step.                  */
+TEST(optim, a_matrix_that_is_used_twice_is_not_stepped_inside_backward)
+{
+    double       p[2][130 * 130 + 130];
+    mlc_ctx     *ctx = test_ctx();
+    for (int in = 0; in < 2; in++) {
+        mlc_module *net = mlc_nn_linear(ctx, 130, 130);
+        fill_parameters(net);
+        mlc_optim  *opt = mlc_sgd(net, 0.5);
+        CHECK_EQ(mlc_optim_in_backward(opt, in == 1), MLC_OK);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 130), 3, -1, 1);
+        mlc_tensor *y = mlc_tanh(mlc_forward(net, mlc_forward(net, x)));
+        mlc_tensor *w = mlc_module_param(net, "weight");
+        mlc_tensor *decay = mlc_sum(mlc_mul(w, w), mlc_dims0(), false);
+        CHECK_EQ(mlc_backward(mlc_add(mlc_sum(y, mlc_dims0(), false), decay)), MLC_OK);
+        CHECK(mlc_grad(w) != NULL);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        CHECK_EQ(snapshot(net, p[in]), 130 * 130 + 130);
+    }
+    CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0);
+    CHECK_OK(ctx);
+}
+
+/* After surgery the optimizer finds its entries anew; frozen matrices stay.                      */
+TEST(optim, steps_inside_backward_follow_surgery_and_freezing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    static double before[WIDE], after[WIDE];
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    CHECK_EQ(mlc_set_requires_grad(mlc_module_param(net, "2.weight"), false), MLC_OK);
+    snapshot(net, before);
+    CHECK(!kept_gradients(net));
+    snapshot(net, after);
+    CHECK_EQ(changed(before, after, 0, 130 * 140), 130 * 140);
+    CHECK_EQ(changed(before, after, 130 * 140 + 140, 130 * 140 + 140 + 140 * 150), 0);
+    CHECK_EQ(mlc_set_requires_grad(mlc_module_param(net, "2.weight"), true), MLC_OK);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 3));
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_ERR_STATE);          /* gradients came before the surgery   */
+    mlc_error_clear(ctx);
+    mlc_optim_zero_grad(opt);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK(!kept_gradients(net));
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    mlc_module_free(net);
+    CHECK_EQ(mlc_optim_in_backward(opt, false), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    mlc_optim_free(opt);
+    CHECK_OK(ctx);
+}
+
+/* Two graphs over one network: whichever goes first, gradients are added up. */
+TEST(optim, a_matrix_of_two_graphs_is_not_stepped_inside_backward)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_layers(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    for (int first = 0; first < 2; first++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *loss[2] = {wide_loss(net, 1), wide_loss(net, 2)};
+        CHECK_EQ(mlc_backward(loss[first]), MLC_OK);
+        CHECK(mlc_grad(mlc_module_param(net, "0.weight")) != NULL);
+        CHECK_EQ(mlc_backward(loss[1 - first]), MLC_OK);
+        CHECK(mlc_grad(mlc_module_param(net, "0.weight")) != NULL);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Surgery between forward and backward: nothing is stepped until it is laid out anew. */
+TEST(optim, a_tree_out_of_date_is_not_stepped_inside_backward)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_layers(ctx), *parent = mlc_nn_sequential(ctx);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    mlc_scope_begin(ctx);
+    mlc_tensor *loss = wide_loss(net, 1);
+    CHECK_EQ(mlc_module_add(parent, net), MLC_OK);
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_optim_zero_grad(opt);
+    CHECK(kept_gradients(net));                            /* its step makes the entries anew    */
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK(!kept_gradients(net));
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_OK(ctx);
+}

@@ -87,17 +87,41 @@ static void stack_ops(mlc_ctx *ctx)
     if (stack_g.status == MLC_OK) stack_g.status = mlc_scope_end(ctx);
 }
 
+/* Images: products of patches, lanes of channels, each with its blocks on the stack.          */
+static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
+    mlc_conv_desc       d;
+    memset(&d, 0, sizeof d);
+    d.padding[0] = d.padding[1] = 3;
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = stack_fill(dtype, mlc_dims4(3, 8, 13, 14));
+    mlc_tensor *w = stack_fill(dtype, mlc_dims4(150, 8, 3, 3));
+    mlc_tensor *deep = stack_fill(dtype, mlc_dims4(150, 1, 7, 7));
+    mlc_set_requires_grad(x, true);
+    mlc_set_requires_grad(w, true);
+    mlc_set_requires_grad(deep, true);
+    mlc_tensor *y = mlc_max_pool(mlc_conv(x, w, NULL, NULL), &two);
+    y = mlc_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
+    d.groups = 150;
+    d.act = MLC_ACT_GELU;
+    y = mlc_conv_transpose(mlc_avg_pool(mlc_conv(y, deep, NULL, &d), &two), w, NULL, NULL);
+    mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false));
+    if (stack_g.status == MLC_OK) stack_g.status = mlc_scope_end(ctx);
+}
+
 /* One of everything that a training program does.                                             */
 static void *stack_train(void *unused)
 {
     mlc_ctx    *ctx = stack_g.ctx;
     mlc_module *net = mlc_nn_sequential(ctx);
     (void)unused;
-    mlc_module_add(net, mlc_nn_linear(ctx, 64, 128));
+    mlc_module_add(net, mlc_nn_linear(ctx, 64, 300));
     mlc_module_add(net, mlc_nn_gelu(ctx));
     mlc_module_add(net, mlc_nn_dropout(ctx, 0.1));
-    mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
+    mlc_module_add(net, mlc_nn_linear(ctx, 300, 10));
     mlc_optim *opt = mlc_adamw(net, 1e-3);
+    mlc_optim_in_backward(opt, true);
     for (int i = 0; i < 3; i++) {
         mlc_scope_begin(ctx);
         mlc_tensor *x = stack_fill(MLC_F32, mlc_dims2(64, 64));
@@ -109,6 +133,8 @@ static void *stack_train(void *unused)
         if ((stack_g.status = mlc_scope_end(ctx)) != MLC_OK) break;
     }
     stack_ops(ctx);
+    stack_images(ctx, MLC_F32);
+    stack_images(ctx, MLC_BF16);
     mlc_summary(net, mlc_dims2(1, 64), stack_write, NULL);
     if (test_on_host()) {
         mlc_save(net, stack_g.path);

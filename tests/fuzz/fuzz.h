@@ -1,6 +1,6 @@
 /* fuzz.h -- what the libFuzzer targets share: a context, inputs as files, the bound on memory
  *
- * Each target is one file with the implementation in it; run.sh builds and runs them. A target
+ * Each target is one file, linked with library.c; run.sh builds and runs them. A target
  * fails by a crash, a sanitizer's report, a leak, an error without a text, or by asking for more
  * memory than four times its input and 1 MiB.
  */
@@ -8,7 +8,6 @@
 #define FUZZ_H
 
 #define _GNU_SOURCE
-#define MLCORE_IMPLEMENTATION
 #include "../../mlcore.h"
 
 #include <stdio.h>
@@ -27,19 +26,8 @@ static void fuzz_fail(const char *why)
     abort();
 }
 
-/* Heap objects, and bytes of tensors and workspace: what a leak would show in. */
-static int64_t fuzz_in_use(mlc_memory *m)
-{
-    int64_t objects = 0, descriptors = 0;
-    for (mlc__object *o = fuzz_ctx->objects; o; o = o->next) objects++;
-    /* Descriptors of pool blocks come by chunks of 32, which stay: as many as ever were in use. */
-    for (mlc__block *b = fuzz_ctx->spare_blocks; b; b = b->next) descriptors++;
-    for (int c = 0; c < MLC__CLASSES; c++)
-        for (mlc__block *b = fuzz_ctx->free_blocks[c]; b; b = b->next) descriptors++;
-    mlc_memory_info(fuzz_ctx, m);
-    return objects - descriptors / 32 + m->now[MLC_MEM_ACTIVATION] + m->now[MLC_MEM_GRAD] +
-           m->now[MLC_MEM_WORKSPACE];
-}
+/* fuzz_in_use: heap objects, and bytes of tensors and workspace: what a leak would show in. */
+int64_t fuzz_in_use(mlc_ctx *ctx, mlc_memory *m);
 
 static int64_t fuzz_used, fuzz_allocated;
 
@@ -51,7 +39,7 @@ static void fuzz_begin(void)
     d.threads = 1;
     if (!fuzz_ctx) fuzz_ctx = mlc_ctx_create(&d);
     mlc_memory m;
-    fuzz_used = fuzz_in_use(&m);
+    fuzz_used = fuzz_in_use(fuzz_ctx, &m);
     fuzz_allocated = m.allocated;
     mlc_memory_peak_reset(fuzz_ctx);
     mlc_scope_begin(fuzz_ctx);
@@ -63,7 +51,7 @@ static void fuzz_end(size_t size, bool bounded)
     const mlc_status status = mlc_ctx_status(fuzz_ctx);
     if (status != MLC_OK && mlc_error(fuzz_ctx)[0] == 0) fuzz_fail("an error without a text");
     if (mlc_scope_end(fuzz_ctx) != status) fuzz_fail("the scope ends with another status");
-    if (fuzz_in_use(&m) != fuzz_used) fuzz_fail("memory is left behind");
+    if (fuzz_in_use(fuzz_ctx, &m) != fuzz_used) fuzz_fail("memory is left behind");
     if (bounded && m.peak - fuzz_allocated > 4 * (int64_t)size + (1 << 20))
         fuzz_fail("too much memory");
 }

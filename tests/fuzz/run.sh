@@ -10,16 +10,18 @@ shift
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(safetensors npy npz idx csv state shapes roundtrip)
 out=${FUZZ_OUT:-build-fuzz}
-flags=(-std=c11 -O1 -g -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
-       -DMLC_NO_AVX512)
+flags=(-std=c11 -O1 -g -I. -fno-sanitize-recover=all -DMLC_NO_AVX512)
 passed=0 failed=0
 mkdir -p "$out"
+clang "${flags[@]}" -fsanitize=fuzzer-no-link,address,undefined -c tests/fuzz/library.c \
+    -o "$out/library.o" || exit 1
 
 # one TARGET: build, replay, fuzz.
 one() {
     local name=$1 corpus="tests/fuzz/corpus/$1"
     mkdir -p "$out/$name" "$out/bad"
-    clang "${flags[@]}" "tests/fuzz/$name.c" -o "$out/fuzz-$name" -lm -pthread || return 1
+    clang "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/$name.c" "$out/library.o" \
+        -o "$out/fuzz-$name" -lm -pthread || return 1
     local dictionary=()
     [ ! -f "tests/fuzz/$name.dict" ] || dictionary=(-dict="tests/fuzz/$name.dict")
     "$out/fuzz-$name" "$corpus"/* >"$out/$name.log" 2>&1 || return 1

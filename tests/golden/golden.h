@@ -117,4 +117,14 @@ GOLDEN_FN bool golden_equal(mlc_tensor *t, mlc_tensor *want, const char *label)
                          label);
 }
 
+/* golden_spread: a number in [-1, 1), a hash of its index; make_resnet_goldens.py has the same. */
+GOLDEN_FN double golden_spread(int64_t i, uint32_t stream)
+{
+    uint32_t h = (uint32_t)(i + 1) * 2654435761u + stream * 40503u;
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    return h / 2147483648.0 - 1.0;
+}
+
 #endif /* GOLDEN_H */

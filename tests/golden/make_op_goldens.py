@@ -185,6 +185,11 @@ UNARY = {   # torch, numpy, low, high, points with a gradient of their own
     "gelu": (F.gelu, None, -4, 4, []), "silu": (F.silu, None, -4, 4, []),
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), None, -4, 4, []),
     "softplus": (F.softplus, None, -4, 30, []),
+    "log_sigmoid": (F.logsigmoid, None, -30, 4, [0.0]),
+    "selu": (lambda x: F.selu(x.clone(), inplace=True), None, -4, 4, [0.0, -0.0]),
+    "mish": (F.mish, None, -6, 4, []), "softsign": (F.softsign, None, -4, 4, [0.0, -0.0]),
+    "hardswish": (F.hardswish, None, -5, 5, [3.0, -3.0, 0.0, NAN]),
+    "hardsigmoid": (lambda x: F.relu6(x + 3) / 6, None, -5, 5, [3.0, -3.0, 0.0]),
     "abs": (torch.abs, np.abs, -2, 2, [0.0, -0.0, 1.0, -1.0]),
     "sign": (torch.sign, None, -2, 2, [0.0, -0.0, 1.0]),
     "square": (torch.square, np.square, -2, 2, [0.0]),
@@ -228,6 +233,12 @@ SCALAR = {   # torch with a number behind, numpy, low, high, numbers
     "pow_scalar": (torch.pow, lambda x, s: np.power(x, x.dtype.type(s)), 0.3, 2.5,
                    [2.0, 3.0, 0.5, -1.0, -0.5, 0.0, 1.0, 2.25]),
     "rsub_scalar": (lambda x, s: s - x, lambda x, s: x.dtype.type(s) - x, -2, 2, [1.5]),
+    "leaky_relu": (F.leaky_relu, None, -2, 2, [0.01, 0.0, -0.5]),
+    # The derivatives in place are those from the result, which is what mlcore saves. celu's alpha
+    # has an exact inverse, which PyTorch rounds to f32, as it does the sixth of hardsigmoid.
+    "elu": (lambda x, s: F.elu(x.clone(), s, inplace=True) if s >= 0 else F.elu(x, s), None, -4, 4,
+            [1.0, 0.3, -0.5, 0.0]),
+    "celu": (lambda x, s: F.celu(x.clone(), s, inplace=True), None, -4, 4, [0.5, 2.0]),
 }
 
 
@@ -237,8 +248,8 @@ def elementwise(book, dtype):
             a = book.rand(op, dtype, shape, low, high)
             book.case(op, dtype, [(a, view)], f, numpy=numpy)
         special = tensor(SPECIAL, dtype)
-        if op in ("gelu", "silu", "gelu_tanh"):  # infinity minus infinity there: not pinned down
-            special = special[torch.isfinite(special)]
+        if op in ("gelu", "silu", "gelu_tanh", "mish", "softsign", "hardswish"):
+            special = special[torch.isfinite(special)]  # 0 times infinity there: not pinned down
         if op in ("tan", "sin", "cos") and dtype == "f16":
             special = special[special.abs() < 200]            # 1e4 in f16: PyTorch has its own
         if numpy is not None:
@@ -276,13 +287,15 @@ def elementwise(book, dtype):
             for shape, view in cases:
                 a = book.rand(op, dtype, shape, low, high)
                 book.case(op, dtype, [(a, view)], lambda x: f(x, number), nums=[number],
-                          numpy=lambda x: numpy(x, number), diff=number != 0 or op[:3] != "div")
+                          numpy=numpy and (lambda x: numpy(x, number)),
+                          diff=number != 0 or op[:3] != "div")
     a = tensor([0.0, -0.0, -2.0, INF, -INF, NAN, 1.0], dtype)
     for number in (0.0, 2.0, 3.0, 0.5, -1.0, -2.0, -0.5):
         odd = (a == -INF) | ((a == 0) & a.signbit())  # PyTorch disagrees with itself there
         x = a if number % 1 == 0 else a[~odd]
         book.case("pow_scalar", dtype, [(x, "")], lambda x: torch.pow(x, number), nums=[number],
                   grad=False)
+    activations(book, dtype)
     for number in (2.0, 0.0, 1.0):
         book.case("pow_scalar", dtype, [(tensor([0.0, -1.5], dtype), "")],
                   lambda x: torch.pow(x, number), nums=[number], diff=False)
@@ -301,6 +314,38 @@ def elementwise(book, dtype):
         for shape, view in UNARY_CASES:              # its masks are mlcore's own: only the ends
             a = book.rand("dropout", dtype, shape, -2, 2)
             book.case("dropout", dtype, [(a, view)], f, nums=[p])
+
+
+def activations(book, dtype):
+    """Those with more arguments; and the points where two formulas meet."""
+    at = tensor([0.0, -0.0, 1.0, -1.0, 9.5, -9.5, 88.5, -104.0, INF, -INF, NAN], dtype)
+    for op in ("leaky_relu", "elu", "celu"):
+        f = SCALAR[op][0]
+        for number in (0.25, 1.0):
+            book.case(op, dtype, [(at, "")], lambda x: f(x, number), nums=[number], diff=False)
+    if dtype not in HALF:                            # in place it has no gradient for these
+        a = book.rand("celu", dtype, (5, 7), -4, 4)
+        book.case("celu", dtype, [(a, "")], lambda x: F.celu(x, -2.0), nums=[-2.0])
+    book.case("leaky_relu", dtype, [(at[:8], "")], lambda x: F.leaky_relu(x, -2.0), nums=[-2.0],
+              diff=False)
+    prelus = [((3, 5), "", 5), ((2, 3, 4), "T", 4), ((2, 3, 3, 2), "", 3), ((3, 9), "S", 4),
+              ((1, 3), "E", 1), ((2, 4, 5), "", 1), ((19,), "", 1), ((), "", 1), ((0, 3), "", 3),
+              ((4, 0), "", 0), ((4, 1), "", 1)]
+    for shape, view, channels in prelus:
+        x, w = book.rand("prelu", dtype, shape, -2, 2), book.rand("prelu", dtype, channels, -1, 1)
+        book.case("prelu", dtype, [(x, view), (w, "")], F.prelu)
+    w = tensor([0.25], dtype)
+    book.case("prelu", dtype, [(at[:8], ""), (w, "")], F.prelu, diff=False)
+    book.case("prelu", dtype, [(at, ""), (w, "")], F.prelu, grad=False)
+    w = book.rand("prelu", dtype, 7, -1, 1)          # its weights by stride
+    book.case("prelu", dtype, [(book.rand("prelu", dtype, (2, 3), -2, 2), ""), (w, "S")], F.prelu)
+    for shape, view, axis in (((4, 6), "", 1), ((4, 6), "", 0), ((3, 6, 2), "", -2),
+                              ((4, 3, 6), "T", 1), ((3, 8), "S", -1), ((1, 2), "E", 0),
+                              ((10,), "", 0), ((0, 4), "", 1), ((3, 0), "", 1)):
+        x = book.rand("glu", dtype, shape, -4, 4)
+        book.case("glu", dtype, [(x, view)], lambda x: F.glu(x, axis), ints=[[axis]])
+    far = tensor([[2.0, -3.0, 1.5, 0.5], [60.0, -60.0, 0.0, NAN]], dtype)
+    book.case("glu", dtype, [(far, "")], lambda x: F.glu(x, 0), ints=[[0]], diff=False)
 
 
 # ---- comparison, logic, choice, whole tensors filled -------------------------------------------
@@ -1042,11 +1087,169 @@ def products(book, dtype):
         book.case("dot", dtype, [(a, va), (b, vb)], torch.dot, numpy=np.dot)
 
 
+# ---- convolutions ------------------------------------------------------------------------------
+
+CONV = [F.conv1d, F.conv2d, F.conv3d]
+CONV_BACK = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]
+# x, its layout, w; stride, padding, dilation, groups
+CONV_CASES = [
+    ((2, 3, 9), "", (4, 3, 3), (2,), (1,), (1,), 1),
+    ((2, 4, 5, 6), "", (6, 2, 3, 2), (1, 2), (1, 0), (1, 2), 2),
+    ((2, 3, 6, 5), "T", (2, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((1, 2, 4, 8), "S", (3, 2, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((3, 4, 4), "E", (3, 1, 3, 3), (1, 1), (1, 1), (1, 1), 3),
+    ((1, 2, 3, 4, 3), "", (2, 2, 2, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 1), 1),
+    ((0, 3, 5, 5), "", (2, 3, 3, 3), (1, 1), (0, 0), (1, 1), 1),
+]
+
+
+def convolutions(book, dtype):
+    acts = [lambda t: t, torch.relu, F.gelu, torch.tanh, torch.sigmoid, F.silu]
+    for number, (xs, xv, ws, stride, padding, dilation, groups) in enumerate(CONV_CASES):
+        axes, act = len(ws) - 3, number % len(acts)
+        x, w = book.rand("conv", dtype, xs, -1, 1), book.rand("conv", dtype, ws, -1, 1)
+        c = VIEWS[xv](x).shape[1]
+        if ws[1] * groups != c:                            # as wide as x is, looked at
+            w = book.rand("conv", dtype, (ws[0], c // groups, *ws[2:]), -1, 1)
+        b = book.rand("conv", dtype, (w.shape[0],), -1, 1)
+        ints = [stride, padding, dilation, (groups, 0, act)]
+        book.case("conv", dtype, [(x, xv), (w, ""), (b, "")], native=False, ints=ints,
+                  call=lambda x, w, b: acts[act](CONV[axes](x, w, b, stride, padding, dilation,
+                                                            groups)))
+        if all(s == 1 for s in stride):
+            book.case("conv", dtype, [(x, xv), (w, "")], native=False,
+                      ints=[stride, [0] * len(stride), dilation, (groups, 1, 0)],
+                      call=lambda x, w: CONV[axes](x, w, None, stride, "same", dilation, groups))
+        w = book.rand("conv", dtype, (c, 2, *ws[2:]), -1, 1)
+        b = book.rand("conv", dtype, (2 * groups,), -1, 1)
+        more = [s - 1 for s in stride]
+        book.case("conv_transpose", dtype, [(x, xv), (w, ""), (b, "")], native=False,
+                  ints=[stride, padding, dilation, (groups, *more)],
+                  call=lambda x, w, b: CONV_BACK[axes](x, w, b, stride, padding, more, groups,
+                                                       dilation))
+
+
+def formats(book, dtype):
+    for shape, look in (((2, 3, 4, 5), ""), ((2, 3, 5), "T"), ((3, 2, 8), "S"), ((0, 3, 2), "")):
+        a = some(book, "channels_last", dtype, shape)
+        book.case("channels_last", dtype, [(a, look)], torch.clone, native="only")
+    for shape, look, r in (((2, 8, 2, 4), "", 2), ((1, 4, 4, 9), "T", 1), ((1, 18, 3, 4), "S", 3),
+                           ((4, 4, 4), "E", 2)):
+        a = some(book, "pixel_shuffle", dtype, shape)
+        book.case("pixel_shuffle", dtype, [(a, look)], lambda x: F.pixel_shuffle(x, r),
+                  native="only", ints=[(r,)])
+    for shape, look, r in (((2, 2, 2, 4), "", 2), ((1, 4, 4, 9), "T", 1), ((1, 2, 6, 6), "S", 3),
+                           ((4, 4, 4), "E", 2)):
+        a = some(book, "pixel_unshuffle", dtype, shape)
+        book.case("pixel_unshuffle", dtype, [(a, look)], lambda x: F.pixel_unshuffle(x, r),
+                  native="only", ints=[(r,)])
+    for op, out in (("pixel_shuffle", (0, 1, 4, 4)), ("pixel_unshuffle", (0, 16, 1, 1))):
+        a = some(book, op, dtype, (0, 4, 2, 2))        # PyTorch's own fail where there is nothing
+        book.case(op, dtype, [(a, "")], lambda x: x.reshape(out).clone(), native="only", ints=[(2,)])
+
+
+POOLS = [
+    ((2, 3, 9), "", (3,), (2,), (1,), (1,), 0, 0), ((2, 4, 5, 6), "T", (2, 3), (2, 1), (1, 1), (1, 2),
+                                                    0, 1),
+    ((1, 2, 7, 12), "S", (3, 2), (2, 2), (0, 1), (1, 1), 1, 0), ((0, 3, 4, 4), "", (2, 2), (2, 2),
+                                                                (0, 0), (1, 1), 0, 0),
+    ((2, 4, 4), "E", (3, 3), (1, 1), (1, 1), (1, 1), 0, 1),
+    ((1, 2, 3, 4, 3), "", (2, 2, 2), (1, 2, 1), (0, 1, 1), (1, 1, 1), 1, 1),
+]
+MAX_POOL = [F.max_pool1d, F.max_pool2d, F.max_pool3d]
+AVG_POOL = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
+ADAPTIVE = [((2, 3, 9), "", (4,)), ((2, 4, 5, 7), "T", (3, 1)), ((1, 2, 3, 8), "S", (2, 6)),
+            ((3, 4, 4), "E", (1, 1)), ((1, 2, 3, 4, 3), "", (2, 2, 2))]
+ADAPTIVE_MAX = [F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d]
+ADAPTIVE_AVG = [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d]
+
+RESIZES = [((2, 3, 5), "", (9,)), ((2, 4, 5, 7), "T", (3, 10)), ((1, 2, 4, 8), "S", (8, 1)),
+           ((3, 4, 4), "E", (7, 2)), ((1, 2, 3, 4, 3), "", (5, 2, 6)), ((0, 3, 2, 2), "", (4, 4)),
+           ((1, 130, 2), "", (3,))]
+LINEAR = ["linear", "bilinear", "trilinear"]
+
+
+def resized(x, size, mode):
+    """As mlc_interpolation counts modes."""
+    if mode == 0:
+        return F.interpolate(x, size, mode="nearest")
+    return F.interpolate(x, size, mode=LINEAR[len(size) - 1], align_corners=mode == 2)
+
+
+def pools(book, dtype):
+    """Values of pools are far apart, as differences of them are looked at."""
+    def far(op, shape):
+        n = int(np.prod(shape))
+        return (torch.randperm(n, generator=torch.Generator().manual_seed(n)).double().reshape(shape)
+                * 0.25 - n * 0.125).to(TORCH[dtype])
+    for xs, xv, kernel, stride, padding, dilation, ceil, exclude in POOLS:
+        axes, x = len(kernel) - 1, far("max_pool", xs)
+        book.case("max_pool", dtype, [(x, xv)], native=False,
+                  ints=[kernel, stride, padding, (*dilation, ceil)],
+                  call=lambda x: MAX_POOL[axes](x, kernel, stride, padding, dilation, bool(ceil)))
+        if x.numel():
+            book.case("avg_pool", dtype, [(x, xv)], native=False,
+                      ints=[kernel, stride, padding, (ceil, exclude)],
+                      call=lambda x: AVG_POOL[axes](x, kernel, stride, padding, bool(ceil),
+                                                    not exclude))
+    book.case("avg_pool", dtype, [(far("avg_pool", (0, 3, 4, 4)), "")], native=False,
+              ints=[(2, 2), (2, 2), (0, 0), (0, 0)], call=lambda x: F.avg_pool2d(x, 2))
+    for xs, xv, size in ADAPTIVE:
+        axes, x = len(size) - 1, far("adaptive", xs)
+        book.case("adaptive_max_pool", dtype, [(x, xv)], native=False, ints=[size],
+                  call=lambda x: ADAPTIVE_MAX[axes](x, size))
+        book.case("adaptive_avg_pool", dtype, [(x, xv)], native=False, ints=[size],
+                  call=lambda x: ADAPTIVE_AVG[axes](x, size))
+    for shape, view in (((4, 3), ""), ((2, 3, 5), "T"), ((2, 3, 4, 6), "S"), ((5, 4), "E"),
+                        ((3, 130, 2), ""), ((0, 3, 2), "")):
+        x = book.rand("batch_norm", dtype, shape, -2, 3)
+        c = VIEWS[view](x).shape[1]
+        w, b = (book.rand("batch_norm", dtype, c, -1.5, 1.5) for _ in range(2))
+        if x.numel():
+            book.case("batch_norm", dtype, [(x, view), (w, ""), (b, "")], native=False, nums=[1e-3],
+                      call=lambda x, w, b: F.batch_norm(x, None, None, w, b, True, 0.1, 1e-3))
+        book.case("batch_norm", dtype, [(x, view)], native=False, nums=[1e-3],
+                  call=lambda x: F.batch_norm(x, None, None, None, None, True, 0.1, 1e-3)
+                  if x.numel() else x * 1)
+    for shape, view, groups in (((2, 6), "", 2), ((2, 4, 5), "T", 1), ((2, 6, 4, 3), "S", 3),
+                                ((6, 3, 2), "E", 3), ((2, 130, 2), "", 5), ((0, 4, 2), "", 2)):
+        x = book.rand("group_norm", dtype, shape, -2, 3)
+        c = VIEWS[view](x).shape[1]
+        w, b = (book.rand("group_norm", dtype, c, -1.5, 1.5) for _ in range(2))
+        if x.numel():
+            book.case("group_norm", dtype, [(x, view), (w, ""), (b, "")], native=False,
+                      nums=[1e-3, groups if c % groups == 0 else 1],
+                      call=lambda x, w, b: F.group_norm(x, groups if c % groups == 0 else 1, w, b,
+                                                        1e-3))
+        book.case("group_norm", dtype, [(x, view)], native=False, nums=[1e-3, 1],
+                  call=lambda x: F.group_norm(x, 1, None, None, 1e-3) if x.numel() else x * 1)
+        if len(shape) < 3:
+            continue
+        if x.numel():
+            book.case("instance_norm", dtype, [(x, view), (w, ""), (b, "")], native=False,
+                      nums=[1e-3], call=lambda x, w, b: F.instance_norm(x, None, None, w, b, True,
+                                                                        0.1, 1e-3))
+        book.case("instance_norm", dtype, [(x, view)], native=False, nums=[1e-3],
+                  call=lambda x: F.instance_norm(x, eps=1e-3) if x.numel() else x * 1)
+    for shape, view, size in RESIZES:
+        x = book.rand("interpolate", dtype, shape, -2, 3)
+        for mode in range(3):
+            book.case("interpolate", dtype, [(x, view)], native=False, ints=[size, (mode,)],
+                      call=lambda x: resized(x, size, mode) if x.numel() else
+                      x.new_zeros((*x.shape[:2], *size)) + x.sum())
+    for op, call in (("adaptive_max_pool", F.adaptive_max_pool2d),
+                     ("adaptive_avg_pool", F.adaptive_avg_pool2d)):
+        book.case(op, dtype, [(far(op, (0, 3, 4, 4)), "")], native=False, ints=[(2, 2)],
+                  call=lambda x: call(x, (2, 2)))
+
+
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")                  # of empty means and the like
     groups = [(elementwise, FLOAT), (compare, ANY), (reductions, ANY), (sorting, ANY), (join, ANY),
-              (index, ANY), (view, ANY), (create, ANY), (products, FLOAT), (rows, FLOAT)]
+              (index, ANY), (view, ANY), (create, ANY), (products, FLOAT), (rows, FLOAT),
+              (convolutions, FLOAT), (formats, ANY),
+              (pools, FLOAT)]
     for group, dtypes in groups:
         book = Book(group.__name__)
         for dtype in dtypes:

@@ -1,0 +1,229 @@
+/* sketch_digits.c -- the same network dense and sketched, on real handwritten digits
+ *
+ *   build   make demo-sketch   or: cc -O2 examples/sketch_digits.c -o sketch_digits -lm -pthread
+ *   run     ./sketch_digits    or: ./sketch_digits --help
+ *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
+ *
+ * 64-1024-1024-10 with AdamW; the 1024 x 1024 layer is dense, or a sketched one of some rank. Each
+ * is trained twice: for as many steps as the dense one, and for as long. Scores are means over the
+ * seeds. The sketches' signs come from a seed, so the bytes have all there is. */
+#define MLCORE_IMPLEMENTATION
+#include "../mlcore.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PIXELS = 64, COLUMNS = PIXELS + 2, CLASSES = 10, HIDDEN = 1024, BATCH = 64 };
+
+typedef struct options { const char *csv; int seeds, epochs, threads; } options;
+
+/* terms 0: dense. */
+typedef struct kind { int64_t terms, rank; mlc_sketch_start start; const char *name; } kind;
+
+static const kind KINDS[] = {
+    { 0, 0, MLC_SKETCH_FRESH, "dense" },
+    { 1, 16, MLC_SKETCH_FRESH, "fresh" },   { 1, 64, MLC_SKETCH_FRESH, "fresh" },
+    { 4, 16, MLC_SKETCH_FRESH, "fresh" },   { 1, 128, MLC_SKETCH_FRESH, "fresh" },
+    { 1, 16, MLC_SKETCH_COPY, "Panther's" }, { 1, 64, MLC_SKETCH_COPY, "Panther's" },
+    { 1, 64, MLC_SKETCH_COPY_SCALED, "scaled" },
+    { 2, 128, MLC_SKETCH_FRESH, "fresh" },
+};
+enum { N_KINDS = (int)(sizeof KINDS / sizeof *KINDS) };
+
+typedef struct outcome { double loss, score, seconds; int64_t steps, bytes, numbers; } outcome;
+
+static const char HELP[] =
+    "usage: sketch_digits [DIGITS.CSV] [options]\n"
+    "  --seeds N      networks of each kind           (3)\n"
+    "  --epochs N     passes of the dense network     (20)\n"
+    "  --threads N    threads; 0: all cores           (0)\n"
+    "  --help         this text\n";
+
+static double now(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- options ------------------------------------------------------------------------------ */
+
+static bool number(const char *text, int lo, int hi, int *out)
+{
+    char *end = NULL;
+    long  v   = text ? strtol(text, &end, 10) : 0;
+    if (!text || end == text || *end || v < lo || v > hi) return false;
+    *out = (int)v;
+    return true;
+}
+
+/* 0: go on; 1: help was printed; 2: wrong usage */
+static int parse(options *o, int argc, char **argv)
+{
+    int files = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+        bool        ok = true;
+        if (!strcmp(a, "--help")) { fputs(HELP, stdout); return 1; }
+        if (!strcmp(a, "--seeds"))        { ok = number(next, 1, 1000, &o->seeds);   i++; }
+        else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 10000, &o->epochs); i++; }
+        else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads); i++; }
+        else if (a[0] == '-' || files++)  ok = false;
+        else o->csv = a;
+        if (!ok) { fprintf(stderr, "sketch_digits: wrong argument %s\n%s", a, HELP); return 2; }
+    }
+    return 0;
+}
+
+/* ---- data --------------------------------------------------------------------------------- */
+
+typedef struct split { mlc_tensor *x[2], *y[2]; } split;       /* for training, held out       */
+
+/* Rows by the last column; all of it stays in the context. */
+static bool load(mlc_ctx *ctx, const char *path, split *s)
+{
+    mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
+    if (!t || mlc_dim(t, 1) != COLUMNS) {
+        fprintf(stderr, "sketch_digits: %s\n",
+                t ? "the file must have 66 columns" : mlc_error(ctx));
+        return false;
+    }
+    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0.0);
+    for (int part = 0; part < 2; part++) {
+        mlc_tensor *rows = mlc_nonzero(part ? held : mlc_logical_not(held));
+        mlc_tensor *of = mlc_index_select(t, 0, mlc_select(rows, 1, 0));
+        s->x[part] = mlc_contiguous(mlc_mul_scalar(mlc_slice(of, 1, 0, PIXELS, 1), 1.0 / 16.0));
+        s->y[part] = mlc_cast(mlc_select(of, 1, PIXELS), MLC_I64);
+    }
+    if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) && mlc_dim(s->x[1], 0)) return true;
+    fprintf(stderr, "sketch_digits: %s: %s\n", path,
+            *mlc_error(ctx) ? mlc_error(ctx) : "no row is for training, or none held out");
+    return false;
+}
+
+/* ---- training ----------------------------------------------------------------------------- */
+
+static mlc_module *network(mlc_ctx *ctx, const kind *k)
+{
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    mlc_sklinear_desc d   = mlc_sklinear_desc_make(HIDDEN, HIDDEN, k->terms, k->rank);
+    d.start = k->start;
+    mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, k->terms ? mlc_nn_sklinear_ex(ctx, &d)
+                                 : mlc_nn_linear(ctx, HIDDEN, HIDDEN));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, CLASSES));
+    return net;
+}
+
+static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_batch *b,
+                       double *loss)
+{
+    mlc_scope_begin(ctx);
+    mlc_tensor *t = mlc_cross_entropy(mlc_forward(net, b->x), b->y);
+    mlc_backward(t);
+    mlc_optim_step(opt);
+    *loss = mlc_item(t);
+    return mlc_scope_end(ctx);
+}
+
+/* For `steps`, or if that is 0 for `seconds`; the rate falls along half a cosine to 0. */
+static mlc_status train(mlc_ctx *ctx, mlc_module *net, const split *s, int seed, int64_t steps,
+                        double seconds, outcome *o)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(s->x[0], s->y[0], BATCH);
+    d.shuffle = d.drop_last = true;
+    d.seed    = (uint64_t)seed;
+    mlc_loader  *loader = mlc_loader_create(ctx, &d);
+    mlc_optim   *opt    = mlc_adamw(net, 2e-3);
+    mlc_batch    b;
+    mlc_memory   m;
+    double       loss = 0, done = 0, sum = 0, past = 0;
+    const double begun = now();
+    for (o->steps = 0; done < 1 && mlc_ctx_status(ctx) == MLC_OK;) {
+        if (!mlc_loader_next(loader, &b)) continue;            /* the next epoch               */
+        mlc_optim_set_lr(opt, 2e-3 * 0.5 * (1 + cos(3.14159265358979 * done)));
+        if (step(ctx, net, opt, &b, &loss) != MLC_OK) break;
+        o->steps++;
+        o->seconds = now() - begun;
+        done       = steps ? (double)o->steps / (double)steps : o->seconds / seconds;
+        if (done > 0.9) { sum += loss; past++; }               /* of the last tenth            */
+    }
+    mlc_memory_info(ctx, &m);
+    o->bytes = m.now[MLC_MEM_PARAM] + m.now[MLC_MEM_GRAD] + m.now[MLC_MEM_OPTIM];
+    o->loss = sum / (past > 0 ? past : 1);
+    mlc_optim_free(opt);
+    mlc_loader_free(loader);
+    return mlc_ctx_status(ctx);
+}
+
+static bool run(const options *p, const kind *k, int seed, int64_t steps, double seconds,
+                outcome *o)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    split        s;
+    d.seed    = (uint64_t)seed;
+    d.threads = p->threads;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    bool     ok  = load(ctx, p->csv, &s);
+    if (ok) {
+        mlc_module *net = network(ctx, k);
+        ok = train(ctx, net, &s, seed, steps, seconds, o) == MLC_OK;
+        o->numbers = mlc_module_numel(net, true);
+        mlc_no_grad_begin(ctx);
+        o->score = 100 * mlc_accuracy(mlc_forward(net, s.x[1]), s.y[1]);
+        mlc_no_grad_end(ctx);
+        if (mlc_ctx_status(ctx) != MLC_OK) ok = false;
+        if (!ok) fprintf(stderr, "sketch_digits: %s\n", mlc_error(ctx));
+    }
+    mlc_ctx_free(ctx);
+    return ok;
+}
+
+/* Means over the seeds; the first is the dense one, which sets steps and time. */
+static bool row(const options *p, const kind *k, int64_t *steps, double *seconds)
+{
+    outcome same = { 0, 0, 0, 0, 0, 0 }, timed = same, o;
+    for (int seed = 1; seed <= p->seeds; seed++) {
+        if (!run(p, k, seed, *steps, 0, &o)) return false;
+        same.loss += o.loss / p->seeds;
+        same.score += o.score / p->seeds;
+        same.seconds += o.seconds / p->seeds;
+        same.steps = o.steps, same.bytes = o.bytes, same.numbers = o.numbers;
+    }
+    if (!k->terms) *seconds = same.seconds;
+    for (int seed = 1; seed <= p->seeds && k->terms; seed++) {
+        if (!run(p, k, seed, 0, *seconds, &o)) return false;
+        timed.loss += o.loss / p->seeds;
+        timed.score += o.score / p->seeds;
+        timed.steps += o.steps / p->seeds;
+    }
+    if (!k->terms) timed = same;
+    char rank[32] = "-";
+    if (k->terms) snprintf(rank, sizeof rank, "%d x %d", (int)k->terms, (int)k->rank);
+    printf("%-9s %-9s %9lld %7.2f MB %7.3f ms %8.4f %7.2f %% %7lld %8.4f %7.2f %%\n", rank, k->name,
+           (long long)same.numbers, (double)same.bytes / 1048576.0,
+           1e3 * same.seconds / (double)same.steps, same.loss, same.score, (long long)timed.steps,
+           timed.loss, timed.score);
+    fflush(stdout);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    options o = { "examples/data/digits.csv", 3, 20, 0 };
+    double  seconds = 0;
+    int     said = parse(&o, argc, argv);
+    if (said) return said - 1;
+    int64_t steps = (int64_t)o.epochs * (1433 / BATCH);
+    printf("%-9s %-9s %9s %10s %10s %18s %26s\n", "", "", "", "", "", "equal steps", "equal time");
+    printf("%-9s %-9s %9s %10s %10s %8s %9s %7s %8s %9s\n", "rank", "start", "trained", "bytes",
+           "a step", "loss", "held out", "steps", "loss", "held out");
+    for (int i = 0; i < N_KINDS; i++)
+        if (!row(&o, &KINDS[i], &steps, &seconds)) return 1;
+    return 0;
+}

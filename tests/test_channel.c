@@ -1,0 +1,244 @@
+/* test_channel.c -- tests of section IMPL.KERNELS.CHANNEL: pooling and batch norm at length
+ *
+ * What PyTorch makes of them is in test_goldens.c; here are running statistics, many channels and
+ * few, gradients that are added to, what is not a number, large means.
+ */
+#include "mlc_test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- batch norm ----------------------------------------------------------------------------- */
+
+/* Mean and biased variance of channel c of x [n,c,pixels]. */
+static void moments(const double *x, int64_t n, int64_t c, int64_t pixels, int64_t k, double *mean,
+                    double *var)
+{
+    *mean = *var = 0;
+    for (int64_t i = 0; i < n * pixels; i++)
+        *mean += x[(i / pixels * c + k) * pixels + i % pixels] / (double)(n * pixels);
+    for (int64_t i = 0; i < n * pixels; i++) {
+        const double d = x[(i / pixels * c + k) * pixels + i % pixels] - *mean;
+        *var += d * d / (double)(n * pixels);
+    }
+}
+
+/* Means are 1000 deviations from 0: sums of squares of x itself would have no digit right. */
+TEST(channel, batch_norm_keeps_up_running_statistics_for_any_number_of_channels)
+{
+    static const int64_t channels[] = {1, 2, 3, 17, 64, 127, 128, 129, 300};
+    FOR_EACH_ISA(ctx) {
+        for (size_t i = 0; i < sizeof channels / sizeof *channels; i++) {
+            enum { N = 3, PIXELS = 50 };
+            const int64_t c = channels[i];
+            static double x[N * 300 * PIXELS], y[N * 300 * PIXELS], m[300], v[300];
+            mlc_scope_begin(ctx);
+            mlc_tensor *in = test_rand(ctx, MLC_F32, mlc_dims3(N, c, PIXELS), 7, 999, 1001);
+            mlc_tensor *mean = mlc_full(ctx, MLC_F32, mlc_dims1(c), 2);
+            mlc_tensor *var = mlc_full(ctx, MLC_F32, mlc_dims1(c), 3);
+            mlc_tensor *out = mlc_batch_norm(in, mean, var, NULL, NULL, true, 0.25, 0);
+            test_read(in, x);
+            test_read(mlc_contiguous(out), y);
+            test_read(mean, m);
+            test_read(var, v);
+            for (int64_t k = 0; k < c; k++) {
+                double a, b;
+                moments(x, N, c, PIXELS, k, &a, &b);
+                CHECK_NEAR(m[k], 0.75 * 2 + 0.25 * a, 1e-4);
+                CHECK_NEAR(v[k], 0.75 * 3 + 0.25 * b * 150 / 149, 1e-5);
+                for (int64_t p = 0; p < PIXELS; p += 7)
+                    CHECK_NEAR(y[k * PIXELS + p], (x[k * PIXELS + p] - a) / sqrt(b), 5e-4);
+            }
+            out = mlc_batch_norm(in, mean, var, NULL, NULL, false, 0.25, 1e-5);
+            test_read(mlc_contiguous(out), y);
+            for (int64_t k = 0; k < c; k++)
+                CHECK_NEAR(y[k * PIXELS], (x[k * PIXELS] - m[k]) / sqrt(v[k] + 1e-5), 1e-3);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
+/* Gradients with the running statistics: dx = dy factor weight, and what is there is added to. */
+TEST(channel, gradients_of_a_frozen_batch_norm_are_those_of_a_line_and_add_up)
+{
+    static const int64_t channels[] = {3, 130};
+    for (int i = 0; i < 2; i++) {
+        const int64_t c = channels[i];
+        mlc_ctx      *ctx = test_ctx();
+        mlc_tensor   *x = test_rand(ctx, MLC_F64, mlc_dims3(2, c, 5), 1, -1, 1);
+        mlc_tensor   *w = test_rand(ctx, MLC_F64, mlc_dims1(c), 2, 0.5, 1);
+        mlc_tensor   *b = mlc_zeros(ctx, MLC_F64, mlc_dims1(c));
+        mlc_tensor   *mean = test_rand(ctx, MLC_F64, mlc_dims1(c), 3, -1, 1);
+        mlc_tensor   *var = test_rand(ctx, MLC_F64, mlc_dims1(c), 4, 0.5, 2);
+        static double dx[1300], want[1300], db[130], dw[130];
+        mlc_set_requires_grad(x, true);
+        mlc_set_requires_grad(w, true);
+        mlc_set_requires_grad(b, true);
+        for (int pass = 0; pass < 2; pass++) {
+            mlc_tensor *y = mlc_batch_norm(x, mean, var, w, b, false, 0.1, 1e-5);
+            CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        }
+        mlc_tensor *f = mlc_div(w, mlc_sqrt(mlc_add_scalar(var, 1e-5)));
+        f = mlc_reshape(mlc_mul_scalar(f, 2), mlc_dims3(1, c, 1));
+        test_read(mlc_contiguous(mlc_expand(f, mlc_dims3(2, c, 5))), want);
+        test_read(mlc_contiguous(mlc_grad(x)), dx);
+        test_read(mlc_grad(b), db);
+        test_read(mlc_grad(w), dw);
+        for (int64_t k = 0; k < 10 * c; k++)
+            CHECK_NEAR(dx[k], want[k], 1e-12);
+        for (int64_t k = 0; k < c; k++)
+            CHECK_NEAR(db[k], 20, 1e-12);
+        CHECK(fabs(dw[0]) > 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Adding to dx, many channels, through the batch's statistics: twice is twice once. */
+TEST(channel, gradients_of_batch_norm_add_up)
+{
+    static const int64_t channels[] = {5, 130};
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx      *ctx = test_ctx();
+        const int64_t c = channels[i];
+        mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims3(2, c, 5), 1, -1, 1);
+        mlc_tensor   *dy = test_rand(ctx, MLC_F32, mlc_dims3(2, c, 5), 2, -1, 1);
+        static double once[1300], twice[1300];
+        mlc_set_requires_grad(x, true);
+        for (int pass = 0; pass < 2; pass++) {
+            mlc_tensor *y = mlc_batch_norm(x, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
+            CHECK_EQ(mlc_backward_from(y, dy), MLC_OK);
+            test_read(mlc_contiguous(mlc_grad(x)), pass ? twice : once);
+        }
+        for (int64_t k = 0; k < 10 * c; k++)
+            CHECK_NEAR(twice[k], 2 * once[k], 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(channel, batch_norm_refuses_what_it_cannot_do)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(4, 3));
+    mlc_tensor *v = mlc_ones(ctx, MLC_F32, mlc_dims1(3));
+    mlc_tensor *two = mlc_ones(ctx, MLC_F32, mlc_dims1(2));
+    mlc_tensor *low = mlc_ones(ctx, MLC_BF16, mlc_dims1(3));
+    CHECK(mlc_batch_norm(x, NULL, NULL, NULL, NULL, false, 0.1, 1e-5) == NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: running_mean and running_var come together, and without "
+                              "training they are needed");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(x, v, low, NULL, NULL, true, 0.1, 1e-5) == NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: x is f32, running_var is bf16; it must be f32");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(x, v, v, two, NULL, true, 0.1, 1e-5) == NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: weight must be [3] for x [4,3], it is [2]");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(mlc_ones(ctx, MLC_F32, mlc_dims2(1, 3)), v, v, v, NULL, true, 0.1, 1e-5) ==
+          NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: x [1,3] has one value a channel, whose deviation is 0; "
+                              "it takes more");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(x, v, v, v, v, true, 2, 1e-5) == NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: eps is 1e-05, momentum 2; eps must be finite and not "
+                              "negative, momentum in [0, 1]");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(v, v, v, v, v, true, 0.1, 1e-5) == NULL);
+    CHECK_STR(mlc_error(ctx), "batch_norm: x is [3]; it must be [n,c,..]");
+    mlc_error_clear(ctx);
+    CHECK(mlc_batch_norm(mlc_ones(ctx, MLC_I64, mlc_dims2(4, 3)), NULL, NULL, NULL, NULL, true, 0.1,
+                         1e-5) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+}
+
+/* ---- pooling -------------------------------------------------------------------------------- */
+
+/* NaN wins a maximum and its gradient; -Inf is a value like others. */
+TEST(channel, nan_wins_a_maximum)
+{
+    const double nan = (double)NAN, low = -(double)INFINITY;
+    const double x[8] = {1, nan, 2, 3, low, low, nan, nan};
+    const double want[4] = {nan, 3, low, nan}, grad[8] = {0, 1, 0, 1, 1, 0, 1, 0};
+    FOR_EACH_ISA(ctx) {
+        mlc_pool_desc d;
+        memset(&d, 0, sizeof d);
+        d.kernel[0] = 2;
+        mlc_tensor *in = test_tensor(ctx, MLC_F32, mlc_dims3(1, 1, 8), x);
+        mlc_set_requires_grad(in, true);
+        mlc_tensor *y = mlc_max_pool(in, &d);
+        double      got[8];
+        test_read(y, got);
+        for (int i = 0; i < 4; i++)
+            CHECK(got[i] == want[i] || (isnan(got[i]) && isnan(want[i])));
+        CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        CHECK_VALUES(mlc_grad(in), 8, grad, 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* 300 channels take three runs, and gradients add to what is there. */
+TEST(channel, pools_of_many_channels_are_those_of_each)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 300, 5, 4), 1, -1, 1);
+    static double all[2 * 300 * 3 * 2], one[2 * 3 * 2], twice[2 * 300 * 20], dx[2 * 20];
+    mlc_pool_desc d;
+    memset(&d, 0, sizeof d);
+    d.kernel[0] = d.kernel[1] = 3;
+    d.stride[0] = d.stride[1] = 2;
+    d.padding[0] = d.padding[1] = 1;
+    mlc_set_requires_grad(x, true);
+    for (int max = 0; max < 2; max++) {
+        mlc_zero_grad(x);
+        for (int pass = 0; pass < 2; pass++) {
+            mlc_tensor *y = max ? mlc_max_pool(x, &d) : mlc_avg_pool(x, &d);
+            test_read(mlc_contiguous(y), all);
+            CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        }
+        test_read(mlc_contiguous(mlc_grad(x)), twice);
+        for (int64_t c = 0; c < 300; c += 59) {
+            mlc_tensor *part = mlc_copy(mlc_slice(mlc_detach(x), 1, c, c + 1, 1));
+            mlc_set_requires_grad(part, true);
+            mlc_tensor *y = max ? mlc_max_pool(part, &d) : mlc_avg_pool(part, &d);
+            test_read(mlc_contiguous(y), one);
+            CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+            test_read(mlc_contiguous(mlc_grad(part)), dx);
+            for (int64_t n = 0; n < 2; n++) {
+                CHECK(memcmp(all + (n * 300 + c) * 6, one + n * 6, 6 * sizeof *one) == 0);
+                for (int k = 0; k < 20; k++)
+                    CHECK_NEAR(twice[(n * 300 + c) * 20 + k], 2 * dx[n * 20 + k], 1e-6);
+            }
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+/* A window that meets only padding has no largest element. */
+TEST(channel, a_window_of_padding_alone_is_minus_infinity)
+{
+    const double  x[1] = {3}, want[2] = {-(double)INFINITY, 0};
+    mlc_ctx      *ctx = test_ctx();
+    mlc_pool_desc d = mlc_pool_desc_make(2, 1, 1);
+    d.dilation[0] = 2;
+    CHECK_VALUES(mlc_max_pool(test_tensor(ctx, MLC_F32, mlc_dims3(1, 1, 1), x), &d), 1, want, 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* Without a row gradients of weight and bias are 0, whatever was there before. */
+TEST(channel, batch_norm_of_nothing_has_gradients_of_0)
+{
+    static const double zeros[3] = {0, 0, 0};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims1(3)), *b = mlc_ones(ctx, MLC_F32, mlc_dims1(3));
+    mlc_set_requires_grad(w, true);
+    mlc_set_requires_grad(b, true);
+    for (int n = 2; n >= 0; n -= 2) {
+        mlc_zero_grad(w);
+        mlc_zero_grad(b);
+        mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims3(n, 3, 4));
+        mlc_tensor *y = mlc_batch_norm(x, NULL, NULL, w, b, true, 0.1, 1e-5);
+        CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    }
+    CHECK_VALUES(mlc_grad(w), 3, zeros, 0, 0);
+    CHECK_VALUES(mlc_grad(b), 3, zeros, 0, 0);
+    CHECK_OK(ctx);
+}
