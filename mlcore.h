@@ -9993,12 +9993,13 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
     const mlc__sign_panels o = { j->f->signs, own + s->at, s->panel, j->f->form->pair ? 2 : 1,
                                  s->panel, (size_t)(mlc__cells(j, depth) * s->panel) * cell, cell,
                                  true };
-    mlc__signs_put(j->f->random, signs, &o, j->k0, some, x, n,
-                   MLC__CAST(mlc__sign_words *, (void *)(own + j->words)));
+    /* First: a pack may write over a panel's end, where the next one begins with signs. */
     if (some < depth)
         mlc__side_pack(j, s, own + s->at,
                        mlc__at(s->data, x * s->minor + (j->k0 + some - signs->rows) * s->major,
                                s->bytes), n, some, depth);
+    mlc__signs_put(j->f->random, signs, &o, j->k0, some, x, n,
+                   MLC__CAST(mlc__sign_words *, (void *)(own + j->words)));
 }
 
 /* A block of a side in the hands of a thread: as it lies, or packed. */
