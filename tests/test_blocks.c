@@ -88,6 +88,7 @@ static void train_resnet(mlc_ctx *ctx, const golden_file *f, mlc_dtype dtype, do
 {
     static double losses[20];
     static const double labels[IMAGES] = {0, 1, 2, 3};
+    const int           steps = 20 / (int)test_stride(5);
     mlc_module         *net = resnet20(ctx);
     mlc_sgd_desc        d;
     memset(&d, 0, sizeof d);
@@ -98,7 +99,7 @@ static void train_resnet(mlc_ctx *ctx, const golden_file *f, mlc_dtype dtype, do
     mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(IMAGES), labels);
     mlc_optim  *opt = mlc_sgd_ex(net, &d);
     test_read(golden_find(f, "losses"), losses);
-    for (int step = 0; step < 20; step++) {
+    for (int step = 0; step < steps; step++) {
         mlc_scope_begin(ctx);
         mlc_tensor *logits = mlc_forward(net, x), *loss = mlc_cross_entropy(logits, y);
         CHECK_NEAR(mlc_item(loss), losses[step], loss_error * (1 + losses[step]));
@@ -113,7 +114,8 @@ static void train_resnet(mlc_ctx *ctx, const golden_file *f, mlc_dtype dtype, do
     mlc_module_train(net, false);
     mlc_no_grad_begin(ctx);
     mlc_tensor *before = mlc_forward(net, x);
-    check_samples(before, golden_find(f, "eval"), 10 * loss_error, "eval");
+    if (steps == 20)
+        check_samples(before, golden_find(f, "eval"), 10 * loss_error, "eval");
     CHECK_EQ(mlc_nn_fold_batch_norm(net), MLC_OK);
     CHECK_NEAR(largest_difference(mlc_forward(net, x), before), 0, 100 * tolerance);
     mlc_no_grad_end(ctx);
@@ -145,6 +147,7 @@ TEST(blocks, a_resnet20_in_bf16_begins_near_and_learns)
 {
     static const double labels[IMAGES] = {0, 1, 2, 3};
     static double       losses[20];
+    const int           steps = 12 / (int)test_stride(3);
     FOR_EACH_ISA(ctx) {
         golden_file f = golden_open(ctx, "resnet.safetensors");
         mlc_module *net = resnet20(ctx);
@@ -154,7 +157,7 @@ TEST(blocks, a_resnet20_in_bf16_begins_near_and_learns)
         mlc_tensor *x = spread_tensor(ctx, MLC_F32, mlc_dims4(IMAGES, 3, SIDE, SIDE), 0, 1, 0);
         mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(IMAGES), labels);
         mlc_optim  *opt = mlc_sgd(net, 0.02);
-        for (int step = 0; step < 12; step++) {
+        for (int step = 0; step < steps; step++) {
             mlc_scope_begin(ctx);
             CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
             mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net, x), y);
@@ -166,7 +169,7 @@ TEST(blocks, a_resnet20_in_bf16_begins_near_and_learns)
             CHECK_EQ(mlc_optim_step(opt), MLC_OK);
             CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
         }
-        CHECK(last < 0.5 * losses[0]);
+        CHECK(last < (steps == 12 ? 0.5 : 0.8) * losses[0]);
         CHECK_OK(ctx);
     }
 }
