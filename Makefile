@@ -39,8 +39,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-compare \
-        lint map size install uninstall clean FORCE
+.PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-sketch \
+        bench-compare lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -53,6 +53,7 @@ help:
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
+	@echo 'make bench-sketch    what sketched layers cost and hold, as a picture; half a minute'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo 'make fuzz            every reader, half a minute each; clang'
 	@echo 'make soak            the same for an hour each, and the longest tests'
@@ -97,6 +98,10 @@ $(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+$(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
+	$(COMPILE) $(LDFLAGS) -o $@ bench/landscape.c $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` \
+	    $(LIBS)
+
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch
 $(EXAMPLES): $(BUILD)/%: examples/%.c mlcore.h $(BUILD)/config
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(LIBS)
@@ -138,6 +143,9 @@ coverage:
 
 bench: $(BUILD)/bench
 	@$(BUILD)/bench $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
+
+bench-sketch: $(BUILD)/landscape
+	@$(BUILD)/landscape bench/sketch_landscape.svg
 
 bench-compare: $(BUILD)/bench
 	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')

@@ -82,7 +82,8 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
- *   API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.BACKEND
+ *   API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
+ *   API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
@@ -101,7 +102,8 @@
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP
  *   IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
- *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.END
+ *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
+ *   IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -2204,6 +2206,40 @@ typedef struct mlc_load_desc {
  *   err    as mlc_load; ARG if two keys get one name
  *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
+
+/* @@ API.PLOT -------------------------------------------- charts; test: tests/test_plot.c */
+
+typedef enum mlc_plot_mark {
+    MLC_PLOT_LINE,                     /* through the points in their order                    */
+    MLC_PLOT_POINTS,                   /* the points alone                                     */
+    MLC_PLOT_MARKED,                   /* a line with its points                               */
+    MLC_PLOT_DASHED,                   /* a grey line, to compare with                         */
+    MLC_PLOT_MARK_FORCE_32 = 0x7fffffff
+} mlc_plot_mark;
+
+/* What is not a number, or beyond 1e300, or not above 0 on a logarithmic axis, is a gap.        */
+typedef struct mlc_plot_series {
+    const char   *label;               /* in the legend; NULL: not there                       */
+    const double *x, *y;               /* n of each                                            */
+    int64_t       n;
+    mlc_plot_mark mark;
+} mlc_plot_series;
+
+typedef struct mlc_plot {              /* a chart                                              */
+    const char *title, *x_label, *y_label;                 /* NULL: none                       */
+    bool        x_log, y_log;
+    const mlc_plot_series *series;     /* one colour each, of eight                            */
+    int64_t     count;
+} mlc_plot;
+
+/* mlc_plot_write: charts as one SVG picture, 360 x 280 pixels each, `columns` side by side. Axes
+ *   end at round numbers around what is shown; texts are UTF-8.
+ *   err    ARG: before anything is written                                                    */
+MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                  int64_t columns, mlc_writer write, void *user);
+/* mlc_plot_save: the same as a file, atomically.                       err: ARG; IO           */
+MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
+                                 int64_t count, int64_t columns);
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
@@ -10611,7 +10647,7 @@ static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const ml
     mlc__gemm_convert(dev, f->half, g->dtype, g->a_dtype, g->a, w->a, g->a_batch ? g->batch : 1,
                       g->m, g->k, g->a_batch, g->a_row, g->a_col);
     mlc__gemm_convert(dev, f->half, g->dtype, g->b_dtype, g->b,
-                      MLC__CAST(const float *, w->b) + rows * g->n, g->b_batch ? g->batch : 1,
+                      mlc__at(w->b, rows * g->n, sizeof(float)), g->b_batch ? g->batch : 1,
                       g->k - rows, g->n, g->b_batch, g->b_row, g->b_col);
     return MLC_OK;
 }
@@ -15250,8 +15286,9 @@ MLC__BODY void mlc__hadamard_16(float *x) { (void)x; }
     int64_t h = n; \
     for (; h >= 64; h /= 4) \
         for (T *a = v; a < v + n; a += h) { \
-            T *b = a + h / 4, *c = b + h / 4, *d = c + h / 4; \
-            MLC__INDEPENDENT for (int64_t i = 0; i < h / 4; i++) { \
+            const int64_t part = h / 4; \
+            T *b = a + part, *c = b + part, *d = c + part; \
+            MLC__INDEPENDENT for (int64_t i = 0; i < part; i++) { \
                 const T p = a[i] + c[i], q = a[i] - c[i], r = b[i] + d[i], t = b[i] - d[i]; \
                 a[i] = p + r; \
                 b[i] = p - r; \
@@ -15261,8 +15298,9 @@ MLC__BODY void mlc__hadamard_16(float *x) { (void)x; }
         } \
     for (; h > 1 && h != FEW; h /= 2) \
         for (T *a = v; a < v + n; a += h) { \
-            T *b = a + h / 2; \
-            MLC__INDEPENDENT for (int64_t i = 0; i < h / 2; i++) { \
+            const int64_t part = h / 2; \
+            T *b = a + part; \
+            MLC__INDEPENDENT for (int64_t i = 0; i < part; i++) { \
                 const T p = a[i] + b[i], q = a[i] - b[i]; \
                 a[i] = p; \
                 b[i] = q; \
@@ -33151,6 +33189,394 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
                   (long long)done, (long long)p->total, (long long)(seconds / 60),
                   (long long)(seconds % 60), text ? text : "", last || !p->terminal ? "\n" : "");
     p->write(p->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+}
+
+/* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
+ * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
+ * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
+ * for graph labels" (Graphics Gems, 1990) has it. */
+
+enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 160,
+       MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170 };
+
+/* Text on its way to the writer, in pieces. */
+typedef struct mlc__svg {
+    mlc_writer write;
+    void      *user;
+    size_t     n;
+    char       text[512];
+} mlc__svg;
+
+static void mlc__svg_flush(mlc__svg *s)
+{
+    if (s->n) s->write(s->user, s->text, s->n);
+    s->n = 0;
+}
+
+/* At most 255 bytes. */
+static void mlc__svg_put(mlc__svg *s, const char *format, ...) MLC_PRINTF(2, 3);
+static void mlc__svg_put(mlc__svg *s, const char *format, ...)
+{
+    va_list args;
+    if (s->n > sizeof s->text - 256) mlc__svg_flush(s);
+    va_start(args, format);
+    s->n += (size_t)vsnprintf(s->text + s->n, 256, format, args);
+    va_end(args);
+}
+
+/* What XML has no character for becomes a space. */
+static void mlc__svg_label(mlc__svg *s, const char *text)
+{
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '&') mlc__svg_put(s, "&amp;");
+        else if (c == '<') mlc__svg_put(s, "&lt;");
+        else if (c == '>') mlc__svg_put(s, "&gt;");
+        else mlc__svg_put(s, "%c", c < 32 || c == 127 ? ' ' : c);
+    }
+}
+
+/* anchor: what of the text is at x; turn: it is read upwards. */
+static void mlc__svg_text(mlc__svg *s, int x, int y, int size, const char *anchor, bool turn,
+                          const char *text)
+{
+    mlc__svg_put(s, "<text x=\"%d\" y=\"%d\" font-size=\"%d\" text-anchor=\"%s\"", x, y, size,
+                 anchor);
+    if (turn) mlc__svg_put(s, " transform=\"rotate(-90 %d %d)\"", x, y);
+    mlc__svg_put(s, ">");
+    mlc__svg_label(s, text);
+    mlc__svg_put(s, "</text>\n");
+}
+
+/* -- axes -- */
+
+/* From tick `first` to tick `last`. Linear: tick i is i * step * 10^power. Logarithmic: 3 d,
+ * 3 d + 1 and 3 d + 2 are 1, 2 and 5 times 10^d. */
+typedef struct mlc__axis {
+    bool    log;
+    int     step, power;
+    int64_t first, last, stride;
+    double  low, high;                 /* values at both ends; log: their logarithms            */
+    int     from, to;                  /* where they are in the picture                         */
+} mlc__axis;
+
+static bool mlc__plot_shown(double v, bool log) { return fabs(v) <= 1e300 && (!log || v > 0.0); }
+
+/* The values that series show along an axis; 0 to 1 if none. */
+static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, double *high)
+{
+    bool any = false;
+    *low = vertical ? (p->y_log ? 0.1 : 0.0) : p->x_log ? 0.1 : 0.0;
+    *high = 1.0;
+    for (int64_t i = 0; i < p->count; i++)
+        for (int64_t j = 0; j < p->series[i].n; j++) {
+            const double x = p->series[i].x[j], y = p->series[i].y[j], v = vertical ? y : x;
+            if (!mlc__plot_shown(x, p->x_log) || !mlc__plot_shown(y, p->y_log)) continue;
+            *low = any ? fmin(*low, v) : v;
+            *high = any ? fmax(*high, v) : v;
+            any = true;
+        }
+}
+
+static double mlc__log_tick(int64_t i)
+{
+    static const double part[3] = { 0.0, 0.30102999566398120, 0.69897000433601880 };
+    const int64_t decade = i >= 0 ? i / 3 : -((2 - i) / 3);
+    return (double)decade + part[i - 3 * decade];
+}
+
+/* Around both logarithms; with many decades the ends are decades. */
+static void mlc__axis_log(mlc__axis *a, double low, double high)
+{
+    int64_t first = 3 * (int64_t)floor(low), last = 3 * (int64_t)ceil(high);
+    a->stride = 3 * (1 + (last - first) / 24);
+    if (high - low < 2.5) {
+        a->stride = 1;
+        while (mlc__log_tick(first + 1) <= low + 1e-9) first++;
+        while (mlc__log_tick(last - 1) >= high - 1e-9) last--;
+        if (first >= last) { first--; last++; }
+    }
+    a->first = first;
+    a->last = last;
+    a->low = mlc__log_tick(first);
+    a->high = mlc__log_tick(last);
+}
+
+/* Around both values with about five ticks. What does not differ gets room on both sides. */
+static void mlc__axis_linear(mlc__axis *a, double low, double high)
+{
+    const double most = fmax(fabs(low), fabs(high));
+    if (!(high - low > 1e-9 * most) || high - low < 1e-290) {
+        const double room = most > 1e-290 ? most / 2 : 1.0;
+        low -= room;
+        high += room;
+    }
+    const double rough = (high - low) / 5;
+    a->power = (int)floor(log10(rough));
+    const double unit = pow(10.0, (double)a->power), part = rough / unit;
+    a->step = part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10;
+    const double step = unit * a->step;
+    a->first = (int64_t)floor(low / step + 1e-9);
+    a->last = (int64_t)ceil(high / step - 1e-9);
+    a->stride = 1;
+    a->low = (double)a->first * step;
+    a->high = (double)a->last * step;
+}
+
+static mlc__axis mlc__plot_axis(const mlc_plot *p, bool vertical, int from, int to)
+{
+    mlc__axis a;
+    double low, high;
+    memset(&a, 0, sizeof a);
+    a.log = vertical ? p->y_log : p->x_log;
+    a.from = from;
+    a.to = to;
+    mlc__plot_range(p, vertical, &low, &high);
+    if (a.log) mlc__axis_log(&a, log10(low), log10(high));
+    else mlc__axis_linear(&a, low, high);
+    return a;
+}
+
+static int mlc__axis_at(const mlc__axis *a, double v)
+{
+    const double share = ((a->log ? log10(v) : v) - a->low) / (a->high - a->low);
+    return a->from + (int)lrint(share * (a->to - a->from));
+}
+
+/* digits * 10^power as "0.25" or "20000", from 10 to the power of `large` on as "2e4". */
+static mlc__text mlc__tick_text(int64_t digits, int power, int large)
+{
+    static const char zeros[] = "000000";
+    const char *sign = digits < 0 ? "-" : "";
+    mlc__text t;
+    char d[24];
+    for (; digits && digits % 10 == 0; power++) digits /= 10;
+    const int len = snprintf(d, sizeof d, "%lld", (long long)(digits < 0 ? -digits : digits));
+    const int lead = len - 1 + power;                      /* power of the first digit */
+    if (digits == 0) snprintf(t.s, sizeof t.s, "0");
+    else if (lead < -4 || lead >= large)
+        snprintf(t.s, sizeof t.s, "%s%.1s%s%se%d", sign, d, len > 1 ? "." : "", d + 1, lead);
+    else if (power >= 0) snprintf(t.s, sizeof t.s, "%s%s%.*s", sign, d, power, zeros);
+    else if (lead >= 0) snprintf(t.s, sizeof t.s, "%s%.*s.%s", sign, lead + 1, d, d + lead + 1);
+    else snprintf(t.s, sizeof t.s, "%s0.%.*s%s", sign, -lead - 1, zeros, d);
+    return t;
+}
+
+static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
+{
+    static const int part[3] = { 1, 2, 5 };
+    if (!a->log) return mlc__tick_text(i * a->step, a->power, 6);
+    const int64_t decade = i >= 0 ? i / 3 : -((2 - i) / 3);
+    return mlc__tick_text(part[i - 3 * decade], (int)decade, 4);
+}
+
+static int mlc__axis_tick(const mlc__axis *a, int64_t i)
+{
+    const double at = a->log ? mlc__log_tick(i)
+                             : a->low + (a->high - a->low) * (double)(i - a->first) /
+                                            (double)(a->last - a->first);
+    return a->from + (int)lrint((at - a->low) / (a->high - a->low) * (a->to - a->from));
+}
+
+/* -- a chart -- */
+
+/* Grid lines and their numbers, along x or up y. */
+static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *other, bool vertical)
+{
+    const int end = other->to - other->from;
+    for (int64_t i = a->first; i <= a->last; i += a->stride) {
+        const int at = mlc__axis_tick(a, i);
+        if (vertical) {
+            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dh%d\"/>\n", other->from, at, end);
+            mlc__svg_text(s, other->from - 60, at + 40, 110, "end", false,
+                          mlc__axis_label(a, i).s);
+        } else {
+            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dv%d\"/>\n", at, other->from, end);
+            mlc__svg_text(s, at, other->from + 150, 110, "middle", false,
+                          mlc__axis_label(a, i).s);
+        }
+    }
+}
+
+static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
+{
+    static const char *const colours[8] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                            "#56b4e9", "#7f3c8d", "#4b4b4b" };
+    int64_t before = 0;
+    if (p->series[i].mark == MLC_PLOT_DASHED) return "#777";
+    for (int64_t j = 0; j < i; j++) before += p->series[j].mark != MLC_PLOT_DASHED;
+    return colours[before % 8];
+}
+
+/* The way follows. */
+static void mlc__chart_path(mlc__svg *s, const mlc_plot *p, int64_t i)
+{
+    const bool dashed = p->series[i].mark == MLC_PLOT_DASHED;
+    mlc__svg_put(s, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%d\"%s d=\"",
+                 mlc__chart_colour(p, i), dashed ? 14 : 20,
+                 dashed ? " stroke-dasharray=\"60 40\"" : "");
+}
+
+static void mlc__chart_point(mlc__svg *s, const mlc_plot *p, int64_t i, int x, int y)
+{
+    mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y,
+                 mlc__chart_colour(p, i));
+}
+
+/* A line breaks at a gap; a point that would lie on the one before it is left out. */
+static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
+                            const mlc__axis *ay)
+{
+    const mlc_plot_series *r = &p->series[i];
+    bool on = false;
+    int x = 0, y = 0;
+    mlc__chart_path(s, p, i);
+    for (int64_t j = 0; j < r->n; j++) {
+        const bool there = mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log);
+        const int u = there ? mlc__axis_at(ax, r->x[j]) : 0;
+        const int v = there ? mlc__axis_at(ay, r->y[j]) : 0;
+        if (there && !(on && u == x && v == y)) mlc__svg_put(s, "%c%d %d", on ? 'L' : 'M', u, v);
+        on = there;
+        x = u;
+        y = v;
+    }
+    mlc__svg_put(s, "\"/>\n");
+}
+
+static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
+                              const mlc__axis *ay)
+{
+    const mlc_plot_series *r = &p->series[i];
+    if (r->mark != MLC_PLOT_POINTS) mlc__chart_line(s, p, i, ax, ay);
+    if (r->mark == MLC_PLOT_LINE || r->mark == MLC_PLOT_DASHED) return;
+    for (int64_t j = 0; j < r->n; j++)
+        if (mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log))
+            mlc__chart_point(s, p, i, mlc__axis_at(ax, r->x[j]), mlc__axis_at(ay, r->y[j]));
+}
+
+/* Under the title, as many rows as it takes; draws them if s is given. Returns the rows. */
+static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
+{
+    const int wide = MLC__PLOT_W - MLC__PLOT_LEFT - MLC__PLOT_RIGHT;
+    int x = 0, row = 0;
+    bool any = false;
+    for (int64_t i = 0; i < p->count; i++) {
+        const char *label = p->series[i].label;
+        if (!label) continue;
+        /* About the width of a character, of which bytes are at least as many. */
+        const int width = 420 + 62 * (int)mlc__min(strlen(label), (size_t)40);
+        if (any && x + width > wide) { x = 0; row++; }
+        if (s) {
+            const int y = top + row * MLC__PLOT_LEGEND;
+            if (p->series[i].mark == MLC_PLOT_POINTS) {
+                mlc__chart_point(s, p, i, left + x + 120, y - 36);
+            } else {
+                mlc__chart_path(s, p, i);
+                mlc__svg_put(s, "M%d %dh240\"/>\n", left + x, y - 36);
+            }
+            mlc__svg_text(s, left + x + 290, y, 110, "start", false, label);
+        }
+        x += width;
+        any = true;
+    }
+    return any ? row + 1 : 0;
+}
+
+/* The chart whose corner is at x, y. */
+static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
+{
+    const int left = x + MLC__PLOT_LEFT, right = x + MLC__PLOT_W - MLC__PLOT_RIGHT;
+    const int rows = mlc__min(mlc__chart_legend(NULL, p, 0, 0), 6);
+    const int head = y + (p->title ? MLC__PLOT_TOP : MLC__PLOT_TOP / 2);
+    const int top = head + rows * MLC__PLOT_LEGEND;
+    const int bottom = y + MLC__PLOT_H - MLC__PLOT_BOTTOM;
+    const mlc__axis ax = mlc__plot_axis(p, false, left, right);
+    const mlc__axis ay = mlc__plot_axis(p, true, bottom, top);
+    if (p->title) mlc__svg_text(s, left, y + 220, 140, "start", false, p->title);
+    mlc__chart_legend(s, p, left, head + 40);
+    mlc__chart_ticks(s, &ax, &ay, false);
+    mlc__chart_ticks(s, &ay, &ax, true);
+    mlc__svg_put(s, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", left, top, bottom, right);
+    for (int64_t i = 0; i < p->count; i++) mlc__chart_series(s, p, i, &ax, &ay);
+    if (p->x_label)
+        mlc__svg_text(s, (left + right) / 2, bottom + 350, 120, "middle", false, p->x_label);
+    if (p->y_label) mlc__svg_text(s, x + 120, (top + bottom) / 2, 120, "middle", true, p->y_label);
+}
+
+/* -- the picture -- */
+
+static mlc_status mlc__plot_text_check(mlc_ctx *ctx, const char *text, const char *what)
+{
+    MLC__REQUIRE(ctx, !text || mlc__utf8_ok(text), ARG, "plot: %s is not valid UTF-8", what);
+    return MLC_OK;
+}
+
+static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
+{
+    MLC__REQUIRE(ctx, p->count >= 0 && (p->series || !p->count), ARG,
+                 "plot: %lld series at %p", (long long)p->count, (const void *)p->series);
+    MLC__TRY(mlc__plot_text_check(ctx, p->title, "the title"));
+    MLC__TRY(mlc__plot_text_check(ctx, p->x_label, "x_label"));
+    MLC__TRY(mlc__plot_text_check(ctx, p->y_label, "y_label"));
+    for (int64_t i = 0; i < p->count; i++) {
+        const mlc_plot_series *r = &p->series[i];
+        MLC__REQUIRE(ctx, r->n >= 0 && (r->n == 0 || (r->x && r->y)), ARG,
+                     "plot: series %lld has n %lld, x %p, y %p; it needs as many of x and y",
+                     (long long)i, (long long)r->n, (const void *)r->x, (const void *)r->y);
+        MLC__REQUIRE(ctx, (uint32_t)r->mark <= MLC_PLOT_DASHED, ARG,
+                     "plot: series %lld has mark %d; there are 0 to %d", (long long)i, (int)r->mark,
+                     (int)MLC_PLOT_DASHED);
+        MLC__TRY(mlc__plot_text_check(ctx, r->label, "a label"));
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                   int64_t columns, mlc_writer write, void *user)
+{
+    mlc__svg s;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, plots && write && count > 0 && count <= 1000 && columns > 0, ARG,
+                 "plot: %lld charts in %lld columns; 1 to 1000, and it needs a writer",
+                 (long long)count, (long long)columns);
+    for (int64_t i = 0; i < count; i++) MLC__TRY(mlc__plot_check(ctx, &plots[i]));
+    columns = mlc__min(columns, count);
+    const int w = (int)columns * MLC__PLOT_W, h = (int)mlc__div_up(count, columns) * MLC__PLOT_H;
+    s.write = write;
+    s.user = user;
+    s.n = 0;
+    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
+                 h / 10, w, h);
+    mlc__svg_put(&s, "<style>.g{stroke:#e4e4e4;stroke-width:8}.a{stroke:#777;stroke-width:10;"
+                 "fill:none}</style>\n<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
+    for (int64_t i = 0; i < count; i++)
+        mlc__chart(&s, &plots[i], (int)(i % columns) * MLC__PLOT_W,
+                   (int)(i / columns) * MLC__PLOT_H);
+    mlc__svg_put(&s, "</svg>\n");
+    mlc__svg_flush(&s);
+    return MLC_OK;
+}
+
+/* A file on its way, and whether it still is. */
+typedef struct mlc__plot_file { mlc__atomic to; mlc_status st; } mlc__plot_file;
+
+static void mlc__plot_to_file(void *user, const char *text, size_t bytes)
+{
+    mlc__plot_file *f = MLC__CAST(mlc__plot_file *, user);
+    if (f->st == MLC_OK) f->st = mlc__file_write(&f->to.file, text, bytes);
+}
+
+MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
+                                  int64_t count, int64_t columns)
+{
+    mlc__plot_file f;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path, ARG, "plot_save: no path");
+    MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
+    f.st = MLC_OK;
+    const mlc_status st = mlc_plot_write(ctx, plots, count, columns, mlc__plot_to_file, &f);
+    return mlc__atomic_end(&f.to, st ? st : f.st);
 }
 
 /* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */

@@ -1284,6 +1284,14 @@ DO(mlc_safetensors_view)
     return st != MLC_OK ? st : keep(w, mlc_safetensors_view(w->file, "two"));
 }
 
+static const double     STEPS[2] = {1, 2};
+static const mlc_plot_series LOSSES = {"loss", STEPS, STEPS, 2, MLC_PLOT_LINE};
+static const mlc_plot   LOSS_CHART = {"loss", NULL, NULL, false, false, &LOSSES, 1};
+
+DO(mlc_plot_write) { return mlc_plot_write(w->ctx, &LOSS_CHART, 1, 1, hash_text, w); }
+
+DO(mlc_plot_save) { return mlc_plot_save(w->ctx, to(w), &LOSS_CHART, 1, 1); }
+
 DO(mlc_npy_save) { return mlc_npy_save(w->w, to(w)); }
 
 CASE(mlc_npy_load, mlc_npy_load(w->ctx, in(w, "in.npy")))
