@@ -282,7 +282,8 @@ int main(int argc, char **argv)
     static layer all[LAYERS];
     static const char *const names[3] = { "ms a step", "MB with AdamW", "error of a fit" };
     static const figure      figures[3] = { ms_of, mb_of, error_of };
-    static const char *const titles[3] = { "Sketched 1024 to 512, batch 128", NULL, NULL };
+    static const char *const titles[3] = { "Sketched 1024 to 512, batch 128", "By num_terms",
+                                           "By low_rank" };
     mlc_plot plots[12];
     mlc_ctx *ctx = mlc_ctx_create(NULL);
     if (argc != 2) {
