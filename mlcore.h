@@ -2228,12 +2228,13 @@ typedef struct mlc_plot_series {
 typedef struct mlc_plot {              /* a chart                                              */
     const char *title, *x_label, *y_label;                 /* NULL: none                       */
     bool        x_log, y_log;
-    const mlc_plot_series *series;     /* one colour each, of eight                            */
+    const mlc_plot_series *series;     /* in one of eight colours each, in turn; dashed: grey  */
     int64_t     count;
 } mlc_plot;
 
 /* mlc_plot_write: charts as one SVG picture, 360 x 280 pixels each, `columns` side by side. Axes
- *   end at round numbers around what is shown; texts are UTF-8.
+ *   end at round numbers around what is shown; numbers that differ by less than a millionth are
+ *   one. Texts are UTF-8 and end with their chart, legends after six rows.
  *   err    ARG: before anything is written                                                    */
 MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                   int64_t columns, mlc_writer write, void *user);
@@ -29591,7 +29592,11 @@ static mlc_status mlc__temp_open(mlc__atomic *a, size_t room)
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     const size_t room = strlen(path) + 16;
+    struct stat info;
     MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
+    /* A device or a FIFO would be gone, with a file in its place. */
+    MLC__REQUIRE(ctx, stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode), IO,
+                 "cannot write '%s': it is not a regular file, which a save would replace", path);
     a->file.ctx = ctx;
     a->file.path = path;
     a->file.at = 0;
@@ -33196,8 +33201,8 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
  * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
  * for graph labels" (Graphics Gems, 1990) has it. */
 
-enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 160,
-       MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170 };
+enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
+       MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
 
 /* Text on its way to the writer, in pieces. */
 typedef struct mlc__svg {
@@ -33229,7 +33234,10 @@ static void mlc__svg_label(mlc__svg *s, const char *text)
 {
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
-        if (c == '&') mlc__svg_put(s, "&amp;");
+        if (strncmp(text, "\xEF\xBF\xBE", 3) == 0 || strncmp(text, "\xEF\xBF\xBF", 3) == 0) {
+            mlc__svg_put(s, " ");
+            text += 2;
+        } else if (c == '&') mlc__svg_put(s, "&amp;");
         else if (c == '<') mlc__svg_put(s, "&lt;");
         else if (c == '>') mlc__svg_put(s, "&gt;");
         else mlc__svg_put(s, "%c", c < 32 || c == 127 ? ' ' : c);
@@ -33266,7 +33274,7 @@ static bool mlc__plot_shown(double v, bool log) { return fabs(v) <= 1e300 && (!l
 static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, double *high)
 {
     bool any = false;
-    *low = vertical ? (p->y_log ? 0.1 : 0.0) : p->x_log ? 0.1 : 0.0;
+    *low = (vertical ? p->y_log : p->x_log) ? 0.1 : 0.0;
     *high = 1.0;
     for (int64_t i = 0; i < p->count; i++)
         for (int64_t j = 0; j < p->series[i].n; j++) {
@@ -33278,10 +33286,12 @@ static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, doubl
         }
 }
 
+static int64_t mlc__tick_decade(int64_t i) { return i >= 0 ? i / 3 : -((2 - i) / 3); }
+
 static double mlc__log_tick(int64_t i)
 {
     static const double part[3] = { 0.0, 0.30102999566398120, 0.69897000433601880 };
-    const int64_t decade = i >= 0 ? i / 3 : -((2 - i) / 3);
+    const int64_t decade = mlc__tick_decade(i);
     return (double)decade + part[i - 3 * decade];
 }
 
@@ -33290,6 +33300,7 @@ static void mlc__axis_log(mlc__axis *a, double low, double high)
 {
     int64_t first = 3 * (int64_t)floor(low), last = 3 * (int64_t)ceil(high);
     a->stride = 3 * (1 + (last - first) / 24);
+    last = first + mlc__div_up(last - first, a->stride) * a->stride;
     if (high - low < 2.5) {
         a->stride = 1;
         while (mlc__log_tick(first + 1) <= low + 1e-9) first++;
@@ -33306,7 +33317,7 @@ static void mlc__axis_log(mlc__axis *a, double low, double high)
 static void mlc__axis_linear(mlc__axis *a, double low, double high)
 {
     const double most = fmax(fabs(low), fabs(high));
-    if (!(high - low > 1e-9 * most) || high - low < 1e-290) {
+    if (!(high - low > 1e-6 * most) || high - low < 1e-290) {
         const double room = most > 1e-290 ? most / 2 : 1.0;
         low -= room;
         high += room;
@@ -33366,16 +33377,29 @@ static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
 {
     static const int part[3] = { 1, 2, 5 };
     if (!a->log) return mlc__tick_text(i * a->step, a->power, 6);
-    const int64_t decade = i >= 0 ? i / 3 : -((2 - i) / 3);
+    const int64_t decade = mlc__tick_decade(i);
     return mlc__tick_text(part[i - 3 * decade], (int)decade, 4);
 }
 
 static int mlc__axis_tick(const mlc__axis *a, int64_t i)
 {
-    const double at = a->log ? mlc__log_tick(i)
-                             : a->low + (a->high - a->low) * (double)(i - a->first) /
-                                            (double)(a->last - a->first);
-    return a->from + (int)lrint((at - a->low) / (a->high - a->low) * (a->to - a->from));
+    const double share = a->log ? (mlc__log_tick(i) - a->low) / (a->high - a->low)
+                                : (double)(i - a->first) / (double)(a->last - a->first);
+    return a->from + (int)lrint(share * (a->to - a->from));
+}
+
+/* Along x: so many ticks to a number that numbers do not touch, at about 66 a character. */
+static int64_t mlc__axis_stride(const mlc__axis *a)
+{
+    int64_t stride = a->stride;
+    int most = 0, gap = a->to - a->from;
+    for (int64_t i = a->first; i <= a->last; i += a->stride) {
+        most = mlc__max(most, 66 * (int)strlen(mlc__axis_label(a, i).s) + 60);
+        if (i > a->first)
+            gap = mlc__min(gap, mlc__axis_tick(a, i) - mlc__axis_tick(a, i - a->stride));
+    }
+    while (most > gap && stride <= (a->last - a->first) / 2) { stride *= 2; gap *= 2; }
+    return stride;
 }
 
 /* -- a chart -- */
@@ -33384,7 +33408,8 @@ static int mlc__axis_tick(const mlc__axis *a, int64_t i)
 static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *other, bool vertical)
 {
     const int end = other->to - other->from;
-    for (int64_t i = a->first; i <= a->last; i += a->stride) {
+    const int64_t stride = vertical ? a->stride : mlc__axis_stride(a);
+    for (int64_t i = a->first; i <= a->last; i += stride) {
         const int at = mlc__axis_tick(a, i);
         if (vertical) {
             mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dh%d\"/>\n", other->from, at, end);
@@ -33412,35 +33437,38 @@ static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
 static void mlc__chart_path(mlc__svg *s, const mlc_plot *p, int64_t i)
 {
     const bool dashed = p->series[i].mark == MLC_PLOT_DASHED;
-    mlc__svg_put(s, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%d\"%s d=\"",
+    mlc__svg_put(s, "<path class=\"l\" stroke=\"%s\" stroke-width=\"%d\"%s d=\"",
                  mlc__chart_colour(p, i), dashed ? 14 : 20,
                  dashed ? " stroke-dasharray=\"60 40\"" : "");
 }
 
-static void mlc__chart_point(mlc__svg *s, const mlc_plot *p, int64_t i, int x, int y)
+static void mlc__chart_point(mlc__svg *s, const char *colour, int x, int y)
 {
-    mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y,
-                 mlc__chart_colour(p, i));
+    mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y, colour);
 }
 
-/* A line breaks at a gap; a point that would lie on the one before it is left out. */
+/* A line breaks at a gap; a point that would lie on the one before it is left out, one that is
+ * alone is a dot: a way of no length with round ends. */
 static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
                             const mlc__axis *ay)
 {
     const mlc_plot_series *r = &p->series[i];
-    bool on = false;
+    bool on = false, alone = false;
     int x = 0, y = 0;
     mlc__chart_path(s, p, i);
     for (int64_t j = 0; j < r->n; j++) {
         const bool there = mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log);
         const int u = there ? mlc__axis_at(ax, r->x[j]) : 0;
         const int v = there ? mlc__axis_at(ay, r->y[j]) : 0;
-        if (there && !(on && u == x && v == y)) mlc__svg_put(s, "%c%d %d", on ? 'L' : 'M', u, v);
+        const bool moves = there && !(on && u == x && v == y);
+        if (alone && !there) mlc__svg_put(s, "h0");
+        if (moves) mlc__svg_put(s, "%c%d %d", on ? 'L' : 'M', u, v);
+        alone = there && (!on || (alone && !moves));
         on = there;
         x = u;
         y = v;
     }
-    mlc__svg_put(s, "\"/>\n");
+    mlc__svg_put(s, "%s\"/>\n", alone ? "h0" : "");
 }
 
 static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
@@ -33449,12 +33477,19 @@ static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const m
     const mlc_plot_series *r = &p->series[i];
     if (r->mark != MLC_PLOT_POINTS) mlc__chart_line(s, p, i, ax, ay);
     if (r->mark == MLC_PLOT_LINE || r->mark == MLC_PLOT_DASHED) return;
-    for (int64_t j = 0; j < r->n; j++)
-        if (mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log))
-            mlc__chart_point(s, p, i, mlc__axis_at(ax, r->x[j]), mlc__axis_at(ay, r->y[j]));
+    const char *colour = mlc__chart_colour(p, i);
+    int x = -1, y = -1;
+    for (int64_t j = 0; j < r->n; j++) {
+        if (!mlc__plot_shown(r->x[j], p->x_log) || !mlc__plot_shown(r->y[j], p->y_log)) continue;
+        const int u = mlc__axis_at(ax, r->x[j]), v = mlc__axis_at(ay, r->y[j]);
+        if (u != x || v != y) mlc__chart_point(s, colour, u, v);
+        x = u;
+        y = v;
+    }
 }
 
-/* Under the title, as many rows as it takes; draws them if s is given. Returns the rows. */
+/* Under the title, in as many rows as it takes and there is room for; drawn if s is given. Returns
+ * the rows. */
 static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
 {
     const int wide = MLC__PLOT_W - MLC__PLOT_LEFT - MLC__PLOT_RIGHT;
@@ -33466,10 +33501,11 @@ static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
         /* About the width of a character, of which bytes are at least as many. */
         const int width = 420 + 62 * (int)mlc__min(strlen(label), (size_t)40);
         if (any && x + width > wide) { x = 0; row++; }
+        if (row == MLC__PLOT_ROWS) return row;
         if (s) {
             const int y = top + row * MLC__PLOT_LEGEND;
             if (p->series[i].mark == MLC_PLOT_POINTS) {
-                mlc__chart_point(s, p, i, left + x + 120, y - 36);
+                mlc__chart_point(s, mlc__chart_colour(p, i), left + x + 120, y - 36);
             } else {
                 mlc__chart_path(s, p, i);
                 mlc__svg_put(s, "M%d %dh240\"/>\n", left + x, y - 36);
@@ -33482,17 +33518,19 @@ static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
     return any ? row + 1 : 0;
 }
 
-/* The chart whose corner is at x, y. */
+/* The chart whose corner is at x, y: a picture of its own, so that long texts end with it. */
 static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
 {
-    const int left = x + MLC__PLOT_LEFT, right = x + MLC__PLOT_W - MLC__PLOT_RIGHT;
-    const int rows = mlc__min(mlc__chart_legend(NULL, p, 0, 0), 6);
-    const int head = y + (p->title ? MLC__PLOT_TOP : MLC__PLOT_TOP / 2);
+    const int left = MLC__PLOT_LEFT, right = MLC__PLOT_W - MLC__PLOT_RIGHT;
+    const int rows = mlc__chart_legend(NULL, p, 0, 0);
+    const int head = p->title ? MLC__PLOT_TOP : MLC__PLOT_TOP / 2;
     const int top = head + rows * MLC__PLOT_LEGEND;
-    const int bottom = y + MLC__PLOT_H - MLC__PLOT_BOTTOM;
+    const int bottom = MLC__PLOT_H - MLC__PLOT_BOTTOM;
     const mlc__axis ax = mlc__plot_axis(p, false, left, right);
     const mlc__axis ay = mlc__plot_axis(p, true, bottom, top);
-    if (p->title) mlc__svg_text(s, left, y + 220, 140, "start", false, p->title);
+    mlc__svg_put(s, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\">\n", x, y,
+                 (int)MLC__PLOT_W, (int)MLC__PLOT_H);
+    if (p->title) mlc__svg_text(s, left, 220, 140, "start", false, p->title);
     mlc__chart_legend(s, p, left, head + 40);
     mlc__chart_ticks(s, &ax, &ay, false);
     mlc__chart_ticks(s, &ay, &ax, true);
@@ -33500,7 +33538,8 @@ static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
     for (int64_t i = 0; i < p->count; i++) mlc__chart_series(s, p, i, &ax, &ay);
     if (p->x_label)
         mlc__svg_text(s, (left + right) / 2, bottom + 350, 120, "middle", false, p->x_label);
-    if (p->y_label) mlc__svg_text(s, x + 120, (top + bottom) / 2, 120, "middle", true, p->y_label);
+    if (p->y_label) mlc__svg_text(s, 120, (top + bottom) / 2, 120, "middle", true, p->y_label);
+    mlc__svg_put(s, "</svg>\n");
 }
 
 /* -- the picture -- */
@@ -33531,15 +33570,24 @@ static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
     return MLC_OK;
 }
 
+static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                   int64_t columns)
+{
+    MLC__REQUIRE(ctx, plots, ARG, "plot: no charts");
+    MLC__REQUIRE(ctx, count > 0 && count <= 1000 && columns > 0, ARG,
+                 "plot: %lld charts in %lld columns; 1 to 1000 can be drawn", (long long)count,
+                 (long long)columns);
+    for (int64_t i = 0; i < count; i++) MLC__TRY(mlc__plot_check(ctx, &plots[i]));
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                    int64_t columns, mlc_writer write, void *user)
 {
     mlc__svg s;
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, plots && write && count > 0 && count <= 1000 && columns > 0, ARG,
-                 "plot: %lld charts in %lld columns; 1 to 1000, and it needs a writer",
-                 (long long)count, (long long)columns);
-    for (int64_t i = 0; i < count; i++) MLC__TRY(mlc__plot_check(ctx, &plots[i]));
+    MLC__REQUIRE(ctx, write, ARG, "plot: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
     columns = mlc__min(columns, count);
     const int w = (int)columns * MLC__PLOT_W, h = (int)mlc__div_up(count, columns) * MLC__PLOT_H;
     s.write = write;
@@ -33549,7 +33597,8 @@ MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
                  "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
                  h / 10, w, h);
     mlc__svg_put(&s, "<style>.g{stroke:#e4e4e4;stroke-width:8}.a{stroke:#777;stroke-width:10;"
-                 "fill:none}</style>\n<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
+                 "fill:none}.l{fill:none;stroke-linecap:round}</style>\n");
+    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
     for (int64_t i = 0; i < count; i++)
         mlc__chart(&s, &plots[i], (int)(i % columns) * MLC__PLOT_W,
                    (int)(i / columns) * MLC__PLOT_H);
@@ -33572,7 +33621,8 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
 {
     mlc__plot_file f;
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, path, ARG, "plot_save: no path");
+    MLC__REQUIRE(ctx, path && path[0], ARG, "plot_save: no path");
+    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
     MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
     f.st = MLC_OK;
     const mlc_status st = mlc_plot_write(ctx, plots, count, columns, mlc__plot_to_file, &f);

@@ -215,6 +215,7 @@ static bool batch_chart(mlc_plot *p)
             xs[j] = 32 << j;
             if (!layer_open(&l, 32 << j)) return false;
             ys[j] = layer_bytes(&l) / 1024 / xs[j];
+            if (failed(l.ctx)) return false;
             mlc_ctx_free(l.ctx);
         }
         snprintf(label, sizeof label, "%d x %d", (int)held[i][0], (int)held[i][1]);
@@ -301,7 +302,7 @@ int main(int argc, char **argv)
     plots[9] = promise_chart(all);
     plots[11] = start_chart(ctx, w);
     if (!batch_chart(&plots[10]) || mlc_plot_save(ctx, argv[1], plots, 12, 3) != MLC_OK)
-        return failed(ctx);
+        return failed(ctx), 1;
     mlc_ctx_free(ctx);
     printf("wrote %s\n", argv[1]);
     return 0;

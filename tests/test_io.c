@@ -643,6 +643,22 @@ TEST(io, a_missing_path_is_an_io_error_with_the_path_and_the_reason)
     box_close(&b);
 }
 
+/* What is no file of its own would be gone. */
+TEST(io, a_fifo_is_not_replaced_by_a_file)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("fifo");
+    struct stat info;
+    if (CHECK_EQ(mkfifo(b.path, 0600), 0)) {
+        CHECK_EQ(mlc_npy_save(mlc_zeros(ctx, MLC_F32, mlc_dims1(3)), b.path), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "it is not a regular file");
+        CHECK(stat(b.path, &info) == 0 && S_ISFIFO(info.st_mode));
+        CHECK_EQ(box_count(&b), 1);
+        mlc_error_clear(ctx);
+    }
+    box_close(&b);
+}
+
 TEST(io, saving_replaces_the_old_file_and_leaves_no_other)
 {
     mlc_ctx         *ctx = test_ctx();
