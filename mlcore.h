@@ -33581,13 +33581,11 @@ static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
     return MLC_OK;
 }
 
-MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
-                                   int64_t columns, mlc_writer write, void *user)
+/* Of charts that were checked. */
+static void mlc__plots_draw(const mlc_plot *plots, int64_t count, int64_t columns,
+                            mlc_writer write, void *user)
 {
     mlc__svg s;
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, write, ARG, "plot: it needs a writer, such as mlc_stdout");
-    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
     columns = mlc__min(columns, count);
     const int w = (int)columns * MLC__PLOT_W, h = (int)mlc__div_up(count, columns) * MLC__PLOT_H;
     s.write = write;
@@ -33604,6 +33602,15 @@ MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
                    (int)(i / columns) * MLC__PLOT_H);
     mlc__svg_put(&s, "</svg>\n");
     mlc__svg_flush(&s);
+}
+
+MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                   int64_t columns, mlc_writer write, void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, write, ARG, "plot: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
+    mlc__plots_draw(plots, count, columns, write, user);
     return MLC_OK;
 }
 
@@ -33625,8 +33632,8 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
     MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
     f.st = MLC_OK;
-    const mlc_status st = mlc_plot_write(ctx, plots, count, columns, mlc__plot_to_file, &f);
-    return mlc__atomic_end(&f.to, st ? st : f.st);
+    mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
+    return mlc__atomic_end(&f.to, f.st);
 }
 
 /* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */
