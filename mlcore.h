@@ -9138,18 +9138,27 @@ static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s
 #define MLC__STEP     32               /* elements along k that a step of tile registers takes  */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 #define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
+/* Multiply-adds of a thread from which tile registers are fed at full speed. It costs the core an
+ * eighth of its clock for the next 150 us: behind a short product, more than was gained. */
+#define MLC__STREAM_MACS 6e7
 
-/* out[mr][nr] (+)= a [mr][kc] times b [kc][nr]; strides in elements, which for products of bf16 are
- * cells: two that follow each other along k. */
+/* out[mr][nr] = sum[mr][nr] + a [mr][kc] times b [kc][nr]; strides in elements, which for products
+ * of bf16 are cells: two that follow each other along k. */
+typedef enum mlc__stream { MLC__STREAM_NONE, MLC__STREAM_A, MLC__STREAM_B } mlc__stream;
+
 typedef struct mlc__tile {
     int64_t     mr, kc;
     const void *a;
     int64_t     a_row, a_step;
     const void *b;
     int64_t     b_step;
+    const void *sum;                   /* NULL: zeros */
+    int64_t     sum_row;
     void       *out;
     int64_t     out_row;
-    bool        add;
+    mlc__stream stream;                /* what tiles of registers read past L1                  */
+    uintptr_t   ahead;                 /* fetched meanwhile by tiles of registers,              */
+    size_t      ahead_step;            /* so many bytes a step                                  */
 } mlc__tile;
 
 typedef void (*mlc__tile_fn)(const mlc__tile *t);
@@ -9161,12 +9170,14 @@ typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
 /* The definition of a tile kernel, and the kernel where there are no intrinsics. */
 #define MLC__TILE_TEXT(T, MR, NR) \
     const T *pa = MLC__CAST(const T *, t->a), *pb = MLC__CAST(const T *, t->b); \
+    const T *sum = MLC__CAST(const T *, t->sum); \
     T acc[MR][NR] = { { 0 } }, *out = MLC__CAST(T *, t->out); \
     for (int64_t p = 0; p < t->kc; p++, pa += t->a_step, pb += t->b_step) \
         for (int64_t r = 0; r < t->mr; r++) \
             for (int x = 0; x < NR; x++) acc[r][x] += pa[r * t->a_row] * pb[x]; \
-    for (int64_t r = 0; r < t->mr; r++, out += t->out_row) \
-        for (int x = 0; x < NR; x++) out[x] = t->add ? out[x] + acc[r][x] : acc[r][x];
+    for (int64_t r = 0; r < t->mr; r++) \
+        for (int x = 0; x < NR; x++) \
+            out[r * t->out_row + x] = sum ? sum[r * t->sum_row + x] + acc[r][x] : acc[r][x];
 
 static MLC__OPT void mlc__tile_f32_scalar(const mlc__tile *t) { MLC__TILE_TEXT(float, 4, 8) }
 static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(double, 4, 4) }
@@ -9182,7 +9193,7 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
         int64_t s3 = 3 * s; \
         const char *p0 = MLC__CAST(const char *, t->a), *p1 = mr > 5 ? p0 + 5 * s : p0, \
                    *p2 = mr > 10 ? p0 + 10 * s : p0; \
-        const T *b = MLC__CAST(const T *, t->b); \
+        const T *b = MLC__CAST(const T *, t->b), *sum = MLC__CAST(const T *, t->sum); \
         T *out = MLC__CAST(T *, t->out); \
         V acc[MR][NV]; \
         MLC__OPAQUE(s3); \
@@ -9200,10 +9211,10 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
                 for (int v = 0; v < NV; v++) acc[r][v] = FMA(a, bv[v], acc[r][v]); \
             } \
         } \
-        if (t->add) { \
+        if (sum) { \
             MLC__UNROLL for (int r = 0; r < mr; r++) \
                 for (int v = 0; v < NV; v++) \
-                    acc[r][v] = ADD(LOAD(out + r * t->out_row + v * W), acc[r][v]); \
+                    acc[r][v] = ADD(LOAD(sum + r * t->sum_row + v * W), acc[r][v]); \
         } \
         MLC__UNROLL for (int r = 0; r < mr; r++) \
             for (int v = 0; v < NV; v++) STORE(out + r * t->out_row + v * W, acc[r][v]); \
@@ -9295,30 +9306,40 @@ MLC__INLINE MLC__AT_amx void mlc__amx_text(const mlc__tile *t, bool tall, bool w
 {
     const size_t a_row = (size_t)t->a_row * 4, a_step = (size_t)t->a_step * 64;
     const size_t b_row = (size_t)t->b_step * 4, b_step = b_row * 16;
-    const size_t out_row = (size_t)t->out_row * 4;
+    const size_t out_row = (size_t)t->out_row * 4, sum_row = (size_t)t->sum_row * 4;
     const char *a = MLC__CAST(const char *, t->a), *b = MLC__CAST(const char *, t->b);
+    const char *sum = MLC__CAST(const char *, t->sum), *sum_below = sum + 16 * sum_row;
+    uintptr_t ahead = t->ahead;
     char *out = MLC__CAST(char *, t->out), *below = out + 16 * out_row;
     MLC__BARRIER();
-    _tile_zero(0);
-    if (wide) _tile_zero(1);
-    if (tall) _tile_zero(2);
-    if (tall && wide) _tile_zero(3);
-    if (t->add) {
-        _tile_loadd(0, out, out_row);
-        if (wide) _tile_loadd(1, out + 64, out_row);
-        if (tall) _tile_loadd(2, below, out_row);
-        if (tall && wide) _tile_loadd(3, below + 64, out_row);
+    if (sum) {
+        _tile_loadd(0, sum, sum_row);
+        if (wide) _tile_loadd(1, sum + 64, sum_row);
+        if (tall) _tile_loadd(2, sum_below, sum_row);
+        if (tall && wide) _tile_loadd(3, sum_below + 64, sum_row);
+    } else {
+        _tile_zero(0);
+        if (wide) _tile_zero(1);
+        if (tall) _tile_zero(2);
+        if (tall && wide) _tile_zero(3);
     }
-    for (int64_t p = 0; p < t->kc; p += 16, a += a_step, b += b_step) {
-        _tile_loadd(4, a, a_row);
-        _tile_loadd(6, b, b_row);
-        if (wide) _tile_loadd(7, b + 64, b_row);
-        _tile_dpbf16ps(0, 4, 6);
-        if (tall) _tile_loadd(5, a + 16 * a_row, a_row);
-        if (wide) _tile_dpbf16ps(1, 4, 7);
-        if (tall) _tile_dpbf16ps(2, 5, 6);
-        if (tall && wide) _tile_dpbf16ps(3, 5, 7);
+#define MLC__AMX_STEPS(load_a, load_b) \
+    for (int64_t p = 0; p < t->kc; p += 16, a += a_step, b += b_step) { \
+        load_a(4, a, a_row); \
+        load_b(6, b, b_row); \
+        if (wide) load_b(7, b + 64, b_row); \
+        _tile_dpbf16ps(0, 4, 6); \
+        if (tall) load_a(5, a + 16 * a_row, a_row); \
+        if (wide) _tile_dpbf16ps(1, 4, 7); \
+        if (tall) _tile_dpbf16ps(2, 5, 6); \
+        if (tall && wide) _tile_dpbf16ps(3, 5, 7); \
+        for (size_t line = 0; line < t->ahead_step; line += MLC__CACHELINE) \
+            __builtin_prefetch((const void *)(ahead + line), 0, 2); \
+        ahead += t->ahead_step; \
     }
+    if (t->stream == MLC__STREAM_A) { MLC__AMX_STEPS(_tile_stream_loadd, _tile_loadd) }
+    else if (t->stream == MLC__STREAM_B) { MLC__AMX_STEPS(_tile_loadd, _tile_stream_loadd) }
+    else { MLC__AMX_STEPS(_tile_loadd, _tile_loadd) }
     _tile_stored(0, out, out_row);
     if (wide) _tile_stored(1, out + 64, out_row);
     if (tall) _tile_stored(2, below, out_row);
@@ -9452,6 +9473,7 @@ typedef struct mlc__form {
     int32_t      run;                  /* cells along k that lie together in a pack of a       */
     int32_t      unit;                 /* elements that k is filled up to with zeros           */
     int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
+    int64_t      hot;                  /* cells along k of a panel that L1 holds, or 0: no care */
     mlc__pack_fn pack_a[2], pack_b[2]; /* of what lies as it is multiplied; of f32             */
     void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
 } mlc__form;
@@ -9691,30 +9713,41 @@ MLC__INLINE MLC__AT_avx512x __m512 mlc__read_bias_512(__mmask16 m, const struct 
     return _mm512_maskz_loadu_ps(m, mlc__at(g->bias, at, 4));
 }
 
-/* What most products meet on their way to a dense c of bf16, all in one pass over the tile: a bias,
- * relu or its derivative, a residual before or behind. */
+/* What most products meet on their way to a dense c of bf16: a bias, relu or its derivative, a
+ * residual before or behind. at: of c. */
+MLC__INLINE MLC__AT_avx512x __m512 mlc__sink_bf16_16(const struct mlc_k_gemm *g, __m512 v,
+                                                     __m512 bias, int64_t at, __mmask16 m)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    if (g->bias) v = _mm512_add_ps(v, bias);
+    if (g->residual && g->act_last) v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
+    if (g->act) v = _mm512_max_ps(zero, v);                /* NaN stays: it is the second */
+    if (g->residual && !g->act_last) v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
+    if (g->grad_of)
+        v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(mlc__read_bf16_512(m, g->grad_of, at), zero,
+                                                   _CMP_NLE_UQ), v);
+    return v;
+}
+
+/* All of it in one pass over the tile, a cache line of c at a time. */
 MLC__AT_avx512x static void mlc__sink_bf16_rows(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
     const float *tile = MLC__CAST(const float *, s->tile);
-    const __m512 zero = _mm512_setzero_ps();
-    for (int64_t x = 0; x < s->n; x += 16) {
-        const __mmask16 m = mlc__first_16(s->n - x);
-        const __m512 bias = mlc__read_bias_512(m, g, s->col + x);
+    for (int64_t x = 0; x < s->n; x += 32) {
+        const __mmask16 lo = mlc__first_16(s->n - x);
+        const __mmask16 hi = mlc__first_16(mlc__max(0, s->n - x - 16));
+        const __mmask32 both = (__mmask32)hi << 16 | lo;
+        const __m512 bias_lo = mlc__read_bias_512(lo, g, s->col + x);
+        const __m512 bias_hi = mlc__read_bias_512(hi, g, s->col + x + 16);
         for (int64_t r = 0; r < s->rows; r++) {
             const int64_t at = s->at + r * g->c_row + x;
-            __m512 v = _mm512_maskz_loadu_ps(m, tile + r * s->tile_row + x);
-            if (g->bias) v = _mm512_add_ps(v, bias);
-            if (g->residual && g->act_last)
-                v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
-            if (g->act) v = _mm512_max_ps(zero, v);        /* NaN stays: it is the second */
-            if (g->residual && !g->act_last)
-                v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
-            if (g->grad_of)
-                v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(mlc__read_bf16_512(m, g->grad_of, at),
-                                                           zero, _CMP_NLE_UQ), v);
-            _mm256_mask_storeu_epi16(MLC__CAST(uint16_t *, g->c) + at, m,
-                                     (__m256i)_mm512_cvtneps_pbh(v));
+            const float *from = tile + r * s->tile_row + x;
+            const __m512 v = mlc__sink_bf16_16(g, _mm512_maskz_loadu_ps(lo, from), bias_lo, at, lo);
+            const __m512 w = mlc__sink_bf16_16(g, _mm512_maskz_loadu_ps(hi, from + 16), bias_hi,
+                                               at + 16, hi);
+            _mm512_mask_storeu_epi16(MLC__CAST(uint16_t *, g->c) + at, both,
+                                     (__m512i)_mm512_cvtne2ps_pbh(w, v));
         }
     }
 }
@@ -9912,20 +9945,21 @@ MLC__STAMP_PACK(mlc__pack_bf16_of_f32, false, true)
 #endif
 
 static const mlc__form mlc__form_f32 =
-    { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, { mlc__pack_f32, NULL }, { mlc__pack_f32, NULL },
+    { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, 0, { mlc__pack_f32, NULL }, { mlc__pack_f32, NULL },
       NULL, NULL };
 static const mlc__form mlc__form_f64 =
-    { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, { mlc__pack_f64, NULL }, { mlc__pack_f64, NULL },
+    { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, 0, { mlc__pack_f64, NULL }, { mlc__pack_f64, NULL },
       NULL, NULL };
 #if MLC__AVX512X
 static const mlc__form mlc__form_avx512x =
-    { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, { mlc__pack_bf16, mlc__pack_bf16_of_f32 },
+    { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, 0,
+      { mlc__pack_bf16, mlc__pack_bf16_of_f32 },
       { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, NULL, NULL };
 #endif
 #if MLC__AMX
 /* Tile registers are loaded from L2 at best: half a MB of a leaves room for what goes by. */
 static const mlc__form mlc__form_amx =
-    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4,
+    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, 256,
       { mlc__pack_bf16_rows, mlc__pack_bf16_rows_of_f32 },
       { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__amx_begin, mlc__amx_end };
 #endif
@@ -9967,6 +10001,7 @@ typedef struct mlc__gemm_job {
     int64_t   c_row, c_col;            /* strides of c along the rows and columns of tiles      */
     int64_t   kc, depth, k0;           /* of k: to a tile, to a round; where the round begins   */
     bool      swapped, b_first;        /* chunks walk along b first, then along a               */
+    bool      streams;                 /* a goes past L1, so that a panel of b stays there      */
     int64_t   rounds;                  /* in which a thread's share of what stays is taken      */
     int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
     size_t    room, words, buffer;     /* in a thread's workspace: tiles, signs' words; its size */
@@ -10156,43 +10191,98 @@ MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, con
     }
 }
 
-/* One panel of b against all panels of a, for one block of k. */
-static void mlc__gemm_panel(const mlc__gemm_job *j, const mlc__block_of *a, const mlc__block_of *b,
-                            int64_t x, int64_t p, int64_t at, int64_t row, int64_t col,
-                            char *room)
+/* A panel of b against all panels of a block of a, for one block of k: in parts, where L1 would not
+ * hold the panel of b till the next tile. Between parts the sums are in the workspace, tile by
+ * tile. */
+typedef struct mlc__strip {
+    const mlc__gemm_job *j;
+    const mlc__block_of *a, *b;
+    int64_t  at, row, col;             /* where the blocks begin in c                            */
+    int64_t  x, n, p;                  /* columns of b's block; where the block of k begins      */
+    int64_t  panels;                   /* of a                                                   */
+    bool     first, last, plain;       /* of k; plain: from registers to c                       */
+    bool     begins, ends;             /* the part at hand; it begins at step from               */
+    int64_t  from;
+    mlc__tile tile;                    /* b and kc of the part                                   */
+    char    *room, *spare;
+    size_t   sums;                     /* bytes between tiles in room: 0, or a tile              */
+} mlc__strip;
+
+/* Tile i, rows [r, r + mr). */
+static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
 {
+    const mlc__gemm_job *j = s->j;
     const struct mlc_k_gemm *g = j->g;
-    const int64_t panels = mlc__div_up(a->n, a->s->panel), n = mlc__min(b->s->panel, b->n - x);
+    const int64_t c_at = s->at + r * j->c_row + s->x * j->c_col;
+    /* A tile of registers begins with what it adds to, the sink adds last: which of the two ways is
+     * open depends on the cut, and so on threads but for a part. */
+    const bool adds = !s->first || g->beta == 1.0, rows = mr % j->f->form->run == 0;
+    const bool direct = s->plain && rows && !(adds && j->f->form->run > 1 && !g->part);
+    void *c = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : NULL;
+    void *room = s->room + (size_t)i * s->sums;
+    mlc__tile *t = &s->tile;
+    t->mr = mr;
+    t->a = mlc__block_at(j, s->a, r, mr, s->from, &t->a_row, &t->a_step);
+    t->sum = !s->begins ? room : direct && adds ? c : NULL;
+    t->sum_row = s->begins ? j->c_row : s->b->s->panel;
+    t->out = direct && s->ends ? c : room;
+    t->out_row = direct && s->ends ? j->c_row : s->b->s->panel;
+    mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, i, s->panels);
+    (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
+    t->ahead += (size_t)(t->kc / 16) * t->ahead_step;
+    if (!s->ends || direct) return;
+    if (g->c_gap)
+        mlc__gemm_sink_runs(j, t, s->n, (s->col + s->x) * j->c_col, s->row + r, s->col + s->x,
+                            s->spare);
+    else
+        mlc__gemm_sink(j, t, s->n, c_at, s->row + r, s->col + s->x, s->first, s->last, s->spare);
+}
+
+/* Parts of so many cells along k, a multiple of what a step takes; whole ones are a panel that L1
+ * holds beside what goes by. */
+static int64_t mlc__strip_parts(const mlc__form *form, int64_t cells)
+{
+    return form->hot ? mlc__max(1, mlc__div_up(cells, form->hot)) : 1;
+}
+
+/* A pack of the caller's is in L3 or in memory: while the tiles of a part read its panel, they
+ * fetch the next one, in equal shares. With few panels of a that would crowd out their loads. */
+static void mlc__strip_ahead(mlc__strip *s)
+{
+    const mlc__form *form = s->j->f->form;
+    const size_t line = (size_t)(s->tile.b_step * form->cell_bytes);
+    if (!form->hot || !s->b->s->given || s->panels < 4) return;
+    s->tile.ahead = (uintptr_t)s->tile.b + (size_t)s->tile.kc * line;
+    s->tile.ahead_step = mlc__round_up((size_t)form->run * line / (size_t)s->panels,
+                                       MLC__CACHELINE);
+}
+
+static void mlc__strip_run(mlc__strip *s)
+{
+    const mlc__gemm_job *j = s->j;
+    const mlc__form *form = j->f->form;
+    const mlc__side *a = s->a->s;
+    const int64_t cells = mlc__cells(j, mlc__min(j->kc, s->b->depth - s->p));
+    const int64_t parts = mlc__strip_parts(form, cells), unit = parts > 1 ? form->run : 1;
     /* As mlc__side_panel, without its divisions, which short tiles would feel. */
-    const int64_t each = a->s->columns ? a->s->panel : a->n / mlc__max(1, panels);
-    const int64_t rest = a->s->columns ? 0 : a->n % mlc__max(1, panels);
-    const bool first = j->k0 + p == 0, last = j->k0 + p + j->kc >= g->k;
-    /* From registers to c: nothing but a sum with what c holds. */
-    const bool plain = n == b->s->panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
-                       !mlc__is_half(g->c_dtype) && !(last && (g->bias || mlc__gemm_changes(g))) &&
-                       (!first || g->beta == 0.0 || g->beta == 1.0);
-    mlc__tile t;
-    int64_t minor;
-    t.kc = mlc__cells(j, mlc__min(j->kc, b->depth - p));
-    t.b = mlc__block_at(j, b, x, n, p, &minor, &t.b_step);
-    for (int64_t i = 0, r = 0; i < panels; i++, r += t.mr) {
-        const int64_t c_at = at + r * j->c_row + x * j->c_col;
-        t.mr = mlc__min(a->n - r, each + (i < rest));
-        t.a = mlc__block_at(j, a, r, t.mr, p, &t.a_row, &t.a_step);
-        /* A tile of registers begins with what it adds to, the sink adds last: which of the two
-         * ways is open depends on the cut, and so on threads but for a part. */
-        const bool adds = !first || g->beta == 1.0, rows = t.mr % j->f->form->run == 0;
-        const bool direct = plain && rows && !(adds && j->f->form->run > 1 && !g->part);
-        t.add = direct && adds;
-        t.out = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : room;
-        t.out_row = direct ? j->c_row : b->s->panel;
-        mlc__tile_ahead(j, &t, b->s, x + n < b->n, i, panels);
-        (b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        if (g->c_gap)
-            mlc__gemm_sink_runs(j, &t, n, (col + x) * j->c_col, row + r, col + x,
-                                room + mlc__tile_room(j));
-        else if (!direct)
-            mlc__gemm_sink(j, &t, n, c_at, row + r, col + x, first, last, room + mlc__tile_room(j));
+    const int64_t each = a->columns ? a->panel : s->a->n / mlc__max(1, s->panels);
+    const int64_t rest = a->columns ? 0 : s->a->n % mlc__max(1, s->panels);
+    int64_t minor, done = 0;
+    s->sums = parts > 1 ? mlc__tile_room(j) : 0;
+    s->spare = s->room + (parts > 1 ? (size_t)s->panels : 1) * mlc__tile_room(j);
+    s->tile.stream = s->panels == 1 ? MLC__STREAM_B
+                   : j->streams     ? MLC__STREAM_A : MLC__STREAM_NONE;
+    for (int64_t q = 0; q < parts; q++, done += s->tile.kc) {
+        s->begins = q == 0;
+        s->ends = q == parts - 1;
+        s->from = s->p + (done << form->pair);
+        s->tile.kc = (cells - done) / unit / (parts - q) * unit;
+        s->tile.b = mlc__block_at(j, s->b, s->x, s->n, s->from, &minor, &s->tile.b_step);
+        mlc__strip_ahead(s);
+        for (int64_t i = 0, r = 0, mr; i < s->panels; i++, r += mr) {
+            mr = mlc__min(s->a->n - r, each + (i < rest));
+            mlc__strip_tile(s, i, r, mr);
+        }
     }
 }
 
@@ -10210,11 +10300,28 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
     const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
     const mlc__form *form = j->f->form;
+    mlc__strip s;
+    memset(&s, 0, sizeof s);
+    s.j = j;
+    s.a = &a;
+    s.b = &b;
+    s.at = batch * g->c_batch + row * j->c_row + col * j->c_col;
+    s.row = row;
+    s.col = col;
+    s.panels = mlc__div_up(a.n, j->a.panel);
+    s.room = own + j->room;
     if (form->begin) form->begin();
-    for (int64_t x = 0; x < b.n; x += j->b.panel)
-        for (int64_t p = 0; p < b.depth; p += j->kc)
-            mlc__gemm_panel(j, &a, &b, x, p, batch * g->c_batch + row * j->c_row + col * j->c_col,
-                            row, col, own + j->room);
+    for (s.x = 0; s.x < b.n; s.x += j->b.panel)
+        for (s.p = 0; s.p < b.depth; s.p += j->kc) {
+            s.n = mlc__min(j->b.panel, b.n - s.x);
+            s.first = j->k0 + s.p == 0;
+            s.last = j->k0 + s.p + j->kc >= g->k;
+            s.plain = s.n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
+                      !mlc__is_half(g->c_dtype) &&
+                      !(s.last && (g->bias || mlc__gemm_changes(g))) &&
+                      (!s.first || g->beta == 0.0 || g->beta == 1.0);
+            mlc__strip_run(&s);
+        }
     if (form->end) form->end();
 }
 
@@ -10315,16 +10422,14 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
 }
 
 /* Cells can be read as they lie where rows of a run along k and have no rest; a row of a tile
- * register should begin with a cache line. Half of the tiles' time goes into L1 misses where rows
- * collide there: then, and where many tiles read them, they are packed all the same. */
-static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
+ * register should begin with a cache line. */
+static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s)
 {
     const int64_t line = j->f->form->run > 1 ? MLC__STEP : 2;
     const bool even = s->bytes == j->size && s->major == 1 && j->g->k % MLC__STEP == 0 &&
                       s->minor % line == 0 && s->batch % line == 0 &&
                       (uintptr_t)s->data % (uintptr_t)(2 * line) == 0;
-    const bool collide = s->minor % 1024 == 0;
-    s->pack = s == &j->b || !even || (reuse >= MLC__PACK_REUSE && (collide || s->size >= 128));
+    s->pack = s == &j->b || !even;
 }
 
 /* A side that must be packed: the tiles could not read it, or its rows, a multiple of 4 KB apart,
@@ -10337,7 +10442,7 @@ static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse
 {
     if (s->given) return;
     if (s->columns && j->g->signs.rows) { s->pack = true; return; }
-    if (j->f->form->pair) { mlc__side_choose_cells(j, s, reuse); return; }
+    if (j->f->form->pair) { mlc__side_choose_cells(j, s); return; }
     const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
     const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
     const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
@@ -10393,12 +10498,20 @@ static int64_t mlc__side_held(const mlc__side *s)
     return (s->pack ? panels : s->size % s->panel ? 1 : 0) * s->panel;
 }
 
-/* Workspace of a thread: two tags, two tiles, then what it packs of a and of b. */
+/* Tiles whose sums are in a thread's workspace at a time. */
+static int64_t mlc__strip_tiles(const mlc__gemm_job *j)
+{
+    if (mlc__strip_parts(j->f->form, mlc__cells(j, j->kc)) == 1) return 1;
+    return mlc__div_up(mlc__div_up(j->a.size, j->a.blocks), j->a.panel);
+}
+
+/* Workspace of a thread: two tags, tiles, then what it packs of a and of b. */
 static void mlc__gemm_room(mlc__gemm_job *j)
 {
     const size_t line = (size_t)mlc__cells(j, j->depth) * (size_t)j->f->form->cell_bytes;
     j->room = MLC__CACHELINE;
-    j->words = mlc__round_up(j->room + 2 * mlc__tile_room(j), MLC__CACHELINE);
+    j->words = mlc__round_up(j->room + (size_t)(1 + mlc__strip_tiles(j)) * mlc__tile_room(j),
+                             MLC__CACHELINE);
     j->a.at = mlc__round_up(j->words + (j->g->signs.rows ? sizeof(mlc__sign_words) : 0),
                             MLC__CACHELINE);
     j->b.at = mlc__round_up(j->a.at + (size_t)mlc__side_held(&j->a) * line + MLC__PACK_SLACK,
@@ -10439,6 +10552,7 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     const double crumbs = macs / (form->pair ? 1e6 : MLC__SMALL) + 1.0;
+    j->streams = macs * (double)g->batch >= MLC__STREAM_MACS * threads;
     pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
     mlc__gemm_room(j);

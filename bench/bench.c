@@ -22,7 +22,8 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_tensor       *a, *b, *labels;
     mlc_tensor       *p, *q, *row;        /* masks of positive values of a, b; a row of b      */
     mlc_tensor       *index, *rows;       /* [n,n]: an order of each row; [n]: an order of n   */
-    mlc_module       *net;
+    mlc_module       *net, **nets;
+    int64_t           n_nets, turn;
     mlc_optim        *opt;
     mlc_loader       *loader;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
@@ -907,17 +908,30 @@ static bool loss_setup(state *s)
 
 /* In a name stand M, N, K of y[M,N] = x[M,K] W[N,K]^T, as it was stored for all three forms. Here
  * m, n, k are those of the product itself: c[m,n] = a[m,k] b[k,n], where NT has b stored as [n,k]
- * and TN has a stored as [k,m]. PRE: a layer with its bias, whose weights stay as they are. */
-enum { GEMM_NT, GEMM_NN, GEMM_TN, GEMM_PRE };
+ * and TN has a stored as [k,m]. PRE: a layer with its bias, whose weights stay as they are. COLD:
+ * many such layers in turns, more than the caches of all cores hold. YDX: y, then dx, of a layer
+ * whose weights want no gradient. */
+enum { GEMM_NT, GEMM_NN, GEMM_TN, GEMM_PRE, GEMM_COLD, GEMM_YDX, GEMM_FORMS };
+
+enum { COLD_BYTES = 32 << 20, COLD_MOST = 1024 };
 
 static mlc_tensor *gemm_apply(state *s)
 {
     switch (s->bc->op) {
-    case GEMM_NT: return mlc_linear(s->a, s->b, NULL);                   /* y  = x W^T  */
-    case GEMM_NN: return mlc_matmul(s->a, s->b);                         /* dx = dy W   */
-    case GEMM_TN: return mlc_matmul(mlc_transpose(s->a, 0, 1), s->b);    /* dW = dy^T x */
-    default:      return mlc_forward(s->net, s->a);
+    case GEMM_NT:   return mlc_linear(s->a, s->b, NULL);                   /* y  = x W^T  */
+    case GEMM_NN:   return mlc_matmul(s->a, s->b);                         /* dx = dy W   */
+    case GEMM_TN:   return mlc_matmul(mlc_transpose(s->a, 0, 1), s->b);    /* dW = dy^T x */
+    case GEMM_COLD: return mlc_forward(s->nets[s->turn++ % s->n_nets], s->a);
+    default:        return mlc_forward(s->net, s->a);
     }
+}
+
+static mlc_tensor *gemm_ydx_apply(state *s)
+{
+    mlc_tensor *y = gemm_apply(s);
+    mlc_backward_from(y, s->b);
+    mlc_zero_grad(s->a);
+    return y;
 }
 
 /* One element of the result; *size: of the sum of absolute values, as rounding goes with it. */
@@ -925,7 +939,7 @@ static double gemm_ref(const bench_case *bc, const double *a, const double *b, i
                        double *size)
 {
     const int64_t m = bc->m, n = bc->n, k = bc->k, i = at / n, j = at % n;
-    const bool    at_rows = bc->op == GEMM_TN, bt = bc->op == GEMM_NT || bc->op == GEMM_PRE;
+    const bool    at_rows = bc->op == GEMM_TN, bt = bc->op != GEMM_NN && bc->op != GEMM_TN;
     double        sum = 0;
     *size = 0;
     for (int64_t l = 0; l < k; l++) {
@@ -937,44 +951,83 @@ static double gemm_ref(const bench_case *bc, const double *a, const double *b, i
 }
 
 /* All elements, or of a big product some thousand, drawn. */
-static bool gemm_check(state *s, const double *a, const double *b, const double *bias,
-                       const double *c)
+static bool gemm_check(state *s, const bench_case *bc, const double *a, const double *b,
+                       const double *bias, const double *c)
 {
-    const int64_t mn = s->bc->m * s->bc->n;
-    const int64_t most = 1 + 20000000 / s->bc->k, n = mn < most ? mn : most / 4;
+    const int64_t mn = bc->m * bc->n;
+    const int64_t most = 1 + 20000000 / bc->k, n = mn < most ? mn : most / 4;
     for (int64_t i = 0; i < n; i++) {
         const uint64_t r = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
         const int64_t  at = n == mn ? i : (int64_t)((r ^ r >> 31) % (uint64_t)mn);
-        double         size, want = gemm_ref(s->bc, a, b, at, &size);
-        if (bias) want += bias[at % s->bc->n];
+        double         size, want = gemm_ref(bc, a, b, at, &size);
+        if (bias) want += bias[at % bc->n];
         if (!near(s, "an element", c[at], want, 2 * fmax(1, size) / fmax(1, fabs(want))))
             return false;
     }
     return true;
 }
 
+/* The layer, its weights as products see them, its bias. */
+static bool gemm_layer(state *s, double **w, double **bias)
+{
+    const int64_t n = s->bc->n, k = s->bc->k;
+    if (s->bc->op != GEMM_YDX) mlc_no_grad_begin(s->ctx);
+    s->net = mlc_nn_linear(s->ctx, k, n);
+    bool ok = mlc_module_build(s->net) == MLC_OK;
+    mlc_tensor *weight = mlc_module_param(s->net, "weight");
+    *w    = fetch(weight);
+    *bias = fetch(mlc_module_param(s->net, "bias"));
+    for (int64_t i = 0; is_half(s) && *w && i < n * k; i++)
+        (*w)[i] = (double)rounded(s, (float)(*w)[i]);
+    if (s->bc->op == GEMM_YDX)
+        return ok && mlc_set_requires_grad(weight, false) == MLC_OK
+                  && mlc_set_requires_grad(mlc_module_param(s->net, "bias"), false) == MLC_OK
+                  && mlc_set_requires_grad(s->a, true) == MLC_OK;
+    if (s->bc->op != GEMM_COLD) return ok;
+    const int64_t bytes = n * k * (is_half(s) ? 2 : 4);
+    s->n_nets = COLD_BYTES / bytes < 2 ? 2 : COLD_BYTES / bytes;
+    s->n_nets = s->n_nets > COLD_MOST ? COLD_MOST : s->n_nets;
+    s->nets   = (mlc_module **)calloc((size_t)s->n_nets, sizeof *s->nets);
+    if (!s->nets) return false;
+    s->nets[0] = s->net;
+    for (int64_t i = 1; ok && i < s->n_nets; i++) {
+        s->nets[i] = mlc_nn_linear(s->ctx, k, n);
+        ok         = mlc_module_build(s->nets[i]) == MLC_OK;
+    }
+    return ok;
+}
+
+/* dx = dy W, as a product of its own. */
+static bool gemm_check_dx(state *s, const double *dy, const double *w)
+{
+    bench_case of = *s->bc;
+    of.op = GEMM_NN;
+    of.n  = s->bc->k;
+    of.k  = s->bc->n;
+    bool    ok = mlc_backward_from(gemm_apply(s), s->b) == MLC_OK;
+    double *dx = ok ? fetch(mlc_grad(s->a)) : NULL;
+    ok = dx && gemm_check(s, &of, dy, w, NULL, dx);
+    mlc_zero_grad(s->a);
+    free(dx);
+    return ok;
+}
+
 static bool gemm_setup(state *s)
 {
     const int64_t m = s->bc->m, n = s->bc->n, k = s->bc->k;
     const int     op = s->bc->op;
-    double       *a = NULL, *b = NULL, *bias = NULL, *c;
+    double       *a = NULL, *b = NULL, *bias = NULL, *dy = NULL, *c;
     bool          ok = true;
     s->a = values(s, op == GEMM_TN ? mlc_dims2(k, m) : mlc_dims2(m, k), -1, 1, &a);
-    if (op == GEMM_PRE) {
-        mlc_no_grad_begin(s->ctx);
-        s->net = mlc_nn_linear(s->ctx, k, n);
-        ok     = mlc_module_build(s->net) == MLC_OK;
-        b      = fetch(mlc_module_param(s->net, "weight"));
-        for (int64_t i = 0; is_half(s) && b && i < n * k; i++)
-            b[i] = (double)rounded(s, (float)b[i]);
-        bias   = fetch(mlc_module_param(s->net, "bias"));
-    } else {
-        s->b = values(s, op == GEMM_NT ? mlc_dims2(n, k) : mlc_dims2(k, n), -1, 1, &b);
-    }
+    if (op >= GEMM_PRE) ok = gemm_layer(s, &b, &bias);
+    else s->b = values(s, op == GEMM_NT ? mlc_dims2(n, k) : mlc_dims2(k, n), -1, 1, &b);
+    if (op == GEMM_YDX) s->b = values(s, mlc_dims2(m, n), -1, 1, &dy);
     mlc_scope_begin(s->ctx);
     c  = fetch(gemm_apply(s));
-    ok = ok && a && b && c && gemm_check(s, a, b, bias, c);
+    ok = ok && a && b && c && gemm_check(s, s->bc, a, b, bias, c);
+    if (op == GEMM_YDX) ok = ok && dy && gemm_check_dx(s, dy, b);
     mlc_scope_end(s->ctx);
+    free(dy);
     free(a);
     free(b);
     free(bias);
@@ -1626,12 +1679,12 @@ static void add_loss(const char *name, bool entropy, mlc_dtype dtype, bool grad)
 
 static void add_gemm(const char *name, int op, int64_t m, int64_t n, int64_t k, mlc_dtype dtype)
 {
-    double      flops = 2.0 * (double)(m * n * k);
+    double      flops = (op == GEMM_YDX ? 4.0 : 2.0) * (double)(m * n * k);
     bench_case *c = add(name, dtype, "GFLOP/s", 1e-9 * flops);
     c->flops  = flops;
     c->setup  = gemm_setup;
     c->run    = run_apply;
-    c->apply  = gemm_apply;
+    c->apply  = op == GEMM_YDX ? gemm_ydx_apply : gemm_apply;
     c->probe  = gemm_probe;
     c->beside = dtype == MLC_BF16 ? "bf16 peak" : "FMA";
     c->op     = op;
@@ -1649,14 +1702,14 @@ static void add_gemms(void)
         { 2048, 2048, 2048 }, { 128, 64, 1024 }, { 128, 16, 512 },
     };
     enum { SHAPES = sizeof shape_of / sizeof *shape_of };
-    static const char *const form[4] = { "nt", "nn", "tn", "pre" };
-    static char              name[4][SHAPES][40];
-    for (int op = 0; op < 4; op++)
+    static const char *const form[GEMM_FORMS] = { "nt", "nn", "tn", "pre", "cold", "ydx" };
+    static char              name[GEMM_FORMS][SHAPES][40];
+    for (int op = 0; op < GEMM_FORMS; op++)
         for (int i = 0; i < SHAPES; i++) {
             const int64_t m = shape_of[i][0], n = shape_of[i][1], k = shape_of[i][2];
             snprintf(name[op][i], sizeof name[op][i], "gemm_%s_%dx%dx%d", form[op], (int)m, (int)n,
                      (int)k);
-            const bool wide = op != GEMM_PRE || m <= 128;
+            const bool wide = op < GEMM_PRE || (op == GEMM_PRE && m <= 128);
             for (int d = wide ? 0 : 1; d < (op == GEMM_NT ? 3 : 2); d++) {
                 const mlc_dtype dtype = d == 0 ? MLC_F32 : d == 1 ? MLC_BF16 : MLC_F16;
                 if (op == GEMM_NN)      add_gemm(name[op][i], op, m, k, n, dtype);
@@ -1924,6 +1977,7 @@ static bool run_case(const bench_case *c, const bench_options *o, const bench_pe
                      s.ctx && *mlc_error(s.ctx) ? mlc_error(s.ctx) : "wrong result");
     mlc_ctx_free(s.ctx);
     free(s.plain.data[0]);
+    free(s.nets);
     return ok;
 }
 

@@ -12,6 +12,7 @@ products. "of" is mlcore's share of what build/bench measured between its runs: 
 """
 import argparse
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -270,6 +271,30 @@ def layer(m, n, k):
     return make
 
 
+def cold_layers(m, n, k):
+    """Layers in turns: their weights are more than the caches of all cores hold."""
+    def make(dtype):
+        x = uniform((m, k), -1, 1, dtype)
+        copies = min(1024, max(2, (32 << 20) // (n * k * dtype.itemsize)))
+        turns = itertools.cycle([(uniform((n, k), -1, 1, dtype), uniform((n,), -1, 1, dtype))
+                                 for _ in range(copies)])
+        return no_grad(lambda: F.linear(x, *next(turns)))
+    return make
+
+
+def layer_and_back(m, n, k):
+    """y, then dx."""
+    def make(dtype):
+        x, w = uniform((m, k), -1, 1, dtype).requires_grad_(), uniform((n, k), -1, 1, dtype)
+        b, dy = uniform((n,), -1, 1, dtype), uniform((m, n), -1, 1, dtype)
+
+        def step():
+            F.linear(x, w, b).backward(dy)
+            x.grad = None
+        return step
+    return make
+
+
 def gemm_cases():
     """As in bench.c: the products of y[m,n] = x[m,k] w[n,k]^T, of dx = dy w, of dw = dy^T x."""
     cases = {"gemm_1000x200x500": product((1000, 500), (500, 200), lambda a, b: (a, b))}
@@ -281,6 +306,8 @@ def gemm_cases():
         cases[f"gemm_nn_{at}"] = product((m, n), (n, k), lambda dy, w: (dy, w))
         cases[f"gemm_tn_{at}"] = product((m, n), (m, k), lambda dy, x: (dy.t(), x))
         cases[f"gemm_pre_{at}"] = layer(m, n, k)
+        cases[f"gemm_cold_{at}"] = cold_layers(m, n, k)
+        cases[f"gemm_ydx_{at}"] = layer_and_back(m, n, k)
     return cases
 
 
@@ -650,7 +677,8 @@ def compare(args, name, dtype):
 
 def print_means(results):
     """Geometric means of the ratios of each form of product."""
-    for form in ("gemm_nt_", "gemm_nn_", "gemm_tn_", "gemm_[nt][nt]_", "gemm_pre_"):
+    for form in ("gemm_nt_", "gemm_nn_", "gemm_tn_", "gemm_[nt][nt]_", "gemm_pre_", "gemm_cold_",
+                 "gemm_ydx_"):
         for dtype in DTYPES:
             ratios = [r["ratio"] for r in results
                       if fnmatch.fnmatch(r["case"], form + "*") and r["dtype"] == dtype]

@@ -549,12 +549,14 @@ TEST(gemm, of_shapes_that_fill_blocks_in_two_directions)
         }
 }
 
-/* So many rows that b is packed as a whole first; and k in several blocks, with 16-bit results. */
+/* So many rows that b is packed as a whole first, and work enough to be read past L1; k in parts
+ * of a block, and in several blocks, with 16-bit results.                                       */
 TEST(gemm, of_bf16_with_many_rows_or_a_long_k)
 {
     static const int64_t at[][3] = {
-        {1130, 40, 1100}, {3, 40, 8200}, {33, 20, 16500}, {2, 70, 16500}};
-    for (int64_t i = 0; i < 4 * LAYOUTS; i++) {
+        {1130, 50, 1100}, {3, 40, 8200}, {33, 20, 16500}, {2, 70, 16500}, {33, 33, 513},
+        {70, 70, 1057}, {150, 33, 1030}, {65, 64, 8800}};
+    for (int64_t i = 0; i < 8 * LAYOUTS; i++) {
         const int64_t *size = at[i / LAYOUTS];
         product        p = product_drawn(size[0], size[1], size[2], i + 900);
         p.batch = 1;
@@ -825,7 +827,7 @@ TEST(gemm, bits_of_batches_do_not_depend_on_the_number_of_threads)
 {
     static const mlc_dtype dtypes[3] = {MLC_F32, MLC_F64, MLC_BF16};
     static const int64_t at[][3] = {{5, 7, 9}, {17, 33, 65}, {64, 100, 130}, {3, 40, 5000},
-                                    {40, 3, 4500}, {130, 20, 70}};
+                                    {40, 3, 4500}, {130, 20, 70}, {70, 40, 1100}};
     static char one[(size_t)5 << 20], more[(size_t)5 << 20];
     for (size_t i = 0; i < 3 * (sizeof at / sizeof *at); i++) {
         const int64_t *size = at[i / 3];
