@@ -9313,10 +9313,10 @@ MLC__INLINE MLC__AT_amx void mlc__amx_text(const mlc__tile *t, bool tall, bool w
     char *out = MLC__CAST(char *, t->out), *below = out + 16 * out_row;
     MLC__BARRIER();
     if (sum) {
-        _tile_loadd(0, sum, sum_row);
-        if (wide) _tile_loadd(1, sum + 64, sum_row);
-        if (tall) _tile_loadd(2, sum_below, sum_row);
-        if (tall && wide) _tile_loadd(3, sum_below + 64, sum_row);
+        _tile_stream_loadd(0, sum, sum_row);
+        if (wide) _tile_stream_loadd(1, sum + 64, sum_row);
+        if (tall) _tile_stream_loadd(2, sum_below, sum_row);
+        if (tall && wide) _tile_stream_loadd(3, sum_below + 64, sum_row);
     } else {
         _tile_zero(0);
         if (wide) _tile_zero(1);
