@@ -9138,6 +9138,7 @@ static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s
 #define MLC__STEP     32               /* elements along k that a step of tile registers takes  */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 #define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
+#define MLC__PACK_FAR (1 << 18)        /* bytes of a pack that L2 may have lost since           */
 /* Multiply-adds of a thread from which tile registers are fed at full speed. It costs the core an
  * eighth of its clock for the next 150 us: behind a short product, more than was gained. */
 #define MLC__STREAM_MACS 6e7
@@ -9959,7 +9960,7 @@ static const mlc__form mlc__form_avx512x =
 #if MLC__AMX
 /* Tile registers are loaded from L2 at best: half a MB of a leaves room for what goes by. */
 static const mlc__form mlc__form_amx =
-    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, 256,
+    { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, 288,
       { mlc__pack_bf16_rows, mlc__pack_bf16_rows_of_f32 },
       { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__amx_begin, mlc__amx_end };
 #endif
@@ -10245,13 +10246,15 @@ static int64_t mlc__strip_parts(const mlc__form *form, int64_t cells)
     return form->hot ? mlc__max(1, mlc__div_up(cells, form->hot)) : 1;
 }
 
-/* A pack of the caller's is in L3 or in memory: while the tiles of a part read its panel, they
- * fetch the next one, in equal shares. With few panels of a that would crowd out their loads. */
+/* A large pack of the caller's is in L3 or in memory: while the tiles of a part read its panel,
+ * they fetch the next one, in equal shares. With few panels of a that would crowd out their loads,
+ * and a small pack is near at hand from the product before. */
 static void mlc__strip_ahead(mlc__strip *s)
 {
     const mlc__form *form = s->j->f->form;
     const size_t line = (size_t)(s->tile.b_step * form->cell_bytes);
-    if (!form->hot || !s->b->s->given || s->panels < 4) return;
+    const int64_t bytes = s->b->s->size * s->b->cells * form->cell_bytes;
+    if (!form->hot || !s->b->s->given || s->panels < 4 || bytes < MLC__PACK_FAR) return;
     s->tile.ahead = (uintptr_t)s->tile.b + (size_t)s->tile.kc * line;
     s->tile.ahead_step = mlc__round_up((size_t)form->run * line / (size_t)s->panels,
                                        MLC__CACHELINE);
