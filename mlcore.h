@@ -10929,7 +10929,7 @@ static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
 static bool mlc__gemm_packs_first(const mlc__gemm_job *j)
 {
     return j->f->form->pair && !j->g->b_pack && !j->swapped && j->g->batch == 1 &&
-           j->rounds >= 4 && !j->g->signs.rows;
+           j->rounds >= 2 && !j->g->signs.rows;
 }
 
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
