@@ -9309,15 +9309,15 @@ MLC__INLINE MLC__AT_amx void mlc__amx_text(const mlc__tile *t, bool tall, bool w
     const size_t b_row = (size_t)t->b_step * 4, b_step = b_row * 16;
     const size_t out_row = (size_t)t->out_row * 4, sum_row = (size_t)t->sum_row * 4;
     const char *a = MLC__CAST(const char *, t->a), *b = MLC__CAST(const char *, t->b);
-    const char *sum = MLC__CAST(const char *, t->sum), *sum_below = sum + 16 * sum_row;
+    const char *sum = MLC__CAST(const char *, t->sum);
     uintptr_t ahead = t->ahead;
     char *out = MLC__CAST(char *, t->out), *below = out + 16 * out_row;
     MLC__BARRIER();
     if (sum) {
         _tile_stream_loadd(0, sum, sum_row);
         if (wide) _tile_stream_loadd(1, sum + 64, sum_row);
-        if (tall) _tile_stream_loadd(2, sum_below, sum_row);
-        if (tall && wide) _tile_stream_loadd(3, sum_below + 64, sum_row);
+        if (tall) _tile_stream_loadd(2, sum + 16 * sum_row, sum_row);
+        if (tall && wide) _tile_stream_loadd(3, sum + 16 * sum_row + 64, sum_row);
     } else {
         _tile_zero(0);
         if (wide) _tile_zero(1);
