@@ -10230,7 +10230,7 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
     t->out_row = direct && s->ends ? j->c_row : s->b->s->panel;
     mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, i, s->panels);
     (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
-    t->ahead += (size_t)(t->kc / 16) * t->ahead_step;
+    t->ahead += (size_t)(t->kc / j->f->form->run) * t->ahead_step;
     if (!s->ends || direct) return;
     if (g->c_gap)
         mlc__gemm_sink_runs(j, t, s->n, (s->col + s->x) * j->c_col, s->row + r, s->col + s->x,
@@ -10239,8 +10239,8 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
         mlc__gemm_sink(j, t, s->n, c_at, s->row + r, s->col + s->x, s->first, s->last, s->spare);
 }
 
-/* Parts of so many cells along k, a multiple of what a step takes; whole ones are a panel that L1
- * holds beside what goes by. */
+/* Into how many parts so many cells along k are cut: each leaves a panel of b that L1 holds beside
+ * what goes by. */
 static int64_t mlc__strip_parts(const mlc__form *form, int64_t cells)
 {
     return form->hot ? mlc__max(1, mlc__div_up(cells, form->hot)) : 1;
@@ -10258,6 +10258,19 @@ static void mlc__strip_ahead(mlc__strip *s)
     s->tile.ahead = (uintptr_t)s->tile.b + (size_t)s->tile.kc * line;
     s->tile.ahead_step = mlc__round_up((size_t)form->run * line / (size_t)s->panels,
                                        MLC__CACHELINE);
+}
+
+/* Block of k and panel of b at s->p and s->x: what holds for all tiles of them. */
+static void mlc__strip_begin(mlc__strip *s)
+{
+    const mlc__gemm_job *j = s->j;
+    const struct mlc_k_gemm *g = j->g;
+    s->n = mlc__min(j->b.panel, s->b->n - s->x);
+    s->first = j->k0 + s->p == 0;
+    s->last = j->k0 + s->p + j->kc >= g->k;
+    s->plain = s->n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
+               !mlc__is_half(g->c_dtype) && !(s->last && (g->bias || mlc__gemm_changes(g))) &&
+               (!s->first || g->beta == 0.0 || g->beta == 1.0);
 }
 
 static void mlc__strip_run(mlc__strip *s)
@@ -10316,13 +10329,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     if (form->begin) form->begin();
     for (s.x = 0; s.x < b.n; s.x += j->b.panel)
         for (s.p = 0; s.p < b.depth; s.p += j->kc) {
-            s.n = mlc__min(j->b.panel, b.n - s.x);
-            s.first = j->k0 + s.p == 0;
-            s.last = j->k0 + s.p + j->kc >= g->k;
-            s.plain = s.n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
-                      !mlc__is_half(g->c_dtype) &&
-                      !(s.last && (g->bias || mlc__gemm_changes(g))) &&
-                      (!s.first || g->beta == 0.0 || g->beta == 1.0);
+            mlc__strip_begin(&s);
             mlc__strip_run(&s);
         }
     if (form->end) form->end();

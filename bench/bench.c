@@ -23,7 +23,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_tensor       *p, *q, *row;        /* masks of positive values of a, b; a row of b      */
     mlc_tensor       *index, *rows;       /* [n,n]: an order of each row; [n]: an order of n   */
     mlc_module       *net, **nets;
-    int64_t           n_nets, turn;
+    int64_t           n_nets, turn;       /* of nets; the next one                             */
     mlc_optim        *opt;
     mlc_loader       *loader;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
@@ -967,6 +967,22 @@ static bool gemm_check(state *s, const bench_case *bc, const double *a, const do
     return true;
 }
 
+/* Further layers like s->net, of which COLD takes one after the other. */
+static bool gemm_more_layers(state *s)
+{
+    const int64_t bytes = s->bc->n * s->bc->k * (is_half(s) ? 2 : 4);
+    s->n_nets = COLD_BYTES / bytes < 2 ? 2 : COLD_BYTES / bytes;
+    s->n_nets = s->n_nets > COLD_MOST ? COLD_MOST : s->n_nets;
+    s->nets   = (mlc_module **)calloc((size_t)s->n_nets, sizeof *s->nets);
+    bool ok   = s->nets != NULL;
+    if (ok) s->nets[0] = s->net;
+    for (int64_t i = 1; ok && i < s->n_nets; i++) {
+        s->nets[i] = mlc_nn_linear(s->ctx, s->bc->k, s->bc->n);
+        ok         = mlc_module_build(s->nets[i]) == MLC_OK;
+    }
+    return ok;
+}
+
 /* The layer, its weights as products see them, its bias. */
 static bool gemm_layer(state *s, double **w, double **bias)
 {
@@ -983,18 +999,7 @@ static bool gemm_layer(state *s, double **w, double **bias)
         return ok && mlc_set_requires_grad(weight, false) == MLC_OK
                   && mlc_set_requires_grad(mlc_module_param(s->net, "bias"), false) == MLC_OK
                   && mlc_set_requires_grad(s->a, true) == MLC_OK;
-    if (s->bc->op != GEMM_COLD) return ok;
-    const int64_t bytes = n * k * (is_half(s) ? 2 : 4);
-    s->n_nets = COLD_BYTES / bytes < 2 ? 2 : COLD_BYTES / bytes;
-    s->n_nets = s->n_nets > COLD_MOST ? COLD_MOST : s->n_nets;
-    s->nets   = (mlc_module **)calloc((size_t)s->n_nets, sizeof *s->nets);
-    if (!s->nets) return false;
-    s->nets[0] = s->net;
-    for (int64_t i = 1; ok && i < s->n_nets; i++) {
-        s->nets[i] = mlc_nn_linear(s->ctx, k, n);
-        ok         = mlc_module_build(s->nets[i]) == MLC_OK;
-    }
-    return ok;
+    return ok && (s->bc->op != GEMM_COLD || gemm_more_layers(s));
 }
 
 /* dx = dy W, as a product of its own. */
