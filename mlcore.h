@@ -12872,16 +12872,24 @@ typedef struct mlc__lane_fns {
     void (*max)(void *best, int32_t *where, const void *x, const mlc__lane_line *l);
     void (*pick)(void *dx, const void *dy, const int32_t *where, const mlc__lane_line *l);
     void (*add)(void *sum, const void *x, double scale, int64_t n);
-    void (*spread)(void *sum, void *squares, const void *x, const void *mean, int64_t n);
-    void (*scale)(void *y, const void *x, const void *mean, const void *a, const void *b,
-                  int64_t n);
-    void (*sums)(void *sum, void *product, const void *dy, const void *x, const void *mean,
-                 int64_t n);
-    void (*slope)(void *dx, const void *dy, const void *x, const void *mean, const void *a,
-                  const void *b, const void *c, int64_t n);
-    void (*rectify)(void *y, int64_t n);
-    void (*gate)(void *to, const void *dy, const void *z, int64_t n);
 } mlc__lane_fns;
+
+/* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
+ * each lane has, and what is written, is f32 or f64. */
+typedef struct mlc__bnorm_line {
+    int64_t     n;
+    const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
+    const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
+    bool        relu;                  /* y, or x where y is NULL, says where it passed        */
+} mlc__bnorm_line;
+
+typedef struct mlc__bnorm_fns {
+    void (*moments)(void *sum, void *squares, const mlc__bnorm_line *l);
+    void (*apply)(void *y, const mlc__bnorm_line *l);
+    void (*gate)(void *to, const mlc__bnorm_line *l);      /* dy, 0 where relu was              */
+    void (*sums)(void *sum, void *product, const mlc__bnorm_line *l);
+    void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
+} mlc__bnorm_fns;
 
 /* NaN wins a maximum, and of equals, or of several NaN, the first. */
 #define MLC__LANE_BODIES(T, SUFFIX) \
@@ -12918,63 +12926,85 @@ MLC__BODY void mlc__lane_add_##SUFFIX##_body(void *sum, const void *x, double sc
     T *o = MLC__CAST(T *, sum); \
     const T *v = MLC__CAST(const T *, x), s = (T)scale; \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += v[i] * s; \
-} \
-MLC__BODY void mlc__lane_spread_##SUFFIX##_body(void *sum, void *squares, const void *x, \
-                                                const void *mean, int64_t n) \
-{ \
-    T *s = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
-    const T *v = MLC__CAST(const T *, x), *m = MLC__CAST(const T *, mean); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = v[i] - m[i]; \
-        s[i] += d; \
-        q[i] += d * d; \
-    } \
-} \
-MLC__BODY void mlc__lane_scale_##SUFFIX##_body(void *y, const void *x, const void *mean, \
-                                               const void *a, const void *b, int64_t n) \
-{ \
-    T *o = MLC__CAST(T *, y); \
-    const T *v = MLC__CAST(const T *, x), *m = MLC__CAST(const T *, mean); \
-    const T *f = MLC__CAST(const T *, a), *g = MLC__CAST(const T *, b); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m[i]) * f[i] + g[i]; \
-} \
-MLC__BODY void mlc__lane_sums_##SUFFIX##_body(void *sum, void *product, const void *dy, \
-                                              const void *x, const void *mean, int64_t n) \
-{ \
-    T *s = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
-    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, x); \
-    const T *m = MLC__CAST(const T *, mean); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        s[i] += d[i]; \
-        p[i] += d[i] * (v[i] - m[i]); \
-    } \
-} \
-MLC__BODY void mlc__lane_slope_##SUFFIX##_body(void *dx, const void *dy, const void *x, \
-                                               const void *mean, const void *a, const void *b, \
-                                               const void *c, int64_t n) \
-{ \
-    T *o = MLC__CAST(T *, dx); \
-    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, x); \
-    const T *m = MLC__CAST(const T *, mean), *f = MLC__CAST(const T *, a); \
-    const T *g = MLC__CAST(const T *, b), *h = MLC__CAST(const T *, c); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-        o[i] = f[i] * d[i] + (g[i] + h[i] * (v[i] - m[i])); \
-} \
-MLC__BODY void mlc__lane_rectify_##SUFFIX##_body(void *y, int64_t n) \
-{ \
-    T *o = MLC__CAST(T *, y); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-        o[i] = ((o[i] > 0) | (o[i] != o[i])) ? o[i] : (T)0; \
-} \
-MLC__BODY void mlc__lane_gate_##SUFFIX##_body(void *to, const void *dy, const void *z, int64_t n) \
-{ \
-    T *o = MLC__CAST(T *, to); \
-    const T *d = MLC__CAST(const T *, dy), *v = MLC__CAST(const T *, z); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-        o[i] = ((v[i] > 0) | (v[i] != v[i])) ? d[i] : (T)0; \
 }
 MLC__LANE_BODIES(float, f32)
 MLC__LANE_BODIES(double, f64)
+
+/* Each loop is stamped for how relu is told: not at all, by y, by x. */
+#define MLC__BNORM_GATED(T, READ, ...) \
+    if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = READ(dy[i]); \
+        __VA_ARGS__ \
+    } \
+    else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T z = READ(y[i]), d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        __VA_ARGS__ \
+    } \
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T z = (READ(x[i]) - m[i]) * f[i] + s[i]; \
+        const T d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        __VA_ARGS__ \
+    }
+#define MLC__BNORM_READS(T, X) \
+    const int64_t n = l->n; \
+    const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
+    const X *y = MLC__CAST(const X *, l->y); \
+    const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
+    const T *s = MLC__CAST(const T *, l->shift);
+#define MLC__BNORM_BODIES(T, X, READ, SUFFIX) \
+MLC__BODY void mlc__bnorm_moments_##SUFFIX##_body(void *sum, void *squares, \
+                                                  const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
+    const X *x = MLC__CAST(const X *, l->x); \
+    const T *m = MLC__CAST(const T *, l->mean); \
+    const int64_t n = l->n; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = READ(x[i]) - m[i]; \
+        o[i] += d; \
+        q[i] += d * d; \
+    } \
+} \
+MLC__BODY void mlc__bnorm_apply_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, to); \
+    const T least = l->relu ? (T)0 : -(T)MLC__INF; \
+    const X *r = MLC__CAST(const X *, l->residual); \
+    MLC__BNORM_READS(T, X) \
+    (void)dy; (void)y; \
+    if (r) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T v = (READ(x[i]) - m[i]) * f[i] + s[i] + READ(r[i]); \
+        o[i] = ((v > least) | (v != v)) ? v : least; \
+    } \
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T v = (READ(x[i]) - m[i]) * f[i] + s[i]; \
+        o[i] = ((v > least) | (v != v)) ? v : least; \
+    } \
+} \
+MLC__BODY void mlc__bnorm_gate_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, to); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] = d;) \
+} \
+MLC__BODY void mlc__bnorm_sums_##SUFFIX##_body(void *sum, void *product, \
+                                               const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] += d; p[i] += d * (READ(x[i]) - m[i]);) \
+} \
+MLC__BODY void mlc__bnorm_slope_##SUFFIX##_body(void *dx, const void *a, const void *b, \
+                                                const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, dx); \
+    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] = f[i] * d + (g[i] + h[i] * (READ(x[i]) - m[i]));) \
+}
+MLC__BNORM_BODIES(float, float, MLC__AS_IT_IS, f32)
+MLC__BNORM_BODIES(double, double, MLC__AS_IT_IS, f64)
+MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
 
 #define MLC__STAMP_LANES_OF(isa, SUFFIX) \
     MLC__AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
@@ -12985,34 +13015,35 @@ MLC__LANE_BODIES(double, f64)
     { mlc__lane_pick_##SUFFIX##_body(dx, dy, where, l); } \
     MLC__AT_##isa static void mlc__lane_add_##SUFFIX##_##isa(void *sum, const void *x, \
         double scale, int64_t n) \
-    { mlc__lane_add_##SUFFIX##_body(sum, x, scale, n); } \
-    MLC__AT_##isa static void mlc__lane_spread_##SUFFIX##_##isa(void *sum, void *squares, \
-        const void *x, const void *mean, int64_t n) \
-    { mlc__lane_spread_##SUFFIX##_body(sum, squares, x, mean, n); } \
-    MLC__AT_##isa static void mlc__lane_scale_##SUFFIX##_##isa(void *y, const void *x, \
-        const void *mean, const void *a, const void *b, int64_t n) \
-    { mlc__lane_scale_##SUFFIX##_body(y, x, mean, a, b, n); } \
-    MLC__AT_##isa static void mlc__lane_sums_##SUFFIX##_##isa(void *sum, void *product, \
-        const void *dy, const void *x, const void *mean, int64_t n) \
-    { mlc__lane_sums_##SUFFIX##_body(sum, product, dy, x, mean, n); } \
-    MLC__AT_##isa static void mlc__lane_slope_##SUFFIX##_##isa(void *dx, const void *dy, \
-        const void *x, const void *mean, const void *a, const void *b, const void *c, int64_t n) \
-    { mlc__lane_slope_##SUFFIX##_body(dx, dy, x, mean, a, b, c, n); } \
-    MLC__AT_##isa static void mlc__lane_rectify_##SUFFIX##_##isa(void *y, int64_t n) \
-    { mlc__lane_rectify_##SUFFIX##_body(y, n); } \
-    MLC__AT_##isa static void mlc__lane_gate_##SUFFIX##_##isa(void *to, const void *dy, \
-        const void *z, int64_t n) \
-    { mlc__lane_gate_##SUFFIX##_body(to, dy, z, n); }
+    { mlc__lane_add_##SUFFIX##_body(sum, x, scale, n); }
 #define MLC__LANE_ROW(isa, SUFFIX) \
     { mlc__lane_max_##SUFFIX##_##isa, mlc__lane_pick_##SUFFIX##_##isa, \
-      mlc__lane_add_##SUFFIX##_##isa, mlc__lane_spread_##SUFFIX##_##isa, \
-      mlc__lane_scale_##SUFFIX##_##isa, mlc__lane_sums_##SUFFIX##_##isa, \
-      mlc__lane_slope_##SUFFIX##_##isa, mlc__lane_rectify_##SUFFIX##_##isa, \
-      mlc__lane_gate_##SUFFIX##_##isa }
+      mlc__lane_add_##SUFFIX##_##isa }
+#define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
+    MLC__AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
+                                                                  const mlc__bnorm_line *l) \
+    { mlc__bnorm_moments_##SUFFIX##_body(sum, squares, l); } \
+    MLC__AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, const mlc__bnorm_line *l) \
+    { mlc__bnorm_apply_##SUFFIX##_body(y, l); } \
+    MLC__AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, const mlc__bnorm_line *l) \
+    { mlc__bnorm_gate_##SUFFIX##_body(to, l); } \
+    MLC__AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
+                                                               const mlc__bnorm_line *l) \
+    { mlc__bnorm_sums_##SUFFIX##_body(sum, product, l); } \
+    MLC__AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
+        const void *b, const mlc__bnorm_line *l) \
+    { mlc__bnorm_slope_##SUFFIX##_body(dx, a, b, l); }
+#define MLC__BNORM_ROW(isa, SUFFIX) \
+    { mlc__bnorm_moments_##SUFFIX##_##isa, mlc__bnorm_apply_##SUFFIX##_##isa, \
+      mlc__bnorm_gate_##SUFFIX##_##isa, mlc__bnorm_sums_##SUFFIX##_##isa, \
+      mlc__bnorm_slope_##SUFFIX##_##isa }
 #define MLC__STAMP_LANES(isa) \
     MLC__STAMP_LANES_OF(isa, f32) MLC__STAMP_LANES_OF(isa, f64) \
+    MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, f64) MLC__STAMP_BNORM_OF(isa, bf16) \
     static const mlc__lane_fns mlc__lane_fns_##isa[2] = \
-        { MLC__LANE_ROW(isa, f32), MLC__LANE_ROW(isa, f64) };
+        { MLC__LANE_ROW(isa, f32), MLC__LANE_ROW(isa, f64) }; \
+    static const mlc__bnorm_fns mlc__bnorm_fns_##isa[3] = \
+        { MLC__BNORM_ROW(isa, f32), MLC__BNORM_ROW(isa, f64), MLC__BNORM_ROW(isa, bf16) };
 MLC__EACH_ISA(MLC__STAMP_LANES)
 
 /* Room for a run of either. */
@@ -13451,6 +13482,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
 typedef struct mlc__bnorm_job {
     const struct mlc_k_bnorm *a;
     mlc__lane_dtype l;
+    const mlc__bnorm_fns *fn;
     int64_t rows, chunks;              /* of a chunk; of an image                              */
     int64_t lanes, pitch;              /* channels at a time, several pixels of few; and on    */
     double *part;                      /* [images,chunks,2,c] in f64                           */
@@ -13493,8 +13525,8 @@ static bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
 static void mlc__bnorm_spread(const mlc__bnorm_job *j, mlc__lanes *to, const double *from,
                               int64_t c)
 {
-    for (int64_t i = 0; i < j->lanes; i++)
-        mlc__elem_put(to, i, j->l.wide, from[(c + i) % j->a->c]);
+    for (int64_t i = 0, k = c; i < j->lanes; i++, k = k + 1 < j->a->c ? k + 1 : 0)
+        mlc__elem_put(to, i, j->l.wide, from[k]);
 }
 
 /* A channel's value from all its lanes. */
@@ -13511,49 +13543,85 @@ MLC__INLINE double mlc__bnorm_weight(const struct mlc_k_bnorm *a, int64_t c)
     return a->weight ? mlc__elem(a->weight, c, a->w_dtype) : 1.0;
 }
 
-/* y = (x - mean) factor + shift */
-typedef struct mlc__bnorm_map { mlc__lanes mean, factor, shift; } mlc__bnorm_map;
+/* What the lanes of a run have, where it is read from if not where it lies, and its result. */
+typedef struct mlc__bnorm_room {
+    mlc__lanes mean, factor, shift;
+    mlc__lanes x, dy, y, out;
+} mlc__bnorm_room;
 
-static void mlc__bnorm_map_set(const mlc__bnorm_job *j, mlc__bnorm_map *m, const double *stat,
-                               int64_t c)
+static void mlc__bnorm_line_set(const mlc__bnorm_job *j, mlc__bnorm_line *l, mlc__bnorm_room *m,
+                                const double *stat, int64_t c)
 {
     const struct mlc_k_bnorm *a = j->a;
-    mlc__bnorm_spread(j, &m->mean, stat, c);
-    for (int64_t i = 0; i < j->lanes; i++) {
-        const int64_t k = (c + i) % a->c;
+    memset(l, 0, sizeof *l);
+    l->mean = &m->mean;
+    l->factor = &m->factor;
+    l->shift = &m->shift;
+    l->relu = a->relu != 0;
+    for (int64_t i = 0, k = c; i < j->lanes; i++, k = k + 1 < a->c ? k + 1 : 0) {
+        mlc__elem_put(&m->mean, i, j->l.wide, stat[k]);
         mlc__elem_put(&m->factor, i, j->l.wide, stat[a->c + k] * mlc__bnorm_weight(a, k));
         mlc__elem_put(&m->shift, i, j->l.wide, a->bias ? mlc__elem(a->bias, k, a->w_dtype) : 0.0);
     }
 }
 
-/* Means of a chunk, then sums and squares of what differs from them; what these sums tell is put
- * right, so that the error is that of the deviations. */
+/* A run of x, dy or y: f16 passes through f32. */
+static const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
+                                   const mlc__bnorm_run *r, mlc__lanes *room)
+{
+    if (x && j->l.dtype == MLC_F16) return mlc__lane_read(&j->l, x, r->at, r->n, room);
+    return mlc__at(x, r->at, j->l.size);
+}
+
+/* The run of the line; y is read backward only. */
+static void mlc__bnorm_line_at(const mlc__bnorm_job *j, mlc__bnorm_line *l,
+                               const mlc__bnorm_run *r, mlc__bnorm_room *m)
+{
+    const struct mlc_k_bnorm *a = j->a;
+    l->n = r->n;
+    l->x = mlc__bnorm_read(j, a->x, r, &m->x);
+    l->dy = mlc__bnorm_read(j, a->dy, r, &m->dy);
+    l->y = a->dy ? mlc__bnorm_read(j, a->y, r, &m->y) : NULL;
+    l->residual = a->dy ? NULL : mlc__bnorm_read(j, a->residual, r, &m->y);
+}
+
+/* Rows of a chunk of n whose mean is near enough to that of all: the square of what is between them
+ * is at most n over these rows times the variance, so few bits of deviations from it are lost. */
+#define MLC__BNORM_ABOUT(n) ((n) / 16 + 16)
+
+/* Means of a chunk's first rows, then sums and squares of what differs from them: what these sums
+ * tell is put right. */
 static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
     const struct mlc_k_bnorm *a = j->a;
-    const double rows = (double)mlc__bnorm_chunk_rows(j, chunk);
+    const int64_t rows = mlc__bnorm_chunk_rows(j, chunk);
     double *mean = j->part + 2 * chunk * a->c, *squares = mean + a->c;
     (void)worker;
     for (int64_t c = 0; c < a->c; c += j->lanes) {
         mlc__lanes sum, square, about, room;
-        mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+        mlc__bnorm_line l;
         const int64_t some = mlc__min(j->lanes, a->c - c);
-        memset(&sum, 0, sizeof sum);
-        while (mlc__bnorm_next(j, &r))
-            j->l.fn->add(&sum, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), 1.0, r.n);
-        for (int64_t i = 0; i < some; i++) mean[c + i] = mlc__bnorm_lane(j, &sum, i) / rows;
-        mlc__bnorm_spread(j, &about, mean, c);
-        memset(&sum, 0, sizeof sum);
-        memset(&square, 0, sizeof square);
-        r = mlc__bnorm_first(j, chunk, c);
-        while (mlc__bnorm_next(j, &r))
-            j->l.fn->spread(&sum, &square, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), &about,
-                            r.n);
-        for (int64_t i = 0; i < some; i++) {
-            const double off = mlc__bnorm_lane(j, &sum, i) / rows;
-            mean[c + i] = mlc__elem(&about, i, j->l.wide) + off;
-            squares[c + i] = mlc__bnorm_lane(j, &square, i) - off * off * rows;
+        memset(&l, 0, sizeof l);
+        memset(&about, 0, sizeof about);
+        l.mean = &about;
+        for (int k = 0; k < 2; k++) {
+            const int64_t part = k ? rows : mlc__min(rows, MLC__BNORM_ABOUT(rows));
+            mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
+            r.left -= (rows - part) * a->c;
+            memset(&sum, 0, sizeof sum);
+            memset(&square, 0, sizeof square);
+            while (mlc__bnorm_next(j, &r)) {
+                l.n = r.n;
+                l.x = mlc__bnorm_read(j, a->x, &r, &room);
+                j->fn->moments(&sum, &square, &l);
+            }
+            for (int64_t i = 0; i < some; i++) {
+                const double off = mlc__bnorm_lane(j, &sum, i) / (double)part;
+                mean[c + i] = mlc__elem(&about, i, j->l.wide) + off;
+                squares[c + i] = mlc__bnorm_lane(j, &square, i) - off * off * (double)part;
+            }
+            mlc__bnorm_spread(j, &about, mean, c);
         }
     }
 }
@@ -13617,38 +13685,17 @@ static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
     const bool direct = j->l.wide == a->dtype;
     (void)worker;
     for (int64_t c = 0; c < a->c; c += j->lanes) {
-        mlc__bnorm_map m;
-        mlc__lanes room, out;
+        mlc__bnorm_line l;
+        mlc__bnorm_room m;
         mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
-        mlc__bnorm_map_set(j, &m, mlc__bnorm_stat(j, chunk), c);
+        mlc__bnorm_line_set(j, &l, &m, mlc__bnorm_stat(j, chunk), c);
         while (mlc__bnorm_next(j, &r)) {
-            void *y = direct ? MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size : (void *)&out;
-            j->l.fn->scale(y, mlc__lane_read(&j->l, a->x, r.at, r.n, &room), &m.mean, &m.factor,
-                           &m.shift, r.n);
-            if (a->residual)
-                j->l.fn->add(y, mlc__lane_read(&j->l, a->residual, r.at, r.n, &room), 1.0, r.n);
-            if (a->relu) j->l.fn->rectify(y, r.n);
-            if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &out);
+            char *y = MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size;
+            mlc__bnorm_line_at(j, &l, &r, &m);
+            j->fn->apply(direct ? y : (void *)&m.out, &l);
+            if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &m.out);
         }
     }
-}
-
-/* dy of a run, 0 where relu was, which is written to `to`: y says where, or x, which says it again
- * at less memory. */
-static const void *mlc__bnorm_dy(const mlc__bnorm_job *j, const mlc__bnorm_map *m,
-                                 const mlc__bnorm_run *r, const void *x, mlc__lanes *room, void *to)
-{
-    const struct mlc_k_bnorm *a = j->a;
-    const void *dy = mlc__lane_read(&j->l, a->dy, r->at, r->n, room), *z;
-    mlc__lanes at;
-    if (!a->relu) return dy;
-    if (a->y) z = mlc__lane_read(&j->l, a->y, r->at, r->n, &at);
-    else {
-        j->l.fn->scale(&at, x, &m->mean, &m->factor, &m->shift, r->n);
-        z = &at;
-    }
-    j->l.fn->gate(to, dy, z, r->n);
-    return to;
 }
 
 /* Adds to, or sets, what lies at a run of a gradient. */
@@ -13666,25 +13713,23 @@ static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
     const struct mlc_k_bnorm *a = j->a;
     double *sums = j->part + 2 * chunk * a->c;
-    const bool direct = a->dresidual && a->relu && !a->dresidual_accumulate &&
-                        j->l.wide == a->dtype;
+    const bool direct = !a->dresidual_accumulate && j->l.wide == a->dtype;
     (void)worker;
     for (int64_t c = 0; c < a->c; c += j->lanes) {
-        mlc__bnorm_map m;
-        mlc__lanes sum, product, room[2];
+        mlc__bnorm_line l;
+        mlc__bnorm_room m;
+        mlc__lanes sum, product;
         mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
-        mlc__bnorm_map_set(j, &m, mlc__bnorm_stat(j, chunk), c);
+        mlc__bnorm_line_set(j, &l, &m, mlc__bnorm_stat(j, chunk), c);
         memset(&sum, 0, sizeof sum);
         memset(&product, 0, sizeof product);
         while (mlc__bnorm_next(j, &r)) {
-            const void *x = mlc__lane_read(&j->l, a->x, r.at, r.n, &room[1]);
-            void *to = &room[0];
-            if (direct) to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
-            const void *dy = mlc__bnorm_dy(j, &m, &r, x, &room[0], to);
-            j->l.fn->sums(&sum, &product, dy, x, &m.mean, r.n);
-            if (!a->dresidual || direct) continue;
-            if (dy != (void *)&room[0]) memcpy(&room[0], dy, (size_t)r.n * j->l.size);
-            mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &room[0]);
+            mlc__bnorm_line_at(j, &l, &r, &m);
+            j->fn->sums(&sum, &product, &l);
+            if (!a->dresidual) continue;
+            char *to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
+            j->fn->gate(direct ? to : (void *)&m.out, &l);
+            if (!direct) mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &m.out);
         }
         for (int64_t i = 0; i < mlc__min(j->lanes, a->c - c); i++) {
             sums[c + i] = mlc__bnorm_lane(j, &sum, i);
@@ -13741,22 +13786,21 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
     const bool direct = j->l.wide == a->dtype && !a->dx_accumulate;
     (void)worker;
     for (int64_t c = 0; c < a->c; c += j->lanes) {
-        mlc__bnorm_map m;
-        mlc__lanes f[2], room[2], out;
+        mlc__bnorm_line l;
+        mlc__bnorm_room m;
+        mlc__lanes f[2];
         mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
-        mlc__bnorm_map_set(j, &m, stat, c);
-        for (int64_t i = 0; i < j->lanes; i++) {
-            const int64_t k = (c + i) % a->c;
+        mlc__bnorm_line_set(j, &l, &m, stat, c);
+        for (int64_t i = 0, k = c; i < j->lanes; i++, k = k + 1 < a->c ? k + 1 : 0) {
             const double s = a->training ? -stat[a->c + k] / all : 0.0;
             mlc__elem_put(&f[0], i, j->l.wide, s * sum[k]);
             mlc__elem_put(&f[1], i, j->l.wide, s * stat[a->c + k] * stat[a->c + k] * product[k]);
         }
         while (mlc__bnorm_next(j, &r)) {
-            const void *x = mlc__lane_read(&j->l, a->x, r.at, r.n, &room[1]);
-            const void *dy = mlc__bnorm_dy(j, &m, &r, x, &room[0], &room[0]);
-            void *dx = direct ? MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size : (void *)&out;
-            j->l.fn->slope(dx, dy, x, &m.mean, &m.factor, &f[0], &f[1], r.n);
-            if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &out);
+            char *dx = MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size;
+            mlc__bnorm_line_at(j, &l, &r, &m);
+            j->fn->slope(direct ? dx : (void *)&m.out, &f[0], &f[1], &l);
+            if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &m.out);
         }
     }
 }
@@ -13809,12 +13853,14 @@ static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
 }
 
 static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
-                                     const mlc__lane_fns fns[2], const mlc__half_fns *half)
+                                     const mlc__lane_fns fns[2], const mlc__bnorm_fns norm[3],
+                                     const mlc__half_fns *half)
 {
     const int64_t rows = mlc__bnorm_rows(a), chunks = mlc__div_up(a->rows, rows);
     const double ns = 0.3 * (double)a->images * (double)a->rows * (double)a->c;
     double *sums = MLC__CAST(double *, a->workspace);
-    mlc__bnorm_job j = { a, mlc__lane_of(a->dtype, fns, half), rows, chunks, 0, a->c,
+    const mlc__bnorm_fns *fn = norm + (a->dtype == MLC_F64 ? 1 : a->dtype == MLC_BF16 ? 2 : 0);
+    mlc__bnorm_job j = { a, mlc__lane_of(a->dtype, fns, half), fn, rows, chunks, 0, a->c,
                          sums + 2 * a->c, sums };
     if (!mlc__is_float(a->dtype) || !mlc__is_full(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->c == 0) return MLC_OK;
@@ -15651,7 +15697,8 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     static mlc_status mlc__k_pool_##isa(void *dev, const struct mlc_k_pool *a) \
     { return mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_bnorm_##isa(void *dev, const struct mlc_k_bnorm *a) \
-    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
+    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
+                                &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_resize_##isa(void *dev, const struct mlc_k_resize *a) \
     { return mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_pack_##isa(void *dev, const struct mlc_k_pack *a) \
@@ -15716,7 +15763,8 @@ MLC__EACH_ISA(MLC__STAMP_KERNELS)
     static size_t mlc__k_conv_workspace_##level(void *dev, const struct mlc_k_conv *a) \
     { return mlc__conv_workspace(dev, a, &mlc__gemm_level_##level); } \
     static mlc_status mlc__k_bnorm_##level(void *dev, const struct mlc_k_bnorm *a) \
-    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_avx512, &mlc__half_fns_avx512x); } \
+    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_avx512, mlc__bnorm_fns_avx512, \
+                                &mlc__half_fns_avx512x); } \
     static mlc_status mlc__k_pack_##level(void *dev, const struct mlc_k_pack *a) \
     { return mlc__pack_run(dev, a); } \
     static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
