@@ -88,8 +88,9 @@
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
  *   IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM  IMPL.KERNELS.PATCH
- *   IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.CONV  IMPL.KERNELS.CHANNEL
- *   IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH  IMPL.DISPATCH  IMPL.BACKEND
+ *   IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS  IMPL.KERNELS.CONV
+ *   IMPL.KERNELS.CHANNEL  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH
+ *   IMPL.DISPATCH  IMPL.BACKEND
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT
  *   IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
@@ -9466,6 +9467,10 @@ typedef void (*mlc__sink_fn)(const mlc__sink *s);
 typedef void (*mlc__pack_fn)(void *panel, const void *x, int64_t minor, int64_t major,
                              int64_t width, int64_t padded, int64_t depth);
 
+/* pack[place] = cells of rows `place` and place + 1 of x, dense rows of c elements; zeros up to
+ * padded. */
+typedef void (*mlc__taps_fn)(void *pack, const void *x, int64_t c, int64_t padded, int64_t places);
+
 /* How a level reads the operands of a dtype. A cell is what a tile reads at a time: an element, or
  * two along k. */
 typedef struct mlc__form {
@@ -9476,6 +9481,7 @@ typedef struct mlc__form {
     int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
     int64_t      hot;                  /* cells along k of a panel that L1 holds, or 0: no care */
     mlc__pack_fn pack_a[2], pack_b[2]; /* of what lies as it is multiplied; of f32             */
+    mlc__taps_fn pack_taps;            /* NULL, or of all pairs of rows of b                   */
     void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
 } mlc__form;
 
@@ -9943,26 +9949,41 @@ MLC__STAMP_PACK(mlc__pack_bf16_rows_of_f32, true, true)
 #endif
 MLC__STAMP_PACK(mlc__pack_bf16, false, false)
 MLC__STAMP_PACK(mlc__pack_bf16_of_f32, false, true)
+
+MLC__AT_avx512x static void mlc__pack_taps(void *pack, const void *x, int64_t c, int64_t padded,
+                                           int64_t places)
+{
+    for (int64_t r = 0; r < padded; r += 16) {
+        const __mmask16 m = mlc__first_16(mlc__max(0, c - r));
+        __m512i *to = MLC__CAST(__m512i *, pack) + r / 16;
+        __m512i at = mlc__cells_half(x, r, m, false);
+        for (int64_t p = 0; p < places; p++, to += padded / 16) {
+            const __m512i next = mlc__cells_half(x, (p + 1) * c + r, m, false);
+            _mm512_storeu_si512(to, _mm512_or_si512(at, _mm512_slli_epi32(next, 16)));
+            at = next;
+        }
+    }
+}
 #endif
 
 static const mlc__form mlc__form_f32 =
     { 4, 0, 1, 1, MLC__KC, MLC__PACK_MAX, 0, { mlc__pack_f32, NULL }, { mlc__pack_f32, NULL },
-      NULL, NULL };
+      NULL, NULL, NULL };
 static const mlc__form mlc__form_f64 =
     { 8, 0, 1, 1, MLC__KC, MLC__PACK_MAX, 0, { mlc__pack_f64, NULL }, { mlc__pack_f64, NULL },
-      NULL, NULL };
+      NULL, NULL, NULL };
 #if MLC__AVX512X
 static const mlc__form mlc__form_avx512x =
     { 4, 1, 1, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX, 0,
       { mlc__pack_bf16, mlc__pack_bf16_of_f32 },
-      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, NULL, NULL };
+      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__pack_taps, NULL, NULL };
 #endif
 #if MLC__AMX
 /* Tile registers are loaded from L2 at best: half a MB of a leaves room for what goes by. */
 static const mlc__form mlc__form_amx =
     { 4, 1, 16, MLC__STEP, MLC__KC_BF16, MLC__PACK_MAX / 4, 288,
       { mlc__pack_bf16_rows, mlc__pack_bf16_rows_of_f32 },
-      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__amx_begin, mlc__amx_end };
+      { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__pack_taps, mlc__amx_begin, mlc__amx_end };
 #endif
 
 /* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c: how it is cut
@@ -11065,6 +11086,7 @@ typedef struct mlc__conv_phase {
     int64_t   filled;                  /* k with the zeros that tiles of bf16 want behind it   */
     int64_t   slab, slabs;             /* rows of a slab                                       */
     int64_t   strip, span;             /* 0, or elements of a strip; places of a row of pixels */
+    int64_t   canvas;                  /* 0, or elements of a tap (IMPL.KERNELS.TAPS)          */
     size_t    b, pack;                 /* of group 0 in the workspace: weights, their pack     */
     size_t    b_bytes, pack_bytes;     /* of one group                                         */
     bool      direct;                  /* patches are the pixels as they lie                   */
@@ -11118,6 +11140,14 @@ typedef struct mlc__conv_fns {
     mlc__wino_fns   wino;
 } mlc__conv_fns;
 
+/* Of dw by taps: pixels of dy with room between them for what the kernel reaches over. */
+typedef struct mlc__canvas {
+    int64_t parts[3];                  /* into which planes, lines and pixels are dealt        */
+    int64_t reach[2];                  /* lines and places from a kernel's first tap to its last */
+    int64_t rows, cells;               /* of the pack of dy^T; of one of its rows, at most     */
+    size_t  dy, x_pack, dy_pack;       /* places in a thread's room, behind x                  */
+} mlc__canvas;
+
 typedef struct mlc__conv_job {
     const struct mlc_k_conv *a;
     const mlc__gemm_level   *level;
@@ -11132,6 +11162,7 @@ typedef struct mlc__conv_job {
     int64_t     splits;                /* of dw                                                */
     size_t      sums;                  /* bytes of a split's sums                              */
     int64_t     tiles;                 /* of 2 x 2 pixels                                      */
+    mlc__canvas canvas;
     char       *zeros;                 /* where padding is read; its place and size            */
     size_t      zeros_at, zeros_bytes;
     int32_t     failed;
@@ -11209,7 +11240,7 @@ static void mlc__conv_strips(mlc__conv_job *j)
     mlc__conv_phase *p = &j->phase;
     const mlc__taps *t = &p->axis[2];
     p->strip = 0;
-    if (j->calc != MLC_BF16 || mlc__conv_is_depthwise(j->a)) return;
+    if (j->calc != MLC_BF16 || j->a->part == MLC_CONV_DW || mlc__conv_is_depthwise(j->a)) return;
     if (t->n <= t->step || t->reach != 1 || t->grid == 0) return;
     const int64_t strip = mlc__div_up(p->k / t->n, MLC__STEP) * MLC__STEP, k = strip * t->n;
     const int64_t span = t->grid + mlc__div_up(t->n - t->step, t->step);
@@ -11237,6 +11268,7 @@ static void mlc__conv_phase_size(mlc__conv_job *j)
     p->taps = 1;
     p->direct = true;
     p->strided = false;
+    p->canvas = 0;
     for (int d = 0; d < 3; d++) {
         const mlc__taps *t = &p->axis[d];
         p->rows *= t->grid;
@@ -11307,7 +11339,7 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
         g.b_row = g.a_row;
         g.b_col = 1;
         g.a_row = 1;
-        g.a_col = j->calc == a->dtype && !j->phase.strip ? a->groups * j->n : j->n;
+        g.a_col = j->calc == a->dtype ? a->groups * j->n : j->n;
         g.c_row = g.n;
         return g;
     }
@@ -11322,10 +11354,18 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
     return g;
 }
 
+/* Taps of an axis that meet the same pixels, one in `step`, side by side: where tap i is then. */
+static int64_t mlc__tap_order(const mlc__taps *t, int64_t i)
+{
+    const int64_t by = t->step / mlc__gcd(t->step, t->reach), set = i % by;
+    return set * (t->n / by) + mlc__min(set, t->n % by) + i / by;
+}
+
 /* Where tap i of a phase is in a patch of n channels. */
 static int64_t mlc__conv_tap_at(const mlc__conv_phase *p, int64_t i, int64_t n)
 {
     const int64_t wide = p->axis[2].n;
+    if (p->canvas) return (i / wide * wide + mlc__tap_order(&p->axis[2], i % wide)) * p->canvas;
     return p->strip ? i % wide * p->strip + i / wide * n : i * n;
 }
 
@@ -11665,24 +11705,6 @@ static const mlc__gemm_fns *mlc__conv_sink(const mlc__conv_job *j, struct mlc_k_
 
 /* ---- dw */
 
-/* Rows of dy of a group from `row` on, as the product of strips reads them: zeros meet the places
- * behind a row of pixels. */
-static const void *mlc__conv_spaced(const mlc__conv_job *j, int64_t group, int64_t row,
-                                    int64_t rows, char *to)
-{
-    const mlc__conv_phase *p = &j->phase;
-    const int64_t grid = p->axis[2].grid, pitch = j->a->groups * j->n;
-    const char *from = MLC__CAST(const char *, mlc__at(j->a->y, row * pitch + group * j->n, 2));
-    char *at = to;
-    for (int64_t r = 0; r < rows; r += grid, from += grid * pitch * 2) {
-        j->fns->rows_copy(at, j->n * 2, from, pitch * 2, j->n * 2, grid);
-        at += grid * j->n * 2;
-        if (r + grid < rows) memset(at, 0, (size_t)((p->span - grid) * j->n * 2));
-        at += (p->span - grid) * j->n * 2;
-    }
-    return to;
-}
-
 /* Split `chunk / groups` of the pixels, for a group. */
 static void mlc__conv_dw_chunk(void *arg, int64_t chunk, int32_t worker)
 {
@@ -11699,7 +11721,6 @@ static void mlc__conv_dw_chunk(void *arg, int64_t chunk, int32_t worker)
         struct mlc_k_gemm g = mlc__conv_product(j, rows);
         g.b = mlc__conv_patches(j, group, row, rows, room);
         g.a = mlc__at(a->y, row * a->groups * j->n + group * j->n, size);
-        if (p->strip) g.a = mlc__conv_spaced(j, group, row, rows, room + j->patches);
         if (j->calc != a->dtype) {
             float *wide = MLC__CAST(float *, (void *)(room + j->patches));
             for (int64_t r = 0; r < rows; r++)
@@ -11825,7 +11846,7 @@ static size_t mlc__patch_place(mlc__conv_job *j, const void *dev)
     const int64_t held = p->strip ? rows / p->axis[2].grid * p->span : rows + low;
     j->patches = p->direct ? 0 : (size_t)(held * p->line) * size;
     j->rows = 0;
-    if (p->strided || (dw && (low || p->strip)))
+    if (p->strided || (dw && low))
         j->rows = mlc__round_up((size_t)((mlc__max(held, rows) + 1) * j->n) *
                                 mlc_dtype_bytes(mlc__wide(a->dtype)), MLC__CACHELINE);
     j->room = mlc__round_up(j->patches + j->rows + inner, 4096) + 3 * MLC__CACHELINE;
@@ -12779,6 +12800,253 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
     return MLC_OK;
 }
 
+/* @@ IMPL.KERNELS.TAPS ----------------------------------- dw of bf16: a product for each tap
+ * A tap's dw is the product of dy^T with the pixels of x that the tap meets. Lines of dy's pixels
+ * are laid behind each other, with zeros between them as far as the kernel reaches over a line's
+ * end, and planes likewise: on this canvas, and one of x with its padding, a tap meets place
+ * q + shift of x at place q of dy, with one shift for all of them. So both are packed once for all
+ * taps: dy^T as tiles read a; x as rows of b, a cell of places p and p + 1 for each p, of which a
+ * tap reads every second one from its shift on. With a stride taps that meet the same pixels of x
+ * share a canvas of these. */
+
+#define MLC__CANVAS       196608       /* bytes of packs at a time, so that they stay in L2,    */
+#define MLC__CANVAS_LEAST 256          /* but so many places, as each time sums are read        */
+
+/* Pixels of dy: some planes, some lines of one, or some pixels of a line. */
+typedef struct mlc__canvas_slab {
+    int64_t at[3], n[3];               /* plane, line, pixel                                   */
+    int64_t span, pitch, places;       /* of a line, of a plane; of dy in all                  */
+} mlc__canvas_slab;
+
+/* Taps of an axis that meet the same pixels: tap first + i by meets pixel g step + off + from of
+ * the canvas' x, shift + i next places on. */
+typedef struct mlc__tap_set { int64_t first, by, n, from, shift, next; } mlc__tap_set;
+
+static int64_t mlc__tap_sets(const mlc__taps *t)
+{
+    return mlc__min(t->n, t->step / mlc__gcd(t->step, t->reach));
+}
+
+static mlc__tap_set mlc__tap_set_of(const mlc__taps *t, int64_t i)
+{
+    const int64_t by = t->step / mlc__gcd(t->step, t->reach);
+    const mlc__tap_set s = { i, by, (t->n - 1 - i) / by + 1, i * t->reach % t->step,
+                             i * t->reach / t->step, by * t->reach / t->step };
+    return s;
+}
+
+static mlc__canvas_slab mlc__canvas_slab_of(const mlc__conv_job *j, int64_t i)
+{
+    const mlc__canvas *v = &j->canvas;
+    const mlc__taps *t = j->phase.axis;
+    const int64_t all[3] = { j->a->n * t[0].grid, t[1].grid, t[2].grid };
+    mlc__canvas_slab s;
+    for (int d = 2; d >= 0; i /= v->parts[d], d--) {
+        s.at[d] = mlc__deal(all[d], v->parts[d], i % v->parts[d]);
+        s.n[d] = mlc__deal(all[d], v->parts[d], i % v->parts[d] + 1) - s.at[d];
+    }
+    s.span = s.n[2] + v->reach[1];
+    s.pitch = (s.n[1] + v->reach[0]) * s.span;
+    s.places = s.n[0] * s.pitch - v->reach[0] * s.span - v->reach[1];
+    return s;
+}
+
+/* A line of a canvas of x: places from pixel g on, of one in `step` from `from` on; line NULL: all
+ * is padding. */
+static void mlc__canvas_line(const mlc__conv_job *j, const char *line, int64_t g, int64_t from,
+                             int64_t places, char *to)
+{
+    const mlc__taps *t = &j->phase.axis[2];
+    const int64_t bytes = j->c * 2, pitch = j->a->groups * bytes;
+    const int64_t x = g * t->step + t->off + from;
+    const int64_t lo = line ? mlc__min(places, mlc__max(0, mlc__div_up(-x, t->step))) : places;
+    const int64_t end = t->size > x ? (t->size - 1 - x) / t->step + 1 : 0;
+    const int64_t hi = mlc__max(lo, mlc__min(places, end));
+    memset(to, 0, (size_t)(lo * bytes));
+    if (hi > lo && pitch == bytes && t->step == 1)
+        memcpy(to + lo * bytes, line + (x + lo) * pitch, (size_t)((hi - lo) * bytes));
+    else if (hi > lo)
+        j->fns->rows_copy(to + lo * bytes, bytes, line + (x + lo * t->step) * pitch,
+                          t->step * pitch, bytes, hi - lo);
+    memset(to + hi * bytes, 0, (size_t)((places - hi) * bytes));
+}
+
+/* The canvas of x that tap i0 of the first axis and a set of each other axis meet, and its pack. */
+static void mlc__canvas_x(const mlc__conv_job *j, const mlc__canvas_slab *s, int64_t group,
+                          int64_t i0, const mlc__tap_set set[2], char *room)
+{
+    const mlc__taps *t = j->phase.axis;
+    const int64_t bytes = j->c * 2, pitch = j->a->groups * bytes;
+    const int64_t rest = mlc__div_up(s->places, MLC__STEP) * MLC__STEP - s->places;
+    char *to = room;
+    for (int64_t p = s->at[0]; p < s->at[0] + s->n[0]; p++) {
+        const int64_t y0 = p % t[0].grid * t[0].step + t[0].off + i0 * t[0].reach;
+        for (int64_t q = 0; q < s->n[1] + j->canvas.reach[0]; q++, to += s->span * bytes) {
+            const int64_t y1 = (s->at[1] + q) * t[1].step + t[1].off + set[0].from;
+            const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
+            const int64_t line = (p / t[0].grid * t[0].size + y0) * t[1].size + y1;
+            mlc__canvas_line(j, in ? MLC__CAST(const char *, j->from) + line * t[2].size * pitch +
+                                         group * bytes : NULL,
+                             s->at[2], set[1].from, s->span, to);
+        }
+    }
+    memset(to, 0, (size_t)((rest + 1) * bytes));
+    j->level->bf16->form->pack_taps(room + j->canvas.x_pack, room, j->c, j->phase.canvas,
+                                    s->n[0] * s->pitch + rest);
+}
+
+/* Rows of dy^T in panel r, and in its pack. */
+MLC__INLINE int64_t mlc__canvas_rows(const mlc__conv_job *j, int64_t r, int64_t *padded)
+{
+    const mlc__gemm_fns *f = j->level->bf16;
+    const int64_t rows = mlc__min(f->mr, j->n - r);
+    *padded = mlc__div_up(rows, f->form->run) * f->form->run;
+    return rows;
+}
+
+/* The same of dy, whose pack is transposed. */
+static void mlc__canvas_dy(const mlc__conv_job *j, const mlc__canvas_slab *s, int64_t group,
+                           char *room)
+{
+    const mlc__gemm_fns *f = j->level->bf16;
+    const mlc__taps *t = j->phase.axis;
+    const int64_t bytes = j->n * 2, pitch = j->a->groups * bytes, *n = s->n;
+    const int64_t cells = mlc__div_up(s->places, MLC__STEP) * MLC__STEP / 2;
+    char *to = room + j->canvas.dy;
+    int64_t padded;
+    for (int64_t i = 0; i < n[0] * n[1]; i++) {
+        const int64_t line = (s->at[0] + i / n[1]) * t[1].grid + s->at[1] + i % n[1];
+        const char *from = MLC__CAST(const char *, j->a->y) +
+                           (line * t[2].grid + s->at[2]) * pitch + group * bytes;
+        const int64_t gap = s->span - n[2] + (i % n[1] == n[1] - 1 ? s->pitch - n[1] * s->span : 0);
+        if (pitch == bytes) memcpy(to, from, (size_t)(n[2] * bytes));
+        else j->fns->rows_copy(to, bytes, from, pitch, bytes, n[2]);
+        to += n[2] * bytes;
+        if (i + 1 < n[0] * n[1]) memset(to, 0, (size_t)(gap * bytes));
+        to += gap * bytes;
+    }
+    for (int64_t r = 0; r < j->n; r += f->mr) {
+        const int64_t rows = mlc__canvas_rows(j, r, &padded);
+        f->form->pack_a[0](room + j->canvas.dy_pack + r * cells * 4,
+                           room + j->canvas.dy + r * 2, 1, j->n, rows, padded, s->places);
+    }
+}
+
+/* The taps of a set of each axis against dy^T: where x has 16 channels, two of them at a time. */
+static void mlc__canvas_multiply(const mlc__conv_job *j, const mlc__canvas_slab *s, int64_t i0,
+                                 const mlc__tap_set set[2], char *room, float *sums, bool first)
+{
+    const mlc__gemm_fns *f = j->level->bf16;
+    const mlc__taps *t = j->phase.axis;
+    const int64_t wide = j->phase.canvas, k = j->phase.k;
+    mlc__tile tile;
+    memset(&tile, 0, sizeof tile);
+    tile.kc = mlc__div_up(s->places, MLC__STEP) * MLC__STEP / 2;
+    tile.a_row = f->form->run;
+    tile.b_step = 2 * wide;
+    tile.sum_row = tile.out_row = k;
+    for (int64_t r = 0; r < j->n; r += f->mr) {
+        tile.mr = mlc__canvas_rows(j, r, &tile.a_step);
+        tile.a = room + j->canvas.dy_pack + r * tile.kc * 4;
+        for (int64_t i = 0, n = 1; i < set[0].n * set[1].n; i += n) {
+            const int64_t i1 = i / set[1].n, i2 = i % set[1].n;
+            const int64_t tap = (i0 * t[1].n + set[0].first + i1 * set[0].by) * t[2].n +
+                                mlc__tap_order(&t[2], set[1].first) + i2;
+            const int64_t shift = (set[0].shift + i1 * set[0].next) * s->span +
+                                  set[1].shift + i2 * set[1].next;
+            n = wide == 16 && i2 + 1 < set[1].n && set[1].next == 1 ? 2 : 1;
+            for (int64_t c = 0; c < n * wide; c += f->nr) {
+                tile.b = room + j->canvas.x_pack + (shift * wide + c) * 4;
+                tile.out = sums + r * k + tap * wide + c;
+                tile.sum = first ? NULL : tile.out;
+                (n * wide < f->nr ? f->narrow : f->tile)(&tile);
+            }
+        }
+    }
+}
+
+/* Split `chunk / groups` of the slabs, for a group. */
+static void mlc__taps_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
+    const mlc__taps *t = j->phase.axis;
+    const mlc__form *form = j->level->bf16->form;
+    const int64_t group = chunk % j->a->groups, split = chunk / j->a->groups;
+    const int64_t from = mlc__deal(j->phase.slabs, j->splits, split);
+    const int64_t end = mlc__deal(j->phase.slabs, j->splits, split + 1);
+    const int64_t sets = mlc__tap_sets(&t[1]) * mlc__tap_sets(&t[2]);
+    char *room = j->rooms + (size_t)worker * j->room;
+    float *sums = MLC__CAST(float *, (void *)(j->work + (size_t)chunk * j->sums));
+    if (form->begin) form->begin();
+    for (int64_t i = from; i < end; i++) {
+        const mlc__canvas_slab s = mlc__canvas_slab_of(j, i);
+        mlc__canvas_dy(j, &s, group, room);
+        for (int64_t m = 0; m < t[0].n * sets; m++) {
+            const int64_t i1 = m % sets / mlc__tap_sets(&t[2]), i2 = m % mlc__tap_sets(&t[2]);
+            const mlc__tap_set set[2] = { mlc__tap_set_of(&t[1], i1), mlc__tap_set_of(&t[2], i2) };
+            mlc__canvas_x(j, &s, group, m / sets, set, room);
+            mlc__canvas_multiply(j, &s, m / sets, set, room, sums, i == from);
+        }
+    }
+    if (form->end) form->end();
+}
+
+/* Planes, lines and pixels dealt into slabs that fit, and enough of them. */
+static void mlc__canvas_cut(mlc__conv_job *j)
+{
+    mlc__canvas *v = &j->canvas;
+    const mlc__taps *t = j->phase.axis;
+    const int64_t planes = j->a->n * t[0].grid, bytes = 4 * j->phase.canvas + 2 * v->rows;
+    const int64_t fit = mlc__max(MLC__CANVAS_LEAST, MLC__CANVAS / bytes);
+    const int64_t span = t[2].grid + v->reach[1], pitch = (t[1].grid + v->reach[0]) * span;
+    const int64_t share = mlc__div_up(planes, MLC__SLABS(j->a));
+    const int64_t lines = mlc__max(1, fit / span - v->reach[0]);
+    const int64_t pixels = mlc__max(MLC__STEP, fit / (v->reach[0] + 1) - v->reach[1]);
+    v->parts[0] = mlc__div_up(planes, mlc__max(1, mlc__min(share, fit / pitch)));
+    v->parts[1] = pitch <= fit ? 1 : mlc__div_up(t[1].grid, lines);
+    v->parts[2] = lines > 1 || span * (v->reach[0] + 1) <= fit ? 1 : mlc__div_up(t[2].grid, pixels);
+    j->phase.slabs = v->parts[0] * v->parts[1] * v->parts[2];
+}
+
+/* The sums of all splits; a thread has x, dy and both packs. */
+static size_t mlc__taps_place(mlc__conv_job *j, const void *dev)
+{
+    mlc__canvas *v = &j->canvas;
+    mlc__conv_phase *p = &j->phase;
+    const mlc__gemm_fns *f = j->level->bf16;
+    p->canvas = j->c <= f->nr / 2 ? f->nr / 2 : mlc__div_up(j->c, f->nr) * f->nr;
+    p->k = p->taps * p->canvas;
+    v->rows = mlc__div_up(j->n, f->form->run) * f->form->run;
+    for (int d = 0; d < 2; d++)
+        v->reach[d] = (p->axis[d + 1].n - 1) * p->axis[d + 1].reach / p->axis[d + 1].step;
+    mlc__canvas_cut(j);
+    const int64_t most = (1 << 20) / mlc__max(1, j->a->groups * v->rows * p->k);
+    j->splits = mlc__max(1, mlc__min(mlc__min(p->slabs, 32), mlc__max(4, most / 2 * 2)));
+    j->sums = (size_t)(v->rows * p->k) * sizeof(float);
+    const mlc__canvas_slab s = mlc__canvas_slab_of(j, 0);              /* the largest */
+    const int64_t steps = mlc__div_up(s.places, MLC__STEP) * MLC__STEP;
+    const int64_t places = s.n[0] * s.pitch + MLC__STEP;
+    v->dy = mlc__round_up((size_t)(places * j->c) * 2, MLC__CACHELINE);
+    v->dy_pack = v->dy + mlc__round_up((size_t)(steps * j->n) * 2, MLC__CACHELINE);
+    v->x_pack = v->dy_pack + (size_t)(steps * v->rows) * 2;
+    j->room = v->x_pack + (size_t)(places * p->canvas) * 4;
+    j->room = mlc__round_up(j->room, 4096) + 3 * MLC__CACHELINE;
+    return j->sums * (size_t)(j->splits * j->a->groups) +
+           j->room * (size_t)mlc__pool_threads(dev);
+}
+
+static mlc_status mlc__taps_run(void *dev, mlc__conv_job *j)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const double rows = (double)(j->a->groups * j->n), macs = rows * (double)(p->rows * p->k);
+    mlc__parallel(dev, j->splits * j->a->groups,
+                  j->level->bf16->ns * macs + 0.2 * (double)p->rows * (rows + (double)j->c),
+                  mlc__taps_chunk, j);
+    mlc__parallel(dev, j->a->groups * j->n, (double)(j->splits + 2) * rows * (double)p->k,
+                  mlc__conv_dw_sum, j);
+    return MLC_OK;
+}
+
 /* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes */
 
 /* place: of what it has in the workspace; returns its bytes. Rooms of threads come last. */
@@ -12793,7 +13061,9 @@ static const mlc__conv_way *mlc__conv_way_of(const mlc__conv_job *j)
     static const mlc__conv_way patch = { mlc__patch_place, mlc__patch_run };
     static const mlc__conv_way depth = { mlc__depth_place_all, mlc__depth_run };
     static const mlc__conv_way wino = { mlc__wino_place, mlc__wino_run };
+    static const mlc__conv_way taps = { mlc__taps_place, mlc__taps_run };
     if (mlc__conv_is_depthwise(j->a)) return &depth;
+    if (j->a->part == MLC_CONV_DW && j->calc == MLC_BF16 && !j->phase.direct) return &taps;
     return mlc__conv_is_wino(j) ? &wino : &patch;
 }
 
