@@ -9720,13 +9720,14 @@ MLC__INLINE MLC__AT_avx512x __m512 mlc__read_bias_512(__mmask16 m, const struct 
     return _mm512_maskz_loadu_ps(m, mlc__at(g->bias, at, 4));
 }
 
-/* What most products meet on their way to a dense c of bf16: a bias, relu or its derivative, a
- * residual before or behind. at: of c. */
+/* What most products meet on their way to a dense c of bf16: a bias, c itself, relu or its
+ * derivative, a residual before or behind. at: of c. */
 MLC__INLINE MLC__AT_avx512x __m512 mlc__sink_bf16_16(const struct mlc_k_gemm *g, __m512 v,
                                                      __m512 bias, int64_t at, __mmask16 m)
 {
     const __m512 zero = _mm512_setzero_ps();
     if (g->bias) v = _mm512_add_ps(v, bias);
+    if (g->beta != 0.0) v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->c, at));
     if (g->residual && g->act_last) v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
     if (g->act) v = _mm512_max_ps(zero, v);                /* NaN stays: it is the second */
     if (g->residual && !g->act_last) v = _mm512_add_ps(v, mlc__read_bf16_512(m, g->residual, at));
@@ -9763,8 +9764,8 @@ MLC__AT_avx512x static void mlc__sink_bf16_avx512x(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
     const bool plain = g->c_dtype == MLC_BF16 && g->c_col == 1 && g->alpha == 1.0 && s->last &&
-                       !s->accumulate && g->beta == 0.0 && !(g->drop > 0.0) && !g->aux &&
-                       g->act <= MLC_ACT_RELU;
+                       !s->accumulate && (g->beta == 0.0 || g->beta == 1.0) &&
+                       !(g->drop > 0.0) && !g->aux && g->act <= MLC_ACT_RELU;
     if (plain && (!g->grad_of || g->grad == MLC_MAP_RELU_GRAD)) mlc__sink_bf16_rows(s);
     else mlc__sink_f32_avx512(s);
 }
@@ -11165,6 +11166,7 @@ typedef struct mlc__conv_job {
     mlc__canvas canvas;
     char       *zeros;                 /* where padding is read; its place and size            */
     size_t      zeros_at, zeros_bytes;
+    bool        untouched;             /* phases without taps are as they shall be             */
     int32_t     failed;
 } mlc__conv_job;
 
@@ -13096,9 +13098,22 @@ static size_t mlc__conv_workspace(void *dev, const struct mlc_k_conv *a,
     return most;
 }
 
+/* Pixels of dx that no tap meets, as with 1x1 and stride 2: 0, or what they were. */
+static bool mlc__conv_untouched(mlc__conv_job *j)
+{
+    const struct mlc_k_conv *a = j->a;
+    bool some = false;
+    if (a->part != MLC_CONV_DX || a->bias || a->residual || a->act) return false;
+    for (int64_t i = 0; mlc__conv_phase_next(j, i); i++) some = some || j->phase.taps == 0;
+    const int64_t all = a->n * a->in[0] * a->in[1] * a->in[2] * a->groups * a->c;
+    if (some && !a->accumulate && all)
+        memset((void *)(uintptr_t)a->x, 0, (size_t)all * mlc_dtype_bytes(a->dtype));
+    return some;
+}
+
 static mlc_status mlc__conv_phase_run(void *dev, mlc__conv_job *j)
 {
-    if (j->phase.rows == 0) return MLC_OK;
+    if (j->phase.rows == 0 || (j->untouched && j->phase.taps == 0)) return MLC_OK;
     const mlc__conv_way *way = mlc__conv_way_of(j);
     j->room = 0;
     const size_t bytes = way->place(j, dev);
@@ -13118,6 +13133,7 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
         return MLC_ERR_UNSUPPORTED;
     mlc__conv_begin(&j, a, level);
     j.fns = fns;
+    j.untouched = mlc__conv_untouched(&j);
     for (int64_t i = 0; mlc__conv_phase_next(&j, i); i++) MLC__TRY(mlc__conv_phase_run(dev, &j));
     return MLC_OK;
 }
