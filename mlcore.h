@@ -3057,7 +3057,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
  * over the longest such loop, 14 rows. */
 #if defined(__clang__)
-#  define MLC__UNROLL _Pragma("unroll")
+#  define MLC__UNROLL _Pragma("clang loop unroll(full)")
 #else
 #  define MLC__UNROLL _Pragma("GCC unroll 16")
 #endif
@@ -9187,7 +9187,8 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
 /* A tile of MR x (NV vectors of W elements), all accumulators in registers. mr is a constant at
  * each call, so that the loops unroll. Five rows of a are reached from one pointer, with s and 3 s
  * as the only offsets: more would not fit the registers. The compiler must not see how they hang
- * together, or it would keep a register for each row. */
+ * together, or it would keep a register for each row. Steps are counted down: there is no register
+ * for their number beside a counter. */
 #define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
     MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t) \
     { \
@@ -9203,7 +9204,8 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
         MLC__OPAQUE(p2); \
         MLC__UNROLL for (int r = 0; r < mr; r++) \
             for (int v = 0; v < NV; v++) acc[r][v] = ZERO(); \
-        for (int64_t p = 0; p < t->kc; p++, p0 += step, p1 += step, p2 += step, b += t->b_step) { \
+        const int64_t b_step = t->b_step; \
+        for (int64_t p = t->kc; p > 0; p--, p0 += step, p1 += step, p2 += step, b += b_step) { \
             V bv[NV]; \
             for (int v = 0; v < NV; v++) bv[v] = LOAD(b + v * W); \
             MLC__UNROLL for (int r = 0; r < mr; r++) { \
