@@ -12855,17 +12855,23 @@ static mlc__canvas_slab mlc__canvas_slab_of(const mlc__conv_job *j, int64_t i)
     return s;
 }
 
-/* A line of a canvas of x: places from pixel g on, of one in `step` from `from` on; line NULL: all
- * is padding. */
+/* Lines or places of x that a set meets from n of dy. What lies behind is 0: it may be no number. */
+MLC__INLINE int64_t mlc__tap_set_meets(const mlc__tap_set *s, int64_t n)
+{
+    return n + s->shift + (s->n - 1) * s->next;
+}
+
+/* A line of a canvas of x: places from pixel g on, of one in `step` from `from` on, of which some
+ * are met; line NULL: all is padding. */
 static void mlc__canvas_line(const mlc__conv_job *j, const char *line, int64_t g, int64_t from,
-                             int64_t places, char *to)
+                             int64_t met, int64_t places, char *to)
 {
     const mlc__taps *t = &j->phase.axis[2];
     const int64_t bytes = j->c * 2, pitch = j->a->groups * bytes;
     const int64_t x = g * t->step + t->off + from;
-    const int64_t lo = line ? mlc__min(places, mlc__max(0, mlc__div_up(-x, t->step))) : places;
+    const int64_t lo = line ? mlc__min(met, mlc__max(0, mlc__div_up(-x, t->step))) : met;
     const int64_t end = t->size > x ? (t->size - 1 - x) / t->step + 1 : 0;
-    const int64_t hi = mlc__max(lo, mlc__min(places, end));
+    const int64_t hi = mlc__max(lo, mlc__min(met, end));
     memset(to, 0, (size_t)(lo * bytes));
     if (hi > lo && pitch == bytes && t->step == 1)
         memcpy(to + lo * bytes, line + (x + lo) * pitch, (size_t)((hi - lo) * bytes));
@@ -12882,16 +12888,18 @@ static void mlc__canvas_x(const mlc__conv_job *j, const mlc__canvas_slab *s, int
     const mlc__taps *t = j->phase.axis;
     const int64_t bytes = j->c * 2, pitch = j->a->groups * bytes;
     const int64_t rest = mlc__div_up(s->places, MLC__STEP) * MLC__STEP - s->places;
+    const int64_t lines = mlc__tap_set_meets(&set[0], s->n[1]);
     char *to = room;
     for (int64_t p = s->at[0]; p < s->at[0] + s->n[0]; p++) {
         const int64_t y0 = p % t[0].grid * t[0].step + t[0].off + i0 * t[0].reach;
         for (int64_t q = 0; q < s->n[1] + j->canvas.reach[0]; q++, to += s->span * bytes) {
             const int64_t y1 = (s->at[1] + q) * t[1].step + t[1].off + set[0].from;
-            const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
+            const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size && q < lines;
             const int64_t line = (p / t[0].grid * t[0].size + y0) * t[1].size + y1;
             mlc__canvas_line(j, in ? MLC__CAST(const char *, j->from) + line * t[2].size * pitch +
                                          group * bytes : NULL,
-                             s->at[2], set[1].from, s->span, to);
+                             s->at[2], set[1].from, mlc__tap_set_meets(&set[1], s->n[2]), s->span,
+                             to);
         }
     }
     memset(to, 0, (size_t)((rest + 1) * bytes));
@@ -13020,7 +13028,7 @@ static size_t mlc__taps_place(mlc__conv_job *j, const void *dev)
     const mlc__gemm_fns *f = j->level->bf16;
     p->canvas = j->c <= f->nr / 2 ? f->nr / 2 : mlc__div_up(j->c, f->nr) * f->nr;
     p->k = p->taps * p->canvas;
-    v->rows = mlc__div_up(j->n, f->form->run) * f->form->run;
+    v->rows = mlc__div_up(j->n, 16) * 16;                  /* at each level: cuts follow shapes */
     for (int d = 0; d < 2; d++)
         v->reach[d] = (p->axis[d + 1].n - 1) * p->axis[d + 1].reach / p->axis[d + 1].step;
     mlc__canvas_cut(j);
@@ -13802,7 +13810,7 @@ static mlc__bnorm_run mlc__bnorm_first(const mlc__bnorm_job *j, int64_t chunk, i
     return r;
 }
 
-static bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
+MLC__INLINE bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
 {
     if (r->n) { r->at += j->pitch; r->left -= j->pitch; }
     r->n = mlc__min(r->left, r->most);
@@ -13854,16 +13862,16 @@ static void mlc__bnorm_line_set(const mlc__bnorm_job *j, mlc__bnorm_line *l, mlc
 }
 
 /* A run of x, dy or y: f16 passes through f32. */
-static const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
-                                   const mlc__bnorm_run *r, mlc__lanes *room)
+MLC__INLINE const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
+                                        const mlc__bnorm_run *r, mlc__lanes *room)
 {
     if (x && j->l.dtype == MLC_F16) return mlc__lane_read(&j->l, x, r->at, r->n, room);
     return mlc__at(x, r->at, j->l.size);
 }
 
 /* The run of the line; y is read backward only. */
-static void mlc__bnorm_line_at(const mlc__bnorm_job *j, mlc__bnorm_line *l,
-                               const mlc__bnorm_run *r, mlc__bnorm_room *m)
+MLC__INLINE void mlc__bnorm_line_at(const mlc__bnorm_job *j, mlc__bnorm_line *l,
+                                    const mlc__bnorm_run *r, mlc__bnorm_room *m)
 {
     const struct mlc_k_bnorm *a = j->a;
     l->n = r->n;

@@ -58,6 +58,36 @@ TEST(channel, batch_norm_keeps_up_running_statistics_for_any_number_of_channels)
     }
 }
 
+/* Squares are summed about the mean of the first rows, which may be the worst of all rows. */
+TEST(channel, batch_norm_bears_first_rows_that_are_far_off)
+{
+    enum { PIXELS = 5000 };
+    static const int64_t channels[] = {1, 16, 40};
+    static const double  sizes[] = {10, 1000, 1e6};
+    static double        x[40 * PIXELS];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 9; i++) {
+            const int64_t c = channels[i / 3];
+            double        a, b, m[40], v[40];
+            mlc_scope_begin(ctx);
+            for (int64_t k = 0; k < c * PIXELS; k++)
+                x[k] = (double)(float)(sin((double)(7 * k)) + (k % PIXELS < 25 ? sizes[i % 3] : 0));
+            mlc_tensor *in = test_tensor(ctx, MLC_F32, mlc_dims3(1, c, PIXELS), x);
+            mlc_tensor *mean = mlc_full(ctx, MLC_F32, mlc_dims1(c), 0);
+            mlc_tensor *var = mlc_full(ctx, MLC_F32, mlc_dims1(c), 0);
+            mlc_batch_norm(in, mean, var, NULL, NULL, true, 1, 0);
+            test_read(mean, m);
+            test_read(var, v);
+            for (int64_t k = 0; k < c; k++) {
+                moments(x, 1, c, PIXELS, k, &a, &b);
+                CHECK_NEAR(m[k], a, 1e-5 * (1 + fabs(a)));
+                CHECK_NEAR(v[k], b * PIXELS / (PIXELS - 1), 2e-5 * b);
+            }
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
 /* Gradients with the running statistics: dx = dy factor weight, and what is there is added to. */
 TEST(channel, gradients_of_a_frozen_batch_norm_are_those_of_a_line_and_add_up)
 {

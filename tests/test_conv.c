@@ -307,6 +307,26 @@ TEST(conv, patches_of_bf16_that_overlap_are_as_in_f64)
     check_exact(MLC_BF16, cases, (int)(sizeof cases / sizeof *cases), 1);
 }
 
+/* Canvases of several planes, of some lines of one, of some pixels of a line; taps that meet the same
+ * pixels, and taps that meet none; few channels, and some over a panel. */
+TEST(conv, dw_by_taps_of_bf16_is_as_in_f64)
+{
+    static const exact_case cases[] = {
+        {40, 16, 16, 1, 6, 5, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
+        {1, 16, 16, 1, 90, 90, 0, {3, 3}, {1, 1}, {1, 1}, false, true},
+        {1, 16, 20, 1, 1, 5000, 0, {1, 5}, {1, 1}, {0, 2}, false, false},
+        {1, 16, 16, 1, 3, 2100, 0, {3, 3}, {1, 1}, {1, 1}, true, false},
+        {2, 3, 33, 1, 30, 31, 0, {7, 7}, {2, 2}, {3, 3}, false, false},
+        {2, 33, 65, 1, 8, 9, 0, {3, 3}, {2, 3}, {1, 0}, false, true},
+        {3, 17, 16, 1, 9, 10, 0, {2, 2}, {3, 4}, {0, 1}, false, false},
+        {3, 20, 24, 1, 8, 8, 0, {1, 1}, {2, 2}, {0, 0}, false, false},
+        {2, 40, 12, 4, 10, 10, 0, {3, 3}, {1, 2}, {1, 1}, true, true},
+        {2, 16, 16, 1, 7, 6, 5, {3, 3}, {1, 1}, {1, 1}, false, false},
+        {1, 48, 48, 1, 4, 4, 0, {5, 5}, {1, 1}, {4, 4}, false, false},
+    };
+    check_exact(MLC_BF16, cases, (int)(sizeof cases / sizeof *cases), 1);
+}
+
 /* Of other numbers: errors against the sum of magnitudes, which direct sums have below 2^-22. */
 TEST(conv, three_by_three_has_small_errors)
 {
@@ -356,6 +376,34 @@ TEST(conv, what_is_no_number_stays_in_its_windows)
                 wrong += (isnan(y[i]) != 0) != (rows <= 1 && abs(p % SIDE - at % SIDE) <= 1);
             }
             CHECK_EQ(wrong, 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* The last of ten lines, or of ten pixels in each, is met by no window: dw does not know it. */
+TEST(conv, pixels_that_no_window_meets_do_not_spoil_dw)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_BF16};
+    static double          v[2 * 3 * 10 * 11], dw[4 * 3 * 9];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 4; i++) {
+            const bool    high = i / 2 == 1;   /* strides along lines, or between them */
+            mlc_conv_desc d;
+            memset(&d, 0, sizeof d);
+            d.stride[0] = high ? 2 : 1;
+            d.stride[1] = high ? 1 : 2;
+            for (int k = 0; k < 2 * 3 * 10 * 11; k++)
+                v[k] = (high ? k % 110 / 11 > 8 : k % 10 > 8) ? INF : 1;
+            const mlc_dims size = high ? mlc_dims4(2, 3, 10, 11) : mlc_dims4(2, 3, 11, 10);
+            mlc_tensor    *x = test_tensor(ctx, dtypes[i % 2], size, v);
+            mlc_tensor    *w = whole(ctx, dtypes[i % 2], mlc_dims4(4, 3, 3, 3), 3);
+            mlc_set_requires_grad(w, true);
+            mlc_tensor *y = mlc_conv(x, w, NULL, &d);
+            CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+            test_read(mlc_grad(w), dw);
+            for (int k = 0; k < 4 * 3 * 9; k++)
+                CHECK_EQ(dw[k], 2 * 9 * 4);
         }
         CHECK_OK(ctx);
     }
