@@ -12855,7 +12855,7 @@ static mlc__canvas_slab mlc__canvas_slab_of(const mlc__conv_job *j, int64_t i)
     return s;
 }
 
-/* Lines or places of x that a set meets from n of dy. What lies behind is 0: it may be no number. */
+/* Lines or places of x that a set meets from n of dy. What is behind is 0: it may be no number. */
 MLC__INLINE int64_t mlc__tap_set_meets(const mlc__tap_set *s, int64_t n)
 {
     return n + s->shift + (s->n - 1) * s->next;
@@ -12896,10 +12896,9 @@ static void mlc__canvas_x(const mlc__conv_job *j, const mlc__canvas_slab *s, int
             const int64_t y1 = (s->at[1] + q) * t[1].step + t[1].off + set[0].from;
             const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size && q < lines;
             const int64_t line = (p / t[0].grid * t[0].size + y0) * t[1].size + y1;
-            mlc__canvas_line(j, in ? MLC__CAST(const char *, j->from) + line * t[2].size * pitch +
-                                         group * bytes : NULL,
-                             s->at[2], set[1].from, mlc__tap_set_meets(&set[1], s->n[2]), s->span,
-                             to);
+            const char *from = MLC__CAST(const char *, j->from) + line * t[2].size * pitch;
+            mlc__canvas_line(j, in ? from + group * bytes : NULL, s->at[2], set[1].from,
+                             mlc__tap_set_meets(&set[1], s->n[2]), s->span, to);
         }
     }
     memset(to, 0, (size_t)((rest + 1) * bytes));

@@ -307,8 +307,8 @@ TEST(conv, patches_of_bf16_that_overlap_are_as_in_f64)
     check_exact(MLC_BF16, cases, (int)(sizeof cases / sizeof *cases), 1);
 }
 
-/* Canvases of several planes, of some lines of one, of some pixels of a line; taps that meet the same
- * pixels, and taps that meet none; few channels, and some over a panel. */
+/* Canvases of several planes, of some lines of one, of some pixels of a line; taps that meet the
+ * same pixels, and taps that meet none; few channels, and some over a panel. */
 TEST(conv, dw_by_taps_of_bf16_is_as_in_f64)
 {
     static const exact_case cases[] = {
