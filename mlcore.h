@@ -122,7 +122,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI           10u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           11u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2456,6 +2456,7 @@ struct mlc_k_gemm {
     struct mlc_k_signs signs;
     void       *c;        int64_t c_row, c_col, c_batch;
     int64_t     c_run, c_gap;          /* of a part: behind c_run rows c_gap go nowhere; or 0  */
+    const void *ahead; size_t ahead_bytes;               /* of a part: what is fetched meanwhile */
     const void *bias;                  /* [n] or NULL                                          */
     void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
     int32_t     aux_after;             /* aux takes the act's result                           */
@@ -9159,7 +9160,7 @@ typedef struct mlc__tile {
     void       *out;
     int64_t     out_row;
     mlc__stream stream;                /* what tiles of registers read past L1                  */
-    uintptr_t   ahead;                 /* fetched meanwhile by tiles of registers,              */
+    uintptr_t   ahead;                 /* fetched meanwhile, if the tile has all rows,          */
     size_t      ahead_step;            /* so many bytes a step                                  */
 } mlc__tile;
 
@@ -9188,9 +9189,10 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
  * each call, so that the loops unroll. Five rows of a are reached from one pointer, with s and 3 s
  * as the only offsets: more would not fit the registers. The compiler must not see how they hang
  * together, or it would keep a register for each row. Steps are counted down: there is no register
- * for their number beside a counter. */
+ * for their number beside a counter. To fetch costs short products up to a twentieth where there is
+ * nothing to fetch, so that is a body of its own. */
 #define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
-    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t) \
+    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t, bool fetch) \
     { \
         const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
         int64_t s3 = 3 * s; \
@@ -9205,8 +9207,12 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
         MLC__UNROLL for (int r = 0; r < mr; r++) \
             for (int v = 0; v < NV; v++) acc[r][v] = ZERO(); \
         const int64_t b_step = t->b_step; \
+        uintptr_t ahead = t->ahead; \
+        const size_t ahead_step = t->ahead_step; \
         for (int64_t p = t->kc; p > 0; p--, p0 += step, p1 += step, p2 += step, b += b_step) { \
             V bv[NV]; \
+            if (fetch) __builtin_prefetch((const void *)ahead, 0, 2); \
+            ahead += ahead_step; \
             for (int v = 0; v < NV; v++) bv[v] = LOAD(b + v * W); \
             MLC__UNROLL for (int r = 0; r < mr; r++) { \
                 const char *q = r < 5 ? p0 : r < 10 ? p1 : p2; \
@@ -9225,23 +9231,24 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
     } \
     AT static void NAME(const mlc__tile *t) \
     { \
+        if (t->mr == MR && t->ahead_step) { NAME##_rows(MR, t, true); return; } \
         switch (t->mr) { MLC__TILE_CASES_##MR(NAME##_rows) } \
     }
 
-#define MLC__TILE_CASE(rows, body) case rows: body(rows, t); break;
+#define MLC__TILE_CASE(rows, body) case rows: body(rows, t, false); break;
 #define MLC__TILE_CASES_6(body) \
     MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t);
+    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t, false);
 #define MLC__TILE_CASES_8(body) \
     MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
     MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
-    MLC__TILE_CASE(7, body) default: body(8, t);
+    MLC__TILE_CASE(7, body) default: body(8, t, false);
 #define MLC__TILE_CASES_14(body) \
     MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
     MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
     MLC__TILE_CASE(7, body) MLC__TILE_CASE(8, body) MLC__TILE_CASE(9, body) \
     MLC__TILE_CASE(10, body) MLC__TILE_CASE(11, body) MLC__TILE_CASE(12, body) \
-    MLC__TILE_CASE(13, body) default: body(14, t);
+    MLC__TILE_CASE(13, body) default: body(14, t, false);
 
 #if MLC__X86
 /* 12 accumulators, two of b and one of a make 15 of the 16 YMM registers. */
@@ -10065,6 +10072,7 @@ static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to,
 {
     const mlc__form *form = j->f->form;
     const int64_t panels = mlc__div_up(n, s->panel), first = s->pack ? 0 : n / s->panel;
+    if (first == panels) return;
     const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(j, depth) * cell;
     const mlc__pack_fn pack = (s == &j->a ? form->pack_a : form->pack_b)[s->bytes != j->size];
     /* What runs across m or n is read by rows of all panels: strips would begin a page each row. */
@@ -10284,6 +10292,19 @@ static void mlc__strip_ahead(mlc__strip *s)
                                        MLC__CACHELINE);
 }
 
+/* What the caller wants to be near afterwards: chunk by chunk, in equal shares for the steps of its
+ * tiles. */
+static void mlc__strip_fetch(mlc__strip *s, int64_t chunk, int64_t chunks)
+{
+    const struct mlc_k_gemm *g = s->j->g;
+    const int64_t share = mlc__div_up((int64_t)g->ahead_bytes, chunks);
+    const int64_t tiles = s->panels * mlc__div_up(s->b->n, s->b->s->panel);
+    const int64_t steps = tiles * s->b->cells / s->j->f->form->run;
+    if (!g->ahead || steps < 1) return;
+    s->tile.ahead = (uintptr_t)g->ahead + (size_t)(chunk * share);
+    s->tile.ahead_step = (size_t)mlc__div_up(share, steps);
+}
+
 /* Block of k and panel of b at s->p and s->x: what holds for all tiles of them. */
 static void mlc__strip_begin(mlc__strip *s)
 {
@@ -10350,6 +10371,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     s.col = col;
     s.panels = mlc__div_up(a.n, j->a.panel);
     s.room = own + j->room;
+    mlc__strip_fetch(&s, at, per);
     if (form->begin) form->begin();
     for (s.x = 0; s.x < b.n; s.x += j->b.panel)
         for (s.p = 0; s.p < b.depth; s.p += j->kc) {
@@ -10471,7 +10493,8 @@ static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s)
  * slow L3 does not forgive (Sapphire Rapids: 2.4 times). Rows of a that lie along k are taken
  * fewer at a time instead, a tenth slower, where reuse, the size of the other side, does not pay
  * for a pack. Tiles that take only one line from each row wait for rows in pages of their own: they
- * have any side packed that pays. */
+ * have any side packed that pays. Of an a whose rows lie along m all tiles take one: many of them
+ * have it packed, by plain copies. */
 static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse)
 {
     if (s->given) return;
@@ -10480,8 +10503,9 @@ static void mlc__side_choose(const mlc__gemm_job *j, mlc__side *s, int64_t reuse
     const int64_t apart = s->minor == 1 ? s->major : s->minor, size = (int64_t)j->size;
     const bool collide = apart * size % 4096 == 0, pays = reuse >= MLC__PACK_REUSE;
     const bool line = s->minor == 1 && j->f->nr * size <= MLC__CACHELINE;
+    const bool many = s->minor == 1 && s->size >= 64 && reuse >= 128;
     if (s->columns) s->pack = s->minor != 1 || (collide && reuse >= 32);
-    else if (s->major != 1) s->pack = s->minor != 1 || collide;
+    else if (s->major != 1) s->pack = s->minor != 1 || collide || many;
     else s->pack = collide && pays;
     s->pack = s->pack || (line && pays);
     if (!s->columns && !s->pack && s->minor != 1 && collide) s->panel = mlc__min(s->panel, 8);
@@ -11263,6 +11287,13 @@ static void mlc__conv_strips(mlc__conv_job *j)
     p->slabs = mlc__div_up(p->rows, p->slab);
 }
 
+/* Rows that fill tiles: slabs are whole numbers of them. */
+static int64_t mlc__conv_unit(const mlc__conv_job *j)
+{
+    if (j->calc == MLC_BF16 || j->a->part == MLC_CONV_DW) return MLC__STEP;
+    return (j->calc == MLC_F64 ? j->level->f64 : j->level->f32)->mr;
+}
+
 /* Sizes of a phase whose axes are set. */
 static void mlc__conv_phase_size(mlc__conv_job *j)
 {
@@ -11283,11 +11314,12 @@ static void mlc__conv_phase_size(mlc__conv_job *j)
     p->k = p->taps * j->c;
     p->line = mlc__div_up(p->k, whole) * whole;            /* whole cache lines, */
     if (p->line * size % 4096 == 0) p->line += whole;      /* not all in the same sets */
-    const int64_t fit = MLC__PATCHES(j->a) / mlc__max(1, p->line * size) / MLC__STEP * MLC__STEP;
+    const int64_t unit = mlc__conv_unit(j);
+    const int64_t fit = MLC__PATCHES(j->a) / mlc__max(1, p->line * size) / unit * unit;
     /* Few rows of few channels would be a small product, which has no tiles. */
     const int64_t least = MLC__SMALL / mlc__max(1, p->k * j->n) + 1;
     const int64_t share = mlc__max(least, mlc__div_up(p->rows, MLC__SLABS(j->a)));
-    p->slab = mlc__max(MLC__STEP, mlc__min(fit, mlc__div_up(share, MLC__STEP) * MLC__STEP));
+    p->slab = mlc__max(unit, mlc__min(fit, mlc__div_up(share, unit) * unit));
     p->slabs = mlc__div_up(p->rows, p->slab);
     p->direct = p->direct && j->calc == j->a->dtype;
     p->filled = p->direct || j->calc != MLC_BF16 ? p->k : mlc__div_up(p->k, MLC__STEP) * MLC__STEP;
@@ -11386,24 +11418,50 @@ static int64_t mlc__conv_tap(const mlc__conv_job *j, int64_t i)
     return (k0 * j->a->kernel[1] + k1) * j->a->kernel[2] + t[2].first + i2 * t[2].by;
 }
 
-/* The elements of a tap of a group. */
+/* What lies in one tap of so many rows of the weight, for so many channels: a block that L1 holds
+ * until its other taps are taken. */
+static void mlc__conv_weights_tap(const mlc__conv_job *j, char *to, const char *from, int64_t tap,
+                                  int64_t rows, int64_t channels)
+{
+    const struct mlc_k_conv *a = j->a;
+    const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2], row = a->c * all;
+    const bool back = a->part == MLC_CONV_DX;
+    const size_t size = mlc_dtype_bytes(a->w_dtype);
+    to += (size_t)(mlc__conv_tap_at(&j->phase, tap, j->c) * j->n) * size;
+    from += (size_t)mlc__conv_tap(j, tap) * size;
+    for (int64_t i = 0; i < (back ? rows : channels); i++)
+        mlc__gather(to + (size_t)(i * j->n) * size, from + (size_t)(i * (back ? row : all)) * size,
+                    back ? all : row, back ? channels : rows, size);
+}
+
+/* Rows of the weight that are taken at a time: what becomes a run is to be long. */
+static int64_t mlc__conv_weights_rows(const mlc__conv_job *j)
+{
+    return j->a->part == MLC_CONV_DX ? 16 : 32;
+}
+
+/* Some rows of the weight of a group. */
 static void mlc__conv_weights_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__conv_weights *w = MLC__CAST(const mlc__conv_weights *, arg);
     const mlc__conv_job *j = w->j;
     const struct mlc_k_conv *a = j->a;
-    const int64_t group = chunk / j->phase.taps, tap = chunk % j->phase.taps;
+    const int64_t some = mlc__conv_weights_rows(j), blocks = mlc__div_up(a->oc, some);
+    const int64_t group = chunk / blocks, row = chunk % blocks * some;
+    const int64_t rows = mlc__min(some, a->oc - row);
     const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2];
-    const int64_t back = a->part == MLC_CONV_DX;
-    const int64_t c_step = back ? a->c * all : all, n_step = back ? all : a->c * all;
+    const bool back = a->part == MLC_CONV_DX;
     const size_t size = mlc_dtype_bytes(a->w_dtype);
     const char *from = MLC__CAST(const char *, a->w) +
-                       (size_t)(group * a->oc * a->c * all + mlc__conv_tap(j, tap)) * size;
-    char *to = w->to + (size_t)group * j->phase.b_bytes +
-               (size_t)(mlc__conv_tap_at(&j->phase, tap, j->c) * j->n) * size;
+                       (size_t)((group * a->oc + row) * a->c * all) * size;
+    char *to = w->to + (size_t)group * j->phase.b_bytes + (size_t)(back ? row * j->n : row) * size;
     (void)worker;
-    for (int64_t c = 0; c < j->c; c++, to += (size_t)j->n * size)
-        mlc__gather(to, from + (size_t)(c * c_step) * size, n_step, j->n, size);
+    for (int64_t c = 0, n; c < a->c; c += n) {
+        n = mlc__min(a->c - c, back ? a->c : 16);
+        for (int64_t tap = 0; tap < j->phase.taps; tap++)
+            mlc__conv_weights_tap(j, to + (size_t)(back ? c : c * j->n) * size,
+                                  from + (size_t)(c * all) * size, tap, rows, n);
+    }
 }
 
 /* To f32, and rounded to the dtype of the convolution, where products are not made in that. */
@@ -11613,31 +11671,48 @@ static void mlc__conv_set(void *x, int64_t i, mlc_dtype dtype, double v)
     else MLC__CAST(uint16_t *, x)[i] = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
 }
 
-/* Rows of dx that are not one behind the other, from their sums in f32 or f64; bias is that of a
- * transposed convolution. */
-static void mlc__conv_put(const mlc__conv_job *j, int64_t group, int64_t row, int64_t rows,
-                          const void *sums)
+/* Pixels of dx that lie a stride apart, from their sums in f32 or f64. */
+static void mlc__conv_put_line(const mlc__conv_job *j, char *to, int64_t to_step, char *from,
+                               int64_t pixels)
 {
     const struct mlc_k_conv *a = j->a;
-    const mlc__taps *t = j->phase.axis;
-    const size_t size = mlc_dtype_bytes(a->dtype);
     const mlc_dtype wide = mlc__wide(a->dtype);
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t g[3], at = mlc__conv_pixel(&j->phase, row + r, g);
-        for (int d = 0; d < 3; d++) at = at * a->in[d] + t[d].phase + g[d] * t[d].pitch;
-        char *to = MLC__CAST(char *, (void *)(uintptr_t)a->x) +
-                   (size_t)((at * a->groups + group) * a->c) * size;
-        void *from = (void *)(uintptr_t)mlc__at(sums, r * j->n, mlc_dtype_bytes(wide));
-        for (int64_t i = 0; a->accumulate && wide != a->dtype && i < a->c; i += MLC__SINK_ROW) {
+    const int64_t from_step = j->n * (int64_t)mlc_dtype_bytes(wide);
+    if (wide == a->dtype && !a->accumulate) {
+        j->fns->rows_copy(to, to_step, from, from_step, from_step, pixels);
+        return;
+    }
+    for (int64_t r = 0; r < pixels; r++, to += to_step, from += from_step) {
+        if (wide == a->dtype) {
+            (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy(to, 1.0, from, a->c);
+            continue;
+        }
+        for (int64_t i = 0; a->accumulate && i < a->c; i += MLC__SINK_ROW) {
             float old[MLC__SINK_ROW];
             const int64_t n = mlc__min(MLC__SINK_ROW, a->c - i);
             j->half->widen(old, to + 2 * i, a->dtype, n);
-            j->level->f32->axpy(MLC__CAST(float *, from) + i, 1.0, old, n);
+            j->level->f32->axpy(MLC__CAST(float *, (void *)from) + i, 1.0, old, n);
         }
-        if (a->accumulate && wide == a->dtype)
-            (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy(to, 1.0, from, a->c);
-        else if (wide == a->dtype) memcpy(to, from, (size_t)a->c * size);
-        else j->half->narrow(to, MLC__CAST(const float *, from), a->dtype, a->c);
+        j->half->narrow(to, MLC__CAST(const float *, (void *)from), a->dtype, a->c);
+    }
+}
+
+/* Rows of dx that are not one behind the other, line by line; bias is that of a transposed
+ * convolution. */
+static void mlc__conv_put(const mlc__conv_job *j, int64_t group, int64_t row, int64_t rows,
+                          void *sums)
+{
+    const struct mlc_k_conv *a = j->a;
+    const mlc__taps *t = j->phase.axis;
+    const int64_t pixel = a->groups * a->c * (int64_t)mlc_dtype_bytes(a->dtype);
+    const int64_t from_step = j->n * (int64_t)mlc_dtype_bytes(mlc__wide(a->dtype));
+    for (int64_t r = 0, n; r < rows; r += n) {
+        int64_t g[3], at = mlc__conv_pixel(&j->phase, row + r, g);
+        for (int d = 0; d < 3; d++) at = at * a->in[d] + t[d].phase + g[d] * t[d].pitch;
+        n = mlc__min(rows - r, t[2].grid - g[2]);
+        mlc__conv_put_line(j, MLC__CAST(char *, (void *)(uintptr_t)a->x) + at * pixel +
+                              group * (pixel / a->groups), t[2].pitch * pixel,
+                           MLC__CAST(char *, sums) + r * from_step, n);
     }
 }
 
@@ -11650,6 +11725,31 @@ static const void *mlc__conv_bias(const mlc__conv_job *j, int64_t group, char *r
     float *wide = MLC__CAST(float *, (void *)(room + j->patches + j->rows)) - j->n;
     j->half->widen(wide, bias, a->bias_dtype, j->n);
     return wide;
+}
+
+/* Byte of what is gathered up to which the patches of rows up to r read, but for a pixel or two. */
+static int64_t mlc__conv_reads_to(const mlc__conv_job *j, int64_t r)
+{
+    const mlc__taps *t = j->phase.axis;
+    int64_t g[3], at = mlc__conv_pixel(&j->phase, r, g);
+    for (int d = 0; d < 3; d++) {
+        const int64_t x = g[d] * t[d].step + t[d].off + (t[d].n - 1) * t[d].reach;
+        at = at * t[d].size + mlc__max(0, mlc__min(t[d].size - 1, x));
+    }
+    return at * j->a->groups * j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
+}
+
+/* The product of a slab fetches what the next one, from this row on, reads beyond it: the tiles
+ * leave the way to L3 free. */
+static void mlc__conv_ahead(const mlc__conv_job *j, int64_t row, struct mlc_k_gemm *g)
+{
+    const mlc__conv_phase *p = &j->phase;
+    const int64_t end = mlc__min(p->rows, row + p->slab);
+    if (row >= end || j->a->groups != 1 || p->taps == 0) return;
+    const int64_t from = mlc__conv_reads_to(j, row - 1), to = mlc__conv_reads_to(j, end - 1);
+    if (to <= from) return;
+    g->ahead = MLC__CAST(const char *, j->from) + from;
+    g->ahead_bytes = (size_t)(to - from);
 }
 
 static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -11680,6 +11780,7 @@ static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
     }
     g.workspace = room + j->patches + j->rows;
     g.workspace_bytes = j->room - j->patches - j->rows;
+    mlc__conv_ahead(j, row + rows, &g);
     if (mlc__gemm_run(NULL, &g, j->level) != MLC_OK)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
     else if (p->strided) mlc__conv_put(j, group, row, rows, g.c);
@@ -11867,8 +11968,8 @@ static mlc_status mlc__conv_prepare(void *dev, mlc__conv_job *j)
     struct mlc_k_gemm g = mlc__conv_product(j, mlc__min(p->slab, p->rows));
     const size_t size = mlc_dtype_bytes(a->w_dtype), filling = (size_t)((p->filled - p->k) * j->n);
     if (p->strip && p->k > p->taps * j->c) memset(w.to, 0, p->b_bytes * (size_t)a->groups);
-    mlc__parallel(dev, a->groups * p->taps, 2.0 * (double)(a->groups * p->k * j->n),
-                  mlc__conv_weights_chunk, &w);
+    mlc__parallel(dev, a->groups * mlc__div_up(a->oc, mlc__conv_weights_rows(j)),
+                  2.0 * (double)(a->groups * p->k * j->n), mlc__conv_weights_chunk, &w);
     for (int64_t i = 0; i < a->groups && filling; i++)
         memset(w.to + (size_t)i * p->b_bytes + (size_t)(p->k * j->n) * size, 0, filling * size);
     if (low) mlc__conv_weights_widen(dev, j, w.to, MLC__CAST(float *, (void *)(j->work + p->b)));
