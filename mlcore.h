@@ -7277,7 +7277,7 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
 
 /* Four rows at once by `four`, fewer one after another by `one`: z is the column's accumulator, a,
  * b, c, d are the elements. */
-#define MLC__COLS_TEXT(T, A, element, four, one) \
+#define MLC__COLS_TEXT(T, E, A, element, four, one) \
     A *o = MLC__CAST(A *, t); \
     const T *p = MLC__CAST(const T *, row[0]); \
     (void)sign; \
@@ -7285,7 +7285,7 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
         const T *q = MLC__CAST(const T *, row[1]), *u = MLC__CAST(const T *, row[2]); \
         const T *w = MLC__CAST(const T *, row[3]); \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-            const T a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
+            const E a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
             const A z = o[i]; \
             o[i] = four; \
         } \
@@ -7294,7 +7294,7 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
     for (int r = 0; r < rows; r++) { \
         p = MLC__CAST(const T *, row[r]); \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-            const T a = element(p[i]); \
+            const E a = element(p[i]); \
             const A z = o[i]; \
             o[i] = one; \
         } \
@@ -7306,11 +7306,17 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
 
 MLC__BODY MLC__COLS(add_cols_f32_body)
 {
-    MLC__COLS_TEXT(float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
+    MLC__COLS_TEXT(float, float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
+}
+/* Of elements as they lie: what bias gradients are summed from. */
+MLC__BODY MLC__COLS(add_cols_bf16_body)
+{
+    MLC__COLS_TEXT(uint16_t, float, double, mlc__f32_of_bf16,
+                   z + (double)((a + b) + (c + d)), z + (double)a)
 }
 MLC__BODY MLC__COLS(squares_cols_f32_body)
 {
-    MLC__COLS_TEXT(float, double, MLC__PLAIN,
+    MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z + ((MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d))),
                    z + MLC__SQUARE(a))
 }
@@ -7354,12 +7360,12 @@ MLC__BODY MLC__COLS(max_cols_f32_body)
 }
 MLC__BODY MLC__COLS(mul_cols_f32_body)
 {
-    MLC__COLS_TEXT(float, double, MLC__PLAIN,
+    MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z * (((double)a * (double)b) * ((double)c * (double)d)), z * (double)a)
 }
 MLC__BODY MLC__COLS(add_cols_f64_body)
 {
-    MLC__COLS_TEXT(double, double, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
+    MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
 }
 MLC__BODY MLC__COLS(max_cols_f64_body)
 {
@@ -7367,11 +7373,11 @@ MLC__BODY MLC__COLS(max_cols_f64_body)
 }
 MLC__BODY MLC__COLS(mul_cols_f64_body)
 {
-    MLC__COLS_TEXT(double, double, MLC__PLAIN, z * a * b * c * d, z * a)
+    MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z * a * b * c * d, z * a)
 }
 MLC__BODY MLC__COLS(mul_cols_i64_body)
 {
-    MLC__COLS_TEXT(uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
+    MLC__COLS_TEXT(uint64_t, uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
 }
 
 /* Integers as they lie: E(x) is what an element counts, M(x) that turned over (~x) where the
@@ -7402,7 +7408,7 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
     } \
     MLC__BODY MLC__COLS(add_cols_##dtype##_body) \
     { \
-        MLC__COLS_TEXT(TYPE, uint64_t, (TYPE)E, \
+        MLC__COLS_TEXT(TYPE, TYPE, uint64_t, (TYPE)E, \
                        z + (((uint64_t)a + (uint64_t)b) + ((uint64_t)c + (uint64_t)d)), \
                        z + (uint64_t)a) \
     } \
@@ -7411,7 +7417,7 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
         typedef TYPE T; \
         const T few = (T)(sign < 0.0 ? -1 : 0); \
         const int64_t turn = sign < 0.0 ? -1 : 0; \
-        MLC__COLS_TEXT(T, int64_t, M, \
+        MLC__COLS_TEXT(T, T, int64_t, M, \
                        mlc__larger_i64(z, MLC__TURN_BACK(MLC__MORE(MLC__MORE(a, b), \
                                                                    MLC__MORE(c, d)))), \
                        mlc__larger_i64(z, MLC__TURN_BACK(a))) \
@@ -7445,6 +7451,8 @@ enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOIN
     MLC__STAMP_JOINS(isa, b8) \
     MLC__STAMP_JOIN(isa, mul, f32) MLC__STAMP_JOIN(isa, mul, f64) MLC__STAMP_JOIN(isa, mul, i64) \
     MLC__STAMP_JOIN(isa, squares, f32) \
+    MLC__AT_##isa static MLC__COLS(add_cols_bf16_##isa) \
+    { mlc__add_cols_bf16_body(t, row, rows, n, sign); } \
     static const mlc__joiner mlc__join_##isa[MLC_DTYPE_COUNT][MLC__JOINS] = { \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32), \
           MLC__JOIN_FNS(isa, mul, f32), MLC__JOIN_FNS(isa, squares, f32) }, \
@@ -7456,9 +7464,10 @@ enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOIN
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
         MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
         MLC__INT_FNS(isa, b8) }; \
-    static const mlc__joiner mlc__join_float_##isa[2][2] = { /* what linkers keep for training */ \
+    static const mlc__joiner mlc__join_float_##isa[3][2] = { /* what linkers keep for training */ \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32) }, \
-        { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64) } };
+        { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64) }, \
+        { { NULL, mlc__add_cols_bf16_##isa }, MLC__NO_JOIN } };                     /* as it lies */
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
 /* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
@@ -7482,6 +7491,7 @@ struct mlc__reduce_job {
     const double  *shift;              /* operand 2 of kept; NULL: none                         */
     const mlc__half_fns *half;
     const mlc__joiner   *join, *last;  /* of elements; of partial results, in f64 or i64        */
+    mlc__cols_fn   low;                /* NULL, or joins columns of 16-bit elements as they lie */
     mlc__acc       start;              /* the result of nothing, in the sense of sign           */
     double         sign;               /* -1: the smallest is sought                            */
     bool           sums;               /* of f64: partial results carry what they lost          */
@@ -7601,7 +7611,8 @@ MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_
                                     int64_t to, const char *at, const double *shift,
                                     int64_t step)
 {
-    const bool direct = j->a->dtype == j->wide && !j->prepare;
+    const bool direct = j->low || (j->a->dtype == j->wide && !j->prepare);
+    const mlc__cols_fn join = j->low ? j->low : j->join->cols;
     const int64_t width = direct ? n : MLC__COLUMNS;
     uint64_t tile[4][MLC__COLUMNS];
     for (int64_t c = 0; c < n; c++) mlc__reduce_part_put(j, part + c * 8, &j->start);
@@ -7618,7 +7629,7 @@ MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_
                 if (j->prepare) j->prepare(j, tile[k], m, shift ? shift + c * step : NULL, step);
                 x[k] = tile[k];
             }
-            j->join->cols(part + c * 8, x, rows, m, j->sign);
+            join(part + c * 8, x, rows, m, j->sign);
         }
     }
 }
@@ -7700,7 +7711,10 @@ static void mlc__reduce_cut(mlc__reduce_job *j)
     const int64_t width = mlc__min(MLC__WIDTH, j->kept.n);
     if (j->columns) {
         j->length = j->wide == MLC_F64 ? 64 : mlc__max(64, 4 * MLC__SEGMENT / width);
-        j->per_chunk = mlc__max(1, MLC__GRAIN / (mlc__min(j->length, j->count) * width)) * width;
+        const int64_t rows = mlc__min(j->length, j->count), fit = MLC__GRAIN / mlc__max(1, rows);
+        const bool few = mlc__div_up(j->outs, width) * mlc__div_up(j->count, j->length) < 8;
+        const int64_t unit = few ? mlc__min(width, 4 * MLC__COLUMNS) : width;
+        j->per_chunk = mlc__max(1, fit / unit) * unit;
     } else {
         const bool cut = j->outs < 16 && j->count > MLC__SEGMENT;
         j->length = cut ? MLC__SEGMENT : mlc__max(1, j->count);
@@ -7781,6 +7795,7 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
     j.half = half;
     j.last = &mlc__join_float_scalar[MLC_F64][kind];
     j.join = &join[mlc__wide(a->dtype)][kind];
+    j.low = a->dtype == MLC_BF16 ? join[2][kind].cols : NULL;
     j.sums = kind == MLC__JOIN_ADD;
     j.start.v = j.sums ? 0.0 : -MLC__INF;
     j.sign = 1.0;
@@ -10579,6 +10594,14 @@ static void mlc__gemm_room(mlc__gemm_job *j)
                               4096) + 3 * MLC__CACHELINE;
 }
 
+/* Of a, b and c: what is read, packed and written, which few columns or a short k leave alone with
+ * the work. */
+MLC__INLINE double mlc__gemm_elements(const struct mlc_k_gemm *g)
+{
+    const double m = (double)g->m, n = (double)g->n, k = (double)g->k;
+    return m * k + k * n + m * n;
+}
+
 /* The side that stays in a thread's workspace while the other goes by: b if it is packed and the
  * tiles are the transpose's, else a. The other is cut into more chunks, for balance. */
 static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
@@ -10609,7 +10632,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
     const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
     const double macs = (double)g->m * (double)g->n * (double)g->k;
-    const double crumbs = macs / (form->pair ? 1e6 : MLC__SMALL) + 1.0;
+    const double crumbs = form->pair ? (macs + 8.0 * mlc__gemm_elements(g)) / 1e6 + 1.0
+                                     : macs / MLC__SMALL + 1.0;
     j->streams = macs * (double)g->batch >= MLC__STREAM_MACS * threads;
     pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
@@ -11075,7 +11099,8 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
         memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
     for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
         mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
-                      f->ns * macs * (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
+                      (f->ns * macs + 0.1 * mlc__gemm_elements(g) * (double)g->batch) *
+                          (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
 
@@ -14738,8 +14763,11 @@ static double mlc__xent_skip(const struct mlc_k_xent *a, int64_t r)
     return 0.0;
 }
 
-/* Rows of a chunk: about 4096 logits, whatever the number of threads. */
-MLC__INLINE int64_t mlc__xent_rows(int64_t c) { return mlc__max(1, 4096 / mlc__max(1, c)); }
+/* Rows of a chunk: at most 32, of about 4096 logits, whatever the number of threads. */
+MLC__INLINE int64_t mlc__xent_rows(int64_t c)
+{
+    return mlc__max(1, mlc__min(32, 4096 / mlc__max(1, c)));
+}
 
 static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
 {
@@ -14780,8 +14808,8 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
     }
     const int64_t rows = mlc__xent_rows(a->c);
     j.weights = mlc__xent_weights(j.f, a->weight, a->c);
-    mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c, mlc__xent_chunk,
-                  &j);
+    mlc__parallel(dev, mlc__div_up(a->n, rows), (double)a->n * (60.0 + 2.0 * (double)a->c),
+                  mlc__xent_chunk, &j);
     if (a->reduction == MLC_REDUCTION_MEAN) norm = counted;
     mlc__elem_put(a->norm, 0, a->dtype, norm);
     if (a->reduction == MLC_REDUCTION_NONE)
