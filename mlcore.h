@@ -10312,10 +10312,11 @@ static void mlc__strip_ahead(mlc__strip *s)
 static void mlc__strip_fetch(mlc__strip *s, int64_t chunk, int64_t chunks)
 {
     const struct mlc_k_gemm *g = s->j->g;
+    if (!g->ahead) return;
     const int64_t share = mlc__div_up((int64_t)g->ahead_bytes, chunks);
     const int64_t tiles = s->panels * mlc__div_up(s->b->n, s->b->s->panel);
     const int64_t steps = tiles * s->b->cells / s->j->f->form->run;
-    if (!g->ahead || steps < 1) return;
+    if (steps < 1) return;
     s->tile.ahead = (uintptr_t)g->ahead + (size_t)(chunk * share);
     s->tile.ahead_step = (size_t)mlc__div_up(share, steps);
 }
@@ -11344,7 +11345,8 @@ static void mlc__conv_phase_size(mlc__conv_job *j)
     /* Few rows of few channels would be a small product, which has no tiles. */
     const int64_t least = MLC__SMALL / mlc__max(1, p->k * j->n) + 1;
     const int64_t share = mlc__max(least, mlc__div_up(p->rows, MLC__SLABS(j->a)));
-    p->slab = mlc__max(unit, mlc__min(fit, mlc__div_up(share, unit) * unit));
+    p->slab = mlc__max(mlc__div_up(MLC__STEP, unit) * unit,
+                       mlc__min(fit, mlc__div_up(share, unit) * unit));
     p->slabs = mlc__div_up(p->rows, p->slab);
     p->direct = p->direct && j->calc == j->a->dtype;
     p->filled = p->direct || j->calc != MLC_BF16 ? p->k : mlc__div_up(p->k, MLC__STEP) * MLC__STEP;
