@@ -11733,7 +11733,7 @@ static void mlc__conv_put(const mlc__conv_job *j, int64_t group, int64_t row, in
     const mlc__taps *t = j->phase.axis;
     const int64_t pixel = a->groups * a->c * (int64_t)mlc_dtype_bytes(a->dtype);
     const int64_t from_step = j->n * (int64_t)mlc_dtype_bytes(mlc__wide(a->dtype));
-    for (int64_t r = 0, n; r < rows; r += n) {
+    for (int64_t r = 0, n; pixel > 0 && r < rows; r += n) {
         int64_t g[3], at = mlc__conv_pixel(&j->phase, row + r, g);
         for (int d = 0; d < 3; d++) at = at * a->in[d] + t[d].phase + g[d] * t[d].pitch;
         n = mlc__min(rows - r, t[2].grid - g[2]);

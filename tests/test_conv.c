@@ -488,6 +488,38 @@ TEST(conv, pixels_may_be_aligned_to_their_elements_only)
     }
 }
 
+/* A kernel that is called for dx of no channels, a stride apart, writes nothing. */
+TEST(conv, dx_of_no_channels_is_not_written)
+{
+    for (int isa = MLC_ISA_SCALAR; isa < MLC_ISA_COUNT; isa++) {
+        static float       dy[8 * 4], x[1] = {0.1f}, none[1];
+        static double      room[8192];
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        struct mlc_k_conv  c;
+        memset(&c, 0, sizeof c);
+        memset(room, 0xff, sizeof room);
+        c.part = MLC_CONV_DX;
+        c.n = c.groups = 1;
+        c.oc = 8;
+        for (int d = 0; d < 3; d++) {
+            c.in[d] = d == 2 ? 8 : 1;
+            c.out[d] = d == 2 ? 4 : 1;
+            c.kernel[d] = c.stride[d] = d == 2 ? 2 : 1;
+            c.dilation[d] = 1;
+        }
+        c.x = x;
+        c.w = none;
+        c.y = dy;
+        c.workspace = room;
+        if (!k)
+            continue;
+        c.workspace_bytes = k->conv_workspace(NULL, &c);
+        CHECK(c.workspace_bytes <= sizeof room);
+        CHECK_EQ(k->conv(NULL, &c), MLC_OK);
+        CHECK(x[0] == 0.1f);
+    }
+}
+
 /* Without channels there is nothing to read; without pixels a weight's gradient is 0. */
 TEST(conv, no_channels_and_no_pixels)
 {
