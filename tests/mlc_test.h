@@ -44,9 +44,11 @@ typedef struct test_case {
 #define INF       ((double)INFINITY)   /* which are floats                                     */
 #define NO_NUMBER ((double)NAN)
 
-/* Each is true if the check held, so that a test can stop: if (!CHECK(t)) return;             */
+/* Each is true if the check held, so that a test can stop: if (!CHECK(t)) return; CHECK_EQ is for
+ * integers: with | 0 a float, which would be cut off, does not compile.                       */
 #define CHECK(cond)               test_check(!!(cond), #cond, __FILE__, __LINE__)
-#define CHECK_EQ(a, b)            test_eq((int64_t)(a), (int64_t)(b), #a, __FILE__, __LINE__)
+#define CHECK_EQ(a, b) \
+    test_eq((int64_t)((a) | 0), (int64_t)((b) | 0), #a, __FILE__, __LINE__)
 #define CHECK_NEAR(got, want, tol) test_near(got, want, tol, #got, __FILE__, __LINE__)
 #define CHECK_STR(got, want)      test_str(got, want, #got, __FILE__, __LINE__)
 #define CHECK_HAS(text, part)     test_has(text, part, #text, __FILE__, __LINE__)

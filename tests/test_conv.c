@@ -403,7 +403,7 @@ TEST(conv, pixels_that_no_window_meets_do_not_spoil_dw)
             CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
             test_read(mlc_grad(w), dw);
             for (int k = 0; k < 4 * 3 * 9; k++)
-                CHECK_EQ(dw[k], 2 * 9 * 4);
+                CHECK(dw[k] == 2 * 9 * 4);
         }
         CHECK_OK(ctx);
     }

@@ -442,7 +442,7 @@ TEST(npy, a_npz_of_few_arrays_comes_back_whatever_their_number)
         CHECK_EQ(n, count);
         for (int64_t i = 0; i < n; i++) {
             CHECK_STR(list[i].name, names[i]);
-            CHECK_EQ(mlc_item(list[i].tensor), (double)i + 1);
+            CHECK(mlc_item(list[i].tensor) == (double)i + 1);
         }
         if (count == 9) break;
         in[count].name = names[count];
@@ -658,7 +658,7 @@ TEST(npy, as_many_arrays_as_a_npz_can_have_come_back)
         CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &n), MLC_OK);
         if (CHECK_EQ(n, MANY)) {
             CHECK_STR(list[MANY - 1].name, "65534");
-            CHECK_EQ(mlc_item(list[MANY - 1].tensor), 7);
+            CHECK(mlc_item(list[MANY - 1].tensor) == 7);
         }
     }
     CHECK_OK(ctx);

@@ -478,7 +478,7 @@ TEST(state, a_prefix_is_taken_off_the_names_that_have_it)
     d.report = &report;
     CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
     CHECK(report.loaded == 1 && report.missing == 1 && report.unexpected == MANY - 1);
-    CHECK_EQ(mlc_item(mlc_module_param(net, "0.bias")), 3);
+    CHECK(mlc_item(mlc_module_param(net, "0.bias")) == 3);
     CHECK_EQ(mlc_load(net, b.path), MLC_ERR_IO);
     CHECK_HAS(mlc_error(ctx), " more).");
     CHECK_STATUS(ctx, MLC_ERR_IO);
