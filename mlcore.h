@@ -11214,7 +11214,7 @@ typedef struct mlc__conv_job {
     char       *work, *rooms;
     int64_t     splits;                /* of dw                                                */
     size_t      sums;                  /* bytes of a split's sums                              */
-    int64_t     tiles;                 /* of 2 x 2 pixels                                      */
+    int64_t     tiles, strip;          /* of 2 x 2 pixels; of them at a time                   */
     mlc__canvas canvas;
     char       *zeros;                 /* where padding is read; its place and size            */
     size_t      zeros_at, zeros_bytes;
@@ -12460,9 +12460,9 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
 /* @@ IMPL.KERNELS.WINOGRAD ------------------------------- 3x3 with stride 1, in f32: F(2x2, 3x3)
  * 2 x 2 pixels of the result come from 4 x 4 that are read, by 16 multiplications for a pair of
  * channels instead of 36: y = A^T [(G w G^T) . (B^T x B)] A. The sums over channels are 16 products
- * of matrices, for so many tiles at a time as stay in L2. dw is the adjoint of that, the tiles
- * summed: G^T [(A dy A^T) . (B^T x B)] G. The factors are 1 and 1/2, and sums are shorter:
- * errors are no larger than those of direct sums.
+ * of matrices, for so many tiles at a time as stay in L2, or with few channels in L1. dw is the
+ * adjoint of that, the tiles summed: G^T [(A dy A^T) . (B^T x B)] G. The factors are 1 and 1/2, and
+ * sums are shorter: errors are no larger than those of direct sums.
  * Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015. */
 
 #define MLC__WINO (768 * 1024)         /* bytes of tiles at a time                              */
@@ -12761,8 +12761,9 @@ static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t en
                                   float *room)
 {
     const struct mlc_k_conv *a = j->a;
-    const bool bare = !a->accumulate && (!a->bias || a->bias_dtype == MLC_F32) && !a->aux &&
-                      a->act <= MLC_ACT_RELU;
+    const bool adds = a->accumulate && !a->bias && !a->residual && !a->act;
+    const bool bare = (adds || !a->accumulate) && (!a->bias || a->bias_dtype == MLC_F32) &&
+                      !a->aux && a->act <= MLC_ACT_RELU;
     const float *to = MLC__CAST(const float *, a->part == MLC_CONV_DX ? a->x : a->y);
     mlc__wino_line l;
     l.plane = mlc__wino_plane(end - at, j->n);
@@ -12774,13 +12775,26 @@ static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t en
         int64_t pixel[2];
         for (int64_t r = 0; r < rows; r++) {
             pixel[r] = (l.row[r] - to) / l.c;
-            l.residual[r] = !bare ? NULL
+            l.residual[r] = !bare ? NULL : adds ? l.row[r]
                 : MLC__CAST(const float *, mlc__at(a->residual, pixel[r] * l.c, 4));
             if (!bare) l.row[r] = room + r * n * l.c;
         }
         j->fns->wino.write(&l);
         for (int64_t r = 0; r < rows && !bare; r++)
             mlc__wino_sink(j, l.row[r], pixel[r], n, room + 2 * n * l.c);
+    }
+}
+
+/* Fetches the pixels that tiles at .. end will write: nobody has read them lately. */
+static void mlc__wino_fetch(const mlc__conv_job *j, int64_t at, int64_t end)
+{
+    const void *to = j->a->part == MLC_CONV_DX ? j->a->x : j->a->y;
+    mlc__wino_line l;
+    for (; at < end; at += l.tiles) {
+        const mlc__wino_part p = mlc__wino_part_of(j, at, end);
+        const int64_t n = mlc__wino_rows(j, &p, to, &l) * l.c;
+        for (int r = 0; r < 2 && l.row[r]; r++)
+            for (int64_t i = 0; i < n; i += MLC__WINO_LANES) __builtin_prefetch(l.row[r] + i, 1, 2);
     }
 }
 
@@ -12807,46 +12821,96 @@ static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles
     return g;
 }
 
+/* Slabs of few channels go by strips. */
+MLC__INLINE bool mlc__wino_strips(const mlc__conv_job *j) { return j->strip < j->phase.slab; }
+
+/* Products of a strip with n columns go by tiles of registers alone: nothing needs a pack, and to
+ * be called as a product would take as long as so few of them. */
+static bool mlc__wino_is_short(const mlc__conv_job *j, int64_t n)
+{
+    const mlc__gemm_fns *f = j->level->f32;
+    return mlc__wino_strips(j) && (n % f->nr == 0 || (f->narrow && n % f->nr == f->nr / 2));
+}
+
+static void mlc__wino_short(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
+{
+    const int64_t panels = mlc__div_up(g->m, f->mr), each = g->m / panels, rest = g->m % panels;
+    mlc__tile t;
+    memset(&t, 0, sizeof t);
+    t.kc = g->k;
+    t.a_row = g->a_row;
+    t.a_step = g->a_col;
+    t.b_step = g->b_row;
+    t.sum_row = t.out_row = g->c_row;
+    for (int64_t i = 0; i < g->batch; i++)
+        for (int64_t x = 0; x < g->n; x += f->nr) {
+            const mlc__tile_fn tile = g->n - x < f->nr ? f->narrow : f->tile;
+            float *c = MLC__CAST(float *, g->c) + i * g->c_batch + x;
+            t.b = mlc__at(g->b, i * g->b_batch + x, 4);
+            for (int64_t q = 0, r = 0; q < panels; q++, r += t.mr) {
+                t.mr = each + (q < rest);
+                t.a = mlc__at(g->a, i * g->a_batch + r * g->a_row, 4);
+                t.out = c + r * g->c_row;
+                t.sum = g->beta == 0.0 ? NULL : t.out;
+                tile(&t);
+            }
+        }
+}
+
 static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *room)
 {
+    if (mlc__wino_is_short(j, g->n)) { mlc__wino_short(j->level->f32, g); return; }
     g->workspace = room + j->patches + j->rows;
     g->workspace_bytes = j->room - j->patches - j->rows;
     if (mlc__gemm_run(NULL, g, j->level) != MLC_OK)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
 }
 
+/* Sums of a tile of registers that has all columns of its rows take the place of what they were
+ * made of. */
+static bool mlc__wino_in_place(const mlc__conv_job *j)
+{
+    return j->c == j->n && j->n <= j->level->f32->nr && mlc__wino_is_short(j, j->n);
+}
+
 static void mlc__wino_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
-    const int64_t at = chunk * j->phase.slab, end = mlc__min(j->tiles, at + j->phase.slab);
+    const int64_t end = mlc__min(j->tiles, (chunk + 1) * j->phase.slab);
+    const bool same = mlc__wino_in_place(j);
     char *room = j->rooms + (size_t)worker * j->room;
-    float *read = MLC__CAST(float *, (void *)room), *sums = read + j->patches / sizeof *read;
-    struct mlc_k_gemm g = mlc__wino_product(j, end - at);
-    mlc__wino_read_tiles(j, at, end, read);
-    g.a = read;
-    g.b = j->work;
-    g.c = sums;
-    mlc__wino_multiply(j, &g, room);
-    mlc__wino_write_tiles(j, at, end, sums, read);
+    float *read = MLC__CAST(float *, (void *)room), *rest = read + j->patches / sizeof *read;
+    float *sums = same ? read : rest;
+    for (int64_t at = chunk * j->phase.slab, to; at < end; at = to) {
+        to = mlc__min(end, at + j->strip);
+        struct mlc_k_gemm g = mlc__wino_product(j, to - at);
+        mlc__wino_read_tiles(j, at, to, read);
+        if (mlc__wino_strips(j)) mlc__wino_fetch(j, to, mlc__min(j->tiles, to + j->strip));
+        g.a = read;
+        g.b = j->work;
+        g.c = sums;
+        mlc__wino_multiply(j, &g, room);
+        mlc__wino_write_tiles(j, at, to, sums, same ? rest : read);
+    }
 }
 
 static void mlc__wino_dw_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
     const mlc__conv_phase *p = &j->phase;
-    const int64_t end = p->slabs * (chunk + 1) / j->splits;
+    const int64_t first = p->slabs * chunk / j->splits * p->slab;
+    const int64_t end = mlc__min(j->tiles, p->slabs * (chunk + 1) / j->splits * p->slab);
     char *room = j->rooms + (size_t)worker * j->room;
     float *read = MLC__CAST(float *, (void *)room), *dy = read + j->patches / sizeof *read;
-    bool first = true;
-    for (int64_t s = p->slabs * chunk / j->splits; s < end; s++, first = false) {
-        const int64_t from = s * p->slab, to = mlc__min(j->tiles, from + p->slab);
-        struct mlc_k_gemm g = mlc__wino_product(j, to - from);
-        mlc__wino_read_tiles(j, from, to, read);
-        mlc__wino_spread_tiles(j, from, to, dy);
+    for (int64_t at = first, to; at < end; at = to) {
+        to = mlc__min(end, at + j->strip);
+        struct mlc_k_gemm g = mlc__wino_product(j, to - at);
+        mlc__wino_read_tiles(j, at, to, read);
+        mlc__wino_spread_tiles(j, at, to, dy);
         g.a = dy;
         g.b = read;
         g.c = j->work + (size_t)chunk * j->sums;
-        g.beta = first ? 0.0 : 1.0;
+        g.beta = at == first ? 0.0 : 1.0;
         mlc__wino_multiply(j, &g, room);
     }
 }
@@ -12884,6 +12948,14 @@ static void mlc__wino_dw_sum(void *arg, int64_t chunk, int32_t worker)
     mlc__conv_dw_put(j, (void *)(uintptr_t)mlc__at(j->a->w, chunk * 9 * j->c, 4), taps, j->c);
 }
 
+/* Tiles at a time, of so many channels: few enough for L1, and a multiple of what registers hold.
+ * Sums of dw are read and written for each strip, so fewer channels pay. */
+static int64_t mlc__wino_strip(int64_t channels, bool dw, int64_t slab)
+{
+    if (dw) return channels <= 32 ? 28 : slab;
+    return channels <= 16 ? 28 : channels <= 64 ? 14 : slab;
+}
+
 /* The weights' planes, or sums; then a line of zeros. */
 static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
 {
@@ -12894,12 +12966,14 @@ static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
     const int64_t fit = MLC__WINO / (64 * (j->c + j->n));
     const int64_t share = mlc__div_up(j->tiles, MLC__SLABS(j->a));
     p->slab = mlc__max(56, mlc__min(fit, share));
+    j->strip = mlc__wino_strip(mlc__max(j->c, j->n), dw, p->slab);
+    p->slab = mlc__div_up(p->slab, j->strip) * j->strip;
     p->slabs = mlc__div_up(j->tiles, p->slab);
     const int64_t most = mlc__min(p->slabs, 32);
     j->splits = mlc__max(1, mlc__min(most, mlc__max(4, (1 << 20) / (16 * weights))));
     j->sums = (size_t)(16 * weights) * sizeof(float);
     const size_t at = j->sums * (size_t)(dw ? j->splits : 1);
-    const int64_t tiles = mlc__min(p->slab, j->tiles), last = j->tiles - (p->slabs - 1) * p->slab;
+    const int64_t tiles = mlc__min(j->strip, j->tiles), last = (j->tiles - 1) % j->strip + 1;
     const struct mlc_k_gemm full = mlc__wino_product(j, tiles), rest = mlc__wino_product(j, last);
     const size_t inner = mlc__gemm_workspace(NULL, &full, j->level);
     const size_t end = mlc__gemm_workspace(NULL, &rest, j->level);
