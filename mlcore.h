@@ -11214,7 +11214,7 @@ typedef struct mlc__conv_job {
     char       *work, *rooms;
     int64_t     splits;                /* of dw                                                */
     size_t      sums;                  /* bytes of a split's sums                              */
-    int64_t     tiles, strip;          /* of 2 x 2 pixels; of them at a time                   */
+    int64_t     tiles, strip;          /* of 2 x 2 pixels; of them at a time, or 0             */
     mlc__canvas canvas;
     char       *zeros;                 /* where padding is read; its place and size            */
     size_t      zeros_at, zeros_bytes;
@@ -12785,6 +12785,15 @@ static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t en
     }
 }
 
+/* Tiles of a strip, of few channels: so few that L1 holds them, and a multiple of what registers do.
+ * Sums of dw are read and written for each strip: that takes fewer channels. 0: slabs are not cut. */
+static int64_t mlc__wino_strip(const mlc__conv_job *j)
+{
+    const int64_t channels = mlc__max(j->c, j->n);
+    if (j->a->part == MLC_CONV_DW) return channels <= 32 ? 28 : 0;
+    return channels <= 16 ? 28 : channels <= 64 ? 14 : 0;
+}
+
 /* Fetches the pixels that tiles at .. end will write: nobody has read them lately. */
 static void mlc__wino_fetch(const mlc__conv_job *j, int64_t at, int64_t end)
 {
@@ -12821,15 +12830,17 @@ static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles
     return g;
 }
 
-/* Slabs of few channels go by strips. */
-MLC__INLINE bool mlc__wino_strips(const mlc__conv_job *j) { return j->strip < j->phase.slab; }
+MLC__INLINE int64_t mlc__wino_step(const mlc__conv_job *j)
+{
+    return j->strip ? j->strip : j->phase.slab;
+}
 
 /* Products of a strip with n columns go by tiles of registers alone: nothing needs a pack, and to
  * be called as a product would take as long as so few of them. */
 static bool mlc__wino_is_short(const mlc__conv_job *j, int64_t n)
 {
     const mlc__gemm_fns *f = j->level->f32;
-    return mlc__wino_strips(j) && (n % f->nr == 0 || (f->narrow && n % f->nr == f->nr / 2));
+    return j->strip && (n % f->nr == 0 || (f->narrow && n % f->nr == f->nr / 2));
 }
 
 static void mlc__wino_short(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
@@ -12882,10 +12893,10 @@ static void mlc__wino_chunk(void *arg, int64_t chunk, int32_t worker)
     float *read = MLC__CAST(float *, (void *)room), *rest = read + j->patches / sizeof *read;
     float *sums = same ? read : rest;
     for (int64_t at = chunk * j->phase.slab, to; at < end; at = to) {
-        to = mlc__min(end, at + j->strip);
+        to = mlc__min(end, at + mlc__wino_step(j));
         struct mlc_k_gemm g = mlc__wino_product(j, to - at);
         mlc__wino_read_tiles(j, at, to, read);
-        if (mlc__wino_strips(j)) mlc__wino_fetch(j, to, mlc__min(j->tiles, to + j->strip));
+        if (j->strip) mlc__wino_fetch(j, to, mlc__min(j->tiles, to + j->strip));
         g.a = read;
         g.b = j->work;
         g.c = sums;
@@ -12903,7 +12914,7 @@ static void mlc__wino_dw_chunk(void *arg, int64_t chunk, int32_t worker)
     char *room = j->rooms + (size_t)worker * j->room;
     float *read = MLC__CAST(float *, (void *)room), *dy = read + j->patches / sizeof *read;
     for (int64_t at = first, to; at < end; at = to) {
-        to = mlc__min(end, at + j->strip);
+        to = mlc__min(end, at + mlc__wino_step(j));
         struct mlc_k_gemm g = mlc__wino_product(j, to - at);
         mlc__wino_read_tiles(j, at, to, read);
         mlc__wino_spread_tiles(j, at, to, dy);
@@ -12948,14 +12959,6 @@ static void mlc__wino_dw_sum(void *arg, int64_t chunk, int32_t worker)
     mlc__conv_dw_put(j, (void *)(uintptr_t)mlc__at(j->a->w, chunk * 9 * j->c, 4), taps, j->c);
 }
 
-/* Tiles at a time, of so many channels: few enough for L1, and a multiple of what registers hold.
- * Sums of dw are read and written for each strip, so fewer channels pay. */
-static int64_t mlc__wino_strip(int64_t channels, bool dw, int64_t slab)
-{
-    if (dw) return channels <= 32 ? 28 : slab;
-    return channels <= 16 ? 28 : channels <= 64 ? 14 : slab;
-}
-
 /* The weights' planes, or sums; then a line of zeros. */
 static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
 {
@@ -12965,15 +12968,16 @@ static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
     j->tiles = p->rows / (high * wide) * ((high + 1) / 2) * ((wide + 1) / 2);
     const int64_t fit = MLC__WINO / (64 * (j->c + j->n));
     const int64_t share = mlc__div_up(j->tiles, MLC__SLABS(j->a));
-    p->slab = mlc__max(56, mlc__min(fit, share));
-    j->strip = mlc__wino_strip(mlc__max(j->c, j->n), dw, p->slab);
-    p->slab = mlc__div_up(p->slab, j->strip) * j->strip;
+    j->strip = mlc__wino_strip(j);
+    p->slab = mlc__max(j->strip ? 28 : 56, mlc__min(fit, share));
+    if (j->strip) p->slab = mlc__div_up(p->slab, j->strip) * j->strip;
     p->slabs = mlc__div_up(j->tiles, p->slab);
     const int64_t most = mlc__min(p->slabs, 32);
     j->splits = mlc__max(1, mlc__min(most, mlc__max(4, (1 << 20) / (16 * weights))));
     j->sums = (size_t)(16 * weights) * sizeof(float);
     const size_t at = j->sums * (size_t)(dw ? j->splits : 1);
-    const int64_t tiles = mlc__min(j->strip, j->tiles), last = (j->tiles - 1) % j->strip + 1;
+    const int64_t step = mlc__wino_step(j), tiles = mlc__min(step, j->tiles);
+    const int64_t last = (j->tiles - 1) % step + 1;
     const struct mlc_k_gemm full = mlc__wino_product(j, tiles), rest = mlc__wino_product(j, last);
     const size_t inner = mlc__gemm_workspace(NULL, &full, j->level);
     const size_t end = mlc__gemm_workspace(NULL, &rest, j->level);
@@ -12991,18 +12995,22 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
 {
     const mlc__conv_phase *p = &j->phase;
     const bool dw = j->a->part == MLC_CONV_DW;
-    const double macs = 16.0 * (double)j->tiles * (double)j->c * (double)j->n;
-    const double ns = j->level->f32->ns * macs + 4.0 * (double)j->tiles * (double)(j->c + j->n);
-    const double few = 10.0 * (double)j->c * (double)j->n;
+    const double weights = (double)j->c * (double)j->n, pixels = (double)j->tiles;
+    const double ns = j->level->f32->ns * 16.0 * pixels * weights +
+                      2.0 * pixels * (double)(j->c + j->n);
     j->zeros = j->work + j->zeros_at;
     memset(j->work + j->zeros_at, 0, j->zeros_bytes);
     if (dw) {
         mlc__parallel(dev, j->splits, ns, mlc__wino_dw_chunk, j);
-        mlc__parallel(dev, j->n, few * (double)j->splits, mlc__wino_dw_sum, j);
+        mlc__parallel(dev, j->n, 4.0 * weights * (double)j->splits, mlc__wino_dw_sum, j);
         return MLC_OK;
     }
-    mlc__parallel(dev, j->n / MLC__WINO_LANES, few, mlc__wino_weights_chunk, j);
-    mlc__parallel(dev, p->slabs, ns, mlc__wino_chunk, j);
+    /* Planes that one thread made the others have to fetch, 1/4 ns a byte: with few pixels that
+     * takes longer than all the rest. */
+    const bool alone = ns < 2.0 * 64.0 * 0.25 * weights;
+    mlc__parallel(dev, j->n / MLC__WINO_LANES, alone ? 0.0 : 2.0 * weights, mlc__wino_weights_chunk,
+                  j);
+    mlc__parallel(dev, p->slabs, alone ? 0.0 : ns, mlc__wino_chunk, j);
     return MLC_OK;
 }
 
