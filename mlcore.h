@@ -12785,8 +12785,8 @@ static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t en
     }
 }
 
-/* Tiles of a strip, of few channels: so few that L1 holds them, and a multiple of what registers do.
- * Sums of dw are read and written for each strip: that takes fewer channels. 0: slabs are not cut. */
+/* Tiles of a strip, of few channels: so few that L1 holds them, and a multiple of what registers
+ * do. Sums of dw are read and written for each strip: that takes fewer channels. 0: no strips. */
 static int64_t mlc__wino_strip(const mlc__conv_job *j)
 {
     const int64_t channels = mlc__max(j->c, j->n);
