@@ -14070,10 +14070,20 @@ static void mlc__bnorm_line_set(const mlc__bnorm_job *j, mlc__bnorm_line *l, mlc
     }
 }
 
+/* Fetches of x, read or written, what lies half a page behind a run: hardware does so for few of
+ * the arrays at a time, and not for those that are only written. */
+MLC__INLINE void mlc__bnorm_fetch(const mlc__bnorm_job *j, const void *x, const mlc__bnorm_run *r)
+{
+    const uintptr_t at = (uintptr_t)x + (size_t)r->at * j->l.size + 2048;
+    for (size_t i = 0; i < (size_t)r->n * j->l.size; i += MLC__CACHELINE)
+        __builtin_prefetch((const void *)(at + i), 1, 3);
+}
+
 /* A run of x, dy or y: f16 passes through f32. */
 MLC__INLINE const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
                                         const mlc__bnorm_run *r, mlc__lanes *room)
 {
+    if (x) mlc__bnorm_fetch(j, x, r);
     if (x && j->l.dtype == MLC_F16) return mlc__lane_read(&j->l, x, r->at, r->n, room);
     return mlc__at(x, r->at, j->l.size);
 }
@@ -14196,6 +14206,7 @@ static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__bnorm_line_set(j, &l, &m, mlc__bnorm_stat(j, chunk), c);
         while (mlc__bnorm_next(j, &r)) {
             char *y = MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size;
+            mlc__bnorm_fetch(j, a->y, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
             j->fn->apply(direct ? y : (void *)&m.out, &l);
             if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &m.out);
@@ -14233,6 +14244,7 @@ static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
             j->fn->sums(&sum, &product, &l);
             if (!a->dresidual) continue;
             char *to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
+            mlc__bnorm_fetch(j, a->dresidual, &r);
             j->fn->gate(direct ? to : (void *)&m.out, &l);
             if (!direct) mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &m.out);
         }
@@ -14303,6 +14315,7 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
         }
         while (mlc__bnorm_next(j, &r)) {
             char *dx = MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size;
+            mlc__bnorm_fetch(j, a->dx, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
             j->fn->slope(direct ? dx : (void *)&m.out, &f[0], &f[1], &l);
             if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &m.out);
