@@ -122,7 +122,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI           11u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           12u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2457,6 +2457,7 @@ struct mlc_k_gemm {
     void       *c;        int64_t c_row, c_col, c_batch;
     int64_t     c_run, c_gap;          /* of a part: behind c_run rows c_gap go nowhere; or 0  */
     const void *ahead; size_t ahead_bytes;               /* of a part: what is fetched meanwhile */
+    int32_t     c_far;                 /* nobody has met c lately: it is in memory, not in caches */
     const void *bias;                  /* [n] or NULL                                          */
     void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
     int32_t     aux_after;             /* aux takes the act's result                           */
@@ -9156,6 +9157,7 @@ static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 #define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
 #define MLC__PACK_FAR (1 << 18)        /* bytes of a pack that L2 may have lost since           */
+#define MLC__C_FAR    (1 << 22)        /* bytes of c that L3 may have                           */
 /* Multiply-adds of a thread from which tile registers are fed at full speed. It costs the core an
  * eighth of its clock for the next 150 us: behind a short product, more than was gained. */
 #define MLC__STREAM_MACS 6e7
@@ -10249,12 +10251,31 @@ typedef struct mlc__strip {
     int64_t  x, n, p;                  /* columns of b's block; where the block of k begins      */
     int64_t  panels;                   /* of a                                                   */
     bool     first, last, plain;       /* of k; plain: from registers to c                       */
+    bool     far;                      /* c is                                                   */
     bool     begins, ends;             /* the part at hand; it begins at step from               */
     int64_t  from;
     mlc__tile tile;                    /* b and kc of the part                                   */
     char    *room, *spare;
     size_t   sums;                     /* bytes between tiles in room: 0, or a tile              */
 } mlc__strip;
+
+/* Is c fetched while a tile is made? What registers write at once does not wait for L3. */
+static bool mlc__strip_is_far(const mlc__gemm_job *j)
+{
+    const struct mlc_k_gemm *g = j->g;
+    return g->c_far && g->c_col == 1 &&
+           (j->f->form->run > 1 || g->m * g->n * (int64_t)j->sum_size >= MLC__C_FAR);
+}
+
+/* Fetches rows of c, from element at on, that the tile at hand will meet. */
+static void mlc__strip_fetch_c(const mlc__strip *s, int64_t at)
+{
+    const struct mlc_k_gemm *g = s->j->g;
+    const size_t size = mlc_dtype_bytes(g->c_dtype);
+    for (int64_t r = 0; r < s->tile.mr; r++, at += g->c_row)
+        for (size_t line = 0; line < (size_t)s->n * size; line += MLC__CACHELINE)
+            __builtin_prefetch((const void *)((uintptr_t)g->c + (size_t)at * size + line), 1, 2);
+}
 
 /* Tile i, rows [r, r + mr). */
 static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
@@ -10276,6 +10297,7 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
     t->out = direct && s->ends ? c : room;
     t->out_row = direct && s->ends ? j->c_row : s->b->s->panel;
     mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, i, s->panels);
+    if (s->far && s->ends) mlc__strip_fetch_c(s, c_at);
     (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
     t->ahead += (size_t)(t->kc / j->f->form->run) * t->ahead_step;
     if (!s->ends || direct) return;
@@ -10387,6 +10409,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     s.col = col;
     s.panels = mlc__div_up(a.n, j->a.panel);
     s.room = own + j->room;
+    s.far = mlc__strip_is_far(j);
     mlc__strip_fetch(&s, at, per);
     if (form->begin) form->begin();
     for (s.x = 0; s.x < b.n; s.x += j->b.panel)
@@ -21691,7 +21714,7 @@ typedef struct mlc__product_spec {
     int64_t     batch[MLC_MAX_DIMS];
     mlc__mats   a, b, c;
     double      alpha, beta;
-    struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more of it is read */
+    struct mlc_k_gemm sink;            /* what results meet, c_far and b_pack; no more is read */
 } mlc__product_spec;
 
 /* The kernel's arguments for one run of equally spaced products. */
@@ -22215,6 +22238,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!made && mlc__grad_in(nd, 1, &dx, &acc, &st)) {
         mlc__product_spec p = mlc__linear_dw_spec(nd, &dy, &dx);
         p.beta = acc ? 1.0 : 0.0;
+        p.sink.c_far = 1;              /* since the last step */
         st = mlc__gemm(ctx, nd->op->name, &p);
     }
     return st;
