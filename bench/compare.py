@@ -706,6 +706,10 @@ def options():
     args = p.parse_args()
     if not os.access(args.bench, os.X_OK):
         sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare")
+    made = os.path.getmtime(args.bench)
+    for source in ("mlcore.h", "bench/bench.c", "tests/resnet20.h"):
+        if made < os.path.getmtime(ROOT / source):
+            sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args
 
 
