@@ -7024,8 +7024,9 @@ static void mlc__pad_row(const mlc__pad_job *j, int64_t row)
         }
         from += at * a->in_stride[d];
     }
-    mlc__pad_move(to + left * j->unit * size, MLC__CAST(const char *, a->in) + from * size,
-                  a->in_stride[last], inner, j->unit, (size_t)size);
+    const void *in = mlc__at(a->in, from, (size_t)size);
+    mlc__pad_move(to + left * j->unit * size, MLC__CAST(const char *, in), a->in_stride[last],
+                  inner, j->unit, (size_t)size);
     mlc__pad_borders(j, to, left, inner, n - left - inner);
 }
 
@@ -10251,7 +10252,7 @@ typedef struct mlc__strip {
     int64_t  x, n, p;                  /* columns of b's block; where the block of k begins      */
     int64_t  panels;                   /* of a                                                   */
     bool     first, last, plain;       /* of k; plain: from registers to c                       */
-    bool     far;                      /* c is                                                   */
+    bool     far;                      /* c is, and worth a fetch                                */
     bool     begins, ends;             /* the part at hand; it begins at step from               */
     int64_t  from;
     mlc__tile tile;                    /* b and kc of the part                                   */
@@ -10259,11 +10260,12 @@ typedef struct mlc__strip {
     size_t   sums;                     /* bytes between tiles in room: 0, or a tile              */
 } mlc__strip;
 
-/* Is c fetched while a tile is made? What registers write at once does not wait for L3. */
+/* Is c fetched while a tile is made? Tiles of AMX go by memory to c (run), others write it from
+ * their registers, which does not wait for L3. */
 static bool mlc__strip_is_far(const mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    return g->c_far && g->c_col == 1 &&
+    return g->c_far && j->c_col == 1 &&
            (j->f->form->run > 1 || g->m * g->n * (int64_t)j->sum_size >= MLC__C_FAR);
 }
 
@@ -10297,7 +10299,7 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
     t->out = direct && s->ends ? c : room;
     t->out_row = direct && s->ends ? j->c_row : s->b->s->panel;
     mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, i, s->panels);
-    if (s->far && s->ends) mlc__strip_fetch_c(s, c_at);
+    if (s->far && s->first && s->ends) mlc__strip_fetch_c(s, c_at);
     (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
     t->ahead += (size_t)(t->kc / j->f->form->run) * t->ahead_step;
     if (!s->ends || direct) return;
@@ -11502,8 +11504,8 @@ static void mlc__conv_weights_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2];
     const bool back = a->part == MLC_CONV_DX;
     const size_t size = mlc_dtype_bytes(a->w_dtype);
-    const char *from = MLC__CAST(const char *, a->w) +
-                       (size_t)((group * a->oc + row) * a->c * all) * size;
+    const char *from = MLC__CAST(const char *, mlc__at(a->w, (group * a->oc + row) * a->c * all,
+                                                       size));
     char *to = w->to + (size_t)group * j->phase.b_bytes + (size_t)(back ? row * j->n : row) * size;
     (void)worker;
     for (int64_t c = 0, n; c < a->c; c += n) {
@@ -11538,6 +11540,7 @@ typedef char mlc__line64 __attribute__((vector_size(64), aligned(1), may_alias))
 MLC__BODY void mlc__rows_copy_body(char *to, int64_t to_step, const char *from, int64_t from_step,
                                    int64_t bytes, int64_t rows)
 {
+    if (bytes <= 0) return;            /* no channels */
     if (bytes >= 64) {
         for (; rows > 0; rows--, to += to_step, from += from_step) {
             for (int64_t i = 0; i + 64 <= bytes; i += 64)
@@ -11641,8 +11644,8 @@ static void mlc__conv_gather(const mlc__conv_job *j, int64_t group, int64_t row,
         int64_t g[3];
         const int64_t at = mlc__conv_pixel(p, row + r, g);
         n = mlc__min(rows - r, t[2].grid - g[2]);
-        mlc__conv_row(j, MLC__CAST(const char *, j->from) + at * image + group * j->c * size, g, n,
-                      to, line * size);
+        const void *from = mlc__at(j->from, at * image + group * j->c * size, 1);
+        mlc__conv_row(j, MLC__CAST(const char *, from), g, n, to, line * size);
     }
 }
 
@@ -11756,7 +11759,7 @@ static void mlc__conv_put(const mlc__conv_job *j, int64_t group, int64_t row, in
     const mlc__taps *t = j->phase.axis;
     const int64_t pixel = a->groups * a->c * (int64_t)mlc_dtype_bytes(a->dtype);
     const int64_t from_step = j->n * (int64_t)mlc_dtype_bytes(mlc__wide(a->dtype));
-    for (int64_t r = 0, n; pixel > 0 && r < rows; r += n) {
+    for (int64_t r = 0, n; r < rows; r += n) {
         int64_t g[3], at = mlc__conv_pixel(&j->phase, row + r, g);
         for (int d = 0; d < 3; d++) at = at * a->in[d] + t[d].phase + g[d] * t[d].pitch;
         n = mlc__min(rows - r, t[2].grid - g[2]);
@@ -12488,7 +12491,7 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
  * sums are shorter: errors are no larger than those of direct sums.
  * Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015. */
 
-#define MLC__WINO (768 * 1024)         /* bytes of tiles at a time                              */
+#define MLC__WINO (768 * 1024)         /* bytes of a slab's tiles                               */
 #define MLC__WINO_LANES 16             /* channels come in multiples of them                    */
 
 /* The transforms of a line of four, three or two elements, each of them lanes of channels. */
@@ -12808,8 +12811,9 @@ static void mlc__wino_write_tiles(const mlc__conv_job *j, int64_t at, int64_t en
     }
 }
 
-/* Tiles of a strip, of few channels: so few that L1 holds them, and a multiple of what registers
- * do. Sums of dw are read and written for each strip: that takes fewer channels. 0: no strips. */
+/* Tiles of a strip, of few channels: so few that L1 holds them, once or twice the 14 rows of
+ * AVX-512's tiles. Sums of dw are read and written for each strip: that takes fewer channels. 0: no
+ * strips. */
 static int64_t mlc__wino_strip(const mlc__conv_job *j)
 {
     const int64_t channels = mlc__max(j->c, j->n);
@@ -12817,7 +12821,8 @@ static int64_t mlc__wino_strip(const mlc__conv_job *j)
     return channels <= 16 ? 28 : channels <= 64 ? 14 : 0;
 }
 
-/* Fetches the pixels that tiles at .. end will write: nobody has read them lately. */
+/* Fetches the pixels that tiles at .. end will write or add to: nobody has met them lately. Those
+ * behind a slab are most often of the next one of the same thread. */
 static void mlc__wino_fetch(const mlc__conv_job *j, int64_t at, int64_t end)
 {
     const void *to = j->a->part == MLC_CONV_DX ? j->a->x : j->a->y;
@@ -12853,20 +12858,21 @@ static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles
     return g;
 }
 
-MLC__INLINE int64_t mlc__wino_step(const mlc__conv_job *j)
+/* Tiles at a time. */
+static int64_t mlc__wino_step(const mlc__conv_job *j)
 {
     return j->strip ? j->strip : j->phase.slab;
 }
 
-/* Products of a strip with n columns go by tiles of registers alone: nothing needs a pack, and to
- * be called as a product would take as long as so few of them. */
+/* Do a strip's products with n columns go by tiles of registers alone? They are so short that a
+ * product's own preparations would take as long, and as they lie in L1 nothing needs a pack. */
 static bool mlc__wino_is_short(const mlc__conv_job *j, int64_t n)
 {
     const mlc__gemm_fns *f = j->level->f32;
     return j->strip && (n % f->nr == 0 || (f->narrow && n % f->nr == f->nr / 2));
 }
 
-static void mlc__wino_short(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
+static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
 {
     const int64_t panels = mlc__div_up(g->m, f->mr), each = g->m / panels, rest = g->m % panels;
     mlc__tile t;
@@ -12893,7 +12899,7 @@ static void mlc__wino_short(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
 
 static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *room)
 {
-    if (mlc__wino_is_short(j, g->n)) { mlc__wino_short(j->level->f32, g); return; }
+    if (mlc__wino_is_short(j, g->n)) { mlc__wino_by_tiles(j->level->f32, g); return; }
     g->workspace = room + j->patches + j->rows;
     g->workspace_bytes = j->room - j->patches - j->rows;
     if (mlc__gemm_run(NULL, g, j->level) != MLC_OK)
@@ -12993,7 +12999,8 @@ static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
     const int64_t share = mlc__div_up(j->tiles, MLC__SLABS(j->a));
     j->strip = mlc__wino_strip(j);
     p->slab = mlc__max(j->strip ? 28 : 56, mlc__min(fit, share));
-    if (j->strip) p->slab = mlc__div_up(p->slab, j->strip) * j->strip;
+    if (j->strip)                      /* slabs are dealt to threads, whole strips of them      */
+        p->slab = mlc__div_up(p->slab, j->strip) * j->strip;
     p->slabs = mlc__div_up(j->tiles, p->slab);
     const int64_t most = mlc__min(p->slabs, 32);
     j->splits = mlc__max(1, mlc__min(most, mlc__max(4, (1 << 20) / (16 * weights))));
@@ -13018,9 +13025,9 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
 {
     const mlc__conv_phase *p = &j->phase;
     const bool dw = j->a->part == MLC_CONV_DW;
-    const double weights = (double)j->c * (double)j->n, pixels = (double)j->tiles;
-    const double ns = j->level->f32->ns * 16.0 * pixels * weights +
-                      2.0 * pixels * (double)(j->c + j->n);
+    const double weights = (double)j->c * (double)j->n, tiles = (double)j->tiles;
+    const double ns = j->level->f32->ns * 16.0 * tiles * weights +
+                      2.0 * tiles * (double)(j->c + j->n);
     j->zeros = j->work + j->zeros_at;
     memset(j->work + j->zeros_at, 0, j->zeros_bytes);
     if (dw) {
@@ -13028,9 +13035,9 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
         mlc__parallel(dev, j->n, 4.0 * weights * (double)j->splits, mlc__wino_dw_sum, j);
         return MLC_OK;
     }
-    /* Planes that one thread made the others have to fetch, 1/4 ns a byte: with few pixels that
-     * takes longer than all the rest. */
-    const bool alone = ns < 2.0 * 64.0 * 0.25 * weights;
+    /* 16 planes of 4 bytes that one thread made the others have to fetch, 1/4 ns a byte: with few
+     * pixels that takes longer than the half of the rest that a second thread would save. */
+    const bool alone = 0.5 * ns < 0.25 * 64.0 * weights;
     mlc__parallel(dev, j->n / MLC__WINO_LANES, alone ? 0.0 : 2.0 * weights, mlc__wino_weights_chunk,
                   j);
     mlc__parallel(dev, p->slabs, alone ? 0.0 : ns, mlc__wino_chunk, j);

@@ -491,8 +491,8 @@ TEST(conv, pixels_may_be_aligned_to_their_elements_only)
     }
 }
 
-/* A kernel that is called for dx of no channels, a stride apart, writes nothing. */
-TEST(conv, dx_of_no_channels_is_not_written)
+/* Kernels that are called for no channels, pixels a stride apart, write no dx and read no x. */
+static void check_no_channels(mlc_conv_part part, mlc_dtype dtype)
 {
     for (int isa = MLC_ISA_SCALAR; isa < MLC_ISA_COUNT; isa++) {
         static float       dy[8 * 4], x[1] = {0.1f}, none[1];
@@ -501,7 +501,8 @@ TEST(conv, dx_of_no_channels_is_not_written)
         struct mlc_k_conv  c;
         memset(&c, 0, sizeof c);
         memset(room, 0xff, sizeof room);
-        c.part = MLC_CONV_DX;
+        c.part = part;
+        c.dtype = c.w_dtype = dtype;
         c.n = c.groups = 1;
         c.oc = 8;
         for (int d = 0; d < 3; d++) {
@@ -510,7 +511,7 @@ TEST(conv, dx_of_no_channels_is_not_written)
             c.kernel[d] = c.stride[d] = d == 2 ? 2 : 1;
             c.dilation[d] = 1;
         }
-        c.x = x;
+        c.x = part == MLC_CONV_DX ? x : x + 1;
         c.w = none;
         c.y = dy;
         c.workspace = room;
@@ -521,6 +522,13 @@ TEST(conv, dx_of_no_channels_is_not_written)
         CHECK_EQ(k->conv(NULL, &c), MLC_OK);
         CHECK(x[0] == 0.1f);
     }
+}
+TEST(conv, no_channels_are_not_touched)
+{
+    check_no_channels(MLC_CONV_DX, MLC_F32);
+    check_no_channels(MLC_CONV_DX, MLC_BF16);
+    check_no_channels(MLC_CONV_DW, MLC_F32);
+    check_no_channels(MLC_CONV_DW, MLC_BF16);
 }
 
 /* Without channels there is nothing to read; without pixels a weight's gradient is 0. */
