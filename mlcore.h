@@ -11611,6 +11611,7 @@ static void mlc__conv_row(const mlc__conv_job *j, const char *from, const int64_
     const mlc__taps *t = j->phase.axis;
     const int64_t bytes = j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
     const int64_t pitch = j->a->groups * bytes;
+    if (bytes == 0) return;            /* no channels: from is NULL */
     for (int64_t i0 = 0; i0 < t[0].n; i0++) {
         const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
         for (int64_t i1 = 0; i1 < t[1].n; i1++, to += t[2].n * bytes) {
