@@ -11,6 +11,8 @@ FILTER     ?=
 CASE       ?=
 JSON       ?=
 PYTHON     ?= python3
+REF        ?= HEAD
+ISA        ?=
 
 VERSION := $(shell sed -n 's/^\#define MLC_VERSION_STRING "\(.*\)"/\1/p' mlcore.h)
 WARN    := -Wall -Wextra
@@ -40,7 +42,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-sketch \
-        bench-compare lint map size install uninstall clean FORCE
+        bench-compare bench-ab bits weight lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +57,9 @@ help:
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-sketch    what sketched layers cost and hold, as a picture; half a minute'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
+	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
+	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
+	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
 	@echo 'make fuzz            every reader, half a minute each; clang'
 	@echo 'make soak            the same for an hour each, and the longest tests'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
@@ -103,8 +108,8 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 	    $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch
-$(EXAMPLES): $(BUILD)/%: examples/%.c mlcore.h $(BUILD)/config
-	$(COMPILE) $(LDFLAGS) -o $@ $< $(LIBS)
+$(EXAMPLES): $(BUILD)/%: examples/%.c $(BUILD)/mlcore.o
+	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config
 	$(CC) -std=c11 -I. -Os -ffunction-sections -fdata-sections -DMLC_NO_SIMD \
@@ -149,6 +154,16 @@ bench-sketch: $(BUILD)/landscape
 
 bench-compare: $(BUILD)/bench
 	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
+
+# Against another commit, both built here: the same bits, and times in turns.
+bits:
+	@bash tests/bits.sh '$(REF)' $(ISA)
+
+bench-ab:
+	@$(PYTHON) bench/ab.py --ref '$(REF)' $(if $(CASE),--case '$(CASE)') $(if $(ISA),--isa $(ISA))
+
+weight:
+	@$(PYTHON) tests/weight.py
 
 lint:
 	@sh tests/lint.sh

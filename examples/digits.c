@@ -1,12 +1,11 @@
 /* digits.c -- trains a small network on real handwritten digits, saves it, loads it again
  *
- *   build   make demo     or: cc -O2 examples/digits.c -o digits -lm -pthread
+ *   build   make demo, or: cc -O2 examples/digits.c mlcore.o -o digits -lm -pthread
  *   run     ./digits      or: ./digits --help
  *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
  *
  * Five networks are trained from five seeds on the rows that are not held out. Width, rate,
  * dropout and label smoothing were chosen by five-fold cross-validation on those rows alone.  */
-#define MLCORE_IMPLEMENTATION
 #include "../mlcore.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* digits_cnn.c -- trains a small convolutional network on real handwritten digits, draws pictures
  *
- *   build   make demo-cnn     or: cc -O2 examples/digits_cnn.c -o digits_cnn -lm -pthread
+ *   build   make demo-cnn, or: cc -O2 examples/digits_cnn.c mlcore.o -lm -pthread
  *   run     ./digits_cnn      or: ./digits_cnn --help
  *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head);
  *           with --data the four files of MNIST, whose network is the same on 28 x 28 pixels
@@ -9,7 +9,6 @@
  * Images are moved and turned a little as their batches are fetched, each time in another way. The
  * network, the rate and the number of epochs were chosen among a dozen variants by five-fold
  * cross-validation on the rows that are not held out (99.65 %), as in digits.c.                */
-#define MLCORE_IMPLEMENTATION
 #include "../mlcore.h"
 
 #include <errno.h>

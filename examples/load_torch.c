@@ -4,12 +4,11 @@
  *           net = torch.nn.Sequential(L(5, 6), torch.nn.ReLU(), L(6, 3))
  *           safetensors.torch.save_file(net.state_dict(), "net.safetensors")
  *           safetensors.torch.save_file({"x": x, "plain": net(x)}, "outputs.safetensors")
- *   build   cc -O2 examples/load_torch.c -o load_torch -lm -pthread
+ *   build   make build/load_torch
  *   run     ./load_torch [net.safetensors outputs.safetensors]      from the folder of mlcore.h
  *
  * Without arguments it reads files that PyTorch 2.15 wrote (tests/golden/make_io_goldens.py) and
  * compares what the network says here with what it said there.                                */
-#define MLCORE_IMPLEMENTATION
 #include "../mlcore.h"
 
 #include <stdio.h>

@@ -1,13 +1,12 @@
 /* sketch_digits.c -- the same network dense and sketched, on real handwritten digits
  *
- *   build   make demo-sketch   or: cc -O2 examples/sketch_digits.c -o sketch_digits -lm -pthread
+ *   build   make demo-sketch, or: cc -O2 examples/sketch_digits.c mlcore.o -lm -pthread
  *   run     ./sketch_digits    or: ./sketch_digits --help
  *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
  *
  * 64-1024-1024-10 with AdamW; the 1024 x 1024 layer is dense, or a sketched one of some rank. Each
  * is trained twice: for as many steps as the dense one, and for as long. Scores are means over the
  * seeds. The sketches' signs come from a seed, so the bytes have all there is. */
-#define MLCORE_IMPLEMENTATION
 #include "../mlcore.h"
 
 #include <math.h>

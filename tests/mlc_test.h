@@ -142,6 +142,9 @@ static struct {
     int         n_ctx, room;
     mlc_isa     isa;
     const char *device, *locale;
+    FILE       *trace;                 /* of --trace: a line a test                            */
+    uint64_t    hash;                  /* of the bits of all numbers that the test read        */
+    int64_t     n_hashed;
     char        names[MLC_ISA_COUNT][32];                  /* of the device, for each level    */
 } test_g;
 
@@ -154,6 +157,15 @@ void test_register(test_case *t)
 }
 
 /* ---- checks ------------------------------------------------------------------------------- */
+
+/* FNV-1a over the bits of n numbers; a conversion from a smaller dtype to double loses none.    */
+static void test_trace(const double *x, int64_t n)
+{
+    const unsigned char *byte = (const unsigned char *)x;
+    for (size_t i = 0; test_g.trace && i < (size_t)n * sizeof *x; i++)
+        test_g.hash = (test_g.hash ^ byte[i]) * UINT64_C(0x100000001B3);
+    test_g.n_hashed += n;
+}
 
 static bool test_result(bool held, const char *file, int line)
 {
@@ -195,6 +207,7 @@ static bool test_close(double got, double want, double tol)
 bool test_near(double got, double want, double tol, const char *what, const char *file, int line)
 {
     bool held = test_close(got, want, tol);
+    test_trace(&got, 1);
     if (!test_result(held, file, line))
         printf("%s is %.17g, want %.17g +- %g\n", what, got, want, tol);
     return held;
@@ -496,6 +509,7 @@ bool test_read(mlc_tensor *t, double *out)
     bool    held = CHECK(t != NULL) && CHECK_EQ(mlc_read(t, data, bytes), MLC_OK);
     for (int64_t i = 0; held && i < n; i++)
         out[i] = test_get(data, t->dtype, i);
+    if (held) test_trace(out, n);
     free(data);
     return held;
 }
@@ -529,8 +543,12 @@ static void test_catch(int sig)
 static bool test_run(test_case *t)
 {
     test_g.now = t;
-    test_g.checks = test_g.failures = 0;
+    test_g.checks = test_g.failures = test_g.n_hashed = 0;
+    test_g.hash = UINT64_C(0xCBF29CE484222325);
     t->run();
+    if (test_g.trace)
+        fprintf(test_g.trace, "%016" PRIx64 " %8" PRId64 "  %s.%s\n", test_g.hash,
+                test_g.n_hashed, t->group, t->name);
     if (test_g.checks == 0)
         test_check(false, "a test makes at least one check", __FILE__, __LINE__);
     while (test_g.n_ctx > 0)
@@ -586,7 +604,7 @@ static int test_levels(void)
     return 0;
 }
 
-/* Options: --list, --levels, --times, --filter SUBSTRING of "group.name".                     */
+/* Options: --list, --levels, --times, --filter SUBSTRING of "group.name", --trace FILE.        */
 static int test_main(int argc, char **argv)
 {
     const char *filter = "";
@@ -601,9 +619,11 @@ static int test_main(int argc, char **argv)
             return test_levels();
         } else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
             filter = argv[++i];
+        } else if (strcmp(argv[i], "--trace") == 0 && i + 1 < argc &&
+                   (test_g.trace = fopen(argv[++i], "w")) != NULL) {
         } else {
-            fprintf(stderr, "usage: %s [--list] [--levels] [--times] [--filter SUBSTRING]\n",
-                    argv[0]);
+            fprintf(stderr, "usage: %s [--list] [--levels] [--times] [--filter SUBSTRING] "
+                            "[--trace FILE]\n", argv[0]);
             return 2;
         }
     }
@@ -636,6 +656,7 @@ static int test_main(int argc, char **argv)
         }
     }
     free(test_g.ctx);
+    if (test_g.trace) fclose(test_g.trace);
     if (!list && passed + failed == 0) {
         printf("no test matches \"%s\"\n", filter);
         failed = 1;

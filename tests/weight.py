@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""What mlcore.h weighs: compile seconds, text, small programs, largest functions.
+
+    make weight             or:  python3 tests/weight.py [--check] [--runs 3] [--quick]
+
+Seconds are user seconds of the compiler alone, the least of the runs; beside them their ratio to
+tests/calibrate.c compiled in turns by the same compiler with the same level, which is what changes
+little between machines. --check compares ratios and bytes with tests/budget.json and fails where a
+ratio is 15 % or bytes are 2 % over it; --quick leaves out what --check does not need.
+"""
+import argparse
+import json
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUDGET = ROOT / "tests/budget.json"
+BUILDS = [("gcc", "-O2"), ("clang", "-O2"), ("gcc", "-O0"), ("clang", "-O0")]
+RATIO_SLACK, BYTES_SLACK = 1.15, 1.02
+
+
+def user_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def text_bytes(path):
+    out = subprocess.run(["size", path], check=True, text=True, capture_output=True).stdout
+    return int(out.splitlines()[1].split()[0])
+
+
+def largest(path, count=10):
+    out = subprocess.run(["nm", "-S", "-t", "d", "--size-sort", "-r", path], check=True, text=True,
+                         capture_output=True).stdout
+    rows = [line.split() for line in out.splitlines()]
+    return [(int(row[1]), row[3]) for row in rows if row[2] in "tT"][:count]
+
+
+def compile_rows(builds, runs, folder):
+    """{"gcc -O2": (seconds, ratio, text)}; the object of the first build stays in the folder."""
+    rows = {}
+    source = pathlib.Path(folder) / "impl.c"
+    source.write_text('#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n')
+    for compiler, level in builds:
+        flags = [compiler, "-std=c11", level, f"-I{ROOT}", "-c", "-o"]
+        to = f"{folder}/{compiler}{level}.o"
+        unit, whole = [], []
+        for _ in range(runs):
+            unit.append(user_seconds(flags + [f"{folder}/unit.o", "tests/calibrate.c"]))
+            whole.append(user_seconds(flags + [to, str(source)]))
+        rows[f"{compiler} {level}"] = (min(whole), min(whole) / min(unit), text_bytes(to))
+    return rows
+
+
+def program_bytes():
+    out = subprocess.run(["make", "-s", "size"], check=True, text=True, capture_output=True, cwd=ROOT)
+    return {m[1]: int(m[2]) for m in re.finditer(r"^(\w+) +(\d+) bytes", out.stdout, re.M)}
+
+
+def over_budget(compiles, programs):
+    budget = json.loads(BUDGET.read_text())
+    wrong = []
+    for name, (_, ratio, text) in compiles.items():
+        want = budget["compile"].get(name)
+        if want and ratio > want["ratio"] * RATIO_SLACK:
+            wrong.append(f"{name}: {ratio:.1f} calibration files, the budget is {want['ratio']}")
+        if want and text > want["text"] * BYTES_SLACK:
+            wrong.append(f"{name}: {text} bytes of text, the budget is {want['text']}")
+    for name, size in programs.items():
+        want = budget["programs"].get(name)
+        if want and size > want * BYTES_SLACK:
+            wrong.append(f"program {name}: {size} bytes, the budget is {want}")
+    return wrong
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ask.add_argument("--check", action="store_true", help="fail where the budget is exceeded")
+    ask.add_argument("--quick", action="store_true", help="gcc and clang -O2 only")
+    ask.add_argument("--runs", type=int, default=3)
+    o = ask.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        compiles = compile_rows(BUILDS[:2] if o.quick else BUILDS, o.runs, folder)
+        print("implementation   seconds   ratio    text")
+        for name, (seconds, ratio, text) in compiles.items():
+            print(f"{name:14} {seconds:9.2f} {ratio:7.1f} {text:9}")
+        functions = largest(f"{folder}/gcc-O2.o")
+    programs = program_bytes()
+    for name, size in programs.items():
+        print(f"program {name:12} {size:9} bytes")
+    for size, name in functions if not o.quick else []:
+        print(f"function {size:7}  {name}")
+    wrong = over_budget(compiles, programs) if o.check else []
+    for line in wrong:
+        print("over budget:", line)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
