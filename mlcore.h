@@ -21919,12 +21919,14 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
  * parameter w and b are f32: x is rounded as it is read, w is read through copies that are made
  * again when it has changed, packed where the device packs, and dw and db are f32. */
 
-/* Can the leading axes of t be walked as rows with one stride? */
+/* Can the leading axes of t be walked as rows with one stride? Without elements they always can. */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 {
     *stride = 0;
-    *rows = mlc__product(t->ndim - 1, t->shape) ? 1 : 0;
-    for (int32_t d = t->ndim - 2; d >= 0 && *rows; d--) {
+    *rows = mlc__product(t->ndim - 1, t->shape);
+    if (*rows == 0 || t->shape[t->ndim - 1] == 0) return true;
+    *rows = 1;
+    for (int32_t d = t->ndim - 2; d >= 0; d--) {
         if (t->shape[d] == 1) continue;
         if (*rows == 1) *stride = t->stride[d];
         else if (t->stride[d] != *stride * *rows) return false;

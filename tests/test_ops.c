@@ -1272,6 +1272,23 @@ TEST(ops, a_product_does_not_trust_the_stride_of_an_axis_of_size_1)
     }
 }
 
+/* Without elements x counts as contiguous however its axes lie, so nobody copies it.          */
+TEST(ops, a_linear_of_no_inputs_is_the_bias_in_each_row_however_x_lies)
+{
+    static const double want[12] = {1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2}, db[2] = {6, 6};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(3, 2, 0));
+        mlc_tensor *w = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 0));
+        mlc_tensor *b = test_tensor(ctx, MLC_F32, mlc_dims1(2), want);
+        mlc_set_requires_grad(b, true);
+        mlc_tensor *y = mlc_linear(mlc_permute(x, mlc_dims3(1, 0, 2)), w, b);
+        CHECK_VALUES(y, 12, want, 0, 0);
+        CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        CHECK_VALUES(mlc_grad(b), 2, db, 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(ops, a_linear_of_no_rows_has_no_values_and_a_gradient_of_zero)
 {
     static const double zeros[12] = {0};
