@@ -22306,9 +22306,11 @@ MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 /* Pixels along axis i of the result of k taps, with `before` and behind padded. */
 static int64_t mlc__conv_size(const mlc__conv_spec *s, int i, int64_t in, int64_t k)
 {
-    const int64_t reach = s->dilation[i] * (k - 1) + 1;
+    const bool far = (double)s->dilation[i] * (double)k > 1e15;
     /* What does not fit 64 bits does not fit memory either: that is refused as too large. */
-    if (s->transposed && (double)in * (double)s->stride[i] > 1e15) return INT64_MAX / 2;
+    if (s->transposed && (far || (double)in * (double)s->stride[i] > 1e15)) return INT64_MAX / 2;
+    if (far) return -1;
+    const int64_t reach = s->dilation[i] * (k - 1) + 1;
     if (s->transposed)
         return (in - 1) * s->stride[i] + reach + s->more[i] - 2 * s->pad[i];
     if (s->same) return in;
@@ -26726,13 +26728,14 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
         return NULL;
     }
     const int64_t groups = desc->conv.groups ? desc->conv.groups : 1;
-    int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 }, taps = 1;
+    int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 };
     if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
-    for (int i = 0; i < desc->axes; i++) taps *= shape[2 + i] = desc->kernel[i];
+    double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
+    for (int i = 0; i < desc->axes; i++) fan *= (double)(shape[2 + i] = desc->kernel[i]);
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims_of(desc->axes + 2, shape);
     p.init = MLC_INIT_UNIFORM;         /* as torch.nn.Conv2d: 1/sqrt(inputs of a result) */
-    p.b = 1.0 / sqrt((double)(shape[1] * taps));
+    p.b = 1.0 / sqrt(fan);
     p.a = -p.b;
     p.has_dtype = desc->has_dtype;
     p.dtype = desc->dtype;

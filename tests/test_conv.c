@@ -467,6 +467,23 @@ TEST(conv, strides_may_be_larger_than_anything)
     CHECK_OK(ctx);
 }
 
+/* Numbers of taps and reaches of windows that 64 bits do not hold: the sanitizers look on. */
+TEST(conv, sizes_beyond_64_bits_are_refused)
+{
+    const int64_t taps = (int64_t)1 << 40;
+    mlc_ctx      *ctx = test_ctx();
+    mlc_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.dilation[0] = 1 << 29;
+    CHECK(mlc_nn_conv3d(ctx, 1 << 20, 4, (1 << 20) - 1) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 1, 5));
+    CHECK(mlc_conv(x, mlc_zeros(ctx, MLC_F32, mlc_dims3(0, 1, taps)), NULL, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_conv_transpose(x, mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 0, taps)), NULL, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
 /* 1x1 in 16 bits over memory of the caller's that is aligned to its elements only. */
 TEST(conv, pixels_may_be_aligned_to_their_elements_only)
 {
