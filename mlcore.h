@@ -22351,7 +22351,7 @@ static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__c
     for (int32_t d = 2; d < w->ndim; d++) {
         MLC__REQUIRE(ctx, w->shape[d] > 0, SHAPE, "%s: w %s has no taps", what, mlc__shape(w).s);
         MLC__REQUIRE(ctx, mlc__conv_size(s, d - 2, x->shape[d], w->shape[d]) > 0 ||
-                     mlc__numel(x) == 0, SHAPE,
+                     x->shape[d] == 0, SHAPE,
                      "%s: the kernel of w %s is larger than x %s with its padding", what,
                      mlc__shape(w).s, mlc__shape(x).s);
     }
@@ -22592,8 +22592,8 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
                      (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
                      (long long)s->pad[i], d);
         shape[d] = s->adaptive ? s->kernel[i] : mlc__pool_size(s, i, x->shape[d]);
-        MLC__REQUIRE(ctx, (shape[d] > 0 && x->shape[d] > 0) || x->shape[0] == 0 ||
-                     x->shape[1] == 0, SHAPE,
+        MLC__REQUIRE(ctx, shape[d] > 0 && (x->shape[d] > 0 || x->shape[0] == 0 ||
+                                           x->shape[1] == 0), SHAPE,
                      "%s: the window of %lld is larger than axis %d of x %s with its padding", what,
                      (long long)s->kernel[i], d, mlc__shape(x).s);
         pixels *= x->shape[d];
