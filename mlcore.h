@@ -22510,8 +22510,9 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, const mlc_co
                                                     s->more[i] < s->dilation[i]) : s->more[i] == 0);
     }
     MLC__REQUIRE(ctx, fine, ARG, "%s: stride %lld, dilation %lld and groups %lld must be positive, "
-                 "padding %lld and output_padding %lld not negative, output_padding below stride "
-                 "or dilation and only of a transposed one, act one of mlc_act", what,
+                 "padding %lld and output_padding %lld not negative, all below 2^30, "
+                 "output_padding below stride or dilation and only of a transposed one, act one of "
+                 "mlc_act", what,
                  (long long)s->stride[0], (long long)s->dilation[0], (long long)s->groups,
                  (long long)s->pad[0], (long long)s->more[0]);
     MLC__REQUIRE(ctx, !s->same || (ones && no_pad && !s->transposed), ARG,
@@ -22588,7 +22589,8 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
                      s->pad[i] >= 0 && s->pad[i] <= s->kernel[i] / 2 && s->kernel[i] < 1 << 30 &&
                      s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30, ARG,
                      "%s: kernel %lld, stride %lld, dilation %lld, padding %lld of axis %d: all "
-                     "but padding must be positive, and that at most half the kernel", what,
+                     "but padding must be positive and below 2^30, and that at most half the "
+                     "kernel", what,
                      (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
                      (long long)s->pad[i], d);
         shape[d] = s->adaptive ? s->kernel[i] : mlc__pool_size(s, i, x->shape[d]);
@@ -22747,8 +22749,8 @@ static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
         shape[d] = s->size.v[d - 2];
         MLC__REQUIRE(ctx, shape[d] > 0 && x->shape[d] > 0 && shape[d] < 1 << 30 &&
                      x->shape[d] < 1 << 30, SHAPE,
-                     "interpolate: axis %d of x %s cannot become %lld; both must be positive", d,
-                     mlc__shape(x).s, (long long)shape[d]);
+                     "interpolate: axis %d of x %s cannot become %lld; both must be positive and "
+                     "below 2^30", d, mlc__shape(x).s, (long long)shape[d]);
     }
     return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape);
 }
@@ -22816,8 +22818,8 @@ static bool mlc__shuffle_fits(const char *what, const mlc_tensor *x, int64_t r, 
                       (back ? x->shape[2] % r == 0 && x->shape[3] % r == 0
                             : x->shape[1] % (r * r) == 0);
     if (!fits)
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: x is %s, r %lld; x must be [n,c,h,w], %s", what,
-                  mlc__shape(x).s, (long long)r,
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: x is %s, r %lld; r must be positive and below 2^15, "
+                  "x [n,c,h,w], %s", what, mlc__shape(x).s, (long long)r,
                   back ? "h and w multiples of r" : "c a multiple of r r");
     return fits;
 }
@@ -26720,8 +26722,9 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (!ctx) return NULL;
     if (!desc || !mlc__conv_layer_fine(desc)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
-                  "%lld: 1 to 3 axes, positive sizes, channels that are multiples of groups, and "
-                  "padding with zeros where it is transposed", desc ? desc->axes : 0,
+                  "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, channels that are "
+                  "multiples of groups, and padding with zeros where it is transposed",
+                  desc ? desc->axes : 0,
                   (long long)(desc ? desc->in : 0), (long long)(desc ? desc->out : 0),
                   (long long)(desc ? desc->kernel[0] : 0),
                   (long long)(desc ? desc->conv.groups : 0));
@@ -27163,7 +27166,7 @@ MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolat
     static const mlc_module_class cls = { "Upsample", mlc__upsample_module, NULL };
     const mlc__resize_user u = { scale, mode };
     if (ctx && (scale < 1 || scale > 1 << 15)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be positive",
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
                   (long long)scale);
         return NULL;
     }
@@ -27340,7 +27343,11 @@ MLC_IMPL mlc_module *mlc_nn_relu6(mlc_ctx *ctx)
 MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
                                               int64_t expand)
 {
-    const int64_t mid = expand > 0 && expand < 1 << 20 && in < 1ll << 40 ? in * expand : 0;
+    const bool fine = expand > 0 && expand < 1 << 20 && in < 1ll << 40;
+    if (ctx && !fine)
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_inverted_residual: in is %lld, expand %lld; in must be "
+                  "below 2^40, expand positive and below 2^20", (long long)in, (long long)expand);
+    const int64_t mid = fine ? in * expand : 0;
     if (!mlc__block_fine(ctx, "nn_inverted_residual", in, mid, out, stride)) return NULL;
     mlc_module *body = mlc_nn_sequential(ctx);
     bool failed = expand > 1 && (mlc__block_conv(body, in, mid, 1, 1, 1) != MLC_OK ||
@@ -28351,7 +28358,8 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_sklinear_desc *d)
                           d->in <= INT32_MAX && d->out <= INT32_MAX &&
                           d->num_terms <= (1 << 30) / d->low_rank, ARG,
                  "nn_sklinear: in %lld, out %lld, num_terms %lld, low_rank %lld; all must be 1 or "
-                 "more, and below 2^31", d ? (long long)d->in : 0, d ? (long long)d->out : 0,
+                 "more, in and out below 2^31, num_terms times low_rank 2^30 at most",
+                 d ? (long long)d->in : 0, d ? (long long)d->out : 0,
                  d ? (long long)d->num_terms : 0, d ? (long long)d->low_rank : 0);
     MLC__REQUIRE(ctx, (unsigned)d->u < MLC_SKETCH_DENSE &&
                           (unsigned)d->store <= MLC_SKETCH_AS_FLOATS &&
@@ -28825,9 +28833,11 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
                           d->num_terms <= (1 << 20) / d->low_rank &&
                           mlc__conv_layer_fine(&d->conv) && d->conv.out <= INT32_MAX &&
                           !d->conv.transposed && d->conv.conv.act == MLC_ACT_NONE, ARG,
-                 "nn_skconv: num_terms %lld, low_rank %lld, of a convolution; all must be "
-                 "positive, and the convolution neither transposed nor with an activation",
-                 (long long)(d ? d->num_terms : 0), (long long)(d ? d->low_rank : 0));
+                 "nn_skconv: num_terms %lld, low_rank %lld, of a convolution with out %lld; all "
+                 "must be positive, num_terms times low_rank 2^20 at most, out below 2^31, the "
+                 "convolution as nn_conv takes it, neither transposed nor with an activation",
+                 (long long)(d ? d->num_terms : 0), (long long)(d ? d->low_rank : 0),
+                 (long long)(d ? d->conv.out : 0));
     MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
                  "nn_skconv: the seed must be below 2^53");
     MLC__REQUIRE(ctx, d->start == MLC_SKETCH_FRESH || (d->weight && (d->start == MLC_SKETCH_COPY ||

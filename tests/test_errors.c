@@ -340,8 +340,8 @@ static const wrong_op OPS[] = {
      "conv: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #-1 #0 #1 #1,0,0", MLC_ERR_ARG,
      "conv: stride -1, dilation 1 and groups 1 must be positive, padding 0 and output_padding 0 "
-     "not negative, output_padding below stride or dilation and only of a transposed one, act one "
-     "of mlc_act"},
+     "not negative, all below 2^30, output_padding below stride or dilation and only of a "
+     "transposed one, act one of mlc_act"},
     {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
      "conv: same asks for stride 1 and no padding, and not transposed"},
     {"mlc_conv", "<null <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
@@ -351,8 +351,8 @@ static const wrong_op OPS[] = {
      "multiples of groups"},
     {"mlc_conv_transpose", "<f32[2,3,4] <f32[3,2,3] #1 #0 #1 #1,1", MLC_ERR_ARG,
      "conv_transpose: stride 1, dilation 1 and groups 1 must be positive, padding 0 and "
-     "output_padding 1 not negative, output_padding below stride or dilation and only of a "
-     "transposed one, act one of mlc_act"},
+     "output_padding 1 not negative, all below 2^30, output_padding below stride or dilation and "
+     "only of a transposed one, act one of mlc_act"},
     {"mlc_max_pool", "<f32[2,3] #2 #2 #0 #1,0", MLC_ERR_SHAPE,
      "max_pool: x is [2,3]; it must be [n,c,..] with 1 to 3 axes behind"},
     {"mlc_max_pool", "<f32[2,3,4] #5 #2 #0 #1,0", MLC_ERR_SHAPE,
@@ -361,10 +361,10 @@ static const wrong_op OPS[] = {
      "max_pool: the window of 5 is larger than axis 2 of x [0,3,4] with its padding"},
     {"mlc_max_pool", "<f32[2,3,4] #2 #2 #2 #1,0", MLC_ERR_ARG,
      "max_pool: kernel 2, stride 2, dilation 1, padding 2 of axis 2: all but padding must be "
-     "positive, and that at most half the kernel"},
+     "positive and below 2^30, and that at most half the kernel"},
     {"mlc_avg_pool", "<f32[2,3,4] #0 #2 #0 #0,0", MLC_ERR_ARG,
      "avg_pool: kernel 0, stride 2, dilation 1, padding 0 of axis 2: all but padding must be "
-     "positive, and that at most half the kernel"},
+     "positive and below 2^30, and that at most half the kernel"},
     {"mlc_avg_pool", "<i64[2,3,4] #2 #2 #0 #0,0", MLC_ERR_DTYPE,
      "avg_pool: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_adaptive_max_pool", "<f32[2,3,4] #2,2", MLC_ERR_SHAPE,
@@ -372,7 +372,7 @@ static const wrong_op OPS[] = {
      "[n,c]"},
     {"mlc_adaptive_avg_pool", "<f32[2,3,4] #0", MLC_ERR_ARG,
      "adaptive_avg_pool: kernel 0, stride 1, dilation 1, padding 0 of axis 2: all but padding must "
-     "be positive, and that at most half the kernel"},
+     "be positive and below 2^30, and that at most half the kernel"},
     {"mlc_batch_norm", "<f32[2,3,4] <f32[4] =0.1", MLC_ERR_SHAPE,
      "batch_norm: weight must be [3] for x [2,3,4], it is [4]"},
     {"mlc_group_norm", "<f32[2,3,4] =0.1 =2", MLC_ERR_SHAPE,
@@ -387,13 +387,16 @@ static const wrong_op OPS[] = {
      "interpolate: x is [2,3,4], size has 2 numbers; x must be [n,c,..] with 1 to 3 axes behind, "
      "and size have a number for each"},
     {"mlc_interpolate", "<f32[2,3,4] #0 #0", MLC_ERR_SHAPE,
-     "interpolate: axis 2 of x [2,3,4] cannot become 0; both must be positive"},
+     "interpolate: axis 2 of x [2,3,4] cannot become 0; both must be positive and below "
+     "2^30"},
     {"mlc_interpolate", "<f32[2,3,4] #2 #3", MLC_ERR_ARG,
      "interpolate: unknown mode 3; see mlc_interpolation"},
     {"mlc_pixel_shuffle", "<f32[1,6,2,2] #2", MLC_ERR_SHAPE,
-     "pixel_shuffle: x is [1,6,2,2], r 2; x must be [n,c,h,w], c a multiple of r r"},
+     "pixel_shuffle: x is [1,6,2,2], r 2; r must be positive and below 2^15, x [n,c,h,w], c a "
+     "multiple of r r"},
     {"mlc_pixel_unshuffle", "<f32[1,2,4,3] #2", MLC_ERR_SHAPE,
-     "pixel_unshuffle: x is [1,2,4,3], r 2; x must be [n,c,h,w], h and w multiples of r"},
+     "pixel_unshuffle: x is [1,2,4,3], r 2; r must be positive and below 2^15, x [n,c,h,w], h and "
+     "w multiples of r"},
     {"mlc_channels_last", "<f32[3]", MLC_ERR_SHAPE,
      "channels_last: x is [3]; it must be [n,c,..]"},
     {"mlc_linear", "<f32[2,3] <f32[4,5]", MLC_ERR_SHAPE,
@@ -1610,6 +1613,32 @@ WRONG(multilabel_margin_loss_of_a_wrong_label, VALUE,
 WRONG(linear_without_inputs, ARG,
       "nn_linear: in is 0 and out 4; both must be positive",
       mlc_nn_linear(w->ctx, 0, 4))
+
+WRONG(conv_of_a_kernel_too_large, ARG,
+      "nn_conv: 2 axes, in 3, out 4, kernel 1048576, groups 0: 1 to 3 axes, positive sizes, a "
+      "kernel below 2^20, channels that are multiples of groups, and padding with zeros where it "
+      "is transposed",
+      mlc_nn_conv2d(w->ctx, 3, 4, 1 << 20))
+
+WRONG(upsample_by_too_much, ARG,
+      "nn_upsample: scale is 32769; it must be 1 to 2^15",
+      mlc_nn_upsample(w->ctx, 32769, MLC_INTERPOLATE_NEAREST))
+
+WRONG(inverted_residual_expanded_too_much, ARG,
+      "nn_inverted_residual: in is 4, expand 1048576; in must be below 2^40, expand positive and "
+      "below 2^20",
+      mlc_nn_inverted_residual(w->ctx, 4, 4, 1, 1 << 20))
+
+WRONG(sklinear_of_too_many_terms, ARG,
+      "nn_sklinear: in 4, out 2, num_terms 1048576, low_rank 1048576; all must be 1 or more, in "
+      "and out below 2^31, num_terms times low_rank 2^30 at most",
+      mlc_nn_sklinear(w->ctx, 4, 2, 1 << 20, 1 << 20))
+
+WRONG(skconv_of_too_many_terms, ARG,
+      "nn_skconv: num_terms 1048576, low_rank 2, of a convolution with out 5; all must be "
+      "positive, num_terms times low_rank 2^20 at most, out below 2^31, the convolution as nn_conv "
+      "takes it, neither transposed nor with an activation",
+      mlc_nn_skconv2d(w->ctx, 3, 5, 3, 1 << 20, 2))
 
 WRONG(dropout_of_too_much, ARG,
       "nn_dropout: p is 1.5, not in [0, 1]",

@@ -1384,8 +1384,8 @@ TEST(nn, layers_of_images_refuse_sizes_that_are_none)
     d.conv.groups = 2;
     CHECK(mlc_nn_conv(ctx, &d) == NULL);
     CHECK_STR(mlc_error(ctx), "nn_conv: 2 axes, in 3, out 5, kernel 3, groups 2: 1 to 3 axes, "
-                              "positive sizes, channels that are multiples of groups, and padding "
-                              "with zeros where it is transposed");
+                              "positive sizes, a kernel below 2^20, channels that are multiples "
+                              "of groups, and padding with zeros where it is transposed");
     mlc_error_clear(ctx);
     CHECK(mlc_nn_conv(ctx, NULL) == NULL && mlc_nn_conv2d(ctx, 1, 1, 0) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
