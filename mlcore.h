@@ -24021,8 +24021,9 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
     }
     shape = mlc_dims_of(index->ndim, index->shape);
     shape.v[shape.n++] = classes;
-    y = mlc_zeros(ctx, MLC_I64, shape);
-    if (!y || mlc__numel(index) == 0 || ctx->dry_run) return y;
+    y = mlc__make(ctx, "one_hot", MLC_I64, shape);
+    if (!y || mlc__fill(ctx, "one_hot", y, 0.0, 0.0) != MLC_OK) return NULL;
+    if (mlc__numel(index) == 0 || ctx->dry_run) return y;
     if (mlc__temp_begin(ctx, &unit, MLC_I64, 0, NULL) != MLC_OK) return NULL;
     at = *index;                       /* [.., 1]: one index for each row of classes */
     at.shape[at.ndim] = at.stride[at.ndim] = 1;
@@ -25794,33 +25795,30 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
-/* Buffers may be of any dtype, parameters are the full floats that optimizers step. */
-MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
+/* Buffers may be of any dtype, parameters are the full floats that optimizers step. what: the
+ * function that errors name. */
+static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *name,
+                                const mlc_param_desc *desc)
 {
     mlc__param *p;
-    if (!m) return NULL;
     mlc_ctx *ctx = m->ctx;
-    if (!desc) {
-        mlc__fail(ctx, MLC_ERR_ARG, "module_declare: desc is NULL; it has the shape");
-        return NULL;
-    }
     const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
-    if (mlc__name_check(m, "module_declare", name) != MLC_OK ||
-        mlc__shape_check(ctx, "module_declare", dtype, desc->shape) != MLC_OK) return NULL;
+    if (mlc__name_check(m, what, name) != MLC_OK ||
+        mlc__shape_check(ctx, what, dtype, desc->shape) != MLC_OK) return NULL;
     if (!mlc__is_float(dtype) && desc->init != MLC_INIT_ZEROS && desc->init != MLC_INIT_CONSTANT &&
         !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -9007199254740992.0 &&
           desc->a < desc->b && desc->b <= 9007199254740992.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "module_declare: buffer '%s' is %s; it may start with zeros, a "
-                  "constant or, as i64, uniform in [a,b), a < b, both within 2^53", name,
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: buffer '%s' is %s; it may start with zeros, a constant "
+                  "or, as i64, uniform in [a,b), a < b, both within 2^53", what, name,
                   mlc_dtype_name(dtype));
         return NULL;
     }
     if (!mlc__is_full(dtype) && !desc->buffer) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "module_declare: parameter '%s' is %s; only buffers may "
-                  "be; take f32, and mlc_module_to for 16 bits", name, mlc_dtype_name(dtype));
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: parameter '%s' is %s; only buffers may be; take f32, "
+                  "and mlc_module_to for 16 bits", what, name, mlc_dtype_name(dtype));
         return NULL;
     }
-    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, "module_declare"));
+    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
     if (!p) return NULL;
     mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
     /* The storage has no data until the build: mlc__alive then says so. */
@@ -25838,6 +25836,14 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     if (p->name && mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
+    return NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
+{
+    if (!m) return NULL;
+    if (desc) return mlc__declare(m, "module_declare", name, desc);
+    mlc__fail(m->ctx, MLC_ERR_ARG, "module_declare: desc is NULL; it has the shape");
     return NULL;
 }
 
@@ -26465,9 +26471,9 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
     if (!m) return NULL;
     mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
     m->call = mlc__linear_call;
-    u->w = mlc_module_declare(m, "weight", &p);
+    u->w = mlc__declare(m, "nn_linear", "weight", &p);
     p.shape = mlc_dims1(desc->out);
-    if (u->w && !desc->no_bias) u->b = mlc_module_declare(m, "bias", &p);
+    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_linear", "bias", &p);
     if (u->w && (u->b || desc->no_bias)) return m;
     mlc_module_free(m);
     return NULL;
@@ -26612,7 +26618,7 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     p.a = 0.25;
     mlc_module *m = mlc_module_create(ctx, &cls, &w, sizeof w);
     if (!m) return NULL;
-    w = *MLC__CAST(mlc_tensor **, m->user) = mlc_module_declare(m, "weight", &p);
+    w = *MLC__CAST(mlc_tensor **, m->user) = mlc__declare(m, "nn_prelu", "weight", &p);
     if (w) return m;
     mlc_module_free(m);
     return NULL;
@@ -26746,9 +26752,9 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (!m) return NULL;
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
     u->d = *desc;
-    u->w = mlc_module_declare(m, "weight", &p);
+    u->w = mlc__declare(m, "nn_conv", "weight", &p);
     p.shape = mlc_dims1(desc->out);
-    if (u->w && !desc->no_bias) u->b = mlc_module_declare(m, "bias", &p);
+    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_conv", "bias", &p);
     if (u->w && (u->b || desc->no_bias)) return m;
     mlc_module_free(m);
     return NULL;
@@ -26895,7 +26901,7 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
     p.buffer = buffer;
     p.has_dtype = shape.n == 0;
     p.dtype = MLC_I64;
-    return mlc_module_declare(m, name, &p);
+    return mlc__declare(m, m->cls.name, name, &p);
 }
 
 MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *d)
@@ -27435,7 +27441,7 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
         p.shape = mlc_dims1(wb[0]->shape[0]);
         p.has_dtype = true;
         p.dtype = mlc__wide(wb[0]->dtype);
-        wb[1] = mlc_module_declare(layer, "bias", &p);
+        wb[1] = mlc__declare(layer, "nn_fold_batch_norm", "bias", &p);
         if (!wb[1]) return ctx->status;
     }
     MLC__TRY(mlc_module_build(seq));
@@ -28428,7 +28434,7 @@ static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64
     const mlc_param_desc p = { mlc_dims1(1), has_seed ? MLC_INIT_CONSTANT : MLC_INIT_UNIFORM,
                                has_seed ? (double)seed : 0.0, 9007199254740992.0, MLC_I64, true,
                                true };
-    return mlc_module_declare(m, "seed", &p);
+    return mlc__declare(m, m->cls.name, "seed", &p);
 }
 
 /* Declares parameter or buffer; earlier failures stay. */
@@ -28436,7 +28442,7 @@ static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char 
                                   const mlc_param_desc *p, bool *fine)
 {
     if (!*fine) return;
-    *place = mlc_module_declare(m, name, p);
+    *place = mlc__declare(m, "nn_sklinear", name, p);
     *fine = *place != NULL;
 }
 
@@ -28942,7 +28948,8 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
     p.b = bound;
     p.has_dtype = d->conv.has_dtype;
     p.dtype = d->conv.dtype;
-    if (!d->conv.no_bias && !(u->b = mlc_module_declare(m, "bias", &p))) return m->ctx->status;
+    if (!d->conv.no_bias && !(u->b = mlc__declare(m, "nn_skconv", "bias", &p)))
+        return m->ctx->status;
     u->seed = mlc__sketch_declare_seed(m, d->has_seed, d->seed);
     return u->seed ? MLC_OK : m->ctx->status;
 }

@@ -545,6 +545,8 @@ static const wrong_op OPS[] = {
      "or one of them 1"},
     {"mlc_one_hot", "<i64[3] #0", MLC_ERR_ARG,
      "one_hot: 0 classes; it takes at least one"},
+    {"mlc_one_hot", "<i64[3] #4611686018427387904", MLC_ERR_SHAPE,
+     "one_hot: shape [3,4611686018427387904] has more elements than memory can hold"},
     {"mlc_one_hot", "<i32[3] #3", MLC_ERR_DTYPE,
      "one_hot: the index is i32; write mlc_cast(index, MLC_I64)"},
     {"mlc_one_hot", "<i64[3] #2", MLC_ERR_VALUE,
@@ -1613,6 +1615,28 @@ WRONG(multilabel_margin_loss_of_a_wrong_label, VALUE,
 WRONG(linear_without_inputs, ARG,
       "nn_linear: in is 0 and out 4; both must be positive",
       mlc_nn_linear(w->ctx, 0, 4))
+
+WRONG(linear_larger_than_memory, SHAPE,
+      "nn_linear: shape [4,4611686018427387904] has more elements than memory can hold",
+      mlc_nn_linear(w->ctx, (int64_t)1 << 62, 4))
+
+WRONG(linear_of_integers, DTYPE,
+      "nn_linear: parameter 'weight' is i64; only buffers may be; take f32, and mlc_module_to for "
+      "16 bits",
+      mlc_linear_desc d = mlc_linear_desc_make(3, 4); d.has_dtype = true; d.dtype = MLC_I64;
+      mlc_nn_linear_ex(w->ctx, &d))
+
+WRONG(conv_larger_than_memory, SHAPE,
+      "nn_conv: shape [4611686018427387904,3,3,3] has more elements than memory can hold",
+      mlc_nn_conv2d(w->ctx, 3, (int64_t)1 << 62, 3))
+
+WRONG(prelu_larger_than_memory, SHAPE,
+      "nn_prelu: shape [4611686018427387904] has more elements than memory can hold",
+      mlc_nn_prelu(w->ctx, (int64_t)1 << 62))
+
+WRONG(batch_norm_larger_than_memory, SHAPE,
+      "BatchNorm: shape [4611686018427387904] has more elements than memory can hold",
+      mlc_nn_batch_norm(w->ctx, (int64_t)1 << 62))
 
 WRONG(conv_of_a_kernel_too_large, ARG,
       "nn_conv: 2 axes, in 3, out 4, kernel 1048576, groups 0: 1 to 3 axes, positive sizes, a "
