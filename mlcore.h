@@ -22569,6 +22569,22 @@ static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
     return s->ceil && (n - 1) * s->stride[i] >= in + s->pad[i] ? n - 1 : n;
 }
 
+/* The numbers of axis i, whatever the size of x: y's size if adaptive, else those of a window. */
+static mlc_status mlc__pool_check(mlc_ctx *ctx, const char *what, const mlc__pool_spec *s, int i)
+{
+    MLC__REQUIRE(ctx, !s->adaptive || (s->kernel[i] > 0 && s->kernel[i] < 1 << 30), ARG,
+                 "%s: size %lld of axis %d; it must be positive and below 2^30", what,
+                 (long long)s->kernel[i], i + 2);
+    MLC__REQUIRE(ctx, s->kernel[i] > 0 && s->stride[i] > 0 && s->dilation[i] > 0 &&
+                 s->pad[i] >= 0 && s->pad[i] <= s->kernel[i] / 2 && s->kernel[i] < 1 << 30 &&
+                 s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30, ARG,
+                 "%s: kernel %lld, stride %lld, dilation %lld, padding %lld of axis %d: all but "
+                 "padding must be positive and below 2^30, and that at most half the kernel", what,
+                 (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
+                 (long long)s->pad[i], i + 2);
+    return MLC_OK;
+}
+
 static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pool_spec *s = &nd->u.pool;
@@ -22585,17 +22601,12 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
     memcpy(shape, x->shape, sizeof shape);
     for (int32_t d = 2; d < x->ndim; d++) {
         const int i = d - 2;
-        MLC__REQUIRE(ctx, s->kernel[i] > 0 && s->stride[i] > 0 && s->dilation[i] > 0 &&
-                     s->pad[i] >= 0 && s->pad[i] <= s->kernel[i] / 2 && s->kernel[i] < 1 << 30 &&
-                     s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30, ARG,
-                     "%s: kernel %lld, stride %lld, dilation %lld, padding %lld of axis %d: all "
-                     "but padding must be positive and below 2^30, and that at most half the "
-                     "kernel", what,
-                     (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
-                     (long long)s->pad[i], d);
+        const bool some = x->shape[d] > 0 || x->shape[0] == 0 || x->shape[1] == 0;
+        MLC__TRY(mlc__pool_check(ctx, what, s, i));
+        MLC__REQUIRE(ctx, !s->adaptive || some, SHAPE, "%s: axis %d of x %s has no pixels", what, d,
+                     mlc__shape(x).s);
         shape[d] = s->adaptive ? s->kernel[i] : mlc__pool_size(s, i, x->shape[d]);
-        MLC__REQUIRE(ctx, shape[d] > 0 && (x->shape[d] > 0 || x->shape[0] == 0 ||
-                                           x->shape[1] == 0), SHAPE,
+        MLC__REQUIRE(ctx, shape[d] > 0 && some, SHAPE,
                      "%s: the window of %lld is larger than axis %d of x %s with its padding", what,
                      (long long)s->kernel[i], d, mlc__shape(x).s);
         pixels *= x->shape[d];

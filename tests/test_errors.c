@@ -371,8 +371,11 @@ static const wrong_op OPS[] = {
      "adaptive_max_pool: size has 2 numbers for x [2,3,4]; it takes one for each axis behind "
      "[n,c]"},
     {"mlc_adaptive_avg_pool", "<f32[2,3,4] #0", MLC_ERR_ARG,
-     "adaptive_avg_pool: kernel 0, stride 1, dilation 1, padding 0 of axis 2: all but padding must "
-     "be positive and below 2^30, and that at most half the kernel"},
+     "adaptive_avg_pool: size 0 of axis 2; it must be positive and below 2^30"},
+    {"mlc_adaptive_max_pool", "<f32[1,2,4,4] #2,-1", MLC_ERR_ARG,
+     "adaptive_max_pool: size -1 of axis 3; it must be positive and below 2^30"},
+    {"mlc_adaptive_avg_pool", "<f32[2,3,0] #2", MLC_ERR_SHAPE,
+     "adaptive_avg_pool: axis 2 of x [2,3,0] has no pixels"},
     {"mlc_batch_norm", "<f32[2,3,4] <f32[4] =0.1", MLC_ERR_SHAPE,
      "batch_norm: weight must be [3] for x [2,3,4], it is [4]"},
     {"mlc_group_norm", "<f32[2,3,4] =0.1 =2", MLC_ERR_SHAPE,
