@@ -22560,13 +22560,15 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 /* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
  * Channels last, as convolutions leave them. A maximum remembers its place in the image. */
 
-/* Windows along an axis. The last one of a ceil begins within x or the padding before it. */
+/* Windows along an axis, as PyTorch counts them. The last one of a ceil, which may be the only one,
+ * reaches beyond the padding by less than a stride and begins within x or the padding before. */
 static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
 {
-    const int64_t room = in + 2 * s->pad[i] - s->dilation[i] * (s->kernel[i] - 1) - 1;
+    const int64_t reach = s->dilation[i] * (s->kernel[i] - 1) + 1, stride = s->stride[i];
+    const int64_t room = in + 2 * s->pad[i] - reach + (s->ceil ? stride - 1 : 0);
     if (room < 0) return 0;
-    const int64_t n = (s->ceil ? mlc__div_up(room, s->stride[i]) : room / s->stride[i]) + 1;
-    return s->ceil && (n - 1) * s->stride[i] >= in + s->pad[i] ? n - 1 : n;
+    const int64_t n = room / stride + 1;
+    return s->ceil && (n - 1) * stride >= in + s->pad[i] ? n - 1 : n;
 }
 
 /* The numbers of axis i, whatever the size of x: y's size if adaptive, else those of a window. */

@@ -242,6 +242,96 @@ TEST(channel, pools_of_many_channels_are_those_of_each)
     CHECK_OK(ctx);
 }
 
+/* ---- windows that reach beyond the padding -------------------------------------------------- */
+
+typedef struct windows {
+    int64_t in, kernel, stride, padding, dilation;
+    bool    max, exclude;
+} windows;
+
+/* PyTorch's pooling_output_shape with ceil_mode, 0 where it is an error. */
+static int64_t windows_count(const windows *w)
+{
+    const int64_t room = w->in + 2 * w->padding - w->dilation * (w->kernel - 1) - 1;
+    const int64_t n = (int64_t)ceil((double)room / (double)w->stride) + 1;
+    const int64_t fits = n > 0 && (n - 1) * w->stride >= w->in + w->padding ? n - 1 : n;
+    return fits > 0 ? fits : 0;
+}
+
+/* Window o as PyTorch's kernels have it; dx += the gradient of its sum. */
+static double windows_value(const windows *w, const double *x, int64_t o, double *dx)
+{
+    const int64_t first = o * w->stride - w->padding;
+    int64_t       last = first + w->dilation * (w->kernel - 1), best = -1, inside = 0;
+    double        sum = 0;
+    for (int64_t i = first; i <= last; i += w->dilation) {
+        if (i < 0 || i >= w->in)
+            continue;
+        inside++;
+        sum += x[i];
+        best = best < 0 || x[i] > x[best] ? i : best;
+    }
+    if (w->max) {
+        if (best >= 0)
+            dx[best] += 1;
+        return best < 0 ? -(double)INFINITY : x[best];
+    }
+    last = last < w->in + w->padding ? last : w->in + w->padding - 1;
+    const double by = (double)(w->exclude ? inside : last - first + 1);
+    for (int64_t i = first < 0 ? 0 : first; i <= last && i < w->in; i++)
+        dx[i] += 1 / by;
+    return sum / by;
+}
+
+/* Along the last axis or the one before. */
+static void windows_compare(mlc_ctx *ctx, const windows *w, int axis)
+{
+    static const double values[6] = {3, -1, 5, 2, -4, 6};
+    double        y[16], dx[6] = {0};
+    const int64_t n = windows_count(w);
+    mlc_pool_desc d = mlc_pool_desc_make(1, 1, 0);
+    d.kernel[axis] = w->kernel;
+    d.stride[axis] = w->stride;
+    d.padding[axis] = w->padding;
+    d.dilation[axis] = w->dilation;
+    d.exclude_padding = w->exclude;
+    d.ceil = true;
+    mlc_tensor *x = test_tensor(ctx, MLC_F64, axis ? mlc_dims4(1, 1, 1, w->in)
+                                                   : mlc_dims4(1, 1, w->in, 1), values);
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *out = w->max ? mlc_max_pool(x, &d) : mlc_avg_pool(x, &d);
+    if (n == 0) {
+        CHECK(out == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+        return;
+    }
+    for (int64_t o = 0; o < n; o++)
+        y[o] = windows_value(w, values, o, dx);
+    CHECK_VALUES(out, n, y, 1e-12, 0);
+    CHECK_EQ(mlc_backward_from(out, NULL), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), w->in, dx, 1e-12, 0);
+}
+
+/* Also a window larger than x and all its padding, if by less than a stride. */
+TEST(channel, pools_with_ceil_have_the_windows_of_pytorch)
+{
+    mlc_ctx *ctx = test_ctx();
+    windows  w;
+    for (w.in = 1; w.in <= 6; w.in++)
+        for (w.kernel = 1; w.kernel <= 9; w.kernel++)
+            for (int64_t k = 0; k < 4 * (w.kernel / 2 + 1) * 3 * 2; k++) {
+                const int kind = (int)(k / 2 % 3);
+                w.stride = k / 6 % 4 + 1;
+                w.padding = k / 24;
+                w.max = kind == 2;
+                w.exclude = kind == 1;
+                w.dilation = 1 + (w.max && w.padding == 0 && k % 2);
+                mlc_scope_begin(ctx);
+                windows_compare(ctx, &w, (int)(k % 2));
+                CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            }
+}
+
 /* A window that meets only padding has no largest element. */
 TEST(channel, a_window_of_padding_alone_is_minus_infinity)
 {
