@@ -2825,6 +2825,9 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #if !defined(__GNUC__)
 #  error "mlcore: the implementation needs gcc or clang (or a compiler that takes their builtins)"
 #endif
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L)
+#  error "mlcore: the implementation needs C11 (-std=c11) or C++17; C99 reads the declarations only"
+#endif
 
 #include <errno.h>
 #include <float.h>
