@@ -3373,7 +3373,7 @@ struct mlc_storage {
     uint32_t     version;              /* counts writes, so that backward notices them          */
     uint32_t     handed;               /* host pointers given out, which may have been used     */
     int32_t      saves;                /* tape nodes that will need it                          */
-    int32_t      scope;
+    int32_t      scope;                /* its depth; -1: it has ended                           */
     int16_t      mem;                  /* mlc_mem                                               */
     bool         dead;                 /* its forward has ended: free at the last use           */
     bool         released, dry;        /* dry: data is only a number of bytes                  */
@@ -4125,7 +4125,10 @@ static void mlc__node_unsave(mlc_node *nd)
 /* Storages first: their structs lie in the chunks that go next. */
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
 {
-    for (mlc_storage *st = s->storages; st; st = st->next) mlc__storage_release(st);
+    for (mlc_storage *st = s->storages; st; st = st->next) {
+        mlc__storage_release(st);
+        st->scope = -1;
+    }
     s->storages = NULL;
     for (mlc__chunk *c = s->first, *next; c; c = next) {
         next = c->next;
@@ -17255,12 +17258,16 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     return t;
 }
 
-/* Fails if t's memory was given back when the forward that made it ended. */
+/* Fails if t's memory was given back when its scope or the forward that made it ended; of a scope
+ * this holds until its structs are used again. */
 static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
 {
     MLC__REQUIRE(t->ctx, !t->storage->closed, STATE,
                  "%s: the file whose memory a %s tensor sees was closed; copy it before", what,
                  mlc__shape(t).s);
+    MLC__REQUIRE(t->ctx, !t->storage->released || t->storage->scope >= 0, STATE,
+                 "%s: the scope in which a %s tensor was made has ended; make it outside of it, or "
+                 "take it out with mlc_keep", what, mlc__shape(t).s);
     MLC__REQUIRE(
         t->ctx, !t->storage->released, STATE,
         "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
@@ -18708,7 +18715,7 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
                  "backward: nothing that y was made from requires a "
                  "gradient (or it was made under no-grad)");
-    if (y->storage->typed) MLC__TRY(mlc__alive(y, "backward"));
+    if (y->storage->typed || y->storage->scope < 0) MLC__TRY(mlc__alive(y, "backward"));
     if (!dy) return MLC_OK;
     MLC__REQUIRE(ctx, dy->ctx == ctx, ARG,
                  "backward: dy belongs to another context; make it in that of y");

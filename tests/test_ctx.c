@@ -335,6 +335,24 @@ TEST(ctx, the_logger_gets_each_error_that_is_recorded)
 
 /* ---- scopes and tensors -------------------------------------------------------------------- */
 
+#ifndef MLC_DEBUG                      /* which fills the structs of an ended scope            */
+TEST(ctx, a_tensor_whose_scope_has_ended_is_told_so)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3));
+    mlc_tensor *y = mlc_sum(mlc_forward(mlc_nn_linear(ctx, 3, 2), x), mlc_dims0(), false);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK(mlc_relu(x) == NULL);
+    CHECK_STR(mlc_error(ctx), "relu: the scope in which a [2,3] tensor was made has ended; make it "
+                              "outside of it, or take it out with mlc_keep");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "backward: the scope in which a [] tensor was made has ended");
+    mlc_error_clear(ctx);
+}
+#endif
+
 TEST(ctx, keep_takes_a_detached_copy_to_the_parent_scope)
 {
     static const double v[6] = {1, 2, 3, 4, 5, 6}, turned[6] = {1, 4, 2, 5, 3, 6};
