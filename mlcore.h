@@ -367,7 +367,8 @@ MLC_API void mlc_error_clear(mlc_ctx *ctx);
 MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
 
-/* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end.
+/* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end. A loop begins
+ *   and ends one in each step; without, after 16384 recorded operations one warning is logged.
  *   err    STATE when nested deeper than 60                                                  */
 MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
 /* mlc_scope_end: frees the scope's tensors and its part of the tape.
@@ -3340,6 +3341,9 @@ static int32_t mlc__cpu_count(void)
 #define MLC__MAX_SAVED   7
 #define MLC__MESSAGE     1024
 #define MLC__ERROR_OPS   16
+/* Operations on the tape that are warned of: 16 MB of structs, and each backward walks over all. A
+ * step of a deep network records hundreds, of one unrolled over a thousand moments some 10,000. */
+#define MLC__TAPE_LONG   16384
 
 #if defined(MLC_TEST_TINY)             /* edges are the normal case */
 #  define MLC__CHUNK 2048
@@ -3395,6 +3399,7 @@ typedef struct mlc__scope {
     mlc__chunk  *first, *now;          /* now is the last of the list                           */
     mlc_storage *storages;
     mlc_node    *tape;                 /* tail of the tape when the scope began                 */
+    int64_t      recorded;             /* and its length                                        */
     bool         had_error;
 } mlc__scope;
 
@@ -3550,7 +3555,7 @@ struct mlc_ctx {
     /* Errors: status and message stay until a scope ends or mlc_error_clear. error_pending: a
      * kernel may have written the device's error word. */
     mlc_status     status;
-    bool           abort_on_error, on_host, dry_run, soft_warned, error_pending;
+    bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
     char           message[MLC__MESSAGE];
     mlc_log_fn     log;
     void          *log_user;
@@ -3581,6 +3586,7 @@ struct mlc_ctx {
     uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
     mlc_node      *tape;
+    int64_t        recorded;           /* nodes on the tape                                    */
     uint64_t       seq;
     int32_t        no_grad;
     bool           anomaly;
@@ -16839,6 +16845,7 @@ MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
     ctx->depth++;
     /* had_error: an error that stands now is not the scope's, and its end must not clear it. */
     ctx->scopes[ctx->depth].tape = ctx->tape;
+    ctx->scopes[ctx->depth].recorded = ctx->recorded;
     ctx->scopes[ctx->depth].had_error = ctx->status != MLC_OK;
     return MLC_OK;
 }
@@ -16859,6 +16866,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) mlc__node_unsave(nd);
     /* Nodes of the scope lie in its arena: the tape is cut before that goes. */
     ctx->tape = s->tape;
+    ctx->recorded = s->recorded;
     mlc__scope_clear(ctx, s);
     ctx->depth--;
     if (ctx->fixed && ctx->on_host) mlc__fixed_rewind(ctx);
@@ -18445,6 +18453,17 @@ static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* The next node of the tape. One that only grows is warned of, once in a context's life. */
+static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
+{
+    nd->prev = ctx->tape;
+    ctx->tape = nd;
+    if (++ctx->recorded < MLC__TAPE_LONG || ctx->tape_warned || ctx->dry_run) return;
+    ctx->tape_warned = true;
+    mlc__log(ctx, MLC_LOG_WARNING, "tape: thousands of operations are recorded in a scope that has "
+             "not ended; does each step of a loop have its mlc_scope_begin and mlc_scope_end?");
+}
+
 /* Runs an operation and records it; its first output, or NULL. */
 static mlc_tensor *mlc__finish(mlc_node *nd)
 {
@@ -18458,8 +18477,7 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     }
     /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
     if (nd->recorded) {
-        nd->prev = ctx->tape;
-        ctx->tape = nd;
+        mlc__tape_add(ctx, nd);
         for (int i = 0; i < nd->n_out; i++) {
             if (!mlc__is_float(nd->out[i]->dtype)) continue;
             mlc_tensor *base = mlc__base(nd->out[i]);      /* another one only in place */

@@ -729,6 +729,44 @@ TEST(ctx, the_soft_limit_warns_once_and_not_of_a_summary)
     CHECK_EQ(j.errors, 0);
 }
 
+/* A training loop without its scopes, or with one around all of it.                           */
+static void train_long(mlc_ctx *ctx, int64_t steps, bool scope, bool each)
+{
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims1(1));
+    mlc_set_requires_grad(w, true);
+    if (scope)
+        mlc_scope_begin(ctx);
+    for (int64_t i = 0; i < steps; i++) {
+        if (each)
+            mlc_scope_begin(ctx);
+        mlc_sum(mlc_mul_scalar(w, 2), mlc_dims0(), false);
+        if (each)
+            mlc_scope_end(ctx);
+    }
+    if (scope)
+        mlc_scope_end(ctx);
+}
+
+TEST(ctx, a_loop_without_scopes_is_warned_of_once)
+{
+    journal      j = {0, 0, ""};
+    mlc_ctx_desc d = test_desc();
+    d.log = journal_write;
+    d.log_user = &j;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    train_long(ctx, 10000, true, true);
+    train_long(ctx, 8191, true, false);
+    train_long(ctx, 8191, false, false);
+    CHECK_EQ(j.warnings, 0);
+    train_long(ctx, 1, true, false);
+    CHECK_EQ(j.warnings, 1);
+    CHECK_STR(j.last, "tape: thousands of operations are recorded in a scope that has not ended; "
+                      "does each step of a loop have its mlc_scope_begin and mlc_scope_end?");
+    train_long(ctx, 9000, false, false);
+    CHECK_EQ(j.warnings, 1);
+    CHECK_OK(ctx);
+}
+
 /* ---- random streams ------------------------------------------------------------------------ */
 
 TEST(ctx, a_seed_gives_the_same_values_again)
