@@ -25705,6 +25705,22 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
 /* A parameter under one of its names: tied ones sit in several slots. */
 typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 
+/* What a container may do with a layer instead of calling its forward. It asks the layer and knows
+ * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
+typedef struct mlc__fuse {
+    /* call: m and what e says, in one pass; add, if adds says so, before the activation; e of which
+     * takes says that it can be given */
+    bool         (*takes)(const mlc_module *m, const mlc_epilogue *e);
+    mlc_tensor  *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e, mlc_tensor *add);
+    /* is add like what call makes of h? h NULL: does it add what is? */
+    bool         (*adds)(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add);
+    mlc_tensor **(*weights)(mlc_module *m);      /* [0]: one output a row; [1]: bias or NULL    */
+    bool         (*joins)(const mlc_module *m, mlc_epilogue *e);      /* behind what is in e?   */
+    mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
+    mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t n);     /* first n of a sequence  */
+    bool         late_relu;            /* a relu costs less in call_relu of what follows        */
+} mlc__fuse;
+
 /* cls is a copy: a class may be a local of the creator. */
 struct mlc_module {
     mlc_ctx         *ctx;
@@ -25719,7 +25735,7 @@ struct mlc_module {
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run               */
     int64_t          out_shape[MLC_MAX_DIMS];
-    mlc_tensor    *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);      /* or NULL */
+    const mlc__fuse *fuse;                      /* or NULL                                      */
 };
 
 /* Depths are small; a cached root would have to follow each mlc_module_add. */
@@ -26449,8 +26465,8 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
  * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
- * epilogue, which changes speed and memory, not values. It knows layers that take an epilogue by
- * `call`, the others by their forward function, so a user's class is never taken for one. */
+ * epilogue, which changes speed and memory, not values. What a layer can do stands in its
+ * mlc__fuse; a user's class has none. */
 
 /* b NULL: no bias. The tensors are stable: see mlc__param. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
@@ -26463,18 +26479,35 @@ static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
     return MLC_OK;
 }
 
+static bool mlc__linear_takes(const mlc_module *m, const mlc_epilogue *e)
+{
+    (void)m; (void)e;
+    return true;
+}
+
 /* Called with an epilogue by sequential, which thereby runs several modules at once. */
-static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
+                                    mlc_tensor *add)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
+    (void)add;
     return mlc_linear_ex(x, u->w, u->b, e);
 }
+
+static mlc_tensor **mlc__linear_weights(mlc_module *m)
+{
+    return &MLC__CAST(mlc__linear_user *, m->user)->w;
+}
+
+static const mlc__fuse mlc__linear_fuse = {
+    mlc__linear_takes, mlc__linear_call, NULL, mlc__linear_weights, NULL, NULL, NULL, false
+};
 
 static mlc_status mlc__linear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                      mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__linear_call(m, in[0], NULL);
+    out[0] = mlc__linear_call(m, in[0], NULL, NULL);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
@@ -26511,7 +26544,7 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
     m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
     if (!m) return NULL;
     mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
-    m->call = mlc__linear_call;
+    m->fuse = &mlc__linear_fuse;
     u->w = mlc__declare(m, "nn_linear", "weight", &p);
     p.shape = mlc_dims1(desc->out);
     if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_linear", "bias", &p);
@@ -26537,13 +26570,25 @@ static mlc_status mlc__act_module(mlc_module *m, mlc_tensor *const *in, int32_t 
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e)
+{
+    if (e->act != MLC_ACT_NONE || e->dropout > 0.0) return false;
+    e->act = MLC__CAST(const mlc__act_user *, m->user)->act;
+    return true;
+}
+
+static const mlc__fuse mlc__act_fuse = {
+    NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, false
+};
+
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
-    /* All share one forward: that is how sequential knows them. */
     const mlc_module_class cls = { name, mlc__act_module, NULL };
     const mlc__act_user user = { act, fn };
-    return mlc_module_create(ctx, &cls, &user, sizeof user);
+    mlc_module *m = mlc_module_create(ctx, &cls, &user, sizeof user);
+    if (m) m->fuse = &mlc__act_fuse;
+    return m;
 }
 
 MLC_IMPL mlc_module *mlc_nn_relu(mlc_ctx *ctx)
@@ -26675,6 +26720,19 @@ static mlc_status mlc__dropout_module(mlc_module *m, mlc_tensor *const *in, int3
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* One that is active. */
+static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e)
+{
+    const double p = *MLC__CAST(const double *, m->user);
+    if (!m->training || p == 0.0 || e->dropout > 0.0) return false;
+    e->dropout = p;
+    return true;
+}
+
+static const mlc__fuse mlc__dropout_fuse = {
+    NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, false
+};
+
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
     static const mlc_module_class cls = { "Dropout", mlc__dropout_module, NULL };
@@ -26682,7 +26740,9 @@ MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
         mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
     }
-    return mlc_module_create(ctx, &cls, &p, sizeof p);
+    mlc_module *m = mlc_module_create(ctx, &cls, &p, sizeof p);
+    if (m) m->fuse = &mlc__dropout_fuse;
+    return m;
 }
 
 /* [n] becomes [n,1]: the first axis is the batch, whatever else there is. */
@@ -26709,8 +26769,8 @@ typedef struct mlc__conv_user { mlc_tensor *w, *b; mlc_nn_conv_desc d; } mlc__co
 
 /* Padded beforehand where that is not by zeros. Called with an activation by sequential, and with
  * what is added before it by residual, where nothing is recorded. */
-static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, mlc_act act,
-                                        mlc_tensor *residual)
+static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
+                                        mlc_tensor *add)
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     mlc_conv_desc d = u->d.conv;
@@ -26727,16 +26787,50 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, mlc_act ac
         x = mlc_pad(x, before, after, u->d.padding_mode, 0.0);
         if (!x) return NULL;
     }
-    if (act) d.act = act;
+    if (e && e->act != MLC_ACT_NONE) d.act = e->act;
     const mlc__op *op = u->d.transposed ? &mlc__conv_transpose_op : &mlc__conv_op;
-    return mlc__conv_call(op, x, u->w, u->b, &d, residual);
+    return mlc__conv_call(op, x, u->w, u->b, &d, add);
 }
+
+/* An activation, unless it has one. */
+static bool mlc__conv_layer_takes(const mlc_module *m, const mlc_epilogue *e)
+{
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    return !u->d.transposed && u->d.conv.act == MLC_ACT_NONE && e->dropout == 0.0;
+}
+
+/* Without gradients and casts. */
+static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
+{
+    const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
+    const mlc_nn_conv_desc *d = &MLC__CAST(const mlc__conv_user *, m->user)->d;
+    mlc__conv_spec s;
+    if (!h) return m->ctx->no_grad > 0 && !m->ctx->autocast && mlc__conv_layer_takes(m, &none);
+    s.transposed = false;
+    bool fits = mlc__conv_spec_of(h->ctx, "conv", &d->conv, &s) == MLC_OK &&
+                h->ndim == d->axes + 2 && add->shape[0] == h->shape[0] && add->shape[1] == d->out;
+    for (int i = 0; fits && i < d->axes; i++)
+        fits = add->shape[i + 2] == mlc__conv_size(&s, i, h->shape[i + 2], d->kernel[i]);
+    return fits;
+}
+
+static mlc_tensor **mlc__conv_layer_weights(mlc_module *m)
+{
+    const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
+    mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
+    return mlc__conv_layer_takes(m, &none) ? &u->w : NULL;
+}
+
+static const mlc__fuse mlc__conv_fuse = {
+    mlc__conv_layer_takes, mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights,
+    NULL, NULL, NULL, true
+};
 
 static mlc_status mlc__conv_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__conv_layer_call(m, in[0], MLC_ACT_NONE, NULL);
+    out[0] = mlc__conv_layer_call(m, in[0], NULL, NULL);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
@@ -26792,6 +26886,7 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__conv_user));
     if (!m) return NULL;
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
+    m->fuse = &mlc__conv_fuse;
     u->d = *desc;
     u->w = mlc__declare(m, "nn_conv", "weight", &p);
     p.shape = mlc_dims1(desc->out);
@@ -26854,9 +26949,25 @@ static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_d
     return mlc__pool_make(ctx, name, &u);
 }
 
+/* Maxima of windows and a relu before them are one pass: the values are the same, and nobody passes
+ * over all pixels for it or for its gradient. */
+static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
+{
+    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
+    return mlc__pool_windows_call(&mlc__max_pool_op, x, &u->d, true, true);
+}
+
+static const mlc__fuse mlc__max_pool_fuse = {
+    NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, false
+};
+
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
-    return mlc__pool_of(ctx, "MaxPool", desc, mlc_max_pool);
+    mlc_module *m = mlc__pool_of(ctx, "MaxPool", desc, mlc_max_pool);
+    bool apart = false;                /* there may be windows of padding alone */
+    for (int i = 0; desc && i < 3; i++) apart = apart || desc->dilation[i] > 1;
+    if (m && !apart) m->fuse = &mlc__max_pool_fuse;
+    return m;
 }
 MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
@@ -26902,10 +27013,22 @@ static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
     return MLC_OK;
 }
 
+static bool mlc__bnorm_layer_takes(const mlc_module *m, const mlc_epilogue *e)
+{
+    (void)m;
+    return (e->act == MLC_ACT_NONE || e->act == MLC_ACT_RELU) && e->dropout == 0.0;
+}
+
+static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
+{
+    (void)m;
+    return !h || mlc__same_shape(h, add);
+}
+
 /* Statistics that are 16-bit (mlc_module_to) serve evaluation, through f32. Called with a relu, and
  * what is added before it or NULL, by sequential and residual. */
-static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, bool relu,
-                                         mlc_tensor *residual)
+static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
+                                         mlc_tensor *add)
 {
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
     const bool cast = u->mean && !m->training && mlc__is_half(u->mean->dtype);
@@ -26917,17 +27040,22 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, bool relu
     s.momentum = u->momentum;
     s.eps = u->eps;
     s.training = m->training || !u->mean;
-    s.relu = relu;
-    mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, residual);
+    s.relu = e && e->act == MLC_ACT_RELU;
+    mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, add);
     const bool counts = y && m->training && u->tracked && !m->ctx->dry_run;
     return counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
 }
+
+static const mlc__fuse mlc__bnorm_fuse = {
+    mlc__bnorm_layer_takes, mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, NULL, NULL,
+    false
+};
 
 static mlc_status mlc__bnorm_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__bnorm_layer_call(m, in[0], false, NULL);
+    out[0] = mlc__bnorm_layer_call(m, in[0], NULL, NULL);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
@@ -26957,6 +27085,7 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_des
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__bnorm_user));
     if (!m) return NULL;
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
+    m->fuse = &mlc__bnorm_fuse;
     const mlc_dims shape = mlc_dims1(d->channels);
     bool made = true;
     u->momentum = d->momentum == 0.0 ? 0.1 : d->momentum < 0.0 ? 0.0 : d->momentum;
@@ -27042,62 +27171,44 @@ MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool a
 
 /* ---- sequential */
 
-static mlc_act mlc__act_of(const mlc_module *m)
+/* Puts next into e, where it can, and m takes it there. */
+static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
 {
-    return m && m->cls.forward == mlc__act_module ? MLC__CAST(const mlc__act_user *, m->user)->act
-                                                  : MLC_ACT_NONE;
+    mlc_epilogue more = *e;
+    if (!next->fuse || !next->fuse->joins || !next->fuse->joins(next, &more) ||
+        !m->fuse->takes(m, &more)) return false;
+    *e = more;
+    return true;
 }
 
-/* A convolution that takes an activation. */
-static bool mlc__conv_takes_act(const mlc_module *m)
-{
-    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
-    return m->cls.forward == mlc__conv_module && !u->d.transposed && u->d.conv.act == MLC_ACT_NONE;
-}
-
-/* What runs in the pass of child i: behind a linear an activation and a dropout that is active,
- * behind a convolution an activation, behind a batch norm a relu, where they come next. Returns how
- * many modules. */
+/* What runs in the pass of child i: what comes next and joins. Returns how many modules. */
 static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
 {
     const mlc_module *child = m->child[i];
-    const bool linear = child->call != NULL, bnorm = child->cls.forward == mlc__bnorm_module;
     int32_t n = 0;
     memset(e, 0, sizeof *e);
-    if (!linear && !bnorm && !mlc__conv_takes_act(child)) return 0;
-    const mlc_act act = i + 1 < m->children ? mlc__act_of(m->child[i + 1]) : MLC_ACT_NONE;
-    if (act != MLC_ACT_NONE && (!bnorm || act == MLC_ACT_RELU)) {
-        e->act = act;
-        n++;
-    }
-    const mlc_module *next = linear && i + n + 1 < m->children ? m->child[i + n + 1] : NULL;
-    if (next && next->cls.forward == mlc__dropout_module && next->training) {
-        e->dropout = *MLC__CAST(const double *, next->user);
-        n += e->dropout > 0.0;
-    }
+    if (!child->fuse || !child->fuse->takes) return 0;
+    while (i + n + 1 < m->children && mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
 }
 
-/* A relu between a convolution and maxima of windows is done with them where a gradient is wanted:
- * the values are the same, and nobody passes over all pixels for it or for its gradient. */
+/* A relu between a convolution and maxima of windows is done with them where a gradient is
+ * wanted. */
 static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 {
-    const mlc_module *pool = i + 2 < m->children ? m->child[i + 2] : NULL;
-    if (!pool || pool->cls.forward != mlc__pool_module || m->ctx->no_grad > 0) return false;
-    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, pool->user);
-    for (int d = 0; d < 3; d++)
-        if (u->d.dilation[d] > 1) return false;            /* windows of padding alone */
-    return u->windows == mlc_max_pool && mlc__conv_takes_act(m->child[i]) &&
-           mlc__act_of(m->child[i + 1]) == MLC_ACT_RELU;
+    const mlc_module *child = m->child[i], *pool = i + 2 < m->children ? m->child[i + 2] : NULL;
+    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
+    return pool && pool->fuse && pool->fuse->call_relu && m->ctx->no_grad == 0 && child->fuse &&
+           child->fuse->late_relu && mlc__fuse_joins(child, m->child[i + 1], &e) &&
+           e.act == MLC_ACT_RELU;
 }
 
 static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
-    mlc_module *pool = m->child[*i + 2];
-    const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, pool->user);
-    mlc_tensor *y = mlc__conv_layer_call(m->child[*i], x, MLC_ACT_NONE, NULL);
+    mlc_module *child = m->child[*i], *pool = m->child[*i + 2];
+    mlc_tensor *y = child->fuse->call(child, x, NULL, NULL);
     for (int n = 0; y && n < 2; n++) mlc__note_output(m->child[(*i)++], y);
-    y = y ? mlc__pool_windows_call(&mlc__max_pool_op, y, &u->d, true, true) : NULL;
+    y = y ? pool->fuse->call_relu(pool, y) : NULL;
     if (y) mlc__note_output(pool, y);
     return y;
 }
@@ -27110,10 +27221,7 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     mlc_epilogue e;
     const int32_t last = *i + mlc__sequential_fuse(m, *i, &e);
     if (last == *i) return mlc_forward(child, x);
-    const bool bnorm = child->cls.forward == mlc__bnorm_module;
-    mlc_tensor *y = child->call ? child->call(child, x, &e)
-                    : bnorm     ? mlc__bnorm_layer_call(child, x, true, NULL)
-                                : mlc__conv_layer_call(child, x, e.act, NULL);
+    mlc_tensor *y = child->fuse->call(child, x, &e, NULL);
     for (; y && *i <= last; ++*i) mlc__note_output(m->child[*i], y);
     *i = last;
     return y;
@@ -27142,10 +27250,16 @@ static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, i
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+static const mlc__fuse mlc__sequential_fuses = {
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, false
+};
+
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Sequential", mlc__sequential_module, NULL };
-    return mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    if (m) m->fuse = &mlc__sequential_fuses;
+    return m;
 }
 
 /* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them
@@ -27236,47 +27350,33 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 
 /* ---- residual */
 
-/* The last of a sequential body, if it takes the sum and the relu in its pass: a batch norm, or
- * without gradients and casts a convolution. */
+/* The last of a sequential body, if it takes the sum and the relu in its pass. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
-    mlc_module *last = body->cls.forward == mlc__sequential_module && body->children > 0
+    mlc_module *last = body->fuse && body->fuse->run && body->children > 0
                            ? body->child[body->children - 1] : NULL;
-    if (last && last->cls.forward == mlc__bnorm_module) return last;
-    const bool plain = body->ctx->no_grad > 0 && !body->ctx->autocast;
-    return last && plain && mlc__conv_takes_act(last) ? last : NULL;
+    return last && last->fuse && last->fuse->adds && last->fuse->adds(last, NULL, NULL) ? last
+                                                                                        : NULL;
 }
 
-/* Is skip like what last makes of h? Else their sum broadcasts, or is refused, as an operation. */
-static bool mlc__residual_fits(const mlc_module *last, const mlc_tensor *h, const mlc_tensor *skip)
-{
-    if (h->dtype != skip->dtype || h->ndim != skip->ndim) return false;
-    if (last->cls.forward == mlc__bnorm_module) return mlc__same_shape(h, skip);
-    const mlc_nn_conv_desc *d = &MLC__CAST(const mlc__conv_user *, last->user)->d;
-    mlc__conv_spec s;
-    s.transposed = false;
-    bool fits = mlc__conv_spec_of(h->ctx, "conv", &d->conv, &s) == MLC_OK &&
-                h->ndim == d->axes + 2 && skip->shape[0] == h->shape[0] && skip->shape[1] == d->out;
-    for (int i = 0; fits && i < d->axes; i++)
-        fits = skip->shape[i + 2] == mlc__conv_size(&s, i, h->shape[i + 2], d->kernel[i]);
-    return fits;
-}
-
-/* y = body(x) + shortcut(x), or + x with one child. */
+/* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
+ * their sum broadcasts, or is refused, as an operation. */
 static mlc_tensor *mlc__residual_call(mlc_module *m, mlc_tensor *x)
 {
     const bool relu = *MLC__CAST(const bool *, m->user);
+    const mlc_epilogue e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
     mlc_module *body = m->child[0], *last = mlc__residual_last(body);
     mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
     if (!skip) return NULL;
-    mlc_tensor *h = last ? mlc__sequential_run(body, x, body->children - 1) : mlc_forward(body, x);
+    mlc_tensor *h = last ? body->fuse->run(body, x, body->children - 1) : mlc_forward(body, x);
     if (!h) return NULL;
-    if (!last || !mlc__residual_fits(last, h, skip)) {
+    if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
+        last->fuse->adds(last, h, skip)) {
+        y = last->fuse->call(last, h, &e, skip);
+    } else {
         y = mlc_add(last ? mlc_forward(last, h) : h, skip);
         if (relu) y = mlc_relu(y);
-    } else if (last->cls.forward == mlc__bnorm_module)
-        y = mlc__bnorm_layer_call(last, h, relu, skip);
-    else y = mlc__conv_layer_call(last, h, relu ? MLC_ACT_RELU : MLC_ACT_NONE, skip);
+    }
     if (y && last) {
         mlc__note_output(last, y);
         mlc__note_output(body, y);
@@ -27415,8 +27515,8 @@ static mlc_tensor *mlc__excite_call(mlc_module *m, mlc_tensor *x)
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
     mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
-    s = s ? m->child[0]->call(m->child[0], mlc_flatten(s, 1), &relu) : NULL;
-    s = s ? m->child[1]->call(m->child[1], s, &gate) : NULL;
+    s = s ? m->child[0]->fuse->call(m->child[0], mlc_flatten(s, 1), &relu, NULL) : NULL;
+    s = s ? m->child[1]->fuse->call(m->child[1], s, &gate, NULL) : NULL;
     return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
 }
 
@@ -27446,10 +27546,7 @@ MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64
 /* The weight and bias of a layer whose outputs a batch norm scales and shifts; NULL: another. */
 static mlc_tensor **mlc__fold_params(mlc_module *m)
 {
-    mlc__conv_user *c = MLC__CAST(mlc__conv_user *, m->user);
-    mlc__linear_user *l = MLC__CAST(mlc__linear_user *, m->user);
-    if (m->cls.forward == mlc__linear_module) return &l->w;
-    return mlc__conv_takes_act(m) ? &c->w : NULL;
+    return m->fuse && m->fuse->weights ? m->fuse->weights(m) : NULL;
 }
 
 /* w = w factor, b = (b - mean) factor + bias, for each output, in f32 or f64. */
@@ -27499,9 +27596,9 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
 /* Are child i and the one behind it a layer and a batch norm of its outputs? */
 static bool mlc__fold_fits(const mlc_module *m, int32_t i)
 {
-    if (m->cls.forward != mlc__sequential_module || i + 1 >= m->children) return false;
+    if (!m->fuse || !m->fuse->run || i + 1 >= m->children) return false;
     const mlc_module *next = m->child[i + 1];
-    if (next->cls.forward != mlc__bnorm_module) return false;
+    if (next->fuse != &mlc__bnorm_fuse) return false;
     mlc_tensor *const *w = mlc__fold_params(m->child[i]);
     const mlc_tensor *mean = MLC__CAST(const mlc__bnorm_user *, next->user)->mean;
     return w && mean && mean->shape[0] == (*w)->shape[0];
@@ -28372,18 +28469,24 @@ static mlc_status mlc__sklinear_seed(mlc__sklinear_user *u)
     return MLC_OK;
 }
 
-static mlc_tensor *mlc__sklinear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+static mlc_tensor *mlc__sklinear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
+                                      mlc_tensor *add)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    (void)add;
     if (mlc__sklinear_seed(u) != MLC_OK) return NULL;
     return mlc_sklinear(x, u->s1, u->s2, u->b, &u->u[0], &u->u[1], u->terms, e);
 }
+
+static const mlc__fuse mlc__sklinear_fuse = {
+    mlc__linear_takes, mlc__sklinear_call, NULL, NULL, NULL, NULL, NULL, false
+};
 
 static mlc_status mlc__sklinear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                        mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__sklinear_call(m, in[0], NULL);
+    out[0] = mlc__sklinear_call(m, in[0], NULL, NULL);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
@@ -28740,7 +28843,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *d
     mlc__sklinear_warn(ctx, &d);
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__sklinear_user));
     if (!m) return NULL;
-    m->call = mlc__sklinear_call;
+    m->fuse = &mlc__sklinear_fuse;
     mlc__sklinear_sketches(MLC__CAST(mlc__sklinear_user *, m->user), &d);
     const bool fills = d.weight || d.bias || d.store != MLC_SKETCH_FROM_SEED ||
                        d.start != MLC_SKETCH_FRESH;
