@@ -29343,6 +29343,8 @@ struct mlc_optim {
     bool        has_scaler;
     mlc_scaler_desc scaler;
     mlc__guard  guard, *guard_dev;     /* guard_dev: on the device, squares of runs behind it */
+    mlc_status (*guarded)(mlc_optim *o, int64_t runs, bool *skip);    /* of clipping, a scaler  */
+    mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
 };
 
 /* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
@@ -29908,21 +29910,28 @@ static mlc_status mlc__optim_skipped(mlc_optim *o)
     return MLC_OK;
 }
 
+/* Called by pointer, so that a program links it if it asks for clipping or a scaler. */
+static mlc_status mlc__optim_guarded(mlc_optim *o, int64_t runs, bool *skip)
+{
+    const double scale = o->guard.scaler.scale;
+    MLC__TRY(mlc__optim_guard(o, runs));
+    *skip = !(o->guard.norm - o->guard.norm == 0.0);
+    if (*skip) return mlc__optim_skipped(o);
+    return o->clamp ? o->clamp(o, scale) : MLC_OK;
+}
+
 /* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
  * depends on it. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     int64_t runs;
+    bool skip = false;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_settings, &runs));
     if (o->step_dev != o->step)
         MLC__TRY(mlc__device_copy(o->ctx, o->step_dev, o->step, (size_t)runs * sizeof *o->step,
                                   MLC_COPY_TO_DEVICE));
-    if (o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0) {
-        const double scale = o->guard.scaler.scale;
-        MLC__TRY(mlc__optim_guard(o, runs));
-        if (!(o->guard.norm - o->guard.norm == 0.0)) return mlc__optim_skipped(o);
-        if (o->clip.value > 0.0) MLC__TRY(mlc__optim_clamp(o, scale));
-    }
+    if (o->guarded) MLC__TRY(o->guarded(o, runs, &skip));
+    if (skip) return MLC_OK;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries, &runs));
     mlc__optim_done(o, true);
     return MLC_OK;
@@ -29958,9 +29967,8 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
-           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->has_scaler &&
-           o->clip.norm == 0.0 && o->clip.value == 0.0 && mlc__numel(&p->t) >= MLC__GRAIN &&
-           p->t.shape[1] <= MLC__GRAIN;
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->guarded &&
+           mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
 /* mlc__param.step: the settings of its entry, then the one kernel. */
@@ -30004,6 +30012,8 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
                  "optim_clip: norm %s, value %s: finite, not negative, and one of them 0",
                  mlc__real(d.norm).s, mlc__real(d.value).s);
     o->clip = d;
+    o->clamp = d.value > 0.0 ? mlc__optim_clamp : NULL;
+    o->guarded = o->has_scaler || d.norm > 0.0 || d.value > 0.0 ? mlc__optim_guarded : NULL;
     return MLC_OK;
 }
 
@@ -30043,6 +30053,8 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
                  (long long)d.patience);
     start.scale = desc ? d.init : 1.0;
     o->has_scaler = desc != NULL;
+    const bool clips = o->clip.norm > 0.0 || o->clip.value > 0.0;
+    o->guarded = desc || clips ? mlc__optim_guarded : NULL;
     o->scaler = d;
     o->guard.scaler = start;
     return MLC_OK;
