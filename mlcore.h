@@ -21038,6 +21038,13 @@ static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
                        nd->u.reduce.keepdim, nd->u.reduce.divisor, false);
 }
 
+/* Of floats, whose sums no fold makes: a program that only trains links none. */
+static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], nd->in[0], nd->u.reduce.mask,
+                       nd->u.reduce.keepdim, nd->u.reduce.divisor, false);
+}
+
 /* t with the reduced axes back as 1, so that it broadcasts to x. */
 static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const mlc_tensor *x)
 {
@@ -21284,10 +21291,13 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
 }
 
+static const mlc__op mlc__total_op =
+    { "sum", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward };
+static const mlc__op mlc__mean_op =
+    { "mean", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward };
 #define MLC__REDUCE_OP(name, backward) static const mlc__op mlc__##name##_op = \
     { #name, mlc__reduce_shape, mlc__reduce_forward, backward };
 MLC__REDUCE_OP(sum, mlc__sum_backward)
-MLC__REDUCE_OP(mean, mlc__sum_backward)
 MLC__REDUCE_OP(prod, mlc__reduce_backward)
 MLC__REDUCE_OP(max, mlc__reduce_backward)
 MLC__REDUCE_OP(min, mlc__reduce_backward)
@@ -21316,6 +21326,11 @@ static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims a
 MLC_IMPL mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
     return MLC__REDUCE_CALL(sum, SUM, 1.0);
+}
+/* mlc_sum of floats, for losses. */
+static mlc_tensor *mlc__total(mlc_tensor *x, mlc_dims axes)
+{
+    return mlc__reduce_call(&mlc__total_op, x, axes, false, MLC_REDUCE_SUM, 1.0, 0.0);
 }
 MLC_IMPL mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
@@ -24968,10 +24983,15 @@ MLC_IMPL mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target, bool log_targ
 static mlc_tensor *mlc__loss_reduce(mlc_tensor *y, mlc_reduction reduction)
 {
     if (reduction == MLC_REDUCTION_MEAN) return mlc_mean(y, mlc_dims0(), false);
-    if (!y || reduction == MLC_REDUCTION_NONE) return y;
+    return reduction == MLC_REDUCTION_SUM ? mlc__total(y, mlc_dims0()) : y;
+}
+
+/* Of those that have a mean over the batch, too: a formula of math, which others do not link. */
+static mlc_tensor *mlc__loss_reduce_batch(mlc_tensor *y, mlc_reduction reduction)
+{
+    if (!y || reduction != MLC_REDUCTION_BATCHMEAN) return mlc__loss_reduce(y, reduction);
     const int64_t n = y->ndim ? y->shape[0] : 1;
-    y = mlc_sum(y, mlc_dims0(), false);
-    return reduction == MLC_REDUCTION_BATCHMEAN ? mlc_div_scalar(y, (double)n) : y;
+    return mlc_div_scalar(mlc__total(y, mlc_dims0()), (double)n);
 }
 
 /* Its formulas have no room for what a mean divides by. */
@@ -24983,8 +25003,8 @@ MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double al
         !mlc__loss_param(x, "focal_loss", "gamma", gamma, good, "finite and not negative") ||
         (x && mlc__reduction_check(x->ctx, "focal_loss", reduction, MLC_REDUCTION_BATCHMEAN)))
         return NULL;
-    return mlc__loss_reduce(mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
-                                                MLC_REDUCTION_NONE), reduction);
+    return mlc__loss_reduce_batch(mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
+                                                      MLC_REDUCTION_NONE), reduction);
 }
 
 /* -- what losses that are made of operations begin and end with -- */
@@ -25087,11 +25107,10 @@ static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc
         (weight && mlc__loss_weight(&l, 2, "weight")) ||
         (pos_weight && mlc__loss_weight(&l, n - 1, "pos_weight")))
         return NULL;
-    l.reduction = reduction;
     if (pos_weight) y = mlc__bce_positive(l.in[0], l.in[1], l.in[n - 1]);
     else y = mlc__pointwise_call(p, l.in[0], l.in[1], 0.0, 1.0, MLC_REDUCTION_NONE);
     if (weight) y = mlc_mul(y, l.in[2]);
-    return mlc__loss_close(&l, y);
+    return mlc__loss_close(&l, mlc__loss_reduce_batch(y, reduction));
 }
 
 MLC_IMPL mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
@@ -25297,7 +25316,7 @@ static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
     if (s != 0.0) t = mlc_add_scalar(mlc_mul_scalar(t, 1.0 - s), s / c);
     mlc_tensor *y = mlc_mul(mlc_log_softmax(x, -1), t);
     if (n == 3) y = mlc_mul(y, l.in[2]);
-    return mlc__loss_close(&l, mlc_neg(mlc_sum(y, mlc_dims1(-1), false)));
+    return mlc__loss_close(&l, mlc_neg(mlc__total(y, mlc_dims1(-1))));
 }
 
 MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
