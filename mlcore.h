@@ -14773,29 +14773,31 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
             o[i] = (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s; \
     }
 
-/* Each row kernel: result, name, parameters, arguments. */
+/* Each row kernel: result, name, parameters, arguments. Those of norms are apart, so that softmax
+ * and cross-entropy do not link them. */
 #define MLC__ROW_KERNELS(X) \
     X(double, exp_sum, EXP_SUM, (const void *x, int64_t n, double shift), (x, n, shift)) \
     X(double, exp_row, EXP_ROW, (void *out, const void *x, int64_t n, double shift), \
       (out, x, n, shift)) \
-    X(void, moments, MOMENTS, (double *sums, const void *x, int64_t n, double shift), \
-      (sums, x, n, shift)) \
     X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
     X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
                              int64_t n, const mlc__row_line *line), \
       (out, x, weight, bias, n, line)) \
     X(void, soft_grad, SOFT_GRAD, (void *dx, const void *y, const void *dy, int64_t n, double sum, \
                                    bool log), (dx, y, dy, n, sum, log)) \
+    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
+                                  double less, double scale, bool accumulate), \
+      (dx, x, n, max, log_sum, less, scale, accumulate))
+#define MLC__NORM_KERNELS(X) \
+    X(void, moments, MOMENTS, (double *sums, const void *x, int64_t n, double shift), \
+      (sums, x, n, shift)) \
     X(void, norm_sums, NORM_SUMS, (double *sums, void *dw, void *db, const void *x, \
                                    const void *dy, const void *weight, int64_t n, \
                                    const mlc__row_line *line), \
       (sums, dw, db, x, dy, weight, n, line)) \
     X(void, norm_grad, NORM_GRAD, (void *dx, const void *x, const void *dy, const void *weight, \
                                    int64_t n, const mlc__row_line *line, const double *means), \
-      (dx, x, dy, weight, n, line, means)) \
-    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
-                                  double less, double scale, bool accumulate), \
-      (dx, x, n, max, log_sum, less, scale, accumulate))
+      (dx, x, dy, weight, n, line, means))
 
 #define MLC__LIST(...) __VA_ARGS__
 #define MLC__ROW_BODY_F32(R, name, TEXT, parameters, arguments) \
@@ -14806,9 +14808,11 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     { typedef double T; (void)fused; MLC__##TEXT##_TEXT(T) }
 #define MLC__F(name) name##_f32
 MLC__ROW_KERNELS(MLC__ROW_BODY_F32)
+MLC__NORM_KERNELS(MLC__ROW_BODY_F32)
 #undef MLC__F
 #define MLC__F(name) name##_f64
 MLC__ROW_KERNELS(MLC__ROW_BODY_F64)
+MLC__NORM_KERNELS(MLC__ROW_BODY_F64)
 #undef MLC__F
 
 /* What a level brings to row kernels, for one dtype. */
@@ -14817,6 +14821,10 @@ typedef struct mlc__row_fns {
     mlc__run_fn sum, max;
     MLC__ROW_KERNELS(MLC__ROW_FIELD)
 } mlc__row_fns;
+typedef struct mlc__norm_fns {
+    mlc__run_fn sum;
+    MLC__NORM_KERNELS(MLC__ROW_FIELD)
+} mlc__norm_fns;
 
 #define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
@@ -14840,7 +14848,11 @@ typedef struct mlc__row_fns {
     MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
         { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } };
+        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } }; \
+    MLC__NORM_KERNELS(MLC__ROW_STAMP_##isa) \
+    static const mlc__norm_fns mlc__norm_fns_##isa[2] = { \
+        { mlc__add_f32_##isa MLC__NORM_KERNELS(MLC__ROW_F32_##isa) }, \
+        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__ROW_F64_##isa) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -15254,6 +15266,7 @@ typedef struct mlc__norm_job {
     mlc__rows k;
     mlc__rows w;                       /* weight and bias */
     const struct mlc_k_norm *a;
+    const mlc__norm_fns *f;
 } mlc__norm_job;
 
 /* Statistics of a row in one pass: sums of differences to a shift, of which the mean of its first
@@ -15268,14 +15281,14 @@ static void mlc__norm_stat(const mlc__norm_job *j, const char *in, int64_t part,
     mlc__row_tile tile;
     double shift = 0.0, off = 0.0, variance = 0.0;
     if (first)
-        shift = mlc__run(k->f->sum, mlc__row_part(k, &tile, in, step, 0, first), first, 0.0) /
+        shift = mlc__run(j->f->sum, mlc__row_part(k, &tile, in, step, 0, first), first, 0.0) /
                 (double)first;
     for (int pass = 0; pass < 2; pass++) {
         double sums[2] = { 0.0, 0.0 };
         shift = k->wide == MLC_F64 ? shift + off : (double)(float)(shift + off);
         for (int64_t i = 0; i < k->n; i += part) {
             const int64_t n = mlc__min(part, k->n - i);
-            k->f->moments(sums, mlc__row_part(k, &tile, in, step, i, n), n, shift);
+            j->f->moments(sums, mlc__row_part(k, &tile, in, step, i, n), n, shift);
         }
         off = j->a->rms ? 0.0 : sums[0] / (double)k->n;
         variance = sums[1] / (double)k->n - off * off;
@@ -15331,11 +15344,12 @@ MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
 }
 
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
-                                const mlc__half_fns *half)
+                                const mlc__norm_fns *norms, const mlc__half_fns *half)
 {
     const int64_t n = a->shape[a->ndim - 1];
     const mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half),
-                              mlc__rows_of(a->w_dtype, n, f, half), a };
+                              mlc__rows_of(a->w_dtype, n, f, half), a,
+                              &norms[a->dtype == MLC_F64] };
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
@@ -15353,6 +15367,7 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
 typedef struct mlc__norm_grad_job {
     mlc__rows k, w;                    /* w: weight, dweight, dbias */
     const struct mlc_k_norm_grad *a;
+    const mlc__norm_fns *f;
     mlc__loop across;
     int64_t   rows, per_part, parts;
     int64_t   part;                    /* of a row, that goes through kernels at a time */
@@ -15388,7 +15403,7 @@ static void mlc__norm_grad_sums(const mlc__norm_grad_job *j, const char *in, con
     means[0] = means[1] = 0.0;
     for (int64_t i = 0; i < k->n; i += j->part) {
         const int64_t n = mlc__min(j->part, k->n - i);
-        k->f->norm_sums(means, column ? column + i * wide : NULL,
+        j->f->norm_sums(means, column ? column + i * wide : NULL,
                         column ? column + (k->n + i) * wide : NULL,
                         mlc__row_part(k, &tile[0], in, is, i, n),
                         mlc__row_part(k, &tile[1], dy, ds, i, n),
@@ -15410,7 +15425,7 @@ static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char
         const void *x = mlc__row_part(k, &tile[0], in, a->in_stride[last], i, n);
         const void *d = mlc__row_part(k, &tile[1], dy, a->dy_stride[last], i, n);
         const void *w = mlc__norm_weights(j, &tile[2], i, n);
-        k->f->norm_grad(j->direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, line, means);
+        j->f->norm_grad(j->direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, line, means);
         if (!j->direct)
             mlc__row_put(k, dx, a->dx_stride[last], i, n, &tile[3], a->dx_accumulate != 0);
     }
@@ -15476,7 +15491,7 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, 
     }
 }
 
-/* Writes all of *j but k and w. False if there are no rows. */
+/* Writes all of *j but k, w and f. False if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
@@ -15511,12 +15526,14 @@ static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad
 }
 
 static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
-                                     const mlc__row_fns *f, const mlc__half_fns *half)
+                                     const mlc__row_fns *f, const mlc__norm_fns *norms,
+                                     const mlc__half_fns *half)
 {
     mlc__norm_grad_job j;
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
     j.w = mlc__rows_of(a->w_dtype, a->shape[a->ndim - 1], f, half);
+    j.f = &norms[a->dtype == MLC_F64];
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
         if (!a->weight) {
@@ -16282,9 +16299,11 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     static mlc_status mlc__k_softmax_grad_##isa(void *dev, const struct mlc_k_softmax_grad *a) \
     { return mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_norm_##isa(void *dev, const struct mlc_k_norm *a) \
-    { return mlc__norm_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    { return mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
+                           &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
-    { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
+    { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
+                                &mlc__half_fns_##isa); } \
     static const mlc__optim_fns mlc__optim_fns_##isa = \
         { mlc__sgd_f32_##isa, mlc__adam_f32_##isa, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
           &mlc__random_fns_##isa }; \
