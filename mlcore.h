@@ -2987,8 +2987,13 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
  * inlined does it take over the target attribute of its wrapper. At -O0 nothing is: each copy would
  * have its own place on the stack, 17 KB for the tiles of AVX-512. Where size counts and there is
- * but one stamp, the compiler decides. */
-#if defined(__OPTIMIZE__) && !(defined(__OPTIMIZE_SIZE__) && defined(MLC_NO_SIMD))
+ * but one stamp (COMPACT), the compiler decides. */
+#if defined(__OPTIMIZE_SIZE__) && defined(MLC_NO_SIMD)
+#  define MLC__COMPACT 1
+#else
+#  define MLC__COMPACT 0
+#endif
+#if defined(__OPTIMIZE__) && !MLC__COMPACT
 #  define MLC__INLINE static inline __attribute__((always_inline))
 #else
 #  define MLC__INLINE static inline
@@ -3066,6 +3071,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__UNROLL _Pragma("clang loop unroll(full)")
 #else
 #  define MLC__UNROLL _Pragma("GCC unroll 16")
+#endif
+/* The same where vectors of MLC__LANES_BYTES go through loops: a level splits them as it can, which
+ * would be long where size counts. */
+#if MLC__COMPACT
+#  define MLC__UNROLL_V
+#  define MLC__LANES_BYTES 16
+#else
+#  define MLC__UNROLL_V MLC__UNROLL
+#  define MLC__LANES_BYTES 64
 #endif
 
 /* Hides from the compiler where a value comes from. */
@@ -12073,12 +12087,12 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
 
 #define MLC__DEPTH_ROOM 512            /* elements of results on their way through a sink      */
 
-/* 64 bytes of lanes, as vectors that each level splits as it can: loops over arrays of that length
- * were vectorised across taps. bf16 are the upper half of a float. */
-typedef float    mlc__lanes_f32 __attribute__((vector_size(64)));
-typedef double   mlc__lanes_f64 __attribute__((vector_size(64)));
-typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(64)));
-typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(32)));
+/* Lanes, as vectors that each level splits as it can: loops over arrays of that length were
+ * vectorised across taps. bf16 are the upper half of a float. */
+typedef float    mlc__lanes_f32 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef double   mlc__lanes_f64 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(MLC__LANES_BYTES / 2)));
 #define MLC__DEPTH_READ(V, to, from) memcpy(&(to), from, sizeof(V));
 #define MLC__DEPTH_READ_BF16(V, to, from) { \
     mlc__lanes_u16 low; \
@@ -12105,13 +12119,13 @@ MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
 #define MLC__DEPTH_BODIES(AT, T, V, X, LOAD, READ, PUT, PUT_ONE, SUFFIX) \
 AT void mlc__depth_taps_##SUFFIX##_body(const mlc__depth_line *l) \
 { \
-    enum { LANES = 64 / sizeof(T) }; \
+    enum { LANES = sizeof(V) / sizeof(T) }; \
     const T *w = MLC__CAST(const T *, l->w); \
     const bool slides = mlc__depth_slides(l, sizeof(X)); \
     int64_t i = 0; \
     for (; slides && i + LANES <= l->n; i += LANES) { \
         V f[9], x[3][3]; \
-        MLC__UNROLL for (int t = 0; t < 9; t++) { \
+        MLC__UNROLL_V for (int t = 0; t < 9; t++) { \
             MLC__DEPTH_READ(V, f[t], w + t * l->row + i) \
             if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
         } \
@@ -12119,12 +12133,12 @@ AT void mlc__depth_taps_##SUFFIX##_body(const mlc__depth_line *l) \
             const int64_t at = p * l->out_step + i; \
             V sum = { 0 }; \
             if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at) \
-            MLC__UNROLL for (int r = 0; r < 3; r++) { \
+            MLC__UNROLL_V for (int r = 0; r < 3; r++) { \
                 const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
                 x[r][0] = x[r][1]; \
                 x[r][1] = x[r][2]; \
                 LOAD(V, x[r][2], next + i) \
-                MLC__UNROLL for (int t = 0; t < 3; t++) sum += x[r][t] * f[3 * r + t]; \
+                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum += x[r][t] * f[3 * r + t]; \
             } \
             PUT(T, l, at, sum) \
         } \
@@ -12154,27 +12168,27 @@ AT void mlc__depth_taps_##SUFFIX##_body(const mlc__depth_line *l) \
 } \
 AT void mlc__depth_back_##SUFFIX##_body(const mlc__depth_line *l) \
 { \
-    enum { LANES = 64 / sizeof(T) }; \
+    enum { LANES = sizeof(V) / sizeof(T) }; \
     const X *dy = MLC__CAST(const X *, l->dy); \
     const bool slides = mlc__depth_slides(l, sizeof(X)); \
     const int64_t slid = slides ? l->n / LANES * LANES : 0; \
     for (int64_t i = 0; i < slid; i += LANES) { \
         V sum[9], x[3][3], d; \
-        MLC__UNROLL for (int t = 0; t < 9; t++) { \
+        MLC__UNROLL_V for (int t = 0; t < 9; t++) { \
             MLC__DEPTH_READ(V, sum[t], MLC__CAST(T *, l->out) + t * l->row + i) \
             if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
         } \
         for (int64_t p = 0; p < l->pixels; p++) { \
             LOAD(V, d, dy + p * l->dy_step + i) \
-            MLC__UNROLL for (int r = 0; r < 3; r++) { \
+            MLC__UNROLL_V for (int r = 0; r < 3; r++) { \
                 const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
                 x[r][0] = x[r][1]; \
                 x[r][1] = x[r][2]; \
                 LOAD(V, x[r][2], next + i) \
-                MLC__UNROLL for (int t = 0; t < 3; t++) sum[3 * r + t] += d * x[r][t]; \
+                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum[3 * r + t] += d * x[r][t]; \
             } \
         } \
-        MLC__UNROLL for (int t = 0; t < 9; t++) \
+        MLC__UNROLL_V for (int t = 0; t < 9; t++) \
             memcpy(MLC__CAST(T *, l->out) + t * l->row + i, &sum[t], sizeof sum[t]); \
     } \
     for (int64_t t = 0; t < l->taps; t++) { \
@@ -12202,7 +12216,7 @@ AT void mlc__depth_back_##SUFFIX##_body(const mlc__depth_line *l) \
     if ((l)->low) MLC__CAST(uint16_t *, (l)->out)[at] = mlc__bf16_of(sum); \
     else MLC__CAST(T *, (l)->out)[at] = sum;
 #define MLC__DEPTH_PUT_BF16(T, l, at, sum) \
-    if ((l)->low) for (int q = 0; q < 16; q++) \
+    if ((l)->low) for (int q = 0; q < MLC__LANES_BYTES / 4; q++) \
         MLC__CAST(uint16_t *, (l)->out)[(at) + q] = mlc__bf16_of((sum)[q]); \
     else MLC__DEPTH_PUT(T, l, at, sum)
 MLC__DEPTH_BODIES(MLC__BODY, float, mlc__lanes_f32, float, MLC__DEPTH_READ, MLC__AS_IT_IS,
@@ -12506,6 +12520,7 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
 
 #define MLC__WINO (768 * 1024)         /* bytes of a slab's tiles                               */
 #define MLC__WINO_LANES 16             /* channels come in multiples of them                    */
+#define MLC__WINO_STEP (MLC__LANES_BYTES / 4)          /* that are transformed at once          */
 
 /* The transforms of a line of four, three or two elements, each of them lanes of channels. */
 MLC__INLINE void mlc__wino_bt(const mlc__lanes_f32 x[4], mlc__lanes_f32 to[4])
@@ -12557,27 +12572,27 @@ MLC__INLINE void mlc__wino_column(const mlc__wino_line *l, int64_t x, int64_t c,
                                   mlc__lanes_f32 to[4])
 {
     mlc__lanes_f32 d[4];
-    MLC__UNROLL for (int r = 0; r < 4; r++) mlc__wino_pixel(l, r, x, c, &d[r]);
+    MLC__UNROLL_V for (int r = 0; r < 4; r++) mlc__wino_pixel(l, r, x, c, &d[r]);
     mlc__wino_bt(d, to);
 }
 
 MLC__INLINE void mlc__wino_put(float *to, int64_t plane, int r, const mlc__lanes_f32 v[4])
 {
-    MLC__UNROLL for (int i = 0; i < 4; i++) memcpy(to + (r * 4 + i) * plane, &v[i], sizeof v[i]);
+    MLC__UNROLL_V for (int i = 0; i < 4; i++) memcpy(to + (r * 4 + i) * plane, &v[i], sizeof v[i]);
 }
 
 /* Two columns of a tile are those of the tile before. */
 MLC__BODY void mlc__wino_read_body(const mlc__wino_line *l)
 {
-    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES) {
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP) {
         mlc__lanes_f32 v[4][4];
         mlc__wino_column(l, l->col, c, v[2]);
         mlc__wino_column(l, l->col + 1, c, v[3]);
         for (int64_t t = 0; t < l->tiles; t++) {
-            MLC__UNROLL for (int r = 0; r < 4; r++) { v[0][r] = v[2][r]; v[1][r] = v[3][r]; }
+            MLC__UNROLL_V for (int r = 0; r < 4; r++) { v[0][r] = v[2][r]; v[1][r] = v[3][r]; }
             mlc__wino_column(l, l->col + 2 * t + 2, c, v[2]);
             mlc__wino_column(l, l->col + 2 * t + 3, c, v[3]);
-            MLC__UNROLL for (int r = 0; r < 4; r++) {
+            MLC__UNROLL_V for (int r = 0; r < 4; r++) {
                 const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
                 mlc__lanes_f32 to[4];
                 mlc__wino_bt(x, to);
@@ -12606,16 +12621,16 @@ MLC__INLINE void mlc__wino_finish(const mlc__wino_line *l, int r, int64_t of, in
 
 MLC__BODY void mlc__wino_write_body(const mlc__wino_line *l)
 {
-    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES)
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP)
         for (int64_t t = 0; t < l->tiles; t++) {
             const float *from = l->planes + t * l->c + c;
             mlc__lanes_f32 v[4][2], m[4], y[2];
-            MLC__UNROLL for (int i = 0; i < 4; i++) {
-                MLC__UNROLL for (int r = 0; r < 4; r++)
+            MLC__UNROLL_V for (int i = 0; i < 4; i++) {
+                MLC__UNROLL_V for (int r = 0; r < 4; r++)
                     memcpy(&m[r], from + (r * 4 + i) * l->plane, sizeof m[r]);
                 mlc__wino_at(m, v[i]);
             }
-            MLC__UNROLL for (int r = 0; r < 2; r++) {
+            MLC__UNROLL_V for (int r = 0; r < 2; r++) {
                 const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
                 if (!l->row[r]) continue;
                 mlc__wino_at(x, y);
@@ -12627,16 +12642,16 @@ MLC__BODY void mlc__wino_write_body(const mlc__wino_line *l)
 
 MLC__BODY void mlc__wino_spread_body(const mlc__wino_line *l)
 {
-    for (int64_t c = 0; c < l->c; c += MLC__WINO_LANES)
+    for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP)
         for (int64_t t = 0; t < l->tiles; t++) {
             mlc__lanes_f32 v[2][4], to[4];
-            MLC__UNROLL for (int i = 0; i < 2; i++) {
+            MLC__UNROLL_V for (int i = 0; i < 2; i++) {
                 mlc__lanes_f32 d[2];
                 mlc__wino_pixel(l, 0, l->col + 2 * t + i, c, &d[0]);
                 mlc__wino_pixel(l, 1, l->col + 2 * t + i, c, &d[1]);
                 mlc__wino_a(d, v[i]);
             }
-            MLC__UNROLL for (int r = 0; r < 4; r++) {
+            MLC__UNROLL_V for (int r = 0; r < 4; r++) {
                 const mlc__lanes_f32 y[2] = { v[0][r], v[1][r] };
                 mlc__wino_a(y, to);
                 mlc__wino_put(l->planes + t * l->c + c, l->plane, r, to);
@@ -12645,34 +12660,40 @@ MLC__BODY void mlc__wino_spread_body(const mlc__wino_line *l)
 }
 
 /* G w G^T of lanes of weights whose taps are `tap` elements apart. */
-MLC__BODY void mlc__wino_weights_body(float *to, int64_t plane, const float *w, int64_t tap)
+MLC__BODY void mlc__wino_weights_of(float *to, int64_t plane, const float *w, int64_t tap)
 {
     mlc__lanes_f32 v[3][4], u[4], g[3];
-    MLC__UNROLL for (int i = 0; i < 3; i++) {
-        MLC__UNROLL for (int r = 0; r < 3; r++) memcpy(&g[r], w + (r * 3 + i) * tap, sizeof g[r]);
+    MLC__UNROLL_V for (int i = 0; i < 3; i++) {
+        MLC__UNROLL_V for (int r = 0; r < 3; r++) memcpy(&g[r], w + (r * 3 + i) * tap, sizeof g[r]);
         mlc__wino_g(g, v[i]);
     }
-    MLC__UNROLL for (int r = 0; r < 4; r++) {
+    MLC__UNROLL_V for (int r = 0; r < 4; r++) {
         const mlc__lanes_f32 x[3] = { v[0][r], v[1][r], v[2][r] };
         mlc__wino_g(x, u);
         mlc__wino_put(to, plane, r, u);
     }
 }
 
+MLC__BODY void mlc__wino_weights_body(float *to, int64_t plane, const float *w, int64_t tap)
+{
+    for (int64_t c = 0; c < MLC__WINO_LANES; c += MLC__WINO_STEP)
+        mlc__wino_weights_of(to + c, plane, w + c, tap);
+}
+
 /* G^T s G of n sums, to taps n apart. */
 MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, int64_t plane)
 {
-    for (int64_t c = 0; c < n; c += MLC__WINO_LANES) {
+    for (int64_t c = 0; c < n; c += MLC__WINO_STEP) {
         mlc__lanes_f32 v[4][3], m[4], g[3];
-        MLC__UNROLL for (int i = 0; i < 4; i++) {
-            MLC__UNROLL for (int r = 0; r < 4; r++)
+        MLC__UNROLL_V for (int i = 0; i < 4; i++) {
+            MLC__UNROLL_V for (int r = 0; r < 4; r++)
                 memcpy(&m[r], sums + (r * 4 + i) * plane + c, sizeof m[r]);
             mlc__wino_gt(m, v[i]);
         }
-        MLC__UNROLL for (int r = 0; r < 3; r++) {
+        MLC__UNROLL_V for (int r = 0; r < 3; r++) {
             const mlc__lanes_f32 x[4] = { v[0][r], v[1][r], v[2][r], v[3][r] };
             mlc__wino_gt(x, g);
-            MLC__UNROLL for (int i = 0; i < 3; i++)
+            MLC__UNROLL_V for (int i = 0; i < 3; i++)
                 memcpy(to + (r * 3 + i) * n + c, &g[i], sizeof g[i]);
         }
     }
