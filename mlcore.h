@@ -26824,7 +26824,14 @@ MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 
 /* ---- convolution, pooling, batch norm */
 
-typedef struct mlc__conv_user { mlc_tensor *w, *b; mlc_nn_conv_desc d; } mlc__conv_user;
+/* op, pad: what the desc asks for; pad may be NULL. */
+typedef struct mlc__conv_user {
+    mlc_tensor      *w, *b;
+    mlc_nn_conv_desc d;
+    const mlc__op   *op;
+    mlc_tensor    *(*pad)(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                          double value);
+} mlc__conv_user;
 
 /* Padded beforehand where that is not by zeros. Called with an activation by sequential, and with
  * what is added before it by residual, where nothing is recorded. */
@@ -26833,7 +26840,7 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     mlc_conv_desc d = u->d.conv;
-    if (u->d.padding_mode != MLC_PAD_CONSTANT && x->ndim == u->d.axes + 2) {
+    if (u->pad && x->ndim == u->d.axes + 2) {
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
             const int64_t dilation = d.dilation[i] ? d.dilation[i] : 1;
@@ -26843,12 +26850,11 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
             d.padding[i] = 0;
         }
         d.same = false;
-        x = mlc_pad(x, before, after, u->d.padding_mode, 0.0);
+        x = u->pad(x, before, after, u->d.padding_mode, 0.0);
         if (!x) return NULL;
     }
     if (e && e->act != MLC_ACT_NONE) d.act = e->act;
-    const mlc__op *op = u->d.transposed ? &mlc__conv_transpose_op : &mlc__conv_op;
-    return mlc__conv_call(op, x, u->w, u->b, &d, add);
+    return mlc__conv_call(u->op, x, u->w, u->b, &d, add);
 }
 
 /* An activation, unless it has one. */
@@ -26915,7 +26921,7 @@ static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
     return fine && !(d->transposed && d->padding_mode != MLC_PAD_CONSTANT);
 }
 
-MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
+static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
     static const mlc_module_class cls = { "Conv", mlc__conv_module, NULL };
     mlc_param_desc p;
@@ -26947,6 +26953,7 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
     m->fuse = &mlc__conv_fuse;
     u->d = *desc;
+    u->op = &mlc__conv_op;
     u->w = mlc__declare(m, "nn_conv", "weight", &p);
     p.shape = mlc_dims1(desc->out);
     if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_conv", "bias", &p);
@@ -26955,11 +26962,21 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     return NULL;
 }
 
+/* What is rare is named here, so that the short forms do not link it. */
+MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
+{
+    mlc_module *m = mlc__conv_make(ctx, desc);
+    mlc__conv_user *u = m ? MLC__CAST(mlc__conv_user *, m->user) : NULL;
+    if (u && desc->transposed) u->op = &mlc__conv_transpose_op;
+    if (u && desc->padding_mode != MLC_PAD_CONSTANT) u->pad = mlc_pad;
+    return m;
+}
+
 static mlc_module *mlc__conv_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
                                    int64_t kernel)
 {
     const mlc_nn_conv_desc d = mlc_nn_conv_desc_make(axes, in, out, kernel);
-    return mlc_nn_conv(ctx, &d);
+    return mlc__conv_make(ctx, &d);
 }
 
 MLC_IMPL mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
@@ -29404,6 +29421,8 @@ struct mlc_optim {
     mlc__guard  guard, *guard_dev;     /* guard_dev: on the device, squares of runs behind it */
     mlc_status (*guarded)(mlc_optim *o, int64_t runs, bool *skip);    /* of clipping, a scaler  */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
+    mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
+                             bool *made);                             /* of in_backward         */
 };
 
 /* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
@@ -29521,9 +29540,6 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return mlc__optim_move(o, &b, n->v, o->v);
 }
 
-static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
-                                        const struct mlc_k_gemm *g, bool *made);
-
 /* Tells parameters who steps them inside backward; on false: not o any more. */
 static void mlc__optim_claim(mlc_optim *o, bool on)
 {
@@ -29532,7 +29548,7 @@ static void mlc__optim_claim(mlc_optim *o, bool on)
         if (!p || (!on && p->optim != o)) continue;
         p->optim = on ? o : NULL;
         p->entry = i;
-        p->step = mlc__optim_step_param;
+        p->step = o->step_param;
     }
 }
 
@@ -30057,6 +30073,7 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_layout(o));
     o->in_backward = on;
+    o->step_param = mlc__optim_step_param;
     mlc__optim_claim(o, on);
     return MLC_OK;
 }
