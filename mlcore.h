@@ -3603,7 +3603,9 @@ struct mlc_ctx {
     int64_t        recorded;           /* nodes on the tape                                    */
     uint64_t       seq;
     int32_t        no_grad;
-    bool           anomaly;
+    const struct mlc__backward_fns *backward;  /* set by the first mlc_backward                 */
+    mlc_status   (*anomaly)(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
+                            const char *side);             /* set by mlc_anomaly, or NULL       */
     struct mlc__autocast *autocast;    /* NULL: nothing is cast                                */
     struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
     mlc_module    *modules;            /* all of them                                          */
@@ -3615,6 +3617,14 @@ struct mlc_ctx {
     uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
+
+/* What the backward of operations calls and their forward does not: a program that only infers has
+ * the first alone, and does not link these. */
+typedef struct mlc__backward_fns {
+    mlc_status (*grad_open)(mlc_tensor *t, mlc_tensor *g, bool *accumulate);
+    mlc_status (*sum_to)(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                         const mlc_tensor *x, bool accumulate);
+} mlc__backward_fns;
 
 /* Indexed by mlc_dtype: a new dtype is a line here and in mlc__st_dtypes, and its kernels. */
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
@@ -17730,9 +17740,9 @@ static mlc_status mlc__reduce(mlc_ctx *ctx, const char *what, mlc_reduce op, con
     return MLC_OK;
 }
 
-/* out (+)= x summed to out's shape, which broadcasts to x's. */
-static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
-                              const mlc_tensor *x, bool accumulate)
+/* Of mlc__sum_to below. */
+static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                const mlc_tensor *x, bool accumulate)
 {
     mlc_tensor wide = *out;            /* out with x's number of axes: missing ones have size 1 */
     const int32_t more = x->ndim - out->ndim;
@@ -17747,6 +17757,13 @@ static mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *
     if (!mask && out->dtype == x->dtype)
         return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
     return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
+}
+
+/* out (+)= x summed to out's shape, which broadcasts to x's; in a backward. */
+MLC__INLINE mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                   const mlc_tensor *x, bool accumulate)
+{
+    return ctx->backward->sum_to(ctx, what, out, x, accumulate);
 }
 
 /* @@ IMPL.PRINT ------------------------------------------ numbers as decimals, tensors as text
@@ -18489,7 +18506,7 @@ static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     if (ctx->dry_run || !nd->op->forward) return MLC_OK;
     MLC__TRY(nd->op->forward(ctx, nd));
     for (int i = 0; ctx->anomaly && i < nd->n_out; i++)
-        MLC__TRY(mlc__anomaly_check(ctx, nd->out[i], nd->op->name, "forward"));
+        MLC__TRY(ctx->anomaly(ctx, nd->out[i], nd->op->name, "forward"));
     return MLC_OK;
 }
 
@@ -18642,7 +18659,7 @@ MLC__INLINE bool mlc__needs(const mlc_node *nd, int i) { return (nd->need >> i &
 static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
 {
     if (*st != MLC_OK || !mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return false;
-    *st = mlc__grad_open(nd->in[i], g, accumulate);
+    *st = nd->in[i]->ctx->backward->grad_open(nd->in[i], g, accumulate);
     return *st == MLC_OK;
 }
 
@@ -18665,7 +18682,7 @@ MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
         mlc_tensor g, *base = mlc__base(nd->in[i]);
         if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
         mlc__grad_view(base, &g);
-        MLC__TRY(mlc__anomaly_check(ctx, &g, nd->op->name, "backward"));
+        MLC__TRY(ctx->anomaly(ctx, &g, nd->op->name, "backward"));
     }
     return MLC_OK;
 }
@@ -18789,12 +18806,14 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
 /* An error that stands is returned, nothing is done: the loss may be part of what failed. */
 MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
 {
+    static const mlc__backward_fns fns = { mlc__grad_open, mlc__sum_into };
     mlc_ctx *ctx = y ? y->ctx : dy ? dy->ctx : NULL;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__TRY(mlc__backward_check(ctx, y, dy));
     MLC__TRY(mlc__error_word_read(ctx));
     if (ctx->dry_run) return MLC_OK;
+    ctx->backward = &fns;
     const uint32_t mode = mlc__flush_begin();
     /* Custom operations call mlc_ functions in here: they must not be recorded. */
     ctx->no_grad++;
@@ -18859,7 +18878,10 @@ MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
 
 MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
 MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
-MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on) { if (ctx) ctx->anomaly = on; }
+MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
+{
+    if (ctx) ctx->anomaly = on ? mlc__anomaly_check : NULL;
+}
 
 /* Inputs from `first` on are of one dtype: there is no promotion. The message names the cast. */
 static mlc_status mlc__require_same(mlc_ctx *ctx, const mlc_node *nd, int first)
