@@ -61,7 +61,7 @@
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
  *   MLC_NO_THREADS         no thread pool           MLC_NO_STDIO     no files, no mlc_stdout
  *   MLC_NO_SIMD            portable C only          MLC_NO_AVX512    no AVX-512 kernels
- *   MLC_NO_AMX             no AMX kernels
+ *   MLC_NO_AMX             no AMX kernels           MLC_ONLY_F32     no kernels of f64, bf16, f16
  *   MLC_USE_CBLAS          a CBLAS may make products MLC_BLAS_INT    its integer, default int
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
@@ -3006,6 +3006,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__INF    __builtin_inf()
 #define MLC__NAN    __builtin_nan("")
 
+/* Are there kernels of f64, bf16 and f16? Without them these are stored, cast and indexed. What is
+ * theirs in a table is named in OTHER, so that no compiler calls it unused. */
+#ifdef MLC_ONLY_F32
+#  define MLC__ALL_FLOATS 0
+#else
+#  define MLC__ALL_FLOATS 1
+#endif
+#define MLC__OTHER(f) (MLC__ALL_FLOATS ? (f) : NULL)
+
 /* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar without O3; clang would drop a
  * whole target attribute for one token that it does not know. */
 #if defined(__clang__)
@@ -3645,6 +3654,13 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 MLC__INLINE bool mlc__is_full(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
 MLC__INLINE bool mlc__is_half(mlc_dtype d) { return d == MLC_BF16 || d == MLC_F16; }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
+/* Is there a kernel of this float? Is it one of those that MLC_ONLY_F32 leaves out? */
+MLC__INLINE bool mlc__computes(mlc_dtype d)
+{
+    return d == MLC_F32 || (MLC__ALL_FLOATS && mlc__is_float(d));
+}
+MLC__INLINE bool mlc__f64(mlc_dtype d) { return MLC__ALL_FLOATS && d == MLC_F64; }
+MLC__INLINE bool mlc__low(mlc_dtype d) { return MLC__ALL_FLOATS && mlc__is_half(d); }
 
 /* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names
  * An error is a status in a return value and, once, a text in the context. Operations on tensors
@@ -6021,7 +6037,7 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
     /* Dense rows are one block; else blocks of what the stack holds. */
     const int64_t step = dense ? n : mlc__gather_step(j->size);
     for (int64_t i = 0; i < n; i += step) {
-        if (j->half) mlc__map_half(j, at, stride, mlc__min(step, n - i));
+        if (MLC__ALL_FLOATS && j->half) mlc__map_half(j, at, stride, mlc__min(step, n - i));
         else mlc__map_block(j, at, stride, mlc__min(step, n - i));
         for (int p = 0; p <= j->inputs; p++) at[p] += step * stride[p] * (int64_t)j->size;
     }
@@ -6032,12 +6048,12 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
 static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn fn,
                                mlc__map_fn add, const mlc__half_fns *half)
 {
-    mlc__map_job job = { a, fn, add, mlc__is_half(a->dtype) ? half : NULL,
+    mlc__map_job job = { a, fn, add, mlc__low(a->dtype) ? half : NULL,
                          mlc_dtype_bytes(a->dtype), 0 };
     const int64_t *strides[4] = { a->out_stride, a->in_stride[0], a->in_stride[1],
                                   a->in_stride[2] };
     mlc__loop l;
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     /* Inputs are given from the front: the first NULL ends them. */
     while (job.inputs < 3 && a->in[job.inputs]) job.inputs++;
     if (a->ndim == 1 && a->shape[0] > 0 && a->shape[0] < 512 && a->out_stride[0] == 1 &&
@@ -6048,7 +6064,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
         return MLC_OK;
     }
     if (!mlc__loop_make(&l, a->ndim, a->shape, job.inputs + 1, strides)) return MLC_OK;
-    mlc__loop_run(dev, &l, mlc__map_row, &job, a->dtype == MLC_F64 ? 2.0 : 0.2);
+    mlc__loop_run(dev, &l, mlc__map_row, &job, mlc__f64(a->dtype) ? 2.0 : 0.2);
     return MLC_OK;
 }
 
@@ -7505,7 +7521,7 @@ enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOIN
     static const mlc__joiner mlc__join_float_##isa[3][2] = { /* what linkers keep for training */ \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32) }, \
         { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64) }, \
-        { { NULL, mlc__add_cols_bf16_##isa }, MLC__NO_JOIN } };                     /* as it lies */
+        { { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) }, MLC__NO_JOIN } };      /* as it lies */
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
 /* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
@@ -7827,7 +7843,7 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
 {
     const int kind = a->op == MLC_REDUCE_SUM ? MLC__JOIN_ADD : MLC__JOIN_MAX;
     mlc__reduce_job j;
-    if (!mlc__is_float(a->dtype) || a->op > MLC_REDUCE_MAX) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype) || a->op > MLC_REDUCE_MAX) return MLC_ERR_UNSUPPORTED;
     memset(&j, 0, sizeof j);
     if (!mlc__reduce_plan(&j, a, mlc__wide(a->dtype), NULL)) return MLC_OK;
     j.half = half;
@@ -8773,14 +8789,14 @@ static void mlc__random_tile(const mlc__random_job *j, const uint32_t *w, double
     float *f = MLC__CAST(float *, (void *)v);
     if (j->made == MLC_F32) {
         j->fns->f32(a, w, f, n);
-        for (int64_t i = 0; a->kind == MLC_RANDOM_UNIFORM && mlc__is_half(a->dtype) && i < n; i++)
+        for (int64_t i = 0; a->kind == MLC_RANDOM_UNIFORM && mlc__low(a->dtype) && i < n; i++)
             f[i] = f[i] > j->top ? j->top : f[i];
     } else if (j->made == MLC_I64) {
         int64_t *whole = MLC__CAST(int64_t *, (void *)v);
         for (int64_t i = 0; i < n; i++)
             whole[i] = (int64_t)((uint64_t)a->first + mlc__random_below(w, i, a->count));
     } else if (a->kind == MLC_RANDOM_TRUNCATED) mlc__random_truncated(a, j->tails, w, v, n);
-    else mlc__random_f64(a, w, v, n);
+    else if (MLC__ALL_FLOATS) mlc__random_f64(a, w, v, n);
 }
 
 static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -8847,9 +8863,9 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
         j.made = MLC_F64;
         j.tails = mlc__tails_of(a);
     } else if (a->kind != MLC_RANDOM_BERNOULLI) {
-        if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
-        j.made = mlc__is_half(a->dtype) ? MLC_F32 : a->dtype;
-        if (mlc__is_half(a->dtype)) j.top = mlc__half_below((float)a->b, a->dtype, f->half);
+        if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+        j.made = mlc__low(a->dtype) ? MLC_F32 : a->dtype;
+        if (mlc__low(a->dtype)) j.top = mlc__half_below((float)a->b, a->dtype, f->half);
         if (j.top < (float)a->a) j.top = (float)a->a;      /* lo = hi, or nothing between them */
     }
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN),
@@ -8879,7 +8895,7 @@ static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, const m
                               bool accumulate, const uint32_t *w, const void *in, void *out,
                               int64_t n)
 {
-    if (dtype == MLC_F32) {
+    if (!mlc__f64(dtype)) {
         f->drop(w, d->below, d->all, (float)d->scale, accumulate, MLC__CAST(const float *, in),
                 MLC__CAST(float *, out), n);
         return;
@@ -8915,7 +8931,7 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
         const int64_t n = mlc__min(MLC__WORDS, to - i);
         mlc__random_words(j->fns, a->seed, a->stream, i, n, 1, w);
-        (mlc__is_half(a->dtype) ? mlc__dropout_half : mlc__dropout_tile)(
+        (mlc__low(a->dtype) ? mlc__dropout_half : mlc__dropout_tile)(
             j->fns, a->dtype, &d, a->accumulate != 0, w, mlc__at(a->in, i, size),
             MLC__CAST(char *, a->out) + (size_t)i * size, n);
     }
@@ -8925,7 +8941,7 @@ static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
                                        const mlc__random_fns *f)
 {
     mlc__dropout_job j = { a, f };
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 1.0 * (double)a->n, mlc__dropout_chunk, &j);
     return MLC_OK;
 }
@@ -9673,7 +9689,7 @@ MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
         for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
     if (g->bias && s->last) { \
         const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
-        if (mlc__is_half(g->bias_dtype)) { \
+        if (mlc__low(g->bias_dtype)) { \
             s->f->half->widen((float *)(void *)widened, mlc__at(g->bias, s->col, 2), \
                               g->bias_dtype, s->n); \
             bias = widened; \
@@ -9722,7 +9738,7 @@ MLC__INLINE bool mlc__sink_is_plain(const mlc__sink *s)
     return g->c_col == 1 && s->last && !s->accumulate && g->beta == 0.0 && !g->residual &&
            !(g->drop > 0.0) && g->act <= MLC_ACT_RELU && !(g->act && (g->aux || g->grad_of)) &&
            (!g->grad_of || g->grad == MLC_MAP_RELU_GRAD) &&
-           (!g->bias || !mlc__is_half(g->bias_dtype));
+           (!g->bias || !mlc__low(g->bias_dtype));
 }
 
 MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
@@ -9742,7 +9758,7 @@ MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
 #define MLC__STAMP_SINK(isa) \
     MLC__AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) \
     { \
-        if (mlc__is_half(s->g->c_dtype)) mlc__sink_half_body(s); \
+        if (mlc__low(s->g->c_dtype)) mlc__sink_half_body(s); \
         else mlc__sink_f32_body(s); \
     } \
     MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
@@ -10390,7 +10406,7 @@ static void mlc__strip_begin(mlc__strip *s)
     s->first = j->k0 + s->p == 0;
     s->last = j->k0 + s->p + j->kc >= g->k;
     s->plain = s->n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
-               !mlc__is_half(g->c_dtype) && !(s->last && (g->bias || mlc__gemm_changes(g))) &&
+               !mlc__low(g->c_dtype) && !(s->last && (g->bias || mlc__gemm_changes(g))) &&
                (!s->first || g->beta == 0.0 || g->beta == 1.0);
 }
 
@@ -10976,14 +10992,14 @@ static const mlc__gemm_fns *mlc__gemm_fns_of(const struct mlc_k_gemm *g,
                                              const mlc__gemm_level *level)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
-    if (g->dtype == MLC_F32) return level->f32;
-    if (g->dtype == MLC_F64) return level->f64;
+    if (g->dtype == MLC_F32 || !MLC__ALL_FLOATS) return level->f32;
+    if (mlc__f64(g->dtype)) return level->f64;
     return g->dtype == MLC_BF16 && (g->b_pack || macs > MLC__SMALL) ? level->bf16 : NULL;
 }
 
 static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
 {
-    return mlc__is_half(g->c_dtype) && g->k > f->form->kc &&
+    return mlc__low(g->c_dtype) && g->k > f->form->kc &&
            (f->form->pair || !mlc__gemm_is_small(g));
 }
 
@@ -11082,7 +11098,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
     const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     bare.workspace = NULL;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
-    if (!f) {
+    if (MLC__ALL_FLOATS && !f) {
         const size_t copies = mlc__gemm_widen(&bare, &w);
         return copies + mlc__gemm_workspace(dev, &w, level);
     }
@@ -11106,12 +11122,13 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
 /* Is this a product that the kernel makes? */
 static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *level)
 {
-    const bool half = mlc__is_half(g->dtype);
-    if (!mlc__is_float(g->dtype) || !mlc__is_float(g->c_dtype)) return false;
+    const bool half = mlc__low(g->dtype);
+    if (!mlc__computes(g->dtype) || !mlc__computes(g->c_dtype)) return false;
     if (g->a_dtype != g->dtype && !(half && g->a_dtype == MLC_F32)) return false;
     if (g->b_dtype != g->dtype && !(half && g->b_dtype == MLC_F32)) return false;
     if (g->c_dtype != g->dtype && !(half && g->c_dtype == MLC_F32) &&
-        !(g->dtype == MLC_F32 && mlc__is_half(g->c_dtype))) return false;
+        !(g->dtype == MLC_F32 && mlc__low(g->c_dtype))) return false;
+    if (g->bias && !mlc__computes(g->bias_dtype)) return false;
     if (g->bias && g->bias_dtype != g->c_dtype &&
         !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
     if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
@@ -11129,7 +11146,7 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     struct mlc_k_gemm w;
     if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (!f) {
+    if (MLC__ALL_FLOATS && !f) {
         MLC__TRY(mlc__gemm_copy(dev, g, level->f32, &w));
         return mlc__gemm_run(dev, &w, level);
     }
@@ -11378,7 +11395,7 @@ static void mlc__conv_strips(mlc__conv_job *j)
 static int64_t mlc__conv_unit(const mlc__conv_job *j)
 {
     if (j->calc == MLC_BF16 || j->a->part == MLC_CONV_DW) return MLC__STEP;
-    return (j->calc == MLC_F64 ? j->level->f64 : j->level->f32)->mr;
+    return (mlc__f64(j->calc) ? j->level->f64 : j->level->f32)->mr;
 }
 
 /* Sizes of a phase whose axes are set. */
@@ -11750,14 +11767,14 @@ static const void *mlc__conv_patches(const mlc__conv_job *j, int64_t group, int6
 static double mlc__conv_get(const void *x, int64_t i, mlc_dtype dtype)
 {
     const uint16_t *low = MLC__CAST(const uint16_t *, x);
-    if (!mlc__is_half(dtype)) return mlc__elem(x, i, dtype);
+    if (!mlc__low(dtype)) return mlc__elem(x, i, dtype);
     return (double)(dtype == MLC_BF16 ? mlc_bf16_to(low[i]) : mlc_f16_to(low[i]));
 }
 
 static void mlc__conv_set(void *x, int64_t i, mlc_dtype dtype, double v)
 {
     const float f = (float)v;
-    if (!mlc__is_half(dtype)) mlc__elem_put(x, i, dtype, v);
+    if (!mlc__low(dtype)) mlc__elem_put(x, i, dtype, v);
     else MLC__CAST(uint16_t *, x)[i] = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
 }
 
@@ -11774,7 +11791,7 @@ static void mlc__conv_put_line(const mlc__conv_job *j, char *to, int64_t to_step
     }
     for (int64_t r = 0; r < pixels; r++, to += to_step, from += from_step) {
         if (wide == a->dtype) {
-            (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy(to, 1.0, from, a->c);
+            (mlc__f64(wide) ? j->level->f64 : j->level->f32)->axpy(to, 1.0, from, a->c);
             continue;
         }
         for (int64_t i = 0; a->accumulate && i < a->c; i += MLC__SINK_ROW) {
@@ -11811,7 +11828,7 @@ static const void *mlc__conv_bias(const mlc__conv_job *j, int64_t group, char *r
 {
     const struct mlc_k_conv *a = j->a;
     const void *bias = mlc__at(a->bias, group * j->n, mlc_dtype_bytes(a->bias_dtype));
-    if (!bias || !j->phase.strided || !mlc__is_half(a->bias_dtype)) return bias;
+    if (!bias || !j->phase.strided || !mlc__low(a->bias_dtype)) return bias;
     float *wide = MLC__CAST(float *, (void *)(room + j->patches + j->rows)) - j->n;
     j->half->widen(wide, bias, a->bias_dtype, j->n);
     return wide;
@@ -11895,7 +11912,7 @@ static const mlc__gemm_fns *mlc__conv_sink(const mlc__conv_job *j, struct mlc_k_
     g->act = a->act;
     g->aux = a->aux;
     g->aux_after = a->aux_after;
-    return g->dtype == MLC_F64 ? j->level->f64 : j->level->f32;
+    return mlc__f64(g->dtype) ? j->level->f64 : j->level->f32;
 }
 
 /* ---- dw */
@@ -11964,7 +11981,7 @@ static void mlc__conv_dw_put(const mlc__conv_job *j, void *out, const void *sums
         const int64_t at = mlc__conv_tap_at(&j->phase, t, n);
         const void *from = mlc__at(sums, at, mlc_dtype_bytes(wide));
         char *to = MLC__CAST(char *, out) + (size_t)t * size;
-        if (mlc__is_half(a->w_dtype))
+        if (mlc__low(a->w_dtype))
             mlc__conv_dw_low(j, to, taps, MLC__CAST(const float *, from), n);
         else if (!a->accumulate) mlc__scatter(to, taps, from, n, size);
         else for (int64_t c = 0; c < n; c++)
@@ -11981,7 +11998,7 @@ static void mlc__conv_dw_sum(void *arg, int64_t chunk, int32_t worker)
     const struct mlc_k_conv *a = j->a;
     const int64_t group = chunk / a->oc, o = chunk % a->oc, k = j->phase.k;
     const mlc_dtype wide = mlc__wide(a->dtype);
-    const mlc__axpy_fn add = (wide == MLC_F64 ? j->level->f64 : j->level->f32)->axpy;
+    const mlc__axpy_fn add = (mlc__f64(wide) ? j->level->f64 : j->level->f32)->axpy;
     const size_t size = mlc_dtype_bytes(wide);
     char *sum = j->work + (size_t)group * j->sums + (size_t)(o * k) * size;
     void *out = (void *)(uintptr_t)mlc__at(a->w, chunk * j->phase.taps * a->c,
@@ -12274,12 +12291,12 @@ MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPT
 MLC__EACH_ISA(MLC__STAMP_DEPTH)
 #define MLC__DEPTH_FNS(isa) \
     { { mlc__depth_taps_f32_##isa, mlc__depth_back_f32_##isa }, \
-      { mlc__depth_taps_f64_##isa, mlc__depth_back_f64_##isa }, \
-      { mlc__depth_taps_bf16_##isa, mlc__depth_back_bf16_##isa } }
+      { MLC__OTHER(mlc__depth_taps_f64_##isa), MLC__OTHER(mlc__depth_back_f64_##isa) }, \
+      { MLC__OTHER(mlc__depth_taps_bf16_##isa), MLC__OTHER(mlc__depth_back_bf16_##isa) } }
 
 static const mlc__depth_fns *mlc__depth_fns_of(const mlc__conv_job *j)
 {
-    return &j->fns->depth[j->a->dtype == MLC_F64 ? 1 : j->a->dtype == MLC_BF16 ? 2 : 0];
+    return &j->fns->depth[mlc__f64(j->a->dtype) ? 1 : j->a->dtype == MLC_BF16 ? 2 : 0];
 }
 
 /* Runs of pixels whose taps are there or padding alike. at: pixel of a tap of the first; < 0:
@@ -12474,7 +12491,7 @@ static void mlc__depth_weights(const mlc__conv_job *j)
         for (int64_t c = 0; c < a->groups; c++) {
             double v = mlc__conv_get(a->w, c * all + mlc__conv_tap(j, t), a->w_dtype);
             uint16_t low[1] = { 0 };
-            if (mlc__is_half(a->dtype)) {
+            if (mlc__low(a->dtype)) {
                 mlc__conv_set(low, 0, a->dtype, v);
                 v = mlc__conv_get(low, 0, a->dtype);
             }
@@ -12486,7 +12503,7 @@ static void mlc__depth_weights(const mlc__conv_job *j)
 static void mlc__depth_dw_sum(const mlc__conv_job *j)
 {
     const struct mlc_k_conv *a = j->a;
-    const bool f64 = a->dtype == MLC_F64;
+    const bool f64 = mlc__f64(a->dtype);
     const mlc__axpy_fn add = (f64 ? j->level->f64 : j->level->f32)->axpy;
     for (int64_t s = 1; s < j->splits; s++)
         add(j->work, 1.0, j->work + (size_t)s * j->sums, j->phase.taps * a->groups);
@@ -13373,7 +13390,7 @@ static void mlc__conv_begin(mlc__conv_job *j, const struct mlc_k_conv *a,
     j->c = back ? a->oc : a->c;
     j->n = back ? a->c : a->oc;
     j->half = (level->bf16 ? level->bf16 : level->f32)->half;
-    const bool tiles = !mlc__is_half(a->dtype) || (a->dtype == MLC_BF16 && level->bf16);
+    const bool tiles = !mlc__low(a->dtype) || (a->dtype == MLC_BF16 && level->bf16);
     j->calc = tiles ? a->dtype : MLC_F32;
     j->w_dtype = tiles ? a->w_dtype : MLC_F32;
 }
@@ -13421,8 +13438,8 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
                                 const mlc__gemm_level *level, const mlc__conv_fns *fns)
 {
     mlc__conv_job j;
-    if (!mlc__is_float(a->dtype) ||
-        (a->w_dtype != a->dtype && !(mlc__is_half(a->dtype) && a->w_dtype == MLC_F32)))
+    if (!mlc__computes(a->dtype) ||
+        (a->w_dtype != a->dtype && !(mlc__low(a->dtype) && a->w_dtype == MLC_F32)))
         return MLC_ERR_UNSUPPORTED;
     mlc__conv_begin(&j, a, level);
     j.fns = fns;
@@ -13639,7 +13656,7 @@ typedef struct mlc__lane_dtype {
 static mlc__lane_dtype mlc__lane_of(mlc_dtype dtype, const mlc__lane_fns fns[2],
                                     const mlc__half_fns *half)
 {
-    const bool f64 = dtype == MLC_F64;
+    const bool f64 = mlc__f64(dtype);
     const mlc__lane_dtype l = { dtype, mlc__wide(dtype), mlc_dtype_bytes(dtype),
                                 f64 ? MLC__LANE_RUN / 2 : MLC__LANE_RUN, &fns[f64], half };
     return l;
@@ -13911,7 +13928,7 @@ static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where,
 {
     float *f = MLC__CAST(float *, best);
     double *d = MLC__CAST(double *, best);
-    if (wide == MLC_F64) for (int64_t i = 0; i < n; i++) d[i] = -MLC__INF;
+    if (mlc__f64(wide)) for (int64_t i = 0; i < n; i++) d[i] = -MLC__INF;
     else for (int64_t i = 0; i < n; i++) f[i] = -(float)MLC__INF;
     for (int64_t i = 0; i < n; i++) where[i] = -1;
 }
@@ -13927,7 +13944,7 @@ static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where,
 }
 static MLC__OPT void mlc__pool_rectify(void *best, mlc_dtype wide, int32_t *where, int64_t n)
 {
-    if (wide == MLC_F64) MLC__POOL_RECTIFY(double)
+    if (mlc__f64(wide)) MLC__POOL_RECTIFY(double)
     else MLC__POOL_RECTIFY(float)
 }
 
@@ -14038,7 +14055,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
     const bool lines = a->max && !a->adaptive;
     mlc__pool_job j = { a, mlc__lane_of(a->dtype, fns, half), 0, 0, 0, 0 };
     double window = 1.0;
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     for (int d = 0; d < 3; d++) {
         const double all = (double)(a->adaptive ? mlc__div_up(a->in[d], mlc__max(1, a->out[d]))
                                                 : a->kernel[d]);
@@ -14451,10 +14468,11 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
     const int64_t rows = mlc__bnorm_rows(a), chunks = mlc__div_up(a->rows, rows);
     const double ns = 0.3 * (double)a->images * (double)a->rows * (double)a->c;
     double *sums = MLC__CAST(double *, a->workspace);
-    const mlc__bnorm_fns *fn = norm + (a->dtype == MLC_F64 ? 1 : a->dtype == MLC_BF16 ? 2 : 0);
+    const mlc__bnorm_fns *fn = norm + (mlc__f64(a->dtype) ? 1 : a->dtype == MLC_BF16 ? 2 : 0);
     mlc__bnorm_job j = { a, mlc__lane_of(a->dtype, fns, half), fn, rows, chunks, 0, a->c,
                          sums + 2 * a->c, sums };
-    if (!mlc__is_float(a->dtype) || !mlc__is_full(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype) || !mlc__computes(a->w_dtype) || mlc__is_half(a->w_dtype))
+        return MLC_ERR_UNSUPPORTED;
     if (a->c == 0) return MLC_OK;
     if (a->workspace_bytes < mlc__k_bnorm_workspace(dev, a)) return MLC_ERR_INTERNAL;
     memset(sums, 0, (size_t)(2 * a->c) * sizeof *sums);
@@ -14602,7 +14620,7 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
 {
     const int64_t *size = a->back ? a->in : a->out, pixels = a->n * size[0] * size[1] * size[2];
     mlc__resize_job j;
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < mlc__k_resize_workspace(dev, a)) return MLC_ERR_INTERNAL;
     j.a = a;
     j.l = mlc__lane_of(a->dtype, fns, half);
@@ -14870,10 +14888,10 @@ typedef struct mlc__norm_fns {
 #define MLC__ROW_F32_avx2(R, name, TEXT, p, a)     , mlc__##name##_f32_avx2
 #define MLC__ROW_F32_avx512(R, name, TEXT, p, a)   , mlc__##name##_f32_avx512
 #define MLC__ROW_F32_neon(R, name, TEXT, p, a)     , mlc__##name##_f32_neon
-#define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , mlc__##name##_f64_scalar
-#define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , mlc__##name##_f64_avx2
-#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , mlc__##name##_f64_avx512
-#define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , mlc__##name##_f64_neon
+#define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_scalar)
+#define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_avx2)
+#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx512)
+#define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_neon)
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
     MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
@@ -14971,7 +14989,8 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
  * the sum of their labels' weights, else 1. No row that counts makes a mean NaN, as in PyTorch. */
 static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
 {
-    mlc__xent_job j = { a, &f[a->dtype == MLC_F64], MLC__CAST(double *, a->workspace), 0.0 };
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__xent_job j = { a, &f[mlc__f64(a->dtype)], MLC__CAST(double *, a->workspace), 0.0 };
     double norm = 1.0, counted = 0.0;
     if (a->workspace_bytes < (size_t)a->n * sizeof(double)) return MLC_ERR_INTERNAL;
     for (int64_t r = 0; r < a->n; r++) {
@@ -15065,7 +15084,8 @@ static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f)
 {
-    mlc__xent_grad_job j = { a, &f[a->dtype == MLC_F64], 0.0 };
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__xent_grad_job j = { a, &f[mlc__f64(a->dtype)], 0.0 };
     const int64_t rows = mlc__xent_rows(a->c);
     j.weights = mlc__xent_weights(j.f, a->weight, a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
@@ -15086,8 +15106,8 @@ typedef struct mlc__rows {
 static mlc__rows mlc__rows_of(mlc_dtype dtype, int64_t n, const mlc__row_fns *f,
                               const mlc__half_fns *half)
 {
-    const mlc__rows k = { f ? &f[dtype == MLC_F64] : NULL, half, dtype,
-                          dtype == MLC_F64 ? MLC_F64 : MLC_F32, (int64_t)mlc_dtype_bytes(dtype),
+    const mlc__rows k = { f ? &f[mlc__f64(dtype)] : NULL, half, dtype,
+                          mlc__f64(dtype) ? MLC_F64 : MLC_F32, (int64_t)mlc_dtype_bytes(dtype),
                           n };
     return k;
 }
@@ -15213,7 +15233,7 @@ static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, con
 {
     const mlc__softmax_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides, mlc__softmax_lines, &j);
     return MLC_OK;
@@ -15272,7 +15292,7 @@ static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_gr
 {
     const mlc__softmax_grad_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
     const int64_t *strides[3] = { a->out_stride, a->y_stride, a->dy_stride };
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides, mlc__softmax_grad_lines, &j);
     return MLC_OK;
@@ -15316,7 +15336,7 @@ static void mlc__norm_stat(const mlc__norm_job *j, const char *in, int64_t part,
                 (double)first;
     for (int pass = 0; pass < 2; pass++) {
         double sums[2] = { 0.0, 0.0 };
-        shift = k->wide == MLC_F64 ? shift + off : (double)(float)(shift + off);
+        shift = mlc__f64(k->wide) ? shift + off : (double)(float)(shift + off);
         for (int64_t i = 0; i < k->n; i += part) {
             const int64_t n = mlc__min(part, k->n - i);
             j->f->moments(sums, mlc__row_part(k, &tile, in, step, i, n), n, shift);
@@ -15371,7 +15391,7 @@ static void mlc__norm_lines(const void *args, const int64_t *offset, const int64
 
 MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
 {
-    return mlc__is_float(dtype) && (w == dtype || (mlc__is_half(dtype) && w == MLC_F32));
+    return mlc__computes(dtype) && (w == dtype || (mlc__low(dtype) && w == MLC_F32));
 }
 
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
@@ -15380,7 +15400,7 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
     const int64_t n = a->shape[a->ndim - 1];
     const mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half),
                               mlc__rows_of(a->w_dtype, n, f, half), a,
-                              &norms[a->dtype == MLC_F64] };
+                              &norms[mlc__f64(a->dtype)] };
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
@@ -15498,7 +15518,7 @@ static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
             mlc__norm_grad_row(j, MLC__CAST(char *, a->dx) + offset[0] * size, in, dy, &line,
                                means);
         if (j->columns && (r + 1 == end || (r + 1) % MLC__NORM_ROWS == 0))
-            mlc__norm_flush(sums, j->k.n, j->k.wide == MLC_F64);
+            mlc__norm_flush(sums, j->k.n, mlc__f64(j->k.wide));
     }
 }
 
@@ -15564,7 +15584,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
     j.w = mlc__rows_of(a->w_dtype, a->shape[a->ndim - 1], f, half);
-    j.f = &norms[a->dtype == MLC_F64];
+    j.f = &norms[mlc__f64(a->dtype)];
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
         if (!a->weight) {
@@ -15781,7 +15801,7 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
 
 static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
 {
-    if (j->a->dtype == MLC_BF16) mlc__optim_low(j, from, n);
+    if (mlc__low(j->a->dtype)) mlc__optim_low(j, from, n);
     else j->fn(j->a, from, n);
 }
 
@@ -15819,7 +15839,7 @@ static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
     (void)worker;
     const size_t size = mlc_dtype_bytes(j->a->dtype);
     memset(&sum, 0, sizeof sum);
-    if (mlc__is_full(j->a->dtype)) j->fn(&sum, mlc__at(j->a->in, from, size), n, 1.0);
+    if (!mlc__low(j->a->dtype)) j->fn(&sum, mlc__at(j->a->in, from, size), n, 1.0);
     else for (int64_t i = 0; i < n; i += MLC__WORDS) {
         float v[MLC__WORDS];
         const int64_t some = mlc__min(MLC__WORDS, n - i);
@@ -15834,9 +15854,9 @@ static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc
                                    const mlc__half_fns *half)
 {
     const int64_t chunks = mlc__div_up(a->n, MLC__GRAIN);
-    mlc__squares_job j = { a, a->dtype == MLC_F64 ? mlc__squares_f64 : f32, half };
+    mlc__squares_job j = { a, mlc__f64(a->dtype) ? mlc__squares_f64 : f32, half };
     double all = 0.0;
-    if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < mlc__k_squares_workspace(dev, a)) return MLC_ERR_INTERNAL;
     mlc__parallel(dev, chunks, 0.1 * (double)a->n, mlc__squares_chunk, &j);
     for (int64_t i = 0; i < chunks; i++) all += MLC__CAST(const double *, a->workspace)[i];
@@ -15885,9 +15905,9 @@ static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a
     j->a = a;
     j->fns = fns;
     j->pack = pack;
-    if (a->rule == MLC_RULE_SGD) j->fn = a->dtype == MLC_F64 ? mlc__sgd_f64 : fns->sgd_f32;
-    else j->fn = a->dtype == MLC_F64 ? mlc__adam_f64 : fns->adam_f32;
-    if (!mlc__is_full(a->dtype) && a->dtype != MLC_BF16) return MLC_ERR_UNSUPPORTED;
+    if (a->rule == MLC_RULE_SGD) j->fn = mlc__f64(a->dtype) ? mlc__sgd_f64 : fns->sgd_f32;
+    else j->fn = mlc__f64(a->dtype) ? mlc__adam_f64 : fns->adam_f32;
+    if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
 }
 
@@ -16245,13 +16265,14 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
 
 /* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
 #define MLC__TILE_F32_avx2   6, 16, 0.03, mlc__tile_f32_avx2, NULL
-#define MLC__TILE_F64_avx2   6, 8, 0.06, mlc__tile_f64_avx2, NULL
+#define MLC__TILE_F64_avx2   6, 8, 0.06, MLC__OTHER(mlc__tile_f64_avx2), NULL
 #define MLC__TILE_F32_neon   8, 12, 0.05, mlc__tile_f32_neon, NULL
-#define MLC__TILE_F64_neon   8, 6, 0.1, mlc__tile_f64_neon, NULL
+#define MLC__TILE_F64_neon   8, 6, 0.1, MLC__OTHER(mlc__tile_f64_neon), NULL
 #define MLC__TILE_F32_avx512 14, 32, 0.02, mlc__tile_f32_avx512, mlc__narrow_f32_avx512
-#define MLC__TILE_F64_avx512 14, 16, 0.04, mlc__tile_f64_avx512, mlc__narrow_f64_avx512
+#define MLC__TILE_F64_avx512 14, 16, 0.04, MLC__OTHER(mlc__tile_f64_avx512), \
+    MLC__OTHER(mlc__narrow_f64_avx512)
 #define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
-#define MLC__TILE_F64_scalar 4, 4, 0.3, mlc__tile_f64_scalar, NULL
+#define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
 
 #define MLC__STAMP_KERNELS(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
@@ -16259,19 +16280,20 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
           mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
           &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
-        { MLC__TILE_F64_##isa, mlc__sink_f64_##isa, mlc__dot_f64, \
-          mlc__axpy_f64, mlc__map_f64_##isa, mlc__signs_f64, &mlc__random_fns_##isa, \
-          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f64 } }; \
+        { MLC__TILE_F64_##isa, MLC__OTHER(mlc__sink_f64_##isa), MLC__OTHER(mlc__dot_f64), \
+          MLC__OTHER(mlc__axpy_f64), MLC__OTHER(mlc__map_f64_##isa), MLC__OTHER(mlc__signs_f64), \
+          &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
+          MLC__OTHER(&mlc__form_f64) } }; \
     static const mlc__gemm_level mlc__gemm_level_##isa = \
-        { &mlc__gemm_fns_##isa[0], &mlc__gemm_fns_##isa[1], NULL }; \
+        { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
-        const mlc__map_fn fn = a->dtype == MLC_F64 ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
+        const mlc__map_fn fn = mlc__f64(a->dtype) ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
         return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_math_##isa(void *dev, const struct mlc_k_math *a) \
     { \
-        const bool f64 = a->map.dtype == MLC_F64; \
+        const bool f64 = mlc__f64(a->map.dtype); \
         return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : mlc__math_f32_##isa, \
                             f64 ? mlc__map_f64_##isa : mlc__map_f32_##isa, \
                             &mlc__half_fns_##isa); \
@@ -16568,8 +16590,9 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
 {
     const char *device = ctx->backend ? ctx->backend->name : "cpu";
     if (status == MLC_ERR_UNSUPPORTED)
-        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this", what, device,
-                         kernel);
+        return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this%s", what, device,
+                         kernel, MLC__ALL_FLOATS || ctx->backend ? "" : "; MLC_ONLY_F32 left out "
+                         "those of f64, bf16 and f16: cast to f32");
     return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel, device);
 }
 
@@ -22190,7 +22213,7 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     const mlc_tensor *w = nd->in[1];
     mlc__param *param = (mlc__param *)(uintptr_t)w;
     struct mlc_k_pack k[2];
-    if (!mlc__is_half(p->dtype) || !mlc__is_param(w)) return MLC_OK;
+    if (!mlc__low(p->dtype) || !mlc__is_param(w)) return MLC_OK;
     memset(k, 0, sizeof k);
     k[0].dtype = k[1].dtype = p->dtype;
     k[0].n = k[1].k = w->shape[0];
