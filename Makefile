@@ -65,7 +65,7 @@ help:
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
-	@echo 'make size            bytes of code in a small training program'
+	@echo 'make size            bytes of code in small programs, against their budgets'
 	@echo 'make install         mlcore.h and mlcore.pc, under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
 	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto, and'
@@ -111,9 +111,11 @@ EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/
 $(EXAMPLES): $(BUILD)/%: examples/%.c $(BUILD)/mlcore.o
 	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/size: tests/size.c mlcore.h $(BUILD)/config
-	$(CC) -std=c11 -I. -Os -ffunction-sections -fdata-sections -DMLC_NO_SIMD \
-	    -DMLC_NO_THREADS -static -Wl,--gc-sections -o $@ $< -lm
+$(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
+$(BUILD)/size_all.o $(BUILD)/size_f32.o: mlcore.h $(BUILD)/config
+	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
+	    $(CC) -std=c11 -I. -Os -ffunction-sections -fdata-sections -DMLC_NO_SIMD \
+	    -DMLC_NO_THREADS $(SIZE_FLAGS) -x c -c -o $@ -
 
 # ---- targets -----------------------------------------------------------------------------------
 
@@ -172,9 +174,8 @@ map:
 	@awk '/^\/\* @@ /{if(n)printf "%6d-%-6d %5d  %s\n",s,NR-1,NR-s,n; n=$$3; s=NR} \
 	     END{printf "%6d-%-6d %5d  %s\n",s,NR,NR-s+1,n}' mlcore.h
 
-size: $(BUILD)/size
-	@nm -S -t d $(BUILD)/size | awk '$$3 ~ /^[tT]$$/ && $$4 ~ /^mlc_/ {n += $$2} \
-	    END {printf "mlcore text: %d bytes\n", n}'
+size: $(BUILD)/size_all.o $(BUILD)/size_f32.o
+	@sh tests/size.sh $(BUILD)
 
 install:
 	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(PREFIX)/share/pkgconfig'

@@ -1,21 +1,23 @@
-/* size.c -- a small training program; `make size` sums the code of mlcore that it takes along */
-#define MLCORE_IMPLEMENTATION
+/* size_cnn.c -- trains a small convolutional network; see size_train.c */
 #include "mlcore.h"
 
 int main(void)
 {
-    static const float   x[8] = {0, 0, 0, 1, 1, 0, 1, 1};
+    static float         x[4 * 64];
     static const int64_t y[4] = {0, 1, 1, 0};
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
-    mlc_tensor *in = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), x);
-    mlc_tensor *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
-    mlc_module *first = mlc_nn_linear(ctx, 2, 8), *second = mlc_nn_linear(ctx, 8, 2);
+    mlc_tensor *in, *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
     mlc_module *net = mlc_nn_sequential(ctx);
     mlc_optim  *opt;
+    mlc_pool_desc half = mlc_pool_desc_make(2, 2, 0);
     mlc_status  status = MLC_OK;
-    mlc_module_add(net, first);
+    for (int i = 0; i < 4 * 64; i++) x[i] = (float)(i * i % 7) - 3.0f;
+    in = mlc_from(ctx, MLC_F32, mlc_dims4(4, 1, 8, 8), x);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 8, 3));
     mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, second);
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &half));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 8 * 3 * 3, 2));
     opt = mlc_sgd(net, 0.1);
     for (int i = 0; i < 100 && status == MLC_OK; i++) {
         mlc_scope_begin(ctx);

@@ -1,0 +1,49 @@
+# size.sh FOLDER -- the code of mlcore in small programs, in bytes: tests/size_*.c, linked with
+# FOLDER/size_all.o and size_f32.o (MLC_ONLY_F32), which `make size` builds for size and one level.
+# Fails where a program has more than its budget, or a function of a family that it does not call.
+build=$1
+status=0
+
+math='_math(_f|_scalar|$)|math_power'
+conv='conv([^e]|$)|wino|depth|taps|patch|mlc_pad|_pad(_|$)'
+pool='(max|avg|run|k)_pool|pool_(run|line|max|pick|grad|chunk|shape|forward|backward)'
+norm='bnorm|batch_norm|norm_(run|row|stat|grad|sums|lines|chunk)|moments|resize'
+rest='sketch|hadamard|sort|fold_(run|into)|compare|csv|npy|safetensors|print'
+train='backward_from|optim|xent|softmax|k_reduce|anomaly_check'
+f32='adam_f64|(sink|tile|map|row|sum|dot)_f64(_|$)|map_half|sink_half|_low$|depth_.*(f64|bf16)'
+
+# link NAME SOURCE OBJECT: the program runs, too.
+link() {
+    $CC -std=c11 -I. -Os -static -Wl,--gc-sections -o "$build/size_$1" "tests/size_$2.c" \
+        "$build/size_$3.o" -lm && "$build/size_$1" && return
+    echo "size_$1 fails"
+    status=1
+}
+
+# program NAME SOURCE OBJECT BYTES FAMILIES
+program() {
+    link "$1" "$2" "$3"
+    nm -S -t d "$build/size_$1" | awk '$3 ~ /^[tT]$/ && $4 ~ /^mlc_/ {print $2 + 0, $4}' \
+        >"$build/size_$1.txt"
+    bytes=$(awk '{n += $1} END {print n + 0}' "$build/size_$1.txt")
+    printf '%-10s %7d bytes\n' "$1" "$bytes"
+    if [ "$gcc" = yes ] && [ "$bytes" -gt "$4" ]; then
+        echo "size_$1: over its budget of $4 bytes"
+        status=1
+    fi
+    if grep -E "$5" "$build/size_$1.txt"; then
+        echo "size_$1: these are of families that it does not call"
+        status=1
+    fi
+}
+
+# Budgets are of what gcc makes on x86-64.
+gcc=no
+case $($CC -dumpmachine) in x86_64*) $CC --version | grep -q clang || gcc=yes ;; esac
+program train train all 104000 "$math|$conv|$pool|$norm|$rest"
+program train_f32 train f32 89000 "$math|$conv|$pool|$norm|$rest|$f32"
+program infer infer all 67500 "$math|$conv|$pool|$norm|$rest|$train"
+program infer_f32 infer f32 56000 "$math|$conv|$pool|$norm|$rest|$train|$f32"
+program cnn cnn all 153000 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
+link only only f32
+exit $status
