@@ -42,7 +42,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-sketch \
-        bench-compare bench-ab bits weight lint map size install uninstall clean FORCE
+        bench-compare bench-ab bits weight gate lint map size install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -60,6 +60,7 @@ help:
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
+	@echo 'make gate            .ci/run in a fresh clone of HEAD; a quarter of an hour'
 	@echo 'make fuzz            every reader, half a minute each; clang'
 	@echo 'make soak            the same for an hour each, and the longest tests'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
@@ -166,6 +167,10 @@ bench-ab:
 
 weight:
 	@$(PYTHON) tests/weight.py
+
+# .ci/run in a fresh clone of HEAD; if it is green, HEAD's hash is written to the git folder.
+gate:
+	@bash tests/gate.sh
 
 lint:
 	@sh tests/lint.sh

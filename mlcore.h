@@ -2984,6 +2984,39 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
 #endif
 
+/* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
+ * carry attributes (MLC__OPT, below), and sections stand between one of these and MLC__LEVEL_END.
+ * HOT: a step of a small network runs it, or it makes products. KERNELS: plans and divides loops.
+ * WARM: called now and then. COLD: files, tables, pictures, checks. Nothing changes where a program
+ * is compiled for size or without optimisation. gcc takes the level and the floating point flags
+ * from the last pragma alone. */
+#define MLC__PRAGMA(text) _Pragma(#text)
+#if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
+#  define MLC__LEVEL_HOT
+#  define MLC__LEVEL_KERNELS
+#  define MLC__LEVEL_WARM
+#  define MLC__LEVEL_COLD
+#  define MLC__LEVEL_END
+#elif defined(__clang__)
+#  define MLC__LEVEL_HOT     MLC__PRAGMA(clang attribute push)
+#  define MLC__LEVEL_KERNELS MLC__LEVEL_HOT
+#  define MLC__LEVEL_WARM \
+    MLC__PRAGMA(clang attribute push(__attribute__((minsize)), apply_to = function))
+#  define MLC__LEVEL_COLD    MLC__LEVEL_WARM
+#  define MLC__LEVEL_END     MLC__PRAGMA(clang attribute pop)
+#else
+#  define MLC__LEVEL(level) \
+    _Pragma("GCC push_options") \
+    MLC__PRAGMA(GCC optimize(level ",fp-contract=off,no-unsafe-math-optimizations," \
+                             "no-associative-math,no-reciprocal-math,signed-zeros," \
+                             "no-trapping-math"))
+#  define MLC__LEVEL_HOT     MLC__LEVEL("O2")
+#  define MLC__LEVEL_KERNELS MLC__LEVEL("O1")
+#  define MLC__LEVEL_WARM    MLC__LEVEL("Og")
+#  define MLC__LEVEL_COLD    MLC__LEVEL("Og")
+#  define MLC__LEVEL_END     _Pragma("GCC pop_options")
+#endif
+
 /* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
  * inlined does it take over the target attribute of its wrapper. At -O0 nothing is: each copy would
  * have its own place on the stack, 17 KB for the tiles of AVX-512. Where size counts and there is
@@ -3015,38 +3048,65 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__OTHER(f) (MLC__ALL_FLOATS ? (f) : NULL)
 
-/* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar without O3; clang would drop a
- * whole target attribute for one token that it does not know. */
-#if defined(__clang__)
+/* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar; its vectoriser on top of -O1
+ * makes the same loops as -O3 in half the time, with expensive-optimizations: without it no
+ * vzeroupper ends a function, and the SSE code that follows runs several times slower. Tiles are
+ * unrolled by hand and need registers allocated well. The scalar level of a processor that has
+ * others is a definition, not a fast path. clang would drop a whole target attribute for one token
+ * that it does not know. */
+#if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
-#elif defined(__OPTIMIZE_SIZE__) || !defined(__OPTIMIZE__)
-#  define MLC__OPT
+#  define MLC__OPT_TILE
+#  define MLC__OPT_SCALAR
 #else
-#  define MLC__OPT __attribute__((optimize("O3")))
+#  define MLC__OPT __attribute__((optimize("O1,tree-vectorize,vect-cost-model=dynamic," \
+                   "strict-aliasing,expensive-optimizations,peel-loops,tree-slp-vectorize")))
+#  define MLC__OPT_TILE __attribute__((optimize("O2")))
+#  if MLC__X86
+#    define MLC__OPT_SCALAR __attribute__((optimize("Og")))
+#  else
+#    define MLC__OPT_SCALAR MLC__OPT
+#  endif
 #endif
 /* The wrappers of MLC__EACH_ISA(MLC__STAMP_x) carry these: one plain C body becomes mlc__x_scalar,
  * mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the tables of IMPL.DISPATCH name. */
-#define MLC__AT_scalar MLC__OPT
+#define MLC__AT_scalar MLC__OPT_SCALAR
 #define MLC__AT_neon   MLC__OPT
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
 #define MLC__AT_avx512 \
     MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define MLC__AT_avx512x \
-    MLC__OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")))
+    MLC__OPT_TILE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")))
 #define MLC__AT_amx     MLC__OPT __attribute__((target("amx-tile,amx-bf16")))
+#define MLC__TILE_AT_avx2   MLC__OPT_TILE __attribute__((target("avx2,fma")))
+#define MLC__TILE_AT_avx512 MLC__OPT_TILE __attribute__((target("avx512f")))
 #define MLC__FUSES_scalar false        /* may a kernel of the level fuse a b + c?              */
 #define MLC__FUSES_neon   true
 #define MLC__FUSES_avx2   true
 #define MLC__FUSES_avx512 true
-#if MLC__AVX512
-#  define MLC__EACH_ISA(X) X(scalar) X(avx2) X(avx512)
-#elif MLC__X86
-#  define MLC__EACH_ISA(X) X(scalar) X(avx2)
+#if MLC__X86
+#  define MLC__EACH_BASE(X) X(scalar) X(avx2)
 #elif MLC__NEON
-#  define MLC__EACH_ISA(X) X(scalar) X(neon)
+#  define MLC__EACH_BASE(X) X(scalar) X(neon)
 #else
-#  define MLC__EACH_ISA(X) X(scalar)
+#  define MLC__EACH_BASE(X) X(scalar)
 #endif
+#if MLC__AVX512
+#  define MLC__EACH_ISA(X) MLC__EACH_BASE(X) X(avx512)
+#else
+#  define MLC__EACH_ISA(X) MLC__EACH_BASE(X)
+#endif
+/* Kernels of f64, of integers and of rare formulas are stamped for each base level only, of which
+ * MLC__BASE(mlc__x_, isa) names the one that a level takes. */
+#define MLC__BASE_scalar scalar
+#define MLC__BASE_neon   neon
+#define MLC__BASE_avx2   avx2
+#define MLC__BASE_avx512 avx2
+#define MLC__JOIN_TEXT(a, b) a##b
+#define MLC__PASTE(a, b)     MLC__JOIN_TEXT(a, b)
+#define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
+#define MLC__CALL(X, isa)    X(isa)
+#define MLC__OF_BASE(X, isa) MLC__CALL(X, MLC__BASE_##isa)    /* X(the base level of isa) */
 /* Levels to choose from, in the order of mlc_isa: X(isa of most kernels, level). Those above avx512
  * bring products of bf16, the rest is its. */
 #if MLC__AMX
@@ -3073,6 +3133,13 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__INDEPENDENT _Pragma("GCC ivdep")
 #  define MLC__ROLLED      _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
+#endif
+/* A loop that compilers neither unroll nor vectorise. */
+#if defined(__clang__)
+#  define MLC__ONE_BY_ONE \
+    _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")
+#else
+#  define MLC__ONE_BY_ONE _Pragma("GCC unroll 1")
 #endif
 /* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
  * over the longest such loop, 14 rows. */
@@ -3167,6 +3234,8 @@ static bool mlc__glob(const char *pattern, const char *name)
 }
 
 MLC_IMPL const char *mlc_version(void) { return MLC_VERSION_STRING; }
+
+MLC__LEVEL_HOT
 
 /* @@ IMPL.CPU -------------------------------------------- what this processor and system offer
  * Levels are found at run time, by instruction, not by model. The context takes the best one that
@@ -4525,6 +4594,9 @@ static uint64_t mlc__hash(const char *text)
     return h;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
+
 /* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
  * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
  * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
@@ -5380,19 +5452,21 @@ typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_
 
 /* The function over blocks: in has as many valid pointers as the formula has inputs. */
 #define MLC__FORMULA_TEXT(TYPE, FORMULAS, F) \
+    MLC__FORMULA_LOOPS(TYPE, FORMULAS, F, MLC__MAP_U, MLC__MAP_B, MLC__MAP_N)
+#define MLC__FORMULA_LOOPS(TYPE, FORMULAS, F, U, B, N) \
     typedef TYPE T; \
     const T *x = MLC__CAST(const T *, in[0]), *y = MLC__CAST(const T *, in[1]); \
     const T *z = MLC__CAST(const T *, in[2]), s = (T)sd, t = (T)td; \
     T *o = MLC__CAST(T *, out); \
     (void)y; (void)z; (void)s; (void)t; \
     switch ((int)op) { \
-        FORMULAS(MLC__MAP_U, MLC__MAP_B, MLC__MAP_N, F) \
+        FORMULAS(U, B, N, F) \
         default: break; \
     }
 
 /* Formulas go over multiples of 16 elements, so that each is one loop without an end of another
  * kind: the code of a hundred formulas on each level would be three times as large. What is left of
- * a row becomes a block, too, filled up with ones. RUN(out, in, n) over blocks. */
+ * a row becomes a block, too, filled up with ones. RUN(op, out, in, n, s, t) over blocks. */
 #define MLC__BLOCK 16
 #define MLC__BY_BLOCKS(T, RUN) \
     T tile[4][MLC__BLOCK]; \
@@ -5407,7 +5481,7 @@ typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_
             at[p] = rest ? tile[p] : row; \
             for (int i = 0; rest && i < MLC__BLOCK; i++) tile[p][i] = i < m ? row[i] : (T)1; \
         } \
-        RUN(rest ? tile[3] : to, at, rest ? MLC__BLOCK : m) \
+        RUN(op, rest ? tile[3] : to, at, rest ? MLC__BLOCK : m, s, t); \
         if (rest) memcpy(to, tile[3], (size_t)m * sizeof *to); \
     }
 
@@ -5425,27 +5499,19 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
     MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
 }
 
-#define MLC__RUN_MAP_F32(to, at, m) mlc__map_f32_blocks(op, to, at, m, sd, td);
-#define MLC__RUN_MAP_F64(to, at, m) mlc__map_f64_blocks(op, to, at, m, sd, td);
-MLC__BODY void mlc__map_f32_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
-                                 double td)
-{
-    MLC__BY_BLOCKS(float, MLC__RUN_MAP_F32)
-}
-MLC__BODY void mlc__map_f64_body(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
-                                 double td)
-{
-    MLC__BY_BLOCKS(double, MLC__RUN_MAP_F64)
-}
-
-#define MLC__STAMP_MAP(isa) MLC__AT_##isa \
-    static void mlc__map_f32_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
-                                   double s, double t) \
-    { mlc__map_f32_body(op, out, in, n, s, t); } \
-    MLC__AT_##isa static void mlc__map_f64_##isa(mlc_map op, void *out, const void *const *in, \
-                                                 int64_t n, double s, double t) \
-    { mlc__map_f64_body(op, out, in, n, s, t); }
-MLC__EACH_ISA(MLC__STAMP_MAP)
+/* The switch is a function apart from the loop over blocks: compilers would take the constants of
+ * all its cases out of that loop and onto the stack. */
+#define MLC__STAMP_FORMULAS(isa, KERNEL, TYPE) \
+    MLC__APART MLC__AT_##isa void KERNEL##_blocks_##isa(mlc_map op, void *out, \
+        const void *const *in, int64_t n, double s, double t) \
+    { KERNEL##_blocks(op, out, in, n, s, t); } \
+    static void KERNEL##_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
+                               double s, double t) \
+    { MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) }
+#define MLC__STAMP_MAP_F32(isa) MLC__STAMP_FORMULAS(isa, mlc__map_f32, float)
+#define MLC__STAMP_MAP_F64(isa) MLC__STAMP_FORMULAS(isa, mlc__map_f64, double)
+MLC__EACH_ISA(MLC__STAMP_MAP_F32)
+MLC__EACH_BASE(MLC__STAMP_MAP_F64)
 
 /* -- math: formulas that most networks do without, a kernel of their own -- */
 
@@ -5652,11 +5718,24 @@ static mlc_map mlc__math_power(mlc_map op, double s)
          : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
 }
 
-static MLC__OPT void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n,
-                                   double sd, double td)
+/* Loops that stay loops over single elements: what is rare, in f64, need not be vectorised. */
+#define MLC__SINGLY_U(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
+#define MLC__SINGLY_B(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
+    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
+#define MLC__SINGLY_N(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
+    for (int64_t i = 0; i < n; i++) { \
+        const T a = x[i], b = y[i], c = z[i]; \
+        (void)b; \
+        o[i] = formula; \
+    } break;
+
+static void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
+                          double td)
 {
     op = mlc__math_power(op, sd);
-    MLC__FORMULA_TEXT(double, MLC__MATH_FORMULAS, MLC__F64)
+    MLC__FORMULA_LOOPS(double, MLC__MATH_FORMULAS, MLC__F64, MLC__SINGLY_U, MLC__SINGLY_B,
+                       MLC__SINGLY_N)
 }
 
 /* Arguments that the f32 functions are not made for: large angles, large quotients. */
@@ -5702,18 +5781,37 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
     MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
 }
 
-#define MLC__RUN_MATH(to, at, m) mlc__math_f32_blocks(op, to, at, m, sd, td);
-MLC__BODY void mlc__math_f32_body(mlc_map op, void *out, const void *const *in, int64_t n,
-                                  double sd, double td)
+#define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(isa, mlc__math_f32, float)
+#if MLC__X86
+MLC__STAMP_MATH(avx2)
+/* The definition, beside which there is always a fast level: a function a formula. */
+#define MLC__ALONE(code, formula) \
+    static float mlc__alone_##code(float a, float b, float c, float s, float t) \
+    { \
+        typedef float T; \
+        (void)a; (void)b; (void)c; (void)s; (void)t; \
+        return (T)(formula); \
+    }
+MLC__MATH_FORMULAS(MLC__ALONE, MLC__ALONE, MLC__ALONE, MLC__F32)
+#define MLC__ALONE_CASE(code, formula) case MLC_##code: fn = mlc__alone_##code; break;
+static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
+                                 double t)
 {
-    MLC__BY_BLOCKS(float, MLC__RUN_MATH)
+    const float *const x[3] = { MLC__CAST(const float *, in[0]), MLC__CAST(const float *, in[1]),
+                                MLC__CAST(const float *, in[2]) };
+    float (*fn)(float, float, float, float, float) = NULL, *o = MLC__CAST(float *, out);
+    if (mlc__math_is_hard(op, x, n)) { mlc__math_wide(op, out, in, n, s, t); return; }
+    switch ((int)mlc__math_power(op, s)) {
+        MLC__MATH_FORMULAS(MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__F32)
+        default: return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        o[i] = fn(x[0][i], x[1] ? x[1][i] : 0.0f, x[1] && x[2] ? x[2][i] : 0.0f, (float)s,
+                  (float)t);
 }
-
-#define MLC__STAMP_MATH(isa) MLC__AT_##isa \
-    static void mlc__math_f32_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
-                                    double s, double t) \
-    { mlc__math_f32_body(op, out, in, n, s, t); }
-MLC__EACH_ISA(MLC__STAMP_MATH)
+#else
+MLC__EACH_BASE(MLC__STAMP_MATH)
+#endif
 
 /* Address of an element where the dtype is only known as a size; NULL where there are none. */
 MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
@@ -6349,7 +6447,7 @@ MLC__BODY void mlc__compare_bool_body(mlc_compare op, uint8_t *o, const void *in
     MLC__AT_##isa static void mlc__compare_bool_##isa(mlc_compare op, uint8_t *o, const void *in0, \
                                                       const void *in1, int64_t n) \
     { mlc__compare_bool_body(op, o, in0, in1, n); }
-MLC__EACH_ISA(MLC__STAMP_COMPARE)
+MLC__EACH_BASE(MLC__STAMP_COMPARE)
 
 /* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
 typedef struct mlc__compare_job {
@@ -6464,7 +6562,7 @@ MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, 
     static void mlc__where_##isa(void *out, const uint8_t *mask, const void *in0, \
                                  const void *in1, int64_t n, size_t size) \
     { mlc__where_body(out, mask, in0, in1, n, size); }
-MLC__EACH_ISA(MLC__STAMP_WHERE)
+MLC__EACH_BASE(MLC__STAMP_WHERE)
 
 typedef struct mlc__where_job {
     const struct mlc_k_where *a;
@@ -7494,33 +7592,37 @@ MLC__INT_JOINERS(uint8_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 #define MLC__STAMP_JOINS(isa, dtype) \
     MLC__STAMP_JOIN(isa, add, dtype) MLC__STAMP_JOIN(isa, max, dtype)
 #define MLC__NO_JOIN { NULL, NULL }
+#define MLC__BASE_FNS(isa, name, dtype) \
+    { MLC__BASE(mlc__##name##_##dtype##_, isa), MLC__BASE(mlc__##name##_cols_##dtype##_, isa) }
 #define MLC__INT_FNS(isa, dtype) \
-    { MLC__JOIN_FNS(isa, add, dtype), MLC__JOIN_FNS(isa, max, dtype), MLC__NO_JOIN, MLC__NO_JOIN }
+    { MLC__BASE_FNS(isa, add, dtype), MLC__BASE_FNS(isa, max, dtype), MLC__NO_JOIN, MLC__NO_JOIN }
 
 /* What a level has, by dtype. Products of integers are made in i64, squares are those of f32. */
 enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOINS };
+#define MLC__STAMP_REDUCE_WIDE(isa) \
+    MLC__STAMP_JOIN(isa, max, f64) MLC__STAMP_JOINS(isa, i64) MLC__STAMP_JOINS(isa, i32) \
+    MLC__STAMP_JOINS(isa, i8) MLC__STAMP_JOINS(isa, u8) MLC__STAMP_JOINS(isa, b8) \
+    MLC__STAMP_JOIN(isa, mul, f64) MLC__STAMP_JOIN(isa, mul, i64)
+MLC__EACH_BASE(MLC__STAMP_REDUCE_WIDE)
 #define MLC__STAMP_REDUCE(isa) \
-    MLC__STAMP_JOINS(isa, f32) MLC__STAMP_JOINS(isa, f64) MLC__STAMP_JOINS(isa, i64) \
-    MLC__STAMP_JOINS(isa, i32) MLC__STAMP_JOINS(isa, i8) MLC__STAMP_JOINS(isa, u8) \
-    MLC__STAMP_JOINS(isa, b8) \
-    MLC__STAMP_JOIN(isa, mul, f32) MLC__STAMP_JOIN(isa, mul, f64) MLC__STAMP_JOIN(isa, mul, i64) \
-    MLC__STAMP_JOIN(isa, squares, f32) \
+    MLC__STAMP_JOINS(isa, f32) MLC__STAMP_JOIN(isa, add, f64) \
+    MLC__STAMP_JOIN(isa, mul, f32) MLC__STAMP_JOIN(isa, squares, f32) \
     MLC__AT_##isa static MLC__COLS(add_cols_bf16_##isa) \
     { mlc__add_cols_bf16_body(t, row, rows, n, sign); } \
     static const mlc__joiner mlc__join_##isa[MLC_DTYPE_COUNT][MLC__JOINS] = { \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32), \
           MLC__JOIN_FNS(isa, mul, f32), MLC__JOIN_FNS(isa, squares, f32) }, \
-        { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64), \
-          MLC__JOIN_FNS(isa, mul, f64), MLC__NO_JOIN }, \
-        { MLC__JOIN_FNS(isa, add, i64), MLC__JOIN_FNS(isa, max, i64), \
-          MLC__JOIN_FNS(isa, mul, i64), MLC__NO_JOIN }, \
+        { MLC__JOIN_FNS(isa, add, f64), MLC__BASE_FNS(isa, max, f64), \
+          MLC__BASE_FNS(isa, mul, f64), MLC__NO_JOIN }, \
+        { MLC__BASE_FNS(isa, add, i64), MLC__BASE_FNS(isa, max, i64), \
+          MLC__BASE_FNS(isa, mul, i64), MLC__NO_JOIN }, \
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* bf16 */ \
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
         MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
         MLC__INT_FNS(isa, b8) }; \
     static const mlc__joiner mlc__join_float_##isa[3][2] = { /* what linkers keep for training */ \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32) }, \
-        { MLC__JOIN_FNS(isa, add, f64), MLC__JOIN_FNS(isa, max, f64) }, \
+        { MLC__JOIN_FNS(isa, add, f64), MLC__BASE_FNS(isa, max, f64) }, \
         { { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) }, MLC__NO_JOIN } };      /* as it lies */
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
@@ -9194,6 +9296,9 @@ static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s
     }
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.KERNELS.TILE ----------------------------------- products: tiles, sinks, packs
  * A tile of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements
  * of a, at any strides, and a row of nr dense elements of b. What leaves it for c goes through a
@@ -9262,14 +9367,14 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
  * for their number beside a counter. To fetch costs short products up to a twentieth where there is
  * nothing to fetch, so that is a body of its own. */
 #define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
-    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t, bool fetch) \
+    MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t, int64_t first, bool fetch) \
     { \
         const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
         int64_t s3 = 3 * s; \
-        const char *p0 = MLC__CAST(const char *, t->a), *p1 = mr > 5 ? p0 + 5 * s : p0, \
-                   *p2 = mr > 10 ? p0 + 10 * s : p0; \
+        const char *p0 = MLC__CAST(const char *, t->a) + first * s, \
+                   *p1 = mr > 5 ? p0 + 5 * s : p0, *p2 = mr > 10 ? p0 + 10 * s : p0; \
         const T *b = MLC__CAST(const T *, t->b), *sum = MLC__CAST(const T *, t->sum); \
-        T *out = MLC__CAST(T *, t->out); \
+        T *out = MLC__CAST(T *, t->out) + first * t->out_row; \
         V acc[MR][NV]; \
         MLC__OPAQUE(s3); \
         MLC__OPAQUE(p1); \
@@ -9292,6 +9397,7 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
             } \
         } \
         if (sum) { \
+            sum += first * t->sum_row; \
             MLC__UNROLL for (int r = 0; r < mr; r++) \
                 for (int v = 0; v < NV; v++) \
                     acc[r][v] = ADD(LOAD(sum + r * t->sum_row + v * W), acc[r][v]); \
@@ -9301,31 +9407,26 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
     } \
     AT static void NAME(const mlc__tile *t) \
     { \
-        if (t->mr == MR && t->ahead_step) { NAME##_rows(MR, t, true); return; } \
-        switch (t->mr) { MLC__TILE_CASES_##MR(NAME##_rows) } \
+        int64_t first = 0; \
+        if (t->mr == MR && t->ahead_step) { NAME##_rows(MR, t, 0, true); return; } \
+        if (t->mr == MR) { NAME##_rows(MR, t, 0, false); return; } \
+        MLC__TILE_PARTS_##MR(NAME##_rows) \
     }
 
-#define MLC__TILE_CASE(rows, body) case rows: body(rows, t, false); break;
-#define MLC__TILE_CASES_6(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) default: body(6, t, false);
-#define MLC__TILE_CASES_8(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
-    MLC__TILE_CASE(7, body) default: body(8, t, false);
-#define MLC__TILE_CASES_14(body) \
-    MLC__TILE_CASE(1, body) MLC__TILE_CASE(2, body) MLC__TILE_CASE(3, body) \
-    MLC__TILE_CASE(4, body) MLC__TILE_CASE(5, body) MLC__TILE_CASE(6, body) \
-    MLC__TILE_CASE(7, body) MLC__TILE_CASE(8, body) MLC__TILE_CASE(9, body) \
-    MLC__TILE_CASE(10, body) MLC__TILE_CASE(11, body) MLC__TILE_CASE(12, body) \
-    MLC__TILE_CASE(13, body) default: body(14, t, false);
+/* Fewer rows go in parts of 8, 4, 2 and 1: a body for every number would be thrice the code. */
+#define MLC__TILE_PART(rows, body) \
+    if (t->mr - first >= rows) { body(rows, t, first, false); first += rows; }
+#define MLC__TILE_PARTS_6(body) \
+    MLC__TILE_PART(4, body) MLC__TILE_PART(2, body) MLC__TILE_PART(1, body)
+#define MLC__TILE_PARTS_8(body)  MLC__TILE_PARTS_6(body)
+#define MLC__TILE_PARTS_14(body) MLC__TILE_PART(8, body) MLC__TILE_PARTS_6(body)
 
 #if MLC__X86
 /* 12 accumulators, two of b and one of a make 15 of the 16 YMM registers. */
-MLC__STAMP_TILE(mlc__tile_f32_avx2, __attribute__((target("avx2,fma"))), float, __m256, 6, 2, 8,
+MLC__STAMP_TILE(mlc__tile_f32_avx2, MLC__TILE_AT_avx2, float, __m256, 6, 2, 8,
                 _mm256_setzero_ps, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps,
                 _mm256_add_ps, _mm256_storeu_ps)
-MLC__STAMP_TILE(mlc__tile_f64_avx2, __attribute__((target("avx2,fma"))), double, __m256d, 6, 2, 4,
+MLC__STAMP_TILE(mlc__tile_f64_avx2, MLC__TILE_AT_avx2, double, __m256d, 6, 2, 4,
                 _mm256_setzero_pd, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd,
                 _mm256_add_pd, _mm256_storeu_pd)
 #endif
@@ -9334,19 +9435,16 @@ MLC__STAMP_TILE(mlc__tile_f64_avx2, __attribute__((target("avx2,fma"))), double,
 /* 28 accumulators, two of b and one of a make 31 of the 32 ZMM registers. */
 #define MLC__SPLAT_F32_512(p) _mm512_set1_ps(*(p))
 #define MLC__SPLAT_F64_512(p) _mm512_set1_pd(*(p))
-MLC__STAMP_TILE(mlc__tile_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 2, 16,
+MLC__STAMP_TILE(mlc__tile_f32_avx512, MLC__TILE_AT_avx512, float, __m512, 14, 2, 16,
                 _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
                 _mm512_add_ps, _mm512_storeu_ps)
-MLC__STAMP_TILE(mlc__tile_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 2, 8,
+MLC__STAMP_TILE(mlc__tile_f64_avx512, MLC__TILE_AT_avx512, double, __m512d, 14, 2, 8,
                 _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
                 _mm512_add_pd, _mm512_storeu_pd)
 /* Half as wide, for products of few columns. */
-MLC__STAMP_TILE(mlc__narrow_f32_avx512, __attribute__((target("avx512f"))), float, __m512, 14, 1,
-                16, _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
+MLC__STAMP_TILE(mlc__narrow_f32_avx512, MLC__TILE_AT_avx512, float, __m512, 14, 1, 16,
+                _mm512_setzero_ps, _mm512_loadu_ps, MLC__SPLAT_F32_512, _mm512_fmadd_ps,
                 _mm512_add_ps, _mm512_storeu_ps)
-MLC__STAMP_TILE(mlc__narrow_f64_avx512, __attribute__((target("avx512f"))), double, __m512d, 14, 1,
-                8, _mm512_setzero_pd, _mm512_loadu_pd, MLC__SPLAT_F64_512, _mm512_fmadd_pd,
-                _mm512_add_pd, _mm512_storeu_pd)
 #endif
 
 #if MLC__AVX512X
@@ -9760,9 +9858,11 @@ MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
     { \
         if (mlc__low(s->g->c_dtype)) mlc__sink_half_body(s); \
         else mlc__sink_f32_body(s); \
-    } \
+    }
+#define MLC__STAMP_SINK_F64(isa) \
     MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
 MLC__EACH_ISA(MLC__STAMP_SINK)
+MLC__EACH_BASE(MLC__STAMP_SINK_F64)
 
 #if MLC__AVX512X
 /* Mask of the first n lanes of 16. */
@@ -10081,8 +10181,7 @@ static const mlc__form mlc__form_amx =
  * pack is made once for each of its values, by the kernel pack. */
 
 /* One operand as tiles see it: rows of a, or columns of b. A block of it is what a chunk works
- * with; within it panels are the rows of a tile (dealt evenly: a last panel of one row would leave
- * the FMA units waiting for its loads) or its nr columns. */
+ * with; within it panels are the rows of a tile, mr but for the last one, or its nr columns. */
 typedef struct mlc__side {
     const void *data;
     int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
@@ -10132,7 +10231,7 @@ static int64_t mlc__side_block(const mlc__side *s, int64_t i)
 /* Row or column of a block of n where its panel i begins. */
 static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
 {
-    return s->columns ? mlc__min(n, i * s->panel) : mlc__deal(n, mlc__div_up(n, s->panel), i);
+    return mlc__min(n, i * s->panel);
 }
 
 /* Copies a block's panels, or of one that is read as it lies only the last, if it is not full:
@@ -10414,12 +10513,8 @@ static void mlc__strip_run(mlc__strip *s)
 {
     const mlc__gemm_job *j = s->j;
     const mlc__form *form = j->f->form;
-    const mlc__side *a = s->a->s;
     const int64_t cells = mlc__cells(j, mlc__min(j->kc, s->b->depth - s->p));
     const int64_t parts = mlc__strip_parts(form, cells), unit = parts > 1 ? form->run : 1;
-    /* As mlc__side_panel, without its divisions, which short tiles would feel. */
-    const int64_t each = a->columns ? a->panel : s->a->n / mlc__max(1, s->panels);
-    const int64_t rest = a->columns ? 0 : s->a->n % mlc__max(1, s->panels);
     int64_t minor, done = 0;
     s->sums = parts > 1 ? mlc__tile_room(j) : 0;
     s->spare = s->room + (parts > 1 ? (size_t)s->panels : 1) * mlc__tile_room(j);
@@ -10433,7 +10528,7 @@ static void mlc__strip_run(mlc__strip *s)
         s->tile.b = mlc__block_at(j, s->b, s->x, s->n, s->from, &minor, &s->tile.b_step);
         mlc__strip_ahead(s);
         for (int64_t i = 0, r = 0, mr; i < s->panels; i++, r += mr) {
-            mr = mlc__min(s->a->n - r, each + (i < rest));
+            mr = mlc__min(s->a->n - r, s->a->s->panel);
             mlc__strip_tile(s, i, r, mr);
         }
     }
@@ -10636,6 +10731,9 @@ static double mlc__gemm_deal(mlc__gemm_job *j, bool swapped, int64_t threads)
         j->a.blocks = pa;
         j->b.blocks = pb;
     }
+    /* 16 and 24 rows are panels of 8: of 14, the last would be of 2 rows, which wait for loads. */
+    const int64_t rows = mlc__div_up(j->a.size, j->a.blocks);
+    if (j->a.panel == 14 && (rows == 16 || rows == 24)) j->a.panel = 8;
     return best;
 }
 
@@ -12284,14 +12382,17 @@ MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPT
     { TAPS(l); } \
     MLC__AT_##isa static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) \
     { BACK(l); }
+#define MLC__STAMP_DEPTH_F64(isa) \
+    MLC__STAMP_DEPTH_OF(isa, f64, mlc__depth_taps_f64_body, mlc__depth_back_f64_body)
 #define MLC__STAMP_DEPTH(isa) \
     MLC__STAMP_DEPTH_OF(isa, f32, mlc__depth_taps_f32_body, mlc__depth_back_f32_body) \
-    MLC__STAMP_DEPTH_OF(isa, f64, mlc__depth_taps_f64_body, mlc__depth_back_f64_body) \
     MLC__STAMP_DEPTH_OF(isa, bf16, MLC__DEPTH_BF16_##isa(taps), MLC__DEPTH_BF16_##isa(back))
 MLC__EACH_ISA(MLC__STAMP_DEPTH)
+MLC__EACH_BASE(MLC__STAMP_DEPTH_F64)
 #define MLC__DEPTH_FNS(isa) \
     { { mlc__depth_taps_f32_##isa, mlc__depth_back_f32_##isa }, \
-      { MLC__OTHER(mlc__depth_taps_f64_##isa), MLC__OTHER(mlc__depth_back_f64_##isa) }, \
+      { MLC__OTHER(MLC__BASE(mlc__depth_taps_f64_, isa)), \
+        MLC__OTHER(MLC__BASE(mlc__depth_back_f64_, isa)) }, \
       { MLC__OTHER(mlc__depth_taps_bf16_##isa), MLC__OTHER(mlc__depth_back_bf16_##isa) } }
 
 static const mlc__depth_fns *mlc__depth_fns_of(const mlc__conv_job *j)
@@ -12935,7 +13036,6 @@ static bool mlc__wino_is_short(const mlc__conv_job *j, int64_t n)
 
 static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
 {
-    const int64_t panels = mlc__div_up(g->m, f->mr), each = g->m / panels, rest = g->m % panels;
     mlc__tile t;
     memset(&t, 0, sizeof t);
     t.kc = g->k;
@@ -12948,8 +13048,8 @@ static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *
             const mlc__tile_fn tile = g->n - x < f->nr ? f->narrow : f->tile;
             float *c = MLC__CAST(float *, g->c) + i * g->c_batch + x;
             t.b = mlc__at(g->b, i * g->b_batch + x, 4);
-            for (int64_t q = 0, r = 0; q < panels; q++, r += t.mr) {
-                t.mr = each + (q < rest);
+            for (int64_t r = 0; r < g->m; r += t.mr) {
+                t.mr = mlc__min(g->m - r, f->mr);
                 t.a = mlc__at(g->a, i * g->a_batch + r * g->a_row, 4);
                 t.out = c + r * g->c_row;
                 t.sum = g->beta == 0.0 ? NULL : t.out;
@@ -13448,6 +13548,9 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
+
 /* @@ IMPL.KERNELS.CHANNEL -------------------------------- channels last: pooling, norms, resizing
  * Channels of a pixel lie side by side, so both go by lanes: runs of channels, each with its own
  * sum, maximum or factors. Few channels are taken several pixels at a time: lane i then belongs to
@@ -13615,6 +13718,7 @@ MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
 #define MLC__LANE_ROW(isa, SUFFIX) \
     { mlc__lane_max_##SUFFIX##_##isa, mlc__lane_pick_##SUFFIX##_##isa, \
       mlc__lane_add_##SUFFIX##_##isa }
+#define MLC__LANE_ROW_F64(isa) MLC__LANE_ROW(isa, f64)
 #define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
     MLC__AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
                                                                   const mlc__bnorm_line *l) \
@@ -13633,13 +13737,16 @@ MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
     { mlc__bnorm_moments_##SUFFIX##_##isa, mlc__bnorm_apply_##SUFFIX##_##isa, \
       mlc__bnorm_gate_##SUFFIX##_##isa, mlc__bnorm_sums_##SUFFIX##_##isa, \
       mlc__bnorm_slope_##SUFFIX##_##isa }
+#define MLC__BNORM_ROW_F64(isa) MLC__BNORM_ROW(isa, f64)
+#define MLC__STAMP_LANES_F64(isa) MLC__STAMP_LANES_OF(isa, f64) MLC__STAMP_BNORM_OF(isa, f64)
+MLC__EACH_BASE(MLC__STAMP_LANES_F64)
 #define MLC__STAMP_LANES(isa) \
-    MLC__STAMP_LANES_OF(isa, f32) MLC__STAMP_LANES_OF(isa, f64) \
-    MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, f64) MLC__STAMP_BNORM_OF(isa, bf16) \
+    MLC__STAMP_LANES_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, bf16) \
     static const mlc__lane_fns mlc__lane_fns_##isa[2] = \
-        { MLC__LANE_ROW(isa, f32), MLC__LANE_ROW(isa, f64) }; \
+        { MLC__LANE_ROW(isa, f32), MLC__OF_BASE(MLC__LANE_ROW_F64, isa) }; \
     static const mlc__bnorm_fns mlc__bnorm_fns_##isa[3] = \
-        { MLC__BNORM_ROW(isa, f32), MLC__BNORM_ROW(isa, f64), MLC__BNORM_ROW(isa, bf16) };
+        { MLC__BNORM_ROW(isa, f32), MLC__OF_BASE(MLC__BNORM_ROW_F64, isa), \
+          MLC__BNORM_ROW(isa, bf16) };
 MLC__EACH_ISA(MLC__STAMP_LANES)
 
 /* Room for a run of either. */
@@ -14631,6 +14738,9 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
  * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
  * exponentials; mean, variance. Sums of f32 are carried in f64 in groups of four, so a kernel's
@@ -14877,27 +14987,35 @@ typedef struct mlc__norm_fns {
 
 #define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
-    { return mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); } \
+    { return mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); }
+#define MLC__ROW_STAMP_F64(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f64_##isa parameters \
     { return mlc__##name##_f64_body(MLC__FUSES_##isa, MLC__LIST arguments); }
 #define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
 #define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
 #define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
 #define MLC__ROW_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP(neon, R, name, p, a)
+#define MLC__ROW_F64_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP_F64(scalar, R, name, p, a)
+#define MLC__ROW_F64_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(avx2, R, name, p, a)
+#define MLC__ROW_F64_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(neon, R, name, p, a)
 #define MLC__ROW_F32_scalar(R, name, TEXT, p, a)   , mlc__##name##_f32_scalar
 #define MLC__ROW_F32_avx2(R, name, TEXT, p, a)     , mlc__##name##_f32_avx2
 #define MLC__ROW_F32_avx512(R, name, TEXT, p, a)   , mlc__##name##_f32_avx512
 #define MLC__ROW_F32_neon(R, name, TEXT, p, a)     , mlc__##name##_f32_neon
 #define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_scalar)
 #define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_avx2)
-#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx512)
+#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx2)
 #define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_neon)
+#define MLC__STAMP_ROW_F64(isa) \
+    MLC__ROW_KERNELS(MLC__ROW_F64_STAMP_##isa) MLC__NORM_KERNELS(MLC__ROW_F64_STAMP_##isa)
+MLC__EACH_BASE(MLC__STAMP_ROW_F64)
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
     MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
         { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa, mlc__max_f64_##isa MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } }; \
+        { mlc__add_f64_##isa, MLC__BASE(mlc__max_f64_, isa) \
+          MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } }; \
     MLC__NORM_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__norm_fns mlc__norm_fns_##isa[2] = { \
         { mlc__add_f32_##isa MLC__NORM_KERNELS(MLC__ROW_F32_##isa) }, \
@@ -16052,6 +16170,9 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     return j.failed ? MLC_ERR_INTERNAL : MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
+
 /* @@ IMPL.KERNELS.SKETCH --------------------------------- CountSketch, Walsh-Hadamard transforms
  * Lines one after the other, each in L1: signs, then one addition an element, or the butterflies of
  * a fast Walsh-Hadamard transform, two stages of it in a pass. */
@@ -16255,6 +16376,9 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
  * Kernels whose inner loops differ between levels are stamped here from what a level brings: its
  * map, sum, tile. Then two lines a kernel name its function and its workspace query at a level.
@@ -16269,8 +16393,7 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
 #define MLC__TILE_F32_neon   8, 12, 0.05, mlc__tile_f32_neon, NULL
 #define MLC__TILE_F64_neon   8, 6, 0.1, MLC__OTHER(mlc__tile_f64_neon), NULL
 #define MLC__TILE_F32_avx512 14, 32, 0.02, mlc__tile_f32_avx512, mlc__narrow_f32_avx512
-#define MLC__TILE_F64_avx512 14, 16, 0.04, MLC__OTHER(mlc__tile_f64_avx512), \
-    MLC__OTHER(mlc__narrow_f64_avx512)
+#define MLC__TILE_F64_avx512 14, 16, 0.04, MLC__OTHER(mlc__tile_f64_avx512), NULL
 #define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
 #define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
 
@@ -16280,31 +16403,33 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
           mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
           &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
-        { MLC__TILE_F64_##isa, MLC__OTHER(mlc__sink_f64_##isa), MLC__OTHER(mlc__dot_f64), \
-          MLC__OTHER(mlc__axpy_f64), MLC__OTHER(mlc__map_f64_##isa), MLC__OTHER(mlc__signs_f64), \
+        { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
+          MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
+          MLC__OTHER(MLC__BASE(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
           &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
           MLC__OTHER(&mlc__form_f64) } }; \
     static const mlc__gemm_level mlc__gemm_level_##isa = \
         { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
-        const mlc__map_fn fn = mlc__f64(a->dtype) ? mlc__map_f64_##isa : mlc__map_f32_##isa; \
+        const mlc__map_fn fn = mlc__f64(a->dtype) ? MLC__BASE(mlc__map_f64_, isa) \
+                                                  : mlc__map_f32_##isa; \
         return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_math_##isa(void *dev, const struct mlc_k_math *a) \
     { \
         const bool f64 = mlc__f64(a->map.dtype); \
-        return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : mlc__math_f32_##isa, \
-                            f64 ? mlc__map_f64_##isa : mlc__map_f32_##isa, \
+        return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa), \
+                            f64 ? MLC__BASE(mlc__map_f64_, isa) : mlc__map_f32_##isa, \
                             &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
     { \
-        return mlc__compare_run(dev, a, mlc__compare_f32_##isa, mlc__compare_bool_##isa, \
-                                &mlc__half_fns_##isa); \
+        return mlc__compare_run(dev, a, MLC__BASE(mlc__compare_f32_, isa), \
+                                MLC__BASE(mlc__compare_bool_, isa), &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_where_##isa(void *dev, const struct mlc_k_where *a) \
-    { return mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa); } \
+    { return mlc__where_run(dev, a, MLC__BASE(mlc__where_, isa), &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
     { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
@@ -16312,8 +16437,8 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
         return mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa); \
     } \
     static const mlc__fold_fns mlc__fold_fns_##isa = \
-        { mlc__join_##isa, mlc__map_f32_##isa, mlc__map_f64_##isa, mlc__math_f32_##isa, \
-          &mlc__half_fns_##isa }; \
+        { mlc__join_##isa, mlc__map_f32_##isa, MLC__BASE(mlc__map_f64_, isa), \
+          MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa }; \
     static mlc_status mlc__k_fold_##isa(void *dev, const struct mlc_k_fold *a) \
     { return mlc__fold_run(dev, a, &mlc__fold_fns_##isa); } \
     static mlc_status mlc__k_argmax_##isa(void *dev, const struct mlc_k_argmax *a) \
@@ -17789,6 +17914,9 @@ MLC__INLINE mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_ten
     return ctx->backward->sum_to(ctx, what, out, x, accumulate);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.PRINT ------------------------------------------ numbers as decimals, tensors as text
  * Digits come from integers of any length, so neither a locale nor a libm has a say. The printer
  * takes what is shown to the host (of a long axis both ends), finds one form for all its numbers,
@@ -18350,6 +18478,9 @@ MLC_IMPL mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user)
 {
     return mlc_print_ex(t, NULL, write, user);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_HOT
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
  * Each operation with an input that wants a gradient leaves a node; the tape is a list of them,
@@ -18926,6 +19057,9 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
                      i + 1, mlc_dtype_name(nd->in[i]->dtype));
     return mlc__require_same(ctx, nd, 0);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.VIEW --------------------------------------- other shapes over the same memory
  * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
@@ -22037,6 +22171,9 @@ MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
     return nd ? mlc__finish(nd) : NULL;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products
  * Bias, activation, dropout and residual are the product's sink. What backward needs of the
  * activation is one tensor: its result, or for gelu and silu what it met; where that is not the
@@ -22424,6 +22561,9 @@ MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 {
     return mlc_linear_ex(x, w, b, NULL);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
  * Shapes are PyTorch's, [n,c,..]; in memory channels come last, by stride. An input that lies
@@ -25213,6 +25353,9 @@ MLC_IMPL mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target, mlc_
     return mlc__pointwise_call(&mlc__bce_logits_op, x, target, 0.0, 1.0, reduction);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one
  * Fused as in PyTorch: from logits, never from probabilities, so that neither exp nor log can
  * overflow. Label smoothing s mixes the target (1 - s) onehot + s/c. The loss is one kernel and its
@@ -25423,6 +25566,9 @@ MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels,
     if (!mlc__loss_param(x, "nll_loss", "label_smoothing", s, s == 0.0, "0")) return NULL;
     return mlc__xent_call(&mlc__nll_op, x, labels, desc);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.LOSS.COMPOSED ---------------------------------- losses made of differentiable operations
  * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
@@ -25670,6 +25816,9 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
     return mlc__loss_close(&l, one ? mlc_squeeze(y, 0) : y);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences
  * Every element of every input is moved up and down by eps, in f64: the error of a central
  * difference is of the order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A vector result is made one number
@@ -25795,6 +25944,9 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
     return st;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_HOT
 
 /* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward
  * A module is a node of a tree with named slots for parameters; all are in ctx->modules, so that
@@ -26565,6 +26717,9 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
                               "have made it");
     return mlc_module_forward(m, &x, 1, &y, 1) == MLC_OK ? y : NULL;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
@@ -27735,6 +27890,9 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
     return mlc_module_build(m);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers
  * Shapes come from a dry run: forward runs with every allocation counted and none made, no kernel
  * called, the stream and the peaks set back afterwards. What is then in use is what a training step
@@ -27861,6 +28019,9 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
     mlc__print(&t, "Activations of a training step: %s\n", mlc__bytes_text(activations).s);
     return MLC_OK;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.SKETCH.OPS ------------------------------------- S x, S^T x, and the sketched product
  * Signs are rows of a product's operand b that the product makes itself; normals are made a piece
@@ -29420,6 +29581,9 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
     return st;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with moments placed alike. A step walks the entries and joins neighbours
@@ -30208,6 +30372,9 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are
  * operations like others, so gradients find their way back through them. */
@@ -30417,6 +30584,9 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
                    (long long)a->ran[i].times);
     return MLC_OK;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
  * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
@@ -32934,6 +33104,9 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
     return mlc_load_ex(m, path, NULL);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
 /* @@ IMPL.IO.CSV ----------------------------------------- comma separated values: RFC 4180
  * One reader of fields serves tensors and tables: quotes, doubled quotes, any line end, a byte
  * order mark; a mistake is named with its line and column. A tensor of numbers takes two passes
@@ -33661,6 +33834,9 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     return st;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.IO.IDX ----------------------------------------- MNIST's format
  * 00 00 type ndim, sizes as big-endian u32, big-endian data: nothing else may be in the file. */
 
@@ -33829,6 +34005,9 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
     mlc__file_close(&f);
     return x;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.DATA ------------------------------------------- loader: batches of rows
  * The loader copies its data once (dense, so that a row is one memcpy) and owns one batch, which it
@@ -34165,6 +34344,9 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
     mlc__heap_free(ctx, host);
     return read ? (double)hits / (double)n : MLC__NAN;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
 
 /* @@ IMPL.TRAIN ------------------------------------------ progress
  * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
@@ -34659,6 +34841,8 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
     return mlc__atomic_end(&f.to, f.st);
 }
+
+MLC__LEVEL_END
 
 /* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */
 

@@ -1,7 +1,7 @@
 /* calibrate.c -- a fixed piece of C whose compile time is the unit of tests/weight.py
  *
- * It has loops that vectorise, a switch of formulas, branches, calls and an allocation, forty times
- * over, and includes nothing: what it costs depends on the compiler and the machine alone. It is never
+ * It has loops that vectorise, a switch of formulas, branches and calls, forty times over, and
+ * includes nothing: what it costs depends on the compiler and the machine alone. It is never
  * changed, or all stored budgets have to be measured again.
  */
 #define PIECE(n) \
@@ -18,7 +18,9 @@
         } \
         return sum; \
     } \
-    struct calibrate_##n { struct calibrate_##n *next; const char *name; long size[8]; int rank; }; \
+    struct calibrate_##n { \
+        struct calibrate_##n *next; const char *name; long size[8]; int rank; \
+    }; \
     long calibrate_shape_##n(struct calibrate_##n *list, const char *name, long *strides) \
     { \
         long total = 1, step = n; \
