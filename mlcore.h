@@ -3189,9 +3189,26 @@ static double mlc__seconds(void)
 #if defined(_WIN32)
 static void *mlc__aligned_alloc(size_t align, size_t n) { return _aligned_malloc(n, align); }
 static void mlc__aligned_free(void *ptr) { _aligned_free(ptr); }
-#else
+#elif MLC__POSIX
 static void *mlc__aligned_alloc(size_t align, size_t n) { return aligned_alloc(align, n); }
 static void mlc__aligned_free(void *ptr) { free(ptr); }
+#else
+/* newlib's aligned_alloc wants a posix_memalign of the system's: what malloc gave stands before. */
+static void *mlc__aligned_alloc(size_t align, size_t n)
+{
+    char *made = n <= SIZE_MAX - align - sizeof made
+               ? MLC__CAST(char *, malloc(n + align + sizeof made)) : NULL, *ptr = made;
+    if (!made) return NULL;
+    ptr += sizeof made + align - ((uintptr_t)(ptr + sizeof made) & (align - 1));
+    memcpy(ptr - sizeof made, &made, sizeof made);
+    return ptr;
+}
+static void mlc__aligned_free(void *ptr)
+{
+    char *made = NULL;
+    if (ptr) memcpy(&made, MLC__CAST(char *, ptr) - sizeof made, sizeof made);
+    free(made);
+}
 #endif
 
 /* mlc__replace: at any moment the file at `to` is the old one or the new one. */
@@ -3935,7 +3952,9 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
 static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *p = mlc__heap_try(ctx, bytes, mem);
-    if (!p) mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of memory for %zu bytes", what, bytes);
+    if (!p)
+        mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of memory for %llu bytes", what,
+                  (unsigned long long)bytes);
     return p;
 }
 
@@ -3970,7 +3989,8 @@ static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *wha
     mlc__mem_add(ctx, mem, (int64_t)bytes);
     return dev;
 failed:
-    mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of device memory for %zu bytes", what, bytes);
+    mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of device memory for %llu bytes", what,
+              (unsigned long long)bytes);
     return NULL;
 }
 
@@ -4051,7 +4071,8 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
         else if ((b = mlc__block_new(ctx)) != NULL) b = mlc__block_fill(ctx, b, rounded, cls);
     }
     if (!b) {
-        mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %zu bytes of tensor data", bytes);
+        mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %llu bytes of tensor data",
+                  (unsigned long long)bytes);
         return NULL;
     }
     mlc__mem_add(ctx, mem, (int64_t)b->bytes);
@@ -4157,7 +4178,8 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     if (!c || c->bytes - c->used < bytes) {
         mlc__chunk *more = mlc__chunk_get(ctx, bytes);
         if (!more) {
-            mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %zu bytes of bookkeeping", bytes);
+            mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %llu bytes of bookkeeping",
+                      (unsigned long long)bytes);
             return NULL;
         }
         if (c) c->next = more; else s->first = more;
@@ -16786,8 +16808,8 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     if (bytes == 0) return MLC_OK;
     if (ctx->on_host) { memcpy(dst, src, bytes); return MLC_OK; }
     const mlc_status st = ctx->backend->copy(ctx->dev, dst, src, bytes, kind);
-    if (st != MLC_OK) return mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: copy of %zu bytes failed",
-                                       ctx->backend->name, bytes);
+    if (st != MLC_OK) return mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: copy of %llu bytes failed",
+                                       ctx->backend->name, (unsigned long long)bytes);
     return MLC_OK;
 }
 
@@ -17421,8 +17443,8 @@ MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     if (!t) return NULL;
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
     if (!data && bytes) {
-        mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL; %s %s takes %zu bytes",
-                  mlc_dtype_name(dtype), mlc__shape(t).s, bytes);
+        mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL; %s %s takes %llu bytes",
+                  mlc_dtype_name(dtype), mlc__shape(t).s, (unsigned long long)bytes);
         return NULL;
     }
     if (ctx->dry_run) return t;
@@ -17572,10 +17594,12 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     if (!t) return MLC_ERR_ARG;
     MLC__TRY(mlc__alive(t, what));
     const size_t want = (size_t)mlc__numel(t) * mlc__size(t);
-    MLC__REQUIRE(ctx, bytes == want, ARG, "%s: %zu bytes given, %s %s has %zu; give just as many",
-                 what, bytes, mlc_dtype_name(t->dtype), mlc__shape(t).s, want);
+    MLC__REQUIRE(ctx, bytes == want, ARG, "%s: %llu bytes given, %s %s has %llu; give just as many",
+                 what, (unsigned long long)bytes, mlc_dtype_name(t->dtype), mlc__shape(t).s,
+                 (unsigned long long)want);
     MLC__REQUIRE(ctx, want == 0 || read || write, ARG,
-                 "%s: host memory is NULL; it must have %zu bytes", what, want);
+                 "%s: host memory is NULL; it must have %llu bytes", what,
+                 (unsigned long long)want);
     if (want == 0 || ctx->dry_run) return MLC_OK;
     if (read) MLC__TRY(mlc__error_word_read(ctx));
     MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
@@ -30654,8 +30678,8 @@ static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return mlc__io_fail_at(f, "cannot read");
         if (n == 0)
-            return mlc__fail(f->ctx, MLC_ERR_IO, "'%s' ended at byte %lld, %zu bytes early",
-                             f->path, (long long)f->at, bytes);
+            return mlc__fail(f->ctx, MLC_ERR_IO, "'%s' ended at byte %lld, %llu bytes early",
+                             f->path, (long long)f->at, (unsigned long long)bytes);
         at += n;
         f->at += n;
         bytes -= (size_t)n;
@@ -30919,7 +30943,8 @@ typedef struct mlc__json {             /* reads the header; strings are decoded 
 /* The byte where reading stopped, in every message. */
 static mlc_status mlc__json_fail(const mlc__json *j, const char *why)
 {
-    return mlc__fail(j->ctx, MLC_ERR_IO, "'%s': header byte %zu: %s", j->path, j->at, why);
+    return mlc__fail(j->ctx, MLC_ERR_IO, "'%s': header byte %llu: %s", j->path,
+                     (unsigned long long)j->at, why);
 }
 
 /* strchr finds the terminating 0, too: the test before it keeps NUL bytes from being space. */
@@ -31633,8 +31658,8 @@ static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t
     mlc__put(b, "}", 1);
     mlc__put(b, "       ", (8 - b->n % 8) % 8);
     MLC__TRY(b->st);
-    MLC__REQUIRE(b->ctx, b->n <= 100000000, ARG, "save: the header has %zu bytes, over 100000000",
-                 b->n);
+    MLC__REQUIRE(b->ctx, b->n <= 100000000, ARG, "save: the header has %llu bytes, over 100000000",
+                 (unsigned long long)b->n);
     return MLC_OK;
 }
 

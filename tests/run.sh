@@ -4,21 +4,21 @@
 build=$1 san=$2 filter=$3
 passed=0 failed=0
 
-# The program's own last line is its count: added up, not shown. None at all is a failure.
+# The program's own last line is its count: added up, not shown; the others are, as they come. None at
+# all is a failure.
 run() {
     label=$1
     shift
     echo "-- $label"
-    env "$@" "$build/tests" --filter "$filter" >"$build/run.log" 2>&1
-    status=$?
+    { env "$@" "$build/tests" --filter "$filter" 2>&1; echo $? >"$build/run.status"; } |
+        tee "$build/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
+    status=$(cat "$build/run.status")
     count=$(tail -n 1 "$build/run.log" | grep -E '^[0-9]+ passed, [0-9]+ failed$')
     if [ -z "$count" ]; then
-        cat "$build/run.log"
         echo "the test program ended with status $status"
         failed=$((failed + 1))
         return
     fi
-    sed '$d' "$build/run.log"
     passed=$((passed + ${count%% passed*}))
     count=${count#*, }
     failed=$((failed + ${count%% failed*}))
