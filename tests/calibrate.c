@@ -5,6 +5,10 @@
  * changed, or all stored budgets have to be measured again.
  */
 #define PIECE(n) \
+    float calibrate_formula_##n(int op, float *o, const float *x, const float *y, int count); \
+    struct calibrate_##n; \
+    long calibrate_shape_##n(struct calibrate_##n *list, const char *name, long *strides); \
+    void calibrate_sort_##n(double *v, int count, int (*less)(double, double)); \
     float calibrate_formula_##n(int op, float *o, const float *x, const float *y, int count) \
     { \
         float sum = 0; \
