@@ -5824,8 +5824,8 @@ MLC__STAMP_MATH(avx2)
     }
 MLC__MATH_FORMULAS(MLC__ALONE, MLC__ALONE, MLC__ALONE, MLC__F32)
 #define MLC__ALONE_CASE(code, formula) case MLC_##code: fn = mlc__alone_##code; break;
-static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
-                                 double t)
+static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
+                                        double s, double t)
 {
     const float *const x[3] = { MLC__CAST(const float *, in[0]), MLC__CAST(const float *, in[1]),
                                 MLC__CAST(const float *, in[2]) };
@@ -5838,6 +5838,12 @@ static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, i
     for (int64_t i = 0; i < n; i++)
         o[i] = fn(x[0][i], x[1] ? x[1][i] : 0.0f, x[1] && x[2] ? x[2][i] : 0.0f, (float)s,
                   (float)t);
+}
+/* By blocks as on all levels: what is hard for one element is made in f64 for its block. */
+static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
+                                 double t)
+{
+    MLC__BY_BLOCKS(float, mlc__math_f32_blocks_scalar)
 }
 #else
 MLC__EACH_BASE(MLC__STAMP_MATH)
@@ -9573,9 +9579,9 @@ static MLC__AT_amx void mlc__narrow_bf16_amx(const mlc__tile *t)
 #define MLC__ZERO_F64()       vdupq_n_f64(0)
 #define MLC__FMA_F32(a, b, c) vfmaq_f32(c, a, b)
 #define MLC__FMA_F64(a, b, c) vfmaq_f64(c, a, b)
-MLC__STAMP_TILE(mlc__tile_f32_neon, MLC__OPT, float, float32x4_t, 8, 3, 4, MLC__ZERO_F32, vld1q_f32,
-                vld1q_dup_f32, MLC__FMA_F32, vaddq_f32, vst1q_f32)
-MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT, double, float64x2_t, 8, 3, 2, MLC__ZERO_F64,
+MLC__STAMP_TILE(mlc__tile_f32_neon, MLC__OPT_TILE, float, float32x4_t, 8, 3, 4, MLC__ZERO_F32,
+                vld1q_f32, vld1q_dup_f32, MLC__FMA_F32, vaddq_f32, vst1q_f32)
+MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT_TILE, double, float64x2_t, 8, 3, 2, MLC__ZERO_F64,
                 vld1q_f64, vld1q_dup_f64, MLC__FMA_F64, vaddq_f64, vst1q_f64)
 #endif
 
@@ -13531,6 +13537,7 @@ static size_t mlc__conv_workspace(void *dev, const struct mlc_k_conv *a,
 {
     mlc__conv_job j;
     size_t most = 0;
+    if (!mlc__computes(a->dtype)) return 0;                /* the kernel refuses it */
     mlc__conv_begin(&j, a, level);
     for (int64_t i = 0; mlc__conv_phase_next(&j, i); i++) {
         const size_t bytes = j.phase.rows ? mlc__conv_way_of(&j)->place(&j, dev) : 0;

@@ -86,10 +86,11 @@ def main():
             for side in (("before", "after"), ("after", "before"))[turn % 2]:
                 sides[side].append(seconds_of(side, *row, o))
     print(f"{'case':46} {'before':>10} {'after':>10}  ratio  of one round")
-    ratios = []
+    ratios, missing = [], 0
     for (case, dtype), sides in times.items():
         if None in sides["before"] + sides["after"]:
             print(f"{case + ' ' + dtype:46} does not run")
+            missing += 1
             continue
         before, after = (statistics.median(sides[side]) for side in ("before", "after"))
         each = sorted(b / a for b, a in zip(sides["before"], sides["after"]))
@@ -99,6 +100,7 @@ def main():
     if ratios:
         mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
         print(f"geometric mean of {len(ratios)} rows: {mean:.3f}, lowest {min(ratios):.3f}")
+    sys.exit(1 if missing or not ratios else 0)
 
 
 if __name__ == "__main__":

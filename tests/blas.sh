@@ -10,19 +10,19 @@ if [ "$BLAS" != none ] && command -v pkg-config >/dev/null 2>&1; then
         libs=$(pkg-config --libs "$try")
         # shellcheck disable=SC2086  (flags are lists of words)
         if echo 'void cblas_sgemm(void); int main(void) { cblas_sgemm(); return 0; }' |
-            $CC -x c - -x none -o "$build/blas.try" $LDFLAGS $libs -lm -pthread 2>/dev/null; then
+            $CC -x c - -x none -o "$build/blas.try.$$" $LDFLAGS $libs -lm -pthread 2>/dev/null; then
             name="$try $(pkg-config --modversion "$try")"
             flags=-DMLC_USE_CBLAS
             break
         fi
         libs=
     done
-    rm -f "$build/blas.try"
+    rm -f "$build/blas.try.$$"
 fi
-printf '%s\n%s\n' "$flags" "$libs" >"$build/blas.new"
-if cmp -s "$build/blas.new" "$build/blas"; then
-    rm "$build/blas.new"
+printf '%s\n%s\n' "$flags" "$libs" >"$build/blas.new.$$"
+if cmp -s "$build/blas.new.$$" "$build/blas"; then
+    rm "$build/blas.new.$$"
 else
-    mv "$build/blas.new" "$build/blas"
+    mv "$build/blas.new.$$" "$build/blas"
     echo "BLAS: $name"
 fi

@@ -10,9 +10,10 @@ run() {
     label=$1
     shift
     echo "-- $label"
+    rm -f "$build/run.status"
     { env "$@" "$build/tests" --filter "$filter" 2>&1; echo $? >"$build/run.status"; } |
         tee "$build/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
-    status=$(cat "$build/run.status")
+    status=$(cat "$build/run.status" 2>/dev/null || echo killed)
     count=$(tail -n 1 "$build/run.log" | grep -E '^[0-9]+ passed, [0-9]+ failed$')
     if [ -z "$count" ]; then
         echo "the test program ended with status $status"
@@ -22,7 +23,7 @@ run() {
     passed=$((passed + ${count%% passed*}))
     count=${count#*, }
     failed=$((failed + ${count%% failed*}))
-    if [ "$status" -ne 0 ] && [ "${count%% failed*}" -eq 0 ]; then
+    if [ "$status" != 0 ] && [ "${count%% failed*}" -eq 0 ]; then
         echo "the test program ended with status $status"
         failed=$((failed + 1))
     fi
