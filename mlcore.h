@@ -3050,11 +3050,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 
 /* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar; its vectoriser on top of -O1
  * makes the same loops as -O3 in half the time, with expensive-optimizations: without it no
- * vzeroupper ends a function, and the SSE code that follows runs several times slower. The few
- * kernels for which all of -O3 makes 5 to 20 % are FAST. Tiles are unrolled by hand and need
- * registers allocated well. The scalar level of a processor that has
- * others is a definition, not a fast path. clang would drop a whole target attribute for one token
- * that it does not know. */
+ * vzeroupper ends a function, and the SSE code that follows runs several times slower. FAST keeps
+ * -O3 for dot products, sinks, packs and optimizers. TILE is for loops that are unrolled by hand
+ * and need registers allocated well. The scalar level of a processor that has others is a
+ * definition, not a fast path. clang would drop a whole target attribute for one token that it does
+ * not know. */
 #if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
 #  define MLC__OPT_FAST
@@ -3201,7 +3201,7 @@ static void mlc__aligned_free(void *ptr) { _aligned_free(ptr); }
 static void *mlc__aligned_alloc(size_t align, size_t n) { return aligned_alloc(align, n); }
 static void mlc__aligned_free(void *ptr) { free(ptr); }
 #else
-/* newlib's aligned_alloc wants a posix_memalign of the system's: what malloc gave stands before. */
+/* newlib's aligned_alloc needs a posix_memalign: this stores malloc's pointer before the block. */
 static void *mlc__aligned_alloc(size_t align, size_t n)
 {
     char *made = n <= SIZE_MAX - align - sizeof made
@@ -5462,16 +5462,19 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
     N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
-#define MLC__MAP_U(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__CASE_U(LOOP, code, formula) case MLC_##code: LOOP \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
-#define MLC__MAP_B(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__CASE_B(LOOP, code, formula) case MLC_##code: LOOP \
     for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
-#define MLC__MAP_N(code, formula) case MLC_##code: MLC__INDEPENDENT \
+#define MLC__CASE_N(LOOP, code, formula) case MLC_##code: LOOP \
     for (int64_t i = 0; i < n; i++) { \
         const T a = x[i], b = y[i], c = z[i]; \
         (void)b; \
         o[i] = formula; \
     } break;
+#define MLC__MAP_U(code, formula) MLC__CASE_U(MLC__INDEPENDENT, code, formula)
+#define MLC__MAP_B(code, formula) MLC__CASE_B(MLC__INDEPENDENT, code, formula)
+#define MLC__MAP_N(code, formula) MLC__CASE_N(MLC__INDEPENDENT, code, formula)
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
 
@@ -5748,17 +5751,10 @@ static mlc_map mlc__math_power(mlc_map op, double s)
          : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
 }
 
-/* Loops that stay loops over single elements: what is rare, in f64, need not be vectorised. */
-#define MLC__SINGLY_U(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
-    for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
-#define MLC__SINGLY_B(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
-    for (int64_t i = 0; i < n; i++) { const T a = x[i], b = y[i]; o[i] = formula; } break;
-#define MLC__SINGLY_N(code, formula) case MLC_##code: MLC__ONE_BY_ONE \
-    for (int64_t i = 0; i < n; i++) { \
-        const T a = x[i], b = y[i], c = z[i]; \
-        (void)b; \
-        o[i] = formula; \
-    } break;
+/* Rare formulas in f64 go through one element at a time: vectors would double their code. */
+#define MLC__SINGLY_U(code, formula) MLC__CASE_U(MLC__ONE_BY_ONE, code, formula)
+#define MLC__SINGLY_B(code, formula) MLC__CASE_B(MLC__ONE_BY_ONE, code, formula)
+#define MLC__SINGLY_N(code, formula) MLC__CASE_N(MLC__ONE_BY_ONE, code, formula)
 
 static void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
                           double td)
@@ -27265,8 +27261,8 @@ static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_d
     return mlc__pool_make(ctx, name, &u);
 }
 
-/* Maxima of windows and a relu before them are one pass: the values are the same, and nobody passes
- * over all pixels for it or for its gradient. */
+/* Maxima of windows and a relu before them are one pass: the values are the same, without a pass
+ * over all pixels for the relu or for its gradient. */
 static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 {
     const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);

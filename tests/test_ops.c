@@ -1272,7 +1272,7 @@ TEST(ops, a_product_does_not_trust_the_stride_of_an_axis_of_size_1)
     }
 }
 
-/* Without elements x counts as contiguous however its axes lie, so nobody copies it.          */
+/* Without elements x counts as contiguous however its axes lie, so it is not copied.          */
 TEST(ops, a_linear_of_no_inputs_is_the_bias_in_each_row_however_x_lies)
 {
     static const double want[12] = {1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2}, db[2] = {6, 6};
