@@ -2975,13 +2975,16 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #  pragma clang fp contract(off) reassociate(off)
 #else
+#  pragma GCC diagnostic push
 #  ifdef __cplusplus                    /* g++ minds undefined operands of intrinsics: PR 105593 */
-#    pragma GCC diagnostic push
 #    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #  endif
 #  pragma GCC push_options              /* no-unsafe would bring traps back: it comes first */
 #  pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
 #  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
+#endif
+#if defined(__NEWLIB__)                 /* its int32_t is a long, as wide as the int of %d */
+#  pragma GCC diagnostic ignored "-Wformat"
 #endif
 
 /* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
@@ -9397,7 +9400,8 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
  * as the only offsets: more would not fit the registers. The compiler must not see how they hang
  * together, or it would keep a register for each row. Steps are counted down: there is no register
  * for their number beside a counter. To fetch costs short products up to a twentieth where there is
- * nothing to fetch, so that is a body of its own. */
+ * nothing to fetch, so that is a body of its own. Unrolled, the first step would add to a known 0,
+ * which clang's -ffast-math drops: the sign of a 0 would depend on the body. */
 #define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
     MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t, int64_t first, bool fetch) \
     { \
@@ -9416,6 +9420,7 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
         const int64_t b_step = t->b_step; \
         uintptr_t ahead = t->ahead; \
         const size_t ahead_step = t->ahead_step; \
+        MLC__ONE_BY_ONE \
         for (int64_t p = t->kc; p > 0; p--, p0 += step, p1 += step, p2 += step, b += b_step) { \
             V bv[NV]; \
             if (fetch) __builtin_prefetch((const void *)ahead, 0, 2); \
@@ -33317,8 +33322,8 @@ static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
 {
     f->quoted = f->doubled = false;
     while (c->at < c->n && mlc__csv_blank(c, c->at)) c->at++;
+    f->from = f->to = c->at;
     if (c->at < c->n && c->text[c->at] == '"') return mlc__csv_quoted(c, col, f);
-    f->from = c->at;
     for (; !mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter; c->at++) {
         if (c->text[c->at] == 0) return mlc__csv_fail(c, col, "a NUL byte");
         if (c->text[c->at] == '"')
@@ -34892,9 +34897,7 @@ MLC__LEVEL_END
 #  pragma clang diagnostic pop
 #else
 #  pragma GCC pop_options
-#  ifdef __cplusplus
-#    pragma GCC diagnostic pop
-#  endif
+#  pragma GCC diagnostic pop
 #endif
 #if defined(__MINGW32__)
 #  undef snprintf
