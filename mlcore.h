@@ -2208,6 +2208,11 @@ typedef struct mlc_load_desc {
  *   err    as mlc_load; ARG if two keys get one name
  *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
+/* mlc_load_memory: mlc_load_ex of the n bytes of a safetensors file that is in memory, which is
+ *   never written to; also without files. Data that is aligned for its dtype is not copied first.
+ *   err    as mlc_load_ex, the path being "memory"               test: tests/test_state.c     */
+MLC_API mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
+                                   const mlc_load_desc *desc);
 
 /* @@ API.PLOT -------------------------------------------- charts; test: tests/test_plot.c */
 
@@ -30634,16 +30639,39 @@ MLC__LEVEL_COLD
  * blocks and the disk. EINTR is never an error. A save writes path.mlcN.tmp in the same folder,
  * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
  * there is the old file or the new one, never half of one. What a killed save leaves behind goes
- * away with the next save to the same path: a lock tells it from a file that is being written. */
+ * away with the next save to the same path: a lock tells it from a file that is being written.
+ * A file in memory is read by the same calls, also where there are no others. */
 
-#if MLC__FILES
 typedef struct mlc__file {
     mlc_ctx    *ctx;
     const char *path;                  /* as the user gave it                                   */
+    const char *bytes;                 /* the file itself, if it is in memory; else NULL        */
     int         fd;
     int64_t     size, at;              /* size: when reading; at: where the file stands         */
 } mlc__file;
 
+static mlc_status mlc__file_of_memory(mlc__file *f, mlc_ctx *ctx, const void *bytes, size_t n)
+{
+    f->ctx = ctx;
+    f->path = "memory";
+    f->bytes = bytes ? MLC__CAST(const char *, bytes) : "";
+    f->fd = -1;
+    f->size = (int64_t)n;
+    f->at = 0;
+    MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward",
+                 f->path);
+    return MLC_OK;
+}
+
+/* Readers ask for no more than size says: memory, unlike a file, does not shrink meanwhile. */
+static mlc_status mlc__memory_read(mlc__file *f, void *to, size_t bytes)
+{
+    memcpy(to, f->bytes + f->at, bytes);
+    f->at += (int64_t)bytes;
+    return MLC_OK;
+}
+
+#if MLC__FILES
 /* errno is saved first: building the message may change it. */
 static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
 {
@@ -30673,6 +30701,7 @@ static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
     MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
     f->ctx = ctx;
     f->path = path;
+    f->bytes = NULL;
     f->size = f->at = 0;
     f->fd = mlc__open(path, O_RDONLY | O_NONBLOCK);
     if (f->fd < 0) return mlc__io_fail(f, "cannot open");
@@ -30689,6 +30718,7 @@ static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
 {
     char *at = MLC__CAST(char *, to);
+    if (f->bytes) return mlc__memory_read(f, to, bytes);
     while (bytes) {
         /* Linux moves at most 2 GB a call, other systems refuse more than INT_MAX. */
         const ssize_t n = read(f->fd, at, bytes < (1u << 30) ? bytes : (1u << 30));
@@ -30719,7 +30749,7 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
     return MLC_OK;
 }
 
-static void mlc__file_close(mlc__file *f) { close(f->fd); }
+static void mlc__file_close(mlc__file *f) { if (!f->bytes) close(f->fd); }
 
 /* What begins as gzip does cannot be read here. */
 static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t n)
@@ -30733,7 +30763,8 @@ static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t 
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
     if (at == f->at) return MLC_OK;
-    if (lseek(f->fd, (off_t)at, SEEK_SET) != (off_t)at) return mlc__io_fail_at(f, "cannot read");
+    if (!f->bytes && lseek(f->fd, (off_t)at, SEEK_SET) != (off_t)at)
+        return mlc__io_fail_at(f, "cannot read");
     f->at = at;
     return MLC_OK;
 }
@@ -30882,21 +30913,20 @@ static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
     return st;
 }
 #else
-/* Without files everything below fails where it would open one. */
-typedef struct mlc__file { mlc_ctx *ctx; const char *path; int64_t size; } mlc__file;
+/* Without files everything below fails where it would open one, and reads memory all the same. */
 typedef struct mlc__atomic { mlc__file file; } mlc__atomic;
 
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
+    memset(f, 0, sizeof *f);
     f->ctx = ctx;
     f->path = path;
-    f->size = 0;
     return mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "'%s': mlcore was compiled without files", path);
 }
 
 static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
 {
-    (void)to; (void)bytes;
+    if (f->bytes) return mlc__memory_read(f, to, bytes);
     return mlc__fail(f->ctx, MLC_ERR_UNSUPPORTED, "'%s': no files", f->path);
 }
 
@@ -30910,13 +30940,14 @@ static void mlc__file_close(mlc__file *f) { (void)f; }
 
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
-    return mlc__file_read(f, NULL, (size_t)at);
+    f->at = at;
+    return MLC_OK;
 }
 
 static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t n)
 {
-    (void)begin;
-    return mlc__file_read((mlc__file *)(uintptr_t)f, NULL, n);
+    (void)f; (void)begin; (void)n;
+    return MLC_OK;
 }
 
 static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
@@ -31375,26 +31406,22 @@ static void mlc__files_release(mlc_ctx *ctx)
     while (ctx->files) mlc_safetensors_close(ctx->files);
 }
 
-MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
+/* Takes over an open file; if it fails it is closed. */
+static mlc_safetensors *mlc__st_open(mlc__file *file)
 {
-    mlc_safetensors *f;
-    mlc__file file;
-    if (!ctx) return NULL;
-    if (!path) {
-        mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL; give a file's name");
-        return NULL;
-    }
-    if (mlc__file_open(&file, ctx, path) != MLC_OK) return NULL;
-    f = MLC__CAST(mlc_safetensors *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, "load"));
-    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(path) + 1, MLC_MEM_OBJECT, "load"));
+    mlc_ctx *ctx = file->ctx;
+    mlc_safetensors *f = MLC__CAST(mlc_safetensors *,
+                                   mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, "load"));
+    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(file->path) + 1, MLC_MEM_OBJECT,
+                                                   "load"));
     if (!f || !copy) {
-        mlc__file_close(&file);
+        mlc__file_close(file);
         mlc__heap_free(ctx, f);
         mlc__heap_free(ctx, copy);
         return NULL;
     }
-    memcpy(copy, path, strlen(path));
-    f->file = file;
+    memcpy(copy, file->path, strlen(file->path));
+    f->file = *file;
     f->file.path = f->path = copy;
     f->next = ctx->files;
     if (f->next) f->next->prev = f;
@@ -31403,6 +31430,17 @@ MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
     if (mlc__st_read(f) == MLC_OK) return f;
     mlc_safetensors_close(f);
     return NULL;
+}
+
+MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
+{
+    mlc__file file;
+    if (!ctx) return NULL;
+    if (!path) {
+        mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL; give a file's name");
+        return NULL;
+    }
+    return mlc__file_open(&file, ctx, path) == MLC_OK ? mlc__st_open(&file) : NULL;
 }
 
 MLC_IMPL int64_t mlc_safetensors_count(const mlc_safetensors *f) { return f ? f->count : 0; }
@@ -31494,17 +31532,22 @@ MLC_IMPL mlc_tensor *mlc_safetensors_get(mlc_safetensors *f, const char *name)
 
 /* Mapped at the first view; where that is not to be had, a copy does. bool always is a copy: its
  * bytes may have to be made 0 and 1. */
-MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
+static mlc_tensor *mlc__st_view(mlc_safetensors *f, const mlc__st_entry *e)
 {
-    const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
-    if (!e) return NULL;
     mlc_ctx *ctx = f->file.ctx;
     if (!ctx->on_host || ctx->dry_run || e->end == e->begin || e->foreign || e->dtype == MLC_BOOL)
         return mlc__st_get(f, e);
-    if (!f->map) f->map = mlc__file_map(&f->file);
-    char *data = f->map ? MLC__CAST(char *, f->map) + f->data + e->begin : NULL;
-    if (!data || (uintptr_t)data % mlc_dtype_bytes(e->dtype) != 0) return mlc__st_get(f, e);
-    return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, data);
+    if (!f->map && !f->file.bytes) f->map = mlc__file_map(&f->file);
+    const char *all = f->map ? MLC__CAST(const char *, f->map) : f->file.bytes;
+    const uintptr_t data = all ? (uintptr_t)all + (uintptr_t)(f->data + e->begin) : 0;
+    if (!data || data % mlc_dtype_bytes(e->dtype) != 0) return mlc__st_get(f, e);
+    return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, (void *)data);
+}
+
+MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
+{
+    const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
+    return e ? mlc__st_view(f, e) : NULL;
 }
 
 /* Can all be read? A tensor may take a hundred times the bytes that describe it: a file of nothing
@@ -32786,7 +32829,9 @@ typedef struct mlc__key {              /* a name of a parameter; a shared one ha
  * scope. */
 typedef struct mlc__load {
     mlc_module          *m;
-    const char          *path;
+    const char          *path;         /* NULL: the file is the n bytes of memory */
+    const void          *memory;
+    size_t               n;
     const mlc_load_desc *desc;
     mlc_safetensors     *file;
     mlc__want           *want;         /* NULL: the walk only counts */
@@ -32916,7 +32961,7 @@ static mlc_status mlc__load_match(mlc__load *l)
                                               mlc__key_by_name));
         if (k && k->entry >= 0)
             return mlc__fail(l->m->ctx, MLC_ERR_ARG, "load '%.200s': '%.100s' and '%.100s' are "
-                             "both named '%.100s' after prefix and renames", l->path,
+                             "both named '%.100s' after prefix and renames", l->file->path,
                              l->file->entries[k->entry].name, from, name);
         if (k) k->entry = i; else l->unexpected[i] = true;
     }
@@ -33042,7 +33087,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
     bool tell[MLC__COUNT(part)] = { l->report.missing && !l->desc->partial,
                      l->report.unexpected && !l->desc->partial, false, false, false };
     char text[MLC__MESSAGE];
-    size_t n = (size_t)snprintf(text, sizeof text, "load '%.200s':", l->path);
+    size_t n = (size_t)snprintf(text, sizeof text, "load '%.200s':", l->file->path);
     for (int64_t i = 0; i < l->wants; i++) {
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
@@ -33073,7 +33118,8 @@ static int mlc__want_by_data(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Check all, read all in the order of the file, and only then change anything. */
+/* Check all, read all in the order of the file, and only then change anything. What is in memory
+ * is read where it lies. */
 static mlc_status mlc__load_run(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -33084,8 +33130,10 @@ static mlc_status mlc__load_run(mlc__load *l)
     if (l->wants) qsort(l->want, (size_t)l->wants, sizeof *l->want, mlc__want_by_data);
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
-        if (w->fit == MLC__FITS) w->t = mlc__st_get(l->file, &l->file->entries[w->entry]);
-        if (w->fit == MLC__FITS && !w->t) return ctx->status;
+        if (w->fit != MLC__FITS) continue;
+        const mlc__st_entry *e = &l->file->entries[w->entry];
+        w->t = l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
+        if (!w->t) return ctx->status;
     }
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
@@ -33103,28 +33151,38 @@ static int mlc__stars(const char *text)
     return n;
 }
 
+static mlc_safetensors *mlc__load_open(const mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    mlc__file file;
+    if (l->path) return mlc_safetensors_open(ctx, l->path);
+    return mlc__file_of_memory(&file, ctx, l->memory, l->n) == MLC_OK ? mlc__st_open(&file) : NULL;
+}
+
 /* The file's tensors live in a scope of their own. */
 static mlc_status mlc__load_scoped(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
     MLC__TRY(mlc_scope_begin(ctx));
-    l->file = mlc_safetensors_open(ctx, l->path);
+    l->file = mlc__load_open(l);
     const mlc_status st = l->file ? mlc__load_run(l) : ctx->status;
     mlc_safetensors_close(l->file);
     mlc__scope_leave(ctx);
     return st;
 }
 
-MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
+/* From the file path or, if that is NULL, from n bytes of memory. */
+static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *memory, size_t n,
+                                 const mlc_load_desc *desc)
 {
     mlc_load_desc none;
     mlc__load l;
-    if (!m) return MLC_ERR_ARG;
-    MLC__REQUIRE(m->ctx, path, ARG, "load: path is NULL; give a file's name");
     memset(&none, 0, sizeof none);
     memset(&l, 0, sizeof l);
     l.m = m;
     l.path = path;
+    l.memory = memory;
+    l.n = n;
     l.desc = desc ? desc : &none;
     for (int32_t i = 0; i < l.desc->n_renames; i++) {
         const mlc_rename *r = l.desc->renames ? &l.desc->renames[i] : NULL;
@@ -33139,6 +33197,22 @@ MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_
     if (!st) st = mlc__load_scoped(&l);
     if (l.desc->report) *l.desc->report = l.report;
     return st;
+}
+
+MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, path, ARG, "load: path is NULL; give a file's name");
+    return mlc__load_from(m, path, NULL, 0, desc);
+}
+
+MLC_IMPL mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
+                                    const mlc_load_desc *desc)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, bytes || n == 0, ARG, "load_memory: bytes is NULL and n %llu; give the "
+                 "file's first byte", (unsigned long long)n);
+    return mlc__load_from(m, NULL, bytes, n, desc);
 }
 
 MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)

@@ -1324,6 +1324,15 @@ DO(mlc_load_ex)
     return mlc_load_ex(w->net, in(w, "net.safetensors"), &d);
 }
 
+DO(mlc_load_memory)
+{
+    size_t         n;
+    unsigned char *file = get_file(in(w, "net.safetensors"), &n);
+    const mlc_status st = mlc_load_memory(w->net, file, n, NULL);
+    free(file);
+    return st;
+}
+
 /* ---- what allocates nothing ----------------------------------------------------------------- */
 
 static void discard(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }

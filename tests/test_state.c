@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
+#include "flash.h"
 
 #define GOLDEN(name) "tests/golden/" name ".safetensors"
 
@@ -403,6 +404,175 @@ TEST(state, long_lists_are_cut_and_counted_in_every_part_of_the_message)
     box_close(&b);
 }
 
+/* ---- files in memory ------------------------------------------------------------------------ */
+
+/* The file in memory that cannot be written, so many bytes before the end of a page. */
+static flash flash_file(const char *path, size_t short_of)
+{
+    size_t         n = 0;
+    unsigned char *file = get_file(path, &n);
+    flash          f;
+    CHECK(file != NULL && n > 0);
+    f = flash_of(file, n, short_of);
+    free(file);
+    return f;
+}
+
+static size_t file_bytes(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (size_t)info.st_size : 0;
+}
+
+/* Every alignment, so also those at which the data must be copied. */
+TEST(state, a_file_in_memory_loads_as_the_file_does)
+{
+    const char *const path = GOLDEN("torch_sequential");
+    FOR_EACH_ISA(ctx) {
+        mlc_module *net = sequential(ctx);
+        CHECK_EQ(mlc_load(net, path), MLC_OK);
+        const uint64_t want = hash_net(1, net);
+        for (size_t short_of = 0; short_of < 9; short_of++) {
+            const flash f = flash_file(path, short_of);
+            mlc_module *twin = sequential(ctx);
+            CHECK_EQ(mlc_load_memory(twin, f.data, file_bytes(path), NULL), MLC_OK);
+            flash_free(&f);
+            CHECK(hash_net(1, twin) == want);
+            check_outputs(ctx, mlc_forward(twin, output(ctx, "x")), "plain");
+            mlc_module_free(twin);
+        }
+    }
+}
+
+TEST(state, a_file_in_memory_takes_the_exceptions_of_load_ex)
+{
+    const char *const path = GOLDEN("torch_bf16");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = sequential(ctx);
+    const flash     f = flash_file(path, 0);
+    mlc_load_report report;
+    mlc_load_desc   d;
+    memset(&d, 0, sizeof d);
+    d.prefix = "module.";
+    CHECK_EQ(mlc_load_memory(net, f.data, file_bytes(path), &d), MLC_ERR_DTYPE);
+    CHECK_HAS(mlc_error(ctx), "load 'memory': dtype mismatch for 0.weight (bf16 in the file, f32");
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    d.cast = true;
+    d.report = &report;
+    CHECK_EQ(mlc_load_memory(net, f.data, file_bytes(path), &d), MLC_OK);
+    CHECK(report.loaded == 4 && report.cast == 4 && report.missing == 0);
+    check_outputs(ctx, mlc_forward(net, output(ctx, "x")), "bf16");
+    flash_free(&f);
+}
+
+/* 4 MB of weights: where they are aligned nothing of that size is asked for. */
+TEST(state, aligned_data_in_memory_is_not_copied_before_it_is_loaded)
+{
+    tally        mem;
+    mlc_ctx_desc d = tally_desc(&mem);
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    box          b = box_open_fast("s.safetensors");
+    mlc_module  *net = mlc_nn_linear(ctx, 1024, 1024);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    const size_t n = file_bytes(b.path);
+    for (size_t short_of = 0; short_of < 2; short_of++) {
+        const flash   f = flash_file(b.path, short_of);
+        const int64_t live = mem.live;
+        CHECK_EQ((uintptr_t)f.data % 4, short_of ? 3 : 0);
+        mem.peak = live;
+        CHECK_EQ(mlc_load_memory(net, f.data, n, NULL), MLC_OK);
+        CHECK((mem.peak - live > 1 << 22) == (short_of != 0));
+        mlc_memory_trim(ctx);
+        flash_free(&f);
+    }
+    tally_done(&mem, ctx);
+    box_close(&b);
+}
+
+static mlc_status flags_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    (void)m; (void)n_in; (void)n_out;
+    out[0] = in[0];
+    return MLC_OK;
+}
+
+/* bool that is neither 0 nor 1 becomes 1, beside the flash. */
+TEST(state, bool_in_memory_becomes_0_and_1)
+{
+    static const mlc_module_class cls = {"Flags", flags_forward, NULL};
+    static const char   head[] = "{\"on\":{\"dtype\":\"BOOL\",\"shape\":[3],"
+                                 "\"data_offsets\":[0,3]}}";
+    static const double want[3] = {0, 1, 1};
+    unsigned char  file[8 + sizeof head - 1 + 3];
+    uint8_t        got[3];
+    mlc_param_desc d;
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *m = mlc_module_create(ctx, &cls, NULL, 0);
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims1(3);
+    d.has_dtype = d.buffer = true;
+    d.dtype = MLC_BOOL;
+    mlc_tensor *on = mlc_module_declare(m, "on", &d);
+    put_le(file, 8, sizeof head - 1);
+    memcpy(file + 8, head, sizeof head - 1);
+    memcpy(file + 8 + sizeof head - 1, "\0\1\7", 3);
+    const flash f = flash_of(file, sizeof file, 0);
+    CHECK_EQ(mlc_load_memory(m, f.data, sizeof file, NULL), MLC_OK);
+    flash_free(&f);
+    CHECK_VALUES(on, 3, want, 0, 0);
+    CHECK_EQ(mlc_read(on, got, 3), MLC_OK);
+    CHECK_EQ(got[2], 1);
+}
+
+TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
+{
+    static const unsigned char zeros[8] = {0};
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = sequential(ctx);
+    mlc_rename     half = {"a", NULL};
+    mlc_load_desc  d;
+    double         before[33], after[33];
+    read_weights(net, before);
+    CHECK_EQ(mlc_load_memory(NULL, zeros, 8, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_load_memory(net, NULL, 8, NULL), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "load_memory: bytes is NULL and n 8; give the file's first byte");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (size_t n = 0; n < 8; n++) {
+        CHECK_EQ(mlc_load_memory(net, n ? zeros : NULL, n, NULL), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "'memory': ");
+        CHECK_HAS(mlc_error(ctx), " bytes are no safetensors file");
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+    CHECK_EQ(mlc_load_memory(net, zeros, 8, NULL), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "'memory'");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    memset(&d, 0, sizeof d);
+    d.renames = &half;
+    d.n_renames = 1;
+    CHECK_EQ(mlc_load_memory(net, zeros, 8, &d), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    read_weights(net, after);
+    CHECK_EQ(memcmp(before, after, sizeof before), 0);
+}
+
+/* A tensor of the user over the same bytes is not taken for a view of a file that was closed. */
+TEST(state, tensors_over_the_memory_stay_after_a_load)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_module *net = layers(ctx, 1);
+    size_t      n;
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    unsigned char *file = get_file(b.path, &n);
+    mlc_tensor    *t = mlc_wrap(ctx, MLC_U8, mlc_dims1((int64_t)n), NULL, file);
+    CHECK_EQ(mlc_load_memory(net, file, n, NULL), MLC_OK);
+    CHECK(mlc_u8(t) == file);
+    CHECK_OK(ctx);
+    free(file);
+    box_close(&b);
+}
+
 /* ---- at the edges --------------------------------------------------------------------------- */
 
 TEST(state, a_module_without_parameters_is_an_empty_file)
@@ -503,6 +673,19 @@ static mlc_status load_unbuilt(mlc_ctx *ctx, const void *user)
     return mlc_ctx_status(ctx) ? mlc_ctx_status(ctx) : mlc_load(net, a->path);
 }
 
+static mlc_status load_memory_unbuilt(mlc_ctx *ctx, const void *user)
+{
+    const attempt *a = (const attempt *)user;
+    mlc_module    *net = long_names(ctx, a->n);
+    size_t         n;
+    unsigned char *file = get_file(a->path, &n);
+    mlc_status     st = mlc_ctx_status(ctx);
+    if (st == MLC_OK)
+        st = mlc_load_memory(net, file, n, NULL);
+    free(file);
+    return st;
+}
+
 TEST(state, saving_and_loading_survive_that_any_allocation_fails)
 {
     mlc_ctx *ctx = test_ctx();
@@ -512,6 +695,7 @@ TEST(state, saving_and_loading_survive_that_any_allocation_fails)
         tally_fail_each(save_unbuilt, &a);
         CHECK_EQ(save_unbuilt(ctx, &a), MLC_OK);
         tally_fail_each(load_unbuilt, &a);
+        tally_fail_each(load_memory_unbuilt, &a);
     }
     CHECK_OK(ctx);
     CHECK_EQ(box_count(&b), 1);

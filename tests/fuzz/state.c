@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     fuzz_begin();
     const double before = checksum(net);
-    const mlc_status st = mlc_load_ex(net, path, &d);
+    const mlc_status st = data[0] & 32 ? mlc_load_memory(net, data + 1, size - 1, &d) :
+                                         mlc_load_ex(net, path, &d);
     const double after = checksum(net);
     if (st != MLC_OK && !(before == after || (before != before && after != after)))
         fuzz_fail("a failed load changed the network");
