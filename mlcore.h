@@ -553,7 +553,7 @@ MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_w
 /* @@ API.AUTOGRAD ---------------------------------------- gradients, no-grad, custom operations */
 
 /* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf.
- *   err    DTYPE if not float; STATE if t is the result of an operation                      */
+ *   err    DTYPE if not float; STATE if t is the result of an operation, or bound            */
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.                        */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
@@ -1475,6 +1475,16 @@ MLC_API mlc_module *mlc_module_child(mlc_module *m, int32_t i);
 /* mlc_module_param: parameter or buffer by dotted name ("0.weight"), built; NULL and ARG if
  *   there is none.                                                                            */
 MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
+/* mlc_module_bind: the parameter or buffer of a dotted name reads its values from data: memory of
+ *   the caller, such as a const array in flash, that is aligned for the dtype, holds all elements
+ *   and outlives m. From the next build on it takes no memory of the context (but packs for 16-bit
+ *   products). It is frozen, and what would change it is a STATE error: a load, operations in
+ *   place, batch norm in training if it is of its statistics, unfreezing. mlc_f32 and the like give
+ *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
+ *   no more, and still frozen.
+ *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
+ *          has operations on it                                   test: tests/test_nn.c       */
+MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);
 /* mlc_module_build: lays out and initialises what is not yet built of m's root.
  *   Initial values depend on the seed, the order of roots in the context and the name only.   */
 MLC_API mlc_status mlc_module_build(mlc_module *m);
@@ -1483,7 +1493,8 @@ MLC_API mlc_status mlc_module_build(mlc_module *m);
 MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
 /* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
  *   with false, start again) being trained. What was frozen at the build needs a
- *   mlc_module_rebuild to be trained.          err: ARG if nothing matches a glob             */
+ *   mlc_module_rebuild to be trained.
+ *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
  *   the nearest; the tree is laid out again: optimizer state moves along, gradients and views do
@@ -3511,6 +3522,7 @@ struct mlc_storage {
     bool         typed;                /* only tensors of this dtype still see what is there   */
     mlc_dtype    dtype;
     bool         through_act;          /* a gradient: of what the activation met, not made     */
+    bool         bound;                /* a parameter's: memory of the program, never written  */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
@@ -3538,9 +3550,10 @@ typedef struct mlc__object {           /* header of a heap object: one cache lin
 
 typedef struct mlc__pool mlc__pool;    /* threads */
 
-/* The one block of a root: values of all its parameters and buffers, each from a new cache line,
- * and (later) the gradients of the trainable ones in the same order. So an optimizer sees long runs
- * instead of tensors. A rebuild makes a new flat; the old one dies when all have moved. */
+/* The one block of a root: values of all its parameters and buffers but bound ones, each from a new
+ * cache line, and (later) the gradients of the trainable ones in the same order. So an optimizer
+ * sees long runs instead of tensors. A rebuild makes a new flat; the old one dies when all have
+ * moved. */
 typedef struct mlc__flat {             /* all parameters of a built module tree               */
     mlc_ctx           *ctx;
     struct mlc__param **params;
@@ -3582,6 +3595,8 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     /* A step with the gradient g; *made false: not now, make the gradient. */
     mlc_status (*step)(struct mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                        bool *made);
+    /* Of a bound one: fails and says why. Set by mlc_module_bind: others do not link it. */
+    mlc_status (*refuse)(mlc_ctx *ctx, const char *what, const char *name);
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
     struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
 } mlc__param;
@@ -4227,7 +4242,8 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = s->handed = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = s->closed = s->typed = s->through_act = false;
+    s->dead = s->released = s->dry = s->aliased = s->closed = s->typed = s->through_act = s->bound =
+        false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -17532,6 +17548,15 @@ static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
     return MLC_OK;
 }
 
+/* Asked before each write to a tensor that an operation did not make. */
+static mlc_status mlc__writable(const mlc_tensor *t, const char *what)
+{
+    if (!t->storage->bound) return MLC_OK;
+    const char *at = (const char *)t->storage - offsetof(mlc__param, value_storage);
+    const mlc__param *p = (const mlc__param *)(const void *)at;
+    return p->refuse(t->ctx, what, p->name);
+}
+
 /* n elements, dense in both dtypes. */
 static mlc_status mlc__cast_run_of(mlc_ctx *ctx, const char *what, void *to, mlc_dtype to_dtype,
                                    const void *from, mlc_dtype dtype, int64_t n)
@@ -17627,6 +17652,7 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
                  "%s: %s repeats elements (expand); copy it first", what, mlc__shape(t).s);
     /* Before the write: also a failed one spoils what backward saved. */
+    if (write) MLC__TRY(mlc__writable(t, what));
     if (write) t->storage->version++;
     if (t->flags & MLC__DENSE)
         return read ? mlc__device_copy(ctx, read, mlc__data(t), want, MLC_COPY_TO_HOST)
@@ -17757,6 +17783,7 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
                  "it must broadcast to it", mlc__shape(src).s, mlc__shape(dst).s);
     MLC__REQUIRE(ctx, !mlc__repeats(dst), ARG, "copy_into: dst %s repeats elements (expand); "
                  "copy it first", mlc__shape(dst).s);
+    MLC__TRY(mlc__writable(dst, "copy_into"));
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
     /* Same storage: src goes through a copy, as memmove would do. */
@@ -19048,6 +19075,7 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
                  ((mlc__param *)t)->name);
     MLC__REQUIRE(t->ctx, !t->node && (!t->base || !mlc__wants_grad(t)), STATE,
                  "set_requires_grad: the tensor is the result of an operation; detach it first");
+    if (on && !t->base) MLC__TRY(mlc__writable(t, "set_requires_grad"));
     if (t->base) {                     /* a view of what needs no gradient: a leaf of its own */
         t->base = NULL;
         t->storage->aliased = true;
@@ -20503,6 +20531,7 @@ MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double val
 static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__writable(x, nd->op->name));
     MLC__REQUIRE(ctx, !mlc__repeats(x), ARG, "%s: %s repeats elements (expand); copy it first",
                  nd->op->name, mlc__shape(x).s);
     MLC__REQUIRE(ctx, !mlc__needs(nd, 0) || mlc__base(x)->node, STATE,
@@ -23288,6 +23317,10 @@ static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__bnorm_spec *s = &nd->u.bnorm;
     struct mlc_k_bnorm a = mlc__bnorm_args(nd);
+    if (s->training && s->mean) {
+        MLC__TRY(mlc__writable(s->mean, nd->op->name));
+        MLC__TRY(mlc__writable(s->var, nd->op->name));
+    }
     a.y = mlc__data(nd->out[0]);
     a.residual = s->residual ? mlc__data(nd->in[s->residual]) : NULL;
     a.bias = s->bias ? mlc__data(nd->in[s->bias]) : NULL;
@@ -26002,7 +26035,8 @@ MLC__LEVEL_HOT
  * the number of the root, so that inserting a layer leaves the others as they were. Whatever
  * changes the tree marks its root dirty; the next forward, optimizer, load or mlc_module_build lays
  * out again, moving what has values already. Nothing changes before all memory is there: a build
- * that fails leaves the old layout. */
+ * that fails leaves the old layout. A bound parameter has no bytes in the block: its storage points
+ * to memory of the program, which mlc__writable keeps everyone from changing. */
 
 /* A parameter under one of its names: tied ones sit in several slots. */
 typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
@@ -26327,11 +26361,17 @@ static size_t mlc__param_bytes(const mlc__param *p)
     return mlc__round_up((size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->to), MLC__CACHELINE);
 }
 
+/* Will the next build leave its values in the program's memory? Else they move to the block. */
+static bool mlc__stays_bound(const mlc__param *p)
+{
+    return p->value_storage.bound && p->to == p->t.dtype;
+}
+
 /* Second walk: offsets of values, sum of gradient bytes. */
 static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
-    const size_t bytes = mlc__param_bytes(p);
+    const size_t bytes = mlc__stays_bound(p) ? 0 : mlc__param_bytes(p);
     if (strlen(name) + 1 >= MLC_NAME_BYTES) {              /* cut off: no longer one of its own */
         b->status = mlc__fail(b->root->ctx, MLC_ERR_ARG, "build: name '%.40s...' is over %d bytes",
                               name, MLC_NAME_BYTES - 2);
@@ -26380,9 +26420,9 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         draw.first = (int64_t)p->a;
         draw.count = (uint64_t)(p->b - p->a);
     }
-    if (n == 0) return true;
-    /* Built before: values move, whatever root they were built under. */
-    if (p->flat)
+    if (n == 0 || mlc__stays_bound(p)) return true;
+    /* Built before, or bound: values move, whatever root they were built under. */
+    if (p->value_storage.data)
         b->status = mlc__cast_run_of(ctx, "build", to, p->to, p->value_storage.data, p->t.dtype,
                                      n);
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
@@ -26438,7 +26478,10 @@ static void mlc__build_commit(mlc__build *b)
         mlc__param *p = b->flat->params[i];
         mlc__flat_leave(p);
         p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
-        p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
+        if (!mlc__stays_bound(p)) {
+            p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
+            p->value_storage.bound = false;
+        }
         p->value_storage.version++;
         if (p->to != p->t.dtype) { mlc__param_unpack(p); p->value_storage.typed = true; }
         p->value_storage.dtype = p->t.dtype = p->to;
@@ -26534,17 +26577,18 @@ static bool mlc__param_is(void *user, mlc__param *p, const char *name)
     return !mlc__is_float(p->t.dtype) || p->t.dtype == *MLC__CAST(const mlc_dtype *, user);
 }
 
-/* Gradients of what is recorded would have the old dtype. */
-static mlc_status mlc__tape_free_of(mlc_ctx *ctx)
+/* Gradients of what is recorded would have the old dtype, or no place. only: the parameter; NULL:
+ * all that change their dtype. */
+static mlc_status mlc__tape_free_of(mlc_ctx *ctx, const char *what, const mlc__param *only)
 {
     for (const mlc_node *nd = ctx->tape; nd; nd = nd->prev)
         for (int i = 0; i < nd->n_in && !nd->done; i++) {
             const mlc_tensor *t = mlc__base(nd->in[i]);
             const mlc__param *p = (const mlc__param *)(uintptr_t)t;
-            MLC__REQUIRE(ctx, !(t->flags & MLC__PARAM) || p->to == t->dtype, STATE,
-                         "module_to: '%s' is an input of a recorded %s; call it before, or when "
+            MLC__REQUIRE(ctx, !(t->flags & MLC__PARAM) || (only ? p != only : p->to == t->dtype),
+                         STATE, "%s: '%s' is an input of a recorded %s; call it before, or when "
                          "the scope of that has ended",
-                         p->name, nd->op->name);
+                         what, p->name, nd->op->name);
         }
     return MLC_OK;
 }
@@ -26557,7 +26601,7 @@ MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
     MLC__TRY(mlc_module_build(m));     /* initial values are those of the dtype it was made in */
     if (mlc__params(m, mlc__param_is, &dtype)) return MLC_OK;
     mlc__params(m, mlc__param_to, &dtype);
-    mlc_status st = mlc__tape_free_of(m->ctx);
+    mlc_status st = mlc__tape_free_of(m->ctx, "module_to", NULL);
     if (st == MLC_OK) st = mlc__build_root(mlc__root(m));
     if (st != MLC_OK) mlc__params(m, mlc__param_to, NULL);
     return st;
@@ -26572,26 +26616,79 @@ static bool mlc__find_param(void *user, mlc__param *p, const char *name)
 {
     mlc__find *f = MLC__CAST(mlc__find *, user);
     if (strcmp(name, f->name) == 0) f->p = p;
+    p->visit--;                        /* the walk comes to it again, by its other names */
     return f->p == NULL;
+}
+
+/* A parameter by any of its dotted names; NULL and an error of `what` if there is none. */
+static mlc__param *mlc__param_find(mlc_module *m, const char *what, const char *name)
+{
+    mlc__find f = { name ? name : "", NULL };
+    mlc__params(m, mlc__find_param, &f);
+    if (!f.p) mlc__fail(m->ctx, MLC_ERR_ARG, "%s: there is no '%s'; mlc_param_next walks through "
+                        "all names", what, f.name);
+    return f.p;
 }
 
 MLC_IMPL mlc_tensor *mlc_module_param(mlc_module *m, const char *name)
 {
-    mlc__find f = { name ? name : "", NULL };
     if (!m || mlc_module_build(m) != MLC_OK) return NULL;
-    mlc__params(m, mlc__find_param, &f);
-    if (!f.p) mlc__fail(m->ctx, MLC_ERR_ARG, "module_param: there is no '%s'; mlc_param_next "
-                      "walks through all names", f.name);
-    return f.p ? &f.p->t : NULL;
+    mlc__param *p = mlc__param_find(m, "module_param", name);
+    return p ? &p->t : NULL;
+}
+
+static mlc_status mlc__bound_refuse(mlc_ctx *ctx, const char *what, const char *name)
+{
+    return mlc__fail(ctx, MLC_ERR_STATE, "%s: '%.100s' is bound to memory of the program "
+                     "(mlc_module_bind), which is never written; leave it out, bind other data, or "
+                     "change a mlc_copy of it", what, name);
+}
+
+/* The place in the flat block stays unused until the next build. */
+MLC_IMPL mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data)
+{
+    if (!m) return MLC_ERR_ARG;
+    mlc__param *p = mlc__param_find(m, "module_bind", name);
+    if (!p) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, m->ctx->on_host, UNSUPPORTED, "module_bind: '%s': a device does not read "
+                 "memory of the program; mlc_load_memory or mlc_write copies to it", name);
+    MLC__REQUIRE(m->ctx, data && (uintptr_t)data % mlc__size(&p->t) == 0, ARG,
+                 "module_bind: data for '%s' is %s; give %lld elements of %s, at a multiple of "
+                 "%d bytes", name, data ? "not aligned" : "NULL", (long long)mlc__numel(&p->t),
+                 mlc_dtype_name(p->t.dtype), (int)mlc__size(&p->t));
+    MLC__TRY(mlc__tape_free_of(m->ctx, "module_bind", p));
+    mlc__param_unpack(p);
+    p->value_storage.data = (void *)(uintptr_t)data;
+    p->value_storage.bound = true;
+    p->refuse = mlc__bound_refuse;
+    p->value_storage.version++;
+    p->t.flags &= ~MLC__REQUIRES_GRAD;
+    p->t.grad_fresh = 0;
+    p->half = false;
+    mlc__root(m)->dirty = true;
+    return MLC_OK;
 }
 
 typedef struct mlc__freeze { const char *glob; bool frozen; int64_t hits; } mlc__freeze;
+
+static bool mlc__freeze_takes(const mlc__freeze *f, const mlc__param *p, const char *name)
+{
+    return !p->buffer && (!f->glob || mlc__glob(f->glob, name));
+}
+
+/* False at the first that cannot be trained. */
+static bool mlc__freeze_check(void *user, mlc__param *p, const char *name)
+{
+    return !p->value_storage.bound ||
+           !mlc__freeze_takes(MLC__CAST(const mlc__freeze *, user), p, name) ||
+           p->refuse(p->t.ctx, "module_freeze", name) == MLC_OK;
+}
 
 /* The flag alone: memory changes at the next build. */
 static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
-    if (p->buffer || (f->glob && !mlc__glob(f->glob, name))) return true;
+    if (!mlc__freeze_takes(f, p, name)) return true;
     f->hits++;
     p->t.flags = f->frozen ? p->t.flags & ~MLC__REQUIRES_GRAD : p->t.flags | MLC__REQUIRES_GRAD;
     return true;
@@ -26601,6 +26698,7 @@ MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool froz
 {
     mlc__freeze f = { glob, frozen, 0 };
     if (!m) return MLC_ERR_ARG;
+    if (!frozen && !mlc__params(m, mlc__freeze_check, &f)) return MLC_ERR_STATE;
     mlc__params(m, mlc__freeze_param, &f);
     MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'; "
                  "mlc_param_next walks through all names", glob);
@@ -27354,7 +27452,9 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
 {
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
     const bool cast = u->mean && !m->training && mlc__is_half(u->mean->dtype);
+    const bool counts = m->training && u->tracked && !m->ctx->dry_run;
     mlc__bnorm_spec s;
+    if (counts && mlc__writable(u->tracked, "batch_norm") != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
     s.mean = cast ? mlc_cast(u->mean, MLC_F32) : u->mean;
     s.var = cast ? mlc_cast(u->var, MLC_F32) : u->var;
@@ -27364,8 +27464,7 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
     s.training = m->training || !u->mean;
     s.relu = e && e->act == MLC_ACT_RELU;
     mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, add);
-    const bool counts = y && m->training && u->tracked && !m->ctx->dry_run;
-    return counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
+    return y && counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
 }
 
 static const mlc__fuse mlc__bnorm_fuse = {
@@ -27896,6 +27995,8 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
     mlc_tensor **wb = mlc__fold_params(layer);
     mlc_ctx *ctx = seq->ctx;
     mlc_param_desc p;
+    MLC__TRY(mlc__writable(wb[0], "nn_fold_batch_norm"));
+    if (wb[1]) MLC__TRY(mlc__writable(wb[1], "nn_fold_batch_norm"));
     if (!wb[1]) {
         memset(&p, 0, sizeof p);
         p.shape = mlc_dims1(wb[0]->shape[0]);
@@ -33131,6 +33232,7 @@ static mlc_status mlc__load_run(mlc__load *l)
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         if (w->fit != MLC__FITS) continue;
+        if (w->p->value_storage.bound) return w->p->refuse(ctx, "load", w->name);
         const mlc__st_entry *e = &l->file->entries[w->entry];
         w->t = l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
         if (!w->t) return ctx->status;

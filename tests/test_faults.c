@@ -921,6 +921,17 @@ DO(mlc_module_tie)
     return st != MLC_OK ? mlc_ctx_status(w->ctx) : run_module(w, root);
 }
 
+DO(mlc_module_bind)
+{
+    static const float v[4] = {1, 2, 3, 4};
+    mlc_module *a = scale(w);
+    if (!own_module(w, a))
+        return mlc_ctx_status(w->ctx);
+    if (mlc_ctx_on_host(w->ctx) && mlc_module_bind(a, "scale", v) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(a, w->x));
+}
+
 /* Four linear layers, one of them three modules deep; NULL children become the error.          */
 static mlc_module *tower(world *w)
 {

@@ -556,6 +556,52 @@ TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
     CHECK_EQ(memcmp(before, after, sizeof before), 0);
 }
 
+/* A load would write to what is bound: what else it has is left alone, too. */
+TEST(state, a_bound_parameter_is_saved_and_not_loaded)
+{
+    static const char *const names[] = {"0.weight", "2.bias"};
+    if (!test_on_host()) return;
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    mlc_module   *net = sequential(ctx), *twin = sequential(ctx);
+    double        before[33], after[33];
+    mlc_load_desc d;
+    const mlc_rename away = {"0.weight", "away"};
+    read_weights(twin, before);
+    const flash w = flash_of(mlc_f32(mlc_module_param(twin, names[0])), 30 * sizeof(float), 0);
+    const flash v = flash_of(mlc_f32(mlc_module_param(twin, names[1])), 3 * sizeof(float), 4);
+    CHECK_EQ(mlc_module_bind(net, names[0], w.data), MLC_OK);
+    CHECK_EQ(mlc_module_bind(net, names[1], v.data), MLC_OK);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    const flash f = flash_file(b.path, 0);
+    CHECK_EQ(mlc_load_memory(twin, f.data, file_bytes(b.path), NULL), MLC_OK);
+    CHECK(hash_net(1, twin) == hash_net(1, net));
+    read_weights(twin, after);
+    CHECK_EQ(memcmp(before, after, sizeof before), 0);
+    CHECK_EQ(mlc_zero_(mlc_detach(mlc_module_param(twin, "2.weight"))) != NULL, true);
+    CHECK_EQ(mlc_save(twin, b.path), MLC_OK);
+    const uint64_t net_before = hash_net(1, net);
+    CHECK_EQ(mlc_load(net, b.path), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "load: '");
+    CHECK_HAS(mlc_error(ctx), "' is bound to memory of the program (mlc_module_bind), which");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_load_memory(net, f.data, file_bytes(b.path), NULL), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK(hash_net(1, net) == net_before);
+    memset(&d, 0, sizeof d);
+    d.partial = true;
+    d.renames = &away;
+    d.n_renames = 1;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "load: '2.bias' is bound");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    flash_free(&f);
+    mlc_module_free(net);
+    flash_free(&w);
+    flash_free(&v);
+    box_close(&b);
+}
+
 /* A tensor of the user over the same bytes is not taken for a view of a file that was closed. */
 TEST(state, tensors_over_the_memory_stay_after_a_load)
 {
