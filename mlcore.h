@@ -6452,6 +6452,7 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
  * integers so exactly. The mask is bytes; any that is not 0 chooses the first operand. Rows are
  * taken in tiles, strided or scalar operands made dense in L1. */
 
+#define MLC__COMPARE_BLOCK 32          /* kernels compare so many elements, or multiples of it */
 /* V: what an element stands for; any byte that is not 0 is true. */
 #define MLC__SAME(v)  (v)
 #define MLC__TRUTH(v) ((v) != 0)
@@ -6461,11 +6462,11 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = test; } break;
 #define MLC__COMPARE_TEXT(TYPE, V) \
     typedef TYPE T; \
+    n &= -MLC__COMPARE_BLOCK; \
     const T *x = MLC__CAST(const T *, in0), *y = MLC__CAST(const T *, in1); \
     switch (op) { \
         MLC__COMPARE_LOOP(V, EQ, a == b) MLC__COMPARE_LOOP(V, NE, a != b) \
         MLC__COMPARE_LOOP(V, LT, a < b) MLC__COMPARE_LOOP(V, LE, a <= b) \
-        MLC__COMPARE_LOOP(V, GT, a > b) MLC__COMPARE_LOOP(V, GE, a >= b) \
         MLC__COMPARE_LOOP(V, AND, (a != 0) & (b != 0)) \
         MLC__COMPARE_LOOP(V, OR, (a != 0) | (b != 0)) \
         MLC__COMPARE_LOOP(V, XOR, (a != 0) ^ (b != 0)) \
@@ -6527,6 +6528,33 @@ static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, in
     return tile;
 }
 
+/* n is a multiple of MLC__COMPARE_BLOCK. a > b is b < a: kernels have the second alone. */
+static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const void *x,
+                               const void *y, int64_t n)
+{
+    const mlc_compare op = j->a->op;
+    if (op == MLC_COMPARE_GT) j->fn(MLC_COMPARE_LT, out, y, x, n);
+    else if (op == MLC_COMPARE_GE) j->fn(MLC_COMPARE_LE, out, y, x, n);
+    else j->fn(op, out, x, y, n);
+}
+
+/* The elements behind the last whole block go through a padded copy. */
+static void mlc__compare_tile(const mlc__compare_job *j, uint8_t *out, const void *x, const void *y,
+                              int64_t n)
+{
+    const size_t size = mlc_dtype_bytes(j->wide);
+    const int64_t whole = n & -MLC__COMPARE_BLOCK;
+    uint64_t rest[2][MLC__COMPARE_BLOCK] = { { 0 } };
+    uint8_t chosen[MLC__COMPARE_BLOCK];
+    mlc__compare_whole(j, out, x, y, whole);
+    if (whole == n) return;
+    memcpy(rest[0], mlc__at(x, whole, size), (size_t)(n - whole) * size);
+    if (j->a->op < MLC_COMPARE_NOT)
+        memcpy(rest[1], mlc__at(y, whole, size), (size_t)(n - whole) * size);
+    mlc__compare_whole(j, chosen, rest[0], rest[1], MLC__COMPARE_BLOCK);
+    memcpy(out + whole, chosen, (size_t)(n - whole));
+}
+
 static void mlc__compare_row(const void *args, const int64_t *offset, const int64_t *stride,
                              int64_t n)
 {
@@ -6549,7 +6577,7 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
             at = MLC__CAST(const char *, a->in[1]) + (offset[2] + i * stride[2]) * size;
             second = mlc__compare_in(j, at, stride[2], m, y);
         }
-        j->fn(a->op, stride[0] == 1 ? out : dense, first, second, m);
+        mlc__compare_tile(j, stride[0] == 1 ? out : dense, first, second, m);
         if (stride[0] != 1) mlc__scatter(out, stride[0], dense, m, 1);
     }
 }
