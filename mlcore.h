@@ -3054,7 +3054,13 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* What has large temporaries and is rarely called: inlined it would be stack for its caller. */
 #define MLC__APART static __attribute__((noinline))
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define MLC__CACHELINE 64
+/* Alignment of memory, and the step of its sizes: a cache line, or, without a system and vectors of
+ * ours, what malloc gives. */
+#if MLC__POSIX || defined(_WIN32) || MLC__X86 || MLC__NEON
+#  define MLC__CACHELINE 64
+#else
+#  define MLC__CACHELINE 16
+#endif
 #define MLC__INF    __builtin_inf()
 #define MLC__NAN    __builtin_nan("")
 
@@ -3540,13 +3546,12 @@ typedef struct mlc__scope {
     bool         had_error;
 } mlc__scope;
 
-typedef struct mlc__object {           /* header of a heap object: one cache line               */
+typedef struct mlc__object {           /* header of a heap object: whole cache lines            */
     struct mlc__object *prev, *next;
     size_t              bytes;         /* with this header                                      */
     void               *device_ptr;    /* device memory that the object stands for              */
     int32_t             mem, used;
-    char                pad[MLC__CACHELINE - 3 * sizeof(void *) - sizeof(size_t) - 8];
-} mlc__object;
+} __attribute__((aligned(MLC__CACHELINE))) mlc__object;
 
 typedef struct mlc__pool mlc__pool;    /* threads */
 
@@ -4040,17 +4045,17 @@ static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
     mlc__heap_free(ctx, o + 1);
 }
 
-/* Size class of a pool block: 64 bytes at least, then four classes to each doubling. */
+/* Size class of a pool block: a cache line at least, then four classes to each doubling. */
 static int mlc__class_of(size_t bytes, size_t *rounded)
 {
-    size_t units = bytes ? (bytes + 63) / 64 : 1;      /* cache lines */
+    size_t units = bytes ? (bytes + MLC__CACHELINE - 1) / MLC__CACHELINE : 1;      /* lines */
     int shift;
-    if (units <= 4) { *rounded = units * 64; return (int)units - 1; }
+    if (units <= 4) { *rounded = units * MLC__CACHELINE; return (int)units - 1; }
     /* With u = units - 1 in [2^k, 2^(k+1)), k >= 2: steps of 2^(k-2) lines, that is 5 to 8 steps;
      * less than a fifth of a block is waste. */
     shift = 61 - __builtin_clzll((unsigned long long)(units - 1));
     units = (units + ((size_t)1 << shift) - 1) >> shift;         /* 5 .. 8 quarters */
-    *rounded = (units << shift) * 64;
+    *rounded = (units << shift) * MLC__CACHELINE;
     return 4 * (shift + 1) + (int)units - 5;
 }
 
