@@ -3475,14 +3475,14 @@ static int32_t mlc__cpu_count(void)
 
 /* Bounds of the arrays in these structs. Nothing grows in them: what passes a bound is an error
  * with a message (scopes, groups) or clamped (threads). */
-#define MLC__MAX_SCOPES  62
+#define MLC__MAX_SCOPES  62            /* in a small fixed block fewer: mlc__tables_of */
 #define MLC__MAX_THREADS 256
-#define MLC__CLASSES     224           /* size classes of the pool: four to an octave */
 #define MLC__MAX_IN      4
 #define MLC__MAX_OUT     3
 #define MLC__MAX_SAVED   7
 #define MLC__MESSAGE     1024
 #define MLC__ERROR_OPS   16
+#define MLC__ERROR_BYTES 64            /* of the device's error word */
 /* Operations on the tape that are warned of: 16 MB of structs, and each backward walks over all. A
  * step of a deep network records hundreds, of one unrolled over a thousand moments some 10,000. */
 #define MLC__TAPE_LONG   16384
@@ -3498,6 +3498,13 @@ static int32_t mlc__cpu_count(void)
 #define MLC__DENSE         2u          /* row-major without holes                               */
 #define MLC__PERMUTED      4u          /* a base whose gradient may have its very strides       */
 #define MLC__PARAM         8u          /* lies in a mlc__param                                  */
+
+/* The arrays behind a context, in one piece with it: how many elements each has. */
+typedef struct mlc__tables {
+    size_t  bytes;                     /* of the context with them                              */
+    size_t  message;
+    int32_t scopes, classes;
+} mlc__tables;
 
 /* A block keeps its size class as long as it has memory; free ones wait in
  * ctx->free_blocks[cls]. */
@@ -3535,7 +3542,7 @@ struct mlc_storage {
 typedef struct mlc__chunk {            /* of a scope's arena of small structs                   */
     struct mlc__chunk *next;
     size_t             bytes, used;
-} mlc__chunk;
+} __attribute__((aligned(16))) mlc__chunk;
 
 /* Scope 0 is the root: it is never ended and holds what is made outside of any scope. */
 typedef struct mlc__scope {
@@ -3701,19 +3708,21 @@ struct mlc_ctx {
      * kernel may have written the device's error word. */
     mlc_status     status;
     bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
-    char           message[MLC__MESSAGE];
+    char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
 
+    mlc__tables    tables;
     mlc_allocator  allocator;
     mlc__object   *objects;            /* heap                                                  */
     char          *fixed, *heap_end, *pool_start, *fixed_end;   /* block: heap up, pool down   */
+    size_t         fixed_bytes;        /* of the block, as the desc said                        */
     size_t         hard_limit, soft_limit;
     mlc_memory     mem;
-    mlc__block    *free_blocks[MLC__CLASSES];
+    mlc__block   **free_blocks;        /* by size class                                         */
     mlc__block    *spare_blocks;       /* descriptors without memory                            */
     mlc__chunk    *free_chunks;
-    mlc__scope     scopes[MLC__MAX_SCOPES];
+    mlc__scope    *scopes;
     int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
 
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
@@ -3810,8 +3819,8 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
     if (!ctx || ctx->status != MLC_OK) return status;
     ctx->status = status;
-    vsnprintf(message, sizeof message, format, args);
-    memcpy(ctx->message, message, sizeof message);
+    vsnprintf(message, ctx->tables.message, format, args);
+    memcpy(ctx->message, message, ctx->tables.message);
     mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
     if (ctx->abort_on_error) abort();
     return status;
@@ -3928,10 +3937,68 @@ static void mlc__raw_release(mlc_ctx *ctx, void *ptr, size_t bytes)
     if (!ctx->fixed) ctx->allocator.release(ctx->allocator.user, ptr, bytes);
 }
 
+/* Size class of a pool block: a cache line at least, then four classes to each doubling. */
+static int mlc__class_of(size_t bytes, size_t *rounded)
+{
+    size_t units = bytes ? (bytes + MLC__CACHELINE - 1) / MLC__CACHELINE : 1;      /* lines */
+    int shift;
+    if (units <= 4) { *rounded = units * MLC__CACHELINE; return (int)units - 1; }
+    /* With u = units - 1 in [2^k, 2^(k+1)), k >= 2: steps of 2^(k-2) lines, that is 5 to 8 steps;
+     * less than a fifth of a block is waste. */
+    shift = 61 - __builtin_clzll((unsigned long long)(units - 1));
+    units = (units + ((size_t)1 << shift) - 1) >> shift;         /* 5 .. 8 quarters */
+    *rounded = (units << shift) * MLC__CACHELINE;
+    return 4 * (shift + 1) + (int)units - 5;
+}
+
+/* Sizes of a context's tables; block: bytes of the fixed block it is in, else SIZE_MAX. Beside a
+ * device a block says nothing of tensors. A message is not cut before the figures of mlc__nomem. */
+static mlc__tables mlc__tables_of(size_t block, bool cpu)
+{
+    const size_t most = cpu && block < PTRDIFF_MAX / 2 ? block : PTRDIFF_MAX / 2;
+    mlc__tables t;
+    t.message = (size_t)mlc__max(192, mlc__min(MLC__MESSAGE, (int64_t)(block / 64)));
+    t.scopes = (int32_t)mlc__max(8, mlc__min(MLC__MAX_SCOPES, (int64_t)(block / 2048)));
+    t.classes = mlc__class_of(most, &t.bytes) + 1;
+    t.bytes = mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE) +
+              mlc__round_up((size_t)t.scopes * sizeof(mlc__scope) +
+                            (size_t)t.classes * sizeof(mlc__block *) + t.message, MLC__CACHELINE);
+    return t;
+}
+
+/* The smallest block in which so many bytes are left beside a context. */
+static size_t mlc__block_for(size_t bytes, bool cpu)
+{
+    size_t block = bytes + mlc__tables_of(bytes, cpu).bytes;
+    while (block - mlc__tables_of(block, cpu).bytes < bytes) block += MLC__CACHELINE;
+    return block;
+}
+
+/* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
+ * them, unless that is 0. Says which block or limit would have done. what: the caller, or NULL. */
+static void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind, size_t need)
+{
+    typedef unsigned long long number;
+    const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
+    const size_t block = (size_t)(ctx->fixed_end - ctx->fixed);
+    char more[128] = "";
+    if (need && !mlc__mem_allows(ctx, need))
+        snprintf(more, sizeof more, "; %llu of the limit of %llu are in use, a limit of %llu would "
+                 "have done here", (number)ctx->mem.allocated, (number)ctx->hard_limit,
+                 (number)ctx->mem.allocated + need);
+    else if (need && ctx->fixed && ctx->on_host)
+        snprintf(more, sizeof more, "; %llu of the block's %llu are free, a block of %llu would "
+                 "have done here", (number)left, (number)ctx->fixed_bytes, (number)
+                 (mlc__block_for(block - ctx->tables.bytes - left + need, true) +
+                  ctx->fixed_bytes - block));
+    mlc__fail(ctx, MLC_ERR_NOMEM, "%s%sout of memory for %llu bytes%s%s", what ? what : "",
+              what ? ": " : "", (number)bytes, kind, more);
+}
+
 /* First fit over the objects of the fixed block; neighbours that are free are merged on the way. */
 static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
 {
-    char *at = ctx->fixed + mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE);
+    char *at = ctx->fixed + ctx->tables.bytes;
     while (at < ctx->heap_end) {
         /* bytes of a header is the distance to the next one: objects and gaps tile the heap from
          * its start to heap_end. */
@@ -3960,14 +4027,19 @@ static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
     return (mlc__object *)(void *)at;
 }
 
+/* Of an object with its header; 0: more than there can be. */
+static size_t mlc__heap_bytes(size_t bytes)
+{
+    if (bytes > (size_t)PTRDIFF_MAX / 2 - sizeof(mlc__object)) return 0;
+    return sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
+}
+
 /* Zeroed object memory on the heap, aligned to a cache line; NULL without an error message. */
 static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
 {
+    const size_t total = mlc__heap_bytes(bytes);
     mlc__object *o;
-    size_t total;
-    if (bytes > (size_t)PTRDIFF_MAX / 2) return NULL;
-    total = sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
-    if (!mlc__mem_allows(ctx, total)) return NULL;
+    if (!total || !mlc__mem_allows(ctx, total)) return NULL;
     o = ctx->fixed ? mlc__fixed_alloc(ctx, total)
                    : MLC__CAST(mlc__object *, mlc__raw_alloc(ctx, total));
     if (!o) return NULL;
@@ -3988,9 +4060,7 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
 static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *p = mlc__heap_try(ctx, bytes, mem);
-    if (!p)
-        mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of memory for %llu bytes", what,
-                  (unsigned long long)bytes);
+    if (!p) mlc__nomem(ctx, what, bytes, "", mlc__heap_bytes(bytes));
     return p;
 }
 
@@ -4025,8 +4095,7 @@ static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *wha
     mlc__mem_add(ctx, mem, (int64_t)bytes);
     return dev;
 failed:
-    mlc__fail(ctx, MLC_ERR_NOMEM, "%s: out of device memory for %llu bytes", what,
-              (unsigned long long)bytes);
+    mlc__nomem(ctx, what, bytes, " on the device", bytes);
     return NULL;
 }
 
@@ -4045,30 +4114,26 @@ static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
     mlc__heap_free(ctx, o + 1);
 }
 
-/* Size class of a pool block: a cache line at least, then four classes to each doubling. */
-static int mlc__class_of(size_t bytes, size_t *rounded)
+/* How many descriptors an object holds. */
+MLC__INLINE size_t mlc__block_group(const mlc_ctx *ctx) { return ctx->fixed ? 8 : 32; }
+
+/* Bytes that a block of so many takes, with descriptors if none is left. */
+static size_t mlc__block_bytes(const mlc_ctx *ctx, size_t bytes)
 {
-    size_t units = bytes ? (bytes + MLC__CACHELINE - 1) / MLC__CACHELINE : 1;      /* lines */
-    int shift;
-    if (units <= 4) { *rounded = units * MLC__CACHELINE; return (int)units - 1; }
-    /* With u = units - 1 in [2^k, 2^(k+1)), k >= 2: steps of 2^(k-2) lines, that is 5 to 8 steps;
-     * less than a fifth of a block is waste. */
-    shift = 61 - __builtin_clzll((unsigned long long)(units - 1));
-    units = (units + ((size_t)1 << shift) - 1) >> shift;         /* 5 .. 8 quarters */
-    *rounded = (units << shift) * MLC__CACHELINE;
-    return 4 * (shift + 1) + (int)units - 5;
+    if (ctx->spare_blocks) return bytes;
+    return bytes + mlc__heap_bytes(mlc__block_group(ctx) * sizeof(mlc__block));
 }
 
-/* Descriptors by 32, without memory yet. They are never given back: there are as many as blocks
- * were alive at once. */
+/* A descriptor, without memory yet. They come in groups and are never given back: there are as many
+ * as blocks were alive at once. */
 static mlc__block *mlc__block_new(mlc_ctx *ctx)
 {
     mlc__block *b = ctx->spare_blocks;
     if (!b) {
-        const int n = 32;
+        const size_t n = mlc__block_group(ctx);
         b = MLC__CAST(mlc__block *, mlc__heap_try(ctx, n * sizeof *b, MLC_MEM_OBJECT));
         if (!b) return NULL;
-        for (int i = 0; i + 1 < n; i++) b[i].next = &b[i + 1];
+        for (size_t i = 0; i + 1 < n; i++) b[i].next = &b[i + 1];
     }
     ctx->spare_blocks = b->next;
     return b;
@@ -4089,7 +4154,7 @@ static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, in
     if (b->ptr) return b;
     b->next = ctx->spare_blocks;
     ctx->spare_blocks = b;
-    for (int c = cls + 1; c < MLC__CLASSES; c++)
+    for (int c = cls + 1; c < ctx->tables.classes; c++)
         if ((b = ctx->free_blocks[c]) != NULL) { ctx->free_blocks[c] = b->next; return b; }
     return NULL;
 }
@@ -4099,16 +4164,16 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
 {
     mlc__block *b = NULL;
     size_t rounded = 0;
-    int cls = 0;
+    int cls = ctx->tables.classes;
     if (bytes <= (size_t)PTRDIFF_MAX / 2) cls = mlc__class_of(bytes, &rounded);
-    if (rounded && mlc__mem_allows(ctx, rounded)) {
+    if (cls < ctx->tables.classes) {
         b = ctx->free_blocks[cls];
-        if (b) ctx->free_blocks[cls] = b->next;
+        if (!mlc__mem_allows(ctx, b ? rounded : mlc__block_bytes(ctx, rounded))) b = NULL;
+        else if (b) ctx->free_blocks[cls] = b->next;
         else if ((b = mlc__block_new(ctx)) != NULL) b = mlc__block_fill(ctx, b, rounded, cls);
     }
     if (!b) {
-        mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %llu bytes of tensor data",
-                  (unsigned long long)bytes);
+        mlc__nomem(ctx, NULL, bytes, " of tensor data", rounded ? mlc__block_bytes(ctx, rounded) : 0);
         return NULL;
     }
     mlc__mem_add(ctx, mem, (int64_t)b->bytes);
@@ -4142,7 +4207,7 @@ static void mlc__block_drop(mlc_ctx *ctx, mlc__block *b)
 /* Forgets free blocks and chunks below an address; below is NULL for all of them. */
 static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 {
-    for (int c = 0; c < MLC__CLASSES; c++) {
+    for (int c = 0; c < ctx->tables.classes; c++) {
         mlc__block **link = &ctx->free_blocks[c], *b;
         while ((b = *link) != NULL) {
             if (below && MLC__CAST(char *, b->ptr) >= below) { link = &b->next; continue; }
@@ -4170,9 +4235,7 @@ MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
 {
     if (!ctx || !out) return MLC_ERR_ARG;
     *out = ctx->mem;                   /* has the context itself and the pool */
-    if (ctx->fixed)
-        out->reserved += ctx->heap_end - ctx->fixed -
-                         (int64_t)mlc__round_up(sizeof *ctx, MLC__CACHELINE);
+    if (ctx->fixed) out->reserved += ctx->heap_end - ctx->fixed - (int64_t)ctx->tables.bytes;
     return MLC_OK;
 }
 
@@ -4183,21 +4246,32 @@ MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
     memcpy(ctx->mem.top, ctx->mem.now, sizeof ctx->mem.top);
 }
 
-/* First free chunk that is large enough; large ones come from safetensors headers and gradcheck. */
-static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, size_t bytes)
+/* Bytes of the next chunk of a scope. In a fixed block the first has room for one operation, and
+ * more are a quarter of what the scope has. */
+static size_t mlc__chunk_bytes(const mlc_ctx *ctx, const mlc__scope *s)
 {
-    mlc__chunk **link = &ctx->free_chunks, *c;
-    size_t total = mlc__round_up(sizeof(mlc__chunk) + bytes, MLC__CACHELINE);
-    if (total < MLC__CHUNK) total = MLC__CHUNK;
-    if (!mlc__mem_allows(ctx, total)) return NULL;
-    while (*link && (*link)->bytes < total) link = &(*link)->next;
-    if ((c = *link) != NULL) {
-        *link = c->next;
-    } else {
-        c = MLC__CAST(mlc__chunk *, mlc__raw_alloc(ctx, total));
-        if (!c) return NULL;
-        c->bytes = total;
+    size_t bytes = sizeof(mlc__chunk) + mlc__round_up(sizeof(mlc_node), 16) +
+                   mlc__round_up(sizeof(mlc_tensor), 16) + mlc__round_up(sizeof(mlc_storage), 16);
+    size_t has = 0;
+    if (!ctx->fixed) return MLC__CHUNK;
+    for (const mlc__chunk *c = s->first; c; c = c->next) has += c->bytes;
+    if (bytes < has / 4) bytes = has / 4;
+    return bytes < MLC__CHUNK ? bytes : MLC__CHUNK;
+}
+
+/* First free chunk that is large enough; large ones come from safetensors headers and gradcheck. */
+static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, const mlc__scope *s, size_t bytes)
+{
+    mlc__chunk **link = &ctx->free_chunks, *c = NULL;
+    const size_t least = mlc__chunk_bytes(ctx, s);
+    size_t total = sizeof(mlc__chunk) + bytes;
+    total = mlc__round_up(total < least ? least : total, MLC__CACHELINE);
+    if (mlc__mem_allows(ctx, total)) {
+        while (*link && (*link)->bytes < total) link = &(*link)->next;
+        if ((c = *link) != NULL) *link = c->next;
+        else if ((c = MLC__CAST(mlc__chunk *, mlc__raw_alloc(ctx, total))) != NULL) c->bytes = total;
     }
+    if (!c) { mlc__nomem(ctx, NULL, bytes, " of bookkeeping", total); return NULL; }
     mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)c->bytes);
     c->next = NULL;
     c->used = sizeof(mlc__chunk);
@@ -4212,12 +4286,8 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     /* 16 bytes: the alignment of malloc, enough for each struct that lives here. */
     bytes = (bytes + 15) & ~(size_t)15;
     if (!c || c->bytes - c->used < bytes) {
-        mlc__chunk *more = mlc__chunk_get(ctx, bytes);
-        if (!more) {
-            mlc__fail(ctx, MLC_ERR_NOMEM, "out of memory for %llu bytes of bookkeeping",
-                      (unsigned long long)bytes);
-            return NULL;
-        }
+        mlc__chunk *more = mlc__chunk_get(ctx, s, bytes);
+        if (!more) return NULL;
         if (c) c->next = more; else s->first = more;
         s->now = c = more;
     }
@@ -4370,7 +4440,7 @@ typedef struct mlc__lane {
 } mlc__lane;
 
 /* What is claimed (lanes) and what all count up (done) have cache lines of their own, or each claim
- * would slow down those who only look at wake. The lanes lie behind the struct. */
+ * would slow down those who only look at wake. Lanes and threads lie behind the struct. */
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
@@ -4387,7 +4457,7 @@ struct mlc__pool {
     mlc__chunk_fn   fn;
     void           *arg;
     uint32_t        chunks;
-    pthread_t       thread[MLC__MAX_THREADS];
+    pthread_t      *thread;
 #if !defined(__linux__)
     pthread_mutex_t mutex;
     pthread_cond_t  cond;
@@ -4502,15 +4572,22 @@ static void *mlc__worker_main(void *start)
     return NULL;
 }
 
-/* The pool of a context whose number of threads is set; it starts none. NULL: out of memory. */
-static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
+/* Of a pool with its lanes and threads. */
+static size_t mlc__pool_bytes(int32_t threads)
 {
-    const size_t head = mlc__round_up(sizeof(mlc__pool), MLC__CACHELINE);
-    const size_t lanes = (size_t)ctx->threads * sizeof(mlc__lane);
-    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, head + lanes, MLC_MEM_OBJECT));
+    return mlc__round_up(sizeof(mlc__pool), MLC__CACHELINE) +
+           (size_t)threads * (sizeof(mlc__lane) + sizeof(pthread_t));
+}
+
+/* The pool of a context whose number of threads is set; it starts none. NULL with an error. */
+static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
+{
+    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_alloc(ctx, mlc__pool_bytes(ctx->threads),
+                                                          MLC_MEM_OBJECT, what));
     if (!p) return NULL;
     p->ctx = ctx;
-    p->lane = (mlc__lane *)(void *)((char *)p + head);
+    p->lane = (mlc__lane *)(void *)((char *)p + mlc__round_up(sizeof *p, MLC__CACHELINE));
+    p->thread = (pthread_t *)(void *)(p->lane + ctx->threads);
     p->lanes = ctx->threads;
 #if !defined(__linux__)
     pthread_mutex_init(&p->mutex, NULL);
@@ -4576,9 +4653,11 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
 #else
 struct mlc__pool { mlc_ctx *ctx; };
 
-static mlc__pool *mlc__pool_new(mlc_ctx *ctx)
+static size_t mlc__pool_bytes(int32_t threads) { (void)threads; return sizeof(mlc__pool); }
+
+static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
 {
-    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_try(ctx, sizeof *p, MLC_MEM_OBJECT));
+    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
     if (p) p->ctx = ctx;
     return p;
 }
@@ -16949,32 +17028,61 @@ static int32_t mlc__threads_choose(int32_t asked)
 #endif
 }
 
+static bool mlc__is_cpu(const char *device) { return !device || strcmp(device, "cpu") == 0; }
+
+/* The arrays of `bytes` zeroed bytes that begin with the context. */
+static void mlc__tables_lay(mlc_ctx *ctx, const mlc__tables *t)
+{
+    char *at = (char *)ctx + mlc__round_up(sizeof *ctx, MLC__CACHELINE);
+    ctx->tables = *t;
+    ctx->scopes = (mlc__scope *)(void *)at;
+    at += (size_t)t->scopes * sizeof *ctx->scopes;
+    ctx->free_blocks = (mlc__block **)(void *)at;
+    ctx->message = at + (size_t)t->classes * sizeof *ctx->free_blocks;
+}
+
+/* The smallest block, from its first whole line on, in which a context can be made. */
+static size_t mlc__ctx_least(const mlc_ctx_desc *d)
+{
+    const bool cpu = mlc__is_cpu(d->device);
+    const size_t pool = mlc__pool_bytes(mlc__threads_choose(d->threads));
+    return mlc__block_for((cpu ? mlc__heap_bytes(pool) : 0) + mlc__heap_bytes(MLC__ERROR_BYTES), cpu);
+}
+
+/* Of a block that is too small for a context: there is none that the error could stand in. */
+static void mlc__ctx_refuse(const mlc_ctx_desc *d, size_t least)
+{
+    char text[128];
+    snprintf(text, sizeof text, "ctx_create: a context takes a block of at least %llu bytes, memory "
+             "has %llu", (unsigned long long)least, (unsigned long long)d->memory_bytes);
+    if (d->log) d->log(d->log_user, MLC_LOG_ERROR, text);
+}
+
 /* The context's own memory: from the fixed block or the allocator. */
 static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *allocator)
 {
-    const size_t bytes = mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE);
-    char *start = NULL, *end = NULL;
-    mlc_ctx *ctx;
-    if (d->memory) {
-        const uintptr_t at =
-            ((uintptr_t)d->memory + MLC__CACHELINE - 1) & ~(uintptr_t)(MLC__CACHELINE - 1);
-        const size_t skip = (size_t)(at - (uintptr_t)d->memory);
-        /* Less than one chunk beside the context would fail at the first tensor. */
-        if (d->memory_bytes < skip + bytes + MLC__CHUNK) return NULL;
-        start = MLC__CAST(char *, d->memory) + skip;
-        end = start + (d->memory_bytes - skip) / MLC__CACHELINE * MLC__CACHELINE;
+    const size_t skip = (size_t)(0 - (uintptr_t)d->memory) % MLC__CACHELINE;
+    const size_t room = d->memory_bytes > skip ? (d->memory_bytes - skip) / MLC__CACHELINE *
+                                                 MLC__CACHELINE : 0;
+    const mlc__tables t = mlc__tables_of(d->memory ? room : SIZE_MAX, mlc__is_cpu(d->device));
+    char *start = d->memory ? MLC__CAST(char *, d->memory) + skip : NULL;
+    if (start && room < mlc__ctx_least(d)) {
+        mlc__ctx_refuse(d, skip + mlc__ctx_least(d));
+        return NULL;
     }
-    ctx = MLC__CAST(mlc_ctx *, start ? (void *)start
-                                     : allocator->alloc(allocator->user, bytes, MLC__CACHELINE));
+    mlc_ctx *ctx = MLC__CAST(mlc_ctx *, start ? (void *)start
+                             : allocator->alloc(allocator->user, t.bytes, MLC__CACHELINE));
     if (!ctx) return NULL;
-    memset(ctx, 0, bytes);
+    memset(ctx, 0, t.bytes);
+    mlc__tables_lay(ctx, &t);
     ctx->fixed = start;
-    ctx->heap_end = start ? start + bytes : NULL;
-    ctx->pool_start = ctx->fixed_end = end;
+    ctx->heap_end = start ? start + t.bytes : NULL;
+    ctx->pool_start = ctx->fixed_end = start ? start + room : NULL;
+    ctx->fixed_bytes = d->memory_bytes;
     ctx->allocator = *allocator;
     ctx->mem.calls = start ? 0 : 1;
-    ctx->mem.reserved = (int64_t)bytes;
-    mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)bytes);
+    ctx->mem.reserved = (int64_t)t.bytes;
+    mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)t.bytes);
     return ctx;
 }
 
@@ -16989,7 +17097,7 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     ctx->blas = mlc__blas_choose(d->blas, ahead[ctx->isa]);
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
-    if (d->device && strcmp(d->device, "cpu") != 0) {
+    if (!mlc__is_cpu(d->device)) {
         int32_t index;
         ctx->backend = mlc__device_parse(d->device, &index);
         if (!ctx->backend) return MLC_ERR_DEVICE;
@@ -16999,11 +17107,12 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
         }
         ctx->on_host = false;
     } else {
-        ctx->pool = mlc__pool_new(ctx);
+        ctx->pool = mlc__pool_new(ctx, "context");
         if (!ctx->pool) return MLC_ERR_NOMEM;
         ctx->dev = ctx->pool;
     }
-    ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, 64, MLC_MEM_OBJECT, "context"));
+    ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES,
+                                                              MLC_MEM_OBJECT, "context"));
     if (!ctx->error_word) return MLC_ERR_NOMEM;
     const int64_t zero[4] = { 0 };
     return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
@@ -17054,7 +17163,7 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
  * What lies in a fixed block is the caller's memory and simply left. */
 static void mlc__ctx_free_memory(mlc_ctx *ctx)
 {
-    for (int i = 0; i < MLC__MAX_SCOPES; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
+    for (int i = 0; i < ctx->tables.scopes; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
     if (!ctx->on_host || !ctx->fixed) mlc__pool_forget(ctx, NULL);
     while (!ctx->on_host && ctx->objects) {
         mlc__object *o = ctx->objects;
@@ -17082,8 +17191,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
     mlc__ctx_free_memory(ctx);
     if (ctx->backend) ctx->backend->close(ctx->dev);
     allocator = ctx->allocator;
-    if (!ctx->fixed)
-        allocator.release(allocator.user, ctx, mlc__round_up(sizeof(mlc_ctx), MLC__CACHELINE));
+    if (!ctx->fixed) allocator.release(allocator.user, ctx, ctx->tables.bytes);
 }
 
 MLC_IMPL mlc_isa mlc_ctx_isa(const mlc_ctx *ctx) { return ctx ? ctx->isa : MLC_ISA_SCALAR; }
@@ -17099,11 +17207,10 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     mlc__pool *old = ctx->pool;
     ctx->threads = mlc__threads_choose(threads);
     if (!old || ctx->threads == before) return MLC_OK;
-    mlc__pool *fresh = mlc__pool_new(ctx);
+    mlc__pool *fresh = mlc__pool_new(ctx, "ctx_set_threads");
     if (!fresh) {
-        const int32_t wanted = ctx->threads;
         ctx->threads = before;
-        return mlc__fail(ctx, MLC_ERR_NOMEM, "ctx_set_threads: no memory for %d threads", wanted);
+        return MLC_ERR_NOMEM;
     }
     mlc__pool_stop(old);
     mlc__heap_free(ctx, old);
@@ -17130,9 +17237,11 @@ MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
-    if (ctx->depth + 2 >= MLC__MAX_SCOPES) ctx->lost_scopes++;       /* its end must end nothing */
-    MLC__REQUIRE(ctx, ctx->depth + 2 < MLC__MAX_SCOPES, STATE,
-                 "scope_begin: %d scopes are open; is a mlc_scope_end missing?", ctx->depth);
+    const int32_t most = ctx->tables.scopes;
+    if (ctx->depth + 2 >= most) ctx->lost_scopes++;        /* its end must end nothing */
+    MLC__REQUIRE(ctx, ctx->depth + 2 < most, STATE,
+                 "scope_begin: %d scopes are open; is a mlc_scope_end missing?%s", ctx->depth,
+                 most < MLC__MAX_SCOPES ? " A larger fixed block has more" : "");
     ctx->depth++;
     /* had_error: an error that stands now is not the scope's, and its end must not clear it. */
     ctx->scopes[ctx->depth].tape = ctx->tape;
