@@ -3866,8 +3866,9 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx) { if (ctx) ctx->status = MLC_OK; }
  * object. Pool: tensor data and workspace, in size classes; a block that comes back waits for the
  * next request of its class, so from the second step on there is no call at all. Arenas: the
  * structs of a scope (tensors, storages, nodes), bumped from chunks and never freed one by one. A
- * fixed block serves the heap from below, first fit, and pool and arenas from above, bump only: the
- * pool's end moves back when a scope ends, as far as what open scopes hold permits. Device data
+ * fixed block serves the heap from below, first fit, and pool and arenas from above: the pool's end
+ * moves down, and back when its lowest block is put back, or a scope ends, as far as what open
+ * scopes hold permits. What a call takes does not depend on how large the block is. Device data
  * comes from the backend, its bookkeeping from the host. Everything is counted: mlc__mem_add by
  * class, reserved where memory changes hands. */
 
@@ -4139,7 +4140,23 @@ static mlc__block *mlc__block_new(mlc_ctx *ctx)
     return b;
 }
 
-/* Fresh memory for a block; in a fixed block that is full, a larger free one will do. */
+/* The first list of free blocks in [cls, end) that has one, or NULL. */
+static mlc__block **mlc__block_find(mlc_ctx *ctx, int cls, int end)
+{
+    for (; cls < end && cls < ctx->tables.classes; cls++)
+        if (ctx->free_blocks[cls]) return &ctx->free_blocks[cls];
+    return NULL;
+}
+
+static mlc__block *mlc__block_pop(mlc__block **list)
+{
+    mlc__block *b = *list;
+    *list = b->next;
+    return b;
+}
+
+/* Fresh memory for a block. Where the allocator has none a larger free one will do; in a fixed
+ * block that would make what calls take depend on its size, which mlc__nomem could not tell. */
 static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, int cls)
 {
     b->bytes = bytes;
@@ -4154,26 +4171,27 @@ static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, in
     if (b->ptr) return b;
     b->next = ctx->spare_blocks;
     ctx->spare_blocks = b;
-    for (int c = cls + 1; c < ctx->tables.classes; c++)
-        if ((b = ctx->free_blocks[c]) != NULL) { ctx->free_blocks[c] = b->next; return b; }
-    return NULL;
+    mlc__block **larger = ctx->fixed ? NULL : mlc__block_find(ctx, cls + 1, INT_MAX);
+    return larger ? mlc__block_pop(larger) : NULL;
 }
 
-/* Tensor memory; NULL with a NOMEM error. */
+/* Tensor memory; NULL with a NOMEM error. In a fixed block it may be a free block of up to seven
+ * quarters of the size. */
 static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
 {
     mlc__block *b = NULL;
     size_t rounded = 0;
     int cls = ctx->tables.classes;
     if (bytes <= (size_t)PTRDIFF_MAX / 2) cls = mlc__class_of(bytes, &rounded);
-    if (cls < ctx->tables.classes) {
-        b = ctx->free_blocks[cls];
-        if (!mlc__mem_allows(ctx, b ? rounded : mlc__block_bytes(ctx, rounded))) b = NULL;
-        else if (b) ctx->free_blocks[cls] = b->next;
-        else if ((b = mlc__block_new(ctx)) != NULL) b = mlc__block_fill(ctx, b, rounded, cls);
+    mlc__block **list = mlc__block_find(ctx, cls, cls + (ctx->fixed ? 4 : 1));
+    if (cls < ctx->tables.classes &&
+        mlc__mem_allows(ctx, list ? (*list)->bytes : mlc__block_bytes(ctx, rounded))) {
+        b = list ? mlc__block_pop(list) : mlc__block_new(ctx);
+        if (b && !list) b = mlc__block_fill(ctx, b, rounded, cls);
     }
     if (!b) {
-        mlc__nomem(ctx, NULL, bytes, " of tensor data", rounded ? mlc__block_bytes(ctx, rounded) : 0);
+        const size_t need = list ? (*list)->bytes : mlc__block_bytes(ctx, rounded);
+        mlc__nomem(ctx, NULL, bytes, " of tensor data", rounded ? need : 0);
         return NULL;
     }
     mlc__mem_add(ctx, mem, (int64_t)b->bytes);
@@ -4181,14 +4199,6 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     if (ctx->on_host) memset(b->ptr, 0xff, b->bytes);      /* NaN: unwritten elements show */
 #endif
     return b;
-}
-
-/* Last in, first out: the block that is likeliest to be in a cache goes out next. */
-static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
-{
-    mlc__mem_add(ctx, mem, -(int64_t)b->bytes);
-    b->next = ctx->free_blocks[b->cls];
-    ctx->free_blocks[b->cls] = b;
 }
 
 /* Drops the memory of a free block and keeps its descriptor. */
@@ -4202,6 +4212,20 @@ static void mlc__block_drop(mlc_ctx *ctx, mlc__block *b)
     }
     b->next = ctx->spare_blocks;
     ctx->spare_blocks = b;
+}
+
+/* Last in, first out: the block that is likeliest to be in a cache goes out next. Of a fixed block
+ * the lowest goes back to the free middle. */
+static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
+{
+    mlc__mem_add(ctx, mem, -(int64_t)b->bytes);
+    if (ctx->fixed && ctx->on_host && b->ptr == ctx->pool_start) {
+        ctx->pool_start += b->bytes;
+        mlc__block_drop(ctx, b);
+        return;
+    }
+    b->next = ctx->free_blocks[b->cls];
+    ctx->free_blocks[b->cls] = b;
 }
 
 /* Forgets free blocks and chunks below an address; below is NULL for all of them. */
