@@ -42,7 +42,8 @@
  *   freed when that forward ends: reading it later is a STATE error. To keep a value:
  *   mlc_keep (copy in the parent scope) or mlc_copy_into (into a tensor made before).
  *   With desc.memory everything lives in one block of the caller's; sizes are rounded to classes,
- *   so leave a fifth of it free over what mlc_memory_info showed for the largest step.
+ *   so leave a fifth of it free over what mlc_memory_info showed for the largest step. NOMEM says
+ *   how large a block, or limit, would have done.
  *
  * 4. Gradients. Leaves ask for them (mlc_set_requires_grad; parameters do). They add up until
  *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
@@ -305,7 +306,7 @@ typedef struct mlc_ctx_desc {
     const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
     mlc_allocator allocator;           /* default: aligned_alloc and free                      */
     void         *memory;              /* fixed block to live in; then no allocator is called  */
-    size_t        memory_bytes;
+    size_t        memory_bytes;        /* few: room for 6 scopes and messages of 191 bytes     */
     size_t        soft_limit;          /* bytes in use that log one warning; 0: none           */
     size_t        hard_limit;          /* bytes in use that are NOMEM; 0: none                 */
     mlc_log_fn    log;                 /* errors and warnings; default: none                   */
@@ -335,7 +336,8 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
 MLC_API mlc_ctx_desc mlc_ctx_desc_make(void);
 
 /* mlc_ctx_create: a context; NULL desc means all defaults.
- *   out    NULL on failure, with the reason in desc->status
+ *   out    NULL on failure, with the reason in desc->status; desc->log gets the bytes that a
+ *          context takes at least, if memory has fewer
  *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
 /* mlc_ctx_free: frees the context and everything in it; NULL is fine.                        */
@@ -369,7 +371,7 @@ MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format
 
 /* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end. A loop begins
  *   and ends one in each step; without, after 16384 recorded operations one warning is logged.
- *   err    STATE when nested deeper than 60                                                  */
+ *   err    STATE when nested deeper than 60; than 6 or more in a fixed block below 128 KB    */
 MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
 /* mlc_scope_end: frees the scope's tensors and its part of the tape.
  *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
@@ -4292,8 +4294,9 @@ static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, const mlc__scope *s, size_t byte
     total = mlc__round_up(total < least ? least : total, MLC__CACHELINE);
     if (mlc__mem_allows(ctx, total)) {
         while (*link && (*link)->bytes < total) link = &(*link)->next;
-        if ((c = *link) != NULL) *link = c->next;
-        else if ((c = MLC__CAST(mlc__chunk *, mlc__raw_alloc(ctx, total))) != NULL) c->bytes = total;
+        c = *link ? *link : MLC__CAST(mlc__chunk *, mlc__raw_alloc(ctx, total));
+        if (*link) *link = c->next;
+        else if (c) c->bytes = total;
     }
     if (!c) { mlc__nomem(ctx, NULL, bytes, " of bookkeeping", total); return NULL; }
     mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)c->bytes);
@@ -17069,16 +17072,17 @@ static void mlc__tables_lay(mlc_ctx *ctx, const mlc__tables *t)
 static size_t mlc__ctx_least(const mlc_ctx_desc *d)
 {
     const bool cpu = mlc__is_cpu(d->device);
-    const size_t pool = mlc__pool_bytes(mlc__threads_choose(d->threads));
-    return mlc__block_for((cpu ? mlc__heap_bytes(pool) : 0) + mlc__heap_bytes(MLC__ERROR_BYTES), cpu);
+    size_t bytes = mlc__heap_bytes(MLC__ERROR_BYTES);
+    if (cpu) bytes += mlc__heap_bytes(mlc__pool_bytes(mlc__threads_choose(d->threads)));
+    return mlc__block_for(bytes, cpu);
 }
 
 /* Of a block that is too small for a context: there is none that the error could stand in. */
 static void mlc__ctx_refuse(const mlc_ctx_desc *d, size_t least)
 {
     char text[128];
-    snprintf(text, sizeof text, "ctx_create: a context takes a block of at least %llu bytes, memory "
-             "has %llu", (unsigned long long)least, (unsigned long long)d->memory_bytes);
+    snprintf(text, sizeof text, "ctx_create: a context takes a block of at least %llu bytes, this "
+             "one has %llu", (unsigned long long)least, (unsigned long long)d->memory_bytes);
     if (d->log) d->log(d->log_user, MLC_LOG_ERROR, text);
 }
 

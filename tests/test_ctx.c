@@ -608,6 +608,279 @@ TEST(ctx, a_block_that_fits_each_size_of_batch_alone_fits_them_in_any_order)
     }
 }
 
+/* ---- a small fixed block ------------------------------------------------------------------- */
+
+/* A context of one thread in the first bytes of a block, with a journal; NULL if it takes more. */
+static mlc_ctx *small_ctx(size_t bytes, size_t limit, journal *j)
+{
+    static char  memory[BLOCK];
+    mlc_ctx_desc d = test_desc();
+    memset(j, 0, sizeof *j);
+    d.threads = 1;
+    d.memory = bytes ? memory : NULL;
+    d.memory_bytes = bytes;
+    d.hard_limit = limit;
+    d.log = journal_write;
+    d.log_user = j;
+    return mlc_ctx_create(&d);
+}
+
+/* The loss after so many steps on XOR, or -1: an error stands.                                */
+static double train_xor(mlc_ctx *ctx, int steps)
+{
+    static const float   x[8] = {0, 0, 0, 1, 1, 0, 1, 1};
+    static const int64_t y[4] = {0, 1, 1, 0};
+    double       loss = -1;
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = 0.1;
+    d.momentum = 0.9;
+    mlc_tensor *in = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), x);
+    mlc_tensor *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 2, 8));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 8, 2));
+    mlc_optim *opt = mlc_sgd_ex(net, &d);
+    for (int i = 0; i < steps && mlc_ctx_status(ctx) == MLC_OK; i++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *l = mlc_cross_entropy(mlc_forward(net, in), labels);
+        mlc_backward(l);
+        mlc_optim_step(opt);
+        loss = mlc_item(l);
+        if (mlc_scope_end(ctx) != MLC_OK)
+            return -1;
+    }
+    return mlc_ctx_status(ctx) == MLC_OK ? loss : -1;
+}
+
+/* On 64 bits; with 32 and without a system 12 KB do.                                          */
+TEST(ctx, xor_is_learned_in_a_block_of_18_kilobytes)
+{
+    journal  j;
+    mlc_ctx *ctx = small_ctx(18 << 10, 0, &j);
+    if (!test_on_host()) {             /* the block holds host memory only                     */
+        CHECK(ctx == NULL || !mlc_ctx_on_host(ctx));
+        mlc_ctx_free(ctx);
+        return;
+    }
+    if (!CHECK(test_own(ctx) != NULL))
+        return;
+    const double loss = train_xor(ctx, 300);
+    CHECK_STR(j.last, "");
+    CHECK(loss >= 0 && loss < 0.05);
+}
+
+/* The number behind `before` in text; 0: there is none.                                       */
+static size_t figure(const char *text, const char *before)
+{
+    const char *at = strstr(text, before);
+    return at != NULL ? (size_t)strtoull(at + strlen(before), NULL, 10) : 0;
+}
+
+/* How many calls succeed, of which each makes one tensor or module, in scopes that begin and end.*/
+static int calls_until_nomem(mlc_ctx *ctx)
+{
+    static const mlc_module_class cls = {"Block", no_forward, NULL};
+    mlc_module *part[8] = {NULL};
+    int         done = 0;
+    for (int step = 0; step < 6; step++) {
+        for (int i = 0; i < 8; i++, done++) {
+            const int64_t n = (int64_t)test_random(7, step * 8 + i, 1, 900);
+            if (i % 4 == 1)
+                mlc_scope_begin(ctx);
+            if (i == 2)
+                mlc_module_free(part[step]);
+            if (i % 3 == 0 ? (part[step] = mlc_module_create(ctx, &cls, NULL, (size_t)n)) == NULL
+                           : mlc_zeros(ctx, MLC_F32, mlc_dims1(n)) == NULL)
+                return done;
+            if (i % 4 == 3)
+                mlc_scope_end(ctx);
+        }
+    }
+    return done;
+}
+
+/* Follows the messages of NOMEM until those calls and the training run. Each figure gets past what
+ * failed: a call takes three pieces of memory at most.                                        */
+static size_t follow_figures(bool limit)
+{
+    size_t  bytes = 1;
+    journal j;
+    int     before = -1, rounds = 0;
+    for (bool done = false; !done;) {
+        mlc_ctx *ctx = small_ctx(limit ? 0 : bytes, limit ? bytes : 0, &j);
+        const int calls = ctx != NULL ? calls_until_nomem(ctx) : -1;
+        done = calls == 48 && train_xor(ctx, 3) >= 0;
+        mlc_ctx_free(ctx);
+        if (done)
+            break;
+        const size_t next = figure(j.last, limit ? "a limit of "
+                                           : calls < 0 ? "at least " : "a block of ");
+        rounds = calls > before ? 0 : rounds + 1;
+        if (!CHECK(next > bytes) || !CHECK(calls >= before && (calls == 48 || rounds < 4))) {
+            CHECK_STR(j.last, "");
+            return 0;
+        }
+        before = calls;
+        bytes = next;
+    }
+    return bytes;
+}
+
+TEST(ctx, each_block_that_nomem_names_does_and_the_last_is_the_smallest)
+{
+    journal j;
+    if (!test_on_host()) {             /* the block holds host memory only                     */
+        CHECK(!test_on_host());
+        return;
+    }
+    const size_t bytes = follow_figures(false);
+    mlc_ctx *ctx = small_ctx(bytes - 1, 0, &j);
+    CHECK(bytes > 0 && (calls_until_nomem(ctx) < 48 || train_xor(ctx, 3) < 0));
+    CHECK_HAS(j.last, " bytes");
+    CHECK_HAS(j.last, " of the block's ");
+    mlc_ctx_free(ctx);
+}
+
+TEST(ctx, each_limit_that_nomem_names_does)
+{
+    if (!test_on_host()) {             /* devices count otherwise                              */
+        CHECK(!test_on_host());
+        return;
+    }
+    CHECK(follow_figures(true) > 0);
+}
+
+TEST(ctx, nomem_in_a_fixed_block_tells_what_was_wanted_and_free)
+{
+    journal  j;
+    mlc_ctx *ctx = test_own(small_ctx(BLOCK, 0, &j));
+    if (!test_on_host() || !CHECK(ctx != NULL)) {
+        CHECK(!test_on_host());
+        return;
+    }
+    CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(BLOCK)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "out of memory for 4194304 bytes of tensor data; ");
+    CHECK_HAS(mlc_error(ctx), " of the block's 1048576 are free, a block of ");
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_linear(ctx, 1000, 1000) != NULL);
+    CHECK(mlc_sgd(mlc_nn_linear(ctx, 1000, 1000), 1) == NULL);
+    CHECK_HAS(mlc_error(ctx), "build: out of memory for ");
+    CHECK_STR(j.last, mlc_error(ctx));
+    CHECK(figure(mlc_error(ctx), "a block of ") > figure(mlc_error(ctx), "out of memory for "));
+}
+
+TEST(ctx, a_block_too_small_for_a_context_is_logged_with_what_it_takes)
+{
+    journal  j;
+    mlc_ctx *ctx = small_ctx(100, 0, &j);
+    const size_t least = figure(j.last, "ctx_create: a context takes a block of at least ");
+    CHECK(ctx == NULL);
+    CHECK_EQ(j.errors, 1);
+    CHECK_HAS(j.last, "this one has 100");
+    CHECK(least > 100 && least < 8192);
+    if (!test_on_host())
+        return;
+    CHECK(small_ctx(least - 1, 0, &j) == NULL);
+    CHECK_EQ(figure(j.last, "at least "), least);
+    CHECK(test_own(small_ctx(least, 0, &j)) != NULL);
+    CHECK_STR(j.last, "");
+}
+
+TEST(ctx, a_small_block_has_fewer_scopes_and_says_so)
+{
+    journal  j;
+    mlc_ctx *ctx = test_own(small_ctx(24 << 10, 0, &j));
+    int      open = 0;
+    if (!CHECK(ctx != NULL))
+        return;
+    while (open < 100 && mlc_scope_begin(ctx) == MLC_OK)
+        open++;
+    CHECK(open >= 6 && open < 60);
+    CHECK_EQ(figure(mlc_error(ctx), "scope_begin: "), (size_t)open);
+    CHECK_HAS(mlc_error(ctx), " scopes are open; is a mlc_scope_end missing? A larger fixed block "
+                              "has more");
+    mlc_scope_end(ctx);                /* of the one that did not begin                        */
+    for (int i = 0; i < open; i++)
+        mlc_scope_end(ctx);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+}
+
+TEST(ctx, a_small_block_cuts_a_long_message_and_may_quote_it)
+{
+    char     text[2000];
+    journal  j;
+    mlc_ctx *ctx = test_own(small_ctx(16 << 10, 0, &j));
+    if (!CHECK(ctx != NULL))
+        return;
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = 0;
+    mlc_raise(ctx, MLC_ERR_IO, "%s", text);
+    const size_t n = strlen(mlc_error(ctx));
+    CHECK(n >= 127 && n < 1023);
+    CHECK(strspn(mlc_error(ctx), "x") == n);
+    mlc_error_clear(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "mine: %s", mlc_error(ctx));
+    CHECK_EQ(strlen(mlc_error(ctx)), n);
+    CHECK(strncmp(mlc_error(ctx), "mine: xxx", 9) == 0 && mlc_error(ctx)[n - 1] == 'x');
+}
+
+/* Tensors, and so chunks, of many numbers: a scope's end takes all of them back. */
+TEST(ctx, scopes_of_a_small_block_give_their_small_chunks_back)
+{
+    journal    j;
+    mlc_memory before, after;
+    mlc_ctx   *ctx = test_own(small_ctx(64 << 10, 0, &j));
+    if (!CHECK(ctx != NULL))
+        return;
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
+    mlc_set_requires_grad(x, true);
+    mlc_scope_begin(ctx);              /* descriptors of blocks stay                           */
+    for (int i = 0; i < 40; i++)
+        mlc_neg(x);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_memory_info(ctx, &before);
+    for (int step = 0; step < 200; step++) {
+        mlc_scope_begin(ctx);
+        for (int i = 0; i < step % 40; i++)
+            mlc_neg(x);
+        if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK))
+            return;
+        mlc_memory_info(ctx, &after);
+        if (!CHECK_EQ(after.reserved, before.reserved) ||
+            !CHECK_EQ(after.allocated, before.allocated))
+            return;
+    }
+}
+
+/* Makes what it returns, and then a tensor as large as its input says, which dies with it.    */
+static mlc_status large_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_zeros(ctx, MLC_F32, mlc_dims1(1));
+    mlc_zeros(ctx, MLC_F32, mlc_dims1(in[0]->shape[0]));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(ctx, what_dies_last_in_a_fixed_block_makes_room_for_any_size)
+{
+    static const mlc_module_class cls = {"Large", large_forward, NULL};
+    journal     j;
+    mlc_ctx    *ctx = test_own(small_ctx(200 << 10, 0, &j));
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    if (!CHECK(ctx != NULL))
+        return;
+    for (int64_t n = 20000; n < 40000; n += 2000)
+        CHECK(mlc_forward(m, mlc_expand(mlc_zeros(ctx, MLC_F32, mlc_dims1(1)), mlc_dims1(n))) !=
+              NULL);
+    CHECK_STR(j.last, "");
+}
+
 /* ---- memory_info --------------------------------------------------------------------------- */
 
 TEST(ctx, memory_is_counted_by_class)
