@@ -3956,7 +3956,7 @@ static int mlc__class_of(size_t bytes, size_t *rounded)
 
 /* Sizes of a context's tables; block: bytes of the fixed block it is in, else SIZE_MAX. Beside a
  * device a block says nothing of tensors. A message is not cut before the figures of mlc__nomem. */
-static mlc__tables mlc__tables_of(size_t block, bool cpu)
+MLC__APART mlc__tables mlc__tables_of(size_t block, bool cpu)
 {
     const size_t most = cpu && block < PTRDIFF_MAX / 2 ? block : PTRDIFF_MAX / 2;
     mlc__tables t;
@@ -3970,7 +3970,7 @@ static mlc__tables mlc__tables_of(size_t block, bool cpu)
 }
 
 /* The smallest block in which so many bytes are left beside a context. */
-static size_t mlc__block_for(size_t bytes, bool cpu)
+MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
 {
     size_t block = bytes + mlc__tables_of(bytes, cpu).bytes;
     while (block - mlc__tables_of(block, cpu).bytes < bytes) block += MLC__CACHELINE;
@@ -3979,7 +3979,8 @@ static size_t mlc__block_for(size_t bytes, bool cpu)
 
 /* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
  * them, unless that is 0. Says which block or limit would have done. what: the caller, or NULL. */
-static void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind, size_t need)
+MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind,
+                           size_t need)
 {
     typedef unsigned long long number;
     const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
@@ -4157,10 +4158,12 @@ static mlc__block *mlc__block_pop(mlc__block **list)
     return b;
 }
 
-/* Fresh memory for a block. Where the allocator has none a larger free one will do; in a fixed
- * block that would make what calls take depend on its size, which mlc__nomem could not tell. */
-static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, int cls)
+/* A block of fresh memory. Where the allocator has none a larger free one will do; in a fixed block
+ * that would make what calls take depend on its size, which mlc__nomem could not tell. */
+MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
 {
+    mlc__block *b = mlc__block_new(ctx);
+    if (!b) return NULL;
     b->bytes = bytes;
     b->cls = cls;
     b->ptr = NULL;
@@ -4177,8 +4180,8 @@ static mlc__block *mlc__block_fill(mlc_ctx *ctx, mlc__block *b, size_t bytes, in
     return larger ? mlc__block_pop(larger) : NULL;
 }
 
-/* Tensor memory; NULL with a NOMEM error. In a fixed block it may be a free block of up to seven
- * quarters of the size. */
+/* Tensor memory; NULL with a NOMEM error. In a fixed block a free block of the next three classes
+ * will do. */
 static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
 {
     mlc__block *b = NULL;
@@ -4187,10 +4190,8 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     if (bytes <= (size_t)PTRDIFF_MAX / 2) cls = mlc__class_of(bytes, &rounded);
     mlc__block **list = mlc__block_find(ctx, cls, cls + (ctx->fixed ? 4 : 1));
     if (cls < ctx->tables.classes &&
-        mlc__mem_allows(ctx, list ? (*list)->bytes : mlc__block_bytes(ctx, rounded))) {
-        b = list ? mlc__block_pop(list) : mlc__block_new(ctx);
-        if (b && !list) b = mlc__block_fill(ctx, b, rounded, cls);
-    }
+        mlc__mem_allows(ctx, list ? (*list)->bytes : mlc__block_bytes(ctx, rounded)))
+        b = list ? mlc__block_pop(list) : mlc__block_make(ctx, rounded, cls);
     if (!b) {
         const size_t need = list ? (*list)->bytes : mlc__block_bytes(ctx, rounded);
         mlc__nomem(ctx, NULL, bytes, " of tensor data", rounded ? need : 0);
