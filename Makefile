@@ -14,6 +14,11 @@ PYTHON     ?= python3
 REF        ?= HEAD
 ISA        ?=
 
+# Two objects at a time, unless -j says something else.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+  MAKEFLAGS += -j2
+endif
+
 VERSION := $(shell sed -n 's/^\#define MLC_VERSION_STRING "\(.*\)"/\1/p' mlcore.h)
 WARN    := -Wall -Wextra
 
@@ -42,13 +47,14 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-sketch \
-        bench-compare bench-ab bits weight gate lint map size install uninstall clean FORCE
+        bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
+	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
@@ -88,7 +94,7 @@ $(BUILD)/mlcore.o: mlcore.h $(BUILD)/config $(BUILD)/blas
 $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 	$(COMPILE) `sed -n 1p $(BUILD)/blas` -c -o $@ $<
 
-$(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/mlcore.o
+$(BUILD)/tests: $(BUILD)/mlcore.o $(TEST_OBJECTS)
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The calls of the system that it makes fail go through tests/faults/.
@@ -181,6 +187,13 @@ map:
 
 size: $(BUILD)/size_all.o $(BUILD)/size_f32.o
 	@sh tests/size.sh $(BUILD)
+
+# The host's part writes what the board has in flash.
+$(BUILD)/flash: examples/embedded/flash.c $(BUILD)/mlcore.o
+	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+embedded: $(BUILD)/flash
+	@sh examples/embedded/run.sh $(BUILD)
 
 install:
 	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(PREFIX)/share/pkgconfig'

@@ -1,0 +1,36 @@
+# run.sh FOLDER -- builds the programs of this folder for a Cortex-M4, runs them in QEMU, prints the
+# flash, RAM and instructions that they take. Debian: gcc-arm-none-eabi, libnewlib-arm-none-eabi,
+# qemu-system-arm.
+build=$1
+here=examples/embedded
+arm=arm-none-eabi
+for command in $arm-gcc qemu-system-arm; do
+    command -v $command >/dev/null || { echo "make embedded: needs $command"; exit 1; }
+done
+
+# One level, one thread, no files, f32 alone; of that, what is called.
+flags="-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -std=gnu11 -Os -Wall -Wextra
+       -ffunction-sections -fdata-sections -I. -I$here"
+lean='-DMLC_NO_STDIO -DMLC_NO_THREADS -DMLC_NO_SIMD -DMLC_ONLY_F32'
+
+# shellcheck disable=SC2086  (flags are words)
+
+# program NAME SOURCE...
+program() {
+    name=$1
+    shift
+    $arm-gcc $flags --specs=rdimon.specs -nostartfiles -Wl,--gc-sections -T $here/board.ld \
+        -o "$build/$name.elf" "$@" $here/board.c "$build/mlcore-m4.o" -lm || exit 1
+    code=$($arm-nm -S -t d "$build/$name.elf" |
+           awk '$4 ~ /^mlc_/ && tolower($3) == "t" {n += $2} END {print n + 0}')
+    printf '\n%s: %d bytes of mlcore, the rest is newlib, constants and the program\n' "$name" "$code"
+    timeout 300 qemu-system-arm -M mps2-an386 -nographic -semihosting -icount shift=0 \
+        -kernel "$build/$name.elf" || { echo "$name ended with status $?"; exit 1; }
+}
+
+mkdir -p "$build"
+printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' |
+    $arm-gcc $flags $lean -x c -c -o "$build/mlcore-m4.o" - || exit 1
+"$build/flash" examples/data/digits.csv "$build/flash.safetensors" >"$build/flash_digits.c" || exit 1
+program xor $here/xor.c
+program digits $here/digits.c "$build/flash_digits.c"
