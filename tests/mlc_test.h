@@ -73,6 +73,8 @@ mlc_ctx_desc test_desc(void);
 mlc_ctx *test_own(mlc_ctx *ctx);
 /* test_on_host: false when the suite runs on a device the host cannot touch.                  */
 bool test_on_host(void);
+/* ONLY_ON_HOST: leaves a test that has nothing to ask of a device.                            */
+#define ONLY_ON_HOST() do { CHECK(true); if (!test_on_host()) return; } while (0)
 /* test_soak: true if there is time: `make soak`.                                              */
 bool test_soak(void);
 /* test_stride: the step from one size to the next: 1, or `brief` with MLC_TEST_BRIEF.         */

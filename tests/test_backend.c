@@ -65,6 +65,9 @@ static mlc_status device_open(int32_t index, void **dev)
         free(d);
         return MLC_ERR_DEVICE;
     }
+#ifdef MADV_HUGEPAGE                   /* each kernel protects all pages twice: let there be few */
+    madvise(d->arena, ARENA_BYTES, MADV_HUGEPAGE);
+#endif
     *dev = d;
     return MLC_OK;
 }

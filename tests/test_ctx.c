@@ -476,10 +476,7 @@ TEST(ctx, a_fixed_block_that_is_too_small_is_nomem_and_stays_usable)
     static char  memory[BLOCK];
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx;
-    if (!test_on_host()) {             /* the block holds host memory only                     */
-        CHECK(!test_on_host());
-        return;
-    }
+    ONLY_ON_HOST();                    /* the block holds host memory only                 */
     d.memory = memory + 1;             /* any alignment will do                                */
     d.memory_bytes = sizeof memory - 1;
     ctx = test_own(mlc_ctx_create(&d));
@@ -731,10 +728,7 @@ static size_t follow_figures(bool limit)
 TEST(ctx, each_block_that_nomem_names_does_and_the_last_is_the_smallest)
 {
     journal j;
-    if (!test_on_host()) {             /* the block holds host memory only                     */
-        CHECK(!test_on_host());
-        return;
-    }
+    ONLY_ON_HOST();                    /* the block holds host memory only                 */
     const size_t bytes = follow_figures(false);
     mlc_ctx *ctx = small_ctx(bytes - 1, 0, &j);
     CHECK(bytes > 0 && (calls_until_nomem(ctx) < 48 || train_xor(ctx, 3) < 0));
@@ -745,10 +739,7 @@ TEST(ctx, each_block_that_nomem_names_does_and_the_last_is_the_smallest)
 
 TEST(ctx, each_limit_that_nomem_names_does)
 {
-    if (!test_on_host()) {             /* devices count otherwise                              */
-        CHECK(!test_on_host());
-        return;
-    }
+    ONLY_ON_HOST();                    /* devices count otherwise                          */
     CHECK(follow_figures(true) > 0);
 }
 
@@ -832,6 +823,7 @@ TEST(ctx, scopes_of_a_small_block_give_their_small_chunks_back)
 {
     journal    j;
     mlc_memory before, after;
+    ONLY_ON_HOST();                    /* what a device gave its pool keeps                    */
     mlc_ctx   *ctx = test_own(small_ctx(64 << 10, 0, &j));
     if (!CHECK(ctx != NULL))
         return;

@@ -1528,7 +1528,7 @@ TEST(nn, a_bound_net_takes_no_memory_for_values_and_gives_the_same_bits)
 TEST(nn, binding_after_a_build_frees_the_room_with_the_next_and_rebinding_is_seen_at_once)
 {
     static sink s;
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
     const flash other = flash_other(ctx, "0.weight"), third = flash_other(ctx, "0.weight");
@@ -1595,7 +1595,7 @@ TEST(nn, training_around_a_bound_parameter_is_as_if_it_were_frozen)
     static const recipe recipes[] = {{false, false, false, false}, {false, false, false, true},
                                      {true, false, false, false},  {true, false, false, true},
                                      {true, true, false, false},   {false, false, true, true}};
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     for (int k = 0; k < COUNT(recipes); k++)
         for (int i = 0; i < COUNT(MLP_NAMES); i++) {
             const recipe *r = &recipes[k];
@@ -1704,7 +1704,7 @@ static const write_fn WRITES[] = {write_host, write_part, write_copy_into, write
 
 TEST(nn, whatever_would_change_a_bound_parameter_is_an_error_that_says_what_to_do)
 {
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
     const flash f = flash_other(ctx, "0.weight");
@@ -1756,7 +1756,7 @@ TEST(nn, batch_norm_with_bound_statistics_evaluates_and_does_not_train)
     static const int64_t count = 5;
     static sink s;
     const void *const data[] = {means, vars, &count};
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     for (int i = 0; i < COUNT(names); i++) {
         double      want[4 * HIDDEN], got[4 * HIDDEN];
         mlc_ctx    *ctx = test_ctx();
@@ -1786,7 +1786,7 @@ TEST(nn, batch_norm_with_bound_statistics_evaluates_and_does_not_train)
 TEST(nn, folding_into_a_bound_layer_is_an_error_before_anything_changes)
 {
     static const char *const names[] = {"0.weight", "0.bias"};
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     for (int i = 0; i < 2; i++) {
         double      want[4 * HIDDEN], got[4 * HIDDEN];
         mlc_ctx    *ctx = test_ctx();
@@ -1855,7 +1855,7 @@ TEST(nn, bind_refuses_what_it_cannot_read)
 /* By the second name, in two trees; the one that bound it goes first.                         */
 TEST(nn, a_tied_parameter_is_bound_under_all_its_names)
 {
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *a = mlp(ctx, IN, HIDDEN, OUT), *b = mlp(ctx, IN, HIDDEN, OUT);
     const flash f = flash_other(ctx, "0.weight");
@@ -1881,7 +1881,7 @@ TEST(nn, a_tied_parameter_is_bound_under_all_its_names)
 
 TEST(nn, a_bound_child_stays_bound_in_a_larger_net)
 {
-    if (!test_on_host()) return;
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlp(ctx, IN, HIDDEN, OUT), *root = mlc_nn_sequential(ctx);
     const flash f = flash_other(ctx, "2.weight");
