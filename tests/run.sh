@@ -62,7 +62,7 @@ fi
 
 if [ -z "$san" ] && [ -z "$filter" ]; then
     echo "-- README"
-    sh tests/snippets.sh README.md "$build/readme" || echo '0 passed, 1 failed' >>"$counts"
+    sh tests/snippets.sh README.md "$build" || echo '0 passed, 1 failed' >>"$counts"
     echo "$(cat "$build/readme/passed") passed, 0 failed" >>"$counts"
 fi
 

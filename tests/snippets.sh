@@ -1,7 +1,8 @@
-# snippets.sh README FOLDER -- compiles and runs each ```c block of README as C11 and, where there
-# is a C++ compiler, as C++17, without a warning. A ```text block that follows <!-- output: exact -->
-# is what the program before it must print. Leaves the number of good runs in FOLDER/passed.
-readme=$1 out=$2
+# snippets.sh README BUILD -- compiles and runs each ```c block of README as C11 and, where there is
+# a C++ compiler, as C++17, without a warning: the first as it stands, the others with the object of
+# the implementation in BUILD. A ```text block that follows <!-- output: exact --> is what the program
+# before it must print. Leaves the number of good runs in BUILD/readme/passed.
+readme=$1 object=$2/mlcore.o libs="$(sed -n 2p "$2/blas") -lm -pthread" out=$2/readme
 CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0
 
@@ -14,11 +15,12 @@ awk -v out="$out" '
     /^```/          { if (file) close(file); file = ""; next }
     file            { print > file }' "$readme"
 
-# try LABEL SOURCE COMPILER...: compiles, runs, compares.
+# try LABEL SOURCE COMPILER...: compiles, links, runs, compares.
 try() {
     label=$1 source=$2 base=${2%.c}
     shift 2
-    if ! "$@" -Wall -Wextra -Werror -O0 -I. "$source" -o "$base.run" -lm -pthread; then
+    if ! "$@" -Wall -Wextra -Werror -O0 -I. -c "$source" -o "$base.o" ||
+        ! $CXX -o "$base.run" "$base.o" $with $libs; then
         echo "$readme, program ${base##*/}: does not compile as $label"
     elif ! "$base.run" >"$base.got"; then
         echo "$readme, program ${base##*/}: fails as $label"
@@ -31,12 +33,15 @@ try() {
     failed=$((failed + 1))
 }
 
+with=
 for source in "$out"/*.c; do
     [ -f "$source" ] || { echo "$readme: no programs"; failed=1; break; }
+    [ -z "$with" ] || sed -i '/^#define MLCORE_IMPLEMENTATION/d' "$source"
     try C11 "$source" $CC -std=c11 -x c
     if command -v $CXX >/dev/null 2>&1; then
         try C++17 "$source" $CXX -std=c++17 -x c++
     fi
+    with=$object
 done
 echo "$passed" >"$out/passed"
 echo "README           $((passed + failed)) programs"

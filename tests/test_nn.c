@@ -1491,7 +1491,8 @@ static mlc_tensor *batch_of(mlc_ctx *ctx, int seed)
 
 TEST(nn, a_bound_net_takes_no_memory_for_values_and_gives_the_same_bits)
 {
-    for (size_t short_of = 0; short_of < 12 && test_on_host(); short_of += 4)
+    ONLY_ON_HOST();
+    for (size_t short_of = 0; short_of < 12; short_of += 4)
         FOR_EACH_ISA(ctx) {
             flash       f[4];
             double      want[4 * OUT], got[4 * OUT];
@@ -1901,7 +1902,8 @@ TEST(nn, a_bound_child_stays_bound_in_a_larger_net)
 TEST(nn, module_to_copies_what_is_bound_to_another_dtype_and_it_can_be_trained)
 {
     static const mlc_dtype dtypes[] = {MLC_F64, MLC_BF16, MLC_F16};
-    for (int i = 0; i < COUNT(dtypes) && test_on_host(); i++) {
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(dtypes); i++) {
         double      want[IN * HIDDEN], got[IN * HIDDEN];
         mlc_ctx    *ctx = test_ctx();
         mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
@@ -1937,7 +1939,8 @@ TEST(nn, module_to_copies_what_is_bound_to_another_dtype_and_it_can_be_trained)
 TEST(nn, binding_drops_the_packs_of_the_old_values)
 {
     enum { N = 64 };
-    for (int pass = 0; pass < 2 && test_on_host(); pass++)
+    ONLY_ON_HOST();
+    for (int pass = 0; pass < 2; pass++)
         FOR_EACH_ISA(ctx) {
             double      want[N * N], got[N * N];
             mlc_memory  mem;
