@@ -3008,9 +3008,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
  * carry attributes (MLC__OPT, below), and sections stand between one of these and MLC__LEVEL_END.
  * HOT: a step of a small network runs it, or it makes products. KERNELS: plans and divides loops.
- * WARM: called now and then. COLD: files, tables, pictures, checks. Nothing changes where a program
- * is compiled for size or without optimisation. gcc takes the level and the floating point flags
- * from the last pragma alone. */
+ * WARM: called now and then. COLD: files, tables, pictures, checks, for size. Nothing changes where
+ * a program is compiled for size or without optimisation. gcc takes the level and the flags of
+ * floating point from the last pragma alone; a kernel that inlines a body without strict-aliasing
+ * loses that, too, and with it most vectors. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
@@ -3030,11 +3031,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
     _Pragma("GCC push_options") \
     MLC__PRAGMA(GCC optimize(level ",fp-contract=off,no-unsafe-math-optimizations," \
                              "no-associative-math,no-reciprocal-math,signed-zeros," \
-                             "no-trapping-math"))
+                             "no-trapping-math,strict-aliasing"))
 #  define MLC__LEVEL_HOT     MLC__LEVEL("O2")
 #  define MLC__LEVEL_KERNELS MLC__LEVEL("O1")
 #  define MLC__LEVEL_WARM    MLC__LEVEL("Og")
-#  define MLC__LEVEL_COLD    MLC__LEVEL("Og")
+#  define MLC__LEVEL_COLD    MLC__LEVEL("Os")
 #  define MLC__LEVEL_END     _Pragma("GCC pop_options")
 #endif
 
@@ -3078,20 +3079,25 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar; its vectoriser on top of -O1
  * makes the same loops as -O3 in half the time, with expensive-optimizations: without it no
  * vzeroupper ends a function, and the SSE code that follows runs several times slower. FAST keeps
- * -O3 for dot products, sinks, packs and optimizers. TILE is for loops that are unrolled by hand
- * and need registers allocated well. The scalar level of a processor that has others is a
- * definition, not a fast path. clang would drop a whole target attribute for one token that it does
- * not know. */
+ * -O3 where that was measured to be ahead: dot products, sinks, packs and optimizers of f32. LOOPS
+ * is -O2 with the vectoriser, for maps and the transforms of convolutions. TILE is for loops that
+ * are unrolled by hand and need registers allocated well, SMALL for what is long and rare. The
+ * scalar level of a processor that has others is a definition, not a fast path. clang would drop a
+ * whole target attribute for one token that it does not know. */
 #if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
 #  define MLC__OPT_FAST
+#  define MLC__OPT_LOOPS
 #  define MLC__OPT_TILE
+#  define MLC__OPT_SMALL
 #  define MLC__OPT_SCALAR
 #else
 #  define MLC__OPT __attribute__((optimize("O1,tree-vectorize,vect-cost-model=dynamic," \
                    "strict-aliasing,expensive-optimizations,peel-loops,tree-slp-vectorize")))
 #  define MLC__OPT_FAST __attribute__((optimize("O3")))
+#  define MLC__OPT_LOOPS __attribute__((optimize("O2,tree-vectorize,vect-cost-model=dynamic")))
 #  define MLC__OPT_TILE __attribute__((optimize("O2")))
+#  define MLC__OPT_SMALL __attribute__((optimize("Os")))
 #  if MLC__X86
 #    define MLC__OPT_SCALAR __attribute__((optimize("Og")))
 #  else
@@ -3113,6 +3119,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__FAST_AT_avx2   MLC__OPT_FAST __attribute__((target("avx2,fma,f16c")))
 #define MLC__FAST_AT_avx512 \
     MLC__OPT_FAST __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
+#define MLC__LOOPS_AT_scalar MLC__OPT_SCALAR
+#define MLC__LOOPS_AT_neon   MLC__OPT_LOOPS
+#define MLC__LOOPS_AT_avx2   MLC__OPT_LOOPS __attribute__((target("avx2,fma,f16c")))
+#define MLC__LOOPS_AT_avx512 \
+    MLC__OPT_LOOPS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define MLC__TILE_AT_avx2   MLC__OPT_TILE __attribute__((target("avx2,fma")))
 #define MLC__TILE_AT_avx512 MLC__OPT_TILE __attribute__((target("avx512f")))
 #define MLC__FUSES_scalar false        /* may a kernel of the level fuse a b + c?              */
@@ -5670,17 +5681,19 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
 
 /* The switch is a function apart from the loop over blocks: compilers would take the constants of
  * all its cases out of that loop and onto the stack. */
-#define MLC__STAMP_FORMULAS(isa, KERNEL, TYPE) \
-    MLC__APART MLC__AT_##isa void KERNEL##_blocks_##isa(mlc_map op, void *out, \
+#define MLC__STAMP_FORMULAS(AT, isa, KERNEL, TYPE) \
+    MLC__APART AT void KERNEL##_blocks_##isa(mlc_map op, void *out, \
         const void *const *in, int64_t n, double s, double t) \
     { KERNEL##_blocks(op, out, in, n, s, t); } \
     static void KERNEL##_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
                                double s, double t) \
     { MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) }
-#define MLC__STAMP_MAP_F32(isa) MLC__STAMP_FORMULAS(isa, mlc__map_f32, float)
-#define MLC__STAMP_MAP_F64(isa) MLC__STAMP_FORMULAS(isa, mlc__map_f64, double)
+#define MLC__STAMP_MAP_F32(isa) \
+    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f32, float)
+#define MLC__STAMP_MAP_F64(isa) \
+    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f64, double)
 MLC__EACH_ISA(MLC__STAMP_MAP_F32)
-MLC__EACH_BASE(MLC__STAMP_MAP_F64)
+MLC__EACH_ISA(MLC__STAMP_MAP_F64)
 
 /* -- math: formulas that most networks do without, a kernel of their own -- */
 
@@ -5892,8 +5905,8 @@ static mlc_map mlc__math_power(mlc_map op, double s)
 #define MLC__SINGLY_B(code, formula) MLC__CASE_B(MLC__ONE_BY_ONE, code, formula)
 #define MLC__SINGLY_N(code, formula) MLC__CASE_N(MLC__ONE_BY_ONE, code, formula)
 
-static void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n, double sd,
-                          double td)
+static MLC__OPT_SMALL void mlc__math_f64(mlc_map op, void *out, const void *const *in, int64_t n,
+                                         double sd, double td)
 {
     op = mlc__math_power(op, sd);
     MLC__FORMULA_LOOPS(double, MLC__MATH_FORMULAS, MLC__F64, MLC__SINGLY_U, MLC__SINGLY_B,
@@ -5943,7 +5956,7 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
     MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
 }
 
-#define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(isa, mlc__math_f32, float)
+#define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float)
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
 /* The definition, beside which there is always a fast level: a function a formula. */
@@ -6562,9 +6575,11 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
  * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
  * integers so exactly. The mask is bytes; any that is not 0 chooses the first operand. Rows are
- * taken in tiles, strided or scalar operands made dense in L1. */
+ * taken in tiles, strided or scalar operands made dense in L1. Kernels take whole blocks: the rest
+ * of a tile goes through a padded copy, and they need no code for it. */
 
-#define MLC__COMPARE_BLOCK 32          /* kernels compare so many elements, or multiples of it */
+#define MLC__MASK_BLOCK 32             /* elements */
+
 /* V: what an element stands for; any byte that is not 0 is true. */
 #define MLC__SAME(v)  (v)
 #define MLC__TRUTH(v) ((v) != 0)
@@ -6574,7 +6589,7 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = test; } break;
 #define MLC__COMPARE_TEXT(TYPE, V) \
     typedef TYPE T; \
-    n &= -MLC__COMPARE_BLOCK; \
+    n &= -MLC__MASK_BLOCK; \
     const T *x = MLC__CAST(const T *, in0), *y = MLC__CAST(const T *, in1); \
     switch (op) { \
         MLC__COMPARE_LOOP(V, EQ, a == b) MLC__COMPARE_LOOP(V, NE, a != b) \
@@ -6640,7 +6655,7 @@ static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, in
     return tile;
 }
 
-/* n is a multiple of MLC__COMPARE_BLOCK. a > b is b < a: kernels have the second alone. */
+/* n is a multiple of MLC__MASK_BLOCK. a > b is b < a: kernels have the second alone. */
 static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const void *x,
                                const void *y, int64_t n)
 {
@@ -6655,15 +6670,15 @@ static void mlc__compare_tile(const mlc__compare_job *j, uint8_t *out, const voi
                               int64_t n)
 {
     const size_t size = mlc_dtype_bytes(j->wide);
-    const int64_t whole = n & -MLC__COMPARE_BLOCK;
-    uint64_t rest[2][MLC__COMPARE_BLOCK] = { { 0 } };
-    uint8_t chosen[MLC__COMPARE_BLOCK];
+    const int64_t whole = n & -MLC__MASK_BLOCK;
+    uint64_t rest[2][MLC__MASK_BLOCK] = { { 0 } };
+    uint8_t chosen[MLC__MASK_BLOCK];
     mlc__compare_whole(j, out, x, y, whole);
     if (whole == n) return;
     memcpy(rest[0], mlc__at(x, whole, size), (size_t)(n - whole) * size);
     if (j->a->op < MLC_COMPARE_NOT)
         memcpy(rest[1], mlc__at(y, whole, size), (size_t)(n - whole) * size);
-    mlc__compare_whole(j, chosen, rest[0], rest[1], MLC__COMPARE_BLOCK);
+    mlc__compare_whole(j, chosen, rest[0], rest[1], MLC__MASK_BLOCK);
     memcpy(out + whole, chosen, (size_t)(n - whole));
 }
 
@@ -6749,6 +6764,7 @@ typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, c
 MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, const void *in1,
                                int64_t n, size_t size)
 {
+    n &= -MLC__MASK_BLOCK;
     if (size == 4) MLC__WHERE_LOOP(uint32_t);
     else if (size == 8) MLC__WHERE_LOOP(uint64_t);
     else if (size == 2) MLC__WHERE_LOOP(uint16_t);
@@ -6758,7 +6774,7 @@ MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, 
     static void mlc__where_##isa(void *out, const uint8_t *mask, const void *in0, \
                                  const void *in1, int64_t n, size_t size) \
     { mlc__where_body(out, mask, in0, in1, n, size); }
-MLC__EACH_BASE(MLC__STAMP_WHERE)
+MLC__EACH_ISA(MLC__STAMP_WHERE)
 
 typedef struct mlc__where_job {
     const struct mlc_k_where *a;
@@ -6766,6 +6782,22 @@ typedef struct mlc__where_job {
     mlc__where_fn fn;
     uint64_t      scalar[MLC__GATHER_BYTES / 8];           /* s in the dtype */
 } mlc__where_job;
+
+static void mlc__where_tile(const mlc__where_job *j, void *out, const uint8_t *mask,
+                            const void *x, const void *y, int64_t n, size_t size)
+{
+    const int64_t whole = n & -MLC__MASK_BLOCK;
+    const size_t rest = (size_t)(n - whole);
+    uint64_t in[2][MLC__MASK_BLOCK] = { { 0 } }, chosen[MLC__MASK_BLOCK];
+    uint8_t bits[MLC__MASK_BLOCK] = { 0 };
+    j->fn(out, mask, x, y, whole, size);
+    if (!rest) return;
+    memcpy(bits, mask + whole, rest);
+    memcpy(in[0], mlc__at(x, whole, size), rest * size);
+    memcpy(in[1], mlc__at(y, whole, size), rest * size);
+    j->fn(chosen, bits, in[0], in[1], MLC__MASK_BLOCK, size);
+    memcpy(MLC__CAST(char *, out) + (size_t)whole * size, chosen, rest * size);
+}
 
 /* out += v for dense floats, tile by tile: in f64, which rounds the same as f32 does. */
 static void mlc__where_add(const mlc__where_job *j, char *out, const char *v, int64_t n)
@@ -6788,7 +6820,9 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
     const mlc__where_job *j = MLC__CAST(const mlc__where_job *, args);
     const struct mlc_k_where *a = j->a;
     const size_t size = mlc_dtype_bytes(a->dtype);
-    const int64_t step = mlc__gather_step(size);
+    const bool straight = stride[0] == 1 && !a->accumulate && stride[1] == 1 && a->in[0] &&
+                          stride[2] == 1 && a->in[1] && stride[3] == 1;
+    const int64_t step = straight ? n : mlc__gather_step(size);    /* dense rows are one tile */
     uint64_t x[2][MLC__GATHER_BYTES / 8], chosen[MLC__GATHER_BYTES / 8], old[MLC__GATHER_BYTES / 8];
     uint8_t dense_mask[MLC__GATHER];
     for (int64_t i = 0; i < n; i += step) {
@@ -6805,7 +6839,7 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
             in[p] = x[p];
         }
         if (stride[1] != 1) { mlc__gather(dense_mask, mask, stride[1], m, 1); mask = dense_mask; }
-        j->fn(direct ? (void *)out : (void *)chosen, mask, in[0], in[1], m, size);
+        mlc__where_tile(j, direct ? (void *)out : (void *)chosen, mask, in[0], in[1], m, size);
         if (direct) continue;
         if (a->accumulate) {
             mlc__gather(old, out, stride[0], m, size);
@@ -12576,16 +12610,17 @@ MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPT
 #define MLC__DEPTH_BF16_avx512(name) mlc__depth_##name##_bf16_512_body
 #define MLC__DEPTH_BF16_neon(name)   mlc__depth_##name##_bf16_body
 
-#define MLC__STAMP_DEPTH_OF(isa, SUFFIX, TAPS, BACK) \
-    MLC__AT_##isa static void mlc__depth_taps_##SUFFIX##_##isa(const mlc__depth_line *l) \
-    { TAPS(l); } \
-    MLC__AT_##isa static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) \
-    { BACK(l); }
+#define MLC__STAMP_DEPTH_OF(AT, isa, SUFFIX, TAPS, BACK) \
+    AT static void mlc__depth_taps_##SUFFIX##_##isa(const mlc__depth_line *l) { TAPS(l); } \
+    AT static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) { BACK(l); }
 #define MLC__STAMP_DEPTH_F64(isa) \
-    MLC__STAMP_DEPTH_OF(isa, f64, mlc__depth_taps_f64_body, mlc__depth_back_f64_body)
+    MLC__STAMP_DEPTH_OF(MLC__AT_##isa, isa, f64, mlc__depth_taps_f64_body, \
+                        mlc__depth_back_f64_body)
 #define MLC__STAMP_DEPTH(isa) \
-    MLC__STAMP_DEPTH_OF(isa, f32, mlc__depth_taps_f32_body, mlc__depth_back_f32_body) \
-    MLC__STAMP_DEPTH_OF(isa, bf16, MLC__DEPTH_BF16_##isa(taps), MLC__DEPTH_BF16_##isa(back))
+    MLC__STAMP_DEPTH_OF(MLC__LOOPS_AT_##isa, isa, f32, mlc__depth_taps_f32_body, \
+                        mlc__depth_back_f32_body) \
+    MLC__STAMP_DEPTH_OF(MLC__AT_##isa, isa, bf16, MLC__DEPTH_BF16_##isa(taps), \
+                        MLC__DEPTH_BF16_##isa(back))
 MLC__EACH_ISA(MLC__STAMP_DEPTH)
 MLC__EACH_BASE(MLC__STAMP_DEPTH_F64)
 #define MLC__DEPTH_FNS(isa) \
@@ -13027,11 +13062,11 @@ MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, in
 }
 
 #define MLC__STAMP_WINO(isa) \
-    MLC__AT_##isa static void mlc__wino_read_##isa(const mlc__wino_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__wino_read_##isa(const mlc__wino_line *l) \
     { mlc__wino_read_body(l); } \
-    MLC__AT_##isa static void mlc__wino_write_##isa(const mlc__wino_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__wino_write_##isa(const mlc__wino_line *l) \
     { mlc__wino_write_body(l); } \
-    MLC__AT_##isa static void mlc__wino_spread_##isa(const mlc__wino_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__wino_spread_##isa(const mlc__wino_line *l) \
     { mlc__wino_spread_body(l); } \
     MLC__AT_##isa static void mlc__wino_weights_##isa(float *to, int64_t plane, const float *w, \
                                                       int64_t tap) \
@@ -14243,7 +14278,7 @@ static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where,
 /* relu of maxima; what it stops has no place for a gradient. */
 #define MLC__POOL_RECTIFY(T) { \
     T *v = MLC__CAST(T *, best); \
-    for (int64_t i = 0; i < n; i++) { \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const bool stays = (v[i] > (T)0) | (v[i] != v[i]); \
         v[i] = stays ? v[i] : (T)0; \
         where[i] = stays ? where[i] : -1; \
@@ -15134,19 +15169,21 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
 
 /* Each row kernel: result, name, parameters, arguments. Those of norms are apart, so that softmax
  * and cross-entropy do not link them. */
-#define MLC__ROW_KERNELS(X) \
+#define MLC__ROW_KERNELS(X) MLC__EXP_KERNELS(X) MLC__LINE_KERNELS(X)
+#define MLC__EXP_KERNELS(X) \
     X(double, exp_sum, EXP_SUM, (const void *x, int64_t n, double shift), (x, n, shift)) \
     X(double, exp_row, EXP_ROW, (void *out, const void *x, int64_t n, double shift), \
       (out, x, n, shift)) \
+    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
+                                  double less, double scale, bool accumulate), \
+      (dx, x, n, max, log_sum, less, scale, accumulate))
+#define MLC__LINE_KERNELS(X) \
     X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
     X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
                              int64_t n, const mlc__row_line *line), \
       (out, x, weight, bias, n, line)) \
     X(void, soft_grad, SOFT_GRAD, (void *dx, const void *y, const void *dy, int64_t n, double sum, \
-                                   bool log), (dx, y, dy, n, sum, log)) \
-    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
-                                  double less, double scale, bool accumulate), \
-      (dx, x, n, max, log_sum, less, scale, accumulate))
+                                   bool log), (dx, y, dy, n, sum, log))
 #define MLC__NORM_KERNELS(X) \
     X(void, moments, MOMENTS, (double *sums, const void *x, int64_t n, double shift), \
       (sums, x, n, shift)) \
@@ -15197,6 +15234,7 @@ typedef struct mlc__norm_fns {
 #define MLC__ROW_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP(neon, R, name, p, a)
 #define MLC__ROW_F64_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP_F64(scalar, R, name, p, a)
 #define MLC__ROW_F64_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(avx2, R, name, p, a)
+#define MLC__ROW_F64_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP_F64(avx512, R, name, p, a)
 #define MLC__ROW_F64_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(neon, R, name, p, a)
 #define MLC__ROW_F32_scalar(R, name, TEXT, p, a)   , mlc__##name##_f32_scalar
 #define MLC__ROW_F32_avx2(R, name, TEXT, p, a)     , mlc__##name##_f32_avx2
@@ -15204,22 +15242,28 @@ typedef struct mlc__norm_fns {
 #define MLC__ROW_F32_neon(R, name, TEXT, p, a)     , mlc__##name##_f32_neon
 #define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_scalar)
 #define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_avx2)
-#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx2)
+#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx512)
+#define MLC__LINE_F64_scalar MLC__ROW_F64_scalar
+#define MLC__LINE_F64_avx2   MLC__ROW_F64_avx2
+#define MLC__LINE_F64_avx512 MLC__ROW_F64_avx2
+#define MLC__LINE_F64_neon   MLC__ROW_F64_neon
 #define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_neon)
-#define MLC__STAMP_ROW_F64(isa) \
-    MLC__ROW_KERNELS(MLC__ROW_F64_STAMP_##isa) MLC__NORM_KERNELS(MLC__ROW_F64_STAMP_##isa)
-MLC__EACH_BASE(MLC__STAMP_ROW_F64)
+#define MLC__STAMP_EXP_F64(isa) MLC__EXP_KERNELS(MLC__ROW_F64_STAMP_##isa)
+#define MLC__STAMP_LINE_F64(isa) \
+    MLC__LINE_KERNELS(MLC__ROW_F64_STAMP_##isa) MLC__NORM_KERNELS(MLC__ROW_F64_STAMP_##isa)
+MLC__EACH_ISA(MLC__STAMP_EXP_F64)
+MLC__EACH_BASE(MLC__STAMP_LINE_F64)
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
     MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
         { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
         { mlc__add_f64_##isa, MLC__BASE(mlc__max_f64_, isa) \
-          MLC__ROW_KERNELS(MLC__ROW_F64_##isa) } }; \
+          MLC__EXP_KERNELS(MLC__ROW_F64_##isa) MLC__LINE_KERNELS(MLC__LINE_F64_##isa) } }; \
     MLC__NORM_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__norm_fns mlc__norm_fns_##isa[2] = { \
         { mlc__add_f32_##isa MLC__NORM_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__ROW_F64_##isa) } };
+        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__LINE_F64_##isa) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -16605,14 +16649,14 @@ MLC__LEVEL_HOT
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
           MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
-          MLC__OTHER(MLC__BASE(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
+          MLC__OTHER(mlc__map_f64_##isa), MLC__OTHER(mlc__signs_f64), \
           &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
           MLC__OTHER(&mlc__form_f64) } }; \
     static const mlc__gemm_level mlc__gemm_level_##isa = \
         { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
-        const mlc__map_fn fn = mlc__f64(a->dtype) ? MLC__BASE(mlc__map_f64_, isa) \
+        const mlc__map_fn fn = mlc__f64(a->dtype) ? mlc__map_f64_##isa \
                                                   : mlc__map_f32_##isa; \
         return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
     } \
@@ -16620,7 +16664,7 @@ MLC__LEVEL_HOT
     { \
         const bool f64 = mlc__f64(a->map.dtype); \
         return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa), \
-                            f64 ? MLC__BASE(mlc__map_f64_, isa) : mlc__map_f32_##isa, \
+                            f64 ? mlc__map_f64_##isa : mlc__map_f32_##isa, \
                             &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
@@ -16629,7 +16673,7 @@ MLC__LEVEL_HOT
                                 MLC__BASE(mlc__compare_bool_, isa), &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_where_##isa(void *dev, const struct mlc_k_where *a) \
-    { return mlc__where_run(dev, a, MLC__BASE(mlc__where_, isa), &mlc__half_fns_##isa); } \
+    { return mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
     { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
     static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
@@ -16637,7 +16681,7 @@ MLC__LEVEL_HOT
         return mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa); \
     } \
     static const mlc__fold_fns mlc__fold_fns_##isa = \
-        { mlc__join_##isa, mlc__map_f32_##isa, MLC__BASE(mlc__map_f64_, isa), \
+        { mlc__join_##isa, mlc__map_f32_##isa, mlc__map_f64_##isa, \
           MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa }; \
     static mlc_status mlc__k_fold_##isa(void *dev, const struct mlc_k_fold *a) \
     { return mlc__fold_run(dev, a, &mlc__fold_fns_##isa); } \
