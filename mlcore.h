@@ -8251,14 +8251,15 @@ static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, cons
     const bool f64 = j->wide == MLC_F64;
     const mlc__map_fn map = f64 ? more->fns->map_f64 : more->fns->map;
     const mlc__map_fn math = f64 ? mlc__math_f64 : more->fns->math;
-    const void *in[3] = { x, NULL, NULL };
+    const void *in[3] = { x, x, NULL };
     if (j->shift) mlc__fold_center(a, j->wide, x, n, shift, step);
     if (mlc__fold_counts(a)) mlc__fold_truth(x, j->wide, n);
     else if (a->r.op == MLC_REDUCE_VAR || a->r.op == MLC_REDUCE_STD)
-        math(MLC_MATH_SQUARE, x, in, n, 0.0, 0.0);
+        map(MLC_MAP_MUL, x, in, n, 0.0, 0.0);
     else if (a->r.op == MLC_REDUCE_LSE) map(MLC_MAP_EXP, x, in, n, 0.0, 0.0);
     else if (a->r.op == MLC_REDUCE_NORM) {
-        math(a->p == 2.0 ? MLC_MATH_SQUARE : MLC_MATH_ABS, x, in, n, 0.0, 0.0);
+        if (a->p == 2.0) map(MLC_MAP_MUL, x, in, n, 0.0, 0.0);
+        else math(MLC_MATH_ABS, x, in, n, 0.0, 0.0);
         if (mlc__fold_powers(a)) math(MLC_MATH_POW_S, x, in, n, a->p, 0.0);
     }
 }
