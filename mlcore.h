@@ -3512,7 +3512,7 @@ static int32_t mlc__cpu_count(void)
 #define MLC__PERMUTED      4u          /* a base whose gradient may have its very strides       */
 #define MLC__PARAM         8u          /* lies in a mlc__param                                  */
 
-/* The arrays behind a context, in one piece with it: how many elements each has. */
+/* The arrays that follow a context, in one piece with it: how many elements each has. */
 typedef struct mlc__tables {
     size_t  bytes;                     /* of the context with them                              */
     size_t  message;
@@ -4479,7 +4479,7 @@ typedef struct mlc__lane {
 } mlc__lane;
 
 /* What is claimed (lanes) and what all count up (done) have cache lines of their own, or each claim
- * would slow down those who only look at wake. Lanes and threads lie behind the struct. */
+ * would slow down those who only look at wake. Lanes and threads follow the struct. */
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
@@ -6655,7 +6655,7 @@ static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, in
     return tile;
 }
 
-/* n is a multiple of MLC__MASK_BLOCK. a > b is b < a: kernels have the second alone. */
+/* Compares whole blocks. a > b is b < a: kernels have the second alone. */
 static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const void *x,
                                const void *y, int64_t n)
 {
@@ -6665,7 +6665,7 @@ static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const vo
     else j->fn(op, out, x, y, n);
 }
 
-/* The elements behind the last whole block go through a padded copy. */
+/* The elements after the last whole block go through a padded copy. */
 static void mlc__compare_tile(const mlc__compare_job *j, uint8_t *out, const void *x, const void *y,
                               int64_t n)
 {
@@ -6783,6 +6783,7 @@ typedef struct mlc__where_job {
     uint64_t      scalar[MLC__GATHER_BYTES / 8];           /* s in the dtype */
 } mlc__where_job;
 
+/* Chooses n dense elements: whole blocks where they are, the rest in a padded copy. */
 static void mlc__where_tile(const mlc__where_job *j, void *out, const uint8_t *mask,
                             const void *x, const void *y, int64_t n, size_t size)
 {

@@ -1,4 +1,4 @@
-/* flash.h -- what flash.c writes: digits of 8x8 pixels from 0 to 16 with their label behind them,
+/* flash.h -- what flash.c writes: digits of 8x8 pixels from 0 to 16, each followed by its label,
  * and weights of 64-32-10, as arrays and as a safetensors file */
 #ifndef FLASH_H
 #define FLASH_H

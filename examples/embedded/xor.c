@@ -6,10 +6,7 @@
 
 #include <stdio.h>
 
-#ifndef BLOCK
-#define BLOCK 16384
-#endif
-static char block[BLOCK];
+static char block[16 * 1024];
 
 static void complain(void *user, mlc_log_level level, const char *text)
 {
