@@ -3089,8 +3089,16 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__OPT_FAST
 #  define MLC__OPT_LOOPS
 #  define MLC__OPT_TILE
-#  define MLC__OPT_SMALL
-#  define MLC__OPT_SCALAR
+#  ifdef __clang__
+#    define MLC__OPT_SMALL __attribute__((minsize))
+#  else
+#    define MLC__OPT_SMALL
+#  endif
+#  if MLC__X86
+#    define MLC__OPT_SCALAR MLC__OPT_SMALL
+#  else
+#    define MLC__OPT_SCALAR
+#  endif
 #else
 #  define MLC__OPT __attribute__((optimize("O1,tree-vectorize,vect-cost-model=dynamic," \
                    "strict-aliasing,expensive-optimizations,peel-loops,tree-slp-vectorize")))
@@ -3148,6 +3156,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__BASE_neon   neon
 #define MLC__BASE_avx2   avx2
 #define MLC__BASE_avx512 avx2
+/* Maps and exponentials of f64 are stamped for each level by gcc, for base levels by clang, which
+ * has no cheaper way to compile them. */
+#ifdef __clang__
+#  define MLC__EACH_F64(X)     MLC__EACH_BASE(X)
+#  define MLC__F64_AT(name, isa) MLC__BASE(name, isa)
+#else
+#  define MLC__EACH_F64(X)     MLC__EACH_ISA(X)
+#  define MLC__F64_AT(name, isa) MLC__PASTE(name, isa)
+#endif
 #define MLC__JOIN_TEXT(a, b) a##b
 #define MLC__PASTE(a, b)     MLC__JOIN_TEXT(a, b)
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
@@ -5693,7 +5710,7 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
 #define MLC__STAMP_MAP_F64(isa) \
     MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f64, double)
 MLC__EACH_ISA(MLC__STAMP_MAP_F32)
-MLC__EACH_ISA(MLC__STAMP_MAP_F64)
+MLC__EACH_F64(MLC__STAMP_MAP_F64)
 
 /* -- math: formulas that most networks do without, a kernel of their own -- */
 
@@ -9941,14 +9958,17 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
 #define MLC__SINK_ADD_PLAIN(T, C, scale) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
-        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x * g->c_col]; \
+        T *to = tile + r * s->tile_row; \
+        if (g->c_col == 1) \
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x]; \
+        else MLC__ONE_BY_ONE for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x * g->c_col]; \
     }
 #define MLC__SINK_PUT_PLAIN(T, C) \
     for (int64_t r = 0; r < s->rows; r++) { \
         T *c = MLC__CAST(T *, C) + s->at + r * g->c_row; \
         const T *from = tile + r * s->tile_row; \
         if (g->c_col == 1) mlc__copy_run((char *)c, (const char *)from, (size_t)s->n * sizeof(T)); \
-        else for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
+        else MLC__ONE_BY_ONE for (int64_t x = 0; x < s->n; x++) c[x * g->c_col] = from[x]; \
     }
 #define MLC__SINK_GET_PLAIN(T, C, to) \
     for (int64_t r = 0; r < s->rows; r++) { \
@@ -9960,7 +9980,8 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
     for (int64_t r = 0; r < s->rows; r++) { \
         T c[MLC__SINK_ROW]; \
         mlc__sink_widen(s, C, r, c); \
-        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x]; \
+        MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) \
+            tile[r * s->tile_row + x] += (scale) * c[x]; \
     }
 #define MLC__SINK_PUT_HALF(T, C) \
     for (int64_t r = 0; r < s->rows; r++) mlc__sink_narrow(s, C, r, tile + r * s->tile_row);
@@ -10019,7 +10040,7 @@ MLC__INLINE bool mlc__gemm_changes(const struct mlc_k_gemm *g)
     T *tile = MLC__CAST(T *, s->tile), widened[MLC__SINK_ROW]; \
     const T alpha = (T)g->alpha, beta = (T)(s->accumulate ? 1.0 : g->beta); \
     if (alpha != (T)1) \
-        for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
+        MLC__INDEPENDENT for (int64_t i = 0; i < s->rows * s->tile_row; i++) tile[i] *= alpha; \
     if (g->bias && s->last) { \
         const T *bias = MLC__CAST(const T *, g->bias) + s->col; \
         if (mlc__low(g->bias_dtype)) { \
@@ -15245,15 +15266,11 @@ typedef struct mlc__norm_fns {
 #define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_scalar)
 #define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_avx2)
 #define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx512)
-#define MLC__LINE_F64_scalar MLC__ROW_F64_scalar
-#define MLC__LINE_F64_avx2   MLC__ROW_F64_avx2
-#define MLC__LINE_F64_avx512 MLC__ROW_F64_avx2
-#define MLC__LINE_F64_neon   MLC__ROW_F64_neon
 #define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_neon)
 #define MLC__STAMP_EXP_F64(isa) MLC__EXP_KERNELS(MLC__ROW_F64_STAMP_##isa)
 #define MLC__STAMP_LINE_F64(isa) \
     MLC__LINE_KERNELS(MLC__ROW_F64_STAMP_##isa) MLC__NORM_KERNELS(MLC__ROW_F64_STAMP_##isa)
-MLC__EACH_ISA(MLC__STAMP_EXP_F64)
+MLC__EACH_F64(MLC__STAMP_EXP_F64)
 MLC__EACH_BASE(MLC__STAMP_LINE_F64)
 /* f32, f64 */
 #define MLC__STAMP_ROW(isa) \
@@ -15261,11 +15278,12 @@ MLC__EACH_BASE(MLC__STAMP_LINE_F64)
     static const mlc__row_fns mlc__row_fns_##isa[2] = { \
         { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
         { mlc__add_f64_##isa, MLC__BASE(mlc__max_f64_, isa) \
-          MLC__EXP_KERNELS(MLC__ROW_F64_##isa) MLC__LINE_KERNELS(MLC__LINE_F64_##isa) } }; \
+          MLC__EXP_KERNELS(MLC__F64_AT(MLC__ROW_F64_, isa)) \
+          MLC__LINE_KERNELS(MLC__BASE(MLC__ROW_F64_, isa)) } }; \
     MLC__NORM_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__norm_fns mlc__norm_fns_##isa[2] = { \
         { mlc__add_f32_##isa MLC__NORM_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__LINE_F64_##isa) } };
+        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__BASE(MLC__ROW_F64_, isa)) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
@@ -16651,14 +16669,14 @@ MLC__LEVEL_HOT
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
           MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
-          MLC__OTHER(mlc__map_f64_##isa), MLC__OTHER(mlc__signs_f64), \
+          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
           &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
           MLC__OTHER(&mlc__form_f64) } }; \
     static const mlc__gemm_level mlc__gemm_level_##isa = \
         { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL }; \
     static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
     { \
-        const mlc__map_fn fn = mlc__f64(a->dtype) ? mlc__map_f64_##isa \
+        const mlc__map_fn fn = mlc__f64(a->dtype) ? MLC__F64_AT(mlc__map_f64_, isa) \
                                                   : mlc__map_f32_##isa; \
         return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
     } \
@@ -16666,7 +16684,7 @@ MLC__LEVEL_HOT
     { \
         const bool f64 = mlc__f64(a->map.dtype); \
         return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa), \
-                            f64 ? mlc__map_f64_##isa : mlc__map_f32_##isa, \
+                            f64 ? MLC__F64_AT(mlc__map_f64_, isa) : mlc__map_f32_##isa, \
                             &mlc__half_fns_##isa); \
     } \
     static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
@@ -16683,7 +16701,7 @@ MLC__LEVEL_HOT
         return mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa); \
     } \
     static const mlc__fold_fns mlc__fold_fns_##isa = \
-        { mlc__join_##isa, mlc__map_f32_##isa, mlc__map_f64_##isa, \
+        { mlc__join_##isa, mlc__map_f32_##isa, MLC__F64_AT(mlc__map_f64_, isa), \
           MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa }; \
     static mlc_status mlc__k_fold_##isa(void *dev, const struct mlc_k_fold *a) \
     { return mlc__fold_run(dev, a, &mlc__fold_fns_##isa); } \
