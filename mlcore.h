@@ -9958,10 +9958,7 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
 #define MLC__SINK_ADD_PLAIN(T, C, scale) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
-        T *to = tile + r * s->tile_row; \
-        if (g->c_col == 1) \
-            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x]; \
-        else MLC__ONE_BY_ONE for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x * g->c_col]; \
+        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x * g->c_col]; \
     }
 #define MLC__SINK_PUT_PLAIN(T, C) \
     for (int64_t r = 0; r < s->rows; r++) { \
