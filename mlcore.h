@@ -11444,11 +11444,12 @@ static bool mlc__gemm_packs_first(const mlc__gemm_job *j)
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
                                   const mlc__gemm_level *level)
 {
+    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    if (f && !f->form->pair && mlc__gemm_is_small(g)) return 0;
     mlc__gemm_job j;
     struct mlc_k_gemm bare = *g, w;
-    const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     bare.workspace = NULL;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
     if (MLC__ALL_FLOATS && !f) {
         const size_t copies = mlc__gemm_widen(&bare, &w);
         return copies + mlc__gemm_workspace(dev, &w, level);
@@ -11457,7 +11458,6 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
         const size_t sums = mlc__gemm_bare(&bare, &w);
         return sums + mlc__gemm_workspace(dev, &w, level);
     }
-    if (!f->form->pair && mlc__gemm_is_small(g)) return 0;
 #ifdef MLC_USE_CBLAS
     if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
 #endif
@@ -22294,33 +22294,33 @@ typedef struct mlc__product_spec {
     struct mlc_k_gemm sink;            /* what results meet, c_far and b_pack; no more is read */
 } mlc__product_spec;
 
-/* The kernel's arguments for one run of equally spaced products. */
-static struct mlc_k_gemm mlc__gemm_args(const mlc__product_spec *p, int64_t batch,
-                                        const int64_t offset[3], const int64_t step[3])
+/* The kernel's arguments for one run of equally spaced products, in p's sink. */
+static struct mlc_k_gemm *mlc__gemm_args(mlc__product_spec *p, int64_t batch,
+                                         const int64_t offset[3], const int64_t step[3])
 {
-    struct mlc_k_gemm g = p->sink;
-    g.dtype = p->dtype;
-    g.a_dtype = p->a.dtype;
-    g.b_dtype = p->b.dtype;
-    g.c_dtype = p->c.dtype;
-    g.m = p->m;
-    g.n = p->n;
-    g.k = p->k;
-    g.batch = batch;
-    g.a = mlc__at(p->a.data, offset[0], mlc__dtypes[p->a.dtype].bytes);
-    g.b = mlc__at(p->b.data, offset[1], mlc__dtypes[p->b.dtype].bytes);
-    g.c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c.dtype].bytes);
-    g.a_row = p->a.row; g.a_col = p->a.col; g.a_batch = step[0];
-    g.b_row = p->b.row; g.b_col = p->b.col; g.b_batch = step[1];
-    g.c_row = p->c.row; g.c_col = p->c.col; g.c_batch = step[2];
-    g.alpha = p->alpha;
-    g.beta = p->beta;
+    struct mlc_k_gemm *g = &p->sink;
+    g->dtype = p->dtype;
+    g->a_dtype = p->a.dtype;
+    g->b_dtype = p->b.dtype;
+    g->c_dtype = p->c.dtype;
+    g->m = p->m;
+    g->n = p->n;
+    g->k = p->k;
+    g->batch = batch;
+    g->a = mlc__at(p->a.data, offset[0], mlc__dtypes[p->a.dtype].bytes);
+    g->b = mlc__at(p->b.data, offset[1], mlc__dtypes[p->b.dtype].bytes);
+    g->c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c.dtype].bytes);
+    g->a_row = p->a.row; g->a_col = p->a.col; g->a_batch = step[0];
+    g->b_row = p->b.row; g->b_col = p->b.col; g->b_batch = step[1];
+    g->c_row = p->c.row; g->c_col = p->c.col; g->c_batch = step[2];
+    g->alpha = p->alpha;
+    g->beta = p->beta;
     return g;
 }
 
 /* The innermost batch axis goes to the kernel; the others, and those that add up into one matrix of
  * c (stride 0), are walked here, in order. */
-static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, const mlc__product_spec *p)
+static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p)
 {
     const mlc__mats *mats[3] = { &p->a, &p->b, &p->c };
     const int32_t last = p->batch_dims - 1;
@@ -22339,9 +22339,9 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, const mlc__product_s
             for (int i = 0; i < 3; i++) offset[i] += at * mats[i]->batch[d];
             again = again || (at > 0 && p->c.batch[d] == 0);
         }
-        struct mlc_k_gemm g = mlc__gemm_args(p, run ? p->batch[last] : 1, offset, step);
-        if (again) g.beta = 1.0;
-        MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, &g);
+        struct mlc_k_gemm *g = mlc__gemm_args(p, run ? p->batch[last] : 1, offset, step);
+        if (again) g->beta = 1.0;
+        MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, g);
     }
     return MLC_OK;
 }
@@ -22798,10 +22798,10 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     *made = false;
     if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
         ctx->anomaly || !mlc__grad_is_whole(nd, 1)) return MLC_OK;
-    const mlc__product_spec p = mlc__linear_dw_spec(nd, dy, w);
-    struct mlc_k_gemm g = mlc__gemm_args(&p, 1, none, none);
-    g.c = NULL;
-    return param->step(param, nd->op->name, &g, made);
+    mlc__product_spec p = mlc__linear_dw_spec(nd, dy, w);
+    struct mlc_k_gemm *g = mlc__gemm_args(&p, 1, none, none);
+    g->c = NULL;
+    return param->step(param, nd->op->name, g, made);
 }
 
 /* Three gradients of dy [rows,out]; each only if asked for. dw comes last, as w may be stepped. */
