@@ -22567,29 +22567,38 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* y = x w^T as matrices: rows, out, in. */
-static void mlc__linear_product(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *w,
-                                const mlc_tensor *y, mlc__product_spec *p)
+static void mlc__linear_operand(mlc__mats *m, const mlc_tensor *t, int64_t row, int64_t col)
 {
-    int64_t stride;
-    memset(p, 0, sizeof *p);
+    m->data = MLC__CAST(char *, mlc__data(t));
+    m->dtype = t->dtype;
+    m->row = row;
+    m->col = col;
+}
+
+/* Begins a product of x [rows,in], or its gradient, as x: one matrix, nothing on its way. Sets rows
+ * and x's stride of a row. */
+static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__product_spec *p,
+                              int64_t *rows, int64_t *stride)
+{
+    memset(&p->sink, 0, sizeof p->sink);
     p->dtype = nd->u.linear.dtype;
-    mlc__has_rows(x, &p->m, &stride);
-    p->n = nd->in[1]->shape[0];
-    p->k = nd->in[1]->shape[1];
+    p->batch_dims = 0;
     p->alpha = 1.0;
-    p->a.data = MLC__CAST(char *, mlc__data(x));
-    p->a.dtype = x->dtype;
-    p->a.row = stride;
-    p->a.col = x->stride[x->ndim - 1];
-    p->b.data = MLC__CAST(char *, mlc__data(w));
-    p->b.dtype = w->dtype;
-    p->b.row = w->stride[1];
-    p->b.col = w->stride[0];
-    p->c.data = MLC__CAST(char *, mlc__data(y));
-    p->c.dtype = y->dtype;
-    p->c.row = p->n;
-    p->c.col = 1;
+    p->beta = 0.0;
+    mlc__has_rows(x, rows, stride);
+}
+
+/* y [rows,out] = x w^T. */
+static void mlc__linear_y_spec(const mlc_node *nd, mlc__product_spec *p)
+{
+    const mlc_tensor *x = nd->in[0], *w = nd->in[1];
+    int64_t stride;
+    mlc__linear_begin(nd, x, p, &p->m, &stride);
+    p->n = w->shape[0];
+    p->k = w->shape[1];
+    mlc__linear_operand(&p->a, x, stride, x->stride[x->ndim - 1]);
+    mlc__linear_operand(&p->b, w, w->stride[1], w->stride[0]);
+    mlc__linear_operand(&p->c, nd->out[0], p->n, 1);
 }
 
 /* Changes whenever the values may have. */
@@ -22687,7 +22696,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
     const mlc_tensor *w = nd->in[1];
-    mlc__linear_product(nd, nd->in[0], w, nd->out[0], &p);
+    mlc__linear_y_spec(nd, &p);
     MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
     p.sink.act = nd->u.linear.act;
@@ -22745,20 +22754,31 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
 }
 
 /* dw [out,in] = dy^T x. */
-static mlc__product_spec mlc__linear_dw_spec(const mlc_node *nd, const mlc_tensor *dy,
-                                             const mlc_tensor *dw)
+static void mlc__linear_dw_spec(const mlc_node *nd, const mlc_tensor *dy, const mlc_tensor *dw,
+                                mlc__product_spec *p)
 {
-    mlc__product_spec p;
-    mlc__linear_product(nd, nd->in[0], dw, dy, &p);
-    const mlc__mats dy_mats = p.c;
-    const int64_t rows = p.m;
-    p.c = mlc__mats_flip(p.b);
-    p.b = p.a;
-    p.a = mlc__mats_flip(dy_mats);
-    p.m = p.n;
-    p.n = p.k;
-    p.k = rows;
-    return p;
+    const mlc_tensor *x = nd->in[0];
+    int64_t stride;
+    mlc__linear_begin(nd, x, p, &p->k, &stride);
+    p->m = dw->shape[0];
+    p->n = dw->shape[1];
+    mlc__linear_operand(&p->a, dy, 1, p->m);
+    mlc__linear_operand(&p->b, x, stride, x->stride[x->ndim - 1]);
+    mlc__linear_operand(&p->c, dw, dw->stride[0], dw->stride[1]);
+}
+
+/* dx [rows,in] = dy w. */
+static void mlc__linear_dx_spec(const mlc_node *nd, const mlc_tensor *dy, const mlc_tensor *dx,
+                                mlc__product_spec *p)
+{
+    const mlc_tensor *w = nd->in[1];
+    int64_t stride;
+    mlc__linear_begin(nd, dx, p, &p->m, &stride);
+    p->n = w->shape[1];
+    p->k = w->shape[0];
+    mlc__linear_operand(&p->a, dy, p->k, 1);
+    mlc__linear_operand(&p->b, w, w->stride[0], w->stride[1]);
+    mlc__linear_operand(&p->c, dx, stride, dx->stride[dx->ndim - 1]);
 }
 
 /* The product that makes dx takes it through the activation before. */
@@ -22769,19 +22789,11 @@ static void mlc__linear_through_before(const mlc_node *before, mlc_tensor *dx, m
     dx->storage->through_act = true;
 }
 
-/* dx [rows,in] = dy w. */
 static mlc_status mlc__linear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy, mlc_tensor *dx,
                                  bool acc)
 {
     mlc__product_spec p;
-    mlc__linear_product(nd, dx, nd->in[1], dy, &p);
-    const mlc__mats dy_mats = p.c;
-    const int64_t out = p.n;
-    p.c = p.a;
-    p.a = dy_mats;
-    p.b = mlc__mats_flip(p.b);
-    p.n = p.k;
-    p.k = out;
+    mlc__linear_dx_spec(nd, dy, dx, &p);
     p.beta = acc ? 1.0 : 0.0;
     MLC__TRY(mlc__linear_weight(ctx, nd, true, &p));
     const mlc_node *before = acc ? NULL : mlc__linear_before(nd);
@@ -22798,7 +22810,8 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     *made = false;
     if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
         ctx->anomaly || !mlc__grad_is_whole(nd, 1)) return MLC_OK;
-    mlc__product_spec p = mlc__linear_dw_spec(nd, dy, w);
+    mlc__product_spec p;
+    mlc__linear_dw_spec(nd, dy, w, &p);
     struct mlc_k_gemm *g = mlc__gemm_args(&p, 1, none, none);
     g->c = NULL;
     return param->step(param, nd->op->name, g, made);
@@ -22818,7 +22831,8 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(st);
     MLC__TRY(mlc__linear_step(ctx, nd, &dy, &made));
     if (!made && mlc__grad_in(nd, 1, &dx, &acc, &st)) {
-        mlc__product_spec p = mlc__linear_dw_spec(nd, &dy, &dx);
+        mlc__product_spec p;
+        mlc__linear_dw_spec(nd, &dy, &dx, &p);
         p.beta = acc ? 1.0 : 0.0;
         p.sink.c_far = 1;              /* since the last step */
         st = mlc__gemm(ctx, nd->op->name, &p);
