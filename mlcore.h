@@ -10880,12 +10880,12 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t end = mlc__min((chunk + 1) * j->mc, g->batch * g->m * j->n_tasks);
     (void)worker;
     for (int64_t r = chunk * j->mc; r < end; r++) {
-        const int64_t j0 = r % j->n_tasks * MLC__ROW_BLOCK, row = r / j->n_tasks;
+        const int64_t row = j->n_tasks > 1 ? r / j->n_tasks : r;
+        const int64_t batch = g->batch > 1 ? row / g->m : 0, i = row - batch * g->m;
+        const int64_t j0 = (r - row * j->n_tasks) * MLC__ROW_BLOCK;
         const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
-        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8)
-            mlc__gemm_row(j, row / g->m, row % g->m, j0, n);
-        else
-            mlc__gemm_row_strided(j, row / g->m, row % g->m, j0, n);
+        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8) mlc__gemm_row(j, batch, i, j0, n);
+        else mlc__gemm_row_strided(j, batch, i, j0, n);
     }
 }
 
@@ -22276,6 +22276,10 @@ MLC_IMPL mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps)
  * gradient of a broadcast operand). So forward and both gradients are the same call with operands
  * in other places. */
 
+/* Clears a descriptor by the C library's memset: inline, gcc makes a `rep stos` of it, which takes
+ * longer to start than to finish. */
+MLC__APART void mlc__clear(void *to, size_t bytes) { memset(to, 0, bytes); }
+
 /* A batch of matrices: strides of rows, columns and up to 8 batch axes. */
 typedef struct mlc__mats {
     char     *data;
@@ -22411,7 +22415,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
 {
     const mlc_tensor *in_a = nd->in[0], *in_b = nd->in[1];
     const int32_t ends = (in_a->ndim > 1) + (in_b->ndim > 1);
-    memset(p, 0, sizeof *p);
+    mlc__clear(p, sizeof *p);
     p->dtype = in_a->dtype;
     p->m = in_a->ndim > 1 ? in_a->shape[in_a->ndim - 2] : 1;
     p->n = in_b->ndim > 1 ? in_b->shape[in_b->ndim - 1] : 1;
@@ -22580,7 +22584,7 @@ static void mlc__linear_operand(mlc__mats *m, const mlc_tensor *t, int64_t row, 
 static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__product_spec *p,
                               int64_t *rows, int64_t *stride)
 {
-    memset(&p->sink, 0, sizeof p->sink);
+    mlc__clear(&p->sink, sizeof p->sink);
     p->dtype = nd->u.linear.dtype;
     p->batch_dims = 0;
     p->alpha = 1.0;
@@ -22695,7 +22699,6 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
 static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
-    const mlc_tensor *w = nd->in[1];
     mlc__linear_y_spec(nd, &p);
     MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
     const mlc__drop_spec *drop = &nd->u.linear.drop;
