@@ -3780,6 +3780,8 @@ struct mlc_ctx {
     struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
+    void         (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
+                                       /* set when the first optimizer is made                 */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
     void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
     mlc_safetensors *files;            /* open ones                                             */
@@ -27009,14 +27011,12 @@ MLC_IMPL int64_t mlc_module_numel(mlc_module *m, bool trainable_only)
 
 /* -- free -- */
 
-static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
-
 /* Its place in the flat block stays unused until the next build; optimizers forget it now. */
 static void mlc__param_drop(mlc__param *p)
 {
     mlc_ctx *ctx = p->t.ctx;
     if (--p->holders > 0) return;
-    mlc__optims_forget(ctx, NULL, p);
+    if (ctx->optims_forget) ctx->optims_forget(ctx, NULL, p);
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
     mlc__param_unpack(p);
@@ -27030,7 +27030,7 @@ static void mlc__module_free_below(mlc_module *m)
     mlc_ctx *ctx = m->ctx;
     for (int32_t i = 0; i < m->children; i++) mlc__module_free_below(m->child[i]);
     if (m->cls.release) m->cls.release(m);
-    mlc__optims_forget(ctx, m, NULL);
+    if (ctx->optims_forget) ctx->optims_forget(ctx, m, NULL);
     for (int32_t i = 0; i < m->slots; i++) {
         mlc__param_drop(m->slot[i].p);
         mlc__heap_free(ctx, m->slot[i].name);
@@ -30215,6 +30215,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
+    m->ctx->optims_forget = mlc__optims_forget;
     if (mlc__optim_layout(o) == MLC_OK) return o;
     mlc_optim_free(o);
     return NULL;
