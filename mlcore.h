@@ -1426,7 +1426,8 @@ MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
  * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
- * the root in one block. Modules live until mlc_module_free or the context's end.            */
+ * the root in one block. Modules live until mlc_module_free or the context's end. An error in a
+ * forward begins with dotted path and class of the module: "in 0.2 (Linear): linear: x ..".  */
 
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
@@ -3784,6 +3785,8 @@ struct mlc_ctx {
                                        /* set when the first optimizer is made                 */
     void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
     void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
+    size_t       (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);    /* with it   */
+    const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     uint32_t       visit;              /* number of the last walk over parameters              */
@@ -3850,9 +3853,11 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
 {
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
     if (!ctx || ctx->status != MLC_OK) return status;
+    const size_t size = ctx->tables.message;
+    const size_t n = ctx->current ? ctx->modules_place(ctx, message, size) : 0;
     ctx->status = status;
-    vsnprintf(message, ctx->tables.message, format, args);
-    memcpy(ctx->message, message, ctx->tables.message);
+    vsnprintf(message + n, size - n, format, args);
+    memcpy(ctx->message, message, size);
     mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
     if (ctx->abort_on_error) abort();
     return status;
@@ -26361,6 +26366,33 @@ static void mlc__modules_release(mlc_ctx *ctx)
     for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
 }
 
+/* The dotted path of m from its root, "" of a root itself, cut off at size; its length. */
+static size_t mlc__path_of(const mlc_module *m, char *path, size_t size)
+{
+    path[0] = 0;
+    if (!m->parent) return 0;
+    const size_t n = mlc__path_of(m->parent, path, size);
+    const int more = snprintf(path + n, size - n, n ? ".%s" : "%s", m->name);
+    return mlc__min(n + (size_t)more, size - 1);
+}
+
+/* That of the module whose forward runs; "" where none does. */
+static size_t mlc__module_path(const mlc_ctx *ctx, char *path, size_t size)
+{
+    path[0] = 0;
+    return ctx->current ? mlc__path_of(ctx->current, path, size) : 0;
+}
+
+/* What an error in a forward begins with: "in 0.2 (Linear): ", or of a root "in Linear: ". The path
+ * is half of size at most. Returns the length. */
+static size_t mlc__module_place(const mlc_ctx *ctx, char *text, size_t size)
+{
+    memcpy(text, "in ", 3);
+    const size_t n = 3 + mlc__module_path(ctx, text + 3, size / 2);
+    return n + (size_t)snprintf(text + n, size - n, n > 3 ? " (%.60s): " : "%.60s: ",
+                                ctx->current->cls.name);
+}
+
 static void mlc__param_unpack(mlc__param *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -26398,6 +26430,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     ctx->modules = m;
     ctx->modules_release = mlc__modules_release;
     ctx->modules_trim = mlc__modules_trim;
+    ctx->modules_place = mlc__module_place;
     return m;
 }
 
@@ -27073,27 +27106,39 @@ static void mlc__storage_done(mlc_storage *s)
     else s->dead = true;
 }
 
-/* The two fills of n_out with NULL and the check behind make a forward that forgets an output an
- * error and no wild pointer. */
-MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                       mlc_tensor **out, int32_t n_out)
+/* A forward that reports a failure as a status alone, or leaves an output NULL, has no message. */
+static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *const *out)
 {
-    if (!m) return MLC_ERR_ARG;
+    int32_t i = 0;
+    if (st != MLC_OK)
+        return mlc__fail(ctx, st, "forward returned %s and no message; mlc_raise gives one",
+                         mlc_status_name(st));
+    if (ctx->status != MLC_OK) return ctx->status;
+    while (out[i]) i++;
+    return mlc__fail(ctx, MLC_ERR_ARG, "forward left output %d NULL without an error; set "
+                     "out[%d], or return an error by mlc_raise", i + 1, i);
+}
+
+/* The fill of n_out with NULL and the check behind make a forward that forgets an output an error
+ * and no wild pointer. */
+static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out, int32_t n_out)
+{
     mlc_ctx *ctx = m->ctx;
     MLC__REQUIRE(ctx, in && out && n_in > 0 && n_out > 0, ARG,
-                 "%s: forward needs inputs and outputs; there are %d and %d", m->cls.name, n_in,
-                 n_out);
+                 "forward: it needs inputs and outputs; there are %d and %d", n_in, n_out);
     for (int32_t i = 0; i < n_out; i++) out[i] = NULL;
     for (int32_t i = 0; i < n_in; i++)
-        if (!in[i]) return mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL; look at what "
-                                      "should have made it", m->cls.name, i + 1);
+        MLC__REQUIRE(ctx, in[i], ARG, "forward: input %d is NULL; look at what should have made it",
+                     i + 1);
     MLC__TRY(mlc_module_build(m));
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
-    mlc_status st = m->cls.forward(m, in, n_in, out, n_out);
-    for (int32_t i = 0; i < n_out && st == MLC_OK; i++) if (!out[i]) st = MLC_ERR_ARG;
-    if (st != MLC_OK) return mlc__fail(ctx, st, "%s: forward failed", m->cls.name);
+    const mlc_status st = m->cls.forward(m, in, n_in, out, n_out);
+    bool made = st == MLC_OK;
+    for (int32_t i = 0; i < n_out && made; i++) made = out[i] != NULL;
+    if (!made) return mlc__forward_fail(ctx, st, out);
     for (mlc_storage *s = ctx->scopes[depth].storages; s && s != before; s = s->next) {
         bool returned = false;
         for (int32_t i = 0; i < n_out; i++) returned = returned || out[i]->storage == s;
@@ -27101,6 +27146,28 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     }
     mlc__note_output(m, out[0]);
     return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                       mlc_tensor **out, int32_t n_out)
+{
+    if (!m) return MLC_ERR_ARG;
+    const mlc_module *outer = m->ctx->current;
+    m->ctx->current = m;
+    const mlc_status st = mlc__module_run(m, in, n_in, out, n_out);
+    m->ctx->current = outer;
+    return st;
+}
+
+/* m's pass with what e says, for a container; add: see mlc__fuse. */
+static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
+                                    mlc_tensor *add)
+{
+    const mlc_module *outer = m->ctx->current;
+    m->ctx->current = m;
+    mlc_tensor *y = m->fuse->call(m, x, e, add);
+    m->ctx->current = outer;
+    return y;
 }
 
 MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
@@ -27127,7 +27194,7 @@ typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
 static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
 {
     MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
-                 "%s: one input and one output, not %d and %d", m->cls.name, n_in, n_out);
+                 "forward: one input and one output, not %d and %d", n_in, n_out);
     return MLC_OK;
 }
 
@@ -27402,7 +27469,7 @@ static mlc_status mlc__flatten_module(mlc_module *m, mlc_tensor *const *in, int3
                                       mlc_tensor **out, int32_t n_out)
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
-    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "Flatten: the input is a scalar, []; it must "
+    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "flatten: the input is a scalar, []; it must "
                  "have a batch axis");
     out[0] = in[0]->ndim == 1 ? mlc_reshape(in[0], mlc_dims2(in[0]->shape[0], 1))
                               : mlc_flatten(in[0], 1);
@@ -27876,7 +27943,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
     mlc_module *child = m->child[*i], *pool = m->child[*i + 2];
-    mlc_tensor *y = child->fuse->call(child, x, NULL, NULL);
+    mlc_tensor *y = mlc__module_call(child, x, NULL, NULL);
     for (int n = 0; y && n < 2; n++) mlc__note_output(m->child[(*i)++], y);
     y = y ? pool->fuse->call_relu(pool, y) : NULL;
     if (y) mlc__note_output(pool, y);
@@ -27891,7 +27958,7 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     mlc_epilogue e;
     const int32_t last = *i + mlc__sequential_fuse(m, *i, &e);
     if (last == *i) return mlc_forward(child, x);
-    mlc_tensor *y = child->fuse->call(child, x, &e, NULL);
+    mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
     for (; y && *i <= last; ++*i) mlc__note_output(m->child[*i], y);
     *i = last;
     return y;
@@ -27948,8 +28015,8 @@ static mlc_status mlc__drop_module(mlc_module *m, mlc_tensor *const *in, int32_t
     MLC__TRY(mlc__single(m, n_in, n_out));
     out[0] = in[0];
     if (!m->training || u->p == 0.0) return MLC_OK;
-    MLC__REQUIRE(m->ctx, in[0]->ndim >= u->axes, SHAPE, "%s: x is %s; it must be [n,c,..]",
-                 m->cls.name, mlc__shape(in[0]).s);
+    MLC__REQUIRE(m->ctx, in[0]->ndim >= u->axes, SHAPE, "forward: x is %s; it must be [n,c,..]",
+                 mlc__shape(in[0]).s);
     mlc_dims shape = mlc_dims_of(in[0]->ndim, in[0]->shape);
     for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
     out[0] = mlc_mul(in[0], mlc_dropout(mlc_ones(m->ctx, in[0]->dtype, shape), u->p));
@@ -28042,7 +28109,7 @@ static mlc_tensor *mlc__residual_call(mlc_module *m, mlc_tensor *x)
     if (!h) return NULL;
     if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
         last->fuse->adds(last, h, skip)) {
-        y = last->fuse->call(last, h, &e, skip);
+        y = mlc__module_call(last, h, &e, skip);
     } else {
         y = mlc_add(last ? mlc_forward(last, h) : h, skip);
         if (relu) y = mlc_relu(y);
@@ -28185,8 +28252,8 @@ static mlc_tensor *mlc__excite_call(mlc_module *m, mlc_tensor *x)
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
     mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
-    s = s ? m->child[0]->fuse->call(m->child[0], mlc_flatten(s, 1), &relu, NULL) : NULL;
-    s = s ? m->child[1]->fuse->call(m->child[1], s, &gate, NULL) : NULL;
+    s = s ? mlc__module_call(m->child[0], mlc_flatten(s, 1), &relu, NULL) : NULL;
+    s = s ? mlc__module_call(m->child[1], s, &gate, NULL) : NULL;
     return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
 }
 
@@ -28195,7 +28262,7 @@ static mlc_status mlc__excite_module(mlc_module *m, mlc_tensor *const *in, int32
 {
     MLC__TRY(mlc__single(m, n_in, n_out));
     MLC__REQUIRE(m->ctx, in[0]->ndim >= 3 && in[0]->ndim <= 5, SHAPE,
-                 "SqueezeExcite: x is %s; it must be [n,c,..] with 1 to 3 axes behind",
+                 "forward: x is %s; it must be [n,c,..] with 1 to 3 axes behind",
                  mlc__shape(in[0]).s);
     out[0] = mlc__excite_call(m, in[0]);
     return out[0] ? MLC_OK : m->ctx->status;

@@ -1722,11 +1722,12 @@ WRONG(freeze_unknown, ARG,
       mlc_module_freeze(w->net, "body.*", true))
 
 WRONG(forward_of_wrong_width, SHAPE,
-      "linear: x [2,5] must end in the in of w [4,3]: 5 vs 3; x is [..,in], w [out,in]",
+      "in 0 (Linear): linear: x [2,5] must end in the in of w [4,3]: 5 vs 3; x is [..,in], w "
+      "[out,in]",
       mlc_forward(w->net, zeros(w, MLC_F32, 2, 5)))
 
 WRONG(forward_of_wrong_dtype, DTYPE,
-      "linear: input 1 is f64, input 2 is f32; cast one of them with mlc_cast",
+      "in 0 (Linear): linear: input 1 is f64, input 2 is f32; cast one of them with mlc_cast",
       mlc_forward(w->net, w->d))
 
 static mlc_tensor *wrong_epilogue(world *w, double dropout, mlc_tensor *residual)
@@ -1752,15 +1753,15 @@ WRONG(forward_without_module, ARG,
       mlc_forward(NULL, w->x))
 
 WRONG(forward_of_null, ARG,
-      "Sequential: input 1 is NULL; look at what should have made it",
+      "in Sequential: forward: input 1 is NULL; look at what should have made it",
       mlc_tensor *none = NULL, *y; mlc_module_forward(w->net, &none, 1, &y, 1))
 
 WRONG(forward_of_nothing, ARG,
-      "Sequential: forward needs inputs and outputs; there are 0 and 1",
+      "in Sequential: forward: it needs inputs and outputs; there are 0 and 1",
       mlc_tensor *y; mlc_module_forward(w->net, &w->x, 0, &y, 1))
 
 WRONG(flatten_of_a_scalar, SHAPE,
-      "Flatten: the input is a scalar, []; it must have a batch axis",
+      "in Flatten: flatten: the input is a scalar, []; it must have a batch axis",
       mlc_forward(mlc_nn_flatten(w->ctx), mlc_sum(w->x, mlc_dims0(), false)))
 
 WRONG(summary_without_writer, ARG,

@@ -565,7 +565,7 @@ TEST(nn, forward_takes_and_fills_arrays)
     CHECK_NEAR(mlc_item(out[0]), 8, 0);
     CHECK_NEAR(mlc_item(out[1]), 3, 0);
     CHECK(mlc_forward(m, in[0]) == NULL);
-    CHECK_STR(mlc_error(ctx), "Swap: two in, two out");
+    CHECK_STR(mlc_error(ctx), "in Swap: Swap: two in, two out");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
@@ -684,7 +684,7 @@ TEST(nn, flatten_keeps_the_first_axis)
     CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[3,1]");
     CHECK_OK(ctx);
     CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims0())) == NULL);
-    CHECK_HAS(mlc_error(ctx), "Flatten: the input is a scalar");
+    CHECK_HAS(mlc_error(ctx), "in Flatten: flatten: the input is a scalar");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
 }
 
@@ -983,6 +983,116 @@ TEST(nn, forward_with_a_wrong_shape_names_operation_and_shapes)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_forward(NULL, NULL) == NULL);
     CHECK_OK(ctx);
+}
+
+/* y = x minus child(x), which must be of its shape; the user data tells what it does wrong.  */
+static mlc_status wrong_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    const int32_t wrong = *(const int32_t *)mlc_module_user(m);
+    (void)n_in;
+    for (int32_t i = 0; i < n_out; i++)
+        out[i] = mlc_sub(in[0], mlc_forward(mlc_module_child(m, 0), in[0]));
+    if (wrong == 1) out[n_out - 1] = NULL;
+    if (wrong == 2) return MLC_ERR_VALUE;
+    if (wrong == 3) return mlc_raise(mlc_module_ctx(m), MLC_ERR_VALUE, "no luck with %d", 7);
+    return MLC_OK;
+}
+
+static mlc_module *wrong_module(mlc_ctx *ctx, mlc_module *child, int32_t wrong)
+{
+    static const mlc_module_class cls = {"Wrong", wrong_forward, NULL};
+    mlc_module *m = mlc_module_create(ctx, &cls, &wrong, sizeof wrong);
+    mlc_module_add_named(m, "inner", child);
+    return m;
+}
+
+/* The error of the module alone, and as "encoder.1" of a sequential.                        */
+static void check_place(mlc_ctx *ctx, mlc_module *m, int64_t width, const char *nested,
+                        const char *alone)
+{
+    mlc_module *net = mlc_nn_sequential(ctx), *encoder = mlc_nn_sequential(ctx);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, width));
+    CHECK(mlc_forward(m, x) == NULL);
+    CHECK_STR(mlc_error(ctx), alone);
+    mlc_error_clear(ctx);
+    mlc_module_add(encoder, mlc_nn_relu(ctx));
+    mlc_module_add(encoder, m);
+    mlc_module_add_named(net, "encoder", encoder);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_STR(mlc_error(ctx), nested);
+    mlc_error_clear(ctx);
+    CHECK(mlc_add(x, mlc_zeros(ctx, MLC_F32, mlc_dims1(2))) == NULL);     /* behind it: no place */
+    CHECK_HAS(mlc_error(ctx), "add: ");
+    CHECK(strncmp(mlc_error(ctx), "in ", 3) != 0);
+    mlc_error_clear(ctx);
+}
+
+TEST(nn, an_error_in_a_forward_says_in_which_module)
+{
+    mlc_ctx *ctx = test_ctx();
+    check_place(ctx, mlp(ctx, 2, 5, 3), 3,
+                "in encoder.1.0 (Linear): linear: x [4,3] must end in the in of w [5,2]: 3 vs 2; x "
+                "is [..,in], w [out,in]",
+                "in 0 (Linear): linear: x [4,3] must end in the in of w [5,2]: 3 vs 2; x is "
+                "[..,in], w [out,in]");
+    check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 2), 0), 3,
+                "in encoder.1 (Wrong): sub: shapes [4,3] and [4,2] do not broadcast at axis 1: 3 "
+                "vs 2; sizes must be equal, or one of them 1",
+                "in Wrong: sub: shapes [4,3] and [4,2] do not broadcast at axis 1: 3 vs 2; sizes "
+                "must be equal, or one of them 1");
+    check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 3), 3), 3,
+                "in encoder.1 (Wrong): no luck with 7", "in Wrong: no luck with 7");
+    check_place(ctx, mlc_nn_residual(ctx, mlp(ctx, 3, 5, 3), mlc_nn_linear(ctx, 2, 3), true), 3,
+                "in encoder.1.shortcut (Linear): linear: x [4,3] must end in the in of w [3,2]: 3 "
+                "vs 2; x is [..,in], w [out,in]",
+                "in shortcut (Linear): linear: x [4,3] must end in the in of w [3,2]: 3 vs 2; x is "
+                "[..,in], w [out,in]");
+}
+
+TEST(nn, a_forward_that_forgets_an_output_or_a_message_is_told_so)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3)), *out[2];
+    check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 3), 1), 3,
+                "in encoder.1 (Wrong): forward left output 1 NULL without an error; set out[0], or "
+                "return an error by mlc_raise",
+                "in Wrong: forward left output 1 NULL without an error; set out[0], or return an "
+                "error by mlc_raise");
+    check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 3), 2), 3,
+                "in encoder.1 (Wrong): forward returned VALUE and no message; mlc_raise gives one",
+                "in Wrong: forward returned VALUE and no message; mlc_raise gives one");
+    CHECK_EQ(mlc_module_forward(wrong_module(ctx, mlp(ctx, 3, 5, 3), 1), &x, 1, out, 2),
+             MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "output 2 NULL without an error; set out[1]");
+    mlc_error_clear(ctx);
+    /* An error of an operation, which forward does not hand on, stays what it is.           */
+    CHECK_EQ(mlc_module_forward(wrong_module(ctx, mlp(ctx, 3, 5, 2), 0), &x, 1, out, 2),
+             MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+}
+
+TEST(nn, a_place_that_is_too_long_is_cut_off)
+{
+    char        name[64];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_linear(ctx, 2, 2);
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    for (int i = 0; i < 10; i++) {
+        mlc_module *parent = mlc_nn_sequential(ctx);
+        if (i == 0) {
+            CHECK_EQ(mlc_module_add(parent, mlc_nn_tanh(ctx)), MLC_OK);
+            CHECK_EQ(mlc_module_add_named(parent, "gate", mlc_nn_flatten(ctx)), MLC_OK);
+        } else {
+            CHECK_EQ(mlc_module_add_named(parent, name, m), MLC_OK);
+        }
+        m = parent;
+    }
+    CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims0())) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nnn (Flatten): flatten: the input is a scalar");
+    CHECK(strncmp(mlc_error(ctx), "in n", 4) == 0 && strlen(mlc_error(ctx)) < 700);
+    mlc_error_clear(ctx);
 }
 
 /* Peak bytes of activations of inference over a chain of linear and ReLU. */
