@@ -3801,10 +3801,26 @@ typedef struct mlc__backward_fns {
                          const mlc_tensor *x, bool accumulate);
 } mlc__backward_fns;
 
-/* Indexed by mlc_dtype: a new dtype is a line here and in mlc__st_dtypes, and its kernels. */
+/* What is known of a dtype is a line here, in the order of mlc_dtype. A section makes a table of
+ * its own from the columns that it reads, so that a program does not link names of file formats
+ * that it does not use. kind: see MLC__KIND_FULL; bits: the whole numbers up to 2 to their power
+ * are held exactly; sign: those below 0, too; rank: place in the order of safetensors' enum, which
+ * is that of the data in its files; npy: the code in a .npy header that it is written with.
+ *    dtype name  bytes kind bits sign safetensors rank npy */
+#define MLC__DTYPES(X) \
+    X(F32,  "f32",  4, FULL,  24, 1, "F32",  6, "<f4") \
+    X(F64,  "f64",  8, FULL,  53, 1, "F64",  7, "<f8") \
+    X(I64,  "i64",  8, WHOLE, 63, 1, "I64",  8, "<i8") \
+    X(BF16, "bf16", 2, HALF,  8,  1, "BF16", 4, "<f4") \
+    X(F16,  "f16",  2, HALF,  11, 1, "F16",  3, "<f2") \
+    X(I32,  "i32",  4, WHOLE, 31, 1, "I32",  5, "<i4") \
+    X(I8,   "i8",   1, WHOLE, 7,  1, "I8",   2, "|i1") \
+    X(U8,   "u8",   1, WHOLE, 8,  0, "U8",   1, "|u1") \
+    X(BOOL, "bool", 1, WHOLE, 1,  0, "BOOL", 0, "|b1")
+
+#define MLC__DTYPE_SIZE(id, name, bytes, kind, bits, sign, st, rank, npy) { name, bytes },
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
-    { { "f32", 4 }, { "f64", 8 }, { "i64", 8 }, { "bf16", 2 }, { "f16", 2 }, { "i32", 4 },
-      { "i8", 1 }, { "u8", 1 }, { "bool", 1 } };
+    { MLC__DTYPES(MLC__DTYPE_SIZE) };
 
 MLC_IMPL const char *mlc_dtype_name(mlc_dtype dtype)
 {
@@ -3816,10 +3832,25 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
     return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].bytes : 0;
 }
 
-/* What is computed with and has gradients; the full ones are computed with as they are. */
-MLC__INLINE bool mlc__is_full(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64; }
-MLC__INLINE bool mlc__is_half(mlc_dtype d) { return d == MLC_BF16 || d == MLC_F16; }
+/* Kinds of dtypes: floats that are computed with as they are, those that are computed with in f32,
+ * and whole numbers, which are stored, compared and summed, in i64. */
+#define MLC__KIND_FULL  1
+#define MLC__KIND_HALF  2
+#define MLC__KIND_WHOLE 4
+#define MLC__IF_FULL(id, name, bytes, kind, bits, sign, st, rank, npy) \
+    || (MLC__KIND_##kind == MLC__KIND_FULL && d == MLC_##id)
+#define MLC__IF_HALF(id, name, bytes, kind, bits, sign, st, rank, npy) \
+    || (MLC__KIND_##kind == MLC__KIND_HALF && d == MLC_##id)
+
+/* What is computed with and has gradients is a float. */
+MLC__INLINE bool mlc__is_full(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_FULL); }
+MLC__INLINE bool mlc__is_half(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_HALF); }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
+/* The dtype in which its elements are computed with. */
+MLC__INLINE mlc_dtype mlc__wide(mlc_dtype d)
+{
+    return mlc__is_full(d) ? d : mlc__is_half(d) ? MLC_F32 : MLC_I64;
+}
 /* Is there a kernel of this float? Is it one of those that MLC_ONLY_F32 leaves out? */
 MLC__INLINE bool mlc__computes(mlc_dtype d)
 {
@@ -6385,11 +6416,6 @@ MLC__INLINE int64_t mlc__i64_of(double x)
 MLC__INLINE int64_t mlc__i32_of(double x)
 {
     return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
-}
-
-MLC__INLINE mlc_dtype mlc__wide(mlc_dtype d)
-{
-    return d == MLC_F64 ? MLC_F64 : mlc__is_float(d) ? MLC_F32 : MLC_I64;
 }
 
 /* to[i] = value for n elements, x being from[i]. */
@@ -21309,23 +21335,22 @@ MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape
     return mlc__random(ctx, "bernoulli", dtype, shape, &args);
 }
 
+#define MLC__DTYPE_RANGE(id, name, bytes, kind, bits, sign, st, rank, npy) { bits, sign },
+static const struct { uint8_t bits, sign; } mlc__dtype_range[] = { MLC__DTYPES(MLC__DTYPE_RANGE) };
+
 /* The integers that a dtype holds exactly, as [lo, hi]. */
 static void mlc__whole_range(mlc_dtype dtype, int64_t *lo, int64_t *hi)
 {
-    const int bits = dtype == MLC_F32 ? 24 : dtype == MLC_F64 ? 53 : dtype == MLC_BF16 ? 8
-                   : dtype == MLC_F16 ? 11 : dtype == MLC_I32 ? 31 : dtype == MLC_I8 ? 7
-                   : dtype == MLC_U8 ? 8 : dtype == MLC_BOOL ? 1 : 63;
-    const bool sign = dtype != MLC_U8 && dtype != MLC_BOOL;
-    *hi = (int64_t)(((uint64_t)1 << bits) - (mlc__is_float(dtype) ? 0 : 1));
-    *lo = sign ? mlc__is_float(dtype) ? -*hi : -*hi - 1 : 0;
+    *hi = (int64_t)(((uint64_t)1 << mlc__dtype_range[dtype].bits) - (mlc__is_float(dtype) ? 0 : 1));
+    *lo = !mlc__dtype_range[dtype].sign ? 0 : mlc__is_float(dtype) ? -*hi : -*hi - 1;
 }
 
 MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, int64_t lo,
                                  int64_t hi)
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_INTEGER, 0.0, 0.0);
-    int64_t least, most;
-    mlc__whole_range(dtype, &least, &most);
+    int64_t least = lo, most = hi;
+    if ((unsigned)dtype < MLC_DTYPE_COUNT) mlc__whole_range(dtype, &least, &most);
     args.first = lo;
     args.count = (uint64_t)hi - (uint64_t)lo;
     if (ctx && lo >= hi) {
@@ -21333,7 +21358,7 @@ MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
                   (long long)lo, (long long)hi);
         return NULL;
     }
-    if (ctx && (unsigned)dtype < MLC_DTYPE_COUNT && (lo < least || hi - 1 > most)) {
+    if (ctx && (lo < least || hi - 1 > most)) {
         mlc__fail(ctx, MLC_ERR_ARG,
                   "randint: [%lld, %lld) is not within [%lld, %lld], the integers that %s holds",
                   (long long)lo, (long long)hi, (long long)least, (long long)most,
@@ -31568,11 +31593,10 @@ static mlc_status mlc__json_list(mlc__json *j, int64_t *v, int32_t max, int32_t 
     return mlc__json_take(j, ']') ? MLC_OK : mlc__json_fail(j, "']' is missing");
 }
 
-/* The dtypes that are both in the format and here. */
-static const struct { const char *name; mlc_dtype dtype; } mlc__st_dtypes[] =
-    { { "BOOL", MLC_BOOL }, { "U8", MLC_U8 }, { "I8", MLC_I8 }, { "F16", MLC_F16 },
-      { "BF16", MLC_BF16 }, { "I32", MLC_I32 }, { "F32", MLC_F32 }, { "F64", MLC_F64 },
-      { "I64", MLC_I64 } };            /* rank, low to high */
+/* The names of dtypes in the format, and their places in its order. */
+#define MLC__DTYPE_ST(id, name, bytes, kind, bits, sign, st, rank, npy) { st, rank },
+static const struct { const char *name; int rank; } mlc__st_dtypes[] =
+    { MLC__DTYPES(MLC__DTYPE_ST) };
 
 /* Others (U16, F8_E4M3, ...) are well formed but not ours: such a tensor is listed, not read. */
 static mlc_status mlc__st_dtype(mlc__json *j, mlc__st_entry *e)
@@ -31580,7 +31604,7 @@ static mlc_status mlc__st_dtype(mlc__json *j, mlc__st_entry *e)
     MLC__TRY(mlc__json_string(j, &e->foreign));
     for (int i = 0; e->foreign && i < MLC__COUNT(mlc__st_dtypes); i++)
         if (strcmp(e->foreign, mlc__st_dtypes[i].name) == 0) {
-            e->dtype = mlc__st_dtypes[i].dtype;
+            e->dtype = (mlc_dtype)i;
             e->foreign = NULL;
         }
     return MLC_OK;
@@ -32079,14 +32103,6 @@ static void mlc__put_string(mlc__buffer *b, const char *s)
     mlc__put(b, "\"", 1);
 }
 
-/* Every dtype of a tensor is in the table. */
-static int mlc__st_rank(mlc_dtype dtype)
-{
-    int r = 0;
-    while (mlc__st_dtypes[r].dtype != dtype) r++;
-    return r;
-}
-
 static int mlc__named_by_name(const void *a, const void *b)
 {
     return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
@@ -32096,7 +32112,8 @@ static int mlc__named_by_name(const void *a, const void *b)
 static int mlc__st_file_order(const void *a, const void *b)
 {
     const mlc_named *x = MLC__CAST(const mlc_named *, a), *y = MLC__CAST(const mlc_named *, b);
-    const int rx = mlc__st_rank(x->tensor->dtype), ry = mlc__st_rank(y->tensor->dtype);
+    const int rx = mlc__st_dtypes[x->tensor->dtype].rank;
+    const int ry = mlc__st_dtypes[y->tensor->dtype].rank;
     return rx != ry ? ry - rx : strcmp(x->name, y->name);
 }
 
@@ -32108,7 +32125,7 @@ static void mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int6
     if (comma) mlc__put(b, ",", 1);
     mlc__put_string(b, e->name);
     snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":",
-             mlc__st_dtypes[mlc__st_rank(e->tensor->dtype)].name);
+             mlc__st_dtypes[e->tensor->dtype].name);
     mlc__put_text(b, text);
     mlc__put_text(b, mlc__shape(e->tensor).s);
     snprintf(text, sizeof text, ",\"data_offsets\":[%lld,%lld]}", (long long)*at,
@@ -32476,14 +32493,17 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
 
 /* -- the data of an array -- */
 
-/* The dtype that holds all values of the file's. */
+#define MLC__DTYPE_NPY(id, name, bytes, kind, bits, sign, st, rank, npy) npy,
+static const char mlc__npy_codes[][4] = { MLC__DTYPES(MLC__DTYPE_NPY) };
+
+/* The dtype that holds all values of the file's: its own, or for whole numbers of another size one
+ * with more bits. */
 static mlc_dtype mlc__npy_dtype(const mlc__npy *a)
 {
-    if (a->kind == 'f') return a->bytes == 2 ? MLC_F16 : a->bytes == 4 ? MLC_F32 : MLC_F64;
-    if (a->kind == 'b') return MLC_BOOL;
-    if (a->kind == 'u' && a->bytes == 4) return MLC_I64;
-    if (a->kind == 'u') return a->bytes == 1 ? MLC_U8 : MLC_I32;
-    return a->bytes == 1 ? MLC_I8 : a->bytes == 8 ? MLC_I64 : MLC_I32;
+    for (int i = 0; i < MLC_DTYPE_COUNT; i++)
+        if (mlc__npy_codes[i][1] == a->kind && mlc__npy_codes[i][2] - '0' == a->bytes)
+            return (mlc_dtype)i;
+    return a->bytes == 4 ? MLC_I64 : MLC_I32;
 }
 
 /* n elements of `bytes` bytes in the order of this host: to i32 or i64 where the dtype is wider, in
@@ -32620,13 +32640,6 @@ MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
 
 /* -- writing -- */
 
-static const char *mlc__npy_code(mlc_dtype dtype)
-{
-    static const char *const codes[MLC_DTYPE_COUNT] = { "<f4", "<f8", "<i8", "<f4", "<f2", "<i4",
-                                                        "|i1", "|u1", "|b1" };
-    return codes[dtype];
-}
-
 /* A tensor as the file wants it: dense bytes in host memory, its own where they lie so. */
 typedef struct mlc__npy_data {
     char        header[512];
@@ -32640,7 +32653,7 @@ static void mlc__npy_describe(const mlc_tensor *t, mlc__npy_data *d)
 {
     char *text = d->header + 10;
     size_t n = (size_t)snprintf(text, 200, "{'descr': '%s', 'fortran_order': False, 'shape': (",
-                                mlc__npy_code(t->dtype));
+                                mlc__npy_codes[t->dtype]);
     for (int32_t i = 0; i < t->ndim; i++)
         n += (size_t)snprintf(text + n, 40, i ? ", %lld" : "%lld", (long long)t->shape[i]);
     n += (size_t)snprintf(text + n, 40, t->ndim == 1 ? ",), }" : "), }");
