@@ -3049,6 +3049,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__COMPACT 0
 #endif
+#if MLC__COMPACT
+#  define MLC__FLATTEN __attribute__((flatten))  /* all that a function calls is inlined in it */
+#else
+#  define MLC__FLATTEN
+#endif
 #if defined(__OPTIMIZE__) && !MLC__COMPACT
 #  define MLC__INLINE static inline __attribute__((always_inline))
 #else
@@ -4886,7 +4891,7 @@ MLC__BODY float mlc__exp_scale_f32(float p, float z, float x)
 
 /* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
  * polynomial in what is left; n added to the exponent. */
-MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
+MLC__BODY mlc__four_f32 mlc__exp_lanes_f32(mlc__four_f32 x, bool fused)
 {
     const float big = 12582912.0f;
     const mlc__four_f32 log2e = { 1.44269504f, 1.44269504f, 1.44269504f, 1.44269504f };
@@ -4908,10 +4913,18 @@ MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
     return y;
 }
 
-MLC__BODY float mlc__exp_low_f32(float x, bool fused)
+MLC__BODY MLC__FLATTEN float mlc__exp_low_f32(float x, bool fused)
 {
     const mlc__four_f32 x4 = { x, 0.0f, 0.0f, 0.0f };
-    return mlc__exp_low4_f32(x4, fused).a;
+    return mlc__exp_lanes_f32(x4, fused).a;
+}
+
+MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
+{
+    if (!MLC__COMPACT) return mlc__exp_lanes_f32(x, fused);
+    const mlc__four_f32 y = { mlc__exp_low_f32(x.a, fused), mlc__exp_low_f32(x.b, fused),
+                              mlc__exp_low_f32(x.c, fused), mlc__exp_low_f32(x.d, fused) };
+    return y;
 }
 
 /* e^x. NaN stays. Max error 1.0 ulp. */
@@ -10127,7 +10140,7 @@ MLC__INLINE bool mlc__sink_is_plain(const mlc__sink *s)
 
 MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
 {
-    if (mlc__sink_is_plain(s)) { mlc__sink_f32_rows(s); return; }
+    if (!MLC__COMPACT && mlc__sink_is_plain(s)) { mlc__sink_f32_rows(s); return; }
     MLC__SINK_TEXT(float, PLAIN, mlc__sink_change_f32)
 }
 MLC__BODY void mlc__sink_f64_body(const mlc__sink *s)
