@@ -82,8 +82,8 @@
  *   that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
- *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.OPS  API.LOSS  API.NN
- *   API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
+ *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
+ *   API.NN  API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
  *   API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
@@ -101,7 +101,7 @@
  *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
  *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.SUMMARY
- *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP
+ *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE
  *   IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV  IMPL.IO.IDX
  *   IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -617,6 +617,65 @@ typedef struct mlc_gradcheck_report {
  *   ref    torch.autograd.gradcheck (its tolerances)          test: tests/test_tape.c        */
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
+
+/* @@ API.HOOKS ------------------------------------------- operations, gradients, memory, as told
+ * Functions of the program that the library calls. Without hooks they cost a comparison an
+ * operation.                                                     test: tests/test_hooks.c     */
+
+typedef enum mlc_op_flags {
+    MLC_OP_INPLACE = 1,                /* its result is its first input, changed                */
+    MLC_OP_SPENDS  = 2,                /* backward may overwrite the gradient of its result     */
+    MLC_OP_CAPTURE = 4,                /* the same inputs and arguments make the same result,   */
+                                       /* whose shape depends on theirs alone                   */
+    MLC_OP_FORCE_32 = 0x7fffffff
+} mlc_op_flags;
+
+typedef enum mlc_arg_kind {
+    MLC_ARG_BOOL = 0, MLC_ARG_INT, MLC_ARG_REAL, MLC_ARG_DTYPE,
+    MLC_ARG_FORCE_32 = 0x7fffffff
+} mlc_arg_kind;
+
+typedef struct mlc_op_arg {            /* an argument of an operation that is no tensor         */
+    const char  *name;                 /* "axis", "stride", "p"                                 */
+    mlc_arg_kind kind;
+    int32_t      n;                    /* how many values: of a stride one for each axis        */
+    int64_t      i[MLC_MAX_DIMS];      /* of BOOL, INT (enums, too) and DTYPE                   */
+    double       real;                 /* of REAL                                               */
+} mlc_op_arg;
+
+typedef struct mlc_op_event {          /* valid in the hook alone, as all that it points to     */
+    const char        *op;             /* "linear"                                              */
+    const char        *module;         /* path of the module whose forward calls it: "body.0";  */
+                                       /* "" in that of a root, and outside of modules          */
+    bool               backward;
+    uint32_t           flags;          /* of mlc_op_flags                                       */
+    int32_t            n_in, n_out;    /* when forward begins there is no output                */
+    mlc_tensor *const *in, *const *out;
+    mlc_status         status;         /* at the end: how it went                               */
+    const mlc_node    *node;           /* for mlc_op_event_arg                                  */
+} mlc_op_event;
+
+/* Each may be NULL. A hook may call operations, which are not recorded and tell no hooks but
+ * memory; memory may call nothing of the library. None may end a scope that it has not begun, or
+ * free what others use.                                                                        */
+typedef struct mlc_hooks {
+    void *user;
+    void (*op_begin)(void *user, const mlc_op_event *e);
+    void (*op_end)(void *user, const mlc_op_event *e);
+    /* Nothing recorded will add to the gradient any more, or backward has ended: once in each
+     * backward that adds to it. name: as in files. Not of what mlc_optim_in_backward uses up.  */
+    void (*grad_ready)(void *user, const char *name, mlc_tensor *grad);
+    void (*memory)(void *user, mlc_mem mem, int64_t bytes);      /* below 0: given back         */
+} mlc_hooks;
+
+/* mlc_hooks_add: calls hooks, which are copied, from now on, after those added before.
+ *   out    a number for mlc_hooks_remove, over 0; 0 on an error
+ *   err    ARG, NOMEM; STATE inside a hook            ref: torch.utils.hooks.RemovableHandle   */
+MLC_API int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks);
+/* mlc_hooks_remove: the hooks of this number are called no more.  err: ARG; STATE inside a hook */
+MLC_API mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id);
+/* mlc_op_event_arg: fills out with argument i of the operation, from 0; false if it has fewer. */
+MLC_API bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out);
 
 /* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
  * Floats of one dtype unless said otherwise: f32, f64, or bf16 and f16, which are computed in f32
@@ -1981,7 +2040,7 @@ typedef struct mlc_autocast_desc {
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations; those that only move elements or work in place
- *   have none.                                                    err: DTYPE, ARG, STATE      */
+ *   have none: with one they fail with ARG.                       err: DTYPE, ARG, STATE      */
 MLC_API mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc);
 /* mlc_autocast_desc_make: a desc without rules.                                               */
 MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
@@ -3637,6 +3696,8 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     mlc_dtype   to;                    /* which the next build makes of it                     */
     bool        buffer;
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
+    bool        grown;                 /* its gradient, since hooks were told of it            */
+    int32_t     uses;                  /* as input of nodes whose backward has not run         */
     uint32_t    visit;                 /* walk that saw it last                                */
     mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
     int64_t     entry;                 /* as its entry of this number                          */
@@ -3702,13 +3763,13 @@ typedef struct mlc__linear_spec {
 struct mlc_node {
     const mlc__op *op;
     mlc_node      *prev;               /* recorded before this one */
+    const char    *module;             /* path that hooks were told, or NULL                   */
     mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
-    bool           inplace;            /* an older node made its output: its gradient stays    */
-    bool           spends;             /* backward writes to its output's gradient             */
-    bool           through;            /* it takes that through u.linear.act, unless that is done */
+    uint8_t        flags;              /* of op, less what these arguments do not do           */
+    uint8_t        through;            /* mlc_act that it takes that through, unless it is done */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     union {
         double         s[2];           /* scalars of a formula                                 */
@@ -3784,6 +3845,8 @@ struct mlc_ctx {
                             const char *side);             /* set by mlc_anomaly, or NULL       */
     struct mlc__autocast *autocast;    /* NULL: nothing is cast                                */
     struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
+    struct mlc__watch *watch;          /* NULL: there are no hooks                             */
+    struct mlc__watch *hooks;          /* the same, kept when there are none any more          */
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
@@ -3796,6 +3859,17 @@ struct mlc_ctx {
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
+};
+
+/* What the tape and the memory tell hooks. IMPL.HOOKS installs it: a program without hooks does not
+ * link it. */
+typedef enum mlc__moment {
+    MLC__FORWARD_BEGINS, MLC__FORWARD_ENDS, MLC__BACKWARD_BEGINS, MLC__BACKWARD_ENDS,
+    MLC__TAPE_ENDS                     /* of all that is behind nd                              */
+} mlc__moment;
+struct mlc__watch {
+    void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
+    void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
 };
 
 /* What the backward of operations calls and their forward does not: a program that only infers has
@@ -3972,6 +4046,7 @@ static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
         ctx->soft_warned = true;
         mlc__log(ctx, MLC_LOG_WARNING, "memory: over the soft limit");
     }
+    if (ctx->watch) ctx->watch->memory(ctx, mem, bytes);
 }
 
 /* PTRDIFF_MAX / 2: sums with headers and rounding up cannot overflow below it. */
@@ -4455,13 +4530,28 @@ static void mlc__storage_release(mlc_storage *s)
     s->released = true;
 }
 
-/* What a node saved is no longer needed by it: after its backward, or when its scope ends. */
+/* A view's base is never a view itself: see mlc__view. */
+MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
+
+/* Counts the uses of parameters by a recorded node, views of them included, up or down. */
+MLC__APART void mlc__node_uses(const mlc_node *nd, int32_t by)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc_tensor *base = mlc__base(nd->in[i]);
+        if (base->flags & MLC__PARAM) ((mlc__param *)base)->uses += by;
+    }
+}
+
+/* What a node saved and used is no longer needed by it: after its backward, or when its scope
+ * ends. */
 static void mlc__node_unsave(mlc_node *nd)
 {
-    for (int i = 0; i < nd->n_saved && !nd->done; i++) {
+    if (nd->done || !nd->recorded) return;
+    for (int i = 0; i < nd->n_saved; i++) {
         mlc_storage *s = nd->saved[i].t->storage;
         if (--s->saves == 0 && s->dead) mlc__storage_release(s);
     }
+    mlc__node_uses(nd, -1);
     nd->done = true;
 }
 
@@ -18857,18 +18947,49 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
-/* A view's base is never a view itself: see mlc__view. */
-MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
+/* An argument that is no tensor: where node.u has it. A table of them ends with MLC__ARGS_END. */
+typedef struct mlc__arg { const char *name; uint16_t at, bytes; uint8_t kind; } mlc__arg;
 
-/* An operation. There is no table of them: what a program does not call the linker drops. shape
- * runs always, forward not in a dry run (NULL: shape has made the output), backward once at
- * most. */
+/* Kinds beside those of mlc_arg_kind, all told as integers: a mask of axes, mlc_dims, and int64_t
+ * of which there are as many as input 0 has axes. */
+enum {
+    MLC__ARG_BOOL = MLC_ARG_BOOL, MLC__ARG_INT = MLC_ARG_INT, MLC__ARG_REAL = MLC_ARG_REAL,
+    MLC__ARG_DTYPE = MLC_ARG_DTYPE, MLC__ARG_AXES, MLC__ARG_DIMS, MLC__ARG_EACH
+};
+#define MLC__ARG(name, kind, member) \
+    { name, (uint16_t)offsetof(struct mlc_node, u.member), \
+      (uint16_t)sizeof(((mlc_node *)NULL)->u.member), (uint8_t)MLC__ARG_##kind }
+#define MLC__ARGS_END { NULL, 0, 0, 0 }
+
+/* What autocast makes of an operation's inputs: see IMPL.AMP. */
+typedef enum mlc__amp_policy {
+    MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
+    MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
+    MLC__AMP_LOW, MLC__AMP_FULL,
+    MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
+    MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
+    MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
+    MLC__AMP_LINEAR_2,                 /* the same, with two weights                            */
+    MLC__AMP_KEEP
+} mlc__amp_policy;
+
+/* An operation, and all that others know of it. There is no table of them: what a program does not
+ * call the linker drops. shape runs always, forward not in a dry run (NULL: shape has made the
+ * output), backward once at most. */
 struct mlc__op {
     const char *name;
     mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
     mlc_status (*forward)(mlc_ctx *ctx, mlc_node *nd);
     mlc_status (*backward)(mlc_ctx *ctx, mlc_node *nd);
+    const mlc__arg *args;                                 /* NULL: none                         */
+    uint8_t     autocast;                                 /* mlc__amp_policy                    */
+    uint8_t     flags;                                    /* mlc_op_flags                       */
 };
+
+/* Arguments that many operations have. */
+static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis), MLC__ARGS_END };
 
 /* A view asks its base, which may have become a result since (a change in place). */
 MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
@@ -18904,7 +19025,7 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
 /* What autocast makes of an operation's inputs. IMPL.AMP installs it: a program without autocast
  * does not link it. False: a cast failed. */
 struct mlc__autocast {
-    bool (*inputs)(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in);
+    bool (*inputs)(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor **in);
     mlc_dtype low;                     /* to which the operation rounds f32 itself; f32: does not */
 };
 
@@ -18919,7 +19040,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     if (!ctx) return NULL;
     if (ctx->autocast) {
         memcpy(cast, in, (size_t)n * sizeof *cast);
-        if (!ctx->autocast->inputs(ctx, op->name, n, cast)) return NULL;
+        if (!ctx->autocast->inputs(ctx, op, n, cast)) return NULL;
         in = cast;
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
@@ -18927,11 +19048,14 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     if (need) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
     nd->op = op;
+    nd->module = NULL;
     nd->n_in = (int8_t)n;
     nd->n_out = nd->n_saved = 0;
     nd->recorded = need != 0;
     nd->need = (uint8_t)need;
-    nd->done = nd->inplace = nd->spends = nd->through = false;
+    nd->flags = op->flags;
+    nd->done = false;
+    nd->through = MLC_ACT_NONE;
     for (int i = 0; i < MLC__MAX_IN; i++) nd->in[i] = i < n ? in[i] : NULL;
     return nd;
 }
@@ -19000,7 +19124,7 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
 }
 
 /* Shape rule, memory of the outputs, kernel. */
-static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
+MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(nd->op->shape(ctx, nd));
     for (int i = 0; i < nd->n_out; i++) {
@@ -19013,6 +19137,11 @@ static mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 0; ctx->anomaly && i < nd->n_out; i++)
         MLC__TRY(ctx->anomaly(ctx, nd->out[i], nd->op->name, "forward"));
     return MLC_OK;
+}
+
+static void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+{
+    if (ctx->watch) ctx->watch->op(ctx, nd, moment, st);
 }
 
 /* The next node of the tape. One that only grows is warned of, once in a context's life. */
@@ -19030,9 +19159,12 @@ static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
 static mlc_tensor *mlc__finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
+    mlc__tell(ctx, nd, MLC__FORWARD_BEGINS, MLC_OK);
+    if (nd->recorded) mlc__node_uses(nd, 1);
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__forward_run(ctx, nd);
     mlc__flush_end(mode);
+    mlc__tell(ctx, nd, MLC__FORWARD_ENDS, st);
     if (st != MLC_OK) {
         mlc__node_unsave(nd);          /* nobody will run its backward */
         return NULL;
@@ -19146,15 +19278,11 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     return MLC_OK;
 }
 
-/* Will nobody but nd, whose input i it is, write to the gradient of this parameter, or read it? */
-static bool mlc__grad_is_whole(const mlc_node *nd, int i)
+/* Is the use whose backward runs the only one that the gradient of this parameter comes from? No
+ * other node will read the parameter then, either. */
+MLC__INLINE bool mlc__grad_is_whole(const mlc__param *p)
 {
-    const mlc_tensor *base = nd->in[i];
-    if (base->grad_fresh) return false;
-    for (const mlc_node *at = base->ctx->tape; at; at = at->prev)
-        for (int k = 0; k < at->n_in; k++)
-            if (mlc__base(at->in[k]) == base && !(at == nd && k == i) && !at->done) return false;
-    return true;
+    return !p->t.grad_fresh && p->uses == 1;
 }
 
 /* Did input i want a gradient when nd was recorded? What was saved follows from that. */
@@ -19172,7 +19300,7 @@ static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, m
  * place the gradient has become that of the old values. */
 static void mlc__node_release(mlc_node *nd)
 {
-    for (int i = 0; i < nd->n_out && !nd->inplace; i++) {
+    for (int i = 0; i < nd->n_out && !(nd->flags & MLC_OP_INPLACE); i++) {
         if (!nd->out[i]->grad) continue;
         mlc__storage_release(nd->out[i]->grad);
         nd->out[i]->grad = NULL;
@@ -19258,7 +19386,8 @@ MLC__APART mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor
 static bool mlc__seed_lends(const mlc_tensor *y, const mlc_tensor *dy)
 {
     const mlc_node *nd = y->node;
-    if (!dy || !nd || nd->inplace || nd->spends || y->base || y->grad) return false;
+    if (!dy || !nd || nd->flags & (MLC_OP_INPLACE | MLC_OP_SPENDS) || y->base || y->grad)
+        return false;
     if (!dy->storage->block) return false;                 /* a caller's, may be anything */
     if (!(y->flags & dy->flags & MLC__DENSE) || dy->offset != 0 || dy->ndim != y->ndim)
         return false;
@@ -19280,11 +19409,13 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
         bool reached = false;
         for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
+        mlc__tell(ctx, nd, MLC__BACKWARD_BEGINS, MLC_OK);
         const mlc_status st = mlc__node_backward(ctx, nd);
         if (lent) { y->grad = NULL; y->grad_fresh = 0; }
         lent = false;
+        if (st == MLC_OK) mlc__node_release(nd);
+        mlc__tell(ctx, nd, MLC__BACKWARD_ENDS, st);
         MLC__TRY(st);
-        mlc__node_release(nd);
     }
     return MLC_OK;
 }
@@ -19326,6 +19457,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     ctx->no_grad--;
     mlc__flush_end(mode);
     if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node);
+    mlc__tell(ctx, mlc__base(y)->node, MLC__TAPE_ENDS, st);
     return st;
 }
 
@@ -19341,6 +19473,16 @@ MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
     return mlc_backward_from(loss, NULL);
 }
 
+/* Nodes that have the view t as an input do not use its base any more. */
+MLC__APART void mlc__view_cut(mlc_tensor *t)
+{
+    mlc__param *p = (mlc__param *)t->base;
+    for (const mlc_node *nd = t->ctx->tape; nd && (p->t.flags & MLC__PARAM); nd = nd->prev)
+        for (int i = 0; i < nd->n_in && !nd->done; i++) p->uses -= nd->in[i] == t;
+    t->base = NULL;
+    t->storage->aliased = true;
+}
+
 /* On a parameter this freezes or unfreezes it: see mlc_module_freeze. */
 MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
 {
@@ -19354,10 +19496,7 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
     MLC__REQUIRE(t->ctx, !t->node && (!t->base || !mlc__wants_grad(t)), STATE,
                  "set_requires_grad: the tensor is the result of an operation; detach it first");
     if (on && !t->base) MLC__TRY(mlc__writable(t, "set_requires_grad"));
-    if (t->base) {                     /* a view of what needs no gradient: a leaf of its own */
-        t->base = NULL;
-        t->storage->aliased = true;
-    }
+    if (t->base) mlc__view_cut(t);     /* of what needs no gradient: a leaf of its own */
     t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
     return MLC_OK;
 }
@@ -19577,7 +19716,14 @@ static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
-static const mlc__op mlc__view_op = { "view", mlc__view_shape, NULL, mlc__view_backward };
+static const mlc__arg mlc__args_view[] = {
+    MLC__ARG("kind", INT, view.kind), MLC__ARG("axis", INT, view.axis),
+    MLC__ARG("start", INT, view.start), MLC__ARG("step", INT, view.step),
+    MLC__ARG("dims", INT, view.dims), MLC__ARGS_END
+};
+static const mlc__op mlc__view_op =
+    { "view", mlc__view_shape, NULL, mlc__view_backward,
+      mlc__args_view, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 /* A view that shares its base's gradient, or an operation where it cannot. */
 static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
@@ -19928,8 +20074,9 @@ static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-static const mlc__op mlc__copy_op = { "copy", mlc__copy_shape, mlc__copy_forward,
-                                      mlc__copy_backward };
+static const mlc__op mlc__copy_op =
+    { "copy", mlc__copy_shape, mlc__copy_forward, mlc__copy_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_copy(mlc_tensor *x)
 {
@@ -19949,8 +20096,10 @@ static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* The copy of another dtype: only the shape rule differs. */
-static const mlc__op mlc__cast_op = { "cast", mlc__cast_shape, mlc__copy_forward,
-                                      mlc__copy_backward };
+static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, dtype), MLC__ARGS_END };
+static const mlc__op mlc__cast_op =
+    { "cast", mlc__cast_shape, mlc__copy_forward, mlc__copy_backward,
+      mlc__args_cast, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 /* To the dtype it has: x itself, nothing recorded, as Tensor.to. */
 MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
@@ -20007,8 +20156,9 @@ static mlc_status mlc__channels_last_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, x->shape);
 }
 
-static const mlc__op mlc__channels_last_op = { "channels_last", mlc__channels_last_shape,
-                                               mlc__copy_forward, mlc__copy_backward };
+static const mlc__op mlc__channels_last_op =
+    { "channels_last", mlc__channels_last_shape, mlc__copy_forward, mlc__copy_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_channels_last(mlc_tensor *x)
 {
@@ -20115,12 +20265,20 @@ static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s,
     return mlc__finish(nd);
 }
 
-#define MLC__UNARY_AS(row, name, kernel, fwd, bwd, saved) \
+#define MLC__UNARY_AS(row, name, args, kernel, fwd, bwd, saved) \
     static const mlc__unary mlc__##row##_op = \
-        { { name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward }, \
+        { { name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward, args, MLC__AMP_MATCH, \
+            MLC_OP_CAPTURE }, \
           mlc__apply_##kernel, MLC_##fwd, MLC_##bwd, saved };
 #define MLC__UNARY(name, kernel, fwd, bwd, saved) \
-    MLC__UNARY_AS(name, #name, kernel, fwd, bwd, saved)
+    MLC__UNARY_AS(name, #name, NULL, kernel, fwd, bwd, saved)
+#define MLC__UNARY_OF(name, args, kernel, fwd, bwd, saved) \
+    MLC__UNARY_AS(name, #name, mlc__args_##args, kernel, fwd, bwd, saved)
+static const mlc__arg mlc__args_slope[] = { MLC__ARG("slope", REAL, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_alpha[] = { MLC__ARG("alpha", REAL, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_clamp[] = {
+    MLC__ARG("lo", REAL, s[0]), MLC__ARG("hi", REAL, s[1]), MLC__ARGS_END
+};
 MLC__UNARY(neg,         map,  MAP_NEG,          MAP_NEG,               0)
 MLC__UNARY(exp,         map,  MAP_EXP,          MAP_MUL,               'y')
 MLC__UNARY(log,         map,  MAP_LOG,          MAP_DIV,               'x')
@@ -20133,10 +20291,10 @@ MLC__UNARY(silu,        map,  MAP_SILU,         MAP_SILU_GRAD,         'x')
 MLC__UNARY(gelu_tanh,   math, MATH_GELU_TANH,   MATH_GELU_TANH_GRAD,   'x')
 MLC__UNARY(softplus,    math, MATH_SOFTPLUS,    MATH_SOFTPLUS_GRAD,    'x')
 MLC__UNARY(log_sigmoid, math, MATH_LOG_SIGMOID, MATH_LOG_SIGMOID_GRAD, 'y')
-MLC__UNARY(leaky_relu,  math, MATH_LEAKY_RELU,  MATH_LEAKY_RELU_GRAD,  'y')
-MLC__UNARY(elu,         math, MATH_ELU,         MATH_ELU_GRAD,         'y')
+MLC__UNARY_OF(leaky_relu, slope, math, MATH_LEAKY_RELU, MATH_LEAKY_RELU_GRAD, 'y')
+MLC__UNARY_OF(elu, alpha, math, MATH_ELU, MATH_ELU_GRAD, 'y')
 MLC__UNARY(selu,        math, MATH_ELU,         MATH_ELU_GRAD,         'y')
-MLC__UNARY(celu,        math, MATH_CELU,        MATH_CELU_GRAD,        'y')
+MLC__UNARY_OF(celu, alpha, math, MATH_CELU, MATH_CELU_GRAD, 'y')
 MLC__UNARY(mish,        math, MATH_MISH,        MATH_MISH_GRAD,        'x')
 MLC__UNARY(softsign,    math, MATH_SOFTSIGN,    MATH_SOFTSIGN_GRAD,    'x')
 MLC__UNARY(hardswish,   math, MATH_HARDSWISH,   MATH_HARDSWISH_GRAD,   'x')
@@ -20165,15 +20323,16 @@ MLC__UNARY(floor,       math, MATH_FLOOR,       MATH_END,              0)
 MLC__UNARY(ceil,        math, MATH_CEIL,        MATH_END,              0)
 MLC__UNARY(round,       math, MATH_ROUND,       MATH_END,              0)
 MLC__UNARY(trunc,       math, MATH_TRUNC,       MATH_END,              0)
-MLC__UNARY(add_scalar,  map,  MAP_ADD_S,        MAP_COPY,              0)
-MLC__UNARY(mul_scalar,  map,  MAP_MUL_S,        MAP_MUL_S,             0)
-MLC__UNARY(div_scalar,  math, MATH_DIV_S,       MATH_DIV_S,            0)
-MLC__UNARY(pow_scalar,  math, MATH_POW_S,       MATH_POW_S_GRAD,       'x')
-MLC__UNARY(rsub_scalar, math, MATH_RSUB_S,      MAP_NEG,               0)
-MLC__UNARY(clamp,       math, MATH_CLAMP,       MATH_CLAMP_GRAD,       'x')
+MLC__UNARY_OF(add_scalar, scalar, map, MAP_ADD_S, MAP_COPY, 0)
+MLC__UNARY_OF(mul_scalar, scalar, map, MAP_MUL_S, MAP_MUL_S, 0)
+MLC__UNARY_OF(div_scalar, scalar, math, MATH_DIV_S, MATH_DIV_S, 0)
+MLC__UNARY_OF(pow_scalar, scalar, math, MATH_POW_S, MATH_POW_S_GRAD, 'x')
+MLC__UNARY_OF(rsub_scalar, scalar, math, MATH_RSUB_S, MAP_NEG, 0)
+MLC__UNARY_OF(clamp, clamp, math, MATH_CLAMP, MATH_CLAMP_GRAD, 'x')
 /* With a number below 0 the result does not tell the sides of 0 apart. */
-MLC__UNARY_AS(leaky_relu_x, "leaky_relu", math, MATH_LEAKY_RELU, MATH_LEAKY_RELU_GRAD, 'x')
-MLC__UNARY_AS(elu_x,        "elu",        math, MATH_ELU,        MATH_ELU_X_GRAD,      'x')
+MLC__UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope, math, MATH_LEAKY_RELU,
+              MATH_LEAKY_RELU_GRAD, 'x')
+MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x')
 
 #define MLC__UNARY_CALL(name, s, t) mlc__unary_call(&mlc__##name##_op, x, s, t)
 MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x) { return MLC__UNARY_CALL(neg, 0.0, 0.0); }
@@ -20402,11 +20561,16 @@ static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 #define MLC__BINARY(name, kernel, fwd, ga, wa, gb, wb) \
+    MLC__BINARY_AS(name, MATCH, kernel, fwd, ga, wa, gb, wb)
+#define MLC__BINARY_LOW(name, kernel, fwd, ga, wa, gb, wb) \
+    MLC__BINARY_AS(name, MATCH_LOW, kernel, fwd, ga, wa, gb, wb)
+#define MLC__BINARY_AS(name, policy, kernel, fwd, ga, wa, gb, wb) \
     static const mlc__binary mlc__##name##_op = \
-        { { #name, mlc__binary_shape, mlc__binary_forward, mlc__binary_backward }, \
+        { { #name, mlc__binary_shape, mlc__binary_forward, mlc__binary_backward, NULL, \
+            MLC__AMP_##policy, MLC_OP_CAPTURE }, \
           mlc__apply_##kernel, MLC_##fwd, { MLC_##ga, MLC_##gb }, { wa, wb } };
-MLC__BINARY(add,          map,  MAP_ADD,         MAP_COPY,          0,   MAP_COPY,              0)
-MLC__BINARY(sub,          map,  MAP_SUB,         MAP_COPY,          0,   MAP_NEG,               0)
+MLC__BINARY_LOW(add, map, MAP_ADD, MAP_COPY, 0, MAP_COPY, 0)
+MLC__BINARY_LOW(sub, map, MAP_SUB, MAP_COPY, 0, MAP_NEG, 0)
 MLC__BINARY(mul,          map,  MAP_MUL,         MAP_MUL,           'b', MAP_MUL,               'a')
 MLC__BINARY(div,          map,  MAP_DIV,         MAP_DIV,           'b', MAP_DIV_GRAD_B,        'c')
 MLC__BINARY(pow,          math, MATH_POW,        MATH_POW_GRAD_A,   'c', MATH_POW_GRAD_B,       'c')
@@ -20417,7 +20581,7 @@ MLC__BINARY(remainder,    math, MATH_REMAINDER,  MAP_COPY,          0,   MATH_RE
 MLC__BINARY(floor_divide, math, MATH_FLOOR_DIV,  MATH_END,          0,   MATH_END,              0)
 MLC__BINARY(atan2,        math, MATH_ATAN2,      MATH_ATAN2_GRAD_A, 'c', MATH_ATAN2_GRAD_B,     'c')
 MLC__BINARY(hypot,        math, MATH_HYPOT,      MATH_HYPOT_GRAD_A, 'c', MATH_HYPOT_GRAD_B,     'c')
-MLC__BINARY(prelu,        math, MATH_PRELU,      MATH_PRELU_GRAD_A, 'c', MATH_PRELU_GRAD_B,     'a')
+MLC__BINARY_LOW(prelu, math, MATH_PRELU, MATH_PRELU_GRAD_A, 'c', MATH_PRELU_GRAD_B, 'a')
 MLC__BINARY(glu,          math, MATH_GLU,        MATH_GLU,          'b', MATH_GLU_GRAD_B,       'c')
 
 static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_tensor *b)
@@ -20576,25 +20740,26 @@ static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor
     return y;
 }
 
-#define MLC__COMPARE_OP(name, code, logical) \
+#define MLC__COMPARE_OP(name, args, code, logical) \
     static const mlc__compare_op mlc__##name##_op = \
-        { { #name, mlc__compare_shape, mlc__compare_forward, NULL }, MLC_COMPARE_##code, logical };
+        { { #name, mlc__compare_shape, mlc__compare_forward, NULL, args, MLC__AMP_MATCH, \
+            MLC_OP_CAPTURE }, MLC_COMPARE_##code, logical };
 #define MLC__COMPARE(name, code) \
-    MLC__COMPARE_OP(name, code, false) \
-    MLC__COMPARE_OP(name##_scalar, code, false)
+    MLC__COMPARE_OP(name, NULL, code, false) \
+    MLC__COMPARE_OP(name##_scalar, mlc__args_scalar, code, false)
 MLC__COMPARE(eq, EQ)
 MLC__COMPARE(ne, NE)
 MLC__COMPARE(lt, LT)
 MLC__COMPARE(le, LE)
 MLC__COMPARE(gt, GT)
 MLC__COMPARE(ge, GE)
-MLC__COMPARE_OP(logical_and, AND,    true)
-MLC__COMPARE_OP(logical_or,  OR,     true)
-MLC__COMPARE_OP(logical_xor, XOR,    true)
-MLC__COMPARE_OP(logical_not, NOT,    true)
-MLC__COMPARE_OP(isnan,       NAN,    false)
-MLC__COMPARE_OP(isinf,       INF,    false)
-MLC__COMPARE_OP(isfinite,    FINITE, false)
+MLC__COMPARE_OP(logical_and, NULL, AND,    true)
+MLC__COMPARE_OP(logical_or, NULL,  OR,     true)
+MLC__COMPARE_OP(logical_xor, NULL, XOR,    true)
+MLC__COMPARE_OP(logical_not, NULL, NOT,    true)
+MLC__COMPARE_OP(isnan, NULL,       NAN,    false)
+MLC__COMPARE_OP(isinf, NULL,       INF,    false)
+MLC__COMPARE_OP(isfinite, NULL,    FINITE, false)
 
 MLC_IMPL mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b)
 {
@@ -20741,8 +20906,9 @@ static mlc_status mlc__where_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-static const mlc__op mlc__where_op = { "where", mlc__where_shape, mlc__where_forward,
-                                       mlc__where_backward };
+static const mlc__op mlc__where_op =
+    { "where", mlc__where_shape, mlc__where_forward, mlc__where_backward,
+      NULL, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_where(mlc_tensor *mask, mlc_tensor *a, mlc_tensor *b)
 {
@@ -20787,8 +20953,9 @@ static mlc_status mlc__masked_fill_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__where_into(ctx, nd->op->name, &dx, nd->in[1], NULL, &dy, 0.0, acc);
 }
 
-static const mlc__op mlc__masked_fill_op = { "masked_fill", mlc__masked_fill_shape,
-                                             mlc__masked_fill_forward, mlc__masked_fill_backward };
+static const mlc__op mlc__masked_fill_op =
+    { "masked_fill", mlc__masked_fill_shape, mlc__masked_fill_forward, mlc__masked_fill_backward,
+      mlc__args_value, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double value)
 {
@@ -20819,7 +20986,6 @@ static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
                  "%s: %s shares its memory with a tensor that the tape does not follow (detach, "
                  "expand, a view made under no-grad); copy it first", nd->op->name,
                  mlc__shape(x).s);
-    nd->inplace = true;
     nd->out[nd->n_out++] = x;
     return MLC_OK;
 }
@@ -20956,32 +21122,36 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
     return mlc__finish(nd);
 }
 
-#define MLC__INPLACE_UNARY_AS(row, name) \
+#define MLC__INPLACE_UNARY_AS(row, name, args) \
     static const mlc__inplace mlc__##row##__op = \
         { { name "_", mlc__inplace_unary_shape, mlc__inplace_unary_forward, \
-            mlc__inplace_unary_backward }, &mlc__##row##_op, NULL };
-#define MLC__INPLACE_UNARY(name) MLC__INPLACE_UNARY_AS(name, #name)
+            mlc__inplace_unary_backward, args, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE }, \
+          &mlc__##row##_op, NULL };
+#define MLC__INPLACE_UNARY(name) MLC__INPLACE_UNARY_AS(name, #name, NULL)
+#define MLC__INPLACE_UNARY_OF(name, args) MLC__INPLACE_UNARY_AS(name, #name, mlc__args_##args)
 #define MLC__INPLACE_BINARY(name) \
     static const mlc__inplace mlc__##name##__op = \
         { { #name "_", mlc__inplace_binary_shape, mlc__inplace_binary_forward, \
-            mlc__inplace_binary_backward }, NULL, &mlc__##name##_op };
+            mlc__inplace_binary_backward, NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE }, \
+          NULL, &mlc__##name##_op };
 MLC__INPLACE_UNARY(neg) MLC__INPLACE_UNARY(exp) MLC__INPLACE_UNARY(log) MLC__INPLACE_UNARY(sqrt)
 MLC__INPLACE_UNARY(tanh) MLC__INPLACE_UNARY(sigmoid) MLC__INPLACE_UNARY(relu)
 MLC__INPLACE_UNARY(gelu) MLC__INPLACE_UNARY(silu) MLC__INPLACE_UNARY(abs) MLC__INPLACE_UNARY(sign)
 MLC__INPLACE_UNARY(gelu_tanh) MLC__INPLACE_UNARY(softplus) MLC__INPLACE_UNARY(log_sigmoid)
-MLC__INPLACE_UNARY(leaky_relu) MLC__INPLACE_UNARY_AS(leaky_relu_x, "leaky_relu")
-MLC__INPLACE_UNARY(elu) MLC__INPLACE_UNARY_AS(elu_x, "elu") MLC__INPLACE_UNARY(selu)
-MLC__INPLACE_UNARY(celu) MLC__INPLACE_UNARY(mish) MLC__INPLACE_UNARY(softsign)
-MLC__INPLACE_UNARY(hardswish) MLC__INPLACE_UNARY(hardsigmoid)
-MLC__INPLACE_UNARY(square) MLC__INPLACE_UNARY(reciprocal) MLC__INPLACE_UNARY(rsqrt)
-MLC__INPLACE_UNARY(expm1) MLC__INPLACE_UNARY(exp2) MLC__INPLACE_UNARY(log1p)
-MLC__INPLACE_UNARY(log2) MLC__INPLACE_UNARY(log10) MLC__INPLACE_UNARY(sin) MLC__INPLACE_UNARY(cos)
-MLC__INPLACE_UNARY(tan) MLC__INPLACE_UNARY(asin) MLC__INPLACE_UNARY(acos) MLC__INPLACE_UNARY(atan)
-MLC__INPLACE_UNARY(sinh) MLC__INPLACE_UNARY(cosh) MLC__INPLACE_UNARY(erf) MLC__INPLACE_UNARY(erfc)
-MLC__INPLACE_UNARY(floor) MLC__INPLACE_UNARY(ceil) MLC__INPLACE_UNARY(round)
-MLC__INPLACE_UNARY(trunc) MLC__INPLACE_UNARY(add_scalar) MLC__INPLACE_UNARY(mul_scalar)
-MLC__INPLACE_UNARY(div_scalar) MLC__INPLACE_UNARY(pow_scalar) MLC__INPLACE_UNARY(rsub_scalar)
-MLC__INPLACE_UNARY(clamp)
+MLC__INPLACE_UNARY_OF(leaky_relu, slope)
+MLC__INPLACE_UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope) MLC__INPLACE_UNARY_OF(elu, alpha)
+MLC__INPLACE_UNARY_AS(elu_x, "elu", mlc__args_alpha) MLC__INPLACE_UNARY(selu)
+MLC__INPLACE_UNARY_OF(celu, alpha) MLC__INPLACE_UNARY(mish) MLC__INPLACE_UNARY(softsign)
+MLC__INPLACE_UNARY(hardswish) MLC__INPLACE_UNARY(hardsigmoid) MLC__INPLACE_UNARY(square)
+MLC__INPLACE_UNARY(reciprocal) MLC__INPLACE_UNARY(rsqrt) MLC__INPLACE_UNARY(expm1)
+MLC__INPLACE_UNARY(exp2) MLC__INPLACE_UNARY(log1p) MLC__INPLACE_UNARY(log2)
+MLC__INPLACE_UNARY(log10) MLC__INPLACE_UNARY(sin) MLC__INPLACE_UNARY(cos) MLC__INPLACE_UNARY(tan)
+MLC__INPLACE_UNARY(asin) MLC__INPLACE_UNARY(acos) MLC__INPLACE_UNARY(atan) MLC__INPLACE_UNARY(sinh)
+MLC__INPLACE_UNARY(cosh) MLC__INPLACE_UNARY(erf) MLC__INPLACE_UNARY(erfc) MLC__INPLACE_UNARY(floor)
+MLC__INPLACE_UNARY(ceil) MLC__INPLACE_UNARY(round) MLC__INPLACE_UNARY(trunc)
+MLC__INPLACE_UNARY_OF(add_scalar, scalar) MLC__INPLACE_UNARY_OF(mul_scalar, scalar)
+MLC__INPLACE_UNARY_OF(div_scalar, scalar) MLC__INPLACE_UNARY_OF(pow_scalar, scalar)
+MLC__INPLACE_UNARY_OF(rsub_scalar, scalar) MLC__INPLACE_UNARY_OF(clamp, clamp)
 MLC__INPLACE_BINARY(add) MLC__INPLACE_BINARY(sub) MLC__INPLACE_BINARY(mul)
 MLC__INPLACE_BINARY(div) MLC__INPLACE_BINARY(pow) MLC__INPLACE_BINARY(minimum)
 MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remainder)
@@ -21152,10 +21322,12 @@ static mlc_status mlc__fill_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__numel(nd->in[0]) ? mlc__set(ctx, nd->op->name, nd->in[0], nd->u.s[0]) : MLC_OK;
 }
 
-static const mlc__op mlc__fill__op = { "fill_", mlc__fill_shape, mlc__fill_forward,
-                                       mlc__overwrite_backward };
-static const mlc__op mlc__zero__op = { "zero_", mlc__fill_shape, mlc__fill_forward,
-                                       mlc__overwrite_backward };
+static const mlc__op mlc__fill__op =
+    { "fill_", mlc__fill_shape, mlc__fill_forward, mlc__overwrite_backward,
+      mlc__args_value, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
+static const mlc__op mlc__zero__op =
+    { "zero_", mlc__fill_shape, mlc__fill_forward, mlc__overwrite_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__fill_call(const mlc__op *op, mlc_tensor *x, double value)
 {
@@ -21197,8 +21369,9 @@ static mlc_status mlc__copy__backward(mlc_ctx *ctx, mlc_node *nd)
     return st ? st : mlc__inplace_drop(ctx, nd);
 }
 
-static const mlc__op mlc__copy__op = { "copy_", mlc__copy__shape, mlc__copy__forward,
-                                       mlc__copy__backward };
+static const mlc__op mlc__copy__op =
+    { "copy_", mlc__copy__shape, mlc__copy__forward, mlc__copy__backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src)
 {
@@ -21223,9 +21396,9 @@ static mlc_status mlc__masked_fill__backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__where_into(ctx, nd->op->name, &g, nd->in[1], NULL, &g, 0.0, false);
 }
 
-static const mlc__op mlc__masked_fill__op = { "masked_fill_", mlc__masked_fill__shape,
-                                              mlc__masked_fill_forward,
-                                              mlc__masked_fill__backward };
+static const mlc__op mlc__masked_fill__op =
+    { "masked_fill_", mlc__masked_fill__shape, mlc__masked_fill_forward, mlc__masked_fill__backward,
+      mlc__args_value, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value)
 {
@@ -21486,8 +21659,13 @@ static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__drop(ctx, nd->op->name, &nd->u.drop, &dx, &dy, acc);
 }
 
+static const mlc__arg mlc__args_drop[] = {
+    MLC__ARG("p", REAL, drop.p), MLC__ARG("seed", INT, drop.seed),
+    MLC__ARG("stream", INT, drop.stream), MLC__ARGS_END
+};
 static const mlc__op mlc__dropout_op =
-    { "dropout", mlc__dropout_shape, mlc__dropout_forward, mlc__dropout_backward };
+    { "dropout", mlc__dropout_shape, mlc__dropout_forward, mlc__dropout_backward,
+      mlc__args_drop, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 {
@@ -21862,22 +22040,29 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
 }
 
+static const mlc__arg mlc__args_reduce[] = {
+    MLC__ARG("axes", AXES, reduce.mask), MLC__ARG("keepdim", BOOL, reduce.keepdim),
+    MLC__ARG("p", REAL, reduce.p), MLC__ARGS_END
+};
 static const mlc__op mlc__total_op =
-    { "sum", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward };
+    { "sum", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward,
+      mlc__args_reduce, MLC__AMP_FULL, MLC_OP_CAPTURE };
 static const mlc__op mlc__mean_op =
-    { "mean", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward };
-#define MLC__REDUCE_OP(name, backward) static const mlc__op mlc__##name##_op = \
-    { #name, mlc__reduce_shape, mlc__reduce_forward, backward };
-MLC__REDUCE_OP(sum, mlc__sum_backward)
-MLC__REDUCE_OP(prod, mlc__reduce_backward)
-MLC__REDUCE_OP(max, mlc__reduce_backward)
-MLC__REDUCE_OP(min, mlc__reduce_backward)
-MLC__REDUCE_OP(any, NULL)
-MLC__REDUCE_OP(all, NULL)
-MLC__REDUCE_OP(norm, mlc__reduce_backward)
-MLC__REDUCE_OP(var, mlc__reduce_backward)
-MLC__REDUCE_OP(std, mlc__reduce_backward)
-MLC__REDUCE_OP(logsumexp, mlc__reduce_backward)
+    { "mean", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward,
+      mlc__args_reduce, MLC__AMP_FULL, MLC_OP_CAPTURE };
+#define MLC__REDUCE_OP(name, backward, policy) static const mlc__op mlc__##name##_op = \
+    { #name, mlc__reduce_shape, mlc__reduce_forward, backward, mlc__args_reduce, \
+      MLC__AMP_##policy, MLC_OP_CAPTURE };
+MLC__REDUCE_OP(sum, mlc__sum_backward, FULL)
+MLC__REDUCE_OP(prod, mlc__reduce_backward, FULL)
+MLC__REDUCE_OP(max, mlc__reduce_backward, MATCH)
+MLC__REDUCE_OP(min, mlc__reduce_backward, MATCH)
+MLC__REDUCE_OP(any, NULL, MATCH)
+MLC__REDUCE_OP(all, NULL, MATCH)
+MLC__REDUCE_OP(norm, mlc__reduce_backward, FULL)
+MLC__REDUCE_OP(var, mlc__reduce_backward, FULL)
+MLC__REDUCE_OP(std, mlc__reduce_backward, FULL)
+MLC__REDUCE_OP(logsumexp, mlc__reduce_backward, FULL)
 
 /* An empty list of axes means all of them. p: of a norm; else what a count is less by. */
 static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes, bool keepdim,
@@ -22054,8 +22239,9 @@ static mlc_status mlc__cumsum_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__scan(ctx, nd, MLC_SCAN_SUM, &dx, &dy, NULL, NULL, true, acc);
 }
 
-static const mlc__op mlc__cumsum_op = { "cumsum", mlc__cumsum_shape, mlc__cumsum_forward,
-                                        mlc__cumsum_backward };
+static const mlc__op mlc__cumsum_op =
+    { "cumsum", mlc__cumsum_shape, mlc__cumsum_forward, mlc__cumsum_backward,
+      mlc__args_axis, MLC__AMP_FULL, MLC_OP_CAPTURE };
 
 static mlc_status mlc__cumprod_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -22080,8 +22266,9 @@ static mlc_status mlc__cumprod_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__scan(ctx, nd, MLC_SCAN_PROD_GRAD, &dx, nd->in[0], nd->out[0], &dy, true, acc);
 }
 
-static const mlc__op mlc__cumprod_op = { "cumprod", mlc__cumprod_shape, mlc__cumprod_forward,
-                                         mlc__cumprod_backward };
+static const mlc__op mlc__cumprod_op =
+    { "cumprod", mlc__cumprod_shape, mlc__cumprod_forward, mlc__cumprod_backward,
+      mlc__args_axis, MLC__AMP_FULL, MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__scan_call(const mlc__op *op, mlc_tensor *x, int32_t axis)
 {
@@ -22149,10 +22336,13 @@ static mlc_status mlc__softmax_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__run_softmax_grad(ctx, nd->op->name, &a);
 }
 
+static const mlc__arg mlc__args_softmax[] = { MLC__ARG("axis", INT, softmax.axis), MLC__ARGS_END };
 static const mlc__op mlc__softmax_op =
-    { "softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward };
+    { "softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward,
+      mlc__args_softmax, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__log_softmax_op =
-    { "log_softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward };
+    { "log_softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward,
+      mlc__args_softmax, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__softmax_call(const mlc__op *op, mlc_tensor *x, int32_t axis, bool log)
 {
@@ -22283,10 +22473,13 @@ static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+static const mlc__arg mlc__args_norm[] = { MLC__ARG("eps", REAL, norm.eps), MLC__ARGS_END };
 static const mlc__op mlc__layer_norm_op =
-    { "layer_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward };
+    { "layer_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward,
+      mlc__args_norm, MLC__AMP_FIRST, MLC_OP_CAPTURE };
 static const mlc__op mlc__rms_norm_op =
-    { "rms_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward };
+    { "rms_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward,
+      mlc__args_norm, MLC__AMP_FIRST, MLC_OP_CAPTURE };
 
 /* Weight and bias are read as dense rows; a copy is recorded, so gradients find their way back. */
 static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *weight,
@@ -22519,7 +22712,8 @@ static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__op mlc__matmul_op =
-    { "matmul", mlc__matmul_shape, mlc__matmul_forward, mlc__matmul_backward };
+    { "matmul", mlc__matmul_shape, mlc__matmul_forward, mlc__matmul_backward,
+      NULL, MLC__AMP_LOW, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
 {
@@ -22611,8 +22805,8 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (act) mlc__save(nd, nd->out[nd->n_out - 1]);
-    nd->spends = act || nd->u.linear.drop.p > 0.0;
-    nd->through = act != MLC_ACT_NONE;
+    if (!act && !more) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
+    if (!more) nd->through = (uint8_t)act;
     return MLC_OK;
 }
 
@@ -22794,7 +22988,6 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
     const mlc_node *from = x->node;
     if (x->base || !from || from != nd->prev || !from->through || from->done ||
         x != from->out[0]) return NULL;
-    if (from->u.linear.residual || from->u.linear.drop.p > 0.0) return NULL;
     const mlc__saved *kept = &from->saved[from->n_saved - 1];
     const mlc_storage *s = kept->t->storage;
     if (s->closed || s->released || s->version != kept->version) return NULL;
@@ -22832,7 +23025,7 @@ static void mlc__linear_dx_spec(const mlc_node *nd, const mlc_tensor *dy, const 
 /* The product that makes dx takes it through the activation before. */
 static void mlc__linear_through_before(const mlc_node *before, mlc_tensor *dx, mlc__product_spec *p)
 {
-    p->sink.grad = mlc__act_grad(before->u.linear.act);
+    p->sink.grad = mlc__act_grad((mlc_act)before->through);
     p->sink.grad_of = mlc__data(before->saved[before->n_saved - 1].t);
     dx->storage->through_act = true;
 }
@@ -22857,7 +23050,7 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     mlc__param *param = (mlc__param *)w;
     *made = false;
     if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
-        ctx->anomaly || !mlc__grad_is_whole(nd, 1)) return MLC_OK;
+        ctx->anomaly || !mlc__grad_is_whole(param)) return MLC_OK;
     mlc__product_spec p;
     mlc__linear_dw_spec(nd, dy, w, &p);
     struct mlc_k_gemm *g = mlc__gemm_args(&p, 1, none, none);
@@ -22888,8 +23081,14 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
+static const mlc__arg mlc__args_linear[] = {
+    MLC__ARG("act", INT, linear.act), MLC__ARG("bias", BOOL, linear.bias),
+    MLC__ARG("residual", BOOL, linear.residual), MLC__ARG("dropout", REAL, linear.drop.p),
+    MLC__ARG("dtype", DTYPE, linear.dtype), MLC__ARGS_END
+};
 static const mlc__op mlc__linear_op =
-    { "linear", mlc__linear_shape, mlc__linear_forward, mlc__linear_backward };
+    { "linear", mlc__linear_shape, mlc__linear_forward, mlc__linear_backward,
+      mlc__args_linear, MLC__AMP_LINEAR, MLC_OP_SPENDS | MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                    const mlc_epilogue *epilogue)
@@ -23017,7 +23216,7 @@ static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (s->act) mlc__save(nd, nd->out[nd->n_out - 1]);
-    nd->spends = s->act != MLC_ACT_NONE;
+    if (s->act == MLC_ACT_NONE) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
     return MLC_OK;
 }
 
@@ -23120,10 +23319,18 @@ static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__conv_grad(ctx, nd, 0, s->transposed ? MLC_CONV_Y : MLC_CONV_DX, &dy);
 }
 
+static const mlc__arg mlc__args_conv[] = {
+    MLC__ARG("stride", INT, conv.stride), MLC__ARG("padding", INT, conv.pad),
+    MLC__ARG("dilation", INT, conv.dilation), MLC__ARG("output_padding", INT, conv.more),
+    MLC__ARG("groups", INT, conv.groups), MLC__ARG("same", BOOL, conv.same),
+    MLC__ARG("act", INT, conv.act), MLC__ARGS_END
+};
 static const mlc__op mlc__conv_op =
-    { "conv", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward };
+    { "conv", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
+      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE };
 static const mlc__op mlc__conv_transpose_op =
-    { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward };
+    { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
+      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE };
 
 /* A desc's numbers with the defaults filled in. */
 static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, const mlc_conv_desc *d,
@@ -23308,14 +23515,27 @@ static mlc_status mlc__pool_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__beside_close(ctx, nd, &to, st);
 }
 
+static const mlc__arg mlc__args_pool[] = {
+    MLC__ARG("kernel", INT, pool.kernel), MLC__ARG("stride", INT, pool.stride),
+    MLC__ARG("padding", INT, pool.pad), MLC__ARG("dilation", INT, pool.dilation),
+    MLC__ARG("ceil", BOOL, pool.ceil), MLC__ARG("exclude_padding", BOOL, pool.exclude),
+    MLC__ARG("relu", BOOL, pool.relu), MLC__ARGS_END
+};
 static const mlc__op mlc__max_pool_op =
-    { "max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+    { "max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
+      mlc__args_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__avg_pool_op =
-    { "avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+    { "avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
+      mlc__args_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+static const mlc__arg mlc__args_adaptive_pool[] = {
+    MLC__ARG("size", INT, pool.kernel), MLC__ARGS_END
+};
 static const mlc__op mlc__adaptive_max_pool_op =
-    { "adaptive_max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+    { "adaptive_max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
+      mlc__args_adaptive_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__adaptive_avg_pool_op =
-    { "adaptive_avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward };
+    { "adaptive_avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
+      mlc__args_adaptive_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__pool_spec *s)
 {
@@ -23446,8 +23666,12 @@ static mlc_status mlc__resize_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__beside_close(ctx, nd, &to, st);
 }
 
+static const mlc__arg mlc__args_resize[] = {
+    MLC__ARG("size", DIMS, resize.size), MLC__ARG("mode", INT, resize.mode), MLC__ARGS_END
+};
 static const mlc__op mlc__interpolate_op =
-    { "interpolate", mlc__resize_shape, mlc__resize_forward, mlc__resize_backward };
+    { "interpolate", mlc__resize_shape, mlc__resize_forward, mlc__resize_backward,
+      mlc__args_resize, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode)
 {
@@ -23658,12 +23882,20 @@ static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
+static const mlc__arg mlc__args_bnorm[] = {
+    MLC__ARG("momentum", REAL, bnorm.momentum), MLC__ARG("eps", REAL, bnorm.eps),
+    MLC__ARG("groups", INT, bnorm.groups), MLC__ARG("training", BOOL, bnorm.training),
+    MLC__ARG("relu", BOOL, bnorm.relu), MLC__ARGS_END
+};
 static const mlc__op mlc__batch_norm_op =
-    { "batch_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+    { "batch_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward,
+      mlc__args_bnorm, MLC__AMP_FIRST_LAST, MLC_OP_CAPTURE };
 static const mlc__op mlc__group_norm_op =
-    { "group_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+    { "group_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward,
+      mlc__args_bnorm, MLC__AMP_FIRST, MLC_OP_CAPTURE };
 static const mlc__op mlc__instance_norm_op =
-    { "instance_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward };
+    { "instance_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward,
+      mlc__args_bnorm, MLC__AMP_FIRST, MLC_OP_CAPTURE };
 
 /* spec: all but the places of the inputs behind x, which are NULL if they are not there. 16-bit
  * weights are f32 inside. */
@@ -23763,7 +23995,7 @@ static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     (void)ctx;
     nd->out[nd->n_out++] = nd->u.join.out;
-    nd->inplace = nd->u.join.out->node != NULL;
+    if (nd->u.join.out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
     return MLC_OK;
 }
 
@@ -23784,7 +24016,12 @@ static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-static const mlc__op mlc__concat_op = { "concat", mlc__concat_shape, NULL, mlc__concat_backward };
+static const mlc__arg mlc__args_join[] = {
+    MLC__ARG("axis", INT, join.axis), MLC__ARG("start", INT, join.start), MLC__ARGS_END
+};
+static const mlc__op mlc__concat_op =
+    { "concat", mlc__concat_shape, NULL, mlc__concat_backward,
+      mlc__args_join, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 /* Empty 1-d tensors go with any shape, as in PyTorch: a list that grows begins with one. */
 MLC__INLINE bool mlc__join_skips(const mlc_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
@@ -24051,8 +24288,10 @@ static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
-static const mlc__op mlc__flip_op = { "flip", mlc__copy_shape, mlc__flip_forward,
-                                      mlc__flip_backward };
+static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, mask), MLC__ARGS_END };
+static const mlc__op mlc__flip_op =
+    { "flip", mlc__copy_shape, mlc__flip_forward, mlc__flip_backward,
+      mlc__args_flip, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
 {
@@ -24186,7 +24425,13 @@ static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-static const mlc__op mlc__pad_op = { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward };
+static const mlc__arg mlc__args_pad[] = {
+    MLC__ARG("before", EACH, pad.before), MLC__ARG("shape", EACH, pad.shape),
+    MLC__ARG("mode", INT, pad.mode), MLC__ARG("value", REAL, pad.value), MLC__ARGS_END
+};
+static const mlc__op mlc__pad_op =
+    { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward,
+      mlc__args_pad, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 /* One count an axis; a border of a copying mode must be there to be copied. */
 static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
@@ -24266,8 +24511,12 @@ static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
-static const mlc__op mlc__diag_op = { "diag", mlc__diag_shape, mlc__diag_forward,
-                                      mlc__diag_backward };
+static const mlc__arg mlc__args_diag[] = {
+    MLC__ARG("row", INT, view.start), MLC__ARG("column", INT, view.step), MLC__ARGS_END
+};
+static const mlc__op mlc__diag_op =
+    { "diag", mlc__diag_shape, mlc__diag_forward, mlc__diag_backward,
+      mlc__args_diag, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
 {
@@ -24402,13 +24651,17 @@ static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__op mlc__gather_op =
-    { "gather", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+    { "gather", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__index_select_op =
-    { "index_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+    { "index_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__take_op =
-    { "take", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+    { "take", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__masked_select_op =
-    { "masked_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward };
+    { "masked_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
+      mlc__args_axis, MLC__AMP_MATCH, 0 };
 
 static mlc_tensor *mlc__gather_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                     mlc_tensor *index)
@@ -24552,9 +24805,11 @@ static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__op mlc__scatter_op =
-    { "scatter", mlc__scatter_shape, mlc__scatter_forward, mlc__scatter_backward };
+    { "scatter", mlc__scatter_shape, mlc__scatter_forward, mlc__scatter_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__scatter_add_op =
-    { "scatter_add", mlc__scatter_shape, mlc__scatter_add_forward, mlc__scatter_add_backward };
+    { "scatter_add", mlc__scatter_shape, mlc__scatter_add_forward, mlc__scatter_add_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__scatter_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                      mlc_tensor *index, mlc_tensor *src)
@@ -24627,9 +24882,11 @@ static mlc_status mlc__scatter_add__backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__op mlc__scatter__op =
-    { "scatter_", mlc__scatter__shape, mlc__scatter__forward, mlc__scatter__backward };
+    { "scatter_", mlc__scatter__shape, mlc__scatter__forward, mlc__scatter__backward,
+      mlc__args_axis, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 static const mlc__op mlc__scatter_add__op =
-    { "scatter_add_", mlc__scatter__shape, mlc__scatter_add__forward, mlc__scatter_add__backward };
+    { "scatter_add_", mlc__scatter__shape, mlc__scatter_add__forward, mlc__scatter_add__backward,
+      mlc__args_axis, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
 /* An index or a src over x's memory goes through a copy: it would change while it is read. */
 static mlc_tensor *mlc__scatter__call(const mlc__op *op, mlc_tensor *x, int32_t axis,
@@ -24830,10 +25087,15 @@ static mlc_status mlc__band_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-static const mlc__op mlc__tril_op = { "tril", mlc__band_shape, mlc__band_forward,
-                                      mlc__band_backward };
-static const mlc__op mlc__triu_op = { "triu", mlc__band_shape, mlc__band_forward,
-                                      mlc__band_backward };
+static const mlc__arg mlc__args_band[] = {
+    MLC__ARG("lo", INT, band.lo), MLC__ARG("hi", INT, band.hi), MLC__ARGS_END
+};
+static const mlc__op mlc__tril_op =
+    { "tril", mlc__band_shape, mlc__band_forward, mlc__band_backward,
+      mlc__args_band, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+static const mlc__op mlc__triu_op =
+    { "triu", mlc__band_shape, mlc__band_forward, mlc__band_backward,
+      mlc__args_band, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__band_call(const mlc__op *op, mlc_tensor *x, int64_t lo, int64_t hi)
 {
@@ -25253,11 +25515,19 @@ static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__index_add_to(ctx, nd->op->name, &dx, nd->out[1], &dy, nd->u.sort.axis);
 }
 
+static const mlc__arg mlc__args_sort[] = {
+    MLC__ARG("k", INT, sort.k), MLC__ARG("axis", INT, sort.axis),
+    MLC__ARG("descending", BOOL, sort.descending), MLC__ARGS_END
+};
 static const mlc__op mlc__sort_op =
-    { "sort", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward };
-static const mlc__op mlc__argsort_op = { "argsort", mlc__sort_shape, mlc__sort_forward, NULL };
+    { "sort", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward,
+      mlc__args_sort, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+static const mlc__op mlc__argsort_op =
+    { "argsort", mlc__sort_shape, mlc__sort_forward, NULL,
+      mlc__args_sort, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__op mlc__topk_op =
-    { "topk", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward };
+    { "topk", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward,
+      mlc__args_sort, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
 /* k < 0: all of them. */
 static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, int32_t axis,
@@ -25336,7 +25606,6 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     nd->out[nd->n_out++] = own;
     for (int i = 0; i < nd->n_in && nd->n_saved < MLC__MAX_SAVED - 1; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, own);
-    nd->spends = true;                 /* the user's backward may */
     return MLC_OK;
 }
 
@@ -25378,7 +25647,9 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-static const mlc__op mlc__custom_op = { "custom", mlc__custom_shape, NULL, mlc__custom_backward };
+static const mlc__op mlc__custom_op =
+    { "custom", mlc__custom_shape, NULL, mlc__custom_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_SPENDS };
 
 MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                 int32_t n_in)
@@ -25503,23 +25774,35 @@ static bool mlc__loss_param(const mlc_tensor *x, const char *loss, const char *n
 }
 MLC__INLINE bool mlc__is_finite(double x) { return x - x == 0.0; }
 
-#define MLC__POINTWISE(id, name, kernel, fwd, gx, gt) \
+#define MLC__LOSS_REDUCTION MLC__ARG("reduction", INT, loss.reduction)
+#define MLC__LOSS_ARG(first) static const mlc__arg mlc__args_##first[] = \
+    { MLC__LOSS_REDUCTION, MLC__ARG(#first, REAL, loss.s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_loss[] = { MLC__LOSS_REDUCTION, MLC__ARGS_END };
+MLC__LOSS_ARG(beta)
+MLC__LOSS_ARG(delta)
+MLC__LOSS_ARG(margin)
+static const mlc__arg mlc__args_focal[] = {
+    MLC__ARG("gamma", REAL, loss.s[0]), MLC__ARG("alpha", REAL, loss.s[1]), MLC__ARGS_END
+};
+
+#define MLC__POINTWISE(id, name, args, kernel, fwd, gx, gt) \
     static const mlc__pointwise mlc__##id##_op = \
-        { { name, mlc__pointwise_shape, mlc__pointwise_forward, mlc__pointwise_backward }, \
+        { { name, mlc__pointwise_shape, mlc__pointwise_forward, mlc__pointwise_backward, \
+            mlc__args_##args, MLC__AMP_FULL, MLC_OP_CAPTURE }, \
           mlc__apply_##kernel, MLC_##fwd, { MLC_##gx, MLC_##gt } };
-MLC__POINTWISE(mse, "mse_loss", map, MAP_SQDIFF, MAP_SQDIFF_GRAD, MAP_SQDIFF_GRAD)
-MLC__POINTWISE(l1, "l1_loss", math, MATH_SMOOTH_L1, MATH_SMOOTH_L1_GRAD, MATH_SMOOTH_L1_GRAD)
-MLC__POINTWISE(smooth_l1, "smooth_l1_loss", math,
+MLC__POINTWISE(mse, "mse_loss", loss, map, MAP_SQDIFF, MAP_SQDIFF_GRAD, MAP_SQDIFF_GRAD)
+MLC__POINTWISE(l1, "l1_loss", loss, math, MATH_SMOOTH_L1, MATH_SMOOTH_L1_GRAD, MATH_SMOOTH_L1_GRAD)
+MLC__POINTWISE(smooth_l1, "smooth_l1_loss", beta, math,
                MATH_SMOOTH_L1, MATH_SMOOTH_L1_GRAD, MATH_SMOOTH_L1_GRAD)
-MLC__POINTWISE(huber, "huber_loss", math, MATH_HUBER, MATH_HUBER_GRAD, MATH_HUBER_GRAD)
-MLC__POINTWISE(bce, "bce_loss", math, MATH_BCE, MATH_BCE_GRAD, MATH_BCE_GRAD_T)
-MLC__POINTWISE(bce_logits, "bce_with_logits", math,
+MLC__POINTWISE(huber, "huber_loss", delta, math, MATH_HUBER, MATH_HUBER_GRAD, MATH_HUBER_GRAD)
+MLC__POINTWISE(bce, "bce_loss", loss, math, MATH_BCE, MATH_BCE_GRAD, MATH_BCE_GRAD_T)
+MLC__POINTWISE(bce_logits, "bce_with_logits", loss, math,
                MATH_BCE_LOGITS, MATH_BCE_LOGITS_GRAD, MATH_BCE_LOGITS_GRAD_T)
-MLC__POINTWISE(focal, "focal_loss", math, MATH_FOCAL, MATH_FOCAL_GRAD, MATH_FOCAL_GRAD_T)
-MLC__POINTWISE(kl, "kl_div", math, MATH_KL, MATH_KL_GRAD, MATH_KL_GRAD_T)
-MLC__POINTWISE(kl_log, "kl_div", math, MATH_KL_LOG, MATH_KL_LOG_GRAD, MATH_KL_LOG_GRAD_T)
-MLC__POINTWISE(hinge, "hinge_loss", math, MATH_HINGE, MATH_HINGE_GRAD, MATH_HINGE_GRAD)
-MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", math,
+MLC__POINTWISE(focal, "focal_loss", focal, math, MATH_FOCAL, MATH_FOCAL_GRAD, MATH_FOCAL_GRAD_T)
+MLC__POINTWISE(kl, "kl_div", loss, math, MATH_KL, MATH_KL_GRAD, MATH_KL_GRAD_T)
+MLC__POINTWISE(kl_log, "kl_div", loss, math, MATH_KL_LOG, MATH_KL_LOG_GRAD, MATH_KL_LOG_GRAD_T)
+MLC__POINTWISE(hinge, "hinge_loss", margin, math, MATH_HINGE, MATH_HINGE_GRAD, MATH_HINGE_GRAD)
+MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", margin, math,
                MATH_HINGE_EMBEDDING, MATH_HINGE_EMBEDDING_GRAD, MATH_END)
 
 MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
@@ -25620,13 +25903,13 @@ typedef struct mlc__loss_in {
 static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int floats,
                                  mlc_tensor *const *in, mlc_reduction reduction)
 {
-    const mlc__op op = { loss, NULL, NULL, NULL };
+    const mlc__op op = { loss, NULL, NULL, NULL, NULL, MLC__AMP_FULL, 0 };
     mlc_node nd;
     l->ctx = mlc__inputs(loss, n, in);
     if (!l->ctx) return MLC_ERR_ARG;
     MLC__TRY(mlc__reduction_check(l->ctx, loss, reduction, MLC_REDUCTION_NONE));
     for (int i = 0; i < n; i++) l->in[i] = in[i];
-    if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, loss, n, l->in)) return MLC_ERR_NOMEM;
+    if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, &op, n, l->in)) return MLC_ERR_NOMEM;
     nd.op = &op;
     nd.n_in = (int8_t)floats;
     for (int i = 0; i < floats; i++) nd.in[i] = l->in[i];
@@ -25849,7 +26132,15 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* Losses that are made of it have descriptors of their own, whose name is in messages. */
-#define MLC__XENT_OP(name) { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward }
+#define MLC__XENT_OP(name) \
+    { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward, mlc__args_xent, MLC__AMP_FULL, \
+      MLC_OP_CAPTURE }
+static const mlc__arg mlc__args_xent[] = {
+    MLC__ARG("reduction", INT, xent.desc.reduction),
+    MLC__ARG("label_smoothing", REAL, xent.desc.label_smoothing),
+    MLC__ARG("has_ignore_index", BOOL, xent.desc.has_ignore_index),
+    MLC__ARG("ignore_index", INT, xent.desc.ignore_index), MLC__ARGS_END
+};
 static const mlc__op mlc__xent_op = MLC__XENT_OP("cross_entropy");
 static const mlc__op mlc__nll_op = MLC__XENT_OP("nll_loss");
 
@@ -28757,8 +29048,15 @@ static mlc_status mlc__sketch_backward(mlc_ctx *ctx, mlc_node *nd)
                            NULL, acc);
 }
 
+static const mlc__arg mlc__args_sketch[] = {
+    MLC__ARG("kind", INT, sketch.u[0].kind), MLC__ARG("rows", INT, sketch.u[0].rows),
+    MLC__ARG("cols", INT, sketch.u[0].cols), MLC__ARG("seed", INT, sketch.u[0].seed),
+    MLC__ARG("stream", INT, sketch.u[0].stream), MLC__ARG("scale", REAL, sketch.u[0].scale),
+    MLC__ARG("transposed", BOOL, sketch.back), MLC__ARGS_END
+};
 static const mlc__op mlc__sketch_op =
-    { "sketch", mlc__sketch_shape, mlc__sketch_forward, mlc__sketch_backward };
+    { "sketch", mlc__sketch_shape, mlc__sketch_forward, mlc__sketch_backward,
+      mlc__args_sketch, MLC__AMP_LOW, MLC_OP_CAPTURE };
 
 /* A matrix that is there is one of a product. */
 static mlc_tensor *mlc__sketch_dense(mlc_tensor *x, const mlc_sketch *s, bool back)
@@ -28930,8 +29228,8 @@ static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
         if (nd->u.sketch.u[i].stored && (mlc__needs(nd, 0) || (i == 0 && mlc__needs(nd, 1))))
             mlc__save(nd, nd->u.sketch.u[i].stored);
     if (linear->act) mlc__save(nd, kept);
-    nd->spends = linear->act || linear->drop.p > 0.0;
-    nd->through = linear->act != MLC_ACT_NONE;
+    if (!linear->act && linear->drop.p <= 0.0) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
+    if (linear->drop.p <= 0.0) nd->through = (uint8_t)linear->act;
     return MLC_OK;
 }
 
@@ -29109,8 +29407,14 @@ static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
+static const mlc__arg mlc__args_sklinear[] = {
+    MLC__ARG("terms", INT, sketch.terms), MLC__ARG("act", INT, sketch.linear.act),
+    MLC__ARG("bias", BOOL, sketch.linear.bias), MLC__ARG("dropout", REAL, sketch.linear.drop.p),
+    MLC__ARG("dtype", DTYPE, sketch.linear.dtype), MLC__ARGS_END
+};
 static const mlc__op mlc__sklinear_op =
-    { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward };
+    { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward,
+      mlc__args_sklinear, MLC__AMP_LINEAR_2, MLC_OP_SPENDS | MLC_OP_CAPTURE };
 
 static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
 {
@@ -30881,42 +31185,6 @@ MLC__LEVEL_WARM
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are
  * operations like others, so gradients find their way back through them. */
 
-typedef enum mlc__amp_policy {
-    MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
-    MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
-    MLC__AMP_LOW, MLC__AMP_FULL,
-    MLC__AMP_FIRST,                    /* 16 bits for x and its like, parameters as they are    */
-    MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
-    MLC__AMP_KEEP
-} mlc__amp_policy;
-
-static const struct { const char *op; mlc__amp_policy policy; } mlc__amp_policies[] = {
-    { "linear", MLC__AMP_LINEAR },  { "matmul", MLC__AMP_LOW },    { "layer_norm", MLC__AMP_FIRST },
-    { "rms_norm", MLC__AMP_FIRST }, { "add", MLC__AMP_MATCH_LOW }, { "sub", MLC__AMP_MATCH_LOW },
-    { "mse_loss", MLC__AMP_FULL },  { "cross_entropy", MLC__AMP_FULL }, { "sum", MLC__AMP_FULL },
-    { "l1_loss", MLC__AMP_FULL },   { "smooth_l1_loss", MLC__AMP_FULL },
-    { "huber_loss", MLC__AMP_FULL },         { "bce_loss", MLC__AMP_FULL },
-    { "bce_with_logits", MLC__AMP_FULL },    { "focal_loss", MLC__AMP_FULL },
-    { "kl_div", MLC__AMP_FULL },             { "hinge_loss", MLC__AMP_FULL },
-    { "hinge_embedding_loss", MLC__AMP_FULL },
-    { "nll_loss", MLC__AMP_FULL },           { "poly1_cross_entropy", MLC__AMP_FULL },
-    { "distillation_loss", MLC__AMP_FULL },  { "dice_loss", MLC__AMP_FULL },
-    { "tversky_loss", MLC__AMP_FULL },       { "triplet_margin_loss", MLC__AMP_FULL },
-    { "contrastive_loss", MLC__AMP_FULL },   { "cosine_embedding_loss", MLC__AMP_FULL },
-    { "multilabel_margin_loss", MLC__AMP_FULL },
-    { "mean", MLC__AMP_FULL },      { "prod", MLC__AMP_FULL },     { "var", MLC__AMP_FULL },
-    { "std", MLC__AMP_FULL },       { "norm", MLC__AMP_FULL },     { "logsumexp", MLC__AMP_FULL },
-    { "cumsum", MLC__AMP_FULL },    { "cumprod", MLC__AMP_FULL },  { "cast", MLC__AMP_KEEP },
-    { "copy", MLC__AMP_KEEP },      { "custom", MLC__AMP_KEEP },   { "view", MLC__AMP_KEEP },
-    { "concat", MLC__AMP_KEEP },    { "channels_last", MLC__AMP_KEEP },
-    { "conv", MLC__AMP_FIRST },     { "conv_transpose", MLC__AMP_FIRST },
-    { "batch_norm", MLC__AMP_FIRST },
-    { "group_norm", MLC__AMP_FIRST },
-    { "instance_norm", MLC__AMP_FIRST },
-    { "prelu", MLC__AMP_MATCH_LOW },
-    { "sklinear", MLC__AMP_LINEAR }, { "sketch", MLC__AMP_LOW },
-};
-
 #define MLC__AMP_DEPTH 8
 #define MLC__AMP_SEEN  64              /* operations and dtypes that a report can tell of       */
 
@@ -30927,25 +31195,21 @@ typedef struct mlc__amp {
     struct { const char *op; mlc_dtype dtype; int64_t times; } ran[MLC__AMP_SEEN];
 } mlc__amp;
 
-/* What changes a tensor in place, by its name, must not get a copy of it. */
-static mlc__amp_policy mlc__amp_usual(const char *op)
+/* What becomes of op's inputs: by the first rule of its name, else by its descriptor. */
+static mlc_status mlc__amp_policy_of(mlc_ctx *ctx, const mlc_autocast_desc *d, const mlc__op *op,
+                                     mlc__amp_policy *policy)
 {
-    const size_t len = strlen(op);
-    if (len > 0 && op[len - 1] == '_') return MLC__AMP_KEEP;
-    for (int i = 0; i < MLC__COUNT(mlc__amp_policies); i++)
-        if (strcmp(mlc__amp_policies[i].op, op) == 0) return mlc__amp_policies[i].policy;
-    return MLC__AMP_MATCH;
-}
-
-static mlc__amp_policy mlc__amp_policy_of(const mlc_autocast_desc *d, const char *op)
-{
-    const mlc__amp_policy usual = mlc__amp_usual(op);
+    *policy = (mlc__amp_policy)op->autocast;
     for (int32_t i = 0; i < d->n_rules; i++) {
-        if (strcmp(d->rules[i].op, op) != 0) continue;
-        if (d->rules[i].dtype == MLC_F32) return MLC__AMP_FULL;
-        return usual == MLC__AMP_LINEAR || usual == MLC__AMP_FIRST ? usual : MLC__AMP_LOW;
+        if (strcmp(d->rules[i].op, op->name) != 0) continue;
+        MLC__REQUIRE(ctx, *policy != MLC__AMP_KEEP, ARG,
+                     "autocast: rule %d, of '%s': what it does must not depend on a dtype, leave "
+                     "it out", i, op->name);
+        if (d->rules[i].dtype == MLC_F32) *policy = MLC__AMP_FULL;
+        else if (*policy < MLC__AMP_FIRST) *policy = MLC__AMP_LOW;
+        return MLC_OK;
     }
-    return usual;
+    return MLC_OK;
 }
 
 static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
@@ -30971,14 +31235,14 @@ static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes, int weights
     return i <= weights ? mlc__is_param(t) : t->ndim != axes;
 }
 
-/* Place of a batch norm's residual; 0: there is none. */
-static int mlc__amp_like_x(const char *op, int n, mlc_tensor *const *in)
+/* Place of the last input if it is like x, as a batch norm's residual; 0: it is not. */
+static int mlc__amp_like_x(mlc__amp_policy policy, int n, mlc_tensor *const *in)
 {
     const bool images = n > 1 && in[0]->ndim > 1 && mlc__same_shape(in[n - 1], in[0]);
-    return images && strcmp(op, "batch_norm") == 0 ? n - 1 : 0;
+    return images && policy == MLC__AMP_FIRST_LAST ? n - 1 : 0;
 }
 
-static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in)
+static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor **in)
 {
     mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
     const mlc_autocast_desc *d = &a->desc[a->depth - 1];
@@ -30991,14 +31255,17 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
         half = half || mlc__is_half(in[i]->dtype);
     }
     if (!full && !half) return true;
-    const mlc__amp_policy policy = mlc__amp_policy_of(d, op);
+    mlc__amp_policy policy;
+    if (mlc__amp_policy_of(ctx, d, op, &policy) != MLC_OK) return false;
     const bool match = policy == MLC__AMP_MATCH || policy == MLC__AMP_MATCH_LOW;
     const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
-    const int weights = strcmp(op, "sklinear") == 0 ? 2 : 1;
-    bool as_they_are = policy == MLC__AMP_FIRST;           /* weights: all f32, or all in 16 bits */
-    const int like = mlc__amp_like_x(op, n, in);           /* no weight, but an x, too */
+    const int weights = policy == MLC__AMP_LINEAR_2 ? 2 : 1;
+    const bool linear = policy == MLC__AMP_LINEAR || policy == MLC__AMP_LINEAR_2;
+    const int like = mlc__amp_like_x(policy, n, in);       /* no weight, but an x, too */
+    /* weights: all f32, or all in 16 bits */
+    bool as_they_are = policy == MLC__AMP_FIRST || policy == MLC__AMP_FIRST_LAST;
     for (int i = 1; i < n; i++)
         as_they_are = as_they_are && (i == like || (in[i]->dtype == in[1]->dtype &&
                                                     (in[i]->dtype == MLC_F32 ||
@@ -31006,17 +31273,17 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const char *op, int n, mlc_tensor **in
     for (int i = 0; casts && i < n; i++) {
         if (!mlc__is_float(in[i]->dtype)) continue;
         if (as_they_are && i > 0 && i != like) continue;
-        if (policy == MLC__AMP_LINEAR && mlc__amp_stays(i, in[i], axes, weights)) continue;
+        if (linear && mlc__amp_stays(i, in[i], axes, weights)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;
     }
-    if (policy == MLC__AMP_LINEAR) {
+    if (linear) {
         a->hook.low = to;
-        mlc__amp_note(a, op, to);
+        mlc__amp_note(a, op->name, to);
         return true;
     }
     for (int i = 0; policy != MLC__AMP_KEEP && i < n; i++)
-        if (mlc__is_float(in[i]->dtype)) { mlc__amp_note(a, op, in[i]->dtype); break; }
+        if (mlc__is_float(in[i]->dtype)) { mlc__amp_note(a, op->name, in[i]->dtype); break; }
     return true;
 }
 
@@ -31037,10 +31304,9 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
     MLC__REQUIRE(ctx, d.n_rules >= 0 && (d.n_rules == 0 || d.rules), ARG,
                  "autocast_begin: %d rules at NULL", d.n_rules);
     for (int32_t i = 0; i < d.n_rules; i++) {
-        MLC__REQUIRE(ctx, d.rules[i].op && mlc__amp_policy_of(&none, d.rules[i].op) !=
-                                               MLC__AMP_KEEP, ARG,
-                     "autocast_begin: rule %d, of '%s': what it does must not depend on a dtype, "
-                     "leave it out", i, d.rules[i].op ? d.rules[i].op : "NULL");
+        MLC__REQUIRE(ctx, d.rules[i].op, ARG,
+                     "autocast_begin: rule %d has no operation; name one, as mlc_autocast_report "
+                     "does", i);
         MLC__REQUIRE(ctx, d.rules[i].dtype == MLC_F32 || d.rules[i].dtype == d.dtype, ARG,
                      "autocast_begin: rule %d, of '%s', asks for %s; it may be f32 or %s", i,
                      d.rules[i].op, mlc_dtype_name(d.rules[i].dtype), mlc_dtype_name(d.dtype));
@@ -31089,6 +31355,261 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
+
+/* @@ IMPL.HOOKS ------------------------------------------ what happens, told to the program
+ * The tape and the memory call ctx->watch, if there is one; that is this section's, which calls the
+ * hooks one after the other. While a hook runs the operations that it calls are not told: a hook
+ * that calls operations would not end. Paths of modules are kept as long as the context, since
+ * nodes point to them: there are as many as modules. */
+
+typedef struct mlc__hook { struct mlc__hook *next; int32_t id; mlc_hooks fns; } mlc__hook;
+typedef struct mlc__path { struct mlc__path *next; } mlc__path;     /* the text comes after it */
+
+typedef struct mlc__watcher {
+    struct mlc__watch watch;           /* first: what the tape knows of it                      */
+    mlc__hook        *first;
+    mlc__path        *paths;
+    int32_t           ids;
+    bool              inside;          /* a hook runs                                           */
+} mlc__watcher;
+
+/* What the program's code finds changed while a hook runs. */
+typedef struct mlc__held { struct mlc__autocast *autocast; uint32_t mode; } mlc__held;
+
+static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
+{
+    return (mlc__watcher *)(void *)ctx->hooks;
+}
+
+static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
+{
+    const mlc__held old = { ctx->autocast, mlc__flush_pause() };
+    mlc__watcher_of(ctx)->inside = true;
+    ctx->autocast = NULL;
+    ctx->no_grad++;
+    return old;
+}
+
+static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
+{
+    ctx->no_grad--;
+    ctx->autocast = old->autocast;
+    mlc__watcher_of(ctx)->inside = false;
+    mlc__flush_resume(old->mode);
+}
+
+/* The kept path of the module whose forward runs; "" also where there is no memory for it. */
+static const char *mlc__hooks_path(mlc_ctx *ctx)
+{
+    char text[MLC_NAME_BYTES] = "";
+    mlc__watcher *w = mlc__watcher_of(ctx);
+    mlc__path *p = w->paths;
+    const size_t n = mlc__module_path(ctx, text, sizeof text);
+    while (p && strcmp((const char *)(p + 1), text) != 0) p = p->next;
+    if (n == 0 || p) return n ? (const char *)(p + 1) : "";
+    p = MLC__CAST(mlc__path *, mlc__heap_try(ctx, sizeof *p + n + 1, MLC_MEM_OBJECT));
+    if (!p) return "";
+    memcpy(p + 1, text, n + 1);
+    p->next = w->paths;
+    w->paths = p;
+    return (const char *)(p + 1);
+}
+
+static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+{
+    const bool begins = moment == MLC__FORWARD_BEGINS || moment == MLC__BACKWARD_BEGINS;
+    mlc_op_event e;
+    e.op = nd->op->name;
+    e.module = nd->module;
+    e.backward = moment >= MLC__BACKWARD_BEGINS;
+    e.flags = nd->flags;
+    e.n_in = nd->n_in;
+    e.n_out = nd->n_out;
+    e.in = nd->in;
+    e.out = nd->out;
+    e.status = st;
+    e.node = nd;
+    const mlc__held old = mlc__hooks_enter(ctx);
+    for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next) {
+        void (*fn)(void *user, const mlc_op_event *e) = begins ? h->fns.op_begin : h->fns.op_end;
+        if (fn) fn(h->fns.user, &e);
+    }
+    mlc__hooks_leave(ctx, &old);
+}
+
+/* For the search of a parameter's name. */
+typedef struct mlc__named { const mlc__param *p; char name[MLC_NAME_BYTES]; } mlc__named;
+
+static bool mlc__named_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__named *n = MLC__CAST(mlc__named *, user);
+    if (p == n->p) mlc__copy_text(n->name, sizeof n->name, name);
+    return p != n->p;
+}
+
+static void mlc__hooks_grad(mlc_ctx *ctx, mlc__param *p)
+{
+    mlc__named n = { p, "" };
+    mlc_tensor g;
+    p->grown = false;
+    for (mlc_module *m = ctx->modules; m; m = m->next)
+        if (!m->parent && !mlc__params(m, mlc__named_param, &n)) break;
+    mlc__grad_view(&p->t, &g);
+    const mlc__held old = mlc__hooks_enter(ctx);
+    for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next)
+        if (h->fns.grad_ready) h->fns.grad_ready(h->fns.user, n.name, &g);
+    mlc__hooks_leave(ctx, &old);
+}
+
+/* The parameter that input i of nd is, or is a view of; NULL: none. */
+static mlc__param *mlc__param_in(const mlc_node *nd, int i)
+{
+    mlc_tensor *base = mlc__base(nd->in[i]);
+    return base->flags & MLC__PARAM ? (mlc__param *)base : NULL;
+}
+
+/* All inputs first: one parameter may be two of them. */
+static void mlc__hooks_used(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc__param *p = mlc__param_in(nd, i);
+        if (p && mlc__needs(nd, i) && mlc__wants_grad(&p->t) && p->t.grad && p->t.grad_fresh)
+            p->grown = true;
+    }
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc__param *p = mlc__param_in(nd, i);
+        if (p && p->grown && p->uses == 0) mlc__hooks_grad(ctx, p);
+    }
+}
+
+/* What is left: parameters that nodes use which this backward has not reached. */
+static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
+{
+    for (const mlc_node *nd = from; nd; nd = nd->prev)
+        for (int i = 0; i < nd->n_in; i++) {
+            mlc__param *p = mlc__param_in(nd, i);
+            if (p && p->grown && well) mlc__hooks_grad(ctx, p);
+            if (p) p->grown = false;
+        }
+}
+
+static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+{
+    if (mlc__watcher_of(ctx)->inside || ctx->dry_run) return;
+    if (moment == MLC__TAPE_ENDS) { mlc__hooks_ended(ctx, nd, st == MLC_OK); return; }
+    if (!nd->module) nd->module = moment < MLC__BACKWARD_BEGINS ? mlc__hooks_path(ctx) : "";
+    mlc__hooks_call(ctx, nd, moment, st);
+    if (moment == MLC__BACKWARD_ENDS && st == MLC_OK) mlc__hooks_used(ctx, nd);
+}
+
+static void mlc__hooks_memory(mlc_ctx *ctx, int mem, int64_t bytes)
+{
+    for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next)
+        if (h->fns.memory) h->fns.memory(h->fns.user, (mlc_mem)mem, bytes);
+}
+
+static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
+{
+    static const struct mlc__watch watch = { mlc__hooks_op, mlc__hooks_memory };
+    mlc__watcher *w = MLC__CAST(mlc__watcher *, mlc__heap_alloc(ctx, sizeof *w, MLC_MEM_OBJECT,
+                                                                "hooks_add"));
+    if (!w) return NULL;
+    w->watch = watch;
+    ctx->hooks = &w->watch;
+    return w;
+}
+
+/* Which of both calls it is says what: it may not change the list that is being walked. */
+static mlc_status mlc__hooks_outside(mlc_ctx *ctx, const char *what)
+{
+    const mlc__watcher *w = mlc__watcher_of(ctx);
+    MLC__REQUIRE(ctx, !w || !w->inside, STATE, "%s: a hook runs; call it when that has returned",
+                 what);
+    return MLC_OK;
+}
+
+MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
+{
+    if (!ctx || mlc__hooks_outside(ctx, "hooks_add") != MLC_OK) return 0;
+    if (!hooks) {
+        mlc__fail(ctx, MLC_ERR_ARG, "hooks_add: hooks is NULL; it has the functions to call");
+        return 0;
+    }
+    mlc__watcher *w = ctx->hooks ? mlc__watcher_of(ctx) : mlc__watcher_new(ctx);
+    if (!w) return 0;
+    mlc__hook *h = MLC__CAST(mlc__hook *, mlc__heap_alloc(ctx, sizeof *h, MLC_MEM_OBJECT,
+                                                          "hooks_add"));
+    if (!h) return 0;
+    mlc__hook **last = &w->first;
+    while (*last) last = &(*last)->next;
+    *last = h;
+    h->fns = *hooks;
+    ctx->watch = &w->watch;
+    return h->id = ++w->ids;
+}
+
+MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__hooks_outside(ctx, "hooks_remove"));
+    mlc__watcher *w = mlc__watcher_of(ctx);
+    mlc__hook **at = w ? &w->first : NULL;
+    while (at && *at && (*at)->id != id) at = &(*at)->next;
+    MLC__REQUIRE(ctx, at && *at, ARG, "hooks_remove: there are no hooks of number %d; it is what "
+                 "mlc_hooks_add returned, and works once", id);
+    mlc__hook *h = *at;
+    *at = h->next;
+    if (!w->first) ctx->watch = NULL;
+    mlc__heap_free(ctx, h);
+    return MLC_OK;
+}
+
+/* The elements of node.u at `at`, as what they are. */
+static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out)
+{
+    const char *at = (const char *)nd + a->at;
+    const int32_t axes = nd->in[0]->ndim;
+    mlc_dims dims;
+    uint32_t mask;
+    int32_t small;
+    bool flag;
+    out->kind = a->kind < MLC__ARG_AXES ? (mlc_arg_kind)a->kind : MLC_ARG_INT;
+    out->n = 1;
+    switch (a->kind) {
+        case MLC__ARG_REAL: memcpy(&out->real, at, sizeof out->real); return;
+        case MLC__ARG_BOOL: memcpy(&flag, at, sizeof flag); out->i[0] = flag; return;
+        case MLC__ARG_DIMS:
+            memcpy(&dims, at, sizeof dims);
+            memcpy(out->i, dims.v, sizeof out->i);
+            out->n = dims.n;
+            return;
+        case MLC__ARG_AXES:
+            memcpy(&mask, at, sizeof mask);
+            out->n = 0;
+            for (int32_t d = 0; d < axes; d++) if (mask >> d & 1u) out->i[out->n++] = d;
+            return;
+        default:
+            if (a->bytes == sizeof small) {
+                memcpy(&small, at, sizeof small);
+                out->i[0] = small;
+                return;
+            }
+            out->n = a->kind == MLC__ARG_EACH ? axes : (int32_t)(a->bytes / sizeof out->i[0]);
+            memcpy(out->i, at, (size_t)out->n * sizeof out->i[0]);
+    }
+}
+
+MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out)
+{
+    if (!e || !e->node || !out || i < 0) return false;
+    const mlc__arg *a = e->node->op->args;
+    for (; a && a->name && i > 0; i--) a++;
+    if (!a || !a->name) return false;
+    memset(out, 0, sizeof *out);
+    out->name = a->name;
+    mlc__arg_read(e->node, a, out);
+    return true;
+}
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
  * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large

@@ -388,13 +388,11 @@ TEST(amp, nonsense_is_an_error)
     CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "rule 0, of 'matmul', asks for f16; it may be f32 or bf16");
     mlc_error_clear(ctx);
-    static const char *const fixed[] = {"cast", "concat", "add_", "view", NULL};
-    for (int i = 0; i < 5; i++) {
-        const mlc_autocast_rule r = {fixed[i], MLC_BF16};
-        d.rules = &r;
-        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
-        mlc_error_clear(ctx);
-    }
+    static const mlc_autocast_rule unnamed = {NULL, MLC_BF16};
+    d.rules = &unnamed;
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "rule 0 has no operation");
+    mlc_error_clear(ctx);
     for (int i = 0; i < 8; i++)
         CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
     CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_ERR_STATE);
@@ -404,6 +402,39 @@ TEST(amp, nonsense_is_an_error)
     CHECK_EQ(mlc_autocast_end(NULL), MLC_ERR_ARG);
     CHECK_EQ(mlc_autocast_report(NULL, append, NULL), MLC_ERR_ARG);
     mlc_error_clear(ctx);
+}
+
+static mlc_tensor *fixed_call(int i, mlc_tensor *x)
+{
+    mlc_tensor *list[2] = {x, x};
+    switch (i) {
+        case 0: return mlc_cast(x, MLC_F64);
+        case 1: return mlc_concat(list, 2, 0);
+        case 2: return mlc_add_(x, mlc_detach(x));
+        case 3: return mlc_expand(x, mlc_dims2(2, 3));
+        default: return mlc_copy(x);
+    }
+}
+
+TEST(amp, a_rule_of_what_only_moves_elements_fails_where_that_runs)
+{
+    static const char *const fixed[] = {"cast", "concat", "add_", "view", "copy"};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 5; i++) {
+        mlc_tensor             *x = test_rand(ctx, MLC_F32, mlc_dims1(3), 1, -1, 1);
+        const mlc_autocast_rule r = {fixed[i], MLC_BF16};
+        mlc_autocast_desc       d = mlc_autocast_desc_make(MLC_BF16);
+        char                    want[64];
+        d.rules = &r;
+        d.n_rules = 1;
+        if (i != 2) mlc_set_requires_grad(x, true);
+        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_OK);
+        CHECK(fixed_call(i, x) == NULL);
+        snprintf(want, sizeof want, "autocast: rule 0, of '%s': what it does must", fixed[i]);
+        CHECK_HAS(mlc_error(ctx), want);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    }
 }
 
 /* ---- training ------------------------------------------------------------------------------- */

@@ -1165,6 +1165,29 @@ DO(mlc_autocast_report)
     return mlc_autocast_report(w->ctx, hash_text, w);
 }
 
+/* ---- hooks ---------------------------------------------------------------------------------- */
+
+static void reads_arguments(void *user, const mlc_op_event *e)
+{
+    mlc_op_arg a;
+    *(int64_t *)user += mlc_op_event_arg(e, 0, &a) && a.i[0] == 1;
+}
+
+DO(mlc_hooks_add)
+{
+    int64_t   axes = 0;
+    mlc_hooks h;
+    memset(&h, 0, sizeof h);
+    h.user = &axes;
+    h.op_end = reads_arguments;        /* mlc_op_event_arg                                     */
+    const int32_t id = mlc_hooks_add(w->ctx, &h);
+    if (id == 0)
+        return mlc_ctx_status(w->ctx);
+    mlc_status st = keep(w, mlc_softmax(w->x, 1));
+    CHECK(st != MLC_OK || axes == 1);
+    return first_of(st, mlc_hooks_remove(w->ctx, id));
+}
+
 /* ---- data ----------------------------------------------------------------------------------- */
 
 /* Two batches of two rows, summed.                                                             */
