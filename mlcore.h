@@ -123,7 +123,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI           12u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           13u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2440,7 +2440,12 @@ typedef enum mlc_random {
     MLC_RANDOM_PERMUTATION,            /* 0 .. n - 1 in random order; i64                      */
     MLC_RANDOM_FORCE_32 = 0x7fffffff
 } mlc_random;
-typedef enum mlc_rule { MLC_RULE_SGD, MLC_RULE_ADAM, MLC_RULE_FORCE_32 = 0x7fffffff } mlc_rule;
+typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 1              */
+    MLC_RULE_SGD,                      /* momentum, or none; momentum, dampening, nesterov     */
+    MLC_RULE_ADAM,                     /* two moments; beta1, beta2, eps, decoupled            */
+    MLC_RULE_COUNT,
+    MLC_RULE_FORCE_32 = 0x7fffffff
+} mlc_rule;
 
 struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
     mlc_map     op;
@@ -2729,7 +2734,7 @@ struct mlc_k_multinomial {             /* k draws from each row of weights [n,c]
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
 struct mlc_optim_step {                /* what changes per step; read from device memory       */
     double  lr, weight_decay;
-    double  bias1, bias2;              /* 1 - beta^t                                           */
+    double  bias1, bias2;              /* 1 - beta^t; 1 where a rule has no betas              */
     double  grad_scale;
     int64_t first, skip;
     uint64_t stream;                   /* of the words that round a 16-bit p                   */
@@ -2755,14 +2760,15 @@ struct mlc_k_guard {
 };
 struct mlc_k_optim {                   /* one pass over a run of parameters                    */
     mlc_rule    rule;
-    mlc_dtype   dtype;                 /* f32, f64; bf16, whose m and v are f32                */
-    int32_t     decoupled, nesterov;
+    mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
+    int32_t     n_state;
     int64_t     n;
-    void       *p; const void *g; void *m, *v;     /* m: momentum or first moment; may be NULL */
+    void       *p; const void *g;
+    void       *state[4];              /* n_state of them, as the rule has them                */
+    double      hyper[8];
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step;
-    double      momentum, dampening, beta1, beta2, eps;
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
 };                                     /* along k: made again of what p has become             */
 /* A window slides over x [n,in..,c] and makes y [n,out..,c], dense; 3 axes as struct mlc_k_conv. */
@@ -16124,19 +16130,23 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * before one is written, as the arrays may lie at equal offsets in their pages, where the
  * processor takes a read for one of what was just written. */
 
-/* g is read once; m and v are NULL where the rule keeps none. Order of operations as PyTorch's. */
-#define MLC__SGD_TEXT(T) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m); \
+/* Every rule once: name and text, of which mlc__NAME_f32_ISA and mlc__NAME_f64 are made; in the
+ * order of mlc_rule. */
+#define MLC__RULES(X, isa) X(sgd, SGD_TEXT, isa) X(adam, ADAM_TEXT, isa)
+
+/* g is read once. Order of operations as PyTorch's. */
+#define MLC__SGD_TEXT(T, ROOT) \
+    T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
-    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->momentum; \
-    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->dampening); \
+    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->hyper[0]; \
+    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->hyper[1]); \
     const T kept = a->step->first ? (T)0 : mom, scale = (T)a->step->grad_scale; \
-    if (!m) { \
+    if (!a->n_state) { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
         return; \
     } \
-    const bool nesterov = a->nesterov; \
-    m += from; \
+    const bool nesterov = a->hyper[2] != 0.0; \
+    T *m = MLC__CAST(T *, a->state[0]) + from; \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const T old = p[i], d = scale * g[i] + wd * old, b = kept * m[i] + fresh * d; \
         m[i] = b; \
@@ -16161,15 +16171,16 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     v[i] = vi; \
     p[i] = shrink * old - rate * (mi / (ROOT(vi) * root + eps));
 #define MLC__ADAM_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->m) + from; \
-    T *v = MLC__CAST(T *, a->v) + from; \
+    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
+    T *v = MLC__CAST(T *, a->state[1]) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     const struct mlc_optim_step s = *a->step; \
-    const T b1 = (T)a->beta1, c1 = (T)(1.0 - a->beta1); \
-    const T b2 = (T)a->beta2, c2 = (T)(1.0 - a->beta2); \
-    const T shrink = (T)(a->decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
-    const T couple = (T)(a->decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr / s.bias1), eps = (T)a->eps, root = (T)(1.0 / sqrt(s.bias2)); \
+    const T b1 = (T)a->hyper[0], c1 = (T)(1.0 - a->hyper[0]); \
+    const T b2 = (T)a->hyper[1], c2 = (T)(1.0 - a->hyper[1]); \
+    const bool decoupled = a->hyper[3] != 0.0; \
+    const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
+    const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
+    const T rate = (T)(s.lr / s.bias1), eps = (T)a->hyper[2], root = (T)(1.0 / sqrt(s.bias2)); \
     int64_t at = 0; \
     for (; at + MLC__ADAM_LANES <= n; at += MLC__ADAM_LANES) { \
         MLC__SOON(p, at); \
@@ -16188,22 +16199,12 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 /* Updates elements from .. from + n of a run. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n);
 
-MLC__BODY void mlc__sgd_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
-{
-    MLC__SGD_TEXT(float)
-}
-MLC__BODY void mlc__adam_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n)
-{
-    MLC__ADAM_TEXT(float, sqrtf)
-}
-static MLC__OPT void mlc__sgd_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
-{
-    MLC__SGD_TEXT(double)
-}
-static MLC__OPT void mlc__adam_f64(const struct mlc_k_optim *a, int64_t from, int64_t n)
-{
-    MLC__ADAM_TEXT(double, sqrt)
-}
+#define MLC__RULE_BODY(name, TEXT, isa) \
+    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { MLC__##TEXT(float, sqrtf) } \
+    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { MLC__##TEXT(double, sqrt) }
+MLC__RULES(MLC__RULE_BODY, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
  * mean, however small the steps are. */
@@ -16223,27 +16224,28 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     }
 }
 
+#define MLC__RULE_STAMP(name, TEXT, isa) \
+    MLC__FAST_AT_##isa \
+    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { mlc__##name##_f32_body(a, from, n); }
 #define MLC__STAMP_OPTIM(isa) \
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
     { mlc__by_chance_body(to, from, words, n); } \
-    MLC__FAST_AT_##isa \
-    static void mlc__sgd_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { mlc__sgd_f32_body(a, from, n); } \
-    MLC__FAST_AT_##isa \
-    static void mlc__adam_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { mlc__adam_f32_body(a, from, n); }
+    MLC__RULES(MLC__RULE_STAMP, isa)
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
 typedef struct mlc__optim_fns {        /* what a level brings                                  */
-    mlc__optim_fn         sgd_f32, adam_f32;
+    mlc__optim_fn         f32[MLC_RULE_COUNT];
     mlc__by_chance_fn     by_chance;
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
 } mlc__optim_fns;
+
+#define MLC__RULE_F32(name, TEXT, isa) mlc__##name##_f32_##isa,
 
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
@@ -16251,6 +16253,14 @@ typedef struct mlc__optim_job {
     mlc__optim_fn             fn;
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
+
+/* to's states: those of a from element `from` on. */
+static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a, int64_t from)
+{
+    const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
+    for (int32_t k = 0; k < a->n_state; k++)
+        to->state[k] = MLC__CAST(char *, a->state[k]) + (size_t)from * size;
+}
 
 /* A bf16 p and g pass through f32 tile by tile. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
@@ -16267,8 +16277,7 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
         uint16_t *low = MLC__CAST(uint16_t *, a->p) + i;
         fns->half->widen(p, low, a->dtype, some);
         fns->half->widen(g, MLC__CAST(const uint16_t *, a->g) + i, a->dtype, some);
-        tile.m = a->m ? MLC__CAST(float *, a->m) + i : NULL;
-        tile.v = a->v ? MLC__CAST(float *, a->v) + i : NULL;
+        mlc__optim_from(&tile, a, i);
         j->fn(&tile, 0, some);
         mlc__random_words(fns->random, a->seed, a->step->stream, (a->first + i) / 2,
                           (some + 1) / 2, 1, words);
@@ -16414,14 +16423,17 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     return MLC_OK;
 }
 
+#define MLC__RULE_F64(name, TEXT, isa) MLC__OTHER(mlc__##name##_f64),
+static const mlc__optim_fn mlc__optim_f64[] = { MLC__RULES(MLC__RULE_F64, any) };
+
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
     j->a = a;
     j->fns = fns;
     j->pack = pack;
-    if (a->rule == MLC_RULE_SGD) j->fn = mlc__f64(a->dtype) ? mlc__sgd_f64 : fns->sgd_f32;
-    else j->fn = mlc__f64(a->dtype) ? mlc__adam_f64 : fns->adam_f32;
+    if ((unsigned)a->rule >= MLC_RULE_COUNT) return MLC_ERR_UNSUPPORTED;
+    j->fn = mlc__f64(a->dtype) ? mlc__optim_f64[a->rule] : fns->f32[a->rule];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
 }
@@ -16515,10 +16527,8 @@ static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int
     struct mlc_k_optim o = j->a->optim;
     mlc__optim_job part = j->optim;
     const int64_t n = j->part.n, from = row * n;
-    const size_t size = mlc_dtype_bytes(o.dtype), state = mlc_dtype_bytes(mlc__wide(o.dtype));
-    o.p = MLC__CAST(char *, o.p) + (size_t)from * size;
-    o.m = o.m ? MLC__CAST(char *, o.m) + (size_t)from * state : NULL;
-    o.v = o.v ? MLC__CAST(char *, o.v) + (size_t)from * state : NULL;
+    o.p = MLC__CAST(char *, o.p) + (size_t)from * mlc_dtype_bytes(o.dtype);
+    mlc__optim_from(&o, &j->a->optim, from);
     o.g = slab;
     o.first += from;
     part.a = &o;
@@ -16880,7 +16890,7 @@ MLC__LEVEL_HOT
     { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
                                 &mlc__half_fns_##isa); } \
     static const mlc__optim_fns mlc__optim_fns_##isa = \
-        { mlc__sgd_f32_##isa, mlc__adam_f32_##isa, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
+        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
           &mlc__random_fns_##isa }; \
     static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
     { return mlc__optim_run(dev, a, &mlc__optim_fns_##isa, NULL); } \
@@ -30406,8 +30416,8 @@ MLC__LEVEL_HOT
  * as in PyTorch. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
-    mlc_dtype   dtype;                 /* of m and v: f32 for a 16-bit parameter */
-    int64_t     state;                 /* byte offset in m and v */
+    mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
+    int64_t     state;                 /* byte offset in each of them */
     int64_t     steps;
     int32_t     group;
 } mlc__entry;
@@ -30419,14 +30429,17 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
-    bool        decoupled, nesterov, has_m, has_v, in_backward;
-    double      lr, momentum, dampening, weight_decay, beta1, beta2, eps;
+    int32_t     n_state;
+    double      hyper[8];              /* of the rule, for its kernel */
+    void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);
+    bool        in_backward;
+    double      lr, weight_decay;
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
     int64_t     steps, layout;         /* layout: of the flat that the entries follow */
     mlc__entry *entry;
     int64_t     entries;
-    void       *moments, *m, *v;       /* device; moments: the memory that m and v lie in */
+    void       *moments, *state[4];    /* device; moments: the memory that the states lie in */
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
     mlc_clip_desc clip;
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
@@ -30478,7 +30491,6 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 /* State of parameters that stay moves to its new place. */
 static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, const void *from)
 {
-    if (!to) return MLC_OK;
     MLC__TRY(mlc__zero(o->ctx, "optimizer", to, b->bytes));
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t k = 0; k < o->entries && from; k++) {
@@ -30502,18 +30514,17 @@ static void mlc__optim_free_state(mlc_optim *o)
 }
 
 /* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
- * arrays of a pass meet in one bank of the memory, which halves its speed. m and v are moved on by
+ * arrays of a pass meet in one bank of the memory, which halves its speed. States are moved on by
  * some lines, also within a page: see IMPL.KERNELS.OPTIM. */
 static mlc_status mlc__optim_moments(mlc_optim *o, size_t bytes)
 {
-    const size_t apart = bytes < 65536 ? 0 : 5120, arrays = (size_t)o->has_m + (size_t)o->has_v;
+    const size_t apart = bytes < 65536 ? 0 : 5120, arrays = (size_t)o->n_state;
     const size_t pitch = mlc__round_up(bytes, apart ? 4096 : MLC__CACHELINE) + apart;
     if (!arrays) return MLC_OK;
     o->moments = mlc__heap_data(o->ctx, apart + arrays * pitch, MLC_MEM_OPTIM, "optimizer");
     if (!o->moments) return MLC_ERR_NOMEM;
-    char *first = MLC__CAST(char *, o->moments) + apart;
-    if (o->has_m) o->m = first;
-    if (o->has_v) o->v = first + (o->has_m ? pitch : 0);
+    for (size_t k = 0; k < arrays; k++)
+        o->state[k] = MLC__CAST(char *, o->moments) + apart + k * pitch;
     return MLC_OK;
 }
 
@@ -30550,8 +30561,9 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) b.entry[i].steps = o->entry[k].steps;
-    MLC__TRY(mlc__optim_move(o, &b, n->m, o->m));
-    return mlc__optim_move(o, &b, n->v, o->v);
+    for (int32_t k = 0; k < o->n_state; k++)
+        MLC__TRY(mlc__optim_move(o, &b, n->state[k], o->state[k]));
+    return MLC_OK;
 }
 
 /* Tells parameters who steps them inside backward; on false: not o any more. */
@@ -30581,7 +30593,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     if (same) return MLC_OK;
     mlc_optim n = *o;
     n.entry = NULL;
-    n.moments = n.m = n.v = NULL;
+    n.moments = NULL;
     n.step = n.step_dev = NULL;
     n.guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
@@ -30636,6 +30648,11 @@ static double mlc__default(double value, double normal)
     return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
 }
 
+/* A rule is what fills a draft: its rule, n_state, hyper and correct, which makes what changes from
+ * step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
+
+/* -- SGD -- */
+
 /* lr apart from d: mlc_sgd takes 0 as 0, mlc_sgd_ex as the default. */
 static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
 {
@@ -30655,11 +30672,11 @@ static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_SGD;
     draft.lr = lr;
-    draft.momentum = d->momentum;
-    draft.dampening = d->dampening;
     draft.weight_decay = d->weight_decay;
-    draft.nesterov = d->nesterov;
-    draft.has_m = d->momentum != 0.0;
+    draft.n_state = d->momentum != 0.0;
+    draft.hyper[0] = d->momentum;
+    draft.hyper[1] = d->dampening;
+    draft.hyper[2] = d->nesterov;
     return mlc__optim_make(m, &draft);
 }
 
@@ -30678,6 +30695,16 @@ MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc)
     return mlc__sgd_make(m, &d, d.lr == 0.0 ? 1e-3 : d.lr);
 }
 
+/* -- Adam, AdamW -- */
+
+/* In f64 on the host: 1 - beta^t loses its digits in f32 in the first steps, and a device need not
+ * have pow. */
+static void mlc__adam_correct(const mlc_optim *o, double t, struct mlc_optim_step *s)
+{
+    s->bias1 = 1.0 - pow(o->hyper[0], t);
+    s->bias2 = 1.0 - pow(o->hyper[1], t);
+}
+
 /* The conditions are written so that NaN fails them. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *desc,
                                  double lr, bool decoupled)
@@ -30689,19 +30716,20 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
     if (desc) d = *desc;
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_ADAM;
-    draft.decoupled = decoupled;
-    draft.has_m = draft.has_v = true;
+    draft.correct = mlc__adam_correct;
+    draft.n_state = 2;
     draft.lr = lr;
-    draft.beta1 = mlc__default(d.beta1, 0.9);
-    draft.beta2 = mlc__default(d.beta2, 0.999);
-    draft.eps = mlc__default(d.eps, 1e-8);
+    draft.hyper[0] = mlc__default(d.beta1, 0.9);
+    draft.hyper[1] = mlc__default(d.beta2, 0.999);
+    draft.hyper[2] = mlc__default(d.eps, 1e-8);
+    draft.hyper[3] = decoupled;
     draft.weight_decay = mlc__default(d.weight_decay, decoupled ? 0.01 : 0.0);
-    if (!(draft.lr >= 0.0 && draft.lr < MLC__INF && draft.beta1 < 1.0 && draft.beta2 < 1.0 &&
-          draft.eps < MLC__INF && draft.weight_decay < MLC__INF)) {
+    if (!(draft.lr >= 0.0 && draft.lr < MLC__INF && draft.hyper[0] < 1.0 && draft.hyper[1] < 1.0 &&
+          draft.hyper[2] < MLC__INF && draft.weight_decay < MLC__INF)) {
         mlc__fail(m->ctx, MLC_ERR_ARG,
                   "%s: lr %s, betas %s and %s: lr must not be negative, betas must be below 1",
-                  what, mlc__real(draft.lr).s, mlc__real(draft.beta1).s,
-                  mlc__real(draft.beta2).s);
+                  what, mlc__real(draft.lr).s, mlc__real(draft.hyper[0]).s,
+                  mlc__real(draft.hyper[1]).s);
         return NULL;
     }
     return mlc__optim_make(m, &draft);
@@ -30801,18 +30829,15 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
                bytes;
 }
 
-/* In f64 on the host: 1 - beta^t loses its digits in f32 in the first steps, and a device need not
- * have pow. */
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_optim_step *s = &o->step[run];
-    const double t = (double)(e->steps + 1);
     (void)to;
     s->lr = o->lr * o->group[e->group].lr_scale;
     s->weight_decay = o->group[e->group].weight_decay;
-    s->bias1 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta1, t) : 1.0;
-    s->bias2 = o->rule == MLC_RULE_ADAM ? 1.0 - pow(o->beta2, t) : 1.0;
+    s->bias1 = s->bias2 = 1.0;
+    if (o->correct) o->correct(o, (double)(e->steps + 1), s);
     s->grad_scale = o->calls ? 1.0 / (double)o->calls : 1.0;         /* 0: inside backward */
     s->first = e->steps == 0;
     s->skip = 0;
@@ -30867,21 +30892,16 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.packs = mlc__optim_packs(o, from, to);
     a.rule = o->rule;
     a.dtype = e->p->t.dtype;
-    a.decoupled = o->decoupled;
-    a.nesterov = o->nesterov;
+    a.n_state = o->n_state;
     a.n = mlc__optim_elements(o, from, to);
     a.p = e->p->value_storage.data;
     a.g = e->p->grad_storage.data;
-    a.m = o->m ? MLC__CAST(char *, o->m) + e->state : NULL;
-    a.v = o->v ? MLC__CAST(char *, o->v) + e->state : NULL;
+    for (int32_t k = 0; k < o->n_state; k++)
+        a.state[k] = MLC__CAST(char *, o->state[k]) + e->state;
+    memcpy(a.hyper, o->hyper, sizeof a.hyper);
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step_dev + run;
-    a.momentum = o->momentum;
-    a.dampening = o->dampening;
-    a.beta1 = o->beta1;
-    a.beta2 = o->beta2;
-    a.eps = o->eps;
     return a;
 }
 

@@ -1200,17 +1200,15 @@ static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, in
     memset(a, 0, sizeof *a);
     a->rule = rule;
     a->dtype = dtype;
-    a->decoupled = a->nesterov = flag;
     a->n = n;
     a->p = guarded_rand(0, dtype, n, 61, -1, 1);
     a->g = guarded_rand(1, dtype, n, 62, -1, 1);
-    a->m = guarded_rand(2, dtype, n, 63, -1, 1);
-    a->v = guarded_rand(3, dtype, n, 64, 0, 1);
+    a->n_state = rule == MLC_RULE_ADAM ? 2 : 1;
+    a->state[0] = guarded_rand(2, dtype, n, 63, -1, 1);
+    a->state[1] = guarded_rand(3, dtype, n, 64, 0, 1);
     a->step = &STEP;
-    a->momentum = 0.9;
-    a->beta1 = 0.9;
-    a->beta2 = 0.99;
-    a->eps = 1e-8;
+    const double sgd[8] = {0.9, 0, flag}, adam[8] = {0.9, 0.99, 1e-8, flag};
+    memcpy(a->hyper, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a->hyper);
 }
 
 /* The formulas of torch.optim, one element, in double.                                        */
@@ -1220,16 +1218,16 @@ static double optim_want(const struct mlc_k_optim *a, double p, double g, double
     double d = s->grad_scale * g;
     if (a->rule == MLC_RULE_SGD) {
         d += s->weight_decay * p;
-        m = a->momentum * m + d;
-        return p - s->lr * (a->nesterov ? d + a->momentum * m : m);
+        m = a->hyper[0] * m + d;
+        return p - s->lr * (a->hyper[2] != 0 ? d + a->hyper[0] * m : m);
     }
-    if (a->decoupled)
+    if (a->hyper[3] != 0)
         p *= 1 - s->lr * s->weight_decay;
     else
         d += s->weight_decay * p;
-    m = a->beta1 * m + (1 - a->beta1) * d;
-    v = a->beta2 * v + (1 - a->beta2) * d * d;
-    return p - s->lr / s->bias1 * m / (sqrt(v) / sqrt(s->bias2) + a->eps);
+    m = a->hyper[0] * m + (1 - a->hyper[0]) * d;
+    v = a->hyper[1] * v + (1 - a->hyper[1]) * d * d;
+    return p - s->lr / s->bias1 * m / (sqrt(v) / sqrt(s->bias2) + a->hyper[2]);
 }
 
 static bool optim_agrees(const mlc_kernels *k, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
@@ -1239,8 +1237,8 @@ static bool optim_agrees(const mlc_kernels *k, mlc_rule rule, mlc_dtype dtype, i
     double             want[70];
     optim_args(&a, rule, dtype, n, flag);
     for (int64_t i = 0; i < n; i++)
-        want[i] = optim_want(&a, get(a.p, dtype, i), get(a.g, dtype, i), get(a.m, dtype, i),
-                             get(a.v, dtype, i));
+        want[i] = optim_want(&a, get(a.p, dtype, i), get(a.g, dtype, i), get(a.state[0], dtype, i),
+                             get(a.state[1], dtype, i));
     if (k->optim(NULL, &a) != MLC_OK)
         return false;
     for (int64_t i = 0; i < n; i++)
@@ -1283,7 +1281,7 @@ static void bf16_steps_agree(mlc_rule rule, int64_t n, bool flag)
         p[i] = (float)test_get(low, MLC_BF16, i), g[i] = (float)test_get(low_g, MLC_BF16, i);
     }
     optim_args(&a, rule, MLC_F32, n, flag);
-    a.p = p, a.g = g, a.m = m, a.v = v;
+    a.p = p, a.g = g, a.state[0] = m, a.state[1] = v;
     for (int64_t i = 0; i < n; i++) m[i] = (float)i / 600, v[i] = (float)i / 500;
     CHECK_EQ(scalar_row()->optim(NULL, &a), MLC_OK);
     memcpy(made, p, sizeof made);
@@ -1306,7 +1304,8 @@ static void bf16_steps_agree(mlc_rule rule, int64_t n, bool flag)
             part.p = here, part.n = cut < n ? cut : n;
             CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &part), MLC_OK);
             if (cut < n) {
-                part.p = here + cut, part.g = low_g + cut, part.m = m + cut, part.v = v + cut;
+                part.p = here + cut, part.g = low_g + cut;
+                part.state[0] = m + cut, part.state[1] = v + cut;
                 part.first = a.first + cut, part.n = n - cut;
                 CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &part), MLC_OK);
             }
@@ -1339,6 +1338,17 @@ TEST(backend, chance_is_right_in_mean)
     CHECK_NEAR(sum / (N - 3), 0x1p-10, 4 * 0x1p-8 * sqrt(0.25 * 0.75 / N));
 }
 
+TEST(backend, a_rule_that_a_kernel_does_not_know_is_unsupported)
+{
+    struct mlc_k_optim a;
+    FOR_EACH_LEVEL(isa) {
+        optim_args(&a, MLC_RULE_COUNT, MLC_F32, 35, false);
+        const double before = get(a.p, MLC_F32, 3);
+        CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &a), MLC_ERR_UNSUPPORTED);
+        CHECK(get(a.p, MLC_F32, 3) == before);
+    }
+}
+
 TEST(backend, optimizer_kernels_heed_skip)
 {
     struct mlc_optim_step step = STEP;
@@ -1348,7 +1358,7 @@ TEST(backend, optimizer_kernels_heed_skip)
     FOR_EACH_LEVEL(isa) {
         for (int adam = 0; adam < 2; adam++) {
             optim_args(&a, adam ? MLC_RULE_ADAM : MLC_RULE_SGD, MLC_F32, 35, false);
-            const void *from[4] = {a.p, a.g, a.m, a.v};
+            const void *from[4] = {a.p, a.g, a.state[0], a.state[1]};
             a.step = &step;
             for (int k = 0; k < 4; k++)
                 memcpy(before[k], from[k], sizeof before[k]);

@@ -1086,10 +1086,11 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     a.gemm.b = y, a.gemm.b_row = c->n, a.gemm.b_col = 1;
     a.gemm.alpha = 1;
     a.gemm.part = 1;
-    a.optim.rule = rule, a.optim.dtype = c->p, a.optim.decoupled = 1;
-    a.optim.n = all, a.optim.p = p[0], a.optim.m = m[0], a.optim.v = v[0];
+    a.optim.rule = rule, a.optim.dtype = c->p, a.optim.n_state = rule == MLC_RULE_ADAM ? 2 : 1;
+    a.optim.n = all, a.optim.p = p[0], a.optim.state[0] = m[0], a.optim.state[1] = v[0];
     a.optim.seed = 5, a.optim.first = 16, a.optim.step = &step;
-    a.optim.momentum = 0.5, a.optim.beta1 = 0.5, a.optim.beta2 = 0.75, a.optim.eps = 0.125;
+    const double sgd[8] = {0.5}, adam[8] = {0.5, 0.75, 0.125, 1};
+    memcpy(a.optim.hyper, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a.optim.hyper);
     a.workspace_bytes = k->gemm_optim_workspace(NULL, &a);
     a.workspace = malloc(a.workspace_bytes + 1);
     CHECK_EQ(k->gemm_optim(NULL, &a), MLC_OK);
@@ -1097,7 +1098,7 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     a.gemm.workspace_bytes = k->gemm_workspace(NULL, &a.gemm);
     a.gemm.workspace = malloc(a.gemm.workspace_bytes + 1);
     CHECK_EQ(k->gemm(NULL, &a.gemm), MLC_OK);
-    a.optim.g = g, a.optim.p = p[1], a.optim.m = m[1], a.optim.v = v[1];
+    a.optim.g = g, a.optim.p = p[1], a.optim.state[0] = m[1], a.optim.state[1] = v[1];
     CHECK_EQ(k->optim(NULL, &a.optim), MLC_OK);
     CHECK(memcmp(p[0], p[1], (size_t)all * size) == 0);
     CHECK(memcmp(m[0], m[1], (size_t)all * wide) == 0);
