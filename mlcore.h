@@ -3241,22 +3241,36 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
 #define MLC__CALL(X, isa)    X(isa)
 #define MLC__OF_BASE(X, isa) MLC__CALL(X, MLC__BASE_##isa)    /* X(the base level of isa) */
-/* Levels to choose from, in the order of mlc_isa: X(isa of most kernels, level). Those above avx512
- * bring products of bf16, the rest is its. */
+/* Levels to choose from, in the order of mlc_isa: X(name, isa of most kernels, level, kind). Those
+ * over avx512 bring products of bf16, the rest is its. */
+#define MLC__LEVEL_BASE(X, name, isa) X(name, isa, isa, BASE_LEVEL)
+#define MLC__LEVELS_AVX2(X, name) \
+    MLC__LEVEL_BASE(X, name, scalar) MLC__LEVEL_BASE(X, name, avx2)
+#define MLC__LEVELS_AVX512(X, name) MLC__LEVELS_AVX2(X, name) MLC__LEVEL_BASE(X, name, avx512)
+#define MLC__LEVELS_AVX512X(X, name) \
+    MLC__LEVELS_AVX512(X, name) X(name, avx512, avx512x, OVER_LEVEL)
 #if MLC__AMX
-#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X) X(avx512, avx512x) X(avx512, amx)
+#  define MLC__EACH_LEVEL(X, name) \
+    MLC__LEVELS_AVX512X(X, name) X(name, avx512, amx, OVER_LEVEL)
 #elif MLC__AVX512X
-#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X) X(avx512, avx512x)
+#  define MLC__EACH_LEVEL(X, name) MLC__LEVELS_AVX512X(X, name)
 #elif MLC__AVX512
-#  define MLC__EACH_LEVEL(X) MLC__LEVELS_AVX512(X)
+#  define MLC__EACH_LEVEL(X, name) MLC__LEVELS_AVX512(X, name)
 #elif MLC__X86
-#  define MLC__EACH_LEVEL(X) X(scalar, scalar) X(avx2, avx2)
+#  define MLC__EACH_LEVEL(X, name) MLC__LEVELS_AVX2(X, name)
 #elif MLC__NEON
-#  define MLC__EACH_LEVEL(X) X(scalar, scalar) X(neon, neon)
+#  define MLC__EACH_LEVEL(X, name) \
+    MLC__LEVEL_BASE(X, name, scalar) MLC__LEVEL_BASE(X, name, neon)
 #else
-#  define MLC__EACH_LEVEL(X) X(scalar, scalar)
+#  define MLC__EACH_LEVEL(X, name) MLC__LEVEL_BASE(X, name, scalar)
 #endif
-#define MLC__LEVELS_AVX512(X) X(scalar, scalar) X(avx2, avx2) X(avx512, avx512)
+/* yes at the levels that have packs of bf16, no at others. */
+#define MLC__IF_PACKS_scalar(yes, no)  no
+#define MLC__IF_PACKS_neon(yes, no)    no
+#define MLC__IF_PACKS_avx2(yes, no)    no
+#define MLC__IF_PACKS_avx512(yes, no)  no
+#define MLC__IF_PACKS_avx512x(yes, no) yes
+#define MLC__IF_PACKS_amx(yes, no)     yes
 
 /* The loop's iterations do not depend on each other: out is an input itself or apart from it.
  * Rolled: and there are so few, 16, that gcc would unroll it first and put vectors together from
@@ -6511,6 +6525,19 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
     return MLC_OK;
 }
 
+#define MLC__MAP_AT(isa, dtype) \
+    (mlc__f64(dtype) ? MLC__F64_AT(mlc__map_f64_, isa) : mlc__map_f32_##isa)
+#define MLC__MATH_AT(isa, dtype) \
+    (mlc__f64(dtype) ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa))
+#define MLC__CPU_map(K, isa, level) \
+    K##_isa(map, isa, level, \
+            mlc__map_run(dev, a, MLC__MAP_AT(isa, a->dtype), MLC__MAP_AT(isa, a->dtype), \
+                         &mlc__half_fns_##isa), NULL)
+#define MLC__CPU_math(K, isa, level) \
+    K##_isa(math, isa, level, \
+            mlc__map_run(dev, &a->map, MLC__MATH_AT(isa, a->map.dtype), \
+                         MLC__MAP_AT(isa, a->map.dtype), &mlc__half_fns_##isa), NULL)
+
 /* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
  * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
  * here. Each dtype has a wide form, f32 (f32, bf16, f16), f64 or i64 (the integers, bool): a cast
@@ -6669,6 +6696,9 @@ static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc
     return MLC_OK;
 }
 
+#define MLC__CPU_cast(K, isa, level) \
+    K##_isa(cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
+
 /* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
 static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
 {
@@ -6702,6 +6732,8 @@ static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
     return MLC_OK;
 }
 
+#define MLC__CPU_fill(K, isa, level) K##_plain(fill, isa, level, mlc__k_fill, NULL)
+
 /* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
 static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
 {
@@ -6713,6 +6745,8 @@ static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
     }
     return MLC_OK;
 }
+
+#define MLC__CPU_take(K, isa, level) K##_plain(take, isa, level, mlc__k_take, NULL)
 
 /* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
  * no concern. */
@@ -6730,6 +6764,8 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
     }
     return MLC_OK;
 }
+
+#define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
 
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
  * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
@@ -6908,6 +6944,11 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
     return MLC_OK;
 }
 
+#define MLC__CPU_compare(K, isa, level) \
+    K##_isa(compare, isa, level, \
+            mlc__compare_run(dev, a, MLC__BASE(mlc__compare_f32_, isa), \
+                             MLC__BASE(mlc__compare_bool_, isa), &mlc__half_fns_##isa), NULL)
+
 /* -- where -- */
 
 #define MLC__WHERE_LOOP(TYPE) \
@@ -7029,6 +7070,10 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
     mlc__loop_run(dev, &l, mlc__where_row, &j, 0.3);
     return MLC_OK;
 }
+
+#define MLC__CPU_where(K, isa, level) \
+    K##_isa(where, isa, level, \
+            mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band, pad
  * An index moves elements along one axis: the loop goes over the shape of the index, once along
@@ -7331,6 +7376,8 @@ static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
     return MLC_OK;
 }
 
+#define MLC__CPU_index(K, isa, level) K##_plain(index, isa, level, mlc__k_index, NULL)
+
 /* Where the elements of a row-major block are that are not zero: chunks are counted, the counts
  * added up, then each chunk writes behind those before it. Bits decide: -0 is zero, a denormal is
  * not, whatever is flushed. */
@@ -7423,6 +7470,9 @@ static mlc_status mlc__k_nonzero(void *dev, const struct mlc_k_nonzero *a)
     return MLC_OK;
 }
 
+#define MLC__CPU_nonzero(K, isa, level) \
+    K##_plain(nonzero, isa, level, mlc__k_nonzero, mlc__k_nonzero_workspace)
+
 /* Rows of matrices, each in three pieces: zeros, elements of the band, zeros. */
 typedef struct mlc__band_job { const struct mlc_k_band *a; int64_t rows, per_chunk; } mlc__band_job;
 
@@ -7485,6 +7535,8 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
                   mlc__band_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_band(K, isa, level) K##_plain(band, isa, level, mlc__k_band, NULL)
 
 /* A row of out: in order a border, elements of in, a border. Trailing axes that have no borders and
  * are dense in both are one unit of so many elements, as long as there are rows for the threads. */
@@ -7598,6 +7650,8 @@ static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
                   mlc__pad_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_pad(K, isa, level) K##_plain(pad, isa, level, mlc__k_pad, NULL)
 
 /* @@ IMPL.KERNELS.REDUCE --------------------------------- sums, products, extremes; argmax, scans
  * An element takes its wide form (IMPL.KERNELS.CAST; f64 for deviations), is prepared (less a
@@ -8348,6 +8402,11 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
     return mlc__reduce_all(dev, &j, 0.2);
 }
 
+#define MLC__CPU_reduce(K, isa, level) \
+    K##_isa(reduce, isa, level, \
+            mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa), \
+            mlc__k_reduce_workspace)
+
 /* -- fold: all other reductions, and those of integers -- */
 
 typedef struct mlc__fold_fns {
@@ -8499,6 +8558,14 @@ static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc
     return mlc__reduce_all(dev, &j, plain ? 0.2 : 1.0);
 }
 
+#define MLC__STAMP_FOLD(isa) \
+    static const mlc__fold_fns mlc__fold_fns_##isa = \
+        { mlc__join_##isa, mlc__map_f32_##isa, MLC__F64_AT(mlc__map_f64_, isa), \
+          MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa };
+MLC__EACH_ISA(MLC__STAMP_FOLD)
+#define MLC__CPU_fold(K, isa, level) \
+    K##_isa(fold, isa, level, mlc__fold_run(dev, a, &mlc__fold_fns_##isa), mlc__k_fold_workspace)
+
 /* -- lines: along one axis, for each place in the others -- */
 
 /* Up to MLC__COLUMNS lines next to each other: where they begin and how far apart they are, by
@@ -8628,6 +8695,9 @@ static mlc_status mlc__argmax_run(void *dev, const struct mlc_k_argmax *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_argmax(K, isa, level) \
+    K##_isa(argmax, isa, level, mlc__argmax_run(dev, a, &mlc__half_fns_##isa), NULL)
+
 typedef struct mlc__scan_job {
     const struct mlc_k_scan *a;
     const mlc__half_fns     *half;
@@ -8735,6 +8805,9 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
                    mlc__scan_lines, &job);
     return MLC_OK;
 }
+
+#define MLC__CPU_scan(K, isa, level) \
+    K##_isa(scan, isa, level, mlc__scan_run(dev, a, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
  * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
@@ -9001,6 +9074,9 @@ static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
                   mlc__sort_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_sort(K, isa, level) \
+    K##_plain(sort, isa, level, mlc__k_sort, mlc__k_sort_workspace)
 
 /* @@ IMPL.KERNELS.RNG ------------------------------------ random numbers: f(stream, i), in tiles
  * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree; bounds
@@ -9367,6 +9443,9 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
     return MLC_OK;
 }
 
+#define MLC__CPU_random(K, isa, level) \
+    K##_isa(random, isa, level, mlc__random_run(dev, a, &mlc__random_fns_##isa), NULL)
+
 /* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept. */
 typedef struct mlc__dropout_job {
     const struct mlc_k_dropout *a;
@@ -9438,6 +9517,9 @@ static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 1.0 * (double)a->n, mlc__dropout_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_dropout(K, isa, level) \
+    K##_isa(dropout, isa, level, mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa), NULL)
 
 /* A uniform number for draw i of a stream. */
 MLC__INLINE double mlc__u53_at(uint64_t seed, uint64_t stream, uint64_t i)
@@ -9545,6 +9627,9 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
                   &job);
     return MLC_OK;
 }
+
+#define MLC__CPU_multinomial(K, isa, level) \
+    K##_plain(multinomial, isa, level, mlc__k_multinomial, mlc__k_multinomial_workspace)
 
 /* @@ IMPL.KERNELS.SIGNS ---------------------------------- +-1 out of bits, as products read them
  * A sketch by random signs is an operand of products that lies nowhere: 32 by 32 bits at a time are
@@ -10279,6 +10364,7 @@ MLC__AT_avx512x static void mlc__narrow_avx512x(void *to, const float *from, mlc
     }
 }
 static const mlc__half_fns mlc__half_fns_avx512x = { mlc__widen_avx512, mlc__narrow_avx512x };
+#define mlc__half_fns_amx mlc__half_fns_avx512x            /* which both levels have */
 
 /* 16 elements of bf16, or of a bias of either dtype. */
 MLC__INLINE MLC__AT_avx512x __m512 mlc__read_bf16_512(__mmask16 m, const void *x, int64_t at)
@@ -11675,6 +11761,58 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
                           (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
 }
+
+/* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
+#define MLC__TILE_F32_avx2   6, 16, 0.03, mlc__tile_f32_avx2, NULL
+#define MLC__TILE_F64_avx2   6, 8, 0.06, MLC__OTHER(mlc__tile_f64_avx2), NULL
+#define MLC__TILE_F32_neon   8, 12, 0.05, mlc__tile_f32_neon, NULL
+#define MLC__TILE_F64_neon   8, 6, 0.1, MLC__OTHER(mlc__tile_f64_neon), NULL
+#define MLC__TILE_F32_avx512 14, 32, 0.02, mlc__tile_f32_avx512, mlc__narrow_f32_avx512
+#define MLC__TILE_F64_avx512 14, 16, 0.04, MLC__OTHER(mlc__tile_f64_avx512), NULL
+#define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
+#define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
+
+#define MLC__STAMP_GEMM(isa) \
+    static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
+        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
+          &mlc__random_fns_##isa, \
+          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
+        { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
+          MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
+          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
+          &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
+          MLC__OTHER(&mlc__form_f64) } }; \
+    static const mlc__gemm_level mlc__gemm_level_##isa = \
+        { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL };
+MLC__EACH_ISA(MLC__STAMP_GEMM)
+
+#define MLC__TILE_BF16_avx512x 14, 32, 0.01, mlc__tile_bf16_avx512x, mlc__narrow_bf16_avx512x
+#define MLC__TILE_BF16_amx     32, 32, 0.002, mlc__tile_bf16_amx, mlc__narrow_bf16_amx
+
+/* Levels over avx512 differ from it in the products of bf16. */
+#define MLC__STAMP_BF16(level) \
+    static const mlc__gemm_fns mlc__gemm_fns_##level = \
+        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, mlc__map_f32_avx512, \
+          mlc__signs_cells, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, \
+          &mlc__form_##level }; \
+    static const mlc__gemm_level mlc__gemm_level_##level = \
+        { &mlc__gemm_fns_avx512[0], &mlc__gemm_fns_avx512[1], &mlc__gemm_fns_##level };
+#if MLC__AVX512X
+MLC__STAMP_BF16(avx512x)
+#endif
+#if MLC__AMX
+MLC__STAMP_BF16(amx)
+#endif
+
+#define MLC__CPU_gemm(K, isa, level) \
+    K##_asks(gemm, isa, level, \
+             mlc__gemm_run(dev, a, &mlc__gemm_level_##level), \
+             mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level))
+#define MLC__CPU_pack(K, isa, level) \
+    K##_asks(pack, isa, level, \
+             MLC__IF_PACKS_##level(mlc__pack_run(dev, a), MLC_ERR_UNSUPPORTED), \
+             MLC__IF_PACKS_##level(mlc__pack_workspace(a), 0))
 
 /* @@ IMPL.KERNELS.PATCH ---------------------------------- convolutions as products of patches
  * Inside the channels come last. A convolution is then a product of patches, one row for each pixel
@@ -13945,6 +14083,11 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_conv(K, isa, level) \
+    K##_asks(conv, isa, level, \
+             mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_##isa), \
+             mlc__conv_workspace(dev, a, &mlc__gemm_level_##level))
+
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
@@ -14576,6 +14719,10 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_pool(K, isa, level) \
+    K##_isa(pool, isa, level, \
+            mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), NULL)
+
 /* ---- batch, group and instance norm: y = (x - mean) a + b for each channel of rows [rows,c] of
  * each image. Batch norm has one image, of all rows; group norm statistics that channels share. */
 
@@ -14988,6 +15135,11 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_bnorm(K, isa, level) \
+    K##_level(bnorm, isa, level, \
+              mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
+                                 &mlc__half_fns_##level), mlc__k_bnorm_workspace)
+
 /* ---- resizing: a pixel of y is a weighted sum of up to two pixels of x along each axis */
 
 typedef struct mlc__resize_tap { int64_t at[2]; double weight[2]; } mlc__resize_tap;
@@ -15134,6 +15286,11 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
                   mlc__resize_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_resize(K, isa, level) \
+    K##_isa(resize, isa, level, \
+            mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), \
+            mlc__k_resize_workspace)
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -15543,6 +15700,9 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
     return MLC_OK;
 }
 
+#define MLC__CPU_xent(K, isa, level) \
+    K##_isa(xent, isa, level, mlc__xent_run(dev, a, mlc__row_fns_##isa), mlc__k_xent_workspace)
+
 typedef struct mlc__xent_grad_job {
     const struct mlc_k_xent_grad *a;
     const mlc__row_fns *f;
@@ -15613,6 +15773,9 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                   mlc__xent_grad_chunk, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_xent_grad(K, isa, level) \
+    K##_isa(xent_grad, isa, level, mlc__xent_grad_run(dev, a, mlc__row_fns_##isa), NULL)
 
 /* -- softmax and norms: drivers -- */
 
@@ -15760,6 +15923,10 @@ static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, con
     return MLC_OK;
 }
 
+#define MLC__CPU_softmax(K, isa, level) \
+    K##_isa(softmax, isa, level, \
+            mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
+
 typedef struct mlc__softmax_grad_job {
     mlc__rows k;
     const struct mlc_k_softmax_grad *a;
@@ -15818,6 +15985,10 @@ static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_gr
         mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides, mlc__softmax_grad_lines, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_softmax_grad(K, isa, level) \
+    K##_isa(softmax_grad, isa, level, \
+            mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
 
 /* Strides of the statistics over the axes of the rows: three numbers each, row-major. */
 static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
@@ -15930,6 +16101,11 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
         mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides, mlc__norm_lines, &j);
     return MLC_OK;
 }
+
+#define MLC__CPU_norm(K, isa, level) \
+    K##_isa(norm, isa, level, \
+            mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, &mlc__half_fns_##isa), \
+            NULL)
 
 #define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
 #define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
@@ -16121,6 +16297,11 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_norm_grad(K, isa, level) \
+    K##_isa(norm_grad, isa, level, \
+            mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
+                               &mlc__half_fns_##isa), mlc__k_norm_grad_workspace)
+
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
  * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
  * between them, which nobody else reads. What changes from step to step comes through
@@ -16244,8 +16425,6 @@ typedef struct mlc__optim_fns {        /* what a level brings                   
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
 } mlc__optim_fns;
-
-#define MLC__RULE_F32(name, TEXT, isa) mlc__##name##_f32_##isa,
 
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
@@ -16388,6 +16567,11 @@ static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc
     return MLC_OK;
 }
 
+#define MLC__CPU_squares(K, isa, level) \
+    K##_isa(squares, isa, level, \
+            mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa), \
+            mlc__k_squares_workspace)
+
 /* The scale after a step, in the order of GradScaler: after a bad step it shrinks, after enough
  * good ones it grows, unless it would leave its bounds. */
 static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, bool good)
@@ -16423,6 +16607,8 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     return MLC_OK;
 }
 
+#define MLC__CPU_guard(K, isa, level) K##_plain(guard, isa, level, mlc__k_guard, NULL)
+
 #define MLC__RULE_F64(name, TEXT, isa) MLC__OTHER(mlc__##name##_f64),
 static const mlc__optim_fn mlc__optim_f64[] = { MLC__RULES(MLC__RULE_F64, any) };
 
@@ -16449,6 +16635,17 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
                   &j);
     return MLC_OK;
 }
+
+#define MLC__RULE_F32(name, TEXT, isa) mlc__##name##_f32_##isa,
+#define MLC__STAMP_OPTIM_FNS(isa) \
+    static const mlc__optim_fns mlc__optim_fns_##isa = \
+        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
+          &mlc__random_fns_##isa };
+MLC__EACH_ISA(MLC__STAMP_OPTIM_FNS)
+#define MLC__CPU_optim(K, isa, level) \
+    K##_level(optim, isa, level, \
+              mlc__optim_run(dev, a, &mlc__optim_fns_##isa, \
+                             MLC__IF_PACKS_##level(mlc__pack_part, NULL)), NULL)
 
 /* A pass over a matrix and the product that is its gradient, some rows at a time: a thread makes
  * their gradient in its workspace and spends it from cache. Rows do not depend on the number of
@@ -16576,6 +16773,12 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
                   mlc__gemm_optim_chunk, &j);
     return j.failed ? MLC_ERR_INTERNAL : MLC_OK;
 }
+
+#define MLC__CPU_gemm_optim(K, isa, level) \
+    K##_asks(gemm_optim, isa, level, \
+             mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##level, &mlc__optim_fns_##isa, \
+                                 MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
+             mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level))
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
@@ -16783,268 +16986,72 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     return MLC_OK;
 }
 
+#define MLC__CPU_sketch(K, isa, level) \
+    K##_isa(sketch, isa, level, \
+            mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
+                                &mlc__half_fns_##isa), mlc__k_sketch_workspace)
+
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
- * Kernels whose inner loops differ between levels are stamped here from what a level brings: its
- * map, sum, tile. Then two lines a kernel name its function and its workspace query at a level.
- * From them come a column per kernel, mlc__cpu_NAME[level], through which operations call, so that
- * the linker drops kernels that no operation of the program uses; and a row per level, all kernels
- * of it, for mlc_cpu_kernels. All of it is constant: contexts of different levels live side by
- * side. */
+ * A line that stands with a kernel says how it is called: MLC__CPU_NAME(K, isa, level) is
+ * K_FORM(NAME, isa, level, run, query). The form says what run is: plain, the function of all
+ * levels; isa, a call of it with what an ISA brings, for dev and a; level, a call for each level.
+ * query is the function that tells the bytes of workspace, or NULL; with the form asks, which else
+ * is level, it is a call, too. From these lines come the functions that make the calls; a column
+ * per kernel, mlc__cpu_NAME[level], through which operations call, so that the linker drops kernels
+ * that no operation of the program uses; and a row per level, all kernels of it, for
+ * mlc_cpu_kernels. All of it is constant: contexts of different levels live side by side. */
 
-/* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
-#define MLC__TILE_F32_avx2   6, 16, 0.03, mlc__tile_f32_avx2, NULL
-#define MLC__TILE_F64_avx2   6, 8, 0.06, MLC__OTHER(mlc__tile_f64_avx2), NULL
-#define MLC__TILE_F32_neon   8, 12, 0.05, mlc__tile_f32_neon, NULL
-#define MLC__TILE_F64_neon   8, 6, 0.1, MLC__OTHER(mlc__tile_f64_neon), NULL
-#define MLC__TILE_F32_avx512 14, 32, 0.02, mlc__tile_f32_avx512, mlc__narrow_f32_avx512
-#define MLC__TILE_F64_avx512 14, 16, 0.04, MLC__OTHER(mlc__tile_f64_avx512), NULL
-#define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
-#define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
+/* mlc__k_NAME_AT and its workspace query. */
+#define MLC__CALLS(name, at, call) \
+    static mlc_status mlc__k_##name##_##at(void *dev, const struct mlc_k_##name *a) \
+    { (void)dev; (void)a; return call; }
+#define MLC__ASKS(name, at, call) \
+    static size_t mlc__k_##name##_workspace_##at(void *dev, const struct mlc_k_##name *a) \
+    { (void)dev; (void)a; return call; }
 
-#define MLC__STAMP_KERNELS(isa) \
-    static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
-        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
-          &mlc__random_fns_##isa, \
-          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
-        { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
-          MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
-          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
-          &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
-          MLC__OTHER(&mlc__form_f64) } }; \
-    static const mlc__gemm_level mlc__gemm_level_##isa = \
-        { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL }; \
-    static mlc_status mlc__k_map_##isa(void *dev, const struct mlc_k_map *a) \
-    { \
-        const mlc__map_fn fn = mlc__f64(a->dtype) ? MLC__F64_AT(mlc__map_f64_, isa) \
-                                                  : mlc__map_f32_##isa; \
-        return mlc__map_run(dev, a, fn, fn, &mlc__half_fns_##isa); \
-    } \
-    static mlc_status mlc__k_math_##isa(void *dev, const struct mlc_k_math *a) \
-    { \
-        const bool f64 = mlc__f64(a->map.dtype); \
-        return mlc__map_run(dev, &a->map, f64 ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa), \
-                            f64 ? MLC__F64_AT(mlc__map_f64_, isa) : mlc__map_f32_##isa, \
-                            &mlc__half_fns_##isa); \
-    } \
-    static mlc_status mlc__k_compare_##isa(void *dev, const struct mlc_k_compare *a) \
-    { \
-        return mlc__compare_run(dev, a, MLC__BASE(mlc__compare_f32_, isa), \
-                                MLC__BASE(mlc__compare_bool_, isa), &mlc__half_fns_##isa); \
-    } \
-    static mlc_status mlc__k_where_##isa(void *dev, const struct mlc_k_where *a) \
-    { return mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_cast_##isa(void *dev, const struct mlc_k_cast *a) \
-    { return mlc__cast_run(dev, a, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_reduce_##isa(void *dev, const struct mlc_k_reduce *a) \
-    { \
-        return mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa); \
-    } \
-    static const mlc__fold_fns mlc__fold_fns_##isa = \
-        { mlc__join_##isa, mlc__map_f32_##isa, MLC__F64_AT(mlc__map_f64_, isa), \
-          MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa }; \
-    static mlc_status mlc__k_fold_##isa(void *dev, const struct mlc_k_fold *a) \
-    { return mlc__fold_run(dev, a, &mlc__fold_fns_##isa); } \
-    static mlc_status mlc__k_argmax_##isa(void *dev, const struct mlc_k_argmax *a) \
-    { return mlc__argmax_run(dev, a, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_scan_##isa(void *dev, const struct mlc_k_scan *a) \
-    { return mlc__scan_run(dev, a, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_gemm_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_run(dev, a, &mlc__gemm_level_##isa); } \
-    static size_t mlc__k_gemm_workspace_##isa(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##isa); } \
-    static mlc_status mlc__k_conv_##isa(void *dev, const struct mlc_k_conv *a) \
-    { return mlc__conv_run(dev, a, &mlc__gemm_level_##isa, &mlc__conv_fns_##isa); } \
-    static size_t mlc__k_conv_workspace_##isa(void *dev, const struct mlc_k_conv *a) \
-    { return mlc__conv_workspace(dev, a, &mlc__gemm_level_##isa); } \
-    static mlc_status mlc__k_pool_##isa(void *dev, const struct mlc_k_pool *a) \
-    { return mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_bnorm_##isa(void *dev, const struct mlc_k_bnorm *a) \
-    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
-                                &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_resize_##isa(void *dev, const struct mlc_k_resize *a) \
-    { return mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_pack_##isa(void *dev, const struct mlc_k_pack *a) \
-    { (void)dev; (void)a; return MLC_ERR_UNSUPPORTED; } \
-    static size_t mlc__k_pack_workspace_##isa(void *dev, const struct mlc_k_pack *a) \
-    { (void)dev; (void)a; return 0; } \
-    static mlc_status mlc__k_random_##isa(void *dev, const struct mlc_k_random *a) \
-    { return mlc__random_run(dev, a, &mlc__random_fns_##isa); } \
-    static mlc_status mlc__k_dropout_##isa(void *dev, const struct mlc_k_dropout *a) \
-    { return mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa); } \
-    static mlc_status mlc__k_xent_##isa(void *dev, const struct mlc_k_xent *a) \
-    { return mlc__xent_run(dev, a, mlc__row_fns_##isa); } \
-    static mlc_status mlc__k_xent_grad_##isa(void *dev, const struct mlc_k_xent_grad *a) \
-    { return mlc__xent_grad_run(dev, a, mlc__row_fns_##isa); } \
-    static mlc_status mlc__k_softmax_##isa(void *dev, const struct mlc_k_softmax *a) \
-    { return mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_softmax_grad_##isa(void *dev, const struct mlc_k_softmax_grad *a) \
-    { return mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_norm_##isa(void *dev, const struct mlc_k_norm *a) \
-    { return mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
-                           &mlc__half_fns_##isa); } \
-    static mlc_status mlc__k_norm_grad_##isa(void *dev, const struct mlc_k_norm_grad *a) \
-    { return mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
-                                &mlc__half_fns_##isa); } \
-    static const mlc__optim_fns mlc__optim_fns_##isa = \
-        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
-          &mlc__random_fns_##isa }; \
-    static mlc_status mlc__k_optim_##isa(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, &mlc__optim_fns_##isa, NULL); } \
-    static mlc_status mlc__k_gemm_optim_##isa(void *dev, const struct mlc_k_gemm_optim *a) \
-    { \
-        return mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##isa, &mlc__optim_fns_##isa, NULL); \
-    } \
-    static size_t mlc__k_gemm_optim_workspace_##isa(void *dev, \
-                                                    const struct mlc_k_gemm_optim *a) \
-    { return mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##isa); } \
-    static mlc_status mlc__k_sketch_##isa(void *dev, const struct mlc_k_sketch *a) \
-    { \
-        return mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
-                                   &mlc__half_fns_##isa); \
-    } \
-    static mlc_status mlc__k_squares_##isa(void *dev, const struct mlc_k_squares *a) \
-    { return mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa); }
+/* K that define functions: at a level that is an ISA, and at one over it. */
+#define MLC__BASE_LEVEL_plain(name, isa, level, run, query)
+#define MLC__BASE_LEVEL_isa(name, isa, level, run, query)   MLC__CALLS(name, isa, run)
+#define MLC__BASE_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
+#define MLC__BASE_LEVEL_asks(name, isa, level, run, query) \
+    MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
+#define MLC__OVER_LEVEL_plain(name, isa, level, run, query)
+#define MLC__OVER_LEVEL_isa(name, isa, level, run, query)
+#define MLC__OVER_LEVEL_level MLC__BASE_LEVEL_level
+#define MLC__OVER_LEVEL_asks  MLC__BASE_LEVEL_asks
+/* K that name them, and the queries; the comma is part of it. */
+#define MLC__RUN_plain(name, isa, level, run, query) run,
+#define MLC__RUN_isa(name, isa, level, run, query)   mlc__k_##name##_##isa,
+#define MLC__RUN_level(name, isa, level, run, query) mlc__k_##name##_##level,
+#define MLC__RUN_asks MLC__RUN_level
+#define MLC__QUERY_plain(name, isa, level, run, query) query,
+#define MLC__QUERY_isa   MLC__QUERY_plain
+#define MLC__QUERY_level MLC__QUERY_plain
+#define MLC__QUERY_asks(name, isa, level, run, query) mlc__k_##name##_workspace_##level,
 
-MLC__EACH_ISA(MLC__STAMP_KERNELS)
-
-#define MLC__TILE_BF16_avx512x 14, 32, 0.01, mlc__tile_bf16_avx512x, mlc__narrow_bf16_avx512x
-#define MLC__TILE_BF16_amx     32, 32, 0.002, mlc__tile_bf16_amx, mlc__narrow_bf16_amx
-
-/* Levels above avx512 differ from it in the products of bf16. */
-#define MLC__STAMP_BF16(level) \
-    static const mlc__gemm_fns mlc__gemm_fns_##level = \
-        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, mlc__map_f32_avx512, \
-          mlc__signs_cells, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, \
-          &mlc__form_##level }; \
-    static const mlc__gemm_level mlc__gemm_level_##level = \
-        { &mlc__gemm_fns_avx512[0], &mlc__gemm_fns_avx512[1], &mlc__gemm_fns_##level }; \
-    static mlc_status mlc__k_gemm_##level(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_run(dev, a, &mlc__gemm_level_##level); } \
-    static size_t mlc__k_gemm_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level); } \
-    static mlc_status mlc__k_conv_##level(void *dev, const struct mlc_k_conv *a) \
-    { return mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_avx512); } \
-    static size_t mlc__k_conv_workspace_##level(void *dev, const struct mlc_k_conv *a) \
-    { return mlc__conv_workspace(dev, a, &mlc__gemm_level_##level); } \
-    static mlc_status mlc__k_bnorm_##level(void *dev, const struct mlc_k_bnorm *a) \
-    { return mlc__bnorm_run_all(dev, a, mlc__lane_fns_avx512, mlc__bnorm_fns_avx512, \
-                                &mlc__half_fns_avx512x); } \
-    static mlc_status mlc__k_pack_##level(void *dev, const struct mlc_k_pack *a) \
-    { return mlc__pack_run(dev, a); } \
-    static size_t mlc__k_pack_workspace_##level(void *dev, const struct mlc_k_pack *a) \
-    { (void)dev; return mlc__pack_workspace(a); } \
-    static mlc_status mlc__k_optim_##level(void *dev, const struct mlc_k_optim *a) \
-    { return mlc__optim_run(dev, a, &mlc__optim_fns_avx512, mlc__pack_part); } \
-    static mlc_status mlc__k_gemm_optim_##level(void *dev, const struct mlc_k_gemm_optim *a) \
-    { \
-        return mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##level, &mlc__optim_fns_avx512, \
-                                   mlc__pack_part); \
-    } \
-    static size_t mlc__k_gemm_optim_workspace_##level(void *dev, \
-                                                      const struct mlc_k_gemm_optim *a) \
-    { return mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level); }
-#if MLC__AVX512X
-MLC__STAMP_BF16(avx512x)
-#endif
-#if MLC__AMX
-MLC__STAMP_BF16(amx)
-#endif
-
-/* The kernel of a level, and its workspace query; the comma is part of it. */
-#define MLC__CPU_map(isa, level)          mlc__k_map_##isa,
-#define MLC__CPU_map_ws(isa, level)       NULL,
-#define MLC__CPU_cast(isa, level)         mlc__k_cast_##isa,
-#define MLC__CPU_cast_ws(isa, level)      NULL,
-#define MLC__CPU_reduce(isa, level)       mlc__k_reduce_##isa,
-#define MLC__CPU_reduce_ws(isa, level)    mlc__k_reduce_workspace,
-#define MLC__CPU_gemm(isa, level)         mlc__k_gemm_##level,
-#define MLC__CPU_gemm_ws(isa, level)      mlc__k_gemm_workspace_##level,
-#define MLC__CPU_pack(isa, level)         mlc__k_pack_##level,
-#define MLC__CPU_pack_ws(isa, level)      mlc__k_pack_workspace_##level,
-#define MLC__CPU_fill(isa, level)         mlc__k_fill,
-#define MLC__CPU_fill_ws(isa, level)      NULL,
-#define MLC__CPU_random(isa, level)       mlc__k_random_##isa,
-#define MLC__CPU_random_ws(isa, level)    NULL,
-#define MLC__CPU_dropout(isa, level)      mlc__k_dropout_##isa,
-#define MLC__CPU_dropout_ws(isa, level)   NULL,
-#define MLC__CPU_xent(isa, level)         mlc__k_xent_##isa,
-#define MLC__CPU_xent_ws(isa, level)      mlc__k_xent_workspace,
-#define MLC__CPU_xent_grad(isa, level)    mlc__k_xent_grad_##isa,
-#define MLC__CPU_xent_grad_ws(isa, level) NULL,
-#define MLC__CPU_softmax(isa, level)      mlc__k_softmax_##isa,
-#define MLC__CPU_softmax_ws(isa, level)   NULL,
-#define MLC__CPU_softmax_grad(isa, level) mlc__k_softmax_grad_##isa,
-#define MLC__CPU_softmax_grad_ws(isa, level) NULL,
-#define MLC__CPU_norm(isa, level)         mlc__k_norm_##isa,
-#define MLC__CPU_norm_ws(isa, level)      NULL,
-#define MLC__CPU_norm_grad(isa, level)    mlc__k_norm_grad_##isa,
-#define MLC__CPU_norm_grad_ws(isa, level) mlc__k_norm_grad_workspace,
-#define MLC__CPU_fold(isa, level)         mlc__k_fold_##isa,
-#define MLC__CPU_fold_ws(isa, level)      mlc__k_fold_workspace,
-#define MLC__CPU_scan(isa, level)         mlc__k_scan_##isa,
-#define MLC__CPU_scan_ws(isa, level)      NULL,
-#define MLC__CPU_argmax(isa, level)       mlc__k_argmax_##isa,
-#define MLC__CPU_argmax_ws(isa, level)    NULL,
-#define MLC__CPU_take(isa, level)         mlc__k_take,
-#define MLC__CPU_take_ws(isa, level)      NULL,
-#define MLC__CPU_index(isa, level)        mlc__k_index,
-#define MLC__CPU_index_ws(isa, level)     NULL,
-#define MLC__CPU_nonzero(isa, level)      mlc__k_nonzero,
-#define MLC__CPU_nonzero_ws(isa, level)   mlc__k_nonzero_workspace,
-#define MLC__CPU_sort(isa, level)         mlc__k_sort,
-#define MLC__CPU_sort_ws(isa, level)      mlc__k_sort_workspace,
-#define MLC__CPU_multinomial(isa, level)  mlc__k_multinomial,
-#define MLC__CPU_multinomial_ws(isa, level) mlc__k_multinomial_workspace,
-#define MLC__CPU_band(isa, level)         mlc__k_band,
-#define MLC__CPU_band_ws(isa, level)      NULL,
-#define MLC__CPU_pad(isa, level)          mlc__k_pad,
-#define MLC__CPU_pad_ws(isa, level)       NULL,
-#define MLC__CPU_finite(isa, level)       mlc__k_finite,
-#define MLC__CPU_finite_ws(isa, level)    NULL,
-#define MLC__CPU_optim(isa, level)        mlc__k_optim_##level,
-#define MLC__CPU_optim_ws(isa, level)     NULL,
-#define MLC__CPU_conv(isa, level)         mlc__k_conv_##level,
-#define MLC__CPU_conv_ws(isa, level)      mlc__k_conv_workspace_##level,
-#define MLC__CPU_pool(isa, level)         mlc__k_pool_##isa,
-#define MLC__CPU_pool_ws(isa, level)      NULL,
-#define MLC__CPU_bnorm(isa, level)        mlc__k_bnorm_##level,
-#define MLC__CPU_bnorm_ws(isa, level)     mlc__k_bnorm_workspace,
-#define MLC__CPU_resize(isa, level)       mlc__k_resize_##isa,
-#define MLC__CPU_resize_ws(isa, level)    mlc__k_resize_workspace,
-#define MLC__CPU_gemm_optim(isa, level)   mlc__k_gemm_optim_##level,
-#define MLC__CPU_gemm_optim_ws(isa, level) mlc__k_gemm_optim_workspace_##level,
-#define MLC__CPU_squares(isa, level)      mlc__k_squares_##isa,
-#define MLC__CPU_squares_ws(isa, level)   mlc__k_squares_workspace,
-#define MLC__CPU_guard(isa, level)        mlc__k_guard,
-#define MLC__CPU_guard_ws(isa, level)     NULL,
-#define MLC__CPU_math(isa, level)         mlc__k_math_##isa,
-#define MLC__CPU_math_ws(isa, level)      NULL,
-#define MLC__CPU_compare(isa, level)      mlc__k_compare_##isa,
-#define MLC__CPU_compare_ws(isa, level)   NULL,
-#define MLC__CPU_where(isa, level)        mlc__k_where_##isa,
-#define MLC__CPU_where_ws(isa, level)     NULL,
-#define MLC__CPU_sketch(isa, level)       mlc__k_sketch_##isa,
-#define MLC__CPU_sketch_ws(isa, level)    mlc__k_sketch_workspace,
-
+#define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
+#define MLC__RUN_AT(name, isa, level, K)    MLC__CPU_##name(MLC__RUN, isa, level)
+#define MLC__QUERY_AT(name, isa, level, K)  MLC__CPU_##name(MLC__QUERY, isa, level)
 #define MLC__COLUMN(name) \
+    MLC__EACH_LEVEL(MLC__DEFINE_AT, name) \
     static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
-        { MLC__EACH_LEVEL(MLC__CPU_##name) }; \
+        { MLC__EACH_LEVEL(MLC__RUN_AT, name) }; \
     static size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
-        { MLC__EACH_LEVEL(MLC__CPU_##name##_ws) };
+        { MLC__EACH_LEVEL(MLC__QUERY_AT, name) };
 MLC_KERNELS(MLC__COLUMN)
 
-#define MLC__CELL(name, isa, level) MLC__CPU_##name(isa, level) MLC__CPU_##name##_ws(isa, level)
+#define MLC__CELL(name, isa, level) \
+    MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)
 #define MLC__CELL_scalar(name)  MLC__CELL(name, scalar, scalar)
 #define MLC__CELL_avx2(name)    MLC__CELL(name, avx2, avx2)
 #define MLC__CELL_avx512(name)  MLC__CELL(name, avx512, avx512)
 #define MLC__CELL_avx512x(name) MLC__CELL(name, avx512, avx512x)
 #define MLC__CELL_amx(name)     MLC__CELL(name, avx512, amx)
 #define MLC__CELL_neon(name)    MLC__CELL(name, neon, neon)
-#define MLC__ROW(isa, level) { MLC_KERNELS(MLC__CELL_##level) },
+#define MLC__ROW(name, isa, level, K) { MLC_KERNELS(MLC__CELL_##level) },
 
 /* Place of a level in the columns: MLC__EACH_LEVEL has them in this order. */
 MLC__INLINE int mlc__level(mlc_isa isa)
@@ -17055,7 +17062,7 @@ MLC__INLINE int mlc__level(mlc_isa isa)
 /* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
-    static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW) };
+    static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW, all) };
     if (isa == MLC_ISA_AUTO) isa = mlc__isa_best((mlc_isa)(MLC_ISA_COUNT - 1));
     return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels(isa) >> isa & 1)
         ? &rows[mlc__level(isa)] : NULL;
