@@ -10,7 +10,7 @@ int64_t fuzz_in_use(mlc_ctx *ctx, mlc_memory *m)
     for (mlc__object *o = ctx->objects; o; o = o->next) objects++;
     /* Descriptors of pool blocks come by chunks of 32, which stay: as many as ever were in use. */
     for (mlc__block *b = ctx->spare_blocks; b; b = b->next) descriptors++;
-    for (int c = 0; c < MLC__CLASSES; c++)
+    for (int c = 0; c < ctx->tables.classes; c++)
         for (mlc__block *b = ctx->free_blocks[c]; b; b = b->next) descriptors++;
     mlc_memory_info(ctx, m);
     return objects - descriptors / 32 + m->now[MLC_MEM_ACTIVATION] + m->now[MLC_MEM_GRAD] +
