@@ -575,6 +575,17 @@ MLC_API void mlc_zero_grad(mlc_tensor *t);
 MLC_API void mlc_no_grad_begin(mlc_ctx *ctx);
 /* mlc_no_grad_end: ends the innermost mlc_no_grad_begin.                                     */
 MLC_API void mlc_no_grad_end(mlc_ctx *ctx);
+/* mlc_tape_begin: operations until the matching mlc_tape_end are recorded on a tape of their own,
+ *   also under no-grad and in the functions of a custom operation, so that a piece of forward can
+ *   be run and differentiated inside a backward. A backward on it ends where the tape begins:
+ *   gradients of tensors made before are added to and go no further. Nests; a scope ends the tapes
+ *   that began in it.
+ *   keep   records also what no gradient is asked for, for mlc_tape_each
+ *   err    NOMEM                   ref: torch.enable_grad    test: tests/test_tape.c         */
+MLC_API mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep);
+/* mlc_tape_end: ends the innermost one. Its results are no longer results: nothing flows back
+ *   through them, as after mlc_detach.  err: STATE if none is open                           */
+MLC_API mlc_status mlc_tape_end(mlc_ctx *ctx);
 /* mlc_anomaly: when on, every operation, forward and backward, is checked: the first one that
  *   makes a NaN or Inf becomes a VALUE error with its name.   ref: autograd.detect_anomaly   */
 MLC_API void mlc_anomaly(mlc_ctx *ctx, bool on);
@@ -589,7 +600,7 @@ typedef struct mlc_custom_op {
                            mlc_tensor *dy, const bool *need, mlc_tensor **dx);
 } mlc_custom_op;
 
-/* mlc_custom: applies a user's operation to up to 4 inputs and records it; op and user must
+/* mlc_custom: applies a user's operation to up to 8 inputs and records it; op and user must
  *   live until backward.                               test: tests/test_tape.c               */
 MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                int32_t n_in);
@@ -676,6 +687,11 @@ MLC_API int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks);
 MLC_API mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id);
 /* mlc_op_event_arg: fills out with argument i of the operation, from 0; false if it has fewer. */
 MLC_API bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out);
+
+/* mlc_tape_each: calls fn for each operation on the innermost tape, oldest first, backward false.
+ *   fn may call operations, which are not recorded.   err: ARG; STATE if no tape is open      */
+MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
+                                 void *user);
 
 /* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
  * Floats of one dtype unless said otherwise: f32, f64, or bf16 and f16, which are computed in f32
@@ -3592,9 +3608,9 @@ static int32_t mlc__cpu_count(void)
  * with a message (scopes, groups) or clamped (threads). */
 #define MLC__MAX_SCOPES  62            /* in a small fixed block fewer: mlc__tables_of */
 #define MLC__MAX_THREADS 256
-#define MLC__MAX_IN      4
-#define MLC__MAX_OUT     3
-#define MLC__MAX_SAVED   7
+#define MLC__MAX_IN      8              /* LSTM cells: x, h, c, two weights, two biases          */
+#define MLC__MAX_OUT     4
+#define MLC__MAX_SAVED   12
 #define MLC__MESSAGE     1024
 #define MLC__ERROR_OPS   16
 #define MLC__ERROR_BYTES 64            /* of the device's error word */
@@ -3791,6 +3807,7 @@ struct mlc_node {
     uint8_t        flags;              /* of op, less what these arguments do not do           */
     uint8_t        through;            /* mlc_act that it takes that through, unless it is done */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
+    int64_t        at;                 /* number of nodes on the tape with this one            */
     union {
         double         s[2];           /* scalars of a formula                                 */
         mlc_dtype      dtype;
@@ -3817,6 +3834,17 @@ struct mlc_node {
         int32_t        axis;
     } u;
 };
+
+/* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
+ * floor and no end. */
+typedef struct mlc__tape {
+    mlc_node *floor;                   /* youngest node outside, or NULL                       */
+    int64_t   at;                      /* number of nodes outside                              */
+    const struct mlc__tape *outer;     /* in the arena of the scope                            */
+    void    (*end)(mlc_ctx *ctx);      /* set by mlc_tape_begin: others do not link it         */
+    int32_t   depth, no_grad;          /* scope that it began in; no_grad outside              */
+    bool      keep;                    /* nodes also of what no gradient is asked for          */
+} mlc__tape;
 
 /* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
  * context at a time, and workers see only kernel arguments. */
@@ -3856,8 +3884,9 @@ struct mlc_ctx {
      * and dry runs set it back on purpose). */
     uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
-    mlc_node      *tape;
-    int64_t        recorded;           /* nodes on the tape                                    */
+    mlc_node      *tape;               /* youngest node                                        */
+    int64_t        recorded;           /* nodes                                                */
+    mlc__tape      inner;              /* the innermost tape                                   */
     uint64_t       seq;
     int32_t        no_grad;
     const struct mlc__backward_fns *backward;  /* set by the first mlc_backward                 */
@@ -17504,6 +17533,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     /* Late errors of the device belong to the scope in which they were made. */
     mlc__error_word_read(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
+    while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) mlc__node_unsave(nd);
@@ -19014,6 +19044,13 @@ MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
     return ((t->base ? t->base : t)->flags & MLC__REQUIRES_GRAD) != 0;
 }
 
+/* Was t made by an operation on an outer tape? */
+MLC__INLINE bool mlc__is_outside(const mlc_tensor *t)
+{
+    const mlc_node *nd = (t->base ? t->base : t)->node;
+    return nd && nd->at <= t->ctx->inner.at;
+}
+
 /* The context of n inputs; NULL if one of them is NULL, freed or of another context. */
 static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
 {
@@ -19062,7 +19099,13 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
-    if (need) nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
+    if ((op->flags & MLC_OP_INPLACE) && mlc__is_outside(in[0])) {
+        mlc__fail(ctx, MLC_ERR_STATE, "%s: the tensor was made on an outer tape; change it after "
+                  "mlc_tape_end, or a copy of it", op->name);
+        return NULL;
+    }
+    if (need || ctx->inner.keep)
+        nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
     nd->op = op;
     nd->module = NULL;
@@ -19165,8 +19208,9 @@ static void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status
 static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
 {
     nd->prev = ctx->tape;
+    nd->at = ++ctx->recorded;
     ctx->tape = nd;
-    if (++ctx->recorded < MLC__TAPE_LONG || ctx->tape_warned || ctx->dry_run) return;
+    if (ctx->recorded < MLC__TAPE_LONG || ctx->tape_warned || ctx->dry_run) return;
     ctx->tape_warned = true;
     mlc__log(ctx, MLC_LOG_WARNING, "tape: thousands of operations are recorded in a scope that has "
              "not ended; does each step of a loop have its mlc_scope_begin and mlc_scope_end?");
@@ -19195,6 +19239,8 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
             nd->out[i]->node = base->node = nd;
             base->flags |= MLC__REQUIRES_GRAD;
         }
+    } else if (ctx->inner.keep) {
+        mlc__tape_add(ctx, nd);
     }
     return nd->out[0];
 }
@@ -19228,7 +19274,8 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
 }
 
 /* Memory for the gradient of a base, not initialised: parameters' all at once in their flat block;
- * a result's in the current scope, a leaf's in its own, so that it lives as long as the leaf. */
+ * a result's in the current scope; that of a leaf, or of what an outer tape made, in its own, so
+ * that it lives as long. */
 static mlc_status mlc__grad_alloc(mlc_tensor *base)
 {
     mlc__flat *flat = mlc__flat_of(base);
@@ -19240,8 +19287,8 @@ static mlc_status mlc__grad_alloc(mlc_tensor *base)
             ((mlc__param *)base)->name);
         return MLC_OK;
     }
-    base->grad =
-        mlc__storage_new(base->ctx, base->node ? base->ctx->depth : base->scope, MLC_MEM_GRAD);
+    const bool passes = base->node && !mlc__is_outside(base);
+    base->grad = mlc__storage_new(base->ctx, passes ? base->ctx->depth : base->scope, MLC_MEM_GRAD);
     if (!base->grad) return MLC_ERR_NOMEM;
     if (mlc__storage_fill(base->grad, (size_t)mlc__numel(base) * mlc__size(base)) != MLC_OK) {
         base->grad = NULL;
@@ -19372,9 +19419,9 @@ static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
 
 /* After a failure: gradients that may be half made are stale, and parameters block their optimizer,
  * which could not tell a missing gradient from one that was lost. */
-static void mlc__tape_abandon(mlc_node *from)
+static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
 {
-    for (mlc_node *nd = from; nd; nd = nd->prev) {
+    for (mlc_node *nd = from; nd && nd != floor; nd = nd->prev) {
         for (int i = 0; i < nd->n_in; i++) {
             mlc_tensor *base = mlc__base(nd->in[i]);
             if (base->flags & MLC__PARAM) ((mlc__param *)base)->half = true;
@@ -19422,7 +19469,7 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
     bool lent = mlc__seed_lends(y, dy);
     if (!lent) MLC__TRY(mlc__backward_seed(ctx, y, dy));
     else { y->grad = dy->storage; y->grad_fresh = 1; }
-    for (mlc_node *nd = mlc__base(y)->node; nd; nd = nd->prev) {
+    for (mlc_node *nd = mlc__base(y)->node; nd && nd != ctx->inner.floor; nd = nd->prev) {
         bool reached = false;
         for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
@@ -19443,6 +19490,8 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     MLC__REQUIRE(ctx, mlc__wants_grad(y), STATE,
                  "backward: nothing that y was made from requires a "
                  "gradient (or it was made under no-grad)");
+    MLC__REQUIRE(ctx, !mlc__is_outside(y), STATE,
+                 "backward: y was made on an outer tape; call mlc_tape_end before");
     if (y->storage->typed || y->storage->scope < 0) MLC__TRY(mlc__alive(y, "backward"));
     if (!dy) return MLC_OK;
     MLC__REQUIRE(ctx, dy->ctx == ctx, ARG,
@@ -19469,11 +19518,14 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     ctx->backward = &fns;
     const uint32_t mode = mlc__flush_begin();
     /* Custom operations call mlc_ functions in here: they must not be recorded. */
+    const bool keep = ctx->inner.keep;
+    ctx->inner.keep = false;
     ctx->no_grad++;
     const mlc_status st = mlc__backward_run(ctx, y, dy);
     ctx->no_grad--;
+    ctx->inner.keep = keep;
     mlc__flush_end(mode);
-    if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node);
+    if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node, ctx->inner.floor);
     mlc__tell(ctx, mlc__base(y)->node, MLC__TAPE_ENDS, st);
     return st;
 }
@@ -19540,6 +19592,48 @@ MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
 
 MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
 MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
+/* Forgets the innermost tape's nodes and makes its results tensors like others. */
+static void mlc__tape_close(mlc_ctx *ctx)
+{
+    const mlc__tape tape = ctx->inner;
+    for (mlc_node *nd = ctx->tape; nd != tape.floor; nd = nd->prev) {
+        mlc__node_unsave(nd);
+        for (int i = 0; i < nd->n_out && nd->recorded; i++) {
+            mlc_tensor *base = mlc__base(nd->out[i]);
+            if (base->node && base->grad) mlc__storage_release(base->grad);
+            if (base->node) base->grad = NULL;
+            nd->out[i]->node = base->node = NULL;
+            base->flags &= ~MLC__REQUIRES_GRAD;
+        }
+    }
+    ctx->tape = tape.floor;
+    ctx->recorded = tape.at;
+    ctx->no_grad = tape.no_grad;
+    ctx->inner = *tape.outer;
+}
+
+MLC_IMPL mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    mlc__tape *outer = MLC__CAST(mlc__tape *, mlc__arena(ctx, ctx->depth, sizeof *outer));
+    if (!outer) return MLC_ERR_NOMEM;
+    *outer = ctx->inner;
+    const mlc__tape tape = { ctx->tape, ctx->recorded, outer,      mlc__tape_close,
+                             ctx->depth, ctx->no_grad, keep };
+    ctx->inner = tape;
+    ctx->no_grad = 0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_tape_end(mlc_ctx *ctx)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, ctx->inner.end, STATE, "tape_end: no tape is open; call mlc_tape_begin "
+                 "before, in the same scope or one outside");
+    mlc__tape_close(ctx);
+    return MLC_OK;
+}
+
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
 {
     if (ctx) ctx->anomaly = on ? mlc__anomaly_check : NULL;
@@ -23003,7 +23097,7 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     const mlc_node *from = x->node;
-    if (x->base || !from || from != nd->prev || !from->through || from->done ||
+    if (x->base || !from || from != nd->prev || mlc__is_outside(x) || !from->through || from->done ||
         x != from->out[0]) return NULL;
     const mlc__saved *kept = &from->saved[from->n_saved - 1];
     const mlc_storage *s = kept->t->storage;
@@ -25676,7 +25770,7 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
     for (int32_t i = 0; in && i < n_in && i < MLC__MAX_IN; i++) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
     if (!op || !op->name || !op->forward || !op->backward || n_in < 1 || n_in > MLC__MAX_IN) {
-        mlc__fail(ctx, MLC_ERR_ARG, "custom: it needs a name, forward, backward and 1 to 4 inputs");
+        mlc__fail(ctx, MLC_ERR_ARG, "custom: it needs a name, forward, backward and 1 to 8 inputs");
         return NULL;
     }
     nd = mlc__begin_n(&local, &mlc__custom_op, n_in, in);
@@ -31401,7 +31495,7 @@ typedef struct mlc__watcher {
 } mlc__watcher;
 
 /* What the program's code finds changed while a hook runs. */
-typedef struct mlc__held { struct mlc__autocast *autocast; uint32_t mode; } mlc__held;
+typedef struct mlc__held { struct mlc__autocast *autocast; uint32_t mode; bool keep; } mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 {
@@ -31410,9 +31504,10 @@ static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
-    const mlc__held old = { ctx->autocast, mlc__flush_pause() };
+    const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep };
     mlc__watcher_of(ctx)->inside = true;
     ctx->autocast = NULL;
+    ctx->inner.keep = false;
     ctx->no_grad++;
     return old;
 }
@@ -31420,6 +31515,7 @@ static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
 {
     ctx->no_grad--;
+    ctx->inner.keep = old->keep;
     ctx->autocast = old->autocast;
     mlc__watcher_of(ctx)->inside = false;
     mlc__flush_resume(old->mode);
@@ -31442,13 +31538,12 @@ static const char *mlc__hooks_path(mlc_ctx *ctx)
     return (const char *)(p + 1);
 }
 
-static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+static mlc_op_event mlc__op_event(const mlc_node *nd, bool backward, mlc_status st)
 {
-    const bool begins = moment == MLC__FORWARD_BEGINS || moment == MLC__BACKWARD_BEGINS;
     mlc_op_event e;
     e.op = nd->op->name;
-    e.module = nd->module;
-    e.backward = moment >= MLC__BACKWARD_BEGINS;
+    e.module = nd->module ? nd->module : "";
+    e.backward = backward;
     e.flags = nd->flags;
     e.n_in = nd->n_in;
     e.n_out = nd->n_out;
@@ -31456,6 +31551,13 @@ static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_
     e.out = nd->out;
     e.status = st;
     e.node = nd;
+    return e;
+}
+
+static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+{
+    const bool begins = moment == MLC__FORWARD_BEGINS || moment == MLC__BACKWARD_BEGINS;
+    const mlc_op_event e = mlc__op_event(nd, moment >= MLC__BACKWARD_BEGINS, st);
     const mlc__held old = mlc__hooks_enter(ctx);
     for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next) {
         void (*fn)(void *user, const mlc_op_event *e) = begins ? h->fns.op_begin : h->fns.op_end;
@@ -31636,6 +31738,35 @@ MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out
     out->name = a->name;
     mlc__arg_read(e->node, a, out);
     return true;
+}
+
+/* The tape is turned round for the walk, so that it needs no memory; nothing is on it meanwhile. */
+MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
+                                  void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, fn != NULL, ARG, "tape_each: it needs a function");
+    MLC__REQUIRE(ctx, ctx->inner.end, STATE, "tape_each: no tape is open; call mlc_tape_begin "
+                 "before");
+    mlc_node *next = NULL, *last = ctx->inner.floor, *nd;
+    const bool keep = ctx->inner.keep;
+    for (mlc_node *at = ctx->tape, *prev; at != ctx->inner.floor; at = prev) {
+        prev = at->prev;
+        at->prev = next;
+        next = at;
+    }
+    ctx->inner.keep = false;
+    ctx->no_grad++;
+    while ((nd = next) != NULL) {
+        const mlc_op_event e = mlc__op_event(nd, false, MLC_OK);
+        next = nd->prev;
+        nd->prev = last;
+        last = ctx->tape = nd;
+        fn(user, &e);
+    }
+    ctx->no_grad--;
+    ctx->inner.keep = keep;
+    return ctx->status;
 }
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes

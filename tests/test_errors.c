@@ -1308,7 +1308,7 @@ WRONG(gradient_of_a_buffer, ARG,
       declare(w, "mean", MLC_F32, true))
 
 WRONG(custom_without_a_name, ARG,
-      "custom: it needs a name, forward, backward and 1 to 4 inputs",
+      "custom: it needs a name, forward, backward and 1 to 8 inputs",
       mlc_custom_op op; memset(&op, 0, sizeof op); mlc_custom(&op, NULL, &w->x, 1))
 
 WRONG(gradcheck_of_f32, DTYPE,

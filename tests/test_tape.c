@@ -582,14 +582,16 @@ TEST(tape, gradcheck_restores_its_input_when_moving_it_fails)
     CHECK_EQ(memcmp(before, after, sizeof before), 0);
 }
 
-static mlc_status four_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+static mlc_status eight_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
 {
-    (void)user; (void)n_in;
-    *out = mlc_mul(mlc_mul(in[0], in[1]), mlc_mul(in[2], in[3]));
+    (void)user;
+    *out = in[0];
+    for (int32_t i = 1; i < n_in; i++)
+        *out = mlc_mul(*out, in[i]);
     return MLC_OK;
 }
 
-static mlc_status four_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+static mlc_status eight_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
 {
     (void)user;
@@ -599,11 +601,11 @@ static mlc_status four_backward(void *user, mlc_tensor *const *in, int32_t n_in,
     return MLC_OK;
 }
 
-static const mlc_custom_op FOUR = {"four", four_forward, four_backward};
+static const mlc_custom_op EIGHT = {"eight", eight_forward, eight_backward};
 
-static mlc_tensor *four(void *user, mlc_tensor *const *in, int32_t n_in)
+static mlc_tensor *eight(void *user, mlc_tensor *const *in, int32_t n_in)
 {
-    return mlc_custom(&FOUR, user, in, n_in);
+    return mlc_custom(&EIGHT, user, in, n_in);
 }
 
 /* Doubles its dy in place.                                                                    */
@@ -652,27 +654,27 @@ TEST(tape, nothing_is_left_of_a_graph_that_wrote_into_a_view)
     CHECK_OK(ctx);
 }
 
-TEST(tape, a_custom_operation_takes_four_inputs_and_watches_each)
+TEST(tape, a_custom_operation_takes_eight_inputs_and_watches_each)
 {
     mlc_ctx             *ctx = test_ctx();
-    mlc_tensor          *in[5];
+    mlc_tensor          *in[9];
     mlc_gradcheck_report r;
-    for (uint64_t i = 0; i < 5; i++)
+    for (uint64_t i = 0; i < 9; i++)
         in[i] = leaf(ctx, mlc_dims1(3), i);
-    CHECK_EQ(mlc_gradcheck(four, NULL, in, 4, NULL, &r), MLC_OK);
+    CHECK_EQ(mlc_gradcheck(eight, NULL, in, 8, NULL, &r), MLC_OK);
     CHECK(r.ok);
-    for (int i = 0; i < 4; i++) {
-        mlc_tensor *y = total(four(NULL, in, 4));
-        CHECK_EQ(mlc_copy_into(in[i], in[4]), MLC_OK);
+    for (int i = 0; i < 8; i++) {
+        mlc_tensor *y = total(eight(NULL, in, 8));
+        CHECK_EQ(mlc_copy_into(in[i], in[8]), MLC_OK);
         CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
         CHECK_STATUS(ctx, MLC_ERR_VALUE);
     }
-    CHECK(mlc_custom(&FOUR, NULL, in, 5) == NULL);
+    CHECK(mlc_custom(&EIGHT, NULL, in, 9) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_custom(NULL, NULL, in, 1) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     in[1] = NULL;
-    CHECK(mlc_custom(&FOUR, NULL, in, 4) == NULL);
+    CHECK(mlc_custom(&EIGHT, NULL, in, 8) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
@@ -867,5 +869,170 @@ TEST(tape, writing_into_an_expanded_tensor_is_refused)
     CHECK_EQ(mlc_copy_into(e, test_tensor(ctx, MLC_F64, mlc_dims1(4), v)), MLC_ERR_ARG);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_VALUES(x, 1, &zero, 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* ---- tapes inside a tape ------------------------------------------------------------------- */
+
+/* relu(x w^T) v^T, twice.                                                                     */
+static mlc_tensor *piece(mlc_tensor *x, mlc_tensor *const *w)
+{
+    mlc_epilogue relu = {MLC_ACT_RELU, 0, NULL};
+    x = mlc_linear(mlc_linear_ex(x, w[0], NULL, &relu), w[1], NULL);
+    return mlc_linear(mlc_linear_ex(x, w[0], NULL, &relu), w[1], NULL);
+}
+
+typedef struct weights { mlc_ctx *ctx; mlc_tensor *w[2]; } weights;
+
+static mlc_status piece_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)n_in;
+    *out = piece(in[0], ((weights *)user)->w);
+    return MLC_OK;
+}
+
+/* Runs the piece once more and differentiates it there: nothing of it was kept.               */
+static mlc_status piece_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    weights    *u = user;
+    mlc_tensor *x = mlc_detach(in[0]);
+    (void)n_in; (void)out; (void)need;
+    mlc_set_requires_grad(x, true);
+    mlc_tape_begin(u->ctx, false);
+    const mlc_status st = mlc_backward_from(piece(x, u->w), dy);
+    mlc_tape_end(u->ctx);
+    dx[0] = mlc_grad(x);
+    return st;
+}
+
+static const mlc_custom_op PIECE = {"piece", piece_forward, piece_backward};
+
+TEST(tape, a_piece_is_run_and_differentiated_inside_a_backward)
+{
+    double      whole[3][16], twice[3][16];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *leaves[3] = {leaf(ctx, mlc_dims2(4, 4), 1), leaf(ctx, mlc_dims2(4, 4), 2),
+                             leaf(ctx, mlc_dims2(4, 4), 3)};
+    weights     u = {ctx, {leaves[0], leaves[1]}};
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *x = mlc_relu(leaves[2]);
+        for (int k = 0; k < 2; k++)
+            x = i == 0 ? piece(x, u.w) : mlc_custom(&PIECE, &u, &x, 1);
+        CHECK_EQ(mlc_backward(total(x)), MLC_OK);
+        for (int k = 0; k < 3; k++) {
+            CHECK(test_read(mlc_grad(leaves[k]), i == 0 ? whole[k] : twice[k]));
+            mlc_zero_grad(leaves[k]);
+        }
+    }
+    CHECK_EQ(memcmp(whole, twice, sizeof whole), 0);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, gradients_of_what_an_outer_tape_made_wait_for_its_backward)
+{
+    mlc_epilogue relu = {MLC_ACT_RELU, 0, NULL};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = leaf(ctx, mlc_dims2(2, 3), 1);
+    mlc_tensor  *w = mlc_full(ctx, MLC_F64, mlc_dims2(3, 3), 1);
+    mlc_tensor  *h = mlc_linear_ex(x, w, NULL, &relu), *y = NULL;
+    mlc_no_grad_begin(ctx);
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_tape_begin(ctx, false), MLC_OK);
+    y = mlc_linear(h, w, NULL);
+    CHECK(mlc_requires_grad(y));
+    CHECK_EQ(mlc_backward(total(y)), MLC_OK);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK(!mlc_requires_grad(y) && !mlc_requires_grad(mlc_mul(h, h)));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_no_grad_end(ctx);
+    CHECK(mlc_grad(x) == NULL);
+    CHECK_EQ(mlc_backward(total(h)), MLC_OK);
+    CHECK(grad_is(x, 3 * (3 + 1)));
+    CHECK_OK(ctx);
+}
+
+TEST(tape, what_an_outer_tape_made_is_not_changed_or_differentiated_inside)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(3), 1), *h = mlc_mul(x, x), *sum = total(h);
+    CHECK_EQ(mlc_tape_begin(ctx, false), MLC_OK);
+    CHECK(mlc_mul_scalar_(h, 2) == NULL);
+    CHECK_HAS(mlc_error(ctx), "outer tape");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_backward(sum), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "outer tape");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_tensor *y = mlc_mul_scalar_(mlc_mul_scalar(h, 2), 3);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_backward(total(y)), MLC_ERR_STATE);       /* no longer a result              */
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_backward(sum), MLC_OK);
+    CHECK_OK(ctx);
+}
+
+TEST(tape, tapes_nest_and_a_scope_ends_those_that_began_in_it)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(3), 1), *y = mlc_mul_scalar(x, 5);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "tape_end: no tape is open");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_tape_begin(NULL, false), MLC_ERR_ARG);
+    CHECK_EQ(mlc_tape_end(NULL), MLC_ERR_ARG);
+    mlc_scope_begin(ctx);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(mlc_tape_begin(ctx, false), MLC_OK);
+        y = mlc_mul_scalar(x, i + 1);
+        if (i < 2)
+            mlc_no_grad_begin(ctx);
+    }
+    CHECK_EQ(mlc_backward(total(y)), MLC_OK);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK(!mlc_requires_grad(mlc_mul(x, x)));              /* no-grad of the middle one again */
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK(grad_is(x, 3));
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(x, 4))), MLC_OK);
+    CHECK(grad_is(x, 7));
+    CHECK_OK(ctx);
+}
+
+typedef struct seen { char text[64]; mlc_tensor *last; } seen;
+
+static void see(void *user, const mlc_op_event *e)
+{
+    seen *s = user;
+    mlc_add_scalar(e->out[0], 1);                          /* is not seen itself              */
+    s->last = e->out[0];
+    strncat(s->text, e->op, sizeof s->text - strlen(s->text) - 1);
+    strncat(s->text, " ", sizeof s->text - strlen(s->text) - 1);
+}
+
+TEST(tape, a_tape_that_keeps_tells_what_was_computed)
+{
+    seen        s = {"", NULL};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims1(3), 1, 0, 1), *g = leaf(ctx, mlc_dims1(3), 2);
+    CHECK_EQ(mlc_tape_each(ctx, see, &s), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_neg(g);                                            /* on the outer tape                */
+    CHECK_EQ(mlc_tape_begin(ctx, true), MLC_OK);
+    CHECK_EQ(mlc_tape_each(ctx, NULL, &s), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_tensor *y = mlc_add(g, x);
+    y = mlc_mul(mlc_exp(x), y);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *last = mlc_sqrt(y);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_tape_each(ctx, see, &s), MLC_OK);
+    CHECK_EQ(strcmp(s.text, "add exp mul sqrt "), 0);
+    CHECK(s.last == last && !mlc_requires_grad(last) && mlc_requires_grad(y));
+    CHECK_EQ(mlc_backward(total(y)), MLC_OK);
+    s.text[0] = 0;
+    CHECK_EQ(mlc_tape_each(ctx, see, &s), MLC_OK);
+    CHECK_EQ(strcmp(s.text, "add exp mul sqrt sum "), 0);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
     CHECK_OK(ctx);
 }
