@@ -23097,8 +23097,8 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     const mlc_node *from = x->node;
-    if (x->base || !from || from != nd->prev || mlc__is_outside(x) || !from->through || from->done ||
-        x != from->out[0]) return NULL;
+    if (x->base || !from || from != nd->prev || !from->through || from->done ||
+        x != from->out[0] || mlc__is_outside(x)) return NULL;
     const mlc__saved *kept = &from->saved[from->n_saved - 1];
     const mlc_storage *s = kept->t->storage;
     if (s->closed || s->released || s->version != kept->version) return NULL;

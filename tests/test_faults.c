@@ -1188,6 +1188,26 @@ DO(mlc_hooks_add)
     return first_of(st, mlc_hooks_remove(w->ctx, id));
 }
 
+static void counts_operations(void *user, const mlc_op_event *e)
+{
+    *(int64_t *)user += e->n_out;
+}
+
+/* mlc_tape_end, mlc_tape_each: a piece is run, looked at and differentiated on its own tape.   */
+DO(mlc_tape_begin)
+{
+    int64_t    outputs = 0;
+    mlc_status st = mlc_tape_begin(w->ctx, true);
+    if (st != MLC_OK)
+        return st;
+    mlc_tensor *y = mlc_mean(mlc_exp(w->x), mlc_dims0(), false);
+    st = y ? mlc_tape_each(w->ctx, counts_operations, &outputs) : mlc_ctx_status(w->ctx);
+    CHECK(st != MLC_OK || outputs == 2);
+    if (st == MLC_OK && mlc_requires_grad(y))
+        st = mlc_backward(y);
+    return first_of(st, mlc_tape_end(w->ctx));
+}
+
 /* ---- data ----------------------------------------------------------------------------------- */
 
 /* Two batches of two rows, summed.                                                             */
