@@ -2343,77 +2343,133 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
  * is given is the device's. Strides are in elements; arrays have ndim valid entries.
  * test: tests/test_backend.c                                                                  */
 
-typedef enum mlc_map {                 /* elementwise formulas; a, b, c inputs, s a scalar     */
-    MLC_MAP_COPY, MLC_MAP_NEG, MLC_MAP_EXP, MLC_MAP_LOG, MLC_MAP_SQRT, MLC_MAP_TANH,
-    MLC_MAP_SIGMOID, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_SILU, MLC_MAP_ADD_S, MLC_MAP_MUL_S,
-    MLC_MAP_ADD, MLC_MAP_SUB, MLC_MAP_MUL, MLC_MAP_DIV, MLC_MAP_EQ,
-    MLC_MAP_SQDIFF,                    /* (a - b)^2                                            */
-    MLC_MAP_SQRT_GRAD,                 /* a / (2b)       a: dy, b: y                           */
-    MLC_MAP_TANH_GRAD,                 /* a (1 - b^2)    a: dy, b: y                           */
-    MLC_MAP_SIGMOID_GRAD,              /* a b (1 - b)    a: dy, b: y                           */
-    MLC_MAP_RELU_GRAD,                 /* b > 0 ? a : 0  a: dy, b: y                           */
-    MLC_MAP_GELU_GRAD,                 /* a gelu'(b)     a: dy, b: x                           */
-    MLC_MAP_SILU_GRAD,                 /* a silu'(b)     a: dy, b: x                           */
-    MLC_MAP_DIV_GRAD_B,                /* -a b/c^2       a: dy, b/c the quotient               */
-    MLC_MAP_SHARE,                     /* a b / c        a: mask, b: dy, c: count of ties      */
-    MLC_MAP_SQDIFF_GRAD,               /* s a (b - c)    a: dy                                 */
-    MLC_MAP_COUNT,
-    /* Formulas of the kernel math: what most networks do without.                             */
-    MLC_MATH_ABS = MLC_MAP_COUNT, MLC_MATH_SIGN, MLC_MATH_SQUARE,
-    MLC_MATH_RECIPROCAL, MLC_MATH_RSQRT, MLC_MATH_EXPM1, MLC_MATH_EXP2, MLC_MATH_LOG1P,
-    MLC_MATH_LOG2, MLC_MATH_LOG10, MLC_MATH_SIN, MLC_MATH_COS, MLC_MATH_TAN, MLC_MATH_ASIN,
-    MLC_MATH_ACOS, MLC_MATH_ATAN, MLC_MATH_SINH, MLC_MATH_COSH, MLC_MATH_ERF, MLC_MATH_ERFC,
-    MLC_MATH_FLOOR, MLC_MATH_CEIL, MLC_MATH_ROUND, MLC_MATH_TRUNC, MLC_MATH_GELU_TANH,
-    MLC_MATH_SOFTPLUS, MLC_MATH_DIV_S, MLC_MATH_POW_S,
-    MLC_MATH_CUBE, MLC_MATH_ROOT,      /* a to the power of 3, of 0.5                          */
-    MLC_MATH_IS_ZERO,                  /* a == 0 ? 1 : 0                                       */
-    MLC_MATH_ZERO_TO_ONE,              /* a == 0 ? 1 : a                                       */
-    MLC_MATH_RSUB_S,                   /* s - a                                                */
-    MLC_MATH_CLAMP,                    /* a within [s, t]                                      */
-    MLC_MATH_MIN, MLC_MATH_MAX, MLC_MATH_FMOD, MLC_MATH_REMAINDER, MLC_MATH_FLOOR_DIV,
-    MLC_MATH_ATAN2, MLC_MATH_HYPOT, MLC_MATH_POW,
-    MLC_MATH_RATIO,                    /* b == 0 ? 0 : a / b                                   */
-    MLC_MATH_ABS_GRAD,                 /* a sign b; the gradients: a is dy, b is x or y        */
-    MLC_MATH_SQUARE_GRAD, MLC_MATH_RECIPROCAL_GRAD, MLC_MATH_RSQRT_GRAD, MLC_MATH_EXPM1_GRAD,
-    MLC_MATH_EXP2_GRAD, MLC_MATH_LOG1P_GRAD, MLC_MATH_LOG2_GRAD, MLC_MATH_LOG10_GRAD,
-    MLC_MATH_SIN_GRAD, MLC_MATH_COS_GRAD, MLC_MATH_TAN_GRAD, MLC_MATH_ASIN_GRAD,
-    MLC_MATH_ACOS_GRAD, MLC_MATH_ATAN_GRAD, MLC_MATH_SINH_GRAD, MLC_MATH_COSH_GRAD,
-    MLC_MATH_ERF_GRAD, MLC_MATH_ERFC_GRAD, MLC_MATH_GELU_TANH_GRAD, MLC_MATH_SOFTPLUS_GRAD,
-    MLC_MATH_POW_S_GRAD, MLC_MATH_CUBE_GRAD, MLC_MATH_CLAMP_GRAD,
-    MLC_MATH_MIN_GRAD_A,               /* of two inputs: a is dy, b and c are the inputs       */
-    MLC_MATH_MIN_GRAD_B, MLC_MATH_MAX_GRAD_A, MLC_MATH_MAX_GRAD_B, MLC_MATH_FMOD_GRAD_B,
-    MLC_MATH_REMAINDER_GRAD_B, MLC_MATH_ATAN2_GRAD_A, MLC_MATH_ATAN2_GRAD_B,
-    MLC_MATH_HYPOT_GRAD_A, MLC_MATH_HYPOT_GRAD_B,
-    /* Losses of a, the input, and b, the target; s their parameter. Gradients of the input: a is dy
-     * and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c exchanged. */
-    MLC_MATH_SMOOTH_L1, MLC_MATH_SMOOTH_L1_GRAD,               /* s beta; 0: |a - b|           */
-    MLC_MATH_HUBER, MLC_MATH_HUBER_GRAD,                       /* s delta                      */
-    MLC_MATH_BCE, MLC_MATH_BCE_GRAD, MLC_MATH_BCE_GRAD_T,      /* of probabilities             */
-    MLC_MATH_BCE_LOGITS, MLC_MATH_BCE_LOGITS_GRAD, MLC_MATH_BCE_LOGITS_GRAD_T,
-    MLC_MATH_FOCAL, MLC_MATH_FOCAL_GRAD, MLC_MATH_FOCAL_GRAD_T,          /* s gamma, t alpha   */
-    MLC_MATH_FOCAL_2, MLC_MATH_FOCAL_2_GRAD, MLC_MATH_FOCAL_2_GRAD_T,    /* gamma 2            */
-    MLC_MATH_KL, MLC_MATH_KL_GRAD, MLC_MATH_KL_GRAD_T,         /* a a logarithm                */
-    MLC_MATH_KL_LOG, MLC_MATH_KL_LOG_GRAD, MLC_MATH_KL_LOG_GRAD_T,       /* both are           */
-    MLC_MATH_HINGE, MLC_MATH_HINGE_GRAD,                       /* s margin                     */
-    MLC_MATH_HINGE_EMBEDDING, MLC_MATH_HINGE_EMBEDDING_GRAD,   /* s margin                     */
-    MLC_MATH_POW_GRAD_A,               /* a c b^(c-1)                                          */
-    MLC_MATH_POW_GRAD_B,               /* a b^c log b                                          */
-    MLC_MATH_PROD_GRAD,                /* a / b; c zeros: a where b is the only one, else 0    */
-    MLC_MATH_LOG_SIGMOID, MLC_MATH_MISH, MLC_MATH_SOFTSIGN, MLC_MATH_HARDSWISH,
-    MLC_MATH_HARDSIGMOID,
-    MLC_MATH_LEAKY_RELU,               /* a > 0 ? a : s a                                      */
-    MLC_MATH_ELU,                      /* a > 0 ? t a : s (e^a - 1)                            */
-    MLC_MATH_CELU,                     /* a > 0 ? a : s (e^(a/s) - 1)                          */
-    MLC_MATH_PRELU,                    /* a > 0 ? a : a b                                      */
-    MLC_MATH_GLU,                      /* a sigmoid(b)                                         */
-    MLC_MATH_LOG_SIGMOID_GRAD, MLC_MATH_MISH_GRAD, MLC_MATH_SOFTSIGN_GRAD,
-    MLC_MATH_HARDSWISH_GRAD, MLC_MATH_HARDSIGMOID_GRAD, MLC_MATH_LEAKY_RELU_GRAD,
-    MLC_MATH_ELU_GRAD,                 /* b <= 0 ? a (b + s) : t a, b is y                     */
-    MLC_MATH_ELU_X_GRAD,               /* b <= 0 ? a s e^b : t a                               */
-    MLC_MATH_CELU_GRAD,                /* b <= 0 ? a (b/s + 1) : a, b is y                     */
-    MLC_MATH_PRELU_GRAD_A,             /* b > 0 ? a : a c                                      */
-    MLC_MATH_PRELU_GRAD_B,             /* b > 0 ? 0 : a b                                      */
-    MLC_MATH_GLU_GRAD_B,               /* a b sigmoid(c) sigmoid(-c)                           */
+/* Every formula once: mlc_map and the kernels map and math are made of these lists, and a device
+ * can make its own of the same text. U, B, N have one, two, three inputs: a, b, c, of the type T;
+ * s and t are scalars. F(name) is a function of T: one of math.h, or another that IMPL.KERNELS.MATH
+ * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
+ * of mlc_map: a new formula stands at the end.                                                */
+#define MLC_MAP_FORMULAS(U, B, N, F) \
+    U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
+    U(MAP_SQRT, F(sqrt)(a)) U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) \
+    U(MAP_RELU, a > 0 || a != a ? a : (T)0) U(MAP_GELU, F(gelu)(a)) U(MAP_SILU, a * F(sigmoid)(a)) \
+    U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) \
+    B(MAP_DIV, a / b) B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
+    /* gradients: a is dy, b is y */ \
+    B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
+    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
+    /* b is x */ \
+    B(MAP_GELU_GRAD, a * F(gelu_slope)(b)) \
+    B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
+    /* b / c is the quotient */ \
+    N(MAP_DIV_GRAD_B, -a * ((b / c) / c)) \
+    /* a is a mask, b is dy, c the count of ties */ \
+    N(MAP_SHARE, a * b / c) \
+    /* a is dy */ \
+    N(MAP_SQDIFF_GRAD, s * a * (b - c))
+/* Those of the kernel math: what most networks do without. */
+#define MLC_MATH_FORMULAS(U, B, N, F) \
+    U(MATH_ABS, F(abs)(a)) U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
+    U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
+    U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
+    U(MATH_LOG10, F(log10)(a)) U(MATH_SIN, F(sin)(a)) U(MATH_COS, F(cos)(a)) \
+    U(MATH_TAN, F(tan)(a)) U(MATH_ASIN, F(asin)(a)) U(MATH_ACOS, F(acos)(a)) \
+    U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
+    U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
+    U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
+    U(MATH_GELU_TANH, F(gelu_tanh)(a)) U(MATH_SOFTPLUS, F(softplus)(a)) U(MATH_DIV_S, a / s) \
+    U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
+    U(MATH_ROOT, F(pick)(a == -(T)INFINITY, -a, F(sqrt)(a + (T)0))) \
+    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
+    U(MATH_RSUB_S, s - a) U(MATH_CLAMP, a > t || s > t ? t : a < s ? s : a) \
+    B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
+    B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
+    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) B(MATH_ATAN2, F(atan2)(a, b)) \
+    B(MATH_HYPOT, F(hypot)(a, b)) B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
+    /* gradients: a is dy, b is x or y */ \
+    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) B(MATH_SQUARE_GRAD, a * (b + b)) \
+    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
+    B(MATH_EXPM1_GRAD, a * (b + (T)1)) B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
+    B(MATH_LOG1P_GRAD, a / (b + (T)1)) B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
+    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) B(MATH_SIN_GRAD, a * F(cos)(b)) \
+    B(MATH_COS_GRAD, -a * F(sin)(b)) B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
+    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) B(MATH_SINH_GRAD, a * F(cosh)(b)) \
+    B(MATH_COSH_GRAD, a * F(sinh)(b)) \
+    B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
+    B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
+    B(MATH_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b)) \
+    B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
+    B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
+    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
+    /* gradients of two inputs: a is dy, b and c are the inputs */ \
+    N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
+    N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
+    N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \
+    N(MATH_MAX_GRAD_B, b == c ? a * (T)0.5 : c < b ? (T)0 : a) \
+    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
+    N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
+    N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
+    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
+    /* losses of a, the input, and b, the target, s their parameter; gradients of the \
+     * input: a is dy and multiplied by t, b the input, c the target; _GRAD_T, of the \
+     * target: b and c exchanged */ \
+    B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
+    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) B(MATH_HUBER, F(huber)(a - b, s)) \
+    N(MATH_HUBER_GRAD, t * a * (b - c > s ? s : b - c < -s ? -s : b - c)) \
+    B(MATH_BCE, F(bce)(a, b)) N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
+    N(MATH_BCE_GRAD_T, t * a * (F(log_100)(c, true) - F(log_100)(c, false))) \
+    B(MATH_BCE_LOGITS, F(bce_logits)(a, b)) \
+    N(MATH_BCE_LOGITS_GRAD, t * a * F(bce_logits_slope)(b, c)) \
+    N(MATH_BCE_LOGITS_GRAD_T, t * a * -c) \
+    /* s gamma, t alpha; FOCAL_2: gamma is 2 */ \
+    B(MATH_FOCAL, F(focal)(a, b, t, s, false)) \
+    N(MATH_FOCAL_GRAD, a * F(focal_slope)(b, c, t, s, false)) \
+    N(MATH_FOCAL_GRAD_T, a * F(focal_slope_t)(c, b, t, s, false)) \
+    B(MATH_FOCAL_2, F(focal)(a, b, t, s, true)) \
+    N(MATH_FOCAL_2_GRAD, a * F(focal_slope)(b, c, t, s, true)) \
+    N(MATH_FOCAL_2_GRAD_T, a * F(focal_slope_t)(c, b, t, s, true)) \
+    /* a is a logarithm; KL_LOG: both are */ \
+    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) N(MATH_KL_GRAD, t * a * -c) \
+    N(MATH_KL_GRAD_T, F(pick)(b == 0, (T)0, t * a * (F(log)(b) - c + (T)1))) \
+    B(MATH_KL_LOG, F(pick)(b == -(T)INFINITY && a == a, (T)0, F(exp)(b) * (b - a))) \
+    N(MATH_KL_LOG_GRAD, t * a * -F(exp)(c)) \
+    N(MATH_KL_LOG_GRAD_T, F(pick)(b == -(T)INFINITY, (T)0, t * a * (F(exp)(b) * (b - c + (T)1)))) \
+    /* s is the margin */ \
+    B(MATH_HINGE, F(positive)(s - a * b)) N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
+    B(MATH_HINGE_EMBEDDING, (b == 1 ? (T)0 : F(positive)(s - a)) + (b == -1 ? (T)0 : a)) \
+    N(MATH_HINGE_EMBEDDING_GRAD, t * a * ((T)(c != -1) - (T)(c != 1 && b < s))) \
+    /* gradients of b^c */ \
+    N(MATH_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
+    N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
+    /* c zeros: a / b where b is the only one, else 0 */ \
+    N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
+    /* activations, s and t their parameters */ \
+    U(MATH_LOG_SIGMOID, F(pick)(a < 0, a, (T)0) - F(log1p)(F(exp)(-F(abs)(a)))) \
+    U(MATH_MISH, F(mish)(a)) U(MATH_SOFTSIGN, F(softsign)(a)) \
+    U(MATH_HARDSWISH, F(pick)(a <= -3, (T)0, F(pick)(a >= 3, a, a * (a + (T)3) / (T)6))) \
+    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
+    U(MATH_ELU, F(pick)(a > 0, a * t, s * F(elu_exp)(a))) \
+    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) B(MATH_PRELU, F(pick)(a > 0, a, a * b)) \
+    B(MATH_GLU, a * F(sigmoid)(b)) \
+    /* b is x; of ELU_GRAD and CELU_GRAD y */ \
+    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
+    B(MATH_SOFTSIGN_GRAD, a / (((T)1 + F(abs)(b)) * ((T)1 + F(abs)(b)))) \
+    B(MATH_HARDSWISH_GRAD, F(pick)(b <= -3, (T)0, F(pick)(b < 3, a * (b / (T)3 + (T)0.5), a))) \
+    B(MATH_HARDSIGMOID_GRAD, F(pick)(b > 0 && b < 1, a / (T)6, (T)0)) \
+    B(MATH_LEAKY_RELU_GRAD, F(pick)(b > 0, a, a * s)) \
+    B(MATH_ELU_GRAD, F(pick)(b <= 0, a * (b + s), a * t)) \
+    B(MATH_ELU_X_GRAD, F(pick)(b <= 0, a * (s * F(exp)(b)), a * t)) \
+    B(MATH_CELU_GRAD, F(pick)(b <= 0, a * (b / s + (T)1), a)) \
+    N(MATH_PRELU_GRAD_A, F(pick)(b > 0, a, a * c)) \
+    B(MATH_PRELU_GRAD_B, F(pick)(b > 0, (T)0, a * b)) \
+    N(MATH_GLU_GRAD_B, a * b * (F(sigmoid)(c) * F(sigmoid)(-c)))
+#define MLC_FORMULAS(U, B, N, F) MLC_MAP_FORMULAS(U, B, N, F) MLC_MATH_FORMULAS(U, B, N, F)
+
+#define MLC__FORMULA(code, formula) MLC_##code,
+typedef enum mlc_map {                 /* MLC_MAP_ADD, ..., MLC_MATH_ABS, ...                  */
+    MLC_MAP_FORMULAS(MLC__FORMULA, MLC__FORMULA, MLC__FORMULA, F)
+    MLC_MAP_COUNT, MLC__MAP_LAST = MLC_MAP_COUNT - 1,
+    MLC_MATH_FORMULAS(MLC__FORMULA, MLC__FORMULA, MLC__FORMULA, F)
     MLC_MATH_END,
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
@@ -5796,24 +5852,7 @@ MLC__EACH_ISA(MLC__STAMP_HALF)
  * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
  * sorted, cut in chunks), each row of it is taken in dense blocks (strided inputs gathered to L1,
  * results scattered), and a block is one of the switch cases below, a plain loop that the compiler
- * vectorises per ISA. A new formula is one line here and one in mlc_map. */
-
-/* Every formula once: U, B, N have one, two, three inputs a, b, c; s is a scalar, T the type, F
- * names the functions of the type. */
-#define MLC__MAP_FORMULAS(U, B, N, F) \
-    U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
-    U(MAP_SQRT, F(sqrt)(a)) \
-    U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) U(MAP_RELU, a > 0 || a != a ? a : (T)0) \
-    U(MAP_GELU, F(gelu)(a)) \
-    U(MAP_SILU, a * F(sigmoid)(a)) U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) \
-    B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) B(MAP_DIV, a / b) \
-    B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
-    B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
-    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
-    B(MAP_GELU_GRAD, a * F(gelu_slope)(b)) \
-    B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
-    N(MAP_DIV_GRAD_B, -a * ((b / c) / c)) \
-    N(MAP_SHARE, a * b / c) N(MAP_SQDIFF_GRAD, s * a * (b - c))
+ * vectorises per ISA. Formulas stand in API.BACKEND. */
 
 /* One case of the switch: the operation is chosen once a block, never per element. */
 #define MLC__CASE_U(LOOP, code, formula) case MLC_##code: LOOP \
@@ -5876,14 +5915,14 @@ MLC__BODY void mlc__map_f32_blocks(mlc_map op, void *out, const void *const *in,
                                    double sd, double td)
 {
     const int64_t n = count & -MLC__BLOCK;                 /* says so to the compiler */
-    MLC__FORMULA_TEXT(float, MLC__MAP_FORMULAS, MLC__F32)
+    MLC__FORMULA_TEXT(float, MLC_MAP_FORMULAS, MLC__F32)
 }
 
 MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
                                    double sd, double td)
 {
     const int64_t n = count & -MLC__BLOCK;
-    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
+    MLC__FORMULA_TEXT(double, MLC_MAP_FORMULAS, MLC__F64)
 }
 
 /* The switch is a function apart from the loop over blocks: compilers would take the constants of
@@ -5998,101 +6037,6 @@ MLC__EACH_F64(MLC__STAMP_MAP_F64)
     MLC__BODY T mlc__positive_##dtype(T x) { return mlc__pick_##dtype(x < 0, (T)0, x); }
 MLC__LOSSES(float, f32) MLC__LOSSES(double, f64)
 
-/* In mlc_map's order of inputs: the loss of a and b; its gradients from dy in a. */
-#define MLC__LOSS_FORMULAS(B, N, F) \
-    B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
-    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) \
-    B(MATH_HUBER, F(huber)(a - b, s)) \
-    N(MATH_HUBER_GRAD, t * a * (b - c > s ? s : b - c < -s ? -s : b - c)) \
-    B(MATH_BCE, F(bce)(a, b)) N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
-    N(MATH_BCE_GRAD_T, t * a * (F(log_100)(c, true) - F(log_100)(c, false))) \
-    B(MATH_BCE_LOGITS, F(bce_logits)(a, b)) \
-    N(MATH_BCE_LOGITS_GRAD, t * a * F(bce_logits_slope)(b, c)) \
-    N(MATH_BCE_LOGITS_GRAD_T, t * a * -c) \
-    B(MATH_FOCAL, F(focal)(a, b, t, s, false)) \
-    N(MATH_FOCAL_GRAD, a * F(focal_slope)(b, c, t, s, false)) \
-    N(MATH_FOCAL_GRAD_T, a * F(focal_slope_t)(c, b, t, s, false)) \
-    B(MATH_FOCAL_2, F(focal)(a, b, t, s, true)) \
-    N(MATH_FOCAL_2_GRAD, a * F(focal_slope)(b, c, t, s, true)) \
-    N(MATH_FOCAL_2_GRAD_T, a * F(focal_slope_t)(c, b, t, s, true)) \
-    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) \
-    N(MATH_KL_GRAD, t * a * -c) \
-    N(MATH_KL_GRAD_T, F(pick)(b == 0, (T)0, t * a * (F(log)(b) - c + (T)1))) \
-    B(MATH_KL_LOG, F(pick)(b == -(T)MLC__INF && a == a, (T)0, F(exp)(b) * (b - a))) \
-    N(MATH_KL_LOG_GRAD, t * a * -F(exp)(c)) \
-    N(MATH_KL_LOG_GRAD_T, \
-      F(pick)(b == -(T)MLC__INF, (T)0, t * a * (F(exp)(b) * (b - c + (T)1)))) \
-    B(MATH_HINGE, F(positive)(s - a * b)) N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
-    B(MATH_HINGE_EMBEDDING, (b == 1 ? (T)0 : F(positive)(s - a)) + (b == -1 ? (T)0 : a)) \
-    N(MATH_HINGE_EMBEDDING_GRAD, \
-      t * a * ((T)(c != -1) - (T)(c != 1 && b < s)))
-
-#define MLC__MATH_FORMULAS(U, B, N, F) \
-    U(MATH_ABS, F(abs)(a)) MLC__LOSS_FORMULAS(B, N, F) \
-    U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
-    U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
-    U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
-    U(MATH_LOG10, F(log10)(a)) U(MATH_SIN, F(sin)(a)) U(MATH_COS, F(cos)(a)) \
-    U(MATH_TAN, F(tan)(a)) U(MATH_ASIN, F(asin)(a)) U(MATH_ACOS, F(acos)(a)) \
-    U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
-    U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
-    U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
-    U(MATH_GELU_TANH, F(gelu_tanh)(a)) U(MATH_SOFTPLUS, F(softplus)(a)) \
-    B(MATH_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b)) \
-    B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
-    U(MATH_DIV_S, a / s) U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
-    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
-    U(MATH_ROOT, F(pick)(a == -(T)MLC__INF, -a, F(sqrt)(a + (T)0))) U(MATH_RSUB_S, s - a) \
-    U(MATH_CLAMP, a > t || s > t ? t : a < s ? s : a) \
-    B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
-    B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
-    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) \
-    B(MATH_ATAN2, F(atan2)(a, b)) B(MATH_HYPOT, F(hypot)(a, b)) \
-    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) B(MATH_SQUARE_GRAD, a * (b + b)) \
-    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
-    B(MATH_EXPM1_GRAD, a * (b + (T)1)) B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
-    B(MATH_LOG1P_GRAD, a / (b + (T)1)) B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
-    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) B(MATH_SIN_GRAD, a * F(cos)(b)) \
-    B(MATH_COS_GRAD, -a * F(sin)(b)) B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
-    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
-    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) B(MATH_SINH_GRAD, a * F(cosh)(b)) \
-    B(MATH_COSH_GRAD, a * F(sinh)(b)) \
-    B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
-    B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
-    B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
-    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
-    N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
-    N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
-    N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \
-    N(MATH_MAX_GRAD_B, b == c ? a * (T)0.5 : c < b ? (T)0 : a) \
-    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
-    N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
-    N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
-    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
-    B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
-    N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
-    N(MATH_POW_GRAD_A, c == 0 ? (T)0 : a * (c * F(pow)(b, c - (T)1))) \
-    N(MATH_POW_GRAD_B, b == 0 && c >= 0 ? (T)0 : a * (F(pow)(b, c) * F(log)(b))) \
-    U(MATH_LOG_SIGMOID, F(pick)(a < 0, a, (T)0) - F(log1p)(F(exp)(-F(abs)(a)))) \
-    U(MATH_MISH, F(mish)(a)) U(MATH_SOFTSIGN, F(softsign)(a)) \
-    U(MATH_HARDSWISH, F(pick)(a <= -3, (T)0, F(pick)(a >= 3, a, a * (a + (T)3) / (T)6))) \
-    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
-    U(MATH_ELU, F(pick)(a > 0, a * t, s * F(elu_exp)(a))) \
-    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) \
-    B(MATH_PRELU, F(pick)(a > 0, a, a * b)) B(MATH_GLU, a * F(sigmoid)(b)) \
-    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
-    B(MATH_SOFTSIGN_GRAD, a / (((T)1 + F(abs)(b)) * ((T)1 + F(abs)(b)))) \
-    B(MATH_HARDSWISH_GRAD, \
-      F(pick)(b <= -3, (T)0, F(pick)(b < 3, a * (b / (T)3 + (T)0.5), a))) \
-    B(MATH_HARDSIGMOID_GRAD, F(pick)(b > 0 && b < 1, a / (T)6, (T)0)) \
-    B(MATH_LEAKY_RELU_GRAD, F(pick)(b > 0, a, a * s)) \
-    B(MATH_ELU_GRAD, F(pick)(b <= 0, a * (b + s), a * t)) \
-    B(MATH_ELU_X_GRAD, F(pick)(b <= 0, a * (s * F(exp)(b)), a * t)) \
-    B(MATH_CELU_GRAD, F(pick)(b <= 0, a * (b / s + (T)1), a)) \
-    N(MATH_PRELU_GRAD_A, F(pick)(b > 0, a, a * c)) \
-    B(MATH_PRELU_GRAD_B, F(pick)(b > 0, (T)0, a * b)) \
-    N(MATH_GLU_GRAD_B, a * b * (F(sigmoid)(c) * F(sigmoid)(-c)))
-
 /* Powers that have a formula of their own. */
 static mlc_map mlc__math_power(mlc_map op, double s)
 {
@@ -6116,7 +6060,7 @@ static MLC__OPT_SMALL void mlc__math_f64(mlc_map op, void *out, const void *cons
                                          double sd, double td)
 {
     op = mlc__math_power(op, sd);
-    MLC__FORMULA_LOOPS(double, MLC__MATH_FORMULAS, MLC__F64, MLC__SINGLY_U, MLC__SINGLY_B,
+    MLC__FORMULA_LOOPS(double, MLC_MATH_FORMULAS, MLC__F64, MLC__SINGLY_U, MLC__SINGLY_B,
                        MLC__SINGLY_N)
 }
 
@@ -6160,7 +6104,7 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
                                   MLC__CAST(const float *, in[1]) };
     if (mlc__math_is_hard(op, row, n)) { mlc__math_wide(op, out, in, n, sd, td); return; }
     op = mlc__math_power(op, sd);
-    MLC__FORMULA_TEXT(float, MLC__MATH_FORMULAS, MLC__F32)
+    MLC__FORMULA_TEXT(float, MLC_MATH_FORMULAS, MLC__F32)
 }
 
 #define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float)
@@ -6174,7 +6118,7 @@ MLC__STAMP_MATH(avx2)
         (void)a; (void)b; (void)c; (void)s; (void)t; \
         return (T)(formula); \
     }
-MLC__MATH_FORMULAS(MLC__ALONE, MLC__ALONE, MLC__ALONE, MLC__F32)
+MLC_MATH_FORMULAS(MLC__ALONE, MLC__ALONE, MLC__ALONE, MLC__F32)
 #define MLC__ALONE_CASE(code, formula) case MLC_##code: fn = mlc__alone_##code; break;
 static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
                                         double s, double t)
@@ -6184,7 +6128,7 @@ static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const
     float (*fn)(float, float, float, float, float) = NULL, *o = MLC__CAST(float *, out);
     if (mlc__math_is_hard(op, x, n)) { mlc__math_wide(op, out, in, n, s, t); return; }
     switch ((int)mlc__math_power(op, s)) {
-        MLC__MATH_FORMULAS(MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__F32)
+        MLC_MATH_FORMULAS(MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__F32)
         default: return;
     }
     for (int64_t i = 0; i < n; i++)

@@ -664,6 +664,62 @@ TEST(backend, map_kernels_have_the_same_bits_on_every_level)
         }
 }
 
+/* ---- the lists of formulas, as a device outside makes its kernels of them ------------------ */
+
+static double dev_exp(double x) { return exp(x); }
+static double dev_log(double x) { return log(x); }
+static double dev_sqrt(double x) { return sqrt(x); }
+static double dev_tanh(double x) { return tanh(x); }
+static double dev_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double dev_gelu(double x) { return 0.5 * x * (1 + erf(x * sqrt(0.5))); }
+static double dev_gelu_slope(double x)
+{
+    return 0.5 * (1 + erf(x * sqrt(0.5))) + x * exp(-0.5 * x * x) / sqrt(2 * acos(-1));
+}
+
+#define DEV(name) dev_##name
+#define DEV_CASE(code, formula) case MLC_##code: return formula;
+static double dev_map(mlc_map op, double a, double b, double c, double s)
+{
+    typedef double T;
+    switch ((int)op) {
+        MLC_MAP_FORMULAS(DEV_CASE, DEV_CASE, DEV_CASE, DEV)
+    default: return NAN;
+    }
+}
+
+TEST(backend, a_device_makes_the_kernel_map_of_the_public_formulas)
+{
+    enum { N = 9 };
+    double           in[3][N], out[N];
+    struct mlc_k_map a;
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < 3; k++) in[k][i] = test_random(71 + (uint64_t)k, i, 0.25, 2);
+    for (int op = 0; op < MLC_MAP_COUNT; op++) {
+        memset(&a, 0, sizeof a);
+        a.op = (mlc_map)op, a.dtype = MLC_F64, a.ndim = 1, a.shape[0] = N, a.s = 0.75;
+        a.out = out, a.out_stride[0] = 1;
+        for (int k = 0; k < 3; k++) a.in[k] = in[k], a.in_stride[k][0] = 1;
+        CHECK_EQ(scalar_row()->map(NULL, &a), MLC_OK);
+        for (int i = 0; i < N; i++)
+            CHECK_NEAR(out[i], dev_map((mlc_map)op, in[0][i], in[1][i], in[2][i], 0.75), 1e-13);
+    }
+}
+
+/* A device that was compiled against an older header knows formulas by number.                 */
+#define ONE_MORE(code, formula) +1
+TEST(backend, formulas_keep_their_numbers)
+{
+    CHECK_EQ(0 MLC_MAP_FORMULAS(ONE_MORE, ONE_MORE, ONE_MORE, DEV), MLC_MAP_COUNT);
+    CHECK_EQ(0 MLC_FORMULAS(ONE_MORE, ONE_MORE, ONE_MORE, DEV), MLC_MATH_END);
+    CHECK_EQ(MLC_MAP_COPY, 0);
+    CHECK_EQ(MLC_MAP_SQDIFF_GRAD, 26);
+    CHECK_EQ(MLC_MATH_ABS, 27);
+    CHECK_EQ(MLC_MATH_POW, 68);
+    CHECK_EQ(MLC_MATH_SMOOTH_L1, 104);
+    CHECK_EQ(MLC_MATH_GLU_GRAD_B, 154);
+}
+
 /* ---- fill, cast, random, dropout ---------------------------------------------------------- */
 
 static bool fill_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, double start,
