@@ -3935,6 +3935,8 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
+    mlc_status   (*error_say[MLC_K_ERROR_FEW + 1])(mlc_ctx *ctx, const char *what,
+                                                   const int64_t *word);     /* by kind, or NULL */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -17178,13 +17180,18 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     return MLC_OK;
 }
 
-/* The kind that a kernel is to write for this operation: on a device the word is read later, when
- * others have run. With more operations than there is room for the last names share a place. */
-static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what)
+/* Makes the message of an error word that the operation `what` caused. */
+typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
+
+/* The kind that a kernel is to write for this operation, and who says what it means: on a device
+ * the word is read later, when others have run. With more operations than there is room for the
+ * last names share a place. */
+static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what, mlc__error_say say)
 {
     int i = 0;
     while (i < MLC__ERROR_OPS - 1 && ctx->error_op[i] && ctx->error_op[i] != what) i++;
     ctx->error_op[i] = what;
+    ctx->error_say[kind] = say;
     ctx->error_pending = true;
     return kind | (int64_t)i << 8;
 }
@@ -17198,23 +17205,11 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
     MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
     if (w[0] == 0) return MLC_OK;
     MLC__TRY(mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE));
-    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_INDEX, VALUE,
-                 "%s: index %lld at position %lld is not in [0,%lld), the size of the axis",
-                 ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], (long long)w[2], (long long)w[1],
-                 (long long)w[3]);
-    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_WEIGHT, VALUE,
-                 "multinomial: weight %lld of row %lld is negative, infinite or NaN",
-                 (long long)w[2], (long long)w[1]);
-    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW || w[2] > 0, VALUE,
-                 "multinomial: no weight of row %lld is over 0; one must be", (long long)w[1]);
-    MLC__REQUIRE(ctx, (w[0] & 255) != MLC_K_ERROR_FEW, ARG,
-                 "multinomial: %lld draws without replacement, but only %lld weights of row %lld "
-                 "are over 0; draw fewer", (long long)w[3], (long long)w[2], (long long)w[1]);
-    return mlc__fail(
-        ctx, MLC_ERR_VALUE,
-        "%s: label %lld at row %lld is not in [0,%lld), the classes of logits",
-        ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], (long long)w[2], (long long)w[1],
-        (long long)w[3]);
+    const int64_t kind = w[0] & 255;
+    MLC__REQUIRE(ctx, kind < MLC__COUNT(ctx->error_say) && ctx->error_say[kind], DEVICE,
+                 "device %s: a kernel reported error %lld, which no operation that ran has",
+                 ctx->backend ? ctx->backend->name : "cpu", (long long)kind);
+    return ctx->error_say[kind](ctx, ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], w);
 }
 
 /* @@ IMPL.CTX -------------------------------------------- context and scopes
@@ -21634,6 +21629,21 @@ static mlc_status mlc__multinomial_shape(const mlc_tensor *p, int64_t n, bool re
     return MLC_OK;
 }
 
+static mlc_status mlc__say_weight(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: weight %lld of row %lld is negative, infinite or NaN",
+                     what, (long long)w[2], (long long)w[1]);
+}
+
+static mlc_status mlc__say_few(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    MLC__REQUIRE(ctx, w[2] > 0, VALUE, "%s: no weight of row %lld is over 0; one must be", what,
+                 (long long)w[1]);
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %lld draws without replacement, but only %lld weights "
+                     "of row %lld are over 0; draw fewer", what, (long long)w[3],
+                     (long long)w[2], (long long)w[1]);
+}
+
 static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, const mlc_tensor *p,
                                        int64_t n, bool replacement, uint64_t stream)
 {
@@ -21650,8 +21660,8 @@ static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, cons
     a.seed = ctx->seed;
     a.stream = stream;
     a.error = ctx->error_word;
-    a.bad = mlc__error_kind(ctx, MLC_K_ERROR_WEIGHT, "multinomial");
-    a.few = mlc__error_kind(ctx, MLC_K_ERROR_FEW, "multinomial");
+    a.bad = mlc__error_kind(ctx, MLC_K_ERROR_WEIGHT, "multinomial", mlc__say_weight);
+    a.few = mlc__error_kind(ctx, MLC_K_ERROR_FEW, "multinomial", mlc__say_few);
     MLC__RUN_WITH_WORKSPACE(ctx, "multinomial", multinomial, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
 }
@@ -24598,6 +24608,13 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
  * a take one of a flattened tensor, a masked_select one at the places that nonzero found. Gather
  * and scatter_add are each other's gradient. Sizes that depend on data cost a read. */
 
+static mlc_status mlc__say_index(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    return mlc__fail(ctx, MLC_ERR_VALUE,
+                     "%s: index %lld at position %lld is not in [0,%lld), the size of the axis",
+                     what, (long long)w[2], (long long)w[1], (long long)w[3]);
+}
+
 /* Runs the index kernel; line may be larger than the index, which counts. */
 static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
                                   const mlc_tensor *data, const mlc_tensor *index,
@@ -24617,7 +24634,7 @@ static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
     a.data = mlc__data(data);
     a.line = mlc__data(line);
     a.index = MLC__CAST(const int64_t *, mlc__data(index));
-    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what);
+    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what, mlc__say_index);
     a.error = ctx->error_word;
     MLC__TRY(mlc__run_index(ctx, what, &a));
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
@@ -26126,6 +26143,13 @@ static const void *mlc__xent_weight_data(const mlc_node *nd)
     return nd->n_in > 2 ? mlc__data(nd->in[2]) : NULL;
 }
 
+static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    return mlc__fail(ctx, MLC_ERR_VALUE,
+                     "%s: label %lld at row %lld is not in [0,%lld), the classes of logits", what,
+                     (long long)w[2], (long long)w[1], (long long)w[3]);
+}
+
 static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
@@ -26149,7 +26173,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     a.norm = mlc__data(nd->out[2]);
     a.error = ctx->error_word;
     /* Before the run: whoever reads the word next may find a label in it. */
-    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name);
+    a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name, mlc__say_label);
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
 }

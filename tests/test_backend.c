@@ -239,7 +239,17 @@ TEST(backend, a_stale_or_incomplete_backend_is_refused)
     CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
 }
 
-/* Offers what makes tensors and nothing that computes with them.                              */
+static mlc_status strange_error(void *dev, const struct mlc_k_index *a)
+{
+    device *d = (device *)dev;
+    arena_open(d);
+    a->error[0] = 9;
+    arena_shut(d);
+    return MLC_OK;
+}
+
+/* Offers what makes tensors and nothing that computes with them; index reports what is no error of
+ * the library.                                                                                */
 static mlc_backend backend_with_holes(void)
 {
     mlc_backend b = device_backend("holes");
@@ -251,6 +261,7 @@ static mlc_backend backend_with_holes(void)
     b.kernels.dropout = NULL;
     b.kernels.xent = NULL;
     b.kernels.argmax = NULL;
+    b.kernels.index = strange_error;
     return b;
 }
 
@@ -287,6 +298,11 @@ TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
     check_missing(ctx, mlc_argmax(x, 1, false), "argmax", "argmax");
     check_missing(ctx, mlc_cross_entropy(x, y), "cross_entropy", "xent");
     check_missing(ctx, mlc_randn(ctx, MLC_F32, mlc_dims1(3)), "randn", "random");
+    float rows[9];
+    CHECK_EQ(mlc_read(mlc_index_select(x, 0, y), rows, sizeof rows), MLC_ERR_DEVICE);
+    CHECK_STR(mlc_error(ctx),
+              "device holes: a kernel reported error 9, which no operation that ran has");
+    CHECK_STATUS(ctx, MLC_ERR_DEVICE);
     box            file = box_open("net.safetensors");
     mlc_module    *net = mlc_nn_sequential(ctx);
     mlc_param_desc zeros;
