@@ -44,6 +44,15 @@ found=$(
              if (!(name in seen)) print "tests/test_faults.c: no CASE(" name ", ...)" }' \
         tests/test_faults.c mlcore.h
 
+    # What tests/places.md names is there: sections, and names in ` ` but for those with NAME.
+    grep -oE '\b(API|IMPL)\.[A-Z0-9_.]*[A-Z0-9_]' tests/places.md | sort -u | while read -r name; do
+        grep -q "^/\* @@ $name[. ]" mlcore.h || echo "tests/places.md: no section $name"
+    done
+    grep -oE '`[A-Za-z0-9_ ]+`' tests/places.md | tr -d '`' | grep '^[mM][lL][cC]_' | sort -u |
+        grep -v NAME | while read -r name; do
+        grep -q "$name" mlcore.h || echo "tests/places.md: no $name in mlcore.h"
+    done
+
     # No folder of the machine it was written on.
     grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
 )
