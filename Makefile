@@ -114,7 +114,8 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 	$(COMPILE) $(LDFLAGS) -o $@ bench/landscape.c $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` \
 	    $(LIBS)
 
-EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch
+EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
+            $(BUILD)/hooks
 $(EXAMPLES): $(BUILD)/%: examples/%.c $(BUILD)/mlcore.o
 	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
