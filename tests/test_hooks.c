@@ -199,6 +199,21 @@ TEST(hooks, nonsense_is_an_error)
     CHECK(!mlc_op_event_arg(NULL, 0, &arg));
 }
 
+/* Sequential runs several modules at once: the first of them is told.                         */
+TEST(hooks, modules_that_sequential_fuses_have_the_path_of_the_first)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    seen        s;
+    memset(&s, 0, sizeof s);
+    mlc_module_add_named(net, "in", mlc_nn_linear(ctx, 3, 4));
+    mlc_module_add_named(net, "act", mlc_nn_relu(ctx));
+    add_ops(ctx, &s);
+    CHECK(mlc_forward(net, input(ctx)) != NULL);
+    CHECK_EQ(s.n, 2);
+    CHECK_STR(s.text[0], "begin linear in");
+}
+
 /* ---- arguments ------------------------------------------------------------------------------ */
 
 /* All events as "op(name=value,..)flags".                                                     */
