@@ -19138,7 +19138,8 @@ MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-static void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+/* Without hooks this is a comparison. */
+MLC__APART void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (ctx->watch) ctx->watch->op(ctx, nd, moment, st);
 }
@@ -22870,8 +22871,9 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, w);
     if (act) mlc__save(nd, nd->out[nd->n_out - 1]);
-    if (!act && !more) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
-    if (!more) nd->through = (uint8_t)act;
+    if (more) return MLC_OK;
+    nd->through = (uint8_t)act;
+    if (!act) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
     return MLC_OK;
 }
 
@@ -29307,8 +29309,9 @@ static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
         if (nd->u.sketch.u[i].stored && (mlc__needs(nd, 0) || (i == 0 && mlc__needs(nd, 1))))
             mlc__save(nd, nd->u.sketch.u[i].stored);
     if (linear->act) mlc__save(nd, kept);
-    if (!linear->act && linear->drop.p <= 0.0) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
-    if (linear->drop.p <= 0.0) nd->through = (uint8_t)linear->act;
+    if (linear->drop.p > 0.0) return MLC_OK;
+    nd->through = (uint8_t)linear->act;
+    if (!linear->act) nd->flags &= (uint8_t)~MLC_OP_SPENDS;
     return MLC_OK;
 }
 
