@@ -668,7 +668,7 @@ typedef struct mlc_op_event {          /* valid in the hook alone, as all that i
 
 /* Each may be NULL. A hook may call operations, which are not recorded and tell no hooks but
  * memory; memory may call nothing of the library. None may end a scope that it has not begun, or
- * free what others use.                                                                        */
+ * free what others use. mlc_ctx_free tells nothing.                                            */
 typedef struct mlc_hooks {
     void *user;
     void (*op_begin)(void *user, const mlc_op_event *e);
@@ -17394,6 +17394,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
     if (!ctx) return;
+    ctx->watch = NULL;                 /* hooks are memory that goes, too */
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
     if (ctx->modules_release) ctx->modules_release(ctx);

@@ -535,6 +535,28 @@ TEST(hooks, a_weight_that_backward_steps_has_no_gradient_to_tell)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
+static void counts(void *user, mlc_mem mem, int64_t bytes)
+{
+    *(int64_t *)user += bytes != 0 || mem != MLC_MEM_OBJECT;
+}
+
+TEST(hooks, the_end_of_a_context_is_not_told)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    int64_t      calls = 0;
+    mlc_hooks    h;
+    memset(&h, 0, sizeof h);
+    h.user = &calls;
+    h.memory = counts;
+    CHECK(mlc_hooks_add(ctx, &h) > 0);
+    net_of(ctx);
+    const int64_t before = calls;
+    CHECK(before > 0);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(calls, before);
+}
+
 TEST(hooks, memory_is_told_by_class_as_memory_info_counts_it)
 {
     mlc_ctx   *ctx = test_ctx();
