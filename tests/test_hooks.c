@@ -274,6 +274,71 @@ static mlc_tensor *call_of(int i, mlc_tensor *x, mlc_tensor *image)
     }
 }
 
+static mlc_tensor *more_of(int i, mlc_tensor *x, mlc_tensor *image)
+{
+    mlc_cross_entropy_desc d;
+    mlc_epilogue           e = {MLC_ACT_GELU, 0.5, NULL};
+    mlc_tensor            *labels = mlc_argmax(x, 1, false);
+    memset(&d, 0, sizeof d);
+    d.reduction = MLC_REDUCTION_SUM;
+    d.label_smoothing = 0.125;
+    d.has_ignore_index = true;
+    d.ignore_index = -7;
+    switch (i) {
+        case 0: return mlc_batch_norm(x, NULL, NULL, NULL, NULL, true, 0.25, 0.5);
+        case 1: return mlc_group_norm(image, 1, NULL, NULL, 0.5);
+        case 2: return mlc_rms_norm(x, NULL, 0.25);
+        case 3: return mlc_topk(x, 2, 1, true, NULL);
+        case 4: return mlc_argsort(x, 0, false);
+        case 5: return mlc_cross_entropy_ex(x, labels, &d);
+        case 6: return mlc_adaptive_avg_pool(image, mlc_dims2(2, 3));
+        case 7: return mlc_scatter_add(x, 1, mlc_argmax(x, 1, true), x);
+        case 8: return mlc_fill_(mlc_copy(x), 6);
+        case 9: return mlc_max(x, mlc_dims2(0, 1), false);
+        case 10: return mlc_focal_loss(x, x, 0.25, 3, MLC_REDUCTION_NONE);
+        case 11: return mlc_elu_(mlc_copy(x), 0.5);
+        case 12: return mlc_norm(x, 3, mlc_dims1(0), false);
+        case 13: return mlc_linear_ex(x, x, NULL, &e);
+        case 14: return mlc_cumprod(x, 0);
+        case 15: return mlc_add(x, x);
+        default: return mlc_add_(mlc_copy(x), x);
+    }
+}
+
+/* One of the operations of each call.                                                         */
+TEST(hooks, arguments_of_the_other_operations_are_those_that_the_program_passed)
+{
+    static const char *const want[] = {
+        "batch_norm(momentum=0.25,eps=0.5,groups=0,training=1,relu=0)4",
+        "group_norm(momentum=0,eps=0.5,groups=1,", "rms_norm(eps=0.25)4",
+        "topk(k=2,axis=1,descending=1)4", "argsort(k=3,axis=0,descending=0)4",
+        "cross_entropy(reduction=1,label_smoothing=0.125,has_ignore_index=1,ignore_index=-7)4",
+        "adaptive_avg_pool(size=2 3 1)4", "scatter_add(axis=1)4", "fill_(value=6)5",
+        "max(axes=0 1,keepdim=0,p=0)4", "focal_loss(gamma=3,alpha=0.25)4", "elu_(alpha=0.5)5",
+        "norm(axes=0,keepdim=0,p=3)4", "linear(act=2,bias=0,residual=0,dropout=0.5,dtype=0)6",
+        "cumprod(axis=0)4", "add()4", "add_()5"
+    };
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, 0.25, 0.75);
+    mlc_tensor *image = test_rand(ctx, MLC_F32, mlc_dims4(1, 1, 4, 4), 2, -1, 1);
+    mlc_hooks   h;
+    seen        s;
+    memset(&h, 0, sizeof h);
+    h.user = &s;
+    h.op_end = arguments;
+    CHECK(mlc_hooks_add(ctx, &h) > 0);
+    for (int i = 0; i < (int)(sizeof want / sizeof want[0]); i++) {
+        bool told = false;
+        memset(&s, 0, sizeof s);
+        CHECK(more_of(i, x, image) != NULL);
+        for (int k = 0; k < s.n; k++)
+            told = told || strncmp(s.text[k], want[i], strlen(want[i])) == 0;
+        if (!told) CHECK_STR(s.text[s.n - 1], want[i]);
+        CHECK(told);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(hooks, arguments_are_those_that_the_program_passed)
 {
     /* the last operation of each call; flags: 4 may be captured, 1 in place */
