@@ -1504,11 +1504,22 @@ MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target
  * the root in one block. Modules live until mlc_module_free or the context's end. An error in a
  * forward begins with dotted path and class of the module: "in 0.2 (Linear): linear: x ..".  */
 
+typedef enum mlc_takes {               /* what a class does in its own pass, or'ed             */
+    MLC_TAKES_RELU = 1, MLC_TAKES_ACT = 3 /* each activation */, MLC_TAKES_DROPOUT = 4,
+    MLC_TAKES_FORCE_32 = 0x7fffffff
+} mlc_takes;
+
+/* forward: outputs from inputs, or an error. call: the same of one input and one output, and then
+ * what e says: of an e that says nothing, or of what `takes` allows, which a container hands over
+ * instead of running the modules behind (mlc_nn_sequential: activation, dropout; e->residual is
+ * NULL); NULL is an error. A class has one of both, or both: then call serves containers alone. */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
-    mlc_status (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                          mlc_tensor **out, int32_t n_out);
-    void       (*release)(mlc_module *m);   /* NULL, or frees what the user data owns          */
+    mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out);
+    void        (*release)(mlc_module *m);  /* NULL, or frees what the user data owns          */
+    mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);
+    uint32_t    takes;                 /* mlc_takes of call                                    */
 } mlc_module_class;
 
 typedef enum mlc_init {
@@ -26711,17 +26722,21 @@ typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 /* What a container may do with a layer instead of calling its forward. It asks the layer and knows
  * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
 typedef struct mlc__fuse {
-    /* call: m and what e says, in one pass; add, if adds says so, before the activation; e of which
-     * takes says that it can be given */
-    bool         (*takes)(const mlc_module *m, const mlc_epilogue *e);
-    mlc_tensor  *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e, mlc_tensor *add);
-    /* is add like what call makes of h? h NULL: does it add what is? */
+    /* the class's call with a sum before the activation; adds: is add like what call makes of h?
+     * h NULL: does it add what is? */
+    mlc_tensor  *(*call_add)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e, mlc_tensor *add);
     bool         (*adds)(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add);
-    mlc_tensor **(*weights)(mlc_module *m);      /* [0]: one output a row; [1]: bias or NULL    */
+    /* of a linear or a convolution: [0]: one output a row; [1]: bias or NULL; NULL: of another form
+     * (transposed, or with an activation of its own) */
+    mlc_tensor **(*weights)(mlc_module *m);
+    const mlc_nn_conv_desc *(*conv)(const mlc_module *m);             /* of a convolution       */
+    struct mlc__bnorm_user *(*norm)(const mlc_module *m);             /* of a batch norm        */
+    struct mlc__sklinear_user *(*sketch)(const mlc_module *m);        /* of a sketched linear   */
     bool         (*joins)(const mlc_module *m, mlc_epilogue *e);      /* behind what is in e?   */
     mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
     mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t n);     /* first n of a sequence  */
     bool         late_relu;            /* a relu costs less in call_relu of what follows        */
+    bool         whole;                /* its children are no layers to be replaced             */
 } mlc__fuse;
 
 /* cls is a copy: a class may be a local of the creator. */
@@ -26824,8 +26839,9 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
 {
     mlc_module *m;
     if (!ctx) return NULL;
-    if (!cls || !cls->name || !cls->forward) {
-        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name and a forward");
+    if (!cls || !cls->name || (!cls->forward && !cls->call)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name, and a forward or a "
+                  "call");
         return NULL;
     }
     m = MLC__CAST(mlc_module *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT, "module_create"));
@@ -27526,8 +27542,20 @@ static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *con
                          mlc_status_name(st));
     if (ctx->status != MLC_OK) return ctx->status;
     while (out[i]) i++;
-    return mlc__fail(ctx, MLC_ERR_ARG, "forward left output %d NULL without an error; set "
-                     "out[%d], or return an error by mlc_raise", i + 1, i);
+    return mlc__fail(ctx, MLC_ERR_ARG, "forward left output %d NULL without an error; make it, or "
+                     "say by mlc_raise why not", i + 1);
+}
+
+static const mlc_epilogue mlc__no_epilogue = { MLC_ACT_NONE, 0.0, NULL };
+
+/* The forward of a class that has none. */
+static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out, int32_t n_out)
+{
+    MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
+                 "forward: one input and one output, not %d and %d", n_in, n_out);
+    out[0] = m->cls.call(m, in[0], &mlc__no_epilogue);
+    return out[0] ? MLC_OK : m->ctx->status;
 }
 
 /* The fill of n_out with NULL and the check behind make a forward that forgets an output an error
@@ -27546,7 +27574,8 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
-    const mlc_status st = m->cls.forward(m, in, n_in, out, n_out);
+    const mlc_status st = (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out,
+                                                                              n_out);
     bool made = st == MLC_OK;
     for (int32_t i = 0; i < n_out && made; i++) made = out[i] != NULL;
     if (!made) return mlc__forward_fail(ctx, st, out);
@@ -27570,13 +27599,14 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     return st;
 }
 
-/* m's pass with what e says, for a container; add: see mlc__fuse. */
+/* The class's call of m, for a container. add NULL, or what call_add adds. */
 static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                     mlc_tensor *add)
 {
     const mlc_module *outer = m->ctx->current;
     m->ctx->current = m;
-    mlc_tensor *y = m->fuse->call(m, x, e, add);
+    mlc_tensor *y = add ? m->fuse->call_add(m, x, e, add) : m->cls.call(m, x, e);
+    if (!y) mlc__forward_fail(m->ctx, MLC_OK, &y);
     m->ctx->current = outer;
     return y;
 }
@@ -27595,32 +27625,15 @@ MLC__LEVEL_WARM
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
  * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
- * epilogue, which changes speed and memory, not values. What a layer can do stands in its
- * mlc__fuse; a user's class has none. */
+ * epilogue, which changes speed and memory, not values. What a layer takes stands in its class, as
+ * in a user's; what else it can do in its mlc__fuse, which a user's has not. */
 
 /* b NULL: no bias. The tensors are stable: see mlc__param. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
 
-/* Layers of one input and one output. */
-static mlc_status mlc__single(mlc_module *m, int32_t n_in, int32_t n_out)
-{
-    MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
-                 "forward: one input and one output, not %d and %d", n_in, n_out);
-    return MLC_OK;
-}
-
-static bool mlc__linear_takes(const mlc_module *m, const mlc_epilogue *e)
-{
-    (void)m; (void)e;
-    return true;
-}
-
-/* Called with an epilogue by sequential, which thereby runs several modules at once. */
-static mlc_tensor *mlc__linear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
-                                    mlc_tensor *add)
+static mlc_tensor *mlc__linear_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
-    (void)add;
     return mlc_linear_ex(x, u->w, u->b, e);
 }
 
@@ -27630,16 +27643,8 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
 }
 
 static const mlc__fuse mlc__linear_fuse = {
-    mlc__linear_takes, mlc__linear_call, NULL, mlc__linear_weights, NULL, NULL, NULL, false
+    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, false, false
 };
-
-static mlc_status mlc__linear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                     mlc_tensor **out, int32_t n_out)
-{
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__linear_call(m, in[0], NULL, NULL);
-    return out[0] ? MLC_OK : m->ctx->status;
-}
 
 MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
 {
@@ -27653,7 +27658,8 @@ MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
 /* A module that fails half way is freed here: the user sees NULL and the error. */
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
 {
-    static const mlc_module_class cls = { "Linear", mlc__linear_module, NULL };
+    static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
+                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT };
     mlc_param_desc p;
     mlc_module *m;
     if (!ctx) return NULL;
@@ -27692,12 +27698,10 @@ MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
 /* Modules of one function without parameters; act is what sequential fuses. */
 typedef struct mlc__act_user { mlc_act act; mlc_tensor *(*fn)(mlc_tensor *x); } mlc__act_user;
 
-static mlc_status mlc__act_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                  mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__act_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = MLC__CAST(const mlc__act_user *, m->user)->fn(in[0]);
-    return out[0] ? MLC_OK : m->ctx->status;
+    (void)e;
+    return MLC__CAST(const mlc__act_user *, m->user)->fn(x);
 }
 
 static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e)
@@ -27708,13 +27712,13 @@ static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e)
 }
 
 static const mlc__fuse mlc__act_fuse = {
-    NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, false, false
 };
 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
-    const mlc_module_class cls = { name, mlc__act_module, NULL };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__act_module, 0 };
     const mlc__act_user user = { act, fn };
     mlc_module *m = mlc_module_create(ctx, &cls, &user, sizeof user);
     if (m) m->fuse = &mlc__act_fuse;
@@ -27748,19 +27752,17 @@ typedef struct mlc__fn_user {
     double s;
 } mlc__fn_user;
 
-static mlc_status mlc__fn_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                 mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__fn_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const mlc__fn_user *u = MLC__CAST(const mlc__fn_user *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = u->fn ? u->fn(in[0]) : u->fn_s(in[0], u->s);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return u->fn ? u->fn(x) : u->fn_s(x, u->s);
 }
 
 static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn)(mlc_tensor *),
                                 mlc_tensor *(*fn_s)(mlc_tensor *, double), double s)
 {
-    const mlc_module_class cls = { name, mlc__fn_module, NULL };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__fn_module, 0 };
     const mlc__fn_user user = { fn, fn_s, s };
     return mlc_module_create(ctx, &cls, &user, sizeof user);
 }
@@ -27809,17 +27811,15 @@ MLC_IMPL mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis)
     return mlc__fn_make(ctx, "GLU", NULL, mlc__glu_along, (double)axis);
 }
 
-static mlc_status mlc__prelu_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                    mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__prelu_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc_prelu(in[0], *MLC__CAST(mlc_tensor *const *, m->user));
-    return out[0] ? MLC_OK : m->ctx->status;
+    (void)e;
+    return mlc_prelu(x, *MLC__CAST(mlc_tensor *const *, m->user));
 }
 
 MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
 {
-    static const mlc_module_class cls = { "PReLU", mlc__prelu_module, NULL };
+    static const mlc_module_class cls = { "PReLU", NULL, NULL, mlc__prelu_module, 0 };
     mlc_tensor *w = NULL;
     mlc_param_desc p;
     if (!ctx) return NULL;
@@ -27840,14 +27840,12 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     return NULL;
 }
 
-static mlc_status mlc__dropout_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                      mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__dropout_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const double p = *MLC__CAST(const double *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
     /* In evaluation the input itself is the output, and no random number is drawn. */
-    out[0] = m->training && p > 0.0 ? mlc_dropout(in[0], p) : in[0];
-    return out[0] ? MLC_OK : m->ctx->status;
+    return m->training && p > 0.0 ? mlc_dropout(x, p) : x;
 }
 
 /* One that is active. */
@@ -27860,12 +27858,12 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e)
 }
 
 static const mlc__fuse mlc__dropout_fuse = {
-    NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, false, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
-    static const mlc_module_class cls = { "Dropout", mlc__dropout_module, NULL };
+    static const mlc_module_class cls = { "Dropout", NULL, NULL, mlc__dropout_module, 0 };
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
@@ -27876,20 +27874,19 @@ MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 }
 
 /* [n] becomes [n,1]: the first axis is the batch, whatever else there is. */
-static mlc_status mlc__flatten_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                      mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    MLC__REQUIRE(m->ctx, in[0]->ndim > 0, SHAPE, "flatten: the input is a scalar, []; it must "
-                 "have a batch axis");
-    out[0] = in[0]->ndim == 1 ? mlc_reshape(in[0], mlc_dims2(in[0]->shape[0], 1))
-                              : mlc_flatten(in[0], 1);
-    return out[0] ? MLC_OK : m->ctx->status;
+    (void)e;
+    if (x->ndim > 1) return mlc_flatten(x, 1);
+    if (x->ndim == 1) return mlc_reshape(x, mlc_dims2(x->shape[0], 1));
+    mlc__fail(m->ctx, MLC_ERR_SHAPE, "flatten: the input is a scalar, []; it must have a batch "
+              "axis");
+    return NULL;
 }
 
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Flatten", mlc__flatten_module, NULL };
+    static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0 };
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
@@ -27924,24 +27921,21 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
         x = u->pad(x, before, after, u->d.padding_mode, 0.0);
         if (!x) return NULL;
     }
-    if (e && e->act != MLC_ACT_NONE) d.act = e->act;
+    if (e->act != MLC_ACT_NONE) d.act = e->act;
     return mlc__conv_call(u->op, x, u->w, u->b, &d, add);
 }
 
-/* An activation, unless it has one. */
-static bool mlc__conv_layer_takes(const mlc_module *m, const mlc_epilogue *e)
+static mlc_tensor *mlc__conv_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
-    return !u->d.transposed && u->d.conv.act == MLC_ACT_NONE && e->dropout == 0.0;
+    return mlc__conv_layer_call(m, x, e, NULL);
 }
 
 /* Without gradients and casts. */
 static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
 {
-    const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
     const mlc_nn_conv_desc *d = &MLC__CAST(const mlc__conv_user *, m->user)->d;
     mlc__conv_spec s;
-    if (!h) return m->ctx->no_grad > 0 && !m->ctx->autocast && mlc__conv_layer_takes(m, &none);
+    if (!h) return m->ctx->no_grad > 0 && !m->ctx->autocast && m->cls.takes;
     s.transposed = false;
     bool fits = mlc__conv_spec_of(h->ctx, "conv", &d->conv, &s) == MLC_OK &&
                 h->ndim == d->axes + 2 && add->shape[0] == h->shape[0] && add->shape[1] == d->out;
@@ -27952,23 +27946,19 @@ static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const
 
 static mlc_tensor **mlc__conv_layer_weights(mlc_module *m)
 {
-    const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
-    return mlc__conv_layer_takes(m, &none) ? &u->w : NULL;
+    return m->cls.takes ? &u->w : NULL;
+}
+
+static const mlc_nn_conv_desc *mlc__conv_layer_desc(const mlc_module *m)
+{
+    return &MLC__CAST(const mlc__conv_user *, m->user)->d;
 }
 
 static const mlc__fuse mlc__conv_fuse = {
-    mlc__conv_layer_takes, mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights,
-    NULL, NULL, NULL, true
+    mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights, mlc__conv_layer_desc,
+    NULL, NULL, NULL, NULL, NULL, true, false
 };
-
-static mlc_status mlc__conv_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                   mlc_tensor **out, int32_t n_out)
-{
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__conv_layer_call(m, in[0], NULL, NULL);
-    return out[0] ? MLC_OK : m->ctx->status;
-}
 
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                 int64_t kernel)
@@ -27994,7 +27984,7 @@ static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
 
 static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
-    static const mlc_module_class cls = { "Conv", mlc__conv_module, NULL };
+    static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT };
     mlc_param_desc p;
     if (!ctx) return NULL;
     if (!desc || !mlc__conv_layer_fine(desc)) {
@@ -28023,6 +28013,7 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (!m) return NULL;
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
     m->fuse = &mlc__conv_fuse;
+    if (desc->transposed || desc->conv.act != MLC_ACT_NONE) m->cls.takes = 0;
     u->d = *desc;
     u->op = &mlc__conv_op;
     u->w = mlc__declare(m, "nn_conv", "weight", &p);
@@ -28071,18 +28062,16 @@ typedef struct mlc__pool_user {
     mlc_dims      size;
 } mlc__pool_user;
 
-static mlc_status mlc__pool_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                   mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__pool_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = u->windows ? u->windows(in[0], &u->d) : u->adaptive(in[0], u->size);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return u->windows ? u->windows(x, &u->d) : u->adaptive(x, u->size);
 }
 
 static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__pool_user *u)
 {
-    const mlc_module_class cls = { name, mlc__pool_module, NULL };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__pool_module, 0 };
     return mlc_module_create(ctx, &cls, u, sizeof *u);
 }
 
@@ -28105,7 +28094,7 @@ static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 }
 
 static const mlc__fuse mlc__max_pool_fuse = {
-    NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, false, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
@@ -28160,12 +28149,6 @@ static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
     return MLC_OK;
 }
 
-static bool mlc__bnorm_layer_takes(const mlc_module *m, const mlc_epilogue *e)
-{
-    (void)m;
-    return (e->act == MLC_ACT_NONE || e->act == MLC_ACT_RELU) && e->dropout == 0.0;
-}
-
 static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
 {
     (void)m;
@@ -28189,23 +28172,25 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
     s.momentum = u->momentum;
     s.eps = u->eps;
     s.training = m->training || !u->mean;
-    s.relu = e && e->act == MLC_ACT_RELU;
+    s.relu = e->act == MLC_ACT_RELU;
     mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, add);
     return y && counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
 }
 
-static const mlc__fuse mlc__bnorm_fuse = {
-    mlc__bnorm_layer_takes, mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, NULL, NULL,
-    false
-};
-
-static mlc_status mlc__bnorm_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                    mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__bnorm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__bnorm_layer_call(m, in[0], NULL, NULL);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return mlc__bnorm_layer_call(m, x, e, NULL);
 }
+
+static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
+{
+    return MLC__CAST(mlc__bnorm_user *, m->user);
+}
+
+static const mlc__fuse mlc__bnorm_fuse = {
+    mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, mlc__bnorm_of, NULL, NULL, NULL, NULL,
+    false, false
+};
 
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
                                       double value, bool buffer)
@@ -28223,7 +28208,8 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
 
 MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *d)
 {
-    static const mlc_module_class cls = { "BatchNorm", mlc__bnorm_module, NULL };
+    static const mlc_module_class cls = { "BatchNorm", NULL, NULL, mlc__bnorm_module,
+                                            MLC_TAKES_RELU };
     if (!ctx) return NULL;
     if (!d || d->channels < 1) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive",
@@ -28264,22 +28250,20 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
 typedef struct mlc__norm_user { mlc_tensor *w, *b; int64_t groups; double eps; bool rms; }
     mlc__norm_user;
 
-static mlc_status mlc__norm_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                   mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const mlc__norm_user *u = MLC__CAST(const mlc__norm_user *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = u->rms        ? mlc_rms_norm(in[0], u->w, u->eps)
-             : u->groups   ? mlc_group_norm(in[0], u->groups, u->w, u->b, u->eps)
-                           : mlc_layer_norm(in[0], u->w, u->b, u->eps);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return u->rms      ? mlc_rms_norm(x, u->w, u->eps)
+           : u->groups ? mlc_group_norm(x, u->groups, u->w, u->b, u->eps)
+                       : mlc_layer_norm(x, u->w, u->b, u->eps);
 }
 
 /* n: elements of the weight, and of the bias but with rms. */
 static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine,
                                   const mlc__norm_user *user)
 {
-    const mlc_module_class cls = { name, mlc__norm_module, NULL };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0 };
     if (!ctx) return NULL;
     if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
         mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
@@ -28323,8 +28307,11 @@ MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool a
 static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
 {
     mlc_epilogue more = *e;
-    if (!next->fuse || !next->fuse->joins || !next->fuse->joins(next, &more) ||
-        !m->fuse->takes(m, &more)) return false;
+    if (!next->fuse || !next->fuse->joins || !next->fuse->joins(next, &more)) return false;
+    const uint32_t need = (more.act == MLC_ACT_NONE   ? 0
+                           : more.act == MLC_ACT_RELU ? MLC_TAKES_RELU : MLC_TAKES_ACT) |
+                          (more.dropout != 0.0 ? MLC_TAKES_DROPOUT : 0);
+    if (need & ~m->cls.takes) return false;
     *e = more;
     return true;
 }
@@ -28335,8 +28322,8 @@ static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue
     const mlc_module *child = m->child[i];
     int32_t n = 0;
     memset(e, 0, sizeof *e);
-    if (!child->fuse || !child->fuse->takes) return 0;
-    while (i + n + 1 < m->children && mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
+    while (child->cls.takes && i + n + 1 < m->children &&
+           mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
 }
 
@@ -28354,7 +28341,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
     mlc_module *child = m->child[*i], *pool = m->child[*i + 2];
-    mlc_tensor *y = mlc__module_call(child, x, NULL, NULL);
+    mlc_tensor *y = mlc__module_call(child, x, &mlc__no_epilogue, NULL);
     for (int n = 0; y && n < 2; n++) mlc__note_output(m->child[(*i)++], y);
     y = y ? pool->fuse->call_relu(pool, y) : NULL;
     if (y) mlc__note_output(pool, y);
@@ -28390,21 +28377,19 @@ static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t n)
     return x;
 }
 
-static mlc_status mlc__sequential_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                         mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__sequential_run(m, in[0], m->children);
-    return out[0] ? MLC_OK : m->ctx->status;
+    (void)e;
+    return mlc__sequential_run(m, x, m->children);
 }
 
 static const mlc__fuse mlc__sequential_fuses = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, false, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Sequential", mlc__sequential_module, NULL };
+    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0 };
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (m) m->fuse = &mlc__sequential_fuses;
     return m;
@@ -28419,24 +28404,23 @@ MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 /* axes: of x that have a number of their own, 1 (images) or 2 (their channels, too). */
 typedef struct mlc__drop_user { double p; int32_t axes; } mlc__drop_user;
 
-static mlc_status mlc__drop_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                   mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const mlc__drop_user *u = MLC__CAST(const mlc__drop_user *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = in[0];
-    if (!m->training || u->p == 0.0) return MLC_OK;
-    MLC__REQUIRE(m->ctx, in[0]->ndim >= u->axes, SHAPE, "forward: x is %s; it must be [n,c,..]",
-                 mlc__shape(in[0]).s);
-    mlc_dims shape = mlc_dims_of(in[0]->ndim, in[0]->shape);
+    if (!m->training || u->p == 0.0) return x;
+    if (x->ndim < u->axes) {
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..]", mlc__shape(x).s);
+        return NULL;
+    }
+    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
     for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
-    out[0] = mlc_mul(in[0], mlc_dropout(mlc_ones(m->ctx, in[0]->dtype, shape), u->p));
-    return out[0] ? MLC_OK : m->ctx->status;
+    return mlc_mul(x, mlc_dropout(mlc_ones(m->ctx, x->dtype, shape), u->p));
 }
 
 static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
 {
-    const mlc_module_class cls = { name, mlc__drop_module, NULL };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0 };
     const mlc__drop_user u = { p, axes };
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
         mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
@@ -28458,21 +28442,19 @@ MLC_IMPL mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p)
 
 typedef struct mlc__resize_user { int64_t scale; mlc_interpolation mode; } mlc__resize_user;
 
-static mlc_status mlc__upsample_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                       mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__upsample_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     const mlc__resize_user *u = MLC__CAST(const mlc__resize_user *, m->user);
     mlc_dims size;
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    size = mlc_dims_of(in[0]->ndim > 2 ? in[0]->ndim - 2 : 0, in[0]->shape + 2);
+    size = mlc_dims_of(x->ndim > 2 ? x->ndim - 2 : 0, x->shape + 2);
     for (int32_t i = 0; i < size.n; i++) size.v[i] *= u->scale;
-    out[0] = mlc_interpolate(in[0], size, u->mode);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return mlc_interpolate(x, size, u->mode);
 }
 
 MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode)
 {
-    static const mlc_module_class cls = { "Upsample", mlc__upsample_module, NULL };
+    static const mlc_module_class cls = { "Upsample", NULL, NULL, mlc__upsample_module, 0 };
     const mlc__resize_user u = { scale, mode };
     if (ctx && (scale < 1 || scale > 1 << 15)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
@@ -28482,17 +28464,15 @@ MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolat
     return mlc_module_create(ctx, &cls, &u, sizeof u);
 }
 
-static mlc_status mlc__shuffle_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                      mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__shuffle_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc_pixel_shuffle(in[0], *MLC__CAST(const int64_t *, m->user));
-    return out[0] ? MLC_OK : m->ctx->status;
+    (void)e;
+    return mlc_pixel_shuffle(x, *MLC__CAST(const int64_t *, m->user));
 }
 
 MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 {
-    static const mlc_module_class cls = { "PixelShuffle", mlc__shuffle_module, NULL };
+    static const mlc_module_class cls = { "PixelShuffle", NULL, NULL, mlc__shuffle_module, 0 };
     return mlc_module_create(ctx, &cls, &r, sizeof r);
 }
 
@@ -28509,18 +28489,19 @@ static mlc_module *mlc__residual_last(const mlc_module *body)
 
 /* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
  * their sum broadcasts, or is refused, as an operation. */
-static mlc_tensor *mlc__residual_call(mlc_module *m, mlc_tensor *x)
+static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const bool relu = *MLC__CAST(const bool *, m->user);
-    const mlc_epilogue e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
+    const mlc_epilogue last_e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
     mlc_module *body = m->child[0], *last = mlc__residual_last(body);
+    (void)e;
     mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
     if (!skip) return NULL;
     mlc_tensor *h = last ? body->fuse->run(body, x, body->children - 1) : mlc_forward(body, x);
     if (!h) return NULL;
     if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
         last->fuse->adds(last, h, skip)) {
-        y = mlc__module_call(last, h, &e, skip);
+        y = mlc__module_call(last, h, &last_e, skip);
     } else {
         y = mlc_add(last ? mlc_forward(last, h) : h, skip);
         if (relu) y = mlc_relu(y);
@@ -28532,18 +28513,10 @@ static mlc_tensor *mlc__residual_call(mlc_module *m, mlc_tensor *x)
     return y;
 }
 
-static mlc_status mlc__residual_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                       mlc_tensor **out, int32_t n_out)
-{
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__residual_call(m, in[0]);
-    return out[0] ? MLC_OK : m->ctx->status;
-}
-
 MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                      bool relu)
 {
-    static const mlc_module_class cls = { "Residual", mlc__residual_module, NULL };
+    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0 };
     mlc_module *parts[2] = { body, shortcut == body ? NULL : shortcut };
     mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
     if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
@@ -28657,8 +28630,14 @@ MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t 
 
 /* ---- squeeze and excite */
 
-static mlc_tensor *mlc__excite_call(mlc_module *m, mlc_tensor *x)
+static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
+    if (x->ndim < 3 || x->ndim > 5) {
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..] with 1 to 3 axes "
+                  "behind", mlc__shape(x).s);
+        return NULL;
+    }
     const mlc_epilogue relu = { MLC_ACT_RELU, 0.0, NULL }, gate = { MLC_ACT_SIGMOID, 0.0, NULL };
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
@@ -28668,20 +28647,9 @@ static mlc_tensor *mlc__excite_call(mlc_module *m, mlc_tensor *x)
     return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
 }
 
-static mlc_status mlc__excite_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                     mlc_tensor **out, int32_t n_out)
-{
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    MLC__REQUIRE(m->ctx, in[0]->ndim >= 3 && in[0]->ndim <= 5, SHAPE,
-                 "forward: x is %s; it must be [n,c,..] with 1 to 3 axes behind",
-                 mlc__shape(in[0]).s);
-    out[0] = mlc__excite_call(m, in[0]);
-    return out[0] ? MLC_OK : m->ctx->status;
-}
-
 MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
 {
-    static const mlc_module_class cls = { "SqueezeExcite", mlc__excite_module, NULL };
+    static const mlc_module_class cls = { "SqueezeExcite", NULL, NULL, mlc__excite_module, 0 };
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
         mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK) return m;
@@ -28735,8 +28703,7 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
     MLC__TRY(mlc_module_build(seq));
     MLC__TRY(mlc_scope_begin(ctx));
     mlc_no_grad_begin(ctx);
-    const mlc_status st = mlc__fold_values(wb[0], wb[1],
-                                           MLC__CAST(const mlc__bnorm_user *, norm->user));
+    const mlc_status st = mlc__fold_values(wb[0], wb[1], norm->fuse->norm(norm));
     mlc_no_grad_end(ctx);
     MLC__TRY(mlc__scope_leave(ctx));
     if (st == MLC_OK) mlc_module_free(norm);
@@ -28748,9 +28715,9 @@ static bool mlc__fold_fits(const mlc_module *m, int32_t i)
 {
     if (!m->fuse || !m->fuse->run || i + 1 >= m->children) return false;
     const mlc_module *next = m->child[i + 1];
-    if (next->fuse != &mlc__bnorm_fuse) return false;
+    if (!next->fuse || !next->fuse->norm) return false;
     mlc_tensor *const *w = mlc__fold_params(m->child[i]);
-    const mlc_tensor *mean = MLC__CAST(const mlc__bnorm_user *, next->user)->mean;
+    const mlc_tensor *mean = next->fuse->norm(next)->mean;
     return w && mean && mean->shape[0] == (*w)->shape[0];
 }
 
@@ -29639,26 +29606,21 @@ static mlc_status mlc__sklinear_seed(mlc__sklinear_user *u)
     return MLC_OK;
 }
 
-static mlc_tensor *mlc__sklinear_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
-                                      mlc_tensor *add)
+static mlc_tensor *mlc__sklinear_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
-    (void)add;
     if (mlc__sklinear_seed(u) != MLC_OK) return NULL;
     return mlc_sklinear(x, u->s1, u->s2, u->b, &u->u[0], &u->u[1], u->terms, e);
 }
 
-static const mlc__fuse mlc__sklinear_fuse = {
-    mlc__linear_takes, mlc__sklinear_call, NULL, NULL, NULL, NULL, NULL, false
-};
-
-static mlc_status mlc__sklinear_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                       mlc_tensor **out, int32_t n_out)
+static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 {
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    out[0] = mlc__sklinear_call(m, in[0], NULL, NULL);
-    return out[0] ? MLC_OK : m->ctx->status;
+    return MLC__CAST(mlc__sklinear_user *, m->user);
 }
+
+static const mlc__fuse mlc__sklinear_fuse = {
+    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, false, false
+};
 
 MLC_IMPL mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                   int64_t low_rank)
@@ -30004,7 +29966,8 @@ static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_sklinear_desc *d)
 
 MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc)
 {
-    static const mlc_module_class cls = { "SKLinear", mlc__sklinear_module, NULL };
+    static const mlc_module_class cls = { "SKLinear", NULL, NULL, mlc__sklinear_module,
+                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT };
     if (!ctx || mlc__sklinear_check(ctx, desc) != MLC_OK) return NULL;
     mlc_sklinear_desc d = *desc;
     if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
@@ -30098,9 +30061,9 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 {
     if (!m || !out) return MLC_ERR_ARG;
     mlc_ctx *ctx = m->ctx;
-    MLC__REQUIRE(ctx, m->cls.forward == mlc__sklinear_module, ARG,
+    MLC__REQUIRE(ctx, m->fuse && m->fuse->sketch, ARG,
                  "sklinear_to_panther: %s is no SKLinear", m->cls.name);
-    mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
+    mlc__sklinear_user *u = m->fuse->sketch(m);
     MLC__TRY(mlc_module_build(m));
     MLC__TRY(mlc__sklinear_seed(u));
     struct mlc__autocast *cast = mlc__exact_begin(ctx);
@@ -30206,15 +30169,17 @@ static mlc_status mlc__skconv_from(mlc_module *m, const mlc_skconv_desc *d)
     return m->ctx->status;
 }
 
-static mlc_status mlc__skconv_module(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                     mlc_tensor **out, int32_t n_out)
+static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    (void)e;
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
-    MLC__TRY(mlc__single(m, n_in, n_out));
-    MLC__TRY(mlc__sketch_seed(u->seed, &u->stamp, &u->u));
-    out[0] = mlc__skconv_spread(mlc_forward(m->child[0], in[0]), u);
-    return out[0] ? MLC_OK : m->ctx->status;
+    if (mlc__sketch_seed(u->seed, &u->stamp, &u->u) != MLC_OK) return NULL;
+    return mlc__skconv_spread(mlc_forward(m->child[0], x), u);
 }
+
+static const mlc__fuse mlc__skconv_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true
+};
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_skconv_desc *d)
 {
@@ -30270,7 +30235,7 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
 
 MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
 {
-    static const mlc_module_class cls = { "SKConv", mlc__skconv_module, NULL };
+    static const mlc_module_class cls = { "SKConv", NULL, NULL, mlc__skconv_module, 0 };
     if (!ctx) return NULL;
     mlc_skconv_desc d;
     memset(&d, 0, sizeof d);
@@ -30280,6 +30245,7 @@ MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
     if (d.error) *d.error = MLC__NAN;
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__skconv_user));
     if (!m) return NULL;
+    m->fuse = &mlc__skconv_fuse;
     if (mlc__skconv_declare(m, &d) == MLC_OK &&
         (!(d.weight || d.bias) || mlc__skconv_begin(m, &d) == MLC_OK)) return m;
     mlc_module_free(m);
@@ -30335,26 +30301,26 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
 
 static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m, double *error)
 {
-    const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(u->w->shape[1], u->w->shape[0], k->d->num_terms,
+    mlc_tensor *const *wb = m->fuse->weights(m);
+    mlc_sklinear_desc d = mlc_sklinear_desc_make(wb[0]->shape[1], wb[0]->shape[0], k->d->num_terms,
                                                  k->d->low_rank);
-    d.no_bias = !u->b;
+    d.no_bias = !wb[1];
     d.has_dtype = true;
-    d.dtype = u->w->dtype;
+    d.dtype = wb[0]->dtype;
     d.start = k->d->start;
     d.error = error;
-    if (!k->d->fresh) { d.weight = u->w; d.bias = u->b; }
+    if (!k->d->fresh) { d.weight = wb[0]; d.bias = wb[1]; }
     return mlc_nn_sklinear_ex(m->ctx, &d);
 }
 
 static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, double *error)
 {
-    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    mlc_tensor *const *wb = m->fuse->weights(m);
     mlc_skconv_desc d;
     memset(&d, 0, sizeof d);
-    d.conv = u->d;
+    d.conv = *m->fuse->conv(m);
     d.conv.has_dtype = true;
-    d.conv.dtype = u->w->dtype;
+    d.conv.dtype = wb[0]->dtype;
     d.num_terms = k->d->num_terms;
     d.low_rank = k->d->low_rank;
     /* The starts there are of one side: a copy is not scaled, a subspace is a fit. */
@@ -30362,27 +30328,26 @@ static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, d
               : k->d->start == MLC_SKETCH_SUBSPACE  ? MLC_SKETCH_FIT
                                                     : k->d->start;
     d.error = error;
-    if (!k->d->fresh) { d.weight = u->w; d.bias = u->b; }
+    if (!k->d->fresh) { d.weight = wb[0]; d.bias = wb[1]; }
     return mlc_nn_skconv(m->ctx, &d);
 }
 
 /* Trainable numbers of S in m's place, and what a row or pixel takes of multiply-adds; 0: m is
  * nothing to be sketched. */
-static int64_t mlc__sketch_size(const mlc__sketching *k, const mlc_module *m, int64_t *macs)
+static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t *macs)
 {
     const int64_t rank = k->d->num_terms * k->d->low_rank;
-    if (m->cls.forward == mlc__linear_module && !k->d->no_linear) {
-        const mlc_tensor *w = MLC__CAST(const mlc__linear_user *, m->user)->w;
-        *macs = 2 * rank * (w->shape[0] + w->shape[1]);
-        return mlc__is_full(w->dtype) ? *macs / 2 : 0;
+    mlc_tensor *const *wb = m->fuse && m->fuse->weights ? m->fuse->weights(m) : NULL;
+    if (!wb || !mlc__is_full(wb[0]->dtype)) return 0;
+    if (!m->fuse->conv) {
+        *macs = 2 * rank * (wb[0]->shape[0] + wb[0]->shape[1]);
+        return k->d->no_linear ? 0 : *macs / 2;
     }
-    if (m->cls.forward != mlc__conv_module || k->d->no_conv) return 0;
-    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
-    const int64_t groups = u->d.conv.groups ? u->d.conv.groups : 1;
-    const int64_t s = 2 * rank * groups * (mlc__numel(u->w) / u->w->shape[0]);
-    if (u->d.transposed || u->d.conv.act || !mlc__is_full(u->w->dtype)) return 0;
-    *macs = s + 2 * rank * u->d.out;
-    return s;
+    const mlc_nn_conv_desc *d = m->fuse->conv(m);
+    const int64_t groups = d->conv.groups ? d->conv.groups : 1;
+    const int64_t s = 2 * rank * groups * (mlc__numel(wb[0]) / wb[0]->shape[0]);
+    *macs = s + 2 * rank * d->out;
+    return k->d->no_conv ? 0 : s;
 }
 
 /* One layer, if it is to be sketched. */
@@ -30396,8 +30361,8 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
     if ((size >= dense || macs >= dense) && !k->d->larger_too) return MLC_OK;
     double error = MLC__NAN;
     const char *was = m->cls.name;
-    mlc_module *fresh = m->cls.forward == mlc__linear_module ? mlc__sketch_linear_of(k, m, &error)
-                                                             : mlc__sketch_conv_of(k, m, &error);
+    mlc_module *fresh = m->fuse->conv ? mlc__sketch_conv_of(k, m, &error)
+                                      : mlc__sketch_linear_of(k, m, &error);
     if (!fresh) return m->ctx->status;
     mlc__module_replace(m, fresh);
     k->n++;
@@ -30414,7 +30379,7 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
 
 static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path, size_t len)
 {
-    for (int32_t i = 0; i < m->children && m->cls.forward != mlc__skconv_module; i++) {
+    for (int32_t i = 0; i < m->children && !(m->fuse && m->fuse->whole); i++) {
         const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
                                m->child[i]->name);
         const size_t end = mlc__min(len + (size_t)n, MLC_NAME_BYTES - 1);
@@ -30450,8 +30415,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
                              (!desc->fresh || desc->start == MLC_SKETCH_FRESH), ARG,
                  "sketch_model: start %d; it may be an mlc_sketch_start, without fresh",
                  (int)desc->start);
-    MLC__REQUIRE(m->ctx, m->cls.forward != mlc__linear_module && m->cls.forward != mlc__conv_module,
-                 ARG, "sketch_model: a layer itself cannot be replaced; put it in a sequential");
+    MLC__REQUIRE(m->ctx, !m->fuse || !m->fuse->weights, ARG, "sketch_model: a layer itself cannot be replaced; put it in a sequential");
     mlc__sketching k = { desc, { desc->write, desc->user }, 0, 0, 0 };
     MLC__TRY(mlc_module_build(m));
     if (desc->write)

@@ -1672,8 +1672,8 @@ WRONG(dropout_of_too_much, ARG,
       mlc_nn_dropout(w->ctx, 1.5))
 
 WRONG(class_without_forward, ARG,
-      "module_create: the class needs a name and a forward",
-      mlc_module_class c = {"Mine", NULL, NULL}; mlc_module_create(w->ctx, &c, NULL, 0))
+      "module_create: the class needs a name, and a forward or a call",
+      mlc_module_class c = {"Mine", NULL, NULL, NULL, 0}; mlc_module_create(w->ctx, &c, NULL, 0))
 
 WRONG(declare_without_desc, ARG,
       "module_declare: desc is NULL; it has the shape",

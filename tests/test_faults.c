@@ -887,7 +887,7 @@ static mlc_status scale_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
     return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
 
-static const mlc_module_class SCALE = {"Scale", scale_forward, NULL};
+static const mlc_module_class SCALE = {"Scale", scale_forward, NULL, NULL, 0};
 
 static mlc_module *scale(world *w)
 {

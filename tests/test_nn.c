@@ -36,7 +36,8 @@ static void residual_release(mlc_module *m)
     released += *(int *)mlc_module_user(m);
 }
 
-static const mlc_module_class RESIDUAL = {"Residual", residual_forward, residual_release};
+static const mlc_module_class RESIDUAL = {"Residual", residual_forward, residual_release, NULL,
+                                          0};
 
 static mlc_module *residual(mlc_ctx *ctx, mlc_module *inner, double gain)
 {
@@ -431,7 +432,7 @@ static mlc_status pair_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
     return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
 
-static const mlc_module_class PAIR = {"Pair", pair_forward, NULL};
+static const mlc_module_class PAIR = {"Pair", pair_forward, NULL, NULL, 0};
 
 TEST(nn, a_tied_parameter_is_laid_out_once_and_gets_both_gradients)
 {
@@ -555,7 +556,7 @@ static mlc_status swap_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
 
 TEST(nn, forward_takes_and_fills_arrays)
 {
-    static const mlc_module_class swap = {"Swap", swap_forward, NULL};
+    static const mlc_module_class swap = {"Swap", swap_forward, NULL, NULL, 0};
     mlc_ctx                      *ctx = test_ctx();
     mlc_module                   *m = mlc_module_create(ctx, &swap, NULL, 0);
     mlc_tensor                   *in[2], *out[2];
@@ -690,13 +691,13 @@ TEST(nn, flatten_keeps_the_first_axis)
 
 TEST(nn, a_class_without_a_name_or_a_forward_is_refused)
 {
-    static const mlc_module_class no_name = {NULL, residual_forward, NULL};
-    static const mlc_module_class no_forward = {"Nothing", NULL, NULL};
+    static const mlc_module_class no_name = {NULL, residual_forward, NULL, NULL, 0};
+    static const mlc_module_class no_forward = {"Nothing", NULL, NULL, NULL, 0};
     static const mlc_module_class *const bad[] = {NULL, &no_name, &no_forward};
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 3; i++) {
         CHECK(mlc_module_create(ctx, bad[i], NULL, 0) == NULL);
-        CHECK_STR(mlc_error(ctx), "module_create: the class needs a name and a forward");
+        CHECK_STR(mlc_error(ctx), "module_create: the class needs a name, and a forward or a call");
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
 }
@@ -839,6 +840,114 @@ TEST(nn, sequential_fuses_a_dropout_that_is_active)
 {
     for (int i = 0; i < 4; i++)
         check_fused_dropout(test_ctx(), i & 1, i & 2);
+}
+
+/* ---- a user's class in a sequential ------------------------------------------------------- */
+
+/* y = x w^T, with the epilogue it is given, which it notes.                                  */
+static mlc_epilogue given;
+static int          calls;
+
+static mlc_tensor *product_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    given = *e;
+    calls++;
+    return mlc_linear_ex(x, *(mlc_tensor **)mlc_module_user(m), NULL, e);
+}
+
+static mlc_module *product(mlc_ctx *ctx, int64_t in, int64_t out, uint32_t takes)
+{
+    const mlc_module_class cls = {"Product", NULL, NULL, product_call, takes};
+    mlc_param_desc         d;
+    mlc_module            *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc_tensor *));
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims2(out, in);
+    d.init = MLC_INIT_UNIFORM;
+    d.a = -1;
+    d.b = 1;
+    *(mlc_tensor **)mlc_module_user(m) = mlc_module_declare(m, "weight", &d);
+    return m;
+}
+
+/* What a product that takes something is given with an activation and a dropout behind it: values
+ * and gradients are those of one that takes nothing, and of the operations.                  */
+static void check_takes(uint32_t takes, mlc_module *(*act)(mlc_ctx *),
+                        mlc_tensor *(*fn)(mlc_tensor *), mlc_act want, bool dropout, double p)
+{
+    enum { N = 9, IN = 33, OUT = 17 };
+    double      y[N * OUT], dw[OUT * IN];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, product(ctx, IN, OUT, takes));
+    mlc_module_add(net, act(ctx));
+    if (dropout)
+        mlc_module_add(net, mlc_nn_dropout(ctx, 0.4));
+    mlc_tensor *w = mlc_module_param(net, "0.weight");
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(N, IN), 1, -1, 1);
+    mlc_seed(ctx, 5);
+    mlc_tensor *plain = fn(mlc_linear(x, w, NULL));
+    plain = dropout ? mlc_dropout(plain, 0.4) : plain;
+    CHECK_EQ(mlc_backward_from(plain, NULL), MLC_OK);
+    test_read(plain, y);
+    test_read(mlc_grad(w), dw);
+    mlc_zero_grad(w);
+    mlc_seed(ctx, 5);
+    calls = 0;
+    mlc_tensor *got = mlc_forward(net, x);
+    CHECK_EQ(calls, 1);
+    CHECK_EQ(given.act, want);
+    CHECK(given.dropout == p && given.residual == NULL);
+    CHECK_EQ(mlc_backward_from(got, NULL), MLC_OK);
+    CHECK_VALUES(got, N * OUT, y, 0, 0);
+    CHECK_VALUES(mlc_grad(w), OUT * IN, dw, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_users_class_is_handed_what_it_takes_and_no_more)
+{
+    const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
+    check_takes(MLC_TAKES_RELU, mlc_nn_relu, mlc_relu, MLC_ACT_RELU, false, 0);
+    check_takes(0, mlc_nn_relu, mlc_relu, MLC_ACT_NONE, false, 0);
+    check_takes(MLC_TAKES_RELU, mlc_nn_gelu, mlc_gelu, MLC_ACT_NONE, false, 0);
+    check_takes(MLC_TAKES_ACT, mlc_nn_relu, mlc_relu, MLC_ACT_RELU, false, 0);
+    check_takes(MLC_TAKES_ACT, mlc_nn_gelu, mlc_gelu, MLC_ACT_GELU, false, 0);
+    check_takes(MLC_TAKES_RELU, mlc_nn_relu, mlc_relu, MLC_ACT_RELU, true, 0);
+    check_takes(all, mlc_nn_tanh, mlc_tanh, MLC_ACT_TANH, true, 0.4);
+    check_takes(MLC_TAKES_DROPOUT, mlc_nn_tanh, mlc_tanh, MLC_ACT_NONE, true, 0);
+    check_takes(0, mlc_nn_tanh, mlc_tanh, MLC_ACT_NONE, true, 0);
+}
+
+static mlc_tensor *no_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)m;
+    (void)x;
+    (void)e;
+    return NULL;
+}
+
+/* Alone and in the pass of a container; and arrays that such a class does not take.          */
+TEST(nn, a_call_that_makes_nothing_is_told_so)
+{
+    static const mlc_module_class cls = {"Nothing", NULL, NULL, no_call, MLC_TAKES_RELU};
+    static const char             want[] = "forward left output 1 NULL without an error; make it, "
+                                           "or say by mlc_raise why not";
+    char        text[200];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx), *m = mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims1(3)), *two[2] = {x, x};
+    CHECK(mlc_forward(m, x) == NULL);
+    snprintf(text, sizeof text, "in Nothing: %s", want);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_module_forward(m, two, 2, &x, 1), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "in Nothing: forward: one input and one output, not 2 and 1");
+    mlc_error_clear(ctx);
+    mlc_module_add_named(net, "gate", m);
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    CHECK(mlc_forward(net, two[0]) == NULL);
+    snprintf(text, sizeof text, "in gate (Nothing): %s", want);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
 /* ---- dropout ------------------------------------------------------------------------------ */
@@ -1001,7 +1110,7 @@ static mlc_status wrong_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
 
 static mlc_module *wrong_module(mlc_ctx *ctx, mlc_module *child, int32_t wrong)
 {
-    static const mlc_module_class cls = {"Wrong", wrong_forward, NULL};
+    static const mlc_module_class cls = {"Wrong", wrong_forward, NULL, NULL, 0};
     mlc_module *m = mlc_module_create(ctx, &cls, &wrong, sizeof wrong);
     mlc_module_add_named(m, "inner", child);
     return m;
@@ -1055,16 +1164,16 @@ TEST(nn, a_forward_that_forgets_an_output_or_a_message_is_told_so)
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3)), *out[2];
     check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 3), 1), 3,
-                "in encoder.1 (Wrong): forward left output 1 NULL without an error; set out[0], or "
-                "return an error by mlc_raise",
-                "in Wrong: forward left output 1 NULL without an error; set out[0], or return an "
-                "error by mlc_raise");
+                "in encoder.1 (Wrong): forward left output 1 NULL without an error; make it, or "
+                "say by mlc_raise why not",
+                "in Wrong: forward left output 1 NULL without an error; make it, or say by "
+                "mlc_raise why not");
     check_place(ctx, wrong_module(ctx, mlp(ctx, 3, 5, 3), 2), 3,
                 "in encoder.1 (Wrong): forward returned VALUE and no message; mlc_raise gives one",
                 "in Wrong: forward returned VALUE and no message; mlc_raise gives one");
     CHECK_EQ(mlc_module_forward(wrong_module(ctx, mlp(ctx, 3, 5, 3), 1), &x, 1, out, 2),
              MLC_ERR_ARG);
-    CHECK_HAS(mlc_error(ctx), "output 2 NULL without an error; set out[1]");
+    CHECK_HAS(mlc_error(ctx), "left output 2 NULL without an error; ");
     mlc_error_clear(ctx);
     /* An error of an operation, which forward does not hand on, stays what it is.           */
     CHECK_EQ(mlc_module_forward(wrong_module(ctx, mlp(ctx, 3, 5, 2), 0), &x, 1, out, 2),
@@ -1261,7 +1370,7 @@ static mlc_status body_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
 
 static mlc_module *with_body(mlc_ctx *ctx, body b)
 {
-    static const mlc_module_class cls = {"Body", body_forward, NULL};
+    static const mlc_module_class cls = {"Body", body_forward, NULL, NULL, 0};
     mlc_module    *m = mlc_module_create(ctx, &cls, &b, sizeof b);
     mlc_param_desc d;
     memset(&d, 0, sizeof d);
