@@ -1561,6 +1561,9 @@ MLC_API mlc_status mlc_module_add(mlc_module *parent, mlc_module *child);
 MLC_API mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child);
 /* mlc_module_child: the i-th child; NULL if there is none.                                    */
 MLC_API mlc_module *mlc_module_child(mlc_module *m, int32_t i);
+/* mlc_module_find: the module at a dotted path below m ("encoder.gate"), "" being m itself; NULL
+ *   and ARG if there is none.                               test: tests/test_nn.c             */
+MLC_API mlc_module *mlc_module_find(mlc_module *m, const char *path);
 /* mlc_module_param: parameter or buffer by dotted name ("0.weight"), built; NULL and ARG if
  *   there is none.                                                                            */
 MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
@@ -1605,6 +1608,16 @@ MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int3
 /* mlc_forward: one tensor in, one out; NULL on error.                                         */
 MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 
+/* What m's forward made. true: these tensors live as long as their scope, for a loss of features,
+ * say; false: as without the hook, so that they may be gone when the forward around m returns. */
+typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out);
+
+/* mlc_module_hook: fn is called each time that m's forward has run, in whatever network m is, but
+ *   not in mlc_summary. m then runs in no pass with the modules behind it; f32 and f64 keep their
+ *   bits. The children of SqueezeExcite give what is behind their activations. A module has one
+ *   hook: another takes its place, NULL ends it.            test: tests/test_nn.c             */
+MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
+
 typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
     mlc_module *root;
     mlc_tensor *tensor;
@@ -1620,7 +1633,8 @@ MLC_API bool mlc_param_next(mlc_param_iter *it);
 /* mlc_module_numel: number of elements of all parameters; only the trainable ones if asked.   */
 MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
 /* mlc_summary: the table Keras prints: layer, output shape, parameters; and the bytes of the
- *   activations one training step keeps. Nothing is computed.    input: shape with the batch  */
+ *   activations one training step keeps. Nothing is computed.    input: shape with the batch
+ *   err    those of the forward: then the rows end with the layer that fails, and its message */
 MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user);
 
 typedef struct mlc_linear_desc {
@@ -3730,6 +3744,7 @@ struct mlc_storage {
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
     bool         closed;               /* its memory was a file's, which is closed             */
+    bool         kept;                 /* a hook has it: no forward frees it                   */
     bool         typed;                /* only tensors of this dtype still see what is there   */
     mlc_dtype    dtype;
     bool         through_act;          /* a gradient: of what the activation met, not made     */
@@ -4609,8 +4624,8 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = s->handed = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = s->closed = s->typed = s->through_act = s->bound =
-        false;
+    s->dead = s->released = s->dry = s->aliased = s->closed = s->kept = s->typed = s->through_act =
+        s->bound = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -26751,10 +26766,15 @@ struct mlc_module {
     int32_t          children, child_room, slots, slot_room;
     bool             training, dirty;           /* dirty: of a root, its layout is out of date  */
     mlc__flat       *flat;                      /* of a root                                    */
-    int32_t          out_ndim;                  /* output shape seen by a dry run               */
+    int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int64_t          out_shape[MLC_MAX_DIMS];
     const mlc__fuse *fuse;                      /* or NULL                                      */
+    mlc_forward_hook hook;                      /* or NULL                                      */
+    void            *hook_user;
 };
+
+/* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
+enum { MLC__UNSEEN = -1, MLC__FAILED = -2 };
 
 /* Depths are small; a cached root would have to follow each mlc_module_add. */
 static mlc_module *mlc__root(mlc_module *m)
@@ -26868,6 +26888,34 @@ MLC_IMPL bool mlc_module_is_training(const mlc_module *m) { return m && m->train
 MLC_IMPL mlc_module *mlc_module_child(mlc_module *m, int32_t i)
 {
     return m && i >= 0 && i < m->children ? m->child[i] : NULL;
+}
+
+static mlc_module *mlc__child_named(const mlc_module *m, const char *name, size_t n)
+{
+    for (int32_t i = 0; i < m->children; i++)
+        if (strncmp(m->child[i]->name, name, n) == 0 && !m->child[i]->name[n]) return m->child[i];
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_module_find(mlc_module *m, const char *path)
+{
+    mlc_module *at = path ? m : NULL;
+    for (const char *rest = path; at && *rest;) {
+        const size_t n = strcspn(rest, ".");
+        at = mlc__child_named(at, rest, n);
+        rest += n + (rest[n] == '.');
+    }
+    if (m && !at)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "module_find: there is no '%s'; mlc_summary shows the names "
+                  "of layers", path ? path : "NULL");
+    return at;
+}
+
+MLC_IMPL void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user)
+{
+    if (!m) return;
+    m->hook = fn;
+    m->hook_user = user;
 }
 
 /* A name that is new in m, has no dot and is not too long. */
@@ -27518,17 +27566,21 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
 
 /* -- forward -- */
 
-/* For mlc_summary: shapes are those of the last dry run. */
-static void mlc__note_output(mlc_module *m, const mlc_tensor *t)
+/* For mlc_summary, whose shapes are those of the last dry run, and for hooks. */
+static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_out)
 {
-    if (!m->ctx->dry_run) return;
-    m->out_ndim = t->ndim;
-    memcpy(m->out_shape, t->shape, sizeof m->out_shape);
+    if (m->ctx->dry_run) {
+        m->out_ndim = out[0]->ndim;
+        memcpy(m->out_shape, out[0]->shape, sizeof m->out_shape);
+    } else if (m->hook && m->hook(m->hook_user, m, out, n_out)) {
+        for (int32_t i = 0; i < n_out; i++) out[i]->storage->kept = true;
+    }
 }
 
 /* The memory of a tensor inside a forward is done with: freed now, or after its last use. */
 static void mlc__storage_done(mlc_storage *s)
 {
+    if (s->kept) return;
     if (s->saves == 0) mlc__storage_release(s);
     else s->dead = true;
 }
@@ -27584,7 +27636,7 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
         for (int32_t i = 0; i < n_out; i++) returned = returned || out[i]->storage == s;
         if (!returned && !s->dead && s->mem == MLC_MEM_ACTIVATION) mlc__storage_done(s);
     }
-    mlc__note_output(m, out[0]);
+    mlc__module_made(m, out, n_out);
     return MLC_OK;
 }
 
@@ -27595,6 +27647,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     const mlc_module *outer = m->ctx->current;
     m->ctx->current = m;
     const mlc_status st = mlc__module_run(m, in, n_in, out, n_out);
+    if (st != MLC_OK) m->out_ndim = MLC__FAILED;
     m->ctx->current = outer;
     return st;
 }
@@ -27606,7 +27659,10 @@ static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epil
     const mlc_module *outer = m->ctx->current;
     m->ctx->current = m;
     mlc_tensor *y = add ? m->fuse->call_add(m, x, e, add) : m->cls.call(m, x, e);
-    if (!y) mlc__forward_fail(m->ctx, MLC_OK, &y);
+    if (!y) {
+        mlc__forward_fail(m->ctx, MLC_OK, &y);
+        m->out_ndim = MLC__FAILED;
+    }
     m->ctx->current = outer;
     return y;
 }
@@ -28322,7 +28378,7 @@ static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue
     const mlc_module *child = m->child[i];
     int32_t n = 0;
     memset(e, 0, sizeof *e);
-    while (child->cls.takes && i + n + 1 < m->children &&
+    while (child->cls.takes && i + n + 1 < m->children && !m->child[i + n]->hook &&
            mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
 }
@@ -28334,17 +28390,17 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
     const mlc_module *child = m->child[i], *pool = i + 2 < m->children ? m->child[i + 2] : NULL;
     mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
     return pool && pool->fuse && pool->fuse->call_relu && m->ctx->no_grad == 0 && child->fuse &&
-           child->fuse->late_relu && mlc__fuse_joins(child, m->child[i + 1], &e) &&
-           e.act == MLC_ACT_RELU;
+           child->fuse->late_relu && !child->hook && !m->child[i + 1]->hook &&
+           mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
 }
 
 static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
     mlc_module *child = m->child[*i], *pool = m->child[*i + 2];
     mlc_tensor *y = mlc__module_call(child, x, &mlc__no_epilogue, NULL);
-    for (int n = 0; y && n < 2; n++) mlc__note_output(m->child[(*i)++], y);
+    for (int n = 0; y && n < 2; n++) mlc__module_made(m->child[(*i)++], &y, 1);
     y = y ? pool->fuse->call_relu(pool, y) : NULL;
-    if (y) mlc__note_output(pool, y);
+    if (y) mlc__module_made(pool, &y, 1);
     return y;
 }
 
@@ -28357,7 +28413,7 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     const int32_t last = *i + mlc__sequential_fuse(m, *i, &e);
     if (last == *i) return mlc_forward(child, x);
     mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
-    for (; y && *i <= last; ++*i) mlc__note_output(m->child[*i], y);
+    for (; y && *i <= last; ++*i) mlc__module_made(m->child[*i], &y, 1);
     *i = last;
     return y;
 }
@@ -28478,13 +28534,14 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 
 /* ---- residual */
 
-/* The last of a sequential body, if it takes the sum and the relu in its pass. */
+/* The last of a sequential body, if it takes the sum and the relu in its pass, which leaves nothing
+ * for a hook to see. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
-    mlc_module *last = body->fuse && body->fuse->run && body->children > 0
-                           ? body->child[body->children - 1] : NULL;
-    return last && last->fuse && last->fuse->adds && last->fuse->adds(last, NULL, NULL) ? last
-                                                                                        : NULL;
+    if (!body->fuse || !body->fuse->run || body->children == 0 || body->hook) return NULL;
+    mlc_module *last = body->child[body->children - 1];
+    return !last->hook && last->fuse && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
+               ? last : NULL;
 }
 
 /* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
@@ -28507,8 +28564,8 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
         if (relu) y = mlc_relu(y);
     }
     if (y && last) {
-        mlc__note_output(last, y);
-        mlc__note_output(body, y);
+        mlc__module_made(last, &y, 1);
+        mlc__module_made(body, &y, 1);
     }
     return y;
 }
@@ -28642,8 +28699,11 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
     mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
-    s = s ? mlc__module_call(m->child[0], mlc_flatten(s, 1), &relu, NULL) : NULL;
-    s = s ? mlc__module_call(m->child[1], s, &gate, NULL) : NULL;
+    if (s) s = mlc_flatten(s, 1);
+    for (int i = 0; s && i < 2; i++) {
+        s = mlc__module_call(m->child[i], s, i ? &gate : &relu, NULL);
+        if (s) mlc__module_made(m->child[i], &s, 1);
+    }
     return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
 }
 
@@ -28783,29 +28843,37 @@ static mlc__text mlc__bytes_text(int64_t bytes)
     return t;
 }
 
-/* Leaves, and containers with parameters of their own; path is dotted, as in files. */
-static void mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
+static void mlc__summary_row(const mlc__table *t, const mlc_module *m, const char *path,
+                             const char *output, int64_t own)
 {
     char label[MLC_NAME_BYTES];
-    int64_t own = 0;
-    for (int32_t i = 0; i < m->slots; i++)
-        if (!m->slot[i].p->buffer) own += mlc__numel(&m->slot[i].p->t);
-    if (m->children == 0 || own > 0) {
-        snprintf(label, sizeof label, "%.200s%s(%.40s)", path, path[0] ? " " : "", m->cls.name);
-        mlc__print(t, "%-34s %-22s %12s\n", label,
-                   m->out_ndim < 0 ? "?" : mlc__shape_text(m->out_ndim, m->out_shape).s,
-                   mlc__thousands(own).s);
-    }
-    for (int32_t i = 0; i < m->children; i++) {
-        snprintf(label, sizeof label, "%.180s%s%.60s", path, path[0] ? "." : "", m->child[i]->name);
-        mlc__summary_rows(t, m->child[i], label);
-    }
+    snprintf(label, sizeof label, "%.200s%s(%.40s)", path, path[0] ? " " : "", m->cls.name);
+    mlc__print(t, "%-34s %-22s %12s\n", label, output, mlc__thousands(own).s);
 }
 
-/* -1: shown as ?, for modules that the dry run does not come by. */
+/* Leaves, and containers with parameters of their own; path is dotted, as in files. False behind a
+ * row of what failed, the last: a leaf, or a container whose children did not fail. */
+static bool mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
+{
+    char below[MLC_NAME_BYTES];
+    int64_t own = 0;
+    const bool failed = m->out_ndim == MLC__FAILED;
+    for (int32_t i = 0; i < m->slots; i++)
+        if (!m->slot[i].p->buffer) own += mlc__numel(&m->slot[i].p->t);
+    if (!failed && (m->children == 0 || own > 0))
+        mlc__summary_row(t, m, path, m->out_ndim < 0 ? "?"
+                                     : mlc__shape_text(m->out_ndim, m->out_shape).s, own);
+    for (int32_t i = 0; i < m->children; i++) {
+        snprintf(below, sizeof below, "%.180s%s%.60s", path, path[0] ? "." : "", m->child[i]->name);
+        if (!mlc__summary_rows(t, m->child[i], below)) return false;
+    }
+    if (failed) mlc__summary_row(t, m, path, "fails", own);
+    return !failed;
+}
+
 static void mlc__forget_outputs(mlc_module *m)
 {
-    m->out_ndim = -1;
+    m->out_ndim = MLC__UNSEEN;
     for (int32_t i = 0; i < m->children; i++) mlc__forget_outputs(m->child[i]);
 }
 
@@ -28824,12 +28892,13 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
     mlc_ctx *ctx = m->ctx;
     const mlc_memory before = ctx->mem;
     const uint64_t stream = ctx->stream;
+    mlc__forget_outputs(m);
     MLC__TRY(mlc_scope_begin(ctx));
     ctx->dry_run = true;
-    mlc__forget_outputs(m);
     mlc_dtype dtype = ctx->dtype;
     mlc__params(m, mlc__param_dtype, &dtype);
-    mlc_forward(m, mlc_zeros(ctx, dtype, input));
+    mlc_tensor *x = mlc_zeros(ctx, dtype, input);
+    if (x) mlc_forward(m, x);
     *activations = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
     const mlc_status st = mlc__scope_leave(ctx);
     ctx->dry_run = false;
@@ -28847,12 +28916,17 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
     if (!m) return MLC_ERR_ARG;
     MLC__REQUIRE(m->ctx, write != NULL, ARG, "summary: it needs a writer, such as mlc_stdout");
     MLC__TRY(mlc_module_build(m));
-    MLC__TRY(mlc__dry_forward(m, input, &activations));
+    const mlc_status st = mlc__dry_forward(m, input, &activations);
+    if (st != MLC_OK && m->out_ndim != MLC__FAILED) return st;
     mlc__params(m, mlc__count_param, &count);
     mlc__print(&t, "%-34s %-22s %12s\n", "Layer (type)", "Output Shape", "Param #");
     mlc__print(&t, "======================================================================\n");
     mlc__summary_rows(&t, m, "");
     mlc__print(&t, "======================================================================\n");
+    if (st != MLC_OK) {
+        mlc__print(&t, "%.500s\n", m->ctx->message);
+        return st;
+    }
     mlc__print(&t, "Total params: %s (%s)\n", mlc__thousands(count.all).s,
                mlc__bytes_text(count.bytes).s);
     mlc__print(&t, "Trainable params: %s\n", mlc__thousands(count.trainable).s);
@@ -30288,6 +30362,7 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
         if (parent->child[i] == old) parent->child[i] = fresh;
     fresh->parent = parent;
     fresh->name = old->name;
+    mlc_module_hook(fresh, old->hook, old->hook_user);
     old->parent = NULL;
     old->name = NULL;
     mlc_module_train(fresh, old->training);
@@ -30415,7 +30490,8 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
                              (!desc->fresh || desc->start == MLC_SKETCH_FRESH), ARG,
                  "sketch_model: start %d; it may be an mlc_sketch_start, without fresh",
                  (int)desc->start);
-    MLC__REQUIRE(m->ctx, !m->fuse || !m->fuse->weights, ARG, "sketch_model: a layer itself cannot be replaced; put it in a sequential");
+    MLC__REQUIRE(m->ctx, !m->fuse || !m->fuse->weights, ARG,
+                 "sketch_model: a layer itself cannot be replaced; put it in a sequential");
     mlc__sketching k = { desc, { desc->write, desc->user }, 0, 0, 0 };
     MLC__TRY(mlc_module_build(m));
     if (desc->write)

@@ -959,6 +959,28 @@ DO(mlc_module_build)
     return m ? mlc_module_build(m) : made(w, m);
 }
 
+DO(mlc_module_find)
+{
+    mlc_module *m = tower(w), *leaf = m ? mlc_module_find(m, "0.leaf") : NULL;
+    return leaf ? mlc_module_build(leaf) : made(w, m);
+}
+
+static bool keep_output(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    (void)m;
+    *(mlc_tensor **)user = out[n_out - 1];
+    return true;
+}
+
+DO(mlc_module_hook)
+{
+    mlc_tensor *made_in = NULL;
+    mlc_module_hook(mlc_module_child(w->net, 0), keep_output, &made_in);
+    mlc_tensor *y = mlc_forward(w->net, w->v);
+    mlc_module_hook(mlc_module_child(w->net, 0), NULL, NULL);
+    return keep(w, y ? mlc_sum(made_in, mlc_dims0(), false) : NULL);
+}
+
 DO(mlc_module_param)
 {
     mlc_module *m = tower(w);

@@ -950,6 +950,135 @@ TEST(nn, a_call_that_makes_nothing_is_told_so)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
+/* ---- hooks and paths ---------------------------------------------------------------------- */
+
+TEST(nn, find_goes_by_dotted_path)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx), *encoder = mlp(ctx, 2, 3, 2);
+    mlc_module *gate = mlc_nn_tanh(ctx);
+    mlc_module_add_named(encoder, "gate", gate);
+    mlc_module_add_named(net, "encoder", encoder);
+    CHECK(mlc_module_find(net, "encoder") == encoder);
+    CHECK(mlc_module_find(net, "encoder.gate") == gate);
+    CHECK(mlc_module_find(encoder, "gate") == gate);
+    CHECK(mlc_module_find(net, "encoder.1") == mlc_module_child(encoder, 1));
+    CHECK(mlc_module_find(net, "") == net);
+    CHECK(mlc_module_find(NULL, "gate") == NULL);
+    CHECK_OK(ctx);
+    const char *const none[] = {"gate", "encode", "encoder.gat", "encoder.gate.0", ".", ".encoder",
+                                "encoder..gate", "encoder2", NULL};
+    for (int i = 0; i < COUNT(none); i++) {
+        char text[200];
+        CHECK(mlc_module_find(net, none[i]) == NULL);
+        snprintf(text, sizeof text, "module_find: there is no '%s'; mlc_summary shows the names of "
+                 "layers", none[i] ? none[i] : "NULL");
+        CHECK_STR(mlc_error(ctx), text);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+}
+
+/* The last output handed out, and how many were.                                             */
+typedef struct seen { mlc_module *m; mlc_tensor *t; int n; bool keep; } seen;
+
+static bool see(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    seen *s = (seen *)user;
+    s->m = m;
+    s->t = out[n_out - 1];
+    s->n++;
+    return s->keep;
+}
+
+TEST(nn, a_hook_hands_out_what_a_layer_made_and_changes_no_bit)
+{
+    FOR_EACH_ISA(ctx) {
+        enum { N = 9, IN = 33, HIDDEN = 17, OUT = 5 };
+        double      y[N * OUT], h[N * HIDDEN];
+        seen        linear = {NULL, NULL, 0, true}, relu = {NULL, NULL, 0, true};
+        mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(N, IN), 1, -1, 1);
+        mlc_tensor *plain = mlc_linear(x, mlc_module_param(net, "0.weight"),
+                                       mlc_module_param(net, "0.bias"));
+        test_read(plain, h);
+        test_read(mlc_forward(net, x), y);
+        mlc_module_hook(mlc_module_find(net, "0"), see, &linear);
+        mlc_module_hook(mlc_module_find(net, "1"), see, &relu);
+        for (int i = 1; i <= 2; i++) {                     /* recorded, and inference          */
+            if (i == 2)
+                mlc_no_grad_begin(ctx);
+            CHECK_VALUES(mlc_forward(net, x), N * OUT, y, 0, 0);
+            CHECK_EQ(linear.n, i);
+            CHECK_EQ(relu.n, i);
+            CHECK(linear.m == mlc_module_child(net, 0) && relu.m == mlc_module_child(net, 1));
+            CHECK_VALUES(linear.t, N * HIDDEN, h, 0, 0);
+            test_read(mlc_relu(plain), h);
+            CHECK_VALUES(relu.t, N * HIDDEN, h, 0, 0);
+            test_read(plain, h);
+        }
+        mlc_no_grad_end(ctx);
+        mlc_module_hook(mlc_module_child(net, 0), NULL, NULL);
+        CHECK_VALUES(mlc_forward(net, x), N * OUT, y, 0, 0);
+        CHECK_EQ(linear.n, 2);
+        CHECK_EQ(relu.n, 3);           /* the end of a fused pass is seen, too                 */
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, a_loss_of_a_kept_output_has_gradients_and_one_that_is_not_kept_is_freed)
+{
+    double      dw[12];
+    mlc_ctx    *ctx = test_ctx();
+    seen        s = {NULL, NULL, 0, true};
+    mlc_module *net = mlp(ctx, 3, 4, 2);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 3), 1, -1, 1);
+    mlc_tensor *w = mlc_module_param(net, "0.weight");
+    CHECK_EQ(mlc_backward(mlc_mean(mlc_relu(mlc_linear(x, w, mlc_module_param(net, "0.bias"))),
+                                   mlc_dims0(), false)), MLC_OK);
+    test_read(mlc_grad(w), dw);
+    mlc_zero_grad(w);
+    mlc_module_hook(mlc_module_child(net, 1), see, &s);
+    mlc_forward(net, x);
+    CHECK_EQ(mlc_backward(mlc_mean(s.t, mlc_dims0(), false)), MLC_OK);
+    CHECK_VALUES(mlc_grad(w), 12, dw, 0, 0);
+    s.keep = false;
+    mlc_no_grad_begin(ctx);
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_OK(ctx);
+    CHECK(mlc_relu(s.t) == NULL);      /* its forward has freed it                             */
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_no_grad_end(ctx);
+}
+
+/* Layers whose pass takes the sum, or a relu with the maxima behind it, run by themselves.   */
+TEST(nn, hooks_see_layers_of_blocks)
+{
+    mlc_ctx          *ctx = test_ctx();
+    const char *const paths[] = {"0", "1", "2", "3", "3.body", "3.body.4", "4", "4.fc1", "4.fc2"};
+    seen              s[COUNT(paths)];
+    mlc_pool_desc     pool = mlc_pool_desc_make(2, 2, 0);
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    memset(s, 0, sizeof s);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 2, 4, 3));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool(ctx, &pool));
+    mlc_module_add(net, mlc_nn_basic_block(ctx, 4, 4, 1));
+    mlc_module_add(net, mlc_nn_squeeze_excite(ctx, 4, 2));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, 8, 8), 1, -1, 1), *before, *after;
+    mlc_module_train(net, false);
+    before = mlc_forward(net, x);
+    for (int i = 0; i < COUNT(paths); i++)
+        mlc_module_hook(mlc_module_find(net, paths[i]), see, &s[i]);
+    after = mlc_forward(net, x);
+    double y[2 * 4 * 3 * 3];
+    test_read(before, y);
+    CHECK_VALUES(after, COUNT(y), y, 0, 0);
+    for (int i = 0; i < COUNT(paths); i++)
+        if (!CHECK_EQ(s[i].n, 1))
+            printf("  %s\n", paths[i]);
+    CHECK_OK(ctx);
+}
+
 /* ---- dropout ------------------------------------------------------------------------------ */
 
 TEST(nn, dropout_drops_in_training_and_does_nothing_in_evaluation)
@@ -1051,12 +1180,53 @@ TEST(nn, summary_shows_nesting_and_reports_shapes_that_do_not_fit)
     CHECK_OK(ctx);
     s.n = 0;
     CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 4), collect, &s), MLC_ERR_SHAPE);
-    CHECK_EQ(s.n, 0);
     CHECK_HAS(mlc_error(ctx), "[5,8]");
     mlc_error_clear(ctx);
     CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 3), NULL, NULL), MLC_ERR_ARG);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_summary(NULL, mlc_dims0(), collect, &s), MLC_ERR_ARG);
+}
+
+TEST(nn, summary_ends_with_the_layer_that_fails)
+{
+    static const char want[] =
+        "Layer (type)                       Output Shape                Param #\n"
+        "======================================================================\n"
+        "0 (Linear)                         [4,6]                            24\n"
+        "1.0 (Linear)                       [4,5]                            35\n"
+        "1.1 (ReLU)                         [4,5]                             0\n"
+        "1.2 (Linear)                       fails                            21\n"
+        "======================================================================\n"
+        "in 1.2 (Linear): linear: x [4,5] must end in the in of w [3,6]: 5 vs 6; x is [..,in], w "
+        "[out,in]\n";
+    static sink s;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx), *inner = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 6));
+    mlc_module_add(inner, mlc_nn_linear(ctx, 6, 5));
+    mlc_module_add(inner, mlc_nn_relu(ctx));
+    mlc_module_add(inner, mlc_nn_linear(ctx, 6, 3));
+    mlc_module_add(inner, mlc_nn_relu(ctx));
+    mlc_module_add(net, inner);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 3));
+    memset(&s, 0, sizeof s);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(4, 3), collect, &s), MLC_ERR_SHAPE);
+    CHECK_STR(s.text, want);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    /* A container that fails by itself stands behind its children.                           */
+    net = mlc_nn_residual(ctx, mlp(ctx, 3, 5, 2), NULL, false);
+    memset(&s, 0, sizeof s);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(4, 3), collect, &s), MLC_ERR_SHAPE);
+    CHECK_HAS(s.text, "body.2 (Linear)                    [4,2]                            12\n"
+                      "(Residual)                         fails                             0\n"
+                      "======");
+    CHECK_HAS(s.text, "in Residual: add: shapes [4,2] and [4,3]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    /* An input that cannot be fails before any layer.                                        */
+    memset(&s, 0, sizeof s);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(-4, 3), collect, &s), MLC_ERR_ARG);
+    CHECK_EQ(s.n, 0);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
 TEST(nn, summary_does_not_touch_buffers_or_streams)
