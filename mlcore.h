@@ -4953,8 +4953,9 @@ static void mlc__pool_stop(mlc__pool *p)
 }
 
 /* The arguments change while all lanes say that nothing can be claimed; the second round of stores
- * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. */
-static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg)
+ * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. all: no
+ * worker may sleep on, though there be no core for it. */
+static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg, bool all)
 {
     const uint32_t loop = (uint32_t)(MLC__LOAD(&p->lane[0].state) >> 32);
     for (int32_t l = 0; l < p->lanes; l++)
@@ -4967,7 +4968,7 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
         MLC__STORE(&p->lane[l].state, (uint64_t)(loop + 2) << 32 | mlc__lane_start(p, chunks, l));
     __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
     const int32_t asleep = (int32_t)__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST);
-    const int32_t most = p->cores - 1 - (p->workers - asleep);         /* cores without a thread */
+    const int32_t most = all ? asleep : p->cores - 1 - (p->workers - asleep);  /* free cores     */
     if (asleep > 0 && most > 0) mlc__wake(p, most < asleep ? most : asleep);
     mlc__work(p, 0);
     for (int i = 0; MLC__LOAD(&p->done) != chunks; i = (i + 1) % MLC__SPINS) mlc__wait(i);
@@ -5009,7 +5010,7 @@ static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, voi
     if (p && n > 1 && n < UINT32_MAX && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
         !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
         if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
-        mlc__fork_join(p, (uint32_t)n, fn, arg);
+        mlc__fork_join(p, (uint32_t)n, fn, arg, false);
         MLC__STORE(&p->busy, 0);
         return;
     }
@@ -5017,6 +5018,51 @@ static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, voi
     (void)dev; (void)ns;
 #endif
     for (int64_t i = 0; i < n; i++) fn(arg, i, 0);
+}
+
+/* A region: chunks that run at the same time, one a thread, and wait for one another. */
+typedef struct mlc__region {
+    uint32_t chunks;                   /* of it; set by mlc__together                          */
+    uint32_t arrived, round;           /* at the barrier; barriers that all have passed        */
+} mlc__region;
+
+/* Waits until all chunks of the region are here: what each wrote before, all see behind it. */
+MLC__INLINE void mlc__barrier(mlc__region *r)
+{
+#ifndef MLC_NO_THREADS
+    const uint32_t round = MLC__LOAD(&r->round);
+    if (__atomic_add_fetch(&r->arrived, 1, __ATOMIC_ACQ_REL) < r->chunks) {
+        for (int i = 0; MLC__LOAD(&r->round) == round; i = (i + 1) % MLC__SPINS) mlc__wait(i);
+        return;
+    }
+    __atomic_store_n(&r->arrived, 0, __ATOMIC_RELAXED);    /* none arrive before round grows */
+    MLC__STORE(&r->round, round + 1);
+#else
+    (void)r;
+#endif
+}
+
+/* Runs chunks 0 .. r->chunks - 1, one on each thread, which may call mlc__barrier, all of them
+ * equally often; one chunk where a loop is running or its time, ns, is too short to pay. A chunk
+ * that waits keeps its thread, so that each thread has claimed one before any passes a barrier. */
+MLC__INLINE void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_fn fn, void *arg)
+{
+    memset(r, 0, sizeof *r);
+    r->chunks = 1;
+#ifndef MLC_NO_THREADS
+    mlc__pool *p = MLC__CAST(mlc__pool *, dev);
+    if (p && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
+        !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
+        if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
+        r->chunks = (uint32_t)p->workers + 1;
+        mlc__fork_join(p, r->chunks, fn, arg, true);
+        MLC__STORE(&p->busy, 0);
+        return;
+    }
+#else
+    (void)dev; (void)ns;
+#endif
+    fn(arg, 0, 0);
 }
 
 /* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)

@@ -1,0 +1,92 @@
+/* test_barrier.c -- tests of section IMPL.THREADS: regions whose chunks wait for one another
+ *
+ * Both functions are private: this file has an implementation of its own, portable and small.
+ */
+#define MLCORE_STATIC
+#define MLC_NO_SIMD
+#define MLC_ONLY_F32
+#define MLCORE_IMPLEMENTATION
+#include "mlc_test.h"
+
+enum { MOST = 64, ROUNDS = 200 };
+
+/* In each round a chunk takes over what its neighbour had after the round before, plus one. */
+typedef struct ring {
+    mlc__region region;
+    int64_t     value[2][MOST];
+    int32_t     worker[MOST];
+    void       *dev;
+} ring;
+
+static void ring_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    ring         *r = (ring *)arg;
+    const int64_t n = (int64_t)r->region.chunks;
+    r->worker[chunk] = worker;
+    for (int64_t i = 0; i < ROUNDS; i++) {
+        r->value[(i + 1) % 2][chunk] = r->value[i % 2][(chunk + 1) % n] + 1;
+        mlc__barrier(&r->region);
+    }
+}
+
+static mlc_ctx *threads_ctx(int32_t threads)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.threads = threads;
+    return mlc_ctx_create(&d);
+}
+
+static void check_ring(mlc_ctx *ctx, double ns, uint32_t chunks)
+{
+    static ring r;
+    memset(&r, 0, sizeof r);
+    mlc__together(ctx->pool, &r.region, ns, ring_chunk, &r);
+    CHECK_EQ(r.region.chunks, chunks);
+    for (uint32_t i = 0; i < chunks; i++) {
+        CHECK_EQ(r.value[ROUNDS % 2][i], ROUNDS);
+        for (uint32_t k = 0; k < i; k++) CHECK(r.worker[i] != r.worker[k]);
+    }
+}
+
+TEST(threads, chunks_of_a_region_wait_for_one_another)
+{
+    for (int32_t threads = 1; threads <= 5; threads += 2) {
+        mlc_ctx *ctx = threads_ctx(threads);
+        if (!CHECK(ctx != NULL)) return;
+        for (int i = 0; i < 5; i++)
+#ifdef MLC_NO_THREADS
+            check_ring(ctx, 1e6, 1);
+#else
+            check_ring(ctx, 1e6, (uint32_t)threads);
+#endif
+        check_ring(ctx, 1, 1);         /* too short to pay */
+        mlc_ctx_free(ctx);
+    }
+}
+
+static ring g_inner[MOST];
+
+/* A region inside one: a chunk of its own, whose barrier waits for no other. */
+static void outer_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    ring *outer = (ring *)arg, *r = &g_inner[chunk];
+    (void)worker;
+    mlc__together(outer->dev, &r->region, 1e6, ring_chunk, r);
+    mlc__barrier(&outer->region);
+}
+
+TEST(threads, a_region_inside_a_region_is_serial)
+{
+    static ring outer;
+    mlc_ctx    *ctx = threads_ctx(4);
+    if (!CHECK(ctx != NULL)) return;
+    memset(&outer, 0, sizeof outer);
+    memset(g_inner, 0, sizeof g_inner);
+    outer.dev = ctx->pool;
+    mlc__together(ctx->pool, &outer.region, 1e6, outer_chunk, &outer);
+    for (uint32_t i = 0; i < outer.region.chunks; i++) {
+        CHECK_EQ(g_inner[i].region.chunks, 1);
+        CHECK_EQ(g_inner[i].value[ROUNDS % 2][0], ROUNDS);
+    }
+    mlc_ctx_free(ctx);
+}
