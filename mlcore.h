@@ -86,12 +86,14 @@
  *   API.NN  API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
  *   API.BACKEND
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
- *   IMPL.KERNELS.MATH  IMPL.KERNELS.EW  IMPL.KERNELS.CAST  IMPL.KERNELS.COMPARE
+ *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
+ *   IMPL.KERNELS.COMPARE
  *   IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT  IMPL.KERNELS.RNG
  *   IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM  IMPL.KERNELS.PATCH
  *   IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS  IMPL.KERNELS.CONV
- *   IMPL.KERNELS.CHANNEL  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH
- *   IMPL.DISPATCH  IMPL.BACKEND
+ *   IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM  IMPL.KERNELS.RESIZE
+ *   IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH
+ *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT
  *   IMPL.TAPE  IMPL.OPS.VIEW  IMPL.OPS.COPY
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE
@@ -5836,6 +5838,263 @@ MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
     }
 MLC__MODULO(float, f32) MLC__MODULO(double, f64)
 
+/* @@ IMPL.KERNELS.LOOP ----------------------------------- element access, loops over strided axes
+ * A loop over an output and up to three inputs, each with its strides: axes on which all of them
+ * walk on evenly are merged, the innermost is the one with the smallest strides, and rows of it are
+ * given to the workers in chunks. Kernels get a row with its offsets and strides. */
+
+/* Address of an element where the dtype is only known as a size; NULL where there are none. */
+MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
+{
+    return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
+}
+
+/* One element as f64, for what is done once a row. */
+MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
+{
+    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
+                            : MLC__CAST(const double *, x)[i];
+}
+
+MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
+    else MLC__CAST(double *, x)[i] = v;
+}
+
+/* Rows that are not dense are made so in blocks in L1, of at most so many elements and bytes: a
+ * training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
+#define MLC__GATHER       128
+#define MLC__GATHER_BYTES 512
+
+MLC__INLINE int64_t mlc__gather_step(size_t size)
+{
+    return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
+}
+
+
+/* n elements of one size, at strides in elements; four at a time, which compilers do not do by
+ * themselves where strides are unknown. */
+#define MLC__MOVE(T) \
+    const T *x = MLC__CAST(const T *, from); \
+    T *o = MLC__CAST(T *, to); \
+    for (; n >= 4; n -= 4, x += 4 * from_stride, o += 4 * to_stride) { \
+        const T a = x[0], b = x[from_stride], c = x[2 * from_stride], d = x[3 * from_stride]; \
+        o[0] = a; \
+        o[to_stride] = b; \
+        o[2 * to_stride] = c; \
+        o[3 * to_stride] = d; \
+    } \
+    for (int64_t i = 0; i < n; i++) o[i * to_stride] = x[i * from_stride];
+
+#define MLC__MOVE_BACK(T) \
+    for (int64_t i = 0; i < n; i++) \
+        MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
+
+/* to[i] = from[-i]: with the strides written out it vectorises. */
+static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
+{
+    if (size == 4) { MLC__INDEPENDENT MLC__MOVE_BACK(uint32_t) }
+    else if (size == 8) { MLC__INDEPENDENT MLC__MOVE_BACK(uint64_t) }
+    else if (size == 2) { MLC__INDEPENDENT MLC__MOVE_BACK(uint16_t) }
+    else { MLC__INDEPENDENT MLC__MOVE_BACK(uint8_t) }
+}
+
+static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
+                      size_t size)
+{
+    if (size == 4) { MLC__MOVE(uint32_t) }
+    else if (size == 8) { MLC__MOVE(uint64_t) }
+    else if (size == 2) { MLC__MOVE(uint16_t) }
+    else { MLC__MOVE(uint8_t) }
+}
+
+/* to[i] = from[i * stride] */
+MLC__INLINE void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
+{
+    if (stride == -1) mlc__move_back(to, from, n, size);
+    else mlc__move(to, 1, from, stride, n, size);
+}
+
+/* to[i * stride] = from[i] */
+MLC__INLINE void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, size_t size)
+{
+    mlc__move(to, stride, from, 1, n, size);
+}
+
+/* Output and three inputs. */
+#define MLC__LOOP_OPERANDS 4
+
+/* A loop over up to four strided operands: size-1 axes gone, sorted by the first operand's strides,
+ * neighbours merged, so that the last axis is the longest dense run there is. */
+typedef struct mlc__loop {
+    int32_t ndim, operands;
+    int64_t shape[MLC_MAX_DIMS], stride[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
+    int64_t rows, n;                   /* rows of n: n is the last axis */
+} mlc__loop;
+
+/* Inserts an axis so that the output's strides fall: the last axis is then the densest of the
+ * output, and its writes are what decides. */
+static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC__LOOP_OPERANDS])
+{
+    int32_t at = l->ndim++;
+    for (; at > 0 && l->stride[0][at - 1] < stride[0]; at--) {
+        l->shape[at] = l->shape[at - 1];
+        for (int p = 0; p < l->operands; p++) l->stride[p][at] = l->stride[p][at - 1];
+    }
+    l->shape[at] = size;
+    for (int p = 0; p < l->operands; p++) l->stride[p][at] = stride[p];
+}
+
+/* Axis d is folded into the one before it where every operand steps over it without a gap;
+ * broadcasting (stride 0 on both) merges, too. */
+static void mlc__loop_merge(mlc__loop *l)
+{
+    int32_t to = 0;
+    for (int32_t d = 1; d < l->ndim; d++) {
+        bool merge = true;
+        for (int p = 0; p < l->operands; p++)
+            merge = merge && l->stride[p][to] == l->stride[p][d] * l->shape[d];
+        if (!merge) to++;
+        l->shape[to] = merge ? l->shape[to] * l->shape[d] : l->shape[d];
+        for (int p = 0; p < l->operands; p++) l->stride[p][to] = l->stride[p][d];
+    }
+    l->ndim = to + 1;
+}
+
+/* False if there is nothing to do. Operand 0 is the output. */
+static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t operands,
+                           const int64_t *const *strides)
+{
+    int64_t stride[MLC__LOOP_OPERANDS] = { 1, 1, 1, 1 };
+    l->ndim = 0;
+    l->operands = operands;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (shape[d] == 0) return false;
+        if (shape[d] == 1) continue;
+        for (int p = 0; p < operands; p++) stride[p] = strides[p][d];
+        mlc__loop_axis(l, shape[d], stride);
+    }
+    /* A single element: one axis of size 1, so that no caller has to think of it. */
+    if (l->ndim == 0) {
+        stride[0] = stride[1] = stride[2] = stride[3] = 1;
+        mlc__loop_axis(l, 1, stride);
+    }
+    mlc__loop_merge(l);
+    l->n = l->shape[l->ndim - 1];
+    l->rows = 1;
+    for (int32_t d = 0; d + 1 < l->ndim; d++) l->rows *= l->shape[d];
+    return true;
+}
+
+/* Place of a row on each axis, and offset of each operand at its start. */
+static void mlc__loop_seek(const mlc__loop *l, int64_t row, int64_t at[MLC_MAX_DIMS],
+                           int64_t offset[MLC__LOOP_OPERANDS])
+{
+    for (int p = 0; p < l->operands; p++) offset[p] = 0;
+    for (int32_t d = l->ndim - 2; d >= 0; d--) {
+        at[d] = row % l->shape[d];
+        row /= l->shape[d];
+        for (int p = 0; p < l->operands; p++) offset[p] += at[d] * l->stride[p][d];
+    }
+}
+
+static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__LOOP_OPERANDS])
+{
+    int64_t at[MLC_MAX_DIMS];
+    mlc__loop_seek(l, row, at, offset);
+}
+
+/* From a row to the next one, without divisions. */
+static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
+                           int64_t offset[MLC__LOOP_OPERANDS])
+{
+    for (int32_t d = l->ndim - 2; d >= 0; d--) {
+        const bool over = ++at[d] == l->shape[d];
+        for (int p = 0; p < l->operands; p++)
+            offset[p] += l->stride[p][d] * (over ? 1 - l->shape[d] : 1);
+        if (!over) return;
+        at[d] = 0;
+    }
+}
+
+#define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
+
+/* Chunks of a loop: pieces of long rows, or several short rows. */
+static int64_t mlc__loop_chunks(const mlc__loop *l)
+{
+    if (l->n >= MLC__GRAIN) return l->rows * mlc__div_up(l->n, MLC__GRAIN);
+    return mlc__div_up(l->rows, mlc__max(1, MLC__GRAIN / l->n));
+}
+
+/* A row kernel under a loop: offset and stride of each operand in elements, n of them. */
+typedef void (*mlc__row_fn)(const void *args, const int64_t *offset, const int64_t *stride,
+                            int64_t n);
+
+typedef struct mlc__loop_job {
+    const mlc__loop *loop;
+    mlc__row_fn row;
+    const void *args;
+} mlc__loop_job;
+
+static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__loop_job *job = MLC__CAST(const mlc__loop_job *, arg);
+    /* Must cut as mlc__loop_chunks counts. */
+    const mlc__loop *l = job->loop;
+    int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
+    (void)worker;
+    for (int p = 0; p < l->operands; p++) stride[p] = l->stride[p][l->ndim - 1];
+    if (l->n >= MLC__GRAIN) {          /* the same piece of all rows: they may share memory */
+        const int64_t at = chunk / l->rows * MLC__GRAIN;
+        mlc__loop_row(l, chunk % l->rows, offset);
+        for (int p = 0; p < l->operands; p++) offset[p] += at * stride[p];
+        job->row(job->args, offset, stride, mlc__min(MLC__GRAIN, l->n - at));
+        return;
+    }
+    const int64_t rows = mlc__max(1, MLC__GRAIN / l->n);
+    int64_t left = mlc__min(l->rows, (chunk + 1) * rows) - chunk * rows, at[MLC_MAX_DIMS];
+    mlc__loop_seek(l, chunk * rows, at, offset);
+    for (; left > 0; left--) {
+        job->row(job->args, offset, stride, l->n);
+        mlc__loop_next(l, at, offset);
+    }
+}
+
+/* Where rows are so short that starting one costs more than its elements, the longest axis becomes
+ * the last, strides or not. */
+static void mlc__loop_lengthen(mlc__loop *l)
+{
+    const int32_t last = l->ndim - 1;
+    int32_t best = last;
+    for (int32_t d = last - 1; d >= 0; d--) if (l->shape[d] > l->shape[best]) best = d;
+    if (l->n >= 16 || l->shape[best] < 2 * l->n) return;
+    l->shape[last] = l->shape[best];
+    l->shape[best] = l->n;
+    for (int p = 0; p < l->operands; p++) {
+        const int64_t stride = l->stride[p][last];
+        l->stride[p][last] = l->stride[p][best];
+        l->stride[p][best] = stride;
+    }
+    l->rows = l->rows / l->shape[last] * l->n;
+    l->n = l->shape[last];
+}
+
+/* ns: rough time of one element on one thread. Rows come in any order. */
+static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *args, double ns)
+{
+    mlc__loop_lengthen(l);
+    mlc__loop_job job = { l, row, args };
+    mlc__parallel(dev, mlc__loop_chunks(l), ns * (double)l->rows * (double)l->n, mlc__loop_chunk,
+                  &job);
+}
+
+/* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
+ * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
+ * here. Each dtype has a wide form, f32 (f32, bf16, f16), f64 or i64 (the integers, bool): a cast
+ * widens, goes from wide to wide and narrows, in L1, so that nine dtypes need no 81 loops. The
+ * pairs of floats that matter for speed go directly. */
+
 /* -- bf16 and f16: integer arithmetic, so that flushing denormals changes nothing -- */
 
 MLC__BODY float mlc__f32_of_bf16(uint16_t h) { return mlc__f32_bits((uint32_t)h << 16); }
@@ -5921,6 +6180,229 @@ typedef struct mlc__half_fns {
     { mlc__narrow_body(to, from, dtype, n); } \
     static const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
+
+/* NaN and what does not fit become the smallest integer, as the hardware has it. */
+MLC__INLINE int64_t mlc__i64_of(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+MLC__INLINE int64_t mlc__i32_of(double x)
+{
+    return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
+}
+
+/* to[i] = value for n elements, x being from[i]. */
+#define MLC__CONVERT(TO, FROM, value) \
+    do { \
+        TO *o = MLC__CAST(TO *, to); \
+        const FROM *f = MLC__CAST(const FROM *, from); \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { const FROM x = f[i]; o[i] = value; } \
+    } while (0)
+
+/* Integers to i64. */
+static MLC__OPT void mlc__widen_int(void *to, const void *from, mlc_dtype dtype, int64_t n)
+{
+    switch (dtype) {
+    case MLC_I32:  MLC__CONVERT(int64_t, int32_t, x); break;
+    case MLC_I8:   MLC__CONVERT(int64_t, int8_t, x); break;
+    case MLC_U8:   MLC__CONVERT(int64_t, uint8_t, x); break;
+    default:       MLC__CONVERT(int64_t, uint8_t, x != 0); break;          /* bool */
+    }
+}
+
+static MLC__OPT void mlc__narrow_int(void *to, mlc_dtype dtype, const void *from, int64_t n)
+{
+    switch (dtype) {
+    case MLC_I32:  MLC__CONVERT(int32_t, int64_t, (int32_t)(uint32_t)(uint64_t)x); break;
+    case MLC_I8:   MLC__CONVERT(int8_t, int64_t, (int8_t)(uint8_t)(uint64_t)x); break;
+    case MLC_U8:   MLC__CONVERT(uint8_t, int64_t, (uint8_t)(uint64_t)x); break;
+    default:       MLC__CONVERT(uint8_t, int64_t, x != 0); break;          /* bool */
+    }
+}
+
+/* From one wide form to another; `target` is the dtype that the result will be narrowed to. */
+static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from, mlc_dtype wide,
+                                    int64_t n)
+{
+    const mlc_dtype into = mlc__wide(target);
+    if (wide == MLC_I64 && mlc__is_half(target))
+        MLC__CONVERT(float, int64_t, mlc__odd_f32((double)x));
+    else if (into == MLC_F32 && wide == MLC_I64) MLC__CONVERT(float, int64_t, (float)x);
+    else if (into == MLC_F32 && mlc__is_half(target)) MLC__CONVERT(float, double, mlc__odd_f32(x));
+    else if (into == MLC_F32) MLC__CONVERT(float, double, (float)x);
+    else if (into == MLC_F64 && wide == MLC_F32) MLC__CONVERT(double, float, (double)x);
+    else if (into == MLC_F64) MLC__CONVERT(double, int64_t, (double)x);
+    else if (target == MLC_BOOL && wide == MLC_F32) MLC__CONVERT(int64_t, float, x != 0.0f);
+    else if (target == MLC_BOOL) MLC__CONVERT(int64_t, double, x != 0.0);
+    else if (target == MLC_I64 && wide == MLC_F32)
+        MLC__CONVERT(int64_t, float, mlc__i64_of((double)x));
+    else if (target == MLC_I64) MLC__CONVERT(int64_t, double, mlc__i64_of(x));
+    else if (wide == MLC_F32) MLC__CONVERT(int64_t, float, mlc__i32_of((double)x));
+    else MLC__CONVERT(int64_t, double, mlc__i32_of(x));
+}
+
+#define MLC__CAST_TILE (MLC__GATHER_BYTES / 8)
+
+/* At most MLC__CAST_TILE elements; each step is left out where the dtype is its own wide form. */
+static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
+                           const mlc__half_fns *half)
+{
+    uint64_t a[MLC__CAST_TILE], b[MLC__CAST_TILE];
+    const mlc_dtype wf = mlc__wide(from), wt = mlc__wide(to);
+    void *last = to == wt ? out : (void *)b;
+    if (from != wf) {
+        if (mlc__is_half(from)) half->widen(MLC__CAST(float *, (void *)a), in, from, n);
+        else mlc__widen_int(a, in, from, n);
+        in = a;
+    }
+    if (wf != wt) { mlc__cast_wide(last, to, in, wf, n); in = last; }
+    if (to != wt && mlc__is_half(to)) half->narrow(out, MLC__CAST(const float *, in), to, n);
+    else if (to != wt) mlc__narrow_int(out, to, in, n);
+    else if (in != out) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
+}
+
+/* memcpy, but where the destination lies a little ahead of the source in its page. Then stores and
+ * the loads that follow agree in the bits of the address that a core compares first, and each load
+ * waits for a store: copying from the end on keeps them apart, and is ten times as fast. */
+static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
+{
+    const size_t ahead = ((size_t)(uintptr_t)to - (size_t)(uintptr_t)from) & 4095u;
+    while (ahead - 1 < 128 && bytes > 256) {
+        bytes -= 256;
+        memcpy(MLC__CAST(char *, to) + bytes, MLC__CAST(const char *, from) + bytes, 256);
+    }
+    memcpy(to, from, bytes);
+}
+
+/* Any number of dense elements. */
+static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
+                            const mlc__half_fns *half)
+{
+    const size_t os = mlc_dtype_bytes(to), is = mlc_dtype_bytes(from);
+    if (to == from) mlc__copy_bytes(out, in, (size_t)n * os);
+    else if (to == MLC_F32 && mlc__is_half(from)) half->widen(MLC__CAST(float *, out), in, from, n);
+    else if (mlc__is_half(to) && from == MLC_F32)
+        half->narrow(out, MLC__CAST(const float *, in), to, n);
+    else if (to == mlc__wide(to) && from == mlc__wide(from)) mlc__cast_wide(out, to, in, from, n);
+    else
+        for (int64_t i = 0; i < n; i += MLC__CAST_TILE)
+            mlc__cast_tile(MLC__CAST(char *, out) + (size_t)i * os, to, mlc__at(in, i, is), from,
+                           mlc__min(MLC__CAST_TILE, n - i), half);
+}
+
+typedef struct mlc__cast_job {
+    const struct mlc_k_cast *a;
+    const mlc__half_fns     *half;
+} mlc__cast_job;
+
+/* The same scheme as mlc__map_row: straight where both sides are dense, else through L1. */
+static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
+{
+    const mlc__cast_job *job = MLC__CAST(const mlc__cast_job *, args);
+    const struct mlc_k_cast *a = job->a;
+    const size_t os = mlc_dtype_bytes(a->out_dtype), is = mlc_dtype_bytes(a->in_dtype);
+    const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : mlc__gather_step(os > is ? os : is);
+    uint64_t from[MLC__GATHER_BYTES / 8], to[MLC__GATHER_BYTES / 8];
+    char *out = MLC__CAST(char *, a->out) + offset[0] * (int64_t)os;
+    const char *in = MLC__CAST(const char *, a->in) + offset[1] * (int64_t)is;
+    if (step < n && a->out_dtype == a->in_dtype) {         /* nothing to convert: no detour */
+        if (stride[0] == 1) mlc__gather(out, in, stride[1], n, is);
+        else mlc__move(out, stride[0], in, stride[1], n, is);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t m = mlc__min(step, n - i);
+        const void *src = in;
+        if (stride[1] != 1) { mlc__gather(from, in, stride[1], m, is); src = from; }
+        mlc__cast_dense(stride[0] == 1 ? (void *)out : (void *)to, a->out_dtype, src, a->in_dtype,
+                        m, job->half);
+        if (stride[0] != 1) mlc__scatter(out, stride[0], to, m, os);
+        out += m * stride[0] * (int64_t)os;
+        in += m * stride[1] * (int64_t)is;
+    }
+}
+
+/* Operand 0 of the loop is the output, 1 the input. */
+static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc__half_fns *half)
+{
+    const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    const mlc__cast_job job = { a, half };
+    mlc__loop l;
+    if (mlc__loop_make(&l, a->ndim, a->shape, 2, strides))
+        mlc__loop_run(dev, &l, mlc__cast_row, &job, 0.5);
+    return MLC_OK;
+}
+
+#define MLC__CPU_cast(K, isa, level) \
+    K##_isa(cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
+
+/* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
+static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
+    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    char *out = MLC__CAST(char *, a->out);
+    double tile[MLC__GATHER];
+    (void)worker;
+    if (a->start == 0.0 && a->step == 0.0) {
+        memset(out + (size_t)from * size, 0, (size_t)(to - from) * size);
+        return;
+    }
+    for (int64_t i = from; i < to; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, to - i);
+        /* A constant: the first tile is converted, the others are copies of it. */
+        if (a->step == 0.0 && i > from) {
+            memcpy(out + (size_t)i * size, out + (size_t)from * size, (size_t)n * size);
+            continue;
+        }
+        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e - a->origin) * a->step;
+        mlc__cast_dense(out + (size_t)i * size, a->dtype, tile, MLC_F64, n, &mlc__half_fns_scalar);
+    }
+}
+
+static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
+{
+    struct mlc_k_fill job = *a;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.3 * (double)a->n, mlc__fill_chunk, &job);
+    return MLC_OK;
+}
+
+#define MLC__CPU_fill(K, isa, level) K##_plain(fill, isa, level, mlc__k_fill, NULL)
+
+/* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
+static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
+{
+    (void)dev;
+    for (int64_t i = 0; i < a->n; i++) {
+        if (a->index[i] < 0 || a->index[i] >= a->rows) return MLC_ERR_ARG;
+        memcpy(MLC__CAST(char *, a->out) + (size_t)i * a->row_bytes,
+               MLC__CAST(const char *, a->in) + (size_t)a->index[i] * a->row_bytes, a->row_bytes);
+    }
+    return MLC_OK;
+}
+
+#define MLC__CPU_take(K, isa, level) K##_plain(take, isa, level, mlc__k_take, NULL)
+
+/* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
+ * no concern. */
+static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
+{
+    double tile[MLC__GATHER];
+    (void)dev;
+    *a->first = -1;
+    for (int64_t i = 0; i < a->n && *a->first < 0; i += MLC__GATHER) {
+        const int64_t n = mlc__min(MLC__GATHER, a->n - i);
+        mlc__cast_dense(tile, MLC_F64, mlc__at(a->in, i, mlc_dtype_bytes(a->dtype)), a->dtype, n,
+                        &mlc__half_fns_scalar);
+        for (int64_t e = 0; e < n && *a->first < 0; e++)
+            if (!(tile[e] - tile[e] == 0.0)) *a->first = i + e;
+    }
+    return MLC_OK;
+}
+
+#define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
 
 /* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides
  * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
@@ -6219,252 +6701,6 @@ static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, i
 MLC__EACH_BASE(MLC__STAMP_MATH)
 #endif
 
-/* Address of an element where the dtype is only known as a size; NULL where there are none. */
-MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
-{
-    return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
-}
-
-/* One element as f64, for what is done once a row. */
-MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
-{
-    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
-                            : MLC__CAST(const double *, x)[i];
-}
-
-MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
-{
-    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
-    else MLC__CAST(double *, x)[i] = v;
-}
-
-/* Rows that are not dense are made so in blocks in L1, of at most so many elements and bytes: a
- * training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
-#define MLC__GATHER       128
-#define MLC__GATHER_BYTES 512
-
-MLC__INLINE int64_t mlc__gather_step(size_t size)
-{
-    return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
-}
-
-
-/* n elements of one size, at strides in elements; four at a time, which compilers do not do by
- * themselves where strides are unknown. */
-#define MLC__MOVE(T) \
-    const T *x = MLC__CAST(const T *, from); \
-    T *o = MLC__CAST(T *, to); \
-    for (; n >= 4; n -= 4, x += 4 * from_stride, o += 4 * to_stride) { \
-        const T a = x[0], b = x[from_stride], c = x[2 * from_stride], d = x[3 * from_stride]; \
-        o[0] = a; \
-        o[to_stride] = b; \
-        o[2 * to_stride] = c; \
-        o[3 * to_stride] = d; \
-    } \
-    for (int64_t i = 0; i < n; i++) o[i * to_stride] = x[i * from_stride];
-
-#define MLC__MOVE_BACK(T) \
-    for (int64_t i = 0; i < n; i++) \
-        MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
-
-/* to[i] = from[-i]: with the strides written out it vectorises. */
-static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
-{
-    if (size == 4) { MLC__INDEPENDENT MLC__MOVE_BACK(uint32_t) }
-    else if (size == 8) { MLC__INDEPENDENT MLC__MOVE_BACK(uint64_t) }
-    else if (size == 2) { MLC__INDEPENDENT MLC__MOVE_BACK(uint16_t) }
-    else { MLC__INDEPENDENT MLC__MOVE_BACK(uint8_t) }
-}
-
-static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
-                      size_t size)
-{
-    if (size == 4) { MLC__MOVE(uint32_t) }
-    else if (size == 8) { MLC__MOVE(uint64_t) }
-    else if (size == 2) { MLC__MOVE(uint16_t) }
-    else { MLC__MOVE(uint8_t) }
-}
-
-/* to[i] = from[i * stride] */
-MLC__INLINE void mlc__gather(void *to, const void *from, int64_t stride, int64_t n, size_t size)
-{
-    if (stride == -1) mlc__move_back(to, from, n, size);
-    else mlc__move(to, 1, from, stride, n, size);
-}
-
-/* to[i * stride] = from[i] */
-MLC__INLINE void mlc__scatter(void *to, int64_t stride, const void *from, int64_t n, size_t size)
-{
-    mlc__move(to, stride, from, 1, n, size);
-}
-
-/* Output and three inputs. */
-#define MLC__LOOP_OPERANDS 4
-
-/* A loop over up to four strided operands: size-1 axes gone, sorted by the first operand's strides,
- * neighbours merged, so that the last axis is the longest dense run there is. */
-typedef struct mlc__loop {
-    int32_t ndim, operands;
-    int64_t shape[MLC_MAX_DIMS], stride[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
-    int64_t rows, n;                   /* rows of n: n is the last axis */
-} mlc__loop;
-
-/* Inserts an axis so that the output's strides fall: the last axis is then the densest of the
- * output, and its writes are what decides. */
-static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC__LOOP_OPERANDS])
-{
-    int32_t at = l->ndim++;
-    for (; at > 0 && l->stride[0][at - 1] < stride[0]; at--) {
-        l->shape[at] = l->shape[at - 1];
-        for (int p = 0; p < l->operands; p++) l->stride[p][at] = l->stride[p][at - 1];
-    }
-    l->shape[at] = size;
-    for (int p = 0; p < l->operands; p++) l->stride[p][at] = stride[p];
-}
-
-/* Axis d is folded into the one before it where every operand steps over it without a gap;
- * broadcasting (stride 0 on both) merges, too. */
-static void mlc__loop_merge(mlc__loop *l)
-{
-    int32_t to = 0;
-    for (int32_t d = 1; d < l->ndim; d++) {
-        bool merge = true;
-        for (int p = 0; p < l->operands; p++)
-            merge = merge && l->stride[p][to] == l->stride[p][d] * l->shape[d];
-        if (!merge) to++;
-        l->shape[to] = merge ? l->shape[to] * l->shape[d] : l->shape[d];
-        for (int p = 0; p < l->operands; p++) l->stride[p][to] = l->stride[p][d];
-    }
-    l->ndim = to + 1;
-}
-
-/* False if there is nothing to do. Operand 0 is the output. */
-static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t operands,
-                           const int64_t *const *strides)
-{
-    int64_t stride[MLC__LOOP_OPERANDS] = { 1, 1, 1, 1 };
-    l->ndim = 0;
-    l->operands = operands;
-    for (int32_t d = 0; d < ndim; d++) {
-        if (shape[d] == 0) return false;
-        if (shape[d] == 1) continue;
-        for (int p = 0; p < operands; p++) stride[p] = strides[p][d];
-        mlc__loop_axis(l, shape[d], stride);
-    }
-    /* A single element: one axis of size 1, so that no caller has to think of it. */
-    if (l->ndim == 0) {
-        stride[0] = stride[1] = stride[2] = stride[3] = 1;
-        mlc__loop_axis(l, 1, stride);
-    }
-    mlc__loop_merge(l);
-    l->n = l->shape[l->ndim - 1];
-    l->rows = 1;
-    for (int32_t d = 0; d + 1 < l->ndim; d++) l->rows *= l->shape[d];
-    return true;
-}
-
-/* Place of a row on each axis, and offset of each operand at its start. */
-static void mlc__loop_seek(const mlc__loop *l, int64_t row, int64_t at[MLC_MAX_DIMS],
-                           int64_t offset[MLC__LOOP_OPERANDS])
-{
-    for (int p = 0; p < l->operands; p++) offset[p] = 0;
-    for (int32_t d = l->ndim - 2; d >= 0; d--) {
-        at[d] = row % l->shape[d];
-        row /= l->shape[d];
-        for (int p = 0; p < l->operands; p++) offset[p] += at[d] * l->stride[p][d];
-    }
-}
-
-static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__LOOP_OPERANDS])
-{
-    int64_t at[MLC_MAX_DIMS];
-    mlc__loop_seek(l, row, at, offset);
-}
-
-/* From a row to the next one, without divisions. */
-static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
-                           int64_t offset[MLC__LOOP_OPERANDS])
-{
-    for (int32_t d = l->ndim - 2; d >= 0; d--) {
-        const bool over = ++at[d] == l->shape[d];
-        for (int p = 0; p < l->operands; p++)
-            offset[p] += l->stride[p][d] * (over ? 1 - l->shape[d] : 1);
-        if (!over) return;
-        at[d] = 0;
-    }
-}
-
-#define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
-
-/* Chunks of a loop: pieces of long rows, or several short rows. */
-static int64_t mlc__loop_chunks(const mlc__loop *l)
-{
-    if (l->n >= MLC__GRAIN) return l->rows * mlc__div_up(l->n, MLC__GRAIN);
-    return mlc__div_up(l->rows, mlc__max(1, MLC__GRAIN / l->n));
-}
-
-/* A row kernel under a loop: offset and stride of each operand in elements, n of them. */
-typedef void (*mlc__row_fn)(const void *args, const int64_t *offset, const int64_t *stride,
-                            int64_t n);
-
-typedef struct mlc__loop_job {
-    const mlc__loop *loop;
-    mlc__row_fn row;
-    const void *args;
-} mlc__loop_job;
-
-static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__loop_job *job = MLC__CAST(const mlc__loop_job *, arg);
-    /* Must cut as mlc__loop_chunks counts. */
-    const mlc__loop *l = job->loop;
-    int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
-    (void)worker;
-    for (int p = 0; p < l->operands; p++) stride[p] = l->stride[p][l->ndim - 1];
-    if (l->n >= MLC__GRAIN) {          /* the same piece of all rows: they may share memory */
-        const int64_t at = chunk / l->rows * MLC__GRAIN;
-        mlc__loop_row(l, chunk % l->rows, offset);
-        for (int p = 0; p < l->operands; p++) offset[p] += at * stride[p];
-        job->row(job->args, offset, stride, mlc__min(MLC__GRAIN, l->n - at));
-        return;
-    }
-    const int64_t rows = mlc__max(1, MLC__GRAIN / l->n);
-    int64_t left = mlc__min(l->rows, (chunk + 1) * rows) - chunk * rows, at[MLC_MAX_DIMS];
-    mlc__loop_seek(l, chunk * rows, at, offset);
-    for (; left > 0; left--) {
-        job->row(job->args, offset, stride, l->n);
-        mlc__loop_next(l, at, offset);
-    }
-}
-
-/* Where rows are so short that starting one costs more than its elements, the longest axis becomes
- * the last, strides or not. */
-static void mlc__loop_lengthen(mlc__loop *l)
-{
-    const int32_t last = l->ndim - 1;
-    int32_t best = last;
-    for (int32_t d = last - 1; d >= 0; d--) if (l->shape[d] > l->shape[best]) best = d;
-    if (l->n >= 16 || l->shape[best] < 2 * l->n) return;
-    l->shape[last] = l->shape[best];
-    l->shape[best] = l->n;
-    for (int p = 0; p < l->operands; p++) {
-        const int64_t stride = l->stride[p][last];
-        l->stride[p][last] = l->stride[p][best];
-        l->stride[p][best] = stride;
-    }
-    l->rows = l->rows / l->shape[last] * l->n;
-    l->n = l->shape[last];
-}
-
-/* ns: rough time of one element on one thread. Rows come in any order. */
-static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *args, double ns)
-{
-    mlc__loop_lengthen(l);
-    mlc__loop_job job = { l, row, args };
-    mlc__parallel(dev, mlc__loop_chunks(l), ns * (double)l->rows * (double)l->n, mlc__loop_chunk,
-                  &job);
-}
-
 /* inputs: 1 to 3, as many as the formula reads. */
 typedef struct mlc__map_job {
     const struct mlc_k_map *a;
@@ -6584,235 +6820,6 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
     K##_isa(math, isa, level, \
             mlc__map_run(dev, &a->map, MLC__MATH_AT(isa, a->map.dtype), \
                          MLC__MAP_AT(isa, a->map.dtype), &mlc__half_fns_##isa), NULL)
-
-/* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
- * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
- * here. Each dtype has a wide form, f32 (f32, bf16, f16), f64 or i64 (the integers, bool): a cast
- * widens, goes from wide to wide and narrows, in L1, so that nine dtypes need no 81 loops. The
- * pairs of floats that matter for speed go directly. */
-
-/* NaN and what does not fit become the smallest integer, as the hardware has it. */
-MLC__INLINE int64_t mlc__i64_of(double x)
-{
-    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
-}
-MLC__INLINE int64_t mlc__i32_of(double x)
-{
-    return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
-}
-
-/* to[i] = value for n elements, x being from[i]. */
-#define MLC__CONVERT(TO, FROM, value) \
-    do { \
-        TO *o = MLC__CAST(TO *, to); \
-        const FROM *f = MLC__CAST(const FROM *, from); \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { const FROM x = f[i]; o[i] = value; } \
-    } while (0)
-
-/* Integers to i64. */
-static MLC__OPT void mlc__widen_int(void *to, const void *from, mlc_dtype dtype, int64_t n)
-{
-    switch (dtype) {
-    case MLC_I32:  MLC__CONVERT(int64_t, int32_t, x); break;
-    case MLC_I8:   MLC__CONVERT(int64_t, int8_t, x); break;
-    case MLC_U8:   MLC__CONVERT(int64_t, uint8_t, x); break;
-    default:       MLC__CONVERT(int64_t, uint8_t, x != 0); break;          /* bool */
-    }
-}
-
-static MLC__OPT void mlc__narrow_int(void *to, mlc_dtype dtype, const void *from, int64_t n)
-{
-    switch (dtype) {
-    case MLC_I32:  MLC__CONVERT(int32_t, int64_t, (int32_t)(uint32_t)(uint64_t)x); break;
-    case MLC_I8:   MLC__CONVERT(int8_t, int64_t, (int8_t)(uint8_t)(uint64_t)x); break;
-    case MLC_U8:   MLC__CONVERT(uint8_t, int64_t, (uint8_t)(uint64_t)x); break;
-    default:       MLC__CONVERT(uint8_t, int64_t, x != 0); break;          /* bool */
-    }
-}
-
-/* From one wide form to another; `target` is the dtype that the result will be narrowed to. */
-static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from, mlc_dtype wide,
-                                    int64_t n)
-{
-    const mlc_dtype into = mlc__wide(target);
-    if (wide == MLC_I64 && mlc__is_half(target))
-        MLC__CONVERT(float, int64_t, mlc__odd_f32((double)x));
-    else if (into == MLC_F32 && wide == MLC_I64) MLC__CONVERT(float, int64_t, (float)x);
-    else if (into == MLC_F32 && mlc__is_half(target)) MLC__CONVERT(float, double, mlc__odd_f32(x));
-    else if (into == MLC_F32) MLC__CONVERT(float, double, (float)x);
-    else if (into == MLC_F64 && wide == MLC_F32) MLC__CONVERT(double, float, (double)x);
-    else if (into == MLC_F64) MLC__CONVERT(double, int64_t, (double)x);
-    else if (target == MLC_BOOL && wide == MLC_F32) MLC__CONVERT(int64_t, float, x != 0.0f);
-    else if (target == MLC_BOOL) MLC__CONVERT(int64_t, double, x != 0.0);
-    else if (target == MLC_I64 && wide == MLC_F32)
-        MLC__CONVERT(int64_t, float, mlc__i64_of((double)x));
-    else if (target == MLC_I64) MLC__CONVERT(int64_t, double, mlc__i64_of(x));
-    else if (wide == MLC_F32) MLC__CONVERT(int64_t, float, mlc__i32_of((double)x));
-    else MLC__CONVERT(int64_t, double, mlc__i32_of(x));
-}
-
-#define MLC__CAST_TILE (MLC__GATHER_BYTES / 8)
-
-/* At most MLC__CAST_TILE elements; each step is left out where the dtype is its own wide form. */
-static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
-                           const mlc__half_fns *half)
-{
-    uint64_t a[MLC__CAST_TILE], b[MLC__CAST_TILE];
-    const mlc_dtype wf = mlc__wide(from), wt = mlc__wide(to);
-    void *last = to == wt ? out : (void *)b;
-    if (from != wf) {
-        if (mlc__is_half(from)) half->widen(MLC__CAST(float *, (void *)a), in, from, n);
-        else mlc__widen_int(a, in, from, n);
-        in = a;
-    }
-    if (wf != wt) { mlc__cast_wide(last, to, in, wf, n); in = last; }
-    if (to != wt && mlc__is_half(to)) half->narrow(out, MLC__CAST(const float *, in), to, n);
-    else if (to != wt) mlc__narrow_int(out, to, in, n);
-    else if (in != out) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
-}
-
-/* memcpy, but where the destination lies a little ahead of the source in its page. Then stores and
- * the loads that follow agree in the bits of the address that a core compares first, and each load
- * waits for a store: copying from the end on keeps them apart, and is ten times as fast. */
-static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
-{
-    const size_t ahead = ((size_t)(uintptr_t)to - (size_t)(uintptr_t)from) & 4095u;
-    while (ahead - 1 < 128 && bytes > 256) {
-        bytes -= 256;
-        memcpy(MLC__CAST(char *, to) + bytes, MLC__CAST(const char *, from) + bytes, 256);
-    }
-    memcpy(to, from, bytes);
-}
-
-/* Any number of dense elements. */
-static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
-                            const mlc__half_fns *half)
-{
-    const size_t os = mlc_dtype_bytes(to), is = mlc_dtype_bytes(from);
-    if (to == from) mlc__copy_bytes(out, in, (size_t)n * os);
-    else if (to == MLC_F32 && mlc__is_half(from)) half->widen(MLC__CAST(float *, out), in, from, n);
-    else if (mlc__is_half(to) && from == MLC_F32)
-        half->narrow(out, MLC__CAST(const float *, in), to, n);
-    else if (to == mlc__wide(to) && from == mlc__wide(from)) mlc__cast_wide(out, to, in, from, n);
-    else
-        for (int64_t i = 0; i < n; i += MLC__CAST_TILE)
-            mlc__cast_tile(MLC__CAST(char *, out) + (size_t)i * os, to, mlc__at(in, i, is), from,
-                           mlc__min(MLC__CAST_TILE, n - i), half);
-}
-
-typedef struct mlc__cast_job {
-    const struct mlc_k_cast *a;
-    const mlc__half_fns     *half;
-} mlc__cast_job;
-
-/* The same scheme as mlc__map_row: straight where both sides are dense, else through L1. */
-static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
-{
-    const mlc__cast_job *job = MLC__CAST(const mlc__cast_job *, args);
-    const struct mlc_k_cast *a = job->a;
-    const size_t os = mlc_dtype_bytes(a->out_dtype), is = mlc_dtype_bytes(a->in_dtype);
-    const int64_t step = stride[0] == 1 && stride[1] == 1 ? n : mlc__gather_step(os > is ? os : is);
-    uint64_t from[MLC__GATHER_BYTES / 8], to[MLC__GATHER_BYTES / 8];
-    char *out = MLC__CAST(char *, a->out) + offset[0] * (int64_t)os;
-    const char *in = MLC__CAST(const char *, a->in) + offset[1] * (int64_t)is;
-    if (step < n && a->out_dtype == a->in_dtype) {         /* nothing to convert: no detour */
-        if (stride[0] == 1) mlc__gather(out, in, stride[1], n, is);
-        else mlc__move(out, stride[0], in, stride[1], n, is);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += step) {
-        const int64_t m = mlc__min(step, n - i);
-        const void *src = in;
-        if (stride[1] != 1) { mlc__gather(from, in, stride[1], m, is); src = from; }
-        mlc__cast_dense(stride[0] == 1 ? (void *)out : (void *)to, a->out_dtype, src, a->in_dtype,
-                        m, job->half);
-        if (stride[0] != 1) mlc__scatter(out, stride[0], to, m, os);
-        out += m * stride[0] * (int64_t)os;
-        in += m * stride[1] * (int64_t)is;
-    }
-}
-
-/* Operand 0 of the loop is the output, 1 the input. */
-static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc__half_fns *half)
-{
-    const int64_t *strides[2] = { a->out_stride, a->in_stride };
-    const mlc__cast_job job = { a, half };
-    mlc__loop l;
-    if (mlc__loop_make(&l, a->ndim, a->shape, 2, strides))
-        mlc__loop_run(dev, &l, mlc__cast_row, &job, 0.5);
-    return MLC_OK;
-}
-
-#define MLC__CPU_cast(K, isa, level) \
-    K##_isa(cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
-
-/* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
-static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
-    const int64_t from = chunk * MLC__GRAIN, to = mlc__min(a->n, from + MLC__GRAIN);
-    const size_t size = mlc_dtype_bytes(a->dtype);
-    char *out = MLC__CAST(char *, a->out);
-    double tile[MLC__GATHER];
-    (void)worker;
-    if (a->start == 0.0 && a->step == 0.0) {
-        memset(out + (size_t)from * size, 0, (size_t)(to - from) * size);
-        return;
-    }
-    for (int64_t i = from; i < to; i += MLC__GATHER) {
-        const int64_t n = mlc__min(MLC__GATHER, to - i);
-        /* A constant: the first tile is converted, the others are copies of it. */
-        if (a->step == 0.0 && i > from) {
-            memcpy(out + (size_t)i * size, out + (size_t)from * size, (size_t)n * size);
-            continue;
-        }
-        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e - a->origin) * a->step;
-        mlc__cast_dense(out + (size_t)i * size, a->dtype, tile, MLC_F64, n, &mlc__half_fns_scalar);
-    }
-}
-
-static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
-{
-    struct mlc_k_fill job = *a;
-    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
-    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.3 * (double)a->n, mlc__fill_chunk, &job);
-    return MLC_OK;
-}
-
-#define MLC__CPU_fill(K, isa, level) K##_plain(fill, isa, level, mlc__k_fill, NULL)
-
-/* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
-static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
-{
-    (void)dev;
-    for (int64_t i = 0; i < a->n; i++) {
-        if (a->index[i] < 0 || a->index[i] >= a->rows) return MLC_ERR_ARG;
-        memcpy(MLC__CAST(char *, a->out) + (size_t)i * a->row_bytes,
-               MLC__CAST(const char *, a->in) + (size_t)a->index[i] * a->row_bytes, a->row_bytes);
-    }
-    return MLC_OK;
-}
-
-#define MLC__CPU_take(K, isa, level) K##_plain(take, isa, level, mlc__k_take, NULL)
-
-/* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
- * no concern. */
-static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
-{
-    double tile[MLC__GATHER];
-    (void)dev;
-    *a->first = -1;
-    for (int64_t i = 0; i < a->n && *a->first < 0; i += MLC__GATHER) {
-        const int64_t n = mlc__min(MLC__GATHER, a->n - i);
-        mlc__cast_dense(tile, MLC_F64, mlc__at(a->in, i, mlc_dtype_bytes(a->dtype)), a->dtype, n,
-                        &mlc__half_fns_scalar);
-        for (int64_t e = 0; e < n && *a->first < 0; e++)
-            if (!(tile[e] - tile[e] == 0.0)) *a->first = i + e;
-    }
-    return MLC_OK;
-}
-
-#define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
 
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
  * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
@@ -14138,10 +14145,9 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
-/* @@ IMPL.KERNELS.CHANNEL -------------------------------- channels last: pooling, norms, resizing
- * Channels of a pixel lie side by side, so both go by lanes: runs of channels, each with its own
- * sum, maximum or factors. Few channels are taken several pixels at a time: lane i then belongs to
- * channel i modulo their number. 16 bits pass through f32 a run at a time. */
+/* @@ IMPL.KERNELS.LANES ---------------------------------- channels last: runs of channels
+ * Channels of a pixel are neighbours in memory, so pooling, norms and resizing go by lanes: runs of
+ * channels, each with its own sum, maximum or factors. 16 bits pass through f32 a run at a time. */
 
 #define MLC__LANE_RUN 128              /* elements of a run of f32, half as many f64           */
 
@@ -14159,23 +14165,6 @@ typedef struct mlc__lane_fns {
     void (*pick)(void *dx, const void *dy, const int32_t *where, const mlc__lane_line *l);
     void (*add)(void *sum, const void *x, double scale, int64_t n);
 } mlc__lane_fns;
-
-/* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
- * each lane has, and what is written, is f32 or f64. */
-typedef struct mlc__bnorm_line {
-    int64_t     n;
-    const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
-    const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
-    bool        relu;                  /* y, or x where y is NULL, says where it passed        */
-} mlc__bnorm_line;
-
-typedef struct mlc__bnorm_fns {
-    void (*moments)(void *sum, void *squares, const mlc__bnorm_line *l);
-    void (*apply)(void *y, const mlc__bnorm_line *l);
-    void (*gate)(void *to, const mlc__bnorm_line *l);      /* dy, 0 where relu was              */
-    void (*sums)(void *sum, void *product, const mlc__bnorm_line *l);
-    void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
-} mlc__bnorm_fns;
 
 /* NaN wins a maximum, and of equals, or of several NaN, the first. */
 #define MLC__LANE_BODIES(T, SUFFIX) \
@@ -14216,82 +14205,6 @@ MLC__BODY void mlc__lane_add_##SUFFIX##_body(void *sum, const void *x, double sc
 MLC__LANE_BODIES(float, f32)
 MLC__LANE_BODIES(double, f64)
 
-/* Each loop is stamped for how relu is told: not at all, by y, by x. */
-#define MLC__BNORM_GATED(T, READ, ...) \
-    if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = READ(dy[i]); \
-        __VA_ARGS__ \
-    } \
-    else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = READ(y[i]), d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
-        __VA_ARGS__ \
-    } \
-    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = (READ(x[i]) - m[i]) * f[i] + s[i]; \
-        const T d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
-        __VA_ARGS__ \
-    }
-#define MLC__BNORM_READS(T, X) \
-    const int64_t n = l->n; \
-    const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
-    const X *y = MLC__CAST(const X *, l->y); \
-    const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
-    const T *s = MLC__CAST(const T *, l->shift);
-#define MLC__BNORM_BODIES(T, X, READ, SUFFIX) \
-MLC__BODY void mlc__bnorm_moments_##SUFFIX##_body(void *sum, void *squares, \
-                                                  const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
-    const X *x = MLC__CAST(const X *, l->x); \
-    const T *m = MLC__CAST(const T *, l->mean); \
-    const int64_t n = l->n; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = READ(x[i]) - m[i]; \
-        o[i] += d; \
-        q[i] += d * d; \
-    } \
-} \
-MLC__BODY void mlc__bnorm_apply_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, to); \
-    const T least = l->relu ? (T)0 : -(T)MLC__INF; \
-    const X *r = MLC__CAST(const X *, l->residual); \
-    MLC__BNORM_READS(T, X) \
-    (void)dy; (void)y; \
-    if (r) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T v = (READ(x[i]) - m[i]) * f[i] + s[i] + READ(r[i]); \
-        o[i] = ((v > least) | (v != v)) ? v : least; \
-    } \
-    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T v = (READ(x[i]) - m[i]) * f[i] + s[i]; \
-        o[i] = ((v > least) | (v != v)) ? v : least; \
-    } \
-} \
-MLC__BODY void mlc__bnorm_gate_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, to); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] = d;) \
-} \
-MLC__BODY void mlc__bnorm_sums_##SUFFIX##_body(void *sum, void *product, \
-                                               const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] += d; p[i] += d * (READ(x[i]) - m[i]);) \
-} \
-MLC__BODY void mlc__bnorm_slope_##SUFFIX##_body(void *dx, const void *a, const void *b, \
-                                                const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, dx); \
-    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] = f[i] * d + (g[i] + h[i] * (READ(x[i]) - m[i]));) \
-}
-MLC__BNORM_BODIES(float, float, MLC__AS_IT_IS, f32)
-MLC__BNORM_BODIES(double, double, MLC__AS_IT_IS, f64)
-MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
-
 #define MLC__STAMP_LANES_OF(isa, SUFFIX) \
     MLC__AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
         const void *x, const mlc__lane_line *l) \
@@ -14306,34 +14219,12 @@ MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
     { mlc__lane_max_##SUFFIX##_##isa, mlc__lane_pick_##SUFFIX##_##isa, \
       mlc__lane_add_##SUFFIX##_##isa }
 #define MLC__LANE_ROW_F64(isa) MLC__LANE_ROW(isa, f64)
-#define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
-    MLC__AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
-                                                                  const mlc__bnorm_line *l) \
-    { mlc__bnorm_moments_##SUFFIX##_body(sum, squares, l); } \
-    MLC__AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, const mlc__bnorm_line *l) \
-    { mlc__bnorm_apply_##SUFFIX##_body(y, l); } \
-    MLC__AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, const mlc__bnorm_line *l) \
-    { mlc__bnorm_gate_##SUFFIX##_body(to, l); } \
-    MLC__AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
-                                                               const mlc__bnorm_line *l) \
-    { mlc__bnorm_sums_##SUFFIX##_body(sum, product, l); } \
-    MLC__AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
-        const void *b, const mlc__bnorm_line *l) \
-    { mlc__bnorm_slope_##SUFFIX##_body(dx, a, b, l); }
-#define MLC__BNORM_ROW(isa, SUFFIX) \
-    { mlc__bnorm_moments_##SUFFIX##_##isa, mlc__bnorm_apply_##SUFFIX##_##isa, \
-      mlc__bnorm_gate_##SUFFIX##_##isa, mlc__bnorm_sums_##SUFFIX##_##isa, \
-      mlc__bnorm_slope_##SUFFIX##_##isa }
-#define MLC__BNORM_ROW_F64(isa) MLC__BNORM_ROW(isa, f64)
-#define MLC__STAMP_LANES_F64(isa) MLC__STAMP_LANES_OF(isa, f64) MLC__STAMP_BNORM_OF(isa, f64)
+#define MLC__STAMP_LANES_F64(isa) MLC__STAMP_LANES_OF(isa, f64)
 MLC__EACH_BASE(MLC__STAMP_LANES_F64)
 #define MLC__STAMP_LANES(isa) \
-    MLC__STAMP_LANES_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, bf16) \
+    MLC__STAMP_LANES_OF(isa, f32) \
     static const mlc__lane_fns mlc__lane_fns_##isa[2] = \
-        { MLC__LANE_ROW(isa, f32), MLC__OF_BASE(MLC__LANE_ROW_F64, isa) }; \
-    static const mlc__bnorm_fns mlc__bnorm_fns_##isa[3] = \
-        { MLC__BNORM_ROW(isa, f32), MLC__OF_BASE(MLC__BNORM_ROW_F64, isa), \
-          MLC__BNORM_ROW(isa, bf16) };
+        { MLC__LANE_ROW(isa, f32), MLC__OF_BASE(MLC__LANE_ROW_F64, isa) };
 MLC__EACH_ISA(MLC__STAMP_LANES)
 
 /* Room for a run of either. */
@@ -14374,7 +14265,9 @@ MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, 
     else l->half->narrow(to, from->f, l->dtype, n);
 }
 
-/* ---- pooling: a window slides over pixels; the place of a maximum is that in the image */
+/* @@ IMPL.KERNELS.POOL ----------------------------------- maxima and means of windows
+ * A window slides over the pixels of [n,h,w,c] along up to three axes; the place of a maximum is
+ * its pixel's number in the image. */
 
 typedef struct mlc__pool_job {
     const struct mlc_k_pool *a;
@@ -14770,8 +14663,131 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
     K##_isa(pool, isa, level, \
             mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), NULL)
 
-/* ---- batch, group and instance norm: y = (x - mean) a + b for each channel of rows [rows,c] of
- * each image. Batch norm has one image, of all rows; group norm statistics that channels share. */
+/* @@ IMPL.KERNELS.CHANNEL_NORM --------------------------- batch, group and instance norm
+ * y = (x - mean) a + b for each channel of rows [rows,c] of each image. Batch norm has one image,
+ * of all rows; group norm statistics that channels share. Few channels are taken several pixels at
+ * a time: lane i then belongs to channel i modulo their number. */
+
+/* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
+ * each lane has, and what is written, is f32 or f64. */
+typedef struct mlc__bnorm_line {
+    int64_t     n;
+    const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
+    const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
+    bool        relu;                  /* y, or x where y is NULL, says where it passed        */
+} mlc__bnorm_line;
+
+typedef struct mlc__bnorm_fns {
+    void (*moments)(void *sum, void *squares, const mlc__bnorm_line *l);
+    void (*apply)(void *y, const mlc__bnorm_line *l);
+    void (*gate)(void *to, const mlc__bnorm_line *l);      /* dy, 0 where relu was              */
+    void (*sums)(void *sum, void *product, const mlc__bnorm_line *l);
+    void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
+} mlc__bnorm_fns;
+
+/* Each loop is stamped for how relu is told: not at all, by y, by x. */
+#define MLC__BNORM_GATED(T, READ, ...) \
+    if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = READ(dy[i]); \
+        __VA_ARGS__ \
+    } \
+    else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T z = READ(y[i]), d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        __VA_ARGS__ \
+    } \
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T z = (READ(x[i]) - m[i]) * f[i] + s[i]; \
+        const T d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        __VA_ARGS__ \
+    }
+#define MLC__BNORM_READS(T, X) \
+    const int64_t n = l->n; \
+    const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
+    const X *y = MLC__CAST(const X *, l->y); \
+    const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
+    const T *s = MLC__CAST(const T *, l->shift);
+#define MLC__BNORM_BODIES(T, X, READ, SUFFIX) \
+MLC__BODY void mlc__bnorm_moments_##SUFFIX##_body(void *sum, void *squares, \
+                                                  const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
+    const X *x = MLC__CAST(const X *, l->x); \
+    const T *m = MLC__CAST(const T *, l->mean); \
+    const int64_t n = l->n; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T d = READ(x[i]) - m[i]; \
+        o[i] += d; \
+        q[i] += d * d; \
+    } \
+} \
+MLC__BODY void mlc__bnorm_apply_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, to); \
+    const T least = l->relu ? (T)0 : -(T)MLC__INF; \
+    const X *r = MLC__CAST(const X *, l->residual); \
+    MLC__BNORM_READS(T, X) \
+    (void)dy; (void)y; \
+    if (r) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T v = (READ(x[i]) - m[i]) * f[i] + s[i] + READ(r[i]); \
+        o[i] = ((v > least) | (v != v)) ? v : least; \
+    } \
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const T v = (READ(x[i]) - m[i]) * f[i] + s[i]; \
+        o[i] = ((v > least) | (v != v)) ? v : least; \
+    } \
+} \
+MLC__BODY void mlc__bnorm_gate_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, to); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] = d;) \
+} \
+MLC__BODY void mlc__bnorm_sums_##SUFFIX##_body(void *sum, void *product, \
+                                               const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] += d; p[i] += d * (READ(x[i]) - m[i]);) \
+} \
+MLC__BODY void mlc__bnorm_slope_##SUFFIX##_body(void *dx, const void *a, const void *b, \
+                                                const mlc__bnorm_line *l) \
+{ \
+    T *o = MLC__CAST(T *, dx); \
+    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b); \
+    MLC__BNORM_READS(T, X) \
+    MLC__BNORM_GATED(T, READ, o[i] = f[i] * d + (g[i] + h[i] * (READ(x[i]) - m[i]));) \
+}
+MLC__BNORM_BODIES(float, float, MLC__AS_IT_IS, f32)
+MLC__BNORM_BODIES(double, double, MLC__AS_IT_IS, f64)
+MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
+
+#define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
+    MLC__AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
+                                                                  const mlc__bnorm_line *l) \
+    { mlc__bnorm_moments_##SUFFIX##_body(sum, squares, l); } \
+    MLC__AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, const mlc__bnorm_line *l) \
+    { mlc__bnorm_apply_##SUFFIX##_body(y, l); } \
+    MLC__AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, const mlc__bnorm_line *l) \
+    { mlc__bnorm_gate_##SUFFIX##_body(to, l); } \
+    MLC__AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
+                                                               const mlc__bnorm_line *l) \
+    { mlc__bnorm_sums_##SUFFIX##_body(sum, product, l); } \
+    MLC__AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
+        const void *b, const mlc__bnorm_line *l) \
+    { mlc__bnorm_slope_##SUFFIX##_body(dx, a, b, l); }
+#define MLC__BNORM_ROW(isa, SUFFIX) \
+    { mlc__bnorm_moments_##SUFFIX##_##isa, mlc__bnorm_apply_##SUFFIX##_##isa, \
+      mlc__bnorm_gate_##SUFFIX##_##isa, mlc__bnorm_sums_##SUFFIX##_##isa, \
+      mlc__bnorm_slope_##SUFFIX##_##isa }
+#define MLC__BNORM_ROW_F64(isa) MLC__BNORM_ROW(isa, f64)
+#define MLC__STAMP_BNORM_F64(isa) MLC__STAMP_BNORM_OF(isa, f64)
+MLC__EACH_BASE(MLC__STAMP_BNORM_F64)
+#define MLC__STAMP_BNORM(isa) \
+    MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, bf16) \
+    static const mlc__bnorm_fns mlc__bnorm_fns_##isa[3] = \
+        { MLC__BNORM_ROW(isa, f32), MLC__OF_BASE(MLC__BNORM_ROW_F64, isa), \
+          MLC__BNORM_ROW(isa, bf16) };
+MLC__EACH_ISA(MLC__STAMP_BNORM)
 
 typedef struct mlc__bnorm_job {
     const struct mlc_k_bnorm *a;
@@ -15187,7 +15203,8 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
               mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
                                  &mlc__half_fns_##level), mlc__k_bnorm_workspace)
 
-/* ---- resizing: a pixel of y is a weighted sum of up to two pixels of x along each axis */
+/* @@ IMPL.KERNELS.RESIZE --------------------------------- nearest and linear interpolation
+ * A pixel of y is a weighted sum of up to two pixels of x along each axis. */
 
 typedef struct mlc__resize_tap { int64_t at[2]; double weight[2]; } mlc__resize_tap;
 typedef struct mlc__resize_span { int64_t from, to; } mlc__resize_span;
@@ -17115,11 +17132,7 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
         ? &rows[mlc__level(isa)] : NULL;
 }
 
-/* @@ IMPL.BACKEND ---------------------------------------- registered devices
- * The seam between operations and devices: mlc__run_NAME calls an entry of the context's kernel
- * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
- * crosses between host and device. Everything below this section that touches elements goes
- * through these. */
+/* @@ IMPL.BACKEND ---------------------------------------- registered devices, by name */
 
 #define MLC__BACKENDS 8
 
@@ -17169,6 +17182,12 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     }
     return mlc__backend_find(device, len);
 }
+
+/* @@ IMPL.CALL ------------------------------------------- how operations reach kernels
+ * The seam between operations and devices: mlc__run_NAME calls an entry of the context's kernel
+ * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
+ * crosses between host and device. Everything below this section that touches elements goes
+ * through these. */
 
 /* The kernel's message: which operation, which kernel, which device. */
 static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,

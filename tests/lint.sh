@@ -14,7 +14,7 @@ found=$(
     do
         case $section in
             PLATFORM | CPU | TYPES | END) continue ;;          # nothing of their own to test
-            KERNELS | DISPATCH) test=backend ;;
+            KERNELS | DISPATCH | CALL) test=backend ;;
             ERROR | MEMORY | RNG) test=ctx ;;
             GRADCHECK) test=tape ;;
             *) test=$(echo "$section" | tr '[:upper:]' '[:lower:]') ;;

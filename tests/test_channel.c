@@ -1,4 +1,4 @@
-/* test_channel.c -- tests of section IMPL.KERNELS.CHANNEL: pooling and batch norm at length
+/* test_channel.c -- tests of sections IMPL.KERNELS.POOL and CHANNEL_NORM at length
  *
  * What PyTorch makes of them is in test_goldens.c; here are running statistics, many channels and
  * few, gradients that are added to, what is not a number, large means.
