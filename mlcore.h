@@ -26812,12 +26812,18 @@ typedef struct mlc__fuse {
     const mlc_nn_conv_desc *(*conv)(const mlc_module *m);             /* of a convolution       */
     struct mlc__bnorm_user *(*norm)(const mlc_module *m);             /* of a batch norm        */
     struct mlc__sklinear_user *(*sketch)(const mlc_module *m);        /* of a sketched linear   */
-    bool         (*joins)(const mlc_module *m, mlc_epilogue *e);      /* behind what is in e?   */
+    /* puts m into e, if that goes behind what is there and is of `takes` */
+    bool         (*joins)(const mlc_module *m, mlc_epilogue *e, uint32_t takes);
     mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
     mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t n);     /* first n of a sequence  */
-    bool         late_relu;            /* a relu costs less in call_relu of what follows        */
+    /* does the relu behind child i of m, which this is, run in call_relu of what follows? */
+    bool         (*relu_waits)(const mlc_module *m, int32_t i);
     bool         whole;                /* its children are no layers to be replaced             */
 } mlc__fuse;
+
+static const mlc__fuse mlc__no_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+};
 
 /* cls is a copy: a class may be a local of the creator. */
 struct mlc_module {
@@ -26833,7 +26839,7 @@ struct mlc_module {
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int64_t          out_shape[MLC_MAX_DIMS];
-    const mlc__fuse *fuse;                      /* or NULL                                      */
+    const mlc__fuse *fuse;                      /* what else a container asks for               */
     mlc_forward_hook hook;                      /* or NULL                                      */
     void            *hook_user;
 };
@@ -26936,6 +26942,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     if (user && user_bytes) memcpy(m->user, user, user_bytes);
     m->ctx = ctx;
     m->cls = *cls;
+    m->fuse = &mlc__no_fuse;
     m->training = m->dirty = true;
     m->next = ctx->modules;
     if (m->next) m->next->prev = m;
@@ -27732,6 +27739,12 @@ static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epil
     return y;
 }
 
+/* Does next run in the pass of m, behind what is in e? Then it is put there. */
+static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
+{
+    return next->fuse->joins && next->fuse->joins(next, e, m->cls.takes);
+}
+
 MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 {
     mlc_tensor *y = NULL;
@@ -27764,7 +27777,7 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
 }
 
 static const mlc__fuse mlc__linear_fuse = {
-    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, false, false
+    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
 };
 
 MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
@@ -27825,15 +27838,17 @@ static mlc_tensor *mlc__act_module(mlc_module *m, mlc_tensor *x, const mlc_epilo
     return MLC__CAST(const mlc__act_user *, m->user)->fn(x);
 }
 
-static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e)
+static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 {
-    if (e->act != MLC_ACT_NONE || e->dropout > 0.0) return false;
-    e->act = MLC__CAST(const mlc__act_user *, m->user)->act;
+    const mlc_act act = MLC__CAST(const mlc__act_user *, m->user)->act;
+    const uint32_t need = act == MLC_ACT_RELU ? MLC_TAKES_RELU : MLC_TAKES_ACT;
+    if (e->act != MLC_ACT_NONE || e->dropout > 0.0 || (need & ~takes)) return false;
+    e->act = act;
     return true;
 }
 
 static const mlc__fuse mlc__act_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, false, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false
 };
 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
@@ -27970,16 +27985,16 @@ static mlc_tensor *mlc__dropout_module(mlc_module *m, mlc_tensor *x, const mlc_e
 }
 
 /* One that is active. */
-static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e)
+static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 {
     const double p = *MLC__CAST(const double *, m->user);
-    if (!m->training || p == 0.0 || e->dropout > 0.0) return false;
+    if (!m->training || p == 0.0 || e->dropout > 0.0 || !(takes & MLC_TAKES_DROPOUT)) return false;
     e->dropout = p;
     return true;
 }
 
 static const mlc__fuse mlc__dropout_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, false, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
@@ -28076,9 +28091,20 @@ static const mlc_nn_conv_desc *mlc__conv_layer_desc(const mlc_module *m)
     return &MLC__CAST(const mlc__conv_user *, m->user)->d;
 }
 
+/* A relu between a convolution and maxima of windows is done with them where a gradient is
+ * wanted. */
+static bool mlc__relu_waits(const mlc_module *m, int32_t i)
+{
+    const mlc_module *child = m->child[i];
+    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
+    return i + 2 < m->children && m->child[i + 2]->fuse->call_relu &&
+           m->ctx->no_grad == 0 && !child->hook && !m->child[i + 1]->hook &&
+           mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
+}
+
 static const mlc__fuse mlc__conv_fuse = {
     mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights, mlc__conv_layer_desc,
-    NULL, NULL, NULL, NULL, NULL, true, false
+    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false
 };
 
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
@@ -28211,11 +28237,17 @@ static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_d
 static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 {
     const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
-    return mlc__pool_windows_call(&mlc__max_pool_op, x, &u->d, true, true);
+    const mlc_module *outer = m->ctx->current;
+    m->ctx->current = m;
+    mlc_tensor *y = mlc__pool_windows_call(&mlc__max_pool_op, x, &u->d, true, true);
+    m->ctx->current = outer;
+    if (y) mlc__module_made(m, &y, 1);
+    else m->out_ndim = MLC__FAILED;
+    return y;
 }
 
 static const mlc__fuse mlc__max_pool_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, false, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
@@ -28310,7 +28342,7 @@ static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
 
 static const mlc__fuse mlc__bnorm_fuse = {
     mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, mlc__bnorm_of, NULL, NULL, NULL, NULL,
-    false, false
+    NULL, false
 };
 
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
@@ -28424,63 +28456,30 @@ MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool a
 
 /* ---- sequential */
 
-/* Puts next into e, where it can, and m takes it there. */
-static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
-{
-    mlc_epilogue more = *e;
-    if (!next->fuse || !next->fuse->joins || !next->fuse->joins(next, &more)) return false;
-    const uint32_t need = (more.act == MLC_ACT_NONE   ? 0
-                           : more.act == MLC_ACT_RELU ? MLC_TAKES_RELU : MLC_TAKES_ACT) |
-                          (more.dropout != 0.0 ? MLC_TAKES_DROPOUT : 0);
-    if (need & ~m->cls.takes) return false;
-    *e = more;
-    return true;
-}
-
 /* What runs in the pass of child i: what comes next and joins. Returns how many modules. */
 static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
 {
     const mlc_module *child = m->child[i];
     int32_t n = 0;
-    memset(e, 0, sizeof *e);
-    while (child->cls.takes && i + n + 1 < m->children && !m->child[i + n]->hook &&
+    while (i + n + 1 < m->children && !m->child[i + n]->hook &&
            mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
-}
-
-/* A relu between a convolution and maxima of windows is done with them where a gradient is
- * wanted. */
-static bool mlc__relu_waits(const mlc_module *m, int32_t i)
-{
-    const mlc_module *child = m->child[i], *pool = i + 2 < m->children ? m->child[i + 2] : NULL;
-    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
-    return pool && pool->fuse && pool->fuse->call_relu && m->ctx->no_grad == 0 && child->fuse &&
-           child->fuse->late_relu && !child->hook && !m->child[i + 1]->hook &&
-           mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
-}
-
-static mlc_tensor *mlc__relu_behind(mlc_module *m, int32_t *i, mlc_tensor *x)
-{
-    mlc_module *child = m->child[*i], *pool = m->child[*i + 2];
-    mlc_tensor *y = mlc__module_call(child, x, &mlc__no_epilogue, NULL);
-    for (int n = 0; y && n < 2; n++) mlc__module_made(m->child[(*i)++], &y, 1);
-    y = y ? pool->fuse->call_relu(pool, y) : NULL;
-    if (y) mlc__module_made(pool, &y, 1);
-    return y;
 }
 
 /* Runs child i of m, and what runs in its pass. *i moves on to the last that ran. */
 static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
-    if (mlc__relu_waits(m, *i)) return mlc__relu_behind(m, i, x);
     mlc_module *child = m->child[*i];
-    mlc_epilogue e;
-    const int32_t last = *i + mlc__sequential_fuse(m, *i, &e);
+    const bool waits = child->fuse->relu_waits && child->fuse->relu_waits(m, *i);
+    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
+    const int32_t last = *i + (waits ? 1 : mlc__sequential_fuse(m, *i, &e));
     if (last == *i) return mlc_forward(child, x);
     mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
     for (; y && *i <= last; ++*i) mlc__module_made(m->child[*i], &y, 1);
     *i = last;
-    return y;
+    if (!y || !waits) return y;
+    child = m->child[++*i];
+    return child->fuse->call_relu(child, y);
 }
 
 /* The first n children of m. The input of a step is done with once its output is there: without a
@@ -28505,7 +28504,7 @@ static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const ml
 }
 
 static const mlc__fuse mlc__sequential_fuses = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, false, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false
 };
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
@@ -28603,9 +28602,9 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
  * for a hook to see. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
-    if (!body->fuse || !body->fuse->run || body->children == 0 || body->hook) return NULL;
+    if (!body->fuse->run || body->children == 0 || body->hook) return NULL;
     mlc_module *last = body->child[body->children - 1];
-    return !last->hook && last->fuse && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
+    return !last->hook && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
                ? last : NULL;
 }
 
@@ -28787,7 +28786,7 @@ MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64
 /* The weight and bias of a layer whose outputs a batch norm scales and shifts; NULL: another. */
 static mlc_tensor **mlc__fold_params(mlc_module *m)
 {
-    return m->fuse && m->fuse->weights ? m->fuse->weights(m) : NULL;
+    return m->fuse->weights ? m->fuse->weights(m) : NULL;
 }
 
 /* w = w factor, b = (b - mean) factor + bias, for each output, in f32 or f64. */
@@ -28838,9 +28837,9 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
 /* Are child i and the one behind it a layer and a batch norm of its outputs? */
 static bool mlc__fold_fits(const mlc_module *m, int32_t i)
 {
-    if (!m->fuse || !m->fuse->run || i + 1 >= m->children) return false;
+    if (!m->fuse->run || i + 1 >= m->children) return false;
     const mlc_module *next = m->child[i + 1];
-    if (!next->fuse || !next->fuse->norm) return false;
+    if (!next->fuse->norm) return false;
     mlc_tensor *const *w = mlc__fold_params(m->child[i]);
     const mlc_tensor *mean = next->fuse->norm(next)->mean;
     return w && mean && mean->shape[0] == (*w)->shape[0];
@@ -29758,7 +29757,7 @@ static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 }
 
 static const mlc__fuse mlc__sklinear_fuse = {
-    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, false, false
+    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false
 };
 
 MLC_IMPL mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
@@ -30200,7 +30199,7 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 {
     if (!m || !out) return MLC_ERR_ARG;
     mlc_ctx *ctx = m->ctx;
-    MLC__REQUIRE(ctx, m->fuse && m->fuse->sketch, ARG,
+    MLC__REQUIRE(ctx, m->fuse->sketch, ARG,
                  "sklinear_to_panther: %s is no SKLinear", m->cls.name);
     mlc__sklinear_user *u = m->fuse->sketch(m);
     MLC__TRY(mlc_module_build(m));
@@ -30317,7 +30316,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 }
 
 static const mlc__fuse mlc__skconv_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
 };
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_skconv_desc *d)
@@ -30477,7 +30476,7 @@ static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, d
 static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t *macs)
 {
     const int64_t rank = k->d->num_terms * k->d->low_rank;
-    mlc_tensor *const *wb = m->fuse && m->fuse->weights ? m->fuse->weights(m) : NULL;
+    mlc_tensor *const *wb = m->fuse->weights ? m->fuse->weights(m) : NULL;
     if (!wb || !mlc__is_full(wb[0]->dtype)) return 0;
     if (!m->fuse->conv) {
         *macs = 2 * rank * (wb[0]->shape[0] + wb[0]->shape[1]);
@@ -30519,7 +30518,7 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
 
 static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path, size_t len)
 {
-    for (int32_t i = 0; i < m->children && !(m->fuse && m->fuse->whole); i++) {
+    for (int32_t i = 0; i < m->children && !m->fuse->whole; i++) {
         const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
                                m->child[i]->name);
         const size_t end = mlc__min(len + (size_t)n, MLC_NAME_BYTES - 1);
@@ -30555,7 +30554,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
                              (!desc->fresh || desc->start == MLC_SKETCH_FRESH), ARG,
                  "sketch_model: start %d; it may be an mlc_sketch_start, without fresh",
                  (int)desc->start);
-    MLC__REQUIRE(m->ctx, !m->fuse || !m->fuse->weights, ARG,
+    MLC__REQUIRE(m->ctx, !m->fuse->weights, ARG,
                  "sketch_model: a layer itself cannot be replaced; put it in a sequential");
     mlc__sketching k = { desc, { desc->write, desc->user }, 0, 0, 0 };
     MLC__TRY(mlc_module_build(m));
