@@ -29685,6 +29685,9 @@ MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2,
     return e->residual && y ? mlc_add(y, e->residual) : y;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.SKETCH.LAYERS ---------------------------------- sklinear as a module, and its starts
  * S1 and S2 are parameters, U a seed in a buffer: the sketches are made from it whenever it has
  * changed, by a load, say. Streams of the seed: 1 is U1, 2 is U2. */
