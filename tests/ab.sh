@@ -1,7 +1,10 @@
 # ab.sh REF TARGET... -- builds TARGETs twice: at commit REF, and at REF with the mlcore.h of the
 # working tree. Both use the tests, benches and examples of REF, so that only the header differs; the
-# harness tests/mlc_test.h and the Makefile are the working tree's. The results are build/ab/before/TARGET and
-# build/ab/after/TARGET. CC, CFLAGS, CPPFLAGS and BLAS are taken from the environment.
+# harness tests/mlc_test.h and the Makefile are the working tree's. The results are
+# build/ab/before/TARGET and build/ab/after/TARGET. CC, CFLAGS, CPPFLAGS and BLAS are taken from the
+# environment.
+# AB_TESTS=own: the after side has the tests of the working tree, where those of REF no longer compile
+# with its header, as the arguments of a kernel have changed.
 set -e
 ref=$(git rev-parse --verify --quiet "$1^{commit}") ||
     { echo "ab.sh: '$1' is no commit; use REF=commit" >&2; exit 2; }
@@ -21,5 +24,6 @@ for side in before after; do
     done
 done
 cmp -s mlcore.h build/ab/after/mlcore.h || cp mlcore.h build/ab/after/mlcore.h
+[ "${AB_TESTS:-}" != own ] || cp tests/*.[ch] build/ab/after/tests/
 unset MAKEFLAGS MLC_BUILD_CONFIG
 for side in before after; do make -s -C build/ab/$side "$@" >&2; done
