@@ -554,7 +554,7 @@ MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
 MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
                                 void *user);
 
-/* @@ API.AUTOGRAD ---------------------------------------- gradients, no-grad, custom operations */
+/* @@ API.AUTOGRAD ---------------------------------------- gradients, tapes, custom operations */
 
 /* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf.
  *   err    DTYPE if not float; STATE if t is the result of an operation, or bound            */
@@ -631,9 +631,9 @@ typedef struct mlc_gradcheck_report {
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
 
-/* @@ API.HOOKS ------------------------------------------- operations, gradients, memory, as told
- * Functions of the program that the library calls. Without hooks they cost a comparison an
- * operation.                                                     test: tests/test_hooks.c     */
+/* @@ API.HOOKS ------------------------------------------- hooks of operations, gradients, memory
+ * A hook is a function of the program that the library calls. Without hooks an operation costs a
+ * comparison more.                                               test: tests/test_hooks.c     */
 
 typedef enum mlc_op_flags {
     MLC_OP_INPLACE = 1,                /* its result is its first input, changed                */
@@ -668,14 +668,15 @@ typedef struct mlc_op_event {          /* valid in the hook alone, as all that i
     const mlc_node    *node;           /* for mlc_op_event_arg                                  */
 } mlc_op_event;
 
-/* Each may be NULL. A hook may call operations, which are not recorded and tell no hooks but
+/* Each may be NULL. A hook may call operations, which are not recorded and call no hook but
  * memory; memory may call nothing of the library. None may end a scope that it has not begun, or
- * free what others use. mlc_ctx_free tells nothing.                                            */
+ * free what others use. mlc_ctx_free calls none.                                               */
 typedef struct mlc_hooks {
-    void *user;
+    void *user;                        /* first argument of each                               */
+    /* Before and after the forward of each operation, and before and after its backward.       */
     void (*op_begin)(void *user, const mlc_op_event *e);
     void (*op_end)(void *user, const mlc_op_event *e);
-    /* Nothing recorded will add to the gradient any more, or backward has ended: once in each
+    /* After the last addition to a parameter's gradient that a backward makes: once in each
      * backward that adds to it. name: as in files. Not of what mlc_optim_in_backward uses up.  */
     void (*grad_ready)(void *user, const char *name, mlc_tensor *grad);
     void (*memory)(void *user, mlc_mem mem, int64_t bytes);      /* below 0: given back         */
@@ -685,13 +686,15 @@ typedef struct mlc_hooks {
  *   out    a number for mlc_hooks_remove, over 0; 0 on an error
  *   err    ARG, NOMEM; STATE inside a hook            ref: torch.utils.hooks.RemovableHandle   */
 MLC_API int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks);
-/* mlc_hooks_remove: the hooks of this number are called no more.  err: ARG; STATE inside a hook */
+/* mlc_hooks_remove: ends the calls of the hooks that have this number.
+ *   err    ARG if there are none; STATE inside a hook                                         */
 MLC_API mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id);
 /* mlc_op_event_arg: fills out with argument i of the operation, from 0; false if it has fewer. */
 MLC_API bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out);
 
 /* mlc_tape_each: calls fn for each operation on the innermost tape, oldest first, backward false.
- *   fn may call operations, which are not recorded.   err: ARG; STATE if no tape is open      */
+ *   fn may call operations, which are not recorded.
+ *   err    ARG if fn is NULL; STATE if no tape is open       test: tests/test_tape.c         */
 MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
                                  void *user);
 
@@ -1511,10 +1514,11 @@ typedef enum mlc_takes {               /* what a class does in its own pass, or'
     MLC_TAKES_FORCE_32 = 0x7fffffff
 } mlc_takes;
 
-/* forward: outputs from inputs, or an error. call: the same of one input and one output, and then
- * what e says: of an e that says nothing, or of what `takes` allows, which a container hands over
- * instead of running the modules behind (mlc_nn_sequential: activation, dropout; e->residual is
- * NULL); NULL is an error. A class has one of both, or both: then call serves containers alone. */
+/* forward makes outputs from inputs, or returns an error. call makes one output from one input and
+ * applies e to it; NULL is an error. e asks for nothing, or for what `takes` allows: a container
+ * then does not run the modules that follow and would do the same (mlc_nn_sequential: activations,
+ * dropout; e->residual is NULL). A class has forward, call or both: then only containers call call.
+ */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -1610,13 +1614,13 @@ MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int3
 /* mlc_forward: one tensor in, one out; NULL on error.                                         */
 MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 
-/* What m's forward made. true: these tensors live as long as their scope, for a loss of features,
- * say; false: as without the hook, so that they may be gone when the forward around m returns. */
+/* Gets what m's forward made. It returns true if these tensors are to live as long as their scope,
+ * for a loss of features, say; false: they may be gone when the forward around m returns.      */
 typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out);
 
-/* mlc_module_hook: fn is called each time that m's forward has run, in whatever network m is, but
- *   not in mlc_summary. m then runs in no pass with the modules behind it; f32 and f64 keep their
- *   bits. The children of SqueezeExcite give what is behind their activations. A module has one
+/* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
+ *   in mlc_summary. m then runs in no pass with the modules that follow it; f32 and f64 keep their
+ *   bits. fn gets the children of SqueezeExcite with their activations applied. A module has one
  *   hook: another takes its place, NULL ends it.            test: tests/test_nn.c             */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
@@ -2704,7 +2708,7 @@ struct mlc_k_xent {                    /* rows of logits against labels         
                                        /* log is NaN for a row with a NaN, +inf or only -inf   */
     void          *norm;               /* [1]: what the sum was divided by                     */
     int64_t        kind;               /* what goes to error[0]: MLC_K_ERROR_LABEL and more    */
-    int64_t       *error;              /* error word: see mlc_k_error                          */
+    int64_t       *error;              /* error word: see MLC_K_ERROR_LABEL                    */
     void          *workspace; size_t workspace_bytes;
 };
 struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm                   */
