@@ -2864,11 +2864,11 @@ struct mlc_k_guard {
 struct mlc_k_optim {                   /* one pass over a run of parameters                    */
     mlc_rule    rule;
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
-    int32_t     n_state;
+    int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
     void       *p; const void *g;
-    void       *state[4];              /* n_state of them, as the rule has them                */
-    double      hyper[8];
+    void       *state[4];              /* n_state of them, in the order of mlc_rule            */
+    double      hyper[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step;
@@ -16371,8 +16371,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
                                &mlc__half_fns_##isa), mlc__k_norm_grad_workspace)
 
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
- * One pass reads g and reads and writes p, m and v, by runs of whole parameters with the padding
- * between them, which nobody else reads. What changes from step to step comes through
+ * One pass reads g and reads and writes p and the states, by runs of whole parameters with the
+ * padding between them, which no other pass reads. What changes from step to step comes through
  * mlc_optim_step in device memory, so that a captured sequence of launches can be replayed.
  * Constants of a step are made in f64 and rounded once. Square root and division are exact: from
  * the L3 cache on a pass waits for memory longer than for them. An element's inputs are all read
@@ -30585,7 +30585,7 @@ MLC__LEVEL_HOT
 
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
- * order of the layout, with moments placed alike. A step walks the entries and joins neighbours
+ * order of the layout, with states placed alike. A step walks the entries and joins neighbours
  * into runs: same group, same number of steps, same dtype, all due, values and gradients and state
  * apart by the same bytes. A run is one kernel call, so a network without groups or frozen layers
  * is one call. Settings of all runs go to the device in one copy before the first. Layouts are
@@ -30613,9 +30613,9 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
-    int32_t     n_state;
+    int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
-    void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);
+    void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);  /* or NULL   */
     bool        in_backward;
     double      lr, weight_decay;
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
@@ -30623,7 +30623,7 @@ struct mlc_optim {
     int64_t     steps, layout;         /* layout: of the flat that the entries follow */
     mlc__entry *entry;
     int64_t     entries;
-    void       *moments, *state[4];    /* device; moments: the memory that the states lie in */
+    void       *memory, *state[4];     /* device; memory: the block that holds the states */
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
     mlc_clip_desc clip;
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
@@ -30690,7 +30690,7 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
 /* On the host step_dev is step itself. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
-    mlc__heap_data_free(o->ctx, o->moments, MLC_MEM_OPTIM);
+    mlc__heap_data_free(o->ctx, o->memory, MLC_MEM_OPTIM);
     if (o->step_dev != o->step) mlc__heap_data_free(o->ctx, o->step_dev, MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, o->guard_dev, MLC_MEM_OPTIM);
     mlc__heap_free(o->ctx, o->step);
@@ -30700,15 +30700,15 @@ static void mlc__optim_free_state(mlc_optim *o)
 /* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
  * arrays of a pass meet in one bank of the memory, which halves its speed. States are moved on by
  * some lines, also within a page: see IMPL.KERNELS.OPTIM. */
-static mlc_status mlc__optim_moments(mlc_optim *o, size_t bytes)
+static mlc_status mlc__optim_states(mlc_optim *o, size_t bytes)
 {
     const size_t apart = bytes < 65536 ? 0 : 5120, arrays = (size_t)o->n_state;
     const size_t pitch = mlc__round_up(bytes, apart ? 4096 : MLC__CACHELINE) + apart;
     if (!arrays) return MLC_OK;
-    o->moments = mlc__heap_data(o->ctx, apart + arrays * pitch, MLC_MEM_OPTIM, "optimizer");
-    if (!o->moments) return MLC_ERR_NOMEM;
+    o->memory = mlc__heap_data(o->ctx, apart + arrays * pitch, MLC_MEM_OPTIM, "optimizer");
+    if (!o->memory) return MLC_ERR_NOMEM;
     for (size_t k = 0; k < arrays; k++)
-        o->state[k] = MLC__CAST(char *, o->moments) + apart + k * pitch;
+        o->state[k] = MLC__CAST(char *, o->memory) + apart + k * pitch;
     return MLC_OK;
 }
 
@@ -30741,7 +30741,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
                              mlc__heap_data(ctx, sizeof(mlc__guard) + (size_t)b.n * sizeof(double),
                                             MLC_MEM_OPTIM, "optimizer"));
     if (!n->guard_dev) return MLC_ERR_NOMEM;
-    MLC__TRY(mlc__optim_moments(n, b.bytes));
+    MLC__TRY(mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) b.entry[i].steps = o->entry[k].steps;
@@ -30777,7 +30777,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     if (same) return MLC_OK;
     mlc_optim n = *o;
     n.entry = NULL;
-    n.moments = NULL;
+    n.memory = NULL;
     n.step = n.step_dev = NULL;
     n.guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
@@ -30832,8 +30832,8 @@ static double mlc__default(double value, double normal)
     return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
 }
 
-/* A rule is what fills a draft: its rule, n_state, hyper and correct, which makes what changes from
- * step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
+/* A rule's constructor fills a draft: rule, n_state, hyper and correct, which makes what changes
+ * from step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
 
 /* -- SGD -- */
 
@@ -31037,7 +31037,7 @@ static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
     return (last->state - e->state) / (int64_t)mlc_dtype_bytes(e->dtype) + mlc__numel(&last->p->t);
 }
 
-/* Rows of a step along k should be worth a piece of the loop, and stay in L2 with the moments. */
+/* Rows of a step along k should be worth a piece of the loop, and stay in L2 with the states. */
 static bool mlc__optim_packable(const mlc__param *p)
 {
     const int64_t piece = mlc__min(MLC__STEP, p->t.shape[0]) * p->t.shape[1];
@@ -31231,7 +31231,7 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     return MLC_OK;
 }
 
-/* A parameter without a fresh gradient is left alone, decay and moments included, as in PyTorch
+/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
  * where grad is None. */
 MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
