@@ -3820,7 +3820,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     mlc_dtype   to;                    /* which the next build makes of it                     */
     bool        buffer;
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
-    bool        grown;                 /* its gradient, since hooks were told of it            */
+    bool        grown;                 /* its gradient, since hooks last got it                */
     int32_t     uses;                  /* as input of nodes whose backward has not run         */
     uint32_t    visit;                 /* walk that saw it last                                */
     mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
@@ -3887,13 +3887,13 @@ typedef struct mlc__linear_spec {
 struct mlc_node {
     const mlc__op *op;
     mlc_node      *prev;               /* recorded before this one */
-    const char    *module;             /* path that hooks were told, or NULL                   */
+    const char    *module;             /* path that hooks get, or NULL: not asked for yet      */
     mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
-    uint8_t        flags;              /* of op, less what these arguments do not do           */
-    uint8_t        through;            /* mlc_act that it takes that through, unless it is done */
+    uint8_t        flags;              /* op->flags, less those that its arguments rule out    */
+    uint8_t        through;            /* mlc_act: backward applies its derivative, if not done */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     int64_t        at;                 /* number of nodes on the tape with this one            */
     union {
@@ -4000,11 +4000,11 @@ struct mlc_ctx {
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
-/* What the tape and the memory tell hooks. IMPL.HOOKS installs it: a program without hooks does not
- * link it. */
+/* What the tape and the memory call if there are hooks. IMPL.HOOKS installs it: a program without
+ * hooks does not link it. */
 typedef enum mlc__moment {
     MLC__FORWARD_BEGINS, MLC__FORWARD_ENDS, MLC__BACKWARD_BEGINS, MLC__BACKWARD_ENDS,
-    MLC__TAPE_ENDS                     /* of all that is behind nd                              */
+    MLC__BACKWARD_DONE                 /* of nd and all that is older: mlc_backward ends        */
 } mlc__moment;
 struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
@@ -19032,8 +19032,8 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
 /* An argument that is no tensor: where node.u has it. A table of them ends with MLC__ARGS_END. */
 typedef struct mlc__arg { const char *name; uint16_t at, bytes; uint8_t kind; } mlc__arg;
 
-/* Kinds beside those of mlc_arg_kind, all told as integers: a mask of axes, mlc_dims, and int64_t
- * of which there are as many as input 0 has axes. */
+/* Kinds beside those of mlc_arg_kind, which hooks get as integers: a mask of axes, mlc_dims, and
+ * int64_t of which there are as many as input 0 has axes. */
 enum {
     MLC__ARG_BOOL = MLC_ARG_BOOL, MLC__ARG_INT = MLC_ARG_INT, MLC__ARG_REAL = MLC_ARG_REAL,
     MLC__ARG_DTYPE = MLC_ARG_DTYPE, MLC__ARG_AXES, MLC__ARG_DIMS, MLC__ARG_EACH
@@ -19234,7 +19234,7 @@ MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Without hooks this is a comparison. */
+/* Calls the hooks for a moment of nd; without hooks it is a comparison. */
 MLC__APART void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (ctx->watch) ctx->watch->op(ctx, nd, moment, st);
@@ -19562,7 +19562,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     ctx->inner.keep = keep;
     mlc__flush_end(mode);
     if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node, ctx->inner.floor);
-    mlc__tell(ctx, mlc__base(y)->node, MLC__TAPE_ENDS, st);
+    mlc__tell(ctx, mlc__base(y)->node, MLC__BACKWARD_DONE, st);
     return st;
 }
 
@@ -31560,10 +31560,10 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* @@ IMPL.HOOKS ------------------------------------------ what happens, told to the program
- * The tape and the memory call ctx->watch, if there is one; that is this section's, which calls the
- * hooks one after the other. While a hook runs the operations that it calls are not told: a hook
- * that calls operations would not end. Paths of modules are kept as long as the context, since
+/* @@ IMPL.HOOKS ------------------------------------------ calls hooks, walks over a tape
+ * The tape and the memory call the functions in ctx->watch, NULL without hooks; they are defined
+ * here and call the hooks one after the other. Operations that a hook calls are passed to no hook:
+ * they would call it again, without end. Paths of modules are kept as long as the context, since
  * nodes point to them: there are as many as modules. */
 
 typedef struct mlc__hook { struct mlc__hook *next; int32_t id; mlc_hooks fns; } mlc__hook;
@@ -31577,7 +31577,7 @@ typedef struct mlc__watcher {
     bool              inside;          /* a hook runs                                           */
 } mlc__watcher;
 
-/* What the program's code finds changed while a hook runs. */
+/* What mlc__hooks_enter changes while a hook runs, as it was before. */
 typedef struct mlc__held { struct mlc__autocast *autocast; uint32_t mode; bool keep; } mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
@@ -31673,7 +31673,7 @@ static void mlc__hooks_grad(mlc_ctx *ctx, mlc__param *p)
     mlc__hooks_leave(ctx, &old);
 }
 
-/* The parameter that input i of nd is, or is a view of; NULL: none. */
+/* Finds the parameter that input i of nd is, or is a view of; NULL: none. */
 static mlc__param *mlc__param_in(const mlc_node *nd, int i)
 {
     mlc_tensor *base = mlc__base(nd->in[i]);
@@ -31694,7 +31694,7 @@ static void mlc__hooks_used(mlc_ctx *ctx, const mlc_node *nd)
     }
 }
 
-/* What is left: parameters that nodes use which this backward has not reached. */
+/* Finds what is left: parameters that nodes use which this backward has not reached. */
 static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
 {
     for (const mlc_node *nd = from; nd; nd = nd->prev)
@@ -31708,7 +31708,7 @@ static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
 static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (mlc__watcher_of(ctx)->inside || ctx->dry_run) return;
-    if (moment == MLC__TAPE_ENDS) { mlc__hooks_ended(ctx, nd, st == MLC_OK); return; }
+    if (moment == MLC__BACKWARD_DONE) { mlc__hooks_ended(ctx, nd, st == MLC_OK); return; }
     if (!nd->module) nd->module = moment < MLC__BACKWARD_BEGINS ? mlc__hooks_path(ctx) : "";
     mlc__hooks_call(ctx, nd, moment, st);
     if (moment == MLC__BACKWARD_ENDS && st == MLC_OK) mlc__hooks_used(ctx, nd);
@@ -31731,7 +31731,7 @@ static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
     return w;
 }
 
-/* Which of both calls it is says what: it may not change the list that is being walked. */
+/* Fails inside a hook, where the list of hooks is being walked. what: the function that asks. */
 static mlc_status mlc__hooks_outside(mlc_ctx *ctx, const char *what)
 {
     const mlc__watcher *w = mlc__watcher_of(ctx);
@@ -31776,7 +31776,7 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
     return MLC_OK;
 }
 
-/* The elements of node.u at `at`, as what they are. */
+/* Reads the elements of node.u at a->at by their kind. */
 static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out)
 {
     const char *at = (const char *)nd + a->at;
@@ -31823,7 +31823,7 @@ MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out
     return true;
 }
 
-/* The tape is turned round for the walk, so that it needs no memory; nothing is on it meanwhile. */
+/* Turns the tape round for the walk, which then needs no memory; the tape grows back with it. */
 MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
                                   void *user)
 {
