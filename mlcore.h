@@ -3934,6 +3934,9 @@ typedef struct mlc__tape {
     bool      keep;                    /* nodes also of what no gradient is asked for          */
 } mlc__tape;
 
+/* Makes the message of an error word that the operation `what` caused. */
+typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
+
 /* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
  * context at a time, and workers see only kernel arguments. */
 struct mlc_ctx {
@@ -3967,8 +3970,7 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc_status   (*error_say[MLC_K_ERROR_FEW + 1])(mlc_ctx *ctx, const char *what,
-                                                   const int64_t *word);     /* by kind, or NULL */
+    mlc__error_say error_say[MLC_K_ERROR_FEW + 1];         /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -17275,12 +17277,9 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     return MLC_OK;
 }
 
-/* Makes the message of an error word that the operation `what` caused. */
-typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
-
-/* The kind that a kernel is to write for this operation, and who says what it means: on a device
- * the word is read later, when others have run. With more operations than there is room for the
- * last names share a place. */
+/* Returns the kind that a kernel is to write for this operation, and keeps `say` for its message:
+ * on a device the word is read later, when others have run. With more operations than places the
+ * last names share one. */
 static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what, mlc__error_say say)
 {
     int i = 0;
