@@ -4961,8 +4961,8 @@ static void mlc__pool_stop(mlc__pool *p)
 }
 
 /* The arguments change while all lanes say that nothing can be claimed; the second round of stores
- * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. all: no
- * worker may sleep on, though there be no core for it. */
+ * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. all:
+ * wakes every worker, also where there are fewer cores. */
 static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg, bool all)
 {
     const uint32_t loop = (uint32_t)(MLC__LOAD(&p->lane[0].state) >> 32);
@@ -5034,7 +5034,7 @@ typedef struct mlc__region {
     uint32_t arrived, round;           /* at the barrier; barriers that all have passed        */
 } mlc__region;
 
-/* Waits until all chunks of the region are here: what each wrote before, all see behind it. */
+/* Waits until all chunks of the region have called it: what each wrote before, all see after. */
 MLC__INLINE void mlc__barrier(mlc__region *r)
 {
 #ifndef MLC_NO_THREADS
