@@ -26805,8 +26805,8 @@ typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 /* What a container may do with a layer instead of calling its forward. It asks the layer and knows
  * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
 typedef struct mlc__fuse {
-    /* the class's call with a sum before the activation; adds: is add like what call makes of h?
-     * h NULL: does it add what is? */
+    /* call_add: the class's call, with add summed before the activation; adds: has add the form of
+     * what call makes of h, so that call_add takes it? h NULL: does call_add take any? */
     mlc_tensor  *(*call_add)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e, mlc_tensor *add);
     bool         (*adds)(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add);
     /* of a linear or a convolution: [0]: one output a row; [1]: bias or NULL; NULL: of another form
@@ -26815,11 +26815,11 @@ typedef struct mlc__fuse {
     const mlc_nn_conv_desc *(*conv)(const mlc_module *m);             /* of a convolution       */
     struct mlc__bnorm_user *(*norm)(const mlc_module *m);             /* of a batch norm        */
     struct mlc__sklinear_user *(*sketch)(const mlc_module *m);        /* of a sketched linear   */
-    /* puts m into e, if that goes behind what is there and is of `takes` */
+    /* puts m into e, if m may come after what is there and is one of `takes` */
     bool         (*joins)(const mlc_module *m, mlc_epilogue *e, uint32_t takes);
     mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
     mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t n);     /* first n of a sequence  */
-    /* does the relu behind child i of m, which this is, run in call_relu of what follows? */
+    /* of child i of m: does the relu after it run in call_relu of the child after that? */
     bool         (*relu_waits)(const mlc_module *m, int32_t i);
     bool         whole;                /* its children are no layers to be replaced             */
 } mlc__fuse;
@@ -26896,7 +26896,7 @@ static size_t mlc__path_of(const mlc_module *m, char *path, size_t size)
     return mlc__min(n + (size_t)more, size - 1);
 }
 
-/* That of the module whose forward runs; "" where none does. */
+/* The path of the module whose forward runs; "" where none does. */
 static size_t mlc__module_path(const mlc_ctx *ctx, char *path, size_t size)
 {
     path[0] = 0;
@@ -27641,7 +27641,7 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
 
 /* -- forward -- */
 
-/* For mlc_summary, whose shapes are those of the last dry run, and for hooks. */
+/* Keeps a dry run's shape for mlc_summary; else calls the module's hook. */
 static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_out)
 {
     if (m->ctx->dry_run) {
@@ -27685,8 +27685,8 @@ static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t 
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
-/* The fill of n_out with NULL and the check behind make a forward that forgets an output an error
- * and no wild pointer. */
+/* Outputs are NULL before forward and checked after it: one that forward forgets is an error and no
+ * wild pointer. */
 static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                   mlc_tensor **out, int32_t n_out)
 {
@@ -27742,7 +27742,7 @@ static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epil
     return y;
 }
 
-/* Does next run in the pass of m, behind what is in e? Then it is put there. */
+/* Puts next into e, if it can run in the pass of m after what is there; else false. */
 static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
 {
     return next->fuse->joins && next->fuse->joins(next, e, m->cls.takes);
@@ -28918,8 +28918,8 @@ static void mlc__summary_row(const mlc__table *t, const mlc_module *m, const cha
     mlc__print(t, "%-34s %-22s %12s\n", label, output, mlc__thousands(own).s);
 }
 
-/* Leaves, and containers with parameters of their own; path is dotted, as in files. False behind a
- * row of what failed, the last: a leaf, or a container whose children did not fail. */
+/* Prints leaves, and containers with parameters of their own; path is dotted, as in files. False
+ * after a row of what failed, the last: a leaf, or a container whose children did not fail. */
 static bool mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
 {
     char below[MLC_NAME_BYTES];
