@@ -4671,12 +4671,19 @@ static void mlc__storage_release(mlc_storage *s)
 /* A view's base is never a view itself: see mlc__view. */
 MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
 
+/* Finds the parameter that input i of nd is, or is a view of; NULL: none. */
+MLC__INLINE mlc__param *mlc__param_in(const mlc_node *nd, int i)
+{
+    mlc_tensor *base = mlc__base(nd->in[i]);
+    return base->flags & MLC__PARAM ? (mlc__param *)base : NULL;
+}
+
 /* Counts the uses of parameters by a recorded node, views of them included, up or down. */
 MLC__APART void mlc__node_uses(const mlc_node *nd, int32_t by)
 {
     for (int i = 0; i < nd->n_in; i++) {
-        mlc_tensor *base = mlc__base(nd->in[i]);
-        if (base->flags & MLC__PARAM) ((mlc__param *)base)->uses += by;
+        mlc__param *p = mlc__param_in(nd, i);
+        if (p) p->uses += by;
     }
 }
 
@@ -31667,13 +31674,6 @@ static void mlc__hooks_grad(mlc_ctx *ctx, mlc__param *p)
     for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next)
         if (h->fns.grad_ready) h->fns.grad_ready(h->fns.user, n.name, &g);
     mlc__hooks_leave(ctx, &old);
-}
-
-/* Finds the parameter that input i of nd is, or is a view of; NULL: none. */
-static mlc__param *mlc__param_in(const mlc_node *nd, int i)
-{
-    mlc_tensor *base = mlc__base(nd->in[i]);
-    return base->flags & MLC__PARAM ? (mlc__param *)base : NULL;
 }
 
 /* All inputs first: one parameter may be two of them. */
