@@ -90,7 +90,7 @@ static mlc_tensor *input(mlc_ctx *ctx)
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-TEST(hooks, operations_are_told_in_order_with_the_path_of_their_module)
+TEST(hooks, operations_are_reported_in_order_with_the_path_of_their_module)
 {
     static const char *const want[] = {
         "begin linear body.0", "end linear OK", "begin layer_norm 1", "end layer_norm OK",
@@ -167,7 +167,7 @@ static void calls_operations(void *user, const mlc_op_event *e)
     mlc_error_clear(c->ctx);
 }
 
-TEST(hooks, a_hook_calls_operations_that_are_not_told_and_changes_no_hooks)
+TEST(hooks, a_hook_calls_operations_that_are_not_reported_and_changes_no_hooks)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = input(ctx);
@@ -199,7 +199,7 @@ TEST(hooks, nonsense_is_an_error)
     CHECK(!mlc_op_event_arg(NULL, 0, &arg));
 }
 
-/* Sequential runs several modules at once: the first of them is told.                         */
+/* Sequential runs several modules at once: events have the path of the first.                 */
 TEST(hooks, modules_that_sequential_fuses_have_the_path_of_the_first)
 {
     mlc_ctx    *ctx = test_ctx();
@@ -328,13 +328,13 @@ TEST(hooks, arguments_of_the_other_operations_are_those_that_the_program_passed)
     h.op_end = arguments;
     CHECK(mlc_hooks_add(ctx, &h) > 0);
     for (int i = 0; i < (int)(sizeof want / sizeof want[0]); i++) {
-        bool told = false;
+        bool found = false;
         memset(&s, 0, sizeof s);
         CHECK(more_of(i, x, image) != NULL);
         for (int k = 0; k < s.n; k++)
-            told = told || strncmp(s.text[k], want[i], strlen(want[i])) == 0;
-        if (!told) CHECK_STR(s.text[s.n - 1], want[i]);
-        CHECK(told);
+            found = found || strncmp(s.text[k], want[i], strlen(want[i])) == 0;
+        if (!found) CHECK_STR(s.text[s.n - 1], want[i]);
+        CHECK(found);
     }
     CHECK_OK(ctx);
 }
@@ -376,7 +376,7 @@ TEST(hooks, arguments_are_those_that_the_program_passed)
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-TEST(hooks, a_gradient_is_told_when_the_last_use_of_its_parameter_is_done)
+TEST(hooks, a_gradient_is_reported_when_the_last_use_of_its_parameter_is_done)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = net_of(ctx);
@@ -421,7 +421,7 @@ static mlc_module *one_of(mlc_ctx *ctx, mlc_tensor **w)
     return m;
 }
 
-TEST(hooks, a_parameter_used_twice_by_one_operation_is_told_once)
+TEST(hooks, a_parameter_used_twice_by_one_operation_is_reported_once)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *w;
@@ -507,7 +507,7 @@ TEST(hooks, what_is_never_differentiated_does_not_hold_a_gradient_back)
         mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims1(2));
         mlc_set_requires_grad(x, true);
         mlc_tensor *one = mlc_exp(x);
-        /* two uses: were the count too high, w would be told at the end of backward, which is that
+        /* two uses: with a count too high w would come at the end of backward, which is that
          * of exp; too low, after the first of them */
         CHECK_EQ(mlc_backward(total(mlc_mul(mlc_mul(mlc_add_scalar(w, 1), w), one))), MLC_OK);
         CHECK_EQ(count(&s, "grad w "), 1);
@@ -533,12 +533,12 @@ TEST(hooks, a_use_that_backward_does_not_reach_delays_a_gradient_to_its_end)
     CHECK_EQ(mlc_backward(y), MLC_OK);
     CHECK_EQ(s.n, 1);
     CHECK_NEAR(s.first, 2, 1e-6);
-    CHECK_EQ(mlc_backward(before), MLC_OK);                /* adds to it, and so tells again */
+    CHECK_EQ(mlc_backward(before), MLC_OK);                /* adds to it: once more */
     CHECK_EQ(s.n, 2);
     CHECK_NEAR(s.first, 2 + exp(3), 1e-4);
 }
 
-TEST(hooks, a_frozen_parameter_is_not_told)
+TEST(hooks, a_frozen_parameter_is_not_reported)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = net_of(ctx);
@@ -551,7 +551,7 @@ TEST(hooks, a_frozen_parameter_is_not_told)
     CHECK_EQ(count(&s, "grad 1.weight ") + count(&s, "grad 1.bias "), 2);
 }
 
-TEST(hooks, a_failed_backward_tells_no_gradient_that_is_half_made)
+TEST(hooks, a_failed_backward_reports_no_gradient_that_is_half_made)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *w, *y;
@@ -573,7 +573,7 @@ TEST(hooks, a_failed_backward_tells_no_gradient_that_is_half_made)
 }
 
 /* A large one: steps of small ones are not made inside backward.                              */
-TEST(hooks, a_weight_that_backward_steps_has_no_gradient_to_tell)
+TEST(hooks, a_weight_that_backward_steps_has_no_gradient_to_report)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlc_nn_linear(ctx, 130, 140);
@@ -605,7 +605,7 @@ static void counts(void *user, mlc_mem mem, int64_t bytes)
     *(int64_t *)user += bytes != 0 || mem != MLC_MEM_OBJECT;
 }
 
-TEST(hooks, the_end_of_a_context_is_not_told)
+TEST(hooks, the_end_of_a_context_is_not_reported)
 {
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx = mlc_ctx_create(&d);
@@ -622,7 +622,7 @@ TEST(hooks, the_end_of_a_context_is_not_told)
     CHECK_EQ(calls, before);
 }
 
-TEST(hooks, memory_is_told_by_class_as_memory_info_counts_it)
+TEST(hooks, memory_is_reported_by_class_as_memory_info_counts_it)
 {
     mlc_ctx   *ctx = test_ctx();
     mlc_memory before, after;

@@ -926,7 +926,7 @@ static mlc_tensor *no_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 }
 
 /* Alone and in the pass of a container; and arrays that such a class does not take.          */
-TEST(nn, a_call_that_makes_nothing_is_told_so)
+TEST(nn, a_call_that_makes_nothing_is_an_error)
 {
     static const mlc_module_class cls = {"Nothing", NULL, NULL, no_call, MLC_TAKES_RELU};
     static const char             want[] = "forward left output 1 NULL without an error; make it, "
@@ -1329,7 +1329,7 @@ TEST(nn, an_error_in_a_forward_says_in_which_module)
                 "[..,in], w [out,in]");
 }
 
-TEST(nn, a_forward_that_forgets_an_output_or_a_message_is_told_so)
+TEST(nn, a_forward_that_forgets_an_output_or_a_message_is_an_error)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3)), *out[2];
