@@ -1514,8 +1514,7 @@ typedef enum mlc_takes {               /* what a class does in its own pass, or'
 /* forward makes outputs from inputs, or returns an error. call makes one output from one input and
  * applies e to it; NULL is an error. e asks for nothing, or for what `takes` allows: a container
  * then does not run the modules that follow and would do the same (mlc_nn_sequential: activations,
- * dropout; e->residual is NULL). A class has forward, call or both: then only containers call call.
- */
+ * dropout; e->residual is NULL). A class has forward, call or both; of both containers use call. */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -2079,12 +2078,11 @@ typedef struct mlc_autocast_desc {
  *   read through copies, made when they have changed; an f32 input without a gradient is rounded as
  *   it is read, also by backward, until which it must stay as it is; a fused activation runs as its
  *   linear does; a custom operation does as it likes. Backward follows the dtypes of the forward.
- *   Calls nest up to
- *   8 deep; one with MLC_F32 switches it off inside.
+ *   Calls nest up to 8 deep; one with MLC_F32 switches it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
-/* mlc_autocast_begin_ex: with rules for operations; those that only move elements or work in place
- *   have none: with one they fail with ARG.                       err: DTYPE, ARG, STATE      */
+/* mlc_autocast_begin_ex: with rules for operations. An operation that only moves elements or works
+ *   in place takes no rule: it fails with ARG if it has one.      err: DTYPE, ARG, STATE      */
 MLC_API mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc);
 /* mlc_autocast_desc_make: a desc without rules.                                               */
 MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
@@ -2375,7 +2373,7 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
  * can make its own of the same text. U, B, N have one, two, three inputs: a, b, c, of the type T;
  * s and t are scalars. F(name) is a function of T: one of math.h, or another that IMPL.KERNELS.MATH
  * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
- * of mlc_map: a new formula stands at the end.                                                */
+ * of mlc_map, whose numbers devices know: a new formula stands at the end of the second list.  */
 #define MLC_MAP_FORMULAS(U, B, N, F) \
     U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
     U(MAP_SQRT, F(sqrt)(a)) U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) \
@@ -2394,7 +2392,7 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
     N(MAP_SHARE, a * b / c) \
     /* a is dy */ \
     N(MAP_SQDIFF_GRAD, s * a * (b - c))
-/* Those of the kernel math: what most networks do without. */
+/* Formulas of the kernel math: most networks do without. */
 #define MLC_MATH_FORMULAS(U, B, N, F) \
     U(MATH_ABS, F(abs)(a)) U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
     U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
@@ -4063,7 +4061,7 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 MLC__INLINE bool mlc__is_full(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_FULL); }
 MLC__INLINE bool mlc__is_half(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_HALF); }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
-/* The dtype in which its elements are computed with. */
+/* The dtype in which elements of d are computed. */
 MLC__INLINE mlc_dtype mlc__wide(mlc_dtype d)
 {
     return mlc__is_full(d) ? d : mlc__is_half(d) ? MLC_F32 : MLC_I64;
@@ -19050,12 +19048,12 @@ enum {
 typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
-    MLC__AMP_LOW, MLC__AMP_FULL,
+    MLC__AMP_LOW, MLC__AMP_FULL,       /* all floats: to 16 bits, to f32                        */
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
     MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_LINEAR_2,                 /* the same, with two weights                            */
-    MLC__AMP_KEEP
+    MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
 } mlc__amp_policy;
 
 /* An operation, and all that others know of it. There is no table of them: what a program does not
