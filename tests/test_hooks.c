@@ -186,7 +186,7 @@ TEST(hooks, a_hook_calls_operations_that_are_not_reported_and_changes_no_hooks)
     CHECK_OK(ctx);
 }
 
-TEST(hooks, nonsense_is_an_error)
+TEST(hooks, hooks_that_cannot_be_are_errors)
 {
     mlc_ctx   *ctx = test_ctx();
     mlc_op_arg arg;
