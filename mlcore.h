@@ -1616,8 +1616,8 @@ typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *o
 
 /* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
  *   in mlc_summary. m then runs in no pass with the modules that follow it; f32 and f64 keep their
- *   bits. fn gets the children of SqueezeExcite with their activations applied. A module has one
- *   hook: another takes its place, NULL ends it.            test: tests/test_nn.c             */
+ *   bits. fn gets the children of SqueezeExcite with their activations applied; it frees no module.
+ *   A module has one hook: another takes its place, NULL ends it.   test: tests/test_nn.c     */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
 typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
@@ -17572,7 +17572,13 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
     if (!s->had_error) ctx->status = MLC_OK;
-    for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) mlc__node_unsave(nd);
+    for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) {
+        mlc__node_unsave(nd);
+        if (!nd->recorded || !nd->n_out || !(nd->flags & MLC_OP_INPLACE)) continue;
+        mlc_tensor *base = mlc__base(nd->out[0]);          /* lives on, the node does not  */
+        nd->out[0]->node = base->node = NULL;
+        base->flags &= ~MLC__REQUIRES_GRAD;
+    }
     /* Nodes of the scope lie in its arena: the tape is cut before that goes. */
     ctx->tape = s->tape;
     ctx->recorded = s->recorded;
@@ -19080,6 +19086,12 @@ MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
     return ((t->base ? t->base : t)->flags & MLC__REQUIRES_GRAD) != 0;
 }
 
+/* Ends the tapes that a function of the program left open; outer: of the tape before its call. */
+static void mlc__tapes_back(mlc_ctx *ctx, const mlc__tape *outer)
+{
+    while (ctx->inner.end && ctx->inner.outer != outer) ctx->inner.end(ctx);
+}
+
 /* Was t made by an operation on an outer tape? */
 MLC__INLINE bool mlc__is_outside(const mlc_tensor *t)
 {
@@ -19449,6 +19461,7 @@ static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
         for (int i = 0; i < nd->n_in; i++) uses = uses || mlc__base(nd->in[i]) == base;
         if (!uses) continue;
         mlc__node_unsave(nd);
+        if (nd->n_out && mlc__base(nd->out[0]) == base) nd->n_out = 0;     /* in place */
         nd->n_in = 0;
         nd->need = 0;
     }
@@ -19465,8 +19478,9 @@ static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
             base->grad_fresh = 0;
         }
         for (int i = 0; i < nd->n_out; i++) {
-            if (nd->out[i]->grad) mlc__storage_release(nd->out[i]->grad);
-            nd->out[i]->grad = NULL;
+            mlc_tensor *base = mlc__base(nd->out[i]);      /* another one only in place */
+            if (base->grad) mlc__storage_release(base->grad);
+            base->grad = NULL;
         }
     }
 }
@@ -19506,7 +19520,8 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
     bool lent = mlc__seed_lends(y, dy);
     if (!lent) MLC__TRY(mlc__backward_seed(ctx, y, dy));
     else { y->grad = dy->storage; y->grad_fresh = 1; }
-    for (mlc_node *nd = mlc__base(y)->node; nd && nd != ctx->inner.floor; nd = nd->prev) {
+    const mlc_node *floor = ctx->inner.floor;
+    for (mlc_node *nd = mlc__base(y)->node; nd && nd != floor; nd = nd->prev) {
         bool reached = false;
         for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
@@ -19517,6 +19532,7 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
         if (st == MLC_OK) mlc__node_release(nd);
         mlc__tell(ctx, nd, MLC__BACKWARD_ENDS, st);
         MLC__TRY(st);
+        MLC__TRY(ctx->status);         /* what a hook raised */
     }
     return MLC_OK;
 }
@@ -19584,7 +19600,8 @@ MLC__APART void mlc__view_cut(mlc_tensor *t)
 {
     mlc__param *p = (mlc__param *)t->base;
     for (const mlc_node *nd = t->ctx->tape; nd && (p->t.flags & MLC__PARAM); nd = nd->prev)
-        for (int i = 0; i < nd->n_in && !nd->done; i++) p->uses -= nd->in[i] == t;
+        for (int i = 0; i < nd->n_in && nd->recorded && !nd->done; i++)
+            p->uses -= nd->in[i] == t;
     t->base = NULL;
     t->storage->aliased = true;
 }
@@ -19646,6 +19663,11 @@ static void mlc__tape_close(mlc_ctx *ctx)
     ctx->tape = tape.floor;
     ctx->recorded = tape.at;
     ctx->no_grad = tape.no_grad;
+    /* Scopes begun since then go back to the outer tape. */
+    for (int32_t i = tape.depth + 1; i <= ctx->depth; i++) {
+        ctx->scopes[i].tape = tape.floor;
+        ctx->scopes[i].recorded = tape.at;
+    }
     ctx->inner = *tape.outer;
 }
 
@@ -21130,6 +21152,9 @@ static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, !mlc__needs(nd, 0) || mlc__base(x)->node, STATE,
                  "%s: %s is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
                  "a copy of it", nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !nd->recorded || !(mlc__base(x)->flags & MLC__PARAM), STATE,
+                 "%s: %s is a parameter or buffer, which outlives the tape; change it under "
+                 "mlc_no_grad_begin", nd->op->name, mlc__shape(x).s);
     MLC__REQUIRE(ctx, !nd->recorded || !x->storage->aliased, STATE,
                  "%s: %s shares its memory with a tensor that the tape does not follow (detach, "
                  "expand, a view made under no-grad); copy it first", nd->op->name,
@@ -23214,7 +23239,7 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     mlc__param *param = (mlc__param *)w;
     *made = false;
     if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
-        ctx->anomaly || !mlc__grad_is_whole(param)) return MLC_OK;
+        ctx->anomaly || ctx->inner.end || !mlc__grad_is_whole(param)) return MLC_OK;
     mlc__product_spec p;
     mlc__linear_dw_spec(nd, dy, w, &p);
     struct mlc_k_gemm *g = mlc__gemm_args(&p, 1, none, none);
@@ -25762,10 +25787,15 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
     struct mlc__autocast *autocast = ctx->autocast;
+    const mlc__tape *outer = ctx->inner.outer;
+    const bool keep = ctx->inner.keep;
+    ctx->inner.keep = false;
     ctx->no_grad++;
     ctx->autocast = NULL;              /* backward would not know of it */
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
+    mlc__tapes_back(ctx, outer);
+    ctx->inner.keep = keep;
     mlc__flush_resume(mode);
     ctx->autocast = autocast;
     ctx->no_grad--;
@@ -25806,10 +25836,12 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 0; i < nd->n_in; i++) need[i] = mlc__needs(nd, i) && mlc__wants_grad(nd->in[i]);
     struct mlc__autocast *autocast = ctx->autocast;
+    const mlc__tape *outer = ctx->inner.outer;
     ctx->autocast = NULL;
     const uint32_t mode = mlc__flush_pause();
     const mlc_status st =
         nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
+    mlc__tapes_back(ctx, outer);
     mlc__flush_resume(mode);
     ctx->autocast = autocast;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", nd->u.custom.op->name)
@@ -26980,6 +27012,7 @@ MLC_IMPL mlc_module *mlc_module_find(mlc_module *m, const char *path)
     for (const char *rest = path; at && *rest;) {
         const size_t n = strcspn(rest, ".");
         at = mlc__child_named(at, rest, n);
+        if (rest[n] == '.' && !rest[n + 1]) at = NULL;
         rest += n + (rest[n] == '.');
     }
     if (m && !at)
@@ -31579,7 +31612,12 @@ typedef struct mlc__watcher {
 } mlc__watcher;
 
 /* What mlc__hooks_enter changes while a hook runs, as it was before. */
-typedef struct mlc__held { struct mlc__autocast *autocast; uint32_t mode; bool keep; } mlc__held;
+typedef struct mlc__held {
+    struct mlc__autocast *autocast;
+    uint32_t              mode;
+    bool                  keep;
+    const mlc__tape      *outer;       /* of the tape                                          */
+} mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 {
@@ -31588,7 +31626,8 @@ static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
-    const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep };
+    const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep,
+                            ctx->inner.outer };
     mlc__watcher_of(ctx)->inside = true;
     ctx->autocast = NULL;
     ctx->inner.keep = false;
@@ -31598,6 +31637,7 @@ static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 
 static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
 {
+    mlc__tapes_back(ctx, old->outer);
     ctx->no_grad--;
     ctx->inner.keep = old->keep;
     ctx->autocast = old->autocast;
@@ -31691,7 +31731,7 @@ static void mlc__hooks_used(mlc_ctx *ctx, const mlc_node *nd)
 /* Finds what is left: parameters that nodes use which this backward has not reached. */
 static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
 {
-    for (const mlc_node *nd = from; nd; nd = nd->prev)
+    for (const mlc_node *nd = from; nd && nd != ctx->inner.floor; nd = nd->prev)
         for (int i = 0; i < nd->n_in; i++) {
             mlc__param *p = mlc__param_in(nd, i);
             if (p && p->grown && well) mlc__hooks_grad(ctx, p);
@@ -31807,7 +31847,7 @@ static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out
 
 MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out)
 {
-    if (!e || !e->node || !out || i < 0) return false;
+    if (!e || !e->node || !e->node->n_in || !out || i < 0) return false;
     const mlc__arg *a = e->node->op->args;
     for (; a && a->name && i > 0; i--) a++;
     if (!a || !a->name) return false;

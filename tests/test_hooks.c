@@ -645,3 +645,61 @@ TEST(hooks, memory_is_reported_by_class_as_memory_info_counts_it)
     CHECK_EQ(s.bytes[MLC_MEM_ACTIVATION], after.now[MLC_MEM_ACTIVATION] -
                                           before.now[MLC_MEM_ACTIVATION]);
 }
+
+static mlc_status inner_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_relu(in[0]);
+    return MLC_OK;
+}
+
+static mlc_status inner_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    mlc_tensor *x = mlc_detach(in[0]);
+    (void)n_in; (void)out; (void)need;
+    mlc_set_requires_grad(x, true);
+    mlc_tape_begin(user, false);
+    const mlc_status st = mlc_backward_from(mlc_relu(x), dy);
+    mlc_tape_end(user);
+    dx[0] = mlc_grad(x);
+    return st;
+}
+
+TEST(hooks, a_backward_on_an_inner_tape_does_not_end_the_wait_for_gradients)
+{
+    static const mlc_custom_op op = {"inner", inner_forward, inner_backward};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w, *y;
+    seen        s;
+    memset(&s, 0, sizeof s);
+    one_of(ctx, &w);
+    CHECK_OK(ctx);
+    add_grads(ctx, &s);
+    y = mlc_add_scalar(w, 1);
+    y = mlc_mul(mlc_custom(&op, ctx, &y, 1), w);
+    CHECK_EQ(mlc_backward(total(y)), MLC_OK);
+    CHECK_EQ(count(&s, "grad w "), 1);
+    CHECK_OK(ctx);
+}
+
+static void raises(void *user, const mlc_op_event *e)
+{
+    if (e->backward)
+        mlc_raise(user, MLC_ERR_VALUE, "raised in a hook");
+}
+
+TEST(hooks, an_error_that_a_hook_raises_is_that_of_backward)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w;
+    mlc_hooks   h;
+    one_of(ctx, &w);
+    CHECK_OK(ctx);
+    memset(&h, 0, sizeof h);
+    h.user = ctx;
+    h.op_end = raises;
+    CHECK(mlc_hooks_add(ctx, &h) > 0);
+    CHECK_EQ(mlc_backward(total(mlc_mul(w, w))), MLC_ERR_VALUE);
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}

@@ -966,8 +966,8 @@ TEST(nn, find_goes_by_dotted_path)
     CHECK(mlc_module_find(net, "") == net);
     CHECK(mlc_module_find(NULL, "gate") == NULL);
     CHECK_OK(ctx);
-    const char *const none[] = {"gate", "encode", "encoder.gat", "encoder.gate.0", ".", ".encoder",
-                                "encoder..gate", "encoder2", NULL};
+    const char *const none[] = {"gate",     "encode",        "encoder.gat", "encoder.gate.0", ".",
+                                "encoder.", ".encoder", "encoder..gate", "encoder2", NULL};
     for (int i = 0; i < COUNT(none); i++) {
         char text[200];
         CHECK(mlc_module_find(net, none[i]) == NULL);

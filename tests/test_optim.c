@@ -1359,3 +1359,52 @@ TEST(optim, a_tree_out_of_date_is_not_stepped_inside_backward)
     CHECK_EQ(mlc_optim_step(opt), MLC_OK);
     CHECK_OK(ctx);
 }
+
+/* ---- steps inside backward, and tapes inside the tape -------------------------------------- */
+
+typedef struct again { mlc_ctx *ctx; mlc_module *layer; } again;
+
+static mlc_status again_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)n_in;
+    *out = mlc_forward(((again *)user)->layer, in[0]);
+    return *out ? MLC_OK : MLC_ERR_STATE;
+}
+
+static mlc_status again_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                 mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    again      *u = user;
+    mlc_tensor *x = mlc_detach(in[0]);
+    (void)n_in; (void)out; (void)need;
+    mlc_set_requires_grad(x, true);
+    mlc_tape_begin(u->ctx, false);
+    const mlc_status st = mlc_backward_from(mlc_forward(u->layer, x), dy);
+    mlc_tape_end(u->ctx);
+    dx[0] = mlc_grad(x);
+    return st;
+}
+
+TEST(optim, a_weight_that_inner_tapes_use_is_stepped_once)
+{
+    static const mlc_custom_op op = {"again", again_forward, again_backward};
+    static double weights[2][512 * 512];
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        again       u = {ctx, mlc_nn_linear(ctx, 512, 512)};
+        mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(8, 512));
+        mlc_seed(ctx, 1);
+        mlc_optim *o = mlc_adamw(u.layer, 0.01);
+        CHECK_EQ(mlc_optim_in_backward(o, i == 1), MLC_OK);
+        mlc_scope_begin(ctx);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *y = mlc_custom(&op, &u, &x, 1);
+        y = mlc_custom(&op, &u, &y, 1);
+        CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+        CHECK_EQ(mlc_optim_step(o), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        CHECK(test_read(mlc_module_param(u.layer, "weight"), weights[i]));
+        CHECK_OK(ctx);
+    }
+    CHECK_EQ(memcmp(weights[0], weights[1], sizeof weights[0]), 0);
+}

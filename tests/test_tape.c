@@ -1036,3 +1036,68 @@ TEST(tape, a_tape_that_keeps_tells_what_was_computed)
     CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
     CHECK_OK(ctx);
 }
+
+TEST(tape, a_tape_may_end_in_a_deeper_scope)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(3), 1), *loss = total(mlc_mul_scalar(x, 5));
+    mlc_tape_begin(ctx, false);
+    mlc_mul(x, x);
+    mlc_scope_begin(ctx);
+    mlc_mul(x, x);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    CHECK(grad_is(x, 5));
+    CHECK_OK(ctx);
+}
+
+/* Leaves a tape open and fails.                                                               */
+static mlc_status open_backward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor *out,
+                                mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)in; (void)n_in; (void)out; (void)dy; (void)need; (void)dx;
+    mlc_tape_begin(user, false);
+    return MLC_ERR_VALUE;
+}
+
+static mlc_status open_forward(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)n_in;
+    mlc_tape_begin(user, true);
+    *out = mlc_mul(in[0], in[0]);
+    return MLC_OK;
+}
+
+TEST(tape, a_tape_that_a_custom_operation_leaves_open_is_ended)
+{
+    static const mlc_custom_op op = {"open", open_forward, open_backward};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = leaf(ctx, mlc_dims1(3), 1), *y = total(mlc_custom(&op, ctx, &x, 1));
+    CHECK_EQ(mlc_tape_end(ctx), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(x, 3))), MLC_OK);      /* is recorded           */
+    CHECK(grad_is(x, 3));
+    CHECK_OK(ctx);
+}
+
+TEST(tape, what_a_scope_changed_in_place_does_not_point_to_its_nodes)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w = leaf(ctx, mlc_dims1(3), 1), *x = mlc_zeros(ctx, MLC_F64, mlc_dims1(3));
+    for (int i = 0; i < 3; i++) {
+        mlc_scope_begin(ctx);
+        CHECK(mlc_add_(x, w) == x && mlc_requires_grad(x));
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        CHECK(!mlc_requires_grad(x));
+    }
+    mlc_memory_trim(ctx);
+    CHECK(mlc_mul_scalar_(x, 2) == x);
+    CHECK_EQ(mlc_backward(total(x)), MLC_ERR_STATE);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_OK(ctx);
+}
