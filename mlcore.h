@@ -4685,6 +4685,19 @@ MLC__APART void mlc__node_uses(const mlc_node *nd, int32_t by)
     }
 }
 
+/* Makes a result a tensor like others, whose node ends before it does. */
+static void mlc__result_forget(mlc_tensor *t)
+{
+    mlc_tensor *base = mlc__base(t);
+    if (base->node && base->grad) {
+        mlc__storage_release(base->grad);
+        base->grad = NULL;
+        base->grad_fresh = 0;
+    }
+    t->node = base->node = NULL;
+    base->flags &= ~MLC__REQUIRES_GRAD;
+}
+
 /* What a node saved and used is no longer needed by it: after its backward, or when its scope
  * ends. */
 static void mlc__node_unsave(mlc_node *nd)
@@ -17574,10 +17587,9 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) {
         mlc__node_unsave(nd);
-        if (!nd->recorded || !nd->n_out || !(nd->flags & MLC_OP_INPLACE)) continue;
-        mlc_tensor *base = mlc__base(nd->out[0]);          /* lives on, the node does not  */
-        nd->out[0]->node = base->node = NULL;
-        base->flags &= ~MLC__REQUIRES_GRAD;
+        /* What was changed in place may be older than the scope. */
+        if (nd->recorded && nd->n_out && (nd->flags & MLC_OP_INPLACE))
+            mlc__result_forget(nd->out[0]);
     }
     /* Nodes of the scope lie in its arena: the tape is cut before that goes. */
     ctx->tape = s->tape;
@@ -19523,7 +19535,8 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
     const mlc_node *floor = ctx->inner.floor;
     for (mlc_node *nd = mlc__base(y)->node; nd && nd != floor; nd = nd->prev) {
         bool reached = false;
-        for (int i = 0; i < nd->n_out; i++) reached = reached || mlc__base(nd->out[i])->grad;
+        for (int i = 0; i < nd->n_out && nd->recorded; i++)
+            reached = reached || mlc__base(nd->out[i])->grad;
         if (!reached) continue;
         mlc__tell(ctx, nd, MLC__BACKWARD_BEGINS, MLC_OK);
         const mlc_status st = mlc__node_backward(ctx, nd);
@@ -19652,13 +19665,7 @@ static void mlc__tape_close(mlc_ctx *ctx)
     const mlc__tape tape = ctx->inner;
     for (mlc_node *nd = ctx->tape; nd != tape.floor; nd = nd->prev) {
         mlc__node_unsave(nd);
-        for (int i = 0; i < nd->n_out && nd->recorded; i++) {
-            mlc_tensor *base = mlc__base(nd->out[i]);
-            if (base->node && base->grad) mlc__storage_release(base->grad);
-            if (base->node) base->grad = NULL;
-            nd->out[i]->node = base->node = NULL;
-            base->flags &= ~MLC__REQUIRES_GRAD;
-        }
+        for (int i = 0; i < nd->n_out && nd->recorded; i++) mlc__result_forget(nd->out[i]);
     }
     ctx->tape = tape.floor;
     ctx->recorded = tape.at;

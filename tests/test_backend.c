@@ -700,7 +700,7 @@ static double dev_map(mlc_map op, double a, double b, double c, double s)
     typedef double T;
     switch ((int)op) {
         MLC_MAP_FORMULAS(DEV_CASE, DEV_CASE, DEV_CASE, DEV)
-    default: return NAN;
+    default: return (double)NAN;
     }
 }
 

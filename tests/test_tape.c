@@ -1101,3 +1101,16 @@ TEST(tape, what_a_scope_changed_in_place_does_not_point_to_its_nodes)
     CHECK_STATUS(ctx, MLC_ERR_STATE);
     CHECK_OK(ctx);
 }
+
+TEST(tape, backward_passes_over_what_is_only_kept)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F64, mlc_dims1(3));
+    mlc_tape_begin(ctx, true);
+    CHECK(mlc_sin_(x) == x);
+    CHECK_EQ(mlc_set_requires_grad(x, true), MLC_OK);
+    CHECK_EQ(mlc_backward(total(mlc_mul_scalar(x, 2))), MLC_OK);
+    CHECK(grad_is(x, 2));
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+}
