@@ -1,5 +1,5 @@
 /* test_hooks.c -- tests of API.HOOKS: events of operations with their arguments, complete
- * gradients, memory by class, and the count of a parameter's uses behind them */
+ * gradients, memory by class, and the count of a parameter's uses that completes them */
 #include "mlc_test.h"
 
 #define MOST 64                        /* events that are kept                                 */
@@ -306,6 +306,15 @@ static mlc_tensor *more_of(int i, mlc_tensor *x, mlc_tensor *image)
 }
 
 /* One of the operations of each call.                                                         */
+static void add_arguments(mlc_ctx *ctx, seen *s)
+{
+    mlc_hooks h;
+    memset(&h, 0, sizeof h);
+    h.user = s;
+    h.op_end = arguments;
+    CHECK(mlc_hooks_add(ctx, &h) > 0);
+}
+
 TEST(hooks, arguments_of_the_other_operations_are_those_that_the_program_passed)
 {
     static const char *const want[] = {
@@ -321,12 +330,8 @@ TEST(hooks, arguments_of_the_other_operations_are_those_that_the_program_passed)
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, 0.25, 0.75);
     mlc_tensor *image = test_rand(ctx, MLC_F32, mlc_dims4(1, 1, 4, 4), 2, -1, 1);
-    mlc_hooks   h;
     seen        s;
-    memset(&h, 0, sizeof h);
-    h.user = &s;
-    h.op_end = arguments;
-    CHECK(mlc_hooks_add(ctx, &h) > 0);
+    add_arguments(ctx, &s);
     for (int i = 0; i < (int)(sizeof want / sizeof want[0]); i++) {
         bool found = false;
         memset(&s, 0, sizeof s);
@@ -358,12 +363,8 @@ TEST(hooks, arguments_are_those_that_the_program_passed)
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *x = input(ctx);
     mlc_tensor *image = test_rand(ctx, MLC_F32, mlc_dims4(1, 1, 4, 4), 2, -1, 1);
-    mlc_hooks   h;
     seen        s;
-    memset(&h, 0, sizeof h);
-    h.user = &s;
-    h.op_end = arguments;
-    CHECK(mlc_hooks_add(ctx, &h) > 0);
+    add_arguments(ctx, &s);
     for (int i = 0; i < (int)(sizeof want / sizeof want[0]); i++) {
         memset(&s, 0, sizeof s);
         if (!want[i][0]) continue;
