@@ -3416,6 +3416,8 @@ MLC__INLINE double   mlc__f64_bits(uint64_t u) { double x;   memcpy(&x, &u, 8); 
 
 MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
 MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
+MLC__INLINE int32_t mlc__min32(int32_t a, int32_t b) { return a < b ? a : b; }
+MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
 MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -11366,7 +11368,7 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     const double crumbs = form->pair ? (macs + 8.0 * mlc__gemm_elements(g)) / 1e6 + 1.0
                                      : macs / MLC__SMALL + 1.0;
-    j->streams = macs * (double)g->batch >= MLC__STREAM_MACS * threads;
+    j->streams = macs * (double)g->batch >= MLC__STREAM_MACS * (double)threads;
     pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
     mlc__gemm_room(j);
@@ -15626,12 +15628,14 @@ typedef struct mlc__norm_fns {
     MLC__NORM_KERNELS(MLC__ROW_FIELD)
 } mlc__norm_fns;
 
+#define MLC__RETURN_double return
+#define MLC__RETURN_void
 #define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
-    { return mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); }
+    { MLC__RETURN_##R mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); }
 #define MLC__ROW_STAMP_F64(isa, R, name, parameters, arguments) \
     MLC__AT_##isa static R mlc__##name##_f64_##isa parameters \
-    { return mlc__##name##_f64_body(MLC__FUSES_##isa, MLC__LIST arguments); }
+    { MLC__RETURN_##R mlc__##name##_f64_body(MLC__FUSES_##isa, MLC__LIST arguments); }
 #define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
 #define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
 #define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
@@ -18511,7 +18515,7 @@ static int mlc__big_compare_sum(const mlc__big *a, const mlc__big *b, const mlc_
 {
     mlc__big sum;
     uint64_t carry = 0;
-    sum.n = mlc__max(a->n, b->n);
+    sum.n = mlc__max32(a->n, b->n);
     for (int32_t i = 0; i < sum.n; i++) {
         carry += (uint64_t)(i < a->n ? a->limb[i] : 0) + (i < b->n ? b->limb[i] : 0);
         sum.limb[i] = (uint32_t)carry;
@@ -18610,7 +18614,7 @@ static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific,
     const struct mlc__float_kind *kind = &mlc__float_kinds[dtype];
     const int biased = (int)(bits >> kind->fraction);
     const uint64_t one = (uint64_t)1 << kind->fraction, m = (bits & (one - 1)) + (biased ? one : 0);
-    const int e = mlc__max(biased, 1) - kind->bias - kind->fraction;
+    const int e = mlc__max32(biased, 1) - kind->bias - kind->fraction;
     /* At a power of two the lower neighbour is half as far away as the upper. */
     const int edge = m == one && biased > 1, up = e > 0 ? e : 0, down = e < 0 ? -e : 0;
     mlc__decimal d;
@@ -18666,7 +18670,7 @@ static char mlc__digit_at(const mlc__decimal *d, int32_t i)
 }
 
 /* Digits behind the point in fixed notation. */
-static int32_t mlc__decimals(const mlc__decimal *d) { return mlc__max(0, d->n - 1 - d->exponent); }
+static int32_t mlc__decimals(const mlc__decimal *d) { return mlc__max32(0, d->n - 1 - d->exponent); }
 
 /* Room for any float in fixed notation. */
 #define MLC__NUMBER_TEXT 384
@@ -18674,7 +18678,7 @@ static int32_t mlc__decimals(const mlc__decimal *d) { return mlc__max(0, d->n - 
 /* "-12.5", "3."; returns the length. */
 static int32_t mlc__fixed_text(char *to, const mlc__decimal *d)
 {
-    const int32_t whole = mlc__max(d->exponent, 0), end = d->exponent + mlc__decimals(d);
+    const int32_t whole = mlc__max32(d->exponent, 0), end = d->exponent + mlc__decimals(d);
     int32_t n = 0;
     if (d->negative) to[n++] = '-';
     for (int32_t i = d->exponent - whole; i <= end; i++) {
@@ -18841,8 +18845,8 @@ static void mlc__printer_floats(mlc__printer *p)
         all_finite = all_finite && bits < inf;
         minus_inf = minus_inf || (bits == inf && negative);
         if (bits == 0 || bits >= inf) continue;
-        small = mlc__min(small, bits);
-        large = mlc__max(large, bits);
+        if (bits < small) small = bits;
+        if (bits > large) large = bits;
     }
     p->scientific = mlc__is_scientific(p, small, large);
     p->exponent_digits = 2;
@@ -18850,14 +18854,14 @@ static void mlc__printer_floats(mlc__printer *p)
         const uint64_t bits = mlc__magnitude(p->dtype, p->data, i, &negative);
         if (bits >= inf) continue;
         const mlc__decimal d = mlc__digits(p->dtype, bits, p->scientific, 0, p->o.precision);
-        const int32_t whole = p->scientific ? 1 : 1 + mlc__max(d.exponent, 0);
-        p->left = mlc__max(p->left, negative + whole);
-        p->right = mlc__max(p->right, p->scientific ? d.n - 1 : mlc__decimals(&d));
+        const int32_t whole = p->scientific ? 1 : 1 + mlc__max32(d.exponent, 0);
+        p->left = mlc__max32(p->left, negative + whole);
+        p->right = mlc__max32(p->right, p->scientific ? d.n - 1 : mlc__decimals(&d));
         if (d.exponent >= 100 || d.exponent <= -100) p->exponent_digits = 3;
     }
     p->behind = p->right;
     if (p->scientific) p->right += 2 + p->exponent_digits;
-    if (!all_finite) p->left = mlc__max(p->left, 3 + minus_inf - (p->right + 1));
+    if (!all_finite) p->left = mlc__max32(p->left, 3 + minus_inf - (p->right + 1));
     p->width = p->left + 1 + p->right;
 }
 
@@ -18871,7 +18875,7 @@ static void mlc__printer_wholes(mlc__printer *p)
         hi = mlc__max(hi, mlc__printer_whole(p, i));
     }
     const int32_t a = mlc__whole_text(text, lo), b = mlc__whole_text(text, hi);
-    p->width = mlc__max(a, b);
+    p->width = mlc__max32(a, b);
 }
 
 /* A word of a row: on the next line if it would not fit this one and has something before it. */
@@ -18977,7 +18981,7 @@ static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
                  (int)p->o.line_width);
     /* No float has digits behind NUMBER_TEXT places. */
     p->o.precision = p->o.precision < 0 ? 0 : p->o.precision ? p->o.precision : 8;
-    p->o.precision = mlc__min(p->o.precision, MLC__NUMBER_TEXT);
+    p->o.precision = mlc__min32(p->o.precision, MLC__NUMBER_TEXT);
     if (!p->o.edge_items) p->o.edge_items = 3;
     if (!p->o.threshold) p->o.threshold = 1000;
     if (!p->o.line_width) p->o.line_width = 75;
@@ -26934,7 +26938,7 @@ static size_t mlc__path_of(const mlc_module *m, char *path, size_t size)
     if (!m->parent) return 0;
     const size_t n = mlc__path_of(m->parent, path, size);
     const int more = snprintf(path + n, size - n, n ? ".%s" : "%s", m->name);
-    return mlc__min(n + (size_t)more, size - 1);
+    return (size_t)mlc__min((int64_t)n + more, (int64_t)size - 1);
 }
 
 /* The path of the module whose forward runs; "" where none does. */
@@ -30569,7 +30573,7 @@ static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path
     for (int32_t i = 0; i < m->children && !m->fuse->whole; i++) {
         const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
                                m->child[i]->name);
-        const size_t end = mlc__min(len + (size_t)n, MLC_NAME_BYTES - 1);
+        const size_t end = (size_t)mlc__min((int64_t)len + n, MLC_NAME_BYTES - 1);
         MLC__TRY(mlc__sketch_below(k, m->child[i], path, end));
         path[end] = 0;
         MLC__TRY(mlc__sketch_one(k, m->child[i], path));
@@ -35964,9 +35968,9 @@ static int64_t mlc__axis_stride(const mlc__axis *a)
     int64_t stride = a->stride;
     int most = 0, gap = a->to - a->from;
     for (int64_t i = a->first; i <= a->last; i += a->stride) {
-        most = mlc__max(most, 66 * (int)strlen(mlc__axis_label(a, i).s) + 60);
+        most = mlc__max32(most, 66 * (int)strlen(mlc__axis_label(a, i).s) + 60);
         if (i > a->first)
-            gap = mlc__min(gap, mlc__axis_tick(a, i) - mlc__axis_tick(a, i - a->stride));
+            gap = mlc__min32(gap, mlc__axis_tick(a, i) - mlc__axis_tick(a, i - a->stride));
     }
     while (most > gap && stride <= (a->last - a->first) / 2) { stride *= 2; gap *= 2; }
     return stride;
@@ -36069,7 +36073,7 @@ static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
         const char *label = p->series[i].label;
         if (!label) continue;
         /* About the width of a character, of which bytes are at least as many. */
-        const int width = 420 + 62 * (int)mlc__min(strlen(label), (size_t)40);
+        const int width = 420 + 62 * (int)mlc__min((int64_t)strlen(label), 40);
         if (any && x + width > wide) { x = 0; row++; }
         if (row == MLC__PLOT_ROWS) return row;
         if (s) {
