@@ -122,7 +122,7 @@
 #define MLC_VERSION_MINOR  1
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.1.0"
-#define MLC_ABI           13u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           14u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2541,6 +2541,7 @@ typedef enum mlc_random {
 typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 1              */
     MLC_RULE_SGD,                      /* momentum, or none; momentum, dampening, nesterov     */
     MLC_RULE_ADAM,                     /* two moments; beta1, beta2, eps, decoupled            */
+    MLC_RULE_LAMB,                     /* two moments; beta1, beta2, eps; a rule with norms    */
     MLC_RULE_COUNT,
     MLC_RULE_FORCE_32 = 0x7fffffff
 } mlc_rule;
@@ -2836,6 +2837,7 @@ struct mlc_optim_step {                /* what changes per step; read from devic
     double  grad_scale;
     int64_t first, skip;
     uint64_t stream;                   /* of the words that round a 16-bit p                   */
+    double  ratio;                     /* of a rule with norms: written and read by its kernel */
 };
 struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
     mlc_dtype   dtype;
@@ -2856,7 +2858,10 @@ struct mlc_k_guard {
     mlc_scaler_state *scaler;          /* read and written, with has_scaler                    */
     double       *norm;                /* out                                                  */
 };
-struct mlc_k_optim {                   /* one pass over a run of parameters                    */
+/* One pass over a run of parameters. For a rule with norms the run is one tensor: a first pass sums
+ * the squares of p and of the update u, in f64, and where the decay is not 0 the rate is multiplied
+ * by |p|/|u|, or by 1 if either is 0. */
+struct mlc_k_optim {
     mlc_rule    rule;
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
@@ -2868,7 +2873,9 @@ struct mlc_k_optim {                   /* one pass over a run of parameters     
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step;
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
-};                                     /* along k: made again of what p has become             */
+                                       /* along k: made again of what p has become             */
+    void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
+};
 /* A window slides over x [n,in..,c] and makes y [n,out..,c], dense; 3 axes as struct mlc_k_conv. */
 struct mlc_k_pool {
     mlc_dtype   dtype;                 /* floats                                               */
@@ -16400,9 +16407,11 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * before one is written, as the arrays may lie at equal offsets in their pages, where the
  * processor takes a read for one of what was just written. */
 
-/* Every rule once: name and text, of which mlc__NAME_f32_ISA and mlc__NAME_f64 are made; in the
- * order of mlc_rule. */
-#define MLC__RULES(X, isa) X(sgd, SGD_TEXT, isa) X(adam, ADAM_TEXT, isa)
+/* Every rule once: name and text, of which mlc__NAME_f32_ISA and mlc__NAME_f64 are made, and
+ * whether it has norms; in the order of mlc_rule. The text of one with norms makes two passes: if u
+ * is not NULL it takes the update of the elements, and nothing else is written. */
+#define MLC__RULES(X, isa) \
+    X(sgd, SGD_TEXT, false, isa) X(adam, ADAM_TEXT, false, isa) X(lamb, LAMB_TEXT, true, isa)
 
 /* g is read once. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T, ROOT) \
@@ -16423,12 +16432,30 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
         p[i] = old - lr * (nesterov ? d + mom * b : b); \
     }
 
-#define MLC__ADAM_LANES 16             /* a cache line of f32 from each array                  */
+#define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
+
+/* ONE for each element i; SOON before each line. */
+#define MLC__RULE_LOOP(ONE, SOON, T, ROOT) \
+    int64_t at = 0; \
+    for (; at + MLC__RULE_LANES <= n; at += MLC__RULE_LANES) { \
+        SOON \
+        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { ONE(T, ROOT) } \
+    } \
+    for (int64_t i = at; i < n; i++) { \
+        __asm__ volatile("");          /* few elements: not worth vectors */ \
+        ONE(T, ROOT) \
+    }
 
 /* Four lines on: hardware fetches ahead by itself, but from main memory a tenth is won. An address
  * past the end of an array does no harm. */
 #define MLC__SOON(x, i) \
     __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256))
+
+#define MLC__MOMENTS_SOON \
+    MLC__SOON(p, at); \
+    MLC__SOON(g, at); \
+    MLC__SOON(m, at); \
+    MLC__SOON(v, at);
 
 /* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is rate
  * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. Moments of
@@ -16451,29 +16478,45 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
     const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
     const T rate = (T)(s.lr / s.bias1), eps = (T)a->hyper[2], root = (T)(1.0 / sqrt(s.bias2)); \
-    int64_t at = 0; \
-    for (; at + MLC__ADAM_LANES <= n; at += MLC__ADAM_LANES) { \
-        MLC__SOON(p, at); \
-        MLC__SOON(g, at); \
-        MLC__SOON(m, at); \
-        MLC__SOON(v, at); \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__ADAM_LANES; i++) { \
-            MLC__ADAM_ONE(T, ROOT) \
-        } \
+    MLC__RULE_LOOP(MLC__ADAM_ONE, MLC__MOMENTS_SOON, T, ROOT)
+
+/* u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u: mi and vi are the moments of Adam. */
+#define MLC__LAMB_ONE(T, ROOT) \
+    const T old = p[i], d = scale * g[i], mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
+    const T update = unbias * (mi / (ROOT(vi) * root + eps)) + decay * old;
+#define MLC__LAMB_UPDATE(T, ROOT) \
+    MLC__LAMB_ONE(T, ROOT) \
+    to[i] = update;
+#define MLC__LAMB_STEP(T, ROOT) \
+    MLC__LAMB_ONE(T, ROOT) \
+    m[i] = mi; \
+    v[i] = vi; \
+    p[i] = old - rate * update;
+#define MLC__LAMB_TEXT(T, ROOT) \
+    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
+    T *v = MLC__CAST(T *, a->state[1]) + from, *to = MLC__CAST(T *, u); \
+    const T *g = MLC__CAST(const T *, a->g) + from; \
+    const struct mlc_optim_step s = *a->step; \
+    const T b1 = (T)a->hyper[0], c1 = (T)(1.0 - a->hyper[0]); \
+    const T b2 = (T)a->hyper[1], c2 = (T)(1.0 - a->hyper[1]), eps = (T)a->hyper[2]; \
+    const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
+    const T unbias = (T)(1.0 / s.bias1), root = (T)(1.0 / sqrt(s.bias2)); \
+    if (to) { \
+        MLC__RULE_LOOP(MLC__LAMB_UPDATE, MLC__MOMENTS_SOON, T, ROOT) \
+        return; \
     } \
-    for (int64_t i = at; i < n; i++) { \
-        __asm__ volatile("");          /* few elements: not worth vectors */ \
-        MLC__ADAM_ONE(T, ROOT) \
-    }
+    MLC__RULE_LOOP(MLC__LAMB_STEP, MLC__MOMENTS_SOON, T, ROOT)
 
-/* Updates elements from .. from + n of a run. */
-typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n);
+/* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
+typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
 
-#define MLC__RULE_BODY(name, TEXT, isa) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { MLC__##TEXT(float, sqrtf) } \
-    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { MLC__##TEXT(double, sqrt) }
+#define MLC__RULE_BODY(name, TEXT, norms, isa) \
+    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                          void *u) \
+    { (void)u; MLC__##TEXT(float, sqrtf) } \
+    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                           void *u) \
+    { (void)u; MLC__##TEXT(double, sqrt) }
 MLC__RULES(MLC__RULE_BODY, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
@@ -16494,10 +16537,11 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     }
 }
 
-#define MLC__RULE_STAMP(name, TEXT, isa) \
+#define MLC__RULE_STAMP(name, TEXT, norms, isa) \
     MLC__FAST_AT_##isa \
-    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { mlc__##name##_f32_body(a, from, n); }
+    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                        void *u) \
+    { mlc__##name##_f32_body(a, from, n, u); }
 #define MLC__STAMP_OPTIM(isa) \
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
@@ -16510,6 +16554,7 @@ typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
 typedef struct mlc__optim_fns {        /* what a level brings                                  */
     mlc__optim_fn         f32[MLC_RULE_COUNT];
+    mlc__run_fn           squares;     /* of f32                                               */
     mlc__by_chance_fn     by_chance;
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
@@ -16522,7 +16567,7 @@ typedef struct mlc__optim_job {
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
 
-/* to's states: those of a from element `from` on. */
+/* States of `to` are those of a from element `from` on. */
 static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a, int64_t from)
 {
     const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
@@ -16530,26 +16575,40 @@ static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a,
         to->state[k] = MLC__CAST(char *, a->state[k]) + (size_t)from * size;
 }
 
+/* Elements of p and g in f32. */
+typedef struct mlc__optim_wide { float p[MLC__WORDS], g[MLC__WORDS]; } mlc__optim_wide;
+
+/* A tile: n elements of a from element `from` on, bf16 ones in w. */
+static struct mlc_k_optim mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n,
+                                          mlc__optim_wide *w)
+{
+    const struct mlc_k_optim *a = j->a;
+    const int64_t bytes = from * (int64_t)mlc_dtype_bytes(a->dtype);
+    struct mlc_k_optim tile = *a;
+    tile.p = MLC__CAST(char *, a->p) + bytes;
+    tile.g = MLC__CAST(const char *, a->g) + bytes;
+    mlc__optim_from(&tile, a, from);
+    if (!mlc__low(a->dtype)) return tile;
+    j->fns->half->widen(w->p, tile.p, a->dtype, n);
+    j->fns->half->widen(w->g, tile.g, a->dtype, n);
+    tile.p = w->p;
+    tile.g = w->g;
+    return tile;
+}
+
 /* A bf16 p and g pass through f32 tile by tile. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     const struct mlc_k_optim *a = j->a;
-    const mlc__optim_fns *fns = j->fns;
-    float p[MLC__WORDS], g[MLC__WORDS];
+    mlc__optim_wide w;
     uint32_t words[MLC__WORDS / 2];
-    struct mlc_k_optim tile = *a;
-    tile.p = p;
-    tile.g = g;
     for (int64_t i = from; i < from + n; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, from + n - i);
-        uint16_t *low = MLC__CAST(uint16_t *, a->p) + i;
-        fns->half->widen(p, low, a->dtype, some);
-        fns->half->widen(g, MLC__CAST(const uint16_t *, a->g) + i, a->dtype, some);
-        mlc__optim_from(&tile, a, i);
-        j->fn(&tile, 0, some);
-        mlc__random_words(fns->random, a->seed, a->step->stream, (a->first + i) / 2,
+        const struct mlc_k_optim tile = mlc__optim_tile(j, i, some, &w);
+        j->fn(&tile, 0, some, NULL);
+        mlc__random_words(j->fns->random, a->seed, a->step->stream, (a->first + i) / 2,
                           (some + 1) / 2, 1, words);
-        fns->by_chance(low, p, words, some);
+        j->fns->by_chance(MLC__CAST(uint16_t *, a->p) + i, w.p, words, some);
     }
 }
 
@@ -16594,7 +16653,7 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
 static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     if (mlc__low(j->a->dtype)) mlc__optim_low(j, from, n);
-    else j->fn(j->a, from, n);
+    else j->fn(j->a, from, n, NULL);
 }
 
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -16698,8 +16757,52 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 
 #define MLC__CPU_guard(K, isa, level) K##_plain(guard, isa, level, mlc__k_guard, NULL)
 
-#define MLC__RULE_F64(name, TEXT, isa) MLC__OTHER(mlc__##name##_f64),
+#define MLC__RULE_F64(name, TEXT, norms, isa) MLC__OTHER(mlc__##name##_f64),
 static const mlc__optim_fn mlc__optim_f64[] = { MLC__RULES(MLC__RULE_F64, any) };
+#define MLC__RULE_NORMS(name, TEXT, norms, isa) norms,
+static const bool mlc__optim_norms[] = { MLC__RULES(MLC__RULE_NORMS, any) };
+
+/* Sums of squares of p and u, by chunk. */
+static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
+    const int64_t end = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
+    const mlc__run_fn squares = mlc__f64(j->a->dtype) ? mlc__squares_f64 : j->fns->squares;
+    double *sums = MLC__CAST(double *, j->a->workspace) + 2 * chunk;
+    union { float f32[MLC__WORDS]; double f64[MLC__WORDS]; } u;
+    mlc__optim_wide w;
+    mlc__acc sum[2];
+    (void)worker;
+    memset(sum, 0, sizeof sum);
+    for (int64_t i = chunk * MLC__GRAIN; i < end; i += MLC__WORDS) {
+        const int64_t some = mlc__min(MLC__WORDS, end - i);
+        const struct mlc_k_optim tile = mlc__optim_tile(j, i, some, &w);
+        j->fn(&tile, 0, some, &u);
+        squares(&sum[0], tile.p, some, 1.0);
+        squares(&sum[1], &u, some, 1.0);
+    }
+    for (int k = 0; k < 2; k++) sums[k] = mlc__acc_value(&sum[k]);
+}
+
+static size_t mlc__k_optim_workspace(void *dev, const struct mlc_k_optim *a)
+{
+    (void)dev;
+    if ((unsigned)a->rule >= MLC_RULE_COUNT || !mlc__optim_norms[a->rule]) return 0;
+    return 2 * (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
+}
+
+/* |p| / |u|, 1 if either is 0 or not finite. */
+static double mlc__optim_ratio(void *dev, mlc__optim_job *j)
+{
+    const int64_t chunks = mlc__div_up(j->a->n, MLC__GRAIN);
+    const double *sums = MLC__CAST(const double *, j->a->workspace);
+    double p = 0.0, u = 0.0;
+    if (j->a->step->weight_decay == 0.0) return 1.0;
+    mlc__parallel(dev, chunks, 0.6 * (double)j->a->n, mlc__ratio_chunk, j);
+    for (int64_t i = 0; i < chunks; i++) { p += sums[2 * i]; u += sums[2 * i + 1]; }
+    const double ratio = sqrt(p) / sqrt(u);
+    return p > 0.0 && u > 0.0 && ratio < MLC__INF ? ratio : 1.0;
+}
 
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
@@ -16718,23 +16821,34 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
                                  mlc__optim_pack_fn pack)
 {
     mlc__optim_job j;
+    struct mlc_k_optim own;
+    struct mlc_optim_step step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (a->step->skip) return MLC_OK;
+    if (mlc__optim_norms[a->rule]) {
+        if (a->workspace_bytes < mlc__k_optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
+        step = *a->step;
+        step.ratio = mlc__optim_ratio(dev, &j);
+        own = *a;
+        own.step = &step;
+        j.a = &own;
+    }
     mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
                   &j);
     return MLC_OK;
 }
 
-#define MLC__RULE_F32(name, TEXT, isa) mlc__##name##_f32_##isa,
+#define MLC__RULE_F32(name, TEXT, norms, isa) mlc__##name##_f32_##isa,
 #define MLC__STAMP_OPTIM_FNS(isa) \
     static const mlc__optim_fns mlc__optim_fns_##isa = \
-        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__by_chance_##isa, &mlc__half_fns_##isa, \
-          &mlc__random_fns_##isa };
+        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__squares_f32_##isa, mlc__by_chance_##isa, \
+          &mlc__half_fns_##isa, &mlc__random_fns_##isa };
 MLC__EACH_ISA(MLC__STAMP_OPTIM_FNS)
 #define MLC__CPU_optim(K, isa, level) \
     K##_level(optim, isa, level, \
               mlc__optim_run(dev, a, &mlc__optim_fns_##isa, \
-                             MLC__IF_PACKS_##level(mlc__pack_part, NULL)), NULL)
+                             MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
+              mlc__k_optim_workspace)
 
 /* A pass over a matrix and the product that is its gradient, some rows at a time: a thread makes
  * their gradient in its workspace and spends it from cache. Rows do not depend on the number of
@@ -16846,7 +16960,7 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     mlc__gemm_optim_job j;
     MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
     if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || g->batch != 1 ||
-        mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
+        mlc__optim_norms[a->optim.rule] || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
     if (a->optim.step->skip || a->optim.n == 0) return MLC_OK;
     if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
     if (j.part.dtype != g->dtype) {
@@ -30660,6 +30774,7 @@ struct mlc_optim {
     mlc_rule    rule;
     int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
+    bool        norms;                 /* the rule has some: a run is one parameter */
     void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);  /* or NULL   */
     bool        in_backward;
     double      lr, weight_decay;
@@ -31048,7 +31163,7 @@ static bool mlc__entry_due(const mlc__entry *e)
  * its own: dealt like the products that it is part of, its parts meet the same cores again. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
-    if (o->clip.each || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
+    if (o->clip.each || o->norms || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
     const int64_t bytes = (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
                           (int64_t)mlc__size(&a->p->t);
     return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
@@ -31136,8 +31251,11 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
 
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
 {
-    const struct mlc_k_optim a = mlc__optim_args(o, from, to, run);
-    return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
+    struct mlc_k_optim a = mlc__optim_args(o, from, to, run);
+    if (a.n == 0) return MLC_OK;
+    if (!o->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
+    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
+    return MLC_OK;
 }
 
 /* What a walk does with a run: entries from .. to, the run's number. */
@@ -31307,7 +31425,7 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
            p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->guarded &&
-           mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
+           !o->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
 /* mlc__param.step: the settings of its entry, then the one kernel. */

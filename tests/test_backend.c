@@ -1265,7 +1265,7 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5};
+static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0};
 
 static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
 {
@@ -1330,6 +1330,66 @@ TEST(backend, optimizer_kernels_agree_with_the_formulas)
                 CHECK(optim_agrees(mlc_cpu_kernels((mlc_isa)isa),
                                    bits & 1 ? MLC_RULE_ADAM : MLC_RULE_SGD,
                                    bits & 2 ? MLC_F64 : MLC_F32, n, (bits & 4) != 0));
+}
+
+/* LAMB, in double: u of all elements, then one factor for them. kind: 0 as it is, 1 without decay,
+ * 2 p is 0, 3 p is huge, so that its square is no f32.                                        */
+static bool lamb_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, int kind)
+{
+    static double         u[5000], was[5000];
+    const double          tol = dtype == MLC_F32 ? 2e-6 : 1e-13, lamb[8] = {0.9, 0.99, 1e-6};
+    struct mlc_optim_step step = STEP;
+    struct mlc_k_optim    a;
+    double                pp = 0, uu = 0, worst = 0;
+    optim_args(&a, MLC_RULE_ADAM, dtype, n, false);
+    a.rule = MLC_RULE_LAMB, a.step = &step;
+    memcpy(a.hyper, lamb, sizeof lamb);
+    if (kind == 1) step.weight_decay = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (kind >= 2) test_put(a.p, dtype, i, kind == 2 ? 0 : 1e25 * get(a.p, dtype, i));
+        const double p = get(a.p, dtype, i), d = step.grad_scale * get(a.g, dtype, i);
+        const double m = 0.9 * get(a.state[0], dtype, i) + 0.1 * d;
+        const double v = 0.99 * get(a.state[1], dtype, i) + 0.01 * d * d;
+        was[i] = p;
+        u[i] = m / step.bias1 / (sqrt(v / step.bias2) + 1e-6) + step.weight_decay * p;
+        pp += p * p, uu += u[i] * u[i];
+    }
+    const double ratio = step.weight_decay != 0 && pp > 0 && uu > 0 ? sqrt(pp / uu) : 1;
+    a.workspace_bytes = k->optim_workspace(NULL, &a);
+    a.workspace = malloc(a.workspace_bytes);
+    const mlc_status st = k->optim(NULL, &a);
+    free(a.workspace);
+    for (int64_t i = 0; i < n; i++) {
+        const double want = was[i] - step.lr * ratio * u[i], unit = sqrt(pp / (double)n);
+        worst = fmax(worst, fabs(get(a.p, dtype, i) - want) / (1 + fabs(want) + unit));
+    }
+    if (!(st == MLC_OK && worst <= tol)) printf("  n %" PRId64 " kind %d: %g\n", n, kind, worst);
+    return st == MLC_OK && worst <= tol;
+}
+
+TEST(backend, lamb_takes_a_run_for_one_tensor)
+{
+    FOR_EACH_LEVEL(isa)
+        for (int64_t n = 1; n <= 5000; n += n < 70 ? 1 : 1493)
+            for (int kind = 0; kind < 4; kind++)
+                for (int f64 = 0; f64 < 2; f64++)
+                    CHECK(lamb_agrees(mlc_cpu_kernels((mlc_isa)isa), f64 ? MLC_F64 : MLC_F32, n,
+                                      kind));
+}
+
+TEST(backend, a_rule_with_norms_needs_its_workspace_and_makes_no_step_in_a_product)
+{
+    struct mlc_k_gemm_optim in_product;
+    struct mlc_k_optim      a;
+    optim_args(&a, MLC_RULE_ADAM, MLC_F32, 35, false);
+    a.rule = MLC_RULE_LAMB;
+    FOR_EACH_LEVEL(isa) {
+        CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &a), MLC_ERR_INTERNAL);
+        memset(&in_product, 0, sizeof in_product);
+        in_product.optim = a;
+        CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->gemm_optim(NULL, &in_product),
+                 MLC_ERR_UNSUPPORTED);
+    }
 }
 
 static uint32_t bits_of(float x)
@@ -1397,7 +1457,7 @@ TEST(backend, chance_is_right_in_mean)
 {
     enum { N = 40000 };
     static uint16_t       p[N], g[N];
-    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77};
+    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0};
     struct mlc_k_optim    a;
     double                sum = 0;
     memset(&a, 0, sizeof a);
