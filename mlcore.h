@@ -18784,7 +18784,10 @@ static char mlc__digit_at(const mlc__decimal *d, int32_t i)
 }
 
 /* Digits behind the point in fixed notation. */
-static int32_t mlc__decimals(const mlc__decimal *d) { return mlc__max32(0, d->n - 1 - d->exponent); }
+static int32_t mlc__decimals(const mlc__decimal *d)
+{
+    return mlc__max32(0, d->n - 1 - d->exponent);
+}
 
 /* Room for any float in fixed notation. */
 #define MLC__NUMBER_TEXT 384
