@@ -109,7 +109,7 @@ $(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/test_b
 	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h $(BUILD)/mlcore.o
+$(BUILD)/bench: bench/bench.c bench/bench.h tests/ew_table.h tests/resnet20.h $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 

@@ -8,6 +8,7 @@
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "../tests/ew_table.h"
 #include "../tests/resnet20.h"
 
 #include <fnmatch.h>
@@ -147,7 +148,7 @@ typedef struct ew_op {
     mlc_tensor *(*two)(mlc_tensor *, mlc_tensor *);
     mlc_tensor *(*any)(state *);
     double      (*ref)(double, double);   /* in doubles                                        */
-    double        lo, hi;                 /* of the inputs                                     */
+    ew_more       more;                   /* the range of the inputs                           */
     double        read, written;          /* bytes of an element in f32                        */
 } ew_op;
 
@@ -157,59 +158,12 @@ typedef struct ew_op {
     static mlc_tensor *any_##name(state *s) { return call; } \
     EW(name, formula)
 
-EW(add, a + b)
-EW(sub, a - b)
-EW(mul, a * b)
-EW(div, a / b)
-EW(pow, pow(a, b))
-EW(exp, exp(a))
-EW(log, log(a))
-EW(sqrt, sqrt(a))
-EW(tanh, tanh(a))
-EW(sigmoid, 1 / (1 + exp(-a)))
-EW(relu, a > 0 ? a : 0)
-EW(gelu, 0.5 * a * (1 + erf(a / sqrt(2.0))))
-EW(silu, a / (1 + exp(-a)))
-EW(gelu_tanh, a / (1 + exp(-1.5957691216057308 * (a + 0.044715 * a * a * a))))
-EW(softplus, log1p(exp(a)))
-EW(log_sigmoid, -log1p(exp(-a)))
-EW(selu, 1.0507009873554805 * (a > 0 ? a : 1.6732632423543772 * expm1(a)))
-EW(mish, a * tanh(log1p(exp(a))))
-EW(softsign, a / (1 + fabs(a)))
-EW(hardswish, a * fmax(0, fmin(6, a + 3)) / 6)
-EW(hardsigmoid, fmax(0, fmin(6, a + 3)) / 6)
-EW(neg, -a)
-EW(abs, fabs(a))
-EW(sign, (double)((a > 0) - (a < 0)))
-EW(square, a * a)
-EW(reciprocal, 1 / a)
-EW(rsqrt, 1 / sqrt(a))
-EW(expm1, expm1(a))
-EW(exp2, exp2(a))
-EW(log1p, log1p(a))
-EW(log2, log2(a))
-EW(log10, log10(a))
-EW(sin, sin(a))
-EW(cos, cos(a))
-EW(tan, tan(a))
-EW(asin, asin(a))
-EW(acos, acos(a))
-EW(atan, atan(a))
-EW(sinh, sinh(a))
-EW(cosh, cosh(a))
-EW(erf, erf(a))
-EW(erfc, erfc(a))
-EW(floor, floor(a))
-EW(ceil, ceil(a))
-EW(round, nearbyint(a))
-EW(trunc, trunc(a))
-EW(minimum, fmin(a, b))
-EW(maximum, fmax(a, b))
-EW(fmod, fmod(a, b))
-EW(remainder, a - b * floor(a / b))
-EW(floor_divide, floor(a / b))
-EW(atan2, atan2(a, b))
-EW(hypot, hypot(a, b))
+/* The rows of the tests' table. */
+#define EW_ONE(name, formula, ...) \
+    static double ref_##name(double x, double b) { (void)b; return formula; }
+#define EW_TWO(name, formula, ...) EW(name, formula)
+EW_UNARY(EW_ONE, EW_ONE)
+EW_BINARY(EW_TWO)
 EW(eq, a == b)
 EW(ne, a != b)
 EW(lt, a < b)
@@ -256,35 +210,23 @@ EW_ANY(in_place_fill, mlc_fill_(s->a, 3), 3)
 EW_ANY(add_row, mlc_add(s->a, s->row), a + b)
 EW_ANY(add_transposed, mlc_add(s->a, mlc_transpose(s->b, 0, 1)), a + b)
 
-#define ONE(name, lo, hi)  { "ew_" #name "_1000x1000", mlc_##name, NULL, NULL, ref_##name, lo, hi, \
-                             4, 4 }
-#define TWO(name, lo, hi)  { "ew_" #name "_1000x1000", NULL, mlc_##name, NULL, ref_##name, lo, hi, \
-                             8, 4 }
-#define TEST1(name)        { "ew_" #name "_1000x1000", mlc_##name, NULL, NULL, ref_##name, -4, 4, \
-                             4, 1 }
-#define TEST2(name)        { "ew_" #name "_1000x1000", NULL, mlc_##name, NULL, ref_##name, -4, 4, \
-                             8, 1 }
-#define ANY(name, read, written) { "ew_" #name "_1000x1000", NULL, NULL, any_##name, ref_##name, \
-                                   -4, 4, read, written }
+#define OP(name, one, two, any, read, written, ...) \
+    { "ew_" #name "_1000x1000", one, two, any, ref_##name, {__VA_ARGS__}, read, written }
+#define ONE(name, formula, slope, low, high, ulp, ...) \
+    OP(name, mlc_##name, NULL, NULL, 4, 4, __VA_ARGS__),
+#define TWO(name, formula, low, high, ulp, ...) OP(name, NULL, mlc_##name, NULL, 8, 4, __VA_ARGS__),
+#define TEST1(name)              OP(name, mlc_##name, NULL, NULL, 4, 1, EW_RANGE(-4, 4))
+#define TEST2(name)              OP(name, NULL, mlc_##name, NULL, 8, 1, EW_RANGE(-4, 4))
+#define ANY(name, read, written) OP(name, NULL, NULL, any_##name, read, written, EW_RANGE(-4, 4))
 
 static const ew_op ews[] = {
-    TWO(add, -4, 4), TWO(sub, -4, 4), TWO(mul, -4, 4), TWO(div, 0.5, 4), TWO(pow, 0.5, 4),
-    ONE(exp, -4, 4), ONE(log, 0.1, 4), ONE(sqrt, 0, 4), ONE(tanh, -4, 4), ONE(sigmoid, -4, 4),
-    ONE(relu, -4, 4), ONE(gelu, -4, 4), ONE(silu, -4, 4), ONE(neg, -4, 4), ONE(abs, -4, 4),
-    ONE(gelu_tanh, -4, 4), ONE(softplus, -4, 4), ONE(log_sigmoid, -4, 4), ONE(selu, -4, 4),
-    ONE(mish, -4, 4), ONE(softsign, -4, 4), ONE(hardswish, -4, 4), ONE(hardsigmoid, -4, 4),
+    EW_UNARY(ONE, ONE)
+    EW_BINARY(TWO)
     ANY(leaky_relu, 4, 4), ANY(elu, 4, 4), ANY(celu, 4, 4), ANY(prelu, 4, 4),
-    ONE(sign, -4, 4), ONE(square, -4, 4), ONE(reciprocal, 0.5, 4), ONE(rsqrt, 0.1, 4),
-    ONE(expm1, -4, 4), ONE(exp2, -4, 4), ONE(log1p, -0.5, 4), ONE(log2, 0.1, 4),
-    ONE(log10, 0.1, 4), ONE(sin, -4, 4), ONE(cos, -4, 4), ONE(tan, -1, 1), ONE(asin, -1, 1),
-    ONE(acos, -1, 1), ONE(atan, -4, 4), ONE(sinh, -4, 4), ONE(cosh, -4, 4), ONE(erf, -4, 4),
-    ONE(erfc, -4, 4), ONE(floor, -4, 4), ONE(ceil, -4, 4), ONE(round, -4, 4), ONE(trunc, -4, 4),
-    TWO(minimum, -4, 4), TWO(maximum, -4, 4), TWO(fmod, 0.5, 4), TWO(remainder, 0.5, 4),
-    TWO(floor_divide, 0.5, 4), TWO(atan2, -4, 4), TWO(hypot, -4, 4),
     TEST2(eq), TEST2(ne), TEST2(lt), TEST2(le), TEST2(gt), TEST2(ge),
     TEST1(isnan), TEST1(isinf), TEST1(isfinite),
     ANY(add_scalar, 4, 4), ANY(mul_scalar, 4, 4), ANY(div_scalar, 4, 4), ANY(rsub_scalar, 4, 4),
-    { "ew_pow_scalar_1000x1000", NULL, NULL, any_pow_scalar, ref_pow_scalar, 0.5, 4, 4, 4 },
+    OP(pow_scalar, NULL, NULL, any_pow_scalar, 4, 4, EW_RANGE(0.5, 4)),
     ANY(clamp, 4, 4), ANY(lt_scalar, 4, 1),
     ANY(logical_and, 2, 1), ANY(logical_or, 2, 1), ANY(logical_xor, 2, 1), ANY(logical_not, 1, 1),
     ANY(where, 9, 4), ANY(masked_fill, 5, 4),
@@ -314,8 +256,8 @@ static bool ew_setup(state *s)
     mlc_dims     dims = mlc_dims2(s->bc->m, s->bc->n);
     double      *a = NULL, *b = NULL, *y;
     bool         ok;
-    s->a = values(s, dims, e->lo, e->hi, &a);
-    s->b = values(s, dims, e->lo, e->hi, &b);
+    s->a = values(s, dims, ew_from(&e->more), ew_to(&e->more), &a);
+    s->b = values(s, dims, ew_from(&e->more), ew_to(&e->more), &b);
     s->p = mlc_gt_scalar(s->a, 0);
     s->q = mlc_gt_scalar(s->b, 0);
     s->row = mlc_select(s->b, 0, 0);

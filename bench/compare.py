@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -82,22 +83,42 @@ def mask_first(a, *rest):
     return (a > 0, a, *rest)
 
 
-def unary_cases():
-    wide = ("exp tanh sigmoid neg abs sign square expm1 exp2 sin cos atan sinh cosh erf erfc floor "
-            "ceil round trunc")
-    table = {name: (-4, 4) for name in wide.split()}
-    table.update(log=(0.1, 4), sqrt=(0, 4), reciprocal=(0.5, 4), rsqrt=(0.1, 4), log1p=(-0.5, 4),
-                 log2=(0.1, 4), log10=(0.1, 4), tan=(-1, 1), asin=(-1, 1), acos=(-1, 1))
-    return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 1, lo, hi)
-            for name, (lo, hi) in table.items()}
+# What PyTorch calls otherwise than mlcore, of the rows of tests/ew_table.h.
+OTHERWISE = {"log_sigmoid": F.logsigmoid, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
 
 
-def binary_cases():
-    wide = "add sub mul minimum maximum atan2 hypot eq ne lt le gt ge"
-    table = {name: -4 for name in wide.split()}
-    table.update({name: 0.5 for name in "div pow fmod remainder floor_divide".split()})
-    return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 2, lo, 4)
-            for name, lo in table.items()}
+def takes_out(function, inputs):
+    try:
+        function(*[torch.ones(1)] * inputs, out=torch.empty(1))
+    except TypeError:
+        return False
+    return True
+
+
+def table_cases():
+    """A case for each row of tests/ew_table.h: torch.NAME, else F.NAME, over the row's range."""
+    cases, inputs = {}, 0
+    text = (ROOT / "tests" / "ew_table.h").read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        if not line.startswith(("#define EW_UNARY(", "#define EW_BINARY(")):
+            continue
+        inputs += 1
+        for row in re.split(r"\b(?=(?:ROW|LAYER)\(\w+,)", line)[1:]:
+            name = re.match(r"\w+\((\w+)", row)[1]
+            given = re.search(r"EW_RANGE\(([-.\d]+), ([-.\d]+)\)", row)
+            lo, hi = (float(given[1]), float(given[2])) if given else (-4, 4)
+            function = OTHERWISE.get(name) or getattr(torch, name, None) or getattr(F, name, None)
+            if function is not None:
+                form = elementwise if takes_out(function, inputs) else no_out
+                cases[f"ew_{name}_1000x1000"] = (
+                    form(function, inputs, lo, hi) if form is elementwise
+                    else form(function, lo, hi, inputs=inputs))
+    return cases
+
+
+def comparison_cases():
+    return {f"ew_{name}_1000x1000": elementwise(getattr(torch, name), 2, -4, 4)
+            for name in "eq ne lt le gt ge".split()}
 
 
 def moving(function, grad=False):
@@ -539,20 +560,9 @@ MLP = [784, 512, 512, 10]
 MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
         ("1024_2048x3_10_b32", [1024, 2048, 2048, 2048, 10], 32)]
 CASES = {
-    **unary_cases(),
-    **binary_cases(),
+    **table_cases(),
+    **comparison_cases(),
     **{f"{name}_1000x1000": make for name, make in moving_cases().items()},
-    "ew_relu_1000x1000": no_out(torch.relu, -4, 4),
-    "ew_gelu_1000x1000": no_out(F.gelu, -4, 4),
-    "ew_silu_1000x1000": no_out(F.silu, -4, 4),
-    "ew_gelu_tanh_1000x1000": no_out(lambda x: F.gelu(x, approximate="tanh"), -4, 4),
-    "ew_softplus_1000x1000": no_out(F.softplus, -4, 4),
-    "ew_log_sigmoid_1000x1000": no_out(F.logsigmoid, -4, 4),
-    "ew_selu_1000x1000": no_out(F.selu, -4, 4),
-    "ew_mish_1000x1000": no_out(F.mish, -4, 4),
-    "ew_softsign_1000x1000": no_out(F.softsign, -4, 4),
-    "ew_hardswish_1000x1000": no_out(F.hardswish, -4, 4),
-    "ew_hardsigmoid_1000x1000": no_out(F.hardsigmoid, -4, 4),
     "ew_leaky_relu_1000x1000": no_out(F.leaky_relu, -4, 4),
     "ew_elu_1000x1000": no_out(F.elu, -4, 4),
     "ew_celu_1000x1000": no_out(lambda x: F.celu(x, 2), -4, 4),
@@ -707,7 +717,7 @@ def options():
     if not os.access(args.bench, os.X_OK):
         sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare")
     made = os.path.getmtime(args.bench)
-    for source in ("mlcore.h", "bench/bench.c", "tests/resnet20.h"):
+    for source in ("mlcore.h", "bench/bench.c", "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args

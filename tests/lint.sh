@@ -28,7 +28,11 @@ found=$(
             /^MLC_API mlc_tensor / && section == want && match($0, /mlc_[a-z0-9_]+\(/) \
                 {print substr($0, RSTART, RLENGTH - 1)}' mlcore.h
     }
+    # Names of ew_table.h: a row is one of mlc_NAME and mlc_NAME_, LAYER one of mlc_nn_NAME, too.
+    rows=" $(grep -oE '\b(ROW|LAYER)\([a-z0-9_]+,' tests/ew_table.h | sed 's/LAYER(\(.*\),/mlc_\1 mlc_\1_ mlc_nn_\1/
+        s/ROW(\(.*\),/mlc_\1 mlc_\1_/' | tr '\n' ' ')"
     for name in $(operations API.OPS); do
+        case "$rows" in *" $name "*) continue ;; esac
         grep -q "\"$name\"" tests/test_*.c || echo "tests/test_*.c: no case for $name"
     done
     for name in $(operations API.LOSS); do
@@ -36,7 +40,8 @@ found=$(
     done
 
     # Every public function runs while memory runs out.
-    awk 'FNR == 1 {file++}
+    awk -v rows="$rows" 'BEGIN {n = split(rows, row, " "); for (i = 1; i <= n; i++) seen[row[i]]}
+         FNR == 1 {file++}
          file == 1 {while (match($0, /mlc_[a-z0-9_]+/)) {
                         seen[substr($0, RSTART, RLENGTH)]; $0 = substr($0, RSTART + RLENGTH) }}
          file == 2 && /^MLC_API / && match($0, /mlc_[a-z0-9_]+\(/) {

@@ -7,7 +7,8 @@ tests/test_goldens.c. Columns:
                 others are refused: that is a test, too)
     layouts     b inputs that broadcast, s strided, e empty, 0 scalar: those that it can have
     gradient    f64 gradients against central differences, how many cases
-    golden      PyTorch's stored values and gradients (golden/ops_*.safetensors), how many cases
+    golden      PyTorch's stored values and gradients (golden/ops_*.safetensors), how many cases;
+                rows of ew_table.h have their formula in test_ew.c, and may have none
     bad input   calls that were refused, as they should be (test_errors.c, test_goldens.c)
 """
 import os
@@ -56,7 +57,7 @@ def run(tests):
     """What the program says: (what, operation) -> details. It must end well."""
     seen = {}
     levels = subprocess.run([tests, "--levels"], check=True, stdout=subprocess.PIPE, text=True)
-    for group in ("goldens.", "errors."):
+    for group in ("goldens.", "errors.", "ew."):
         out = subprocess.run([tests, "--filter", group], stdout=subprocess.PIPE, text=True,
                              env={**os.environ, "MLC_TEST_MATRIX": "1"}, check=False)
         if out.returncode != 0:
@@ -76,12 +77,13 @@ def check(name, seen, levels):
         return ["-"] * 5, ["no row in tests/test_goldens.c"]
     has, dtypes = row[0][0], row[0][1].rstrip(",").split(",")
     golden = seen.get(("golden", name), [])
-    ran = {(level, dtype) for level, dtype, _ in golden}
+    formula = seen.get(("values", name), [])
+    ran = {(level, dtype) for level, dtype, _ in golden + formula}
     for level in levels:
         missing = [d for d in dtypes if (level, d) not in ran]
         if missing:
             holes.append(f"no values on {level} in {', '.join(missing)}")
-        shown = {letter for at, _, letters in golden if at == level for letter in letters}
+        shown = {letter for at, _, letters in golden + formula if at == level for letter in letters}
         claimed = set(has) & set("bse0")
         if name not in NO_GRADIENT or NO_GRADIENT[name] != MADE:
             claimed |= {"s"}
@@ -99,11 +101,11 @@ def check(name, seen, levels):
         holes.append("no gradient was compared with differences")
     cases = len([1 for level, _, _ in golden if level == levels[0]])
     refused = len(seen.get(("refused", name), []))
-    if cases == 0:
+    if cases == 0 and not formula:
         holes.append("no golden")
     if refused == 0 and name not in NO_WRONG:
         holes.append("no bad input was refused")
-    letters = "".join(x for x in "bse0" if any(x in shown for _, _, shown in golden))
+    letters = "".join(x for x in "bse0" if any(x in shown for _, _, shown in golden + formula))
     gradient = "none" if name.rstrip("_") in NO_GRADIENT else str(gradients)
     return [f"{len(dtypes)} dtypes", letters, gradient, str(cases), str(refused)], holes
 

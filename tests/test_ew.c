@@ -4,51 +4,20 @@
  * all layouts; special values; gradients by central differences. The same rows then drive the
  * operations in place, whose values and gradients must be those of the chain of new tensors.
  */
-#include "mlc_test.h"
+#include "ops.h"
+#include "ew_table.h"
 
 static const mlc_dtype FLOATS[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
 static const mlc_dtype ALL[] = {MLC_F32, MLC_F64, MLC_I64, MLC_BF16, MLC_F16,
                                 MLC_I32, MLC_I8,  MLC_U8,  MLC_BOOL};
 
-static double sign_of(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
-static double square_of(double x) { return x * x; }
-static double reciprocal_of(double x) { return 1 / x; }
-static double rsqrt_of(double x) { return 1 / sqrt(x); }
-static double neg_of(double x) { return -x; }
-static double sigmoid_of(double x) { return 1 / (1 + exp(-x)); }
-static double relu_of(double x) { return x > 0 || isnan(x) ? x : 0; }
-static double gelu_of(double x) { return 0.5 * x * erfc(-x / sqrt(2.0)); }
-static double silu_of(double x) { return x / (1 + exp(-x)); }
-static double gelu_tanh_of(double x)
-{
-    return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
-}
-static double mish_of(double x) { return x == -INF ? 0 : x * tanh(log1p(exp(x))); }
-static double log_sigmoid_of(double x) { return fmin(x, 0) - log1p(exp(-fabs(x))); }
-static double selu_of(double x)
-{
-    return 1.0507009873554804934 * (x <= 0 ? 1.6732632423543772848 * expm1(x) : x);
-}
-static double softsign_of(double x)
-{
-    return isinf(x) ? copysign(1, x) : x / (1 + fabs(x));
-}
-static double hardswish_of(double x)
-{
-    return x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6;
-}
-static double hardsigmoid_of(double x)
-{
-    return x <= -3 ? 0 : x >= 3 ? 1 : (x + 3) / 6;
-}
-static double softplus_of(double x) { return x > 20 ? x : log1p(exp(x)); }
-
+/* A row of ew_table.h, or of one with numbers beside the tensor. */
 typedef struct unary {
     const char *name, *name_;
     mlc_tensor *(*call)(mlc_tensor *), *(*call_)(mlc_tensor *);
-    double    (*ref)(double);
-    double      low, high;             /* where gradients are checked: no kinks                */
-    double      ulp;                   /* of f32, over many arguments; 0: checked elsewhere    */
+    double    (*ref)(double), (*slope)(double);
+    double      low, high, ulp;
+    ew_more     more;
 } unary;
 
 /* Functions with numbers beside the tensor, as functions of the tensor alone. */
@@ -64,110 +33,60 @@ WITH(celu, 0.5)
 WITH_AS(leaky_down, leaky_relu, -0.5)
 WITH_AS(elu_down, elu, -0.75)
 WITH_AS(celu_down, celu, -2)
-static double ref_leaky(double x) { return x > 0 ? x : 0.0625 * x; }
-static double ref_elu(double x) { return x > 0 ? x : 0.75 * expm1(x); }
-static double ref_celu(double x) { return x > 0 ? x : 0.5 * expm1(x / 0.5); }
-static double ref_leaky_down(double x) { return x > 0 ? x : -0.5 * x; }
-static double ref_elu_down(double x) { return x > 0 ? x : -0.75 * expm1(x); }
-static double ref_celu_down(double x) { return x > 0 ? x : -2 * expm1(x / -2); }
 
+#define FORMULAS(name, formula, derivative, ...) \
+    static double ref_##name(double x) { return formula; } \
+    static double slope_##name(double x) { (void)x; return derivative; }
+EW_UNARY(FORMULAS, FORMULAS)
+FORMULAS(leaky_relu, x > 0 ? x : 0.0625 * x, EW_NONE, 0)
+FORMULAS(elu, x > 0 ? x : 0.75 * expm1(x), x > 0 ? 1 : 0.75 * exp(x), 0)
+FORMULAS(celu, x > 0 ? x : 0.5 * expm1(x / 0.5), x > 0 ? 1 : exp(x / 0.5), 0)
+FORMULAS(leaky_down, x > 0 ? x : -0.5 * x, EW_NONE, 0)
+FORMULAS(elu_down, x > 0 ? x : -0.75 * expm1(x), EW_NONE, 0)
+FORMULAS(celu_down, x > 0 ? x : -2 * expm1(x / -2), EW_NONE, 0)
+
+#define UNARY_ROW(name, formula, derivative, low, high, ulp, ...) \
+    {"mlc_" #name, "mlc_" #name "_", mlc_##name, mlc_##name##_, ref_##name, slope_##name, \
+     low, high, ulp, {__VA_ARGS__}},
+#define NUMBER_ROW(name, f, number, low, high, ulp, ...) \
+    {"mlc_" #f number, "mlc_" #f "_" number, name##_of, name##_of_, ref_##name, slope_##name, \
+     low, high, ulp, {__VA_ARGS__}},
 static const unary UNARY[] = {
-    {"mlc_neg", "mlc_neg_", mlc_neg, mlc_neg_, neg_of, -3, 3, 0.5},
-    {"mlc_exp", "mlc_exp_", mlc_exp, mlc_exp_, exp, -3, 3, 1.5},
-    {"mlc_log", "mlc_log_", mlc_log, mlc_log_, log, 0.2, 4, 1.5},
-    {"mlc_sqrt", "mlc_sqrt_", mlc_sqrt, mlc_sqrt_, sqrt, 0.2, 4, 0.5},
-    {"mlc_tanh", "mlc_tanh_", mlc_tanh, mlc_tanh_, tanh, -3, 3, 2},
-    {"mlc_sigmoid", "mlc_sigmoid_", mlc_sigmoid, mlc_sigmoid_, sigmoid_of, -4, 4, 0},
-    {"mlc_relu", "mlc_relu_", mlc_relu, mlc_relu_, relu_of, 0.5, 3, 0.5},
-    {"mlc_gelu", "mlc_gelu_", mlc_gelu, mlc_gelu_, gelu_of, -3, 3, 0},
-    {"mlc_silu", "mlc_silu_", mlc_silu, mlc_silu_, silu_of, -3, 3, 0},
-    {"mlc_gelu_tanh", "mlc_gelu_tanh_", mlc_gelu_tanh, mlc_gelu_tanh_, gelu_tanh_of, -3, 3, 0},
-    {"mlc_softplus", "mlc_softplus_", mlc_softplus, mlc_softplus_, softplus_of, -3, 3, 2},
-    {"mlc_log_sigmoid", "mlc_log_sigmoid_", mlc_log_sigmoid, mlc_log_sigmoid_, log_sigmoid_of, -4,
-     4, 2},
-    {"mlc_selu", "mlc_selu_", mlc_selu, mlc_selu_, selu_of, -3, -0.5, 2},
-    {"mlc_mish", "mlc_mish_", mlc_mish, mlc_mish_, mish_of, -4, 4, 0.6},
-    {"mlc_softsign", "mlc_softsign_", mlc_softsign, mlc_softsign_, softsign_of, 0.5, 4, 1.5},
-    {"mlc_hardswish", "mlc_hardswish_", mlc_hardswish, mlc_hardswish_, hardswish_of, -2.5, 2.5, 2},
-    {"mlc_hardsigmoid", "mlc_hardsigmoid_", mlc_hardsigmoid, mlc_hardsigmoid_, hardsigmoid_of, -2.5,
-     2.5, 1.5},
-    {"mlc_leaky_relu", "mlc_leaky_relu_", leaky_relu_of, leaky_relu_of_, ref_leaky, -3, -0.5, 0.5},
-    {"mlc_elu", "mlc_elu_", elu_of, elu_of_, ref_elu, -3, -0.5, 1.5},
-    {"mlc_celu", "mlc_celu_", celu_of, celu_of_, ref_celu, -3, -0.5, 1.5},
-    {"mlc_leaky_relu(x, -0.5)", "mlc_leaky_relu_(x, -0.5)", leaky_down_of, leaky_down_of_,
-     ref_leaky_down, -3, -0.5, 0.5},
-    {"mlc_elu(x, -0.75)", "mlc_elu_(x, -0.75)", elu_down_of, elu_down_of_, ref_elu_down, -3, -0.5,
-     1.5},
-    {"mlc_celu(x, -2)", "mlc_celu_(x, -2)", celu_down_of, celu_down_of_, ref_celu_down, -3, -0.5,
-     1.5},
-    {"mlc_abs", "mlc_abs_", mlc_abs, mlc_abs_, fabs, 0.5, 3, 0.5},
-    {"mlc_sign", "mlc_sign_", mlc_sign, mlc_sign_, sign_of, 0.5, 3, 0.5},
-    {"mlc_square", "mlc_square_", mlc_square, mlc_square_, square_of, -3, 3, 0.5},
-    {"mlc_reciprocal", "mlc_reciprocal_", mlc_reciprocal, mlc_reciprocal_, reciprocal_of, 0.3, 3,
-     0.5},
-    {"mlc_rsqrt", "mlc_rsqrt_", mlc_rsqrt, mlc_rsqrt_, rsqrt_of, 0.3, 3, 1.5},
-    {"mlc_expm1", "mlc_expm1_", mlc_expm1, mlc_expm1_, expm1, -3, 3, 0.6},
-    {"mlc_exp2", "mlc_exp2_", mlc_exp2, mlc_exp2_, exp2, -3, 3, 1.1},
-    {"mlc_log1p", "mlc_log1p_", mlc_log1p, mlc_log1p_, log1p, -0.6, 3, 1.5},
-    {"mlc_log2", "mlc_log2_", mlc_log2, mlc_log2_, log2, 0.2, 4, 0.6},
-    {"mlc_log10", "mlc_log10_", mlc_log10, mlc_log10_, log10, 0.2, 4, 0.6},
-    {"mlc_sin", "mlc_sin_", mlc_sin, mlc_sin_, sin, -3, 3, 0.6},
-    {"mlc_cos", "mlc_cos_", mlc_cos, mlc_cos_, cos, -3, 3, 0.6},
-    {"mlc_tan", "mlc_tan_", mlc_tan, mlc_tan_, tan, -1, 1, 0.6},
-    {"mlc_asin", "mlc_asin_", mlc_asin, mlc_asin_, asin, -0.9, 0.9, 0.6},
-    {"mlc_acos", "mlc_acos_", mlc_acos, mlc_acos_, acos, -0.9, 0.9, 0.6},
-    {"mlc_atan", "mlc_atan_", mlc_atan, mlc_atan_, atan, -3, 3, 0.6},
-    {"mlc_sinh", "mlc_sinh_", mlc_sinh, mlc_sinh_, sinh, -2, 2, 0.6},
-    {"mlc_cosh", "mlc_cosh_", mlc_cosh, mlc_cosh_, cosh, -2, 2, 0.6},
-    {"mlc_erf", "mlc_erf_", mlc_erf, mlc_erf_, erf, -2, 2, 2},
-    {"mlc_erfc", "mlc_erfc_", mlc_erfc, mlc_erfc_, erfc, -2, 2, 0.6},
-    {"mlc_floor", "mlc_floor_", mlc_floor, mlc_floor_, floor, 0.2, 0.8, 0.5},
-    {"mlc_ceil", "mlc_ceil_", mlc_ceil, mlc_ceil_, ceil, 0.2, 0.8, 0.5},
-    {"mlc_round", "mlc_round_", mlc_round, mlc_round_, nearbyint, 0.6, 0.9, 0.5},
-    {"mlc_trunc", "mlc_trunc_", mlc_trunc, mlc_trunc_, trunc, 0.2, 0.8, 0.5},
+    EW_UNARY(UNARY_ROW, UNARY_ROW)
+    NUMBER_ROW(leaky_relu, leaky_relu, "", -3, -0.5, 0.5, EW_RESULT,
+               EW_LIMITS(-INF, INF, 0.0625, 1))
+    NUMBER_ROW(elu, elu, "", -3, -0.5, 1.5, EW_RESULT, EW_SLOPE_WITHIN(1.2e-7),
+               EW_LIMITS(-0.75, INF, 0, 1))
+    NUMBER_ROW(celu, celu, "", -3, -0.5, 1.5, EW_RESULT, EW_SLOPE_WITHIN(1.8e-7),
+               EW_LIMITS(-0.5, INF, 0, 1))
+    NUMBER_ROW(leaky_down, leaky_relu, "(x, -0.5)", -3, -0.5, 0.5, EW_COPY)
+    NUMBER_ROW(elu_down, elu, "(x, -0.75)", -3, -0.5, 1.5, EW_COPY)
+    NUMBER_ROW(celu_down, celu, "(x, -2)", -3, -0.5, 1.5, EW_RESULT)
 };
 #define UNARIES ((int)(sizeof UNARY / sizeof *UNARY))
 
-static double python_mod(double a, double b)
+/* The exact result, at the infinities that of the row. */
+static double exactly(const unary *f, double x)
 {
-    double m = fmod(a, b);
-    return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+    return f->more.limits && isinf(x) ? f->more.at[x > 0] : f->ref(x);
 }
-/* Rounded down, as Python's //: minus one where the remainder's sign is not that of b. */
-static double floor_div(double a, double b)
-{
-    double m = fmod(a, b);
-    return b == 0 ? a / b : (a - m) / b - (m != 0 && (b < 0) != (m < 0));
-}
-static double add_of(double a, double b) { return a + b; }
-static double sub_of(double a, double b) { return a - b; }
-static double mul_of(double a, double b) { return a * b; }
-static double div_of(double a, double b) { return a / b; }
-static double min_of(double a, double b) { return isnan(a) || isnan(b) ? a + b : a < b ? a : b; }
-static double max_of(double a, double b) { return isnan(a) || isnan(b) ? a + b : a > b ? a : b; }
 
 typedef struct binary {
     const char *name, *name_;
     mlc_tensor *(*call)(mlc_tensor *, mlc_tensor *), *(*call_)(mlc_tensor *, mlc_tensor *);
     double    (*ref)(double, double);
     double      low, high, ulp;
+    ew_more     more;
 } binary;
 
-static const binary BINARY[] = {
-    {"mlc_add", "mlc_add_", mlc_add, mlc_add_, add_of, -2, 2, 0.5},
-    {"mlc_sub", "mlc_sub_", mlc_sub, mlc_sub_, sub_of, -2, 2, 0.5},
-    {"mlc_mul", "mlc_mul_", mlc_mul, mlc_mul_, mul_of, -2, 2, 0.5},
-    {"mlc_div", "mlc_div_", mlc_div, mlc_div_, div_of, 0.5, 2, 0.5},
-    {"mlc_pow", "mlc_pow_", mlc_pow, mlc_pow_, pow, 0.3, 2.5, 0.6},
-    {"mlc_minimum", "mlc_minimum_", mlc_minimum, mlc_minimum_, min_of, -2, 2, 0.5},
-    {"mlc_maximum", "mlc_maximum_", mlc_maximum, mlc_maximum_, max_of, -2, 2, 0.5},
-    {"mlc_fmod", "mlc_fmod_", mlc_fmod, mlc_fmod_, fmod, 1.1, 1.9, 0.5},
-    {"mlc_remainder", "mlc_remainder_", mlc_remainder, mlc_remainder_, python_mod, 1.1, 1.9, 0.5},
-    {"mlc_floor_divide", "mlc_floor_divide_", mlc_floor_divide, mlc_floor_divide_, floor_div, 1.1,
-     1.9, 0.5},
-    {"mlc_atan2", "mlc_atan2_", mlc_atan2, mlc_atan2_, atan2, -2, 2, 0.6},
-    {"mlc_hypot", "mlc_hypot_", mlc_hypot, mlc_hypot_, hypot, 0.3, 2, 0.6},
-};
+#define FORMULA(name, formula, ...) \
+    static double ref_##name(double a, double b) { return formula; }
+EW_BINARY(FORMULA)
+
+#define BINARY_ROW(name, formula, low, high, ulp, ...) \
+    {"mlc_" #name, "mlc_" #name "_", mlc_##name, mlc_##name##_, ref_##name, low, high, ulp, \
+     {__VA_ARGS__}},
+static const binary BINARY[] = { EW_BINARY(BINARY_ROW) };
 #define BINARIES ((int)(sizeof BINARY / sizeof *BINARY))
 
 /* ---- values over many arguments ----------------------------------------------------------- */
@@ -244,18 +163,13 @@ TEST(ew, functions_of_two_f32_are_within_their_error_for_all_sizes_of_arguments)
             for (int i = 0; i < MANY; i++) {
                 exact[i] = BINARY[f].ref(a[i], b[i]);
                 /* The quotient of a floor_divide may be beyond f32's integers: rounded. */
-                if (BINARY[f].ref == floor_div) exact[i] = (double)(float)exact[i];
+                if (BINARY[f].ref == ref_floor_divide) exact[i] = (double)(float)exact[i];
             }
             const double most = worst(BINARY[f].call(x, y), exact, a, b);
             if (!CHECK(most <= BINARY[f].ulp)) printf("  %s: %g ulp\n", BINARY[f].name, most);
         }
         CHECK_OK(ctx);
     }
-}
-
-static double gelu_slope_of(double x)
-{
-    return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) * 0.3989422804014327;
 }
 
 /* The errors that IMPL.KERNELS.MATH states, at every 2^-12 up to 8, and far out. */
@@ -272,23 +186,16 @@ TEST(ew, gelu_and_its_derivative_are_within_their_errors)
         CHECK_EQ(mlc_backward_from(y, mlc_ones(ctx, MLC_F32, mlc_dims1(MANY))), MLC_OK);
         CHECK(test_read(y, got) && test_read(mlc_grad(in), slope));
         for (int i = 0; i < MANY; i++) {
-            const double want = gelu_of(x[i]);
+            const double want = ref_gelu(x[i]);
             const double part = x[i] > 0 ? 1.2e-6 : x[i] > -3 ? 3.2e-6 : 1;
             const double bound = fmin(fabs(x[i]) > 8 ? 1e-14 : 2.5e-7, part * fabs(want) + 1e-37);
             if (!CHECK(fabs(got[i] - want) <= bound) ||
-                !CHECK(fabs(slope[i] - gelu_slope_of(x[i])) <= 5e-7))
+                !CHECK(fabs(slope[i] - slope_gelu(x[i])) <= 5e-7))
                 printf("  of %g: %.9g, %.9g, want %.9g, %.9g\n", x[i], got[i], slope[i], want,
-                       gelu_slope_of(x[i]));
+                       slope_gelu(x[i]));
         }
         CHECK_OK(ctx);
     }
-}
-
-static double gelu_tanh_slope_of(double x)
-{
-    const double z = 1.5957691216057308 * (x + 0.044715 * x * x * x);
-    const double s = 1 / (1 + exp(-z)), rest = 1 / (1 + exp(z));
-    return s + x * s * rest * 1.5957691216057308 * (1 + 0.134145 * x * x);
 }
 
 TEST(ew, gelu_tanh_and_its_derivative_are_within_their_errors)
@@ -302,11 +209,11 @@ TEST(ew, gelu_tanh_and_its_derivative_are_within_their_errors)
         CHECK_EQ(mlc_backward_from(y, mlc_ones(ctx, MLC_F32, mlc_dims1(MANY))), MLC_OK);
         CHECK(test_read(y, got) && test_read(mlc_grad(in), slope));
         for (int i = 0; i < MANY; i++) {
-            const double want = gelu_tanh_of(x[i]);
+            const double want = ref_gelu_tanh(x[i]);
             if (!CHECK(fabs(got[i] - want) <= fmax(6e-7, 6e-8 * fabs(want))) ||
-                !CHECK(fabs(slope[i] - gelu_tanh_slope_of(x[i])) <= 6e-7))
+                !CHECK(fabs(slope[i] - slope_gelu_tanh(x[i])) <= 6e-7))
                 printf("  of %g: %.9g, %.9g, want %.9g, %.9g\n", x[i], got[i], slope[i], want,
-                       gelu_tanh_slope_of(x[i]));
+                       slope_gelu_tanh(x[i]));
         }
         CHECK_OK(ctx);
     }
@@ -354,32 +261,18 @@ static const unary *unary_named(const char *name)
     return UNARY;
 }
 
-static double mish_slope_of(double x)
-{
-    const double t = tanh(log1p(exp(x)));
-    return t + x * (1 - t * t) / (1 + exp(-x));
-}
-static double elu_slope_of(double x) { return x > 0 ? 1 : 0.75 * exp(x); }
-static double celu_slope_of(double x) { return x > 0 ? 1 : exp(x / 0.5); }
-static double log_sigmoid_slope_of(double x) { return 1 / (1 + exp(x)); }
-static double softsign_slope_of(double x) { return 1 / ((1 + fabs(x)) * (1 + fabs(x))); }
-
 /* Also where a derivative is had from the result, which near -alpha has few digits left. */
 TEST(ew, derivatives_of_activations_are_within_their_errors)
 {
-    static const struct { const char *name; double (*slope)(double), most; } of[] = {
-        {"mlc_mish", mish_slope_of, 6e-7},          {"mlc_elu", elu_slope_of, 1.2e-7},
-        {"mlc_celu", celu_slope_of, 1.8e-7},        {"mlc_softsign", softsign_slope_of, 1.2e-7},
-        {"mlc_log_sigmoid", log_sigmoid_slope_of, 2.4e-7},
-    };
     static double x[MANY], y[MANY], slope[MANY];
     for (int i = 0; i < MANY; i++) x[i] = ldexp(i - MANY / 2, i % 64 ? -12 : -8);
     FOR_EACH_ISA(ctx)
-        for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+        for (const unary *f = UNARY; f < UNARY + UNARIES; f++) {
             double most = 0;
-            at_points(ctx, unary_named(of[k].name), MLC_F32, MANY, x, y, slope);
-            for (int i = 0; i < MANY; i++) most = fmax(most, fabs(slope[i] - of[k].slope(x[i])));
-            if (!CHECK(most <= of[k].most)) printf("  %s: %g\n", of[k].name, most);
+            if (f->more.within == 0) continue;
+            at_points(ctx, f, MLC_F32, MANY, x, y, slope);
+            for (int i = 0; i < MANY; i++) most = fmax(most, fabs(slope[i] - f->slope(x[i])));
+            if (!CHECK(most <= f->more.within)) printf("  %s: %g\n", f->name, most);
         }
 }
 
@@ -394,7 +287,7 @@ TEST(ew, glu_is_within_its_error)
         double most = 0;
         CHECK(test_read(mlc_glu(test_tensor(ctx, MLC_F32, mlc_dims1(2 * MANY), x), 0), got));
         for (int i = 0; i < MANY; i++)
-            most = fmax(most, ulps((float)got[i], x[i] * sigmoid_of(x[MANY + i])));
+            most = fmax(most, ulps((float)got[i], x[i] * ref_sigmoid(x[MANY + i])));
         if (!CHECK(most <= 2.5)) printf("  %g ulp\n", most);
         CHECK_OK(ctx);
     }
@@ -404,24 +297,15 @@ TEST(ew, glu_is_within_its_error)
 TEST(ew, activations_at_infinity)
 {
     static const double x[3] = {-(double)INFINITY, (double)INFINITY, (double)NAN};
-    static const struct { const char *name; double y[2], slope[2]; } at[] = {
-        {"mlc_mish", {0, (double)INFINITY}, {0, 1}},
-        {"mlc_softsign", {-1, 1}, {0, 0}},
-        {"mlc_hardswish", {0, (double)INFINITY}, {0, 1}},
-        {"mlc_hardsigmoid", {0, 1}, {0, 0}},
-        {"mlc_log_sigmoid", {-(double)INFINITY, 0}, {1, 0}},
-        {"mlc_elu", {-0.75, (double)INFINITY}, {0, 1}},
-        {"mlc_celu", {-0.5, (double)INFINITY}, {0, 1}},
-        {"mlc_leaky_relu", {-(double)INFINITY, (double)INFINITY}, {0.0625, 1}},
-    };
     double y[3], slope[3];
     FOR_EACH_ISA(ctx)
         for (int d = 0; d < 4; d++)
-            for (size_t k = 0; k < sizeof at / sizeof *at; k++) {
-                at_points(ctx, unary_named(at[k].name), FLOATS[d], 3, x, y, slope);
-                if (!CHECK(y[0] == at[k].y[0] && y[1] == at[k].y[1] && isnan(y[2]) &&
-                           slope[0] == at[k].slope[0] && slope[1] == at[k].slope[1]))
-                    printf("  %s: %g %g %g, %g %g\n", at[k].name, y[0], y[1], y[2], slope[0],
+            for (const unary *f = UNARY; f < UNARY + UNARIES; f++) {
+                if (!f->more.limits) continue;
+                at_points(ctx, f, FLOATS[d], 3, x, y, slope);
+                if (!CHECK(y[0] == f->more.at[0] && y[1] == f->more.at[1] && isnan(y[2]) &&
+                           slope[0] == f->more.slope_at[0] && slope[1] == f->more.slope_at[1]))
+                    printf("  %s: %g %g %g, %g %g\n", f->name, y[0], y[1], y[2], slope[0],
                            slope[1]);
             }
 }
@@ -473,9 +357,9 @@ TEST(ew, special_values_give_what_libm_gives)
                     /* gelu, silu and sigmoid: 0 times infinity is their formulas' own affair. */
                     if (UNARY[f].ulp == 0 && (isinf(a[i]) || fabs(a[i]) > 80)) continue;
                     const double tolerance = UNARY[f].ulp == 0 ? 1e-5 : 3e-7;
-                    if (!CHECK(same_special(got[i], UNARY[f].ref(a[i]), tolerance)))
+                    if (!CHECK(same_special(got[i], exactly(&UNARY[f], a[i]), tolerance)))
                         printf("  %s(%g) is %g, want %g\n", UNARY[f].name, a[i], got[i],
-                               UNARY[f].ref(a[i]));
+                               exactly(&UNARY[f], a[i]));
                 }
             }
             x = test_tensor(ctx, FLOATS[d], mlc_dims1(SPECIALS * SPECIALS), a);
@@ -490,6 +374,98 @@ TEST(ew, special_values_give_what_libm_gives)
         }
         CHECK_OK(ctx);
     }
+}
+
+/* ---- layouts and dtypes -------------------------------------------------------------------- */
+
+typedef struct looked { int64_t rows, columns; char layout; const char *seen; } looked;
+static const looked LOOKED[] = {{5, 7, 0, ""},  {7, 5, 'T', "s"}, {5, 14, 'S', "s"},
+                                {1, 7, 'E', "s"}, {0, 3, 0, "e"},  {0, 0, 0, "0"}};
+#define LOOKS ((int)(sizeof LOOKED / sizeof *LOOKED))
+
+/* Uniform in the range of a row, looked at; the last one is a scalar. */
+static mlc_tensor *look_at(mlc_ctx *ctx, mlc_dtype dtype, int k, uint64_t seed, const ew_more *m)
+{
+    const looked  *l = &LOOKED[k];
+    const mlc_dims shape = k == LOOKS - 1 ? mlc_dims0() : mlc_dims2(l->rows, l->columns);
+    return op_look(test_rand(ctx, dtype, shape, seed, ew_from(m), ew_to(m)), l->layout);
+}
+
+/* y has these values, but for the rounding to its dtype. */
+static bool is_formula(mlc_tensor *y, const double *want, const char *name, int k)
+{
+    const double rounds[4] = {6e-7, 1e-12, 0x1p-7, 0x1p-10};                      /* as FLOATS */
+    double       got[70], most = 1e-12;
+    if (!CHECK(y != NULL && mlc_numel(y) <= 70) || !test_read(y, got)) return false;
+    for (int d = 0; d < 4; d++)
+        if (y->dtype == FLOATS[d]) most = rounds[d];
+    for (int i = 0; i < mlc_numel(y); i++)
+        if (!CHECK(fabs(got[i] - want[i]) <= most * fmax(1, fabs(want[i])))) {
+            printf("  %s, %s, layout %d: element %d is %.17g, want %.17g\n", name,
+                   mlc_dtype_name(y->dtype), k, i, got[i], want[i]);
+            return false;
+        }
+    return true;
+}
+
+static void shown(mlc_ctx *ctx, const char *name, mlc_dtype dtype, const char *seen)
+{
+    char text[80];
+    snprintf(text, sizeof text, "%s %s %s", mlc_isa_name(mlc_ctx_isa(ctx)), mlc_dtype_name(dtype),
+             seen);
+    op_seen("values", name, text);
+}
+
+TEST(ew, functions_are_their_formula_in_every_layout_and_dtype)
+{
+    double v[70];
+    FOR_EACH_ISA(ctx)
+        for (const unary *f = UNARY; f < UNARY + UNARIES; f++)
+            for (int d = 0; d < 4; d++)
+                for (int k = 0; k < LOOKS; k++) {
+                    mlc_scope_begin(ctx);
+                    mlc_tensor *x = look_at(ctx, FLOATS[d], k, 61, &f->more);
+                    CHECK(test_read(x, v));
+                    for (int i = 0; i < mlc_numel(x); i++) v[i] = f->ref(v[i]);
+                    if (is_formula(f->call(x), v, f->name, k))
+                        shown(ctx, f->name, FLOATS[d], LOOKED[k].seen);
+                    if (LOOKED[k].layout == 'E') x = mlc_copy(x);
+                    CHECK(f->call_(x) == x);
+                    if (is_formula(x, v, f->name_, k))
+                        shown(ctx, f->name_, FLOATS[d], LOOKED[k].seen);
+                    CHECK_OK(ctx);
+                    mlc_scope_end(ctx);
+                }
+}
+
+TEST(ew, functions_of_two_are_their_formula_in_every_layout_and_dtype)
+{
+    double v[70], b[70];
+    FOR_EACH_ISA(ctx)
+        for (const binary *f = BINARY; f < BINARY + BINARIES; f++)
+            for (int d = 0; d < 4; d++)
+                for (int k = 0; k < 2 * LOOKS; k++) {
+                    const bool row = k >= LOOKS;           /* b is one row, for all            */
+                    mlc_scope_begin(ctx);
+                    mlc_tensor *x = look_at(ctx, FLOATS[d], k % LOOKS, 62, &f->more);
+                    mlc_tensor *y = look_at(ctx, FLOATS[d], k % LOOKS, 63, &f->more);
+                    if (row && mlc_numel(y) > 1) y = mlc_slice(y, -2, 0, 1, 1);
+                    if (row && y->ndim == 3) y = mlc_select(y, 0, 1);
+                    CHECK(test_read(x, v) && test_read(y, b));
+                    for (int i = 0; i < mlc_numel(x); i++) v[i] = f->ref(v[i], b[i % mlc_numel(y)]);
+                    if (is_formula(f->call(x, y), v, f->name, k)) {
+                        shown(ctx, f->name, FLOATS[d], LOOKED[k % LOOKS].seen);
+                        if (row) shown(ctx, f->name, FLOATS[d], "b");
+                    }
+                    if (LOOKED[k % LOOKS].layout == 'E') x = mlc_copy(x);
+                    CHECK(f->call_(x, y) == x);
+                    if (is_formula(x, v, f->name_, k)) {
+                        shown(ctx, f->name_, FLOATS[d], LOOKED[k % LOOKS].seen);
+                        if (row) shown(ctx, f->name_, FLOATS[d], "b");
+                    }
+                    CHECK_OK(ctx);
+                    mlc_scope_end(ctx);
+                }
 }
 
 /* ---- scalars ------------------------------------------------------------------------------ */
@@ -573,7 +549,9 @@ static void check_gradient(mlc_ctx *ctx, call *c, const char *name, mlc_tensor *
     if (b) CHECK_EQ(mlc_set_requires_grad(b, true), MLC_OK);
     CHECK_EQ(mlc_gradcheck(run, c, in, b ? 2 : 1, NULL, &report), MLC_OK);
     CHECK_OK(ctx);
-    if (!CHECK(report.ok))
+    if (CHECK(report.ok))
+        op_seen("gradient", name, "");
+    else
         printf("  %s: input %d, element %d: %g, numerically %g\n", name, report.input,
                (int)report.index, report.analytic, report.numeric);
 }
@@ -795,16 +773,16 @@ WITH(pow_scalar, 2.5)
 WITH(rsub_scalar, 0.3)
 WITH(clamp, 1, 2)
 
+#define SCALAR_ROW(name, low, high) \
+    {"mlc_" #name, "mlc_" #name "_", name##_of, name##_of_, NULL, NULL, low, high, 0, {EW_NOTHING}}
 static const unary SCALAR[] = {
-    {"mlc_add_scalar", "mlc_add_scalar_", add_scalar_of, add_scalar_of_, NULL, -3, 3, 0},
-    {"mlc_mul_scalar", "mlc_mul_scalar_", mul_scalar_of, mul_scalar_of_, NULL, -3, 3, 0},
-    {"mlc_div_scalar", "mlc_div_scalar_", div_scalar_of, div_scalar_of_, NULL, -3, 3, 0},
-    {"mlc_pow_scalar", "mlc_pow_scalar_", pow_scalar_of, pow_scalar_of_, NULL, 0.2, 4, 0},
-    {"mlc_rsub_scalar", "mlc_rsub_scalar_", rsub_scalar_of, rsub_scalar_of_, NULL, -3, 3, 0},
-    {"mlc_clamp", "mlc_clamp_", clamp_of, clamp_of_, NULL, 0, 4, 0},
+    SCALAR_ROW(add_scalar, -3, 3),  SCALAR_ROW(mul_scalar, -3, 3),
+    SCALAR_ROW(div_scalar, -3, 3),  SCALAR_ROW(pow_scalar, 0.2, 4),
+    SCALAR_ROW(rsub_scalar, -3, 3), SCALAR_ROW(clamp, 0, 4),
 };
 #define SCALARS ((int)(sizeof SCALAR / sizeof *SCALAR))
 
+/* A gradient in place is that of the new tensor, which differences have checked. */
 static void same(const double *a, const double *b, const char *name)
 {
     for (int i = 0; i < K; i++)
@@ -812,6 +790,7 @@ static void same(const double *a, const double *b, const char *name)
             printf("  %s: element %d: %g in place, %g not\n", name, i, a[i], b[i]);
             return;
         }
+    op_seen("gradient", name, "");
 }
 
 /* f in place has the bits and the gradients of f that makes a new tensor. */
@@ -850,26 +829,19 @@ static int64_t bytes_of(mlc_ctx *ctx, mlc_tensor *(*op)(mlc_tensor *), int64_t n
 }
 
 /* In place they take nothing where the derivative can be had from the result; else a copy. */
-TEST(ew, activations_in_place_save_the_memory_of_their_result)
+TEST(ew, functions_in_place_save_nothing_or_a_copy_as_their_row_says)
 {
-    static const char *const all[] = {"mlc_relu", "mlc_sigmoid", "mlc_tanh", "mlc_leaky_relu",
-                                      "mlc_elu", "mlc_selu", "mlc_celu", "mlc_hardsigmoid",
-                                      "mlc_log_sigmoid", "mlc_celu(x, -2)"};
-    static const char *const copy[] = {"mlc_leaky_relu(x, -0.5)", "mlc_elu(x, -0.75)", "mlc_mish",
-                                       "mlc_softsign", "mlc_hardswish"};
     enum { N = 4096, BYTES = 4 * N };
     mlc_ctx *ctx = test_ctx();
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const unary *f = unary_named(all[i]);
-        if (!CHECK(bytes_of(ctx, f->call, N) == BYTES) || !CHECK(bytes_of(ctx, f->call_, N) == 0))
+    for (const unary *f = UNARY; f < UNARY + UNARIES; f++) {
+        const int64_t kept = f->more.saved == 'x' ? BYTES : 0;
+        if (!CHECK(bytes_of(ctx, f->call, N) == BYTES) ||
+            !CHECK(bytes_of(ctx, f->call_, N) == kept))
             printf("  %s\n", f->name);
     }
-    for (size_t i = 0; i < sizeof copy / sizeof *copy; i++)
-        if (!CHECK(bytes_of(ctx, unary_named(copy[i])->call_, N) == BYTES))
-            printf("  %s\n", copy[i]);
     mlc_no_grad_begin(ctx);            /* without backward none needs one                      */
-    for (size_t i = 0; i < sizeof copy / sizeof *copy; i++)
-        if (!CHECK(bytes_of(ctx, unary_named(copy[i])->call_, N) == 0)) printf("  %s\n", copy[i]);
+    for (const unary *f = UNARY; f < UNARY + UNARIES; f++)
+        if (!CHECK(bytes_of(ctx, f->call_, N) == 0)) printf("  %s\n", f->name);
     mlc_no_grad_end(ctx);
 }
 

@@ -9,6 +9,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
+#include "ew_table.h"
 #include "watch.h"
 
 /* ---- an allocator that fails where it is told to -------------------------------------------- */
@@ -172,37 +173,13 @@ static const char *to(world *w)
 
 /* ---- elementwise ---------------------------------------------------------------------------- */
 
-UNARY(mlc_abs)        UNARY(mlc_abs_)        UNARY(mlc_acos)       UNARY(mlc_acos_)
-UNARY(mlc_asin)       UNARY(mlc_asin_)       UNARY(mlc_atan)       UNARY(mlc_atan_)
-UNARY(mlc_ceil)       UNARY(mlc_ceil_)       UNARY(mlc_cos)        UNARY(mlc_cos_)
-UNARY(mlc_cosh)       UNARY(mlc_cosh_)       UNARY(mlc_erf)        UNARY(mlc_erf_)
-UNARY(mlc_erfc)       UNARY(mlc_erfc_)       UNARY(mlc_exp)        UNARY(mlc_exp_)
-UNARY(mlc_exp2)       UNARY(mlc_exp2_)       UNARY(mlc_expm1)      UNARY(mlc_expm1_)
-UNARY(mlc_floor)      UNARY(mlc_floor_)      UNARY(mlc_gelu)       UNARY(mlc_gelu_)
-UNARY(mlc_log)        UNARY(mlc_log_)        UNARY(mlc_log10)      UNARY(mlc_log10_)
-UNARY(mlc_log1p)      UNARY(mlc_log1p_)      UNARY(mlc_log2)       UNARY(mlc_log2_)
-UNARY(mlc_neg)        UNARY(mlc_neg_)        UNARY(mlc_reciprocal) UNARY(mlc_reciprocal_)
-UNARY(mlc_relu)       UNARY(mlc_relu_)       UNARY(mlc_round)      UNARY(mlc_round_)
-UNARY(mlc_rsqrt)      UNARY(mlc_rsqrt_)      UNARY(mlc_sigmoid)    UNARY(mlc_sigmoid_)
-UNARY(mlc_sign)       UNARY(mlc_sign_)       UNARY(mlc_silu)       UNARY(mlc_silu_)
-UNARY(mlc_sin)        UNARY(mlc_sin_)        UNARY(mlc_sinh)       UNARY(mlc_sinh_)
-UNARY(mlc_sqrt)       UNARY(mlc_sqrt_)       UNARY(mlc_square)     UNARY(mlc_square_)
-UNARY(mlc_tan)        UNARY(mlc_tan_)        UNARY(mlc_tanh)       UNARY(mlc_tanh_)
-UNARY(mlc_gelu_tanh)  UNARY(mlc_gelu_tanh_)  UNARY(mlc_softplus)   UNARY(mlc_softplus_)
-UNARY(mlc_trunc)      UNARY(mlc_trunc_)      UNARY(mlc_selu)       UNARY(mlc_selu_)
-UNARY(mlc_mish)       UNARY(mlc_mish_)       UNARY(mlc_softsign)   UNARY(mlc_softsign_)
-UNARY(mlc_hardswish)  UNARY(mlc_hardswish_)  UNARY(mlc_log_sigmoid)
-UNARY(mlc_hardsigmoid)                       UNARY(mlc_hardsigmoid_)
-UNARY(mlc_log_sigmoid_)
+#define EW_CASES1(name, ...) UNARY(mlc_##name) UNARY(mlc_##name##_)
+#define EW_CASES2(name, ...) BINARY(mlc_##name) BINARY(mlc_##name##_)
+EW_UNARY(EW_CASES1, EW_CASES1)
+EW_BINARY(EW_CASES2)
+
 UNARY(mlc_isnan)      UNARY(mlc_isinf)       UNARY(mlc_isfinite)
 
-BINARY(mlc_add)       BINARY(mlc_add_)       BINARY(mlc_sub)       BINARY(mlc_sub_)
-BINARY(mlc_mul)       BINARY(mlc_mul_)       BINARY(mlc_div)       BINARY(mlc_div_)
-BINARY(mlc_pow)       BINARY(mlc_pow_)       BINARY(mlc_atan2)     BINARY(mlc_atan2_)
-BINARY(mlc_hypot)     BINARY(mlc_hypot_)     BINARY(mlc_fmod)      BINARY(mlc_fmod_)
-BINARY(mlc_minimum)   BINARY(mlc_minimum_)   BINARY(mlc_maximum)   BINARY(mlc_maximum_)
-BINARY(mlc_remainder) BINARY(mlc_remainder_)
-BINARY(mlc_floor_divide)                     BINARY(mlc_floor_divide_)
 BINARY(mlc_eq)        BINARY(mlc_ne)         BINARY(mlc_lt)        BINARY(mlc_le)
 BINARY(mlc_gt)        BINARY(mlc_ge)         BINARY(mlc_copy_)
 
@@ -624,17 +601,9 @@ static mlc_status run_module(world *w, mlc_module *m)
 }
 
 DO(mlc_nn_linear)     { return run_module(w, mlc_nn_linear(w->ctx, 4, 300)); }
-DO(mlc_nn_relu)       { return run_module(w, mlc_nn_relu(w->ctx)); }
-DO(mlc_nn_gelu)       { return run_module(w, mlc_nn_gelu(w->ctx)); }
-DO(mlc_nn_tanh)       { return run_module(w, mlc_nn_tanh(w->ctx)); }
-DO(mlc_nn_sigmoid)    { return run_module(w, mlc_nn_sigmoid(w->ctx)); }
-DO(mlc_nn_silu)       { return run_module(w, mlc_nn_silu(w->ctx)); }
-DO(mlc_nn_mish)       { return run_module(w, mlc_nn_mish(w->ctx)); }
-DO(mlc_nn_softplus)   { return run_module(w, mlc_nn_softplus(w->ctx)); }
-DO(mlc_nn_softsign)   { return run_module(w, mlc_nn_softsign(w->ctx)); }
-DO(mlc_nn_hardswish)  { return run_module(w, mlc_nn_hardswish(w->ctx)); }
-DO(mlc_nn_hardsigmoid) { return run_module(w, mlc_nn_hardsigmoid(w->ctx)); }
-DO(mlc_nn_selu)       { return run_module(w, mlc_nn_selu(w->ctx)); }
+#define EW_NO_MODULE(name, ...)
+#define EW_MODULE(name, ...) DO(mlc_nn_##name) { return run_module(w, mlc_nn_##name(w->ctx)); }
+EW_UNARY(EW_NO_MODULE, EW_MODULE)
 DO(mlc_nn_elu)        { return run_module(w, mlc_nn_elu(w->ctx, 0.5)); }
 DO(mlc_nn_celu)       { return run_module(w, mlc_nn_celu(w->ctx, 0.5)); }
 DO(mlc_nn_leaky_relu) { return run_module(w, mlc_nn_leaky_relu(w->ctx, 0.5)); }
