@@ -458,6 +458,8 @@ MLC_API mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b)
  *   from the end, stop is clamped (INT64_MAX: to the end), step > 0.                         */
 MLC_API mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                               int64_t step);
+/* mlc_rows: mlc_slice(x, 0, start, stop, 1).                                  ref: x[start:stop] */
+MLC_API mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop);
 /* mlc_select: view of one index along an axis, which goes away.       ref: torch.select      */
 MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
 /* mlc_expand: view that repeats axes of size 1; -1 keeps a size; new axes in front.
@@ -505,8 +507,15 @@ MLC_API int64_t mlc_numel(const mlc_tensor *t);
 MLC_API bool mlc_is_contiguous(const mlc_tensor *t);
 /* mlc_shape_text: writes "[2,3]" into text of n bytes; returns text.                         */
 MLC_API const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n);
+/* mlc_shape_of: "[2,3]", for printing; "[]" of 0-d, "NULL" of NULL. The context keeps the text of
+ *   the last four calls, so that one printf may show four shapes; "" and NOMEM without memory. */
+MLC_API const char *mlc_shape_of(const mlc_tensor *t);
 /* mlc_item: value of a tensor of one element; NaN and an error otherwise. Waits for the device. */
 MLC_API double mlc_item(mlc_tensor *t);
+/* mlc_item_at: value of the element at an index for each axis, negative ones from the end; NaN and
+ *   an error otherwise. Reads that element alone; waits for the device.
+ *   err    SHAPE: another number of indices, one outside its axis     ref: x[i,j,..].item()  */
+MLC_API double mlc_item_at(mlc_tensor *t, mlc_dims index);
 /* mlc_read: copies the elements, row-major, to host memory of exactly that many bytes.
  *   err    ARG if bytes is not numel x dtype size    test: tests/test_tensor.c               */
 MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
@@ -1068,6 +1077,10 @@ MLC_API mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_mean: sum / count of floats; NaN for no elements.  grad: dx += dy/count
  *   ref    torch.mean                                                                         */
 MLC_API mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim);
+/* mlc_sum_all: mlc_sum(x, mlc_dims0(), false): all elements, 0-d.         ref: torch.sum      */
+MLC_API mlc_tensor *mlc_sum_all(mlc_tensor *x);
+/* mlc_mean_all: mlc_mean(x, mlc_dims0(), false).                          ref: torch.mean     */
+MLC_API mlc_tensor *mlc_mean_all(mlc_tensor *x);
 /* mlc_prod: product, carried in f64; of integers and bool i64, modulo 2^64.
  *   grad   dx += dy times the product of the others, also where x is 0      ref: torch.prod   */
 MLC_API mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim);
@@ -1314,8 +1327,10 @@ MLC_API mlc_tensor *mlc_scatter_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
  *   ref    Tensor.scatter_add_                                                                */
 MLC_API mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
                                      mlc_tensor *src);
-/* mlc_index_select: rows of x along an axis, in the order of a 1-d index.
- *   grad   summed where a row is taken more than once                  ref: torch.index_select */
+/* mlc_index_select: rows of x along an axis, in the order of an index of any shape, whose axes the
+ *   result has in place of that axis.
+ *   grad   summed where a row is taken more than once
+ *   ref    numpy.take(x, index, axis); torch.index_select, whose index is 1-d                */
 MLC_API mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index);
 /* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
 MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
@@ -3951,6 +3966,8 @@ struct mlc_ctx {
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
+    char          *shapes;             /* texts of mlc_shape_of, in turn; made by the first    */
+    uint32_t       shapes_said;
 
     mlc__tables    tables;
     mlc_allocator  allocator;
@@ -17814,6 +17831,20 @@ MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
     return text;
 }
 
+#define MLC__SHAPES 4                  /* texts that mlc_shape_of keeps */
+
+MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
+{
+    mlc_ctx *ctx = t ? t->ctx : NULL;
+    const size_t room = sizeof(mlc__text);
+    if (!t) return "NULL";
+    if (!ctx->shapes)
+        ctx->shapes = MLC__CAST(char *, mlc__heap_alloc(ctx, MLC__SHAPES * room, MLC_MEM_OBJECT,
+                                                        "shape_of"));
+    if (!ctx->shapes) return "";
+    return mlc_shape_text(t, ctx->shapes + ctx->shapes_said++ % MLC__SHAPES * room, room);
+}
+
 /* 1 for n = 0: a scalar has one element. */
 static int64_t mlc__product(int32_t n, const int64_t *v)
 {
@@ -18277,6 +18308,33 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
     if (mlc_read(t, &raw, mlc__size(t)) != MLC_OK) return MLC__NAN;
     mlc__cast_dense(&value, MLC_F64, &raw, t->dtype, 1, &mlc__half_fns_scalar);
     return value;
+}
+
+/* mlc_item of a tensor struct that has the element alone. */
+MLC_IMPL double mlc_item_at(mlc_tensor *t, mlc_dims index)
+{
+    mlc_tensor one;
+    if (!t) return MLC__NAN;
+    if (index.n != t->ndim) {
+        mlc__fail(t->ctx, MLC_ERR_SHAPE, "item_at: %d indices for the %d axes of %s; give one for "
+                  "each", index.n, t->ndim, mlc__shape(t).s);
+        return MLC__NAN;
+    }
+    one = *t;
+    one.ndim = 0;
+    one.flags |= MLC__DENSE;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        const int64_t n = t->shape[d], at = index.v[d];
+        if (at < -n || at >= n) {
+            mlc__fail(t->ctx, MLC_ERR_SHAPE, n ? "item_at: index %lld is outside axis %d of %s; it "
+                      "must be from %lld to %lld" : "item_at: index %lld is outside axis %d of %s, "
+                      "which is empty", (long long)at, d, mlc__shape(t).s, -(long long)n,
+                      (long long)n - 1);
+            return MLC__NAN;
+        }
+        one.offset += (at < 0 ? at + n : at) * t->stride[d];
+    }
+    return mlc_item(&one);
 }
 
 /* For mlc_f32 and friends: the dtype and the device are checked, contiguity is the caller's
@@ -20155,6 +20213,11 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
     if (v.dims[0] == 0) v.start = 0;
     if (v.dims[0] <= 1) v.step = 1;    /* a huge step must not overflow the stride */
     return mlc__view(x, &v);
+}
+
+MLC_IMPL mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop)
+{
+    return mlc_slice(x, 0, start, stop, 1);
 }
 
 MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
@@ -22408,6 +22471,8 @@ MLC_IMPL mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
     return MLC__REDUCE_CALL(mean, SUM, 0.0);
 }
+MLC_IMPL mlc_tensor *mlc_sum_all(mlc_tensor *x) { return mlc_sum(x, mlc_dims0(), false); }
+MLC_IMPL mlc_tensor *mlc_mean_all(mlc_tensor *x) { return mlc_mean(x, mlc_dims0(), false); }
 MLC_IMPL mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
     return MLC__REDUCE_CALL(prod, PROD, 1.0);
@@ -25006,18 +25071,24 @@ MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *i
 {
     mlc_tensor *const in[2] = { x, index };
     mlc_ctx *ctx = mlc__inputs("index_select", 2, in);
-    mlc_dims thin, wide;
+    mlc_dims thin, wide, shape;
     if (!ctx || !mlc__axis_ok(x, "index_select", &axis)) return NULL;
-    if (index->ndim > 1) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index must be 1-d, it is %s; reshape "
-                  "it", mlc__shape(index).s);
+    if (x->ndim - 1 + index->ndim > MLC_MAX_DIMS) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index %s in place of axis %d of %s makes "
+                  "more than %d axes; flatten it", mlc__shape(index).s, axis, mlc__shape(x).s,
+                  MLC_MAX_DIMS);
         return NULL;
     }
     thin = wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t d = 0; d < x->ndim; d++) thin.v[d] = 1;
     thin.v[axis] = wide.v[axis] = mlc__numel(index);
-    return mlc__gather_call(&mlc__index_select_op, x, axis,
-                            mlc_expand(mlc_reshape(index, thin), wide));
+    mlc_tensor *y = mlc__gather_call(&mlc__index_select_op, x, axis,
+                                     mlc_expand(mlc_reshape(index, thin), wide));
+    if (index->ndim == 1) return y;
+    shape = mlc_dims_of(axis, x->shape);
+    for (int32_t d = 0; d < index->ndim; d++) shape.v[shape.n++] = index->shape[d];
+    for (int32_t d = axis + 1; d < x->ndim; d++) shape.v[shape.n++] = x->shape[d];
+    return mlc_reshape(y, shape);
 }
 
 MLC_IMPL mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index)
@@ -25658,21 +25729,62 @@ static bool mlc__ein_gone_dense(const mlc__ein_term *t, const mlc__ein_split *s)
     return false;
 }
 
-/* [both, a, gone] times [both, gone, b], or [both, b, gone] turned around where it lies so. */
+/* Axes in this order; x itself if they are. */
+static mlc_tensor *mlc__ein_order(mlc_tensor *x, mlc_dims axes)
+{
+    int32_t same = 0;
+    while (same < axes.n && axes.v[same] == same) same++;
+    return same < axes.n ? mlc_permute(x, axes) : x;
+}
+
+/* Can x be seen in that shape, without a copy? */
+static bool mlc__ein_seen(const mlc_tensor *x, mlc_dims shape)
+{
+    mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 } };
+    mlc_tensor probe;
+    if (!x) return false;
+    memcpy(v.dims, shape.v, sizeof v.dims);
+    probe = *x;
+    return mlc__view_apply(&v, &probe);
+}
+
+/* The letters of both, one by one or as one axis, then two axes. */
+static mlc_dims mlc__ein_mats(const mlc__ein *e, const mlc__ein_split *s, bool apart, int64_t rows,
+                              int64_t cols)
+{
+    mlc_dims shape = mlc_dims_of(0, NULL);
+    int64_t batch = 1;
+    for (int32_t i = 0; i < s->n[MLC__EIN_BOTH]; i++) {
+        shape.v[shape.n] = e->size[s->label[MLC__EIN_BOTH][i]];
+        batch *= shape.v[shape.n];
+        if (apart) shape.n++;
+    }
+    if (!apart && s->n[MLC__EIN_BOTH]) shape.v[shape.n++] = batch;
+    shape.v[shape.n++] = rows;
+    shape.v[shape.n++] = cols;
+    return shape;
+}
+
+/* [both, a, gone] times [both, gone, b], or [both, b, gone] turned around where it lies so. The
+ * letters of both are one axis of the product where both operands lie so, else an axis each, which
+ * a product walks by strides: neither is copied for them. */
 static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
                                    mlc__ein_term *b, mlc_dims shape)
 {
     mlc_dims left = mlc_dims_of(0, NULL), right = left;
-    const int64_t batch = mlc__ein_group(e, a, s, MLC__EIN_BOTH, &left);
+    mlc__ein_group(e, a, s, MLC__EIN_BOTH, &left);
     const int64_t m = mlc__ein_group(e, a, s, MLC__EIN_A, &left);
     const int64_t k = mlc__ein_group(e, a, s, MLC__EIN_GONE, &left);
-    const bool plain = s->n[MLC__EIN_BOTH] == 0, turn = mlc__ein_gone_dense(b, s);
+    const bool turn = mlc__ein_gone_dense(b, s);
     mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
     const int64_t rows = mlc__ein_group(e, b, s, turn ? MLC__EIN_B : MLC__EIN_GONE, &right);
     const int64_t cols = mlc__ein_group(e, b, s, turn ? MLC__EIN_GONE : MLC__EIN_B, &right);
-    mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
-    x = mlc_reshape(x, plain ? mlc_dims2(m, k) : mlc_dims3(batch, m, k));
-    y = mlc_reshape(y, plain ? mlc_dims2(rows, cols) : mlc_dims3(batch, rows, cols));
+    mlc_tensor *x = mlc__ein_order(a->x, left), *y = mlc__ein_order(b->x, right);
+    const bool one = mlc__ein_seen(x, mlc__ein_mats(e, s, false, m, k)) &&
+                     mlc__ein_seen(y, mlc__ein_mats(e, s, false, rows, cols));
+    const bool apart = !one && s->n[MLC__EIN_BOTH] + 2 <= MLC_MAX_DIMS;
+    x = mlc_reshape(x, mlc__ein_mats(e, s, apart, m, k));
+    y = mlc_reshape(y, mlc__ein_mats(e, s, apart, rows, cols));
     return mlc_reshape(mlc_matmul(x, turn ? mlc_transpose(y, -1, -2) : y), shape);
 }
 
@@ -25745,7 +25857,7 @@ static mlc_status mlc__ein_run(mlc__ein *e, mlc_tensor *const *in, int32_t n, ml
     for (int32_t i = 1; i < n; i++) MLC__TRY(mlc__ein_contract(e, first, i));
     for (int32_t d = 0; d < e->out.n; d++)
         axes.v[axes.n++] = mlc__ein_find(first, e->out.label[d]);
-    *y = mlc_permute(first->x, axes);
+    *y = n > 1 ? mlc__ein_order(first->x, axes) : mlc_permute(first->x, axes);
     return *y ? MLC_OK : e->ctx->status;
 }
 

@@ -208,6 +208,37 @@ TEST(einsum, gradients_match_central_differences)
     }
 }
 
+/* It keeps the bytes that the product alone does: a copied operand would be more. */
+TEST(einsum, a_product_is_that_of_matmul_and_copies_no_operand)
+{
+    enum { B = 2, H = 3, Q = 17, K = 19, E = 40 };
+    static const char *const text[2] = {"bhqe,bhke->bhqk", "bqhe,bkhe->bhqk"};
+    static double want[B * H * Q * K];
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < 2; d++)
+            for (int heads = 0; heads < 2; heads++) {
+                const mlc_dtype dtype = d ? MLC_F64 : MLC_F32;
+                mlc_memory  before, between, after;
+                const mlc_dims q = heads ? mlc_dims4(B, Q, H, E) : mlc_dims4(B, H, Q, E);
+                const mlc_dims k = heads ? mlc_dims4(B, K, H, E) : mlc_dims4(B, H, K, E);
+                mlc_tensor *in[2] = {test_rand(ctx, dtype, q, 1, -1, 1),
+                                     test_rand(ctx, dtype, k, 2, -1, 1)};
+                mlc_tensor *x = heads ? mlc_transpose(in[0], 1, 2) : in[0];
+                mlc_tensor *y = heads ? mlc_transpose(in[1], 1, 2) : in[1];
+                mlc_set_requires_grad(in[0], true);
+                CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+                mlc_tensor *product = mlc_matmul(x, mlc_transpose(y, -1, -2));
+                CHECK_EQ(mlc_memory_info(ctx, &between), MLC_OK);
+                mlc_tensor *sum = mlc_einsum(text[heads], in, 2);
+                CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+                CHECK_EQ(after.now[MLC_MEM_ACTIVATION] - between.now[MLC_MEM_ACTIVATION],
+                         between.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION]);
+                CHECK(test_read(product, want));
+                CHECK_VALUES(sum, B * H * Q * K, want, 0, 0);
+                CHECK_OK(ctx);
+            }
+}
+
 TEST(einsum, a_transpose_is_a_view)
 {
     mlc_ctx    *ctx = test_ctx();

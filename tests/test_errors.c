@@ -489,8 +489,9 @@ static const wrong_op OPS[] = {
      "scatter_add_: [2,2] repeats elements (expand); copy it first"},
     {"mlc_scatter_add_", "<f32[2] <i64[3] <f32[3] #0", MLC_ERR_VALUE,
      "scatter_add_: index 2 at position 2 is not in [0,2), the size of the axis"},
-    {"mlc_index_select", "<f32[4,5] <i64[2,2] #0", MLC_ERR_SHAPE,
-     "index_select: the index must be 1-d, it is [2,2]; reshape it"},
+    {"mlc_index_select", "<f32[1,3,1,1,1] <i64[2,1,1,1,1] #1", MLC_ERR_SHAPE,
+     "index_select: the index [2,1,1,1,1] in place of axis 1 of [1,3,1,1,1] makes more than 8 "
+     "axes; flatten it"},
     {"mlc_index_select", "<f32[2] <i64[3] #0", MLC_ERR_VALUE,
      "index_select: index 2 at position 2 is not in [0,2), the size of the axis"},
     {"mlc_index_select", "<f32[2] <i64[3] #1", MLC_ERR_SHAPE,

@@ -208,6 +208,8 @@ CASE(mlc_dropout, mlc_dropout(w->x, 0.5))
 /* ---- reductions, products, indices ---------------------------------------------------------- */
 
 CASE(mlc_sum, mlc_sum(w->x, mlc_dims1(0), false))
+CASE(mlc_sum_all, mlc_sum_all(w->x))
+CASE(mlc_mean_all, mlc_mean_all(w->x))
 CASE(mlc_mean, mlc_mean(w->x, mlc_dims1(-1), true))
 CASE(mlc_max, mlc_max(w->x, mlc_dims0(), false))
 CASE(mlc_prod, mlc_prod(w->x, mlc_dims1(1), false))
@@ -422,6 +424,24 @@ DO(mlc_write)
     if (u == NULL)
         return made(w, u);
     return first_of(mlc_write(u, data, sizeof data), keep(w, t));
+}
+
+CASE(mlc_rows, mlc_copy(mlc_rows(w->x, 1, 3)))
+
+DO(mlc_item_at)
+{
+    const double v = mlc_item_at(w->d, mlc_dims2(1, 0));       /* by stride                    */
+    if (isnan(v))
+        return mlc_ctx_status(w->ctx);
+    w->text = (uint64_t)(v * 1e6);
+    return MLC_OK;
+}
+
+DO(mlc_shape_of)
+{
+    const char *text = mlc_shape_of(w->x);
+    CHECK_STR(text, mlc_ctx_status(w->ctx) == MLC_OK ? "[3,4]" : "");
+    return mlc_ctx_status(w->ctx);
 }
 
 DO(mlc_item)

@@ -52,6 +52,8 @@ CALL(glu, (a->in[0], AXIS(0)))
 #define CALL_REDUCE(name) CALL(name, (a->in[0], a->ints[0], FLAG(1)))
 CALL_REDUCE(sum)
 CALL_REDUCE(mean)
+CALL1(sum_all)
+CALL1(mean_all)
 CALL_REDUCE(prod)
 CALL_REDUCE(max)
 CALL_REDUCE(min)
@@ -324,6 +326,8 @@ static const op_row OPS[] = {
     {"mlc_glu", call_glu, FLOAT, "seg"},
     {"mlc_sum", call_sum, ANY, "se0g"},
     {"mlc_mean", call_mean, FLOAT, "se0g"},
+    {"mlc_sum_all", call_sum_all, ANY, "se0g"},
+    {"mlc_mean_all", call_mean_all, FLOAT, "se0g"},
     {"mlc_prod", call_prod, ANY, "se0g"},
     {"mlc_max", call_max, ANY, "se0g"},
     {"mlc_min", call_min, ANY, "se0g"},
@@ -628,7 +632,15 @@ static void store(const mlc_named *t)
         b->data[t->tensor->dtype] = (uint8_t *)host_bytes(t->tensor, &bytes);
 }
 
-/* The cases of an operation; those of mlc_add_ are mlc_add's, but for some of its own. */
+/* Is it a reduction that takes no axes, and so those cases of another? */
+static bool of_all(const op_row *row)
+{
+    const size_t n = strlen(row->name);
+    return n > 8 && strcmp(row->name + n - 4, "_all") == 0;
+}
+
+/* The cases of an operation; those of mlc_add_ are mlc_add's, but for some of its own, and those of
+ * mlc_sum_all are mlc_sum's. */
 static const bank *bank_of(const op_row *row)
 {
     char name[40];
@@ -640,7 +652,8 @@ static const bank *bank_of(const op_row *row)
                 store(&f.list[k]);
         }
     }
-    snprintf(name, sizeof name, "%s", row->name + 4);
+    snprintf(name, sizeof name, "%.*s", (int)strlen(row->name) - (of_all(row) ? 8 : 4),
+             row->name + 4);
     for (int tries = 0; tries < 2; tries++, name[strlen(name) - 1] = 0)
         for (int i = 0; i < stored.n; i++)
             if (strcmp(stored.bank[i].op, name) == 0)
@@ -693,12 +706,15 @@ static bool same_dims(const mlc_dims *a, const mlc_dims *b)
     return a->n == b->n && memcmp(a->v, b->v, sizeof *a->v * (size_t)a->n) == 0;
 }
 
-/* An operation in place takes what has its result's shape and no element twice. */
+/* An operation in place takes what has its result's shape and no element twice; one over all axes
+ * what names none. */
 static bool fits(const cursor *c)
 {
     const op_args *a = &c->a;
     mlc_dims       seen = a->in_spec[0].shape;
     char           layout = a->in_spec[0].layout;
+    if (of_all(c->row))
+        return a->ints[0].n == 0 && a->ints[1].v[0] == 0;
     if (!op_in_place(c->row))
         return true;
     if (layout == 'T') {
@@ -1033,6 +1049,8 @@ static bool refuses(cursor *c, mlc_ctx *ctx, mlc_status status, const char *part
     bool linear = strcmp(c->row->name, "mlc_linear_ex") == 0;      /* one operation, two names */
     bool view = has(c->row, 'v') && status == MLC_ERR_STATE;       /* all views are one        */
     snprintf(name, sizeof name, "%s:", linear ? "linear" : view ? "view" : c->row->name + 4);
+    if (of_all(c->row))                                            /* another name of it       */
+        snprintf(name, sizeof name, "%.*s:", (int)strlen(c->row->name) - 8, c->row->name + 4);
     bool ok = CHECK(c->row->call(&c->a) == NULL) && CHECK_EQ(mlc_ctx_status(ctx), status);
     ok = ok && CHECK(strncmp(mlc_error(ctx), name, strlen(name)) == 0);
     ok = ok && CHECK_HAS(mlc_error(ctx), part);

@@ -190,6 +190,44 @@ TEST(index, rows_are_selected_along_each_axis)
             }
 }
 
+/* As numpy.take(x, index, axis): the index's axes in place of that axis, of none, one and two. */
+TEST(index, an_index_of_any_shape_selects_rows)
+{
+    static const double at[6] = {3, 0, 1, 1, 3, 2};
+    static const int32_t axes_of[4] = {0, 1, 2, 2};
+    FOR_EACH_ISA(ctx)
+        for (int k = 0; k < 4; k++)
+            for (int32_t axis = 0; axis < 2; axis++) {
+                const bool     turned = k == 3;        /* by stride                            */
+                const mlc_dims two = turned ? mlc_dims2(3, 2) : mlc_dims2(2, 3);
+                const int64_t  n = axes_of[k] == 0 ? 1 : axes_of[k] == 1 ? 4 : 6;
+                mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(4, 4), 5, -1, 1);
+                mlc_tensor *index = test_tensor(ctx, MLC_I64, axes_of[k] == 0 ? mlc_dims0() :
+                                                axes_of[k] == 1 ? mlc_dims1(4) : two, at);
+                double      want[24], v[16], grad[16] = {0};
+                if (turned) index = mlc_transpose(index, 0, 1);
+                CHECK(test_read(x, v));
+                mlc_set_requires_grad(x, true);
+                mlc_tensor *y = mlc_index_select(x, axis - 2, index);
+                for (int64_t i = 0; i < n; i++) {
+                    const int row = (int)at[turned ? i % 3 * 2 + i / 3 : i];
+                    for (int c = 0; c < 4; c++) {
+                        const int from = axis == 0 ? row * 4 + c : c * 4 + row;
+                        want[axis == 0 ? i * 4 + c : c * n + i] = v[from];
+                        grad[from] += 1;
+                    }
+                }
+                CHECK_VALUES(y, 4 * n, want, 0, 0);
+                CHECK_EQ(y->ndim, 1 + axes_of[k]);
+                CHECK_EQ(mlc_dim(y, axis == 0 ? -1 : 0), 4);
+                if (axes_of[k] == 2) CHECK_EQ(mlc_dim(y, axis), 2);
+                CHECK_EQ(mlc_backward_from(y, mlc_detach(mlc_add_scalar(mlc_mul_scalar(y, 0), 1))),
+                         MLC_OK);
+                CHECK_VALUES(mlc_grad(x), 16, grad, 0, 0);
+                CHECK_OK(ctx);
+            }
+}
+
 TEST(index, long_rows_and_many_rows_are_selected_and_added)
 {
     enum { N = 300, C = 150, K = 350 };
@@ -689,8 +727,8 @@ static const wrong_case WRONG[] = {
      "scatter: the index [4,5] has 2 axes, src [4] has 1; they must be as many"},
     {"mlc_scatter_add", "4,5", "4,5", "4,5", MLC_I64, MLC_F64, 1, MLC_ERR_DTYPE,
      "scatter_add: x is f32, src f64; cast one with mlc_cast"},
-    {"mlc_index_select", "4,5", "2,2", "", MLC_I64, MLC_F32, 1, MLC_ERR_SHAPE,
-     "index_select: the index must be 1-d, it is [2,2]"},
+    {"mlc_index_select", "1,1,1,1,1", "2,1,1,1,1", "", MLC_I64, MLC_F32, 1, MLC_ERR_SHAPE,
+     "index_select: the index [2,1,1,1,1] in place of axis 1 of [1,1,1,1,1] makes more than 8"},
     {"mlc_index_select", "4,5", "2", "", MLC_F32, MLC_F32, 1, MLC_ERR_DTYPE,
      "index_select: the index is f32; write mlc_cast(index, MLC_I64)"},
     {"mlc_take", "4,5", "2", "", MLC_U8, MLC_F32, 1, MLC_ERR_DTYPE, "take: the index is u8"},

@@ -407,6 +407,97 @@ TEST(tensor, item_is_for_one_element)
     CHECK(isnan(mlc_item(NULL)));
 }
 
+TEST(tensor, rows_are_a_slice_of_axis_0)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_reshape(mlc_arange(ctx, MLC_F32, 0, 12, 1), mlc_dims2(4, 3));
+    static const double middle[6] = {3, 4, 5, 6, 7, 8}, last[3] = {9, 10, 11};
+    mlc_tensor *rows = mlc_rows(x, 1, 3);
+    CHECK_VALUES(rows, 6, middle, 0, 0);
+    CHECK(rows->storage == x->storage);
+    CHECK_VALUES(mlc_rows(x, -1, INT64_MAX), 3, last, 0, 0);
+    CHECK_EQ(mlc_numel(mlc_rows(x, 3, 1)), 0);
+    mlc_set_requires_grad(x, true);
+    mlc_backward_from(mlc_rows(x, 3, 4), NULL);
+    static const double grad[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1};
+    CHECK_VALUES(mlc_grad(x), 12, grad, 0, 0);
+    CHECK_OK(ctx);
+    CHECK(mlc_rows(NULL, 0, 1) == NULL);
+    CHECK(mlc_rows(mlc_zeros(ctx, MLC_F32, mlc_dims0()), 0, 1) == NULL);
+    CHECK_STR(mlc_error(ctx), "slice: [] has no axis 0; it is a scalar");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(tensor, item_at_reads_one_element_of_any_dtype_and_layout)
+{
+    FOR_EACH_ISA(ctx) {
+        for (int d = 0; d < MLC_DTYPE_COUNT; d++) {
+            const mlc_dtype dtype = (mlc_dtype)d;
+            mlc_tensor *x = mlc_cast(mlc_reshape(mlc_arange(ctx, MLC_F32, 0, 12, 1),
+                                                 mlc_dims2(4, 3)), dtype);
+            const bool truth = dtype == MLC_BOOL;
+            CHECK_NEAR(mlc_item_at(x, mlc_dims2(2, 1)), truth ? 1 : 7, 0);
+            CHECK_NEAR(mlc_item_at(x, mlc_dims2(-1, -3)), truth ? 1 : 9, 0);
+            CHECK_NEAR(mlc_item_at(mlc_transpose(x, 0, 1), mlc_dims2(1, 2)), truth ? 1 : 7, 0);
+            CHECK_NEAR(mlc_item_at(mlc_slice(x, 0, 1, 4, 2), mlc_dims2(1, 0)), truth ? 1 : 9, 0);
+            CHECK_NEAR(mlc_item_at(mlc_expand(mlc_rows(x, 3, 4), mlc_dims2(9, 3)),
+                                   mlc_dims2(8, 2)), truth ? 1 : 11, 0);
+            CHECK_NEAR(mlc_item_at(mlc_full(ctx, dtype, mlc_dims0(), 1), mlc_dims0()), 1, 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(tensor, item_at_allocates_nothing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_memory  before, after;
+    mlc_tensor *x = mlc_transpose(mlc_ones(ctx, MLC_F32, mlc_dims2(64, 64)), 0, 1);
+    CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+    for (int i = 0; i < 64; i++) CHECK_NEAR(mlc_item_at(x, mlc_dims2(i, 63 - i)), 1, 0);
+    CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+    CHECK_EQ(memcmp(&before, &after, sizeof before), 0);
+    CHECK_OK(ctx);
+}
+
+TEST(tensor, item_at_names_the_bounds)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3));
+    CHECK(isnan(mlc_item_at(NULL, mlc_dims0())));
+    CHECK(isnan(mlc_item_at(x, mlc_dims1(0))));
+    CHECK_STR(mlc_error(ctx), "item_at: 1 indices for the 2 axes of [2,3]; give one for each");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(isnan(mlc_item_at(x, mlc_dims2(1, 3))));
+    CHECK_STR(mlc_error(ctx), "item_at: index 3 is outside axis 1 of [2,3]; it must be from -3 to "
+                              "2");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(isnan(mlc_item_at(x, mlc_dims2(-3, 0))));
+    CHECK_STR(mlc_error(ctx), "item_at: index -3 is outside axis 0 of [2,3]; it must be from -2 to "
+                              "1");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(isnan(mlc_item_at(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3)), mlc_dims2(0, 0))));
+    CHECK_STR(mlc_error(ctx), "item_at: index 0 is outside axis 0 of [0,3], which is empty");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(tensor, shape_of_keeps_the_last_four_texts)
+{
+    mlc_ctx    *ctx = test_ctx();
+    const char *text[5];
+    mlc_dims    most = mlc_dims4(1, 2, 3, 4);
+    char        line[80];
+    for (int i = 0; i < 5; i++) text[i] = mlc_shape_of(mlc_zeros(ctx, MLC_U8, mlc_dims2(i, 3)));
+    CHECK_STR(text[1], "[1,3]");
+    CHECK_STR(text[4], "[4,3]");
+    CHECK(text[4] == text[0] && text[1] != text[2]);
+    snprintf(line, sizeof line, "%s and %s", mlc_shape_of(mlc_zeros(ctx, MLC_U8, mlc_dims0())),
+             mlc_shape_of(mlc_zeros(ctx, MLC_U8, most)));
+    CHECK_STR(line, "[] and [1,2,3,4]");
+    CHECK_STR(mlc_shape_of(NULL), "NULL");
+    CHECK_OK(ctx);
+}
+
 TEST(tensor, queries_accept_anything)
 {
     char        text[6], big[64];
