@@ -115,6 +115,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+#  include <initializer_list>
+#endif
 
 /* @@ API.CONFIG ------------------------------------------ version, linkage, limits */
 
@@ -1529,7 +1532,8 @@ typedef enum mlc_takes {               /* what a class does in its own pass, or'
 /* forward makes outputs from inputs, or returns an error. call makes one output from one input and
  * applies e to it; NULL is an error. e asks for nothing, or for what `takes` allows: a container
  * then does not run the modules that follow and would do the same (mlc_nn_sequential: activations,
- * dropout; e->residual is NULL). A class has forward, call or both; of both containers use call. */
+ * dropout; e->residual is NULL). A class has forward, call or both; of both containers use call.
+ * One with neither holds named children, which another module runs: its own forward is STATE.  */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -1726,6 +1730,28 @@ MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t chan
 /* mlc_nn_instance_norm: mlc_instance_norm, eps 1e-5; with weight 1 and bias 0 at first if affine.
  *   ref    torch.nn.InstanceNorm2d                                                            */
 MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
+
+/* Of layer, RMS, group and instance norm; each value counts as it is. */
+typedef struct mlc_nn_norm_desc {
+    int64_t size;                      /* of the last axis, or channels                        */
+    int64_t groups;                    /* of channels in a group norm; 1 in the others         */
+    double  eps;
+    bool    no_affine, no_bias;        /* without weight and bias; without bias                */
+} mlc_nn_norm_desc;
+
+/* mlc_nn_norm_desc_make: the size, 1 group, eps 1e-5, with weight and bias.                   */
+MLC_API mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size);
+/* mlc_nn_layer_norm_ex: mlc_nn_layer_norm with the desc's eps and parameters.
+ *   err    ARG: a size below 1 (begin with mlc_nn_norm_desc_make), groups that are not 1, an eps
+ *          that is negative or not finite                     test: tests/test_blocks.c       */
+MLC_API mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
+/* mlc_nn_rms_norm_ex: mlc_nn_rms_norm with the desc's eps; it never has a bias.   err: ARG    */
+MLC_API mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
+/* mlc_nn_group_norm_ex: mlc_nn_group_norm with the desc's groups, eps and parameters.
+ *   err    ARG                                                                                */
+MLC_API mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
+/* mlc_nn_instance_norm_ex: mlc_nn_instance_norm with the desc's eps and parameters; err: ARG  */
+MLC_API mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_relu: mlc_relu as a module.                                                          */
 MLC_API mlc_module *mlc_nn_relu(mlc_ctx *ctx);
 /* mlc_nn_gelu: mlc_gelu as a module.                                                          */
@@ -1766,6 +1792,34 @@ MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
 /* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
  *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
 MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
+/* mlc_nn_sequential_of: a sequential of n children, named "0", "1", .. It takes them over: if it
+ *   fails those without a parent of another's are freed. Initial values do not depend on the order
+ *   in which children are made. MLC_SEQUENTIAL(ctx, child, child, ..) counts them.
+ *   err    ARG: a child is NULL (an error that stands stays), has a parent, or is there twice
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children);
+#ifdef __cplusplus
+extern "C++" {
+inline mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, std::initializer_list<mlc_module *> children)
+{
+    return mlc_nn_sequential_of(ctx, static_cast<int32_t>(children.size()), children.begin());
+}
+}
+#  define MLC_SEQUENTIAL(ctx, ...) mlc_nn_sequential_of(ctx, { __VA_ARGS__ })
+#else
+#  define MLC_SEQUENTIAL(ctx, ...) \
+    mlc_nn_sequential_of(ctx, (int32_t)(sizeof((mlc_module *[]){ __VA_ARGS__ }) / \
+                                        sizeof(mlc_module *)), (mlc_module *[]){ __VA_ARGS__ })
+#endif
+/* mlc_nn_identity: x itself.                                        ref: torch.nn.Identity    */
+MLC_API mlc_module *mlc_nn_identity(mlc_ctx *ctx);
+
+typedef mlc_tensor *(*mlc_lambda_fn)(void *user, mlc_tensor *x);
+
+/* mlc_nn_lambda: fn(user, x), made of operations, as a module; user must live as long as it.
+ *   err    ARG: fn is NULL; in the forward: fn returned NULL without an error
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user);
 
 /* mlc_nn_relu6: mlc_clamp to [0, 6] as a module.                    ref: torch.nn.ReLU6       */
 MLC_API mlc_module *mlc_nn_relu6(mlc_ctx *ctx);
@@ -27207,9 +27261,8 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
 {
     mlc_module *m;
     if (!ctx) return NULL;
-    if (!cls || !cls->name || (!cls->forward && !cls->call)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name, and a forward or a "
-                  "call");
+    if (!cls || !cls->name) {
+        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name");
         return NULL;
     }
     m = MLC__CAST(mlc_module *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT, "module_create"));
@@ -27219,6 +27272,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     if (user && user_bytes) memcpy(m->user, user, user_bytes);
     m->ctx = ctx;
     m->cls = *cls;
+    if (!cls->call) m->cls.takes = 0;
     m->fuse = &mlc__no_fuse;
     m->training = m->dirty = true;
     m->next = ctx->modules;
@@ -27954,6 +28008,8 @@ static const mlc_epilogue mlc__no_epilogue = { MLC_ACT_NONE, 0.0, NULL };
 static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                   mlc_tensor **out, int32_t n_out)
 {
+    MLC__REQUIRE(m->ctx, m->cls.call, STATE, "forward: the class has no forward and no call: it "
+                 "holds children; run those, or give the class a forward");
     MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
                  "forward: one input and one output, not %d and %d", n_in, n_out);
     out[0] = m->cls.call(m, in[0], &mlc__no_epilogue);
@@ -28302,6 +28358,35 @@ MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0 };
     return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+static mlc_tensor *mlc__identity(mlc_tensor *x) { return x; }
+
+MLC_IMPL mlc_module *mlc_nn_identity(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "Identity", mlc__identity, NULL, 0.0);
+}
+
+typedef struct mlc__lambda_user { mlc_lambda_fn fn; void *user; } mlc__lambda_user;
+
+static mlc_tensor *mlc__lambda_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    const mlc__lambda_user *u = MLC__CAST(const mlc__lambda_user *, m->user);
+    mlc_tensor *y = u->fn(u->user, x);
+    if (!y)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "nn_lambda: the function returned NULL without an error; "
+                  "return a tensor, or say by mlc_raise why not");
+    return y;
+}
+
+MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
+{
+    static const mlc_module_class cls = { "Lambda", NULL, NULL, mlc__lambda_module, 0 };
+    const mlc__lambda_user u = { fn, user };
+    if (fn || !ctx) return mlc_module_create(ctx, &cls, &u, sizeof u);
+    mlc__fail(ctx, MLC_ERR_ARG, "nn_lambda: fn is NULL; give a function of user and x");
+    return NULL;
 }
 
 /* ---- convolution, pooling, batch norm */
@@ -28690,8 +28775,8 @@ static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epil
                        : mlc_layer_norm(x, u->w, u->b, u->eps);
 }
 
-/* n: elements of the weight, and of the bias but with rms. */
-static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine,
+/* Of the desc's size and groups; affine is false, or asks for a weight and, with bias, a bias. */
+static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
                                   const mlc__norm_user *user)
 {
     const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0 };
@@ -28705,8 +28790,8 @@ static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, boo
     if (!m || !affine) return m;
     mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
     u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
-    if (u->w && !u->rms) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
-    if (u->w && (u->b || u->rms)) return m;
+    if (u->w && bias) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
+    if (u->w && (u->b || !bias)) return m;
     mlc_module_free(m);
     return NULL;
 }
@@ -28714,22 +28799,66 @@ static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, boo
 MLC_IMPL mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n)
 {
     const mlc__norm_user u = { NULL, NULL, 0, 1e-5, false };
-    return mlc__norm_make(ctx, "LayerNorm", n, true, &u);
+    return mlc__norm_make(ctx, "LayerNorm", n, true, true, &u);
 }
 MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
 {
     const mlc__norm_user u = { NULL, NULL, 0, 1e-6, true };
-    return mlc__norm_make(ctx, "RMSNorm", n, true, &u);
+    return mlc__norm_make(ctx, "RMSNorm", n, true, false, &u);
 }
 MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels)
 {
     const mlc__norm_user u = { NULL, NULL, groups > 0 ? groups : -1, 1e-5, false };
-    return mlc__norm_make(ctx, "GroupNorm", channels, true, &u);
+    return mlc__norm_make(ctx, "GroupNorm", channels, true, true, &u);
 }
 MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine)
 {
     const mlc__norm_user u = { NULL, NULL, channels, 1e-5, false };
-    return mlc__norm_make(ctx, "InstanceNorm", channels, affine, &u);
+    return mlc__norm_make(ctx, "InstanceNorm", channels, affine, true, &u);
+}
+
+MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
+{
+    const mlc_nn_norm_desc d = { size, 1, 1e-5, false, false };
+    return d;
+}
+
+/* groups: of the operation, 0 for the last axis; those of the desc are checked before. */
+static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_norm_desc *d,
+                                int64_t groups, bool rms)
+{
+    const mlc__norm_user u = { NULL, NULL, groups, d ? d->eps : 0.0, rms };
+    if (!ctx) return NULL;
+    if (!d || d->size < 1)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: size is %lld; it must be 1 or more: begin with "
+                  "mlc_nn_norm_desc_make(size)", name, (long long)(d ? d->size : 0));
+    else if (!(d->eps >= 0.0 && d->eps < MLC__INF))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: eps is %s; it must be finite and not negative", name,
+                  mlc__real(d->eps).s);
+    else if (groups < 0 || (groups != d->groups && d->groups != 1))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: groups is %lld; %s", name, (long long)d->groups,
+                  groups < 0 ? "it must be 1 or more" : "a norm of groups is mlc_nn_group_norm_ex");
+    else return mlc__norm_make(ctx, name, d->size, !d->no_affine, !d->no_bias && !rms, &u);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    return mlc__norm_ex(ctx, "LayerNorm", desc, 0, false);
+}
+MLC_IMPL mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    return mlc__norm_ex(ctx, "RMSNorm", desc, 0, true);
+}
+MLC_IMPL mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    const int64_t groups = desc && desc->groups > 0 ? desc->groups : -1;
+    return mlc__norm_ex(ctx, "GroupNorm", desc, groups, false);
+}
+MLC_IMPL mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    const int64_t groups = desc && desc->size > 0 ? desc->size : 1;
+    return mlc__norm_ex(ctx, "InstanceNorm", desc, groups, false);
 }
 
 /* ---- sequential */
@@ -28791,6 +28920,38 @@ MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (m) m->fuse = &mlc__sequential_fuses;
     return m;
+}
+
+static bool mlc__module_lives(const mlc_ctx *ctx, const mlc_module *m)
+{
+    const mlc_module *other = ctx->modules;
+    while (other && other != m) other = other->next;
+    return other != NULL;
+}
+
+/* What was not taken is freed, too: one that is in the list twice, or within another, only once. */
+MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
+{
+    if (!ctx) return NULL;
+    if (n < 0 || (n > 0 && !children)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: %d children %s; give their number and an "
+                  "array of them", (int)n, children ? "are there" : "in NULL");
+        return NULL;
+    }
+    mlc_module *m = mlc_nn_sequential(ctx);
+    bool taken = m != NULL;
+    for (int32_t i = 0; i < n && taken; i++) {
+        if (!children[i])
+            mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: child %d is NULL; look at what should "
+                      "have made it", (int)i);
+        taken = children[i] && mlc_module_add(m, children[i]) == MLC_OK;
+    }
+    if (taken) return m;
+    mlc_module_free(m);
+    for (int32_t i = 0; i < n; i++)
+        if (mlc__module_lives(ctx, children[i]) && !children[i]->parent)
+            mlc_module_free(children[i]);
+    return NULL;
 }
 
 /* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them

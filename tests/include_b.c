@@ -12,11 +12,9 @@ double include_b_xor(mlc_ctx *ctx)
     static const int64_t y[4] = {0, 1, 1, 0};
     mlc_tensor *in = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), x);
     mlc_tensor *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
-    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 16), mlc_nn_tanh(ctx),
+                                     mlc_nn_linear(ctx, 16, 2));
     mlc_optim  *opt;
-    mlc_module_add(net, mlc_nn_linear(ctx, 2, 16));
-    mlc_module_add(net, mlc_nn_tanh(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 16, 2));
     opt = mlc_adamw(net, 0.05);
     for (int i = 0; i < 200; i++) {
         mlc_scope_begin(ctx);

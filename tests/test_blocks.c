@@ -369,6 +369,34 @@ TEST(blocks, norms_as_modules_are_their_operations)
     mlc_error_clear(ctx);
 }
 
+TEST(blocks, norms_of_a_desc_take_each_value_as_it_is)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(2, 4, 6), 1, -1, 1);
+    for (int i = 0; i < 12; i++) {
+        const int64_t    size = i / 3 < 2 ? 6 : 4;
+        const double     eps = i % 3 == 0 ? 1e-5 : i % 3 == 1 ? 0.0 : 0.25;
+        mlc_nn_norm_desc d = mlc_nn_norm_desc_make(size);
+        CHECK(d.size == size && d.groups == 1 && d.eps == 1e-5 && !d.no_affine && !d.no_bias);
+        d.eps = eps;
+        d.no_bias = i % 3 == 1;
+        d.no_affine = i % 3 == 2;
+        if (i / 3 == 2) d.groups = 2;
+        mlc_module *m = i / 3 == 0   ? mlc_nn_layer_norm_ex(ctx, &d)
+                        : i / 3 == 1 ? mlc_nn_rms_norm_ex(ctx, &d)
+                        : i / 3 == 2 ? mlc_nn_group_norm_ex(ctx, &d)
+                                     : mlc_nn_instance_norm_ex(ctx, &d);
+        mlc_tensor *want = i / 3 == 0   ? mlc_layer_norm(x, NULL, NULL, eps)
+                           : i / 3 == 1 ? mlc_rms_norm(x, NULL, eps)
+                           : i / 3 == 2 ? mlc_group_norm(x, 2, NULL, NULL, eps)
+                                        : mlc_instance_norm(x, NULL, NULL, eps);
+        const int64_t params = d.no_affine ? 0 : d.no_bias || i / 3 == 1 ? size : 2 * size;
+        CHECK_NEAR(largest_difference(mlc_forward(m, x), want), 0, 1e-6);
+        CHECK_EQ(mlc_module_numel(m, true), params);
+    }
+    CHECK_OK(ctx);
+}
+
 /* ---- folding -------------------------------------------------------------------------------- */
 
 /* Convolutions with a bias and without, in groups, a linear; names of what is left stay. */

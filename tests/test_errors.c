@@ -1536,9 +1536,62 @@ WRONG(dropout_of_too_much, ARG,
       "nn_dropout: p is 1.5, not in [0, 1]",
       mlc_nn_dropout(w->ctx, 1.5))
 
-WRONG(class_without_forward, ARG,
-      "module_create: the class needs a name, and a forward or a call",
-      mlc_module_class c = {"Mine", NULL, NULL, NULL, 0}; mlc_module_create(w->ctx, &c, NULL, 0))
+WRONG(class_without_name, ARG,
+      "module_create: the class needs a name",
+      mlc_module_class c = {NULL, NULL, NULL, NULL, 0}; mlc_module_create(w->ctx, &c, NULL, 0))
+
+WRONG(forward_of_a_container, STATE,
+      "in Parts: forward: the class has no forward and no call: it holds children; run those, or "
+      "give the class a forward",
+      mlc_module_class c = {"Parts", NULL, NULL, NULL, 0};
+      mlc_forward(mlc_module_create(w->ctx, &c, NULL, 0), w->x))
+
+WRONG(sequential_of_null, ARG,
+      "nn_sequential_of: child 1 is NULL; look at what should have made it",
+      mlc_module *two[2] = {mlc_nn_relu(w->ctx), NULL}; mlc_nn_sequential_of(w->ctx, 2, two))
+
+WRONG(sequential_of_no_array, ARG,
+      "nn_sequential_of: 2 children in NULL; give their number and an array of them",
+      mlc_nn_sequential_of(w->ctx, 2, NULL))
+
+WRONG(lambda_of_null, ARG,
+      "nn_lambda: fn is NULL; give a function of user and x",
+      mlc_nn_lambda(w->ctx, NULL, NULL))
+
+static mlc_tensor *nothing_of(void *user, mlc_tensor *x)
+{
+    (void)user; (void)x;
+    return NULL;
+}
+
+WRONG(lambda_that_returns_null, ARG,
+      "in Lambda: nn_lambda: the function returned NULL without an error; return a tensor, or say "
+      "by mlc_raise why not",
+      mlc_forward(mlc_nn_lambda(w->ctx, nothing_of, NULL), w->x))
+
+static mlc_nn_norm_desc norm_desc(int64_t size, int64_t groups, double eps)
+{
+    mlc_nn_norm_desc d = mlc_nn_norm_desc_make(size);
+    d.groups = groups;
+    d.eps = eps;
+    return d;
+}
+
+WRONG(norm_of_no_size, ARG,
+      "LayerNorm: size is 0; it must be 1 or more: begin with mlc_nn_norm_desc_make(size)",
+      const mlc_nn_norm_desc d = norm_desc(0, 1, 0); mlc_nn_layer_norm_ex(w->ctx, &d))
+
+WRONG(norm_of_a_negative_eps, ARG,
+      "RMSNorm: eps is -1; it must be finite and not negative",
+      const mlc_nn_norm_desc d = norm_desc(4, 1, -1); mlc_nn_rms_norm_ex(w->ctx, &d))
+
+WRONG(norm_of_no_groups, ARG,
+      "GroupNorm: groups is 0; it must be 1 or more",
+      const mlc_nn_norm_desc d = norm_desc(4, 0, 1); mlc_nn_group_norm_ex(w->ctx, &d))
+
+WRONG(norm_of_groups, ARG,
+      "LayerNorm: groups is 2; a norm of groups is mlc_nn_group_norm_ex",
+      const mlc_nn_norm_desc d = norm_desc(4, 2, 1); mlc_nn_layer_norm_ex(w->ctx, &d))
 
 WRONG(declare_without_desc, ARG,
       "module_declare: desc is NULL; it has the shape",

@@ -632,6 +632,25 @@ DO(mlc_nn_prelu)      { return run_module(w, mlc_nn_prelu(w->ctx, 4)); }
 DO(mlc_nn_dropout)    { return run_module(w, mlc_nn_dropout(w->ctx, 0.5)); }
 DO(mlc_nn_flatten)    { return run_module(w, mlc_nn_flatten(w->ctx)); }
 DO(mlc_nn_sequential) { return run_module(w, mlc_nn_sequential(w->ctx)); }
+DO(mlc_nn_identity)   { return run_module(w, mlc_nn_identity(w->ctx)); }
+
+/* A child that is NULL becomes the error, and the others are freed.                             */
+DO(mlc_nn_sequential_of)
+{
+    return run_module(w, MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 4, 4), mlc_nn_relu(w->ctx),
+                                        mlc_nn_linear(w->ctx, 4, 2)));
+}
+
+static mlc_tensor *twice(void *user, mlc_tensor *x)
+{
+    return mlc_mul_scalar(x, *(const double *)user);
+}
+
+DO(mlc_nn_lambda)
+{
+    static double two = 2;
+    return run_module(w, mlc_nn_lambda(w->ctx, twice, &two));
+}
 
 /* x as one image of three channels. */
 static mlc_status run_on_image(world *w, mlc_module *m)
@@ -651,6 +670,32 @@ DO(mlc_nn_layer_norm)      { return run_module(w, mlc_nn_layer_norm(w->ctx, 4));
 DO(mlc_nn_rms_norm)        { return run_module(w, mlc_nn_rms_norm(w->ctx, 4)); }
 DO(mlc_nn_group_norm)      { return run_module(w, mlc_nn_group_norm(w->ctx, 2, 4)); }
 DO(mlc_nn_instance_norm)   { return run_on_image(w, mlc_nn_instance_norm(w->ctx, 3, true)); }
+DO(mlc_nn_layer_norm_ex)
+{
+    const mlc_nn_norm_desc d = mlc_nn_norm_desc_make(4);
+    return run_module(w, mlc_nn_layer_norm_ex(w->ctx, &d));
+}
+
+DO(mlc_nn_rms_norm_ex)
+{
+    const mlc_nn_norm_desc d = mlc_nn_norm_desc_make(4);
+    return run_module(w, mlc_nn_rms_norm_ex(w->ctx, &d));
+}
+
+DO(mlc_nn_group_norm_ex)
+{
+    mlc_nn_norm_desc d = mlc_nn_norm_desc_make(4);
+    d.groups = 2;
+    d.no_bias = true;
+    return run_module(w, mlc_nn_group_norm_ex(w->ctx, &d));
+}
+
+DO(mlc_nn_instance_norm_ex)
+{
+    const mlc_nn_norm_desc d = mlc_nn_norm_desc_make(3);
+    return run_on_image(w, mlc_nn_instance_norm_ex(w->ctx, &d));
+}
+
 DO(mlc_nn_relu6)           { return run_module(w, mlc_nn_relu6(w->ctx)); }
 DO(mlc_nn_spatial_dropout) { return run_on_image(w, mlc_nn_spatial_dropout(w->ctx, 0.5)); }
 DO(mlc_nn_stochastic_depth) { return run_module(w, mlc_nn_stochastic_depth(w->ctx, 0.5)); }

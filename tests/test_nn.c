@@ -692,17 +692,156 @@ TEST(nn, flatten_keeps_the_first_axis)
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
 }
 
-TEST(nn, a_class_without_a_name_or_a_forward_is_refused)
+TEST(nn, a_class_without_a_name_is_refused)
 {
     static const mlc_module_class no_name = {NULL, residual_forward, NULL, NULL, 0};
-    static const mlc_module_class no_forward = {"Nothing", NULL, NULL, NULL, 0};
-    static const mlc_module_class *const bad[] = {NULL, &no_name, &no_forward};
+    static const mlc_module_class *const bad[] = {NULL, &no_name};
     mlc_ctx *ctx = test_ctx();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         CHECK(mlc_module_create(ctx, bad[i], NULL, 0) == NULL);
-        CHECK_STR(mlc_error(ctx), "module_create: the class needs a name, and a forward or a call");
+        CHECK_STR(mlc_error(ctx), "module_create: the class needs a name");
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
+}
+
+/* y = layers.0(x) + layers.1(x), the layers in a container of their own. */
+static mlc_tensor *parts_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    mlc_module *layers = mlc_module_child(m, 0);
+    (void)e;
+    return mlc_add(mlc_forward(mlc_module_child(layers, 0), x),
+                   mlc_forward(mlc_module_child(layers, 1), x));
+}
+
+static void gather(void *user, const char *text, size_t n)
+{
+    strncat((char *)user, text, n);
+}
+
+TEST(nn, a_class_without_forward_holds_children_that_others_run)
+{
+    static const mlc_module_class list = {"List", NULL, NULL, NULL, MLC_TAKES_ACT};
+    static const mlc_module_class parts = {"Parts", NULL, NULL, parts_call, 0};
+    static char text[2000];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *layers = mlc_module_create(ctx, &list, NULL, 0);
+    mlc_module *m = mlc_module_create(ctx, &parts, NULL, 0);
+    CHECK_EQ(mlc_module_add(layers, mlc_nn_linear(ctx, 3, 2)), MLC_OK);
+    CHECK_EQ(mlc_module_add(layers, mlc_nn_linear(ctx, 3, 2)), MLC_OK);
+    CHECK_EQ(mlc_module_add_named(m, "layers", layers), MLC_OK);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, m, mlc_nn_relu(ctx));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK(y && mlc_dim(y, 0) == 4 && mlc_dim(y, 1) == 2);
+    CHECK_EQ(mlc_module_numel(net, true), 16);
+    CHECK(mlc_module_find(net, "0.layers.1") == mlc_module_child(layers, 1));
+    text[0] = 0;
+    CHECK_EQ(mlc_summary(net, mlc_dims2(4, 3), gather, text), MLC_OK);
+    CHECK_HAS(text, "0.layers.0 (Linear)                [4,2]                             8");
+    CHECK_OK(ctx);
+    CHECK(mlc_forward(layers, x) == NULL);                 /* no one knows what it would do    */
+    CHECK_HAS(mlc_error(ctx), "in 0.layers (List): forward: the class has no forward and no call");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_module *wrong = MLC_SEQUENTIAL(ctx, mlc_module_create(ctx, &list, NULL, 0),
+                                       mlc_nn_relu(ctx));
+    CHECK(mlc_forward(wrong, x) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+}
+
+/* ---- sequentials of a list, identity, functions -------------------------------------------- */
+
+TEST(nn, a_sequential_of_a_list_is_one_of_the_same_children)
+{
+    double      a[16], b[16];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *made = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 5), mlc_nn_relu(ctx),
+                                      mlc_nn_linear(ctx, 5, 4));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+    CHECK(mlc_module_child(made, 2) != NULL && mlc_module_child(made, 3) == NULL);
+    test_read(mlc_forward(made, x), a);
+    CHECK_OK(ctx);
+    mlc_ctx *other = test_ctx();
+    test_read(mlc_forward(mlp(other, 3, 5, 4),
+                          test_rand(other, MLC_F32, mlc_dims2(4, 3), 1, -1, 1)), b);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK(mlc_nn_sequential_of(ctx, 0, NULL) != NULL);
+    CHECK(mlc_nn_sequential_of(NULL, 0, NULL) == NULL);
+    CHECK_OK(ctx);
+}
+
+/* Arguments of a list may be evaluated in any order. */
+TEST(nn, initial_values_do_not_depend_on_the_order_in_which_children_are_made)
+{
+    double v[2][2][15];
+    for (int backwards = 0; backwards < 2; backwards++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *part[2];
+        for (int i = 0; i < 2; i++) {
+            const int at = backwards ? 1 - i : i;
+            part[at] = at ? mlc_nn_linear(ctx, 5, 3) : mlc_nn_linear(ctx, 3, 5);
+        }
+        mlc_module *net = mlc_nn_sequential_of(ctx, 2, part);
+        test_read(mlc_module_param(net, "0.weight"), v[backwards][0]);
+        test_read(mlc_module_param(net, "1.weight"), v[backwards][1]);
+        CHECK_OK(ctx);
+    }
+    CHECK(memcmp(v[0], v[1], sizeof v[0]) == 0 && memcmp(v[0][0], v[0][1], sizeof v[0][0]) != 0);
+}
+
+TEST(nn, a_list_with_a_child_that_is_missing_frees_the_others_once)
+{
+    mlc_memory  before, after;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *owner = mlc_nn_sequential(ctx), *owned = mlc_nn_relu(ctx);
+    CHECK_EQ(mlc_module_add(owner, owned), MLC_OK);
+    mlc_memory_info(ctx, &before);
+    for (int i = 0; i < 4; i++) {
+        mlc_module *list[4] = {mlc_nn_linear(ctx, 3, 3), NULL, mlc_nn_relu(ctx), NULL};
+        list[3] = i == 3 ? mlc_nn_sequential(ctx) : mlc_nn_tanh(ctx);
+        if (i == 1) { list[1] = owned; }                   /* stays where it is                */
+        if (i == 2) { list[1] = list[0]; }                 /* twice                            */
+        if (i == 3) { mlc_module_add(list[3], list[2]); }  /* within another, after a NULL     */
+        CHECK(mlc_nn_sequential_of(ctx, 4, list) == NULL);
+        CHECK_HAS(mlc_error(ctx), i == 1 || i == 2 ? "already has a parent" : "child 1 is NULL");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        mlc_memory_info(ctx, &after);
+        CHECK_EQ(after.now[MLC_MEM_OBJECT], before.now[MLC_MEM_OBJECT]);
+        CHECK(mlc_module_child(owner, 0) == owned);
+    }
+    CHECK(MLC_SEQUENTIAL(ctx, mlc_nn_relu(ctx), mlc_nn_linear(ctx, 0, 3)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_linear: in is 0");       /* the first error stays            */
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_OBJECT], before.now[MLC_MEM_OBJECT]);
+}
+
+static mlc_tensor *scaled(void *user, mlc_tensor *x)
+{
+    return mlc_mul_scalar(x, *(const double *)user);
+}
+
+TEST(nn, identity_and_functions_are_modules)
+{
+    static double three = 3;
+    double      got[6], want[6];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
+    CHECK(mlc_forward(mlc_nn_identity(ctx), x) == x);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_identity(ctx), mlc_nn_lambda(ctx, scaled, &three),
+                                     mlc_nn_identity(ctx));
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *y = mlc_forward(net, x);
+    test_read(mlc_mul_scalar(x, 3), want);
+    test_read(y, got);
+    CHECK(memcmp(got, want, sizeof got) == 0);
+    CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 6, ((const double[]){3, 3, 3, 3, 3, 3}), 0, 0);
+    mlc_no_grad_begin(ctx);                                /* the input is not the net's       */
+    CHECK(mlc_forward(MLC_SEQUENTIAL(ctx, mlc_nn_identity(ctx), mlc_nn_relu(ctx)), x) != NULL);
+    test_read(mlc_mul_scalar(x, 3), got);
+    CHECK(memcmp(got, want, sizeof got) == 0);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
 }
 
 /* Each of the names is short enough; together they are not.                                   */
