@@ -381,6 +381,11 @@ MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
 MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
 /* mlc_keep: detached copy of t in the parent scope of the current one.                       */
 MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
+/* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
+ *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not
+ *   made in the current scope, or may still be needed: recorded, saved for backward, kept by a hook,
+ *   a leaf that asks for a gradient.                          test: tests/test_tape.c         */
+MLC_API void mlc_drop(mlc_tensor *t);
 
 /* mlc_memory_info: fills out with the bytes in use.                                          */
 MLC_API mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out);
@@ -1622,6 +1627,15 @@ MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 MLC_API void mlc_module_train(mlc_module *m, bool training);
 /* mlc_module_is_training: which of the two.                                                   */
 MLC_API bool mlc_module_is_training(const mlc_module *m);
+/* mlc_eval_begin: evaluation for m and all below it, and nothing is recorded, until the matching
+ *   mlc_eval_end. Nests 8 deep. Without gradients a forward holds the outputs of two layers at a
+ *   time, not of all.
+ *   err    STATE, without a change, when deeper      ref: torch.nn.Module.eval, torch.no_grad
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_status mlc_eval_begin(mlc_module *m);
+/* mlc_eval_end: each module trains or evaluates as it did before, and operations are recorded as
+ *   they were.                                          err: STATE without a mlc_eval_begin   */
+MLC_API mlc_status mlc_eval_end(mlc_module *m);
 /* mlc_module_forward: runs a module on arrays of tensors. What it makes and neither returns nor
  *   the tape saves is freed before it returns.                                                */
 MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -18208,8 +18222,8 @@ static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
                  "take it out with mlc_keep", what, mlc__shape(t).s);
     MLC__REQUIRE(
         t->ctx, !t->storage->released, STATE,
-        "%s: the memory of a %s tensor was freed when the module's forward that made it ended; "
-        "return it or copy it",
+        "%s: the memory of a %s tensor was freed by mlc_drop, or when the module's forward that "
+        "made it ended; return it or copy it",
         what, mlc__shape(t).s);
     MLC__REQUIRE(t->ctx, !t->storage->typed || t->dtype == t->storage->dtype, STATE,
                  "%s: a view of a parameter that was %s and is %s now; make it again", what,
@@ -19537,6 +19551,32 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
         mlc__tape_add(ctx, nd);
     }
     return nd->out[0];
+}
+
+/* The youngest storage of the scope, for mlc__made_end. */
+MLC__INLINE const mlc_storage *mlc__made_begin(const mlc_ctx *ctx)
+{
+    return ctx->scopes[ctx->depth].storages;
+}
+
+/* Ends an operation that is made of others: frees all that was made since mlc__made_begin but y,
+ * unless it is recorded or hooks may hold it. Returns y. */
+static mlc_tensor *mlc__made_end(mlc_tensor *y, const mlc_storage *before)
+{
+    if (!y || mlc__wants_grad(y) || y->ctx->inner.keep || y->ctx->watch) return y;
+    for (mlc_storage *s = y->ctx->scopes[y->ctx->depth].storages; s && s != before; s = s->next)
+        if (s != y->storage && s->mem == MLC_MEM_ACTIVATION && s->saves == 0 && !s->kept)
+            mlc__storage_release(s);
+    return y;
+}
+
+/* What is a scope's alone, and made in the current one. */
+MLC_IMPL void mlc_drop(mlc_tensor *t)
+{
+    if (!t || t->ctx->inner.keep || mlc__wants_grad(t) || mlc__base(t)->node) return;
+    mlc_storage *s = t->storage;
+    if (s->seq && s->scope == t->ctx->depth && s->mem == MLC_MEM_ACTIVATION && s->saves == 0 &&
+        !s->kept) mlc__storage_release(s);
 }
 
 /* NULL also for a parameter that is not built yet. */
@@ -22922,6 +22962,7 @@ static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
 {
     mlc_node local, *nd;
     const bool has_weight = weight != NULL, has_bias = bias != NULL;
+    const mlc_storage *before = x ? mlc__made_begin(x->ctx) : NULL;
     if (has_weight) weight = mlc_contiguous(weight);
     if (has_bias) bias = mlc_contiguous(bias);
     nd = mlc__begin(&local, op, 1 + has_weight + has_bias, x, has_weight ? weight : bias,
@@ -22931,7 +22972,7 @@ static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     nd->u.norm.rms = rms;
     nd->u.norm.weight = has_weight;
     nd->u.norm.bias = has_bias;
-    return mlc__finish(nd);
+    return mlc__made_end(mlc__finish(nd), before);
 }
 
 MLC_IMPL mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps)
@@ -25923,7 +25964,9 @@ MLC_IMPL mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int
     e.ctx = n > 0 && in ? mlc__inputs("einsum", n, in) : NULL;
     e.text = equation;
     for (int i = 0; i < MLC__EIN_LABELS; i++) e.size[i] = -1;
-    return e.ctx && mlc__ein_run(&e, in, n, &y) == MLC_OK ? y : NULL;
+    if (!e.ctx) return NULL;
+    const mlc_storage *before = mlc__made_begin(e.ctx);
+    return mlc__ein_run(&e, in, n, &y) == MLC_OK ? mlc__made_end(y, before) : NULL;
 }
 
 /* What outer and dot have in common: two vectors of one dtype. */
@@ -26381,8 +26424,10 @@ MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double al
         !mlc__loss_param(x, "focal_loss", "gamma", gamma, good, "finite and not negative") ||
         (x && mlc__reduction_check(x->ctx, "focal_loss", reduction, MLC_REDUCTION_BATCHMEAN)))
         return NULL;
-    return mlc__loss_reduce_batch(mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
-                                                      MLC_REDUCTION_NONE), reduction);
+    const mlc_storage *before = x ? mlc__made_begin(x->ctx) : NULL;
+    mlc_tensor *y = mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
+                                        MLC_REDUCTION_NONE);
+    return mlc__made_end(mlc__loss_reduce_batch(y, reduction), before);
 }
 
 /* -- what losses that are made of operations begin and end with -- */
@@ -26393,6 +26438,7 @@ typedef struct mlc__loss_in {
     mlc_tensor *in[4];
     mlc_dtype   dtype;                 /* of the result: that of the first input               */
     mlc_reduction reduction;
+    const mlc_storage *before;         /* mlc__made_begin                                      */
 } mlc__loss_in;
 
 /* n inputs as autocast wants them, of which the first `floats` are floats of one dtype; those of 16
@@ -26404,6 +26450,7 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
     mlc_node nd;
     l->ctx = mlc__inputs(loss, n, in);
     if (!l->ctx) return MLC_ERR_ARG;
+    l->before = mlc__made_begin(l->ctx);
     MLC__TRY(mlc__reduction_check(l->ctx, loss, reduction, MLC_REDUCTION_NONE));
     for (int i = 0; i < n; i++) l->in[i] = in[i];
     if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, &op, n, l->in)) return MLC_ERR_NOMEM;
@@ -26423,7 +26470,7 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
 static mlc_tensor *mlc__loss_close(const mlc__loss_in *l, mlc_tensor *y)
 {
     y = mlc__loss_reduce(y, l->reduction);
-    return y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y;
+    return mlc__made_end(y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y, l->before);
 }
 
 /* Two inputs of one shape. */
@@ -26755,10 +26802,11 @@ MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *lab
     if (!mlc__loss_param(logits, op.name, "epsilon", epsilon, mlc__is_finite(epsilon), "finite") ||
         (logits && mlc__reduction_check(logits->ctx, op.name, reduction, MLC_REDUCTION_NONE)))
         return NULL;
+    const mlc_storage *before = logits ? mlc__made_begin(logits->ctx) : NULL;
     mlc_tensor *l = mlc__xent_call(&op, logits, labels, &d);
     if (!l) return NULL;
     mlc_tensor *less = mlc_mul_scalar(mlc_expm1(mlc_neg(l)), epsilon);
-    return mlc__loss_reduce(mlc_sub(l, less), reduction);
+    return mlc__made_end(mlc__loss_reduce(mlc_sub(l, less), reduction), before);
 }
 
 /* alpha T^2 KL(teacher || student), both softened by T. */
@@ -27167,6 +27215,8 @@ struct mlc_module {
     mlc__slot       *slot;                      /* parameters and buffers                       */
     int32_t          children, child_room, slots, slot_room;
     bool             training, dirty;           /* dirty: of a root, its layout is out of date  */
+    uint8_t          evals, was_training;       /* open mlc_eval_begin; a bit each: mode before */
+    uint16_t         evals_lost;                /* begun beyond the limit                       */
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int64_t          out_shape[MLC_MAX_DIMS];
@@ -27461,6 +27511,56 @@ MLC_IMPL void mlc_module_train(mlc_module *m, bool training)
     if (!m) return;
     m->training = training;
     for (int32_t i = 0; i < m->children; i++) mlc_module_train(m->child[i], training);
+}
+
+static bool mlc__eval_fits(const mlc_module *m)
+{
+    bool fits = m->evals < 8;
+    for (int32_t i = 0; fits && i < m->children; i++) fits = mlc__eval_fits(m->child[i]);
+    return fits;
+}
+
+/* The modes before are bits, the youngest in bit 0. */
+static void mlc__eval_push(mlc_module *m)
+{
+    m->was_training = (uint8_t)(m->was_training << 1 | m->training);
+    m->evals++;
+    m->training = false;
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
+}
+
+/* One that was added since then stays as it is. */
+static void mlc__eval_pop(mlc_module *m)
+{
+    if (m->evals > 0) {
+        m->training = m->was_training & 1;
+        m->was_training >>= 1;
+        m->evals--;
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
+}
+
+MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    const bool fits = mlc__eval_fits(m);
+    if (!fits) m->evals_lost++;        /* its end must end nothing */
+    MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
+                 m->cls.name);
+    mlc__eval_push(m);
+    m->ctx->no_grad++;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    if (m->evals_lost > 0) { m->evals_lost--; return m->ctx->status; }
+    MLC__REQUIRE(m->ctx, m->evals > 0, STATE, "eval_end: none is open on this %s; call "
+                 "mlc_eval_begin of the same module before", m->cls.name);
+    mlc__eval_pop(m);
+    mlc_no_grad_end(m->ctx);
+    return MLC_OK;
 }
 
 /* A walk over all parameters below m, shared ones once. fn gets the dotted name; false stops. */
@@ -27989,6 +28089,14 @@ static void mlc__storage_done(mlc_storage *s)
     else s->dead = true;
 }
 
+/* Ends the life of t, of which y has been made: if it is younger than number `before` of the
+ * context's storages, and y is no view of it. */
+static void mlc__used_up(mlc_tensor *t, uint64_t before, const mlc_tensor *y)
+{
+    if (t && y && t->storage->seq > before && t->storage != y->storage)
+        mlc__storage_done(t->storage);
+}
+
 /* A forward that reports a failure as a status alone, or leaves an output NULL, has no message. */
 static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *const *out)
 {
@@ -28407,6 +28515,7 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     mlc_conv_desc d = u->d.conv;
+    const uint64_t before = m->ctx->storages;
     if (u->pad && x->ndim == u->d.axes + 2) {
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
@@ -28421,7 +28530,9 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
         if (!x) return NULL;
     }
     if (e->act != MLC_ACT_NONE) d.act = e->act;
-    return mlc__conv_call(u->op, x, u->w, u->b, &d, add);
+    mlc_tensor *y = mlc__conv_call(u->op, x, u->w, u->b, &d, add);
+    mlc__used_up(x, before, y);
+    return y;
 }
 
 static mlc_tensor *mlc__conv_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
@@ -28897,8 +29008,7 @@ static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t n)
     const uint64_t before = m->ctx->storages;
     for (int32_t i = 0; x && i < n; i++) {
         mlc_tensor *y = mlc__sequential_step(m, &i, x);
-        if (y && x->storage->seq > before && x->storage != y->storage)
-            mlc__storage_done(x->storage);
+        mlc__used_up(x, before, y);
         x = y;
     }
     return x;
@@ -29053,6 +29163,7 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
 {
     const bool relu = *MLC__CAST(const bool *, m->user);
     const mlc_epilogue last_e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
+    const uint64_t before = m->ctx->storages;
     mlc_module *body = m->child[0], *last = mlc__residual_last(body);
     (void)e;
     mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
@@ -29063,9 +29174,14 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
         last->fuse->adds(last, h, skip)) {
         y = mlc__module_call(last, h, &last_e, skip);
     } else {
-        y = mlc_add(last ? mlc_forward(last, h) : h, skip);
-        if (relu) y = mlc_relu(y);
+        mlc_tensor *end = last ? mlc_forward(last, h) : h, *sum = mlc_add(end, skip);
+        mlc__used_up(end, before, sum);
+        mlc__used_up(skip, before, sum);
+        y = relu ? mlc_relu(sum) : sum;
+        mlc__used_up(sum, before, y);
     }
+    mlc__used_up(h, before, y);
+    mlc__used_up(skip, before, y);
     if (y && last) {
         mlc__module_made(last, &y, 1);
         mlc__module_made(body, &y, 1);
@@ -29201,13 +29317,18 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     const mlc_epilogue relu = { MLC_ACT_RELU, 0.0, NULL }, gate = { MLC_ACT_SIGMOID, 0.0, NULL };
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
+    const uint64_t before = m->ctx->storages;
     mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
     if (s) s = mlc_flatten(s, 1);
     for (int i = 0; s && i < 2; i++) {
-        s = mlc__module_call(m->child[i], s, i ? &gate : &relu, NULL);
+        mlc_tensor *t = s;
+        s = mlc__module_call(m->child[i], t, i ? &gate : &relu, NULL);
         if (s) mlc__module_made(m->child[i], &s, 1);
+        mlc__used_up(t, before, s);
     }
-    return s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
+    mlc_tensor *y = s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;
+    mlc__used_up(s, before, y);
+    return y;
 }
 
 MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
@@ -30754,7 +30875,10 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     (void)e;
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
     if (mlc__sketch_seed(u->seed, &u->stamp, &u->u) != MLC_OK) return NULL;
-    return mlc__skconv_spread(mlc_forward(m->child[0], x), u);
+    const uint64_t before = m->ctx->storages;
+    mlc_tensor *s = mlc_forward(m->child[0], x), *y = mlc__skconv_spread(s, u);
+    mlc__used_up(s, before, y);
+    return y;
 }
 
 static const mlc__fuse mlc__skconv_fuse = {
@@ -30860,6 +30984,15 @@ typedef struct mlc__sketching {
     int32_t     n;
 } mlc__sketching;
 
+/* m and all below it train or evaluate as `like` does, also after mlc_eval_end. */
+static void mlc__eval_like(mlc_module *m, const mlc_module *like)
+{
+    m->training = like->training;
+    m->evals = like->evals;
+    m->was_training = like->was_training;
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_like(m->child[i], like);
+}
+
 /* fresh takes old's place and name; old is freed. */
 static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
 {
@@ -30871,7 +31004,7 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
     mlc_module_hook(fresh, old->hook, old->hook_user);
     old->parent = NULL;
     old->name = NULL;
-    mlc_module_train(fresh, old->training);
+    mlc__eval_like(fresh, old);
     /* What was not trained is not trained: the weight's are s1 and s2 or those of the child. */
     for (int32_t i = 0; i < old->slots; i++)
         if (!mlc__trainable(old->slot[i].p))

@@ -1577,6 +1577,20 @@ static mlc_nn_norm_desc norm_desc(int64_t size, int64_t groups, double eps)
     return d;
 }
 
+WRONG(eval_end_without_begin, STATE,
+      "eval_end: none is open on this Sequential; call mlc_eval_begin of the same module before",
+      mlc_eval_end(w->net))
+
+static void evaluate_deep(world *w)
+{
+    for (int i = 0; i < 9; i++)
+        mlc_eval_begin(w->net);
+}
+
+WRONG(eval_begin_too_deep, STATE,
+      "eval_begin: 8 are open on a Sequential; is a mlc_eval_end missing?",
+      evaluate_deep(w))
+
 WRONG(norm_of_no_size, ARG,
       "LayerNorm: size is 0; it must be 1 or more: begin with mlc_nn_norm_desc_make(size)",
       const mlc_nn_norm_desc d = norm_desc(0, 1, 0); mlc_nn_layer_norm_ex(w->ctx, &d))

@@ -1549,6 +1549,108 @@ TEST(nn, inference_over_50_layers_holds_no_more_activations_than_over_3)
     CHECK(inference_peak(50, false) > 10 * fifty);         /* training keeps what it saves     */
 }
 
+static bool keep_made(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    (void)m; (void)n_out;
+    *(mlc_tensor **)user = out[0];
+    return true;
+}
+
+/* ---- evaluation ----------------------------------------------------------------------------- */
+
+TEST(nn, evaluation_ends_with_each_module_as_it_was)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *frozen = mlc_nn_batch_norm(ctx, 3), *drop = mlc_nn_dropout(ctx, 0.5);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, frozen, drop);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+    mlc_set_requires_grad(x, true);
+    mlc_module_train(frozen, false);
+    for (int i = 0; i < 8; i++) {                          /* nests, with other modes between  */
+        CHECK_EQ(mlc_eval_begin(i % 2 ? drop : net), MLC_OK);
+        CHECK(!mlc_module_is_training(net) && !mlc_module_is_training(drop));
+        CHECK(!mlc_requires_grad(mlc_mul_scalar(x, 2)));
+        mlc_module_train(drop, true);
+    }
+    CHECK_EQ(mlc_eval_begin(net), MLC_ERR_STATE);          /* drop has 8: nothing changes      */
+    CHECK(!mlc_module_is_training(net) && mlc_module_is_training(drop));
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);                   /* that of the one that failed      */
+    CHECK(mlc_module_is_training(drop));
+    for (int i = 8; i-- > 0;) {
+        CHECK_EQ(mlc_eval_end(i % 2 ? drop : net), MLC_OK);
+        CHECK(mlc_module_is_training(drop));
+        CHECK(mlc_requires_grad(mlc_mul_scalar(x, 2)) == (i == 0));
+    }
+    CHECK(mlc_module_is_training(net) && !mlc_module_is_training(frozen));
+    CHECK_EQ(mlc_eval_end(net), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_EQ(mlc_module_add(net, mlc_nn_dropout(ctx, 0.5)), MLC_OK);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(mlc_module_is_training(mlc_module_child(net, 2)));
+    CHECK(mlc_eval_begin(NULL) == MLC_ERR_ARG && mlc_eval_end(NULL) == MLC_ERR_ARG);
+    CHECK_OK(ctx);
+}
+
+/* What is in use at most over what there was, in outputs of a layer of 64 x 64 floats. */
+static double outputs_at_most(mlc_module *net, mlc_dims shape, double *y)
+{
+    mlc_memory before, after;
+    mlc_ctx   *ctx = mlc_module_ctx(net);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, shape, 1, -1, 1);
+    mlc_memory_info(ctx, &before);
+    mlc_memory_peak_reset(ctx);
+    mlc_tensor *out = mlc_forward(net, x);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(out && test_read(out, y));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+    return (double)(after.top[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION]) /
+           (64 * 64 * 4);
+}
+
+TEST(nn, evaluation_holds_two_outputs_at_a_time)
+{
+    static double y[64 * 64], z[64 * 64];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 12; i++)
+        CHECK_EQ(mlc_module_add(net, mlc_nn_linear(ctx, 64, 64)), MLC_OK);
+    CHECK_NEAR(outputs_at_most(net, mlc_dims2(64, 64), y), 2, 0);
+    test_read(mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(64, 64), 1, -1, 1)), z);
+    CHECK(memcmp(y, z, sizeof y) == 0);                    /* recorded, all are there          */
+    /* Of the body's output, the shortcut's, their sum and its relu three. */
+    mlc_module *block = mlc_nn_residual(ctx, mlc_nn_linear(ctx, 64, 64), mlc_nn_linear(ctx, 64, 64),
+                                        true);
+    mlc_module *blocks = MLC_SEQUENTIAL(ctx, mlc_nn_identity(ctx), block, mlc_nn_identity(ctx));
+    CHECK_NEAR(outputs_at_most(blocks, mlc_dims2(64, 64), y), 3, 0);
+    test_read(mlc_forward(blocks, test_rand(ctx, MLC_F32, mlc_dims2(64, 64), 1, -1, 1)), z);
+    CHECK(memcmp(y, z, sizeof y) == 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_hook_keeps_what_evaluation_would_free)
+{
+    double      a[8], b[8];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 4), mlc_nn_linear(ctx, 4, 2));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1), *seen = NULL;
+    mlc_module_hook(mlc_module_child(net, 0), keep_made, &seen);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);
+    test_read(seen, a);
+    test_read(mlc_forward(mlc_module_child(net, 0), x), b);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK_OK(ctx);
+}
+
 TEST(nn, modules_outlive_the_scope_they_were_made_in)
 {
     mlc_ctx *ctx = test_ctx();

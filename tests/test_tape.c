@@ -1114,3 +1114,73 @@ TEST(tape, backward_passes_over_what_is_only_kept)
     CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
     CHECK_OK(ctx);
 }
+
+/* ---- memory given back early ----------------------------------------------------------------- */
+
+static int64_t activations(mlc_ctx *ctx)
+{
+    mlc_memory m;
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    return m.now[MLC_MEM_ACTIVATION];
+}
+
+TEST(tape, drop_frees_what_nothing_needs_and_leaves_the_rest)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims1(1024)), *outside = mlc_ones(ctx, MLC_F32,
+                                                                                 mlc_dims1(1024));
+    mlc_set_requires_grad(w, true);
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(1024));
+    mlc_tensor *factor = mlc_exp(x), *y = mlc_mul(w, factor), *z = mlc_mul_scalar(y, 2);
+    const int64_t all = activations(ctx);
+    mlc_tensor *const needed[] = {NULL, w, outside, factor, y, z};
+    for (int i = 0; i < 6; i++)
+        mlc_drop(needed[i]);
+    CHECK_EQ(activations(ctx), all);
+    mlc_drop(mlc_reshape(x, mlc_dims2(32, 32)));           /* with all views of its memory     */
+    CHECK_EQ(activations(ctx), all - 4096);
+    mlc_drop(x);
+    CHECK_EQ(activations(ctx), all - 4096);
+    CHECK_EQ(mlc_backward(mlc_sum(z, mlc_dims0(), false)), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_select(mlc_grad(w), 0, 5)), 2 * exp(1.0), 1e-5);
+    CHECK_OK(ctx);
+    CHECK(mlc_exp(x) == NULL);
+    CHECK_HAS(mlc_error(ctx), "was freed by mlc_drop");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_select(outside, 0, 5)), 1, 0);
+    CHECK_OK(ctx);
+}
+
+/* Bytes in use after a call, over those of what it returned. */
+static int64_t left_over(mlc_ctx *ctx, mlc_tensor *const *in, int which)
+{
+    const int64_t before = activations(ctx);
+    mlc_tensor *y = which == 0   ? mlc_einsum("ij,jk,kl->li", in, 3)
+                    : which == 1 ? mlc_layer_norm(in[0], NULL, NULL, 1e-5)
+                    : which == 2 ? mlc_focal_loss(in[0], in[1], 0.25, 2, MLC_REDUCTION_MEAN)
+                    : which == 3 ? mlc_triplet_margin_loss(in[0], in[1], in[2], 1, 2, true,
+                                                           MLC_REDUCTION_MEAN)
+                                 : mlc_cosine_embedding_loss(in[0], in[1], in[3], 0.5,
+                                                             MLC_REDUCTION_NONE);
+    const int64_t bytes = mlc_numel(y) * 4;
+    CHECK(y != NULL);
+    return activations(ctx) - before - (bytes < 64 ? 64 : bytes);
+}
+
+TEST(tape, operations_made_of_others_keep_their_result_alone_where_nothing_is_recorded)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *in[4];
+    for (uint64_t i = 0; i < 3; i++)
+        in[i] = test_rand(ctx, MLC_F32, mlc_dims2(64, 64), i + 1, 0.1, 0.9);
+    in[3] = mlc_ones(ctx, MLC_F32, mlc_dims1(64));
+    for (int which = 0; which < 5; which++) {
+        CHECK_EQ(left_over(ctx, in, which), 0);
+        mlc_set_requires_grad(in[0], true);
+        CHECK(left_over(ctx, in, which) > 0);
+        mlc_set_requires_grad(in[0], false);
+    }
+    CHECK_OK(ctx);
+}
