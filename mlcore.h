@@ -33,7 +33,8 @@
  *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
  *   returns the status and clears errors raised inside the scope. The library never aborts,
  *   exits or prints; a logger in the context's desc hears of errors and warnings. What shows
- *   something takes a writer: mlc_print(t, mlc_stdout, NULL) is NumPy's print(t).
+ *   something takes a writer, NULL for standard output: mlc_print(t, NULL, NULL) is NumPy's
+ *   print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -290,7 +291,10 @@ typedef struct mlc_allocator {
 } mlc_allocator;
 
 typedef void (*mlc_log_fn)(void *user, mlc_log_level level, const char *text);
-typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);   /* not 0-terminated */
+
+/* Where text goes; it is not 0-terminated. A function that shows something takes NULL as standard
+ * output; under MLC_NO_STDIO that is an ARG error. In a desc NULL is what the field says.    */
+typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);
 
 typedef enum mlc_blas {                /* whether a CBLAS, where there is one, is called        */
     MLC_BLAS_AUTO = 0,                 /* at levels where it was measured to be ahead          */
@@ -362,9 +366,11 @@ MLC_API mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed);
 
 /* mlc_ctx_status: the first error that stands, or MLC_OK. NULL context: ARG.                 */
 MLC_API mlc_status mlc_ctx_status(const mlc_ctx *ctx);
-/* mlc_error: text of the first error that stands, else of the last one cleared, else "".     */
+/* mlc_error: text of the first error that stands; where none does, of the one that the last
+ *   mlc_scope_end returned; else "". It is readable until the next error, the next mlc_scope_end
+ *   that returns MLC_OK, or mlc_error_clear.                         test: tests/test_ctx.c  */
 MLC_API const char *mlc_error(const mlc_ctx *ctx);
-/* mlc_error_clear: forgets the standing error (the text stays readable).                     */
+/* mlc_error_clear: forgets the standing error and its text: mlc_error is "" then.            */
 MLC_API void mlc_error_clear(mlc_ctx *ctx);
 /* mlc_raise: records an error from a user's own module or operation; the first one wins.
  *   out    status, so that `return mlc_raise(ctx, MLC_ERR_ARG, "mine: ...")` reads well      */
@@ -395,7 +401,8 @@ MLC_API void mlc_memory_peak_reset(mlc_ctx *ctx);
  *   which the next product makes again.                                                       */
 MLC_API void mlc_memory_trim(mlc_ctx *ctx);
 
-/* mlc_stdout: the writer that prints to standard output; absent under MLC_NO_STDIO.          */
+/* mlc_stdout: the writer that prints to standard output, as NULL does; absent under
+ *   MLC_NO_STDIO.                                                                            */
 MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 
 /* @@ API.TENSOR ------------------------------------------ create, view, query, copy */
@@ -557,10 +564,11 @@ typedef struct mlc_print_desc {        /* as numpy.printoptions; 0 is the defaul
     bool    suppress;                  /* numbers are not scientific because some are small    */
 } mlc_print_desc;
 
-/* mlc_print: writes t as NumPy's print(array) does, with a line's end: mlc_print(t, mlc_stdout,
- *   NULL). Floats have the fewest digits that tell them from their neighbours in their dtype, bf16
- *   those that bf16 needs. Copies what is shown to the host, nothing more. Waits for the device.
- *   dtype  any, any strides     err: ARG without a writer; STATE; NOMEM
+/* mlc_print: writes t as NumPy's print(array) does, with a line's end, to write, or to standard
+ *   output (NULL). Floats have the fewest digits that tell them from their neighbours in their
+ *   dtype, bf16 those that bf16 needs. Copies what is shown to the host, nothing more. Waits for
+ *   the device.
+ *   dtype  any, any strides     err: ARG (see mlc_writer); STATE; NOMEM
  *   ref    numpy 2.4                                                 test: tests/test_print.c */
 MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
 /* mlc_print_ex: under other options, which 0-d tensors do not heed. NULL desc: mlc_print.
@@ -1669,6 +1677,7 @@ MLC_API bool mlc_param_next(mlc_param_iter *it);
 MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
 /* mlc_summary: the table Keras prints: layer, output shape, parameters; and the bytes of the
  *   activations one training step keeps. Nothing is computed.    input: shape with the batch
+ *   write  NULL: standard output
  *   err    those of the forward: then the rows end with the layer that fails, and its message */
 MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user);
 
@@ -2097,11 +2106,15 @@ typedef struct mlc_clip_desc {         /* at most one of both                   
  *   err    ARG: negative, not finite, or both    ref: clip_grad_norm_, clip_grad_value_       */
 MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 /* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
- *   clipped; NaN before the first of them.                                                    */
+ *   clipped.                     err: STATE, with NaN, before the first of them               */
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
  *   their gradients; the others leave everything as it is. 1: every call.     err: ARG: n < 1 */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
+/* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
+ *   epoch, with the mean of those calls; does nothing where no call waits.
+ *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
+MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
 
 /* mlc_optim_in_backward: from now on backward itself makes the step of a matrix that one linear
  *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
@@ -2172,10 +2185,10 @@ MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
 /* mlc_autocast_end: ends the innermost begin.                   err: STATE if there is none   */
 MLC_API mlc_status mlc_autocast_end(mlc_ctx *ctx);
 /* mlc_autocast_report: a line for each operation and dtype that ran in f32 or 16 bits under
- *   autocast so far, with how often.                            err: ARG                      */
+ *   autocast so far, with how often; write NULL: standard output.         err: ARG            */
 MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user);
 
-/* @@ API.DATA -------------------------------------------- loader, CSV; test: tests/test_data.c */
+/* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
 
 typedef struct mlc_batch {
     mlc_tensor *x, *y;                 /* the loader's own; valid until the next call          */
@@ -2210,6 +2223,47 @@ MLC_API bool mlc_loader_next(mlc_loader *loader, mlc_batch *b);
 /* mlc_loader_batches: batches in one epoch.                                                   */
 MLC_API int64_t mlc_loader_batches(const mlc_loader *loader);
 
+typedef struct mlc_split_rows_desc {
+    const double *shares;              /* required: of n, each over 0; their sum is at most 1  */
+    int32_t       n_shares;
+    mlc_tensor   *labels;              /* NULL, or i64 [n]: each class is split by the shares  */
+    uint64_t      seed;                /* of the order; default 0                              */
+    bool          shuffle;             /* default true; false: in the order that rows have     */
+} mlc_split_rows_desc;
+
+/* mlc_split_rows_desc_make: shares set, the rest default.                                     */
+MLC_API mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32_t n_shares);
+/* mlc_split_rows: cuts the numbers 0 .. n-1 of n rows into parts: each row is in one at most, in
+ *   shuffled order. Shares that are no whole number of rows are rounded up where most is missing,
+ *   the others down. With labels so are those of each class, and what is missing from one counts
+ *   for the next.
+ *   out    parts: n_shares tensors, i64 [rows], in the current scope; NULL each on an error
+ *   err    ARG: shares that are not such, a part without rows; SHAPE, DTYPE of labels
+ *   ref    sklearn.model_selection.train_test_split          test: tests/test_data.c          */
+MLC_API mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
+                             mlc_tensor **parts);
+
+typedef struct mlc_k_fold_desc {
+    int64_t     folds;                 /* required: 2 .. n                                     */
+    mlc_tensor *labels;                /* NULL, or i64 [n]: each class is spread over the folds */
+    uint64_t    seed;                  /* of the order; default 0                              */
+    bool        shuffle;               /* default true; false: in the order that rows have     */
+} mlc_k_fold_desc;
+
+/* mlc_k_fold_desc_make: folds set, the rest default.                                          */
+MLC_API mlc_k_fold_desc mlc_k_fold_desc_make(int64_t folds);
+/* mlc_k_fold: the rows to train on, and those held out, in fold number 0 .. folds-1 of n rows. With
+ *   the same desc each row is held out in one fold. Folds are parts of equal shares, see
+ *   mlc_split_rows.
+ *   out    train, held_out: i64 [rows] in the current scope; NULL on an error
+ *   err    ARG: folds, fold; SHAPE, DTYPE of labels
+ *   ref    sklearn.model_selection.KFold, StratifiedKFold                                     */
+MLC_API mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *desc, int64_t fold,
+                              mlc_tensor **train, mlc_tensor **held_out);
+/* mlc_gather_rows: rows of x [n, ..], of any dtype, by number, i64 [m], as mlc_split_rows gives
+ *   them: mlc_index_select(x, 0, rows), with its gradient and errors.                         */
+MLC_API mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows);
+
 typedef enum mlc_column {              /* types of a table's columns                           */
     MLC_COLUMN_AUTO = 0,               /* whatever holds all its fields                        */
     MLC_COLUMN_I64, MLC_COLUMN_F64, MLC_COLUMN_TEXT,
@@ -2231,7 +2285,8 @@ typedef struct mlc_csv_desc {
  *   that begin with # are passed over; NULL desc: defaults. "nan" and "inf" are numbers; the
  *   locale does not matter. Takes memory for the text and the result: two bytes of text may be a
  *   number of 8.
- *   err    IO with line and column: missing file, ragged row, not a number, no rows
+ *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
+ *          that is not numbers says: set desc.header
  *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
 /* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
@@ -2298,7 +2353,7 @@ typedef struct mlc_progress {          /* a line on a terminal, whole lines else
 /* mlc_progress_make: a progress line that writes to standard output (write NULL) or a writer;
  *   a terminal gets a bar, at most ten times a second; TERM=dumb, NO_COLOR or a file get
  *   one line for each update that is due every 30 seconds, and the last. The label must live as
- *   long as the line is drawn.                                                                */
+ *   long as the line is drawn. Without a writer nothing is drawn under MLC_NO_STDIO.          */
 MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                        void *user);
 /* mlc_progress_update: done of total; text such as "loss 0.31" goes behind the bar.           */
@@ -2440,6 +2495,7 @@ typedef struct mlc_plot {              /* a chart                               
 /* mlc_plot_write: charts as one SVG picture, 360 x 280 pixels each, `columns` side by side. Axes
  *   end at round numbers around what is shown; numbers that differ by less than a millionth are
  *   one. Texts are UTF-8 and end with their chart, legends after six rows.
+ *   write  NULL: standard output
  *   err    ARG: before anything is written                                                    */
 MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                   int64_t columns, mlc_writer write, void *user);
@@ -4031,6 +4087,7 @@ struct mlc_ctx {
      * kernel may have written the device's error word. */
     mlc_status     status;
     bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
+    bool           told;               /* message is of the error that mlc_scope_end returned  */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
@@ -4196,6 +4253,7 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     const size_t size = ctx->tables.message;
     const size_t n = ctx->current ? ctx->modules_place(ctx, message, size) : 0;
     ctx->status = status;
+    ctx->told = false;
     vsnprintf(message + n, size - n, format, args);
     memcpy(ctx->message, message, size);
     mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
@@ -4234,8 +4292,18 @@ MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *forma
     do { const mlc_status mlc__st = (call); if (mlc__st != MLC_OK) return mlc__st; } while (0)
 
 MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx) { return ctx ? ctx->status : MLC_ERR_ARG; }
-MLC_IMPL const char *mlc_error(const mlc_ctx *ctx) { return ctx ? ctx->message : "no context"; }
-MLC_IMPL void mlc_error_clear(mlc_ctx *ctx) { if (ctx) ctx->status = MLC_OK; }
+MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
+{
+    if (!ctx) return "no context";
+    return ctx->status != MLC_OK || ctx->told ? ctx->message : "";
+}
+
+MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
+{
+    if (!ctx) return;
+    ctx->status = MLC_OK;
+    ctx->told = false;
+}
 
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
  * Heap: objects that live until freed (modules, parameters, gradients, optimizer state), each with
@@ -17787,6 +17855,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc__scope *s = &ctx->scopes[ctx->depth];
     while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
+    ctx->told = status != MLC_OK;
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) {
         mlc__node_unsave(nd);
@@ -17803,12 +17872,14 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     return status;
 }
 
-/* Ends a scope of the library's own: what failed in it is the caller's to see. */
+/* Ends a scope of the library's own: what failed in it is the caller's to see, and the text of an
+ * error that the program was told of stays. */
 static mlc_status mlc__scope_leave(mlc_ctx *ctx)
 {
-    const bool had_error = ctx->scopes[ctx->depth].had_error;
+    const bool had_error = ctx->scopes[ctx->depth].had_error, told = ctx->told;
     const mlc_status st = mlc_scope_end(ctx);
     if (!had_error) ctx->status = st;
+    ctx->told = told;
     return st;
 }
 
@@ -17820,6 +17891,22 @@ MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
     fflush(stdout);
 }
 #endif
+
+/* What a NULL writer stands for; only what shows something links standard output. */
+static mlc_status mlc__writer(mlc_ctx *ctx, const char *what, mlc_writer *write)
+{
+#ifndef MLC_NO_STDIO
+    (void)ctx;
+    (void)what;
+    if (!*write) *write = mlc_stdout;
+    return MLC_OK;
+#else
+    MLC__REQUIRE(ctx, *write != NULL, ARG,
+                 "%s: write is NULL, which is standard output; MLC_NO_STDIO is compiled in: pass a "
+                 "writer", what);
+    return MLC_OK;
+#endif
+}
 
 /* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access
  * Tensors are small structs in a scope's arena over a storage that views share. Nothing here is
@@ -19247,7 +19334,7 @@ MLC_IMPL mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_
     mlc__printer p;
     if (!t) return MLC_ERR_ARG;
     mlc_ctx *ctx = t->ctx;
-    MLC__REQUIRE(ctx, write != NULL, ARG, "print: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__writer(ctx, "print", &write));
     MLC__TRY(mlc__alive(t, "print"));
     MLC__TRY(mlc__printer_init(&p, t, desc));
     if (ctx->dry_run) return MLC_OK;
@@ -29534,11 +29621,11 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
 
 MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user)
 {
-    const mlc__table t = { write, user };
     mlc__count count = { 0, 0, 0 };
     int64_t activations = 0;
     if (!m) return MLC_ERR_ARG;
-    MLC__REQUIRE(m->ctx, write != NULL, ARG, "summary: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__writer(m->ctx, "summary", &write));
+    const mlc__table t = { write, user };
     MLC__TRY(mlc_module_build(m));
     const mlc_status st = mlc__dry_forward(m, input, &activations);
     if (st != MLC_OK && m->out_ndim != MLC__FAILED) return st;
@@ -31196,7 +31283,7 @@ struct mlc_optim {
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
     mlc_clip_desc clip;
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
-    bool        has_scaler;
+    bool        has_scaler, measured;  /* measured: guard.norm is of a step */
     mlc_scaler_desc scaler;
     mlc__guard  guard, *guard_dev;     /* guard_dev: on the device, squares of runs behind it */
     mlc_status (*guarded)(mlc_optim *o, int64_t runs, bool *skip);    /* of clipping, a scaler  */
@@ -31732,6 +31819,7 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t runs)
     a.scaler = &o->guard_dev->scaler;
     a.norm = &o->guard_dev->norm;
     MLC__TRY(mlc__run_guard(ctx, "optim_step", &a));
+    o->measured = true;
     return mlc__device_copy(ctx, &o->guard, o->guard_dev, sizeof o->guard, MLC_COPY_TO_HOST);
 }
 
@@ -31803,11 +31891,8 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     return MLC_OK;
 }
 
-/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
- * where grad is None. */
-MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+static mlc_status mlc__optim_ready(mlc_optim *o)
 {
-    if (!o) return MLC_ERR_ARG;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     /* A bad label that a device has not reported yet must not reach the weights. */
     MLC__TRY(mlc__error_word_read(o->ctx));
@@ -31818,11 +31903,32 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
             "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
             "between; call mlc_optim_zero_grad",
             o->entry[i].p->name);
+    return MLC_OK;
+}
+
+/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
+ * where grad is None. */
+MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_ready(o));
     if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
     mlc__flush_end(mode);
     if (o->calls) o->calls--;          /* it failed: this call does not count */
+    return st;
+}
+
+/* A mean is taken over o->calls, which an update sets to 0. */
+MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_ready(o));
+    if (!o->calls) return MLC_OK;
+    const uint32_t mode = mlc__flush_begin();
+    const mlc_status st = mlc__optim_update(o);
+    mlc__flush_end(mode);
     return st;
 }
 
@@ -31884,7 +31990,15 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
     return MLC_OK;
 }
 
-MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o) { return o ? o->guard.norm : MLC__NAN; }
+/* measured: a norm may be NaN itself. */
+MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o)
+{
+    if (!o) return MLC__NAN;
+    if (!o->measured)
+        mlc__fail(o->ctx, MLC_ERR_STATE, "optim_grad_norm: no step has measured the norm yet; call "
+                  "mlc_optim_clip or mlc_optim_scaler, and then mlc_optim_step");
+    return o->guard.norm;
+}
 
 MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
 {
@@ -32119,9 +32233,9 @@ MLC_IMPL mlc_status mlc_autocast_end(mlc_ctx *ctx)
 
 MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user)
 {
-    const mlc__table t = { write, user };
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, write != NULL, ARG, "autocast_report: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__writer(ctx, "autocast_report", &write));
+    const mlc__table t = { write, user };
     const mlc__amp *a = (const mlc__amp *)(const void *)ctx->amp;
     for (int32_t i = 0; a && i < a->seen; i++)
         mlc__print(&t, "%-16s %-5s %lld\n", a->ran[i].op, mlc_dtype_name(a->ran[i].dtype),
@@ -35276,8 +35390,10 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
             why = "is too large for the dtype";
         }
     }
-    MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s", c->path,
-                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text, why);
+    const bool names = c->rows == 0 && !c->desc.header;
+    MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s%s", c->path,
+                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text, why,
+                 names ? "; if the first row has names, set desc.header" : "");
     if (!c->data) return MLC_OK;
     if (whole) memcpy(c->data + (size_t)(c->rows * c->cols + col) * sizeof q, &q, sizeof q);
     else mlc__elem_put(c->data, c->rows * c->cols + col, c->desc.dtype, v);
@@ -35904,7 +36020,7 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows
+/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows; splits
  * The loader copies its data once (dense, so that a row is one memcpy) and owns one batch, which it
  * fills anew each time: no step allocates. The order of epoch e is a function of the seed and e
  * alone, so runs can be repeated and epochs do not look alike. The last batch is the same tensors
@@ -36063,17 +36179,17 @@ MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
     return l->desc.drop_last ? l->n / l->desc.batch : mlc__div_up(l->n, l->desc.batch);
 }
 
-/* The epoch's order: Fisher and Yates with words of stream `epoch`. */
-static void mlc__loader_shuffle(mlc_loader *l)
+/* 0 .. n-1 in an order: Fisher and Yates with words of a stream. */
+static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed, uint64_t stream)
 {
-    for (int64_t i = 0; i < l->n; i++) l->order[i] = i;
-    for (int64_t i = l->n - 1; i > 0 && l->desc.shuffle; i--) {
-        const mlc__words r = mlc__philox(l->desc.seed, (uint64_t)l->epoch, (uint64_t)i);
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t i = n - 1; i > 0 && shuffle; i--) {
+        const mlc__words r = mlc__philox(seed, stream, (uint64_t)i);
         /* Modulo: the bias is below n/2^64. */
         const uint64_t word = (uint64_t)r.w[1] << 32 | r.w[0];
-        const int64_t k = (int64_t)(word % (uint64_t)(i + 1)), other = l->order[k];
-        l->order[k] = l->order[i];
-        l->order[i] = other;
+        const int64_t k = (int64_t)(word % (uint64_t)(i + 1)), other = order[k];
+        order[k] = order[i];
+        order[i] = other;
     }
 }
 
@@ -36179,7 +36295,7 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     if (!l || !b) return false;
     memset(b, 0, sizeof *b);
     if (l->at < 0) {                   /* a new epoch */
-        mlc__loader_shuffle(l);
+        mlc__shuffle(l->order, l->n, l->desc.shuffle, l->desc.seed, (uint64_t)l->epoch);
         l->at = l->index = 0;
     }
     const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
@@ -36199,6 +36315,239 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     b->index = l->index++;
     l->at += n;
     return true;
+}
+
+/* ---- rows in parts: mlc_split_rows, mlc_k_fold */
+
+/* Arrays of n, but for the last two lines: one more than `parts`, for what is in none. */
+typedef struct mlc__cut {
+    mlc_ctx    *ctx;
+    const char *what;
+    int64_t     n, parts;
+    int64_t    *order, *part;          /* rows as they come out; the part that each row is in */
+    int64_t    *label, *sorted;        /* of rows; in ascending order */
+    int64_t    *member, *members;      /* rows by class; how many, at a class's first of sorted */
+    double     *share, *missing;       /* missing: rows that a part should have and has not */
+    int64_t    *count, *total;         /* rows of a part: of a class; of all */
+} mlc__cut;
+
+/* One block for all arrays, which c->order begins. */
+static mlc_status mlc__cut_begin(mlc__cut *c)
+{
+    const int64_t most = INT64_MAX / 128;
+    MLC__REQUIRE(c->ctx, c->n < most && c->parts < most, ARG, "%s: %lld rows are too many", c->what,
+                 (long long)c->n);
+    const int64_t n = c->n, p = c->parts + 1;
+    c->order = MLC__CAST(int64_t *, mlc__heap_alloc(c->ctx, (size_t)(6 * n + 4 * p) * 8,
+                                                    MLC_MEM_OBJECT, c->what));
+    if (!c->order) return MLC_ERR_NOMEM;
+    memset(c->order, 0, (size_t)(6 * n + 4 * p) * 8);
+    c->part = c->order + n;
+    c->label = c->part + n;
+    c->sorted = c->label + n;
+    c->member = c->sorted + n;
+    c->members = c->member + n;
+    c->count = c->members + n;
+    c->total = c->count + p;
+    c->share = MLC__CAST(double *, (void *)(c->total + p));
+    c->missing = c->share + p;
+    return MLC_OK;
+}
+
+static mlc_status mlc__cut_labels_check(mlc_ctx *ctx, const char *what, int64_t n,
+                                        const mlc_tensor *labels)
+{
+    MLC__REQUIRE(ctx, n >= 1, ARG, "%s: n is %lld; there must be rows", what, (long long)n);
+    if (!labels) return MLC_OK;
+    MLC__REQUIRE(ctx, labels->ctx == ctx, ARG, "%s: labels belong to another context", what);
+    MLC__REQUIRE(ctx, labels->dtype == MLC_I64, DTYPE, "%s: labels are %s; they must be i64: cast "
+                 "them with mlc_cast", what, mlc_dtype_name(labels->dtype));
+    MLC__REQUIRE(ctx, labels->ndim == 1 && labels->shape[0] == n, SHAPE,
+                 "%s: labels are %s; they must be [%lld], one for each row", what,
+                 mlc__shape(labels).s, (long long)n);
+    return mlc__alive(labels, what);
+}
+
+static mlc_status mlc__cut_labels_read(mlc__cut *c, mlc_tensor *labels)
+{
+    const size_t bytes = (size_t)c->n * 8;
+    MLC__TRY(mlc_read(labels, c->label, bytes));
+    MLC__TRY(mlc_scope_begin(c->ctx));
+    mlc_read(mlc_sort(labels, 0, false, NULL), c->sorted, bytes);
+    return mlc__scope_leave(c->ctx);
+}
+
+/* The first of a sorted list that is not below. */
+static int64_t mlc__first_not_below(const int64_t *sorted, int64_t n, int64_t value)
+{
+    int64_t from = 0, to = n;
+    while (from < to) {
+        const int64_t middle = from + (to - from) / 2;
+        if (sorted[middle] < value) from = middle + 1;
+        else to = middle;
+    }
+    return from;
+}
+
+/* Rows of each class next to each other, in their order. */
+static void mlc__cut_classes(mlc__cut *c, bool labels)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t row = c->order[i];
+        const int64_t at = labels ? mlc__first_not_below(c->sorted, c->n, c->label[row]) : 0;
+        c->member[at + c->members[at]++] = row;
+    }
+}
+
+/* The part that gets one more of the m rows of a class: of those below their share of it the one
+ * where most is missing, at a tie the first. */
+static int64_t mlc__cut_neediest(const mlc__cut *c, int64_t m)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i <= c->parts; i++)
+        if ((double)c->count[i] + 1e-9 < c->share[i] * (double)m &&
+            (best < 0 || c->missing[i] > c->missing[best] + 1e-9)) best = i;
+    return best < 0 ? 0 : best;
+}
+
+/* The m rows of a class. 1e-9: shares such as 1/3 are not exact. */
+static void mlc__cut_deal(mlc__cut *c, const int64_t *rows, int64_t m)
+{
+    int64_t left = m, at = 0;
+    for (int64_t i = 0; i <= c->parts; i++) {
+        const double want = c->share[i] * (double)m;
+        c->count[i] = mlc__min((int64_t)(want + 1e-9), left);
+        c->missing[i] += want - (double)c->count[i];
+        left -= c->count[i];
+    }
+    for (; left > 0; left--) {
+        const int64_t i = mlc__cut_neediest(c, m);
+        c->count[i]++;
+        c->missing[i] -= 1.0;
+    }
+    for (int64_t i = 0; i <= c->parts; i++) {
+        c->total[i] += c->count[i];
+        for (int64_t k = 0; k < c->count[i]; k++) c->part[rows[at++]] = i;
+    }
+}
+
+/* Fills part and total by share. What an error leaves is freed by the caller. */
+static mlc_status mlc__cut_run(mlc__cut *c, mlc_tensor *labels, bool shuffle, uint64_t seed)
+{
+    double rest = 1.0;
+    for (int64_t i = 0; i < c->parts; i++) rest -= c->share[i];
+    c->share[c->parts] = rest > 1e-9 ? rest : 0.0;
+    if (labels) MLC__TRY(mlc__cut_labels_read(c, labels));
+    mlc__shuffle(c->order, c->n, shuffle, seed, mlc__hash("split_rows"));
+    mlc__cut_classes(c, labels != NULL);
+    for (int64_t at = 0; at < c->n; at += c->members[at])
+        mlc__cut_deal(c, c->member + at, c->members[at]);
+    for (int64_t i = 0; i < c->parts; i++)
+        MLC__REQUIRE(c->ctx, c->total[i] > 0, ARG,
+                     "%s: part %lld has no rows: its share of %lld is %s; it takes more rows, or a "
+                     "larger share", c->what, (long long)i, (long long)c->n,
+                     mlc__real(c->share[i] * (double)c->n).s);
+    return MLC_OK;
+}
+
+/* The rows that are in a part, or those that are not. */
+static mlc_tensor *mlc__cut_rows(mlc__cut *c, int64_t part, bool in)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++)
+        if ((c->part[c->order[i]] == part) == in) c->member[n++] = c->order[i];
+    return mlc_from(c->ctx, MLC_I64, mlc_dims1(n), c->member);
+}
+
+MLC_IMPL mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32_t n_shares)
+{
+    const mlc_split_rows_desc d = { shares, n_shares, NULL, 0, true };
+    return d;
+}
+
+static mlc_status mlc__split_rows_check(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *d)
+{
+    double sum = 0.0;
+    MLC__REQUIRE(ctx, d && d->shares && d->n_shares > 0, ARG, "split_rows: there are no shares; "
+                 "mlc_split_rows_desc_make takes them");
+    for (int32_t i = 0; i < d->n_shares; i++) {
+        MLC__REQUIRE(ctx, d->shares[i] > 0.0 && d->shares[i] <= 1.0, ARG,
+                     "split_rows: share %d is %s; it must be over 0 and at most 1", i,
+                     mlc__real(d->shares[i]).s);
+        sum += d->shares[i];
+    }
+    MLC__REQUIRE(ctx, sum <= 1.0 + 1e-9, ARG, "split_rows: the sum of %d shares is %s; it must be "
+                 "at most 1", d->n_shares, mlc__real(sum).s);
+    return mlc__cut_labels_check(ctx, "split_rows", n, d->labels);
+}
+
+MLC_IMPL mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
+                              mlc_tensor **parts)
+{
+    mlc__cut c;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, parts, ARG, "split_rows: parts is NULL; it takes a tensor for each share");
+    for (int32_t i = 0; desc && i < desc->n_shares; i++) parts[i] = NULL;
+    MLC__TRY(mlc__split_rows_check(ctx, n, desc));
+    memset(&c, 0, sizeof c);
+    c.ctx = ctx;
+    c.what = "split_rows";
+    c.n = n;
+    c.parts = desc->n_shares;
+    MLC__TRY(mlc__cut_begin(&c));
+    memcpy(c.share, desc->shares, (size_t)c.parts * sizeof *c.share);
+    mlc_status st = mlc__cut_run(&c, desc->labels, desc->shuffle, desc->seed);
+    for (int32_t i = 0; st == MLC_OK && i < desc->n_shares; i++) {
+        parts[i] = mlc__cut_rows(&c, i, true);
+        if (!parts[i]) st = ctx->status;
+    }
+    for (int32_t i = 0; st != MLC_OK && i < desc->n_shares; i++) parts[i] = NULL;
+    mlc__heap_free(ctx, c.order);
+    return st;
+}
+
+MLC_IMPL mlc_k_fold_desc mlc_k_fold_desc_make(int64_t folds)
+{
+    const mlc_k_fold_desc d = { folds, NULL, 0, true };
+    return d;
+}
+
+MLC_IMPL mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *desc, int64_t fold,
+                               mlc_tensor **train, mlc_tensor **held_out)
+{
+    mlc__cut c;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, desc && train && held_out, ARG, "k_fold: %s is NULL; it takes a desc and two "
+                 "results", desc ? train ? "held_out" : "train" : "desc");
+    *train = *held_out = NULL;
+    MLC__TRY(mlc__cut_labels_check(ctx, "k_fold", n, desc->labels));
+    MLC__REQUIRE(ctx, desc->folds >= 2 && desc->folds <= n, ARG,
+                 "k_fold: %lld folds of %lld rows; there must be 2 to %lld", (long long)desc->folds,
+                 (long long)n, (long long)n);
+    MLC__REQUIRE(ctx, fold >= 0 && fold < desc->folds, ARG,
+                 "k_fold: fold is %lld; the folds are 0 to %lld", (long long)fold,
+                 (long long)desc->folds - 1);
+    memset(&c, 0, sizeof c);
+    c.ctx = ctx;
+    c.what = "k_fold";
+    c.n = n;
+    c.parts = desc->folds;
+    MLC__TRY(mlc__cut_begin(&c));
+    for (int64_t i = 0; i < c.parts; i++) c.share[i] = 1.0 / (double)c.parts;
+    mlc_status st = mlc__cut_run(&c, desc->labels, desc->shuffle, desc->seed);
+    mlc_tensor *in = st == MLC_OK ? mlc__cut_rows(&c, fold, false) : NULL;
+    mlc_tensor *out = in ? mlc__cut_rows(&c, fold, true) : NULL;
+    if (st == MLC_OK && !out) st = ctx->status;
+    mlc__heap_free(ctx, c.order);
+    if (st != MLC_OK) return st;
+    *train = in;
+    *held_out = out;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
+{
+    return mlc_index_select(x, 0, rows);
 }
 
 /* @@ IMPL.METRICS ---------------------------------------- scores
@@ -36709,7 +37058,7 @@ MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
                                    int64_t columns, mlc_writer write, void *user)
 {
     if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, write, ARG, "plot: it needs a writer, such as mlc_stdout");
+    MLC__TRY(mlc__writer(ctx, "plot", &write));
     MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
     mlc__plots_draw(plots, count, columns, write, user);
     return MLC_OK;

@@ -39,7 +39,8 @@ TEST(csv, quoted_numbers_headers_and_gaps_make_a_tensor)
     CHECK_OK(ctx);
     d.header = d.missing = false;
     CHECK(numbers(ctx, "1,\n2,3\n", &d) == NULL);
-    CHECK_HAS(mlc_error(ctx), "line 1, column 2: '' is not a number");
+    CHECK_HAS(mlc_error(ctx), "line 1, column 2: '' is not a number; if the first row has names, "
+                              "set desc.header");
     CHECK_STATUS(ctx, MLC_ERR_IO);
 }
 

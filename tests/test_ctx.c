@@ -182,6 +182,11 @@ TEST(ctx, no_context_is_an_error_not_a_crash)
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
+static void discard_text(void *user, const char *text, size_t bytes)
+{
+    (void)user; (void)text; (void)bytes;
+}
+
 TEST(ctx, the_first_error_wins_and_stays_readable)
 {
     mlc_ctx *ctx = test_ctx();
@@ -193,14 +198,51 @@ TEST(ctx, the_first_error_wins_and_stays_readable)
     CHECK_STR(mlc_error(ctx), "mine: x is 7");
     mlc_error_clear(ctx);
     CHECK_OK(ctx);
-    CHECK_STR(mlc_error(ctx), "mine: x is 7");
+    CHECK_STR(mlc_error(ctx), "");
+}
+
+TEST(ctx, the_text_of_an_error_is_readable_until_a_scope_ends_well)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_STR(mlc_error(ctx), "");
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "one");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_IO);
+    CHECK_OK(ctx);
+    CHECK_STR(mlc_error(ctx), "one");
+    mlc_scope_begin(ctx);
+    CHECK_STR(mlc_error(ctx), "one");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_STR(mlc_error(ctx), "");
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "two");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_IO);
+    mlc_raise(ctx, MLC_ERR_VALUE, "three");
+    CHECK_STR(mlc_error(ctx), "three");
+    mlc_error_clear(ctx);
+    CHECK_STR(mlc_error(ctx), "");
+}
+
+TEST(ctx, a_scope_of_the_librarys_own_leaves_the_text_of_an_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 3, 2);
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "one");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_IO);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(1, 3), discard_text, NULL), MLC_OK);
+    CHECK_STR(mlc_error(ctx), "one");
+    CHECK_EQ(mlc_summary(net, mlc_dims2(1, 4), discard_text, NULL), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "linear: x [1,4]");
+    mlc_error_clear(ctx);
 }
 
 TEST(ctx, raise_may_quote_the_last_error)
 {
     mlc_ctx *ctx = test_ctx();
+    mlc_scope_begin(ctx);
     mlc_raise(ctx, MLC_ERR_IO, "the first problem");
-    mlc_error_clear(ctx);
+    mlc_scope_end(ctx);
     CHECK_EQ(mlc_raise(ctx, MLC_ERR_VALUE, "mine: %s, then %s", mlc_error(ctx), mlc_error(ctx)),
              MLC_ERR_VALUE);
     CHECK_STR(mlc_error(ctx), "mine: the first problem, then the first problem");
@@ -808,11 +850,12 @@ TEST(ctx, a_small_block_cuts_a_long_message_and_may_quote_it)
         return;
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = 0;
+    mlc_scope_begin(ctx);
     mlc_raise(ctx, MLC_ERR_IO, "%s", text);
     const size_t n = strlen(mlc_error(ctx));
     CHECK(n >= 127 && n < 1023);
     CHECK(strspn(mlc_error(ctx), "x") == n);
-    mlc_error_clear(ctx);
+    mlc_scope_end(ctx);
     mlc_raise(ctx, MLC_ERR_IO, "mine: %s", mlc_error(ctx));
     CHECK_EQ(strlen(mlc_error(ctx)), n);
     CHECK(strncmp(mlc_error(ctx), "mine: xxx", 9) == 0 && mlc_error(ctx)[n - 1] == 'x');

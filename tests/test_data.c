@@ -700,3 +700,220 @@ TEST(data, loader_batches_have_gradients_of_their_own_length)
     }
     CHECK_OK(ctx);
 }
+
+/* ---- rows in parts ------------------------------------------------------------------------- */
+
+/* How often each of 0 .. n-1 is in the parts, which are of count[i] rows. */
+static bool covers(mlc_tensor *const *parts, int n_parts, const int64_t *count, int64_t n,
+                   int64_t *times)
+{
+    double row[128];
+    memset(times, 0, (size_t)n * sizeof *times);
+    for (int i = 0; i < n_parts; i++) {
+        if (!CHECK(parts[i] != NULL) || !CHECK_EQ(mlc_numel(parts[i]), count[i])) return false;
+        CHECK_EQ(parts[i]->dtype, MLC_I64);
+        if (!test_read(parts[i], row)) return false;
+        for (int64_t k = 0; k < count[i]; k++) times[(int64_t)row[k]]++;
+    }
+    return true;
+}
+
+TEST(data, split_cuts_all_rows_by_shares_in_an_order_of_the_seed)
+{
+    static const double  shares[3] = {0.7, 0.2, 0.1}, in_order[2] = {8, 9};
+    static const int64_t count[3] = {7, 2, 1};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_split_rows_desc       d = mlc_split_rows_desc_make(shares, 3);
+    mlc_tensor          *parts[3], *again[3];
+    int64_t              times[10];
+    double               first[7], second[7];
+    CHECK(d.shuffle && d.seed == 0 && d.labels == NULL);
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_OK);
+    if (!covers(parts, 3, count, 10, times)) return;
+    for (int i = 0; i < 10; i++) CHECK_EQ(times[i], 1);
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, again), MLC_OK);
+    test_read(parts[0], first);
+    CHECK_VALUES(again[0], 7, first, 0, 0);
+    d.seed = 1;
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, again), MLC_OK);
+    test_read(again[0], second);
+    CHECK(memcmp(first, second, sizeof first) != 0);
+    d.shuffle = false;
+    CHECK_EQ(mlc_split_rows(ctx, 11, &d, again), MLC_OK);       /* 7.7, 2.2, 1.1 */
+    CHECK_VALUES(again[1], 2, in_order, 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(data, split_leaves_out_what_no_share_wants)
+{
+    static const double  shares[2] = {0.5, 0.25};
+    static const int64_t count[2] = {6, 3};
+    mlc_ctx             *ctx = test_ctx();
+    const mlc_split_rows_desc d = mlc_split_rows_desc_make(shares, 2);
+    mlc_tensor          *parts[2];
+    int64_t              times[12], out = 0;
+    CHECK_EQ(mlc_split_rows(ctx, 12, &d, parts), MLC_OK);
+    if (!covers(parts, 2, count, 12, times)) return;
+    for (int i = 0; i < 12; i++) out += times[i] == 0;
+    CHECK_EQ(out, 3);
+}
+
+/* 100 rows: 60 of class -5, 27 of 7, 13 of 1000000007, mixed. */
+static mlc_tensor *three_classes(mlc_ctx *ctx, double *label)
+{
+    for (int i = 0; i < 100; i++) {
+        const int k = i * 37 % 100;
+        label[i] = k < 60 ? -5 : k < 87 ? 7 : 1000000007;
+    }
+    return test_tensor(ctx, MLC_I64, mlc_dims1(100), label);
+}
+
+TEST(data, split_by_labels_gives_each_part_its_share_of_each_class)
+{
+    static const double  shares[3] = {0.8, 0.1, 0.1}, size[3] = {60, 27, 13};
+    static const int64_t count[3] = {80, 10, 10};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_split_rows_desc       d = mlc_split_rows_desc_make(shares, 3);
+    mlc_tensor          *parts[3];
+    int64_t              times[100];
+    double               label[100], row[100];
+    d.labels = three_classes(ctx, label);
+    for (d.seed = 0; d.seed < 5; d.seed++) {
+        CHECK_EQ(mlc_split_rows(ctx, 100, &d, parts), MLC_OK);
+        if (!covers(parts, 3, count, 100, times)) return;
+        for (int i = 0; i < 3; i++) {
+            int of[3] = {0, 0, 0};
+            test_read(parts[i], row);
+            for (int k = 0; k < count[i]; k++)
+                of[label[(int)row[k]] < 0 ? 0 : label[(int)row[k]] < 8 ? 1 : 2]++;
+            for (int k = 0; k < 3; k++) CHECK_NEAR(of[k], shares[i] * size[k], 0.999);
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+/* Halves of one row each: no class can be cut, all of them together are. */
+TEST(data, split_carries_over_what_small_classes_cannot_give)
+{
+    static const double  halves[2] = {0.5, 0.5}, label[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    static const int64_t count[2] = {5, 5};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_split_rows_desc       d = mlc_split_rows_desc_make(halves, 2);
+    mlc_tensor          *parts[2];
+    int64_t              times[10];
+    d.labels = test_tensor(ctx, MLC_I64, mlc_dims1(10), label);
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_OK);
+    covers(parts, 2, count, 10, times);
+}
+
+TEST(data, split_refuses_what_cannot_work)
+{
+    static const double shares[2] = {0.9, 0.1}, over[2] = {0.9, 0.2}, wrong[2] = {0.5, 0};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_split_rows_desc      d = mlc_split_rows_desc_make(shares, 2);
+    mlc_tensor         *parts[2] = {NULL, NULL};
+    CHECK_EQ(mlc_split_rows(ctx, 4, &d, parts), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "split_rows: part 1 has no rows: its share of 4 is 0.4; it takes "
+                              "more rows, or a larger share");
+    CHECK(parts[0] == NULL && parts[1] == NULL);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_split_rows(ctx, 0, &d, parts), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "split_rows: n is 0; there must be rows");
+    mlc_error_clear(ctx);
+    d.shares = over;
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "split_rows: the sum of 2 shares is 1.1; it must be at most 1");
+    mlc_error_clear(ctx);
+    d.shares = wrong;
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "split_rows: share 1 is 0; it must be over 0 and at most 1");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_split_rows(ctx, 10, NULL, parts), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    d.shares = shares;
+    d.labels = mlc_zeros(ctx, MLC_F32, mlc_dims1(10));
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    d.labels = mlc_zeros(ctx, MLC_I64, mlc_dims1(9));
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, parts), MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "split_rows: labels are [9]; they must be [10], one for each row");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_split_rows(ctx, 10, &d, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_split_rows(NULL, 10, &d, parts), MLC_ERR_ARG);
+}
+
+TEST(data, k_fold_holds_each_row_out_once)
+{
+    static const int64_t held_out_of[4] = {3, 3, 2, 2};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_k_fold_desc      d = mlc_k_fold_desc_make(4);
+    mlc_tensor          *fold[2];
+    int64_t              times[10], held[10] = {0};
+    double               row[10];
+    CHECK(d.shuffle && d.seed == 0 && d.labels == NULL);
+    for (int i = 0; i < 4; i++) {
+        const int64_t count[2] = {10 - held_out_of[i], held_out_of[i]};
+        CHECK_EQ(mlc_k_fold(ctx, 10, &d, i, &fold[0], &fold[1]), MLC_OK);
+        if (!covers(fold, 2, count, 10, times) || !test_read(fold[1], row)) return;
+        for (int k = 0; k < 10; k++) CHECK_EQ(times[k], 1);
+        for (int k = 0; k < held_out_of[i]; k++) held[(int)row[k]]++;
+    }
+    for (int k = 0; k < 10; k++) CHECK_EQ(held[k], 1);
+    CHECK_OK(ctx);
+}
+
+TEST(data, k_fold_by_labels_spreads_each_class_over_the_folds)
+{
+    static const double size[3] = {60, 27, 13};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_k_fold_desc     d = mlc_k_fold_desc_make(5);
+    mlc_tensor         *train, *held_out;
+    double              label[100], row[100];
+    d.labels = three_classes(ctx, label);
+    for (int i = 0; i < 5; i++) {
+        int of[3] = {0, 0, 0};
+        CHECK_EQ(mlc_k_fold(ctx, 100, &d, i, &train, &held_out), MLC_OK);
+        if (!CHECK_EQ(mlc_numel(held_out), 20) || !test_read(held_out, row)) return;
+        for (int k = 0; k < 20; k++)
+            of[label[(int)row[k]] < 0 ? 0 : label[(int)row[k]] < 8 ? 1 : 2]++;
+        for (int k = 0; k < 3; k++) CHECK_NEAR(of[k], size[k] / 5, 0.999);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(data, k_fold_refuses_what_cannot_work)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_k_fold_desc d = mlc_k_fold_desc_make(1);
+    mlc_tensor     *train, *held_out;
+    CHECK_EQ(mlc_k_fold(ctx, 5, &d, 0, &train, &held_out), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "k_fold: 1 folds of 5 rows; there must be 2 to 5");
+    CHECK(train == NULL && held_out == NULL);
+    mlc_error_clear(ctx);
+    d.folds = 5;
+    CHECK_EQ(mlc_k_fold(ctx, 5, &d, 5, &train, &held_out), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "k_fold: fold is 5; the folds are 0 to 4");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_k_fold(ctx, 5, &d, 4, &train, &held_out), MLC_OK);
+    CHECK_EQ(mlc_numel(train), 4);
+    CHECK_EQ(mlc_k_fold(ctx, 5, NULL, 0, &train, &held_out), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_k_fold(ctx, 5, &d, 0, &train, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "k_fold: held_out is NULL");
+    mlc_error_clear(ctx);
+}
+
+TEST(data, gather_rows_takes_rows_of_any_dtype_by_number)
+{
+    static const double number[3] = {2, 0, 2};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_tensor         *rows_of = test_tensor(ctx, MLC_I64, mlc_dims1(3), number);
+    for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++) {
+        const double v[6] = {1, 0, 0, 1, dtype == MLC_BOOL ? 1 : 5, 1};
+        const double want[6] = {v[4], v[5], v[0], v[1], v[4], v[5]};
+        mlc_tensor  *x = test_tensor(ctx, (mlc_dtype)dtype, mlc_dims2(3, 2), v);
+        CHECK_VALUES(mlc_gather_rows(x, rows_of), 6, want, 0, 0);
+    }
+    CHECK_OK(ctx);
+    CHECK(mlc_gather_rows(NULL, rows_of) == NULL);
+}

@@ -1696,10 +1696,6 @@ WRONG(flatten_of_a_scalar, SHAPE,
       "in Flatten: flatten: the input is a scalar, []; it must have a batch axis",
       mlc_forward(mlc_nn_flatten(w->ctx), mlc_sum(w->x, mlc_dims0(), false)))
 
-WRONG(summary_without_writer, ARG,
-      "summary: it needs a writer, such as mlc_stdout",
-      mlc_summary(w->net, mlc_dims2(2, 3), NULL, NULL))
-
 /* -- optimizers -- */
 
 WRONG(sgd_rate_negative, ARG,

@@ -1201,6 +1201,35 @@ DO(mlc_optim_accumulate)
     return first_of(st, mlc_optim_step(w->opt));
 }
 
+DO(mlc_split_rows)
+{
+    static const double shares[2] = {0.5, 0.5};
+    mlc_split_rows_desc d = mlc_split_rows_desc_make(shares, 2);
+    mlc_tensor    *parts[2];
+    d.labels = w->labels;
+    mlc_status st = mlc_split_rows(w->ctx, mlc_numel(w->labels), &d, parts);
+    st = first_of(st, keep(w, parts[0]));
+    return first_of(st, keep(w, parts[1]));
+}
+
+DO(mlc_k_fold)
+{
+    const mlc_k_fold_desc d = mlc_k_fold_desc_make(2);
+    mlc_tensor *train, *held_out;
+    mlc_status  st = mlc_k_fold(w->ctx, 6, &d, 1, &train, &held_out);
+    st = first_of(st, keep(w, train));
+    return first_of(st, keep(w, held_out));
+}
+
+CASE(mlc_gather_rows, mlc_gather_rows(w->x, w->rows))
+
+DO(mlc_optim_flush)
+{
+    mlc_status st = mlc_optim_accumulate(w->opt, 2);
+    st = first_of(st, mlc_optim_step(w->opt));
+    return first_of(st, mlc_optim_flush(w->opt));
+}
+
 DO(mlc_optim_scaled)
 {
     mlc_scaler_desc d;
@@ -1503,8 +1532,8 @@ SCENARIO(contexts, true)
     CHECK_EQ(mlc_ctx_on_host(w->ctx), test_on_host());
     CHECK_EQ(mlc_seed(w->ctx, 3), MLC_OK);
     CHECK_EQ(mlc_raise(w->ctx, MLC_ERR_ARG, "mine"), MLC_ERR_ARG);
-    CHECK_STATUS(w->ctx, MLC_ERR_ARG);
     CHECK_STR(mlc_error(w->ctx), "mine");
+    CHECK_STATUS(w->ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_memory_info(w->ctx, &info), MLC_OK);
     mlc_memory_peak_reset(w->ctx);
     mlc_memory_trim(w->ctx);
@@ -1538,6 +1567,7 @@ SCENARIO(objects, true)
     CHECK_NEAR(mlc_optim_lr(w->opt), 0.1, 0);
     CHECK_EQ(mlc_optim_steps(w->opt), 0);
     CHECK(isnan(mlc_optim_grad_norm(w->opt)));
+    mlc_error_clear(w->ctx);
     CHECK_EQ(mlc_optim_scaler(w->opt, NULL), MLC_OK);
     mlc_scaler_state scaler = mlc_optim_scaler_state(w->opt);
     CHECK_NEAR(scaler.scale, 1, 0);

@@ -1324,8 +1324,6 @@ TEST(nn, summary_shows_nesting_and_reports_shapes_that_do_not_fit)
     CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 4), collect, &s), MLC_ERR_SHAPE);
     CHECK_HAS(mlc_error(ctx), "[5,8]");
     mlc_error_clear(ctx);
-    CHECK_EQ(mlc_summary(net, mlc_dims3(5, 2, 3), NULL, NULL), MLC_ERR_ARG);
-    CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_summary(NULL, mlc_dims0(), collect, &s), MLC_ERR_ARG);
 }
 

@@ -752,6 +752,9 @@ TEST(optim, clips_a_gradient_of_3_4_to_1_as_pytorch_does)
     mlc_module  *m;
     mlc_optim   *opt = clipped(ctx, &m, 1, 0);
     CHECK(isnan(mlc_optim_grad_norm(opt)));
+    CHECK_STR(mlc_error(ctx), "optim_grad_norm: no step has measured the norm yet; call "
+                              "mlc_optim_clip or mlc_optim_scaler, and then mlc_optim_step");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
     CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
     CHECK_NEAR(mlc_optim_grad_norm(opt), 5, 1e-12);
     CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
@@ -835,6 +838,36 @@ TEST(optim, three_calls_make_one_update_with_the_mean)
         CHECK_EQ(mlc_optim_steps(opt), i / 2);
     }
     CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, flush_makes_the_update_of_the_calls_that_there_were)
+{
+    static const double start[] = {1.5, 2};
+    const double        mean = (0.5 + 1) / 2;
+    const double        want[] = {1.5 - mean * 3 * 0.1, 2 - mean * 4 * 0.1};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F64, 2, start);
+    mlc_optim          *opt = mlc_sgd(m, 0.1);
+    CHECK_EQ(mlc_optim_flush(opt), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(opt, 3), MLC_OK);
+    CHECK_EQ(mlc_optim_flush(opt), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(descend(m, opt, mlc_full(ctx, MLC_F64, mlc_dims1(2), i ? 1 : 0.5)), MLC_OK);
+    CHECK_EQ(mlc_raise(ctx, MLC_ERR_IO, "mine"), MLC_ERR_IO);
+    CHECK_EQ(mlc_optim_flush(opt), MLC_ERR_IO);
+    mlc_error_clear(ctx);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, start, 0, 0);
+    CHECK_EQ(mlc_optim_flush(opt), MLC_OK);
+    CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    CHECK_EQ(mlc_optim_flush(opt), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    for (int i = 0; i < 3; i++)        /* a whole mean again                                   */
+        CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 2);
+    CHECK_EQ(mlc_optim_flush(NULL), MLC_ERR_ARG);
     CHECK_OK(ctx);
 }
 

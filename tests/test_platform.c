@@ -142,8 +142,8 @@ static void *stack_train(void *unused)
     }
     if (stack_g.status == MLC_OK) stack_g.status = mlc_ctx_status(ctx);
     mlc_raise(ctx, MLC_ERR_VALUE, "%s %d %g", "an error has a message", 7, 1e9);
-    mlc_error_clear(ctx);
     snprintf(stack_g.error, sizeof stack_g.error, "%s", mlc_error(ctx));
+    mlc_error_clear(ctx);
     return NULL;
 }
 
