@@ -389,8 +389,8 @@ MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
 MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
 /* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
  *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not
- *   made in the current scope, or may still be needed: recorded, saved for backward, kept by a hook,
- *   a leaf that asks for a gradient.                          test: tests/test_tape.c         */
+ *   made in the current scope, or may still be needed: recorded, saved for backward, kept by a
+ *   hook, a leaf that asks for a gradient.                    test: tests/test_tape.c         */
 MLC_API void mlc_drop(mlc_tensor *t);
 
 /* mlc_memory_info: fills out with the bytes in use.                                          */
@@ -2074,6 +2074,9 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
  *          it trains was freed; VALUE: gradients that are not finite, where they are looked at */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
+/* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
+ *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
+MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it.
@@ -2215,6 +2218,8 @@ MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64
  *          not images; DTYPE: images of another one
  *   ref    torch.utils.data.DataLoader                                                        */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
+/* mlc_loader_shuffled: batches in a new order each epoch, of seed 0.                          */
+MLC_API mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
 /* mlc_loader_free: frees the loader and its batch buffers.                                    */
 MLC_API void mlc_loader_free(mlc_loader *loader);
 /* mlc_loader_next: fills b with the next batch; false at the end of an epoch (the next call
@@ -32046,6 +32051,13 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
     return o && o->has_scaler ? mlc_mul_scalar(loss, o->guard.scaler.scale) : loss;
 }
 
+MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc_backward(mlc_optim_scaled(o, loss)));
+    return mlc_optim_step(o);
+}
+
 MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
 {
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
@@ -36155,6 +36167,13 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
     if (mlc__loader_fill(l) == MLC_OK) return l;
     mlc_loader_free(l);
     return NULL;
+}
+
+MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
+    d.shuffle = true;
+    return mlc_loader_create(ctx, &d);
 }
 
 MLC_IMPL void mlc_loader_free(mlc_loader *l)

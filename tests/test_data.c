@@ -381,6 +381,22 @@ TEST(data, loader_gives_every_row_in_order_with_a_short_last_batch)
     CHECK_OK(ctx);
 }
 
+TEST(data, the_short_form_is_a_loader_that_shuffles_from_seed_0)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_loader *l = mlc_loader_shuffled(ctx, rows(ctx), labels(ctx), 5);
+    mlc_loader *same = loader_of(ctx, 5, true, 0);
+    int         order[2][ROWS], first[ROWS];
+    for (int e = 0; e < 3; e++) {
+        CHECK_EQ(epoch(l, 5, order[0]), ROWS);
+        CHECK_EQ(epoch(same, 5, order[1]), ROWS);
+        CHECK(each_row_once(order[0], ROWS) && !memcmp(order[0], order[1], sizeof first));
+        CHECK(e == 0 || memcmp(order[0], first, sizeof first) != 0);
+        memcpy(first, order[0], sizeof first);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(data, loader_drops_the_short_batch_when_asked)
 {
     mlc_ctx        *ctx = test_ctx();

@@ -1230,6 +1230,14 @@ DO(mlc_optim_flush)
     return first_of(st, mlc_optim_flush(w->opt));
 }
 
+DO(mlc_optim_minimize)
+{
+    mlc_optim_zero_grad(w->opt);       /* a backward that failed asks for it                  */
+    mlc_tensor *y = mlc_forward(w->net, w->x);
+    mlc_tensor *loss = mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+    return first_of(made(w, loss), loss ? mlc_optim_minimize(w->opt, loss) : MLC_OK);
+}
+
 DO(mlc_optim_scaled)
 {
     mlc_scaler_desc d;
@@ -1336,6 +1344,11 @@ static mlc_status run_loader(world *w)
 
 DO(mlc_loader_create) { return run_loader(w); }
 DO(mlc_loader_next)   { return run_loader(w); }
+DO(mlc_loader_shuffled)
+{
+    w->loader = mlc_loader_shuffled(w->ctx, w->x, NULL, 2);
+    return made(w, w->loader);
+}
 
 CASE(mlc_csv_load, mlc_csv_load(w->ctx, in(w, "in.csv"), NULL))
 CASE(mlc_idx_load, mlc_idx_load(w->ctx, in(w, "in.idx")))

@@ -924,6 +924,37 @@ TEST(optim, scales_follow_pytorchs_traces)
     }
 }
 
+TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
+{
+    static const double start[] = {1.5, 2};
+    for (int scaled = 0; scaled < 2; scaled++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *m[2] = {bowl(ctx, MLC_F32, 2, start), bowl(ctx, MLC_F32, 2, start)};
+        mlc_optim  *opt[2] = {mlc_adamw(m[0], 0.1), mlc_adamw(m[1], 0.1)};
+        double      p[2][2];
+        for (int k = 0; k < 2; k++)
+            if (scaled) {
+                mlc_scaler_desc d;
+                memset(&d, 0, sizeof d);
+                d.init = 1024;
+                CHECK_EQ(mlc_optim_scaler(opt[k], &d), MLC_OK);
+            }
+        for (int step = 0; step < 3; step++) {
+            CHECK_EQ(scaled_step(m[0], opt[0], 1), MLC_OK);
+            mlc_scope_begin(ctx);
+            mlc_tensor *loss = mlc_forward(m[1], mlc_ones(ctx, MLC_F32, mlc_dims1(2)));
+            CHECK_EQ(mlc_optim_minimize(opt[1], loss), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        for (int k = 0; k < 2; k++) test_read(mlc_module_param(m[k], "p"), p[k]);
+        CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0 && p[0][0] != start[0]);
+        CHECK_EQ(mlc_optim_steps(opt[1]), 3);
+        CHECK_EQ(mlc_optim_minimize(NULL, NULL), MLC_ERR_ARG);
+        CHECK(mlc_optim_minimize(opt[1], NULL) != MLC_OK);
+        CHECK_EQ(mlc_optim_steps(opt[1]), 3);
+    }
+}
+
 /* Storms of what is no number: nothing is poisoned, and afterwards training goes on as if they had
  * not been, but for the scale. */
 TEST(optim, a_storm_leaves_parameters_moments_and_counters_alone)
