@@ -101,7 +101,7 @@
  *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
  *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
  *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.SUMMARY
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -388,9 +388,9 @@ MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
 /* mlc_keep: detached copy of t in the parent scope of the current one.                       */
 MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
 /* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
- *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not
- *   made in the current scope, or may still be needed: recorded, saved for backward, kept by a
- *   hook, a leaf that asks for a gradient.                    test: tests/test_tape.c         */
+ *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not made
+ *   in the current scope, or may still be needed: recorded, saved for backward, kept by a hook, a
+ *   leaf that asks for a gradient.                            test: tests/test_tape.c         */
 MLC_API void mlc_drop(mlc_tensor *t);
 
 /* mlc_memory_info: fills out with the bytes in use.                                          */
@@ -1554,6 +1554,8 @@ typedef struct mlc_module_class {
     void        (*release)(mlc_module *m);  /* NULL, or frees what the user data owns          */
     mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);
     uint32_t    takes;                 /* mlc_takes of call                                    */
+    /* Of a class with release: m's user data, a copy of from's, gets what it is to own. */
+    mlc_status  (*clone)(mlc_module *m, mlc_module *from);
 } mlc_module_class;
 
 typedef enum mlc_init {
@@ -1578,6 +1580,31 @@ MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const void *user, size_t user_bytes);
 /* mlc_module_free: frees a module and its children; detaches it from its parent first.        */
 MLC_API void mlc_module_free(mlc_module *m);
+/* mlc_module_clone: a module of its own with m's classes, names, values, modes and what is frozen;
+ *   what is tied within m is tied in it, what is bound reads the same memory. User data is copied,
+ *   pointers in it to modules and parameters of m become those of the clone; hooks and gradients
+ *   are not copied. It counts as a root.
+ *   err    UNSUPPORTED: a class has a release and no clone; NOMEM      ref: copy.deepcopy
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_module *mlc_module_clone(mlc_module *m);
+/* mlc_module_copy: to gets the values of from, parameters and buffers, name by name.
+ *   err    before anything changes, with the first name: ARG: only one has it; SHAPE, DTYPE; STATE:
+ *          it is bound in to                                  test: tests/test_nn.c           */
+MLC_API mlc_status mlc_module_copy(mlc_module *to, mlc_module *from);
+/* mlc_module_mix: to = (1 - share) to + share from of floats; others are copied. A share of 1 is
+ *   exactly mlc_module_copy: for running averages and target networks, in [0, 1].
+ *   err    as mlc_module_copy; ARG: share      ref: torch.optim.swa_utils.get_ema_multi_avg_fn */
+MLC_API mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share);
+/* mlc_state_bytes: what mlc_state_save writes; 0 for NULL or an error.                        */
+MLC_API size_t mlc_state_bytes(mlc_module *m);
+/* mlc_state_save: parameters and buffers of m, but bound ones, into host memory of exactly so many
+ *   bytes: the best weights so far, say. For this process: files are mlc_save's.
+ *   err    ARG: bytes                                         test: tests/test_nn.c           */
+MLC_API mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes);
+/* mlc_state_load: takes them back.
+ *   err    ARG before anything changes: no such block, or of a network with other names, shapes or
+ *          dtypes: the message has the first                                                  */
+MLC_API mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes);
 /* mlc_module_user: the module's copy of its user data.                                        */
 MLC_API void *mlc_module_user(mlc_module *m);
 /* mlc_module_ctx: the context of a module.                                                    */
@@ -27301,6 +27328,7 @@ struct mlc_module {
     mlc_ctx         *ctx;
     mlc_module_class cls;
     void            *user;
+    size_t           user_bytes;
     mlc_module      *parent, *prev, *next;      /* prev, next: all modules of the context       */
     char            *name;                      /* within the parent                            */
     mlc_module     **child;
@@ -27412,6 +27440,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     if (user_bytes) m->user = mlc__heap_alloc(ctx, user_bytes, MLC_MEM_OBJECT, "module_create");
     if (user_bytes && !m->user) { mlc__heap_free(ctx, m); return NULL; }
     if (user && user_bytes) memcpy(m->user, user, user_bytes);
+    m->user_bytes = user_bytes;
     m->ctx = ctx;
     m->cls = *cls;
     if (!cls->call) m->cls.takes = 0;
@@ -27493,6 +27522,27 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
+/* A parameter that no module holds yet. Its storage has no data until the build: mlc__alive then
+ * says so. */
+static mlc__param *mlc__param_new(mlc_ctx *ctx, const char *what, const char *name,
+                                  mlc_dtype dtype, mlc_dims shape, bool trained)
+{
+    mlc__param *p =
+        MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
+    if (!p) return NULL;
+    mlc__tensor_init(&p->t, ctx, dtype, shape.n, shape.v);
+    p->t.scope = 0;
+    p->t.flags |= MLC__PARAM | (trained ? MLC__REQUIRES_GRAD : 0);
+    p->t.storage = &p->value_storage;
+    p->value_storage.ctx = p->grad_storage.ctx = ctx;
+    p->grad_offset = -1;
+    p->to = dtype;
+    p->name = mlc__heap_text(ctx, name);
+    if (p->name) return p;
+    mlc__heap_free(ctx, p);
+    return NULL;
+}
+
 /* Buffers may be of any dtype, parameters are the full floats that optimizers step. what: the
  * function that errors name. */
 static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *name,
@@ -27516,22 +27566,13 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
                   "and mlc_module_to for 16 bits", what, name, mlc_dtype_name(dtype));
         return NULL;
     }
-    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
+    p = mlc__param_new(ctx, what, name, dtype, desc->shape, !desc->buffer);
     if (!p) return NULL;
-    mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
-    /* The storage has no data until the build: mlc__alive then says so. */
-    p->t.scope = 0;
-    p->t.flags |= MLC__PARAM | (desc->buffer ? 0 : MLC__REQUIRES_GRAD);
-    p->t.storage = &p->value_storage;
-    p->value_storage.ctx = p->grad_storage.ctx = ctx;
-    p->grad_offset = -1;
     p->init = desc->init;
     p->a = desc->a;
     p->b = desc->b;
     p->buffer = desc->buffer;
-    p->to = dtype;
-    p->name = mlc__heap_text(ctx, name);
-    if (p->name && mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
+    if (mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
     return NULL;
@@ -28327,7 +28368,7 @@ MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
-                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT };
+                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
     mlc_param_desc p;
     mlc_module *m;
     if (!ctx) return NULL;
@@ -28388,7 +28429,7 @@ static const mlc__fuse mlc__act_fuse = {
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__act_module, 0 };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__act_module, 0, NULL };
     const mlc__act_user user = { act, fn };
     mlc_module *m = mlc_module_create(ctx, &cls, &user, sizeof user);
     if (m) m->fuse = &mlc__act_fuse;
@@ -28432,7 +28473,7 @@ static mlc_tensor *mlc__fn_module(mlc_module *m, mlc_tensor *x, const mlc_epilog
 static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn)(mlc_tensor *),
                                 mlc_tensor *(*fn_s)(mlc_tensor *, double), double s)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__fn_module, 0 };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__fn_module, 0, NULL };
     const mlc__fn_user user = { fn, fn_s, s };
     return mlc_module_create(ctx, &cls, &user, sizeof user);
 }
@@ -28489,7 +28530,7 @@ static mlc_tensor *mlc__prelu_module(mlc_module *m, mlc_tensor *x, const mlc_epi
 
 MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
 {
-    static const mlc_module_class cls = { "PReLU", NULL, NULL, mlc__prelu_module, 0 };
+    static const mlc_module_class cls = { "PReLU", NULL, NULL, mlc__prelu_module, 0, NULL };
     mlc_tensor *w = NULL;
     mlc_param_desc p;
     if (!ctx) return NULL;
@@ -28533,7 +28574,7 @@ static const mlc__fuse mlc__dropout_fuse = {
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
-    static const mlc_module_class cls = { "Dropout", NULL, NULL, mlc__dropout_module, 0 };
+    static const mlc_module_class cls = { "Dropout", NULL, NULL, mlc__dropout_module, 0, NULL };
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
         return NULL;
@@ -28556,7 +28597,7 @@ static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_e
 
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0 };
+    static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0, NULL };
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
@@ -28582,7 +28623,7 @@ static mlc_tensor *mlc__lambda_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 
 MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
 {
-    static const mlc_module_class cls = { "Lambda", NULL, NULL, mlc__lambda_module, 0 };
+    static const mlc_module_class cls = { "Lambda", NULL, NULL, mlc__lambda_module, 0, NULL };
     const mlc__lambda_user u = { fn, user };
     if (fn || !ctx) return mlc_module_create(ctx, &cls, &u, sizeof u);
     mlc__fail(ctx, MLC_ERR_ARG, "nn_lambda: fn is NULL; give a function of user and x");
@@ -28697,7 +28738,8 @@ static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
 
 static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
-    static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT };
+    static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT,
+                                          NULL };
     mlc_param_desc p;
     if (!ctx) return NULL;
     if (!desc || !mlc__conv_layer_fine(desc)) {
@@ -28784,7 +28826,7 @@ static mlc_tensor *mlc__pool_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 
 static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__pool_user *u)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__pool_module, 0 };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__pool_module, 0, NULL };
     return mlc_module_create(ctx, &cls, u, sizeof *u);
 }
 
@@ -28928,7 +28970,7 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
 MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *d)
 {
     static const mlc_module_class cls = { "BatchNorm", NULL, NULL, mlc__bnorm_module,
-                                            MLC_TAKES_RELU };
+                                            MLC_TAKES_RELU, NULL };
     if (!ctx) return NULL;
     if (!d || d->channels < 1) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive",
@@ -28982,7 +29024,7 @@ static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
                                   const mlc__norm_user *user)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0 };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0, NULL };
     if (!ctx) return NULL;
     if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
         mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
@@ -29118,7 +29160,8 @@ static const mlc__fuse mlc__sequential_fuses = {
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0 };
+    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
+                                          NULL };
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (m) m->fuse = &mlc__sequential_fuses;
     return m;
@@ -29181,7 +29224,7 @@ static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 
 static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0 };
+    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0, NULL };
     const mlc__drop_user u = { p, axes };
     if (ctx && !(p >= 0.0 && p <= 1.0)) {
         mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
@@ -29215,7 +29258,7 @@ static mlc_tensor *mlc__upsample_module(mlc_module *m, mlc_tensor *x, const mlc_
 
 MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode)
 {
-    static const mlc_module_class cls = { "Upsample", NULL, NULL, mlc__upsample_module, 0 };
+    static const mlc_module_class cls = { "Upsample", NULL, NULL, mlc__upsample_module, 0, NULL };
     const mlc__resize_user u = { scale, mode };
     if (ctx && (scale < 1 || scale > 1 << 15)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
@@ -29233,7 +29276,8 @@ static mlc_tensor *mlc__shuffle_module(mlc_module *m, mlc_tensor *x, const mlc_e
 
 MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 {
-    static const mlc_module_class cls = { "PixelShuffle", NULL, NULL, mlc__shuffle_module, 0 };
+    static const mlc_module_class cls = { "PixelShuffle", NULL, NULL, mlc__shuffle_module, 0,
+                                          NULL };
     return mlc_module_create(ctx, &cls, &r, sizeof r);
 }
 
@@ -29284,7 +29328,7 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
 MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                      bool relu)
 {
-    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0 };
+    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0, NULL };
     mlc_module *parts[2] = { body, shortcut == body ? NULL : shortcut };
     mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
     if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
@@ -29425,7 +29469,8 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 
 MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
 {
-    static const mlc_module_class cls = { "SqueezeExcite", NULL, NULL, mlc__excite_module, 0 };
+    static const mlc_module_class cls = { "SqueezeExcite", NULL, NULL, mlc__excite_module, 0,
+                                          NULL };
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
         mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK) return m;
@@ -29509,6 +29554,416 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
+
+/* @@ IMPL.NN.STATE --------------------------------------- copies of modules, and of their values
+ * Two modules go together by names, which are compared as hashes: walks must not nest, so one is
+ * listed and the other walked. Everything is checked before the first value changes. */
+
+/* A parameter or buffer; other: that of the same name in the other module, or NULL. */
+typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed;
+
+/* list NULL: only count. */
+typedef struct mlc__list { mlc__listed *list; int64_t n; } mlc__list;
+
+static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
+{
+    mlc__list *e = MLC__CAST(mlc__list *, user);
+    if (e->list) {
+        e->list[e->n].p = p;
+        e->list[e->n].other = NULL;
+        e->list[e->n].name = mlc__hash(name);
+    }
+    e->n++;
+    return true;
+}
+
+/* The list lies in the current scope. */
+static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
+{
+    e->list = NULL;
+    e->n = 0;
+    MLC__TRY(mlc_module_build(m));
+    mlc__params(m, mlc__listed_add, e);
+    e->list = MLC__CAST(mlc__listed *, mlc__arena(m->ctx, m->ctx->depth,
+                                                 (size_t)(e->n + 1) * sizeof *e->list));
+    if (!e->list) return MLC_ERR_NOMEM;
+    e->n = 0;
+    mlc__params(m, mlc__listed_add, e);
+    return MLC_OK;
+}
+
+/* For a walk over `to` (entries of from), then over from (entries of to). */
+typedef struct mlc__pairing {
+    const char   *what, *side;         /* side: that of the entries                            */
+    mlc__list *e;
+    int64_t       at;                  /* where the next is, as a rule                         */
+    bool          check;               /* the walk is over `to`                                */
+    mlc_status    status;
+} mlc__pairing;
+
+static mlc_status mlc__pair_check(const mlc__pairing *k, const mlc__param *to,
+                                  const mlc__param *from, const char *name)
+{
+    mlc_ctx *ctx = to->t.ctx;
+    MLC__REQUIRE(ctx, mlc__same_shape(&to->t, &from->t), SHAPE, "%s: '%.100s' is %s in to and %s "
+                 "in from; both must have one shape", k->what, name, mlc__shape(&to->t).s,
+                 mlc__shape(&from->t).s);
+    MLC__REQUIRE(ctx, to->t.dtype == from->t.dtype, DTYPE, "%s: '%.100s' is %s in to and %s in "
+                 "from; see mlc_module_to", k->what, name, mlc_dtype_name(to->t.dtype),
+                 mlc_dtype_name(from->t.dtype));
+    if (to->value_storage.bound && to != from) return to->refuse(ctx, k->what, name);
+    return MLC_OK;
+}
+
+static bool mlc__pair_find(void *user, mlc__param *p, const char *name)
+{
+    mlc__pairing *k = MLC__CAST(mlc__pairing *, user);
+    const uint64_t hash = mlc__hash(name);
+    mlc__listed *e = NULL;
+    for (int64_t i = 0; i < k->e->n && !e; i++) {
+        mlc__listed *one = &k->e->list[(k->at + i) % k->e->n];
+        if (one->name == hash) e = one;
+    }
+    k->at++;
+    if (!e)
+        k->status = mlc__fail(p->t.ctx, MLC_ERR_ARG, "%s: %s has no '%.100s'; both must have the "
+                              "same names", k->what, k->side, name);
+    else if (k->check && (k->status = mlc__pair_check(k, p, e->p, name)) == MLC_OK) e->other = p;
+    return k->status == MLC_OK;
+}
+
+/* One parameter of a mix. */
+static mlc_status mlc__mix_value(mlc_ctx *ctx, const char *what, mlc__param *to,
+                                 const mlc__param *from, double share)
+{
+    const double rest[2] = { 1.0 - share, 0.0 }, part[2] = { share, 0.0 };
+    if (to == from || mlc__numel(&to->t) == 0) return MLC_OK;
+    to->value_storage.version++;
+    if (share == 1.0 || !mlc__is_float(to->t.dtype))
+        return mlc__cast_into(ctx, what, &to->t, &from->t);
+    MLC__TRY(mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &to->t, NULL, NULL, rest, false));
+    return mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &from->t, NULL, NULL, part, true);
+}
+
+static mlc_status mlc__mix_run(mlc_module *to, mlc_module *from, const char *what, double share)
+{
+    mlc__list a, b;
+    MLC__TRY(mlc__list_of(to, &a));
+    MLC__TRY(mlc__list_of(from, &b));
+    mlc__pairing k = { what, "from", &b, 0, true, MLC_OK };
+    mlc__params(to, mlc__pair_find, &k);
+    MLC__TRY(k.status);
+    mlc__pairing back = { what, "to", &a, 0, false, MLC_OK };
+    mlc__params(from, mlc__pair_find, &back);
+    MLC__TRY(back.status);
+    for (int64_t i = 0; i < b.n && !to->ctx->dry_run; i++)
+        MLC__TRY(mlc__mix_value(to->ctx, what, b.list[i].other, b.list[i].p, share));
+    return MLC_OK;
+}
+
+static mlc_status mlc__mix(mlc_module *to, mlc_module *from, const char *what, double share)
+{
+    mlc_ctx *ctx = to ? to->ctx : from ? from->ctx : NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, to && from && from->ctx == ctx, ARG, "%s: %s is %s; give two modules of one "
+                 "context", what, to ? "from" : "to", to && from ? "of another" : "NULL");
+    MLC__TRY(mlc_scope_begin(ctx));
+    const mlc_status st = mlc__mix_run(to, from, what, share);
+    mlc__scope_leave(ctx);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_module_copy(mlc_module *to, mlc_module *from)
+{
+    return mlc__mix(to, from, "module_copy", 1.0);
+}
+
+MLC_IMPL mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share)
+{
+    MLC__REQUIRE(to ? to->ctx : NULL, share >= 0.0 && share <= 1.0, ARG,
+                 "module_mix: share is %s, not in [0, 1]", mlc__real(share).s);
+    return mlc__mix(to, from, "module_mix", share);
+}
+
+/* ---- values in a block of the program: a head, a hash for each, then the values, each from a
+ * multiple of 8 bytes on */
+
+#define MLC__SNAP 0x3154534543434c4dull
+typedef struct mlc__snap_head { uint64_t mark, bytes, n; } mlc__snap_head;
+
+typedef struct mlc__snap {
+    mlc_ctx    *ctx;
+    char       *to;                    /* one of both, or neither to count                     */
+    const char *from;
+    bool        check;                 /* compare the hashes alone                             */
+    size_t      bytes;                 /* of values so far                                     */
+    uint64_t    n, most;               /* most: of hashes in the block                         */
+    mlc_status  status;
+} mlc__snap;
+
+/* Of name, dtype and shape. */
+static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
+{
+    uint64_t h = mlc__hash(name) * 31 + (uint64_t)p->t.dtype;
+    for (int32_t d = 0; d < p->t.ndim; d++)
+        h = (h ^ (uint64_t)p->t.shape[d]) * 1099511628211ull + (uint64_t)d + 1;
+    return h;
+}
+
+static mlc_status mlc__snap_compare(const mlc__snap *s, const mlc__param *p, const char *name)
+{
+    const uint64_t want = mlc__snap_hash(p, name);
+    uint64_t has = ~want;
+    if (s->n < s->most) memcpy(&has, s->from + sizeof(mlc__snap_head) + s->n * 8, 8);
+    MLC__REQUIRE(s->ctx, has == want, ARG, "state_load: the block has no '%.100s' %s %s at its "
+                 "place; it is of another network, or this one has changed since mlc_state_save",
+                 name, mlc_dtype_name(p->t.dtype), mlc__shape(&p->t).s);
+    return MLC_OK;
+}
+
+static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__snap *s = MLC__CAST(mlc__snap *, user);
+    const size_t bytes = (size_t)mlc__numel(&p->t) * mlc__size(&p->t);
+    const size_t at = sizeof(mlc__snap_head) + (size_t)s->most * 8 + s->bytes;
+    const uint64_t hash = mlc__snap_hash(p, name);
+    if (p->value_storage.bound) return true;
+    if (s->check) {
+        s->status = mlc__snap_compare(s, p, name);
+    } else if (s->to) {
+        memcpy(s->to + sizeof(mlc__snap_head) + s->n * 8, &hash, 8);
+        s->status = mlc__device_copy(s->ctx, s->to + at, p->value_storage.data, bytes,
+                                     MLC_COPY_TO_HOST);
+    } else if (s->from) {
+        p->value_storage.version++;
+        s->status = mlc__device_copy(s->ctx, p->value_storage.data, s->from + at, bytes,
+                                     MLC_COPY_TO_DEVICE);
+    }
+    s->n++;
+    s->bytes += mlc__round_up(bytes, 8);
+    return s->status == MLC_OK;
+}
+
+/* A walk over m with what s says. */
+static mlc_status mlc__snap_walk(mlc_module *m, mlc__snap *s)
+{
+    s->n = s->bytes = 0;
+    mlc__params(m, mlc__snap_param, s);
+    return s->status;
+}
+
+/* Head of the block that m would be saved in. */
+static mlc_status mlc__snap_head_of(mlc_module *m, mlc__snap_head *head)
+{
+    mlc__snap s;
+    memset(&s, 0, sizeof s);
+    MLC__TRY(mlc_module_build(m));
+    mlc__snap_walk(m, &s);
+    head->mark = MLC__SNAP;
+    head->n = s.n;
+    head->bytes = sizeof *head + s.n * 8 + s.bytes;
+    return MLC_OK;
+}
+
+MLC_IMPL size_t mlc_state_bytes(mlc_module *m)
+{
+    mlc__snap_head head;
+    return m && mlc__snap_head_of(m, &head) == MLC_OK ? (size_t)head.bytes : 0;
+}
+
+MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
+{
+    mlc__snap_head head;
+    mlc__snap s;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__snap_head_of(m, &head));
+    MLC__REQUIRE(m->ctx, block && bytes == head.bytes, ARG, "state_save: a block of %llu bytes%s; "
+                 "the state takes %llu, as mlc_state_bytes says", (unsigned long long)bytes,
+                 block ? "" : " at NULL", (unsigned long long)head.bytes);
+    if (m->ctx->dry_run) return MLC_OK;
+    MLC__TRY(mlc__error_word_read(m->ctx));
+    memset(&s, 0, sizeof s);
+    s.ctx = m->ctx;
+    s.to = MLC__CAST(char *, block);
+    s.most = head.n;
+    memcpy(block, &head, sizeof head);
+    return mlc__snap_walk(m, &s);
+}
+
+MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes)
+{
+    mlc__snap_head head = { 0, 0, 0 };
+    mlc__snap s;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc_module_build(m));
+    if (block && bytes >= sizeof head) memcpy(&head, block, sizeof head);
+    MLC__REQUIRE(m->ctx, head.mark == MLC__SNAP && head.bytes == bytes &&
+                         head.n <= (bytes - sizeof head) / 8, ARG,
+                 "state_load: %llu bytes%s, which mlc_state_save has not written; give all of its "
+                 "block", (unsigned long long)bytes, block ? "" : " at NULL");
+    memset(&s, 0, sizeof s);
+    s.ctx = m->ctx;
+    s.from = MLC__CAST(const char *, block);
+    s.most = head.n;
+    s.check = true;
+    MLC__TRY(mlc__snap_walk(m, &s));
+    MLC__REQUIRE(m->ctx, s.n == head.n, ARG, "state_load: the block has %llu parameters and buffers"
+                 ", this network %llu; it is of another one", (unsigned long long)head.n,
+                 (unsigned long long)s.n);
+    s.check = false;
+    return m->ctx->dry_run ? MLC_OK : mlc__snap_walk(m, &s);
+}
+
+/* ---- clones */
+
+/* A module, or a parameter's tensor, and its clone. */
+typedef struct mlc__twin { const void *from; void *to; bool module; } mlc__twin;
+typedef struct mlc__cloning { mlc_ctx *ctx; mlc__twin *twin; int64_t n; } mlc__cloning;
+
+static void *mlc__twin_of(const mlc__cloning *c, const void *from)
+{
+    for (int64_t i = 0; i < c->n; i++) if (c->twin[i].from == from) return c->twin[i].to;
+    return NULL;
+}
+
+static void mlc__twin_add(mlc__cloning *c, const void *from, void *to, bool module)
+{
+    const mlc__twin twin = { from, to, module };
+    c->twin[c->n++] = twin;
+}
+
+/* How many twins there will be at most; an error if a class cannot be cloned. */
+static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
+{
+    MLC__REQUIRE(m->ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
+                 "module_clone: class %s has a release and no clone; give its mlc_module_class one"
+                 ", which copies what its user data owns", m->cls.name);
+    *n += 1 + m->slots;
+    for (int32_t i = 0; i < m->children; i++) MLC__TRY(mlc__clone_count(m->child[i], n));
+    return MLC_OK;
+}
+
+/* The values come after the build. A bound one is bound to the same memory. */
+static mlc__param *mlc__clone_param(mlc__cloning *c, const mlc__param *from)
+{
+    mlc__param *p = mlc__param_new(c->ctx, "module_clone", from->name, from->t.dtype,
+                                   mlc_dims_of(from->t.ndim, from->t.shape),
+                                   (from->t.flags & MLC__REQUIRES_GRAD) != 0);
+    if (!p) return NULL;
+    p->init = MLC_INIT_ZEROS;
+    p->buffer = from->buffer;
+    p->refuse = from->refuse;
+    p->value_storage.bound = from->value_storage.bound;
+    if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;
+    mlc__twin_add(c, &from->t, &p->t, false);
+    return p;
+}
+
+static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *to, const mlc__slot *slot)
+{
+    mlc__param *p = MLC__CAST(mlc__param *, mlc__twin_of(c, &slot->p->t));
+    if (!p) p = mlc__clone_param(c, slot->p);
+    if (!p) return MLC_ERR_NOMEM;
+    const mlc_status st = mlc__slot_add(to, slot->name, p);
+    if (st == MLC_OK || p->holders > 0) return st;
+    c->n--;                            /* the one that was just made */
+    mlc__heap_free(c->ctx, p->name);
+    mlc__heap_free(c->ctx, p);
+    return st;
+}
+
+/* A module like from, without what is in it. It owns nothing before its class's clone has run. */
+static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
+{
+    mlc_module *m = mlc_module_create(c->ctx, &from->cls, from->user, from->user_bytes);
+    if (!m) return NULL;
+    m->cls.release = NULL;
+    m->cls.takes = from->cls.takes;
+    m->fuse = from->fuse;
+    m->training = from->training;
+    mlc__twin_add(c, from, m, true);
+    return m;
+}
+
+static mlc_status mlc__clone_below(mlc__cloning *c, mlc_module *to, const mlc_module *from)
+{
+    for (int32_t i = 0; i < from->slots; i++) MLC__TRY(mlc__clone_slot(c, to, &from->slot[i]));
+    for (int32_t i = 0; i < from->children; i++) {
+        mlc_module *child = mlc__clone_module(c, from->child[i]);
+        if (!child) return MLC_ERR_NOMEM;
+        const mlc_status st = mlc_module_add_named(to, from->child[i]->name, child);
+        if (st != MLC_OK) { mlc_module_free(child); return st; }
+        MLC__TRY(mlc__clone_below(c, child, from->child[i]));
+    }
+    return MLC_OK;
+}
+
+/* User data that pointed into the original points into the clone. */
+static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
+{
+    char *user = MLC__CAST(char *, m->user);
+    for (size_t at = 0; at + sizeof(void *) <= m->user_bytes; at += sizeof(void *)) {
+        void *p;
+        memcpy(&p, user + at, sizeof p);
+        p = p ? mlc__twin_of(c, p) : NULL;
+        if (p) memcpy(user + at, &p, sizeof p);
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__clone_pointers(c, m->child[i]);
+}
+
+/* Versions, too: what user data knows of a value goes by them. */
+static mlc_status mlc__clone_values(const mlc__cloning *c)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        if (c->twin[i].module) continue;
+        mlc_tensor *to = MLC__CAST(mlc_tensor *, c->twin[i].to);
+        const mlc_tensor *from = MLC__CAST(const mlc_tensor *, c->twin[i].from);
+        if (!to->storage->bound) MLC__TRY(mlc__cast_into(c->ctx, "module_clone", to, from));
+        to->storage->version = from->storage->version;
+        to->storage->handed = from->storage->handed;
+    }
+    return MLC_OK;
+}
+
+/* Children last: a class may look at its module, and below it nothing is owned yet. */
+static mlc_status mlc__clone_owned(mlc_module *to, mlc_module *from)
+{
+    if (from->cls.clone) {
+        const mlc_status st = from->cls.clone(to, from);
+        if (st != MLC_OK)
+            return mlc__fail(to->ctx, st, "module_clone: the clone of class %s returned %s and no "
+                             "message; mlc_raise gives one", to->cls.name, mlc_status_name(st));
+    }
+    to->cls.release = from->cls.release;
+    for (int32_t i = 0; i < from->children; i++)
+        MLC__TRY(mlc__clone_owned(to->child[i], from->child[i]));
+    return MLC_OK;
+}
+
+static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *from)
+{
+    MLC__TRY(mlc__clone_below(c, to, from));
+    mlc__clone_pointers(c, to);
+    MLC__TRY(mlc_module_build(to));
+    MLC__TRY(mlc__clone_values(c));
+    return mlc__clone_owned(to, from);
+}
+
+MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
+{
+    mlc__cloning c = { m ? m->ctx : NULL, NULL, 0 };
+    int64_t n = 0;
+    if (!m || mlc_module_build(m) != MLC_OK || mlc__clone_count(m, &n) != MLC_OK) return NULL;
+    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(c.ctx, (size_t)n * sizeof *c.twin,
+                                                    MLC_MEM_OBJECT, "module_clone"));
+    mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
+    if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
+        mlc_module_free(clone);
+        clone = NULL;
+    }
+    mlc__heap_free(c.ctx, c.twin);
+    return clone;
+}
 
 /* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers
  * Shapes come from a dry run: forward runs with every allocation counted and none made, no kernel
@@ -30760,7 +31215,7 @@ static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_sklinear_desc *d)
 MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc)
 {
     static const mlc_module_class cls = { "SKLinear", NULL, NULL, mlc__sklinear_module,
-                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT };
+                                            MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
     if (!ctx || mlc__sklinear_check(ctx, desc) != MLC_OK) return NULL;
     mlc_sklinear_desc d = *desc;
     if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
@@ -31031,7 +31486,7 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
 
 MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
 {
-    static const mlc_module_class cls = { "SKConv", NULL, NULL, mlc__skconv_module, 0 };
+    static const mlc_module_class cls = { "SKConv", NULL, NULL, mlc__skconv_module, 0, NULL };
     if (!ctx) return NULL;
     mlc_skconv_desc d;
     memset(&d, 0, sizeof d);

@@ -564,7 +564,7 @@ static mlc_status no_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
 /* Two neighbours become one gap, which takes what neither of them would; the rest of it, others. */
 TEST(ctx, what_is_freed_in_a_fixed_block_is_used_again_whole_and_in_parts)
 {
-    static const mlc_module_class cls = {"Block", no_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Block", no_forward, NULL, NULL, 0, NULL};
     static char  memory[160 << 10];
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx;
@@ -720,7 +720,7 @@ static size_t figure(const char *text, const char *before)
 /* How many calls succeed, of which each makes one tensor or module, in scopes that begin and end.*/
 static int calls_until_nomem(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = {"Block", no_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Block", no_forward, NULL, NULL, 0, NULL};
     mlc_module *part[8] = {NULL};
     int         done = 0;
     for (int step = 0; step < 6; step++) {
@@ -904,7 +904,7 @@ static mlc_status large_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
 
 TEST(ctx, what_dies_last_in_a_fixed_block_makes_room_for_any_size)
 {
-    static const mlc_module_class cls = {"Large", large_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Large", large_forward, NULL, NULL, 0, NULL};
     journal     j;
     mlc_ctx    *ctx = test_own(small_ctx(200 << 10, 0, &j));
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);

@@ -1538,12 +1538,13 @@ WRONG(dropout_of_too_much, ARG,
 
 WRONG(class_without_name, ARG,
       "module_create: the class needs a name",
-      mlc_module_class c = {NULL, NULL, NULL, NULL, 0}; mlc_module_create(w->ctx, &c, NULL, 0))
+      mlc_module_class c = {NULL, NULL, NULL, NULL, 0, NULL};
+      mlc_module_create(w->ctx, &c, NULL, 0))
 
 WRONG(forward_of_a_container, STATE,
       "in Parts: forward: the class has no forward and no call: it holds children; run those, or "
       "give the class a forward",
-      mlc_module_class c = {"Parts", NULL, NULL, NULL, 0};
+      mlc_module_class c = {"Parts", NULL, NULL, NULL, 0, NULL};
       mlc_forward(mlc_module_create(w->ctx, &c, NULL, 0), w->x))
 
 WRONG(sequential_of_null, ARG,
@@ -1590,6 +1591,88 @@ static void evaluate_deep(world *w)
 WRONG(eval_begin_too_deep, STATE,
       "eval_begin: 8 are open on a Sequential; is a mlc_eval_end missing?",
       evaluate_deep(w))
+
+static mlc_module *two_layers(world *w, int64_t hidden, const char *name)
+{
+    mlc_module *net = mlc_nn_sequential(w->ctx);
+    mlc_module_add(net, mlc_nn_linear(w->ctx, 3, hidden));
+    mlc_module_add(net, mlc_nn_relu(w->ctx));
+    mlc_module_add_named(net, name, mlc_nn_linear(w->ctx, hidden, 2));
+    return net;
+}
+
+WRONG(copy_of_another_shape, SHAPE,
+      "module_copy: '0.weight' is [4,3] in to and [5,3] in from; both must have one shape",
+      mlc_module_copy(w->net, two_layers(w, 5, "2")))
+
+WRONG(copy_of_another_name, ARG,
+      "module_copy: from has no '2.weight'; both must have the same names",
+      mlc_module_copy(w->net, two_layers(w, 4, "out")))
+
+WRONG(copy_of_more, ARG,
+      "module_copy: to has no '3.weight'; both must have the same names",
+      mlc_module *more = two_layers(w, 4, "2"); mlc_module_add(more, mlc_nn_linear(w->ctx, 2, 2));
+      mlc_module_copy(w->net, more))
+
+WRONG(copy_of_another_dtype, DTYPE,
+      "module_copy: '0.weight' is f32 in to and f64 in from; see mlc_module_to",
+      mlc_module *wide = two_layers(w, 4, "2"); mlc_module_to(wide, MLC_F64);
+      mlc_module_copy(w->net, wide))
+
+WRONG(copy_of_null, ARG,
+      "module_copy: from is NULL; give two modules of one context",
+      mlc_module_copy(w->net, NULL))
+
+WRONG(mix_of_too_much, ARG,
+      "module_mix: share is 1.5, not in [0, 1]",
+      mlc_module_mix(w->net, w->net, 1.5))
+
+static void state_of(world *w, mlc_module *from, size_t less)
+{
+    char         block[1024];
+    const size_t bytes = mlc_state_bytes(from);
+    CHECK_EQ(mlc_state_save(from, block, bytes), MLC_OK);
+    mlc_state_load(w->net, block, bytes - less);
+}
+
+WRONG(state_of_another_shape, ARG,
+      "state_load: the block has no '0.weight' f32 [4,3] at its place; it is of another network, "
+      "or this one has changed since mlc_state_save",
+      state_of(w, two_layers(w, 5, "2"), 0))
+
+WRONG(state_of_another_name, ARG,
+      "state_load: the block has no '2.weight' f32 [2,4] at its place; it is of another network, "
+      "or this one has changed since mlc_state_save",
+      state_of(w, two_layers(w, 4, "out"), 0))
+
+WRONG(state_of_more, ARG,
+      "state_load: the block has 6 parameters and buffers, this network 4; it is of another one",
+      mlc_module *more = two_layers(w, 4, "2"); mlc_module_add(more, mlc_nn_linear(w->ctx, 2, 2));
+      state_of(w, more, 0))
+
+WRONG(state_that_is_cut_off, ARG,
+      "state_load: 156 bytes, which mlc_state_save has not written; give all of its block",
+      state_of(w, w->net, 4))
+
+WRONG(state_of_nothing, ARG,
+      "state_load: 0 bytes at NULL, which mlc_state_save has not written; give all of its block",
+      mlc_state_load(w->net, NULL, 0))
+
+WRONG(state_in_too_little, ARG,
+      "state_save: a block of 8 bytes; the state takes 160, as mlc_state_bytes says",
+      char block[8]; mlc_state_save(w->net, block, sizeof block))
+
+static void releases(mlc_module *m)
+{
+    (void)m;
+}
+
+WRONG(clone_of_a_class_that_owns, UNSUPPORTED,
+      "module_clone: class Owner has a release and no clone; give its mlc_module_class one, which "
+      "copies what its user data owns",
+      mlc_module_class c = {"Owner", NULL, releases, NULL, 0, NULL};
+      mlc_module_add(w->net, mlc_module_create(w->ctx, &c, NULL, 0));
+      mlc_module_clone(w->net))
 
 WRONG(norm_of_no_size, ARG,
       "LayerNorm: size is 0; it must be 1 or more: begin with mlc_nn_norm_desc_make(size)",

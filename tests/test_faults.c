@@ -921,7 +921,7 @@ static mlc_status scale_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
     return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
 
-static const mlc_module_class SCALE = {"Scale", scale_forward, NULL, NULL, 0};
+static const mlc_module_class SCALE = {"Scale", scale_forward, NULL, NULL, 0, NULL};
 
 static mlc_module *scale(world *w)
 {
@@ -1045,6 +1045,53 @@ static mlc_tensor *sum_of_parts(mlc_tensor *x)
 }
 
 CASE(mlc_drop, sum_of_parts(w->x))
+
+DO(mlc_module_clone)
+{
+    mlc_module *clone = mlc_module_clone(w->net);
+    w->module = clone;
+    return clone ? keep(w, mlc_forward(clone, w->x)) : mlc_ctx_status(w->ctx);
+}
+
+/* A clone of other values takes the net's, or a share of them. */
+static mlc_status into_a_clone(world *w, double share)
+{
+    w->module = mlc_module_clone(w->net);
+    if (!w->module)
+        return mlc_ctx_status(w->ctx);
+    set_values(w, w->module);
+    const mlc_status st = share == 1 ? mlc_module_copy(w->module, w->net)
+                                     : mlc_module_mix(w->module, w->net, share);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_module_copy) { return into_a_clone(w, 1); }
+DO(mlc_module_mix)  { return into_a_clone(w, 0.5); }
+
+DO(mlc_state_bytes)
+{
+    w->module = mlc_nn_linear(w->ctx, 4, 4);
+    if (!w->module)
+        return mlc_ctx_status(w->ctx);
+    const size_t bytes = mlc_state_bytes(w->module);
+    CHECK((bytes > 80) == (mlc_ctx_status(w->ctx) == MLC_OK));
+    return mlc_ctx_status(w->ctx);
+}
+
+static mlc_status save_and_load(world *w)
+{
+    char         block[512];
+    const size_t bytes = mlc_state_bytes(w->net);
+    if (!CHECK(bytes <= sizeof block))
+        return MLC_ERR_INTERNAL;
+    if (mlc_state_save(w->net, block, bytes) != MLC_OK ||
+        mlc_state_load(w->net, block, bytes) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(w->net, w->x));
+}
+
+DO(mlc_state_save) { return save_and_load(w); }
+DO(mlc_state_load) { return save_and_load(w); }
 
 DO(mlc_module_rebuild)
 {

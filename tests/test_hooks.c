@@ -410,7 +410,7 @@ static mlc_status pass(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_t
 
 static mlc_module *one_of(mlc_ctx *ctx, mlc_tensor **w)
 {
-    static const mlc_module_class cls = {"One", pass, NULL, NULL, 0};
+    static const mlc_module_class cls = {"One", pass, NULL, NULL, 0, NULL};
     mlc_module    *m = mlc_module_create(ctx, &cls, NULL, 0);
     mlc_param_desc d;
     memset(&d, 0, sizeof d);

@@ -559,7 +559,7 @@ static void nowhere(void *user, const char *text, size_t bytes)
 
 TEST(index, a_summary_cannot_know_how_many_are_selected)
 {
-    static const mlc_module_class picks = {"Picks", select_forward, NULL, NULL, 0};
+    static const mlc_module_class picks = {"Picks", select_forward, NULL, NULL, 0, NULL};
     static const char *const names[] = {"mlc_masked_select", "mlc_nonzero"};
     mlc_ctx *ctx = test_ctx();
     for (int k = 0; k < 2; k++) {

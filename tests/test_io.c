@@ -826,7 +826,7 @@ static mlc_status nothing(mlc_module *m, mlc_tensor *const *in, int32_t n_in, ml
     return MLC_OK;
 }
 
-static const mlc_module_class keeper_class = { "Keeper", nothing, NULL, NULL, 0 };
+static const mlc_module_class keeper_class = { "Keeper", nothing, NULL, NULL, 0, NULL};
 
 TEST(io, buffers_are_saved_and_loaded_too)
 {
@@ -1169,7 +1169,7 @@ static void no_text(void *user, const char *text, size_t n) { (void)user; (void)
 
 TEST(io, a_summary_reads_and_writes_no_file)
 {
-    static const mlc_module_class cls = { "Filer", filer_forward, NULL, NULL, 0 };
+    static const mlc_module_class cls = { "Filer", filer_forward, NULL, NULL, 0, NULL};
     mlc_ctx *ctx = test_ctx();
     box      b = box_open("none");
     filer    f = { b.path, mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors"), 0 };

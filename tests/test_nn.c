@@ -38,7 +38,7 @@ static void residual_release(mlc_module *m)
 }
 
 static const mlc_module_class RESIDUAL = {"Residual", residual_forward, residual_release, NULL,
-                                          0};
+                                          0, NULL};
 
 static mlc_module *residual(mlc_ctx *ctx, mlc_module *inner, double gain)
 {
@@ -433,7 +433,7 @@ static mlc_status pair_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
     return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
 
-static const mlc_module_class PAIR = {"Pair", pair_forward, NULL, NULL, 0};
+static const mlc_module_class PAIR = {"Pair", pair_forward, NULL, NULL, 0, NULL};
 
 TEST(nn, a_tied_parameter_is_laid_out_once_and_gets_both_gradients)
 {
@@ -557,7 +557,7 @@ static mlc_status swap_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
 
 TEST(nn, forward_takes_and_fills_arrays)
 {
-    static const mlc_module_class swap = {"Swap", swap_forward, NULL, NULL, 0};
+    static const mlc_module_class swap = {"Swap", swap_forward, NULL, NULL, 0, NULL};
     mlc_ctx                      *ctx = test_ctx();
     mlc_module                   *m = mlc_module_create(ctx, &swap, NULL, 0);
     mlc_tensor                   *in[2], *out[2];
@@ -694,7 +694,7 @@ TEST(nn, flatten_keeps_the_first_axis)
 
 TEST(nn, a_class_without_a_name_is_refused)
 {
-    static const mlc_module_class no_name = {NULL, residual_forward, NULL, NULL, 0};
+    static const mlc_module_class no_name = {NULL, residual_forward, NULL, NULL, 0, NULL};
     static const mlc_module_class *const bad[] = {NULL, &no_name};
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 2; i++) {
@@ -720,8 +720,8 @@ static void gather(void *user, const char *text, size_t n)
 
 TEST(nn, a_class_without_forward_holds_children_that_others_run)
 {
-    static const mlc_module_class list = {"List", NULL, NULL, NULL, MLC_TAKES_ACT};
-    static const mlc_module_class parts = {"Parts", NULL, NULL, parts_call, 0};
+    static const mlc_module_class list = {"List", NULL, NULL, NULL, MLC_TAKES_ACT, NULL};
+    static const mlc_module_class parts = {"Parts", NULL, NULL, parts_call, 0, NULL};
     static char text[2000];
     mlc_ctx    *ctx = test_ctx();
     mlc_module *layers = mlc_module_create(ctx, &list, NULL, 0);
@@ -999,7 +999,7 @@ static mlc_tensor *product_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue
 
 static mlc_module *product(mlc_ctx *ctx, int64_t in, int64_t out, uint32_t takes)
 {
-    const mlc_module_class cls = {"Product", NULL, NULL, product_call, takes};
+    const mlc_module_class cls = {"Product", NULL, NULL, product_call, takes, NULL};
     mlc_param_desc         d;
     mlc_module            *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc_tensor *));
     memset(&d, 0, sizeof d);
@@ -1070,7 +1070,7 @@ static mlc_tensor *no_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 /* Alone and in the pass of a container; and arrays that such a class does not take.          */
 TEST(nn, a_call_that_makes_nothing_is_an_error)
 {
-    static const mlc_module_class cls = {"Nothing", NULL, NULL, no_call, MLC_TAKES_RELU};
+    static const mlc_module_class cls = {"Nothing", NULL, NULL, no_call, MLC_TAKES_RELU, NULL};
     static const char             want[] = "forward left output 1 NULL without an error; make it, "
                                            "or say by mlc_raise why not";
     char        text[200];
@@ -1420,7 +1420,7 @@ static mlc_status wrong_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
 
 static mlc_module *wrong_module(mlc_ctx *ctx, mlc_module *child, int32_t wrong)
 {
-    static const mlc_module_class cls = {"Wrong", wrong_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Wrong", wrong_forward, NULL, NULL, 0, NULL};
     mlc_module *m = mlc_module_create(ctx, &cls, &wrong, sizeof wrong);
     mlc_module_add_named(m, "inner", child);
     return m;
@@ -1782,7 +1782,7 @@ static mlc_status body_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
 
 static mlc_module *with_body(mlc_ctx *ctx, body b)
 {
-    static const mlc_module_class cls = {"Body", body_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Body", body_forward, NULL, NULL, 0, NULL};
     mlc_module    *m = mlc_module_create(ctx, &cls, &b, sizeof b);
     mlc_param_desc d;
     memset(&d, 0, sizeof d);
@@ -2598,4 +2598,289 @@ TEST(nn, binding_drops_the_packs_of_the_old_values)
             flash_free(&w);
             flash_free(&b);
         }
+}
+
+/* ---- clones, copies, states ---------------------------------------------------------------- */
+
+/* Gate of itself and a partner: knows its parameter and a module by pointers. */
+typedef struct gate_user { double gain; mlc_tensor *w; mlc_module *inner; } gate_user;
+
+static mlc_tensor *gate_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    const gate_user *u = (const gate_user *)mlc_module_user(m);
+    (void)e;
+    return mlc_mul(mlc_mul_scalar(mlc_forward(u->inner, x), u->gain), u->w);
+}
+
+static mlc_module *gate(mlc_ctx *ctx)
+{
+    static const mlc_module_class cls = {"Gate", NULL, NULL, gate_call, 0, NULL};
+    mlc_param_desc d;
+    mlc_module    *m = mlc_module_create(ctx, &cls, NULL, sizeof(gate_user));
+    gate_user     *u = (gate_user *)mlc_module_user(m);
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims1(4);
+    d.init = MLC_INIT_UNIFORM;
+    d.a = 1;
+    d.b = 2;
+    u->gain = 0.5;
+    u->w = mlc_module_declare(m, "w", &d);
+    u->inner = mlc_nn_linear(ctx, 4, 4);
+    CHECK_EQ(mlc_module_add_named(m, "inner", u->inner), MLC_OK);
+    return m;
+}
+
+/* Each kind of layer that knows its parameters, and ties. */
+static mlc_module *zoo(mlc_ctx *ctx)
+{
+    mlc_module *first = mlc_nn_linear(ctx, 4, 4), *again = mlc_nn_linear(ctx, 4, 4);
+    mlc_module *body = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4), mlc_nn_layer_norm(ctx, 4));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, first, mlc_nn_batch_norm(ctx, 4), mlc_nn_relu(ctx),
+        mlc_nn_residual(ctx, body, NULL, true), mlc_nn_sklinear(ctx, 4, 4, 1, 2),
+        gate(ctx), mlc_nn_dropout(ctx, 0.5), mlc_nn_prelu(ctx, 4), again);
+    CHECK_EQ(mlc_module_tie(again, "shared", mlc_module_param(first, "weight")), MLC_OK);
+    mlc_module_freeze(net, "3.*", true);
+    return net;
+}
+
+/* All values, one after the other; how many. */
+static int read_all(mlc_module *m, double *to, int room)
+{
+    mlc_param_iter it = mlc_param_iter_make(m);
+    int            n = 0;
+    while (mlc_param_next(&it))
+        if (CHECK(n + mlc_numel(it.tensor) <= room)) {
+            test_read(it.tensor, to + n);
+            n += (int)mlc_numel(it.tensor);
+        }
+    return n;
+}
+
+static void same_names(mlc_module *a, mlc_module *b)
+{
+    mlc_param_iter i = mlc_param_iter_make(a), k = mlc_param_iter_make(b);
+    while (mlc_param_next(&i)) {
+        if (!CHECK(mlc_param_next(&k)))
+            return;
+        CHECK_STR(k.name, i.name);
+        CHECK(i.tensor != k.tensor && i.buffer == k.buffer && i.trainable == k.trainable);
+        CHECK_EQ(i.tensor->dtype, k.tensor->dtype);
+    }
+    CHECK(!mlc_param_next(&k));
+}
+
+TEST(nn, a_clone_is_the_same_network_and_another_one)
+{
+    enum { ROOM = 200 };
+    double      a[ROOM], b[ROOM], y[2][20];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = zoo(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 4), 1, -1, 1);
+    CHECK(mlc_forward(net, x) != NULL);                    /* batch norm counts                */
+    mlc_module_train(mlc_module_child(net, 6), false);
+    mlc_module *clone = mlc_module_clone(net);
+    if (!CHECK(clone != NULL))
+        return;
+    CHECK_OK(ctx);
+    same_names(net, clone);
+    CHECK(mlc_module_is_training(clone) && !mlc_module_is_training(mlc_module_child(clone, 6)));
+    CHECK(mlc_module_param(clone, "8.shared") == mlc_module_param(clone, "0.weight"));
+    const int n = read_all(net, a, ROOM);
+    CHECK_EQ(read_all(clone, b, ROOM), n);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0);
+    test_read(mlc_forward(net, x), y[0]);
+    test_read(mlc_forward(clone, x), y[1]);
+    CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0);
+    CHECK_NEAR(mlc_item(mlc_module_param(net, "1.num_batches_tracked")), 2, 0);
+    CHECK_NEAR(mlc_item(mlc_module_param(clone, "1.num_batches_tracked")), 2, 0);
+    read_all(net, a, ROOM);
+    mlc_optim *opt = mlc_sgd(clone, 0.1);                  /* what is trained is not the first */
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_square(mlc_forward(clone, x)), mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    read_all(net, b, ROOM);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0);
+    read_all(clone, b, ROOM);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) != 0);
+    mlc_module_free(net);                                  /* nothing of it is in the clone    */
+    CHECK(mlc_forward(clone, x) != NULL);
+    CHECK_OK(ctx);
+    CHECK(mlc_module_clone(NULL) == NULL);
+}
+
+TEST(nn, a_clone_has_16_bit_parameters_too_and_reads_what_is_bound)
+{
+    static const float v[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    double      y[2][20];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4), mlc_nn_batch_norm(ctx, 4));
+    mlc_tensor *x = test_rand(ctx, MLC_BF16, mlc_dims2(5, 4), 1, -1, 1);
+    mlc_module_train(net, false);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    mlc_module *clone = mlc_module_clone(net);
+    test_read(mlc_forward(net, x), y[0]);
+    test_read(mlc_forward(clone, x), y[1]);
+    CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0);
+    if (mlc_ctx_on_host(ctx)) {
+        mlc_module *bound = mlc_nn_linear(ctx, 4, 4);
+        CHECK_EQ(mlc_module_bind(bound, "weight", v), MLC_OK);
+        mlc_module *other = mlc_module_clone(bound);
+        CHECK(mlc_f32(mlc_module_param(other, "weight")) == v);
+        CHECK_EQ(mlc_module_copy(other, bound), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), "module_copy: 'weight' is bound");
+        mlc_error_clear(ctx);
+        CHECK_EQ(mlc_state_bytes(other), 24 + 8 + 16);     /* without what does not change     */
+    }
+    CHECK_OK(ctx);
+}
+
+/* A class whose user data owns memory of the program. */
+typedef struct owner_user { double *own; } owner_user;
+
+static int  owner_blocks;
+static bool owner_fails;
+
+static void owner_release(mlc_module *m)
+{
+    free(((owner_user *)mlc_module_user(m))->own);
+    owner_blocks--;
+}
+
+static mlc_status owner_clone(mlc_module *m, mlc_module *from)
+{
+    if (owner_fails)
+        return MLC_ERR_NOMEM;
+    ((owner_user *)mlc_module_user(m))->own = (double *)malloc(sizeof(double));
+    *((owner_user *)mlc_module_user(m))->own = *((owner_user *)mlc_module_user(from))->own;
+    owner_blocks++;
+    return MLC_OK;
+}
+
+TEST(nn, a_class_that_owns_memory_clones_it_itself)
+{
+    static const mlc_module_class cls = {"Owner", NULL, owner_release, NULL, 0, owner_clone};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    owner_blocks = 0;
+    for (int i = 0; i < 2; i++) {
+        owner_user u;
+        u.own = (double *)malloc(sizeof(double));
+        *u.own = i + 5;
+        owner_blocks++;
+        CHECK_EQ(mlc_module_add(net, mlc_module_create(ctx, &cls, &u, sizeof u)), MLC_OK);
+    }
+    mlc_module *clone = mlc_module_clone(net);
+    CHECK_EQ(owner_blocks, 4);
+    owner_fails = true;                                    /* then nothing is released twice   */
+    CHECK(mlc_module_clone(net) == NULL);
+    CHECK_HAS(mlc_error(ctx), "module_clone: the clone of class Owner returned NOMEM");
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    owner_fails = false;
+    CHECK_EQ(owner_blocks, 4);
+    mlc_module_free(net);
+    CHECK_EQ(owner_blocks, 2);
+    const owner_user *u = (const owner_user *)mlc_module_user(mlc_module_child(clone, 1));
+    CHECK(u && *u->own == 6);
+    mlc_module_free(clone);
+    CHECK_EQ(owner_blocks, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_state_brings_all_values_back)
+{
+    enum { ROOM = 200 };
+    double      a[ROOM], b[ROOM];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = zoo(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 4), 1, -1, 1);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    const size_t bytes = mlc_state_bytes(net);
+    char       *block = (char *)malloc(bytes + 1);
+    const int   n = read_all(net, a, ROOM);
+    CHECK_EQ(mlc_state_save(net, block + 1, bytes), MLC_OK);           /* aligned or not       */
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_square(mlc_forward(net, x)), mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    read_all(net, b, ROOM);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) != 0);
+    block[1 + 24]++;                                       /* a hash                           */
+    CHECK_EQ(mlc_state_load(net, block + 1, bytes), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "the block has no '0.weight'");
+    mlc_error_clear(ctx);
+    double      c[ROOM];
+    read_all(net, c, ROOM);
+    CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
+    block[1 + 24]--;
+    CHECK_EQ(mlc_state_load(net, block + 1, bytes), MLC_OK);
+    read_all(net, b, ROOM);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0);
+    CHECK(mlc_state_bytes(NULL) == 0 && mlc_state_save(NULL, block, bytes) == MLC_ERR_ARG);
+    CHECK_EQ(mlc_state_load(NULL, block, bytes), MLC_ERR_ARG);
+    free(block);
+    CHECK_OK(ctx);
+}
+
+/* Products of 16 bits read packed copies of weights. */
+TEST(nn, packed_weights_notice_copies_states_and_mixes)
+{
+    enum { IN = 64, OUT = 64, ROWS = 40 };
+    static double y[4][ROWS * OUT], want[ROWS * OUT];
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = mlc_nn_linear(ctx, IN, OUT), *other = mlc_nn_linear(ctx, IN, OUT);
+    const size_t  bytes = mlc_state_bytes(net);
+    char         *block = (char *)malloc(bytes);
+    mlc_tensor   *x = test_rand(ctx, MLC_BF16, mlc_dims2(ROWS, IN), 1, -1, 1);
+    mlc_no_grad_begin(ctx);
+    test_read(mlc_forward(net, x), y[0]);
+    test_read(mlc_forward(other, x), want);
+    CHECK(memcmp(y[0], want, sizeof want) != 0);
+    CHECK_EQ(mlc_state_save(net, block, bytes), MLC_OK);
+    CHECK_EQ(mlc_module_copy(net, other), MLC_OK);
+    test_read(mlc_forward(net, x), y[1]);
+    CHECK(memcmp(y[1], want, sizeof want) == 0);
+    CHECK_EQ(mlc_state_load(net, block, bytes), MLC_OK);
+    test_read(mlc_forward(net, x), y[2]);
+    CHECK(memcmp(y[2], y[0], sizeof want) == 0);
+    CHECK_EQ(mlc_module_mix(net, other, 0.5), MLC_OK);
+    test_read(mlc_forward(net, x), y[3]);
+    CHECK(memcmp(y[3], y[0], sizeof want) != 0 && memcmp(y[3], want, sizeof want) != 0);
+    mlc_no_grad_end(ctx);
+    free(block);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_mix_is_a_running_average_of_floats_and_copies_counts)
+{
+    enum { ROOM = 200 };
+    double      a[ROOM], b[ROOM], c[ROOM];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *to = zoo(ctx), *from = mlc_module_clone(to);
+    mlc_param_iter it = mlc_param_iter_make(from);
+    for (uint32_t i = 0; mlc_param_next(&it); i++)
+        if (it.tensor->dtype == MLC_F32)
+            CHECK_EQ(mlc_copy_into(it.tensor, test_rand(ctx, MLC_F32, mlc_dims_of(it.tensor->ndim,
+                                   it.tensor->shape), i, -2, 2)), MLC_OK);
+    mlc_fill_(mlc_module_param(from, "1.num_batches_tracked"), 7);
+    const int n = read_all(to, a, ROOM);
+    read_all(from, b, ROOM);
+    CHECK_EQ(mlc_module_mix(to, from, 0), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_module_param(to, "1.num_batches_tracked")), 7, 0);
+    CHECK_EQ(mlc_module_mix(to, from, 0.25), MLC_OK);
+    read_all(to, c, ROOM);
+    for (int i = 0; i < n; i++)
+        if (fabs(a[i]) < 100 && b[i] != 7)                 /* not a seed, not the count        */
+            CHECK_NEAR(c[i], 0.75 * a[i] + 0.25 * b[i], 1e-6);
+    CHECK_EQ(mlc_module_mix(to, from, 1), MLC_OK);
+    read_all(to, c, ROOM);
+    CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
+    CHECK_EQ(mlc_module_mix(to, to, 0.5), MLC_OK);         /* itself                           */
+    read_all(to, c, ROOM);
+    CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
+    CHECK_OK(ctx);
+    /* Nothing has changed where the last name does not fit. */
+    CHECK_EQ(mlc_module_add(from, mlc_nn_prelu(ctx, 3)), MLC_OK);
+    CHECK(mlc_fill_(mlc_detach(mlc_module_param(from, "7.weight")), 3) != NULL);
+    CHECK_EQ(mlc_module_copy(to, from), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "module_copy: to has no '9.weight'");
+    mlc_error_clear(ctx);
+    read_all(to, c, ROOM);
+    CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
 }

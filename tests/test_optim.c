@@ -14,7 +14,7 @@ static mlc_status bowl_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
     return out[0] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
 
-static const mlc_module_class BOWL = {"Bowl", bowl_forward, NULL, NULL, 0};
+static const mlc_module_class BOWL = {"Bowl", bowl_forward, NULL, NULL, 0, NULL};
 
 static mlc_module *bowl(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, const double *start)
 {

@@ -246,7 +246,7 @@ static mlc_status print_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
     return mlc_print(in[0], collect, mlc_module_user(m));
 }
 
-static const mlc_module_class PRINTER = {"printer", print_forward, NULL, NULL, 0};
+static const mlc_module_class PRINTER = {"printer", print_forward, NULL, NULL, 0, NULL};
 
 /* mlc_summary runs forward without data.                                                      */
 TEST(print, there_is_nothing_to_print_in_a_dry_run)

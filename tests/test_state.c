@@ -501,7 +501,7 @@ static mlc_status flags_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
 /* bool that is neither 0 nor 1 becomes 1, beside the flash. */
 TEST(state, bool_in_memory_becomes_0_and_1)
 {
-    static const mlc_module_class cls = {"Flags", flags_forward, NULL, NULL, 0};
+    static const mlc_module_class cls = {"Flags", flags_forward, NULL, NULL, 0, NULL};
     static const char   head[] = "{\"on\":{\"dtype\":\"BOOL\",\"shape\":[3],"
                                  "\"data_offsets\":[0,3]}}";
     static const double want[3] = {0, 1, 1};

@@ -782,7 +782,7 @@ static mlc_status losing_forward(mlc_module *m, mlc_tensor *const *in, int32_t n
 
 TEST(tape, backward_from_refuses_a_dy_of_another_context_or_without_memory)
 {
-    static const mlc_module_class losing = {"Losing", losing_forward, NULL, NULL, 0};
+    static const mlc_module_class losing = {"Losing", losing_forward, NULL, NULL, 0, NULL};
     mlc_ctx    *ctx = test_ctx(), *other = test_own(mlc_ctx_create(NULL));
     mlc_tensor *a = leaf(ctx, mlc_dims1(3), 1), *dy = mlc_full(other, MLC_F64, mlc_dims1(3), 1);
     CHECK_EQ(mlc_backward_from(mlc_mul(a, a), dy), MLC_ERR_ARG);
