@@ -1839,6 +1839,22 @@ MLC_API mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels);
 MLC_API mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p);
 /* mlc_nn_flatten: all axes but the first become one.                ref: torch.nn.Flatten     */
 MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
+/* mlc_nn_standardize: (x - mean) scale for each feature, the last axis of x [.., features], with
+ *   the numbers of mlc_nn_scale_fit: mean 0 and deviation 1 for the data of the fit; 0 where that
+ *   is constant. They are the buffers "mean" and "scale", [features], saved with the model.
+ *   grad   dx += dy scale      err: ARG; STATE in a forward before the fit, or a load of numbers
+ *   ref    sklearn.preprocessing.StandardScaler                                               */
+MLC_API mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features);
+/* mlc_nn_min_max: (x - mean) scale + lo, with "mean" the smallest value of each feature: the data
+ *   of the fit goes to [lo, hi], a constant feature to lo. Else as mlc_nn_standardize.
+ *   err    ARG: lo < hi does not hold             ref: sklearn.preprocessing.MinMaxScaler     */
+MLC_API mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi);
+/* mlc_nn_scale_fit: sets the numbers of an mlc_nn_standardize or mlc_nn_min_max by x, f32 or f64
+ *   [.., features]: of training data alone. Builds the module. On an error nothing has changed.
+ *   err    ARG: another class; SHAPE; DTYPE; VALUE names a feature with NaN, inf or a range that
+ *          f32 cannot scale
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x);
 /* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
  *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
 MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
@@ -28628,6 +28644,170 @@ MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
     if (fn || !ctx) return mlc_module_create(ctx, &cls, &u, sizeof u);
     mlc__fail(ctx, MLC_ERR_ARG, "nn_lambda: fn is NULL; give a function of user and x");
     return NULL;
+}
+
+/* ---- scales of features that are fitted, not trained */
+
+/* The last two: of min_max. */
+typedef struct mlc__scale_user {
+    mlc_tensor *mean, *scale;
+    const char *what;
+    bool        ready;                 /* the numbers were seen to be there */
+    bool        min_max;
+    double      lo, hi;
+} mlc__scale_user;
+
+/* A scale that is NaN is of no fit; what was loaded has none. Read until there is one. */
+static mlc_status mlc__scale_ready(mlc_module *m, mlc__scale_user *u)
+{
+    double first = 0.0;
+    if (u->ready || m->ctx->dry_run) return MLC_OK;
+    MLC__TRY(mlc__device_copy(m->ctx, &first, mlc__data(u->scale), mlc__size(u->scale),
+                              MLC_COPY_TO_HOST));
+    const double scale = mlc__elem(&first, 0, u->scale->dtype);
+    MLC__REQUIRE(m->ctx, scale == scale, STATE, "%s: it has no numbers yet; call mlc_nn_scale_fit "
+                 "with the training data, or load a model that was fitted", u->what);
+    u->ready = true;
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__scale_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
+    const int64_t features = u->scale->shape[0];
+    if (x->ndim < 1 || x->shape[x->ndim - 1] != features) {
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "%s: x %s must end in %lld features", u->what,
+                  mlc__shape(x).s, (long long)features);
+        return NULL;
+    }
+    if (mlc__scale_ready(m, u) != MLC_OK) return NULL;
+    mlc_tensor *y = mlc_mul(mlc_sub(x, u->mean), u->scale);
+    return u->lo == 0.0 ? y : mlc_add_scalar(y, u->lo);
+}
+
+static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t features,
+                                   const mlc__scale_user *user)
+{
+    const mlc_module_class cls = { name, NULL, NULL, mlc__scale_module, 0, NULL };
+    mlc_param_desc p;
+    if (!ctx) return NULL;
+    if (features < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_%s: features is %lld; it must be positive", user->what,
+                  (long long)features);
+        return NULL;
+    }
+    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    if (!m) return NULL;
+    mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims1(features);
+    p.buffer = true;
+    u->mean = mlc__declare(m, user->what, "mean", &p);
+    p.init = MLC_INIT_CONSTANT;
+    p.a = MLC__NAN;
+    if (u->mean) u->scale = mlc__declare(m, user->what, "scale", &p);
+    if (u->scale) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features)
+{
+    const mlc__scale_user user = { NULL, NULL, "standardize", false, false, 0.0, 0.0 };
+    return mlc__scale_make(ctx, "Standardize", features, &user);
+}
+
+MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi)
+{
+    const mlc__scale_user user = { NULL, NULL, "min_max", false, true, lo, hi };
+    if (ctx && !(lo < hi && hi - lo < MLC__INF)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_min_max: lo is %s, hi %s; lo must be below hi, both finite",
+                  mlc__real(lo).s, mlc__real(hi).s);
+        return NULL;
+    }
+    return mlc__scale_make(ctx, "MinMax", features, &user);
+}
+
+/* A statistic of each feature to the host, in f64. */
+static void mlc__scale_read(mlc_tensor *statistic, double *to)
+{
+    mlc_tensor *wide = mlc_cast(statistic, MLC_F64);
+    if (wide) mlc_read(wide, to, (size_t)mlc__numel(wide) * sizeof *to);
+}
+
+/* In at: smallest, largest, mean, variance of n features; out: mean and scale in the last two. */
+static mlc_status mlc__scale_numbers(mlc_ctx *ctx, const mlc__scale_user *u, double *at, int64_t n)
+{
+    double *low = at, *high = at + n, *mean = at + 2 * n, *scale = at + 3 * n;
+    for (int64_t i = 0; i < n; i++) {
+        const double range = high[i] - low[i];
+        MLC__REQUIRE(ctx, low[i] > -MLC__INF && high[i] < MLC__INF, VALUE,
+                     "nn_scale_fit: feature %lld of x has a value that is %s; replace it, or leave "
+                     "its rows out", (long long)i,
+                     mlc__real(low[i] > -MLC__INF ? high[i] : low[i]).s);
+        scale[i] = range == 0.0 ? 0.0 : u->min_max ? (u->hi - u->lo) / range : 1.0 / sqrt(scale[i]);
+        if (u->min_max) mean[i] = low[i];
+        MLC__REQUIRE(ctx, range == 0.0 || (scale[i] >= 1.2e-38 && scale[i] <= 3.4e38), VALUE,
+                     "nn_scale_fit: feature %lld of x is from %s to %s, which f32 cannot scale; "
+                     "multiply it by a constant before", (long long)i, mlc__real(low[i]).s,
+                     mlc__real(high[i]).s);
+    }
+    return MLC_OK;
+}
+
+/* Statistics of x, numbers, buffers; both new values are there before one is written. */
+static mlc_status mlc__scale_set(const mlc__scale_user *u, mlc_tensor *x, double *at, int64_t n)
+{
+    mlc_ctx *ctx = x->ctx;
+    mlc_tensor *to[2] = { u->mean, u->scale }, *from[2];
+    mlc_dims rows = mlc_dims_of(x->ndim - 1, NULL);
+    for (int32_t d = 0; d < rows.n; d++) rows.v[d] = d;
+    if (rows.n == 0) x = mlc_unsqueeze(x, 0);              /* no axes would be all of them */
+    if (rows.n == 0) rows = mlc_dims1(0);
+    mlc__scale_read(mlc_min(x, rows, false), at);
+    mlc__scale_read(mlc_max(x, rows, false), at + n);
+    mlc__scale_read(mlc_mean(x, rows, false), at + 2 * n);
+    mlc__scale_read(mlc_var(x, rows, 0.0, false), at + 3 * n);
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__TRY(mlc__scale_numbers(ctx, u, at, n));
+    for (int i = 0; i < 2; i++)
+        from[i] = mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims1(n), at + (2 + i) * n), to[i]->dtype);
+    if (!from[0] || !from[1]) return ctx->status;
+    MLC__TRY(mlc_copy_into(to[0], from[0]));
+    return mlc_copy_into(to[1], from[1]);
+}
+
+static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *features)
+{
+    mlc_ctx *ctx = m->ctx;
+    MLC__REQUIRE(ctx, m->cls.call == mlc__scale_module, ARG, "nn_scale_fit: a %s has no scale; it "
+                 "takes an mlc_nn_standardize or an mlc_nn_min_max", m->cls.name);
+    MLC__REQUIRE(ctx, x->ctx == ctx, ARG, "nn_scale_fit: x belongs to another context");
+    *features = MLC__CAST(const mlc__scale_user *, m->user)->scale->shape[0];
+    MLC__REQUIRE(ctx, mlc__is_full(x->dtype), DTYPE, "nn_scale_fit: x is %s; it must be f32 or "
+                 "f64: cast it with mlc_cast", mlc_dtype_name(x->dtype));
+    MLC__REQUIRE(ctx, x->ndim >= 1 && x->shape[x->ndim - 1] == *features && mlc__numel(x) > 0,
+                 SHAPE, "nn_scale_fit: x %s must have rows and end in %lld features",
+                 mlc__shape(x).s, (long long)*features);
+    return mlc__alive(x, "nn_scale_fit");
+}
+
+MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
+{
+    int64_t n = 0;
+    if (!m) return MLC_ERR_ARG;
+    mlc_ctx *ctx = m->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, x, ARG, "nn_scale_fit: x is NULL; it has the data to fit to");
+    MLC__TRY(mlc__scale_check(m, x, &n));
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc_scope_begin(ctx));
+    double *at = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)n * 4 * sizeof *at,
+                                                     MLC_MEM_OBJECT, "nn_scale_fit"));
+    if (at) mlc__scale_set(MLC__CAST(const mlc__scale_user *, m->user), x, at, n);
+    mlc__heap_free(ctx, at);
+    return mlc__scope_leave(ctx);
 }
 
 /* ---- convolution, pooling, batch norm */

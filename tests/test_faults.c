@@ -652,6 +652,18 @@ DO(mlc_nn_lambda)
     return run_module(w, mlc_nn_lambda(w->ctx, twice, &two));
 }
 
+/* Fitted to x, then x itself. */
+static mlc_status run_scale(world *w, mlc_module *m)
+{
+    w->module = m;
+    mlc_status st = m ? mlc_nn_scale_fit(m, w->x) : mlc_ctx_status(w->ctx);
+    return first_of(st, st ? st : keep(w, mlc_forward(m, w->x)));
+}
+
+DO(mlc_nn_standardize) { return run_module(w, mlc_nn_standardize(w->ctx, 4)); }
+DO(mlc_nn_min_max)    { return run_scale(w, mlc_nn_min_max(w->ctx, 4, -1, 2)); }
+DO(mlc_nn_scale_fit)  { return run_scale(w, mlc_nn_standardize(w->ctx, 4)); }
+
 /* x as one image of three channels. */
 static mlc_status run_on_image(world *w, mlc_module *m)
 {

@@ -2884,3 +2884,126 @@ TEST(nn, a_mix_is_a_running_average_of_floats_and_copies_counts)
     read_all(to, c, ROOM);
     CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
 }
+
+/* ---- scales of features --------------------------------------------------------------------- */
+
+static const double SCALE_X[12] = {1, 7, -2, 3, 7, 0, 5, 7, 5, 7, 7, 1};     /* [4,3]             */
+
+TEST(nn, standardize_gives_each_feature_mean_0_and_deviation_1)
+{
+    const double s = sqrt(5), t = sqrt(6.5);               /* as StandardScaler, ddof 0         */
+    const double want[12] = {-3 / s, 0, -3 / t, -1 / s, 0, -1 / t, 1 / s, 0, 4 / t, 3 / s, 0, 0};
+    for (int dtype = MLC_F32; dtype <= MLC_F64; dtype++) {
+        mlc_ctx_desc d = test_desc();
+        d.dtype = (mlc_dtype)dtype;
+        mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+        mlc_tensor *x = test_tensor(ctx, (mlc_dtype)dtype, mlc_dims2(4, 3), SCALE_X);
+        mlc_module *m = mlc_nn_standardize(ctx, 3);
+        CHECK(mlc_forward(m, x) == NULL);
+        CHECK_STR(mlc_error(ctx), "in Standardize: standardize: it has no numbers yet; call "
+                  "mlc_nn_scale_fit with the training data, or load a model that was fitted");
+        CHECK_STATUS(ctx, MLC_ERR_STATE);
+        CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+        CHECK_VALUES(mlc_forward(m, x), 12, want, 1e-6, 0);
+        CHECK_VALUES(mlc_forward(m, mlc_reshape(x, mlc_dims3(2, 2, 3))), 12, want, 1e-6, 0);
+        CHECK_VALUES(mlc_forward(m, mlc_select(x, 0, 1)), 3, want + 3, 1e-6, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, min_max_moves_each_feature_into_its_range)
+{
+    const double want[12] = {-1, -1, -1, 0, -1, -1 + 6 / 7.0, 1, -1, 2, 2, -1, -1 + 9 / 7.0};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCALE_X);
+    mlc_module  *m = mlc_nn_min_max(ctx, 3, -1, 2);
+    CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+    CHECK_VALUES(mlc_forward(m, x), 12, want, 1e-6, 0);
+    CHECK(mlc_nn_min_max(ctx, 3, 1, 1) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_min_max: lo is 1, hi 1; lo must be below hi, both finite");
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_min_max(ctx, 0, 0, 1) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_min_max: features is 0; it must be positive");
+    mlc_error_clear(ctx);
+}
+
+TEST(nn, a_scale_is_saved_with_its_model_and_moves_into_a_larger_one)
+{
+    char         path[] = "/tmp/mlcore_scale_XXXXXX";
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCALE_X);
+    mlc_module  *nets[2];
+    double       want[12];
+    const int    fd = mkstemp(path);
+    for (int i = 0; i < 2; i++) {
+        mlc_module *m = mlc_nn_standardize(ctx, 3);
+        if (i == 0) {
+            CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+            test_read(mlc_forward(m, x), want);
+        }
+        nets[i] = mlc_nn_sequential(ctx);
+        mlc_module_add(nets[i], m);
+    }
+    CHECK_VALUES(mlc_forward(nets[0], x), 12, want, 0, 0);
+    CHECK_EQ(mlc_save(nets[0], path), MLC_OK);
+    CHECK_EQ(mlc_load(nets[1], path), MLC_OK);
+    CHECK_VALUES(mlc_forward(nets[1], x), 12, want, 0, 0);
+    CHECK(mlc_module_param(nets[1], "0.mean") && mlc_module_param(nets[1], "0.scale"));
+    CHECK_EQ(mlc_module_numel(nets[1], true), 0);
+    CHECK_OK(ctx);
+    close(fd);
+    unlink(path);
+}
+
+TEST(nn, gradients_flow_through_a_scale_to_x)
+{
+    const double want[3] = {1 / sqrt(5), 0, 1 / sqrt(6.5)};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *m = mlc_nn_standardize(ctx, 3);
+    mlc_tensor  *x = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
+    CHECK_EQ(mlc_nn_scale_fit(m, test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCALE_X)), MLC_OK);
+    CHECK_EQ(mlc_set_requires_grad(x, true), MLC_OK);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_forward(m, x), mlc_dims0(), false)), MLC_OK);
+    CHECK_VALUES(mlc_grad(x), 3, want, 1e-6, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, scale_fit_names_the_feature_that_cannot_be_scaled)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_standardize(ctx, 3);
+    double      bad[12], want[12];
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCALE_X);
+    CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+    test_read(mlc_forward(m, x), want);
+    memcpy(bad, SCALE_X, sizeof bad);
+    bad[5] = NO_NUMBER;
+    CHECK_EQ(mlc_nn_scale_fit(m, test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), bad)), MLC_ERR_VALUE);
+    CHECK_STR(mlc_error(ctx), "nn_scale_fit: feature 2 of x has a value that is nan; replace it, "
+                              "or leave its rows out");
+    mlc_error_clear(ctx);
+    bad[5] = 0;
+    bad[4] = -INF;
+    CHECK_EQ(mlc_nn_scale_fit(m, test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), bad)), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "feature 1 of x has a value that is -inf");
+    mlc_error_clear(ctx);
+    bad[4] = 7;
+    bad[0] = 1e30;
+    CHECK_EQ(mlc_nn_scale_fit(m, test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), bad)), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "feature 0 of x is from 3 to 1e+30, which f32 cannot scale");
+    mlc_error_clear(ctx);
+    CHECK_VALUES(mlc_forward(m, x), 12, want, 0, 0);
+    CHECK_EQ(mlc_nn_scale_fit(m, mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3))), MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "nn_scale_fit: x [0,3] must have rows and end in 3 features");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_nn_scale_fit(m, mlc_zeros(ctx, MLC_I64, mlc_dims2(4, 3))), MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_nn_scale_fit(m, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_nn_scale_fit(mlc_nn_relu(ctx), x), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "a ReLU has no scale");
+    mlc_error_clear(ctx);
+    CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 2))) == NULL);
+    CHECK_STR(mlc_error(ctx), "in Standardize: standardize: x [4,2] must end in 3 features");
+    mlc_error_clear(ctx);
+}
