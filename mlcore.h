@@ -101,7 +101,8 @@
  *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
  *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
  *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.SUMMARY
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT
+ *   IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -1562,12 +1563,20 @@ typedef enum mlc_init {
     MLC_INIT_ZEROS = 0, MLC_INIT_CONSTANT /* a */,
     MLC_INIT_UNIFORM /* [a,b); a buffer of i64: whole numbers */,
     MLC_INIT_NORMAL /* mean a, deviation b */,
+    /* of mlc_module_init alone: */
+    MLC_INIT_TRUNCATED /* a normal in [lo,hi] */,
+    MLC_INIT_XAVIER_UNIFORM /* +-gain sqrt(6 / (fan in + fan out)) */,
+    MLC_INIT_XAVIER_NORMAL /* deviation gain sqrt(2 / (fan in + fan out)) */,
+    MLC_INIT_KAIMING_UNIFORM /* +-gain sqrt(3 / fan) */,
+    MLC_INIT_KAIMING_NORMAL /* deviation gain / sqrt(fan) */,
+    MLC_INIT_ORTHOGONAL /* gain times rows, or columns if there are fewer, that are orthonormal */,
+    MLC_INIT_COUNT,
     MLC_INIT_FORCE_32 = 0x7fffffff
 } mlc_init;
 
 typedef struct mlc_param_desc {
     mlc_dims  shape;
-    mlc_init  init;                    /* default: zeros                                       */
+    mlc_init  init;                    /* default: zeros; up to MLC_INIT_NORMAL                */
     double    a, b;                    /* of the initialiser                                   */
     mlc_dtype dtype;                   /* used if has_dtype; else the context's                */
     bool      has_dtype;
@@ -1687,6 +1696,26 @@ typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *o
  *   bits. fn gets the children of SqueezeExcite with their activations applied; it frees no module.
  *   A module has one hook: another takes its place, NULL ends it.   test: tests/test_nn.c     */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
+
+/* Each value counts as it is. Fans are of a weight [out,in,..]: in or out times the product of what
+ * follows, as torch.nn.init has them, also of transposed convolutions.                         */
+typedef struct mlc_init_desc {
+    mlc_init kind;
+    double   a, b;                     /* of CONSTANT, UNIFORM, NORMAL, TRUNCATED: see mlc_init */
+    double   lo, hi;                   /* of TRUNCATED                                         */
+    double   gain;                     /* of XAVIER, KAIMING, ORTHOGONAL                       */
+    bool     fan_out;                  /* KAIMING by the fan out, not in                       */
+} mlc_init_desc;
+
+/* mlc_init_desc_make: a 0, b 1, [lo,hi] [-2,2], the fan in, and a gain of 1; of KAIMING sqrt 2,
+ *   for a relu.                                                                               */
+MLC_API mlc_init_desc mlc_init_desc_make(mlc_init kind);
+/* mlc_module_init: parameters of m whose dotted name matches the glob (NULL: all) start anew. What
+ *   is drawn depends on the context's seed, the name below m and the kind only.
+ *   err    before anything changes: ARG: no desc, nothing matches a glob, values that no desc may
+ *          have, XAVIER, KAIMING or ORTHOGONAL of a parameter with fewer than 2 axes; STATE: bound
+ *   ref    torch.nn.init                                      test: tests/test_nn.c           */
+MLC_API mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_init_desc *desc);
 
 typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
     mlc_module *root;
@@ -27569,6 +27598,11 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
     const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
     if (mlc__name_check(m, what, name) != MLC_OK ||
         mlc__shape_check(ctx, what, dtype, desc->shape) != MLC_OK) return NULL;
+    if (desc->init > MLC_INIT_NORMAL) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: '%s': init %d is mlc_module_init's", what, name,
+                  (int)desc->init);
+        return NULL;
+    }
     if (!mlc__is_float(dtype) && desc->init != MLC_INIT_ZEROS && desc->init != MLC_INIT_CONSTANT &&
         !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -9007199254740992.0 &&
           desc->a < desc->b && desc->b <= 9007199254740992.0)) {
@@ -30143,6 +30177,196 @@ MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
     }
     mlc__heap_free(c.ctx, c.twin);
     return clone;
+}
+
+/* @@ IMPL.NN.INIT ---------------------------------------- parameters that start anew, by name
+ * Three walks: all are checked; orthogonal matrices are made, which takes memory; and then values
+ * are written, which takes none. */
+
+typedef struct mlc__initing {
+    mlc_ctx             *ctx;
+    const char          *glob;
+    const mlc_init_desc *d;
+    mlc_tensor         **made;         /* orthogonal matrices in the order of the walk; or NULL */
+    int64_t              n;
+    bool                 check;
+    mlc_status           status;
+} mlc__initing;
+
+MLC_IMPL mlc_init_desc mlc_init_desc_make(mlc_init kind)
+{
+    const bool relu = kind == MLC_INIT_KAIMING_UNIFORM || kind == MLC_INIT_KAIMING_NORMAL;
+    const mlc_init_desc d = { kind, 0.0, 1.0, -2.0, 2.0, relu ? sqrt(2.0) : 1.0, false };
+    return d;
+}
+
+static mlc_status mlc__init_check_desc(mlc_ctx *ctx, const mlc_init_desc *d)
+{
+    MLC__REQUIRE(ctx, d, ARG, "module_init: desc is NULL; begin with mlc_init_desc_make");
+    const double sum = d->a + d->b + d->lo + d->hi + d->gain;
+    const double low = (d->lo - d->a) / d->b, high = (d->hi - d->a) / d->b;
+    bool fine = (unsigned)d->kind < MLC_INIT_COUNT && sum - sum == 0.0;
+    if (d->kind == MLC_INIT_UNIFORM) fine = fine && d->a <= d->b;
+    if (d->kind == MLC_INIT_NORMAL) fine = fine && d->b >= 0.0;
+    if (d->kind == MLC_INIT_TRUNCATED)
+        fine = fine && d->b > 0.0 && d->lo <= d->hi && low < 37.0 && high > -37.0;
+    MLC__REQUIRE(ctx, fine, ARG, "module_init: kind %d with a %s, b %s, [lo,hi] [%s,%s], gain %s; "
+                 "all must be finite, a <= b if uniform, b not negative if normal, over 0 and "
+                 "[lo,hi] within 37 of it from a if truncated", (int)d->kind, mlc__real(d->a).s,
+                 mlc__real(d->b).s, mlc__real(d->lo).s, mlc__real(d->hi).s, mlc__real(d->gain).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__init_check(const mlc__initing *k, const mlc__param *p, const char *name)
+{
+    MLC__REQUIRE(k->ctx, k->d->kind < MLC_INIT_XAVIER_UNIFORM || p->t.ndim >= 2, ARG,
+                 "module_init: '%.100s' is %s; this kind needs [out,in,..]: choose names by a glob",
+                 name, mlc__shape(&p->t).s);
+    return p->value_storage.bound ? p->refuse(k->ctx, "module_init", name) : MLC_OK;
+}
+
+/* n rows of m numbers, m >= n, become orthonormal, one after the other. Twice: what the first pass
+ * leaves of the rows before is rounding of large parts. */
+static void mlc__rows_orthonormal(double *rows, int64_t n, int64_t m)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double *row = rows + i * m, length = 0.0;
+        for (int64_t k = 0; k < 2 * i; k++) {
+            const double *done = rows + k % i * m;
+            double dot = 0.0;
+            for (int64_t j = 0; j < m; j++) dot += row[j] * done[j];
+            for (int64_t j = 0; j < m; j++) row[j] -= dot * done[j];
+        }
+        for (int64_t j = 0; j < m; j++) length += row[j] * row[j];
+        length = length > 0.0 ? 1.0 / sqrt(length) : 0.0;
+        for (int64_t j = 0; j < m; j++) row[j] *= length;
+    }
+}
+
+/* Values of a stream, made by the device; hosts make only orthogonal matrices. */
+static mlc_status mlc__init_draw(mlc_ctx *ctx, const mlc_tensor *t, mlc_random kind, double a,
+                                 double b, const mlc_init_desc *d, uint64_t stream)
+{
+    struct mlc_k_random args = mlc__random_args(kind, a, b);
+    args.dtype = t->dtype;
+    args.n = mlc__numel(t);
+    args.out = mlc__data(t);
+    args.seed = ctx->seed;
+    args.stream = stream;
+    args.lo = d->lo;
+    args.hi = d->hi;
+    return mlc__run_random(ctx, "module_init", &args);
+}
+
+/* Normals, orthonormal along the shorter side, in f64 and in the shape of t; NULL and an error. */
+static mlc_tensor *mlc__init_orthogonal(mlc_ctx *ctx, const mlc_tensor *t, const mlc_init_desc *d,
+                                        uint64_t stream)
+{
+    const int64_t all = mlc__numel(t), rows = t->shape[0], cols = all / rows;
+    const int64_t n = mlc__min(rows, cols), m = mlc__max(rows, cols);
+    mlc_tensor *draw = mlc__make(ctx, "module_init", MLC_F32, mlc_dims1(all)), *made = NULL;
+    double *x = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)all * 16, MLC_MEM_OBJECT,
+                                                    "module_init")), *y = x ? x + all : NULL;
+    float *normal = MLC__CAST(float *, (void *)y);
+    if (draw && x &&
+        mlc__init_draw(ctx, draw, MLC_RANDOM_NORMAL, 0.0, 1.0, d, stream) == MLC_OK &&
+        mlc_read(draw, normal, (size_t)all * 4) == MLC_OK) {
+        for (int64_t i = 0; i < all; i++) x[i] = (double)normal[i];
+        mlc__rows_orthonormal(x, n, m);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j++)
+                y[i * cols + j] = d->gain * (rows <= cols ? x[i * m + j] : x[j * m + i]);
+        made = mlc_from(ctx, MLC_F64, mlc_dims_of(t->ndim, t->shape), y);
+    }
+    mlc__heap_free(ctx, x);
+    return made;
+}
+
+/* Fan in and out as _calculate_fan_in_and_fan_out has them. */
+static mlc_status mlc__init_write(const mlc__initing *k, const mlc_tensor *t, uint64_t stream)
+{
+    const mlc_init_desc *d = k->d;
+    const bool wide = d->kind >= MLC_INIT_XAVIER_UNIFORM;
+    const double in = wide ? (double)(mlc__numel(t) / t->shape[0]) : 1.0;
+    const double out = wide ? (double)(mlc__numel(t) / t->shape[1]) : 1.0;
+    const double xavier = d->gain * sqrt(2.0 / (in + out));
+    const double kaiming = d->gain / sqrt(d->fan_out ? out : in);
+    const double deviation = d->kind >= MLC_INIT_KAIMING_UNIFORM ? kaiming : xavier;
+    const double bound = sqrt(3.0) * fabs(deviation);
+    switch (d->kind) {
+    case MLC_INIT_ORTHOGONAL: return mlc__cast_into(k->ctx, "module_init", t, k->made[k->n]);
+    case MLC_INIT_XAVIER_UNIFORM:
+    case MLC_INIT_KAIMING_UNIFORM:
+        return mlc__init_draw(k->ctx, t, MLC_RANDOM_UNIFORM, -bound, bound, d, stream);
+    case MLC_INIT_XAVIER_NORMAL:
+    case MLC_INIT_KAIMING_NORMAL:
+        return mlc__init_draw(k->ctx, t, MLC_RANDOM_NORMAL, 0.0, deviation, d, stream);
+    case MLC_INIT_UNIFORM:
+        return mlc__init_draw(k->ctx, t, MLC_RANDOM_UNIFORM, d->a, d->b, d, stream);
+    case MLC_INIT_NORMAL:
+        return mlc__init_draw(k->ctx, t, MLC_RANDOM_NORMAL, d->a, d->b, d, stream);
+    case MLC_INIT_TRUNCATED:
+        return mlc__init_draw(k->ctx, t, MLC_RANDOM_TRUNCATED, d->a, d->b, d, stream);
+    default:
+        return mlc__fill(k->ctx, "module_init", t, d->kind == MLC_INIT_ZEROS ? 0.0 : d->a, 0.0);
+    }
+}
+
+/* Streams of kinds lie apart, and from those of the build. */
+static bool mlc__init_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__initing *k = MLC__CAST(mlc__initing *, user);
+    const uint64_t stream = (mlc__hash(name) ^ 0xD6E8FEB86659FD93ull) +
+                            (uint64_t)k->d->kind * 0x9E3779B97F4A7C15ull;
+    if (p->buffer || (k->glob && !mlc__glob(k->glob, name))) return true;
+    if (k->check) {
+        k->status = mlc__init_check(k, p, name);
+    } else if (mlc__numel(&p->t) > 0 && k->made && !k->made[k->n]) {
+        k->made[k->n] = mlc__init_orthogonal(k->ctx, &p->t, k->d, stream);
+        k->status = k->made[k->n] ? MLC_OK : MLC_ERR_NOMEM;
+    } else if (mlc__numel(&p->t) > 0) {
+        p->value_storage.version++;
+        k->status = mlc__init_write(k, &p->t, stream);
+    }
+    k->n++;
+    return k->status == MLC_OK;
+}
+
+static mlc_status mlc__init_walk(mlc_module *m, mlc__initing *k)
+{
+    k->n = 0;
+    mlc__params(m, mlc__init_param, k);
+    return k->status;
+}
+
+static mlc_status mlc__init_run(mlc_module *m, mlc__initing *k)
+{
+    k->check = true;
+    MLC__TRY(mlc__init_walk(m, k));
+    MLC__REQUIRE(k->ctx, k->n > 0 || !k->glob, ARG, "module_init: no parameter matches '%.100s'; "
+                 "mlc_param_next walks through all names", k->glob);
+    k->check = false;
+    if (k->ctx->dry_run) return MLC_OK;
+    if (k->d->kind == MLC_INIT_ORTHOGONAL) {
+        const size_t bytes = (size_t)(k->n + 1) * sizeof *k->made;
+        k->made = MLC__CAST(mlc_tensor **, mlc__arena(k->ctx, k->ctx->depth, bytes));
+        if (!k->made) return MLC_ERR_NOMEM;
+        memset(k->made, 0, bytes);
+        MLC__TRY(mlc__init_walk(m, k));
+    }
+    return mlc__init_walk(m, k);
+}
+
+MLC_IMPL mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_init_desc *desc)
+{
+    if (!m) return MLC_ERR_ARG;
+    mlc__initing k = { m->ctx, glob, desc, NULL, 0, false, MLC_OK };
+    MLC__TRY(mlc__init_check_desc(m->ctx, desc));
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc_scope_begin(m->ctx));
+    const mlc_status st = mlc__init_run(m, &k);
+    mlc__scope_leave(m->ctx);
+    return st;
 }
 
 /* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers

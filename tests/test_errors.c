@@ -1667,6 +1667,43 @@ static void releases(mlc_module *m)
     (void)m;
 }
 
+static void start_anew(world *w, const char *glob, mlc_init kind, double b)
+{
+    mlc_init_desc d = mlc_init_desc_make(kind);
+    d.b = b;
+    mlc_module_init(w->net, glob, &d);
+}
+
+WRONG(init_of_nothing, ARG,
+      "module_init: no parameter matches '*.wieght'; mlc_param_next walks through all names",
+      start_anew(w, "*.wieght", MLC_INIT_ORTHOGONAL, 1))
+
+WRONG(init_of_a_vector, ARG,
+      "module_init: '0.bias' is [4]; this kind needs [out,in,..]: choose names by a glob",
+      start_anew(w, NULL, MLC_INIT_XAVIER_NORMAL, 1))
+
+WRONG(init_without_desc, ARG,
+      "module_init: desc is NULL; begin with mlc_init_desc_make",
+      mlc_module_init(w->net, NULL, NULL))
+
+WRONG(init_of_a_negative_deviation, ARG,
+      "module_init: kind 3 with a 0, b -1, [lo,hi] [-2,2], gain 1; all must be finite, a <= b if "
+      "uniform, b not negative if normal, over 0 and [lo,hi] within 37 of it from a if truncated",
+      start_anew(w, NULL, MLC_INIT_NORMAL, -1))
+
+static void declare_orthogonal(world *w)
+{
+    mlc_param_desc d;
+    memset(&d, 0, sizeof d);
+    d.shape = mlc_dims2(2, 2);
+    d.init = MLC_INIT_ORTHOGONAL;
+    mlc_module_declare(w->net, "w", &d);
+}
+
+WRONG(declare_with_an_init_of_later, ARG,
+      "module_declare: 'w': init 9 is mlc_module_init's",
+      declare_orthogonal(w))
+
 WRONG(clone_of_a_class_that_owns, UNSUPPORTED,
       "module_clone: class Owner has a release and no clone; give its mlc_module_class one, which "
       "copies what its user data owns",

@@ -1058,6 +1058,18 @@ static mlc_tensor *sum_of_parts(mlc_tensor *x)
 
 CASE(mlc_drop, sum_of_parts(w->x))
 
+static mlc_status start_anew(world *w, mlc_init kind)
+{
+    const mlc_init_desc d = mlc_init_desc_make(kind);
+    w->module = mlc_module_clone(w->net);
+    if (!w->module || mlc_module_init(w->module, "*.weight", &d) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(w->module, w->x));
+}
+
+DO(mlc_module_init) { return start_anew(w, MLC_INIT_ORTHOGONAL); }
+DO(mlc_module_init_of_normals) { return start_anew(w, MLC_INIT_KAIMING_NORMAL); }
+
 DO(mlc_module_clone)
 {
     mlc_module *clone = mlc_module_clone(w->net);

@@ -2885,6 +2885,169 @@ TEST(nn, a_mix_is_a_running_average_of_floats_and_copies_counts)
     CHECK(memcmp(b, c, (size_t)n * sizeof *b) == 0);
 }
 
+/* ---- parameters that start anew ------------------------------------------------------------- */
+
+/* Largest magnitude, mean and deviation of n values. */
+typedef struct moments { double most, mean, deviation; } moments;
+
+static moments moments_of(const double *v, int64_t n)
+{
+    moments m = {0, 0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        m.most = fmax(m.most, fabs(v[i]));
+        m.mean += v[i] / (double)n;
+        m.deviation += v[i] * v[i] / (double)n;
+    }
+    m.deviation = sqrt(m.deviation - m.mean * m.mean);
+    return m;
+}
+
+/* Bounds of 5 deviations of what is estimated of n = 36864 or 32768 values: one run in 10^6. The
+ * deviation of a deviation is at most that of normals, sigma / sqrt(2 n).                       */
+TEST(nn, initialisers_have_the_deviations_of_torchs)
+{
+    enum { MOST = 36864 };
+    static double v[MOST];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_nn_conv_desc c = mlc_nn_conv_desc_make(2, 32, 256, 3);
+    c.conv.groups = 2;                                     /* weight [256,16,3,3]              */
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 256, 128), mlc_nn_conv(ctx, &c));
+    for (int i = 0; i < 12; i++) {
+        const bool    conv = i >= 6, out = i % 6 >= 4;
+        const double  fan_in = conv ? 16 * 9 : 256, fan_out = conv ? 256 * 9 : 128;
+        const int     which = i % 6;
+        const int64_t n = conv ? 36864 : 32768;
+        mlc_init_desc d = mlc_init_desc_make(which == 0   ? MLC_INIT_XAVIER_UNIFORM
+                                             : which == 1 ? MLC_INIT_XAVIER_NORMAL
+                                             : which == 2 || which == 4 ? MLC_INIT_KAIMING_UNIFORM
+                                                                        : MLC_INIT_KAIMING_NORMAL);
+        d.fan_out = out;
+        if (which < 2) d.gain = 1.5;
+        const double want = which < 2 ? 1.5 * sqrt(2 / (fan_in + fan_out))
+                                      : sqrt(2 / (out ? fan_out : fan_in));
+        CHECK_EQ(mlc_module_init(net, conv ? "1.weight" : "0.weight", &d), MLC_OK);
+        test_read(mlc_module_param(net, conv ? "1.weight" : "0.weight"), v);
+        const moments m = moments_of(v, n);
+        CHECK_NEAR(m.mean, 0, 5 * want / sqrt((double)n));
+        CHECK_NEAR(m.deviation, want, 5 * want / sqrt(2 * (double)n));
+        if (which % 2 == 0)
+            CHECK(m.most <= sqrt(3.0) * want * (1 + 1e-6) && m.most > 0.99 * sqrt(3.0) * want);
+        else
+            CHECK(m.most > 3 * want);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(nn, initialisers_of_numbers_are_what_they_say)
+{
+    enum { N = 32768 };
+    static double v[N], again[N], bias[128];
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = mlc_nn_linear(ctx, 256, 128);
+    mlc_init_desc d = mlc_init_desc_make(MLC_INIT_CONSTANT);
+    test_read(mlc_module_param(net, "bias"), bias);
+    d.a = 0.3;
+    CHECK_EQ(mlc_module_init(net, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), v);
+    const moments c = moments_of(v, N);
+    CHECK(v[0] == (double)0.3f && v[N - 1] == v[0] && c.most == v[0]);
+    d = mlc_init_desc_make(MLC_INIT_ZEROS);
+    d.a = 5;
+    CHECK_EQ(mlc_module_init(net, "w*", &d), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), v);
+    CHECK(moments_of(v, N).most == 0);
+    d = mlc_init_desc_make(MLC_INIT_TRUNCATED);
+    d.a = 1;
+    d.lo = 0;
+    d.hi = 2;                                              /* one deviation to each side       */
+    CHECK_EQ(mlc_module_init(net, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), v);
+    const moments t = moments_of(v, N);
+    CHECK(t.most <= 2);
+    CHECK_NEAR(t.mean, 1, 5 * 0.5396 / sqrt((double)N));
+    CHECK_NEAR(t.deviation, 0.539560, 5 * 0.5396 / sqrt(2 * (double)N));
+    d = mlc_init_desc_make(MLC_INIT_UNIFORM);
+    CHECK_EQ(mlc_module_init(net, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), v);
+    const moments u = moments_of(v, N);
+    CHECK(u.most < 1);
+    CHECK_NEAR(u.mean, 0.5, 5 * 0.2887 / sqrt((double)N));
+    d = mlc_init_desc_make(MLC_INIT_NORMAL);
+    CHECK_EQ(mlc_module_init(net, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(net, "weight"), v);
+    CHECK_NEAR(moments_of(v, N).deviation, 1, 5 / sqrt(2 * (double)N));
+    CHECK_EQ(mlc_module_init(net, "weight", &d), MLC_OK);  /* the same each time               */
+    test_read(mlc_module_param(net, "weight"), again);
+    CHECK(memcmp(v, again, sizeof v) == 0);
+    mlc_module *other = mlc_nn_linear(ctx, 256, 128);      /* whatever root it is              */
+    CHECK_EQ(mlc_module_init(other, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(other, "weight"), again);
+    CHECK(memcmp(v, again, sizeof v) == 0);
+    CHECK_EQ(mlc_seed(ctx, 3), MLC_OK);
+    CHECK_EQ(mlc_module_init(other, "weight", &d), MLC_OK);
+    test_read(mlc_module_param(other, "weight"), again);
+    CHECK(memcmp(v, again, sizeof v) != 0);
+    test_read(mlc_module_param(net, "bias"), again);
+    CHECK(memcmp(bias, again, sizeof bias) == 0);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, orthogonal_rows_or_columns_are_orthonormal)
+{
+    static const int64_t shape[4][2] = {{24, 40}, {40, 24}, {32, 32}, {1, 7}};
+    double v[1600], again[1600];
+    for (int i = 0; i < 5; i++) {
+        mlc_ctx         *ctx = test_ctx();
+        mlc_nn_conv_desc c = mlc_nn_conv_desc_make(2, 4, 40, 3);       /* [40,4,3,3] is 40 x 36 */
+        mlc_module      *m = i < 4 ? mlc_nn_linear(ctx, shape[i][1], shape[i][0])
+                                   : mlc_nn_conv(ctx, &c);
+        mlc_init_desc    d = mlc_init_desc_make(MLC_INIT_ORTHOGONAL);
+        const int64_t    rows = i < 4 ? shape[i][0] : 40, cols = i < 4 ? shape[i][1] : 36;
+        const int64_t    n = rows < cols ? rows : cols, len = rows < cols ? cols : rows;
+        d.gain = i == 2 ? 3 : 1;
+        CHECK_EQ(mlc_module_init(m, "weight", &d), MLC_OK);
+        test_read(mlc_module_param(m, "weight"), v);
+        for (int64_t a = 0; a < n; a++)
+            for (int64_t b = 0; b <= a; b++) {
+                double dot = 0;
+                for (int64_t k = 0; k < len; k++)
+                    dot += rows <= cols ? v[a * cols + k] * v[b * cols + k]
+                                        : v[k * cols + a] * v[k * cols + b];
+                CHECK_NEAR(dot / (d.gain * d.gain), a == b, 1e-6);
+            }
+        CHECK_EQ(mlc_module_init(m, "weight", &d), MLC_OK);
+        test_read(mlc_module_param(m, "weight"), again);
+        CHECK(memcmp(v, again, (size_t)(rows * cols) * sizeof *v) == 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, an_initialiser_that_fails_changes_nothing)
+{
+    static const float w[9];
+    double      a[18], b[18];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 3), mlc_nn_batch_norm(ctx, 3));
+    mlc_init_desc d = mlc_init_desc_make(MLC_INIT_ORTHOGONAL);
+    test_read(mlc_module_param(net, "0.weight"), a);
+    CHECK_EQ(mlc_module_init(net, "*weight", &d), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "'1.weight' is [3]");
+    mlc_error_clear(ctx);
+    test_read(mlc_module_param(net, "0.weight"), b);
+    CHECK(memcmp(a, b, 9 * sizeof *a) == 0);
+    CHECK_EQ(mlc_module_init(NULL, NULL, &d), MLC_ERR_ARG);
+    if (mlc_ctx_on_host(ctx)) {
+        mlc_module *two = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 3), mlc_nn_linear(ctx, 3, 3));
+        CHECK_EQ(mlc_module_bind(two, "1.weight", w), MLC_OK);
+        test_read(mlc_module_param(two, "0.weight"), a);
+        CHECK_EQ(mlc_module_init(two, "*weight", &d), MLC_ERR_STATE);
+        mlc_error_clear(ctx);
+        test_read(mlc_module_param(two, "0.weight"), b);
+        CHECK(memcmp(a, b, 9 * sizeof *a) == 0);
+    }
+    CHECK_OK(ctx);
+}
+
 /* ---- scales of features --------------------------------------------------------------------- */
 
 static const double SCALE_X[12] = {1, 7, -2, 3, 7, 0, 5, 7, 5, 7, 7, 1};     /* [4,3]             */
