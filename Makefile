@@ -46,7 +46,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test matrix io-faults coverage fuzz soak bench bench-sketch \
+.PHONY: help demo demo-cnn demo-sketch test test-cpp matrix io-faults coverage fuzz soak bench bench-sketch \
         bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -58,6 +58,7 @@ help:
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
+	@echo 'make test-cpp        the tests of what is for C++ alone'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
@@ -100,6 +101,12 @@ $(BUILD)/test_barrier.o: CFLAGS += -O0
 $(BUILD)/tests: $(BUILD)/mlcore.o $(TEST_OBJECTS)
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+# What is for C++ alone, as its oldest and newest language, and without exceptions.
+$(BUILD)/test_cpp: tests/test_cpp.cpp $(BUILD)/mlcore.o
+	for flags in -std=c++20 '-std=c++17 -fno-exceptions' -std=c++11; do \
+	    $(CXX) $$flags $(WARN) -Wpedantic -Wconversion -Wshadow -I. $(SAN_FLAGS) $(CPPFLAGS) \
+	        $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS) && $@ || exit; done
+
 # The calls of the system that it makes fail go through tests/faults/.
 FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink \
           pthread_create
@@ -141,6 +148,9 @@ demo-sketch: $(BUILD)/sketch_digits
 
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+
+test-cpp: $(BUILD)/test_cpp
+	@$(BUILD)/test_cpp
 
 io-faults: $(BUILD)/io_faults
 	@MLC_TEST_DEVICE= $(BUILD)/io_faults --filter iofaults

@@ -68,6 +68,7 @@
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
+ *   MLC_NO_CPP             no namespace mlc         (that of API.CPP, in C++)
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -85,7 +86,7 @@
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
  *   API.NN  API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
- *   API.BACKEND
+ *   API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -3208,6 +3209,257 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 
 #ifdef __cplusplus
 }
+#endif
+
+/* @@ API.CPP ------------------------------------------- C++11 and later; test: tests/test_cpp.cpp
+ * Owning handles, a tensor with operators, scopes that end by themselves, loops over parameters.
+ * All is inline; every function of the C API takes what is here in the place of its pointers, and a
+ * pointer of the C API becomes a tensor where one is asked for. MLC_NO_CPP leaves it out.       */
+
+#if defined(__cplusplus) && !defined(MLC_NO_CPP)
+#include <type_traits>
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+#  include <stdexcept>
+#endif
+#if __cplusplus >= 202002L
+#  include <span>
+#endif
+
+namespace mlc {
+
+inline void free_object(mlc_ctx *p) { mlc_ctx_free(p); }
+inline void free_object(mlc_module *p) { mlc_module_free(p); }
+inline void free_object(mlc_optim *p) { mlc_optim_free(p); }
+inline void free_object(mlc_loader *p) { mlc_loader_free(p); }
+
+/* handle: owns an object and frees it. It moves and is not copied; a moved one is empty. Handles go
+ * out of scope in the reverse order of their declaration: declare the context first, and what has
+ * members of these types likewise.                                                              */
+template <class T> class handle {
+public:
+    explicit handle(T *p = nullptr) noexcept : p_(p) {}
+    handle(handle &&other) noexcept : p_(other.release()) {}
+    handle(const handle &) = delete;
+    ~handle() { reset(); }
+    handle &operator=(const handle &) = delete;
+    handle &operator=(handle &&other) noexcept
+    {
+        if (this != &other) reset(other.release());
+        return *this;
+    }
+    T *get() const noexcept { return p_; }
+    operator T *() const noexcept { return p_; }
+    /* release: the object, which is the caller's from now on: mlc_module_add(net, m.release()).  */
+    T *release() noexcept
+    {
+        T *const p = p_;
+        p_ = nullptr;
+        return p;
+    }
+    /* reset: frees the object and takes another.                                                */
+    void reset(T *p = nullptr) noexcept
+    {
+        if (p_) free_object(p_);
+        p_ = p;
+    }
+private:
+    T *p_;
+};
+
+/* context: mlc_ctx_create; empty where that fails.                                              */
+class context : public handle<mlc_ctx> {
+public:
+    context() : handle<mlc_ctx>(mlc_ctx_create(nullptr)) {}
+    explicit context(const mlc_ctx_desc &desc) : handle<mlc_ctx>(mlc_ctx_create(&desc)) {}
+};
+
+/* root: a module that has no parent, with all below it: mlc::root net(mlc_nn_sequential(ctx)).  */
+using root = handle<mlc_module>;
+/* optimizer: mlc::optimizer opt(mlc_adamw(net, 1e-3)).                                          */
+using optimizer = handle<mlc_optim>;
+/* loader: of mlc_loader_create.                                                                 */
+using loader = handle<mlc_loader>;
+
+/* tensor: a tensor of the C API, which its scope owns: copies are the same tensor. It may be NULL:
+ * operations then return NULL, as in C.                                                         */
+class tensor {
+public:
+    tensor(mlc_tensor *t = nullptr) noexcept : t_(t) {}
+    mlc_tensor *get() const noexcept { return t_; }
+    operator mlc_tensor *() const noexcept { return t_; }
+    const mlc_tensor *operator->() const noexcept { return t_; }
+private:
+    mlc_tensor *t_;
+};
+
+/* matmul: a b, as @ in Python; * is by element.                                                 */
+inline tensor matmul(tensor a, tensor b) { return mlc_matmul(a, b); }
+inline tensor operator+(tensor a, tensor b) { return mlc_add(a, b); }
+inline tensor operator-(tensor a, tensor b) { return mlc_sub(a, b); }
+inline tensor operator*(tensor a, tensor b) { return mlc_mul(a, b); }
+inline tensor operator/(tensor a, tensor b) { return mlc_div(a, b); }
+inline tensor operator-(tensor a) { return mlc_neg(a); }
+
+/* With a number of any type, which is taken as a double.                                        */
+template <class S>
+using if_number = typename std::enable_if<std::is_arithmetic<S>::value, tensor>::type;
+
+template <class S> if_number<S> operator+(tensor a, S s)
+{
+    return mlc_add_scalar(a, static_cast<double>(s));
+}
+template <class S> if_number<S> operator+(S s, tensor a) { return a + s; }
+template <class S> if_number<S> operator-(tensor a, S s)
+{
+    return mlc_add_scalar(a, -static_cast<double>(s));
+}
+template <class S> if_number<S> operator-(S s, tensor a)
+{
+    return mlc_rsub_scalar(a, static_cast<double>(s));
+}
+template <class S> if_number<S> operator*(tensor a, S s)
+{
+    return mlc_mul_scalar(a, static_cast<double>(s));
+}
+template <class S> if_number<S> operator*(S s, tensor a) { return a * s; }
+template <class S> if_number<S> operator/(tensor a, S s)
+{
+    return mlc_div_scalar(a, static_cast<double>(s));
+}
+template <class S> if_number<S> operator/(S s, tensor a) { return s * tensor(mlc_reciprocal(a)); }
+
+/* scope: mlc_scope_begin until the end of the block, or until end, which tells how it went. Its
+ * tensors die with it.                                                                          */
+class scope {
+public:
+    explicit scope(mlc_ctx *ctx) : ctx_(ctx) { mlc_scope_begin(ctx); }
+    scope(const scope &) = delete;
+    scope &operator=(const scope &) = delete;
+    ~scope() { if (ctx_) mlc_scope_end(ctx_); }
+    mlc_status end()
+    {
+        mlc_ctx *const ctx = ctx_;
+        ctx_ = nullptr;
+        return ctx ? mlc_scope_end(ctx) : MLC_ERR_STATE;
+    }
+private:
+    mlc_ctx *ctx_;
+};
+
+/* no_grad: nothing is recorded until the end of the block.                                      */
+class no_grad {
+public:
+    explicit no_grad(mlc_ctx *ctx) : ctx_(ctx) { mlc_no_grad_begin(ctx); }
+    no_grad(const no_grad &) = delete;
+    no_grad &operator=(const no_grad &) = delete;
+    ~no_grad() { mlc_no_grad_end(ctx_); }
+private:
+    mlc_ctx *ctx_;
+};
+
+/* evaluation: m and all below it evaluate until the end of the block; then they are as m was.   */
+class evaluation {
+public:
+    explicit evaluation(mlc_module *m) : m_(m), trained_(mlc_module_is_training(m))
+    {
+        mlc_module_train(m, false);
+    }
+    evaluation(const evaluation &) = delete;
+    evaluation &operator=(const evaluation &) = delete;
+    ~evaluation() { mlc_module_train(m_, trained_); }
+private:
+    mlc_module *m_;
+    bool        trained_;
+};
+
+/* autocast: mlc_autocast_begin until the end of the block.                                      */
+class autocast {
+public:
+    autocast(mlc_ctx *ctx, mlc_dtype dtype)
+        : ctx_(mlc_autocast_begin(ctx, dtype) == MLC_OK ? ctx : nullptr) {}
+    autocast(const autocast &) = delete;
+    autocast &operator=(const autocast &) = delete;
+    ~autocast() { if (ctx_) mlc_autocast_end(ctx_); }
+private:
+    mlc_ctx *ctx_;
+};
+
+/* params: parameters and buffers of a module: for (auto &p : mlc::params(net)) p.name, p.tensor. */
+class params {
+public:
+    class iterator {
+    public:
+        explicit iterator(mlc_param_iter *at) : at_(at) { ++*this; }
+        const mlc_param_iter &operator*() const { return *at_; }
+        const mlc_param_iter *operator->() const { return at_; }
+        bool operator!=(const iterator &other) const { return at_ != other.at_; }
+        iterator &operator++()
+        {
+            if (at_ && !mlc_param_next(at_)) at_ = nullptr;
+            return *this;
+        }
+    private:
+        mlc_param_iter *at_;
+    };
+    explicit params(mlc_module *m) : walk_(mlc_param_iter_make(m)), m_(m) {}
+    iterator begin()
+    {
+        walk_ = mlc_param_iter_make(m_);
+        return iterator(&walk_);
+    }
+    iterator end() { return iterator(nullptr); }
+private:
+    mlc_param_iter walk_;
+    mlc_module    *m_;
+};
+
+#if __cplusplus >= 202002L && defined(__cpp_lib_span)
+template <class T> using span = std::span<T>;
+#else
+/* span: what std::span is from C++20 on, as far as it is used here.                             */
+template <class T> class span {
+public:
+    span() noexcept : data_(nullptr), size_(0) {}
+    span(T *data, size_t size) noexcept : data_(data), size_(size) {}
+    T *data() const noexcept { return data_; }
+    size_t size() const noexcept { return size_; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + size_; }
+    T &operator[](size_t i) const { return data_[i]; }
+private:
+    T     *data_;
+    size_t size_;
+};
+#endif
+
+/* elements: of a contiguous tensor on the host, row-major: mlc::elements<float>(t). Empty, with an
+ * error, where T is not its dtype; empty where it is not contiguous.                            */
+template <class T> span<T> elements(tensor t);
+#define MLC__CPP_ELEMENTS(type, get) \
+    template <> inline span<type> elements<type>(tensor t) \
+    { \
+        type *const p = t && mlc_is_contiguous(t) ? get(t) : nullptr; \
+        return p ? span<type>(p, static_cast<size_t>(mlc_numel(t))) : span<type>(); \
+    }
+MLC__CPP_ELEMENTS(float, mlc_f32)
+MLC__CPP_ELEMENTS(double, mlc_f64)
+MLC__CPP_ELEMENTS(int64_t, mlc_i64)
+MLC__CPP_ELEMENTS(int32_t, mlc_i32)
+MLC__CPP_ELEMENTS(int8_t, mlc_i8)
+MLC__CPP_ELEMENTS(uint8_t, mlc_u8)
+#undef MLC__CPP_ELEMENTS
+
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+/* check: throws std::runtime_error with the text of the error that stands, or that status, of
+ * mlc::scope::end for example, tells of. The library itself never throws.                       */
+inline void check(const mlc_ctx *ctx, mlc_status status)
+{
+    if (status != MLC_OK) throw std::runtime_error(mlc_error(ctx));
+}
+inline void check(const mlc_ctx *ctx) { check(ctx, mlc_ctx_status(ctx)); }
+#endif
+
+} /* namespace mlc */
 #endif
 #endif /* MLCORE_H */
 
@@ -37195,6 +37447,9 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     return true;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* ---- rows in parts: mlc_split_rows, mlc_k_fold */
 
 /* Arrays of n, but for the last two lines: one more than `parts`, for what is in none. */
@@ -37427,6 +37682,9 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 {
     return mlc_index_select(x, 0, rows);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.METRICS ---------------------------------------- scores
  * Ties count for the first class, as argmax has it. */

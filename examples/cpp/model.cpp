@@ -1,0 +1,35 @@
+/* model.cpp -- 64-128-10 with dropout, behind a scale of the pixels that is saved with it */
+#include "model.hpp"
+
+model::model(mlc_ctx *ctx, mlc::tensor x) : ctx_(ctx), net_(mlc_nn_sequential(ctx))
+{
+    mlc_module_add(net_, mlc_nn_min_max(ctx, 64, 0, 1));
+    mlc_module_add(net_, mlc_nn_linear(ctx, 64, 128));
+    mlc_module_add(net_, mlc_nn_relu(ctx));
+    mlc_module_add(net_, mlc_nn_dropout(ctx, 0.2));
+    mlc_module_add(net_, mlc_nn_linear(ctx, 128, 10));
+    mlc_nn_scale_fit(mlc_module_child(net_, 0), x);
+    opt_.reset(mlc_adamw(net_, 2e-3));
+    mlc::check(ctx);
+}
+
+double model::train(const mlc_batch &b)
+{
+    mlc::scope  step(ctx_);
+    mlc::tensor loss = mlc_cross_entropy(mlc_forward(net_, b.x), b.y);
+    mlc_backward(loss);
+    mlc_optim_step(opt_);
+    const double value = mlc_item(loss);
+    mlc::check(ctx_, step.end());
+    return value;
+}
+
+double model::accuracy(mlc::tensor x, mlc::tensor y)
+{
+    mlc::scope      step(ctx_);
+    mlc::evaluation quiet(net_);
+    mlc::no_grad    off(ctx_);
+    const double    share = mlc_accuracy(mlc_forward(net_, x), y);
+    mlc::check(ctx_, step.end());
+    return share;
+}
