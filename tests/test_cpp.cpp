@@ -1,6 +1,6 @@
 /* test_cpp.cpp -- tests of section API.CPP: a program of its own, from C++11 on
  *
- * Linked with the object of the implementation. Compiled without exceptions it leaves out mlc::check.
+ * Linked with the object of the implementation. Without exceptions it leaves out mlc::check.
  * The last line is "N passed, M failed", of checks; the exit status says the same.
  */
 #include "../mlcore.h"
