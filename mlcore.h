@@ -97,7 +97,8 @@
  *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
- *   IMPL.OPS.INPLACE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN
+ *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
+ *   IMPL.OPS.SCAN
  *   IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.CONV
  *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
  *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
@@ -731,6 +732,10 @@ MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_
  * of 0 is one that is 0 wherever it exists.  test: tests/test_ops.c, test_ew.c, test_goldens.c */
 
 /* -- elementwise -- */
+
+/* add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar, mul_scalar and
+ * rsub_scalar, in place, too, also take i64 and i32: modulo 2^64 and 2^32, without a gradient.
+ * err    VALUE if an integer divisor is 0; ARG if s is no whole number (of i64) and x integers  */
 
 /* mlc_add: a + b.                            grad: da += dy; db += dy          ref: torch.add   */
 MLC_API mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b);
@@ -2732,6 +2737,15 @@ typedef enum mlc_compare {             /* a, b: equal, ...; of bool: and, or, ex
     MLC_COMPARE_FORCE_32 = 0x7fffffff
 } mlc_compare;
 
+typedef enum mlc_whole {               /* arithmetic of integers, modulo 2^bits                */
+    MLC_WHOLE_ADD, MLC_WHOLE_SUB, MLC_WHOLE_MUL, MLC_WHOLE_MIN, MLC_WHOLE_MAX,
+    MLC_WHOLE_RSUB,                    /* b - a                                                */
+    MLC_WHOLE_ABS,                     /* of a alone                                           */
+    MLC_WHOLE_FLOOR_DIV,               /* a/b rounded down, what is left: the sign of b        */
+    MLC_WHOLE_REMAINDER,
+    MLC_WHOLE_FORCE_32 = 0x7fffffff
+} mlc_whole;
+
 typedef enum mlc_reduce {
     MLC_REDUCE_SUM, MLC_REDUCE_MAX,    /* the kernel reduce; all of them: fold                 */
     MLC_REDUCE_MIN, MLC_REDUCE_PROD,
@@ -2781,6 +2795,17 @@ struct mlc_k_compare {                 /* out = in[0] op in[1], as bytes 0 and 1
     uint8_t    *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in[2];    int64_t in_stride[2][MLC_MAX_DIMS];     /* in[1] NULL: s instead     */
     double      s;
+};
+struct mlc_k_whole {                   /* out = in[0] op in[1]; out may be in[0]               */
+    mlc_whole   op;
+    mlc_dtype   dtype;                 /* i64 i32                                              */
+    int32_t     ndim;
+    int64_t     shape[MLC_MAX_DIMS];
+    void       *out;      int64_t out_stride[MLC_MAX_DIMS];
+    const void *in[2];    int64_t in_stride[2][MLC_MAX_DIMS];     /* in[1] NULL: s instead     */
+    int64_t     s;
+    int64_t     kind;                  /* what goes to error[0] if a divisor is 0; out is then */
+    int64_t    *error;                 /* as it was                                            */
 };
 struct mlc_k_where {                   /* out (+)= mask ? in[0] : in[1]; any dtype             */
     mlc_dtype   dtype;
@@ -3170,13 +3195,14 @@ struct mlc_k_gemm_optim {
 #define MLC_K_ERROR_INDEX 2
 #define MLC_K_ERROR_WEIGHT 3
 #define MLC_K_ERROR_FEW 4
+#define MLC_K_ERROR_DIVISOR 5
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
     X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
-    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch)
+    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -4445,7 +4471,7 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc__error_say error_say[MLC_K_ERROR_FEW + 1];         /* by kind, or NULL                  */
+    mlc__error_say error_say[MLC_K_ERROR_DIVISOR + 1];     /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -7332,6 +7358,89 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
     K##_isa(math, isa, level, \
             mlc__map_run(dev, &a->map, MLC__MATH_AT(isa, a->map.dtype), \
                          MLC__MAP_AT(isa, a->map.dtype), &mlc__half_fns_##isa), NULL)
+
+/* -- integers: an element at a time, in i64 -- */
+
+typedef struct mlc__whole_job {
+    const struct mlc_k_whole *a;
+    int32_t                  *zero;    /* set if a divisor is 0                                */
+} mlc__whole_job;
+
+MLC__INLINE int64_t mlc__whole_at(const void *data, mlc_dtype dtype, int64_t i)
+{
+    return dtype == MLC_I64 ? MLC__CAST(const int64_t *, data)[i]
+                            : MLC__CAST(const int32_t *, data)[i];
+}
+
+/* By -1 there is no remainder, and the quotient of the smallest number does not fit. */
+static int64_t mlc__whole_divide(mlc_whole op, int64_t a, int64_t b)
+{
+    if (b == -1) return op == MLC_WHOLE_REMAINDER ? 0 : (int64_t)(0 - (uint64_t)a);
+    const int64_t left = a % b;
+    const bool down = left != 0 && (left < 0) != (b < 0);
+    return op == MLC_WHOLE_REMAINDER ? left + (down ? b : 0) : a / b - down;
+}
+
+static int64_t mlc__whole_of(mlc_whole op, int64_t a, int64_t b)
+{
+    const uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    switch (op) {
+    case MLC_WHOLE_ADD:  return (int64_t)(x + y);
+    case MLC_WHOLE_SUB:  return (int64_t)(x - y);
+    case MLC_WHOLE_MUL:  return (int64_t)(x * y);
+    case MLC_WHOLE_MIN:  return a < b ? a : b;
+    case MLC_WHOLE_MAX:  return a > b ? a : b;
+    case MLC_WHOLE_RSUB: return (int64_t)(y - x);
+    case MLC_WHOLE_ABS:  return a < 0 ? (int64_t)(0 - x) : a;
+    default:             return mlc__whole_divide(op, a, b);
+    }
+}
+
+/* Operand 0 of the loop is the output, 1 and 2 are the inputs. */
+static void mlc__whole_row(const void *args, const int64_t *offset, const int64_t *stride,
+                           int64_t n)
+{
+    const struct mlc_k_whole *a = MLC__CAST(const mlc__whole_job *, args)->a;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t to = offset[0] + i * stride[0];
+        const int64_t x = mlc__whole_at(a->in[0], a->dtype, offset[1] + i * stride[1]);
+        const int64_t y = a->in[1] ? mlc__whole_at(a->in[1], a->dtype, offset[2] + i * stride[2])
+                                   : a->s;
+        const int64_t r = mlc__whole_of(a->op, x, y);
+        if (a->dtype == MLC_I64) MLC__CAST(int64_t *, a->out)[to] = r;
+        else MLC__CAST(int32_t *, a->out)[to] = (int32_t)(uint32_t)(uint64_t)r;
+    }
+}
+
+static void mlc__whole_zero_row(const void *args, const int64_t *offset, const int64_t *stride,
+                                int64_t n)
+{
+    const mlc__whole_job *j = MLC__CAST(const mlc__whole_job *, args);
+    for (int64_t i = 0; i < n; i++)
+        if (!mlc__whole_at(j->a->in[1], j->a->dtype, offset[0] + i * stride[0]))
+            __atomic_store_n(j->zero, 1, __ATOMIC_RELAXED);
+}
+
+/* All divisors are looked at before anything is written. */
+static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
+{
+    int32_t zero = 0;
+    const mlc__whole_job job = { a, &zero };
+    const int64_t *strides[3] = { a->out_stride, a->in_stride[0], a->in_stride[1] };
+    mlc__loop l;
+    if (a->dtype != MLC_I64 && a->dtype != MLC_I32) return MLC_ERR_UNSUPPORTED;
+    if (a->op >= MLC_WHOLE_FLOOR_DIV && mlc__loop_make(&l, a->ndim, a->shape, 1, strides + 2))
+        mlc__loop_run(dev, &l, mlc__whole_zero_row, &job, 1.0);
+    if (zero) {
+        if (a->error[0] == 0) a->error[0] = a->kind;
+        return MLC_OK;
+    }
+    if (mlc__loop_make(&l, a->ndim, a->shape, a->in[1] ? 3 : 2, strides))
+        mlc__loop_run(dev, &l, mlc__whole_row, &job, 2.0);
+    return MLC_OK;
+}
+
+#define MLC__CPU_whole(K, isa, level) K##_plain(whole, isa, level, mlc__k_whole, NULL)
 
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
  * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
@@ -21205,8 +21314,29 @@ MLC__UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope, math, MATH_LEAKY_RELU
               MATH_LEAKY_RELU_GRAD, 'x')
 MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x')
 
+/* Integers take another way, IMPL.OPS.WHOLE. */
+typedef enum mlc__whole_op {
+    MLC__WHOLE_ADD, MLC__WHOLE_SUB, MLC__WHOLE_MUL, MLC__WHOLE_MIN, MLC__WHOLE_MAX,
+    MLC__WHOLE_FLOOR_DIV, MLC__WHOLE_REMAINDER, MLC__WHOLE_NEG, MLC__WHOLE_ABS,
+    MLC__WHOLE_ADD_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
+} mlc__whole_op;
+static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
+                                   double s);
+
+/* Is the first input no float, and so the operation one of integers? */
+MLC__INLINE bool mlc__is_whole(const mlc_tensor *x) { return x && !mlc__is_float(x->dtype); }
+
+MLC__APART mlc_tensor *mlc__arith1(const mlc__unary *u, mlc__whole_op op, mlc_tensor *x, double s)
+{
+    return mlc__is_whole(x) ? mlc__whole_call(op, false, x, NULL, s)
+                            : mlc__unary_call(u, x, s, 0.0);
+}
+
 #define MLC__UNARY_CALL(name, s, t) mlc__unary_call(&mlc__##name##_op, x, s, t)
-MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x) { return MLC__UNARY_CALL(neg, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x)
+{
+    return mlc__arith1(&mlc__neg_op, MLC__WHOLE_NEG, x, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_exp(mlc_tensor *x) { return MLC__UNARY_CALL(exp, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_log(mlc_tensor *x) { return MLC__UNARY_CALL(log, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sqrt(mlc_tensor *x) { return MLC__UNARY_CALL(sqrt, 0.0, 0.0); }
@@ -21228,7 +21358,10 @@ MLC_IMPL mlc_tensor *mlc_hardsigmoid(mlc_tensor *x)
 {
     return MLC__UNARY_CALL(hardsigmoid, 0.0, 0.0);
 }
-MLC_IMPL mlc_tensor *mlc_abs(mlc_tensor *x) { return MLC__UNARY_CALL(abs, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_abs(mlc_tensor *x)
+{
+    return mlc__arith1(&mlc__abs_op, MLC__WHOLE_ABS, x, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_sign(mlc_tensor *x) { return MLC__UNARY_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square(mlc_tensor *x) { return MLC__UNARY_CALL(square, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_reciprocal(mlc_tensor *x) { return MLC__UNARY_CALL(reciprocal, 0.0, 0.0); }
@@ -21254,11 +21387,11 @@ MLC_IMPL mlc_tensor *mlc_round(mlc_tensor *x) { return MLC__UNARY_CALL(round, 0.
 MLC_IMPL mlc_tensor *mlc_trunc(mlc_tensor *x) { return MLC__UNARY_CALL(trunc, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s)
 {
-    return MLC__UNARY_CALL(add_scalar, s, 0.0);
+    return mlc__arith1(&mlc__add_scalar_op, MLC__WHOLE_ADD_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 {
-    return MLC__UNARY_CALL(mul_scalar, s, 0.0);
+    return mlc__arith1(&mlc__mul_scalar_op, MLC__WHOLE_MUL_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s)
 {
@@ -21270,7 +21403,7 @@ MLC_IMPL mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s)
 }
 MLC_IMPL mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s)
 {
-    return MLC__UNARY_CALL(rsub_scalar, s, 0.0);
+    return mlc__arith1(&mlc__rsub_scalar_op, MLC__WHOLE_RSUB_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
 {
@@ -21461,17 +21594,23 @@ static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_ten
     return nd ? mlc__finish(nd) : NULL;
 }
 
+MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_tensor *a,
+                                   mlc_tensor *b)
+{
+    return mlc__is_whole(a) ? mlc__whole_call(op, false, a, b, 0.0) : mlc__binary_call(f, a, b);
+}
+
 MLC_IMPL mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__add_op, a, b);
+    return mlc__arith2(&mlc__add_op, MLC__WHOLE_ADD, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__sub_op, a, b);
+    return mlc__arith2(&mlc__sub_op, MLC__WHOLE_SUB, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__mul_op, a, b);
+    return mlc__arith2(&mlc__mul_op, MLC__WHOLE_MUL, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b)
 {
@@ -21483,11 +21622,11 @@ MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__minimum_op, a, b);
+    return mlc__arith2(&mlc__minimum_op, MLC__WHOLE_MIN, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__maximum_op, a, b);
+    return mlc__arith2(&mlc__maximum_op, MLC__WHOLE_MAX, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b)
 {
@@ -21495,11 +21634,11 @@ MLC_IMPL mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__remainder_op, a, b);
+    return mlc__arith2(&mlc__remainder_op, MLC__WHOLE_REMAINDER, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__binary_call(&mlc__floor_divide_op, a, b);
+    return mlc__arith2(&mlc__floor_divide_op, MLC__WHOLE_FLOOR_DIV, a, b);
 }
 MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b)
 {
@@ -21931,17 +22070,22 @@ static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
                                                 nd->u.s, false);
 }
 
+static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *b = nd->in[1];
+    MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
+                 "%s: b %s does not broadcast to %s, which is changed in place; make a new tensor "
+                 "instead", nd->op->name, mlc__shape(b).s, mlc__shape(x).s);
+    return MLC_OK;
+}
+
 /* saved: the old target if a derivative reads it, then b if one does. */
 static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
-    const mlc_tensor *x = nd->in[0], *b = nd->in[1];
     bool need_a, need_b;
     MLC__TRY(mlc__require_float(ctx, nd));
-    MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
-                 "%s: b %s does not broadcast to %s, which is changed in place; make a new tensor "
-                 "instead", nd->op->name,
-                 mlc__shape(b).s, mlc__shape(x).s);
+    MLC__TRY(mlc__inplace_fits(ctx, nd));
     MLC__TRY(mlc__inplace_begin(ctx, nd));
     mlc__binary_reads(f, nd, &need_a, &need_b);
     if (need_a) MLC__TRY(mlc__inplace_save_old(ctx, nd));
@@ -22031,8 +22175,25 @@ MLC__INPLACE_BINARY(div) MLC__INPLACE_BINARY(pow) MLC__INPLACE_BINARY(minimum)
 MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remainder)
 MLC__INPLACE_BINARY(floor_divide) MLC__INPLACE_BINARY(atan2) MLC__INPLACE_BINARY(hypot)
 
+MLC__APART mlc_tensor *mlc__arith1_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
+                                    double s)
+{
+    return mlc__is_whole(x) ? mlc__whole_call(op, true, x, NULL, s)
+                            : mlc__inplace_unary_call(row, x, s, 0.0);
+}
+
+MLC__APART mlc_tensor *mlc__arith2_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
+                                    mlc_tensor *b)
+{
+    return mlc__is_whole(x) ? mlc__whole_call(op, true, x, b, 0.0)
+                            : mlc__inplace_binary_call(row, x, b);
+}
+
 #define MLC__INPLACE_CALL(name, s, t) mlc__inplace_unary_call(&mlc__##name##__op, x, s, t)
-MLC_IMPL mlc_tensor *mlc_neg_(mlc_tensor *x) { return MLC__INPLACE_CALL(neg, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_neg_(mlc_tensor *x)
+{
+    return mlc__arith1_(&mlc__neg__op, MLC__WHOLE_NEG, x, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_exp_(mlc_tensor *x) { return MLC__INPLACE_CALL(exp, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_log_(mlc_tensor *x) { return MLC__INPLACE_CALL(log, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sqrt_(mlc_tensor *x) { return MLC__INPLACE_CALL(sqrt, 0.0, 0.0); }
@@ -22077,7 +22238,10 @@ MLC_IMPL mlc_tensor *mlc_hardsigmoid_(mlc_tensor *x)
 {
     return MLC__INPLACE_CALL(hardsigmoid, 0.0, 0.0);
 }
-MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x) { return MLC__INPLACE_CALL(abs, 0.0, 0.0); }
+MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x)
+{
+    return mlc__arith1_(&mlc__abs__op, MLC__WHOLE_ABS, x, 0.0);
+}
 MLC_IMPL mlc_tensor *mlc_sign_(mlc_tensor *x) { return MLC__INPLACE_CALL(sign, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_square_(mlc_tensor *x) { return MLC__INPLACE_CALL(square, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_reciprocal_(mlc_tensor *x)
@@ -22106,11 +22270,11 @@ MLC_IMPL mlc_tensor *mlc_round_(mlc_tensor *x) { return MLC__INPLACE_CALL(round,
 MLC_IMPL mlc_tensor *mlc_trunc_(mlc_tensor *x) { return MLC__INPLACE_CALL(trunc, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s)
 {
-    return MLC__INPLACE_CALL(add_scalar, s, 0.0);
+    return mlc__arith1_(&mlc__add_scalar__op, MLC__WHOLE_ADD_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s)
 {
-    return MLC__INPLACE_CALL(mul_scalar, s, 0.0);
+    return mlc__arith1_(&mlc__mul_scalar__op, MLC__WHOLE_MUL_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s)
 {
@@ -22122,7 +22286,7 @@ MLC_IMPL mlc_tensor *mlc_pow_scalar_(mlc_tensor *x, double s)
 }
 MLC_IMPL mlc_tensor *mlc_rsub_scalar_(mlc_tensor *x, double s)
 {
-    return MLC__INPLACE_CALL(rsub_scalar, s, 0.0);
+    return mlc__arith1_(&mlc__rsub_scalar__op, MLC__WHOLE_RSUB_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_clamp_(mlc_tensor *x, double lo, double hi)
 {
@@ -22130,15 +22294,15 @@ MLC_IMPL mlc_tensor *mlc_clamp_(mlc_tensor *x, double lo, double hi)
 }
 MLC_IMPL mlc_tensor *mlc_add_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__add__op, x, b);
+    return mlc__arith2_(&mlc__add__op, MLC__WHOLE_ADD, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_sub_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__sub__op, x, b);
+    return mlc__arith2_(&mlc__sub__op, MLC__WHOLE_SUB, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_mul_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__mul__op, x, b);
+    return mlc__arith2_(&mlc__mul__op, MLC__WHOLE_MUL, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_div_(mlc_tensor *x, mlc_tensor *b)
 {
@@ -22150,11 +22314,11 @@ MLC_IMPL mlc_tensor *mlc_pow_(mlc_tensor *x, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_minimum_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__minimum__op, x, b);
+    return mlc__arith2_(&mlc__minimum__op, MLC__WHOLE_MIN, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_maximum_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__maximum__op, x, b);
+    return mlc__arith2_(&mlc__maximum__op, MLC__WHOLE_MAX, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_fmod_(mlc_tensor *x, mlc_tensor *b)
 {
@@ -22162,11 +22326,11 @@ MLC_IMPL mlc_tensor *mlc_fmod_(mlc_tensor *x, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_remainder_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__remainder__op, x, b);
+    return mlc__arith2_(&mlc__remainder__op, MLC__WHOLE_REMAINDER, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_floor_divide_(mlc_tensor *x, mlc_tensor *b)
 {
-    return mlc__inplace_binary_call(&mlc__floor_divide__op, x, b);
+    return mlc__arith2_(&mlc__floor_divide__op, MLC__WHOLE_FLOOR_DIV, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_atan2_(mlc_tensor *x, mlc_tensor *b)
 {
@@ -22281,6 +22445,101 @@ MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double va
     nd = mlc__begin(&local, &mlc__masked_fill__op, 2, x, mask, NULL);
     if (!nd) return NULL;
     nd->u.s[0] = value;
+    return mlc__finish(nd);
+}
+
+/* @@ IMPL.OPS.WHOLE -------------------------------------- arithmetic of integers
+ * One kernel in i64 for i64 and i32, modulo 2^bits; nothing has a gradient. The functions of the
+ * same names for floats lead here, by the dtype of their first input. */
+
+/* A row: the operation that makes a new tensor, and the one in place. */
+typedef struct mlc__whole_spec {
+    mlc__op   op;
+    mlc_whole kernel;
+} mlc__whole_spec;
+
+static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    (void)w;
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: a divisor is 0, and integers have no infinity; write "
+                     "another one there, as mlc_masked_fill does", what);
+}
+
+static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_dtype dtype = nd->in[0]->dtype;
+    const double s = nd->u.s[0];
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    MLC__REQUIRE(ctx, dtype == MLC_I64 || dtype == MLC_I32, DTYPE,
+                 "%s: input 1 is %s, not a float, i64 or i32; write mlc_cast(x, MLC_I64)",
+                 nd->op->name, mlc_dtype_name(dtype));
+    MLC__TRY(mlc__require_same(ctx, nd, 0));
+    MLC__REQUIRE(ctx, s == (double)mlc__i64_of(s), ARG,
+                 "%s: %s is no whole number of i64, and x is %s; write mlc_cast(x, MLC_F32)",
+                 nd->op->name, mlc__real(s).s, mlc_dtype_name(dtype));
+    if (nd->op->flags & MLC_OP_INPLACE) {
+        if (nd->n_in > 1) MLC__TRY(mlc__inplace_fits(ctx, nd));
+        return mlc__inplace_begin(ctx, nd);
+    }
+    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
+    return mlc__out_of(ctx, nd, dtype, ndim, shape);
+}
+
+/* In place the version goes up when the values have changed: where a divisor is 0 they have not. */
+static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *out = nd->out[0];
+    struct mlc_k_whole a;
+    a.op = ((const mlc__whole_spec *)(const void *)nd->op)->kernel;
+    a.dtype = out->dtype;
+    a.ndim = out->ndim;
+    a.out = mlc__data(out);
+    a.in[1] = NULL;
+    a.s = mlc__i64_of(nd->u.s[0]);
+    a.kind = 0;
+    a.error = ctx->error_word;
+    memcpy(a.shape, out->shape, sizeof a.shape);
+    memcpy(a.out_stride, out->stride, sizeof a.out_stride);
+    for (int i = 0; i < nd->n_in; i++) {
+        a.in[i] = mlc__data(nd->in[i]);
+        mlc__broadcast_strides(nd->in[i], out, a.in_stride[i]);
+    }
+    if (a.op >= MLC_WHOLE_FLOOR_DIV)
+        a.kind = mlc__error_kind(ctx, MLC_K_ERROR_DIVISOR, nd->op->name, mlc__say_divisor);
+    MLC__TRY(mlc__run_whole(ctx, nd->op->name, &a));
+    if (a.kind && ctx->on_host) MLC__TRY(mlc__error_word_read(ctx));
+    if (nd->op->flags & MLC_OP_INPLACE) out->storage->version++;
+    return MLC_OK;
+}
+
+#define MLC__WHOLE_AS(name, args, flags, kernel) \
+    { { name, mlc__whole_shape, mlc__whole_forward, NULL, args, MLC__AMP_KEEP, \
+        MLC_OP_CAPTURE | (flags) }, MLC_WHOLE_##kernel }
+#define MLC__WHOLE(name, args, kernel) \
+    { MLC__WHOLE_AS(#name, args, 0, kernel), \
+      MLC__WHOLE_AS(#name "_", args, MLC_OP_INPLACE, kernel) }
+/* In the order of mlc__whole_op. */
+static const mlc__whole_spec mlc__whole_rows[][2] = {
+    MLC__WHOLE(add, NULL, ADD), MLC__WHOLE(sub, NULL, SUB), MLC__WHOLE(mul, NULL, MUL),
+    MLC__WHOLE(minimum, NULL, MIN), MLC__WHOLE(maximum, NULL, MAX),
+    MLC__WHOLE(floor_divide, NULL, FLOOR_DIV), MLC__WHOLE(remainder, NULL, REMAINDER),
+    MLC__WHOLE(neg, NULL, RSUB), MLC__WHOLE(abs, NULL, ABS),
+    MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL),
+    MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
+};
+
+/* In place b over the same memory goes through a copy: it would change while it is read. */
+static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
+                                   double s)
+{
+    mlc_node local, *nd;
+    if (place && b && a->storage == b->storage && !(b = mlc_copy(b))) return NULL;
+    nd = mlc__begin(&local, &mlc__whole_rows[op][place].op, op < MLC__WHOLE_NEG ? 2 : 1, a, b,
+                    NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = s;
+    nd->u.s[1] = 0.0;
     return mlc__finish(nd);
 }
 
@@ -27172,10 +27431,14 @@ static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
         return NULL;
     mlc_tensor *x = l.in[0], *t = l.in[1];
     const double c = (double)x->shape[x->ndim - 1];
-    if (s != 0.0) t = mlc_add_scalar(mlc_mul_scalar(t, 1.0 - s), s / c);
-    mlc_tensor *y = mlc_mul(mlc_log_softmax(x, -1), t);
-    if (n == 3) y = mlc_mul(y, l.in[2]);
-    return mlc__loss_close(&l, mlc_neg(mlc__total(y, mlc_dims1(-1))));
+    /* Calls of the operations for floats: a program with this loss needs none for integers. */
+    if (s != 0.0)
+        t = mlc__unary_call(&mlc__add_scalar_op,
+                            mlc__unary_call(&mlc__mul_scalar_op, t, 1.0 - s, 0.0), s / c, 0.0);
+    mlc_tensor *y = mlc__binary_call(&mlc__mul_op, mlc_log_softmax(x, -1), t);
+    if (n == 3) y = mlc__binary_call(&mlc__mul_op, y, l.in[2]);
+    return mlc__loss_close(&l, mlc__unary_call(&mlc__neg_op, mlc__total(y, mlc_dims1(-1)), 0.0,
+                                               0.0));
 }
 
 MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,

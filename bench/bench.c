@@ -162,8 +162,8 @@ typedef struct ew_op {
 #define EW_ONE(name, formula, ...) \
     static double ref_##name(double x, double b) { (void)b; return formula; }
 #define EW_TWO(name, formula, ...) EW(name, formula)
-EW_UNARY(EW_ONE, EW_ONE)
-EW_BINARY(EW_TWO)
+EW_UNARY(EW_ONE, EW_ONE, EW_ONE)
+EW_BINARY(EW_TWO, EW_TWO)
 EW(eq, a == b)
 EW(ne, a != b)
 EW(lt, a < b)
@@ -220,8 +220,8 @@ EW_ANY(add_transposed, mlc_add(s->a, mlc_transpose(s->b, 0, 1)), a + b)
 #define ANY(name, read, written) OP(name, NULL, NULL, any_##name, read, written, EW_RANGE(-4, 4))
 
 static const ew_op ews[] = {
-    EW_UNARY(ONE, ONE)
-    EW_BINARY(TWO)
+    EW_UNARY(ONE, ONE, ONE)
+    EW_BINARY(TWO, TWO)
     ANY(leaky_relu, 4, 4), ANY(elu, 4, 4), ANY(celu, 4, 4), ANY(prelu, 4, 4),
     TEST2(eq), TEST2(ne), TEST2(lt), TEST2(le), TEST2(gt), TEST2(ge),
     TEST1(isnan), TEST1(isinf), TEST1(isfinite),

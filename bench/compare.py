@@ -103,7 +103,7 @@ def table_cases():
         if not line.startswith(("#define EW_UNARY(", "#define EW_BINARY(")):
             continue
         inputs += 1
-        for row in re.split(r"\b(?=(?:ROW|LAYER)\(\w+,)", line)[1:]:
+        for row in re.split(r"\b(?=(?:ROW|LAYER|WHOLE)\(\w+,)", line)[1:]:
             name = re.match(r"\w+\((\w+)", row)[1]
             given = re.search(r"EW_RANGE\(([-.\d]+), ([-.\d]+)\)", row)
             lo, hi = (float(given[1]), float(given[2])) if given else (-4, 4)

@@ -1,10 +1,11 @@
 /* ew_table.h -- one row for each elementwise operation of one input, and for each of two
  *
- * EW_UNARY(ROW, LAYER) and EW_BINARY(ROW) call ROW once a row; LAYER is called in place of ROW
- * where the operation has a module, mlc_nn_NAME(ctx). Each has its form in place, mlc_NAME_. From a
- * row come: values, slopes, layouts, gradients and what the form in place saves (test_ew.c), bad
- * input (test_errors.c), the module (test_nn.c), calls without memory (test_faults.c), the goldens
- * if there are some (test_goldens.c), the case of the bench (bench/bench.c, compare.py).
+ * EW_UNARY(ROW, LAYER, WHOLE) and EW_BINARY(ROW, WHOLE) call ROW once a row; in its place LAYER
+ * where the operation has a module, mlc_nn_NAME(ctx), and WHOLE where it takes i64 and i32, too.
+ * Each has its form in place, mlc_NAME_. From a row come: values, slopes, layouts, gradients and
+ * what the form in place saves (test_ew.c), bad input (test_errors.c), the module (test_nn.c),
+ * calls without memory (test_faults.c), the goldens if there are some (test_goldens.c), the case of
+ * the bench (bench/bench.c, compare.py).
  *
  *     ROW(name, formula of x, slope, low, high, ulp, saved, more)       of one input
  *     ROW(name, formula of a and b, low, high, ulp, range)              of two
@@ -41,8 +42,8 @@ typedef struct ew_more {
 #define EW_SLOPE_WITHIN(most) .within = most
 #define EW_LIMITS(y0, y1, s0, s1) .limits = 1, .at = {y0, y1}, .slope_at = {s0, s1}
 
-#define EW_UNARY(ROW, LAYER) \
-    ROW(neg, -x, EW_NONE, -3, 3, 0.5, EW_NOTHING) \
+#define EW_UNARY(ROW, LAYER, WHOLE) \
+    WHOLE(neg, -x, EW_NONE, -3, 3, 0.5, EW_NOTHING) \
     ROW(exp, exp(x), EW_NONE, -3, 3, 1.5, EW_RESULT) \
     ROW(log, log(x), EW_NONE, 0.2, 4, 1.5, EW_COPY, EW_RANGE(0.1, 4)) \
     ROW(sqrt, sqrt(x), EW_NONE, 0.2, 4, 0.5, EW_RESULT, EW_RANGE(0, 4)) \
@@ -70,7 +71,7 @@ typedef struct ew_more {
           EW_LIMITS(0, EW_INF, 0, 1)) \
     LAYER(hardsigmoid, x <= -3 ? 0 : x >= 3 ? 1 : (x + 3) / 6, EW_NONE, -2.5, 2.5, 1.5, \
           EW_RESULT, EW_LIMITS(0, 1, 0, 0)) \
-    ROW(abs, fabs(x), EW_NONE, 0.5, 3, 0.5, EW_COPY) \
+    WHOLE(abs, fabs(x), EW_NONE, 0.5, 3, 0.5, EW_COPY) \
     ROW(sign, x > 0 ? 1 : x < 0 ? -1 : 0, EW_NONE, 0.5, 3, 0.5, EW_NOTHING) \
     ROW(square, x * x, EW_NONE, -3, 3, 0.5, EW_COPY) \
     ROW(reciprocal, 1 / x, EW_NONE, 0.3, 3, 0.5, EW_RESULT, EW_RANGE(0.5, 4)) \
@@ -95,17 +96,17 @@ typedef struct ew_more {
     ROW(round, nearbyint(x), EW_NONE, 0.6, 0.9, 0.5, EW_NOTHING) \
     ROW(trunc, trunc(x), EW_NONE, 0.2, 0.8, 0.5, EW_NOTHING)
 
-#define EW_BINARY(ROW) \
-    ROW(add, a + b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
-    ROW(sub, a - b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
-    ROW(mul, a * b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
+#define EW_BINARY(ROW, WHOLE) \
+    WHOLE(add, a + b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
+    WHOLE(sub, a - b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
+    WHOLE(mul, a * b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
     ROW(div, a / b, 0.5, 2, 0.5, EW_RANGE(0.5, 4)) \
     ROW(pow, pow(a, b), 0.3, 2.5, 0.6, EW_RANGE(0.5, 4)) \
-    ROW(minimum, isnan(a) || isnan(b) ? a + b : a < b ? a : b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
-    ROW(maximum, isnan(a) || isnan(b) ? a + b : a > b ? a : b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
+    WHOLE(minimum, isnan(a) || isnan(b) ? a + b : a < b ? a : b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
+    WHOLE(maximum, isnan(a) || isnan(b) ? a + b : a > b ? a : b, -2, 2, 0.5, EW_RANGE(-4, 4)) \
     ROW(fmod, fmod(a, b), 1.1, 1.9, 0.5, EW_RANGE(0.5, 4)) \
-    ROW(remainder, ew_remainder(a, b), 1.1, 1.9, 0.5, EW_RANGE(0.5, 4)) \
-    ROW(floor_divide, ew_floor_divide(a, b), 1.1, 1.9, 0.5, EW_RANGE(0.5, 4)) \
+    WHOLE(remainder, ew_remainder(a, b), 1.1, 1.9, 0.5, EW_RANGE(0.5, 4)) \
+    WHOLE(floor_divide, ew_floor_divide(a, b), 1.1, 1.9, 0.5, EW_RANGE(0.5, 4)) \
     ROW(atan2, atan2(a, b), -2, 2, 0.6, EW_RANGE(-4, 4)) \
     ROW(hypot, hypot(a, b), 0.3, 2, 0.6, EW_RANGE(-4, 4))
 

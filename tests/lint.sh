@@ -29,7 +29,7 @@ found=$(
                 {print substr($0, RSTART, RLENGTH - 1)}' mlcore.h
     }
     # Names of ew_table.h: a row is one of mlc_NAME and mlc_NAME_, LAYER one of mlc_nn_NAME, too.
-    rows=" $(grep -oE '\b(ROW|LAYER)\([a-z0-9_]+,' tests/ew_table.h | sed 's/LAYER(\(.*\),/mlc_\1 mlc_\1_ mlc_nn_\1/
+    rows=" $(grep -oE '\b(ROW|LAYER|WHOLE)\([a-z0-9_]+,' tests/ew_table.h | sed 's/WHOLE/ROW/; s/LAYER(\(.*\),/mlc_\1 mlc_\1_ mlc_nn_\1/
         s/ROW(\(.*\),/mlc_\1 mlc_\1_/' | tr '\n' ' ')"
     for name in $(operations API.OPS); do
         case "$rows" in *" $name "*) continue ;; esac

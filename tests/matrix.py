@@ -57,7 +57,7 @@ def run(tests):
     """What the program says: (what, operation) -> details. It must end well."""
     seen = {}
     levels = subprocess.run([tests, "--levels"], check=True, stdout=subprocess.PIPE, text=True)
-    for group in ("goldens.", "errors.", "ew."):
+    for group in ("goldens.", "errors.", "ew.", "reduce."):
         out = subprocess.run([tests, "--filter", group], stdout=subprocess.PIPE, text=True,
                              env={**os.environ, "MLC_TEST_MATRIX": "1"}, check=False)
         if out.returncode != 0:

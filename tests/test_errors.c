@@ -47,14 +47,40 @@ static const wrong_op OPS[] = {
      "hypot_: b [4,1] does not broadcast to [4], which is changed in place; make a new tensor "
      "instead"},
     {"mlc_add_scalar", "<bool[2] =1", MLC_ERR_DTYPE,
-     "add_scalar: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
+     "add_scalar: input 1 is bool, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
     {"mlc_add_scalar_", "<f32[2]g =1", MLC_ERR_STATE,
      "add_scalar_: [2] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
      "a copy of it"},
-    {"mlc_mul_scalar", "<i32[2] =2", MLC_ERR_DTYPE,
-     "mul_scalar: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
-    {"mlc_mul_scalar_", "<i32[2] =2", MLC_ERR_DTYPE,
-     "mul_scalar_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_mul_scalar", "<u8[2] =2", MLC_ERR_DTYPE,
+     "mul_scalar: input 1 is u8, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
+    {"mlc_mul_scalar_", "<u8[2] =2", MLC_ERR_DTYPE,
+     "mul_scalar_: input 1 is u8, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
+    {"mlc_add_scalar", "<i32[2] =0.5", MLC_ERR_ARG,
+     "add_scalar: 0.5 is no whole number of i64, and x is i32; write mlc_cast(x, MLC_F32)"},
+    {"mlc_mul_scalar_", "<i64[2] =nan", MLC_ERR_ARG,
+     "mul_scalar_: nan is no whole number of i64, and x is i64; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsub_scalar", "<i64[2] =1e19", MLC_ERR_ARG,
+     "rsub_scalar: 1e+19 is no whole number of i64, and x is i64; write mlc_cast(x, MLC_F32)"},
+    {"mlc_add_scalar_", "<i64[2]E =1", MLC_ERR_ARG,
+     "add_scalar_: [2,2] repeats elements (expand); copy it first"},
+    {"mlc_mul", "<i64[3] <i32[3]", MLC_ERR_DTYPE,
+     "mul: input 1 is i64, input 2 is i32; cast one of them with mlc_cast"},
+    {"mlc_sub_", "<i32[3] <i32[2,3]", MLC_ERR_SHAPE,
+     "sub_: b [2,3] does not broadcast to [3], which is changed in place; make a new tensor "
+     "instead"},
+    {"mlc_neg_", "<i64[2]E", MLC_ERR_ARG, "neg_: [2,2] repeats elements (expand); copy it first"},
+    {"mlc_floor_divide", "<i64[2,3] <i64[3]", MLC_ERR_VALUE,
+     "floor_divide: a divisor is 0, and integers have no infinity; write another one there, as "
+     "mlc_masked_fill does"},
+    {"mlc_floor_divide_", "<i32[3] <i32[3]", MLC_ERR_VALUE,
+     "floor_divide_: a divisor is 0, and integers have no infinity; write another one there, as "
+     "mlc_masked_fill does"},
+    {"mlc_remainder", "<i32[3] <i32[3]", MLC_ERR_VALUE,
+     "remainder: a divisor is 0, and integers have no infinity; write another one there, as "
+     "mlc_masked_fill does"},
+    {"mlc_remainder_", "<i64[3] <i64[3]", MLC_ERR_VALUE,
+     "remainder_: a divisor is 0, and integers have no infinity; write another one there, as "
+     "mlc_masked_fill does"},
     {"mlc_clamp", "<u8[4] =0 =1", MLC_ERR_DTYPE,
      "clamp: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_clamp_", "<f32[4]E =0 =1", MLC_ERR_ARG,
@@ -611,8 +637,8 @@ static const wrong_op OPS[] = {
      "div_scalar: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_pow_scalar", "<u8[2,2] =2", MLC_ERR_DTYPE,
      "pow_scalar: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
-    {"mlc_rsub_scalar", "<i32[5] =2", MLC_ERR_DTYPE,
-     "rsub_scalar: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsub_scalar", "<u8[5] =2", MLC_ERR_DTYPE,
+     "rsub_scalar: input 1 is u8, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
     {"mlc_leaky_relu", "<i64[3] =0.1", MLC_ERR_DTYPE,
      "leaky_relu: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_leaky_relu", "<i64[3] =-0.1", MLC_ERR_DTYPE,
@@ -660,8 +686,8 @@ static const wrong_op OPS[] = {
      "div_scalar_: input 1 is bool, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_pow_scalar_", "<u8[2,2] =2", MLC_ERR_DTYPE,
      "pow_scalar_: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
-    {"mlc_rsub_scalar_", "<i32[5] =2", MLC_ERR_DTYPE,
-     "rsub_scalar_: input 1 is i32, not a float; write mlc_cast(x, MLC_F32)"},
+    {"mlc_rsub_scalar_", "<i8[5] =2", MLC_ERR_DTYPE,
+     "rsub_scalar_: input 1 is i8, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
     {"mlc_argmax", "<f32[2,0] #1", MLC_ERR_SHAPE,
      "argmax: axis 1 of [2,0] is empty, and nothing has no extreme; take another axis"},
     {"mlc_argmax", "<f32[2,3] #2", MLC_ERR_SHAPE,
@@ -786,14 +812,16 @@ static void ew_refused(mlc_ctx *ctx, const char *name, const char *call, mlc_sta
 /* Of each dtype that it does not take. */
 static void ew_dtypes_refused(mlc_ctx *ctx, const char *name, bool two)
 {
+    const bool whole = ((op_find(name)->dtypes >> MLC_I64) & 1) != 0;
     for (int d = 0; d < MLC_DTYPE_COUNT; d++) {
         const char *dtype = mlc_dtype_name((mlc_dtype)d);
         char        call[80], text[120];
         if (((op_find(name)->dtypes >> d) & 1) != 0)
             continue;
         snprintf(call, sizeof call, two ? "<%s[2,3] <%s[2,3]" : "<%s[2,3]", dtype, dtype);
-        snprintf(text, sizeof text, "input 1 is %s, not a float; write mlc_cast(x, MLC_F32)",
-                 dtype);
+        snprintf(text, sizeof text, "input 1 is %s, not a float%s", dtype,
+                 whole ? ", i64 or i32; write mlc_cast(x, MLC_I64)"
+                       : "; write mlc_cast(x, MLC_F32)");
         ew_refused(ctx, name, call, MLC_ERR_DTYPE, text);
     }
 }
@@ -831,8 +859,8 @@ TEST(errors, wrong_calls_of_elementwise_operations_say_what_is_wrong)
     mlc_ctx *ctx = test_ctx();
 #define ONE_REFUSED(name, ...) ew_one_refused(ctx, "mlc_" #name, "mlc_" #name "_");
 #define TWO_REFUSED(name, ...) ew_two_refused(ctx, "mlc_" #name, "mlc_" #name "_");
-    EW_UNARY(ONE_REFUSED, ONE_REFUSED)
-    EW_BINARY(TWO_REFUSED)
+    EW_UNARY(ONE_REFUSED, ONE_REFUSED, ONE_REFUSED)
+    EW_BINARY(TWO_REFUSED, TWO_REFUSED)
 }
 
 TEST(errors, wrong_calls_of_operations_say_what_is_wrong_and_what_to_do)

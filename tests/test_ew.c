@@ -37,7 +37,7 @@ WITH_AS(celu_down, celu, -2)
 #define FORMULAS(name, formula, derivative, ...) \
     static double ref_##name(double x) { return formula; } \
     static double slope_##name(double x) { (void)x; return derivative; }
-EW_UNARY(FORMULAS, FORMULAS)
+EW_UNARY(FORMULAS, FORMULAS, FORMULAS)
 FORMULAS(leaky_relu, x > 0 ? x : 0.0625 * x, EW_NONE, 0)
 FORMULAS(elu, x > 0 ? x : 0.75 * expm1(x), x > 0 ? 1 : 0.75 * exp(x), 0)
 FORMULAS(celu, x > 0 ? x : 0.5 * expm1(x / 0.5), x > 0 ? 1 : exp(x / 0.5), 0)
@@ -52,7 +52,7 @@ FORMULAS(celu_down, x > 0 ? x : -2 * expm1(x / -2), EW_NONE, 0)
     {"mlc_" #f number, "mlc_" #f "_" number, name##_of, name##_of_, ref_##name, slope_##name, \
      low, high, ulp, {__VA_ARGS__}},
 static const unary UNARY[] = {
-    EW_UNARY(UNARY_ROW, UNARY_ROW)
+    EW_UNARY(UNARY_ROW, UNARY_ROW, UNARY_ROW)
     NUMBER_ROW(leaky_relu, leaky_relu, "", -3, -0.5, 0.5, EW_RESULT,
                EW_LIMITS(-INF, INF, 0.0625, 1))
     NUMBER_ROW(elu, elu, "", -3, -0.5, 1.5, EW_RESULT, EW_SLOPE_WITHIN(1.2e-7),
@@ -81,12 +81,12 @@ typedef struct binary {
 
 #define FORMULA(name, formula, ...) \
     static double ref_##name(double a, double b) { return formula; }
-EW_BINARY(FORMULA)
+EW_BINARY(FORMULA, FORMULA)
 
 #define BINARY_ROW(name, formula, low, high, ulp, ...) \
     {"mlc_" #name, "mlc_" #name "_", mlc_##name, mlc_##name##_, ref_##name, low, high, ulp, \
      {__VA_ARGS__}},
-static const binary BINARY[] = { EW_BINARY(BINARY_ROW) };
+static const binary BINARY[] = { EW_BINARY(BINARY_ROW, BINARY_ROW) };
 #define BINARIES ((int)(sizeof BINARY / sizeof *BINARY))
 
 /* ---- values over many arguments ----------------------------------------------------------- */
@@ -466,6 +466,169 @@ TEST(ew, functions_of_two_are_their_formula_in_every_layout_and_dtype)
                     CHECK_OK(ctx);
                     mlc_scope_end(ctx);
                 }
+}
+
+/* ---- integers ----------------------------------------------------------------------------- */
+
+/* The low bits of a number of either dtype, as that dtype has them. */
+static int64_t wrapped(mlc_dtype dtype, uint64_t bits)
+{
+    int32_t low;
+    memcpy(&low, &(uint32_t){(uint32_t)bits}, sizeof low);
+    return dtype == MLC_I64 ? (int64_t)bits : low;
+}
+
+/* Python's // and %, by the magnitudes. */
+static int64_t python_of(mlc_dtype dtype, int64_t a, int64_t b, bool quotient)
+{
+    const uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a;
+    const uint64_t y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    const bool     apart = (a < 0) != (b < 0), up = apart && x % y != 0;
+    const uint64_t q = x / y + up, r = up ? y - x % y : x % y;
+    return quotient ? wrapped(dtype, apart ? 0 - q : q) : wrapped(dtype, b < 0 ? 0 - r : r);
+}
+
+static int64_t whole_of(int f, mlc_dtype dtype, int64_t a, int64_t b)
+{
+    const uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    switch (f) {
+    case 0:  return wrapped(dtype, x + y);
+    case 1:  return wrapped(dtype, x - y);
+    case 2:  return wrapped(dtype, x * y);
+    case 3:  return a < b ? a : b;
+    case 4:  return a > b ? a : b;
+    case 5:  return python_of(dtype, a, b, true);
+    case 6:  return python_of(dtype, a, b, false);
+    case 7:  return wrapped(dtype, 0 - x);
+    case 8:  return wrapped(dtype, a < 0 ? 0 - x : x);
+    case 9:  return wrapped(dtype, x + 3);
+    case 10: return wrapped(dtype, x * (uint64_t)-5);
+    default: return wrapped(dtype, 7 - x);
+    }
+}
+
+static mlc_tensor *whole_call(int f, bool place, mlc_tensor *a, mlc_tensor *b)
+{
+    switch (f) {
+    case 0:  return place ? mlc_add_(a, b) : mlc_add(a, b);
+    case 1:  return place ? mlc_sub_(a, b) : mlc_sub(a, b);
+    case 2:  return place ? mlc_mul_(a, b) : mlc_mul(a, b);
+    case 3:  return place ? mlc_minimum_(a, b) : mlc_minimum(a, b);
+    case 4:  return place ? mlc_maximum_(a, b) : mlc_maximum(a, b);
+    case 5:  return place ? mlc_floor_divide_(a, b) : mlc_floor_divide(a, b);
+    case 6:  return place ? mlc_remainder_(a, b) : mlc_remainder(a, b);
+    case 7:  return place ? mlc_neg_(a) : mlc_neg(a);
+    case 8:  return place ? mlc_abs_(a) : mlc_abs(a);
+    case 9:  return place ? mlc_add_scalar_(a, 3) : mlc_add_scalar(a, 3);
+    case 10: return place ? mlc_mul_scalar_(a, -5) : mlc_mul_scalar(a, -5);
+    default: return place ? mlc_rsub_scalar_(a, 7) : mlc_rsub_scalar(a, 7);
+    }
+}
+
+static const char *const WHOLE[12] = {
+    "mlc_add", "mlc_sub", "mlc_mul", "mlc_minimum", "mlc_maximum", "mlc_floor_divide",
+    "mlc_remainder", "mlc_neg", "mlc_abs", "mlc_add_scalar", "mlc_mul_scalar", "mlc_rsub_scalar"};
+
+/* t has these numbers, to the last bit: doubles have fewer. */
+static bool is_whole(mlc_tensor *t, int64_t n, const int64_t *want, const char *name)
+{
+    static int64_t wide[400];
+    static int32_t narrow[400];
+    const bool     i64 = t != NULL && t->dtype == MLC_I64;
+    if (!CHECK(t != NULL && mlc_numel(t) == n && (i64 || t->dtype == MLC_I32)) ||
+        !CHECK_EQ(mlc_read(t, i64 ? (void *)wide : (void *)narrow, (size_t)n * (i64 ? 8 : 4)),
+                  MLC_OK))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (!CHECK((i64 ? wide[i] : narrow[i]) == want[i])) {
+            printf("  %s: element %" PRId64 "\n", name, i);
+            return false;
+        }
+    return true;
+}
+
+/* Each number with each one, broadcast, at the edges and where it wraps; transposed; empty; 0-d. */
+TEST(ew, integers_are_added_multiplied_and_divided_modulo_their_bits)
+{
+    static const int64_t edge[14] = {0, 1, -1, 2, -2, 3, -7, 10, 46341, -46341, 1000000007,
+                                     INT64_MAX, INT64_MIN, INT64_MIN + 1};
+    enum { N = 14, M = 13 };                       /* a divisor is not 0                       */
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < 2; d++)
+            for (int f = 0; f < 12; f++)
+                for (int place = 0; place < 2; place++) {
+                    const mlc_dtype dtype = d ? MLC_I32 : MLC_I64;
+                    int64_t a[N], b[M], full[N * M], want[N * M], turned[N * M];
+                    char    name[40];
+                    for (int i = 0; i < N; i++)
+                        a[i] = d && i > 10 ? (i == 11 ? INT32_MAX : INT32_MIN + (i - 12)) : edge[i];
+                    memcpy(b, a + 1, sizeof b);
+                    for (int i = 0; i < N * M; i++) {
+                        full[i] = a[i / M];
+                        want[i] = whole_of(f, dtype, a[i / M], b[i % M]);
+                        turned[i % M * N + i / M] = want[i];
+                    }
+                    snprintf(name, sizeof name, "%s%s", WHOLE[f], place ? "_" : "");
+                    mlc_tensor *x = mlc_cast(mlc_from(ctx, MLC_I64, mlc_dims2(N, M), full), dtype);
+                    mlc_tensor *row = mlc_cast(mlc_from(ctx, MLC_I64, mlc_dims1(M), b), dtype);
+                    mlc_tensor *column = mlc_reshape(row, mlc_dims2(M, 1));
+                    mlc_tensor *x2 = mlc_copy(x), *y = whole_call(f, place, x, row);
+                    CHECK(!place || y == x);
+                    if (is_whole(y, N * M, want, name)) shown(ctx, name, dtype, "b");
+                    mlc_tensor *t = mlc_transpose(x2, 0, 1);
+                    if (is_whole(whole_call(f, place, t, column), N * M, turned, name))
+                        shown(ctx, name, dtype, "s");
+                    mlc_tensor *none = mlc_zeros(ctx, dtype, mlc_dims2(0, 3));
+                    mlc_tensor *one = mlc_full(ctx, dtype, mlc_dims0(), -7);
+                    CHECK_EQ(mlc_numel(whole_call(f, place, none, none)), 0);
+                    shown(ctx, name, dtype, "e");
+                    const int64_t of_one = whole_of(f, dtype, -7, 2);
+                    if (is_whole(whole_call(f, place, one, mlc_full(ctx, dtype, mlc_dims0(), 2)), 1,
+                                 &of_one, name))
+                        shown(ctx, name, dtype, "0");
+                    CHECK(!mlc_requires_grad(y));
+                    CHECK_OK(ctx);
+                }
+}
+
+/* Threads share the rows, and both sides may be one tensor. */
+TEST(ew, many_integers_and_one_tensor_on_both_sides)
+{
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = mlc_arange(ctx, MLC_I64, 1, 100001, 1), *y = mlc_mul(x, x);
+        CHECK_NEAR(mlc_item_at(y, mlc_dims1(99999)), 1e10, 0);
+        CHECK(mlc_sub_(x, x) == x);
+        CHECK_NEAR(mlc_item(mlc_sum_all(x)), 0, 0);
+        CHECK_NEAR(mlc_item(mlc_sum_all(y)), 333338333350000.0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* The divisor 0 is the last one of many: nothing has been written when it is found. */
+TEST(ew, a_divisor_of_0_changes_nothing)
+{
+    static double divisor[1000], want[1000];
+    FOR_EACH_ISA(ctx)
+        for (int f = 5; f < 7; f++) {
+            for (int i = 0; i < 1000; i++) {
+                want[i] = i + 9;
+                divisor[i] = i < 999;
+            }
+            mlc_tensor *x = test_tensor(ctx, MLC_I32, mlc_dims1(1000), want);
+            mlc_tensor *b = test_tensor(ctx, MLC_I32, mlc_dims1(1000), divisor);
+            mlc_scope_begin(ctx);
+            CHECK(whole_call(f, false, x, b) == NULL || !test_on_host());
+            CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+            CHECK_HAS(mlc_error(ctx), f == 5 ? "floor_divide: a divisor is 0"
+                                             : "remainder: a divisor is 0");
+            mlc_error_clear(ctx);
+            mlc_scope_begin(ctx);
+            CHECK(whole_call(f, true, x, b) == NULL || !test_on_host());
+            CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
+            mlc_error_clear(ctx);
+            CHECK_VALUES(x, 1000, want, 0, 0);
+            CHECK_OK(ctx);
+        }
 }
 
 /* ---- scalars ------------------------------------------------------------------------------ */

@@ -175,8 +175,8 @@ static const char *to(world *w)
 
 #define EW_CASES1(name, ...) UNARY(mlc_##name) UNARY(mlc_##name##_)
 #define EW_CASES2(name, ...) BINARY(mlc_##name) BINARY(mlc_##name##_)
-EW_UNARY(EW_CASES1, EW_CASES1)
-EW_BINARY(EW_CASES2)
+EW_UNARY(EW_CASES1, EW_CASES1, EW_CASES1)
+EW_BINARY(EW_CASES2, EW_CASES2)
 
 UNARY(mlc_isnan)      UNARY(mlc_isinf)       UNARY(mlc_isfinite)
 
@@ -623,7 +623,7 @@ static mlc_status run_module(world *w, mlc_module *m)
 DO(mlc_nn_linear)     { return run_module(w, mlc_nn_linear(w->ctx, 4, 300)); }
 #define EW_NO_MODULE(name, ...)
 #define EW_MODULE(name, ...) DO(mlc_nn_##name) { return run_module(w, mlc_nn_##name(w->ctx)); }
-EW_UNARY(EW_NO_MODULE, EW_MODULE)
+EW_UNARY(EW_NO_MODULE, EW_MODULE, EW_NO_MODULE)
 DO(mlc_nn_elu)        { return run_module(w, mlc_nn_elu(w->ctx, 0.5)); }
 DO(mlc_nn_celu)       { return run_module(w, mlc_nn_celu(w->ctx, 0.5)); }
 DO(mlc_nn_leaky_relu) { return run_module(w, mlc_nn_leaky_relu(w->ctx, 0.5)); }

@@ -14,7 +14,8 @@
     static mlc_tensor *call_##name(op_args *a) { return mlc_##name arguments; }
 #define BOTH(name, ...) CALL(name, (__VA_ARGS__)) CALL(name##_, (__VA_ARGS__))
 
-#define SCALAR(X) X(add_scalar) X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar) \
+#define SCALAR_WHOLE(X) X(add_scalar) X(mul_scalar) X(rsub_scalar)
+#define SCALAR(X) X(div_scalar) X(pow_scalar) \
     X(leaky_relu) X(elu) X(celu)
 #define COMPARE(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
 #define LOGIC(X) X(logical_and) X(logical_or) X(logical_xor)
@@ -32,8 +33,9 @@
 #define AXIS(i) ((int32_t)a->ints[i].v[0])
 #define FLAG(i) (a->ints[i].v[0] != 0)
 
-EW_UNARY(BOTH1, BOTH1)
-EW_BINARY(BOTH2)
+EW_UNARY(BOTH1, BOTH1, BOTH1)
+EW_BINARY(BOTH2, BOTH2)
+SCALAR_WHOLE(BOTH_S)
 SCALAR(BOTH_S)
 COMPARE(CALL_COMPARE)
 LOGIC(CALL2)
@@ -288,12 +290,22 @@ static mlc_tensor *call_wrap(op_args *a)
 #define BIT(dtype) (1u << (dtype))
 #define FLOAT (BIT(MLC_F32) | BIT(MLC_F64) | BIT(MLC_BF16) | BIT(MLC_F16))
 #define INTS  (BIT(MLC_I64) | BIT(MLC_I32) | BIT(MLC_I8) | BIT(MLC_U8))
+#define WHOLE (BIT(MLC_I64) | BIT(MLC_I32))
 #define ANY   (FLOAT | INTS | BIT(MLC_BOOL))
 
 #define ROW_BOTH1(name) \
     {"mlc_" #name, call_##name, FLOAT, "se0g"}, {"mlc_" #name "_", call_##name##_, FLOAT, "se0g"},
 #define ROW_EW1(name, ...) \
     {"mlc_" #name, call_##name, FLOAT, "se0gw"}, {"mlc_" #name "_", call_##name##_, FLOAT, "se0gw"},
+#define ROW_WHOLE1(name, ...) \
+    {"mlc_" #name, call_##name, FLOAT | WHOLE, "se0gw"}, \
+    {"mlc_" #name "_", call_##name##_, FLOAT | WHOLE, "se0gw"},
+#define ROW_WHOLE_S(name) \
+    {"mlc_" #name, call_##name, FLOAT | WHOLE, "se0g"}, \
+    {"mlc_" #name "_", call_##name##_, FLOAT | WHOLE, "se0g"},
+#define ROW_WHOLE2(name, ...) \
+    {"mlc_" #name, call_##name, FLOAT | WHOLE, "bse0gw"}, \
+    {"mlc_" #name "_", call_##name##_, FLOAT | WHOLE, "bse0gw"},
 #define ROW_EW2(name, ...) \
     {"mlc_" #name, call_##name, FLOAT, "bse0gw"}, \
     {"mlc_" #name "_", call_##name##_, FLOAT, "bse0gw"},
@@ -307,8 +319,9 @@ static mlc_tensor *call_wrap(op_args *a)
  * test_ew.c tests, and which may have no golden. `make matrix` holds these against what was run;
  * what a row has not is refused: see below. */
 static const op_row OPS[] = {
-    EW_UNARY(ROW_EW1, ROW_EW1)
-    EW_BINARY(ROW_EW2)
+    EW_UNARY(ROW_EW1, ROW_EW1, ROW_WHOLE1)
+    EW_BINARY(ROW_EW2, ROW_WHOLE2)
+    SCALAR_WHOLE(ROW_WHOLE_S)
     SCALAR(ROW_BOTH1)
     ROW_BOTH1(clamp)
     COMPARE(ROW_COMPARE)

@@ -576,7 +576,7 @@ TEST(nn, modules_of_one_operation_are_their_operation)
 #define NO_MODULE(name, ...)
 #define MODULE(name, ...) {mlc_nn_##name, mlc_##name},
     const struct { mlc_module *(*make)(mlc_ctx *); mlc_tensor *(*call)(mlc_tensor *); } of[] = {
-        EW_UNARY(NO_MODULE, MODULE)
+        EW_UNARY(NO_MODULE, MODULE, NO_MODULE)
     };
     double v[15];
     FOR_EACH_ISA(ctx) {

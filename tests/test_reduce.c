@@ -5,7 +5,7 @@
  * Gradients by central differences, and by hand where those cannot go: at ties, at zeros. Then
  * what NaN, infinity and nothing give, and the bounds of the rounding error.
  */
-#include "mlc_test.h"
+#include "ops.h"
 
 static const mlc_dtype ALL[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16, MLC_I64,
                                 MLC_I32, MLC_I8,  MLC_U8,   MLC_BOOL};
@@ -209,6 +209,30 @@ static void check_reduction(const reduction *r, mlc_tensor *x, const double *v, 
                mlc_dtype_name(x->dtype), mask, (int)x->ndim, i, got[i], want[i]);
         return;
     }
+}
+
+/* By stride, which no golden without axes is: the bits of mlc_sum and mlc_mean. */
+TEST(reduce, sums_and_means_of_all_elements)
+{
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < MLC_DTYPE_COUNT; d++) {
+            const mlc_dtype dtype = (mlc_dtype)d;
+            const bool      real = dtype == MLC_F32 || dtype == MLC_F64 || dtype == MLC_BF16 ||
+                                   dtype == MLC_F16;
+            mlc_tensor *x = mlc_cast(mlc_reshape(mlc_arange(ctx, MLC_F32, 1, 13, 1),
+                                                 mlc_dims2(4, 3)), dtype);
+            mlc_tensor *part = mlc_slice(mlc_transpose(x, 0, 1), 0, 0, 3, 2);
+            char        text[80];
+            CHECK_EQ(mlc_sum_all(part)->ndim, 0);
+            CHECK_NEAR(mlc_item(mlc_sum_all(part)), dtype == MLC_BOOL ? 8 : 52, 0);
+            snprintf(text, sizeof text, "%s %s s", mlc_isa_name(mlc_ctx_isa(ctx)),
+                     mlc_dtype_name(dtype));
+            op_seen("values", "mlc_sum_all", text);
+            if (!real) continue;
+            CHECK_NEAR(mlc_item(mlc_mean_all(part)), 6.5, 0);
+            op_seen("values", "mlc_mean_all", text);
+            CHECK_OK(ctx);
+        }
 }
 
 TEST(reduce, every_dtype_over_every_set_of_axes_in_every_layout)
