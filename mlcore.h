@@ -27113,7 +27113,7 @@ typedef struct mlc__loss_in {
     mlc_tensor *in[4];
     mlc_dtype   dtype;                 /* of the result: that of the first input               */
     mlc_reduction reduction;
-    const mlc_storage *before;         /* mlc__made_begin                                      */
+    const mlc_storage *before;         /* of those made of operations: mlc__made_begin         */
 } mlc__loss_in;
 
 /* n inputs as autocast wants them, of which the first `floats` are floats of one dtype; those of 16
@@ -27125,7 +27125,6 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
     mlc_node nd;
     l->ctx = mlc__inputs(loss, n, in);
     if (!l->ctx) return MLC_ERR_ARG;
-    l->before = mlc__made_begin(l->ctx);
     MLC__TRY(mlc__reduction_check(l->ctx, loss, reduction, MLC_REDUCTION_NONE));
     for (int i = 0; i < n; i++) l->in[i] = in[i];
     if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, &op, n, l->in)) return MLC_ERR_NOMEM;
@@ -27145,7 +27144,7 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
 static mlc_tensor *mlc__loss_close(const mlc__loss_in *l, mlc_tensor *y)
 {
     y = mlc__loss_reduce(y, l->reduction);
-    return mlc__made_end(y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y, l->before);
+    return y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y;
 }
 
 /* Two inputs of one shape. */
@@ -27468,6 +27467,18 @@ MLC__LEVEL_WARM
  * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
  * those of the operations. */
 
+static mlc_status mlc__composed_open(mlc__loss_in *l, const char *loss, int n, int floats,
+                                     mlc_tensor *const *in, mlc_reduction reduction)
+{
+    l->before = in[0] ? mlc__made_begin(in[0]->ctx) : NULL;
+    return mlc__loss_open(l, loss, n, floats, in, reduction);
+}
+
+static mlc_tensor *mlc__composed_close(const mlc__loss_in *l, mlc_tensor *y)
+{
+    return mlc__made_end(mlc__loss_close(l, y), l->before);
+}
+
 /* -- by class -- */
 
 /* With l = -log p_t the second part, 1 - p_t, is 1 - e^-l. */
@@ -27509,14 +27520,14 @@ MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teac
     if (!mlc__loss_param(student, op.name, "alpha", alpha, alpha >= 0.0 && alpha <= 1.0,
                          "in [0, 1]") ||
         !mlc__loss_param(student, op.name, "temperature", temperature, warm, "finite and over 0") ||
-        mlc__loss_open(&l, op.name, hard ? 3 : 2, 2, in, MLC_REDUCTION_NONE) ||
+        mlc__composed_open(&l, op.name, hard ? 3 : 2, 2, in, MLC_REDUCTION_NONE) ||
         mlc__loss_axes(&l, "student", 2, 2, "[n,c]") ||
         mlc__loss_alike(&l, 0, "student", 1, "teacher"))
         return NULL;
     mlc_tensor *y = hard ? mlc__xent_call(&op, l.in[0], labels, NULL) : NULL;
     if (hard && !y) return NULL;
     mlc_tensor *soft = mlc__distill_soft(l.in[0], l.in[1], alpha, temperature);
-    return mlc__loss_close(&l, hard ? mlc_add(soft, mlc_mul_scalar(y, 1.0 - alpha)) : soft);
+    return mlc__composed_close(&l, hard ? mlc_add(soft, mlc_mul_scalar(y, 1.0 - alpha)) : soft);
 }
 
 /* -- overlap of masks -- */
@@ -27535,7 +27546,7 @@ static bool mlc__mask_open(mlc__loss_in *l, const char *loss, mlc_tensor *x, mlc
     mlc_tensor *const in[2] = { x, target };
     const bool good = smooth >= 0.0 && mlc__is_finite(smooth);
     return mlc__loss_param(x, loss, "smooth", smooth, good, "finite and not negative") &&
-           !mlc__loss_open(l, loss, 2, 2, in, reduction) &&
+           !mlc__composed_open(l, loss, 2, 2, in, reduction) &&
            !mlc__loss_axes(l, "x", 3, MLC_MAX_DIMS, "[n,c,..]") &&
            !mlc__loss_alike(l, 0, "x", 1, "target");
 }
@@ -27545,7 +27556,7 @@ static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_t
                                   double smooth)
 {
     mlc_tensor *score = mlc_div(mlc_add_scalar(part, smooth), mlc_add_scalar(whole, smooth));
-    return mlc__loss_close(l, mlc_rsub_scalar(score, 1.0));
+    return mlc__composed_close(l, mlc_rsub_scalar(score, 1.0));
 }
 
 MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target, bool squared, double smooth,
@@ -27592,7 +27603,7 @@ MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *pos
     if (!mlc__loss_param(anchor, name, "margin", margin, margin > 0.0 && mlc__is_finite(margin),
                          "finite and over 0") ||
         !mlc__loss_param(anchor, name, "p", p, p > 0.0, "over 0") ||
-        mlc__loss_open(&l, name, 3, 3, in, reduction) ||
+        mlc__composed_open(&l, name, 3, 3, in, reduction) ||
         mlc__loss_axes(&l, "anchor", 1, MLC_MAX_DIMS, "[..,d]") ||
         mlc__loss_alike(&l, 0, "anchor", 1, "positive") ||
         mlc__loss_alike(&l, 0, "anchor", 2, "negative"))
@@ -27600,7 +27611,7 @@ MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *pos
     mlc_tensor *far = mlc__distance(l.in[0], l.in[2], eps, p);
     if (swap) far = mlc_minimum(far, mlc__distance(l.in[1], l.in[2], eps, p));
     mlc_tensor *y = mlc_sub(mlc__distance(l.in[0], l.in[1], eps, p), far);
-    return mlc__loss_close(&l, mlc_relu(mlc_add_scalar(y, margin)));
+    return mlc__composed_close(&l, mlc_relu(mlc_add_scalar(y, margin)));
 }
 
 /* Two batches of vectors and a target, of any dtype, for each pair. */
@@ -27608,7 +27619,7 @@ static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, m
                             mlc_tensor *target, mlc_reduction reduction)
 {
     mlc_tensor *const in[3] = { x1, x2, target };
-    if (mlc__loss_open(l, loss, 3, 2, in, reduction) ||
+    if (mlc__composed_open(l, loss, 3, 2, in, reduction) ||
         mlc__loss_axes(l, "x1", 1, MLC_MAX_DIMS, "[..,d]") ||
         mlc__loss_alike(l, 0, "x1", 1, "x2"))
         return false;
@@ -27636,7 +27647,7 @@ MLC_IMPL mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_te
     mlc_tensor *far = mlc_rsub_scalar(mlc_norm(d, 2.0, mlc_dims1(-1), false), margin);
     far = mlc_square(mlc_relu(far));
     mlc_tensor *y = mlc_add(mlc_mul(mlc_rsub_scalar(t, 1.0), near), mlc_mul(t, far));
-    return mlc__loss_close(&l, mlc_mul_scalar(y, 0.5));
+    return mlc__composed_close(&l, mlc_mul_scalar(y, 0.5));
 }
 
 /* Length along the last axis, never 0. */
@@ -27660,7 +27671,7 @@ MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, m
     mlc_tensor *other = mlc_relu(mlc_add_scalar(cosine, -margin));
     other = mlc_masked_fill(other, mlc_ne_scalar(l.in[2], -1.0), 0.0);
     mlc_tensor *y = mlc_where(mlc_eq_scalar(l.in[2], 1.0), mlc_rsub_scalar(cosine, 1.0), other);
-    return mlc__loss_close(&l, y);
+    return mlc__composed_close(&l, y);
 }
 
 /* -- several labels a row -- */
@@ -27694,7 +27705,7 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
     const char *const name = "multilabel_margin_loss";
     mlc_tensor *const in[2] = { x, target };
     mlc__loss_in l;
-    if (mlc__loss_open(&l, name, 2, 1, in, reduction) ||
+    if (mlc__composed_open(&l, name, 2, 1, in, reduction) ||
         mlc__loss_axes(&l, "x", 1, 2, "[n,c] or [c]") || mlc__loss_alike(&l, 0, "x", 1, "target"))
         return NULL;
     if (l.in[1]->dtype != MLC_I64) {
@@ -27708,7 +27719,7 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
     if (!l.in[0] || !l.in[1]) return NULL;
     mlc_tensor *counts = mlc__label_counts(&l, l.in[1], l.in[0]->dtype);
     mlc_tensor *y = mlc_div_scalar(mlc__multilabel_rows(l.in[0], counts), c);
-    return mlc__loss_close(&l, one ? mlc_squeeze(y, 0) : y);
+    return mlc__composed_close(&l, one ? mlc_squeeze(y, 0) : y);
 }
 
 MLC__LEVEL_END
@@ -27888,7 +27899,6 @@ struct mlc_module {
     mlc_ctx         *ctx;
     mlc_module_class cls;
     void            *user;
-    size_t           user_bytes;
     mlc_module      *parent, *prev, *next;      /* prev, next: all modules of the context       */
     char            *name;                      /* within the parent                            */
     mlc_module     **child;
@@ -27903,6 +27913,7 @@ struct mlc_module {
     const mlc__fuse *fuse;                      /* what else a container asks for               */
     mlc_forward_hook hook;                      /* or NULL                                      */
     void            *hook_user;
+    size_t           user_bytes;
 };
 
 /* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
@@ -28082,27 +28093,6 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
-/* A parameter that no module holds yet. Its storage has no data until the build: mlc__alive then
- * says so. */
-static mlc__param *mlc__param_new(mlc_ctx *ctx, const char *what, const char *name,
-                                  mlc_dtype dtype, mlc_dims shape, bool trained)
-{
-    mlc__param *p =
-        MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
-    if (!p) return NULL;
-    mlc__tensor_init(&p->t, ctx, dtype, shape.n, shape.v);
-    p->t.scope = 0;
-    p->t.flags |= MLC__PARAM | (trained ? MLC__REQUIRES_GRAD : 0);
-    p->t.storage = &p->value_storage;
-    p->value_storage.ctx = p->grad_storage.ctx = ctx;
-    p->grad_offset = -1;
-    p->to = dtype;
-    p->name = mlc__heap_text(ctx, name);
-    if (p->name) return p;
-    mlc__heap_free(ctx, p);
-    return NULL;
-}
-
 /* Buffers may be of any dtype, parameters are the full floats that optimizers step. what: the
  * function that errors name. */
 static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *name,
@@ -28131,13 +28121,22 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
                   "and mlc_module_to for 16 bits", what, name, mlc_dtype_name(dtype));
         return NULL;
     }
-    p = mlc__param_new(ctx, what, name, dtype, desc->shape, !desc->buffer);
+    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
     if (!p) return NULL;
+    mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
+    /* The storage has no data until the build: mlc__alive then says so. */
+    p->t.scope = 0;
+    p->t.flags |= MLC__PARAM | (desc->buffer ? 0 : MLC__REQUIRES_GRAD);
+    p->t.storage = &p->value_storage;
+    p->value_storage.ctx = p->grad_storage.ctx = ctx;
+    p->grad_offset = -1;
     p->init = desc->init;
     p->a = desc->a;
     p->b = desc->b;
     p->buffer = desc->buffer;
-    if (mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
+    p->to = dtype;
+    p->name = mlc__heap_text(ctx, name);
+    if (p->name && mlc__slot_add(m, name, p) == MLC_OK) return &p->t;
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
     return NULL;
@@ -28209,56 +28208,6 @@ MLC_IMPL void mlc_module_train(mlc_module *m, bool training)
     if (!m) return;
     m->training = training;
     for (int32_t i = 0; i < m->children; i++) mlc_module_train(m->child[i], training);
-}
-
-static bool mlc__eval_fits(const mlc_module *m)
-{
-    bool fits = m->evals < 8;
-    for (int32_t i = 0; fits && i < m->children; i++) fits = mlc__eval_fits(m->child[i]);
-    return fits;
-}
-
-/* The modes before are bits, the youngest in bit 0. */
-static void mlc__eval_push(mlc_module *m)
-{
-    m->was_training = (uint8_t)(m->was_training << 1 | m->training);
-    m->evals++;
-    m->training = false;
-    for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
-}
-
-/* One that was added since then stays as it is. */
-static void mlc__eval_pop(mlc_module *m)
-{
-    if (m->evals > 0) {
-        m->training = m->was_training & 1;
-        m->was_training >>= 1;
-        m->evals--;
-    }
-    for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
-}
-
-MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
-{
-    if (!m) return MLC_ERR_ARG;
-    const bool fits = mlc__eval_fits(m);
-    if (!fits) m->evals_lost++;        /* its end must end nothing */
-    MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
-                 m->cls.name);
-    mlc__eval_push(m);
-    m->ctx->no_grad++;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
-{
-    if (!m) return MLC_ERR_ARG;
-    if (m->evals_lost > 0) { m->evals_lost--; return m->ctx->status; }
-    MLC__REQUIRE(m->ctx, m->evals > 0, STATE, "eval_end: none is open on this %s; call "
-                 "mlc_eval_begin of the same module before", m->cls.name);
-    mlc__eval_pop(m);
-    mlc_no_grad_end(m->ctx);
-    return MLC_OK;
 }
 
 /* A walk over all parameters below m, shared ones once. fn gets the dotted name; false stops. */
@@ -30284,9 +30233,63 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* @@ IMPL.NN.STATE --------------------------------------- copies of modules, and of their values
+/* @@ IMPL.NN.STATE --------------------------------------- evaluation, copies of modules and values
  * Two modules go together by names, which are compared as hashes: walks must not nest, so one is
  * listed and the other walked. Everything is checked before the first value changes. */
+
+/* ---- evaluation for a while */
+
+static bool mlc__eval_fits(const mlc_module *m)
+{
+    bool fits = m->evals < 8;
+    for (int32_t i = 0; fits && i < m->children; i++) fits = mlc__eval_fits(m->child[i]);
+    return fits;
+}
+
+/* The modes before are bits, the youngest in bit 0. */
+static void mlc__eval_push(mlc_module *m)
+{
+    m->was_training = (uint8_t)(m->was_training << 1 | m->training);
+    m->evals++;
+    m->training = false;
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
+}
+
+/* One that was added since then stays as it is. */
+static void mlc__eval_pop(mlc_module *m)
+{
+    if (m->evals > 0) {
+        m->training = m->was_training & 1;
+        m->was_training >>= 1;
+        m->evals--;
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
+}
+
+MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    const bool fits = mlc__eval_fits(m);
+    if (!fits) m->evals_lost++;        /* its end must end nothing */
+    MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
+                 m->cls.name);
+    mlc__eval_push(m);
+    m->ctx->no_grad++;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    if (m->evals_lost > 0) { m->evals_lost--; return m->ctx->status; }
+    MLC__REQUIRE(m->ctx, m->evals > 0, STATE, "eval_end: none is open on this %s; call "
+                 "mlc_eval_begin of the same module before", m->cls.name);
+    mlc__eval_pop(m);
+    mlc_no_grad_end(m->ctx);
+    return MLC_OK;
+}
+
+/* ---- values by name */
 
 /* A parameter or buffer; other: that of the same name in the other module, or NULL. */
 typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed;
@@ -30572,33 +30575,28 @@ static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
     return MLC_OK;
 }
 
-/* The values come after the build. A bound one is bound to the same memory. */
-static mlc__param *mlc__clone_param(mlc__cloning *c, const mlc__param *from)
+/* The values come after the build; a bound one is bound to the same memory. Declared as a buffer,
+ * which may be of any dtype. */
+static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
 {
-    mlc__param *p = mlc__param_new(c->ctx, "module_clone", from->name, from->t.dtype,
-                                   mlc_dims_of(from->t.ndim, from->t.shape),
-                                   (from->t.flags & MLC__REQUIRES_GRAD) != 0);
-    if (!p) return NULL;
-    p->init = MLC_INIT_ZEROS;
+    const mlc__param *from = slot->p;
+    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape), MLC_INIT_ZEROS, 0.0, 0.0,
+                               from->t.dtype, true, true };
+    mlc__param *p = (mlc__param *)mlc__declare(m, "module_clone", slot->name, &d);
+    if (!p) return MLC_ERR_NOMEM;
+    p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
     p->buffer = from->buffer;
     p->refuse = from->refuse;
     p->value_storage.bound = from->value_storage.bound;
     if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;
     mlc__twin_add(c, &from->t, &p->t, false);
-    return p;
+    return MLC_OK;
 }
 
-static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *to, const mlc__slot *slot)
+static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
 {
     mlc__param *p = MLC__CAST(mlc__param *, mlc__twin_of(c, &slot->p->t));
-    if (!p) p = mlc__clone_param(c, slot->p);
-    if (!p) return MLC_ERR_NOMEM;
-    const mlc_status st = mlc__slot_add(to, slot->name, p);
-    if (st == MLC_OK || p->holders > 0) return st;
-    c->n--;                            /* the one that was just made */
-    mlc__heap_free(c->ctx, p->name);
-    mlc__heap_free(c->ctx, p);
-    return st;
+    return p ? mlc__slot_add(m, slot->name, p) : mlc__clone_param(c, m, slot);
 }
 
 /* A module like from, without what is in it. It owns nothing before its class's clone has run. */
