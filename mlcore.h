@@ -3105,6 +3105,7 @@ struct mlc_k_guard {
  * by |p|/|u|, or by 1 if either is 0. */
 struct mlc_k_optim {
     mlc_rule    rule;
+    const struct mlc_cpu_rule *cpu;    /* what mlc_cpu_rule gives, for the CPU's kernels       */
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
@@ -3229,6 +3230,9 @@ typedef struct mlc_backend {
 /* mlc_backend_register: adds a device for mlc_ctx_desc.device; up to 8, for the process.
  *   err    ARG: wrong abi or size, a missing function, the name is taken or the table is full */
 MLC_API mlc_status mlc_backend_register(const mlc_backend *backend);
+/* mlc_cpu_rule: the CPU's functions for a rule, which its kernels optim and gemm_optim want in
+ *   their arguments: an optimizer links those of its own rule alone. NULL: no such rule.      */
+MLC_API const struct mlc_cpu_rule *mlc_cpu_rule(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */
 MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
@@ -16998,11 +17002,11 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * before one is written, as the arrays may lie at equal offsets in their pages, where the
  * processor takes a read for one of what was just written. */
 
-/* Every rule once: name and text, of which mlc__NAME_f32_ISA and mlc__NAME_f64 are made, and
- * whether it has norms; in the order of mlc_rule. The text of one with norms makes two passes: if u
- * is not NULL it takes the update of the elements, and nothing else is written. */
+/* Every rule once: name and text, of which mlc__NAME_f32_ISA, mlc__NAME_f64 and mlc__rule_NAME are
+ * made, and its norms; in the order of mlc_rule. The text of one with norms makes two
+ * passes: if u is not NULL it takes the update of the elements, and nothing else is written. */
 #define MLC__RULES(X, isa) \
-    X(sgd, SGD_TEXT, false, isa) X(adam, ADAM_TEXT, false, isa) X(lamb, LAMB_TEXT, true, isa)
+    X(sgd, SGD_TEXT, NULL, isa) X(adam, ADAM_TEXT, NULL, isa) X(lamb, LAMB_TEXT, &mlc__ratio, isa)
 
 /* g is read once. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T, ROOT) \
@@ -17141,11 +17145,18 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     MLC__RULES(MLC__RULE_STAMP, isa)
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
+struct mlc__norms;
+
+/* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
+struct mlc_cpu_rule {
+    const struct mlc__norms *norms;    /* NULL: it has none                                    */
+    mlc__optim_fn f64, f32[6];
+};
+
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
 typedef struct mlc__optim_fns {        /* what a level brings                                  */
-    mlc__optim_fn         f32[MLC_RULE_COUNT];
-    mlc__run_fn           squares;     /* of f32                                               */
+    int                   level;       /* place in mlc_cpu_rule.f32                            */
     mlc__by_chance_fn     by_chance;
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
@@ -17348,17 +17359,19 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 
 #define MLC__CPU_guard(K, isa, level) K##_plain(guard, isa, level, mlc__k_guard, NULL)
 
-#define MLC__RULE_F64(name, TEXT, norms, isa) MLC__OTHER(mlc__##name##_f64),
-static const mlc__optim_fn mlc__optim_f64[] = { MLC__RULES(MLC__RULE_F64, any) };
-#define MLC__RULE_NORMS(name, TEXT, norms, isa) norms,
-static const bool mlc__optim_norms[] = { MLC__RULES(MLC__RULE_NORMS, any) };
+/* The first pass of a rule with norms; squares by level. */
+struct mlc__norms {
+    double    (*ratio)(void *dev, mlc__optim_job *j);
+    mlc__run_fn f64, f32[6];
+};
 
 /* Sums of squares of p and u, by chunk. */
 static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const int64_t end = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
-    const mlc__run_fn squares = mlc__f64(j->a->dtype) ? mlc__squares_f64 : j->fns->squares;
+    const mlc__run_fn squares = mlc__f64(j->a->dtype) ? j->a->cpu->norms->f64
+                                                      : j->a->cpu->norms->f32[j->fns->level];
     double *sums = MLC__CAST(double *, j->a->workspace) + 2 * chunk;
     union { float f32[MLC__WORDS]; double f64[MLC__WORDS]; } u;
     mlc__optim_wide w;
@@ -17378,7 +17391,7 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
 static size_t mlc__k_optim_workspace(void *dev, const struct mlc_k_optim *a)
 {
     (void)dev;
-    if ((unsigned)a->rule >= MLC_RULE_COUNT || !mlc__optim_norms[a->rule]) return 0;
+    if (!a->cpu || !a->cpu->norms) return 0;
     return 2 * (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
 }
 
@@ -17395,14 +17408,30 @@ static double mlc__optim_ratio(void *dev, mlc__optim_job *j)
     return p > 0.0 && u > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
+#define MLC__RULE_F32(name, isa, level, K) mlc__##name##_f32_##isa,
+static const struct mlc__norms mlc__ratio =
+    { mlc__optim_ratio, MLC__OTHER(mlc__squares_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
+
+#define MLC__RULE_CPU(name, TEXT, norms, isa) \
+    static const struct mlc_cpu_rule mlc__rule_##name = \
+        { norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
+MLC__RULES(MLC__RULE_CPU, any)
+
+#define MLC__RULE_NAMED(name, TEXT, norms, isa) &mlc__rule_##name,
+MLC_IMPL const struct mlc_cpu_rule *mlc_cpu_rule(mlc_rule rule)
+{
+    static const struct mlc_cpu_rule *const rules[] = { MLC__RULES(MLC__RULE_NAMED, any) };
+    return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
+}
+
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
     j->a = a;
     j->fns = fns;
     j->pack = pack;
-    if ((unsigned)a->rule >= MLC_RULE_COUNT) return MLC_ERR_UNSUPPORTED;
-    j->fn = mlc__f64(a->dtype) ? mlc__optim_f64[a->rule] : fns->f32[a->rule];
+    if (!a->cpu) return MLC_ERR_UNSUPPORTED;
+    j->fn = mlc__f64(a->dtype) ? a->cpu->f64 : a->cpu->f32[fns->level];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
 }
@@ -17416,10 +17445,10 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
     struct mlc_optim_step step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (a->step->skip) return MLC_OK;
-    if (mlc__optim_norms[a->rule]) {
+    if (a->cpu->norms) {
         if (a->workspace_bytes < mlc__k_optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
         step = *a->step;
-        step.ratio = mlc__optim_ratio(dev, &j);
+        step.ratio = a->cpu->norms->ratio(dev, &j);
         own = *a;
         own.step = &step;
         j.a = &own;
@@ -17429,11 +17458,13 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
     return MLC_OK;
 }
 
-#define MLC__RULE_F32(name, TEXT, norms, isa) mlc__##name##_f32_##isa,
+#define MLC__RULE_AT_scalar 0
+#define MLC__RULE_AT_avx2   1
+#define MLC__RULE_AT_neon   1
+#define MLC__RULE_AT_avx512 2
 #define MLC__STAMP_OPTIM_FNS(isa) \
     static const mlc__optim_fns mlc__optim_fns_##isa = \
-        { { MLC__RULES(MLC__RULE_F32, isa) }, mlc__squares_f32_##isa, mlc__by_chance_##isa, \
-          &mlc__half_fns_##isa, &mlc__random_fns_##isa };
+        { MLC__RULE_AT_##isa, mlc__by_chance_##isa, &mlc__half_fns_##isa, &mlc__random_fns_##isa };
 MLC__EACH_ISA(MLC__STAMP_OPTIM_FNS)
 #define MLC__CPU_optim(K, isa, level) \
     K##_level(optim, isa, level, \
@@ -17551,7 +17582,7 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     mlc__gemm_optim_job j;
     MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
     if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || g->batch != 1 ||
-        mlc__optim_norms[a->optim.rule] || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
+        a->optim.cpu->norms || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
     if (a->optim.step->skip || a->optim.n == 0) return MLC_OK;
     if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
     if (j.part.dtype != g->dtype) {
@@ -30438,7 +30469,7 @@ static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
 {
     uint64_t h = mlc__hash(name) * 31 + (uint64_t)p->t.dtype;
     for (int32_t d = 0; d < p->t.ndim; d++)
-        h = (h ^ (uint64_t)p->t.shape[d]) * 1099511628211ull + (uint64_t)d + 1;
+        h = (h ^ (uint64_t)p->t.shape[d]) * (uint64_t)1099511628211 + (uint64_t)d + 1;
     return h;
 }
 
@@ -32645,9 +32676,9 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
+    const struct mlc_cpu_rule *cpu;
     int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
-    bool        norms;                 /* the rule has some: a run is one parameter */
     void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);  /* or NULL   */
     bool        in_backward;
     double      lr, weight_decay;
@@ -32865,8 +32896,8 @@ static double mlc__default(double value, double normal)
     return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
 }
 
-/* A rule's constructor fills a draft: rule, n_state, hyper and correct, which makes what changes
- * from step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
+/* A rule's constructor fills a draft: rule, cpu, n_state, hyper and correct, which makes what
+ * changes from step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
 
 /* -- SGD -- */
 
@@ -32888,6 +32919,7 @@ static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
     }
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_SGD;
+    draft.cpu = &mlc__rule_sgd;
     draft.lr = lr;
     draft.weight_decay = d->weight_decay;
     draft.n_state = d->momentum != 0.0;
@@ -32933,6 +32965,7 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
     if (desc) d = *desc;
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_ADAM;
+    draft.cpu = &mlc__rule_adam;
     draft.correct = mlc__adam_correct;
     draft.n_state = 2;
     draft.lr = lr;
@@ -33036,7 +33069,7 @@ static bool mlc__entry_due(const mlc__entry *e)
  * its own: dealt like the products that it is part of, its parts meet the same cores again. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
-    if (o->clip.each || o->norms || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
+    if (o->clip.each || o->cpu->norms || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
     const int64_t bytes = (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
                           (int64_t)mlc__size(&a->p->t);
     return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
@@ -33108,6 +33141,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     struct mlc_k_optim a;
     a.packs = mlc__optim_packs(o, from, to);
     a.rule = o->rule;
+    a.cpu = o->cpu;
     a.dtype = e->p->t.dtype;
     a.n_state = o->n_state;
     a.n = mlc__optim_elements(o, from, to);
@@ -33126,7 +33160,7 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to,
 {
     struct mlc_k_optim a = mlc__optim_args(o, from, to, run);
     if (a.n == 0) return MLC_OK;
-    if (!o->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
+    if (!o->cpu->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
     MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
     return MLC_OK;
 }
@@ -33317,7 +33351,7 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
            p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->guarded &&
-           !o->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
+           !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
 /* mlc__param.step: the settings of its entry, then the one kernel. */

@@ -1271,6 +1271,7 @@ static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, in
 {
     memset(a, 0, sizeof *a);
     a->rule = rule;
+    a->cpu = mlc_cpu_rule(rule);
     a->dtype = dtype;
     a->n = n;
     a->p = guarded_rand(0, dtype, n, 61, -1, 1);
@@ -1342,7 +1343,7 @@ static bool lamb_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, int ki
     struct mlc_k_optim    a;
     double                pp = 0, uu = 0, worst = 0;
     optim_args(&a, MLC_RULE_ADAM, dtype, n, false);
-    a.rule = MLC_RULE_LAMB, a.step = &step;
+    a.rule = MLC_RULE_LAMB, a.cpu = mlc_cpu_rule(a.rule), a.step = &step;
     memcpy(a.hyper, lamb, sizeof lamb);
     if (kind == 1) step.weight_decay = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -1382,7 +1383,7 @@ TEST(backend, a_rule_with_norms_needs_its_workspace_and_makes_no_step_in_a_produ
     struct mlc_k_gemm_optim in_product;
     struct mlc_k_optim      a;
     optim_args(&a, MLC_RULE_ADAM, MLC_F32, 35, false);
-    a.rule = MLC_RULE_LAMB;
+    a.rule = MLC_RULE_LAMB, a.cpu = mlc_cpu_rule(MLC_RULE_LAMB);
     FOR_EACH_LEVEL(isa) {
         CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &a), MLC_ERR_INTERNAL);
         memset(&in_product, 0, sizeof in_product);
@@ -1461,7 +1462,8 @@ TEST(backend, chance_is_right_in_mean)
     struct mlc_k_optim    a;
     double                sum = 0;
     memset(&a, 0, sizeof a);
-    a.rule = MLC_RULE_SGD, a.dtype = MLC_BF16, a.n = N, a.p = p, a.g = g, a.step = &step;
+    a.rule = MLC_RULE_SGD, a.cpu = mlc_cpu_rule(a.rule);
+    a.dtype = MLC_BF16, a.n = N, a.p = p, a.g = g, a.step = &step;
     for (int64_t i = 0; i < N; i++) test_put(p, MLC_BF16, i, 1), test_put(g, MLC_BF16, i, 1);
     p[0] = 0x7fff, p[1] = 0xffff, g[2] = 0xff80;
     CHECK_EQ(scalar_row()->optim(NULL, &a), MLC_OK);

@@ -1150,7 +1150,8 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     a.gemm.b = y, a.gemm.b_row = c->n, a.gemm.b_col = 1;
     a.gemm.alpha = 1;
     a.gemm.part = 1;
-    a.optim.rule = rule, a.optim.dtype = c->p, a.optim.n_state = rule == MLC_RULE_ADAM ? 2 : 1;
+    a.optim.rule = rule, a.optim.cpu = mlc_cpu_rule(rule);
+    a.optim.dtype = c->p, a.optim.n_state = rule == MLC_RULE_ADAM ? 2 : 1;
     a.optim.n = all, a.optim.p = p[0], a.optim.state[0] = m[0], a.optim.state[1] = v[0];
     a.optim.seed = 5, a.optim.first = 16, a.optim.step = &step;
     const double sgd[8] = {0.5}, adam[8] = {0.5, 0.75, 0.125, 1};
