@@ -29357,7 +29357,7 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     mlc_conv_desc d = u->d.conv;
-    const uint64_t before = m->ctx->storages;
+    const uint64_t older = m->ctx->storages;
     if (u->pad && x->ndim == u->d.axes + 2) {
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
@@ -29373,7 +29373,7 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
     }
     if (e->act != MLC_ACT_NONE) d.act = e->act;
     mlc_tensor *y = mlc__conv_call(u->op, x, u->w, u->b, &d, add);
-    mlc__used_up(x, before, y);
+    mlc__used_up(x, older, y);
     return y;
 }
 

@@ -1638,11 +1638,11 @@ TEST(nn, a_hook_keeps_what_evaluation_would_free)
     double      a[8], b[8];
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 4), mlc_nn_linear(ctx, 4, 2));
-    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1), *seen = NULL;
-    mlc_module_hook(mlc_module_child(net, 0), keep_made, &seen);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1), *kept = NULL;
+    mlc_module_hook(mlc_module_child(net, 0), keep_made, &kept);
     CHECK_EQ(mlc_eval_begin(net), MLC_OK);
     CHECK(mlc_forward(net, x) != NULL);
-    test_read(seen, a);
+    test_read(kept, a);
     test_read(mlc_forward(mlc_module_child(net, 0), x), b);
     CHECK(memcmp(a, b, sizeof a) == 0);
     CHECK_EQ(mlc_eval_end(net), MLC_OK);
@@ -2634,9 +2634,9 @@ static mlc_module *gate(mlc_ctx *ctx)
 static mlc_module *zoo(mlc_ctx *ctx)
 {
     mlc_module *first = mlc_nn_linear(ctx, 4, 4), *again = mlc_nn_linear(ctx, 4, 4);
-    mlc_module *body = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4), mlc_nn_layer_norm(ctx, 4));
+    mlc_module *block = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4), mlc_nn_layer_norm(ctx, 4));
     mlc_module *net = MLC_SEQUENTIAL(ctx, first, mlc_nn_batch_norm(ctx, 4), mlc_nn_relu(ctx),
-        mlc_nn_residual(ctx, body, NULL, true), mlc_nn_sklinear(ctx, 4, 4, 1, 2),
+        mlc_nn_residual(ctx, block, NULL, true), mlc_nn_sklinear(ctx, 4, 4, 1, 2),
         gate(ctx), mlc_nn_dropout(ctx, 0.5), mlc_nn_prelu(ctx, 4), again);
     CHECK_EQ(mlc_module_tie(again, "shared", mlc_module_param(first, "weight")), MLC_OK);
     mlc_module_freeze(net, "3.*", true);
@@ -2821,13 +2821,13 @@ TEST(nn, a_state_brings_all_values_back)
 /* Products of 16 bits read packed copies of weights. */
 TEST(nn, packed_weights_notice_copies_states_and_mixes)
 {
-    enum { IN = 64, OUT = 64, ROWS = 40 };
-    static double y[4][ROWS * OUT], want[ROWS * OUT];
+    enum { WIDE = 64, ROWS = 40 };
+    static double y[4][ROWS * WIDE], want[ROWS * WIDE];
     mlc_ctx      *ctx = test_ctx();
-    mlc_module   *net = mlc_nn_linear(ctx, IN, OUT), *other = mlc_nn_linear(ctx, IN, OUT);
+    mlc_module   *net = mlc_nn_linear(ctx, WIDE, WIDE), *other = mlc_nn_linear(ctx, WIDE, WIDE);
     const size_t  bytes = mlc_state_bytes(net);
     char         *block = (char *)malloc(bytes);
-    mlc_tensor   *x = test_rand(ctx, MLC_BF16, mlc_dims2(ROWS, IN), 1, -1, 1);
+    mlc_tensor   *x = test_rand(ctx, MLC_BF16, mlc_dims2(ROWS, WIDE), 1, -1, 1);
     mlc_no_grad_begin(ctx);
     test_read(mlc_forward(net, x), y[0]);
     test_read(mlc_forward(other, x), want);

@@ -1078,3 +1078,20 @@ TEST(sketch, says_what_is_wrong)
     d.u = MLC_SKETCH_COUNT, d.store = MLC_SKETCH_AS_BITS;
     WRONG(mlc_nn_sklinear_ex(ctx, &d), MLC_ERR_ARG, "bits");
 }
+
+TEST(sketch, layers_replaced_during_an_evaluation_train_again_after_it)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 64),
+                                     mlc_nn_conv2d(ctx, 32, 32, 3));
+    mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 2);
+    int32_t     n = 0;
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK_EQ(mlc_sketch_model(net, &d, &n), MLC_OK);
+    CHECK_EQ(n, 2);
+    CHECK(!mlc_module_is_training(mlc_module_child(net, 0)));
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(mlc_module_is_training(mlc_module_child(net, 0)));
+    CHECK(mlc_module_is_training(mlc_module_find(net, "1.s")));
+    CHECK_OK(ctx);
+}
