@@ -37762,7 +37762,7 @@ typedef struct mlc__cut {
 /* One block for all arrays, which c->order begins. */
 static mlc_status mlc__cut_begin(mlc__cut *c)
 {
-    const int64_t most = INT64_MAX / 128;
+    const int64_t most = PTRDIFF_MAX / 128;
     MLC__REQUIRE(c->ctx, c->n < most && c->parts < most, ARG, "%s: %lld rows are too many", c->what,
                  (long long)c->n);
     const int64_t n = c->n, p = c->parts + 1;
