@@ -224,6 +224,8 @@ typedef enum mlc_log_level {
     MLC_LOG_FORCE_32 = 0x7fffffff
 } mlc_log_level;
 
+#define MLC_ALL_AXES (-1)                  /* n of mlc_dims_all                                */
+
 /* A list of sizes, axes or a permutation: made by mlc_dims0 .. mlc_dims4 and mlc_dims_of.    */
 typedef struct mlc_dims {
     int64_t v[MLC_MAX_DIMS];
@@ -266,6 +268,9 @@ MLC_API mlc_dims mlc_dims3(int64_t a, int64_t b, int64_t c);
 MLC_API mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d);
 /* mlc_dims_of: a list of n values; n over MLC_MAX_DIMS is refused by whatever takes the list. */
 MLC_API mlc_dims mlc_dims_of(int32_t n, const int64_t *v);
+/* mlc_dims_all: one number for all axes of an image: a stride, a padding, .. of a desc. It is no
+ *   shape: what takes another list refuses it.                 test: tests/test_conv.c        */
+MLC_API mlc_dims mlc_dims_all(int64_t v);
 /* mlc_dtype_bytes: bytes of one element; 0 for an unknown dtype.                              */
 MLC_API size_t mlc_dtype_bytes(mlc_dtype dtype);
 /* mlc_dtype_name: "f32", "f64", "i64", "bf16", "f16", "i32", "i8", "u8", "bool".              */
@@ -324,6 +329,9 @@ typedef struct mlc_ctx_desc {
     bool          abort_on_error;      /* for debuggers: log and abort() at the first error    */
 } mlc_ctx_desc;
 
+/* mlc_ctx_desc_make: a desc with every default, to be changed field by field.                */
+MLC_API mlc_ctx_desc mlc_ctx_desc_make(void);
+
 typedef enum mlc_mem {                 /* classes of memory in mlc_memory                      */
     MLC_MEM_OBJECT = 0, MLC_MEM_PARAM, MLC_MEM_GRAD, MLC_MEM_OPTIM, MLC_MEM_ACTIVATION,
     MLC_MEM_WORKSPACE,
@@ -340,9 +348,6 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
     int64_t top[MLC_MEM_COUNT];        /* peak by class                                        */
     int64_t calls;                     /* allocator calls since the context was made           */
 } mlc_memory;
-
-/* mlc_ctx_desc_make: a desc with every default, to be changed field by field.                */
-MLC_API mlc_ctx_desc mlc_ctx_desc_make(void);
 
 /* mlc_ctx_create: a context; NULL desc means all defaults.
  *   out    NULL on failure, with the reason in desc->status; desc->log gets the bytes that a
@@ -559,13 +564,16 @@ MLC_API uint8_t *mlc_u8(mlc_tensor *t);
 /* mlc_bool: for bool: bytes, 0 is false.                                                     */
 MLC_API uint8_t *mlc_bool(mlc_tensor *t);
 
-typedef struct mlc_print_desc {        /* as numpy.printoptions; 0 is the default              */
-    int32_t precision;                 /* most digits behind the point; default 8, -1: none    */
+typedef struct mlc_print_desc {        /* as numpy.printoptions                                */
+    int32_t precision;                 /* most digits behind the point; default 8              */
     int32_t edge_items;                /* shown at each end of a long axis; default 3          */
     int64_t threshold;                 /* tensors of more elements are cut; default 1000       */
     int32_t line_width;                /* characters; default 75                               */
     bool    suppress;                  /* numbers are not scientific because some are small    */
 } mlc_print_desc;
+
+/* mlc_print_desc_make: NumPy's defaults.                                                      */
+MLC_API mlc_print_desc mlc_print_desc_make(void);
 
 /* mlc_print: writes t as NumPy's print(array) does, with a line's end, to write, or to standard
  *   output (NULL). Floats have the fewest digits that tell them from their neighbours in their
@@ -575,7 +583,8 @@ typedef struct mlc_print_desc {        /* as numpy.printoptions; 0 is the defaul
  *   ref    numpy 2.4                                                 test: tests/test_print.c */
 MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
 /* mlc_print_ex: under other options, which 0-d tensors do not heed. NULL desc: mlc_print.
- *   err    ARG also for negative sizes                          ref: numpy.printoptions      */
+ *   err    ARG also for negative sizes, for edge_items or line_width of 0
+ *   ref    numpy.printoptions                                                                 */
 MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
                                 void *user);
 
@@ -635,10 +644,13 @@ MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *
 typedef mlc_tensor *(*mlc_grad_fn)(void *user, mlc_tensor *const *in, int32_t n_in);
 
 typedef struct mlc_gradcheck_desc {
-    double  eps;                       /* of the central difference; default 1e-6              */
+    double  eps;                       /* of the central difference, over 0; default 1e-6      */
     double  atol;                      /* default 1e-5                                         */
     double  rtol;                      /* default 1e-3                                         */
 } mlc_gradcheck_desc;
+
+/* mlc_gradcheck_desc_make: PyTorch's defaults.                                                */
+MLC_API mlc_gradcheck_desc mlc_gradcheck_desc_make(void);
 
 typedef struct mlc_gradcheck_report {
     bool    ok;
@@ -649,9 +661,10 @@ typedef struct mlc_gradcheck_report {
 } mlc_gradcheck_report;
 
 /* mlc_gradcheck: compares backward with central differences, element by element, for every
- *   f64 input that requires a gradient; fn must be a pure function of its inputs.
+ *   f64 input that requires a gradient; fn must be a pure function of its inputs. NULL desc: the
+ *   defaults.
  *   out    report; the return value tells whether the check could be made at all
- *   err    DTYPE if such an input is not f64; any error of fn
+ *   err    DTYPE if such an input is not f64; ARG: the desc; any error of fn
  *   ref    torch.autograd.gradcheck (its tolerances)          test: tests/test_tape.c        */
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
@@ -1196,13 +1209,16 @@ MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
 
 /* -- convolution: f32, f64, bf16, f16; channels last in memory; test: tests/test_conv.c -- */
 
-typedef struct mlc_conv_desc {         /* 0 is the default; an entry for each axis behind n, c */
-    int64_t stride[3], padding[3], dilation[3];            /* defaults 1, 0, 1                 */
-    int64_t output_padding[3];         /* of conv_transpose: pixels more at the end            */
-    int64_t groups;                    /* default 1                                            */
-    bool    same;                      /* padded so that y is as large as x; stride 1          */
-    mlc_act act;                       /* of conv: act(conv(x) + b), in one pass               */
+typedef struct mlc_conv_desc {         /* lists: a number for each axis behind [n,c], or       */
+    mlc_dims stride, padding, dilation;                    /* mlc_dims_all: defaults 1, 0, 1   */
+    mlc_dims output_padding;           /* of conv_transpose: pixels more at the end; default 0 */
+    int64_t  groups;                   /* default 1                                            */
+    bool     same;                     /* padded so that y is as large as x; stride 1          */
+    mlc_act  act;                      /* of conv: act(conv(x) + b), in one pass               */
 } mlc_conv_desc;
+
+/* mlc_conv_desc_make: stride 1, no padding, dilation 1, one group.                            */
+MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 
 /* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
  *   x is 0 outside. NULL desc: defaults. y lies with channels last, and so does x or it is copied.
@@ -1224,13 +1240,17 @@ MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor 
  *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
 MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
 
-typedef struct mlc_pool_desc {         /* an entry for each axis behind [n,c]                  */
-    int64_t kernel[3], stride[3];      /* default stride: the kernel                           */
-    int64_t padding[3];                /* at most half the kernel; no maximum, 0 in a mean     */
-    int64_t dilation[3];               /* of max_pool; default 1                               */
-    bool    ceil;                      /* one more window where x does not come out even       */
-    bool    exclude_padding;           /* from what a mean divides by                          */
+typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc                            */
+    mlc_dims kernel, stride;           /* required; default stride: the kernel                 */
+    mlc_dims padding;                  /* at most half the kernel; no maximum, 0 in a mean;    */
+                                       /* default 0                                            */
+    mlc_dims dilation;                 /* of max_pool; default 1                               */
+    bool     ceil;                     /* one more window where x does not come out even       */
+    bool     exclude_padding;          /* from what a mean divides by                          */
 } mlc_pool_desc;
+
+/* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
+MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
 
 /* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Lies with
  *   channels last, as all of these do.    grad: to the first of equals; err: SHAPE, DTYPE, ARG
@@ -1475,6 +1495,8 @@ typedef struct mlc_cross_entropy_desc {
     mlc_tensor   *weight;              /* [c], of classes; the mean divides by the sum of those */
 } mlc_cross_entropy_desc;              /* of the labels; no gradient; default: all 1           */
 
+/* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
+MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
 /* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits f32, f64 [n,c] or [c], labels i64
  *   [n] or 0-d. Labels that are floats of the logits' shape are probabilities of the classes:
  *   mean of -sum_j target_j log softmax(logits)_j.
@@ -1581,13 +1603,16 @@ typedef enum mlc_init {
 } mlc_init;
 
 typedef struct mlc_param_desc {
-    mlc_dims  shape;
+    mlc_dims  shape;                   /* required; of no axes: one number                     */
     mlc_init  init;                    /* default: zeros; up to MLC_INIT_NORMAL                */
     double    a, b;                    /* of the initialiser                                   */
     mlc_dtype dtype;                   /* used if has_dtype; else the context's                */
     bool      has_dtype;
     bool      buffer;                  /* state without gradient: saved, never trained         */
 } mlc_param_desc;
+
+/* mlc_param_desc_make: a parameter of a shape, zeros at first, in the context's dtype.        */
+MLC_API mlc_param_desc mlc_param_desc_make(mlc_dims shape);
 
 /* mlc_module_create: a module of a user's class; user_bytes of user are copied (NULL: zeros).
  *   err    ARG       test: tests/test_nn.c                                                    */
@@ -1625,7 +1650,8 @@ MLC_API void *mlc_module_user(mlc_module *m);
 /* mlc_module_ctx: the context of a module.                                                    */
 MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
 /* mlc_module_declare: a parameter or buffer of m. The tensor returned is stable; its memory
- *   comes with the build.    err: ARG if the name is taken, empty, has a dot or is too long   */
+ *   comes with the build.    err: ARG if the name is taken, empty, has a dot or is too long, or
+ *   desc is NULL                                                                              */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
 /* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once.     */
@@ -1743,25 +1769,25 @@ MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
  *   err    those of the forward: then the rows end with the layer that fails, and its message */
 MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user);
 
-typedef struct mlc_linear_desc {
+typedef struct mlc_nn_linear_desc {
     int64_t   in, out;                 /* required                                             */
     bool      no_bias;
     bool      has_dtype;               /* default: the context's dtype                         */
     mlc_dtype dtype;
-} mlc_linear_desc;
+} mlc_nn_linear_desc;
 
-/* mlc_linear_desc_make: in and out set, the rest default.                                     */
-MLC_API mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out);
+/* mlc_nn_linear_desc_make: with a bias, in the context's dtype.                               */
+MLC_API mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out);
 /* mlc_nn_linear: y = x w^T + b;  weight [out,in] and bias [out] start in U(+-1/sqrt(in)).
  *   ref    torch.nn.Linear                                                                    */
 MLC_API mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out);
 /* mlc_nn_linear_ex: without bias, or in another dtype.                                        */
-MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc);
+MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc);
 
 typedef struct mlc_nn_conv_desc {
     int32_t       axes;                /* 1 to 3, of an image                                  */
     int64_t       in, out;             /* channels                                             */
-    int64_t       kernel[3];           /* an entry an axis                                     */
+    mlc_dims      kernel;              /* a number an axis, or mlc_dims_all                    */
     mlc_conv_desc conv;                /* stride, padding, dilation, groups, ..                */
     mlc_pad_mode  padding_mode;        /* default: zeros; others not transposed                */
     bool          transposed, no_bias;
@@ -1776,33 +1802,58 @@ MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t
  *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
  *   test   tests/test_nn.c                                                                    */
 MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
-/* mlc_nn_conv1d: stride 1, no padding.                              ref: torch.nn.Conv1d      */
-MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
+/* mlc_nn_conv1d: the same numbers along each axis; padding 0 is none.
+ *   err    ARG                                                      ref: torch.nn.Conv1d      */
+MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
 /* mlc_nn_conv2d: the same for images.                               ref: torch.nn.Conv2d      */
-MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
+MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
 /* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
-MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel);
-/* mlc_pool_desc_make: the same for each axis; a stride of 0 is the kernel.                    */
-MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel, int64_t stride, int64_t padding);
+MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
+/* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
+MLC_API mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
+/* mlc_nn_conv_transpose2d: the same for images.            ref: torch.nn.ConvTranspose2d      */
+MLC_API mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
+/* mlc_nn_conv_transpose3d: the same for volumes.           ref: torch.nn.ConvTranspose3d      */
+MLC_API mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
 /* mlc_nn_max_pool: mlc_max_pool as a module.                        ref: torch.nn.MaxPool2d   */
 MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
 /* mlc_nn_avg_pool: mlc_avg_pool as a module.                        ref: torch.nn.AvgPool2d   */
 MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
+/* mlc_nn_max_pool1d: mlc_max_pool of windows side by side, as a module. ref: torch.nn.MaxPool1d */
+MLC_API mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_max_pool2d: the same for images.                          ref: torch.nn.MaxPool2d   */
+MLC_API mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_max_pool3d: the same for volumes.                         ref: torch.nn.MaxPool3d   */
+MLC_API mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool1d: mlc_avg_pool of windows side by side, as a module. ref: torch.nn.AvgPool1d */
+MLC_API mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool2d: the same for images.                          ref: torch.nn.AvgPool2d   */
+MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool3d: the same for volumes.                         ref: torch.nn.AvgPool3d   */
+MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
 /* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
 MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
 
-typedef struct mlc_batch_norm_desc {
-    int64_t channels;
-    double  momentum, eps;             /* defaults 0.1 and 1e-5; negative: 0                   */
+typedef struct mlc_nn_batch_norm_desc {
+    int64_t channels;                  /* required                                             */
+    double  momentum, eps;             /* defaults 0.1 and 1e-5                                */
     bool    no_affine, no_statistics;  /* without weight and bias; always the batch's own      */
-} mlc_batch_norm_desc;
+} mlc_nn_batch_norm_desc;
 
+/* mlc_nn_batch_norm_desc_make: of so many channels, the rest default.                         */
+MLC_API mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels);
 /* mlc_nn_batch_norm: mlc_batch_norm with weight 1 and bias 0 at first, by the batch's statistics in
  *   training, by running_mean and running_var in evaluation; num_batches_tracked counts.
  *   ref    torch.nn.BatchNorm2d                                                               */
 MLC_API mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels);
 /* mlc_nn_batch_norm_ex: with momentum, eps, or less state.                       err: ARG     */
-MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *desc);
+MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *desc);
 /* mlc_nn_layer_norm: mlc_layer_norm of the last axis of n, eps 1e-5; weight 1, bias 0 at first.
  *   ref    torch.nn.LayerNorm                                                                 */
 MLC_API mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n);
@@ -2038,7 +2089,7 @@ typedef enum mlc_sketch_start {
     MLC_SKETCH_START_FORCE_32 = 0x7fffffff
 } mlc_sketch_start;
 
-typedef struct mlc_sklinear_desc {
+typedef struct mlc_nn_sklinear_desc {
     int64_t          in, out, num_terms, low_rank;         /* required                         */
     mlc_sketch_kind  u;                /* default: signs                                       */
     mlc_sketch_store store;            /* default: nothing but a seed; bits are of signs only  */
@@ -2048,10 +2099,10 @@ typedef struct mlc_sklinear_desc {
     uint64_t         seed;             /* if has_seed, below 2^53; else drawn, one for a layer */
     mlc_dtype        dtype;            /* used if has_dtype                                    */
     double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
-} mlc_sklinear_desc;
+} mlc_nn_sklinear_desc;
 
-/* mlc_sklinear_desc_make: sizes set, the rest default.                                        */
-MLC_API mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
+/* mlc_nn_sklinear_desc_make: sizes set, the rest default.                                        */
+MLC_API mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                  int64_t low_rank);
 /* mlc_nn_sklinear: mlc_sklinear in place of a linear layer: s1 [r,in], s2 [r,out], bias, and what
  *   there is of U: a seed (i64), or u1 and u2; r = num_terms low_rank. A layer larger than dense is
@@ -2061,7 +2112,7 @@ MLC_API mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64
                                     int64_t low_rank);
 /* mlc_nn_sklinear_ex: other sketches, ways to keep them, and starts; from a dense weight, too.
  *   What does not fit the weight: SHAPE, DTYPE                                                */
-MLC_API mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc);
+MLC_API mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_nn_sklinear_desc *desc);
 /* mlc_nn_sklinear_panther: from the tensors of Panther's state dict, S1s [l,in,k], S2s [l,k,out],
  *   U1s [l,k,out], U2s [l,in,k] and bias [out] or NULL, in f32 or f64; U stays as floats.
  *   err    SHAPE, DTYPE, ARG                                                                  */
@@ -2072,7 +2123,7 @@ MLC_API mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_t
  *   err    ARG: not a sketched linear layer                                                   */
 MLC_API mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4]);
 
-typedef struct mlc_skconv_desc {
+typedef struct mlc_nn_skconv_desc {
     mlc_nn_conv_desc conv;             /* required, not transposed                             */
     int64_t          num_terms, low_rank;                  /* required                         */
     mlc_sketch_start start;            /* fresh, copy or fit                                   */
@@ -2080,16 +2131,17 @@ typedef struct mlc_skconv_desc {
     bool             has_seed;
     uint64_t         seed;             /* if has_seed, below 2^53                              */
     double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
-} mlc_skconv_desc;
+} mlc_nn_skconv_desc;
 
-/* mlc_skconv_desc_make: the same kernel along each axis, the rest default.                    */
-MLC_API mlc_skconv_desc mlc_skconv_desc_make(int32_t axes, int64_t in, int64_t out, int64_t kernel,
-                                             int64_t num_terms, int64_t low_rank);
+/* mlc_nn_skconv_desc_make: the same kernel along each axis, the rest default.                    */
+MLC_API mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                                   int64_t kernel, int64_t num_terms,
+                                                   int64_t low_rank);
 /* mlc_nn_skconv: a convolution to 2 num_terms low_rank channels of each group, "s", then random
  *   signs to the channels out, the same for each group, from a seed, and the bias: only the side of
  *   the outputs is sketched.     err: ARG, SHAPE, DTYPE
  *   ref    panther.nn.SKConv2d with S1s = s.weight            test: tests/test_sketch.c       */
-MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc);
+MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc);
 /* mlc_nn_skconv2d: of images, padded so that the size stays, stride 1.                        */
 MLC_API mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                     int64_t num_terms, int64_t low_rank);
@@ -2120,29 +2172,38 @@ MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *
 /* @@ API.OPTIM ------------------------------------------- optimizers; test: tests/test_optim.c */
 
 typedef struct mlc_sgd_desc {
-    double lr;                         /* default 1e-3                                         */
-    double momentum, dampening, weight_decay;
+    double lr;                         /* required                                             */
+    double momentum, dampening, weight_decay;              /* default 0                        */
     bool   nesterov;                   /* needs momentum > 0 and dampening 0                   */
 } mlc_sgd_desc;
 
-typedef struct mlc_adam_desc {         /* also AdamW; a negative value means really 0          */
-    double lr;                         /* default 1e-3                                         */
+/* mlc_sgd_desc_make: plain steps of the rate lr: as mlc_sgd.                                  */
+MLC_API mlc_sgd_desc mlc_sgd_desc_make(double lr);
+
+typedef struct mlc_adam_desc {         /* also AdamW                                           */
+    double lr;                         /* required                                             */
     double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8                            */
     double weight_decay;               /* default 0 for Adam, 0.01 for AdamW                   */
 } mlc_adam_desc;
 
+/* mlc_adam_desc_make: as mlc_adam: without weight decay.                                      */
+MLC_API mlc_adam_desc mlc_adam_desc_make(double lr);
+/* mlc_adamw_desc_make: as mlc_adamw: with a weight decay of 0.01.                             */
+MLC_API mlc_adam_desc mlc_adamw_desc_make(double lr);
+
 /* mlc_sgd: p -= lr g.                                              ref: torch.optim.SGD       */
 MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
 /* mlc_sgd_ex: with momentum b = first step ? g : momentum b + (1-dampening) g.
- *   err    ARG: negative values, nesterov without momentum                                    */
+ *   err    ARG: NULL desc, negative values, nesterov without momentum                         */
 MLC_API mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc);
 /* mlc_adam: Adam with coupled weight decay.        ref: arXiv 1412.6980; torch.optim.Adam     */
 MLC_API mlc_optim *mlc_adam(mlc_module *m, double lr);
-/* mlc_adam_ex: with betas, eps, weight decay.                                                 */
+/* mlc_adam_ex: with betas, eps, weight decay.
+ *   err    ARG: NULL desc, negative values, a beta that is not below 1                        */
 MLC_API mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_adamw: Adam with decoupled weight decay 0.01. ref: arXiv 1711.05101; torch.optim.AdamW  */
 MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
-/* mlc_adamw_ex: with betas, eps, weight decay.                                                */
+/* mlc_adamw_ex: with betas, eps, weight decay.                       err: as mlc_adam_ex      */
 MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
@@ -2166,25 +2227,31 @@ MLC_API double mlc_optim_lr(const mlc_optim *opt);
 MLC_API int64_t mlc_optim_steps(const mlc_optim *opt);
 
 typedef struct mlc_group_desc {
-    double lr_scale;                   /* times the optimizer's rate; default 1, negative: 0   */
-    double weight_decay;               /* default: the optimizer's; negative: 0                */
+    double lr_scale;                   /* times the optimizer's rate; default 1                */
+    double weight_decay;               /* used if has_weight_decay; else the optimizer's       */
+    bool   has_weight_decay;
 } mlc_group_desc;
 
+/* mlc_group_desc_make: the optimizer's own values.                                            */
+MLC_API mlc_group_desc mlc_group_desc_make(void);
 /* mlc_optim_group: parameters whose dotted name matches the glob ("*.bias") get values of their
- *   own; the last group that matches wins; at most 15 groups.
- *   err    ARG if nothing matches         ref: torch.optim parameter groups                   */
+ *   own; the last group that matches wins; at most 15 groups. NULL desc: the optimizer's values.
+ *   err    ARG if nothing matches, or a value is negative, or not to be used
+ *   ref    torch.optim parameter groups                                                       */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
 
-typedef struct mlc_clip_desc {         /* at most one of both                                  */
-    double norm;                       /* longest gradient, Euclidean; default 0: any          */
-    double value;                      /* largest element, by magnitude; default 0: any        */
+typedef struct mlc_clip_desc {         /* at most one of both is finite                        */
+    double norm;                       /* longest gradient, Euclidean; default: infinity       */
+    double value;                      /* largest element, by magnitude; default: infinity     */
     bool   each;                       /* norm holds for each parameter by itself              */
 } mlc_clip_desc;
 
+/* mlc_clip_desc_make: no clipping.                                                            */
+MLC_API mlc_clip_desc mlc_clip_desc_make(void);
 /* mlc_optim_clip: clips gradients in every step from now on: times min(1, norm/(|g| + 1e-6)), |g|
  *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
- *   is not finite are no step but a VALUE error (with a scaler: see there). NULL: no more.
- *   err    ARG: negative, not finite, or both    ref: clip_grad_norm_, clip_grad_value_       */
+ *   is not finite are no step but a VALUE error (with a scaler: see there). NULL desc: no clipping.
+ *   err    ARG: not over 0, or both finite       ref: clip_grad_norm_, clip_grad_value_       */
 MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 /* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
  *   clipped.                     err: STATE, with NaN, before the first of them               */
@@ -2206,13 +2273,16 @@ MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
  *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
 MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
 
-typedef struct mlc_scaler_desc {       /* 0 is the default                                     */
+typedef struct mlc_scaler_desc {
     double  init;                      /* default 65536                                        */
     double  growth, backoff;           /* defaults 2 and 0.5; both 1: a fixed scale            */
     int64_t interval;                  /* good steps in a row before it grows; default 2000    */
     double  floor, cap;                /* of the scale; defaults 2^-24 and 2^24                */
     int64_t patience;                  /* skipped steps in a row that are an error; default 50 */
 } mlc_scaler_desc;
+
+/* mlc_scaler_desc_make: the defaults.                                                         */
+MLC_API mlc_scaler_desc mlc_scaler_desc_make(void);
 
 typedef struct mlc_scaler_state {      /* what a resumed training goes on with                 */
     double  scale;
@@ -2222,9 +2292,12 @@ typedef struct mlc_scaler_state {      /* what a resumed training goes on with  
 
 /* mlc_optim_scaler: scales the loss for f16, whose gradients would else be 0, and skips steps whose
  *   gradients are not finite: they leave parameters, moments and counters as they are, and the
- *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL: no more.
+ *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL desc: the
+ *   defaults.
  *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
 MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
+/* mlc_optim_scaler_off: scales no more.                                                       */
+MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
 /* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler. */
 MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
@@ -2247,6 +2320,9 @@ typedef struct mlc_autocast_desc {
     int32_t                  n_rules;
 } mlc_autocast_desc;
 
+/* mlc_autocast_desc_make: a desc without rules.                                               */
+MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
+
 /* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
  *   suits them. To dtype: linear, matmul, convolutions, the x of norms. To f32: losses, sums,
  *   products, variances and norms of a tensor, scans. Others take what they get; where that is
@@ -2261,8 +2337,6 @@ MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations. An operation that only moves elements or works
  *   in place takes no rule: it fails with ARG if it has one.      err: DTYPE, ARG, STATE      */
 MLC_API mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc);
-/* mlc_autocast_desc_make: a desc without rules.                                               */
-MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
 /* mlc_autocast_end: ends the innermost begin.                   err: STATE if there is none   */
 MLC_API mlc_status mlc_autocast_end(mlc_ctx *ctx);
 /* mlc_autocast_report: a line for each operation and dtype that ran in f32 or 16 bits under
@@ -2280,7 +2354,7 @@ typedef struct mlc_batch {
 typedef struct mlc_loader_desc {
     mlc_tensor *x;                     /* required: [n, ...]; copied by the loader             */
     mlc_tensor *y;                     /* [n, ...] or NULL; copied, too                        */
-    int64_t     batch;                 /* rows; default 1                                      */
+    int64_t     batch;                 /* rows; required                                       */
     uint64_t    seed;                  /* of the shuffle, and of how images are moved          */
     bool        shuffle, drop_last;
     double      shift, rotate;         /* images move by up to so many pixels along each axis and
@@ -2292,8 +2366,8 @@ MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64
 /* mlc_loader_create: batches of rows, in order or in a new order each epoch. With shift or rotate
  *   x is u8 or f32 images, [n,h,w] or [n,c,h,w], that each epoch come another way: bilinear, 0
  *   outside. How an image comes follows from the seed, the epoch and its row.
- *   err    ARG: no x, empty data set, batch, shift, rotate < 0; SHAPE: x and y differ in rows, x is
- *          not images; DTYPE: images of another one
+ *   err    ARG: no x, empty data set, batch < 1, shift, rotate < 0; SHAPE: x and y differ in rows,
+ *          x is not images; DTYPE: images of another one
  *   ref    torch.utils.data.DataLoader                                                        */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
 /* mlc_loader_shuffled: batches in a new order each epoch, of seed 0.                          */
@@ -2363,13 +2437,18 @@ typedef struct mlc_csv_desc {
     int32_t   n_types;
 } mlc_csv_desc;
 
+/* mlc_csv_desc_make: as mlc_csv_load reads a file: numbers alone, in f32, between commas.     */
+MLC_API mlc_csv_desc mlc_csv_desc_make(void);
+/* mlc_table_desc_make: as mlc_table_load does: columns of any type below a row of names.      */
+MLC_API mlc_csv_desc mlc_table_desc_make(void);
+
 /* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
  *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and those
- *   that begin with # are passed over; NULL desc: defaults. "nan" and "inf" are numbers; the
+ *   that begin with # are passed over; NULL desc: the defaults. "nan" and "inf" are numbers; the
  *   locale does not matter. Takes memory for the text and the result: two bytes of text may be a
  *   number of 8.
  *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
- *          that is not numbers says: set desc.header
+ *          that is not numbers says: set desc.header; ARG: the desc
  *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
 /* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
@@ -2378,9 +2457,10 @@ MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *con
 
 typedef struct mlc_table mlc_table;    /* a CSV file of columns of different types             */
 
-/* mlc_table_load: reads a CSV file of any columns; NULL desc: with a header. Whole numbers make an
- *   i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA, N/A, null and
- *   nan are missing.   err: as mlc_csv_load; IO where a field does not have the type asked for */
+/* mlc_table_load: reads a CSV file of any columns; NULL desc: mlc_table_desc_make's. Whole
+ *   numbers make an i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA,
+ *   N/A, null and nan are missing.
+ *   err    as mlc_csv_load; IO where a field does not have the type asked for                 */
 MLC_API mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
 /* mlc_table_free: frees the table; its texts go with it.                                      */
 MLC_API void mlc_table_free(mlc_table *table);
@@ -2540,6 +2620,8 @@ typedef struct mlc_load_desc {
     void             *user;
 } mlc_load_desc;
 
+/* mlc_load_desc_make: no exceptions: as mlc_load.                                             */
+MLC_API mlc_load_desc mlc_load_desc_make(void);
 /* mlc_load_ex: mlc_load with exceptions; NULL desc: none.
  *   err    as mlc_load; ARG if two keys get one name
  *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
@@ -3236,6 +3318,17 @@ MLC_API const struct mlc_cpu_rule *mlc_cpu_rule(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */
 MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
+
+/* Names of 0.1: they go with the next version.                                                */
+#ifndef MLC_NO_OLD_NAMES
+#define mlc_linear_desc          mlc_nn_linear_desc
+#define mlc_linear_desc_make     mlc_nn_linear_desc_make
+#define mlc_batch_norm_desc      mlc_nn_batch_norm_desc
+#define mlc_sklinear_desc        mlc_nn_sklinear_desc
+#define mlc_sklinear_desc_make   mlc_nn_sklinear_desc_make
+#define mlc_skconv_desc          mlc_nn_skconv_desc
+#define mlc_skconv_desc_make     mlc_nn_skconv_desc_make
+#endif
 
 #ifdef __cplusplus
 }
@@ -18413,6 +18506,13 @@ MLC_IMPL mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d)
     return mlc_dims_of(4, v);
 }
 
+MLC_IMPL mlc_dims mlc_dims_all(int64_t v)
+{
+    mlc_dims d = mlc_dims1(v);
+    d.n = MLC_ALL_AXES;
+    return d;
+}
+
 /* Returned by value: no lifetime to think of in the arguments of a message. 8 axes of 20 digits
  * fit. */
 typedef struct mlc__text { char s[192]; } mlc__text;
@@ -18618,7 +18718,7 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
     MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d; it is one "
                  "of MLC_F32 to MLC_BOOL", what, (int)dtype);
     MLC__REQUIRE(ctx, shape.n >= 0 && shape.n <= MLC_MAX_DIMS, ARG,
-                 "%s: %d axes; a tensor has at most %d", what, shape.n, MLC_MAX_DIMS);
+                 "%s: %d axes; a tensor has 0 to %d", what, shape.n, MLC_MAX_DIMS);
     for (int32_t d = 0; d < shape.n; d++)
         MLC__REQUIRE(ctx, shape.v[d] >= 0, ARG, "%s: size %lld of axis %d is negative; "
                      "it must be 0 or more", what, (long long)shape.v[d], d);
@@ -19528,7 +19628,7 @@ static int32_t mlc__float_text(char *to, mlc_dtype dtype, const void *data, int6
 /* -- tensors -- */
 
 typedef struct mlc__printer {
-    mlc_print_desc o;                  /* with the defaults in it                              */
+    mlc_print_desc o;
     mlc_writer     write;
     void          *user;
     mlc_dtype      dtype;
@@ -19767,23 +19867,25 @@ static mlc_status mlc__printer_read(mlc__printer *p, mlc_tensor *t, void *host, 
     return st;
 }
 
+MLC_IMPL mlc_print_desc mlc_print_desc_make(void)
+{
+    const mlc_print_desc d = { 8, 3, 1000, 75, false };
+    return d;
+}
+
 /* Options, and what is shown of t. */
 static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
                                     const mlc_print_desc *desc)
 {
     memset(p, 0, sizeof *p);
-    if (desc) p->o = *desc;
-    MLC__REQUIRE(t->ctx, p->o.precision >= -1 && p->o.edge_items >= 0 && p->o.threshold >= 0 &&
-                 p->o.line_width >= 0, ARG, "print: precision %d, edge_items %d, threshold %lld, "
-                 "line_width %d: precision must be -1 or more, the others 0 or more",
-                 (int)p->o.precision, (int)p->o.edge_items, (long long)p->o.threshold,
-                 (int)p->o.line_width);
+    p->o = desc ? *desc : mlc_print_desc_make();
+    MLC__REQUIRE(t->ctx, p->o.precision >= 0 && p->o.edge_items > 0 && p->o.threshold >= 0 &&
+                 p->o.line_width > 0, ARG, "print: precision %d, edge_items %d, threshold %lld, "
+                 "line_width %d: none may be negative, edge_items and the width not 0; start "
+                 "from mlc_print_desc_make()", (int)p->o.precision, (int)p->o.edge_items,
+                 (long long)p->o.threshold, (int)p->o.line_width);
     /* No float has digits behind NUMBER_TEXT places. */
-    p->o.precision = p->o.precision < 0 ? 0 : p->o.precision ? p->o.precision : 8;
     p->o.precision = mlc__min32(p->o.precision, MLC__NUMBER_TEXT);
-    if (!p->o.edge_items) p->o.edge_items = 3;
-    if (!p->o.threshold) p->o.threshold = 1000;
-    if (!p->o.line_width) p->o.line_width = 75;
     p->dtype = t->dtype;
     p->ndim = t->ndim;
     p->count = 1;
@@ -24515,20 +24617,58 @@ static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE };
 
-/* A desc's numbers with the defaults filled in. */
-static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, const mlc_conv_desc *d,
-                                    mlc__conv_spec *s)
+/* Constants, as they are small where they are copied. */
+#define MLC__CONV_NORMAL { { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, \
+        { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, 1, false, MLC_ACT_NONE }
+static const mlc_conv_desc mlc__conv_normal = MLC__CONV_NORMAL;
+
+MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void) { return mlc__conv_normal; }
+
+/* Number i of a list for each axis of an image, or for all of them. */
+static int64_t mlc__dims_at(const mlc_dims *d, int i)
 {
-    s->groups = d && d->groups ? d->groups : 1;
-    s->act = d ? d->act : MLC_ACT_NONE;
-    s->same = d && d->same;
+    return d->v[d->n == MLC_ALL_AXES ? 0 : i];
+}
+
+/* A list of a desc, three numbers of a spec, and what they are where the image has no axis. */
+typedef struct mlc__axis_list { const char *name; size_t from, to; int64_t rest; } mlc__axis_list;
+
+/* The lists of a desc for an image of so many axes. make: what makes the desc. */
+static mlc_status mlc__lists_read(mlc_ctx *ctx, const char *what, const mlc__axis_list *l,
+                                  const void *desc, int32_t axes, void *spec, const char *make)
+{
+    for (; l->name; l++) {
+        const mlc_dims *d = (const mlc_dims *)(const void *)((const char *)desc + l->from);
+        int64_t *to = (int64_t *)(void *)((char *)spec + l->to);
+        if (d->n != MLC_ALL_AXES && d->n != axes)
+            return mlc__fail(ctx, d->n ? MLC_ERR_SHAPE : MLC_ERR_ARG,
+                             "%s: %s has %d numbers, the image %d axes; it takes one for each, or "
+                             "mlc_dims_all; start from %s", what, l->name, d->n, axes, make);
+        for (int i = 0; i < 3; i++) to[i] = i < axes ? mlc__dims_at(d, i) : l->rest;
+    }
+    return MLC_OK;
+}
+
+#define MLC__DESC_LIST(desc, field, spec, to, rest) \
+    { #field, offsetof(desc, field), offsetof(spec, to), rest }
+static const mlc__axis_list mlc__conv_lists[] = {
+    MLC__DESC_LIST(mlc_conv_desc, stride, mlc__conv_spec, stride, 1),
+    MLC__DESC_LIST(mlc_conv_desc, padding, mlc__conv_spec, pad, 0),
+    MLC__DESC_LIST(mlc_conv_desc, dilation, mlc__conv_spec, dilation, 1),
+    MLC__DESC_LIST(mlc_conv_desc, output_padding, mlc__conv_spec, more, 0), { NULL, 0, 0, 0 }
+};
+
+/* A desc's numbers for an image of so many axes. */
+static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes,
+                                    const mlc_conv_desc *d, mlc__conv_spec *s)
+{
+    MLC__TRY(mlc__lists_read(ctx, what, mlc__conv_lists, d, axes, s, "mlc_conv_desc_make()"));
+    s->groups = d->groups;
+    s->act = d->act;
+    s->same = d->same;
     bool fine = s->groups > 0 && s->groups < 1 << 30 && (unsigned)s->act <= MLC_ACT_SILU;
     bool ones = true, no_pad = true;
     for (int i = 0; i < 3; i++) {
-        s->stride[i] = d && d->stride[i] ? d->stride[i] : 1;
-        s->dilation[i] = d && d->dilation[i] ? d->dilation[i] : 1;
-        s->pad[i] = d ? d->padding[i] : 0;
-        s->more[i] = d ? d->output_padding[i] : 0;
         ones = ones && s->stride[i] == 1;
         no_pad = no_pad && s->pad[i] == 0;
         fine = fine && s->stride[i] > 0 && s->dilation[i] > 0 && s->pad[i] >= 0 &&
@@ -24539,7 +24679,7 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, const mlc_co
     MLC__REQUIRE(ctx, fine, ARG, "%s: stride %lld, dilation %lld and groups %lld must be positive, "
                  "padding %lld and output_padding %lld not negative, all below 2^30, "
                  "output_padding below stride or dilation and only of a transposed one, act one of "
-                 "mlc_act", what,
+                 "mlc_act; start from mlc_conv_desc_make()", what,
                  (long long)s->stride[0], (long long)s->dilation[0], (long long)s->groups,
                  (long long)s->pad[0], (long long)s->more[0]);
     MLC__REQUIRE(ctx, !s->same || (ones && no_pad && !s->transposed), ARG,
@@ -24558,12 +24698,17 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     mlc_tensor *in[3] = { x, w, b };
     const int n = b ? 3 : 2;
     mlc_ctx *ctx = mlc__inputs(op->name, n, in);
+    memset(&s, 0, sizeof s);
     s.transposed = op == &mlc__conv_transpose_op;
     if (residual && residual->ndim >= 2) residual = mlc_channels_last(residual);
     s.residual = residual;
-    if (!ctx || mlc__conv_spec_of(ctx, op->name, desc, &s) != MLC_OK) return NULL;
+    if (!ctx) return NULL;
+    /* What is no image is refused by the shape rule. */
+    if (w->ndim >= 3 && w->ndim <= 5 &&
+        mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc ? desc : &mlc__conv_normal,
+                          &s) != MLC_OK) return NULL;
     /* Recorded where they copy, so gradients find their way back. */
-    if (x->ndim >= 2) in[0] = mlc_channels_last(x);        /* else the shape rule refuses it */
+    if (x->ndim >= 2) in[0] = mlc_channels_last(x);
     in[1] = mlc_contiguous(w);
     if (b) in[2] = mlc_contiguous(b);
     nd = in[0] && in[1] && (!b || in[2]) ? mlc__begin_n(&local, op, n, in) : NULL;
@@ -24606,9 +24751,10 @@ static mlc_status mlc__pool_check(mlc_ctx *ctx, const char *what, const mlc__poo
                  (long long)s->kernel[i], i + 2);
     MLC__REQUIRE(ctx, s->kernel[i] > 0 && s->stride[i] > 0 && s->dilation[i] > 0 &&
                  s->pad[i] >= 0 && s->pad[i] <= s->kernel[i] / 2 && s->kernel[i] < 1 << 30 &&
-                 s->stride[i] < 1 << 30 && s->dilation[i] < 1 << 30, ARG,
+                 s->stride[i] < 1 << 30 && s->dilation[i] < (s->max ? 1 << 30 : 2), ARG,
                  "%s: kernel %lld, stride %lld, dilation %lld, padding %lld of axis %d: all but "
-                 "padding must be positive and below 2^30, and that at most half the kernel", what,
+                 "padding must be positive and below 2^30, and that at most half the kernel; "
+                 "dilation is of max_pool", what,
                  (long long)s->kernel[i], (long long)s->stride[i], (long long)s->dilation[i],
                  (long long)s->pad[i], i + 2);
     return MLC_OK;
@@ -24732,21 +24878,40 @@ static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__p
     return mlc__finish(nd);
 }
 
+MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel)
+{
+    static const mlc_pool_desc one = { { { 1 }, MLC_ALL_AXES }, { { 1 }, MLC_ALL_AXES },
+                                       { { 0 }, MLC_ALL_AXES }, { { 1 }, MLC_ALL_AXES }, false,
+                                       false };
+    mlc_pool_desc d = one;
+    d.kernel.v[0] = d.stride.v[0] = kernel;
+    return d;
+}
+
+static const mlc__axis_list mlc__pool_lists[] = {
+    MLC__DESC_LIST(mlc_pool_desc, kernel, mlc__pool_spec, kernel, 0),
+    MLC__DESC_LIST(mlc_pool_desc, stride, mlc__pool_spec, stride, 0),
+    MLC__DESC_LIST(mlc_pool_desc, padding, mlc__pool_spec, pad, 0),
+    MLC__DESC_LIST(mlc_pool_desc, dilation, mlc__pool_spec, dilation, 1), { NULL, 0, 0, 0 }
+};
+
+/* A NULL desc is one that was not made. */
 static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
                                           const mlc_pool_desc *d, bool max, bool relu)
 {
+    static const mlc_pool_desc empty = { { { 0 }, 0 }, { { 0 }, 0 }, { { 0 }, 0 }, { { 0 }, 0 },
+                                         false, false };
     mlc__pool_spec s;
+    if (!d) d = &empty;
     memset(&s, 0, sizeof s);
     s.max = max;
     s.relu = relu;
-    for (int i = 0; d && i < 3; i++) {
-        s.kernel[i] = d->kernel[i];
-        s.stride[i] = d->stride[i] ? d->stride[i] : d->kernel[i];
-        s.dilation[i] = d->dilation[i] && max ? d->dilation[i] : 1;
-        s.pad[i] = d->padding[i];
-    }
-    s.ceil = d && d->ceil;
-    s.exclude = d && d->exclude_padding;
+    /* What is no image is refused by the shape rule. */
+    if (x && x->ndim >= 3 && x->ndim <= 5 &&
+        mlc__lists_read(x->ctx, op->name, mlc__pool_lists, d, x->ndim - 2, &s,
+                        "mlc_pool_desc_make(kernel)") != MLC_OK) return NULL;
+    s.ceil = d->ceil;
+    s.exclude = d->exclude_padding;
     return mlc__pool_call(op, x, &s);
 }
 
@@ -27406,14 +27571,19 @@ static mlc_tensor *mlc__dense_rows(mlc_tensor *x)
     return x && x->ndim > 0 && x->stride[x->ndim - 1] != 1 ? mlc_copy(x) : x;
 }
 
+MLC_IMPL mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void)
+{
+    mlc_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
 /* desc is copied into the node: it may be a local. */
 static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_tensor *labels,
                                   const mlc_cross_entropy_desc *desc)
 {
     mlc_node local, *nd;
-    mlc_cross_entropy_desc none;
-    memset(&none, 0, sizeof none);
-    const mlc_cross_entropy_desc *d = desc ? desc : &none;
+    const mlc_cross_entropy_desc none = mlc_cross_entropy_desc_make(), *d = desc ? desc : &none;
     if (!mlc__loss_param(logits, op->name, "label_smoothing", d->label_smoothing,
                          d->label_smoothing >= 0.0 && d->label_smoothing <= 1.0, "in [0, 1]"))
         return NULL;
@@ -27517,8 +27687,7 @@ MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *lab
                                              mlc_reduction reduction)
 {
     static const mlc__op op = MLC__XENT_OP("poly1_cross_entropy");
-    mlc_cross_entropy_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.reduction = MLC_REDUCTION_NONE;
     if (!mlc__loss_param(logits, op.name, "epsilon", epsilon, mlc__is_finite(epsilon), "finite") ||
         (logits && mlc__reduction_check(logits->ctx, op.name, reduction, MLC_REDUCTION_NONE)))
@@ -27762,14 +27931,14 @@ MLC__LEVEL_COLD
  * by random weights in [0.5, 1.5), so that gradients cannot cancel or hide behind zeros. Random
  * operations draw the same numbers each time: the stream is set back. */
 
-/* The arguments of mlc_gradcheck with defaults filled in. */
+/* The arguments of mlc_gradcheck. */
 typedef struct mlc__check {
     mlc_ctx           *ctx;
     mlc_grad_fn        fn;
     void              *user;
     mlc_tensor *const *in;
     int32_t            n_in;
-    double             eps, atol, rtol;
+    mlc_gradcheck_desc d;
 } mlc__check;
 
 /* Drawn anew for each evaluation, from the same stream: the same numbers. */
@@ -27805,10 +27974,10 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
     for (int64_t e = 0; e < n; e++) {
         const double old = x[e];
         double up = 0.0, down = 0.0;
-        x[e] = old + c->eps;
+        x[e] = old + c->d.eps;
         mlc_status st = mlc_write(c->in[i], x, bytes);
         if (!st) st = mlc__check_value(c, &up);
-        x[e] = old - c->eps;
+        x[e] = old - c->d.eps;
         if (!st) st = mlc_write(c->in[i], x, bytes);
         if (!st) st = mlc__check_value(c, &down);
         /* The input is restored before an error may leave. */
@@ -27816,8 +27985,8 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
         const mlc_status restored = mlc_write(c->in[i], x, bytes);
         MLC__TRY(st);
         MLC__TRY(restored);
-        const double numeric = (up - down) / (2.0 * c->eps);
-        double excess = fabs(analytic[e] - numeric) - (c->atol + c->rtol * fabs(numeric));
+        const double numeric = (up - down) / (2.0 * c->d.eps);
+        double excess = fabs(analytic[e] - numeric) - (c->d.atol + c->d.rtol * fabs(numeric));
         /* A NaN anywhere is the worst there is; comparisons would pass over it. */
         if (!(excess - excess == 0.0)) excess = DBL_MAX;
         if (r->input >= 0 && !(excess > r->excess)) continue;
@@ -27857,16 +28026,24 @@ static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
     return MLC_OK;
 }
 
+MLC_IMPL mlc_gradcheck_desc mlc_gradcheck_desc_make(void)
+{
+    const mlc_gradcheck_desc d = { 1e-6, 1e-5, 1e-3 };
+    return d;
+}
+
+/* The conditions are written so that NaN fails them. */
 MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                   const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report)
 {
-    mlc__check c = { NULL, fn, user, in, n_in, 1e-6, 1e-5, 1e-3 };
+    mlc__check c = { NULL, fn, user, in, n_in, desc ? *desc : mlc_gradcheck_desc_make() };
     mlc_status st, ended;
     if (!fn || !in || n_in < 1 || !in[0] || !report) return MLC_ERR_ARG;
     c.ctx = in[0]->ctx;
-    if (desc && desc->eps > 0.0) c.eps = desc->eps;
-    if (desc && desc->atol > 0.0) c.atol = desc->atol;
-    if (desc && desc->rtol > 0.0) c.rtol = desc->rtol;
+    MLC__REQUIRE(c.ctx, c.d.eps > 0.0 && c.d.atol >= 0.0 && c.d.rtol >= 0.0, ARG,
+                 "gradcheck: eps %s, atol %s, rtol %s: eps must be over 0, the others not "
+                 "negative; start from mlc_gradcheck_desc_make()", mlc__real(c.d.eps).s,
+                 mlc__real(c.d.atol).s, mlc__real(c.d.rtol).s);
     memset(report, 0, sizeof *report);
     report->input = -1;
     for (int32_t i = 0; i < n_in; i++)
@@ -28173,11 +28350,20 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
     return NULL;
 }
 
+MLC_IMPL mlc_param_desc mlc_param_desc_make(mlc_dims shape)
+{
+    mlc_param_desc d;
+    memset(&d, 0, sizeof d);
+    d.shape = shape;
+    return d;
+}
+
 MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const mlc_param_desc *desc)
 {
     if (!m) return NULL;
     if (desc) return mlc__declare(m, "module_declare", name, desc);
-    mlc__fail(m->ctx, MLC_ERR_ARG, "module_declare: desc is NULL; it has the shape");
+    mlc__fail(m->ctx, MLC_ERR_ARG, "module_declare: desc is NULL; start from "
+              "mlc_param_desc_make(shape)");
     return NULL;
 }
 
@@ -28900,9 +29086,9 @@ static const mlc__fuse mlc__linear_fuse = {
     NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
 };
 
-MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
+MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
 {
-    mlc_linear_desc d;
+    mlc_nn_linear_desc d;
     memset(&d, 0, sizeof d);
     d.in = in;
     d.out = out;
@@ -28910,7 +29096,7 @@ MLC_IMPL mlc_linear_desc mlc_linear_desc_make(int64_t in, int64_t out)
 }
 
 /* A module that fails half way is freed here: the user sees NULL and the error. */
-MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
+MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
                                             MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
@@ -28918,7 +29104,8 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
     mlc_module *m;
     if (!ctx) return NULL;
     if (!desc || desc->in < 1 || desc->out < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_linear: in is %lld and out %lld; both must be positive",
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_linear: in is %lld and out %lld; both must be positive; a "
+                  "desc starts from mlc_nn_linear_desc_make(in, out)",
                   desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
         return NULL;
     }
@@ -28945,7 +29132,7 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_linear_desc *desc)
 
 MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
 {
-    const mlc_linear_desc d = mlc_linear_desc_make(in, out);
+    const mlc_nn_linear_desc d = mlc_nn_linear_desc_make(in, out);
     return mlc_nn_linear_ex(ctx, &d);
 }
 
@@ -29361,11 +29548,10 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
     if (u->pad && x->ndim == u->d.axes + 2) {
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
-            const int64_t dilation = d.dilation[i] ? d.dilation[i] : 1;
-            const int64_t all = dilation * (u->d.kernel[i] - 1);
-            before.v[i + 2] = d.same ? all / 2 : d.padding[i];
-            after.v[i + 2] = d.same ? all - all / 2 : d.padding[i];
-            d.padding[i] = 0;
+            const int64_t all = d.dilation.v[i] * (u->w->shape[i + 2] - 1);
+            before.v[i + 2] = d.same ? all / 2 : d.padding.v[i];
+            after.v[i + 2] = d.same ? all - all / 2 : d.padding.v[i];
+            d.padding.v[i] = 0;
         }
         d.same = false;
         x = u->pad(x, before, after, u->d.padding_mode, 0.0);
@@ -29385,14 +29571,15 @@ static mlc_tensor *mlc__conv_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 /* Without gradients and casts. */
 static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
 {
-    const mlc_nn_conv_desc *d = &MLC__CAST(const mlc__conv_user *, m->user)->d;
+    const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
+    const mlc_nn_conv_desc *d = &u->d;
     mlc__conv_spec s;
     if (!h) return m->ctx->no_grad > 0 && !m->ctx->autocast && m->cls.takes;
     s.transposed = false;
-    bool fits = mlc__conv_spec_of(h->ctx, "conv", &d->conv, &s) == MLC_OK &&
+    bool fits = mlc__conv_spec_of(h->ctx, "conv", d->axes, &d->conv, &s) == MLC_OK &&
                 h->ndim == d->axes + 2 && add->shape[0] == h->shape[0] && add->shape[1] == d->out;
     for (int i = 0; fits && i < d->axes; i++)
-        fits = add->shape[i + 2] == mlc__conv_size(&s, i, h->shape[i + 2], d->kernel[i]);
+        fits = add->shape[i + 2] == mlc__conv_size(&s, i, h->shape[i + 2], u->w->shape[i + 2]);
     return fits;
 }
 
@@ -29426,22 +29613,27 @@ static const mlc__fuse mlc__conv_fuse = {
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                 int64_t kernel)
 {
-    mlc_nn_conv_desc d;
-    memset(&d, 0, sizeof d);
+    static const mlc_nn_conv_desc normal = { 0, 0, 0, { { 0 }, MLC_ALL_AXES }, MLC__CONV_NORMAL,
+                                             MLC_PAD_CONSTANT, false, false, MLC_F32, false };
+    mlc_nn_conv_desc d = normal;
     d.axes = axes;
     d.in = in;
     d.out = out;
-    for (int i = 0; i < 3; i++) d.kernel[i] = kernel;
+    d.kernel.v[0] = kernel;
     return d;
 }
 
-/* The sizes that a layer cannot be without; the operation checks the rest. */
+/* The sizes that a layer cannot be without; mlc_nn_conv or the operation checks the rest. */
 static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
 {
-    const int64_t groups = d->conv.groups ? d->conv.groups : 1;
+    const int64_t groups = d->conv.groups;
     bool fine = d->axes >= 1 && d->axes <= 3 && d->in > 0 && d->out > 0 && groups > 0 &&
-                d->in % groups == 0 && d->out % groups == 0;
-    for (int i = 0; fine && i < d->axes; i++) fine = d->kernel[i] > 0 && d->kernel[i] < 1 << 20;
+                d->in % groups == 0 && d->out % groups == 0 &&
+                (d->kernel.n == MLC_ALL_AXES || d->kernel.n == d->axes);
+    for (int i = 0; fine && i < d->axes; i++) {
+        const int64_t kernel = mlc__dims_at(&d->kernel, i);
+        fine = kernel > 0 && kernel < 1 << 20;
+    }
     return fine && !(d->transposed && d->padding_mode != MLC_PAD_CONSTANT);
 }
 
@@ -29453,19 +29645,21 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (!ctx) return NULL;
     if (!desc || !mlc__conv_layer_fine(desc)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
-                  "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, channels that are "
-                  "multiples of groups, and padding with zeros where it is transposed",
+                  "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of it for each "
+                  "axis or mlc_dims_all, channels that are multiples of groups, and padding with "
+                  "zeros where it is transposed; start from mlc_nn_conv_desc_make()",
                   desc ? desc->axes : 0,
                   (long long)(desc ? desc->in : 0), (long long)(desc ? desc->out : 0),
-                  (long long)(desc ? desc->kernel[0] : 0),
+                  (long long)(desc ? desc->kernel.v[0] : 0),
                   (long long)(desc ? desc->conv.groups : 0));
         return NULL;
     }
-    const int64_t groups = desc->conv.groups ? desc->conv.groups : 1;
+    const int64_t groups = desc->conv.groups;
     int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 };
     if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
     double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
-    for (int i = 0; i < desc->axes; i++) fan *= (double)(shape[2 + i] = desc->kernel[i]);
+    for (int i = 0; i < desc->axes; i++)
+        fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims_of(desc->axes + 2, shape);
     p.init = MLC_INIT_UNIFORM;         /* as torch.nn.Conv2d: 1/sqrt(inputs of a result) */
@@ -29491,31 +29685,73 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 /* What is rare is named here, so that the short forms do not link it. */
 MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
+    mlc__conv_spec s;
     mlc_module *m = mlc__conv_make(ctx, desc);
     mlc__conv_user *u = m ? MLC__CAST(mlc__conv_user *, m->user) : NULL;
-    if (u && desc->transposed) u->op = &mlc__conv_transpose_op;
-    if (u && desc->padding_mode != MLC_PAD_CONSTANT) u->pad = mlc_pad;
+    if (!u) return NULL;
+    s.transposed = desc->transposed;
+    if (mlc__conv_spec_of(ctx, "nn_conv", desc->axes, &desc->conv, &s) != MLC_OK) {
+        mlc_module_free(m);
+        return NULL;
+    }
+    if (desc->transposed) u->op = &mlc__conv_transpose_op;
+    if (desc->padding_mode == MLC_PAD_CONSTANT) return m;
+    u->pad = mlc_pad;
+    for (int i = 0; i < 3; i++) {      /* a number for each axis, as the padding reads it */
+        u->d.conv.padding.v[i] = s.pad[i];
+        u->d.conv.dilation.v[i] = s.dilation[i];
+    }
+    u->d.conv.padding.n = u->d.conv.dilation.n = desc->axes;
     return m;
 }
 
-static mlc_module *mlc__conv_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
-                                   int64_t kernel)
+static mlc_nn_conv_desc mlc__conv_short(int32_t axes, int64_t in, int64_t out, int64_t kernel,
+                                        int64_t stride, int64_t padding)
 {
-    const mlc_nn_conv_desc d = mlc_nn_conv_desc_make(axes, in, out, kernel);
-    return mlc__conv_make(ctx, &d);
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(axes, in, out, kernel);
+    d.conv.stride.v[0] = stride;
+    d.conv.padding.v[0] = padding;
+    return d;
 }
 
-MLC_IMPL mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+static mlc_module *mlc__conv_transpose_short(mlc_ctx *ctx, mlc_nn_conv_desc d)
 {
-    return mlc__conv_short(ctx, 1, in, out, kernel);
+    d.transposed = true;
+    return mlc_nn_conv(ctx, &d);
 }
-MLC_IMPL mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+
+MLC_IMPL mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                   int64_t stride, int64_t padding)
 {
-    return mlc__conv_short(ctx, 2, in, out, kernel);
+    const mlc_nn_conv_desc d = mlc__conv_short(1, in, out, kernel, stride, padding);
+    return mlc__conv_make(ctx, &d);
 }
-MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+MLC_IMPL mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                   int64_t stride, int64_t padding)
 {
-    return mlc__conv_short(ctx, 3, in, out, kernel);
+    const mlc_nn_conv_desc d = mlc__conv_short(2, in, out, kernel, stride, padding);
+    return mlc__conv_make(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                   int64_t stride, int64_t padding)
+{
+    const mlc_nn_conv_desc d = mlc__conv_short(3, in, out, kernel, stride, padding);
+    return mlc__conv_make(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out,
+                                             int64_t kernel, int64_t stride, int64_t padding)
+{
+    return mlc__conv_transpose_short(ctx, mlc__conv_short(1, in, out, kernel, stride, padding));
+}
+MLC_IMPL mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out,
+                                             int64_t kernel, int64_t stride, int64_t padding)
+{
+    return mlc__conv_transpose_short(ctx, mlc__conv_short(2, in, out, kernel, stride, padding));
+}
+MLC_IMPL mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out,
+                                             int64_t kernel, int64_t stride, int64_t padding)
+{
+    return mlc__conv_transpose_short(ctx, mlc__conv_short(3, in, out, kernel, stride, padding));
 }
 
 /* Windows by a desc, or adaptive by sizes. */
@@ -29571,13 +29807,53 @@ MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
     mlc_module *m = mlc__pool_of(ctx, "MaxPool", desc, mlc_max_pool);
     bool apart = false;                /* there may be windows of padding alone */
-    for (int i = 0; desc && i < 3; i++) apart = apart || desc->dilation[i] > 1;
+    for (int i = 0; desc && i < 3; i++) apart = apart || desc->dilation.v[i] > 1;
     if (m && !apart) m->fuse = &mlc__max_pool_fuse;
     return m;
 }
 MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
     return mlc__pool_of(ctx, "AvgPool", desc, mlc_avg_pool);
+}
+
+/* Of images with so many axes and no others. */
+static mlc_pool_desc mlc__pool_short(int32_t axes, int64_t kernel)
+{
+    const int64_t each[3] = { kernel, kernel, kernel };
+    mlc_pool_desc d = mlc_pool_desc_make(kernel);
+    d.kernel = mlc_dims_of(axes, each);
+    return d;
+}
+
+MLC_IMPL mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(1, kernel);
+    return mlc_nn_max_pool(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(2, kernel);
+    return mlc_nn_max_pool(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(3, kernel);
+    return mlc_nn_max_pool(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(1, kernel);
+    return mlc_nn_avg_pool(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(2, kernel);
+    return mlc_nn_avg_pool(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel)
+{
+    const mlc_pool_desc d = mlc__pool_short(3, kernel);
+    return mlc_nn_avg_pool(ctx, &d);
 }
 
 MLC_IMPL mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size)
@@ -29587,18 +29863,6 @@ MLC_IMPL mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size)
     u.adaptive = mlc_adaptive_avg_pool;
     u.size = size;
     return mlc__pool_make(ctx, "AdaptiveAvgPool", &u);
-}
-
-MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel, int64_t stride, int64_t padding)
-{
-    mlc_pool_desc d;
-    memset(&d, 0, sizeof d);
-    for (int i = 0; i < 3; i++) {
-        d.kernel[i] = kernel;
-        d.stride[i] = stride;
-        d.padding[i] = padding;
-    }
-    return d;
 }
 
 /* count: what num_batches_tracked is, as of its storage's version; -1: not read yet. */
@@ -29676,14 +29940,28 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
     return mlc__declare(m, m->cls.name, name, &p);
 }
 
-MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_desc *d)
+MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
+{
+    const mlc_nn_batch_norm_desc d = { channels, 0.1, 1e-5, false, false };
+    return d;
+}
+
+/* The conditions are written so that NaN fails them. */
+MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *d)
 {
     static const mlc_module_class cls = { "BatchNorm", NULL, NULL, mlc__bnorm_module,
                                             MLC_TAKES_RELU, NULL };
     if (!ctx) return NULL;
     if (!d || d->channels < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive",
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive; a desc "
+                  "starts from mlc_nn_batch_norm_desc_make(channels)",
                   (long long)(d ? d->channels : 0));
+        return NULL;
+    }
+    if (!(d->momentum >= 0.0 && d->momentum <= 1.0 && d->eps >= 0.0 && d->eps < MLC__INF)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: momentum is %s, eps %s; momentum must be in "
+                  "[0, 1], eps finite and not negative", mlc__real(d->momentum).s,
+                  mlc__real(d->eps).s);
         return NULL;
     }
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__bnorm_user));
@@ -29692,8 +29970,8 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_des
     m->fuse = &mlc__bnorm_fuse;
     const mlc_dims shape = mlc_dims1(d->channels);
     bool made = true;
-    u->momentum = d->momentum == 0.0 ? 0.1 : d->momentum < 0.0 ? 0.0 : d->momentum;
-    u->eps = d->eps == 0.0 ? 1e-5 : d->eps < 0.0 ? 0.0 : d->eps;
+    u->momentum = d->momentum;
+    u->eps = d->eps;
     u->count = -1;
     if (!d->no_affine)
         made = (u->w = mlc__bnorm_declare(m, "weight", shape, 1.0, false)) != NULL &&
@@ -29710,9 +29988,7 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_batch_norm_des
 
 MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
 {
-    mlc_batch_norm_desc d;
-    memset(&d, 0, sizeof d);
-    d.channels = channels;
+    const mlc_nn_batch_norm_desc d = mlc_nn_batch_norm_desc_make(channels);
     return mlc_nn_batch_norm_ex(ctx, &d);
 }
 
@@ -30062,10 +30338,8 @@ static mlc_status mlc__block_conv(mlc_module *seq, int64_t in, int64_t out, int6
                                   int64_t stride, int64_t groups)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, in, out, kernel);
-    for (int i = 0; i < 2; i++) {
-        d.conv.stride[i] = stride;
-        d.conv.padding[i] = kernel / 2;
-    }
+    d.conv.stride = mlc_dims_all(stride);
+    d.conv.padding = mlc_dims_all(kernel / 2);
     d.conv.groups = groups;
     d.no_bias = true;
     if (!seq) return MLC_ERR_NOMEM;
@@ -31818,10 +32092,10 @@ static const mlc__fuse mlc__sklinear_fuse = {
     NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false
 };
 
-MLC_IMPL mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
+MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                   int64_t low_rank)
 {
-    mlc_sklinear_desc d;
+    mlc_nn_sklinear_desc d;
     memset(&d, 0, sizeof d);
     d.in = in;
     d.out = out;
@@ -31830,13 +32104,14 @@ MLC_IMPL mlc_sklinear_desc mlc_sklinear_desc_make(int64_t in, int64_t out, int64
     return d;
 }
 
-static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->in > 0 && d->out > 0 && d->num_terms > 0 && d->low_rank > 0 &&
                           d->in <= INT32_MAX && d->out <= INT32_MAX &&
                           d->num_terms <= (1 << 30) / d->low_rank, ARG,
                  "nn_sklinear: in %lld, out %lld, num_terms %lld, low_rank %lld; all must be 1 or "
-                 "more, in and out below 2^31, num_terms times low_rank 2^30 at most",
+                 "more, in and out below 2^31, num_terms times low_rank 2^30 at most; a desc "
+                 "starts from mlc_nn_sklinear_desc_make()",
                  d ? (long long)d->in : 0, d ? (long long)d->out : 0,
                  d ? (long long)d->num_terms : 0, d ? (long long)d->low_rank : 0);
     MLC__REQUIRE(ctx, (unsigned)d->u < MLC_SKETCH_DENSE &&
@@ -31872,7 +32147,7 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_sklinear_desc *d)
 }
 
 /* Larger than dense is allowed, and said. */
-static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     const mlc_sketch_cost c = mlc_sketch_cost_of(d->in, d->out, d->num_terms, d->low_rank);
     char text[640];
@@ -31888,7 +32163,7 @@ static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_sklinear_desc *d)
 }
 
 /* The sketches that the desc asks for, of any seed. Each of the terms keeps lengths. */
-static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_sklinear_desc *d)
+static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_nn_sklinear_desc *d)
 {
     const int64_t rank = d->num_terms * d->low_rank;
     for (int i = 0; i < 2; i++) {
@@ -31918,7 +32193,7 @@ static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char 
     *fine = *place != NULL;
 }
 
-static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_sklinear_desc *d)
+static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
     const int64_t rank = d->num_terms * d->low_rank;
@@ -31952,7 +32227,7 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_sklinear_desc *d)
 }
 
 /* U as it will be kept, written to its buffers. */
-static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_sklinear_desc *d)
+static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
     mlc_ctx *ctx = m->ctx;
@@ -32049,7 +32324,7 @@ static mlc_tensor *mlc__sketch_back(mlc_tensor *u1, mlc_tensor *s1, mlc_tensor *
 }
 
 /* How many times the weight's squares the random copy is off, on average. */
-static double mlc__sketch_variance(const mlc_sklinear_desc *d)
+static double mlc__sketch_variance(const mlc_nn_sklinear_desc *d)
 {
     const double n = (double)(d->in + d->out), r = (double)(d->num_terms * d->low_rank);
     if (d->u == MLC_SKETCH_SRHT) return n > 2.0 * r ? (n - 2.0 * r) / (4.0 * r) : 0.0;
@@ -32057,7 +32332,7 @@ static double mlc__sketch_variance(const mlc_sklinear_desc *d)
 }
 
 /* s[0], s[1] for the U there is, which a subspace start makes. */
-static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_sklinear_desc *d, mlc_tensor *w,
+static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d, mlc_tensor *w,
                                     mlc_tensor *u[2], mlc_tensor *s[2])
 {
     const int64_t rank = d->num_terms * d->low_rank;
@@ -32082,7 +32357,7 @@ static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_sklinear_desc *d, ml
 }
 
 /* |W - what the layer makes of it| / |W|. */
-static double mlc__sketch_error(const mlc_sklinear_desc *d, mlc_tensor *w, mlc_tensor *u[2],
+static double mlc__sketch_error(const mlc_nn_sklinear_desc *d, mlc_tensor *w, mlc_tensor *u[2],
                                 mlc_tensor *s[2])
 {
     mlc_tensor *made = mlc_mul_scalar(mlc__sketch_back(u[0], s[0], u[1], s[1]),
@@ -32092,7 +32367,7 @@ static double mlc__sketch_error(const mlc_sklinear_desc *d, mlc_tensor *w, mlc_t
 }
 
 /* The weight to start from, in f64: the desc's, or one drawn as for a dense layer. */
-static mlc_tensor *mlc__sketch_weight(mlc_ctx *ctx, const mlc_sklinear_desc *d)
+static mlc_tensor *mlc__sketch_weight(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     if (d->weight) return mlc_cast(d->weight, MLC_F64);
     mlc_tensor *w = mlc__make(ctx, "nn_sklinear", MLC_F64, mlc_dims2(d->out, d->in));
@@ -32114,7 +32389,7 @@ static mlc_status mlc__sklinear_put(mlc_tensor *to, mlc_tensor *from)
 }
 
 /* Parameters, and U if it is kept, from a dense weight. */
-static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_sklinear_desc *d)
+static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
     mlc_ctx *ctx = m->ctx;
@@ -32138,7 +32413,7 @@ static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_sklinear_desc *d)
 }
 
 /* What a built module needs filled in. */
-static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_sklinear_desc *d)
+static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
     const bool kept = !user->seed && d->start != MLC_SKETCH_SUBSPACE;
@@ -32148,7 +32423,7 @@ static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_sklinear_desc *d)
     return d->bias ? mlc__sklinear_put(user->b, d->bias) : MLC_OK;
 }
 
-static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_sklinear_desc *d)
+static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc_ctx *ctx = m->ctx;
     MLC__TRY(mlc_module_build(m));
@@ -32160,12 +32435,12 @@ static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_sklinear_desc *d)
     return st;
 }
 
-MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *desc)
+MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_nn_sklinear_desc *desc)
 {
     static const mlc_module_class cls = { "SKLinear", NULL, NULL, mlc__sklinear_module,
                                             MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
     if (!ctx || mlc__sklinear_check(ctx, desc) != MLC_OK) return NULL;
-    mlc_sklinear_desc d = *desc;
+    mlc_nn_sklinear_desc d = *desc;
     if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
     if (d.start == MLC_SKETCH_SUBSPACE) d.store = MLC_SKETCH_AS_FLOATS;
     if (d.error) *d.error = MLC__NAN;
@@ -32185,7 +32460,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_sklinear_desc *d
 MLC_IMPL mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64_t num_terms,
                                      int64_t low_rank)
 {
-    const mlc_sklinear_desc d = mlc_sklinear_desc_make(in, out, num_terms, low_rank);
+    const mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(in, out, num_terms, low_rank);
     return mlc_nn_sklinear_ex(ctx, &d);
 }
 
@@ -32235,7 +32510,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
 {
     mlc_tensor *const t[4] = { S1s, S2s, U1s, U2s };
     if (!ctx || mlc__panther_check(ctx, t) != MLC_OK) return NULL;
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(S1s->shape[1], S2s->shape[2], S1s->shape[0],
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(S1s->shape[1], S2s->shape[2], S1s->shape[0],
                                                  S1s->shape[2]);
     d.bias = bias;
     d.store = MLC_SKETCH_AS_FLOATS;
@@ -32306,7 +32581,7 @@ static mlc_tensor *mlc__skconv_spread(mlc_tensor *t, const mlc__skconv_user *u)
     return mlc_permute(b ? mlc_add(y, b) : y, from);
 }
 
-static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
+static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->num_terms > 0 && d->low_rank > 0 && d->low_rank <= 1 << 20 &&
                           d->num_terms <= (1 << 20) / d->low_rank &&
@@ -32314,7 +32589,8 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
                           !d->conv.transposed && d->conv.conv.act == MLC_ACT_NONE, ARG,
                  "nn_skconv: num_terms %lld, low_rank %lld, of a convolution with out %lld; all "
                  "must be positive, num_terms times low_rank 2^20 at most, out below 2^31, the "
-                 "convolution as nn_conv takes it, neither transposed nor with an activation",
+                 "convolution as nn_conv takes it, neither transposed nor with an activation; a "
+                 "desc starts from mlc_nn_skconv_desc_make()",
                  (long long)(d ? d->num_terms : 0), (long long)(d ? d->low_rank : 0),
                  (long long)(d ? d->conv.out : 0));
     MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
@@ -32323,11 +32599,11 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
                                                                     d->start == MLC_SKETCH_FIT)),
                  ARG, "nn_skconv: it starts fresh, or from a weight by copy or fit");
     const mlc_tensor *w = d->weight, *b = d->bias;
-    const int64_t groups = d->conv.conv.groups ? d->conv.conv.groups : 1;
+    const int64_t groups = d->conv.conv.groups;
     bool fine = !w || (w->ctx == ctx && mlc__is_full(w->dtype) && w->ndim == d->conv.axes + 2 &&
                        w->shape[0] == d->conv.out && w->shape[1] == d->conv.in / groups);
     for (int32_t i = 0; w && fine && i < d->conv.axes; i++)
-        fine = w->shape[2 + i] == d->conv.kernel[i];
+        fine = w->shape[2 + i] == mlc__dims_at(&d->conv.kernel, i);
     MLC__REQUIRE(ctx, fine, SHAPE, "nn_skconv: the weight is %s; it must be f32 or f64 and as the "
                  "convolution's, [out,in/groups,..]", w ? mlc__shape(w).s : "");
     MLC__REQUIRE(ctx, !b || (!d->conv.no_bias && b->ctx == ctx && mlc__is_full(b->dtype) &&
@@ -32338,7 +32614,7 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_skconv_desc *d)
 }
 
 /* S of each group [2 l k, ..] from its part of W: U W with U of Panther's scale, or by a fit. */
-static mlc_status mlc__skconv_from(mlc_module *m, const mlc_skconv_desc *d)
+static mlc_status mlc__skconv_from(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *user = MLC__CAST(mlc__skconv_user *, m->user);
     mlc_tensor *s = mlc_module_param(m->child[0], "weight"), *w = mlc_cast(d->weight, MLC_F64);
@@ -32380,7 +32656,7 @@ static const mlc__fuse mlc__skconv_fuse = {
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
 };
 
-static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_skconv_desc *d)
+static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
     mlc_ctx *ctx = m->ctx;
@@ -32396,10 +32672,10 @@ static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_skconv_desc *d)
 }
 
 /* The child, whose outputs spread over the layer's as a dense convolution's do, bias and seed. */
-static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
+static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
-    const int64_t groups = d->conv.conv.groups ? d->conv.conv.groups : 1;
+    const int64_t groups = d->conv.conv.groups;
     const int64_t rank = 2 * d->num_terms * d->low_rank;
     mlc_nn_conv_desc conv = d->conv;
     mlc_param_desc p;
@@ -32432,11 +32708,11 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_skconv_desc *d)
     return u->seed ? MLC_OK : m->ctx->status;
 }
 
-MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
+MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
 {
     static const mlc_module_class cls = { "SKConv", NULL, NULL, mlc__skconv_module, 0, NULL };
     if (!ctx) return NULL;
-    mlc_skconv_desc d;
+    mlc_nn_skconv_desc d;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
     if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
@@ -32451,10 +32727,11 @@ MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_skconv_desc *desc)
     return NULL;
 }
 
-MLC_IMPL mlc_skconv_desc mlc_skconv_desc_make(int32_t axes, int64_t in, int64_t out, int64_t kernel,
-                                              int64_t num_terms, int64_t low_rank)
+MLC_IMPL mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                                    int64_t kernel, int64_t num_terms,
+                                                    int64_t low_rank)
 {
-    mlc_skconv_desc d;
+    mlc_nn_skconv_desc d;
     memset(&d, 0, sizeof d);
     d.conv = mlc_nn_conv_desc_make(axes, in, out, kernel);
     d.num_terms = num_terms;
@@ -32465,7 +32742,7 @@ MLC_IMPL mlc_skconv_desc mlc_skconv_desc_make(int32_t axes, int64_t in, int64_t 
 MLC_IMPL mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                      int64_t num_terms, int64_t low_rank)
 {
-    mlc_skconv_desc d = mlc_skconv_desc_make(2, in, out, kernel, num_terms, low_rank);
+    mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(2, in, out, kernel, num_terms, low_rank);
     d.conv.conv.same = true;
     return mlc_nn_skconv(ctx, &d);
 }
@@ -32511,8 +32788,8 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
 static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m, double *error)
 {
     mlc_tensor *const *wb = m->fuse->weights(m);
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(wb[0]->shape[1], wb[0]->shape[0], k->d->num_terms,
-                                                 k->d->low_rank);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(wb[0]->shape[1], wb[0]->shape[0],
+                                                       k->d->num_terms, k->d->low_rank);
     d.no_bias = !wb[1];
     d.has_dtype = true;
     d.dtype = wb[0]->dtype;
@@ -32525,7 +32802,7 @@ static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m,
 static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, double *error)
 {
     mlc_tensor *const *wb = m->fuse->weights(m);
-    mlc_skconv_desc d;
+    mlc_nn_skconv_desc d;
     memset(&d, 0, sizeof d);
     d.conv = *m->fuse->conv(m);
     d.conv.has_dtype = true;
@@ -32553,7 +32830,7 @@ static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t 
         return k->d->no_linear ? 0 : *macs / 2;
     }
     const mlc_nn_conv_desc *d = m->fuse->conv(m);
-    const int64_t groups = d->conv.groups ? d->conv.groups : 1;
+    const int64_t groups = d->conv.groups;
     const int64_t s = 2 * rank * groups * (mlc__numel(wb[0]) / wb[0]->shape[0]);
     *macs = s + 2 * rank * d->out;
     return k->d->no_conv ? 0 : s;
@@ -32618,7 +32895,8 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
                              desc->low_rank <= INT32_MAX &&
                              desc->num_terms <= (1 << 20) / desc->low_rank, ARG,
                  "sketch_model: num_terms %lld, low_rank %lld; both must be 1 or more, and 2^20 at "
-                 "most together", (long long)(desc ? desc->num_terms : 0),
+                 "most together; a desc starts from mlc_sketch_model_desc_make()",
+                 (long long)(desc ? desc->num_terms : 0),
                  (long long)(desc ? desc->low_rank : 0));
     MLC__REQUIRE(m->ctx, (unsigned)desc->start <= MLC_SKETCH_SUBSPACE &&
                              (!desc->fresh || desc->start == MLC_SKETCH_FRESH), ARG,
@@ -32689,7 +32967,7 @@ struct mlc_optim {
     int64_t     entries;
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
     struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
-    mlc_clip_desc clip;
+    mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
     bool        has_scaler, measured;  /* measured: guard.norm is of a step */
     mlc_scaler_desc scaler;
@@ -32890,37 +33168,42 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     return NULL;
 }
 
-/* In descs 0 is the default, and a negative value says 0. */
-static double mlc__default(double value, double normal)
-{
-    return value == 0.0 ? normal : value < 0.0 ? 0.0 : value;
-}
-
 /* A rule's constructor fills a draft: rule, cpu, n_state, hyper and correct, which makes what
  * changes from step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
 
 /* -- SGD -- */
 
-/* lr apart from d: mlc_sgd takes 0 as 0, mlc_sgd_ex as the default. */
-static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
+MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
+{
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    return d;
+}
+
+MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
 {
     mlc_optim draft;
     if (!m) return NULL;
-    const bool fine = lr >= 0.0 && d->momentum >= 0.0 && d->weight_decay >= 0.0 &&
-                      d->dampening >= 0.0 && lr < MLC__INF && d->momentum < MLC__INF &&
+    if (!d) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "sgd: desc is NULL; start from mlc_sgd_desc_make(lr)");
+        return NULL;
+    }
+    const bool fine = d->lr >= 0.0 && d->momentum >= 0.0 && d->weight_decay >= 0.0 &&
+                      d->dampening >= 0.0 && d->lr < MLC__INF && d->momentum < MLC__INF &&
                       d->weight_decay < MLC__INF;
     if (!fine || (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))) {
         mlc__fail(m->ctx, MLC_ERR_ARG,
                   "sgd: lr %s, momentum %s, dampening %s, weight decay %s: none may be "
                   "negative, and nesterov needs momentum without dampening",
-                  mlc__real(lr).s, mlc__real(d->momentum).s, mlc__real(d->dampening).s,
+                  mlc__real(d->lr).s, mlc__real(d->momentum).s, mlc__real(d->dampening).s,
                   mlc__real(d->weight_decay).s);
         return NULL;
     }
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_SGD;
     draft.cpu = &mlc__rule_sgd;
-    draft.lr = lr;
+    draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
     draft.n_state = d->momentum != 0.0;
     draft.hyper[0] = d->momentum;
@@ -32931,17 +33214,8 @@ static mlc_optim *mlc__sgd_make(mlc_module *m, const mlc_sgd_desc *d, double lr)
 
 MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
 {
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    return mlc__sgd_make(m, &d, lr);
-}
-
-MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc)
-{
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    if (desc) d = *desc;
-    return mlc__sgd_make(m, &d, d.lr == 0.0 ? 1e-3 : d.lr);
+    const mlc_sgd_desc d = mlc_sgd_desc_make(lr);
+    return mlc_sgd_ex(m, &d);
 }
 
 /* -- Adam, AdamW -- */
@@ -32955,62 +33229,89 @@ static void mlc__adam_correct(const mlc_optim *o, double t, struct mlc_optim_ste
 }
 
 /* The conditions are written so that NaN fails them. */
-static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *desc,
-                                 double lr, bool decoupled)
+static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
+                                 bool decoupled)
 {
-    mlc_adam_desc d;
     mlc_optim draft;
     if (!m) return NULL;
-    memset(&d, 0, sizeof d);
-    if (desc) d = *desc;
+    if (!d) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(lr)", what,
+                  what);
+        return NULL;
+    }
+    if (!(d->lr >= 0.0 && d->lr < MLC__INF && d->beta1 >= 0.0 && d->beta1 < 1.0 &&
+          d->beta2 >= 0.0 && d->beta2 < 1.0 && d->eps >= 0.0 && d->eps < MLC__INF &&
+          d->weight_decay >= 0.0 && d->weight_decay < MLC__INF)) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: lr %s, betas %s and %s, eps %s, weight decay %s: none "
+                  "may be negative, betas must be below 1", what, mlc__real(d->lr).s,
+                  mlc__real(d->beta1).s, mlc__real(d->beta2).s, mlc__real(d->eps).s,
+                  mlc__real(d->weight_decay).s);
+        return NULL;
+    }
     memset(&draft, 0, sizeof draft);
     draft.rule = MLC_RULE_ADAM;
     draft.cpu = &mlc__rule_adam;
     draft.correct = mlc__adam_correct;
     draft.n_state = 2;
-    draft.lr = lr;
-    draft.hyper[0] = mlc__default(d.beta1, 0.9);
-    draft.hyper[1] = mlc__default(d.beta2, 0.999);
-    draft.hyper[2] = mlc__default(d.eps, 1e-8);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->beta1;
+    draft.hyper[1] = d->beta2;
+    draft.hyper[2] = d->eps;
     draft.hyper[3] = decoupled;
-    draft.weight_decay = mlc__default(d.weight_decay, decoupled ? 0.01 : 0.0);
-    if (!(draft.lr >= 0.0 && draft.lr < MLC__INF && draft.hyper[0] < 1.0 && draft.hyper[1] < 1.0 &&
-          draft.hyper[2] < MLC__INF && draft.weight_decay < MLC__INF)) {
-        mlc__fail(m->ctx, MLC_ERR_ARG,
-                  "%s: lr %s, betas %s and %s: lr must not be negative, betas must be below 1",
-                  what, mlc__real(draft.lr).s, mlc__real(draft.hyper[0]).s,
-                  mlc__real(draft.hyper[1]).s);
-        return NULL;
-    }
     return mlc__optim_make(m, &draft);
 }
 
-/* The rate of a desc: 0 is the default, a negative one really 0. */
-static double mlc__adam_lr(const mlc_adam_desc *d) { return mlc__default(d ? d->lr : 0.0, 1e-3); }
-
-MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
+MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
 {
-    return mlc__adam_make(m, "adam", NULL, lr, false);
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
+    return d;
 }
+MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01 };
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adam", desc, mlc__adam_lr(desc), false);
-}
-MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
-{
-    return mlc__adam_make(m, "adamw", NULL, lr, true);
+    return mlc__adam_make(m, "adam", desc, false);
 }
 MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adamw", desc, mlc__adam_lr(desc), true);
+    return mlc__adam_make(m, "adamw", desc, true);
+}
+MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_adam_desc_make(lr);
+    return mlc_adam_ex(m, &d);
+}
+MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_adamw_desc_make(lr);
+    return mlc_adamw_ex(m, &d);
+}
+
+MLC_IMPL mlc_group_desc mlc_group_desc_make(void)
+{
+    const mlc_group_desc d = { 1.0, 0.0, false };
+    return d;
 }
 
 /* Entries are made again with the new group; the state moves along. */
 MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
 {
+    const mlc_group_desc d = desc ? *desc : mlc_group_desc_make();
     int64_t hits = 0;
     if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, glob && desc, ARG, "optim_group: glob or desc is NULL; it takes both");
+    MLC__REQUIRE(o->ctx, glob, ARG, "optim_group: glob is NULL; \"*\" matches all names");
+    MLC__REQUIRE(o->ctx, d.lr_scale >= 0.0 && d.lr_scale < MLC__INF && d.weight_decay >= 0.0 &&
+                 d.weight_decay < MLC__INF, ARG, "optim_group: lr_scale %s, weight_decay %s: both "
+                 "must be finite and not negative", mlc__real(d.lr_scale).s,
+                 mlc__real(d.weight_decay).s);
+    MLC__REQUIRE(o->ctx, d.has_weight_decay || d.weight_decay == 0.0, ARG,
+                 "optim_group: weight_decay is %s without has_weight_decay, which says that it is "
+                 "used", mlc__real(d.weight_decay).s);
     MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: there are %d groups, the most"
                  "; match more with one glob", MLC__GROUPS - 1);
     MLC__TRY(mlc__optim_layout(o));
@@ -33018,8 +33319,8 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     if (!copy) return MLC_ERR_NOMEM;
     const int32_t g = o->groups++;
     o->group[g].glob = copy;
-    o->group[g].lr_scale = mlc__default(desc->lr_scale, 1.0);
-    o->group[g].weight_decay = mlc__default(desc->weight_decay, o->weight_decay);
+    o->group[g].lr_scale = d.lr_scale;
+    o->group[g].weight_decay = d.has_weight_decay ? d.weight_decay : o->weight_decay;
     o->layout = 0;                     /* entries find their group anew */
     const mlc_status st = mlc__optim_layout(o);
     for (int64_t i = 0; i < o->entries; i++) hits += o->entry[i].group == g;
@@ -33386,18 +33687,27 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
     return MLC_OK;
 }
 
+MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
+{
+    const mlc_clip_desc d = { MLC__INF, MLC__INF, false };
+    return d;
+}
+
+/* The conditions are written so that NaN fails them. */
 MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
 {
-    const mlc_clip_desc none = { 0.0, 0.0, false };
+    const mlc_clip_desc d = desc ? *desc : mlc_clip_desc_make();
     if (!o) return MLC_ERR_ARG;
-    const mlc_clip_desc d = desc ? *desc : none;
-    MLC__REQUIRE(o->ctx, d.norm >= 0.0 && d.norm < MLC__INF && d.value >= 0.0 &&
-                 d.value < MLC__INF && !(d.norm > 0.0 && d.value > 0.0), ARG,
-                 "optim_clip: norm %s, value %s: finite, not negative, and one of them 0",
-                 mlc__real(d.norm).s, mlc__real(d.value).s);
-    o->clip = d;
-    o->clamp = d.value > 0.0 ? mlc__optim_clamp : NULL;
-    o->guarded = o->has_scaler || d.norm > 0.0 || d.value > 0.0 ? mlc__optim_guarded : NULL;
+    MLC__REQUIRE(o->ctx, d.norm > 0.0 && d.value > 0.0 && (d.norm == MLC__INF ||
+                                                           d.value == MLC__INF), ARG,
+                 "optim_clip: norm %s, value %s: both must be over 0 and one of them infinity; "
+                 "start from mlc_clip_desc_make()", mlc__real(d.norm).s, mlc__real(d.value).s);
+    o->clip.norm = d.norm < MLC__INF ? d.norm : 0.0;
+    o->clip.value = d.value < MLC__INF ? d.value : 0.0;
+    o->clip.each = d.each;
+    o->clamp = o->clip.value > 0.0 ? mlc__optim_clamp : NULL;
+    o->guarded = o->has_scaler || d.norm < MLC__INF || d.value < MLC__INF ? mlc__optim_guarded
+                                                                         : NULL;
     return MLC_OK;
 }
 
@@ -33420,36 +33730,41 @@ MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
     return MLC_OK;
 }
 
+MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
+{
+    const mlc_scaler_desc d = { 65536.0, 2.0, 0.5, 2000, 5.9604644775390625e-8 /* 2^-24 */,
+                                16777216.0 /* 2^24 */, 50 };
+    return d;
+}
+
 /* The conditions are written so that NaN fails them. */
 MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
 {
-    mlc_scaler_desc d;
-    mlc_scaler_state start = { 1.0, 0, 0, 0 };
+    const mlc_scaler_desc d = desc ? *desc : mlc_scaler_desc_make();
+    const mlc_scaler_state start = { d.init, 0, 0, 0 };
     if (!o) return MLC_ERR_ARG;
-    memset(&d, 0, sizeof d);
-    if (desc) d = *desc;
-    d.init = d.init == 0.0 ? 65536.0 : d.init;
-    d.growth = d.growth == 0.0 ? 2.0 : d.growth;
-    d.backoff = d.backoff == 0.0 ? 0.5 : d.backoff;
-    d.interval = d.interval == 0 ? 2000 : d.interval;
-    d.floor = d.floor == 0.0 ? 5.9604644775390625e-8 : d.floor;      /* 2^-24 */
-    d.cap = d.cap == 0.0 ? 16777216.0 : d.cap;
-    d.patience = d.patience == 0 ? 50 : d.patience;
     MLC__REQUIRE(o->ctx, d.floor > 0.0 && d.init >= d.floor && d.cap >= d.init &&
                  d.cap < MLC__INF && d.growth >= 1.0 && d.growth < MLC__INF && d.backoff > 0.0 &&
                  d.backoff <= 1.0 && d.interval > 0 && d.patience > 0, ARG,
                  "optim_scaler: init %s in [floor %s, cap %s], growth %s, backoff %s, interval "
                  "%lld, patience %lld: growth is at least 1, backoff in (0, 1], the others "
-                 "positive", mlc__real(d.init).s, mlc__real(d.floor).s, mlc__real(d.cap).s,
-                 mlc__real(d.growth).s, mlc__real(d.backoff).s, (long long)d.interval,
-                 (long long)d.patience);
-    start.scale = desc ? d.init : 1.0;
-    o->has_scaler = desc != NULL;
-    const bool clips = o->clip.norm > 0.0 || o->clip.value > 0.0;
-    o->guarded = desc || clips ? mlc__optim_guarded : NULL;
+                 "positive; start from mlc_scaler_desc_make()", mlc__real(d.init).s,
+                 mlc__real(d.floor).s, mlc__real(d.cap).s, mlc__real(d.growth).s,
+                 mlc__real(d.backoff).s, (long long)d.interval, (long long)d.patience);
+    o->has_scaler = true;
+    o->guarded = mlc__optim_guarded;
     o->scaler = d;
     o->guard.scaler = start;
     return MLC_OK;
+}
+
+MLC_IMPL void mlc_optim_scaler_off(mlc_optim *o)
+{
+    const mlc_scaler_state none = { 1.0, 0, 0, 0 };
+    if (!o) return;
+    o->has_scaler = false;
+    if (!(o->clip.norm > 0.0 || o->clip.value > 0.0)) o->guarded = NULL;
+    o->guard.scaler = none;
 }
 
 MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
@@ -33603,8 +33918,10 @@ MLC_IMPL mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype)
 
 MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc)
 {
-    const mlc_autocast_desc none = mlc_autocast_desc_make(MLC_BF16), d = desc ? *desc : none;
     if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, desc != NULL, ARG, "autocast_begin: desc is NULL; start from "
+                 "mlc_autocast_desc_make(MLC_BF16)");
+    const mlc_autocast_desc d = *desc;
     mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
     MLC__REQUIRE(ctx, mlc__is_half(d.dtype) || d.dtype == MLC_F32, DTYPE,
                  "autocast_begin: the dtype is %s; it must be bf16, f16, or f32 for none",
@@ -36482,13 +36799,19 @@ static mlc_status mlc__load_scoped(mlc__load *l)
     return st;
 }
 
+MLC_IMPL mlc_load_desc mlc_load_desc_make(void)
+{
+    mlc_load_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
 /* From the file path or, if that is NULL, from n bytes of memory. */
 static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *memory, size_t n,
                                  const mlc_load_desc *desc)
 {
-    mlc_load_desc none;
+    const mlc_load_desc none = mlc_load_desc_make();
     mlc__load l;
-    memset(&none, 0, sizeof none);
     memset(&l, 0, sizeof l);
     l.m = m;
     l.path = path;
@@ -36767,10 +37090,11 @@ static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, con
 {
     mlc__file f;
     memset(c, 0, sizeof *c);
-    if (desc) c->desc = *desc;
-    if (!c->desc.delimiter) c->desc.delimiter = ',';
+    c->desc = *desc;
     c->ctx = ctx;
     c->path = path;
+    MLC__REQUIRE(ctx, c->desc.delimiter, ARG, "%s: delimiter is 0; start from mlc_csv_desc_make() "
+                 "or mlc_table_desc_make()", what);
     MLC__REQUIRE(ctx, path && c->desc.skip_lines >= 0 && !strchr("\"\r\n", c->desc.delimiter), ARG,
                  "%s: no path, negative skip_lines, or a delimiter that ends fields", what);
     MLC__TRY(mlc__file_open(&f, ctx, path));
@@ -36860,16 +37184,25 @@ static mlc_status mlc__csv_parse(mlc__csv *c)
     return st;
 }
 
+MLC_IMPL mlc_csv_desc mlc_csv_desc_make(void)
+{
+    mlc_csv_desc d;
+    memset(&d, 0, sizeof d);
+    d.delimiter = ',';
+    return d;
+}
+
 MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
+    const mlc_csv_desc d = desc ? *desc : mlc_csv_desc_make();
     mlc__csv c;
     if (!ctx) return NULL;
-    if (desc && !mlc__is_full(desc->dtype) && desc->dtype != MLC_I64) {
+    if (!mlc__is_full(d.dtype) && d.dtype != MLC_I64) {
         mlc__fail(ctx, MLC_ERR_ARG, "csv_load: dtype %s; it reads f32, f64 or i64",
-                  mlc_dtype_name(desc->dtype));
+                  mlc_dtype_name(d.dtype));
         return NULL;
     }
-    mlc_status st = mlc__csv_open(&c, ctx, "csv_load", path, desc);
+    mlc_status st = mlc__csv_open(&c, ctx, "csv_load", path, &d);
     if (!st) st = mlc__csv_parse(&c);
     mlc__heap_free(ctx, c.text);
     return st == MLC_OK ? c.out : NULL;
@@ -37020,14 +37353,19 @@ MLC_IMPL void mlc_table_free(mlc_table *t)
     mlc__heap_free(t->ctx, t);
 }
 
+MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
+{
+    mlc_csv_desc d = mlc_csv_desc_make();
+    d.header = true;
+    return d;
+}
+
 MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
+    const mlc_csv_desc d = desc ? *desc : mlc_table_desc_make();
     mlc__csv c;
-    mlc_csv_desc named;
     if (!ctx) return NULL;
-    memset(&named, 0, sizeof named);
-    named.header = true;
-    mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, desc ? desc : &named);
+    mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, &d);
     mlc_table *t = NULL;
     if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
                                                         "table_load"));
@@ -37538,12 +37876,12 @@ static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *
     return MLC_OK;
 }
 
-/* batch 0 is the default, 1. */
 static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
 {
-    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load");
-    MLC__REQUIRE(ctx, d->batch >= 0, ARG, "loader_create: batch is %lld; it must be 1 or more (0: "
-                 "1)", (long long)d->batch);
+    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load; start "
+                 "from mlc_loader_desc_make(x, y, batch)");
+    MLC__REQUIRE(ctx, d->batch > 0, ARG, "loader_create: batch is %lld; it must be 1 or more",
+                 (long long)d->batch);
     MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
                  "loader_create: x or y belongs to another context; make both in the loader's");
     MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
@@ -37567,7 +37905,7 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
     l->desc = *desc;
     l->n = desc->x->shape[0];
     /* A batch larger than the data would only waste memory. */
-    l->desc.batch = mlc__min(desc->batch ? desc->batch : 1, l->n);
+    l->desc.batch = mlc__min(desc->batch, l->n);
     l->none = desc->drop_last && desc->batch > l->n;
     l->at = -1;
     if (mlc__loader_fill(l) == MLC_OK) return l;

@@ -1188,7 +1188,7 @@ static void optim_probe(void *arg, double rate[2])
 static bool optim_setup(state *s)
 {
     const int64_t   m = s->bc->m, n = s->bc->n, stride = 1 + m * n / 1000001;
-    mlc_linear_desc d = mlc_linear_desc_make(n, m);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(n, m);
     double         *g = NULL, *before, *after;
     bool            ok;
     d.no_bias = true;
@@ -1316,10 +1316,9 @@ typedef enum image_part { CONV_Y, CONV_DX, CONV_TRAIN, CONV_PARTS } image_part;
 
 static mlc_conv_desc conv_desc_of(const image_shape *p)
 {
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    d.stride[0] = d.stride[1] = p->stride;
-    d.padding[0] = d.padding[1] = p->pad;
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.stride = mlc_dims_all(p->stride);
+    d.padding = mlc_dims_all(p->pad);
     d.groups = p->groups;
     return d;
 }
@@ -1330,8 +1329,7 @@ static mlc_tensor *conv_apply(state *s)
     const image_shape *p = &images[s->bc->op];
     mlc_conv_desc      d = conv_desc_of(p);
     if (s->bc->k == CONV_DX) {
-        for (int i = 0; i < 2; i++) d.output_padding[i] = (p->size + 2 * p->pad - p->kernel)
-                                                          % p->stride;
+        d.output_padding = mlc_dims_all((p->size + 2 * p->pad - p->kernel) % p->stride);
         return mlc_conv_transpose(s->a, s->b, NULL, &d);
     }
     mlc_tensor *y = mlc_conv(s->a, s->b, NULL, &d);
@@ -1383,12 +1381,12 @@ static bool conv_setup(state *s)
 /* 1x28x28: conv 32, pool, conv 64, pool, 128, 10. */
 static mlc_module *cnn28(mlc_ctx *ctx)
 {
-    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
+    const mlc_pool_desc two = mlc_pool_desc_make(2);
     mlc_module         *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 32, 3));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 32, 3, 1, 0));
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 32, 64, 3));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 32, 64, 3, 1, 0));
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
     mlc_module_add(net, mlc_nn_flatten(ctx));

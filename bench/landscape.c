@@ -121,7 +121,7 @@ static double start_error(mlc_ctx *ctx, mlc_tensor *w, int64_t n, int64_t rank,
                           mlc_sketch_start start)
 {
     double            error = (double)NAN;
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(IN, OUT, n, rank);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(IN, OUT, n, rank);
     d.weight = w;
     d.start = start;
     d.error = &error;

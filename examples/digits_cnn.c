@@ -248,14 +248,13 @@ static void block(mlc_module *net, int64_t in, int64_t out, int64_t kernel)
 /* Of images [n, 1, side, side] the scores [n, 10]. */
 static mlc_module *network(mlc_ctx *ctx, int side)
 {
-    const mlc_pool_desc half = mlc_pool_desc_make(2, 2, 0);
-    const int64_t       left = side / 4;    /* pixels a side behind both poolings             */
+    const int64_t left = side / 4;          /* pixels a side behind both poolings             */
     mlc_module *net = mlc_nn_sequential(ctx);
     block(net, 1, FILTERS, KERNEL);
-    mlc_module_add(net, mlc_nn_max_pool(ctx, &half));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
     block(net, FILTERS, 64, 3);
     block(net, 64, 64, 3);
-    mlc_module_add(net, mlc_nn_max_pool(ctx, &half));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
     mlc_module_add(net, mlc_nn_flatten(ctx));
     mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
     mlc_module_add(net, mlc_nn_linear(ctx, 64 * left * left, CLASSES));

@@ -108,7 +108,7 @@ static bool load(mlc_ctx *ctx, const char *path, split *s)
 static mlc_module *network(mlc_ctx *ctx, const kind *k)
 {
     mlc_module       *net = mlc_nn_sequential(ctx);
-    mlc_sklinear_desc d   = mlc_sklinear_desc_make(HIDDEN, HIDDEN, k->terms, k->rank);
+    mlc_nn_sklinear_desc d   = mlc_nn_sklinear_desc_make(HIDDEN, HIDDEN, k->terms, k->rank);
     d.start = k->start;
     mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
     mlc_module_add(net, mlc_nn_relu(ctx));

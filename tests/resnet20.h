@@ -8,7 +8,7 @@ static mlc_module *resnet20(mlc_ctx *ctx)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 3, 16, 3);
     mlc_module      *net = mlc_nn_sequential(ctx);
-    d.conv.padding[0] = d.conv.padding[1] = 1;
+    d.conv.padding = mlc_dims_all(1);
     d.no_bias = true;
     mlc_module_add(net, mlc_nn_conv(ctx, &d));
     mlc_module_add(net, mlc_nn_batch_norm(ctx, 16));

@@ -9,11 +9,11 @@ int main(void)
     mlc_tensor *in, *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
     mlc_module *net = mlc_nn_sequential(ctx);
     mlc_optim  *opt;
-    mlc_pool_desc half = mlc_pool_desc_make(2, 2, 0);
+    const mlc_pool_desc half = mlc_pool_desc_make(2);
     mlc_status  status = MLC_OK;
     for (int i = 0; i < 4 * 64; i++) x[i] = (float)(i * i % 7) - 3.0f;
     in = mlc_from(ctx, MLC_F32, mlc_dims4(4, 1, 8, 8), x);
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 8, 3));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 8, 3, 1, 0));
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_max_pool(ctx, &half));
     mlc_module_add(net, mlc_nn_flatten(ctx));

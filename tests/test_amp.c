@@ -304,7 +304,7 @@ TEST(amp, sums_of_gradients_do_not_depend_on_the_number_of_threads)
     for (int i = 0; i < 3; i++)
         for (int32_t threads = 1; threads <= 3; threads++) {
             mlc_ctx_desc    d = test_desc();
-            mlc_linear_desc l = mlc_linear_desc_make(128, 64);
+            mlc_nn_linear_desc l = mlc_nn_linear_desc_make(128, 64);
             l.no_bias = true;
             d.threads = threads;
             mlc_ctx    *ctx = mlc_ctx_create(&d);
@@ -381,6 +381,9 @@ TEST(amp, nonsense_is_an_error)
     mlc_error_clear(ctx);
     CHECK_EQ(mlc_autocast_end(ctx), MLC_ERR_STATE);
     mlc_error_clear(ctx);
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_autocast_desc_make(MLC_BF16)");
+    mlc_error_clear(ctx);
     d.n_rules = 1;
     CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_ARG);
     mlc_error_clear(ctx);
@@ -445,8 +448,7 @@ static void train(mlc_ctx *ctx, mlc_dtype dtype, int steps, double *loss)
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(48, 40), 1, -1, 1);
     mlc_tensor *y = mlc_argmax(mlc_slice(x, 1, 0, 5, 1), 1, false);
     if (dtype == MLC_F16) {
-        mlc_scaler_desc d;
-        memset(&d, 0, sizeof d);
+        mlc_scaler_desc d = mlc_scaler_desc_make();
         CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
     }
     for (int i = 0; i < steps; i++) {

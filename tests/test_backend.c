@@ -305,9 +305,7 @@ TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
     CHECK_STATUS(ctx, MLC_ERR_DEVICE);
     box            file = box_open("net.safetensors");
     mlc_module    *net = mlc_nn_sequential(ctx);
-    mlc_param_desc zeros;
-    memset(&zeros, 0, sizeof zeros);
-    zeros.shape = mlc_dims1(3);
+    mlc_param_desc zeros = mlc_param_desc_make(mlc_dims1(3));
     mlc_module_declare(net, "shift", &zeros);
     CHECK_EQ(mlc_save(net, file.path), MLC_OK);
     CHECK_EQ(mlc_load(net, file.path), MLC_ERR_UNSUPPORTED);

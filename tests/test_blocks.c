@@ -90,9 +90,7 @@ static void train_resnet(mlc_ctx *ctx, const golden_file *f, mlc_dtype dtype, do
     static const double labels[IMAGES] = {0, 1, 2, 3};
     const int           steps = 20 / (int)test_stride(5);
     mlc_module         *net = resnet20(ctx);
-    mlc_sgd_desc        d;
-    memset(&d, 0, sizeof d);
-    d.lr = 0.02;
+    mlc_sgd_desc        d = mlc_sgd_desc_make(0.02);
     d.momentum = 0.9;
     spread_params(net);
     mlc_tensor *x = spread_tensor(ctx, dtype, mlc_dims4(IMAGES, 3, SIDE, SIDE), 0, 1, 0);
@@ -409,7 +407,7 @@ static mlc_module *foldable(mlc_ctx *ctx)
     mlc_module_add(net, mlc_nn_conv(ctx, &d));
     mlc_module_add(net, mlc_nn_batch_norm(ctx, 6));
     mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_conv1d(ctx, 6, 5, 2));
+    mlc_module_add(net, mlc_nn_conv1d(ctx, 6, 5, 2, 1, 0));
     mlc_module_add(net, mlc_nn_batch_norm(ctx, 5));
     mlc_module_add(net, mlc_nn_flatten(ctx));
     mlc_module_add(net, mlc_nn_linear(ctx, 25, 3));
@@ -448,12 +446,10 @@ TEST(blocks, folding_is_done_in_f32_and_leaves_what_it_cannot_fold)
 {
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *net = foldable(ctx), *own = mlc_nn_sequential(ctx);
-    mlc_batch_norm_desc d;
     mlc_tensor         *x = test_rand(ctx, MLC_BF16, mlc_dims3(3, 4, 8), 1, -1, 1);
-    memset(&d, 0, sizeof d);
-    d.channels = 2;
+    mlc_nn_batch_norm_desc d = mlc_nn_batch_norm_desc_make(2);
     d.no_statistics = true;
-    mlc_module_add(own, mlc_nn_conv1d(ctx, 4, 2, 3));
+    mlc_module_add(own, mlc_nn_conv1d(ctx, 4, 2, 3, 1, 0));
     mlc_module_add(own, mlc_nn_batch_norm_ex(ctx, &d));
     CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
     mlc_tensor *want = mlc_cast(mlc_forward(net, x), MLC_F32);
@@ -494,7 +490,7 @@ TEST(blocks, a_residual_is_a_sum_also_where_dtypes_or_shapes_differ)
     FOR_EACH_ISA(ctx) {
         for (int64_t c = 1; c <= 4; c += 3) {
             mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, c, 4, 3);
-            d.conv.padding[0] = d.conv.padding[1] = 1;
+            d.conv.padding = mlc_dims_all(1);
             mlc_module *body = mlc_nn_sequential(ctx);
             mlc_module_add(body, mlc_nn_relu(ctx));
             mlc_module_add(body, mlc_nn_conv(ctx, &d));

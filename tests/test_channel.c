@@ -189,9 +189,7 @@ TEST(channel, nan_wins_a_maximum)
     const double x[8] = {1, nan, 2, 3, low, low, nan, nan};
     const double want[4] = {nan, 3, low, nan}, grad[8] = {0, 1, 0, 1, 1, 0, 1, 0};
     FOR_EACH_ISA(ctx) {
-        mlc_pool_desc d;
-        memset(&d, 0, sizeof d);
-        d.kernel[0] = 2;
+        const mlc_pool_desc d = mlc_pool_desc_make(2);
         mlc_tensor *in = test_tensor(ctx, MLC_F32, mlc_dims3(1, 1, 8), x);
         mlc_set_requires_grad(in, true);
         mlc_tensor *y = mlc_max_pool(in, &d);
@@ -211,11 +209,9 @@ TEST(channel, pools_of_many_channels_are_those_of_each)
     mlc_ctx      *ctx = test_ctx();
     mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 300, 5, 4), 1, -1, 1);
     static double all[2 * 300 * 3 * 2], one[2 * 3 * 2], twice[2 * 300 * 20], dx[2 * 20];
-    mlc_pool_desc d;
-    memset(&d, 0, sizeof d);
-    d.kernel[0] = d.kernel[1] = 3;
-    d.stride[0] = d.stride[1] = 2;
-    d.padding[0] = d.padding[1] = 1;
+    mlc_pool_desc d = mlc_pool_desc_make(3);
+    d.stride = mlc_dims_all(2);
+    d.padding = mlc_dims_all(1);
     mlc_set_requires_grad(x, true);
     for (int max = 0; max < 2; max++) {
         mlc_zero_grad(x);
@@ -289,11 +285,13 @@ static void windows_compare(mlc_ctx *ctx, const windows *w, int axis)
     static const double values[6] = {3, -1, 5, 2, -4, 6};
     double        y[16], dx[6] = {0};
     const int64_t n = windows_count(w);
-    mlc_pool_desc d = mlc_pool_desc_make(1, 1, 0);
-    d.kernel[axis] = w->kernel;
-    d.stride[axis] = w->stride;
-    d.padding[axis] = w->padding;
-    d.dilation[axis] = w->dilation;
+    mlc_pool_desc d = mlc_pool_desc_make(1);
+    d.kernel = d.stride = d.dilation = mlc_dims2(1, 1);
+    d.padding = mlc_dims2(0, 0);
+    d.kernel.v[axis] = w->kernel;
+    d.stride.v[axis] = w->stride;
+    d.padding.v[axis] = w->padding;
+    d.dilation.v[axis] = w->dilation;
     d.exclude_padding = w->exclude;
     d.ceil = true;
     mlc_tensor *x = test_tensor(ctx, MLC_F64, axis ? mlc_dims4(1, 1, 1, w->in)
@@ -337,8 +335,9 @@ TEST(channel, a_window_of_padding_alone_is_minus_infinity)
 {
     const double  x[1] = {3}, want[2] = {-(double)INFINITY, 0};
     mlc_ctx      *ctx = test_ctx();
-    mlc_pool_desc d = mlc_pool_desc_make(2, 1, 1);
-    d.dilation[0] = 2;
+    mlc_pool_desc d = mlc_pool_desc_make(2);
+    d.stride = d.padding = mlc_dims1(1);
+    d.dilation = mlc_dims1(2);
     CHECK_VALUES(mlc_max_pool(test_tensor(ctx, MLC_F32, mlc_dims3(1, 1, 1), x), &d), 1, want, 0, 0);
     CHECK_OK(ctx);
 }

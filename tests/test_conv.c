@@ -22,6 +22,7 @@ static conv_case case_of(const golden_file *f, int number)
     conv_case c;
     test_read(golden_find(f, "%03d.spec", number), v);
     memset(&c, 0, sizeof c);
+    c.d = mlc_conv_desc_make();
     c.axes = (int64_t)v[0], c.n = (int64_t)v[1], c.c = (int64_t)v[2], c.out = (int64_t)v[3];
     c.groups = (int64_t)v[4], c.transposed = (int64_t)v[5];
     c.d.groups = c.groups;
@@ -29,13 +30,14 @@ static conv_case case_of(const golden_file *f, int number)
     int64_t x[5] = {c.n, c.c, 0, 0, 0}, w[5] = {c.out, c.c / c.groups, 0, 0, 0};
     if (c.transposed)
         w[0] = c.c, w[1] = c.out / c.groups;
+    c.d.stride.n = c.d.padding.n = c.d.dilation.n = c.d.output_padding.n = (int32_t)c.axes;
     for (int i = 0; i < c.axes; i++) {
         x[2 + i] = (int64_t)v[7 + i];
         w[2 + i] = (int64_t)v[10 + i];
-        c.d.stride[i] = (int64_t)v[13 + i];
-        c.d.padding[i] = (int64_t)v[16 + i];
-        c.d.dilation[i] = (int64_t)v[19 + i];
-        c.d.output_padding[i] = (int64_t)v[22 + i];
+        c.d.stride.v[i] = (int64_t)v[13 + i];
+        c.d.padding.v[i] = (int64_t)v[16 + i];
+        c.d.dilation.v[i] = (int64_t)v[19 + i];
+        c.d.output_padding.v[i] = (int64_t)v[22 + i];
     }
     c.x = mlc_dims_of((int32_t)c.axes + 2, x);
     c.w = mlc_dims_of((int32_t)c.axes + 2, w);
@@ -154,10 +156,9 @@ static void check_depthwise(mlc_ctx *ctx, mlc_dtype dtype, int k, int stride, ml
     enum { C = 70, MOST = C * C * 49 };
     static double w[C * 49], wide[MOST], got[2][2 * C * 81], dw[2][MOST];
     const int     taps = k * k;
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    d.stride[1] = stride;
-    d.padding[0] = d.padding[1] = k / 2;
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.stride = mlc_dims2(1, stride);
+    d.padding = mlc_dims_all(k / 2);
     d.act = act;
     memset(wide, 0, sizeof wide);
     for (int i = 0; i < C * taps; i++) {
@@ -221,12 +222,10 @@ static int64_t exact_run(mlc_ctx *ctx, mlc_dtype dtype, const exact_case *c, int
     }
     mlc_tensor   *x = whole(ctx, dtype, in, 0), *w = whole(ctx, dtype, kernel, 3), *y = NULL;
     mlc_tensor   *b = c->bias ? whole(ctx, dtype, mlc_dims1(c->out), 5) : NULL;
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    for (int i = 0; i < 2; i++) {
-        d.stride[deep + i] = c->stride[i];
-        d.padding[deep + i] = c->pad[i];
-    }
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.stride = deep ? mlc_dims3(1, c->stride[0], c->stride[1])
+                    : mlc_dims2(c->stride[0], c->stride[1]);
+    d.padding = deep ? mlc_dims3(0, c->pad[0], c->pad[1]) : mlc_dims2(c->pad[0], c->pad[1]);
     d.groups = c->groups;
     d.act = c->act ? MLC_ACT_RELU : MLC_ACT_NONE;
     mlc_set_requires_grad(x, true);
@@ -338,8 +337,7 @@ TEST(conv, three_by_three_has_small_errors)
     FOR_EACH_ISA(ctx) {
         for (int i = 0; i < 3; i++) {      /* f32, f64, f64 of magnitudes */
             const mlc_dtype dtype = i ? MLC_F64 : MLC_F32;
-            mlc_conv_desc   d;
-            memset(&d, 0, sizeof d);
+            mlc_conv_desc   d = mlc_conv_desc_make();
             d.same = true;
             mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(1, C, SIDE, SIDE), 1, -1, 1);
             mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims4(C, C, 3, 3), 2, -1, 1);
@@ -367,8 +365,7 @@ TEST(conv, what_is_no_number_stays_in_its_windows)
         for (int at = 0; at < PIXELS; at += 11) {
             for (int i = 0; i < C * PIXELS; i++)
                 v[i] = i % PIXELS == at ? NO_NUMBER : i % 3;
-            mlc_conv_desc d;
-            memset(&d, 0, sizeof d);
+            mlc_conv_desc d = mlc_conv_desc_make();
             d.same = true;
             mlc_tensor *x = test_tensor(ctx, MLC_BF16, mlc_dims4(1, C, SIDE, SIDE), v);
             mlc_tensor *w = whole(ctx, MLC_BF16, mlc_dims4(C, C, 3, 3), 3);
@@ -392,10 +389,8 @@ TEST(conv, pixels_that_no_window_meets_do_not_spoil_dw)
     FOR_EACH_ISA(ctx) {
         for (int i = 0; i < 4; i++) {
             const bool    high = i / 2 == 1;   /* strides along lines, or between them */
-            mlc_conv_desc d;
-            memset(&d, 0, sizeof d);
-            d.stride[0] = high ? 2 : 1;
-            d.stride[1] = high ? 1 : 2;
+            mlc_conv_desc d = mlc_conv_desc_make();
+            d.stride = mlc_dims2(high ? 2 : 1, high ? 1 : 2);
             for (int k = 0; k < 2 * 3 * 10 * 11; k++)
                 v[k] = (high ? k % 110 / 11 > 8 : k % 10 > 8) ? INF : 1;
             const mlc_dims size = high ? mlc_dims4(2, 3, 10, 11) : mlc_dims4(2, 3, 11, 10);
@@ -426,8 +421,7 @@ TEST(conv, an_activation_inside_is_the_one_behind)
                     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 4, 5), 1, -1, 1);
                     mlc_dims    shape = mlc_dims4(3, 3 / groups[i], 1, 1);
                     mlc_tensor *w = test_rand(ctx, MLC_F32, shape, 2, -1, 1);
-                    mlc_conv_desc d;
-                    memset(&d, 0, sizeof d);
+                    mlc_conv_desc d = mlc_conv_desc_make();
                     d.groups = groups[i];
                     d.act = in ? (mlc_act)act : MLC_ACT_NONE;
                     mlc_set_requires_grad(x, true);
@@ -450,9 +444,8 @@ TEST(conv, an_activation_inside_is_the_one_behind)
 TEST(conv, strides_may_be_larger_than_anything)
 {
     mlc_ctx      *ctx = test_ctx();
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    d.stride[0] = d.stride[1] = d.stride[2] = 1 << 29;
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.stride = mlc_dims_all(1 << 29);
     mlc_tensor *x = whole(ctx, MLC_F32, mlc_dims_of(5, (const int64_t[]){1, 1, 3, 4, 5}), 0);
     mlc_tensor *w = whole(ctx, MLC_F32, mlc_dims_of(5, (const int64_t[]){1, 1, 2, 2, 2}), 1);
     double      dx[60], k[8];
@@ -472,10 +465,9 @@ TEST(conv, sizes_beyond_64_bits_are_refused)
 {
     const int64_t taps = (int64_t)1 << 40;
     mlc_ctx      *ctx = test_ctx();
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    d.dilation[0] = 1 << 29;
-    CHECK(mlc_nn_conv3d(ctx, 1 << 20, 4, (1 << 20) - 1) == NULL);
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.dilation = mlc_dims1(1 << 29);
+    CHECK(mlc_nn_conv3d(ctx, 1 << 20, 4, (1 << 20) - 1, 1, 0) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 1, 5));
     CHECK(mlc_conv(x, mlc_zeros(ctx, MLC_F32, mlc_dims3(0, 1, taps)), NULL, &d) == NULL);
@@ -559,14 +551,104 @@ TEST(conv, no_channels_and_no_pixels)
         CHECK_VALUES(mlc_contiguous(mlc_conv(x, w, b, NULL)), 18, zeros, 0, 0);
         mlc_tensor *v = mlc_ones(ctx, MLC_F32, mlc_dims3(2, 2, 3));
         mlc_set_requires_grad(v, true);
-        mlc_conv_desc d;
-        memset(&d, 0, sizeof d);
-        d.stride[0] = 5;
-        d.output_padding[0] = 4;
+        mlc_conv_desc d = mlc_conv_desc_make();
+        d.stride = mlc_dims1(5);
+        d.output_padding = mlc_dims_all(4);
         mlc_tensor *y = mlc_conv_transpose(mlc_ones(ctx, MLC_F32, mlc_dims3(1, 2, 0)), v, NULL, &d);
         CHECK_EQ(mlc_numel(y), 4);
         CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
         CHECK_VALUES(mlc_grad(v), 12, zeros, 0, 0);
         CHECK_OK(ctx);
     }
+}
+
+/* ---- lists of a desc ------------------------------------------------------------------------ */
+
+TEST(conv, one_number_for_all_axes_is_that_number_for_each)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 9, 8), 1, -1, 1);
+    mlc_tensor   *w = test_rand(ctx, MLC_F32, mlc_dims4(4, 3, 3, 2), 2, -1, 1);
+    mlc_conv_desc all = mlc_conv_desc_make(), each = all;
+    all.stride = all.padding = mlc_dims_all(2);
+    each.stride = each.padding = mlc_dims2(2, 2);
+    mlc_tensor   *a = mlc_conv(x, w, NULL, &all), *b = mlc_conv(x, w, NULL, &each);
+    CHECK_EQ(mlc_dim(a, 2), 6);
+    CHECK_NEAR(mlc_item(mlc_max(mlc_abs(mlc_sub(a, b)), mlc_dims0(), false)), 0, 0);
+    mlc_pool_desc pool = mlc_pool_desc_make(2);
+    CHECK_EQ(mlc_numel(mlc_max_pool(x, &pool)), 2 * 3 * 4 * 4);
+    CHECK_OK(ctx);
+}
+
+TEST(conv, a_list_has_a_number_for_each_axis)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tensor   *x = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 5, 5));
+    mlc_tensor   *w = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 3, 3));
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.padding = mlc_dims1(1);
+    CHECK(mlc_conv(x, w, NULL, &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "conv: padding has 1 numbers, the image 2 axes; it takes one for "
+                              "each, or mlc_dims_all; start from mlc_conv_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    d = mlc_conv_desc_make();
+    d.groups = 0;
+    CHECK(mlc_conv(x, w, NULL, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "groups 0 must be positive");
+    CHECK_HAS(mlc_error(ctx), "start from mlc_conv_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    memset(&d, 0, sizeof d);
+    CHECK(mlc_conv_transpose(x, w, NULL, &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "conv_transpose: stride has 0 numbers, the image 2 axes; it takes "
+                              "one for each, or mlc_dims_all; start from mlc_conv_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_pool_desc p = mlc_pool_desc_make(2);
+    p.stride = mlc_dims3(1, 1, 1);
+    CHECK(mlc_avg_pool(x, &p) == NULL);
+    CHECK_HAS(mlc_error(ctx), "avg_pool: stride has 3 numbers, the image 2 axes");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    p = mlc_pool_desc_make(2);
+    p.dilation = mlc_dims_all(2);
+    CHECK(mlc_avg_pool(x, &p) == NULL);
+    CHECK_HAS(mlc_error(ctx), "dilation is of max_pool");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    p = mlc_pool_desc_make(2);
+    p.stride = mlc_dims_all(0);
+    CHECK(mlc_max_pool(x, &p) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_max_pool(x, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_pool_desc_make(kernel)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+/* Of a list without a length nothing can be made. */
+TEST(conv, one_number_for_all_axes_is_no_shape_and_no_list_of_axes)
+{
+    const mlc_dims all = mlc_dims_all(2);
+    mlc_ctx       *ctx = test_ctx();
+    mlc_tensor    *x = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 4, 4));
+    mlc_param_desc p = mlc_param_desc_make(all);
+    mlc_module    *m = mlc_nn_flatten(ctx);
+    CHECK(mlc_zeros(ctx, MLC_F32, all) == NULL);
+    CHECK_STR(mlc_error(ctx), "zeros: -1 axes; a tensor has 0 to 8");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 12; i++) {
+        mlc_tensor *y = i == 0   ? mlc_randn(ctx, MLC_F32, all)
+                        : i == 1 ? mlc_reshape(x, all)
+                        : i == 2 ? mlc_permute(x, all)
+                        : i == 3 ? mlc_expand(x, all)
+                        : i == 4 ? mlc_sum(x, all, false)
+                        : i == 5 ? mlc_adaptive_avg_pool(x, all)
+                        : i == 6 ? mlc_interpolate(x, all, MLC_INTERPOLATE_NEAREST)
+                        : i == 7 ? mlc_tile(x, all)
+                        : i == 8 ? mlc_flip(x, all)
+                        : i == 9 ? mlc_pad(x, all, all, MLC_PAD_CONSTANT, 0)
+                        : i == 10 ? mlc_module_declare(m, "p", &p)
+                                 : mlc_wrap(ctx, MLC_F32, all, NULL, &p);
+        CHECK(y == NULL);
+        CHECK(mlc_ctx_status(ctx) == MLC_ERR_ARG || mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+        mlc_error_clear(ctx);
+    }
+    CHECK(mlc_summary(m, all, mlc_stdout, NULL) == MLC_ERR_ARG);
+    mlc_error_clear(ctx);
 }

@@ -165,7 +165,7 @@ static bool read_npy(mlc_ctx *ctx, mlc_module *net, const char *path)
 
 static bool read_csv(mlc_ctx *ctx, mlc_module *net, const char *path)
 {
-    mlc_csv_desc d = {0};
+    mlc_csv_desc d = mlc_csv_desc_make();
     (void)net;
     d.header = d.missing = true;
     return look(mlc_csv_load(ctx, path, &d));
@@ -209,9 +209,8 @@ static bool read_state(mlc_ctx *ctx, mlc_module *net, const char *path)
 
 static bool read_cast(mlc_ctx *ctx, mlc_module *net, const char *path)
 {
-    mlc_load_desc d;
+    mlc_load_desc d = mlc_load_desc_make();
     (void)ctx;
-    memset(&d, 0, sizeof d);
     d.partial = d.skip_mismatched = d.cast = true;
     return mlc_load_ex(net, path, &d) == MLC_OK;
 }
@@ -495,7 +494,7 @@ static bool read_numbers(mlc_ctx *ctx, mlc_module *net, const char *path)
 
 static bool read_bare_table(mlc_ctx *ctx, mlc_module *net, const char *path)
 {
-    mlc_csv_desc d = {0};
+    mlc_csv_desc d = mlc_csv_desc_make();
     mlc_table   *t = mlc_table_load(ctx, path, &d);
     (void)net;
     mlc_table_free(t);

@@ -26,10 +26,9 @@ static mlc_table *table(mlc_ctx *ctx, const char *text, const mlc_csv_desc *desc
 TEST(csv, quoted_numbers_headers_and_gaps_make_a_tensor)
 {
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
+    mlc_csv_desc d = mlc_csv_desc_make();
     const double want[4] = {1, 2.5, -3, 4};
     const double gaps[6] = {1, NO_NUMBER, NO_NUMBER, NO_NUMBER, 5, NO_NUMBER};
-    memset(&d, 0, sizeof d);
     CHECK_VALUES(numbers(ctx, "\"1\",\"2.5\"\r\n \"-3\" ,4", NULL), 4, want, 0, 0);
     d.header = true;
     CHECK_VALUES(numbers(ctx, "\"a, b\",\"c\n\"\"d\"\"\"\r\n1,2.5\r\n-3,4\r\n", &d), 4, want, 0, 0);
@@ -135,9 +134,8 @@ TEST(csv, types_that_are_asked_for_must_hold)
     static const mlc_column text_first[] = {MLC_COLUMN_TEXT, MLC_COLUMN_F64};
     static const mlc_column whole[] = {MLC_COLUMN_I64};
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
+    mlc_csv_desc d = mlc_csv_desc_make();
     const double codes[3] = {1, 0, 2}, second[3] = {1, 2, 3};
-    memset(&d, 0, sizeof d);
     d.types = text_first;
     d.n_types = 2;
     mlc_table *t = table(ctx, "02,1\n01,2\n10,3\n", &d);
@@ -168,8 +166,7 @@ TEST(csv, every_row_of_a_long_table_is_found)
     mlc_ctx    *ctx = test_ctx();
     for (int i = 0; i < 1000; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%d,\"t%d\"\n", i, i % 7);
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     mlc_table *t = table(ctx, text, &d);
     CHECK_EQ(mlc_table_rows(t), 1000);
     CHECK_STR(mlc_table_text(t, 999, 0), "999");
@@ -187,11 +184,10 @@ TEST(csv, what_is_written_reads_back_to_the_same_bits_in_any_locale)
     static const char *const locales[] = {"C", "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
     mlc_ctx     *ctx = test_ctx();
     box          b = box_open("a.csv");
-    mlc_csv_desc d;
+    mlc_csv_desc d = mlc_csv_desc_make();
     size_t       n = 0;
     char         before[64];
     snprintf(before, sizeof before, "%s", setlocale(LC_NUMERIC, NULL));
-    memset(&d, 0, sizeof d);
     d.header = true;
     d.dtype = MLC_F64;
     for (int i = 0; i < 4; i++) {
@@ -253,8 +249,7 @@ TEST(csv, numbers_of_every_form_are_read_with_one_rounding)
         {"1234567890123456789012345678901234567890123", "1234567890' is too large"},
     };
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = MLC_F64;
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         mlc_tensor *t = numbers(ctx, right[i].text, &d);
@@ -278,8 +273,7 @@ TEST(csv, a_number_of_hundreds_of_digits_is_one_and_a_longer_one_is_none)
 {
     mlc_ctx     *ctx = test_ctx();
     char         text[700];
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = MLC_F64;
     memset(text, '0', sizeof text);
     memcpy(text, "0.5", 3);
@@ -304,8 +298,7 @@ TEST(csv, whole_numbers_are_exact_to_the_last_of_64_bits)
                                         "99999999999999999999", "-99999999999999999999", "+", "-",
                                         "1.0", "1e3", "1-", "\"\"", "/", ":"};
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = MLC_I64;
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         int64_t     got = 1;
@@ -326,8 +319,7 @@ TEST(csv, other_delimiters_and_lines_to_skip)
 {
     const double want[4] = {1, 2, 3, 4};
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.skip_lines = 2;
     d.delimiter = '\t';
     CHECK_VALUES(numbers(ctx, "a\rb\r\n1\t 2 \n 3\t4", &d), 4, want, 0, 0);
@@ -348,16 +340,22 @@ TEST(csv, what_cannot_be_asked_for_is_refused)
     static const char delimiters[] = "\"\r\n";
     mlc_ctx          *ctx = test_ctx();
     mlc_table        *t = table(ctx, "a\n1\n", NULL);
-    mlc_csv_desc      d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc      d = mlc_csv_desc_make();
     for (int i = 0; i < 5; i++) {
-        d.delimiter = i < 3 ? delimiters[i] : 0;
+        d.delimiter = i < 3 ? delimiters[i] : ',';
         d.skip_lines = i == 3 ? -1 : 0;
         CHECK(mlc_csv_load(ctx, i == 4 ? NULL : "x", &d) == NULL);
         CHECK_STR(mlc_error(ctx), "csv_load: no path, negative skip_lines, or a delimiter that "
                                   "ends fields");
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
+    d.delimiter = 0;
+    d.skip_lines = 0;
+    CHECK(mlc_csv_load(ctx, "x", &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "csv_load: delimiter is 0; start from mlc_csv_desc_make() or "
+                              "mlc_table_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.delimiter = ',';
     d.dtype = MLC_BF16;
     CHECK(mlc_csv_load(ctx, "x", &d) == NULL);
     CHECK_STR(mlc_error(ctx), "csv_load: dtype bf16; it reads f32, f64 or i64");
@@ -393,8 +391,7 @@ TEST(csv, a_column_asked_for_as_text_may_have_nothing_in_it)
     static const mlc_column types[] = {MLC_COLUMN_TEXT, MLC_COLUMN_I64, MLC_COLUMN_AUTO};
     const double none[2] = {-1, -1}, whole[2] = {1, 2}, gaps[2] = {NO_NUMBER, NO_NUMBER};
     mlc_ctx     *ctx = test_ctx();
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.header = true;
     d.types = types;
     d.n_types = 3;
@@ -444,8 +441,7 @@ TEST(csv, dtypes_nan_and_names_are_written_so_that_they_read_back)
     const double v[4] = {1, NO_NUMBER, -INF, 0.5}, whole[4] = {1, 0, 1, 1};
     mlc_ctx     *ctx = test_ctx();
     box          b = box_open("a.csv");
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.header = true;
     for (int i = 0; i < 6; i++) {
         const double *want = i < 4 ? v : whole;
@@ -483,8 +479,7 @@ static mlc_status save_rows(mlc_ctx *ctx, const void *user)
 static mlc_status load_rows(mlc_ctx *ctx, const void *user)
 {
     const rows *r = (const rows *)user;
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.header = true;
     if (!mlc_csv_load(ctx, r->path, &d)) return mlc_ctx_status(ctx);
     mlc_table *t = mlc_table_load(ctx, r->path, NULL);

@@ -670,9 +670,7 @@ static double train_xor(mlc_ctx *ctx, int steps)
     static const float   x[8] = {0, 0, 0, 1, 1, 0, 1, 1};
     static const int64_t y[4] = {0, 1, 1, 0};
     double       loss = -1;
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = 0.1;
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.1);
     d.momentum = 0.9;
     mlc_tensor *in = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), x);
     mlc_tensor *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
@@ -1145,4 +1143,55 @@ TEST(ctx, names_and_sizes_of_enums)
     CHECK_STR(mlc_isa_name(MLC_ISA_AMX), "amx");
     CHECK_STR(mlc_isa_name(MLC_ISA_NEON), "neon");
     CHECK_STR(mlc_isa_name(MLC_ISA_COUNT), "unknown");
+}
+
+/* ---- descs -------------------------------------------------------------------------------- */
+
+static bool all_axes(const mlc_dims *d, int64_t v)
+{
+    return d->n == MLC_ALL_AXES && d->v[0] == v;
+}
+
+TEST(ctx, descs_are_made_with_the_defaults_that_their_comments_name)
+{
+    const mlc_print_desc     print = mlc_print_desc_make();
+    const mlc_gradcheck_desc check = mlc_gradcheck_desc_make();
+    const mlc_param_desc     param = mlc_param_desc_make(mlc_dims2(2, 3));
+    const mlc_sgd_desc       sgd = mlc_sgd_desc_make(0.5);
+    const mlc_adam_desc      adam = mlc_adam_desc_make(0.5), adamw = mlc_adamw_desc_make(0.25);
+    const mlc_group_desc     group = mlc_group_desc_make();
+    const mlc_clip_desc      clip = mlc_clip_desc_make();
+    const mlc_scaler_desc    s = mlc_scaler_desc_make();
+    const mlc_csv_desc       csv = mlc_csv_desc_make(), table = mlc_table_desc_make();
+    const mlc_load_desc      load = mlc_load_desc_make();
+    CHECK(print.precision == 8 && print.edge_items == 3 && print.threshold == 1000);
+    CHECK(print.line_width == 75 && !print.suppress);
+    CHECK(check.eps == 1e-6 && check.atol == 1e-5 && check.rtol == 1e-3);
+    CHECK(param.shape.n == 2 && param.shape.v[1] == 3 && param.init == MLC_INIT_ZEROS);
+    CHECK(!param.has_dtype && !param.buffer);
+    CHECK(sgd.lr == 0.5 && sgd.momentum == 0 && sgd.dampening == 0 && sgd.weight_decay == 0);
+    CHECK(adam.lr == 0.5 && adam.beta1 == 0.9 && adam.beta2 == 0.999 && adam.eps == 1e-8);
+    CHECK(adam.weight_decay == 0 && adamw.lr == 0.25 && adamw.weight_decay == 0.01);
+    CHECK(group.lr_scale == 1 && !group.has_weight_decay);
+    CHECK(clip.norm == INF && clip.value == INF && !clip.each);
+    CHECK(s.init == 65536 && s.growth == 2 && s.backoff == 0.5 && s.interval == 2000);
+    CHECK(s.floor == 0x1p-24 && s.cap == 0x1p24 && s.patience == 50);
+    CHECK(csv.dtype == MLC_F32 && csv.delimiter == ',' && !csv.header && !csv.missing);
+    CHECK(table.delimiter == ',' && table.header);
+    CHECK(!load.partial && !load.skip_mismatched && !load.cast && load.n_renames == 0);
+}
+
+TEST(ctx, descs_of_layers_are_made_with_the_defaults_that_their_comments_name)
+{
+    const mlc_conv_desc          conv = mlc_conv_desc_make();
+    const mlc_pool_desc          pool = mlc_pool_desc_make(3);
+    const mlc_nn_conv_desc       layer = mlc_nn_conv_desc_make(2, 4, 6, 5);
+    const mlc_nn_batch_norm_desc norm = mlc_nn_batch_norm_desc_make(7);
+    CHECK(all_axes(&conv.stride, 1) && all_axes(&conv.padding, 0) && all_axes(&conv.dilation, 1));
+    CHECK(all_axes(&conv.output_padding, 0) && conv.groups == 1 && !conv.same);
+    CHECK(all_axes(&pool.kernel, 3) && all_axes(&pool.stride, 3) && all_axes(&pool.padding, 0));
+    CHECK(all_axes(&pool.dilation, 1) && !pool.ceil && !pool.exclude_padding);
+    CHECK(layer.axes == 2 && layer.in == 4 && layer.out == 6 && all_axes(&layer.kernel, 5));
+    CHECK(all_axes(&layer.conv.stride, 1) && layer.conv.groups == 1 && !layer.no_bias);
+    CHECK(norm.channels == 7 && norm.momentum == 0.1 && norm.eps == 1e-5 && !norm.no_affine);
 }

@@ -14,8 +14,7 @@
 
 static mlc_csv_desc csv_desc(mlc_dtype dtype)
 {
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = dtype;
     return d;
 }
@@ -624,6 +623,9 @@ TEST(data, loader_refuses_what_cannot_work)
     CHECK_HAS(mlc_error(ctx), "23");
     CHECK_HAS(mlc_error(ctx), "22");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    d = mlc_loader_desc_make(rows(ctx), NULL, 0);
+    CHECK(mlc_loader_create(ctx, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     d = mlc_loader_desc_make(rows(ctx), NULL, -1);
     CHECK(mlc_loader_create(ctx, &d) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);

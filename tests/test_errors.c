@@ -325,7 +325,7 @@ static const wrong_op OPS[] = {
     {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #-1 #0 #1 #1,0,0", MLC_ERR_ARG,
      "conv: stride -1, dilation 1 and groups 1 must be positive, padding 0 and output_padding 0 "
      "not negative, all below 2^30, output_padding below stride or dilation and only of a "
-     "transposed one, act one of mlc_act"},
+     "transposed one, act one of mlc_act; start from mlc_conv_desc_make()"},
     {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
      "conv: same asks for stride 1 and no padding, and not transposed"},
     {"mlc_conv", "<null <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
@@ -336,7 +336,7 @@ static const wrong_op OPS[] = {
     {"mlc_conv_transpose", "<f32[2,3,4] <f32[3,2,3] #1 #0 #1 #1,1", MLC_ERR_ARG,
      "conv_transpose: stride 1, dilation 1 and groups 1 must be positive, padding 0 and "
      "output_padding 1 not negative, all below 2^30, output_padding below stride or dilation and "
-     "only of a transposed one, act one of mlc_act"},
+     "only of a transposed one, act one of mlc_act; start from mlc_conv_desc_make()"},
     {"mlc_max_pool", "<f32[2,3] #2 #2 #0 #1,0", MLC_ERR_SHAPE,
      "max_pool: x is [2,3]; it must be [n,c,..] with 1 to 3 axes behind"},
     {"mlc_max_pool", "<f32[2,3,4] #5 #2 #0 #1,0", MLC_ERR_SHAPE,
@@ -345,10 +345,10 @@ static const wrong_op OPS[] = {
      "max_pool: the window of 5 is larger than axis 2 of x [0,3,4] with its padding"},
     {"mlc_max_pool", "<f32[2,3,4] #2 #2 #2 #1,0", MLC_ERR_ARG,
      "max_pool: kernel 2, stride 2, dilation 1, padding 2 of axis 2: all but padding must be "
-     "positive and below 2^30, and that at most half the kernel"},
+     "positive and below 2^30, and that at most half the kernel; dilation is of max_pool"},
     {"mlc_avg_pool", "<f32[2,3,4] #0 #2 #0 #0,0", MLC_ERR_ARG,
      "avg_pool: kernel 0, stride 2, dilation 1, padding 0 of axis 2: all but padding must be "
-     "positive and below 2^30, and that at most half the kernel"},
+     "positive and below 2^30, and that at most half the kernel; dilation is of max_pool"},
     {"mlc_avg_pool", "<i64[2,3,4] #2 #2 #0 #0,0", MLC_ERR_DTYPE,
      "avg_pool: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_adaptive_max_pool", "<f32[2,3,4] #2,2", MLC_ERR_SHAPE,
@@ -961,13 +961,14 @@ static mlc_optim *sgd_of(world *w, double lr, double momentum, bool nesterov)
 
 static mlc_optim *adam_of(world *w, double lr, double beta1)
 {
-    mlc_adam_desc d = {lr, beta1, 0, 0, 0};
+    mlc_adam_desc d = mlc_adam_desc_make(lr);
+    d.beta1 = beta1;
     return mlc_adam_ex(w->net, &d);
 }
 
 static mlc_status group(world *w, const char *glob)
 {
-    mlc_group_desc d = {2, 0};
+    mlc_group_desc d = {2, 0, false};
     return mlc_optim_group(w->opt, glob, &d);
 }
 
@@ -979,8 +980,7 @@ static mlc_status clip(world *w, double norm, double value)
 
 static mlc_status scaler(world *w, double init)
 {
-    mlc_scaler_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_scaler_desc d = mlc_scaler_desc_make();
     d.init = init;
     return mlc_optim_scaler(w->opt, &d);
 }
@@ -1030,8 +1030,7 @@ static mlc_status load_other(world *w, mlc_module *m)
 static mlc_status load_renamed(world *w, const char *from, const char *to)
 {
     mlc_rename    r = {from, to};
-    mlc_load_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_load_desc d = mlc_load_desc_make();
     d.renames = &r;
     d.n_renames = 1;
     mlc_save(w->net, at(w, "net.safetensors"));
@@ -1040,8 +1039,7 @@ static mlc_status load_renamed(world *w, const char *from, const char *to)
 
 static mlc_tensor *csv(world *w, const char *text, mlc_dtype dtype)
 {
-    mlc_csv_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = dtype;
     return mlc_csv_load(w->ctx, put(w, "b.csv", text), &d);
 }
@@ -1074,7 +1072,7 @@ WRONG(dtype_unknown, DTYPE,
       mlc_zeros(w->ctx, (mlc_dtype)77, mlc_dims1(2)))
 
 WRONG(axes_too_many, ARG,
-      "zeros: 9 axes; a tensor has at most 8",
+      "zeros: 9 axes; a tensor has 0 to 8",
       mlc_dims d = mlc_dims1(2); d.n = 9; mlc_zeros(w->ctx, MLC_F32, d))
 
 WRONG(sum_over_too_many, SHAPE, "sum: 9 axes named, [2,3] has 2; name each once, or none for all",
@@ -1509,7 +1507,8 @@ WRONG(multilabel_margin_loss_of_a_wrong_label, VALUE,
 /* -- modules -- */
 
 WRONG(linear_without_inputs, ARG,
-      "nn_linear: in is 0 and out 4; both must be positive",
+      "nn_linear: in is 0 and out 4; both must be positive; a desc starts from "
+      "mlc_nn_linear_desc_make(in, out)",
       mlc_nn_linear(w->ctx, 0, 4))
 
 WRONG(linear_larger_than_memory, SHAPE,
@@ -1519,12 +1518,12 @@ WRONG(linear_larger_than_memory, SHAPE,
 WRONG(linear_of_integers, DTYPE,
       "nn_linear: parameter 'weight' is i64; only buffers may be; take f32, and mlc_module_to for "
       "16 bits",
-      mlc_linear_desc d = mlc_linear_desc_make(3, 4); d.has_dtype = true; d.dtype = MLC_I64;
+      mlc_nn_linear_desc d = mlc_nn_linear_desc_make(3, 4); d.has_dtype = true; d.dtype = MLC_I64;
       mlc_nn_linear_ex(w->ctx, &d))
 
 WRONG(conv_larger_than_memory, SHAPE,
       "nn_conv: shape [4611686018427387904,3,3,3] has more elements than memory can hold",
-      mlc_nn_conv2d(w->ctx, 3, (int64_t)1 << 62, 3))
+      mlc_nn_conv2d(w->ctx, 3, (int64_t)1 << 62, 3, 1, 0))
 
 WRONG(prelu_larger_than_memory, SHAPE,
       "nn_prelu: shape [4611686018427387904] has more elements than memory can hold",
@@ -1535,10 +1534,11 @@ WRONG(batch_norm_larger_than_memory, SHAPE,
       mlc_nn_batch_norm(w->ctx, (int64_t)1 << 62))
 
 WRONG(conv_of_a_kernel_too_large, ARG,
-      "nn_conv: 2 axes, in 3, out 4, kernel 1048576, groups 0: 1 to 3 axes, positive sizes, a "
-      "kernel below 2^20, channels that are multiples of groups, and padding with zeros where it "
-      "is transposed",
-      mlc_nn_conv2d(w->ctx, 3, 4, 1 << 20))
+      "nn_conv: 2 axes, in 3, out 4, kernel 1048576, groups 1: 1 to 3 axes, positive sizes, a "
+      "kernel below 2^20, a number of it for each axis or mlc_dims_all, channels that are "
+      "multiples of groups, and padding with zeros where it is transposed; start from "
+      "mlc_nn_conv_desc_make()",
+      mlc_nn_conv2d(w->ctx, 3, 4, 1 << 20, 1, 0))
 
 WRONG(upsample_by_too_much, ARG,
       "nn_upsample: scale is 32769; it must be 1 to 2^15",
@@ -1551,13 +1551,15 @@ WRONG(inverted_residual_expanded_too_much, ARG,
 
 WRONG(sklinear_of_too_many_terms, ARG,
       "nn_sklinear: in 4, out 2, num_terms 1048576, low_rank 1048576; all must be 1 or more, in "
-      "and out below 2^31, num_terms times low_rank 2^30 at most",
+      "and out below 2^31, num_terms times low_rank 2^30 at most; a desc starts from "
+      "mlc_nn_sklinear_desc_make()",
       mlc_nn_sklinear(w->ctx, 4, 2, 1 << 20, 1 << 20))
 
 WRONG(skconv_of_too_many_terms, ARG,
       "nn_skconv: num_terms 1048576, low_rank 2, of a convolution with out 5; all must be "
       "positive, num_terms times low_rank 2^20 at most, out below 2^31, the convolution as nn_conv "
-      "takes it, neither transposed nor with an activation",
+      "takes it, neither transposed nor with an activation; a desc starts from "
+      "mlc_nn_skconv_desc_make()",
       mlc_nn_skconv2d(w->ctx, 3, 5, 3, 1 << 20, 2))
 
 WRONG(dropout_of_too_much, ARG,
@@ -1756,7 +1758,7 @@ WRONG(norm_of_groups, ARG,
       const mlc_nn_norm_desc d = norm_desc(4, 2, 1); mlc_nn_layer_norm_ex(w->ctx, &d))
 
 WRONG(declare_without_desc, ARG,
-      "module_declare: desc is NULL; it has the shape",
+      "module_declare: desc is NULL; start from mlc_param_desc_make(shape)",
       mlc_module_declare(w->net, "w", NULL))
 
 WRONG(declare_with_a_dot, ARG,
@@ -1857,11 +1859,13 @@ WRONG(sgd_nesterov_alone, ARG,
       sgd_of(w, 0.1, 0, true))
 
 WRONG(adam_beta_of_one, ARG,
-      "adam: lr 0.1, betas 1 and 0.999: lr must not be negative, betas must be below 1",
+      "adam: lr 0.1, betas 1 and 0.999, eps 1e-08, weight decay 0: none may be negative, betas "
+      "must be below 1",
       adam_of(w, 0.1, 1))
 
 WRONG(adamw_rate_nan, ARG,
-      "adamw: lr nan, betas 0.9 and 0.999: lr must not be negative, betas must be below 1",
+      "adamw: lr nan, betas 0.9 and 0.999, eps 1e-08, weight decay 0.01: none may be negative, "
+      "betas must be below 1",
       mlc_adamw(w->net, (double)NAN))
 
 WRONG(set_lr_negative, ARG,
@@ -1869,20 +1873,22 @@ WRONG(set_lr_negative, ARG,
       mlc_optim_set_lr(w->opt, -1))
 
 WRONG(group_without_desc, ARG,
-      "optim_group: glob or desc is NULL; it takes both",
-      mlc_optim_group(w->opt, "*", NULL))
+      "optim_group: glob is NULL; \"*\" matches all names",
+      mlc_optim_group(w->opt, NULL, NULL))
 
 WRONG(group_unknown, ARG,
       "optim_group: no trained parameter matches 'body.*'; mlc_param_next walks through all names",
       group(w, "body.*"))
 
 WRONG(clip_by_both, ARG,
-      "optim_clip: norm 1, value 2: finite, not negative, and one of them 0",
+      "optim_clip: norm 1, value 2: both must be over 0 and one of them infinity; start from "
+      "mlc_clip_desc_make()",
       clip(w, 1, 2))
 
 WRONG(clip_negative, ARG,
-      "optim_clip: norm -1, value 0: finite, not negative, and one of them 0",
-      clip(w, -1, 0))
+      "optim_clip: norm 0, value inf: both must be over 0 and one of them infinity; start from "
+      "mlc_clip_desc_make()",
+      clip(w, 0, INF))
 
 WRONG(accumulate_nothing, ARG,
       "optim_accumulate: n is 0; 1 updates at every call",
@@ -1890,7 +1896,8 @@ WRONG(accumulate_nothing, ARG,
 
 WRONG(scaler_below_its_floor, ARG,
       "optim_scaler: init 1e-12 in [floor 5.96046e-08, cap 1.67772e+07], growth 2, backoff 0.5, "
-      "interval 2000, patience 50: growth is at least 1, backoff in (0, 1], the others positive",
+      "interval 2000, patience 50: growth is at least 1, backoff in (0, 1], the others positive; "
+      "start from mlc_scaler_desc_make()",
       scaler(w, 1e-12))
 
 WRONG(resume_without_scaler, STATE,
@@ -2073,11 +2080,12 @@ WRONG(cifar_of_a_text, IO,
 /* -- data and scores -- */
 
 WRONG(loader_of_nothing, ARG,
-      "loader_create: x is NULL; it has the rows to load",
+      "loader_create: x is NULL; it has the rows to load; start from "
+      "mlc_loader_desc_make(x, y, batch)",
       loader(w, NULL, NULL, 2))
 
 WRONG(loader_of_negative_batches, ARG,
-      "loader_create: batch is -2; it must be 1 or more (0: 1)",
+      "loader_create: batch is -2; it must be 1 or more",
       loader(w, w->x, NULL, -2))
 
 WRONG(loader_of_no_rows, ARG,

@@ -238,13 +238,13 @@ CASE(mlc_conv_transpose, mlc_conv_transpose(mlc_unsqueeze(w->x, 0), mlc_unsqueez
 
 DO(mlc_max_pool)
 {
-    mlc_pool_desc d = mlc_pool_desc_make(2, 0, 0);
+    mlc_pool_desc d = mlc_pool_desc_make(2);
     return keep(w, mlc_max_pool(mlc_unsqueeze(w->x, 0), &d));
 }
 
 DO(mlc_avg_pool)
 {
-    mlc_pool_desc d = mlc_pool_desc_make(2, 0, 0);
+    mlc_pool_desc d = mlc_pool_desc_make(2);
     return keep(w, mlc_avg_pool(mlc_unsqueeze(w->x, 0), &d));
 }
 
@@ -547,8 +547,7 @@ CASE(mlc_cross_entropy, mlc_cross_entropy(w->x, w->labels))
 
 DO(mlc_cross_entropy_ex)
 {
-    mlc_cross_entropy_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.label_smoothing = 0.1;
     d.reduction = MLC_REDUCTION_NONE;
     d.weight = w->v;
@@ -673,9 +672,33 @@ static mlc_status run_on_image(world *w, mlc_module *m)
     return image ? keep(w, mlc_forward(m, image)) : made(w, image);
 }
 
-DO(mlc_nn_conv1d)     { return run_on_image(w, mlc_nn_conv1d(w->ctx, 3, 2, 2)); }
-DO(mlc_nn_conv2d)     { w->module = mlc_nn_conv2d(w->ctx, 3, 2, 2); return made(w, w->module); }
-DO(mlc_nn_conv3d)     { w->module = mlc_nn_conv3d(w->ctx, 3, 2, 2); return made(w, w->module); }
+static mlc_status run_built(world *w, mlc_module *m)
+{
+    w->module = m;
+    return made(w, m);
+}
+
+DO(mlc_nn_conv1d) { return run_on_image(w, mlc_nn_conv1d(w->ctx, 3, 2, 2, 1, 0)); }
+DO(mlc_nn_conv2d) { return run_built(w, mlc_nn_conv2d(w->ctx, 3, 2, 2, 1, 0)); }
+DO(mlc_nn_conv3d) { return run_built(w, mlc_nn_conv3d(w->ctx, 3, 2, 2, 1, 0)); }
+DO(mlc_nn_conv_transpose1d)
+{
+    return run_on_image(w, mlc_nn_conv_transpose1d(w->ctx, 3, 2, 2, 2, 0));
+}
+DO(mlc_nn_conv_transpose2d)
+{
+    return run_built(w, mlc_nn_conv_transpose2d(w->ctx, 3, 2, 2, 1, 0));
+}
+DO(mlc_nn_conv_transpose3d)
+{
+    return run_built(w, mlc_nn_conv_transpose3d(w->ctx, 3, 2, 2, 1, 0));
+}
+DO(mlc_nn_max_pool1d) { return run_on_image(w, mlc_nn_max_pool1d(w->ctx, 2)); }
+DO(mlc_nn_max_pool2d) { return run_built(w, mlc_nn_max_pool2d(w->ctx, 2)); }
+DO(mlc_nn_max_pool3d) { return run_built(w, mlc_nn_max_pool3d(w->ctx, 2)); }
+DO(mlc_nn_avg_pool1d) { return run_on_image(w, mlc_nn_avg_pool1d(w->ctx, 2)); }
+DO(mlc_nn_avg_pool2d) { return run_built(w, mlc_nn_avg_pool2d(w->ctx, 2)); }
+DO(mlc_nn_avg_pool3d) { return run_built(w, mlc_nn_avg_pool3d(w->ctx, 2)); }
 DO(mlc_nn_batch_norm) { return run_on_image(w, mlc_nn_batch_norm(w->ctx, 3)); }
 
 DO(mlc_nn_layer_norm)      { return run_module(w, mlc_nn_layer_norm(w->ctx, 4)); }
@@ -759,7 +782,7 @@ DO(mlc_nn_fold_batch_norm)
 DO(mlc_nn_conv)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(1, 3, 3, 3);
-    d.conv.padding[0] = 1;
+    d.conv.padding = mlc_dims1(1);
     d.padding_mode = MLC_PAD_REFLECT;
     d.no_bias = true;
     return run_on_image(w, mlc_nn_conv(w->ctx, &d));
@@ -767,22 +790,22 @@ DO(mlc_nn_conv)
 
 DO(mlc_nn_batch_norm_ex)
 {
-    mlc_batch_norm_desc d;
-    memset(&d, 0, sizeof d);
-    d.channels = 3;
+    mlc_nn_batch_norm_desc d = mlc_nn_batch_norm_desc_make(3);
     d.no_affine = d.no_statistics = true;
     return run_on_image(w, mlc_nn_batch_norm_ex(w->ctx, &d));
 }
 
 DO(mlc_nn_max_pool)
 {
-    mlc_pool_desc d = mlc_pool_desc_make(2, 1, 0);
+    mlc_pool_desc d = mlc_pool_desc_make(2);
+    d.stride = mlc_dims_all(1);
     return run_on_image(w, mlc_nn_max_pool(w->ctx, &d));
 }
 
 DO(mlc_nn_avg_pool)
 {
-    mlc_pool_desc d = mlc_pool_desc_make(2, 0, 1);
+    mlc_pool_desc d = mlc_pool_desc_make(2);
+    d.padding = mlc_dims1(1);
     return run_on_image(w, mlc_nn_avg_pool(w->ctx, &d));
 }
 
@@ -840,7 +863,7 @@ DO(mlc_nn_sklinear)
 
 static mlc_status run_sklinear(world *w, mlc_sketch_start start, mlc_sketch_store store)
 {
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(4, 3, 1, 2);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(4, 3, 1, 2);
     d.weight = w->y;
     d.start = start;
     d.store = store;
@@ -867,7 +890,7 @@ DO(mlc_nn_sklinear_panther)
 DO(mlc_sklinear_to_panther)
 {
     mlc_tensor       *t[4];
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(4, 3, 2, 1);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(4, 3, 2, 1);
     d.has_seed = true;
     mlc_module *m = mlc_nn_sklinear_ex(w->ctx, &d);
     if (!own_module(w, m) || mlc_sklinear_to_panther(m, t) != MLC_OK)
@@ -879,7 +902,7 @@ DO(mlc_sklinear_to_panther)
 
 DO(mlc_nn_skconv)
 {
-    mlc_skconv_desc d = mlc_skconv_desc_make(1, 3, 2, 3, 1, 1);
+    mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(1, 3, 2, 3, 1, 1);
     d.has_seed = true;
     d.weight = mlc_randn(w->ctx, MLC_F32, mlc_dims3(2, 3, 3));
     return d.weight ? run_on_image(w, mlc_nn_skconv(w->ctx, &d)) : mlc_ctx_status(w->ctx);
@@ -919,7 +942,7 @@ DO(mlc_sketch_model)
 
 DO(mlc_nn_linear_ex)
 {
-    mlc_linear_desc d = mlc_linear_desc_make(4, 2);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(4, 2);
     d.no_bias = true;
     return run_module(w, mlc_nn_linear_ex(w->ctx, &d));
 }
@@ -940,8 +963,7 @@ static mlc_module *scale(world *w)
     const double   shift = 2;
     mlc_param_desc d;
     mlc_module    *m = mlc_module_create(w->ctx, &SCALE, &shift, sizeof shift);
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims1(4);
+    d = mlc_param_desc_make(mlc_dims1(4));
     d.init = MLC_INIT_CONSTANT;
     d.a = 3;
     if (m && mlc_module_declare(m, "scale", &d))
@@ -1177,8 +1199,7 @@ DO(mlc_summary) { return mlc_summary(w->net, mlc_dims2(7, 4), hash_text, w); }
 /* Summarised, so that there is a copy on the device as well.                                   */
 DO(mlc_print_ex)
 {
-    mlc_print_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_print_desc d = mlc_print_desc_make();
     d.threshold = 2;
     d.edge_items = 1;
     return mlc_print_ex(w->w, &d, hash_text, w);
@@ -1201,24 +1222,21 @@ DO(mlc_adamw) { return run_optim(w, mlc_adamw(w->net, 0.1)); }
 
 DO(mlc_sgd_ex)
 {
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_sgd_desc d = mlc_sgd_desc_make(1e-3);
     d.momentum = 0.9;
     return run_optim(w, mlc_sgd_ex(w->net, &d));
 }
 
 DO(mlc_adam_ex)
 {
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_adam_desc d = mlc_adam_desc_make(1e-3);
     d.beta1 = 0.8;
     return run_optim(w, mlc_adam_ex(w->net, &d));
 }
 
 DO(mlc_adamw_ex)
 {
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_adam_desc d = mlc_adamw_desc_make(1e-3);
     d.weight_decay = 0.5;
     return run_optim(w, mlc_adamw_ex(w->net, &d));
 }
@@ -1227,8 +1245,7 @@ DO(mlc_optim_step) { return mlc_optim_step(w->opt); }
 
 DO(mlc_optim_group)
 {
-    mlc_group_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_group_desc d = mlc_group_desc_make();
     d.lr_scale = 0.5;
     mlc_status st = mlc_optim_group(w->opt, "*.bias", &d);
     return first_of(st, mlc_optim_step(w->opt));
@@ -1236,8 +1253,10 @@ DO(mlc_optim_group)
 
 DO(mlc_optim_clip)
 {
-    const mlc_clip_desc d = {1, 0, true};
-    mlc_status          st = mlc_optim_clip(w->opt, &d);
+    mlc_clip_desc d = mlc_clip_desc_make();
+    d.norm = 1;
+    d.each = true;
+    mlc_status st = mlc_optim_clip(w->opt, &d);
     return first_of(st, mlc_optim_step(w->opt));
 }
 
@@ -1259,8 +1278,7 @@ DO(mlc_optim_in_backward)
 
 DO(mlc_optim_scaler)
 {
-    mlc_scaler_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_scaler_desc d = mlc_scaler_desc_make();
     mlc_status st = mlc_optim_scaler(w->opt, &d);
     return first_of(st, mlc_optim_step(w->opt));
 }
@@ -1311,8 +1329,7 @@ DO(mlc_optim_minimize)
 
 DO(mlc_optim_scaled)
 {
-    mlc_scaler_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_scaler_desc d = mlc_scaler_desc_make();
     mlc_status st = mlc_optim_scaler(w->opt, &d);
     return first_of(st, keep(w, mlc_optim_scaled(w->opt, w->x)));
 }
@@ -1561,8 +1578,7 @@ DO(mlc_load) { return mlc_load(w->net, in(w, "net.safetensors")); }
 DO(mlc_load_ex)
 {
     const mlc_rename renames[1] = {{"*", "*"}};
-    mlc_load_desc    d;
-    memset(&d, 0, sizeof d);
+    mlc_load_desc    d = mlc_load_desc_make();
     d.cast = d.partial = true;
     d.renames = renames;
     d.n_renames = 1;
@@ -1610,6 +1626,8 @@ SCENARIO(contexts, true)
 {
     mlc_memory info;
     CHECK_EQ(mlc_ctx_desc_make().threads, 0);
+    CHECK(mlc_gradcheck_desc_make().eps > 0 && mlc_conv_desc_make().groups == 1);
+    CHECK(mlc_table_desc_make().header && !mlc_csv_desc_make().header);
     CHECK(mlc_ctx_isa(w->ctx) >= MLC_ISA_SCALAR);
     CHECK_EQ(mlc_ctx_threads(w->ctx), 1);
     CHECK(mlc_ctx_blas(w->ctx) != NULL);
@@ -1652,7 +1670,7 @@ SCENARIO(objects, true)
     CHECK_EQ(mlc_optim_steps(w->opt), 0);
     CHECK(isnan(mlc_optim_grad_norm(w->opt)));
     mlc_error_clear(w->ctx);
-    CHECK_EQ(mlc_optim_scaler(w->opt, NULL), MLC_OK);
+    mlc_optim_scaler_off(w->opt);
     mlc_scaler_state scaler = mlc_optim_scaler_state(w->opt);
     CHECK_NEAR(scaler.scale, 1, 0);
     CHECK_EQ(mlc_optim_scaler_resume(w->opt, &scaler), MLC_ERR_STATE);

@@ -149,13 +149,10 @@ static mlc_tensor *call_linear_ex(op_args *a)
 
 static mlc_conv_desc conv_desc_of(const op_args *a)
 {
-    mlc_conv_desc d;
-    memset(&d, 0, sizeof d);
-    for (int i = 0; i < a->ints[0].n && i < 3; i++) {
-        d.stride[i] = a->ints[0].v[i];
-        d.padding[i] = a->ints[1].v[i];
-        d.dilation[i] = a->ints[2].v[i];
-    }
+    mlc_conv_desc d = mlc_conv_desc_make();
+    d.stride = a->ints[0];
+    d.padding = a->ints[1];
+    d.dilation = a->ints[2];
     d.groups = a->ints[3].v[0];
     return d;
 }
@@ -171,20 +168,16 @@ static mlc_tensor *call_conv(op_args *a)
 static mlc_tensor *call_conv_transpose(op_args *a)
 {
     mlc_conv_desc d = conv_desc_of(a);
-    for (int i = 1; i < a->ints[3].n && i < 4; i++)
-        d.output_padding[i - 1] = a->ints[3].v[i];
+    d.output_padding = mlc_dims_of(a->ints[3].n - 1, a->ints[3].v + 1);
     return mlc_conv_transpose(a->in[0], a->in[1], a->in[2], &d);
 }
 
 static mlc_pool_desc pool_desc_of(const op_args *a)
 {
-    mlc_pool_desc d;
-    memset(&d, 0, sizeof d);
-    for (int i = 0; i < a->ints[0].n && i < 3; i++) {
-        d.kernel[i] = a->ints[0].v[i];
-        d.stride[i] = a->ints[1].v[i];
-        d.padding[i] = a->ints[2].v[i];
-    }
+    mlc_pool_desc d = mlc_pool_desc_make(2);
+    d.kernel = a->ints[0];
+    d.stride = a->ints[1];
+    d.padding = a->ints[2];
     return d;
 }
 
@@ -192,8 +185,7 @@ static mlc_tensor *call_max_pool(op_args *a)
 {
     mlc_pool_desc d = pool_desc_of(a);
     const int     axes = a->ints[3].n - 1;
-    for (int i = 0; i < axes && i < 3; i++)
-        d.dilation[i] = a->ints[3].v[i];
+    d.dilation = mlc_dims_of(axes, a->ints[3].v);
     d.ceil = axes >= 0 && a->ints[3].v[axes] != 0;
     return mlc_max_pool(a->in[0], &d);
 }

@@ -238,14 +238,11 @@ static void arguments(void *user, const mlc_op_event *e)
 static mlc_tensor *call_of(int i, mlc_tensor *x, mlc_tensor *image)
 {
     mlc_tensor   *index = mlc_argmax(x, 1, true), *list[2] = {x, x};
-    mlc_conv_desc conv;
-    mlc_pool_desc pool;
-    memset(&conv, 0, sizeof conv);
-    memset(&pool, 0, sizeof pool);
-    conv.stride[0] = 2;
-    conv.padding[1] = 1;
+    mlc_conv_desc conv = mlc_conv_desc_make();
+    mlc_pool_desc pool = mlc_pool_desc_make(2);
+    conv.stride = mlc_dims2(2, 1);
+    conv.padding = mlc_dims2(0, 1);
     conv.act = MLC_ACT_RELU;
-    pool.kernel[0] = pool.kernel[1] = 2;
     switch (i) {
         case 0: return mlc_softmax(x, -1);
         case 1: return mlc_leaky_relu(x, 0.25);
@@ -276,10 +273,9 @@ static mlc_tensor *call_of(int i, mlc_tensor *x, mlc_tensor *image)
 
 static mlc_tensor *more_of(int i, mlc_tensor *x, mlc_tensor *image)
 {
-    mlc_cross_entropy_desc d;
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     mlc_epilogue           e = {MLC_ACT_GELU, 0.5, NULL};
     mlc_tensor            *labels = mlc_argmax(x, 1, false);
-    memset(&d, 0, sizeof d);
     d.reduction = MLC_REDUCTION_SUM;
     d.label_smoothing = 0.125;
     d.has_ignore_index = true;
@@ -412,9 +408,7 @@ static mlc_module *one_of(mlc_ctx *ctx, mlc_tensor **w)
 {
     static const mlc_module_class cls = {"One", pass, NULL, NULL, 0, NULL};
     mlc_module    *m = mlc_module_create(ctx, &cls, NULL, 0);
-    mlc_param_desc d;
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims1(2);
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims1(2));
     d.init = MLC_INIT_CONSTANT;
     d.a = 3;
     *w = mlc_module_declare(m, "w", &d);

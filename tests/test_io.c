@@ -607,9 +607,7 @@ TEST(io, wrong_arguments_are_errors_and_write_nothing)
         CHECK_HAS(mlc_error(ctx), "metadata must be pairs of UTF-8 strings, ended by NULL");
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
-    mlc_param_desc one;
-    memset(&one, 0, sizeof one);
-    one.shape = mlc_dims1(1);
+    mlc_param_desc one = mlc_param_desc_make(mlc_dims1(1));
     CHECK_EQ(save_one(ctx, b.path, "a", mlc_module_declare(mlc_nn_linear(ctx, 1, 1), "p", &one)),
              MLC_ERR_STATE);
     CHECK_STR(mlc_error(ctx), "save: a parameter is not built yet; call mlc_module_build");
@@ -834,8 +832,7 @@ TEST(io, buffers_are_saved_and_loaded_too)
     box            b = box_open("buffer.safetensors");
     const double   want[3] = { 4, 5, 6 };
     const float    host[3] = { 4, 5, 6 };
-    mlc_param_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims0());
     d.shape  = mlc_dims1(3);
     d.buffer = true;
     mlc_module *m = mlc_module_create(ctx, &keeper_class, NULL, 0);

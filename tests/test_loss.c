@@ -15,8 +15,7 @@ static mlc_tensor *call_mse(mlc_tensor *x, mlc_tensor *target, const int64_t *in
 
 static mlc_tensor *call_xent(mlc_tensor *x, mlc_tensor *labels, const int64_t *ints, double s)
 {
-    mlc_cross_entropy_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.reduction = (mlc_reduction)ints[0];
     d.label_smoothing = s;
     d.has_ignore_index = ints[1] != 0;
@@ -86,8 +85,7 @@ TEST(loss, cross_entropy_has_the_documented_golden_values)
     FOR_EACH_ISA(ctx) {
         mlc_tensor *x = test_tensor(ctx, MLC_F64, mlc_dims2(2, 3), GOLDEN_LOGITS);
         mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), GOLDEN_LABELS);
-        mlc_cross_entropy_desc d;
-        memset(&d, 0, sizeof d);
+        mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
         CHECK_NEAR(mlc_item(mlc_cross_entropy(x, y)), 0.9076059, 1e-7);
         CHECK_NEAR(mlc_item(mlc_cross_entropy_ex(x, y, NULL)), 0.9076059, 1e-7);
         d.label_smoothing = 0.1;
@@ -111,13 +109,12 @@ static bool check_xent(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t c, doub
 {
     static double x[GOLDEN_MOST], y[256], want[256];
     mlc_tensor   *logits = test_rand(ctx, dtype, mlc_dims2(n, c), 3, -4, 4);
-    mlc_cross_entropy_desc d;
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     test_read(logits, x);
     for (int64_t i = 0; i < n; i++) {
         y[i] = (double)(i * 7 % c);
         want[i] = xent_row(x + i * c, c, (int64_t)y[i], smoothing);
     }
-    memset(&d, 0, sizeof d);
     d.reduction = MLC_REDUCTION_NONE;
     d.label_smoothing = smoothing;
     mlc_tensor *out = mlc_cross_entropy_ex(
@@ -265,8 +262,7 @@ static mlc_tensor *call_distillation_loss(mlc_tensor *const *in, const double *n
 
 static mlc_cross_entropy_desc class_desc(mlc_tensor *const *in, const double *n)
 {
-    mlc_cross_entropy_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.reduction = (mlc_reduction)n[0];
     d.label_smoothing = n[1];
     d.has_ignore_index = n[2] != 0;
@@ -653,8 +649,7 @@ TEST(loss, weights_of_nothing_are_not_numbers_as_in_pytorch)
     FOR_EACH_ISA(ctx) {
         mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 3, -1, 1);
         mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), labels);
-        mlc_cross_entropy_desc d;
-        memset(&d, 0, sizeof d);
+        mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
         d.weight = test_tensor(ctx, MLC_F32, mlc_dims1(3), weights);
         CHECK(isnan(mlc_item(mlc_cross_entropy_ex(x, y, &d))));
         CHECK(isnan(mlc_item(mlc_nll_loss(x, y, &d))));
@@ -673,8 +668,7 @@ TEST(loss, weights_of_classes_may_be_strided)
         for (int k = 0; k < 2; k++) {
             mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 3, -1, 1);
             mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(3), labels);
-            mlc_cross_entropy_desc d;
-            memset(&d, 0, sizeof d);
+            mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
             d.label_smoothing = 0.25;
             d.weight = test_tensor(ctx, MLC_F32, mlc_dims1(k == 0 ? 3 : 6), k == 0 ? dense : wide);
             if (k == 1)
@@ -773,8 +767,7 @@ TEST(loss, no_rows_and_only_ignored_rows_are_not_numbers_as_in_pytorch)
     mlc_tensor             *none = mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3));
     mlc_tensor             *two = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3));
     mlc_tensor             *labels = test_tensor(ctx, MLC_I64, mlc_dims1(2), ignored);
-    mlc_cross_entropy_desc  d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc  d = mlc_cross_entropy_desc_make();
     d.has_ignore_index = true;
     d.ignore_index = 7;
     mlc_tensor *no_labels = mlc_zeros(ctx, MLC_I64, mlc_dims1(0));
@@ -890,8 +883,7 @@ TEST(loss, cross_entropy_refuses_a_desc_out_of_range)
     mlc_ctx               *ctx = test_ctx();
     mlc_tensor            *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3));
     mlc_tensor            *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(4));
-    mlc_cross_entropy_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.label_smoothing = 1.5;
     check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_ARG, "smoothing");
     d.label_smoothing = -0.1;

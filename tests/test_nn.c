@@ -45,7 +45,7 @@ static mlc_module *residual(mlc_ctx *ctx, mlc_module *inner, double gain)
     const int      one = 1;
     mlc_param_desc d;
     mlc_module    *m = mlc_module_create(ctx, &RESIDUAL, &one, sizeof one);
-    memset(&d, 0, sizeof d);
+    d = mlc_param_desc_make(mlc_dims0());
     d.init = MLC_INIT_CONSTANT;
     d.a = gain;
     mlc_module_declare(m, "gain", &d);
@@ -116,7 +116,7 @@ TEST(nn, names_that_cannot_be_are_refused)
     mlc_param_desc d;
     mlc_ctx       *ctx = test_ctx();
     mlc_module    *m = residual(ctx, mlc_nn_linear(ctx, 2, 2), 1);
-    memset(&d, 0, sizeof d);
+    d = mlc_param_desc_make(mlc_dims0());
     CHECK(mlc_module_declare(m, "taken", &d) != NULL);
     for (int i = 0; i < COUNT(bad); i++) {
         CHECK(mlc_module_declare(m, bad[i], &d) == NULL);
@@ -289,8 +289,7 @@ TEST(nn, initialisers_make_what_they_say)
         mlc_param_desc d;
         double         sum = 0, square = 0;
         mlc_module    *m = mlc_module_create(ctx, &RESIDUAL, NULL, sizeof(int));
-        memset(&d, 0, sizeof d);
-        d.shape = mlc_dims1(N);
+        d = mlc_param_desc_make(mlc_dims1(N));
         d.init = kinds[k];
         d.a = 3;
         d.b = 5;
@@ -439,7 +438,7 @@ TEST(nn, a_tied_parameter_is_laid_out_once_and_gets_both_gradients)
 {
     static const double      x[] = {1, 2, 3};
     double                   w[6], g[6], h[2];
-    mlc_linear_desc          d = mlc_linear_desc_make(3, 2);
+    mlc_nn_linear_desc          d = mlc_nn_linear_desc_make(3, 2);
     mlc_ctx                 *ctx = test_ctx();
     mlc_module              *m = mlc_module_create(ctx, &PAIR, NULL, 0);
     d.no_bias = d.has_dtype = true;
@@ -866,7 +865,7 @@ TEST(nn, a_dotted_name_that_is_too_long_is_an_error_of_the_build)
 TEST(nn, linear_without_bias_and_in_another_dtype)
 {
     mlc_ctx        *ctx = test_ctx();
-    mlc_linear_desc d = mlc_linear_desc_make(3, 4);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(3, 4);
     d.no_bias = d.has_dtype = true;
     d.dtype = MLC_F64;
     mlc_module *m = mlc_nn_linear_ex(ctx, &d);
@@ -904,7 +903,7 @@ static void check_fused(mlc_ctx *ctx, mlc_dtype dtype, mlc_module *act,
 {
     enum { N = 9, IN = 33, OUT = 17 };
     static double   y[N * OUT], dx[N * IN], dw[OUT * IN], db[OUT];
-    mlc_linear_desc d = mlc_linear_desc_make(IN, OUT);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(IN, OUT);
     mlc_module     *net = mlc_nn_sequential(ctx);
     d.has_dtype = true;
     d.dtype = dtype;
@@ -951,7 +950,7 @@ static void check_fused_dropout(mlc_ctx *ctx, bool act, bool training)
 {
     enum { N = 9, IN = 33, OUT = 17 };
     double          y[N * OUT], dw[OUT * IN];
-    mlc_linear_desc d = mlc_linear_desc_make(IN, OUT);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(IN, OUT);
     mlc_module     *net = mlc_nn_sequential(ctx);
     mlc_module_add(net, mlc_nn_linear_ex(ctx, &d));
     if (act)
@@ -1002,8 +1001,7 @@ static mlc_module *product(mlc_ctx *ctx, int64_t in, int64_t out, uint32_t takes
     const mlc_module_class cls = {"Product", NULL, NULL, product_call, takes, NULL};
     mlc_param_desc         d;
     mlc_module            *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc_tensor *));
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims2(out, in);
+    d = mlc_param_desc_make(mlc_dims2(out, in));
     d.init = MLC_INIT_UNIFORM;
     d.a = -1;
     d.b = 1;
@@ -1198,10 +1196,10 @@ TEST(nn, hooks_see_layers_of_blocks)
     mlc_ctx          *ctx = test_ctx();
     const char *const paths[] = {"0", "1", "2", "3", "3.body", "3.body.4", "4", "4.fc1", "4.fc2"};
     seen              s[COUNT(paths)];
-    mlc_pool_desc     pool = mlc_pool_desc_make(2, 2, 0);
+    mlc_pool_desc     pool = mlc_pool_desc_make(2);
     mlc_module       *net = mlc_nn_sequential(ctx);
     memset(s, 0, sizeof s);
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 2, 4, 3));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 2, 4, 3, 1, 0));
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_max_pool(ctx, &pool));
     mlc_module_add(net, mlc_nn_basic_block(ctx, 4, 4, 1));
@@ -1755,7 +1753,7 @@ TEST(nn, layers_too_large_for_memory_together_are_nomem)
     mlc_ctx        *ctx = test_ctx();
     mlc_module     *net = mlc_nn_sequential(ctx);
     const int64_t   side = (int64_t)1 << (sizeof(size_t) == 8 ? 29 : 13);
-    mlc_linear_desc d = mlc_linear_desc_make(side, side);
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(side, side);
     d.no_bias = d.has_dtype = true;
     d.dtype = MLC_F64;
     for (int i = 0; i < 8; i++)        /* 8 times 2^61 bytes (or 2^29) wrap to 0               */
@@ -1784,9 +1782,7 @@ static mlc_module *with_body(mlc_ctx *ctx, body b)
 {
     static const mlc_module_class cls = {"Body", body_forward, NULL, NULL, 0, NULL};
     mlc_module    *m = mlc_module_create(ctx, &cls, &b, sizeof b);
-    mlc_param_desc d;
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims1(3);
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims1(3));
     d.init = MLC_INIT_CONSTANT;
     d.a = 3;
     mlc_module_declare(m, "p", &d);
@@ -1908,14 +1904,13 @@ TEST(nn, layers_of_images_are_their_operations)
         mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 6, 7), 3, -1, 1);
         for (int i = 0; i < 4; i++) {
             mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 3, 5, 3);
-            d.conv.padding[0] = 1, d.conv.padding[1] = 2, d.conv.stride[1] = 2;
+            d.conv.padding = mlc_dims2(1, 2), d.conv.stride = mlc_dims2(1, 2);
             d.padding_mode = modes[i];
             mlc_module *m = mlc_nn_conv(ctx, &d);
             mlc_tensor *w = mlc_module_param(m, "weight"), *b = mlc_module_param(m, "bias");
             mlc_dims    pad = mlc_dims4(0, 0, 1, 2);
-            mlc_conv_desc plain;
-            memset(&plain, 0, sizeof plain);
-            plain.stride[1] = 2;
+            mlc_conv_desc plain = mlc_conv_desc_make();
+            plain.stride = mlc_dims2(1, 2);
             mlc_tensor *want = mlc_conv(mlc_pad(x, pad, pad, modes[i], 0), w, b, &plain);
             CHECK_NEAR(largest_gap(mlc_forward(m, x), want), 0, 1e-6);
             mlc_tensor *most = mlc_max(mlc_abs(w), mlc_dims0(), false);
@@ -1923,7 +1918,7 @@ TEST(nn, layers_of_images_are_their_operations)
         }
         mlc_nn_conv_desc t = mlc_nn_conv_desc_make(2, 3, 4, 2);
         t.transposed = true;
-        t.conv.stride[0] = t.conv.stride[1] = 2;
+        t.conv.stride = mlc_dims_all(2);
         mlc_module *m = mlc_nn_conv(ctx, &t);
         CHECK_EQ(mlc_dim(mlc_forward(m, x), 2), 12);
         CHECK_EQ(mlc_dim(mlc_module_param(m, "weight"), 1), 4);
@@ -1934,13 +1929,13 @@ TEST(nn, layers_of_images_are_their_operations)
 /* conv, relu in one pass; pool; batch norm; the whole in training and in evaluation. */
 static mlc_module *image_net(mlc_ctx *ctx)
 {
-    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
+    const mlc_pool_desc two = mlc_pool_desc_make(2);
     mlc_module         *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 4, 3));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 1, 4, 3, 1, 0));
     mlc_module_add(net, mlc_nn_relu(ctx));
     mlc_module_add(net, mlc_nn_max_pool(ctx, &two));
     mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
-    mlc_module_add(net, mlc_nn_conv2d(ctx, 4, 6, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 4, 6, 2, 1, 0));
     mlc_module_add(net, mlc_nn_gelu(ctx));
     mlc_module_add(net, mlc_nn_adaptive_avg_pool(ctx, mlc_dims2(2, 2)));
     mlc_module_add(net, mlc_nn_flatten(ctx));
@@ -2017,16 +2012,19 @@ TEST(nn, layers_of_images_refuse_sizes_that_are_none)
     d.conv.groups = 2;
     CHECK(mlc_nn_conv(ctx, &d) == NULL);
     CHECK_STR(mlc_error(ctx), "nn_conv: 2 axes, in 3, out 5, kernel 3, groups 2: 1 to 3 axes, "
-                              "positive sizes, a kernel below 2^20, channels that are multiples "
-                              "of groups, and padding with zeros where it is transposed");
+                              "positive sizes, a kernel below 2^20, a number of it for each axis "
+                              "or mlc_dims_all, channels that are multiples "
+                              "of groups, and padding with zeros where it is transposed; start "
+                              "from mlc_nn_conv_desc_make()");
     mlc_error_clear(ctx);
-    CHECK(mlc_nn_conv(ctx, NULL) == NULL && mlc_nn_conv2d(ctx, 1, 1, 0) == NULL);
+    CHECK(mlc_nn_conv(ctx, NULL) == NULL && mlc_nn_conv2d(ctx, 1, 1, 0, 1, 0) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     mlc_error_clear(ctx);
     CHECK(mlc_nn_batch_norm(ctx, 0) == NULL);
-    CHECK_STR(mlc_error(ctx), "nn_batch_norm: channels is 0; it must be positive");
+    CHECK_STR(mlc_error(ctx), "nn_batch_norm: channels is 0; it must be positive; a desc starts "
+                              "from mlc_nn_batch_norm_desc_make(channels)");
     mlc_error_clear(ctx);
-    CHECK(mlc_nn_conv1d(NULL, 1, 1, 1) == NULL && mlc_nn_conv3d(NULL, 1, 1, 1) == NULL);
+    CHECK(mlc_nn_conv1d(NULL, 1, 1, 1, 1, 0) == NULL && mlc_nn_conv3d(NULL, 1, 1, 1, 1, 0) == NULL);
 }
 
 /* ---- relu with the maxima behind it --------------------------------------------------------- */
@@ -2037,9 +2035,11 @@ static void conv_relu_pool(mlc_ctx *ctx, mlc_dtype dtype)
 {
     enum { N = 2, C = 3, SIDE = 9, OUT = 5, Y = N * OUT * 16, X = N * C * SIDE * SIDE };
     static double       y[2][Y], dx[2][X];
-    const mlc_pool_desc two = mlc_pool_desc_make(3, 2, 1);
+    mlc_pool_desc       two = mlc_pool_desc_make(3);
     mlc_tensor         *x = test_rand(ctx, dtype, mlc_dims4(N, C, SIDE, SIDE), 1, -1, 1);
-    mlc_module         *net = mlc_nn_sequential(ctx), *conv = mlc_nn_conv2d(ctx, C, OUT, 3);
+    mlc_module         *net = mlc_nn_sequential(ctx), *conv = mlc_nn_conv2d(ctx, C, OUT, 3, 1, 0);
+    two.stride = mlc_dims_all(2);
+    two.padding = mlc_dims_all(1);
     mlc_set_requires_grad(x, true);
     mlc_module_add(net, conv);
     mlc_module_add(net, mlc_nn_relu(ctx));
@@ -2197,9 +2197,8 @@ typedef struct recipe { bool adamw, clip, in_backward, late; } recipe;
 static mlc_optim *optim_of(mlc_module *net, const recipe *r)
 {
     mlc_sgd_desc  d;
-    mlc_clip_desc clip = {0.5, 0, false};
-    memset(&d, 0, sizeof d);
-    d.lr = 0.1;
+    mlc_clip_desc clip = {0.5, INF, false};
+    d = mlc_sgd_desc_make(0.1);
     d.momentum = 0.9;
     d.weight_decay = 0.01;
     mlc_optim *o = r->adamw ? mlc_adamw(net, 0.01) : mlc_sgd_ex(net, &d);
@@ -3169,4 +3168,85 @@ TEST(nn, scale_fit_names_the_feature_that_cannot_be_scaled)
     CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 2))) == NULL);
     CHECK_STR(mlc_error(ctx), "in Standardize: standardize: x [4,2] must end in 3 features");
     mlc_error_clear(ctx);
+}
+
+/* ---- layers of images in one call ----------------------------------------------------------- */
+
+TEST(nn, short_forms_of_layers_of_images_are_the_long_ones)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x[3] = {test_rand(ctx, MLC_F32, mlc_dims3(2, 3, 9), 1, -1, 1),
+                        test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 9, 8), 2, -1, 1), NULL};
+    x[2] = test_rand(ctx, MLC_F32, mlc_dims_of(5, (const int64_t[]){2, 3, 5, 6, 7}), 3, -1, 1);
+    mlc_module *m[4][3] = {
+        {mlc_nn_conv1d(ctx, 3, 4, 3, 2, 1), mlc_nn_conv2d(ctx, 3, 4, 3, 2, 1),
+         mlc_nn_conv3d(ctx, 3, 4, 3, 2, 1)},
+        {mlc_nn_conv_transpose1d(ctx, 3, 4, 3, 2, 1), mlc_nn_conv_transpose2d(ctx, 3, 4, 3, 2, 1),
+         mlc_nn_conv_transpose3d(ctx, 3, 4, 3, 2, 1)},
+        {mlc_nn_max_pool1d(ctx, 2), mlc_nn_max_pool2d(ctx, 2), mlc_nn_max_pool3d(ctx, 2)},
+        {mlc_nn_avg_pool1d(ctx, 2), mlc_nn_avg_pool2d(ctx, 2), mlc_nn_avg_pool3d(ctx, 2)}};
+    mlc_conv_desc       d = mlc_conv_desc_make();
+    const mlc_pool_desc two = mlc_pool_desc_make(2);
+    d.stride = mlc_dims_all(2);
+    d.padding = mlc_dims_all(1);
+    for (int i = 0; i < 12; i++) {
+        mlc_module *layer = m[i / 3][i % 3];
+        mlc_tensor *in = x[i % 3], *want = NULL;
+        mlc_tensor *w = i < 6 ? mlc_module_param(layer, "weight") : NULL;
+        mlc_tensor *b = i < 6 ? mlc_module_param(layer, "bias") : NULL;
+        mlc_module_build(layer);
+        if (i / 3 == 0) want = mlc_conv(in, w, b, &d);
+        if (i / 3 == 1) want = mlc_conv_transpose(in, w, b, &d);
+        if (i / 3 == 2) want = mlc_max_pool(in, &two);
+        if (i / 3 == 3) want = mlc_avg_pool(in, &two);
+        CHECK_NEAR(largest_gap(mlc_forward(layer, in), want), 0, 0);
+    }
+    CHECK_OK(ctx);
+    CHECK(mlc_forward(m[2][1], x[0]) == NULL);
+    CHECK_HAS(mlc_error(ctx), "kernel has 2 numbers, the image 1 axes");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_nn_max_pool2d(NULL, 2) == NULL);
+    CHECK(mlc_nn_conv_transpose2d(NULL, 1, 1, 1, 1, 0) == NULL);
+}
+
+/* What a zeroed struct or a list of another length has is found when the layer is made. */
+TEST(nn, layers_of_images_refuse_descs_that_were_not_made)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_nn_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.axes = 2, d.in = d.out = 3, d.kernel = mlc_dims_all(3);
+    CHECK(mlc_nn_conv(ctx, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_nn_conv_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d = mlc_nn_conv_desc_make(2, 3, 3, 3);
+    d.conv.stride = mlc_dims1(2);
+    CHECK(mlc_nn_conv(ctx, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_conv: stride has 1 numbers, the image 2 axes");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 3, 5, 5));
+    CHECK(mlc_forward(mlc_nn_conv2d(ctx, 3, 3, 3, 0, 0), x) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_forward(mlc_nn_avg_pool(ctx, NULL), x) == NULL);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_pool_desc_make(kernel)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+/* With momentum 0 the statistics stay; with eps 0 a channel of two values becomes -1 and 1. */
+TEST(nn, batch_norm_takes_a_momentum_and_an_eps_of_0)
+{
+    static const double    v[4] = {3, 3.5, 3, 3.5}, want[4] = {-1, 1, -1, 1}, zero = 0, one = 1;
+    mlc_ctx               *ctx = test_ctx();
+    mlc_nn_batch_norm_desc d = mlc_nn_batch_norm_desc_make(1);
+    d.momentum = d.eps = 0;
+    mlc_module *m = mlc_nn_batch_norm_ex(ctx, &d);
+    mlc_tensor *y = mlc_forward(m, test_tensor(ctx, MLC_F32, mlc_dims3(2, 1, 2), v));
+    CHECK_VALUES(y, 4, want, 1e-7, 0);
+    CHECK_VALUES(mlc_module_param(m, "running_mean"), 1, &zero, 0, 0);
+    CHECK_VALUES(mlc_module_param(m, "running_var"), 1, &one, 0, 0);
+    d.eps = -1e-5;
+    CHECK(mlc_nn_batch_norm_ex(ctx, &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "nn_batch_norm: momentum is 0, eps -1e-05; momentum must be in "
+                              "[0, 1], eps finite and not negative");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }

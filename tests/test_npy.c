@@ -315,8 +315,7 @@ TEST(npy, lists_that_cannot_be_saved_are_refused)
     mlc_param_desc  one;
     memset(longest, 'n', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
-    memset(&one, 0, sizeof one);
-    one.shape = mlc_dims1(1);
+    one = mlc_param_desc_make(mlc_dims1(1));
     mlc_tensor *unbuilt = mlc_module_declare(m, "unbuilt", &one);
     const struct { mlc_named list[2]; int n; mlc_status st; const char *why; } table[] = {
         {{{NULL, x}, {NULL, NULL}}, 1, MLC_ERR_ARG, "entry 0 has no name or tensor"},

@@ -20,8 +20,7 @@ static mlc_module *bowl(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, const double *
 {
     mlc_param_desc d;
     mlc_module    *m = mlc_module_create(ctx, &BOWL, NULL, 0);
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims1(n);
+    d = mlc_param_desc_make(mlc_dims1(n));
     d.dtype = dtype;
     d.has_dtype = true;
     mlc_tensor *p = mlc_module_declare(m, "p", &d);
@@ -57,19 +56,16 @@ static const trace TRACES[] = {        /* formats.md 5.2, from torch 2.15, print
     {"sgd nesterov", false, false, 0.1, 0.9, 0, 0, true, 0, 0, 0, {.327321, .216704, -1.299888}},
     {"sgd dampening", false, false, 0.1, 0.9, 0.1, 0.01, false, 0, 0, 0,
      {.5049956862, -.1899970864, -1.5160846284}},
-    {"adam", true, false, 1e-3, 0, 0, 0, false, 0, 0, 0,
+    {"adam", true, false, 1e-3, 0, 0, 0, false, 0.9, 0.999, 1e-8,
      {.9970000961, -1.9970000479, 2.9970000319}},
-    {"adamw", true, true, 1e-3, 0, 0, 0, false, 0, 0, 0,
+    {"adamw", true, true, 1e-3, 0, 0, 0.01, false, 0.9, 0.999, 1e-8,
      {.9969701273, -1.9969400795, 2.9969100638}},
 };
 
 static mlc_optim *make_optim(mlc_module *m, const trace *t)
 {
-    mlc_sgd_desc  s;
-    mlc_adam_desc a;
-    memset(&s, 0, sizeof s);
-    memset(&a, 0, sizeof a);
-    s.lr = a.lr = t->lr;
+    mlc_sgd_desc  s = mlc_sgd_desc_make(t->lr);
+    mlc_adam_desc a = mlc_adam_desc_make(t->lr);
     s.momentum = t->momentum;
     s.dampening = t->dampening;
     s.weight_decay = a.weight_decay = t->weight_decay;
@@ -100,14 +96,14 @@ TEST(optim, three_steps_follow_the_traces_of_pytorch)
     }
 }
 
-static const trace LONG_TRACES[] = {   /* as in golden/make_goldens.py; negative: really 0     */
+static const trace LONG_TRACES[] = {   /* as in golden/make_goldens.py                         */
     {"sgd", false, false, 0.02, 0, 0, 0, false, 0, 0, 0, {0, 0, 0}},
     {"sgd_momentum", false, false, 0.02, 0.9, 0.1, 0.05, false, 0, 0, 0, {0, 0, 0}},
     {"sgd_nesterov", false, false, 0.02, 0.8, 0, 0, true, 0, 0, 0, {0, 0, 0}},
-    {"adam", true, false, 0.05, 0, 0, 0.02, false, 0, 0, 0, {0, 0, 0}},
-    {"adamw", true, true, 0.05, 0, 0, 0.1, false, 0, 0, 0, {0, 0, 0}},
+    {"adam", true, false, 0.05, 0, 0, 0.02, false, 0.9, 0.999, 1e-8, {0, 0, 0}},
+    {"adamw", true, true, 0.05, 0, 0, 0.1, false, 0.9, 0.999, 1e-8, {0, 0, 0}},
     {"adam_betas", true, false, 0.05, 0, 0, 0, false, 0.8, 0.95, 1e-4, {0, 0, 0}},
-    {"adam_beta0", true, false, 0.05, 0, 0, 0, false, -1, 0.99, 0, {0, 0, 0}},
+    {"adam_beta0", true, false, 0.05, 0, 0, 0, false, 0, 0.99, 1e-8, {0, 0, 0}},
 };
 
 static void check_long_trace(mlc_ctx *ctx, const golden_file *f, const trace *t, mlc_dtype dtype,
@@ -148,14 +144,16 @@ TEST(optim, short_forms_have_the_documented_defaults)
     mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), WEIGHT);
     mlc_module *m[6];
     mlc_optim  *opt[6];
+    const mlc_sgd_desc  sgd = mlc_sgd_desc_make(1e-3);
+    const mlc_adam_desc adam = mlc_adam_desc_make(1e-3), adamw = mlc_adamw_desc_make(1e-3);
     for (int i = 0; i < 6; i++)
         m[i] = bowl(ctx, MLC_F64, 3, START);
     opt[0] = mlc_sgd(m[0], 1e-3);
-    opt[1] = mlc_sgd_ex(m[1], NULL);
+    opt[1] = mlc_sgd_ex(m[1], &sgd);
     opt[2] = mlc_adam(m[2], 1e-3);
-    opt[3] = mlc_adam_ex(m[3], NULL);
+    opt[3] = mlc_adam_ex(m[3], &adam);
     opt[4] = mlc_adamw(m[4], 1e-3);
-    opt[5] = mlc_adamw_ex(m[5], NULL);
+    opt[5] = mlc_adamw_ex(m[5], &adamw);
     for (int i = 0; i < 6; i++) {
         double a[3];
         for (int step = 0; step < 3; step++)
@@ -302,9 +300,7 @@ static void check_late_start(mlc_ctx *ctx, bool adam)
 {
     double        before[TWO], after[TWO], g[15];
     mlc_module   *net = two_layers(ctx);
-    mlc_sgd_desc  d;
-    memset(&d, 0, sizeof d);
-    d.lr = 0.1;
+    mlc_sgd_desc  d = mlc_sgd_desc_make(0.1);
     d.momentum = d.dampening = 0.5;
     mlc_optim *opt = adam ? mlc_adam(net, 0.1) : mlc_sgd_ex(net, &d);
     mlc_scope_begin(ctx);
@@ -362,7 +358,7 @@ TEST(optim, learning_rates_that_are_none_are_refused_and_nothing_changes)
 {
     const double bad[] = {-1, (double)NAN, (double)INFINITY};
     mlc_ctx     *ctx = test_ctx();
-    mlc_optim   *opt = mlc_sgd_ex(two_layers(ctx), NULL);
+    mlc_optim   *opt = mlc_sgd(two_layers(ctx), 1e-3);
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(mlc_optim_set_lr(opt, bad[i]), MLC_ERR_ARG);
         CHECK_STATUS(ctx, MLC_ERR_ARG);
@@ -379,16 +375,12 @@ TEST(optim, groups_have_their_own_rate_and_decay_and_the_last_match_wins)
     double         before[TWO], after[TWO];
     mlc_ctx       *ctx = test_ctx();
     mlc_module    *net = two_layers(ctx);
-    mlc_sgd_desc   d;
-    mlc_group_desc half, still;
-    memset(&d, 0, sizeof d);
-    memset(&half, 0, sizeof half);
-    memset(&still, 0, sizeof still);
-    d.lr = 0.5;
+    mlc_sgd_desc   d = mlc_sgd_desc_make(0.5);
+    mlc_group_desc half = mlc_group_desc_make(), still = half;
     d.weight_decay = 0.1;
     half.lr_scale = 0.5;
-    half.weight_decay = -1;                                /* really 0                         */
-    still.lr_scale = -1;
+    half.has_weight_decay = true;                          /* of 0                             */
+    still.lr_scale = 0;
     mlc_optim *opt = mlc_sgd_ex(net, &d);
     CHECK_EQ(mlc_optim_group(opt, "*.bias", &half), MLC_OK);
     CHECK_EQ(mlc_optim_group(opt, "2.*", &still), MLC_OK);
@@ -414,8 +406,7 @@ TEST(optim, groups_keep_their_ratio_when_the_rate_changes)
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m = bowl(ctx, MLC_F64, 3, start);
     mlc_optim          *opt = mlc_sgd(m, 0.01);
-    mlc_group_desc      triple;
-    memset(&triple, 0, sizeof triple);
+    mlc_group_desc      triple = mlc_group_desc_make();
     triple.lr_scale = 3;
     CHECK_EQ(mlc_optim_group(opt, "p", &triple), MLC_OK);
     CHECK_EQ(mlc_optim_set_lr(opt, 0.1), MLC_OK);
@@ -428,8 +419,7 @@ TEST(optim, groups_that_match_nothing_or_are_too_many_are_refused)
 {
     mlc_ctx       *ctx = test_ctx();
     mlc_optim     *opt = mlc_sgd(two_layers(ctx), 0.1);
-    mlc_group_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_group_desc d = mlc_group_desc_make();
     CHECK_EQ(mlc_optim_group(opt, "7.*", &d), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "7.*");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
@@ -504,9 +494,7 @@ TEST(optim, gradients_add_up_until_the_step_and_zero_grad_forgets_them)
 static mlc_optim *try_sgd(mlc_module *m, double lr, double momentum, double dampening,
                           double decay, bool nesterov)
 {
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
+    mlc_sgd_desc d = mlc_sgd_desc_make(lr);
     d.momentum = momentum;
     d.dampening = dampening;
     d.weight_decay = decay;
@@ -537,8 +525,7 @@ TEST(optim, adam_refuses_values_that_make_no_sense)
 {
     mlc_ctx      *ctx = test_ctx();
     mlc_module   *m = two_layers(ctx);
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_adam_desc d = mlc_adam_desc_make(1e-3);
     d.beta1 = 1;
     CHECK(mlc_adam_ex(m, &d) == NULL);
     CHECK_HAS(mlc_error(ctx), "beta");
@@ -695,10 +682,8 @@ static void adam_step(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
 static void decay(mlc_ctx *ctx, double beta1, int steps, double *p)
 {
     enum { N = 40000 };
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_adam_desc d = mlc_adam_desc_make(1);
     memset(p, 0, N * sizeof *p);
-    d.lr = 1;
     d.beta1 = beta1;
     d.beta2 = 0.5;
     d.eps = 1e-30;
@@ -750,7 +735,7 @@ TEST(optim, clips_a_gradient_of_3_4_to_1_as_pytorch_does)
     const double want[] = {1.5 - 3 / (5 + 1e-6), 2 - 4 / (5 + 1e-6)};
     mlc_ctx     *ctx = test_ctx();
     mlc_module  *m;
-    mlc_optim   *opt = clipped(ctx, &m, 1, 0);
+    mlc_optim   *opt = clipped(ctx, &m, 1, INF);
     CHECK(isnan(mlc_optim_grad_norm(opt)));
     CHECK_STR(mlc_error(ctx), "optim_grad_norm: no step has measured the norm yet; call "
                               "mlc_optim_clip or mlc_optim_scaler, and then mlc_optim_step");
@@ -767,10 +752,10 @@ TEST(optim, does_not_touch_a_short_gradient_and_clamps_elements)
     const double whole[] = {-1.5, -2}, some[] = {-1.5, 2 - 3.5};
     mlc_ctx     *ctx = test_ctx();
     mlc_module  *m;
-    mlc_optim   *opt = clipped(ctx, &m, 6, 0);
+    mlc_optim   *opt = clipped(ctx, &m, 6, INF);
     CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
     CHECK_VALUES(mlc_module_param(m, "p"), 2, whole, 0, 0);
-    opt = clipped(ctx, &m, 0, 3.5);
+    opt = clipped(ctx, &m, INF, 3.5);
     CHECK_EQ(descend(m, opt, mlc_ones(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
     CHECK_NEAR(mlc_optim_grad_norm(opt), 5, 1e-12);
     CHECK_VALUES(mlc_module_param(m, "p"), 2, some, 0, 0);
@@ -779,7 +764,7 @@ TEST(optim, does_not_touch_a_short_gradient_and_clamps_elements)
 
 TEST(optim, clips_each_parameter_by_its_own_norm)
 {
-    const mlc_clip_desc each = {0.5, 0, true};
+    const mlc_clip_desc each = {0.5, INF, true};
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *net = mlc_nn_sequential(ctx);
     double              before[8], after[8], moved[2] = {0, 0};
@@ -806,7 +791,7 @@ TEST(optim, gradients_that_are_not_finite_are_an_error_that_changes_nothing)
     static const double start[] = {1.5, 2};
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m;
-    mlc_optim          *opt = clipped(ctx, &m, 1, 0);
+    mlc_optim          *opt = clipped(ctx, &m, 1, INF);
     double              bad[] = {1, 0};
     bad[1] = (double)NAN;
     mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(2), bad);
@@ -904,9 +889,8 @@ TEST(optim, scales_follow_pytorchs_traces)
         mlc_ctx         *ctx = test_ctx();
         mlc_module      *m = bowl(ctx, MLC_F64, 2, start);
         mlc_optim       *opt = mlc_sgd(m, 1e-3);
-        mlc_scaler_desc  d;
+        mlc_scaler_desc  d = mlc_scaler_desc_make();
         mlc_scaler_state s = {t->scale, t->good, 0, 0};
-        memset(&d, 0, sizeof d);
         d.interval = 2;
         d.floor = 6e-41;
         d.cap = 3e38;
@@ -934,8 +918,7 @@ TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
         double      p[2][2];
         for (int k = 0; k < 2; k++)
             if (scaled) {
-                mlc_scaler_desc d;
-                memset(&d, 0, sizeof d);
+                mlc_scaler_desc d = mlc_scaler_desc_make();
                 d.init = 1024;
                 CHECK_EQ(mlc_optim_scaler(opt[k], &d), MLC_OK);
             }
@@ -967,8 +950,7 @@ TEST(optim, a_storm_leaves_parameters_moments_and_counters_alone)
         mlc_ctx        *ctx = test_ctx();
         mlc_module     *m[2] = {bowl(ctx, MLC_F32, 2, start), bowl(ctx, MLC_F32, 2, start)};
         mlc_optim      *opt[2] = {mlc_adamw(m[0], 0.1), mlc_adamw(m[1], 0.1)};
-        mlc_scaler_desc d;
-        memset(&d, 0, sizeof d);
+        mlc_scaler_desc d = mlc_scaler_desc_make();
         CHECK_EQ(mlc_optim_scaler(opt[1], &d), MLC_OK);
         for (int step = 0; step < 4; step++) {
             CHECK_EQ(scaled_step(m[0], opt[0], 1), MLC_OK);
@@ -992,8 +974,7 @@ TEST(optim, too_many_skipped_steps_in_a_row_are_an_error)
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
     mlc_optim          *opt = mlc_adamw(m, 0.1);
-    mlc_scaler_desc     d;
-    memset(&d, 0, sizeof d);
+    mlc_scaler_desc     d = mlc_scaler_desc_make();
     d.patience = 3;
     CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
     CHECK_EQ(scaled_step(m, opt, (double)NAN), MLC_OK);
@@ -1014,10 +995,9 @@ TEST(optim, state_moves_along_when_parameters_become_another_dtype)
     static const mlc_dtype to[] = {MLC_BF16, MLC_F64, MLC_F32};
     mlc_ctx     *ctx = test_ctx();
     mlc_module  *net = mlc_nn_linear(ctx, 1, 1);
-    mlc_sgd_desc d;
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.5);
     double       b = 0, p = 1;
-    memset(&d, 0, sizeof d);
-    d.lr = 0.5, d.momentum = 0.5;
+    d.momentum = 0.5;
     mlc_optim   *opt = mlc_sgd_ex(net, &d);
     mlc_tensor  *w = mlc_module_param(net, "weight");
     for (int k = 0; k < 3; k++) {
@@ -1045,11 +1025,10 @@ TEST(optim, state_moves_along_when_a_tree_that_shares_parameters_changes_them)
 {
     static const mlc_dtype to[] = {MLC_F64, MLC_F32, MLC_BF16};
     mlc_ctx        *ctx = test_ctx();
-    mlc_linear_desc l = mlc_linear_desc_make(4, 4);
-    mlc_sgd_desc    d;
+    mlc_nn_linear_desc l = mlc_nn_linear_desc_make(4, 4);
+    mlc_sgd_desc    d = mlc_sgd_desc_make(1);
     l.no_bias = true;
-    memset(&d, 0, sizeof d);
-    d.lr = 1, d.momentum = 0.5;
+    d.momentum = 0.5;
     mlc_module *own = mlc_nn_linear_ex(ctx, &l), *other = mlc_nn_sequential(ctx);
     mlc_tensor *w = mlc_module_param(own, "weight");
     CHECK_EQ(mlc_module_tie(other, "shared", w), MLC_OK);
@@ -1097,7 +1076,7 @@ TEST(optim, bf16_gradients_have_a_norm)
     double       x[N], all = 0;
     mlc_ctx     *ctx = test_ctx();
     mlc_module  *net = mlc_nn_linear(ctx, N, 1);
-    mlc_clip_desc clip = {1e9, 0, false};
+    mlc_clip_desc clip = {1e9, INF, false};
     CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
     mlc_optim   *opt = mlc_sgd(net, 0);
     mlc_tensor  *in = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(1, N), 5, -1, 1), MLC_BF16);
@@ -1236,7 +1215,7 @@ static void check_in_backward(mlc_ctx *ctx, mlc_dtype params, mlc_dtype cast, bo
     static double  p[2][WIDE];
     mlc_module    *net = wide_layers(ctx);
     mlc_sgd_desc   d = {0.1, 0.9, 0, 0.01, true};
-    mlc_group_desc own = {0.5, 0.1};
+    mlc_group_desc own = {0.5, 0.1, true};
     CHECK_EQ(mlc_module_to(net, params), MLC_OK);
     for (int in = 0; in < 2; in++) {
         fill_parameters(net);
@@ -1296,7 +1275,7 @@ static bool kept_gradients(mlc_module *net)
 
 TEST(optim, what_needs_all_gradients_is_not_done_inside_backward)
 {
-    const mlc_clip_desc clip[] = {{1, 0, false}, {0, 1, false}};
+    const mlc_clip_desc clip[] = {{1, INF, false}, {INF, 1, false}};
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *net = wide_layers(ctx);
     mlc_optim          *opt = mlc_adamw(net, 0.01);
@@ -1311,11 +1290,10 @@ TEST(optim, what_needs_all_gradients_is_not_done_inside_backward)
     CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
     CHECK(kept_gradients(net));
     CHECK_EQ(mlc_optim_accumulate(opt, 1), MLC_OK);
-    mlc_scaler_desc s;
-    memset(&s, 0, sizeof s);
+    mlc_scaler_desc s = mlc_scaler_desc_make();
     CHECK_EQ(mlc_optim_scaler(opt, &s), MLC_OK);
     CHECK(kept_gradients(net));
-    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    mlc_optim_scaler_off(opt);
     mlc_anomaly(ctx, true);
     CHECK(kept_gradients(net));
     mlc_anomaly(ctx, false);
@@ -1472,4 +1450,73 @@ TEST(optim, a_weight_that_inner_tapes_use_is_stepped_once)
         CHECK_OK(ctx);
     }
     CHECK_EQ(memcmp(weights[0], weights[1], sizeof weights[0]), 0);
+}
+/* ---- in a desc 0 is 0 ---------------------------------------------------------------------- */
+
+/* Without a gradient that points anywhere AdamW only decays: p -= lr decay p. */
+TEST(optim, a_weight_decay_of_0_is_none_and_a_rate_of_0_is_no_step)
+{
+    static const double start[] = {2, -4};
+    for (int i = 0; i < 3; i++) {
+        mlc_ctx      *ctx = test_ctx();
+        mlc_module   *m = bowl(ctx, MLC_F64, 2, start);
+        mlc_adam_desc d = mlc_adamw_desc_make(i == 2 ? 0 : 0.5);
+        if (i == 1) d.weight_decay = 0;
+        const double by = i == 0 ? 1 - 0.5 * 0.01 : 1, want[] = {2 * by, -4 * by};
+        mlc_optim   *opt = mlc_adamw_ex(m, &d);
+        CHECK_EQ(descend(m, opt, mlc_zeros(ctx, MLC_F64, mlc_dims1(2))), MLC_OK);
+        CHECK_VALUES(mlc_module_param(m, "p"), 2, want, 1e-12, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(optim, descs_that_are_null_or_negative_are_refused)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *m = two_layers(ctx);
+    mlc_optim     *opt = mlc_sgd(m, 0.1);
+    mlc_group_desc g = mlc_group_desc_make();
+    mlc_clip_desc  zero;
+    CHECK(mlc_sgd_ex(m, NULL) == NULL);
+    CHECK_STR(mlc_error(ctx), "sgd: desc is NULL; start from mlc_sgd_desc_make(lr)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_adamw_ex(m, NULL) == NULL);
+    CHECK_STR(mlc_error(ctx), "adamw: desc is NULL; start from mlc_adamw_desc_make(lr)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 5; i++) {
+        mlc_adam_desc d = mlc_adam_desc_make(0.1);
+        *(i == 0 ? &d.lr : i == 1 ? &d.beta1 : i == 2 ? &d.beta2 : i == 3 ? &d.eps
+                                                                         : &d.weight_decay) = -1e-9;
+        CHECK(mlc_adam_ex(m, &d) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    g.lr_scale = -1;
+    CHECK_EQ(mlc_optim_group(opt, "*", &g), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    g.lr_scale = 1;
+    g.weight_decay = 0.5;
+    CHECK_EQ(mlc_optim_group(opt, "*", &g), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "without has_weight_decay");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_group(opt, "*", NULL), MLC_OK);
+    memset(&zero, 0, sizeof zero);
+    CHECK_EQ(mlc_optim_clip(opt, &zero), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "mlc_clip_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(optim, a_scaler_without_a_desc_is_the_default_one_until_it_is_off)
+{
+    static const double start[] = {2, -4};
+    mlc_ctx   *ctx = test_ctx();
+    mlc_module *m = bowl(ctx, MLC_F64, 2, start);
+    mlc_optim *opt = mlc_sgd(m, 0.1);
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    CHECK_NEAR(mlc_optim_scaler_state(opt).scale, 65536, 0);
+    mlc_optim_scaler_off(opt);
+    CHECK_NEAR(mlc_optim_scaler_state(opt).scale, 1, 0);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F64, mlc_dims1(1));
+    CHECK(mlc_optim_scaled(opt, x) == x);
+    mlc_optim_scaler_off(NULL);
+    CHECK_OK(ctx);
 }

@@ -90,10 +90,9 @@ static void stack_ops(mlc_ctx *ctx)
 /* Images: products of patches, lanes of channels, each with its blocks on the stack.          */
 static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
 {
-    const mlc_pool_desc two = mlc_pool_desc_make(2, 0, 0);
-    mlc_conv_desc       d;
-    memset(&d, 0, sizeof d);
-    d.padding[0] = d.padding[1] = 3;
+    const mlc_pool_desc two = mlc_pool_desc_make(2);
+    mlc_conv_desc       d = mlc_conv_desc_make();
+    d.padding = mlc_dims_all(3);
     mlc_scope_begin(ctx);
     mlc_tensor *x = stack_fill(dtype, mlc_dims4(3, 8, 13, 14));
     mlc_tensor *w = stack_fill(dtype, mlc_dims4(150, 8, 3, 3));

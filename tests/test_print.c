@@ -32,13 +32,6 @@ static const char *printed(mlc_tensor *t, const mlc_print_desc *desc)
     return mlc_print_ex(t, desc, collect, &s) == MLC_OK ? s.text : NULL;
 }
 
-static mlc_print_desc options(void)
-{
-    mlc_print_desc d;
-    memset(&d, 0, sizeof d);
-    return d;
-}
-
 /* ---- against NumPy ------------------------------------------------------------------------ */
 
 #define CASE_COLUMNS 23
@@ -73,11 +66,11 @@ static mlc_tensor *view(mlc_tensor *x, const int64_t *v)
 
 static bool check_case(int64_t i, mlc_tensor *x, const int64_t *row, const char *texts)
 {
-    mlc_print_desc d = options();
+    mlc_print_desc d;
     char           want[8192];
     for (int64_t k = 0; k < row[7]; k++)
         x = view(x, row + 8 + 5 * k);
-    d.precision = row[0] > 0 ? (int32_t)row[0] : -1;
+    d.precision = (int32_t)row[0];
     d.threshold = row[1];
     d.edge_items = (int32_t)row[2];
     d.line_width = (int32_t)row[3];
@@ -113,7 +106,7 @@ TEST(print, without_options_they_are_numpys)
 {
     static const double x[] = {0.1, -2, 1e-3, 3};
     mlc_ctx       *ctx = test_ctx();
-    mlc_print_desc zero = options();
+    mlc_print_desc zero = mlc_print_desc_make();
     mlc_tensor    *t = test_tensor(ctx, MLC_F64, mlc_dims2(2, 2), x);
     sink          *s = (sink *)calloc(1, sizeof *s);
     CHECK_EQ(mlc_print(t, collect, s), MLC_OK);
@@ -317,28 +310,43 @@ TEST(print, wrong_calls_are_errors_and_write_nothing)
     static sink    none;
     mlc_ctx       *ctx = test_ctx();
     mlc_tensor    *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
-    mlc_print_desc d = options();
+    mlc_print_desc d = mlc_print_desc_make();
     CHECK_EQ(mlc_print(NULL, collect, &none), MLC_ERR_ARG);
     CHECK_OK(ctx);
     d.precision = -2;
     d.edge_items = 4;
     CHECK_EQ(mlc_print_ex(t, &d, collect, &none), MLC_ERR_ARG);
-    CHECK_STR(mlc_error(ctx), "print: precision -2, edge_items 4, threshold 0, line_width 0: "
-                              "precision must be -1 or more, the others 0 or more");
+    CHECK_STR(mlc_error(ctx), "print: precision -2, edge_items 4, threshold 1000, line_width 75: "
+                              "none may be negative, edge_items and the width not 0; start from "
+                              "mlc_print_desc_make()");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
-    for (int i = 0; i < 3; i++) {
-        d = options();
-        *(i == 0 ? &d.edge_items : &d.line_width) = i < 2 ? -1 : 0;
-        d.threshold = i == 2 ? -1 : 0;
+    for (int i = 0; i < 4; i++) {
+        d = mlc_print_desc_make();
+        if (i == 0) d.edge_items = -1;
+        if (i == 1) d.line_width = -1;
+        if (i == 2) d.threshold = -1;
+        if (i == 3) memset(&d, 0, sizeof d);
         CHECK_EQ(mlc_print_ex(t, &d, collect, &none), MLC_ERR_ARG);
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
     mlc_module    *m = mlc_module_create(ctx, &PRINTER, NULL, 0);
-    mlc_param_desc p;
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims1(3);
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims1(3));
     CHECK_EQ(mlc_print(mlc_module_declare(m, "p", &p), collect, &none), MLC_ERR_STATE);
     CHECK_STR(mlc_error(ctx), "print: a parameter is not built yet; call mlc_module_build");
     CHECK_STATUS(ctx, MLC_ERR_STATE);
     CHECK_EQ((int64_t)none.n, 0);
+}
+
+TEST(print, in_a_desc_0_is_0)
+{
+    static const double x[] = {1.26, -2.5, 3.75};
+    mlc_ctx       *ctx = test_ctx();
+    mlc_tensor    *t = test_tensor(ctx, MLC_F64, mlc_dims1(3), x);
+    mlc_print_desc d = mlc_print_desc_make();
+    d.precision = 0;
+    CHECK_STR(printed(t, &d), "[ 1. -2.  4.]\n");
+    d.edge_items = 1;
+    d.threshold = 0;
+    CHECK_STR(printed(t, &d), "[1. ... 4.]\n");
+    CHECK_OK(ctx);
 }

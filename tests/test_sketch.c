@@ -321,9 +321,9 @@ TEST(sketch, layer_of_no_rows_has_gradients)
 
 /* ---- the module ----------------------------------------------------------------------------- */
 
-static mlc_sklinear_desc desc_of(int64_t in, int64_t out, int64_t terms, int64_t rank)
+static mlc_nn_sklinear_desc desc_of(int64_t in, int64_t out, int64_t terms, int64_t rank)
 {
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(in, out, terms, rank);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(in, out, terms, rank);
     d.has_seed = true;
     d.seed = 12345;
     return d;
@@ -340,7 +340,7 @@ TEST(sketch, module_keeps_u_as_it_is_told)
     FOR_EACH_ISA(ctx) {
         mlc_tensor *y[3], *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 40), 1, -1, 1);
         for (int store = 0; store < 3; store++) {
-            mlc_sklinear_desc d = desc_of(40, 30, 2, 5);
+            mlc_nn_sklinear_desc d = desc_of(40, 30, 2, 5);
             d.store = (mlc_sketch_store)store;
             mlc_module *m = mlc_nn_sklinear_ex(ctx, &d);
             const int64_t numbers = 10 * 70 + 30;
@@ -439,7 +439,7 @@ TEST(sketch, autocast_rounds_what_is_no_weight)
                                                                      "weight"), NULL, &e) != NULL);
     mlc_tensor *cube = mlc_reshape(l.x, mlc_dims3(2, 2, 8));
     CHECK(mlc_sklinear(cube, l.s1, l.s2, l.b, &l.u[0], &l.u[1], 1, NULL) != NULL);
-    mlc_sklinear_desc d = desc_of(8, 8, 1, 2);
+    mlc_nn_sklinear_desc d = desc_of(8, 8, 1, 2);
     d.store = MLC_SKETCH_AS_FLOATS;
     CHECK(mlc_forward(mlc_nn_sklinear_ex(ctx, &d), l.x) != NULL);
     mlc_autocast_end(ctx);
@@ -521,12 +521,12 @@ TEST(sketch, fresh_start_has_the_scale_of_a_dense_layer)
         const mlc_sketch_kind kinds[3] = {MLC_SKETCH_SIGNS, MLC_SKETCH_COUNT, MLC_SKETCH_SRHT};
         double var[2] = {0, 0};
         for (int seed = 0; seed < 12; seed++) {
-            mlc_sklinear_desc d = mlc_sklinear_desc_make(256, 512, pairs[i % 3][0],
+            mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(256, 512, pairs[i % 3][0],
                                                          pairs[i % 3][1]);
             d.u = kinds[i / 3];
             d.no_bias = d.has_seed = true;
             d.seed = (uint64_t)seed;
-            mlc_linear_desc dense = mlc_linear_desc_make(256, 512);
+            mlc_nn_linear_desc dense = mlc_nn_linear_desc_make(256, 512);
             dense.no_bias = true;
             mlc_module *m[2] = {mlc_nn_linear_ex(ctx, &dense), mlc_nn_sklinear_ex(ctx, &d)};
             for (int k = 0; k < 2; k++) {
@@ -555,7 +555,7 @@ TEST(sketch, copy_is_unbiased_with_the_variance_derived)
             mlc_tensor   *eye = mlc_eye(ctx, MLC_F32, IN, IN), *sum = mlc_zeros(ctx, MLC_F32,
                                                                          mlc_dims2(IN, OUT));
             for (int seed = 0; seed < SEEDS; seed++) {
-                mlc_sklinear_desc d = mlc_sklinear_desc_make(IN, OUT, terms, 12);
+                mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(IN, OUT, terms, 12);
                 d.u = kind ? MLC_SKETCH_SRHT : MLC_SKETCH_SIGNS;
                 d.no_bias = d.has_seed = true, d.seed = (uint64_t)seed + 100;
                 d.weight = w, d.start = MLC_SKETCH_COPY, d.error = &error;
@@ -588,7 +588,7 @@ TEST(sketch, starts_from_a_weight)
     mlc_tensor *eye = mlc_eye(ctx, MLC_F32, IN, IN);
     double      error[5];
     for (int start = MLC_SKETCH_COPY; start <= MLC_SKETCH_SUBSPACE; start++) {
-        mlc_sklinear_desc d = desc_of(IN, OUT, 2, 7);
+        mlc_nn_sklinear_desc d = desc_of(IN, OUT, 2, 7);
         d.weight = w, d.bias = b, d.start = (mlc_sketch_start)start, d.error = &error[start];
         mlc_module *m = mlc_nn_sklinear_ex(ctx, &d);
         mlc_tensor *made = mlc_sub(mlc_forward(m, eye), b);
@@ -611,7 +611,7 @@ TEST(sketch, subspace_of_a_weight_of_low_rank_is_exact)
     mlc_tensor *w = mlc_matmul(test_rand(ctx, MLC_F64, mlc_dims2(50, 10), 1, -1, 1),
                                test_rand(ctx, MLC_F64, mlc_dims2(10, 70), 2, -1, 1));
     double      error;
-    mlc_sklinear_desc d = desc_of(70, 50, 1, 5);
+    mlc_nn_sklinear_desc d = desc_of(70, 50, 1, 5);
     d.weight = w, d.start = MLC_SKETCH_SUBSPACE, d.error = &error;
     d.has_dtype = true, d.dtype = MLC_F64;
     CHECK(mlc_nn_sklinear_ex(ctx, &d) != NULL);
@@ -628,7 +628,7 @@ TEST(sketch, subspace_of_a_weight_of_low_rank_is_exact)
 TEST(sketch, panthers_tensors_come_and_go)
 {
     mlc_ctx          *ctx = test_ctx();
-    mlc_sklinear_desc d = desc_of(21, 13, 3, 4);
+    mlc_nn_sklinear_desc d = desc_of(21, 13, 3, 4);
     mlc_tensor       *t[4], *u[4], *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 21), 1, -1, 1);
     mlc_module       *m = mlc_nn_sklinear_ex(ctx, &d);
     CHECK_EQ(mlc_sklinear_to_panther(m, t), MLC_OK);
@@ -666,9 +666,9 @@ TEST(sketch, convolution_is_panthers)
         for (int i = 0; i < 4; i++) {
             const int64_t   groups = i % 2 ? 2 : 1, c = 6, m = 10;
             const int64_t   l = 1 + i / 2, k = 3, r = 2 * l * k;
-            mlc_skconv_desc d = mlc_skconv_desc_make(2, c, m, 3, l, k);
-            d.conv.conv.groups = groups, d.conv.conv.padding[0] = 2;
-            d.conv.conv.stride[1] = 2, d.conv.conv.dilation[0] = 1 + i % 2;
+            mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(2, c, m, 3, l, k);
+            d.conv.conv.groups = groups, d.conv.conv.padding = mlc_dims2(2, 0);
+            d.conv.conv.stride = mlc_dims2(1, 2), d.conv.conv.dilation = mlc_dims2(1 + i % 2, 1);
             d.has_seed = true, d.seed = 9;
             mlc_module *net = mlc_nn_skconv(ctx, &d);
             mlc_sketch  u = mlc_sketch_make(MLC_SKETCH_SIGNS, r, m / groups, 9);
@@ -681,8 +681,7 @@ TEST(sketch, convolution_is_panthers)
                                           mlc_dims4(m / groups, r, 1, 1));
             if (groups == 2)
                 one = mlc_concat((mlc_tensor *const[2]){one, one}, 2, 0);
-            mlc_conv_desc spread;
-            memset(&spread, 0, sizeof spread);
+            mlc_conv_desc spread = mlc_conv_desc_make();
             spread.groups = groups;
             mlc_tensor *s = mlc_module_param(net, "s.weight"), *b = mlc_module_param(net, "bias");
             mlc_tensor *const leaf[3] = {x, s, b};
@@ -710,7 +709,7 @@ TEST(sketch, convolution_starts_from_a_weight)
     mlc_tensor     *b = test_rand(ctx, MLC_F32, mlc_dims1(8), 2, -1, 1);
     mlc_tensor     *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 6, 5, 5), 3, -1, 1), *sum = NULL;
     double          error;
-    mlc_skconv_desc d = mlc_skconv_desc_make(2, 6, 8, 3, 1, 8);
+    mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(2, 6, 8, 3, 1, 8);
     d.conv.conv.groups = 2, d.conv.conv.same = true;
     d.weight = w, d.bias = b, d.error = &error, d.has_seed = true;
     mlc_tensor *want = mlc_conv(x, w, b, &d.conv.conv);
@@ -754,7 +753,7 @@ TEST(sketch, model_keeps_frozen_and_tied_layers)
     mlc_module_add(net, mlc_nn_linear(ctx, 64, 64));
     mlc_module_add(net, mlc_nn_linear(ctx, 64, 64));
     mlc_module_add(net, tied);
-    mlc_module_add(net, mlc_nn_conv1d(ctx, 64, 64, 3));
+    mlc_module_add(net, mlc_nn_conv1d(ctx, 64, 64, 3, 1, 0));
     mlc_module_tie(tied, "weight", mlc_module_param(net, "1.weight"));
     CHECK_EQ(mlc_module_freeze(net, "0.*", true), MLC_OK);
     mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 4);
@@ -780,8 +779,8 @@ TEST(sketch, model_is_sketched_by_name_and_size)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlc_nn_sequential(ctx), *body = mlc_nn_sequential(ctx);
-    mlc_module_add_named(net, "stem", mlc_nn_conv2d(ctx, 3, 64, 3));
-    mlc_module_add(body, mlc_nn_conv2d(ctx, 64, 64, 3));
+    mlc_module_add_named(net, "stem", mlc_nn_conv2d(ctx, 3, 64, 3, 1, 0));
+    mlc_module_add(body, mlc_nn_conv2d(ctx, 64, 64, 3, 1, 0));
     mlc_module_add(body, mlc_nn_relu(ctx));
     mlc_module_add_named(net, "body", body);
     mlc_module_add(net, mlc_nn_flatten(ctx));
@@ -939,7 +938,7 @@ static void check_panther_case(mlc_ctx *ctx, const golden_file *f, int c, mlc_dt
 static void check_copied_start(mlc_ctx *ctx, const golden_file *f, mlc_dtype dtype, double tol)
 {
     enum { ROWS = 7, IN = 37, OUT = 29, TERMS = 3, RANK = 10 };
-    mlc_sklinear_desc d = mlc_sklinear_desc_make(IN, OUT, TERMS, RANK);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(IN, OUT, TERMS, RANK);
     d.start = MLC_SKETCH_COPY;
     d.weight = spread_tensor(ctx, mlc_dims2(OUT, IN), 202);
     d.bias = spread_tensor(ctx, mlc_dims1(OUT), 203);
@@ -1069,7 +1068,7 @@ TEST(sketch, says_what_is_wrong)
     u1.cols = 7;
     WRONG(mlc_sklinear(x, w, w, NULL, &u1, &u2, 1, NULL), MLC_ERR_SHAPE, "U1");
     WRONG(mlc_nn_sklinear(ctx, 5, 0, 1, 1), MLC_ERR_ARG, "out 0");
-    mlc_sklinear_desc d = desc_of(5, 4, 1, 2);
+    mlc_nn_sklinear_desc d = desc_of(5, 4, 1, 2);
     d.start = MLC_SKETCH_FIT;
     WRONG(mlc_nn_sklinear_ex(ctx, &d), MLC_ERR_ARG, "weight");
     d.weight = x;
@@ -1083,7 +1082,7 @@ TEST(sketch, layers_replaced_during_an_evaluation_train_again_after_it)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 64),
-                                     mlc_nn_conv2d(ctx, 32, 32, 3));
+                                     mlc_nn_conv2d(ctx, 32, 32, 3, 1, 0));
     mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 2);
     int32_t     n = 0;
     CHECK_EQ(mlc_eval_begin(net), MLC_OK);

@@ -47,7 +47,7 @@ TEST(state, nested_names_of_torch_fit_nested_modules)
 {
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = mlc_nn_sequential(ctx), *inner = mlc_nn_sequential(ctx);
-    mlc_load_desc d;
+    mlc_load_desc d = mlc_load_desc_make();
     mlc_module_add(inner, mlc_nn_linear(ctx, 5, 6));
     mlc_module_add(inner, mlc_nn_relu(ctx));
     mlc_module_add(inner, mlc_nn_linear(ctx, 6, 4));
@@ -58,7 +58,6 @@ TEST(state, nested_names_of_torch_fit_nested_modules)
     static const mlc_rename renames[] = {{"encoder.layers.1.*", "0.2.*"},
                                          {"encoder.layers.*", "0.*"},
                                          {"head.*", "1.*"}};
-    memset(&d, 0, sizeof d);
     d.renames = renames;
     d.n_renames = 3;
     CHECK_EQ(mlc_load_ex(net, GOLDEN("torch_nested"), &d), MLC_OK);
@@ -70,8 +69,7 @@ TEST(state, a_bf16_state_dict_with_a_prefix_is_cast)
     mlc_ctx        *ctx = test_ctx();
     mlc_module     *net = sequential(ctx);
     mlc_load_report report;
-    mlc_load_desc   d;
-    memset(&d, 0, sizeof d);
+    mlc_load_desc   d = mlc_load_desc_make();
     d.prefix = "module.";
     CHECK_EQ(mlc_load_ex(net, GOLDEN("torch_bf16"), &d), MLC_ERR_DTYPE);
     CHECK_STR(mlc_error(ctx),
@@ -121,7 +119,7 @@ TEST(state, all_keys_that_do_not_fit_are_in_one_message_and_nothing_changes)
     mlc_module *net = sequential(ctx);
     double      before[33], after[33];
     char        text[1024], log[200] = "";
-    mlc_load_desc   d;
+    mlc_load_desc   d = mlc_load_desc_make();
     mlc_load_report report;
     const char *const names[] = {"0.weight", "2.weight", "2.bias", "foo"};
     const mlc_dims    shapes[] = {mlc_dims2(6, 5), mlc_dims2(3, 6), mlc_dims1(4), mlc_dims1(1)};
@@ -133,7 +131,6 @@ TEST(state, all_keys_that_do_not_fit_are_in_one_message_and_nothing_changes)
              "[4] from checkpoint, the shape in current model is [3].", b.path);
     CHECK_STR(mlc_error(ctx), text);
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
-    memset(&d, 0, sizeof d);
     d.partial = true;
     CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_SHAPE);
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
@@ -159,7 +156,7 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     mlc_ctx    *ctx = test_ctx();
     box         b = box_open("s.safetensors");
     mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_load_desc d;
+    mlc_load_desc d = mlc_load_desc_make();
     static const mlc_rename same[] = {{"*.a", "0.weight"}, {"*.b", "0.weight"}};
     const char *const names[] = {"0.a", "0.b"};
     const mlc_dims    shapes[] = {mlc_dims1(1), mlc_dims1(1)};
@@ -170,7 +167,6 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     CHECK_HAS(mlc_error(ctx), " more).");
     CHECK_HAS(mlc_error(ctx), "Unexpected key(s) in state_dict: \"0.a\", \"0.b\".");
     CHECK_STATUS(ctx, MLC_ERR_IO);
-    memset(&d, 0, sizeof d);
     d.renames = same;
     d.n_renames = 2;
     CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_ARG);
@@ -195,9 +191,8 @@ static bool load_renamed(mlc_ctx *ctx, mlc_module *net, const mlc_rename *rename
                          const char *const *keys, int n, double *values)
 {
     box           b = box_open("s.safetensors");
-    mlc_load_desc d;
+    mlc_load_desc d = mlc_load_desc_make();
     mlc_named     list[8];
-    memset(&d, 0, sizeof d);
     d.renames = renames;
     d.n_renames = n_renames;
     for (int i = 0; i < n; i++) {
@@ -256,8 +251,7 @@ TEST(state, renames_that_are_wrong_are_refused)
     };
     mlc_ctx      *ctx = test_ctx();
     mlc_module   *net = layers(ctx, 1);
-    mlc_load_desc d;
-    memset(&d, 0, sizeof d);
+    mlc_load_desc d = mlc_load_desc_make();
     d.n_renames = 1;
     CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "rename 0 has no name");
@@ -347,7 +341,7 @@ TEST(state, a_foreign_dtype_is_named_whether_or_not_casts_are_allowed)
     mlc_module     *net = layers(ctx, 1);
     unsigned char   file[sizeof header + 32] = {sizeof header - 1};
     char            text[1024], log[200] = "";
-    mlc_load_desc   d;
+    mlc_load_desc   d = mlc_load_desc_make();
     mlc_load_report report;
     memcpy(file + 8, header, sizeof header - 1);
     CHECK(put_file(b.path, file, 8 + sizeof header - 1 + 11));
@@ -357,7 +351,6 @@ TEST(state, a_foreign_dtype_is_named_whether_or_not_casts_are_allowed)
              "converts. dtype not known to this mlcore for 0.weight (F8_E4M3).", b.path);
     CHECK_STR(mlc_error(ctx), text);
     CHECK_STATUS(ctx, MLC_ERR_DTYPE);
-    memset(&d, 0, sizeof d);
     d.partial = d.cast = true;
     d.report = &report;
     d.write = lines;
@@ -451,8 +444,7 @@ TEST(state, a_file_in_memory_takes_the_exceptions_of_load_ex)
     mlc_module     *net = sequential(ctx);
     const flash     f = flash_file(path, 0);
     mlc_load_report report;
-    mlc_load_desc   d;
-    memset(&d, 0, sizeof d);
+    mlc_load_desc   d = mlc_load_desc_make();
     d.prefix = "module.";
     CHECK_EQ(mlc_load_memory(net, f.data, file_bytes(path), &d), MLC_ERR_DTYPE);
     CHECK_HAS(mlc_error(ctx), "load 'memory': dtype mismatch for 0.weight (bf16 in the file, f32");
@@ -510,8 +502,7 @@ TEST(state, bool_in_memory_becomes_0_and_1)
     mlc_param_desc d;
     mlc_ctx       *ctx = test_ctx();
     mlc_module    *m = mlc_module_create(ctx, &cls, NULL, 0);
-    memset(&d, 0, sizeof d);
-    d.shape = mlc_dims1(3);
+    d = mlc_param_desc_make(mlc_dims1(3));
     d.has_dtype = d.buffer = true;
     d.dtype = MLC_BOOL;
     mlc_tensor *on = mlc_module_declare(m, "on", &d);
@@ -532,7 +523,7 @@ TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
     mlc_ctx       *ctx = test_ctx();
     mlc_module    *net = sequential(ctx);
     mlc_rename     half = {"a", NULL};
-    mlc_load_desc  d;
+    mlc_load_desc  d = mlc_load_desc_make();
     double         before[33], after[33];
     read_weights(net, before);
     CHECK_EQ(mlc_load_memory(NULL, zeros, 8, NULL), MLC_ERR_ARG);
@@ -548,7 +539,6 @@ TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
     CHECK_EQ(mlc_load_memory(net, zeros, 8, NULL), MLC_ERR_IO);
     CHECK_HAS(mlc_error(ctx), "'memory'");
     CHECK_STATUS(ctx, MLC_ERR_IO);
-    memset(&d, 0, sizeof d);
     d.renames = &half;
     d.n_renames = 1;
     CHECK_EQ(mlc_load_memory(net, zeros, 8, &d), MLC_ERR_ARG);
@@ -566,7 +556,7 @@ TEST(state, a_bound_parameter_is_saved_and_not_loaded)
     box           b = box_open("s.safetensors");
     mlc_module   *net = sequential(ctx), *twin = sequential(ctx);
     double        before[33], after[33];
-    mlc_load_desc d;
+    mlc_load_desc d = mlc_load_desc_make();
     const mlc_rename away = {"0.weight", "away"};
     read_weights(twin, before);
     const flash w = flash_of(mlc_f32(mlc_module_param(twin, names[0])), 30 * sizeof(float), 0);
@@ -589,7 +579,6 @@ TEST(state, a_bound_parameter_is_saved_and_not_loaded)
     CHECK_EQ(mlc_load_memory(net, f.data, file_bytes(b.path), NULL), MLC_ERR_STATE);
     CHECK_STATUS(ctx, MLC_ERR_STATE);
     CHECK(hash_net(1, net) == net_before);
-    memset(&d, 0, sizeof d);
     d.partial = true;
     d.renames = &away;
     d.n_renames = 1;
@@ -679,7 +668,7 @@ TEST(state, a_prefix_is_taken_off_the_names_that_have_it)
     box             b = box_open_fast("s.safetensors");
     mlc_module     *net = layers(ctx, 1);
     mlc_load_report report;
-    mlc_load_desc   d;
+    mlc_load_desc   d = mlc_load_desc_make();
     const double    v = 3;
     mlc_named      *list = (mlc_named *)malloc(MANY * sizeof *list);
     char          (*names)[16] = (char (*)[16])malloc(MANY * 16);
@@ -690,7 +679,6 @@ TEST(state, a_prefix_is_taken_off_the_names_that_have_it)
         list[i].tensor = x;
     }
     CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, MANY, NULL), MLC_OK);
-    memset(&d, 0, sizeof d);
     d.prefix = "net.";
     d.partial = true;
     d.report = &report;

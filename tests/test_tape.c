@@ -518,6 +518,11 @@ TEST(tape, gradcheck_wants_f64_and_reports_errors)
     CHECK_HAS(mlc_error(ctx), "mul");
     CHECK(!r.ok);
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);  /* it stands, as after any other call                   */
+    mlc_gradcheck_desc d = mlc_gradcheck_desc_make();
+    d.eps = 0;
+    CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, &d, &r), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_gradcheck_desc_make()");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK_EQ(mlc_gradcheck(NULL, &s, unfit, 2, NULL, &r), MLC_ERR_ARG);
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
 }
@@ -837,10 +842,9 @@ TEST(tape, custom_operations_and_the_caller_see_denormals)
 TEST(tape, anomaly_mode_is_quiet_about_rows_that_are_ignored)
 {
     static const double    labels[3] = {0, -100, 2};
-    mlc_cross_entropy_desc d;
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     mlc_ctx               *ctx = test_ctx();
     mlc_tensor            *y = test_tensor(ctx, MLC_I64, mlc_dims1(3), labels);
-    memset(&d, 0, sizeof d);
     d.has_ignore_index = true;
     d.ignore_index = -100;
     mlc_scope_begin(ctx);              /* the memory of what follows is full of NaN            */

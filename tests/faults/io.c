@@ -328,7 +328,7 @@ static mlc_status load_no_cifar(world *w)
 
 static mlc_status load_table(world *w)
 {
-    mlc_csv_desc d = {0};
+    mlc_csv_desc d = mlc_csv_desc_make();
     mlc_table   *t = mlc_table_load(w->ctx, at(w, "in.csv"), &d);
     if (t == NULL)
         return mlc_ctx_status(w->ctx);
@@ -640,7 +640,7 @@ static mlc_status stage_labels(life *l)
 
 static mlc_status stage_read(life *l)
 {
-    mlc_csv_desc d = {0};
+    mlc_csv_desc d = mlc_csv_desc_make();
     d.dtype = MLC_I64;
     mlc_scope_begin(l->ctx);
     l->x = mlc_keep(mlc_npy_load(l->ctx, of(l, "x.npy")));

@@ -19,10 +19,9 @@ static void walk(mlc_table *t)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const mlc_column types[] = {MLC_COLUMN_TEXT, MLC_COLUMN_F64, MLC_COLUMN_I64};
-    mlc_csv_desc d;
+    mlc_csv_desc d = mlc_csv_desc_make();
     if (size == 0) return 0;
     const char *path = fuzz_file(data + 1, size - 1);
-    memset(&d, 0, sizeof d);
     d.header = (data[0] & 1) != 0;
     d.missing = (data[0] & 2) != 0;
     d.dtype = data[0] & 4 ? MLC_I64 : data[0] & 8 ? MLC_F64 : MLC_F32;

@@ -51,8 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         same(mlc_idx_load(fuzz_ctx, path), bytes, "idx");
     }
     if (dtype == MLC_I64 && bytes) {
-        mlc_csv_desc d;
-        memset(&d, 0, sizeof d);
+        mlc_csv_desc d = mlc_csv_desc_make();
         d.dtype = MLC_I64;
         if (mlc_csv_save(t, path, NULL) != MLC_OK) fuzz_fail("csv");
         same(mlc_csv_load(fuzz_ctx, path, &d), bytes, "csv");

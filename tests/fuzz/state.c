@@ -20,10 +20,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static mlc_module *net;
     static const mlc_rename renames[] = {{"a.*", "0.*"}, {"b*", "2.*"}, {"*", "*"}};
     mlc_load_report report;
-    mlc_load_desc   d;
+    mlc_load_desc   d = mlc_load_desc_make();
     if (size == 0) return 0;
     const char *path = fuzz_file(data + 1, size - 1);
-    memset(&d, 0, sizeof d);
     d.partial = (data[0] & 1) != 0;
     d.cast = (data[0] & 2) != 0;
     d.skip_mismatched = (data[0] & 4) != 0;
