@@ -55,9 +55,14 @@ in_contents {
 /^\/\*/ { comment = $2; comment_end = 0 }
 /\*\/[ \t]*$/ && comment_end == 0 { comment_end = FNR }
 
+# A desc's struct is followed by the declaration of what makes it.
+/^\} mlc_[a-z0-9_]+_desc;/ { desc = $2; sub(/;.*/, "", desc) }
+
 /^MLC_API / {
     name = public_name($0)
     if (name == "") { bad("no function name on the MLC_API line"); next }
+    if (desc != "" && name != desc "_make") bad(desc " is not followed by " desc "_make")
+    desc = ""
     declared[name] = 1
     if (comment != name ":" || comment_end != FNR - 1)
         bad(name " has no comment directly above that begins with its name")
