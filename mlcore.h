@@ -2180,16 +2180,18 @@ typedef struct mlc_sgd_desc {
 /* mlc_sgd_desc_make: plain steps of the rate lr: as mlc_sgd.                                  */
 MLC_API mlc_sgd_desc mlc_sgd_desc_make(double lr);
 
-typedef struct mlc_adam_desc {         /* also AdamW                                           */
+typedef struct mlc_adam_desc {         /* also AdamW, LAMB                                     */
     double lr;                         /* required                                             */
-    double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8                            */
-    double weight_decay;               /* default 0 for Adam, 0.01 for AdamW                   */
+    double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8; eps 1e-6 for LAMB         */
+    double weight_decay;               /* default 0 for Adam, 0.01 for AdamW and LAMB          */
 } mlc_adam_desc;
 
 /* mlc_adam_desc_make: as mlc_adam: without weight decay.                                      */
 MLC_API mlc_adam_desc mlc_adam_desc_make(double lr);
 /* mlc_adamw_desc_make: as mlc_adamw: with a weight decay of 0.01.                             */
 MLC_API mlc_adam_desc mlc_adamw_desc_make(double lr);
+/* mlc_lamb_desc_make: as mlc_lamb: with a weight decay of 0.01 and an eps of 1e-6.            */
+MLC_API mlc_adam_desc mlc_lamb_desc_make(double lr);
 
 /* mlc_sgd: p -= lr g.                                              ref: torch.optim.SGD       */
 MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
@@ -2205,6 +2207,13 @@ MLC_API mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc);
 MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
 /* mlc_adamw_ex: with betas, eps, weight decay.                       err: as mlc_adam_ex      */
 MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
+/* mlc_lamb: the update u of Adam with decoupled weight decay 0.01, made as long as its parameter:
+ *   p -= lr |p|/|u| u; p -= lr u where |p| or |u| is 0, and without weight decay: give norms and
+ *   biases a group that has none. For large batches; the paper clips gradients to a norm of 1.
+ *   err    as mlc_adamw                               ref: arXiv 1904.00962; timm's Lamb      */
+MLC_API mlc_optim *mlc_lamb(mlc_module *m, double lr);
+/* mlc_lamb_ex: with betas, eps, weight decay.                    err: ARG: NULL desc, values  */
+MLC_API mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
@@ -32924,7 +32933,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
-/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, AdamW, clipping, loss scaling
+/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, LAMB, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with states placed alike. A step walks the entries and joins neighbours
  * into runs: same group, same number of steps, same dtype, all due, values and gradients and state
@@ -33230,7 +33239,7 @@ static void mlc__adam_correct(const mlc_optim *o, double t, struct mlc_optim_ste
 
 /* The conditions are written so that NaN fails them. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
-                                 bool decoupled)
+                                 mlc_rule rule, const struct mlc_cpu_rule *cpu, bool decoupled)
 {
     mlc_optim draft;
     if (!m) return NULL;
@@ -33249,8 +33258,8 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
         return NULL;
     }
     memset(&draft, 0, sizeof draft);
-    draft.rule = MLC_RULE_ADAM;
-    draft.cpu = &mlc__rule_adam;
+    draft.rule = rule;
+    draft.cpu = cpu;
     draft.correct = mlc__adam_correct;
     draft.n_state = 2;
     draft.lr = d->lr;
@@ -33275,11 +33284,11 @@ MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adam", desc, false);
+    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false);
 }
 MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adamw", desc, true);
+    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true);
 }
 MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
 {
@@ -33290,6 +33299,25 @@ MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adamw_desc_make(lr);
     return mlc_adamw_ex(m, &d);
+}
+
+/* -- LAMB -- */
+
+MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01 };
+    return d;
+}
+
+MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true);
+}
+
+MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_lamb_desc_make(lr);
+    return mlc_lamb_ex(m, &d);
 }
 
 MLC_IMPL mlc_group_desc mlc_group_desc_make(void)

@@ -464,6 +464,13 @@ DO(mlc_set_requires_grad)
     return first_of(st, keep(w, mlc_exp(t)));
 }
 
+/* A table: it has no context and takes no memory. */
+DO(mlc_cpu_rule)
+{
+    CHECK(mlc_cpu_rule(MLC_RULE_LAMB) != NULL && mlc_cpu_rule(MLC_RULE_COUNT) == NULL);
+    return mlc_ctx_status(w->ctx);
+}
+
 DO(mlc_backward)
 {
     mlc_tensor *y = mlc_matmul(mlc_tanh(w->leaf_x), w->w);
@@ -1219,6 +1226,7 @@ static mlc_status run_optim(world *w, mlc_optim *opt)
 DO(mlc_sgd)   { return run_optim(w, mlc_sgd(w->net, 0.1)); }
 DO(mlc_adam)  { return run_optim(w, mlc_adam(w->net, 0.1)); }
 DO(mlc_adamw) { return run_optim(w, mlc_adamw(w->net, 0.1)); }
+DO(mlc_lamb)  { return run_optim(w, mlc_lamb(w->net, 0.1)); }
 
 DO(mlc_sgd_ex)
 {
@@ -1239,6 +1247,12 @@ DO(mlc_adamw_ex)
     mlc_adam_desc d = mlc_adamw_desc_make(1e-3);
     d.weight_decay = 0.5;
     return run_optim(w, mlc_adamw_ex(w->net, &d));
+}
+
+DO(mlc_lamb_ex)
+{
+    const mlc_adam_desc d = mlc_lamb_desc_make(1e-3);
+    return run_optim(w, mlc_lamb_ex(w->net, &d));
 }
 
 DO(mlc_optim_step) { return mlc_optim_step(w->opt); }

@@ -539,6 +539,82 @@ TEST(optim, adam_refuses_values_that_make_no_sense)
     CHECK_OK(ctx);
 }
 
+/* ---- LAMB --------------------------------------------------------------------------------- */
+
+/* Of NumPy, by the formulas of timm's Lamb; without and with gradients clipped to a norm of 1. */
+TEST(optim, lamb_follows_its_traces)
+{
+    static const double want[2][3] = {{.42009486, -1.4078654, 2.4007059},
+                                      {.41878379, -1.40820402, 2.40159533}};
+    FOR_EACH_ISA(ctx) {
+        for (int clipped = 0; clipped < 2; clipped++) {
+            mlc_tensor   *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), WEIGHT);
+            mlc_module   *m = bowl(ctx, MLC_F64, 3, START);
+            mlc_optim    *opt = mlc_lamb(m, 0.1);
+            mlc_clip_desc clip = mlc_clip_desc_make();
+            if (clipped) clip.norm = 1;
+            CHECK_EQ(mlc_optim_clip(opt, &clip), MLC_OK);
+            for (int step = 0; step < 3; step++)
+                CHECK_EQ(descend(m, opt, w), MLC_OK);
+            CHECK_VALUES(mlc_module_param(m, "p"), 3, want[clipped], 1e-7, 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* From moments of 0 the step of Adam is lr u without the decay: u is had from it, and with it that
+ * of LAMB. A parameter whose group has no decay makes the step of Adam. */
+TEST(optim, lamb_makes_the_update_of_each_parameter_as_long_as_it_is)
+{
+    static const int first[] = {0, 15, 20, 30, TWO};       /* 0.weight, 0.bias, 2.weight, 2.bias */
+    const double     lr = 0.05, decay = 0.01;
+    double           before[2][TWO], adam[TWO], lamb[TWO];
+    FOR_EACH_ISA(ctx) {
+        mlc_module    *net[2] = {two_layers(ctx), NULL};
+        mlc_adam_desc  a = mlc_adam_desc_make(lr);
+        mlc_group_desc none = mlc_group_desc_make();
+        a.eps = mlc_lamb_desc_make(lr).eps;
+        none.has_weight_decay = true;
+        net[1] = mlc_module_clone(net[0]);
+        mlc_optim *opt[2] = {mlc_adam_ex(net[0], &a), mlc_lamb(net[1], lr)};
+        CHECK_EQ(mlc_optim_group(opt[1], "2.bias", &none), MLC_OK);
+        for (int i = 0; i < 2; i++) {
+            CHECK_EQ(snapshot(net[i], before[i]), TWO);
+            CHECK_EQ(one_step(net[i], opt[i], 7), MLC_OK);
+        }
+        CHECK(memcmp(before[0], before[1], sizeof before[0]) == 0);
+        snapshot(net[0], adam);
+        snapshot(net[1], lamb);
+        for (int k = 0; k < 4; k++) {
+            double p = 0, u = 0, update[TWO];
+            for (int i = first[k]; i < first[k + 1]; i++) {
+                update[i] = (before[0][i] - adam[i]) / lr + (k < 3 ? decay * before[0][i] : 0);
+                p += before[0][i] * before[0][i], u += update[i] * update[i];
+            }
+            for (int i = first[k]; i < first[k + 1]; i++)
+                CHECK_NEAR(before[0][i] - lamb[i], lr * (k < 3 ? sqrt(p / u) : 1) * update[i],
+                           2e-7);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(optim, lamb_refuses_what_adamw_refuses)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *m = two_layers(ctx);
+    mlc_adam_desc d = mlc_lamb_desc_make(1e-3);
+    CHECK(mlc_lamb_ex(m, NULL) == NULL);
+    CHECK_STR(mlc_error(ctx), "lamb: desc is NULL; start from mlc_lamb_desc_make(lr)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.beta2 = 1;
+    CHECK(mlc_lamb_ex(m, &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "lamb: lr 0.001, betas 0.9 and 1");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_lamb(NULL, 0.1) == NULL && mlc_lamb_ex(NULL, &d) == NULL);
+    CHECK_OK(ctx);
+}
+
 /* ---- state that survives surgery ---------------------------------------------------------- */
 
 TEST(optim, values_and_state_survive_a_rebuild)
