@@ -3,8 +3,8 @@
 # harness tests/mlc_test.h and the Makefile are the working tree's. The results are
 # build/ab/before/TARGET and build/ab/after/TARGET. CC, CFLAGS, CPPFLAGS and BLAS are taken from the
 # environment.
-# AB_TESTS=own: the after side has the tests of the working tree, where those of REF no longer compile
-# with its header, as the arguments of a kernel have changed.
+# AB_TESTS=own: the after side has the tests and examples of the working tree, where those of REF no
+# longer compile with its header, as arguments or descs have changed.
 set -e
 ref=$(git rev-parse --verify --quiet "$1^{commit}") ||
     { echo "ab.sh: '$1' is no commit; use REF=commit" >&2; exit 2; }
@@ -24,6 +24,10 @@ for side in before after; do
     done
 done
 cmp -s mlcore.h build/ab/after/mlcore.h || cp mlcore.h build/ab/after/mlcore.h
-[ "${AB_TESTS:-}" != own ] || cp tests/*.[ch] build/ab/after/tests/
+if [ "${AB_TESTS:-}" = own ]; then
+    cp tests/*.[ch] build/ab/after/tests/
+    cp examples/*.c build/ab/after/examples/
+    sed -i '/^#define MLCORE_IMPLEMENTATION/d' build/ab/after/examples/*.c
+fi
 unset MAKEFLAGS MLC_BUILD_CONFIG
 for side in before after; do make -s -C build/ab/$side "$@" >&2; done
