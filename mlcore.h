@@ -3489,19 +3489,15 @@ private:
     mlc_ctx *ctx_;
 };
 
-/* evaluation: m and all below it evaluate until the end of the block; then they are as m was.   */
+/* evaluation: mlc_eval_begin until the end of the block.                                        */
 class evaluation {
 public:
-    explicit evaluation(mlc_module *m) : m_(m), trained_(mlc_module_is_training(m))
-    {
-        mlc_module_train(m, false);
-    }
+    explicit evaluation(mlc_module *m) : m_(m) { mlc_eval_begin(m); }
     evaluation(const evaluation &) = delete;
     evaluation &operator=(const evaluation &) = delete;
-    ~evaluation() { mlc_module_train(m_, trained_); }
+    ~evaluation() { mlc_eval_end(m_); }
 private:
     mlc_module *m_;
-    bool        trained_;
 };
 
 /* autocast: mlc_autocast_begin until the end of the block.                                      */

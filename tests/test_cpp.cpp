@@ -126,6 +126,11 @@ static void blocks_end_what_they_began()
     }
     CHECK(mlc_module_is_training(net) && mlc_requires_grad(mlc_forward(net, x)));
     {
+        mlc::evaluation quiet(net);
+        CHECK(!mlc_module_is_training(net) && !mlc_requires_grad(mlc_forward(net, x)));
+    }
+    CHECK(mlc_module_is_training(net) && mlc_requires_grad(mlc_forward(net, x)));
+    {
         mlc::autocast low(ctx, MLC_BF16);
         CHECK(mlc_matmul(x, mlc_transpose(x, 0, 1))->dtype == MLC_BF16);
     }

@@ -28,7 +28,6 @@ double model::accuracy(mlc::tensor x, mlc::tensor y)
 {
     mlc::scope      step(ctx_);
     mlc::evaluation quiet(net_);
-    mlc::no_grad    off(ctx_);
     const double    share = mlc_accuracy(mlc_forward(net_, x), y);
     mlc::check(ctx_, step.end());
     return share;
