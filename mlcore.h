@@ -3196,7 +3196,7 @@ struct mlc_k_guard {
  * by |p|/|u|, or by 1 if either is 0. */
 struct mlc_k_optim {
     mlc_rule    rule;
-    const struct mlc_cpu_rule *cpu;    /* what mlc_cpu_rule gives, for the CPU's kernels       */
+    const struct mlc_rule_fns *cpu;    /* what mlc_cpu_rule gives, for the CPU's kernels       */
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
@@ -3323,7 +3323,7 @@ typedef struct mlc_backend {
 MLC_API mlc_status mlc_backend_register(const mlc_backend *backend);
 /* mlc_cpu_rule: the CPU's functions for a rule, which its kernels optim and gemm_optim want in
  *   their arguments: an optimizer links those of its own rule alone. NULL: no such rule.      */
-MLC_API const struct mlc_cpu_rule *mlc_cpu_rule(mlc_rule rule);
+MLC_API const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */
 MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
@@ -17246,7 +17246,7 @@ MLC__EACH_ISA(MLC__STAMP_OPTIM)
 struct mlc__norms;
 
 /* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
-struct mlc_cpu_rule {
+struct mlc_rule_fns {
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
 };
@@ -17254,7 +17254,7 @@ struct mlc_cpu_rule {
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
 typedef struct mlc__optim_fns {        /* what a level brings                                  */
-    int                   level;       /* place in mlc_cpu_rule.f32                            */
+    int                   level;       /* place in mlc_rule_fns.f32                            */
     mlc__by_chance_fn     by_chance;
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
@@ -17511,14 +17511,14 @@ static const struct mlc__norms mlc__ratio =
     { mlc__optim_ratio, MLC__OTHER(mlc__squares_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
 
 #define MLC__RULE_CPU(name, TEXT, norms, isa) \
-    static const struct mlc_cpu_rule mlc__rule_##name = \
+    static const struct mlc_rule_fns mlc__rule_##name = \
         { norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
 MLC__RULES(MLC__RULE_CPU, any)
 
 #define MLC__RULE_NAMED(name, TEXT, norms, isa) &mlc__rule_##name,
-MLC_IMPL const struct mlc_cpu_rule *mlc_cpu_rule(mlc_rule rule)
+MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
-    static const struct mlc_cpu_rule *const rules[] = { MLC__RULES(MLC__RULE_NAMED, any) };
+    static const struct mlc_rule_fns *const rules[] = { MLC__RULES(MLC__RULE_NAMED, any) };
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
@@ -32959,7 +32959,7 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
-    const struct mlc_cpu_rule *cpu;
+    const struct mlc_rule_fns *cpu;
     int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
     void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);  /* or NULL   */
@@ -33235,7 +33235,7 @@ static void mlc__adam_correct(const mlc_optim *o, double t, struct mlc_optim_ste
 
 /* The conditions are written so that NaN fails them. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
-                                 mlc_rule rule, const struct mlc_cpu_rule *cpu, bool decoupled)
+                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled)
 {
     mlc_optim draft;
     if (!m) return NULL;
