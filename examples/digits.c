@@ -23,11 +23,11 @@ typedef struct options {
     mlc_dtype   dtype;                      /* of what is multiplied; weights are always f32  */
 } options;
 
-typedef struct part {                       /* rows for training, or rows held out            */
-    int64_t  n;
-    float   *x;                             /* [n, 64], scaled to [0, 1]                      */
-    int64_t *y;                             /* [n]                                            */
-} part;
+typedef struct trial {                      /* what one seed has; all of it in one context    */
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_tensor *x[2], *y[2];                /* [n,64] from 0 to 1, [n]: for training, held out */
+} trial;
 
 static const char HELP[] =
     "usage: digits [DIGITS.CSV [OUT.SAFETENSORS]] [options]\n"
@@ -78,153 +78,107 @@ static int parse(options *o, int argc, char **argv)
     return 0;
 }
 
-/* ---- data --------------------------------------------------------------------------------- */
+/* ---- data and network --------------------------------------------------------------------- */
 
-static bool part_alloc(part *p, int64_t n)
+/* Sorts the rows of the file by their last column, held out or not. */
+static void load(trial *t, const char *path)
 {
-    p->n = 0;                               /* counts up as rows are put in                   */
-    p->x = (float *)malloc((size_t)n * PIXELS * sizeof *p->x);
-    p->y = (int64_t *)malloc((size_t)n * sizeof *p->y);
-    return p->x && p->y;
-}
-
-static void part_free(part *p)
-{
-    free(p->x);
-    free(p->y);
-}
-
-static void part_put(part *p, const float *row)
-{
-    for (int j = 0; j < PIXELS; j++) p->x[p->n * PIXELS + j] = row[j] / 16.0f;
-    p->y[p->n++] = (int64_t)row[PIXELS];
-}
-
-/* Reads the file and sorts its rows by the last column, held out or not. */
-static bool load(const char *path, part *train, part *test)
-{
-    mlc_ctx    *ctx  = mlc_ctx_create(NULL);
-    mlc_tensor *t    = mlc_csv_load(ctx, path, NULL);
-    int64_t     n    = mlc_dim(t, 0);
-    size_t      size = (size_t)mlc_numel(t) * sizeof(float);
-    float      *host = t ? (float *)malloc(size) : NULL;
-    bool        ok   = host && mlc_read(t, host, size) == MLC_OK;
-    if (!ok)
-        fprintf(stderr, "digits: %s\n", ctx && *mlc_error(ctx) ? mlc_error(ctx) : "no memory");
-    else if (mlc_dim(t, 1) != COLUMNS) {
-        fprintf(stderr, "digits: %s: want %d columns, it has %lld\n", path, (int)COLUMNS,
-                (long long)mlc_dim(t, 1));
-        ok = false;
+    mlc_tensor *table = mlc_csv_load(t->ctx, path, NULL);
+    if (table && mlc_dim(table, 1) != COLUMNS)
+        mlc_raise(t->ctx, MLC_ERR_SHAPE, "%s: want %d columns, it has %lld", path, (int)COLUMNS,
+                  (long long)mlc_dim(table, 1));
+    mlc_tensor *mark = mlc_select(table, 1, COLUMNS - 1);
+    for (int held_out = 0; held_out < 2 && mlc_ctx_status(t->ctx) == MLC_OK; held_out++) {
+        mlc_tensor *which = held_out ? mlc_ne_scalar(mark, 0) : mlc_eq_scalar(mark, 0);
+        mlc_tensor *rows  = mlc_gather_rows(table, mlc_select(mlc_nonzero(which), 1, 0));
+        t->x[held_out] = mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16);
+        t->y[held_out] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
+        if (rows && mlc_dim(rows, 0) == 0)
+            mlc_raise(t->ctx, MLC_ERR_VALUE, "%s: no row is %s", path,
+                      held_out ? "held out" : "for training");
     }
-    ok = ok && part_alloc(train, n) && part_alloc(test, n);
-    for (int64_t i = 0; ok && i < n; i++) {
-        const float *row = host + i * COLUMNS;
-        part_put(row[COLUMNS - 1] != 0.0f ? test : train, row);
-    }
-    if (ok && (train->n == 0 || test->n == 0)) {
-        fprintf(stderr, "digits: %s: no row is %s\n", path, test->n ? "for training" : "held out");
-        ok = false;
-    }
-    free(host);
-    mlc_ctx_free(ctx);
-    return ok;
 }
 
-/* ---- network ------------------------------------------------------------------------------ */
-
-static mlc_ctx *context(const options *o, int seed)
+/* A context of this seed with the digits and a fresh network; the context has what went wrong. */
+static trial trial_begin(const options *o, int seed)
 {
+    trial        t = { NULL, NULL, { NULL, NULL }, { NULL, NULL } };
     mlc_ctx_desc d = mlc_ctx_desc_make();
     d.seed    = (uint64_t)seed;
     d.threads = o->threads;
-    return mlc_ctx_create(&d);
+    t.ctx = mlc_ctx_create(&d);
+    t.net = MLC_SEQUENTIAL(t.ctx, mlc_nn_linear(t.ctx, PIXELS, HIDDEN), mlc_nn_relu(t.ctx),
+                           mlc_nn_dropout(t.ctx, 0.2), mlc_nn_linear(t.ctx, HIDDEN, CLASSES));
+    if (t.ctx) load(&t, o->csv);
+    return t;
 }
 
-static mlc_module *network(mlc_ctx *ctx)
+/* Prints the first error of t, if there is one. */
+static bool fine(const trial *t)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_dropout(ctx, 0.2));
-    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, CLASSES));
-    return net;
+    if (mlc_ctx_status(t->ctx) == MLC_OK) return true;
+    fprintf(stderr, "digits: %s\n", t->ctx ? mlc_error(t->ctx) : "no memory");
+    return false;
 }
+
+/* ---- training ----------------------------------------------------------------------------- */
 
 /* One step on one batch; adds its loss, times its rows, to *sum. Layers run in dtype, the loss in
  * f32; backward follows. */
-static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_batch *b,
-                       mlc_dtype dtype, double *sum)
+static mlc_status step(trial *t, mlc_optim *opt, const mlc_batch *b, mlc_dtype dtype, double *sum)
 {
-    mlc_cross_entropy_desc d = { MLC_REDUCTION_MEAN, 0.1, false, 0, NULL };   /* 0.1: smoothing */
-    mlc_scope_begin(ctx);
-    mlc_autocast_begin(ctx, dtype);
-    mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(net, b->x), b->y, &d);
-    mlc_autocast_end(ctx);
-    mlc_backward(mlc_optim_scaled(opt, loss));
-    mlc_optim_step(opt);
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    d.label_smoothing = 0.1;
+    mlc_scope_begin(t->ctx);
+    mlc_autocast_begin(t->ctx, dtype);
+    mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(t->net, b->x), b->y, &d);
+    mlc_autocast_end(t->ctx);
+    mlc_optim_minimize(opt, loss);
     *sum += mlc_item(loss) * (double)b->n;
-    return mlc_scope_end(ctx);
+    return mlc_scope_end(t->ctx);
 }
 
-/* Trains net for all epochs; the rate falls along half a cosine to 0. */
-static mlc_status train(mlc_ctx *ctx, mlc_module *net, const part *p, const options *o, int seed)
+/* Trains the network for all epochs; the rate falls along half a cosine to 0. */
+static mlc_status train(trial *t, const options *o, int seed)
 {
-    mlc_tensor     *x = mlc_from(ctx, MLC_F32, mlc_dims2(p->n, PIXELS), p->x);
-    mlc_tensor     *y = mlc_from(ctx, MLC_I64, mlc_dims1(p->n), p->y);
-    mlc_loader_desc d = mlc_loader_desc_make(x, y, BATCH);
+    mlc_loader_desc d = mlc_loader_desc_make(t->x[0], t->y[0], BATCH);
     d.shuffle = true;
     d.seed    = (uint64_t)seed;
-    mlc_loader *loader = mlc_loader_create(ctx, &d);
-    mlc_optim  *opt    = mlc_adamw(net, 1e-2);
+    mlc_loader *loader = mlc_loader_create(t->ctx, &d);
+    mlc_optim  *opt    = mlc_adamw(t->net, 1e-2);
     if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
     char        text[32];
     snprintf(text, sizeof text, "seed %d of %d", seed, o->seeds);
     mlc_progress bar   = mlc_progress_make(text, o->epochs, NULL, NULL);
     const double lr    = mlc_optim_lr(opt), pi = 3.14159265358979;
     const double total = (double)(o->epochs * mlc_loader_batches(loader));
-    mlc_batch    b;
 
-    for (int epoch = 0; epoch < o->epochs && mlc_ctx_status(ctx) == MLC_OK; epoch++) {
+    for (int epoch = 0; epoch < o->epochs && mlc_ctx_status(t->ctx) == MLC_OK; epoch++) {
         double sum = 0;
         char   line[32];
-        while (mlc_loader_next(loader, &b)) {
+        for (mlc_batch b; mlc_loader_next(loader, &b);) {
             mlc_optim_set_lr(opt, lr * 0.5 * (1 + cos(pi * (double)mlc_optim_steps(opt) / total)));
-            mlc_status st = step(ctx, net, opt, &b, o->dtype, &sum);
+            mlc_status st = step(t, opt, &b, o->dtype, &sum);
             if (st != MLC_OK) return st;
         }
-        snprintf(line, sizeof line, "loss %.4f", sum / (double)p->n);
+        snprintf(line, sizeof line, "loss %.4f", sum / (double)mlc_dim(t->x[0], 0));
         mlc_progress_update(&bar, epoch + 1, line);
     }
-    return mlc_ctx_status(ctx);
+    return mlc_ctx_status(t->ctx);
 }
 
-/* Scores of all rows of p, [n, 10], into host memory; returns the share that is right. */
-static double evaluate(mlc_ctx *ctx, mlc_module *net, const part *p, mlc_dtype dtype, float *scores)
+/* Scores of the rows held out, f32 [n,10]. */
+static mlc_tensor *evaluate(const trial *t, mlc_dtype dtype)
 {
-    mlc_module_train(net, false);
-    mlc_no_grad_begin(ctx);
-    mlc_scope_begin(ctx);
-    mlc_tensor *x     = mlc_from(ctx, MLC_F32, mlc_dims2(p->n, PIXELS), p->x);
-    mlc_tensor *y     = mlc_from(ctx, MLC_I64, mlc_dims1(p->n), p->y);
-    mlc_autocast_begin(ctx, dtype);
-    mlc_tensor *out   = mlc_cast(mlc_forward(net, x), MLC_F32);
-    mlc_autocast_end(ctx);
-    double      share = mlc_accuracy(out, y);
-    mlc_read(out, scores, (size_t)p->n * CLASSES * sizeof *scores);
-    mlc_status  st    = mlc_scope_end(ctx);
-    mlc_no_grad_end(ctx);
-    return st == MLC_OK ? share : (double)NAN;
+    mlc_eval_begin(t->net);
+    mlc_autocast_begin(t->ctx, dtype);
+    mlc_tensor *scores = mlc_cast(mlc_forward(t->net, t->x[1]), MLC_F32);
+    mlc_autocast_end(t->ctx);
+    mlc_eval_end(t->net);
+    return scores;
 }
 
 /* ---- what is shown ------------------------------------------------------------------------ */
-
-static int best(const float *scores)
-{
-    int k = 0;
-    for (int j = 1; j < CLASSES; j++)
-        if (scores[j] > scores[k]) k = j;
-    return k;
-}
 
 static bool utf8_terminal(void)
 {
@@ -237,65 +191,57 @@ static bool utf8_terminal(void)
 }
 
 /* Half of the digits drawn are ones the network got wrong, as far as there are any. */
-static int pick(const part *p, const float *scores, int64_t *rows)
+static int pick(const int64_t *said, const int64_t *truth, int64_t n_rows, int64_t *rows)
 {
     int n = 0;
     for (int wrong = 1; wrong >= 0; wrong--)
-        for (int64_t i = 0; i < p->n && n < (wrong ? SHOWN / 2 : SHOWN); i++)
-            if ((best(scores + i * CLASSES) != p->y[i]) == wrong) rows[n++] = i;
+        for (int64_t i = 0; i < n_rows && n < (wrong ? SHOWN / 2 : SHOWN); i++)
+            if ((said[i] != truth[i]) == wrong) rows[n++] = i;
     return n;
 }
 
-static void draw(const part *p, const float *scores)
+static bool draw(const trial *t, mlc_tensor *scores)
 {
     static const char *const blocks[5] = { " ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
                                            "\xe2\x96\x88" };
     static const char *const ascii[5]  = { " ", ".", "+", "*", "#" };
     const char *const *shade = utf8_terminal() ? blocks : ascii;
+    const float   *x     = mlc_f32(t->x[1]);
+    const int64_t *said  = mlc_i64(mlc_argmax(scores, 1, false)), *truth = mlc_i64(t->y[1]);
     int64_t rows[SHOWN];
-    int     n = pick(p, scores, rows);
+    if (!fine(t)) return false;
+    int     n = pick(said, truth, mlc_dim(scores, 0), rows);
     for (int r = 0; r < SIDE; r++) {
         for (int i = 0; i < n; i++) {
             printf("  ");
             for (int c = 0; c < SIDE; c++) {
-                const char *s = shade[(int)(p->x[rows[i] * PIXELS + r * SIDE + c] * 4.0f + 0.5f)];
+                const char *s = shade[(int)(x[rows[i] * PIXELS + r * SIDE + c] * 4.0f + 0.5f)];
                 printf("%s%s", s, s);       /* two characters are about as wide as high       */
             }
         }
         printf("\n");
     }
-    for (int i = 0; i < n; i++) {
-        int said = best(scores + rows[i] * CLASSES), truth = (int)p->y[rows[i]];
-        printf("  said %d, is %d %-4s", said, truth, said == truth ? "" : "(!)");
-    }
+    for (int i = 0; i < n; i++)
+        printf("  said %d, is %d %-4s", (int)said[rows[i]], (int)truth[rows[i]],
+               said[rows[i]] == truth[rows[i]] ? "" : "(!)");
     printf("\n");
+    return true;
 }
 
-/* Saves net, loads the file into a new network in a new context, compares the scores. */
-static bool save_and_reload(const options *o, mlc_module *net, const part *test,
-                            const float *scores)
+/* Saves the network, loads the file into a new one in a new context, compares the scores. */
+static bool save_and_reload(const options *o, const trial *t, mlc_tensor *scores)
 {
-    size_t  bytes = (size_t)test->n * CLASSES * sizeof *scores;
-    float  *again = (float *)malloc(bytes);
-    mlc_ctx *ctx  = context(o, 12345);      /* another seed: other weights before the load    */
-    bool    ok    = again && ctx;
-    if (ok && mlc_save(net, o->out) != MLC_OK) {
-        fprintf(stderr, "digits: %s\n", mlc_error(mlc_module_ctx(net)));
-        ok = false;
-    }
-    mlc_module *fresh = ok ? network(ctx) : NULL;
-    if (ok && (mlc_load(fresh, o->out) != MLC_OK ||
-               isnan(evaluate(ctx, fresh, test, o->dtype, again)))) {
-        fprintf(stderr, "digits: %s\n", mlc_error(ctx));
-        ok = false;
-    }
-    if (ok) {
-        ok = memcmp(scores, again, bytes) == 0;
+    trial again = trial_begin(o, 12345);    /* another seed: other weights before the load    */
+    bool  ok    = mlc_save(t->net, o->out) == MLC_OK || fine(t);
+    mlc_load(again.net, o->out);
+    const float  *now = mlc_f32(evaluate(&again, o->dtype)), *before = mlc_f32(scores);
+    const int64_t n   = mlc_numel(scores);
+    if (ok && (ok = fine(&again))) {
+        ok = memcmp(before, now, (size_t)n * sizeof *now) == 0;
         printf("saved %s, loaded it into a fresh network: %lld scores %s\n", o->out,
-               (long long)(test->n * CLASSES), ok ? "agree bit for bit" : "DIFFER");
+               (long long)n, ok ? "agree bit for bit" : "DIFFER");
     }
-    mlc_ctx_free(ctx);
-    free(again);
+    mlc_ctx_free(again.ctx);
     return ok;
 }
 
@@ -309,52 +255,36 @@ static double seconds(void)
 }
 
 /* One seed: trains, measures; the last network is also saved, reloaded and shown. */
-static bool run_seed(const options *o, int seed, const part *tr, const part *te, float *scores,
-                     double *accuracy, double *spent)
+static bool run_seed(const options *o, int seed, double *accuracy, double *spent)
 {
-    mlc_ctx    *ctx   = context(o, seed);
-    mlc_module *net   = network(ctx);
-    double      start = seconds();
-    bool        ok    = train(ctx, net, tr, o, seed) == MLC_OK;
+    trial t = trial_begin(o, seed);
+    if (seed == 1 && mlc_ctx_status(t.ctx) == MLC_OK)
+        printf("%lld digits to train on, %lld held out\n", (long long)mlc_dim(t.x[0], 0),
+               (long long)mlc_dim(t.x[1], 0));
+    const double start = seconds();
+    train(&t, o, seed);
     *spent += seconds() - start;
-    *accuracy = ok ? evaluate(ctx, net, te, o->dtype, scores) : (double)NAN;
-    ok = ok && !isnan(*accuracy);
-    if (!ok) fprintf(stderr, "digits: %s\n", ctx ? mlc_error(ctx) : "no memory");
-    else printf("seed %d: held-out accuracy %.2f %%\n", seed, 100 * *accuracy);
-    if (ok && seed == o->seeds) {
-        ok = save_and_reload(o, net, te, scores);
-        if (ok) draw(te, scores);
-    }
-    mlc_ctx_free(ctx);
+    mlc_tensor *scores = evaluate(&t, o->dtype);
+    *accuracy = mlc_accuracy(scores, t.y[1]);
+    bool ok = fine(&t);
+    if (ok) printf("seed %d: held-out accuracy %.2f %%\n", seed, 100 * *accuracy);
+    if (ok && seed == o->seeds) ok = save_and_reload(o, &t, scores) && draw(&t, scores);
+    mlc_ctx_free(t.ctx);
     return ok;
 }
 
 int main(int argc, char **argv)
 {
-    options o  = { "examples/data/digits.csv", "digits.safetensors", 5, 20, 1,
-                   MLC_F32 };
-    part    tr = { 0, NULL, NULL }, te = { 0, NULL, NULL };
-    double  sum = 0, spent = 0;
-    float  *scores = NULL;
-    int     usage  = parse(&o, argc, argv);
+    options o     = { "examples/data/digits.csv", "digits.safetensors", 5, 20, 1, MLC_F32 };
+    double  sum   = 0, spent = 0;
+    int     usage = parse(&o, argc, argv);
     if (usage) return usage - 1;
-    bool ok = load(o.csv, &tr, &te);
-    if (ok) {
-        printf("%lld digits to train on, %lld held out\n", (long long)tr.n, (long long)te.n);
-        scores = (float *)malloc((size_t)te.n * CLASSES * sizeof *scores);
-        ok = scores != NULL;
-    }
-    for (int seed = 1; ok && seed <= o.seeds; seed++) {
+    for (int seed = 1; seed <= o.seeds; seed++) {
         double accuracy;
-        ok = run_seed(&o, seed, &tr, &te, scores, &accuracy, &spent);
+        if (!run_seed(&o, seed, &accuracy, &spent)) return 1;
         sum += accuracy;
     }
-    if (ok) {
-        printf("trained %d x %d epochs in %.2f s\n", o.seeds, o.epochs, spent);
-        printf("held-out accuracy %.1f %%\n", 100 * sum / o.seeds);
-    }
-    free(scores);
-    part_free(&tr);
-    part_free(&te);
-    return ok ? 0 : 1;
+    printf("trained %d x %d epochs in %.2f s\n", o.seeds, o.epochs, spent);
+    printf("held-out accuracy %.1f %%\n", 100 * sum / o.seeds);
+    return 0;
 }
