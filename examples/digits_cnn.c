@@ -32,11 +32,9 @@ typedef struct options {
 } options;
 
 typedef struct part {                       /* images for training, or images held out        */
-    int64_t  n;
-    int      side;                          /* pixels of a row, and rows                      */
-    float    black;                         /* value of the darkest pixel                     */
-    uint8_t *x;                             /* [n, side, side], 0 .. black                    */
-    int64_t *y;                             /* [n], 0 .. 9                                    */
+    mlc_tensor *x, *y;                      /* u8 [n,side,side], 0 .. black; i64 [n], 0 .. 9  */
+    int64_t     n, side;
+    double      black;                      /* value of the darkest pixel                     */
 } part;
 
 typedef struct totals {                     /* of all seeds                                   */
@@ -112,58 +110,48 @@ static int parse(options *o, int argc, char **argv)
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-static bool part_alloc(part *p, int64_t n, int side, float black)
+/* Where a number is none from lo to hi; NaN is none. */
+static mlc_tensor *outside(mlc_tensor *x, double lo, double hi)
 {
-    p->n = n;
-    p->side = side;
-    p->black = black;
-    p->x = (uint8_t *)malloc((size_t)n * (size_t)(side * side));
-    p->y = (int64_t *)malloc((size_t)n * sizeof *p->y);
-    return p->x && p->y;
+    return mlc_logical_not(mlc_logical_and(mlc_ge_scalar(x, lo), mlc_le_scalar(x, hi)));
 }
 
-static void part_free(part *p)
+static part part_make(mlc_tensor *x, mlc_tensor *y, double black)
 {
-    free(p->x);
-    free(p->y);
+    const part p = { x, y, mlc_dim(x, 0), mlc_dim(x, 2), black };
+    return p;
 }
 
-/* One row of the CSV file to the end of p; false if a value is none of the file's. */
-static bool part_put(part *p, const float *row)
+/* Those rows of the CSV file that are held out, or the others. */
+static part part_of(mlc_tensor *table, bool held_out)
 {
-    for (int j = 0; j < CSV_PIXELS; j++) {
-        if (!(row[j] >= 0.0f && row[j] <= (float)CSV_BLACK)) return false;
-        p->x[p->n * CSV_PIXELS + j] = (uint8_t)(row[j] * (float)CSV_FINE);
-    }
-    if (!(row[CSV_PIXELS] >= 0.0f && row[CSV_PIXELS] < (float)CLASSES)) return false;
-    p->y[p->n++] = (int64_t)row[CSV_PIXELS];
-    return true;
+    mlc_tensor *mark = mlc_select(table, 1, CSV_COLUMNS - 1);
+    mlc_tensor *which = held_out ? mlc_ne_scalar(mark, 0) : mlc_eq_scalar(mark, 0);
+    mlc_tensor *rows = mlc_gather_rows(table, mlc_select(mlc_nonzero(which), 1, 0));
+    mlc_tensor *x = mlc_mul_scalar(mlc_slice(rows, 1, 0, CSV_PIXELS, 1), CSV_FINE);
+    x = mlc_reshape(mlc_cast(x, MLC_U8), mlc_dims3(mlc_dim(x, 0), CSV_SIDE, CSV_SIDE));
+    return part_make(x, mlc_cast(mlc_select(rows, 1, CSV_PIXELS), MLC_I64), CSV_BLACK * CSV_FINE);
 }
 
-/* Sorts the rows by the last column, held out or not. */
-static bool split(const char *path, const float *rows, int64_t n, part *train, part *test)
-{
-    const float black = (float)(CSV_BLACK * CSV_FINE);
-    bool ok = part_alloc(train, n, CSV_SIDE, black) && part_alloc(test, n, CSV_SIDE, black);
-    if (!ok) return complain(path, "no memory");
-    train->n = test->n = 0;                 /* count up as rows are put in                    */
-    for (int64_t i = 0; ok && i < n; i++) {
-        const float *row = rows + i * CSV_COLUMNS;
-        ok = part_put(row[CSV_COLUMNS - 1] != 0.0f ? test : train, row);
-        if (!ok) fprintf(stderr, "digits_cnn: %s: row %lld: want 64 pixels 0 .. 16 and a digit\n",
-                         path, (long long)i + 1);
-    }
-    if (ok && train->n == 0) return complain(path, "no row is for training");
-    if (ok && test->n == 0) return complain(path, "no row is held out");
-    return ok;
-}
-
-static bool load_csv(mlc_ctx *ctx, const char *path, part *train, part *test)
+/* parts[0]: for training; parts[1]: held out. */
+static mlc_status load_csv(mlc_ctx *ctx, const char *path, part parts[2])
 {
     mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
-    if (!t) return library_error(ctx);
-    if (mlc_dim(t, 1) != CSV_COLUMNS) return complain(path, "want 66 columns");
-    return split(path, mlc_f32(t), mlc_dim(t, 0), train, test);
+    if (t && mlc_dim(t, 1) != CSV_COLUMNS)
+        return mlc_raise(ctx, MLC_ERR_SHAPE, "%s: want %d columns", path, (int)CSV_COLUMNS);
+    mlc_tensor *pixels = outside(mlc_slice(t, 1, 0, CSV_PIXELS, 1), 0, CSV_BLACK);
+    mlc_tensor *labels = outside(mlc_select(t, 1, CSV_PIXELS), 0, CLASSES - 1);
+    mlc_tensor *bad = mlc_nonzero(mlc_logical_or(mlc_any(pixels, mlc_dims1(1), false), labels));
+    if (mlc_dim(bad, 0) > 0)
+        return mlc_raise(ctx, MLC_ERR_VALUE, "%s: row %lld: want 64 pixels 0 .. 16 and a digit",
+                         path, (long long)mlc_item_at(bad, mlc_dims2(0, 0)) + 1);
+    for (int i = 0; i < 2; i++) {
+        parts[i] = part_of(t, i == 1);
+        if (parts[i].x && parts[i].n == 0)
+            return mlc_raise(ctx, MLC_ERR_VALUE, "%s: no row is %s", path,
+                             i ? "held out" : "for training");
+    }
+    return mlc_ctx_status(ctx);
 }
 
 static bool join(char *path, size_t size, const char *dir, const char *name)
@@ -173,49 +161,44 @@ static bool join(char *path, size_t size, const char *dir, const char *name)
 }
 
 /* Images and labels of one pair of MNIST's files. */
-static bool load_idx(mlc_ctx *ctx, const char *dir, const char *images, const char *labels,
-                     part *p)
+static mlc_status load_idx(mlc_ctx *ctx, const char *dir, const char *name, part *p)
 {
-    char path[1024], of_labels[1024];
-    if (!join(path, sizeof path, dir, images) || !join(of_labels, sizeof of_labels, dir, labels))
-        return false;
-    mlc_tensor *x = mlc_idx_load(ctx, path);
-    mlc_tensor *y = mlc_cast(mlc_idx_load(ctx, of_labels), MLC_I64);
-    if (!x || !y) return library_error(ctx);
-    const int64_t n = mlc_dim(x, 0), side = mlc_dim(x, 2);
-    if (x->dtype != MLC_U8 || x->ndim != 3 || n < 1 || mlc_dim(x, 1) != side || side < 4 ||
-        side > 256)
-        return complain(path, "want bytes [n, side, side], 4 to 256 pixels a side");
-    if (y->ndim != 1 || mlc_dim(y, 0) != n) return complain(of_labels, "want a label an image");
-    if (!part_alloc(p, n, (int)side, 255.0f)) return complain(path, "no memory");
-    mlc_read(x, p->x, (size_t)(n * side * side));
-    if (mlc_read(y, p->y, (size_t)n * sizeof *p->y) != MLC_OK) return library_error(ctx);
-    for (int64_t i = 0; i < n; i++)
-        if (p->y[i] < 0 || p->y[i] >= CLASSES) return complain(of_labels, "want labels 0 .. 9");
-    return true;
+    char images[1024], labels[1024];
+    snprintf(images, sizeof images, "%s/%s-images-idx3-ubyte", dir, name);
+    snprintf(labels, sizeof labels, "%s/%s-labels-idx1-ubyte", dir, name);
+    mlc_tensor *x = mlc_idx_load(ctx, images);
+    mlc_tensor *y = mlc_cast(mlc_idx_load(ctx, labels), MLC_I64);
+    *p = part_make(x, y, 255);
+    if (!x || !y) return mlc_ctx_status(ctx);
+    if (x->dtype != MLC_U8 || x->ndim != 3 || p->n < 1 || mlc_dim(x, 1) != p->side ||
+        p->side < 4 || p->side > 256)
+        return mlc_raise(ctx, MLC_ERR_SHAPE,
+                         "%s: want bytes [n, side, side], 4 to 256 pixels a side", images);
+    if (y->ndim != 1 || mlc_dim(y, 0) != p->n)
+        return mlc_raise(ctx, MLC_ERR_SHAPE, "%s: want a label an image", labels);
+    if (mlc_dim(mlc_nonzero(outside(y, 0, CLASSES - 1)), 0) > 0)
+        return mlc_raise(ctx, MLC_ERR_VALUE, "%s: want labels 0 .. 9", labels);
+    return mlc_ctx_status(ctx);
 }
 
-static bool load(const options *o, part *train, part *test)
+static bool load(mlc_ctx *ctx, const options *o, part parts[2])
 {
-    mlc_ctx *ctx = mlc_ctx_create(NULL);
-    bool     ok  = ctx != NULL || library_error(ctx);
-    if (ok && !o->data) ok = load_csv(ctx, o->csv, train, test);
-    else if (ok)
-        ok = load_idx(ctx, o->data, "train-images-idx3-ubyte", "train-labels-idx1-ubyte", train) &&
-             load_idx(ctx, o->data, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", test) &&
-             (train->side == test->side || complain(o->data, "images of two sizes"));
-    mlc_ctx_free(ctx);
-    return ok;
+    if (!o->data) load_csv(ctx, o->csv, parts);
+    else if (load_idx(ctx, o->data, "train", &parts[0]) == MLC_OK &&
+             load_idx(ctx, o->data, "t10k", &parts[1]) == MLC_OK &&
+             parts[0].side != parts[1].side)
+        mlc_raise(ctx, MLC_ERR_SHAPE, "%s: images of two sizes", o->data);
+    return mlc_ctx_status(ctx) == MLC_OK || library_error(ctx);
 }
 
 /* ---- batches ------------------------------------------------------------------------------ */
 
 /* In training every image comes moved by up to a pixel and turned by up to 11 degrees, each time
- * another way. The loader refers to p for no longer than this call: it copies what it is given. */
+ * another way. The loader copies what it is given. */
 static mlc_loader *loader(mlc_ctx *ctx, const part *p, int64_t batch, bool training, uint64_t seed)
 {
-    mlc_tensor *x = mlc_wrap(ctx, MLC_U8, mlc_dims3(p->n, p->side, p->side), NULL, p->x);
-    mlc_tensor *y = mlc_wrap(ctx, MLC_I64, mlc_dims1(p->n), NULL, p->y);
+    mlc_tensor *x = mlc_wrap(ctx, MLC_U8, mlc_dims3(p->n, p->side, p->side), NULL, mlc_u8(p->x));
+    mlc_tensor *y = mlc_wrap(ctx, MLC_I64, mlc_dims1(p->n), NULL, mlc_i64(p->y));
     mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
     d.shuffle = training;
     d.shift   = training ? 1 : 0;
@@ -227,38 +210,32 @@ static mlc_loader *loader(mlc_ctx *ctx, const part *p, int64_t batch, bool train
 /* A batch as the network takes it, f32 [n, 1, side, side] from 0 to 1. */
 static mlc_tensor *images(const part *p, const mlc_batch *b)
 {
-    mlc_tensor *x = mlc_mul_scalar(mlc_cast(b->x, MLC_F32), 1.0 / (double)p->black);
+    mlc_tensor *x = mlc_mul_scalar(mlc_cast(b->x, MLC_F32), 1.0 / p->black);
     return mlc_unsqueeze(x, 1);
 }
 
 /* ---- network ------------------------------------------------------------------------------ */
 
-/* A convolution whose result is as large as its input, batch norm, relu. */
-static void block(mlc_module *net, int64_t in, int64_t out, int64_t kernel)
+/* A convolution whose result is as large as its input; the batch norm after it has a bias. */
+static mlc_module *conv(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
 {
-    mlc_ctx         *ctx = mlc_module_ctx(net);
-    mlc_nn_conv_desc d   = mlc_nn_conv_desc_make(2, in, out, kernel);
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, in, out, kernel);
     d.conv.same = true;
-    d.no_bias   = true;                     /* batch norm has one                             */
-    mlc_module_add(net, mlc_nn_conv(ctx, &d));
-    mlc_module_add(net, mlc_nn_batch_norm(ctx, out));
-    mlc_module_add(net, mlc_nn_relu(ctx));
+    d.no_bias   = true;
+    return mlc_nn_conv(ctx, &d);
 }
 
 /* Of images [n, 1, side, side] the scores [n, 10]. */
-static mlc_module *network(mlc_ctx *ctx, int side)
+static mlc_module *network(mlc_ctx *ctx, int64_t side)
 {
-    const int64_t left = side / 4;          /* pixels a side behind both poolings             */
-    mlc_module *net = mlc_nn_sequential(ctx);
-    block(net, 1, FILTERS, KERNEL);
-    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
-    block(net, FILTERS, 64, 3);
-    block(net, 64, 64, 3);
-    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
-    mlc_module_add(net, mlc_nn_flatten(ctx));
-    mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
-    mlc_module_add(net, mlc_nn_linear(ctx, 64 * left * left, CLASSES));
-    return net;
+    const int64_t left = side / 4;          /* pixels a side after both poolings              */
+    return MLC_SEQUENTIAL(
+        ctx, conv(ctx, 1, FILTERS, KERNEL), mlc_nn_batch_norm(ctx, FILTERS), mlc_nn_relu(ctx),
+        mlc_nn_max_pool2d(ctx, 2),
+        conv(ctx, FILTERS, 64, 3), mlc_nn_batch_norm(ctx, 64), mlc_nn_relu(ctx),
+        conv(ctx, 64, 64, 3), mlc_nn_batch_norm(ctx, 64), mlc_nn_relu(ctx),
+        mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx), mlc_nn_dropout(ctx, 0.3),
+        mlc_nn_linear(ctx, 64 * left * left, CLASSES));
 }
 
 static mlc_ctx *context(const options *o, int seed)
@@ -283,14 +260,14 @@ typedef struct training {
 /* One step on one batch. Layers run in dtype, the loss in f32. */
 static mlc_status step(training *t, const mlc_batch *b)
 {
-    const mlc_cross_entropy_desc d = { MLC_REDUCTION_MEAN, 0.1, false, 0, NULL };
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    d.label_smoothing = 0.1;
     mlc_scope_begin(t->ctx);
     mlc_tensor *x = images(t->images, b);
     mlc_autocast_begin(t->ctx, t->dtype);
     mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(t->net, x), b->y, &d);
     mlc_autocast_end(t->ctx);
-    mlc_backward(loss);
-    mlc_optim_step(t->opt);
+    mlc_optim_minimize(t->opt, loss);
     t->sum += mlc_item(loss) * (double)b->n;
     return mlc_scope_end(t->ctx);
 }
@@ -307,13 +284,12 @@ static mlc_status train(training *t, const options *o, int seed, double *loss)
     mlc_loader  *rows  = loader(t->ctx, t->images, BATCH, true, (uint64_t)seed);
     const double total = (double)(o->epochs * mlc_loader_batches(rows));
     char         label[64], text[64];       /* the bar reads its label until the end          */
-    mlc_batch    b;
     snprintf(label, sizeof label, "seed %d of %d", seed, o->seeds);
     mlc_progress bar = mlc_progress_make(label, (int64_t)total + 1, NULL, NULL);
     t->opt = mlc_adamw(t->net, RATE);
     for (int epoch = 0; epoch < o->epochs; epoch++) {
         t->sum = 0;
-        while (mlc_loader_next(rows, &b)) {
+        for (mlc_batch b; mlc_loader_next(rows, &b);) {
             const int64_t done = mlc_optim_steps(t->opt);
             mlc_optim_set_lr(t->opt, rate(((double)done + 0.5) / total));
             const mlc_status st = step(t, &b);
@@ -332,17 +308,14 @@ static mlc_status train(training *t, const options *o, int seed, double *loss)
 static mlc_status judge(mlc_module *net, const part *p, const mlc_batch *b, mlc_dtype dtype,
                         int64_t confusion[CLASSES][CLASSES])
 {
-    int64_t  said[256], is[256];
     mlc_ctx *ctx = mlc_module_ctx(net);
     mlc_scope_begin(ctx);
     mlc_autocast_begin(ctx, dtype);
     mlc_tensor *out = mlc_forward(net, images(p, b));
     mlc_autocast_end(ctx);
-    mlc_read(mlc_argmax(out, 1, false), said, (size_t)b->n * sizeof *said);
-    mlc_read(b->y, is, (size_t)b->n * sizeof *is);
-    const mlc_status st = mlc_scope_end(ctx);
-    for (int64_t i = 0; st == MLC_OK && i < b->n; i++) confusion[is[i]][said[i]]++;
-    return st;
+    const int64_t *said = mlc_i64(mlc_argmax(out, 1, false)), *is = mlc_i64(b->y);
+    for (int64_t i = 0; said && i < b->n; i++) confusion[is[i]][said[i]]++;
+    return mlc_scope_end(ctx);
 }
 
 /* The share of p that net gets right; each image is counted in confusion. */
@@ -351,14 +324,12 @@ static mlc_status evaluate(mlc_module *net, const part *p, mlc_dtype dtype,
 {
     mlc_ctx    *ctx = mlc_module_ctx(net);
     mlc_loader *rows = loader(ctx, p, 256, false, 0);
-    mlc_status  st = mlc_ctx_status(ctx);
-    mlc_batch   b;
+    mlc_status  st = mlc_eval_begin(net);
     int64_t     right = 0;
     for (int k = 0; k < CLASSES; k++) right -= confusion[k][k];
-    mlc_module_train(net, false);
-    mlc_no_grad_begin(ctx);
-    while (st == MLC_OK && mlc_loader_next(rows, &b)) st = judge(net, p, &b, dtype, confusion);
-    mlc_no_grad_end(ctx);
+    for (mlc_batch b; st == MLC_OK && mlc_loader_next(rows, &b);)
+        st = judge(net, p, &b, dtype, confusion);
+    mlc_eval_end(net);
     mlc_loader_free(rows);
     for (int k = 0; k < CLASSES; k++) right += confusion[k][k];
     *share = (double)right / (double)p->n;
@@ -518,7 +489,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Found out before an hour of training, not behind it. */
+/* Found out before an hour of training, not after it. */
 static bool writable(const char *dir)
 {
     char path[1024];
@@ -581,20 +552,22 @@ static void report(const options *o, const totals *all)
 int main(int argc, char **argv)
 {
     static totals all;
-    options o  = { "examples/data/digits.csv", NULL, ".", 5, 0, 0, MLC_F32 };
-    part    tr = { 0, 0, 0, NULL, NULL }, te = { 0, 0, 0, NULL, NULL };
-    int     usage = parse(&o, argc, argv);
+    options  o = { "examples/data/digits.csv", NULL, ".", 5, 0, 0, MLC_F32 };
+    part     parts[2] = { { NULL, NULL, 0, 0, 0 }, { NULL, NULL, 0, 0, 0 } };
+    int      usage = parse(&o, argc, argv);
     if (usage) return usage - 1;
-    bool ok = load(&o, &tr, &te) && writable(o.out);
+    mlc_ctx *ctx = mlc_ctx_create(NULL);    /* of the images; each network has its own        */
+    bool     ok = load(ctx, &o, parts) && writable(o.out);
     if (ok) {
-        printf("%lld digits of %d x %d to train on, %lld held out; %s\n", (long long)tr.n, tr.side,
-               tr.side, (long long)te.n, mlc_dtype_name(o.dtype));
+        const int side = (int)parts[0].side;
+        printf("%lld digits of %d x %d to train on, %lld held out; %s\n", (long long)parts[0].n,
+               side, side, (long long)parts[1].n, mlc_dtype_name(o.dtype));
         printf("seed  epochs    loss  held-out accuracy     time\n");
     }
-    for (int seed = 1; ok && seed <= o.seeds; seed++) ok = run_seed(&o, seed, &tr, &te, &all);
+    for (int seed = 1; ok && seed <= o.seeds; seed++)
+        ok = run_seed(&o, seed, &parts[0], &parts[1], &all);
     ok = ok && draw_confusion(o.out, &all, o.seeds);
     if (ok) report(&o, &all);
-    part_free(&tr);
-    part_free(&te);
+    mlc_ctx_free(ctx);
     return ok ? 0 : 1;
 }
