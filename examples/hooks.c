@@ -52,7 +52,7 @@ int main(void)
     mlc_module_add_named(net, "head", mlc_nn_linear(ctx, 128, 10));
     mlc_tensor *x = mlc_randn(ctx, MLC_F32, mlc_dims2(32, 64));
     mlc_hooks_add(ctx, &hooks);
-    mlc_backward(mlc_mean(mlc_forward(net, x), mlc_dims0(), false));
+    mlc_backward(mlc_mean_all(mlc_forward(net, x)));
     for (row *r = p.rows; r < p.rows + p.n; r++)
         printf("%-5s%3d operations%9.1f us%8lld bytes\n", r->module, r->calls, r->us, r->bytes);
     mlc_ctx_free(ctx);

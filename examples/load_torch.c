@@ -18,13 +18,12 @@ int main(int argc, char **argv)
     const char *weights = argc > 2 ? argv[1] : "tests/golden/torch_sequential.safetensors";
     const char *outputs = argc > 2 ? argv[2] : "tests/golden/torch_outputs.safetensors";
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
-    mlc_module *net = mlc_nn_sequential(ctx);
 
     /* The same layers in the same order have PyTorch's names: 0.weight, 0.bias, 2.weight, ... */
-    mlc_module_add(net, mlc_nn_linear(ctx, 5, 6));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 6, 3));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 5, 6), mlc_nn_relu(ctx),
+                                     mlc_nn_linear(ctx, 6, 3));
     mlc_load(net, weights);
+    mlc_eval_begin(net);                        /* no dropout, no gradients                   */
 
     mlc_safetensors *file = mlc_safetensors_open(ctx, outputs);
     mlc_tensor      *x = mlc_safetensors_get(file, "x"), *want = mlc_safetensors_get(file, "plain");
@@ -35,8 +34,7 @@ int main(int argc, char **argv)
         mlc_ctx_free(ctx);
         return 1;
     }
-    for (int64_t i = 0; i < mlc_numel(y); i++)
-        printf(i % 3 == 2 ? "%9.5f\n" : "%9.5f ", (double)mlc_f32(y)[i]);
+    mlc_print(y, NULL, NULL);
     printf("largest difference from PyTorch: %.1e\n", most);
     mlc_ctx_free(ctx);
     return most < 1e-6 ? 0 : 1;

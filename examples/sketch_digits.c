@@ -90,12 +90,12 @@ static bool load(mlc_ctx *ctx, const char *path, split *s)
                 t ? "the file must have 66 columns" : mlc_error(ctx));
         return false;
     }
-    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0.0);
+    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0);
     for (int part = 0; part < 2; part++) {
-        mlc_tensor *rows = mlc_nonzero(part ? held : mlc_logical_not(held));
-        mlc_tensor *of = mlc_index_select(t, 0, mlc_select(rows, 1, 0));
-        s->x[part] = mlc_contiguous(mlc_mul_scalar(mlc_slice(of, 1, 0, PIXELS, 1), 1.0 / 16.0));
-        s->y[part] = mlc_cast(mlc_select(of, 1, PIXELS), MLC_I64);
+        mlc_tensor *which = part ? held : mlc_logical_not(held);
+        mlc_tensor *rows  = mlc_gather_rows(t, mlc_select(mlc_nonzero(which), 1, 0));
+        s->x[part] = mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16);
+        s->y[part] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
     }
     if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) && mlc_dim(s->x[1], 0)) return true;
     fprintf(stderr, "sketch_digits: %s: %s\n", path,
@@ -107,16 +107,12 @@ static bool load(mlc_ctx *ctx, const char *path, split *s)
 
 static mlc_module *network(mlc_ctx *ctx, const kind *k)
 {
-    mlc_module       *net = mlc_nn_sequential(ctx);
-    mlc_nn_sklinear_desc d   = mlc_nn_sklinear_desc_make(HIDDEN, HIDDEN, k->terms, k->rank);
+    mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(HIDDEN, HIDDEN, k->terms, k->rank);
     d.start = k->start;
-    mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, k->terms ? mlc_nn_sklinear_ex(ctx, &d)
-                                 : mlc_nn_linear(ctx, HIDDEN, HIDDEN));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, CLASSES));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, PIXELS, HIDDEN), mlc_nn_relu(ctx),
+                          k->terms ? mlc_nn_sklinear_ex(ctx, &d)
+                                   : mlc_nn_linear(ctx, HIDDEN, HIDDEN),
+                          mlc_nn_relu(ctx), mlc_nn_linear(ctx, HIDDEN, CLASSES));
 }
 
 static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_batch *b,
@@ -124,8 +120,7 @@ static mlc_status step(mlc_ctx *ctx, mlc_module *net, mlc_optim *opt, const mlc_
 {
     mlc_scope_begin(ctx);
     mlc_tensor *t = mlc_cross_entropy(mlc_forward(net, b->x), b->y);
-    mlc_backward(t);
-    mlc_optim_step(opt);
+    mlc_optim_minimize(opt, t);
     *loss = mlc_item(t);
     return mlc_scope_end(ctx);
 }
@@ -173,9 +168,9 @@ static bool run(const options *p, const kind *k, int seed, int64_t steps, double
         mlc_module *net = network(ctx, k);
         ok = train(ctx, net, &s, seed, steps, seconds, o) == MLC_OK;
         o->numbers = mlc_module_numel(net, true);
-        mlc_no_grad_begin(ctx);
+        mlc_eval_begin(net);
         o->score = 100 * mlc_accuracy(mlc_forward(net, s.x[1]), s.y[1]);
-        mlc_no_grad_end(ctx);
+        mlc_eval_end(net);
         if (mlc_ctx_status(ctx) != MLC_OK) ok = false;
         if (!ok) fprintf(stderr, "sketch_digits: %s\n", mlc_error(ctx));
     }

@@ -17,8 +17,7 @@ double model::train(const mlc_batch &b)
 {
     mlc::scope  step(ctx_);
     mlc::tensor loss = mlc_cross_entropy(mlc_forward(net_, b.x), b.y);
-    mlc_backward(loss);
-    mlc_optim_step(opt_);
+    mlc_optim_minimize(opt_, loss);
     const double value = mlc_item(loss);
     mlc::check(ctx_, step.end());
     return value;

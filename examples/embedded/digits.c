@@ -33,11 +33,8 @@ static mlc_ctx *context(size_t bytes)
 
 static mlc_module *network(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, CLASSES));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, PIXELS, HIDDEN), mlc_nn_relu(ctx),
+                          mlc_nn_linear(ctx, HIDDEN, CLASSES));
 }
 
 /* n rows from the given one on, as the network takes them; x and y are the caller's arrays. */
@@ -59,24 +56,23 @@ static mlc_status classify(const char *name, mlc_module *net, size_t bytes)
     mlc_ctx *ctx = mlc_module_ctx(net);
     mlc_tensor *in = mlc_wrap(ctx, MLC_F32, mlc_dims2(1, PIXELS), NULL, x);
     const uint64_t start = board_instructions();
-    mlc_module_train(net, false);
-    mlc_no_grad_begin(ctx);
-    for (int i = 0; i < flash_test_rows && mlc_ctx_status(ctx) == MLC_OK; i++) {
+    mlc_status st = mlc_eval_begin(net);
+    for (int i = 0; i < flash_test_rows && st == MLC_OK; i++) {
         int best = 0;
         fill(&flash_test[i], 1, x, &y);
         mlc_scope_begin(ctx);
         mlc_read(mlc_forward(net, in), score, sizeof score);
-        mlc_scope_end(ctx);
+        st = mlc_scope_end(ctx);
         for (int j = 1; j < CLASSES; j++) if (score[j] > score[best]) best = j;
         right += best == y;
     }
-    mlc_no_grad_end(ctx);
+    mlc_eval_end(net);
     printf("%-8s %d of %d digits right, %lu instructions each, a block of %lu bytes\n", name, right,
            flash_test_rows,
            (unsigned long)((board_instructions() - start) / (uint64_t)flash_test_rows),
            (unsigned long)bytes);
-    return mlc_ctx_status(ctx) == MLC_OK && right * 10 < flash_test_rows * 9
-               ? mlc_raise(ctx, MLC_ERR_VALUE, "digits: too few are right") : mlc_ctx_status(ctx);
+    return st == MLC_OK && right * 10 < flash_test_rows * 9
+               ? mlc_raise(ctx, MLC_ERR_VALUE, "digits: too few are right") : st;
 }
 
 /* The weights stay where they are. */
@@ -117,17 +113,17 @@ static mlc_status trained(void)
     const int steps = EPOCHS * flash_train_rows / BATCH;
     int row = 0;
     const uint64_t start = board_instructions();
-    for (int i = 0; i < steps && mlc_ctx_status(ctx) == MLC_OK; i++) {
+    mlc_status st = mlc_ctx_status(ctx);
+    for (int i = 0; i < steps && st == MLC_OK; i++) {
         for (int k = 0; k < BATCH; k++, row = (row + 1009) % flash_train_rows)
             fill(&flash_train[row], 1, x + k * PIXELS, y + k);
         mlc_scope_begin(ctx);
-        mlc_backward(mlc_cross_entropy(mlc_forward(net, in), labels));
-        mlc_optim_step(opt);
-        mlc_scope_end(ctx);
+        mlc_optim_minimize(opt, mlc_cross_entropy(mlc_forward(net, in), labels));
+        st = mlc_scope_end(ctx);
     }
     printf("training %d steps of %d digits, %lu instructions a step\n", steps, BATCH,
            (unsigned long)((board_instructions() - start) / (uint64_t)steps));
-    const mlc_status st = classify("trained", net, TRAIN_BYTES);
+    if (st == MLC_OK) st = classify("trained", net, TRAIN_BYTES);
     mlc_ctx_free(ctx);
     return st;
 }

@@ -45,35 +45,30 @@ static bool print_file(const char *path)
 
 static mlc_status train(mlc_module *net, mlc_tensor *x, mlc_tensor *y)
 {
-    mlc_ctx        *ctx = mlc_module_ctx(net);
-    mlc_loader_desc d = mlc_loader_desc_make(x, y, BATCH);
-    d.shuffle = true;
-    mlc_loader *loader = mlc_loader_create(ctx, &d);
+    mlc_ctx    *ctx = mlc_module_ctx(net);
+    mlc_loader *loader = mlc_loader_shuffled(ctx, x, y, BATCH);
     mlc_optim  *opt = mlc_adamw(net, 3e-3);
-    mlc_batch   b;
+    mlc_status  st = mlc_ctx_status(ctx);
     for (int epoch = 0; epoch < EPOCHS; epoch++)
-        while (mlc_loader_next(loader, &b)) {
+        for (mlc_batch b; st == MLC_OK && mlc_loader_next(loader, &b);) {
             mlc_scope_begin(ctx);
-            mlc_backward(mlc_cross_entropy(mlc_forward(net, b.x), b.y));
-            mlc_optim_step(opt);
-            mlc_scope_end(ctx);
+            mlc_optim_minimize(opt, mlc_cross_entropy(mlc_forward(net, b.x), b.y));
+            st = mlc_scope_end(ctx);
         }
-    return mlc_ctx_status(ctx);
+    return st;
 }
 
 /* The rows of the table whose mark is not 0. */
 static mlc_tensor *pick(mlc_tensor *table, mlc_tensor *mark)
 {
-    return mlc_index_select(table, 0, mlc_select(mlc_nonzero(mark), 1, 0));
+    return mlc_gather_rows(table, mlc_select(mlc_nonzero(mark), 1, 0));
 }
 
 int main(int argc, char **argv)
 {
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, PIXELS, HIDDEN));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, CLASSES));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, PIXELS, HIDDEN), mlc_nn_relu(ctx),
+                                     mlc_nn_linear(ctx, HIDDEN, CLASSES));
     if (argc != 3) {
         fprintf(stderr, "usage: flash DIGITS.CSV OUT.SAFETENSORS >OUT.C\n");
         return 2;

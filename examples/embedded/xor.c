@@ -26,10 +26,8 @@ int main(void)
     d.memory_bytes = sizeof block;
     d.log = complain;
     mlc_ctx    *ctx = mlc_ctx_create(&d);
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 2, 8));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 8, 2));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 8), mlc_nn_relu(ctx),
+                                     mlc_nn_linear(ctx, 8, 2));
     mlc_optim  *opt = mlc_sgd(net, 0.5);
     mlc_tensor *in = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), x);
     mlc_tensor *labels = mlc_from(ctx, MLC_I64, mlc_dims1(4), y);
@@ -38,8 +36,7 @@ int main(void)
     for (; steps < 1000 && loss > 0.01 && st == MLC_OK; steps++) {
         mlc_scope_begin(ctx);
         mlc_tensor *l = mlc_cross_entropy(mlc_forward(net, in), labels);
-        mlc_backward(l);
-        mlc_optim_step(opt);
+        mlc_optim_minimize(opt, l);
         loss = mlc_item(l);
         st = mlc_scope_end(ctx);
     }
