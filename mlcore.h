@@ -126,9 +126,9 @@
 /* @@ API.CONFIG ------------------------------------------ version, linkage, limits */
 
 #define MLC_VERSION_MAJOR  0
-#define MLC_VERSION_MINOR  1
+#define MLC_VERSION_MINOR  2
 #define MLC_VERSION_PATCH  0
-#define MLC_VERSION_STRING "0.1.0"
+#define MLC_VERSION_STRING "0.2.0"
 #define MLC_ABI           14u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
@@ -161,7 +161,7 @@
 extern "C" {
 #endif
 
-/* mlc_version: "0.1.0" of the compiled implementation; compare with MLC_VERSION_STRING.
+/* mlc_version: "0.2.0" of the compiled implementation; compare with MLC_VERSION_STRING.
  *   test   tests/test_include.c                                                             */
 MLC_API const char *mlc_version(void);
 
