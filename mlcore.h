@@ -3428,6 +3428,8 @@ private:
 inline tensor matmul(tensor a, tensor b) { return mlc_matmul(a, b); }
 inline tensor operator+(tensor a, tensor b) { return mlc_add(a, b); }
 inline tensor operator-(tensor a, tensor b) { return mlc_sub(a, b); }
+inline tensor operator-(tensor a, mlc_tensor *b) { return mlc_sub(a, b); }
+inline tensor operator-(mlc_tensor *a, tensor b) { return mlc_sub(a, b); }
 inline tensor operator*(tensor a, tensor b) { return mlc_mul(a, b); }
 inline tensor operator/(tensor a, tensor b) { return mlc_div(a, b); }
 inline tensor operator-(tensor a) { return mlc_neg(a); }
@@ -3495,7 +3497,7 @@ public:
     explicit evaluation(mlc_module *m) : m_(m) { mlc_eval_begin(m); }
     evaluation(const evaluation &) = delete;
     evaluation &operator=(const evaluation &) = delete;
-    ~evaluation() { mlc_eval_end(m_); }
+    ~evaluation() { if (m_) mlc_eval_end(m_); }
 private:
     mlc_module *m_;
 };

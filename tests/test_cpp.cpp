@@ -85,6 +85,7 @@ static void tensors_have_operators()
     mlc::context ctx;
     mlc::tensor  a = two(ctx, 1, 2), b = two(ctx, 4, -8);
     CHECK(is(a + b, 5, -6) && is(a - b, -3, 10) && is(a * b, 4, -16) && is(b / a, 4, -4));
+    CHECK(is(a - b.get(), -3, 10) && is(a.get() - b, -3, 10));      /* no distance of pointers */
     CHECK(is(-a, -1, -2) && is(a + 1, 2, 3) && is(1L + a, 2, 3) && is(a - 1u, 0, 1));
     CHECK(is(a - 1.5f, -0.5f, 0.5f) && is(3 - a, 2, 1) && is(a * 2, 2, 4) && is(2.0 * a, 2, 4));
     CHECK(is(a / 2, 0.5f, 1) && is(4 / b, 1, -0.5f) && is(a + 2 * b, 9, -14));
@@ -125,6 +126,13 @@ static void blocks_end_what_they_began()
         CHECK(!mlc_module_is_training(net));
     }
     CHECK(mlc_module_is_training(net) && mlc_requires_grad(mlc_forward(net, x)));
+    mlc_module_train(mlc_module_child(net, 1), false);     /* what evaluates by itself goes on  */
+    {
+        mlc::evaluation quiet(net), again(net);
+        CHECK(!mlc_module_is_training(net) && !mlc_requires_grad(mlc_forward(net, x)));
+    }
+    CHECK(mlc_module_is_training(net) && !mlc_module_is_training(mlc_module_child(net, 1)));
+    CHECK(mlc_requires_grad(mlc_forward(net, x)));
     {
         mlc::evaluation quiet(net);
         CHECK(!mlc_module_is_training(net) && !mlc_requires_grad(mlc_forward(net, x)));
