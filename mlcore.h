@@ -4351,6 +4351,7 @@ struct mlc_storage {
     bool         dead;                 /* its forward has ended: free at the last use           */
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
+    bool         shared;               /* so, and by one that it follows: not mlc_drop's       */
     bool         closed;               /* its memory was a file's, which is closed             */
     bool         kept;                 /* a hook has it: no forward frees it                   */
     bool         typed;                /* only tensors of this dtype still see what is there   */
@@ -5248,8 +5249,8 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->version = s->handed = 0;
     s->saves = 0;
     s->mem = (int16_t)mem;
-    s->dead = s->released = s->dry = s->aliased = s->closed = s->kept = s->typed = s->through_act =
-        s->bound = false;
+    s->dead = s->released = s->dry = s->aliased = s->shared = s->closed = s->kept = s->typed =
+        s->through_act = s->bound = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;
@@ -20241,7 +20242,7 @@ MLC_IMPL void mlc_drop(mlc_tensor *t)
     if (!t || t->ctx->inner.keep || mlc__wants_grad(t) || mlc__base(t)->node) return;
     mlc_storage *s = t->storage;
     if (s->seq && s->scope == t->ctx->depth && s->mem == MLC_MEM_ACTIVATION && s->saves == 0 &&
-        !s->kept) mlc__storage_release(s);
+        !s->kept && !s->shared) mlc__storage_release(s);
 }
 
 /* NULL also for a parameter that is not built yet. */
@@ -20774,6 +20775,13 @@ static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
     return true;
 }
 
+/* There will be a tensor of x's memory that the tape does not follow. */
+static void mlc__alias_note(mlc_tensor *x)
+{
+    x->storage->aliased = true;
+    if (mlc__wants_grad(x)) x->storage->shared = true;
+}
+
 /* The view as an operation: an output over the input's memory that is a base of its own. */
 static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -20863,7 +20871,7 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
         t->base = mlc__base(x);
         t->node = x->node;
     } else {
-        t->storage->aliased = true;
+        mlc__alias_note(x);
     }
     mlc__view_apply(spec, t);
     return t;
@@ -21024,7 +21032,7 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
 {
     if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
-    x->storage->aliased = true;
+    mlc__alias_note(x);
     return mlc__alias(x->ctx, x);
 }
 
