@@ -29383,8 +29383,9 @@ MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
 typedef struct mlc__scale_user {
     mlc_tensor *mean, *scale;
     const char *what;
-    bool        ready;                 /* the numbers were seen to be there */
+    bool        ready;                 /* the numbers were seen to be there, in this version */
     bool        min_max;
+    uint32_t    version;               /* of scale's storage */
     double      lo, hi;
 } mlc__scale_user;
 
@@ -29392,13 +29393,14 @@ typedef struct mlc__scale_user {
 static mlc_status mlc__scale_ready(mlc_module *m, mlc__scale_user *u)
 {
     double first = 0.0;
-    if (u->ready || m->ctx->dry_run) return MLC_OK;
+    if ((u->ready && u->version == u->scale->storage->version) || m->ctx->dry_run) return MLC_OK;
     MLC__TRY(mlc__device_copy(m->ctx, &first, mlc__data(u->scale), mlc__size(u->scale),
                               MLC_COPY_TO_HOST));
     const double scale = mlc__elem(&first, 0, u->scale->dtype);
     MLC__REQUIRE(m->ctx, scale == scale, STATE, "%s: it has no numbers yet; call mlc_nn_scale_fit "
                  "with the training data, or load a model that was fitted", u->what);
     u->ready = true;
+    u->version = u->scale->storage->version;
     return MLC_OK;
 }
 
@@ -29445,13 +29447,13 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
 
 MLC_IMPL mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features)
 {
-    const mlc__scale_user user = { NULL, NULL, "standardize", false, false, 0.0, 0.0 };
+    const mlc__scale_user user = { NULL, NULL, "standardize", false, false, 0, 0.0, 0.0 };
     return mlc__scale_make(ctx, "Standardize", features, &user);
 }
 
 MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi)
 {
-    const mlc__scale_user user = { NULL, NULL, "min_max", false, true, lo, hi };
+    const mlc__scale_user user = { NULL, NULL, "min_max", false, true, 0, lo, hi };
     if (ctx && !(lo < hi && hi - lo < MLC__INF)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_min_max: lo is %s, hi %s; lo must be below hi, both finite",
                   mlc__real(lo).s, mlc__real(hi).s);

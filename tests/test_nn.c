@@ -3130,6 +3130,26 @@ TEST(nn, gradients_flow_through_a_scale_to_x)
     CHECK_OK(ctx);
 }
 
+TEST(nn, a_scale_that_loses_its_numbers_says_so)
+{
+    char        block[256];
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCALE_X);
+    mlc_module *m = mlc_nn_standardize(ctx, 3);
+    const size_t bytes = mlc_state_bytes(m);
+    if (!CHECK(bytes > 0 && bytes <= sizeof block)) return;
+    CHECK_EQ(mlc_state_save(m, block, bytes), MLC_OK);     /* before the fit                   */
+    CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+    CHECK(mlc_forward(m, x) != NULL);
+    CHECK_EQ(mlc_state_load(m, block, bytes), MLC_OK);
+    CHECK(mlc_forward(m, x) == NULL);
+    CHECK_HAS(mlc_error(ctx), "it has no numbers yet");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_nn_scale_fit(m, x), MLC_OK);
+    CHECK(mlc_forward(m, x) != NULL);
+    CHECK_OK(ctx);
+}
+
 TEST(nn, scale_fit_names_the_feature_that_cannot_be_scaled)
 {
     mlc_ctx    *ctx = test_ctx();
