@@ -33811,6 +33811,8 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
     if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, loss && loss->ctx == o->ctx, ARG, "optim_minimize: the loss %s", loss ?
+                 "belongs to another context" : "is NULL; look at what should have made it");
     MLC__TRY(mlc_backward(mlc_optim_scaled(o, loss)));
     return mlc_optim_step(o);
 }

@@ -1009,7 +1009,17 @@ TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
         CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0 && p[0][0] != start[0]);
         CHECK_EQ(mlc_optim_steps(opt[1]), 3);
         CHECK_EQ(mlc_optim_minimize(NULL, NULL), MLC_ERR_ARG);
-        CHECK(mlc_optim_minimize(opt[1], NULL) != MLC_OK);
+        CHECK_EQ(mlc_optim_minimize(opt[1], NULL), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "optim_minimize: the loss is NULL");
+        mlc_error_clear(ctx);
+        mlc_ctx    *other = mlc_ctx_create(NULL);
+        mlc_tensor *w = mlc_ones(other, MLC_F32, mlc_dims1(1));
+        mlc_set_requires_grad(w, true);
+        CHECK_EQ(mlc_optim_minimize(opt[1], mlc_mul(w, w)), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "belongs to another context");
+        CHECK(mlc_grad(w) == NULL);
+        mlc_error_clear(ctx);
+        mlc_ctx_free(other);
         CHECK_EQ(mlc_optim_steps(opt[1]), 3);
     }
 }

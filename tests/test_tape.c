@@ -1157,6 +1157,29 @@ TEST(tape, drop_frees_what_nothing_needs_and_leaves_the_rest)
     CHECK_OK(ctx);
 }
 
+/* Views that the tape does not follow share memory that it may still need. */
+TEST(tape, drop_leaves_what_a_view_shares_with_the_tape)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims1(1024)), *x = mlc_exp(w);
+    mlc_set_requires_grad(w, true);
+    mlc_tensor *y = mlc_add(w, x);
+    const int64_t all = activations(ctx);
+    mlc_drop(mlc_detach(w));
+    mlc_drop(mlc_detach(y));
+    mlc_no_grad_begin(ctx);
+    mlc_drop(mlc_reshape(w, mlc_dims2(32, 32)));
+    mlc_drop(mlc_slice(y, 0, 0, 512, 1));
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(activations(ctx), all);
+    mlc_drop(mlc_detach(x));
+    CHECK_EQ(activations(ctx), all - 4096);
+    CHECK_NEAR(mlc_item_at(mlc_mul(w, y), mlc_dims1(7)), 1 + exp(1.0), 1e-6);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+}
+
 /* Bytes in use after a call, over those of what it returned. */
 static int64_t left_over(mlc_ctx *ctx, mlc_tensor *const *in, int which)
 {
