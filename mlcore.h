@@ -3777,10 +3777,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
  * carry attributes (MLC__OPT, below), and sections stand between one of these and MLC__LEVEL_END.
  * HOT: a step of a small network runs it, or it makes products. KERNELS: plans and divides loops.
- * WARM: called now and then. COLD: files, tables, pictures, checks, for size. Nothing changes where
- * a program is compiled for size or without optimisation. gcc takes the level and the flags of
- * floating point from the last pragma alone; a kernel that inlines a body without strict-aliasing
- * loses that, too, and with it most vectors. */
+ * WARM: called now and then; gcc's has what of O2 makes code smaller and no slower. COLD: files,
+ * tables, pictures, checks, for size (gcc then copies each struct by a string instruction). Nothing
+ * changes where a program is compiled for size or without optimisation. gcc takes the level and the
+ * flags of floating point from the last pragma alone; a kernel that inlines a body without
+ * strict-aliasing loses that, too, and with it most vectors. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
@@ -3803,7 +3804,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
                              "no-trapping-math,strict-aliasing"))
 #  define MLC__LEVEL_HOT     MLC__LEVEL("O2")
 #  define MLC__LEVEL_KERNELS MLC__LEVEL("O1")
-#  define MLC__LEVEL_WARM    MLC__LEVEL("Og")
+#  define MLC__LEVEL_WARM \
+    MLC__LEVEL("O1,crossjumping,ipa-ra,no-tree-ch,optimize-sibling-calls,peephole2,store-merging")
 #  define MLC__LEVEL_COLD    MLC__LEVEL("Os")
 #  define MLC__LEVEL_END     _Pragma("GCC pop_options")
 #endif
@@ -28075,7 +28077,7 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
 }
 
 MLC__LEVEL_END
-MLC__LEVEL_HOT
+MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward
  * A module is a node of a tree with named slots for parameters; all are in ctx->modules, so that
@@ -28946,6 +28948,9 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
     if (parent) { parent->children--; mlc__root(parent)->dirty = true; }
     mlc__module_free_below(m);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_HOT
 
 /* -- forward -- */
 
@@ -32939,7 +32944,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
 }
 
 MLC__LEVEL_END
-MLC__LEVEL_HOT
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, LAMB, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
@@ -33381,6 +33386,11 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
 MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? o->steps : 0; }
 
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
+/* -- a step -- */
+
 static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 {
     (void)user; (void)name;
@@ -33723,6 +33733,11 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* -- clipping, loss scaling -- */
+
 MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
 {
     const mlc_clip_desc d = { MLC__INF, MLC__INF, false };
@@ -33838,9 +33853,6 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
     o->guard.scaler = *state;
     return MLC_OK;
 }
-
-MLC__LEVEL_END
-MLC__LEVEL_WARM
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are
