@@ -77,7 +77,7 @@
  *
  * 10. Systems: Linux on x86-64, i386 (with -msse2 -mfpmath=sse: x87 is refused) and AArch64, glibc
  *   or musl; Windows by MinGW, with files, on one thread, without AVX. Any -O, -march and -std=c11
- *   or later will do. -ffast-math needs -fno-finite-math-only behind it where the implementation
+ *   or later will do. -ffast-math needs -fno-finite-math-only after it where the implementation
  *   is compiled, or its NaN checks would be lost: an #error says so; everything else that it
  *   permits is undone there. Files that only include the declarations may be compiled with any
  *   flags, -fshort-enums included. A thread that trains needs 16 KiB of stack, with a CBLAS what
@@ -226,14 +226,15 @@ typedef enum mlc_log_level {
 
 #define MLC_ALL_AXES (-1)                  /* n of mlc_dims_all                                */
 
-/* A list of sizes, axes or a permutation: made by mlc_dims0 .. mlc_dims4 and mlc_dims_of.    */
+/* A list of sizes, axes or a permutation: made by mlc_dims0 .. mlc_dims4 and mlc_dims_of, or one
+ * number for all axes by mlc_dims_all.                                                        */
 typedef struct mlc_dims {
     int64_t v[MLC_MAX_DIMS];
     int32_t n;
 } mlc_dims;
 
 typedef struct mlc_ctx     mlc_ctx;       /* owns everything; one thread at a time            */
-typedef struct mlc_storage mlc_storage;   /* memory behind tensors, shared by views           */
+typedef struct mlc_storage mlc_storage;   /* memory of tensors, shared by views               */
 typedef struct mlc_node    mlc_node;      /* one recorded operation                           */
 typedef struct mlc_module  mlc_module;
 typedef struct mlc_optim   mlc_optim;
@@ -545,7 +546,7 @@ MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
 /* mlc_write: copies row-major host data over the elements.                                   */
 MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
 /* mlc_f32: pointer to the first element of an f32 tensor on the host; NULL and an error if it is
- *   of another dtype or on a device. Elements lie as t->stride says, also for the next eight. */
+ *   of another dtype or on a device. Elements are as t->stride says, also for the next eight. */
 MLC_API float *mlc_f32(mlc_tensor *t);
 /* mlc_f64: the same for f64.                                                                 */
 MLC_API double *mlc_f64(mlc_tensor *t);
@@ -565,7 +566,7 @@ MLC_API uint8_t *mlc_u8(mlc_tensor *t);
 MLC_API uint8_t *mlc_bool(mlc_tensor *t);
 
 typedef struct mlc_print_desc {        /* as numpy.printoptions                                */
-    int32_t precision;                 /* most digits behind the point; default 8              */
+    int32_t precision;                 /* most digits after the point; default 8               */
     int32_t edge_items;                /* shown at each end of a long axis; default 3          */
     int64_t threshold;                 /* tensors of more elements are cut; default 1000       */
     int32_t line_width;                /* characters; default 75                               */
@@ -1209,7 +1210,7 @@ MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
 
 /* -- convolution: f32, f64, bf16, f16; channels last in memory; test: tests/test_conv.c -- */
 
-typedef struct mlc_conv_desc {         /* lists: a number for each axis behind [n,c], or       */
+typedef struct mlc_conv_desc {         /* lists: a number for each axis after [n,c], or        */
     mlc_dims stride, padding, dilation;                    /* mlc_dims_all: defaults 1, 0, 1   */
     mlc_dims output_padding;           /* of conv_transpose: pixels more at the end; default 0 */
     int64_t  groups;                   /* default 1                                            */
@@ -1221,7 +1222,7 @@ typedef struct mlc_conv_desc {         /* lists: a number for each axis behind [
 MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 
 /* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
- *   x is 0 outside. NULL desc: defaults. y lies with channels last, and so does x or it is copied.
+ *   x is 0 outside. NULL desc: defaults. y has channels last in memory; other x are copied.
  *   With a 16-bit x, w and b may be f32, as may their gradients. Kernels of 3x3 with stride 1 are
  *   multiplied by Winograd's F(2x2, 3x3) in f32 where channels come in multiples of 16: errors are
  *   those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around
@@ -1236,7 +1237,7 @@ MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
  *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
 MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                        const mlc_conv_desc *desc);
-/* mlc_channels_last: x [n,c,..] if its elements lie as [n,..,c], else a copy that does.
+/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
  *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
 MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
 
@@ -1286,7 +1287,7 @@ MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
 /* mlc_batch_norm: (x - mean)/sqrt(var + eps) weight + bias for each channel of x [n,c,..], with the
  *   batch's mean and biased variance if training, else the running ones. Training moves those, if
  *   not NULL, by momentum, with the unbiased variance. weight, bias [c] or NULL; with a 16-bit x
- *   they and the statistics are f32. y lies with channels last.
+ *   they and the statistics are f32. y has channels last in memory.
  *   grad   dx through the batch's statistics; dweight, dbias
  *   err    SHAPE: [c], one value a channel in training; DTYPE; ARG: eps, momentum
  *   ref    arXiv 1502.03167; F.batch_norm                     test: tests/test_channel.c      */
@@ -1305,7 +1306,7 @@ MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_ten
 
 /* -- joining, viewing, indexing: any dtype; test: tests/test_join.c, tests/test_index.c -- */
 
-/* mlc_concat: n >= 1 tensors one behind the other along an axis; other sizes are the same. Empty
+/* mlc_concat: n >= 1 tensors one after the other along an axis; other sizes are the same. Empty
  *   1-d tensors are passed over.    grad: each its piece of dy         ref: torch.cat         */
 MLC_API mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis);
 /* mlc_stack: n tensors of one shape along a new axis.                  ref: torch.stack       */
@@ -1337,7 +1338,7 @@ typedef enum mlc_pad_mode {
     MLC_PAD_FORCE_32 = 0x7fffffff
 } mlc_pad_mode;
 
-/* mlc_pad: before[i] elements in front of axis i, after[i] behind it; below 0 cuts (constant mode).
+/* mlc_pad: before[i] elements before axis i, after[i] after it; below 0 cuts (constant mode).
  *   grad   of the inner part; of copied borders added to where they come from
  *   err    SHAPE: a border longer than what it copies, or not one number an axis; ARG: below 0 in
  *          another mode
@@ -1729,8 +1730,8 @@ typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *o
  *   A module has one hook: another takes its place, NULL ends it.   test: tests/test_nn.c     */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
-/* Each value counts as it is. Fans are of a weight [out,in,..]: in or out times the product of what
- * follows, as torch.nn.init has them, also of transposed convolutions.                         */
+/* Fans are of a weight [out,in,..]: in or out times the product of what follows, as torch.nn.init
+ * has them, also of transposed convolutions.                                                  */
 typedef struct mlc_init_desc {
     mlc_init kind;
     double   a, b;                     /* of CONSTANT, UNIFORM, NORMAL, TRUNCATED: see mlc_init */
@@ -2015,7 +2016,7 @@ MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
 
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
- * a function of a seed and lies nowhere: what needs it makes it again, piece by piece, with the
+ * a function of a seed and is not stored: what needs it makes it again, piece by piece, with the
  * same numbers on every ISA and device.                            test: tests/test_sketch.c  */
 
 typedef enum mlc_sketch_kind {
@@ -2023,7 +2024,7 @@ typedef enum mlc_sketch_kind {
     MLC_SKETCH_GAUSSIAN,               /* normal, of deviation scale                           */
     MLC_SKETCH_COUNT,                  /* CountSketch: one entry in each column, +-scale       */
     MLC_SKETCH_SRHT,                   /* rows, each at most once, of an orthonormal Walsh-    */
-                                       /* Hadamard matrix behind random signs, times scale     */
+                                       /* Hadamard matrix after random signs, times scale      */
     MLC_SKETCH_DENSE,                  /* what `stored` holds, times scale                     */
     MLC_SKETCH_FORCE_32 = 0x7fffffff
 } mlc_sketch_kind;
@@ -2101,9 +2102,9 @@ typedef struct mlc_nn_sklinear_desc {
     double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
 } mlc_nn_sklinear_desc;
 
-/* mlc_nn_sklinear_desc_make: sizes set, the rest default.                                        */
+/* mlc_nn_sklinear_desc_make: sizes set, the rest default.                                     */
 MLC_API mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
-                                                 int64_t low_rank);
+                                                       int64_t low_rank);
 /* mlc_nn_sklinear: mlc_sklinear in place of a linear layer: s1 [r,in], s2 [r,out], bias, and what
  *   there is of U: a seed (i64), or u1 and u2; r = num_terms low_rank. A layer larger than dense is
  *   made, with a warning through the log that gives sizes, FLOP and the rank that would gain.
@@ -2133,7 +2134,7 @@ typedef struct mlc_nn_skconv_desc {
     double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
 } mlc_nn_skconv_desc;
 
-/* mlc_nn_skconv_desc_make: the same kernel along each axis, the rest default.                    */
+/* mlc_nn_skconv_desc_make: the same kernel along each axis, the rest default.                 */
 MLC_API mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                    int64_t kernel, int64_t num_terms,
                                                    int64_t low_rank);
@@ -2407,7 +2408,7 @@ MLC_API mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32
  *   err    ARG: shares that are not such, a part without rows; SHAPE, DTYPE of labels
  *   ref    sklearn.model_selection.train_test_split          test: tests/test_data.c          */
 MLC_API mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
-                             mlc_tensor **parts);
+                                  mlc_tensor **parts);
 
 typedef struct mlc_k_fold_desc {
     int64_t     folds;                 /* required: 2 .. n                                     */
@@ -2528,7 +2529,7 @@ typedef struct mlc_progress {          /* a line on a terminal, whole lines else
  *   long as the line is drawn. Without a writer nothing is drawn under MLC_NO_STDIO.          */
 MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                        void *user);
-/* mlc_progress_update: done of total; text such as "loss 0.31" goes behind the bar.           */
+/* mlc_progress_update: done of total; text such as "loss 0.31" goes after the bar.            */
 MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text);
 
 /* @@ API.IO ---------------------------------------------- files; test: tests/test_io.c */
@@ -2939,8 +2940,8 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
     const void *y;        int64_t y_stride[MLC_MAX_DIMS];         /* PROD_GRAD only, reversed  */
     const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
 };
-/* A matrix of +-1 that is nowhere: sign (i,j) is -1 where bit j % 32 of word j / 32 of row i is
- * set. The words are `bits` (behind them: 0), or random: row i are the blocks from i << 32 on of a
+/* A matrix of +-1 that is not stored: sign (i,j) is -1 where bit j % 32 of word j / 32 of row i is
+ * set. The words are `bits` (after them: 0), or random: row i are the blocks from i << 32 on of a
  * stream of Philox. */
 struct mlc_k_signs {
     int64_t         rows;              /* of b, its first ones, are signs; 0: none              */
@@ -2958,8 +2959,8 @@ struct mlc_k_signs {
  * UNSUPPORTED. */
 struct mlc_k_gemm {
     mlc_dtype   dtype;                 /* of what is multiplied: f32, f64, bf16, f16           */
-    mlc_dtype   a_dtype, b_dtype;      /* as they lie: dtype, or f32, which is rounded to it   */
-    mlc_dtype   c_dtype;               /* of what lies as c: dtype, or one f32, one bf16 or f16 */
+    mlc_dtype   a_dtype, b_dtype;      /* in memory: dtype, or f32, which is rounded to it     */
+    mlc_dtype   c_dtype;               /* of c and what is as c: dtype; f32 and 16 bits may mix */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
     int32_t     part;                  /* of a whole whose bits must not depend on how it is cut:
@@ -2971,23 +2972,23 @@ struct mlc_k_gemm {
     const void *b_pack;                /* NULL, or b as the kernel pack made it; batch is 1    */
     struct mlc_k_signs signs;
     void       *c;        int64_t c_row, c_col, c_batch;
-    int64_t     c_run, c_gap;          /* of a part: behind c_run rows c_gap go nowhere; or 0  */
+    int64_t     c_run, c_gap;          /* of a part: after c_run rows c_gap are dropped; or 0  */
     const void *ahead; size_t ahead_bytes;               /* of a part: what is fetched meanwhile */
-    int32_t     c_far;                 /* nobody has met c lately: it is in memory, not in caches */
+    int32_t     c_far;                 /* c was not used lately: not in caches                 */
     const void *bias;                  /* [n] or NULL                                          */
-    void       *aux;                   /* with an act: NULL, or takes what it meets, or made   */
+    void       *aux;                   /* with an act: NULL, or takes its input, or result     */
     int32_t     aux_after;             /* aux takes the act's result                           */
-    const void *residual;              /* NULL, or lies as c                                   */
-    int32_t     act_last;              /* the act comes behind the residual                    */
+    const void *residual;              /* NULL, or strided as c                                */
+    int32_t     act_last;              /* the act comes after the residual                     */
     double      drop;                  /* probability; 0: none                                 */
     uint64_t    drop_seed, drop_stream;
     mlc_map     grad;                  /* with grad_of: MLC_MAP_RELU_GRAD and so on            */
-    const void *grad_of;               /* NULL, or the derivative is taken there; lies as c    */
+    const void *grad_of;               /* NULL, or where the derivative is taken; as c         */
     double      alpha, beta;           /* beta 0: c is not read                                */
     void       *workspace; size_t workspace_bytes;
 };
 /* b in the form that gemm reads fastest, as large as the workspace that this kernel asks for, which
- * is 0 where b had better be read as it lies. */
+ * is 0 where gemm reads b itself as fast. */
 struct mlc_k_pack {
     mlc_dtype   dtype, b_dtype;        /* of the product; of b: dtype or f32, which is rounded */
     int64_t     n, k;
@@ -3182,7 +3183,7 @@ struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in 
 /* Decides on a step: |g|, whether it is skipped, and what gradients are multiplied by. */
 struct mlc_k_guard {
     int64_t       runs;
-    const double *squares;             /* [runs], of the gradients as they lie                 */
+    const double *squares;             /* [runs], of the gradients as they are                 */
     struct mlc_optim_step *step;       /* [runs]: grad_scale and skip are written              */
     double        share;               /* 1 / number of backwards that were added up           */
     double        max_norm;            /* 0: no clipping                                       */
@@ -3228,7 +3229,7 @@ struct mlc_k_pool {
 struct mlc_k_resize {
     mlc_dtype   dtype;
     int32_t     back, accumulate;      /* to x                                                 */
-    int32_t     linear, corners;       /* corners: those of both images lie on one another     */
+    int32_t     linear, corners;       /* corners: those of both images coincide               */
     int64_t     n, c;
     int64_t     in[3], out[3];
     void       *x, *y;
@@ -3243,7 +3244,7 @@ struct mlc_k_bnorm {
     int32_t     training;              /* with x's statistics, else (one image) running ones   */
     int32_t     relu;                  /* y: what is above 0 of it                             */
     const void *x;        void *y;     /* with dy: NULL, or read where relu had a residual     */
-    const void *residual;              /* NULL, or added before relu; lies as x                */
+    const void *residual;              /* NULL, or added before relu; as x in memory           */
     const void *weight, *bias;         /* NULL: 1 and 0                                        */
     void       *running_mean, *running_var;                          /* NULL, or kept up       */
     double      momentum, eps;
@@ -3258,7 +3259,7 @@ typedef enum mlc_conv_part { MLC_CONV_Y, MLC_CONV_DX, MLC_CONV_DW,
 /* Convolution over 3 axes; fewer: the first ones are 1. x [n,in..,groups c] and y [n,out..,groups
  * oc] are dense with channels last; w [groups oc,c,kernel..] is dense. part says which of the three
  * is written: y, or the gradient of x, or of w, with dy in y's place. pad: before the first pixel;
- * what is read behind the last one is 0, too. */
+ * what is read after the last one is 0, too. */
 struct mlc_k_conv {
     mlc_conv_part part;
     mlc_dtype   dtype, w_dtype;        /* of x and y; of w: the same, or f32 with 16 bits      */
@@ -3268,8 +3269,8 @@ struct mlc_k_conv {
     int32_t     accumulate;            /* to what is written; not y                            */
     const void *bias;                  /* NULL, or of y's channels; of x's with part DX        */
     mlc_dtype   bias_dtype;            /* dtype or f32                                         */
-    const void *residual;              /* NULL, or lies as y, and is added before act          */
-    mlc_act     act;                   /* of y, with aux as gemm has it, lying as y            */
+    const void *residual;              /* NULL, or as y in memory; added before act            */
+    mlc_act     act;                   /* of y, with aux as gemm has it, as y in memory        */
     void       *aux;
     int32_t     aux_after;
     void       *workspace; size_t workspace_bytes;
@@ -3491,13 +3492,13 @@ private:
     mlc_ctx *ctx_;
 };
 
-/* evaluation: mlc_eval_begin until the end of the block.                                        */
+/* evaluation: mlc_eval_begin of a module until the end of the block: nothing is recorded.       */
 class evaluation {
 public:
     explicit evaluation(mlc_module *m) : m_(m) { mlc_eval_begin(m); }
     evaluation(const evaluation &) = delete;
     evaluation &operator=(const evaluation &) = delete;
-    ~evaluation() { if (m_) mlc_eval_end(m_); }
+    ~evaluation() { mlc_eval_end(m_); }
 private:
     mlc_module *m_;
 };
@@ -22787,7 +22788,7 @@ MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dim
     if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0)) {
         mlc__fail(ctx, MLC_ERR_ARG,
                   "truncated_normal: [%s, %s] is over 37 std of %s from the mean %s: no normal "
-                  "value lies there; move the interval", mlc__real(lo).s, mlc__real(hi).s,
+                  "value is there; move the interval", mlc__real(lo).s, mlc__real(hi).s,
                   mlc__real(std).s, mlc__real(mean).s);
         return NULL;
     }
@@ -24475,7 +24476,7 @@ static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__c
     const mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->n_in > 2 ? nd->in[2] : NULL;
     const char *what = nd->op->name;
     MLC__REQUIRE(ctx, w->ndim >= 3 && w->ndim <= 5 && x->ndim == w->ndim, SHAPE,
-                 "%s: x %s, w %s: x must be [n,c,..] and w [%s,..] with 1 to 3 axes behind", what,
+                 "%s: x %s, w %s: x must be [n,c,..] and w [%s,..] with 1 to 3 more axes", what,
                  mlc__shape(x).s, mlc__shape(w).s, s->transposed ? "c,out/groups" : "out,c/groups");
     const int64_t c = x->shape[1], in = s->transposed ? w->shape[0] : w->shape[1] * s->groups;
     const int64_t out = s->transposed ? w->shape[1] * s->groups : w->shape[0];
@@ -24785,10 +24786,10 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
     int64_t shape[MLC_MAX_DIMS], pixels = 1;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, x->ndim >= 3 && x->ndim <= 5, SHAPE,
-                 "%s: x is %s; it must be [n,c,..] with 1 to 3 axes behind", what,
+                 "%s: x is %s; it must be [n,c,..] with 1 to 3 more axes", what,
                  mlc__shape(x).s);
     MLC__REQUIRE(ctx, !s->adaptive || s->axes == x->ndim - 2, SHAPE,
-                 "%s: size has %d numbers for x %s; it takes one for each axis behind [n,c]", what,
+                 "%s: size has %d numbers for x %s; it takes one for each axis after [n,c]", what,
                  s->axes, mlc__shape(x).s);
     memcpy(shape, x->shape, sizeof shape);
     for (int32_t d = 2; d < x->ndim; d++) {
@@ -24975,8 +24976,8 @@ static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__REQUIRE(ctx, x->ndim >= 3 && x->ndim <= 5 && s->size.n == x->ndim - 2, SHAPE,
-                 "interpolate: x is %s, size has %d numbers; x must be [n,c,..] with 1 to 3 axes "
-                 "behind, and size have a number for each", mlc__shape(x).s, s->size.n);
+                 "interpolate: x is %s, size has %d numbers; x must be [n,c,..] with 1 to 3 more "
+                 "axes, and size have a number for each", mlc__shape(x).s, s->size.n);
     MLC__REQUIRE(ctx, (unsigned)s->mode <= MLC_INTERPOLATE_CORNERS, ARG,
                  "interpolate: unknown mode %d; see mlc_interpolation", (int)s->mode);
     memcpy(shape, x->shape, sizeof shape);
@@ -30451,8 +30452,8 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 {
     (void)e;
     if (x->ndim < 3 || x->ndim > 5) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..] with 1 to 3 axes "
-                  "behind", mlc__shape(x).s);
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..] with 1 to 3 more "
+                  "axes", mlc__shape(x).s);
         return NULL;
     }
     const mlc_epilogue relu = { MLC_ACT_RELU, 0.0, NULL }, gate = { MLC_ACT_SIGMOID, 0.0, NULL };
@@ -30636,7 +30637,7 @@ static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* The list lies in the current scope. */
+/* The list is memory of the current scope. */
 static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
 {
     e->list = NULL;
@@ -30654,7 +30655,7 @@ static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
 /* For a walk over `to` (entries of from), then over from (entries of to). */
 typedef struct mlc__pairing {
     const char   *what, *side;         /* side: that of the entries                            */
-    mlc__list *e;
+    mlc__list    *e;
     int64_t       at;                  /* where the next is, as a rule                         */
     bool          check;               /* the walk is over `to`                                */
     mlc_status    status;
@@ -31152,7 +31153,7 @@ static mlc_status mlc__init_write(const mlc__initing *k, const mlc_tensor *t, ui
     }
 }
 
-/* Streams of kinds lie apart, and from those of the build. */
+/* Kinds have streams of their own, other than those of the build. */
 static bool mlc__init_param(void *user, mlc__param *p, const char *name)
 {
     mlc__initing *k = MLC__CAST(mlc__initing *, user);
@@ -32115,7 +32116,7 @@ static const mlc__fuse mlc__sklinear_fuse = {
 };
 
 MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
-                                                  int64_t low_rank)
+                                                        int64_t low_rank)
 {
     mlc_nn_sklinear_desc d;
     memset(&d, 0, sizeof d);
@@ -32533,7 +32534,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
     mlc_tensor *const t[4] = { S1s, S2s, U1s, U2s };
     if (!ctx || mlc__panther_check(ctx, t) != MLC_OK) return NULL;
     mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(S1s->shape[1], S2s->shape[2], S1s->shape[0],
-                                                 S1s->shape[2]);
+                                                       S1s->shape[2]);
     d.bias = bias;
     d.store = MLC_SKETCH_AS_FLOATS;
     d.no_bias = !bias;
@@ -36003,7 +36004,7 @@ static mlc_status mlc__zip_fail(const mlc__zip *z, const char *why)
 static mlc_status mlc__zip_read(mlc__zip *z, int64_t at, void *to, int64_t n)
 {
     if (at < 0 || at > z->file.size || n > z->file.size - at)
-        return mlc__zip_fail(z, "a part of the zip lies outside the file");
+        return mlc__zip_fail(z, "a part of the zip is outside the file");
     MLC__TRY(mlc__file_seek(&z->file, at));
     return mlc__file_read(&z->file, to, (size_t)n);
 }
@@ -36022,7 +36023,7 @@ static mlc_status mlc__zip_end64(mlc__zip *z, int64_t end)
     const uint64_t from = mlc__le(r + 48, 8);
     if (count > (uint64_t)z->file.size / 46 || bytes > (uint64_t)z->file.size ||
         from > (uint64_t)z->file.size)
-        return mlc__zip_fail(z, "the zip's directory lies outside the file");
+        return mlc__zip_fail(z, "the zip's directory is outside the file");
     z->count = (int64_t)count;
     z->directory_bytes = (int64_t)bytes;
     z->directory_at = (int64_t)from;
@@ -36174,7 +36175,7 @@ static mlc_status mlc__zip_open(mlc__zip *z)
     MLC__TRY(mlc__zip_end(z));
     if (z->directory_at > z->file.size || z->directory_bytes > z->file.size - z->directory_at ||
         z->count > z->directory_bytes / 46)
-        return mlc__zip_fail(z, "the zip's directory lies outside the file");
+        return mlc__zip_fail(z, "the zip's directory is outside the file");
     z->directory = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)z->directory_bytes + 1,
                                                               MLC_MEM_OBJECT, "npz_load"));
     z->entries = MLC__CAST(mlc__zip_entry *,
@@ -37071,7 +37072,7 @@ static mlc_status mlc__csv_quoted(mlc__csv *c, int64_t col, mlc__field *f)
     f->to = c->at++;
     while (c->at < c->n && mlc__csv_blank(c, c->at)) c->at++;
     if (!mlc__csv_line_end(c) && c->text[c->at] != c->desc.delimiter)
-        return mlc__csv_fail(c, col, "text behind a closing quote");
+        return mlc__csv_fail(c, col, "text after a closing quote");
     return MLC_OK;
 }
 
@@ -38298,7 +38299,7 @@ static mlc_status mlc__split_rows_check(mlc_ctx *ctx, int64_t n, const mlc_split
 }
 
 MLC_IMPL mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
-                              mlc_tensor **parts)
+                                   mlc_tensor **parts)
 {
     mlc__cut c;
     if (!ctx) return MLC_ERR_ARG;

@@ -295,7 +295,7 @@ TEST(blocks, squeeze_and_excite_is_a_gate_of_means)
     CHECK_NEAR(largest_difference(mlc_forward(m, x), want), 0, 1e-6);
     CHECK(mlc_forward(m, mlc_ones(ctx, MLC_F32, mlc_dims2(2, 6))) == NULL);
     CHECK_STR(mlc_error(ctx),
-              "in SqueezeExcite: forward: x is [2,6]; it must be [n,c,..] with 1 to 3 axes behind");
+              "in SqueezeExcite: forward: x is [2,6]; it must be [n,c,..] with 1 to 3 more axes");
     mlc_error_clear(ctx);
 }
 

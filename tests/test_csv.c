@@ -49,7 +49,7 @@ TEST(csv, mistakes_in_quotes_are_named_with_line_and_column)
 {
     static const mistake table_of[] = {
         {"a,b\n1,\"2", "line 2, column 2: a quote has no end"},
-        {"a,b\n\"x\ny\"z,2", "line 3, column 1: text behind a closing quote"},
+        {"a,b\n\"x\ny\"z,2", "line 3, column 1: text after a closing quote"},
         {"a,b\n1,2\"3\n", "line 2, column 2: a quote within a field that has none around it"},
         {"a,b\n1,2\n1,2,3\n", "line 3 has 3 columns, the first row 2"},
         {"a,b\n\"1\n\n2\",x\n1\n", "line 5 has 1 columns, the first row 2"},

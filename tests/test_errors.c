@@ -296,10 +296,10 @@ static const wrong_op OPS[] = {
     {"mlc_matmul", "<i64[2,2] <i64[2,2]", MLC_ERR_DTYPE,
      "matmul: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_conv", "<f32[2,3] <f32[4,5] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
-     "conv: x [2,3], w [4,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 axes behind"},
+     "conv: x [2,3], w [4,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 more axes"},
     {"mlc_conv", "<f32[1,3,4,4] <f32[4,3,5] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
-     "conv: x [1,3,4,4], w [4,3,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 axes "
-     "behind"},
+     "conv: x [1,3,4,4], w [4,3,5]: x must be [n,c,..] and w [out,c/groups,..] with 1 to 3 more "
+     "axes"},
     {"mlc_conv", "<f32[2,3,4] <f32[4,2,3] #1 #0 #1 #1,0,0", MLC_ERR_SHAPE,
      "conv: x [2,3,4] has 3 channels, w [4,2,3] with 1 groups takes 2; channels must be multiples "
      "of groups"},
@@ -338,7 +338,7 @@ static const wrong_op OPS[] = {
      "output_padding 1 not negative, all below 2^30, output_padding below stride or dilation and "
      "only of a transposed one, act one of mlc_act; start from mlc_conv_desc_make()"},
     {"mlc_max_pool", "<f32[2,3] #2 #2 #0 #1,0", MLC_ERR_SHAPE,
-     "max_pool: x is [2,3]; it must be [n,c,..] with 1 to 3 axes behind"},
+     "max_pool: x is [2,3]; it must be [n,c,..] with 1 to 3 more axes"},
     {"mlc_max_pool", "<f32[2,3,4] #5 #2 #0 #1,0", MLC_ERR_SHAPE,
      "max_pool: the window of 5 is larger than axis 2 of x [2,3,4] with its padding"},
     {"mlc_max_pool", "<f32[0,3,4] #5 #2 #0 #1,0", MLC_ERR_SHAPE,
@@ -352,7 +352,7 @@ static const wrong_op OPS[] = {
     {"mlc_avg_pool", "<i64[2,3,4] #2 #2 #0 #0,0", MLC_ERR_DTYPE,
      "avg_pool: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_adaptive_max_pool", "<f32[2,3,4] #2,2", MLC_ERR_SHAPE,
-     "adaptive_max_pool: size has 2 numbers for x [2,3,4]; it takes one for each axis behind "
+     "adaptive_max_pool: size has 2 numbers for x [2,3,4]; it takes one for each axis after "
      "[n,c]"},
     {"mlc_adaptive_avg_pool", "<f32[2,3,4] #0", MLC_ERR_ARG,
      "adaptive_avg_pool: size 0 of axis 2; it must be positive and below 2^30"},
@@ -371,7 +371,7 @@ static const wrong_op OPS[] = {
     {"mlc_instance_norm", "<f32[3] =0.1", MLC_ERR_SHAPE,
      "instance_norm: x is [3]; it must be [n,c,..]"},
     {"mlc_interpolate", "<f32[2,3,4] #2,2 #0", MLC_ERR_SHAPE,
-     "interpolate: x is [2,3,4], size has 2 numbers; x must be [n,c,..] with 1 to 3 axes behind, "
+     "interpolate: x is [2,3,4], size has 2 numbers; x must be [n,c,..] with 1 to 3 more axes, "
      "and size have a number for each"},
     {"mlc_interpolate", "<f32[2,3,4] #0 #0", MLC_ERR_SHAPE,
      "interpolate: axis 2 of x [2,3,4] cannot become 0; both must be positive and below "
@@ -713,7 +713,7 @@ static const wrong_op OPS[] = {
      "truncated_normal: mean 0, std 1, [2, 1]; mean and std must be finite, std positive, lo <= "
      "hi"},
     {"mlc_truncated_normal", "f32 #3 =0 =1 =40 =50", MLC_ERR_ARG,
-     "truncated_normal: [40, 50] is over 37 std of 1 from the mean 0: no normal value lies "
+     "truncated_normal: [40, 50] is over 37 std of 1 from the mean 0: no normal value is "
      "there; move the interval"},
     {"mlc_bernoulli", "f32 #3 =1.5", MLC_ERR_ARG,
      "bernoulli: p is 1.5, not in [0, 1]"},

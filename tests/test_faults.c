@@ -1657,6 +1657,7 @@ SCENARIO(contexts, true)
     CHECK_EQ(mlc_scope_end(w->ctx), MLC_OK);
     mlc_stdout(NULL, "", 0);
     CHECK(mlc_cpu_kernels(MLC_ISA_SCALAR) != NULL);
+    CHECK(mlc_cpu_rule(MLC_RULE_SGD) != NULL && mlc_cpu_rule(MLC_RULE_COUNT) == NULL);
     CHECK_EQ(mlc_backend_register(NULL), MLC_ERR_ARG);
     return MLC_OK;
 }

@@ -495,19 +495,19 @@ TEST(npy, a_damaged_zip64_is_refused_with_a_reason)
         {"PK\6\7", 0, 4, 0, "the zip64 end record is missing"},
         {"PK\6\7", 8, 8, 4000, "the zip64 end record is missing"},
         {"PK\6\7", 8, 8, UINT64_MAX, "the zip64 end record is missing"},
-        {"PK\6\7", 8, 8, 270, "a part of the zip lies outside the file"},
+        {"PK\6\7", 8, 8, 270, "a part of the zip is outside the file"},
         {"PK\6\6", 0, 4, 0, "the zip64 end record is missing"},
-        {"PK\6\6", 32, 8, UINT64_MAX, "the zip's directory lies outside the file"},
-        {"PK\6\6", 40, 8, UINT64_MAX, "the zip's directory lies outside the file"},
-        {"PK\6\6", 48, 8, UINT64_MAX, "the zip's directory lies outside the file"},
-        {"PK\6\6", 32, 8, 3, "the zip's directory lies outside the file"},
+        {"PK\6\6", 32, 8, UINT64_MAX, "the zip's directory is outside the file"},
+        {"PK\6\6", 40, 8, UINT64_MAX, "the zip's directory is outside the file"},
+        {"PK\6\6", 48, 8, UINT64_MAX, "the zip's directory is outside the file"},
+        {"PK\6\6", 32, 8, 3, "the zip's directory is outside the file"},
         {"PK\6\6", 32, 8, 0, "text after its last entry"},
         {"PK\1\2", 46 + 5 + 2, 2, 16, "a size of the zip is missing"},
         {"PK\1\2", 46 + 5 + 2, 2, 25, "larger than the file allows"},
         {"PK\1\2", 46 + 5 + 4, 8, UINT64_MAX, "larger than the file allows"},
         {"PK\1\2", 46 + 5 + 4, 8, INT64_MAX, "two sizes"},
-        {"PK\1\2", 46 + 5 + 20, 8, INT64_MAX, "a part of the zip lies outside the file"},
-        {"PK\1\2", 46 + 5 + 20, 8, 275, "a part of the zip lies outside the file"},
+        {"PK\1\2", 46 + 5 + 20, 8, INT64_MAX, "a part of the zip is outside the file"},
+        {"PK\1\2", 46 + 5 + 20, 8, 275, "a part of the zip is outside the file"},
     };
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open("x.npz");
@@ -532,7 +532,7 @@ TEST(npy, a_damaged_zip64_is_refused_with_a_reason)
     memcpy(bad, "PK\5\6", 4);
     put_le(bad + 10, 2, 0xffff);
     CHECK_EQ(load_bytes(ctx, &b, bad, 22, &list, &n), MLC_ERR_IO);
-    CHECK_HAS(mlc_error(ctx), "a part of the zip lies outside the file");
+    CHECK_HAS(mlc_error(ctx), "a part of the zip is outside the file");
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK_EQ(load_bytes(ctx, &b, bad, 21, &list, &n), MLC_ERR_IO);
     CHECK_HAS(mlc_error(ctx), "too short for a .npz file");
