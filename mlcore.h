@@ -1427,66 +1427,144 @@ MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
 
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c
  * x is what a network made, target what it should have. The reduction says what becomes of the
- * losses of elements or rows: their mean (of none: NaN), their sum, or nothing. Floats as in
- * API.OPS unless said otherwise, of one dtype; under autocast f32. Those of elements (to
- * mlc_hinge_embedding_loss) round each to 16 bits before they add. Only weights broadcast. In grad
- * dy is that of an element or row, before the reduction.
+ * losses of elements or rows: their mean (of none: NaN), their sum, or nothing. A short form takes
+ * tensors alone and has PyTorch's or the paper's parameters and a mean; mlc_NAME_ex takes a desc,
+ * of which every value is meant; NULL is that of the _make. Floats as in API.OPS unless said
+ * otherwise, of one dtype; under autocast f32. Those of elements (to mlc_hinge_embedding_loss)
+ * round each to 16 bits before they add. Only weights broadcast. In grad dy is that of an element
+ * or row, before the reduction.
  *   err    SHAPE, DTYPE; ARG: an unknown reduction, a parameter out of its range               */
 
+typedef struct mlc_loss_desc {         /* of losses without parameters                         */
+    mlc_reduction reduction;           /* default: mean                                        */
+} mlc_loss_desc;
+
+/* mlc_loss_desc_make: a mean.                                                                 */
+MLC_API mlc_loss_desc mlc_loss_desc_make(void);
 /* mlc_mse_loss: mean of (x - target)^2; same shapes.
  *   grad   dx += 2 (x - target)/count; target the negative             ref: F.mse_loss        */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
-/* mlc_mse_loss_ex: with another reduction.                                                    */
-MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction);
+/* mlc_mse_loss_ex: with a reduction.                                                          */
+MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc);
 /* mlc_l1_loss: |x - target|.         grad: dx += dy sign(x - target); target the negative
  *   ref    F.l1_loss                                                                          */
-MLC_API mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction);
-/* mlc_smooth_l1_loss: d^2/(2 beta) where |d| < beta, else |d| - beta/2; d = x - target. PyTorch's
- *   beta is 1; 0 is mlc_l1_loss.     grad: dx += dy d/beta or dy sign d; target the negative
- *   err    ARG: beta is negative or not finite                 ref: F.smooth_l1_loss          */
-MLC_API mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target, double beta,
-                                       mlc_reduction reduction);
-/* mlc_huber_loss: d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target. PyTorch's
- *   delta is 1.                 grad: dx += dy d, d within [-delta, delta]; target the negative
- *   err    ARG: delta is not over 0 or not finite              ref: F.huber_loss              */
-MLC_API mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target, double delta,
-                                   mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_l1_loss_ex: with a reduction.                                                           */
+MLC_API mlc_tensor *mlc_l1_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc);
+
+typedef struct mlc_smooth_l1_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        beta;                /* |d| from which it is linear; default 1; 0: l1_loss   */
+} mlc_smooth_l1_desc;
+
+/* mlc_smooth_l1_desc_make: a mean, beta 1.                                                    */
+MLC_API mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void);
+/* mlc_smooth_l1_loss: d^2/(2 beta) where |d| < beta, else |d| - beta/2; d = x - target.
+ *   grad   dx += dy d/beta or dy sign d; target the negative   ref: F.smooth_l1_loss          */
+MLC_API mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_smooth_l1_loss_ex: with a desc.   err: ARG: beta is negative or not finite              */
+MLC_API mlc_tensor *mlc_smooth_l1_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                          const mlc_smooth_l1_desc *desc);
+
+typedef struct mlc_huber_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        delta;               /* |d| from which it is linear; default 1               */
+} mlc_huber_desc;
+
+/* mlc_huber_desc_make: a mean, delta 1.                                                       */
+MLC_API mlc_huber_desc mlc_huber_desc_make(void);
+/* mlc_huber_loss: d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target.
+ *   grad   dx += dy d, d within [-delta, delta]; target the negative   ref: F.huber_loss      */
+MLC_API mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_huber_loss_ex: with a desc.       err: ARG: delta is not over 0 or not finite           */
+MLC_API mlc_tensor *mlc_huber_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                      const mlc_huber_desc *desc);
+
+typedef struct mlc_bce_desc {          /* both weights broadcast to x and have gradients       */
+    mlc_reduction reduction;           /* default: mean                                        */
+    mlc_tensor   *weight;              /* of the losses; default NULL: 1                       */
+    mlc_tensor   *pos_weight;          /* of mlc_bce_with_logits_ex alone; default NULL: 1     */
+} mlc_bce_desc;
+
+/* mlc_bce_desc_make: a mean, no weights.                                                      */
+MLC_API mlc_bce_desc mlc_bce_desc_make(void);
 /* mlc_bce_loss: -(target log x + (1 - target) log(1 - x)) of probabilities, logarithms at least
- *   -100; NaN where x is not in [0, 1]. weight: NULL, or broadcasts to x; has a gradient, too.
+ *   -100; NaN where x is not in [0, 1].
  *   grad   dx += dy (x - target)/(x (1 - x)), the divisor at least 1e-12; dtarget += dy (log(1 - x)
  *          - log x), each at least -100 (PyTorch's are not)   ref: F.binary_cross_entropy     */
-MLC_API mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
-                                 mlc_reduction reduction);
-/* mlc_bce_with_logits: the same of sigmoid(x), to full precision also where that is 0 or 1:
- *   -(w target log sigmoid(x) + (1 - target) log sigmoid(-x)) weight. weight, w = pos_weight: NULL,
- *   or broadcast to x; both have gradients, too.
+MLC_API mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_bce_loss_ex: with a desc: times weight.   err: ARG: a pos_weight, which is of logits    */
+MLC_API mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc);
+/* mlc_bce_with_logits: the same of sigmoid(x), to full precision also where that is 0 or 1.
  *   grad   dx += dy (sigmoid(x) - target); dtarget -= dy x
  *   ref    F.binary_cross_entropy_with_logits                                                 */
-MLC_API mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
-                                        mlc_tensor *pos_weight, mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target);
+/* mlc_bce_with_logits_ex: with a desc: -(pos_weight target log sigmoid(x) + (1 - target) log
+ *   sigmoid(-x)) weight.                                                                      */
+MLC_API mlc_tensor *mlc_bce_with_logits_ex(mlc_tensor *x, mlc_tensor *target,
+                                           const mlc_bce_desc *desc);
+
+typedef struct mlc_focal_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        alpha;               /* at most 1; default 0.25; below 0: no weights         */
+    double        gamma;               /* default 2                                            */
+} mlc_focal_desc;
+
+/* mlc_focal_desc_make: a mean, alpha 0.25, gamma 2.                                           */
+MLC_API mlc_focal_desc mlc_focal_desc_make(void);
 /* mlc_focal_loss: a (1 - p)^gamma times mlc_bce_with_logits; p = target sigmoid(x) + (1 - target)
- *   sigmoid(-x), a = target alpha + (1 - target)(1 - alpha), 1 for alpha < 0. Usual: alpha 0.25,
- *   gamma 2; RetinaNet divides the sum by the number of targets that are 1.
- *   grad   of x and target      err: ARG: alpha over 1, gamma negative or not finite
- *   ref    arXiv 1708.02002; torchvision.ops.sigmoid_focal_loss                               */
-MLC_API mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double gamma,
-                                   mlc_reduction reduction);
-/* mlc_kl_div: target (log target - x), 0 where target is 0; x the logarithm of a probability, and
- *   so is target if log_target. The divergence of distributions is MLC_REDUCTION_BATCHMEAN.
+ *   sigmoid(-x), a = target alpha + (1 - target)(1 - alpha), 1 for alpha < 0. RetinaNet
+ *   divides the sum by the number of targets that are 1.
+ *   grad   of x and target      ref: arXiv 1708.02002; torchvision.ops.sigmoid_focal_loss     */
+MLC_API mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_focal_loss_ex: with a desc.       err: ARG: alpha over 1, gamma negative or not finite  */
+MLC_API mlc_tensor *mlc_focal_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                      const mlc_focal_desc *desc);
+
+typedef struct mlc_kl_div_desc {
+    mlc_reduction reduction;           /* default: mean, as PyTorch's                          */
+    bool          log_target;          /* target, too, is a logarithm; default false           */
+} mlc_kl_div_desc;
+
+/* mlc_kl_div_desc_make: a mean over all elements, of a target that is a probability.          */
+MLC_API mlc_kl_div_desc mlc_kl_div_desc_make(void);
+/* mlc_kl_div: target (log target - x), 0 where target is 0; x the logarithm of a probability.
+ *   The divergence of distributions is MLC_REDUCTION_BATCHMEAN.
  *   grad   dx -= dy target; dtarget += dy (log target - x + 1), 0 where target is 0; with
  *          log_target times e^target                           ref: F.kl_div                  */
-MLC_API mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target, bool log_target,
-                               mlc_reduction reduction);
-/* mlc_hinge_loss: max(0, margin - target x), targets 1 and -1; margin is usually 1.
+MLC_API mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target);
+/* mlc_kl_div_ex: with a desc.                                                                 */
+MLC_API mlc_tensor *mlc_kl_div_ex(mlc_tensor *x, mlc_tensor *target, const mlc_kl_div_desc *desc);
+
+typedef struct mlc_hinge_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        margin;              /* default 1                                            */
+} mlc_hinge_desc;
+
+/* mlc_hinge_desc_make: a mean, margin 1.                                                      */
+MLC_API mlc_hinge_desc mlc_hinge_desc_make(void);
+/* mlc_hinge_loss: max(0, margin - target x), targets 1 and -1.
  *   grad   dx -= dy target and dtarget -= dy x where it is over 0
  *   ref    Cortes and Vapnik 1995; keras.losses.Hinge                                         */
-MLC_API mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target, double margin,
-                                   mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_hinge_loss_ex: with a desc.       err: ARG: margin is not finite                        */
+MLC_API mlc_tensor *mlc_hinge_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                      const mlc_hinge_desc *desc);
+
+typedef struct mlc_hinge_embedding_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        margin;              /* default 1                                            */
+} mlc_hinge_embedding_desc;
+
+/* mlc_hinge_embedding_desc_make: a mean, margin 1.                                            */
+MLC_API mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void);
 /* mlc_hinge_embedding_loss: x where target is 1, max(0, margin - x) where it is -1 (elsewhere, as
- *   in PyTorch, both); x is a distance; PyTorch's margin is 1.
+ *   in PyTorch, both); x is a distance.
  *   grad   dx += dy, dx -= dy below the margin; target 0       ref: F.hinge_embedding_loss    */
-MLC_API mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target, double margin,
-                                             mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_hinge_embedding_loss_ex: with a desc.     err: ARG: margin is not finite                */
+MLC_API mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                                const mlc_hinge_embedding_desc *desc);
 
 typedef struct mlc_cross_entropy_desc {
     mlc_reduction reduction;           /* default: mean over the rows that count               */
@@ -1509,57 +1587,134 @@ MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
  *   divides by n.                    err: ARG: an ignored label with probabilities            */
 MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                          const mlc_cross_entropy_desc *desc);
-/* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); otherwise as
- *   mlc_cross_entropy_ex without smoothing; NULL desc: defaults.
- *   grad   dx[label] -= dy w_label                                     ref: F.nll_loss        */
-MLC_API mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels,
-                                 const mlc_cross_entropy_desc *desc);
+/* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); labels as of
+ *   mlc_cross_entropy.               grad: dx[label] -= dy w_label     ref: F.nll_loss        */
+MLC_API mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels);
+/* mlc_nll_loss_ex: as mlc_cross_entropy_ex.     err: ARG: a smoothing                         */
+MLC_API mlc_tensor *mlc_nll_loss_ex(mlc_tensor *x, mlc_tensor *labels,
+                                    const mlc_cross_entropy_desc *desc);
+
+typedef struct mlc_poly1_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        epsilon;             /* default 1; the paper has 2 for ImageNet              */
+} mlc_poly1_desc;
+
+/* mlc_poly1_desc_make: a mean, epsilon 1.                                                     */
+MLC_API mlc_poly1_desc mlc_poly1_desc_make(void);
 /* mlc_poly1_cross_entropy: cross-entropy + epsilon (1 - p), p = softmax(logits)[label]; logits and
- *   labels as there. Common: 1; the paper has 2 for ImageNet.
- *   ref    arXiv 2204.12511                                                                   */
-MLC_API mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels, double epsilon,
-                                            mlc_reduction reduction);
+ *   labels as of mlc_cross_entropy.                            ref: arXiv 2204.12511          */
+MLC_API mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
+/* mlc_poly1_cross_entropy_ex: with a desc.      err: ARG: epsilon is not finite               */
+MLC_API mlc_tensor *mlc_poly1_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
+                                               const mlc_poly1_desc *desc);
+
+typedef struct mlc_distillation_desc { /* of means over rows                                   */
+    double alpha;                      /* of the teacher's part, in [0, 1]; default 0.5        */
+    double temperature;                /* T, over 0; default 2                                 */
+} mlc_distillation_desc;
+
+/* mlc_distillation_desc_make: alpha 0.5, temperature 2.                                       */
+MLC_API mlc_distillation_desc mlc_distillation_desc_make(void);
 /* mlc_distillation_loss: alpha T^2 KL(softmax(teacher/T) || softmax(student/T)) + (1 - alpha)
- *   cross-entropy(student, labels), means over rows; logits [n,c]. With alpha 1 labels are not
- *   looked at and may be NULL.       grad: of student; none goes to the teacher
- *   ref    arXiv 1503.02531                                                                   */
+ *   cross-entropy(student, labels), means over rows; logits [n,c].
+ *   grad   of student; none goes to the teacher                ref: arXiv 1503.02531          */
 MLC_API mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teacher,
-                                          mlc_tensor *labels, double alpha, double temperature);
+                                          mlc_tensor *labels);
+/* mlc_distillation_loss_ex: with a desc; with alpha 1 labels are not looked at and may be NULL.
+ *   err    ARG: alpha is not in [0, 1]; temperature is not over 0 or not finite               */
+MLC_API mlc_tensor *mlc_distillation_loss_ex(mlc_tensor *student, mlc_tensor *teacher,
+                                             mlc_tensor *labels,
+                                             const mlc_distillation_desc *desc);
+
+typedef struct mlc_dice_desc {
+    mlc_reduction reduction;           /* default: mean; none: [n,c]                           */
+    double        smooth;              /* default 1e-5, as MONAI's                             */
+    bool          squared;             /* of squares below; default false                      */
+} mlc_dice_desc;
+
+/* mlc_dice_desc_make: a mean, smooth 1e-5, not squared.                                       */
+MLC_API mlc_dice_desc mlc_dice_desc_make(void);
 /* mlc_dice_loss: of each sample and channel 1 - (2 sum x t + smooth)/(sum x + sum t + smooth); x
- *   probabilities [n,c,..], target the same; squared: of squares below. MONAI's smooth is 1e-5.
- *   Without a background: of mlc_slice(x, 1, 1, c, 1).
- *   out    not reduced: [n,c]     ref: arXiv 1606.04797 (squared); monai.losses.DiceLoss      */
-MLC_API mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target, bool squared, double smooth,
-                                  mlc_reduction reduction);
+ *   probabilities [n,c,..], target the same. Without a background: of mlc_slice(x, 1, 1, c, 1).
+ *   ref    arXiv 1606.04797 (squared); monai.losses.DiceLoss                                  */
+MLC_API mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_dice_loss_ex: with a desc.        err: ARG: smooth is negative or not finite            */
+MLC_API mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_dice_desc *desc);
+
+typedef struct mlc_tversky_desc {
+    mlc_reduction reduction;           /* default: mean; none: [n,c]                           */
+    double        alpha, beta;         /* of what is extra and what is missed; defaults 0.5    */
+    double        smooth;              /* default 0.5e-5: half of mlc_dice_loss's              */
+} mlc_tversky_desc;
+
+/* mlc_tversky_desc_make: a mean, alpha and beta 0.5, smooth 0.5e-5.                           */
+MLC_API mlc_tversky_desc mlc_tversky_desc_make(void);
 /* mlc_tversky_loss: 1 - (both + smooth)/(both + alpha extra + beta missed + smooth), where both =
  *   sum x t, extra = sum x (1 - t), missed = sum (1 - x) t; otherwise as mlc_dice_loss, which it is
  *   for alpha and beta 0.5 and half of its smooth.
  *   ref    arXiv 1706.05721; monai.losses.TverskyLoss                                         */
-MLC_API mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double beta,
-                                     double smooth, mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_tversky_loss_ex: with a desc.     err: ARG: alpha, beta or smooth negative or not finite */
+MLC_API mlc_tensor *mlc_tversky_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                        const mlc_tversky_desc *desc);
+
+typedef struct mlc_triplet_margin_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        margin;              /* over 0; default 1                                    */
+    double        p;                   /* of the norm, over 0; default 2                       */
+    bool          swap;                /* default false                                        */
+} mlc_triplet_margin_desc;
+
+/* mlc_triplet_margin_desc_make: a mean, margin 1, p 2, no swap.                               */
+MLC_API mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void);
 /* mlc_triplet_margin_loss: max(0, d(anchor, positive) - d(anchor, negative) + margin); of rows
- *   [..,d], d(a, b) the p-norm of a - b + 1e-6; swap: d(positive, negative) if that is less than
- *   the second one. PyTorch has margin 1, p 2, no swap.
- *   err    ARG: margin or p not over 0              ref: F.triplet_margin_loss                */
+ *   [..,d], d(a, b) the p-norm of a - b + 1e-6.                ref: F.triplet_margin_loss     */
 MLC_API mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
-                                            mlc_tensor *negative, double margin, double p,
-                                            bool swap, mlc_reduction reduction);
+                                            mlc_tensor *negative);
+/* mlc_triplet_margin_loss_ex: with a desc; swap: d(positive, negative) if that is less than the
+ *   second one.                                   err: ARG: margin or p not over 0            */
+MLC_API mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *positive,
+                                               mlc_tensor *negative,
+                                               const mlc_triplet_margin_desc *desc);
+
+typedef struct mlc_contrastive_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        margin;              /* over 0; default 1                                    */
+} mlc_contrastive_desc;
+
+/* mlc_contrastive_desc_make: a mean, margin 1.                                                */
+MLC_API mlc_contrastive_desc mlc_contrastive_desc_make(void);
 /* mlc_contrastive_loss: (1 - t) d^2/2 + t max(0, margin - d)^2/2 of rows [..,d], d = |x1 - x2|;
- *   targets [..], of any dtype: 0 similar, 1 not.   err: ARG: margin not over 0
+ *   targets [..], of any dtype: 0 similar, 1 not.
  *   ref    Hadsell, Chopra and LeCun 2006, eq. 4                                              */
-MLC_API mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
-                                         double margin, mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target);
+/* mlc_contrastive_loss_ex: with a desc.         err: ARG: margin not over 0                   */
+MLC_API mlc_tensor *mlc_contrastive_loss_ex(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                            const mlc_contrastive_desc *desc);
+
+typedef struct mlc_cosine_embedding_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    double        margin;              /* in [-1, 1]; default 0                                */
+} mlc_cosine_embedding_desc;
+
+/* mlc_cosine_embedding_desc_make: a mean, margin 0.                                           */
+MLC_API mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void);
 /* mlc_cosine_embedding_loss: 1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where
- *   it is -1, of rows [..,d]; targets [..], of any dtype. PyTorch's margin is 0.
- *   err    ARG: margin is not in [-1, 1]            ref: F.cosine_embedding_loss              */
-MLC_API mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
-                                              double margin, mlc_reduction reduction);
+ *   it is -1, of rows [..,d]; targets [..], of any dtype.      ref: F.cosine_embedding_loss   */
+MLC_API mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target);
+/* mlc_cosine_embedding_loss_ex: with a desc.    err: ARG: margin is not in [-1, 1]            */
+MLC_API mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
+                                                 mlc_tensor *target,
+                                                 const mlc_cosine_embedding_desc *desc);
+
 /* mlc_multilabel_margin_loss: sum of max(0, 1 - x_j + x_k)/c over the row's labels j and all k that
  *   are none; x [n,c] or [c], target i64 the same: labels up to the first below 0. Takes memory
  *   for n c^2 elements.                             err: VALUE: a label is not below c
  *   ref    F.multilabel_margin_loss                                                           */
-MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target,
-                                               mlc_reduction reduction);
+MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target);
+/* mlc_multilabel_margin_loss_ex: with a reduction.                                            */
+MLC_API mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                                  const mlc_loss_desc *desc);
 
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
@@ -27203,6 +27358,16 @@ static bool mlc__loss_param(const mlc_tensor *x, const char *loss, const char *n
 }
 MLC__INLINE bool mlc__is_finite(double x) { return x - x == 0.0; }
 
+/* Of one parameter, which is the formula's s: good and finite. */
+static mlc_tensor *mlc__pointwise_of(const mlc__pointwise *l, mlc_tensor *x, mlc_tensor *target,
+                                     const char *param, double value, bool good, const char *must,
+                                     mlc_reduction reduction)
+{
+    good = good && mlc__is_finite(value);
+    if (!mlc__loss_param(x, l->op.name, param, value, good, must)) return NULL;
+    return mlc__pointwise_call(l, x, target, value, 1.0, reduction);
+}
+
 #define MLC__LOSS_REDUCTION MLC__ARG("reduction", INT, loss.reduction)
 #define MLC__LOSS_ARG(first) static const mlc__arg mlc__args_##first[] = \
     { MLC__LOSS_REDUCTION, MLC__ARG(#first, REAL, loss.s[0]), MLC__ARGS_END };
@@ -27234,59 +27399,115 @@ MLC__POINTWISE(hinge, "hinge_loss", margin, math, MATH_HINGE, MATH_HINGE_GRAD, M
 MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", margin, math,
                MATH_HINGE_EMBEDDING, MATH_HINGE_EMBEDDING_GRAD, MATH_END)
 
-MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
+/* What makes a desc returns the constant that a NULL desc is, too. */
+static const mlc_loss_desc mlc__loss_normal = { MLC_REDUCTION_MEAN };
+MLC_IMPL mlc_loss_desc mlc_loss_desc_make(void) { return mlc__loss_normal; }
+
+static mlc_reduction mlc__loss_reduction(const mlc_loss_desc *desc)
 {
-    return mlc__pointwise_call(&mlc__mse_op, x, target, 2.0, 1.0, reduction);
+    return (desc ? desc : &mlc__loss_normal)->reduction;
+}
+
+MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc)
+{
+    return mlc__pointwise_call(&mlc__mse_op, x, target, 2.0, 1.0, mlc__loss_reduction(desc));
 }
 
 MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
 {
-    return mlc_mse_loss_ex(x, target, MLC_REDUCTION_MEAN);
+    return mlc_mse_loss_ex(x, target, NULL);
 }
 
-MLC_IMPL mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target, mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_l1_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc)
 {
-    return mlc__pointwise_call(&mlc__l1_op, x, target, 0.0, 1.0, reduction);
+    return mlc__pointwise_call(&mlc__l1_op, x, target, 0.0, 1.0, mlc__loss_reduction(desc));
 }
 
-MLC_IMPL mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target, double beta,
-                                        mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target)
 {
-    const bool good = beta >= 0.0 && mlc__is_finite(beta);
-    if (!mlc__loss_param(x, "smooth_l1_loss", "beta", beta, good, "finite and not negative"))
-        return NULL;
-    return mlc__pointwise_call(&mlc__smooth_l1_op, x, target, beta, 1.0, reduction);
+    return mlc_l1_loss_ex(x, target, NULL);
 }
 
-MLC_IMPL mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target, double delta,
-                                    mlc_reduction reduction)
+static const mlc_smooth_l1_desc mlc__smooth_l1_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void) { return mlc__smooth_l1_normal; }
+
+MLC_IMPL mlc_tensor *mlc_smooth_l1_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                           const mlc_smooth_l1_desc *desc)
 {
-    const bool good = delta > 0.0 && mlc__is_finite(delta);
-    if (!mlc__loss_param(x, "huber_loss", "delta", delta, good, "finite and over 0")) return NULL;
-    return mlc__pointwise_call(&mlc__huber_op, x, target, delta, 1.0, reduction);
+    const mlc_smooth_l1_desc *d = desc ? desc : &mlc__smooth_l1_normal;
+    return mlc__pointwise_of(&mlc__smooth_l1_op, x, target, "beta", d->beta, d->beta >= 0.0,
+                             "finite and not negative", d->reduction);
 }
 
-MLC_IMPL mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target, double margin,
-                                    mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target)
 {
-    if (!mlc__loss_param(x, "hinge_loss", "margin", margin, mlc__is_finite(margin), "finite"))
-        return NULL;
-    return mlc__pointwise_call(&mlc__hinge_op, x, target, margin, 1.0, reduction);
+    return mlc_smooth_l1_loss_ex(x, target, NULL);
 }
 
-MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target, double margin,
-                                              mlc_reduction reduction)
+static const mlc_huber_desc mlc__huber_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_huber_desc mlc_huber_desc_make(void) { return mlc__huber_normal; }
+
+MLC_IMPL mlc_tensor *mlc_huber_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                       const mlc_huber_desc *desc)
 {
-    const bool good = mlc__is_finite(margin);
-    if (!mlc__loss_param(x, "hinge_embedding_loss", "margin", margin, good, "finite")) return NULL;
-    return mlc__pointwise_call(&mlc__hinge_embedding_op, x, target, margin, 1.0, reduction);
+    const mlc_huber_desc *d = desc ? desc : &mlc__huber_normal;
+    return mlc__pointwise_of(&mlc__huber_op, x, target, "delta", d->delta, d->delta > 0.0,
+                             "finite and over 0", d->reduction);
 }
 
-MLC_IMPL mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target, bool log_target,
-                                mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target)
 {
-    return mlc__pointwise_call(log_target ? &mlc__kl_log_op : &mlc__kl_op, x, target, 0.0, 1.0,
-                               reduction);
+    return mlc_huber_loss_ex(x, target, NULL);
+}
+
+static const mlc_hinge_desc mlc__hinge_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_hinge_desc mlc_hinge_desc_make(void) { return mlc__hinge_normal; }
+
+MLC_IMPL mlc_tensor *mlc_hinge_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                       const mlc_hinge_desc *desc)
+{
+    const mlc_hinge_desc *d = desc ? desc : &mlc__hinge_normal;
+    return mlc__pointwise_of(&mlc__hinge_op, x, target, "margin", d->margin, true,
+                             "finite", d->reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_hinge_loss_ex(x, target, NULL);
+}
+
+static const mlc_hinge_embedding_desc mlc__hinge_embedding_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void)
+{
+    return mlc__hinge_embedding_normal;
+}
+
+MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                                 const mlc_hinge_embedding_desc *desc)
+{
+    const mlc_hinge_embedding_desc *d = desc ? desc : &mlc__hinge_embedding_normal;
+    return mlc__pointwise_of(&mlc__hinge_embedding_op, x, target, "margin", d->margin, true,
+                             "finite", d->reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_hinge_embedding_loss_ex(x, target, NULL);
+}
+
+static const mlc_kl_div_desc mlc__kl_div_normal = { MLC_REDUCTION_MEAN, false };
+MLC_IMPL mlc_kl_div_desc mlc_kl_div_desc_make(void) { return mlc__kl_div_normal; }
+
+MLC_IMPL mlc_tensor *mlc_kl_div_ex(mlc_tensor *x, mlc_tensor *target, const mlc_kl_div_desc *desc)
+{
+    const mlc_kl_div_desc *d = desc ? desc : &mlc__kl_div_normal;
+    return mlc__pointwise_call(d->log_target ? &mlc__kl_log_op : &mlc__kl_op, x, target, 0.0, 1.0,
+                               d->reduction);
+}
+
+MLC_IMPL mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_kl_div_ex(x, target, NULL);
 }
 
 /* A loss of each element, in y, becomes one number. */
@@ -27304,19 +27525,28 @@ static mlc_tensor *mlc__loss_reduce_batch(mlc_tensor *y, mlc_reduction reduction
     return mlc_div_scalar(mlc__total(y, mlc_dims0()), (double)n);
 }
 
+static const mlc_focal_desc mlc__focal_normal = { MLC_REDUCTION_MEAN, 0.25, 2.0 };
+MLC_IMPL mlc_focal_desc mlc_focal_desc_make(void) { return mlc__focal_normal; }
+
 /* Its formulas have no room for what a mean divides by. */
-MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double gamma,
-                                    mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_focal_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                       const mlc_focal_desc *desc)
 {
-    const bool good = gamma >= 0.0 && mlc__is_finite(gamma);
-    if (!mlc__loss_param(x, "focal_loss", "alpha", alpha, alpha <= 1.0, "at most 1") ||
-        !mlc__loss_param(x, "focal_loss", "gamma", gamma, good, "finite and not negative") ||
-        (x && mlc__reduction_check(x->ctx, "focal_loss", reduction, MLC_REDUCTION_BATCHMEAN)))
+    const mlc_focal_desc *d = desc ? desc : &mlc__focal_normal;
+    const bool good = d->gamma >= 0.0 && mlc__is_finite(d->gamma);
+    if (!mlc__loss_param(x, "focal_loss", "alpha", d->alpha, d->alpha <= 1.0, "at most 1") ||
+        !mlc__loss_param(x, "focal_loss", "gamma", d->gamma, good, "finite and not negative") ||
+        (x && mlc__reduction_check(x->ctx, "focal_loss", d->reduction, MLC_REDUCTION_BATCHMEAN)))
         return NULL;
     const mlc_storage *before = x ? mlc__made_begin(x->ctx) : NULL;
-    mlc_tensor *y = mlc__pointwise_call(&mlc__focal_op, x, target, gamma, alpha,
+    mlc_tensor *y = mlc__pointwise_call(&mlc__focal_op, x, target, d->gamma, d->alpha,
                                         MLC_REDUCTION_NONE);
-    return mlc__made_end(mlc__loss_reduce_batch(y, reduction), before);
+    return mlc__made_end(mlc__loss_reduce_batch(y, d->reduction), before);
+}
+
+MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_focal_loss_ex(x, target, NULL);
 }
 
 /* -- what losses that are made of operations begin and end with -- */
@@ -27406,14 +27636,14 @@ static mlc_tensor *mlc__bce_positive(mlc_tensor *x, mlc_tensor *t, mlc_tensor *w
 
 /* weight and pos_weight may be NULL, not both. */
 static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
-                                     mlc_tensor *weight, mlc_tensor *pos_weight,
-                                     mlc_reduction reduction)
+                                     const mlc_bce_desc *d)
 {
+    mlc_tensor *const weight = d->weight, *const pos_weight = d->pos_weight;
     mlc_tensor *const in[4] = { x, target, weight ? weight : pos_weight, pos_weight };
     const int n = weight && pos_weight ? 4 : 3;
     mlc__loss_in l;
     mlc_tensor *y;
-    if (x && mlc__reduction_check(x->ctx, p->op.name, reduction, MLC_REDUCTION_BATCHMEAN))
+    if (x && mlc__reduction_check(x->ctx, p->op.name, d->reduction, MLC_REDUCTION_BATCHMEAN))
         return NULL;
     if (mlc__loss_open(&l, p->op.name, n, n, in, MLC_REDUCTION_NONE) ||
         mlc__loss_alike(&l, 0, "x", 1, "target") ||
@@ -27423,22 +27653,44 @@ static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc
     if (pos_weight) y = mlc__bce_positive(l.in[0], l.in[1], l.in[n - 1]);
     else y = mlc__pointwise_call(p, l.in[0], l.in[1], 0.0, 1.0, MLC_REDUCTION_NONE);
     if (weight) y = mlc_mul(y, l.in[2]);
-    return mlc__loss_close(&l, mlc__loss_reduce_batch(y, reduction));
+    return mlc__loss_close(&l, mlc__loss_reduce_batch(y, d->reduction));
 }
 
-MLC_IMPL mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
-                                  mlc_reduction reduction)
+static const mlc_bce_desc mlc__bce_normal = { MLC_REDUCTION_MEAN, NULL, NULL };
+MLC_IMPL mlc_bce_desc mlc_bce_desc_make(void) { return mlc__bce_normal; }
+
+static mlc_tensor *mlc__bce_call(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
+                                 const mlc_bce_desc *desc)
 {
-    if (weight) return mlc__bce_weighted(&mlc__bce_op, x, target, weight, NULL, reduction);
-    return mlc__pointwise_call(&mlc__bce_op, x, target, 0.0, 1.0, reduction);
+    const mlc_bce_desc *d = desc ? desc : &mlc__bce_normal;
+    if (d->weight || d->pos_weight) return mlc__bce_weighted(p, x, target, d);
+    return mlc__pointwise_call(p, x, target, 0.0, 1.0, d->reduction);
 }
 
-MLC_IMPL mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target, mlc_tensor *weight,
-                                         mlc_tensor *pos_weight, mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc)
 {
-    if (weight || pos_weight)
-        return mlc__bce_weighted(&mlc__bce_logits_op, x, target, weight, pos_weight, reduction);
-    return mlc__pointwise_call(&mlc__bce_logits_op, x, target, 0.0, 1.0, reduction);
+    if (x && desc && desc->pos_weight) {
+        mlc__fail(x->ctx, MLC_ERR_ARG,
+                  "bce_loss: pos_weight must be NULL; mlc_bce_with_logits_ex takes one");
+        return NULL;
+    }
+    return mlc__bce_call(&mlc__bce_op, x, target, desc);
+}
+
+MLC_IMPL mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_bce_loss_ex(x, target, NULL);
+}
+
+MLC_IMPL mlc_tensor *mlc_bce_with_logits_ex(mlc_tensor *x, mlc_tensor *target,
+                                            const mlc_bce_desc *desc)
+{
+    return mlc__bce_call(&mlc__bce_logits_op, x, target, desc);
+}
+
+MLC_IMPL mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_bce_with_logits_ex(x, target, NULL);
 }
 
 MLC__LEVEL_END
@@ -27671,12 +27923,17 @@ MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
     return mlc_cross_entropy_ex(logits, labels, NULL);
 }
 
-MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels,
-                                  const mlc_cross_entropy_desc *desc)
+MLC_IMPL mlc_tensor *mlc_nll_loss_ex(mlc_tensor *x, mlc_tensor *labels,
+                                     const mlc_cross_entropy_desc *desc)
 {
     const double s = desc ? desc->label_smoothing : 0.0;
     if (!mlc__loss_param(x, "nll_loss", "label_smoothing", s, s == 0.0, "0")) return NULL;
     return mlc__xent_call(&mlc__nll_op, x, labels, desc);
+}
+
+MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels)
+{
+    return mlc__xent_call(&mlc__nll_op, x, labels, NULL);
 }
 
 MLC__LEVEL_END
@@ -27700,21 +27957,31 @@ static mlc_tensor *mlc__composed_close(const mlc__loss_in *l, mlc_tensor *y)
 
 /* -- by class -- */
 
+static const mlc_poly1_desc mlc__poly1_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_poly1_desc mlc_poly1_desc_make(void) { return mlc__poly1_normal; }
+
 /* With l = -log p_t the second part, 1 - p_t, is 1 - e^-l. */
-MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels, double epsilon,
-                                             mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
+                                                const mlc_poly1_desc *desc)
 {
     static const mlc__op op = MLC__XENT_OP("poly1_cross_entropy");
+    const mlc_poly1_desc *p = desc ? desc : &mlc__poly1_normal;
+    const double epsilon = p->epsilon;
     mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.reduction = MLC_REDUCTION_NONE;
     if (!mlc__loss_param(logits, op.name, "epsilon", epsilon, mlc__is_finite(epsilon), "finite") ||
-        (logits && mlc__reduction_check(logits->ctx, op.name, reduction, MLC_REDUCTION_NONE)))
+        (logits && mlc__reduction_check(logits->ctx, op.name, p->reduction, MLC_REDUCTION_NONE)))
         return NULL;
     const mlc_storage *before = logits ? mlc__made_begin(logits->ctx) : NULL;
     mlc_tensor *l = mlc__xent_call(&op, logits, labels, &d);
     if (!l) return NULL;
     mlc_tensor *less = mlc_mul_scalar(mlc_expm1(mlc_neg(l)), epsilon);
-    return mlc__made_end(mlc__loss_reduce(mlc_sub(l, less), reduction), before);
+    return mlc__made_end(mlc__loss_reduce(mlc_sub(l, less), p->reduction), before);
+}
+
+MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
+{
+    return mlc_poly1_cross_entropy_ex(logits, labels, NULL);
 }
 
 /* alpha T^2 KL(teacher || student), both softened by T. */
@@ -27724,13 +27991,21 @@ static mlc_tensor *mlc__distill_soft(mlc_tensor *student, mlc_tensor *teacher, d
     const double t = temperature;
     mlc_tensor *s = mlc_log_softmax(mlc_div_scalar(student, t), 1);
     mlc_tensor *z = mlc_log_softmax(mlc_div_scalar(mlc_detach(teacher), t), 1);
-    return mlc_mul_scalar(mlc_kl_div(s, z, true, MLC_REDUCTION_BATCHMEAN), alpha * t * t);
+    const mlc_reduction rows = MLC_REDUCTION_BATCHMEAN;
+    return mlc_mul_scalar(mlc__pointwise_call(&mlc__kl_log_op, s, z, 0.0, 1.0, rows),
+                          alpha * t * t);
 }
 
-MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teacher,
-                                           mlc_tensor *labels, double alpha, double temperature)
+static const mlc_distillation_desc mlc__distillation_normal = { 0.5, 2.0 };
+MLC_IMPL mlc_distillation_desc mlc_distillation_desc_make(void) { return mlc__distillation_normal; }
+
+MLC_IMPL mlc_tensor *mlc_distillation_loss_ex(mlc_tensor *student, mlc_tensor *teacher,
+                                              mlc_tensor *labels,
+                                              const mlc_distillation_desc *desc)
 {
     static const mlc__op op = MLC__XENT_OP("distillation_loss");
+    const mlc_distillation_desc *d = desc ? desc : &mlc__distillation_normal;
+    const double alpha = d->alpha, temperature = d->temperature;
     const bool warm = temperature > 0.0 && mlc__is_finite(temperature);
     const bool hard = alpha != 1.0;
     mlc_tensor *const in[3] = { student, teacher, labels };
@@ -27746,6 +28021,12 @@ MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teac
     if (hard && !y) return NULL;
     mlc_tensor *soft = mlc__distill_soft(l.in[0], l.in[1], alpha, temperature);
     return mlc__composed_close(&l, hard ? mlc_add(soft, mlc_mul_scalar(y, 1.0 - alpha)) : soft);
+}
+
+MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teacher,
+                                           mlc_tensor *labels)
+{
+    return mlc_distillation_loss_ex(student, teacher, labels, NULL);
 }
 
 /* -- overlap of masks -- */
@@ -27777,30 +28058,48 @@ static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_t
     return mlc__composed_close(l, mlc_rsub_scalar(score, 1.0));
 }
 
-MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target, bool squared, double smooth,
-                                   mlc_reduction reduction)
+static const mlc_dice_desc mlc__dice_normal = { MLC_REDUCTION_MEAN, 1e-5, false };
+MLC_IMPL mlc_dice_desc mlc_dice_desc_make(void) { return mlc__dice_normal; }
+
+MLC_IMPL mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_dice_desc *desc)
 {
+    const mlc_dice_desc *d = desc ? desc : &mlc__dice_normal;
     mlc__loss_in l;
-    if (!mlc__mask_open(&l, "dice_loss", x, target, smooth, reduction)) return NULL;
+    if (!mlc__mask_open(&l, "dice_loss", x, target, d->smooth, d->reduction)) return NULL;
     mlc_tensor *p = l.in[0], *t = l.in[1];
     mlc_tensor *both = mlc_mul_scalar(mlc__mask_sum(mlc_mul(p, t)), 2.0);
-    if (squared) { p = mlc_square(p); t = mlc_square(t); }
-    return mlc__mask_loss(&l, both, mlc_add(mlc__mask_sum(p), mlc__mask_sum(t)), smooth);
+    if (d->squared) { p = mlc_square(p); t = mlc_square(t); }
+    return mlc__mask_loss(&l, both, mlc_add(mlc__mask_sum(p), mlc__mask_sum(t)), d->smooth);
 }
 
-MLC_IMPL mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target, double alpha, double beta,
-                                      double smooth, mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_dice_loss_ex(x, target, NULL);
+}
+
+static const mlc_tversky_desc mlc__tversky_normal = { MLC_REDUCTION_MEAN, 0.5, 0.5, 0.5e-5 };
+MLC_IMPL mlc_tversky_desc mlc_tversky_desc_make(void) { return mlc__tversky_normal; }
+
+MLC_IMPL mlc_tensor *mlc_tversky_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                         const mlc_tversky_desc *desc)
 {
     const char *const must = "finite and not negative", *const name = "tversky_loss";
+    const mlc_tversky_desc *d = desc ? desc : &mlc__tversky_normal;
+    const double alpha = d->alpha, beta = d->beta;
     mlc__loss_in l;
     if (!mlc__loss_param(x, name, "alpha", alpha, alpha >= 0.0 && mlc__is_finite(alpha), must) ||
         !mlc__loss_param(x, name, "beta", beta, beta >= 0.0 && mlc__is_finite(beta), must) ||
-        !mlc__mask_open(&l, name, x, target, smooth, reduction))
+        !mlc__mask_open(&l, name, x, target, d->smooth, d->reduction))
         return NULL;
     mlc_tensor *p = l.in[0], *t = l.in[1], *both = mlc__mask_sum(mlc_mul(p, t));
     mlc_tensor *extra = mlc_mul_scalar(mlc_sub(mlc__mask_sum(p), both), alpha);
     mlc_tensor *missed = mlc_mul_scalar(mlc_sub(mlc__mask_sum(t), both), beta);
-    return mlc__mask_loss(&l, both, mlc_add(both, mlc_add(extra, missed)), smooth);
+    return mlc__mask_loss(&l, both, mlc_add(both, mlc_add(extra, missed)), d->smooth);
+}
+
+MLC_IMPL mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_tversky_loss_ex(x, target, NULL);
 }
 
 /* -- distances of vectors along the last axis -- */
@@ -27810,26 +28109,41 @@ static mlc_tensor *mlc__distance(mlc_tensor *a, mlc_tensor *b, double eps, doubl
     return mlc_norm(mlc_add_scalar(mlc_sub(a, b), eps), p, mlc_dims1(-1), false);
 }
 
-MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
-                                             mlc_tensor *negative, double margin, double p,
-                                             bool swap, mlc_reduction reduction)
+static const mlc_triplet_margin_desc mlc__triplet_margin_normal =
+    { MLC_REDUCTION_MEAN, 1.0, 2.0, false };
+MLC_IMPL mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void)
+{
+    return mlc__triplet_margin_normal;
+}
+
+MLC_IMPL mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *positive,
+                                                mlc_tensor *negative,
+                                                const mlc_triplet_margin_desc *desc)
 {
     const char *const name = "triplet_margin_loss";
+    const mlc_triplet_margin_desc *d = desc ? desc : &mlc__triplet_margin_normal;
+    const double margin = d->margin, p = d->p;
     const double eps = 1e-6;           /* PyTorch's */
     mlc_tensor *const in[3] = { anchor, positive, negative };
     mlc__loss_in l;
     if (!mlc__loss_param(anchor, name, "margin", margin, margin > 0.0 && mlc__is_finite(margin),
                          "finite and over 0") ||
         !mlc__loss_param(anchor, name, "p", p, p > 0.0, "over 0") ||
-        mlc__composed_open(&l, name, 3, 3, in, reduction) ||
+        mlc__composed_open(&l, name, 3, 3, in, d->reduction) ||
         mlc__loss_axes(&l, "anchor", 1, MLC_MAX_DIMS, "[..,d]") ||
         mlc__loss_alike(&l, 0, "anchor", 1, "positive") ||
         mlc__loss_alike(&l, 0, "anchor", 2, "negative"))
         return NULL;
     mlc_tensor *far = mlc__distance(l.in[0], l.in[2], eps, p);
-    if (swap) far = mlc_minimum(far, mlc__distance(l.in[1], l.in[2], eps, p));
+    if (d->swap) far = mlc_minimum(far, mlc__distance(l.in[1], l.in[2], eps, p));
     mlc_tensor *y = mlc_sub(mlc__distance(l.in[0], l.in[1], eps, p), far);
     return mlc__composed_close(&l, mlc_relu(mlc_add_scalar(y, margin)));
+}
+
+MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
+                                             mlc_tensor *negative)
+{
+    return mlc_triplet_margin_loss_ex(anchor, positive, negative, NULL);
 }
 
 /* Two batches of vectors and a target, of any dtype, for each pair. */
@@ -27850,22 +28164,31 @@ static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, m
     return good;
 }
 
+static const mlc_contrastive_desc mlc__contrastive_normal = { MLC_REDUCTION_MEAN, 1.0 };
+MLC_IMPL mlc_contrastive_desc mlc_contrastive_desc_make(void) { return mlc__contrastive_normal; }
+
 /* The norm, unlike the root of the squares, has a gradient where two are equal: 0. */
-MLC_IMPL mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
-                                          double margin, mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_contrastive_loss_ex(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
+                                             const mlc_contrastive_desc *desc)
 {
     const char *const name = "contrastive_loss";
+    const mlc_contrastive_desc *spec = desc ? desc : &mlc__contrastive_normal;
     mlc__loss_in l;
-    if (!mlc__loss_param(x1, name, "margin", margin, margin > 0.0 && mlc__is_finite(margin),
-                         "finite and over 0") ||
-        !mlc__pairs_open(&l, name, x1, x2, target, reduction))
+    if (!mlc__loss_param(x1, name, "margin", spec->margin,
+                         spec->margin > 0.0 && mlc__is_finite(spec->margin), "finite and over 0") ||
+        !mlc__pairs_open(&l, name, x1, x2, target, spec->reduction))
         return NULL;
     mlc_tensor *t = mlc_cast(l.in[2], l.in[0]->dtype), *d = mlc_sub(l.in[0], l.in[1]);
     mlc_tensor *near = mlc_sum(mlc_square(d), mlc_dims1(-1), false);
-    mlc_tensor *far = mlc_rsub_scalar(mlc_norm(d, 2.0, mlc_dims1(-1), false), margin);
+    mlc_tensor *far = mlc_rsub_scalar(mlc_norm(d, 2.0, mlc_dims1(-1), false), spec->margin);
     far = mlc_square(mlc_relu(far));
     mlc_tensor *y = mlc_add(mlc_mul(mlc_rsub_scalar(t, 1.0), near), mlc_mul(t, far));
     return mlc__composed_close(&l, mlc_mul_scalar(y, 0.5));
+}
+
+MLC_IMPL mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target)
+{
+    return mlc_contrastive_loss_ex(x1, x2, target, NULL);
 }
 
 /* Length along the last axis, never 0. */
@@ -27875,14 +28198,23 @@ static mlc_tensor *mlc__length(mlc_tensor *x)
     return mlc_sqrt(mlc_add_scalar(mlc_sum(mlc_square(x), mlc_dims1(-1), false), eps));
 }
 
-MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
-                                               double margin, mlc_reduction reduction)
+static const mlc_cosine_embedding_desc mlc__cosine_embedding_normal = { MLC_REDUCTION_MEAN, 0.0 };
+MLC_IMPL mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void)
+{
+    return mlc__cosine_embedding_normal;
+}
+
+MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
+                                                  mlc_tensor *target,
+                                                  const mlc_cosine_embedding_desc *desc)
 {
     const char *const name = "cosine_embedding_loss";
+    const mlc_cosine_embedding_desc *d = desc ? desc : &mlc__cosine_embedding_normal;
+    const double margin = d->margin;
     mlc__loss_in l;
     if (!mlc__loss_param(x1, name, "margin", margin, margin >= -1.0 && margin <= 1.0,
                          "in [-1, 1]") ||
-        !mlc__pairs_open(&l, name, x1, x2, target, reduction))
+        !mlc__pairs_open(&l, name, x1, x2, target, d->reduction))
         return NULL;
     mlc_tensor *dot = mlc_sum(mlc_mul(l.in[0], l.in[1]), mlc_dims1(-1), false);
     mlc_tensor *cosine = mlc_div(dot, mlc_mul(mlc__length(l.in[0]), mlc__length(l.in[1])));
@@ -27890,6 +28222,11 @@ MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, m
     other = mlc_masked_fill(other, mlc_ne_scalar(l.in[2], -1.0), 0.0);
     mlc_tensor *y = mlc_where(mlc_eq_scalar(l.in[2], 1.0), mlc_rsub_scalar(cosine, 1.0), other);
     return mlc__composed_close(&l, y);
+}
+
+MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target)
+{
+    return mlc_cosine_embedding_loss_ex(x1, x2, target, NULL);
 }
 
 /* -- several labels a row -- */
@@ -27917,13 +28254,13 @@ static mlc_tensor *mlc__multilabel_rows(mlc_tensor *x, mlc_tensor *counts)
     return mlc_sum(pairs, mlc_dims2(1, 2), false);
 }
 
-MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target,
-                                                mlc_reduction reduction)
+MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
+                                                   const mlc_loss_desc *desc)
 {
     const char *const name = "multilabel_margin_loss";
     mlc_tensor *const in[2] = { x, target };
     mlc__loss_in l;
-    if (mlc__composed_open(&l, name, 2, 1, in, reduction) ||
+    if (mlc__composed_open(&l, name, 2, 1, in, mlc__loss_reduction(desc)) ||
         mlc__loss_axes(&l, "x", 1, 2, "[n,c] or [c]") || mlc__loss_alike(&l, 0, "x", 1, "target"))
         return NULL;
     if (l.in[1]->dtype != MLC_I64) {
@@ -27938,6 +28275,11 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
     mlc_tensor *counts = mlc__label_counts(&l, l.in[1], l.in[0]->dtype);
     mlc_tensor *y = mlc_div_scalar(mlc__multilabel_rows(l.in[0], counts), c);
     return mlc__composed_close(&l, one ? mlc_squeeze(y, 0) : y);
+}
+
+MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target)
+{
+    return mlc_multilabel_margin_loss_ex(x, target, NULL);
 }
 
 MLC__LEVEL_END

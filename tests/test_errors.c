@@ -1231,7 +1231,7 @@ WRONG(mse_of_null, ARG,
 
 WRONG(mse_reduced_somehow, ARG,
       "mse_loss: unknown reduction 9; see mlc_reduction",
-      mlc_mse_loss_ex(w->x, w->x, (mlc_reduction)9))
+      mlc_mse_loss_ex(w->x, w->x, &(mlc_loss_desc){(mlc_reduction)9}))
 
 WRONG(cross_entropy_of_integers, DTYPE,
       "cross_entropy: logits are i64; write mlc_cast(x, MLC_F32)",
@@ -1305,204 +1305,213 @@ WRONG(cross_entropy_with_weights_to_learn, ARG,
 WRONG(nll_loss_smoothed, ARG,
       "nll_loss: label_smoothing is 0.1; it must be 0",
       mlc_cross_entropy_desc d = {MLC_REDUCTION_MEAN, 0.1, false, 0, NULL};
-      mlc_nll_loss(w->x, labels(w, 0, 1), &d))
+      mlc_nll_loss_ex(w->x, labels(w, 0, 1), &d))
 
 WRONG(nll_loss_of_a_wrong_label, VALUE,
       "nll_loss: label 3 at row 1 is not in [0,3), the classes of logits",
-      mlc_nll_loss(w->x, labels(w, 0, 3), NULL))
+      mlc_nll_loss(w->x, labels(w, 0, 3)))
 
 WRONG(nll_loss_of_null, ARG,
       "nll_loss: input 2 is NULL; look at what should have made it",
-      mlc_nll_loss(w->x, NULL, NULL))
+      mlc_nll_loss(w->x, NULL))
 
 WRONG(poly1_of_few_labels, SHAPE,
       "poly1_cross_entropy: logits [2,3] need labels [2], they are [1]",
-      mlc_poly1_cross_entropy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1), 1, MEAN))
+      mlc_poly1_cross_entropy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1)))
 
 WRONG(poly1_of_nan, ARG,
       "poly1_cross_entropy: epsilon is nan; it must be finite",
-      mlc_poly1_cross_entropy(w->x, labels(w, 0, 1), (double)NAN, MEAN))
+      mlc_poly1_cross_entropy_ex(w->x, labels(w, 0, 1), &(mlc_poly1_desc){MEAN, (double)NAN}))
 
 WRONG(poly1_by_the_batch, ARG,
       "poly1_cross_entropy: unknown reduction 3; see mlc_reduction",
-      mlc_poly1_cross_entropy(w->x, labels(w, 0, 1), 1, MLC_REDUCTION_BATCHMEAN))
+      mlc_poly1_cross_entropy_ex(w->x, labels(w, 0, 1),
+                                 &(mlc_poly1_desc){MLC_REDUCTION_BATCHMEAN, 1}))
 
 /* -- losses: of elements -- */
 
 WRONG(l1_loss_of_other_shape, SHAPE,
       "l1_loss: x [2,3] and target [3,2] differ; they must have one shape",
-      mlc_l1_loss(w->x, zeros(w, MLC_F32, 3, 2), MEAN))
+      mlc_l1_loss(w->x, zeros(w, MLC_F32, 3, 2)))
 
 WRONG(l1_loss_of_integers, DTYPE,
       "l1_loss: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)",
-      mlc_l1_loss(w->i, w->i, MEAN))
+      mlc_l1_loss(w->i, w->i))
 
 WRONG(l1_loss_reduced_somehow, ARG,
       "l1_loss: unknown reduction 4; see mlc_reduction",
-      mlc_l1_loss(w->x, w->x, (mlc_reduction)4))
+      mlc_l1_loss_ex(w->x, w->x, &(mlc_loss_desc){(mlc_reduction)4}))
 
 WRONG(smooth_l1_loss_by_less_than_nothing, ARG,
       "smooth_l1_loss: beta is -1; it must be finite and not negative",
-      mlc_smooth_l1_loss(w->x, w->x, -1, MEAN))
+      mlc_smooth_l1_loss_ex(w->x, w->x, &(mlc_smooth_l1_desc){MEAN, -1}))
 
 WRONG(huber_loss_by_nothing, ARG,
       "huber_loss: delta is 0; it must be finite and over 0",
-      mlc_huber_loss(w->x, w->x, 0, MEAN))
+      mlc_huber_loss_ex(w->x, w->x, &(mlc_huber_desc){MEAN, 0}))
 
 WRONG(huber_loss_of_null, ARG,
       "huber_loss: input 1 is NULL; look at what should have made it",
-      mlc_huber_loss(NULL, w->x, 0, MEAN))
+      mlc_huber_loss_ex(NULL, w->x, &(mlc_huber_desc){MEAN, 0}))
 
 WRONG(bce_loss_of_other_shape, SHAPE,
       "bce_loss: x [2,3] and target [3,2] differ; they must have one shape",
-      mlc_bce_loss(w->x, zeros(w, MLC_F32, 3, 2), w->x, MEAN))
+      mlc_bce_loss_ex(w->x, zeros(w, MLC_F32, 3, 2), &(mlc_bce_desc){MEAN, w->x, NULL}))
 
 WRONG(bce_loss_of_a_large_weight, SHAPE,
       "bce_loss: weight [3,2] does not broadcast to x [2,3]",
-      mlc_bce_loss(w->x, w->x, zeros(w, MLC_F32, 3, 2), MEAN))
+      mlc_bce_loss_ex(w->x, w->x, &(mlc_bce_desc){MEAN, zeros(w, MLC_F32, 3, 2), NULL}))
 
 WRONG(bce_loss_reduced_somehow, ARG,
       "bce_loss: unknown reduction -1; see mlc_reduction",
-      mlc_bce_loss(w->x, w->x, w->x, (mlc_reduction)-1))
+      mlc_bce_loss_ex(w->x, w->x, &(mlc_bce_desc){(mlc_reduction)-1, w->x, NULL}))
+
+WRONG(bce_loss_of_a_pos_weight, ARG,
+      "bce_loss: pos_weight must be NULL; mlc_bce_with_logits_ex takes one",
+      mlc_bce_loss_ex(w->x, w->x, &(mlc_bce_desc){MEAN, NULL, w->x}))
 
 WRONG(bce_with_logits_of_other_dtype, DTYPE,
       "bce_with_logits: input 1 is f32, input 3 is f64; cast one of them with mlc_cast",
-      mlc_bce_with_logits(w->x, w->x, w->d, NULL, MEAN))
+      mlc_bce_with_logits_ex(w->x, w->x, &(mlc_bce_desc){MEAN, w->d, NULL}))
 
 WRONG(bce_with_logits_of_a_large_pos_weight, SHAPE,
       "bce_with_logits: pos_weight [2] does not broadcast to x [2,3]",
-      mlc_bce_with_logits(w->x, w->x, NULL, mlc_zeros(w->ctx, MLC_F32, mlc_dims1(2)), MEAN))
+      mlc_bce_with_logits_ex(w->x, w->x,
+                             &(mlc_bce_desc){MEAN, NULL, mlc_zeros(w->ctx, MLC_F32, mlc_dims1(2))}))
 
 WRONG(bce_with_logits_of_null, ARG,
       "bce_with_logits: input 2 is NULL; look at what should have made it",
-      mlc_bce_with_logits(w->x, NULL, w->x, w->x, MEAN))
+      mlc_bce_with_logits_ex(w->x, NULL, &(mlc_bce_desc){MEAN, w->x, w->x}))
 
 WRONG(focal_loss_of_a_large_alpha, ARG,
       "focal_loss: alpha is 1.5; it must be at most 1",
-      mlc_focal_loss(w->x, w->x, 1.5, 2, MEAN))
+      mlc_focal_loss_ex(w->x, w->x, &(mlc_focal_desc){MEAN, 1.5, 2}))
 
 WRONG(focal_loss_of_a_negative_gamma, ARG,
       "focal_loss: gamma is -2; it must be finite and not negative",
-      mlc_focal_loss(w->x, w->x, 0.25, -2, MEAN))
+      mlc_focal_loss_ex(w->x, w->x, &(mlc_focal_desc){MEAN, 0.25, -2}))
 
 WRONG(focal_loss_reduced_somehow, ARG,
       "focal_loss: unknown reduction 9; see mlc_reduction",
-      mlc_focal_loss(w->x, w->x, 0.25, 2, (mlc_reduction)9))
+      mlc_focal_loss_ex(w->x, w->x, &(mlc_focal_desc){(mlc_reduction)9, 0.25, 2}))
 
 WRONG(kl_div_of_other_shape, SHAPE,
       "kl_div: x [2,3] and target [3,2] differ; they must have one shape",
-      mlc_kl_div(w->x, zeros(w, MLC_F32, 3, 2), true, MLC_REDUCTION_BATCHMEAN))
+      mlc_kl_div_ex(w->x, zeros(w, MLC_F32, 3, 2),
+                    &(mlc_kl_div_desc){MLC_REDUCTION_BATCHMEAN, true}))
 
 WRONG(hinge_loss_of_inf, ARG,
       "hinge_loss: margin is inf; it must be finite",
-      mlc_hinge_loss(w->x, w->x, (double)INFINITY, MEAN))
+      mlc_hinge_loss_ex(w->x, w->x, &(mlc_hinge_desc){MEAN, (double)INFINITY}))
 
 WRONG(hinge_embedding_loss_of_nan, ARG,
       "hinge_embedding_loss: margin is nan; it must be finite",
-      mlc_hinge_embedding_loss(w->x, w->x, (double)NAN, MEAN))
+      mlc_hinge_embedding_loss_ex(w->x, w->x, &(mlc_hinge_embedding_desc){MEAN, (double)NAN}))
 
 /* -- losses: of masks, distances, label sets -- */
 
 WRONG(distillation_of_other_shape, SHAPE,
       "distillation_loss: student [2,3] and teacher [3,2] differ; they must have one shape",
-      mlc_distillation_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 0, 1), 0.5, 2))
+      mlc_distillation_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 0, 1)))
 
 WRONG(distillation_of_a_row, SHAPE,
       "distillation_loss: student must be [n,c], it is [3]",
-      mlc_distillation_loss(mlc_select(w->x, 0, 0), w->x, labels(w, 0, 1), 0.5, 2))
+      mlc_distillation_loss(mlc_select(w->x, 0, 0), w->x, labels(w, 0, 1)))
 
 WRONG(distillation_without_labels, ARG,
       "distillation_loss: input 3 is NULL; look at what should have made it",
-      mlc_distillation_loss(w->x, w->x, NULL, 0.5, 2))
+      mlc_distillation_loss(w->x, w->x, NULL))
 
 WRONG(distillation_with_few_labels, SHAPE,
       "distillation_loss: logits [2,3] need labels [2], they are [1]",
-      mlc_distillation_loss(w->x, w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1), 0.5, 2))
+      mlc_distillation_loss(w->x, w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1)))
 
 WRONG(distillation_of_too_much, ARG,
       "distillation_loss: alpha is 2; it must be in [0, 1]",
-      mlc_distillation_loss(w->x, w->x, labels(w, 0, 1), 2, 2))
+      mlc_distillation_loss_ex(w->x, w->x, labels(w, 0, 1), &(mlc_distillation_desc){2, 2}))
 
 WRONG(distillation_in_the_cold, ARG,
       "distillation_loss: temperature is 0; it must be finite and over 0",
-      mlc_distillation_loss(w->x, w->x, labels(w, 0, 1), 0.5, 0))
+      mlc_distillation_loss_ex(w->x, w->x, labels(w, 0, 1), &(mlc_distillation_desc){0.5, 0}))
 
 WRONG(dice_loss_of_rows, SHAPE,
       "dice_loss: x must be [n,c,..], it is [2,3]",
-      mlc_dice_loss(w->x, w->x, false, 1e-5, MEAN))
+      mlc_dice_loss(w->x, w->x))
 
 WRONG(dice_loss_of_other_shape, SHAPE,
       "dice_loss: x [1,2,3] and target [2,3,1] differ; they must have one shape",
-      mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 2), false, 1e-5, MEAN))
+      mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 2)))
 
 WRONG(dice_loss_smoothed_too_little, ARG,
       "dice_loss: smooth is -1; it must be finite and not negative",
-      mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 0), false, -1, MEAN))
+      mlc_dice_loss_ex(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 0),
+                       &(mlc_dice_desc){MEAN, -1, false}))
 
 WRONG(tversky_loss_of_a_negative_alpha, ARG,
       "tversky_loss: alpha is -1; it must be finite and not negative",
-      mlc_tversky_loss(w->x, w->x, -1, 0.5, 1e-5, MEAN))
+      mlc_tversky_loss_ex(w->x, w->x, &(mlc_tversky_desc){MEAN, -1, 0.5, 1e-5}))
 
 WRONG(tversky_loss_of_a_negative_beta, ARG,
       "tversky_loss: beta is -1; it must be finite and not negative",
-      mlc_tversky_loss(w->x, w->x, 0.5, -1, 1e-5, MEAN))
+      mlc_tversky_loss_ex(w->x, w->x, &(mlc_tversky_desc){MEAN, 0.5, -1, 1e-5}))
 
 WRONG(tversky_loss_of_integers, DTYPE,
       "tversky_loss: input 1 is i64, not a float; write mlc_cast(x, MLC_F32)",
-      mlc_tversky_loss(w->i, w->i, 0.5, 0.5, 1e-5, MEAN))
+      mlc_tversky_loss_ex(w->i, w->i, &(mlc_tversky_desc){MEAN, 0.5, 0.5, 1e-5}))
 
 WRONG(triplet_margin_loss_of_other_shape, SHAPE,
       "triplet_margin_loss: anchor [2,3] and negative [3,2] differ; they must have one shape",
-      mlc_triplet_margin_loss(w->x, w->x, zeros(w, MLC_F32, 3, 2), 1, 2, false, MEAN))
+      mlc_triplet_margin_loss(w->x, w->x, zeros(w, MLC_F32, 3, 2)))
 
 WRONG(triplet_margin_loss_of_scalars, SHAPE,
       "triplet_margin_loss: anchor must be [..,d], it is []",
       mlc_tensor *s = mlc_zeros(w->ctx, MLC_F32, mlc_dims0());
-      mlc_triplet_margin_loss(s, s, s, 1, 2, false, MEAN))
+      mlc_triplet_margin_loss(s, s, s))
 
 WRONG(triplet_margin_loss_without_margin, ARG,
       "triplet_margin_loss: margin is 0; it must be finite and over 0",
-      mlc_triplet_margin_loss(w->x, w->x, w->x, 0, 2, false, MEAN))
+      mlc_triplet_margin_loss_ex(w->x, w->x, w->x, &(mlc_triplet_margin_desc){MEAN, 0, 2, false}))
 
 WRONG(triplet_margin_loss_of_no_norm, ARG,
       "triplet_margin_loss: p is 0; it must be over 0",
-      mlc_triplet_margin_loss(w->x, w->x, w->x, 1, 0, false, MEAN))
+      mlc_triplet_margin_loss_ex(w->x, w->x, w->x, &(mlc_triplet_margin_desc){MEAN, 1, 0, false}))
 
 WRONG(triplet_margin_loss_of_null, ARG,
       "triplet_margin_loss: input 3 is NULL; look at what should have made it",
-      mlc_triplet_margin_loss(w->x, w->x, NULL, 1, 2, true, MEAN))
+      mlc_triplet_margin_loss_ex(w->x, w->x, NULL, &(mlc_triplet_margin_desc){MEAN, 1, 2, true}))
 
 WRONG(contrastive_loss_of_wide_targets, SHAPE,
       "contrastive_loss: x1 [2,3] needs a target [2], it is [2,3]",
-      mlc_contrastive_loss(w->x, w->x, w->x, 1, MEAN))
+      mlc_contrastive_loss(w->x, w->x, w->x))
 
 WRONG(contrastive_loss_without_margin, ARG,
       "contrastive_loss: margin is 0; it must be finite and over 0",
-      mlc_contrastive_loss(w->x, w->x, labels(w, 0, 1), 0, MEAN))
+      mlc_contrastive_loss_ex(w->x, w->x, labels(w, 0, 1), &(mlc_contrastive_desc){MEAN, 0}))
 
 WRONG(cosine_embedding_loss_of_other_shape, SHAPE,
       "cosine_embedding_loss: x1 [2,3] and x2 [3,2] differ; they must have one shape",
-      mlc_cosine_embedding_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 1, 1), 0, MEAN))
+      mlc_cosine_embedding_loss(w->x, zeros(w, MLC_F32, 3, 2), labels(w, 1, 1)))
 
 WRONG(cosine_embedding_loss_of_a_wide_margin, ARG,
       "cosine_embedding_loss: margin is 2; it must be in [-1, 1]",
-      mlc_cosine_embedding_loss(w->x, w->x, labels(w, 1, 1), 2, MEAN))
+      mlc_cosine_embedding_loss_ex(w->x, w->x, labels(w, 1, 1),
+                                   &(mlc_cosine_embedding_desc){MEAN, 2}))
 
 WRONG(multilabel_margin_loss_of_few_labels, SHAPE,
       "multilabel_margin_loss: x [2,3] and target [2] differ; they must have one shape",
-      mlc_multilabel_margin_loss(w->x, labels(w, 0, 1), MEAN))
+      mlc_multilabel_margin_loss(w->x, labels(w, 0, 1)))
 
 WRONG(multilabel_margin_loss_of_float_labels, DTYPE,
       "multilabel_margin_loss: target is f32; write mlc_cast(target, MLC_I64)",
-      mlc_multilabel_margin_loss(w->x, w->x, MEAN))
+      mlc_multilabel_margin_loss(w->x, w->x))
 
 WRONG(multilabel_margin_loss_of_cubes, SHAPE,
       "multilabel_margin_loss: x must be [n,c] or [c], it is [1,2,3]",
-      mlc_multilabel_margin_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->i, 0), MEAN))
+      mlc_multilabel_margin_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->i, 0)))
 
 WRONG(multilabel_margin_loss_of_a_wrong_label, VALUE,
       "multilabel_margin_loss: index 7 at position 0 is not in [0,3), the size of the axis",
-      mlc_multilabel_margin_loss(w->x, mlc_full(w->ctx, MLC_I64, mlc_dims2(2, 3), 7), MEAN))
+      mlc_multilabel_margin_loss(w->x, mlc_full(w->ctx, MLC_I64, mlc_dims2(2, 3), 7)))
 
 /* -- modules -- */
 

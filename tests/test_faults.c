@@ -549,7 +549,6 @@ DO(mlc_no_grad_begin)
 /* ---- losses, scores ------------------------------------------------------------------------- */
 
 BINARY(mlc_mse_loss)
-CASE(mlc_mse_loss_ex, mlc_mse_loss_ex(w->x, w->y, MLC_REDUCTION_NONE))
 CASE(mlc_cross_entropy, mlc_cross_entropy(w->x, w->labels))
 
 DO(mlc_cross_entropy_ex)
@@ -562,28 +561,68 @@ DO(mlc_cross_entropy_ex)
                     keep(w, mlc_cross_entropy_ex(w->x, w->y, &d)));
 }
 
-CASE(mlc_l1_loss, mlc_l1_loss(w->x, w->y, MLC_REDUCTION_SUM))
-CASE(mlc_smooth_l1_loss, mlc_smooth_l1_loss(w->x, w->y, 0.5, MLC_REDUCTION_MEAN))
-CASE(mlc_huber_loss, mlc_huber_loss(w->x, w->y, 0.5, MLC_REDUCTION_BATCHMEAN))
-CASE(mlc_bce_loss, mlc_bce_loss(w->x, w->y, w->v, MLC_REDUCTION_MEAN))
-CASE(mlc_bce_with_logits, mlc_bce_with_logits(w->x, w->y, w->v, w->y, MLC_REDUCTION_BATCHMEAN))
-CASE(mlc_focal_loss, mlc_focal_loss(w->x, w->y, 0.25, 2, MLC_REDUCTION_MEAN))
-CASE(mlc_kl_div, mlc_kl_div(w->x, w->y, true, MLC_REDUCTION_BATCHMEAN))
-CASE(mlc_hinge_loss, mlc_hinge_loss(w->x, w->y, 1, MLC_REDUCTION_MEAN))
-CASE(mlc_hinge_embedding_loss, mlc_hinge_embedding_loss(w->x, w->y, 1, MLC_REDUCTION_SUM))
-CASE(mlc_nll_loss, mlc_nll_loss(mlc_log_softmax(w->x, 1), w->labels, NULL))
-CASE(mlc_poly1_cross_entropy, mlc_poly1_cross_entropy(w->x, w->labels, 1, MLC_REDUCTION_MEAN))
-CASE(mlc_distillation_loss, mlc_distillation_loss(w->x, w->y, w->labels, 0.5, 2))
-CASE(mlc_dice_loss, mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0), true, 1e-5,
-                                  MLC_REDUCTION_MEAN))
-CASE(mlc_tversky_loss, mlc_tversky_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0), 0.3, 0.7,
-                                        1e-5, MLC_REDUCTION_NONE))
-CASE(mlc_triplet_margin_loss, mlc_triplet_margin_loss(w->x, w->y, mlc_exp(w->x), 1, 2, true,
-                                                      MLC_REDUCTION_MEAN))
-CASE(mlc_contrastive_loss, mlc_contrastive_loss(w->x, w->y, w->labels, 3, MLC_REDUCTION_MEAN))
-CASE(mlc_cosine_embedding_loss, mlc_cosine_embedding_loss(w->x, w->y, w->labels, -0.5,
-                                                          MLC_REDUCTION_SUM))
-CASE(mlc_multilabel_margin_loss, mlc_multilabel_margin_loss(w->x, w->i, MLC_REDUCTION_MEAN))
+/* A loss of a desc d, which `made` declares and `set` changes.                                 */
+#define LOSS(name, made, set, ...) \
+    DO(name) \
+    { \
+        made; \
+        set; \
+        return keep(w, name(__VA_ARGS__, &d)); \
+    }
+
+BINARY(mlc_l1_loss)
+BINARY(mlc_smooth_l1_loss)
+BINARY(mlc_huber_loss)
+BINARY(mlc_bce_loss)
+BINARY(mlc_bce_with_logits)
+BINARY(mlc_focal_loss)
+BINARY(mlc_kl_div)
+BINARY(mlc_hinge_loss)
+BINARY(mlc_hinge_embedding_loss)
+LOSS(mlc_mse_loss_ex, mlc_loss_desc d = mlc_loss_desc_make(),
+     d.reduction = MLC_REDUCTION_NONE, w->x, w->y)
+LOSS(mlc_l1_loss_ex, mlc_loss_desc d = mlc_loss_desc_make(),
+     d.reduction = MLC_REDUCTION_SUM, w->x, w->y)
+LOSS(mlc_smooth_l1_loss_ex, mlc_smooth_l1_desc d = mlc_smooth_l1_desc_make(),
+     d.beta = 0.5, w->x, w->y)
+LOSS(mlc_huber_loss_ex, mlc_huber_desc d = mlc_huber_desc_make(),
+     d.reduction = MLC_REDUCTION_BATCHMEAN, w->x, w->y)
+LOSS(mlc_bce_loss_ex, mlc_bce_desc d = mlc_bce_desc_make(), d.weight = w->v, w->x, w->y)
+LOSS(mlc_bce_with_logits_ex, mlc_bce_desc d = mlc_bce_desc_make(), d.weight = w->v;
+     d.pos_weight = w->y, w->x, w->y)
+LOSS(mlc_focal_loss_ex, mlc_focal_desc d = mlc_focal_desc_make(), d.gamma = 3, w->x, w->y)
+LOSS(mlc_kl_div_ex, mlc_kl_div_desc d = mlc_kl_div_desc_make(), d.log_target = true;
+     d.reduction = MLC_REDUCTION_BATCHMEAN, w->x, w->y)
+LOSS(mlc_hinge_loss_ex, mlc_hinge_desc d = mlc_hinge_desc_make(), d.margin = 2, w->x, w->y)
+LOSS(mlc_hinge_embedding_loss_ex, mlc_hinge_embedding_desc d = mlc_hinge_embedding_desc_make(),
+     d.reduction = MLC_REDUCTION_SUM, w->x, w->y)
+CASE(mlc_nll_loss, mlc_nll_loss(mlc_log_softmax(w->x, 1), w->labels))
+LOSS(mlc_nll_loss_ex, mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make(),
+     d.weight = w->v, mlc_log_softmax(w->x, 1), w->labels)
+CASE(mlc_poly1_cross_entropy, mlc_poly1_cross_entropy(w->x, w->labels))
+LOSS(mlc_poly1_cross_entropy_ex, mlc_poly1_desc d = mlc_poly1_desc_make(),
+     d.epsilon = 2, w->x, w->labels)
+CASE(mlc_distillation_loss, mlc_distillation_loss(w->x, w->y, w->labels))
+LOSS(mlc_distillation_loss_ex, mlc_distillation_desc d = mlc_distillation_desc_make(),
+     d.alpha = 1, w->x, w->y, NULL)
+CASE(mlc_dice_loss, mlc_dice_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0)))
+LOSS(mlc_dice_loss_ex, mlc_dice_desc d = mlc_dice_desc_make(),
+     d.squared = true, mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0))
+CASE(mlc_tversky_loss, mlc_tversky_loss(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0)))
+LOSS(mlc_tversky_loss_ex, mlc_tversky_desc d = mlc_tversky_desc_make(),
+     d.reduction = MLC_REDUCTION_NONE, mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->y, 0))
+CASE(mlc_triplet_margin_loss, mlc_triplet_margin_loss(w->x, w->y, mlc_exp(w->x)))
+LOSS(mlc_triplet_margin_loss_ex, mlc_triplet_margin_desc d = mlc_triplet_margin_desc_make(),
+     d.swap = true, w->x, w->y, mlc_exp(w->x))
+CASE(mlc_contrastive_loss, mlc_contrastive_loss(w->x, w->y, w->labels))
+LOSS(mlc_contrastive_loss_ex, mlc_contrastive_desc d = mlc_contrastive_desc_make(),
+     d.margin = 3, w->x, w->y, w->labels)
+CASE(mlc_cosine_embedding_loss, mlc_cosine_embedding_loss(w->x, w->y, w->labels))
+LOSS(mlc_cosine_embedding_loss_ex, mlc_cosine_embedding_desc d = mlc_cosine_embedding_desc_make(),
+     d.margin = -0.5, w->x, w->y, w->labels)
+CASE(mlc_multilabel_margin_loss, mlc_multilabel_margin_loss(w->x, w->i))
+LOSS(mlc_multilabel_margin_loss_ex, mlc_loss_desc d = mlc_loss_desc_make(),
+     d.reduction = MLC_REDUCTION_NONE, w->x, w->i)
 
 DO(mlc_accuracy)
 {

@@ -258,7 +258,7 @@ static mlc_tensor *call_of(int i, mlc_tensor *x, mlc_tensor *image)
         case 10: return mlc_flip(x, mlc_dims1(1));
         case 11: return mlc_layer_norm(x, NULL, NULL, 0.5);
         case 12: return mlc_cumsum(x, 1);
-        case 13: return mlc_huber_loss(x, x, 2, MLC_REDUCTION_SUM);
+        case 13: return mlc_huber_loss_ex(x, x, &(mlc_huber_desc){MLC_REDUCTION_SUM, 2});
         case 14: return mlc_eq_scalar(x, 7);
         case 15: return mlc_interpolate(image, mlc_dims2(6, 5), MLC_INTERPOLATE_NEAREST);
         case 16: return mlc_tril(x, 1);
@@ -291,7 +291,7 @@ static mlc_tensor *more_of(int i, mlc_tensor *x, mlc_tensor *image)
         case 7: return mlc_scatter_add(x, 1, mlc_argmax(x, 1, true), x);
         case 8: return mlc_fill_(mlc_copy(x), 6);
         case 9: return mlc_max(x, mlc_dims2(0, 1), false);
-        case 10: return mlc_focal_loss(x, x, 0.25, 3, MLC_REDUCTION_NONE);
+        case 10: return mlc_focal_loss_ex(x, x, &(mlc_focal_desc){MLC_REDUCTION_NONE, 0.25, 3});
         case 11: return mlc_elu_(mlc_copy(x), 0.5);
         case 12: return mlc_norm(x, 3, mlc_dims1(0), false);
         case 13: return mlc_linear_ex(x, x, NULL, &e);

@@ -10,7 +10,7 @@ typedef mlc_tensor *(*loss_call)(mlc_tensor *x, mlc_tensor *target, const int64_
 static mlc_tensor *call_mse(mlc_tensor *x, mlc_tensor *target, const int64_t *ints, double s)
 {
     (void)s;
-    return mlc_mse_loss_ex(x, target, (mlc_reduction)ints[0]);
+    return mlc_mse_loss_ex(x, target, &(mlc_loss_desc){(mlc_reduction)ints[0]});
 }
 
 static mlc_tensor *call_xent(mlc_tensor *x, mlc_tensor *labels, const int64_t *ints, double s)
@@ -181,7 +181,8 @@ static mlc_tensor *mse_scalar(void *user, mlc_tensor *const *in, int32_t n_in)
 {
     mlc_reduction r = *(mlc_reduction *)user;
     (void)n_in;
-    return mlc_sum(mlc_mse_loss_ex(in[0], mlc_transpose(in[1], 0, 1), r), mlc_dims0(), false);
+    mlc_tensor *target = mlc_transpose(in[1], 0, 1);
+    return mlc_sum(mlc_mse_loss_ex(in[0], target, &(mlc_loss_desc){r}), mlc_dims0(), false);
 }
 
 TEST(loss, mse_gradient_matches_central_differences)
@@ -217,7 +218,8 @@ TEST(loss, mse_matches_its_definition_at_odd_sizes_on_each_isa_level)
             for (int64_t k = 0; k < n; k++)
                 sum += (x[k] - t[k]) * (x[k] - t[k]);
             CHECK_NEAR(mlc_item(mlc_mse_loss(a, b)), sum / (double)n, 1.3e-6 * sum / sizes[i]);
-            CHECK_NEAR(mlc_item(mlc_mse_loss_ex(a, b, MLC_REDUCTION_SUM)), sum, 1.3e-6 * sum);
+            CHECK_NEAR(mlc_item(mlc_mse_loss_ex(a, b, &(mlc_loss_desc){MLC_REDUCTION_SUM})), sum,
+                       1.3e-6 * sum);
         }
         CHECK_OK(ctx);
     }
@@ -234,30 +236,38 @@ typedef mlc_tensor *(*losses_call)(mlc_tensor *const *in, const double *n);
         const mlc_reduction r = (mlc_reduction)n[0]; \
         return call; \
     }
-LOSS(mse_loss, mlc_mse_loss_ex(in[0], in[1], r))
-LOSS(l1_loss, mlc_l1_loss(in[0], in[1], r))
-LOSS(smooth_l1_loss, mlc_smooth_l1_loss(in[0], in[1], n[1], r))
-LOSS(huber_loss, mlc_huber_loss(in[0], in[1], n[1], r))
-LOSS(bce_loss, mlc_bce_loss(in[0], in[1], NULL, r))
-LOSS(bce_loss_weight, mlc_bce_loss(in[0], in[1], in[2], r))
-LOSS(bce_with_logits, mlc_bce_with_logits(in[0], in[1], NULL, NULL, r))
-LOSS(bce_with_logits_weight, mlc_bce_with_logits(in[0], in[1], n[1] != 0 ? in[2] : NULL,
-                                                 n[2] != 0 ? in[n[1] != 0 ? 3 : 2] : NULL, r))
-LOSS(focal_loss, mlc_focal_loss(in[0], in[1], n[1], n[2], r))
-LOSS(kl_div, mlc_kl_div(in[0], in[1], n[1] != 0, r))
-LOSS(hinge_loss, mlc_hinge_loss(in[0], in[1], n[1], r))
-LOSS(hinge_embedding_loss, mlc_hinge_embedding_loss(in[0], in[1], n[1], r))
-LOSS(poly1_cross_entropy, mlc_poly1_cross_entropy(in[0], in[1], n[1], r))
-LOSS(dice_loss, mlc_dice_loss(in[0], in[1], n[1] != 0, n[2], r))
-LOSS(tversky_loss, mlc_tversky_loss(in[0], in[1], n[1], n[2], n[3], r))
-LOSS(triplet_margin_loss, mlc_triplet_margin_loss(in[0], in[1], in[2], n[1], n[2], n[3] != 0, r))
-LOSS(contrastive_loss, mlc_contrastive_loss(in[0], in[1], in[2], n[1], r))
-LOSS(cosine_embedding_loss, mlc_cosine_embedding_loss(in[0], in[1], in[2], n[1], r))
-LOSS(multilabel_margin_loss, mlc_multilabel_margin_loss(in[0], in[1], r))
+LOSS(mse_loss, mlc_mse_loss_ex(in[0], in[1], &(mlc_loss_desc){r}))
+LOSS(l1_loss, mlc_l1_loss_ex(in[0], in[1], &(mlc_loss_desc){r}))
+LOSS(smooth_l1_loss, mlc_smooth_l1_loss_ex(in[0], in[1], &(mlc_smooth_l1_desc){r, n[1]}))
+LOSS(huber_loss, mlc_huber_loss_ex(in[0], in[1], &(mlc_huber_desc){r, n[1]}))
+LOSS(bce_loss, mlc_bce_loss_ex(in[0], in[1], &(mlc_bce_desc){r, NULL, NULL}))
+LOSS(bce_loss_weight, mlc_bce_loss_ex(in[0], in[1], &(mlc_bce_desc){r, in[2], NULL}))
+LOSS(bce_with_logits, mlc_bce_with_logits_ex(in[0], in[1], &(mlc_bce_desc){r, NULL, NULL}))
+LOSS(bce_with_logits_weight,
+     mlc_bce_with_logits_ex(in[0], in[1],
+                            &(mlc_bce_desc){r, n[1] != 0 ? in[2] : NULL,
+                                            n[2] != 0 ? in[n[1] != 0 ? 3 : 2] : NULL}))
+LOSS(focal_loss, mlc_focal_loss_ex(in[0], in[1], &(mlc_focal_desc){r, n[1], n[2]}))
+LOSS(kl_div, mlc_kl_div_ex(in[0], in[1], &(mlc_kl_div_desc){r, n[1] != 0}))
+LOSS(hinge_loss, mlc_hinge_loss_ex(in[0], in[1], &(mlc_hinge_desc){r, n[1]}))
+LOSS(hinge_embedding_loss,
+     mlc_hinge_embedding_loss_ex(in[0], in[1], &(mlc_hinge_embedding_desc){r, n[1]}))
+LOSS(poly1_cross_entropy, mlc_poly1_cross_entropy_ex(in[0], in[1], &(mlc_poly1_desc){r, n[1]}))
+LOSS(dice_loss, mlc_dice_loss_ex(in[0], in[1], &(mlc_dice_desc){r, n[2], n[1] != 0}))
+LOSS(tversky_loss, mlc_tversky_loss_ex(in[0], in[1], &(mlc_tversky_desc){r, n[1], n[2], n[3]}))
+LOSS(triplet_margin_loss,
+     mlc_triplet_margin_loss_ex(in[0], in[1], in[2],
+                                &(mlc_triplet_margin_desc){r, n[1], n[2], n[3] != 0}))
+LOSS(contrastive_loss,
+     mlc_contrastive_loss_ex(in[0], in[1], in[2], &(mlc_contrastive_desc){r, n[1]}))
+LOSS(cosine_embedding_loss,
+     mlc_cosine_embedding_loss_ex(in[0], in[1], in[2], &(mlc_cosine_embedding_desc){r, n[1]}))
+LOSS(multilabel_margin_loss, mlc_multilabel_margin_loss_ex(in[0], in[1], &(mlc_loss_desc){r}))
 
 static mlc_tensor *call_distillation_loss(mlc_tensor *const *in, const double *n)
 {
-    return mlc_distillation_loss(in[0], in[1], n[1] == 1 ? NULL : in[2], n[1], n[2]);
+    return mlc_distillation_loss_ex(in[0], in[1], n[1] == 1 ? NULL : in[2],
+                                    &(mlc_distillation_desc){n[1], n[2]});
 }
 
 static mlc_cross_entropy_desc class_desc(mlc_tensor *const *in, const double *n)
@@ -280,7 +290,7 @@ static mlc_tensor *call_cross_entropy(mlc_tensor *const *in, const double *n)
 static mlc_tensor *call_nll_loss(mlc_tensor *const *in, const double *n)
 {
     const mlc_cross_entropy_desc d = class_desc(in, n);
-    return mlc_nll_loss(in[0], in[1], &d);
+    return mlc_nll_loss_ex(in[0], in[1], &d);
 }
 
 /* cases in f32 and in f64, of which the last are kinks; half: in bf16 and in f16.             */
@@ -515,20 +525,74 @@ TEST(loss, formulas_have_the_documented_golden_values)
         mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(4), t4);
         mlc_tensor *s = test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), student);
         mlc_tensor *z = test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), teacher);
-        const mlc_reduction mean = MLC_REDUCTION_MEAN;
-        CHECK_NEAR(mlc_item(mlc_bce_with_logits(x, t, NULL, NULL, mean)), 1.115713508578761, 1e-14);
-        CHECK_NEAR(mlc_item(mlc_bce_loss(mlc_sigmoid(x), t, NULL, mean)), 1.115713508578761, 1e-14);
-        CHECK_NEAR(mlc_item(mlc_focal_loss(x, t, 0.25, 2, mean)), 0.2480183112, 1e-10);
-        CHECK_NEAR(mlc_item(mlc_dice_loss(mlc_sigmoid(x), t, false, 1e-5, mean)), 0.5139701745,
-                   1e-10);
-        CHECK_NEAR(mlc_item(mlc_tversky_loss(mlc_sigmoid(x), t, 0.5, 0.5, 0.5e-5, mean)),
-                   0.5139701745, 1e-10);
+        CHECK_NEAR(mlc_item(mlc_bce_with_logits(x, t)), 1.115713508578761, 1e-14);
+        CHECK_NEAR(mlc_item(mlc_bce_loss(mlc_sigmoid(x), t)), 1.115713508578761, 1e-14);
+        CHECK_NEAR(mlc_item(mlc_focal_loss(x, t)), 0.2480183112, 1e-10);
+        CHECK_NEAR(mlc_item(mlc_dice_loss(mlc_sigmoid(x), t)), 0.5139701745, 1e-10);
+        CHECK_NEAR(mlc_item(mlc_tversky_loss(mlc_sigmoid(x), t)), 0.5139701745, 1e-10);
         /* a sigmoid is the softmax of x and 0 */
         CHECK_NEAR(mlc_item(mlc_poly1_cross_entropy(test_tensor(ctx, MLC_F64, mlc_dims2(4, 2), two),
-                                                    y, 1, mean)), 1.6065079590, 1e-9);
-        CHECK_NEAR(mlc_item(mlc_distillation_loss(s, z, NULL, 1, 4)), 0.2993545, 1e-6);
+                                                    y)), 1.6065079590, 1e-9);
+        CHECK_NEAR(mlc_item(mlc_distillation_loss_ex(s, z, NULL, &(mlc_distillation_desc){1, 4})),
+                   0.2993545, 1e-6);
         CHECK_OK(ctx);
     }
+}
+
+/* A short form, NULL and the desc that is made are the same loss: that of the values `given`.   */
+#define DEFAULTS(name, desc, given, ...) \
+    do { \
+        const desc   made = desc##_make(); \
+        const double want = mlc_item(name##_ex(__VA_ARGS__, given)); \
+        CHECK(want > 0); \
+        CHECK_NEAR(mlc_item(name##_ex(__VA_ARGS__, &made)), want, 0); \
+        CHECK_NEAR(mlc_item(name##_ex(__VA_ARGS__, NULL)), want, 0); \
+        CHECK_NEAR(mlc_item(name(__VA_ARGS__)), want, 0); \
+    } while (0)
+
+TEST(loss, short_forms_have_the_documented_defaults)
+{
+    static const double signs[] = {1, -1, 1, -1}, classes[] = {2, 0, 1, 2};
+    const mlc_reduction mean = MLC_REDUCTION_MEAN;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 1, -3, 3);
+    mlc_tensor *t = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 2, -3, 3);
+    mlc_tensor *u = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 3, -3, 3);
+    mlc_tensor *p = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 4, 0.1, 0.9);
+    mlc_tensor *q = test_rand(ctx, MLC_F64, mlc_dims2(4, 3), 5, 0.1, 0.9);
+    mlc_tensor *s = test_tensor(ctx, MLC_F64, mlc_dims1(4), signs);
+    mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(4), classes);
+    mlc_tensor *z = mlc_log_softmax(x, 1), *ps = mlc_unsqueeze(p, 0), *qs = mlc_unsqueeze(q, 0);
+    DEFAULTS(mlc_mse_loss, mlc_loss_desc, (&(mlc_loss_desc){mean}), x, t);
+    DEFAULTS(mlc_l1_loss, mlc_loss_desc, (&(mlc_loss_desc){mean}), x, t);
+    DEFAULTS(mlc_smooth_l1_loss, mlc_smooth_l1_desc, (&(mlc_smooth_l1_desc){mean, 1}), x, t);
+    DEFAULTS(mlc_huber_loss, mlc_huber_desc, (&(mlc_huber_desc){mean, 1}), x, t);
+    DEFAULTS(mlc_bce_loss, mlc_bce_desc, (&(mlc_bce_desc){mean, NULL, NULL}), p, q);
+    DEFAULTS(mlc_bce_with_logits, mlc_bce_desc, (&(mlc_bce_desc){mean, NULL, NULL}), x, q);
+    DEFAULTS(mlc_focal_loss, mlc_focal_desc, (&(mlc_focal_desc){mean, 0.25, 2}), x, q);
+    DEFAULTS(mlc_kl_div, mlc_kl_div_desc, (&(mlc_kl_div_desc){mean, false}), z, p);
+    DEFAULTS(mlc_hinge_loss, mlc_hinge_desc, (&(mlc_hinge_desc){mean, 1}), mlc_select(x, 1, 0), s);
+    DEFAULTS(mlc_hinge_embedding_loss, mlc_hinge_embedding_desc,
+             (&(mlc_hinge_embedding_desc){mean, 1}), mlc_select(p, 1, 0), s);
+    DEFAULTS(mlc_cross_entropy, mlc_cross_entropy_desc,
+             (&(mlc_cross_entropy_desc){mean, 0, false, 0, NULL}), x, y);
+    DEFAULTS(mlc_nll_loss, mlc_cross_entropy_desc,
+             (&(mlc_cross_entropy_desc){mean, 0, false, 0, NULL}), z, y);
+    DEFAULTS(mlc_poly1_cross_entropy, mlc_poly1_desc, (&(mlc_poly1_desc){mean, 1}), x, y);
+    DEFAULTS(mlc_distillation_loss, mlc_distillation_desc, (&(mlc_distillation_desc){0.5, 2}), x, t,
+             y);
+    DEFAULTS(mlc_dice_loss, mlc_dice_desc, (&(mlc_dice_desc){mean, 1e-5, false}), ps, qs);
+    DEFAULTS(mlc_tversky_loss, mlc_tversky_desc, (&(mlc_tversky_desc){mean, 0.5, 0.5, 0.5e-5}), ps,
+             qs);
+    DEFAULTS(mlc_triplet_margin_loss, mlc_triplet_margin_desc,
+             (&(mlc_triplet_margin_desc){mean, 1, 2, false}), x, t, u);
+    DEFAULTS(mlc_contrastive_loss, mlc_contrastive_desc, (&(mlc_contrastive_desc){mean, 1}), p, q,
+             mlc_gt_scalar(s, 0));
+    DEFAULTS(mlc_cosine_embedding_loss, mlc_cosine_embedding_desc,
+             (&(mlc_cosine_embedding_desc){mean, 0}), p, q, s);
+    DEFAULTS(mlc_multilabel_margin_loss, mlc_loss_desc, (&(mlc_loss_desc){mean}), x,
+             mlc_full(ctx, MLC_I64, mlc_dims2(4, 3), 1));
+    CHECK_OK(ctx);
 }
 
 /* f32 at the ends: relative digits of what is nearly 0, nothing infinite, nothing NaN.        */
@@ -542,7 +606,8 @@ TEST(loss, logits_of_a_hundred_have_their_losses_and_gradients)
         mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(6), x6);
         mlc_tensor *t = test_tensor(ctx, MLC_F32, mlc_dims1(6), t6);
         mlc_set_requires_grad(x, true);
-        mlc_tensor *y = mlc_bce_with_logits(x, t, NULL, NULL, MLC_REDUCTION_NONE);
+        mlc_tensor *y = mlc_bce_with_logits_ex(x, t,
+                                               &(mlc_bce_desc){MLC_REDUCTION_NONE, NULL, NULL});
         CHECK_VALUES(y, 6, loss, 1e-37, 1e-6);
         CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
         CHECK_VALUES(mlc_grad(x), 6, dx, 1e-37, 1e-6);
@@ -562,15 +627,15 @@ TEST(loss, bce_of_certainties_is_a_hundred)
             mlc_tensor *t = test_tensor(ctx, dtype, mlc_dims1(4), t4);
             mlc_set_requires_grad(p, true);
             mlc_set_requires_grad(t, true);
-            mlc_tensor *y = mlc_bce_loss(p, t, NULL, MLC_REDUCTION_NONE);
+            mlc_tensor *y = mlc_bce_loss_ex(p, t, &(mlc_bce_desc){MLC_REDUCTION_NONE, NULL, NULL});
             CHECK_VALUES(y, 4, want, 0, 0);
             CHECK_EQ(mlc_backward_from(y, NULL), MLC_OK);
             CHECK_VALUES(mlc_grad(p), 4, dp, 0, 1e-6);
             CHECK_VALUES(mlc_grad(t), 4, dt, 0, 0);
         }
-        CHECK(isnan(mlc_item(mlc_bce_loss(mlc_full(ctx, MLC_F32, mlc_dims0(), 1.5),
-                                          mlc_ones(ctx, MLC_F32, mlc_dims0()), NULL,
-                                          MLC_REDUCTION_SUM))));
+        CHECK(isnan(mlc_item(mlc_bce_loss_ex(mlc_full(ctx, MLC_F32, mlc_dims0(), 1.5),
+                                             mlc_ones(ctx, MLC_F32, mlc_dims0()),
+                                             &(mlc_bce_desc){MLC_REDUCTION_SUM, NULL, NULL}))));
         CHECK_OK(ctx);
     }
 }
@@ -591,11 +656,11 @@ TEST(loss, a_nan_stays_one)
         }
         mlc_tensor *bad = mlc_full(ctx, MLC_F32, mlc_dims1(1), (double)NO_NUMBER);
         mlc_tensor *zero = mlc_zeros(ctx, MLC_F32, mlc_dims1(1));
-        CHECK(isnan(mlc_item(mlc_kl_div(bad, zero, false, MLC_REDUCTION_SUM))));
-        CHECK(isnan(mlc_item(mlc_kl_div(bad, mlc_log(zero), true, MLC_REDUCTION_SUM))));
-        CHECK_NEAR(mlc_item(mlc_kl_div(mlc_log(zero), zero, false, MLC_REDUCTION_SUM)), 0, 0);
-        CHECK_NEAR(mlc_item(mlc_kl_div(mlc_log(zero), mlc_log(zero), true, MLC_REDUCTION_SUM)), 0,
-                   0);
+        const mlc_kl_div_desc plain = {MLC_REDUCTION_SUM, false}, logs = {MLC_REDUCTION_SUM, true};
+        CHECK(isnan(mlc_item(mlc_kl_div_ex(bad, zero, &plain))));
+        CHECK(isnan(mlc_item(mlc_kl_div_ex(bad, mlc_log(zero), &logs))));
+        CHECK_NEAR(mlc_item(mlc_kl_div_ex(mlc_log(zero), zero, &plain)), 0, 0);
+        CHECK_NEAR(mlc_item(mlc_kl_div_ex(mlc_log(zero), mlc_log(zero), &logs)), 0, 0);
         CHECK_OK(ctx);
     }
 }
@@ -610,13 +675,15 @@ TEST(loss, equal_vectors_have_finite_gradients)
         mlc_tensor *b = test_tensor(ctx, MLC_F32, mlc_dims2(2, 2), ones);
         mlc_tensor *t = test_tensor(ctx, MLC_BOOL, mlc_dims1(2), t2);
         mlc_set_requires_grad(a, true);
-        mlc_tensor *y = mlc_contrastive_loss(a, b, t, 2, MLC_REDUCTION_SUM);
+        mlc_tensor *y = mlc_contrastive_loss_ex(a, b, t,
+                                                &(mlc_contrastive_desc){MLC_REDUCTION_SUM, 2});
         CHECK_NEAR(mlc_item(y), 2, 1e-6);                     /* the second pair: 2^2/2        */
         CHECK_EQ(mlc_backward(y), MLC_OK);
         test_read(mlc_grad(a), got);
         for (int i = 0; i < 4; i++)
             CHECK_NEAR(got[i], 0, 0);
-        CHECK_NEAR(mlc_item(mlc_triplet_margin_loss(a, b, b, 0.5, 2, true, MLC_REDUCTION_MEAN)),
+        CHECK_NEAR(mlc_item(mlc_triplet_margin_loss_ex(
+                       a, b, b, &(mlc_triplet_margin_desc){MLC_REDUCTION_MEAN, 0.5, 2, true})),
                    0.5, 1e-7);
         CHECK_OK(ctx);
     }
@@ -628,17 +695,19 @@ TEST(loss, losses_of_nothing_are_not_numbers_or_zero)
     mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3));
     mlc_tensor *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(0));
     mlc_tensor *yy = mlc_zeros(ctx, MLC_I64, mlc_dims2(0, 3));
-    const mlc_reduction mean = MLC_REDUCTION_MEAN, sum = MLC_REDUCTION_SUM;
-    CHECK(isnan(mlc_item(mlc_huber_loss(x, x, 1, mean))));
-    CHECK_NEAR(mlc_item(mlc_huber_loss(x, x, 1, sum)), 0, 0);
-    CHECK(isnan(mlc_item(mlc_nll_loss(x, y, NULL))));
-    CHECK(isnan(mlc_item(mlc_poly1_cross_entropy(x, y, 1, mean))));
+    const mlc_reduction sum = MLC_REDUCTION_SUM;
+    CHECK(isnan(mlc_item(mlc_huber_loss(x, x))));
+    CHECK_NEAR(mlc_item(mlc_huber_loss_ex(x, x, &(mlc_huber_desc){sum, 1})), 0, 0);
+    CHECK(isnan(mlc_item(mlc_nll_loss(x, y))));
+    CHECK(isnan(mlc_item(mlc_poly1_cross_entropy(x, y))));
     CHECK(isnan(mlc_item(mlc_cross_entropy(x, x))));
-    CHECK_NEAR(mlc_item(mlc_triplet_margin_loss(x, x, x, 1, 2, false, sum)), 0, 0);
-    CHECK(isnan(mlc_item(mlc_contrastive_loss(x, x, y, 1, mean))));
-    CHECK_NEAR(mlc_item(mlc_cosine_embedding_loss(x, x, y, 0, sum)), 0, 0);
-    CHECK_NEAR(mlc_item(mlc_multilabel_margin_loss(x, yy, sum)), 0, 0);
-    CHECK(isnan(mlc_item(mlc_distillation_loss(x, x, y, 0.5, 2))));
+    CHECK_NEAR(mlc_item(mlc_triplet_margin_loss_ex(
+                   x, x, x, &(mlc_triplet_margin_desc){sum, 1, 2, false})), 0, 0);
+    CHECK(isnan(mlc_item(mlc_contrastive_loss(x, x, y))));
+    CHECK_NEAR(mlc_item(mlc_cosine_embedding_loss_ex(x, x, y,
+                                                     &(mlc_cosine_embedding_desc){sum, 0})), 0, 0);
+    CHECK_NEAR(mlc_item(mlc_multilabel_margin_loss_ex(x, yy, &(mlc_loss_desc){sum})), 0, 0);
+    CHECK(isnan(mlc_item(mlc_distillation_loss(x, x, y))));
     CHECK_OK(ctx);
 }
 
@@ -652,7 +721,7 @@ TEST(loss, weights_of_nothing_are_not_numbers_as_in_pytorch)
         mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
         d.weight = test_tensor(ctx, MLC_F32, mlc_dims1(3), weights);
         CHECK(isnan(mlc_item(mlc_cross_entropy_ex(x, y, &d))));
-        CHECK(isnan(mlc_item(mlc_nll_loss(x, y, &d))));
+        CHECK(isnan(mlc_item(mlc_nll_loss_ex(x, y, &d))));
         d.reduction = MLC_REDUCTION_SUM;
         CHECK_NEAR(mlc_item(mlc_cross_entropy_ex(x, y, &d)), 0, 0);
         CHECK_OK(ctx);
@@ -689,7 +758,8 @@ TEST(loss, no_gradient_goes_to_a_teacher)
     mlc_tensor *z = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 2, -1, 1);
     mlc_set_requires_grad(s, true);
     mlc_set_requires_grad(z, true);
-    CHECK_EQ(mlc_backward(mlc_distillation_loss(s, z, NULL, 1, 2)), MLC_OK);
+    const mlc_distillation_desc soft = {1, 2};
+    CHECK_EQ(mlc_backward(mlc_distillation_loss_ex(s, z, NULL, &soft)), MLC_OK);
     CHECK(mlc_grad(s) != NULL && mlc_grad(z) == NULL);
     CHECK_OK(ctx);
 }
@@ -707,13 +777,13 @@ TEST(loss, wrong_labels_name_the_loss)
                 "distillation_loss: label 3 at row 1", "multilabel_margin_loss: index 5"};
             CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
             if (k == 0)
-                mlc_nll_loss(x, y, NULL);
+                mlc_nll_loss(x, y);
             else if (k == 1)
-                mlc_poly1_cross_entropy(x, y, 1, MLC_REDUCTION_MEAN);
+                mlc_poly1_cross_entropy(x, y);
             else if (k == 2)
-                mlc_distillation_loss(x, x, y, 0.5, 2);
+                mlc_distillation_loss(x, x, y);
             else
-                mlc_multilabel_margin_loss(x, s, MLC_REDUCTION_MEAN);
+                mlc_multilabel_margin_loss(x, s);
             CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
             CHECK_HAS(mlc_error(ctx), text[k]);
         }
@@ -851,7 +921,7 @@ TEST(loss, mse_refuses_other_shapes_dtypes_and_null)
     check_refused(ctx, mlc_mse_loss(a, NULL), MLC_ERR_ARG, "mse_loss");
     check_refused(ctx, mlc_mse_loss(NULL, a), MLC_ERR_ARG, "mse_loss");
     CHECK(mlc_mse_loss(NULL, NULL) == NULL);
-    check_refused(ctx, mlc_mse_loss_ex(a, a, (mlc_reduction)9), MLC_ERR_ARG, "9");
+    check_refused(ctx, mlc_mse_loss_ex(a, a, &(mlc_loss_desc){(mlc_reduction)9}), MLC_ERR_ARG, "9");
     CHECK_OK(ctx);
 }
 

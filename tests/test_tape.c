@@ -1184,13 +1184,13 @@ TEST(tape, drop_leaves_what_a_view_shares_with_the_tape)
 static int64_t left_over(mlc_ctx *ctx, mlc_tensor *const *in, int which)
 {
     const int64_t before = activations(ctx);
+    const mlc_triplet_margin_desc far = {MLC_REDUCTION_MEAN, 1, 2, true};
+    const mlc_cosine_embedding_desc angle = {MLC_REDUCTION_NONE, 0.5};
     mlc_tensor *y = which == 0   ? mlc_einsum("ij,jk,kl->li", in, 3)
                     : which == 1 ? mlc_layer_norm(in[0], NULL, NULL, 1e-5)
-                    : which == 2 ? mlc_focal_loss(in[0], in[1], 0.25, 2, MLC_REDUCTION_MEAN)
-                    : which == 3 ? mlc_triplet_margin_loss(in[0], in[1], in[2], 1, 2, true,
-                                                           MLC_REDUCTION_MEAN)
-                                 : mlc_cosine_embedding_loss(in[0], in[1], in[3], 0.5,
-                                                             MLC_REDUCTION_NONE);
+                    : which == 2 ? mlc_focal_loss(in[0], in[1])
+                    : which == 3 ? mlc_triplet_margin_loss_ex(in[0], in[1], in[2], &far)
+                                 : mlc_cosine_embedding_loss_ex(in[0], in[1], in[3], &angle);
     const int64_t bytes = mlc_numel(y) * 4;
     CHECK(y != NULL);
     return activations(ctx) - before - (bytes < 64 ? 64 : bytes);
