@@ -713,10 +713,10 @@ TEST(random, bad_parameters_are_named)
                 "positive, lo <= hi");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_F32, d, 0, 1, 38, inf), MLC_ERR_ARG,
                 "truncated_normal: [38, inf] is over 37 std of 1 from the mean 0: no normal "
-                "value lies there; move the interval");
+                "value is there; move the interval");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_F32, d, 0, 1, -inf, -37), MLC_ERR_ARG,
                 "truncated_normal: [-inf, -37] is over 37 std of 1 from the mean 0: no normal "
-                "value lies there; move the interval");
+                "value is there; move the interval");
     check_error(ctx, mlc_truncated_normal(ctx, MLC_BOOL, d, 0, 1, 0, 1), MLC_ERR_DTYPE,
                 "truncated_normal: dtype bool; it makes floats: f32, f64, bf16, f16");
     check_error(ctx, mlc_bernoulli(ctx, MLC_U8, d, 1.5), MLC_ERR_ARG,
