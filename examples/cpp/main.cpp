@@ -18,18 +18,15 @@ static double run(const char *path)
     s.labels = y;
     mlc::check(ctx);
     mlc_split_rows(ctx, mlc_dim(x, 0), &s, rows);
-    mlc::tensor     train = mlc_gather_rows(x, rows[0]), held_out = mlc_gather_rows(x, rows[1]);
-    mlc_loader_desc d = mlc_loader_desc_make(train, mlc_gather_rows(y, rows[0]), 32);
-    d.shuffle = true;
-    mlc::loader loader(mlc_loader_create(ctx, &d));
+    mlc::tensor train = mlc_gather_rows(x, rows[0]), held_out = mlc_gather_rows(x, rows[1]);
+    mlc::loader loader(mlc_loader_shuffled(ctx, train, mlc_gather_rows(y, rows[0]), 32));
     model       m(ctx, train);
     for (auto &p : mlc::params(m.net()))
         if (p.trainable)
             std::printf("%-10s %lld numbers\n", p.name, (long long)mlc_numel(p.tensor));
-    mlc_batch b;
     for (int epoch = 1; epoch <= 20; epoch++) {
         double loss = 0;
-        while (mlc_loader_next(loader, &b)) loss += m.train(b);
+        for (mlc_batch b; mlc_loader_next(loader, &b);) loss += m.train(b);
         if (epoch % 5 == 0)
             std::printf("epoch %2d  loss %.4f\n", epoch, loss / (double)mlc_loader_batches(loader));
     }

@@ -1,13 +1,11 @@
-/* model.cpp -- 64-128-10 with dropout, behind a scale of the pixels that is saved with it */
+/* model.cpp -- 64-128-10 with dropout, after a scale of the pixels that is saved with it */
 #include "model.hpp"
 
-model::model(mlc_ctx *ctx, mlc::tensor x) : ctx_(ctx), net_(mlc_nn_sequential(ctx))
+model::model(mlc_ctx *ctx, mlc::tensor x)
+    : ctx_(ctx), net_(MLC_SEQUENTIAL(ctx, mlc_nn_min_max(ctx, 64, 0, 1),
+                                     mlc_nn_linear(ctx, 64, 128), mlc_nn_relu(ctx),
+                                     mlc_nn_dropout(ctx, 0.2), mlc_nn_linear(ctx, 128, 10)))
 {
-    mlc_module_add(net_, mlc_nn_min_max(ctx, 64, 0, 1));
-    mlc_module_add(net_, mlc_nn_linear(ctx, 64, 128));
-    mlc_module_add(net_, mlc_nn_relu(ctx));
-    mlc_module_add(net_, mlc_nn_dropout(ctx, 0.2));
-    mlc_module_add(net_, mlc_nn_linear(ctx, 128, 10));
     mlc_nn_scale_fit(mlc_module_child(net_, 0), x);
     opt_.reset(mlc_adamw(net_, 2e-3));
     mlc::check(ctx);
