@@ -3520,9 +3520,10 @@ inline void free_object(mlc_module *p) { mlc_module_free(p); }
 inline void free_object(mlc_optim *p) { mlc_optim_free(p); }
 inline void free_object(mlc_loader *p) { mlc_loader_free(p); }
 
-/* handle: owns an object and frees it. It moves and is not copied; a moved one is empty. Handles go
- * out of scope in the reverse order of their declaration: declare the context first, and what has
- * members of these types likewise.                                                              */
+/* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
+ * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
+ * declare the context first. Members of a class do so, too, whose own assignment then swaps all of
+ * them, and frees none before the others.                                                       */
 template <class T> class handle {
 public:
     explicit handle(T *p = nullptr) noexcept : p_(p) {}
@@ -3532,7 +3533,9 @@ public:
     handle &operator=(const handle &) = delete;
     handle &operator=(handle &&other) noexcept
     {
-        if (this != &other) reset(other.release());
+        T *const p = p_;
+        p_ = other.p_;
+        other.p_ = p;
         return *this;
     }
     T *get() const noexcept { return p_; }

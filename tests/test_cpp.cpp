@@ -75,9 +75,33 @@ static void handles_free_what_they_own_and_move()
     d.threads = 1;
     mlc::context other(d);
     CHECK(mlc_ctx_threads(other) == 1);
+    mlc_ctx *const first = ctx, *const second = other;
     other = std::move(ctx);
-    CHECK(!ctx && other);
-    CHECK(mlc_ctx_status(other) == MLC_OK);
+    CHECK(other == first && ctx == second);
+    other = mlc::context();
+    CHECK(mlc_ctx_status(other) == MLC_OK && mlc_ctx_status(ctx) == MLC_OK);
+}
+
+/* A class of handles, whose members are declared in the order in which they are made. */
+struct trained {
+    mlc::context   ctx;
+    mlc::root      net;
+    mlc::optimizer opt;
+    trained() : net(small_net(ctx)), opt(mlc_adamw(net, 1e-3)) {}
+};
+
+static void classes_of_handles_move_whole()
+{
+    trained a, b;
+    mlc_ctx *const    old = a.ctx;
+    mlc_module *const net = b.net;
+    a = std::move(b);
+    CHECK(a.net == net && mlc_module_ctx(a.net) == a.ctx);
+    CHECK(b.ctx == old && mlc_module_ctx(b.net) == old && b.opt);      /* nothing was freed       */
+    trained c(std::move(a));
+    CHECK(!a.ctx && !a.net && !a.opt && c.net == net);
+    a = trained();
+    CHECK(a.opt && mlc_forward(a.net, mlc_ones(a.ctx, MLC_F32, mlc_dims2(1, 3))) != nullptr);
 }
 
 static void tensors_have_operators()
@@ -195,6 +219,7 @@ static void check_throws_the_text()
 int main()
 {
     handles_free_what_they_own_and_move();
+    classes_of_handles_move_whole();
     tensors_have_operators();
     blocks_end_what_they_began();
     loops_see_all_parameters_and_elements();
