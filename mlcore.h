@@ -31137,6 +31137,7 @@ static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
         s->status = mlc__snap_compare(s, p, name);
     } else if (s->to) {
         memcpy(s->to + sizeof(mlc__snap_head) + s->n * 8, &hash, 8);
+        memset(s->to + at + bytes, 0, mlc__round_up(bytes, 8) - bytes);
         s->status = mlc__device_copy(s->ctx, s->to + at, p->value_storage.data, bytes,
                                      MLC_COPY_TO_HOST);
     } else if (s->from) {

@@ -2784,6 +2784,22 @@ TEST(nn, a_class_that_owns_memory_clones_it_itself)
     CHECK_OK(ctx);
 }
 
+TEST(nn, a_state_is_the_same_bytes_whatever_the_block_held)
+{
+    char         block[2][256];
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *m = mlc_nn_linear(ctx, 3, 3);             /* 9 and 3 numbers: space after both */
+    const size_t bytes = mlc_state_bytes(m);
+    if (!CHECK(bytes > 0 && bytes <= sizeof block[0])) return;
+    for (int i = 0; i < 2; i++) {
+        memset(block[i], 85 * i, sizeof block[i]);
+        CHECK_EQ(mlc_state_save(m, block[i], bytes), MLC_OK);
+    }
+    CHECK(memcmp(block[0], block[1], bytes) == 0);
+    CHECK(block[0][bytes] == 0 && block[1][bytes] == 85);
+    CHECK_OK(ctx);
+}
+
 TEST(nn, a_state_brings_all_values_back)
 {
     enum { ROOM = 200 };
