@@ -2023,19 +2023,20 @@ MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t chan
  *   ref    torch.nn.InstanceNorm2d                                                            */
 MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
 
-/* Of layer, RMS, group and instance norm; each value counts as it is. */
-typedef struct mlc_nn_norm_desc {
-    int64_t size;                      /* of the last axis, or channels                        */
-    int64_t groups;                    /* of channels in a group norm; 1 in the others         */
-    double  eps;
+typedef struct mlc_nn_norm_desc {      /* of layer, RMS, group and instance norm               */
+    int64_t size;                      /* required: of the last axis, or channels              */
+    int64_t groups;                    /* of channels in a group norm; default 1, as in others */
+    double  eps;                       /* default 1e-5; of an RMS norm 1e-6                    */
     bool    no_affine, no_bias;        /* without weight and bias; without bias                */
 } mlc_nn_norm_desc;
 
-/* mlc_nn_norm_desc_make: the size, 1 group, eps 1e-5, with weight and bias.                   */
+/* mlc_nn_norm_desc_make: size set, the rest default.                                          */
 MLC_API mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size);
+/* mlc_nn_rms_norm_desc_make: as mlc_nn_rms_norm: eps 1e-6, no bias.                           */
+MLC_API mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size);
 /* mlc_nn_layer_norm_ex: mlc_nn_layer_norm with the desc's eps and parameters.
- *   err    ARG: a size below 1 (begin with mlc_nn_norm_desc_make), groups that are not 1, an eps
- *          that is negative or not finite                     test: tests/test_blocks.c       */
+ *   err    ARG: a size below 1, groups that are not 1, an eps that is negative or not finite
+ *   test   tests/test_blocks.c                                                                */
 MLC_API mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_rms_norm_ex: mlc_nn_rms_norm with the desc's eps; it never has a bias.   err: ARG    */
 MLC_API mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
@@ -30420,6 +30421,11 @@ MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
     const mlc_nn_norm_desc d = { size, 1, 1e-5, false, false };
     return d;
 }
+MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
+{
+    const mlc_nn_norm_desc d = { size, 1, 1e-6, false, true };
+    return d;
+}
 
 /* groups: of the operation, 0 for the last axis; those of the desc are checked before. */
 static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_norm_desc *d,
@@ -30428,8 +30434,9 @@ static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_nor
     const mlc__norm_user u = { NULL, NULL, groups, d ? d->eps : 0.0, rms };
     if (!ctx) return NULL;
     if (!d || d->size < 1)
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: size is %lld; it must be 1 or more: begin with "
-                  "mlc_nn_norm_desc_make(size)", name, (long long)(d ? d->size : 0));
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: size is %lld; it must be 1 or more; a desc starts from "
+                  "mlc_nn_%snorm_desc_make(size)", name, (long long)(d ? d->size : 0),
+                  rms ? "rms_" : "");
     else if (!(d->eps >= 0.0 && d->eps < MLC__INF))
         mlc__fail(ctx, MLC_ERR_ARG, "%s: eps is %s; it must be finite and not negative", name,
                   mlc__real(d->eps).s);
@@ -31389,7 +31396,7 @@ MLC_IMPL mlc_init_desc mlc_init_desc_make(mlc_init kind)
 
 static mlc_status mlc__init_check_desc(mlc_ctx *ctx, const mlc_init_desc *d)
 {
-    MLC__REQUIRE(ctx, d, ARG, "module_init: desc is NULL; begin with mlc_init_desc_make");
+    MLC__REQUIRE(ctx, d, ARG, "module_init: desc is NULL; start from mlc_init_desc_make(kind)");
     const double sum = d->a + d->b + d->lo + d->hi + d->gain;
     const double low = (d->lo - d->a) / d->b, high = (d->hi - d->a) / d->b;
     bool fine = (unsigned)d->kind < MLC_INIT_COUNT && sum - sum == 0.0;

@@ -395,6 +395,23 @@ TEST(blocks, norms_of_a_desc_take_each_value_as_it_is)
     CHECK_OK(ctx);
 }
 
+/* Of so small an x that eps decides. */
+TEST(blocks, a_desc_of_a_norm_makes_the_module_of_its_short_form)
+{
+    mlc_ctx               *ctx = test_ctx();
+    mlc_tensor            *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 6), 1, -1e-3, 1e-3);
+    const mlc_nn_norm_desc d = mlc_nn_norm_desc_make(6), r = mlc_nn_rms_norm_desc_make(6);
+    mlc_module            *made[2] = {mlc_nn_layer_norm_ex(ctx, &d), mlc_nn_rms_norm_ex(ctx, &r)};
+    mlc_module *is[2] = {mlc_nn_layer_norm(ctx, 6), mlc_nn_rms_norm(ctx, 6)};
+    for (int i = 0; i < 2; i++) {
+        CHECK(largest_difference(mlc_forward(made[i], x), mlc_forward(is[i], x)) == 0);
+        CHECK_EQ(mlc_module_numel(made[i], false), mlc_module_numel(is[i], false));
+    }
+    CHECK(mlc_nn_rms_norm_ex(ctx, NULL) == NULL);
+    CHECK(strstr(mlc_error(ctx), "starts from mlc_nn_rms_norm_desc_make(size)") != NULL);
+    mlc_error_clear(ctx);
+}
+
 /* ---- folding -------------------------------------------------------------------------------- */
 
 /* Convolutions with a bias and without, in groups, a linear; names of what is left stay. */

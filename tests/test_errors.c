@@ -1722,7 +1722,7 @@ WRONG(init_of_a_vector, ARG,
       start_anew(w, NULL, MLC_INIT_XAVIER_NORMAL, 1))
 
 WRONG(init_without_desc, ARG,
-      "module_init: desc is NULL; begin with mlc_init_desc_make",
+      "module_init: desc is NULL; start from mlc_init_desc_make(kind)",
       mlc_module_init(w->net, NULL, NULL))
 
 WRONG(init_of_a_negative_deviation, ARG,
@@ -1751,7 +1751,7 @@ WRONG(clone_of_a_class_that_owns, UNSUPPORTED,
       mlc_module_clone(w->net))
 
 WRONG(norm_of_no_size, ARG,
-      "LayerNorm: size is 0; it must be 1 or more: begin with mlc_nn_norm_desc_make(size)",
+      "LayerNorm: size is 0; it must be 1 or more; a desc starts from mlc_nn_norm_desc_make(size)",
       const mlc_nn_norm_desc d = norm_desc(0, 1, 0); mlc_nn_layer_norm_ex(w->ctx, &d))
 
 WRONG(norm_of_a_negative_eps, ARG,

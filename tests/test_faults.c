@@ -759,7 +759,7 @@ DO(mlc_nn_layer_norm_ex)
 
 DO(mlc_nn_rms_norm_ex)
 {
-    const mlc_nn_norm_desc d = mlc_nn_norm_desc_make(4);
+    const mlc_nn_norm_desc d = mlc_nn_rms_norm_desc_make(4);
     return run_module(w, mlc_nn_rms_norm_ex(w->ctx, &d));
 }
 
