@@ -98,13 +98,11 @@
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
- *   IMPL.OPS.SCAN
- *   IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.CONV
- *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
- *   IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
- *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT
- *   IMPL.NN.SUMMARY
+ *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
+ *   IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN
+ *   IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
+ *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -26908,9 +26906,9 @@ static mlc_dims mlc__ein_mats(const mlc__ein *e, const mlc__ein_split *s, bool a
     return shape;
 }
 
-/* [both, a, gone] times [both, gone, b], or [both, b, gone] turned around where it lies so. The
- * letters of both are one axis of the product where both operands lie so, else an axis each, which
- * a product walks by strides: neither is copied for them. */
+/* [both, a, gone] times [both, gone, b], or [both, b, gone] transposed where that is its order in
+ * memory. The letters of both are one axis of the product where strides allow that, else an axis
+ * each, which a product walks by strides: neither operand is copied for them. */
 static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
                                    mlc__ein_term *b, mlc_dims shape)
 {
