@@ -25070,19 +25070,21 @@ static const mlc__axis_list mlc__pool_lists[] = {
     MLC__DESC_LIST(mlc_pool_desc, dilation, mlc__pool_spec, dilation, 1), { NULL, 0, 0, 0 }
 };
 
-/* A NULL desc is one that was not made. */
 static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
                                           const mlc_pool_desc *d, bool max, bool relu)
 {
-    static const mlc_pool_desc empty = { { { 0 }, 0 }, { { 0 }, 0 }, { { 0 }, 0 }, { { 0 }, 0 },
-                                         false, false };
     mlc__pool_spec s;
-    if (!d) d = &empty;
+    if (!x) return NULL;
+    if (!d) {
+        mlc__fail(x->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_pool_desc_make(kernel)",
+                  op->name);
+        return NULL;
+    }
     memset(&s, 0, sizeof s);
     s.max = max;
     s.relu = relu;
     /* What is no image is refused by the shape rule. */
-    if (x && x->ndim >= 3 && x->ndim <= 5 &&
+    if (x->ndim >= 3 && x->ndim <= 5 &&
         mlc__lists_read(x->ctx, op->name, mlc__pool_lists, d, x->ndim - 2, &s,
                         "mlc_pool_desc_make(kernel)") != MLC_OK) return NULL;
     s.ceil = d->ceil;
@@ -29977,12 +29979,14 @@ static const mlc__fuse mlc__conv_fuse = {
     NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false
 };
 
+static const mlc_nn_conv_desc mlc__nn_conv_normal =
+    { 0, 0, 0, { { 0 }, MLC_ALL_AXES }, MLC__CONV_NORMAL, MLC_PAD_CONSTANT, false, false, MLC_F32,
+      false };
+
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                 int64_t kernel)
 {
-    static const mlc_nn_conv_desc normal = { 0, 0, 0, { { 0 }, MLC_ALL_AXES }, MLC__CONV_NORMAL,
-                                             MLC_PAD_CONSTANT, false, false, MLC_F32, false };
-    mlc_nn_conv_desc d = normal;
+    mlc_nn_conv_desc d = mlc__nn_conv_normal;
     d.axes = axes;
     d.in = in;
     d.out = out;
@@ -30010,15 +30014,14 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
                                           NULL };
     mlc_param_desc p;
     if (!ctx) return NULL;
-    if (!desc || !mlc__conv_layer_fine(desc)) {
+    if (!desc) desc = &mlc__nn_conv_normal;                /* which has no sizes: refused */
+    if (!mlc__conv_layer_fine(desc)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
                   "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of it for each "
                   "axis or mlc_dims_all, channels that are multiples of groups, and padding with "
-                  "zeros where it is transposed; start from mlc_nn_conv_desc_make()",
-                  desc ? desc->axes : 0,
-                  (long long)(desc ? desc->in : 0), (long long)(desc ? desc->out : 0),
-                  (long long)(desc ? desc->kernel.v[0] : 0),
-                  (long long)(desc ? desc->conv.groups : 0));
+                  "zeros where it is transposed; start from mlc_nn_conv_desc_make()", desc->axes,
+                  (long long)desc->in, (long long)desc->out, (long long)desc->kernel.v[0],
+                  (long long)desc->conv.groups);
         return NULL;
     }
     const int64_t groups = desc->conv.groups;
@@ -30072,8 +30075,9 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     return m;
 }
 
-static mlc_nn_conv_desc mlc__conv_short(int32_t axes, int64_t in, int64_t out, int64_t kernel,
-                                        int64_t stride, int64_t padding)
+/* The same numbers along each axis. */
+static mlc_nn_conv_desc mlc__conv_short_desc(int32_t axes, int64_t in, int64_t out, int64_t kernel,
+                                             int64_t stride, int64_t padding)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(axes, in, out, kernel);
     d.conv.stride.v[0] = stride;
@@ -30081,8 +30085,16 @@ static mlc_nn_conv_desc mlc__conv_short(int32_t axes, int64_t in, int64_t out, i
     return d;
 }
 
-static mlc_module *mlc__conv_transpose_short(mlc_ctx *ctx, mlc_nn_conv_desc d)
+static mlc_module *mlc__conv_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
+                                   int64_t kernel, int64_t stride, int64_t padding)
 {
+    const mlc_nn_conv_desc d = mlc__conv_short_desc(axes, in, out, kernel, stride, padding);
+    return mlc__conv_make(ctx, &d);
+}
+static mlc_module *mlc__conv_transpose_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
+                                             int64_t kernel, int64_t stride, int64_t padding)
+{
+    mlc_nn_conv_desc d = mlc__conv_short_desc(axes, in, out, kernel, stride, padding);
     d.transposed = true;
     return mlc_nn_conv(ctx, &d);
 }
@@ -30090,35 +30102,32 @@ static mlc_module *mlc__conv_transpose_short(mlc_ctx *ctx, mlc_nn_conv_desc d)
 MLC_IMPL mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                    int64_t stride, int64_t padding)
 {
-    const mlc_nn_conv_desc d = mlc__conv_short(1, in, out, kernel, stride, padding);
-    return mlc__conv_make(ctx, &d);
+    return mlc__conv_short(ctx, 1, in, out, kernel, stride, padding);
 }
 MLC_IMPL mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                    int64_t stride, int64_t padding)
 {
-    const mlc_nn_conv_desc d = mlc__conv_short(2, in, out, kernel, stride, padding);
-    return mlc__conv_make(ctx, &d);
+    return mlc__conv_short(ctx, 2, in, out, kernel, stride, padding);
 }
 MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                    int64_t stride, int64_t padding)
 {
-    const mlc_nn_conv_desc d = mlc__conv_short(3, in, out, kernel, stride, padding);
-    return mlc__conv_make(ctx, &d);
+    return mlc__conv_short(ctx, 3, in, out, kernel, stride, padding);
 }
 MLC_IMPL mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out,
                                              int64_t kernel, int64_t stride, int64_t padding)
 {
-    return mlc__conv_transpose_short(ctx, mlc__conv_short(1, in, out, kernel, stride, padding));
+    return mlc__conv_transpose_short(ctx, 1, in, out, kernel, stride, padding);
 }
 MLC_IMPL mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out,
                                              int64_t kernel, int64_t stride, int64_t padding)
 {
-    return mlc__conv_transpose_short(ctx, mlc__conv_short(2, in, out, kernel, stride, padding));
+    return mlc__conv_transpose_short(ctx, 2, in, out, kernel, stride, padding);
 }
 MLC_IMPL mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out,
                                              int64_t kernel, int64_t stride, int64_t padding)
 {
-    return mlc__conv_transpose_short(ctx, mlc__conv_short(3, in, out, kernel, stride, padding));
+    return mlc__conv_transpose_short(ctx, 3, in, out, kernel, stride, padding);
 }
 
 /* Windows by a desc, or adaptive by sizes. */
@@ -33549,9 +33558,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 
 MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
 {
-    mlc_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
+    const mlc_sgd_desc d = { lr, 0.0, 0.0, 0.0, false };
     return d;
 }
 
