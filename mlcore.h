@@ -163,7 +163,7 @@ extern "C" {
  *   test   tests/test_include.c                                                             */
 MLC_API const char *mlc_version(void);
 
-/* @@ API.TYPES ------------------------------------------- status, dtype, dims, enums */
+/* @@ API.TYPES ----------------- status, dtype, dims, enums; test: tests/test_cast.c, test_ctx.c */
 
 typedef enum mlc_status {
     MLC_OK = 0,
@@ -287,7 +287,7 @@ MLC_API const char *mlc_status_name(mlc_status status);
 /* mlc_isa_name: "scalar", "avx2", "avx512", "neon".                                           */
 MLC_API const char *mlc_isa_name(mlc_isa isa);
 
-/* @@ API.CTX --------------------------------------------- context, errors, scopes, memory */
+/* @@ API.CTX --------------------------- context, errors, scopes, memory; test: tests/test_ctx.c */
 
 /* Both functions or neither; user may be NULL. align is a power of two; release gets the
  * bytes alloc was asked for.                                                                 */
@@ -392,7 +392,7 @@ MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
  *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
  *   test   tests/test_ctx.c                                                                  */
 MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
-/* mlc_keep: detached copy of t in the parent scope of the current one.                       */
+/* mlc_keep: detached copy of t in the parent scope of the current one.   err: STATE: t is freed */
 MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
 /* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
  *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not made
@@ -412,7 +412,9 @@ MLC_API void mlc_memory_trim(mlc_ctx *ctx);
  *   MLC_NO_STDIO.                                                                            */
 MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 
-/* @@ API.TENSOR ------------------------------------------ create, view, query, copy */
+/* @@ API.TENSOR ------------------------------------------ create, view, query, copy
+ *   err    of what makes a tensor: ARG, SHAPE, DTYPE; others where a line says so
+ *   test   tests/test_tensor.c, tests/test_ops.c (views), tests/test_random.c, tests/test_cast.c */
 
 /* mlc_zeros: a tensor of zeros in the current scope.
  *   dtype  any              err: ARG negative size, over MLC_MAX_DIMS; SHAPE size overflow
@@ -587,7 +589,7 @@ MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
 MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
                                 void *user);
 
-/* @@ API.AUTOGRAD ---------------------------------------- gradients, tapes, custom operations */
+/* @@ API.AUTOGRAD ----------------- gradients, tapes, custom operations; test: tests/test_tape.c */
 
 /* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf.
  *   err    DTYPE if not float; STATE if t is the result of an operation, or bound            */
@@ -599,7 +601,8 @@ MLC_API bool mlc_requires_grad(const mlc_tensor *t);
  *   are used: a second backward over the same operations is STATE.
  *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
-/* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).           */
+/* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).
+ *   err    as mlc_backward; ARG, SHAPE, DTYPE: a dy that does not fit y                      */
 MLC_API mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy);
 /* mlc_grad: gradient of a leaf (or of a view of one), as a tensor over the same memory; NULL
  *   without an error if there is none.                                                       */
@@ -636,7 +639,7 @@ typedef struct mlc_custom_op {
 } mlc_custom_op;
 
 /* mlc_custom: applies a user's operation to up to 8 inputs and records it; op and user must
- *   live until backward.                               test: tests/test_tape.c               */
+ *   live until backward.         err: ARG, and what op returns  test: tests/test_tape.c      */
 MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                int32_t n_in);
 
@@ -741,7 +744,9 @@ MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_
  * aligned at the last axis, sizes equal or 1, gradients summed back. Axes may be negative: from
  * the end. A NULL input gives NULL and keeps the first error.
  * f32 results are within 2 ulp of exact, most within 1, unless a line says otherwise; a gradient
- * of 0 is one that is 0 wherever it exists.  test: tests/test_ops.c, test_ew.c, test_goldens.c */
+ * of 0 is one that is 0 wherever it exists.
+ *   err    SHAPE, DTYPE; others where a line says so
+ *   test   tests/test_ops.c, test_ew.c, test_goldens.c                                        */
 
 /* -- elementwise -- */
 
@@ -1808,7 +1813,8 @@ MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
  *   desc is NULL                                                                              */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
-/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once.     */
+/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once.
+ *   err    ARG: no parameter, or not of this context; a name that is taken or none            */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
 /* mlc_module_add: appends a child named by its position: "0", "1", ...
  *   err    ARG if child is NULL (it becomes the context's error) or has a parent              */
@@ -1867,10 +1873,10 @@ MLC_API mlc_status mlc_eval_begin(mlc_module *m);
  *   they were.                                          err: STATE without a mlc_eval_begin   */
 MLC_API mlc_status mlc_eval_end(mlc_module *m);
 /* mlc_module_forward: runs a module on arrays of tensors. What it makes and neither returns nor
- *   the tape saves is freed before it returns.                                                */
+ *   the tape saves is freed before it returns.     err: ARG; those of its operations          */
 MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                       mlc_tensor **out, int32_t n_out);
-/* mlc_forward: one tensor in, one out; NULL on error.                                         */
+/* mlc_forward: one tensor in, one out; NULL on error, which is that of mlc_module_forward.    */
 MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 
 /* Gets what m's forward made. It returns true if these tensors are to live as long as their scope,
@@ -2200,7 +2206,8 @@ MLC_API mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t c
  *   S A, axis 1 is A S^T. No copy of S is made, but for pieces of normals.
  *   dtypes f32 f64 bf16 f16; grad dx = S^T dy; err SHAPE, DTYPE, ARG                          */
 MLC_API mlc_tensor *mlc_sketch_apply(mlc_tensor *x, const mlc_sketch *s, int32_t axis);
-/* mlc_sketch_apply_t: S^T x along an axis of length rows, which becomes cols.                 */
+/* mlc_sketch_apply_t: S^T x along an axis of length rows, which becomes cols.
+ *   err    as mlc_sketch_apply                                                                */
 MLC_API mlc_tensor *mlc_sketch_apply_t(mlc_tensor *x, const mlc_sketch *s, int32_t axis);
 /* mlc_sketch_matrix: S itself, [rows,cols].                                                   */
 MLC_API mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype);
@@ -2462,7 +2469,8 @@ typedef struct mlc_scaler_state {      /* what a resumed training goes on with  
 MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
 /* mlc_optim_scaler_off: scales no more.                                                       */
 MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
-/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler. */
+/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler.
+ *   err    as mlc_mul_scalar                                                                  */
 MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);

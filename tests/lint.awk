@@ -1,7 +1,7 @@
 # lint.awk -- what can be said of mlcore.h line by line; prints a line a finding
 #
 # Contents and banners agree; declarations have their comment and their definition; nothing is too
-# long. Called by lint.sh.
+# long; the tests and errors of functions are named. Called by lint.sh.
 
 function bad(text) { printf "%s:%d: %s\n", FILENAME, FNR, text }
 
@@ -55,6 +55,16 @@ in_contents {
 /^\/\*/ { comment = $2; comment_end = 0 }
 /\*\/[ \t]*$/ && comment_end == 0 { comment_end = FNR }
 
+# What is said of a function: by its comment and by the banners of its section and its part of it.
+/^\/\*/ {
+    where = $2 == "@@" ? "section" : $2 == "--" ? "part" : "own"
+    said[where] = ""
+    if (where == "section") said["part"] = ""
+    in_comment = 1
+}
+in_comment { said[where] = said[where] $0 "\n" }
+/\*\/[ \t]*$/ { in_comment = 0 }
+
 # A desc's struct is followed by the declaration of what makes it.
 /^\} mlc_[a-z0-9_]+_desc;/ { desc = $2; sub(/;.*/, "", desc) }
 
@@ -66,6 +76,11 @@ in_contents {
     declared[name] = 1
     if (comment != name ":" || comment_end != FNR - 1)
         bad(name " has no comment directly above that begins with its name")
+    text = said["section"] said["part"] said["own"]
+    if (text !~ /tests\/test_/) bad(name ": no comment or banner names its test")
+    if (/^MLC_API (mlc_tensor \*|mlc_status ).*\(.*mlc_tensor \*/ &&
+        text !~ /[^a-z]err(or|ors)?[^a-z]/)
+        bad(name ": no comment or banner names its errors")
 }
 /^MLC_IMPL / {
     name = public_name($0)
