@@ -37777,11 +37777,23 @@ MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
     return d;
 }
 
+static mlc_status mlc__table_types_check(mlc_ctx *ctx, const mlc_csv_desc *d)
+{
+    MLC__REQUIRE(ctx, d->n_types >= 0 && (d->types || !d->n_types), ARG,
+                 "table_load: %d types%s; give the first columns' and their number",
+                 (int)d->n_types, d->types ? "" : " at NULL");
+    for (int32_t i = 0; i < d->n_types; i++)
+        MLC__REQUIRE(ctx, (unsigned)d->types[i] <= MLC_COLUMN_TEXT, ARG,
+                     "table_load: types[%d] is %d, which is no mlc_column", (int)i,
+                     (int)d->types[i]);
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
     const mlc_csv_desc d = desc ? *desc : mlc_table_desc_make();
     mlc__csv c;
-    if (!ctx) return NULL;
+    if (!ctx || mlc__table_types_check(ctx, &d) != MLC_OK) return NULL;
     mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, &d);
     mlc_table *t = NULL;
     if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,

@@ -360,6 +360,16 @@ TEST(csv, what_cannot_be_asked_for_is_refused)
     CHECK(mlc_csv_load(ctx, "x", &d) == NULL);
     CHECK_STR(mlc_error(ctx), "csv_load: dtype bf16; it reads f32, f64 or i64");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_column types[2] = {MLC_COLUMN_TEXT, MLC_COLUMN_AUTO};
+    d = mlc_table_desc_make();
+    for (int i = 0; i < 4; i++) {
+        types[1] = (mlc_column)(i == 2 ? -1 : i == 3 ? 4 : 0);
+        d.types = i == 0 ? NULL : types;
+        d.n_types = i == 1 ? -1 : 2;
+        CHECK(table(ctx, "a,b\n1,2\n", &d) == NULL);
+        CHECK_HAS(mlc_error(ctx), i < 2 ? " types" : "which is no mlc_column");
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
     CHECK(mlc_table_load(ctx, "tests/golden/none", NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(mlc_csv_load(NULL, "x", NULL) == NULL && mlc_table_load(NULL, "x", NULL) == NULL);
