@@ -24758,7 +24758,7 @@ static mlc_status mlc__conv_grad(mlc_ctx *ctx, mlc_node *nd, int i, mlc_conv_par
 }
 
 /* db [out] from dy [n,out,..], whose channels are made the last axis for it. */
-static mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
+MLC__APART mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
 {
     mlc_status st = MLC_OK;
     mlc_tensor db, rows = *dy;

@@ -87,12 +87,23 @@ static void stack_ops(mlc_ctx *ctx)
     if (stack_g.status == MLC_OK) stack_g.status = mlc_scope_end(ctx);
 }
 
-/* Images: products of patches, lanes of channels, each with its blocks on the stack.          */
-static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
+/* Images: products of patches, lanes of channels, each with its blocks on the stack. A forward is a
+ * function of its own, as in a program: its descs are gone when backward runs.                */
+__attribute__((noinline)) static mlc_tensor *stack_forward(mlc_tensor *x, mlc_tensor *w,
+                                                           mlc_tensor *deep)
 {
     const mlc_pool_desc two = mlc_pool_desc_make(2);
     mlc_conv_desc       d = mlc_conv_desc_make();
     d.padding = mlc_dims_all(3);
+    d.groups = 150;
+    d.act = MLC_ACT_GELU;
+    mlc_tensor *y = mlc_max_pool(mlc_conv(x, w, NULL, NULL), &two);
+    y = mlc_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
+    return mlc_conv_transpose(mlc_avg_pool(mlc_conv(y, deep, NULL, &d), &two), w, NULL, NULL);
+}
+
+static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
+{
     mlc_scope_begin(ctx);
     mlc_tensor *x = stack_fill(dtype, mlc_dims4(3, 8, 13, 14));
     mlc_tensor *w = stack_fill(dtype, mlc_dims4(150, 8, 3, 3));
@@ -100,11 +111,7 @@ static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
     mlc_set_requires_grad(x, true);
     mlc_set_requires_grad(w, true);
     mlc_set_requires_grad(deep, true);
-    mlc_tensor *y = mlc_max_pool(mlc_conv(x, w, NULL, NULL), &two);
-    y = mlc_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
-    d.groups = 150;
-    d.act = MLC_ACT_GELU;
-    y = mlc_conv_transpose(mlc_avg_pool(mlc_conv(y, deep, NULL, &d), &two), w, NULL, NULL);
+    mlc_tensor *y = stack_forward(x, w, deep);
     mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false));
     if (stack_g.status == MLC_OK) stack_g.status = mlc_scope_end(ctx);
 }
