@@ -30377,7 +30377,7 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
 }
 
 /* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
-typedef struct mlc__norm_user { mlc_tensor *w, *b; int64_t groups; double eps; bool rms; }
+typedef struct mlc__norm_user { mlc_tensor *w, *b; int64_t groups; double eps; int64_t rms; }
     mlc__norm_user;
 
 static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
