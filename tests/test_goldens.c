@@ -449,13 +449,6 @@ bool op_in_place(const op_row *row)
     return row->name[strlen(row->name) - 1] == '_';
 }
 
-/* Lines for tests/matrix.py, where it asks for them. */
-void op_seen(const char *what, const char *name, const char *detail)
-{
-    if (getenv("MLC_TEST_MATRIX") != NULL)
-        printf("@ %s %s %s\n", what, name, detail);
-}
-
 static void row_seen(const op_row *row)
 {
     char text[128];
@@ -552,19 +545,6 @@ bool op_parse(op_args *a, const char *text)
     if (a->dtype == MLC_DTYPE_COUNT)
         a->dtype = a->n_in > 0 ? a->in_spec[0].dtype : MLC_F32;
     return true;
-}
-
-mlc_tensor *op_look(mlc_tensor *t, char layout)
-{
-    int64_t shape[MLC_MAX_DIMS] = {2};
-    if (layout == 'T')
-        return mlc_transpose(t, -1, -2);
-    if (layout == 'S')
-        return mlc_slice(t, -1, 1, INT64_MAX, 2);
-    if (layout != 'E' || t == NULL)
-        return t;
-    memcpy(shape + 1, t->shape, sizeof *shape * (size_t)t->ndim);
-    return mlc_expand(t, mlc_dims_of(t->ndim + 1, shape));
 }
 
 static int64_t spec_count(const op_spec *s)

@@ -4,6 +4,8 @@
 #include "ew_table.h"
 #include "flash.h"
 
+#include <unistd.h>
+
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 static mlc_module *mlp(mlc_ctx *ctx, int64_t in, int64_t hidden, int64_t out)
