@@ -18120,10 +18120,10 @@ MLC__LEVEL_HOT
 #define MLC__RUN_plain(name, isa, level, run, query) run,
 #define MLC__RUN_isa(name, isa, level, run, query)   mlc__k_##name##_##isa,
 #define MLC__RUN_level(name, isa, level, run, query) mlc__k_##name##_##level,
-#define MLC__RUN_asks MLC__RUN_level
+#define MLC__RUN_asks(name, isa, level, run, query)  mlc__k_##name##_##level,
 #define MLC__QUERY_plain(name, isa, level, run, query) query,
-#define MLC__QUERY_isa   MLC__QUERY_plain
-#define MLC__QUERY_level MLC__QUERY_plain
+#define MLC__QUERY_isa(name, isa, level, run, query)   query,
+#define MLC__QUERY_level(name, isa, level, run, query) query,
 #define MLC__QUERY_asks(name, isa, level, run, query) mlc__k_##name##_workspace_##level,
 
 #define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
@@ -33867,6 +33867,8 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step_dev + run;
+    a.workspace = NULL;
+    a.workspace_bytes = 0;
     return a;
 }
 
