@@ -17272,8 +17272,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * processor takes a read for one of what was just written. */
 
 /* Every rule once: name and text, of which mlc__NAME_f32_ISA, mlc__NAME_f64 and mlc__rule_NAME are
- * made, and its norms; in the order of mlc_rule. The text of one with norms makes two
- * passes: if u is not NULL it takes the update of the elements, and nothing else is written. */
+ * made, and its norms; in the order of mlc_rule. The text of one with norms makes two passes: if u
+ * is not NULL it takes the update of the elements, and nothing else is written. */
 #define MLC__RULES(X, isa) \
     X(sgd, SGD_TEXT, NULL, isa) X(adam, ADAM_TEXT, NULL, isa) X(lamb, LAMB_TEXT, &mlc__ratio, isa)
 
@@ -17449,22 +17449,20 @@ static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a,
 /* Elements of p and g in f32. */
 typedef struct mlc__optim_wide { float p[MLC__WORDS], g[MLC__WORDS]; } mlc__optim_wide;
 
-/* A tile: n elements of a from element `from` on, bf16 ones in w. */
-static struct mlc_k_optim mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n,
-                                          mlc__optim_wide *w)
+/* tile, a copy of the job's arguments, becomes n elements from `from` on, bf16 ones in w. */
+static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, mlc__optim_wide *w,
+                            struct mlc_k_optim *tile)
 {
     const struct mlc_k_optim *a = j->a;
     const int64_t bytes = from * (int64_t)mlc_dtype_bytes(a->dtype);
-    struct mlc_k_optim tile = *a;
-    tile.p = MLC__CAST(char *, a->p) + bytes;
-    tile.g = MLC__CAST(const char *, a->g) + bytes;
-    mlc__optim_from(&tile, a, from);
-    if (!mlc__low(a->dtype)) return tile;
-    j->fns->half->widen(w->p, tile.p, a->dtype, n);
-    j->fns->half->widen(w->g, tile.g, a->dtype, n);
-    tile.p = w->p;
-    tile.g = w->g;
-    return tile;
+    tile->p = MLC__CAST(char *, a->p) + bytes;
+    tile->g = MLC__CAST(const char *, a->g) + bytes;
+    mlc__optim_from(tile, a, from);
+    if (!mlc__low(a->dtype)) return;
+    j->fns->half->widen(w->p, tile->p, a->dtype, n);
+    j->fns->half->widen(w->g, tile->g, a->dtype, n);
+    tile->p = w->p;
+    tile->g = w->g;
 }
 
 /* A bf16 p and g pass through f32 tile by tile. */
@@ -17473,9 +17471,10 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
     const struct mlc_k_optim *a = j->a;
     mlc__optim_wide w;
     uint32_t words[MLC__WORDS / 2];
+    struct mlc_k_optim tile = *a;
     for (int64_t i = from; i < from + n; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, from + n - i);
-        const struct mlc_k_optim tile = mlc__optim_tile(j, i, some, &w);
+        mlc__optim_tile(j, i, some, &w, &tile);
         j->fn(&tile, 0, some, NULL);
         mlc__random_words(j->fns->random, a->seed, a->step->stream, (a->first + i) / 2,
                           (some + 1) / 2, 1, words);
@@ -17643,13 +17642,14 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
                                                       : j->a->cpu->norms->f32[j->fns->level];
     double *sums = MLC__CAST(double *, j->a->workspace) + 2 * chunk;
     union { float f32[MLC__WORDS]; double f64[MLC__WORDS]; } u;
+    struct mlc_k_optim tile = *j->a;
     mlc__optim_wide w;
     mlc__acc sum[2];
     (void)worker;
     memset(sum, 0, sizeof sum);
     for (int64_t i = chunk * MLC__GRAIN; i < end; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, end - i);
-        const struct mlc_k_optim tile = mlc__optim_tile(j, i, some, &w);
+        mlc__optim_tile(j, i, some, &w, &tile);
         j->fn(&tile, 0, some, &u);
         squares(&sum[0], tile.p, some, 1.0);
         squares(&sum[1], &u, some, 1.0);
@@ -18114,8 +18114,9 @@ MLC__LEVEL_HOT
     MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
 #define MLC__OVER_LEVEL_plain(name, isa, level, run, query)
 #define MLC__OVER_LEVEL_isa(name, isa, level, run, query)
-#define MLC__OVER_LEVEL_level MLC__BASE_LEVEL_level
-#define MLC__OVER_LEVEL_asks  MLC__BASE_LEVEL_asks
+#define MLC__OVER_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
+#define MLC__OVER_LEVEL_asks(name, isa, level, run, query) \
+    MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
 /* K that name them, and the queries; the comma is part of it. */
 #define MLC__RUN_plain(name, isa, level, run, query) run,
 #define MLC__RUN_isa(name, isa, level, run, query)   mlc__k_##name##_##isa,
@@ -19313,10 +19314,12 @@ static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
 MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
 {
     mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
-    if (!dst || !src)
+    if (!dst || !src) {                /* an error that stands is why */
+        if (ctx && ctx->status != MLC_OK) return ctx->status;
         return mlc__fail(ctx, MLC_ERR_ARG,
                          "copy_into: %s is NULL; look at what should have made it",
                          dst ? "src" : "dst");
+    }
     MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG,
                  "copy_into: dst and src belong to two contexts; make both in one");
     MLC__TRY(mlc__alive(dst, "copy_into"));
@@ -29793,8 +29796,7 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
     if (!m) return NULL;
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims1(features);
+    p = mlc_param_desc_make(mlc_dims1(features));
     p.buffer = true;
     u->mean = mlc__declare(m, user->what, "mean", &p);
     p.init = MLC_INIT_CONSTANT;
@@ -34195,6 +34197,7 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
     if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, loss && loss->ctx == o->ctx, ARG, "optim_minimize: the loss %s", loss ?
                  "belongs to another context" : "is NULL; look at what should have made it");
     MLC__TRY(mlc_backward(mlc_optim_scaled(o, loss)));

@@ -228,8 +228,12 @@ static void arguments(void *user, const mlc_op_event *e)
         for (int32_t k = 0; k < a.n && a.kind != MLC_ARG_REAL; k++)
             n += (size_t)snprintf(to + n, sizeof s->text[0] - n, "%s%lld", k ? " " : "",
                                   (long long)a.i[k]);
-        if (a.kind == MLC_ARG_REAL)
+        if (a.kind == MLC_ARG_REAL) {
+            const size_t from = n;
             n += (size_t)snprintf(to + n, sizeof s->text[0] - n, "%g", a.real);
+            for (size_t k = from; k < n; k++)              /* under a decimal comma, too       */
+                if (to[k] == ',') to[k] = '.';
+        }
     }
     snprintf(to + n, sizeof s->text[0] - n, ")%u", (unsigned)e->flags);
     s->n++;

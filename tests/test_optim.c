@@ -1012,6 +1012,10 @@ TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
         CHECK_EQ(mlc_optim_minimize(opt[1], NULL), MLC_ERR_ARG);
         CHECK_HAS(mlc_error(ctx), "optim_minimize: the loss is NULL");
         mlc_error_clear(ctx);
+        mlc_raise(ctx, MLC_ERR_NOMEM, "a forward without memory");     /* what made no loss    */
+        CHECK_EQ(mlc_optim_minimize(opt[1], NULL), MLC_ERR_NOMEM);
+        CHECK_STR(mlc_error(ctx), "a forward without memory");
+        mlc_error_clear(ctx);
         mlc_ctx    *other = mlc_ctx_create(NULL);
         mlc_tensor *w = mlc_ones(other, MLC_F32, mlc_dims1(1));
         mlc_set_requires_grad(w, true);
