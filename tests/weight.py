@@ -4,10 +4,13 @@
     make weight             or:  python3 tests/weight.py [--check] [--runs 3] [--quick] [--cpu SECONDS]
 
 Seconds are user seconds of the compiler alone, the least of the runs; beside them their ratio to
-tests/calibrate.c compiled in turns by the same compiler with the same level, which is what changes
-little between machines. --check compares ratios and bytes with tests/budget.json and fails where a
-ratio is 15 % or bytes are 2 % over it (tests/size.sh holds those of the programs); --quick leaves out
-what --check does not need.
+tests/calibrate.c compiled in turns by the same compiler with the same level. The ratio changes less
+between machines than seconds do, but it does change: the header needs 20 times the memory of the
+calibration file, so caches of half the size or a busy neighbour slow it more (18.9 and 23.1 were
+measured for one header on two machines). --check therefore fails where a ratio is 35 % over
+tests/budget.json, which finds a family that multiplies the time, and where bytes of text are 2 % over
+it, which do not depend on the machine and find the rest (tests/size.sh holds those of the programs).
+--quick leaves out what --check does not need.
 """
 import argparse
 import json
@@ -21,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests/budget.json"
 BUILDS = [("gcc", "-O2"), ("clang", "-O2"), ("gcc", "-O0"), ("clang", "-O0")]
-RATIO_SLACK, BYTES_SLACK, GATE_SLACK = 1.15, 1.02, 1.3
+RATIO_SLACK, BYTES_SLACK, GATE_SLACK = 1.35, 1.02, 1.3
 
 
 def user_seconds(command):
