@@ -127,7 +127,7 @@
 #define MLC_VERSION_MINOR  2
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.2.0"
-#define MLC_ABI           14u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           15u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -3039,6 +3039,7 @@ struct mlc_k_map {                     /* out = f(in...), or out += f(in...)    
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in[3];    int64_t in_stride[3][MLC_MAX_DIMS];     /* unused inputs: NULL       */
     double      s, t;
+    const double *s_dev;               /* NULL, or s in device memory                          */
 };
 struct mlc_k_math { struct mlc_k_map map; };                    /* the same, formulas MLC_MATH_ */
 struct mlc_k_compare {                 /* out = in[0] op in[1], as bytes 0 and 1; any dtype    */
@@ -3101,6 +3102,7 @@ struct mlc_k_scan {                    /* along an axis, from its end on if reve
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     const void *y;        int64_t y_stride[MLC_MAX_DIMS];         /* PROD_GRAD only, reversed  */
     const void *dy;       int64_t dy_stride[MLC_MAX_DIMS];
+    void       *workspace; size_t workspace_bytes;
 };
 /* A matrix of +-1 that is not stored: sign (i,j) is -1 where bit j % 32 of word j / 32 of row i is
  * set. The words are `bits` (after them: 0), or random: row i are the blocks from i << 32 on of a
@@ -3109,6 +3111,7 @@ struct mlc_k_signs {
     int64_t         rows;              /* of b, its first ones, are signs; 0: none              */
     int32_t         turned;            /* b has the signs' transpose                           */
     uint64_t        seed, stream;
+    const uint64_t *stream_base;       /* see struct mlc_k_random                              */
     const uint32_t *bits;              /* NULL, or words: rows of them, and their stride       */
     int64_t         bits_rows, bits_row;
 };
@@ -3144,6 +3147,7 @@ struct mlc_k_gemm {
     int32_t     act_last;              /* the act comes after the residual                     */
     double      drop;                  /* probability; 0: none                                 */
     uint64_t    drop_seed, drop_stream;
+    const uint64_t *drop_base;         /* stream_base of struct mlc_k_random                   */
     mlc_map     grad;                  /* with grad_of: MLC_MAP_RELU_GRAD and so on            */
     const void *grad_of;               /* NULL, or where the derivative is taken; as c         */
     double      alpha, beta;           /* beta 0: c is not read                                */
@@ -3169,20 +3173,25 @@ struct mlc_k_sketch {
     void          *out; int64_t out_row;
     const int64_t *index;              /* count: row of each column; srht: the rows drawn      */
     uint64_t       seed, stream;
+    const uint64_t *stream_base;       /* see struct mlc_k_random                              */
     double         scale;
     void          *workspace; size_t workspace_bytes;
 };
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
+/* stream_base: NULL, or a number in device memory that is added to stream, so that work that was
+ * captured draws other numbers each time. */
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
-                      uint64_t seed, stream; double a, b, lo, hi;
-                      int64_t first; uint64_t count; };
+                      uint64_t seed, stream; const uint64_t *stream_base;
+                      double a, b, lo, hi; int64_t first; uint64_t count;
+                      void *workspace; size_t workspace_bytes; };
 struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of the stream      */
     mlc_dtype   dtype;
     int32_t     accumulate;
     int64_t     n;
     void       *out; const void *in;
     uint64_t    seed, stream;
+    const uint64_t *stream_base;       /* see struct mlc_k_random                              */
     double      p;
 };
 struct mlc_k_xent {                    /* rows of logits against labels                        */
@@ -3262,6 +3271,7 @@ struct mlc_k_argmax {                  /* first largest (smallest) along an axis
     int64_t     shape[MLC_MAX_DIMS];
     const void *in;       int64_t in_stride[MLC_MAX_DIMS];
     int64_t    *out;      int64_t out_stride[MLC_MAX_DIMS];       /* that of the axis is ignored */
+    void       *workspace; size_t workspace_bytes;
 };
 struct mlc_k_take   { int64_t n, rows; size_t row_bytes; const void *in; const int64_t *index;
                       void *out; };
@@ -3276,6 +3286,7 @@ struct mlc_k_index {                   /* along one axis; any dtype; nothing out
     const int64_t *index; int64_t index_stride[MLC_MAX_DIMS];
     int64_t     kind;                  /* what goes to error[0] if an index is outside         */
     int64_t    *error;                 /* then only a gather has written anything              */
+    void       *workspace; size_t workspace_bytes;
 };
 struct mlc_k_nonzero {                 /* places of what is not 0 in n dense elements          */
     mlc_dtype   dtype;
@@ -3322,6 +3333,7 @@ struct mlc_k_multinomial {             /* k draws from each row of weights [n,c]
     const void *weights;  int64_t row, col;
     int64_t    *out;
     uint64_t    seed, stream;
+    const uint64_t *stream_base;       /* see struct mlc_k_random                              */
     int64_t    *error;                 /* {bad, row, category}: not finite or negative; or     */
     int64_t     bad, few;              /* {few, row, weights over 0, k}                        */
     void       *workspace; size_t workspace_bytes;
@@ -19416,6 +19428,7 @@ static bool mlc__map_args(struct mlc_k_map *args, mlc_map op, const mlc_tensor *
     args->accumulate = accumulate;
     args->s = s[0];
     args->t = s[1];
+    args->s_dev = NULL;
     args->out = mlc__data(out);
     for (int p = 0; p < 3; p++) {
         args->in[p] = in[p] ? mlc__data(in[p]) : NULL;
@@ -22866,6 +22879,14 @@ static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, 
  * Each call takes the next stream of the context, whatever comes of it. Nothing is recorded: what
  * is drawn depends on no tensor, or, as an index, is not differentiable. */
 
+/* Only a permutation may ask for workspace. */
+static mlc_status mlc__random_with_workspace(mlc_ctx *ctx, const char *what,
+                                             struct mlc_k_random *args)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, random, args);
+    return MLC_OK;
+}
+
 /* args: kind and parameters. A stream is used up also in a dry run (mlc_summary sets it back) and
  * for no elements. */
 static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape,
@@ -22879,7 +22900,7 @@ static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, 
     args->seed = ctx->seed;
     args->stream = ctx->stream++;
     if (args->n == 0 || ctx->dry_run) return t;
-    return mlc__run_random(ctx, what, args) == MLC_OK ? t : NULL;
+    return mlc__random_with_workspace(ctx, what, args) == MLC_OK ? t : NULL;
 }
 
 /* For what only floats can be; unknown dtypes get their message in mlc__make. */
@@ -23061,6 +23082,7 @@ static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, cons
     a.out = MLC__CAST(int64_t *, mlc__data(out));
     a.seed = ctx->seed;
     a.stream = stream;
+    a.stream_base = NULL;
     a.error = ctx->error_word;
     a.bad = mlc__error_kind(ctx, MLC_K_ERROR_WEIGHT, "multinomial", mlc__say_weight);
     a.few = mlc__error_kind(ctx, MLC_K_ERROR_FEW, "multinomial", mlc__say_few);
@@ -23094,7 +23116,7 @@ static mlc_status mlc__drop(mlc_ctx *ctx, const char *what, const mlc__drop_spec
                             const mlc_tensor *out, const mlc_tensor *in, bool acc)
 {
     const struct mlc_k_dropout args = { in->dtype,     acc,     mlc__numel(in), mlc__data(out),
-                                        mlc__data(in), d->seed, d->stream,      d->p };
+                                        mlc__data(in), d->seed, d->stream,      NULL, d->p };
     return args.n ? mlc__run_dropout(ctx, what, &args) : MLC_OK;
 }
 
@@ -23616,6 +23638,13 @@ MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepd
     return mlc__reduce_call(&mlc__norm_op, x, axes, keepdim, MLC_REDUCE_NORM, 1.0, p);
 }
 
+static mlc_status mlc__argmax_with_workspace(mlc_ctx *ctx, const char *what,
+                                             struct mlc_k_argmax *args)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, argmax, args);
+    return MLC_OK;
+}
+
 /* No node: an index has no derivative. */
 static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, const char *what,
                                     bool smallest)
@@ -23643,7 +23672,7 @@ static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, c
         args.out_stride[d] = d == axis ? 0 : t->stride[from];
         from += d != axis || keepdim;
     }
-    return mlc__run_argmax(x->ctx, what, &args) == MLC_OK ? t : NULL;
+    return mlc__argmax_with_workspace(x->ctx, what, &args) == MLC_OK ? t : NULL;
 }
 
 MLC_IMPL mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis, bool keepdim)
@@ -23684,7 +23713,8 @@ static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const
         mlc__line_shape(y, shape, args.y_stride, &ndim);
         mlc__line_shape(dy, shape, args.dy_stride, &ndim);
     }
-    return mlc__run_scan(ctx, nd->op->name, &args);
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, scan, &args);
+    return MLC_OK;
 }
 
 static mlc_status mlc__cumsum_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -26107,7 +26137,7 @@ static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
     a.index = MLC__CAST(const int64_t *, mlc__data(index));
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what, mlc__say_index);
     a.error = ctx->error_word;
-    MLC__TRY(mlc__run_index(ctx, what, &a));
+    MLC__RUN_WITH_WORKSPACE(ctx, what, index, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
 }
 
@@ -28909,11 +28939,14 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         to,
         ctx->seed,
         mlc__hash(name) + (uint64_t)b->order * 0x9E3779B97F4A7C15ull,
+        NULL,
         p->a,
         p->b,
         0.0,
         0.0,
         0,
+        0,
+        NULL,
         0
     };
     struct mlc_k_random draw = random;
@@ -31802,7 +31835,8 @@ static mlc_status mlc__sketch_piece(mlc_ctx *ctx, const char *what, const mlc_sk
     for (int64_t i = 0; i < n; i++) {
         const struct mlc_k_random normal = {
             MLC_RANDOM_NORMAL, MLC_F32, s->cols, made + (size_t)(i * s->cols) * sizeof(float),
-            s->seed, s->stream + ((uint64_t)(row + i) << 32), 0.0, 1.0, 0.0, 0.0, 0, 0 };
+            s->seed, s->stream + ((uint64_t)(row + i) << 32), NULL, 0.0, 1.0, 0.0, 0.0, 0, 0, NULL,
+            0 };
         MLC__TRY(mlc__run_random(ctx, what, &normal));
     }
     if (dtype == MLC_F32) return MLC_OK;
@@ -31878,7 +31912,7 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     k.scale = s->scale;
     mlc__block *room;
     const size_t bytes = mlc__workspace_sketch(ctx, &k);
-    mlc_status st = mlc__run_random(ctx, what, &draw);
+    mlc_status st = mlc__random_with_workspace(ctx, what, &draw);
     if (st == MLC_OK) st = mlc__scratch(ctx, bytes, &room, &k.workspace);
     if (st == MLC_OK) {
         k.workspace_bytes = bytes;

@@ -828,8 +828,8 @@ TEST(backend, cast_kernels_round_to_even_truncate_and_mark_what_does_not_fit)
 static void *random_run(const mlc_kernels *k, mlc_random kind, mlc_dtype dtype, int64_t n, int out)
 {
     struct mlc_k_random a = {kind, dtype, n, caged(out, (size_t)n * size_of(dtype)),
-                             42, 7, kind == MLC_RANDOM_BERNOULLI ? 0.375 : -1.5, 2.5, -2, 4, -3,
-                             97};
+                             42, 7, NULL, kind == MLC_RANDOM_BERNOULLI ? 0.375 : -1.5, 2.5, -2, 4,
+                             -3, 97, NULL, 0};
     return k->random(NULL, &a) == MLC_OK && cage_holds(a.out) ? a.out : NULL;
 }
 
@@ -1214,7 +1214,7 @@ TEST(backend, argmax_is_the_first_largest_along_any_stride_and_nan_wins)
             const mlc_kernels  *k = mlc_cpu_kernels((mlc_isa)isa);
             float              *in = (float *)guarded_rand(0, MLC_F32, 3 * c, 41, -1, 1);
             int64_t            *out = (int64_t *)guarded(1, 3 * 8);
-            struct mlc_k_argmax a = {MLC_F32, 2, 1, 0, {3, c}, in, {1, 3}, out, {1, 0}};
+            struct mlc_k_argmax a = {MLC_F32, 2, 1, 0, {3, c}, in, {1, 3}, out, {1, 0}, NULL, 0};
             in[3 * (c / 2)] = in[3 * (c - 1)] = 2;         /* row 0: a tie                     */
             in[3 * (c / 3) + 1] = NAN;                     /* row 1                            */
             in[3 * (c - 1) + 2] = INFINITY;                /* row 2: the last one              */

@@ -282,7 +282,7 @@ static const float *mask_of(double p, int64_t n)
     if (n > (1 << 21))
         abort();
     if (p != last) {
-        struct mlc_k_dropout k = {MLC_F32, 0, 1 << 21, mask, mask, 7, 9, p};
+        struct mlc_k_dropout k = {MLC_F32, 0, 1 << 21, mask, mask, 7, 9, NULL, p};
         for (int64_t i = 0; i < 1 << 21; i++)
             mask[i] = 1;
         if (row()->dropout(NULL, &k) != MLC_OK)
