@@ -46,7 +46,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test test-cpp matrix io-faults coverage fuzz soak bench bench-sketch \
+.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda-host matrix io-faults coverage fuzz soak bench bench-sketch \
         bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,7 @@ help:
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
 	@echo 'make test-cpp        the tests of what is for C++ alone'
+	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
@@ -107,6 +108,25 @@ $(BUILD)/test_cpp: tests/test_cpp.cpp $(BUILD)/mlcore.o
 	    $(CXX) $$flags $(WARN) -Wpedantic -Wconversion -Wshadow -I. $(SAN_FLAGS) $(CPPFLAGS) \
 	        $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS) && $@ || exit; done
 
+# The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
+CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes -Itests/cuda_host -I. \
+            $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
+$(BUILD)/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h $(wildcard tests/cuda_host/*) \
+                        $(BUILD)/config
+	$(CUDA_HOST) -x c++ -c -o $@ $<
+
+$(BUILD)/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h \
+                   $(wildcard tests/cuda_host/*) $(BUILD)/config
+	$(CUDA_HOST) -c -o $@ $<
+
+CUDA_TESTS := $(sort $(wildcard tests/cuda_host/test_*.c))
+$(BUILD)/cuda_%.o: tests/cuda_host/%.c $(TEST_HEADERS) $(BUILD)/config
+	$(COMPILE) -Itests -c -o $@ $<
+
+$(BUILD)/tests-cuda: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/mlcore_cuda.o $(BUILD)/borrow.o \
+                     $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o)
+	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
+
 # The calls of the system that it makes fail go through tests/faults/.
 FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink \
           pthread_create
@@ -148,6 +168,9 @@ demo-sketch: $(BUILD)/sketch_digits
 
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+
+cuda-host: $(BUILD)/tests-cuda
+	@MLC_TEST_DEVICE=cuda MLC_CUDA_HOST_COUNTS=1 $(BUILD)/tests-cuda --filter '$(FILTER)'
 
 test-cpp: $(BUILD)/test_cpp
 	@$(BUILD)/test_cpp
