@@ -23,6 +23,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -32,48 +33,274 @@
 #define DEV __device__ __forceinline__
 #define BOTH __host__ __device__ __forceinline__
 
-/* @@ CUDA.DEVICE ----------------------------------------- stream, memory, copies, errors */
+/* @@ CUDA.DEVICE ----------------------------------------- stream, memory, copies, errors
+ * A context has a device: a card, one stream, the card's stream-ordered pool. All work is queued on
+ * the stream, so it needs no other order. Copies between host and device go through pinned chunks
+ * of a ring: to the device, the source is copied to a chunk and the call returns; a chunk is used
+ * again when the event after its copy has passed. Small answers to the host (post) have slots of
+ * their own. What fails when it runs is seen at a later call: the text then names the operations
+ * that were queued since the device was last known to be well. */
 
+enum : size_t { CHUNK = 1 << 20, SMALL = 16 << 10 };         /* bytes of a staging chunk        */
+enum { CHUNKS = 4, SMALLS = 32, SLOTS = 16, SLOT_BYTES = 256, MESSAGE = 320 };
+
+struct staging {                       /* a ring of pinned chunks                               */
+    char *memory;
+    size_t bytes;                      /* of a chunk                                            */
+    int chunks, next;
+    cudaEvent_t free[SMALLS];          /* has passed: the chunk's copy is done                  */
+    bool used[SMALLS];
+};
 struct device {
+    int card;
     cudaStream_t stream;
-    const char *kernel;                /* that failed last                                      */
+    cudaMemPool_t pool;
+    staging small, large;              /* large: memory NULL until it is needed                 */
+    char *slots;                       /* of posts, SLOT_BYTES each                             */
+    cudaEvent_t posted[SLOTS];
+    int64_t posts;                     /* made so far; a ticket is their number                 */
+    bool blocking;
+    const char *operation, *first;     /* first: queued after the device was known to be well   */
+    char message[MESSAGE];
 };
 
 static device *device_of(void *dev) { return static_cast<device *>(dev); }
-static mlc_status status_of(cudaError_t e)
+
+/* Keeps a text for a failure; the status says whether memory was missing. */
+static mlc_status device_failed(device *d, const char *what, cudaError_t e)
 {
-    return e == cudaSuccess ? MLC_OK : e == cudaErrorMemoryAllocation ? MLC_ERR_NOMEM
-                                                                      : MLC_ERR_DEVICE;
+    cudaGetLastError();                /* what is not sticky is over with this                  */
+    snprintf(d->message, sizeof d->message, "%s: %s", what, cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? MLC_ERR_NOMEM : MLC_ERR_DEVICE;
 }
 
-static mlc_status device_open(int32_t, void **dev)
+/* A failure that arrives late: what was queued since the device was known to be well. */
+static mlc_status device_late(device *d, const char *what, cudaError_t e)
 {
-    *dev = calloc(1, sizeof(device));
-    return *dev ? MLC_OK : MLC_ERR_NOMEM;
+    const mlc_status st = device_failed(d, what, e);
+    const size_t at = strlen(d->message);
+    if (d->first)
+        snprintf(d->message + at, sizeof d->message - at, "; queued since the device was last "
+                 "known to be well: '%s' to '%s'%s", d->first, d->operation, d->blocking ? "" :
+                 "; MLC_CUDA_BLOCKING=1 names the kernel");
+    return st;
 }
-static void device_close(void *dev) { free(dev); }
+static mlc_status device_well(device *d)
+{
+    d->first = NULL;
+    return MLC_OK;
+}
+
+static const char *device_message(void *dev)
+{
+    device *d = device_of(dev);
+    return d->message[0] ? d->message : NULL;
+}
+static void device_operation(void *dev, const char *what)
+{
+    device *d = device_of(dev);
+    d->operation = what;
+    if (!d->first) d->first = what;
+}
+
+static cudaError_t staging_make(staging *s, size_t bytes, int chunks)
+{
+    void *memory = NULL;
+    cudaError_t e = cudaHostAlloc(&memory, bytes * (size_t)chunks, cudaHostAllocDefault);
+    if (e != cudaSuccess) return e;
+    s->memory = static_cast<char *>(memory);
+    s->bytes = bytes;
+    for (; e == cudaSuccess && s->chunks < chunks; s->chunks += e == cudaSuccess)
+        e = cudaEventCreateWithFlags(&s->free[s->chunks], cudaEventDisableTiming);
+    return e;
+}
+static void staging_free(staging *s)
+{
+    while (s->chunks > 0) cudaEventDestroy(s->free[--s->chunks]);
+    if (s->memory) cudaFreeHost(s->memory);
+    memset(s, 0, sizeof *s);
+}
+
+static void device_close(void *dev)
+{
+    device *d = device_of(dev);
+    cudaSetDevice(d->card);
+    if (d->stream) {
+        cudaStreamSynchronize(d->stream);
+        cudaStreamDestroy(d->stream);
+    }
+    staging_free(&d->small);
+    staging_free(&d->large);
+    for (int i = 0; i < SLOTS; i++)
+        if (d->posted[i]) cudaEventDestroy(d->posted[i]);
+    if (d->slots) cudaFreeHost(d->slots);
+    if (d->pool) cudaMemPoolTrimTo(d->pool, 0);
+    free(d);
+}
+
+/* The pool keeps what is given back: only the end of a context returns it to the card. */
+static cudaError_t device_pool(device *d)
+{
+    uint64_t keep = UINT64_MAX;
+    const cudaError_t e = cudaDeviceGetDefaultMemPool(&d->pool, d->card);
+    return e != cudaSuccess ? e : cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold,
+                                                          &keep);
+}
+
+static cudaError_t device_start(device *d)
+{
+    void *slots = NULL;
+    cudaError_t e = cudaSetDevice(d->card);
+    if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = device_pool(d);
+    if (e == cudaSuccess) e = staging_make(&d->small, SMALL, SMALLS);
+    if (e == cudaSuccess)
+        e = cudaHostAlloc(&slots, (size_t)SLOTS * SLOT_BYTES, cudaHostAllocDefault);
+    d->slots = static_cast<char *>(slots);
+    for (int i = 0; i < SLOTS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&d->posted[i], cudaEventDisableTiming);
+    return e;
+}
+
+static int32_t device_count(void)
+{
+    int cards = 0;
+    return cudaGetDeviceCount(&cards) == cudaSuccess ? cards : 0;
+}
+
+static mlc_status device_open(int32_t index, void **dev)
+{
+    const char *blocking = getenv("MLC_CUDA_BLOCKING");
+    if (index >= device_count()) return MLC_ERR_DEVICE;
+    device *d = static_cast<device *>(calloc(1, sizeof *d));
+    if (!d) return MLC_ERR_NOMEM;
+    d->card = index;
+    d->blocking = blocking && strcmp(blocking, "0") != 0;
+    const cudaError_t e = device_start(d);
+    if (e == cudaSuccess) {
+        *dev = d;
+        return MLC_OK;
+    }
+    const mlc_status st = device_failed(d, "open", e);
+    device_close(d);
+    return st;
+}
+
 static mlc_status device_alloc(void *dev, size_t bytes, void **p)
 {
-    return status_of(cudaMallocAsync(p, bytes, device_of(dev)->stream));
+    device *d = device_of(dev);
+    cudaSetDevice(d->card);
+    cudaError_t e = cudaMallocAsync(p, bytes, d->stream);
+    if (e == cudaErrorMemoryAllocation) {                    /* what was freed may be on its way */
+        cudaGetLastError();
+        cudaStreamSynchronize(d->stream);
+        cudaMemPoolTrimTo(d->pool, 0);
+        e = cudaMallocAsync(p, bytes, d->stream);
+    }
+    return e == cudaSuccess ? MLC_OK : device_failed(d, "allocation", e);
 }
 static void device_release(void *dev, void *p, size_t)
 {
-    cudaFreeAsync(p, device_of(dev)->stream);
+    device *d = device_of(dev);
+    cudaSetDevice(d->card);
+    cudaFreeAsync(p, d->stream);
 }
+
+/* The next chunk of a ring, when its last copy is done. */
+static cudaError_t staging_next(staging *s, int *chunk)
+{
+    *chunk = s->next;
+    s->next = (s->next + 1) % s->chunks;
+    return s->used[*chunk] ? cudaEventSynchronize(s->free[*chunk]) : cudaSuccess;
+}
+
+static cudaError_t staging_put(device *d, staging *s, void *dst, const void *src, size_t bytes)
+{
+    int i;
+    cudaError_t e = staging_next(s, &i);
+    char *chunk = s->memory + (size_t)i * s->bytes;
+    if (e != cudaSuccess) return e;
+    memcpy(chunk, src, bytes);
+    e = cudaMemcpyAsync(dst, chunk, bytes, cudaMemcpyHostToDevice, d->stream);
+    if (e == cudaSuccess) e = cudaEventRecord(s->free[i], d->stream);
+    s->used[i] = e == cudaSuccess;
+    return e;
+}
+static cudaError_t staging_get(device *d, staging *s, void *dst, const void *src, size_t bytes)
+{
+    int i;
+    cudaError_t e = staging_next(s, &i);
+    char *chunk = s->memory + (size_t)i * s->bytes;
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(chunk, src, bytes, cudaMemcpyDeviceToHost, d->stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(d->stream);
+    if (e == cudaSuccess) memcpy(dst, chunk, bytes);
+    return e;
+}
+
+/* Between host and device, chunk by chunk. */
+static cudaError_t device_stage(device *d, void *dst, const void *src, size_t bytes, bool up)
+{
+    staging *s = bytes <= SMALL ? &d->small : &d->large;
+    cudaError_t e = cudaSuccess;
+    if (!s->memory) e = staging_make(s, CHUNK, CHUNKS);
+    for (size_t at = 0; at < bytes && e == cudaSuccess; at += s->bytes) {
+        const size_t n = bytes - at < s->bytes ? bytes - at : s->bytes;
+        char *to = static_cast<char *>(dst) + at;
+        const char *from = static_cast<const char *>(src) + at;
+        e = up ? staging_put(d, s, to, from, n) : staging_get(d, s, to, from, n);
+    }
+    return e;
+}
+
 static mlc_status device_copy(void *dev, void *dst, const void *src, size_t bytes,
                               mlc_copy_kind kind)
 {
-    const cudaStream_t stream = device_of(dev)->stream;
-    const cudaMemcpyKind how = kind == MLC_COPY_TO_DEVICE ? cudaMemcpyHostToDevice
-                             : kind == MLC_COPY_TO_HOST   ? cudaMemcpyDeviceToHost
-                                                          : cudaMemcpyDeviceToDevice;
-    const cudaError_t e = cudaMemcpyAsync(dst, src, bytes, how, stream);
-    return status_of(e == cudaSuccess && kind == MLC_COPY_TO_HOST ? cudaStreamSynchronize(stream)
-                                                                  : e);
+    device *d = device_of(dev);
+    cudaSetDevice(d->card);
+    const cudaError_t e = kind == MLC_COPY_ON_DEVICE
+        ? cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream)
+        : device_stage(d, dst, src, bytes, kind == MLC_COPY_TO_DEVICE);
+    if (e != cudaSuccess) return device_late(d, "copy", e);
+    return kind == MLC_COPY_TO_HOST ? device_well(d) : MLC_OK;
 }
+
 static mlc_status device_sync(void *dev)
 {
-    return status_of(cudaStreamSynchronize(device_of(dev)->stream));
+    device *d = device_of(dev);
+    cudaSetDevice(d->card);
+    const cudaError_t e = cudaStreamSynchronize(d->stream);
+    return e == cudaSuccess ? device_well(d) : device_late(d, "synchronization", e);
+}
+
+/* A slot is free when its post was answered or is older than SLOTS others, which a caller that
+ * polls does not see. */
+static mlc_status device_post(void *dev, const void *src, size_t bytes, int64_t *ticket)
+{
+    device *d = device_of(dev);
+    const int slot = (int)(d->posts % SLOTS);
+    if (bytes > SLOT_BYTES) return MLC_ERR_ARG;
+    cudaSetDevice(d->card);
+    cudaError_t e = cudaMemcpyAsync(d->slots + slot * SLOT_BYTES, src, bytes,
+                                    cudaMemcpyDeviceToHost, d->stream);
+    if (e == cudaSuccess) e = cudaEventRecord(d->posted[slot], d->stream);
+    if (e != cudaSuccess) return device_late(d, "post", e);
+    *ticket = ++d->posts;
+    return MLC_OK;
+}
+static int32_t device_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
+{
+    device *d = device_of(dev);
+    const int slot = (int)((ticket - 1) % SLOTS);
+    cudaSetDevice(d->card);
+    const cudaError_t e = cudaEventQuery(d->posted[slot]);
+    if (e == cudaErrorNotReady) return 0;
+    if (e != cudaSuccess) {
+        device_late(d, "poll", e);
+        return -1;
+    }
+    memcpy(dst, d->slots + slot * SLOT_BYTES, bytes);
+    return 1;
 }
 
 /* @@ CUDA.LAUNCH ----------------------------------------- grids, names of kernels */
@@ -85,14 +312,16 @@ template <class... P, class... A>
 static mlc_status launch(void *dev, const char *name, dim3 grid, dim3 block, size_t shared,
                          void (*kernel)(P...), const A &...args)
 {
+    device *d = device_of(dev);
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
-    config.stream = device_of(dev)->stream;
-    const cudaError_t e = cudaLaunchKernelEx(&config, kernel, P(args)...);
-    if (e != cudaSuccess) device_of(dev)->kernel = name;
-    return status_of(e);
+    config.stream = d->stream;
+    cudaSetDevice(d->card);
+    cudaError_t e = cudaLaunchKernelEx(&config, kernel, P(args)...);
+    if (e == cudaSuccess && d->blocking) e = cudaStreamSynchronize(d->stream);
+    return e == cudaSuccess ? MLC_OK : device_failed(d, name, e);
 }
 
 /* Blocks for n elements, EACH a thread, a block's elements THREADS apart. */
@@ -311,6 +540,7 @@ void mlc_cuda_backend(mlc_backend *b)
     b->release = device_release;
     b->copy = device_copy;
     b->sync = device_sync;
+    (void)device_post; (void)device_poll; (void)device_message; (void)device_operation;
     table_fill(&b->kernels);
 }
 

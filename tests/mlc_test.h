@@ -367,8 +367,9 @@ static void test_set_device(const char *device)
     if (device == NULL || *device == 0 || strcmp(device, "cpu") == 0)
         return;
     test_g.device = device;
+    const bool levels = strcmp(device, "test") == 0;
     for (int i = 0; i < MLC_ISA_COUNT; i++)
-        snprintf(test_g.names[i], sizeof test_g.names[i], "%s:%d", device, i);
+        snprintf(test_g.names[i], sizeof test_g.names[i], levels ? "%s:%d" : "%s", device, i);
 }
 
 mlc_ctx_desc test_desc(void)

@@ -40,16 +40,41 @@ static bool device_breaks(void)
     return g_break_at != 0 && ++g_calls == g_break_at;
 }
 
+/* A protection key of all arenas, where there are keys: mprotect costs by pages in use.        */
+static int g_key;                      /* 0: not asked yet                                      */
+
+static void arena_protect(device *d, bool open)
+{
+#ifdef PKEY_DISABLE_ACCESS
+    if (g_key > 0) {
+        pkey_set(g_key, open ? 0 : PKEY_DISABLE_ACCESS);
+        return;
+    }
+#endif
+    if (mprotect(d->arena, ARENA_BYTES, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort();
+}
+
 static void arena_open(device *d)
 {
-    if (mprotect(d->arena, ARENA_BYTES, PROT_READ | PROT_WRITE) != 0)
-        abort();
+    arena_protect(d, true);
 }
 
 static void arena_shut(device *d)
 {
-    if (mprotect(d->arena, ARENA_BYTES, PROT_NONE) != 0)
-        abort();
+    arena_protect(d, false);
+}
+
+static void arena_key(device *d)
+{
+#ifdef PKEY_DISABLE_ACCESS
+    if (g_key == 0)
+        g_key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+    if (g_key > 0)
+        pkey_mprotect(d->arena, ARENA_BYTES, PROT_READ | PROT_WRITE, g_key);
+#else
+    (void)d;
+#endif
 }
 
 static mlc_status device_open(int32_t index, void **dev)
@@ -65,6 +90,7 @@ static mlc_status device_open(int32_t index, void **dev)
         free(d);
         return MLC_ERR_DEVICE;
     }
+    arena_key(d);
 #ifdef MADV_HUGEPAGE                   /* each kernel protects all pages twice: let there be few */
     madvise(d->arena, ARENA_BYTES, MADV_HUGEPAGE);
 #endif

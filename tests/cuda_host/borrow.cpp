@@ -23,6 +23,7 @@ struct counts { long own, borrowed; };
         const mlc_status own = g_own.name ? g_own.name(dev, a) : MLC_ERR_UNSUPPORTED; \
         if (own != MLC_ERR_UNSUPPORTED) { g_##name.own++; return own; } \
         g_##name.borrowed++; \
+        cuda_host::drain_all(); \
         cuda_host::arena_open(); \
         const mlc_status st = g_cpu->name(NULL, a); \
         cuda_host::arena_shut(); \
