@@ -258,9 +258,12 @@ TEST(cast, gradients_flow_through_halves_and_casts)
 }
 
 /* A product of 16-bit matrices is that of their f32 casts, rounded once, whatever the sizes,
- * strides and batches; so are both gradients. */
+ * strides and batches; so are both gradients. A library that makes the product of the casts adds up
+ * in another order: then the last bit of a result may differ. */
 static void product_agrees(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims da, mlc_dims db, bool flip)
 {
+    const bool   own = strcmp(mlc_ctx_blas(ctx), "none") == 0;
+    const double last = own ? 0 : dtype == MLC_F16 ? 0.0009765625 : 0.0078125;
     mlc_tensor *h[2], *f[2], *y[2];
     for (int i = 0; i < 2; i++) {
         h[i] = test_rand(ctx, dtype, i ? db : da, 3 + (uint64_t)i, -1, 1);
@@ -279,7 +282,7 @@ static void product_agrees(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims da, mlc_dims 
         int64_t     n = mlc_numel(want);
         double     *v = (double *)malloc((size_t)(n + 1) * sizeof *v);
         CHECK(test_read(mlc_cast(want, dtype), v));
-        CHECK_VALUES(mlc_detach(got), n, v, 0, 0);
+        CHECK_VALUES(mlc_detach(got), n, v, own ? 0 : 1e-5, last);
         free(v);
     }
     CHECK_OK(ctx);
