@@ -22,6 +22,7 @@ struct counts { long own, borrowed; };
     { \
         const mlc_status own = g_own.name ? g_own.name(dev, a) : MLC_ERR_UNSUPPORTED; \
         if (own != MLC_ERR_UNSUPPORTED) { g_##name.own++; return own; } \
+        const cuda_host::Lock lock(cuda_host::g_mutex); \
         g_##name.borrowed++; \
         cuda_host::drain_all(); \
         cuda_host::arena_open(); \

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -188,7 +189,11 @@ typedef struct CUstream_st *cudaStream_t;
 
 namespace cuda_host {
 
-inline int         g_device;
+/* Contexts of several threads take turns; a protection key opens the arena to one thread alone. */
+inline std::recursive_mutex g_mutex;
+typedef std::lock_guard<std::recursive_mutex> Lock;
+
+inline thread_local int g_device;
 inline cudaError_t g_sticky, g_last;   /* sticky: a kernel failed, and nothing works any more   */
 inline int64_t     g_fail_at, g_fail_kernel_at, g_pageable, g_pinned, g_calls;
 struct Pinned { const char *at; size_t bytes; };
@@ -264,6 +269,7 @@ struct cudaLaunchConfig_t {
 template <class... E, class... A>
 inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(E...), A &&...a)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     struct Call {
         void (*kernel)(E...);
@@ -322,6 +328,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
     if (e != cudaSuccess) return e;
     *s = new CUstream_st{cuda_host::g_device, {}};
@@ -330,6 +337,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
     if (e != cudaSuccess) return e;
     cuda_host::drain(s);
@@ -337,6 +345,7 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s)
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     cuda_host::drain(s);
     for (auto i = cuda_host::g_streams.begin(); i != cuda_host::g_streams.end(); ++i)
         if (*i == s) {
@@ -348,6 +357,7 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
     if (e == cudaSuccess) *event = new CUevent_st;
     return e;
@@ -361,6 +371,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event)
 inline std::deque<std::pair<cudaEvent_t, cudaStream_t>> g_event_stream;
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
     if (e != cudaSuccess) return e;
     event->recorded = true;
@@ -380,6 +391,7 @@ inline cudaStream_t cuda_host_stream_of(cudaEvent_t event)
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t  e = cuda_host::call();
     const cudaStream_t s = cuda_host_stream_of(event);
     if (e != cudaSuccess) return e;
@@ -389,6 +401,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t event)
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t  e = cuda_host::call();
     const cudaStream_t s = cuda_host_stream_of(event);
     if (e != cudaSuccess) return e;
@@ -398,6 +411,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t event)
 }
 inline cudaError_t cudaGetLastError()
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::g_last;
     cuda_host::g_last = cudaSuccess;
     return cuda_host::g_sticky != cudaSuccess ? cuda_host::g_sticky : e;
@@ -436,6 +450,7 @@ inline cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 }
 inline cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     const cudaError_t e = call(cudaErrorMemoryAllocation);
     if (e != cudaSuccess) return e;
@@ -450,6 +465,7 @@ inline cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
 }
 inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     const size_t bytes = arena_give(p);
     if (!bytes) fail("free of what is no device memory", 0);
@@ -458,6 +474,7 @@ inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 }
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call(cudaErrorMemoryAllocation);
     if (e != cudaSuccess) return e;
     *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -467,6 +484,7 @@ inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 }
 inline cudaError_t cudaFreeHost(void *p)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     for (auto i = cuda_host::g_pinned_blocks.begin(); i != cuda_host::g_pinned_blocks.end(); ++i)
         if (i->at == p) {
             cuda_host::g_pinned_blocks.erase(i);
@@ -477,6 +495,7 @@ inline cudaError_t cudaFreeHost(void *p)
 }
 inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
     if (e == cudaSuccess) cuda_host::push(s, [=] { memset(p, value, bytes); });
     return e;
@@ -484,6 +503,7 @@ inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_
 inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t s)
 {
+    const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     const cudaError_t e = call();
     if (e != cudaSuccess) return e;
