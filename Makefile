@@ -46,7 +46,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda-host matrix io-faults coverage fuzz soak bench bench-sketch \
+.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host matrix io-faults coverage fuzz soak bench bench-sketch \
         bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,7 @@ help:
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
 	@echo 'make test-cpp        the tests of what is for C++ alone'
+	@echo 'make cuda            the object of mlcore_cuda.cu, for GPUs; NVCC= CUDA_SM="80 90 100"'
 	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
@@ -107,6 +108,18 @@ $(BUILD)/test_cpp: tests/test_cpp.cpp $(BUILD)/mlcore.o
 	for flags in -std=c++20 '-std=c++17 -fno-exceptions' -std=c++11; do \
 	    $(CXX) $$flags $(WARN) -Wpedantic -Wconversion -Wshadow -I. $(SAN_FLAGS) $(CPPFLAGS) \
 	        $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS) && $@ || exit; done
+
+# The CUDA unit for each architecture that this nvcc knows, and PTX of the last one.
+NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
+CUDA_SM   ?= 80 90 100
+CUDA_HAS  = $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed 's/compute_//')
+CUDA_ARCH = $(filter $(CUDA_HAS),$(CUDA_SM))
+CUDA_GEN  = $(foreach sm,$(CUDA_ARCH),-gencode arch=compute_$(sm),code=sm_$(sm)) \
+            $(foreach sm,$(lastword $(CUDA_ARCH)),-gencode arch=compute_$(sm),code=compute_$(sm))
+$(BUILD)/cuda/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h
+	@mkdir -p $(BUILD)/cuda
+	$(NVCC) -std=c++17 -O3 -ftz=true --Werror all-warnings --threads 2 $(CUDA_GEN) $(NVCC_FLAGS) \
+	    -c -o $@ $<
 
 # The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
 CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes -Itests/cuda_host -I. \
@@ -168,6 +181,9 @@ demo-sketch: $(BUILD)/sketch_digits
 
 test: $(BUILD)/tests
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+
+cuda: $(BUILD)/cuda/mlcore_cuda.o
+	@echo '$<: link it with -lcublasLt -lcudart'
 
 cuda-host: $(BUILD)/tests-cuda
 	@MLC_TEST_DEVICE=cuda MLC_CUDA_HOST_COUNTS=1 $(BUILD)/tests-cuda --filter '$(FILTER)'
