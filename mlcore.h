@@ -3339,13 +3339,18 @@ struct mlc_k_multinomial {             /* k draws from each row of weights [n,c]
     void       *workspace; size_t workspace_bytes;
 };
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
-struct mlc_optim_step {                /* what changes per step; read from device memory       */
+struct mlc_optim_set {                 /* what the host says of a parameter in a step          */
     double  lr, weight_decay;
-    double  bias1, bias2;              /* 1 - beta^t; 1 where a rule has no betas              */
-    double  grad_scale;
-    int64_t first, skip;
+    int64_t due;                       /* 0: left alone; 1: steps; 2: steps and begins a run   */
+};
+struct mlc_optim_step {                /* what the pass over a parameter reads, made by guard  */
+    double  lr, weight_decay;
+    double  bias1, bias2;              /* 1 - beta^made; 1 where a rule has no betas           */
+    double  grad_scale;                /* what gradients are multiplied by                     */
+    int64_t first, skip;               /* the parameter's first update; the step is not made   */
     uint64_t stream;                   /* of the words that round a 16-bit p                   */
     double  ratio;                     /* of a rule with norms: written and read by its kernel */
+    int64_t made;                      /* updates of this parameter, this one included         */
 };
 struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
     mlc_dtype   dtype;
@@ -3354,17 +3359,32 @@ struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in 
     double     *sum;
     void       *workspace; size_t workspace_bytes;
 };
-/* Decides on a step: |g|, whether it is skipped, and what gradients are multiplied by. */
+struct mlc_guard_state {               /* lives in device memory from step to step             */
+    mlc_scaler_state scaler;
+    double           norm;             /* of the last step that measured it                    */
+    int64_t          steps;            /* updates made of the whole optimizer                  */
+};
+/* Decides on a step: |g|, whether the step is made, and what the passes read; one launch, before
+ * them. Steps that are not made count nowhere but in the scaler. */
 struct mlc_k_guard {
-    int64_t       runs;
-    const double *squares;             /* [runs], of the gradients as they are                 */
-    struct mlc_optim_step *step;       /* [runs]: grad_scale and skip are written              */
+    int64_t       n;                   /* parameters                                           */
+    const struct mlc_optim_set *set;   /* [n]                                                  */
+    struct mlc_optim_step *step;       /* [n]: made is read, all are written where set is due  */
+    const double *squares;             /* [n], where a run begins: of its gradients as they    */
+                                       /* are. NULL: the step is made, norm and scaler stay    */
     double        share;               /* 1 / number of backwards that were added up           */
     double        max_norm;            /* 0: no clipping                                       */
     int32_t       each, has_scaler;    /* each: a run is clipped by its own norm               */
     mlc_scaler_desc rule;              /* filled in                                            */
-    mlc_scaler_state *scaler;          /* read and written, with has_scaler                    */
-    double       *norm;                /* out                                                  */
+    mlc_rule      optim;               /* its rule and hyper, for bias1 and bias2              */
+    double        hyper[8];
+    const struct mlc_rule_fns *cpu;    /* as in struct mlc_k_optim                             */
+    uint64_t      stream;              /* step.stream: this + steps before the step            */
+    struct mlc_guard_state *state;     /* read and written                                     */
+    int64_t       bad;                 /* error becomes {bad, skipped_row, bits of norm, bits  */
+    int64_t      *error;               /* of scale}: a norm is not finite without a scaler, or */
+                                       /* skipped_row has reached patience. Where error[0] is  */
+                                       /* not 0 before, nothing is written                     */
 };
 /* One pass over a run of parameters. For a rule with norms the run is one tensor: a first pass sums
  * the squares of p and of the update u, in f64, and where the decay is not 0 the rate is multiplied
@@ -3380,7 +3400,9 @@ struct mlc_k_optim {
     double      hyper[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
-    const struct mlc_optim_step *step;
+    const struct mlc_optim_step *step; /* of the run's first parameter                         */
+    double      clamp;                 /* 0, or elements of g are limited to +-clamp/grad_scale */
+                                       /* as numbers of g's dtype, but not by the CPU's kernels */
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
                                        /* along k: made again of what p has become             */
     void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
@@ -3463,6 +3485,7 @@ struct mlc_k_gemm_optim {
 #define MLC_K_ERROR_WEIGHT 3
 #define MLC_K_ERROR_FEW 4
 #define MLC_K_ERROR_DIVISOR 5
+#define MLC_K_ERROR_NORM 6
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
@@ -4756,7 +4779,7 @@ struct mlc_ctx {
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc__error_say error_say[MLC_K_ERROR_DIVISOR + 1];     /* by kind, or NULL                  */
+    mlc__error_say error_say[MLC_K_ERROR_NORM + 1];        /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -7531,6 +7554,7 @@ typedef struct mlc__map_job {
     const mlc__half_fns    *half;      /* NULL for f32 and f64 */
     size_t                  size;
     int                     inputs;
+    double                  s;         /* of the formula */
 } mlc__map_job;
 
 /* A block of a 16-bit row: in f32, in L1; the result, with what it is added to, is rounded once. */
@@ -7547,7 +7571,7 @@ MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int6
         j->half->widen(wide[p], from, dtype, n);
         in[p] = wide[p];
     }
-    j->fn(j->a->op, wide[3], in, n, j->a->s, j->a->t);
+    j->fn(j->a->op, wide[3], in, n, j->s, j->a->t);
     if (j->a->accumulate) {
         const void *sum[3] = { wide[0], wide[3], NULL };
         mlc__gather(dense, at[0], stride[0], n, 2);
@@ -7573,7 +7597,7 @@ MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int
         mlc__gather(dense[p], at[p + 1], stride[p + 1], n, j->size);
         in[p] = dense[p];
     }
-    j->fn(j->a->op, out, in, n, j->a->s, j->a->t);
+    j->fn(j->a->op, out, in, n, j->s, j->a->t);
     if (direct) return;
     if (j->a->accumulate) {
         const void *sum[3] = { at[0], dense[3], NULL };
@@ -7612,7 +7636,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
                                mlc__map_fn add, const mlc__half_fns *half)
 {
     mlc__map_job job = { a, fn, add, mlc__low(a->dtype) ? half : NULL,
-                         mlc_dtype_bytes(a->dtype), 0 };
+                         mlc_dtype_bytes(a->dtype), 0, a->s_dev ? *a->s_dev : a->s };
     const int64_t *strides[4] = { a->out_stride, a->in_stride[0], a->in_stride[1],
                                   a->in_stride[2] };
     mlc__loop l;
@@ -7623,7 +7647,7 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
         !a->accumulate && !job.half && a->in_stride[0][0] == 1 &&
         (job.inputs < 2 || a->in_stride[1][0] == 1) &&
         (job.inputs < 3 || a->in_stride[2][0] == 1)) {           /* small and dense: no ceremony */
-        job.fn(a->op, a->out, a->in, a->shape[0], a->s, a->t);
+        job.fn(a->op, a->out, a->in, a->shape[0], job.s, a->t);
         return MLC_OK;
     }
     if (!mlc__loop_make(&l, a->ndim, a->shape, job.inputs + 1, strides)) return MLC_OK;
@@ -17284,10 +17308,12 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * processor takes a read for one of what was just written. */
 
 /* Every rule once: name and text, of which mlc__NAME_f32_ISA, mlc__NAME_f64 and mlc__rule_NAME are
- * made, and its norms; in the order of mlc_rule. The text of one with norms makes two passes: if u
- * is not NULL it takes the update of the elements, and nothing else is written. */
+ * made, its bias corrections and its norms; in the order of mlc_rule. The text of one with norms
+ * makes two passes: if u is not NULL it takes the update of the elements, and nothing else is
+ * written. */
 #define MLC__RULES(X, isa) \
-    X(sgd, SGD_TEXT, NULL, isa) X(adam, ADAM_TEXT, NULL, isa) X(lamb, LAMB_TEXT, &mlc__ratio, isa)
+    X(sgd, SGD_TEXT, NULL, NULL, isa) X(adam, ADAM_TEXT, mlc__adam_correct, NULL, isa) \
+    X(lamb, LAMB_TEXT, mlc__adam_correct, &mlc__ratio, isa)
 
 /* g is read once. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T, ROOT) \
@@ -17386,7 +17412,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 /* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
 
-#define MLC__RULE_BODY(name, TEXT, norms, isa) \
+#define MLC__RULE_BODY(name, TEXT, correct, norms, isa) \
     MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                           void *u) \
     { (void)u; MLC__##TEXT(float, sqrtf) } \
@@ -17413,7 +17439,7 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     }
 }
 
-#define MLC__RULE_STAMP(name, TEXT, norms, isa) \
+#define MLC__RULE_STAMP(name, TEXT, correct, norms, isa) \
     MLC__FAST_AT_##isa \
     static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                         void *u) \
@@ -17430,6 +17456,7 @@ struct mlc__norms;
 
 /* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
 struct mlc_rule_fns {
+    void (*correct)(const double *hyper, struct mlc_optim_step *s);        /* NULL: bias is 1   */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
 };
@@ -17619,21 +17646,62 @@ static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, b
     if (s->scale * rule->growth <= rule->cap) s->scale *= rule->growth;
 }
 
+/* In f64: 1 - beta^t loses its digits in f32 in the first steps. */
+static void mlc__adam_correct(const double *hyper, struct mlc_optim_step *s)
+{
+    s->bias1 = 1.0 - pow(hyper[0], (double)s->made);
+    s->bias2 = 1.0 - pow(hyper[1], (double)s->made);
+}
+
+/* What the update after s->made others reads, but for grad_scale and stream. */
+static void mlc__optim_step_make(struct mlc_optim_step *s, const struct mlc_optim_set *set,
+                                 const struct mlc_rule_fns *cpu, const double *hyper)
+{
+    s->lr = set->lr;
+    s->weight_decay = set->weight_decay;
+    s->bias1 = s->bias2 = 1.0;
+    s->first = s->made == 0;
+    s->skip = 0;
+    s->made++;
+    if (cpu->correct) cpu->correct(hyper, s);
+}
+
+/* Not finite gradients: the scale shrinks, or that is an error. */
+static void mlc__guard_state_next(const struct mlc_k_guard *a, bool good)
+{
+    struct mlc_guard_state *state = a->state;
+    if (a->has_scaler) mlc__scaler_next(&state->scaler, &a->rule, good);
+    if (good || (a->has_scaler && state->scaler.skipped_row < a->rule.patience)) return;
+    a->error[0] = a->bad;
+    a->error[1] = state->scaler.skipped_row;
+    memcpy(a->error + 2, &state->norm, sizeof state->norm);
+    memcpy(a->error + 3, &state->scaler.scale, sizeof state->scaler.scale);
+}
+
 static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 {
-    const double unscale = a->share / (a->has_scaler ? a->scaler->scale : 1.0);
-    double all = 0.0;
+    struct mlc_guard_state *state = a->state;
+    const double unscale = a->share / (a->has_scaler ? state->scaler.scale : 1.0);
+    double all = 0.0, norm = 0.0, clip = 1.0;
     (void)dev;
-    for (int64_t i = 0; i < a->runs; i++) all += a->squares[i];
+    if (a->error[0] != 0) return MLC_OK;
+    for (int64_t i = 0; a->squares && i < a->n; i++)
+        if (a->set[i].due == 2) all += a->squares[i];
     const bool good = all - all == 0.0;
-    *a->norm = sqrt(all) * unscale;
-    for (int64_t i = 0; i < a->runs; i++) {
-        const double norm = a->each ? sqrt(a->squares[i]) * unscale : *a->norm;
-        const double clip = a->max_norm > 0.0 ? a->max_norm / (norm + 1e-6) : 1.0;
-        a->step[i].grad_scale = unscale * (clip < 1.0 ? clip : 1.0);
-        a->step[i].skip = !good;
+    if (a->squares) state->norm = norm = sqrt(all) * unscale;
+    for (int64_t i = 0; i < a->n; i++) {
+        struct mlc_optim_step *s = &a->step[i];
+        if (!a->set[i].due) continue;
+        if (a->each && a->squares && a->set[i].due == 2) norm = sqrt(a->squares[i]) * unscale;
+        if (a->max_norm > 0.0) clip = a->max_norm / (norm + 1e-6);
+        mlc__optim_step_make(s, &a->set[i], a->cpu, a->hyper);
+        s->grad_scale = unscale * (clip < 1.0 ? clip : 1.0);
+        s->skip = !good;
+        s->made -= s->skip;
+        s->stream = a->stream + (uint64_t)state->steps;
     }
-    if (a->has_scaler) mlc__scaler_next(a->scaler, &a->rule, good);
+    state->steps += good;
+    if (a->squares) mlc__guard_state_next(a, good);
     return MLC_OK;
 }
 
@@ -17693,12 +17761,12 @@ static double mlc__optim_ratio(void *dev, mlc__optim_job *j)
 static const struct mlc__norms mlc__ratio =
     { mlc__optim_ratio, MLC__OTHER(mlc__squares_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
 
-#define MLC__RULE_CPU(name, TEXT, norms, isa) \
+#define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
     static const struct mlc_rule_fns mlc__rule_##name = \
-        { norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
+        { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
 MLC__RULES(MLC__RULE_CPU, any)
 
-#define MLC__RULE_NAMED(name, TEXT, norms, isa) &mlc__rule_##name,
+#define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
     static const struct mlc_rule_fns *const rules[] = { MLC__RULES(MLC__RULE_NAMED, any) };
@@ -17711,7 +17779,7 @@ static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a
     j->a = a;
     j->fns = fns;
     j->pack = pack;
-    if (!a->cpu) return MLC_ERR_UNSUPPORTED;
+    if (!a->cpu || a->clamp != 0.0) return MLC_ERR_UNSUPPORTED;
     j->fn = mlc__f64(a->dtype) ? a->cpu->f64 : a->cpu->f32[fns->level];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
@@ -18181,7 +18249,14 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 
 /* The one mutable global. Entries are written once and never move; n is raised after its entry is
  * complete, so that readers need no lock. */
-static struct { mlc_backend backend[MLC__BACKENDS]; int32_t n; int32_t lock; } mlc__registry;
+static struct {
+    mlc_backend backend[MLC__BACKENDS];
+    int32_t n, lock;
+    const struct mlc__optim_device *(*optim)(void);        /* set with the first               */
+} mlc__registry;
+
+/* IMPL.OPTIM: a program that registers no backend does not link what optimizers do on one. */
+static const struct mlc__optim_device *mlc__optim_device_fns(void);
 
 /* name need not be terminated: it may be the front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
@@ -18206,6 +18281,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
+        mlc__registry.optim = mlc__optim_device_fns;
         __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
         status = MLC_OK;
     }
@@ -33354,27 +33430,35 @@ MLC__LEVEL_WARM
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, LAMB, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with states placed alike. A step walks the entries and joins neighbours
- * into runs: same group, same number of steps, same dtype, all due, values and gradients and state
+ * into runs: same group, same number of updates, same dtype, all due, values and gradients and state
  * apart by the same bytes. A run is one kernel call, so a network without groups or frozen layers
- * is one call. Settings of all runs go to the device in one copy before the first. Layouts are
- * compared by number at each step: after surgery entries are made again and state moves by
- * parameter. With clipping or a scaler the squares of each run are summed first, and a guard on the
- * device turns them into the factor of the gradients, or into a step that is not made; the pass
- * over parameters multiplies by it, so gradients are read twice and never written. */
+ * is one call. Layouts are compared by number at each step: after surgery entries are made again
+ * and state moves by parameter. With clipping or a scaler the squares of each run are summed first,
+ * and the kernel guard turns them into the factor of the gradients, or into a step that is not
+ * made; the pass over parameters multiplies by it, so gradients are read twice and never written.
+ * On a device guard runs in every step and the host never waits: counts, bias corrections, norm and
+ * scaler live in device memory, rates and what is due go up where they differ from the last step. */
 
 #define MLC__GROUPS 16                 /* group 0: what no glob matches */
 
-/* steps: of this parameter, for its bias correction: one that was frozen for a while lags behind,
- * as in PyTorch. */
+/* updates: how many this parameter took part in: one that was frozen for a while lags behind, as in
+ * PyTorch. A device may have skipped some, and the host does not know which: there it is a hash of
+ * which they were. Either way, equal means that the bias corrections are equal. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
-    int64_t     state;                 /* byte offset in each of them */
-    int64_t     steps;
     int32_t     group;
+    int64_t     state;                 /* byte offset in each of them */
+    uint64_t    updates;
 } mlc__entry;
 
-typedef struct mlc__guard { mlc_scaler_state scaler; double norm; } mlc__guard;
+/* What an optimizer does on a device: mlc_backend_register. */
+struct mlc__optim_device {
+    mlc_status (*guarded)(mlc_optim *o, bool *skip);
+    mlc_status (*ahead)(mlc_optim *o, int64_t i);          /* guard of one entry, in backward  */
+    void       (*read)(const mlc_optim *o, struct mlc_guard_state *state);
+    mlc_tensor *(*scaled)(mlc_optim *o, mlc_tensor *loss);
+};
 
 struct mlc_optim {
     mlc_ctx    *ctx;
@@ -33384,22 +33468,28 @@ struct mlc_optim {
     const struct mlc_rule_fns *cpu;
     int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
-    void      (*correct)(const mlc_optim *o, double t, struct mlc_optim_step *s);  /* or NULL   */
     bool        in_backward;
     double      lr, weight_decay;
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
-    int64_t     steps, layout;         /* layout: of the flat that the entries follow */
+    int64_t     layout;                /* of the flat that the entries follow */
+    uint64_t    calls_made;            /* updates, skipped ones included */
     mlc__entry *entry;
     int64_t     entries;
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
-    struct mlc_optim_step *step, *step_dev;      /* one a run, at most one an entry */
+    struct mlc_optim_step *step;       /* device: one an entry; a run reads its first one's    */
+    struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
+    struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
+    double     *squares;               /* device: where a run begins                           */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
     bool        has_scaler, measured;  /* measured: guard.norm is of a step */
+    bool        stale;                 /* guard_dev is: guard goes up with the next step       */
     mlc_scaler_desc scaler;
-    mlc__guard  guard, *guard_dev;     /* guard_dev: on the device, squares of runs behind it */
-    mlc_status (*guarded)(mlc_optim *o, int64_t runs, bool *skip);    /* of clipping, a scaler  */
+    struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
+                                       /* is a copy for steps in backward                      */
+    const struct mlc__optim_device *device;      /* NULL: the CPU */
+    mlc_status (*guarded)(mlc_optim *o, bool *skip);       /* of clipping, a scaler, a device  */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
     mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                              bool *made);                             /* of in_backward         */
@@ -33456,14 +33546,35 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
     return MLC_OK;
 }
 
-/* On the host step_dev is step itself. */
+/* On the CPU set is part of step's block. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
     mlc__heap_data_free(o->ctx, o->memory, MLC_MEM_OPTIM);
-    if (o->step_dev != o->step) mlc__heap_data_free(o->ctx, o->step_dev, MLC_MEM_OPTIM);
-    mlc__heap_data_free(o->ctx, o->guard_dev, MLC_MEM_OPTIM);
-    mlc__heap_free(o->ctx, o->step);
+    mlc__heap_data_free(o->ctx, o->step, MLC_MEM_OPTIM);
+    if (o->set != o->set_dev) mlc__heap_free(o->ctx, o->set);
     mlc__heap_free(o->ctx, o->entry);
+}
+
+/* The small arrays of n entries, in one block, as zeros. */
+static mlc_status mlc__optim_arrays(mlc_optim *o, size_t n)
+{
+    mlc_ctx *ctx = o->ctx;
+    const size_t guards = o->device ? 2 : 0, sets = o->device ? 2 * n : n;
+    const size_t bytes = n * (sizeof *o->step + sizeof *o->squares) + sets * sizeof *o->set +
+                         guards * sizeof o->guard;
+    o->step = MLC__CAST(struct mlc_optim_step *,
+                        mlc__heap_data(ctx, bytes, MLC_MEM_OPTIM, "optimizer"));
+    if (!o->step) return MLC_ERR_NOMEM;
+    o->squares = MLC__CAST(double *, (void *)(o->step + n));
+    o->set = o->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(o->squares + n));
+    if (o->device) {
+        o->guard_dev = MLC__CAST(struct mlc_guard_state *, (void *)(o->set + sets));
+        o->set = MLC__CAST(struct mlc_optim_set *,
+                           mlc__heap_alloc(ctx, 2 * sets * sizeof *o->set, MLC_MEM_OBJECT,
+                                           "optimizer"));
+        if (!o->set) return MLC_ERR_NOMEM;
+    }
+    return mlc__zero(ctx, "optimizer", o->step, bytes);
 }
 
 /* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
@@ -33499,21 +33610,18 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
         MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
                      "optimizer: parameter '%s' is f16, which small steps would not change; keep "
                      "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
-    const size_t step_bytes = (size_t)b.n * sizeof *n->step;
-    n->step = MLC__CAST(struct mlc_optim_step *,
-                        mlc__heap_alloc(ctx, step_bytes, MLC_MEM_OBJECT, "optimizer"));
-    if (!n->step) return MLC_ERR_NOMEM;
-    n->step_dev = ctx->on_host ? n->step : MLC__CAST(struct mlc_optim_step *,
-                  mlc__heap_data(ctx, step_bytes, MLC_MEM_OPTIM, "optimizer"));
-    if (!n->step_dev) return MLC_ERR_NOMEM;
-    n->guard_dev = MLC__CAST(mlc__guard *,
-                             mlc__heap_data(ctx, sizeof(mlc__guard) + (size_t)b.n * sizeof(double),
-                                            MLC_MEM_OPTIM, "optimizer"));
-    if (!n->guard_dev) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__optim_arrays(n, (size_t)b.n));
     MLC__TRY(mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
-        for (int64_t k = 0; k < o->entries; k++)
-            if (o->entry[k].p == b.entry[i].p) b.entry[i].steps = o->entry[k].steps;
+        for (int64_t k = 0; k < o->entries; k++) {
+            if (o->entry[k].p != b.entry[i].p) continue;
+            b.entry[i].updates = o->entry[k].updates;
+            MLC__TRY(mlc__device_copy(ctx, n->step + i, o->step + k, sizeof *n->step,
+                                      MLC_COPY_ON_DEVICE));
+        }
+    if (o->guard_dev)
+        MLC__TRY(mlc__device_copy(ctx, n->guard_dev, o->guard_dev, sizeof *n->guard_dev,
+                                  MLC_COPY_ON_DEVICE));
     for (int32_t k = 0; k < o->n_state; k++)
         MLC__TRY(mlc__optim_move(o, &b, n->state[k], o->state[k]));
     return MLC_OK;
@@ -33547,8 +33655,8 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     mlc_optim n = *o;
     n.entry = NULL;
     n.memory = NULL;
-    n.step = n.step_dev = NULL;
-    n.guard_dev = NULL;
+    n.step = NULL;
+    n.set = n.set_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
     n.layout = flat->layout;
@@ -33584,6 +33692,9 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->wanted = 1;
     o->guard.scaler.scale = 1.0;
     o->guard.norm = MLC__NAN;
+    if (o->ctx->backend) o->device = mlc__registry.optim();
+    if (o->device) o->guarded = o->device->guarded;
+    o->stale = true;
     o->group[0].lr_scale = 1.0;
     o->group[0].weight_decay = o->weight_decay;
     o->next = m->ctx->optims;
@@ -33595,8 +33706,8 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     return NULL;
 }
 
-/* A rule's constructor fills a draft: rule, cpu, n_state, hyper and correct, which makes what
- * changes from step to step (NULL: nothing does). Text and name of its kernel: MLC__RULES. */
+/* A rule's constructor fills a draft: rule, cpu, n_state and hyper. Text and name of its kernel:
+ * MLC__RULES. */
 
 /* -- SGD -- */
 
@@ -33645,14 +33756,6 @@ MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
 
 /* -- Adam, AdamW -- */
 
-/* In f64 on the host: 1 - beta^t loses its digits in f32 in the first steps, and a device need not
- * have pow. */
-static void mlc__adam_correct(const mlc_optim *o, double t, struct mlc_optim_step *s)
-{
-    s->bias1 = 1.0 - pow(o->hyper[0], t);
-    s->bias2 = 1.0 - pow(o->hyper[1], t);
-}
-
 /* The conditions are written so that NaN fails them. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
                                  mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled)
@@ -33676,7 +33779,6 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
     memset(&draft, 0, sizeof draft);
     draft.rule = rule;
     draft.cpu = cpu;
-    draft.correct = mlc__adam_correct;
     draft.n_state = 2;
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
@@ -33787,7 +33889,16 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 }
 
 MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
-MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? o->steps : 0; }
+
+/* As of the last step: a device is waited for. */
+static struct mlc_guard_state mlc__optim_state(const mlc_optim *o)
+{
+    struct mlc_guard_state state = o->guard;
+    if (o->device) o->device->read(o, &state);
+    return state;
+}
+
+MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? mlc__optim_state(o).steps : 0; }
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -33822,27 +33933,45 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
     if (o->clip.each || o->cpu->norms || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
     const int64_t bytes = (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
                           (int64_t)mlc__size(&a->p->t);
-    return a->group == b->group && a->steps == b->steps && a->p->t.dtype == b->p->t.dtype &&
+    return a->group == b->group && a->updates == b->updates && a->p->t.dtype == b->p->t.dtype &&
            b->p->grad_offset - a->p->grad_offset == bytes &&
            MLC__CAST(char *, b->p->value_storage.data) -
                    MLC__CAST(char *, a->p->value_storage.data) ==
                bytes;
 }
 
-static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
+                           struct mlc_optim_set *set)
 {
-    const mlc__entry *e = &o->entry[from];
-    struct mlc_optim_step *s = &o->step[run];
+    set->lr = o->lr * o->group[e->group].lr_scale;
+    set->weight_decay = o->group[e->group].weight_decay;
+    set->due = due;
+}
+
+/* What a backward counts for in the mean; calls is 0 inside of one. */
+static double mlc__optim_share(const mlc_optim *o)
+{
+    return o->calls ? 1.0 / (double)o->calls : 1.0;
+}
+
+/* Of the optimizer's first step. */
+static uint64_t mlc__optim_stream(const mlc_optim *o)
+{
+    return mlc__hash("optim_step") +
+           (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
+}
+
+/* On the CPU, without clipping and a scaler. */
+static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
+{
+    struct mlc_optim_set set;
+    struct mlc_optim_step *s = &o->step[from];
     (void)to;
-    s->lr = o->lr * o->group[e->group].lr_scale;
-    s->weight_decay = o->group[e->group].weight_decay;
-    s->bias1 = s->bias2 = 1.0;
-    if (o->correct) o->correct(o, (double)(e->steps + 1), s);
-    s->grad_scale = o->calls ? 1.0 / (double)o->calls : 1.0;         /* 0: inside backward */
-    s->first = e->steps == 0;
-    s->skip = 0;
-    s->stream = mlc__hash("optim_step") + (uint64_t)o->steps +
-                (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
+    mlc__optim_set(o, &o->entry[from], 2, &set);
+    s->made = (int64_t)o->entry[from].updates;
+    mlc__optim_step_make(s, &set, o->cpu, o->hyper);
+    s->grad_scale = mlc__optim_share(o);
+    s->stream = mlc__optim_stream(o) + (uint64_t)o->guard.steps;
     return MLC_OK;
 }
 
@@ -33885,7 +34014,7 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
     return list;
 }
 
-static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_k_optim a;
@@ -33902,48 +34031,47 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     memcpy(a.hyper, o->hyper, sizeof a.hyper);
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
-    a.step = o->step_dev + run;
+    a.step = o->step + from;
+    a.clamp = o->device ? o->clip.value : 0.0;             /* the CPU: mlc__optim_clamp */
     a.workspace = NULL;
     a.workspace_bytes = 0;
     return a;
 }
 
-static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
 {
-    struct mlc_k_optim a = mlc__optim_args(o, from, to, run);
+    struct mlc_k_optim a = mlc__optim_args(o, from, to);
     if (a.n == 0) return MLC_OK;
     if (!o->cpu->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
     MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
     return MLC_OK;
 }
 
-/* What a walk does with a run: entries from .. to, the run's number. */
-typedef mlc_status (*mlc__optim_each)(mlc_optim *o, int64_t from, int64_t to, int64_t run);
+/* What a walk does with a run: entries from .. to. */
+typedef mlc_status (*mlc__optim_each)(mlc_optim *o, int64_t from, int64_t to);
 
 /* The runs of entries to update; a walk that follows another finds the same ones. */
-static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each, int64_t *runs)
+static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each)
 {
-    *runs = 0;
     for (int64_t i = 0; i < o->entries;) {
         if (!mlc__entry_due(&o->entry[i])) { i++; continue; }
         int64_t end = i + 1;
         while (end < o->entries && mlc__entry_due(&o->entry[end]) &&
                mlc__entry_joins(o, &o->entry[end - 1], &o->entry[end])) end++;
-        MLC__TRY(each(o, i, end, *runs));
-        ++*runs;
+        MLC__TRY(each(o, i, end));
         i = end;
     }
     return MLC_OK;
 }
 
-static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to, int64_t run)
+static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_k_squares a;
     a.dtype = e->p->t.dtype;
     a.n = mlc__optim_elements(o, from, to);
     a.in = e->p->grad_storage.data;
-    a.sum = MLC__CAST(double *, (void *)(o->guard_dev + 1)) + run;
+    a.sum = o->squares + from;
     MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", squares, &a);
     return MLC_OK;
 }
@@ -33963,34 +34091,88 @@ static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
     return MLC_OK;
 }
 
-/* Norm, scale and whether the step is made are decided on the device; the host hears of it. */
-static mlc_status mlc__optim_guard(mlc_optim *o, int64_t runs)
+/* Does a step look at gradients before it uses them? */
+static bool mlc__optim_looks(const mlc_optim *o)
+{
+    return o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0;
+}
+
+static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        o->set[i].due = i == from ? 2 : 1;
+        if (!o->device) o->step[i].made = (int64_t)o->entry[i].updates;
+    }
+    return MLC_OK;
+}
+
+/* Rates and decays of all entries, and what is due; on a device what has changed goes up. */
+static mlc_status mlc__optim_send(mlc_optim *o)
+{
+    const int64_t n = o->entries;
+    const size_t bytes = 2 * (size_t)n * sizeof *o->set;
+    for (int64_t i = 0; i < n; i++) {
+        mlc__optim_set(o, &o->entry[i], o->set[i].due, &o->set[i]);
+        if (o->device) mlc__optim_set(o, &o->entry[i], 2, &o->set[n + i]);
+    }
+    if (!o->device) return MLC_OK;
+    if (memcmp(o->set, o->set + 2 * n, bytes) != 0) {
+        MLC__TRY(mlc__device_copy(o->ctx, o->set_dev, o->set, bytes, MLC_COPY_TO_DEVICE));
+        memcpy(o->set + 2 * n, o->set, bytes);
+    }
+    if (!o->stale) return MLC_OK;
+    MLC__TRY(mlc__device_copy(o->ctx, o->guard_dev, &o->guard, sizeof o->guard,
+                              MLC_COPY_TO_DEVICE));
+    o->stale = false;
+    return MLC_OK;
+}
+
+static mlc_status mlc__say_norm(mlc_ctx *ctx, const char *what, const int64_t *word)
+{
+    double norm, scale;
+    memcpy(&norm, word + 2, sizeof norm);
+    memcpy(&scale, word + 3, sizeof scale);
+    if (word[1] == 0)
+        return mlc__fail(ctx, MLC_ERR_VALUE, "%s: the norm of the gradients is %s, nothing was "
+                         "changed; look for what made it with mlc_anomaly", what,
+                         mlc__real(norm).s);
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: %lld steps in a row had gradients that are not "
+                     "finite, at last with a scale of %s; no scale helps: look for what made them "
+                     "with mlc_anomaly", what, (long long)word[1], mlc__real(scale).s);
+}
+
+/* The kernel over n entries from `from` on, which look at the norm or not. */
+static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
+                                   const struct mlc_optim_set *set, struct mlc_guard_state *state,
+                                   bool looks)
 {
     mlc_ctx *ctx = o->ctx;
     struct mlc_k_guard a;
-    int64_t again;
-    MLC__TRY(mlc__optim_runs(o, mlc__optim_squares, &again));
-    MLC__TRY(mlc__device_copy(ctx, o->guard_dev, &o->guard, sizeof o->guard, MLC_COPY_TO_DEVICE));
-    a.runs = runs;
-    a.squares = MLC__CAST(const double *, (void *)(o->guard_dev + 1));
-    a.step = o->step_dev;
-    a.share = 1.0 / (double)o->calls;
+    a.n = n;
+    a.set = set;
+    a.step = o->step + from;
+    a.squares = looks ? o->squares + from : NULL;
+    a.share = mlc__optim_share(o);
     a.max_norm = o->clip.norm;
     a.each = o->clip.each;
     a.has_scaler = o->has_scaler;
     a.rule = o->scaler;
-    a.scaler = &o->guard_dev->scaler;
-    a.norm = &o->guard_dev->norm;
-    MLC__TRY(mlc__run_guard(ctx, "optim_step", &a));
-    o->measured = true;
-    return mlc__device_copy(ctx, &o->guard, o->guard_dev, sizeof o->guard, MLC_COPY_TO_HOST);
+    a.optim = o->rule;
+    memcpy(a.hyper, o->hyper, sizeof a.hyper);
+    a.cpu = o->cpu;
+    a.stream = mlc__optim_stream(o);
+    a.state = state;
+    a.bad = looks ? mlc__error_kind(ctx, MLC_K_ERROR_NORM, "optim_step", mlc__say_norm) : 0;
+    a.error = ctx->error_word;
+    return mlc__run_guard(ctx, "optim_step", &a);
 }
 
 /* Its values have changed, and with them the packs that the pass made again. */
-static void mlc__entry_moved(mlc__entry *e)
+static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
 {
     e->p->value_storage.version++;
-    e->steps++;
+    e->updates = o->device ? (e->updates + o->calls_made + 1) * 0x9E3779B97F4A7C15ull
+                           : e->updates + 1;
     for (int k = 0; k < 2; k++) {
         mlc__lowered *l = &e->p->weight[k];
         if (!l->remade) continue;
@@ -34005,51 +34187,43 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
         if (!e->p) continue;
-        if (made && mlc__entry_due(e)) mlc__entry_moved(e);
+        if (made && mlc__entry_due(e)) mlc__entry_moved(o, e);
         e->p->t.grad_fresh = 0;
     }
-    o->steps += made;
+    o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
+    o->calls_made++;
     o->calls = 0;
 }
 
-/* A step whose gradients are not finite is not made. */
-static mlc_status mlc__optim_skipped(mlc_optim *o)
+/* Called by pointer, so that a program links it if it asks for clipping or a scaler. A device's
+ * kernels heed skip themselves. */
+static mlc_status mlc__optim_guarded(mlc_optim *o, bool *skip)
 {
-    const mlc_scaler_state *s = &o->guard.scaler;
-    mlc__optim_done(o, false);
-    MLC__REQUIRE(o->ctx, o->has_scaler, VALUE,
-                 "optim_step: the norm of the gradients is %s, nothing was changed; look for what "
-                 "made it with mlc_anomaly", mlc__real(o->guard.norm).s);
-    MLC__REQUIRE(o->ctx, s->skipped_row < o->scaler.patience, VALUE,
-                 "optim_step: %lld steps in a row had gradients that are not finite, at last with "
-                 "a scale of %s; no scale helps: look for what made them with mlc_anomaly",
-                 (long long)s->skipped_row, mlc__real(s->scale).s);
-    return MLC_OK;
-}
-
-/* Called by pointer, so that a program links it if it asks for clipping or a scaler. */
-static mlc_status mlc__optim_guarded(mlc_optim *o, int64_t runs, bool *skip)
-{
-    const double scale = o->guard.scaler.scale;
-    MLC__TRY(mlc__optim_guard(o, runs));
+    const struct mlc_guard_state before = o->guard;
+    const bool looks = mlc__optim_looks(o);
+    for (int64_t i = 0; i < o->entries; i++) o->set[i].due = 0;
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_mark));
+    if (looks) MLC__TRY(mlc__optim_runs(o, mlc__optim_squares));
+    MLC__TRY(mlc__optim_send(o));
+    MLC__TRY(mlc__optim_guard(o, 0, o->entries, o->set_dev,
+                              o->device ? o->guard_dev : &o->guard, looks));
+    o->measured = o->measured || looks;
+    if (o->device) return MLC_OK;
+    o->guard.steps = before.steps;     /* counted when the passes are made */
     *skip = !(o->guard.norm - o->guard.norm == 0.0);
-    if (*skip) return mlc__optim_skipped(o);
-    return o->clamp ? o->clamp(o, scale) : MLC_OK;
+    if (*skip) mlc__optim_done(o, false);
+    MLC__TRY(mlc__error_word_read(o->ctx));
+    return *skip || !o->clamp ? MLC_OK : o->clamp(o, before.scaler.scale);
 }
 
 /* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
  * depends on it. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
-    int64_t runs;
     bool skip = false;
-    MLC__TRY(mlc__optim_runs(o, mlc__optim_settings, &runs));
-    if (o->step_dev != o->step)
-        MLC__TRY(mlc__device_copy(o->ctx, o->step_dev, o->step, (size_t)runs * sizeof *o->step,
-                                  MLC_COPY_TO_DEVICE));
-    if (o->guarded) MLC__TRY(o->guarded(o, runs, &skip));
+    MLC__TRY(o->guarded ? o->guarded(o, &skip) : mlc__optim_runs(o, mlc__optim_settings));
     if (skip) return MLC_OK;
-    MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries, &runs));
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
     mlc__optim_done(o, true);
     return MLC_OK;
 }
@@ -34102,7 +34276,7 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
-           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->guarded &&
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !mlc__optim_looks(o) &&
            !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
@@ -34115,15 +34289,12 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     struct mlc_k_gemm_optim a;
     if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
     if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
-    MLC__TRY(mlc__optim_settings(o, i, i + 1, i));
-    if (o->step_dev != o->step)
-        MLC__TRY(mlc__device_copy(o->ctx, o->step_dev + i, o->step + i, sizeof *o->step,
-                                  MLC_COPY_TO_DEVICE));
+    MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
     a.gemm = *g;
-    a.optim = mlc__optim_args(o, i, i + 1, i);
+    a.optim = mlc__optim_args(o, i, i + 1);
     a.optim.g = NULL;
     MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
-    mlc__entry_moved(&o->entry[i]);
+    mlc__entry_moved(o, &o->entry[i]);
     *made = true;
     return MLC_OK;
 }
@@ -34162,8 +34333,8 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
     o->clip.value = d.value < MLC__INF ? d.value : 0.0;
     o->clip.each = d.each;
     o->clamp = o->clip.value > 0.0 ? mlc__optim_clamp : NULL;
-    o->guarded = o->has_scaler || d.norm < MLC__INF || d.value < MLC__INF ? mlc__optim_guarded
-                                                                         : NULL;
+    if (mlc__optim_looks(o)) o->guarded = mlc__optim_guarded;
+    else if (!o->device) o->guarded = NULL;
     return MLC_OK;
 }
 
@@ -34174,7 +34345,7 @@ MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o)
     if (!o->measured)
         mlc__fail(o->ctx, MLC_ERR_STATE, "optim_grad_norm: no step has measured the norm yet; call "
                   "mlc_optim_clip or mlc_optim_scaler, and then mlc_optim_step");
-    return o->guard.norm;
+    return mlc__optim_state(o).norm;
 }
 
 MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
@@ -34191,6 +34362,13 @@ MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
     const mlc_scaler_desc d = { 65536.0, 2.0, 0.5, 2000, 5.9604644775390625e-8 /* 2^-24 */,
                                 16777216.0 /* 2^24 */, 50 };
     return d;
+}
+
+static void mlc__optim_scaler_set(mlc_optim *o, const mlc_scaler_state *state)
+{
+    o->guard = mlc__optim_state(o);    /* norm and steps stay */
+    o->guard.scaler = *state;
+    o->stale = true;
 }
 
 /* The conditions are written so that NaN fails them. */
@@ -34210,7 +34388,7 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
     o->has_scaler = true;
     o->guarded = mlc__optim_guarded;
     o->scaler = d;
-    o->guard.scaler = start;
+    mlc__optim_scaler_set(o, &start);
     return MLC_OK;
 }
 
@@ -34219,13 +34397,15 @@ MLC_IMPL void mlc_optim_scaler_off(mlc_optim *o)
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
     if (!o) return;
     o->has_scaler = false;
-    if (!(o->clip.norm > 0.0 || o->clip.value > 0.0)) o->guarded = NULL;
-    o->guard.scaler = none;
+    if (!o->device && !mlc__optim_looks(o)) o->guarded = NULL;
+    mlc__optim_scaler_set(o, &none);
 }
 
 MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
 {
-    return o && o->has_scaler ? mlc_mul_scalar(loss, o->guard.scaler.scale) : loss;
+    if (!o || !o->has_scaler) return loss;
+    if (o->device && loss) return o->device->scaled(o, loss);
+    return mlc_mul_scalar(loss, o->guard.scaler.scale);
 }
 
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
@@ -34241,7 +34421,7 @@ MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
 {
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
-    return o ? o->guard.scaler : none;
+    return o ? mlc__optim_state(o).scaler : none;
 }
 
 MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
@@ -34256,8 +34436,81 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
                  "no state of this scaler", mlc__real(state ? state->scale : 0.0).s,
                  (long long)(state ? state->good : 0), (long long)(state ? state->skipped : 0),
                  (long long)(state ? state->skipped_row : 0));
-    o->guard.scaler = *state;
+    mlc__optim_scaler_set(o, state);
     return MLC_OK;
+}
+
+/* -- on a device -- */
+
+/* The scale of now, as the second input, which may change before backward. */
+static mlc_status mlc__scaled_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE, "optim_scaled: the loss is %s, not a float",
+                 mlc_dtype_name(x->dtype));
+    MLC__TRY(mlc__out_like(ctx, nd, x->dtype, x));
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__scaled_by(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
+                                 const mlc_tensor *in, bool accumulate)
+{
+    static const double none[2] = { 0.0, 0.0 };
+    struct mlc_k_map a;
+    if (!mlc__map_args(&a, MLC_MAP_MUL_S, out, in, NULL, NULL, none, accumulate)) return MLC_OK;
+    a.s_dev = MLC__CAST(const double *, mlc__data(nd->in[1]));
+    return mlc__run_map(ctx, nd->op->name, &a);
+}
+
+static mlc_status mlc__scaled_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__scaled_by(ctx, nd, nd->out[0], nd->in[0], false);
+}
+
+static mlc_status mlc__scaled_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    return mlc__grad_in(nd, 0, &dx, &acc, &st) ? mlc__scaled_by(ctx, nd, &dx, &dy, acc) : st;
+}
+
+static mlc_tensor *mlc__optim_scaled(mlc_optim *o, mlc_tensor *loss)
+{
+    static const mlc__op op = { "optim_scaled", mlc__scaled_shape, mlc__scaled_forward,
+                                mlc__scaled_backward, NULL, MLC__AMP_KEEP, 0 };
+    mlc_ctx *ctx = o->ctx;
+    mlc_tensor *scale = mlc__make(ctx, "optim_scaled", MLC_F64, mlc_dims0());
+    if (!scale || mlc__optim_send(o) != MLC_OK) return NULL;
+    if (!ctx->dry_run && mlc__device_copy(ctx, mlc__data(scale), &o->guard_dev->scaler.scale,
+                                          sizeof(double), MLC_COPY_ON_DEVICE) != MLC_OK)
+        return NULL;
+    mlc_node local, *nd = mlc__begin(&local, &op, 2, loss, scale, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+/* state->steps of the step must not count this one: it is of a copy. */
+static mlc_status mlc__optim_ahead(mlc_optim *o, int64_t i)
+{
+    MLC__TRY(mlc__optim_send(o));
+    MLC__TRY(mlc__device_copy(o->ctx, o->guard_dev + 1, o->guard_dev, sizeof o->guard,
+                              MLC_COPY_ON_DEVICE));
+    return mlc__optim_guard(o, i, 1, o->set_dev + o->entries + i, o->guard_dev + 1, false);
+}
+
+static void mlc__optim_read(const mlc_optim *o, struct mlc_guard_state *state)
+{
+    if (!o->stale)
+        mlc__device_copy(o->ctx, state, o->guard_dev, sizeof *state, MLC_COPY_TO_HOST);
+}
+
+static const struct mlc__optim_device *mlc__optim_device_fns(void)
+{
+    static const struct mlc__optim_device fns = { mlc__optim_guarded, mlc__optim_ahead,
+                                                  mlc__optim_read, mlc__optim_scaled };
+    return &fns;
 }
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype

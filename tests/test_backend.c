@@ -196,6 +196,35 @@ static mlc_status device_sync(void *dev)
     }
 MLC_KERNELS(WRAP)
 
+/* The CPU's kernel leaves limiting gradients to its caller.                                    */
+static mlc_status device_optim_clamps(void *dev, const struct mlc_k_optim *args)
+{
+    device            *d = (device *)dev;
+    struct mlc_k_optim a = *args;
+    struct mlc_k_math  limit;
+    if (a.clamp == 0)
+        return device_optim(dev, args);
+    void *g = malloc((size_t)a.n * mlc_dtype_bytes(a.dtype) + 1);
+    memset(&limit, 0, sizeof limit);
+    limit.map.op = MLC_MATH_CLAMP;
+    limit.map.dtype = a.dtype;
+    limit.map.ndim = 1;
+    limit.map.shape[0] = a.n;
+    limit.map.out_stride[0] = limit.map.in_stride[0][0] = 1;
+    limit.map.out = g;
+    limit.map.in[0] = a.g;
+    arena_open(d);
+    limit.map.t = a.clamp / a.step->grad_scale;
+    limit.map.s = -limit.map.t;
+    mlc_status status = d->k->math(NULL, &limit);
+    arena_shut(d);
+    a.g = g;
+    a.clamp = 0;
+    status = status == MLC_OK ? device_optim(dev, &a) : status;
+    free(g);
+    return status;
+}
+
 #define ROW(name) k.name = device_##name; k.name##_workspace = device_##name##_workspace;
 
 static mlc_backend device_backend(const char *name)
@@ -203,6 +232,7 @@ static mlc_backend device_backend(const char *name)
     mlc_kernels k;
     mlc_backend b;
     MLC_KERNELS(ROW)
+    k.optim = device_optim_clamps;
     memset(&b, 0, sizeof b);
     b.abi = MLC_ABI;
     b.size = (uint32_t)sizeof b;
@@ -1289,7 +1319,7 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0};
+static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0, 1};
 
 static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
 {
@@ -1482,7 +1512,7 @@ TEST(backend, chance_is_right_in_mean)
 {
     enum { N = 40000 };
     static uint16_t       p[N], g[N];
-    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0};
+    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0, 1};
     struct mlc_k_optim    a;
     double                sum = 0;
     memset(&a, 0, sizeof a);
