@@ -316,6 +316,8 @@ typedef struct mlc_ctx_desc {
     mlc_isa       isa;                 /* AUTO: MLC_ISA in the environment, else the best      */
     mlc_blas      blas;                /* AUTO: MLC_BLAS in the environment, else see above    */
     mlc_dtype     dtype;               /* of parameters declared without one; default f32      */
+    bool          tf32;                /* devices may round factors of f32 products to 10 bits */
+                                       /* of mantissa (TF32); the CPU does not; default false  */
     const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
     mlc_allocator allocator;           /* default: aligned_alloc and free                      */
     void         *memory;              /* fixed block to live in; then no allocator is called  */
@@ -3119,8 +3121,8 @@ struct mlc_k_signs {
  * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
  * is row-major. Workspace depends on how a and b are aligned: they are set before it is asked for.
  * beta is 0 where there is more than a bias; nothing overlaps c. Where the first rows of b are
- * signs, what b points to are the others; batch is 1 then, and products of 16-bit elements have a
- * multiple of 32 of them, or nothing but them. A device that lacks one of these answers
+ * signs, what b points to are the others; it is one product then, and those of 16-bit elements have
+ * a multiple of 32 of them, or nothing but them. A device that lacks one of these answers
  * UNSUPPORTED. */
 struct mlc_k_gemm {
     mlc_dtype   dtype;                 /* of what is multiplied: f32, f64, bf16, f16           */
@@ -3128,18 +3130,15 @@ struct mlc_k_gemm {
     mlc_dtype   c_dtype;               /* of c and what is as c: dtype; f32 and 16 bits may mix */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
-    int32_t     part;                  /* of a whole whose bits must not depend on how it is cut:
-                                        * not for a library's product                          */
+    int32_t     tf32;                  /* f32: factors may be rounded to 10 bits of mantissa   */
     int64_t     m, n, k;
-    int64_t     batch;                 /* products; strides below step between them            */
-    const void *a;        int64_t a_row, a_col, a_batch;
-    const void *b;        int64_t b_row, b_col, b_batch;
-    const void *b_pack;                /* NULL, or b as the kernel pack made it; batch is 1    */
+    int64_t     batch[3];              /* axes of products, outermost first; unused: 1, and 0  */
+                                       /* in the strides below, which step between products    */
+    const void *a;        int64_t a_row, a_col, a_batch[3];
+    const void *b;        int64_t b_row, b_col, b_batch[3];
+    const void *b_pack;                /* NULL, or b as the kernel pack made it; one product   */
     struct mlc_k_signs signs;
-    void       *c;        int64_t c_row, c_col, c_batch;
-    int64_t     c_run, c_gap;          /* of a part: after c_run rows c_gap are dropped; or 0  */
-    const void *ahead; size_t ahead_bytes;               /* of a part: what is fetched meanwhile */
-    int32_t     c_far;                 /* c was not used lately: not in caches                 */
+    void       *c;        int64_t c_row, c_col, c_batch[3];
     const void *bias;                  /* [n] or NULL                                          */
     void       *aux;                   /* with an act: NULL, or takes its input, or result     */
     int32_t     aux_after;             /* aux takes the act's result                           */
@@ -3473,7 +3472,7 @@ struct mlc_k_conv {
 };
 /* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
 struct mlc_k_gemm_optim {
-    struct mlc_k_gemm  gemm;           /* batch 1, no sink; c is NULL, c_dtype that of p       */
+    struct mlc_k_gemm  gemm;           /* one, no sink; c is NULL, c_dtype that of p           */
     struct mlc_k_optim optim;          /* g is NULL; packs: NULL, or p's                       */
     void *workspace; size_t workspace_bytes;
 };
@@ -4775,6 +4774,7 @@ struct mlc_ctx {
     void          *dev;                /* first argument of kernels                             */
     mlc_isa        isa;
     bool           blas;               /* products go to the CBLAS, where there is one          */
+    bool           tf32;               /* see the desc                                          */
     mlc__pool     *pool;
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
@@ -11649,7 +11649,8 @@ static const mlc__form mlc__form_amx =
  * with; within it panels are the rows of a tile, mr but for the last one, or its nr columns. */
 typedef struct mlc__side {
     const void *data;
-    int64_t     minor, major, batch;   /* strides: along m or n, along k, between products      */
+    int64_t     minor, major;          /* strides: along m or n, along k                        */
+    const int64_t *batch;              /* and between products                                  */
     size_t      bytes;                 /* of an element as it lies                              */
     int64_t     size, panel, blocks;
     bool        columns;               /* of b: panels of nr, the last one padded with zeros    */
@@ -11658,9 +11659,23 @@ typedef struct mlc__side {
     size_t      at;                    /* its bytes in the workspace of a thread                */
 } mlc__side;
 
+/* What the CPU's own callers know of a product. */
+typedef struct mlc__gemm_hints {
+    bool        part;                  /* of a whole whose bits must not depend on how it is cut:
+                                        * not for a library's product                           */
+    bool        c_far;                 /* c was not used lately: not in caches                  */
+    int64_t     c_at;                  /* element of c where the products begin                 */
+    int64_t     c_run, c_gap;          /* after c_run rows c_gap are dropped; or 0              */
+    const void *ahead;                 /* what is fetched meanwhile, or NULL                    */
+    size_t      ahead_bytes;
+} mlc__gemm_hints;
+static const mlc__gemm_hints mlc__gemm_none = { false, false, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_part = { true, false, 0, 0, 0, NULL, 0 };
+
 /* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
 typedef struct mlc__gemm_job {
     const struct mlc_k_gemm *g;
+    const mlc__gemm_hints *h;
     const mlc__gemm_fns *f;
     size_t    size, sum_size;          /* of what is multiplied, and of what sums are made in   */
     mlc__side a, b;
@@ -11672,6 +11687,30 @@ typedef struct mlc__gemm_job {
     int64_t   mc, n_tasks, m_tasks;    /* ways without tiles: rows or tiles to a chunk          */
     size_t    room, words, buffer;     /* in a thread's workspace: tiles, signs' words; its size */
 } mlc__gemm_job;
+
+/* Products of a batch. */
+MLC__INLINE int64_t mlc__batches(const struct mlc_k_gemm *g)
+{
+    return g->batch[0] * g->batch[1] * g->batch[2];
+}
+
+/* Element where product i begins, of an operand with these strides between products. */
+MLC__INLINE int64_t mlc__batch_at(const struct mlc_k_gemm *g, const int64_t step[3], int64_t i)
+{
+    if (i < g->batch[2]) return i * step[2];
+    const int64_t outer = i / g->batch[2];
+    return i % g->batch[2] * step[2] + outer % g->batch[1] * step[1] +
+           outer / g->batch[1] * step[0];
+}
+
+/* 0: all products share the operand; a multiple of a power of 2: so are all strides. */
+MLC__INLINE int64_t mlc__batch_bits(const int64_t step[3]) { return step[0] | step[1] | step[2]; }
+
+/* Element of c where product i begins. */
+MLC__INLINE int64_t mlc__batch_c_at(const mlc__gemm_job *j, int64_t i)
+{
+    return j->h->c_at + mlc__batch_at(j->g, j->g->c_batch, i);
+}
 
 /* Cells of n elements along k in a pack. */
 MLC__INLINE int64_t mlc__cells(const mlc__gemm_job *j, int64_t n)
@@ -11771,15 +11810,16 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
                                     int64_t *tag, int64_t batch, int64_t i)
 {
     const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
-    const int64_t key = (j->k0 * j->g->batch + (s->batch ? batch : 0)) * s->blocks + i;
+    const int64_t own_of = mlc__batch_bits(s->batch) ? batch : 0;
+    const int64_t key = (j->k0 * mlc__batches(j->g) + own_of) * s->blocks + i;
     mlc__block_of b;
     b.s = s;
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
     b.cells = mlc__cells(j, s->given ? j->g->k : depth);
     const bool signs = s == &j->b && j->g->signs.rows > 0;
-    b.raw = signs ? NULL : mlc__at(s->data, batch * s->batch + from * s->minor + j->k0 * s->major,
-                                   s->bytes);
+    b.raw = signs ? NULL : mlc__at(s->data, mlc__batch_at(j->g, s->batch, batch) +
+                                            from * s->minor + j->k0 * s->major, s->bytes);
     b.packed = own + s->at;
     if (s->given)
         b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
@@ -11824,7 +11864,7 @@ static void mlc__gemm_sink(const mlc__gemm_job *j, const mlc__tile *t, int64_t n
 static void mlc__gemm_sink_runs(const mlc__gemm_job *j, const mlc__tile *t, int64_t n, int64_t at,
                                 int64_t row, int64_t col, void *spare)
 {
-    const int64_t run = j->g->c_run, whole = run + j->g->c_gap, end = row + t->mr;
+    const int64_t run = j->h->c_run, whole = run + j->h->c_gap, end = row + t->mr;
     mlc__tile part = *t;
     for (int64_t r = row; r < end; r += part.mr) {
         const int64_t in = r % whole;
@@ -11881,7 +11921,7 @@ typedef struct mlc__strip {
 static bool mlc__strip_is_far(const mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    return g->c_far && j->c_col == 1 &&
+    return j->h->c_far && j->c_col == 1 &&
            (j->f->form->run > 1 || g->m * g->n * (int64_t)j->sum_size >= MLC__C_FAR);
 }
 
@@ -11904,7 +11944,7 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
     /* A tile of registers begins with what it adds to, the sink adds last: which of the two ways is
      * open depends on the cut, and so on threads but for a part. */
     const bool adds = !s->first || g->beta == 1.0, rows = mr % j->f->form->run == 0;
-    const bool direct = s->plain && rows && !(adds && j->f->form->run > 1 && !g->part);
+    const bool direct = s->plain && rows && !(adds && j->f->form->run > 1 && !j->h->part);
     void *c = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : NULL;
     void *room = s->room + (size_t)i * s->sums;
     mlc__tile *t = &s->tile;
@@ -11919,7 +11959,7 @@ static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
     (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
     t->ahead += (size_t)(t->kc / j->f->form->run) * t->ahead_step;
     if (!s->ends || direct) return;
-    if (g->c_gap)
+    if (j->h->c_gap)
         mlc__gemm_sink_runs(j, t, s->n, (s->col + s->x) * j->c_col, s->row + r, s->col + s->x,
                             s->spare);
     else
@@ -11951,13 +11991,13 @@ static void mlc__strip_ahead(mlc__strip *s)
  * tiles. */
 static void mlc__strip_fetch(mlc__strip *s, int64_t chunk, int64_t chunks)
 {
-    const struct mlc_k_gemm *g = s->j->g;
-    if (!g->ahead) return;
-    const int64_t share = mlc__div_up((int64_t)g->ahead_bytes, chunks);
+    const mlc__gemm_hints *h = s->j->h;
+    if (!h->ahead) return;
+    const int64_t share = mlc__div_up((int64_t)h->ahead_bytes, chunks);
     const int64_t tiles = s->panels * mlc__div_up(s->b->n, s->b->s->panel);
     const int64_t steps = tiles * s->b->cells / s->j->f->form->run;
     if (steps < 1) return;
-    s->tile.ahead = (uintptr_t)g->ahead + (size_t)(chunk * share);
+    s->tile.ahead = (uintptr_t)h->ahead + (size_t)(chunk * share);
     s->tile.ahead_step = (size_t)mlc__div_up(share, steps);
 }
 
@@ -11969,7 +12009,7 @@ static void mlc__strip_begin(mlc__strip *s)
     s->n = mlc__min(j->b.panel, s->b->n - s->x);
     s->first = j->k0 + s->p == 0;
     s->last = j->k0 + s->p + j->kc >= g->k;
-    s->plain = s->n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !g->c_gap &&
+    s->plain = s->n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !j->h->c_gap &&
                !mlc__low(g->c_dtype) && !(s->last && (g->bias || mlc__gemm_changes(g))) &&
                (!s->first || g->beta == 0.0 || g->beta == 1.0);
 }
@@ -12018,7 +12058,7 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     s.j = j;
     s.a = &a;
     s.b = &b;
-    s.at = batch * g->c_batch + row * j->c_row + col * j->c_col;
+    s.at = mlc__batch_c_at(j, batch) + row * j->c_row + col * j->c_col;
     s.row = row;
     s.col = col;
     s.panels = mlc__div_up(a.n, j->a.panel);
@@ -12051,13 +12091,14 @@ static void mlc__sink_run(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, vo
 static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
 {
     const struct mlc_k_gemm *g = j->g;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
+    const void *a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, batch) + i * g->a_row, j->size);
+    const void *from = mlc__at(g->b, mlc__batch_at(g, g->b_batch, batch), j->size);
     double v[MLC__ROW_BLOCK];
     for (int64_t x = 0; x < n; x++) {
-        const void *b = mlc__at(g->b, batch * g->b_batch + (j0 + x) * g->b_col, j->size);
+        const void *b = mlc__at(from, (j0 + x) * g->b_col, j->size);
         mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
-    mlc__sink_run(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, mlc__batch_c_at(j, batch) + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* v[0..n) = row i of a times n columns of b, whatever their strides. */
@@ -12077,11 +12118,11 @@ static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t
 {
     const struct mlc_k_gemm *g = j->g;
     const mlc__axpy_fn axpy = j->f->axpy;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i * g->a_row, j->size);
-    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    const void *a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, batch) + i * g->a_row, j->size);
+    const void *b = mlc__at(g->b, mlc__batch_at(g, g->b_batch, batch) + j0 * g->b_col, j->size);
     double v[MLC__ROW_BLOCK];
     if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
-    mlc__sink_run(g, j->f, v, batch * g->c_batch + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, mlc__batch_c_at(j, batch) + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* Dot products only where both operands run along k and k fills at least a few lanes. */
@@ -12089,11 +12130,12 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__gemm_job *j = MLC__CAST(const mlc__gemm_job *, arg);
     const struct mlc_k_gemm *g = j->g;
-    const int64_t end = mlc__min((chunk + 1) * j->mc, g->batch * g->m * j->n_tasks);
+    const int64_t batches = mlc__batches(g);
+    const int64_t end = mlc__min((chunk + 1) * j->mc, batches * g->m * j->n_tasks);
     (void)worker;
     for (int64_t r = chunk * j->mc; r < end; r++) {
         const int64_t row = j->n_tasks > 1 ? r / j->n_tasks : r;
-        const int64_t batch = g->batch > 1 ? row / g->m : 0, i = row - batch * g->m;
+        const int64_t batch = batches > 1 ? row / g->m : 0, i = row - batch * g->m;
         const int64_t j0 = (r - row * j->n_tasks) * MLC__ROW_BLOCK;
         const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
         if (g->a_col == 1 && g->b_row == 1 && g->k >= 8) mlc__gemm_row(j, batch, i, j0, n);
@@ -12102,12 +12144,13 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 }
 
 /* Must not look at threads: it decides the order of additions. Very small products of a batch cost
- * less one by one, larger ones together pay for the tiles' preparations. */
+ * less one by one, larger ones together pay for the tiles' preparations; together are those of the
+ * innermost axis, so that a product of some axes has the bits of a call for each of the outer. */
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     if (g->signs.rows) return false;
-    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch <= MLC__SMALL)) return true;
+    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch[2] <= MLC__SMALL)) return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
 
@@ -12136,7 +12179,7 @@ static void mlc__side_choose_cells(const mlc__gemm_job *j, mlc__side *s)
 {
     const int64_t line = j->f->form->run > 1 ? MLC__STEP : 2;
     const bool even = s->bytes == j->size && s->major == 1 && j->g->k % MLC__STEP == 0 &&
-                      s->minor % line == 0 && s->batch % line == 0 &&
+                      s->minor % line == 0 && mlc__batch_bits(s->batch) % line == 0 &&
                       (uintptr_t)s->data % (uintptr_t)(2 * line) == 0;
     s->pack = s == &j->b || !even;
 }
@@ -12246,17 +12289,18 @@ MLC__INLINE double mlc__gemm_elements(const struct mlc_k_gemm *g)
 /* The side that stays in a thread's workspace while the other goes by: b if it is packed and the
  * tiles are the transpose's, else a. The other is cut into more chunks, for balance. */
 static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k_gemm *g,
-                           const mlc__gemm_fns *f)
+                           const mlc__gemm_hints *h, const mlc__gemm_fns *f)
 {
-    const int64_t threads = mlc__pool_threads(dev);
-    const int64_t each = mlc__max(1, threads / g->batch);
+    const int64_t threads = mlc__pool_threads(dev), batches = mlc__batches(g);
+    const int64_t each = mlc__max(1, threads / batches);
     const mlc__form *form = f->form;
     j->g = g;
+    j->h = h;
     j->f = f;
     j->size = mlc_dtype_bytes(g->dtype);
     j->sum_size = mlc_dtype_bytes(mlc__wide(g->dtype));
     const double straight = mlc__gemm_deal(j, false, each);
-    if (g->b_pack || g->c_gap || g->signs.rows || mlc__gemm_deal(j, true, each) >= straight)
+    if (g->b_pack || h->c_gap || g->signs.rows || mlc__gemm_deal(j, true, each) >= straight)
         mlc__gemm_deal(j, false, each);
     mlc__side *stay = j->swapped ? &j->b : &j->a, *pass = j->swapped ? &j->a : &j->b;
     const bool keeps = stay->pack || form->pair;
@@ -12270,12 +12314,12 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     const int64_t shares = stay->blocks * j->rounds;
     stay->blocks = mlc__min(shares, mlc__div_up(stay->size, stay->panel));
     /* A quarter of a MB, or less where that would leave threads without work, but no crumbs. */
-    const int64_t balance = g->batch >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
+    const int64_t balance = batches >= 8 * threads ? 1 : mlc__max(8 * pass->blocks, 16);
     const int64_t pieces = mlc__max(balance, mlc__div_up(pass->size * j->depth, 1 << 16));
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     const double crumbs = form->pair ? (macs + 8.0 * mlc__gemm_elements(g)) / 1e6 + 1.0
                                      : macs / MLC__SMALL + 1.0;
-    j->streams = macs * (double)g->batch >= MLC__STREAM_MACS * (double)threads;
+    j->streams = macs * (double)batches >= MLC__STREAM_MACS * (double)threads;
     pass->blocks = mlc__min(mlc__min(pieces, crumbs < 1e9 ? (int64_t)crumbs : pieces),
                             mlc__div_up(pass->size, pass->panel));
     mlc__gemm_room(j);
@@ -12322,9 +12366,10 @@ static bool mlc__blas_wanted(const void *dev, bool ahead)
 
 /* One of both strides must be 1, all fit its integer, and the product be worth a call. 111 and 112
  * below are CblasNoTrans and CblasTrans, 101 is CblasRowMajor. */
-static bool mlc__blas_takes(const void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+static bool mlc__blas_takes(const void *dev, const struct mlc_k_gemm *g, const mlc__gemm_hints *h,
+                            const mlc__gemm_fns *f)
 {
-    if (g->part || !mlc__blas_wanted(dev, f->blas_ahead) || g->c_dtype != g->dtype ||
+    if (h->part || !mlc__blas_wanted(dev, f->blas_ahead) || g->c_dtype != g->dtype ||
         g->signs.rows) return false;
     const bool a = (g->a_col == 1 && g->a_row >= g->k) || (g->a_row == 1 && g->a_col >= g->m);
     const bool b = (g->b_col == 1 && g->b_row >= g->n) || (g->b_row == 1 && g->b_col >= g->k);
@@ -12344,9 +12389,9 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
     const int m = (int)mlc__min(MLC__BLAS_TILE, g->m - i0),
               n = (int)mlc__min(MLC__BLAS_TILE, g->n - j0);
     const int ta = g->a_col == 1 ? 111 : 112, tb = g->b_col == 1 ? 111 : 112;
-    const int64_t c_at = batch * g->c_batch + i0 * g->c_row + j0;
-    const void *a = mlc__at(g->a, batch * g->a_batch + i0 * g->a_row, j->size);
-    const void *b = mlc__at(g->b, batch * g->b_batch + j0 * g->b_col, j->size);
+    const int64_t c_at = mlc__batch_c_at(j, batch) + i0 * g->c_row + j0;
+    const void *a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, batch) + i0 * g->a_row, j->size);
+    const void *b = mlc__at(g->b, mlc__batch_at(g, g->b_batch, batch) + j0 * g->b_col, j->size);
     const MLC_BLAS_INT lda = (MLC_BLAS_INT)(ta == 111 ? g->a_row : g->a_col);
     const MLC_BLAS_INT ldb = (MLC_BLAS_INT)(tb == 111 ? g->b_row : g->b_col);
     (void)worker;
@@ -12375,11 +12420,12 @@ static void mlc__blas_chunk(void *arg, int64_t chunk, int32_t worker)
 static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    if (!mlc__blas_takes(dev, g, j->f)) return false;
+    const int64_t batches = mlc__batches(g);
+    if (!mlc__blas_takes(dev, g, j->h, j->f)) return false;
     j->m_tasks = mlc__div_up(g->m, MLC__BLAS_TILE);
     j->n_tasks = mlc__div_up(g->n, MLC__BLAS_TILE);
-    mlc__parallel(dev, g->batch * j->m_tasks * j->n_tasks,
-                  0.03 * (double)g->batch * (double)g->m * (double)g->n * (double)g->k,
+    mlc__parallel(dev, batches * j->m_tasks * j->n_tasks,
+                  0.03 * (double)batches * (double)g->m * (double)g->n * (double)g->k,
                   mlc__blas_chunk, j);
     return true;
 }
@@ -12412,18 +12458,18 @@ static void mlc__gemm_behind(const struct mlc_k_gemm *g, struct mlc_k_gemm *w, s
 /* Where a level has no tiles for it, a 16-bit product is the f32 product of dense copies of a and
  * b: a third of the time at most for square products, all of it for a row times a matrix. */
 
-/* The f32 product over copies in g's workspace; returns the bytes they take. A broadcast operand
- * is copied once. */
+/* The f32 product over copies in g's workspace; returns the bytes they take. There is one axis of
+ * products, and a broadcast operand is copied once. */
 static size_t mlc__gemm_widen(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
 {
     const int64_t a = g->m * g->k, b = g->k * g->n;
     size_t at = 0;
     *w = *g;
     w->dtype = w->a_dtype = w->b_dtype = MLC_F32;
-    w->a = mlc__gemm_place(g, &at, a * (g->a_batch ? g->batch : 1));
-    w->b = mlc__gemm_place(g, &at, b * (g->b_batch ? g->batch : 1));
-    w->a_row = g->k; w->a_col = 1; w->a_batch = g->a_batch ? a : 0;
-    w->b_row = g->n; w->b_col = 1; w->b_batch = g->b_batch ? b : 0;
+    w->a = mlc__gemm_place(g, &at, a * (g->a_batch[2] ? g->batch[2] : 1));
+    w->b = mlc__gemm_place(g, &at, b * (g->b_batch[2] ? g->batch[2] : 1));
+    w->a_row = g->k; w->a_col = 1; w->a_batch[2] = g->a_batch[2] ? a : 0;
+    w->b_row = g->n; w->b_col = 1; w->b_batch[2] = g->b_batch[2] ? b : 0;
     w->signs.rows = 0;
     if (g->signs.rows) (void)mlc__gemm_place(g, &at, sizeof(mlc__sign_words) / 4);
     mlc__gemm_behind(g, w, at);
@@ -12482,11 +12528,12 @@ static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const ml
         mlc__signs_put(f->random, &g->signs, &o, 0, rows, 0, g->n,
                        MLC__CAST(mlc__sign_words *, (void *)words));
     }
-    mlc__gemm_convert(dev, f->half, g->dtype, g->a_dtype, g->a, w->a, g->a_batch ? g->batch : 1,
-                      g->m, g->k, g->a_batch, g->a_row, g->a_col);
+    mlc__gemm_convert(dev, f->half, g->dtype, g->a_dtype, g->a, w->a,
+                      g->a_batch[2] ? g->batch[2] : 1, g->m, g->k, g->a_batch[2], g->a_row,
+                      g->a_col);
     mlc__gemm_convert(dev, f->half, g->dtype, g->b_dtype, g->b,
-                      mlc__at(w->b, rows * g->n, sizeof(float)), g->b_batch ? g->batch : 1,
-                      g->k - rows, g->n, g->b_batch, g->b_row, g->b_col);
+                      mlc__at(w->b, rows * g->n, sizeof(float)), g->b_batch[2] ? g->batch[2] : 1,
+                      g->k - rows, g->n, g->b_batch[2], g->b_row, g->b_col);
     return MLC_OK;
 }
 
@@ -12501,13 +12548,19 @@ static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
     w->dtype = g->dtype;
     w->a_dtype = g->a_dtype;
     w->b_dtype = g->b_dtype;
-    w->m = g->m; w->n = g->n; w->k = g->k; w->batch = g->batch;
-    w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col; w->a_batch = g->a_batch;
-    w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col; w->b_batch = g->b_batch;
+    w->m = g->m; w->n = g->n; w->k = g->k;
+    w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col;
+    w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col;
+    for (int i = 2; i >= 0; i--) {
+        w->batch[i] = g->batch[i];
+        w->a_batch[i] = g->a_batch[i];
+        w->b_batch[i] = g->b_batch[i];
+        w->c_batch[i] = i == 2 ? g->m * g->n : w->c_batch[i + 1] * g->batch[i + 1];
+    }
     w->b_pack = g->b_pack;
     w->signs = g->signs;
-    w->c = mlc__gemm_place(g, &at, g->batch * g->m * g->n);
-    w->c_row = g->n; w->c_col = 1; w->c_batch = g->m * g->n;
+    w->c = mlc__gemm_place(g, &at, mlc__batches(g) * g->m * g->n);
+    w->c_row = g->n; w->c_col = 1;
     w->alpha = 1.0;
     mlc__gemm_behind(g, w, at);
     return at;
@@ -12520,7 +12573,7 @@ static void mlc__gemm_long_chunk(void *arg, int64_t chunk, int32_t worker)
     const struct mlc_k_gemm *g = j->g;
     const int64_t row = chunk / j->n_tasks, x0 = chunk % j->n_tasks * MLC__GRAIN;
     const int64_t end = mlc__min(g->n, x0 + MLC__GRAIN);
-    const int64_t to = row / g->m * g->c_batch + row % g->m * g->c_row;
+    const int64_t to = mlc__batch_c_at(j, row / g->m) + row % g->m * g->c_row;
     (void)worker;
     for (int64_t x = x0; x < end; x += MLC__ROW_BLOCK) {
         const int64_t n = mlc__min(MLC__ROW_BLOCK, end - x);
@@ -12530,22 +12583,41 @@ static void mlc__gemm_long_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g,
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_hints *h,
                                 const mlc__gemm_level *level);
 
-static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g,
+static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_hints *h,
                                  const mlc__gemm_level *level)
 {
+    const int64_t rows = mlc__batches(g) * g->m;
     struct mlc_k_gemm w;
     mlc__gemm_job j;
     if (mlc__gemm_bare(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    MLC__TRY(mlc__gemm_run(dev, &w, level));
+    MLC__TRY(mlc__gemm_run(dev, &w, &mlc__gemm_none, level));
     memset(&j, 0, sizeof j);
     j.g = g;
+    j.h = h;
     j.f = level->f32;
     j.n_tasks = mlc__div_up(g->n, MLC__GRAIN);
-    mlc__parallel(dev, g->batch * g->m * j.n_tasks,
-                  0.5 * (double)g->batch * (double)g->m * (double)g->n, mlc__gemm_long_chunk, &j);
+    mlc__parallel(dev, rows * j.n_tasks, 0.5 * (double)rows * (double)g->n, mlc__gemm_long_chunk,
+                  &j);
+    return MLC_OK;
+}
+
+/* Over copies, which are made for one axis of products at a time. */
+static mlc_status mlc__gemm_by_copies(void *dev, const struct mlc_k_gemm *g,
+                                      const mlc__gemm_hints *h, const mlc__gemm_level *level)
+{
+    struct mlc_k_gemm axis = *g, w;
+    mlc__gemm_hints to = *h;
+    axis.batch[0] = axis.batch[1] = 1;
+    for (int64_t i = 0; i < mlc__batches(g); i += g->batch[2]) {
+        axis.a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, i), mlc_dtype_bytes(g->a_dtype));
+        axis.b = mlc__at(g->b, mlc__batch_at(g, g->b_batch, i), mlc_dtype_bytes(g->b_dtype));
+        to.c_at = h->c_at + mlc__batch_at(g, g->c_batch, i);
+        MLC__TRY(mlc__gemm_copy(dev, &axis, level->f32, &w));
+        MLC__TRY(mlc__gemm_run(dev, &w, &to, level));
+    }
     return MLC_OK;
 }
 
@@ -12648,36 +12720,37 @@ static mlc_status mlc__pack_run(void *dev, const struct mlc_k_pack *a)
 /* Would b be packed again and again, for one part of a after the other? */
 static bool mlc__gemm_packs_first(const mlc__gemm_job *j)
 {
-    return j->f->form->pair && !j->g->b_pack && !j->swapped && j->g->batch == 1 &&
+    return j->f->form->pair && !j->g->b_pack && !j->swapped && mlc__batches(j->g) == 1 &&
            j->rounds >= 2 && !j->g->signs.rows;
 }
 
 /* Takes the same decisions as mlc__gemm_run, in the same order. */
 static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
-                                  const mlc__gemm_level *level)
+                                  const mlc__gemm_hints *h, const mlc__gemm_level *level)
 {
     const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    if (g->m == 0 || g->n == 0 || mlc__batches(g) == 0) return 0;
     if (f && !f->form->pair && mlc__gemm_is_small(g)) return 0;
     mlc__gemm_job j;
     struct mlc_k_gemm bare = *g, w;
     bare.workspace = NULL;
     if (MLC__ALL_FLOATS && !f) {
+        bare.batch[0] = bare.batch[1] = 1;
         const size_t copies = mlc__gemm_widen(&bare, &w);
-        return copies + mlc__gemm_workspace(dev, &w, level);
+        return copies + mlc__gemm_workspace(dev, &w, h, level);
     }
     if (mlc__gemm_is_long(g, f)) {
         const size_t sums = mlc__gemm_bare(&bare, &w);
-        return sums + mlc__gemm_workspace(dev, &w, level);
+        return sums + mlc__gemm_workspace(dev, &w, &mlc__gemm_none, level);
     }
 #ifdef MLC_USE_CBLAS
-    if (!f->form->pair && mlc__blas_takes(dev, g, f)) return 0;
+    if (!f->form->pair && mlc__blas_takes(dev, g, h, f)) return 0;
 #endif
     struct mlc_k_pack pack;
-    mlc__gemm_plan(&j, dev, &bare, f);
+    mlc__gemm_plan(&j, dev, &bare, h, f);
     if (mlc__gemm_packs_first(&j)) {
         const size_t packed = mlc__gemm_packed(&bare, &w, &pack);
-        return packed + mlc__gemm_workspace(dev, &w, level);
+        return packed + mlc__gemm_workspace(dev, &w, h, level);
     }
     return j.buffer * (size_t)mlc__pool_threads(dev);
 }
@@ -12694,34 +12767,34 @@ static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *l
     if (g->bias && !mlc__computes(g->bias_dtype)) return false;
     if (g->bias && g->bias_dtype != g->c_dtype &&
         !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
-    if (g->b_pack && (g->batch != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
-    if (g->signs.rows && (g->batch != 1 || g->b_pack || g->signs.rows > g->k ||
+    if (g->b_pack && (mlc__batches(g) != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
+    if (g->signs.rows && (mlc__batches(g) != 1 || g->b_pack || g->signs.rows > g->k ||
                           (half && g->signs.rows < g->k && g->signs.rows % 32))) return false;
     return g->beta == 0.0 || !mlc__gemm_changes(g);
 }
 
 /* Three ways, tried in this order: without tiles, CBLAS, tiles. */
-static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
+static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_hints *h,
+                                const mlc__gemm_level *level)
 {
-    const double macs = (double)g->batch * (double)g->m * (double)g->n * (double)g->k;
+    const int64_t batches = mlc__batches(g);
+    const double macs = (double)batches * (double)g->m * (double)g->n * (double)g->k;
     const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     mlc__gemm_job j;
     struct mlc_k_gemm w;
     if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
-    if (g->m == 0 || g->n == 0 || g->batch == 0) return MLC_OK;
-    if (MLC__ALL_FLOATS && !f) {
-        MLC__TRY(mlc__gemm_copy(dev, g, level->f32, &w));
-        return mlc__gemm_run(dev, &w, level);
-    }
-    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, level);
+    if (g->m == 0 || g->n == 0 || batches == 0) return MLC_OK;
+    if (MLC__ALL_FLOATS && !f) return mlc__gemm_by_copies(dev, g, h, level);
+    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, h, level);
     j.g = g;
+    j.h = h;
     j.f = f;
     j.size = j.sum_size = mlc_dtype_bytes(g->dtype);
     if (!f->form->pair && mlc__gemm_is_small(g)) {
         const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
         j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
-        mlc__parallel(dev, mlc__div_up(g->batch * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
+        mlc__parallel(dev, mlc__div_up(batches * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
                       mlc__gemm_small_chunk, &j);
         return MLC_OK;
     }
@@ -12729,21 +12802,30 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     if (!f->form->pair && mlc__gemm_blas(dev, &j)) return MLC_OK;
 #endif
     struct mlc_k_pack pack;
-    mlc__gemm_plan(&j, dev, g, f);
+    mlc__gemm_plan(&j, dev, g, h, f);
     if (mlc__gemm_packs_first(&j)) {
         if (mlc__gemm_packed(g, &w, &pack) > g->workspace_bytes) return MLC_ERR_INTERNAL;
         MLC__TRY(mlc__pack_run(dev, &pack));
-        return mlc__gemm_run(dev, &w, level);
+        return mlc__gemm_run(dev, &w, h, level);
     }
     const size_t threads = (size_t)mlc__pool_threads(dev);
     if (g->workspace_bytes < j.buffer * threads) return MLC_ERR_INTERNAL;
     for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
         memset(MLC__CAST(char *, g->workspace) + t * j.buffer, 0xff, 2 * sizeof(int64_t));
     for (j.k0 = 0; j.k0 < g->k; j.k0 += j.depth)
-        mlc__parallel(dev, g->batch * j.a.blocks * j.b.blocks,
-                      (f->ns * macs + 0.1 * mlc__gemm_elements(g) * (double)g->batch) *
+        mlc__parallel(dev, batches * j.a.blocks * j.b.blocks,
+                      (f->ns * macs + 0.1 * mlc__gemm_elements(g) * (double)batches) *
                           (double)j.depth / (double)g->k, mlc__gemm_chunk, &j);
     return MLC_OK;
+}
+
+/* The kernel. Where rows of a and b run along c it is the gradient of a weight, whose c was not
+ * used since the last step. */
+static mlc_status mlc__k_gemm(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
+{
+    mlc__gemm_hints h = mlc__gemm_none;
+    h.c_far = g->a_row == 1 && g->b_col == 1 && mlc__batches(g) == 1;
+    return mlc__gemm_run(dev, g, &h, level);
 }
 
 /* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
@@ -12791,8 +12873,8 @@ MLC__STAMP_BF16(amx)
 
 #define MLC__CPU_gemm(K, isa, level) \
     K##_asks(gemm, isa, level, \
-             mlc__gemm_run(dev, a, &mlc__gemm_level_##level), \
-             mlc__gemm_workspace(dev, a, &mlc__gemm_level_##level))
+             mlc__k_gemm(dev, a, &mlc__gemm_level_##level), \
+             mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level))
 #define MLC__CPU_pack(K, isa, level) \
     K##_asks(pack, isa, level, \
              MLC__IF_PACKS_##level(mlc__pack_run(dev, a), MLC_ERR_UNSUPPORTED), \
@@ -13081,8 +13163,7 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
     struct mlc_k_gemm g;
     memset(&g, 0, sizeof g);
     g.dtype = g.a_dtype = g.b_dtype = j->calc;
-    g.batch = 1;
-    g.part = 1;
+    g.batch[0] = g.batch[1] = g.batch[2] = 1;
     g.alpha = 1.0;
     g.m = dw ? j->n : rows;
     g.n = dw ? j->phase.k : j->n;
@@ -13099,15 +13180,21 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
         g.c_row = g.n;
         return g;
     }
-    if (j->phase.strip) {
-        g.c_run = j->phase.axis[2].grid;
-        g.c_gap = j->phase.span - g.c_run;
-    }
     g.b_dtype = j->w_dtype;
     g.b_row = j->n;
     g.b_col = 1;
     g.c_row = j->phase.strided ? j->n : a->groups * j->n;
     return g;
+}
+
+/* What is known of it. */
+static mlc__gemm_hints mlc__conv_hints(const mlc__conv_job *j)
+{
+    mlc__gemm_hints h = mlc__gemm_part;
+    if (j->a->part == MLC_CONV_DW || !j->phase.strip) return h;
+    h.c_run = j->phase.axis[2].grid;
+    h.c_gap = j->phase.span - h.c_run;
+    return h;
 }
 
 /* Taps of an axis that meet the same pixels, one in `step`, side by side: where tap i is then. */
@@ -13463,15 +13550,15 @@ static int64_t mlc__conv_reads_to(const mlc__conv_job *j, int64_t r)
 
 /* The product of a slab fetches what the next one, from this row on, reads beyond it: the tiles
  * leave the way to L3 free. */
-static void mlc__conv_ahead(const mlc__conv_job *j, int64_t row, struct mlc_k_gemm *g)
+static void mlc__conv_ahead(const mlc__conv_job *j, int64_t row, mlc__gemm_hints *h)
 {
     const mlc__conv_phase *p = &j->phase;
     const int64_t end = mlc__min(p->rows, row + p->slab);
     if (row >= end || j->a->groups != 1 || p->taps == 0) return;
     const int64_t from = mlc__conv_reads_to(j, row - 1), to = mlc__conv_reads_to(j, end - 1);
     if (to <= from) return;
-    g->ahead = MLC__CAST(const char *, j->from) + from;
-    g->ahead_bytes = (size_t)(to - from);
+    h->ahead = MLC__CAST(const char *, j->from) + from;
+    h->ahead_bytes = (size_t)(to - from);
 }
 
 static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -13502,8 +13589,9 @@ static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
     }
     g.workspace = room + j->patches + j->rows;
     g.workspace_bytes = j->room - j->patches - j->rows;
-    mlc__conv_ahead(j, row + rows, &g);
-    if (mlc__gemm_run(NULL, &g, j->level) != MLC_OK)
+    mlc__gemm_hints h = mlc__conv_hints(j);
+    mlc__conv_ahead(j, row + rows, &h);
+    if (mlc__gemm_run(NULL, &g, &h, j->level) != MLC_OK)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
     else if (p->strided) mlc__conv_put(j, group, row, rows, g.c);
 }
@@ -13560,7 +13648,7 @@ static void mlc__conv_dw_chunk(void *arg, int64_t chunk, int32_t worker)
         g.beta = first ? 0.0 : 1.0;
         g.workspace = room + j->patches + j->rows;
         g.workspace_bytes = j->room - j->patches - j->rows;
-        if (mlc__gemm_run(NULL, &g, j->level) != MLC_OK)
+        if (mlc__gemm_run(NULL, &g, &mlc__gemm_part, j->level) != MLC_OK)
             __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
     }
 }
@@ -13660,12 +13748,13 @@ static size_t mlc__patch_place(mlc__conv_job *j, const void *dev)
     }
     struct mlc_k_gemm end = mlc__conv_product(j, last);
     end.b_pack = g.b_pack;
+    const mlc__gemm_hints h = mlc__conv_hints(j);
     size_t inner = 0;
     /* Packing depends on how operands are aligned, which pixels of a group may be or not. */
     for (uintptr_t odd = 0; odd < 4; odd += 2) {
         g.a = end.a = g.b = end.b = (const void *)odd;
-        const size_t full = mlc__gemm_workspace(NULL, &g, j->level);
-        const size_t rest = mlc__gemm_workspace(NULL, &end, j->level);
+        const size_t full = mlc__gemm_workspace(NULL, &g, &h, j->level);
+        const size_t rest = mlc__gemm_workspace(NULL, &end, &h, j->level);
         inner = full > inner ? full : inner;
         inner = rest > inner ? rest : inner;
     }
@@ -14522,8 +14611,8 @@ static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles
     struct mlc_k_gemm g;
     memset(&g, 0, sizeof g);
     g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = MLC_F32;
-    g.batch = 16;
-    g.part = 1;
+    g.batch[0] = g.batch[1] = 1;
+    g.batch[2] = 16;
     g.alpha = 1.0;
     g.m = dw ? j->n : tiles;
     g.n = dw ? j->c : j->n;
@@ -14532,9 +14621,9 @@ static struct mlc_k_gemm mlc__wino_product(const mlc__conv_job *j, int64_t tiles
     g.a_col = dw ? j->n : 1;
     g.b_row = g.c_row = g.n;
     g.b_col = g.c_col = 1;
-    g.a_batch = mlc__wino_plane(tiles, dw ? j->n : j->c);
-    g.b_batch = dw ? mlc__wino_plane(tiles, j->c) : j->c * j->n;
-    g.c_batch = dw ? j->c * j->n : mlc__wino_plane(tiles, j->n);
+    g.a_batch[2] = mlc__wino_plane(tiles, dw ? j->n : j->c);
+    g.b_batch[2] = dw ? mlc__wino_plane(tiles, j->c) : j->c * j->n;
+    g.c_batch[2] = dw ? j->c * j->n : mlc__wino_plane(tiles, j->n);
     return g;
 }
 
@@ -14561,14 +14650,14 @@ static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *
     t.a_step = g->a_col;
     t.b_step = g->b_row;
     t.sum_row = t.out_row = g->c_row;
-    for (int64_t i = 0; i < g->batch; i++)
+    for (int64_t i = 0; i < g->batch[2]; i++)
         for (int64_t x = 0; x < g->n; x += f->nr) {
             const mlc__tile_fn tile = g->n - x < f->nr ? f->narrow : f->tile;
-            float *c = MLC__CAST(float *, g->c) + i * g->c_batch + x;
-            t.b = mlc__at(g->b, i * g->b_batch + x, 4);
+            float *c = MLC__CAST(float *, g->c) + i * g->c_batch[2] + x;
+            t.b = mlc__at(g->b, i * g->b_batch[2] + x, 4);
             for (int64_t r = 0; r < g->m; r += t.mr) {
                 t.mr = mlc__min(g->m - r, f->mr);
-                t.a = mlc__at(g->a, i * g->a_batch + r * g->a_row, 4);
+                t.a = mlc__at(g->a, i * g->a_batch[2] + r * g->a_row, 4);
                 t.out = c + r * g->c_row;
                 t.sum = g->beta == 0.0 ? NULL : t.out;
                 tile(&t);
@@ -14581,7 +14670,7 @@ static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *roo
     if (mlc__wino_is_short(j, g->n)) { mlc__wino_by_tiles(j->level->f32, g); return; }
     g->workspace = room + j->patches + j->rows;
     g->workspace_bytes = j->room - j->patches - j->rows;
-    if (mlc__gemm_run(NULL, g, j->level) != MLC_OK)
+    if (mlc__gemm_run(NULL, g, &mlc__gemm_part, j->level) != MLC_OK)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
 }
 
@@ -14688,8 +14777,8 @@ static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
     const int64_t step = mlc__wino_step(j), tiles = mlc__min(step, j->tiles);
     const int64_t last = (j->tiles - 1) % step + 1;
     const struct mlc_k_gemm full = mlc__wino_product(j, tiles), rest = mlc__wino_product(j, last);
-    const size_t inner = mlc__gemm_workspace(NULL, &full, j->level);
-    const size_t end = mlc__gemm_workspace(NULL, &rest, j->level);
+    const size_t inner = mlc__gemm_workspace(NULL, &full, &mlc__gemm_part, j->level);
+    const size_t end = mlc__gemm_workspace(NULL, &rest, &mlc__gemm_part, j->level);
     j->patches = (size_t)mlc__max(16 * mlc__wino_plane(tiles, j->c), 8 * tiles * j->n) *
                  sizeof(float);
     j->rows = (size_t)(16 * mlc__wino_plane(tiles, j->n)) * sizeof(float);
@@ -17863,7 +17952,6 @@ static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
     j->level = level;
     g.workspace = a->workspace;
     g.workspace_bytes = a->workspace_bytes;
-    g.part = 1;
     j->part = g;
     j->pack.out = NULL;
     if (!mlc__gemm_fns_of(&g, level)) at = mlc__gemm_widen(&g, &j->part);
@@ -17872,9 +17960,9 @@ static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
     j->part.c_row = g.n;
     j->part.c_col = 1;
     j->part.m = j->rows;
-    const size_t inner = mlc__gemm_workspace(NULL, &j->part, level);
+    const size_t inner = mlc__gemm_workspace(NULL, &j->part, &mlc__gemm_part, level);
     j->part.m = last;
-    const size_t at_end = mlc__gemm_workspace(NULL, &j->part, level);
+    const size_t at_end = mlc__gemm_workspace(NULL, &j->part, &mlc__gemm_part, level);
     j->own = mlc__round_up((size_t)(mlc__max(j->rows, last) * g.n) * mlc_dtype_bytes(g.c_dtype),
                            MLC__CACHELINE);
     j->room = mlc__round_up(j->own + (at_end > inner ? at_end : inner), 4096) +
@@ -17919,7 +18007,8 @@ static void mlc__gemm_optim_chunk(void *arg, int64_t chunk, int32_t worker)
     g.c = j->rooms + (size_t)worker * j->room;
     g.workspace = MLC__CAST(char *, g.c) + j->own;
     g.workspace_bytes = j->room - j->own;
-    if (mlc__gemm_run(NULL, &g, j->level) == MLC_OK) mlc__gemm_optim_spend(j, row, g.m, g.c);
+    if (mlc__gemm_run(NULL, &g, &mlc__gemm_part, j->level) == MLC_OK)
+        mlc__gemm_optim_spend(j, row, g.m, g.c);
     else __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
 }
 
@@ -17930,7 +18019,7 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     const struct mlc_k_gemm *g = &a->gemm;
     mlc__gemm_optim_job j;
     MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
-    if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || g->batch != 1 ||
+    if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || mlc__batches(g) != 1 ||
         a->optim.cpu->norms || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
     if (a->optim.step->skip || a->optim.n == 0) return MLC_OK;
     if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
@@ -18513,6 +18602,7 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
                                                MLC__BLAS_AHEAD_neon };
     ctx->isa = mlc__isa_choose(d->isa);
     ctx->blas = mlc__blas_choose(d->blas, ahead[ctx->isa]);
+    ctx->tf32 = d->tf32;
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
     if (!mlc__is_cpu(d->device)) {
@@ -24109,12 +24199,38 @@ typedef struct mlc__product_spec {
     int64_t     batch[MLC_MAX_DIMS];
     mlc__mats   a, b, c;
     double      alpha, beta;
-    struct mlc_k_gemm sink;            /* what results meet, c_far and b_pack; no more is read */
+    struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more is read       */
 } mlc__product_spec;
 
-/* The kernel's arguments for one run of equally spaced products, in p's sink. */
-static struct mlc_k_gemm *mlc__gemm_args(mlc__product_spec *p, int64_t batch,
-                                         const int64_t offset[3], const int64_t step[3])
+/* Sets the batch of the kernel's arguments, in p's sink: the innermost axis, and two more from
+ * inside. Returns a bit for each axis that is left: those that are too many, and those that add up
+ * into one matrix of c (stride 0). */
+static uint32_t mlc__gemm_batch(mlc__product_spec *p)
+{
+    struct mlc_k_gemm *g = &p->sink;
+    const int32_t last = p->batch_dims - 1;
+    uint32_t left = 0;
+    for (int i = 0; i < 3; i++) {
+        g->batch[i] = 1;
+        g->a_batch[i] = g->b_batch[i] = g->c_batch[i] = 0;
+    }
+    for (int32_t d = last, i = 2; d >= 0; d--) {
+        const bool takes = i >= 0 && p->c.batch[d] != 0;
+        if (takes) {
+            g->batch[i] = p->batch[d];
+            g->a_batch[i] = p->a.batch[d];
+            g->b_batch[i] = p->b.batch[d];
+            g->c_batch[i] = p->c.batch[d];
+        }
+        else left |= 1u << d;
+        if (takes || d == last) i--;
+    }
+    return left;
+}
+
+/* The rest of the arguments, for products that begin at these elements of a, b and c. */
+static struct mlc_k_gemm *mlc__gemm_args(const mlc_ctx *ctx, mlc__product_spec *p,
+                                         const int64_t offset[3])
 {
     struct mlc_k_gemm *g = &p->sink;
     g->dtype = p->dtype;
@@ -24124,40 +24240,38 @@ static struct mlc_k_gemm *mlc__gemm_args(mlc__product_spec *p, int64_t batch,
     g->m = p->m;
     g->n = p->n;
     g->k = p->k;
-    g->batch = batch;
+    g->tf32 = ctx->tf32;
     g->a = mlc__at(p->a.data, offset[0], mlc__dtypes[p->a.dtype].bytes);
     g->b = mlc__at(p->b.data, offset[1], mlc__dtypes[p->b.dtype].bytes);
     g->c = (void *)(uintptr_t)mlc__at(p->c.data, offset[2], mlc__dtypes[p->c.dtype].bytes);
-    g->a_row = p->a.row; g->a_col = p->a.col; g->a_batch = step[0];
-    g->b_row = p->b.row; g->b_col = p->b.col; g->b_batch = step[1];
-    g->c_row = p->c.row; g->c_col = p->c.col; g->c_batch = step[2];
+    g->a_row = p->a.row; g->a_col = p->a.col;
+    g->b_row = p->b.row; g->b_col = p->b.col;
+    g->c_row = p->c.row; g->c_col = p->c.col;
     g->alpha = p->alpha;
     g->beta = p->beta;
     return g;
 }
 
-/* The innermost batch axis goes to the kernel; the others, and those that add up into one matrix of
- * c (stride 0), are walked here, in order. */
+/* Axes that the kernel does not take are walked here, in order. */
 static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p)
 {
     const mlc__mats *mats[3] = { &p->a, &p->b, &p->c };
-    const int32_t last = p->batch_dims - 1;
-    const bool run = last >= 0 && p->c.batch[last] != 0;
-    const int32_t walked = run ? last : p->batch_dims;
-    int64_t step[3] = { 0, 0, 0 };
+    const uint32_t left = mlc__gemm_batch(p);
+    int64_t walked = 1;
     if (mlc__product(p->batch_dims, p->batch) == 0 || p->m == 0 || p->n == 0) return MLC_OK;
-    for (int i = 0; i < 3 && run; i++) step[i] = mats[i]->batch[last];
+    for (int32_t d = 0; d < p->batch_dims; d++) if (left >> d & 1u) walked *= p->batch[d];
     /* again: the second product into the same matrix of c adds to the first, whatever beta was. */
-    for (int64_t w = 0; w < mlc__product(walked, p->batch); w++) {
+    for (int64_t w = 0; w < walked; w++) {
         int64_t offset[3] = { 0, 0, 0 }, rest = w;
         bool again = false;            /* this matrix of c has been written before */
-        for (int32_t d = walked - 1; d >= 0; d--) {
+        for (int32_t d = p->batch_dims - 1; d >= 0; d--) {
+            if (!(left >> d & 1u)) continue;
             const int64_t at = rest % p->batch[d];
             rest /= p->batch[d];
             for (int i = 0; i < 3; i++) offset[i] += at * mats[i]->batch[d];
             again = again || (at > 0 && p->c.batch[d] == 0);
         }
-        struct mlc_k_gemm *g = mlc__gemm_args(p, run ? p->batch[last] : 1, offset, step);
+        struct mlc_k_gemm *g = mlc__gemm_args(ctx, p, offset);
         if (again) g->beta = 1.0;
         MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, g);
     }
@@ -24630,7 +24744,8 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
         ctx->anomaly || ctx->inner.end || !mlc__grad_is_whole(param)) return MLC_OK;
     mlc__product_spec p;
     mlc__linear_dw_spec(nd, dy, w, &p);
-    struct mlc_k_gemm *g = mlc__gemm_args(&p, 1, none, none);
+    mlc__gemm_batch(&p);
+    struct mlc_k_gemm *g = mlc__gemm_args(ctx, &p, none);
     g->c = NULL;
     return param->step(param, nd->op->name, g, made);
 }
@@ -24652,7 +24767,6 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
         mlc__product_spec p;
         mlc__linear_dw_spec(nd, &dy, &dx, &p);
         p.beta = acc ? 1.0 : 0.0;
-        p.sink.c_far = 1;              /* since the last step */
         st = mlc__gemm(ctx, nd->op->name, &p);
     }
     return st;

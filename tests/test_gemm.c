@@ -331,10 +331,11 @@ static void run_prepare(run *r, const product *p, const mlc_kernels *k)
     g->dtype = p->dtype, g->a_dtype = r->a.dtype, g->b_dtype = r->b.dtype;
     g->c_dtype = p->c_dtype, g->bias_dtype = p->bias_dtype;
     g->act = p->sink.act;
-    g->m = p->m, g->n = p->n, g->k = p->k, g->batch = p->batch;
-    g->a_row = r->a.row, g->a_col = r->a.col, g->a_batch = r->a.batch;
-    g->b_row = r->b.row, g->b_col = r->b.col, g->b_batch = r->b.batch;
-    g->c_row = r->c.row, g->c_col = r->c.col, g->c_batch = r->c.batch;
+    g->m = p->m, g->n = p->n, g->k = p->k;
+    g->batch[0] = g->batch[1] = 1, g->batch[2] = p->batch;
+    g->a_row = r->a.row, g->a_col = r->a.col, g->a_batch[2] = r->a.batch;
+    g->b_row = r->b.row, g->b_col = r->b.col, g->b_batch[2] = r->b.batch;
+    g->c_row = r->c.row, g->c_col = r->c.col, g->c_batch[2] = r->c.batch;
     g->alpha = p->sink.alpha, g->beta = p->sink.beta;
     g->a = matrix_new(p, IN_A, &r->a, true);
     g->b = matrix_new(p, IN_B, &r->b, true);
@@ -599,7 +600,7 @@ TEST(gemm, of_no_rows_columns_or_products_touches_nothing)
         run_prepare(&r, &p, row());
         r.g.m = i == 0 ? 0 : 7;
         r.g.n = i == 1 ? 0 : 9;
-        r.g.batch = i == 2 ? 0 : 1;
+        r.g.batch[2] = i == 2 ? 0 : 1;
         r.g.a = r.g.b = r.g.b_pack = NULL;
         CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
     }
@@ -904,7 +905,8 @@ static bool signed_held(const signed_product *p, bool at_end)
     }
     memset(c, 0xff, (size_t)(p->m * p->n) * size);
     g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = p->dtype;
-    g.m = p->m, g.n = p->n, g.k = p->k, g.batch = 1, g.alpha = 1;
+    g.m = p->m, g.n = p->n, g.k = p->k, g.alpha = 1;
+    g.batch[0] = g.batch[1] = g.batch[2] = 1;
     g.a = a, g.a_row = p->k, g.a_col = 1;
     g.b = b_count ? b : NULL, g.b_row = p->apart ? 1 : p->n, g.b_col = p->apart ? p->k : 1;
     g.c = c, g.c_row = p->n, g.c_col = 1;
@@ -955,14 +957,15 @@ TEST(gemm, of_signs_refuses_what_it_cannot)
     float             x[64 * 64] = {0};
     struct mlc_k_gemm g = {0};
     g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = MLC_F32;
-    g.m = g.n = g.k = 8, g.batch = 1, g.alpha = 1;
+    g.m = g.n = g.k = 8, g.alpha = 1;
+    g.batch[0] = g.batch[1] = g.batch[2] = 1;
     g.a = g.b = x, g.c = x + 1024;
     g.a_row = g.b_row = g.c_row = 8, g.a_col = g.b_col = g.c_col = 1;
     g.signs.rows = 9;                  /* more than k                                            */
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
-    g.signs.rows = 4, g.batch = 2;
+    g.signs.rows = 4, g.batch[2] = 2;
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
-    g.batch = 1, g.dtype = g.a_dtype = g.b_dtype = MLC_BF16;         /* the rest begins in a cell */
+    g.batch[2] = 1, g.dtype = g.a_dtype = g.b_dtype = MLC_BF16;         /* the rest begins in a cell */
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
 }
 

@@ -1218,18 +1218,18 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     void *p[2] = {block_of(c->p, all, 3), block_of(c->p, all, 3)};
     void *m[2] = {block_of(state, all, 4), block_of(state, all, 4)};
     void *v[2] = {calloc((size_t)all + 1, 8), calloc((size_t)all + 1, 8)};
-    void *g = calloc((size_t)all + 1, 8);
+    char *g = calloc((size_t)all + 1, 16);
     memset(&a, 0, sizeof a);
     memset(&step, 0, sizeof step);
     step.lr = 0.125, step.weight_decay = 0.25, step.bias1 = step.bias2 = 0.5, step.grad_scale = 1;
     a.gemm.dtype = c->dtype;
     a.gemm.a_dtype = a.gemm.b_dtype = c->lies;
     a.gemm.c_dtype = c->p;
-    a.gemm.m = c->m, a.gemm.n = c->n, a.gemm.k = c->k, a.gemm.batch = 1;
+    a.gemm.m = c->m, a.gemm.n = c->n, a.gemm.k = c->k;
+    a.gemm.batch[0] = a.gemm.batch[1] = a.gemm.batch[2] = 1;
     a.gemm.a = x, a.gemm.a_row = 1, a.gemm.a_col = c->m;
     a.gemm.b = y, a.gemm.b_row = c->n, a.gemm.b_col = 1;
     a.gemm.alpha = 1;
-    a.gemm.part = 1;
     a.optim.rule = rule, a.optim.cpu = mlc_cpu_rule(rule);
     a.optim.dtype = c->p, a.optim.n_state = rule == MLC_RULE_ADAM ? 2 : 1;
     a.optim.n = all, a.optim.p = p[0], a.optim.state[0] = m[0], a.optim.state[1] = v[0];
@@ -1239,10 +1239,13 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     a.workspace_bytes = k->gemm_optim_workspace(NULL, &a);
     a.workspace = malloc(a.workspace_bytes + 1);
     CHECK_EQ(k->gemm_optim(NULL, &a), MLC_OK);
-    a.gemm.c = g, a.gemm.c_row = c->n, a.gemm.c_col = 1;
+    /* Every other element: no library's product, whose bits are its own. */
+    a.gemm.c = g, a.gemm.c_row = 2 * c->n, a.gemm.c_col = 2;
     a.gemm.workspace_bytes = k->gemm_workspace(NULL, &a.gemm);
     a.gemm.workspace = malloc(a.gemm.workspace_bytes + 1);
     CHECK_EQ(k->gemm(NULL, &a.gemm), MLC_OK);
+    for (int64_t i = 0; i < all; i++)
+        memcpy(g + (size_t)i * size, g + 2 * (size_t)i * size, size);
     a.optim.g = g, a.optim.p = p[1], a.optim.state[0] = m[1], a.optim.state[1] = v[1];
     CHECK_EQ(k->optim(NULL, &a.optim), MLC_OK);
     CHECK(memcmp(p[0], p[1], (size_t)all * size) == 0);
