@@ -14,7 +14,8 @@
  * CUDA.LAUNCH    grids, names of kernels               CUDA.ROWS     softmax, norm, cross-entropy
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.INDEX    take, index
  * CUDA.WALK      merged dims, index arithmetic         CUDA.GEMM     products: own tile, epilogue
- * CUDA.MAP       formulas: map, math                   CUDA.LT       products by cuBLASLt
+ * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
+ * CUDA.MAP       units; formulas: map, math
  * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.OPTIM    optim, guard, pack
  * CUDA.RANDOM    Philox: random, dropout               CUDA.TABLE    the backend               */
 #include <cuda_runtime.h>
@@ -499,6 +500,458 @@ template <int N> struct plan {
     }
 };
 
+/* @@ CUDA.FORMULAS --------------------------------------- F(name) of the formulas of mlcore.h
+ * f_NAME has the meaning of mlc__NAME_f32 and mlc__NAME_f64 (IMPL.KERNELS.MATH and EW): NaN and
+ * infinities end as there. Elementary functions are CUDA's; those of f32 that it has to several ulp
+ * only are made in f64 by the kernel math. */
+
+#define F(name) f_##name
+#define LIBM1(name, f32, f64) \
+    DEV float f_##name(float x) { return f32(x); } \
+    DEV double f_##name(double x) { return f64(x); }
+#define LIBM2(name, f32, f64) \
+    DEV float f_##name(float x, float y) { return f32(x, y); } \
+    DEV double f_##name(double x, double y) { return f64(x, y); }
+LIBM1(exp, expf, exp) LIBM1(exp2, exp2f, exp2) LIBM1(expm1, expm1f, expm1)
+LIBM1(elu_exp, expm1f, expm1) LIBM1(log1p, log1pf, log1p)
+LIBM1(sqrt, sqrtf, sqrt) LIBM1(abs, fabsf, fabs) LIBM1(tanh, tanhf, tanh)
+LIBM1(sin, sinf, sin) LIBM1(cos, cosf, cos) LIBM1(tan, tanf, tan) LIBM1(asin, asinf, asin)
+LIBM1(acos, acosf, acos) LIBM1(atan, atanf, atan) LIBM1(sinh, sinhf, sinh)
+LIBM1(cosh, coshf, cosh) LIBM1(erf, erff, erf) LIBM1(erfc, erfcf, erfc)
+LIBM1(floor, floorf, floor) LIBM1(ceil, ceilf, ceil) LIBM1(rint, rintf, rint)
+LIBM1(trunc, truncf, trunc) LIBM2(pow, powf, pow) LIBM2(fmod, fmodf, fmod)
+LIBM2(atan2, atan2f, atan2) LIBM2(hypot, hypotf, hypot)
+
+/* The sum flushes denormals: their logarithm is that of 0. */
+DEV float f_log(float x)   { return logf(x + 0.0f); }
+DEV float f_log2(float x)  { return log2f(x + 0.0f); }
+DEV float f_log10(float x) { return log10f(x + 0.0f); }
+DEV double f_log(double x)   { return log(x); }
+DEV double f_log2(double x)  { return log2(x); }
+DEV double f_log10(double x) { return log10(x); }
+
+template <class T> DEV T f_pick(bool c, T x, T y) { return c ? x : y; }
+template <class T> DEV T f_sigmoid(T x) { return (T)1 / ((T)1 + f_exp(-x)); }
+template <class T> DEV T f_positive(T x) { return x < 0 ? (T)0 : x; }
+template <class T> DEV T f_limit(T x, T lo, T hi) { return x < lo ? lo : x > hi ? hi : x; }
+/* From 20 on x, as PyTorch has it. */
+template <class T> DEV T f_softplus(T x) { return x > 20 ? x : f_log1p(f_exp(x)); }
+
+DEV float eighth_power(float x) { const float s = x * x, q = s * s; return q * q; }
+
+/* Polynomials of the CPU: the eighth root of the tail Phi(-|x|), and of the slope. */
+DEV float f_gelu(float x)
+{
+    const float m = fabsf(x), a = m > 8.0f ? 8.0f : m, s = a * a;
+    float p = (-3.00064812e-07f * s + (7.53571658e-06f * a - 6.05626519e-05f)) * s;
+    p = (p + (3.51599992e-05f * a + 0.00150298281f)) * (s * s);
+    p = p + ((-0.000670714653f * a - 0.0319286734f) * s + (-0.0914572775f * a + 0.917003989f));
+    return (x < 0.0f ? 0.0f : x) - a * eighth_power(p);
+}
+DEV double f_gelu(double x) { return x < -40 ? 0.0 : 0.5 * x * erfc(-0.7071067811865476 * x); }
+DEV float f_gelu_slope(float x)
+{
+    const float m = fabsf(x), a = m > 7.0f ? 7.0f : m, s = a * a;
+    float p = (-5.17494492e-08f * a + 7.58586225e-07f) * s;
+    p = ((p + (-1.34668346e-06f * a - 1.95066004e-05f)) * s +
+         (-0.00014179507f * a + 0.0025183924f)) * (s * s);
+    p = p + ((-0.00302618276f * a - 0.0456285849f) * s + (-0.031551946f * a + 0.950296402f));
+    const float k = (0.751791525f - a) * eighth_power(p);
+    return x > 0.0f ? 1.0f - k : k;
+}
+DEV double f_gelu_slope(double x)
+{
+    const double v = f_limit(x, -40.0, 40.0);
+    return 0.5 * erfc(-0.7071067811865476 * v) + v * (0.3989422804014327 * exp(-0.5 * v * v));
+}
+
+/* x sigmoid(z); where z overflows it is 0 or x. */
+template <class T> DEV T gelu_tanh_z(T x)
+{
+    return (T)1.5957691216057308 * (x + (T)0.044715 * (x * x * x));
+}
+template <class T> DEV T f_gelu_tanh(T x) { return x < -40 ? (T)0 : x * f_sigmoid(gelu_tanh_z(x)); }
+template <class T> DEV T f_gelu_tanh_slope(T x)
+{
+    const T v = f_limit(x, (T)-40, (T)40), z = gelu_tanh_z(v), e = f_exp(z < 0 ? z : -z);
+    const T q = (T)1 / ((T)1 + e), s = z < 0 ? e * q : q;
+    return s + v * (e * q * q) *       /* = s (1 - s), without cancellation */
+               ((T)1.5957691216057308 + (T)0.21406444881780073 * (v * v));
+}
+
+/* x tanh(log(1 + e)) = x n/(n + 2), n = e (e + 2); from 40 on x. */
+template <class T> DEV T f_mish(T x)
+{
+    const T e = f_exp(x > 40 ? (T)40 : x), n = e * (e + (T)2);
+    return x < -1000 ? (T)0 : x * (n / (n + (T)2));
+}
+template <class T> DEV T f_mish_slope(T x)
+{
+    const T v = f_limit(x, (T)-800, (T)40), e = f_exp(v), n = e * (e + (T)2), r = (T)1 / (n + (T)2);
+    return n * r + (T)4 * v * (e * (e + (T)1)) * r * r;
+}
+template <class T> DEV T f_softsign(T x)
+{
+    const T v = f_limit(x, (T)-1e30, (T)1e30);
+    return v / ((T)1 + f_abs(v));
+}
+/* From the nearer end: 0 or 1 at the ends alone. */
+template <class T> DEV T f_hardsigmoid(T x)
+{
+    const T v = f_limit(x, (T)-3, (T)3), h = ((T)3 - f_abs(v)) / (T)6;
+    return v < 0 ? h : (T)1 - h;
+}
+
+/* Python's %: the sign of b; and the floor of a/b that goes with it. */
+template <class T> DEV T f_remainder(T a, T b)
+{
+    const T mod = f_fmod(a, b);
+    return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;
+}
+template <class T> DEV T f_floor_div(T a, T b)
+{
+    const T mod = f_fmod(a, b), ratio = a / b;
+    const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)), whole = f_floor(div);
+    const T near = div - whole > (T)0.5 ? whole + (T)1 : whole;
+    return b == 0 ? ratio : div == 0 ? ratio * 0 : near;
+}
+
+/* Losses and their slopes: a NaN stays one. */
+template <class T> DEV T f_smooth_l1(T d, T beta)
+{
+    const T z = f_abs(d);
+    return z < beta ? (T)0.5 * z * (z / beta) : z - (T)0.5 * beta;
+}
+template <class T> DEV T f_smooth_l1_slope(T d, T beta)
+{
+    return f_abs(d) >= beta ? (T)(d > 0) - (T)(d < 0) : d / beta;
+}
+template <class T> DEV T f_huber(T d, T delta)
+{
+    const T z = f_abs(d);
+    return z <= delta ? (T)0.5 * z * z : delta * (z - (T)0.5 * delta);
+}
+/* Ends at -100, as PyTorch's. rest: log(1 - x). */
+template <class T> DEV T f_log_100(T x, bool rest)
+{
+    const T y = rest ? f_log1p(-x) : f_log(x);
+    return y < -100 ? (T)-100 : y;
+}
+template <class T> DEV T f_bce(T x, T t)
+{
+    return (t - (T)1) * f_log_100(x, true) - t * f_log_100(x, false);
+}
+template <class T> DEV T f_bce_slope(T x, T t)
+{
+    const T v = ((T)1 - x) * x;
+    return (x - t) / (v < (T)1e-12f ? (T)1e-12f : v);
+}
+template <class T> DEV T f_bce_logits(T x, T t)
+{
+    return (x > 0 ? x * ((T)1 - t) : -(x * t)) + f_log1p(f_exp(-f_abs(x)));
+}
+/* Sigmoid of x and of -x, neither of them 1 less something. */
+template <class T> struct odds {
+    T p, q;
+    DEV explicit odds(T x)
+    {
+        const T e = f_exp(-f_abs(x)), large = (T)1 / ((T)1 + e);
+        p = x > 0 ? large : e * large;
+        q = x > 0 ? e * large : large;
+    }
+};
+template <class T> DEV T f_bce_logits_slope(T x, T t)
+{
+    const odds<T> o(x);
+    return o.p * ((T)1 - t) - o.q * t;
+}
+template <class T> DEV T focal_weight(T t, T alpha)
+{
+    return alpha < 0 ? (T)1 : alpha * t + ((T)1 - alpha) * ((T)1 - t);
+}
+template <class T> DEV T focal_power(T u, T gamma, bool square)
+{
+    return square ? u * u : f_pow(u, gamma);
+}
+template <class T> DEV T f_focal(T x, T t, T alpha, T gamma, bool square)
+{
+    const odds<T> o(x);
+    return focal_weight(t, alpha) * f_bce_logits(x, t) *
+           focal_power(o.p * ((T)1 - t) + o.q * t, gamma, square);
+}
+/* w u^gamma (gamma u'/u loss + loss'); where u is 0 the first part is. */
+template <class T> DEV T f_focal_slope(T x, T t, T alpha, T gamma, bool square)
+{
+    const odds<T> o(x);
+    const T u = o.p * ((T)1 - t) + o.q * t;
+    const T r = u == 0 ? (T)0 : o.p * o.q * ((T)1 - (t + t)) / u;
+    return focal_weight(t, alpha) * focal_power(u, gamma, square) *
+           (gamma * r * f_bce_logits(x, t) + (o.p * ((T)1 - t) - o.q * t));
+}
+template <class T> DEV T f_focal_slope_t(T x, T t, T alpha, T gamma, bool square)
+{
+    const odds<T> o(x);
+    const T u = o.p * ((T)1 - t) + o.q * t, loss = f_bce_logits(x, t);
+    const T r = u == 0 ? (T)0 : (o.q - o.p) / u;
+    const T turn = alpha < 0 ? (T)0 : alpha + alpha - (T)1;
+    return focal_power(u, gamma, square) *
+           (turn * loss + focal_weight(t, alpha) * (gamma * r * loss - x));
+}
+
+/* @@ CUDA.MAP -------------------------------------------- formulas: map, math
+ * out (+)= f(in..), any strides. A thread makes a unit: V elements that follow one another on the
+ * innermost axis, where an operand is dense (one access of at most 16 bytes) or repeats one value;
+ * V is 1 where that cannot be. The formula is chosen at run time, once a unit in map; those of math
+ * are a function that is called, as a hundred of them inlined would cost map its registers. */
+
+template <class T, int V> struct alignas(sizeof(T) * V) vec { T v[V]; };
+
+/* Loads V elements as W, and stores them; step 0: the same one; count below V: the last unit. */
+template <int V, class T> DEV void load_unit(const T *p, int step, int count,
+                                             typename wide<T>::type (&x)[V])
+{
+    if (V > 1 && step && count == V) {
+        const vec<T, V> u = *reinterpret_cast<const vec<T, V> *>(p);
+        for (int e = 0; e < V; e++) x[e] = load(u.v[e]);
+    } else {
+        for (int e = 0; e < V; e++) if (e < count) x[e] = load(p[e * step]);
+    }
+}
+template <int V, class T, class W> DEV void store_unit(T *p, int count, const W (&x)[V])
+{
+    vec<T, V> u;
+    for (int e = 0; e < V; e++) store(u.v + e, x[e]);
+    if (count == V) *reinterpret_cast<vec<T, V> *>(p) = u;
+    else for (int e = 0; e < V; e++) if (e < count) p[e] = u.v[e];
+}
+
+template <int N> struct units {
+    walk<N> w;
+    int64_t base[N], left;             /* elements from the first unit on, where there is one dim */
+    int step[N];                       /* of an operand inside a unit: 0 or 1                   */
+};
+
+/* f.run<V>(places, steps, count) for each unit. */
+template <int V, int N, class F> static __global__ void __launch_bounds__(THREADS)
+units_kernel(const units<N> u, const F f)
+{
+    const int each = V == 1 ? 4 : 1;
+    uint32_t i = blockIdx.x * (uint32_t)(THREADS * each) + threadIdx.x;
+    for (int e = 0; e < each && i < u.w.n; e++, i += THREADS) {
+        const int64_t left = u.left - (int64_t)i * V;
+        int64_t at[N];
+        walk_at(u.w, i, at);
+        for (int k = 0; k < N; k++) at[k] += u.base[k];
+        f.template run<V>(at, u.step, left < V ? (int)left : V);
+    }
+}
+
+/* What an entry knows of its operands; operand 0 is the output. strides NULL: it is not there. */
+template <int N> struct operand_list {
+    int32_t ndim;
+    const int64_t *shape;
+    const void *data[N];
+    const int64_t *stride[N];
+    size_t size[N];                    /* of an element                                         */
+};
+
+/* The plan with axes in the order of the output's strides, so that its stores are coalesced. */
+template <int N> static plan<N> plan_sorted(const operand_list<N> &o)
+{
+    int64_t shape[MLC_MAX_DIMS], stride[N][MLC_MAX_DIMS];
+    const int64_t *strides[N];
+    int order[MLC_MAX_DIMS];
+    for (int d = 0; d < o.ndim; d++) {
+        int at = d;
+        for (; at > 0 && llabs(o.stride[0][order[at - 1]]) < llabs(o.stride[0][d]); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    for (int d = 0; d < o.ndim; d++) shape[d] = o.shape[order[d]];
+    for (int k = 0; k < N; k++) {
+        strides[k] = o.stride[k] ? stride[k] : NULL;
+        for (int d = 0; d < o.ndim && o.stride[k]; d++) stride[k][d] = o.stride[k][order[d]];
+    }
+    return plan<N>(o.ndim, shape, strides);
+}
+
+/* True where units of v elements are whole and aligned in all operands. */
+template <int N> static bool plan_has_units(const plan<N> &p, const operand_list<N> &o, int v)
+{
+    const int last = p.ndim - 1;
+    if (last < 0 || p.stride[0][last] != 1 || (last > 0 && p.shape[last] % v != 0)) return false;
+    for (int k = 0; k < N; k++) {
+        if (p.stride[k][last] == 0) continue;
+        if (p.stride[k][last] != 1 || (uintptr_t)o.data[k] % (o.size[k] * (size_t)v)) return false;
+        for (int d = 0; d < last; d++) if (p.stride[k][d] % v != 0) return false;
+    }
+    return true;
+}
+
+template <int V, int N, class F>
+static mlc_status units_launch(void *dev, const char *name, plan<N> p, const F &f)
+{
+    units<N> u;
+    const int64_t whole = p.ndim == 1 ? p.n : INT64_MAX, each = THREADS * (V == 1 ? 4 : 1);
+    for (int k = 0; k < N; k++) u.step[k] = V > 1 ? (int)p.stride[k][p.ndim - 1] : 0;
+    if (V > 1) {
+        int64_t *const size = p.shape + p.ndim - 1, length = (*size + V - 1) / V;
+        p.n = p.n / *size * length;
+        *size = length;
+        for (int k = 0; k < N; k++) p.stride[k][p.ndim - 1] *= V;
+    }
+    return p.each([&](const walk<N> &w, const int64_t *offset) {
+        u.w = w;
+        for (int k = 0; k < N; k++) u.base[k] = offset[k];
+        u.left = whole == INT64_MAX || V == 1 ? INT64_MAX : whole - offset[0];
+        return launch(dev, name, dim3((unsigned)((w.n + each - 1) / each)), dim3(THREADS), 0,
+                      units_kernel<V, N, F>, u, f);
+    });
+}
+
+/* Runs f over all elements, in units of V where it can. */
+template <int V, int N, class F>
+static mlc_status units_run(void *dev, const char *name, const operand_list<N> &o, const F &f)
+{
+    const plan<N> p = plan_sorted(o);
+    if (p.n == 0) return MLC_OK;
+    if (V > 1 && plan_has_units(p, o, V)) return units_launch<V>(dev, name, p, f);
+    return units_launch<1>(dev, name, p, f);
+}
+
+/* The formulas of map, inlined: one choice for V elements. */
+#define MAP_CASE(code, formula) \
+    case MLC_##code: \
+        for (int e = 0; e < V; e++) { \
+            const T a = x[0][e], b = x[1][e], c = x[2][e]; \
+            (void)a; (void)b; (void)c; \
+            r[e] = formula; \
+        } \
+        break;
+struct map_formulas {
+    template <int V, class T>
+    static DEV void run(int op, const T (&x)[3][V], double by, double, T (&r)[V])
+    {
+        const T s = (T)by;
+        switch (op) {
+            MLC_MAP_FORMULAS(MAP_CASE, MAP_CASE, MAP_CASE, F)
+            default: break;
+        }
+    }
+    static BOTH int choose(int op, double) { return op; }
+};
+
+/* Those of math: a function for one element. */
+#define MATH_CASE(code, formula) case MLC_##code: return (T)(formula);
+template <class T>
+static __device__ __attribute__((noinline)) T math_formula(int op, T a, T b, T c, T s, T t)
+{
+    switch (op) {
+        MLC_MATH_FORMULAS(MATH_CASE, MATH_CASE, MATH_CASE, F)
+        default: return (T)0;
+    }
+}
+/* M: in which elements are computed: of f32 and 16 bits f64 where the formula is a wide one. */
+template <class M> struct math_formulas {
+    template <int V, class T>
+    static DEV void run(int op, const T (&x)[3][V], double s, double t, T (&r)[V])
+    {
+        for (int e = 0; e < V; e++)
+            r[e] = (T)math_formula<M>(op, (M)x[0][e], (M)x[1][e], (M)x[2][e], (M)s, (M)t);
+    }
+    /* Powers that have a formula of their own. */
+    static BOTH int choose(int op, double s)
+    {
+        if (op == MLC_MATH_POW_S)
+            return s == 2.0 ? MLC_MATH_SQUARE : s == 3.0 ? MLC_MATH_CUBE : s == 0.5 ? MLC_MATH_ROOT
+                 : s == -1.0 ? MLC_MATH_RECIPROCAL : op;
+        if (op == MLC_MATH_POW_S_GRAD)
+            return s == 2.0 ? MLC_MATH_SQUARE_GRAD : s == 3.0 ? MLC_MATH_CUBE_GRAD : op;
+        if (s != 2.0) return op;
+        return op == MLC_MATH_FOCAL ? MLC_MATH_FOCAL_2
+             : op == MLC_MATH_FOCAL_GRAD ? MLC_MATH_FOCAL_2_GRAD
+             : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
+    }
+};
+
+/* Formulas whose f32 is good to one rounding on the CPU, and to 2 to 4 ulp in CUDA's library, or
+ * that need the remainder of a quotient of any size. */
+static bool math_is_wide(int op)
+{
+    switch (op) {
+    case MLC_MATH_EXPM1: case MLC_MATH_EXP2: case MLC_MATH_LOG2: case MLC_MATH_LOG10:
+    case MLC_MATH_SIN: case MLC_MATH_COS: case MLC_MATH_TAN: case MLC_MATH_ASIN:
+    case MLC_MATH_ACOS: case MLC_MATH_ATAN: case MLC_MATH_SINH: case MLC_MATH_COSH:
+    case MLC_MATH_ERFC: case MLC_MATH_ATAN2: case MLC_MATH_HYPOT: case MLC_MATH_MISH:
+    case MLC_MATH_POW: case MLC_MATH_POW_S: case MLC_MATH_POW_S_GRAD: case MLC_MATH_POW_GRAD_A:
+    case MLC_MATH_POW_GRAD_B: case MLC_MATH_REMAINDER: case MLC_MATH_FLOOR_DIV: return true;
+    default: return false;
+    }
+}
+
+/* Operand 0 is the output, 1 to 3 are the inputs. */
+template <class T, class FORMULAS> struct map_job {
+    typedef typename wide<T>::type W;
+    int op, inputs, accumulate;
+    T *out;
+    const T *in[3];
+    double s, t;
+    const double *s_dev;
+
+    template <int V> DEV void run(const int64_t *at, const int *step, int count) const
+    {
+        const double by = s_dev ? *s_dev : s;
+        W x[3][V] = {}, r[V];
+        for (int p = 0; p < 3; p++)
+            if (p < inputs) load_unit<V>(in[p] + at[p + 1], step[p + 1], count, x[p]);
+        FORMULAS::run(s_dev ? FORMULAS::choose(op, by) : op, x, by, t, r);
+        if (accumulate) {
+            W old[V];
+            load_unit<V>(out + at[0], 1, count, old);
+            for (int e = 0; e < V; e++) if (e < count) r[e] = old[e] + r[e];
+        }
+        store_unit<V>(out + at[0], count, r);
+    }
+};
+
+template <class FORMULAS, int V, class T>
+static mlc_status map_run(void *dev, const char *name, const struct mlc_k_map *a)
+{
+    map_job<T, FORMULAS> job = { a->s_dev ? (int)a->op : FORMULAS::choose(a->op, a->s), 0,
+                                 a->accumulate, static_cast<T *>(a->out), {}, a->s, a->t,
+                                 a->s_dev };
+    operand_list<4> o = { a->ndim, a->shape, { a->out }, { a->out_stride },
+                          { sizeof(T), sizeof(T), sizeof(T), sizeof(T) } };
+    /* Inputs are given from the front: the first NULL ends them. */
+    for (; job.inputs < 3 && a->in[job.inputs]; job.inputs++) {
+        job.in[job.inputs] = static_cast<const T *>(a->in[job.inputs]);
+        o.data[job.inputs + 1] = a->in[job.inputs];
+        o.stride[job.inputs + 1] = a->in_stride[job.inputs];
+    }
+    return units_run<V>(dev, name, o, job);
+}
+static mlc_status map_entry(void *dev, const struct mlc_k_map *a)
+{
+    if (a->op > MLC__MAP_LAST) return MLC_ERR_UNSUPPORTED;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return map_run<map_formulas, 16 / sizeof(T), T>(dev, "map", a);
+    });
+}
+static mlc_status math_entry(void *dev, const struct mlc_k_math *math)
+{
+    const struct mlc_k_map *a = &math->map;
+    const int op = a->s_dev ? (int)a->op : math_formulas<float>::choose(a->op, a->s);
+    if (a->op <= MLC__MAP_LAST || a->op >= MLC_MATH_END) return MLC_ERR_UNSUPPORTED;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        typedef typename wide<T>::type W;
+        const int v = sizeof(T) == 8 ? 2 : 4;              /* 8 would cost too many registers */
+        return math_is_wide(op) ? map_run<math_formulas<double>, v, T>(dev, "math", a)
+                                : map_run<math_formulas<W>, v, T>(dev, "math", a);
+    });
+}
+
 /* @@ CUDA.MOVE ------------------------------------------- compare, where, cast, fill, band, pad */
 
 template <class T> static __global__ void __launch_bounds__(THREADS)
@@ -525,6 +978,8 @@ static mlc_status fill_entry(void *dev, const struct mlc_k_fill *a)
 /* One line an entry; an entry that is not written is not set and stays NULL. */
 static void table_fill(mlc_kernels *k)
 {
+    k->map = map_entry;
+    k->math = math_entry;
     k->fill = fill_entry;
 }
 
