@@ -14,10 +14,11 @@
  * CUDA.LAUNCH    grids, names of kernels               CUDA.ROWS     softmax, norm, cross-entropy
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.INDEX    take, index
  * CUDA.WALK      merged dims, index arithmetic         CUDA.GEMM     products: own tile, epilogue
- * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
- * CUDA.MAP       units; formulas: map, math
- * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.OPTIM    optim, guard, pack
- * CUDA.RANDOM    Philox: random, dropout               CUDA.TABLE    the backend               */
+ * CUDA.COMMON    Philox                                CUDA.LT       products by cuBLASLt
+ * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.OPTIM    optim, guard, pack
+ * CUDA.MAP       units; formulas: map, math            CUDA.TABLE    the backend
+ * CUDA.MOVE      compare, where, cast, fill, ...
+ * CUDA.RANDOM    random, dropout                                                               */
 #include <cuda_runtime.h>
 
 #include "mlcore_cuda.h"
@@ -499,6 +500,26 @@ template <int N> struct plan {
         return MLC_OK;
     }
 };
+
+/* @@ CUDA.COMMON ----------------------------------------- Philox
+ * What several sections use. */
+
+/* Words 0 .. 3 of a block of a stream, as IMPL.RNG has them: Philox4x32-10. */
+struct words { uint32_t w[4]; };
+DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    words c = { { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
+                  (uint32_t)(stream >> 32) } };
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)c.w[0] * 0xD2511F53u, p1 = (uint64_t)c.w[2] * 0xCD9E8D57u;
+        const uint32_t w0 = (uint32_t)(p1 >> 32) ^ c.w[1] ^ k0;
+        const uint32_t w2 = (uint32_t)(p0 >> 32) ^ c.w[3] ^ k1;
+        c.w[0] = w0; c.w[1] = (uint32_t)p1; c.w[2] = w2; c.w[3] = (uint32_t)p0;
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    return c;
+}
 
 /* @@ CUDA.FORMULAS --------------------------------------- F(name) of the formulas of mlcore.h
  * f_NAME has the meaning of mlc__NAME_f32 and mlc__NAME_f64 (IMPL.KERNELS.MATH and EW): NaN and
