@@ -368,6 +368,12 @@ MLC_API mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads);
 /* mlc_ctx_blas: name of the CBLAS that f32 and f64 products are made by, or "none" where there is
  *   none, or ours are ahead of it: see mlc_blas. test: tests/test_ctx.c                      */
 MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
+/* mlc_ctx_sync: waits until the device has done all that was asked of it, for instance before a
+ *   clock is read; on the CPU nothing is ever left. Errors of kernels that ran meanwhile arrive
+ *   here: see mlc_scope_end.
+ *   err    DEVICE: the device failed; those of operations that found a value wrong
+ *   test   tests/test_backend.c                                                              */
+MLC_API mlc_status mlc_ctx_sync(mlc_ctx *ctx);
 /* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
 MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
 /* mlc_seed: restarts every random stream of the context from this seed.                      */
@@ -390,7 +396,10 @@ MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format
  *   and ends one in each step; without, after 16384 recorded operations one warning is logged.
  *   err    STATE when nested deeper than 60; than 6 or more in a fixed block below 128 KB    */
 MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
-/* mlc_scope_end: frees the scope's tensors and its part of the tape.
+/* mlc_scope_end: frees the scope's tensors and its part of the tape. On a device it does not wait:
+ *   what a kernel found wrong, such as a label out of range, is an error of this scope's end or of
+ *   a later one's, at the latest of mlc_read, mlc_item or mlc_ctx_sync. Until it is reported no
+ *   optimizer's step changes anything.
  *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
  *   test   tests/test_ctx.c                                                                  */
 MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
@@ -599,8 +608,9 @@ MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.                        */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
 /* mlc_backward: gradients of a one-element loss for every leaf that asks; they add up until
- *   the optimizer's step (or mlc_zero_grad) marks them stale. Saved tensors are freed as they
- *   are used: a second backward over the same operations is STATE.
+ *   the optimizer's step (or mlc_zero_grad) marks them stale. On a device it runs also after a
+ *   label or an index was wrong, if that is not reported yet: see mlc_scope_end. Saved tensors are
+ *   freed as they are used: a second backward over the same operations is STATE.
  *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
 /* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).
@@ -1354,9 +1364,9 @@ MLC_API mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_
  *   ref    torch.diag                                                                         */
 MLC_API mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset);
 
-/* Indices are i64 and count from 0; one out of range is a VALUE error (at once on the host, at the
- * scope's end on a device) that names it, and nothing outside is touched. Axes of index, x and src
- * are as many; an index may be smaller than x and src across the axis.                        */
+/* Indices are i64 and count from 0; one out of range is a VALUE error (at once on the host, as
+ * mlc_scope_end says on a device) that names it, and nothing outside is touched. Axes of index, x
+ * and src are as many; an index may be smaller than x and src across the axis.                */
 
 /* mlc_gather: y[..i..] = x[..index[..i..]..] along an axis; of the index's shape.
  *   grad   dx[..index..] += dy                                         ref: torch.gather      */
@@ -2381,8 +2391,10 @@ MLC_API mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
- *   gradients are stale. Does nothing and returns the error while one stands. See below for what
- *   clips, collects or skips (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
+ *   gradients are stale. Does nothing and returns the error while one stands; of one that a device
+ *   has not reported yet (see mlc_scope_end) the host does not know: it is MLC_OK, the gradients
+ *   are stale, and the device leaves parameters and states as they are. See below for what clips,
+ *   collects or skips (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
  *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
  *          it trains was freed; VALUE: gradients that are not finite, where they are looked at */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
@@ -3400,6 +3412,7 @@ struct mlc_k_optim {
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step; /* of the run's first parameter                         */
+    const int64_t *error;              /* NULL, or nothing is written while error[0] is not 0  */
     double      clamp;                 /* 0, or elements of g are limited to +-clamp/grad_scale */
                                        /* as numbers of g's dtype, but not by the CPU's kernels */
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
@@ -3503,21 +3516,51 @@ typedef struct mlc_kernels {           /* NULL kernel: not offered. NULL workspa
 typedef enum mlc_copy_kind { MLC_COPY_TO_DEVICE, MLC_COPY_TO_HOST, MLC_COPY_ON_DEVICE,
                              MLC_COPY_FORCE_32 = 0x7fffffff } mlc_copy_kind;
 
+typedef struct mlc_device_info {
+    char    name[64];                  /* of the card, 0-terminated                            */
+    int64_t free_bytes, total_bytes;
+} mlc_device_info;
+
+/* Kernels and copies of a device run in the order in which they were called; a call may return
+ * before they have run. A status is of the call itself or of an earlier failure that has become
+ * known: NOMEM, or DEVICE. What may be NULL says so; the others are required.                 */
 typedef struct mlc_backend {
     uint32_t    abi, size;             /* MLC_ABI and sizeof(mlc_backend)                      */
     const char *name;                  /* "cuda"                                               */
-    mlc_status (*open)(int32_t index, void **dev);
-    void       (*close)(void *dev);
+    int32_t    (*count)(void);         /* devices: 0 without a driver or a card                */
+    mlc_status (*open)(int32_t index, void **dev);               /* DEVICE: no such device     */
+    void       (*close)(void *dev);    /* waits; tickets that are open are over                */
     mlc_status (*alloc)(void *dev, size_t bytes, void **ptr);    /* aligned to 64 bytes        */
-    void       (*release)(void *dev, void *ptr, size_t bytes);
+    void       (*release)(void *dev, void *ptr, size_t bytes);   /* in order, as a kernel      */
+    /* TO_DEVICE returns when src may be changed, TO_HOST when dst is there (it waits), ON_DEVICE
+     * when it is queued. */
     mlc_status (*copy)(void *dev, void *dst, const void *src, size_t bytes, mlc_copy_kind kind);
-    mlc_status (*sync)(void *dev);     /* also reports earlier asynchronous failures           */
+    /* post queues a copy of at most 256 bytes to the host and does not wait; *ticket > 0 names it.
+     * poll: 1 and the bytes are at dst, 0 not yet, < 0 the device failed; a ticket is over when
+     * poll has not answered 0. A context has one ticket open at a time. */
+    mlc_status (*post)(void *dev, const void *src, size_t bytes, int64_t *ticket);
+    int32_t    (*poll)(void *dev, int64_t ticket, void *dst, size_t bytes);
+    mlc_status (*sync)(void *dev);     /* waits; reports earlier asynchronous failures         */
+    /* What failed last, with the kernel's name: a text of the device, or NULL; may be NULL. */
+    const char *(*message)(void *dev);
+    /* Name of the operation whose kernels follow, a text that stays; may be NULL. */
+    void       (*operation)(void *dev, const char *what);
+    mlc_status (*info)(void *dev, mlc_device_info *out);         /* may be NULL                */
+    /* Work that is recorded, not run, between begin and end, to be run by replay: all four are NULL
+     * where a device has none. */
+    mlc_status (*capture_begin)(void *dev);
+    mlc_status (*capture_end)(void *dev, void **graph);
+    mlc_status (*replay)(void *dev, void *graph);
+    void       (*drop)(void *dev, void *graph);
     mlc_kernels kernels;
 } mlc_backend;
 
 /* mlc_backend_register: adds a device for mlc_ctx_desc.device; up to 8, for the process.
  *   err    ARG: wrong abi or size, a missing function, the name is taken or the table is full */
 MLC_API mlc_status mlc_backend_register(const mlc_backend *backend);
+/* mlc_backend_count: how many devices "cuda", or another registered backend, has: a context may be
+ *   made on "cuda:0" .. "cuda:count-1". 1 for "cpu", 0 for a name that is not registered.     */
+MLC_API int32_t mlc_backend_count(const char *name);
 /* mlc_cpu_rule: the CPU's functions for a rule, which its kernels optim and gemm_optim want in
  *   their arguments: an optimizer links those of its own rule alone. NULL: no such rule.      */
 MLC_API const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule);
@@ -4750,6 +4793,7 @@ struct mlc_ctx {
     mlc_status     status;
     bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
     bool           told;               /* message is of the error that mlc_scope_end returned  */
+    bool           ticket_stale;       /* the word was read since the post                     */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
@@ -4771,6 +4815,7 @@ struct mlc_ctx {
 
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
+    int32_t        device;             /* its number                                           */
     void          *dev;                /* first argument of kernels                             */
     mlc_isa        isa;
     bool           blas;               /* products go to the CBLAS, where there is one          */
@@ -4778,6 +4823,7 @@ struct mlc_ctx {
     mlc__pool     *pool;
     int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
+    int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
     mlc__error_say error_say[MLC_K_ERROR_NORM + 1];        /* by kind, or NULL                  */
 
@@ -17874,7 +17920,13 @@ static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
 }
 
-/* skip is set by whoever decides on the device that a step must not happen. */
+/* skip is set by whoever decides on the device that a step must not happen; error is the device's
+ * word, which the host may not have read yet. */
+static bool mlc__optim_stands(const struct mlc_k_optim *a)
+{
+    return a->step->skip || (a->error && a->error[0]);
+}
+
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const mlc__optim_fns *fns,
                                  mlc__optim_pack_fn pack)
 {
@@ -17882,7 +17934,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
     struct mlc_k_optim own;
     struct mlc_optim_step step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
-    if (a->step->skip) return MLC_OK;
+    if (mlc__optim_stands(a)) return MLC_OK;
     if (a->cpu->norms) {
         if (a->workspace_bytes < mlc__k_optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
         step = *a->step;
@@ -18021,7 +18073,7 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
     if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || mlc__batches(g) != 1 ||
         a->optim.cpu->norms || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
-    if (a->optim.step->skip || a->optim.n == 0) return MLC_OK;
+    if (mlc__optim_stands(&a->optim) || a->optim.n == 0) return MLC_OK;
     if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
     if (j.part.dtype != g->dtype) {
         struct mlc_k_gemm from = *g, w;
@@ -18363,9 +18415,9 @@ static const mlc_backend *mlc__backend_find(const char *name, size_t len)
 MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
 {
     mlc_status status = MLC_ERR_ARG;
-    if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->open || !b->close ||
-        !b->alloc || !b->release || !b->copy || !b->sync || !b->name[0] ||
-        strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
+    if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->count || !b->open ||
+        !b->close || !b->alloc || !b->release || !b->copy || !b->post || !b->poll || !b->sync ||
+        !b->name[0] || strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
     /* Two registrations at a time are rare and short: a spin will do. */
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
@@ -18376,6 +18428,13 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     }
     __atomic_store_n(&mlc__registry.lock, 0, __ATOMIC_RELEASE);
     return status;
+}
+
+MLC_IMPL int32_t mlc_backend_count(const char *name)
+{
+    if (!name || strcmp(name, "cpu") == 0) return 1;
+    const mlc_backend *b = mlc__backend_find(name, strlen(name));
+    return b ? b->count() : 0;
 }
 
 /* "cuda:1" -> backend "cuda", index 1; NULL if there is no such backend. */
@@ -18397,16 +18456,33 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
  * crosses between host and device. Everything below this section that touches elements goes
  * through these. */
 
+/* What the backend says of its last failure, or "". */
+static const char *mlc__device_says(const mlc_ctx *ctx)
+{
+    const mlc_backend *b = ctx->backend;
+    const char *says = b && b->message ? b->message(ctx->dev) : NULL;
+    return says ? says : "";
+}
+
 /* The kernel's message: which operation, which kernel, which device. */
 static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,
                                   mlc_status status)
 {
     const char *device = ctx->backend ? ctx->backend->name : "cpu";
+    const char *says = mlc__device_says(ctx);
     if (status == MLC_ERR_UNSUPPORTED)
         return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this%s", what, device,
                          kernel, MLC__ALL_FLOATS || ctx->backend ? "" : "; MLC_ONLY_F32 left out "
                          "those of f64, bf16 and f16: cast to f32");
-    return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s", what, kernel, device);
+    return mlc__fail(ctx, status, "%s: kernel '%s' failed on device %s%s%s", what, kernel, device,
+                     *says ? ": " : "", says);
+}
+
+/* The kernels of the context's device, which is not the CPU, for an operation. */
+MLC__APART const mlc_kernels *mlc__device_kernels(const mlc_ctx *ctx, const char *what)
+{
+    if (ctx->backend->operation) ctx->backend->operation(ctx->dev, what);
+    return &ctx->backend->kernels;
 }
 
 /* mlc__run_NAME: runs a kernel of the context's device; `what` names the operation. Denormals are
@@ -18417,7 +18493,8 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
     { \
         const uint32_t mode = mlc__flush_begin(); \
         mlc_status (*const run)(void *, const struct mlc_k_##name *) = \
-            ctx->backend ? ctx->backend->kernels.name : mlc__cpu_##name[mlc__level(ctx->isa)]; \
+            ctx->backend ? mlc__device_kernels(ctx, what)->name \
+                         : mlc__cpu_##name[mlc__level(ctx->isa)]; \
         const mlc_status st = run ? run(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
         mlc__flush_end(mode); \
         return st == MLC_OK ? st : mlc__run_failed(ctx, what, #name, st); \
@@ -18467,6 +18544,15 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
         MLC__TRY(mlc__rs); \
     } while (0)
 
+/* NOMEM is the backend's to say; whatever else went wrong is the device's. */
+static mlc_status mlc__copy_failed(mlc_ctx *ctx, mlc_status st, size_t bytes)
+{
+    const char *says = mlc__device_says(ctx);
+    return mlc__fail(ctx, st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE,
+                     "device %s: copy of %llu bytes failed%s%s", ctx->backend->name,
+                     (unsigned long long)bytes, *says ? ": " : "", says);
+}
+
 /* Bytes of dense memory; on the host all three kinds are a memcpy. */
 static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
                                    mlc_copy_kind kind)
@@ -18474,9 +18560,7 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     if (bytes == 0) return MLC_OK;
     if (ctx->on_host) { memcpy(dst, src, bytes); return MLC_OK; }
     const mlc_status st = ctx->backend->copy(ctx->dev, dst, src, bytes, kind);
-    if (st != MLC_OK) return mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: copy of %llu bytes failed",
-                                       ctx->backend->name, (unsigned long long)bytes);
-    return MLC_OK;
+    return st == MLC_OK ? st : mlc__copy_failed(ctx, st, bytes);
 }
 
 /* Returns the kind that a kernel is to write for this operation, and keeps `say` for its message:
@@ -18492,13 +18576,10 @@ static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what, mlc
     return kind | (int64_t)i << 8;
 }
 
-/* Values that kernels found wrong become the context's error. */
-static mlc_status mlc__error_word_read(mlc_ctx *ctx)
+/* Values that kernels found wrong become the context's error, and the word is cleared. */
+static mlc_status mlc__error_word_raise(mlc_ctx *ctx, const int64_t *w)
 {
-    int64_t w[4] = { 0 }, zero[4] = { 0 };
-    if (!ctx->error_pending) return MLC_OK;
-    ctx->error_pending = false;
-    MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
+    const int64_t zero[4] = { 0 };
     if (w[0] == 0) return MLC_OK;
     MLC__TRY(mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE));
     const int64_t kind = w[0] & 255;
@@ -18506,6 +18587,40 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
                  "device %s: a kernel reported error %lld, which no operation that ran has",
                  ctx->backend ? ctx->backend->name : "cpu", (long long)kind);
     return ctx->error_say[kind](ctx, ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], w);
+}
+
+/* Reads the word; a device is waited for. What a ticket has yet to say is known then, and its
+ * answer is not to be raised again. */
+static mlc_status mlc__error_word_read(mlc_ctx *ctx)
+{
+    int64_t w[4] = { 0 };
+    if (!ctx->error_pending && !ctx->ticket) return MLC_OK;
+    ctx->error_pending = false;
+    ctx->ticket_stale = true;
+    MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
+    return mlc__error_word_raise(ctx, w);
+}
+
+/* Asks for the word without waiting: a ticket is open from the post to its answer, and what runs
+ * meanwhile is asked for by the next one. */
+static mlc_status mlc__error_word_poll(mlc_ctx *ctx)
+{
+    int64_t w[4] = { 0 };
+    const mlc_backend *b = ctx->backend;
+    while (ctx->ticket || ctx->error_pending) {
+        if (!ctx->ticket) {
+            const mlc_status st = b->post(ctx->dev, ctx->error_word, sizeof w, &ctx->ticket);
+            ctx->error_pending = ctx->ticket_stale = false;
+            if (st != MLC_OK) ctx->ticket = 0;
+            if (st != MLC_OK) return mlc__copy_failed(ctx, st, sizeof w);
+        }
+        const int32_t there = b->poll(ctx->dev, ctx->ticket, w, sizeof w);
+        if (there == 0) return MLC_OK;
+        ctx->ticket = 0;
+        if (there < 0) return mlc__copy_failed(ctx, MLC_ERR_DEVICE, sizeof w);
+        if (!ctx->ticket_stale) MLC__TRY(mlc__error_word_raise(ctx, w));
+    }
+    return MLC_OK;
 }
 
 /* @@ IMPL.CTX -------------------------------------------- context and scopes
@@ -18606,12 +18721,12 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
     if (!mlc__is_cpu(d->device)) {
-        int32_t index;
-        ctx->backend = mlc__device_parse(d->device, &index);
+        ctx->backend = mlc__device_parse(d->device, &ctx->device);
         if (!ctx->backend) return MLC_ERR_DEVICE;
-        if (ctx->backend->open(index, &ctx->dev) != MLC_OK) {
+        const mlc_status st = ctx->backend->open(ctx->device, &ctx->dev);
+        if (st != MLC_OK) {
             ctx->backend = NULL;
-            return MLC_ERR_DEVICE;
+            return st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE;
         }
         ctx->on_host = false;
     } else {
@@ -18727,6 +18842,20 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     return MLC_OK;
 }
 
+MLC_IMPL mlc_status mlc_ctx_sync(mlc_ctx *ctx)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    if (ctx->on_host) return MLC_OK;
+    const mlc_status st = ctx->backend->sync(ctx->dev);
+    if (st != MLC_OK) {
+        const char *says = mlc__device_says(ctx);
+        return mlc__fail(ctx, st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE,
+                         "ctx_sync: device %s failed%s%s", ctx->backend->name, *says ? ": " : "",
+                         says);
+    }
+    return mlc__error_word_read(ctx);
+}
+
 MLC_IMPL bool mlc_ctx_on_host(const mlc_ctx *ctx) { return ctx && ctx->on_host; }
 
 MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)
@@ -18767,8 +18896,9 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > 0, STATE,
                  "scope_end: no scope is open; call mlc_scope_begin before");
-    /* Late errors of the device belong to the scope in which they were made. */
-    mlc__error_word_read(ctx);
+    /* Errors of a device that is behind belong to the scope in which they become known. */
+    if (ctx->on_host) mlc__error_word_read(ctx);
+    else mlc__error_word_poll(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
     while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
@@ -18901,6 +19031,23 @@ static mlc__text mlc__real(double x)
 }
 
 /* "[2,3]": for messages, as mlc__shape(x).s */
+static mlc__text mlc__device_text(const mlc_ctx *ctx)
+{
+    mlc__text t = { "cpu" };
+    if (ctx->backend) snprintf(t.s, sizeof t.s, "%.60s:%d", ctx->backend->name, ctx->device);
+    return t;
+}
+
+/* Of a message about two contexts: which device the other one has, if that is not ctx's. */
+static mlc__text mlc__elsewhere(const mlc_ctx *other, const mlc_ctx *ctx)
+{
+    mlc__text t = { "" };
+    const mlc__text at = mlc__device_text(other), here = mlc__device_text(ctx);
+    if (strcmp(at.s, here.s) != 0)
+        snprintf(t.s, sizeof t.s, ", on %.80s instead of %.80s", at.s, here.s);
+    return t;
+}
+
 static mlc__text mlc__shape(const mlc_tensor *t) { return mlc__shape_text(t->ndim, t->shape); }
 
 MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
@@ -19499,7 +19646,8 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
                          dst ? "src" : "dst");
     }
     MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG,
-                 "copy_into: dst and src belong to two contexts; make both in one");
+                 "copy_into: src belongs to another context%s; make both in one",
+                 mlc__elsewhere(src->ctx, ctx).s);
     MLC__TRY(mlc__alive(dst, "copy_into"));
     MLC__TRY(mlc__alive(src, "copy_into"));
     MLC__REQUIRE(ctx, dst->dtype == src->dtype, DTYPE,
@@ -20389,8 +20537,8 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
             return NULL;
         }
         if (in[i]->ctx != ctx) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context; make both in "
-                      "one", what, i + 1);
+            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context%s; make both in "
+                      "one", what, i + 1, mlc__elsewhere(in[i]->ctx, ctx).s);
             return NULL;
         }
         const mlc_storage *s = in[i]->storage;
@@ -20850,7 +20998,8 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     if (y->storage->typed || y->storage->scope < 0) MLC__TRY(mlc__alive(y, "backward"));
     if (!dy) return MLC_OK;
     MLC__REQUIRE(ctx, dy->ctx == ctx, ARG,
-                 "backward: dy belongs to another context; make it in that of y");
+                 "backward: dy belongs to another context%s; make it in that of y",
+                 mlc__elsewhere(dy->ctx, ctx).s);
     MLC__TRY(mlc__alive(dy, "backward"));
     MLC__REQUIRE(ctx, dy->dtype == y->dtype, DTYPE, "backward: y is %s, dy %s; cast dy",
                  mlc_dtype_name(y->dtype), mlc_dtype_name(dy->dtype));
@@ -20868,7 +21017,6 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__TRY(mlc__backward_check(ctx, y, dy));
-    MLC__TRY(mlc__error_word_read(ctx));
     if (ctx->dry_run) return MLC_OK;
     ctx->backward = &fns;
     const uint32_t mode = mlc__flush_begin();
@@ -23253,7 +23401,7 @@ static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, cons
     a.bad = mlc__error_kind(ctx, MLC_K_ERROR_WEIGHT, "multinomial", mlc__say_weight);
     a.few = mlc__error_kind(ctx, MLC_K_ERROR_FEW, "multinomial", mlc__say_few);
     MLC__RUN_WITH_WORKSPACE(ctx, "multinomial", multinomial, &a);
-    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
 MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
@@ -26328,7 +26476,7 @@ static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what, mlc__say_index);
     a.error = ctx->error_word;
     MLC__RUN_WITH_WORKSPACE(ctx, what, index, &a);
-    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
 /* data[index] += line. 16-bit sums are carried in f32 and rounded once. */
@@ -28022,7 +28170,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     /* Before the run: whoever reads the word next may find a label in it. */
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name, mlc__say_label);
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
-    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere at the scope's end */
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
 static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -34146,6 +34294,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step + from;
+    a.error = o->device ? o->ctx->error_word : NULL;
     a.clamp = o->device ? o->clip.value : 0.0;             /* the CPU: mlc__optim_clamp */
     a.workspace = NULL;
     a.workspace_bytes = 0;
@@ -34345,8 +34494,6 @@ static mlc_status mlc__optim_update(mlc_optim *o)
 static mlc_status mlc__optim_ready(mlc_optim *o)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
-    /* A bad label that a device has not reported yet must not reach the weights. */
-    MLC__TRY(mlc__error_word_read(o->ctx));
     MLC__TRY(mlc__optim_layout(o));
     for (int64_t i = 0; i < o->entries; i++)
         MLC__REQUIRE(
@@ -38630,7 +38777,7 @@ struct mlc_loader {
     mlc__column     x, y;
     int64_t         n, at, epoch, index;
     bool            none;              /* drop_last and too few rows for a batch */
-    int64_t        *order, *order_dev; /* rows of the epoch; those of the batch on the device */
+    int64_t        *order, *order_dev; /* rows of the epoch, on the host and on the device */
     char           *images;            /* NULL, or a batch of x on the host, */
     float          *planes[2];         /* and an image of it as it is and as it comes */
 };
@@ -38681,8 +38828,10 @@ static mlc_status mlc__loader_fill(mlc_loader *l)
     if (l->desc.y) MLC__TRY(mlc__column_make(l, &l->y, l->desc.y));
     l->order = MLC__CAST(int64_t *,
                          mlc__heap_alloc(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT, "loader_create"));
-    l->order_dev = MLC__CAST(
-        int64_t *, mlc__heap_data(ctx, (size_t)l->desc.batch * 8, MLC_MEM_OBJECT, "loader_create"));
+    l->order_dev = l->order;
+    if (!ctx->on_host)
+        l->order_dev = MLC__CAST(int64_t *, mlc__heap_data(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT,
+                                                           "loader_create"));
     if (!l->order || !l->order_dev) return MLC_ERR_NOMEM;
     if (!mlc__loader_warps(&l->desc)) return MLC_OK;
     const mlc_tensor *x = l->desc.x;
@@ -38718,7 +38867,8 @@ static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
     MLC__REQUIRE(ctx, d->batch > 0, ARG, "loader_create: batch is %lld; it must be 1 or more",
                  (long long)d->batch);
     MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
-                 "loader_create: x or y belongs to another context; make both in the loader's");
+                 "loader_create: x or y belongs to another context%s; make both in the loader's",
+                 mlc__elsewhere(d->x->ctx != ctx ? d->x->ctx : d->y->ctx, ctx).s);
     MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
                  "loader_create: the data set is empty: x %s; it must have rows",
                  mlc__shape(d->x).s);
@@ -38764,7 +38914,7 @@ MLC_IMPL void mlc_loader_free(mlc_loader *l)
     mlc__heap_data_free(l->ctx, l->x.batch_storage.data, MLC_MEM_OBJECT);
     mlc__heap_data_free(l->ctx, l->y.source_storage.data, MLC_MEM_OBJECT);
     mlc__heap_data_free(l->ctx, l->y.batch_storage.data, MLC_MEM_OBJECT);
-    mlc__heap_data_free(l->ctx, l->order_dev, MLC_MEM_OBJECT);
+    if (l->order_dev != l->order) mlc__heap_data_free(l->ctx, l->order_dev, MLC_MEM_OBJECT);
     mlc__heap_free(l->ctx, l->order);
     mlc__heap_free(l->ctx, l->images);
     mlc__heap_free(l->ctx, l->planes[0]);
@@ -38794,8 +38944,8 @@ static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed,
 /* One gather of rows on the device; the indices are there already. */
 static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
 {
-    const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data, l->order_dev,
-                                     c->batch_storage.data };
+    const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data,
+                                     l->order_dev + l->at, c->batch_storage.data };
     if (!c->used) return MLC_OK;
     if (c->batch.grad) mlc__storage_release(c->batch.grad);          /* of another batch */
     c->batch.grad = NULL;
@@ -38887,26 +39037,31 @@ static mlc_status mlc__loader_warp(mlc_loader *l, int64_t n)
     return mlc__device_copy(l->ctx, x, l->images, bytes, MLC_COPY_TO_DEVICE);
 }
 
+/* The order goes to a device once an epoch. */
+static mlc_status mlc__loader_epoch(mlc_loader *l)
+{
+    mlc__shuffle(l->order, l->n, l->desc.shuffle, l->desc.seed, (uint64_t)l->epoch);
+    if (l->order_dev != l->order)
+        MLC__TRY(mlc__device_copy(l->ctx, l->order_dev, l->order, (size_t)l->n * 8,
+                                  MLC_COPY_TO_DEVICE));
+    l->at = l->index = 0;
+    return MLC_OK;
+}
+
 /* at < 0 says that an epoch is about to begin. */
 MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
 {
     if (!l || !b) return false;
     memset(b, 0, sizeof *b);
-    if (l->at < 0) {                   /* a new epoch */
-        mlc__shuffle(l->order, l->n, l->desc.shuffle, l->desc.seed, (uint64_t)l->epoch);
-        l->at = l->index = 0;
-    }
+    if (l->at < 0 && mlc__loader_epoch(l) != MLC_OK) return false;
     const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
     if (n <= 0 || l->none || (l->desc.drop_last && n < l->desc.batch)) {
         l->at = -1;
         l->epoch++;
         return false;
     }
-    if (mlc__device_copy(l->ctx, l->order_dev, l->order + l->at, (size_t)n * 8,
-                         MLC_COPY_TO_DEVICE) != MLC_OK ||
-        mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK ||
-        mlc__loader_warp(l, n) != MLC_OK)
-        return false;
+    if (mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK ||
+        mlc__loader_warp(l, n) != MLC_OK) return false;
     b->x = &l->x.batch;
     b->y = l->y.used ? &l->y.batch : NULL;
     b->n = n;

@@ -1010,13 +1010,17 @@ void mlc_cuda_backend(mlc_backend *b)
     b->abi = MLC_ABI;
     b->size = (uint32_t)sizeof *b;
     b->name = "cuda";
+    b->count = device_count;
     b->open = device_open;
     b->close = device_close;
     b->alloc = device_alloc;
     b->release = device_release;
     b->copy = device_copy;
+    b->post = device_post;
+    b->poll = device_poll;
     b->sync = device_sync;
-    (void)device_post; (void)device_poll; (void)device_message; (void)device_operation;
+    b->message = device_message;
+    b->operation = device_operation;
     table_fill(&b->kernels);
 }
 

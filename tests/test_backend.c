@@ -24,6 +24,8 @@ typedef struct device {
     char              *arena;
     block             *blocks;
     const mlc_kernels *k;
+    char               posted[256];    /* what the last post copied                            */
+    int64_t            tickets;        /* posts so far                                         */
 } device;
 
 static int64_t g_leaked;               /* blocks alive when their device was closed            */
@@ -171,6 +173,29 @@ static mlc_status device_copy(void *dev, void *dst, const void *src, size_t byte
     return MLC_OK;
 }
 
+static int32_t device_count(void)
+{
+    return 6;                          /* the levels of a CPU's rows                           */
+}
+
+static mlc_status device_post(void *dev, const void *src, size_t bytes, int64_t *ticket)
+{
+    device *d = (device *)dev;
+    if (bytes > sizeof d->posted)
+        return MLC_ERR_ARG;
+    *ticket = ++d->tickets;
+    return device_copy(dev, d->posted, src, bytes, MLC_COPY_TO_HOST);
+}
+
+static int32_t device_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
+{
+    const device *d = (const device *)dev;
+    if (ticket != d->tickets)
+        abort();
+    memcpy(dst, d->posted, bytes);
+    return 1;
+}
+
 static mlc_status device_sync(void *dev)
 {
     return dev != NULL ? MLC_OK : MLC_ERR_ARG;
@@ -237,11 +262,14 @@ static mlc_backend device_backend(const char *name)
     b.abi = MLC_ABI;
     b.size = (uint32_t)sizeof b;
     b.name = name;
+    b.count = device_count;
     b.open = device_open;
     b.close = device_close;
     b.alloc = device_alloc;
     b.release = device_release;
     b.copy = device_copy;
+    b.post = device_post;
+    b.poll = device_poll;
     b.sync = device_sync;
     b.kernels = k;
     return b;
@@ -276,6 +304,12 @@ TEST(backend, a_stale_or_incomplete_backend_is_refused)
     b = good; b.size--;
     CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
     b = good; b.name = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.count = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.post = NULL;
+    CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
+    b = good; b.poll = NULL;
     CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
     b = good; b.open = NULL;
     CHECK_EQ(mlc_backend_register(&b), MLC_ERR_ARG);
@@ -367,6 +401,15 @@ TEST(backend, a_missing_kernel_is_unsupported_and_names_the_operation)
     CHECK_EQ(mlc_load(net, file.path), MLC_ERR_UNSUPPORTED);
     check_missing(ctx, NULL, "load", "cast");
     box_close(&file);
+}
+
+TEST(backend, a_backend_tells_how_many_devices_it_has)
+{
+    CHECK_EQ(mlc_backend_count("cpu"), 1);
+    CHECK_EQ(mlc_backend_count(NULL), 1);
+    CHECK_EQ(mlc_backend_count("test"), 6);
+    CHECK_EQ(mlc_backend_count("test:1"), 0);
+    CHECK_EQ(mlc_backend_count("nosuch"), 0);
 }
 
 TEST(backend, the_table_takes_eight_and_refuses_the_ninth)
@@ -1537,17 +1580,17 @@ TEST(backend, a_rule_that_a_kernel_does_not_know_is_unsupported)
     }
 }
 
-TEST(backend, optimizer_kernels_heed_skip)
+/* Both kernels, with the step's skip, or an error word.                                       */
+static void check_no_update(const struct mlc_optim_step *step, const int64_t *error)
 {
-    struct mlc_optim_step step = STEP;
-    struct mlc_k_optim    a;
-    float                 before[4][35], after[4][35];
-    step.skip = 1;
+    struct mlc_k_optim a;
+    float              before[4][35], after[4][35];
     FOR_EACH_LEVEL(isa) {
         for (int adam = 0; adam < 2; adam++) {
             optim_args(&a, adam ? MLC_RULE_ADAM : MLC_RULE_SGD, MLC_F32, 35, false);
             const void *from[4] = {a.p, a.g, a.state[0], a.state[1]};
-            a.step = &step;
+            a.step = step;
+            a.error = error;
             for (int k = 0; k < 4; k++)
                 memcpy(before[k], from[k], sizeof before[k]);
             CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &a), MLC_OK);
@@ -1556,6 +1599,19 @@ TEST(backend, optimizer_kernels_heed_skip)
             CHECK(memcmp(before, after, sizeof before) == 0);
         }
     }
+}
+
+TEST(backend, optimizer_kernels_heed_skip)
+{
+    struct mlc_optim_step step = STEP;
+    step.skip = 1;
+    check_no_update(&step, NULL);
+}
+
+TEST(backend, optimizer_kernels_change_nothing_while_an_error_stands)
+{
+    const int64_t error[4] = {MLC_K_ERROR_LABEL, 2, 3, 3};
+    check_no_update(&STEP, error);
 }
 
 /* ---- fold, argmax, scan: between a canary and a guard page --------------------------------- */

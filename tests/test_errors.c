@@ -1115,7 +1115,7 @@ WRONG(pointer_of_other_dtype, DTYPE,
       mlc_f32(w->d))
 
 WRONG(copy_between_contexts, ARG,
-      "copy_into: dst and src belong to two contexts; make both in one",
+      "copy_into: src belongs to another context; make both in one",
       mlc_copy_into(w->x, w->foreign))
 
 WRONG(add_between_contexts, ARG,

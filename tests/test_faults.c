@@ -1685,6 +1685,7 @@ SCENARIO(contexts, true)
     CHECK_EQ(mlc_ctx_threads(w->ctx), 1);
     CHECK(mlc_ctx_blas(w->ctx) != NULL);
     CHECK_EQ(mlc_ctx_on_host(w->ctx), test_on_host());
+    CHECK_EQ(mlc_ctx_sync(w->ctx), MLC_OK);
     CHECK_EQ(mlc_seed(w->ctx, 3), MLC_OK);
     CHECK_EQ(mlc_raise(w->ctx, MLC_ERR_ARG, "mine"), MLC_ERR_ARG);
     CHECK_STR(mlc_error(w->ctx), "mine");
@@ -1698,6 +1699,7 @@ SCENARIO(contexts, true)
     CHECK(mlc_cpu_kernels(MLC_ISA_SCALAR) != NULL);
     CHECK(mlc_cpu_rule(MLC_RULE_SGD) != NULL && mlc_cpu_rule(MLC_RULE_COUNT) == NULL);
     CHECK_EQ(mlc_backend_register(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_backend_count("cpu"), 1);
     return MLC_OK;
 }
 

@@ -889,7 +889,7 @@ TEST(loss, after_a_label_out_of_range_nothing_has_changed)
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 4), 1, -1, 1);
     mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(5), BAD_LABELS);
     mlc_backward(mlc_cross_entropy(mlc_forward(net, x), y));
-    CHECK(mlc_optim_step(opt) == MLC_ERR_VALUE);
+    CHECK_EQ(mlc_optim_step(opt), test_on_host() ? MLC_ERR_VALUE : MLC_OK);
     CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
     check_label_text(ctx);
     test_read(w, after);

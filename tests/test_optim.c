@@ -1251,6 +1251,11 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     CHECK(memcmp(p[0], p[1], (size_t)all * size) == 0);
     CHECK(memcmp(m[0], m[1], (size_t)all * wide) == 0);
     CHECK(rule == MLC_RULE_SGD || memcmp(v[0], v[1], (size_t)all * wide) == 0);
+    const int64_t error[4] = {1};      /* then a further step changes nothing                  */
+    a.gemm.c = NULL, a.optim.g = NULL, a.optim.error = error;
+    CHECK_EQ(k->gemm_optim(NULL, &a), MLC_OK);
+    CHECK(memcmp(p[0], p[1], (size_t)all * size) == 0);
+    CHECK(memcmp(m[0], m[1], (size_t)all * wide) == 0);
     void *made[] = {x, y, p[0], p[1], m[0], m[1], v[0], v[1], g, a.workspace, a.gemm.workspace};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         free(made[i]);
