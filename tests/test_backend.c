@@ -26,10 +26,22 @@ typedef struct device {
     const mlc_kernels *k;
     char               posted[256];    /* what the last post copied                            */
     int64_t            tickets;        /* posts so far                                         */
+    int                polled;         /* how often the last one was asked for                 */
+    const char        *operation;      /* whose kernels run                                    */
+    char               says[64];       /* of the last failure                                  */
 } device;
+
+/* Calls of devices since the last memset, kernels by name. */
+#define KERNEL_NUMBER(name) KERNEL_##name,
+enum { MLC_KERNELS(KERNEL_NUMBER) KERNEL_COUNT };
+static struct {
+    int64_t copies[MLC_COPY_ON_DEVICE + 1], posts, polls, syncs, allocs, kernels[KERNEL_COUNT];
+} g_count;
+static int g_polls = 1;                /* the poll that a post is answered at                  */
 
 static int64_t g_leaked;               /* blocks alive when their device was closed            */
 static int64_t g_break_at, g_calls;    /* the call of a kernel or a copy that fails; 0: none   */
+static mlc_status g_break = MLC_ERR_DEVICE;
 bool         (*test_device_refuses)(void);
 
 int64_t test_device_leaked(void)
@@ -37,9 +49,13 @@ int64_t test_device_leaked(void)
     return g_leaked;
 }
 
-static bool device_breaks(void)
+static bool device_breaks(device *d, const char *what)
 {
-    return g_break_at != 0 && ++g_calls == g_break_at;
+    if (g_break_at == 0 || ++g_calls != g_break_at)
+        return false;
+    snprintf(d->says, sizeof d->says, "%s broke after %s", what,
+             d->operation != NULL ? d->operation : "nothing");
+    return true;
 }
 
 /* A protection key of all arenas, where there are keys: mprotect costs by pages in use.        */
@@ -118,6 +134,7 @@ static mlc_status device_alloc(void *dev, size_t bytes, void **ptr)
     device *d = (device *)dev;
     block **link = &d->blocks, *b;
     size_t  at = 0, size = (bytes + 63) / 64 * 64;
+    g_count.allocs++;
     if (bytes == 0 || bytes > ARENA_BYTES || (test_device_refuses && test_device_refuses()))
         return MLC_ERR_NOMEM;
     for (; *link != NULL && (*link)->at - at < size; link = &(*link)->next)
@@ -162,8 +179,9 @@ static mlc_status device_copy(void *dev, void *dst, const void *src, size_t byte
                               mlc_copy_kind kind)
 {
     device *d = (device *)dev;
-    if (device_breaks())
-        return MLC_ERR_DEVICE;
+    g_count.copies[kind]++;
+    if (device_breaks(d, "copy"))
+        return g_break;
     if (device_owns(d, dst, bytes) != (kind != MLC_COPY_TO_HOST) ||
         device_owns(d, src, bytes) != (kind != MLC_COPY_TO_DEVICE))
         return MLC_ERR_ARG;
@@ -183,22 +201,48 @@ static mlc_status device_post(void *dev, const void *src, size_t bytes, int64_t 
     device *d = (device *)dev;
     if (bytes > sizeof d->posted)
         return MLC_ERR_ARG;
+    g_count.posts++;
+    if (device_breaks(d, "post"))
+        return g_break;
     *ticket = ++d->tickets;
-    return device_copy(dev, d->posted, src, bytes, MLC_COPY_TO_HOST);
+    d->polled = 0;
+    arena_open(d);
+    memcpy(d->posted, src, bytes);
+    arena_shut(d);
+    return MLC_OK;
 }
 
 static int32_t device_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
 {
-    const device *d = (const device *)dev;
-    if (ticket != d->tickets)
-        abort();
+    device *d = (device *)dev;
+    if (ticket != d->tickets || d->polled >= g_polls)
+        abort();                       /* of a ticket that is over, or was never given         */
+    g_count.polls++;
+    if (device_breaks(d, "poll"))
+        return -1;
+    if (++d->polled < g_polls)
+        return 0;
+    d->polled = INT32_MAX;
     memcpy(dst, d->posted, bytes);
     return 1;
 }
 
 static mlc_status device_sync(void *dev)
 {
-    return dev != NULL ? MLC_OK : MLC_ERR_ARG;
+    g_count.syncs++;
+    return device_breaks((device *)dev, "sync") ? g_break : MLC_OK;
+}
+
+static const char *device_message(void *dev)
+{
+    const device *d = (const device *)dev;
+    return d->says[0] != 0 ? d->says : NULL;
+}
+
+static void device_operation(void *dev, const char *what)
+{
+    device *d = (device *)dev;
+    d->operation = what;
 }
 
 /* Each kernel of the CPU's row, with the arena open; workspace queries run with it shut.      */
@@ -207,8 +251,9 @@ static mlc_status device_sync(void *dev)
     { \
         device    *d = (device *)dev; \
         mlc_status status; \
-        if (device_breaks()) \
-            return MLC_ERR_DEVICE; \
+        g_count.kernels[KERNEL_##name]++; \
+        if (device_breaks(d, #name)) \
+            return g_break; \
         arena_open(d); \
         status = d->k->name(NULL, args); \
         arena_shut(d); \
@@ -271,6 +316,8 @@ static mlc_backend device_backend(const char *name)
     b.post = device_post;
     b.poll = device_poll;
     b.sync = device_sync;
+    b.message = device_message;
+    b.operation = device_operation;
     b.kernels = k;
     return b;
 }
@@ -563,7 +610,8 @@ static mlc_status broken_run(mlc_ctx *ctx)
     size_t      printed = 0;
     mlc_scope_begin(ctx);
     mlc_tensor *x = mlc_uniform(ctx, MLC_F32, mlc_dims2(5, 7), -1, 1);
-    mlc_loader_desc d = mlc_loader_desc_make(x, test_tensor(ctx, MLC_I64, mlc_dims1(5), labels), 5);
+    mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(5), labels);
+    mlc_loader_desc d = mlc_loader_desc_make(x, y, 5);
     mlc_loader *loader = mlc_loader_create(ctx, &d);
     mlc_module *net = mlc_nn_sequential(ctx);
     mlc_module_add(net, mlc_nn_linear(ctx, 7, 3));
@@ -577,6 +625,8 @@ static mlc_status broken_run(mlc_ctx *ctx)
     mlc_item(mlc_sum(x, mlc_dims0(), false));
     mlc_masked_select(x, mlc_gt_scalar(x, 0));
     mlc_keep(x);
+    mlc_ctx_sync(ctx);
+    mlc_index_select(x, 0, y);         /* the scope's end asks whether y was in range          */
     mlc_anomaly(ctx, false);
     mlc_loader_free(loader);
     mlc_optim_free(opt);
@@ -596,13 +646,256 @@ TEST(backend, a_device_that_fails_at_any_call_is_an_error_and_leaks_nothing)
         g_calls = 0;
         status = broken_run(ctx);
         if (!CHECK(g_calls < at ? status == MLC_OK : status == MLC_ERR_DEVICE) ||
-            (status && !CHECK_HAS(mlc_error(ctx), "device test")))
+            (status && (!CHECK_HAS(mlc_error(ctx), "device test") ||
+                        !CHECK_HAS(mlc_error(ctx), " broke after "))))
             printf("  call %" PRId64 ": %s\n", at, mlc_error(ctx));
     }
     CHECK(at > 20 && at < 1000);
     g_break_at = 0;
     CHECK_EQ(broken_run(ctx), MLC_OK);
     CHECK_EQ(g_leaked, leaked);
+}
+
+static void check_broken(mlc_ctx *ctx, mlc_status got, mlc_status want, const char *text)
+{
+    g_break_at = 0;
+    CHECK_EQ(got, want);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, want);
+}
+
+static void break_next(mlc_status status)
+{
+    g_break = status;
+    g_break_at = 1;
+    g_calls = 0;
+}
+
+TEST(backend, an_error_has_the_status_and_the_text_of_the_device)
+{
+    static const double v[3] = {1, -2, 3};
+    float       host[3];
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(3), v), *y = mlc_exp(x);
+    break_next(MLC_ERR_NOMEM);
+    check_broken(ctx, mlc_read(y, host, sizeof host), MLC_ERR_NOMEM,
+                 "device test: copy of 12 bytes failed: copy broke after exp");
+    break_next(MLC_ERR_DEVICE);
+    check_broken(ctx, mlc_read(y, host, sizeof host), MLC_ERR_DEVICE,
+                 "device test: copy of 12 bytes failed: copy broke after exp");
+    break_next(MLC_ERR_NOMEM);
+    CHECK(mlc_add(x, y) == NULL);
+    check_broken(ctx, mlc_ctx_status(ctx), MLC_ERR_NOMEM,
+                 "add: kernel 'map' failed on device test: map broke after add");
+    break_next(MLC_ERR_DEVICE);
+    check_broken(ctx, mlc_ctx_sync(ctx), MLC_ERR_DEVICE,
+                 "ctx_sync: device test failed: sync broke after add");
+    g_break = MLC_ERR_DEVICE;
+    CHECK_EQ(mlc_ctx_sync(ctx), MLC_OK);
+    CHECK_EQ(mlc_ctx_sync(NULL), MLC_ERR_ARG);
+}
+
+TEST(backend, tensors_of_two_devices_are_an_error_that_names_both)
+{
+    mlc_ctx    *ctx = device_ctx("test", NULL), *cpu = device_ctx("cpu", NULL);
+    mlc_ctx    *scalar = device_ctx("test:1", NULL);
+    mlc_tensor *a = mlc_ones(ctx, MLC_F32, mlc_dims1(3)), *b = mlc_ones(cpu, MLC_F32, mlc_dims1(3));
+    mlc_tensor *c = mlc_ones(scalar, MLC_F32, mlc_dims1(3));
+    CHECK(mlc_add(a, b) == NULL);
+    CHECK_STR(mlc_error(ctx), "add: input 2 belongs to another context, on cpu instead of test:0; "
+                              "make both in one");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_add(c, a) == NULL);
+    CHECK_STR(mlc_error(scalar), "add: input 2 belongs to another context, on test:0 instead of "
+                                 "test:1; make both in one");
+    CHECK_STATUS(scalar, MLC_ERR_ARG);
+    CHECK_EQ(mlc_copy_into(b, a), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(cpu), "copy_into: src belongs to another context, on test:0 instead of "
+                              "cpu; make both in one");
+    CHECK_STATUS(cpu, MLC_ERR_ARG);
+}
+
+/* ---- a training step does not wait for its device ------------------------------------------ */
+
+typedef struct run {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+} run;
+
+static run run_make(mlc_optim *(*optim)(mlc_module *root, double lr), bool dropout)
+{
+    run r;
+    r.ctx = device_ctx("test", NULL);
+    r.net = mlc_nn_sequential(r.ctx);
+    mlc_module_add(r.net, mlc_nn_linear(r.ctx, 7, 9));
+    mlc_module_add(r.net, mlc_nn_relu(r.ctx));
+    if (dropout)
+        mlc_module_add(r.net, mlc_nn_dropout(r.ctx, 0.25));
+    mlc_module_add(r.net, mlc_nn_linear(r.ctx, 9, 3));
+    r.opt = optim(r.net, 0.05);
+    return r;
+}
+
+static mlc_status run_step(const run *r, mlc_tensor *x, mlc_tensor *y)
+{
+    mlc_scope_begin(r->ctx);
+    mlc_optim_minimize(r->opt, mlc_cross_entropy(mlc_forward(r->net, x), y));
+    return mlc_scope_end(r->ctx);
+}
+
+static void check_free_of_waits(const run *r, mlc_loader *loader, int steps)
+{
+    mlc_batch b;
+    for (int i = 0; i < steps; i++) {
+        memset(&g_count, 0, sizeof g_count);
+        while (!mlc_loader_next(loader, &b)) {}            /* an epoch's end */
+        CHECK_EQ(run_step(r, b.x, b.y), MLC_OK);
+        if (i < 4)
+            continue;                  /* the first ones make the blocks of the pool           */
+        CHECK_EQ(g_count.allocs, 0);
+        CHECK_EQ(g_count.syncs, 0);
+        CHECK_EQ(g_count.copies[MLC_COPY_TO_HOST], 0);
+        CHECK(g_count.copies[MLC_COPY_TO_DEVICE] <= (b.index == 0 ? 2 : 1));
+        CHECK_EQ(g_count.posts, 1);
+        CHECK_EQ(g_count.polls, 1);
+        CHECK_EQ(g_count.kernels[KERNEL_xent], 1);
+        CHECK_EQ(g_count.kernels[KERNEL_optim], 1);
+        CHECK_EQ(g_count.kernels[KERNEL_guard], 1);
+    }
+}
+
+static mlc_optim *adamw(mlc_module *root, double lr) { return mlc_adamw(root, lr); }
+static mlc_optim *momentum(mlc_module *root, double lr)
+{
+    mlc_sgd_desc d = mlc_sgd_desc_make(lr);
+    d.momentum = 0.9;
+    return mlc_sgd_ex(root, &d);
+}
+
+TEST(backend, a_steady_step_allocates_nothing_reads_nothing_back_and_does_not_wait)
+{
+    static const double labels[12] = {0, 2, 1, 1, 0, 2, 2, 1, 0, 0, 1, 2};
+    mlc_clip_desc clip = mlc_clip_desc_make();
+    clip.norm = 0.5;
+    for (int form = 0; form < 8; form++) {                 /* bits: Adam, clipping, a scaler   */
+        const run r = run_make(form & 1 ? adamw : momentum, true);
+        if (form & 2)
+            mlc_optim_clip(r.opt, &clip);
+        if (form & 4)
+            mlc_optim_scaler(r.opt, NULL);
+        mlc_tensor *x = test_rand(r.ctx, MLC_F32, mlc_dims2(12, 7), 1, -1, 1);
+        mlc_tensor *y = test_tensor(r.ctx, MLC_I64, mlc_dims1(12), labels);
+        mlc_loader *loader = mlc_loader_shuffled(r.ctx, x, y, 4);
+        if (CHECK(loader != NULL))
+            check_free_of_waits(&r, loader, 11);
+        mlc_loader_free(loader);
+    }
+}
+
+/* ---- a device that answers late ------------------------------------------------------------ */
+
+typedef struct late {
+    run         r;                     /* without dropout, so that steps do not differ         */
+    mlc_tensor *x, *good, *bad;
+    float       before[9 * 7], after[9 * 7];
+} late;
+
+static late late_make(void)
+{
+    static const double good[5] = {0, 2, 1, 1, 0}, bad[5] = {0, 2, 3, 1, 0};
+    late l;
+    l.r = run_make(momentum, false);
+    l.x = test_rand(l.r.ctx, MLC_F32, mlc_dims2(5, 7), 1, -1, 1);
+    l.good = test_tensor(l.r.ctx, MLC_I64, mlc_dims1(5), good);
+    l.bad = test_tensor(l.r.ctx, MLC_I64, mlc_dims1(5), bad);
+    return l;
+}
+
+static void late_weights(late *l, float *to)
+{
+    mlc_read(mlc_module_param(l->r.net, "0.weight"), to, sizeof l->before);
+}
+
+static bool late_moved(late *l)
+{
+    late_weights(l, l->after);
+    return memcmp(l->before, l->after, sizeof l->before) != 0;
+}
+
+#define LATE_TEXT "cross_entropy: label 3 at row 2 is not in [0,3)"
+
+/* The bad step is made, and one that is good before the error arrives: it changes nothing, either. */
+TEST(backend, a_bad_label_that_is_reported_late_changes_no_weights)
+{
+    late l = late_make(), other = late_make();
+    CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+    late_weights(&l, l.before);
+    g_polls = 3;
+    CHECK_EQ(run_step(&l.r, l.x, l.bad), MLC_OK);
+    CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+    CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(l.r.ctx), LATE_TEXT);
+    CHECK_OK(l.r.ctx);
+    CHECK(!late_moved(&l));
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+    for (int i = 0; i < 5; i++)        /* the same run without the steps that were not made    */
+        CHECK_EQ(run_step(&other.r, other.x, other.good), MLC_OK);
+    late_weights(&other, l.before);
+    CHECK(!late_moved(&l));
+    g_polls = 1;
+}
+
+TEST(backend, an_error_that_a_read_reports_is_not_reported_again_by_the_ticket)
+{
+    late l = late_make();
+    late_weights(&l, l.before);
+    g_polls = 3;
+    CHECK_EQ(run_step(&l.r, l.x, l.bad), MLC_OK);
+    CHECK_EQ(mlc_read(l.x, l.after, sizeof(float) * 35), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(l.r.ctx), LATE_TEXT);
+    CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_ERR_VALUE);    /* it stands                      */
+    mlc_error_clear(l.r.ctx);
+    CHECK(!late_moved(&l));
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+    CHECK(late_moved(&l));
+    g_polls = 1;
+}
+
+TEST(backend, a_sync_reports_what_is_not_answered_yet_also_of_a_later_operation)
+{
+    late l = late_make();
+    g_polls = 3;
+    CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);         /* its ticket is open               */
+    CHECK_EQ(run_step(&l.r, l.x, l.bad), MLC_OK);
+    mlc_error_clear(l.r.ctx);          /* of an error that is not known yet it forgets nothing */
+    CHECK_EQ(mlc_ctx_sync(l.r.ctx), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(l.r.ctx), LATE_TEXT);
+    mlc_error_clear(l.r.ctx);
+    CHECK_EQ(mlc_ctx_sync(l.r.ctx), MLC_OK);
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+    g_polls = 1;
+}
+
+TEST(backend, a_context_may_be_freed_before_a_ticket_is_answered)
+{
+    const int64_t leaked = g_leaked;
+    mlc_ctx_desc  d = mlc_ctx_desc_make();
+    d.device = "test";
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL))
+        return;
+    g_polls = 3;
+    mlc_scope_begin(ctx);
+    mlc_tensor *index = mlc_zeros(ctx, MLC_I64, mlc_dims1(2));
+    mlc_index_select(mlc_ones(ctx, MLC_F32, mlc_dims2(3, 3)), 0, index);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    mlc_ctx_free(ctx);
+    CHECK_EQ(g_leaked, leaked);
+    g_polls = 1;
 }
 
 /* ---- kernels: buffers that end where the next page is unreadable --------------------------- */
