@@ -18393,11 +18393,11 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
-    const struct mlc__optim_device *(*optim)(void);        /* set with the first               */
+    void (*optim)(mlc_optim *o);       /* set with the first                                   */
 } mlc__registry;
 
 /* IMPL.OPTIM: a program that registers no backend does not link what optimizers do on one. */
-static const struct mlc__optim_device *mlc__optim_device_fns(void);
+static void mlc__optim_on_device(mlc_optim *o);
 
 /* name need not be terminated: it may be the front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
@@ -18422,7 +18422,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
-        mlc__registry.optim = mlc__optim_device_fns;
+        mlc__registry.optim = mlc__optim_on_device;
         __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
         status = MLC_OK;
     }
@@ -19772,9 +19772,10 @@ typedef mlc_status (*mlc__apply_fn)(mlc_ctx *ctx, const char *what, mlc_map op,
                                     const mlc_tensor *b, const mlc_tensor *c, const double *s,
                                     bool accumulate);
 
-static mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
-                                 const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
-                                 const double *s, bool accumulate)
+MLC__APART mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op,
+                                     const mlc_tensor *out, const mlc_tensor *a,
+                                     const mlc_tensor *b, const mlc_tensor *c, const double *s,
+                                     bool accumulate)
 {
     struct mlc_k_map args;
     if (!mlc__map_args(&args, op, out, a, b, c, s, accumulate)) return MLC_OK;
@@ -33692,20 +33693,20 @@ MLC__LEVEL_WARM
 /* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, LAMB, clipping, loss scaling
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with states placed alike. A step walks the entries and joins neighbours
- * into runs: same group, same number of updates, same dtype, all due, values and gradients and state
- * apart by the same bytes. A run is one kernel call, so a network without groups or frozen layers
+ * into runs: same group, same updates, same dtype, all due, values and gradients and state apart by
+ * the same bytes. A run is one kernel call, so a network without groups or frozen layers
  * is one call. Layouts are compared by number at each step: after surgery entries are made again
  * and state moves by parameter. With clipping or a scaler the squares of each run are summed first,
  * and the kernel guard turns them into the factor of the gradients, or into a step that is not
  * made; the pass over parameters multiplies by it, so gradients are read twice and never written.
  * On a device guard runs in every step and the host never waits: counts, bias corrections, norm and
- * scaler live in device memory, rates and what is due go up where they differ from the last step. */
+ * scaler live in device memory, rates and what is due go up where they are not as last time. */
 
 #define MLC__GROUPS 16                 /* group 0: what no glob matches */
 
-/* updates: how many this parameter took part in: one that was frozen for a while lags behind, as in
- * PyTorch. A device may have skipped some, and the host does not know which: there it is a hash of
- * which they were. Either way, equal means that the bias corrections are equal. */
+/* updates: on the CPU how many this parameter took part in: one that was frozen for a while lags
+ * behind, as in PyTorch. A device may have skipped some, unknown to the host: there it is the sum
+ * of their tokens. Either way, equal means that made in struct mlc_optim_step is equal. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
@@ -33716,9 +33717,9 @@ typedef struct mlc__entry {            /* a trained parameter */
 
 /* What an optimizer does on a device: mlc_backend_register. */
 struct mlc__optim_device {
-    mlc_status (*guarded)(mlc_optim *o, bool *skip);
+    mlc_status (*arrays)(mlc_optim *o, const mlc_optim *old);
     mlc_status (*ahead)(mlc_optim *o, int64_t i);          /* guard of one entry, in backward  */
-    void       (*read)(const mlc_optim *o, struct mlc_guard_state *state);
+    void       (*read)(const mlc_optim *o);                /* guard, which is a mirror         */
     mlc_tensor *(*scaled)(mlc_optim *o, mlc_tensor *loss);
 };
 
@@ -33735,7 +33736,7 @@ struct mlc_optim {
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
     int64_t     layout;                /* of the flat that the entries follow */
-    uint64_t    calls_made;            /* updates, skipped ones included */
+    uint64_t    token, next_token;     /* of an update: 1; on a device times next_token each   */
     mlc__entry *entry;
     int64_t     entries;
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
@@ -33744,8 +33745,10 @@ struct mlc_optim {
     struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
     double     *squares;               /* device: where a run begins                           */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
+    double      limit;                 /* clip.value on a device, else 0                       */
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
-    bool        has_scaler, measured;  /* measured: guard.norm is of a step */
+    bool        has_scaler, measured;  /* measured: guard.norm is of a step                    */
+    bool        looks;                 /* at gradients, before they are used: clips or scales  */
     bool        stale;                 /* guard_dev is: guard goes up with the next step       */
     mlc_scaler_desc scaler;
     struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
@@ -33808,35 +33811,14 @@ static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, c
     return MLC_OK;
 }
 
-/* On the CPU set is part of step's block. */
+/* On the CPU set is a part of step's block, and there is no guard_dev. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
     mlc__heap_data_free(o->ctx, o->memory, MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, o->step, MLC_MEM_OPTIM);
-    if (o->set != o->set_dev) mlc__heap_free(o->ctx, o->set);
+    mlc__heap_data_free(o->ctx, o->guard_dev, MLC_MEM_OPTIM);
+    if (o->device) mlc__heap_free(o->ctx, o->set);
     mlc__heap_free(o->ctx, o->entry);
-}
-
-/* The small arrays of n entries, in one block, as zeros. */
-static mlc_status mlc__optim_arrays(mlc_optim *o, size_t n)
-{
-    mlc_ctx *ctx = o->ctx;
-    const size_t guards = o->device ? 2 : 0, sets = o->device ? 2 * n : n;
-    const size_t bytes = n * (sizeof *o->step + sizeof *o->squares) + sets * sizeof *o->set +
-                         guards * sizeof o->guard;
-    o->step = MLC__CAST(struct mlc_optim_step *,
-                        mlc__heap_data(ctx, bytes, MLC_MEM_OPTIM, "optimizer"));
-    if (!o->step) return MLC_ERR_NOMEM;
-    o->squares = MLC__CAST(double *, (void *)(o->step + n));
-    o->set = o->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(o->squares + n));
-    if (o->device) {
-        o->guard_dev = MLC__CAST(struct mlc_guard_state *, (void *)(o->set + sets));
-        o->set = MLC__CAST(struct mlc_optim_set *,
-                           mlc__heap_alloc(ctx, 2 * sets * sizeof *o->set, MLC_MEM_OBJECT,
-                                           "optimizer"));
-        if (!o->set) return MLC_ERR_NOMEM;
-    }
-    return mlc__zero(ctx, "optimizer", o->step, bytes);
 }
 
 /* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
@@ -33872,18 +33854,18 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
         MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
                      "optimizer: parameter '%s' is f16, which small steps would not change; keep "
                      "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
-    MLC__TRY(mlc__optim_arrays(n, (size_t)b.n));
+    const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof *n->squares +
+                                                  sets * sizeof *n->set;
+    n->step = MLC__CAST(struct mlc_optim_step *,
+                        mlc__heap_data(ctx, (size_t)b.n * each, MLC_MEM_OPTIM, "optimizer"));
+    if (!n->step) return MLC_ERR_NOMEM;
+    n->squares = MLC__CAST(double *, (void *)(n->step + b.n));
+    n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(n->squares + b.n));
     MLC__TRY(mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
-        for (int64_t k = 0; k < o->entries; k++) {
-            if (o->entry[k].p != b.entry[i].p) continue;
-            b.entry[i].updates = o->entry[k].updates;
-            MLC__TRY(mlc__device_copy(ctx, n->step + i, o->step + k, sizeof *n->step,
-                                      MLC_COPY_ON_DEVICE));
-        }
-    if (o->guard_dev)
-        MLC__TRY(mlc__device_copy(ctx, n->guard_dev, o->guard_dev, sizeof *n->guard_dev,
-                                  MLC_COPY_ON_DEVICE));
+        for (int64_t k = 0; k < o->entries; k++)
+            if (o->entry[k].p == b.entry[i].p) b.entry[i].updates = o->entry[k].updates;
+    if (n->device) MLC__TRY(n->device->arrays(n, o));
     for (int32_t k = 0; k < o->n_state; k++)
         MLC__TRY(mlc__optim_move(o, &b, n->state[k], o->state[k]));
     return MLC_OK;
@@ -33918,7 +33900,8 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     n.entry = NULL;
     n.memory = NULL;
     n.step = NULL;
-    n.set = n.set_dev = NULL;
+    n.set = NULL;
+    n.guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
     n.layout = flat->layout;
@@ -33954,9 +33937,8 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->wanted = 1;
     o->guard.scaler.scale = 1.0;
     o->guard.norm = MLC__NAN;
-    if (o->ctx->backend) o->device = mlc__registry.optim();
-    if (o->device) o->guarded = o->device->guarded;
-    o->stale = true;
+    o->token = o->next_token = 1;
+    if (o->ctx->backend) mlc__registry.optim(o);
     o->group[0].lr_scale = 1.0;
     o->group[0].weight_decay = o->weight_decay;
     o->next = m->ctx->optims;
@@ -34153,14 +34135,13 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
 
 /* As of the last step: a device is waited for. */
-static struct mlc_guard_state mlc__optim_state(const mlc_optim *o)
+static const struct mlc_guard_state *mlc__optim_state(const mlc_optim *o)
 {
-    struct mlc_guard_state state = o->guard;
-    if (o->device) o->device->read(o, &state);
-    return state;
+    if (o->device) o->device->read(o);
+    return &o->guard;
 }
 
-MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? mlc__optim_state(o).steps : 0; }
+MLC_IMPL int64_t mlc_optim_steps(const mlc_optim *o) { return o ? mlc__optim_state(o)->steps : 0; }
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -34295,7 +34276,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step + from;
     a.error = o->device ? o->ctx->error_word : NULL;
-    a.clamp = o->device ? o->clip.value : 0.0;             /* the CPU: mlc__optim_clamp */
+    a.clamp = o->limit;
     a.workspace = NULL;
     a.workspace_bytes = 0;
     return a;
@@ -34339,6 +34320,135 @@ static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
     return MLC_OK;
 }
 
+/* Its values have changed, and with them the packs that the pass made again. */
+static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
+{
+    e->p->value_storage.version++;
+    e->updates += o->token;
+    for (int k = 0; k < 2; k++) {
+        mlc__lowered *l = &e->p->weight[k];
+        if (!l->remade) continue;
+        l->stamp = mlc__stamp(&e->p->value_storage);
+        l->used = l->remade = false;
+    }
+}
+
+/* Gradients are used up; made: parameters have moved. */
+static void mlc__optim_done(mlc_optim *o, bool made)
+{
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (!e->p) continue;
+        if (made && mlc__entry_due(e)) mlc__entry_moved(o, e);
+        e->p->t.grad_fresh = 0;
+    }
+    o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
+    o->token *= o->next_token;
+    o->calls = 0;
+}
+
+/* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
+ * depends on it. */
+static mlc_status mlc__optim_update(mlc_optim *o)
+{
+    bool skip = false;
+    MLC__TRY(o->guarded ? o->guarded(o, &skip) : mlc__optim_runs(o, mlc__optim_settings));
+    if (skip) return MLC_OK;
+    MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
+    mlc__optim_done(o, true);
+    return MLC_OK;
+}
+
+static mlc_status mlc__optim_ready(mlc_optim *o)
+{
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__TRY(mlc__optim_layout(o));
+    for (int64_t i = 0; i < o->entries; i++)
+        MLC__REQUIRE(
+            o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
+            "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
+            "between; call mlc_optim_zero_grad",
+            o->entry[i].p->name);
+    return MLC_OK;
+}
+
+/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
+ * where grad is None. */
+MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_ready(o));
+    if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
+    const uint32_t mode = mlc__flush_begin();
+    const mlc_status st = mlc__optim_update(o);
+    mlc__flush_end(mode);
+    if (o->calls) o->calls--;          /* it failed: this call does not count */
+    return st;
+}
+
+/* A mean is taken over o->calls, which an update sets to 0. */
+MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_ready(o));
+    if (!o->calls) return MLC_OK;
+    const uint32_t mode = mlc__flush_begin();
+    const mlc_status st = mlc__optim_update(o);
+    mlc__flush_end(mode);
+    return st;
+}
+
+/* What a step may do only with all gradients at hand is done then; small matrices are no loss. */
+static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
+{
+    const mlc__param *p = e->p;
+    const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
+    return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
+           o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks &&
+           !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
+}
+
+/* mlc__param.step: the settings of its entry, then the one kernel. */
+static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
+                                        const struct mlc_k_gemm *g, bool *made)
+{
+    mlc_optim *o = p->optim;
+    const int64_t i = p->entry;
+    struct mlc_k_gemm_optim a;
+    if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
+    if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
+    MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
+    a.gemm = *g;
+    a.optim = mlc__optim_args(o, i, i + 1);
+    a.optim.g = NULL;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
+    mlc__entry_moved(o, &o->entry[i]);
+    *made = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_layout(o));
+    o->in_backward = on;
+    o->step_param = mlc__optim_step_param;
+    mlc__optim_claim(o, on);
+    return MLC_OK;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* -- clipping, loss scaling -- */
+
+MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
+{
+    const mlc_clip_desc d = { MLC__INF, MLC__INF, false };
+    return d;
+}
+
 /* When it is sure that gradients are finite: clamping would hide what is not. scale: what they were
  * multiplied by. */
 static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
@@ -34352,12 +34462,6 @@ static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
                                  false));
     }
     return MLC_OK;
-}
-
-/* Does a step look at gradients before it uses them? */
-static bool mlc__optim_looks(const mlc_optim *o)
-{
-    return o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0;
 }
 
 static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
@@ -34430,47 +34534,18 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
     return mlc__run_guard(ctx, "optim_step", &a);
 }
 
-/* Its values have changed, and with them the packs that the pass made again. */
-static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
-{
-    e->p->value_storage.version++;
-    e->updates = o->device ? (e->updates + o->calls_made + 1) * 0x9E3779B97F4A7C15ull
-                           : e->updates + 1;
-    for (int k = 0; k < 2; k++) {
-        mlc__lowered *l = &e->p->weight[k];
-        if (!l->remade) continue;
-        l->stamp = mlc__stamp(&e->p->value_storage);
-        l->used = l->remade = false;
-    }
-}
-
-/* Gradients are used up; made: parameters have moved. */
-static void mlc__optim_done(mlc_optim *o, bool made)
-{
-    for (int64_t i = 0; i < o->entries; i++) {
-        mlc__entry *e = &o->entry[i];
-        if (!e->p) continue;
-        if (made && mlc__entry_due(e)) mlc__entry_moved(o, e);
-        e->p->t.grad_fresh = 0;
-    }
-    o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
-    o->calls_made++;
-    o->calls = 0;
-}
-
 /* Called by pointer, so that a program links it if it asks for clipping or a scaler. A device's
  * kernels heed skip themselves. */
 static mlc_status mlc__optim_guarded(mlc_optim *o, bool *skip)
 {
     const struct mlc_guard_state before = o->guard;
-    const bool looks = mlc__optim_looks(o);
     for (int64_t i = 0; i < o->entries; i++) o->set[i].due = 0;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_mark));
-    if (looks) MLC__TRY(mlc__optim_runs(o, mlc__optim_squares));
+    if (o->looks) MLC__TRY(mlc__optim_runs(o, mlc__optim_squares));
     MLC__TRY(mlc__optim_send(o));
     MLC__TRY(mlc__optim_guard(o, 0, o->entries, o->set_dev,
-                              o->device ? o->guard_dev : &o->guard, looks));
-    o->measured = o->measured || looks;
+                              o->device ? o->guard_dev : &o->guard, o->looks));
+    o->measured = o->measured || o->looks;
     if (o->device) return MLC_OK;
     o->guard.steps = before.steps;     /* counted when the passes are made */
     *skip = !(o->guard.norm - o->guard.norm == 0.0);
@@ -34479,106 +34554,11 @@ static mlc_status mlc__optim_guarded(mlc_optim *o, bool *skip)
     return *skip || !o->clamp ? MLC_OK : o->clamp(o, before.scaler.scale);
 }
 
-/* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
- * depends on it. */
-static mlc_status mlc__optim_update(mlc_optim *o)
+/* After a change of clipping or scaler: does a step look at gradients before it uses them? */
+static void mlc__optim_watch(mlc_optim *o)
 {
-    bool skip = false;
-    MLC__TRY(o->guarded ? o->guarded(o, &skip) : mlc__optim_runs(o, mlc__optim_settings));
-    if (skip) return MLC_OK;
-    MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
-    mlc__optim_done(o, true);
-    return MLC_OK;
-}
-
-static mlc_status mlc__optim_ready(mlc_optim *o)
-{
-    if (o->ctx->status != MLC_OK) return o->ctx->status;
-    MLC__TRY(mlc__optim_layout(o));
-    for (int64_t i = 0; i < o->entries; i++)
-        MLC__REQUIRE(
-            o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
-            "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
-            "between; call mlc_optim_zero_grad",
-            o->entry[i].p->name);
-    return MLC_OK;
-}
-
-/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
- * where grad is None. */
-MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
-{
-    if (!o) return MLC_ERR_ARG;
-    MLC__TRY(mlc__optim_ready(o));
-    if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
-    const uint32_t mode = mlc__flush_begin();
-    const mlc_status st = mlc__optim_update(o);
-    mlc__flush_end(mode);
-    if (o->calls) o->calls--;          /* it failed: this call does not count */
-    return st;
-}
-
-/* A mean is taken over o->calls, which an update sets to 0. */
-MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
-{
-    if (!o) return MLC_ERR_ARG;
-    MLC__TRY(mlc__optim_ready(o));
-    if (!o->calls) return MLC_OK;
-    const uint32_t mode = mlc__flush_begin();
-    const mlc_status st = mlc__optim_update(o);
-    mlc__flush_end(mode);
-    return st;
-}
-
-/* What a step may do only with all gradients at hand is done then; small matrices are no loss. */
-static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
-{
-    const mlc__param *p = e->p;
-    const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
-    return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
-           o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
-           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !mlc__optim_looks(o) &&
-           !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
-}
-
-/* mlc__param.step: the settings of its entry, then the one kernel. */
-static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
-                                        const struct mlc_k_gemm *g, bool *made)
-{
-    mlc_optim *o = p->optim;
-    const int64_t i = p->entry;
-    struct mlc_k_gemm_optim a;
-    if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
-    if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
-    MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
-    a.gemm = *g;
-    a.optim = mlc__optim_args(o, i, i + 1);
-    a.optim.g = NULL;
-    MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
-    mlc__entry_moved(o, &o->entry[i]);
-    *made = true;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
-{
-    if (!o) return MLC_ERR_ARG;
-    MLC__TRY(mlc__optim_layout(o));
-    o->in_backward = on;
-    o->step_param = mlc__optim_step_param;
-    mlc__optim_claim(o, on);
-    return MLC_OK;
-}
-
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
-/* -- clipping, loss scaling -- */
-
-MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
-{
-    const mlc_clip_desc d = { MLC__INF, MLC__INF, false };
-    return d;
+    o->looks = o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0;
+    if (!o->device) o->guarded = o->looks ? mlc__optim_guarded : NULL;
 }
 
 /* The conditions are written so that NaN fails them. */
@@ -34593,9 +34573,9 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
     o->clip.norm = d.norm < MLC__INF ? d.norm : 0.0;
     o->clip.value = d.value < MLC__INF ? d.value : 0.0;
     o->clip.each = d.each;
+    if (o->device) o->limit = o->clip.value;
     o->clamp = o->clip.value > 0.0 ? mlc__optim_clamp : NULL;
-    if (mlc__optim_looks(o)) o->guarded = mlc__optim_guarded;
-    else if (!o->device) o->guarded = NULL;
+    mlc__optim_watch(o);
     return MLC_OK;
 }
 
@@ -34606,7 +34586,7 @@ MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o)
     if (!o->measured)
         mlc__fail(o->ctx, MLC_ERR_STATE, "optim_grad_norm: no step has measured the norm yet; call "
                   "mlc_optim_clip or mlc_optim_scaler, and then mlc_optim_step");
-    return mlc__optim_state(o).norm;
+    return mlc__optim_state(o)->norm;
 }
 
 MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
@@ -34627,7 +34607,7 @@ MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
 
 static void mlc__optim_scaler_set(mlc_optim *o, const mlc_scaler_state *state)
 {
-    o->guard = mlc__optim_state(o);    /* norm and steps stay */
+    mlc__optim_state(o);               /* norm and steps stay */
     o->guard.scaler = *state;
     o->stale = true;
 }
@@ -34647,7 +34627,7 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
                  mlc__real(d.floor).s, mlc__real(d.cap).s, mlc__real(d.growth).s,
                  mlc__real(d.backoff).s, (long long)d.interval, (long long)d.patience);
     o->has_scaler = true;
-    o->guarded = mlc__optim_guarded;
+    mlc__optim_watch(o);
     o->scaler = d;
     mlc__optim_scaler_set(o, &start);
     return MLC_OK;
@@ -34658,7 +34638,7 @@ MLC_IMPL void mlc_optim_scaler_off(mlc_optim *o)
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
     if (!o) return;
     o->has_scaler = false;
-    if (!o->device && !mlc__optim_looks(o)) o->guarded = NULL;
+    mlc__optim_watch(o);
     mlc__optim_scaler_set(o, &none);
 }
 
@@ -34682,7 +34662,7 @@ MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
 {
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
-    return o ? mlc__optim_state(o).scaler : none;
+    return o ? mlc__optim_state(o)->scaler : none;
 }
 
 MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
@@ -34701,55 +34681,43 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* -- on a device -- */
 
-/* The scale of now, as the second input, which may change before backward. */
-static mlc_status mlc__scaled_shape(mlc_ctx *ctx, mlc_node *nd)
+/* s[0] holds the address of the scale. */
+static mlc_status mlc__apply_scale(mlc_ctx *ctx, const char *what, mlc_map op,
+                                   const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
+                                   const mlc_tensor *c, const double *s, bool accumulate)
 {
-    const mlc_tensor *x = nd->in[0];
-    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE, "optim_scaled: the loss is %s, not a float",
-                 mlc_dtype_name(x->dtype));
-    MLC__TRY(mlc__out_like(ctx, nd, x->dtype, x));
-    mlc__save(nd, nd->in[1]);
-    return MLC_OK;
+    struct mlc_k_map args;
+    (void)op; (void)b; (void)c;
+    if (!mlc__map_args(&args, MLC_MAP_MUL_S, out, a, NULL, NULL, s, accumulate)) return MLC_OK;
+    args.s = 1.0;
+    memcpy(&args.s_dev, s, sizeof args.s_dev);
+    return mlc__run_map(ctx, what, &args);
 }
 
-static mlc_status mlc__scaled_by(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
-                                 const mlc_tensor *in, bool accumulate)
-{
-    static const double none[2] = { 0.0, 0.0 };
-    struct mlc_k_map a;
-    if (!mlc__map_args(&a, MLC_MAP_MUL_S, out, in, NULL, NULL, none, accumulate)) return MLC_OK;
-    a.s_dev = MLC__CAST(const double *, mlc__data(nd->in[1]));
-    return mlc__run_map(ctx, nd->op->name, &a);
-}
-
-static mlc_status mlc__scaled_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    return mlc__scaled_by(ctx, nd, nd->out[0], nd->in[0], false);
-}
-
-static mlc_status mlc__scaled_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    return mlc__grad_in(nd, 0, &dx, &acc, &st) ? mlc__scaled_by(ctx, nd, &dx, &dy, acc) : st;
-}
-
+/* By a copy of the scale, saved for backward: guard_dev may change or go before that. The formula
+ * of backward is any one that is not of map, so that apply is called there, too. */
 static mlc_tensor *mlc__optim_scaled(mlc_optim *o, mlc_tensor *loss)
 {
-    static const mlc__op op = { "optim_scaled", mlc__scaled_shape, mlc__scaled_forward,
-                                mlc__scaled_backward, NULL, MLC__AMP_KEEP, 0 };
+    static const mlc__unary row =
+        { { "optim_scaled", mlc__unary_shape, mlc__unary_forward, mlc__unary_backward, NULL,
+            MLC__AMP_MATCH, 0 }, mlc__apply_scale, MLC_MAP_MUL_S, MLC_MATH_SIGN, 0 };
     mlc_ctx *ctx = o->ctx;
-    mlc_tensor *scale = mlc__make(ctx, "optim_scaled", MLC_F64, mlc_dims0());
+    mlc_tensor *scale = mlc__make(ctx, row.op.name, MLC_F64, mlc_dims0());
     if (!scale || mlc__optim_send(o) != MLC_OK) return NULL;
+    const void *at = mlc__data(scale);
     if (!ctx->dry_run && mlc__device_copy(ctx, mlc__data(scale), &o->guard_dev->scaler.scale,
                                           sizeof(double), MLC_COPY_ON_DEVICE) != MLC_OK)
         return NULL;
-    mlc_node local, *nd = mlc__begin(&local, &op, 2, loss, scale, NULL);
-    return nd ? mlc__finish(nd) : NULL;
+    mlc_node local, *nd = mlc__begin(&local, &row.op, 1, loss, NULL, NULL);
+    if (!nd) return NULL;
+    memcpy(nd->u.s, &at, sizeof at);
+    mlc__save(nd, scale);
+    return mlc__finish(nd);
 }
 
 /* state->steps of the step must not count this one: it is of a copy. */
@@ -34761,18 +34729,47 @@ static mlc_status mlc__optim_ahead(mlc_optim *o, int64_t i)
     return mlc__optim_guard(o, i, 1, o->set_dev + o->entries + i, o->guard_dev + 1, false);
 }
 
-static void mlc__optim_read(const mlc_optim *o, struct mlc_guard_state *state)
+static void mlc__optim_read(const mlc_optim *o)
 {
     if (!o->stale)
-        mlc__device_copy(o->ctx, state, o->guard_dev, sizeof *state, MLC_COPY_TO_HOST);
+        mlc__device_copy(o->ctx, (void *)(uintptr_t)&o->guard, o->guard_dev, sizeof o->guard,
+                         MLC_COPY_TO_HOST);
 }
 
-static const struct mlc__optim_device *mlc__optim_device_fns(void)
+/* Of new entries: those of parameters that stay take made along. */
+static mlc_status mlc__optim_arrays(mlc_optim *o, const mlc_optim *old)
 {
-    static const struct mlc__optim_device fns = { mlc__optim_guarded, mlc__optim_ahead,
-                                                  mlc__optim_read, mlc__optim_scaled };
-    return &fns;
+    mlc_ctx *ctx = o->ctx;
+    const size_t n = (size_t)o->entries, sets = 2 * n * sizeof *o->set;
+    o->set = MLC__CAST(struct mlc_optim_set *,
+                       mlc__heap_alloc(ctx, 2 * sets, MLC_MEM_OBJECT, "optimizer"));
+    o->guard_dev = MLC__CAST(struct mlc_guard_state *,
+                             mlc__heap_data(ctx, 2 * sizeof o->guard, MLC_MEM_OPTIM, "optimizer"));
+    if (!o->set || !o->guard_dev) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__zero(ctx, "optimizer", o->step, n * (sizeof *o->step + sizeof *o->squares) +
+                                                  sets));
+    for (size_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < old->entries; k++)
+            if (old->entry[k].p == o->entry[i].p)
+                MLC__TRY(mlc__device_copy(ctx, o->step + i, old->step + k, sizeof *o->step,
+                                          MLC_COPY_ON_DEVICE));
+    return old->stale ? MLC_OK
+                      : mlc__device_copy(ctx, o->guard_dev, old->guard_dev, sizeof o->guard,
+                                         MLC_COPY_ON_DEVICE);
 }
+
+static void mlc__optim_on_device(mlc_optim *o)
+{
+    static const struct mlc__optim_device fns = { mlc__optim_arrays, mlc__optim_ahead,
+                                                  mlc__optim_read, mlc__optim_scaled };
+    o->device = &fns;
+    o->guarded = mlc__optim_guarded;
+    o->next_token = 0x9E3779B97F4A7C15ull;
+    o->stale = true;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are
