@@ -595,6 +595,209 @@ TEST(backend, a_freed_context_leaves_nothing_on_the_device)
     check_no_leak(d);
 }
 
+/* ---- optimizers on a device ----------------------------------------------------------------- */
+
+typedef struct training {
+    mlc_rule  rule;
+    double    norm, value;             /* of clipping                                          */
+    bool      each, scaler;
+    int64_t   calls;                   /* to an update                                         */
+    mlc_dtype dtype;
+} training;
+
+/* 58 parameters, steps, norm, the scaler's state. */
+typedef struct trained { double p[58], seen[6]; } trained;
+
+static mlc_module *two_linear(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 5));
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 3));
+    CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+    return net;
+}
+
+static mlc_optim *training_optim(mlc_module *net, const training *t)
+{
+    const mlc_sgd_desc  sgd = {0.01, 0.9, 0, 0.1, true};
+    const mlc_clip_desc clip = {t->norm, t->value, t->each};
+    mlc_optim *opt = t->rule == MLC_RULE_SGD ? mlc_sgd_ex(net, &sgd)
+                     : t->rule == MLC_RULE_LAMB ? mlc_lamb(net, 0.01) : mlc_adamw(net, 0.01);
+    mlc_scaler_desc s = mlc_scaler_desc_make();
+    s.interval = 3;
+    if (t->scaler)
+        CHECK_EQ(mlc_optim_scaler(opt, &s), MLC_OK);
+    CHECK_EQ(mlc_optim_clip(opt, &clip), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(opt, t->calls), MLC_OK);
+    return opt;
+}
+
+/* A step on factor times the mean square of what net makes of noise. */
+static mlc_status noise_step(mlc_module *net, mlc_optim *opt, mlc_dtype dtype, uint64_t seed,
+                             double factor)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, test_rand(ctx, dtype, mlc_dims2(9, 7), seed, -1, 1));
+    mlc_tensor *loss = mlc_mul_scalar(mlc_mean(mlc_mul(y, y), mlc_dims0(), false), factor);
+    CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+    return mlc_scope_end(ctx);
+}
+
+/* What changes on the way: frozen parameters, the rate, the layout, groups, the scaler. */
+static void training_turn(mlc_module *net, mlc_optim *opt, int step)
+{
+    const mlc_group_desc group = {0.5, 0, true};
+    if (step == 6 || step == 9)
+        CHECK_EQ(mlc_module_freeze(net, "1.*", step == 6), MLC_OK);
+    if (step == 9)
+        CHECK_EQ(mlc_optim_set_lr(opt, 0.02), MLC_OK);
+    if (step == 12)                    /* no call waits for an update                          */
+        CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    if (step == 12)
+        CHECK_EQ(mlc_optim_group(opt, "*.bias", &group), MLC_OK);
+    mlc_scaler_state s = mlc_optim_scaler_state(opt);
+    s.scale *= 0.25;
+    if (step == 13 && s.skipped > 0)
+        CHECK_EQ(mlc_optim_scaler_resume(opt, &s), MLC_OK);
+}
+
+static void training_run(mlc_ctx *ctx, const training *t, trained *out)
+{
+    mlc_module *net = two_linear(ctx, t->dtype);
+    mlc_optim  *opt = training_optim(net, t);
+    for (int step = 0; step < 16; step++) {
+        const bool bad = t->scaler && (step == 4 || step == 5 || step == 11);
+        training_turn(net, opt, step);
+        CHECK_EQ(noise_step(net, opt, t->dtype, (uint64_t)step, bad ? (double)INFINITY : 1),
+                 MLC_OK);
+    }
+    double        *p = out->p;
+    mlc_param_iter it = mlc_param_iter_make(net);
+    for (; mlc_param_next(&it); p += mlc_numel(it.tensor))
+        test_read(it.tensor, p);
+    CHECK_EQ(p - out->p, 58);
+    const mlc_scaler_state s = mlc_optim_scaler_state(opt);
+    const bool             looks = t->scaler || isfinite(t->norm) || isfinite(t->value);
+    const double           seen[] = {(double)mlc_optim_steps(opt),
+                                     looks ? mlc_optim_grad_norm(opt) : 0, s.scale, (double)s.good,
+                                     (double)s.skipped, (double)s.skipped_row};
+    memcpy(out->seen, seen, sizeof seen);
+    CHECK_OK(ctx);
+}
+
+TEST(backend, an_optimizer_makes_the_same_bits_on_a_device)
+{
+    const double   inf = (double)INFINITY;
+    const training cases[] = {
+        {MLC_RULE_ADAM, inf, inf, false, false, 1, MLC_F32},
+        {MLC_RULE_ADAM, 0.02, inf, false, true, 1, MLC_F32},
+        {MLC_RULE_ADAM, 0.02, inf, true, true, 1, MLC_F32},
+        {MLC_RULE_ADAM, inf, 0.003, false, true, 2, MLC_F32},
+        {MLC_RULE_ADAM, inf, 0.003, false, false, 1, MLC_BF16},
+        {MLC_RULE_ADAM, inf, inf, false, true, 1, MLC_BF16},
+        {MLC_RULE_LAMB, 0.02, inf, false, true, 3, MLC_F32},
+        {MLC_RULE_LAMB, inf, 0.003, false, true, 1, MLC_F64},
+        {MLC_RULE_SGD, inf, inf, false, true, 1, MLC_F64},
+        {MLC_RULE_SGD, 0.02, inf, false, false, 3, MLC_F32},
+    };
+    static trained on[2];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mlc_ctx_desc d = mlc_ctx_desc_make();
+        d.isa = MLC_ISA_SCALAR;
+        training_run(test_own(mlc_ctx_create(&d)), &cases[i], &on[0]);
+        training_run(device_ctx("test:1", NULL), &cases[i], &on[1]);
+        for (int k = 0; k < 58 && memcmp(on[0].p, on[1].p, sizeof on[0].p) != 0; k++)
+            CHECK_NEAR(on[1].p[k], on[0].p[k], 0);
+        CHECK(memcmp(on[0].p, on[1].p, sizeof on[0].p) == 0);
+        for (int k = 0; k < 6; k++)
+            CHECK_NEAR(on[1].seen[k], on[0].seen[k], 0);
+        CHECK(!cases[i].scaler || on[0].seen[4] > 0);
+    }
+}
+
+TEST(backend, a_step_on_a_device_copies_nothing_unless_settings_change)
+{
+    const training plain = {MLC_RULE_ADAM, (double)INFINITY, (double)INFINITY, false, false, 1,
+                            MLC_F32};
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_module *net = two_linear(ctx, MLC_F32);
+    mlc_optim  *opt = training_optim(net, &plain);
+    for (int step = 0; step < 8; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(9, 7), 1, -1, 1));
+        CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        if (step == 3 || step == 6)
+            CHECK_EQ(mlc_optim_set_lr(opt, step == 3 ? 0.5 : 0.25), MLC_OK);
+        if (step == 5)
+            CHECK_EQ(mlc_module_freeze(net, "0.*", true), MLC_OK);
+        memset(&g_count, 0, sizeof g_count);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(g_count.copies[MLC_COPY_TO_HOST], 0);
+        CHECK_EQ(g_count.copies[MLC_COPY_ON_DEVICE], 0);
+        CHECK_EQ(g_count.copies[MLC_COPY_TO_DEVICE],
+                 step == 0 ? 2 : step == 3 || step == 5 || step == 6);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_EQ(mlc_optim_steps(opt), 8);
+    CHECK_OK(ctx);
+}
+
+/* Until somebody waits for the device nothing is said, and nothing changes.                    */
+TEST(backend, an_optimizers_errors_arrive_with_the_end_of_a_scope)
+{
+    static trained before, after;
+    const training scaled = {MLC_RULE_ADAM, (double)INFINITY, (double)INFINITY, false, true, 1,
+                             MLC_F32};
+    mlc_ctx        *ctx = device_ctx("test", NULL);
+    mlc_module     *net = two_linear(ctx, MLC_F32);
+    mlc_optim      *opt = training_optim(net, &scaled);
+    mlc_scaler_desc d = mlc_scaler_desc_make();
+    d.patience = 2;
+    CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+    CHECK_EQ(noise_step(net, opt, MLC_F32, 1, 1), MLC_OK);
+    test_read(mlc_module_param(net, "0.weight"), before.p);
+    CHECK_EQ(noise_step(net, opt, MLC_F32, 1, (double)NAN), MLC_OK);
+    CHECK_EQ(noise_step(net, opt, MLC_F32, 1, (double)NAN), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "optim_step: 2 steps in a row had gradients that are not finite, at "
+                              "last with a scale of 16384; no scale helps");
+    CHECK_EQ(mlc_optim_scaler_state(opt).skipped_row, 2);
+    mlc_optim_scaler_off(opt);
+    const mlc_clip_desc clip = {1, (double)INFINITY, false};
+    CHECK_EQ(mlc_optim_clip(opt, &clip), MLC_OK);
+    CHECK_EQ(noise_step(net, opt, MLC_F32, 1, (double)INFINITY), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "optim_step: the norm of the gradients is ");
+    test_read(mlc_module_param(net, "0.weight"), after.p);
+    CHECK(memcmp(before.p, after.p, sizeof before.p) == 0);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    CHECK_EQ(noise_step(net, opt, MLC_F32, 1, 1), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(opt), 2);
+    test_read(mlc_module_param(net, "0.weight"), after.p);
+    CHECK(memcmp(before.p, after.p, sizeof before.p) != 0);
+    CHECK_OK(ctx);
+}
+
+/* The scale of a scaled loss is that of its forward, also when its optimizer is gone.          */
+TEST(backend, a_scaled_loss_outlives_its_optimizer)
+{
+    const training scaled = {MLC_RULE_ADAM, (double)INFINITY, (double)INFINITY, false, true, 1,
+                             MLC_F32};
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_module *net = two_linear(ctx, MLC_F32);
+    mlc_optim  *opt = training_optim(net, &scaled);
+    float       loss[2] = {0}, g = 0;
+    mlc_tensor *w = mlc_full(ctx, MLC_F32, mlc_dims0(), 3);
+    mlc_set_requires_grad(w, true);
+    mlc_tensor *y = mlc_optim_scaled(opt, mlc_mul(w, w));
+    mlc_optim_free(opt);
+    CHECK_EQ(mlc_backward(y), MLC_OK);
+    CHECK_EQ(mlc_read(y, loss, sizeof *loss), MLC_OK);
+    CHECK_EQ(mlc_read(mlc_grad(w), &g, sizeof g), MLC_OK);
+    CHECK_NEAR(loss[0], 9 * 65536.0, 0);
+    CHECK_NEAR(g, 6 * 65536.0, 0);
+    CHECK_OK(ctx);
+}
+
 /* ---- a device that fails ------------------------------------------------------------------- */
 
 static void ignore(void *user, const char *text, size_t bytes)
@@ -1905,6 +2108,95 @@ TEST(backend, optimizer_kernels_change_nothing_while_an_error_stands)
 {
     const int64_t error[4] = {MLC_K_ERROR_LABEL, 2, 3, 3};
     check_no_update(&STEP, error);
+}
+
+static void guard_args(struct mlc_k_guard *a, const struct mlc_optim_set *set,
+                       struct mlc_optim_step *step, struct mlc_guard_state *state, int64_t *error)
+{
+    memset(a, 0, sizeof *a);
+    a->n = 4;
+    a->set = set;
+    a->step = step;
+    a->share = 0.5;
+    a->optim = MLC_RULE_ADAM;
+    a->hyper[0] = 0.5;
+    a->hyper[1] = 0.75;
+    a->cpu = mlc_cpu_rule(MLC_RULE_ADAM);
+    a->stream = 100;
+    a->state = state;
+    a->bad = MLC_K_ERROR_NORM;
+    a->error = error;
+}
+
+/* Parameters 0 and 1 are a run, 2 is left alone, 3 is another run.                             */
+TEST(backend, guard_counts_what_is_made_and_leaves_the_rest_alone)
+{
+    static const struct mlc_optim_set set[4] = {{.1, .2, 2}, {.1, .2, 1}, {.3, .4, 0}, {.5, .6, 2}};
+    double                 squares[4] = {16, (double)NAN, (double)NAN, 9};
+    struct mlc_optim_step  step[4];
+    struct mlc_guard_state state = {{4, 0, 0, 0}, -1, 7};
+    struct mlc_k_guard     a;
+    int64_t                error[4] = {0};
+    memset(step, 0, sizeof step);
+    step[3].made = step[2].made = 2;
+    guard_args(&a, set, step, &state, error);
+    CHECK_EQ(scalar_row()->guard(NULL, &a), MLC_OK);       /* nothing is looked at             */
+    CHECK(state.norm == -1 && state.steps == 8 && state.scaler.scale == 4);
+    CHECK(step[0].made == 1 && step[1].made == 1 && step[2].made == 2 && step[3].made == 3);
+    CHECK(step[0].first && step[1].first && !step[3].first && step[2].grad_scale == 0);
+    CHECK(step[0].bias1 == 0.5 && step[3].bias1 == 0.875 && step[0].bias2 == 0.25);
+    CHECK(step[3].lr == .5 && step[3].weight_decay == .6 && step[3].grad_scale == .5);
+    CHECK(step[0].stream == 107 && !step[0].skip);
+    a.squares = squares;
+    a.max_norm = 1;
+    a.has_scaler = 1;
+    a.rule = mlc_scaler_desc_make();
+    a.rule.patience = 2;
+    CHECK_EQ(scalar_row()->guard(NULL, &a), MLC_OK);
+    CHECK_NEAR(state.norm, 5 * 0.125, 1e-15);              /* under 1: not clipped             */
+    CHECK(step[0].grad_scale == 0.125 && step[0].made == 2 && state.steps == 9);
+    a.each = 1;
+    a.max_norm = 0.4;
+    CHECK_EQ(scalar_row()->guard(NULL, &a), MLC_OK);
+    CHECK_NEAR(step[1].grad_scale, 0.1, 1e-6);             /* that of its run                  */
+    CHECK(step[3].grad_scale == 0.125 && state.steps == 10);
+    squares[3] = (double)INFINITY;
+    for (int bad = 1; bad <= 3; bad++) {                   /* the third: an error stands       */
+        CHECK_EQ(scalar_row()->guard(NULL, &a), MLC_OK);
+        CHECK(step[0].skip == 1 && step[0].made == 3 && state.steps == 10);
+        CHECK_EQ(error[0], bad > 1 ? MLC_K_ERROR_NORM : 0);
+        CHECK_EQ(state.scaler.skipped_row, bad < 3 ? bad : 2);
+    }
+    CHECK_EQ(error[1], 2);
+    memcpy(squares, error + 2, 2 * sizeof *squares);
+    CHECK(squares[0] == (double)INFINITY && squares[1] == 1);
+}
+
+TEST(backend, map_and_math_take_their_scalar_from_memory)
+{
+    static const float x[3] = {2, -3, 4};
+    for (int isa = 0; isa < MLC_ISA_COUNT; isa++)
+        for (int math = 0; math < 2 && mlc_cpu_kernels((mlc_isa)isa) != NULL; math++) {
+            const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+            const double       two = 2;
+            float              out[3];
+            struct mlc_k_math  a;
+            memset(&a, 0, sizeof a);
+            a.map.op = math ? MLC_MATH_DIV_S : MLC_MAP_MUL_S;
+            a.map.dtype = MLC_F32;
+            a.map.ndim = 1;
+            a.map.shape[0] = 3;
+            a.map.out_stride[0] = a.map.in_stride[0][0] = 1;
+            a.map.out = out;
+            a.map.in[0] = x;
+            a.map.s = 100;
+            a.map.s_dev = &two;
+            CHECK_EQ(math ? k->math(NULL, &a) : k->map(NULL, &a.map), MLC_OK);
+            CHECK(out[0] == (math ? 1 : 4) && out[1] == (math ? -1.5f : -6));
+            a.map.accumulate = 1;                          /* another way through the kernel   */
+            CHECK_EQ(math ? k->math(NULL, &a) : k->map(NULL, &a.map), MLC_OK);
+            CHECK(out[2] == (math ? 4 : 16));
+        }
 }
 
 /* ---- fold, argmax, scan: between a canary and a guard page --------------------------------- */
