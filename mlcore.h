@@ -12196,7 +12196,8 @@ static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     if (g->signs.rows) return false;
-    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch[2] <= MLC__SMALL)) return true;
+    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch[2] <= MLC__SMALL))
+        return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
 

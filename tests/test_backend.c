@@ -1028,7 +1028,7 @@ static bool late_moved(late *l)
 
 #define LATE_TEXT "cross_entropy: label 3 at row 2 is not in [0,3)"
 
-/* The bad step is made, and one that is good before the error arrives: it changes nothing, either. */
+/* The bad step is made, and a good one before the error arrives: neither changes anything.      */
 TEST(backend, a_bad_label_that_is_reported_late_changes_no_weights)
 {
     late l = late_make(), other = late_make();

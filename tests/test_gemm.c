@@ -965,7 +965,8 @@ TEST(gemm, of_signs_refuses_what_it_cannot)
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
     g.signs.rows = 4, g.batch[2] = 2;
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
-    g.batch[2] = 1, g.dtype = g.a_dtype = g.b_dtype = MLC_BF16;         /* the rest begins in a cell */
+    g.batch[2] = 1;
+    g.dtype = g.a_dtype = g.b_dtype = MLC_BF16;            /* the rest begins in a cell       */
     CHECK_EQ(row()->gemm(NULL, &g), MLC_ERR_UNSUPPORTED);
 }
 
