@@ -5986,6 +5986,12 @@ MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t bloc
     return c;
 }
 
+/* The stream of a draw; base: NULL, or what is added to it. */
+MLC__INLINE uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
+{
+    return stream + (base ? *base : 0);
+}
+
 /* FNV-1a of a name: the stream of an initialiser. */
 static uint64_t mlc__hash(const char *text)
 {
@@ -10368,6 +10374,7 @@ MLC__INLINE uint64_t mlc__random_below(const uint32_t *w, int64_t i, uint64_t co
 typedef struct mlc__random_job {
     const struct mlc_k_random *a;
     const mlc__random_fns *fns;
+    uint64_t   stream;
     mlc_dtype  made;                   /* as what a tile is made: f32, f64 or i64               */
     float      top;                    /* most that a uniform 16-bit float may be before it is  */
     mlc__tails tails;                  /* rounded                                               */
@@ -10410,7 +10417,7 @@ static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
     (void)worker;
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += step) {
         const int64_t n = mlc__min(step, to - i);
-        mlc__random_words(j->fns, a->seed, a->stream, i, n, each, w);
+        mlc__random_words(j->fns, a->seed, j->stream, i, n, each, w);
         mlc__random_tile(j, w, v, n);
         mlc__cast_dense(MLC__CAST(char *, a->out) + (size_t)i * size, a->dtype, v, j->made, n,
                         j->fns->half);
@@ -10425,7 +10432,7 @@ MLC__APART void mlc__random_permutation(const mlc__random_job *j)
     uint32_t w[MLC__WORDS];
     for (int64_t from = 0; from < j->a->n; from += MLC__WORDS / 2) {
         const int64_t n = mlc__min(MLC__WORDS / 2, j->a->n - from);
-        mlc__random_words(j->fns, j->a->seed, j->a->stream, from, n, 2, w);
+        mlc__random_words(j->fns, j->a->seed, j->stream, from, n, 2, w);
         for (int64_t i = 0; i < n; i++) {
             const int64_t at = (int64_t)mlc__random_below(w, i, (uint64_t)(from + i) + 1);
             out[from + i] = out[at];
@@ -10450,7 +10457,8 @@ static float mlc__half_below(float x, mlc_dtype dtype, const mlc__half_fns *half
 
 static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
 {
-    mlc__random_job j = { a, f, MLC_F32, 0.0f, { 0.0, 0.0, 0.0 } };
+    mlc__random_job j = { a, f, mlc__stream_of(a->stream, a->stream_base), MLC_F32, 0.0f,
+                          { 0.0, 0.0, 0.0 } };
     if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
     if (a->kind == MLC_RANDOM_PERMUTATION) {
         if (a->dtype != MLC_I64) return MLC_ERR_UNSUPPORTED;
@@ -10480,6 +10488,7 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
 typedef struct mlc__dropout_job {
     const struct mlc_k_dropout *a;
     const mlc__random_fns *fns;
+    uint64_t stream;
 } mlc__dropout_job;
 
 /* What drop takes of a probability: words below `below` are dropped, or all. */
@@ -10532,7 +10541,7 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
     (void)worker;
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
         const int64_t n = mlc__min(MLC__WORDS, to - i);
-        mlc__random_words(j->fns, a->seed, a->stream, i, n, 1, w);
+        mlc__random_words(j->fns, a->seed, j->stream, i, n, 1, w);
         (mlc__low(a->dtype) ? mlc__dropout_half : mlc__dropout_tile)(
             j->fns, a->dtype, &d, a->accumulate != 0, w, mlc__at(a->in, i, size),
             MLC__CAST(char *, a->out) + (size_t)i * size, n);
@@ -10542,7 +10551,7 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
 static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
                                        const mlc__random_fns *f)
 {
-    mlc__dropout_job j = { a, f };
+    mlc__dropout_job j = { a, f, mlc__stream_of(a->stream, a->stream_base) };
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 1.0 * (double)a->n, mlc__dropout_chunk, &j);
     return MLC_OK;
@@ -10652,6 +10661,7 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     if (a->workspace_bytes < mlc__k_multinomial_workspace(dev, a)) return MLC_ERR_INTERNAL;
     memset(a->out, 0, (size_t)(a->n * a->k) * sizeof(int64_t));
     if (!mlc__multinomial_check(a)) return MLC_OK;
+    job.stream = mlc__stream_of(a->stream, a->stream_base);
     const double draws = (double)(a->replacement ? a->k : a->c);
     mlc__parallel(dev, a->n, (double)a->n * ((double)a->c + 30.0 * draws), mlc__multinomial_chunk,
                   &job);
@@ -10738,13 +10748,14 @@ static void mlc__sign_words_make(const mlc__random_fns *f, const struct mlc_k_si
                                  int64_t rows, int64_t j, mlc__sign_words *w)
 {
     const int64_t block = j / 128, n = mlc__min(MLC__SIGN_WORDS, s->bits_row - 4 * block);
+    const uint64_t stream = mlc__stream_of(s->stream, s->stream_base);
     w->i = i;
     w->from = block * 128;
     w->end = w->from + 32 * MLC__SIGN_WORDS;
     for (int64_t r = 0; r < rows; r++) {
         w->row[r][MLC__SIGN_WORDS] = 0;
         if (!s->bits) {
-            f->words(s->seed, s->stream, (uint64_t)(i + r) << 32 | (uint64_t)block, MLC__BLOCKS,
+            f->words(s->seed, stream, (uint64_t)(i + r) << 32 | (uint64_t)block, MLC__BLOCKS,
                      w->row[r]);
             continue;
         }
@@ -11252,11 +11263,12 @@ MLC__APART void mlc__sink_drop(const mlc__sink *s)
     const mlc_dtype dtype = mlc__wide(g->dtype);
     const size_t size = mlc_dtype_bytes(dtype);
     const mlc__drop_of d = mlc__drop_made(g->drop);
+    const uint64_t stream = mlc__stream_of(g->drop_stream, g->drop_base);
     uint32_t w[MLC__WORDS / 2];
     for (int64_t r = 0; r < s->rows; r++) {
         const int64_t at = s->at + r * g->c_row, lead = at % 4;
         char *row = MLC__CAST(char *, s->tile) + (size_t)(r * s->tile_row) * size;
-        mlc__random_words(s->f->random, g->drop_seed, g->drop_stream, at - lead, lead + s->n, 1, w);
+        mlc__random_words(s->f->random, g->drop_seed, stream, at - lead, lead + s->n, 1, w);
         mlc__dropout_tile(s->f->random, dtype, &d, false, w + lead, row, row, s->n);
     }
 }
@@ -18290,11 +18302,12 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
                           mlc_dtype_bytes(mlc__wide(a->dtype)), NULL, NULL };
     if (!mlc__is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < mlc__k_sketch_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    const uint64_t stream = mlc__stream_of(a->stream, a->stream_base);
     j.sign = MLC__CAST(char *, a->workspace);
     j.line = j.sign + (size_t)j.span * j.size;
     for (int64_t i = 0; i < a->cols; i++) {
         const int64_t at = i % (32 * MLC__COUNT(word));
-        if (at == 0) random->words(a->seed, a->stream, (uint64_t)(i / 128), MLC__BLOCKS, word);
+        if (at == 0) random->words(a->seed, stream, (uint64_t)(i / 128), MLC__BLOCKS, word);
         mlc__elem_put(j.sign, i, mlc__wide(a->dtype), word[at / 32] >> at % 32 & 1 ? -1.0 : 1.0);
     }
     const double each = a->srht ? 2.0 : 1.0;

@@ -1539,6 +1539,127 @@ TEST(backend, dropout_keeps_its_share_and_scales_it)
         CHECK(out[i] == 0);
 }
 
+/* ---- streams with a base ------------------------------------------------------------------- */
+
+enum { DRAW_BYTES = 4096, DRAW_KINDS = 15 };
+
+typedef struct draw {                  /* a kernel that draws, and the stream it is given      */
+    int             what;              /* below DRAW_KINDS                                     */
+    uint64_t        stream;
+    const uint64_t *base;
+    char            out[DRAW_BYTES], workspace[1 << 20];
+} draw;
+
+/* Kinds 0 to 5: those of random.                                                              */
+static mlc_status draw_random(const mlc_kernels *k, draw *d)
+{
+    const mlc_random    kind = (mlc_random)d->what;
+    const bool          whole = kind == MLC_RANDOM_INTEGER || kind == MLC_RANDOM_PERMUTATION;
+    struct mlc_k_random a = {kind, whole ? MLC_I64 : MLC_F32, 300, d->out, 42, d->stream, d->base,
+                             kind == MLC_RANDOM_BERNOULLI ? 0.375 : -1.5, 2.5, -2, 4, -3, 97,
+                             NULL, 0};
+    return k->random(NULL, &a);
+}
+
+/* 6 and 7: in f32 and bf16.                                                                   */
+static mlc_status draw_dropout(const mlc_kernels *k, draw *d)
+{
+    const mlc_dtype      dtype = d->what == 6 ? MLC_F32 : MLC_BF16;
+    struct mlc_k_dropout a = {dtype, 0, 300, d->out, guarded_rand(0, dtype, 300, 5, 1, 2), 42,
+                              d->stream, d->base, 0.4};
+    return k->dropout(NULL, &a);
+}
+
+/* 8 and 9: CountSketch and a Walsh-Hadamard transform of 3 lines of 200 elements.              */
+static mlc_status draw_sketch(const mlc_kernels *k, draw *d)
+{
+    struct mlc_k_sketch a;
+    int64_t             index[200];
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 200; i++)
+        index[i] = i * 7 % 16;
+    a.srht = d->what == 9;
+    a.dtype = MLC_F32;
+    a.lines = 3, a.rows = 16, a.cols = 200;
+    a.in = guarded_rand(0, MLC_F32, 600, 5, 1, 2), a.in_row = 200;
+    a.out = d->out, a.out_row = 16;
+    a.index = index;
+    a.seed = 42, a.stream = d->stream, a.stream_base = d->base;
+    a.scale = 1;
+    a.workspace = d->workspace, a.workspace_bytes = k->sketch_workspace(NULL, &a);
+    return k->sketch(NULL, &a);
+}
+
+/* 10 and 11: with replacement and without.                                                    */
+static mlc_status draw_multinomial(const mlc_kernels *k, draw *d)
+{
+    struct mlc_k_multinomial a;
+    int64_t                  error[4] = {0};
+    memset(&a, 0, sizeof a);
+    a.dtype = MLC_F32;
+    a.replacement = d->what == 10;
+    a.n = 4, a.c = 50, a.k = 20;
+    a.weights = guarded_rand(0, MLC_F32, 200, 5, 1, 2), a.row = 50, a.col = 1;
+    a.out = (int64_t *)(void *)d->out;
+    a.seed = 42, a.stream = d->stream, a.stream_base = d->base;
+    a.error = error;
+    a.workspace = d->workspace, a.workspace_bytes = k->multinomial_workspace(NULL, &a);
+    return k->multinomial(NULL, &a);
+}
+
+/* 12: a product with dropout; 13 and 14: with signs, in f32 and bf16.                         */
+static mlc_status draw_gemm(const mlc_kernels *k, draw *d)
+{
+    struct mlc_k_gemm g;
+    const mlc_dtype   dtype = d->what == 14 ? MLC_BF16 : MLC_F32;
+    memset(&g, 0, sizeof g);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = dtype;
+    g.m = 17, g.n = 33, g.k = 32, g.batch = 1, g.alpha = 1;
+    g.a = guarded_rand(0, dtype, 17 * 32, 5, 1, 2), g.a_row = 32, g.a_col = 1;
+    g.b = guarded_rand(1, dtype, 32 * 33, 6, 1, 2), g.b_row = 33, g.b_col = 1;
+    g.c = d->out, g.c_row = 33, g.c_col = 1;
+    if (d->what == 12)
+        g.drop = 0.4, g.drop_seed = 42, g.drop_stream = d->stream, g.drop_base = d->base;
+    else
+        g.signs.rows = 32, g.signs.seed = 42, g.signs.stream = d->stream,
+        g.signs.stream_base = d->base;
+    g.workspace = d->workspace, g.workspace_bytes = k->gemm_workspace(NULL, &g);
+    return g.workspace_bytes <= sizeof d->workspace ? k->gemm(NULL, &g) : MLC_ERR_NOMEM;
+}
+
+static const char *draw_made(const mlc_kernels *k, draw *d, int what, uint64_t stream,
+                             const uint64_t *base)
+{
+    d->what = what;
+    d->stream = stream;
+    d->base = base;
+    memset(d->out, 0, sizeof d->out);
+    CHECK_EQ((what < 6    ? draw_random
+              : what < 8  ? draw_dropout
+              : what < 10 ? draw_sketch
+              : what < 12 ? draw_multinomial
+                          : draw_gemm)(k, d), MLC_OK);
+    return d->out;
+}
+
+TEST(backend, a_base_is_added_to_the_stream_of_each_kernel_that_draws)
+{
+    static const uint64_t base = (UINT64_C(5) << 32) + 3;
+    static draw d[3];
+    FOR_EACH_LEVEL(isa) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int what = 0; what < DRAW_KINDS; what++) {
+            const char *want = draw_made(k, &d[0], what, 7 + base, NULL);
+            const bool  same = memcmp(draw_made(k, &d[1], what, 7, &base), want, DRAW_BYTES) == 0;
+            const bool  other = memcmp(draw_made(k, &d[2], what, 7, NULL), want, DRAW_BYTES) != 0;
+            if (!CHECK(same) || !CHECK(other)) {
+                printf("  draw %d\n", what);
+                return;
+            }
+        }
+    }
+}
+
 /* ---- reduce ------------------------------------------------------------------------------- */
 
 #define REDUCE_MOST 140002             /* outputs of the largest case                          */
