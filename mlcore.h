@@ -3191,7 +3191,7 @@ struct mlc_k_sketch {
 struct mlc_k_fill   { mlc_dtype dtype; int64_t n; void *out;
                       double start, step; int64_t origin; /* start + (i - origin) step */ };
 /* stream_base: NULL, or a number in device memory that is added to stream, so that work that was
- * captured draws other numbers each time. */
+ * captured draws other numbers each time. Only a permutation may ask for workspace. */
 struct mlc_k_random { mlc_random kind; mlc_dtype dtype; int64_t n; void *out;
                       uint64_t seed, stream; const uint64_t *stream_base;
                       double a, b, lo, hi; int64_t first; uint64_t count;

@@ -295,6 +295,38 @@ static mlc_status device_optim_clamps(void *dev, const struct mlc_k_optim *args)
     return status;
 }
 
+/* Kernels that the CPU makes without workspace ask for some, where `asks`: what they are given must
+ * be that, in the device's memory, and they may write to it.                                  */
+static int64_t g_asked;                /* calls with such a workspace                          */
+
+#define ASK(name, asks) \
+    static size_t asking_##name##_workspace(void *dev, const struct mlc_k_##name *a) \
+    { \
+        (void)dev; \
+        (void)a; \
+        return (asks) ? 320 : 0; \
+    } \
+    static mlc_status asking_##name(void *dev, const struct mlc_k_##name *a) \
+    { \
+        const size_t bytes = asking_##name##_workspace(dev, a); \
+        if (a->workspace_bytes != bytes) \
+            return MLC_ERR_INTERNAL; \
+        if (bytes != 0) { \
+            if (!device_owns((device *)dev, a->workspace, bytes)) \
+                return MLC_ERR_INTERNAL; \
+            g_asked++; \
+            arena_open((device *)dev); \
+            memset(a->workspace, 0xff, bytes); \
+            arena_shut((device *)dev); \
+        } \
+        return device_##name(dev, a); \
+    }
+ASK(index, true)
+ASK(scan, true)
+ASK(argmax, true)
+ASK(random, a->kind == MLC_RANDOM_PERMUTATION)
+#define ASKING(name) k.name = asking_##name; k.name##_workspace = asking_##name##_workspace;
+
 #define ROW(name) k.name = device_##name; k.name##_workspace = device_##name##_workspace;
 
 static mlc_backend device_backend(const char *name)
@@ -303,6 +335,11 @@ static mlc_backend device_backend(const char *name)
     mlc_backend b;
     MLC_KERNELS(ROW)
     k.optim = device_optim_clamps;
+
+    ASKING(index)
+    ASKING(scan)
+    ASKING(argmax)
+    ASKING(random)
     memset(&b, 0, sizeof b);
     b.abi = MLC_ABI;
     b.size = (uint32_t)sizeof b;
@@ -1099,6 +1136,45 @@ TEST(backend, a_context_may_be_freed_before_a_ticket_is_answered)
     mlc_ctx_free(ctx);
     CHECK_EQ(g_leaked, leaked);
     g_polls = 1;
+}
+
+/* ---- workspace that a device asks for ------------------------------------------------------ */
+
+static mlc_tensor *asking_run(mlc_tensor *x, mlc_tensor *at, int op)
+{
+    const mlc_sketch s = mlc_sketch_make(MLC_SKETCH_SRHT, 2, 4, 7);
+    switch (op) {
+    case 0:  return mlc_index_select(x, 0, at);
+    case 1:  return mlc_gather(x, 1, mlc_zeros(x->ctx, MLC_I64, mlc_dims2(3, 2)));
+    case 2:  return mlc_cumsum(x, 1);
+    case 3:  return mlc_cumprod(x, 0);
+    case 4:  return mlc_argmax(x, 1, false);
+    case 5:  return mlc_argmin(x, 0, false);
+    case 6:  return mlc_randperm(x->ctx, 9);
+    default: return mlc_sketch_apply(x, &s, 1);
+    }
+}
+
+/* Whatever runs on the device checks what these kernels are given; here that they were asked. */
+TEST(backend, index_scan_argmax_and_permutation_get_the_workspace_that_a_device_asks_for)
+{
+    static const double rows[2] = {2, 0};
+    mlc_status  status;
+    mlc_ctx    *ctx = device_ctx("test", &status);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 1, -1, 1);
+    mlc_tensor *at = test_tensor(ctx, MLC_I64, mlc_dims1(2), rows);
+    mlc_set_requires_grad(x, true);
+    for (int op = 0; op < 8; op++) {
+        const int64_t asked = g_asked;
+        mlc_tensor   *y = asking_run(x, at, op);
+        CHECK(y != NULL);
+        CHECK_EQ(g_asked, asked + 1);
+        if (y != NULL && op < 3) {                          /* a scatter or a scan again        */
+            CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+            CHECK_EQ(g_asked, asked + 2);
+        }
+    }
+    CHECK_OK(ctx);
 }
 
 /* ---- kernels: buffers that end where the next page is unreadable --------------------------- */
