@@ -1690,7 +1690,7 @@ static mlc_status draw_gemm(const mlc_kernels *k, draw *d)
     const mlc_dtype   dtype = d->what == 14 ? MLC_BF16 : MLC_F32;
     memset(&g, 0, sizeof g);
     g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = g.bias_dtype = dtype;
-    g.m = 17, g.n = 33, g.k = 32, g.batch = 1, g.alpha = 1;
+    g.m = 17, g.n = 33, g.k = 32, g.batch[0] = g.batch[1] = g.batch[2] = 1, g.alpha = 1;
     g.a = guarded_rand(0, dtype, 17 * 32, 5, 1, 2), g.a_row = 32, g.a_col = 1;
     g.b = guarded_rand(1, dtype, 32 * 33, 6, 1, 2), g.b_row = 33, g.b_col = 1;
     g.c = d->out, g.c_row = 33, g.c_col = 1;
