@@ -14,11 +14,11 @@
  * CUDA.LAUNCH    grids, names of kernels               CUDA.ROWS     softmax, norm, cross-entropy
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.INDEX    take, index
  * CUDA.WALK      merged dims, index arithmetic         CUDA.GEMM     products: own tile, epilogue
- * CUDA.COMMON    Philox                                CUDA.LT       products by cuBLASLt
+ * CUDA.UNITS     values of any dtype; units of a walk  CUDA.LT       products by cuBLASLt
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.OPTIM    optim, guard, pack
- * CUDA.MAP       units; formulas: map, math            CUDA.TABLE    the backend
+ * CUDA.MAP       formulas: map, math                   CUDA.TABLE    the backend
  * CUDA.MOVE      compare, where, cast, fill, ...
- * CUDA.RANDOM    random, dropout                                                               */
+ * CUDA.RANDOM    Philox: random, dropout                                                       */
 #include <cuda_runtime.h>
 
 #include "mlcore_cuda.h"
@@ -353,7 +353,7 @@ BOTH float   load(f16 v)
 {
     const uint32_t sign = (uint32_t)(v.bits & 0x8000) << 16, e = v.bits >> 10 & 31;
     const uint32_t m = v.bits & 1023;
-    if (e == 31) return bits_f32(sign | 0x7f800000 | m << 13);
+    if (e == 31) return bits_f32(sign | 0x7f800000 | m << 13 | (m ? 0x400000 : 0));
     if (e == 0) return bits_f32(sign | f32_bits((float)m * 5.9604644775390625e-8f));
     return bits_f32(sign | (e + 112) << 23 | m << 13);
 }
@@ -519,6 +519,231 @@ DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
         k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
     }
     return c;
+}
+
+/* @@ CUDA.UNITS ------------------------------------------ values of any dtype; units of a walk
+ * What goes over all elements of its operands is a job: a struct with run<V>(places, steps, count),
+ * which a thread calls for a unit, V elements that follow one another on the innermost axis, where
+ * an operand is dense (one access of at most 16 bytes) or repeats one value. V is 1 where that
+ * cannot be. Values of any dtype are floats, f64 or i64 on the way (W); conversions are those of
+ * IMPL.KERNELS.CAST, bit for bit. */
+
+template <class T, int V> struct alignas(sizeof(T) * V) vec { T v[V]; };
+
+/* Elements that are moved are bits of their size. */
+BOTH uint16_t load(uint16_t v) { return v; }
+BOTH uint32_t load(uint32_t v) { return v; }
+BOTH uint64_t load(uint64_t v) { return v; }
+
+/* a b and a + b, each rounded: nvcc fuses the plain ones, and the CPU's bits are wanted. */
+#ifdef __CUDA_ARCH__
+#define MLC_ROUNDED(f, plain) f
+#else
+#define MLC_ROUNDED(f, plain) plain
+#endif
+DEV float mul_exact(float a, float b)    { return MLC_ROUNDED(__fmul_rn(a, b), a * b); }
+DEV float add_exact(float a, float b)    { return MLC_ROUNDED(__fadd_rn(a, b), a + b); }
+DEV double mul_exact(double a, double b) { return MLC_ROUNDED(__dmul_rn(a, b), a * b); }
+DEV double add_exact(double a, double b) { return MLC_ROUNDED(__dadd_rn(a, b), a + b); }
+
+struct truth { uint8_t byte; };        /* a bool                                                */
+
+/* To f32 by rounding to odd: a second rounding, to 16 bits, then rounds as one would. */
+BOTH float odd_f32(double x)
+{
+    const float f = (float)x;
+    const double back = (double)f;
+    if (back == x || x != x) return f;
+    return bits_f32((f32_bits(f) - (uint32_t)(fabs(back) > fabs(x))) | 1);
+}
+BOTH float for_half(float v)   { return v; }
+BOTH float for_half(double v)  { return odd_f32(v); }
+BOTH float for_half(int64_t v) { return odd_f32((double)v); }
+
+/* NaN and what does not fit become the smallest integer. */
+BOTH int64_t whole_64(double v)
+{
+    return v >= -9223372036854775808.0 && v < 9223372036854775808.0 ? (int64_t)v : INT64_MIN;
+}
+BOTH int64_t whole_64(float v)   { return whole_64((double)v); }
+BOTH int64_t whole_64(int64_t v) { return v; }
+BOTH int64_t whole_32(double v)
+{
+    return v > -2147483649.0 && v < 2147483648.0 ? (int64_t)v : INT32_MIN;
+}
+BOTH int64_t whole_32(float v)   { return whole_32((double)v); }
+BOTH int64_t whole_32(int64_t v) { return v; }
+
+template <class W> BOTH void put(float *p, W v)   { *p = (float)v; }
+template <class W> BOTH void put(double *p, W v)  { *p = (double)v; }
+template <class W> BOTH void put(bf16 *p, W v)    { store(p, for_half(v)); }
+template <class W> BOTH void put(f16 *p, W v)     { store(p, for_half(v)); }
+template <class W> BOTH void put(int64_t *p, W v) { *p = whole_64(v); }
+template <class W> BOTH void put(int32_t *p, W v) { *p = (int32_t)whole_32(v); }
+template <class W> BOTH void put(int8_t *p, W v)  { *p = (int8_t)whole_32(v); }
+template <class W> BOTH void put(uint8_t *p, W v) { *p = (uint8_t)whole_32(v); }
+template <class W> BOTH void put(truth *p, W v)   { p->byte = v != 0; }
+
+/* Element i of a dtype known at run time: stored, and as a W that holds it. */
+template <class W> BOTH void put_at(mlc_dtype dtype, void *p, int64_t i, W v)
+{
+    switch (dtype) {
+    case MLC_F32:  put(static_cast<float *>(p) + i, v); break;
+    case MLC_F64:  put(static_cast<double *>(p) + i, v); break;
+    case MLC_BF16: put(static_cast<bf16 *>(p) + i, v); break;
+    case MLC_F16:  put(static_cast<f16 *>(p) + i, v); break;
+    case MLC_I64:  put(static_cast<int64_t *>(p) + i, v); break;
+    case MLC_I32:  put(static_cast<int32_t *>(p) + i, v); break;
+    case MLC_I8:   put(static_cast<int8_t *>(p) + i, v); break;
+    case MLC_U8:   put(static_cast<uint8_t *>(p) + i, v); break;
+    default:       put(static_cast<truth *>(p) + i, v); break;
+    }
+}
+template <class W> DEV W get_at(mlc_dtype dtype, const void *p, int64_t i)
+{
+    switch (dtype) {
+    case MLC_F32:  return (W)static_cast<const float *>(p)[i];
+    case MLC_F64:  return (W)static_cast<const double *>(p)[i];
+    case MLC_BF16: return (W)load(static_cast<const bf16 *>(p)[i]);
+    case MLC_F16:  return (W)load(static_cast<const f16 *>(p)[i]);
+    case MLC_I64:  return (W)static_cast<const int64_t *>(p)[i];
+    case MLC_I32:  return (W)static_cast<const int32_t *>(p)[i];
+    case MLC_I8:   return (W)static_cast<const int8_t *>(p)[i];
+    case MLC_U8:   return (W)static_cast<const uint8_t *>(p)[i];
+    default:       return (W)(static_cast<const uint8_t *>(p)[i] != 0);
+    }
+}
+
+/* v as an element of a dtype, of which T has the size. */
+template <class T> static T scalar_of(mlc_dtype dtype, double v)
+{
+    uint64_t bits = 0;
+    T element;
+    put_at(dtype, &bits, 0, v);
+    memcpy(&element, &bits, sizeof element);
+    return element;
+}
+
+static bool dtype_known(mlc_dtype dtype) { return (unsigned)dtype < MLC_DTYPE_COUNT; }
+static bool dtype_is_half(mlc_dtype dtype) { return dtype == MLC_BF16 || dtype == MLC_F16; }
+/* Calls f(type_tag<W>()). */
+template <class F> static mlc_status each_wide(mlc_dtype dtype, const F &f)
+{
+    if (dtype == MLC_F32 || dtype_is_half(dtype)) return f(type_tag<float>());
+    return dtype == MLC_F64 ? f(type_tag<double>()) : f(type_tag<int64_t>());
+}
+
+/* Loads V elements as W, and stores them; step 0: the same one; count below V: the last unit. */
+template <int V, class T> DEV void load_unit(const T *p, int step, int count,
+                                             typename wide<T>::type (&x)[V])
+{
+    if (V > 1 && step && count == V) {
+        const vec<T, V> u = *reinterpret_cast<const vec<T, V> *>(p);
+        for (int e = 0; e < V; e++) x[e] = load(u.v[e]);
+    } else {
+        for (int e = 0; e < V; e++) if (e < count) x[e] = load(p[e * step]);
+    }
+}
+template <int V, class T, class W> DEV void store_unit(T *p, int count, const W (&x)[V])
+{
+    vec<T, V> u;
+    for (int e = 0; e < V; e++) store(u.v + e, x[e]);
+    if (count == V) *reinterpret_cast<vec<T, V> *>(p) = u;
+    else for (int e = 0; e < V; e++) if (e < count) p[e] = u.v[e];
+}
+
+template <int N> struct units {
+    walk<N> w;
+    int64_t base[N], left;             /* elements from the first unit on, where there is one dim */
+    int step[N];                       /* of an operand inside a unit: 0 or 1                   */
+};
+
+/* f.run<V>(places, steps, count) for each unit. */
+template <int V, int N, class F> static __global__ void __launch_bounds__(THREADS)
+units_kernel(const units<N> u, const F f)
+{
+    const int each = V == 1 ? 4 : 1;
+    uint32_t i = blockIdx.x * (uint32_t)(THREADS * each) + threadIdx.x;
+    for (int e = 0; e < each && i < u.w.n; e++, i += THREADS) {
+        const int64_t left = u.left - (int64_t)i * V;
+        int64_t at[N];
+        walk_at(u.w, i, at);
+        for (int k = 0; k < N; k++) at[k] += u.base[k];
+        f.template run<V>(at, u.step, left < V ? (int)left : V);
+    }
+}
+
+/* What an entry knows of its operands; operand 0 is the output. strides NULL: it is not there. */
+template <int N> struct operand_list {
+    int32_t ndim;
+    const int64_t *shape;
+    const void *data[N];
+    const int64_t *stride[N];
+    size_t size[N];                    /* of an element                                         */
+};
+
+/* The plan with axes in the order of the output's strides, so that its stores are coalesced. */
+template <int N> static plan<N> plan_sorted(const operand_list<N> &o)
+{
+    int64_t shape[MLC_MAX_DIMS], stride[N][MLC_MAX_DIMS];
+    const int64_t *strides[N];
+    int order[MLC_MAX_DIMS];
+    for (int d = 0; d < o.ndim; d++) {
+        int at = d;
+        for (; at > 0 && llabs(o.stride[0][order[at - 1]]) < llabs(o.stride[0][d]); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    for (int d = 0; d < o.ndim; d++) shape[d] = o.shape[order[d]];
+    for (int k = 0; k < N; k++) {
+        strides[k] = o.stride[k] ? stride[k] : NULL;
+        for (int d = 0; d < o.ndim && o.stride[k]; d++) stride[k][d] = o.stride[k][order[d]];
+    }
+    return plan<N>(o.ndim, shape, strides);
+}
+
+/* True where units of v elements are whole and aligned in all operands. */
+template <int N> static bool plan_has_units(const plan<N> &p, const operand_list<N> &o, int v)
+{
+    const int last = p.ndim - 1;
+    if (last < 0 || p.stride[0][last] != 1 || (last > 0 && p.shape[last] % v != 0)) return false;
+    for (int k = 0; k < N; k++) {
+        if (p.stride[k][last] == 0) continue;
+        if (p.stride[k][last] != 1 || (uintptr_t)o.data[k] % (o.size[k] * (size_t)v)) return false;
+        for (int d = 0; d < last; d++) if (p.stride[k][d] % v != 0) return false;
+    }
+    return true;
+}
+
+template <int V, int N, class F>
+static mlc_status units_launch(void *dev, const char *name, plan<N> p, const F &f)
+{
+    units<N> u;
+    const int64_t whole = p.ndim == 1 ? p.n : INT64_MAX, each = THREADS * (V == 1 ? 4 : 1);
+    for (int k = 0; k < N; k++) u.step[k] = V > 1 ? (int)p.stride[k][p.ndim - 1] : 0;
+    if (V > 1) {
+        int64_t *const size = p.shape + p.ndim - 1, length = (*size + V - 1) / V;
+        p.n = p.n / *size * length;
+        *size = length;
+        for (int k = 0; k < N; k++) p.stride[k][p.ndim - 1] *= V;
+    }
+    return p.each([&](const walk<N> &w, const int64_t *offset) {
+        u.w = w;
+        for (int k = 0; k < N; k++) u.base[k] = offset[k];
+        u.left = whole == INT64_MAX || V == 1 ? INT64_MAX : whole - offset[0];
+        return launch(dev, name, dim3((unsigned)((w.n + each - 1) / each)), dim3(THREADS), 0,
+                      units_kernel<V, N, F>, u, f);
+    });
+}
+
+/* Runs f over all elements, in units of V where it can. */
+template <int V, int N, class F>
+static mlc_status units_run(void *dev, const char *name, const operand_list<N> &o, const F &f)
+{
+    const plan<N> p = plan_sorted(o);
+    if (p.n == 0) return MLC_OK;
+    if (V > 1 && plan_has_units(p, o, V)) return units_launch<V>(dev, name, p, f);
+    return units_launch<1>(dev, name, p, f);
 }
 
 /* @@ CUDA.FORMULAS --------------------------------------- F(name) of the formulas of mlcore.h
@@ -720,125 +945,9 @@ template <class T> DEV T f_focal_slope_t(T x, T t, T alpha, T gamma, bool square
 }
 
 /* @@ CUDA.MAP -------------------------------------------- formulas: map, math
- * out (+)= f(in..), any strides. A thread makes a unit: V elements that follow one another on the
- * innermost axis, where an operand is dense (one access of at most 16 bytes) or repeats one value;
- * V is 1 where that cannot be. The formula is chosen at run time, once a unit in map; those of math
- * are a function that is called, as a hundred of them inlined would cost map its registers. */
-
-template <class T, int V> struct alignas(sizeof(T) * V) vec { T v[V]; };
-
-/* Loads V elements as W, and stores them; step 0: the same one; count below V: the last unit. */
-template <int V, class T> DEV void load_unit(const T *p, int step, int count,
-                                             typename wide<T>::type (&x)[V])
-{
-    if (V > 1 && step && count == V) {
-        const vec<T, V> u = *reinterpret_cast<const vec<T, V> *>(p);
-        for (int e = 0; e < V; e++) x[e] = load(u.v[e]);
-    } else {
-        for (int e = 0; e < V; e++) if (e < count) x[e] = load(p[e * step]);
-    }
-}
-template <int V, class T, class W> DEV void store_unit(T *p, int count, const W (&x)[V])
-{
-    vec<T, V> u;
-    for (int e = 0; e < V; e++) store(u.v + e, x[e]);
-    if (count == V) *reinterpret_cast<vec<T, V> *>(p) = u;
-    else for (int e = 0; e < V; e++) if (e < count) p[e] = u.v[e];
-}
-
-template <int N> struct units {
-    walk<N> w;
-    int64_t base[N], left;             /* elements from the first unit on, where there is one dim */
-    int step[N];                       /* of an operand inside a unit: 0 or 1                   */
-};
-
-/* f.run<V>(places, steps, count) for each unit. */
-template <int V, int N, class F> static __global__ void __launch_bounds__(THREADS)
-units_kernel(const units<N> u, const F f)
-{
-    const int each = V == 1 ? 4 : 1;
-    uint32_t i = blockIdx.x * (uint32_t)(THREADS * each) + threadIdx.x;
-    for (int e = 0; e < each && i < u.w.n; e++, i += THREADS) {
-        const int64_t left = u.left - (int64_t)i * V;
-        int64_t at[N];
-        walk_at(u.w, i, at);
-        for (int k = 0; k < N; k++) at[k] += u.base[k];
-        f.template run<V>(at, u.step, left < V ? (int)left : V);
-    }
-}
-
-/* What an entry knows of its operands; operand 0 is the output. strides NULL: it is not there. */
-template <int N> struct operand_list {
-    int32_t ndim;
-    const int64_t *shape;
-    const void *data[N];
-    const int64_t *stride[N];
-    size_t size[N];                    /* of an element                                         */
-};
-
-/* The plan with axes in the order of the output's strides, so that its stores are coalesced. */
-template <int N> static plan<N> plan_sorted(const operand_list<N> &o)
-{
-    int64_t shape[MLC_MAX_DIMS], stride[N][MLC_MAX_DIMS];
-    const int64_t *strides[N];
-    int order[MLC_MAX_DIMS];
-    for (int d = 0; d < o.ndim; d++) {
-        int at = d;
-        for (; at > 0 && llabs(o.stride[0][order[at - 1]]) < llabs(o.stride[0][d]); at--)
-            order[at] = order[at - 1];
-        order[at] = d;
-    }
-    for (int d = 0; d < o.ndim; d++) shape[d] = o.shape[order[d]];
-    for (int k = 0; k < N; k++) {
-        strides[k] = o.stride[k] ? stride[k] : NULL;
-        for (int d = 0; d < o.ndim && o.stride[k]; d++) stride[k][d] = o.stride[k][order[d]];
-    }
-    return plan<N>(o.ndim, shape, strides);
-}
-
-/* True where units of v elements are whole and aligned in all operands. */
-template <int N> static bool plan_has_units(const plan<N> &p, const operand_list<N> &o, int v)
-{
-    const int last = p.ndim - 1;
-    if (last < 0 || p.stride[0][last] != 1 || (last > 0 && p.shape[last] % v != 0)) return false;
-    for (int k = 0; k < N; k++) {
-        if (p.stride[k][last] == 0) continue;
-        if (p.stride[k][last] != 1 || (uintptr_t)o.data[k] % (o.size[k] * (size_t)v)) return false;
-        for (int d = 0; d < last; d++) if (p.stride[k][d] % v != 0) return false;
-    }
-    return true;
-}
-
-template <int V, int N, class F>
-static mlc_status units_launch(void *dev, const char *name, plan<N> p, const F &f)
-{
-    units<N> u;
-    const int64_t whole = p.ndim == 1 ? p.n : INT64_MAX, each = THREADS * (V == 1 ? 4 : 1);
-    for (int k = 0; k < N; k++) u.step[k] = V > 1 ? (int)p.stride[k][p.ndim - 1] : 0;
-    if (V > 1) {
-        int64_t *const size = p.shape + p.ndim - 1, length = (*size + V - 1) / V;
-        p.n = p.n / *size * length;
-        *size = length;
-        for (int k = 0; k < N; k++) p.stride[k][p.ndim - 1] *= V;
-    }
-    return p.each([&](const walk<N> &w, const int64_t *offset) {
-        u.w = w;
-        for (int k = 0; k < N; k++) u.base[k] = offset[k];
-        u.left = whole == INT64_MAX || V == 1 ? INT64_MAX : whole - offset[0];
-        return launch(dev, name, dim3((unsigned)((w.n + each - 1) / each)), dim3(THREADS), 0,
-                      units_kernel<V, N, F>, u, f);
-    });
-}
-
-/* Runs f over all elements, in units of V where it can. */
-template <int V, int N, class F>
-static mlc_status units_run(void *dev, const char *name, const operand_list<N> &o, const F &f)
-{
-    const plan<N> p = plan_sorted(o);
-    if (p.n == 0) return MLC_OK;
-    if (V > 1 && plan_has_units(p, o, V)) return units_launch<V>(dev, name, p, f);
-    return units_launch<1>(dev, name, p, f);
-}
+ * out (+)= f(in..), any strides. The formula is chosen at run time, once a unit in map; those of
+ * math are a function that is called for each element, as a hundred of them inlined would cost map
+ * its registers. */
 
 /* The formulas of map, inlined: one choice for V elements. */
 #define MAP_CASE(code, formula) \
@@ -872,13 +981,12 @@ static __device__ __attribute__((noinline)) T math_formula(int op, T a, T b, T c
         default: return (T)0;
     }
 }
-/* M: in which elements are computed: of f32 and 16 bits f64 where the formula is a wide one. */
-template <class M> struct math_formulas {
+struct math_formulas {
     template <int V, class T>
     static DEV void run(int op, const T (&x)[3][V], double s, double t, T (&r)[V])
     {
         for (int e = 0; e < V; e++)
-            r[e] = (T)math_formula<M>(op, (M)x[0][e], (M)x[1][e], (M)x[2][e], (M)s, (M)t);
+            r[e] = math_formula<T>(op, x[0][e], x[1][e], x[2][e], (T)s, (T)t);
     }
     /* Powers that have a formula of their own. */
     static BOTH int choose(int op, double s)
@@ -913,9 +1021,9 @@ static bool math_is_wide(int op)
 /* Operand 0 is the output, 1 to 3 are the inputs. */
 template <class T, class FORMULAS> struct map_job {
     typedef typename wide<T>::type W;
-    int op, inputs, accumulate;
     T *out;
     const T *in[3];
+    int op, inputs, accumulate;
     double s, t;
     const double *s_dev;
 
@@ -934,64 +1042,556 @@ template <class T, class FORMULAS> struct map_job {
         store_unit<V>(out + at[0], count, r);
     }
 };
+/* In f64 whatever the dtype, rounded to f32 first where it is not f64. */
+struct math_wide_job {
+    void *out;
+    const void *in[3];
+    mlc_dtype dtype;
+    int op, inputs, accumulate;
+    double s, t;
+    const double *s_dev;
 
-template <class FORMULAS, int V, class T>
-static mlc_status map_run(void *dev, const char *name, const struct mlc_k_map *a)
-{
-    map_job<T, FORMULAS> job = { a->s_dev ? (int)a->op : FORMULAS::choose(a->op, a->s), 0,
-                                 a->accumulate, static_cast<T *>(a->out), {}, a->s, a->t,
-                                 a->s_dev };
-    operand_list<4> o = { a->ndim, a->shape, { a->out }, { a->out_stride },
-                          { sizeof(T), sizeof(T), sizeof(T), sizeof(T) } };
-    /* Inputs are given from the front: the first NULL ends them. */
-    for (; job.inputs < 3 && a->in[job.inputs]; job.inputs++) {
-        job.in[job.inputs] = static_cast<const T *>(a->in[job.inputs]);
-        o.data[job.inputs + 1] = a->in[job.inputs];
-        o.stride[job.inputs + 1] = a->in_stride[job.inputs];
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        const double by = s_dev ? *s_dev : s;
+        double x[3] = {};
+        for (int p = 0; p < 3; p++) if (p < inputs) x[p] = get_at<double>(dtype, in[p], at[p + 1]);
+        double r = math_formula<double>(s_dev ? math_formulas::choose(op, by) : op, x[0], x[1],
+                                        x[2], by, t);
+        if (dtype != MLC_F64) r = (float)r;
+        if (accumulate) r = get_at<double>(dtype, out, at[0]) + r;
+        if (dtype == MLC_F64) static_cast<double *>(out)[at[0]] = r;
+        else put_at(dtype, out, at[0], (float)r);
     }
-    return units_run<V>(dev, name, o, job);
+};
+
+static operand_list<4> map_operands(const struct mlc_k_map *a, int inputs)
+{
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    operand_list<4> o = { a->ndim, a->shape, { a->out }, { a->out_stride },
+                          { size, size, size, size } };
+    for (int p = 0; p < inputs; p++) {
+        o.data[p + 1] = a->in[p];
+        o.stride[p + 1] = a->in_stride[p];
+    }
+    return o;
+}
+/* Inputs are given from the front: the first NULL ends them. */
+static int map_inputs(const struct mlc_k_map *a)
+{
+    int n = 0;
+    while (n < 3 && a->in[n]) n++;
+    return n;
+}
+template <class FORMULAS, int V, class T>
+static mlc_status map_run(void *dev, const char *name, const struct mlc_k_map *a, int op)
+{
+    const T *in[3];
+    for (int p = 0; p < 3; p++) in[p] = static_cast<const T *>(a->in[p]);
+    const map_job<T, FORMULAS> job = { static_cast<T *>(a->out), { in[0], in[1], in[2] }, op,
+                                       map_inputs(a), a->accumulate, a->s, a->t, a->s_dev };
+    return units_run<V>(dev, name, map_operands(a, job.inputs), job);
 }
 static mlc_status map_entry(void *dev, const struct mlc_k_map *a)
 {
     if (a->op > MLC__MAP_LAST) return MLC_ERR_UNSUPPORTED;
     return each_float(a->dtype, [&](auto tag) {
         typedef TYPE(tag) T;
-        return map_run<map_formulas, 16 / sizeof(T), T>(dev, "map", a);
+        return map_run<map_formulas, 16 / sizeof(T), T>(dev, "map", a, a->op);
     });
 }
 static mlc_status math_entry(void *dev, const struct mlc_k_math *math)
 {
     const struct mlc_k_map *a = &math->map;
-    const int op = a->s_dev ? (int)a->op : math_formulas<float>::choose(a->op, a->s);
+    const int op = a->s_dev ? (int)a->op : math_formulas::choose(a->op, a->s);
     if (a->op <= MLC__MAP_LAST || a->op >= MLC_MATH_END) return MLC_ERR_UNSUPPORTED;
-    return each_float(a->dtype, [&](auto tag) {
+    switch (math_is_wide(op) ? MLC_F64 : a->dtype) {
+    case MLC_F32:  return map_run<math_formulas, 4, float>(dev, "math", a, op);
+    case MLC_BF16: return map_run<math_formulas, 4, bf16>(dev, "math", a, op);
+    case MLC_F16:  return map_run<math_formulas, 4, f16>(dev, "math", a, op);
+    default: break;
+    }
+    if (!dtype_is_half(a->dtype) && a->dtype != MLC_F32 && a->dtype != MLC_F64)
+        return MLC_ERR_UNSUPPORTED;
+    const math_wide_job job = { a->out, { a->in[0], a->in[1], a->in[2] }, a->dtype, op,
+                                map_inputs(a), a->accumulate, a->s, a->t, a->s_dev };
+    return units_run<1>(dev, "math", map_operands(a, job.inputs), job);
+}
+
+/* @@ CUDA.MOVE ------------------------------------------- compare, where, cast, fill, band, pad
+ * What moves elements, chooses them, or makes bytes of them; and the arithmetic of integers. */
+
+/* -- compare -- */
+
+template <class W> DEV bool compare_of(mlc_compare op, W a, W b)
+{
+    switch (op) {
+    case MLC_COMPARE_EQ:  return a == b;
+    case MLC_COMPARE_NE:  return a != b;
+    case MLC_COMPARE_LT:  return a < b;
+    case MLC_COMPARE_LE:  return a <= b;
+    case MLC_COMPARE_GT:  return a > b;
+    case MLC_COMPARE_GE:  return a >= b;
+    case MLC_COMPARE_AND: return (a != 0) & (b != 0);
+    case MLC_COMPARE_OR:  return (a != 0) | (b != 0);
+    case MLC_COMPARE_XOR: return (a != 0) ^ (b != 0);
+    case MLC_COMPARE_NOT: return a == 0;
+    case MLC_COMPARE_NAN: return a != a;
+    case MLC_COMPARE_INF: return a == a && a - a != 0;
+    default:              return a - a == 0;
+    }
+}
+template <class W> struct compare_job {
+    mlc_compare op;
+    mlc_dtype dtype;
+    uint8_t *out;
+    const void *a, *b;
+    W s;
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        const W x = get_at<W>(dtype, a, at[1]), y = b ? get_at<W>(dtype, b, at[2]) : s;
+        out[at[0]] = compare_of(op, x, y);
+    }
+};
+template <class W>
+static mlc_status compare_run(void *dev, const struct mlc_k_compare *a, W s)
+{
+    const compare_job<W> job = { a->op, a->dtype, a->out, a->in[0], a->in[1], s };
+    const operand_list<3> o = { a->ndim, a->shape, { a->out, a->in[0], a->in[1] },
+                                { a->out_stride, a->in_stride[0],
+                                  a->in[1] ? a->in_stride[1] : NULL }, {} };
+    return units_run<1>(dev, "compare", o, job);
+}
+/* The scalar is rounded to a float's dtype. An integer is compared with it in i64, or in f64 where
+ * the scalar is no integer of i64. */
+static mlc_status compare_entry(void *dev, const struct mlc_k_compare *a)
+{
+    if (!dtype_known(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->in[1]) return each_wide(a->dtype, [&](auto tag) {
+        return compare_run<TYPE(tag)>(dev, a, 0);
+    });
+    if (a->dtype == MLC_F32) return compare_run<float>(dev, a, (float)a->s);
+    if (a->dtype == MLC_F64) return compare_run<double>(dev, a, a->s);
+    if (a->dtype == MLC_BF16)
+        return compare_run<float>(dev, a, load(scalar_of<bf16>(MLC_BF16, a->s)));
+    if (a->dtype == MLC_F16)
+        return compare_run<float>(dev, a, load(scalar_of<f16>(MLC_F16, a->s)));
+    const int64_t s = whole_64(a->s);
+    const bool whole = (double)s == a->s && a->s < 9223372036854775808.0;
+    return whole ? compare_run<int64_t>(dev, a, s) : compare_run<double>(dev, a, a->s);
+}
+
+/* -- where: elements of a size are bits; a sum is made in f64 and rounded once -- */
+
+template <class T> struct where_job {
+    T *out;
+    const uint8_t *mask;
+    const T *in[2];
+    T s;
+    template <int V> DEV void run(const int64_t *at, const int *step, int count) const
+    {
+        uint8_t m[V] = {};
+        T x[2][V], r[V];
+        load_unit<V>(mask + at[1], step[1], count, m);
+        for (int p = 0; p < 2; p++) {
+            for (int e = 0; e < V; e++) x[p][e] = s;
+            if (in[p]) load_unit<V>(in[p] + at[p + 2], step[p + 2], count, x[p]);
+        }
+        for (int e = 0; e < V; e++) r[e] = m[e] ? x[0][e] : x[1][e];
+        store_unit<V>(out + at[0], count, r);
+    }
+};
+template <class T> struct where_add_job {
+    T *out;
+    const uint8_t *mask;
+    const T *in[2];
+    T s;
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        const T *const from = mask[at[1]] ? (in[0] ? in[0] + at[2] : NULL)
+                                          : (in[1] ? in[1] + at[3] : NULL);
+        put(out + at[0], (double)load(out[at[0]]) + (double)load(from ? *from : s));
+    }
+};
+template <int V, template <class> class JOB, class T>
+static mlc_status where_run(void *dev, const struct mlc_k_where *a)
+{
+    const T *const in[2] = { static_cast<const T *>(a->in[0]), static_cast<const T *>(a->in[1]) };
+    const operand_list<4> o = { a->ndim, a->shape, { a->out, a->mask, a->in[0], a->in[1] },
+                                { a->out_stride, a->mask_stride, in[0] ? a->in_stride[0] : NULL,
+                                  in[1] ? a->in_stride[1] : NULL },
+                                { sizeof(T), 1, sizeof(T), sizeof(T) } };
+    const JOB<T> job = { static_cast<T *>(a->out), a->mask, { in[0], in[1] },
+                         scalar_of<T>(a->dtype, a->s) };
+    return units_run<V>(dev, "where", o, job);
+}
+static mlc_status where_entry(void *dev, const struct mlc_k_where *a)
+{
+    if (!dtype_known(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->accumulate) return each_float(a->dtype, [&](auto tag) {
+        return where_run<1, where_add_job, TYPE(tag)>(dev, a);
+    });
+    return each_size(mlc_dtype_bytes(a->dtype), [&](auto tag) {
         typedef TYPE(tag) T;
-        typedef typename wide<T>::type W;
-        const int v = sizeof(T) == 8 ? 2 : 4;              /* 8 would cost too many registers */
-        return math_is_wide(op) ? map_run<math_formulas<double>, v, T>(dev, "math", a)
-                                : map_run<math_formulas<W>, v, T>(dev, "math", a);
+        return where_run<16 / sizeof(T), where_job, T>(dev, a);
     });
 }
 
-/* @@ CUDA.MOVE ------------------------------------------- compare, where, cast, fill, band, pad */
+/* -- cast: copies by size; pairs of f32, bf16, f16 in units; others one element at a time -- */
 
-template <class T> static __global__ void __launch_bounds__(THREADS)
-fill_kernel(T *out, int64_t n, double start, double step, int64_t origin)
+template <class TO, class FROM> struct cast_job {
+    TO *out;
+    const FROM *in;
+    template <int V> DEV void run(const int64_t *at, const int *step, int count) const
+    {
+        typename wide<FROM>::type x[V] = {};
+        load_unit<V>(in + at[1], step[1], count, x);
+        store_unit<V>(out + at[0], count, x);
+    }
+};
+template <class W> struct cast_any_job {
+    mlc_dtype to, from;
+    void *out;
+    const void *in;
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        put_at(to, out, at[0], get_at<W>(from, in, at[1]));
+    }
+};
+
+/* Two axes change places: out is dense along `last`, in along `row`. A block moves 32 by 32
+ * elements through shared memory, so that both sides are coalesced. */
+enum { TILE = 32, TILE_ROWS = THREADS / TILE };
+struct tiles {
+    walk<2> outer;                     /* the other axes                                        */
+    int64_t base[2], rows, cols, out_row, in_col;
+    divisor across, down;              /* tiles along the columns of out, along its rows        */
+};
+template <class TO, class FROM> static __global__ void __launch_bounds__(THREADS)
+transpose_kernel(TO *out, const FROM *in, const tiles t)
+{
+    MLC_SHARED(FROM, tile, [TILE][TILE + 1]);
+    const uint32_t q = divide(blockIdx.x, t.across), x = blockIdx.x - q * t.across.d;
+    const uint32_t batch = divide(q, t.down), y = q - batch * t.down.d;
+    const int64_t r0 = (int64_t)y * TILE, c0 = (int64_t)x * TILE;
+    const int lane = (int)(threadIdx.x % TILE), line = (int)(threadIdx.x / TILE);
+    int64_t at[2];
+    walk_at(t.outer, batch, at);
+    for (int j = line; j < TILE; j += TILE_ROWS)
+        if (r0 + lane < t.rows && c0 + j < t.cols)
+            tile[j][lane] = in[t.base[1] + at[1] + r0 + lane + (c0 + j) * t.in_col];
+    __syncthreads();
+    for (int j = line; j < TILE; j += TILE_ROWS)
+        if (r0 + j < t.rows && c0 + lane < t.cols)
+            store(out + t.base[0] + at[0] + (r0 + j) * t.out_row + c0 + lane, load(tile[lane][j]));
+}
+
+/* The axis along which in is dense where out is along the last one, or -1. */
+static int transpose_axis(const plan<2> &p)
+{
+    const int last = p.ndim - 1;
+    if (last < 1 || p.stride[0][last] != 1 || p.stride[1][last] == 1) return -1;
+    for (int d = 0; d < last; d++)
+        if (p.stride[1][d] == 1 && p.shape[d] >= 8 && p.shape[last] >= 8) return d;
+    return -1;
+}
+template <class TO, class FROM>
+static mlc_status transpose_run(void *dev, plan<2> p, int row, TO *out, const FROM *in)
+{
+    const int last = p.ndim - 1;
+    const int64_t rows = p.shape[row], cols = p.shape[last];
+    tiles t;
+    t.rows = rows; t.cols = cols;
+    t.out_row = p.stride[0][row]; t.in_col = p.stride[1][last];
+    t.across = divisor_make((uint32_t)((cols + TILE - 1) / TILE));
+    t.down = divisor_make((uint32_t)((rows + TILE - 1) / TILE));
+    p.n /= rows * cols;
+    for (int d = row; d < last - 1; d++) {
+        p.shape[d] = p.shape[d + 1];
+        for (int k = 0; k < 2; k++) p.stride[k][d] = p.stride[k][d + 1];
+    }
+    p.ndim -= 2;
+    return p.each([&](const walk<2> &w, const int64_t *offset) {
+        t.outer = w;
+        for (int k = 0; k < 2; k++) t.base[k] = offset[k];
+        return launch(dev, "transpose", dim3(w.n * t.across.d * t.down.d), dim3(THREADS), 0,
+                      transpose_kernel<TO, FROM>, out, in, t);
+    });
+}
+
+template <class TO, class FROM>
+static mlc_status cast_run(void *dev, const struct mlc_k_cast *a)
+{
+    const cast_job<TO, FROM> job = { static_cast<TO *>(a->out), static_cast<const FROM *>(a->in) };
+    const operand_list<2> o = { a->ndim, a->shape, { a->out, a->in },
+                                { a->out_stride, a->in_stride }, { sizeof(TO), sizeof(FROM) } };
+    const plan<2> p = plan_sorted(o);
+    const int row = transpose_axis(p);
+    if (p.n > 0 && row >= 0 && p.n < (int64_t)1 << 36)     /* the grid has fewer than 2^31 blocks */
+        return transpose_run(dev, p, row, job.out, job.in);
+    return units_run<16 / (sizeof(TO) > sizeof(FROM) ? sizeof(TO) : sizeof(FROM))>(dev, "cast", o,
+                                                                                 job);
+}
+static mlc_status cast_any(void *dev, const struct mlc_k_cast *a)
+{
+    const operand_list<2> o = { a->ndim, a->shape, { a->out, a->in },
+                                { a->out_stride, a->in_stride }, {} };
+    return each_wide(a->in_dtype, [&](auto tag) {
+        const cast_any_job<TYPE(tag)> job = { a->out_dtype, a->in_dtype, a->out, a->in };
+        return units_run<1>(dev, "cast", o, job);
+    });
+}
+static mlc_status cast_entry(void *dev, const struct mlc_k_cast *a)
+{
+    const mlc_dtype to = a->out_dtype, from = a->in_dtype;
+    if (!dtype_known(to) || !dtype_known(from)) return MLC_ERR_UNSUPPORTED;
+    if (to == from) return each_size(mlc_dtype_bytes(to), [&](auto tag) {
+        return cast_run<TYPE(tag), TYPE(tag)>(dev, a);
+    });
+    if (to == MLC_BF16 && from == MLC_F32) return cast_run<bf16, float>(dev, a);
+    if (to == MLC_F16 && from == MLC_F32)  return cast_run<f16, float>(dev, a);
+    if (to == MLC_F32 && from == MLC_BF16) return cast_run<float, bf16>(dev, a);
+    if (to == MLC_F32 && from == MLC_F16)  return cast_run<float, f16>(dev, a);
+    return cast_any(dev, a);
+}
+
+/* -- fill: a pattern of 16 bytes, or start + (i - origin) step in f64 -- */
+
+static __global__ void __launch_bounds__(THREADS)
+pattern_kernel(uint8_t *out, int64_t bytes, const vec<uint64_t, 2> pattern)
+{
+    const int64_t first = ((int64_t)blockIdx.x * (THREADS * EACH) + threadIdx.x) * 16;
+    for (int e = 0; e < EACH; e++) {
+        const int64_t i = first + e * (THREADS * 16);
+        if (i + 16 <= bytes) *reinterpret_cast<vec<uint64_t, 2> *>(out + i) = pattern;
+        else for (int64_t b = i; b < bytes; b++)
+            out[b] = (uint8_t)(pattern.v[(b - i) / 8] >> ((b - i) % 8 * 8));
+    }
+}
+static __global__ void __launch_bounds__(THREADS)
+fill_kernel(mlc_dtype dtype, void *out, int64_t n, double start, double step, int64_t origin)
 {
     const int64_t first = (int64_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
     for (int e = 0; e < EACH; e++) {
         const int64_t i = first + e * THREADS;
-        if (i < n) store(out + i, (typename wide<T>::type)(start + (double)(i - origin) * step));
+        if (i < n) put_at(dtype, out, i, add_exact(start, mul_exact((double)(i - origin), step)));
     }
 }
 static mlc_status fill_entry(void *dev, const struct mlc_k_fill *a)
 {
+    vec<uint64_t, 2> pattern = {};
+    if (!dtype_known(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->n == 0) return MLC_OK;
-    return each_float(a->dtype, [&](auto tag) {
+    const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype);
+    if (a->step != 0.0 || (uintptr_t)a->out % 16)
+        return launch(dev, "fill", blocks_for(a->n), dim3(THREADS), 0, fill_kernel, a->dtype,
+                      a->out, a->n, a->start, a->step, a->origin);
+    if (a->start != 0.0)               /* -0 is 0, too: as the CPU has it                       */
+        for (int64_t i = 0; i < 16 / size; i++) put_at(a->dtype, &pattern, i, a->start);
+    return launch(dev, "fill", blocks_for((a->n * size + 15) / 16), dim3(THREADS), 0,
+                  pattern_kernel, static_cast<uint8_t *>(a->out), a->n * size, pattern);
+}
+
+/* -- band: two operands that are not there give row and column of an element -- */
+
+template <class T> struct band_job {
+    T *out;
+    const T *in;
+    int64_t lo, hi;
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        const int64_t diagonal = at[3] - at[2];
+        out[at[0]] = diagonal >= lo && diagonal <= hi ? in[at[1]] : (T)0;
+    }
+};
+static mlc_status band_entry(void *dev, const struct mlc_k_band *a)
+{
+    int64_t row[MLC_MAX_DIMS] = { 0 }, column[MLC_MAX_DIMS] = { 0 };
+    if (!dtype_known(a->dtype) || a->ndim < 2) return MLC_ERR_UNSUPPORTED;
+    row[a->ndim - 2] = column[a->ndim - 1] = 1;
+    const operand_list<4> o = { a->ndim, a->shape, { a->out, a->in },
+                                { a->out_stride, a->in_stride, row, column }, {} };
+    return each_size(mlc_dtype_bytes(a->dtype), [&](auto tag) {
         typedef TYPE(tag) T;
-        return launch(dev, "fill", blocks_for(a->n), dim3(THREADS), 0, fill_kernel<T>,
-                      static_cast<T *>(a->out), a->n, a->start, a->step, a->origin);
+        const band_job<T> job = { static_cast<T *>(a->out), static_cast<const T *>(a->in), a->lo,
+                                  a->hi };
+        return units_run<1>(dev, "band", o, job);
     });
+}
+
+/* -- pad: out is dense; axis d of in is shifted by before[d] -- */
+
+struct pad_axes {
+    int ndim;
+    mlc_pad_mode mode;
+    divisor size[MLC_MAX_DIMS];        /* of out; that of the first is not used                 */
+    int64_t before[MLC_MAX_DIMS], in_size[MLC_MAX_DIMS], in_stride[MLC_MAX_DIMS];
+};
+/* Place in `in` of place i of out; -1: a constant border. */
+DEV int64_t pad_from(mlc_pad_mode mode, int64_t i, int64_t before, int64_t n)
+{
+    const int64_t at = i - before;
+    if (at >= 0 && at < n) return at;
+    switch (mode) {
+    case MLC_PAD_REFLECT:   return at < 0 ? -at : 2 * n - 2 - at;
+    case MLC_PAD_REPLICATE: return at < 0 ? 0 : n - 1;
+    case MLC_PAD_CIRCULAR:  return at < 0 ? at + n : at - n;
+    default:                return -1;
+    }
+}
+template <class T> static __global__ void __launch_bounds__(THREADS)
+pad_kernel(T *out, const T *in, uint32_t n, int64_t first, const pad_axes p, T value)
+{
+    uint32_t i = blockIdx.x * (uint32_t)(THREADS * 4) + threadIdx.x;
+    for (int e = 0; e < 4 && i < n; e++, i += THREADS) {
+        int64_t from = 0;
+        uint32_t left = i;
+        bool border = false;
+        for (int d = p.ndim - 1; d >= 0; d--) {
+            const uint32_t q = d ? divide(left, p.size[d]) : 0;
+            const int64_t at = d ? left - q * p.size[d].d : first + left;
+            const int64_t place = pad_from(p.mode, at, p.before[d], p.in_size[d]);
+            border = border || place < 0;
+            from += place * p.in_stride[d];
+            left = q;
+        }
+        out[i] = border ? value : in[from];
+    }
+}
+
+/* Axes that follow one another in both, without borders, are one. Returns elements of a row of the
+ * first axis. */
+static int64_t pad_plan(const struct mlc_k_pad *a, pad_axes *p, int64_t *rows)
+{
+    int64_t size[MLC_MAX_DIMS], rest = 1;
+    p->ndim = 0;
+    p->mode = a->mode;
+    for (int d = 0; d < a->ndim; d++) {
+        const int last = p->ndim - 1;
+        const bool whole = a->before[d] == 0 && a->shape[d] == a->in_shape[d];
+        if (last >= 0 && whole && p->before[last] == 0 && size[last] == p->in_size[last] &&
+            p->in_stride[last] == a->in_stride[d] * a->shape[d]) {
+            size[last] = p->in_size[last] *= a->shape[d];
+            p->in_stride[last] = a->in_stride[d];
+            continue;
+        }
+        size[p->ndim] = a->shape[d];
+        p->before[p->ndim] = a->before[d];
+        p->in_size[p->ndim] = a->in_shape[d];
+        p->in_stride[p->ndim++] = a->in_stride[d];
+    }
+    for (int d = 1; d < p->ndim; d++) {
+        p->size[d] = divisor_make((uint32_t)size[d]);
+        rest *= size[d];
+    }
+    *rows = size[0];
+    return rest;
+}
+static mlc_status pad_entry(void *dev, const struct mlc_k_pad *a)
+{
+    const int64_t most = ((int64_t)1 << 31) - 1;
+    pad_axes p;
+    int64_t rows;
+    if (!dtype_known(a->dtype) || a->ndim < 1) return MLC_ERR_UNSUPPORTED;
+    for (int d = 0; d < a->ndim; d++) if (a->shape[d] == 0) return MLC_OK;
+    const int64_t rest = pad_plan(a, &p, &rows);
+    if (rest > most) return MLC_ERR_UNSUPPORTED;
+    return each_size(mlc_dtype_bytes(a->dtype), [&](auto tag) {
+        typedef TYPE(tag) T;
+        mlc_status st = MLC_OK;
+        const T value = scalar_of<T>(a->dtype, a->value);
+        for (int64_t first = 0, m; first < rows && st == MLC_OK; first += m) {
+            m = rows - first < most / rest ? rows - first : most / rest;
+            const uint32_t n = (uint32_t)(m * rest);
+            st = launch(dev, "pad", dim3((n + THREADS * 4 - 1) / (THREADS * 4)), dim3(THREADS), 0,
+                        pad_kernel<T>, static_cast<T *>(a->out) + first * rest,
+                        static_cast<const T *>(a->in), n, first, p, value);
+        }
+        return st;
+    });
+}
+
+/* -- whole: integers, modulo 2^bits -- */
+
+/* By -1 there is no remainder, and the quotient of the smallest number does not fit. */
+DEV int64_t whole_divide(mlc_whole op, int64_t a, int64_t b)
+{
+    if (b == -1) return op == MLC_WHOLE_REMAINDER ? 0 : (int64_t)(0 - (uint64_t)a);
+    const int64_t left = a % b;
+    const bool down = left != 0 && (left < 0) != (b < 0);
+    return op == MLC_WHOLE_REMAINDER ? left + (down ? b : 0) : a / b - down;
+}
+DEV int64_t whole_of(mlc_whole op, int64_t a, int64_t b)
+{
+    const uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    switch (op) {
+    case MLC_WHOLE_ADD:  return (int64_t)(x + y);
+    case MLC_WHOLE_SUB:  return (int64_t)(x - y);
+    case MLC_WHOLE_MUL:  return (int64_t)(x * y);
+    case MLC_WHOLE_MIN:  return a < b ? a : b;
+    case MLC_WHOLE_MAX:  return a > b ? a : b;
+    case MLC_WHOLE_RSUB: return (int64_t)(y - x);
+    case MLC_WHOLE_ABS:  return a < 0 ? (int64_t)(0 - x) : a;
+    default:             return b ? whole_divide(op, a, b) : 0;
+    }
+}
+/* Nothing is written where a divisor was 0: error says so, NULL where op does not divide. */
+template <class T> struct whole_job {
+    mlc_whole op;
+    T *out;
+    const T *a, *b;
+    int64_t s, kind;
+    const int64_t *error;
+    template <int V> DEV void run(const int64_t *at, const int *step, int count) const
+    {
+        T x[V], y[V], r[V];
+        if (error && *error == kind) return;
+        for (int e = 0; e < V; e++) { x[e] = 0; y[e] = (T)s; }
+        load_unit<V>(a + at[1], step[1], count, x);
+        if (b) load_unit<V>(b + at[2], step[2], count, y);
+        for (int e = 0; e < V; e++) r[e] = (T)whole_of(op, x[e], b ? (int64_t)y[e] : s);
+        store_unit<V>(out + at[0], count, r);
+    }
+};
+template <class T> struct whole_zero_job {
+    const T *b;
+    int64_t kind, *error;
+    template <int V> DEV void run(const int64_t *at, const int *, int) const
+    {
+        if (b[at[0]] == 0)
+            atomicCAS(reinterpret_cast<unsigned long long *>(error), 0ull,
+                      (unsigned long long)kind);
+    }
+};
+/* All divisors are looked at before anything is written; a repeated one once. */
+template <class T> static mlc_status whole_zero(void *dev, const struct mlc_k_whole *a)
+{
+    int64_t shape[MLC_MAX_DIMS];
+    for (int d = 0; d < a->ndim; d++)
+        shape[d] = a->in_stride[1][d] == 0 && a->shape[d] ? 1 : a->shape[d];
+    const operand_list<1> o = { a->ndim, shape, { a->in[1] }, { a->in_stride[1] }, {} };
+    const whole_zero_job<T> job = { static_cast<const T *>(a->in[1]), a->kind, a->error };
+    return units_run<1>(dev, "whole_zero", o, job);
+}
+template <class T> static mlc_status whole_run(void *dev, const struct mlc_k_whole *a)
+{
+    const bool divides = a->op >= MLC_WHOLE_FLOOR_DIV;
+    const operand_list<3> o = { a->ndim, a->shape, { a->out, a->in[0], a->in[1] },
+                                { a->out_stride, a->in_stride[0],
+                                  a->in[1] ? a->in_stride[1] : NULL },
+                                { sizeof(T), sizeof(T), sizeof(T) } };
+    const whole_job<T> job = { a->op, static_cast<T *>(a->out), static_cast<const T *>(a->in[0]),
+                               static_cast<const T *>(a->in[1]), a->s, a->kind,
+                               divides ? a->error : NULL };
+    for (int d = 0; d < a->ndim; d++) if (a->shape[d] == 0) return MLC_OK;
+    if (divides && !a->in[1]) return MLC_ERR_ARG;
+    const mlc_status st = divides ? whole_zero<T>(dev, a) : MLC_OK;
+    return st == MLC_OK ? units_run<16 / sizeof(T)>(dev, "whole", o, job) : st;
+}
+static mlc_status whole_entry(void *dev, const struct mlc_k_whole *a)
+{
+    return a->dtype == MLC_I64 ? whole_run<int64_t>(dev, a)
+         : a->dtype == MLC_I32 ? whole_run<int32_t>(dev, a) : MLC_ERR_UNSUPPORTED;
 }
 
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
@@ -1001,7 +1601,13 @@ static void table_fill(mlc_kernels *k)
 {
     k->map = map_entry;
     k->math = math_entry;
+    k->compare = compare_entry;
+    k->where = where_entry;
+    k->cast = cast_entry;
     k->fill = fill_entry;
+    k->band = band_entry;
+    k->pad = pad_entry;
+    k->whole = whole_entry;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
