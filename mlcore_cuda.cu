@@ -1594,6 +1594,431 @@ static mlc_status whole_entry(void *dev, const struct mlc_k_whole *a)
          : a->dtype == MLC_I32 ? whole_run<int32_t>(dev, a) : MLC_ERR_UNSUPPORTED;
 }
 
+/* @@ CUDA.RANDOM ----------------------------------------- Philox: random, dropout
+ * The CPU's numbers (IMPL.RNG, IMPL.KERNELS.RNG), of f64 normals as far as CUDA's log, sin and cos
+ * agree. A thread makes a block of Philox, four words: four elements that take one word, or two
+ * that take two. Sums and products are rounded one by one, as the CPU does. */
+
+struct words { uint32_t w[4]; };
+
+DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    words c = { { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
+                  (uint32_t)(stream >> 32) } };
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)c.w[0] * 0xD2511F53u, p1 = (uint64_t)c.w[2] * 0xCD9E8D57u;
+        c = { { (uint32_t)(p1 >> 32) ^ c.w[1] ^ k0, (uint32_t)p1,
+                (uint32_t)(p0 >> 32) ^ c.w[3] ^ k1, (uint32_t)p0 } };
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+/* A stream, with a base in device memory or NULL. */
+struct stream_of {
+    uint64_t seed, stream;
+    const uint64_t *base;
+    DEV words block(uint64_t i) const { return philox(seed, stream + (base ? *base : 0), i); }
+};
+
+/* A number whose sums and products are rounded one by one. */
+template <class T> struct strict {
+    T v;
+    DEV strict(T x) : v(x) {}
+    DEV friend strict operator+(strict a, strict b) { return add_exact(a.v, b.v); }
+    DEV friend strict operator-(strict a, strict b) { return add_exact(a.v, -b.v); }
+    DEV friend strict operator*(strict a, strict b) { return mul_exact(a.v, b.v); }
+    DEV friend strict operator/(strict a, strict b) { return a.v / b.v; }
+};
+
+/* The top 24 (53) bits of a word (of two), in [0,1). */
+DEV float unit_24(uint32_t w) { return (float)(int32_t)(w >> 8) * 5.9604644775390625e-8f; }
+DEV double unit_53(uint32_t hi, uint32_t lo)
+{
+    return (double)((uint64_t)(hi >> 5) << 26 | lo >> 6) * 1.1102230246251565e-16;
+}
+
+/* log x of x in (0,1] as mlc__log_f32 has it. */
+DEV float log_exact(float x)
+{
+    const uint32_t u = f32_bits(x) + (0x3F800000u - 0x3F3504F3u);
+    const strict<float> n = (float)(int32_t)((u >> 23) - 127u);
+    const strict<float> f = bits_f32((u & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
+    strict<float> p = -0.0763639957f;
+    p = p * f + 0.127621993f;
+    p = p * f + -0.131596133f;
+    p = p * f + 0.142015815f;
+    p = p * f + -0.166234091f;
+    p = p * f + 0.200012416f;
+    p = p * f + -0.250008196f;
+    p = p * f + 0.333333313f;
+    const strict<float> s = f * f, t = p * f * s + n * -2.12194440e-4f;
+    return ((f + (t - 0.5f * s)) + n * 0.693359375f).v;
+}
+
+/* sin and cos of 2 pi u as mlc__sincos2pi_f32 has them. */
+DEV void sincos_2pi(float u, float *s, float *c)
+{
+    const strict<float> big = 12582912.0f, turns = strict<float>(u) * 4.0f, z = turns + big;
+    const strict<float> r = turns - (z - big), t = r * r;
+    const uint32_t k = f32_bits(z.v);
+    strict<float> p = -0.00455416553f, q = 0.000893558725f;
+    p = p * t + 0.0796598643f;
+    p = p * t + -0.645961046f;
+    p = p * t + 1.57079625f;
+    p = p * r;
+    q = q * t + -0.0208552517f;
+    q = q * t + 0.253668517f;
+    q = q * t + -1.23370051f;
+    q = q * t + 1.0f;
+    const bool odd = k & 1;
+    *s = bits_f32(f32_bits(odd ? q.v : p.v) ^ ((k & 2u) << 30));
+    *c = bits_f32(f32_bits(odd ? p.v : q.v) ^ (((k + 1u) & 2u) << 30));
+}
+
+/* log x of a normal x as mlc__ln has it. */
+DEV double ln_exact(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    const uint64_t u = bits + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
+    const uint64_t mantissa = (u & 0xFFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu;
+    double m;
+    memcpy(&m, &mantissa, 8);
+    const strict<double> e = (double)((int32_t)(u >> 52) - 1023), f = m - 1.0;
+    const strict<double> s = f / (f + 2.0), z = s * s;
+    strict<double> t = 2.0 / 23.0;
+    for (int k = 21; k >= 3; k -= 2) t = t * z + 2.0 / k;
+    return (e * 6.93147180369123816490e-01 +
+            (f - (s * (f - z * t) - e * 1.90821492927058770002e-10))).v;
+}
+
+/* Coefficients of mlc__normal_quantile: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988);
+ * by part (middle, tail, far) a numerator and a denominator. */
+__constant__ static const double quantile_of[3][2][8] = {
+    { { 3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
+        1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
+        3.3430575583588128105e4, 2.5090809287301226727e3 },
+      { 1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+        2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4,
+        5.2264952788528545610e3 } },
+    { { 1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
+        3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
+        2.27238449892691845833e-2, 7.74545014278341407640e-4 },
+      { 1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
+        1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4,
+        1.05075007164441684324e-9 } },
+    { { 6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0,
+        2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+        2.71155556874348757815e-5, 2.01033439929228813265e-7 },
+      { 1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
+        7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7,
+        2.04426310338993978564e-15 } } };
+DEV strict<double> quantile_ratio(int part, strict<double> x)
+{
+    strict<double> y[2] = { quantile_of[part][0][7], quantile_of[part][1][7] };
+    for (int i = 6; i >= 0; i--)
+        for (int k = 0; k < 2; k++) y[k] = y[k] * x + quantile_of[part][k][i];
+    return y[0] / y[1];
+}
+/* q times the numerator comes first in the middle, as on the CPU. */
+DEV double quantile_middle(strict<double> q)
+{
+    const strict<double> x = 0.180625 - q * q;
+    strict<double> y[2] = { quantile_of[0][0][7], quantile_of[0][1][7] };
+    for (int i = 6; i >= 0; i--)
+        for (int k = 0; k < 2; k++) y[k] = y[k] * x + quantile_of[0][k][i];
+    return (q * y[0] / y[1]).v;
+}
+DEV double normal_quantile(double p)
+{
+    const double q = p - 0.5;
+    if (q >= -0.425 && q <= 0.425) return quantile_middle(q);
+    const double r = sqrt(-ln_exact(q < 0 ? p : 1.0 - p));
+    const double z = (r <= 5.0 ? quantile_ratio(1, r - 1.6) : quantile_ratio(2, r - 5.0)).v;
+    return q < 0 ? -z : z;
+}
+
+/* -- kinds: EACH elements of a block of words, as what they are made (float, double, i64) -- */
+
+struct random_uniform_f32 {
+    static const int each = 4;
+    float lo, hi, width, top;          /* top: most before it is rounded to 16 bits             */
+    DEV void make(const words &r, float (&v)[4]) const
+    {
+        for (int e = 0; e < 4; e++) {
+            const float x = add_exact(lo, mul_exact(width, unit_24(r.w[e])));
+            v[e] = x >= hi ? lo : x;                       /* rounding up must not reach hi */
+            if (v[e] > top) v[e] = top;
+        }
+    }
+};
+struct random_normal_f32 {
+    static const int each = 4;
+    float mean, deviation;
+    DEV void make(const words &r, float (&v)[4]) const
+    {
+        for (int e = 0; e < 4; e += 2) {
+            const float radius = sqrtf(-2.0f * log_exact(1.0f - unit_24(r.w[e])));
+            float s, c;
+            sincos_2pi(unit_24(r.w[e + 1]), &s, &c);
+            v[e] = add_exact(mean, mul_exact(deviation, mul_exact(radius, c)));
+            v[e + 1] = add_exact(mean, mul_exact(deviation, mul_exact(radius, s)));
+        }
+    }
+};
+struct random_bernoulli {
+    static const int each = 4;
+    uint64_t below;
+    DEV void make(const words &r, float (&v)[4]) const
+    {
+        for (int e = 0; e < 4; e++) v[e] = r.w[e] < below ? 1.0f : 0.0f;
+    }
+};
+struct random_uniform_f64 {
+    static const int each = 2;
+    double lo, hi;
+    DEV void make(const words &r, double (&v)[2]) const
+    {
+        for (int e = 0; e < 2; e++) {
+            const double x = unit_53(r.w[2 * e], r.w[2 * e + 1]);
+            v[e] = add_exact(lo, mul_exact(hi - lo, x));
+            if (v[e] >= hi) v[e] = lo;
+        }
+    }
+};
+struct random_normal_f64 {
+    static const int each = 2;
+    double mean, deviation;
+    DEV void make(const words &r, double (&v)[2]) const
+    {
+        const double x = unit_53(r.w[0], r.w[1]), y = unit_53(r.w[2], r.w[3]);
+        const double radius = sqrt(-2.0 * log(1.0 - x)), angle = 6.283185307179586477 * y;
+        v[0] = add_exact(mean, mul_exact(deviation, mul_exact(radius, cos(angle))));
+        v[1] = add_exact(mean, mul_exact(deviation, mul_exact(radius, sin(angle))));
+    }
+};
+/* A range of p for normal_quantile; above the mean the other tail, where p has its digits. */
+struct random_truncated {
+    static const int each = 2;
+    double mean, deviation, lo, hi, from, width, sign;
+    DEV void make(const words &r, double (&v)[2]) const
+    {
+        const double most = 1.0 - 1.1102230246251565e-16;
+        for (int e = 0; e < 2; e++) {
+            const uint64_t bits = (uint64_t)r.w[2 * e] << 20 | r.w[2 * e + 1] >> 12;
+            const double u = ((double)bits + 0.5) * 2.220446049250313e-16;
+            const double p = add_exact(from, mul_exact(width, u));
+            const double z = sign * normal_quantile(p < most ? p : most);
+            const double x = add_exact(mean, mul_exact(deviation, z));
+            v[e] = x < lo ? lo : x > hi ? hi : x;
+        }
+    }
+};
+
+/* The upper half of the product of 64 bits and count. */
+DEV uint64_t random_below(uint32_t high, uint32_t low, uint64_t count)
+{
+    const uint64_t b0 = count & 0xffffffff, b1 = count >> 32, mid = high * b0 + (low * b0 >> 32);
+    return high * b1 + (mid >> 32) + ((low * b1 + (mid & 0xffffffff)) >> 32);
+}
+struct random_integer {
+    static const int each = 2;
+    int64_t first;
+    uint64_t count;
+    DEV void make(const words &r, int64_t (&v)[2]) const
+    {
+        for (int e = 0; e < 2; e++)
+            v[e] = (int64_t)((uint64_t)first + random_below(r.w[2 * e], r.w[2 * e + 1], count));
+    }
+};
+
+template <class W> struct dtype_of;
+template <> struct dtype_of<float>   { static const mlc_dtype own = MLC_F32; };
+template <> struct dtype_of<double>  { static const mlc_dtype own = MLC_F64; };
+template <> struct dtype_of<int64_t> { static const mlc_dtype own = MLC_I64; };
+
+/* W: as what elements are made. */
+template <class W, class KIND> static __global__ void __launch_bounds__(THREADS)
+random_kernel(mlc_dtype dtype, void *out, int64_t n, const stream_of s, const KIND kind)
+{
+    const int64_t block = (int64_t)blockIdx.x * THREADS + threadIdx.x, i = block * KIND::each;
+    W v[KIND::each];
+    if (i >= n) return;
+    kind.make(s.block((uint64_t)block), v);
+    if (dtype == dtype_of<W>::own && (uintptr_t)out % 16 == 0 && i + KIND::each <= n)
+        store_unit<KIND::each>(static_cast<W *>(out) + i, KIND::each, v);
+    else
+        for (int e = 0; e < KIND::each; e++) if (i + e < n) put_at(dtype, out, i + e, v[e]);
+}
+template <class W, class KIND>
+static mlc_status random_launch(void *dev, const struct mlc_k_random *a, const KIND &kind)
+{
+    const int64_t each = THREADS * KIND::each;
+    const stream_of s = { a->seed, a->stream, a->stream_base };
+    return launch(dev, "random", dim3((unsigned)((a->n + each - 1) / each)), dim3(THREADS), 0,
+                  random_kernel<W, KIND>, a->dtype, a->out, a->n, s, kind);
+}
+
+/* The largest value of a 16-bit float below x, as f32. */
+template <class H> static float half_below(float x)
+{
+    H h;
+    store(&h, x);
+    if (load(h) < x) return load(h);
+    if ((h.bits & 0x7fff) == 0) h.bits = 0x8001;
+    else h.bits = (uint16_t)(h.bits & 0x8000 ? h.bits + 1 : h.bits - 1);
+    return load(h);
+}
+static mlc_status random_uniform(void *dev, const struct mlc_k_random *a)
+{
+    const float lo = (float)a->a, hi = (float)a->b, width = (float)(a->b - a->a);
+    float top = INFINITY;
+    if (a->dtype == MLC_F64) return random_launch<double>(dev, a, random_uniform_f64{ a->a, a->b });
+    if (a->dtype == MLC_BF16) top = half_below<bf16>(hi);
+    if (a->dtype == MLC_F16) top = half_below<f16>(hi);
+    if (top < lo) top = lo;            /* lo = hi, or nothing between them                      */
+    return random_launch<float>(dev, a, random_uniform_f32{ lo, hi, width, top });
+}
+static mlc_status random_truncated_launch(void *dev, const struct mlc_k_random *a)
+{
+    const double lo = (a->lo - a->a) / a->b, hi = (a->hi - a->a) / a->b, root = 0.70710678118654752;
+    const double from = 0.5 * erfc((lo > 0 ? hi : -lo) * root);
+    const double to = 0.5 * erfc((lo > 0 ? lo : -hi) * root);
+    return random_launch<double>(dev, a, random_truncated{ a->a, a->b, a->lo, a->hi, from,
+                                                           to - from, lo > 0 ? -1.0 : 1.0 });
+}
+
+/* -- permutation: the CPU's, which puts element t at place r(t) <= t and what was there at t, for
+ * t = 0, 1, ..; in parallel. The t with r(t) = p are the list of place p. p keeps the last of its
+ * list. Where that is empty, p has what it got at time p from place r(p): the element before p in
+ * the list of r(p); where p is the first there, what r(p) got at time r(p), and so on. Lists have
+ * log n elements at most on average, chains 2. -- */
+
+DEV int64_t permutation_place(const stream_of &s, int64_t t)
+{
+    const words r = s.block((uint64_t)t / 2);
+    const int k = (int)(t & 1) * 2;
+    return (int64_t)random_below(r.w[k], r.w[k + 1], (uint64_t)t + 1);
+}
+typedef unsigned long long list_item;  /* t + 1; 0 ends a list                                  */
+static __global__ void __launch_bounds__(THREADS)
+permutation_link_kernel(list_item *head, list_item *next, int64_t n, const stream_of s)
+{
+    const int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (t < n) next[t] = atomicExch(head + permutation_place(s, t), (list_item)t + 1);
+}
+/* The largest of the list that begins with t and is below `below`; both, and the result, plus 1. */
+DEV list_item permutation_last(const list_item *next, list_item t, list_item below)
+{
+    list_item last = 0;
+    for (; t; t = next[t - 1]) if (t < below && t > last) last = t;
+    return last;
+}
+static __global__ void __launch_bounds__(THREADS)
+permutation_kernel(int64_t *out, const list_item *head, const list_item *next, int64_t n,
+                   const stream_of s)
+{
+    int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (p >= n) return;
+    int64_t *const to = out + p;
+    list_item last = permutation_last(next, head[p], ~(list_item)0);
+    while (!last) {
+        const int64_t at = permutation_place(s, p);
+        last = permutation_last(next, head[at], (list_item)p + 1);
+        p = at;
+    }
+    *to = (int64_t)last - 1;
+}
+static mlc_status permutation_run(void *dev, const struct mlc_k_random *a)
+{
+    const stream_of s = { a->seed, a->stream, a->stream_base };
+    const size_t bytes = (size_t)a->n * sizeof(list_item);
+    const dim3 grid((unsigned)((a->n + THREADS - 1) / THREADS));
+    list_item *const head = static_cast<list_item *>(a->workspace), *const next = head + a->n;
+    if (a->dtype != MLC_I64 || a->workspace_bytes < 2 * bytes) return MLC_ERR_UNSUPPORTED;
+    mlc_status st = launch(dev, "permutation", blocks_for(((int64_t)bytes + 15) / 16),
+                           dim3(THREADS), 0, pattern_kernel, reinterpret_cast<uint8_t *>(head),
+                           (int64_t)bytes, vec<uint64_t, 2>());
+    if (st == MLC_OK) st = launch(dev, "permutation", grid, dim3(THREADS), 0,
+                                  permutation_link_kernel, head, next, a->n, s);
+    return st != MLC_OK ? st : launch(dev, "permutation", grid, dim3(THREADS), 0,
+                                      permutation_kernel, static_cast<int64_t *>(a->out), head,
+                                      next, a->n, s);
+}
+static size_t random_workspace(void *, const struct mlc_k_random *a)
+{
+    return a->kind == MLC_RANDOM_PERMUTATION ? 2 * (size_t)a->n * sizeof(list_item) : 0;
+}
+
+static mlc_status random_entry(void *dev, const struct mlc_k_random *a)
+{
+    const bool floats = dtype_is_half(a->dtype) || a->dtype == MLC_F32 || a->dtype == MLC_F64;
+    if (!dtype_known(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->n == 0) return MLC_OK;
+    switch (a->kind) {
+    case MLC_RANDOM_UNIFORM:
+        return floats ? random_uniform(dev, a) : MLC_ERR_UNSUPPORTED;
+    case MLC_RANDOM_NORMAL:
+        if (!floats) return MLC_ERR_UNSUPPORTED;
+        if (a->dtype == MLC_F64)
+            return random_launch<double>(dev, a, random_normal_f64{ a->a, a->b });
+        return random_launch<float>(dev, a, random_normal_f32{ (float)a->a, (float)a->b });
+    case MLC_RANDOM_TRUNCATED: return random_truncated_launch(dev, a);
+    case MLC_RANDOM_BERNOULLI:
+        return random_launch<float>(dev, a, random_bernoulli{
+            (uint64_t)(a->a * 4294967296.0 + 0.5) });
+    case MLC_RANDOM_INTEGER:
+        return random_launch<int64_t>(dev, a, random_integer{ a->first, a->count });
+    case MLC_RANDOM_PERMUTATION: return permutation_run(dev, a);
+    default: return MLC_ERR_UNSUPPORTED;
+    }
+}
+
+/* -- dropout: word i of the stream decides on element i -- */
+
+/* What drop takes of a probability: words below `below` are dropped, or all. */
+struct drop_of { uint64_t below; double scale; };
+static drop_of drop_made(double p)
+{
+    return { (uint64_t)(p * 4294967296.0), p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
+}
+template <class T> static __global__ void __launch_bounds__(THREADS)
+dropout_kernel(T *out, const T *in, int64_t n, bool aligned, int accumulate, const drop_of d,
+               const stream_of s)
+{
+    typedef typename wide<T>::type W;
+    const int64_t block = (int64_t)blockIdx.x * THREADS + threadIdx.x, i = block * 4;
+    W x[4] = {}, old[4] = {};
+    if (i >= n) return;
+    const words r = s.block((uint64_t)block);
+    const int count = n - i < 4 ? (int)(n - i) : 4;
+    if (aligned) load_unit<4>(in + i, 1, count, x);
+    else for (int e = 0; e < 4; e++) if (e < count) x[e] = load(in[i + e]);
+    if (accumulate) for (int e = 0; e < 4; e++) if (e < count) old[e] = load(out[i + e]);
+    for (int e = 0; e < 4; e++) {
+        const W v = r.w[e] >= d.below ? mul_exact(x[e], (W)d.scale) : (W)0;
+        x[e] = accumulate ? add_exact(old[e], v) : v;
+    }
+    if (aligned) store_unit<4>(out + i, count, x);
+    else for (int e = 0; e < 4; e++) if (e < count) store(out + i + e, x[e]);
+}
+static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
+{
+    if (a->n == 0) return MLC_OK;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        const bool aligned = ((uintptr_t)a->out | (uintptr_t)a->in) % (4 * sizeof(T)) == 0;
+        const stream_of s = { a->seed, a->stream, a->stream_base };
+        return launch(dev, "dropout", dim3((unsigned)((a->n + THREADS * 4 - 1) / (THREADS * 4))),
+                      dim3(THREADS), 0, dropout_kernel<T>, static_cast<T *>(a->out),
+                      static_cast<const T *>(a->in), a->n, aligned, a->accumulate,
+                      drop_made(a->p), s);
+    });
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -1608,6 +2033,9 @@ static void table_fill(mlc_kernels *k)
     k->band = band_entry;
     k->pad = pad_entry;
     k->whole = whole_entry;
+    k->random = random_entry;
+    k->random_workspace = random_workspace;
+    k->dropout = dropout_entry;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
