@@ -14,6 +14,7 @@
  * CUDA.LAUNCH    grids, names of kernels               CUDA.ROWS     softmax, norm, cross-entropy
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.INDEX    take, index
  * CUDA.WALK      merged dims, index arithmetic         CUDA.GEMM     products: own tile, epilogue
+ * CUDA.COMMON    packs, teams of threads, Philox
  * CUDA.UNITS     values of any dtype; units of a walk  CUDA.LT       products by cuBLASLt
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.OPTIM    optim, guard, pack
  * CUDA.MAP       formulas: map, math                   CUDA.TABLE    the backend
@@ -501,8 +502,177 @@ template <int N> struct plan {
     }
 };
 
-/* @@ CUDA.COMMON ----------------------------------------- Philox
- * What several sections use. */
+/* @@ CUDA.COMMON ----------------------------------------- packs of 16 bytes, teams of threads
+ * A pack is what 16 bytes hold. A team of a block's threads shares a line: `size` lanes, `across`
+ * lines apart. across 1: lanes are neighbours, a part of a warp or the whole block; else neighbours
+ * are of different lines, which lie next to each other in memory. Teams of a block are alike. */
+
+#define PACK(T) (16 / (int)sizeof(T))
+
+struct flag { uint8_t v; };            /* an element of bool                                    */
+BOTH uint8_t load(flag f) { return f.v != 0; }
+
+/* v[e] = p[e step] of e < count; the others stay. vec: they are dense and 16-byte aligned. */
+template <class T, class W, int N>
+DEV void load_pack(const T *p, int64_t step, int64_t count, bool vec, W (&v)[N])
+{
+    if (vec && count >= N) {
+        T raw[N];
+        const float4 words = *reinterpret_cast<const float4 *>(p);
+        memcpy(raw, &words, 16);
+        for (int e = 0; e < N; e++) v[e] = load(raw[e]);
+    } else
+        for (int e = 0; e < N; e++)
+            if (e < count) v[e] = load(p[e * step]);
+}
+/* p[e step] = v[e], or += in W. */
+template <class T, class W, int N>
+DEV void store_pack(T *p, int64_t step, int64_t count, bool vec, bool accumulate, W (&v)[N])
+{
+    if (accumulate)
+        for (int e = 0; e < N; e++)
+            if (e < count) v[e] += load(p[e * step]);
+    if (vec && count >= N) {
+        T raw[N];
+        float4 words;
+        for (int e = 0; e < N; e++) store(raw + e, v[e]);
+        memcpy(&words, raw, 16);
+        *reinterpret_cast<float4 *>(p) = words;
+    } else
+        for (int e = 0; e < N; e++)
+            if (e < count) store(p + e * step, v[e]);
+}
+/* Adds v to *sum: groups of four in W, groups in f64. */
+template <class W, int N> DEV void add_groups(double *sum, const W (&v)[N])
+{
+    if (N < 4) *sum += (double)(v[0] + v[1 % N]);
+    else
+        for (int e = 0; e + 3 < N; e += 4)
+            *sum += (double)((v[e] + v[e + 1]) + (v[e + 2] + v[e + 3]));
+}
+
+/* f64 to f32 by rounding to odd: rounding to 16 bits after it is right. */
+BOTH float odd_f32(double x)
+{
+    const float f = (float)x;
+    const double back = (double)f;
+    if (back == x || x != x) return f;
+    return bits_f32((f32_bits(f) - (fabs(back) > fabs(x))) | 1);
+}
+BOTH void store_f64(float *p, double v)  { *p = (float)v; }
+BOTH void store_f64(double *p, double v) { *p = v; }
+BOTH void store_f64(bf16 *p, double v)   { store(p, odd_f32(v)); }
+BOTH void store_f64(f16 *p, double v)    { store(p, odd_f32(v)); }
+
+struct team { int size, across; };
+DEV int team_line(team m)
+{
+    return m.across == 1 ? (int)threadIdx.x / m.size : (int)threadIdx.x % m.across;
+}
+DEV int team_lane(team m) { return (int)threadIdx.x / m.across % m.size; }
+static int team_lines(team m) { return THREADS / m.size; }
+
+DEV double  shuffle_xor(double v, int o)  { return __shfl_xor_sync(~0u, v, o); }
+DEV float   shuffle_xor(float v, int o)   { return __shfl_xor_sync(~0u, v, o); }
+DEV int64_t shuffle_xor(int64_t v, int o)
+{
+    return (int64_t)__shfl_xor_sync(~0u, (long long)v, o);
+}
+
+/* Joins the values of a team's lanes in a fixed order; all get the result. All threads call it. */
+template <class F, class A> DEV A team_all(const F &f, A a, team m)
+{
+    MLC_SHARED(A, part, [THREADS]);
+    const int t = (int)threadIdx.x;
+    int first = 0, count = THREADS / 32, slot = t / 32;
+    if (m.across == 1) {
+        for (int o = (m.size < 32 ? m.size : 32) / 2; o > 0; o /= 2) {
+            const A other = shuffle_xor(a, o);
+            f.join(&a, other);
+        }
+        if (m.size <= 32) return a;
+    } else {
+        first = t % m.across;
+        count = m.size;
+        slot = t;
+    }
+    __syncthreads();
+    if (m.across != 1 || t % 32 == 0) part[slot] = a;
+    __syncthreads();
+    a = part[first];
+    for (int k = 1; k < count; k++) f.join(&a, part[first + k * m.across]);
+    return a;
+}
+
+static int power_of_two(int64_t n, int most)         /* at least n, at most `most` */
+{
+    int p = 1;
+    while (p < n && p < most) p *= 2;
+    return p;
+}
+/* A team for lines of n elements, `each` a lane at a time. columns: lines lie side by side. */
+static team team_for(int64_t n, int each, int64_t lines, bool columns)
+{
+    const int64_t most = (n + each - 1) / each;
+    team m = { power_of_two(most, 32), 1 };
+    if (columns) {
+        m.across = power_of_two(lines, 32);
+        while (m.across < THREADS && THREADS / m.across > most && m.across < lines) m.across *= 2;
+        m.size = THREADS / m.across;
+    } else if (n > 1024 || (lines < 64 && n > 256)) m.size = THREADS;
+    return m;
+}
+static dim3 team_blocks(int64_t lines, team m, int64_t segments)
+{
+    return dim3((unsigned)((lines + team_lines(m) - 1) / team_lines(m)), (unsigned)segments);
+}
+
+/* The shape without an axis. */
+template <int N>
+static plan<N> lines_plan(int32_t ndim, const int64_t *shape, int32_t axis,
+                          const int64_t *const (&strides)[N])
+{
+    int64_t size[MLC_MAX_DIMS], step[N][MLC_MAX_DIMS];
+    const int64_t *steps[N];
+    int32_t n = 0;
+    for (int k = 0; k < N; k++) steps[k] = strides[k] ? step[k] : nullptr;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (d == axis) continue;
+        for (int k = 0; k < N; k++) if (strides[k]) step[k][n] = strides[k][d];
+        size[n++] = shape[d];
+    }
+    return plan<N>(n, size, steps);
+}
+/* Do operand k's lines lie side by side? */
+template <int N> static bool lines_adjoin(const plan<N> &p, int k)
+{
+    return p.ndim > 0 && p.shape[p.ndim - 1] > 1 && p.stride[k][p.ndim - 1] == 1;
+}
+/* Are operand k's lines, which begin at p, dense and all 16-byte aligned? */
+template <int N> static bool lines_vec(const plan<N> &p, int k, const void *at, int64_t step,
+                                       size_t size)
+{
+    bool all = step == 1 && reinterpret_cast<uintptr_t>(at) % 16 == 0;
+    for (int d = 0; d < p.ndim; d++) all = all && p.stride[k][d] * (int64_t)size % 16 == 0;
+    return all;
+}
+
+/* Calls f(type_tag<T>()) for integers and bool; UNSUPPORTED for others. */
+template <class F> static mlc_status each_whole(mlc_dtype dtype, const F &f)
+{
+    switch (dtype) {
+    case MLC_I64:  return f(type_tag<int64_t>());
+    case MLC_I32:  return f(type_tag<int32_t>());
+    case MLC_I8:   return f(type_tag<int8_t>());
+    case MLC_U8:   return f(type_tag<uint8_t>());
+    case MLC_BOOL: return f(type_tag<flag>());
+    default:       return MLC_ERR_UNSUPPORTED;
+    }
+}
+static bool is_float(mlc_dtype d)
+{
+    return d == MLC_F32 || d == MLC_F64 || d == MLC_BF16 || d == MLC_F16;
+}
 
 /* Words 0 .. 3 of a block of a stream, as IMPL.RNG has them: Philox4x32-10. */
 struct words { uint32_t w[4]; };
@@ -546,16 +716,6 @@ DEV float add_exact(float a, float b)    { return MLC_ROUNDED(__fadd_rn(a, b), a
 DEV double mul_exact(double a, double b) { return MLC_ROUNDED(__dmul_rn(a, b), a * b); }
 DEV double add_exact(double a, double b) { return MLC_ROUNDED(__dadd_rn(a, b), a + b); }
 
-struct truth { uint8_t byte; };        /* a bool                                                */
-
-/* To f32 by rounding to odd: a second rounding, to 16 bits, then rounds as one would. */
-BOTH float odd_f32(double x)
-{
-    const float f = (float)x;
-    const double back = (double)f;
-    if (back == x || x != x) return f;
-    return bits_f32((f32_bits(f) - (uint32_t)(fabs(back) > fabs(x))) | 1);
-}
 BOTH float for_half(float v)   { return v; }
 BOTH float for_half(double v)  { return odd_f32(v); }
 BOTH float for_half(int64_t v) { return odd_f32((double)v); }
@@ -582,7 +742,7 @@ template <class W> BOTH void put(int64_t *p, W v) { *p = whole_64(v); }
 template <class W> BOTH void put(int32_t *p, W v) { *p = (int32_t)whole_32(v); }
 template <class W> BOTH void put(int8_t *p, W v)  { *p = (int8_t)whole_32(v); }
 template <class W> BOTH void put(uint8_t *p, W v) { *p = (uint8_t)whole_32(v); }
-template <class W> BOTH void put(truth *p, W v)   { p->byte = v != 0; }
+template <class W> BOTH void put(flag *p, W v)   { p->v = v != 0; }
 
 /* Element i of a dtype known at run time: stored, and as a W that holds it. */
 template <class W> BOTH void put_at(mlc_dtype dtype, void *p, int64_t i, W v)
@@ -596,7 +756,7 @@ template <class W> BOTH void put_at(mlc_dtype dtype, void *p, int64_t i, W v)
     case MLC_I32:  put(static_cast<int32_t *>(p) + i, v); break;
     case MLC_I8:   put(static_cast<int8_t *>(p) + i, v); break;
     case MLC_U8:   put(static_cast<uint8_t *>(p) + i, v); break;
-    default:       put(static_cast<truth *>(p) + i, v); break;
+    default:       put(static_cast<flag *>(p) + i, v); break;
     }
 }
 template <class W> DEV W get_at(mlc_dtype dtype, const void *p, int64_t i)
@@ -1594,27 +1754,10 @@ static mlc_status whole_entry(void *dev, const struct mlc_k_whole *a)
          : a->dtype == MLC_I32 ? whole_run<int32_t>(dev, a) : MLC_ERR_UNSUPPORTED;
 }
 
-/* @@ CUDA.RANDOM ----------------------------------------- Philox: random, dropout
+/* @@ CUDA.RANDOM ----------------------------------------- random, dropout
  * The CPU's numbers (IMPL.RNG, IMPL.KERNELS.RNG), of f64 normals as far as CUDA's log, sin and cos
  * agree. A thread makes a block of Philox, four words: four elements that take one word, or two
  * that take two. Sums and products are rounded one by one, as the CPU does. */
-
-struct words { uint32_t w[4]; };
-
-DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
-{
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    words c = { { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
-                  (uint32_t)(stream >> 32) } };
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)c.w[0] * 0xD2511F53u, p1 = (uint64_t)c.w[2] * 0xCD9E8D57u;
-        c = { { (uint32_t)(p1 >> 32) ^ c.w[1] ^ k0, (uint32_t)p1,
-                (uint32_t)(p0 >> 32) ^ c.w[3] ^ k1, (uint32_t)p0 } };
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return c;
-}
 
 /* A stream, with a base in device memory or NULL. */
 struct stream_of {
@@ -2019,6 +2162,783 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
     });
 }
 
+/* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, finite, scan
+ * The axes are split in kept (a line for each result) and gone (what a line is made of), each
+ * sorted so that what is dense comes last. A team of threads takes a line: neighbours along it, or
+ * across lines where those lie side by side. Long lines of few results are cut in segments, a block
+ * each, whose accumulators meet in the workspace in a second launch; the cut depends on the shape
+ * alone. A joiner F says what an element is (T), what accumulates it (A), how accumulators join and
+ * how the result is put.
+ * Sums: groups of four in W, whose sums are carried in f64; those of f64 with the rounding errors
+ * of each addition (two-sum), as the CPU does it. */
+
+struct acc { double v, lost; };        /* a sum and what its roundings lost; or a product, extreme */
+DEV acc shuffle_xor(acc a, int o) { return { shuffle_xor(a.v, o), shuffle_xor(a.lost, o) }; }
+DEV void acc_add(acc *t, double x)
+{
+    const double s = t->v + x, y = s - t->v;
+    t->lost += (t->v - (s - y)) + (x - y);
+    t->v = s;
+}
+DEV double acc_value(acc t) { return t.v - t.v == 0 ? t.v + t.lost : t.v; }
+
+/* The line of a result: element i is at line_at; more than 2^31 only along the first dim. */
+struct line {
+    int ndim;
+    divisor size[MLC_MAX_DIMS];
+    int64_t stride[MLC_MAX_DIMS];
+};
+DEV int64_t line_at(const line &l, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = l.ndim - 1; d > 0; d--) {
+        const int64_t q = i >> 31 ? i / l.size[d].d : (int64_t)divide((uint32_t)i, l.size[d]);
+        at += (i - q * l.size[d].d) * l.stride[d];
+        i = q;
+    }
+    return at + i * l.stride[0];
+}
+
+struct result {                        /* where results go, and their last formula              */
+    void *out;
+    mlc_dtype dtype;
+    int accumulate;
+    double divisor;
+};
+struct reduce_args {
+    const void *in;
+    const double *shift;
+    void *parts;                       /* accumulators: [segments, results]                     */
+    result to;
+    walk<3> kept;                      /* out, in, shift                                        */
+    int64_t offset[3];
+    line gone;
+    int64_t count, length, segments;   /* elements: of a line, of a segment                     */
+    team m;
+    int vec;
+};
+
+DEV void put_float(const result &to, int64_t at, double v)
+{
+    if (to.dtype == MLC_F32) v = (double)(float)v;         /* rounded before it is added to */
+    if (to.accumulate) v += get_at<double>(to.dtype, to.out, at);
+    put_at(to.dtype, to.out, at, v);
+}
+
+/* -- joiners -- */
+
+template <class X> struct sum_of {     /* sum of floats                                         */
+    typedef X T;
+    typedef acc A;
+    typedef typename wide<T>::type W;
+    DEV A start() const { return { 0, 0 }; }
+    DEV void join(A *a, const A &b) const { acc_add(a, b.v); a->lost += b.lost; }
+    DEV void add(A *a, float x) const { a->v += (double)x; }
+    DEV void add(A *a, double x) const { acc_add(a, x); }
+    template <int K> DEV void take(A *a, const T (&v)[K], int64_t, int64_t, double) const
+    {
+        if (K < 4)
+            for (int k = 0; k < K; k++) add(a, load(v[k]));
+        else
+            for (int k = 0; k + 3 < K; k += 4)
+                add(a, (load(v[k]) + load(v[k + 1])) + (load(v[k + 2]) + load(v[k + 3])));
+    }
+    DEV void put(const result &to, int64_t at, const A &a, double) const
+    {
+        put_float(to, at, acc_value(a) / to.divisor);
+    }
+};
+
+/* What becomes of an element before it is joined; how it is; what becomes of the result. */
+enum prepare_op { PREPARE_NONE, PREPARE_ABS, PREPARE_SQUARE, PREPARE_TRUTH, PREPARE_EXP,
+                  PREPARE_POW };
+enum join_op { JOIN_ADD, JOIN_MAX, JOIN_MUL };
+enum finish_op { FINISH_NONE, FINISH_SQRT, FINISH_LOG, FINISH_ROOT };
+struct fold_how {
+    prepare_op prepare;
+    join_op join;
+    finish_op finish;
+    int turned;                        /* the smallest is sought: the largest of -x, or of ~x   */
+    double start, p;
+    int64_t start_whole;
+};
+DEV double larger(double a, double b) { return b > a || b != b ? b : a; }
+DEV double finite_or_0(double x) { return x - x == 0 || x != x ? x : 0; }
+
+template <class X> struct fold_of {    /* any reduction of floats, in f64                       */
+    typedef X T;
+    typedef acc A;
+    fold_how how;
+    DEV A start() const { return { how.start, 0 }; }
+    DEV void join(A *a, const A &b) const
+    {
+        if (how.join == JOIN_ADD) { acc_add(a, b.v); a->lost += b.lost; }
+        else if (how.join == JOIN_MAX) a->v = larger(a->v, b.v);
+        else a->v *= b.v;
+    }
+    DEV void add(A *a, double x) const { if (sizeof(T) == 8) acc_add(a, x); else a->v += x; }
+    DEV double exponential(float x, double shift) const { return (double)expf(x - (float)shift); }
+    DEV double exponential(double x, double shift) const { return exp(x - shift); }
+    DEV double prepared(T raw, double shift) const
+    {
+        const double x = (double)load(raw) - shift;
+        switch (how.prepare) {
+        case PREPARE_ABS:    return fabs(x);
+        case PREPARE_SQUARE: return x * x;
+        case PREPARE_TRUTH:  return x != 0;
+        case PREPARE_EXP:    return exponential(load(raw), finite_or_0(shift));
+        case PREPARE_POW:    return pow(fabs(x), how.p);
+        default:             return x;
+        }
+    }
+    template <int K> DEV void take(A *a, const T (&v)[K], int64_t, int64_t, double shift) const
+    {
+        for (int k = 0; k < K; k++) {
+            const double x = prepared(v[k], shift);
+            if (how.join == JOIN_ADD) add(a, x);
+            else if (how.join == JOIN_MAX) a->v = larger(a->v, how.turned ? -x : x);
+            else a->v *= x;
+        }
+    }
+    DEV void put(const result &to, int64_t at, const A &a, double shift) const
+    {
+        double v = (how.turned ? -acc_value(a) : acc_value(a)) / to.divisor;
+        if (how.finish == FINISH_SQRT) v = sqrt(v);
+        else if (how.finish == FINISH_LOG) v = log(v) + finite_or_0(shift);
+        else if (how.finish == FINISH_ROOT) v = pow(v, 1 / how.p);
+        put_float(to, at, v);
+    }
+};
+
+template <class X> struct fold_whole { /* of integers and bools, modulo 2^64                    */
+    typedef X T;
+    typedef int64_t A;
+    fold_how how;
+    DEV A start() const { return how.start_whole; }
+    DEV void join(A *a, const A &b) const
+    {
+        if (how.join == JOIN_ADD) *a = (int64_t)((uint64_t)*a + (uint64_t)b);
+        else if (how.join == JOIN_MAX) *a = b > *a ? b : *a;
+        else *a = (int64_t)((uint64_t)*a * (uint64_t)b);
+    }
+    template <int K> DEV void take(A *a, const T (&v)[K], int64_t, int64_t, double) const
+    {
+        for (int k = 0; k < K; k++) {
+            const int64_t raw = load(v[k]), x = how.prepare == PREPARE_TRUTH ? raw != 0 : raw;
+            join(a, how.turned ? ~x : x);
+        }
+    }
+    DEV void put(const result &to, int64_t at, const A &a, double) const
+    {
+        put_at(to.dtype, to.out, at, how.turned ? ~a : a);
+    }
+};
+
+template <class V> struct found { V v; int64_t i; };
+template <class V> DEV found<V> shuffle_xor(found<V> a, int o)
+{
+    return { shuffle_xor(a.v, o), shuffle_xor(a.i, o) };
+}
+template <class T> struct ordered { typedef int64_t type; };   /* what elements compare as */
+template <> struct ordered<float>  { typedef float type; };
+template <> struct ordered<double> { typedef double type; };
+template <> struct ordered<bf16>   { typedef float type; };
+template <> struct ordered<f16>    { typedef float type; };
+DEV int64_t turn(int64_t v) { return ~v; }
+DEV float   turn(float v)   { return -v; }
+DEV double  turn(double v)  { return -v; }
+
+template <class X> struct arg_of {     /* place of the first largest; the first NaN is larger   */
+    typedef X T;
+    typedef typename ordered<T>::type V;
+    typedef found<V> A;
+    V least;
+    int smallest;
+    DEV A start() const { return { least, INT64_MAX }; }
+    DEV void join(A *a, const A &b) const
+    {
+        const bool same = b.v == a->v || (b.v != b.v && a->v != a->v);
+        if (same ? b.i < a->i : b.v > a->v || b.v != b.v) *a = b;
+    }
+    template <int K> DEV void take(A *a, const T (&v)[K], int64_t i, int64_t step, double) const
+    {
+        for (int k = 0; k < K; k++) {
+            const V x = (V)load(v[k]);
+            join(a, { smallest ? turn(x) : x, i + k * step });
+        }
+    }
+    DEV void put(const result &to, int64_t at, const A &a, double) const
+    {
+        static_cast<int64_t *>(to.out)[at] = a.i == INT64_MAX ? 0 : a.i;
+    }
+};
+
+/* -- kernels -- */
+
+/* Elements from .. to of a line, by one lane of a team. */
+template <class F>
+DEV void reduce_packs(const F &f, typename F::A *sum, const typename F::T *in, int64_t from,
+                      int64_t to, double shift, team m)
+{
+    typedef typename F::T T;
+    const int64_t n = PACK(T);
+    int64_t i = from + team_lane(m) * n;
+    for (; i + n <= to; i += m.size * n) {
+        T v[PACK(T)];
+        const float4 words = *reinterpret_cast<const float4 *>(in + i);
+        memcpy(v, &words, 16);
+        f.take(sum, v, i, 1, shift);
+    }
+    for (; i < to; i++) {              /* one lane has the rest */
+        const T v[1] = { in[i] };
+        f.take(sum, v, i, 1, shift);
+    }
+}
+template <class F>
+DEV void reduce_strided(const F &f, typename F::A *sum, const typename F::T *in, const line &gone,
+                        int64_t from, int64_t to, double shift, team m)
+{
+    typedef typename F::T T;
+    const int64_t step = m.size;
+    int64_t i = from + team_lane(m);
+    for (; i + 3 * step < to; i += 4 * step) {
+        T v[4];
+        for (int k = 0; k < 4; k++) v[k] = in[line_at(gone, i + k * step)];
+        f.take(sum, v, i, step, shift);
+    }
+    for (; i < to; i += step) {
+        const T v[1] = { in[line_at(gone, i)] };
+        f.take(sum, v, i, step, shift);
+    }
+}
+template <class F> static __global__ void __launch_bounds__(THREADS)
+reduce_kernel(const reduce_args a, const F f)
+{
+    const int64_t o = (int64_t)blockIdx.x * (THREADS / a.m.size) + team_line(a.m);
+    const int64_t from = blockIdx.y * a.length;
+    const int64_t to = from + a.length < a.count ? from + a.length : a.count;
+    const bool live = o < a.kept.n;
+    int64_t at[3] = { 0, 0, 0 };
+    typename F::A sum = f.start();
+    double shift = 0;
+    if (live) {
+        walk_at(a.kept, (uint32_t)o, at);
+        const typename F::T *in = static_cast<const typename F::T *>(a.in) + a.offset[1] + at[1];
+        if (a.shift) shift = a.shift[a.offset[2] + at[2]];
+        if (a.vec) reduce_packs(f, &sum, in, from, to, shift, a.m);
+        else reduce_strided(f, &sum, in, a.gone, from, to, shift, a.m);
+    }
+    sum = team_all(f, sum, a.m);
+    if (!live || team_lane(a.m) != 0) return;
+    if (a.segments > 1) static_cast<typename F::A *>(a.parts)[blockIdx.y * a.kept.n + o] = sum;
+    else f.put(a.to, a.offset[0] + at[0], sum, shift);
+}
+/* The accumulators of a line's segments, in order. */
+template <class F> static __global__ void __launch_bounds__(THREADS)
+reduce_meet_kernel(const reduce_args a, const F f)
+{
+    const int64_t o = (int64_t)blockIdx.x * (THREADS / a.m.size) + team_line(a.m);
+    const typename F::A *parts = static_cast<const typename F::A *>(a.parts);
+    const bool live = o < a.kept.n;
+    typename F::A sum = f.start();
+    for (int64_t s = team_lane(a.m); live && s < a.segments; s += a.m.size)
+        f.join(&sum, parts[s * a.kept.n + o]);
+    sum = team_all(f, sum, a.m);
+    if (!live || team_lane(a.m) != 0) return;
+    int64_t at[3];
+    walk_at(a.kept, (uint32_t)o, at);
+    f.put(a.to, a.offset[0] + at[0], sum, a.shift ? a.shift[a.offset[2] + at[2]] : 0);
+}
+
+/* -- plans -- */
+
+enum { REDUCE_PART = 16 };             /* bytes of an accumulator, at most                      */
+
+/* Some axes, the largest strides of `key` first. */
+template <int N> struct axes {
+    int32_t n = 0;
+    int64_t size[MLC_MAX_DIMS], stride[N][MLC_MAX_DIMS];
+    int key;
+    explicit axes(int k) : key(k) {}
+    void add(int64_t elements, const int64_t (&steps)[N])
+    {
+        int32_t d = n++;
+        for (; d > 0 && llabs(stride[key][d - 1]) < llabs(steps[key]); d--) {
+            size[d] = size[d - 1];
+            for (int k = 0; k < N; k++) stride[k][d] = stride[k][d - 1];
+        }
+        size[d] = elements;
+        for (int k = 0; k < N; k++) stride[k][d] = steps[k];
+    }
+    plan<N> planned() const
+    {
+        const int64_t *strides[N];
+        for (int k = 0; k < N; k++) strides[k] = stride[k];
+        return plan<N>(n, size, strides);
+    }
+};
+
+struct reduce_job {
+    plan<3> kept;
+    reduce_args a;
+    bool takes;                        /* within the limits of a line                           */
+};
+/* Segments: enough for 1,024 blocks, of 16 elements a thread at least. */
+static void reduce_cut(reduce_args *a, int64_t outs)
+{
+    const int64_t blocks = outs / team_lines(a->m) + 1;
+    const int64_t unit = 16 * a->m.size, most = (a->count + unit - 1) / unit;
+    int64_t segments = blocks < 512 ? 1024 / blocks : 1;
+    if (segments > most) segments = most;
+    if (segments < 1) segments = 1;
+    a->length = (a->count + segments - 1) / segments;
+    a->length = (a->length + unit - 1) / unit * unit;
+    a->segments = a->count ? (a->count + a->length - 1) / a->length : 1;
+}
+/* gone: a bit an axis. */
+static reduce_job reduce_plan(const struct mlc_k_reduce *a, uint32_t gone, const double *shift,
+                              const int64_t *shift_stride)
+{
+    axes<3> keep(1);
+    axes<1> lose(0);
+    for (int32_t d = 0; d < a->ndim; d++) {
+        if (gone >> d & 1) lose.add(a->shape[d], { a->in_stride[d] });
+        else keep.add(a->shape[d], { a->out_stride[d], a->in_stride[d],
+                                     shift ? shift_stride[d] : 0 });
+    }
+    const plan<1> line = lose.planned();
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    reduce_job j = { keep.planned(), {}, true };
+    j.a.in = a->in;
+    j.a.shift = shift;
+    j.a.parts = a->workspace;
+    j.a.to = { a->out, a->out_dtype, a->accumulate, a->divisor };
+    j.a.count = line.n;
+    j.a.gone.ndim = line.ndim ? line.ndim : 1;
+    for (int d = 0; d < line.ndim; d++) {
+        const bool divides = d > 0 && line.n > 0;
+        j.takes = j.takes && (!divides || line.shape[d] >> 31 == 0);
+        j.a.gone.size[d] = divisor_make(divides ? (uint32_t)line.shape[d] : 1);
+        j.a.gone.stride[d] = line.stride[0][d];
+    }
+    const int64_t step = line.ndim ? line.stride[0][line.ndim - 1] : 1;
+    j.a.vec = line.ndim <= 1 && lines_vec(j.kept, 1, a->in, step, size);
+    j.a.m = team_for(line.n, j.a.vec ? (int)(16 / size) : 1, j.kept.n,
+                     step != 1 && lines_adjoin(j.kept, 1));
+    reduce_cut(&j.a, j.kept.n);
+    return j;
+}
+static size_t reduce_bytes(const reduce_job &j)
+{
+    return j.kept.n && j.a.segments > 1 ? (size_t)(j.a.segments * j.kept.n) * REDUCE_PART : 0;
+}
+template <class F>
+static mlc_status reduce_run(void *dev, const char *name, reduce_job j, size_t bytes, const F &f)
+{
+    static_assert(sizeof(typename F::A) <= REDUCE_PART, "an accumulator is larger than its place");
+    if (!j.takes) return MLC_ERR_UNSUPPORTED;
+    if (bytes < reduce_bytes(j)) return MLC_ERR_INTERNAL;
+    return j.kept.each([&](const walk<3> &w, const int64_t *offset) {
+        reduce_args a = j.a;
+        a.kept = w;
+        memcpy(a.offset, offset, sizeof a.offset);
+        mlc_status st = launch(dev, name, team_blocks(w.n, a.m, a.segments), dim3(THREADS), 0,
+                               reduce_kernel<F>, a, f);
+        if (st != MLC_OK || a.segments == 1) return st;
+        a.m = { w.n < 4096 ? 32 : 1, 1 };
+        return launch(dev, name, team_blocks(w.n, a.m, 1), dim3(THREADS), 0,
+                      reduce_meet_kernel<F>, a, f);
+    });
+}
+
+/* -- entries -- */
+
+static uint32_t reduce_gone(const struct mlc_k_reduce *a)
+{
+    uint32_t gone = 0;
+    for (int32_t d = 0; d < a->ndim; d++) gone |= (uint32_t)(a->out_stride[d] == 0) << d;
+    return gone;
+}
+
+static fold_how fold_how_of(const struct mlc_k_fold *a)
+{
+    const mlc_reduce op = a->r.op;
+    const bool norm = op == MLC_REDUCE_NORM, flag = op == MLC_REDUCE_ANY || op == MLC_REDUCE_ALL;
+    const bool low = op == MLC_REDUCE_MIN || op == MLC_REDUCE_ALL || (norm && a->p == -INFINITY);
+    const bool high = op == MLC_REDUCE_MAX || op == MLC_REDUCE_ANY || (norm && a->p == INFINITY);
+    fold_how h = {};
+    h.join = low || high ? JOIN_MAX : op == MLC_REDUCE_PROD ? JOIN_MUL : JOIN_ADD;
+    h.turned = low;
+    h.p = a->p;
+    h.start = h.join == JOIN_MUL ? 1 : 0;
+    h.start_whole = h.join == JOIN_MUL;
+    if (h.join == JOIN_MAX) {
+        h.start = !flag ? -INFINITY : low ? -1 : 0;
+        h.start_whole = !flag ? INT64_MIN : low ? ~(int64_t)1 : 0;
+    }
+    const bool square = op == MLC_REDUCE_VAR || op == MLC_REDUCE_STD || (norm && a->p == 2);
+    const bool plain_abs = norm && (a->p == 1 || low || high);
+    h.prepare = flag || (norm && a->p == 0) ? PREPARE_TRUTH : square ? PREPARE_SQUARE
+              : op == MLC_REDUCE_LSE ? PREPARE_EXP : plain_abs ? PREPARE_ABS
+              : norm ? PREPARE_POW : PREPARE_NONE;
+    h.finish = op == MLC_REDUCE_LSE ? FINISH_LOG
+             : op == MLC_REDUCE_STD || (norm && a->p == 2) ? FINISH_SQRT
+             : h.prepare == PREPARE_POW ? FINISH_ROOT : FINISH_NONE;
+    return h;
+}
+static reduce_job fold_plan(const struct mlc_k_fold *a)
+{
+    return reduce_plan(&a->r, reduce_gone(&a->r), a->shift, a->shift_stride);
+}
+static size_t fold_workspace(void *, const struct mlc_k_fold *a) { return reduce_bytes(fold_plan(a)); }
+static mlc_status fold_entry(void *dev, const struct mlc_k_fold *a)
+{
+    const fold_how how = fold_how_of(a);
+    const mlc_dtype to = a->r.out_dtype;
+    if (is_float(a->r.dtype)) {
+        if (!is_float(to) && to != MLC_BOOL && to != MLC_I64) return MLC_ERR_UNSUPPORTED;
+        if (!is_float(to) && a->r.accumulate) return MLC_ERR_UNSUPPORTED;
+        return each_float(a->r.dtype, [&](auto tag) {
+            return reduce_run(dev, "fold", fold_plan(a), a->r.workspace_bytes,
+                              fold_of<TYPE(tag)>{ how });
+        });
+    }
+    if ((is_float(to) && to != MLC_F64) || a->shift || a->r.op > MLC_REDUCE_NORM ||
+        (a->r.op == MLC_REDUCE_NORM && a->p != 0)) return MLC_ERR_UNSUPPORTED;
+    return each_whole(a->r.dtype, [&](auto tag) {
+        return reduce_run(dev, "fold", fold_plan(a), a->r.workspace_bytes,
+                          fold_whole<TYPE(tag)>{ how });
+    });
+}
+
+static size_t reduce_workspace(void *, const struct mlc_k_reduce *a)
+{
+    return reduce_bytes(reduce_plan(a, reduce_gone(a), nullptr, nullptr));
+}
+static mlc_status reduce_entry(void *dev, const struct mlc_k_reduce *a)
+{
+    if (a->op > MLC_REDUCE_MAX || !is_float(a->out_dtype)) return MLC_ERR_UNSUPPORTED;
+    if (!is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->op == MLC_REDUCE_MAX) {
+        struct mlc_k_fold fold = {};
+        fold.r = *a;
+        return fold_entry(dev, &fold);
+    }
+    return each_float(a->dtype, [&](auto tag) {
+        return reduce_run(dev, "reduce", reduce_plan(a, reduce_gone(a), nullptr, nullptr),
+                          a->workspace_bytes, sum_of<TYPE(tag)>());
+    });
+}
+
+/* n dense floats to one sum of squares. */
+static struct mlc_k_reduce squares_reduce(const struct mlc_k_squares *a)
+{
+    struct mlc_k_reduce r = {};
+    r.dtype = a->dtype;
+    r.out_dtype = MLC_F64;
+    r.ndim = 1;
+    r.shape[0] = a->n;
+    r.in = a->in;
+    r.in_stride[0] = 1;
+    r.out = a->sum;
+    r.divisor = 1;
+    r.workspace = a->workspace;
+    return r;
+}
+static size_t squares_workspace(void *, const struct mlc_k_squares *a)
+{
+    const struct mlc_k_reduce r = squares_reduce(a);
+    return reduce_bytes(reduce_plan(&r, 1, nullptr, nullptr));
+}
+static mlc_status squares_entry(void *dev, const struct mlc_k_squares *a)
+{
+    const struct mlc_k_reduce r = squares_reduce(a);
+    fold_how how = {};
+    how.prepare = PREPARE_SQUARE;
+    return each_float(a->dtype, [&](auto tag) {
+        return reduce_run(dev, "squares", reduce_plan(&r, 1, nullptr, nullptr), a->workspace_bytes,
+                          fold_of<TYPE(tag)>{ how });
+    });
+}
+
+static struct mlc_k_reduce argmax_reduce(const struct mlc_k_argmax *a)
+{
+    struct mlc_k_reduce r = {};
+    r.dtype = a->dtype;
+    r.out_dtype = MLC_I64;
+    r.ndim = a->ndim;
+    memcpy(r.shape, a->shape, sizeof r.shape);
+    memcpy(r.in_stride, a->in_stride, sizeof r.in_stride);
+    memcpy(r.out_stride, a->out_stride, sizeof r.out_stride);
+    r.in = a->in;
+    r.out = a->out;
+    r.workspace = a->workspace;
+    return r;
+}
+static size_t argmax_workspace(void *, const struct mlc_k_argmax *a)
+{
+    const struct mlc_k_reduce r = argmax_reduce(a);
+    return reduce_bytes(reduce_plan(&r, 1u << a->axis, nullptr, nullptr));
+}
+static int64_t least_of(int64_t) { return INT64_MIN; }
+static float   least_of(float)   { return -INFINITY; }
+static double  least_of(double)  { return -INFINITY; }
+static mlc_status argmax_entry(void *dev, const struct mlc_k_argmax *a)
+{
+    const struct mlc_k_reduce r = argmax_reduce(a);
+    const auto run = [&](auto tag) {
+        typedef arg_of<TYPE(tag)> F;
+        return reduce_run(dev, "argmax", reduce_plan(&r, 1u << a->axis, nullptr, nullptr),
+                          a->workspace_bytes, F{ least_of((typename F::V)0), a->smallest });
+    };
+    return is_float(a->dtype) ? each_float(a->dtype, run) : each_whole(a->dtype, run);
+}
+
+static __global__ void finite_begin_kernel(int64_t *first) { *first = -1; }
+/* -1 is the largest number without a sign. A thread's first one is enough. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+finite_kernel(const T *in, int64_t n, int64_t *first)
+{
+    const int64_t from = (int64_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    for (int64_t i = from; i < n && i < from + THREADS * EACH; i += THREADS) {
+        const typename wide<T>::type x = load(in[i]);
+        if (x - x == 0) continue;
+        atomicMin(reinterpret_cast<unsigned long long *>(first), (unsigned long long)i);
+        break;
+    }
+}
+static mlc_status finite_entry(void *dev, const struct mlc_k_finite *a)
+{
+    if (!is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    const mlc_status st = launch(dev, "finite", dim3(1), dim3(1), 0, finite_begin_kernel, a->first);
+    if (st != MLC_OK || a->n == 0) return st;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return launch(dev, "finite", blocks_for(a->n), dim3(THREADS), 0, finite_kernel<T>,
+                      static_cast<const T *>(a->in), a->n, a->first);
+    });
+}
+
+/* -- scan: lines by teams, four elements a lane at a time; long ones in segments: totals, what
+ * comes before each segment, then the results -- */
+
+struct affine { double m, b; };        /* c becomes m c + b                                     */
+
+/* All lanes' values of a warp. */
+DEV double   shuffle(double v, int from)   { return __shfl_sync(~0u, v, from); }
+DEV uint64_t shuffle(uint64_t v, int from)
+{
+    return (uint64_t)__shfl_sync(~0u, (unsigned long long)v, from);
+}
+DEV affine shuffle(affine v, int from) { return { shuffle(v.m, from), shuffle(v.b, from) }; }
+
+enum { SCAN_EACH = 4 };
+enum scan_mode { SCAN_WHOLE, SCAN_TOTALS, SCAN_SEGMENTS };
+template <class T> struct scan_args {
+    const T *in, *y, *dy;
+    void *out, *parts;                 /* parts: [lines, segments]                              */
+    walk<4> kept;                      /* out, in, y, dy                                        */
+    int64_t base, n, step[4], length, segments;            /* base: number of the first line    */
+    int reverse, accumulate, product;
+    team m;
+};
+/* Places of the operands' first elements in a line. */
+struct scan_line { int64_t at[4]; };
+
+template <class O> DEV void store_scan(O *o, double v) { store_f64(o, v); }
+DEV void store_scan(int64_t *o, uint64_t v) { *o = (int64_t)v; }
+
+template <class X, class C, class O> struct scan_plain {     /* C carries, O is put */
+    typedef X T;
+    typedef C A;
+    const scan_args<T> &a;
+    scan_line l;
+    DEV A none() const { return (A)a.product; }
+    DEV A join(A before, A x) const { return a.product ? before * x : before + x; }
+    DEV A element(int64_t i) const { return (A)load(a.in[l.at[1] + i * a.step[1]]); }
+    DEV void put(int64_t i, A before, A x) const
+    {
+        O *o = static_cast<O *>(a.out) + l.at[0] + i * a.step[0];
+        A v = join(before, x);
+        if (a.accumulate) v += (A)load(*o);
+        store_scan(o, v);
+    }
+};
+
+/* out_i = y_(i-1) s_i, s_i = dy_i + c, c becomes in_i s_i; from the end on. */
+template <class X> struct scan_grad {
+    typedef X T;
+    typedef affine A;
+    const scan_args<T> &a;
+    scan_line l;
+    DEV A none() const { return { 1, 0 }; }
+    DEV A join(A before, A x) const    /* nothing carried stays nothing, whatever m is */
+    {
+        return { before.m * x.m, before.b == 0 ? x.b : x.m * before.b + x.b };
+    }
+    DEV double dy(int64_t i) const { return (double)load(a.dy[l.at[3] + i * a.step[3]]); }
+    DEV A element(int64_t i) const
+    {
+        const double x = (double)load(a.in[l.at[1] + i * a.step[1]]);
+        return { x, x * dy(i) };
+    }
+    DEV void put(int64_t i, A before, A) const
+    {
+        T *o = static_cast<T *>(a.out) + l.at[0] + i * a.step[0];
+        const double y = i > 0 ? (double)load(a.y[l.at[2] + (i - 1) * a.step[2]]) : 1;
+        double v = y * (dy(i) + before.b);
+        if (a.accumulate) v += (double)load(*o);
+        store_f64(o, v);
+    }
+};
+
+/* What comes before this lane's own; *carry, before the team's, becomes what comes after it. */
+template <class S, class A> DEV A team_scan(const S &s, A own, team m, A *carry)
+{
+    MLC_SHARED(A, total, [THREADS / 32]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    A before = *carry, x = own;
+    if (m.size == 1) { *carry = s.join(*carry, own); return before; }
+    for (int o = 1; o < 32; o *= 2) {
+        const A y = shuffle(x, (lane - o) & 31);
+        if (lane >= o) x = s.join(y, x);
+    }
+    A left = shuffle(x, (lane - 1) & 31);
+    const A all = shuffle(x, 31);
+    if (lane == 0) left = s.none();
+    if (m.size > 32) {
+        __syncthreads();
+        if (lane == 0) total[warp] = all;
+        __syncthreads();
+        for (int w = 0; w < THREADS / 32; w++) {
+            if (w == warp) before = *carry;
+            *carry = s.join(*carry, total[w]);
+        }
+    } else *carry = s.join(*carry, all);
+    return s.join(before, left);
+}
+template <class S> static __global__ void __launch_bounds__(THREADS)
+scan_kernel(const scan_args<typename S::T> a, const scan_mode mode)
+{
+    typedef typename S::A A;
+    S s = { a, {} };
+    const int64_t o = (int64_t)blockIdx.x * (THREADS / a.m.size) + team_line(a.m);
+    if (o >= a.kept.n) return;         /* whole warps: of a warp's size, or alone */
+    walk_at(a.kept, (uint32_t)o, s.l.at);
+    const int64_t from = blockIdx.y * a.length;
+    const int64_t to = from + a.length < a.n ? from + a.length : a.n;
+    A *part = static_cast<A *>(a.parts) + o * a.segments + blockIdx.y;
+    A carry = mode == SCAN_SEGMENTS ? *part : s.none();
+    for (int64_t i = from; i < to; i += a.m.size * SCAN_EACH) {
+        const int64_t first = i + team_lane(a.m) * SCAN_EACH;
+        A x[SCAN_EACH], own = s.none();
+        for (int k = 0; k < SCAN_EACH; k++) {
+            const int64_t j = first + k;
+            x[k] = j < to ? s.element(a.reverse ? a.n - 1 - j : j) : s.none();
+            own = s.join(own, x[k]);
+        }
+        A before = team_scan(s, own, a.m, &carry);
+        for (int k = 0; k < SCAN_EACH && mode != SCAN_TOTALS; k++) {
+            const int64_t j = first + k;
+            if (j < to) s.put(a.reverse ? a.n - 1 - j : j, before, x[k]);
+            before = s.join(before, x[k]);
+        }
+    }
+    if (mode == SCAN_TOTALS && team_lane(a.m) == 0) *part = carry;
+}
+/* Totals become what comes before each segment, a line a thread. */
+template <class S> static __global__ void __launch_bounds__(THREADS)
+scan_parts_kernel(const scan_args<typename S::T> a)
+{
+    typedef typename S::A A;
+    const S s = { a, {} };
+    const int64_t o = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    A before = s.none(), *part = static_cast<A *>(a.parts) + o * a.segments;
+    if (o >= a.kept.n) return;
+    for (int64_t k = 0; k < a.segments; k++) {
+        const A x = part[k];
+        part[k] = before;
+        before = s.join(before, x);
+    }
+}
+
+static plan<4> scan_plan(const struct mlc_k_scan *a)
+{
+    const bool grad = a->op == MLC_SCAN_PROD_GRAD;
+    const int64_t *const strides[4] = { a->out_stride, a->in_stride, grad ? a->y_stride : nullptr,
+                                        grad ? a->dy_stride : nullptr };
+    return lines_plan(a->ndim, a->shape, a->axis, strides);
+}
+/* A thread a line where lines lie side by side and are many, or are short. */
+static team scan_team(const struct mlc_k_scan *a, const plan<4> &p)
+{
+    const int64_t n = a->shape[a->axis];
+    const bool columns = a->in_stride[a->axis] != 1 && lines_adjoin(p, 1) && p.n >= 1024;
+    if (columns || n <= 8) return { 1, 1 };
+    return { n > 1024 ? THREADS : 32, 1 };
+}
+static int64_t scan_segments(const struct mlc_k_scan *a, const plan<4> &p)
+{
+    const int64_t n = a->shape[a->axis], most = n / (16 * THREADS);
+    const int64_t blocks = p.n > 0 && p.n < 256 ? 512 / p.n : 1;
+    return scan_team(a, p).size < THREADS || most < 2 ? 1 : blocks < most ? blocks : most;
+}
+static size_t scan_workspace(void *, const struct mlc_k_scan *a)
+{
+    const plan<4> p = scan_plan(a);
+    const int64_t segments = scan_segments(a, p);
+    return segments > 1 ? (size_t)(p.n * segments) * sizeof(affine) : 0;
+}
+template <class S> static mlc_status scan_run(void *dev, const struct mlc_k_scan *a)
+{
+    typedef typename S::T T;
+    const plan<4> p = scan_plan(a);
+    scan_args<T> s = {};
+    const int64_t *const steps[4] = { a->out_stride, a->in_stride, a->y_stride, a->dy_stride };
+    s.n = a->shape[a->axis];
+    s.m = scan_team(a, p);
+    s.segments = scan_segments(a, p);
+    s.length = (s.n + s.segments - 1) / s.segments;
+    s.parts = a->workspace;
+    s.reverse = a->reverse;
+    s.accumulate = a->accumulate;
+    s.product = a->op == MLC_SCAN_PROD;
+    if (s.n == 0) return MLC_OK;
+    if (a->workspace_bytes < scan_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    const bool grad = a->op == MLC_SCAN_PROD_GRAD;
+    for (int k = 0; k < (grad ? 4 : 2); k++) s.step[k] = steps[k][a->axis];
+    return p.each([&](const walk<4> &w, const int64_t *offset) {
+        s.kept = w;
+        s.out = static_cast<char *>(a->out) + offset[0] * (int64_t)mlc_dtype_bytes(a->out_dtype);
+        s.in = static_cast<const T *>(a->in) + offset[1];
+        if (grad) s.y = static_cast<const T *>(a->y) + offset[2];
+        if (grad) s.dy = static_cast<const T *>(a->dy) + offset[3];
+        const dim3 grid = team_blocks(w.n, s.m, s.segments), block(THREADS);
+        if (s.segments == 1) return launch(dev, "scan", grid, block, 0, scan_kernel<S>, s, SCAN_WHOLE);
+        mlc_status st = launch(dev, "scan", grid, block, 0, scan_kernel<S>, s, SCAN_TOTALS);
+        if (st == MLC_OK) st = launch(dev, "scan", dim3((w.n + THREADS - 1) / THREADS), block, 0,
+                                      scan_parts_kernel<S>, s);
+        return st != MLC_OK ? st : launch(dev, "scan", grid, block, 0, scan_kernel<S>, s,
+                                          SCAN_SEGMENTS);
+    });
+}
+static mlc_status scan_entry(void *dev, const struct mlc_k_scan *a)
+{
+    if (is_float(a->dtype)) {
+        if (a->out_dtype != a->dtype) return MLC_ERR_UNSUPPORTED;
+        return each_float(a->dtype, [&](auto tag) {
+            typedef TYPE(tag) T;
+            return a->op == MLC_SCAN_PROD_GRAD ? scan_run<scan_grad<T>>(dev, a)
+                                               : scan_run<scan_plain<T, double, T>>(dev, a);
+        });
+    }
+    if (a->out_dtype != MLC_I64 || a->op == MLC_SCAN_PROD_GRAD || a->accumulate)
+        return MLC_ERR_UNSUPPORTED;
+    return each_whole(a->dtype, [&](auto tag) {
+        return scan_run<scan_plain<TYPE(tag), uint64_t, int64_t>>(dev, a);
+    });
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -2036,6 +2956,17 @@ static void table_fill(mlc_kernels *k)
     k->random = random_entry;
     k->random_workspace = random_workspace;
     k->dropout = dropout_entry;
+    k->reduce = reduce_entry;
+    k->reduce_workspace = reduce_workspace;
+    k->fold = fold_entry;
+    k->fold_workspace = fold_workspace;
+    k->argmax = argmax_entry;
+    k->argmax_workspace = argmax_workspace;
+    k->squares = squares_entry;
+    k->squares_workspace = squares_workspace;
+    k->finite = finite_entry;
+    k->scan = scan_entry;
+    k->scan_workspace = scan_workspace;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
