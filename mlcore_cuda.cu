@@ -2939,6 +2939,492 @@ static mlc_status scan_entry(void *dev, const struct mlc_k_scan *a)
     });
 }
 
+/* @@ CUDA.ROWS ------------------------------------------- softmax, norm and their gradients
+ * A team of threads takes a line (a row, or, where rows are not dense, some that lie side by side),
+ * a pack of elements a lane. What fits is held in registers, the rest of a long line is read again,
+ * from caches. Statistics are the CPU's: largest element and sum of exponentials; the mean as W has
+ * it (shift), what is left of it, 1/sqrt(variance + eps). Sums are groups of four in W, carried in
+ * f64. The gradients of weight and bias are sums over rows: by columns, in parts of the rows, which
+ * meet in the workspace in a second launch. */
+
+/* Operands of a plan: two inputs, the output, statistics of a line. */
+enum { ROW_IN, ROW_IN_2, ROW_OUT, ROW_STAT, ROW_OPERANDS };
+
+template <class T, int N> struct row_args {          /* N inputs                                */
+    const T *in[N];
+    T *out;
+    double *stat;
+    walk<ROW_OPERANDS> kept;
+    int64_t n, step[N], out_step;
+    team m;
+    int vec[N], out_vec, accumulate;
+};
+
+/* A line of N inputs by a team, in packs of elements i, i + 1, ...; 16 elements a lane are held, or
+ * 8 of f64. */
+template <class X, int N> struct row {
+    typedef X T;
+    typedef typename wide<T>::type W;
+    enum { EACH_PACK = PACK(T), HELD = (sizeof(T) == 2 ? 2 : 4) / N };
+    const row_args<T, N> &a;
+    int64_t n, at[ROW_OPERANDS];       /* n 0: a team without a line                            */
+    W held[HELD][N][EACH_PACK];
+
+    /* Elements after the end of the line are 0. */
+    DEV explicit row(const row_args<T, N> &args) : a(args), n(0)
+    {
+        const int64_t o = (int64_t)blockIdx.x * (THREADS / a.m.size) + team_line(a.m);
+        for (int k = 0; k < ROW_OPERANDS; k++) at[k] = 0;
+        if (o < a.kept.n) {
+            walk_at(a.kept, (uint32_t)o, at);
+            n = a.n;
+        }
+#pragma unroll
+        for (int h = 0; h < HELD; h++) read(held[h], place(h));
+    }
+    DEV void read(W (&v)[N][EACH_PACK], int64_t i) const
+    {
+        for (int k = 0; k < N; k++) {
+            for (int e = 0; e < EACH_PACK; e++) v[k][e] = 0;
+            if (i < n)
+                load_pack(a.in[k] + at[k] + i * a.step[k], a.step[k], n - i, a.vec[k] != 0, v[k]);
+        }
+    }
+    DEV int64_t place(int h) const { return ((int64_t)h * a.m.size + team_lane(a.m)) * EACH_PACK; }
+    /* Calls f(packs, i, count): count are of the line, at least 1. */
+    template <class F> DEV void each(const F &f) const
+    {
+#pragma unroll
+        for (int h = 0; h < HELD; h++)
+            if (place(h) < n) f(held[h], place(h), count(place(h)));
+        for (int64_t i = place(HELD); i < n; i += a.m.size * EACH_PACK) {
+            W v[N][EACH_PACK];
+            read(v, i);
+            f(v, i, count(i));
+        }
+    }
+    DEV int count(int64_t i) const { return n - i < EACH_PACK ? (int)(n - i) : EACH_PACK; }
+    DEV void write(W (&v)[EACH_PACK], int64_t i, int count) const
+    {
+        store_pack(a.out + at[ROW_OUT] + i * a.out_step, a.out_step, count, a.out_vec != 0,
+                   a.accumulate != 0, v);
+    }
+};
+
+struct two { double a, b; };
+DEV two shuffle_xor(two v, int o) { return { shuffle_xor(v.a, o), shuffle_xor(v.b, o) }; }
+struct join_sum { DEV void join(double *a, const double &b) const { *a += b; } };
+struct join_two { DEV void join(two *a, const two &b) const { a->a += b.a; a->b += b.b; } };
+struct join_larger {
+    template <class W> DEV void join(W *a, const W &b) const { if (b > *a || b != b) *a = b; }
+};
+DEV float  exponential(float x)  { return expf(x); }
+DEV double exponential(double x) { return exp(x); }
+
+/* A line with a NaN, +inf or of -inf alone has a largest element that is NaN, and all of it is. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+softmax_kernel(const row_args<T, 1> a, const int log_of)
+{
+    typedef row<T, 1> R;
+    typedef typename R::W W;
+    enum { E = R::EACH_PACK };
+    const R r(a);
+    W most = (W)-INFINITY;
+    r.each([&](const W (&v)[1][E], int64_t, int count) {
+        for (int e = 0; e < E; e++) if (e < count) join_larger().join(&most, v[0][e]);
+    });
+    most = team_all(join_larger(), most, a.m);
+    if (most - most != 0) most = (W)NAN;
+    double sum = 0;
+    r.each([&](const W (&v)[1][E], int64_t, int count) {
+        W x[E];
+        for (int e = 0; e < E; e++) x[e] = e < count ? exponential(v[0][e] - most) : 0;
+        add_groups(&sum, x);
+    });
+    sum = team_all(join_sum(), sum, a.m);
+    const W scale = (W)(1 / sum), less = (W)-log(sum);
+    r.each([&](const W (&v)[1][E], int64_t i, int count) {
+        W x[E];
+        for (int e = 0; e < E; e++) {
+            const W low = v[0][e] - most;
+            x[e] = log_of ? low + less : exponential(low) * scale;
+        }
+        r.write(x, i, count);
+    });
+}
+
+/* in: y, dy. A line of logarithms is NaN as a whole, or not at all. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+softmax_grad_kernel(const row_args<T, 2> a, const int log_of)
+{
+    typedef row<T, 2> R;
+    typedef typename R::W W;
+    enum { E = R::EACH_PACK };
+    const R r(a);
+    const W first = r.n ? load(a.in[0][r.at[0]]) : 0;
+    double sum = 0;
+    r.each([&](const W (&v)[2][E], int64_t, int count) {
+        W x[E];
+        for (int e = 0; e < E; e++) x[e] = e < count ? (log_of ? v[1][e] : v[0][e] * v[1][e]) : 0;
+        add_groups(&sum, x);
+    });
+    sum = team_all(join_sum(), sum, a.m);
+    const W total = first != first ? first : (W)sum;
+    r.each([&](const W (&v)[2][E], int64_t i, int count) {
+        W x[E];
+        for (int e = 0; e < E; e++)
+            x[e] = log_of ? v[1][e] - exponential(v[0][e]) * total : v[0][e] * (v[1][e] - total);
+        r.write(x, i, count);
+    });
+}
+
+struct norm_weights {                  /* of rows of n; NULL: 1 and 0                           */
+    const void *weight, *bias;
+    int wide, vec;                     /* wide: they are of W, not of T                         */
+    int rms;
+    double eps;
+};
+template <class T, class W, int E>
+DEV void weight_pack(const void *w, const norm_weights &s, int64_t i, int count, W other, W (&v)[E])
+{
+    for (int e = 0; e < E; e++) v[e] = other;
+    if (!w) return;
+    if (!s.wide) load_pack(static_cast<const T *>(w) + i, 1, count, s.vec != 0, v);
+    else
+        for (int e = 0; e < E; e++)
+            if (e < count) v[e] = static_cast<const W *>(w)[i + e];
+}
+/* Elements become (x - shift) scale + base. */
+template <class W> struct norm_line {
+    W shift, scale, base;
+    DEV explicit norm_line(const double *stat)
+        : shift((W)stat[0]), scale((W)stat[2]), base((W)(-stat[1] * stat[2])) {}
+    DEV W of(W x) const { return (x - shift) * scale + base; }
+};
+
+/* The mean as W has it is the shift, around which a second pass has small squares. */
+template <class R> DEV void norm_stat(const R &r, const norm_weights &s, double *stat)
+{
+    typedef typename R::W W;
+    enum { E = R::EACH_PACK };
+    const double n = (double)r.a.n;
+    double sum = 0;
+    if (!s.rms) {
+        r.each([&](const W (&v)[1][E], int64_t, int) { add_groups(&sum, v[0]); });
+        sum = team_all(join_sum(), sum, r.a.m);
+    }
+    const W shift = (W)(sum / n);
+    two t = { 0, 0 };
+    r.each([&](const W (&v)[1][E], int64_t, int count) {
+        W x[E], square[E];
+        for (int e = 0; e < E; e++) {
+            x[e] = e < count ? v[0][e] - shift : 0;
+            square[e] = x[e] * x[e];
+        }
+        add_groups(&t.a, x);
+        add_groups(&t.b, square);
+    });
+    t = team_all(join_two(), t, r.a.m);
+    const double off = s.rms ? 0 : t.a / n, variance = t.b / n - off * off;
+    stat[0] = (double)shift;
+    stat[1] = off;
+    stat[2] = 1 / sqrt((variance < 0 ? 0 : variance) + s.eps);
+}
+template <class T> static __global__ void __launch_bounds__(THREADS)
+norm_kernel(const row_args<T, 1> a, const norm_weights s)
+{
+    typedef row<T, 1> R;
+    typedef typename R::W W;
+    enum { E = R::EACH_PACK };
+    const R r(a);
+    double stat[3];
+    norm_stat(r, s, stat);
+    if (r.n && team_lane(a.m) == 0)
+        for (int k = 0; k < 3; k++) a.stat[r.at[ROW_STAT] + k] = stat[k];
+    const norm_line<W> line(stat);
+    r.each([&](const W (&v)[1][E], int64_t i, int count) {
+        W x[E], w[E], b[E];
+        weight_pack<T>(s.weight, s, i, count, (W)1, w);
+        weight_pack<T>(s.bias, s, i, count, (W)0, b);
+        for (int e = 0; e < E; e++) x[e] = line.of(v[0][e]) * w[e] + b[e];
+        r.write(x, i, count);
+    });
+}
+
+/* in: x, dy; with g = dy weight and h the normed row dx = scale (g - mean g - h mean(g h)). */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+norm_grad_kernel(const row_args<T, 2> a, const norm_weights s)
+{
+    typedef row<T, 2> R;
+    typedef typename R::W W;
+    enum { E = R::EACH_PACK };
+    const R r(a);
+    const norm_line<W> line(a.stat + r.at[ROW_STAT]);
+    two t = { 0, 0 };
+    r.each([&](const W (&v)[2][E], int64_t i, int count) {
+        W w[E], g[E], gh[E];
+        weight_pack<T>(s.weight, s, i, count, (W)1, w);
+        for (int e = 0; e < E; e++) {
+            g[e] = e < count ? v[1][e] * w[e] : 0;
+            gh[e] = e < count ? g[e] * line.of(v[0][e]) : 0;
+        }
+        add_groups(&t.a, g);
+        add_groups(&t.b, gh);
+    });
+    t = team_all(join_two(), t, a.m);
+    const W mean_g = s.rms ? 0 : (W)(t.a / (double)a.n), mean_gh = (W)(t.b / (double)a.n);
+    r.each([&](const W (&v)[2][E], int64_t i, int count) {
+        W w[E], x[E];
+        weight_pack<T>(s.weight, s, i, count, (W)1, w);
+        for (int e = 0; e < E; e++)
+            x[e] = line.scale * ((v[1][e] * w[e] - mean_g) - line.of(v[0][e]) * mean_gh);
+        r.write(x, i, count);
+    });
+}
+
+/* Sums over rows of dy h and dy: a team takes a pack of columns, its lanes rows, four at a time. */
+template <class T> struct column_args {
+    const T *in, *dy;
+    const double *stat;
+    double *parts;                     /* [parts,2,n]                                           */
+    walk<ROW_OPERANDS> rows;
+    int64_t n, step[2], length;        /* length: rows of a part                                */
+    team m;
+    int vec[2];
+};
+template <class T> static __global__ void __launch_bounds__(THREADS)
+norm_columns_kernel(const column_args<T> a)
+{
+    typedef typename wide<T>::type W;
+    enum { E = PACK(T), ROWS = 4 };
+    const int64_t i = ((int64_t)blockIdx.x * (THREADS / a.m.size) + team_line(a.m)) * E;
+    const int64_t from = blockIdx.y * a.length;
+    const int64_t to = from + a.length < a.rows.n ? from + a.length : a.rows.n;
+    const int64_t count = a.n - i;
+    two sum[E];
+    for (int e = 0; e < E; e++) sum[e] = { 0, 0 };
+    for (int64_t o = from + team_lane(a.m); count > 0 && o < to; o += ROWS * a.m.size) {
+        W w[E], b[E];
+        for (int e = 0; e < E; e++) w[e] = b[e] = 0;
+        for (int64_t q = o; q < to && q < o + ROWS * a.m.size; q += a.m.size) {
+            int64_t at[ROW_OPERANDS];
+            W x[E], d[E];
+            walk_at(a.rows, (uint32_t)q, at);
+            const norm_line<W> line(a.stat + at[ROW_STAT]);
+            for (int e = 0; e < E; e++) x[e] = d[e] = 0;
+            load_pack(a.in + at[ROW_IN] + i * a.step[0], a.step[0], count, a.vec[0] != 0, x);
+            load_pack(a.dy + at[ROW_IN_2] + i * a.step[1], a.step[1], count, a.vec[1] != 0, d);
+            for (int e = 0; e < E; e++) { w[e] += d[e] * line.of(x[e]); b[e] += d[e]; }
+        }
+        for (int e = 0; e < E; e++) { sum[e].a += (double)w[e]; sum[e].b += (double)b[e]; }
+    }
+    double *part = a.parts + blockIdx.y * 2 * a.n + i;
+    for (int e = 0; e < E; e++) {
+        const two t = team_all(join_two(), sum[e], a.m);
+        if (team_lane(a.m) != 0 || e >= count) continue;
+        part[e] = t.a;
+        part[a.n + e] = t.b;
+    }
+}
+/* out (+)= the sums of all parts, in order. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+norm_meet_kernel(const double *parts, int64_t count, int64_t n, T *out, int64_t stride,
+                 int accumulate)
+{
+    typedef typename wide<T>::type W;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    double sum = 0;
+    if (i >= n) return;
+    for (int64_t k = 0; k < count; k++) sum += parts[k * 2 * n + i];
+    W v = (W)sum;
+    if (accumulate) v += load(out[i * stride]);
+    store(out + i * stride, v);
+}
+
+/* -- entries -- */
+
+/* Strides of the operands of lines along an axis; NULL: there is none. */
+struct row_strides { const int64_t *of[ROW_OPERANDS]; };
+
+static plan<ROW_OPERANDS> rows_plan(int32_t ndim, const int64_t *shape, int32_t axis,
+                                    const row_strides &s)
+{
+    return lines_plan(ndim, shape, axis, s.of);
+}
+/* Calls f(args, blocks) for each launch, with what a kernel of rows wants. */
+template <class T, int N, class F>
+static mlc_status rows_run(int32_t ndim, const int64_t *shape, int32_t axis, const row_strides &s,
+                           const void *const (&in)[N], void *out, double *stat, int accumulate,
+                           const F &f)
+{
+    const plan<ROW_OPERANDS> p = rows_plan(ndim, shape, axis, s);
+    row_args<T, N> a = {};
+    a.n = shape[axis];
+    if (a.n == 0) return MLC_OK;
+    for (int k = 0; k < N; k++) {
+        a.step[k] = s.of[k][axis];
+        a.vec[k] = lines_vec(p, k, in[k], a.step[k], sizeof(T));
+    }
+    a.out_step = s.of[ROW_OUT][axis];
+    a.out_vec = lines_vec(p, ROW_OUT, out, a.out_step, sizeof(T));
+    a.accumulate = accumulate;
+    a.m = team_for(a.n, PACK(T), p.n, a.step[0] != 1 && lines_adjoin(p, ROW_IN));
+    return p.each([&](const walk<ROW_OPERANDS> &w, const int64_t *offset) {
+        for (int k = 0; k < N; k++) a.in[k] = static_cast<const T *>(in[k]) + offset[k];
+        a.out = static_cast<T *>(out) + offset[ROW_OUT];
+        if (stat) a.stat = stat + offset[ROW_STAT];
+        a.kept = w;
+        return f(a, team_blocks(w.n, a.m, 1));
+    });
+}
+
+static mlc_status softmax_entry(void *dev, const struct mlc_k_softmax *a)
+{
+    const row_strides s = { { a->in_stride, nullptr, a->out_stride, nullptr } };
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return rows_run<T, 1>(a->ndim, a->shape, a->axis, s, { a->in }, a->out, nullptr, 0,
+                              [&](const row_args<T, 1> &r, dim3 grid) {
+            return launch(dev, "softmax", grid, dim3(THREADS), 0, softmax_kernel<T>, r, a->log);
+        });
+    });
+}
+static mlc_status softmax_grad_entry(void *dev, const struct mlc_k_softmax_grad *a)
+{
+    const row_strides s = { { a->y_stride, a->dy_stride, a->out_stride, nullptr } };
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return rows_run<T, 2>(a->ndim, a->shape, a->axis, s, { a->y, a->dy }, a->out, nullptr,
+                              a->accumulate, [&](const row_args<T, 2> &r, dim3 grid) {
+            return launch(dev, "softmax_grad", grid, dim3(THREADS), 0, softmax_grad_kernel<T>, r,
+                          a->log);
+        });
+    });
+}
+
+/* Statistics: three numbers a row, rows row-major. */
+struct stat_strides {
+    int64_t of[MLC_MAX_DIMS];
+    stat_strides(int32_t ndim, const int64_t *shape)
+    {
+        int64_t next = 3;
+        of[ndim - 1] = 0;
+        for (int32_t d = ndim - 2; d >= 0; d--) { of[d] = next; next *= shape[d]; }
+    }
+};
+static bool norm_takes(mlc_dtype dtype, mlc_dtype w)
+{
+    return is_float(dtype) && (w == dtype || (w == MLC_F32 && mlc_dtype_bytes(dtype) == 2));
+}
+static norm_weights norm_weights_of(mlc_dtype dtype, mlc_dtype w_dtype, const void *weight,
+                                    const void *bias, int rms, double eps)
+{
+    const uintptr_t places = reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(bias);
+    return { weight, bias, w_dtype != dtype, places % 16 == 0, rms, eps };
+}
+
+static mlc_status norm_entry(void *dev, const struct mlc_k_norm *a)
+{
+    const stat_strides stat(a->ndim, a->shape);
+    const row_strides s = { { a->in_stride, nullptr, a->out_stride, stat.of } };
+    const norm_weights w = norm_weights_of(a->dtype, a->w_dtype, a->weight, a->bias, a->rms, a->eps);
+    if (!norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return rows_run<T, 1>(a->ndim, a->shape, a->ndim - 1, s, { a->in }, a->out, a->stat, 0,
+                              [&](const row_args<T, 1> &r, dim3 grid) {
+            return launch(dev, "norm", grid, dim3(THREADS), 0, norm_kernel<T>, r, w);
+        });
+    });
+}
+
+/* Columns and parts of dweight and dbias. */
+struct norm_cut {
+    plan<ROW_OPERANDS> rows;
+    team m;
+    int64_t blocks, parts, length;
+};
+static norm_cut norm_cut_of(const struct mlc_k_norm_grad *a, const stat_strides &stat)
+{
+    const row_strides s = { { a->in_stride, a->dy_stride, nullptr, stat.of } };
+    norm_cut c = { rows_plan(a->ndim, a->shape, a->ndim - 1, s), {}, 0, 0, 0 };
+    const int64_t each = 16 / (int64_t)mlc_dtype_bytes(a->dtype);
+    const int64_t packs = (a->shape[a->ndim - 1] + each - 1) / each;
+    c.m.across = power_of_two(packs, 32);
+    c.m.size = THREADS / c.m.across;
+    c.blocks = (packs + c.m.across - 1) / c.m.across;
+    const int64_t unit = 4 * c.m.size, most = (c.rows.n + unit - 1) / unit;
+    c.parts = c.blocks < 512 ? 512 / (c.blocks > 4 ? c.blocks : 4) : 1;
+    if (c.parts > most) c.parts = most;
+    if (c.parts) c.length = (c.rows.n + c.parts - 1) / c.parts;
+    return c;
+}
+static size_t norm_grad_workspace(void *, const struct mlc_k_norm_grad *a)
+{
+    if (!a->dweight && !a->dbias) return 0;
+    const norm_cut c = norm_cut_of(a, stat_strides(a->ndim, a->shape));
+    return (size_t)(c.parts * 2 * a->shape[a->ndim - 1]) * sizeof(double);
+}
+template <class T>
+static mlc_status norm_columns_run(void *dev, const struct mlc_k_norm_grad *a, const norm_cut &c)
+{
+    const int32_t last = a->ndim - 1;
+    column_args<T> k = {};
+    if (c.parts == 0) return MLC_OK;
+    k.rows = c.rows.cut(0);
+    k.in = static_cast<const T *>(a->in);
+    k.dy = static_cast<const T *>(a->dy);
+    k.stat = a->stat;
+    k.parts = static_cast<double *>(a->workspace);
+    k.n = a->shape[last];
+    k.step[0] = a->in_stride[last];
+    k.step[1] = a->dy_stride[last];
+    k.vec[0] = lines_vec(c.rows, ROW_IN, a->in, k.step[0], sizeof(T));
+    k.vec[1] = lines_vec(c.rows, ROW_IN_2, a->dy, k.step[1], sizeof(T));
+    k.m = c.m;
+    k.length = c.length;
+    return launch(dev, "norm_columns", dim3((unsigned)c.blocks, (unsigned)c.parts), dim3(THREADS),
+                  0, norm_columns_kernel<T>, k);
+}
+static mlc_status norm_meet_run(void *dev, const struct mlc_k_norm_grad *a, const norm_cut &c,
+                                bool bias)
+{
+    const int64_t n = a->shape[a->ndim - 1];
+    const double *parts = static_cast<const double *>(a->workspace);
+    void *out = bias ? a->dbias : a->dweight;
+    if (!out) return MLC_OK;
+    return each_float(a->w_dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return launch(dev, "norm_meet", dim3((unsigned)((n + THREADS - 1) / THREADS)),
+                      dim3(THREADS), 0, norm_meet_kernel<T>, bias && c.parts ? parts + n : parts,
+                      c.parts, n, static_cast<T *>(out), bias ? a->dbias_stride : a->dweight_stride,
+                      bias ? a->dbias_accumulate : a->dweight_accumulate);
+    });
+}
+static mlc_status norm_grad_entry(void *dev, const struct mlc_k_norm_grad *a)
+{
+    const stat_strides stat(a->ndim, a->shape);
+    const norm_cut c = norm_cut_of(a, stat);
+    const row_strides s = { { a->in_stride, a->dy_stride, a->dx_stride, stat.of } };
+    const norm_weights w = norm_weights_of(a->dtype, a->w_dtype, a->weight, nullptr, a->rms, 0);
+    if (!norm_takes(a->dtype, a->w_dtype) || c.rows.n >> 31) return MLC_ERR_UNSUPPORTED;
+    if (a->shape[a->ndim - 1] == 0) return MLC_OK;
+    if (a->workspace_bytes < norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    mlc_status st = each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        mlc_status made = MLC_OK;
+        if (a->dx)
+            made = rows_run<T, 2>(a->ndim, a->shape, a->ndim - 1, s, { a->in, a->dy }, a->dx,
+                                  const_cast<double *>(a->stat), a->dx_accumulate,
+                                  [&](const row_args<T, 2> &r, dim3 grid) {
+                return launch(dev, "norm_grad", grid, dim3(THREADS), 0, norm_grad_kernel<T>, r, w);
+            });
+        return made == MLC_OK && (a->dweight || a->dbias) ? norm_columns_run<T>(dev, a, c) : made;
+    });
+    if (st == MLC_OK) st = norm_meet_run(dev, a, c, false);
+    return st == MLC_OK ? norm_meet_run(dev, a, c, true) : st;
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -2967,6 +3453,11 @@ static void table_fill(mlc_kernels *k)
     k->finite = finite_entry;
     k->scan = scan_entry;
     k->scan_workspace = scan_workspace;
+    k->softmax = softmax_entry;
+    k->softmax_grad = softmax_grad_entry;
+    k->norm = norm_entry;
+    k->norm_grad = norm_grad_entry;
+    k->norm_grad_workspace = norm_grad_workspace;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
