@@ -586,6 +586,7 @@ template <class F, class A> DEV A team_all(const F &f, A a, team m)
     const int t = (int)threadIdx.x;
     int first = 0, count = THREADS / 32, slot = t / 32;
     if (m.across == 1) {
+#pragma unroll 1
         for (int o = (m.size < 32 ? m.size : 32) / 2; o > 0; o /= 2) {
             const A other = shuffle_xor(a, o);
             f.join(&a, other);
@@ -600,6 +601,7 @@ template <class F, class A> DEV A team_all(const F &f, A a, team m)
     if (m.across != 1 || t % 32 == 0) part[slot] = a;
     __syncthreads();
     a = part[first];
+#pragma unroll 1
     for (int k = 1; k < count; k++) f.join(&a, part[first + k * m.across]);
     return a;
 }
@@ -2191,6 +2193,7 @@ struct line {
 DEV int64_t line_at(const line &l, int64_t i)
 {
     int64_t at = 0;
+#pragma unroll 1
     for (int d = l.ndim - 1; d > 0; d--) {
         const int64_t q = i >> 31 ? i / l.size[d].d : (int64_t)divide((uint32_t)i, l.size[d]);
         at += (i - q * l.size[d].d) * l.stride[d];
@@ -2383,12 +2386,14 @@ DEV void reduce_packs(const F &f, typename F::A *sum, const typename F::T *in, i
     typedef typename F::T T;
     const int64_t n = PACK(T);
     int64_t i = from + team_lane(m) * n;
+#pragma unroll 1
     for (; i + n <= to; i += m.size * n) {
         T v[PACK(T)];
         const float4 words = *reinterpret_cast<const float4 *>(in + i);
         memcpy(v, &words, 16);
         f.take(sum, v, i, 1, shift);
     }
+#pragma unroll 1
     for (; i < to; i++) {              /* one lane has the rest */
         const T v[1] = { in[i] };
         f.take(sum, v, i, 1, shift);
@@ -2401,11 +2406,13 @@ DEV void reduce_strided(const F &f, typename F::A *sum, const typename F::T *in,
     typedef typename F::T T;
     const int64_t step = m.size;
     int64_t i = from + team_lane(m);
+#pragma unroll 1
     for (; i + 3 * step < to; i += 4 * step) {
         T v[4];
         for (int k = 0; k < 4; k++) v[k] = in[line_at(gone, i + k * step)];
         f.take(sum, v, i, step, shift);
     }
+#pragma unroll 1
     for (; i < to; i += step) {
         const T v[1] = { in[line_at(gone, i)] };
         f.take(sum, v, i, step, shift);
@@ -2441,6 +2448,7 @@ reduce_meet_kernel(const reduce_args a, const F f)
     const typename F::A *parts = static_cast<const typename F::A *>(a.parts);
     const bool live = o < a.kept.n;
     typename F::A sum = f.start();
+#pragma unroll 1
     for (int64_t s = team_lane(a.m); live && s < a.segments; s += a.m.size)
         f.join(&sum, parts[s * a.kept.n + o]);
     sum = team_all(f, sum, a.m);
@@ -2829,6 +2837,7 @@ scan_kernel(const scan_args<typename S::T> a, const scan_mode mode)
     const int64_t to = from + a.length < a.n ? from + a.length : a.n;
     A *part = static_cast<A *>(a.parts) + o * a.segments + blockIdx.y;
     A carry = mode == SCAN_SEGMENTS ? *part : s.none();
+#pragma unroll 1
     for (int64_t i = from; i < to; i += a.m.size * SCAN_EACH) {
         const int64_t first = i + team_lane(a.m) * SCAN_EACH;
         A x[SCAN_EACH], own = s.none();
@@ -2997,6 +3006,7 @@ template <class X, int N> struct row {
 #pragma unroll
         for (int h = 0; h < HELD; h++)
             if (place(h) < n) f(held[h], place(h), count(place(h)));
+#pragma unroll 1
         for (int64_t i = place(HELD); i < n; i += a.m.size * EACH_PACK) {
             W v[N][EACH_PACK];
             read(v, i);
@@ -3022,7 +3032,7 @@ DEV float  exponential(float x)  { return expf(x); }
 DEV double exponential(double x) { return exp(x); }
 
 /* A line with a NaN, +inf or of -inf alone has a largest element that is NaN, and all of it is. */
-template <class T> static __global__ void __launch_bounds__(THREADS)
+template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 softmax_kernel(const row_args<T, 1> a, const int log_of)
 {
     typedef row<T, 1> R;
@@ -3054,7 +3064,7 @@ softmax_kernel(const row_args<T, 1> a, const int log_of)
 }
 
 /* in: y, dy. A line of logarithms is NaN as a whole, or not at all. */
-template <class T> static __global__ void __launch_bounds__(THREADS)
+template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 softmax_grad_kernel(const row_args<T, 2> a, const int log_of)
 {
     typedef row<T, 2> R;
@@ -3130,7 +3140,7 @@ template <class R> DEV void norm_stat(const R &r, const norm_weights &s, double 
     stat[1] = off;
     stat[2] = 1 / sqrt((variance < 0 ? 0 : variance) + s.eps);
 }
-template <class T> static __global__ void __launch_bounds__(THREADS)
+template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 norm_kernel(const row_args<T, 1> a, const norm_weights s)
 {
     typedef row<T, 1> R;
@@ -3152,7 +3162,7 @@ norm_kernel(const row_args<T, 1> a, const norm_weights s)
 }
 
 /* in: x, dy; with g = dy weight and h the normed row dx = scale (g - mean g - h mean(g h)). */
-template <class T> static __global__ void __launch_bounds__(THREADS)
+template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 norm_grad_kernel(const row_args<T, 2> a, const norm_weights s)
 {
     typedef row<T, 2> R;
@@ -3206,6 +3216,7 @@ norm_columns_kernel(const column_args<T> a)
     for (int64_t o = from + team_lane(a.m); count > 0 && o < to; o += ROWS * a.m.size) {
         W w[E], b[E];
         for (int e = 0; e < E; e++) w[e] = b[e] = 0;
+#pragma unroll 1
         for (int64_t q = o; q < to && q < o + ROWS * a.m.size; q += a.m.size) {
             int64_t at[ROW_OPERANDS];
             W x[E], d[E];
