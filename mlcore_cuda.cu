@@ -209,6 +209,21 @@ static void device_release(void *dev, void *p, size_t)
     cudaFreeAsync(p, d->stream);
 }
 
+static mlc_status device_info(void *dev, mlc_device_info *out)
+{
+    device *d = device_of(dev);
+    cudaDeviceProp card;
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaSetDevice(d->card);
+    cudaError_t e = cudaGetDeviceProperties(&card, d->card);
+    if (e == cudaSuccess) e = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (e != cudaSuccess) return device_failed(d, "info", e);
+    snprintf(out->name, sizeof out->name, "%.63s", card.name);
+    out->free_bytes = (int64_t)free_bytes;
+    out->total_bytes = (int64_t)total_bytes;
+    return MLC_OK;
+}
+
 /* The next chunk of a ring, when its last copy is done. */
 static cudaError_t staging_next(staging *s, int *chunk)
 {
@@ -559,10 +574,6 @@ BOTH float odd_f32(double x)
     if (back == x || x != x) return f;
     return bits_f32((f32_bits(f) - (fabs(back) > fabs(x))) | 1);
 }
-BOTH void store_f64(float *p, double v)  { *p = (float)v; }
-BOTH void store_f64(double *p, double v) { *p = v; }
-BOTH void store_f64(bf16 *p, double v)   { store(p, odd_f32(v)); }
-BOTH void store_f64(f16 *p, double v)    { store(p, odd_f32(v)); }
 
 struct team { int size, across; };
 DEV int team_line(team m)
@@ -2753,7 +2764,7 @@ template <class T> struct scan_args {
 /* Places of the operands' first elements in a line. */
 struct scan_line { int64_t at[4]; };
 
-template <class O> DEV void store_scan(O *o, double v) { store_f64(o, v); }
+template <class O> DEV void store_scan(O *o, double v) { put(o, v); }
 DEV void store_scan(int64_t *o, uint64_t v) { *o = (int64_t)v; }
 
 template <class X, class C, class O> struct scan_plain {     /* C carries, O is put */
@@ -2796,7 +2807,7 @@ template <class X> struct scan_grad {
         const double y = i > 0 ? (double)load(a.y[l.at[2] + (i - 1) * a.step[2]]) : 1;
         double v = y * (dy(i) + before.b);
         if (a.accumulate) v += (double)load(*o);
-        store_f64(o, v);
+        ::put(o, v);
     }
 };
 
@@ -3436,6 +3447,507 @@ static mlc_status norm_grad_entry(void *dev, const struct mlc_k_norm_grad *a)
     return st == MLC_OK ? norm_meet_run(dev, a, c, true) : st;
 }
 
+/* @@ CUDA.GEMM ------------------------------------------- products: own tile, epilogue
+ * c [z][i][j] = sink(sum over p of a [z][i][p] b [z][p][j]), summed in W. A block makes a tile of
+ * TM x 64 elements from slabs of 16 along k; the next one is loaded while one is multiplied. A side
+ * is a or b as a tile reads it: lines (rows of a, columns of b) of k elements, at any strides; its
+ * dtype is chosen at run time, once for four elements. A product may be turned, c^T = b^T a^T, so
+ * that a tile of few rows fits, or neighbours in c are neighbours in a row of a tile. Where there
+ * are few tiles k is cut into parts, whose sums the sink's own pass adds in order. */
+
+enum { TN = 64, SLAB = 16, UNIT = 4, LOW = 16, LOW_BELOW = 32 };
+
+/* UNIT elements, or as many as 16 bytes hold, are one access where `whole`. The first `count` of
+ * them are there; others are read as 0. */
+template <class T, class W, int V>
+DEV void read_run(const T *p, int64_t step, int count, bool whole, W (&x)[V])
+{
+    const int PACK = V * sizeof(T) > 16 ? 16 / (int)sizeof(T) : V;
+    if (whole && count == V) {
+        for (int u = 0; u < V; u += PACK) {
+            const vec<T, PACK> pack = *reinterpret_cast<const vec<T, PACK> *>(p + u);
+            for (int e = 0; e < PACK; e++) x[u + e] = load(pack.v[e]);
+        }
+    } else {
+        for (int e = 0; e < V; e++) x[e] = e < count ? load(p[e * step]) : (W)0;
+    }
+}
+template <class T, class W, int V>
+DEV void write_run(T *p, int64_t step, int count, bool whole, const W (&x)[V])
+{
+    const int PACK = V * sizeof(T) > 16 ? 16 / (int)sizeof(T) : V;
+    if (whole && count == V) {
+        for (int u = 0; u < V; u += PACK) {
+            vec<T, PACK> pack;
+            for (int e = 0; e < PACK; e++) store(pack.v + e, x[u + e]);
+            *reinterpret_cast<vec<T, PACK> *>(p + u) = pack;
+        }
+    } else {
+        for (int e = 0; e < V; e++) if (e < count) store(p + e * step, x[e]);
+    }
+}
+
+/* The same from element `at` of elements of a dtype. */
+template <class W, int V> DEV void read_as(mlc_dtype dtype, const void *p, int64_t at, int64_t step,
+                                           int count, bool whole, W (&x)[V])
+{
+    if constexpr (sizeof(W) == 8)
+        read_run(static_cast<const double *>(p) + at, step, count, whole, x);
+    else if (dtype == MLC_F32)
+        read_run(static_cast<const float *>(p) + at, step, count, whole, x);
+    else if (dtype == MLC_BF16)
+        read_run(static_cast<const bf16 *>(p) + at, step, count, whole, x);
+    else
+        read_run(static_cast<const f16 *>(p) + at, step, count, whole, x);
+}
+template <class W, int V> DEV void write_as(mlc_dtype dtype, void *p, int64_t at, int64_t step,
+                                            int count, bool whole, const W (&x)[V])
+{
+    if constexpr (sizeof(W) == 8)
+        write_run(static_cast<double *>(p) + at, step, count, whole, x);
+    else if (dtype == MLC_F32)
+        write_run(static_cast<float *>(p) + at, step, count, whole, x);
+    else if (dtype == MLC_BF16)
+        write_run(static_cast<bf16 *>(p) + at, step, count, whole, x);
+    else
+        write_run(static_cast<f16 *>(p) + at, step, count, whole, x);
+}
+DEV void round_to(mlc_dtype, double &) {}
+DEV void round_to(mlc_dtype dtype, float &x)
+{
+    bf16 b;
+    f16 h;
+    if (dtype == MLC_BF16) { store(&b, x); x = load(b); }
+    else { store(&h, x); x = load(h); }
+}
+BOTH int clamp_count(int64_t n, int most) { return n < 0 ? 0 : n < most ? (int)n : most; }
+
+/* Element where product z of three axes begins, of an operand with these strides. */
+BOTH int64_t batch_at(const int64_t *count, const int64_t *step, int64_t z)
+{
+    if (z < count[2]) return z * step[2];
+    const int64_t outer = z / count[2];
+    return z % count[2] * step[2] + outer % count[1] * step[1] + outer / count[1] * step[0];
+}
+
+struct side {
+    const void *data;
+    mlc_dtype dtype, as;               /* in memory; to which f32 is rounded first              */
+    int64_t line, step, batch[3];      /* strides: between lines, along k, between products     */
+    int along_k, whole;                /* neighbours are along k; UNIT of them are one access   */
+};
+struct sink {
+    mlc_dtype dtype, bias_dtype;       /* of c and what is as c                                 */
+    int turned, whole, bias_whole, aux_after, act_last;
+    int act, grad;                     /* formulas; act 0: none                                 */
+    void *c, *aux;
+    const void *bias, *residual, *grad_of;
+    int64_t row, col, batch[3];        /* strides                                               */
+    double alpha, beta, keep;          /* keep: factor of what dropout keeps; 0: no dropout     */
+    uint32_t below;                    /* words below are dropped, or all                       */
+    int all;
+    uint64_t seed, stream;
+    const uint64_t *base;
+};
+struct product {
+    int64_t m, n, k, count[3], batches;
+    side a, b;
+    sink out;
+};
+
+/* A formula that is known when it is compiled. */
+template <int OP, class T> DEV T formula_of(T a, T b, T c, T s, T t)
+{
+    switch (OP) {
+        MLC_FORMULAS(MATH_CASE, MATH_CASE, MATH_CASE, F)
+        default: return (T)0;
+    }
+}
+/* Activations, and their derivatives times a. */
+#define SINK_FORMULAS(X) \
+    X(MLC_MAP_RELU) X(MLC_MAP_GELU) X(MLC_MAP_TANH) X(MLC_MAP_SIGMOID) X(MLC_MAP_SILU) \
+    X(MLC_MATH_GELU_TANH) X(MLC_MAP_RELU_GRAD) X(MLC_MAP_GELU_GRAD) X(MLC_MAP_TANH_GRAD) \
+    X(MLC_MAP_SIGMOID_GRAD) X(MLC_MAP_SILU_GRAD) X(MLC_MATH_GELU_TANH_GRAD)
+#define SINK_CASE(op) case op: return formula_of<op>(a, b, (W)0, (W)0, (W)0);
+#define SINK_KNOWS(op) case op:
+template <class W>
+static __device__ __attribute__((noinline)) W sink_formula(int op, W a, W b)
+{
+    switch (op) {
+        SINK_FORMULAS(SINK_CASE)
+        default: return (W)0;
+    }
+}
+
+/* Word i of the stream decides on element i of c. */
+template <class W> DEV void sink_drop(const sink &s, int64_t at, int count, W (&x)[UNIT])
+{
+    const uint64_t stream = s.stream + (s.base ? *s.base : 0);
+    words w = {};
+    int64_t made = -1;
+    for (int e = 0; e < UNIT; e++) {
+        const int64_t i = at + e * s.col;
+        if (e < count && i / 4 != made) w = philox(s.seed, stream, (uint64_t)(made = i / 4));
+        const uint32_t word = i & 2 ? (i & 1 ? w.w[3] : w.w[2]) : i & 1 ? w.w[1] : w.w[0];
+        x[e] = word < s.below || s.all ? (W)0 : x[e] * (W)s.keep;
+    }
+}
+
+/* Sums of elements (i, j), (i, j + 1), .. on their way to c, whose element `at` is the first. */
+template <class W>
+DEV void sink_unit(const sink &s, int64_t at, int64_t i, int64_t j, int count, W (&x)[UNIT])
+{
+    W y[UNIT];
+    for (int e = 0; e < UNIT; e++) x[e] *= (W)s.alpha;
+    if (s.bias) {
+        read_as(s.bias_dtype, s.bias, s.turned ? i : j, s.turned ? 0 : 1, count, s.bias_whole, y);
+        for (int e = 0; e < UNIT; e++) x[e] += y[e];
+    }
+    if (s.beta != 0.0) {
+        read_as(s.dtype, s.c, at, s.col, count, s.whole, y);
+        for (int e = 0; e < UNIT; e++) x[e] += (W)s.beta * y[e];
+    }
+    for (int last = 1; last >= 0; last--) {                /* the residual before act, or after */
+        if (s.residual && s.act_last == last) {
+            read_as(s.dtype, s.residual, at, s.col, count, s.whole, y);
+            for (int e = 0; e < UNIT; e++) x[e] += y[e];
+        }
+        if (!last) break;
+        if (s.act) {
+            if (s.aux && !s.aux_after) write_as(s.dtype, s.aux, at, s.col, count, s.whole, x);
+            for (int e = 0; e < UNIT; e++) x[e] = sink_formula(s.act, x[e], x[e]);
+            if (s.aux && s.aux_after) write_as(s.dtype, s.aux, at, s.col, count, s.whole, x);
+        }
+        if (s.all || s.keep != 0.0) sink_drop(s, at, count, x);
+    }
+    if (s.grad_of) {
+        read_as(s.dtype, s.grad_of, at, s.col, count, s.whole, y);
+        for (int e = 0; e < UNIT; e++) x[e] = sink_formula(s.grad, x[e], y[e]);
+    }
+    write_as(s.dtype, s.c, at, s.col, count, s.whole, x);
+}
+
+/* What a thread loads of a slab of LINES lines from k = p on: V neighbours. */
+template <int LINES> struct slab_place {
+    enum { V = LINES * SLAB / THREADS };
+    int line, p;
+    DEV explicit slab_place(bool along_k)
+    {
+        const int t = (int)threadIdx.x;
+        line = along_k ? t / (SLAB / V) : t % (LINES / V) * V;
+        p = along_k ? t % (SLAB / V) * V : t / (LINES / V);
+    }
+};
+template <int LINES, class W, int V>
+DEV void slab_load(const side &s, int64_t base, int64_t line0, int64_t lines, int64_t p0,
+                   int64_t p1, W (&x)[V])
+{
+    const slab_place<LINES> at(s.along_k);
+    const int64_t line = line0 + at.line, p = p0 + at.p;
+    const bool there = line < lines && p < p1;
+    const int count = !there ? 0 : clamp_count(s.along_k ? p1 - p : lines - line, V);
+    read_as(s.dtype, s.data, base + line * s.line + p * s.step, s.along_k ? s.step : s.line, count,
+            s.whole, x);
+    if (s.dtype != s.as) for (int e = 0; e < V; e++) round_to(s.as, x[e]);
+}
+/* slab [SLAB][LINES + UNIT] = what the threads loaded */
+template <int LINES, class W, int V> DEV void slab_keep(const side &s, W *slab, const W (&x)[V])
+{
+    const slab_place<LINES> at(s.along_k);
+    W *to = slab + at.p * (LINES + UNIT) + at.line;
+    for (int e = 0; e < V; e++) to[s.along_k ? e * (LINES + UNIT) : e] = x[e];
+}
+
+/* acc [R][UNIT] += rows of a times columns of b, over a slab; a thread's rows and columns are
+ * neighbours. A form for tensor cores would take this place. */
+template <int TM, class W, int R>
+DEV void slab_multiply(const W *a, const W *b, W (&acc)[R][UNIT])
+{
+    const int row = (int)threadIdx.x / 16 * R, col = (int)threadIdx.x % 16 * UNIT;
+#pragma unroll
+    for (int p = 0; p < SLAB; p++) {
+        W x[R], y[UNIT];
+        read_run(a + p * (TM + UNIT) + row, 1, R, true, x);
+        read_run(b + p * (TN + UNIT) + col, 1, UNIT, true, y);
+        for (int r = 0; r < R; r++) for (int e = 0; e < UNIT; e++) acc[r][e] += x[r] * y[e];
+    }
+}
+
+/* How a product is cut: tiles, parts of k. */
+struct tiling {
+    int64_t down, across, tiles, parts, depth;   /* depth: elements along k of a part           */
+    int64_t part, row;                           /* strides of sums, where there are parts      */
+    void *sums;
+};
+
+template <class W, int TM>
+static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 3 : 2)
+gemm_kernel(const product g, const tiling c)
+{
+    enum { R = TM / 16, VA = slab_place<TM>::V, VB = slab_place<TN>::V, A = SLAB * (TM + UNIT),
+           SLABS = A + SLAB * (TN + UNIT), TILE = TM * (TN + UNIT),
+           ROOM = SLABS > TILE ? SLABS : TILE };
+    typedef vec<W, 16 / sizeof(W)> pack;
+    MLC_SHARED(pack, room, [ROOM * sizeof(W) / 16]);
+    W *const slab_a = room[0].v, *const slab_b = slab_a + A, *const tile = slab_a;
+    for (int64_t t = blockIdx.x; t < c.tiles; t += gridDim.x) {
+        const int64_t x = t % c.across, y = t / c.across % c.down, rest = t / c.across / c.down;
+        const int64_t part = rest % c.parts, z = rest / c.parts, i0 = y * TM, j0 = x * TN;
+        const int64_t from = part * c.depth, to = from + c.depth < g.k ? from + c.depth : g.k;
+        const int64_t at_a = batch_at(g.count, g.a.batch, z);
+        const int64_t at_b = batch_at(g.count, g.b.batch, z);
+        W acc[R][UNIT] = {}, next_a[VA], next_b[VB];
+        slab_load<TM>(g.a, at_a, i0, g.m, from, to, next_a);
+        slab_load<TN>(g.b, at_b, j0, g.n, from, to, next_b);
+        for (int64_t p = from; p < to; p += SLAB) {
+            __syncthreads();
+            slab_keep<TM>(g.a, slab_a, next_a);
+            slab_keep<TN>(g.b, slab_b, next_b);
+            __syncthreads();
+            if (p + SLAB < to) {
+                slab_load<TM>(g.a, at_a, i0, g.m, p + SLAB, to, next_a);
+                slab_load<TN>(g.b, at_b, j0, g.n, p + SLAB, to, next_b);
+            }
+            slab_multiply<TM>(slab_a, slab_b, acc);
+        }
+        __syncthreads();
+        for (int r = 0; r < R; r++)
+            write_run(tile + ((int)threadIdx.x / 16 * R + r) * (TN + UNIT) +
+                      (int)threadIdx.x % 16 * UNIT, 1, UNIT, true, acc[r]);
+        __syncthreads();
+#pragma unroll 1
+        for (int u = (int)threadIdx.x; u < TM * TN / UNIT; u += THREADS) {
+            const int64_t i = i0 + u / 16, j = j0 + u % 16 * UNIT;
+            W v[UNIT];
+            if (i >= g.m || j >= g.n) continue;
+            read_run(tile + u / 16 * (TN + UNIT) + u % 16 * UNIT, 1, UNIT, true, v);
+            if (c.parts > 1)
+                write_run(static_cast<W *>(c.sums) + part * c.part + (z * g.m + i) * c.row + j, 1,
+                          UNIT, true, v);
+            else
+                sink_unit(g.out, batch_at(g.count, g.out.batch, z) + i * g.out.row + j * g.out.col,
+                          i, j, clamp_count(g.n - j, UNIT), v);
+        }
+        __syncthreads();
+    }
+}
+
+/* Where the sink's pass finds sums: those of part q, product z, row i, column j. */
+struct sums {
+    const void *data;
+    int64_t parts, part, row, col, batch[3];
+    int whole;
+};
+struct sink_range {                    /* of units in a launch                                  */
+    divisor units, rows;               /* units of a row, rows of a product                     */
+    uint32_t first_row, n;
+};
+
+template <class W> static __global__ void __launch_bounds__(THREADS)
+sink_kernel(const product g, const sums s, const sink_range r)
+{
+    const uint32_t u = blockIdx.x * (uint32_t)THREADS + threadIdx.x;
+    if (u >= r.n) return;
+    const uint32_t line = divide(u, r.units), row = r.first_row + line, z = divide(row, r.rows);
+    const int64_t i = row - z * r.rows.d, j = (int64_t)(u - line * r.units.d) * UNIT;
+    const int count = clamp_count(g.n - j, UNIT);
+    const int64_t from = batch_at(g.count, s.batch, z) + i * s.row + j * s.col;
+    W x[UNIT], y[UNIT];
+    read_run(static_cast<const W *>(s.data) + from, s.col, count, s.whole, x);
+    for (int64_t q = 1; q < s.parts; q++) {
+        read_run(static_cast<const W *>(s.data) + from + q * s.part, s.col, count, s.whole, y);
+        for (int e = 0; e < UNIT; e++) x[e] += y[e];
+    }
+    sink_unit(g.out, batch_at(g.count, g.out.batch, z) + i * g.out.row + j * g.out.col, i, j, count,
+              x);
+}
+
+static mlc_status sink_run(void *dev, const product &g, const sums &s, bool f64)
+{
+    const int64_t units = (g.n + UNIT - 1) / UNIT, rows = g.m * g.batches, most = INT32_MAX;
+    if (units > most || rows > most) return MLC_ERR_UNSUPPORTED;
+    for (int64_t row = 0; row < rows;) {
+        const int64_t now = rows - row < most / units ? rows - row : most / units;
+        const sink_range r = { divisor_make((uint32_t)units), divisor_make((uint32_t)g.m),
+                               (uint32_t)row, (uint32_t)(now * units) };
+        const dim3 grid((unsigned)((now * units + THREADS - 1) / THREADS));
+        const mlc_status st =
+            f64 ? launch(dev, "gemm", grid, dim3(THREADS), 0, sink_kernel<double>, g, s, r)
+                : launch(dev, "gemm", grid, dim3(THREADS), 0, sink_kernel<float>, g, s, r);
+        if (st != MLC_OK) return st;
+        row += now;
+    }
+    return MLC_OK;
+}
+
+/* Is a UNIT from p on, and a multiple of UNIT elements after it, one access? */
+static bool is_whole(const void *p, size_t size)
+{
+    return (uintptr_t)p % (size * UNIT > 16 ? 16 : size * UNIT) == 0;
+}
+static bool steps_whole(int64_t step, const int64_t *batch)
+{
+    return ((step | batch[0] | batch[1] | batch[2]) & (UNIT - 1)) == 0;
+}
+
+static side side_make(const void *data, mlc_dtype dtype, mlc_dtype as, int64_t line, int64_t step,
+                      const int64_t *batch)
+{
+    side s = { data, dtype, as, line, step, { batch[0], batch[1], batch[2] }, 0, 0 };
+    s.along_k = llabs(step) < llabs(line);
+    s.whole = (s.along_k ? step : line) == 1 && is_whole(data, mlc_dtype_bytes(dtype)) &&
+              steps_whole(s.along_k ? line : step, batch);
+    return s;
+}
+
+static int act_formula(mlc_act act)
+{
+    switch (act) {
+    case MLC_ACT_RELU:    return MLC_MAP_RELU;
+    case MLC_ACT_GELU:    return MLC_MAP_GELU;
+    case MLC_ACT_TANH:    return MLC_MAP_TANH;
+    case MLC_ACT_SIGMOID: return MLC_MAP_SIGMOID;
+    case MLC_ACT_SILU:    return MLC_MAP_SILU;
+    default:              return 0;
+    }
+}
+static void sink_drop_make(sink *s, const struct mlc_k_gemm *g)
+{
+    const uint64_t below = (uint64_t)(g->drop * 4294967296.0);
+    s->below = (uint32_t)below;
+    s->all = below > UINT32_MAX;
+    s->keep = g->drop > 0.0 && g->drop < 1.0 ? 1.0 / (1.0 - g->drop) : 0.0;
+    s->seed = g->drop_seed;
+    s->stream = g->drop_stream;
+    s->base = g->drop_base;
+}
+static sink sink_make(const struct mlc_k_gemm *g, bool turned)
+{
+    const size_t size = mlc_dtype_bytes(g->c_dtype);
+    sink s = {};
+    s.dtype = g->c_dtype;
+    s.bias_dtype = g->bias_dtype;
+    s.turned = turned;
+    s.aux_after = g->aux_after;
+    s.act_last = g->act_last != 0;
+    s.act = act_formula(g->act);
+    s.grad = g->grad;
+    s.c = g->c; s.aux = g->aux;
+    s.bias = g->bias; s.residual = g->residual; s.grad_of = g->grad_of;
+    s.row = turned ? g->c_col : g->c_row;
+    s.col = turned ? g->c_row : g->c_col;
+    memcpy(s.batch, g->c_batch, sizeof s.batch);
+    s.alpha = g->alpha; s.beta = g->beta;
+    sink_drop_make(&s, g);
+    s.whole = s.col == 1 && steps_whole(s.row, s.batch) && is_whole(s.c, size) &&
+              is_whole(s.aux, size) && is_whole(s.residual, size) && is_whole(s.grad_of, size);
+    s.bias_whole = !turned && s.bias && is_whole(s.bias, mlc_dtype_bytes(s.bias_dtype));
+    return s;
+}
+static int64_t gemm_batches(const struct mlc_k_gemm *g)
+{
+    return g->batch[0] * g->batch[1] * g->batch[2];
+}
+static product product_make(const struct mlc_k_gemm *g, bool turned)
+{
+    const side a = side_make(g->a, g->a_dtype, g->dtype, g->a_row, g->a_col, g->a_batch);
+    const side b = side_make(g->b, g->b_dtype, g->dtype, g->b_col, g->b_row, g->b_batch);
+    return { turned ? g->n : g->m, turned ? g->m : g->n, g->k,
+             { g->batch[0], g->batch[1], g->batch[2] }, gemm_batches(g), turned ? b : a,
+             turned ? a : b, sink_make(g, turned) };
+}
+
+/* The side with fewer than LOW_BELOW lines comes first; else neighbours in c are in a row. */
+static bool own_turns(const struct mlc_k_gemm *g)
+{
+    if ((g->m < LOW_BELOW) != (g->n < LOW_BELOW)) return g->n < LOW_BELOW;
+    return llabs(g->c_row) < llabs(g->c_col);
+}
+/* Parts where tiles are too few for a card: it hangs on sizes alone. */
+static tiling own_cut(const product &g)
+{
+    const int64_t height = g.m < LOW_BELOW ? LOW : TN;
+    tiling c = {};
+    c.down = (g.m + height - 1) / height;
+    c.across = (g.n + TN - 1) / TN;
+    c.parts = 1;
+    c.depth = g.k;
+    c.tiles = c.down * c.across * g.batches;
+    if (c.tiles < 128 && g.k >= 512) {
+        const int64_t most = 256 / c.tiles < g.k / 256 ? 256 / c.tiles : g.k / 256;
+        c.depth = ((g.k + most - 1) / most + SLAB - 1) / SLAB * SLAB;
+        c.parts = (g.k + c.depth - 1) / c.depth;
+        c.row = (g.n + UNIT - 1) / UNIT * UNIT;
+        c.part = g.batches * g.m * c.row;
+        c.tiles *= c.parts;
+    }
+    return c;
+}
+static size_t own_bytes(const tiling &c, bool f64)
+{
+    return c.parts > 1 ? (size_t)(c.parts * c.part) * (f64 ? 8 : 4) : 0;
+}
+static mlc_status own_sink(void *dev, const product &g, const tiling &c, bool f64)
+{
+    const sums s = { c.sums, c.parts, c.part, c.row, 1,
+                     { g.count[1] * g.count[2] * g.m * c.row, g.count[2] * g.m * c.row,
+                       g.m * c.row }, 1 };
+    return sink_run(dev, g, s, f64);
+}
+static mlc_status own_run(void *dev, const struct mlc_k_gemm *a)
+{
+    const product g = product_make(a, own_turns(a));
+    const bool f64 = a->dtype == MLC_F64, low = g.m < LOW_BELOW;
+    tiling c = own_cut(g);
+    if (own_bytes(c, f64) > a->workspace_bytes) {
+        c.tiles /= c.parts;
+        c.parts = 1;
+        c.depth = g.k;
+    }
+    c.sums = a->workspace;
+    const dim3 grid((unsigned)(c.tiles < INT32_MAX ? c.tiles : INT32_MAX)), block(THREADS);
+    const mlc_status st =
+        f64 ? low ? launch(dev, "gemm", grid, block, 0, gemm_kernel<double, LOW>, g, c)
+                  : launch(dev, "gemm", grid, block, 0, gemm_kernel<double, TN>, g, c)
+            : low ? launch(dev, "gemm", grid, block, 0, gemm_kernel<float, LOW>, g, c)
+                  : launch(dev, "gemm", grid, block, 0, gemm_kernel<float, TN>, g, c);
+    return st == MLC_OK && c.parts > 1 ? own_sink(dev, g, c, f64) : st;
+}
+
+static bool gemm_low(mlc_dtype d) { return d == MLC_BF16 || d == MLC_F16; }
+static bool gemm_computes(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64 || gemm_low(d); }
+
+/* Is this a product that the entry makes? */
+static bool gemm_valid(const struct mlc_k_gemm *g)
+{
+    const bool low = gemm_low(g->dtype);
+    if (!gemm_computes(g->dtype) || g->b_pack || g->signs.rows) return false;
+    if (g->a_dtype != g->dtype && !(low && g->a_dtype == MLC_F32)) return false;
+    if (g->b_dtype != g->dtype && !(low && g->b_dtype == MLC_F32)) return false;
+    if (g->c_dtype != g->dtype && !(low && g->c_dtype == MLC_F32) &&
+        !(g->dtype == MLC_F32 && gemm_low(g->c_dtype))) return false;
+    if (g->bias && g->bias_dtype != g->c_dtype &&
+        !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
+    if (g->beta != 0.0 && (g->act || g->drop > 0.0 || g->residual || g->grad_of)) return false;
+    if (g->act && !act_formula(g->act)) return false;
+    switch ((int)g->grad) {
+        SINK_FORMULAS(SINK_KNOWS) return true;
+        default: return !g->grad_of;
+    }
+}
+
+static mlc_status gemm_entry(void *dev, const struct mlc_k_gemm *g)
+{
+    if (!gemm_valid(g)) return MLC_ERR_UNSUPPORTED;
+    if (g->m == 0 || g->n == 0 || gemm_batches(g) == 0) return MLC_OK;
+    return own_run(dev, g);
+}
+static size_t gemm_ask(void *, const struct mlc_k_gemm *g)
+{
+    if (!gemm_valid(g) || g->m == 0 || g->n == 0 || gemm_batches(g) == 0) return 0;
+    return own_bytes(own_cut(product_make(g, own_turns(g))), g->dtype == MLC_F64);
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -3469,6 +3981,8 @@ static void table_fill(mlc_kernels *k)
     k->norm = norm_entry;
     k->norm_grad = norm_grad_entry;
     k->norm_grad_workspace = norm_grad_workspace;
+    k->gemm = gemm_entry;
+    k->gemm_workspace = gemm_ask;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
@@ -3478,6 +3992,7 @@ void mlc_cuda_backend(mlc_backend *b)
     b->size = (uint32_t)sizeof *b;
     b->name = "cuda";
     b->count = device_count;
+    b->count = device_count;
     b->open = device_open;
     b->close = device_close;
     b->alloc = device_alloc;
@@ -3485,7 +4000,12 @@ void mlc_cuda_backend(mlc_backend *b)
     b->copy = device_copy;
     b->post = device_post;
     b->poll = device_poll;
+    b->post = device_post;
+    b->poll = device_poll;
     b->sync = device_sync;
+    b->message = device_message;
+    b->operation = device_operation;
+    b->info = device_info;
     b->message = device_message;
     b->operation = device_operation;
     table_fill(&b->kernels);

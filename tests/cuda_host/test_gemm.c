@@ -1,0 +1,216 @@
+/* test_gemm.c -- tests of CUDA.GEMM and CUDA.LT: products of all kinds against the CPU's kernel
+ *
+ * A case is drawn by chance: dtypes, sizes, layouts, strides, sink. All operands lie in one block,
+ * of which the device has a copy; after the product the block is compared with the one that the
+ * CPU's kernel left, gaps between elements included: they are NaN and must stay so.
+ */
+#define _GNU_SOURCE
+#include "../../mlcore_cuda.h"
+#include "mlc_test.h"
+
+enum { A, B, C, BIAS, AUX, RESIDUAL, GRAD_OF, ROLES };
+
+#define ROOM ((size_t)1 << 20)         /* bytes of a role                                        */
+
+static char host_block[ROLES * ROOM], cpu_block[ROLES * ROOM], cuda_block[ROLES * ROOM];
+
+/* Kernels of the unit on a device of its own.                                                   */
+typedef struct card {
+    mlc_backend b;
+    void       *dev;
+    char       *block;
+} card;
+
+/* own: no product goes to cuBLASLt.                                                             */
+static card card_open(const char *own)
+{
+    card c;
+    void *block = NULL;
+    setenv("MLC_CUDA_OWN_GEMM", own, 1);
+    mlc_cuda_backend(&c.b);
+    CHECK(c.b.open(0, &c.dev) == MLC_OK);
+    CHECK(c.b.alloc(c.dev, sizeof host_block, &block) == MLC_OK);
+    c.block = (char *)block;
+    return c;
+}
+static void card_close(card *c)
+{
+    c->b.release(c->dev, c->block, sizeof host_block);
+    c->b.close(c->dev);
+}
+
+/* ---- cases ---------------------------------------------------------------------------------- */
+
+static int64_t g_draw;
+
+static int64_t draw(int64_t n) { return (int64_t)test_random(5, g_draw++, 0, (double)n); }
+
+/* Strides of a matrix in a batch, in an order by chance, some with gaps; returns elements.      */
+static int64_t strides_draw(int64_t rows, int64_t cols, int64_t batch, bool shared, int64_t *row,
+                            int64_t *col, int64_t *step)
+{
+    const int64_t by = draw(4) ? 1 : 2, pad = draw(3) ? 0 : draw(9), lines = draw(2);
+    *col = lines ? by : rows * by + pad;
+    *row = lines ? cols * by + pad : by;
+    *step = shared ? 0 : (lines ? rows * *row : cols * *col) + 4 * draw(3);
+    return (lines ? rows * *row : cols * *col) + (batch - 1) * *step;
+}
+
+static void fill(int role, mlc_dtype dtype, int64_t n)
+{
+    const size_t size = mlc_dtype_bytes(dtype);
+    if ((size_t)n * size > ROOM)
+        abort();
+    for (int64_t i = 0; i < n; i++)
+        test_put(host_block + (size_t)role * ROOM, dtype, i,
+                 test_random(6, i * ROLES + role, -1, 1));
+}
+
+static void *place(int role) { return host_block + (size_t)role * ROOM; }
+
+/* The sink: fields that are as c lie with c's strides.                                          */
+static void sink_draw(struct mlc_k_gemm *g, int64_t elements)
+{
+    static const mlc_map grads[] = {MLC_MAP_RELU_GRAD, MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD,
+                                    MLC_MAP_GELU_GRAD, MLC_MAP_SILU_GRAD};
+    g->alpha = draw(3) ? 1 : -0.75;
+    if (draw(2)) {
+        g->bias = place(BIAS);
+        g->bias_dtype = g->c_dtype == MLC_F64 || draw(2) ? g->c_dtype : MLC_F32;
+        fill(BIAS, g->bias_dtype, g->n);
+    }
+    if (draw(3) == 0) { g->beta = draw(2) ? 1 : 0.5; return; }
+    if (draw(2))
+        g->act = (mlc_act)(1 + draw(MLC_ACT_SILU));
+    if (g->act && draw(2)) { g->aux = place(AUX); g->aux_after = (int32_t)draw(2); }
+    if (draw(4) == 0) { g->residual = place(RESIDUAL); g->act_last = (int32_t)draw(2); }
+    if (draw(4) == 0) { g->grad_of = place(GRAD_OF); g->grad = grads[draw(5)]; }
+    if (draw(4) == 0 && g->c_col == 1) {
+        g->drop = draw(5) ? 0.25 : 1;
+        g->drop_seed = 3;
+        g->drop_stream = 4;
+    }
+    fill(RESIDUAL, g->c_dtype, elements);
+    fill(GRAD_OF, g->c_dtype, elements);
+}
+
+static struct mlc_k_gemm product_draw(int64_t m, int64_t n, int64_t k, int64_t batch)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    memset(host_block, 0xff, sizeof host_block);
+    g.dtype = dtypes[draw(4)];
+    const bool low = mlc_dtype_bytes(g.dtype) == 2;
+    g.a_dtype = low && draw(4) == 0 ? MLC_F32 : g.dtype;
+    g.b_dtype = low && draw(4) == 0 ? MLC_F32 : g.dtype;
+    g.c_dtype = low && draw(3) == 0 ? MLC_F32
+              : g.dtype == MLC_F32 && draw(4) == 0 ? MLC_BF16 : g.dtype;
+    g.m = m; g.n = n; g.k = k; g.batch = batch;
+    g.a = place(A); g.b = place(B); g.c = place(C);
+    fill(A, g.a_dtype, strides_draw(m, k, batch, draw(4) == 0, &g.a_row, &g.a_col, &g.a_batch));
+    fill(B, g.b_dtype, strides_draw(k, n, batch, draw(4) == 0, &g.b_row, &g.b_col, &g.b_batch));
+    const int64_t elements = strides_draw(m, n, batch, false, &g.c_row, &g.c_col, &g.c_batch);
+    sink_draw(&g, elements);
+    if (g.beta != 0)
+        fill(C, g.c_dtype, elements);
+    if (draw(5) == 0)                  /* off 16 bytes                                           */
+        g.a = (const char *)g.a + mlc_dtype_bytes(g.a_dtype);
+    return g;
+}
+
+/* The same product on another block.                                                            */
+static struct mlc_k_gemm moved(struct mlc_k_gemm g, char *block)
+{
+    const void **in[] = {&g.a, &g.b, &g.bias, &g.residual, &g.grad_of};
+    for (size_t i = 0; i < sizeof in / sizeof *in; i++)
+        if (*in[i])
+            *in[i] = block + ((const char *)*in[i] - host_block);
+    g.c = block + ((char *)g.c - host_block);
+    if (g.aux)
+        g.aux = block + ((char *)g.aux - host_block);
+    return g;
+}
+
+static mlc_status run(const mlc_kernels *k, mlc_backend *b, void *dev, struct mlc_k_gemm g)
+{
+    const size_t bytes = k->gemm_workspace ? k->gemm_workspace(dev, &g) : 0;
+    g.workspace_bytes = bytes;
+    if (b == NULL)
+        g.workspace = test_aligned_alloc(64, bytes + 64);
+    else
+        CHECK(b->alloc(dev, bytes + 64, &g.workspace) == MLC_OK);
+    const mlc_status st = k->gemm(dev, &g);
+    if (b == NULL)
+        test_aligned_free(g.workspace);
+    else
+        b->release(dev, g.workspace, bytes + 64);
+    return st;
+}
+
+/* ---- comparison ----------------------------------------------------------------------------- */
+
+static double tolerance(const struct mlc_k_gemm *g, double want)
+{
+    const double sums = sqrt((double)g->k + 4) * (g->drop > 0 && g->drop < 1 ? 2 : 1);
+    const double eps = g->c_dtype == MLC_BF16 ? 0x1p-7 : g->c_dtype == MLC_F16 ? 0x1p-10 : 0;
+    return fabs(want) * eps + sums * (g->dtype == MLC_F64 ? 1e-14 : 4e-6);
+}
+
+/* Elements of a role that differ; what is NaN on one side must be NaN on the other.             */
+static int64_t differences(const struct mlc_k_gemm *g, int role)
+{
+    const size_t n = ROOM / mlc_dtype_bytes(g->c_dtype);
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double want = test_get(cpu_block + (size_t)role * ROOM, g->c_dtype, (int64_t)i);
+        const double got = test_get(cuda_block + (size_t)role * ROOM, g->c_dtype, (int64_t)i);
+        if (isnan(want) != isnan(got) || (!isnan(want) && want != got &&
+                                          !(fabs(want - got) <= tolerance(g, want)))) {
+            if (count++ == 0)
+                printf("  element %lld: %g for %g\n", (long long)i, got, want);
+        }
+    }
+    return count;
+}
+
+/* Both make the product; returns what the unit answered.                                        */
+static bool agrees(card *c, const struct mlc_k_gemm *g)
+{
+    const mlc_kernels *cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
+    memcpy(cpu_block, host_block, sizeof host_block);
+    CHECK(run(cpu, NULL, NULL, moved(*g, cpu_block)) == MLC_OK);
+    CHECK(c->b.copy(c->dev, c->block, host_block, sizeof host_block, MLC_COPY_TO_DEVICE) == MLC_OK);
+    CHECK(run(&c->b.kernels, &c->b, c->dev, moved(*g, c->block)) == MLC_OK);
+    CHECK(c->b.copy(c->dev, cuda_block, c->block, sizeof host_block, MLC_COPY_TO_HOST) == MLC_OK);
+    const bool same = differences(g, C) == 0 && (g->aux == NULL || differences(g, AUX) == 0);
+    if (!same)
+        printf("  m %lld n %lld k %lld batch %lld, dtypes %d %d %d %d, act %d aux %d beta %g\n",
+               (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->batch, g->dtype,
+               g->a_dtype, g->b_dtype, g->c_dtype, g->act, g->aux != NULL, g->beta);
+    return same;
+}
+
+static void cases(const char *own)
+{
+    static const int64_t sizes[] = {1, 2, 3, 4, 7, 8, 16, 17, 31, 33, 64, 65, 80};
+    const char *before = getenv("MLC_CUDA_OWN_GEMM");
+    card c = card_open(own);
+    g_draw = 0;
+    for (int i = 0; i < 150; i++) {
+        const int64_t m = sizes[draw(13)], n = sizes[draw(13)], k = draw(30) ? sizes[draw(13)] : 0;
+        const struct mlc_k_gemm g = product_draw(m, n, k, draw(3) ? 1 : 1 + draw(4));
+        if (!CHECK(agrees(&c, &g)))
+            break;
+    }
+    for (int i = 0; i < 8; i++) {      /* k is cut into parts; many tiles                        */
+        const struct mlc_k_gemm g = i % 2 ? product_draw(130, 70, 9, 2)
+                                          : product_draw(sizes[draw(13)], 40, 700 + 40 * i, 1);
+        CHECK(agrees(&c, &g));
+    }
+    card_close(&c);
+    if (before == NULL) unsetenv("MLC_CUDA_OWN_GEMM");
+    else setenv("MLC_CUDA_OWN_GEMM", before, 1);
+}
+
+TEST(cuda, products_of_all_kinds_by_the_own_tile) { cases("1"); }
