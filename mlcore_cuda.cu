@@ -10,16 +10,15 @@
  * and rounded once when they are stored. Results do not depend on the order of blocks: there is no
  * floating-point atomic. An entry answers UNSUPPORTED for what it does not do.
  *
- * CUDA.DEVICE    stream, memory, copies, errors        CUDA.REDUCE   reduce, fold, argmax, squares
- * CUDA.LAUNCH    grids, names of kernels               CUDA.ROWS     softmax, norm, cross-entropy
- * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.INDEX    take, index
- * CUDA.WALK      merged dims, index arithmetic         CUDA.GEMM     products: own tile, epilogue
- * CUDA.COMMON    packs, teams of threads, Philox
- * CUDA.UNITS     values of any dtype; units of a walk  CUDA.LT       products by cuBLASLt
- * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.OPTIM    optim, guard, pack
- * CUDA.MAP       formulas: map, math                   CUDA.TABLE    the backend
- * CUDA.MOVE      compare, where, cast, fill, ...
- * CUDA.RANDOM    Philox: random, dropout                                                       */
+ * CUDA.DEVICE    stream, memory, copies, errors        CUDA.RANDOM   random, dropout
+ * CUDA.LAUNCH    grids, names of kernels               CUDA.REDUCE   reduce, fold, argmax, squares
+ * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.ROWS     softmax, norm
+ * CUDA.WALK      merged dims, index arithmetic         CUDA.XENT     cross-entropy
+ * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
+ * CUDA.UNITS     values of any dtype; units of a walk  CUDA.GEMM     products: own tile, epilogue
+ * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
+ * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard, pack
+ * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.TABLE    the backend               */
 #include <cuda_runtime.h>
 
 #include "mlcore_cuda.h"
@@ -702,6 +701,70 @@ DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
         k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
     }
     return c;
+}
+
+/* A team is a warp, or a block of THREADS threads, that works on one thing. All threads of a team
+ * call its functions and get the same bits. */
+enum { WARP = 32, WARPS = (int)THREADS / WARP };
+
+struct plus  { template <class T> DEV T operator()(T a, T b) const { return a + b; } };
+struct least { template <class T> DEV T operator()(T a, T b) const { return b < a ? b : a; } };
+struct most  { template <class T> DEV T operator()(T a, T b) const { return b > a ? b : a; } };
+
+template <class F, class T> DEV T warp_fold(T v)
+{
+    for (int s = WARP / 2; s > 0; s /= 2) v = F()(v, __shfl_xor_sync(~0u, v, s));
+    return v;
+}
+template <class F, class T> DEV T block_fold(T v)
+{
+    MLC_SHARED(T, part, [WARPS]);
+    v = warp_fold<F>(v);
+    __syncthreads();                   /* part was read by those of the call before             */
+    if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = part[0];
+    for (int w = 1; w < WARPS; w++) v = F()(v, part[w]);
+    return v;
+}
+BOTH int team_size(bool block) { return block ? (int)THREADS : (int)WARP; }
+/* f of all v of the team, which is the block or the caller's warp. */
+template <class F, class T> DEV T team_fold(bool block, T v)
+{
+    return block ? block_fold<F>(v) : warp_fold<F>(v);
+}
+
+/* Sum of the v of all threads before the caller's; *all: of the whole block. */
+DEV uint32_t block_before(uint32_t v, uint32_t *all)
+{
+    MLC_SHARED(uint32_t, part, [WARPS]);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint32_t sum = v, before = 0;
+    for (int s = 1; s < WARP; s *= 2) {
+        const uint32_t other = __shfl_sync(~0u, sum, lane - s);
+        if (lane >= s) sum += other;
+    }
+    __syncthreads();
+    if (lane == WARP - 1) part[warp] = sum;
+    __syncthreads();
+    *all = 0;
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) before += part[w];
+        *all += part[w];
+    }
+    return before + sum - v;
+}
+
+/* The error word: see MLC_K_ERROR_LABEL. */
+static const int64_t NO_ROW = INT64_MAX;
+
+DEV void error_put(int64_t *error, int64_t kind, int64_t row, int64_t value, int64_t limit)
+{
+    if (error[0] != 0) return;
+    error[0] = kind;
+    error[1] = row;
+    error[2] = value;
+    error[3] = limit;
 }
 
 /* @@ CUDA.UNITS ------------------------------------------ values of any dtype; units of a walk
@@ -3447,6 +3510,297 @@ static mlc_status norm_grad_entry(void *dev, const struct mlc_k_norm_grad *a)
     return st == MLC_OK ? norm_meet_run(dev, a, c, true) : st;
 }
 
+/* @@ CUDA.XENT ------------------------------------------- cross-entropy of rows
+ * logits [n,c] against labels [n]. A row belongs to a team: a warp where c is small, else a block;
+ * it is read once, with the largest logit so far and the sum of exponentials below it. Blocks take
+ * rows a grid apart and leave one total each; a second kernel of one block adds these up, in an
+ * order that n and c alone decide, and writes loss, norm and the error word. A label out of range
+ * counts as one that is ignored. gradient: one pass, in place where dx is the logits. W is the
+ * dtype of all but logits and dx. */
+
+template <int N> struct count_tag { enum { value = N }; };
+
+/* N elements by one access. */
+template <int N, class T> DEV vec<T, N> vec_load(const T *p)
+{
+    return *reinterpret_cast<const vec<T, N> *>(p);
+}
+template <int N, class T> DEV void vec_store(T *p, vec<T, N> v)
+{
+    *reinterpret_cast<vec<T, N> *>(p) = v;
+}
+enum { XENT_WARP = 1024, XENT_BLOCKS = 2048 };               /* c of a warp at most             */
+
+struct xent_total { double loss, weight; int64_t bad; };     /* bad: its first bad row          */
+
+/* Of the logits that a thread reads: sum of exp(x - max); sums of (weight) x and of weight. */
+template <class W> struct xent_part { W max, sum; double all, weights; };
+
+struct xent_grid { bool block; unsigned blocks; };
+
+static xent_grid xent_grid_of(int64_t n, int64_t c)
+{
+    const bool block = c > XENT_WARP;
+    const int64_t rows = THREADS / team_size(block), blocks = (n + rows - 1) / rows;
+    return { block, (unsigned)(blocks < 1 ? 1 : blocks > XENT_BLOCKS ? (int)XENT_BLOCKS : blocks) };
+}
+
+/* Calls f(column, N) for all columns of a row x, one of them or a vector of 16 bytes. */
+template <class T, class F> DEV void row_visit(const T *x, int64_t c, int t, int team,
+                                               bool vectors, const F &f)
+{
+    enum { V = 16 / sizeof(T) };
+    int64_t head = (int64_t)((16 - (uintptr_t)x % 16) % 16 / sizeof(T));
+    if (!vectors || head > c) head = c;
+    const int64_t body = head + (c - head) / V * V;
+    for (int64_t i = t; i < head; i += team) f(i, count_tag<1>());
+    for (int64_t i = head + (int64_t)t * V; i < body; i += (int64_t)team * V)
+        f(i, count_tag<V>());
+    for (int64_t i = body + t; i < c; i += team) f(i, count_tag<1>());
+}
+
+/* NaN: the sum is NaN. Nothing but -inf: max stays -inf. */
+template <int N, class W> DEV void xent_add(xent_part<W> *p, const W *x)
+{
+    W top = x[0], sum = 0;
+    for (int e = 1; e < N; e++) top = x[e] > top ? x[e] : top;
+    if (top > p->max) {
+        p->sum *= f_exp(p->max - top);
+        p->max = top;
+    }
+    for (int e = 0; e < N; e++) sum += x[e] == -(W)INFINITY ? (W)0 : f_exp(x[e] - p->max);
+    p->sum += sum;
+}
+/* What smoothing needs. */
+template <int N, class W> DEV void xent_smooth(xent_part<W> *p, const W *x, const W *weight)
+{
+    for (int e = 0; e < N; e++) {
+        const W w = weight ? weight[e] : (W)1;
+        p->all += (double)(x[e] * w);
+        p->weights += (double)w;
+    }
+}
+
+template <class T, class W> DEV xent_part<W> xent_read(const struct mlc_k_xent &a, const T *x,
+                                                       int t, int team)
+{
+    const W *weight = static_cast<const W *>(a.weight);
+    xent_part<W> p = { -(W)INFINITY, 0, 0.0, 0.0 };
+    if (a.normal && a.smoothing == 0.0) return p;
+    row_visit(x, a.c, t, team, true, [&](int64_t i, auto count) {
+        enum { N = decltype(count)::value };
+        const vec<T, N> in = vec_load<N>(x + i);
+        W v[N];
+        for (int e = 0; e < N; e++) v[e] = load(in.v[e]);
+        if (!a.normal) xent_add<N>(&p, v);
+        if (a.smoothing != 0.0) xent_smooth<N>(&p, v, weight ? weight + i : NULL);
+    });
+    return p;
+}
+
+/* The threads' parts become the row's: the sum is one of f64. */
+template <class W> DEV double xent_join(xent_part<W> *p, bool block, bool smooth)
+{
+    const W max = team_fold<most>(block, p->max);
+    const W own = p->max == max ? (W)1 : f_exp(p->max - max);
+    const double sum = team_fold<plus>(block, (double)p->sum * (double)own);
+    p->max = max;
+    if (!smooth) return sum;
+    p->all = team_fold<plus>(block, p->all);
+    p->weights = team_fold<plus>(block, p->weights);
+    return sum;
+}
+
+/* The loss of a row from its two numbers. */
+template <class W> DEV double xent_loss(const struct mlc_k_xent &a, const xent_part<W> &p, double x,
+                                        double w, double shift, double log_sum)
+{
+    const double loss = w * (log_sum - (x - shift)), s = a.smoothing, c = (double)a.c;
+    if (s == 0.0) return loss;
+    const double all = a.weight ? (p.weights * (log_sum + shift) - p.all) / c
+                                : log_sum - (p.all / c - shift);
+    return (1.0 - s) * loss + s * all;
+}
+
+/* A row that counts; returns its loss. */
+template <class T, class W> DEV double xent_row(const struct mlc_k_xent &a, int64_t r,
+                                                int64_t label, double w, int t, bool block)
+{
+    const T *x = static_cast<const T *>(a.logits) + r * a.row;
+    W *lse = static_cast<W *>(a.lse);
+    xent_part<W> p = xent_read<T, W>(a, x, t, team_size(block));
+    double sum = 1.0, shift = 0.0, log_sum = 0.0;
+    if (!a.normal || a.smoothing != 0.0) sum = xent_join(&p, block, a.smoothing != 0.0);
+    if (!a.normal) {
+        const bool good = p.max - p.max == 0 && sum == sum;
+        shift = good ? (double)p.max : 0.0;
+        log_sum = good ? log(sum) : (double)NAN;
+    }
+    if (t == 0) {
+        lse[r] = (W)shift;
+        lse[a.n + r] = (W)log_sum;
+    }
+    return xent_loss(a, p, (double)load(x[label]), w, shift, log_sum);
+}
+
+template <class T, class W> DEV void xent_take(const struct mlc_k_xent &a, int64_t r, int t,
+                                               bool block, xent_total *total)
+{
+    const int64_t label = a.labels[r * a.label_stride];
+    const bool ignored = a.has_ignore && label == a.ignore;
+    const bool inside = label >= 0 && label < a.c, counts = inside && !ignored;
+    const double w = !counts ? 0.0 : a.weight
+        ? (double)static_cast<const W *>(a.weight)[label] : 1.0;
+    const double loss = counts ? xent_row<T, W>(a, r, label, w, t, block) : 0.0;
+    if (t > 0) return;
+    if (!counts) static_cast<W *>(a.lse)[r] = static_cast<W *>(a.lse)[a.n + r] = 0;
+    if (a.reduction == MLC_REDUCTION_NONE) static_cast<W *>(a.loss)[r] = (W)loss;
+    total->loss += loss;
+    total->weight += w;
+    if (!inside && !ignored && r < total->bad) total->bad = r;
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS)
+xent_kernel(struct mlc_k_xent a, bool block, xent_total *totals)
+{
+    MLC_SHARED(xent_total, part, [WARPS]);
+    const int team = team_size(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    xent_total total = { 0.0, 0.0, NO_ROW };
+    for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
+         r += (int64_t)gridDim.x * rows)
+        xent_take<T, typename wide<T>::type>(a, r, t, block, &total);
+    if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = total;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int w = 1; w < WARPS; w++) {
+        total.loss += part[w].loss;
+        total.weight += part[w].weight;
+        total.bad = least()(total.bad, part[w].bad);
+    }
+    totals[blockIdx.x] = total;
+}
+
+template <class W> static __global__ void __launch_bounds__(THREADS)
+xent_finish_kernel(struct mlc_k_xent a, const xent_total *totals, int n)
+{
+    xent_total total = { 0.0, 0.0, NO_ROW };
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        total.loss += totals[i].loss;
+        total.weight += totals[i].weight;
+        total.bad = least()(total.bad, totals[i].bad);
+    }
+    total.loss = block_fold<plus>(total.loss);
+    total.weight = block_fold<plus>(total.weight);
+    total.bad = block_fold<least>(total.bad);
+    if (threadIdx.x > 0) return;
+    const double norm = a.reduction == MLC_REDUCTION_MEAN ? total.weight : 1.0;
+    *static_cast<W *>(a.norm) = (W)norm;
+    if (a.reduction != MLC_REDUCTION_NONE) *static_cast<W *>(a.loss) = (W)(total.loss / norm);
+    if (total.bad != NO_ROW)
+        error_put(a.error, a.kind, total.bad, a.labels[total.bad * a.label_stride], a.c);
+}
+
+static size_t xent_workspace(void *, const struct mlc_k_xent *a)
+{
+    return xent_grid_of(a->n, a->c).blocks * sizeof(xent_total);
+}
+
+static mlc_status xent_entry(void *dev, const struct mlc_k_xent *a)
+{
+    const xent_grid grid = xent_grid_of(a->n, a->c);
+    xent_total *totals = static_cast<xent_total *>(a->workspace);
+    if (a->workspace_bytes < xent_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    return each_float(a->dtype, [&](auto tag) {
+        typedef TYPE(tag) T;
+        const mlc_status st = launch(dev, "xent", dim3(grid.blocks), dim3(THREADS), 0,
+                                     xent_kernel<T>, *a, grid.block, totals);
+        return st != MLC_OK ? st
+            : launch(dev, "xent_finish", dim3(1), dim3(THREADS), 0,
+                     xent_finish_kernel<typename wide<T>::type>, *a, totals, (int)grid.blocks);
+    });
+}
+
+/* Of a row that counts: dx[i] (+)= scale (exp((x - max) - log_sum) - less) - share weight[i]; of
+ * its label hit less. */
+template <class W> struct xent_slope {
+    W max, log_sum, less, scale, share, hit;
+    int64_t label;
+    const W *weight;                   /* NULL: no share                                        */
+    bool normal;
+};
+template <class W> DEV W xent_at(const xent_slope<W> &s, W x, int64_t i)
+{
+    W g = s.normal ? (W)0 : (f_exp((x - s.max) - s.log_sum) - s.less) * s.scale;
+    if (s.weight) g -= s.share * s.weight[i];
+    return i == s.label ? g - s.hit : g;
+}
+
+template <class W> DEV xent_slope<W> xent_slope_of(const struct mlc_k_xent_grad &a, int64_t r,
+                                                   int64_t label, double weights)
+{
+    const W *weight = static_cast<const W *>(a.weight), *lse = static_cast<const W *>(a.lse);
+    const double w = weight ? (double)weight[label] : 1.0, s = a.smoothing;
+    const double log_sum = (double)lse[a.n + r], share = s / (double)a.c;
+    double scale = (double)static_cast<const W *>(a.dy)[r * a.dy_stride] /
+                   (double)*static_cast<const W *>(a.norm);
+    if (log_sum != log_sum) scale = log_sum;                 /* a row of NaN, whatever is in it */
+    const double all = weight ? (1.0 - s) * w + share * weights : 1.0;
+    return { lse[r], (W)log_sum, (W)(weight ? 0.0 : share), (W)(scale * all), (W)(scale * share),
+             (W)((1.0 - s) * w * scale), label, s != 0.0 && !a.normal ? weight : NULL,
+             a.normal != 0 };
+}
+
+template <class T, class W> DEV void xent_grad_row(const struct mlc_k_xent_grad &a, int64_t r,
+                                                   int t, int team, double weights)
+{
+    const T *x = static_cast<const T *>(a.logits) + r * a.row;
+    T *dx = static_cast<T *>(a.dx) + r * a.dx_row;
+    const int64_t label = a.labels[r * a.label_stride];
+    const bool counts = label >= 0 && label < a.c && !(a.has_ignore && label == a.ignore);
+    const bool reads = counts && !a.normal;
+    if (!counts && a.accumulate) return;
+    xent_slope<W> s = {};
+    if (counts) s = xent_slope_of<W>(a, r, label, weights);
+    row_visit(dx, a.c, t, team, !reads || ((uintptr_t)x - (uintptr_t)dx) % 16 == 0,
+              [&](int64_t i, auto count) {
+        enum { N = decltype(count)::value };
+        vec<T, N> in = {}, out = {};
+        if (reads) in = vec_load<N>(x + i);
+        if (a.accumulate) out = vec_load<N>(dx + i);
+        for (int e = 0; e < N; e++) {
+            const W g = counts ? xent_at(s, (W)load(in.v[e]), i + e) : (W)0;
+            store(&out.v[e], a.accumulate ? (W)load(out.v[e]) + g : g);
+        }
+        vec_store<N>(dx + i, out);
+    });
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS)
+xent_grad_kernel(struct mlc_k_xent_grad a, bool block)
+{
+    typedef typename wide<T>::type W;
+    const W *weight = static_cast<const W *>(a.weight);
+    const int team = team_size(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    double weights = 0.0;
+    if (weight && a.smoothing != 0.0) {
+        for (int64_t i = t; i < a.c; i += team) weights += (double)weight[i];
+        weights = team_fold<plus>(block, weights);
+    }
+    for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
+         r += (int64_t)gridDim.x * rows)
+        xent_grad_row<T, W>(a, r, t, team, weights);
+}
+
+static mlc_status xent_grad_entry(void *dev, const struct mlc_k_xent_grad *a)
+{
+    const xent_grid grid = xent_grid_of(a->n, a->c);
+    if (a->n == 0) return MLC_OK;
+    return each_float(a->dtype, [&](auto tag) {
+        return launch(dev, "xent_grad", dim3(grid.blocks), dim3(THREADS), 0,
+                      xent_grad_kernel<TYPE(tag)>, *a, grid.block);
+    });
+}
+
 /* @@ CUDA.GEMM ------------------------------------------- products: own tile, epilogue
  * c [z][i][j] = sink(sum over p of a [z][i][p] b [z][p][j]), summed in W. A block makes a tile of
  * TM x 64 elements from slabs of 16 along k; the next one is loaded while one is multiplied. A side
@@ -3983,6 +4337,9 @@ static void table_fill(mlc_kernels *k)
     k->norm_grad_workspace = norm_grad_workspace;
     k->gemm = gemm_entry;
     k->gemm_workspace = gemm_ask;
+    k->xent = xent_entry;
+    k->xent_workspace = xent_workspace;
+    k->xent_grad = xent_grad_entry;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
