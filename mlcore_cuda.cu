@@ -3801,6 +3801,520 @@ static mlc_status xent_grad_entry(void *dev, const struct mlc_k_xent_grad *a)
     });
 }
 
+/* @@ CUDA.INDEX ------------------------------------------ take, index
+ * take copies rows. index: the loop goes over the axis and across it, the other dims. A gather
+ * reads directly. What is written through an index is written in the order of the axis: indices
+ * are checked first (one outside leaves all as it is), then either a thread takes a line of the
+ * axis, where that is short, or (key, position) pairs are sorted, stable, and each run of equal
+ * keys is worked off in order. Where an index is repeated across, as for rows of an embedding, the
+ * pairs are those of the axis alone; else of all elements, and the key holds the line, too. */
+
+typedef vec<uint32_t, 4> unit16;
+
+/* The largest power of two up to 16 that divides all numbers of which bits is the OR. */
+static size_t unit_of(uint64_t bits)
+{
+    size_t unit = 16;
+    while (bits & (unit - 1)) unit /= 2;
+    return unit;
+}
+/* each_size and 16 bytes. */
+template <class F> static mlc_status each_unit(size_t bytes, const F &f)
+{
+    return bytes == 16 ? f(type_tag<unit16>()) : each_size(bytes, f);
+}
+
+/* A block of x threads along a row and y rows; grid.x counts rows, grid.y parts of them. */
+struct row_grid { dim3 grid, block; };
+static row_grid row_grid_of(int64_t rows, int64_t units)
+{
+    unsigned x = 1;
+    while (x < THREADS && x < units) x *= 2;
+    const int64_t y = THREADS / x, parts = (units + (int64_t)x * EACH - 1) / ((int64_t)x * EACH);
+    return { dim3((unsigned)((rows + y - 1) / y), (unsigned)(parts < 65535 ? parts : 65535)),
+             dim3(x, (unsigned)y) };
+}
+
+/* A row outside of `in` becomes 0. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+take_kernel(const T *in, T *out, const int64_t *index, int64_t n, int64_t rows, int64_t units)
+{
+    const int64_t r = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (r >= n) return;
+    const int64_t from = index[r];
+    const bool inside = (uint64_t)from < (uint64_t)rows;
+    for (int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x; j < units;
+         j += (int64_t)gridDim.y * blockDim.x)
+        out[r * units + j] = inside ? in[from * units + j] : T();
+}
+static mlc_status take_entry(void *dev, const struct mlc_k_take *a)
+{
+    if (a->n == 0 || a->row_bytes == 0) return MLC_OK;
+    return each_unit(unit_of((uintptr_t)a->in | (uintptr_t)a->out | a->row_bytes), [&](auto tag) {
+        typedef TYPE(tag) T;
+        const int64_t units = (int64_t)(a->row_bytes / sizeof(T));
+        const row_grid g = row_grid_of(a->n, units);
+        return launch(dev, "take", g.grid, g.block, 0, take_kernel<T>,
+                      static_cast<const T *>(a->in), static_cast<T *>(a->out), a->index, a->n,
+                      a->rows, units);
+    });
+}
+
+/* -- checks: the first index outside, by its number in the index's own shape -- */
+
+enum { CHECK_BLOCKS = 256, INDEX_SERIAL = 16 };
+struct index_places {
+    int ndim;
+    int64_t n, shape[MLC_MAX_DIMS], stride[MLC_MAX_DIMS];
+    DEV int64_t at(int64_t p) const
+    {
+        int64_t offset = 0;
+        for (int d = ndim - 1; d > 0; p /= shape[d--]) offset += p % shape[d] * stride[d];
+        return ndim ? offset + p * stride[0] : 0;
+    }
+};
+
+/* Axes along which the index is repeated count once. */
+static index_places index_places_of(const struct mlc_k_index *a)
+{
+    int64_t shape[MLC_MAX_DIMS];
+    const int64_t *strides[1] = { a->index_stride };
+    index_places p = {};
+    for (int32_t d = 0; d < a->ndim; d++)
+        shape[d] = a->index_stride[d] == 0 && a->shape[d] > 1 ? 1 : a->shape[d];
+    const plan<1> whole(a->ndim, shape, strides);
+    p.ndim = whole.ndim;
+    p.n = whole.n;
+    for (int d = 0; d < p.ndim; d++) {
+        p.shape[d] = whole.shape[d];
+        p.stride[d] = whole.stride[0][d];
+    }
+    return p;
+}
+static unsigned index_check_blocks(const index_places &p)
+{
+    const int64_t blocks = (p.n + THREADS * EACH * 2 - 1) / (THREADS * EACH * 2);
+    return (unsigned)(blocks < CHECK_BLOCKS ? blocks : (int)CHECK_BLOCKS);
+}
+
+struct index_report { int64_t limit, kind, *error, *first; };    /* first: [1 + CHECK_BLOCKS]   */
+
+DEV void index_report_put(const index_report &r, const index_places &p, const int64_t *index,
+                          int64_t first)
+{
+    r.first[0] = first;
+    if (first != NO_ROW) error_put(r.error, r.kind, first, index[p.at(first)], r.limit);
+}
+/* Of a grid of one block: reports. */
+static __global__ void __launch_bounds__(THREADS)
+index_check_kernel(index_places p, const int64_t *index, index_report r)
+{
+    int64_t first = NO_ROW;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.n && first == NO_ROW;
+         i += (int64_t)gridDim.x * THREADS)
+        if ((uint64_t)index[p.at(i)] >= (uint64_t)r.limit) first = i;
+    first = block_fold<least>(first);
+    if (threadIdx.x > 0) return;
+    if (gridDim.x == 1) index_report_put(r, p, index, first);
+    else r.first[1 + blockIdx.x] = first;
+}
+static __global__ void __launch_bounds__(THREADS)
+index_report_kernel(index_places p, const int64_t *index, index_report r, int blocks)
+{
+    const int64_t own = (int)threadIdx.x < blocks ? r.first[1 + threadIdx.x] : NO_ROW;
+    const int64_t first = block_fold<least>(own);
+    if (threadIdx.x == 0) index_report_put(r, p, index, first);
+}
+static mlc_status index_check(void *dev, const struct mlc_k_index *a)
+{
+    const index_places p = index_places_of(a);
+    const unsigned blocks = index_check_blocks(p);
+    const index_report r = { a->limit, a->kind, a->error, static_cast<int64_t *>(a->workspace) };
+    const mlc_status st = launch(dev, "index_check", dim3(blocks), dim3(THREADS), 0,
+                                 index_check_kernel, p, a->index, r);
+    return st != MLC_OK || blocks == 1 ? st
+        : launch(dev, "index_report", dim3(1), dim3(THREADS), 0, index_report_kernel, p, a->index,
+                 r, (int)blocks);
+}
+
+/* -- sort: (key, value) pairs by the lower bits of keys, stable, a digit of 8 bits a pass -- */
+
+enum { DIGITS = 256, TILE = THREADS * EACH };                /* TILE: pairs of a block          */
+struct sort_pairs { uint64_t *key; uint32_t *value; };
+struct sort_space {
+    sort_pairs from, to;
+    uint32_t *count, *total;           /* [DIGITS,tiles] and [DIGITS]                           */
+    uint32_t n;
+    unsigned tiles;
+};
+
+static size_t sort_bytes(uint32_t n)
+{
+    const size_t tiles = ((size_t)n + TILE - 1) / TILE;
+    return 2 * (size_t)n * (sizeof(uint64_t) + sizeof(uint32_t)) +
+           DIGITS * (tiles + 1) * sizeof(uint32_t);
+}
+static sort_space sort_space_of(uint32_t n, void *memory)
+{
+    sort_space s;
+    s.n = n;
+    s.tiles = (unsigned)(((size_t)n + TILE - 1) / TILE);
+    s.from.key = static_cast<uint64_t *>(memory);
+    s.to.key = s.from.key + n;
+    s.from.value = reinterpret_cast<uint32_t *>(s.to.key + n);
+    s.to.value = s.from.value + n;
+    s.count = s.to.value + n;
+    s.total = s.count + (size_t)DIGITS * s.tiles;
+    return s;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+sort_count_kernel(sort_space s, int shift)
+{
+    MLC_SHARED(uint32_t, count, [DIGITS]);
+    const uint32_t first = blockIdx.x * TILE + threadIdx.x;
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int e = 0; e < EACH; e++) {
+        const uint32_t i = first + e * THREADS;
+        if (i < s.n) atomicAdd(&count[s.from.key[i] >> shift & (DIGITS - 1)], 1u);
+    }
+    __syncthreads();
+    s.count[(size_t)threadIdx.x * s.tiles + blockIdx.x] = count[threadIdx.x];
+}
+/* Of the block's digit: its counts become those of the tiles before; its total. */
+static __global__ void __launch_bounds__(THREADS)
+sort_scan_kernel(sort_space s)
+{
+    uint32_t *count = s.count + (size_t)blockIdx.x * s.tiles, before = 0;
+    for (unsigned first = 0; first < s.tiles; first += THREADS) {
+        const unsigned i = first + threadIdx.x;
+        uint32_t all;
+        const uint32_t own = block_before(i < s.tiles ? count[i] : 0, &all);
+        if (i < s.tiles) count[i] = before + own;
+        before += all;
+    }
+    if (threadIdx.x == 0) s.total[blockIdx.x] = before;
+}
+/* Lanes of the warp that have the same digit. */
+DEV unsigned sort_peers(unsigned digit, bool valid)
+{
+    unsigned peers = __ballot_sync(~0u, valid);
+    for (int b = 0; b < 8; b++) {
+        const unsigned ones = __ballot_sync(~0u, (int)(digit >> b & 1));
+        peers &= digit >> b & 1 ? ones : ~ones;
+    }
+    return peers;
+}
+/* Pairs go to their places, THREADS at a time; next: of each digit, those before are placed. */
+static __global__ void __launch_bounds__(THREADS)
+sort_move_kernel(sort_space s, int shift)
+{
+    MLC_SHARED(uint32_t, next, [DIGITS]);
+    MLC_SHARED(uint32_t, place, [WARPS][DIGITS]);
+    const int t = (int)threadIdx.x, lane = t % WARP, warp = t / WARP;
+    uint32_t all;
+    next[t] = block_before(s.total[t], &all) + s.count[(size_t)t * s.tiles + blockIdx.x];
+    for (int e = 0; e < EACH; e++) {
+        const uint32_t i = blockIdx.x * TILE + e * THREADS + t;
+        const bool valid = i < s.n;
+        const uint64_t key = valid ? s.from.key[i] : 0;
+        const unsigned digit = key >> shift & (DIGITS - 1), peers = sort_peers(digit, valid);
+        const int before = __popc(peers & ((1u << lane) - 1));
+        for (int w = 0; w < WARPS; w++) place[w][t] = 0;
+        __syncthreads();
+        if (valid && before == 0) place[warp][digit] = (uint32_t)__popc(peers);
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++) {
+            const uint32_t count = place[w][t];
+            place[w][t] = next[t];
+            next[t] += count;
+        }
+        __syncthreads();
+        if (valid) {
+            s.to.key[place[warp][digit] + before] = key;
+            s.to.value[place[warp][digit] + before] = s.from.value[i];
+        }
+        __syncthreads();
+    }
+}
+/* Sorts by keys below `range`; s->from has the pairs, before and after. */
+static mlc_status sort_run(void *dev, sort_space *s, uint64_t range)
+{
+    mlc_status st = MLC_OK;
+    for (int shift = 0; st == MLC_OK && shift < 64 && (range - 1) >> shift; shift += 8) {
+        st = launch(dev, "sort_count", dim3(s->tiles), dim3(THREADS), 0, sort_count_kernel, *s,
+                    shift);
+        if (st == MLC_OK)
+            st = launch(dev, "sort_scan", dim3(DIGITS), dim3(THREADS), 0, sort_scan_kernel, *s);
+        if (st == MLC_OK)
+            st = launch(dev, "sort_move", dim3(s->tiles), dim3(THREADS), 0, sort_move_kernel, *s,
+                        shift);
+        const sort_pairs from = s->from;
+        s->from = s->to;
+        s->to = from;
+    }
+    return st;
+}
+
+/* -- index: the plan and its kernels -- */
+
+struct truth { uint8_t v; };           /* a bool, of which a sum is whether one is true         */
+
+template <class T> DEV T sum_of(T a, T b) { return (T)(a + b); }
+template <>        DEV truth  sum_of(truth a, truth b) { return { (uint8_t)(a.v || b.v) }; }
+template <>        DEV unit16 sum_of(unit16 a, unit16) { return a; }     /* is only moved      */
+
+/* Types by which elements are moved or added. */
+template <class F> static mlc_status each_index(const struct mlc_k_index *a, size_t unit,
+                                                const F &f)
+{
+    if (a->op != MLC_INDEX_ADD) return each_unit(unit, f);
+    if (a->dtype == MLC_F32) return f(type_tag<float>());
+    if (a->dtype == MLC_F64) return f(type_tag<double>());
+    if (a->dtype == MLC_BOOL) return f(type_tag<truth>());
+    if (a->dtype == MLC_BF16 || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
+    return each_size(unit, f);
+}
+
+/* The axis: its size and strides. Operands of a walk across are line, index, data. */
+struct index_axis { int64_t m, line, index, data, limit; };
+
+struct index_plan {
+    struct mlc_k_index a;
+    size_t unit;                       /* bytes of an element as it is moved                    */
+    index_axis axis;
+    int32_t ndim;
+    int64_t shape[MLC_MAX_DIMS], line[MLC_MAX_DIMS], index[MLC_MAX_DIMS], data[MLC_MAX_DIMS];
+    int64_t across;                    /* elements                                              */
+    bool rows, apart;                  /* the index is repeated across; no two write one place  */
+};
+
+/* Dense parts of rows become elements of up to 16 bytes. */
+static size_t index_widen(struct mlc_k_index *a)
+{
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    uint64_t bits = (uintptr_t)a->data | (uintptr_t)a->line;
+    int32_t inner = -1;
+    for (int32_t d = 0; d < a->ndim; d++)
+        if (d != a->axis && a->shape[d] > 1 && a->line_stride[d] == 1 && a->data_stride[d] == 1 &&
+            a->index_stride[d] == 0) inner = d;
+    if (a->op == MLC_INDEX_ADD || inner < 0) return size;
+    bits |= (uint64_t)a->shape[inner] * size;
+    for (int32_t d = 0; d < a->ndim; d++)
+        if (d != inner) bits |= (uint64_t)(a->line_stride[d] | a->data_stride[d]) * size;
+    const size_t unit = unit_of(bits);
+    if (unit <= size) return size;
+    a->shape[inner] /= (int64_t)(unit / size);
+    for (int32_t d = 0; d < a->ndim; d++) {
+        if (d == inner) continue;
+        a->line_stride[d] /= (int64_t)(unit / size);
+        a->data_stride[d] /= (int64_t)(unit / size);
+    }
+    return unit;
+}
+
+static index_plan index_plan_of(const struct mlc_k_index *given)
+{
+    index_plan p = {};
+    p.a = *given;
+    p.unit = index_widen(&p.a);
+    const struct mlc_k_index &a = p.a;
+    p.axis = { a.shape[a.axis], a.line_stride[a.axis], a.index_stride[a.axis],
+               a.data_stride[a.axis], a.limit };
+    p.across = 1;
+    p.rows = p.apart = true;
+    for (int32_t d = 0; d < a.ndim; d++) {
+        if (d == a.axis) continue;
+        p.across *= a.shape[d];
+        p.rows = p.rows && (a.shape[d] == 1 || a.index_stride[d] == 0);
+        p.apart = p.apart && (a.shape[d] == 1 || a.data_stride[d] != 0);
+        p.shape[p.ndim] = a.shape[d];
+        p.line[p.ndim] = a.line_stride[d];
+        p.index[p.ndim] = a.index_stride[d];
+        p.data[p.ndim++] = a.data_stride[d];
+    }
+    return p;
+}
+static bool index_is_sorted(const index_plan &p)
+{
+    return p.a.op != MLC_INDEX_GATHER && p.axis.m > INDEX_SERIAL;
+}
+/* Pairs that are sorted. */
+static int64_t index_pairs(const index_plan &p) { return p.rows ? p.axis.m : p.axis.m * p.across; }
+
+static size_t index_workspace(void *, const struct mlc_k_index *a)
+{
+    const index_plan p = index_plan_of(a);
+    const size_t check = (1 + CHECK_BLOCKS) * sizeof(int64_t);
+    return check + (index_is_sorted(p) && index_pairs(p) < INT32_MAX
+                    ? sort_bytes((uint32_t)index_pairs(p)) : 0);
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS)
+gather_kernel(walk<3> w, T *line, const int64_t *index, const T *data, int64_t step, int64_t limit)
+{
+    const uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    for (int e = 0; e < EACH; e++) {
+        const uint32_t i = first + e * THREADS;
+        int64_t at[3];
+        if (i >= w.n) return;
+        walk_at(w, i, at);
+        const int64_t k = index[at[1]];
+        line[at[0]] = (uint64_t)k < (uint64_t)limit ? data[at[2] + k * step] : T();
+    }
+}
+static mlc_status gather_run(void *dev, const index_plan &p)
+{
+    const struct mlc_k_index &a = p.a;
+    int64_t data[MLC_MAX_DIMS];
+    for (int32_t d = 0; d < a.ndim; d++) data[d] = d == a.axis ? 0 : a.data_stride[d];
+    const int64_t *strides[3] = { a.line_stride, a.index_stride, data };
+    const plan<3> whole(a.ndim, a.shape, strides);
+    return each_unit(p.unit, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return whole.each([&](const walk<3> &w, const int64_t *at) {
+            return launch(dev, "gather", blocks_for(w.n), dim3(THREADS), 0, gather_kernel<T>, w,
+                          static_cast<T *>(a.line) + at[0], a.index + at[1],
+                          static_cast<const T *>(a.data) + at[2], p.axis.data, a.limit);
+        });
+    });
+}
+
+/* A thread works off a line of the axis, in order. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+index_line_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis axis, mlc_index op,
+                  const int64_t *bad)
+{
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+    int64_t at[3];
+    if (i >= w.n || bad[0] != NO_ROW) return;
+    walk_at(w, i, at);
+    for (int64_t s = 0; s < axis.m; s++) {
+        const int64_t m = op == MLC_INDEX_TAKE ? axis.m - 1 - s : s;
+        T *d = data + at[2] + index[at[1] + m * axis.index] * axis.data;
+        T *l = line + at[0] + m * axis.line;
+        if (op == MLC_INDEX_TAKE) { *l = *d; *d = T(); }
+        else *d = op == MLC_INDEX_ADD ? sum_of(*d, *l) : *l;
+    }
+}
+
+/* Sorted pairs of an index, and the work across: each pair has count elements. */
+struct index_sorted {
+    sort_pairs pair;
+    uint32_t n, count;
+    bool rows;
+    DEV uint32_t position(uint32_t k, uint32_t across) const   /* on the axis, of pair k        */
+    {
+        return rows ? pair.value[k] : pair.value[k] / across;
+    }
+};
+
+static __global__ void __launch_bounds__(THREADS)
+index_key_kernel(walk<3> w, const int64_t *index, index_axis axis, index_sorted s)
+{
+    const uint32_t k = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t line = s.rows ? 0 : k % w.n;
+    int64_t at[3] = { 0, 0, 0 };
+    if (k >= s.n) return;
+    if (!s.rows) walk_at(w, line, at);
+    const int64_t m = s.rows ? k : k / w.n;
+    s.pair.key[k] = (uint64_t)line * (uint64_t)axis.limit +
+                    (uint64_t)index[at[1] + m * axis.index];
+    s.pair.value[k] = k;
+}
+
+/* The first pair of a run adds all of it up; the last one of a run is what stays. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+index_run_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis axis, mlc_index op,
+                 index_sorted s, const int64_t *bad)
+{
+    const uint32_t k = blockIdx.x * blockDim.y + threadIdx.y;
+    if (k >= s.n || bad[0] != NO_ROW) return;
+    const uint64_t key = s.pair.key[k];
+    const bool first = k == 0 || s.pair.key[k - 1] != key;
+    const bool last = k == s.n - 1 || s.pair.key[k + 1] != key;
+    if (op == MLC_INDEX_ADD ? !first : op == MLC_INDEX_SCATTER && !last) return;
+    const int64_t m = s.position(k, w.n);
+    for (uint32_t j = blockIdx.y * blockDim.x + threadIdx.x; j < s.count;
+         j += gridDim.y * blockDim.x) {
+        int64_t at[3];
+        walk_at(w, s.rows ? j : s.pair.value[k] % w.n, at);
+        T *d = data + at[2] + index[at[1] + m * axis.index] * axis.data;
+        T *l = line + at[0] + m * axis.line;
+        if (op == MLC_INDEX_TAKE) {
+            *l = last ? *d : T();
+            if (last) *d = T();
+        } else if (op == MLC_INDEX_SCATTER) {
+            *d = *l;
+        } else {
+            T sum = *d;
+            for (uint32_t r = k; r < s.n && s.pair.key[r] == key; r++)
+                sum = sum_of(sum, line[at[0] + s.position(r, w.n) * axis.line]);
+            *d = sum;
+        }
+    }
+}
+
+/* Keys of all pairs, in order. A walk of rows may be cut: then it is the same for each part. */
+static mlc_status index_sort(void *dev, const index_plan &p, const plan<3> &across,
+                             index_sorted *sorted)
+{
+    int64_t *first = static_cast<int64_t *>(p.a.workspace);
+    sort_space s = sort_space_of((uint32_t)index_pairs(p), first + 1 + CHECK_BLOCKS);
+    const index_sorted keys = { s.from, s.n, 1, p.rows };
+    const uint64_t lines = p.rows ? 1 : (uint64_t)p.across;
+    mlc_status st = launch(dev, "index_key", dim3((s.n + THREADS - 1) / THREADS), dim3(THREADS), 0,
+                           index_key_kernel, across.cut(0), p.a.index, p.axis, keys);
+    if (st == MLC_OK) st = sort_run(dev, &s, lines * (uint64_t)p.a.limit);
+    *sorted = { s.from, s.n, 1, p.rows };
+    return st;
+}
+
+static mlc_status index_write(void *dev, const index_plan &p)
+{
+    const struct mlc_k_index &a = p.a;
+    const int64_t *strides[3] = { p.line, p.index, p.data }, *bad =
+        static_cast<const int64_t *>(a.workspace);
+    const plan<3> across(p.ndim, p.shape, strides);
+    index_sorted s = {};
+    if (index_is_sorted(p)) {
+        const mlc_status st = index_sort(dev, p, across, &s);
+        if (st != MLC_OK) return st;
+    }
+    return each_index(&a, p.unit, [&](auto tag) {
+        typedef TYPE(tag) T;
+        return across.each([&](const walk<3> &w, const int64_t *at) {
+            T *line = static_cast<T *>(a.line) + at[0], *data = static_cast<T *>(a.data) + at[2];
+            const int64_t *index = a.index + at[1];
+            if (!s.n)
+                return launch(dev, "index_line", dim3((w.n + THREADS - 1) / THREADS),
+                              dim3(THREADS), 0, index_line_kernel<T>, w, line, index, data, p.axis,
+                              a.op, bad);
+            index_sorted part = s;
+            part.count = p.rows ? w.n : 1;
+            const row_grid g = row_grid_of(s.n, part.count);
+            return launch(dev, "index_run", g.grid, g.block, 0, index_run_kernel<T>, w, line, index,
+                          data, p.axis, a.op, part, bad);
+        });
+    });
+}
+
+static mlc_status index_entry(void *dev, const struct mlc_k_index *a)
+{
+    const index_plan p = index_plan_of(a);
+    const bool gather = a->op == MLC_INDEX_GATHER;
+    if (p.axis.m == 0 || p.across == 0) return MLC_OK;
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || (!gather && !p.apart) ||
+        (index_is_sorted(p) && index_pairs(p) >= INT32_MAX) ||
+        (a->op == MLC_INDEX_ADD && (a->dtype == MLC_BF16 || a->dtype == MLC_F16)))
+        return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < index_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    const mlc_status st = index_check(dev, &p.a);
+    if (st != MLC_OK) return st;
+    return gather ? gather_run(dev, p) : index_write(dev, p);
+}
+
 /* @@ CUDA.GEMM ------------------------------------------- products: own tile, epilogue
  * c [z][i][j] = sink(sum over p of a [z][i][p] b [z][p][j]), summed in W. A block makes a tile of
  * TM x 64 elements from slabs of 16 along k; the next one is loaded while one is multiplied. A side
@@ -4340,6 +4854,9 @@ static void table_fill(mlc_kernels *k)
     k->xent = xent_entry;
     k->xent_workspace = xent_workspace;
     k->xent_grad = xent_grad_entry;
+    k->take = take_entry;
+    k->index = index_entry;
+    k->index_workspace = index_workspace;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
