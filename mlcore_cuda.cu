@@ -3939,7 +3939,7 @@ static mlc_status index_check(void *dev, const struct mlc_k_index *a)
 
 /* -- sort: (key, value) pairs by the lower bits of keys, stable, a digit of 8 bits a pass -- */
 
-enum { DIGITS = 256, TILE = THREADS * EACH };                /* TILE: pairs of a block          */
+enum { DIGITS = 256, SORT_TILE = THREADS * EACH };                /* SORT_TILE: pairs of a block          */
 struct sort_pairs { uint64_t *key; uint32_t *value; };
 struct sort_space {
     sort_pairs from, to;
@@ -3950,7 +3950,7 @@ struct sort_space {
 
 static size_t sort_bytes(uint32_t n)
 {
-    const size_t tiles = ((size_t)n + TILE - 1) / TILE;
+    const size_t tiles = ((size_t)n + SORT_TILE - 1) / SORT_TILE;
     return 2 * (size_t)n * (sizeof(uint64_t) + sizeof(uint32_t)) +
            DIGITS * (tiles + 1) * sizeof(uint32_t);
 }
@@ -3958,7 +3958,7 @@ static sort_space sort_space_of(uint32_t n, void *memory)
 {
     sort_space s;
     s.n = n;
-    s.tiles = (unsigned)(((size_t)n + TILE - 1) / TILE);
+    s.tiles = (unsigned)(((size_t)n + SORT_TILE - 1) / SORT_TILE);
     s.from.key = static_cast<uint64_t *>(memory);
     s.to.key = s.from.key + n;
     s.from.value = reinterpret_cast<uint32_t *>(s.to.key + n);
@@ -3972,7 +3972,7 @@ static __global__ void __launch_bounds__(THREADS)
 sort_count_kernel(sort_space s, int shift)
 {
     MLC_SHARED(uint32_t, count, [DIGITS]);
-    const uint32_t first = blockIdx.x * TILE + threadIdx.x;
+    const uint32_t first = blockIdx.x * SORT_TILE + threadIdx.x;
     count[threadIdx.x] = 0;
     __syncthreads();
     for (int e = 0; e < EACH; e++) {
@@ -4016,7 +4016,7 @@ sort_move_kernel(sort_space s, int shift)
     uint32_t all;
     next[t] = block_before(s.total[t], &all) + s.count[(size_t)t * s.tiles + blockIdx.x];
     for (int e = 0; e < EACH; e++) {
-        const uint32_t i = blockIdx.x * TILE + e * THREADS + t;
+        const uint32_t i = blockIdx.x * SORT_TILE + e * THREADS + t;
         const bool valid = i < s.n;
         const uint64_t key = valid ? s.from.key[i] : 0;
         const unsigned digit = key >> shift & (DIGITS - 1), peers = sort_peers(digit, valid);
@@ -4059,11 +4059,10 @@ static mlc_status sort_run(void *dev, sort_space *s, uint64_t range)
 
 /* -- index: the plan and its kernels -- */
 
-struct truth { uint8_t v; };           /* a bool, of which a sum is whether one is true         */
-
-template <class T> DEV T sum_of(T a, T b) { return (T)(a + b); }
-template <>        DEV truth  sum_of(truth a, truth b) { return { (uint8_t)(a.v || b.v) }; }
-template <>        DEV unit16 sum_of(unit16 a, unit16) { return a; }     /* is only moved      */
+/* What an index adds; of bools: whether one is true. */
+template <class T> DEV T added(T a, T b) { return (T)(a + b); }
+template <>        DEV flag  added(flag a, flag b) { return { (uint8_t)(a.v || b.v) }; }
+template <>        DEV unit16 added(unit16 a, unit16) { return a; }     /* is only moved      */
 
 /* Types by which elements are moved or added. */
 template <class F> static mlc_status each_index(const struct mlc_k_index *a, size_t unit,
@@ -4072,7 +4071,7 @@ template <class F> static mlc_status each_index(const struct mlc_k_index *a, siz
     if (a->op != MLC_INDEX_ADD) return each_unit(unit, f);
     if (a->dtype == MLC_F32) return f(type_tag<float>());
     if (a->dtype == MLC_F64) return f(type_tag<double>());
-    if (a->dtype == MLC_BOOL) return f(type_tag<truth>());
+    if (a->dtype == MLC_BOOL) return f(type_tag<flag>());
     if (a->dtype == MLC_BF16 || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     return each_size(unit, f);
 }
@@ -4195,7 +4194,7 @@ index_line_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis 
         T *d = data + at[2] + index[at[1] + m * axis.index] * axis.data;
         T *l = line + at[0] + m * axis.line;
         if (op == MLC_INDEX_TAKE) { *l = *d; *d = T(); }
-        else *d = op == MLC_INDEX_ADD ? sum_of(*d, *l) : *l;
+        else *d = op == MLC_INDEX_ADD ? added(*d, *l) : *l;
     }
 }
 
@@ -4250,7 +4249,7 @@ index_run_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis a
         } else {
             T sum = *d;
             for (uint32_t r = k; r < s.n && s.pair.key[r] == key; r++)
-                sum = sum_of(sum, line[at[0] + s.position(r, w.n) * axis.line]);
+                sum = added(sum, line[at[0] + s.position(r, w.n) * axis.line]);
             *d = sum;
         }
     }

@@ -71,7 +71,8 @@ static mlc_status run(bench *t, const struct mlc_k_index *a, size_t data, size_t
     struct mlc_k_index k = *a;
     k.data = bench_up_at(t, g_data, data, shift);
     k.line = bench_up_at(t, g_line, line, shift);
-    k.index = (int64_t *)bench_up(t, g_index, (size_t)(a->shape[0] * a->shape[1] * a->shape[2]) * 8);
+    k.index = (int64_t *)bench_up(t, g_index,
+                                  (size_t)(a->shape[0] * a->shape[1] * a->shape[2]) * 8);
     k.error = (int64_t *)bench_up(t, word, 32);
     k.workspace_bytes = t->b.kernels.index_workspace(t->dev, &k);
     k.workspace = bench_up(t, NULL, k.workspace_bytes);

@@ -99,7 +99,8 @@ static void backward(bench *t, const job *j, const struct mlc_k_xent *f, double 
     a.ignore = 3, a.has_ignore = 1, a.lse = f->lse, a.norm = f->norm;
     a.dy = bench_up(t, dy, mlc_dtype_bytes(j->wide));
     for (int64_t i = 0; i < j->n * row; i++) test_put(dx, j->dtype, i, 0.25);
-    a.dx = j->in_place ? (void *)(uintptr_t)f->logits : bench_up(t, dx, (size_t)(j->n * row) * size);
+    a.dx = j->in_place ? (void *)(uintptr_t)f->logits
+                       : bench_up(t, dx, (size_t)(j->n * row) * size);
     a.dx_row = row;
     CHECK_EQ(t->b.kernels.xent_grad(t->dev, &a), MLC_OK);
     bench_down(t, dx, a.dx, (size_t)(j->n * row) * size);
