@@ -2408,7 +2408,8 @@ MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
 /* mlc_optim_lr: the current learning rate.                                                    */
 MLC_API double mlc_optim_lr(const mlc_optim *opt);
-/* mlc_optim_steps: steps made.                                                                */
+/* mlc_optim_steps: steps made. Waits for a device, as mlc_optim_grad_norm and
+ *   mlc_optim_scaler_state do.                                                                */
 MLC_API int64_t mlc_optim_steps(const mlc_optim *opt);
 
 typedef struct mlc_group_desc {
@@ -33831,7 +33832,7 @@ static void mlc__optim_free_state(mlc_optim *o)
     mlc__heap_data_free(o->ctx, o->memory, MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, o->step, MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, o->guard_dev, MLC_MEM_OPTIM);
-    if (o->device) mlc__heap_free(o->ctx, o->set);
+    if (o->set != o->set_dev) mlc__heap_free(o->ctx, o->set);
     mlc__heap_free(o->ctx, o->entry);
 }
 
@@ -33914,7 +33915,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     n.entry = NULL;
     n.memory = NULL;
     n.step = NULL;
-    n.set = NULL;
+    n.set = n.set_dev = NULL;
     n.guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, &n);
     if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
