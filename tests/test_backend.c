@@ -1080,11 +1080,13 @@ TEST(backend, a_bad_label_that_is_reported_late_changes_no_weights)
     CHECK(!late_moved(&l));
     for (int i = 0; i < 4; i++)
         CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
-    for (int i = 0; i < 5; i++)        /* the same run without the steps that were not made    */
+    g_polls = 1;                       /* the same run without the steps that were not made    */
+    CHECK_EQ(run_step(&other.r, other.x, other.bad), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(other.r.ctx), LATE_TEXT);
+    for (int i = 0; i < 5; i++)
         CHECK_EQ(run_step(&other.r, other.x, other.good), MLC_OK);
     late_weights(&other, l.before);
     CHECK(!late_moved(&l));
-    g_polls = 1;
 }
 
 TEST(backend, an_error_that_a_read_reports_is_not_reported_again_by_the_ticket)

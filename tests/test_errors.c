@@ -784,6 +784,7 @@ static bool refused(mlc_ctx *ctx, const wrong_op *w)
     mlc_scope_begin(ctx);
     if (row->call(&a) != NULL)             /* a device tells of bad values when it is asked    */
         ok = CHECK(!test_on_host() && mlc_ctx_status(ctx) == MLC_OK);
+    mlc_ctx_sync(ctx);
     ok = says(ctx, w->name, w->call, mlc_scope_end(ctx), w->status, w->text, "") && ok;
     for (int i = 0; i < a.n_in; i++)
         ok = CHECK(a.leaf[i] == NULL || unchanged(a.leaf[i])) && ok;
