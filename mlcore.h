@@ -1591,9 +1591,10 @@ typedef struct mlc_cross_entropy_desc {
 
 /* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
 MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
-/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits f32, f64 [n,c] or [c], labels i64
- *   [n] or 0-d. Labels that are floats of the logits' shape are probabilities of the classes:
- *   mean of -sum_j target_j log softmax(logits)_j.
+/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits are floats [n,c] or [c], labels
+ *   i64 [n] or 0-d. Logits of 16 bits are read as they are, also under autocast, and get a gradient
+ *   of their dtype, rounded once; the loss and weights are f32 then. Labels that are floats of the
+ *   logits' shape are probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j.
  *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
@@ -1602,7 +1603,7 @@ MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
  *   divides by n.                    err: ARG: an ignored label with probabilities            */
 MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                          const mlc_cross_entropy_desc *desc);
-/* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); labels as of
+/* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); dtypes and labels as of
  *   mlc_cross_entropy.               grad: dx[label] -= dy w_label     ref: F.nll_loss        */
 MLC_API mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels);
 /* mlc_nll_loss_ex: as mlc_cross_entropy_ex.     err: ARG: a smoothing                         */
@@ -2512,13 +2513,14 @@ MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
 
 /* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
  *   suits them. To dtype: linear, matmul, convolutions, the x of norms. To f32: losses, sums,
- *   products, variances and norms of a tensor, scans. Others take what they get; where that is
- *   mixed, add and sub go to dtype, the rest to f32, but concat, stack, einsum, dot and what works
- *   in place, which want one dtype as ever. Integers and f64 stay. Parameters of linear layers are
- *   read through copies, made when they have changed; an f32 input without a gradient is rounded as
- *   it is read, also by backward, until which it must stay as it is; a fused activation runs as its
- *   linear does; a custom operation does as it likes. Backward follows the dtypes of the forward.
- *   Calls nest up to 8 deep; one with MLC_F32 switches it off inside.
+ *   products, variances and norms of a tensor, scans; but cross-entropy reads logits as they are.
+ *   Others take what they get; where that is mixed, add and sub go to dtype, the rest to f32, but
+ *   concat, stack, einsum, dot and what works in place, which want one dtype as ever. Integers and
+ *   f64 stay. Parameters of linear layers are read through copies, made when they have changed; an
+ *   f32 input without a gradient is rounded as it is read, also by backward, until which it must
+ *   stay as it is; a fused activation runs as its linear does; a custom operation does as it likes.
+ *   Backward follows the dtypes of the forward. Calls nest up to 8 deep; one with MLC_F32 switches
+ *   it off inside.
  *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations. An operation that only moves elements or works
@@ -3207,7 +3209,8 @@ struct mlc_k_dropout {                 /* out = keep ? in/(1-p) : 0; word i of t
     double      p;
 };
 struct mlc_k_xent {                    /* rows of logits against labels                        */
-    mlc_dtype      dtype;
+    mlc_dtype      dtype;              /* floats, of logits; of weight, loss, lse and norm: f32 */
+                                       /* where logits have 16 bits, else the same             */
     int32_t        normal;             /* logits are logarithms of probabilities as they are   */
     mlc_reduction  reduction;
     int64_t        n, c;
@@ -3225,7 +3228,7 @@ struct mlc_k_xent {                    /* rows of logits against labels         
     void          *workspace; size_t workspace_bytes;
 };
 struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm                   */
-    mlc_dtype      dtype;
+    mlc_dtype      dtype;              /* of logits and dx; of the others: as in mlc_k_xent    */
     int32_t        accumulate, normal;
     int64_t        n, c;
     const void    *logits;  int64_t row;
@@ -3234,7 +3237,8 @@ struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm    
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
-    void          *dx;      int64_t dx_row;
+    void          *dx;      int64_t dx_row;                      /* may be logits, its row      */
+                                                                 /* theirs, if accumulate is 0 */
 };
 struct mlc_k_softmax {                 /* along an axis; log: its logarithm. A line with a NaN, */
                                        /* with +inf or of -inf alone is NaN as a whole         */
@@ -5988,7 +5992,7 @@ MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t bloc
 }
 
 /* The stream of a draw; base: NULL, or what is added to it. */
-MLC__INLINE uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
+MLC__APART uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
 {
     return stream + (base ? *base : 0);
 }
@@ -16727,202 +16731,7 @@ MLC__EACH_BASE(MLC__STAMP_LINE_F64)
         { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__BASE(MLC__ROW_F64_, isa)) } };
 MLC__EACH_ISA(MLC__STAMP_ROW)
 
-/* rows: loss of each row, in f64, in the workspace; added up in order at the end. */
-typedef struct mlc__xent_job {
-    const struct mlc_k_xent *a;
-    const mlc__row_fns *f;
-    double *rows;
-    double weights;                    /* sum of all classes'                                  */
-} mlc__xent_job;
-
-/* Sum of the classes' weights: what smoothing gives each of them a share of. */
-static double mlc__xent_weights(const mlc__row_fns *f, const void *weight, int64_t c)
-{
-    return weight ? mlc__run(f->sum, weight, c, 0.0) : (double)c;
-}
-MLC__INLINE double mlc__xent_weight(const void *weight, int64_t label, mlc_dtype dtype)
-{
-    return weight ? mlc__elem(weight, label, dtype) : 1.0;
-}
-
-/* Loss of a row; its logits are read twice, the second time from L1. */
-static double mlc__xent_row(const mlc__xent_job *j, int64_t r)
-{
-    const struct mlc_k_xent *a = j->a;
-    const size_t size = mlc_dtype_bytes(a->dtype);
-    const void *x = mlc__at(a->logits, r * a->row, size);
-    const int64_t label = a->labels[r * a->label_stride];
-    const double max = a->normal ? 0.0 : mlc__run(j->f->max, x, a->c, -MLC__INF);
-    const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
-    const double shift = good ? max : 0.0, share = a->smoothing / (double)a->c;
-    double log_sum = good ? 0.0 : MLC__NAN;
-    if (good && !a->normal) log_sum = log(j->f->exp_sum(x, a->c, shift));
-    double loss = log_sum - (mlc__elem(x, label, a->dtype) - shift);
-    mlc__elem_put(a->lse, r, a->dtype, shift); /* apart: huge logits must not drown it */
-    mlc__elem_put(a->lse, a->n + r, a->dtype, log_sum);
-    if (a->weight) {
-        loss *= mlc__elem(a->weight, label, a->dtype);
-        if (a->smoothing == 0.0) return loss;
-        return (1.0 - a->smoothing) * loss +
-               share * (j->weights * (log_sum + shift) - j->f->row_dot(x, a->weight, a->c));
-    }
-    if (a->smoothing != 0.0) {
-        const double mean = mlc__run(j->f->sum, x, a->c, 0.0) / (double)a->c;
-        loss = (1.0 - a->smoothing) * loss + a->smoothing * (log_sum - (mean - shift));
-    }
-    return loss;
-}
-
-/* ignore_index may be any integer, also one that is a class: then the class is ignored. */
-MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
-{
-    return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
-}
-
-/* An ignored row: its statistics are defined, too. */
-static double mlc__xent_skip(const struct mlc_k_xent *a, int64_t r)
-{
-    mlc__elem_put(a->lse, r, a->dtype, 0.0);
-    mlc__elem_put(a->lse, a->n + r, a->dtype, 0.0);
-    return 0.0;
-}
-
-/* Rows of a chunk: at most 32, of about 4096 logits, whatever the number of threads. */
-MLC__INLINE int64_t mlc__xent_rows(int64_t c)
-{
-    return mlc__max(1, mlc__min(32, 4096 / mlc__max(1, c)));
-}
-
-static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__xent_job *j = MLC__CAST(const mlc__xent_job *, arg);
-    const int64_t rows = mlc__xent_rows(j->a->c);
-    (void)worker;
-    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
-        j->rows[r] = mlc__xent_counts(j->a, r) ? mlc__xent_row(j, r) : mlc__xent_skip(j->a, r);
-}
-
-static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
-{
-    (void)dev;
-    return (size_t)a->n * sizeof(double);
-}
-
-/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean, or
- * the sum of their labels' weights, else 1. No row that counts makes a mean NaN, as in PyTorch. */
-static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f)
-{
-    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    mlc__xent_job j = { a, &f[mlc__f64(a->dtype)], MLC__CAST(double *, a->workspace), 0.0 };
-    double norm = 1.0, counted = 0.0;
-    if (a->workspace_bytes < (size_t)a->n * sizeof(double)) return MLC_ERR_INTERNAL;
-    for (int64_t r = 0; r < a->n; r++) {
-        const int64_t label = a->labels[r * a->label_stride];
-        if (!mlc__xent_counts(a, r)) continue;
-        if (label >= 0 && label < a->c) {
-            counted += mlc__xent_weight(a->weight, label, a->dtype);
-            continue;
-        }
-        if (a->error[0] == 0) {
-            a->error[0] = a->kind;
-            a->error[1] = r;
-            a->error[2] = label;
-            a->error[3] = a->c;
-        }
-        return MLC_OK;                 /* the context reads the word */
-    }
-    const int64_t rows = mlc__xent_rows(a->c);
-    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
-    mlc__parallel(dev, mlc__div_up(a->n, rows), (double)a->n * (60.0 + 2.0 * (double)a->c),
-                  mlc__xent_chunk, &j);
-    if (a->reduction == MLC_REDUCTION_MEAN) norm = counted;
-    mlc__elem_put(a->norm, 0, a->dtype, norm);
-    if (a->reduction == MLC_REDUCTION_NONE)
-        for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, a->dtype, j.rows[r]);
-    else
-        mlc__elem_put(a->loss, 0, a->dtype,
-                      mlc__run(mlc__add_f64_scalar, j.rows, a->n, 0.0) / norm);
-    return MLC_OK;
-}
-
-#define MLC__CPU_xent(K, isa, level) \
-    K##_isa(xent, isa, level, mlc__xent_run(dev, a, mlc__row_fns_##isa), mlc__k_xent_workspace)
-
-typedef struct mlc__xent_grad_job {
-    const struct mlc_k_xent_grad *a;
-    const mlc__row_fns *f;
-    double weights;
-} mlc__xent_grad_job;
-
-/* dx -= share weight, for each class: smoothing with weights. */
-static void mlc__xent_grad_shares(const struct mlc_k_xent_grad *a, void *dx, double share)
-{
-    for (int64_t i = 0; i < a->c; i++)
-        mlc__elem_put(dx, i, a->dtype, mlc__elem(dx, i, a->dtype) -
-                                       share * mlc__elem(a->weight, i, a->dtype));
-}
-
-/* What there is of a row but the label's own part: softmax again from its logits and two numbers,
- * less the shares of smoothing. */
-static void mlc__xent_grad_all(const mlc__xent_grad_job *j, int64_t r, void *dx, double w,
-                               double scale)
-{
-    const struct mlc_k_xent_grad *a = j->a;
-    const size_t size = mlc_dtype_bytes(a->dtype);
-    const double share = a->smoothing / (double)a->c;
-    const double all = a->weight ? (1.0 - a->smoothing) * w + share * j->weights : 1.0;
-    j->f->xent_line(dx, mlc__at(a->logits, r * a->row, size), a->c,
-                    mlc__elem(a->lse, r, a->dtype), mlc__elem(a->lse, a->n + r, a->dtype),
-                    a->weight ? 0.0 : share, scale * all, a->accumulate != 0);
-    if (a->weight && a->smoothing != 0.0) mlc__xent_grad_shares(a, dx, scale * share);
-}
-
-/* A row that does not count becomes 0. */
-static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
-{
-    const struct mlc_k_xent_grad *a = j->a;
-    const size_t size = mlc_dtype_bytes(a->dtype);
-    const int64_t label = a->labels[r * a->label_stride];
-    void *dx = MLC__CAST(char *, a->dx) + (size_t)r * (size_t)a->dx_row * size;
-    /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
-     * over. */
-    const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
-    if ((!counts || a->normal) && !a->accumulate) memset(dx, 0, (size_t)a->c * size);
-    if (!counts) return;
-    const double w = mlc__xent_weight(a->weight, label, a->dtype);
-    const double log_sum = mlc__elem(a->lse, a->n + r, a->dtype);
-    double scale = mlc__elem(a->dy, r * a->dy_stride, a->dtype) / mlc__elem(a->norm, 0, a->dtype);
-    if (log_sum != log_sum) scale = log_sum;     /* a row of NaN, whatever is in it */
-    if (!a->normal) mlc__xent_grad_all(j, r, dx, w, scale);
-    mlc__elem_put(dx, label, a->dtype,
-                  mlc__elem(dx, label, a->dtype) - (1.0 - a->smoothing) * w * scale);
-}
-
-static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__xent_grad_job *j = MLC__CAST(const mlc__xent_grad_job *, arg);
-    const int64_t rows = mlc__xent_rows(j->a->c);
-    (void)worker;
-    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
-        mlc__xent_grad_row(j, r);
-}
-
-static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
-                                     const mlc__row_fns *f)
-{
-    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    mlc__xent_grad_job j = { a, &f[mlc__f64(a->dtype)], 0.0 };
-    const int64_t rows = mlc__xent_rows(a->c);
-    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
-    mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
-                  mlc__xent_grad_chunk, &j);
-    return MLC_OK;
-}
-
-#define MLC__CPU_xent_grad(K, isa, level) \
-    K##_isa(xent_grad, isa, level, mlc__xent_grad_run(dev, a, mlc__row_fns_##isa), NULL)
-
-/* -- softmax and norms: drivers -- */
+/* -- drivers: rows in parts -- */
 
 /* Rows of a call: size of an element, its wide form, whether it is its own (f32, f64). */
 typedef struct mlc__rows {
@@ -16976,6 +16785,231 @@ static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i,
     mlc__cast_dense(dense, k->dtype, tile->v, k->wide, n, k->half);
     if (step != 1) mlc__scatter(at, step, old.v, n, (size_t)k->size);
 }
+
+/* -- cross-entropy -- */
+
+/* rows: loss of each row, in f64, in the workspace; added up in order at the end. After them a row
+ * of f32 for each worker, where logits have 16 bits. */
+typedef struct mlc__xent_job {
+    const struct mlc_k_xent *a;
+    const mlc__row_fns *f;
+    const mlc__half_fns *half;
+    mlc_dtype wide;
+    double *rows;
+    double weights;                    /* sum of all classes'                                  */
+} mlc__xent_job;
+
+/* Sum of the classes' weights: what smoothing gives each of them a share of. */
+static double mlc__xent_weights(const mlc__row_fns *f, const void *weight, int64_t c)
+{
+    return weight ? mlc__run(f->sum, weight, c, 0.0) : (double)c;
+}
+MLC__INLINE double mlc__xent_weight(const void *weight, int64_t label, mlc_dtype dtype)
+{
+    return weight ? mlc__elem(weight, label, dtype) : 1.0;
+}
+
+/* ignore_index may be any integer, also one that is a class: then the class is ignored. */
+MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
+{
+    return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
+}
+
+/* The logits of a row as they are computed with. */
+static const void *mlc__xent_logits(const mlc__xent_job *j, int64_t r, int32_t worker)
+{
+    const struct mlc_k_xent *a = j->a;
+    const void *x = mlc__at(a->logits, r * a->row, mlc_dtype_bytes(a->dtype));
+    if (!mlc__low(a->dtype)) return x;
+    float *wide = MLC__CAST(float *, (void *)(j->rows + a->n)) + worker * a->c;
+    j->half->widen(wide, x, a->dtype, a->c);
+    return wide;
+}
+
+/* Loss of a row; its logits are read twice, the second time from L1. One that is ignored has
+ * statistics, too. */
+static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
+{
+    const struct mlc_k_xent *a = j->a;
+    const mlc_dtype wide = j->wide;
+    const void *x = mlc__xent_logits(j, r, worker);
+    const bool counts = mlc__xent_counts(a, r), plain = a->normal || !counts;
+    const double max = plain ? 0.0 : mlc__run(j->f->max, x, a->c, -MLC__INF);
+    const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
+    const double shift = good ? max : 0.0, share = a->smoothing / (double)a->c;
+    double log_sum = good ? 0.0 : MLC__NAN;
+    if (good && !plain) log_sum = log(j->f->exp_sum(x, a->c, shift));
+    mlc__elem_put(a->lse, r, wide, shift); /* apart: huge logits must not drown it */
+    mlc__elem_put(a->lse, a->n + r, wide, log_sum);
+    if (!counts) return 0.0;
+    const int64_t label = a->labels[r * a->label_stride];
+    double loss = log_sum - (mlc__elem(x, label, wide) - shift);
+    if (a->weight) {
+        loss *= mlc__elem(a->weight, label, wide);
+        if (a->smoothing == 0.0) return loss;
+        return (1.0 - a->smoothing) * loss +
+               share * (j->weights * (log_sum + shift) - j->f->row_dot(x, a->weight, a->c));
+    }
+    if (a->smoothing != 0.0) {
+        const double mean = mlc__run(j->f->sum, x, a->c, 0.0) / (double)a->c;
+        loss = (1.0 - a->smoothing) * loss + a->smoothing * (log_sum - (mean - shift));
+    }
+    return loss;
+}
+
+/* Rows of a chunk: at most 32, of about 4096 logits, whatever the number of threads. */
+MLC__INLINE int64_t mlc__xent_rows(int64_t c)
+{
+    return mlc__max(1, mlc__min(32, 4096 / mlc__max(1, c)));
+}
+
+static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__xent_job *j = MLC__CAST(const mlc__xent_job *, arg);
+    const int64_t rows = mlc__xent_rows(j->a->c);
+    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
+        j->rows[r] = mlc__xent_row(j, r, worker);
+}
+
+static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
+{
+    const size_t rows = (size_t)a->n * sizeof(double);
+    if (!mlc__low(a->dtype)) return rows;
+    return rows + (size_t)(a->c * mlc__pool_threads(dev)) * sizeof(float);
+}
+
+/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean, or
+ * the sum of their labels' weights, else 1. No row that counts makes a mean NaN, as in PyTorch. */
+static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f,
+                                const mlc__half_fns *half)
+{
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__xent_job j = { a, &f[mlc__f64(a->dtype)], half, mlc__f64(a->dtype) ? MLC_F64 : MLC_F32,
+                        MLC__CAST(double *, a->workspace), 0.0 };
+    double norm = 1.0, counted = 0.0;
+    if (a->workspace_bytes < mlc__k_xent_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    for (int64_t r = 0; r < a->n; r++) {
+        const int64_t label = a->labels[r * a->label_stride];
+        if (!mlc__xent_counts(a, r)) continue;
+        if (label >= 0 && label < a->c) {
+            counted += mlc__xent_weight(a->weight, label, j.wide);
+            continue;
+        }
+        if (a->error[0] == 0) {
+            a->error[0] = a->kind;
+            a->error[1] = r;
+            a->error[2] = label;
+            a->error[3] = a->c;
+        }
+        return MLC_OK;                 /* the context reads the word */
+    }
+    const int64_t rows = mlc__xent_rows(a->c);
+    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
+    mlc__parallel(dev, mlc__div_up(a->n, rows), (double)a->n * (60.0 + 2.0 * (double)a->c),
+                  mlc__xent_chunk, &j);
+    if (a->reduction == MLC_REDUCTION_MEAN) norm = counted;
+    mlc__elem_put(a->norm, 0, j.wide, norm);
+    if (a->reduction == MLC_REDUCTION_NONE)
+        for (int64_t r = 0; r < a->n; r++) mlc__elem_put(a->loss, r, j.wide, j.rows[r]);
+    else
+        mlc__elem_put(a->loss, 0, j.wide,
+                      mlc__run(mlc__add_f64_scalar, j.rows, a->n, 0.0) / norm);
+    return MLC_OK;
+}
+
+#define MLC__CPU_xent(K, isa, level) \
+    K##_isa(xent, isa, level, mlc__xent_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), \
+            mlc__k_xent_workspace)
+
+typedef struct mlc__xent_grad_job {
+    const struct mlc_k_xent_grad *a;
+    mlc__rows k;
+    double weights;
+} mlc__xent_grad_job;
+
+MLC__INLINE void mlc__xent_less(void *dx, int64_t i, mlc_dtype wide, double less)
+{
+    mlc__elem_put(dx, i, wide, mlc__elem(dx, i, wide) - less);
+}
+
+/* What there is of n classes from i on but the label's own part: softmax again from logits x and
+ * two numbers, less the shares of smoothing. w is the weight of the row's label. */
+static void mlc__xent_grad_part(const mlc__xent_grad_job *j, int64_t r, int64_t i, int64_t n,
+                                void *dx, const void *x, double w, double scale)
+{
+    const struct mlc_k_xent_grad *a = j->a;
+    const mlc_dtype wide = j->k.wide;
+    const double share = a->smoothing / (double)a->c;
+    const double all = a->weight ? (1.0 - a->smoothing) * w + share * j->weights : 1.0;
+    j->k.f->xent_line(dx, x, n, mlc__elem(a->lse, r, wide), mlc__elem(a->lse, a->n + r, wide),
+                      a->weight ? 0.0 : share, scale * all, a->accumulate && !mlc__low(a->dtype));
+    for (int64_t e = 0; a->weight && a->smoothing != 0.0 && e < n; e++)
+        mlc__xent_less(dx, e, wide, scale * share * mlc__elem(a->weight, i + e, wide));
+}
+
+/* A row that does not count becomes 0. One of 16 bits is made in tiles. x may be dx. */
+static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
+{
+    const struct mlc_k_xent_grad *a = j->a;
+    const mlc_dtype wide = j->k.wide;
+    const bool low = mlc__low(a->dtype);
+    const int64_t label = a->labels[r * a->label_stride], size = j->k.size;
+    const char *x = MLC__CAST(const char *, a->logits) + r * a->row * size;
+    char *dx = MLC__CAST(char *, a->dx) + r * a->dx_row * size;
+    /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
+     * over. */
+    const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
+    if ((!counts || a->normal) && !a->accumulate) memset(dx, 0, (size_t)(a->c * size));
+    if (!counts) return;
+    const double w = mlc__xent_weight(a->weight, label, wide);
+    const double log_sum = mlc__elem(a->lse, a->n + r, wide);
+    double scale = mlc__elem(a->dy, r * a->dy_stride, wide) / mlc__elem(a->norm, 0, wide);
+    if (log_sum != log_sum) scale = log_sum;     /* a row of NaN, whatever is in it */
+    int64_t i = 0, n = a->c;
+    do {
+        mlc__row_tile tile[2];
+        const void *from = x;
+        void *to = dx;
+        if (low) {
+            n = mlc__min(MLC__GATHER, a->c - i);
+            from = mlc__row_part(&j->k, &tile[0], x, 1, i, n);
+            to = tile[1].v;
+            memset(to, 0, sizeof tile[1]);
+        }
+        if (!a->normal) mlc__xent_grad_part(j, r, i, n, to, from, w, scale);
+        if (label >= i && label < i + n)
+            mlc__xent_less(to, label - i, wide, (1.0 - a->smoothing) * w * scale);
+        if (low) mlc__row_put(&j->k, dx, 1, i, n, &tile[1], a->accumulate != 0);
+        i += n;
+    } while (low && i < a->c);
+}
+
+static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__xent_grad_job *j = MLC__CAST(const mlc__xent_grad_job *, arg);
+    const int64_t rows = mlc__xent_rows(j->a->c);
+    (void)worker;
+    for (int64_t r = chunk * rows; r < mlc__min(j->a->n, (chunk + 1) * rows); r++)
+        mlc__xent_grad_row(j, r);
+}
+
+static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
+                                     const mlc__row_fns *f, const mlc__half_fns *half)
+{
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__xent_grad_job j = { a, mlc__rows_of(a->dtype, a->c, f, half), 0.0 };
+    const int64_t rows = mlc__xent_rows(a->c);
+    j.weights = mlc__xent_weights(j.k.f, a->weight, a->c);
+    mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
+                  mlc__xent_grad_chunk, &j);
+    return MLC_OK;
+}
+
+#define MLC__CPU_xent_grad(K, isa, level) \
+    K##_isa(xent_grad, isa, level, \
+            mlc__xent_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
+
+/* -- softmax and norms -- */
 
 typedef struct mlc__softmax_job {
     mlc__rows   k;
@@ -20494,6 +20528,7 @@ typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
     MLC__AMP_LOW, MLC__AMP_FULL,       /* all floats: to 16 bits, to f32                        */
+    MLC__AMP_FULL_REST,                /* all floats but x to f32                               */
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
     MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
@@ -28106,9 +28141,10 @@ static mlc_status mlc__xent_weight_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *w = nd->in[2];
     const int64_t c = x->shape[x->ndim - 1];
-    MLC__REQUIRE(ctx, w->dtype == x->dtype, DTYPE,
-                 "%s: logits are %s, weight is %s; cast one of them with mlc_cast", nd->op->name,
-                 mlc_dtype_name(x->dtype), mlc_dtype_name(w->dtype));
+    MLC__REQUIRE(ctx, w->dtype == mlc__wide(x->dtype), DTYPE,
+                 "%s: logits are %s, weight is %s; it must be %s: cast it with mlc_cast",
+                 nd->op->name, mlc_dtype_name(x->dtype), mlc_dtype_name(w->dtype),
+                 mlc_dtype_name(mlc__wide(x->dtype)));
     MLC__REQUIRE(ctx, w->ndim == 1 && w->shape[0] == c, SHAPE,
                  "%s: logits %s need weight [%lld], it is %s", nd->op->name, mlc__shape(x).s,
                  (long long)c, mlc__shape(w).s);
@@ -28124,7 +28160,7 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
     const char *name = nd->op->name;
     const int64_t n = x->ndim == 2 ? x->shape[0] : 1;
-    MLC__REQUIRE(ctx, mlc__is_full(x->dtype), DTYPE,
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
                  "%s: logits are %s; write mlc_cast(x, MLC_F32)", name, mlc_dtype_name(x->dtype));
     MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
                  "%s: labels are %s; write mlc_cast(labels, MLC_I64)", name,
@@ -28138,11 +28174,12 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
                  "%s: logits %s have no classes; the last axis must not be empty", name,
                  mlc__shape(x).s);
     if (nd->n_in > 2) MLC__TRY(mlc__xent_weight_check(ctx, nd));
-    MLC__TRY(mlc__out(ctx, nd, x->dtype,
-                      nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
+    const mlc_dtype wide = mlc__wide(x->dtype);
     const int64_t twice = 2 * n;
-    MLC__TRY(mlc__out(ctx, nd, x->dtype, 1, &twice));      /* largest logits, logs of the sums */
-    MLC__TRY(mlc__out(ctx, nd, x->dtype, 0, &n));          /* what the sum was divided by */
+    MLC__TRY(mlc__out(ctx, nd, wide,
+                      nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
+    MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* largest logits, logs of the sums */
+    MLC__TRY(mlc__out(ctx, nd, wide, 0, &n));              /* what the sum was divided by */
     for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, nd->out[1]);
     mlc__save(nd, nd->out[2]);
@@ -28223,8 +28260,8 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 
 /* Losses that are made of it have descriptors of their own, whose name is in messages. */
 #define MLC__XENT_OP(name) \
-    { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward, mlc__args_xent, MLC__AMP_FULL, \
-      MLC_OP_CAPTURE }
+    { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward, mlc__args_xent, \
+      MLC__AMP_FULL_REST, MLC_OP_CAPTURE }
 static const mlc__arg mlc__args_xent[] = {
     MLC__ARG("reduction", INT, xent.desc.reduction),
     MLC__ARG("label_smoothing", REAL, xent.desc.label_smoothing),
@@ -34863,7 +34900,9 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
     mlc__amp_policy policy;
     if (mlc__amp_policy_of(ctx, d, op, &policy) != MLC_OK) return false;
     const bool match = policy == MLC__AMP_MATCH || policy == MLC__AMP_MATCH_LOW;
-    const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH ? MLC_F32 : d->dtype;
+    const bool rest = policy == MLC__AMP_FULL_REST;
+    const mlc_dtype to = policy == MLC__AMP_FULL || policy == MLC__AMP_MATCH || rest ? MLC_F32
+                                                                                     : d->dtype;
     const bool casts = policy != MLC__AMP_KEEP && (!match || (full && half));
     const int32_t axes = in[0]->ndim;
     const int weights = policy == MLC__AMP_LINEAR_2 ? 2 : 1;
@@ -34876,7 +34915,7 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
                                                     (in[i]->dtype == MLC_F32 ||
                                                      in[i]->dtype == d->dtype)));
     for (int i = 0; casts && i < n; i++) {
-        if (!mlc__is_float(in[i]->dtype)) continue;
+        if (!mlc__is_float(in[i]->dtype) || (rest && i == 0)) continue;
         if (as_they_are && i > 0 && i != like) continue;
         if (linear && mlc__amp_stays(i, in[i], axes, weights)) continue;
         in[i] = mlc_cast(in[i], to);

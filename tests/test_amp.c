@@ -363,12 +363,14 @@ TEST(amp, the_report_tells_what_ran_in_which_dtype)
     CHECK_EQ(mlc_autocast_report(ctx, append, text), MLC_OK);
     CHECK_STR(text, "");
     mlc_autocast_begin(ctx, MLC_BF16);
-    mlc_mean(mlc_relu(mlc_matmul(mlc_matmul(x, x), x)), mlc_dims0(), false);
+    mlc_tensor *y = mlc_relu(mlc_matmul(mlc_matmul(x, x), x));
+    mlc_mean(y, mlc_dims0(), false);
+    mlc_cross_entropy(y, mlc_zeros(ctx, MLC_I64, mlc_dims1(4)));
     mlc_autocast_end(ctx);
     mlc_matmul(x, x);
     CHECK_EQ(mlc_autocast_report(ctx, append, text), MLC_OK);
     CHECK_STR(text, "matmul           bf16  2\nrelu             bf16  1\n"
-                    "mean             f32   1\n");
+                    "mean             f32   1\ncross_entropy    bf16  1\n");
 }
 
 TEST(amp, nonsense_is_an_error)

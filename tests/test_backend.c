@@ -1981,6 +1981,134 @@ TEST(backend, cross_entropy_kernels_agree_with_double)
     }
 }
 
+enum { ENTROPY_ROWS = 7, ENTROPY_MOST = 7 * 4099 };
+
+typedef struct entropy_case {          /* of ENTROPY_ROWS rows                                 */
+    int64_t       c;
+    mlc_reduction reduction;
+    double        smoothing;
+    bool          weighted, normal, ignores, accumulate, in_place;
+} entropy_case;
+
+typedef struct entropy_got {           /* dtype is of logits and dx                            */
+    mlc_dtype dtype;
+    char      rest[(3 * ENTROPY_ROWS + 1) * 8];            /* loss, lse and norm               */
+    char      dx[ENTROPY_MOST * 8];
+} entropy_got;
+
+/* n values that are exact in `as`, of this dtype.                                             */
+static void *entropy_values(int role, mlc_dtype dtype, mlc_dtype as, int64_t n, uint64_t seed)
+{
+    void *p = guarded(role, (size_t)n * size_of(dtype));
+    for (int64_t i = 0; i < n; i++) {
+        double v = 0;
+        put(&v, as, 0, test_random(seed, i, -6, 6));
+        put(p, dtype, i, get(&v, as, 0));
+    }
+    return p;
+}
+
+/* The rows in `dtype`, of logits and old gradients that are exact in `as`.                    */
+static bool entropy_made(const mlc_kernels *k, const entropy_case *e, mlc_dtype dtype,
+                         mlc_dtype as, entropy_got *got)
+{
+    const mlc_dtype        wide = dtype == MLC_F64 ? MLC_F64 : MLC_F32;
+    const int64_t          n = ENTROPY_ROWS, count = n * e->c;
+    struct mlc_k_xent      f;
+    struct mlc_k_xent_grad b;
+    int64_t                labels[ENTROPY_ROWS], error[4] = {0};
+    memset(&f, 0, sizeof f);
+    memset(&b, 0, sizeof b);
+    memset(got, 0, sizeof *got);
+    got->dtype = dtype;
+    for (int64_t i = 0; i < n; i++)
+        labels[i] = i == 1 ? 0 : (i * 1031 + 3) % e->c;
+    f.dtype = b.dtype = dtype;
+    f.reduction = e->reduction;
+    f.normal = b.normal = e->normal;
+    f.n = b.n = n, f.c = b.c = f.row = b.row = b.dx_row = e->c;
+    f.logits = b.logits = entropy_values(0, dtype, as, count, 31);
+    f.labels = b.labels = labels, f.label_stride = b.label_stride = 1;
+    f.weight = b.weight = e->weighted ? guarded_rand(1, wide, e->c, 7, 0.5, 2) : NULL;
+    f.smoothing = b.smoothing = e->smoothing;
+    f.has_ignore = b.has_ignore = e->ignores;
+    f.loss = got->rest, f.lse = got->rest + n * 8, f.norm = got->rest + 3 * n * 8;
+    f.kind = MLC_K_ERROR_LABEL, f.error = error;
+    f.workspace_bytes = k->xent_workspace(NULL, &f);
+    f.workspace = guarded(5, f.workspace_bytes);
+    b.lse = f.lse, b.norm = f.norm;
+    b.dy = guarded_rand(4, wide, n, 33, 0.5, 2);
+    b.dy_stride = e->reduction == MLC_REDUCTION_NONE;
+    b.accumulate = e->accumulate;
+    b.dx = entropy_values(2, dtype, as, count, 34);
+    if (e->in_place)
+        b.dx = (void *)(uintptr_t)f.logits;
+    const bool made = k->xent(NULL, &f) == MLC_OK && error[0] == 0 &&
+                      k->xent_grad(NULL, &b) == MLC_OK;
+    memcpy(got->dx, b.dx, (size_t)count * size_of(dtype));
+    return made;
+}
+
+/* Bits of a case of 28 turns.                                                                 */
+static entropy_case entropy_turn(int64_t c, int turn)
+{
+    const entropy_case e = {c, (mlc_reduction)(turn % 3), turn % 2 == 1 ? 0.1 : 0,
+                            turn / 2 % 2 == 1, turn % 7 == 6, turn % 5 == 4, turn / 4 % 2 == 1,
+                            false};
+    return e;
+}
+
+static const int64_t ENTROPY_CLASSES[] = {1, 2, 33, 127, 128, 129, 300, 4099};
+#define ENTROPY_SIZES ((int)(sizeof ENTROPY_CLASSES / sizeof *ENTROPY_CLASSES))
+
+TEST(backend, cross_entropy_of_16_bits_is_that_of_f32_with_its_gradient_rounded_once)
+{
+    static entropy_got want, got;
+    FOR_EACH_LEVEL(isa)
+        for (int i = 0; i < 2 * 28 * ENTROPY_SIZES; i += (int)test_stride(3)) {
+            const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+            const mlc_dtype    low = i % 2 ? MLC_F16 : MLC_BF16;
+            entropy_case       e = entropy_turn(ENTROPY_CLASSES[i / 2 % ENTROPY_SIZES],
+                                                i / 2 / ENTROPY_SIZES);
+            const float        adds = e.accumulate ? 1 : 0;
+            bool held = entropy_made(k, &e, low, low, &got);
+            e.accumulate = false;
+            held = held && entropy_made(k, &e, MLC_F32, low, &want) &&
+                   memcmp(got.rest, want.rest, sizeof want.rest) == 0;
+            const float *old = (const float *)entropy_values(2, MLC_F32, low, ENTROPY_ROWS * e.c,
+                                                             34);
+            for (int64_t x = 0; held && x < ENTROPY_ROWS * e.c; x++) {
+                double once = 0;
+                put(&once, low, 0, (double)((float)get(want.dx, MLC_F32, x) + adds * old[x]));
+                held = memcmp(&once, got.dx + 2 * x, 2) == 0;
+            }
+            if (!CHECK(held)) {
+                printf("  xent %s, turn %d\n", mlc_dtype_name(low), i);
+                return;
+            }
+        }
+}
+
+TEST(backend, the_gradient_of_cross_entropy_may_take_the_place_of_the_logits)
+{
+    static const mlc_dtype floats[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    static entropy_got     want, got;
+    FOR_EACH_LEVEL(isa)
+        for (int i = 0; i < 4 * 28 * ENTROPY_SIZES; i += (int)test_stride(3)) {
+            const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+            entropy_case       e = entropy_turn(ENTROPY_CLASSES[i / 4 % ENTROPY_SIZES],
+                                                i / 4 / ENTROPY_SIZES);
+            e.accumulate = false;
+            bool held = entropy_made(k, &e, floats[i % 4], floats[i % 4], &want);
+            e.in_place = true;
+            held = held && entropy_made(k, &e, floats[i % 4], floats[i % 4], &got);
+            if (!CHECK(held && memcmp(&got, &want, sizeof got) == 0)) {
+                printf("  xent %s, turn %d\n", mlc_dtype_name(floats[i % 4]), i);
+                return;
+            }
+        }
+}
+
 TEST(backend, a_label_out_of_range_sets_the_error_word_of_the_lowest_row)
 {
     FOR_EACH_LEVEL(isa) {

@@ -1296,7 +1296,7 @@ WRONG(cross_entropy_with_few_weights, SHAPE,
       classes(w, labels(w, 0, 1), 0, false, w->x))
 
 WRONG(cross_entropy_with_weights_of_other_dtype, DTYPE,
-      "cross_entropy: logits are f32, weight is f64; cast one of them with mlc_cast",
+      "cross_entropy: logits are f32, weight is f64; it must be f32: cast it with mlc_cast",
       classes(w, labels(w, 0, 1), 0, false, mlc_zeros(w->ctx, MLC_F64, mlc_dims1(3))))
 
 WRONG(cross_entropy_with_weights_to_learn, ARG,

@@ -490,19 +490,18 @@ TEST(loss, sixteen_bits_are_rounded_once_and_autocast_computes_in_f32)
             const bool full = c.row->call == call_nll_loss || c.row->call == call_cross_entropy ||
                               c.row->call == call_poly1_cross_entropy;
             for (int k = 0; k < c.n; k++)
-                in[k] = c.leaf[k]->dtype == MLC_F32 ? mlc_cast(c.leaf[k], MLC_BF16) : c.leaf[k];
+                in[k] = c.leaf[k]->dtype == MLC_F32 && !(full && k) /* weights are f32         */
+                            ? mlc_cast(c.leaf[k], MLC_BF16) : c.leaf[k];
             mlc_autocast_begin(ctx, MLC_BF16);
             mlc_tensor *y = losses_run(&c, in);
             mlc_autocast_end(ctx);
             if (!CHECK(y != NULL && y->dtype == MLC_F32))
                 printf("  %s: %s\n", name, mlc_error(ctx));
             under = mlc_item(y);
-            if (!full) {
-                y = losses_run(&c, in);
-                CHECK(y != NULL && y->dtype == MLC_BF16);
-                low = mlc_item(y);
-                CHECK_NEAR(low, under, 8e-3 * fabs(under));
-            }
+            y = losses_run(&c, in);
+            CHECK(y != NULL && y->dtype == (full ? MLC_F32 : MLC_BF16));
+            low = mlc_item(y);
+            CHECK_NEAR(low, under, full ? 0 : 8e-3 * fabs(under));
             for (int k = 0; k < c.n; k++)
                 in[k] = in[k]->dtype == MLC_BF16 ? mlc_cast(in[k], MLC_F32) : in[k];
             exact = mlc_item(losses_run(&c, in));
@@ -791,6 +790,79 @@ TEST(loss, wrong_labels_name_the_loss)
     }
 }
 
+/* ---- 16 bits ------------------------------------------------------------------------------- */
+
+/* Kinds: plain, rows, smoothed with weights, of logarithms, poly1.                            */
+static mlc_tensor *low_loss(mlc_tensor *x, mlc_tensor *y, mlc_tensor *w, int kind)
+{
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    d.reduction = kind == 1 ? MLC_REDUCTION_NONE : MLC_REDUCTION_MEAN;
+    d.label_smoothing = kind == 2 ? 0.1 : 0;
+    d.weight = kind == 2 || kind == 3 ? w : NULL;
+    return kind == 4   ? mlc_poly1_cross_entropy(x, y)
+           : kind == 3 ? mlc_nll_loss_ex(x, y, &d)
+                       : mlc_cross_entropy_ex(x, y, &d);
+}
+
+static bool same_numbers(mlc_tensor *a, mlc_tensor *b)
+{
+    static float v[2][5 * 300];
+    const size_t bytes = (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype);
+    return a->dtype == b->dtype && mlc_read(a, v[0], bytes) == MLC_OK &&
+           mlc_read(b, v[1], bytes) == MLC_OK && memcmp(v[0], v[1], bytes) == 0;
+}
+
+/* Of logits that were cast, the loss has the same bits, and so has the gradient, rounded once. */
+TEST(loss, cross_entropy_of_16_bit_logits_is_f32_and_gives_them_a_gradient_of_16_bits)
+{
+    static const double    labels[] = {0, 7, 299, 130, 7};
+    static const mlc_dtype low[] = {MLC_BF16, MLC_F16};
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < 20; i++) {
+            const mlc_dtype dtype = low[i % 2];
+            mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(5, 300), 3, -6, 6), dtype);
+            mlc_tensor *wide = mlc_cast(x, MLC_F32);
+            mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(5), labels);
+            mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims1(300), 4, 0.5, 2);
+            mlc_set_requires_grad(x, true);
+            mlc_set_requires_grad(wide, true);
+            if (i >= 10)
+                mlc_autocast_begin(ctx, dtype);
+            mlc_tensor *got = low_loss(x, y, w, i / 2 % 5);
+            if (i >= 10)
+                mlc_autocast_end(ctx);
+            mlc_tensor *want = low_loss(wide, y, w, i / 2 % 5);
+            if (!CHECK(got != NULL && want != NULL) || !CHECK(same_numbers(got, want)))
+                return;
+            if (got->ndim)
+                got = mlc_sum(got, mlc_dims0(), false), want = mlc_sum(want, mlc_dims0(), false);
+            CHECK_EQ(mlc_backward(got), MLC_OK);
+            CHECK_EQ(mlc_backward(want), MLC_OK);
+            CHECK_EQ(mlc_grad(x)->dtype, dtype);
+            CHECK(same_numbers(mlc_grad(x), mlc_cast(mlc_grad(wide), dtype)));
+            CHECK_OK(ctx);
+        }
+}
+
+/* What it takes over the logits is their gradient and, for a moment, a row a thread.          */
+TEST(loss, cross_entropy_of_16_bit_logits_makes_no_copy_of_them)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(128));
+    mlc_tensor *x = mlc_zeros(ctx, MLC_BF16, mlc_dims2(128, 4096));
+    mlc_memory  before, after;
+    mlc_set_requires_grad(x, true);
+    CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+    mlc_memory_peak_reset(ctx);
+    mlc_autocast_begin(ctx, MLC_BF16);
+    mlc_tensor *loss = mlc_cross_entropy(x, y);
+    mlc_autocast_end(ctx);
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+    CHECK(after.peak - before.allocated < 128 * 4096 * 2 * 3 / 2);
+    CHECK_OK(ctx);
+}
+
 /* ---- edges -------------------------------------------------------------------------------- */
 
 TEST(loss, huge_logits_stay_finite)
@@ -948,6 +1020,25 @@ TEST(loss, cross_entropy_refuses_other_shapes_dtypes_and_null)
     check_refused(ctx, mlc_cross_entropy(ints, y), MLC_ERR_DTYPE, "cross_entropy");
     check_refused(ctx, mlc_cross_entropy(x, NULL), MLC_ERR_ARG, "cross_entropy");
     check_refused(ctx, mlc_cross_entropy(NULL, y), MLC_ERR_ARG, "cross_entropy");
+    CHECK_OK(ctx);
+}
+
+TEST(loss, weights_of_16_bit_logits_are_f32)
+{
+    mlc_ctx               *ctx = test_ctx();
+    mlc_tensor            *x = mlc_zeros(ctx, MLC_BF16, mlc_dims2(4, 3));
+    mlc_tensor            *y = mlc_zeros(ctx, MLC_I64, mlc_dims1(4));
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    d.weight = mlc_ones(ctx, MLC_BF16, mlc_dims1(3));
+    check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_DTYPE,
+                  "cross_entropy: logits are bf16, weight is bf16; it must be f32: cast it with "
+                  "mlc_cast");
+    mlc_autocast_begin(ctx, MLC_BF16);
+    mlc_tensor *loss = mlc_cross_entropy_ex(x, y, &d);     /* which casts weights              */
+    mlc_autocast_end(ctx);
+    CHECK_NEAR(mlc_item(loss), log(3.0), 1e-6);
+    d.weight = mlc_ones(ctx, MLC_F32, mlc_dims1(3));
+    CHECK_NEAR(mlc_item(mlc_cross_entropy_ex(x, y, &d)), log(3.0), 1e-6);
     CHECK_OK(ctx);
 }
 
