@@ -3212,30 +3212,31 @@ struct mlc_k_xent {                    /* rows of logits against labels         
     mlc_dtype      dtype;              /* floats, of logits; of weight, loss, lse and norm: f32 */
                                        /* where logits have 16 bits, else the same             */
     int32_t        normal;             /* logits are logarithms of probabilities as they are   */
-    mlc_reduction  reduction;
     int64_t        n, c;
     const void    *logits;  int64_t row;           /* stride between rows; columns are dense   */
     const int64_t *labels;  int64_t label_stride;
     const void    *weight;             /* [c], of the classes; NULL: all 1                     */
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
-    void          *loss;               /* [1], or [n] if not reduced                           */
+    mlc_reduction  reduction;
     void          *lse;                /* [2n]: largest logits, logs of sum exp(x - max); the  */
                                        /* log is NaN for a row with a NaN, +inf or only -inf   */
     void          *norm;               /* [1]: what the sum was divided by                     */
+    void          *loss;               /* [1], or [n] if not reduced                           */
     int64_t        kind;               /* what goes to error[0]: MLC_K_ERROR_LABEL and more    */
     int64_t       *error;              /* error word: see MLC_K_ERROR_LABEL                    */
     void          *workspace; size_t workspace_bytes;
 };
 struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm                   */
     mlc_dtype      dtype;              /* of logits and dx; of the others: as in mlc_k_xent    */
-    int32_t        accumulate, normal;
+    int32_t        normal;
     int64_t        n, c;
     const void    *logits;  int64_t row;
     const int64_t *labels;  int64_t label_stride;
     const void    *weight;
     double         smoothing;
     int64_t        ignore;  int32_t has_ignore;
+    int32_t        accumulate;
     const void    *lse, *norm, *dy;  int64_t dy_stride;          /* 0: one dy for all rows     */
     void          *dx;      int64_t dx_row;                      /* may be logits, its row      */
                                                                  /* theirs, if accumulate is 0 */
@@ -16977,7 +16978,7 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
             memset(to, 0, sizeof tile[1]);
         }
         if (!a->normal) mlc__xent_grad_part(j, r, i, n, to, from, w, scale);
-        if (label >= i && label < i + n)
+        if ((uint64_t)(label - i) < (uint64_t)n)
             mlc__xent_less(to, label - i, wide, (1.0 - a->smoothing) * w * scale);
         if (low) mlc__row_put(&j->k, dx, 1, i, n, &tile[1], a->accumulate != 0);
         i += n;
@@ -28198,27 +28199,33 @@ static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *
                      (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
+/* What both kernels are told in the same places: all before loss, or dy. */
+static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
 {
     const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    a->dtype = x->dtype;
+    a->normal = nd->u.xent.normal;
+    a->n = x->ndim == 2 ? x->shape[0] : 1;
+    a->c = x->shape[x->ndim - 1];
+    a->logits = mlc__data(x);
+    a->row = x->ndim == 2 ? x->stride[0] : 0;
+    a->labels = MLC__CAST(const int64_t *, mlc__data(y));
+    a->label_stride = y->ndim ? y->stride[0] : 0;
+    a->weight = mlc__xent_weight_data(nd);
+    a->smoothing = d->label_smoothing;
+    a->ignore = d->ignore_index;
+    a->has_ignore = d->has_ignore_index;
+    a->reduction = d->reduction;
+    a->lse = mlc__data(nd->out[1]);
+    a->norm = mlc__data(nd->out[2]);
+}
+
+static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
+{
     struct mlc_k_xent a;
-    a.dtype = x->dtype;
-    a.normal = nd->u.xent.normal;
-    a.reduction = d->reduction;
-    a.n = x->ndim == 2 ? x->shape[0] : 1;
-    a.c = x->shape[x->ndim - 1];
-    a.logits = mlc__data(x);
-    a.row = x->ndim == 2 ? x->stride[0] : 0;
-    a.labels = MLC__CAST(const int64_t *, mlc__data(y));
-    a.label_stride = y->ndim ? y->stride[0] : 0;
-    a.weight = mlc__xent_weight_data(nd);
-    a.smoothing = d->label_smoothing;
-    a.ignore = d->ignore_index;
-    a.has_ignore = d->has_ignore_index;
+    mlc__xent_args(nd, &a);
     a.loss = mlc__data(nd->out[0]);
-    a.lse = mlc__data(nd->out[1]);
-    a.norm = mlc__data(nd->out[2]);
     a.error = ctx->error_word;
     /* Before the run: whoever reads the word next may find a label in it. */
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name, mlc__say_label);
@@ -28228,29 +28235,16 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
-    const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    struct mlc_k_xent common;
     struct mlc_k_xent_grad a;
     mlc_tensor dy, dx;
     bool acc;
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    a.dtype = x->dtype;
+    mlc__xent_args(nd, &common);
+    memcpy(&a, &common, offsetof(struct mlc_k_xent_grad, dy));
     a.accumulate = acc;
-    a.normal = nd->u.xent.normal;
-    a.n = x->ndim == 2 ? x->shape[0] : 1;
-    a.c = x->shape[x->ndim - 1];
-    a.logits = mlc__data(x);
-    a.row = x->ndim == 2 ? x->stride[0] : 0;
-    a.labels = MLC__CAST(const int64_t *, mlc__data(y));
-    a.label_stride = y->ndim ? y->stride[0] : 0;
-    a.weight = mlc__xent_weight_data(nd);
-    a.smoothing = d->label_smoothing;
-    a.ignore = d->ignore_index;
-    a.has_ignore = d->has_ignore_index;
-    a.lse = mlc__data(nd->out[1]);
-    a.norm = mlc__data(nd->out[2]);
     a.dy = mlc__data(&dy);
     a.dy_stride = dy.ndim ? dy.stride[0] : 0;
     a.dx = mlc__data(&dx);
