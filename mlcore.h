@@ -199,6 +199,7 @@ typedef enum mlc_dtype {
 
 typedef enum mlc_act {    /* activation that a fused operation applies to its result           */
     MLC_ACT_NONE = 0, MLC_ACT_RELU, MLC_ACT_GELU, MLC_ACT_TANH, MLC_ACT_SIGMOID, MLC_ACT_SILU,
+    MLC_ACT_GELU_TANH,
     MLC_ACT_FORCE_32 = 0x7fffffff
 } mlc_act;
 
@@ -2884,7 +2885,9 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
     /* a is a mask, b is dy, c the count of ties */ \
     N(MAP_SHARE, a * b / c) \
     /* a is dy */ \
-    N(MAP_SQDIFF_GRAD, s * a * (b - c))
+    N(MAP_SQDIFF_GRAD, s * a * (b - c)) \
+    /* and the gradient, where b is x */ \
+    U(MAP_GELU_TANH, F(gelu_tanh)(a)) B(MAP_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b))
 /* Formulas of the kernel math: most networks do without. */
 #define MLC_MATH_FORMULAS(U, B, N, F) \
     U(MATH_ABS, F(abs)(a)) U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
@@ -2895,7 +2898,7 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
     U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
     U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
     U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
-    U(MATH_GELU_TANH, F(gelu_tanh)(a)) U(MATH_SOFTPLUS, F(softplus)(a)) U(MATH_DIV_S, a / s) \
+    U(MATH_SOFTPLUS, F(softplus)(a)) U(MATH_DIV_S, a / s) \
     U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
     U(MATH_ROOT, F(pick)(a == -(T)INFINITY, -a, F(sqrt)(a + (T)0))) \
     U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
@@ -2916,7 +2919,6 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
     B(MATH_COSH_GRAD, a * F(sinh)(b)) \
     B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
     B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
-    B(MATH_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b)) \
     B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
     B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
     B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
@@ -11129,7 +11131,7 @@ MLC__EACH_ISA(MLC__STAMP_DOT)
 static mlc_map mlc__act_map(mlc_act act)
 {
     static const mlc_map map[] = { MLC_MAP_COPY, MLC_MAP_RELU, MLC_MAP_GELU, MLC_MAP_TANH,
-                                   MLC_MAP_SIGMOID, MLC_MAP_SILU };
+                                   MLC_MAP_SIGMOID, MLC_MAP_SILU, MLC_MAP_GELU_TANH };
     return map[act];
 }
 
@@ -11727,14 +11729,13 @@ typedef struct mlc__side {
 typedef struct mlc__gemm_hints {
     bool        part;                  /* of a whole whose bits must not depend on how it is cut:
                                         * not for a library's product                           */
-    bool        c_far;                 /* c was not used lately: not in caches                  */
     int64_t     c_at;                  /* element of c where the products begin                 */
     int64_t     c_run, c_gap;          /* after c_run rows c_gap are dropped; or 0              */
     const void *ahead;                 /* what is fetched meanwhile, or NULL                    */
     size_t      ahead_bytes;
 } mlc__gemm_hints;
-static const mlc__gemm_hints mlc__gemm_none = { false, false, 0, 0, 0, NULL, 0 };
-static const mlc__gemm_hints mlc__gemm_part = { true, false, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_none = { false, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_part = { true, 0, 0, 0, NULL, 0 };
 
 /* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
 typedef struct mlc__gemm_job {
@@ -11759,12 +11760,15 @@ MLC__INLINE int64_t mlc__batches(const struct mlc_k_gemm *g)
 }
 
 /* Element where product i begins, of an operand with these strides between products. */
-MLC__INLINE int64_t mlc__batch_at(const struct mlc_k_gemm *g, const int64_t step[3], int64_t i)
+MLC__APART int64_t mlc__batch_step(const struct mlc_k_gemm *g, const int64_t step[3], int64_t i)
 {
-    if (i < g->batch[2]) return i * step[2];
     const int64_t outer = i / g->batch[2];
     return i % g->batch[2] * step[2] + outer % g->batch[1] * step[1] +
            outer / g->batch[1] * step[0];
+}
+MLC__INLINE int64_t mlc__batch_at(const struct mlc_k_gemm *g, const int64_t step[3], int64_t i)
+{
+    return i ? mlc__batch_step(g, step, i) : 0;
 }
 
 /* 0: all products share the operand; a multiple of a power of 2: so are all strides. */
@@ -11980,12 +11984,13 @@ typedef struct mlc__strip {
     size_t   sums;                     /* bytes between tiles in room: 0, or a tile              */
 } mlc__strip;
 
-/* Is c fetched while a tile is made? Tiles of AMX go by memory to c (run), others write it from
+/* Is c fetched while a tile is made? Where rows of a and b run along c it is the gradient of a
+ * weight, not used since the last step. Tiles of AMX go by memory to c (run), others write it from
  * their registers, which does not wait for L3. */
 static bool mlc__strip_is_far(const mlc__gemm_job *j)
 {
     const struct mlc_k_gemm *g = j->g;
-    return j->h->c_far && j->c_col == 1 &&
+    return g->a_row == 1 && g->b_col == 1 && !j->h->part && j->c_col == 1 &&
            (j->f->form->run > 1 || g->m * g->n * (int64_t)j->sum_size >= MLC__C_FAR);
 }
 
@@ -12214,8 +12219,7 @@ static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
     if (g->signs.rows) return false;
-    if (macs <= MLC__SMALL && (macs <= 512.0 || macs * (double)g->batch[2] <= MLC__SMALL))
-        return true;
+    if (macs <= 512.0 || macs * (double)mlc__max(1, g->batch[2]) <= MLC__SMALL) return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
 
@@ -12609,23 +12613,16 @@ static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const ml
 static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
 {
     size_t at = 0;
-    memset(w, 0, sizeof *w);
-    w->dtype = g->dtype;
-    w->a_dtype = g->a_dtype;
-    w->b_dtype = g->b_dtype;
-    w->m = g->m; w->n = g->n; w->k = g->k;
-    w->a = g->a; w->a_row = g->a_row; w->a_col = g->a_col;
-    w->b = g->b; w->b_row = g->b_row; w->b_col = g->b_col;
-    for (int i = 2; i >= 0; i--) {
-        w->batch[i] = g->batch[i];
-        w->a_batch[i] = g->a_batch[i];
-        w->b_batch[i] = g->b_batch[i];
-        w->c_batch[i] = i == 2 ? g->m * g->n : w->c_batch[i + 1] * g->batch[i + 1];
-    }
-    w->b_pack = g->b_pack;
-    w->signs = g->signs;
+    *w = *g;
+    w->c_dtype = MLC_F32;
+    w->act = MLC_ACT_NONE;
+    w->bias = w->residual = w->grad_of = NULL;
+    w->drop = w->beta = 0.0;
     w->c = mlc__gemm_place(g, &at, mlc__batches(g) * g->m * g->n);
     w->c_row = g->n; w->c_col = 1;
+    w->c_batch[2] = g->m * g->n;
+    w->c_batch[1] = g->batch[2] * w->c_batch[2];
+    w->c_batch[0] = g->batch[1] * w->c_batch[1];
     w->alpha = 1.0;
     mlc__gemm_behind(g, w, at);
     return at;
@@ -12884,15 +12881,6 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     return MLC_OK;
 }
 
-/* The kernel. Where rows of a and b run along c it is the gradient of a weight, whose c was not
- * used since the last step. */
-static mlc_status mlc__k_gemm(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_level *level)
-{
-    mlc__gemm_hints h = mlc__gemm_none;
-    h.c_far = g->a_row == 1 && g->b_col == 1 && mlc__batches(g) == 1;
-    return mlc__gemm_run(dev, g, &h, level);
-}
-
 /* The tiles of a level: rows, columns, nanoseconds of a multiply-add, the wide and the narrow. */
 #define MLC__TILE_F32_avx2   6, 16, 0.03, mlc__tile_f32_avx2, NULL
 #define MLC__TILE_F64_avx2   6, 8, 0.06, MLC__OTHER(mlc__tile_f64_avx2), NULL
@@ -12938,7 +12926,7 @@ MLC__STAMP_BF16(amx)
 
 #define MLC__CPU_gemm(K, isa, level) \
     K##_asks(gemm, isa, level, \
-             mlc__k_gemm(dev, a, &mlc__gemm_level_##level), \
+             mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level), \
              mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level))
 #define MLC__CPU_pack(K, isa, level) \
     K##_asks(pack, isa, level, \
@@ -13253,7 +13241,7 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
 }
 
 /* What is known of it. */
-static mlc__gemm_hints mlc__conv_hints(const mlc__conv_job *j)
+MLC__APART mlc__gemm_hints mlc__conv_hints(const mlc__conv_job *j)
 {
     mlc__gemm_hints h = mlc__gemm_part;
     if (j->a->part == MLC_CONV_DW || !j->phase.strip) return h;
@@ -21966,7 +21954,7 @@ MLC__UNARY(sigmoid,     map,  MAP_SIGMOID,      MAP_SIGMOID_GRAD,      'y')
 MLC__UNARY(relu,        map,  MAP_RELU,         MAP_RELU_GRAD,         'y')
 MLC__UNARY(gelu,        map,  MAP_GELU,         MAP_GELU_GRAD,         'x')
 MLC__UNARY(silu,        map,  MAP_SILU,         MAP_SILU_GRAD,         'x')
-MLC__UNARY(gelu_tanh,   math, MATH_GELU_TANH,   MATH_GELU_TANH_GRAD,   'x')
+MLC__UNARY(gelu_tanh,   map,  MAP_GELU_TANH,    MAP_GELU_TANH_GRAD,    'x')
 MLC__UNARY(softplus,    math, MATH_SOFTPLUS,    MATH_SOFTPLUS_GRAD,    'x')
 MLC__UNARY(log_sigmoid, math, MATH_LOG_SIGMOID, MATH_LOG_SIGMOID_GRAD, 'y')
 MLC__UNARY_OF(leaky_relu, slope, math, MATH_LEAKY_RELU, MATH_LEAKY_RELU_GRAD, 'y')
@@ -24421,8 +24409,9 @@ static uint32_t mlc__gemm_batch(mlc__product_spec *p)
             g->a_batch[i] = p->a.batch[d];
             g->b_batch[i] = p->b.batch[d];
             g->c_batch[i] = p->c.batch[d];
+        } else {
+            left |= 1u << d;
         }
-        else left |= 1u << d;
         if (takes || d == last) i--;
     }
     return left;
@@ -24641,7 +24630,10 @@ static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 }
 
 /* Activations whose gradient needs their input; the others do with their output. */
-static bool mlc__act_needs_input(mlc_act act) { return act == MLC_ACT_GELU || act == MLC_ACT_SILU; }
+static bool mlc__act_needs_input(mlc_act act)
+{
+    return act == MLC_ACT_GELU || act == MLC_ACT_SILU || act == MLC_ACT_GELU_TANH;
+}
 
 /* Itself, not a view of one. */
 static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
@@ -24848,7 +24840,8 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 static mlc_map mlc__act_grad(mlc_act act)
 {
     static const mlc_map map[] = { MLC_MAP_COPY,      MLC_MAP_RELU_GRAD,    MLC_MAP_GELU_GRAD,
-                                   MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD, MLC_MAP_SILU_GRAD };
+                                   MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD, MLC_MAP_SILU_GRAD,
+                                   MLC_MAP_GELU_TANH_GRAD };
     return map[act];
 }
 
@@ -24994,7 +24987,7 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     /* Copies of parameters are kept; of others each use makes one. */
     if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 && !mlc__is_param(w))
         in[1] = mlc_cast(w, x->dtype);
-    if (x && (unsigned)e->act > MLC_ACT_SILU) {
+    if (x && (unsigned)e->act > MLC_ACT_GELU_TANH) {
         mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act", (int)e->act);
         return NULL;
     }
@@ -25272,7 +25265,7 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
     s->groups = d->groups;
     s->act = d->act;
     s->same = d->same;
-    bool fine = s->groups > 0 && s->groups < 1 << 30 && (unsigned)s->act <= MLC_ACT_SILU;
+    bool fine = s->groups > 0 && s->groups < 1 << 30 && (unsigned)s->act <= MLC_ACT_GELU_TANH;
     bool ones = true, no_pad = true;
     for (int i = 0; i < 3; i++) {
         ones = ones && s->stride[i] == 1;
@@ -32753,6 +32746,7 @@ static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
         case MLC_ACT_TANH:    return mlc_tanh(x);
         case MLC_ACT_SIGMOID: return mlc_sigmoid(x);
         case MLC_ACT_SILU:    return mlc_silu(x);
+        case MLC_ACT_GELU_TANH: return mlc_gelu_tanh(x);
         default:              return x;
     }
 }
@@ -32814,7 +32808,7 @@ MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2,
     mlc_ctx *ctx = mlc__inputs("sklinear", 3, given);
     if (!ctx || mlc__sketch_check(ctx, "sklinear: U1", u1) != MLC_OK ||
         mlc__sketch_check(ctx, "sklinear: U2", u2) != MLC_OK) return NULL;
-    if (terms < 1 || (unsigned)e->act > MLC_ACT_SILU) {
+    if (terms < 1 || (unsigned)e->act > MLC_ACT_GELU_TANH) {
         mlc__fail(ctx, MLC_ERR_ARG, "sklinear: %lld terms, activation %d; there must be a term, "
                   "and an mlc_act", (long long)terms, (int)e->act);
         return NULL;

@@ -42,6 +42,8 @@ static int g_polls = 1;                /* the poll that a post is answered at   
 static int64_t g_leaked;               /* blocks alive when their device was closed            */
 static int64_t g_break_at, g_calls;    /* the call of a kernel or a copy that fails; 0: none   */
 static mlc_status g_break = MLC_ERR_DEVICE;
+static int64_t g_products;             /* calls of the kernel gemm                             */
+static int32_t g_tf32;                 /* of the last one                                      */
 bool         (*test_device_refuses)(void);
 
 int64_t test_device_leaked(void)
@@ -327,6 +329,14 @@ ASK(argmax, true)
 ASK(random, a->kind == MLC_RANDOM_PERMUTATION)
 #define ASKING(name) k.name = asking_##name; k.name##_workspace = asking_##name##_workspace;
 
+
+static mlc_status device_product(void *dev, const struct mlc_k_gemm *args)
+{
+    g_products++;
+    g_tf32 = args->tf32;
+    return device_gemm(dev, args);
+}
+
 #define ROW(name) k.name = device_##name; k.name##_workspace = device_##name##_workspace;
 
 static mlc_backend device_backend(const char *name)
@@ -340,6 +350,7 @@ static mlc_backend device_backend(const char *name)
     ASKING(scan)
     ASKING(argmax)
     ASKING(random)
+    k.gemm = device_product;
     memset(&b, 0, sizeof b);
     b.abi = MLC_ABI;
     b.size = (uint32_t)sizeof b;
@@ -494,6 +505,73 @@ TEST(backend, a_backend_tells_how_many_devices_it_has)
     CHECK_EQ(mlc_backend_count("test"), 6);
     CHECK_EQ(mlc_backend_count("test:1"), 0);
     CHECK_EQ(mlc_backend_count("nosuch"), 0);
+}
+
+/* Heads stay where they are: their permuted views are axes of one product.                      */
+TEST(backend, products_of_permuted_heads_are_one_call)
+{
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_dims    heads = mlc_dims4(2, 5, 3, 4), order = mlc_dims4(0, 2, 1, 3);
+    mlc_tensor *in[2] = {test_rand(ctx, MLC_F32, heads, 1, -1, 1),
+                         test_rand(ctx, MLC_F32, heads, 2, -1, 1)};
+    mlc_set_requires_grad(in[0], true);
+    mlc_set_requires_grad(in[1], true);
+    mlc_tensor *q = mlc_permute(in[0], order), *k = mlc_permute(in[1], order);
+    const int64_t before = g_products;
+    mlc_tensor   *y = mlc_matmul(q, mlc_transpose(k, -1, -2));
+    CHECK_EQ(g_products - before, 1);
+    mlc_tensor *same = mlc_einsum("bthd,bshd->bhts", in, 2);
+    CHECK_EQ(g_products - before, 2);
+    CHECK_EQ(g_tf32, 0);
+    double one[2 * 3 * 25], many[2 * 3 * 25], head[25];
+    CHECK(test_read(y, one) && test_read(same, many));
+    CHECK(memcmp(one, many, sizeof one) == 0);
+    for (int i = 0; i < 6; i++) {
+        mlc_tensor *a = mlc_select(mlc_select(q, 0, i / 3), 0, i % 3);
+        mlc_tensor *b = mlc_select(mlc_select(k, 0, i / 3), 0, i % 3);
+        CHECK(test_read(mlc_matmul(a, mlc_transpose(b, 0, 1)), head));
+        CHECK(memcmp(one + 25 * i, head, sizeof head) == 0);
+    }
+    const int64_t forward = g_products;
+    CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(g_products - forward, 2);
+    CHECK_OK(ctx);
+}
+
+/* An operand that has an axis less gets its gradient in a call for each that adds to it.        */
+TEST(backend, a_gradient_that_adds_up_is_a_call_for_each_product_of_the_axis)
+{
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_tensor *a = test_rand(ctx, MLC_F64, mlc_dims4(2, 3, 4, 5), 1, -1, 1);
+    mlc_tensor *b = test_rand(ctx, MLC_F64, mlc_dims3(3, 5, 6), 2, -1, 1);
+    double      db[90], want[90];
+    mlc_set_requires_grad(b, true);
+    mlc_tensor   *y = mlc_matmul(a, b);
+    const int64_t before = g_products;
+    CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+    CHECK_EQ(g_products - before, 2);  /* three products each                                    */
+    CHECK(test_read(mlc_grad(b), db));
+    mlc_tensor *sums = mlc_sum(a, mlc_dims2(0, 2), false);
+    CHECK(test_read(mlc_expand(mlc_unsqueeze(sums, 2), mlc_dims3(3, 5, 6)), want));
+    for (int i = 0; i < 90; i++)
+        CHECK_NEAR(db[i], want[i], 1e-14);
+    CHECK_OK(ctx);
+}
+
+TEST(backend, a_context_with_tf32_says_so_to_its_products)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    CHECK(!d.tf32);
+    d.device = "test";
+    d.tf32 = true;
+    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1, 1);
+    CHECK(mlc_matmul(x, x) != NULL);
+    CHECK_EQ(g_tf32, 1);
+    g_tf32 = 0;
+    CHECK(mlc_linear(x, x, NULL) != NULL);
+    CHECK_EQ(g_tf32, 1);
+    CHECK_OK(ctx);
 }
 
 TEST(backend, the_table_takes_eight_and_refuses_the_ninth)
@@ -1364,6 +1442,16 @@ static double dev_gelu_slope(double x)
     return 0.5 * (1 + erf(x * sqrt(0.5))) + x * exp(-0.5 * x * x) / sqrt(2 * acos(-1));
 }
 
+static double dev_gelu_tanh(double x)
+{
+    return x * dev_sigmoid(sqrt(8 / acos(-1)) * (x + 0.044715 * x * x * x));
+}
+static double dev_gelu_tanh_slope(double x)
+{
+    const double s = dev_sigmoid(sqrt(8 / acos(-1)) * (x + 0.044715 * x * x * x));
+    return s + x * s * (1 - s) * sqrt(8 / acos(-1)) * (1 + 3 * 0.044715 * x * x);
+}
+
 #define DEV(name) dev_##name
 #define DEV_CASE(code, formula) case MLC_##code: return formula;
 static double dev_map(mlc_map op, double a, double b, double c, double s)
@@ -1401,8 +1489,8 @@ TEST(backend, formulas_keep_their_numbers)
     CHECK_EQ(0 MLC_FORMULAS(ONE_MORE, ONE_MORE, ONE_MORE, DEV), MLC_MATH_END);
     CHECK_EQ(MLC_MAP_COPY, 0);
     CHECK_EQ(MLC_MAP_SQDIFF_GRAD, 26);
-    CHECK_EQ(MLC_MATH_ABS, 27);
-    CHECK_EQ(MLC_MATH_POW, 68);
+    CHECK_EQ(MLC_MATH_ABS, 29);
+    CHECK_EQ(MLC_MATH_POW, 69);
     CHECK_EQ(MLC_MATH_SMOOTH_L1, 104);
     CHECK_EQ(MLC_MATH_GLU_GRAD_B, 154);
 }

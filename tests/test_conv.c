@@ -413,9 +413,10 @@ TEST(conv, an_activation_inside_is_the_one_behind)
     static const int64_t groups[] = {1, 3};
     FOR_EACH_ISA(ctx) {
         for (int i = 0; i < 2; i++)
-            for (int act = 1; act <= MLC_ACT_SILU; act++) {
+            for (int act = 1; act <= MLC_ACT_GELU_TANH; act++) {
                 mlc_tensor *(*const apart[])(mlc_tensor *) = {NULL,     mlc_relu,    mlc_gelu,
-                                                              mlc_tanh, mlc_sigmoid, mlc_silu};
+                                                              mlc_tanh, mlc_sigmoid, mlc_silu,
+                                                              mlc_gelu_tanh};
                 double      got[2][120];
                 for (int in = 0; in < 2; in++) {
                     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 4, 5), 1, -1, 1);

@@ -87,6 +87,8 @@ static const sink SINKS[] = {
     {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_RELU_GRAD},
     {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_TANH_GRAD},
     {0.5, 0, true, AFTER, MLC_ACT_TANH, 1, true, MLC_MAP_GELU_GRAD},
+    {1, 0, true, BEFORE, MLC_ACT_GELU_TANH, 0, true, MLC_MAP_COPY},
+    {1, 0, false, NO_AUX, MLC_ACT_NONE, 0, false, MLC_MAP_GELU_TANH_GRAD},
 };
 #define N_SINKS ((int)(sizeof SINKS / sizeof *SINKS))
 
@@ -237,6 +239,7 @@ static double act_of(mlc_act act, double v)
     case MLC_ACT_TANH:    return tanh(v);
     case MLC_ACT_SIGMOID: return 1 / (1 + exp(-v));
     case MLC_ACT_SILU:    return v / (1 + exp(-v));
+    case MLC_ACT_GELU_TANH: return v / (1 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
     default:              return v;
     }
 }
@@ -270,6 +273,10 @@ static double grad_of(mlc_map grad, double v)
     case MLC_MAP_GELU_GRAD:
         return 0.5 * (1 + erf(v * 0.70710678118654752)) +
                v * 0.39894228040143268 * exp(-0.5 * v * v);
+    case MLC_MAP_GELU_TANH_GRAD: {
+        const double s = 1 / (1 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
+        return s + v * s * (1 - s) * (1.5957691216057308 + 0.21406444881780073 * v * v);
+    }
     default:                return 1;
     }
 }
@@ -603,6 +610,114 @@ TEST(gemm, of_no_rows_columns_or_products_touches_nothing)
         r.g.batch[2] = i == 2 ? 0 : 1;
         r.g.a = r.g.b = r.g.b_pack = NULL;
         CHECK_EQ(row()->gemm(NULL, &r.g), MLC_OK);
+    }
+}
+
+/* ---- three axes of products ------------------------------------------------------------------ */
+
+/* Heads, as attention permutes them: a [1][m][2][0][k], b [0][2][k][n] without axis 1, c and aux
+ * [0][m][1][2][n]. In one call, or in one for each pair of the outer axes.                      */
+typedef struct axes {
+    mlc_dtype dtype, c_dtype;
+    int64_t   m, n, k, batch[3];
+    mlc_act   act;
+} axes;
+
+static void axes_call(const axes *p, struct mlc_k_gemm g, int64_t i, int64_t j)
+{
+    const size_t in = mlc_dtype_bytes(p->dtype), out = mlc_dtype_bytes(p->c_dtype);
+    const size_t c_at = (size_t)(i * g.c_batch[0] + j * g.c_batch[1]) * out;
+    g.a = (const char *)g.a + (size_t)(i * g.a_batch[0] + j * g.a_batch[1]) * in;
+    g.b = (const char *)g.b + (size_t)(i * g.b_batch[0] + j * g.b_batch[1]) * in;
+    g.c = (char *)g.c + c_at;
+    g.aux = g.aux ? (char *)g.aux + c_at : NULL;
+    g.workspace_bytes = row()->gemm_workspace(NULL, &g);
+    g.workspace = guarded(WORKSPACE, (g.workspace_bytes + 63) / 64 * 64, true);
+    CHECK_EQ(row()->gemm(NULL, &g), MLC_OK);
+    CHECK(fenced(g.workspace, (g.workspace_bytes + 63) / 64 * 64, true));
+}
+
+static bool axes_held(const axes *p)
+{
+    const int64_t m = p->m, n = p->n, k = p->k, *batch = p->batch;
+    const int64_t all = batch[0] * batch[1] * batch[2];
+    const size_t  bytes = (size_t)(all * m * n) * mlc_dtype_bytes(p->c_dtype);
+    char         *made[4] = {malloc(bytes), malloc(bytes), malloc(bytes), malloc(bytes)};
+    struct mlc_k_gemm g = {0};
+    g.dtype = g.a_dtype = g.b_dtype = p->dtype, g.c_dtype = g.bias_dtype = p->c_dtype;
+    g.m = m, g.n = n, g.k = k, g.alpha = 0.5, g.act = p->act;
+    g.a_col = 1, g.a_batch[0] = k, g.a_batch[2] = batch[0] * k;
+    g.a_row = batch[2] * g.a_batch[2], g.a_batch[1] = m * g.a_row;
+    g.b_col = 1, g.b_row = n, g.b_batch[2] = k * n, g.b_batch[0] = batch[2] * k * n;
+    g.c_col = 1, g.c_batch[2] = n, g.c_batch[1] = batch[2] * n;
+    g.c_row = batch[1] * g.c_batch[1], g.c_batch[0] = m * g.c_row;
+    char *a = guarded(IN_A, (size_t)(all * m * k) * mlc_dtype_bytes(p->dtype), true);
+    char *b = guarded(IN_B, (size_t)(all / batch[1] * k * n) * mlc_dtype_bytes(p->dtype), true);
+    for (int64_t i = 0; i < all * m * k; i++)
+        test_put(a, p->dtype, i, test_random(5, i, -1, 1));
+    for (int64_t i = 0; i < all / batch[1] * k * n; i++)
+        test_put(b, p->dtype, i, test_random(6, i, -1, 1));
+    for (int i = 0; i < 4; i++)
+        memset(made[i], 0xff, bytes);
+    g.a = a, g.b = b, g.c = made[0], g.aux = p->act ? made[1] : NULL;
+    memcpy(g.batch, batch, sizeof g.batch);
+    axes_call(p, g, 0, 0);
+    g.c = made[2], g.aux = p->act ? made[3] : NULL;
+    g.batch[0] = g.batch[1] = 1;
+    for (int64_t i = 0; i < batch[0]; i++)
+        for (int64_t j = 0; j < batch[1]; j++)
+            axes_call(p, g, i, j);
+    const bool held = memcmp(made[0], made[2], bytes) == 0 && memcmp(made[1], made[3], bytes) == 0;
+    if (!held)
+        printf("  %s to %s m %" PRId64 " n %" PRId64 " k %" PRId64 " act %d\n",
+               mlc_dtype_name(p->dtype), mlc_dtype_name(p->c_dtype), m, n, k, (int)p->act);
+    for (int i = 0; i < 4; i++)
+        free(made[i]);
+    return held;
+}
+
+/* Products with no tiles, small ones that have them as many, large ones, and a long k.         */
+TEST(gemm, of_three_axes_is_a_call_for_each_of_the_outer_to_the_bit)
+{
+    static const int64_t at[][3] = {{5, 4, 3}, {9, 17, 20}, {33, 40, 64}, {40, 33, 1030},
+                                    {3, 70, 33}, {64, 32, 32}};
+    for (size_t i = 0; i < 5 * 6; i++) {
+        const int64_t *size = at[i / 5];
+        const axes     p = {i % 5 == 4 ? MLC_BF16 : DTYPES[i % 5],
+                            i % 5 == 4 ? MLC_F32 : DTYPES[i % 5],
+                            size[0], size[1], size[2], {2, 3, 4},
+                            i % 2 ? MLC_ACT_NONE : MLC_ACT_SILU};
+        if (!CHECK(axes_held(&p)))
+            return;
+    }
+}
+
+/* Word i of dropout is of element i of all of c, also where products go through copies.          */
+TEST(gemm, of_three_axes_drops_what_one_axis_drops)
+{
+    for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+        const axes        p = {DTYPES[d], DTYPES[d], 20, 24, 40, {1, 1, 1}, MLC_ACT_NONE};
+        const size_t      size = mlc_dtype_bytes(p.dtype), bytes = 6 * 20 * 24 * size;
+        char             *one = guarded(IN_C, bytes, true), *three = guarded(IN_AUX, bytes, true);
+        struct mlc_k_gemm g = {0};
+        char             *a = guarded(IN_A, 6 * 20 * 40 * size, true);
+        char             *b = guarded(IN_B, 6 * 40 * 24 * size, true);
+        for (int64_t i = 0; i < 6 * 20 * 40; i++)
+            test_put(a, p.dtype, i, test_random(7, i, -1, 1));
+        for (int64_t i = 0; i < 6 * 40 * 24; i++)
+            test_put(b, p.dtype, i, test_random(8, i, -1, 1));
+        g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = p.dtype;
+        g.m = 20, g.n = 24, g.k = 40, g.alpha = 1, g.drop = 0.5, g.drop_seed = 3;
+        g.a = a, g.a_row = 40, g.a_col = 1, g.a_batch[2] = 20 * 40;
+        g.b = b, g.b_row = 24, g.b_col = 1, g.b_batch[2] = 40 * 24;
+        g.c = one, g.c_row = 24, g.c_col = 1, g.c_batch[2] = 20 * 24;
+        g.batch[0] = g.batch[1] = 1, g.batch[2] = 6;
+        axes_call(&p, g, 0, 0);
+        g.c = three;
+        g.batch[0] = 3, g.batch[1] = 1, g.batch[2] = 2;
+        g.a_batch[0] = 2 * 20 * 40, g.b_batch[0] = 2 * 40 * 24, g.c_batch[0] = 2 * 20 * 24;
+        axes_call(&p, g, 0, 0);
+        CHECK(memcmp(one, three, bytes) == 0);
     }
 }
 

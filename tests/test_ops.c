@@ -128,6 +128,10 @@ static double f_gelu(double x, double y, double s)
     return 0.5 * x * erfc(-x / sqrt(2.0));
 }
 static double f_silu(double x, double y, double s) { (void)y; (void)s; return x / (1 + exp(-x)); }
+static double f_gelu_tanh(double x)
+{
+    return x / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
 
 static double act_of(int64_t act, double x)
 {
@@ -137,6 +141,7 @@ static double act_of(int64_t act, double x)
     case MLC_ACT_TANH:    return tanh(x);
     case MLC_ACT_SIGMOID: return f_sigmoid(x, 0, 0);
     case MLC_ACT_SILU:    return f_silu(x, 0, 0);
+    case MLC_ACT_GELU_TANH: return f_gelu_tanh(x);
     default:              return x;
     }
 }
@@ -584,6 +589,7 @@ static const shape_case CASES[] = {
     {"mlc_linear_ex", {"3,5T", "4,5", "4"}, "3", false},
     {"mlc_linear_ex", {"2,3,5", "4,5T", "4"}, "4", false},
     {"mlc_linear_ex", {"3,5", "4,5", "4"}, "5", false},
+    {"mlc_linear_ex", {"3,5", "4,5", "4"}, "6", false},
     {"mlc_linear_ex", {"33,67", "19,67", "19"}, "2", false},
     {"mlc_linear_ex", {"0,5", "4,5", "4"}, "2", false},
     {"mlc_reshape", {"2,6", NULL, NULL}, "3,4", false},
@@ -1323,7 +1329,8 @@ typedef struct layer {
 static int64_t layer_run(const layer *l, bool fused, double *out)
 {
     static mlc_tensor *(*const act[])(mlc_tensor *) = {NULL,     mlc_relu,    mlc_gelu,
-                                                       mlc_tanh, mlc_sigmoid, mlc_silu};
+                                                       mlc_tanh, mlc_sigmoid, mlc_silu,
+                                                       mlc_gelu_tanh};
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx = mlc_ctx_create(&d);                 /* freed here: a test makes hundreds   */
     mlc_tensor  *leaf[4], *y, *dy = test_rand(ctx, l->dtype, mlc_dims2(l->rows, l->out), 9, -1, 1);
@@ -1371,9 +1378,9 @@ static bool layer_held(const layer *l)
 TEST(ops, a_linear_with_an_epilogue_is_the_operations_one_by_one_to_the_bit)
 {
     static const int64_t at[][3] = {{3, 5, 7}, {40, 20, 66}, {33, 600, 34}, {1, 70, 9}};
-    for (int i = 0; i < 4 * 2 * 6 * 8; i++) {
-        layer l = {i & 1 ? MLC_F32 : MLC_F64, at[i / 96][0], at[i / 96][1], at[i / 96][2],
-                   (mlc_act)(i / 16 % 6), i & 2 ? 0.3 : 0, (i & 4) != 0, (i & 8) != 0};
+    for (int i = 0; i < 4 * 2 * 7 * 8; i++) {
+        layer l = {i & 1 ? MLC_F32 : MLC_F64, at[i / 112][0], at[i / 112][1], at[i / 112][2],
+                   (mlc_act)(i / 16 % 7), i & 2 ? 0.3 : 0, (i & 4) != 0, (i & 8) != 0};
         if (!CHECK(layer_held(&l)))
             return;
     }
@@ -1412,7 +1419,7 @@ static int64_t chain_run(mlc_dtype dtype, mlc_act act, bool reads, double *out)
 TEST(ops, a_chain_of_linears_has_the_same_gradients_whoever_else_reads_between)
 {
     static double one[5 * 40 * 40], many[5 * 40 * 40];
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 14; i++) {
         mlc_dtype dtype = i % 2 ? MLC_F32 : MLC_F64;
         int64_t   n = chain_run(dtype, (mlc_act)(i / 2), false, one);
         CHECK_EQ(chain_run(dtype, (mlc_act)(i / 2), true, many), n);
