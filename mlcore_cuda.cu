@@ -2175,13 +2175,12 @@ static size_t random_workspace(void *, const struct mlc_k_random *a)
 static mlc_status random_entry(void *dev, const struct mlc_k_random *a)
 {
     const bool floats = dtype_is_half(a->dtype) || a->dtype == MLC_F32 || a->dtype == MLC_F64;
-    if (!dtype_known(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    const bool real = a->kind == MLC_RANDOM_UNIFORM || a->kind == MLC_RANDOM_NORMAL;
+    if (!dtype_known(a->dtype) || (real && !floats)) return MLC_ERR_UNSUPPORTED;
     if (a->n == 0) return MLC_OK;
     switch (a->kind) {
-    case MLC_RANDOM_UNIFORM:
-        return floats ? random_uniform(dev, a) : MLC_ERR_UNSUPPORTED;
+    case MLC_RANDOM_UNIFORM: return random_uniform(dev, a);
     case MLC_RANDOM_NORMAL:
-        if (!floats) return MLC_ERR_UNSUPPORTED;
         if (a->dtype == MLC_F64)
             return random_launch<double>(dev, a, random_normal_f64{ a->a, a->b });
         return random_launch<float>(dev, a, random_normal_f32{ (float)a->a, (float)a->b });
@@ -2226,9 +2225,9 @@ dropout_kernel(T *out, const T *in, int64_t n, bool aligned, int accumulate, con
 }
 static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
 {
-    if (a->n == 0) return MLC_OK;
     return each_float(a->dtype, [&](auto tag) {
         typedef TYPE(tag) T;
+        if (a->n == 0) return MLC_OK;
         const bool aligned = ((uintptr_t)a->out | (uintptr_t)a->in) % (4 * sizeof(T)) == 0;
         const stream_of s = { a->seed, a->stream, a->stream_base };
         return launch(dev, "dropout", dim3((unsigned)((a->n + THREADS * 4 - 1) / (THREADS * 4))),

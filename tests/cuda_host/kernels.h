@@ -1,0 +1,98 @@
+/* kernels.h -- entries of mlcore_cuda.cu called directly, beside the CPU's scalar row */
+#ifndef CUDA_HOST_KERNELS_H
+#define CUDA_HOST_KERNELS_H
+
+#include "../mlc_test.h"
+#include "../../mlcore_cuda.h"
+
+typedef struct unit {
+    mlc_backend        b;
+    const mlc_kernels *cpu;
+    void              *dev;
+    void              *block[16];      /* lent to one call                                      */
+    size_t             bytes[16];
+    int                blocks;
+} unit;
+
+static inline unit unit_open(void)
+{
+    unit u;
+    memset(&u, 0, sizeof u);
+    mlc_cuda_backend(&u.b);
+    u.cpu = mlc_cpu_kernels(MLC_ISA_SCALAR);
+    CHECK_EQ(u.b.open(0, &u.dev), MLC_OK);
+    return u;
+}
+
+/* Device memory with a copy of `from`; NULL stays NULL. */
+static inline void *unit_lend(unit *u, const void *from, size_t bytes)
+{
+    void *p = NULL;
+    if (!from || !CHECK_EQ(u->b.alloc(u->dev, bytes + 1, &p), MLC_OK))
+        return NULL;
+    u->block[u->blocks] = p;
+    u->bytes[u->blocks++] = bytes + 1;
+    CHECK_EQ(u->b.copy(u->dev, p, from, bytes, MLC_COPY_TO_DEVICE), MLC_OK);
+    return p;
+}
+
+static inline void unit_fetch(unit *u, void *to, const void *from, size_t bytes)
+{
+    CHECK_EQ(u->b.copy(u->dev, to, from, bytes, MLC_COPY_TO_HOST), MLC_OK);
+}
+
+static inline void unit_return(unit *u)
+{
+    while (u->blocks > 0) {
+        u->blocks--;
+        u->b.release(u->dev, u->block[u->blocks], u->bytes[u->blocks]);
+    }
+}
+
+static inline void unit_close(unit *u)
+{
+    unit_return(u);
+    u->b.close(u->dev);
+}
+
+/* Random bytes; floats among them have any exponent. */
+static inline void unit_bytes(void *to, size_t bytes, uint64_t seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((uint8_t *)to)[i] = (uint8_t)(int)test_random(seed, (int64_t)i, 0, 256);
+}
+
+/* A layout of a tensor in a buffer of BUFFER elements. */
+#define BUFFER 4096
+typedef struct layout {
+    int32_t ndim;
+    int64_t shape[MLC_MAX_DIMS], out[MLC_MAX_DIMS], in[MLC_MAX_DIMS];
+} layout;
+
+/* Dense, odd, repeated, transposed by tiles and in small, permuted in both, empty, of no axes. */
+static const layout LAYOUTS[] = {
+    {1, {67}, {1}, {1}},
+    {1, {2048}, {1}, {1}},
+    {1, {300}, {2}, {3}},
+    {2, {5, 16}, {16, 1}, {0, 1}},
+    {2, {16, 5}, {8, 1}, {1, 0}},
+    {2, {37, 45}, {45, 1}, {1, 37}},
+    {3, {2, 33, 40}, {1320, 40, 1}, {1320, 1, 33}},
+    {3, {40, 2, 33}, {80, 40, 1}, {1, 1320, 40}},
+    {3, {3, 5, 7}, {1, 3, 15}, {1, 3, 15}},
+    {4, {3, 4, 5, 6}, {120, 30, 6, 1}, {1, 90, 3, 15}},
+    {2, {0, 4}, {4, 1}, {4, 1}},
+    {0, {0}, {0}, {0}},
+};
+#define LAYOUT_COUNT ((int)(sizeof LAYOUTS / sizeof *LAYOUTS))
+
+static inline bool unit_same(const void *a, const void *b, size_t bytes, const char *what, int i,
+                             int j)
+{
+    if (CHECK(memcmp(a, b, bytes) == 0))
+        return true;
+    printf("  %s %d %d\n", what, i, j);
+    return false;
+}
+
+#endif
