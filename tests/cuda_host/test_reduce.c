@@ -45,12 +45,12 @@ static void compare_reductions(mlc_ctx *const *ctx, mlc_dtype dtype, int ops, in
 
 TEST(cuda, reductions_are_those_of_the_cpu_in_segments_and_columns)
 {
-    static const int64_t SHAPES[][2] = {{1, 20011}, {20011, 1}, {9001, 3}, {3, 9001}, {67, 129},
-                                        {300, 8}, {1, 1}};
+    static const int64_t SHAPES[][2] = {{1, 9001}, {9001, 1}, {3001, 3}, {3, 3001}, {67, 29},
+                                        {150, 8}, {1, 1}};
     mlc_ctx *ctx[2];
     pair_make(ctx);
     for (int s = 0; s < COUNT_OF(SHAPES); s++)
-        for (int d = 0; d < COUNT_OF(FLOATS); d++)
+        for (int d = s % 2; d < COUNT_OF(FLOATS); d += 1 + s % 2)
             compare_reductions(ctx, FLOATS[d], COUNT_OF(OPS), SHAPES[s][0], SHAPES[s][1],
                                (layout)((s + d) % LAYOUTS));
     CHECK_OK(ctx[1]);
@@ -63,8 +63,8 @@ TEST(cuda, reductions_of_integers_are_those_of_the_cpu)
     pair_make(ctx);
     for (int d = 0; d < COUNT_OF(WHOLE); d++)
         for (int how = 0; how < LAYOUTS; how++) {
-            compare_reductions(ctx, WHOLE[d], ANY_DTYPE, 5, 4999, (layout)how);
-            compare_reductions(ctx, WHOLE[d], ANY_DTYPE, 4999, 2, (layout)how);
+            compare_reductions(ctx, WHOLE[d], ANY_DTYPE, 5, 999, (layout)how);
+            compare_reductions(ctx, WHOLE[d], ANY_DTYPE, 1999, 3, (layout)how);
         }
     CHECK_OK(ctx[1]);
 }
