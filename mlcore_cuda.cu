@@ -19,6 +19,7 @@
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
  * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard, pack
  * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.TABLE    the backend               */
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include "mlcore_cuda.h"
@@ -64,7 +65,9 @@ struct device {
     bool blocking;
     const char *operation, *first;     /* first: queued after the device was known to be well   */
     char message[MESSAGE];
+    struct lt_state *lt;               /* of CUDA.LT, NULL until it is needed                   */
 };
+static void lt_close(struct lt_state *lt);
 
 static device *device_of(void *dev) { return static_cast<device *>(dev); }
 
@@ -131,6 +134,7 @@ static void device_close(void *dev)
         cudaStreamSynchronize(d->stream);
         cudaStreamDestroy(d->stream);
     }
+    lt_close(d->lt);
     staging_free(&d->small);
     staging_free(&d->large);
     for (int i = 0; i < SLOTS; i++)
@@ -4547,7 +4551,7 @@ struct tiling {
 };
 
 template <class W, int TM>
-static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 3 : 2)
+static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
 gemm_kernel(const product g, const tiling c)
 {
     enum { R = TM / 16, VA = slab_place<TM>::V, VB = slab_place<TN>::V, A = SLAB * (TM + UNIT),
@@ -4802,15 +4806,450 @@ static bool gemm_valid(const struct mlc_k_gemm *g)
     }
 }
 
+static bool gemm_is_empty(const struct mlc_k_gemm *g)
+{
+    return g->m == 0 || g->n == 0 || gemm_batches(g) == 0;
+}
+
+/* @@ CUDA.LT --------------------------------------------- products by cuBLASLt
+ * cuBLASLt counts by columns: a row-major c [m,n] is its D [n,m], A is b and B is a. A plan says
+ * what it gets and what is left: sides in f32 that are rounded first are packed, what its epilogue
+ * does not do is done by the sink's pass, over c itself or over sums in the workspace. The own tile
+ * makes what cuBLASLt cannot: other strides, pointers off 16 bytes. Reductions are deterministic.
+ * The algorithm of a product is asked for once and kept by its description, lt_call: the workspace
+ * query and the entry make the same plan, and no memory is held between products. */
+
+enum { LT_CALLS = 256, LT_ALIGN = 16, LT_ROOM_ALIGN = 256 };
+enum : size_t { LT_ROOM = (size_t)32 << 20 };
+
+/* All that an algorithm hangs on; no padding, compared as bytes. */
+struct lt_call {
+    int64_t m, n, k, lda, ldb, ldd, batch, step_a, step_b, step_d;
+    int32_t op_a, op_b, type, type_d, compute, epilogue;
+};
+struct lt_algo {
+    lt_call call;
+    int known, there;
+    size_t room;                       /* bytes of workspace                                    */
+    cublasLtMatmulAlgo_t algo;
+};
+struct lt_state {
+    cublasLtHandle_t handle;
+    bool own;                          /* cuBLASLt is not there, or is not wanted               */
+    lt_algo algos[LT_CALLS];
+};
+
+static void lt_close(lt_state *lt)
+{
+    if (lt && lt->handle) cublasLtDestroy(lt->handle);
+    free(lt);
+}
+static lt_state *lt_of(device *d)
+{
+    const char *own = getenv("MLC_CUDA_OWN_GEMM");
+    if (d->lt) return d->lt;
+    d->lt = static_cast<lt_state *>(calloc(1, sizeof *d->lt));
+    if (!d->lt) return NULL;
+    d->lt->own = own && strcmp(own, "0") != 0;
+    cudaSetDevice(d->card);
+    if (!d->lt->own && cublasLtCreate(&d->lt->handle) != CUBLAS_STATUS_SUCCESS) {
+        d->lt->handle = NULL;
+        d->lt->own = true;
+    }
+    return d->lt;
+}
+
+/* Descriptors of a call. */
+struct lt_desc {
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    bool good;
+
+    lt_desc(const lt_call &c, const void *bias)
+    {
+        const cudaDataType_t type = (cudaDataType_t)c.type, type_d = (cudaDataType_t)c.type_d;
+        const uint32_t epilogue = (uint32_t)c.epilogue;
+        good = cublasLtMatmulDescInit(&op, (cublasComputeType_t)c.compute,
+                                      type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F) ==
+               CUBLAS_STATUS_SUCCESS;
+        set(CUBLASLT_MATMUL_DESC_TRANSA, c.op_a);
+        set(CUBLASLT_MATMUL_DESC_TRANSB, c.op_b);
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+        if (epilogue & CUBLASLT_EPILOGUE_BIAS) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+        const bool turn_a = c.op_a == CUBLAS_OP_T, turn_b = c.op_b == CUBLAS_OP_T;
+        layout(&a, type, turn_a ? c.k : c.m, turn_a ? c.m : c.k, c.lda, c.batch, c.step_a);
+        layout(&b, type, turn_b ? c.n : c.k, turn_b ? c.k : c.n, c.ldb, c.batch, c.step_b);
+        layout(&d, type_d, c.m, c.n, c.ldd, c.batch, c.step_d);
+    }
+    template <class T> void set(cublasLtMatmulDescAttributes_t what, const T &v)
+    {
+        good = good && cublasLtMatmulDescSetAttribute(&op, what, &v, sizeof v) ==
+                       CUBLAS_STATUS_SUCCESS;
+    }
+    void layout(cublasLtMatrixLayout_t l, cudaDataType_t type, int64_t rows, int64_t cols,
+                int64_t ld, int64_t batch, int64_t step)
+    {
+        const int32_t count = (int32_t)batch;
+        good = good && cublasLtMatrixLayoutInit(l, type, (uint64_t)rows, (uint64_t)cols, ld) ==
+                       CUBLAS_STATUS_SUCCESS;
+        if (batch == 1) return;
+        set_layout(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+        set_layout(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
+    }
+    template <class T>
+    void set_layout(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t what, const T &v)
+    {
+        good = good && cublasLtMatrixLayoutSetAttribute(l, what, &v, sizeof v) ==
+                       CUBLAS_STATUS_SUCCESS;
+    }
+};
+
+struct lt_preference {
+    cublasLtMatmulPreferenceOpaque_t p;
+    bool good;
+
+    lt_preference()
+    {
+        const uint64_t room = LT_ROOM;
+        const uint32_t align = LT_ALIGN, schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+        good = cublasLtMatmulPreferenceInit(&p) == CUBLAS_STATUS_SUCCESS;
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room);
+        set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
+    }
+    template <class T> void set(cublasLtMatmulPreferenceAttributes_t what, const T &v)
+    {
+        good = good && cublasLtMatmulPreferenceSetAttribute(&p, what, &v, sizeof v) ==
+                       CUBLAS_STATUS_SUCCESS;
+    }
+};
+
+/* The first algorithm that cuBLASLt proposes; the bias counts with its least alignment. */
+static void lt_ask(lt_state *lt, lt_algo *a)
+{
+    lt_desc d(a->call, reinterpret_cast<const void *>((uintptr_t)LT_ALIGN));
+    lt_preference preference;
+    cublasLtMatmulHeuristicResult_t found;
+    int n = 0;
+    a->known = 1;
+    a->there = 0;
+    if (!d.good || !preference.good) return;
+    if (cublasLtMatmulAlgoGetHeuristic(lt->handle, &d.op, &d.a, &d.b, &d.d, &d.d, &preference.p, 1,
+                                       &found, &n) != CUBLAS_STATUS_SUCCESS) return;
+    if (n < 1 || found.state != CUBLAS_STATUS_SUCCESS) return;
+    a->there = 1;
+    a->algo = found.algo;
+    a->room = found.workspaceSize;
+}
+
+/* What is known of a call; a place is taken over by the next call that falls on it. */
+static const lt_algo *lt_find(device *dev, const lt_call &call)
+{
+    unsigned char bytes[sizeof call];
+    uint64_t h = 14695981039346656037u;
+    memcpy(bytes, &call, sizeof call);
+    for (size_t i = 0; i < sizeof bytes; i++) h = (h ^ bytes[i]) * 1099511628211u;
+    lt_algo *a = &dev->lt->algos[(h ^ h >> 32) % LT_CALLS];
+    if (!a->known || memcmp(&a->call, &call, sizeof call) != 0) {
+        memcpy(&a->call, &call, sizeof call);
+        cudaSetDevice(dev->card);
+        lt_ask(dev->lt, a);
+    }
+    return a->there ? a : NULL;
+}
+
+struct lt_plan {
+    product g;                         /* its sides are the packs where there are some          */
+    side raw[2];                       /* what the packs are made of                            */
+    lt_call call;
+    const lt_algo *algo;
+    int64_t loops[2], step[3][2];      /* calls along the axes that are not the call's batch    */
+    bool packs[2], pass, to_sums;
+    sums s;                            /* what the pass reads                                   */
+    size_t sums_at, room_at, bytes;    /* in the workspace                                      */
+};
+
+static cudaDataType_t lt_type(mlc_dtype d)
+{
+    return d == MLC_F64 ? CUDA_R_64F : d == MLC_F32 ? CUDA_R_32F : d == MLC_BF16 ? CUDA_R_16BF
+                                                                                : CUDA_R_16F;
+}
+
+/* Relu and the tanh form of gelu are its own, with no second output. */
+static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
+{
+    const bool low_c = g->dtype == MLC_F32 && g->c_dtype != MLC_F32;
+    int32_t e = g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (low_c || g->drop > 0.0 || g->residual || g->grad_of || (g->act && g->aux)) return 0;
+    if (g->bias && (turned || g->bias_dtype != g->c_dtype || (uintptr_t)g->bias % LT_ALIGN))
+        return 0;
+    if (!g->act) return e;
+    e = g->bias ? e : 0;
+    switch (act_formula(g->act)) {
+    case MLC_MAP_RELU:        return e | CUBLASLT_EPILOGUE_RELU;
+    case MLC_MATH_GELU_TANH:  return e | CUBLASLT_EPILOGUE_GELU;
+    default:                  return 0;
+    }
+}
+
+/* Column-major: `inner` elements follow one another, `outer` columns are *ld apart. */
+static bool lt_lies(int64_t inner, int64_t stride, int64_t outer, int64_t apart, int64_t *ld)
+{
+    *ld = outer == 1 ? inner : apart;
+    return (stride == 1 || inner == 1) && *ld >= inner;
+}
+/* How a side lies; *along: its columns run along k. Of a line alone they do. */
+static bool lt_side(const side &s, int64_t lines, int64_t k, bool *along, int64_t *ld)
+{
+    *along = lines == 1 || s.line != 1;
+    if (*along ? lt_lies(k, s.step, lines, s.line, ld) : lt_lies(lines, s.line, k, s.step, ld))
+        return true;
+    *along = !*along;
+    return *along ? lt_lies(k, s.step, lines, s.line, ld) : lt_lies(lines, s.line, k, s.step, ld);
+}
+static size_t lt_round_up(size_t bytes)
+{
+    return (bytes + LT_ROOM_ALIGN - 1) / LT_ROOM_ALIGN * LT_ROOM_ALIGN;
+}
+/* Byte `at` of the workspace, counted from its first multiple of LT_ROOM_ALIGN. */
+static char *lt_room(const struct mlc_k_gemm *g, size_t at)
+{
+    return reinterpret_cast<char *>(lt_round_up((uintptr_t)g->workspace) + at);
+}
+
+/* The side as a dense copy at `to`, rounded; axes that are broadcast stay so. Returns its bytes. */
+static size_t lt_pack(const product &g, side *s, int64_t lines, const char *to)
+{
+    const int64_t inner = s->along_k ? g.k : lines, outer = s->along_k ? lines : g.k;
+    const int64_t apart = (inner + 7) / 8 * 8;
+    int64_t next = outer * apart;
+    s->line = s->along_k ? apart : 1;
+    s->step = s->along_k ? 1 : apart;
+    for (int b = 2; b >= 0; b--) {
+        const bool own = g.count[b] > 1 && s->batch[b] != 0;
+        s->batch[b] = own ? next : 0;
+        if (own) next *= g.count[b];
+    }
+    s->data = to;
+    s->dtype = s->as;
+    return lt_round_up((size_t)next * 2);
+}
+
+/* One axis of products goes to the call, others are walked: those that follow one another in all
+ * operands are one, the call gets the longest. False: steps that cuBLASLt does not take. */
+static bool lt_axes(lt_plan *l, const int64_t *const (&steps)[3])
+{
+    int64_t count[3] = { 1, 1, 1 }, step[3][3] = {};
+    int n = 0, longest = 0;
+    for (int b = 0; b < 3; b++) {
+        if (l->g.count[b] == 1) continue;
+        bool join = n > 0;
+        for (int o = 0; o < 3; o++)
+            join = join && step[o][n - 1] == steps[o][b] * l->g.count[b];
+        n += !join;
+        count[n - 1] *= l->g.count[b];
+        for (int o = 0; o < 3; o++) step[o][n - 1] = steps[o][b];
+    }
+    for (int b = 1; b < n; b++) if (count[b] > count[longest]) longest = b;
+    l->call.batch = count[longest];
+    l->call.step_b = step[0][longest];
+    l->call.step_a = step[1][longest];
+    l->call.step_d = step[2][longest];
+    for (int b = 0, w = 0; b < 3; b++) {
+        if (b == longest) continue;
+        l->loops[w] = count[b];
+        for (int o = 0; o < 3; o++) l->step[o][w] = step[o][b];
+        w++;
+    }
+    return l->call.batch <= INT32_MAX && (l->call.batch == 1 || l->call.step_d > 0) &&
+           l->call.step_a >= 0 && l->call.step_b >= 0;
+}
+/* Is every product of an operand at a multiple of LT_ALIGN bytes? */
+static bool lt_aligned(const void *p, mlc_dtype dtype, const int64_t *batch)
+{
+    const int64_t all = batch[0] | batch[1] | batch[2], size = (int64_t)mlc_dtype_bytes(dtype);
+    return (uintptr_t)p % LT_ALIGN == 0 && all * size % LT_ALIGN == 0;
+}
+
+static mlc_dtype lt_wide(const struct mlc_k_gemm *g)
+{
+    return g->dtype == MLC_F64 ? MLC_F64 : MLC_F32;
+}
+
+/* Where the products go: c, or sums in W where c is of another dtype or is added to. Returns the
+ * bytes of the sums. */
+static size_t lt_plan_sums(lt_plan *l, const struct mlc_k_gemm *g)
+{
+    const sink &o = l->g.out;
+    const int64_t row = (l->g.n + 7) / 8 * 8, each = l->g.m * row, *count = l->g.count;
+    l->to_sums = l->pass && (g->c_dtype != lt_wide(g) || g->beta != 0.0);
+    l->s = { g->c, 1, 0, o.row, o.col, { o.batch[0], o.batch[1], o.batch[2] }, o.whole };
+    if (!l->to_sums) return 0;
+    l->s = { lt_room(g, l->sums_at), 1, 0, row, 1,
+             { count[1] * count[2] * each, count[2] * each, each }, 1 };
+    return lt_round_up((size_t)(l->g.batches * each) * mlc_dtype_bytes(lt_wide(g)));
+}
+
+/* What a call says of the operands, where the steps of products are known; false: it cannot. */
+static bool lt_plan_call(lt_plan *l, const struct mlc_k_gemm *g, mlc_dtype to)
+{
+    const side &a = l->g.a, &b = l->g.b;
+    lt_call *c = &l->call;
+    bool along_a, along_b;
+    c->m = l->g.n; c->n = l->g.m; c->k = l->g.k;
+    if (!lt_aligned(a.data, a.dtype, a.batch) || !lt_aligned(b.data, b.dtype, b.batch) ||
+        !lt_aligned(l->s.data, to, l->s.batch)) return false;
+    if (!lt_lies(c->m, l->s.col, c->n, l->s.row, &c->ldd)) return false;
+    if (!lt_side(b, c->m, c->k, &along_b, &c->lda)) return false;
+    if (!lt_side(a, c->n, c->k, &along_a, &c->ldb)) return false;
+    c->op_a = along_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    c->op_b = along_a ? CUBLAS_OP_N : CUBLAS_OP_T;
+    c->type = lt_type(g->dtype);
+    c->type_d = lt_type(to);
+    c->compute = g->dtype == MLC_F64            ? CUBLAS_COMPUTE_64F
+               : g->dtype == MLC_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                : CUBLAS_COMPUTE_32F;
+    return true;
+}
+
+/* Fills the plan for an epilogue, or for none and the pass; false: cuBLASLt cannot. */
+static bool lt_plan_with(device *dev, const struct mlc_k_gemm *g, bool turned, int32_t epilogue,
+                         lt_plan *l)
+{
+    memset(&l->call, 0, sizeof l->call);
+    l->g = product_make(g, turned);
+    l->raw[0] = l->g.a;
+    l->raw[1] = l->g.b;
+    l->sums_at = 0;
+    for (int i = 0; i < 2; i++) {
+        l->packs[i] = l->raw[i].dtype != l->raw[i].as;
+        if (l->packs[i]) l->sums_at += lt_pack(l->g, i ? &l->g.b : &l->g.a, i ? l->g.n : l->g.m,
+                                               lt_room(g, l->sums_at));
+    }
+    l->pass = !epilogue;
+    l->call.epilogue = epilogue ? epilogue : CUBLASLT_EPILOGUE_DEFAULT;
+    const size_t sums_bytes = lt_plan_sums(l, g);
+    const mlc_dtype to = l->to_sums ? lt_wide(g) : g->c_dtype;
+    if (!lt_axes(l, { l->g.a.batch, l->g.b.batch, l->s.batch })) return false;
+    if (!lt_plan_call(l, g, to)) return false;
+    l->algo = lt_find(dev, l->call);
+    l->room_at = l->sums_at + sums_bytes;
+    l->bytes = l->algo ? l->room_at + l->algo->room + LT_ROOM_ALIGN : 0;
+    return l->algo != NULL;
+}
+/* False: the own tile makes the product. Without a workspace only sizes are wanted. */
+static bool lt_plan_make(device *dev, const struct mlc_k_gemm *g, lt_plan *l)
+{
+    const bool turned = g->c_col != 1 && g->n != 1;
+    const int32_t epilogue = lt_epilogue(g, turned);
+    const lt_state *lt = lt_of(dev);
+    if (!lt || lt->own || g->k == 0) return false;
+    if (lt_plan_with(dev, g, turned, epilogue, l)) return true;
+    return epilogue > CUBLASLT_EPILOGUE_DEFAULT && lt_plan_with(dev, g, turned, 0, l);
+}
+
+/* out = in, rounded */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+round_kernel(T *out, const float *in, const walk<2> w)
+{
+    const uint32_t first = blockIdx.x * (uint32_t)(THREADS * EACH) + threadIdx.x;
+    for (int e = 0; e < EACH; e++) {
+        const uint32_t i = first + e * THREADS;
+        int64_t at[2];
+        if (i >= w.n) return;
+        walk_at(w, i, at);
+        store(out + at[0], in[at[1]]);
+    }
+}
+static mlc_status lt_round(void *dev, const product &g, const side &to, const side &from,
+                           int64_t lines)
+{
+    const bool k = from.along_k;
+    int64_t shape[5] = { g.count[0], g.count[1], g.count[2], k ? lines : g.k, k ? g.k : lines };
+    int64_t out[5] = { to.batch[0], to.batch[1], to.batch[2], k ? to.line : to.step, 1 };
+    const int64_t in[5] = { from.batch[0], from.batch[1], from.batch[2],
+                            k ? from.line : from.step, k ? from.step : from.line };
+    const int64_t *const strides[2] = { out, in };
+    for (int b = 0; b < 3; b++) if (out[b] == 0) shape[b] = 1;             /* copied once */
+    const plan<2> p(5, shape, strides);
+    return p.each([&](const walk<2> &w, const int64_t *offset) {
+        const float *data = static_cast<const float *>(from.data) + offset[1];
+        char *place = static_cast<char *>(const_cast<void *>(to.data)) + offset[0] * 2;
+        if (to.as == MLC_BF16)
+            return launch(dev, "gemm", blocks_for(w.n), dim3(THREADS), 0, round_kernel<bf16>,
+                          reinterpret_cast<bf16 *>(place), data, w);
+        return launch(dev, "gemm", blocks_for(w.n), dim3(THREADS), 0, round_kernel<f16>,
+                      reinterpret_cast<f16 *>(place), data, w);
+    });
+}
+
+static mlc_status lt_failed(device *d, cublasStatus_t st)
+{
+    snprintf(d->message, sizeof d->message, "gemm: cuBLASLt: %s", cublasLtGetStatusString(st));
+    return st == CUBLAS_STATUS_ALLOC_FAILED ? MLC_ERR_NOMEM : MLC_ERR_DEVICE;
+}
+
+/* The call for each product of the axes that are walked. */
+static mlc_status lt_multiply(device *dev, const lt_plan &l, const struct mlc_k_gemm *g)
+{
+    const double scale[2] = { l.pass ? 1.0 : g->alpha, l.pass ? 0.0 : g->beta };
+    const float narrow[2] = { (float)scale[0], (float)scale[1] };
+    const bool f64 = g->dtype == MLC_F64;
+    void *const room = l.algo->room ? lt_room(g, l.room_at) : NULL;
+    const void *alpha = f64 ? (const void *)&scale[0] : &narrow[0];
+    const void *beta = f64 ? (const void *)&scale[1] : &narrow[1];
+    const size_t size = mlc_dtype_bytes(g->dtype);
+    const size_t size_d = mlc_dtype_bytes(l.to_sums ? lt_wide(g) : g->c_dtype);
+    lt_desc d(l.call, g->bias);
+    if (!d.good) return MLC_ERR_DEVICE;
+    cudaSetDevice(dev->card);
+    for (int64_t z = 0; z < l.loops[0] * l.loops[1]; z++) {
+        const int64_t x = z / l.loops[1], y = z % l.loops[1];
+        const void *at[3] = { l.g.a.data, l.g.b.data, l.s.data };
+        for (int o = 0; o < 3; o++)
+            at[o] = static_cast<const char *>(at[o]) + (x * l.step[o][0] + y * l.step[o][1]) *
+                                                       (int64_t)(o == 2 ? size_d : size);
+        void *const out = const_cast<void *>(at[2]);
+        const cublasStatus_t st =
+            cublasLtMatmul(dev->lt->handle, &d.op, alpha, at[1], &d.a, at[0], &d.b, beta, out, &d.d,
+                           out, &d.d, &l.algo->algo, room, l.algo->room, dev->stream);
+        if (st != CUBLAS_STATUS_SUCCESS) return lt_failed(dev, st);
+    }
+    return MLC_OK;
+}
+
+static mlc_status lt_run(void *dev, const lt_plan &l, const struct mlc_k_gemm *g)
+{
+    device *const d = device_of(dev);
+    mlc_status st = MLC_OK;
+    const side *sides[2] = { &l.g.a, &l.g.b };
+    for (int i = 0; i < 2 && st == MLC_OK; i++)
+        if (l.packs[i]) st = lt_round(dev, l.g, *sides[i], l.raw[i], i ? l.g.n : l.g.m);
+    if (st == MLC_OK) st = lt_multiply(d, l, g);
+    if (st == MLC_OK && d->blocking) st = device_sync(dev);
+    return st == MLC_OK && l.pass ? sink_run(dev, l.g, l.s, g->dtype == MLC_F64) : st;
+}
+
 static mlc_status gemm_entry(void *dev, const struct mlc_k_gemm *g)
 {
+    lt_plan l;
     if (!gemm_valid(g)) return MLC_ERR_UNSUPPORTED;
-    if (g->m == 0 || g->n == 0 || gemm_batches(g) == 0) return MLC_OK;
+    if (gemm_is_empty(g)) return MLC_OK;
+    if (lt_plan_make(device_of(dev), g, &l) && l.bytes <= g->workspace_bytes)
+        return lt_run(dev, l, g);
     return own_run(dev, g);
 }
-static size_t gemm_ask(void *, const struct mlc_k_gemm *g)
+/* Takes the same decisions. */
+static size_t gemm_ask(void *dev, const struct mlc_k_gemm *g)
 {
-    if (!gemm_valid(g) || g->m == 0 || g->n == 0 || gemm_batches(g) == 0) return 0;
+    lt_plan l;
+    struct mlc_k_gemm bare = *g;
+    bare.workspace = NULL;
+    if (!gemm_valid(g) || gemm_is_empty(g)) return 0;
+    if (lt_plan_make(device_of(dev), &bare, &l)) return l.bytes;
     return own_bytes(own_cut(product_make(g, own_turns(g))), g->dtype == MLC_F64);
 }
 

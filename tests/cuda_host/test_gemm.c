@@ -12,6 +12,7 @@ enum { A, B, C, BIAS, AUX, RESIDUAL, GRAD_OF, ROLES };
 
 #define ROOM ((size_t)1 << 20)         /* bytes of a role                                        */
 
+static char own_before[8];
 static char host_block[ROLES * ROOM], cpu_block[ROLES * ROOM], cuda_block[ROLES * ROOM];
 
 /* Kernels of the unit on a device of its own.                                                   */
@@ -21,11 +22,13 @@ typedef struct card {
     char       *block;
 } card;
 
-/* own: no product goes to cuBLASLt.                                                             */
+/* own "1": no product goes to cuBLASLt.                                                         */
 static card card_open(const char *own)
 {
-    card c;
+    card  c;
     void *block = NULL;
+    const char *const before = getenv("MLC_CUDA_OWN_GEMM");
+    snprintf(own_before, sizeof own_before, "%s", before ? before : "0");
     setenv("MLC_CUDA_OWN_GEMM", own, 1);
     mlc_cuda_backend(&c.b);
     CHECK(c.b.open(0, &c.dev) == MLC_OK);
@@ -37,6 +40,7 @@ static void card_close(card *c)
 {
     c->b.release(c->dev, c->block, sizeof host_block);
     c->b.close(c->dev);
+    setenv("MLC_CUDA_OWN_GEMM", own_before, 1);
 }
 
 /* ---- cases ---------------------------------------------------------------------------------- */
@@ -106,11 +110,12 @@ static struct mlc_k_gemm product_draw(int64_t m, int64_t n, int64_t k, int64_t b
     g.b_dtype = low && draw(4) == 0 ? MLC_F32 : g.dtype;
     g.c_dtype = low && draw(3) == 0 ? MLC_F32
               : g.dtype == MLC_F32 && draw(4) == 0 ? MLC_BF16 : g.dtype;
-    g.m = m; g.n = n; g.k = k; g.batch = batch;
+    g.m = m; g.n = n; g.k = k;
+    g.batch[0] = g.batch[1] = 1; g.batch[2] = batch;
     g.a = place(A); g.b = place(B); g.c = place(C);
-    fill(A, g.a_dtype, strides_draw(m, k, batch, draw(4) == 0, &g.a_row, &g.a_col, &g.a_batch));
-    fill(B, g.b_dtype, strides_draw(k, n, batch, draw(4) == 0, &g.b_row, &g.b_col, &g.b_batch));
-    const int64_t elements = strides_draw(m, n, batch, false, &g.c_row, &g.c_col, &g.c_batch);
+    fill(A, g.a_dtype, strides_draw(m, k, batch, draw(4) == 0, &g.a_row, &g.a_col, &g.a_batch[2]));
+    fill(B, g.b_dtype, strides_draw(k, n, batch, draw(4) == 0, &g.b_row, &g.b_col, &g.b_batch[2]));
+    const int64_t elements = strides_draw(m, n, batch, false, &g.c_row, &g.c_col, &g.c_batch[2]);
     sink_draw(&g, elements);
     if (g.beta != 0)
         fill(C, g.c_dtype, elements);
@@ -186,31 +191,115 @@ static bool agrees(card *c, const struct mlc_k_gemm *g)
     const bool same = differences(g, C) == 0 && (g->aux == NULL || differences(g, AUX) == 0);
     if (!same)
         printf("  m %lld n %lld k %lld batch %lld, dtypes %d %d %d %d, act %d aux %d beta %g\n",
-               (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->batch, g->dtype,
+               (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->batch[2], g->dtype,
                g->a_dtype, g->b_dtype, g->c_dtype, g->act, g->aux != NULL, g->beta);
     return same;
 }
 
-static void cases(const char *own)
+/* c [b,h,t,s] = a b^T of a [b,t,h,d] and b [b,s,h,d]: three axes, of which two cannot be one.      */
+static struct mlc_k_gemm attention_draw(mlc_dtype dtype)
 {
-    static const int64_t sizes[] = {1, 2, 3, 4, 7, 8, 16, 17, 31, 33, 64, 65, 80};
-    const char *before = getenv("MLC_CUDA_OWN_GEMM");
-    card c = card_open(own);
+    const int64_t b = 3, h = 2, t = 24, s = 40, d = 16;
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    memset(host_block, 0xff, sizeof host_block);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = dtype;
+    g.m = t; g.n = s; g.k = d;
+    g.batch[0] = 1; g.batch[1] = b; g.batch[2] = h;
+    g.a = place(A); g.b = place(B); g.c = place(C);
+    g.a_row = h * d; g.a_col = 1; g.a_batch[1] = t * h * d; g.a_batch[2] = d;
+    g.b_row = 1; g.b_col = h * d; g.b_batch[1] = s * h * d; g.b_batch[2] = d;
+    g.c_row = s; g.c_col = 1; g.c_batch[1] = h * t * s; g.c_batch[2] = t * s;
+    g.alpha = 0.25;
+    fill(A, dtype, b * t * h * d);
+    fill(B, dtype, b * s * h * d);
+    return g;
+}
+
+static int64_t size_draw(void)
+{
+    static const int64_t sizes[] = {1, 2, 3, 7, 17, 31, 33, 65, 4, 8, 16, 32, 64, 80, 8, 16, 32};
+    return sizes[draw(sizeof sizes / sizeof *sizes)];
+}
+
+static void cases(card *c, int n)
+{
     g_draw = 0;
-    for (int i = 0; i < 150; i++) {
-        const int64_t m = sizes[draw(13)], n = sizes[draw(13)], k = draw(30) ? sizes[draw(13)] : 0;
-        const struct mlc_k_gemm g = product_draw(m, n, k, draw(3) ? 1 : 1 + draw(4));
-        if (!CHECK(agrees(&c, &g)))
-            break;
+    for (int i = 0; i < n; i++) {
+        const int64_t k = draw(30) ? size_draw() : 0;
+        const struct mlc_k_gemm g = product_draw(size_draw(), size_draw(), k,
+                                                 draw(3) ? 1 : 1 + draw(4));
+        if (!CHECK(agrees(c, &g)))
+            return;
     }
     for (int i = 0; i < 8; i++) {      /* k is cut into parts; many tiles                        */
         const struct mlc_k_gemm g = i % 2 ? product_draw(130, 70, 9, 2)
-                                          : product_draw(sizes[draw(13)], 40, 700 + 40 * i, 1);
-        CHECK(agrees(&c, &g));
+                                          : product_draw(size_draw(), 40, 700 + 40 * i, 1);
+        CHECK(agrees(c, &g));
     }
-    card_close(&c);
-    if (before == NULL) unsetenv("MLC_CUDA_OWN_GEMM");
-    else setenv("MLC_CUDA_OWN_GEMM", before, 1);
+    for (int i = 0; i < 4; i++) {
+        static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+        const struct mlc_k_gemm g = attention_draw(dtypes[i]);
+        CHECK(agrees(c, &g));
+    }
 }
 
-TEST(cuda, products_of_all_kinds_by_the_own_tile) { cases("1"); }
+extern int64_t cuda_host_lt_products;
+
+TEST(cuda, products_of_all_kinds_by_the_own_tile)
+{
+    const int64_t before = cuda_host_lt_products;
+    card c = card_open("1");
+    cases(&c, 150);
+    CHECK_EQ(cuda_host_lt_products, before);
+    card_close(&c);
+}
+
+TEST(cuda, products_of_all_kinds_by_cublaslt)
+{
+    const int64_t before = cuda_host_lt_products;
+    card c = card_open("0");
+    cases(&c, 250);
+    CHECK(cuda_host_lt_products - before > 60);
+    card_close(&c);
+}
+
+/* Products of a batch are one call of cuBLASLt where one step reaches them, else one an axis.    */
+TEST(cuda, attention_is_a_call_for_each_step_of_the_shorter_axis)
+{
+    card c = card_open("0");
+    const struct mlc_k_gemm g = attention_draw(MLC_BF16);
+    const int64_t before = cuda_host_lt_products;
+    CHECK(agrees(&c, &g));
+    CHECK_EQ(cuda_host_lt_products - before, 2);
+    card_close(&c);
+}
+
+/* c of one element, in f32: factors with 11 bits of mantissa, or rounded to 10.                  */
+static double one_product(card *c, bool tf32)
+{
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    memset(host_block, 0, sizeof host_block);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = MLC_F32;
+    g.m = g.n = g.k = 1;
+    g.batch[0] = g.batch[1] = g.batch[2] = 1;
+    g.tf32 = tf32;
+    g.a = place(A); g.b = place(B); g.c = place(C);
+    g.a_row = g.a_col = g.b_row = g.b_col = g.c_row = g.c_col = 1;
+    g.alpha = 1;
+    test_put(place(A), MLC_F32, 0, 1 + 0x1p-12);
+    test_put(place(B), MLC_F32, 0, 1);
+    CHECK(c->b.copy(c->dev, c->block, host_block, sizeof host_block, MLC_COPY_TO_DEVICE) == MLC_OK);
+    CHECK(run(&c->b.kernels, &c->b, c->dev, moved(g, c->block)) == MLC_OK);
+    CHECK(c->b.copy(c->dev, cuda_block, c->block, sizeof host_block, MLC_COPY_TO_HOST) == MLC_OK);
+    return test_get(cuda_block + (size_t)C * ROOM, MLC_F32, 0);
+}
+
+TEST(cuda, f32_products_round_their_factors_only_where_tf32_is_asked_for)
+{
+    card c = card_open("0");
+    CHECK(one_product(&c, false) == 1 + 0x1p-12);
+    CHECK(one_product(&c, true) == 1);
+    card_close(&c);
+}
