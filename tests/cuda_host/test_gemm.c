@@ -196,7 +196,7 @@ static bool agrees(card *c, const struct mlc_k_gemm *g)
     return same;
 }
 
-/* c [b,h,t,s] = a b^T of a [b,t,h,d] and b [b,s,h,d]: three axes, of which two cannot be one.      */
+/* c [b,h,t,s] = a b^T of a [b,t,h,d], b [b,s,h,d]: three axes, of which two cannot be one.      */
 static struct mlc_k_gemm attention_draw(mlc_dtype dtype)
 {
     const int64_t b = 3, h = 2, t = 24, s = 40, d = 16;
