@@ -4436,8 +4436,8 @@ template <int OP, class T> DEV T formula_of(T a, T b, T c, T s, T t)
 /* Activations, and their derivatives times a. */
 #define SINK_FORMULAS(X) \
     X(MLC_MAP_RELU) X(MLC_MAP_GELU) X(MLC_MAP_TANH) X(MLC_MAP_SIGMOID) X(MLC_MAP_SILU) \
-    X(MLC_MATH_GELU_TANH) X(MLC_MAP_RELU_GRAD) X(MLC_MAP_GELU_GRAD) X(MLC_MAP_TANH_GRAD) \
-    X(MLC_MAP_SIGMOID_GRAD) X(MLC_MAP_SILU_GRAD) X(MLC_MATH_GELU_TANH_GRAD)
+    X(MLC_MAP_GELU_TANH) X(MLC_MAP_RELU_GRAD) X(MLC_MAP_GELU_GRAD) X(MLC_MAP_TANH_GRAD) \
+    X(MLC_MAP_SIGMOID_GRAD) X(MLC_MAP_SILU_GRAD) X(MLC_MAP_GELU_TANH_GRAD)
 #define SINK_CASE(op) case op: return formula_of<op>(a, b, (W)0, (W)0, (W)0);
 #define SINK_KNOWS(op) case op:
 template <class W>
@@ -4990,7 +4990,7 @@ static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
     e = g->bias ? e : 0;
     switch (act_formula(g->act)) {
     case MLC_MAP_RELU:        return e | CUBLASLT_EPILOGUE_RELU;
-    case MLC_MATH_GELU_TANH:  return e | CUBLASLT_EPILOGUE_GELU;
+    case MLC_MAP_GELU_TANH:  return e | CUBLASLT_EPILOGUE_GELU;
     default:                  return 0;
     }
 }
