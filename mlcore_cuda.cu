@@ -3942,7 +3942,7 @@ static mlc_status index_check(void *dev, const struct mlc_k_index *a)
 
 /* -- sort: (key, value) pairs by the lower bits of keys, stable, a digit of 8 bits a pass -- */
 
-enum { DIGITS = 256, SORT_TILE = THREADS * EACH };                /* SORT_TILE: pairs of a block          */
+enum { DIGITS = 256, SORT_TILE = THREADS * EACH };           /* SORT_TILE: pairs of a block     */
 struct sort_pairs { uint64_t *key; uint32_t *value; };
 struct sort_space {
     sort_pairs from, to;
@@ -5253,6 +5253,345 @@ static size_t gemm_ask(void *dev, const struct mlc_k_gemm *g)
     return own_bytes(own_cut(product_make(g, own_turns(g))), g->dtype == MLC_F64);
 }
 
+/* @@ CUDA.OPTIM ------------------------------------------ optim, guard
+ * One launch a run of parameters; T is the dtype of p and g, W that of states. Numbers of a step
+ * are made in f64 by a thread of each block and rounded once. A thread takes 16 bytes of p and what
+ * belongs to them. The words that round a bf16 p are the CPU's: half a word an element. A rule with
+ * norms has two launches before: sums of squares by block, then the ratio, in workspace. guard is
+ * one block. Nothing is written where the step is skipped or error[0] is not 0. */
+
+enum { OPTIM_EACH = 4, NORM_BLOCKS = 1024 };     /* vectors of a thread; blocks that sum up     */
+
+/* sgd: b1, c1 of the momentum; adam: shrink and decay; lamb: decay, unbias. */
+template <class W> struct optim_numbers {
+    W rate, decay, shrink, b1, c1, b2, c2, eps, root, unbias, scale, bound, momentum;
+};
+
+/* Gradients are limited by a number of their own dtype. */
+template <class T, class W> DEV W optim_bound(double clamp, double scale)
+{
+    T bound;
+    if (clamp == 0.0) return (W)INFINITY;
+    store(&bound, (W)(clamp / scale));
+    return load(bound);
+}
+
+template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct mlc_k_optim &a,
+                                                                  double ratio)
+{
+    const struct mlc_optim_step s = *a.step;
+    const double *hyper = a.hyper;
+    optim_numbers<W> k = {};
+    k.scale = (W)s.grad_scale;
+    k.bound = optim_bound<T, W>(a.clamp, s.grad_scale);
+    k.rate = (W)s.lr;
+    k.decay = (W)s.weight_decay;
+    k.momentum = (W)hyper[0];
+    if (a.rule == MLC_RULE_SGD) {
+        k.b1 = s.first ? (W)0 : k.momentum;
+        k.c1 = s.first ? (W)1 : (W)(1.0 - hyper[1]);
+        return k;
+    }
+    k.b1 = (W)hyper[0];
+    k.c1 = (W)(1.0 - hyper[0]);
+    k.b2 = (W)hyper[1];
+    k.c2 = (W)(1.0 - hyper[1]);
+    k.eps = (W)hyper[2];
+    k.root = (W)(1.0 / sqrt(s.bias2));
+    k.unbias = (W)(1.0 / s.bias1);
+    if (a.rule == MLC_RULE_LAMB) {
+        k.rate = (W)(s.lr * ratio);
+        return k;
+    }
+    k.rate = (W)(s.lr / s.bias1);
+    k.shrink = (W)(hyper[3] != 0.0 ? 1.0 - s.lr * s.weight_decay : 1.0);
+    if (hyper[3] != 0.0) k.decay = 0;
+    return k;
+}
+
+/* Moments of d; their quotient. */
+template <class W> DEV W optim_moments(const optim_numbers<W> &k, W d, W *m, W *v)
+{
+    *m = k.b1 * *m + k.c1 * d;
+    *v = k.b2 * *v + k.c2 * d * d;
+    return *m / (f_sqrt(*v) * k.root + k.eps);
+}
+template <class W> DEV W optim_lamb(const optim_numbers<W> &k, W g, W p, W *m, W *v)
+{
+    return k.unbias * optim_moments(k, k.scale * g, m, v) + k.decay * p;
+}
+template <class W> DEV W optim_sgd(const optim_numbers<W> &k, W g, W p, W *m, bool has, bool ahead)
+{
+    const W d = k.scale * g + k.decay * p;
+    if (!has) return p - k.rate * d;
+    *m = k.b1 * *m + k.c1 * d;
+    return p - k.rate * (ahead ? d + k.momentum * *m : *m);
+}
+/* What p becomes. */
+template <class W> DEV W optim_one(const struct mlc_k_optim &a, const optim_numbers<W> &k, W g, W p,
+                                   W *m, W *v)
+{
+    switch (a.rule) {
+    case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.hyper[2] != 0.0);
+    case MLC_RULE_ADAM: return k.shrink * p -
+                               k.rate * optim_moments(k, k.scale * g + k.decay * p, m, v);
+    default:            return p - k.rate * optim_lamb(k, g, p, m, v);
+    }
+}
+
+/* V elements of an array, or those below count and zeros. */
+template <int V, class T, class W> DEV void lanes_get(W *to, const T *from, int64_t count,
+                                                      bool whole)
+{
+    enum { N = 16 / sizeof(T) < V ? 16 / sizeof(T) : V };
+    for (int i = 0; i < V; i += N) {
+        if (whole) {
+            const vec<T, N> x = vec_load<N>(from + i);
+            for (int e = 0; e < N; e++) to[i + e] = load(x.v[e]);
+        } else {
+            for (int e = i; e < i + N; e++) to[e] = e < count ? (W)load(from[e]) : (W)0;
+        }
+    }
+}
+template <int V, class T> DEV void lanes_put(T *to, const T *from, int64_t count, bool whole)
+{
+    enum { N = 16 / sizeof(T) < V ? 16 / sizeof(T) : V };
+    for (int i = 0; i < V; i += N) {
+        if (whole) {
+            vec<T, N> x;
+            for (int e = 0; e < N; e++) x.v[e] = from[i + e];
+            vec_store<N>(to + i, x);
+        } else {
+            for (int e = i; e < i + N && e < count; e++) to[e] = from[e];
+        }
+    }
+}
+
+/* What p is stored as; of bf16 one of the two beside it, by the chance of half a word each. */
+template <int V, class T> DEV void optim_round(T *to, const T *p, const struct mlc_k_optim &,
+                                               int64_t)
+{
+    for (int e = 0; e < V; e++) to[e] = p[e];
+}
+template <int V> DEV void optim_round(bf16 *to, const float *p, const struct mlc_k_optim &a,
+                                      int64_t i)
+{
+    const words r = philox(a.seed, a.step->stream, (uint64_t)(a.first + i) / 8);
+    for (int e = 0; e < V; e++) {
+        const uint32_t bits = f32_bits(p[e]), chance = r.w[e / 2] >> (e % 2 * 16) & 0xffff;
+        to[e].bits = (uint16_t)(p[e] != p[e] ? bits >> 16 | 0x40 : (bits + chance) >> 16);
+    }
+}
+
+/* Elements i .. i + V of a run; p, g and states of V lanes. */
+template <class W, int V> struct optim_lanes { W p[V], g[V], m[V], v[V]; };
+
+template <class T, class W, int V> DEV void optim_get(const struct mlc_k_optim &a, int64_t i,
+                                                      bool whole, W bound, optim_lanes<W, V> *l)
+{
+    const int64_t count = a.n - i;
+    lanes_get<V>(l->p, static_cast<const T *>(a.p) + i, count, whole);
+    lanes_get<V>(l->g, static_cast<const T *>(a.g) + i, count, whole);
+    if (a.n_state > 0) lanes_get<V>(l->m, static_cast<const W *>(a.state[0]) + i, count, whole);
+    if (a.n_state > 1) lanes_get<V>(l->v, static_cast<const W *>(a.state[1]) + i, count, whole);
+    for (int e = 0; e < V; e++)
+        l->g[e] = l->g[e] > bound ? bound : l->g[e] < -bound ? -bound : l->g[e];
+}
+template <class T, class W, int V> DEV void optim_vector(const struct mlc_k_optim &a, int64_t i,
+                                                         bool whole, const optim_numbers<W> &k)
+{
+    const int64_t count = a.n - i;
+    optim_lanes<W, V> l;
+    T p[V];
+    optim_get<T, W, V>(a, i, whole, k.bound, &l);
+    for (int e = 0; e < V; e++) l.p[e] = optim_one(a, k, l.g[e], l.p[e], &l.m[e], &l.v[e]);
+    optim_round<V>(p, l.p, a, i);
+    lanes_put<V>(static_cast<T *>(a.p) + i, p, count, whole);
+    if (a.n_state > 0) lanes_put<V>(static_cast<W *>(a.state[0]) + i, l.m, count, whole);
+    if (a.n_state > 1) lanes_put<V>(static_cast<W *>(a.state[1]) + i, l.v, count, whole);
+}
+
+DEV bool optim_rests(const struct mlc_k_optim &a)
+{
+    return a.step->skip != 0 || (a.error && a.error[0] != 0);
+}
+
+/* ratio: NULL is 1. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
+{
+    typedef typename wide<T>::type W;
+    enum { V = 16 / sizeof(T) };
+    MLC_SHARED(optim_numbers<W>, numbers, [1]);
+    if (optim_rests(a)) return;
+    if (threadIdx.x == 0) numbers[0] = optim_numbers_of<T, W>(a, ratio ? *ratio : 1.0);
+    __syncthreads();
+    const optim_numbers<W> k = numbers[0];
+    for (int e = 0; e < OPTIM_EACH; e++) {
+        const int64_t i = (((int64_t)blockIdx.x * OPTIM_EACH + e) * THREADS + threadIdx.x) * V;
+        if (i < a.n) optim_vector<T, W, V>(a, i, aligned && i + V <= a.n, k);
+    }
+}
+
+/* Sums of squares of p and of the update, by block. */
+template <class T> static __global__ void __launch_bounds__(THREADS)
+optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
+{
+    typedef typename wide<T>::type W;
+    enum { V = 16 / sizeof(T) };
+    double p = 0.0, u = 0.0;
+    if (optim_rests(a) || a.step->weight_decay == 0.0) return;
+    const optim_numbers<W> k = optim_numbers_of<T, W>(a, 1.0);
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < a.n;
+         i += (int64_t)gridDim.x * THREADS * V) {
+        optim_lanes<W, V> l;
+        optim_get<T, W, V>(a, i, aligned && i + V <= a.n, k.bound, &l);
+        for (int e = 0; e < V; e++) {
+            const W update = optim_lamb(k, l.g[e], l.p[e], &l.m[e], &l.v[e]);
+            const bool counts = i + e < a.n;
+            p += counts ? (double)l.p[e] * (double)l.p[e] : 0.0;
+            u += counts ? (double)update * (double)update : 0.0;
+        }
+    }
+    p = block_fold<plus>(p);
+    u = block_fold<plus>(u);
+    if (threadIdx.x > 0) return;
+    sums[2 * blockIdx.x] = p;
+    sums[2 * blockIdx.x + 1] = u;
+}
+/* |p| / |u|, 1 if either is 0 or not finite, or where the decay is 0. */
+static __global__ void __launch_bounds__(THREADS)
+optim_ratio_kernel(struct mlc_k_optim a, const double *sums, int n, double *ratio)
+{
+    double p = 0.0, u = 0.0;
+    if (optim_rests(a)) return;
+    for (int i = (int)threadIdx.x; i < n && a.step->weight_decay != 0.0; i += THREADS) {
+        p += sums[2 * i];
+        u += sums[2 * i + 1];
+    }
+    p = block_fold<plus>(p);
+    u = block_fold<plus>(u);
+    const double r = sqrt(p) / sqrt(u);
+    if (threadIdx.x == 0) *ratio = p > 0.0 && u > 0.0 && r < (double)INFINITY ? r : 1.0;
+}
+
+static size_t optim_workspace(void *, const struct mlc_k_optim *a)
+{
+    return a->rule == MLC_RULE_LAMB ? (1 + 2 * NORM_BLOCKS) * sizeof(double) : 0;
+}
+
+template <class T> static mlc_status optim_run(void *dev, const struct mlc_k_optim *a, bool aligned)
+{
+    const int64_t vectors = (a->n * (int64_t)sizeof(T) + 15) / 16;
+    const int64_t each = THREADS * OPTIM_EACH, norms = (vectors + each - 1) / each;
+    const int sums = (int)(norms < NORM_BLOCKS ? norms : (int)NORM_BLOCKS);
+    double *ratio = a->rule == MLC_RULE_LAMB ? static_cast<double *>(a->workspace) : NULL;
+    mlc_status st = MLC_OK;
+    if (ratio)
+        st = launch(dev, "optim_norm", dim3((unsigned)sums), dim3(THREADS), 0, optim_norm_kernel<T>,
+                    *a, aligned, ratio + 1);
+    if (ratio && st == MLC_OK)
+        st = launch(dev, "optim_ratio", dim3(1), dim3(THREADS), 0, optim_ratio_kernel, *a,
+                    ratio + 1, sums, ratio);
+    return st != MLC_OK ? st
+        : launch(dev, "optim", dim3((unsigned)norms), dim3(THREADS), 0, optim_kernel<T>, *a,
+                 aligned, ratio);
+}
+
+static mlc_status optim_entry(void *dev, const struct mlc_k_optim *a)
+{
+    uint64_t bits = (uintptr_t)a->p | (uintptr_t)a->g;
+    for (int32_t s = 0; s < a->n_state; s++) bits |= (uintptr_t)a->state[s];
+    const bool aligned = unit_of(bits) == 16;
+    if ((unsigned)a->rule >= MLC_RULE_COUNT || a->packs) return MLC_ERR_UNSUPPORTED;
+    if (a->n == 0) return MLC_OK;
+    if (a->workspace_bytes < optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    if (a->dtype == MLC_F32) return optim_run<float>(dev, a, aligned);
+    if (a->dtype == MLC_F64) return optim_run<double>(dev, a, aligned);
+    return a->dtype == MLC_BF16 ? optim_run<bf16>(dev, a, aligned) : MLC_ERR_UNSUPPORTED;
+}
+
+/* -- guard: whether the step is made, and what the passes read -- */
+
+/* After a bad step the scale shrinks, after enough good ones it grows, within its bounds. */
+DEV void guard_scale(mlc_scaler_state *s, const mlc_scaler_desc &rule, bool good)
+{
+    if (!good) {
+        const double less = s->scale * rule.backoff;
+        s->scale = less > rule.floor ? less : rule.floor;
+        s->good = 0;
+        s->skipped++;
+        s->skipped_row++;
+        return;
+    }
+    s->skipped_row = 0;
+    if (++s->good < rule.interval) return;
+    s->good = 0;
+    if (s->scale * rule.growth <= rule.cap) s->scale *= rule.growth;
+}
+DEV void guard_next(const struct mlc_k_guard &a, bool good)
+{
+    struct mlc_guard_state *state = a.state;
+    int64_t norm, scale;
+    if (a.has_scaler) guard_scale(&state->scaler, a.rule, good);
+    if (good || (a.has_scaler && state->scaler.skipped_row < a.rule.patience)) return;
+    memcpy(&norm, &state->norm, sizeof norm);
+    memcpy(&scale, &state->scaler.scale, sizeof scale);
+    error_put(a.error, a.bad, state->scaler.skipped_row, norm, scale);
+}
+
+/* Squares of the run that parameter i belongs to; where none begins before it those of all. */
+DEV double guard_squares(const struct mlc_k_guard &a, int64_t i, double all)
+{
+    while (i >= 0 && a.set[i].due != 2) i--;
+    return i >= 0 ? a.squares[i] : all;
+}
+
+DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, bool good,
+                    int64_t steps)
+{
+    struct mlc_optim_step *s = &a.step[i];
+    const double made = (double)(s->made + 1);
+    const bool corrects = a.optim == MLC_RULE_ADAM || a.optim == MLC_RULE_LAMB;
+    s->lr = a.set[i].lr;
+    s->weight_decay = a.set[i].weight_decay;
+    s->bias1 = corrects ? 1.0 - pow(a.hyper[0], made) : 1.0;
+    s->bias2 = corrects ? 1.0 - pow(a.hyper[1], made) : 1.0;
+    s->grad_scale = grad_scale;
+    s->first = s->made == 0;
+    s->skip = !good;
+    s->made += good;
+    s->stream = a.stream + (uint64_t)steps;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+guard_kernel(struct mlc_k_guard a)
+{
+    const struct mlc_guard_state before = *a.state;
+    const double unscale = a.share / (a.has_scaler ? before.scaler.scale : 1.0);
+    double all = 0.0;
+    if (a.error[0] != 0) return;
+    for (int64_t i = threadIdx.x; a.squares && i < a.n; i += THREADS)
+        if (a.set[i].due == 2) all += a.squares[i];
+    all = block_fold<plus>(all);       /* and all have read state                               */
+    const bool good = all - all == 0.0;
+    for (int64_t i = threadIdx.x; i < a.n; i += THREADS) {
+        const double squares = a.each && a.squares ? guard_squares(a, i, all) : all;
+        const double clip = a.max_norm > 0.0 ? a.max_norm / (sqrt(squares) * unscale + 1e-6) : 1.0;
+        if (a.set[i].due)
+            guard_step(a, i, unscale * (clip < 1.0 ? clip : 1.0), good, before.steps);
+    }
+    if (threadIdx.x > 0) return;
+    a.state->steps += good;
+    if (!a.squares) return;
+    a.state->norm = sqrt(all) * unscale;
+    guard_next(a, good);
+}
+static mlc_status guard_entry(void *dev, const struct mlc_k_guard *a)
+{
+    return launch(dev, "guard", dim3(1), dim3(THREADS), 0, guard_kernel, *a);
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -5294,6 +5633,9 @@ static void table_fill(mlc_kernels *k)
     k->take = take_entry;
     k->index = index_entry;
     k->index_workspace = index_workspace;
+    k->optim = optim_entry;
+    k->optim_workspace = optim_workspace;
+    k->guard = guard_entry;
 }
 
 void mlc_cuda_backend(mlc_backend *b)
