@@ -370,11 +370,17 @@ BOTH int8_t  load(int8_t v)  { return v; }
 BOTH float   load(bf16 v)    { return bits_f32((uint32_t)v.bits << 16); }
 BOTH float   load(f16 v)
 {
+#ifdef __CUDA_ARCH__                   /* one instruction, the same bits                        */
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+    return f;
+#else
     const uint32_t sign = (uint32_t)(v.bits & 0x8000) << 16, e = v.bits >> 10 & 31;
     const uint32_t m = v.bits & 1023;
-    if (e == 31) return bits_f32(sign | 0x7f800000 | m << 13 | (m ? 0x400000 : 0));
+    if (e == 31) return bits_f32(sign | 0x7f800000 | m << 13);
     if (e == 0) return bits_f32(sign | f32_bits((float)m * 5.9604644775390625e-8f));
     return bits_f32(sign | (e + 112) << 23 | m << 13);
+#endif
 }
 
 template <class T> BOTH void store(T *p, T v) { *p = v; }
@@ -383,15 +389,24 @@ BOTH void store(bf16 *p, float v)
     const uint32_t u = f32_bits(v);
     p->bits = (uint16_t)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
+BOTH uint16_t f16_bits(float v)        /* of what is no NaN                                     */
+{
+#ifdef __CUDA_ARCH__
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+#else
+    const uint32_t u = f32_bits(v), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    if (a >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (a < 0x38800000)                                      /* the sum rounds                  */
+        return (uint16_t)(sign | (f32_bits(bits_f32(a) + 0.5f) - 0x3f000000));
+    return (uint16_t)(sign | (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13);
+#endif
+}
 BOTH void store(f16 *p, float v)
 {
-    const uint32_t u = f32_bits(v), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
-    uint32_t r;
-    if (a > 0x7f800000) r = 0x7e00 | (a >> 13 & 0x3ff);
-    else if (a >= 0x477ff000) r = 0x7c00;
-    else if (a < 0x38800000) r = f32_bits(bits_f32(a) + 0.5f) - 0x3f000000;   /* the sum rounds */
-    else r = (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13;
-    p->bits = (uint16_t)(sign | r);
+    const uint32_t u = f32_bits(v);
+    p->bits = v != v ? (uint16_t)((u >> 16 & 0x8000) | 0x7e00 | (u >> 13 & 0x3ff)) : f16_bits(v);
 }
 
 /* W of a dtype: what is computed in. */

@@ -225,10 +225,18 @@ inline bool is_pinned(const void *p, size_t bytes)
     return false;
 }
 
+/* Kernels flush denormals, as nvcc's -ftz=true does of f32, whatever the thread's mode is. */
+struct Flush {
+    const unsigned before = __builtin_ia32_stmxcsr();
+    Flush() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+    ~Flush() { __builtin_ia32_ldmxcsr(before); }
+};
+
 /* Does the oldest n entries of a stream. */
 inline void advance(cudaStream_t s, size_t n)
 {
     if (s->queue.empty() || n == 0) return;
+    const Flush flush;
     arena_open();
     while (n-- > 0 && !s->queue.empty()) {
         const std::function<void()> f = std::move(s->queue.front());
