@@ -179,7 +179,9 @@ demo-cnn: $(BUILD)/digits_cnn
 demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
 
-test: $(BUILD)/tests
+# Without a C++ compiler the kernels of the CUDA unit are not tested.
+HAS_CXX := $(shell command -v $(CXX))
+test: $(BUILD)/tests $(if $(HAS_CXX),$(BUILD)/tests-cuda)
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
 
 cuda: $(BUILD)/cuda/mlcore_cuda.o

@@ -1,7 +1,7 @@
-# run.sh BUILD SAN FILTER -- runs the test program on every ISA level and on the test device, then
-# the README's programs; the last line is the sum, "N passed, M failed", and the exit status says
-# the same.
-build=$1 san=$2 filter=$3
+# run.sh BUILD SAN FILTER -- runs the test program on every ISA level and on the test device, the
+# tests of the CUDA unit's kernels where that was built, then the README's programs; the last line is
+# the sum, "N passed, M failed", and the exit status says the same.
+build=$1 san=$2 filter=$3 program=$1/tests
 counts=$build/run.counts
 : >"$counts"
 
@@ -12,7 +12,7 @@ run() {
     shift 2
     echo "-- $label"
     rm -f "$name.status"
-    { env "$@" "$build/tests" --filter "$filter" 2>&1; echo $? >"$name.status"; } |
+    { env "$@" "$program" --filter "$filter" 2>&1; echo $? >"$name.status"; } |
         tee "$name.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
     status=$(cat "$name.status" 2>/dev/null || echo killed)
     count=$(tail -n 1 "$name.log" | grep -E '^[0-9]+ passed, [0-9]+ failed$')
@@ -58,6 +58,12 @@ else
     other_levels
     wait
     cat "$build/run.device.out"
+fi
+
+if [ -z "$san" ] && [ -z "$filter" ] && [ -x "$build/tests-cuda" ]; then
+    program=$build/tests-cuda filter=cuda.
+    run cuda "CUDA unit, kernels run by the CPU" MLC_TEST_DEVICE= MLC_TEST_BRIEF=1
+    filter=
 fi
 
 if [ -z "$san" ] && [ -z "$filter" ]; then
