@@ -2868,7 +2868,7 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
  * s and t are scalars. F(name) is a function of T: one of math.h, or another that IMPL.KERNELS.MATH
  * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
  * of mlc_map, whose numbers devices know: a new formula stands at the end of the second list.  */
-#define MLC_MAP_FORMULAS(U, B, N, F) \
+#define MLC__MAP_FORMULAS(U, B, N, F) \
     U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
     U(MAP_SQRT, F(sqrt)(a)) U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) \
     U(MAP_RELU, a > 0 || a != a ? a : (T)0) U(MAP_GELU, F(gelu)(a)) U(MAP_SILU, a * F(sigmoid)(a)) \
@@ -2885,8 +2885,10 @@ MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot 
     /* a is a mask, b is dy, c the count of ties */ \
     N(MAP_SHARE, a * b / c) \
     /* a is dy */ \
-    N(MAP_SQDIFF_GRAD, s * a * (b - c)) \
-    /* and the gradient, where b is x */ \
+    N(MAP_SQDIFF_GRAD, s * a * (b - c))
+/* The last two the CPU makes of others. */
+#define MLC_MAP_FORMULAS(U, B, N, F) \
+    MLC__MAP_FORMULAS(U, B, N, F) \
     U(MAP_GELU_TANH, F(gelu_tanh)(a)) B(MAP_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b))
 /* Formulas of the kernel math: most networks do without. */
 #define MLC_MATH_FORMULAS(U, B, N, F) \
@@ -6625,27 +6627,6 @@ MLC__INLINE double mlc__gelu_slope_f64(double x)
     return 0.5 * erfc(-0.7071067811865476 * x) +
            x * (0.3989422804014327 * mlc__exp_f64(-0.5 * x * x));
 }
-/* The form with tanh is x sigmoid(z); where z overflows it is 0 or x. */
-#define MLC__GELU_TANH(T, dtype) \
-    MLC__INLINE T mlc__gelu_tanh_z_##dtype(T x) \
-    { \
-        return (T)1.5957691216057308 * (x + (T)0.044715 * (x * x * x)); \
-    } \
-    MLC__BODY T mlc__gelu_tanh_##dtype(T x) \
-    { \
-        const T y = x * mlc__sigmoid_##dtype(mlc__gelu_tanh_z_##dtype(x)); \
-        return mlc__pick_##dtype(x < (T)-40, (T)0, y); \
-    } \
-    MLC__BODY T mlc__gelu_tanh_slope_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-40, (T)-40, x); \
-        const T v = mlc__pick_##dtype(low > (T)40, (T)40, low); \
-        const T z = mlc__gelu_tanh_z_##dtype(v), e = mlc__exp_##dtype(z < 0 ? z : -z); \
-        const T q = (T)1 / ((T)1 + e), s = mlc__pick_##dtype(z < 0, e * q, q); \
-        return s + v * (e * q * q) * /* = s (1 - s), without cancellation */ \
-               ((T)1.5957691216057308 + (T)0.21406444881780073 * (v * v)); \
-    }
-MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 #define MLC__LIBM1(name, fn) MLC__INLINE double mlc__##name##_f64(double x) { return fn(x); }
 #define MLC__LIBM2(name, fn) \
     MLC__INLINE double mlc__##name##_f64(double x, double y) { return fn(x, y); }
@@ -7377,29 +7358,69 @@ MLC__BODY void mlc__map_f32_blocks(mlc_map op, void *out, const void *const *in,
                                    double sd, double td)
 {
     const int64_t n = count & -MLC__BLOCK;                 /* says so to the compiler */
-    MLC__FORMULA_TEXT(float, MLC_MAP_FORMULAS, MLC__F32)
+    MLC__FORMULA_TEXT(float, MLC__MAP_FORMULAS, MLC__F32)
 }
 
 MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
                                    double sd, double td)
 {
     const int64_t n = count & -MLC__BLOCK;
-    MLC__FORMULA_TEXT(double, MLC_MAP_FORMULAS, MLC__F64)
+    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
 }
+
+/* gelu_tanh, x sigmoid(z), and its gradient: by the level's sigmoids and exponentials, a line at a
+ * time. Where z overflows the first is 0 or x. */
+#define MLC__GELU_TANH_Z(T, x) ((T)1.5957691216057308 * ((x) + (T)0.044715 * ((x) * (x) * (x))))
+#define MLC__GELU_TANH(T, dtype) \
+    static MLC__OPT void mlc__gelu_tanh_##dtype(mlc__map_fn map, mlc_map op, void *out, \
+                                                const void *const *in, int64_t n) \
+    { \
+        T e[MLC__GATHER], v[MLC__GATHER], *o = MLC__CAST(T *, out); \
+        const void *line[3] = { e, NULL, NULL }; \
+        const bool back = op == MLC_MAP_GELU_TANH_GRAD; \
+        const T *dy = MLC__CAST(const T *, in[0]), *x = MLC__CAST(const T *, in[back]); \
+        for (int64_t m; n > 0; n -= m, o += m, x += m, dy += m) { \
+            m = mlc__min(n, MLC__GATHER); \
+            for (int64_t i = 0; i < m; i++) { \
+                const T low = back && x[i] < (T)-40 ? (T)-40 : x[i]; \
+                v[i] = back && low > (T)40 ? (T)40 : low; \
+                const T z = MLC__GELU_TANH_Z(T, v[i]); \
+                e[i] = back && !(z < 0) ? -z : z; \
+            } \
+            map(back ? MLC_MAP_EXP : MLC_MAP_SIGMOID, e, line, m, 0.0, 0.0); \
+            for (int64_t i = 0; !back && i < m; i++) \
+                o[i] = v[i] < (T)-40 ? (T)0 : v[i] * e[i]; \
+            for (int64_t i = 0; back && i < m; i++) { \
+                const T q = (T)1 / ((T)1 + e[i]), s = v[i] < 0 ? e[i] * q : q; \
+                o[i] = dy[i] * (s + v[i] * (e[i] * q * q) * /* = s (1 - s), not cancelled */ \
+                                    ((T)1.5957691216057308 + \
+                                     (T)0.21406444881780073 * (v[i] * v[i]))); \
+            } \
+        } \
+    }
+MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 
 /* The switch is a function apart from the loop over blocks: compilers would take the constants of
  * all its cases out of that loop and onto the stack. */
-#define MLC__STAMP_FORMULAS(AT, isa, KERNEL, TYPE) \
+#define MLC__STAMP_FORMULAS(AT, isa, KERNEL, TYPE, FIRST) \
     MLC__APART AT void KERNEL##_blocks_##isa(mlc_map op, void *out, \
         const void *const *in, int64_t n, double s, double t) \
     { KERNEL##_blocks(op, out, in, n, s, t); } \
     static void KERNEL##_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
                                double s, double t) \
-    { MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) }
+    { \
+        FIRST \
+        MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) \
+    }
+#define MLC__MAP_FIRST(dtype, isa) \
+    if (op >= MLC_MAP_GELU_TANH) { \
+        mlc__gelu_tanh_##dtype(mlc__map_##dtype##_##isa, op, out, in, n); \
+        return; \
+    }
 #define MLC__STAMP_MAP_F32(isa) \
-    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f32, float)
+    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f32, float, MLC__MAP_FIRST(f32, isa))
 #define MLC__STAMP_MAP_F64(isa) \
-    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f64, double)
+    MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f64, double, MLC__MAP_FIRST(f64, isa))
 MLC__EACH_ISA(MLC__STAMP_MAP_F32)
 MLC__EACH_F64(MLC__STAMP_MAP_F64)
 
@@ -7569,7 +7590,7 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
     MLC__FORMULA_TEXT(float, MLC_MATH_FORMULAS, MLC__F32)
 }
 
-#define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float)
+#define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float, )
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
 /* The definition, beside which there is always a fast level: a function a formula. */
@@ -11780,6 +11801,14 @@ MLC__INLINE int64_t mlc__batch_c_at(const mlc__gemm_job *j, int64_t i)
     return j->h->c_at + mlc__batch_at(j->g, j->g->c_batch, i);
 }
 
+/* Elements of a, b and c. */
+MLC__APART void mlc__batch_begin(const mlc__gemm_job *j, int64_t i, int64_t at[3])
+{
+    at[0] = mlc__batch_at(j->g, j->g->a_batch, i);
+    at[1] = mlc__batch_at(j->g, j->g->b_batch, i);
+    at[2] = mlc__batch_c_at(j, i);
+}
+
 /* Cells of n elements along k in a pack. */
 MLC__INLINE int64_t mlc__cells(const mlc__gemm_job *j, int64_t n)
 {
@@ -12157,17 +12186,17 @@ static void mlc__sink_run(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, vo
 
 /* Without tiles: a row of c in blocks of 64 columns, by dot products where columns of b are
  * dense and by scaled rows of b otherwise. */
-static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0, int64_t n)
+static void mlc__gemm_row(const mlc__gemm_job *j, const int64_t at[3], int64_t i, int64_t j0,
+                          int64_t n)
 {
     const struct mlc_k_gemm *g = j->g;
-    const void *a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, batch) + i * g->a_row, j->size);
-    const void *from = mlc__at(g->b, mlc__batch_at(g, g->b_batch, batch), j->size);
+    const void *a = mlc__at(g->a, at[0] + i * g->a_row, j->size);
     double v[MLC__ROW_BLOCK];
     for (int64_t x = 0; x < n; x++) {
-        const void *b = mlc__at(from, (j0 + x) * g->b_col, j->size);
+        const void *b = mlc__at(g->b, at[1] + (j0 + x) * g->b_col, j->size);
         mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
-    mlc__sink_run(g, j->f, v, mlc__batch_c_at(j, batch) + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, at[2] + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* v[0..n) = row i of a times n columns of b, whatever their strides. */
@@ -12182,16 +12211,16 @@ static void mlc__gemm_row(const mlc__gemm_job *j, int64_t batch, int64_t i, int6
     }
 
 /* The same by rows of b, scaled and added: k is the outer loop, so b is read in order. */
-static void mlc__gemm_row_strided(const mlc__gemm_job *j, int64_t batch, int64_t i, int64_t j0,
-                                  int64_t n)
+static void mlc__gemm_row_strided(const mlc__gemm_job *j, const int64_t at[3], int64_t i,
+                                  int64_t j0, int64_t n)
 {
     const struct mlc_k_gemm *g = j->g;
     const mlc__axpy_fn axpy = j->f->axpy;
-    const void *a = mlc__at(g->a, mlc__batch_at(g, g->a_batch, batch) + i * g->a_row, j->size);
-    const void *b = mlc__at(g->b, mlc__batch_at(g, g->b_batch, batch) + j0 * g->b_col, j->size);
+    const void *a = mlc__at(g->a, at[0] + i * g->a_row, j->size);
+    const void *b = mlc__at(g->b, at[1] + j0 * g->b_col, j->size);
     double v[MLC__ROW_BLOCK];
     if (j->size == 4) { MLC__ROW_TEXT(float) } else { MLC__ROW_TEXT(double) }
-    mlc__sink_run(g, j->f, v, mlc__batch_c_at(j, batch) + i * g->c_row + j0 * g->c_col, j0, n);
+    mlc__sink_run(g, j->f, v, at[2] + i * g->c_row + j0 * g->c_col, j0, n);
 }
 
 /* Dot products only where both operands run along k and k fills at least a few lanes. */
@@ -12201,14 +12230,17 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
     const struct mlc_k_gemm *g = j->g;
     const int64_t batches = mlc__batches(g);
     const int64_t end = mlc__min((chunk + 1) * j->mc, batches * g->m * j->n_tasks);
+    int64_t at[3], last = -1;
     (void)worker;
     for (int64_t r = chunk * j->mc; r < end; r++) {
         const int64_t row = j->n_tasks > 1 ? r / j->n_tasks : r;
         const int64_t batch = batches > 1 ? row / g->m : 0, i = row - batch * g->m;
+        if (batch != last) mlc__batch_begin(j, batch, at);
+        last = batch;
         const int64_t j0 = (r - row * j->n_tasks) * MLC__ROW_BLOCK;
         const int64_t n = mlc__min(MLC__ROW_BLOCK, g->n - j0);
-        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8) mlc__gemm_row(j, batch, i, j0, n);
-        else mlc__gemm_row_strided(j, batch, i, j0, n);
+        if (g->a_col == 1 && g->b_row == 1 && g->k >= 8) mlc__gemm_row(j, at, i, j0, n);
+        else mlc__gemm_row_strided(j, at, i, j0, n);
     }
 }
 
@@ -12610,7 +12642,7 @@ static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const ml
  * comes in between. */
 
 /* The bare product, its sums in g's workspace; returns the bytes they take. */
-static size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
+MLC__APART size_t mlc__gemm_bare(const struct mlc_k_gemm *g, struct mlc_k_gemm *w)
 {
     size_t at = 0;
     *w = *g;
@@ -12667,8 +12699,8 @@ static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g, const ml
 }
 
 /* Over copies, which are made for one axis of products at a time. */
-static mlc_status mlc__gemm_by_copies(void *dev, const struct mlc_k_gemm *g,
-                                      const mlc__gemm_hints *h, const mlc__gemm_level *level)
+MLC__APART mlc_status mlc__gemm_by_copies(void *dev, const struct mlc_k_gemm *g,
+                                          const mlc__gemm_hints *h, const mlc__gemm_level *level)
 {
     struct mlc_k_gemm axis = *g, w;
     mlc__gemm_hints to = *h;
