@@ -4428,9 +4428,9 @@ struct sink {
     void *c, *aux;
     const void *bias, *residual, *grad_of;
     int64_t row, col, batch[3];        /* strides                                               */
-    double alpha, beta, keep;          /* keep: factor of what dropout keeps; 0: no dropout     */
-    uint32_t below;                    /* words below are dropped, or all                       */
-    int all;
+    double alpha, beta;
+    int drops;
+    drop_of drop;
     uint64_t seed, stream;
     const uint64_t *base;
 };
@@ -4474,7 +4474,7 @@ template <class W> DEV void sink_drop(const sink &s, int64_t at, int count, W (&
         const int64_t i = at + e * s.col;
         if (e < count && i / 4 != made) w = philox(s.seed, stream, (uint64_t)(made = i / 4));
         const uint32_t word = i & 2 ? (i & 1 ? w.w[3] : w.w[2]) : i & 1 ? w.w[1] : w.w[0];
-        x[e] = word < s.below || s.all ? (W)0 : x[e] * (W)s.keep;
+        x[e] = word < s.drop.below ? (W)0 : x[e] * (W)s.drop.scale;
     }
 }
 
@@ -4503,7 +4503,7 @@ DEV void sink_unit(const sink &s, int64_t at, int64_t i, int64_t j, int count, W
             for (int e = 0; e < UNIT; e++) x[e] = sink_formula(s.act, x[e], x[e]);
             if (s.aux && s.aux_after) write_as(s.dtype, s.aux, at, s.col, count, s.whole, x);
         }
-        if (s.all || s.keep != 0.0) sink_drop(s, at, count, x);
+        if (s.drops) sink_drop(s, at, count, x);
     }
     if (s.grad_of) {
         read_as(s.dtype, s.grad_of, at, s.col, count, s.whole, y);
@@ -4696,16 +4696,6 @@ static int act_formula(mlc_act act)
     default:              return 0;
     }
 }
-static void sink_drop_make(sink *s, const struct mlc_k_gemm *g)
-{
-    const uint64_t below = (uint64_t)(g->drop * 4294967296.0);
-    s->below = (uint32_t)below;
-    s->all = below > UINT32_MAX;
-    s->keep = g->drop > 0.0 && g->drop < 1.0 ? 1.0 / (1.0 - g->drop) : 0.0;
-    s->seed = g->drop_seed;
-    s->stream = g->drop_stream;
-    s->base = g->drop_base;
-}
 static sink sink_make(const struct mlc_k_gemm *g, bool turned)
 {
     const size_t size = mlc_dtype_bytes(g->c_dtype);
@@ -4723,7 +4713,9 @@ static sink sink_make(const struct mlc_k_gemm *g, bool turned)
     s.col = turned ? g->c_row : g->c_col;
     memcpy(s.batch, g->c_batch, sizeof s.batch);
     s.alpha = g->alpha; s.beta = g->beta;
-    sink_drop_make(&s, g);
+    s.drops = g->drop > 0.0;
+    s.drop = drop_made(g->drop);
+    s.seed = g->drop_seed; s.stream = g->drop_stream; s.base = g->drop_base;
     s.whole = s.col == 1 && steps_whole(s.row, s.batch) && is_whole(s.c, size) &&
               is_whole(s.aux, size) && is_whole(s.residual, size) && is_whole(s.grad_of, size);
     s.bias_whole = !turned && s.bias && is_whole(s.bias, mlc_dtype_bytes(s.bias_dtype));
@@ -4799,18 +4791,17 @@ static mlc_status own_run(void *dev, const struct mlc_k_gemm *a)
     return st == MLC_OK && c.parts > 1 ? own_sink(dev, g, c, f64) : st;
 }
 
-static bool gemm_low(mlc_dtype d) { return d == MLC_BF16 || d == MLC_F16; }
-static bool gemm_computes(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64 || gemm_low(d); }
+static bool gemm_computes(mlc_dtype d) { return d == MLC_F32 || d == MLC_F64 || dtype_is_half(d); }
 
 /* Is this a product that the entry makes? */
 static bool gemm_valid(const struct mlc_k_gemm *g)
 {
-    const bool low = gemm_low(g->dtype);
+    const bool low = dtype_is_half(g->dtype);
     if (!gemm_computes(g->dtype) || g->b_pack || g->signs.rows) return false;
     if (g->a_dtype != g->dtype && !(low && g->a_dtype == MLC_F32)) return false;
     if (g->b_dtype != g->dtype && !(low && g->b_dtype == MLC_F32)) return false;
     if (g->c_dtype != g->dtype && !(low && g->c_dtype == MLC_F32) &&
-        !(g->dtype == MLC_F32 && gemm_low(g->c_dtype))) return false;
+        !(g->dtype == MLC_F32 && dtype_is_half(g->c_dtype))) return false;
     if (g->bias && g->bias_dtype != g->c_dtype &&
         !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
     if (g->beta != 0.0 && (g->act || g->drop > 0.0 || g->residual || g->grad_of)) return false;
@@ -4861,8 +4852,8 @@ static void lt_close(lt_state *lt)
 }
 static lt_state *lt_of(device *d)
 {
-    const char *own = getenv("MLC_CUDA_OWN_GEMM");
     if (d->lt) return d->lt;
+    const char *own = getenv("MLC_CUDA_OWN_GEMM");
     d->lt = static_cast<lt_state *>(calloc(1, sizeof *d->lt));
     if (!d->lt) return NULL;
     d->lt->own = own && strcmp(own, "0") != 0;
@@ -5152,8 +5143,10 @@ static bool lt_plan_with(device *dev, const struct mlc_k_gemm *g, bool turned, i
     if (!lt_plan_call(l, g, to)) return false;
     l->algo = lt_find(dev, l->call);
     l->room_at = l->sums_at + sums_bytes;
-    l->bytes = l->algo ? l->room_at + l->algo->room + LT_ROOM_ALIGN : 0;
-    return l->algo != NULL;
+    if (!l->algo) return false;
+    l->bytes = l->room_at + l->algo->room;
+    if (l->bytes) l->bytes += LT_ROOM_ALIGN;
+    return true;
 }
 /* False: the own tile makes the product. Without a workspace only sizes are wanted. */
 static bool lt_plan_make(device *dev, const struct mlc_k_gemm *g, lt_plan *l)
