@@ -377,7 +377,7 @@ BOTH float   load(f16 v)
 #else
     const uint32_t sign = (uint32_t)(v.bits & 0x8000) << 16, e = v.bits >> 10 & 31;
     const uint32_t m = v.bits & 1023;
-    if (e == 31) return bits_f32(sign | 0x7f800000 | m << 13);
+    if (e == 31) return bits_f32(sign | 0x7f800000 | (m ? 0x400000 : 0) | m << 13);
     if (e == 0) return bits_f32(sign | f32_bits((float)m * 5.9604644775390625e-8f));
     return bits_f32(sign | (e + 112) << 23 | m << 13);
 #endif
