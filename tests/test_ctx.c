@@ -345,6 +345,7 @@ TEST(ctx, a_bad_label_is_found_at_scope_end)
     mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), labels);
     mlc_scope_begin(ctx);
     mlc_cross_entropy(x, y);
+    mlc_ctx_sync(ctx);                 /* of a device that is not done yet                     */
     CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
     CHECK_HAS(mlc_error(ctx), "label 3 at row 1");
     mlc_scope_begin(ctx);

@@ -2162,6 +2162,7 @@ TEST(errors, wrong_calls_of_the_library_say_what_is_wrong_and_what_to_do)
             return;
         mlc_scope_begin(w.ctx);
         wr->call(&w);
+        mlc_ctx_sync(w.ctx);
         mlc_status got = mlc_scope_end(w.ctx);
         CHECK(says(w.ctx, wr->name, "", got, wr->status, wr->text, w.files.dir));
         CHECK(unchanged(w.x) && unchanged(w.d) && unchanged(w.i));
