@@ -330,8 +330,11 @@ mlc_isa test_isa_top(void)
     return top;
 }
 
+/* A device other than "test" has no levels: what runs on each level runs once there.           */
 mlc_isa test_level_after(mlc_isa isa)
 {
+    if (test_g.device != NULL && strcmp(test_g.device, "test") != 0)
+        return MLC_ISA_AUTO;
     for (int i = (int)isa + 1; i <= (int)test_isa_top(); i++)
         if (mlc_cpu_kernels((mlc_isa)i) != NULL)
             return (mlc_isa)i;
