@@ -7368,53 +7368,53 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
     MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
 }
 
-/* gelu_tanh, x sigmoid(z), and its gradient: by the level's sigmoids and exponentials, a line at a
- * time. Where z overflows the first is 0 or x. */
+/* gelu_tanh, x sigmoid(z), and its gradient, over blocks: by the level's sigmoids and exponentials,
+ * a line at a time. Where z overflows the first is 0 or x. */
 #define MLC__GELU_TANH_Z(T, x) ((T)1.5957691216057308 * ((x) + (T)0.044715 * ((x) * (x) * (x))))
-#define MLC__GELU_TANH(T, dtype) \
-    static MLC__OPT void mlc__gelu_tanh_##dtype(mlc__map_fn map, mlc_map op, void *out, \
-                                                const void *const *in, int64_t n) \
+#define MLC__GELU_TANH(OPT, T, dtype) \
+    static OPT void mlc__gelu_tanh_##dtype(mlc__map_fn map, mlc_map op, void *out, \
+                                           const void *const *in, int64_t n) \
     { \
         T e[MLC__GATHER], v[MLC__GATHER], *o = MLC__CAST(T *, out); \
         const void *line[3] = { e, NULL, NULL }; \
         const bool back = op == MLC_MAP_GELU_TANH_GRAD; \
         const T *dy = MLC__CAST(const T *, in[0]), *x = MLC__CAST(const T *, in[back]); \
         for (int64_t m; n > 0; n -= m, o += m, x += m, dy += m) { \
-            m = mlc__min(n, MLC__GATHER); \
+            m = mlc__min(n, MLC__GATHER) & -MLC__BLOCK; \
             for (int64_t i = 0; i < m; i++) { \
-                const T low = back && x[i] < (T)-40 ? (T)-40 : x[i]; \
-                v[i] = back && low > (T)40 ? (T)40 : low; \
+                const T low = mlc__pick_##dtype(x[i] < (T)-40, (T)-40, x[i]); \
+                v[i] = mlc__pick_##dtype(back, mlc__pick_##dtype(low > (T)40, (T)40, low), x[i]); \
                 const T z = MLC__GELU_TANH_Z(T, v[i]); \
-                e[i] = back && !(z < 0) ? -z : z; \
+                e[i] = mlc__pick_##dtype(back && !(z < 0), -z, z); \
             } \
             map(back ? MLC_MAP_EXP : MLC_MAP_SIGMOID, e, line, m, 0.0, 0.0); \
-            for (int64_t i = 0; !back && i < m; i++) \
-                o[i] = v[i] < (T)-40 ? (T)0 : v[i] * e[i]; \
-            for (int64_t i = 0; back && i < m; i++) { \
-                const T q = (T)1 / ((T)1 + e[i]), s = v[i] < 0 ? e[i] * q : q; \
-                o[i] = dy[i] * (s + v[i] * (e[i] * q * q) * /* = s (1 - s), not cancelled */ \
-                                    ((T)1.5957691216057308 + \
-                                     (T)0.21406444881780073 * (v[i] * v[i]))); \
+            for (int64_t i = 0; i < m; i++) { \
+                const T q = (T)1 / ((T)1 + e[i]), s = mlc__pick_##dtype(v[i] < 0, e[i] * q, q); \
+                const T slope = s + v[i] * (e[i] * q * q) * /* = s (1 - s), not cancelled */ \
+                                        ((T)1.5957691216057308 + \
+                                         (T)0.21406444881780073 * (v[i] * v[i])); \
+                const T y = mlc__pick_##dtype(v[i] < (T)-40, (T)0, v[i] * e[i]); \
+                o[i] = mlc__pick_##dtype(back, dy[i] * slope, y); \
             } \
         } \
     }
-MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
+MLC__GELU_TANH(MLC__OPT, float, f32) MLC__GELU_TANH(, double, f64)
 
 /* The switch is a function apart from the loop over blocks: compilers would take the constants of
  * all its cases out of that loop and onto the stack. */
 #define MLC__STAMP_FORMULAS(AT, isa, KERNEL, TYPE, FIRST) \
     MLC__APART AT void KERNEL##_blocks_##isa(mlc_map op, void *out, \
         const void *const *in, int64_t n, double s, double t) \
-    { KERNEL##_blocks(op, out, in, n, s, t); } \
-    static void KERNEL##_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
-                               double s, double t) \
     { \
         FIRST \
-        MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) \
-    }
+        KERNEL##_blocks(op, out, in, n, s, t); \
+    } \
+    static void KERNEL##_##isa(mlc_map op, void *out, const void *const *in, int64_t n, \
+                               double s, double t) \
+    { MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) }
 #define MLC__MAP_FIRST(dtype, isa) \
     if (op >= MLC_MAP_GELU_TANH) { \
-        mlc__gelu_tanh_##dtype(mlc__map_##dtype##_##isa, op, out, in, n); \
+        mlc__gelu_tanh_##dtype(mlc__map_##dtype##_blocks_##isa, op, out, in, n); \
         return; \
     }
 #define MLC__STAMP_MAP_F32(isa) \
