@@ -4441,10 +4441,10 @@ struct product {
 };
 
 /* A formula that is known when it is compiled. */
-template <int OP, class T> DEV T formula_of(T a, T b, T c, T s, T t)
+template <int OP, class T> DEV T formula_of(T a, T b, T c, T s)
 {
     switch (OP) {
-        MLC_FORMULAS(MATH_CASE, MATH_CASE, MATH_CASE, F)
+        MLC_MAP_FORMULAS(MATH_CASE, MATH_CASE, MATH_CASE, F)
         default: return (T)0;
     }
 }
@@ -4453,7 +4453,7 @@ template <int OP, class T> DEV T formula_of(T a, T b, T c, T s, T t)
     X(MLC_MAP_RELU) X(MLC_MAP_GELU) X(MLC_MAP_TANH) X(MLC_MAP_SIGMOID) X(MLC_MAP_SILU) \
     X(MLC_MAP_GELU_TANH) X(MLC_MAP_RELU_GRAD) X(MLC_MAP_GELU_GRAD) X(MLC_MAP_TANH_GRAD) \
     X(MLC_MAP_SIGMOID_GRAD) X(MLC_MAP_SILU_GRAD) X(MLC_MAP_GELU_TANH_GRAD)
-#define SINK_CASE(op) case op: return formula_of<op>(a, b, (W)0, (W)0, (W)0);
+#define SINK_CASE(op) case op: return formula_of<op>(a, b, (W)0, (W)0);
 #define SINK_KNOWS(op) case op:
 template <class W>
 static __device__ __attribute__((noinline)) W sink_formula(int op, W a, W b)
@@ -4688,12 +4688,13 @@ static side side_make(const void *data, mlc_dtype dtype, mlc_dtype as, int64_t l
 static int act_formula(mlc_act act)
 {
     switch (act) {
-    case MLC_ACT_RELU:    return MLC_MAP_RELU;
-    case MLC_ACT_GELU:    return MLC_MAP_GELU;
-    case MLC_ACT_TANH:    return MLC_MAP_TANH;
-    case MLC_ACT_SIGMOID: return MLC_MAP_SIGMOID;
-    case MLC_ACT_SILU:    return MLC_MAP_SILU;
-    default:              return 0;
+    case MLC_ACT_RELU:      return MLC_MAP_RELU;
+    case MLC_ACT_GELU:      return MLC_MAP_GELU;
+    case MLC_ACT_TANH:      return MLC_MAP_TANH;
+    case MLC_ACT_SIGMOID:   return MLC_MAP_SIGMOID;
+    case MLC_ACT_SILU:      return MLC_MAP_SILU;
+    case MLC_ACT_GELU_TANH: return MLC_MAP_GELU_TANH;
+    default:                return 0;
     }
 }
 static sink sink_make(const struct mlc_k_gemm *g, bool turned)
@@ -4995,9 +4996,9 @@ static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
     if (!g->act) return e;
     e = g->bias ? e : 0;
     switch (act_formula(g->act)) {
-    case MLC_MAP_RELU:        return e | CUBLASLT_EPILOGUE_RELU;
-    case MLC_MAP_GELU_TANH:  return e | CUBLASLT_EPILOGUE_GELU;
-    default:                  return 0;
+    case MLC_MAP_RELU:      return e | CUBLASLT_EPILOGUE_RELU;
+    case MLC_MAP_GELU_TANH: return e | CUBLASLT_EPILOGUE_GELU;
+    default:                return 0;
     }
 }
 

@@ -76,7 +76,7 @@ static void *place(int role) { return host_block + (size_t)role * ROOM; }
 static void sink_draw(struct mlc_k_gemm *g, int64_t elements)
 {
     static const mlc_map grads[] = {MLC_MAP_RELU_GRAD, MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD,
-                                    MLC_MAP_GELU_GRAD, MLC_MAP_SILU_GRAD};
+                                    MLC_MAP_GELU_GRAD, MLC_MAP_SILU_GRAD, MLC_MAP_GELU_TANH_GRAD};
     g->alpha = draw(3) ? 1 : -0.75;
     if (draw(2)) {
         g->bias = place(BIAS);
@@ -85,10 +85,10 @@ static void sink_draw(struct mlc_k_gemm *g, int64_t elements)
     }
     if (draw(3) == 0) { g->beta = draw(2) ? 1 : 0.5; return; }
     if (draw(2))
-        g->act = (mlc_act)(1 + draw(MLC_ACT_SILU));
+        g->act = (mlc_act)(1 + draw(MLC_ACT_GELU_TANH));
     if (g->act && draw(2)) { g->aux = place(AUX); g->aux_after = (int32_t)draw(2); }
     if (draw(4) == 0) { g->residual = place(RESIDUAL); g->act_last = (int32_t)draw(2); }
-    if (draw(4) == 0) { g->grad_of = place(GRAD_OF); g->grad = grads[draw(5)]; }
+    if (draw(4) == 0) { g->grad_of = place(GRAD_OF); g->grad = grads[draw(6)]; }
     if (draw(4) == 0 && g->c_col == 1) {
         g->drop = draw(5) ? 0.25 : 1;
         g->drop_seed = 3;
