@@ -625,6 +625,7 @@ TEST(ew, a_divisor_of_0_changes_nothing)
             mlc_error_clear(ctx);
             mlc_scope_begin(ctx);
             CHECK(whole_call(f, true, x, b) == NULL || !test_on_host());
+            mlc_ctx_sync(ctx);
             CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
             mlc_error_clear(ctx);
             CHECK_VALUES(x, 1000, want, 0, 0);

@@ -682,6 +682,7 @@ TEST(index, on_a_device_two_operations_with_bad_indices_report_the_first)
         CHECK(mlc_take(x, i) != NULL);
         CHECK(mlc_scatter_add(x, 0, i, y) != NULL);
     }
+    mlc_ctx_sync(ctx);
     CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
     CHECK_HAS(mlc_error(ctx), "gather: index 7 at position 1");
     CHECK_OK(ctx);
@@ -699,6 +700,7 @@ TEST(index, among_many_bad_indices_the_first_one_is_named)
         mlc_tensor *i = mlc_from(ctx, MLC_I64, mlc_dims1(N), index);
         if (k) mlc_gather(x, 0, i);
         else mlc_scatter_add(x, 0, i, mlc_ones(ctx, MLC_F32, mlc_dims1(N)));
+        mlc_ctx_sync(ctx);
         CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_VALUE);
         CHECK_HAS(mlc_error(ctx), "index -40001 at position 40001");
     }

@@ -68,6 +68,8 @@ __attribute__((constructor)) static void borrow_register()
     g_cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
 #define SET(name) b.kernels.name = name##_run; b.kernels.name##_workspace = name##_ask;
     MLC_KERNELS(SET)
+    b.kernels.gemm_optim = g_own.gemm_optim;     /* its bits are those of the unit's gemm and optim */
+    b.kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
     mlc_backend_register(&b);
     const char *device = getenv("MLC_TEST_DEVICE");
     if (device && strncmp(device, "cuda", 4) == 0) atexit(counts_print);
