@@ -124,20 +124,26 @@ $(BUILD)/cuda/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h
 # The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
 CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes -Itests/cuda_host -I. \
             $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
-$(BUILD)/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h $(wildcard tests/cuda_host/*) \
+$(BUILD)/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h $(wildcard tests/cuda_host/*.h) \
                         $(BUILD)/config
 	$(CUDA_HOST) -x c++ -c -o $@ $<
 
 $(BUILD)/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h \
-                   $(wildcard tests/cuda_host/*) $(BUILD)/config
+                   $(wildcard tests/cuda_host/*.h) $(BUILD)/config
 	$(CUDA_HOST) -c -o $@ $<
 
 CUDA_TESTS := $(sort $(wildcard tests/cuda_host/test_*.c))
+CUDA_CPP_TESTS := $(sort $(wildcard tests/cuda_host/test_*.cpp))
 $(BUILD)/cuda_%.o: tests/cuda_host/%.c $(TEST_HEADERS) $(BUILD)/config
 	$(COMPILE) -Itests -c -o $@ $<
 
+$(BUILD)/cuda_%.o: tests/cuda_host/%.cpp mlcore_cuda.h $(wildcard tests/cuda_host/*.h) \
+                   $(TEST_HEADERS) $(BUILD)/config
+	$(CUDA_HOST) -c -o $@ $<
+
 $(BUILD)/tests-cuda: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/mlcore_cuda.o $(BUILD)/borrow.o \
-                     $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o)
+                     $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o) \
+                     $(CUDA_CPP_TESTS:tests/cuda_host/%.cpp=$(BUILD)/cuda_%.o)
 	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The calls of the system that it makes fail go through tests/faults/.

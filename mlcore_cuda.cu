@@ -62,8 +62,10 @@ struct device {
     char *slots;                       /* of posts, SLOT_BYTES each                             */
     cudaEvent_t posted[SLOTS];
     int64_t posts;                     /* made so far; a ticket is their number                 */
-    bool blocking;
-    const char *operation, *first;     /* first: queued after the device was known to be well   */
+    bool blocking, lost;               /* lost: a failure that stays, and its message           */
+    const char *operation;             /* the last                                              */
+    const char *first, *since;         /* first: after the device was known to be well; since:
+                                        * after the last post                                   */
     char message[MESSAGE];
     struct lt_state *lt;               /* of CUDA.LT, NULL until it is needed                   */
 };
@@ -71,43 +73,55 @@ static void lt_close(struct lt_state *lt);
 
 static device *device_of(void *dev) { return static_cast<device *>(dev); }
 
-/* Keeps a text for a failure; the status says whether memory was missing. */
+/* Keeps a text for a failure, that of the first one that stays; the status says whether memory was
+ * missing. */
 static mlc_status device_failed(device *d, const char *what, cudaError_t e)
 {
-    cudaGetLastError();                /* what is not sticky is over with this                  */
-    snprintf(d->message, sizeof d->message, "%s: %s", what, cudaGetErrorString(e));
+    cudaGetLastError();                /* what is not to stay is over with this                 */
+    if (!d->lost) snprintf(d->message, sizeof d->message, "%s: %s", what, cudaGetErrorString(e));
     return e == cudaErrorMemoryAllocation ? MLC_ERR_NOMEM : MLC_ERR_DEVICE;
 }
 
-/* A failure that arrives late: what was queued since the device was known to be well. */
-static mlc_status device_late(device *d, const char *what, cudaError_t e)
-{
-    const mlc_status st = device_failed(d, what, e);
-    const size_t at = strlen(d->message);
-    if (d->first)
-        snprintf(d->message + at, sizeof d->message - at, "; queued since the device was last "
-                 "known to be well: '%s' to '%s'%s", d->first, d->operation, d->blocking ? "" :
-                 "; MLC_CUDA_BLOCKING=1 names the kernel");
-    return st;
-}
 static mlc_status device_well(device *d)
 {
-    d->first = NULL;
+    d->first = d->since = NULL;
     return MLC_OK;
 }
 
+/* Asks whether the last failure stays. Then it may be of what was queued long before, and its text
+ * names the operations since the device was known to be well. */
+static void device_late(device *d)
+{
+    const size_t at = strlen(d->message);
+    cudaSetDevice(d->card);
+    const cudaError_t e = cudaStreamQuery(d->stream);
+    cudaGetLastError();
+    d->lost = e != cudaSuccess && e != cudaErrorNotReady;
+    if (d->lost && d->first)
+        snprintf(d->message + at, sizeof d->message - at, "; queued since the device was last "
+                 "known to be well: '%s' to '%s'%s", d->first, d->operation, d->blocking ? "" :
+                 "; MLC_CUDA_BLOCKING=1 names the kernel");
+}
 static const char *device_message(void *dev)
 {
     device *d = device_of(dev);
+    if (d->message[0] && !d->lost) device_late(d);
     return d->message[0] ? d->message : NULL;
 }
 static void device_operation(void *dev, const char *what)
 {
     device *d = device_of(dev);
     d->operation = what;
-    if (!d->first) d->first = what;
+    if (!d->first || d->blocking) d->first = what;
+    if (!d->since) d->since = what;
 }
 
+static void staging_free(staging *s)
+{
+    while (s->chunks > 0) cudaEventDestroy(s->free[--s->chunks]);
+    if (s->memory) cudaFreeHost(s->memory);
+    memset(s, 0, sizeof *s);
+}
 static cudaError_t staging_make(staging *s, size_t bytes, int chunks)
 {
     void *memory = NULL;
@@ -117,13 +131,8 @@ static cudaError_t staging_make(staging *s, size_t bytes, int chunks)
     s->bytes = bytes;
     for (; e == cudaSuccess && s->chunks < chunks; s->chunks += e == cudaSuccess)
         e = cudaEventCreateWithFlags(&s->free[s->chunks], cudaEventDisableTiming);
+    if (e != cudaSuccess) staging_free(s);
     return e;
-}
-static void staging_free(staging *s)
-{
-    while (s->chunks > 0) cudaEventDestroy(s->free[--s->chunks]);
-    if (s->memory) cudaFreeHost(s->memory);
-    memset(s, 0, sizeof *s);
 }
 
 static void device_close(void *dev)
@@ -212,17 +221,23 @@ static void device_release(void *dev, void *p, size_t)
     cudaFreeAsync(p, d->stream);
 }
 
+/* What the pool holds and has not lent is free, too. */
 static mlc_status device_info(void *dev, mlc_device_info *out)
 {
     device *d = device_of(dev);
     cudaDeviceProp card;
     size_t free_bytes = 0, total_bytes = 0;
+    uint64_t held = 0, lent = 0;
     cudaSetDevice(d->card);
     cudaError_t e = cudaGetDeviceProperties(&card, d->card);
     if (e == cudaSuccess) e = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (e == cudaSuccess)
+        e = cudaMemPoolGetAttribute(d->pool, cudaMemPoolAttrReservedMemCurrent, &held);
+    if (e == cudaSuccess)
+        e = cudaMemPoolGetAttribute(d->pool, cudaMemPoolAttrUsedMemCurrent, &lent);
     if (e != cudaSuccess) return device_failed(d, "info", e);
     snprintf(out->name, sizeof out->name, "%.63s", card.name);
-    out->free_bytes = (int64_t)free_bytes;
+    out->free_bytes = (int64_t)(free_bytes + held - lent);
     out->total_bytes = (int64_t)total_bytes;
     return MLC_OK;
 }
@@ -282,7 +297,7 @@ static mlc_status device_copy(void *dev, void *dst, const void *src, size_t byte
     const cudaError_t e = kind == MLC_COPY_ON_DEVICE
         ? cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream)
         : device_stage(d, dst, src, bytes, kind == MLC_COPY_TO_DEVICE);
-    if (e != cudaSuccess) return device_late(d, "copy", e);
+    if (e != cudaSuccess) return device_failed(d, "copy", e);
     return kind == MLC_COPY_TO_HOST ? device_well(d) : MLC_OK;
 }
 
@@ -291,7 +306,7 @@ static mlc_status device_sync(void *dev)
     device *d = device_of(dev);
     cudaSetDevice(d->card);
     const cudaError_t e = cudaStreamSynchronize(d->stream);
-    return e == cudaSuccess ? device_well(d) : device_late(d, "synchronization", e);
+    return e == cudaSuccess ? device_well(d) : device_failed(d, "synchronization", e);
 }
 
 /* A slot is free when its post was answered or is older than SLOTS others, which a caller that
@@ -305,22 +320,31 @@ static mlc_status device_post(void *dev, const void *src, size_t bytes, int64_t 
     cudaError_t e = cudaMemcpyAsync(d->slots + slot * SLOT_BYTES, src, bytes,
                                     cudaMemcpyDeviceToHost, d->stream);
     if (e == cudaSuccess) e = cudaEventRecord(d->posted[slot], d->stream);
-    if (e != cudaSuccess) return device_late(d, "post", e);
+    if (e != cudaSuccess) return device_failed(d, "post", e);
     *ticket = ++d->posts;
+    d->since = NULL;
     return MLC_OK;
 }
 static int32_t device_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
 {
     device *d = device_of(dev);
     const int slot = (int)((ticket - 1) % SLOTS);
+    if (ticket < 1 || ticket > d->posts || ticket <= d->posts - SLOTS) {
+        device_failed(d, "poll: the ticket is over", cudaErrorInvalidValue);
+        return -1;
+    }
     cudaSetDevice(d->card);
     const cudaError_t e = cudaEventQuery(d->posted[slot]);
-    if (e == cudaErrorNotReady) return 0;
+    if (e == cudaErrorNotReady) {
+        cudaGetLastError();            /* which is this, to a program that asks                 */
+        return 0;
+    }
     if (e != cudaSuccess) {
-        device_late(d, "poll", e);
+        device_failed(d, "poll", e);
         return -1;
     }
     memcpy(dst, d->slots + slot * SLOT_BYTES, bytes);
+    if (ticket == d->posts) d->first = d->since;
     return 1;
 }
 
@@ -5654,7 +5678,6 @@ void mlc_cuda_backend(mlc_backend *b)
     b->size = (uint32_t)sizeof *b;
     b->name = "cuda";
     b->count = device_count;
-    b->count = device_count;
     b->open = device_open;
     b->close = device_close;
     b->alloc = device_alloc;
@@ -5662,14 +5685,10 @@ void mlc_cuda_backend(mlc_backend *b)
     b->copy = device_copy;
     b->post = device_post;
     b->poll = device_poll;
-    b->post = device_post;
-    b->poll = device_poll;
     b->sync = device_sync;
     b->message = device_message;
     b->operation = device_operation;
     b->info = device_info;
-    b->message = device_message;
-    b->operation = device_operation;
     table_fill(&b->kernels);
 }
 

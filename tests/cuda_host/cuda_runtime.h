@@ -4,11 +4,11 @@
  * what is asynchronous on a GPU is done here when the host waits, asks for an event (a random
  * number of entries then), or the queue is long. So a buffer that is used again too early, or read
  * before it is there, gives wrong numbers. Copies between pageable memory and the device are as
- * CUDA has them: to the device the source is read at once, to the host the call waits; g_pageable
- * counts both.
+ * CUDA has them: to the device the source is read at once, to the host the call waits.
  *
- * CUDA_HOST_DEVICES=n: so many cards (2). fail_at(n): the n-th call from now on fails;
- * fail_kernel_at(n): the n-th kernel from now on fails when it runs, and all calls after it. */
+ * CUDA_HOST_DEVICES=n: so many cards (2). g_count counts calls by what they do. g_room limits the
+ * bytes that are lent. fail_at(n): the n-th call from now on fails; fail_kernel_at(n): the n-th
+ * kernel from now on fails when it runs, and all calls after it. */
 #pragma once
 #include "fibers.h"
 
@@ -175,7 +175,10 @@ enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrMemoryPoolsSupported = 115
 };
-enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+enum cudaMemPoolAttr {
+    cudaMemPoolAttrReleaseThreshold = 4, cudaMemPoolAttrReservedMemCurrent = 5,
+    cudaMemPoolAttrUsedMemCurrent = 7
+};
 struct cudaDeviceProp { char name[256]; };
 typedef struct CUmemPool_st *cudaMemPool_t;
 
@@ -195,7 +198,14 @@ typedef std::lock_guard<std::recursive_mutex> Lock;
 
 inline thread_local int g_device;
 inline cudaError_t g_sticky, g_last;   /* sticky: a kernel failed, and nothing works any more   */
-inline int64_t     g_fail_at, g_fail_kernel_at, g_pageable, g_pinned, g_calls;
+inline int64_t     g_fail_at, g_fail_kernel_at, g_calls;
+/* COUNT_WAIT: until a stream or an event is done, where it was not yet.                        */
+enum Count {
+    COUNT_LAUNCH, COUNT_PINNED, COUNT_ON_DEVICE, COUNT_PAGEABLE, COUNT_ALLOC, COUNT_FREE,
+    COUNT_HOST_ALLOC, COUNT_MAKE, COUNT_RECORD, COUNT_QUERY, COUNT_SYNC, COUNT_WAIT, COUNTS
+};
+inline int64_t g_count[COUNTS], g_events;
+inline size_t  g_room = kArena;
 struct Pinned { const char *at; size_t bytes; };
 inline std::deque<Pinned> g_pinned_blocks;
 inline std::deque<cudaStream_t> g_streams;
@@ -204,15 +214,23 @@ inline void fail_at(int64_t n) { g_fail_at = n; }
 inline void fail_kernel_at(int64_t n) { g_fail_kernel_at = n; }
 inline void forgive() { g_fail_at = g_fail_kernel_at = 0; g_sticky = g_last = cudaSuccess; }
 
+inline size_t lent()
+{
+    size_t bytes = 0;
+    for (int i = 0; i < w.blocks; i++) bytes += w.block[i].bytes;
+    return bytes;
+}
+
 inline cudaError_t say(cudaError_t e)
 {
     if (e != cudaSuccess && e != cudaErrorNotReady) g_last = e;
     return e;
 }
 /* What a call answers before it does anything. */
-inline cudaError_t call(cudaError_t failure = cudaErrorInvalidValue)
+inline cudaError_t call(cudaError_t failure = cudaErrorInvalidValue, Count count = COUNTS)
 {
     g_calls++;
+    if (count < COUNTS) g_count[count]++;
     if (g_fail_at > 0 && --g_fail_at == 0) return say(failure);
     return g_sticky;
 }
@@ -283,7 +301,7 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
         void (*kernel)(E...);
         std::tuple<E...> args;
     };
-    const cudaError_t e = call(cudaErrorInvalidConfiguration);
+    const cudaError_t e = call(cudaErrorInvalidConfiguration, COUNT_LAUNCH);
     if (e != cudaSuccess) return e;
     if (!config_is_valid(c->gridDim, c->blockDim, c->dynamicSmemBytes))
         return say(cudaErrorInvalidConfiguration);
@@ -337,16 +355,22 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t e = cuda_host::call();
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_MAKE);
     if (e != cudaSuccess) return e;
     *s = new CUstream_st{cuda_host::g_device, {}};
     cuda_host::g_streams.push_back(*s);
     return cudaSuccess;
 }
+inline cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    const cuda_host::Lock lock(cuda_host::g_mutex);
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_QUERY);
+    return e != cudaSuccess ? e : s->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t e = cuda_host::call();
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_SYNC);
     if (e != cudaSuccess) return e;
     cuda_host::drain(s);
     return cuda_host::say(cuda_host::g_sticky);
@@ -366,12 +390,15 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t e = cuda_host::call();
-    if (e == cudaSuccess) *event = new CUevent_st;
-    return e;
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_MAKE);
+    if (e != cudaSuccess) return e;
+    *event = new CUevent_st;
+    cuda_host::g_events++;
+    return cudaSuccess;
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    cuda_host::g_events--;
     delete event;
     return cudaSuccess;
 }
@@ -380,7 +407,7 @@ inline std::deque<std::pair<cudaEvent_t, cudaStream_t>> g_event_stream;
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t e = cuda_host::call();
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_RECORD);
     if (e != cudaSuccess) return e;
     event->recorded = true;
     event->done = false;
@@ -400,11 +427,12 @@ inline cudaStream_t cuda_host_stream_of(cudaEvent_t event)
 inline cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t  e = cuda_host::call();
+    const cudaError_t  e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_QUERY);
     const cudaStream_t s = cuda_host_stream_of(event);
     if (e != cudaSuccess) return e;
     if (!event->done && s) cuda_host::advance(s, cuda_host::rnd() % 16);
     if (cuda_host::g_sticky != cudaSuccess) return cuda_host::g_sticky;
+    if (!event->done) cuda_host::g_last = cudaErrorNotReady;   /* as CUDA does                  */
     return event->done ? cudaSuccess : cudaErrorNotReady;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -413,6 +441,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t event)
     const cudaError_t  e = cuda_host::call();
     const cudaStream_t s = cuda_host_stream_of(event);
     if (e != cudaSuccess) return e;
+    if (!event->done) cuda_host::g_count[cuda_host::COUNT_WAIT]++;
     while (!event->done && s && !s->queue.empty() && cuda_host::g_sticky == cudaSuccess)
         cuda_host::advance(s, 1);
     return cuda_host::g_sticky;
@@ -449,10 +478,16 @@ inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void 
 {
     return cudaSuccess;
 }
+inline cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *value)
+{
+    const uint64_t none = 0;           /* nothing is kept: what is not lent is free             */
+    memcpy(value, &none, sizeof none);
+    return cuda_host::call();
+}
 inline cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 inline cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
-    *free = cuda_host::kArena - cuda_host::w.top;
+    *free = cuda_host::g_room - cuda_host::lent();
     *total = cuda_host::kArena;
     return cudaSuccess;
 }
@@ -460,9 +495,9 @@ inline cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
-    const cudaError_t e = call(cudaErrorMemoryAllocation);
+    const cudaError_t e = call(cudaErrorMemoryAllocation, COUNT_ALLOC);
     if (e != cudaSuccess) return e;
-    void *const at = arena_take(bytes);
+    void *const at = g_room < kArena && lent() + bytes > g_room ? nullptr : arena_take(bytes);
     if (!at) return say(cudaErrorMemoryAllocation);
     push(s, [at, bytes] {
         CH_UNPOISON(at, bytes);
@@ -476,6 +511,7 @@ inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
     const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     const size_t bytes = arena_give(p);
+    g_count[COUNT_FREE]++;
     if (!bytes) fail("free of what is no device memory", 0);
     push(s, [p, bytes] { CH_POISON(p, bytes); (void)p; (void)bytes; });
     return g_sticky;
@@ -483,7 +519,7 @@ inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
-    const cudaError_t e = cuda_host::call(cudaErrorMemoryAllocation);
+    const cudaError_t e = cuda_host::call(cudaErrorMemoryAllocation, cuda_host::COUNT_HOST_ALLOC);
     if (e != cudaSuccess) return e;
     *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!*p) return cuda_host::say(cudaErrorMemoryAllocation);
@@ -520,11 +556,11 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cud
         in_arena(from, bytes) != (kind != cudaMemcpyHostToDevice))
         fail("a copy whose ends are not where its kind says", 0);
     if (kind == cudaMemcpyDeviceToDevice || is_pinned(host, bytes)) {
-        g_pinned++;
+        g_count[kind == cudaMemcpyDeviceToDevice ? COUNT_ON_DEVICE : COUNT_PINNED]++;
         push(s, [=] { memmove(to, from, bytes); });
         return cudaSuccess;
     }
-    g_pageable++;
+    g_count[COUNT_PAGEABLE]++;
     if (kind == cudaMemcpyHostToDevice) {
         const std::shared_ptr<char> kept((char *)malloc(bytes + !bytes), ::free);
         memcpy(kept.get(), from, bytes);
