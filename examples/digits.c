@@ -2,11 +2,15 @@
  *
  *   build   make demo, or: cc -O2 examples/digits.c mlcore.o -o digits -lm -pthread
  *   run     ./digits      or: ./digits --help
+ *   GPU     make cuda, or: with -DDIGITS_CUDA and the object of mlcore_cuda.cu; then --device cuda
  *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
  *
  * Five networks are trained from five seeds on the rows that are not held out. Width, rate,
  * dropout and label smoothing were chosen by five-fold cross-validation on those rows alone.  */
 #include "../mlcore.h"
+#ifdef DIGITS_CUDA
+#  include "../mlcore_cuda.h"
+#endif
 
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +22,7 @@ enum { SIDE = 8, PIXELS = SIDE * SIDE, COLUMNS = PIXELS + 2, CLASSES = 10, HIDDE
 enum { BATCH = 32, SHOWN = 4 };
 
 typedef struct options {
-    const char *csv, *out;
+    const char *csv, *out, *device;
     int         seeds, epochs, threads;
     mlc_dtype   dtype;                      /* of what is multiplied; weights are always f32  */
 } options;
@@ -27,6 +31,7 @@ typedef struct trial {                      /* what one seed has; all of it in o
     mlc_ctx    *ctx;
     mlc_module *net;
     mlc_tensor *x[2], *y[2];                /* [n,64] from 0 to 1, [n]: for training, held out */
+    mlc_status  created;                    /* why ctx is NULL                                 */
 } trial;
 
 static const char HELP[] =
@@ -36,6 +41,8 @@ static const char HELP[] =
     "  --epochs N     passes over the training rows   (20)\n"
     "  --threads N    threads; 0: all cores           (1)\n"
     "  --dtype TYPE   f32, or bf16 or f16: mixed precision (f32)\n"
+    "  --device NAME  where networks train            (cpu)\n"
+    "                 cuda or cuda:1: where digits was compiled with -DDIGITS_CUDA\n"
     "  --help         this text\n";
 
 /* ---- options ------------------------------------------------------------------------------ */
@@ -69,6 +76,7 @@ static int parse(options *o, int argc, char **argv)
         else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 100000, &o->epochs);  i++; }
         else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads);   i++; }
         else if (!strcmp(a, "--dtype"))   { ok = dtype_of(next, &o->dtype);            i++; }
+        else if (!strcmp(a, "--device"))  { ok = next != NULL; o->device = next;       i++; }
         else if (!strcmp(a, "--out"))     { ok = next != NULL; o->out = next;          i++; }
         else if (a[0] == '-' || files == 2) ok = false;
         else if (files++ == 0) o->csv = a;
@@ -78,7 +86,45 @@ static int parse(options *o, int argc, char **argv)
     return 0;
 }
 
+/* Makes the device "cuda" known, if it is asked for and is not known yet. */
+static void register_device(const options *o)
+{
+#ifdef DIGITS_CUDA
+    if (!strncmp(o->device, "cuda", 4) && mlc_backend_count("cuda") == 0 &&
+        mlc_cuda_register() != MLC_OK)
+        fprintf(stderr, "digits: cuda: %s\n", mlc_cuda_error());
+#else
+    if (strcmp(o->device, "cpu") != 0)
+        fprintf(stderr, "digits: this program was compiled without -DDIGITS_CUDA\n");
+#endif
+}
+
 /* ---- data and network --------------------------------------------------------------------- */
+
+/* Elements of x in host memory, whatever its device, to be freed; NULL on error. */
+static void *fetch(mlc_tensor *x, mlc_dtype dtype)
+{
+    const size_t bytes = (size_t)mlc_numel(x) * mlc_dtype_bytes(dtype);
+    void *v = x ? malloc(bytes + 1) : NULL;
+    if (v && mlc_read(x, v, bytes) == MLC_OK) return v;
+    free(v);
+    return NULL;
+}
+
+/* i64 [n]: the rows whose mark is 0, or the others. mlc_nonzero would find them in a line, but a
+ * device may be without it. */
+static mlc_tensor *rows_of(const trial *t, mlc_tensor *mark, bool held_out)
+{
+    const int64_t n = mlc_numel(mark);
+    float   *marks = (float *)fetch(mark, MLC_F32);
+    int64_t *rows  = (int64_t *)malloc((size_t)(n + 1) * sizeof *rows), found = 0;
+    for (int64_t i = 0; marks && rows && i < n; i++)
+        if ((marks[i] != 0) == held_out) rows[found++] = i;
+    mlc_tensor *which = marks && rows ? mlc_from(t->ctx, MLC_I64, mlc_dims1(found), rows) : NULL;
+    free(marks);
+    free(rows);
+    return which;
+}
 
 /* Sorts the rows of the file by their last column, held out or not. */
 static void load(trial *t, const char *path)
@@ -89,8 +135,7 @@ static void load(trial *t, const char *path)
                   (long long)mlc_dim(table, 1));
     mlc_tensor *mark = mlc_select(table, 1, COLUMNS - 1);
     for (int held_out = 0; held_out < 2 && mlc_ctx_status(t->ctx) == MLC_OK; held_out++) {
-        mlc_tensor *which = held_out ? mlc_ne_scalar(mark, 0) : mlc_eq_scalar(mark, 0);
-        mlc_tensor *rows  = mlc_gather_rows(table, mlc_select(mlc_nonzero(which), 1, 0));
+        mlc_tensor *rows = mlc_gather_rows(table, rows_of(t, mark, held_out));
         t->x[held_out] = mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16);
         t->y[held_out] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
         if (rows && mlc_dim(rows, 0) == 0)
@@ -102,10 +147,12 @@ static void load(trial *t, const char *path)
 /* A context of this seed with the digits and a fresh network; the context has what went wrong. */
 static trial trial_begin(const options *o, int seed)
 {
-    trial        t = { NULL, NULL, { NULL, NULL }, { NULL, NULL } };
+    trial        t = { NULL, NULL, { NULL, NULL }, { NULL, NULL }, MLC_OK };
     mlc_ctx_desc d = mlc_ctx_desc_make();
     d.seed    = (uint64_t)seed;
     d.threads = o->threads;
+    d.device  = o->device;
+    d.status  = &t.created;
     t.ctx = mlc_ctx_create(&d);
     t.net = MLC_SEQUENTIAL(t.ctx, mlc_nn_linear(t.ctx, PIXELS, HIDDEN), mlc_nn_relu(t.ctx),
                            mlc_nn_dropout(t.ctx, 0.2), mlc_nn_linear(t.ctx, HIDDEN, CLASSES));
@@ -117,7 +164,8 @@ static trial trial_begin(const options *o, int seed)
 static bool fine(const trial *t)
 {
     if (mlc_ctx_status(t->ctx) == MLC_OK) return true;
-    fprintf(stderr, "digits: %s\n", t->ctx ? mlc_error(t->ctx) : "no memory");
+    if (t->ctx) fprintf(stderr, "digits: %s\n", mlc_error(t->ctx));
+    else fprintf(stderr, "digits: no context on the device: %s\n", mlc_status_name(t->created));
     return false;
 }
 
@@ -200,17 +248,14 @@ static int pick(const int64_t *said, const int64_t *truth, int64_t n_rows, int64
     return n;
 }
 
-static bool draw(const trial *t, mlc_tensor *scores)
+static void draw_rows(const float *x, const int64_t *said, const int64_t *truth, int64_t n_rows)
 {
     static const char *const blocks[5] = { " ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
                                            "\xe2\x96\x88" };
     static const char *const ascii[5]  = { " ", ".", "+", "*", "#" };
     const char *const *shade = utf8_terminal() ? blocks : ascii;
-    const float   *x     = mlc_f32(t->x[1]);
-    const int64_t *said  = mlc_i64(mlc_argmax(scores, 1, false)), *truth = mlc_i64(t->y[1]);
     int64_t rows[SHOWN];
-    if (!fine(t)) return false;
-    int     n = pick(said, truth, mlc_dim(scores, 0), rows);
+    int     n = pick(said, truth, n_rows, rows);
     for (int r = 0; r < SIDE; r++) {
         for (int i = 0; i < n; i++) {
             printf("  ");
@@ -225,7 +270,19 @@ static bool draw(const trial *t, mlc_tensor *scores)
         printf("  said %d, is %d %-4s", (int)said[rows[i]], (int)truth[rows[i]],
                said[rows[i]] == truth[rows[i]] ? "" : "(!)");
     printf("\n");
-    return true;
+}
+
+static bool draw(const trial *t, mlc_tensor *scores)
+{
+    float   *x     = (float *)fetch(t->x[1], MLC_F32);
+    int64_t *said  = (int64_t *)fetch(mlc_argmax(scores, 1, false), MLC_I64);
+    int64_t *truth = (int64_t *)fetch(t->y[1], MLC_I64);
+    bool     ok    = fine(t) && x && said && truth;
+    if (ok) draw_rows(x, said, truth, mlc_dim(scores, 0));
+    free(x);
+    free(said);
+    free(truth);
+    return ok;
 }
 
 /* Saves the network, loads the file into a new one in a new context, compares the scores. */
@@ -234,13 +291,16 @@ static bool save_and_reload(const options *o, const trial *t, mlc_tensor *scores
     trial again = trial_begin(o, 12345);    /* another seed: other weights before the load    */
     bool  ok    = mlc_save(t->net, o->out) == MLC_OK || fine(t);
     mlc_load(again.net, o->out);
-    const float  *now = mlc_f32(evaluate(&again, o->dtype)), *before = mlc_f32(scores);
+    float        *now = (float *)fetch(evaluate(&again, o->dtype), MLC_F32);
+    float        *before = (float *)fetch(scores, MLC_F32);
     const int64_t n   = mlc_numel(scores);
-    if (ok && (ok = fine(&again))) {
+    if (ok && (ok = fine(&again) && now && before)) {
         ok = memcmp(before, now, (size_t)n * sizeof *now) == 0;
         printf("saved %s, loaded it into a fresh network: %lld scores %s\n", o->out,
                (long long)n, ok ? "agree bit for bit" : "DIFFER");
     }
+    free(now);
+    free(before);
     mlc_ctx_free(again.ctx);
     return ok;
 }
@@ -275,10 +335,12 @@ static bool run_seed(const options *o, int seed, double *accuracy, double *spent
 
 int main(int argc, char **argv)
 {
-    options o     = { "examples/data/digits.csv", "digits.safetensors", 5, 20, 1, MLC_F32 };
+    options o     = { "examples/data/digits.csv", "digits.safetensors", "cpu", 5, 20, 1,
+                      MLC_F32 };
     double  sum   = 0, spent = 0;
     int     usage = parse(&o, argc, argv);
     if (usage) return usage - 1;
+    register_device(&o);
     for (int seed = 1; seed <= o.seeds; seed++) {
         double accuracy;
         if (!run_seed(&o, seed, &accuracy, &spent)) return 1;
