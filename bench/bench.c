@@ -3,11 +3,15 @@
  *   make bench                           all cases
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
+ *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
  * optim_ loss_ data_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
+#ifdef BENCH_CUDA
+#  include "../mlcore_cuda.h"
+#endif
 #include "../tests/ew_table.h"
 #include "../tests/resnet20.h"
 
@@ -127,6 +131,13 @@ static bool near(state *s, const char *what, double got, double want, double sca
     return false;
 }
 
+/* Seconds since start, when the device has done what was asked of it. */
+static double spent_since(state *s, double start)
+{
+    mlc_ctx_sync(s->ctx);
+    return bench_now() - start;
+}
+
 static double run_apply(void *arg, int64_t loops)
 {
     state *s = (state *)arg;
@@ -136,7 +147,7 @@ static double run_apply(void *arg, int64_t loops)
         s->bc->apply(s);
         mlc_scope_end(s->ctx);
     }
-    return bench_now() - start;
+    return spent_since(s, start);
 }
 
 /* ---- ew_: elementwise --------------------------------------------------------------------- */
@@ -1150,7 +1161,7 @@ static double optim_run(void *arg, int64_t loops)
         s->a->grad_fresh = 1;
         mlc_optim_step(s->opt);
     }
-    return bench_now() - start;
+    return spent_since(s, start);
 }
 
 /* Rows row, row + stride, ... of the parameters, copied; the caller frees. */
@@ -1222,7 +1233,7 @@ static double loader_run(void *arg, int64_t loops)
     double    start = bench_now();
     for (int64_t i = 0; i < loops; i++)
         while (mlc_loader_next(s->loader, &b)) { }
-    return bench_now() - start;
+    return spent_since(s, start);
 }
 
 static bool loader_setup(state *s)
@@ -1284,7 +1295,7 @@ static double fork_run(void *arg, int64_t loops)
         start = bench_now();
         spent += start;
     }
-    if (s->bc->op == 0) spent = bench_now() - start;
+    if (s->bc->op == 0) spent = spent_since(s, start);
     return spent / (double)made * (double)loops;
 }
 
@@ -1854,6 +1865,7 @@ static mlc_ctx *context(const bench_options *o, bool one_thread)
     mlc_status   status = MLC_OK;
     d.threads = one_thread ? 1 : o->threads;
     d.isa     = o->isa;
+    d.device  = o->device;
     d.status  = &status;
     mlc_ctx *ctx = mlc_ctx_create(&d);
     if (!ctx) fprintf(stderr, "bench: no context: %s\n", mlc_status_name(status));
@@ -1914,7 +1926,7 @@ static bool run_case(const bench_case *c, const bench_options *o, const bench_pe
         mlc_memory_peak_reset(s.ctx);
         mlc_memory_info(s.ctx, &mem);
         s.inputs = mem.now[MLC_MEM_ACTIVATION];
-        bench_result r = bench_measure(c->run, c->probe, &s, o->seconds);
+        bench_result r = bench_measure(c->run, o->device ? NULL : c->probe, &s, o->seconds);
         ok = *mlc_error(s.ctx) == 0;
         if (ok) report(&s, &r, p, json);
     }
@@ -1940,7 +1952,7 @@ static int run_all(const bench_options *o)
     if (o->json && !json) perror(o->json);
     if (!ctx || (o->json && !json)) return 1;
     bench_peaks p = { { -1, -1 }, 0, -1 };
-    if (!o->no_peaks) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
+    if (!o->no_peaks && !o->device) p = bench_peaks_of(mlc_ctx_isa(ctx), mlc_ctx_threads(ctx));
     bench_print_machine(ctx, &p);
     mlc_ctx_free(ctx);
     printf("%-40s %-4s %12s %12s %9s %12s %-10s %6s %11s %8s  %s\n", "case", "type", "median",
@@ -1957,7 +1969,8 @@ static int run_all(const bench_options *o)
 
 static const char HELP[] =
     "usage: bench [--list] [--case GLOB] [--dtype f32|f64|bf16|f16] [--seconds S] [--threads N]\n"
-    "             [--isa scalar|avx2|avx512|avx512x|amx|neon] [--json FILE] [--no-peaks]\n";
+    "             [--isa scalar|avx2|avx512|avx512x|amx|neon] [--json FILE] [--no-peaks]\n"
+    "             [--device cuda:0]: where bench was compiled with -DBENCH_CUDA\n";
 
 static bool parse_isa(const char *text, mlc_isa *isa)
 {
@@ -1978,6 +1991,7 @@ static bool parse(bench_options *o, int argc, char **argv)
         if (!v) return false;
         if (strcmp(a, "--case") == 0)         o->glob    = v;
         else if (strcmp(a, "--dtype") == 0)   o->dtype   = v;
+        else if (strcmp(a, "--device") == 0)  o->device  = v;
         else if (strcmp(a, "--json") == 0)    o->json    = v;
         else if (strcmp(a, "--seconds") == 0) o->seconds = atof(v);
         else if (strcmp(a, "--threads") == 0) o->threads = (int32_t)atoi(v);
@@ -1989,11 +2003,15 @@ static bool parse(bench_options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    bench_options o = { "*", NULL, NULL, 3, 0, MLC_ISA_AUTO, false, false };
+    bench_options o = { "*", NULL, NULL, NULL, 3, 0, MLC_ISA_AUTO, false, false };
     if (!parse(&o, argc, argv)) {
         fputs(HELP, stderr);
         return 2;
     }
+#ifdef BENCH_CUDA
+    if (o.device && mlc_backend_count("cuda") == 0 && mlc_cuda_register() != MLC_OK)
+        fprintf(stderr, "bench: cuda: %s\n", mlc_cuda_error());
+#endif
     add_all();
     if (!o.list) return run_all(&o);
     for (int i = 0; i < n_cases; i++)

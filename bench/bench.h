@@ -27,6 +27,7 @@
 
 typedef struct bench_options {
     const char *glob, *json, *dtype;
+    const char *device;                   /* NULL: the CPU                                     */
     double      seconds;                  /* of timing, for each case                          */
     int32_t     threads;
     mlc_isa     isa;

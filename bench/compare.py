@@ -9,9 +9,12 @@ at its best: the same number of threads, the fastest form of each optimizer (fus
 tiniest network), gradients set to None, inference mode, out= for elementwise operations and
 products. "of" is mlcore's share of what build/bench measured between its runs: peak multiply-adds
 (FMA) or a plain loop of the same loads and stores. Needs python3 and PyTorch, nothing else.
+With --device cuda both run on the same card and wait for it before a clock is read (make
+cuda-bench); what the card has no kernel for is left out.
 """
 import argparse
 import fnmatch
+import functools
 import itertools
 import json
 import os
@@ -24,6 +27,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+DEVICE = "cpu"                            # of PyTorch: "cuda" for --device cuda:1, too
 
 try:
     import torch
@@ -142,8 +146,12 @@ def heads(x):
     return x.view(10, 10, 100, 100)
 
 
+@functools.cache
+def mask():
+    return uniform((1000, 1000), -4, 4, torch.float32) > 0
+
+
 def moving_cases():
-    mask = uniform((1000, 1000), -4, 4, torch.float32) > 0
     return {
         "ew_concat": moving(lambda a, b, i, r: torch.cat((a, b))),
         "ew_concat_columns": moving(lambda a, b, i, r: torch.cat((a, b), 1)),
@@ -169,8 +177,8 @@ def moving_cases():
         "row_index_select_columns": moving(lambda a, b, i, r: torch.index_select(a, 1, r)),
         "row_embedding_grad": moving(lambda a, b, i, r: F.embedding(r, a).backward(b), True),
         "row_take": moving(lambda a, b, i, r: torch.take(a, i)),
-        "row_masked_select": moving(lambda a, b, i, r: torch.masked_select(a, mask)),
-        "row_nonzero": moving(lambda a, b, i, r: torch.nonzero(mask).to(a.dtype)),
+        "row_masked_select": moving(lambda a, b, i, r: torch.masked_select(a, mask())),
+        "row_nonzero": moving(lambda a, b, i, r: torch.nonzero(mask()).to(a.dtype)),
         "row_einsum": moving(lambda a, b, i, r:
                              torch.einsum("bqhd,bkhd->bhqk", heads(a), heads(b)).sum(-1)),
     }
@@ -201,21 +209,23 @@ def line_cases():
 
 
 def drawing(function):
-    return lambda dtype: no_grad(function)
+    """function(x, ones): tensors to draw into and to draw by."""
+    def make(dtype):
+        x, ones = torch.empty(1000, 1000), torch.ones(1000, 1000)
+        return no_grad(lambda: function(x, ones))
+    return make
 
 
 def draw_cases():
-    x = torch.empty(1000, 1000)
-    weights = torch.ones(1000, 1000)
     return {
-        "ew_uniform": drawing(lambda: x.uniform_()),
-        "ew_normal": drawing(lambda: x.normal_()),
-        "ew_truncated_normal": drawing(lambda: torch.nn.init.trunc_normal_(x)),
-        "ew_bernoulli": drawing(lambda: x.bernoulli_(0.5)),
-        "ew_dropout": drawing(lambda: F.dropout(weights, 0.5)),
-        "ew_randint": drawing(lambda: torch.randint(100, (1000, 1000))),
-        "row_randperm": drawing(lambda: torch.randperm(1000000)),
-        "row_multinomial": drawing(lambda: torch.multinomial(weights, 1000, True)),
+        "ew_uniform": drawing(lambda x, w: x.uniform_()),
+        "ew_normal": drawing(lambda x, w: x.normal_()),
+        "ew_truncated_normal": drawing(lambda x, w: torch.nn.init.trunc_normal_(x)),
+        "ew_bernoulli": drawing(lambda x, w: x.bernoulli_(0.5)),
+        "ew_dropout": drawing(lambda x, w: F.dropout(w, 0.5)),
+        "ew_randint": drawing(lambda x, w: torch.randint(100, (1000, 1000))),
+        "row_randperm": drawing(lambda x, w: torch.randperm(1000000)),
+        "row_multinomial": drawing(lambda x, w: torch.multinomial(w, 1000, True)),
     }
 
 
@@ -344,7 +354,7 @@ def train(net, opt, x, y, half):
     """A step of training, under autocast if half."""
     def step():
         opt.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
             loss = F.cross_entropy(net(x), y)
         loss.backward()
         opt.step()
@@ -404,7 +414,7 @@ def sketched(n, m, terms, rank, batch):
         def step():
             layer.zero_grad(set_to_none=True)
             x.grad = None
-            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
                 y = layer(x)
             y.backward(dy.to(y.dtype))
         return step
@@ -630,33 +640,43 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16,
 
 # ---- measuring ---------------------------------------------------------------------------------
 
+def wait():
+    """Until the card has done what was asked of it."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(step, loops):
+    wait()
+    start = time.perf_counter()
+    for _ in range(loops):
+        step()
+    wait()
+    return time.perf_counter() - start
+
+
 def torch_seconds(step, seconds):
     """Median time of one iteration over at least 5 runs of some loops, in about `seconds`."""
     loops, run = 1, seconds / 5
     while True:
-        start = time.perf_counter()
-        for _ in range(loops):
-            step()
-        took = time.perf_counter() - start
+        took = timed(step, loops)
         if took >= run / 2:
             break
         loops = int(loops * min(10, max(2, 0.8 * run / max(took, 1e-9)))) + 1
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(loops):
-            step()
-        times.append((time.perf_counter() - start) / loops)
-    return statistics.median(times)
+    return statistics.median(timed(step, loops) / loops for _ in range(5))
 
 
-def mlcore_line(bench, name, dtype, threads, seconds):
-    """One slice of build/bench: the dict of its JSON line."""
+def mlcore_line(args, name, dtype, threads):
+    """One slice of build/bench: the dict of its JSON line, None where the device has no kernel."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        cmd = [bench, "--case", name, "--dtype", dtype, "--seconds", str(seconds), "--threads",
-               str(threads), "--json", out.name, "--no-peaks"]
+        cmd = [args.bench, "--case", name, "--dtype", dtype, "--seconds", str(args.seconds),
+               "--threads", str(threads), "--json", out.name, "--no-peaks"]
+        if args.device != "cpu":
+            cmd += ["--device", args.device]
         done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
         lines = pathlib.Path(out.name).read_text(encoding="utf-8").splitlines()
+    if "has no kernel" in done.stderr:
+        return None, ""
     if done.returncode or len(lines) != 1:
         sys.exit(f"compare.py: {' '.join(cmd)} failed:\n{done.stderr}")
     return json.loads(lines[0]), done.stdout.splitlines()[0]
@@ -670,7 +690,9 @@ def compare(args, name, dtype):
     rates, others, shares, machine, unit = [], [], [], "", ""
     for _ in range(args.rounds):
         time.sleep(0.05)                  # lets the threads of the other side go to sleep
-        line, machine = mlcore_line(args.bench, name, dtype, threads, args.seconds)
+        line, machine = mlcore_line(args, name, dtype, threads)
+        if line is None:
+            return None, ""
         rates.append(line["rate"])
         unit = line["unit"]
         if "beside" in line:
@@ -712,10 +734,12 @@ def options():
     p.add_argument("--threads", type=int, default=cores, metavar="N", help="for both (all cores)")
     p.add_argument("--rounds", type=int, default=5, metavar="N", help="slices of each side (5)")
     p.add_argument("--seconds", type=float, default=0.5, help="of one slice (0.5)")
+    p.add_argument("--device", default="cpu", metavar="NAME", help="cuda or cuda:1, for both (cpu)")
     p.add_argument("--bench", default=str(ROOT / "build" / "bench"), metavar="PATH")
     args = p.parse_args()
     if not os.access(args.bench, os.X_OK):
-        sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare")
+        sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare "
+                 "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
     for source in ("mlcore.h", "bench/bench.c", "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
@@ -724,8 +748,13 @@ def options():
 
 
 def main():
-    global IMAGES
+    global IMAGES, DEVICE
     args = options()
+    if args.device != "cpu":
+        if not torch.cuda.is_available():
+            sys.exit("compare.py: this PyTorch has no GPU")
+        DEVICE = "cuda"
+        torch.set_default_device(args.device)
     if args.nchw:
         IMAGES = torch.contiguous_format
     cases = listed(args.bench, args.case)
@@ -734,12 +763,17 @@ def main():
     out = open(args.json, "w", encoding="utf-8") if args.json else None
     print(f"torch    {torch.__version__} | {args.threads} threads | "
           f"CPU capability {torch.backends.cpu.get_cpu_capability()} | {args.rounds} rounds")
+    if DEVICE == "cuda":
+        print(f"card     {torch.cuda.get_device_name(args.device)}")
     results = []
     for name, dtype in cases:
         if name not in CASES:
             print(f"{name:32} {dtype:4} has no counterpart in PyTorch: left out")
             continue
         line, machine = compare(args, name, dtype)
+        if line is None:
+            print(f"{name:32} {dtype:4} has no kernel on {args.device}: left out")
+            continue
         if not results:
             print(machine)
             print(f"{'case':32} {'type':4} {'mlcore':>12} {'torch':>12} {'unit':10} {'ratio':>6}"
