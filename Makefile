@@ -46,8 +46,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host matrix io-faults coverage fuzz soak bench bench-sketch \
-        bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
+.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host cuda-test cuda-bench matrix \
+        io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -59,7 +59,9 @@ help:
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
 	@echo 'make test SAN=thread the thread tests with the thread sanitizer'
 	@echo 'make test-cpp        the tests of what is for C++ alone'
-	@echo 'make cuda            the object of mlcore_cuda.cu, for GPUs; NVCC= CUDA_SM="80 90 100"'
+	@echo 'make cuda            mlcore_cuda.o and the digits for GPUs; NVCC= CUDA_SM="80 90 100"'
+	@echo 'make cuda-test       the tests on a GPU, and under compute-sanitizer; FILTER=text'
+	@echo "make cuda-bench      against PyTorch on the same GPU; CASE='mlp_*', PYTHON="
 	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
@@ -121,6 +123,30 @@ $(BUILD)/cuda/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h
 	$(NVCC) -std=c++17 -O3 -ftz=true --Werror all-warnings --threads 2 $(CUDA_GEN) $(NVCC_FLAGS) \
 	    -c -o $@ $<
 
+# What runs on a GPU: -lcudart and -lcublasLt are those of the toolkit that nvcc belongs to.
+CUDA_LIB  = $(wildcard $(abspath $(dir $(NVCC))/../lib64))
+CUDA_LINK = $(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CUDA_LIB:%=-L%) \
+            $(CUDA_LIB:%=-Wl,-rpath,%) -lcublasLt -lcudart `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+$(BUILD)/digits_cuda.o: examples/digits.c mlcore.h mlcore_cuda.h $(BUILD)/config
+	$(COMPILE) -DDIGITS_CUDA -c -o $@ $<
+
+$(BUILD)/cuda/digits: $(BUILD)/digits_cuda.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
+	$(CUDA_LINK)
+
+# Of the suite, entries that the unit has not come from the CPU, over managed memory.
+$(BUILD)/cuda/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h $(BUILD)/config
+	@mkdir -p $(BUILD)/cuda
+	$(NVCC) -std=c++17 -O1 -DBORROW_CARD -c -o $@ $<
+
+$(BUILD)/cuda/bench.o: bench/bench.c bench/bench.h tests/ew_table.h tests/resnet20.h mlcore.h \
+                       mlcore_cuda.h $(BUILD)/config
+	@mkdir -p $(BUILD)/cuda
+	$(COMPILE) -DBENCH_CUDA -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' -c -o $@ $<
+
+$(BUILD)/cuda/bench: $(BUILD)/cuda/bench.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
+	$(CUDA_LINK)
+
 # The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
 CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes -Itests/cuda_host -I. \
             $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
@@ -144,6 +170,14 @@ $(BUILD)/cuda_%.o: tests/cuda_host/%.cpp mlcore_cuda.h $(wildcard tests/cuda_hos
 $(BUILD)/tests-cuda: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/mlcore_cuda.o $(BUILD)/borrow.o \
                      $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o) \
                      $(CUDA_CPP_TESTS:tests/cuda_host/%.cpp=$(BUILD)/cuda_%.o)
+	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+$(BUILD)/cuda/tests: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/cuda/mlcore_cuda.o \
+                     $(BUILD)/cuda/borrow.o $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o)
+	$(CUDA_LINK) -Wl,--wrap=cublasLtMatmul
+
+$(BUILD)/digits_cuda: $(BUILD)/digits_cuda.o $(BUILD)/mlcore.o $(BUILD)/mlcore_cuda.o \
+                      $(BUILD)/borrow.o
 	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The calls of the system that it makes fail go through tests/faults/.
@@ -190,8 +224,19 @@ HAS_CXX := $(shell command -v $(CXX))
 test: $(BUILD)/tests $(if $(HAS_CXX),$(BUILD)/tests-cuda)
 	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
 
-cuda: $(BUILD)/cuda/mlcore_cuda.o
-	@echo '$<: link it with -lcublasLt -lcudart'
+cuda: $(BUILD)/cuda/mlcore_cuda.o $(BUILD)/cuda/digits
+	@echo '$<: link it with -lcublasLt -lcudart; $(BUILD)/cuda/digits --device cuda'
+
+# A test of the group "cuda" calls kernels over memory of the device alone, others over managed
+# memory: see borrow.cpp. compute-sanitizer is slow: FILTER is of the suite alone.
+CUDA_SANITIZE ?= $(firstword $(wildcard $(dir $(NVCC))compute-sanitizer) compute-sanitizer)
+cuda-test: $(BUILD)/cuda/tests $(BUILD)/cuda/digits
+	MLC_TEST_DEVICE=cuda MLC_TEST_BRIEF=1 $(BUILD)/cuda/tests \
+	    --filter '$(FILTER)'
+	$(BUILD)/cuda/digits --device cuda --seeds 1 --out $(BUILD)/cuda/digits.safetensors
+	for tool in memcheck racecheck synccheck initcheck; do \
+	    MLC_TEST_DEVICE=cuda $(CUDA_SANITIZE) --tool $$tool --error-exitcode 1 \
+	        $(BUILD)/cuda/tests --filter cuda. || exit; done
 
 cuda-host: $(BUILD)/tests-cuda
 	@MLC_TEST_DEVICE=cuda $(BUILD)/tests-cuda --filter '$(FILTER)'
@@ -224,6 +269,10 @@ bench-sketch: $(BUILD)/landscape
 
 bench-compare: $(BUILD)/bench
 	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
+
+cuda-bench: $(BUILD)/cuda/bench
+	@$(PYTHON) bench/compare.py --device cuda --bench $(BUILD)/cuda/bench \
+	    $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
 
 # Against another commit, both built here: the same bits, and times in turns.
 bits:

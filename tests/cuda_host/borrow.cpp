@@ -1,7 +1,11 @@
-/* borrow.cpp -- the device "cuda" of the host build: what mlcore_cuda.cu does not do yet comes from
- * the CPU's row, and is counted
+/* borrow.cpp -- the device "cuda" of the tests: what mlcore_cuda.cu does not do yet comes from the
+ * CPU's row, and is counted
  *
- * Registered before main, so that MLC_TEST_DEVICE=cuda runs the tests on it. */
+ * Registered before main, so that MLC_TEST_DEVICE=cuda runs the tests on it. With -DBORROW_CARD it is
+ * the device of a card: its memory is then managed, so that the CPU's kernels reach it. */
+#ifdef BORROW_CARD
+#include <cublasLt.h>
+#endif
 #include <cuda_runtime.h>
 
 #include "../../mlcore_cuda.h"
@@ -15,6 +19,52 @@ static const mlc_kernels *g_cpu;
 
 struct counts { long own, borrowed; };
 
+/* While one lives, the device has done its work and the CPU may use its memory. */
+#ifndef BORROW_CARD
+struct turn {
+    const cuda_host::Lock lock;
+    turn() : lock(cuda_host::g_mutex) { cuda_host::drain_all(); cuda_host::arena_open(); }
+    ~turn() { cuda_host::arena_shut(); }
+};
+static void managed(mlc_backend *) {}
+#else
+struct turn { turn() { cudaDeviceSynchronize(); } ~turn() {} };
+
+static mlc_status managed_alloc(void *, size_t bytes, void **p)
+{
+    return cudaMallocManaged(p, bytes) == cudaSuccess ? MLC_OK : MLC_ERR_NOMEM;
+}
+static void managed_release(void *, void *p, size_t) { cudaFree(p); }
+
+/* Counted as in the host build's cublasLt.h; -Wl,--wrap=cublasLtMatmul leads here. */
+extern "C" {
+int64_t cuda_host_lt_products;
+decltype(cublasLtMatmul) __real_cublasLtMatmul;
+cublasStatus_t __wrap_cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                     const void *alpha, const void *a, cublasLtMatrixLayout_t at_a,
+                                     const void *b, cublasLtMatrixLayout_t at_b, const void *beta,
+                                     const void *c, cublasLtMatrixLayout_t at_c, void *d,
+                                     cublasLtMatrixLayout_t at_d, const cublasLtMatmulAlgo_t *algo,
+                                     void *room, size_t bytes, cudaStream_t stream)
+{
+    cuda_host_lt_products++;
+    return __real_cublasLtMatmul(handle, op, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, algo,
+                                 room, bytes, stream);
+}
+}
+
+/* Ends a program that is asked for a card where there is none. */
+static void managed(mlc_backend *b)
+{
+    const char *asked = getenv("MLC_TEST_DEVICE");
+    b->alloc = managed_alloc;
+    b->release = managed_release;
+    if (b->count() > 0 || !asked || strncmp(asked, "cuda", 4) != 0) return;
+    fprintf(stderr, "no GPU: %s\n", cudaGetErrorString(cudaGetLastError()));
+    exit(1);
+}
+#endif
+
 /* An entry: the unit's own, and where it has none or answers UNSUPPORTED the CPU's. */
 #define BORROW(name) \
     static counts g_##name; \
@@ -22,13 +72,9 @@ struct counts { long own, borrowed; };
     { \
         const mlc_status own = g_own.name ? g_own.name(dev, a) : MLC_ERR_UNSUPPORTED; \
         if (own != MLC_ERR_UNSUPPORTED) { g_##name.own++; return own; } \
-        const cuda_host::Lock lock(cuda_host::g_mutex); \
+        const turn t; \
         g_##name.borrowed++; \
-        cuda_host::drain_all(); \
-        cuda_host::arena_open(); \
-        const mlc_status st = g_cpu->name(NULL, a); \
-        cuda_host::arena_shut(); \
-        return st; \
+        return g_cpu->name(NULL, a); \
     } \
     static size_t name##_ask(void *dev, const struct mlc_k_##name *a) \
     { \
@@ -70,6 +116,7 @@ __attribute__((constructor)) static void borrow_register()
     MLC_KERNELS(SET)
     b.kernels.gemm_optim = g_own.gemm_optim;     /* its bits are those of the unit's gemm and optim */
     b.kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
+    managed(&b);
     mlc_backend_register(&b);
     const char *device = getenv("MLC_TEST_DEVICE");
     if (device && strncmp(device, "cuda", 4) == 0) atexit(counts_print);
