@@ -47,7 +47,8 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host cuda-test cuda-bench matrix \
-        io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate lint map size embedded install uninstall clean FORCE
+        io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
+        lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -148,8 +149,8 @@ $(BUILD)/cuda/bench: $(BUILD)/cuda/bench.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcor
 	$(CUDA_LINK)
 
 # The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
-CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes -Itests/cuda_host -I. \
-            $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
+CUDA_HOST = $(CXX) -std=c++17 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-attributes \
+            -Itests/cuda_host -I. $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
 $(BUILD)/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h $(wildcard tests/cuda_host/*.h) \
                         $(BUILD)/config
 	$(CUDA_HOST) -x c++ -c -o $@ $<

@@ -1,8 +1,8 @@
 /* borrow.cpp -- the device "cuda" of the tests: what mlcore_cuda.cu does not do yet comes from the
  * CPU's row, and is counted
  *
- * Registered before main, so that MLC_TEST_DEVICE=cuda runs the tests on it. With -DBORROW_CARD it is
- * the device of a card: its memory is then managed, so that the CPU's kernels reach it. */
+ * Registered before main, so that MLC_TEST_DEVICE=cuda runs the tests on it. With -DBORROW_CARD it
+ * is the device of a card: its memory is then managed, so that the CPU's kernels reach it. */
 #ifdef BORROW_CARD
 #include <cublasLt.h>
 #endif
