@@ -138,7 +138,8 @@ static bool digits_train(const char *device, double *losses, std::vector<double>
     return CHECK_OK(t.ctx);
 }
 
-/* Dropout and shuffle are the same; sums have another order. Measured: 3e-6 after 2 epochs. */
+/* Dropout and shuffle are the same; sums have another order. Measured: 2e-8 of the loss after two
+ * epochs. */
 TEST(cuda, the_digits_network_has_the_losses_of_the_cpu_and_the_same_bits_in_each_order)
 {
     double              cpu[EPOCHS], gpu[EPOCHS], again[EPOCHS];
@@ -146,7 +147,7 @@ TEST(cuda, the_digits_network_has_the_losses_of_the_cpu_and_the_same_bits_in_eac
     const uint64_t      rng = w.rng;
     const bool          shuffle = w.shuffle;
     if (!digits_train("cpu", cpu, NULL) || !digits_train("cuda:0", gpu, &weights)) return;
-    for (int e = 0; e < EPOCHS; e++) CHECK_NEAR(gpu[e], cpu[e], 1e-4 * cpu[e]);
+    for (int e = 0; e < EPOCHS; e++) CHECK_NEAR(gpu[e], cpu[e], 1e-6 * cpu[e]);
     CHECK(gpu[EPOCHS - 1] < 0.5 * gpu[0]);
     for (uint64_t seed = 1; seed <= 2; seed++) {
         std::vector<double> others;
