@@ -46,8 +46,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host cuda-test cuda-bench matrix \
-        io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
+.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench \
+        matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -64,6 +64,7 @@ help:
 	@echo 'make cuda-test       the tests on a GPU, and under compute-sanitizer; FILTER=text'
 	@echo "make cuda-bench      against PyTorch on the same GPU; CASE='mlp_*', PYTHON="
 	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text'
+	@echo 'make cuda-bugs       does tests/cuda_host find the bugs that are put into kernels? a minute'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
@@ -241,6 +242,11 @@ cuda-test: $(BUILD)/cuda/tests $(BUILD)/cuda/digits
 
 cuda-host: $(BUILD)/tests-cuda
 	@MLC_TEST_DEVICE=cuda $(BUILD)/tests-cuda --filter '$(FILTER)'
+
+# Tests of the tester, which builds its programs with sanitizers of its own.
+cuda-bugs:
+	@mkdir -p $(BUILD)
+	@bash tests/cuda_host/bugs.sh $(BUILD)
 
 test-cpp: $(BUILD)/test_cpp
 	@$(BUILD)/test_cpp

@@ -283,6 +283,14 @@ inline bool config_is_valid(const dim3 &g, const dim3 &b, size_t dynamic)
            threads <= 1024 && b.z <= 64 && dynamic <= 48 << 10;
 }
 
+/* Of a kernel's arguments, those that are pointers: to device or pinned memory, or NULL. */
+template <class T> inline void check_argument(const T &v)
+{
+    if constexpr (std::is_pointer_v<T> && !std::is_function_v<std::remove_pointer_t<T>>)
+        if (v && !in_arena(v, 0) && !is_pinned(v, 0)) fail("a kernel is given host memory", 0);
+    (void)v;
+}
+
 } // namespace cuda_host
 
 struct cudaLaunchConfig_t {
@@ -306,6 +314,7 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
     if (!config_is_valid(c->gridDim, c->blockDim, c->dynamicSmemBytes))
         return say(cudaErrorInvalidConfiguration);
     const Call   made{kernel, std::tuple<E...>(std::forward<A>(a)...)};
+    std::apply([](const E &...v) { (check_argument(v), ...); }, made.args);
     const dim3   grid = c->gridDim, block = c->blockDim;
     const size_t dynamic = c->dynamicSmemBytes;
     push(c->stream, [=]() mutable {
@@ -541,7 +550,9 @@ inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call();
-    if (e == cudaSuccess) cuda_host::push(s, [=] { memset(p, value, bytes); });
+    if (e != cudaSuccess) return e;
+    if (!cuda_host::in_arena(p, bytes)) cuda_host::fail("a memset of host memory", 0);
+    cuda_host::push(s, [=] { memset(p, value, bytes); });
     return e;
 }
 inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,

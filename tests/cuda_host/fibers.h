@@ -75,12 +75,18 @@ namespace cuda_host {
 
 constexpr int    kMax = 1024, kStack = 64 << 10;             /* threads of a block; bytes       */
 constexpr size_t kArena = (size_t)2 << 30, kShared = (size_t)256 << 20, kGap = 64;
+constexpr size_t kSync = kMax * 16 + 64;                     /* addresses for TSan, of a block  */
+static_assert(4096 * kSync <= kShared / 2, "those of 4096 blocks");
 
 enum State : uint8_t { kNew, kReady, kWait, kDone };
-struct Warp {
+struct Meeting {                       /* of the lanes of a mask, in turns                      */
     uint64_t slot[2][32];
     unsigned arrived, mask, gen;
     int      line;
+};
+struct Warp {
+    Meeting  meeting[32];              /* by the first lane of a mask                           */
+    unsigned busy;                     /* bit i: some lanes of meeting i have arrived           */
 };
 struct Fiber {
     void *sp;
@@ -89,9 +95,10 @@ struct Fiber {
     int   set;
 };
 struct Thread {
-    Fiber *fiber;
-    State  state;
-    uint3  at;
+    Fiber   *fiber;
+    State    state;
+    uint3    at;
+    unsigned barriers;                 /* passed so far                                         */
 };
 struct Shared {
     const void *key;
@@ -109,7 +116,7 @@ struct World {
     Warp        warp[kMax / 32];
     int         order[kMax], n, next, done, self, ready[kMax], readies;
     int         at_barrier, barrier_line, barrier_or[2];
-    unsigned    barrier_gen;
+    unsigned    barrier_gen, barriers; /* barriers: that the first thread to end has passed     */
     char        start, end, *sync;     /* addresses for TSan; sync: others for each block       */
     void      (*body)(void *);
     void       *args;
@@ -202,6 +209,16 @@ CH_NOSAN inline void wait_here(Fiber *me, const char *what, int line)
     if (to != me) hop(me, to);
 }
 
+/* The running thread ends; all threads of a block have passed as many barriers. */
+CH_NOSAN inline void ended()
+{
+    Thread *t = &w.thread[w.self];
+    if (w.done++ == 0) w.barriers = t->barriers;
+    if (w.barriers != t->barriers)
+        fail("divergent __syncthreads: others ended after another number of them", 0);
+    t->state = kDone;
+}
+
 /* Runs threads that were not begun yet, until one of them waits; then another fiber goes on. */
 CH_NOSAN inline void fiber_main()
 {
@@ -219,8 +236,7 @@ CH_NOSAN inline void fiber_main()
             CH_ACQUIRE(&w.start);
             w.body(w.args);
             CH_RELEASE(&w.end);
-            w.thread[w.self].state = kDone;
-            w.done++;
+            ended();
             me = w.thread[w.self].fiber;
             barrier_try();
 #ifdef CH_TSAN
@@ -281,6 +297,7 @@ CH_NOSAN inline int barrier(int value, int line)
     const unsigned gen = w.barrier_gen;
     w.barrier_line = line;
     w.at_barrier++;
+    w.thread[w.self].barriers++;
     w.barrier_or[gen & 1] |= value;
     CH_RELEASE(w.sync + (gen & 1) * 8);
     if (w.at_barrier == w.n - w.done) barrier_try();
@@ -292,24 +309,36 @@ CH_NOSAN inline int barrier(int value, int line)
     return w.barrier_or[gen & 1];
 }
 
+/* The meeting of mask, which may go on beside those of other lanes. */
+CH_NOSAN inline Meeting *meeting_of(Warp *q, unsigned mask, int line)
+{
+    for (unsigned rest = q->busy; rest; rest &= rest - 1) {
+        const Meeting *const o = &q->meeting[__builtin_ctz(rest)];
+        if ((o->mask & mask) && (o->mask != mask || o->line != line))
+            fail("warp operation: lanes differ in mask or place", line);
+    }
+    return &q->meeting[__builtin_ctz(mask)];
+}
+
 /* All lanes of mask give a word; then each may read those of all. */
 CH_NOSAN inline const uint64_t *meet(unsigned mask, uint64_t bits, int line)
 {
-    const int lane = w.self % 32, base = w.self / 32 * 32;
-    Warp     *q = &w.warp[w.self / 32];
+    const int   lane = w.self % 32, base = w.self / 32 * 32;
+    Warp *const q = &w.warp[w.self / 32];
     if (!(mask >> lane & 1)) fail("warp operation: the caller is not in its mask", line);
-    if (q->arrived && (q->mask != mask || q->line != line))
-        fail("warp operation: lanes differ in mask or place", line);
-    const unsigned gen = q->gen;
-    char *const    sync = w.sync + 16 + (w.self / 32 * 2 + (int)(gen & 1)) * 8;
-    q->mask = mask;
-    q->line = line;
-    q->slot[gen & 1][lane] = bits;
-    q->arrived |= 1u << lane;
+    Meeting *const m = meeting_of(q, mask, line);
+    const unsigned gen = m->gen;
+    char *const    sync = w.sync + 16 + ((base + __builtin_ctz(mask)) * 2 + (int)(gen & 1)) * 8;
+    m->mask = mask;
+    m->line = line;
+    m->slot[gen & 1][lane] = bits;
+    m->arrived |= 1u << lane;
+    q->busy |= mask & -mask;
     CH_RELEASE(sync);
-    if (q->arrived == mask) {
-        q->arrived = 0;
-        q->gen++;
+    if (m->arrived == mask) {
+        m->arrived = 0;
+        q->busy &= ~(mask & -mask);
+        m->gen++;
         for (int i = 0; i < 32; i++)
             if (i != lane && (mask >> i & 1)) w.ready[w.readies++] = base + i;
     } else {
@@ -320,7 +349,7 @@ CH_NOSAN inline const uint64_t *meet(unsigned mask, uint64_t bits, int line)
                   "deadlock: a warp operation that others of its mask do not reach", line);
     }
     CH_ACQUIRE(sync);
-    return q->slot[gen & 1];
+    return m->slot[gen & 1];
 }
 
 /* -- memory -- */
@@ -336,7 +365,6 @@ CH_NOSAN inline void *shared(const void *key, size_t bytes)
 {
     for (int i = 0; i < w.shareds; i++)
         if (w.shared[i].key == key) return w.shared[i].at;
-    bytes = (bytes + 15) / 16 * 16;
     if (w.shareds == 64 || w.shared_used + bytes + 2 * kGap > kShared / 2)
         fail("the shared arena is full", 0);
     char *p = w.shared_base + w.shared_used + kGap;
@@ -451,12 +479,13 @@ CH_NOSAN inline void run_block(uint64_t i, uint64_t k, const dim3 &grid, const d
     CH_POISON(w.shared_base, poisoned + 64);
     w.shareds = 0;
     w.dynamic = nullptr;
-    w.sync = w.shared_base + kShared / 2 + (i & 4095) * 1024;
-    CH_UNPOISON(w.sync, 1024);
+    w.sync = w.shared_base + kShared / 2 + (i & 4095) * kSync;
+    CH_UNPOISON(w.sync, kSync);
     for (int t = 0; t < w.n; t++) {
         const unsigned u = (unsigned)t;
         w.order[t] = t;
         w.thread[t].state = kNew;
+        w.thread[t].barriers = 0;
         w.thread[t].at = {u % block.x, u / block.x % block.y, u / block.x / block.y};
     }
     for (int t = w.n - 1; w.shuffle && t > 0; t--) {
@@ -464,7 +493,6 @@ CH_NOSAN inline void run_block(uint64_t i, uint64_t k, const dim3 &grid, const d
         w.order[t] = w.order[o];
         w.order[o] = x;
     }
-    for (int q = 0; q < (w.n + 31) / 32; q++) w.warp[q].arrived = 0;
     w.next = w.done = w.readies = w.at_barrier = 0;
     hop(nullptr, fiber_new());
 }
