@@ -5244,6 +5244,21 @@ static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
     if (!ctx->fixed) mlc__raw_release(ctx, o, o->bytes);
 }
 
+/* Memory of the device, or NULL. What failed for another reason than want of memory is said here:
+ * the first error is kept, and the caller's is NOMEM. */
+MLC__APART void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
+{
+    const mlc_backend *b = ctx->backend;
+    void *ptr = NULL;
+    const mlc_status st = b->alloc(ctx->dev, bytes, &ptr);
+    if (st == MLC_OK) return ptr;
+    const char *says = b->message ? b->message(ctx->dev) : NULL;
+    if (st != MLC_ERR_NOMEM)
+        mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: allocation of %llu bytes failed%s%s", b->name,
+                  (unsigned long long)bytes, says ? ": " : "", says ? says : "");
+    return NULL;
+}
+
 /* Device memory with an object's lifetime. On the host it is the object itself. */
 static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
@@ -5252,7 +5267,8 @@ static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *wha
     if (!mlc__mem_allows(ctx, bytes)) goto failed;
     host = mlc__heap_try(ctx, sizeof(void *), MLC_MEM_OBJECT);
     if (!host) goto failed;
-    if (ctx->backend->alloc(ctx->dev, bytes ? bytes : 1, &dev) != MLC_OK) {
+    dev = mlc__device_alloc(ctx, bytes ? bytes : 1);
+    if (!dev) {
         mlc__heap_free(ctx, host);
         goto failed;
     }
@@ -5331,7 +5347,7 @@ MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
     b->cls = cls;
     b->ptr = NULL;
     if (!ctx->on_host) {
-        if (ctx->backend->alloc(ctx->dev, bytes, &b->ptr) != MLC_OK) b->ptr = NULL;
+        b->ptr = mlc__device_alloc(ctx, bytes);
         if (b->ptr) ctx->mem.reserved += (int64_t)bytes;
     } else {
         b->ptr = mlc__raw_alloc(ctx, bytes);
@@ -18806,7 +18822,7 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     }
     ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES,
                                                               MLC_MEM_OBJECT, "context"));
-    if (!ctx->error_word) return MLC_ERR_NOMEM;
+    if (!ctx->error_word) return ctx->status;
     const int64_t zero[4] = { 0 };
     return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
 }
