@@ -73,6 +73,8 @@ mlc_ctx_desc test_desc(void);
 mlc_ctx *test_own(mlc_ctx *ctx);
 /* test_on_host: false when the suite runs on a device the host cannot touch.                  */
 bool test_on_host(void);
+/* test_cpu_kernels: false on a device with kernels of its own: "cuda".                        */
+bool test_cpu_kernels(void);
 /* ONLY_ON_HOST: leaves a test that has nothing to ask of a device.                            */
 #define ONLY_ON_HOST() do { CHECK(true); if (!test_on_host()) return; } while (0)
 /* test_soak: true if there is time: `make soak`.                                              */
@@ -330,10 +332,15 @@ mlc_isa test_isa_top(void)
     return top;
 }
 
-/* A device other than "test" has no levels: what runs on each level runs once there.           */
+bool test_cpu_kernels(void)
+{
+    return test_g.device == NULL || strcmp(test_g.device, "test") == 0;
+}
+
+/* Other kernels have no levels: what runs on each level runs once there.                       */
 mlc_isa test_level_after(mlc_isa isa)
 {
-    if (test_g.device != NULL && strcmp(test_g.device, "test") != 0)
+    if (!test_cpu_kernels())
         return MLC_ISA_AUTO;
     for (int i = (int)isa + 1; i <= (int)test_isa_top(); i++)
         if (mlc_cpu_kernels((mlc_isa)i) != NULL)
