@@ -16912,7 +16912,8 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
 {
     const size_t rows = (size_t)a->n * sizeof(double);
     if (!mlc__low(a->dtype)) return rows;
-    return rows + (size_t)(a->c * mlc__pool_threads(dev)) * sizeof(float);
+    return rows + mlc__round_up((size_t)(a->c * mlc__pool_threads(dev)) * sizeof(float),
+                                sizeof(double));
 }
 
 /* norm is what dloss has to be divided by in backward: the number of rows that count for a mean, or

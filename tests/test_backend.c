@@ -908,8 +908,8 @@ TEST(backend, a_scaled_loss_outlives_its_optimizer)
     CHECK_EQ(mlc_backward(y), MLC_OK);
     CHECK_EQ(mlc_read(y, loss, sizeof *loss), MLC_OK);
     CHECK_EQ(mlc_read(mlc_grad(w), &g, sizeof g), MLC_OK);
-    CHECK_NEAR(loss[0], 9 * 65536.0, 0);
-    CHECK_NEAR(g, 6 * 65536.0, 0);
+    CHECK_NEAR((double)loss[0], 9 * 65536.0, 0);
+    CHECK_NEAR((double)g, 6 * 65536.0, 0);
     CHECK_OK(ctx);
 }
 
