@@ -11,13 +11,13 @@
  * floating-point atomic. An entry answers UNSUPPORTED for what it does not do.
  *
  * CUDA.DEVICE    stream, memory, copies, errors        CUDA.RANDOM   random, dropout
- * CUDA.LAUNCH    grids, names of kernels               CUDA.REDUCE   reduce, fold, argmax, squares
+ * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, fold, argmax, squares
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.ROWS     softmax, norm
  * CUDA.WALK      merged dims, index arithmetic         CUDA.XENT     cross-entropy
  * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
  * CUDA.UNITS     values of any dtype; units of a walk  CUDA.GEMM     products: own tile, epilogue
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
- * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard, pack
+ * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard
  * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.TABLE    the backend               */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -2200,7 +2200,8 @@ static mlc_status permutation_run(void *dev, const struct mlc_k_random *a)
     const size_t bytes = (size_t)a->n * sizeof(list_item);
     const dim3 grid((unsigned)((a->n + THREADS - 1) / THREADS));
     list_item *const head = static_cast<list_item *>(a->workspace), *const next = head + a->n;
-    if (a->dtype != MLC_I64 || a->workspace_bytes < 2 * bytes) return MLC_ERR_UNSUPPORTED;
+    if (a->dtype != MLC_I64) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < 2 * bytes) return MLC_ERR_INTERNAL;
     mlc_status st = launch(dev, "permutation", blocks_for(((int64_t)bytes + 15) / 16),
                            dim3(THREADS), 0, pattern_kernel, reinterpret_cast<uint8_t *>(head),
                            (int64_t)bytes, vec<uint64_t, 2>());
@@ -4765,7 +4766,7 @@ static bool own_turns(const struct mlc_k_gemm *g)
     if ((g->m < LOW_BELOW) != (g->n < LOW_BELOW)) return g->n < LOW_BELOW;
     return llabs(g->c_row) < llabs(g->c_col);
 }
-/* Parts where tiles are too few for a card: it hangs on sizes alone. */
+/* Parts where tiles are too few for a card: it depends on the sizes alone. */
 static tiling own_cut(const product &g)
 {
     const int64_t height = g.m < LOW_BELOW ? LOW : TN;
@@ -5020,7 +5021,7 @@ static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
     if (!g->act) return e;
     e = g->bias ? e : 0;
     switch (act_formula(g->act)) {
-    case MLC_MAP_RELU:      return e | CUBLASLT_EPILOGUE_RELU;
+    /* No promise is made that cuBLASLt's RELU keeps a NaN: the sink's pass does. */
     case MLC_MAP_GELU_TANH: return e | CUBLASLT_EPILOGUE_GELU;
     default:                return 0;
     }
@@ -5161,6 +5162,7 @@ static bool lt_plan_with(device *dev, const struct mlc_k_gemm *g, bool turned, i
                                                lt_room(g, l->sums_at));
     }
     l->pass = !epilogue;
+    if (l->pass && (l->g.n > INT32_MAX || l->g.m > INT32_MAX / l->g.batches)) return false;
     l->call.epilogue = epilogue ? epilogue : CUBLASLT_EPILOGUE_DEFAULT;
     const size_t sums_bytes = lt_plan_sums(l, g);
     const mlc_dtype to = l->to_sums ? lt_wide(g) : g->c_dtype;
@@ -5221,7 +5223,9 @@ static mlc_status lt_round(void *dev, const product &g, const side &to, const si
 
 static mlc_status lt_failed(device *d, cublasStatus_t st)
 {
-    snprintf(d->message, sizeof d->message, "gemm: cuBLASLt: %s", cublasLtGetStatusString(st));
+    if (!d->lost)
+        snprintf(d->message, sizeof d->message, "gemm: cuBLASLt: %s",
+                 cublasLtGetStatusString(st));
     return st == CUBLAS_STATUS_ALLOC_FAILED ? MLC_ERR_NOMEM : MLC_ERR_DEVICE;
 }
 

@@ -2080,7 +2080,7 @@ typedef struct entropy_case {          /* of ENTROPY_ROWS rows                  
 
 typedef struct entropy_got {           /* dtype is of logits and dx                            */
     mlc_dtype dtype;
-    char      rest[(3 * ENTROPY_ROWS + 1) * 8];            /* loss, lse and norm               */
+    double    rest[3 * ENTROPY_ROWS + 1];                  /* loss, lse and norm               */
     char      dx[ENTROPY_MOST * 8];
 } entropy_got;
 
@@ -2120,7 +2120,7 @@ static bool entropy_made(const mlc_kernels *k, const entropy_case *e, mlc_dtype 
     f.weight = b.weight = e->weighted ? guarded_rand(1, wide, e->c, 7, 0.5, 2) : NULL;
     f.smoothing = b.smoothing = e->smoothing;
     f.has_ignore = b.has_ignore = e->ignores;
-    f.loss = got->rest, f.lse = got->rest + n * 8, f.norm = got->rest + 3 * n * 8;
+    f.loss = got->rest, f.lse = got->rest + n, f.norm = got->rest + 3 * n;
     f.kind = MLC_K_ERROR_LABEL, f.error = error;
     f.workspace_bytes = k->xent_workspace(NULL, &f);
     f.workspace = guarded(5, f.workspace_bytes);
