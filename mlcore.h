@@ -1595,7 +1595,8 @@ MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
 /* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits are floats [n,c] or [c], labels
  *   i64 [n] or 0-d. Logits of 16 bits are read as they are, also under autocast, and get a gradient
  *   of their dtype, rounded once; the loss and weights are f32 then. Labels that are floats of the
- *   logits' shape are probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j.
+ *   logits' shape are probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j;
+ *   logits, labels, weights and the loss have one dtype then, and autocast casts inputs to f32.
  *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
@@ -2393,10 +2394,10 @@ MLC_API mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
- *   gradients are stale. Does nothing and returns the error while one stands; of one that a device
- *   has not reported yet (see mlc_scope_end) the host does not know: it is MLC_OK, the gradients
- *   are stale, and the device leaves parameters and states as they are. See below for what clips,
- *   collects or skips (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
+ *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
+ *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
+ *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
+ *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
  *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
  *          it trains was freed; VALUE: gradients that are not finite, where they are looked at */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
@@ -3424,7 +3425,7 @@ struct mlc_k_optim {
     const struct mlc_optim_step *step; /* of the run's first parameter                         */
     const int64_t *error;              /* NULL, or nothing is written while error[0] is not 0  */
     double      clamp;                 /* 0, or elements of g are limited to +-clamp/grad_scale */
-                                       /* as numbers of g's dtype, but not by the CPU's kernels */
+                                       /* as numbers of g's dtype; the CPU answers UNSUPPORTED  */
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
                                        /* along k: made again of what p has become             */
     void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
@@ -3495,7 +3496,7 @@ struct mlc_k_conv {
 };
 /* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
 struct mlc_k_gemm_optim {
-    struct mlc_k_gemm  gemm;           /* one, no sink; c is NULL, c_dtype that of p           */
+    struct mlc_k_gemm  gemm;           /* one product, no sink; c is NULL, c_dtype that of p   */
     struct mlc_k_optim optim;          /* g is NULL; packs: NULL, or p's                       */
     void *workspace; size_t workspace_bytes;
 };
@@ -18509,7 +18510,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
-        mlc__registry.optim = mlc__optim_on_device;
+        if (mlc__registry.n == 0) mlc__registry.optim = mlc__optim_on_device;
         __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
         status = MLC_OK;
     }
@@ -18668,7 +18669,10 @@ static mlc_status mlc__error_word_raise(mlc_ctx *ctx, const int64_t *w)
 {
     const int64_t zero[4] = { 0 };
     if (w[0] == 0) return MLC_OK;
-    MLC__TRY(mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE));
+    const mlc_status st = mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero,
+                                           MLC_COPY_TO_DEVICE);
+    if (st != MLC_OK) ctx->error_pending = true;           /* the word still stands */
+    if (st != MLC_OK) return st;
     const int64_t kind = w[0] & 255;
     MLC__REQUIRE(ctx, kind < MLC__COUNT(ctx->error_say) && ctx->error_say[kind], DEVICE,
                  "device %s: a kernel reported error %lld, which no operation that ran has",
@@ -18682,9 +18686,9 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
 {
     int64_t w[4] = { 0 };
     if (!ctx->error_pending && !ctx->ticket) return MLC_OK;
+    MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
     ctx->error_pending = false;
     ctx->ticket_stale = true;
-    MLC__TRY(mlc__device_copy(ctx, w, ctx->error_word, sizeof w, MLC_COPY_TO_HOST));
     return mlc__error_word_raise(ctx, w);
 }
 
@@ -18697,13 +18701,14 @@ static mlc_status mlc__error_word_poll(mlc_ctx *ctx)
     while (ctx->ticket || ctx->error_pending) {
         if (!ctx->ticket) {
             const mlc_status st = b->post(ctx->dev, ctx->error_word, sizeof w, &ctx->ticket);
-            ctx->error_pending = ctx->ticket_stale = false;
             if (st != MLC_OK) ctx->ticket = 0;
             if (st != MLC_OK) return mlc__copy_failed(ctx, st, sizeof w);
+            ctx->error_pending = ctx->ticket_stale = false;
         }
         const int32_t there = b->poll(ctx->dev, ctx->ticket, w, sizeof w);
         if (there == 0) return MLC_OK;
         ctx->ticket = 0;
+        if (there < 0) ctx->error_pending = true;
         if (there < 0) return mlc__copy_failed(ctx, MLC_ERR_DEVICE, sizeof w);
         if (!ctx->ticket_stale) MLC__TRY(mlc__error_word_raise(ctx, w));
     }
@@ -19117,7 +19122,7 @@ static mlc__text mlc__real(double x)
     return t;
 }
 
-/* "[2,3]": for messages, as mlc__shape(x).s */
+/* "cuda:0", or "cpu". */
 static mlc__text mlc__device_text(const mlc_ctx *ctx)
 {
     mlc__text t = { "cpu" };
@@ -19135,6 +19140,7 @@ static mlc__text mlc__elsewhere(const mlc_ctx *other, const mlc_ctx *ctx)
     return t;
 }
 
+/* "[2,3]": for messages, as mlc__shape(x).s */
 static mlc__text mlc__shape(const mlc_tensor *t) { return mlc__shape_text(t->ndim, t->shape); }
 
 MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
