@@ -825,15 +825,10 @@ BOTH uint32_t load(uint32_t v) { return v; }
 BOTH uint64_t load(uint64_t v) { return v; }
 
 /* a b and a + b, each rounded: nvcc fuses the plain ones, and the CPU's bits are wanted. */
-#ifdef __CUDA_ARCH__
-#define MLC_ROUNDED(f, plain) f
-#else
-#define MLC_ROUNDED(f, plain) plain
-#endif
-DEV float mul_exact(float a, float b)    { return MLC_ROUNDED(__fmul_rn(a, b), a * b); }
-DEV float add_exact(float a, float b)    { return MLC_ROUNDED(__fadd_rn(a, b), a + b); }
-DEV double mul_exact(double a, double b) { return MLC_ROUNDED(__dmul_rn(a, b), a * b); }
-DEV double add_exact(double a, double b) { return MLC_ROUNDED(__dadd_rn(a, b), a + b); }
+DEV float mul_exact(float a, float b)    { return __fmul_rn(a, b); }
+DEV float add_exact(float a, float b)    { return __fadd_rn(a, b); }
+DEV double mul_exact(double a, double b) { return __dmul_rn(a, b); }
+DEV double add_exact(double a, double b) { return __dadd_rn(a, b); }
 
 BOTH float for_half(float v)   { return v; }
 BOTH float for_half(double v)  { return odd_f32(v); }

@@ -389,9 +389,11 @@ inline void arena_init()
     w.rng = seed ? strtoull(seed, nullptr, 10) : 1;
     w.shuffle = w.rng != 0;
     w.lax = getenv("CUDA_HOST_LAX") != nullptr;
-    w.key = w.lax ? -1 : pkey_alloc(0, PKEY_DISABLE_ACCESS);
     w.arena = (char *)reserve(kArena, w.lax ? PROT_READ | PROT_WRITE : PROT_NONE);
+#ifdef PKEY_DISABLE_ACCESS
+    w.key = w.lax ? -1 : pkey_alloc(0, PKEY_DISABLE_ACCESS);
     if (w.key > 0) pkey_mprotect(w.arena, kArena, PROT_READ | PROT_WRITE, w.key);
+#endif
     w.shared_base = (char *)reserve(kShared, PROT_READ | PROT_WRITE);
 }
 
@@ -399,8 +401,13 @@ inline void arena_init()
 inline void arena_protect(bool open)
 {
     if (w.lax) return;
-    if (w.key > 0) pkey_set(w.key, open ? 0 : PKEY_DISABLE_ACCESS);
-    else if (w.top) mprotect(w.arena, w.top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+#ifdef PKEY_DISABLE_ACCESS
+    if (w.key > 0) {
+        pkey_set(w.key, open ? 0 : PKEY_DISABLE_ACCESS);
+        return;
+    }
+#endif
+    if (w.top) mprotect(w.arena, w.top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 inline void arena_open()
 {
