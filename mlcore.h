@@ -5025,6 +5025,14 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
     ctx->told = false;
 }
 
+/* What the backend says of its last failure, or "". */
+static const char *mlc__device_says(const mlc_ctx *ctx)
+{
+    const mlc_backend *b = ctx->backend;
+    const char *says = b && b->message ? b->message(ctx->dev) : NULL;
+    return says ? says : "";
+}
+
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
  * Heap: objects that live until freed (modules, parameters, gradients, optimizer state), each with
  * a header in a list, so that the context's end finds them all; from the allocator, one call an
@@ -5253,10 +5261,10 @@ MLC__APART void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
     void *ptr = NULL;
     const mlc_status st = b->alloc(ctx->dev, bytes, &ptr);
     if (st == MLC_OK) return ptr;
-    const char *says = b->message ? b->message(ctx->dev) : NULL;
+    const char *says = mlc__device_says(ctx);
     if (st != MLC_ERR_NOMEM)
         mlc__fail(ctx, MLC_ERR_DEVICE, "device %s: allocation of %llu bytes failed%s%s", b->name,
-                  (unsigned long long)bytes, says ? ": " : "", says ? says : "");
+                  (unsigned long long)bytes, *says ? ": " : "", says);
     return NULL;
 }
 
@@ -18543,14 +18551,6 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
  * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
  * crosses between host and device. Everything below this section that touches elements goes
  * through these. */
-
-/* What the backend says of its last failure, or "". */
-static const char *mlc__device_says(const mlc_ctx *ctx)
-{
-    const mlc_backend *b = ctx->backend;
-    const char *says = b && b->message ? b->message(ctx->dev) : NULL;
-    return says ? says : "";
-}
 
 /* The kernel's message: which operation, which kernel, which device. */
 static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,

@@ -19,6 +19,7 @@ extern "C" {
 
 /* mlc_cuda_register: makes the device "cuda" known to the process. Environment of the device:
  *   MLC_CUDA_BLOCKING=1 waits after each kernel, so that a failure names the one that failed.
+ *   MLC_CUDA_OWN_GEMM=1 makes products without cuBLASLt.
  *   err    DEVICE: no driver or no card, and the program goes on without; mlc_cuda_error says why.
  *          ARG: the object was compiled against another mlcore.h, or "cuda" is registered already
  *   test: tests/cuda_host/                                                                    */
