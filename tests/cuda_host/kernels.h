@@ -9,8 +9,8 @@ typedef struct unit {
     mlc_backend        b;
     const mlc_kernels *cpu;
     void              *dev;
-    void              *block[16];      /* lent to one call                                      */
-    size_t             bytes[16];
+    void              *block[64];      /* lent to one call                                      */
+    size_t             bytes[64];
     int                blocks;
     unsigned           mode;           /* of floating point, before the CPU's row flushes       */
 } unit;
@@ -27,21 +27,34 @@ static inline unit unit_open(void)
     return u;
 }
 
-/* Device memory with a copy of `from`; NULL stays NULL. */
-static inline void *unit_lend(unit *u, const void *from, size_t bytes)
+/* Device memory that begins `shift` bytes past a multiple of 64, with a copy of `from`; NULL: as it
+ * is. */
+static inline void *unit_lend_at(unit *u, const void *from, size_t bytes, size_t shift)
 {
     void *p = NULL;
-    if (!from || !CHECK_EQ(u->b.alloc(u->dev, bytes + 1, &p), MLC_OK))
+    if (!CHECK(u->blocks < 64) || !CHECK_EQ(u->b.alloc(u->dev, bytes + shift + 1, &p), MLC_OK))
         return NULL;
     u->block[u->blocks] = p;
-    u->bytes[u->blocks++] = bytes + 1;
-    CHECK_EQ(u->b.copy(u->dev, p, from, bytes, MLC_COPY_TO_DEVICE), MLC_OK);
+    u->bytes[u->blocks++] = bytes + shift + 1;
+    p = (char *)p + shift;
+    if (from && bytes)
+        CHECK_EQ(u->b.copy(u->dev, p, from, bytes, MLC_COPY_TO_DEVICE), MLC_OK);
     return p;
+}
+/* NULL stays NULL. */
+static inline void *unit_lend(unit *u, const void *from, size_t bytes)
+{
+    return from ? unit_lend_at(u, from, bytes, 0) : NULL;
+}
+static inline void *unit_room(unit *u, size_t bytes)
+{
+    return bytes ? unit_lend_at(u, NULL, bytes, 0) : NULL;
 }
 
 static inline void unit_fetch(unit *u, void *to, const void *from, size_t bytes)
 {
-    CHECK_EQ(u->b.copy(u->dev, to, from, bytes, MLC_COPY_TO_HOST), MLC_OK);
+    if (bytes)
+        CHECK_EQ(u->b.copy(u->dev, to, from, bytes, MLC_COPY_TO_HOST), MLC_OK);
 }
 
 static inline void unit_return(unit *u)

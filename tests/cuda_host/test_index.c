@@ -1,5 +1,5 @@
 /* test_index.c -- CUDA.INDEX: take and index against the CPU's kernels, bit for bit */
-#include "kernel_test.h"
+#include "kernels.h"
 
 enum { BYTES = 1 << 19 };
 static char    g_data[BYTES], g_line[BYTES], g_data_got[BYTES], g_line_got[BYTES];
@@ -10,23 +10,22 @@ static const mlc_kernels *cpu_row(void) { return mlc_cpu_kernels(MLC_ISA_SCALAR)
 TEST(cuda, take_copies_rows_of_any_bytes_from_any_address)
 {
     static const int64_t index[5] = {2, 0, 7, 1, -1};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (size_t bytes = 1; bytes <= 4200; bytes += bytes < 20 ? 1 : bytes < 100 ? 13 : 2040) {
         const size_t shift = bytes % 3 ? bytes % 16 : 0;
         for (size_t i = 0; i < 3 * bytes; i++) g_data[i] = (char)(i * 7 + 1);
-        struct mlc_k_take a = {5, 3, bytes, bench_up_at(&t, g_data, 3 * bytes, shift),
-                               (int64_t *)bench_up(&t, index, sizeof index),
-                               bench_up(&t, NULL, 5 * bytes)};
+        struct mlc_k_take a = {5, 3, bytes, unit_lend_at(&t, g_data, 3 * bytes, shift),
+                               (int64_t *)unit_lend(&t, index, sizeof index),
+                               unit_room(&t, 5 * bytes)};
         CHECK_EQ(t.b.kernels.take(t.dev, &a), MLC_OK);
-        bench_down(&t, g_line, a.out, 5 * bytes);
+        unit_fetch(&t, g_line, a.out, 5 * bytes);
         memset(g_data_got, 0, bytes);  /* a row that is not there */
         for (size_t i = 0; i < 5; i++)
             CHECK(memcmp(g_line + i * bytes, i == 2 || i == 4 ? g_data_got
                          : g_data + (size_t)index[i] * bytes, bytes) == 0);
-        bench_clear(&t);
+        unit_return(&t);
     }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 /* Sizes of an index [m, b, c] along its first axis, or its last one; rows: one index a row. */
@@ -65,26 +64,26 @@ static void make(const job *j, struct mlc_k_index *a)
 }
 
 /* Runs a copy of a on the device; what it wrote goes to g_data_got, g_line_got, word. */
-static mlc_status run(bench *t, const struct mlc_k_index *a, size_t data, size_t line, size_t shift,
+static mlc_status run(unit *t, const struct mlc_k_index *a, size_t data, size_t line, size_t shift,
                       int64_t *word)
 {
     struct mlc_k_index k = *a;
-    k.data = bench_up_at(t, g_data, data, shift);
-    k.line = bench_up_at(t, g_line, line, shift);
-    k.index = (int64_t *)bench_up(t, g_index,
+    k.data = unit_lend_at(t, g_data, data, shift);
+    k.line = unit_lend_at(t, g_line, line, shift);
+    k.index = (int64_t *)unit_lend(t, g_index,
                                   (size_t)(a->shape[0] * a->shape[1] * a->shape[2]) * 8);
-    k.error = (int64_t *)bench_up(t, word, 32);
+    k.error = (int64_t *)unit_lend(t, word, 32);
     k.workspace_bytes = t->b.kernels.index_workspace(t->dev, &k);
-    k.workspace = bench_up(t, NULL, k.workspace_bytes);
+    k.workspace = unit_room(t, k.workspace_bytes);
     const mlc_status st = t->b.kernels.index(t->dev, &k);
-    bench_down(t, g_data_got, k.data, data);
-    bench_down(t, g_line_got, k.line, line);
-    bench_down(t, word, k.error, 32);
-    bench_clear(t);
+    unit_fetch(t, g_data_got, k.data, data);
+    unit_fetch(t, g_line_got, k.line, line);
+    unit_fetch(t, word, k.error, 32);
+    unit_return(t);
     return st;
 }
 
-static void agrees(bench *t, const job *j)
+static void agrees(unit *t, const job *j)
 {
     struct mlc_k_index a;
     const size_t size = mlc_dtype_bytes(j->dtype);
@@ -111,8 +110,7 @@ TEST(cuda, an_index_moves_and_adds_in_the_order_of_its_axis)
                                        {19, 5, 1, 300}, {5000, 1, 1, 65600}, {2100, 1, 8, 70}};
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_I64, MLC_I32, MLC_BOOL, MLC_U8,
                                        MLC_I8, MLC_BF16};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int s = 0; s < 7; s++)
         for (int op = 0; op < 4; op++)
             for (int form = 0; form < 4; form++) {
@@ -122,13 +120,12 @@ TEST(cuda, an_index_moves_and_adds_in_the_order_of_its_axis)
                 if (sizes[s][3] * sizes[s][2] > 60000) j.dtype = MLC_F32;
                 agrees(&t, &j);
             }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 TEST(cuda, an_index_outside_leaves_all_as_it_is_but_for_a_gather)
 {
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int op = 0; op < 4; op++)
         for (int64_t m = 9; m <= 9000; m *= 30) {
             job j = {(mlc_index)op, MLC_F32, m, 2, 1, 11, op % 2 == 0, false};
@@ -150,16 +147,15 @@ TEST(cuda, an_index_outside_leaves_all_as_it_is_but_for_a_gather)
             CHECK_EQ(run(&t, &a, 88, bytes, 0, word), MLC_OK);
             CHECK_EQ(word[0], 77);     /* the first error stands */
         }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 TEST(cuda, an_index_that_cannot_be_is_refused_before_anything_runs)
 {
-    bench t;
+    unit t = unit_open();
     int64_t word[4] = {0};
     struct mlc_k_index a;
     job j = {MLC_INDEX_ADD, MLC_BF16, 20, 2, 3, 5, false, false};
-    if (!bench_open(&t)) return;
     make(&j, &a);
     CHECK_EQ(run(&t, &a, 60, 240, 0, word), MLC_ERR_UNSUPPORTED);
     a.dtype = MLC_F32, a.op = MLC_INDEX_SCATTER, a.data_stride[1] = 0;   /* two write one place */
@@ -168,5 +164,5 @@ TEST(cuda, an_index_that_cannot_be_is_refused_before_anything_runs)
     CHECK_EQ(t.b.kernels.index(t.dev, &a), MLC_ERR_INTERNAL);
     a.shape[1] = 0;
     CHECK_EQ(t.b.kernels.index(t.dev, &a), MLC_OK);
-    bench_close(&t);
+    unit_close(&t);
 }

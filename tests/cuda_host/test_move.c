@@ -13,6 +13,22 @@ static void buffers_fill(uint64_t seed)
     memcpy(g_want, g_got, sizeof g_want);
 }
 
+/* What the unit wrote to `out` is what the CPU wrote to g_want; the blocks of the call go back.  */
+static bool buffers_same(unit *u, const void *out, const char *what, int i, int j)
+{
+    unit_fetch(u, g_got, out, sizeof g_got);
+    unit_return(u);
+    return unit_same(g_got, g_want, sizeof g_got, what, i, j);
+}
+
+/* An entry of one input on both: is it the same?                                               */
+#define SAME_AS_CPU(u, kernel, a, what, i, j) \
+    ((a).in = g_in[0], (a).out = g_want, CHECK_EQ((u)->cpu->kernel(NULL, &(a)), MLC_OK), \
+     (a).in = unit_lend(u, g_in[0], sizeof g_in[0]), \
+     (a).out = unit_lend(u, g_got, sizeof g_got), \
+     CHECK_EQ((u)->b.kernels.kernel((u)->dev, &(a)), MLC_OK), \
+     buffers_same(u, (a).out, what, i, j))
+
 #define SET_LAYOUT(a, l) \
     do { \
         (a).ndim = (l)->ndim; \
@@ -32,15 +48,7 @@ TEST(cuda, cast_has_the_bits_of_the_cpu_for_all_pairs_of_dtypes)
             SET_LAYOUT(a, LAYOUTS + i);
             memcpy(a.in_stride, LAYOUTS[i].in, sizeof a.in_stride);
             buffers_fill((uint64_t)pair);
-            a.in = g_in[0];
-            a.out = g_want;
-            CHECK_EQ(u.cpu->cast(NULL, &a), MLC_OK);
-            a.in = unit_lend(&u, g_in[0], sizeof g_in[0]);
-            a.out = unit_lend(&u, g_got, sizeof g_got);
-            CHECK_EQ(u.b.kernels.cast(u.dev, &a), MLC_OK);
-            unit_fetch(&u, g_got, a.out, sizeof g_got);
-            unit_return(&u);
-            if (!unit_same(g_got, g_want, sizeof g_got, "pair, layout", pair, i))
+            if (!SAME_AS_CPU(&u, cast, a, "pair, layout", pair, i))
                 break;
         }
     unit_close(&u);
@@ -100,9 +108,7 @@ TEST(cuda, compare_has_the_bits_of_the_cpu)
         a.in[1] = unit_lend(&u, i & 1 ? g_in[1] : NULL, sizeof g_in[1]);
         a.out = (uint8_t *)unit_lend(&u, g_got, sizeof g_got);
         CHECK_EQ(u.b.kernels.compare(u.dev, &a), MLC_OK);
-        unit_fetch(&u, g_got, a.out, sizeof g_got);
-        unit_return(&u);
-        unit_same(g_got, g_want, sizeof g_got, "case, dtype", i, (int)a.dtype);
+        buffers_same(&u, a.out, "case, dtype", i, (int)a.dtype);
     }
     unit_close(&u);
 }
@@ -142,9 +148,7 @@ TEST(cuda, where_has_the_bits_of_the_cpu)
             a.in[p] = unit_lend(&u, a.in[p], sizeof g_in[p]);
         a.out = unit_lend(&u, g_got, sizeof g_got);
         CHECK_EQ(u.b.kernels.where(u.dev, &a), MLC_OK);
-        unit_fetch(&u, g_got, a.out, sizeof g_got);
-        unit_return(&u);
-        unit_same(g_got, g_want, sizeof g_got, "case, dtype", i, (int)a.dtype);
+        buffers_same(&u, a.out, "case, dtype", i, (int)a.dtype);
     }
     unit_close(&u);
 }
@@ -168,9 +172,7 @@ TEST(cuda, fill_has_the_bits_of_the_cpu)
         void *p = unit_lend(&u, g_got, sizeof g_got);
         a.out = (char *)p + off;
         CHECK_EQ(u.b.kernels.fill(u.dev, &a), MLC_OK);
-        unit_fetch(&u, g_got, p, sizeof g_got);
-        unit_return(&u);
-        unit_same(g_got, g_want, sizeof g_got, "case, dtype", i, (int)a.dtype);
+        buffers_same(&u, p, "case, dtype", i, (int)a.dtype);
     }
     unit_close(&u);
 }
@@ -193,15 +195,7 @@ TEST(cuda, band_has_the_bits_of_the_cpu)
         SET_LAYOUT(a, l);
         memcpy(a.in_stride, l->in, sizeof a.in_stride);
         buffers_fill((uint64_t)i);
-        a.in = g_in[0];
-        a.out = g_want;
-        CHECK_EQ(u.cpu->band(NULL, &a), MLC_OK);
-        a.in = unit_lend(&u, g_in[0], sizeof g_in[0]);
-        a.out = unit_lend(&u, g_got, sizeof g_got);
-        CHECK_EQ(u.b.kernels.band(u.dev, &a), MLC_OK);
-        unit_fetch(&u, g_got, a.out, sizeof g_got);
-        unit_return(&u);
-        unit_same(g_got, g_want, sizeof g_got, "case, dtype", i, (int)a.dtype);
+        SAME_AS_CPU(&u, band, a, "case, dtype", i, (int)a.dtype);
     }
     unit_close(&u);
 }
@@ -231,15 +225,7 @@ TEST(cuda, pad_has_the_bits_of_the_cpu)
         a.in_stride[1] = i & 1 ? in[at][2] : 1;
         a.in_stride[0] = in[at][1] * in[at][2];
         buffers_fill((uint64_t)i);
-        a.in = g_in[0];
-        a.out = g_want;
-        CHECK_EQ(u.cpu->pad(NULL, &a), MLC_OK);
-        a.in = unit_lend(&u, g_in[0], sizeof g_in[0]);
-        a.out = unit_lend(&u, g_got, sizeof g_got);
-        CHECK_EQ(u.b.kernels.pad(u.dev, &a), MLC_OK);
-        unit_fetch(&u, g_got, a.out, sizeof g_got);
-        unit_return(&u);
-        unit_same(g_got, g_want, sizeof g_got, "case, dtype", i, (int)a.dtype);
+        SAME_AS_CPU(&u, pad, a, "case, dtype", i, (int)a.dtype);
     }
     unit_close(&u);
 }

@@ -1,5 +1,5 @@
 /* test_optim.c -- CUDA.OPTIM: optim and guard against the CPU's kernels */
-#include "kernel_test.h"
+#include "kernels.h"
 
 enum { N = 9000 };
 static char g_host[4][N * 8], g_got[4][N * 8];                /* p, g, two states                */
@@ -31,22 +31,22 @@ static void point(struct mlc_k_optim *a, void *const *array)
     for (int k = 0; k < a->n_state; k++) a->state[k] = array[2 + k];
 }
 
-static void on_device(bench *t, struct mlc_k_optim a, const struct mlc_optim_step *step,
+static void on_device(unit *t, struct mlc_k_optim a, const struct mlc_optim_step *step,
                       size_t shift)
 {
     void *array[4];
     for (int k = 0; k < 4; k++)
-        array[k] = bench_up_at(t, g_host[k], (size_t)a.n * mlc_dtype_bytes(dtype_of(a.dtype, k)),
+        array[k] = unit_lend_at(t, g_host[k], (size_t)a.n * mlc_dtype_bytes(dtype_of(a.dtype, k)),
                                shift * mlc_dtype_bytes(dtype_of(a.dtype, k)));
     point(&a, array);
-    a.step = (struct mlc_optim_step *)bench_up(t, step, sizeof *step);
-    if (a.error) a.error = (int64_t *)bench_up(t, a.error, 8);
+    a.step = (struct mlc_optim_step *)unit_lend(t, step, sizeof *step);
+    if (a.error) a.error = (int64_t *)unit_lend(t, a.error, 8);
     a.workspace_bytes = t->b.kernels.optim_workspace(t->dev, &a);
-    a.workspace = bench_up(t, NULL, a.workspace_bytes);
+    a.workspace = unit_room(t, a.workspace_bytes);
     CHECK_EQ(t->b.kernels.optim(t->dev, &a), MLC_OK);
     for (int k = 0; k < 4; k++)
-        bench_down(t, g_got[k], array[k], (size_t)a.n * mlc_dtype_bytes(dtype_of(a.dtype, k)));
-    bench_clear(t);
+        unit_fetch(t, g_got[k], array[k], (size_t)a.n * mlc_dtype_bytes(dtype_of(a.dtype, k)));
+    unit_return(t);
 }
 
 static void on_host(struct mlc_k_optim a, const struct mlc_optim_step *step)
@@ -75,8 +75,7 @@ TEST(cuda, optimizers_make_the_cpus_steps)
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
     static const int64_t sizes[] = {1, 7, 8, 65, 4100, N};
     struct mlc_optim_step step = {0.01, 0.1, 0.1, 0.01, 0.5, 0, 0, 77, 0, 1};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int d = 0; d < 3; d++)
         for (int s = 0; s < 6; s++)
             for (int form = 0; form < 6; form++) {
@@ -89,15 +88,14 @@ TEST(cuda, optimizers_make_the_cpus_steps)
                 CHECK_NEAR(worst(&a), 0, dtypes[d] == MLC_F64 ? 1e-14 : form < 4 || d == 0 ? 2e-7
                                                                                            : 0.01);
             }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 /* Limited as numbers of the gradient's dtype. */
 TEST(cuda, optimizers_limit_gradients)
 {
     struct mlc_optim_step step = {0.01, 0, 1, 1, 0.25, 1, 0, 77, 0, 1};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int d = 0; d < 2; d++) {
         struct mlc_k_optim a;
         char bound[8];
@@ -117,7 +115,7 @@ TEST(cuda, optimizers_limit_gradients)
         CHECK(isnan(test_get(g_got[0], dtype, 50)));
         CHECK_NEAR(worst(&a), 0, 0);
     }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
@@ -125,8 +123,7 @@ TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
     struct mlc_optim_step step = {0.01, 0.1, 1, 1, 1, 1, 1, 77, 0, 1};
     const int64_t bad = 258;
     struct mlc_k_optim a;
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int rule = 0; rule < 3; rule++) {
         make(&a, (mlc_rule)rule, MLC_F32, 300, 1);
         on_device(&t, a, &step, 0);
@@ -140,7 +137,7 @@ TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
     CHECK_EQ(t.b.kernels.optim(t.dev, &a), MLC_ERR_UNSUPPORTED);
     a.rule = MLC_RULE_LAMB, a.workspace_bytes = 8;
     CHECK_EQ(t.b.kernels.optim(t.dev, &a), MLC_ERR_INTERNAL);
-    bench_close(&t);
+    unit_close(&t);
 }
 
 /* -- guard -- */
@@ -185,8 +182,7 @@ static void steps_agree(int64_t n)
 /* Good steps and bad ones, one after the other; then an error stands. */
 TEST(cuda, the_guard_decides_as_the_cpus)
 {
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int form = 0; form < 16; form++) {
         struct mlc_k_guard     a, k;
         struct mlc_guard_state state = {{0}, 0, 3}, got;
@@ -194,20 +190,20 @@ TEST(cuda, the_guard_decides_as_the_cpus)
         guard_make(&a, form);
         state.scaler.scale = 1024;
         k = a;
-        k.set = (struct mlc_optim_set *)bench_up(&t, g_set, sizeof g_set);
-        k.step = (struct mlc_optim_step *)bench_up(&t, g_step[0], sizeof g_step[0]);
-        k.state = (struct mlc_guard_state *)bench_up(&t, &state, sizeof state);
-        k.error = (int64_t *)bench_up(&t, word, sizeof word);
+        k.set = (struct mlc_optim_set *)unit_lend(&t, g_set, sizeof g_set);
+        k.step = (struct mlc_optim_step *)unit_lend(&t, g_step[0], sizeof g_step[0]);
+        k.state = (struct mlc_guard_state *)unit_lend(&t, &state, sizeof state);
+        k.error = (int64_t *)unit_lend(&t, word, sizeof word);
         a.set = g_set, a.step = g_step[1], a.state = &state, a.error = word;
         for (int round = 0; round < 7; round++) {
             g_squares[0] = round == 2 || round > 3 ? INF : 2;
             a.squares = form < 12 ? g_squares : NULL;
-            k.squares = a.squares ? (double *)bench_up(&t, g_squares, sizeof g_squares) : NULL;
+            k.squares = a.squares ? (double *)unit_lend(&t, g_squares, sizeof g_squares) : NULL;
             CHECK_EQ(cpu_row()->guard(NULL, &a), MLC_OK);
             CHECK_EQ(t.b.kernels.guard(t.dev, &k), MLC_OK);
-            bench_down(&t, g_step[0], k.step, sizeof g_step[0]);
-            bench_down(&t, &got, k.state, sizeof got);
-            bench_down(&t, seen, k.error, sizeof seen);
+            unit_fetch(&t, g_step[0], k.step, sizeof g_step[0]);
+            unit_fetch(&t, &got, k.state, sizeof got);
+            unit_fetch(&t, seen, k.error, sizeof seen);
             steps_agree(a.n);
             CHECK(got.steps == state.steps && memcmp(&got.scaler, &state.scaler,
                                                      sizeof got.scaler) == 0);
@@ -215,7 +211,7 @@ TEST(cuda, the_guard_decides_as_the_cpus)
             CHECK(seen[0] == word[0] && seen[1] == word[1] && seen[3] == word[3]);
         }
         CHECK_EQ(word[0] != 0, form < 12);
-        bench_clear(&t);
+        unit_return(&t);
     }
-    bench_close(&t);
+    unit_close(&t);
 }

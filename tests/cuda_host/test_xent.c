@@ -1,5 +1,5 @@
 /* test_xent.c -- CUDA.XENT: cross-entropy and its gradient against the formulas in f64 */
-#include "kernel_test.h"
+#include "kernels.h"
 
 enum { ROWS = 9, WIDTH = 3001, PAD = 3 };
 
@@ -61,30 +61,30 @@ static void near_all(const void *got, mlc_dtype dtype, int64_t n, const double *
     CHECK_EQ(bad, 0);
 }
 
-static void forward(bench *t, const job *j, struct mlc_k_xent *a)
+static void forward(unit *t, const job *j, struct mlc_k_xent *a)
 {
     static const int64_t none[4] = {0};
     const size_t size = mlc_dtype_bytes(j->wide);
     memset(a, 0, sizeof *a);
     a->dtype = j->dtype, a->normal = j->normal, a->reduction = j->reduction;
     a->n = j->n, a->c = j->c, a->row = j->c + PAD;
-    a->logits = bench_up_at(t, g_bytes, (size_t)(j->n * a->row) * mlc_dtype_bytes(j->dtype),
+    a->logits = unit_lend_at(t, g_bytes, (size_t)(j->n * a->row) * mlc_dtype_bytes(j->dtype),
                             mlc_dtype_bytes(j->dtype) * 2);
-    a->labels = (int64_t *)bench_up(t, g_label, (size_t)j->n * 8);
+    a->labels = (int64_t *)unit_lend(t, g_label, (size_t)j->n * 8);
     a->label_stride = 1;
-    a->weight = j->weight ? bench_up(t, g_more, (size_t)j->c * size) : NULL;
+    a->weight = j->weight ? unit_lend(t, g_more, (size_t)j->c * size) : NULL;
     a->smoothing = j->smoothing, a->ignore = 3, a->has_ignore = 1;
-    a->loss = bench_up(t, NULL, (size_t)(j->n + 1) * size);
-    a->lse = bench_up(t, NULL, (size_t)(2 * j->n + 1) * size);
-    a->norm = bench_up(t, NULL, size);
+    a->loss = unit_room(t, (size_t)(j->n + 1) * size);
+    a->lse = unit_room(t, (size_t)(2 * j->n + 1) * size);
+    a->norm = unit_room(t, size);
     a->kind = 257;
-    a->error = (int64_t *)bench_up(t, none, sizeof none);
+    a->error = (int64_t *)unit_lend(t, none, sizeof none);
     a->workspace_bytes = t->b.kernels.xent_workspace(t->dev, a);
-    a->workspace = bench_up(t, NULL, a->workspace_bytes);
+    a->workspace = unit_room(t, a->workspace_bytes);
     CHECK_EQ(t->b.kernels.xent(t->dev, a), MLC_OK);
 }
 
-static void backward(bench *t, const job *j, const struct mlc_k_xent *f, double tol)
+static void backward(unit *t, const job *j, const struct mlc_k_xent *f, double tol)
 {
     struct mlc_k_xent_grad a;
     const size_t size = mlc_dtype_bytes(j->dtype);
@@ -97,13 +97,13 @@ static void backward(bench *t, const job *j, const struct mlc_k_xent *f, double 
     a.n = j->n, a.c = j->c, a.logits = f->logits, a.row = f->row;
     a.labels = f->labels, a.label_stride = 1, a.weight = f->weight, a.smoothing = j->smoothing;
     a.ignore = 3, a.has_ignore = 1, a.lse = f->lse, a.norm = f->norm;
-    a.dy = bench_up(t, dy, mlc_dtype_bytes(j->wide));
+    a.dy = unit_lend(t, dy, mlc_dtype_bytes(j->wide));
     for (int64_t i = 0; i < j->n * row; i++) test_put(dx, j->dtype, i, 0.25);
     a.dx = j->in_place ? (void *)(uintptr_t)f->logits
-                       : bench_up(t, dx, (size_t)(j->n * row) * size);
+                       : unit_lend(t, dx, (size_t)(j->n * row) * size);
     a.dx_row = row;
     CHECK_EQ(t->b.kernels.xent_grad(t->dev, &a), MLC_OK);
-    bench_down(t, dx, a.dx, (size_t)(j->n * row) * size);
+    unit_fetch(t, dx, a.dx, (size_t)(j->n * row) * size);
     for (int64_t r = 0; r < j->n; r++)
         for (int64_t i = 0; i < row; i++) {
             const double got = test_get(dx, j->dtype, r * row + i);
@@ -114,7 +114,7 @@ static void backward(bench *t, const job *j, const struct mlc_k_xent *f, double 
     CHECK_NEAR(worst, 0, tol);
 }
 
-static void run(bench *t, const job *j)
+static void run(unit *t, const job *j)
 {
     struct mlc_k_xent f;
     double sum = 0, norm = 0, got[2];
@@ -129,20 +129,19 @@ static void run(bench *t, const job *j)
     if (j->reduction != MLC_REDUCTION_MEAN) norm = 1;
     for (int64_t i = 0; i < j->n * j->c; i++) g_dx[i] /= norm;
     if (j->reduction != MLC_REDUCTION_NONE) g_loss[0] = sum / norm;
-    bench_down(t, g_more, f.loss, (size_t)(j->n + 1) * mlc_dtype_bytes(j->wide));
+    unit_fetch(t, g_more, f.loss, (size_t)(j->n + 1) * mlc_dtype_bytes(j->wide));
     near_all(g_more, j->wide, j->reduction == MLC_REDUCTION_NONE ? j->n : 1, g_loss, tol);
-    bench_down(t, got, f.norm, mlc_dtype_bytes(j->wide));
+    unit_fetch(t, got, f.norm, mlc_dtype_bytes(j->wide));
     CHECK_NEAR(test_get(got, j->wide, 0), norm, 1e-6 * norm);
     backward(t, j, &f, low ? 6e-3 : tol);
-    bench_clear(t);
+    unit_return(t);
 }
 
 TEST(cuda, cross_entropy_is_its_formula_in_every_dtype_width_and_form)
 {
     static const int64_t widths[] = {1, 5, 33, 1000, 1025, WIDTH};
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int w = 0; w < 6; w++)
         for (int form = 0; form < 10; form++) {
             job j = {dtypes[(w + form) % 4], MLC_F32, w < 3 ? ROWS : 3, widths[w], form & 1,
@@ -151,15 +150,14 @@ TEST(cuda, cross_entropy_is_its_formula_in_every_dtype_width_and_form)
             if (j.dtype == MLC_F64) j.wide = MLC_F64;
             run(&t, &j);
         }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 /* Rows of a warp and of a block: a NaN, +inf, nothing but -inf, some -inf. */
 TEST(cuda, cross_entropy_of_rows_with_nan_and_infinities_ends_as_on_the_cpu)
 {
     static const int64_t widths[] = {6, 1400};
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int w = 0; w < 2; w++) {
         struct mlc_k_xent f;
         job j = {MLC_F32, MLC_F32, 4, widths[w], false, false, false, false, 0,
@@ -175,8 +173,8 @@ TEST(cuda, cross_entropy_of_rows_with_nan_and_infinities_ends_as_on_the_cpu)
         test_put(g_bytes, MLC_F32, 4, NO_NUMBER);
         test_put(g_bytes, MLC_F32, j.c + PAD + 5, INF);
         forward(&t, &j, &f);
-        bench_down(&t, lse, f.lse, sizeof lse);
-        bench_down(&t, loss, f.loss, sizeof loss);
+        unit_fetch(&t, lse, f.lse, sizeof lse);
+        unit_fetch(&t, loss, f.loss, sizeof loss);
         for (int r = 0; r < 3; r++) {
             CHECK(lse[r] == 0);
             CHECK(isnan(lse[4 + r]));
@@ -184,15 +182,14 @@ TEST(cuda, cross_entropy_of_rows_with_nan_and_infinities_ends_as_on_the_cpu)
         }
         CHECK_NEAR(lse[3], 1e30f, 0);
         CHECK_NEAR(loss[3], log((double)(j.c / 2)), 1e-5);
-        bench_clear(&t);
+        unit_return(&t);
     }
-    bench_close(&t);
+    unit_close(&t);
 }
 
 TEST(cuda, the_lowest_row_with_a_wrong_label_is_the_error)
 {
-    bench t;
-    if (!bench_open(&t)) return;
+    unit t = unit_open();
     for (int64_t c = 7; c < 3000; c += 1500) {
         struct mlc_k_xent f;
         job j = {MLC_F32, MLC_F32, ROWS, c, false, false, false, false, 0, MLC_REDUCTION_MEAN};
@@ -200,13 +197,13 @@ TEST(cuda, the_lowest_row_with_a_wrong_label_is_the_error)
         make(&j);
         g_label[4] = c, g_label[6] = -1, g_label[8] = INT64_MIN;
         forward(&t, &j, &f);
-        bench_down(&t, word, f.error, sizeof word);
+        unit_fetch(&t, word, f.error, sizeof word);
         CHECK(word[0] == 257 && word[1] == 4 && word[2] == c && word[3] == c);
         f.kind = 513;                  /* the first error stands */
         CHECK_EQ(t.b.kernels.xent(t.dev, &f), MLC_OK);
-        bench_down(&t, word, f.error, sizeof word);
+        unit_fetch(&t, word, f.error, sizeof word);
         CHECK_EQ(word[0], 257);
-        bench_clear(&t);
+        unit_return(&t);
     }
-    bench_close(&t);
+    unit_close(&t);
 }
