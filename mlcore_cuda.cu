@@ -11,7 +11,7 @@
  * floating-point atomic. An entry answers UNSUPPORTED for what it does not do.
  *
  * CUDA.DEVICE    stream, memory, copies, errors        CUDA.RANDOM   random, dropout
- * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, fold, argmax, squares
+ * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, fold, argmax, scan, ..
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.ROWS     softmax, norm
  * CUDA.WALK      merged dims, index arithmetic         CUDA.XENT     cross-entropy
  * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
@@ -88,8 +88,8 @@ static mlc_status device_well(device *d)
     return MLC_OK;
 }
 
-/* Asks whether the last failure stays. Then it may be of what was queued long before, and its text
- * names the operations since the device was known to be well. */
+/* A failure that stays, so that every later call fails too, may come from work that was queued long
+ * before: its text names the operations since the device was known to be well. */
 static void device_late(device *d)
 {
     const size_t at = strlen(d->message);
@@ -309,8 +309,8 @@ static mlc_status device_sync(void *dev)
     return e == cudaSuccess ? device_well(d) : device_failed(d, "synchronization", e);
 }
 
-/* A slot is free when its post was answered or is older than SLOTS others, which a caller that
- * polls does not see. */
+/* Slots are used in turn: a ticket that SLOTS later posts have overtaken is lost. A context has one
+ * open at a time. */
 static mlc_status device_post(void *dev, const void *src, size_t bytes, int64_t *ticket)
 {
     device *d = device_of(dev);
@@ -746,8 +746,8 @@ DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
     return c;
 }
 
-/* A team is a warp, or a block of THREADS threads, that works on one thing. All threads of a team
- * call its functions and get the same bits. */
+/* Folds over a warp or over a whole block of THREADS threads (`block` says which); no struct team is
+ * meant. All threads call them and get the same bits. */
 enum { WARP = 32, WARPS = (int)THREADS / WARP };
 
 struct plus  { template <class T> DEV T operator()(T a, T b) const { return a + b; } };
@@ -811,9 +811,8 @@ DEV void error_put(int64_t *error, int64_t kind, int64_t row, int64_t value, int
 }
 
 /* @@ CUDA.UNITS ------------------------------------------ values of any dtype; units of a walk
- * What goes over all elements of its operands is a job: a struct with run<V>(places, steps, count),
- * which a thread calls for a unit, V elements that follow one another on the innermost axis, where
- * an operand is dense (one access of at most 16 bytes) or repeats one value. V is 1 where that
+ * An elementwise operation is a job: a struct whose run<V>(places, steps, count) makes a unit, V
+ * neighbours on the innermost axis; units_kernel calls it for each unit. There an operand is dense (one access of at most 16 bytes) or repeats one value. V is 1 where that
  * cannot be. Values of any dtype are floats, f64 or i64 on the way (W); conversions are those of
  * IMPL.KERNELS.CAST, bit for bit. */
 
@@ -2296,7 +2295,8 @@ DEV void acc_add(acc *t, double x)
 }
 DEV double acc_value(acc t) { return t.v - t.v == 0 ? t.v + t.lost : t.v; }
 
-/* The line of a result: element i is at line_at; more than 2^31 only along the first dim. */
+/* The line of a result: element i is at line_at. Only the first dim may have 2^31 elements or more,
+ * the others are divided in 32 bits. */
 struct line {
     int ndim;
     divisor size[MLC_MAX_DIMS];
@@ -3081,8 +3081,8 @@ template <class T, int N> struct row_args {          /* N inputs                
     int vec[N], out_vec, accumulate;
 };
 
-/* A line of N inputs by a team, in packs of elements i, i + 1, ...; 16 elements a lane are held, or
- * 8 of f64. */
+/* A line of N inputs by a team, in packs of elements i, i + 1, ... A lane holds 16 elements, or 8 of
+ * f64, of all N inputs together. */
 template <class X, int N> struct row {
     typedef X T;
     typedef typename wide<T>::type W;
@@ -3943,7 +3943,8 @@ DEV void index_report_put(const index_report &r, const index_places &p, const in
     r.first[0] = first;
     if (first != NO_ROW) error_put(r.error, r.kind, first, index[p.at(first)], r.limit);
 }
-/* Of a grid of one block: reports. */
+/* Finds the first bad index of each block. A grid of one block reports it at once, a larger one
+ * leaves that to index_report_kernel. */
 static __global__ void __launch_bounds__(THREADS)
 index_check_kernel(index_places p, const int64_t *index, index_report r)
 {
@@ -4761,7 +4762,7 @@ static bool own_turns(const struct mlc_k_gemm *g)
     if ((g->m < LOW_BELOW) != (g->n < LOW_BELOW)) return g->n < LOW_BELOW;
     return llabs(g->c_row) < llabs(g->c_col);
 }
-/* Parts where tiles are too few for a card: it depends on the sizes alone. */
+/* Cuts k in parts where tiles are too few for a card; the cut depends on the sizes alone. */
 static tiling own_cut(const product &g)
 {
     const int64_t height = g.m < LOW_BELOW ? LOW : TN;
@@ -4840,8 +4841,9 @@ static bool gemm_is_empty(const struct mlc_k_gemm *g)
 
 /* @@ CUDA.LT --------------------------------------------- products by cuBLASLt
  * cuBLASLt counts by columns: a row-major c [m,n] is its D [n,m], A is b and B is a. A plan says
- * what it gets and what is left: sides in f32 that are rounded first are packed, what its epilogue
- * does not do is done by the sink's pass, over c itself or over sums in the workspace. The own tile
+ * which part of the work cuBLASLt does and which our kernels do before and after it: f32 sides of a
+ * 16-bit product are packed, what its epilogue does not do is done by the sink's pass, over c itself
+ * or over sums in the workspace. The own tile
  * makes what cuBLASLt cannot: other strides, pointers off 16 bytes. Reductions are deterministic.
  * The algorithm of a product is asked for once and kept by its description, lt_call: the workspace
  * query and the entry make the same plan, and no memory is held between products. */
@@ -5274,8 +5276,8 @@ static mlc_status gemm_entry(void *dev, const struct mlc_k_gemm *g)
         return lt_run(dev, l, g);
     return own_run(dev, g);
 }
-/* Takes the same decisions. */
-static size_t gemm_ask(void *dev, const struct mlc_k_gemm *g)
+/* Decides as gemm_entry does: the workspace is for that plan. */
+static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
 {
     lt_plan l;
     struct mlc_k_gemm bare = *g;
@@ -5294,7 +5296,8 @@ static size_t gemm_ask(void *dev, const struct mlc_k_gemm *g)
 
 enum { OPTIM_EACH = 4, NORM_BLOCKS = 1024 };     /* vectors of a thread; blocks that sum up     */
 
-/* sgd: b1, c1 of the momentum; adam: shrink and decay; lamb: decay, unbias. */
+/* Which rule reads what: sgd b1 and c1 for its momentum, adam shrink and decay, lamb decay and
+ * unbias; the others are common. */
 template <class W> struct optim_numbers {
     W rate, decay, shrink, b1, c1, b2, c2, eps, root, unbias, scale, bound, momentum;
 };
@@ -5658,7 +5661,7 @@ static void table_fill(mlc_kernels *k)
     k->norm_grad = norm_grad_entry;
     k->norm_grad_workspace = norm_grad_workspace;
     k->gemm = gemm_entry;
-    k->gemm_workspace = gemm_ask;
+    k->gemm_workspace = gemm_workspace;
     k->xent = xent_entry;
     k->xent_workspace = xent_workspace;
     k->xent_grad = xent_grad_entry;
