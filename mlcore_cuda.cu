@@ -543,7 +543,7 @@ template <int N> struct plan {
         }
         return w;
     }
-    /* Calls f(walk, offsets of the operands) for each launch; no dim but the first may reach 2^31. */
+    /* Calls f(walk, offsets of the operands) for each launch; only the first dim may reach 2^31. */
     template <class F> mlc_status each(const F &f) const
     {
         for (int64_t first = 0; n > 0 && first < (ndim ? shape[0] : 1);) {
@@ -746,8 +746,8 @@ DEV words philox(uint64_t seed, uint64_t stream, uint64_t block)
     return c;
 }
 
-/* Folds over a warp or over a whole block of THREADS threads (`block` says which); no struct team is
- * meant. All threads call them and get the same bits. */
+/* Folds over a warp or over a whole block of THREADS threads (`block` says which); no struct team
+ * is meant. All threads call them and get the same bits. */
 enum { WARP = 32, WARPS = (int)THREADS / WARP };
 
 struct plus  { template <class T> DEV T operator()(T a, T b) const { return a + b; } };
@@ -770,9 +770,9 @@ template <class F, class T> DEV T block_fold(T v)
     for (int w = 1; w < WARPS; w++) v = F()(v, part[w]);
     return v;
 }
-BOTH int team_size(bool block) { return block ? (int)THREADS : (int)WARP; }
+BOTH int fold_threads(bool block) { return block ? (int)THREADS : (int)WARP; }
 /* f of all v of the team, which is the block or the caller's warp. */
-template <class F, class T> DEV T team_fold(bool block, T v)
+template <class F, class T> DEV T fold_over(bool block, T v)
 {
     return block ? block_fold<F>(v) : warp_fold<F>(v);
 }
@@ -812,9 +812,10 @@ DEV void error_put(int64_t *error, int64_t kind, int64_t row, int64_t value, int
 
 /* @@ CUDA.UNITS ------------------------------------------ values of any dtype; units of a walk
  * An elementwise operation is a job: a struct whose run<V>(places, steps, count) makes a unit, V
- * neighbours on the innermost axis; units_kernel calls it for each unit. There an operand is dense (one access of at most 16 bytes) or repeats one value. V is 1 where that
- * cannot be. Values of any dtype are floats, f64 or i64 on the way (W); conversions are those of
- * IMPL.KERNELS.CAST, bit for bit. */
+ * neighbours on the innermost axis; units_kernel calls it for each unit. There an operand is dense
+ * (one access of at most 16 bytes) or repeats one value. V is 1 where that cannot be. Values of any
+ * dtype are floats, f64 or i64 on the way (W); conversions are those of IMPL.KERNELS.CAST, bit for
+ * bit. */
 
 template <class T, int V> struct alignas(sizeof(T) * V) vec { T v[V]; };
 
@@ -2275,7 +2276,7 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
     });
 }
 
-/* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, finite, scan
+/* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, scan
  * The axes are split in kept (a line for each result) and gone (what a line is made of), each
  * sorted so that what is dense comes last. A team of threads takes a line: neighbours along it, or
  * across lines where those lie side by side. Long lines of few results are cut in segments, a block
@@ -2285,7 +2286,7 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
  * Sums: groups of four in W, whose sums are carried in f64; those of f64 with the rounding errors
  * of each addition (two-sum), as the CPU does it. */
 
-struct acc { double v, lost; };        /* a sum and what its roundings lost; or a product, extreme */
+struct acc { double v, lost; };        /* a sum and what roundings lost; a product, an extreme  */
 DEV acc shuffle_xor(acc a, int o) { return { shuffle_xor(a.v, o), shuffle_xor(a.lost, o) }; }
 DEV void acc_add(acc *t, double x)
 {
@@ -2710,7 +2711,10 @@ static reduce_job fold_plan(const struct mlc_k_fold *a)
 {
     return reduce_plan(&a->r, reduce_gone(&a->r), a->shift, a->shift_stride);
 }
-static size_t fold_workspace(void *, const struct mlc_k_fold *a) { return reduce_bytes(fold_plan(a)); }
+static size_t fold_workspace(void *, const struct mlc_k_fold *a)
+{
+    return reduce_bytes(fold_plan(a));
+}
 static mlc_status fold_entry(void *dev, const struct mlc_k_fold *a)
 {
     const fold_how how = fold_how_of(a);
@@ -3035,7 +3039,8 @@ template <class S> static mlc_status scan_run(void *dev, const struct mlc_k_scan
         if (grad) s.y = static_cast<const T *>(a->y) + offset[2];
         if (grad) s.dy = static_cast<const T *>(a->dy) + offset[3];
         const dim3 grid = team_blocks(w.n, s.m, s.segments), block(THREADS);
-        if (s.segments == 1) return launch(dev, "scan", grid, block, 0, scan_kernel<S>, s, SCAN_WHOLE);
+        if (s.segments == 1)
+            return launch(dev, "scan", grid, block, 0, scan_kernel<S>, s, SCAN_WHOLE);
         mlc_status st = launch(dev, "scan", grid, block, 0, scan_kernel<S>, s, SCAN_TOTALS);
         if (st == MLC_OK) st = launch(dev, "scan", dim3((w.n + THREADS - 1) / THREADS), block, 0,
                                       scan_parts_kernel<S>, s);
@@ -3081,8 +3086,8 @@ template <class T, int N> struct row_args {          /* N inputs                
     int vec[N], out_vec, accumulate;
 };
 
-/* A line of N inputs by a team, in packs of elements i, i + 1, ... A lane holds 16 elements, or 8 of
- * f64, of all N inputs together. */
+/* A line of N inputs by a team, in packs of elements i, i + 1, ... A lane holds 16 elements, or 8
+ * of f64, of all N inputs together. */
 template <class X, int N> struct row {
     typedef X T;
     typedef typename wide<T>::type W;
@@ -3442,7 +3447,8 @@ static bool norm_takes(mlc_dtype dtype, mlc_dtype w)
 static norm_weights norm_weights_of(mlc_dtype dtype, mlc_dtype w_dtype, const void *weight,
                                     const void *bias, int rms, double eps)
 {
-    const uintptr_t places = reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(bias);
+    const uintptr_t places = reinterpret_cast<uintptr_t>(weight) |
+                             reinterpret_cast<uintptr_t>(bias);
     return { weight, bias, w_dtype != dtype, places % 16 == 0, rms, eps };
 }
 
@@ -3450,7 +3456,8 @@ static mlc_status norm_entry(void *dev, const struct mlc_k_norm *a)
 {
     const stat_strides stat(a->ndim, a->shape);
     const row_strides s = { { a->in_stride, nullptr, a->out_stride, stat.of } };
-    const norm_weights w = norm_weights_of(a->dtype, a->w_dtype, a->weight, a->bias, a->rms, a->eps);
+    const norm_weights w = norm_weights_of(a->dtype, a->w_dtype, a->weight, a->bias, a->rms,
+                                           a->eps);
     if (!norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     return each_float(a->dtype, [&](auto tag) {
         typedef TYPE(tag) T;
@@ -3579,7 +3586,7 @@ struct xent_grid { bool block; unsigned blocks; };
 static xent_grid xent_grid_of(int64_t n, int64_t c)
 {
     const bool block = c > XENT_WARP;
-    const int64_t rows = THREADS / team_size(block), blocks = (n + rows - 1) / rows;
+    const int64_t rows = THREADS / fold_threads(block), blocks = (n + rows - 1) / rows;
     return { block, (unsigned)(blocks < 1 ? 1 : blocks > XENT_BLOCKS ? (int)XENT_BLOCKS : blocks) };
 }
 
@@ -3639,13 +3646,13 @@ template <class T, class W> DEV xent_part<W> xent_read(const struct mlc_k_xent &
 /* The threads' parts become the row's: the sum is one of f64. */
 template <class W> DEV double xent_join(xent_part<W> *p, bool block, bool smooth)
 {
-    const W max = team_fold<most>(block, p->max);
+    const W max = fold_over<most>(block, p->max);
     const W own = p->max == max ? (W)1 : f_exp(p->max - max);
-    const double sum = team_fold<plus>(block, (double)p->sum * (double)own);
+    const double sum = fold_over<plus>(block, (double)p->sum * (double)own);
     p->max = max;
     if (!smooth) return sum;
-    p->all = team_fold<plus>(block, p->all);
-    p->weights = team_fold<plus>(block, p->weights);
+    p->all = fold_over<plus>(block, p->all);
+    p->weights = fold_over<plus>(block, p->weights);
     return sum;
 }
 
@@ -3666,7 +3673,7 @@ template <class T, class W> DEV double xent_row(const struct mlc_k_xent &a, int6
 {
     const T *x = static_cast<const T *>(a.logits) + r * a.row;
     W *lse = static_cast<W *>(a.lse);
-    xent_part<W> p = xent_read<T, W>(a, x, t, team_size(block));
+    xent_part<W> p = xent_read<T, W>(a, x, t, fold_threads(block));
     double sum = 1.0, shift = 0.0, log_sum = 0.0;
     if (!a.normal || a.smoothing != 0.0) sum = xent_join(&p, block, a.smoothing != 0.0);
     if (!a.normal) {
@@ -3702,7 +3709,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS)
 xent_kernel(struct mlc_k_xent a, bool block, xent_total *totals)
 {
     MLC_SHARED(xent_total, part, [WARPS]);
-    const int team = team_size(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    const int team = fold_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
     xent_total total = { 0.0, 0.0, NO_ROW };
     for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
          r += (int64_t)gridDim.x * rows)
@@ -3818,11 +3825,11 @@ xent_grad_kernel(struct mlc_k_xent_grad a, bool block)
 {
     typedef typename wide<T>::type W;
     const W *weight = static_cast<const W *>(a.weight);
-    const int team = team_size(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    const int team = fold_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
     double weights = 0.0;
     if (weight && a.smoothing != 0.0) {
         for (int64_t i = t; i < a.c; i += team) weights += (double)weight[i];
-        weights = team_fold<plus>(block, weights);
+        weights = fold_over<plus>(block, weights);
     }
     for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
          r += (int64_t)gridDim.x * rows)
@@ -4841,11 +4848,10 @@ static bool gemm_is_empty(const struct mlc_k_gemm *g)
 
 /* @@ CUDA.LT --------------------------------------------- products by cuBLASLt
  * cuBLASLt counts by columns: a row-major c [m,n] is its D [n,m], A is b and B is a. A plan says
- * which part of the work cuBLASLt does and which our kernels do before and after it: f32 sides of a
- * 16-bit product are packed, what its epilogue does not do is done by the sink's pass, over c itself
- * or over sums in the workspace. The own tile
- * makes what cuBLASLt cannot: other strides, pointers off 16 bytes. Reductions are deterministic.
- * The algorithm of a product is asked for once and kept by its description, lt_call: the workspace
+ * which part of the work cuBLASLt does and which our kernels do before and after it: f32 sides of
+ * a 16-bit product are packed, what its epilogue does not do is done by the sink's pass, over c
+ * itself or over sums in the workspace. The own tile makes what cuBLASLt cannot: other strides,
+ * pointers off 16 bytes. Reductions are deterministic. The algorithm of a product is asked for once and kept by its description, lt_call: the workspace
  * query and the entry make the same plan, and no memory is held between products. */
 
 enum { LT_CALLS = 256, LT_ALIGN = 16, LT_ROOM_ALIGN = 256 };

@@ -3,7 +3,8 @@
 found=$(
     awk -f tests/lint.awk mlcore.h
 
-    for file in tests/*.[ch] tests/*.cpp tests/*/*.[ch] bench/*.[ch] examples/*.c \
+    for file in mlcore_cuda.* tests/*.[ch] tests/*.cpp tests/*/*.[ch] tests/*/*.cpp tests/*/*.cu \
+                bench/*.[ch] examples/*.c \
                 examples/*/*.[ch] examples/*/*.[ch]pp; do
         [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}
             /[ \t]$/ {print FILENAME ":" FNR ": blanks at the end of the line"}' "$file"

@@ -102,8 +102,8 @@ static void counts_print()
         at += (size_t)snprintf(names + at, sizeof names - at, " %s", #name); \
     }
     MLC_KERNELS(LINE)
-    printf("%d of %d entries are not written:%s; %ld calls of them and %ld of others were the CPU's\n",
-           missing, all, names, calls, other);
+    printf("%d of %d entries are not written:%s; %ld calls of them and %ld of others were the "
+           "CPU's\n", missing, all, names, calls, other);
 }
 
 __attribute__((constructor)) static void borrow_register()
@@ -114,7 +114,8 @@ __attribute__((constructor)) static void borrow_register()
     g_cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
 #define SET(name) b.kernels.name = name##_run; b.kernels.name##_workspace = name##_ask;
     MLC_KERNELS(SET)
-    b.kernels.gemm_optim = g_own.gemm_optim;     /* its bits are those of the unit's gemm and optim */
+    /* Its bits are those of the unit's gemm and optim. */
+    b.kernels.gemm_optim = g_own.gemm_optim;
     b.kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
     managed(&b);
     mlc_backend_register(&b);
