@@ -4851,8 +4851,9 @@ static bool gemm_is_empty(const struct mlc_k_gemm *g)
  * which part of the work cuBLASLt does and which our kernels do before and after it: f32 sides of
  * a 16-bit product are packed, what its epilogue does not do is done by the sink's pass, over c
  * itself or over sums in the workspace. The own tile makes what cuBLASLt cannot: other strides,
- * pointers off 16 bytes. Reductions are deterministic. The algorithm of a product is asked for once and kept by its description, lt_call: the workspace
- * query and the entry make the same plan, and no memory is held between products. */
+ * pointers off 16 bytes. Reductions are deterministic. The algorithm of a product is asked for
+ * once and kept by its description, lt_call: the workspace query and the entry make the same plan,
+ * and no memory is held between products. */
 
 enum { LT_CALLS = 256, LT_ALIGN = 16, LT_ROOM_ALIGN = 256 };
 enum : size_t { LT_ROOM = (size_t)32 << 20 };
