@@ -463,9 +463,9 @@ void test_put(void *data, mlc_dtype dtype, int64_t i, double v)
     case MLC_I64:  ((int64_t *)data)[i] = (int64_t)v; break;
     case MLC_BF16: ((uint16_t *)data)[i] = test_half_bits(v, 8, 7); break;
     case MLC_F16:  ((uint16_t *)data)[i] = test_half_bits(v, 5, 10); break;
-    case MLC_I32:  ((int32_t *)data)[i] = (int32_t)v; break;
-    case MLC_I8:   ((int8_t *)data)[i] = (int8_t)v; break;
-    case MLC_U8:   ((uint8_t *)data)[i] = (uint8_t)v; break;
+    case MLC_I32:  ((int32_t *)data)[i] = (int32_t)(int64_t)v; break;
+    case MLC_I8:   ((int8_t *)data)[i] = (int8_t)(int64_t)v; break;
+    case MLC_U8:   ((uint8_t *)data)[i] = (uint8_t)(int64_t)v; break;
     default:       ((uint8_t *)data)[i] = v != 0; break;
     }
 }
