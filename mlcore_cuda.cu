@@ -37,8 +37,8 @@
 #define BOTH __host__ __device__ __forceinline__
 
 /* @@ CUDA.DEVICE ----------------------------------------- stream, memory, copies, errors
- * A context has a device: a card, one stream, the card's stream-ordered pool. All work is queued on
- * the stream, so it needs no other order. Copies between host and device go through pinned chunks
+ * A context has a device: a card, one stream, a stream-ordered pool. All work is queued on the
+ * stream, so it needs no other order. Copies between host and device go through pinned chunks
  * of a ring: to the device, the source is copied to a chunk and the call returns; a chunk is used
  * again when the event after its copy has passed. Small answers to the host (post) have slots of
  * their own. What fails when it runs is seen at a later call: the text then names the operations
@@ -149,15 +149,20 @@ static void device_close(void *dev)
     for (int i = 0; i < SLOTS; i++)
         if (d->posted[i]) cudaEventDestroy(d->posted[i]);
     if (d->slots) cudaFreeHost(d->slots);
-    if (d->pool) cudaMemPoolTrimTo(d->pool, 0);
+    if (d->pool) cudaMemPoolDestroy(d->pool);
     free(d);
 }
 
-/* The pool keeps what is given back: only the end of a context returns it to the card. */
+/* The pool keeps what is given back: only the end of a context returns it to the card. It is the
+ * context's own, so that the card's default pool stays as the program has set it. */
 static cudaError_t device_pool(device *d)
 {
     uint64_t keep = UINT64_MAX;
-    const cudaError_t e = cudaDeviceGetDefaultMemPool(&d->pool, d->card);
+    cudaMemPoolProps props = {};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = d->card;
+    const cudaError_t e = cudaMemPoolCreate(&d->pool, &props);
     return e != cudaSuccess ? e : cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold,
                                                           &keep);
 }
@@ -205,12 +210,12 @@ static mlc_status device_alloc(void *dev, size_t bytes, void **p)
 {
     device *d = device_of(dev);
     cudaSetDevice(d->card);
-    cudaError_t e = cudaMallocAsync(p, bytes, d->stream);
+    cudaError_t e = cudaMallocFromPoolAsync(p, bytes, d->pool, d->stream);
     if (e == cudaErrorMemoryAllocation) {                    /* what was freed may be on its way */
         cudaGetLastError();
         cudaStreamSynchronize(d->stream);
         cudaMemPoolTrimTo(d->pool, 0);
-        e = cudaMallocAsync(p, bytes, d->stream);
+        e = cudaMallocFromPoolAsync(p, bytes, d->pool, d->stream);
     }
     return e == cudaSuccess ? MLC_OK : device_failed(d, "allocation", e);
 }

@@ -180,6 +180,13 @@ enum cudaMemPoolAttr {
     cudaMemPoolAttrUsedMemCurrent = 7
 };
 struct cudaDeviceProp { char name[256]; };
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+struct cudaMemPoolProps {
+    cudaMemAllocationType allocType;
+    struct { cudaMemLocationType type; int id; } location;
+};
+struct CUmemPool_st { int device; };
 typedef struct CUmemPool_st *cudaMemPool_t;
 
 struct CUevent_st { bool recorded = false, done = true; };
@@ -204,7 +211,7 @@ enum Count {
     COUNT_LAUNCH, COUNT_PINNED, COUNT_ON_DEVICE, COUNT_PAGEABLE, COUNT_ALLOC, COUNT_FREE,
     COUNT_HOST_ALLOC, COUNT_MAKE, COUNT_RECORD, COUNT_QUERY, COUNT_SYNC, COUNT_WAIT, COUNTS
 };
-inline int64_t g_count[COUNTS], g_events;
+inline int64_t g_count[COUNTS], g_events, g_pools;
 inline size_t  g_room = kArena;
 struct Pinned { const char *at; size_t bytes; };
 inline std::deque<Pinned> g_pinned_blocks;
@@ -478,14 +485,30 @@ inline const char *cudaGetErrorString(cudaError_t e)
 
 /* -- memory -- */
 
-inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int)
+/* There is no default pool: it belongs to the program. */
+inline cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *props)
 {
-    *pool = nullptr;
+    const cuda_host::Lock lock(cuda_host::g_mutex);
+    const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_MAKE);
+    if (e != cudaSuccess) return e;
+    if (props->allocType != cudaMemAllocationTypePinned ||
+        props->location.type != cudaMemLocationTypeDevice)
+        return cuda_host::say(cudaErrorInvalidValue);
+    *pool = new CUmemPool_st{props->location.id};
+    cuda_host::g_pools++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    const cuda_host::Lock lock(cuda_host::g_mutex);
+    cuda_host::g_pools--;
+    delete pool;
     return cudaSuccess;
 }
 inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *)
 {
-    return cudaSuccess;
+    const cuda_host::Lock lock(cuda_host::g_mutex);
+    return cuda_host::call();
 }
 inline cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *value)
 {
@@ -514,6 +537,12 @@ inline cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
     });
     *p = at;
     return cudaSuccess;
+}
+inline cudaError_t cudaMallocFromPoolAsync(void **p, size_t bytes, cudaMemPool_t pool,
+                                           cudaStream_t s)
+{
+    if (!pool || pool->device != s->device) cuda_host::fail("a pool of another device", 0);
+    return cudaMallocAsync(p, bytes, s);
 }
 inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {

@@ -166,11 +166,12 @@ TEST(cuda, the_digits_network_has_the_losses_of_the_cpu_and_the_same_bits_in_eac
 struct holdings {
     int     blocks;
     size_t  streams, pinned;
-    int64_t events;
+    int64_t events, pools;
 };
 static holdings holdings_now()
 {
-    holdings h = {w.blocks, g_streams.size(), g_pinned_blocks.size(), g_events};
+    holdings h = {w.blocks, g_streams.size(), g_pinned_blocks.size(), g_events,
+                  g_pools};
     return h;
 }
 static bool holdings_same(const holdings &before)
@@ -179,7 +180,8 @@ static bool holdings_same(const holdings &before)
     const bool events = CHECK_EQ(now.events, before.events);
     const bool streams = CHECK_EQ((int64_t)now.streams, (int64_t)before.streams);
     const bool pinned = CHECK_EQ((int64_t)now.pinned, (int64_t)before.pinned);
-    return CHECK_EQ(now.blocks, before.blocks) && events && streams && pinned;
+    const bool pools = CHECK_EQ(now.pools, before.pools);
+    return CHECK_EQ(now.blocks, before.blocks) && pools && events && streams && pinned;
 }
 
 /* Two operations that wait in the queue, the first of which fails when it runs. */
