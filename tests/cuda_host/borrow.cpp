@@ -28,7 +28,17 @@ struct turn {
 };
 static void managed(mlc_backend *) {}
 #else
-struct turn { turn() { cudaDeviceSynchronize(); } ~turn() {} };
+struct turn {
+    turn()
+    {
+        const cudaError_t e = cudaDeviceSynchronize();
+        if (e == cudaSuccess) return;
+        fprintf(stderr, "the device failed before an entry of the CPU: %s\n",
+                cudaGetErrorString(e));
+        exit(1);
+    }
+    ~turn() {}
+};
 
 static mlc_status managed_alloc(void *, size_t bytes, void **p)
 {
