@@ -2446,7 +2446,10 @@ MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
  *   clipped.                     err: STATE, with NaN, before the first of them               */
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
- *   their gradients; the others leave everything as it is. 1: every call.     err: ARG: n < 1 */
+ *   their gradients; the others leave everything as it is. 1: every call. On a device a batch whose
+ *   error is reported late (see mlc_scope_end) counts as a call and is part of what is collected:
+ *   call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
+ *   err    ARG: n < 1                                                                         */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
 /* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
  *   epoch, with the mean of those calls; does nothing where no call waits.

@@ -1167,6 +1167,26 @@ TEST(backend, a_bad_label_that_is_reported_late_changes_no_weights)
     CHECK(!late_moved(&l));
 }
 
+/* The gradient of a bad batch is in what was collected when the error arrives; on the CPU the batch
+ * adds nothing and is no call. */
+TEST(backend, a_bad_label_spoils_what_a_device_has_collected_until_gradients_are_zeroed)
+{
+    for (int zero = 0; zero < 2; zero++) {
+        late l = late_make();
+        CHECK_EQ(mlc_optim_accumulate(l.r.opt, 2), MLC_OK);
+        CHECK_EQ(run_step(&l.r, l.x, l.bad), MLC_ERR_VALUE);
+        CHECK_OK(l.r.ctx);
+        if (zero)
+            mlc_optim_zero_grad(l.r.opt);
+        late_weights(&l, l.before);
+        CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+        CHECK_EQ(late_moved(&l), !zero);                   /* the bad batch was a call          */
+        CHECK_EQ(run_step(&l.r, l.x, l.good), MLC_OK);
+        CHECK_EQ(late_moved(&l), true);
+        CHECK_EQ(isfinite(l.after[0]), zero);              /* loss and norm were not written    */
+    }
+}
+
 TEST(backend, an_error_that_a_read_reports_is_not_reported_again_by_the_ticket)
 {
     late l = late_make();
