@@ -18620,6 +18620,16 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
     if (block) mlc__pool_put(ctx, block, MLC_MEM_WORKSPACE);
 }
 
+/* Leaves so much workspace in the pool that a kernel which follows is not refused it. */
+static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
+{
+    mlc__block *block;
+    void *workspace;
+    MLC__TRY(mlc__scratch(ctx, bytes, &block, &workspace));
+    mlc__scratch_end(ctx, block);
+    return MLC_OK;
+}
+
 /* Runs a kernel with the workspace it asks for. */
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
     MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, args)
@@ -34516,10 +34526,11 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     struct mlc_k_gemm_optim a;
     if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
     if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
-    MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
     a.gemm = *g;
     a.optim = mlc__optim_args(o, i, i + 1);
     a.optim.g = NULL;
+    MLC__TRY(mlc__scratch_reserve(o->ctx, mlc__workspace_gemm_optim(o->ctx, &a)));
+    MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
     MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
     mlc__entry_moved(o, &o->entry[i]);
     *made = true;
@@ -34562,8 +34573,13 @@ static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
     return MLC_OK;
 }
 
+/* The workspace of a rule with norms is in the pool before guard counts the update. */
 static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
 {
+    if (o->cpu->norms) {
+        const struct mlc_k_optim a = mlc__optim_args(o, from, to);
+        MLC__TRY(mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a)));
+    }
     for (int64_t i = from; i < to; i++) {
         o->set[i].due = i == from ? 2 : 1;
         if (!o->device) o->step[i].made = (int64_t)o->entry[i].updates;

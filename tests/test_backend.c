@@ -1111,6 +1111,83 @@ TEST(backend, a_steady_step_allocates_nothing_reads_nothing_back_and_does_not_wa
     }
 }
 
+/* ---- an update without workspace ---------------------------------------------------------- */
+
+static int64_t g_refuse_at, g_asked;   /* the allocation that is refused; 0: none              */
+
+static bool refuses_one(void)
+{
+    return g_refuse_at > 0 && ++g_asked == g_refuse_at;
+}
+
+/* mlc_backward and mlc_optim_step on 128 x 128 weights; of these the allocation n is refused.   */
+static mlc_status square_step(mlc_module *net, mlc_optim *opt, int64_t n)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(4, 128), 5, -1, 1));
+    mlc_tensor *loss = mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+    mlc_memory_trim(ctx);
+    g_refuse_at = n;
+    g_asked = 0;
+    test_device_refuses = refuses_one;
+    mlc_status st = mlc_backward(loss);
+    mlc_memory_trim(ctx);              /* nothing in stock: all comes from the device          */
+    if (st == MLC_OK)
+        st = mlc_optim_step(opt);
+    test_device_refuses = NULL;
+    CHECK_EQ(mlc_scope_end(ctx), st);
+    return st;
+}
+
+/* Weights after two updates. The allocation n of the second one is refused: if that has left them
+ * as they were it is made again. False: it had not so many, or had moved them.                  */
+static bool square_run(bool lamb, int64_t n, float *w, bool *more)
+{
+    static float       before[128 * 128];
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(128, 128);
+    mlc_ctx_desc       c = mlc_ctx_desc_make();
+    c.device = "test";
+    d.no_bias = true;
+    mlc_ctx    *ctx = mlc_ctx_create(&c);
+    mlc_module *net = mlc_nn_linear_ex(ctx, &d);
+    mlc_optim  *opt = lamb ? mlc_lamb(net, 0.01) : mlc_adamw(net, 0.01);
+    CHECK_EQ(mlc_optim_in_backward(opt, !lamb), MLC_OK);
+    CHECK_EQ(square_step(net, opt, 0), MLC_OK);
+    mlc_read(mlc_module_param(net, "weight"), before, sizeof before);
+    const mlc_status st = square_step(net, opt, n);
+    *more = st != MLC_OK;
+    mlc_read(mlc_module_param(net, "weight"), w, sizeof before);
+    const bool again = *more && memcmp(w, before, sizeof before) == 0;
+    if (*more)
+        CHECK_EQ(st, MLC_ERR_NOMEM);
+    mlc_optim_zero_grad(opt);
+    if (again)
+        CHECK_EQ(square_step(net, opt, 0), MLC_OK);
+    mlc_read(mlc_module_param(net, "weight"), w, sizeof before);
+    CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+    return again;
+}
+
+TEST(backend, an_update_that_is_refused_its_workspace_is_not_counted)
+{
+    static float want[128 * 128], got[128 * 128];
+    for (int lamb = 0; lamb < 2; lamb++) {
+        bool more;
+        int  again = 0;
+        square_run(lamb, 0, want, &more);
+        CHECK(!more);
+        more = true;
+        for (int64_t n = 1; more; n++)
+            if (square_run(lamb, n, got, &more)) {
+                CHECK(memcmp(got, want, sizeof got) == 0);
+                again++;
+            }
+        CHECK(again > 0);
+    }
+}
+
 /* ---- a device that answers late ------------------------------------------------------------ */
 
 typedef struct late {
