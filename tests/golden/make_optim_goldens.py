@@ -45,6 +45,32 @@ p *= 1 - lr decay.
     sophia              lr .01, betas (.96, .99), gamma .05, eps 1e-12, decoupled decay .2, k 10;
                         own p0
     sophia_options      lr .02, betas (.9, .95), gamma .5, eps 1e-12, no decay, k 7; own p0
+    sf_adamw            schedule-free AdamW lr .05, betas (.9, .999), eps 1e-8, no warm-up, no decay
+    sf_adamw_warmup     schedule-free AdamW lr .05, betas (.95, .99), eps 1e-6, warm-up 10, decay .05
+    sf_sgd              schedule-free SGD lr .1, momentum .9, no warm-up, no decay
+    sf_sgd_warmup       schedule-free SGD lr .2, momentum .8, warm-up 10, decay .05
+    adafactor           torch Adafactor lr .01, beta2_decay -.8, eps (None, 1e-3), d 1
+    adafactor_matrix    the same on [3, 5]; own p0, w
+    adafactor_options   torch Adafactor lr .2, beta2_decay -.6, eps (1e-10, 1e-2), d 1.5, decoupled
+                        decay .05 on [3, 5]; own p0, w
+    muon                lr .02, momentum .95, nesterov, decoupled decay .1, coefficients (3.4445,
+                        -4.775, 2.0315), 5 steps, eps 1e-7, adjust_lr original on [4, 6]; own p0, w
+    muon_tall           the same on [6, 4], the transposes of muon.p0 and muon.w; own p0, w
+    muon_options        lr .05, momentum .8, not nesterov, no decay, 5 steps, eps 1e-7, adjust_lr
+                        match_rms_adamw on [4, 6]; own p0, w
+    lookahead_sgd       k 5, alpha .5 over torch SGD lr .02, momentum .9
+    lookahead_adamw     k 5, alpha .5 over torch AdamW lr .05, decoupled decay .01
+    sam                 rho .05 over torch SGD lr .02
+    sam_momentum        rho .1 over torch SGD lr .02, momentum .9, decay .05
+    asam                adaptive, rho .5, over torch SGD lr .02
+    lbfgs               torch LBFGS lr 1, max_iter 4, history_size 5, line_search_fn strong_wolfe,
+                        and its defaults max_eval 5, tolerance_grad 1e-7, tolerance_change 1e-9, on
+                        the Rosenbrock function of 7 numbers, sum over i < 6 of
+                        100 (p[i+1] - p[i]^2)^2 + (1 - p[i])^2; own p0. Snapshots after 1, 3 and 10
+                        calls of step; lbfgs.losses [10]: what each call returns, the loss at its
+                        start; lbfgs.evaluations [10]: of the function, so far
+    lbfgs_fixed         torch LBFGS lr .5, max_iter 4, history_size 5, no line search, on
+                        sum w p^2 of p0 and w; the same snapshots and parts
 
 Formulas of the rules that are not torch's (g gradient, p parameter, lerp(a, b, t) = a + t (b - a)):
     lion      arXiv 2302.06675: p *= 1 - lr decay; p -= lr sign(b1 m + (1 - b1) g);
@@ -54,8 +80,27 @@ Formulas of the rules that are not torch's (g gradient, p parameter, lerp(a, b, 
     sophia    arXiv 2305.14342: on updates 1, 1 + k, 1 + 2k ... first h = b2 h + (1 - b2) hhat, hhat
               = 2w, the exact diagonal of the Hessian; then p *= 1 - lr decay; m = lerp(m, g, 1 - b1);
               p -= lr clip(m / max(gamma h, eps), -1, 1). Some elements are clipped, some are not.
+    sf_*      arXiv 2405.15682 and its reference implementation: x = y = z = p0. Update t = 1 ...:
+              rate = lr min(t / warm-up, 1), with AdamW times sqrt(1 - b2^t); c = rate_max^2 / sum of
+              rate_max^2 so far, rate_max the largest rate so far (r 0, weight_lr_power 2); g at y;
+              AdamW: v = b2 v + (1 - b2) g^2; z -= rate (g / (sqrt(v) + eps) + decay y);
+              SGD: z -= rate (g + decay y); x = lerp(x, z, c); y = b1 x + (1 - b1) z.
+              NAME.p.. are y (training), NAME.x.. are x (evaluation). This is AdamWScheduleFreePaper
+              of the package schedulefree 1.4.1, and its SGDScheduleFree; its AdamWScheduleFree
+              divides v by 1 - b2^t instead, and its rates are without the square root.
+    adafactor eps None is the epsilon of the dtype, 2^-52 here.
+    muon      buf = lerp(buf, g, 1 - momentum); u = nesterov ? lerp(g, buf, momentum) : buf; tall u
+              is transposed; X = u / max(|u|, eps); 5 times: A = X X^T; X = a X + (b A + c A A) X;
+              p *= 1 - lr decay; p -= lr ratio X, ratio = sqrt(max(1, rows / columns)) (original) or
+              .2 sqrt(max(rows, columns)) (match_rms_adamw). In float64 throughout: torch rounds X
+              to bfloat16; the script checks itself against torch Muon with that rounding replaced.
+    lookahead arXiv 1907.08610: after each k-th update of the inner optimizer, which keeps its state,
+              slow += alpha (p - slow); p = slow. slow starts as p0.
+    sam       arXiv 2010.01412: the base optimizer gets the gradient at p + e, e = rho g / (|g| +
+              1e-12); asam (2102.11600): e = rho p^2 g / (| |p| g | + 1e-12).
 """
 import pathlib
+from unittest import mock
 
 import numpy as np
 import torch
@@ -95,7 +140,7 @@ class Book:
 def by_torch(make, **options):
     def rule(p, grad):
         t = torch.from_numpy(p.copy()).requires_grad_()
-        opt = make([t], foreach=False, **options)
+        opt = make([t], **options)
         while True:
             t.grad = torch.from_numpy(grad(t.detach().numpy()))
             opt.step()
@@ -145,6 +190,100 @@ def sophia(lr, b1=0.96, b2=0.99, gamma=0.05, eps=1e-12, decay=0.2, k=10):
             rule.clipped.append((np.abs(arg) > 1).mean())
             yield p
     rule.clipped = []
+    return rule
+
+
+def sf_adamw(lr, b1=0.9, b2=0.999, eps=1e-8, warmup=0, decay=0.0):
+    def rule(p, grad):
+        v, update = np.zeros_like(p), 0
+        average = sf_average(p, b1)
+        while True:
+            update += 1
+            g, y = grad(average.y), average.y
+            rate = lr * min(update / max(warmup, 1), 1) * np.sqrt(1 - b2 ** update)
+            v = b2 * v + (1 - b2) * g * g
+            yield average.update(rate, g / (np.sqrt(v) + eps) + decay * y)
+    return rule
+
+
+def sf_sgd(lr, momentum=0.9, warmup=0, decay=0.0):
+    def rule(p, grad):
+        average, update = sf_average(p, momentum), 0
+        while True:
+            update += 1
+            rate = lr * min(update / max(warmup, 1), 1)
+            yield average.update(rate, grad(average.y) + decay * average.y)
+    return rule
+
+
+class sf_average:
+    """The sequences x, y, z of a schedule-free rule."""
+
+    def __init__(self, p, b1):
+        self.x = self.y = self.z = p
+        self.b1, self.rate_max, self.total = b1, 0.0, 0.0
+
+    def update(self, rate, direction):
+        self.rate_max = max(self.rate_max, float(rate))
+        self.total += self.rate_max ** 2
+        c = self.rate_max ** 2 / self.total
+        self.z = self.z - float(rate) * direction
+        self.x = (1 - c) * self.x + c * self.z
+        self.y = self.b1 * self.x + (1 - self.b1) * self.z
+        return {"p": self.y, "x": self.x}
+
+
+def newton_schulz(u, steps, eps, a=3.4445, b=-4.775, c=2.0315):
+    if u.shape[0] > u.shape[1]:
+        return newton_schulz(u.T, steps, eps, a, b, c).T
+    x = u / max(np.linalg.norm(u), eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def muon(lr, momentum=0.95, nesterov=True, decay=0.1, adjust="original", steps=5, eps=1e-7):
+    def rule(p, grad):
+        rows, columns = p.shape
+        ratio = (np.sqrt(max(1, rows / columns)) if adjust == "original"
+                 else 0.2 * np.sqrt(max(rows, columns)))
+        buf = np.zeros_like(p)
+        while True:
+            g = grad(p)
+            buf = momentum * buf + (1 - momentum) * g
+            u = momentum * buf + (1 - momentum) * g if nesterov else buf
+            p = p * (1 - lr * decay) - float(lr * ratio) * newton_schulz(u, steps, eps)
+            yield p
+    return rule
+
+
+def lookahead(make, k=5, alpha=0.5, **options):
+    def rule(p, grad):
+        t = torch.from_numpy(p.copy()).requires_grad_()
+        opt, slow, update = make([t], **options), p, 0
+        while True:
+            t.grad = torch.from_numpy(grad(t.detach().numpy()))
+            opt.step()
+            update += 1
+            if update % k == 0:
+                slow = slow + alpha * (t.detach().numpy() - slow)
+                t.data.copy_(torch.from_numpy(slow))
+            yield t.detach().numpy().copy()
+    return rule
+
+
+def sam(make, rho, adaptive=False, **options):
+    def rule(p, grad):
+        t = torch.from_numpy(p.copy()).requires_grad_()
+        opt = make([t], **options)
+        while True:
+            p = t.detach().numpy()
+            g, scale = grad(p), np.abs(p) if adaptive else np.ones_like(p)
+            e = rho * scale * scale * g / (np.linalg.norm(scale * g) + 1e-12)
+            t.grad = torch.from_numpy(grad(p + e))
+            opt.step()
+            yield t.detach().numpy().copy()
     return rule
 
 
@@ -226,6 +365,87 @@ def own_rules(book):
         assert min(rule.clipped) < max(rule.clipped) < 1 and max(rule.clipped) > 0, rule.clipped
 
 
+def grid(rows, columns, step, size, low, high):
+    """A matrix of the numbers 0 ... size - 1 in steps, each scaled to low ... high."""
+    i = np.arange(rows * columns) * step % size
+    return (low + (high - low) * i / (size - 1)).reshape(rows, columns)
+
+
+def matrix_rules(book):
+    adafactor = torch.optim.Adafactor
+    trace(book, "adafactor", by_torch(adafactor, lr=0.01))
+    p0, w = grid(3, 5, 4, 13, -2, 2.5), grid(3, 5, 5, 11, 0.05, 2)
+    trace(book, "adafactor_matrix", by_torch(adafactor, lr=0.01), p0, w)
+    trace(book, "adafactor_options", by_torch(adafactor, lr=0.2, beta2_decay=-0.6, d=1.5,
+                                              eps=(1e-10, 1e-2), weight_decay=0.05), p0, w)
+    p0, w = grid(4, 6, 7, 23, -2, 2.5), grid(4, 6, 5, 17, 0.05, 2)
+    plain = {"lr": 0.05, "momentum": 0.8, "nesterov": False}
+    trace(book, "muon", muon(0.02), p0, w)
+    trace(book, "muon_tall", muon(0.02), p0.T, w.T)
+    trace(book, "muon_options", muon(**plain, decay=0.0, adjust="match_rms_adamw"), p0, w)
+    with mock.patch.object(torch, "bfloat16", torch.float64):
+        for own, options, transposed in (
+                (muon(0.02), {"lr": 0.02}, False), (muon(0.02), {"lr": 0.02}, True),
+                (muon(**plain, decay=0.0, adjust="match_rms_adamw"),
+                 {**plain, "weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw"}, False)):
+            start = (p0.T, w.T) if transposed else (p0, w)
+            other = run(by_torch(torch.optim.Muon, **options), *start)
+            assert distance(run(own, *start), other) < 1e-9, options
+
+
+def wrapped_rules(book):
+    sgd, adamw = torch.optim.SGD, torch.optim.AdamW
+    trace(book, "sf_adamw", sf_adamw(0.05))
+    trace(book, "sf_adamw_warmup", sf_adamw(0.05, 0.95, 0.99, 1e-6, 10, 0.05))
+    trace(book, "sf_sgd", sf_sgd(0.1))
+    trace(book, "sf_sgd_warmup", sf_sgd(0.2, 0.8, 10, 0.05))
+    trace(book, "lookahead_sgd", lookahead(sgd, lr=0.02, momentum=0.9))
+    trace(book, "lookahead_adamw", lookahead(adamw, lr=0.05, weight_decay=0.01))
+    trace(book, "sam", sam(sgd, 0.05, lr=0.02))
+    trace(book, "sam_momentum", sam(sgd, 0.1, lr=0.02, momentum=0.9, weight_decay=0.05))
+    trace(book, "asam", sam(sgd, 0.5, True, lr=0.02))
+
+
+def rosenbrock(p):
+    return (100 * (p[1:] - p[:-1] ** 2) ** 2 + (1 - p[:-1]) ** 2).sum()
+
+
+def lbfgs(loss, p0, options, calls=10):
+    """Snapshots after 1, 3 and 10 calls of step, the loss each returned, and evaluations so far."""
+    t = torch.tensor(p0, dtype=torch.float64).requires_grad_()
+    opt = torch.optim.LBFGS([t], max_iter=4, history_size=5, **options)
+    made, count = {"losses": [], "evaluations": []}, [0]
+
+    def closure():
+        opt.zero_grad()
+        value = loss(t)
+        value.backward()
+        count[0] += 1
+        return value
+
+    for call in range(1, calls + 1):
+        made["losses"].append(opt.step(closure).item())
+        made["evaluations"].append(count[0])
+        if call in (1, 3, calls):
+            made[f"p{call}"] = t.detach().numpy().copy()
+    return {key: np.array(value, np.float64) for key, value in made.items()}
+
+
+def lbfgs_rules(book):
+    w = torch.tensor(W, dtype=torch.float64)
+    start = [0.5, -0.3, 0.2, 0.8, -0.6, 0.1, 0.4]
+    book.put("lbfgs.p0", start)
+    for name, loss, p0, options in (
+            ("lbfgs", rosenbrock, start, {"line_search_fn": "strong_wolfe"}),
+            ("lbfgs_fixed", lambda p: (w * p * p).sum(), P0, {"lr": 0.5})):
+        made = lbfgs(loss, p0, options)
+        drift = distance(made, lbfgs(loss, np.array(p0) * (1 + NUDGE), options))
+        print(f"{name:20} drift {drift:.0e}  losses {made['losses']}")
+        assert drift < DRIFT, (name, drift)
+        for key, value in made.items():
+            book.put(f"{name}.{key}", value)
+
+
 def main():
     torch.set_num_threads(1)
     rules = Book()
@@ -233,6 +453,9 @@ def main():
     rules.put("w", W)
     torch_rules(rules)
     own_rules(rules)
+    matrix_rules(rules)
+    wrapped_rules(rules)
+    lbfgs_rules(rules)
     rules.save("optim_rules.safetensors")
 
 
