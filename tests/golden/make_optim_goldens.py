@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/optim_rules.safetensors: what optimizers make of a quadratic, in float64.
+"""Writes tests/golden/{optim_rules,schedules}.safetensors: optimizers and schedules in float64.
 
     pip install torch numpy safetensors
     python3 tests/golden/make_optim_goldens.py
 
-Made with torch 2.15.0, numpy 2.4.6, safetensors 0.8.0 (the header of the file names the first
+Made with torch 2.15.0, numpy 2.4.6, safetensors 0.8.0 (the header of each file names the first
 two). torch.optim computes the rules that it has; the others are NumPy, from the formulas of their
 papers. Each trace is run again from a start that is changed in its 13th digit, which must not
 show in the 9th digit of any snapshot; the script prints by how much a run in float32 differs.
@@ -22,7 +22,8 @@ p *= 1 - lr decay.
     adamax              torch Adamax lr .05
     adamax_decay        torch Adamax lr .05, betas (.8, .99), eps 1e-6, decay .05
     nadam               torch NAdam lr .05, momentum_decay .004
-    nadam_decay         torch NAdam lr .05, momentum_decay .004, betas (.8, .95), eps 1e-6, decay .05
+    nadam_decay         torch NAdam lr .05, momentum_decay .004, betas (.8, .95), eps 1e-6,
+                        decay .05
     nadam_decoupled     torch NAdam lr .05, momentum_decay .004, decoupled decay .05
     radam               torch RAdam lr .05
     radam_decay         torch RAdam lr .05, betas (.8, .98), eps 1e-6, decay .05
@@ -46,7 +47,8 @@ p *= 1 - lr decay.
                         own p0
     sophia_options      lr .02, betas (.9, .95), gamma .5, eps 1e-12, no decay, k 7; own p0
     sf_adamw            schedule-free AdamW lr .05, betas (.9, .999), eps 1e-8, no warm-up, no decay
-    sf_adamw_warmup     schedule-free AdamW lr .05, betas (.95, .99), eps 1e-6, warm-up 10, decay .05
+    sf_adamw_warmup     schedule-free AdamW lr .05, betas (.95, .99), eps 1e-6, warm-up 10,
+                        decay .05
     sf_sgd              schedule-free SGD lr .1, momentum .9, no warm-up, no decay
     sf_sgd_warmup       schedule-free SGD lr .2, momentum .8, warm-up 10, decay .05
     adafactor           torch Adafactor lr .01, beta2_decay -.8, eps (None, 1e-3), d 1
@@ -75,15 +77,16 @@ p *= 1 - lr decay.
 Formulas of the rules that are not torch's (g gradient, p parameter, lerp(a, b, t) = a + t (b - a)):
     lion      arXiv 2302.06675: p *= 1 - lr decay; p -= lr sign(b1 m + (1 - b1) g);
               m = b2 m + (1 - b2) g. No argument of sign is nearer to 0 than 1e-6 (or it is 0).
-    lars      arXiv 1708.03888: ratio = trust |p| / (|g| + decay |p| + eps), 1 where |p| or |g| is 0;
+    lars      arXiv 1708.03888: ratio = trust |p| / (|g| + decay |p| + eps), 1 if |p| or |g| is 0;
               v = momentum v + lr ratio (g + decay p); p -= v. Norms are those of the whole tensor.
-    sophia    arXiv 2305.14342: on updates 1, 1 + k, 1 + 2k ... first h = b2 h + (1 - b2) hhat, hhat
-              = 2w, the exact diagonal of the Hessian; then p *= 1 - lr decay; m = lerp(m, g, 1 - b1);
-              p -= lr clip(m / max(gamma h, eps), -1, 1). Some elements are clipped, some are not.
+    sophia    arXiv 2305.14342: on updates 1, 1 + k, 1 + 2k ... first h = b2 h + (1 - b2) hhat,
+              hhat = 2w, the exact diagonal of the Hessian; then p *= 1 - lr decay;
+              m = lerp(m, g, 1 - b1); p -= lr clip(m / max(gamma h, eps), -1, 1). Some elements are
+              clipped, some are not.
     sf_*      arXiv 2405.15682 and its reference implementation: x = y = z = p0. Update t = 1 ...:
-              rate = lr min(t / warm-up, 1), with AdamW times sqrt(1 - b2^t); c = rate_max^2 / sum of
-              rate_max^2 so far, rate_max the largest rate so far (r 0, weight_lr_power 2); g at y;
-              AdamW: v = b2 v + (1 - b2) g^2; z -= rate (g / (sqrt(v) + eps) + decay y);
+              rate = lr min(t / warm-up, 1), with AdamW times sqrt(1 - b2^t); c = rate_max^2 / sum
+              of rate_max^2 so far, rate_max the largest rate so far (r 0, weight_lr_power 2); g at
+              y; AdamW: v = b2 v + (1 - b2) g^2; z -= rate (g / (sqrt(v) + eps) + decay y);
               SGD: z -= rate (g + decay y); x = lerp(x, z, c); y = b1 x + (1 - b1) z.
               NAME.p.. are y (training), NAME.x.. are x (evaluation). This is AdamWScheduleFreePaper
               of the package schedulefree 1.4.1, and its SGDScheduleFree; its AdamWScheduleFree
@@ -94,16 +97,72 @@ Formulas of the rules that are not torch's (g gradient, p parameter, lerp(a, b, 
               p *= 1 - lr decay; p -= lr ratio X, ratio = sqrt(max(1, rows / columns)) (original) or
               .2 sqrt(max(rows, columns)) (match_rms_adamw). In float64 throughout: torch rounds X
               to bfloat16; the script checks itself against torch Muon with that rounding replaced.
-    lookahead arXiv 1907.08610: after each k-th update of the inner optimizer, which keeps its state,
-              slow += alpha (p - slow); p = slow. slow starts as p0.
+    lookahead arXiv 1907.08610: after each k-th update of the inner optimizer, which keeps its
+              state, slow += alpha (p - slow); p = slow. slow starts as p0.
     sam       arXiv 2010.01412: the base optimizer gets the gradient at p + e, e = rho g / (|g| +
               1e-12); asam (2102.11600): e = rho p^2 g / (| |p| g | + 1e-12).
+
+SCHEDULES: schedules.safetensors. Each tensor holds the factors of a base rate of 1 for t = 0, 1 ...
+30 updates made (31 numbers; one_cycle_*: t = 0 ... 19, 20 numbers). They are closed forms; the
+script asserts that torch.optim.lr_scheduler agrees to 1e-9 wherever it has the schedule.
+
+    NAME                parameters
+    lambda              LambdaLR, 1 / (1 + .1 t)
+    constant            ConstantLR factor .25, total_iters 5
+    step                StepLR step_size 4, gamma .5
+    multi_step          MultiStepLR milestones (3, 7, 8, 20), gamma .3
+    exponential         ExponentialLR gamma .9
+    cosine              CosineAnnealingLR T_max 10, eta_min 0 (it rises again after T_max)
+    cosine_min          CosineAnnealingLR T_max 7, eta_min .1
+    restarts            CosineAnnealingWarmRestarts T_0 4, T_mult 2, eta_min .05
+    restarts_even       CosineAnnealingWarmRestarts T_0 5, T_mult 1, eta_min 0
+    polynomial          PolynomialLR total_iters 10, power 2
+    polynomial_root     PolynomialLR total_iters 12, power .5
+    linear              LinearLR start_factor 1/3, end_factor 1, total_iters 5
+    linear_down         LinearLR start_factor 1, end_factor .1, total_iters 12
+    one_cycle_cos       OneCycleLR max_lr 1, total_steps 20, pct_start .3, div_factor 25,
+                        final_div_factor 1e4, cos, momentum .85 to .95
+    one_cycle_linear    the same, linear, pct_start .4, div_factor 10, final_div_factor 100
+    one_cycle_three     the same as one_cycle_cos, three_phase
+    one_cycle_three_linear  the same as one_cycle_linear, three_phase
+    cyclic_triangular   CyclicLR base_lr .1, max_lr 1, step_size_up 4, step_size_down 6, triangular,
+                        momentum .8 to .9
+    cyclic_triangular2  the same, triangular2
+    cyclic_exp_range    the same, exp_range, gamma .95
+    NAME.momentum       the momentum (a value, not a factor) of each one_cycle and cyclic
+    sequence            SequentialLR, milestones (5, 12): ConstantLR factor .5, total_iters 9;
+                        ExponentialLR gamma .8; CosineAnnealingLR T_max 10. Each part starts at its
+                        own t = 0.
+    sequence_linear     SequentialLR, milestones (5): LinearLR start_factor .1, end_factor 1,
+                        total_iters 5; CosineAnnealingLR T_max 20
+    warmup_cosine       (t + 1) / W for t < W, then (1 + cos(pi (t - W) / (N - W))) / 2; W 5, N 25;
+                        0 from N on
+    wsd_sqrt            warm-up-stable-decay: (t + 1) / W for t < W, 1 for t < S, then with
+                        u = min((t - S) / D, 1): end + (1 - end) (1 - sqrt(u)); W 4, S 15, D 10,
+                        end .05
+    wsd_linear          the same, end + (1 - end) (1 - u)
+    wsd_cosine          the same, end + (1 - end) (1 + cos(pi u)) / 2
+    noam                arXiv 1706.03762: d^-.5 min((t + 1)^-.5, (t + 1) W^-1.5), d 64, W 8
+    inverse_sqrt        1 for t < W, then sqrt(W / (t + 1)); W 8
+    inverse_sqrt_warmup the same, (t + 1) / W for t < W
+
+    plateau.metric      [40], with NaN: what ReduceLROnPlateau is fed. Element i of each sequence is
+                        the factor after metric i was fed. patience 2, cooldown 2, factor .5, eps
+                        1e-8, and:
+    plateau_min_rel     mode min, threshold .1 rel, min_lr .02
+    plateau_min_abs     mode min, threshold .25 abs, min_lr 0
+    plateau_max_rel     mode max, threshold .1 rel, min_lr 0
+    plateau_max_abs     mode max, threshold .25 abs, min_lr .02
+    plateau_constant    mode min, threshold 1e-4 rel, min_lr 0, fed with 1, 40 times
 """
+import math
 import pathlib
+from bisect import bisect_right
 from unittest import mock
 
 import numpy as np
 import torch
+import torch.optim.lr_scheduler as sched
 from safetensors.numpy import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -446,6 +505,196 @@ def lbfgs_rules(book):
             book.put(f"{name}.{key}", value)
 
 
+def dummy():
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0, momentum=0.9)
+
+
+def by_scheduler(make, last=30):
+    """The rates and the momenta that torch's schedule gives for t = 0 ... last."""
+    opt = dummy()
+    schedule = make(opt)
+    rates, momenta = [], []
+    for t in range(last + 1):
+        rates.append(opt.param_groups[0]["lr"])
+        momenta.append(opt.param_groups[0]["momentum"])
+        opt.step()
+        if t < last:
+            schedule.step()
+    return rates, momenta
+
+
+def mix(start, end, u):
+    return start + (end - start) * u
+
+
+def half_cosine(start, end, u):
+    return end + (start - end) * (1 + math.cos(math.pi * u)) / 2
+
+
+def restarts(first, factor, low):
+    def at(t):
+        length = first
+        while t >= length:
+            t, length = t - length, length * factor
+        return half_cosine(1, low, t / length)
+    return at
+
+
+def one_cycle(steps, start, div, final, between, three):
+    """The closed forms of the rate and of the momentum."""
+    ends = [start * steps - 1, 2 * start * steps - 2, steps - 1] if three else [
+        start * steps - 1, steps - 1]
+    rates = [1 / div, 1, 1 / div, 1 / div / final] if three else [1 / div, 1, 1 / div / final]
+    momenta = [0.95, 0.85, 0.95, 0.95] if three else [0.95, 0.85, 0.95]
+
+    def along(values):
+        def at(t):
+            phase = next(i for i, end in enumerate(ends) if t <= end)
+            begin = ends[phase - 1] if phase else 0
+            return between(values[phase], values[phase + 1], (t - begin) / (ends[phase] - begin))
+        return at
+    return along(rates), along(momenta)
+
+
+def cyclic(low, high, up, down, scale, sign=1):
+    def at(t):
+        cycle = t // (up + down)
+        along = t - cycle * (up + down)
+        height = along / up if along <= up else (up + down - along) / down
+        top, step = (high, high - low) if sign < 0 else (low, high - low)
+        return top + sign * step * height * scale(cycle, t)
+    return at
+
+
+def sequence(parts, starts):
+    def at(t):
+        part = bisect_right(starts, t)
+        return parts[part](t - (starts[part - 1] if part else 0))
+    return at
+
+
+def schedule_table():
+    """Of each schedule that torch has: its name, torch's, the closed form."""
+    constant, cosine = sched.ConstantLR, sched.CosineAnnealingLR
+    warm, linear, poly = sched.CosineAnnealingWarmRestarts, sched.LinearLR, sched.PolynomialLR
+    exponential, steps = sched.ExponentialLR, (3, 7, 8, 20)
+    return (
+        ("lambda", lambda o: sched.LambdaLR(o, lambda t: 1 / (1 + 0.1 * t)),
+         lambda t: 1 / (1 + 0.1 * t)),
+        ("constant", lambda o: constant(o, 0.25, 5), lambda t: 0.25 if t < 5 else 1),
+        ("step", lambda o: sched.StepLR(o, 4, 0.5), lambda t: 0.5 ** (t // 4)),
+        ("multi_step", lambda o: sched.MultiStepLR(o, steps, 0.3),
+         lambda t: 0.3 ** bisect_right(steps, t)),
+        ("exponential", lambda o: exponential(o, 0.9), lambda t: 0.9 ** t),
+        ("cosine", lambda o: cosine(o, 10), lambda t: half_cosine(1, 0, t / 10)),
+        ("cosine_min", lambda o: cosine(o, 7, 0.1), lambda t: half_cosine(1, 0.1, t / 7)),
+        ("restarts", lambda o: warm(o, 4, 2, 0.05), restarts(4, 2, 0.05)),
+        ("restarts_even", lambda o: warm(o, 5), restarts(5, 1, 0)),
+        ("polynomial", lambda o: poly(o, 10, 2), lambda t: (1 - min(t, 10) / 10) ** 2),
+        ("polynomial_root", lambda o: poly(o, 12, 0.5), lambda t: (1 - min(t, 12) / 12) ** 0.5),
+        ("linear", lambda o: linear(o), lambda t: mix(1 / 3, 1, min(t, 5) / 5)),
+        ("linear_down", lambda o: linear(o, 1, 0.1, 12), lambda t: mix(1, 0.1, min(t, 12) / 12)),
+        ("sequence", lambda o: sched.SequentialLR(
+            o, [constant(o, 0.5, 9), exponential(o, 0.8), cosine(o, 10)], [5, 12]),
+         sequence((lambda t: 0.5, lambda t: 0.8 ** t, lambda t: half_cosine(1, 0, t / 10)),
+                  (5, 12))),
+        ("sequence_linear", lambda o: sched.SequentialLR(
+            o, [linear(o, 0.1, 1, 5), cosine(o, 20)], [5]),
+         sequence((lambda t: mix(0.1, 1, t / 5), lambda t: half_cosine(1, 0, t / 20)), (5,))))
+
+
+def put_schedule(book, name, closed, torchs=None, last=30):
+    values = np.array([closed(t) for t in range(last + 1)], np.float64)
+    if torchs is not None:
+        worst = np.abs(values - torchs).max()
+        print(f"{name:32} differs from torch by {worst:.0e}")
+        assert worst < 1e-9, name
+    book.put(name, values)
+
+
+def cycles(book):
+    """one_cycle_* and cyclic_*: the rates and the momenta."""
+    for name, between, three in (("cos", half_cosine, False), ("linear", mix, False),
+                                 ("three", half_cosine, True), ("three_linear", mix, True)):
+        start, div, final = (0.3, 25, 1e4) if between is half_cosine else (0.4, 10, 100)
+        got = by_scheduler(lambda o: sched.OneCycleLR(
+            o, 1.0, 20, pct_start=start, div_factor=div, final_div_factor=final,
+            anneal_strategy="cos" if between is half_cosine else "linear", three_phase=three), 19)
+        closed = one_cycle(20, start, div, final, between, three)
+        for part, form, torchs in zip(("", ".momentum"), closed, got):
+            put_schedule(book, f"one_cycle_{name}{part}", form, torchs, 19)
+    for mode, scale in (("triangular", lambda cycle, t: 1),
+                        ("triangular2", lambda cycle, t: 0.5 ** cycle),
+                        ("exp_range", lambda cycle, t: 0.95 ** t)):
+        rates, momenta = by_scheduler(lambda o: sched.CyclicLR(o, 0.1, 1.0, 4, 6, mode, 0.95))
+        put_schedule(book, f"cyclic_{mode}", cyclic(0.1, 1, 4, 6, scale), rates)
+        put_schedule(book, f"cyclic_{mode}.momentum", cyclic(0.8, 0.9, 4, 6, scale, -1), momenta)
+
+
+def own_schedules(book):
+    def decay(form, w=4, s=15, d=10, end=0.05):
+        return lambda t: (min((t + 1) / w, 1) if t < s
+                          else end + (1 - end) * form(min((t - s) / d, 1)))
+
+    put_schedule(book, "warmup_cosine", lambda t: (
+        (t + 1) / 5 if t < 5 else half_cosine(1, 0, min((t - 5) / 20, 1))))
+    put_schedule(book, "wsd_sqrt", decay(lambda u: 1 - math.sqrt(u)))
+    put_schedule(book, "wsd_linear", decay(lambda u: 1 - u))
+    put_schedule(book, "wsd_cosine", decay(lambda u: half_cosine(1, 0, u)))
+    put_schedule(book, "noam", lambda t: 64 ** -0.5 * min((t + 1) ** -0.5, (t + 1) * 8 ** -1.5))
+    put_schedule(book, "inverse_sqrt", lambda t: 1 if t < 8 else math.sqrt(8 / (t + 1)))
+    put_schedule(book, "inverse_sqrt_warmup", lambda t: (
+        (t + 1) / 8 if t < 8 else math.sqrt(8 / (t + 1))))
+
+
+def metrics():
+    """40 numbers that fall, stay, rise and stay; some are NaN, some hardly better."""
+    values = [8, 6, 5, math.nan, 4.6, 4.5, 3, 2.9, 2.8, 2.75, math.nan, math.nan, 2.7, 2.7, 2.4,
+              2.4, 2.5, 2.6, 2.39, 2.38, 4, 6, 9, 9.2, math.nan, 9.3, 9.5, 9.6, 9.8, 11, 11.1, 11.2,
+              11.3, 11.5, math.nan, 11.2, 11.1, 11.4, 12.5, 12]
+    assert len(values) == 40
+    return values
+
+
+def plateau_form(series, mode, threshold, rel, low, patience=2, cooldown=2, factor=0.5, eps=1e-8):
+    sign = 1 if mode == "min" else -1
+    rate, best, bad, wait, rates = 1.0, sign * math.inf, 0, 0, []
+    for value in series:
+        limit = best * (1 - sign * threshold) if rel else best - sign * threshold
+        if sign * value < sign * limit:                  # false for NaN
+            best, bad = value, 0
+        else:
+            bad += 1
+        if wait > 0:
+            wait, bad = wait - 1, 0
+        if bad > patience:
+            lower = max(rate * factor, low)
+            rate = lower if rate - lower > eps else rate
+            wait, bad = cooldown, 0
+        rates.append(rate)
+    return rates
+
+
+def plateaus(book):
+    series = metrics()
+    book.tensors["plateau.metric"] = np.array(series, np.float64)        # put refuses NaN
+    for name, values, mode, threshold, kind, low in (
+            ("min_rel", series, "min", 0.1, "rel", 0.02), ("min_abs", series, "min", 0.25, "abs", 0),
+            ("max_rel", series, "max", 0.1, "rel", 0), ("max_abs", series, "max", 0.25, "abs", 0.02),
+            ("constant", [1.0] * 40, "min", 1e-4, "rel", 0)):
+        opt = dummy()
+        plateau = sched.ReduceLROnPlateau(opt, mode, 0.5, 2, threshold, kind, 2, low)
+        rates = []
+        for value in values:
+            plateau.step(value)
+            rates.append(opt.param_groups[0]["lr"])
+        form = plateau_form(values, mode, threshold, kind == "rel", low)
+        assert form == rates, name
+        assert len(set(rates)) > 2, name
+        print(f"plateau_{name:12} {rates}")
+        book.put(f"plateau_{name}", rates)
+
+
 def main():
     torch.set_num_threads(1)
     rules = Book()
@@ -457,6 +706,13 @@ def main():
     wrapped_rules(rules)
     lbfgs_rules(rules)
     rules.save("optim_rules.safetensors")
+    schedules = Book()
+    for name, make, closed in schedule_table():
+        put_schedule(schedules, name, closed, by_scheduler(make)[0])
+    cycles(schedules)
+    own_schedules(schedules)
+    plateaus(schedules)
+    schedules.save("schedules.safetensors")
 
 
 if __name__ == "__main__":
