@@ -10,10 +10,10 @@ papers. Each trace is run again from a start that is changed in its 13th digit, 
 show in the 9th digit of any snapshot; the script prints by how much a run in float32 differs.
 
 RULES: optim_rules.safetensors. 100 updates on the loss sum w p^2 (its gradient is 2 w p), from p0
-and w, both [7]; NAME.p1, NAME.p10, NAME.p100 are p after so many updates. A trace whose table
-says "own" has NAME.p0 and NAME.w, too. What is not listed has the default: betas (.9, .999),
-eps 1e-8, decay 0; "decay" without a word is added to the gradient (g += decay p), "decoupled" is
-p *= 1 - lr decay.
+and w, both [7]; NAME.p1, NAME.p10, NAME.p100 are p after so many updates. "own p0" and
+"own w" are NAME.p0 and NAME.w in place of these. What is not listed has the default: betas
+(.9, .999), eps 1e-8, decay 0; "decay" without a word is added to the gradient (g += decay p),
+"decoupled" is p *= 1 - lr decay.
 
     NAME                parameters
     adam_amsgrad        torch Adam(amsgrad) lr .05
@@ -163,7 +163,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.optim.lr_scheduler as sched
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 W = [0.5, 1, 2, 0.1, 1e-3, 3, 0]
@@ -181,7 +181,7 @@ class Book:
 
     def put(self, name, values):
         assert name not in self.tensors, name
-        values = np.array(values, dtype=np.float64)
+        values = np.array(values, dtype=np.float64, order="C")
         assert np.isfinite(values).all(), name
         self.tensors[name] = values
 
@@ -190,6 +190,8 @@ class Book:
                 f"numpy {np.__version__}")
         save_file(self.tensors, HERE / file, metadata={"made_by": note})
         (HERE / file).chmod(0o644)
+        for name, values in load_file(HERE / file).items():
+            assert np.array_equal(values, self.tensors[name], equal_nan=True), name
         print(f"{file}: {len(self.tensors)} tensors, {(HERE / file).stat().st_size} bytes")
 
 
