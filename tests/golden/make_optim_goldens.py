@@ -681,8 +681,10 @@ def plateaus(book):
     series = metrics()
     book.tensors["plateau.metric"] = np.array(series, np.float64)        # put refuses NaN
     for name, values, mode, threshold, kind, low in (
-            ("min_rel", series, "min", 0.1, "rel", 0.02), ("min_abs", series, "min", 0.25, "abs", 0),
-            ("max_rel", series, "max", 0.1, "rel", 0), ("max_abs", series, "max", 0.25, "abs", 0.02),
+            ("min_rel", series, "min", 0.1, "rel", 0.02),
+            ("min_abs", series, "min", 0.25, "abs", 0),
+            ("max_rel", series, "max", 0.1, "rel", 0),
+            ("max_abs", series, "max", 0.25, "abs", 0.02),
             ("constant", [1.0] * 40, "min", 1e-4, "rel", 0)):
         opt = dummy()
         plateau = sched.ReduceLROnPlateau(opt, mode, 0.5, 2, threshold, kind, 2, low)
