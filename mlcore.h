@@ -85,8 +85,8 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
- *   API.NN  API.SKETCH  API.OPTIM  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO  API.PLOT
- *   API.BACKEND  API.CPP
+ *   API.NN  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO
+ *   API.PLOT  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -103,7 +103,7 @@
  *   IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
- *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
@@ -2497,6 +2497,142 @@ MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
 /* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
 MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
+
+/* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
+ * A schedule is a value, and its factor a pure function of t, the number of updates made so far
+ * (skipped ones do not count): the rate of the first update is that of t = 0, a resumed training
+ * goes on where it was, and any thread may ask. The factor is times a base value: the rate that the
+ * optimizer was made with. Functions that make one cannot fail: mlc_sched_at of bad values is NaN,
+ * and where there is a context they are an ARG error that names them. Counts are at most 2^53,
+ * values finite and not negative. Arrays are kept by reference.                               */
+
+typedef enum mlc_curve {               /* from 1 at x = 0 to 0 at x = 1                        */
+    MLC_CURVE_COSINE = 0,              /* (1 + cos(pi x))/2                                    */
+    MLC_CURVE_LINEAR,                  /* 1 - x                                                */
+    MLC_CURVE_SQRT,                    /* 1 - sqrt(x)                                          */
+    MLC_CURVE_FORCE_32 = 0x7fffffff
+} mlc_curve;
+
+typedef double (*mlc_sched_fn)(void *user, int64_t t);
+
+typedef struct mlc_sched {             /* made by a function below; copied by =                */
+    int32_t  kind;                     /* 0: none                                              */
+    int32_t  n;                        /* of milestones, or of parts                           */
+    mlc_curve curve;
+    bool     three_phase;
+    int64_t  warmup;                   /* updates before t = 0 of what follows                 */
+    int64_t  count[3];                 /* in the order of the function's arguments             */
+    double   value[4];
+    const int64_t          *starts;    /* n milestones, or starts of parts                     */
+    const struct mlc_sched *parts;
+    mlc_sched_fn            fn;
+    void    *user;
+} mlc_sched;
+
+/* mlc_sched_at: the factor at t >= 0; NaN for t < 0, NULL and a bad schedule.
+ *   ref    torch.optim.lr_scheduler, in closed form                                           */
+MLC_API double mlc_sched_at(const mlc_sched *s, int64_t t);
+
+/* mlc_sched_constant: always factor.                                                          */
+MLC_API mlc_sched mlc_sched_constant(double factor);
+/* mlc_sched_step: gamma^(t / every), rounded down.                 ref: StepLR                */
+MLC_API mlc_sched mlc_sched_step(int64_t every, double gamma);
+/* mlc_sched_multi_step: gamma^k, where k of the n milestones `at` are t or less; `at` does not
+ *   fall, and is kept by reference.                                ref: MultiStepLR           */
+MLC_API mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma);
+/* mlc_sched_exponential: gamma^t.                                  ref: ExponentialLR         */
+MLC_API mlc_sched mlc_sched_exponential(double gamma);
+/* mlc_sched_cosine: from 1 to end at t = steps along half a cosine. After that it rises again, with
+ *   a period of 2 steps; see mlc_sched_sequence for another end.   ref: CosineAnnealingLR     */
+MLC_API mlc_sched mlc_sched_cosine(int64_t steps, double end);
+/* mlc_sched_cosine_restarts: cycles from 1 to end, of first updates, first*mult, first*mult^2 ..
+ *   ref    CosineAnnealingWarmRestarts; arXiv 1608.03983                                      */
+MLC_API mlc_sched mlc_sched_cosine_restarts(int64_t first, int64_t mult, double end);
+/* mlc_sched_polynomial: end + (1 - end) (1 - t/steps)^power, then end.     ref: PolynomialLR  */
+MLC_API mlc_sched mlc_sched_polynomial(int64_t steps, double power, double end);
+/* mlc_sched_linear: from `from` to `to` at t = steps, then `to`.           ref: LinearLR      */
+MLC_API mlc_sched mlc_sched_linear(int64_t steps, double from, double to);
+/* mlc_sched_wsd: warm-up (t + 1)/warmup, then 1 for stable updates, then down to end in decay
+ *   updates, along a curve; then end. warmup and stable may be 0.     ref: arXiv 2405.18392   */
+MLC_API mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, double end,
+                                mlc_curve curve);
+/* mlc_sched_noam: width^-0.5 min((t + 1)^-0.5, (t + 1) warmup^-1.5): for a base rate of 1.
+ *   ref    arXiv 1706.03762, 5.3                                                              */
+MLC_API mlc_sched mlc_sched_noam(int64_t width, int64_t warmup);
+/* mlc_sched_inverse_sqrt: (t + 1)/warmup, at most 1, then sqrt(warmup/(t + 1)).               */
+MLC_API mlc_sched mlc_sched_inverse_sqrt(int64_t warmup);
+/* mlc_sched_user: fn(user, t), which must be a pure function: it is also called for a plot.   */
+MLC_API mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user);
+
+typedef struct mlc_one_cycle_desc {
+    int64_t   steps;                   /* required: of the whole training                      */
+    double    rise;                    /* share of them in which it rises; default 0.3         */
+    double    start, peak, end;        /* factors; defaults 1/25, 1, 1/25e4                    */
+    mlc_curve curve;                   /* cosine (default), linear                             */
+    bool      three_phase;             /* falls to start as it has risen, then to end          */
+} mlc_one_cycle_desc;
+
+/* mlc_one_cycle_desc_make: as mlc_sched_one_cycle.                                            */
+MLC_API mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps);
+/* mlc_sched_one_cycle: from 1/25 up to 1, the base rate, and down to 1/25e4 at t = steps - 1; then
+ *   that.                              ref: arXiv 1708.07120; torch's OneCycleLR, max_lr 1    */
+MLC_API mlc_sched mlc_sched_one_cycle(int64_t steps);
+/* mlc_sched_one_cycle_ex: the momentum that goes with it, from .95 to .85 and back, has a base of
+ *   .95, start 1, peak .85/.95, end 1. NULL desc: a bad schedule.                             */
+MLC_API mlc_sched mlc_sched_one_cycle_ex(const mlc_one_cycle_desc *desc);
+
+typedef struct mlc_cyclic_desc {
+    int64_t up, down;                  /* updates in which it rises, falls; default: down = up */
+    double  low, high;                 /* factors; default high 1                              */
+    double  cycle_gamma;               /* high - low is times this after each cycle; default 1 */
+    double  gamma;                     /* and this after each update; default 1                */
+} mlc_cyclic_desc;
+
+/* mlc_cyclic_desc_make: triangles from low to 1.                                              */
+MLC_API mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low);
+/* mlc_sched_cyclic: from low up to 1 in `up` updates, back in as many, and again.
+ *   ref    arXiv 1506.01186; torch's CyclicLR; with cycle_gamma .5: triangular2; with gamma:
+ *          exp_range                                                                          */
+MLC_API mlc_sched mlc_sched_cyclic(int64_t up, double low);
+/* mlc_sched_cyclic_ex: all of the desc. NULL desc: a bad schedule.                            */
+MLC_API mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *desc);
+
+/* mlc_sched_warmup: (t + 1)/steps times the first factor of `then` for t < steps, then `then` from
+ *   its beginning. `then` is copied, NULL is mlc_sched_constant(1); it must not be the result of
+ *   mlc_sched_warmup itself. 0 steps: no warm-up.                                             */
+MLC_API mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then);
+/* mlc_sched_sequence: part i of n from t = starts[i] on, where it begins with its t = 0. starts[0]
+ *   is 0 and starts rise. Both arrays are kept by reference; parts may be sequences, 8 deep.
+ *   ref    SequentialLR                                                                       */
+MLC_API mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n);
+
+/* mlc_sched_plot: the factors at t = 0 .. steps - 1 as an SVG picture; of many, 1000 at equal
+ *   distances.
+ *   err    ARG: the schedule, steps < 1; IO                                                   */
+MLC_API mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
+                                  const char *path);
+
+typedef struct mlc_plateau {           /* settings, and a state to be saved with the training  */
+    bool    max;                       /* larger metrics are better; default false             */
+    bool    absolute;                  /* threshold is a difference; default: a share of best  */
+    double  factor;                    /* of the rate, below 1; default 0.1                    */
+    double  threshold;                 /* what counts as better is better by this; 1e-4        */
+    int64_t patience;                  /* metrics in a row that may be no better; default 10   */
+    int64_t cooldown;                  /* metrics after a cut that do not count; default 0     */
+    double  min_lr;                    /* no rate below it; default 0                          */
+    double  eps;                       /* rates change by more than this or not; default 1e-8  */
+    double  best;                      /* state; NaN: none yet                                 */
+    int64_t bad, cooling;              /* no better in a row; metrics left of a cooldown       */
+    int64_t cuts;                      /* how often the rate was to be cut so far              */
+} mlc_plateau;
+
+/* mlc_plateau_make: the defaults, and no metric yet.                                          */
+MLC_API mlc_plateau mlc_plateau_make(void);
+/* mlc_plateau_feed: takes the metric of an epoch (NaN is no better than any) and cuts the rate of
+ *   opt, by mlc_optim_set_lr, if more than p->patience in a row were no better. With a schedule it
+ *   cuts the base value.
+ *   err    ARG: NULL, settings                                     ref: ReduceLROnPlateau     */
+MLC_API mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *opt, double metric);
 
 /* @@ API.AMP --------------------------------------------- mixed precision; test: tests/test_amp.c
  * Parameters, their gradients and the optimizer stay f32; what is big or multiplied is 16-bit. Use
@@ -34884,6 +35020,511 @@ static void mlc__optim_on_device(mlc_optim *o)
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
+
+/* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
+ * A row for each kind holds its function and what its numbers are called and may be, so that one
+ * check serves them all. Evaluation itself checks nothing. */
+
+typedef struct mlc__sched_row {
+    const char *name;
+    double (*at)(const mlc_sched *s, int64_t t);
+    struct { const char *name; int64_t least; } count[3];
+    struct { const char *name; double most; } value[4];
+} mlc__sched_row;
+
+enum { MLC__SCHED_CONSTANT = 1, MLC__SCHED_STEP, MLC__SCHED_MULTI_STEP, MLC__SCHED_EXPONENTIAL,
+       MLC__SCHED_COSINE, MLC__SCHED_RESTARTS, MLC__SCHED_POLYNOMIAL, MLC__SCHED_LINEAR,
+       MLC__SCHED_WSD, MLC__SCHED_NOAM, MLC__SCHED_INVERSE_SQRT, MLC__SCHED_USER,
+       MLC__SCHED_ONE_CYCLE, MLC__SCHED_CYCLIC, MLC__SCHED_SEQUENCE, MLC__SCHED_KINDS };
+
+#define MLC__SCHED_DEEP 8              /* sequences in sequences */
+#define MLC__SCHED_MOST (INT64_C(1) << 53)
+
+/* -- factors -- */
+
+/* From 1 at x = 0 to 0 at x = 1. */
+static double mlc__curve_at(mlc_curve curve, double x)
+{
+    if (curve == MLC_CURVE_COSINE) return (1.0 + cos(3.14159265358979323846 * x)) / 2.0;
+    return 1.0 - (curve == MLC_CURVE_SQRT ? sqrt(x) : x);
+}
+
+static double mlc__between(double from, double to, mlc_curve curve, double x)
+{
+    return to + (from - to) * mlc__curve_at(curve, x);
+}
+
+/* t / steps, at most 1. */
+static double mlc__share_of(int64_t t, int64_t steps)
+{
+    return t < steps ? (double)t / (double)steps : 1.0;
+}
+
+static double mlc__at_constant(const mlc_sched *s, int64_t t) { (void)t; return s->value[0]; }
+
+static double mlc__at_step(const mlc_sched *s, int64_t t)
+{
+    return pow(s->value[0], (double)(t / s->count[0]));
+}
+
+static double mlc__at_multi_step(const mlc_sched *s, int64_t t)
+{
+    int32_t k = 0;
+    while (k < s->n && s->starts[k] <= t) k++;
+    return pow(s->value[0], (double)k);
+}
+
+static double mlc__at_exponential(const mlc_sched *s, int64_t t)
+{
+    return pow(s->value[0], (double)t);
+}
+
+static double mlc__at_cosine(const mlc_sched *s, int64_t t)
+{
+    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE,
+                        (double)(t % (2 * s->count[0])) / (double)s->count[0]);
+}
+
+/* A cycle that would be longer than 2^63 has no end. */
+static double mlc__at_restarts(const mlc_sched *s, int64_t t)
+{
+    int64_t steps = s->count[0];
+    if (s->count[1] == 1) t %= steps;
+    while (t >= steps) {
+        t -= steps;
+        steps = steps > INT64_MAX / s->count[1] ? INT64_MAX : steps * s->count[1];
+    }
+    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE, (double)t / (double)steps);
+}
+
+static double mlc__at_polynomial(const mlc_sched *s, int64_t t)
+{
+    const double left = 1.0 - mlc__share_of(t, s->count[0]);
+    return s->value[1] + (1.0 - s->value[1]) * pow(left, s->value[0]);
+}
+
+static double mlc__at_linear(const mlc_sched *s, int64_t t)
+{
+    return s->value[0] + (s->value[1] - s->value[0]) * mlc__share_of(t, s->count[0]);
+}
+
+static double mlc__at_wsd(const mlc_sched *s, int64_t t)
+{
+    if (t < s->count[0]) return (double)(t + 1) / (double)s->count[0];
+    t -= s->count[0];
+    if (t < s->count[1]) return 1.0;
+    return mlc__between(1.0, s->value[0], s->curve,
+                        mlc__share_of(t - s->count[1], s->count[2]));
+}
+
+static double mlc__at_noam(const mlc_sched *s, int64_t t)
+{
+    const double n = (double)t + 1.0, w = (double)s->count[1];
+    return fmin(1.0 / sqrt(n), n / (w * sqrt(w))) / sqrt((double)s->count[0]);
+}
+
+static double mlc__at_inverse_sqrt(const mlc_sched *s, int64_t t)
+{
+    const double n = (double)t + 1.0, w = (double)s->count[0];
+    return n < w ? n / w : sqrt(w / n);
+}
+
+static double mlc__at_user(const mlc_sched *s, int64_t t) { return s->fn(s->user, t); }
+
+/* Phases end at fractions of an update, as in PyTorch; one of no length is passed over. */
+static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
+{
+    const double last = (double)s->count[0] - 1.0, at = fmin((double)t, last);
+    const double top = s->value[0] * (double)s->count[0] - 1.0;
+    const double ends[3] = { top, s->three_phase ? 2.0 * top : last, last };
+    const double level[4] = { s->value[1], s->value[2], s->value[s->three_phase ? 1 : 3],
+                              s->value[3] };
+    double from = 0.0;
+    int phase = 0;
+    while (phase < 2 && (at > ends[phase] || ends[phase] <= from)) from = ends[phase++];
+    const double x = ends[phase] > from ? (at - from) / (ends[phase] - from) : 1.0;
+    return mlc__between(level[phase], level[phase + 1], s->curve, x);
+}
+
+static double mlc__at_cyclic(const mlc_sched *s, int64_t t)
+{
+    const int64_t up = s->count[0], down = s->count[1], at = t % (up + down);
+    const double x = at <= up ? (double)at / (double)up : (double)(up + down - at) / (double)down;
+    const double height = (s->value[1] - s->value[0]) * x;
+    return s->value[0] + height * pow(s->value[2], (double)(t / (up + down))) *
+                         pow(s->value[3], (double)t);
+}
+
+static double mlc__sched_value(const mlc_sched *s, int64_t t);
+
+static double mlc__at_sequence(const mlc_sched *s, int64_t t)
+{
+    int32_t i = s->n - 1;
+    while (s->starts[i] > t) i--;
+    return mlc__sched_value(&s->parts[i], t - s->starts[i]);
+}
+
+static const mlc__sched_row mlc__sched_rows[MLC__SCHED_KINDS] = {
+    { "none", NULL, { { NULL, 0 } }, { { NULL, 0 } } },
+    { "constant", mlc__at_constant, { { NULL, 0 } }, { { "factor", MLC__INF } } },
+    { "step", mlc__at_step, { { "every", 1 } }, { { "gamma", MLC__INF } } },
+    { "multi_step", mlc__at_multi_step, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
+    { "exponential", mlc__at_exponential, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
+    { "cosine", mlc__at_cosine, { { "steps", 1 } }, { { "end", MLC__INF } } },
+    { "cosine_restarts", mlc__at_restarts, { { "first", 1 }, { "mult", 1 } },
+      { { "end", MLC__INF } } },
+    { "polynomial", mlc__at_polynomial, { { "steps", 1 } },
+      { { "power", MLC__INF }, { "end", MLC__INF } } },
+    { "linear", mlc__at_linear, { { "steps", 1 } }, { { "from", MLC__INF }, { "to", MLC__INF } } },
+    { "wsd", mlc__at_wsd, { { "warmup", 0 }, { "stable", 0 }, { "decay", 1 } },
+      { { "end", MLC__INF } } },
+    { "noam", mlc__at_noam, { { "width", 1 }, { "warmup", 1 } }, { { NULL, 0 } } },
+    { "inverse_sqrt", mlc__at_inverse_sqrt, { { "warmup", 1 } }, { { NULL, 0 } } },
+    { "user", mlc__at_user, { { NULL, 0 } }, { { NULL, 0 } } },
+    { "one_cycle", mlc__at_one_cycle, { { "steps", 1 } },
+      { { "rise", 1.0 }, { "start", MLC__INF }, { "peak", MLC__INF }, { "end", MLC__INF } } },
+    { "cyclic", mlc__at_cyclic, { { "up", 1 }, { "down", 1 } },
+      { { "low", MLC__INF }, { "high", MLC__INF }, { "cycle_gamma", MLC__INF },
+        { "gamma", MLC__INF } } },
+    { "sequence", mlc__at_sequence, { { NULL, 0 } }, { { NULL, 0 } } }
+};
+
+/* Of a schedule that was checked. */
+static double mlc__sched_value(const mlc_sched *s, int64_t t)
+{
+    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
+    if (t >= s->warmup) return row->at(s, t - s->warmup);
+    return (double)(t + 1) / (double)s->warmup * row->at(s, 0);
+}
+
+/* -- checks -- */
+
+/* What is wrong with a schedule: texts of "cosine: steps is 0; it must be 1 to 2^53". */
+typedef struct mlc__sched_fault {
+    const char *sched, *must;
+    char        field[32];
+    mlc__text   got;
+} mlc__sched_fault;
+
+static bool mlc__fault(mlc__sched_fault *f, const char *field, int index, mlc__text got,
+                       const char *must)
+{
+    f->must = must;
+    f->got = got;
+    if (index < 0) snprintf(f->field, sizeof f->field, "%s", field);
+    else snprintf(f->field, sizeof f->field, "%s[%d]", field, index);
+    return false;
+}
+
+static mlc__text mlc__int_text(int64_t x)
+{
+    mlc__text t;
+    snprintf(t.s, sizeof t.s, "%lld", (long long)x);
+    return t;
+}
+
+static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
+{
+    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
+    for (int i = 0; i < 3 && row->count[i].name; i++)
+        if (s->count[i] < row->count[i].least || s->count[i] > MLC__SCHED_MOST)
+            return mlc__fault(f, row->count[i].name, -1, mlc__int_text(s->count[i]),
+                              row->count[i].least ? "1 to 2^53" : "0 to 2^53");
+    for (int i = 0; i < 4 && row->value[i].name; i++)
+        if (!(s->value[i] >= 0.0 && s->value[i] < MLC__INF && s->value[i] <= row->value[i].most))
+            return mlc__fault(f, row->value[i].name, -1, mlc__real(s->value[i]),
+                              row->value[i].most == 1.0 ? "0 to 1" : "finite and not negative");
+    if (s->warmup < 0 || s->warmup > MLC__SCHED_MOST)
+        return mlc__fault(f, "warm-up", -1, mlc__int_text(s->warmup), "0 to 2^53");
+    const bool wsd = s->kind == MLC__SCHED_WSD;
+    if ((uint32_t)s->curve > (wsd ? MLC_CURVE_SQRT : MLC_CURVE_LINEAR))
+        return mlc__fault(f, "curve", -1, mlc__int_text((int64_t)s->curve),
+                          wsd ? "cosine, linear or sqrt" : "cosine or linear");
+    if (s->three_phase && s->value[0] > 0.5)
+        return mlc__fault(f, "rise", -1, mlc__real(s->value[0]), "0 to 0.5 with three_phase");
+    return s->kind != MLC__SCHED_USER || s->fn ||
+           mlc__fault(f, "fn", -1, mlc__int_text(0), "a function");
+}
+
+/* Milestones, or starts, which are all different. */
+static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
+{
+    const bool parts = s->kind == MLC__SCHED_SEQUENCE;
+    const char *name = parts ? "starts" : "at";
+    int64_t least = 0;
+    if (s->n < parts || (s->n && !s->starts) || (parts && !s->parts))
+        return mlc__fault(f, "n", -1, mlc__int_text(s->n),
+                          parts ? "1 or more, with parts and starts" : "0 or more, with at");
+    if (parts && s->starts[0] != 0)
+        return mlc__fault(f, name, 0, mlc__int_text(s->starts[0]), "0");
+    for (int32_t i = 0; i < s->n; i++) {
+        if (s->starts[i] < least)
+            return mlc__fault(f, name, i, mlc__int_text(s->starts[i]), parts ?
+                              "more than the one before" : "at least the one before, and 0");
+        if (parts && s->starts[i] == INT64_MAX)
+            return mlc__fault(f, name, i, mlc__int_text(s->starts[i]), "less than 2^63 - 1");
+        least = s->starts[i] + parts;
+    }
+    return true;
+}
+
+static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
+{
+    f->sched = "schedule";
+    if (!s || s->kind <= 0 || s->kind >= MLC__SCHED_KINDS)
+        return mlc__fault(f, "kind", -1, mlc__int_text(s ? s->kind : 0), "that of a mlc_sched_ "
+                          "function, which a NULL desc or two warm-ups do not give");
+    f->sched = mlc__sched_rows[s->kind].name;
+    if (!mlc__sched_numbers(s, f)) return false;
+    if (s->kind != MLC__SCHED_MULTI_STEP && s->kind != MLC__SCHED_SEQUENCE) return true;
+    if (!mlc__sched_starts(s, f)) return false;
+    if (s->kind == MLC__SCHED_MULTI_STEP) return true;
+    if (deep == MLC__SCHED_DEEP)
+        return mlc__fault(f, "depth", -1, mlc__int_text(deep + 1), "at most 8");
+    for (int32_t i = 0; i < s->n; i++)
+        if (!mlc__sched_fine(&s->parts[i], deep + 1, f)) return false;
+    return true;
+}
+
+static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sched *s)
+{
+    mlc__sched_fault f;
+    if (mlc__sched_fine(s, 0, &f)) return MLC_OK;
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s: %s is %s; it must be %s", what, f.sched, f.field,
+                     f.got.s, f.must);
+}
+
+MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
+{
+    mlc__sched_fault f;
+    return t >= 0 && mlc__sched_fine(s, 0, &f) ? mlc__sched_value(s, t) : MLC__NAN;
+}
+
+/* -- schedules -- */
+
+static mlc_sched mlc__sched_of(int32_t kind, int64_t count0, int64_t count1, double value0,
+                               double value1)
+{
+    mlc_sched s;
+    memset(&s, 0, sizeof s);
+    s.kind = kind;
+    s.count[0] = count0;
+    s.count[1] = count1;
+    s.value[0] = value0;
+    s.value[1] = value1;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_constant(double factor)
+{
+    return mlc__sched_of(MLC__SCHED_CONSTANT, 0, 0, factor, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_step(int64_t every, double gamma)
+{
+    return mlc__sched_of(MLC__SCHED_STEP, every, 0, gamma, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_MULTI_STEP, 0, 0, gamma, 0.0);
+    s.starts = at;
+    s.n = n;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_exponential(double gamma)
+{
+    return mlc__sched_of(MLC__SCHED_EXPONENTIAL, 0, 0, gamma, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_cosine(int64_t steps, double end)
+{
+    return mlc__sched_of(MLC__SCHED_COSINE, steps, 0, end, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_cosine_restarts(int64_t first, int64_t mult, double end)
+{
+    return mlc__sched_of(MLC__SCHED_RESTARTS, first, mult, end, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_polynomial(int64_t steps, double power, double end)
+{
+    return mlc__sched_of(MLC__SCHED_POLYNOMIAL, steps, 0, power, end);
+}
+
+MLC_IMPL mlc_sched mlc_sched_linear(int64_t steps, double from, double to)
+{
+    return mlc__sched_of(MLC__SCHED_LINEAR, steps, 0, from, to);
+}
+
+MLC_IMPL mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, double end,
+                                 mlc_curve curve)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_WSD, warmup, stable, end, 0.0);
+    s.count[2] = decay;
+    s.curve = curve;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_noam(int64_t width, int64_t warmup)
+{
+    return mlc__sched_of(MLC__SCHED_NOAM, width, warmup, 0.0, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_inverse_sqrt(int64_t warmup)
+{
+    return mlc__sched_of(MLC__SCHED_INVERSE_SQRT, warmup, 0, 0.0, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_USER, 0, 0, 0.0, 0.0);
+    s.fn = fn;
+    s.user = user;
+    return s;
+}
+
+MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
+{
+    const mlc_one_cycle_desc d = { steps, 0.3, 1.0 / 25.0, 1.0, 1.0 / 25.0 / 1e4,
+                                   MLC_CURVE_COSINE, false };
+    return d;
+}
+
+MLC_IMPL mlc_sched mlc_sched_one_cycle_ex(const mlc_one_cycle_desc *d)
+{
+    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
+    mlc_sched s = mlc__sched_of(MLC__SCHED_ONE_CYCLE, d->steps, 0, d->rise, d->start);
+    s.value[2] = d->peak;
+    s.value[3] = d->end;
+    s.curve = d->curve;
+    s.three_phase = d->three_phase;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_one_cycle(int64_t steps)
+{
+    const mlc_one_cycle_desc d = mlc_one_cycle_desc_make(steps);
+    return mlc_sched_one_cycle_ex(&d);
+}
+
+MLC_IMPL mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low)
+{
+    const mlc_cyclic_desc d = { up, up, low, 1.0, 1.0, 1.0 };
+    return d;
+}
+
+MLC_IMPL mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *d)
+{
+    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
+    mlc_sched s = mlc__sched_of(MLC__SCHED_CYCLIC, d->up, d->down, d->low, d->high);
+    s.value[2] = d->cycle_gamma;
+    s.value[3] = d->gamma;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_cyclic(int64_t up, double low)
+{
+    const mlc_cyclic_desc d = mlc_cyclic_desc_make(up, low);
+    return mlc_sched_cyclic_ex(&d);
+}
+
+MLC_IMPL mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then)
+{
+    mlc_sched s = then ? *then : mlc_sched_constant(1.0);
+    if (s.warmup) s.kind = 0;
+    s.warmup = steps;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_SEQUENCE, 0, 0, 0.0, 0.0);
+    s.parts = parts;
+    s.starts = starts;
+    s.n = n;
+    return s;
+}
+
+MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
+                                   const char *path)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__sched_check(ctx, "sched_plot", s));
+    MLC__REQUIRE(ctx, steps >= 1 && steps <= MLC__SCHED_MOST, ARG, "sched_plot: steps is %lld; it "
+                 "must be 1 to 2^53", (long long)steps);
+    const int64_t n = mlc__min(steps, 1000);
+    double *t = MLC__CAST(double *, mlc__heap_alloc(ctx, 2 * (size_t)n * sizeof *t, MLC_MEM_OBJECT,
+                                                    "sched_plot"));
+    if (!t) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = n == steps ? i : (int64_t)((double)i / (double)(n - 1) *
+                                                      (double)(steps - 1));
+        t[i] = (double)at;
+        t[n + i] = mlc__sched_value(s, at);
+    }
+    const mlc_plot_series series = { NULL, t, t + n, n, MLC_PLOT_LINE };
+    const mlc_plot plot = { mlc__sched_rows[s->kind].name, "updates", "factor", false, false,
+                            &series, 1 };
+    const mlc_status st = mlc_plot_save(ctx, path, &plot, 1, 1);
+    mlc__heap_free(ctx, t);
+    return st;
+}
+
+/* -- plateaus -- */
+
+MLC_IMPL mlc_plateau mlc_plateau_make(void)
+{
+    const mlc_plateau p = { false, false, 0.1, 1e-4, 10, 0, 0.0, 1e-8, MLC__NAN, 0, 0, 0 };
+    return p;
+}
+
+/* The conditions are written so that NaN fails them. */
+static mlc_status mlc__plateau_check(mlc_ctx *ctx, const mlc_plateau *p)
+{
+    MLC__REQUIRE(ctx, p, ARG, "plateau_feed: no plateau; start from mlc_plateau_make()");
+    MLC__REQUIRE(ctx, p->factor >= 0.0 && p->factor < 1.0, ARG, "plateau_feed: factor is %s; it "
+                 "must be 0 or more and less than 1", mlc__real(p->factor).s);
+    MLC__REQUIRE(ctx, p->threshold >= 0.0 && p->threshold < MLC__INF && p->min_lr >= 0.0 &&
+                 p->min_lr < MLC__INF && p->eps >= 0.0 && p->eps < MLC__INF, ARG,
+                 "plateau_feed: threshold %s, min_lr %s, eps %s: all must be finite and not "
+                 "negative", mlc__real(p->threshold).s, mlc__real(p->min_lr).s,
+                 mlc__real(p->eps).s);
+    MLC__REQUIRE(ctx, p->patience >= 0 && p->cooldown >= 0 && p->bad >= 0 && p->cooling >= 0, ARG,
+                 "plateau_feed: patience %lld, cooldown %lld, bad %lld, cooling %lld: none may be "
+                 "negative", (long long)p->patience, (long long)p->cooldown, (long long)p->bad,
+                 (long long)p->cooling);
+    return MLC_OK;
+}
+
+/* Of a best that is NaN: than the worst there is. */
+static bool mlc__plateau_better(const mlc_plateau *p, double metric)
+{
+    const double worst = p->max ? -MLC__INF : MLC__INF, best = p->best == p->best ? p->best : worst;
+    const double by = p->max ? p->threshold : -p->threshold;
+    const double bar = p->absolute ? best + by : best * (1.0 + by);
+    return p->max ? metric > bar : metric < bar;
+}
+
+MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__plateau_check(o->ctx, p));
+    const bool better = mlc__plateau_better(p, metric);
+    if (better) p->best = metric;
+    p->bad = better ? 0 : p->bad + 1;
+    if (p->cooling > 0) {
+        p->cooling--;
+        p->bad = 0;
+    }
+    if (p->bad <= p->patience) return MLC_OK;
+    p->bad = 0;
+    p->cooling = p->cooldown;
+    p->cuts++;
+    const double lr = fmax(o->lr * p->factor, p->min_lr);
+    return o->lr - lr > p->eps ? mlc_optim_set_lr(o, lr) : MLC_OK;
+}
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are

@@ -1224,6 +1224,69 @@ static bool optim_setup(state *s)
     return ok && (s->bc->op || is_half(s) || optim_plain(s));
 }
 
+/* ---- optim_sched_: a schedule's factor ------------------------------------------------------ */
+
+#define SCHEDS 16
+
+static double sched_user(void *user, int64_t t) { return *(const double *)user / (double)(t + 1); }
+
+/* What stays is in the arrays here. */
+static mlc_sched sched_of(int i, const char **name)
+{
+    static const char *const names[SCHEDS] = {
+        "constant", "step", "multi_step", "exponential", "cosine", "cosine_restarts", "polynomial",
+        "linear", "wsd", "noam", "inverse_sqrt", "user", "one_cycle", "cyclic", "warmup",
+        "sequence" };
+    static const int64_t at[] = { 300, 600, 900 }, starts[] = { 0, 100, 800 };
+    static double        one = 1;
+    static mlc_sched     parts[3];
+    const mlc_sched      cosine = mlc_sched_cosine(1000, 0.1);
+    parts[0] = mlc_sched_linear(100, 0.1, 1);
+    parts[1] = mlc_sched_constant(1);
+    parts[2] = cosine;
+    *name = names[i];
+    switch (i) {
+    case 0:  return mlc_sched_constant(0.5);
+    case 1:  return mlc_sched_step(30, 0.9);
+    case 2:  return mlc_sched_multi_step(at, 3, 0.1);
+    case 3:  return mlc_sched_exponential(0.999);
+    case 4:  return cosine;
+    case 5:  return mlc_sched_cosine_restarts(10, 2, 0);
+    case 6:  return mlc_sched_polynomial(1000, 2, 0);
+    case 7:  return mlc_sched_linear(1000, 1, 0.1);
+    case 8:  return mlc_sched_wsd(100, 500, 400, 0, MLC_CURVE_SQRT);
+    case 9:  return mlc_sched_noam(512, 400);
+    case 10: return mlc_sched_inverse_sqrt(400);
+    case 11: return mlc_sched_user(sched_user, &one);
+    case 12: return mlc_sched_one_cycle(1000);
+    case 13: return mlc_sched_cyclic(20, 0.1);
+    case 14: return mlc_sched_warmup(100, &cosine);
+    default: return mlc_sched_sequence(parts, starts, 3);
+    }
+}
+
+static double sched_run(void *arg, int64_t loops)
+{
+    state          *s = (state *)arg;
+    const char     *name;
+    const mlc_sched sched = sched_of(s->bc->op, &name);
+    volatile double sum = 0;
+    double          start = bench_now();
+    for (int64_t i = 0; i < loops; i++) sum = sum + mlc_sched_at(&sched, i % 1000);
+    return spent_since(s, start);
+}
+
+/* Any order gives the same factors, and none is bad. */
+static bool sched_setup(state *s)
+{
+    const char     *name;
+    const mlc_sched sched = sched_of(s->bc->op, &name);
+    double          up = 0, down = 0;
+    for (int i = 0; i < 1000; i++) up += mlc_sched_at(&sched, i) * (i + 1);
+    for (int i = 999; i >= 0; i--) down += mlc_sched_at(&sched, i) * (i + 1);
+    return up > 0 && fabs(up - down) <= 1e-9 * up;
+}
+
 /* ---- data_: the loader and the CSV reader --------------------------------------------------- */
 
 static double loader_run(void *arg, int64_t loops)
@@ -1851,6 +1914,13 @@ static void add_all(void)
     add_adamw("optim_adamw_10m", 2500, 4000);
     if (bench_free_memory() > 6e9) add_adamw("optim_adamw_100m", 10000, 10000);
     add_other("optim_sgd_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 1);
+    for (int i = 0; i < SCHEDS; i++) {
+        static char names[SCHEDS][40];
+        const char *name;
+        sched_of(i, &name);
+        snprintf(names[i], sizeof names[i], "optim_sched_%s", name);
+        add_other(names[i], "M/s", 1e-6, sched_setup, sched_run, 0, 0, 0, i);
+    }
     add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
               0);
     add_other("data_csv_digits", "rows/s", 1797, csv_setup, run_apply, 0, 0, 0, 0);

@@ -1607,6 +1607,12 @@ DO(mlc_plot_write) { return mlc_plot_write(w->ctx, &LOSS_CHART, 1, 1, hash_text,
 
 DO(mlc_plot_save) { return mlc_plot_save(w->ctx, to(w), &LOSS_CHART, 1, 1); }
 
+DO(mlc_sched_plot)
+{
+    const mlc_sched s = mlc_sched_cosine(10, 0.1);
+    return mlc_sched_plot(w->ctx, &s, 12, to(w));
+}
+
 DO(mlc_npy_save) { return mlc_npy_save(w->w, to(w)); }
 
 CASE(mlc_npy_load, mlc_npy_load(w->ctx, in(w, "in.npy")))
@@ -1636,6 +1642,31 @@ DO(mlc_load_ex)
     d.renames = renames;
     d.n_renames = 1;
     return mlc_load_ex(w->net, in(w, "net.safetensors"), &d);
+}
+
+static double one_at(void *user, int64_t t) { (void)user; (void)t; return 1; }
+
+/* All are 1 at t = 0, or times what makes them so.                                             */
+SCENARIO(schedules, true)
+{
+    static const int64_t starts[1] = {0};
+    mlc_one_cycle_desc   one = mlc_one_cycle_desc_make(9);
+    const mlc_cyclic_desc cyclic = mlc_cyclic_desc_make(3, 1);
+    mlc_plateau          p = mlc_plateau_make();
+    one.start = 1;
+    const mlc_sched constant = mlc_sched_constant(1), all[] = {
+        mlc_sched_step(3, 0.5), mlc_sched_multi_step(NULL, 0, 0.5), mlc_sched_exponential(0.5),
+        mlc_sched_cosine(9, 0), mlc_sched_cosine_restarts(3, 2, 0), mlc_sched_polynomial(9, 2, 0),
+        mlc_sched_linear(9, 1, 0), mlc_sched_wsd(1, 2, 3, 0, MLC_CURVE_SQRT),
+        mlc_sched_noam(1, 1), mlc_sched_inverse_sqrt(1), mlc_sched_user(one_at, NULL),
+        mlc_sched_one_cycle_ex(&one), mlc_sched_cyclic(3, 1), mlc_sched_cyclic_ex(&cyclic),
+        mlc_sched_warmup(1, NULL), mlc_sched_sequence(&constant, starts, 1) };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        CHECK_NEAR(mlc_sched_at(&all[i], 0), 1, 1e-15);
+    const mlc_sched cycle = mlc_sched_one_cycle(10);
+    CHECK_NEAR(mlc_sched_at(&cycle, 2), 1, 0);
+    CHECK_EQ(mlc_plateau_feed(&p, w->opt, 1), MLC_OK);
+    return MLC_OK;
 }
 
 DO(mlc_load_memory)

@@ -1,0 +1,411 @@
+/* test_sched.c -- tests of section IMPL.SCHED: schedules, plateaus, the range test */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+
+/* ---- sequences ---------------------------------------------------------------------------- */
+
+#define SHOWN 13
+
+/* Made by the recurrences of torch.optim.lr_scheduler, and by the papers' formulas where it has
+ * none: factors at t = 0, 1, ... of the schedules of make_all, in their order.                 */
+static const struct { const char *name; double want[SHOWN]; } SEQUENCES[] = {
+    {"step",
+     {1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.0625}},
+    {"multi_step",
+     {1, 1, 0.1, 0.1, 0.1, 0.0010000000000000002, 0.0010000000000000002, 0.0010000000000000002,
+      0.0010000000000000002, 0.00010000000000000003, 0.00010000000000000003,
+      0.00010000000000000003, 0.00010000000000000003}},
+    {"exponential",
+     {1, 0.9, 0.81, 0.7290000000000001, 0.6561000000000001, 0.5904900000000002,
+      0.5314410000000002, 0.47829690000000014, 0.43046721000000016, 0.38742048900000015,
+      0.34867844010000015, 0.31381059609000017, 0.28242953648100017}},
+    {"cosine",
+     {1, 0.9779754323328191, 0.9140576474687263, 0.8145033635316129, 0.6890576474687263, 0.55,
+      0.41094235253127376, 0.2854966364683872, 0.18594235253127372, 0.12202456766718092, 0.1,
+      0.12202456766718092, 0.185942352531274}},
+    {"cosine_restarts",
+     {1, 0.8681980515339464, 0.55, 0.23180194846605365, 1, 0.9657457896300791,
+      0.8681980515339464, 0.7222075445642904, 0.55, 0.3777924554357096, 0.23180194846605365,
+      0.13425421036992097, 1}},
+    {"polynomial",
+     {1, 0.6400000000000001, 0.36, 0.16000000000000003, 0.03999999999999999, 0, 0, 0, 0, 0, 0,
+      0, 0}},
+    {"linear",
+     {0.3333333333333333, 0.4666666666666666, 0.6, 0.7333333333333334, 0.8666666666666668, 1,
+      1, 1, 1, 1, 1, 1, 1}},
+    {"one_cycle",
+     {0.040000000000000036, 0.52, 1, 0.9504846320134737, 0.8117456539497631,
+      0.6112620219362893, 0.38874197806371075, 0.18825834605023697, 0.049519367986526286,
+      4e-06, 4e-06, 4e-06, 4e-06}},
+    {"one_cycle three",
+     {0.04, 0.35999999999999993, 0.6799999999999999, 1, 0.68, 0.3600000000000001,
+      0.040000000000000036, 0.026668, 0.013336, 3.9999999999970615e-06, 3.9999999999970615e-06,
+      3.9999999999970615e-06, 3.9999999999970615e-06}},
+    {"one_cycle momentum",
+     {1, 0.9473684210526316, 0.8947368421052632, 0.8999490069525042, 0.9145531683232245,
+      0.9356567929496676, 0.9590800491555955, 0.9801836737820386, 0.9947878351527589, 1, 1, 1,
+      1}},
+    {"cyclic",
+     {0.1, 0.5499999999999999, 0.9999999999999998, 0.6999999999999998, 0.3999999999999999, 0.1,
+      0.5500000000000004, 0.9999999999999998, 0.6999999999999998, 0.40000000000000024, 0.1,
+      0.5500000000000004, 0.9999999999999998}},
+    {"cyclic cycle_gamma",
+     {0.1, 0.55, 1, 0.55, 0.1, 0.325, 0.55, 0.325, 0.1, 0.21250000000000002, 0.325,
+      0.21250000000000002, 0.1}},
+    {"cyclic gamma",
+     {0.1, 0.505, 0.8290000000000001, 0.42805000000000004, 0.1, 0.3657205, 0.5782969000000001,
+      0.3152336050000001, 0.1, 0.27433922005000005, 0.41381059609000015, 0.24121476824050003,
+      0.1}},
+    {"wsd linear",
+     {0.3333333333333333, 0.6666666666666666, 1, 1, 1, 1, 1, 1, 0.775, 0.55, 0.325, 0.1, 0.1}},
+    {"wsd sqrt",
+     {0.3333333333333333, 0.6666666666666666, 1, 1, 1, 1, 1, 1, 0.55, 0.36360389693210715,
+      0.22057713659400527, 0.1, 0.1}},
+    {"wsd cosine",
+     {0.3333333333333333, 0.6666666666666666, 1, 1, 1, 1, 1, 1, 0.8681980515339464,
+      0.5500000000000002, 0.23180194846605368, 0.1, 0.1}},
+    {"noam",
+     {0.005524271728019903, 0.011048543456039806, 0.01657281518405971, 0.02209708691207961,
+      0.01976423537605237, 0.018042195912175808, 0.016703827619526525, 0.015625000000000003,
+      0.01473139127471974, 0.013975424859373687, 0.013325044772225653, 0.01275775907699572,
+      0.012257258446136503}},
+    {"inverse_sqrt",
+     {0.25, 0.5, 0.75, 1, 0.8944271909999159, 0.816496580927726, 0.7559289460184544,
+      0.7071067811865476, 0.6666666666666666, 0.6324555320336759, 0.6030226891555273,
+      0.5773502691896257, 0.5547001962252291}},
+    {"warmup",
+     {0.3333333333333333, 0.6666666666666666, 1, 1, 0.9779754323328191, 0.9140576474687262,
+      0.814503363531613, 0.6890576474687263, 0.5500000000000002, 0.41094235253127365,
+      0.28549663646838713, 0.18594235253127367, 0.12202456766718092}},
+    {"sequence",
+     {0.3333333333333333, 0.5555555555555556, 0.7777777777777777, 1, 1, 0.5, 0.5, 0.25, 0.01,
+      0.01, 0.01, 0.01, 0.01}},
+};
+#define SEQUENCES_N (int)(sizeof SEQUENCES / sizeof *SEQUENCES)
+
+static const int64_t MILESTONES[] = {2, 5, 5, 9}, STARTS[] = {0, 3, 8};
+
+/* Of `parts` the sequence is made, which must stay.                                             */
+static void make_all(mlc_sched s[], mlc_sched parts[3])
+{
+    int                i = 0;
+    mlc_one_cycle_desc one = mlc_one_cycle_desc_make(10);
+    mlc_cyclic_desc    cyclic = mlc_cyclic_desc_make(2, 0.1);
+    s[i++] = mlc_sched_step(3, 0.5);
+    s[i++] = mlc_sched_multi_step(MILESTONES, 4, 0.1);
+    s[i++] = mlc_sched_exponential(0.9);
+    s[i++] = mlc_sched_cosine(10, 0.1);
+    s[i++] = mlc_sched_cosine_restarts(4, 2, 0.1);
+    s[i++] = mlc_sched_polynomial(5, 2, 0);
+    s[i++] = mlc_sched_linear(5, 1.0 / 3.0, 1);
+    s[i++] = mlc_sched_one_cycle(10);
+    one.rise = 0.4;
+    one.three_phase = true;
+    one.curve = MLC_CURVE_LINEAR;
+    s[i++] = mlc_sched_one_cycle_ex(&one);
+    one = mlc_one_cycle_desc_make(10);
+    one.start = one.end = 1;
+    one.peak = 0.85 / 0.95;
+    s[i++] = mlc_sched_one_cycle_ex(&one);
+    cyclic.down = 3;
+    s[i++] = mlc_sched_cyclic_ex(&cyclic);
+    cyclic = mlc_cyclic_desc_make(2, 0.1);
+    cyclic.cycle_gamma = 0.5;
+    s[i++] = mlc_sched_cyclic_ex(&cyclic);
+    cyclic.cycle_gamma = 1;
+    cyclic.gamma = 0.9;
+    s[i++] = mlc_sched_cyclic_ex(&cyclic);
+    s[i++] = mlc_sched_wsd(3, 4, 4, 0.1, MLC_CURVE_LINEAR);
+    s[i++] = mlc_sched_wsd(3, 4, 4, 0.1, MLC_CURVE_SQRT);
+    s[i++] = mlc_sched_wsd(3, 4, 4, 0.1, MLC_CURVE_COSINE);
+    s[i++] = mlc_sched_noam(512, 4);
+    s[i++] = mlc_sched_inverse_sqrt(4);
+    s[i++] = mlc_sched_warmup(3, &s[3]);
+    parts[0] = mlc_sched_linear(3, 1.0 / 3.0, 1);
+    parts[1] = mlc_sched_step(2, 0.5);
+    parts[2] = mlc_sched_constant(0.01);
+    s[i++] = mlc_sched_sequence(parts, STARTS, 3);
+    CHECK_EQ(i, SEQUENCES_N);
+}
+
+static double half_of(void *user, int64_t t)
+{
+    return *(const double *)user / (double)(t + 2);
+}
+
+TEST(sched, every_schedule_equals_its_sequence_from_its_beginning_and_from_its_middle)
+{
+    mlc_sched s[SEQUENCES_N], parts[3];
+    make_all(s, parts);
+    for (int i = 0; i < SEQUENCES_N; i++)
+        for (int t = SHOWN - 1; t >= 0; t--)               /* backwards: nothing is remembered  */
+            if (!CHECK_NEAR(mlc_sched_at(&s[i], t), SEQUENCES[i].want[t], 1e-12))
+                printf("  %s, t = %d\n", SEQUENCES[i].name, t);
+}
+
+TEST(sched, a_users_function_gets_its_pointer_and_the_updates_made)
+{
+    double    top = 3;
+    mlc_sched s = mlc_sched_user(half_of, &top);
+    CHECK_NEAR(mlc_sched_at(&s, 0), 1.5, 0);
+    CHECK_NEAR(mlc_sched_at(&s, 4), 0.5, 0);
+    s = mlc_sched_warmup(2, &s);
+    CHECK_NEAR(mlc_sched_at(&s, 0), 0.75, 0);
+    CHECK_NEAR(mlc_sched_at(&s, 1), 1.5, 0);
+    CHECK_NEAR(mlc_sched_at(&s, 2), 1.5, 0);
+    CHECK_NEAR(mlc_sched_at(&s, 3), 1, 0);
+}
+
+TEST(sched, warmups_go_in_front_of_all_and_of_nothing)
+{
+    mlc_sched s[SEQUENCES_N], parts[3];
+    make_all(s, parts);
+    for (int i = 0; i < SEQUENCES_N; i++) {
+        if (strcmp(SEQUENCES[i].name, "warmup") == 0)
+            continue;
+        const mlc_sched w = mlc_sched_warmup(4, &s[i]);
+        for (int t = 0; t < 4; t++)
+            CHECK_NEAR(mlc_sched_at(&w, t), (t + 1) / 4.0 * SEQUENCES[i].want[0], 1e-12);
+        for (int t = 0; t < SHOWN; t++)
+            CHECK_NEAR(mlc_sched_at(&w, t + 4), SEQUENCES[i].want[t], 1e-12);
+    }
+    const mlc_sched alone = mlc_sched_warmup(2, NULL), none = mlc_sched_warmup(0, &s[0]);
+    CHECK_NEAR(mlc_sched_at(&alone, 0), 0.5, 0);
+    CHECK_NEAR(mlc_sched_at(&alone, 9), 1, 0);
+    CHECK_NEAR(mlc_sched_at(&none, 3), 0.5, 0);
+}
+
+TEST(sched, edges_of_sizes_are_values_too)
+{
+    mlc_one_cycle_desc d = mlc_one_cycle_desc_make(1);
+    mlc_sched          s = mlc_sched_one_cycle_ex(&d);
+    CHECK_NEAR(mlc_sched_at(&s, 0), 4e-6, 1e-18);          /* as in PyTorch: the last one        */
+    d = mlc_one_cycle_desc_make(10);
+    d.rise = 0.1;                      /* a phase of no length: PyTorch divides by 0           */
+    s = mlc_sched_one_cycle_ex(&d);
+    CHECK_NEAR(mlc_sched_at(&s, 0), 1, 1e-12);
+    CHECK_NEAR(mlc_sched_at(&s, 9), 4e-6, 1e-12);
+    d.rise = 1;
+    s = mlc_sched_one_cycle_ex(&d);
+    CHECK_NEAR(mlc_sched_at(&s, 9), 1, 1e-12);
+    CHECK_NEAR(mlc_sched_at(&s, INT64_MAX), 1, 1e-12);
+    s = mlc_sched_multi_step(NULL, 0, 0.5);
+    CHECK_NEAR(mlc_sched_at(&s, 99), 1, 0);
+    s = mlc_sched_cosine_restarts(3, 1, 0);
+    CHECK_NEAR(mlc_sched_at(&s, 3000000000000000001), 0.75, 1e-12);
+    s = mlc_sched_cosine_restarts(INT64_C(1) << 53, 1 << 20, 0);
+    CHECK(mlc_sched_at(&s, INT64_MAX) <= 1);               /* the second cycle never ends        */
+    s = mlc_sched_cosine(INT64_C(1) << 53, 0);
+    CHECK_NEAR(mlc_sched_at(&s, INT64_C(1) << 53), 0, 1e-12);
+    s = mlc_sched_wsd(0, 0, 1, 0, MLC_CURVE_LINEAR);
+    CHECK_NEAR(mlc_sched_at(&s, 0), 1, 0);
+    CHECK_NEAR(mlc_sched_at(&s, INT64_MAX), 0, 0);
+    s = mlc_sched_polynomial(4, 0, 0.5);
+    CHECK_NEAR(mlc_sched_at(&s, 5), 1, 0);
+}
+
+/* ---- bad values --------------------------------------------------------------------------- */
+
+static void check_bad(const mlc_sched *s, const char *says)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK(isnan(mlc_sched_at(s, 3)));
+    CHECK_EQ(mlc_sched_plot(ctx, s, 10, "never.svg"), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), says);
+    mlc_error_clear(ctx);
+}
+
+static void check_bad_value(mlc_sched s, const char *says) { check_bad(&s, says); }
+
+TEST(sched, bad_values_are_told_by_name_and_value)
+{
+    static const int64_t down[] = {1, 4, 3}, late[] = {1, 2}, twice[] = {0, 2, 2};
+    mlc_sched            parts[3], deep[12];
+    mlc_one_cycle_desc   one = mlc_one_cycle_desc_make(10);
+    mlc_cyclic_desc      cyclic = mlc_cyclic_desc_make(2, 0.1);
+    for (int i = 0; i < 3; i++)
+        parts[i] = mlc_sched_constant(1);
+    check_bad_value(mlc_sched_constant(NO_NUMBER), "constant: factor is nan; it must be finite");
+    check_bad_value(mlc_sched_step(0, 0.5), "step: every is 0; it must be 1 to 2^53");
+    check_bad_value(mlc_sched_step(5, -0.5), "step: gamma is -0.5; it must be finite and not neg");
+    check_bad_value(mlc_sched_multi_step(down, 3, 0.1), "multi_step: at[2] is 3; it must be");
+    check_bad_value(mlc_sched_multi_step(NULL, 3, 0.1), "multi_step: n is 3");
+    check_bad_value(mlc_sched_multi_step(down, -1, 0.1), "multi_step: n is -1");
+    check_bad_value(mlc_sched_exponential(INF), "exponential: gamma is inf");
+    check_bad_value(mlc_sched_cosine(0, 0), "sched_plot: cosine: steps is 0; it must be 1 to 2^53");
+    check_bad_value(mlc_sched_cosine(INT64_MAX, 0), "steps is 9223372036854775807");
+    check_bad_value(mlc_sched_cosine(10, -1), "cosine: end is -1");
+    check_bad_value(mlc_sched_cosine_restarts(0, 2, 0), "cosine_restarts: first is 0");
+    check_bad_value(mlc_sched_cosine_restarts(4, 0, 0), "cosine_restarts: mult is 0");
+    check_bad_value(mlc_sched_polynomial(-7, 2, 0), "polynomial: steps is -7");
+    check_bad_value(mlc_sched_polynomial(7, -2, 0), "polynomial: power is -2");
+    check_bad_value(mlc_sched_linear(0, 0, 1), "linear: steps is 0");
+    check_bad_value(mlc_sched_linear(2, 0, NO_NUMBER), "linear: to is nan");
+    check_bad_value(mlc_sched_wsd(-1, 0, 1, 0, MLC_CURVE_LINEAR), "wsd: warmup is -1; it must be");
+    check_bad_value(mlc_sched_wsd(0, 0, 0, 0, MLC_CURVE_LINEAR), "wsd: decay is 0; it must be 1");
+    check_bad_value(mlc_sched_wsd(0, 0, 1, 0, (mlc_curve)3), "wsd: curve is 3; it must be cosine");
+    check_bad_value(mlc_sched_noam(0, 4), "noam: width is 0");
+    check_bad_value(mlc_sched_noam(4, 0), "noam: warmup is 0");
+    check_bad_value(mlc_sched_inverse_sqrt(0), "inverse_sqrt: warmup is 0");
+    check_bad_value(mlc_sched_user(NULL, NULL), "user: fn is 0; it must be a function");
+    check_bad_value(mlc_sched_one_cycle(0), "one_cycle: steps is 0");
+    one.rise = 1.5;
+    check_bad_value(mlc_sched_one_cycle_ex(&one), "one_cycle: rise is 1.5; it must be 0 to 1");
+    one.rise = 0.6;
+    one.three_phase = true;
+    check_bad_value(mlc_sched_one_cycle_ex(&one), "rise is 0.6; it must be 0 to 0.5");
+    one.rise = 0.3;
+    one.curve = MLC_CURVE_SQRT;
+    check_bad_value(mlc_sched_one_cycle_ex(&one), "one_cycle: curve is 2; it must be cosine or l");
+    check_bad_value(mlc_sched_cyclic(0, 0.1), "cyclic: up is 0");
+    cyclic.down = 0;
+    check_bad_value(mlc_sched_cyclic_ex(&cyclic), "cyclic: down is 0");
+    check_bad_value(mlc_sched_warmup(-3, NULL), "constant: warm-up is -3; it must be 0 to 2^53");
+    check_bad_value(mlc_sched_sequence(parts, late, 2), "sequence: starts[0] is 1; it must be 0");
+    check_bad_value(mlc_sched_sequence(parts, twice, 3), "sequence: starts[2] is 2; it must be m");
+    check_bad_value(mlc_sched_sequence(parts, late, 0), "sequence: n is 0");
+    check_bad_value(mlc_sched_sequence(NULL, twice, 1), "sequence: n is 1; it must be 1 or more");
+    parts[0] = mlc_sched_linear(0, 0, 1);
+    check_bad_value(mlc_sched_sequence(parts, twice, 2), "sched_plot: linear: steps is 0");
+    parts[0] = mlc_sched_sequence(parts, twice, 1);        /* it holds itself                    */
+    check_bad(&parts[0], "sequence: depth is 9; it must be at most 8");
+    deep[0] = mlc_sched_constant(2);
+    for (int i = 1; i < 12; i++) {
+        deep[i] = mlc_sched_sequence(&deep[i - 1], twice, 1);
+        if (i < 9) CHECK_NEAR(mlc_sched_at(&deep[i], 5), 2, 0);
+        else       check_bad(&deep[i], "depth is 9");
+    }
+}
+
+TEST(sched, no_schedule_is_an_error_that_says_so)
+{
+    mlc_sched s = mlc_sched_warmup(3, NULL);
+    check_bad(NULL, "schedule: kind is 0; it must be that of a mlc_sched_ function");
+    check_bad_value(mlc_sched_one_cycle_ex(NULL), "schedule: kind is 0");
+    check_bad_value(mlc_sched_cyclic_ex(NULL), "schedule: kind is 0");
+    check_bad_value(mlc_sched_warmup(3, &s), "two warm-ups");
+    memset(&s, 0, sizeof s);
+    check_bad(&s, "schedule: kind is 0");
+    s.kind = 99;
+    check_bad(&s, "schedule: kind is 99");
+    s = mlc_sched_constant(1);
+    CHECK(isnan(mlc_sched_at(&s, -1)));
+    CHECK_NEAR(mlc_sched_at(&s, INT64_MAX), 1, 0);
+}
+
+/* ---- a picture ---------------------------------------------------------------------------- */
+
+TEST(sched, a_plot_shows_the_factors_of_all_updates)
+{
+    box       b = box_open("s.svg");
+    mlc_ctx  *ctx = test_ctx();
+    mlc_sched s = mlc_sched_linear(10, 0, 1);
+    size_t    n;
+    CHECK_EQ(mlc_sched_plot(ctx, &s, 11, b.path), MLC_OK);
+    char *text = (char *)get_file(b.path, &n);
+    CHECK_HAS(text, ">linear<");
+    CHECK_HAS(text, ">updates<");
+    CHECK_HAS(text, "d=\"M680 2320L");                     /* from the corner to its opposite    */
+    CHECK_HAS(text, "L3370 340\"");
+    free(text);
+    CHECK_EQ(mlc_sched_plot(ctx, &s, 1, b.path), MLC_OK);
+    CHECK_EQ(mlc_sched_plot(ctx, &s, 1000000, b.path), MLC_OK);
+    text = (char *)get_file(b.path, &n);
+    CHECK(n < 40000);
+    free(text);
+    CHECK_EQ(mlc_sched_plot(ctx, &s, 0, b.path), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "sched_plot: steps is 0");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_sched_plot(NULL, &s, 5, b.path), MLC_ERR_ARG);
+    CHECK_EQ(mlc_sched_plot(ctx, &s, 5, "/no/such/folder/s.svg"), MLC_ERR_IO);
+    mlc_error_clear(ctx);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* ---- plateaus ----------------------------------------------------------------------------- */
+
+static mlc_optim *optim_of(mlc_ctx *ctx, double lr)
+{
+    return mlc_sgd(mlc_nn_linear(ctx, 3, 2), lr);
+}
+
+/* Rates after each of n metrics.                                                                */
+static void check_plateau(mlc_plateau p, const double *metric, const double *want, int n)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_optim *opt = optim_of(ctx, 1);
+    for (int i = 0; i < n; i++) {
+        CHECK_EQ(mlc_plateau_feed(&p, opt, metric[i]), MLC_OK);
+        if (!CHECK_NEAR(mlc_optim_lr(opt), want[i], 1e-15))
+            printf("  metric %d\n", i);
+        if (i == n / 2) {              /* a training that was saved and goes on                */
+            const mlc_plateau saved = p;
+            memset(&p, 0xff, sizeof p);
+            p = saved;
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(sched, a_plateau_cuts_the_rate_as_pytorch_does)
+{
+    static const double same[] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const double want[] = {1, 1, 1, .5, .5, .5, .5, .5, .25};
+    static const double mixed[] = {1, NO_NUMBER, .99995, .9, .95, 2, .89, 3, 3, 3};
+    static const double mixed_want[] = {1, 1, .5, .5, .5, .25, .25, .25, .125, .125};
+    static const double rise[] = {-INF, 1, 2, 2.05, 2.09, 2.11, 2.2, 2.2};
+    static const double rise_want[] = {1, 1, 1, 1, .5, .5, .5, .25};
+    mlc_plateau         p = mlc_plateau_make();
+    p.factor = 0.5;
+    p.patience = 2;
+    p.cooldown = 2;
+    check_plateau(p, same, want, 9);
+    p.patience = 1;
+    p.cooldown = 0;
+    check_plateau(p, mixed, mixed_want, 10);
+    p.max = p.absolute = true;
+    p.threshold = 0.1;
+    check_plateau(p, rise, rise_want, 8);
+}
+
+TEST(sched, a_plateau_stops_at_its_least_rate_and_at_its_least_change)
+{
+    static const double same[] = {1, 1, 1, 1, 1};
+    static const double least[] = {1, .5, .3, .3, .3}, change[] = {1, .5, .5, .5, .5};
+    mlc_plateau         p = mlc_plateau_make();
+    p.factor = 0.5;
+    p.patience = 0;
+    p.min_lr = 0.3;
+    check_plateau(p, same, least, 5);
+    p.min_lr = 0;
+    p.eps = 0.25;
+    check_plateau(p, same, change, 5);
+}
+
+TEST(sched, bad_plateaus_are_told)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_optim  *opt = optim_of(ctx, 1);
+    mlc_plateau p = mlc_plateau_make();
+    CHECK_EQ(mlc_plateau_feed(&p, NULL, 1), MLC_ERR_ARG);
+    CHECK_EQ(mlc_plateau_feed(NULL, opt, 1), MLC_ERR_ARG);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    p.factor = 1;
+    CHECK_EQ(mlc_plateau_feed(&p, opt, 1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "plateau_feed: factor is 1; it must be 0 or more and less than 1");
+    mlc_error_clear(ctx);
+    p = mlc_plateau_make();
+    p.min_lr = NO_NUMBER;
+    CHECK_EQ(mlc_plateau_feed(&p, opt, 1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "min_lr nan");
+    mlc_error_clear(ctx);
+    p = mlc_plateau_make();
+    p.patience = -1;
+    CHECK_EQ(mlc_plateau_feed(&p, opt, 1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "patience -1");
+    mlc_error_clear(ctx);
+    CHECK_EQ(p.bad, 0);
+    CHECK_NEAR(mlc_optim_lr(opt), 1, 0);
+}
