@@ -2406,10 +2406,10 @@ MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
-/* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it.
- *   err    ARG if negative or not finite                                                      */
+/* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
+ *   (mlc_optim_schedule) it is the base value.              err: ARG if negative or not finite */
 MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
-/* mlc_optim_lr: the current learning rate.                                                    */
+/* mlc_optim_lr: the learning rate of the next update, by the schedule if there is one.        */
 MLC_API double mlc_optim_lr(const mlc_optim *opt);
 /* mlc_optim_steps: steps made. Waits for a device, as mlc_optim_grad_norm and
  *   mlc_optim_scaler_state do.                                                                */
@@ -2612,6 +2612,24 @@ MLC_API mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *star
 MLC_API mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
                                   const char *path);
 
+typedef enum mlc_knob {
+    MLC_KNOB_LR = 0,
+    MLC_KNOB_MOMENTUM,                 /* beta1 of rules that have one                         */
+    MLC_KNOB_WEIGHT_DECAY,             /* of all groups                                        */
+    MLC_KNOB_COUNT,
+    MLC_KNOB_FORCE_32 = 0x7fffffff
+} mlc_knob;
+
+/* mlc_optim_schedule: from now on each update takes base value times factor at t, the number of
+ *   updates made before it: the rate that mlc_optim_set_lr set last, momentum and weight decay that
+ *   the optimizer was made with. mlc_optim_lr is the rate of the next update. s is copied with all
+ *   its arrays. NULL s: the base value again. A device is not waited for: where steps may be
+ *   skipped, by a scaler or by clipping, those that it has skipped count until they are known, by
+ *   mlc_optim_steps, mlc_optim_grad_norm or mlc_optim_scaler_state.
+ *   err    ARG: knob, schedule, an optimizer without momentum; of mlc_optim_step, VALUE: a factor
+ *          that is negative or not finite, a beta1 of 1 or more; nothing is changed then       */
+MLC_API mlc_status mlc_optim_schedule(mlc_optim *opt, mlc_knob knob, const mlc_sched *s);
+
 typedef struct mlc_plateau {           /* settings, and a state to be saved with the training  */
     bool    max;                       /* larger metrics are better; default false             */
     bool    absolute;                  /* threshold is a difference; default: a share of best  */
@@ -2633,6 +2651,31 @@ MLC_API mlc_plateau mlc_plateau_make(void);
  *   cuts the base value.
  *   err    ARG: NULL, settings                                     ref: ReduceLROnPlateau     */
 MLC_API mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *opt, double metric);
+
+typedef double (*mlc_lr_range_fn)(void *user);
+
+typedef struct mlc_lr_range_desc {
+    double *rates, *losses;            /* required: room for the curve, `steps` of each        */
+    int64_t steps;                     /* required: at least 2                                 */
+    double  from, to;                  /* the first rate and the last; defaults 1e-7 and 10    */
+    double  smooth;                    /* weight of the losses before in the mean; default .98 */
+    double  diverge;                   /* ends when a loss is so many times the least; 4       */
+} mlc_lr_range_desc;
+
+/* mlc_lr_range_desc_make: the defaults.                                                       */
+MLC_API mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps);
+/* mlc_lr_range: the learning-rate range test: calls step, which makes one training step with
+ *   opt in a scope of its own and returns the loss (NaN: it failed), at rates that rise by equal
+ *   factors, until the mean of the losses diverges. Then parameters, buffers, states of opt and the
+ *   random streams are as they were; gradients are stale. A schedule of the rate rests meanwhile.
+ *   Takes memory for a second state and, on the host, for the parameters.
+ *   out    n: points of the curve, rates and smoothed losses; lr: the rate at which the loss falls
+ *          fastest; first tenth and last 5 points count if it falls nowhere else; NaN where it
+ *          never falls; either may be NULL
+ *   err    ARG; VALUE: the first loss is not finite; an error that step left
+ *   ref    arXiv 1506.01186, 3.3; fastai's lr_find                                            */
+MLC_API mlc_status mlc_lr_range(mlc_optim *opt, const mlc_lr_range_desc *desc,
+                                mlc_lr_range_fn step, void *user, int64_t *n, double *lr);
 
 /* @@ API.AMP --------------------------------------------- mixed precision; test: tests/test_amp.c
  * Parameters, their gradients and the optimizer stay f32; what is big or multiplied is 16-bit. Use
@@ -33967,6 +34010,14 @@ struct mlc__optim_device {
     mlc_tensor *(*scaled)(mlc_optim *o, mlc_tensor *loss);
 };
 
+/* Schedules of an optimizer: mlc_optim_schedule. */
+struct mlc__schedules {
+    mlc_sched  *of[MLC_KNOB_COUNT];    /* copies, each a block with its arrays; NULL: none     */
+    double      momentum;              /* base value                                           */
+    mlc_status (*apply)(mlc_optim *o);                     /* sets factors of the next update  */
+    double     (*factor)(const mlc_optim *o, mlc_knob knob);           /* of the next update   */
+};
+
 struct mlc_optim {
     mlc_ctx    *ctx;
     mlc_module *module;                /* NULL: freed */
@@ -33975,8 +34026,11 @@ struct mlc_optim {
     const struct mlc_rule_fns *cpu;
     int32_t     n_state;               /* arrays of state that the rule has */
     double      hyper[8];              /* of the rule, for its kernel */
+    int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
     bool        in_backward;
-    double      lr, weight_decay;
+    double      lr, weight_decay;      /* base values */
+    double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
+    struct mlc__schedules *sched;      /* NULL: none */
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
     int64_t     layout;                /* of the flat that the entries follow */
@@ -34127,6 +34181,21 @@ static void mlc__optim_claim(mlc_optim *o, bool on)
     }
 }
 
+/* Makes n an optimizer like o, with a copy of its state that follows the module's layout. */
+static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
+{
+    *n = *o;
+    n->entry = NULL;
+    n->memory = NULL;
+    n->step = NULL;
+    n->set = n->set_dev = NULL;
+    n->guard_dev = NULL;
+    const mlc_status st = mlc__optim_build_into(o, n);
+    if (st != MLC_OK) mlc__optim_free_state(n);
+    n->layout = mlc__root(o->module)->flat->layout;
+    return st;
+}
+
 /* Brings entries and state in line with the module's layout and the groups. */
 static mlc_status mlc__optim_layout(mlc_optim *o)
 {
@@ -34140,15 +34209,8 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
         same = !e->p || (e->dtype == mlc__wide(e->p->t.dtype) && e->p->t.dtype != MLC_F16);
     }
     if (same) return MLC_OK;
-    mlc_optim n = *o;
-    n.entry = NULL;
-    n.memory = NULL;
-    n.step = NULL;
-    n.set = n.set_dev = NULL;
-    n.guard_dev = NULL;
-    const mlc_status st = mlc__optim_build_into(o, &n);
-    if (st != MLC_OK) { mlc__optim_free_state(&n); return st; }
-    n.layout = flat->layout;
+    mlc_optim n;
+    MLC__TRY(mlc__optim_again(o, &n));
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
@@ -34164,6 +34226,9 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
+    for (int k = 0; o->sched && k < MLC_KNOB_COUNT; k++)
+        mlc__heap_free(o->ctx, o->sched->of[k]);
+    mlc__heap_free(o->ctx, o->sched);
     mlc__heap_free(o->ctx, o);
 }
 
@@ -34182,6 +34247,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->guard.scaler.scale = 1.0;
     o->guard.norm = MLC__NAN;
     o->token = o->next_token = 1;
+    for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
     if (o->ctx->backend) mlc__registry.optim(o);
     o->group[0].lr_scale = 1.0;
     o->group[0].weight_decay = o->weight_decay;
@@ -34231,6 +34297,7 @@ MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
     draft.weight_decay = d->weight_decay;
     draft.n_state = d->momentum != 0.0;
     draft.hyper[0] = d->momentum;
+    draft.momentum = d->momentum != 0.0;
     draft.hyper[1] = d->dampening;
     draft.hyper[2] = d->nesterov;
     return mlc__optim_make(m, &draft);
@@ -34271,6 +34338,7 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
     draft.hyper[0] = d->beta1;
+    draft.momentum = 1;
     draft.hyper[1] = d->beta2;
     draft.hyper[2] = d->eps;
     draft.hyper[3] = decoupled;
@@ -34376,7 +34444,11 @@ MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
     return MLC_OK;
 }
 
-MLC_IMPL double mlc_optim_lr(const mlc_optim *o) { return o ? o->lr : 0.0; }
+MLC_IMPL double mlc_optim_lr(const mlc_optim *o)
+{
+    if (!o) return 0.0;
+    return o->lr * (o->sched ? o->sched->factor(o, MLC_KNOB_LR) : 1.0);
+}
 
 /* As of the last step: a device is waited for. */
 static const struct mlc_guard_state *mlc__optim_state(const mlc_optim *o)
@@ -34430,8 +34502,8 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
-    set->lr = o->lr * o->group[e->group].lr_scale;
-    set->weight_decay = o->group[e->group].weight_decay;
+    set->lr = o->lr * o->factor[MLC_KNOB_LR] * o->group[e->group].lr_scale;
+    set->weight_decay = o->group[e->group].weight_decay * o->factor[MLC_KNOB_WEIGHT_DECAY];
     set->due = due;
 }
 
@@ -34596,6 +34668,7 @@ static void mlc__optim_done(mlc_optim *o, bool made)
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     bool skip = false;
+    if (o->sched) MLC__TRY(o->sched->apply(o));
     MLC__TRY(o->guarded ? o->guarded(o, &skip) : mlc__optim_runs(o, mlc__optim_settings));
     if (skip) return MLC_OK;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
@@ -34662,6 +34735,7 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     struct mlc_k_gemm_optim a;
     if (!mlc__optim_steps_now(o, &o->entry[i])) return MLC_OK;
     if (o->ctx->backend && !o->ctx->backend->kernels.gemm_optim) return MLC_OK;
+    if (o->sched) MLC__TRY(o->sched->apply(o));
     a.gemm = *g;
     a.optim = mlc__optim_args(o, i, i + 1);
     a.optim.g = NULL;
@@ -35025,6 +35099,9 @@ MLC__LEVEL_WARM
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 typedef struct mlc__sched_row {
     const char *name;
     double (*at)(const mlc_sched *s, int64_t t);
@@ -35199,28 +35276,30 @@ static double mlc__sched_value(const mlc_sched *s, int64_t t)
 
 /* -- checks -- */
 
-/* What is wrong with a schedule: texts of "cosine: steps is 0; it must be 1 to 2^53". */
+/* What is wrong with a schedule: "cosine: steps is 0; it must be 1 to 2^53". */
 typedef struct mlc__sched_fault {
-    const char *sched, *must;
-    char        field[32];
-    mlc__text   got;
+    const char *sched, *field, *must;
+    int32_t     index;                 /* of field, an array; or -1 */
+    bool        real;                  /* value is what it is; else whole */
+    int64_t     whole;
+    double      value;
 } mlc__sched_fault;
 
-static bool mlc__fault(mlc__sched_fault *f, const char *field, int index, mlc__text got,
+static bool mlc__fault(mlc__sched_fault *f, const char *field, int32_t index, int64_t whole,
                        const char *must)
 {
+    f->field = field;
+    f->index = index;
+    f->whole = whole;
     f->must = must;
-    f->got = got;
-    if (index < 0) snprintf(f->field, sizeof f->field, "%s", field);
-    else snprintf(f->field, sizeof f->field, "%s[%d]", field, index);
     return false;
 }
 
-static mlc__text mlc__int_text(int64_t x)
+static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value, const char *must)
 {
-    mlc__text t;
-    snprintf(t.s, sizeof t.s, "%lld", (long long)x);
-    return t;
+    f->real = true;
+    f->value = value;
+    return mlc__fault(f, field, -1, 0, must);
 }
 
 static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
@@ -35228,22 +35307,21 @@ static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
     const mlc__sched_row *row = &mlc__sched_rows[s->kind];
     for (int i = 0; i < 3 && row->count[i].name; i++)
         if (s->count[i] < row->count[i].least || s->count[i] > MLC__SCHED_MOST)
-            return mlc__fault(f, row->count[i].name, -1, mlc__int_text(s->count[i]),
+            return mlc__fault(f, row->count[i].name, -1, s->count[i],
                               row->count[i].least ? "1 to 2^53" : "0 to 2^53");
     for (int i = 0; i < 4 && row->value[i].name; i++)
         if (!(s->value[i] >= 0.0 && s->value[i] < MLC__INF && s->value[i] <= row->value[i].most))
-            return mlc__fault(f, row->value[i].name, -1, mlc__real(s->value[i]),
-                              row->value[i].most == 1.0 ? "0 to 1" : "finite and not negative");
+            return mlc__fault_real(f, row->value[i].name, s->value[i], row->value[i].most == 1.0 ?
+                                   "0 to 1" : "finite and not negative");
     if (s->warmup < 0 || s->warmup > MLC__SCHED_MOST)
-        return mlc__fault(f, "warm-up", -1, mlc__int_text(s->warmup), "0 to 2^53");
+        return mlc__fault(f, "warm-up", -1, s->warmup, "0 to 2^53");
     const bool wsd = s->kind == MLC__SCHED_WSD;
     if ((uint32_t)s->curve > (wsd ? MLC_CURVE_SQRT : MLC_CURVE_LINEAR))
-        return mlc__fault(f, "curve", -1, mlc__int_text((int64_t)s->curve),
+        return mlc__fault(f, "curve", -1, (int64_t)s->curve,
                           wsd ? "cosine, linear or sqrt" : "cosine or linear");
     if (s->three_phase && s->value[0] > 0.5)
-        return mlc__fault(f, "rise", -1, mlc__real(s->value[0]), "0 to 0.5 with three_phase");
-    return s->kind != MLC__SCHED_USER || s->fn ||
-           mlc__fault(f, "fn", -1, mlc__int_text(0), "a function");
+        return mlc__fault_real(f, "rise", s->value[0], "0 to 0.5 with three_phase");
+    return s->kind != MLC__SCHED_USER || s->fn || mlc__fault(f, "fn", -1, 0, "a function");
 }
 
 /* Milestones, or starts, which are all different. */
@@ -35253,16 +35331,16 @@ static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
     const char *name = parts ? "starts" : "at";
     int64_t least = 0;
     if (s->n < parts || (s->n && !s->starts) || (parts && !s->parts))
-        return mlc__fault(f, "n", -1, mlc__int_text(s->n),
+        return mlc__fault(f, "n", -1, s->n,
                           parts ? "1 or more, with parts and starts" : "0 or more, with at");
     if (parts && s->starts[0] != 0)
-        return mlc__fault(f, name, 0, mlc__int_text(s->starts[0]), "0");
+        return mlc__fault(f, name, 0, s->starts[0], "0");
     for (int32_t i = 0; i < s->n; i++) {
         if (s->starts[i] < least)
-            return mlc__fault(f, name, i, mlc__int_text(s->starts[i]), parts ?
+            return mlc__fault(f, name, i, s->starts[i], parts ?
                               "more than the one before" : "at least the one before, and 0");
         if (parts && s->starts[i] == INT64_MAX)
-            return mlc__fault(f, name, i, mlc__int_text(s->starts[i]), "less than 2^63 - 1");
+            return mlc__fault(f, name, i, s->starts[i], "less than 2^63 - 1");
         least = s->starts[i] + parts;
     }
     return true;
@@ -35271,8 +35349,9 @@ static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
 static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
 {
     f->sched = "schedule";
+    f->real = false;
     if (!s || s->kind <= 0 || s->kind >= MLC__SCHED_KINDS)
-        return mlc__fault(f, "kind", -1, mlc__int_text(s ? s->kind : 0), "that of a mlc_sched_ "
+        return mlc__fault(f, "kind", -1, s ? s->kind : 0, "that of a mlc_sched_ "
                           "function, which a NULL desc or two warm-ups do not give");
     f->sched = mlc__sched_rows[s->kind].name;
     if (!mlc__sched_numbers(s, f)) return false;
@@ -35280,7 +35359,7 @@ static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
     if (!mlc__sched_starts(s, f)) return false;
     if (s->kind == MLC__SCHED_MULTI_STEP) return true;
     if (deep == MLC__SCHED_DEEP)
-        return mlc__fault(f, "depth", -1, mlc__int_text(deep + 1), "at most 8");
+        return mlc__fault(f, "depth", -1, deep + 1, "at most 8");
     for (int32_t i = 0; i < s->n; i++)
         if (!mlc__sched_fine(&s->parts[i], deep + 1, f)) return false;
     return true;
@@ -35289,9 +35368,12 @@ static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
 static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sched *s)
 {
     mlc__sched_fault f;
+    char index[16] = "", got[24];
     if (mlc__sched_fine(s, 0, &f)) return MLC_OK;
-    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s: %s is %s; it must be %s", what, f.sched, f.field,
-                     f.got.s, f.must);
+    if (f.index >= 0) snprintf(index, sizeof index, "[%d]", (int)f.index);
+    snprintf(got, sizeof got, "%lld", (long long)f.whole);
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s: %s%s is %s; it must be %s", what, f.sched, f.field,
+                     index, f.real ? mlc__real(f.value).s : got, f.must);
 }
 
 MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
@@ -35472,6 +35554,104 @@ MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t ste
     return st;
 }
 
+/* -- of an optimizer -- */
+
+static size_t mlc__sched_starts_of(const mlc_sched *s)
+{
+    return s->kind == MLC__SCHED_MULTI_STEP || s->kind == MLC__SCHED_SEQUENCE ? (size_t)s->n : 0;
+}
+
+/* Of the arrays of a copy. */
+static size_t mlc__sched_bytes(const mlc_sched *s)
+{
+    const size_t n = mlc__sched_starts_of(s);
+    size_t bytes = n * sizeof *s->starts;
+    for (size_t i = 0; s->kind == MLC__SCHED_SEQUENCE && i < n; i++)
+        bytes += sizeof *s + mlc__sched_bytes(&s->parts[i]);
+    return bytes;
+}
+
+/* Arrays begin at `at`; returns where they end. */
+static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
+{
+    const size_t n = mlc__sched_starts_of(s);
+    *to = *s;
+    if (!n) return at;
+    memcpy(at, s->starts, n * sizeof *s->starts);
+    to->starts = MLC__CAST(const int64_t *, (void *)at);
+    at += n * sizeof *s->starts;
+    if (s->kind != MLC__SCHED_SEQUENCE) return at;
+    mlc_sched *parts = MLC__CAST(mlc_sched *, (void *)at);
+    to->parts = parts;
+    at += n * sizeof *s;
+    for (size_t i = 0; i < n; i++) at = mlc__sched_place(&parts[i], &s->parts[i], at);
+    return at;
+}
+
+static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
+{
+    const mlc_sched *s = o->sched->of[knob];
+    return s ? mlc__sched_value(s, o->guard.steps) : 1.0;
+}
+
+/* Nothing changes before all factors are known to be good. */
+static mlc_status mlc__schedules_apply(mlc_optim *o)
+{
+    static const char *const names[MLC_KNOB_COUNT] = { "rate", "momentum", "weight decay" };
+    double factor[MLC_KNOB_COUNT];
+    for (int k = 0; k < MLC_KNOB_COUNT; k++) {
+        const double f = factor[k] = mlc__schedules_factor(o, (mlc_knob)k);
+        MLC__REQUIRE(o->ctx, f >= 0.0 && f < MLC__INF, VALUE, "optim_step: the schedule of the %s "
+                     "has a factor of %s after %lld updates; it must be finite and not negative; "
+                     "nothing was changed", names[k], mlc__real(f).s, (long long)o->guard.steps);
+    }
+    const double base = o->sched->momentum, momentum = base * factor[MLC_KNOB_MOMENTUM];
+    MLC__REQUIRE(o->ctx, momentum < 1.0 || base >= 1.0, VALUE, "optim_step: the schedule of the "
+                 "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
+                 mlc__real(momentum).s, (long long)o->guard.steps);
+    memcpy(o->factor, factor, sizeof factor);
+    if (o->momentum) o->hyper[o->momentum - 1] = momentum;
+    return MLC_OK;
+}
+
+static mlc_status mlc__schedules_make(mlc_optim *o)
+{
+    if (o->sched) return MLC_OK;
+    o->sched = MLC__CAST(struct mlc__schedules *,
+                         mlc__heap_alloc(o->ctx, sizeof *o->sched, MLC_MEM_OBJECT, "schedule"));
+    if (!o->sched) return MLC_ERR_NOMEM;
+    o->sched->apply = mlc__schedules_apply;
+    o->sched->factor = mlc__schedules_factor;
+    o->sched->momentum = o->momentum ? o->hyper[o->momentum - 1] : 0.0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sched *s)
+{
+    mlc_sched *copy = NULL;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, (uint32_t)knob < MLC_KNOB_COUNT, ARG, "optim_schedule: knob is %d; it must"
+                 " be MLC_KNOB_LR, MLC_KNOB_MOMENTUM or MLC_KNOB_WEIGHT_DECAY", (int)knob);
+    MLC__REQUIRE(o->ctx, knob != MLC_KNOB_MOMENTUM || o->momentum, ARG, "optim_schedule: knob is "
+                 "MLC_KNOB_MOMENTUM of an optimizer without momentum; make it with one");
+    if (s) {
+        MLC__TRY(mlc__sched_check(o->ctx, "optim_schedule", s));
+        copy = MLC__CAST(mlc_sched *, mlc__heap_alloc(o->ctx, sizeof *s + mlc__sched_bytes(s),
+                                                      MLC_MEM_OBJECT, "schedule"));
+        if (!copy) return MLC_ERR_NOMEM;
+        mlc__sched_place(copy, s, MLC__CAST(char *, (void *)(copy + 1)));
+    }
+    if (mlc__schedules_make(o) != MLC_OK) {
+        mlc__heap_free(o->ctx, copy);
+        return MLC_ERR_NOMEM;
+    }
+    mlc__heap_free(o->ctx, o->sched->of[knob]);
+    o->sched->of[knob] = copy;
+    if (!copy) o->factor[knob] = 1.0;
+    if (!copy && knob == MLC_KNOB_MOMENTUM) o->hyper[o->momentum - 1] = o->sched->momentum;
+    return MLC_OK;
+}
+
 /* -- plateaus -- */
 
 MLC_IMPL mlc_plateau mlc_plateau_make(void)
@@ -35525,6 +35705,164 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
     const double lr = fmax(o->lr * p->factor, p->min_lr);
     return o->lr - lr > p->eps ? mlc_optim_set_lr(o, lr) : MLC_OK;
 }
+
+/* -- the range test -- */
+
+MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps)
+{
+    const mlc_lr_range_desc d = { rates, losses, steps, 1e-7, 10.0, 0.98, 4.0 };
+    return d;
+}
+
+/* What was before the test: o has the optimizer's state, block the module's. */
+typedef struct mlc__lr_saved {
+    mlc_optim  o;
+    mlc_sched *sched;
+    void      *block;
+    size_t     bytes;
+    uint64_t   seed, stream;
+} mlc__lr_saved;
+
+/* The conditions are written so that NaN fails them. */
+static mlc_status mlc__lr_range_check(mlc_ctx *ctx, const mlc_lr_range_desc *d, mlc_lr_range_fn fn)
+{
+    MLC__REQUIRE(ctx, d && fn && d->rates && d->losses, ARG, "lr_range: %s is NULL", !d ?
+                 "desc, which mlc_lr_range_desc_make() gives," : !fn ? "step" :
+                 !d->rates ? "rates" : "losses");
+    MLC__REQUIRE(ctx, d->steps >= 2, ARG, "lr_range: steps is %lld; it must be 2 or more",
+                 (long long)d->steps);
+    MLC__REQUIRE(ctx, d->from > 0.0 && d->to > d->from && d->to < MLC__INF, ARG,
+                 "lr_range: from %s, to %s: from must be over 0, to finite and over from",
+                 mlc__real(d->from).s, mlc__real(d->to).s);
+    MLC__REQUIRE(ctx, d->smooth >= 0.0 && d->smooth < 1.0 && d->diverge > 1.0, ARG,
+                 "lr_range: smooth %s, diverge %s: smooth must be 0 or more and less than 1, "
+                 "diverge over 1", mlc__real(d->smooth).s, mlc__real(d->diverge).s);
+    return MLC_OK;
+}
+
+/* The optimizer goes on with a copy of its state. */
+static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
+{
+    mlc_optim n;
+    MLC__TRY(mlc__optim_layout(o));
+    was->bytes = mlc_state_bytes(o->module);
+    was->block = mlc__heap_alloc(o->ctx, was->bytes, MLC_MEM_OBJECT, "lr_range");
+    if (!was->block) return MLC_ERR_NOMEM;
+    mlc_status st = mlc_state_save(o->module, was->block, was->bytes);
+    if (st == MLC_OK) st = mlc__optim_again(o, &n);
+    if (st != MLC_OK) {
+        mlc__heap_free(o->ctx, was->block);
+        return st;
+    }
+    was->o = *o;
+    *o = n;
+    was->seed = o->ctx->seed;
+    was->stream = o->ctx->stream;
+    was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
+    if (o->sched) o->sched->of[MLC_KNOB_LR] = NULL;
+    mlc_optim_zero_grad(o);
+    return MLC_OK;
+}
+
+static bool mlc__optim_has(const mlc_optim *o, const mlc__param *p)
+{
+    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p == p) return true;
+    return false;
+}
+
+/* What step may have done to the optimizer beside training stays: it may have freed parameters. */
+static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
+{
+    mlc_optim *old = &was->o;
+    for (int64_t i = 0; i < old->entries; i++)
+        if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
+    mlc__optim_claim(o, false);
+    mlc__optim_free_state(o);
+    old->prev = o->prev;
+    old->next = o->next;
+    old->module = o->module;
+    old->sched = o->sched;
+    if (old->groups != o->groups) old->layout = 0;
+    memcpy(old->group, o->group, sizeof old->group);
+    old->groups = o->groups;
+    *o = *old;
+    if (o->in_backward) mlc__optim_claim(o, true);
+    if (o->sched) {
+        mlc__heap_free(o->ctx, o->sched->of[MLC_KNOB_LR]);
+        o->sched->of[MLC_KNOB_LR] = was->sched;
+    }
+    mlc_optim_zero_grad(o);
+    o->ctx->seed = was->seed;
+    o->ctx->stream = was->stream;
+    const mlc_status st = mlc_state_load(o->module, was->block, was->bytes);
+    mlc__heap_free(o->ctx, was->block);
+    return st;
+}
+
+/* Fills the curve. Means of the losses are as Adam's: of those so far. */
+static mlc_status mlc__lr_range_walk(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
+                                     void *user, int64_t *n)
+{
+    const double ratio = log(d->to / d->from) / (double)(d->steps - 1);
+    double mean = 0.0, least = MLC__INF;
+    for (*n = 0; *n < d->steps; (*n)++) {
+        const double lr = *n < d->steps - 1 ? d->from * exp(ratio * (double)*n) : d->to;
+        MLC__TRY(mlc_optim_set_lr(o, lr));
+        const double loss = fn(user);
+        if (o->ctx->status != MLC_OK) return o->ctx->status;
+        if (!(fabs(loss) < MLC__INF)) break;
+        mean = d->smooth * mean + (1.0 - d->smooth) * loss;
+        const double smoothed = mean / (1.0 - pow(d->smooth, (double)*n + 1.0));
+        d->rates[*n] = lr;
+        d->losses[*n] = smoothed;
+        least = fmin(least, smoothed);
+        if (smoothed - least > (d->diverge - 1.0) * fabs(least)) { (*n)++; break; }
+    }
+    MLC__REQUIRE(o->ctx, *n > 0, VALUE, "lr_range: the loss of the first step, at a rate of %s, is "
+                 "not finite; does step return it?", mlc__real(d->from).s);
+    return MLC_OK;
+}
+
+/* Where the loss falls fastest with the logarithm of the rate, as rates are at equal distances, at
+ * points from .. to - 1. A fall by less than a millionth is noise. */
+static double mlc__lr_steepest(const mlc_lr_range_desc *d, int64_t from, int64_t to)
+{
+    double steepest = 1e-6 * fabs(d->losses[0]), lr = MLC__NAN;
+    for (int64_t i = from; i + 1 < to; i++) {
+        const double fall = d->losses[i] - d->losses[i + 1];
+        if (!(fall > steepest)) continue;
+        steepest = fall;
+        lr = d->rates[i];
+    }
+    return lr;
+}
+
+static double mlc__lr_suggested(const mlc_lr_range_desc *d, int64_t n)
+{
+    const double lr = mlc__lr_steepest(d, d->steps / 10, n - 5);
+    return lr == lr ? lr : mlc__lr_steepest(d, 0, n);
+}
+
+MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
+                                 void *user, int64_t *n, double *lr)
+{
+    mlc__lr_saved was;
+    int64_t points = 0;
+    if (n) *n = 0;
+    if (lr) *lr = MLC__NAN;
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__TRY(mlc__lr_range_check(o->ctx, d, fn));
+    MLC__TRY(mlc__lr_range_begin(o, &was));
+    const mlc_status st = mlc__lr_range_walk(o, d, fn, user, &points);
+    const mlc_status put = mlc__lr_range_end(o, &was);
+    if (n) *n = points;
+    if (lr && st == MLC_OK) *lr = mlc__lr_suggested(d, points);
+    return st != MLC_OK ? st : put;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are

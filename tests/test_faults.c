@@ -1380,6 +1380,30 @@ DO(mlc_optim_minimize)
     return first_of(made(w, loss), loss ? mlc_optim_minimize(w->opt, loss) : MLC_OK);
 }
 
+DO(mlc_optim_schedule)
+{
+    static const int64_t starts[2] = {0, 1};
+    const mlc_sched      parts[2] = {mlc_sched_constant(1), mlc_sched_cosine(9, 0.5)};
+    const mlc_sched      s = mlc_sched_sequence(parts, starts, 2);
+    mlc_status           st = mlc_optim_schedule(w->opt, MLC_KNOB_LR, &s);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+static double range_step(void *user)
+{
+    world      *w = (world *)user;
+    mlc_tensor *loss = mlc_sum_all(mlc_forward(w->net, mlc_detach(w->x)));
+    return loss && mlc_optim_minimize(w->opt, loss) == MLC_OK ? mlc_item(loss) : 0;
+}
+
+DO(mlc_lr_range)
+{
+    double                  rates[2], losses[2];
+    const mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 2);
+    mlc_optim_zero_grad(w->opt);
+    return mlc_lr_range(w->opt, &d, range_step, w, NULL, NULL);
+}
+
 DO(mlc_optim_scaled)
 {
     mlc_scaler_desc d = mlc_scaler_desc_make();

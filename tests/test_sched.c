@@ -409,3 +409,511 @@ TEST(sched, bad_plateaus_are_told)
     CHECK_EQ(p.bad, 0);
     CHECK_NEAR(mlc_optim_lr(opt), 1, 0);
 }
+
+/* ---- of an optimizer ---------------------------------------------------------------------- */
+
+/* A weight [1,n], all 0, whose gradient is `grad` everywhere in every step.                      */
+typedef struct slope {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_tensor *w, *x;
+} slope;
+
+static slope slope_of(mlc_ctx *ctx, int64_t n, double grad)
+{
+    slope              s = {ctx, NULL, NULL, NULL};
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(n, 1);
+    d.no_bias = true;
+    s.net = mlc_nn_linear_ex(ctx, &d);
+    CHECK_EQ(mlc_module_to(s.net, MLC_F64), MLC_OK);
+    CHECK_EQ(mlc_module_build(s.net), MLC_OK);
+    s.w = mlc_module_param(s.net, "weight");
+    mlc_no_grad_begin(ctx);
+    mlc_zero_(s.w);
+    mlc_no_grad_end(ctx);
+    s.x = mlc_full(ctx, MLC_F64, mlc_dims2(1, n), grad);
+    return s;
+}
+
+/* Backward and a step; a scope would clear the error.                                           */
+static mlc_status slide(const slope *s, mlc_optim *opt)
+{
+    const mlc_status st = mlc_backward(mlc_sum_all(mlc_forward(s->net, s->x)));
+    return st == MLC_OK ? mlc_optim_step(opt) : st;
+}
+
+static double first_of(mlc_tensor *t)
+{
+    return mlc_item_at(t, mlc_dims2(0, 0));
+}
+
+TEST(sched, each_update_takes_the_rate_of_the_updates_made)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, 1);
+    mlc_optim      *opt = mlc_sgd(s.net, 2);
+    const mlc_sched cosine = mlc_sched_cosine(10, 0.1), warm = mlc_sched_warmup(3, &cosine);
+    double          want = 0;
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &warm), MLC_OK);
+    for (int t = 0; t < 8; t++) {
+        const double base = t < 5 ? 2 : 3;
+        if (t == 5)
+            CHECK_EQ(mlc_optim_set_lr(opt, 3), MLC_OK);
+        CHECK_NEAR(mlc_optim_lr(opt), base * mlc_sched_at(&warm, t), 1e-15);
+        want -= base * mlc_sched_at(&warm, t);
+        CHECK_EQ(slide(&s, opt), MLC_OK);
+        CHECK_NEAR(first_of(s.w), want, 1e-13);
+    }
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, NULL), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(opt), 3, 0);
+    CHECK_EQ(slide(&s, opt), MLC_OK);
+    CHECK_NEAR(first_of(s.w), want - 3, 1e-13);
+    CHECK_OK(ctx);
+}
+
+TEST(sched, only_calls_that_make_an_update_count)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, 1);
+    mlc_optim      *opt = mlc_sgd(s.net, 1);
+    const mlc_sched half = mlc_sched_exponential(0.5);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(opt, 3), MLC_OK);
+    for (int i = 0; i < 6; i++) {
+        CHECK_NEAR(mlc_optim_lr(opt), i < 3 ? 1 : 0.5, 0);
+        CHECK_EQ(slide(&s, opt), MLC_OK);
+    }
+    CHECK_NEAR(first_of(s.w), -1.5, 1e-15);
+    CHECK_OK(ctx);
+}
+
+TEST(sched, skipped_steps_do_not_count)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, 1);
+    mlc_optim      *opt = mlc_sgd(s.net, 1);
+    const mlc_sched half = mlc_sched_exponential(0.5);
+    mlc_tensor     *good = s.x, *bad = mlc_full(ctx, MLC_F64, mlc_dims2(1, 3), INF);
+    slope           now = s;
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    for (int i = 0; i < 4; i++) {
+        now.x = i == 1 || i == 2 ? bad : good;
+        CHECK_EQ(mlc_backward(mlc_optim_scaled(opt, mlc_sum_all(mlc_forward(s.net, now.x)))),
+                 MLC_OK);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(mlc_optim_scaler_state(opt).skipped, i < 1 ? 0 : i < 2 ? 1 : 2);
+        CHECK_NEAR(mlc_optim_lr(opt), i < 3 ? 0.5 : 0.25, 0);
+    }
+    CHECK_NEAR(first_of(s.w), -1.5, 1e-15);
+    CHECK_OK(ctx);
+}
+
+/* Adam with the beta1 of the time, as PyTorch has it where OneCycleLR moves it.                 */
+TEST(sched, momentum_and_weight_decay_have_schedules_too)
+{
+    mlc_ctx           *ctx = test_ctx();
+    const slope        s = slope_of(ctx, 3, 0.5);
+    mlc_adam_desc      d = mlc_adamw_desc_make(0.1);
+    mlc_one_cycle_desc one = mlc_one_cycle_desc_make(10);
+    const mlc_sched    fall = mlc_sched_linear(5, 1, 0);
+    double             p = 0, m = 0, v = 0;
+    d.beta1 = 0.95;
+    d.weight_decay = 0.5;
+    one.start = one.end = 1;
+    one.peak = 0.85 / 0.95;
+    const mlc_sched cycle = mlc_sched_one_cycle_ex(&one);
+    mlc_optim      *opt = mlc_adamw_ex(s.net, &d);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_MOMENTUM, &cycle), MLC_OK);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_WEIGHT_DECAY, &fall), MLC_OK);
+    for (int t = 0; t < 12; t++) {
+        double b1 = 0.95 * mlc_sched_at(&cycle, t), wd = 0.5 * mlc_sched_at(&fall, t);
+        if (t == 9)
+            CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_MOMENTUM, NULL), MLC_OK);
+        if (t == 10)
+            CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_WEIGHT_DECAY, NULL), MLC_OK);
+        if (t >= 9)
+            b1 = 0.95;
+        if (t >= 10)
+            wd = 0.5;
+        p *= 1 - 0.1 * wd;
+        m = b1 * m + (1 - b1) * 0.5;
+        v = 0.999 * v + 0.001 * 0.25;
+        p -= 0.1 / (1 - pow(b1, t + 1)) * m / (sqrt(v / (1 - pow(0.999, t + 1))) + 1e-8);
+        CHECK_EQ(slide(&s, opt), MLC_OK);
+        CHECK_NEAR(first_of(s.w), p, 1e-12);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(sched, groups_keep_their_ratio_to_what_a_schedule_makes)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, 1);
+    mlc_sgd_desc    d = mlc_sgd_desc_make(0.5);
+    mlc_group_desc  g = mlc_group_desc_make();
+    const mlc_sched half = mlc_sched_constant(0.5), twice = mlc_sched_constant(2);
+    d.weight_decay = 9;
+    g.lr_scale = 4;
+    g.has_weight_decay = true;
+    g.weight_decay = 0.25;
+    mlc_optim *opt = mlc_sgd_ex(s.net, &d);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+    CHECK_EQ(mlc_optim_group(opt, "weight", &g), MLC_OK);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_WEIGHT_DECAY, &twice), MLC_OK);
+    CHECK_EQ(slide(&s, opt), MLC_OK);
+    CHECK_NEAR(first_of(s.w), -1, 1e-15);
+    CHECK_EQ(slide(&s, opt), MLC_OK);
+    CHECK_NEAR(first_of(s.w), -1 - (1 - 0.5), 1e-15);      /* g + 2 * 0.25 w                     */
+    CHECK_OK(ctx);
+}
+
+TEST(sched, an_optimizer_keeps_a_copy_of_all_arrays)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_optim *opt = optim_of(ctx, 1);
+    int64_t    at[] = {0}, starts[] = {0, 4}, inner[] = {0};
+    mlc_sched  parts[2], first = mlc_sched_multi_step(at, 1, 0.5);
+    parts[0] = mlc_sched_sequence(&first, inner, 1);
+    parts[1] = mlc_sched_constant(3);
+    mlc_sched all = mlc_sched_sequence(parts, starts, 2);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &all), MLC_OK);
+    at[0] = starts[0] = inner[0] = 99;
+    memset(parts, 0xff, sizeof parts);
+    memset(&first, 0xff, sizeof first);
+    memset(&all, 0xff, sizeof all);
+    CHECK_NEAR(mlc_optim_lr(opt), 0.5, 0);
+    CHECK_EQ(mlc_optim_set_lr(opt, 8), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(opt), 4, 0);
+    CHECK_OK(ctx);
+}
+
+/* Of a matrix large enough to be stepped inside backward: the same bits as outside.              */
+TEST(sched, steps_inside_backward_take_the_factors_of_the_same_update)
+{
+    enum { SIDE = 256 };
+    static float    w[2][SIDE * SIDE];
+    const mlc_sched half = mlc_sched_exponential(0.5), fall = mlc_sched_linear(3, 1, 0.25);
+    for (int in_backward = 0; in_backward < 2; in_backward++) {
+        mlc_ctx           *ctx = test_ctx();
+        mlc_nn_linear_desc d = mlc_nn_linear_desc_make(SIDE, SIDE);
+        d.no_bias = true;
+        mlc_module *net = mlc_nn_linear_ex(ctx, &d);
+        mlc_optim  *opt = mlc_adamw(net, 0.1);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(8, SIDE), 3, -1, 1);
+        CHECK_EQ(mlc_optim_in_backward(opt, in_backward), MLC_OK);
+        CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+        CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_MOMENTUM, &fall), MLC_OK);
+        CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_WEIGHT_DECAY, &fall), MLC_OK);
+        for (int t = 0; t < 4; t++) {
+            mlc_scope_begin(ctx);
+            mlc_backward(mlc_mse_loss(mlc_forward(net, x), x));
+            mlc_optim_step(opt);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        CHECK_EQ(mlc_read(mlc_module_param(net, "weight"), w[in_backward], sizeof w[0]), MLC_OK);
+    }
+    CHECK(memcmp(w[0], w[1], sizeof w[0]) == 0);
+}
+
+static double broken(void *user, int64_t t) { (void)user; return t == 1 ? NO_NUMBER : 1; }
+
+TEST(sched, bad_factors_are_a_value_error_and_no_step)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, 1);
+    mlc_adam_desc   d = mlc_adam_desc_make(1);
+    mlc_optim      *opt = mlc_adam_ex(s.net, &d);
+    const mlc_sched user = mlc_sched_user(broken, NULL), twice = mlc_sched_constant(2);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &user), MLC_OK);
+    CHECK_EQ(slide(&s, opt), MLC_OK);
+    const double before = first_of(s.w);
+    CHECK(isnan(mlc_optim_lr(opt)));
+    CHECK_EQ(slide(&s, opt), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "the schedule of the rate has a factor of nan after 1 updates");
+    mlc_error_clear(ctx);
+    CHECK_NEAR(first_of(s.w), before, 0);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);                 /* with the gradient that is there    */
+    CHECK(first_of(s.w) < before);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_MOMENTUM, &twice), MLC_OK);
+    CHECK_EQ(slide(&s, opt), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "the schedule of the momentum makes it 1.8 after 2 updates");
+    mlc_error_clear(ctx);
+}
+
+TEST(sched, bad_calls_of_optim_schedule_are_told)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_optim      *opt = optim_of(ctx, 1);
+    const mlc_sched good = mlc_sched_constant(2), bad = mlc_sched_cosine(0, 0);
+    CHECK_EQ(mlc_optim_schedule(NULL, MLC_KNOB_LR, &good), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_COUNT, &good), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "optim_schedule: knob is 3; it must be MLC_KNOB_LR");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_MOMENTUM, &good), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "of an optimizer without momentum");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &good), MLC_OK);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &bad), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "optim_schedule: cosine: steps is 0; it must be 1 to 2^53");
+    mlc_error_clear(ctx);
+    CHECK_NEAR(mlc_optim_lr(opt), 2, 0);                   /* the one before is still there      */
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_WEIGHT_DECAY, NULL), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(opt), 2, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(sched, a_plateau_cuts_the_base_of_a_schedule)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_optim      *opt = optim_of(ctx, 1);
+    const mlc_sched half = mlc_sched_constant(0.5);
+    mlc_plateau     p = mlc_plateau_make();
+    p.patience = 0;
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+    CHECK_EQ(mlc_plateau_feed(&p, opt, 1), MLC_OK);
+    CHECK_EQ(mlc_plateau_feed(&p, opt, 1), MLC_OK);
+    CHECK_EQ(p.cuts, 1);
+    CHECK_NEAR(mlc_optim_lr(opt), 0.05, 1e-17);
+    CHECK_OK(ctx);
+}
+
+/* ---- the range test ----------------------------------------------------------------------- */
+
+/* A network with state of every kind: batch norm's running values, dropout's streams, moments.  */
+typedef struct trainee {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+    mlc_tensor *x, *y;
+    int         calls, fail_at, raise_at;
+    double      rate[4];               /* of the first calls                                   */
+} trainee;
+
+static trainee trainee_of(mlc_ctx *ctx)
+{
+    trainee t;
+    memset(&t, 0, sizeof t);
+    t.ctx = ctx;
+    t.fail_at = t.raise_at = -1;
+    t.net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 6, 16), mlc_nn_batch_norm(ctx, 16),
+                           mlc_nn_relu(ctx), mlc_nn_dropout(ctx, 0.1), mlc_nn_linear(ctx, 16, 1));
+    t.opt = mlc_adamw(t.net, 1e-2);
+    t.x = test_rand(ctx, MLC_F32, mlc_dims2(32, 6), 1, -1, 1);
+    t.y = test_rand(ctx, MLC_F32, mlc_dims2(32, 1), 2, 4, 5);
+    return t;
+}
+
+static double train_once(void *user)
+{
+    trainee *t = (trainee *)user;
+    double   loss = NO_NUMBER;
+    if (t->calls < 4)
+        t->rate[t->calls] = mlc_optim_lr(t->opt);
+    if (t->calls == t->raise_at)
+        mlc_raise(t->ctx, MLC_ERR_IO, "no more data");
+    if (t->calls++ == t->fail_at)
+        return NO_NUMBER;
+    mlc_scope_begin(t->ctx);
+    mlc_tensor *l = mlc_mse_loss(mlc_forward(t->net, t->x), t->y);
+    if (mlc_optim_minimize(t->opt, l) == MLC_OK)
+        loss = mlc_item(l);
+    mlc_scope_end(t->ctx);
+    return loss;
+}
+
+/* After a range test training goes on with the bits that it would have had.                     */
+TEST(sched, a_range_test_leaves_everything_as_it_was)
+{
+    double losses[2][6];
+    for (int tested = 0; tested < 2; tested++) {
+        mlc_ctx        *ctx = test_ctx();
+        trainee         t = trainee_of(ctx);
+        const mlc_sched half = mlc_sched_exponential(0.5);
+        double          rates[40], curve[40], lr;
+        int64_t         n;
+        mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, curve, 40);
+        CHECK_EQ(mlc_optim_schedule(t.opt, MLC_KNOB_LR, &half), MLC_OK);
+        for (int i = 0; i < 6; i++) {
+            if (tested && i % 2 == 0)  /* also before the first update                          */
+                CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_OK);
+            CHECK_EQ(mlc_optim_steps(t.opt), i);
+            CHECK_NEAR(mlc_optim_lr(t.opt), 1e-2 * pow(0.5, i), 1e-17);
+            losses[tested][i] = train_once(&t);
+        }
+        CHECK_OK(ctx);
+    }
+    for (int i = 0; i < 6; i++)
+        CHECK_NEAR(losses[1][i], losses[0][i], 0);
+    CHECK(losses[0][5] < losses[0][0]);
+}
+
+TEST(sched, a_range_test_has_a_curve_and_a_rate_that_trains)
+{
+    mlc_ctx          *ctx = test_ctx();
+    trainee           t = trainee_of(ctx);
+    double            rates[100], losses[100], lr;
+    int64_t           n, least = 0;
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 100);
+    CHECK_NEAR(d.from, 1e-7, 0);
+    d.smooth = 0.5;
+    d.to = 1e4;
+    CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_OK);
+    CHECK(n > 20 && n < 100);          /* it diverges before the end                           */
+    CHECK_EQ(t.calls, n);
+    for (int64_t i = 0; i < n; i++) {
+        CHECK_NEAR(rates[i] / (1e-7 * pow(1e11, (double)i / 99)), 1, 1e-12);
+        if (losses[i] < losses[least])
+            least = i;
+        CHECK(i == n - 1 || losses[i] <= 4 * losses[least]);
+    }
+    CHECK_NEAR(t.rate[1], rates[1], 0);
+    CHECK(losses[n - 1] > 4 * losses[least]);
+    CHECK(lr > 1e-4 && lr < rates[least]);
+    CHECK_NEAR(mlc_optim_lr(t.opt), 1e-2, 0);
+    CHECK_EQ(mlc_optim_steps(t.opt), 0);
+    CHECK_OK(ctx);
+}
+
+/* What a curve says: means are those of the losses so far, the steepest fall wins.              */
+static double told(void *user) { return *(*(const double **)user)++; }
+
+TEST(sched, a_range_test_smooths_and_suggests_as_said)
+{
+    static const double said[] = {9, 3, 3.5, 1, 0.5, 0.25, 0.5, 1.5, 20, 20};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_optim          *opt = optim_of(ctx, 3);
+    double              rates[10], losses[10], lr;
+    const double       *at = said;
+    int64_t             n;
+    mlc_lr_range_desc   d = mlc_lr_range_desc_make(rates, losses, 10);
+    d.from = 1;
+    d.to = 512;
+    d.smooth = 0;
+    CHECK_EQ(mlc_lr_range(opt, &d, told, &at, &n, &lr), MLC_OK);
+    CHECK_EQ(n, 8);                    /* 1.5 > 4 * 0.25                                       */
+    CHECK_NEAR(lr, 1, 1e-12);          /* of points 1 and 2 nothing falls, so all count        */
+    at = said;
+    d.diverge = 100;
+    CHECK_EQ(mlc_lr_range(opt, &d, told, &at, &n, &lr), MLC_OK);
+    CHECK_EQ(n, 10);
+    CHECK_NEAR(rates[9], 512, 0);
+    CHECK_NEAR(lr, 4, 1e-12);          /* from 3.5 to 1                                        */
+    at = said;
+    d.smooth = 0.5;
+    CHECK_EQ(mlc_lr_range(opt, &d, told, &at, NULL, NULL), MLC_OK);
+    CHECK_NEAR(losses[0], 9, 1e-15);
+    CHECK_NEAR(losses[2], (9 + 2 * 3 + 4 * 3.5) / 7, 1e-15);
+}
+
+TEST(sched, a_range_test_without_a_fall_suggests_nothing)
+{
+    static const double flat[] = {2, 2, 2, -1, 2};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_optim          *opt = optim_of(ctx, 3);
+    double              rates[3], losses[3], lr = 0;
+    const double       *at = flat;
+    int64_t             n;
+    mlc_lr_range_desc   d = mlc_lr_range_desc_make(rates, losses, 3);
+    CHECK_EQ(mlc_lr_range(opt, &d, told, &at, &n, &lr), MLC_OK);
+    CHECK_EQ(n, 3);
+    CHECK(isnan(lr));
+    CHECK_NEAR(mlc_optim_lr(opt), 3, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(sched, a_range_test_that_fails_puts_everything_back)
+{
+    mlc_ctx          *ctx = test_ctx();
+    trainee           t = trainee_of(ctx);
+    double            rates[20], losses[20], lr = 0;
+    float             before[6], after[6];
+    int64_t           n;
+    mlc_tensor       *w = mlc_module_param(t.net, "0.weight");
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 20);
+    d.from = 0.1;
+    CHECK_EQ(mlc_read(mlc_select(w, 0, 0), before, sizeof before), MLC_OK);
+    t.fail_at = 3;                     /* as a loss that is no number                          */
+    CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_OK);
+    CHECK_EQ(n, 3);
+    t.calls = t.fail_at = 0;
+    CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "lr_range: the loss of the first step, at a rate of 0.1, is not fin");
+    mlc_error_clear(ctx);
+    CHECK(n == 0 && isnan(lr));
+    t.calls = 0;
+    t.fail_at = -1;
+    t.raise_at = 2;
+    CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_ERR_IO);
+    CHECK_STR(mlc_error(ctx), "no more data");
+    CHECK_EQ(mlc_lr_range(t.opt, &d, train_once, &t, &n, &lr), MLC_ERR_IO);
+    CHECK_EQ(t.calls, 3);              /* nothing is called while an error stands              */
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_read(mlc_select(w, 0, 0), after, sizeof after), MLC_OK);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_EQ(mlc_optim_steps(t.opt), 0);
+    CHECK_NEAR(mlc_optim_lr(t.opt), 1e-2, 0);
+    CHECK_OK(ctx);
+}
+
+static double groups_and_schedules(void *user)
+{
+    trainee        *t = (trainee *)user;
+    const mlc_sched half = mlc_sched_constant(0.5);
+    if (t->calls == 1)
+        CHECK_EQ(mlc_optim_group(t->opt, "*.bias", NULL), MLC_OK);
+    if (t->calls == 2)
+        CHECK_EQ(mlc_optim_schedule(t->opt, MLC_KNOB_LR, &half), MLC_OK);
+    return train_once(t);
+}
+
+/* What the step function does to the optimizer beside training does no harm.                    */
+TEST(sched, a_range_test_survives_a_step_that_changes_the_optimizer)
+{
+    mlc_ctx          *ctx = test_ctx();
+    trainee           t = trainee_of(ctx);
+    double            rates[10], losses[10];
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 10);
+    CHECK_EQ(mlc_optim_in_backward(t.opt, true), MLC_OK);
+    train_once(&t);
+    t.calls = 0;
+    CHECK_EQ(mlc_lr_range(t.opt, &d, groups_and_schedules, &t, NULL, NULL), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(t.opt), 1e-2, 0);
+    CHECK_EQ(mlc_optim_steps(t.opt), 1);
+    for (int i = 0; i < 3; i++)
+        CHECK(isfinite(train_once(&t)));
+    CHECK_EQ(mlc_optim_steps(t.opt), 4);
+    CHECK_OK(ctx);
+    mlc_optim_free(t.opt);
+    mlc_module_free(t.net);
+}
+
+TEST(sched, bad_range_tests_are_told)
+{
+    mlc_ctx          *ctx = test_ctx();
+    trainee           t = trainee_of(ctx);
+    double            rates[10], losses[10];
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 10);
+    const mlc_lr_range_desc good = d;
+    CHECK_EQ(mlc_lr_range(NULL, &d, train_once, &t, NULL, NULL), MLC_ERR_ARG);
+#define BAD_RANGE(change, fn, says) \
+    d = good; \
+    change; \
+    CHECK_EQ(mlc_lr_range(t.opt, &d, fn, &t, NULL, NULL), MLC_ERR_ARG); \
+    CHECK_HAS(mlc_error(ctx), says); \
+    mlc_error_clear(ctx);
+    BAD_RANGE(d.steps = 1, train_once, "lr_range: steps is 1; it must be 2 or more")
+    BAD_RANGE(d.from = 0, train_once, "lr_range: from 0, to 10")
+    BAD_RANGE(d.to = NO_NUMBER, train_once, "to nan")
+    BAD_RANGE(d.smooth = 1, train_once, "smooth 1, diverge 4")
+    BAD_RANGE(d.diverge = 1, train_once, "diverge 1")
+    BAD_RANGE(d.losses = NULL, train_once, "lr_range: losses is NULL")
+    BAD_RANGE(d.rates = NULL, train_once, "lr_range: rates is NULL")
+    BAD_RANGE(d.from = 1, NULL, "lr_range: step is NULL")
+#undef BAD_RANGE
+    CHECK_EQ(mlc_lr_range(t.opt, NULL, train_once, &t, NULL, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "lr_range: desc, which mlc_lr_range_desc_make() gives, is NULL");
+    mlc_error_clear(ctx);
+    CHECK_EQ(t.calls, 0);
+}
