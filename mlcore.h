@@ -2516,17 +2516,17 @@ typedef enum mlc_curve {               /* from 1 at x = 0 to 0 at x = 1         
 typedef double (*mlc_sched_fn)(void *user, int64_t t);
 
 typedef struct mlc_sched {             /* made by a function below; copied by =                */
-    int32_t  kind;                     /* 0: none                                              */
-    int32_t  n;                        /* of milestones, or of parts                           */
+    int32_t   kind;                    /* which of them; 0: none                               */
+    int32_t   n;                       /* of milestones, or of parts                           */
     mlc_curve curve;
-    bool     three_phase;
-    int64_t  warmup;                   /* updates before t = 0 of what follows                 */
-    int64_t  count[3];                 /* in the order of the function's arguments             */
-    double   value[4];
+    bool      three_phase;
+    int64_t   warmup;                  /* of mlc_sched_warmup                                  */
+    int64_t   count[3];                /* in the order of the function's arguments             */
+    double    value[4];
     const int64_t          *starts;    /* n milestones, or starts of parts                     */
     const struct mlc_sched *parts;
     mlc_sched_fn            fn;
-    void    *user;
+    void     *user;
 } mlc_sched;
 
 /* mlc_sched_at: the factor at t >= 0; NaN for t < 0, NULL and a bad schedule.

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "files.h"
+#include "golden/golden.h"
 
 /* ---- sequences ---------------------------------------------------------------------------- */
 
@@ -410,6 +411,130 @@ TEST(sched, bad_plateaus_are_told)
     CHECK_NEAR(mlc_optim_lr(opt), 1, 0);
 }
 
+/* ---- PyTorch's sequences ------------------------------------------------------------------ */
+
+static double tenth(void *user, int64_t t) { (void)user; return 1 / (1 + 0.1 * (double)t); }
+
+/* base times the factors; parameters are those of golden/make_optim_goldens.py.                 */
+static void check_golden(const golden_file *f, mlc_sched s, double base, const char *name)
+{
+    double      want[64];
+    mlc_tensor *t = golden_find(f, "%s", name);
+    if (!CHECK(t != NULL && mlc_numel(t) <= 64) || !test_read(t, want))
+        return;
+    for (int64_t i = mlc_numel(t) - 1; i >= 0; i--)        /* backwards: as if resumed there     */
+        if (!CHECK_NEAR(base * mlc_sched_at(&s, i), want[i], 1e-12))
+            printf("  %s, t = %d\n", name, (int)i);
+}
+
+static void check_cycles(const golden_file *f)
+{
+    static const char *const names[] = {"cos", "linear", "three", "three_linear"};
+    static const char *const modes[] = {"triangular", "triangular2", "exp_range"};
+    char                     name[64];
+    for (int i = 0; i < 4; i++) {
+        const bool         linear = i % 2;
+        mlc_one_cycle_desc d = mlc_one_cycle_desc_make(20);
+        d.three_phase = i >= 2;
+        if (linear) {
+            d.rise = 0.4;
+            d.start = 1.0 / 10;
+            d.end = 1.0 / 10 / 100;
+            d.curve = MLC_CURVE_LINEAR;
+        }
+        snprintf(name, sizeof name, "one_cycle_%s", names[i]);
+        check_golden(f, mlc_sched_one_cycle_ex(&d), 1, name);
+        d.start = d.end = 1;
+        d.peak = 0.85 / 0.95;
+        check_golden(f, mlc_sched_one_cycle_ex(&d), 0.95, strcat(name, ".momentum"));
+    }
+    for (int i = 0; i < 3; i++) {
+        mlc_cyclic_desc d = mlc_cyclic_desc_make(4, 0.1);
+        d.down = 6;
+        d.cycle_gamma = i == 1 ? 0.5 : 1;
+        d.gamma = i == 2 ? 0.95 : 1;
+        snprintf(name, sizeof name, "cyclic_%s", modes[i]);
+        check_golden(f, mlc_sched_cyclic_ex(&d), 1, name);
+        d.low = 1;
+        d.high = 0.8 / 0.9;
+        check_golden(f, mlc_sched_cyclic_ex(&d), 0.9, strcat(name, ".momentum"));
+    }
+}
+
+static void check_sequences(const golden_file *f)
+{
+    static const int64_t at_5[] = {0, 5}, at_5_12[] = {0, 5, 12}, at_20[] = {0, 20};
+    mlc_sched            parts[3];
+    parts[0] = mlc_sched_constant(0.25);
+    parts[1] = mlc_sched_constant(1);
+    check_golden(f, mlc_sched_sequence(parts, at_5, 2), 1, "constant");
+    parts[0] = mlc_sched_constant(0.5);
+    parts[1] = mlc_sched_exponential(0.8);
+    parts[2] = mlc_sched_cosine(10, 0);
+    check_golden(f, mlc_sched_sequence(parts, at_5_12, 3), 1, "sequence");
+    parts[0] = mlc_sched_linear(5, 0.1, 1);
+    parts[1] = mlc_sched_cosine(20, 0);
+    check_golden(f, mlc_sched_sequence(parts, at_5, 2), 1, "sequence_linear");
+    check_golden(f, mlc_sched_wsd(5, 0, 20, 0, MLC_CURVE_COSINE), 1, "warmup_cosine");
+    parts[2] = mlc_sched_constant(0);
+    parts[0] = mlc_sched_sequence(&parts[1], at_20, 2);
+    check_golden(f, mlc_sched_warmup(5, &parts[0]), 1, "warmup_cosine");
+}
+
+TEST(sched, sequences_equal_those_of_pytorch)
+{
+    static const int64_t milestones[] = {3, 7, 8, 20};
+    mlc_ctx             *ctx = test_ctx();
+    const golden_file    f = golden_open(ctx, "schedules.safetensors");
+    check_golden(&f, mlc_sched_user(tenth, NULL), 1, "lambda");
+    check_golden(&f, mlc_sched_step(4, 0.5), 1, "step");
+    check_golden(&f, mlc_sched_multi_step(milestones, 4, 0.3), 1, "multi_step");
+    check_golden(&f, mlc_sched_exponential(0.9), 1, "exponential");
+    check_golden(&f, mlc_sched_cosine(10, 0), 1, "cosine");
+    check_golden(&f, mlc_sched_cosine(7, 0.1), 1, "cosine_min");
+    check_golden(&f, mlc_sched_cosine_restarts(4, 2, 0.05), 1, "restarts");
+    check_golden(&f, mlc_sched_cosine_restarts(5, 1, 0), 1, "restarts_even");
+    check_golden(&f, mlc_sched_polynomial(10, 2, 0), 1, "polynomial");
+    check_golden(&f, mlc_sched_polynomial(12, 0.5, 0), 1, "polynomial_root");
+    check_golden(&f, mlc_sched_linear(5, 1.0 / 3.0, 1), 1, "linear");
+    check_golden(&f, mlc_sched_linear(12, 1, 0.1), 1, "linear_down");
+    check_golden(&f, mlc_sched_wsd(4, 11, 10, 0.05, MLC_CURVE_SQRT), 1, "wsd_sqrt");
+    check_golden(&f, mlc_sched_wsd(4, 11, 10, 0.05, MLC_CURVE_LINEAR), 1, "wsd_linear");
+    check_golden(&f, mlc_sched_wsd(4, 11, 10, 0.05, MLC_CURVE_COSINE), 1, "wsd_cosine");
+    check_golden(&f, mlc_sched_noam(64, 8), 1, "noam");
+    check_golden(&f, mlc_sched_inverse_sqrt(8), 1, "inverse_sqrt_warmup");
+    check_cycles(&f);
+    check_sequences(&f);
+    CHECK_OK(ctx);
+}
+
+TEST(sched, plateaus_equal_those_of_pytorch)
+{
+    static const char *const names[] = {"min_rel", "min_abs", "max_rel", "max_abs", "constant"};
+    static const double threshold[] = {0.1, 0.25, 0.1, 0.25, 1e-4}, least[] = {.02, 0, 0, .02, 0};
+    mlc_ctx          *ctx = test_ctx();
+    const golden_file f = golden_open(ctx, "schedules.safetensors");
+    mlc_tensor       *t = golden_find(&f, "plateau.metric");
+    double            metric[40], want[40];
+    if (!CHECK(t != NULL && mlc_numel(t) == 40) || !test_read(t, metric))
+        return;
+    for (int k = 0; k < 5; k++) {
+        mlc_plateau p = mlc_plateau_make();
+        p.max = k == 2 || k == 3;
+        p.absolute = k % 2;
+        p.threshold = threshold[k];
+        p.min_lr = least[k];
+        p.factor = 0.5;
+        p.patience = p.cooldown = 2;
+        t = golden_find(&f, "plateau_%s", names[k]);
+        if (!CHECK(t != NULL && mlc_numel(t) == 40) || !test_read(t, want))
+            return;
+        for (int i = 0; k == 4 && i < 40; i++)
+            metric[i] = 1;
+        check_plateau(p, metric, want, 40);
+    }
+}
+
 /* ---- of an optimizer ---------------------------------------------------------------------- */
 
 /* A weight [1,n], all 0, whose gradient is `grad` everywhere in every step.                      */
@@ -507,6 +632,21 @@ TEST(sched, skipped_steps_do_not_count)
     }
     CHECK_NEAR(first_of(s.w), -1.5, 1e-15);
     CHECK_OK(ctx);
+}
+
+/* A device has not been asked: there it counts as an update until somebody asks.                */
+TEST(sched, a_step_that_a_device_skips_counts_until_that_is_known)
+{
+    mlc_ctx        *ctx = test_ctx();
+    const slope     s = slope_of(ctx, 3, INF);
+    mlc_optim      *opt = mlc_sgd(s.net, 1);
+    const mlc_sched half = mlc_sched_exponential(0.5);
+    CHECK_EQ(mlc_optim_schedule(opt, MLC_KNOB_LR, &half), MLC_OK);
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    CHECK_EQ(slide(&s, opt), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(opt), mlc_ctx_on_host(ctx) ? 1 : 0.5, 0);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    CHECK_NEAR(mlc_optim_lr(opt), 1, 0);
 }
 
 /* Adam with the beta1 of the time, as PyTorch has it where OneCycleLR moves it.                 */
