@@ -35092,15 +35092,9 @@ static void mlc__optim_on_device(mlc_optim *o)
     o->stale = true;
 }
 
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 typedef struct mlc__sched_row {
     const char *name;
