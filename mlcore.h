@@ -103,7 +103,9 @@
  *   IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
- *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS  IMPL.OPTIM  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
+ *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES
+ *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
@@ -127,7 +129,7 @@
 #define MLC_VERSION_MINOR  2
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.2.0"
-#define MLC_ABI           15u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           16u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2391,6 +2393,189 @@ MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 MLC_API mlc_optim *mlc_lamb(mlc_module *m, double lr);
 /* mlc_lamb_ex: with betas, eps, weight decay.                    err: ARG: NULL desc, values  */
 MLC_API mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc);
+
+/* Rules below, as those above: f32 and f64 parameters with states of their own type, bf16 with f32
+ * states and rounding by chance; groups, clipping, accumulation, scaler and steps inside backward
+ * hold for all. mlc_NAME has PyTorch's defaults. mlc_NAME_ex: err ARG, with the name and value of
+ * the first number that makes no sense: rates, decays and eps are at least 0 and finite, betas in
+ * [0, 1). test: tests/test_optim.c.                                                           */
+
+typedef struct mlc_amsgrad_desc {      /* also RAdam                                           */
+    double lr;                         /* required                                             */
+    double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8                            */
+    double weight_decay;               /* default 0                                            */
+    bool   decoupled;                  /* decay as in AdamW; default: it is part of gradients  */
+} mlc_amsgrad_desc;
+
+/* mlc_amsgrad_desc_make: as mlc_amsgrad.                                                      */
+MLC_API mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr);
+/* mlc_amsgrad: Adam, divided by the root of the largest mean of squares until now.
+ *   ref    openreview ryQu7f-RZ; torch.optim.Adam(amsgrad=True)                               */
+MLC_API mlc_optim *mlc_amsgrad(mlc_module *m, double lr);
+/* mlc_amsgrad_ex: with betas, eps, weight decay.                        err: ARG: see above   */
+MLC_API mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *desc);
+/* mlc_radam_desc_make: as mlc_radam.                                                          */
+MLC_API mlc_amsgrad_desc mlc_radam_desc_make(double lr);
+/* mlc_radam: Adam whose first steps, until the mean of squares is worth dividing by, are those of
+ *   momentum.                                   ref: arXiv 1908.03265; torch.optim.RAdam      */
+MLC_API mlc_optim *mlc_radam(mlc_module *m, double lr);
+/* mlc_radam_ex: with betas, eps, weight decay.                          err: ARG: see above   */
+MLC_API mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *desc);
+
+/* mlc_adamax_desc_make: as mlc_adamax.                                                        */
+MLC_API mlc_adam_desc mlc_adamax_desc_make(double lr);
+/* mlc_adamax: Adam with the largest magnitude, decayed, in place of the root of mean squares; the
+ *   decay is part of gradients.               ref: arXiv 1412.6980; torch.optim.Adamax        */
+MLC_API mlc_optim *mlc_adamax(mlc_module *m, double lr);
+/* mlc_adamax_ex: with betas, eps, weight decay.                         err: ARG: see above   */
+MLC_API mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *desc);
+
+typedef struct mlc_nadam_desc {
+    double lr;                         /* required                                             */
+    double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8                            */
+    double weight_decay;               /* default 0                                            */
+    double momentum_decay;             /* default 0.004; momentum of update t:                 */
+                                       /* beta1 (1 - 0.96^(t momentum_decay) / 2)              */
+    bool   decoupled;                  /* as in mlc_amsgrad_desc                               */
+} mlc_nadam_desc;
+
+/* mlc_nadam_desc_make: as mlc_nadam.                                                          */
+MLC_API mlc_nadam_desc mlc_nadam_desc_make(double lr);
+/* mlc_nadam: Adam with Nesterov's momentum.      ref: Dozat 2016; torch.optim.NAdam           */
+MLC_API mlc_optim *mlc_nadam(mlc_module *m, double lr);
+/* mlc_nadam_ex: with betas, eps, decays.                                err: ARG: see above   */
+MLC_API mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *desc);
+
+typedef struct mlc_rmsprop_desc {
+    double lr;                         /* required                                             */
+    double alpha, eps;                 /* defaults 0.99, 1e-8                                  */
+    double momentum, weight_decay;     /* defaults 0                                           */
+    bool   centered;                   /* divides by the deviation                             */
+} mlc_rmsprop_desc;
+
+/* mlc_rmsprop_desc_make: as mlc_rmsprop.                                                      */
+MLC_API mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr);
+/* mlc_rmsprop: p -= lr g / (root of the mean of g g + eps).    ref: torch.optim.RMSprop       */
+MLC_API mlc_optim *mlc_rmsprop(mlc_module *m, double lr);
+/* mlc_rmsprop_ex: three states with momentum or centered, else one. A deviation that rounding makes
+ *   negative is 0 (PyTorch: NaN).                                       err: ARG: see above   */
+MLC_API mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *desc);
+
+typedef struct mlc_adagrad_desc {
+    double lr;                         /* required                                             */
+    double lr_decay, weight_decay;     /* defaults 0; rate of update t: lr / (1+(t-1) lr_decay) */
+    double initial, eps;               /* of the sum of squares; defaults 0, 1e-10             */
+} mlc_adagrad_desc;
+
+/* mlc_adagrad_desc_make: as mlc_adagrad.                                                      */
+MLC_API mlc_adagrad_desc mlc_adagrad_desc_make(double lr);
+/* mlc_adagrad: p -= lr g / (root of the sum of g g + eps).
+ *   ref    jmlr v12 duchi11a; torch.optim.Adagrad                                             */
+MLC_API mlc_optim *mlc_adagrad(mlc_module *m, double lr);
+/* mlc_adagrad_ex: with decays, initial sum, eps.                        err: ARG: see above   */
+MLC_API mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *desc);
+
+typedef struct mlc_adadelta_desc {
+    double lr;                         /* required; PyTorch's default is 1                     */
+    double rho, eps;                   /* defaults 0.9, 1e-6                                   */
+    double weight_decay;               /* default 0                                            */
+} mlc_adadelta_desc;
+
+/* mlc_adadelta_desc_make: as mlc_adadelta.                                                    */
+MLC_API mlc_adadelta_desc mlc_adadelta_desc_make(double lr);
+/* mlc_adadelta: steps as long as those before, over the root of the mean of g g.
+ *   ref    arXiv 1212.5701; torch.optim.Adadelta                                              */
+MLC_API mlc_optim *mlc_adadelta(mlc_module *m, double lr);
+/* mlc_adadelta_ex: with rho, eps, weight decay.                         err: ARG: see above   */
+MLC_API mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *desc);
+
+typedef struct mlc_rprop_desc {
+    double lr;                         /* required: the first step                             */
+    double shrink, grow;               /* of a step whose sign turns, or stays; 0.5, 1.2       */
+    double least, most;                /* of steps; defaults 1e-6, 50                          */
+} mlc_rprop_desc;
+
+/* mlc_rprop_desc_make: as mlc_rprop.                                                          */
+MLC_API mlc_rprop_desc mlc_rprop_desc_make(double lr);
+/* mlc_rprop: each element has a step of its own, by the sign of gradients; for whole batches. It
+ *   has no weight decay.                                          ref: torch.optim.Rprop      */
+MLC_API mlc_optim *mlc_rprop(mlc_module *m, double lr);
+/* mlc_rprop_ex: with factors and bounds.    err: ARG: shrink not in (0, 1), grow not over 1   */
+MLC_API mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *desc);
+
+typedef struct mlc_lion_desc {
+    double lr;                         /* required: a third to a tenth of AdamW's              */
+    double beta1, beta2;               /* defaults 0.9, 0.99                                   */
+    double weight_decay;               /* default 0, decoupled                                 */
+} mlc_lion_desc;
+
+/* mlc_lion_desc_make: as mlc_lion.                                                            */
+MLC_API mlc_lion_desc mlc_lion_desc_make(double lr);
+/* mlc_lion: p -= lr sign(beta1 m + (1-beta1) g); one state.         ref: arXiv 2302.06675     */
+MLC_API mlc_optim *mlc_lion(mlc_module *m, double lr);
+/* mlc_lion_ex: with betas, weight decay.                                err: ARG: see above   */
+MLC_API mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc);
+
+typedef struct mlc_sophia_desc {
+    double lr;                         /* required                                             */
+    double beta1, beta2;               /* of gradients, of the curvature; 0.96, 0.99           */
+    double gamma, eps;                 /* defaults 0.05 (the paper's for G; 0.01 for H), 1e-12 */
+    double weight_decay;               /* default 0.2, decoupled                               */
+} mlc_sophia_desc;
+
+/* mlc_sophia_desc_make: as mlc_sophia.                                                        */
+MLC_API mlc_sophia_desc mlc_sophia_desc_make(double lr);
+/* mlc_sophia: p -= lr clip(m / max(gamma h, eps), 1), where h, the mean of estimates of the
+ *   Hessian's diagonal, is what mlc_optim_curvature has fed; until then every step is lr.
+ *   ref    arXiv 2305.14342, algorithm 3                                                      */
+MLC_API mlc_optim *mlc_sophia(mlc_module *m, double lr);
+/* mlc_sophia_ex: with betas, gamma, weight decay.        err: ARG: see above; gamma, eps of 0 */
+MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
+/* mlc_optim_curvature: in place of a step, after a backward of a loss whose labels were drawn from
+ *   what the network predicts, averaged over a batch of B samples: h = beta2 h + (1-beta2) B g g
+ *   (factor: B), every tenth step or so; gradients are stale then. That is the estimate of
+ *   Gauss, Newton and Bartlett.
+ *   err    STATE: another rule, a scaler; ARG: factor                                         */
+MLC_API mlc_status mlc_optim_curvature(mlc_optim *opt, double factor);
+
+typedef struct mlc_sf_sgd_desc {       /* schedule-free SGD                                    */
+    double  lr;                        /* required                                             */
+    double  momentum;                  /* default 0.9; over 0: where gradients are taken, from */
+                                       /* the last point (0) to the mean (1)                   */
+    double  weight_decay;              /* default 0                                            */
+    double  r, power;                  /* update t weighs t^r (largest rate)^power in the mean; */
+                                       /* defaults 0, 2                                        */
+    int64_t warmup;                    /* updates; default 0                                   */
+} mlc_sf_sgd_desc;
+
+/* mlc_sf_sgd_desc_make: as mlc_sf_sgd.                                                        */
+MLC_API mlc_sf_sgd_desc mlc_sf_sgd_desc_make(double lr);
+/* mlc_sf_sgd: SGD that needs no schedule. Parameters are where gradients are taken; the mean, which
+ *   is what to evaluate and to save, comes with mlc_optim_mean.       ref: arXiv 2405.15682   */
+MLC_API mlc_optim *mlc_sf_sgd(mlc_module *m, double lr);
+/* mlc_sf_sgd_ex: with momentum, warm-up, weight decay.                  err: ARG: see above   */
+MLC_API mlc_optim *mlc_sf_sgd_ex(mlc_module *m, const mlc_sf_sgd_desc *desc);
+
+typedef struct mlc_sf_adamw_desc {     /* schedule-free AdamW                                  */
+    double  lr;                        /* required                                             */
+    double  beta1, beta2, eps;         /* defaults 0.9, 0.999, 1e-8; beta1: momentum above     */
+    double  weight_decay, r, power;    /* defaults 0, 0, 2                                     */
+    int64_t warmup;                    /* updates; default 0                                   */
+} mlc_sf_adamw_desc;
+
+/* mlc_sf_adamw_desc_make: as mlc_sf_adamw.                                                    */
+MLC_API mlc_sf_adamw_desc mlc_sf_adamw_desc_make(double lr);
+/* mlc_sf_adamw: AdamW that needs no schedule: the paper's form, whose bias correction is a part of
+ *   the rate; see mlc_sf_sgd.      ref: arXiv 2405.15682; schedulefree.AdamWScheduleFreePaper */
+MLC_API mlc_optim *mlc_sf_adamw(mlc_module *m, double lr);
+/* mlc_sf_adamw_ex: with betas, warm-up, weight decay.                   err: ARG: see above   */
+MLC_API mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *desc);
+/* mlc_optim_mean: parameters of a schedule-free rule become the mean (on) or what is trained (off)
+ *   again. While it is on mlc_optim_step is a STATE error. It does nothing where that is so.
+ *   err    STATE: another rule; the module was freed
+ *   ref    schedulefree's eval() and train()                                                  */
+MLC_API mlc_status mlc_optim_mean(mlc_optim *opt, bool on);
+
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
@@ -3231,9 +3416,182 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
     MLC_RULE_SGD,                      /* momentum, or none; momentum, dampening, nesterov     */
     MLC_RULE_ADAM,                     /* two moments; beta1, beta2, eps, decoupled            */
     MLC_RULE_LAMB,                     /* two moments; beta1, beta2, eps; a rule with norms    */
+    MLC_RULE_AMSGRAD,                  /* two moments, the second one's maximum; as Adam       */
+    MLC_RULE_ADAMAX,                   /* moment, norm; beta1, beta2, eps                      */
+    MLC_RULE_NADAM,                    /* two moments; as Adam, momentum_decay                 */
+    MLC_RULE_RADAM,                    /* two moments; as Adam                                 */
+    MLC_RULE_RMSPROP,                  /* mean square; alpha, eps                              */
+    MLC_RULE_RMSPROP_FULL,             /* mean square, momentum, mean; alpha, eps, momentum,   */
+                                       /* centered                                             */
+    MLC_RULE_ADAGRAD,                  /* sum of squares; eps, lr_decay, initial sum           */
+    MLC_RULE_ADADELTA,                 /* mean squares of g and of steps; rho, eps             */
+    MLC_RULE_RPROP,                    /* gradient before, step; eta-, eta+, least, most       */
+    MLC_RULE_LION,                     /* moment; beta1, beta2                                 */
+    MLC_RULE_SOPHIA,                   /* moment, curvature; beta1, eps, gamma                 */
+    MLC_RULE_SF_SGD,                   /* z; momentum, warmup, r, power                        */
+    MLC_RULE_SF_ADAMW,                 /* z, mean square; beta1, warmup, r, power, beta2, eps  */
     MLC_RULE_COUNT,
     MLC_RULE_FORCE_32 = 0x7fffffff
 } mlc_rule;
+
+/* Rules that update each element by itself, for CPU and devices alike: R(x, NAME, name, states,
+ * numbers, step). numbers makes k of h, the rule's hyper, and s, a struct mlc_optim_step whose
+ * lr, weight_decay, first and made are those of this update: in f64, once a step. step is what
+ * happens to an element x of type T with the gradient d, times grad_scale, states m, v, w and k
+ * rounded to T; F as in MLC_MATH_FORMULAS.                                                     */
+#define MLC__DECAYS(decoupled) \
+    k[0] = (decoupled) != 0.0 ? 1.0 - s->lr * s->weight_decay : 1.0; \
+    k[1] = (decoupled) != 0.0 ? 0.0 : s->weight_decay;
+#define MLC__BETAS(i, beta) k[i] = beta; k[i + 1] = 1.0 - (beta);
+#define MLC__MOMENTS MLC__DECAYS(h[3]) MLC__BETAS(2, h[0]) MLC__BETAS(4, h[1])
+#define MLC__MOMENTS_STEP \
+    const T e = d + k[1] * x; \
+    m = k[2] * m + k[3] * e; \
+    v = k[4] * v + k[5] * e * e;
+/* z and the mean of the weights: arXiv 2405.15682. first: z is x. rate: with warm-up. */
+#define MLC__FREE(momentum, warmup, r, power, rate) \
+    const double made = (double)s->made; \
+    const double lr = (rate) * (made < (warmup) ? made / (warmup) : 1.0); \
+    if (s->first) s->carry[0] = s->carry[1] = 0.0; \
+    if (lr > s->carry[1]) s->carry[1] = lr; \
+    const double weight = pow(made, r) * pow(s->carry[1], power); \
+    s->carry[0] += weight; \
+    k[0] = s->weight_decay; \
+    k[1] = s->carry[0] > 0.0 ? weight / s->carry[0] : 0.0; \
+    k[2] = lr * ((momentum) * (1.0 - k[1]) - 1.0); \
+    k[3] = lr; \
+    k[4] = s->first ? 1.0 : 0.0;
+#define MLC__FREE_STEP \
+    m = k[4] != 0 ? x : m; \
+    x = x + k[1] * (m - x) + k[2] * e; \
+    m = m - k[3] * e;
+#define MLC_ELEMENT_RULES(R, F, x_) \
+    R(x_, AMSGRAD, amsgrad, 3, \
+      MLC__MOMENTS \
+      k[6] = s->lr / (1.0 - pow(h[0], (double)s->made)); \
+      k[7] = 1.0 / sqrt(1.0 - pow(h[1], (double)s->made)); \
+      k[8] = h[2];, \
+      MLC__MOMENTS_STEP \
+      w = w > v ? w : v; \
+      x = k[0] * x - k[6] * (m / (F(sqrt)(w) * k[7] + k[8]));) \
+    R(x_, ADAMAX, adamax, 2, \
+      k[0] = s->weight_decay; \
+      MLC__BETAS(1, h[0]) \
+      k[3] = h[1]; \
+      k[4] = h[2]; \
+      k[5] = s->lr / (1.0 - pow(h[0], (double)s->made));, \
+      const T e = d + k[0] * x; \
+      const T new_norm = F(abs)(e) + k[4]; \
+      m = k[1] * m + k[2] * e; \
+      v = k[3] * v > new_norm ? k[3] * v : new_norm; \
+      x = x - k[5] * (m / v);) \
+    R(x_, NADAM, nadam, 2, \
+      const double made = (double)s->made; \
+      const double mu = h[0] * (1.0 - 0.5 * pow(0.96, made * h[4])); \
+      const double next = h[0] * (1.0 - 0.5 * pow(0.96, (made + 1.0) * h[4])); \
+      s->carry[0] = (s->first ? 1.0 : s->carry[0]) * mu; \
+      MLC__MOMENTS \
+      k[6] = s->lr * (1.0 - mu) / (1.0 - s->carry[0]); \
+      k[7] = s->lr * next / (1.0 - s->carry[0] * next); \
+      k[8] = 1.0 / sqrt(1.0 - pow(h[1], made)); \
+      k[9] = h[2];, \
+      MLC__MOMENTS_STEP \
+      x = k[0] * x - (k[6] * e + k[7] * m) / (F(sqrt)(v) * k[8] + k[9]);) \
+    R(x_, RADAM, radam, 2, \
+      const double made = (double)s->made; \
+      const double bias2 = 1.0 - pow(h[1], made); \
+      const double most = 2.0 / (1.0 - h[1]) - 1.0; \
+      const double length = most - 2.0 * made * (1.0 - bias2) / bias2; \
+      const double rate = s->lr / (1.0 - pow(h[0], made)); \
+      MLC__MOMENTS \
+      k[6] = length > 5.0 ? 0.0 : rate; \
+      k[7] = length > 5.0 ? rate * sqrt(bias2 * (length - 4.0) * (length - 2.0) * most / \
+                                        ((most - 4.0) * (most - 2.0) * length)) : 0.0; \
+      k[8] = h[2];, \
+      MLC__MOMENTS_STEP \
+      const T root = k[7] != 0 ? F(sqrt)(v) + k[8] : (T)1; \
+      x = k[0] * x - m * (k[6] + k[7] / root);) \
+    R(x_, RMSPROP, rmsprop, 1, \
+      k[0] = s->weight_decay; \
+      MLC__BETAS(1, h[0]) \
+      k[3] = s->lr; \
+      k[4] = h[1];, \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e * e; \
+      x = x - k[3] * (e / (F(sqrt)(m) + k[4]));) \
+    R(x_, RMSPROP_FULL, rmsprop_full, 3, \
+      k[0] = s->weight_decay; \
+      MLC__BETAS(1, h[0]) \
+      k[3] = s->lr; \
+      k[4] = h[1]; \
+      k[5] = h[2]; \
+      k[6] = h[3] != 0.0 ? h[0] : 0.0; \
+      k[7] = h[3] != 0.0 ? 1.0 - h[0] : 0.0;, \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e * e; \
+      w = k[6] * w + k[7] * e; \
+      const T spread = m - w * w; \
+      const T root = F(sqrt)(spread < 0 ? (T)0 : spread) + k[4]; \
+      v = k[5] * v + e / root; \
+      x = x - k[3] * v;) \
+    R(x_, ADAGRAD, adagrad, 1, \
+      k[0] = s->weight_decay; \
+      k[1] = s->first ? h[2] : 0.0; \
+      k[2] = s->lr / (1.0 + ((double)s->made - 1.0) * h[1]); \
+      k[3] = h[0];, \
+      const T e = d + k[0] * x; \
+      m = m + k[1] + e * e; \
+      x = x - k[2] * (e / (F(sqrt)(m) + k[3]));) \
+    R(x_, ADADELTA, adadelta, 2, \
+      k[0] = s->weight_decay; \
+      MLC__BETAS(1, h[0]) \
+      k[3] = s->lr; \
+      k[4] = h[1];, \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e * e; \
+      const T change = F(sqrt)(v + k[4]) / F(sqrt)(m + k[4]) * e; \
+      v = k[1] * v + k[2] * change * change; \
+      x = x - k[3] * change;) \
+    R(x_, RPROP, rprop, 2, \
+      k[0] = s->first ? s->lr : 0.0; \
+      k[1] = h[0]; \
+      k[2] = h[1]; \
+      k[3] = h[2]; \
+      k[4] = h[3];, \
+      const T turn = d * m; \
+      const T size = (v + k[0]) * (turn > 0 ? k[2] : turn < 0 ? k[1] : (T)1); \
+      v = size < k[3] ? k[3] : size > k[4] ? k[4] : size; \
+      m = turn < 0 ? (T)0 : d; \
+      x = x - (m > 0 ? v : m < 0 ? -v : (T)0);) \
+    R(x_, LION, lion, 1, \
+      MLC__DECAYS(1.0) \
+      MLC__BETAS(2, h[0]) \
+      MLC__BETAS(4, h[1]) \
+      k[6] = s->lr;, \
+      const T c = k[2] * m + k[3] * d; \
+      m = k[4] * m + k[5] * d; \
+      x = k[0] * x - (c > 0 ? k[6] : c < 0 ? -k[6] : (T)0);) \
+    R(x_, SOPHIA, sophia, 2, \
+      MLC__DECAYS(1.0) \
+      MLC__BETAS(2, h[0]) \
+      k[4] = h[2]; \
+      k[5] = h[1]; \
+      k[6] = s->lr;, \
+      m = k[2] * m + k[3] * d; \
+      const T curve = k[4] * v > k[5] ? k[4] * v : k[5]; \
+      const T u = m / curve; \
+      x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
+    R(x_, SF_SGD, sf_sgd, 1, \
+      MLC__FREE(h[0], h[1], h[2], h[3], s->lr), \
+      const T e = d + k[0] * x; \
+      MLC__FREE_STEP) \
+    R(x_, SF_ADAMW, sf_adamw, 2, \
+      MLC__FREE(h[0], h[1], h[2], h[3], s->lr * sqrt(1.0 - pow(h[4], (double)s->made))) \
+      MLC__BETAS(5, h[4]) \
+      k[7] = h[5];, \
+      v = k[5] * v + k[6] * d * d; \
+      const T e = d / (F(sqrt)(v) + k[7]) + k[0] * x; \
+      MLC__FREE_STEP)
 
 struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
     mlc_map     op;
@@ -3555,6 +3913,8 @@ struct mlc_optim_step {                /* what the pass over a parameter reads, 
     uint64_t stream;                   /* of the words that round a 16-bit p                   */
     double  ratio;                     /* of a rule with norms: written and read by its kernel */
     int64_t made;                      /* updates of this parameter, this one included         */
+    double  k[10];                     /* numbers of a rule of MLC_ELEMENT_RULES               */
+    double  carry[2];                  /* what such a rule keeps from update to update         */
 };
 struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
     mlc_dtype   dtype;
@@ -3599,8 +3959,12 @@ struct mlc_k_optim {
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
-    void       *p; const void *g;
+    int64_t     rows, cols;            /* of a rule with norms: p as a matrix, one or both 1   */
+    void       *p; const void *g;      /* where it is a vector                                 */
     void       *state[4];              /* n_state of them, in the order of mlc_rule            */
+    mlc_dtype   state_dtype;           /* as p's, f32 where p is bf16; or bf16, rounded by     */
+                                       /* chance; or u8, codes of blocks of 256 elements       */
+    float      *scale[4];              /* of u8, one a block: what code 255 stands for         */
     double      hyper[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
@@ -17748,16 +18112,16 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 
 #define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
 
-/* ONE for each element i; SOON before each line. */
-#define MLC__RULE_LOOP(ONE, SOON, T, ROOT) \
+/* A text for each element i; SOON before each line. */
+#define MLC__RULE_LOOP(SOON, ...) \
     int64_t at = 0; \
     for (; at + MLC__RULE_LANES <= n; at += MLC__RULE_LANES) { \
         SOON \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { ONE(T, ROOT) } \
+        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
     } \
     for (int64_t i = at; i < n; i++) { \
         __asm__ volatile("");          /* few elements: not worth vectors */ \
-        ONE(T, ROOT) \
+        __VA_ARGS__ \
     }
 
 /* Four lines on: hardware fetches ahead by itself, but from main memory a tenth is won. An address
@@ -17792,7 +18156,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
     const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
     const T rate = (T)(s.lr / s.bias1), eps = (T)a->hyper[2], root = (T)(1.0 / sqrt(s.bias2)); \
-    MLC__RULE_LOOP(MLC__ADAM_ONE, MLC__MOMENTS_SOON, T, ROOT)
+    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__ADAM_ONE(T, ROOT))
 
 /* u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u: mi and vi are the moments of Adam. */
 #define MLC__LAMB_ONE(T, ROOT) \
@@ -17816,10 +18180,10 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
     const T unbias = (T)(1.0 / s.bias1), root = (T)(1.0 / sqrt(s.bias2)); \
     if (to) { \
-        MLC__RULE_LOOP(MLC__LAMB_UPDATE, MLC__MOMENTS_SOON, T, ROOT) \
+        MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_UPDATE(T, ROOT)) \
         return; \
     } \
-    MLC__RULE_LOOP(MLC__LAMB_STEP, MLC__MOMENTS_SOON, T, ROOT)
+    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_STEP(T, ROOT))
 
 /* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
@@ -17832,6 +18196,47 @@ typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t
                                            void *u) \
     { (void)u; MLC__##TEXT(double, sqrt) }
 MLC__RULES(MLC__RULE_BODY, any)
+
+/* Rules of MLC_ELEMENT_RULES: arrays, and what is read and written of element i, by the number of
+ * states. */
+#define MLC__ARRAYS_1(T) T *pm = MLC__CAST(T *, a->state[0]) + from;
+#define MLC__ARRAYS_2(T) MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
+#define MLC__ARRAYS_3(T) MLC__ARRAYS_2(T) T *pw = MLC__CAST(T *, a->state[2]) + from;
+#define MLC__ARRAYS_SOON_1 MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(pm, at);
+#define MLC__ARRAYS_SOON_2 MLC__ARRAYS_SOON_1 MLC__SOON(pv, at);
+#define MLC__ARRAYS_SOON_3 MLC__ARRAYS_SOON_2 MLC__SOON(pw, at);
+#define MLC__ARRAYS_GET_1(T) T m = pm[i];
+#define MLC__ARRAYS_GET_2(T) MLC__ARRAYS_GET_1(T) T v = pv[i];
+#define MLC__ARRAYS_GET_3(T) MLC__ARRAYS_GET_2(T) T w = pw[i];
+#define MLC__ARRAYS_PUT_1 pm[i] = m;
+#define MLC__ARRAYS_PUT_2 MLC__ARRAYS_PUT_1 pv[i] = v;
+#define MLC__ARRAYS_PUT_3 MLC__ARRAYS_PUT_2 pw[i] = w;
+#define MLC__ELEMENT_TEXT(T, states, ...) \
+    T *p = MLC__CAST(T *, a->p) + from; \
+    const T *g = MLC__CAST(const T *, a->g) + from; \
+    MLC__ARRAYS_##states(T) \
+    const T scale = (T)a->step->grad_scale; \
+    T k[10]; \
+    for (int i = 0; i < 10; i++) k[i] = (T)a->step->k[i]; \
+    MLC__RULE_LOOP(MLC__ARRAYS_SOON_##states, \
+                   T x = p[i]; \
+                   const T d = scale * g[i]; \
+                   MLC__ARRAYS_GET_##states(T) \
+                   __VA_ARGS__ \
+                   MLC__ARRAYS_PUT_##states \
+                   p[i] = x;)
+#define MLC__ELEMENT_F32(x_, NAME, name, states, numbers, step) \
+    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                          void *none) \
+    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, step) }
+MLC_ELEMENT_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+#define MLC__ELEMENT_F64(x_, NAME, name, states, numbers, step) \
+    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                           void *none) \
+    { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, step) } \
+    static void mlc__##name##_correct(const double *h, struct mlc_optim_step *s) \
+    { double *k = s->k; (void)h; numbers }
+MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
  * mean, however small the steps are. */
@@ -17861,7 +18266,10 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
     { mlc__by_chance_body(to, from, words, n); } \
-    MLC__RULES(MLC__RULE_STAMP, isa)
+    MLC__RULES(MLC__RULE_STAMP, isa) \
+    MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, isa)
+#define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
+    MLC__RULE_STAMP(name, none, none, none, isa)
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
 struct mlc__norms;
@@ -18103,6 +18511,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     if (a->squares) state->norm = norm = sqrt(all) * unscale;
     for (int64_t i = 0; i < a->n; i++) {
         struct mlc_optim_step *s = &a->step[i];
+        const double carry[2] = { s->carry[0], s->carry[1] };
         if (!a->set[i].due) continue;
         if (a->each && a->squares && a->set[i].due == 2) norm = sqrt(a->squares[i]) * unscale;
         if (a->max_norm > 0.0) clip = a->max_norm / (norm + 1e-6);
@@ -18110,6 +18519,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
         s->grad_scale = unscale * (clip < 1.0 ? clip : 1.0);
         s->skip = !good;
         s->made -= s->skip;
+        if (!good) memcpy(s->carry, carry, sizeof carry);
         s->stream = a->stream + (uint64_t)state->steps;
     }
     state->steps += good;
@@ -18177,11 +18587,16 @@ static const struct mlc__norms mlc__ratio =
     static const struct mlc_rule_fns mlc__rule_##name = \
         { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
 MLC__RULES(MLC__RULE_CPU, any)
+#define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
+    MLC__RULE_CPU(name, none, mlc__##name##_correct, NULL, any)
+MLC_ELEMENT_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
 
 #define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
+#define MLC__ELEMENT_NAMED(x_, NAME, name, states, numbers, step) &mlc__rule_##name,
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
-    static const struct mlc_rule_fns *const rules[] = { MLC__RULES(MLC__RULE_NAMED, any) };
+    static const struct mlc_rule_fns *const rules[] = {
+        MLC__RULES(MLC__RULE_NAMED, any) MLC_ELEMENT_RULES(MLC__ELEMENT_NAMED, MLC__F32, any) };
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
@@ -33977,7 +34392,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM ------------------------------------------ SGD, Adam, LAMB, clipping, loss scaling
+/* @@ IMPL.OPTIM ------------------------------------------ parameters as runs, groups, a step
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with states placed alike. A step walks the entries and joins neighbours
  * into runs: same group, same updates, same dtype, all due, values and gradients and state apart by
@@ -34000,6 +34415,7 @@ typedef struct mlc__entry {            /* a trained parameter */
     int32_t     group;
     int64_t     state;                 /* byte offset in each of them */
     uint64_t    updates;
+    double      carry[2];              /* on the CPU: of the update before, for the next one */
 } mlc__entry;
 
 /* What an optimizer does on a device: mlc_backend_register. */
@@ -34024,10 +34440,13 @@ struct mlc_optim {
     mlc_optim  *prev, *next;
     mlc_rule    rule;
     const struct mlc_rule_fns *cpu;
+    const char *name;                  /* of the rule, in errors and files */
+    const char *const *names;          /* of its states */
     int32_t     n_state;               /* arrays of state that the rule has */
+    mlc_dtype   moments;               /* of states; F32: those of f64 parameters are f64 */
     double      hyper[8];              /* of the rule, for its kernel */
     int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
-    bool        in_backward;
+    bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
@@ -34162,7 +34581,10 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     MLC__TRY(mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
-            if (o->entry[k].p == b.entry[i].p) b.entry[i].updates = o->entry[k].updates;
+            if (o->entry[k].p == b.entry[i].p) {
+                b.entry[i].updates = o->entry[k].updates;
+                memcpy(b.entry[i].carry, o->entry[k].carry, sizeof b.entry[i].carry);
+            }
     if (n->device) MLC__TRY(n->device->arrays(n, o));
     for (int32_t k = 0; k < o->n_state; k++)
         MLC__TRY(mlc__optim_move(o, &b, n->state[k], o->state[k]));
@@ -34258,140 +34680,6 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     if (mlc__optim_layout(o) == MLC_OK) return o;
     mlc_optim_free(o);
     return NULL;
-}
-
-/* A rule's constructor fills a draft: rule, cpu, n_state and hyper. Text and name of its kernel:
- * MLC__RULES. */
-
-/* -- SGD -- */
-
-MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
-{
-    const mlc_sgd_desc d = { lr, 0.0, 0.0, 0.0, false };
-    return d;
-}
-
-MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
-{
-    mlc_optim draft;
-    if (!m) return NULL;
-    if (!d) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "sgd: desc is NULL; start from mlc_sgd_desc_make(lr)");
-        return NULL;
-    }
-    const bool fine = d->lr >= 0.0 && d->momentum >= 0.0 && d->weight_decay >= 0.0 &&
-                      d->dampening >= 0.0 && d->lr < MLC__INF && d->momentum < MLC__INF &&
-                      d->weight_decay < MLC__INF;
-    if (!fine || (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))) {
-        mlc__fail(m->ctx, MLC_ERR_ARG,
-                  "sgd: lr %s, momentum %s, dampening %s, weight decay %s: none may be "
-                  "negative, and nesterov needs momentum without dampening",
-                  mlc__real(d->lr).s, mlc__real(d->momentum).s, mlc__real(d->dampening).s,
-                  mlc__real(d->weight_decay).s);
-        return NULL;
-    }
-    memset(&draft, 0, sizeof draft);
-    draft.rule = MLC_RULE_SGD;
-    draft.cpu = &mlc__rule_sgd;
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.n_state = d->momentum != 0.0;
-    draft.hyper[0] = d->momentum;
-    draft.momentum = d->momentum != 0.0;
-    draft.hyper[1] = d->dampening;
-    draft.hyper[2] = d->nesterov;
-    return mlc__optim_make(m, &draft);
-}
-
-MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
-{
-    const mlc_sgd_desc d = mlc_sgd_desc_make(lr);
-    return mlc_sgd_ex(m, &d);
-}
-
-/* -- Adam, AdamW -- */
-
-/* The conditions are written so that NaN fails them. */
-static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
-                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled)
-{
-    mlc_optim draft;
-    if (!m) return NULL;
-    if (!d) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(lr)", what,
-                  what);
-        return NULL;
-    }
-    if (!(d->lr >= 0.0 && d->lr < MLC__INF && d->beta1 >= 0.0 && d->beta1 < 1.0 &&
-          d->beta2 >= 0.0 && d->beta2 < 1.0 && d->eps >= 0.0 && d->eps < MLC__INF &&
-          d->weight_decay >= 0.0 && d->weight_decay < MLC__INF)) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: lr %s, betas %s and %s, eps %s, weight decay %s: none "
-                  "may be negative, betas must be below 1", what, mlc__real(d->lr).s,
-                  mlc__real(d->beta1).s, mlc__real(d->beta2).s, mlc__real(d->eps).s,
-                  mlc__real(d->weight_decay).s);
-        return NULL;
-    }
-    memset(&draft, 0, sizeof draft);
-    draft.rule = rule;
-    draft.cpu = cpu;
-    draft.n_state = 2;
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->beta1;
-    draft.momentum = 1;
-    draft.hyper[1] = d->beta2;
-    draft.hyper[2] = d->eps;
-    draft.hyper[3] = decoupled;
-    return mlc__optim_make(m, &draft);
-}
-
-MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
-{
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
-    return d;
-}
-MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
-{
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01 };
-    return d;
-}
-
-MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
-{
-    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false);
-}
-MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
-{
-    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true);
-}
-MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
-{
-    const mlc_adam_desc d = mlc_adam_desc_make(lr);
-    return mlc_adam_ex(m, &d);
-}
-MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
-{
-    const mlc_adam_desc d = mlc_adamw_desc_make(lr);
-    return mlc_adamw_ex(m, &d);
-}
-
-/* -- LAMB -- */
-
-MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
-{
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01 };
-    return d;
-}
-
-MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
-{
-    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true);
-}
-
-MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
-{
-    const mlc_adam_desc d = mlc_lamb_desc_make(lr);
-    return mlc_lamb_ex(m, &d);
 }
 
 MLC_IMPL mlc_group_desc mlc_group_desc_make(void)
@@ -34520,17 +34808,24 @@ static uint64_t mlc__optim_stream(const mlc_optim *o)
            (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
 }
 
+/* On the CPU: the step of entry i follows the updates that were made. */
+static void mlc__optim_resume(mlc_optim *o, int64_t i)
+{
+    o->step[i].made = (int64_t)o->entry[i].updates;
+    memcpy(o->step[i].carry, o->entry[i].carry, sizeof o->entry[i].carry);
+}
+
 /* On the CPU, without clipping and a scaler. */
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 {
     struct mlc_optim_set set;
     struct mlc_optim_step *s = &o->step[from];
-    (void)to;
     mlc__optim_set(o, &o->entry[from], 2, &set);
-    s->made = (int64_t)o->entry[from].updates;
+    mlc__optim_resume(o, from);
     mlc__optim_step_make(s, &set, o->cpu, o->hyper);
     s->grad_scale = mlc__optim_share(o);
     s->stream = mlc__optim_stream(o) + (uint64_t)o->guard.steps;
+    for (int64_t i = from + 1; i < to; i++) memcpy(o->step[i].carry, s->carry, sizeof s->carry);
     return MLC_OK;
 }
 
@@ -34583,10 +34878,15 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.dtype = e->p->t.dtype;
     a.n_state = o->n_state;
     a.n = mlc__optim_elements(o, from, to);
+    a.rows = e->p->t.ndim > 1 ? e->p->t.shape[0] : 1;
+    a.cols = a.rows ? mlc__numel(&e->p->t) / a.rows : 0;
     a.p = e->p->value_storage.data;
     a.g = e->p->grad_storage.data;
-    for (int32_t k = 0; k < o->n_state; k++)
-        a.state[k] = MLC__CAST(char *, o->state[k]) + e->state;
+    a.state_dtype = e->dtype;
+    for (int32_t k = 0; k < 4; k++) {
+        a.state[k] = k < o->n_state ? MLC__CAST(char *, o->state[k]) + e->state : NULL;
+        a.scale[k] = NULL;
+    }
     memcpy(a.hyper, o->hyper, sizeof a.hyper);
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
@@ -34641,6 +34941,7 @@ static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
 {
     e->p->value_storage.version++;
     e->updates += o->token;
+    if (!o->device) memcpy(e->carry, o->step[e - o->entry].carry, sizeof e->carry);
     for (int k = 0; k < 2; k++) {
         mlc__lowered *l = &e->p->weight[k];
         if (!l->remade) continue;
@@ -34680,6 +34981,8 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__TRY(mlc__optim_layout(o));
+    MLC__REQUIRE(o->ctx, !o->mean, STATE, "optim_step: the parameters are the mean of what is "
+                 "trained; call mlc_optim_mean(opt, false)");
     for (int64_t i = 0; i < o->entries; i++)
         MLC__REQUIRE(
             o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
@@ -34760,7 +35063,7 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* -- clipping, loss scaling -- */
+/* @@ IMPL.OPTIM.CLIP ------------------------------------- clipping, loss scaling */
 
 MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
 {
@@ -34792,7 +35095,7 @@ static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
     }
     for (int64_t i = from; i < to; i++) {
         o->set[i].due = i == from ? 2 : 1;
-        if (!o->device) o->step[i].made = (int64_t)o->entry[i].updates;
+        if (!o->device) mlc__optim_resume(o, i);
     }
     return MLC_OK;
 }
@@ -35008,7 +35311,7 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* -- on a device -- */
+/* @@ IMPL.OPTIM.DEVICE ----------------------------------- what an optimizer does on a device */
 
 /* s[0] holds the address of the scale. */
 static mlc_status mlc__apply_scale(mlc_ctx *ctx, const char *what, mlc_map op,
@@ -35092,9 +35395,598 @@ static void mlc__optim_on_device(mlc_optim *o)
     o->stale = true;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* @@ IMPL.OPTIM.RULES ------------------------------------ rules: descs, checks, constructors
+ * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
+ * names of states, as PyTorch calls them; how many states there are, and hyper, in the order that
+ * mlc_rule states. */
+
+/* A number of a desc, which is in [least, below). */
+typedef struct mlc__bound {
+    const char *name;
+    double value, least, below;
+} mlc__bound;
+
+/* Is there a module and a desc? */
+static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
+{
+    if (m && !desc)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(lr)", what,
+                  what);
+    return m && desc;
+}
+
+/* The condition is written so that NaN fails it. */
+static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (b[i].value >= b[i].least && b[i].value < b[i].below) continue;
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be at least %s and below %s", what,
+                  b[i].name, mlc__real(b[i].value).s, mlc__real(b[i].least).s,
+                  mlc__real(b[i].below).s);
+        return false;
+    }
+    return true;
+}
+
+static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_fns *cpu,
+                             const char *name, const char *const *names, int32_t n_state)
+{
+    memset(o, 0, sizeof *o);
+    o->rule = rule;
+    o->cpu = cpu;
+    o->name = name;
+    o->names = names;
+    o->n_state = n_state;
+}
+
+/* -- SGD -- */
+
+MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
+{
+    const mlc_sgd_desc d = { lr, 0.0, 0.0, 0.0, false };
+    return d;
+}
+
+MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
+{
+    static const char *const names[] = { "momentum_buffer" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "sgd", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
+        { "dampening", d->dampening, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "sgd", bounds, 4)) return NULL;
+    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "sgd: nesterov with momentum %s and dampening %s; it needs "
+                  "momentum and no dampening", mlc__real(d->momentum).s,
+                  mlc__real(d->dampening).s);
+        return NULL;
+    }
+    mlc__optim_draft(&draft, MLC_RULE_SGD, &mlc__rule_sgd, "sgd", names, d->momentum != 0.0);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->momentum;
+    draft.hyper[1] = d->dampening;
+    draft.hyper[2] = d->nesterov;
+    draft.momentum = d->momentum != 0.0;
+    return mlc__optim_make(m, &draft);
+}
+
+MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
+{
+    const mlc_sgd_desc d = mlc_sgd_desc_make(lr);
+    return mlc_sgd_ex(m, &d);
+}
+
+/* -- Adam, AdamW -- */
+
+static bool mlc__adam_fine(mlc_module *m, const char *what, const mlc_adam_desc *d)
+{
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "beta1", d->beta1, 0.0, 1.0 },
+        { "beta2", d->beta2, 0.0, 1.0 }, { "eps", d->eps, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    return mlc__rule_fine(m, what, bounds, 5);
+}
+
+static void mlc__adam_fill(mlc_optim *draft, const mlc_adam_desc *d, bool decoupled)
+{
+    draft->lr = d->lr;
+    draft->weight_decay = d->weight_decay;
+    draft->hyper[0] = d->beta1;
+    draft->hyper[1] = d->beta2;
+    draft->hyper[2] = d->eps;
+    draft->hyper[3] = decoupled;
+    draft->momentum = 1;
+}
+
+static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
+                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled)
+{
+    static const char *const names[] = { "exp_avg", "exp_avg_sq" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, what, d) || !mlc__adam_fine(m, what, d)) return NULL;
+    mlc__optim_draft(&draft, rule, cpu, what, names, 2);
+    mlc__adam_fill(&draft, d, decoupled);
+    return mlc__optim_make(m, &draft);
+}
+
+MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
+    return d;
+}
+MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01 };
+    return d;
+}
+
+MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false);
+}
+MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true);
+}
+MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_adam_desc_make(lr);
+    return mlc_adam_ex(m, &d);
+}
+MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_adamw_desc_make(lr);
+    return mlc_adamw_ex(m, &d);
+}
+
+/* -- LAMB -- */
+
+MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01 };
+    return d;
+}
+
+MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
+{
+    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true);
+}
+
+MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_lamb_desc_make(lr);
+    return mlc_lamb_ex(m, &d);
+}
+
+/* -- AMSGrad, RAdam, NAdam, AdaMax -- */
+
+static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_amsgrad_desc *d,
+                                    mlc_rule rule, const struct mlc_rule_fns *cpu, int32_t n_state)
+{
+    static const char *const names[] = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, what, d)) return NULL;
+    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay };
+    if (!mlc__adam_fine(m, what, &adam)) return NULL;
+    mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
+    mlc__adam_fill(&draft, &adam, d->decoupled);
+    return mlc__optim_make(m, &draft);
+}
+
+MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
+{
+    return mlc__amsgrad_make(m, "amsgrad", d, MLC_RULE_AMSGRAD, &mlc__rule_amsgrad, 3);
+}
+MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
+{
+    const mlc_amsgrad_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, false };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_amsgrad(mlc_module *m, double lr)
+{
+    const mlc_amsgrad_desc d = mlc_amsgrad_desc_make(lr);
+    return mlc_amsgrad_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
+{
+    return mlc__amsgrad_make(m, "radam", d, MLC_RULE_RADAM, &mlc__rule_radam, 2);
+}
+MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
+{
+    const mlc_amsgrad_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, false };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_radam(mlc_module *m, double lr)
+{
+    const mlc_amsgrad_desc d = mlc_radam_desc_make(lr);
+    return mlc_radam_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
+{
+    static const char *const names[] = { "exp_avg", "exp_avg_sq" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "nadam", d)) return NULL;
+    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay };
+    const mlc__bound decay = { "momentum_decay", d->momentum_decay, 0.0, MLC__INF };
+    if (!mlc__adam_fine(m, "nadam", &adam) || !mlc__rule_fine(m, "nadam", &decay, 1)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
+    mlc__adam_fill(&draft, &adam, d->decoupled);
+    draft.hyper[4] = d->momentum_decay;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
+{
+    const mlc_nadam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.004, false };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
+{
+    const mlc_nadam_desc d = mlc_nadam_desc_make(lr);
+    return mlc_nadam_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
+{
+    static const char *const names[] = { "exp_avg", "exp_inf" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "adamax", d) || !mlc__adam_fine(m, "adamax", d)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_ADAMAX, &mlc__rule_adamax, "adamax", names, 2);
+    mlc__adam_fill(&draft, d, false);
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
+{
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
+{
+    const mlc_adam_desc d = mlc_adamax_desc_make(lr);
+    return mlc_adamax_ex(m, &d);
+}
+
+/* -- RMSprop, Adagrad, Adadelta, Rprop -- */
+
+MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
+{
+    static const char *const names[] = { "square_avg", "momentum_buffer", "grad_avg" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "rmsprop", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "alpha", d->alpha, 0.0, 1.0 },
+        { "eps", d->eps, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "rmsprop", bounds, 5)) return NULL;
+    const bool full = d->momentum != 0.0 || d->centered;
+    mlc__optim_draft(&draft, full ? MLC_RULE_RMSPROP_FULL : MLC_RULE_RMSPROP,
+                     full ? &mlc__rule_rmsprop_full : &mlc__rule_rmsprop, "rmsprop", names,
+                     full ? 3 : 1);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->alpha;
+    draft.hyper[1] = d->eps;
+    draft.hyper[2] = d->momentum;
+    draft.hyper[3] = d->centered;
+    draft.momentum = d->momentum != 0.0 ? 3 : 0;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
+{
+    const mlc_rmsprop_desc d = { lr, 0.99, 1e-8, 0.0, 0.0, false };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_rmsprop(mlc_module *m, double lr)
+{
+    const mlc_rmsprop_desc d = mlc_rmsprop_desc_make(lr);
+    return mlc_rmsprop_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
+{
+    static const char *const names[] = { "sum" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "adagrad", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF },
+        { "lr_decay", d->lr_decay, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF },
+        { "initial", d->initial, 0.0, MLC__INF },
+        { "eps", d->eps, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "adagrad", bounds, 5)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_ADAGRAD, &mlc__rule_adagrad, "adagrad", names, 1);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->eps;
+    draft.hyper[1] = d->lr_decay;
+    draft.hyper[2] = d->initial;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
+{
+    const mlc_adagrad_desc d = { lr, 0.0, 0.0, 0.0, 1e-10 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_adagrad(mlc_module *m, double lr)
+{
+    const mlc_adagrad_desc d = mlc_adagrad_desc_make(lr);
+    return mlc_adagrad_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
+{
+    static const char *const names[] = { "square_avg", "acc_delta" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "adadelta", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF },
+        { "rho", d->rho, 0.0, 1.0 },
+        { "eps", d->eps, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "adadelta", bounds, 4)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_ADADELTA, &mlc__rule_adadelta, "adadelta", names, 2);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->rho;
+    draft.hyper[1] = d->eps;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
+{
+    const mlc_adadelta_desc d = { lr, 0.9, 1e-6, 0.0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_adadelta(mlc_module *m, double lr)
+{
+    const mlc_adadelta_desc d = mlc_adadelta_desc_make(lr);
+    return mlc_adadelta_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
+{
+    static const char *const names[] = { "prev", "step_size" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "rprop", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF },
+        { "shrink", d->shrink, DBL_MIN, 1.0 },
+        { "grow", d->grow, 1.0, MLC__INF },
+        { "least", d->least, 0.0, MLC__INF },
+        { "most", d->most, d->least, MLC__INF } };
+    if (!mlc__rule_fine(m, "rprop", bounds, 5)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_RPROP, &mlc__rule_rprop, "rprop", names, 2);
+    draft.lr = d->lr;
+    draft.hyper[0] = d->shrink;
+    draft.hyper[1] = d->grow;
+    draft.hyper[2] = d->least;
+    draft.hyper[3] = d->most;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
+{
+    const mlc_rprop_desc d = { lr, 0.5, 1.2, 1e-6, 50.0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
+{
+    const mlc_rprop_desc d = mlc_rprop_desc_make(lr);
+    return mlc_rprop_ex(m, &d);
+}
+
+/* -- Lion -- */
+
+MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *d)
+{
+    static const char *const names[] = { "exp_avg" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "lion", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF },
+        { "beta1", d->beta1, 0.0, 1.0 },
+        { "beta2", d->beta2, 0.0, 1.0 },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "lion", bounds, 4)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_LION, &mlc__rule_lion, "lion", names, 1);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->beta1;
+    draft.hyper[1] = d->beta2;
+    draft.momentum = 1;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
+{
+    const mlc_lion_desc d = { lr, 0.9, 0.99, 0.0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
+{
+    const mlc_lion_desc d = mlc_lion_desc_make(lr);
+    return mlc_lion_ex(m, &d);
+}
+
+/* -- Sophia -- */
+
+MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
+{
+    static const char *const names[] = { "exp_avg", "hessian" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "sophia", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "beta1", d->beta1, 0.0, 1.0 },
+        { "beta2", d->beta2, 0.0, 1.0 }, { "gamma", d->gamma, DBL_MIN, MLC__INF },
+        { "eps", d->eps, DBL_MIN, MLC__INF }, { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "sophia", bounds, 6)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_SOPHIA, &mlc__rule_sophia, "sophia", names, 2);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->beta1;
+    draft.hyper[1] = d->eps;
+    draft.hyper[2] = d->gamma;
+    draft.hyper[3] = d->beta2;
+    draft.momentum = 1;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
+{
+    const mlc_sophia_desc d = { lr, 0.96, 0.99, 0.05, 1e-12, 0.2 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
+{
+    const mlc_sophia_desc d = mlc_sophia_desc_make(lr);
+    return mlc_sophia_ex(m, &d);
+}
+
+/* State k of entry i as a tensor. */
+static mlc_tensor mlc__optim_state_view(const mlc_optim *o, int64_t i, int32_t k, mlc_storage *at)
+{
+    const mlc__entry *e = &o->entry[i];
+    mlc_tensor t = e->p->t;
+    *at = e->p->value_storage;
+    at->data = MLC__CAST(char *, o->state[k]) + e->state;
+    t.storage = at;
+    t.offset = 0;
+    t.dtype = e->dtype;
+    return t;
+}
+
+/* h = beta2 h + (1 - beta2) factor g g. */
+static mlc_status mlc__optim_curve(mlc_optim *o, int64_t i, double factor)
+{
+    mlc_ctx *ctx = o->ctx;
+    mlc_storage at;
+    mlc_tensor h = mlc__optim_state_view(o, i, 1, &at), g;
+    mlc__grad_view(&o->entry[i].p->t, &g);
+    mlc_scope_begin(ctx);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *d = mlc_cast(&g, h.dtype);
+    mlc_copy_into(&h, mlc_add(mlc_mul_scalar(&h, o->hyper[3]),
+                              mlc_mul_scalar(mlc_mul(d, d), (1.0 - o->hyper[3]) * factor)));
+    mlc_no_grad_end(ctx);
+    return mlc_scope_end(ctx);
+}
+
+MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_ready(o));
+    MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SOPHIA, STATE, "optim_curvature: %s keeps no "
+                 "curvature; mlc_sophia does", o->name);
+    MLC__REQUIRE(o->ctx, !o->has_scaler, STATE, "optim_curvature: gradients are scaled; call "
+                 "mlc_optim_scaler_off, as bf16 and f32 need no scaler");
+    MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
+                 "it is the number of samples of the batch", mlc__real(factor).s);
+    for (int64_t i = 0; i < o->entries; i++)
+        if (mlc__entry_due(&o->entry[i])) MLC__TRY(mlc__optim_curve(o, i, factor));
+    mlc_optim_zero_grad(o);
+    return MLC_OK;
+}
+
+/* -- schedule-free SGD and AdamW -- */
+
+static mlc_optim *mlc__sf_make(mlc_module *m, const char *what, const mlc_sf_adamw_desc *d,
+                               mlc_rule rule, const struct mlc_rule_fns *cpu, int32_t n_state)
+{
+    static const char *const names[] = { "z", "exp_avg_sq" };
+    mlc_optim draft;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF },
+        { n_state == 1 ? "momentum" : "beta1", d->beta1, DBL_MIN, 1.0 },
+        { "beta2", d->beta2, 0.0, 1.0 }, { "eps", d->eps, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF },
+        { "warmup", (double)d->warmup, 0.0, 9e15 }, { "r", d->r, 0.0, MLC__INF },
+        { "power", d->power, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, what, bounds, 8)) return NULL;
+    mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->beta1;
+    draft.hyper[1] = (double)d->warmup;
+    draft.hyper[2] = d->r;
+    draft.hyper[3] = d->power;
+    draft.hyper[4] = d->beta2;
+    draft.hyper[5] = d->eps;
+    return mlc__optim_make(m, &draft);
+}
+
+MLC_IMPL mlc_optim *mlc_sf_sgd_ex(mlc_module *m, const mlc_sf_sgd_desc *d)
+{
+    if (!mlc__rule_begins(m, "sf_sgd", d)) return NULL;
+    const mlc_sf_adamw_desc all = { d->lr, d->momentum, 0.0, 0.0, d->weight_decay, d->r, d->power,
+                                    d->warmup };
+    return mlc__sf_make(m, "sf_sgd", &all, MLC_RULE_SF_SGD, &mlc__rule_sf_sgd, 1);
+}
+MLC_IMPL mlc_sf_sgd_desc mlc_sf_sgd_desc_make(double lr)
+{
+    const mlc_sf_sgd_desc d = { lr, 0.9, 0.0, 0.0, 2.0, 0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_sf_sgd(mlc_module *m, double lr)
+{
+    const mlc_sf_sgd_desc d = mlc_sf_sgd_desc_make(lr);
+    return mlc_sf_sgd_ex(m, &d);
+}
+
+MLC_IMPL mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *d)
+{
+    if (!mlc__rule_begins(m, "sf_adamw", d)) return NULL;
+    return mlc__sf_make(m, "sf_adamw", d, MLC_RULE_SF_ADAMW, &mlc__rule_sf_adamw, 2);
+}
+MLC_IMPL mlc_sf_adamw_desc mlc_sf_adamw_desc_make(double lr)
+{
+    const mlc_sf_adamw_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.0, 2.0, 0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_sf_adamw(mlc_module *m, double lr)
+{
+    const mlc_sf_adamw_desc d = mlc_sf_adamw_desc_make(lr);
+    return mlc_sf_adamw_ex(m, &d);
+}
+
+/* p += share (z - p). */
+static mlc_status mlc__optim_toward(mlc_optim *o, int64_t i, double share)
+{
+    mlc_ctx *ctx = o->ctx;
+    mlc_tensor *p = &o->entry[i].p->t;
+    mlc_storage at;
+    mlc_tensor z = mlc__optim_state_view(o, i, 0, &at);
+    mlc_scope_begin(ctx);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *x = mlc_cast(p, z.dtype);
+    x = mlc_add(x, mlc_mul_scalar(mlc_sub(&z, x), share));
+    mlc_copy_into(p, mlc_cast(x, p->dtype));
+    mlc_no_grad_end(ctx);
+    return mlc_scope_end(ctx);
+}
+
+MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SF_SGD || o->rule == MLC_RULE_SF_ADAMW, STATE,
+                 "optim_mean: %s keeps no mean; mlc_sf_sgd and mlc_sf_adamw do", o->name);
+    MLC__TRY(mlc__optim_layout(o));
+    if (on == o->mean) return MLC_OK;
+    const double share = on ? 1.0 - 1.0 / o->hyper[0] : 1.0 - o->hyper[0];
+    for (int64_t i = 0; i < o->entries; i++)
+        if (o->entry[i].p && o->entry[i].updates) MLC__TRY(mlc__optim_toward(o, i, share));
+    o->mean = on;
+    return MLC_OK;
+}
+
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
 
 typedef struct mlc__sched_row {
     const char *name;

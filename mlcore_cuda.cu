@@ -5309,8 +5309,9 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
 enum { OPTIM_EACH = 4, NORM_BLOCKS = 1024 };     /* vectors of a thread; blocks that sum up     */
 
 /* Which rule reads what: sgd b1 and c1 for its momentum, adam shrink and decay, lamb decay and
- * unbias; the others are common. */
+ * unbias, rules of MLC_ELEMENT_RULES k; the others are common. */
 template <class W> struct optim_numbers {
+    W k[10];
     W rate, decay, shrink, b1, c1, b2, c2, eps, root, unbias, scale, bound, momentum;
 };
 
@@ -5337,6 +5338,10 @@ template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct m
     if (a.rule == MLC_RULE_SGD) {
         k.b1 = s.first ? (W)0 : k.momentum;
         k.c1 = s.first ? (W)1 : (W)(1.0 - hyper[1]);
+        return k;
+    }
+    if (a.rule > MLC_RULE_LAMB) {
+        for (int i = 0; i < 10; i++) k.k[i] = (W)s.k[i];
         return k;
     }
     k.b1 = (W)hyper[0];
@@ -5374,10 +5379,21 @@ template <class W> DEV W optim_sgd(const optim_numbers<W> &k, W g, W p, W *m, bo
     *m = k.b1 * *m + k.c1 * d;
     return p - k.rate * (ahead ? d + k.momentum * *m : *m);
 }
+/* By the rules' text: numbers has their k. */
+#define ELEMENT_CASE(x_, NAME, name, states, numbers, step) \
+    case MLC_RULE_##NAME: { step return x; }
+template <class T> DEV T optim_element(mlc_rule rule, const T *k, T d, T x, T &m, T &v, T &w)
+{
+    switch (rule) {
+        MLC_ELEMENT_RULES(ELEMENT_CASE, F, any)
+        default: return x;
+    }
+}
 /* What p becomes. */
 template <class W> DEV W optim_one(const struct mlc_k_optim &a, const optim_numbers<W> &k, W g, W p,
-                                   W *m, W *v)
+                                   W *m, W *v, W *w)
 {
+    if (a.rule > MLC_RULE_LAMB) return optim_element(a.rule, k.k, k.scale * g, p, *m, *v, *w);
     switch (a.rule) {
     case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.hyper[2] != 0.0);
     case MLC_RULE_ADAM: return k.shrink * p -
@@ -5431,7 +5447,7 @@ template <int V> DEV void optim_round(bf16 *to, const float *p, const struct mlc
 }
 
 /* Elements i .. i + V of a run; p, g and states of V lanes. */
-template <class W, int V> struct optim_lanes { W p[V], g[V], m[V], v[V]; };
+template <class W, int V> struct optim_lanes { W p[V], g[V], m[V], v[V], w[V]; };
 
 template <class T, class W, int V> DEV void optim_get(const struct mlc_k_optim &a, int64_t i,
                                                       bool whole, W bound, optim_lanes<W, V> *l)
@@ -5441,6 +5457,7 @@ template <class T, class W, int V> DEV void optim_get(const struct mlc_k_optim &
     lanes_get<V>(l->g, static_cast<const T *>(a.g) + i, count, whole);
     if (a.n_state > 0) lanes_get<V>(l->m, static_cast<const W *>(a.state[0]) + i, count, whole);
     if (a.n_state > 1) lanes_get<V>(l->v, static_cast<const W *>(a.state[1]) + i, count, whole);
+    if (a.n_state > 2) lanes_get<V>(l->w, static_cast<const W *>(a.state[2]) + i, count, whole);
     for (int e = 0; e < V; e++)
         l->g[e] = l->g[e] > bound ? bound : l->g[e] < -bound ? -bound : l->g[e];
 }
@@ -5451,11 +5468,12 @@ template <class T, class W, int V> DEV void optim_vector(const struct mlc_k_opti
     optim_lanes<W, V> l;
     T p[V];
     optim_get<T, W, V>(a, i, whole, k.bound, &l);
-    for (int e = 0; e < V; e++) l.p[e] = optim_one(a, k, l.g[e], l.p[e], &l.m[e], &l.v[e]);
+    for (int e = 0; e < V; e++) l.p[e] = optim_one(a, k, l.g[e], l.p[e], &l.m[e], &l.v[e], &l.w[e]);
     optim_round<V>(p, l.p, a, i);
     lanes_put<V>(static_cast<T *>(a.p) + i, p, count, whole);
     if (a.n_state > 0) lanes_put<V>(static_cast<W *>(a.state[0]) + i, l.m, count, whole);
     if (a.n_state > 1) lanes_put<V>(static_cast<W *>(a.state[1]) + i, l.v, count, whole);
+    if (a.n_state > 2) lanes_put<V>(static_cast<W *>(a.state[2]) + i, l.w, count, whole);
 }
 
 DEV bool optim_rests(const struct mlc_k_optim &a)
@@ -5594,11 +5612,22 @@ DEV double guard_squares(const struct mlc_k_guard &a, int64_t i, double all)
     return i >= 0 ? a.squares[i] : all;
 }
 
+#define ELEMENT_NUMBERS(x_, NAME, name, states, numbers, step) \
+    case MLC_RULE_##NAME: { numbers } break;
+static DEV void guard_numbers(mlc_rule rule, const double *h, struct mlc_optim_step *s)
+{
+    double *k = s->k;
+    switch (rule) {
+        MLC_ELEMENT_RULES(ELEMENT_NUMBERS, F, any)
+        default: break;
+    }
+}
+
 DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, bool good,
                     int64_t steps)
 {
     struct mlc_optim_step *s = &a.step[i];
-    const double made = (double)(s->made + 1);
+    const double made = (double)(s->made + 1), carry[2] = { s->carry[0], s->carry[1] };
     const bool corrects = a.optim == MLC_RULE_ADAM || a.optim == MLC_RULE_LAMB;
     s->lr = a.set[i].lr;
     s->weight_decay = a.set[i].weight_decay;
@@ -5607,7 +5636,10 @@ DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, b
     s->grad_scale = grad_scale;
     s->first = s->made == 0;
     s->skip = !good;
-    s->made += good;
+    s->made++;
+    guard_numbers(a.optim, a.hyper, s);
+    s->made -= !good;
+    for (int i = 0; i < 2 && !good; i++) s->carry[i] = carry[i];
     s->stream = a.stream + (uint64_t)steps;
 }
 

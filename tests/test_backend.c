@@ -2370,7 +2370,8 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0, 1};
+static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0, 1,
+                                           {0}, {0}};
 
 static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
 {
@@ -2563,7 +2564,7 @@ TEST(backend, chance_is_right_in_mean)
 {
     enum { N = 40000 };
     static uint16_t       p[N], g[N];
-    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0, 1};
+    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0, 1, {0}, {0}};
     struct mlc_k_optim    a;
     double                sum = 0;
     memset(&a, 0, sizeof a);

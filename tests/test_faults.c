@@ -1266,6 +1266,18 @@ DO(mlc_sgd)   { return run_optim(w, mlc_sgd(w->net, 0.1)); }
 DO(mlc_adam)  { return run_optim(w, mlc_adam(w->net, 0.1)); }
 DO(mlc_adamw) { return run_optim(w, mlc_adamw(w->net, 0.1)); }
 DO(mlc_lamb)  { return run_optim(w, mlc_lamb(w->net, 0.1)); }
+DO(mlc_amsgrad) { return run_optim(w, mlc_amsgrad(w->net, 0.1)); }
+DO(mlc_radam) { return run_optim(w, mlc_radam(w->net, 0.1)); }
+DO(mlc_adamax) { return run_optim(w, mlc_adamax(w->net, 0.1)); }
+DO(mlc_nadam) { return run_optim(w, mlc_nadam(w->net, 0.1)); }
+DO(mlc_rmsprop) { return run_optim(w, mlc_rmsprop(w->net, 0.1)); }
+DO(mlc_adagrad) { return run_optim(w, mlc_adagrad(w->net, 0.1)); }
+DO(mlc_adadelta) { return run_optim(w, mlc_adadelta(w->net, 0.1)); }
+DO(mlc_rprop) { return run_optim(w, mlc_rprop(w->net, 0.1)); }
+DO(mlc_sophia) { return run_optim(w, mlc_sophia(w->net, 0.1)); }
+DO(mlc_lion) { return run_optim(w, mlc_lion(w->net, 0.1)); }
+DO(mlc_sf_sgd) { return run_optim(w, mlc_sf_sgd(w->net, 0.1)); }
+DO(mlc_sf_adamw) { return run_optim(w, mlc_sf_adamw(w->net, 0.1)); }
 
 DO(mlc_sgd_ex)
 {
@@ -1292,6 +1304,93 @@ DO(mlc_lamb_ex)
 {
     const mlc_adam_desc d = mlc_lamb_desc_make(1e-3);
     return run_optim(w, mlc_lamb_ex(w->net, &d));
+}
+
+DO(mlc_amsgrad_ex)
+{
+    const mlc_amsgrad_desc d = mlc_amsgrad_desc_make(1e-3);
+    return run_optim(w, mlc_amsgrad_ex(w->net, &d));
+}
+
+DO(mlc_radam_ex)
+{
+    const mlc_amsgrad_desc d = mlc_radam_desc_make(1e-3);
+    return run_optim(w, mlc_radam_ex(w->net, &d));
+}
+
+DO(mlc_adamax_ex)
+{
+    const mlc_adam_desc d = mlc_adamax_desc_make(1e-3);
+    return run_optim(w, mlc_adamax_ex(w->net, &d));
+}
+
+DO(mlc_nadam_ex)
+{
+    const mlc_nadam_desc d = mlc_nadam_desc_make(1e-3);
+    return run_optim(w, mlc_nadam_ex(w->net, &d));
+}
+
+DO(mlc_rmsprop_ex)
+{
+    const mlc_rmsprop_desc d = mlc_rmsprop_desc_make(1e-3);
+    return run_optim(w, mlc_rmsprop_ex(w->net, &d));
+}
+
+DO(mlc_adagrad_ex)
+{
+    const mlc_adagrad_desc d = mlc_adagrad_desc_make(1e-3);
+    return run_optim(w, mlc_adagrad_ex(w->net, &d));
+}
+
+DO(mlc_adadelta_ex)
+{
+    const mlc_adadelta_desc d = mlc_adadelta_desc_make(1e-3);
+    return run_optim(w, mlc_adadelta_ex(w->net, &d));
+}
+
+DO(mlc_rprop_ex)
+{
+    const mlc_rprop_desc d = mlc_rprop_desc_make(1e-3);
+    return run_optim(w, mlc_rprop_ex(w->net, &d));
+}
+
+DO(mlc_lion_ex)
+{
+    const mlc_lion_desc d = mlc_lion_desc_make(1e-3);
+    return run_optim(w, mlc_lion_ex(w->net, &d));
+}
+
+DO(mlc_sf_sgd_ex)
+{
+    const mlc_sf_sgd_desc d = mlc_sf_sgd_desc_make(1e-3);
+    return run_optim(w, mlc_sf_sgd_ex(w->net, &d));
+}
+
+DO(mlc_sf_adamw_ex)
+{
+    const mlc_sf_adamw_desc d = mlc_sf_adamw_desc_make(1e-3);
+    return run_optim(w, mlc_sf_adamw_ex(w->net, &d));
+}
+
+DO(mlc_sophia_ex)
+{
+    const mlc_sophia_desc d = mlc_sophia_desc_make(1e-3);
+    return run_optim(w, mlc_sophia_ex(w->net, &d));
+}
+
+DO(mlc_optim_curvature)
+{
+    w->optim = mlc_sophia(w->net, 0.1);
+    return w->optim ? mlc_optim_curvature(w->optim, 4) : made(w, w->optim);
+}
+
+DO(mlc_optim_mean)
+{
+    mlc_optim *opt = mlc_sf_sgd(w->net, 0.1);
+    w->optim = opt;
+    if (!opt) return made(w, opt);
+    const mlc_status st = mlc_optim_step(opt);
+    return st == MLC_OK ? mlc_optim_mean(opt, true) : st;
 }
 
 DO(mlc_optim_step) { return mlc_optim_step(w->opt); }

@@ -74,7 +74,7 @@ TEST(cuda, optimizers_make_the_cpus_steps)
 {
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
     static const int64_t sizes[] = {1, 7, 8, 65, 4100, N};
-    struct mlc_optim_step step = {0.01, 0.1, 0.1, 0.01, 0.5, 0, 0, 77, 0, 1};
+    struct mlc_optim_step step = {0.01, 0.1, 0.1, 0.01, 0.5, 0, 0, 77, 0, 1, {0}, {0}};
     unit t = unit_open();
     for (int d = 0; d < 3; d++)
         for (int s = 0; s < 6; s++)
@@ -94,7 +94,7 @@ TEST(cuda, optimizers_make_the_cpus_steps)
 /* Limited as numbers of the gradient's dtype. */
 TEST(cuda, optimizers_limit_gradients)
 {
-    struct mlc_optim_step step = {0.01, 0, 1, 1, 0.25, 1, 0, 77, 0, 1};
+    struct mlc_optim_step step = {0.01, 0, 1, 1, 0.25, 1, 0, 77, 0, 1, {0}, {0}};
     unit t = unit_open();
     for (int d = 0; d < 2; d++) {
         struct mlc_k_optim a;
@@ -120,7 +120,7 @@ TEST(cuda, optimizers_limit_gradients)
 
 TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
 {
-    struct mlc_optim_step step = {0.01, 0.1, 1, 1, 1, 1, 1, 77, 0, 1};
+    struct mlc_optim_step step = {0.01, 0.1, 1, 1, 1, 1, 1, 77, 0, 1, {0}, {0}};
     const int64_t bad = 258;
     struct mlc_k_optim a;
     unit t = unit_open();

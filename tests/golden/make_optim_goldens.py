@@ -383,6 +383,8 @@ def trace(book, name, rule, p0=None, w=None):
 
 
 def torch_rules(book):
+    # NAdam keeps the product of its momenta in the default dtype.
+    torch.set_default_dtype(torch.float64)
     optim = torch.optim
     other = {"betas": (0.8, 0.95), "eps": 1e-6}
     apart = {"weight_decay": 0.05, "decoupled_weight_decay": True}

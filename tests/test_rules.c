@@ -1,0 +1,323 @@
+/* test_rules.c -- tests of section IMPL.OPTIM.RULES: rules that update each element by itself */
+#include "bowl.h"
+#include "golden/golden.h"
+
+/* ---- one optimizer for each trace of golden/make_optim_goldens.py -------------------------- */
+
+/* An optimizer of the module m, by the desc d of a rate, with some settings.                    */
+#define MAKE(name, rule, type, rate, ...) \
+    static mlc_optim *make_##name(mlc_module *m) \
+    { \
+        mlc_##type##_desc d = mlc_##rule##_desc_make(rate); \
+        __VA_ARGS__; \
+        return mlc_##rule##_ex(m, &d); \
+    }
+#define KNOBS(b1, b2, e, decay) d.beta1 = b1, d.beta2 = b2, d.eps = e, d.weight_decay = decay
+
+MAKE(adam_amsgrad, amsgrad, amsgrad, 0.05, (void)0)
+MAKE(adam_amsgrad_decay, amsgrad, amsgrad, 0.05, KNOBS(0.8, 0.95, 1e-6, 0.02))
+MAKE(adamw_amsgrad, amsgrad, amsgrad, 0.05, d.weight_decay = 0.1, d.decoupled = true)
+MAKE(adamax, adamax, adam, 0.05, (void)0)
+MAKE(adamax_decay, adamax, adam, 0.05, KNOBS(0.8, 0.99, 1e-6, 0.05))
+MAKE(nadam, nadam, nadam, 0.05, (void)0)
+MAKE(nadam_decay, nadam, nadam, 0.05, KNOBS(0.8, 0.95, 1e-6, 0.05))
+MAKE(nadam_decoupled, nadam, nadam, 0.05, d.weight_decay = 0.05, d.decoupled = true)
+MAKE(radam, radam, amsgrad, 0.05, (void)0)
+MAKE(radam_decay, radam, amsgrad, 0.05, KNOBS(0.8, 0.98, 1e-6, 0.05))
+MAKE(radam_decoupled, radam, amsgrad, 0.05, d.weight_decay = 0.05, d.decoupled = true)
+MAKE(rmsprop, rmsprop, rmsprop, 0.01, (void)0)
+MAKE(rmsprop_centered, rmsprop, rmsprop, 0.01, d.eps = 1e-6, d.centered = true, d.momentum = 0.8,
+     d.weight_decay = 0.05)
+MAKE(adagrad, adagrad, adagrad, 0.1, (void)0)
+MAKE(adagrad_decay, adagrad, adagrad, 0.1, d.lr_decay = 0.05, d.initial = 0.1,
+     d.weight_decay = 0.05)
+MAKE(adadelta, adadelta, adadelta, 1, (void)0)
+MAKE(adadelta_decay, adadelta, adadelta, 0.5, d.rho = 0.8, d.eps = 1e-4, d.weight_decay = 0.05)
+MAKE(rprop, rprop, rprop, 0.015, (void)0)
+MAKE(rprop_options, rprop, rprop, 0.1, d.shrink = 0.6, d.grow = 1.3, d.least = 1e-4, d.most = 1)
+MAKE(lion, lion, lion, 0.01, (void)0)
+MAKE(lion_decay, lion, lion, 0.02, d.beta1 = 0.95, d.beta2 = 0.98, d.weight_decay = 0.1)
+MAKE(sophia, sophia, sophia, 0.01, (void)0)
+MAKE(sophia_options, sophia, sophia, 0.02, d.beta1 = 0.9, d.beta2 = 0.95, d.gamma = 0.5,
+     d.weight_decay = 0)
+MAKE(sf_sgd, sf_sgd, sf_sgd, 0.1, (void)0)
+MAKE(sf_sgd_warmup, sf_sgd, sf_sgd, 0.2, d.momentum = 0.8, d.warmup = 10, d.weight_decay = 0.05)
+MAKE(sf_adamw, sf_adamw, sf_adamw, 0.05, (void)0)
+MAKE(sf_adamw_warmup, sf_adamw, sf_adamw, 0.05, KNOBS(0.95, 0.99, 1e-6, 0.05), d.warmup = 10)
+
+typedef struct trace {
+    const char *name;
+    mlc_optim *(*make)(mlc_module *m);
+    int         curvature;             /* fed before each n-th step, of Sophia                 */
+    bool        mean;                  /* it has one, of schedule-free rules                   */
+} trace;
+
+static const trace TRACES[] = {
+    {"adam_amsgrad", make_adam_amsgrad, 0, false},
+    {"adam_amsgrad_decay", make_adam_amsgrad_decay, 0, false},
+    {"adamw_amsgrad", make_adamw_amsgrad, 0, false},
+    {"adamax", make_adamax, 0, false},
+    {"adamax_decay", make_adamax_decay, 0, false},
+    {"nadam", make_nadam, 0, false},
+    {"nadam_decay", make_nadam_decay, 0, false},
+    {"nadam_decoupled", make_nadam_decoupled, 0, false},
+    {"radam", make_radam, 0, false},
+    {"radam_decay", make_radam_decay, 0, false},
+    {"radam_decoupled", make_radam_decoupled, 0, false},
+    {"rmsprop", make_rmsprop, 0, false},
+    {"rmsprop_centered", make_rmsprop_centered, 0, false},
+    {"adagrad", make_adagrad, 0, false},
+    {"adagrad_decay", make_adagrad_decay, 0, false},
+    {"adadelta", make_adadelta, 0, false},
+    {"adadelta_decay", make_adadelta_decay, 0, false},
+    {"rprop", make_rprop, 0, false},
+    {"rprop_options", make_rprop_options, 0, false},
+    {"lion", make_lion, 0, false},
+    {"lion_decay", make_lion_decay, 0, false},
+    {"sophia", make_sophia, 10, false},
+    {"sophia_options", make_sophia_options, 7, false},
+    {"sf_sgd", make_sf_sgd, 0, true},
+    {"sf_sgd_warmup", make_sf_sgd_warmup, 0, true},
+    {"sf_adamw", make_sf_adamw, 0, true},
+    {"sf_adamw_warmup", make_sf_adamw_warmup, 0, true},
+};
+enum { N_TRACES = sizeof TRACES / sizeof *TRACES, N = 7 };
+
+/* The Hessian's diagonal, 2 w, as the square of a gradient: that of sum(sqrt(2 w) p).           */
+static void feed_curvature(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    mlc_scope_begin(ctx);
+    mlc_tensor *root = mlc_sqrt(mlc_mul_scalar(w, 2));
+    mlc_backward(mlc_sum(mlc_mul(root, mlc_module_param(m, "p")), mlc_dims0(), false));
+    CHECK_EQ(mlc_optim_curvature(opt, 1), MLC_OK);
+    mlc_scope_end(ctx);
+}
+
+static bool near_golden(const golden_file *f, mlc_module *m, const char *name, char what, int step,
+                        double tolerance)
+{
+    double      want[N];
+    mlc_tensor *p = golden_find(f, "%s.%c%d", name, what, step);
+    if (!CHECK(p != NULL)) return false;
+    test_read(p, want);
+    const bool same = CHECK_VALUES(mlc_module_param(m, "p"), N, want, tolerance, tolerance);
+    if (!same) printf("  %s.%c%d\n", name, what, step);
+    return same;
+}
+
+static void check_trace(mlc_ctx *ctx, const golden_file *f, const trace *t, mlc_dtype dtype)
+{
+    const double tolerance = dtype == MLC_F64 ? 1e-12 : 1e-5;
+    double       start[N];
+    mlc_tensor  *w = mlc_cast(golden_find(f, "w"), dtype), *own = golden_find(f, "%s.p0", t->name);
+    test_read(own ? own : golden_find(f, "p0"), start);
+    mlc_module *m = bowl(ctx, dtype, N, start);
+    mlc_optim  *opt = t->make(m);
+    for (int step = 1; step <= 100; step++) {
+        if (t->curvature && (step - 1) % t->curvature == 0) feed_curvature(m, opt, w);
+        CHECK_EQ(descend(m, opt, w), MLC_OK);
+        if (step != 1 && step != 10 && step != 100) continue;
+        near_golden(f, m, t->name, 'p', step, tolerance);
+        if (!t->mean) continue;
+        CHECK_EQ(mlc_optim_mean(opt, true), MLC_OK);
+        near_golden(f, m, t->name, 'x', step, tolerance);
+        CHECK_EQ(mlc_optim_mean(opt, false), MLC_OK);
+        near_golden(f, m, t->name, 'p', step, tolerance);
+    }
+    CHECK_EQ(mlc_optim_steps(opt), 100);
+    mlc_optim_free(opt);
+}
+
+TEST(rules, a_hundred_steps_follow_their_traces)
+{
+    FOR_EACH_ISA(ctx) {
+        golden_file f = golden_open(ctx, "optim_rules.safetensors");
+        for (int i = 0; i < N_TRACES; i++) {
+            check_trace(ctx, &f, &TRACES[i], MLC_F64);
+            check_trace(ctx, &f, &TRACES[i], MLC_F32);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* ---- what holds for all of them ------------------------------------------------------------ */
+
+/* Vectors and what is left over by them: an element does not depend on its place.               */
+TEST(rules, an_element_does_not_depend_on_its_place)
+{
+    enum { MANY = 37 };
+    double p[MANY], start[MANY], weight[MANY];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < MANY; i++) start[i] = 1.5, weight[i] = 0.5;
+        for (int i = 0; i < N_TRACES; i++) {
+            mlc_tensor *w = test_tensor(ctx, MLC_F32, mlc_dims1(MANY), weight);
+            mlc_module *m = bowl(ctx, MLC_F32, MANY, start);
+            mlc_optim  *opt = TRACES[i].make(m);
+            for (int step = 0; step < 4; step++) CHECK_EQ(descend(m, opt, w), MLC_OK);
+            test_read(mlc_module_param(m, "p"), p);
+            CHECK(p[0] != start[0]);
+            for (int k = 1; k < MANY; k++)
+                if (!CHECK_NEAR(p[k], p[0], 1e-6)) printf("  %s %d\n", TRACES[i].name, k);
+            mlc_optim_free(opt);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* A step under a scaler: skipped ones leave everything as it is, so that the run is the same.   */
+static void scaled_descend(mlc_module *m, mlc_optim *opt, mlc_tensor *w, double times)
+{
+    mlc_ctx *ctx = mlc_module_ctx(m);
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mul_scalar(mlc_forward(m, w), times)), MLC_OK);
+    mlc_scope_end(ctx);
+}
+
+TEST(rules, storms_poison_no_state)
+{
+    static const int    length[] = {1, 5, 49};
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    const double        bad[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+    double              p[2][3];
+    for (int i = 0; i < N_TRACES; i++) {
+        mlc_ctx        *ctx = test_ctx();
+        mlc_scaler_desc d = mlc_scaler_desc_make();
+        for (int storm = 0; storm < 2; storm++) {
+            mlc_tensor *w = test_tensor(ctx, MLC_F32, mlc_dims1(3), weight);
+            mlc_module *m = bowl(ctx, MLC_F32, 3, start);
+            mlc_optim  *opt = TRACES[i].make(m);
+            CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+            for (int step = 0; step < 6; step++) {
+                for (int k = 0; storm && step == 2 && k < length[i % 3]; k++)
+                    scaled_descend(m, opt, w, bad[i / 3 % 3]);
+                scaled_descend(m, opt, w, 1);
+            }
+            CHECK_EQ(mlc_optim_steps(opt), 6);
+            test_read(mlc_module_param(m, "p"), p[storm]);
+        }
+        if (!CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0)) printf("  %s\n", TRACES[i].name);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Frozen for a while and going on: numbers that a rule carries from update to update are the
+ * parameter's own, so its path is as without the pause.                                         */
+TEST(rules, a_parameter_that_was_frozen_goes_on_where_it_was)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[2][3];
+    for (int i = 0; i < N_TRACES; i++) {
+        mlc_ctx *ctx = test_ctx();
+        for (int pause = 0; pause < 2; pause++) {
+            mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), weight);
+            mlc_module *m = bowl(ctx, MLC_F64, 3, start);
+            mlc_optim  *opt = TRACES[i].make(m);
+            for (int step = 0; step < 8; step++) {
+                const bool rests = pause && (step == 3 || step == 4);
+                if (rests) mlc_optim_step(opt);
+                else CHECK_EQ(descend(m, opt, w), MLC_OK);
+                if (step == 4 && pause)
+                    for (int k = 0; k < 2; k++) CHECK_EQ(descend(m, opt, w), MLC_OK);
+            }
+            test_read(mlc_module_param(m, "p"), p[pause]);
+        }
+        if (!CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0)) printf("  %s\n", TRACES[i].name);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(rules, bf16_parameters_descend)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[3], before, after;
+    for (int i = 0; i < N_TRACES; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_tensor *w = test_tensor(ctx, MLC_BF16, mlc_dims1(3), weight);
+        mlc_module *m = bowl(ctx, MLC_F32, 3, start);
+        CHECK_EQ(mlc_module_to(m, MLC_BF16), MLC_OK);
+        mlc_optim *opt = TRACES[i].make(m);
+        for (int step = 0; step < 30; step++) CHECK_EQ(descend(m, opt, w), MLC_OK);
+        if (TRACES[i].mean) CHECK_EQ(mlc_optim_mean(opt, true), MLC_OK);
+        test_read(mlc_module_param(m, "p"), p);
+        before = after = 0;
+        for (int k = 0; k < 3; k++) {
+            before += weight[k] * start[k] * start[k];
+            after += weight[k] * p[k] * p[k];
+        }
+        if (!CHECK(after < before)) printf("  %s\n", TRACES[i].name);
+        CHECK_OK(ctx);
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------ */
+
+/* A desc with one bad number is refused, with its name and value.                               */
+#define REFUSED(rule, type, field, bad, text) \
+    do { \
+        mlc_##type##_desc d = mlc_##rule##_desc_make(0.1); \
+        d.field = bad; \
+        CHECK(mlc_##rule##_ex(m, &d) == NULL); \
+        CHECK_HAS(mlc_error(ctx), #rule ": " #field " is " text); \
+        CHECK_STATUS(ctx, MLC_ERR_ARG); \
+    } while (0)
+
+TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
+{
+    static const double start[] = {1, 2};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
+    REFUSED(sgd, sgd, lr, -1, "-1");
+    REFUSED(adam, adam, beta1, 1, "1");
+    REFUSED(amsgrad, amsgrad, beta2, 1.5, "1.5");
+    REFUSED(radam, amsgrad, eps, -0.5, "-0.5");
+    REFUSED(adamax, adam, lr, (double)NAN, "nan");
+    REFUSED(nadam, nadam, momentum_decay, -2, "-2");
+    REFUSED(rmsprop, rmsprop, alpha, 1, "1");
+    REFUSED(adagrad, adagrad, initial, -1, "-1");
+    REFUSED(adadelta, adadelta, rho, 1, "1");
+    REFUSED(rprop, rprop, shrink, 1, "1");
+    REFUSED(rprop, rprop, grow, 0.5, "0.5");
+    REFUSED(rprop, rprop, most, 0, "0");
+    REFUSED(lion, lion, weight_decay, (double)INFINITY, "inf");
+    REFUSED(sophia, sophia, gamma, 0, "0");
+    REFUSED(sf_sgd, sf_sgd, momentum, 0, "0");
+    REFUSED(sf_sgd, sf_sgd, warmup, -3, "-3");
+    REFUSED(sf_adamw, sf_adamw, beta1, 0, "0");
+    CHECK(mlc_lion_ex(m, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_lion_desc_make(lr)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_sf_sgd_ex(m, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_rmsprop(NULL, 0.1) == NULL && mlc_sf_adamw(NULL, 0.1) == NULL);
+    CHECK_OK(ctx);
+}
+
+TEST(rules, the_mean_is_not_trained_and_belongs_to_rules_that_keep_one)
+{
+    static const double start[] = {1, 2}, weight[] = {1, 1};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
+    mlc_tensor         *w = test_tensor(ctx, MLC_F32, mlc_dims1(2), weight);
+    mlc_optim          *opt = mlc_sf_sgd(m, 0.1), *other = mlc_sgd(m, 0.1);
+    double              p[2];
+    CHECK_EQ(mlc_optim_mean(opt, true), MLC_OK);           /* before the first step: as it is  */
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK(p[0] == 1 && p[1] == 2);
+    CHECK_EQ(descend(m, opt, w), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "mlc_optim_mean(opt, false)");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_mean(opt, false), MLC_OK);
+    CHECK_EQ(descend(m, opt, w), MLC_OK);
+    CHECK_EQ(mlc_optim_mean(other, true), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "sgd keeps no mean");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_curvature(other, 1), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_curvature(NULL, 1), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_mean(NULL, true), MLC_ERR_ARG);
+    mlc_optim *sophia = mlc_sophia(m, 0.1);
+    CHECK_EQ(mlc_optim_curvature(sophia, -1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "factor is -1");
+    mlc_error_clear(ctx);
+}
