@@ -105,7 +105,7 @@
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES
- *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.OPTIM.CLOSURE  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
@@ -2503,6 +2503,21 @@ MLC_API mlc_optim *mlc_rprop(mlc_module *m, double lr);
 /* mlc_rprop_ex: with factors and bounds.    err: ARG: shrink not in (0, 1), grow not over 1   */
 MLC_API mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *desc);
 
+typedef struct mlc_lars_desc {
+    double lr;                         /* required                                             */
+    double momentum, trust, eps;       /* defaults 0.9, 0.001, 1e-8                            */
+    double weight_decay;               /* default 0                                            */
+} mlc_lars_desc;
+
+/* mlc_lars_desc_make: as mlc_lars.                                                            */
+MLC_API mlc_lars_desc mlc_lars_desc_make(double lr);
+/* mlc_lars: momentum of steps that are as long as their parameter: v = momentum v + lr ratio (g +
+ *   decay p), ratio = trust |p| / (|g| + decay |p| + eps); 1 where |p| or |g| is 0, and for
+ *   parameters of less than two axes: biases, norms.      ref: arXiv 1708.03888               */
+MLC_API mlc_optim *mlc_lars(mlc_module *m, double lr);
+/* mlc_lars_ex: with momentum, trust, weight decay.         err: ARG: see above; trust of 0    */
+MLC_API mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *desc);
+
 typedef struct mlc_lion_desc {
     double lr;                         /* required: a third to a tenth of AdamW's              */
     double beta1, beta2;               /* defaults 0.9, 0.99                                   */
@@ -2589,6 +2604,23 @@ MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
  *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
+
+/* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
+typedef mlc_tensor *(*mlc_loss_fn)(void *user);
+/* mlc_optim_step_with: a scope in which fn is called, backward of its loss, scaled where there is a
+ *   scaler, and mlc_optim_step; rules that need the loss again call fn more than once. loss: NULL,
+ *   or what fn made the first time, for which a device is waited for. Where fn or backward fails
+ *   the gradients are stale, but for collected ones (mlc_optim_accumulate).
+ *   err    ARG: NULL fn; those of fn, of mlc_backward and of mlc_optim_step
+ *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
+MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
+/* mlc_optim_sam: from now on mlc_optim_step_with takes gradients where the loss is highest near the
+ *   parameters: at p + rho g / |g| (adaptive: p + rho p p g / | |p| g |), and makes the step from p
+ *   with them. fn is called twice, so a batch norm sees the batch twice. Other ways to a step are a
+ *   STATE error. rho 0: no more.
+ *   err    ARG: rho negative or not finite; STATE: with mlc_optim_accumulate
+ *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
+MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
@@ -3416,6 +3448,7 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
     MLC_RULE_SGD,                      /* momentum, or none; momentum, dampening, nesterov     */
     MLC_RULE_ADAM,                     /* two moments; beta1, beta2, eps, decoupled            */
     MLC_RULE_LAMB,                     /* two moments; beta1, beta2, eps; a rule with norms    */
+    MLC_RULE_LARS,                     /* momentum; momentum, trust, eps; a rule with norms    */
     MLC_RULE_AMSGRAD,                  /* two moments, the second one's maximum; as Adam       */
     MLC_RULE_ADAMAX,                   /* moment, norm; beta1, beta2, eps                      */
     MLC_RULE_NADAM,                    /* two moments; as Adam, momentum_decay                 */
@@ -3428,6 +3461,8 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
     MLC_RULE_RPROP,                    /* gradient before, step; eta-, eta+, least, most       */
     MLC_RULE_LION,                     /* moment; beta1, beta2                                 */
     MLC_RULE_SOPHIA,                   /* moment, curvature; beta1, eps, gamma                 */
+    MLC_RULE_CURVATURE,                /* a part of Sophia: the curvature alone; k by the caller */
+    MLC_RULE_SF_MEAN,                  /* of the next two: p toward z; k by the caller         */
     MLC_RULE_SF_SGD,                   /* z; momentum, warmup, r, power                        */
     MLC_RULE_SF_ADAMW,                 /* z, mean square; beta1, warmup, r, power, beta2, eps  */
     MLC_RULE_COUNT,
@@ -3581,6 +3616,12 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
       const T curve = k[4] * v > k[5] ? k[4] * v : k[5]; \
       const T u = m / curve; \
       x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
+    R(x_, CURVATURE, curvature, 2, , \
+      v = k[0] * v + k[1] * d * d; \
+      (void)m;) \
+    R(x_, SF_MEAN, sf_mean, 1, , \
+      x = x + k[0] * (m - x); \
+      (void)d;) \
     R(x_, SF_SGD, sf_sgd, 1, \
       MLC__FREE(h[0], h[1], h[2], h[3], s->lr), \
       const T e = d + k[0] * x; \
@@ -3959,8 +4000,8 @@ struct mlc_k_optim {
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
-    int64_t     rows, cols;            /* of a rule with norms: p as a matrix, one or both 1   */
-    void       *p; const void *g;      /* where it is a vector                                 */
+    int64_t     rows, cols;            /* of a rule with norms: p as a matrix; rows is 0 where */
+    void       *p; const void *g;      /* it has no two axes                                   */
     void       *state[4];              /* n_state of them, in the order of mlc_rule            */
     mlc_dtype   state_dtype;           /* as p's, f32 where p is bf16; or bf16, rounded by     */
                                        /* chance; or u8, codes of blocks of 256 elements       */
@@ -18089,7 +18130,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * written. */
 #define MLC__RULES(X, isa) \
     X(sgd, SGD_TEXT, NULL, NULL, isa) X(adam, ADAM_TEXT, mlc__adam_correct, NULL, isa) \
-    X(lamb, LAMB_TEXT, mlc__adam_correct, &mlc__ratio, isa)
+    X(lamb, LAMB_TEXT, mlc__adam_correct, &mlc__lamb_norms, isa) \
+    X(lars, LARS_TEXT, NULL, &mlc__lars_norms, isa)
 
 /* g is read once. Order of operations as PyTorch's. */
 #define MLC__SGD_TEXT(T, ROOT) \
@@ -18185,6 +18227,25 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     } \
     MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_STEP(T, ROOT))
 
+/* v = momentum v + lr ratio (g + decay p), p -= v; the update alone is g. */
+#define MLC__LARS_SOON MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(m, at);
+#define MLC__LARS_TEXT(T, ROOT) \
+    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
+    const T *g = MLC__CAST(const T *, a->g) + from; \
+    T *to = MLC__CAST(T *, u); \
+    const struct mlc_optim_step s = *a->step; \
+    const T momentum = (T)a->hyper[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
+    const T rate = (T)(s.lr * s.ratio); \
+    if (to) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = scale * g[i]; \
+        return; \
+    } \
+    MLC__RULE_LOOP(MLC__LARS_SOON, \
+                   const T old = p[i]; \
+                   const T vi = momentum * m[i] + rate * (scale * g[i] + decay * old); \
+                   m[i] = vi; \
+                   p[i] = old - vi;)
+
 /* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
 
@@ -18235,7 +18296,7 @@ MLC_ELEMENT_RULES(MLC__ELEMENT_F32, MLC__F32, any)
                                            void *none) \
     { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, step) } \
     static void mlc__##name##_correct(const double *h, struct mlc_optim_step *s) \
-    { double *k = s->k; (void)h; numbers }
+    { double *k = s->k; (void)h; (void)k; numbers }
 MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
@@ -18261,15 +18322,24 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                         void *u) \
     { mlc__##name##_f32_body(a, from, n, u); }
+/* Rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with it. */
+#define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
+    MLC__RULE_STAMP(name, none, none, none, isa)
+#define MLC__ELEMENT_RULES_scalar MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, scalar)
+#define MLC__ELEMENT_RULES_avx2   MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
+#define MLC__ELEMENT_RULES_neon   MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
+#define MLC__ELEMENT_RULES_avx512
+#define MLC__ELEMENT_AT_scalar(name) mlc__##name##_f32_scalar
+#define MLC__ELEMENT_AT_avx2(name)   mlc__##name##_f32_avx2
+#define MLC__ELEMENT_AT_neon(name)   mlc__##name##_f32_neon
+#define MLC__ELEMENT_AT_avx512(name) mlc__##name##_f32_avx2
 #define MLC__STAMP_OPTIM(isa) \
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
     { mlc__by_chance_body(to, from, words, n); } \
     MLC__RULES(MLC__RULE_STAMP, isa) \
-    MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, isa)
-#define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
-    MLC__RULE_STAMP(name, none, none, none, isa)
+    MLC__ELEMENT_RULES_##isa
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
 struct mlc__norms;
@@ -18566,29 +18636,56 @@ static size_t mlc__k_optim_workspace(void *dev, const struct mlc_k_optim *a)
     return 2 * (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
 }
 
-/* |p| / |u|, 1 if either is 0 or not finite. */
-static double mlc__optim_ratio(void *dev, mlc__optim_job *j)
+/* |p| and |u|. */
+static void mlc__optim_norms(void *dev, mlc__optim_job *j, double *p, double *u)
 {
     const int64_t chunks = mlc__div_up(j->a->n, MLC__GRAIN);
     const double *sums = MLC__CAST(const double *, j->a->workspace);
-    double p = 0.0, u = 0.0;
-    if (j->a->step->weight_decay == 0.0) return 1.0;
     mlc__parallel(dev, chunks, 0.6 * (double)j->a->n, mlc__ratio_chunk, j);
-    for (int64_t i = 0; i < chunks; i++) { p += sums[2 * i]; u += sums[2 * i + 1]; }
-    const double ratio = sqrt(p) / sqrt(u);
+    *p = *u = 0.0;
+    for (int64_t i = 0; i < chunks; i++) { *p += sums[2 * i]; *u += sums[2 * i + 1]; }
+    *p = sqrt(*p);
+    *u = sqrt(*u);
+}
+
+/* |p| / |u|, 1 if either is 0 or not finite. */
+static double mlc__lamb_ratio(void *dev, mlc__optim_job *j)
+{
+    double p, u;
+    if (j->a->step->weight_decay == 0.0) return 1.0;
+    mlc__optim_norms(dev, j, &p, &u);
+    const double ratio = p / u;
     return p > 0.0 && u > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
+/* trust |p| / (|g| + decay |p| + eps), 1 if either is 0 or not finite, and for vectors. */
+static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
+{
+    double p, g;
+    if (j->a->rows == 0) return 1.0;
+    mlc__optim_norms(dev, j, &p, &g);
+    const double ratio = j->a->hyper[1] * p /
+                         (g + j->a->step->weight_decay * p + j->a->hyper[2]);
+    return p > 0.0 && g > 0.0 && ratio < MLC__INF ? ratio : 1.0;
+}
+
 #define MLC__RULE_F32(name, isa, level, K) mlc__##name##_f32_##isa,
-static const struct mlc__norms mlc__ratio =
-    { mlc__optim_ratio, MLC__OTHER(mlc__squares_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
+#define MLC__NORMS(rule) \
+    static const struct mlc__norms mlc__##rule##_norms = \
+        { mlc__##rule##_ratio, MLC__OTHER(mlc__squares_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
+MLC__NORMS(lamb)
+MLC__NORMS(lars)
 
 #define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
     static const struct mlc_rule_fns mlc__rule_##name = \
         { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
 MLC__RULES(MLC__RULE_CPU, any)
+#define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__ELEMENT_AT_##isa(name),
 #define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
-    MLC__RULE_CPU(name, none, mlc__##name##_correct, NULL, any)
+    static const struct mlc_rule_fns mlc__rule_##name = \
+        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) } };
 MLC_ELEMENT_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
 
 #define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
@@ -34447,6 +34544,9 @@ struct mlc_optim {
     double      hyper[8];              /* of the rule, for its kernel */
     int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
     bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
+    double      rho;                   /* of mlc_optim_sam; 0: none */
+    bool        adaptive, sharp;       /* sharp: its gradients are taken */
+    mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
@@ -34878,7 +34978,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.dtype = e->p->t.dtype;
     a.n_state = o->n_state;
     a.n = mlc__optim_elements(o, from, to);
-    a.rows = e->p->t.ndim > 1 ? e->p->t.shape[0] : 1;
+    a.rows = e->p->t.ndim > 1 ? e->p->t.shape[0] : 0;
     a.cols = a.rows ? mlc__numel(&e->p->t) / a.rows : 0;
     a.p = e->p->value_storage.data;
     a.g = e->p->grad_storage.data;
@@ -34981,6 +35081,8 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__TRY(mlc__optim_layout(o));
+    MLC__REQUIRE(o->ctx, o->rho == 0.0 || o->sharp, STATE, "optim_step: mlc_optim_sam is on; call "
+                 "mlc_optim_step_with");
     MLC__REQUIRE(o->ctx, !o->mean, STATE, "optim_step: the parameters are the mean of what is "
                  "trained; call mlc_optim_mean(opt, false)");
     for (int64_t i = 0; i < o->entries; i++)
@@ -35025,7 +35127,7 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
-           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks &&
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks && o->rho == 0.0 &&
            !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
@@ -35564,6 +35666,38 @@ MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
     return mlc_lamb_ex(m, &d);
 }
 
+/* -- LARS -- */
+
+MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
+{
+    static const char *const names[] = { "momentum_buffer" };
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "lars", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
+        { "trust", d->trust, DBL_MIN, MLC__INF }, { "eps", d->eps, 0.0, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "lars", bounds, 5)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_LARS, &mlc__rule_lars, "lars", names, 1);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = d->momentum;
+    draft.hyper[1] = d->trust;
+    draft.hyper[2] = d->eps;
+    draft.momentum = 1;
+    return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
+{
+    const mlc_lars_desc d = { lr, 0.9, 0.001, 1e-8, 0.0 };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
+{
+    const mlc_lars_desc d = mlc_lars_desc_make(lr);
+    return mlc_lars_ex(m, &d);
+}
+
 /* -- AMSGrad, RAdam, NAdam, AdaMax -- */
 
 static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_amsgrad_desc *d,
@@ -35845,33 +35979,40 @@ MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
     return mlc_sophia_ex(m, &d);
 }
 
-/* State k of entry i as a tensor. */
-static mlc_tensor mlc__optim_state_view(const mlc_optim *o, int64_t i, int32_t k, mlc_storage *at)
-{
-    const mlc__entry *e = &o->entry[i];
-    mlc_tensor t = e->p->t;
-    *at = e->p->value_storage;
-    at->data = MLC__CAST(char *, o->state[k]) + e->state;
-    t.storage = at;
-    t.offset = 0;
-    t.dtype = e->dtype;
-    return t;
-}
-
-/* h = beta2 h + (1 - beta2) factor g g. */
-static mlc_status mlc__optim_curve(mlc_optim *o, int64_t i, double factor)
+/* A pass over the parameters that have moved, or are due, by a rule that is a part of another one,
+ * with its numbers: no update, and nothing is changed where memory is refused. */
+static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
+                                  const struct mlc_rule_fns *cpu, bool due, double k0, double k1)
 {
     mlc_ctx *ctx = o->ctx;
-    mlc_storage at;
-    mlc_tensor h = mlc__optim_state_view(o, i, 1, &at), g;
-    mlc__grad_view(&o->entry[i].p->t, &g);
-    mlc_scope_begin(ctx);
-    mlc_no_grad_begin(ctx);
-    mlc_tensor *d = mlc_cast(&g, h.dtype);
-    mlc_copy_into(&h, mlc_add(mlc_mul_scalar(&h, o->hyper[3]),
-                              mlc_mul_scalar(mlc_mul(d, d), (1.0 - o->hyper[3]) * factor)));
-    mlc_no_grad_end(ctx);
-    return mlc_scope_end(ctx);
+    mlc__block *block = NULL;
+    void *room;
+    struct mlc_optim_step step;
+    mlc_status st = MLC_OK;
+    memset(&step, 0, sizeof step);
+    step.grad_scale = 1.0;
+    step.k[0] = k0;
+    step.k[1] = k1;
+    step.stream = mlc__optim_stream(o) ^ (uint64_t)o->guard.steps << 1;
+    room = &step;
+    if (o->device) {
+        MLC__TRY(mlc__scratch(ctx, sizeof step, &block, &room));
+        st = mlc__device_copy(ctx, room, &step, sizeof step, MLC_COPY_TO_DEVICE);
+    }
+    for (int64_t i = 0; i < o->entries && st == MLC_OK; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (due ? !mlc__entry_due(e) : !e->p || !e->updates) continue;
+        struct mlc_k_optim a = mlc__optim_args(o, i, i + 1);
+        a.rule = rule;
+        a.cpu = cpu;
+        a.packs = NULL;
+        a.step = MLC__CAST(const struct mlc_optim_step *, room);
+        if (!due) a.g = a.p;
+        st = mlc__run_optim(ctx, what, &a);
+        e->p->value_storage.version++;
+    }
+    mlc__scratch_end(ctx, block);
+    return st;
 }
 
 MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
@@ -35884,8 +36025,8 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
                  "mlc_optim_scaler_off, as bf16 and f32 need no scaler");
     MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
                  "it is the number of samples of the batch", mlc__real(factor).s);
-    for (int64_t i = 0; i < o->entries; i++)
-        if (mlc__entry_due(&o->entry[i])) MLC__TRY(mlc__optim_curve(o, i, factor));
+    MLC__TRY(mlc__optim_pass(o, "optim_curvature", MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
+                             o->hyper[3], (1.0 - o->hyper[3]) * factor));
     mlc_optim_zero_grad(o);
     return MLC_OK;
 }
@@ -35951,22 +36092,6 @@ MLC_IMPL mlc_optim *mlc_sf_adamw(mlc_module *m, double lr)
     return mlc_sf_adamw_ex(m, &d);
 }
 
-/* p += share (z - p). */
-static mlc_status mlc__optim_toward(mlc_optim *o, int64_t i, double share)
-{
-    mlc_ctx *ctx = o->ctx;
-    mlc_tensor *p = &o->entry[i].p->t;
-    mlc_storage at;
-    mlc_tensor z = mlc__optim_state_view(o, i, 0, &at);
-    mlc_scope_begin(ctx);
-    mlc_no_grad_begin(ctx);
-    mlc_tensor *x = mlc_cast(p, z.dtype);
-    x = mlc_add(x, mlc_mul_scalar(mlc_sub(&z, x), share));
-    mlc_copy_into(p, mlc_cast(x, p->dtype));
-    mlc_no_grad_end(ctx);
-    return mlc_scope_end(ctx);
-}
-
 MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
@@ -35975,9 +36100,122 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     MLC__TRY(mlc__optim_layout(o));
     if (on == o->mean) return MLC_OK;
     const double share = on ? 1.0 - 1.0 / o->hyper[0] : 1.0 - o->hyper[0];
-    for (int64_t i = 0; i < o->entries; i++)
-        if (o->entry[i].p && o->entry[i].updates) MLC__TRY(mlc__optim_toward(o, i, share));
+    MLC__TRY(mlc__optim_pass(o, "optim_mean", MLC_RULE_SF_MEAN, &mlc__rule_sf_mean, false, share,
+                             0.0));
     o->mean = on;
+    return MLC_OK;
+}
+
+/* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss again
+ * SAM: gradients g at p, p + e with e along g in place of p, gradients there, p again, a step.
+ * Copies of all parameters are made before the first of them changes: every way restores them. */
+
+static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    mlc_tensor *l = fn(user);
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, l && l->ctx == o->ctx, ARG, "optim_step_with: the loss %s", l ?
+                 "belongs to another context" : "is NULL; fn returns what it made");
+    if (loss) *loss = mlc_item(l);
+    return mlc_backward(mlc_optim_scaled(o, l));
+}
+
+MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
+    MLC__TRY(mlc_scope_begin(o->ctx));
+    mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
+                                 : mlc__optim_evaluate(o, fn, user, loss);
+    if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
+    o->sharp = st == MLC_OK;
+    if (st == MLC_OK) st = mlc_optim_step(o);
+    o->sharp = false;
+    const mlc_status left = mlc__scope_leave(o->ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* g of entry i, times |p| if the ascent is adaptive, in f64 or f32. */
+static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
+{
+    mlc_tensor *p = &o->entry[i].p->t, g;
+    mlc__grad_view(p, &g);
+    mlc_tensor *wide = mlc_cast(&g, o->entry[i].dtype);
+    return o->adaptive ? mlc_mul(wide, mlc_abs(mlc_cast(p, wide->dtype))) : wide;
+}
+
+/* rho / (|g| + 1e-12), of all gradients that are due. */
+static mlc_tensor *mlc__sam_scale(mlc_optim *o)
+{
+    mlc_tensor *sum = mlc_zeros(o->ctx, MLC_F64, mlc_dims0());
+    for (int64_t i = 0; i < o->entries && sum; i++) {
+        if (!mlc__entry_due(&o->entry[i])) continue;
+        mlc_tensor *g = mlc__sam_gradient(o, i);
+        sum = mlc_add(sum, mlc_cast(mlc_sum_all(mlc_mul(g, g)), MLC_F64));
+    }
+    return mlc_mul_scalar(mlc_reciprocal(mlc_add_scalar(mlc_sqrt(sum), 1e-12)), o->rho);
+}
+
+/* Copies of what is due into old, and how far each goes into far. */
+static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far)
+{
+    mlc_tensor *scale = mlc__sam_scale(o);
+    for (int64_t i = 0; i < o->entries && scale; i++) {
+        mlc_tensor *p = &o->entry[i].p->t;
+        if (!mlc__entry_due(&o->entry[i])) continue;
+        mlc_tensor *e = mlc__sam_gradient(o, i);
+        if (o->adaptive) e = mlc_mul(e, mlc_abs(mlc_cast(p, o->entry[i].dtype)));
+        e = mlc_mul(e, mlc_cast(scale, o->entry[i].dtype));
+        far[i] = mlc_cast(mlc_add(mlc_cast(p, o->entry[i].dtype), e), p->dtype);
+        old[i] = mlc_copy(p);
+        if (!far[i] || !old[i]) break;
+    }
+    return o->ctx->status;
+}
+
+static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
+{
+    mlc_no_grad_begin(o->ctx);
+    for (int64_t i = 0; i < o->entries; i++)
+        if (values[i]) mlc_copy_into(&o->entry[i].p->t, values[i]);
+    mlc_no_grad_end(o->ctx);
+}
+
+static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    mlc_ctx *ctx = o->ctx;
+    const size_t n = (size_t)o->entries;
+    MLC__REQUIRE(ctx, o->wanted == 1, STATE, "optim_step_with: mlc_optim_sam does not go with "
+                 "mlc_optim_accumulate");
+    MLC__TRY(mlc__optim_layout(o));
+    mlc_optim_zero_grad(o);            /* the ascent is along this loss alone */
+    MLC__TRY(mlc__optim_evaluate(o, fn, user, loss));
+    mlc_tensor **old = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, 2 * n * sizeof *old,
+                                                                MLC_MEM_OBJECT, "optim_step_with"));
+    if (!old) return MLC_ERR_NOMEM;
+    memset(old, 0, 2 * n * sizeof *old);
+    mlc_no_grad_begin(ctx);
+    mlc_status st = mlc__sam_plan(o, old, old + n);
+    mlc_no_grad_end(ctx);
+    if (st == MLC_OK) {
+        mlc__sam_put(o, old + n);
+        mlc_optim_zero_grad(o);
+        st = mlc__optim_evaluate(o, fn, user, NULL);
+        mlc__sam_put(o, old);
+    }
+    mlc__heap_free(ctx, old);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, rho >= 0.0 && rho < MLC__INF, ARG, "optim_sam: rho is %s; it must be "
+                 "finite and not negative", mlc__real(rho).s);
+    o->rho = rho;
+    o->adaptive = adaptive;
+    o->sam = mlc__optim_sam;
     return MLC_OK;
 }
 

@@ -5340,7 +5340,9 @@ template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct m
         k.c1 = s.first ? (W)1 : (W)(1.0 - hyper[1]);
         return k;
     }
-    if (a.rule > MLC_RULE_LAMB) {
+    if (a.rule == MLC_RULE_LARS) k.rate = (W)(s.lr * ratio);
+    if (a.rule == MLC_RULE_LARS) return k;
+    if (a.rule > MLC_RULE_LARS) {
         for (int i = 0; i < 10; i++) k.k[i] = (W)s.k[i];
         return k;
     }
@@ -5379,6 +5381,11 @@ template <class W> DEV W optim_sgd(const optim_numbers<W> &k, W g, W p, W *m, bo
     *m = k.b1 * *m + k.c1 * d;
     return p - k.rate * (ahead ? d + k.momentum * *m : *m);
 }
+template <class W> DEV W optim_lars(const optim_numbers<W> &k, W g, W p, W *m)
+{
+    *m = k.momentum * *m + k.rate * (k.scale * g + k.decay * p);
+    return p - *m;
+}
 /* By the rules' text: numbers has their k. */
 #define ELEMENT_CASE(x_, NAME, name, states, numbers, step) \
     case MLC_RULE_##NAME: { step return x; }
@@ -5393,9 +5400,10 @@ template <class T> DEV T optim_element(mlc_rule rule, const T *k, T d, T x, T &m
 template <class W> DEV W optim_one(const struct mlc_k_optim &a, const optim_numbers<W> &k, W g, W p,
                                    W *m, W *v, W *w)
 {
-    if (a.rule > MLC_RULE_LAMB) return optim_element(a.rule, k.k, k.scale * g, p, *m, *v, *w);
+    if (a.rule > MLC_RULE_LARS) return optim_element(a.rule, k.k, k.scale * g, p, *m, *v, *w);
     switch (a.rule) {
     case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.hyper[2] != 0.0);
+    case MLC_RULE_LARS: return optim_lars(k, g, p, m);
     case MLC_RULE_ADAM: return k.shrink * p -
                                k.rate * optim_moments(k, k.scale * g + k.decay * p, m, v);
     default:            return p - k.rate * optim_lamb(k, g, p, m, v);
@@ -5498,6 +5506,12 @@ optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
     }
 }
 
+/* Is the ratio of a rule with norms 1, whatever they are? */
+DEV bool optim_plain(const struct mlc_k_optim &a)
+{
+    return a.rule == MLC_RULE_LARS ? a.rows == 0 : a.step->weight_decay == 0.0;
+}
+
 /* Sums of squares of p and of the update, by block. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
@@ -5505,14 +5519,16 @@ optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
     typedef typename wide<T>::type W;
     enum { V = 16 / sizeof(T) };
     double p = 0.0, u = 0.0;
-    if (optim_rests(a) || a.step->weight_decay == 0.0) return;
+    if (optim_rests(a) || optim_plain(a)) return;
     const optim_numbers<W> k = optim_numbers_of<T, W>(a, 1.0);
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
         optim_lanes<W, V> l;
         optim_get<T, W, V>(a, i, aligned && i + V <= a.n, k.bound, &l);
         for (int e = 0; e < V; e++) {
-            const W update = optim_lamb(k, l.g[e], l.p[e], &l.m[e], &l.v[e]);
+            const W update = a.rule == MLC_RULE_LARS
+                                 ? k.scale * l.g[e]
+                                 : optim_lamb(k, l.g[e], l.p[e], &l.m[e], &l.v[e]);
             const bool counts = i + e < a.n;
             p += counts ? (double)l.p[e] * (double)l.p[e] : 0.0;
             u += counts ? (double)update * (double)update : 0.0;
@@ -5524,25 +5540,33 @@ optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
     sums[2 * blockIdx.x] = p;
     sums[2 * blockIdx.x + 1] = u;
 }
-/* |p| / |u|, 1 if either is 0 or not finite, or where the decay is 0. */
+/* |p| / |u| of LAMB, trust |p| / (|u| + decay |p| + eps) of LARS; 1 if one is 0 or not finite. */
 static __global__ void __launch_bounds__(THREADS)
 optim_ratio_kernel(struct mlc_k_optim a, const double *sums, int n, double *ratio)
 {
     double p = 0.0, u = 0.0;
     if (optim_rests(a)) return;
-    for (int i = (int)threadIdx.x; i < n && a.step->weight_decay != 0.0; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < n && !optim_plain(a); i += THREADS) {
         p += sums[2 * i];
         u += sums[2 * i + 1];
     }
     p = block_fold<plus>(p);
     u = block_fold<plus>(u);
-    const double r = sqrt(p) / sqrt(u);
+    const double r = a.rule == MLC_RULE_LARS
+                         ? a.hyper[1] * sqrt(p) /
+                               (sqrt(u) + a.step->weight_decay * sqrt(p) + a.hyper[2])
+                         : sqrt(p) / sqrt(u);
     if (threadIdx.x == 0) *ratio = p > 0.0 && u > 0.0 && r < (double)INFINITY ? r : 1.0;
+}
+
+static bool optim_normed(const struct mlc_k_optim *a)
+{
+    return a->rule == MLC_RULE_LAMB || a->rule == MLC_RULE_LARS;
 }
 
 static size_t optim_workspace(void *, const struct mlc_k_optim *a)
 {
-    return a->rule == MLC_RULE_LAMB ? (1 + 2 * NORM_BLOCKS) * sizeof(double) : 0;
+    return optim_normed(a) ? (1 + 2 * NORM_BLOCKS) * sizeof(double) : 0;
 }
 
 template <class T> static mlc_status optim_run(void *dev, const struct mlc_k_optim *a, bool aligned)
@@ -5550,7 +5574,7 @@ template <class T> static mlc_status optim_run(void *dev, const struct mlc_k_opt
     const int64_t vectors = (a->n * (int64_t)sizeof(T) + 15) / 16;
     const int64_t each = THREADS * OPTIM_EACH, norms = (vectors + each - 1) / each;
     const int sums = (int)(norms < NORM_BLOCKS ? norms : (int)NORM_BLOCKS);
-    double *ratio = a->rule == MLC_RULE_LAMB ? static_cast<double *>(a->workspace) : NULL;
+    double *ratio = optim_normed(a) ? static_cast<double *>(a->workspace) : NULL;
     mlc_status st = MLC_OK;
     if (ratio)
         st = launch(dev, "optim_norm", dim3((unsigned)sums), dim3(THREADS), 0, optim_norm_kernel<T>,

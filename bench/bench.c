@@ -1196,6 +1196,33 @@ static void optim_probe(void *arg, double rate[2])
                                     s->plain.n > 50000000 ? 1 : 3);
 }
 
+/* Rules by the number of their case, from 2 on; SGD and AdamW are 1 and 0. */
+static const struct { const char *name; mlc_optim *(*make)(mlc_module *m, double lr); } RULES[] = {
+    {"adam", mlc_adam}, {"amsgrad", mlc_amsgrad}, {"adamax", mlc_adamax}, {"nadam", mlc_nadam},
+    {"radam", mlc_radam}, {"rmsprop", mlc_rmsprop}, {"adagrad", mlc_adagrad},
+    {"adadelta", mlc_adadelta}, {"rprop", mlc_rprop}, {"lion", mlc_lion}, {"lamb", mlc_lamb},
+    {"lars", mlc_lars}, {"sophia", mlc_sophia}, {"sf_sgd", mlc_sf_sgd},
+    {"sf_adamw", mlc_sf_adamw} };
+enum { RULE_COUNT = sizeof RULES / sizeof *RULES };
+
+/* tests/test_rules.c has the values; here they have moved and are numbers. */
+static bool rule_setup(state *s)
+{
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(s->bc->n, s->bc->m);
+    double *g = NULL;
+    d.no_bias = true;
+    s->net = mlc_nn_linear_ex(s->ctx, &d);
+    s->opt = RULES[s->bc->op - 2].make(s->net, 1e-3);
+    s->a = mlc_module_param(s->net, "weight");
+    s->b = values(s, mlc_dims1(s->bc->m), 1, 2, &g);
+    const double before = mlc_item_at(s->a, mlc_dims2(0, 0));
+    optim_gradient(s);
+    optim_run(s, 3);
+    const double after = mlc_item_at(s->a, mlc_dims2(0, 0));
+    free(g);
+    return g && after != before && after - after == 0;
+}
+
 static bool optim_setup(state *s)
 {
     const int64_t   m = s->bc->m, n = s->bc->n, stride = 1 + m * n / 1000001;
@@ -1914,6 +1941,14 @@ static void add_all(void)
     add_adamw("optim_adamw_10m", 2500, 4000);
     if (bench_free_memory() > 6e9) add_adamw("optim_adamw_100m", 10000, 10000);
     add_other("optim_sgd_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 1);
+    for (int i = 0; i < 2 * RULE_COUNT; i++) {
+        static char names[2 * RULE_COUNT][40];
+        const bool  large = i >= RULE_COUNT;
+        snprintf(names[i], sizeof names[i], "optim_%s_%s", RULES[i % RULE_COUNT].name,
+                 large ? "10m" : "1m");
+        add_other(names[i], "Mparam/s", large ? 10 : 1, rule_setup, optim_run, large ? 2500 : 1000,
+                  large ? 4000 : 1000, 0, 2 + i % RULE_COUNT);
+    }
     for (int i = 0; i < SCHEDS; i++) {
         static char names[SCHEDS][40];
         const char *name;

@@ -566,6 +566,19 @@ def sgd_tiny(params):
     return torch.optim.SGD(params, lr=0.01, foreach=False)
 
 
+def rule(name, **options):
+    """A rule of torch.optim in its fastest form: fused where it has one, else foreach."""
+    return lambda params: getattr(torch.optim, name)(params, lr=1e-3, **options)
+
+
+RULES = {
+    "adam": rule("Adam", fused=True), "amsgrad": rule("Adam", amsgrad=True, fused=True),
+    "adamax": rule("Adamax", foreach=True), "nadam": rule("NAdam", foreach=True),
+    "radam": rule("RAdam", foreach=True), "rmsprop": rule("RMSprop", foreach=True),
+    "adagrad": rule("Adagrad", fused=True), "adadelta": rule("Adadelta", foreach=True),
+    "rprop": rule("Rprop", foreach=True),
+}
+
 MLP = [784, 512, 512, 10]
 MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
         ("1024_2048x3_10_b32", [1024, 2048, 2048, 2048, 10], 32)]
@@ -631,6 +644,8 @@ CASES = {
     "optim_adamw_10m": optimizer_step(adamw, 10000000),
     "optim_adamw_100m": optimizer_step(adamw, 100000000),
     "optim_sgd_1000x1000": optimizer_step(sgd),
+    **{f"optim_{name}_{size}": optimizer_step(rule, n)
+       for name, rule in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
     "data_loader_1797x64_b32": loader,
 }
 ONE_THREAD = "overhead_*"

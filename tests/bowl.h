@@ -16,17 +16,24 @@ static mlc_status bowl_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_i
 
 static const mlc_module_class BOWL = {"Bowl", bowl_forward, NULL, NULL, 0, NULL};
 
-static mlc_module *bowl(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, const double *start)
+/* p has the shape dims. */
+static inline mlc_module *bowl_of(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims,
+                                  const double *start)
 {
     mlc_param_desc d;
     mlc_module    *m = mlc_module_create(ctx, &BOWL, NULL, 0);
-    d = mlc_param_desc_make(mlc_dims1(n));
+    d = mlc_param_desc_make(dims);
     d.dtype = dtype;
     d.has_dtype = true;
     mlc_tensor *p = mlc_module_declare(m, "p", &d);
     mlc_module_build(m);
-    mlc_copy_into(p, test_tensor(ctx, dtype, mlc_dims1(n), start));
+    mlc_copy_into(p, test_tensor(ctx, dtype, dims, start));
     return m;
+}
+
+static inline mlc_module *bowl(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, const double *start)
+{
+    return bowl_of(ctx, dtype, mlc_dims1(n), start);
 }
 
 /* One step on sum(w p^2). */

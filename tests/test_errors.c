@@ -1859,23 +1859,19 @@ WRONG(flatten_of_a_scalar, SHAPE,
 /* -- optimizers -- */
 
 WRONG(sgd_rate_negative, ARG,
-      "sgd: lr -0.5, momentum 0, dampening 0, weight decay 0: none may be negative, and nesterov "
-      "needs momentum without dampening",
+      "sgd: lr is -0.5; it must be at least 0 and below inf",
       mlc_sgd(w->net, -0.5))
 
 WRONG(sgd_nesterov_alone, ARG,
-      "sgd: lr 0.1, momentum 0, dampening 0, weight decay 0: none may be negative, and nesterov "
-      "needs momentum without dampening",
+      "sgd: nesterov with momentum 0 and dampening 0; it needs momentum and no dampening",
       sgd_of(w, 0.1, 0, true))
 
 WRONG(adam_beta_of_one, ARG,
-      "adam: lr 0.1, betas 1 and 0.999, eps 1e-08, weight decay 0: none may be negative, betas "
-      "must be below 1",
+      "adam: beta1 is 1; it must be at least 0 and below 1",
       adam_of(w, 0.1, 1))
 
 WRONG(adamw_rate_nan, ARG,
-      "adamw: lr nan, betas 0.9 and 0.999, eps 1e-08, weight decay 0.01: none may be negative, "
-      "betas must be below 1",
+      "adamw: lr is nan; it must be at least 0 and below inf",
       mlc_adamw(w->net, (double)NAN))
 
 WRONG(set_lr_negative, ARG,

@@ -1275,6 +1275,7 @@ DO(mlc_adagrad) { return run_optim(w, mlc_adagrad(w->net, 0.1)); }
 DO(mlc_adadelta) { return run_optim(w, mlc_adadelta(w->net, 0.1)); }
 DO(mlc_rprop) { return run_optim(w, mlc_rprop(w->net, 0.1)); }
 DO(mlc_sophia) { return run_optim(w, mlc_sophia(w->net, 0.1)); }
+DO(mlc_lars) { return run_optim(w, mlc_lars(w->net, 0.1)); }
 DO(mlc_lion) { return run_optim(w, mlc_lion(w->net, 0.1)); }
 DO(mlc_sf_sgd) { return run_optim(w, mlc_sf_sgd(w->net, 0.1)); }
 DO(mlc_sf_adamw) { return run_optim(w, mlc_sf_adamw(w->net, 0.1)); }
@@ -1354,6 +1355,12 @@ DO(mlc_rprop_ex)
     return run_optim(w, mlc_rprop_ex(w->net, &d));
 }
 
+DO(mlc_lars_ex)
+{
+    const mlc_lars_desc d = mlc_lars_desc_make(1e-3);
+    return run_optim(w, mlc_lars_ex(w->net, &d));
+}
+
 DO(mlc_lion_ex)
 {
     const mlc_lion_desc d = mlc_lion_desc_make(1e-3);
@@ -1386,13 +1393,28 @@ DO(mlc_optim_curvature)
 
 DO(mlc_optim_mean)
 {
-    mlc_optim *opt = mlc_sf_sgd(w->net, 0.1);
-    w->optim = opt;
-    if (!opt) return made(w, opt);
-    const mlc_status st = mlc_optim_step(opt);
-    return st == MLC_OK ? mlc_optim_mean(opt, true) : st;
+    w->optim = mlc_sf_sgd(w->net, 0.1);
+    return w->optim ? mlc_optim_mean(w->optim, true) : made(w, w->optim);
 }
 
+static mlc_tensor *world_loss(void *user)
+{
+    world *w = (world *)user;
+    return mlc_sum_all(mlc_forward(w->net, mlc_detach(w->x)));
+}
+
+DO(mlc_optim_step_with)
+{
+    mlc_optim_zero_grad(w->opt);
+    return mlc_optim_step_with(w->opt, world_loss, w, NULL);
+}
+DO(mlc_optim_sam)
+{
+    mlc_optim_sam(w->opt, 0.1, true);
+    const mlc_status st = mlc_optim_step_with(w->opt, world_loss, w, NULL);
+    mlc_optim_sam(w->opt, 0, false);
+    return st;
+}
 DO(mlc_optim_step) { return mlc_optim_step(w->opt); }
 
 DO(mlc_optim_group)

@@ -35,6 +35,9 @@ MAKE(adadelta, adadelta, adadelta, 1, (void)0)
 MAKE(adadelta_decay, adadelta, adadelta, 0.5, d.rho = 0.8, d.eps = 1e-4, d.weight_decay = 0.05)
 MAKE(rprop, rprop, rprop, 0.015, (void)0)
 MAKE(rprop_options, rprop, rprop, 0.1, d.shrink = 0.6, d.grow = 1.3, d.least = 1e-4, d.most = 1)
+MAKE(lars, lars, lars, 1, (void)0)
+MAKE(lars_decay, lars, lars, 5, d.trust = 0.002, d.momentum = 0.8, d.weight_decay = 0.05)
+MAKE(lars_zero, lars, lars, 0.1, d.weight_decay = 0.05)
 MAKE(lion, lion, lion, 0.01, (void)0)
 MAKE(lion_decay, lion, lion, 0.02, d.beta1 = 0.95, d.beta2 = 0.98, d.weight_decay = 0.1)
 MAKE(sophia, sophia, sophia, 0.01, (void)0)
@@ -72,6 +75,9 @@ static const trace TRACES[] = {
     {"adadelta_decay", make_adadelta_decay, 0, false},
     {"rprop", make_rprop, 0, false},
     {"rprop_options", make_rprop_options, 0, false},
+    {"lars", make_lars, 0, false},
+    {"lars_decay", make_lars_decay, 0, false},
+    {"lars_zero", make_lars_zero, 0, false},
     {"lion", make_lion, 0, false},
     {"lion_decay", make_lion_decay, 0, false},
     {"sophia", make_sophia, 10, false},
@@ -110,9 +116,11 @@ static void check_trace(mlc_ctx *ctx, const golden_file *f, const trace *t, mlc_
 {
     const double tolerance = dtype == MLC_F64 ? 1e-12 : 1e-5;
     double       start[N];
-    mlc_tensor  *w = mlc_cast(golden_find(f, "w"), dtype), *own = golden_find(f, "%s.p0", t->name);
+    mlc_tensor  *w = golden_find(f, "%s.w", t->name), *own = golden_find(f, "%s.p0", t->name);
     test_read(own ? own : golden_find(f, "p0"), start);
-    mlc_module *m = bowl(ctx, dtype, N, start);
+    /* A matrix, as LARS leaves vectors alone. */
+    mlc_module *m = bowl_of(ctx, dtype, mlc_dims2(1, N), start);
+    w = mlc_reshape(mlc_cast(w ? w : golden_find(f, "w"), dtype), mlc_dims2(1, N));
     mlc_optim  *opt = t->make(m);
     for (int step = 1; step <= 100; step++) {
         if (t->curvature && (step - 1) % t->curvature == 0) feed_curvature(m, opt, w);
@@ -174,6 +182,26 @@ static void scaled_descend(mlc_module *m, mlc_optim *opt, mlc_tensor *w, double 
     mlc_scope_end(ctx);
 }
 
+/* Biases and norms: momentum without a ratio.                                                   */
+TEST(rules, lars_leaves_vectors_alone)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[2][3];
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 2; k++) {
+            mlc_tensor   *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), weight);
+            mlc_module   *m = bowl(ctx, MLC_F64, 3, start);
+            mlc_sgd_desc  d = mlc_sgd_desc_make(0.01);
+            d.momentum = 0.9;
+            mlc_optim *opt = k ? mlc_lars(m, 0.01) : mlc_sgd_ex(m, &d);
+            for (int step = 0; step < 5; step++) CHECK_EQ(descend(m, opt, w), MLC_OK);
+            test_read(mlc_module_param(m, "p"), p[k]);
+        }
+        for (int i = 0; i < 3; i++) CHECK_NEAR(p[1][i], p[0][i], 1e-14);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(rules, storms_poison_no_state)
 {
     static const int    length[] = {1, 5, 49};
@@ -233,8 +261,8 @@ TEST(rules, bf16_parameters_descend)
     double              p[3], before, after;
     for (int i = 0; i < N_TRACES; i++) {
         mlc_ctx    *ctx = test_ctx();
-        mlc_tensor *w = test_tensor(ctx, MLC_BF16, mlc_dims1(3), weight);
-        mlc_module *m = bowl(ctx, MLC_F32, 3, start);
+        mlc_tensor *w = test_tensor(ctx, MLC_BF16, mlc_dims2(1, 3), weight);
+        mlc_module *m = bowl_of(ctx, MLC_F32, mlc_dims2(1, 3), start);
         CHECK_EQ(mlc_module_to(m, MLC_BF16), MLC_OK);
         mlc_optim *opt = TRACES[i].make(m);
         for (int step = 0; step < 30; step++) CHECK_EQ(descend(m, opt, w), MLC_OK);
@@ -248,6 +276,116 @@ TEST(rules, bf16_parameters_descend)
         if (!CHECK(after < before)) printf("  %s\n", TRACES[i].name);
         CHECK_OK(ctx);
     }
+}
+
+/* ---- rules that make the loss again --------------------------------------------------------- */
+
+typedef struct bowl_batch { mlc_module *m; mlc_tensor *w; int calls; } bowl_batch;
+
+static mlc_tensor *bowl_loss(void *user)
+{
+    bowl_batch *b = (bowl_batch *)user;
+    b->calls++;
+    return mlc_forward(b->m, b->w);
+}
+
+static void check_sam(mlc_ctx *ctx, const golden_file *f, const char *name, mlc_dtype dtype)
+{
+    const bool    adaptive = strcmp(name, "asam") == 0, momentum = strcmp(name, "sam") > 0;
+    const double  tolerance = dtype == MLC_F64 ? 1e-12 : 1e-5;
+    double        start[N], loss, want;
+    mlc_tensor   *w = mlc_cast(golden_find(f, "w"), dtype);
+    mlc_sgd_desc  d = mlc_sgd_desc_make(0.02);
+    if (momentum) d.momentum = 0.9, d.weight_decay = 0.05;
+    test_read(golden_find(f, "p0"), start);
+    mlc_module *m = bowl(ctx, dtype, N, start);
+    mlc_optim  *opt = mlc_sgd_ex(m, &d);
+    bowl_batch  batch = {m, w, 0};
+    CHECK_EQ(mlc_optim_sam(opt, adaptive ? 0.5 : momentum ? 0.1 : 0.05, adaptive), MLC_OK);
+    for (int step = 1; step <= 100; step++) {
+        want = mlc_item(mlc_forward(m, w));
+        CHECK_EQ(mlc_optim_step_with(opt, bowl_loss, &batch, &loss), MLC_OK);
+        CHECK_NEAR(loss, want, 0);
+        if (step == 1 || step == 10 || step == 100) near_golden(f, m, name, 'p', step, tolerance);
+    }
+    CHECK_EQ(batch.calls, 200);
+    CHECK_EQ(mlc_optim_steps(opt), 100);
+}
+
+TEST(rules, sam_follows_its_traces)
+{
+    FOR_EACH_ISA(ctx) {
+        golden_file f = golden_open(ctx, "optim_rules.safetensors");
+        for (int k = 0; k < 2; k++) {
+            check_sam(ctx, &f, "sam", k ? MLC_F64 : MLC_F32);
+            check_sam(ctx, &f, "sam_momentum", k ? MLC_F64 : MLC_F32);
+            check_sam(ctx, &f, "asam", k ? MLC_F64 : MLC_F32);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* A loss that is no number the second time, and one that fails: the parameters are as before.   */
+static mlc_tensor *bad_the_second_time(void *user)
+{
+    bowl_batch *b = (bowl_batch *)user;
+    if (++b->calls % 2) return mlc_forward(b->m, b->w);
+    if (b->calls == 2) return mlc_mul_scalar(mlc_forward(b->m, b->w), (double)NAN);
+    mlc_raise(mlc_module_ctx(b->m), MLC_ERR_VALUE, "no data");
+    return NULL;
+}
+
+TEST(rules, sam_puts_the_parameters_back_whatever_happens)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[3];
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 3, start);
+    mlc_optim          *opt = mlc_sgd(m, 0.1);
+    bowl_batch          batch = {m, test_tensor(ctx, MLC_F32, mlc_dims1(3), weight), 0};
+    mlc_scaler_desc     d = mlc_scaler_desc_make();
+    CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
+    CHECK_EQ(mlc_optim_sam(opt, 0.1, false), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, bad_the_second_time, &batch, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_scaler_state(opt).skipped, 1);
+    CHECK_EQ(mlc_optim_step_with(opt, bad_the_second_time, &batch, NULL), MLC_ERR_VALUE);
+    mlc_error_clear(ctx);
+    mlc_optim_zero_grad(opt);
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK(memcmp(p, start, sizeof p) == 0);
+    CHECK_EQ(descend(m, opt, batch.w), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "mlc_optim_step_with");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, bowl_loss, &batch, NULL), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_step_with(opt, NULL, NULL, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_sam(opt, -1, false), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "rho is -1");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_sam(NULL, 0.1, false), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_step_with(NULL, bowl_loss, &batch, NULL), MLC_ERR_ARG);
+}
+
+/* Without a rule that needs more: forward, backward and step in one.                            */
+TEST(rules, a_step_with_a_loss_is_a_step)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[2][3];
+    mlc_ctx            *ctx = test_ctx();
+    for (int k = 0; k < 2; k++) {
+        mlc_module *m = bowl(ctx, MLC_F32, 3, start);
+        mlc_optim  *opt = mlc_adamw(m, 0.1);
+        bowl_batch  batch = {m, test_tensor(ctx, MLC_F32, mlc_dims1(3), weight), 0};
+        for (int step = 0; step < 5; step++)
+            CHECK_EQ(k ? mlc_optim_step_with(opt, bowl_loss, &batch, NULL)
+                       : descend(m, opt, batch.w), MLC_OK);
+        CHECK_EQ(batch.calls, k ? 5 : 0);
+        test_read(mlc_module_param(m, "p"), p[k]);
+    }
+    CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0);
+    CHECK_OK(ctx);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------ */
@@ -279,6 +417,7 @@ TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
     REFUSED(rprop, rprop, shrink, 1, "1");
     REFUSED(rprop, rprop, grow, 0.5, "0.5");
     REFUSED(rprop, rprop, most, 0, "0");
+    REFUSED(lars, lars, trust, 0, "0");
     REFUSED(lion, lion, weight_decay, (double)INFINITY, "inf");
     REFUSED(sophia, sophia, gamma, 0, "0");
     REFUSED(sf_sgd, sf_sgd, momentum, 0, "0");
