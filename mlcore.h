@@ -93,7 +93,8 @@
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
- *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.SKETCH
+ *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.AVERAGE
+ *   IMPL.KERNELS.SKETCH
  *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
@@ -104,8 +105,8 @@
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
- *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES
- *   IMPL.OPTIM.CLOSURE  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
+ *   IMPL.OPTIM.AVERAGE  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
@@ -239,6 +240,7 @@ typedef struct mlc_storage mlc_storage;   /* memory of tensors, shared by views 
 typedef struct mlc_node    mlc_node;      /* one recorded operation                           */
 typedef struct mlc_module  mlc_module;
 typedef struct mlc_optim   mlc_optim;
+typedef struct mlc_average mlc_average;   /* of an optimizer's parameters                     */
 typedef struct mlc_loader  mlc_loader;
 
 /* Public to read (debuggers and kernels need it), never to write. Data: mlc_f32, mlc_read.   */
@@ -2190,6 +2192,13 @@ MLC_API mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_
  *   err    NOMEM: pairs already folded stay so, nothing is half folded
  *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_nn.c                 */
 MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
+/* mlc_nn_refresh_batch_norm: statistics anew, for weights that no batch has been through, such as
+ *   an average: on forgets the running statistics of the batch norms at or below m; until off each
+ *   forward counts in their plain mean, in evaluation, too, where dropout is off; and
+ *   num_batches_tracked counts from 0. On again forgets again.
+ *   err    those of filling a tensor
+ *   ref    torch.optim.swa_utils.update_bn                  test: tests/test_average.c        */
+MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
 
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
@@ -2714,6 +2723,49 @@ MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
 /* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
 MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
+
+/* Averages of the parameters that an optimizer trains, brought up to date by each update that is
+ * made: one that is skipped counts nowhere, on a device, too. They have the type of states, f32 for
+ * bf16 parameters. After surgery they move along with the states; a new parameter's begins as its
+ * value is. mlc_lr_range leaves them as they are. test: tests/test_average.c.                 */
+
+typedef struct mlc_average_desc {
+    double  decay;                     /* a = decay a + (1-decay) p; default 0.9999            */
+    bool    warmup;                    /* decay of the n-th at most (1+n)/(10+n); default off  */
+    bool    mean;                      /* a is the plain mean instead; default off             */
+    int64_t start, every;              /* updates since the call that count: start,            */
+                                       /* start + every ..; defaults 0 and 1. The first one is */
+                                       /* a itself; number 0 is the parameters at the call     */
+} mlc_average_desc;
+
+/* mlc_average_desc_make: as mlc_ema with a decay of 0.9999.                                   */
+MLC_API mlc_average_desc mlc_average_desc_make(void);
+/* mlc_ema: an exponential moving average of the parameters, from what they are at the call on. It
+ *   is freed with the optimizer. An optimizer may have several. The call waits for a device.
+ *   err    as mlc_average_ex           ref: torch.optim.swa_utils.get_ema_multi_avg_fn        */
+MLC_API mlc_average *mlc_ema(mlc_optim *opt, double decay);
+/* mlc_swa: the plain mean of the parameters after every n-th update, from update `start` since the
+ *   call on; until then it is what they were at the call.          err: as mlc_average_ex
+ *   ref    arXiv 1803.05407; torch.optim.swa_utils.AveragedModel                              */
+MLC_API mlc_average *mlc_swa(mlc_optim *opt, int64_t start, int64_t every);
+/* mlc_average_ex: either of both, with warm-up. NULL desc: mlc_average_desc_make's.
+ *   err    ARG: decay not in [0, 1), start < 0, every < 1; UNSUPPORTED: a device without the
+ *          kernel; as mlc_optim_step's              ref: timm.utils.ModelEmaV3                */
+MLC_API mlc_average *mlc_average_ex(mlc_optim *opt, const mlc_average_desc *desc);
+/* mlc_average_swap: on: the parameters and the average change places, in memory that there is, to
+ *   evaluate or save the average: see mlc_nn_refresh_batch_norm. off: they change back, to the same
+ *   bits. While it is on mlc_optim_step is a STATE error. It does nothing where that is so.
+ *   err    STATE: another average is on, or mlc_optim_mean; the module was freed, or got or lost
+ *          16 bits meanwhile (mlc_module_to)                                                  */
+MLC_API mlc_status mlc_average_swap(mlc_average *average, bool on);
+/* mlc_average_free: frees an average before its optimizer. One that is on is what goes on being
+ *   trained.                                                                                  */
+MLC_API void mlc_average_free(mlc_average *average);
+/* mlc_optim_lookahead: from now on each k-th update, by any rule, ends with slow += alpha (p -
+ *   slow) and p = slow; slow begins as p is. k 0: no more. Averages see what p is then. The paper
+ *   has k 5 to 10, alpha 0.5 to 0.8.
+ *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610      */
+MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
 /* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
  * A schedule is a value, and its factor a pure function of t, the number of updates made so far
@@ -4017,6 +4069,27 @@ struct mlc_k_optim {
                                        /* along k: made again of what p has become             */
     void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
 };
+typedef enum mlc_average_part { MLC_AVERAGE_TAKE, MLC_AVERAGE_ON, MLC_AVERAGE_OFF,
+                                MLC_AVERAGE_PART_FORCE_32 = 0x7fffffff } mlc_average_part;
+/* Parameters p and an average of them, after the passes of a step. TAKE: where steps - base - start
+ * is i times every, i >= 0: avg += w (p - avg), written avg = p - (1-w) (p - avg) from w = 1/2 on,
+ * in avg's dtype. w is 1 for i = 0, else 1/(i+1) for a mean, 9/(i+10) where that is over share with
+ * warmup, else share. Nothing is written where step says skip, or error[0] is not 0. ON: p and avg
+ * change places. A bf16 p gets avg rounded, halves up, and a word of avg becomes p in its upper
+ * half, the lower half staying, of which OFF makes both again; a NaN in avg becomes one without
+ * lower half before. */
+struct mlc_k_average {
+    mlc_average_part part;
+    mlc_dtype dtype;                   /* of p: f32, f64; bf16, with avg f32                   */
+    int64_t   n;
+    void     *p, *avg;
+    int32_t   back, mean, warmup;      /* back: avg is written to p, too, rounded to nearest   */
+    double    share;
+    int64_t   base, start, every;
+    const struct mlc_guard_state *state;
+    const struct mlc_optim_step *step; /* of a parameter that was due; NULL: nothing is skipped */
+    const int64_t *error;              /* NULL: none                                           */
+};
 /* A window slides over x [n,in..,c] and makes y [n,out..,c], dense; 3 axes as struct mlc_k_conv. */
 struct mlc_k_pool {
     mlc_dtype   dtype;                 /* floats                                               */
@@ -4102,7 +4175,7 @@ struct mlc_k_gemm_optim {
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
     X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
-    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole)
+    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole) X(average)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -18884,6 +18957,126 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
                                  MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
              mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level))
 
+/* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
+ * One pass reads p and reads and writes the average, after the passes of a step. Which updates
+ * count is decided here, by what guard has left in memory, as a host does not know what its device
+ * has skipped. */
+
+typedef void (*mlc__average_fn)(void *avg, const void *p, int64_t n, double w);
+
+/* As torch.lerp: exact where p is what avg is, and for w = 1. */
+#define MLC__AVERAGE_TEXT(T) \
+    T *s = MLC__CAST(T *, avg); \
+    const T *x = MLC__CAST(const T *, p), share = (T)w, rest = (T)(1.0 - w); \
+    if (w < 0.5) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) s[i] += share * (x[i] - s[i]); \
+    } else { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) s[i] = x[i] - rest * (x[i] - s[i]); \
+    }
+MLC__BODY void mlc__average_body(void *avg, const void *p, int64_t n, double w)
+{
+    MLC__AVERAGE_TEXT(float)
+}
+static MLC__OPT void mlc__average_f64(void *avg, const void *p, int64_t n, double w)
+{
+    MLC__AVERAGE_TEXT(double)
+}
+#define MLC__STAMP_AVERAGE(isa) \
+    MLC__AT_##isa \
+    static void mlc__average_f32_##isa(void *avg, const void *p, int64_t n, double w) \
+    { mlc__average_body(avg, p, n, w); }
+MLC__EACH_ISA(MLC__STAMP_AVERAGE)
+
+typedef struct mlc__average_job {
+    const struct mlc_k_average *a;
+    double               w;            /* what p weighs in avg                                 */
+    mlc__average_fn      take;
+    const mlc__half_fns *half;
+} mlc__average_job;
+
+/* What the parameters as they are weigh in the average; 0: they do not count. */
+static double mlc__average_share(const struct mlc_k_average *a)
+{
+    const int64_t t = a->state->steps - a->base - a->start, i = t / a->every;
+    const double n = (double)i, quick = 9.0 / (n + 10.0);
+    if ((a->step && a->step->skip) || (a->error && a->error[0])) return 0.0;
+    if (t < 0 || t != i * a->every) return 0.0;
+    if (i == 0) return 1.0;
+    if (a->mean) return 1.0 / (n + 1.0);
+    return a->warmup && quick > a->share ? quick : a->share;
+}
+
+/* bf16 values pass through f32 tile by tile. */
+static void mlc__average_take_low(const mlc__average_job *j, char *p, float *avg, int64_t n)
+{
+    const mlc_dtype dtype = j->a->dtype;
+    float tile[MLC__WORDS];
+    for (int64_t i = 0; i < n; i += MLC__WORDS) {
+        const int64_t some = mlc__min(MLC__WORDS, n - i);
+        j->half->widen(tile, p + 2 * i, dtype, some);
+        j->take(avg + i, tile, some, j->w);
+        if (j->a->back) j->half->narrow(p + 2 * i, avg + i, dtype, some);
+    }
+}
+
+static void mlc__average_exchange(char *p, char *avg, size_t bytes)
+{
+    char tile[1024];
+    for (size_t at = 0; at < bytes; at += sizeof tile) {
+        const size_t some = bytes - at < sizeof tile ? bytes - at : sizeof tile;
+        memcpy(tile, p + at, some);
+        memcpy(p + at, avg + at, some);
+        memcpy(avg + at, tile, some);
+    }
+}
+
+/* See struct mlc_k_average: 48 bits an element before and after, so that nothing is lost. */
+static void mlc__average_exchange_low(uint16_t *p, uint32_t *avg, int64_t n, bool on)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t x = avg[i];
+        if (on && (x & 0x7fffffffu) > 0x7f800000u) x = (x | 0x400000u) & 0xffff0000u;
+        const uint32_t low = x & 0xffffu, up = low >> 15, was = p[i];
+        p[i] = (uint16_t)((x >> 16) + (on ? up : 0u));
+        avg[i] = (on ? was : (was - up) & 0xffffu) << 16 | low;
+    }
+}
+
+static void mlc__average_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__average_job *j = MLC__CAST(const mlc__average_job *, arg);
+    const struct mlc_k_average *a = j->a;
+    const int64_t from = chunk * MLC__GRAIN, n = mlc__min(MLC__GRAIN, a->n - from);
+    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)n * size;
+    char *p = MLC__CAST(char *, a->p) + (size_t)from * size;
+    char *avg = MLC__CAST(char *, a->avg) + (size_t)from * mlc_dtype_bytes(mlc__wide(a->dtype));
+    (void)worker;
+    if (a->part != MLC_AVERAGE_TAKE && mlc__low(a->dtype))
+        mlc__average_exchange_low(MLC__CAST(uint16_t *, (void *)p),
+                                  MLC__CAST(uint32_t *, (void *)avg), n, a->part == MLC_AVERAGE_ON);
+    else if (a->part != MLC_AVERAGE_TAKE) mlc__average_exchange(p, avg, bytes);
+    else if (mlc__low(a->dtype)) mlc__average_take_low(j, p, MLC__CAST(float *, (void *)avg), n);
+    else {
+        j->take(avg, p, n, j->w);
+        if (a->back) memcpy(p, avg, bytes);
+    }
+}
+
+static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc__average_fn f32,
+                                   const mlc__half_fns *half)
+{
+    mlc__average_job j = { a, 1.0, mlc__f64(a->dtype) ? mlc__average_f64 : f32, half };
+    if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
+    if (a->part == MLC_AVERAGE_TAKE) j.w = mlc__average_share(a);
+    if (j.w == 0.0) return MLC_OK;
+    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 0.3 * (double)a->n, mlc__average_chunk, &j);
+    return MLC_OK;
+}
+
+#define MLC__CPU_average(K, isa, level) \
+    K##_isa(average, isa, level, \
+            mlc__average_run(dev, a, mlc__average_f32_##isa, &mlc__half_fns_##isa), NULL)
+
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
@@ -31427,16 +31620,23 @@ typedef struct mlc__bnorm_user {
     double      momentum, eps;
     int64_t     count;
     uint32_t    version;
+    bool        anew;                  /* see mlc_nn_refresh_batch_norm                        */
 } mlc__bnorm_user;
+
+static mlc_status mlc__bnorm_count(mlc__bnorm_user *u, int64_t count)
+{
+    if (!mlc_fill_(u->tracked, (double)count)) return u->tracked->ctx->status;
+    u->count = count;
+    u->version = u->tracked->storage->version;
+    return MLC_OK;
+}
 
 /* Counts on the host and writes to the device, which waits for nobody. */
 static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
 {
     if (u->count < 0 || u->tracked->storage->version != u->version)
         u->count = (int64_t)mlc_item(u->tracked);
-    if (!mlc_fill_(u->tracked, (double)++u->count)) return u->tracked->ctx->status;
-    u->version = u->tracked->storage->version;
-    return MLC_OK;
+    return mlc__bnorm_count(u, u->count + 1);
 }
 
 static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
@@ -31451,17 +31651,18 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
                                          mlc_tensor *add)
 {
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
-    const bool cast = u->mean && !m->training && mlc__is_half(u->mean->dtype);
-    const bool counts = m->training && u->tracked && !m->ctx->dry_run;
+    const bool trains = m->training || u->anew;
+    const bool cast = u->mean && !trains && mlc__is_half(u->mean->dtype);
+    const bool counts = trains && u->tracked && !m->ctx->dry_run;
     mlc__bnorm_spec s;
     if (counts && mlc__writable(u->tracked, "batch_norm") != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
     s.mean = cast ? mlc_cast(u->mean, MLC_F32) : u->mean;
     s.var = cast ? mlc_cast(u->var, MLC_F32) : u->var;
     if (cast && (!s.mean || !s.var)) return NULL;
-    s.momentum = u->momentum;
+    s.momentum = u->anew ? 1.0 / (double)(u->count + 1) : u->momentum;
     s.eps = u->eps;
-    s.training = m->training || !u->mean;
+    s.training = trains || !u->mean;
     s.relu = e->act == MLC_ACT_RELU;
     mlc_tensor *y = mlc__batch_norm(&s, x, u->w, u->b, add);
     return y && counts && mlc__bnorm_track(u) != MLC_OK ? NULL : y;
@@ -31546,6 +31747,20 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
 {
     const mlc_nn_batch_norm_desc d = mlc_nn_batch_norm_desc_make(channels);
     return mlc_nn_batch_norm_ex(ctx, &d);
+}
+
+MLC_IMPL mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc_module_build(m));
+    for (int32_t i = 0; i < m->children; i++)
+        MLC__TRY(mlc_nn_refresh_batch_norm(m->child[i], on));
+    mlc__bnorm_user *u = m->fuse->norm ? m->fuse->norm(m) : NULL;
+    if (!u || !u->mean) return MLC_OK;
+    u->anew = on;
+    if (!on) return MLC_OK;
+    if (!mlc_fill_(u->mean, 0.0) || !mlc_fill_(u->var, 1.0)) return m->ctx->status;
+    return mlc__bnorm_count(u, 0);
 }
 
 /* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
@@ -34512,6 +34727,7 @@ typedef struct mlc__entry {            /* a trained parameter */
     int32_t     group;
     int64_t     state;                 /* byte offset in each of them */
     uint64_t    updates;
+    mlc_dtype   held;                  /* of values that are in an average: see mlc_average    */
     double      carry[2];              /* on the CPU: of the update before, for the next one */
 } mlc__entry;
 
@@ -34529,6 +34745,23 @@ struct mlc__schedules {
     double      momentum;              /* base value                                           */
     mlc_status (*apply)(mlc_optim *o);                     /* sets factors of the next update  */
     double     (*factor)(const mlc_optim *o, mlc_knob knob);           /* of the next update   */
+};
+
+/* An average of the parameters, or slow weights of Lookahead, which is one that is written back. */
+struct mlc_average {
+    mlc_optim   *o;
+    mlc_average *next;
+    void        *memory, *at;          /* device; at: an array that lies as a state does       */
+    void        *moved[2];             /* both, while they follow a new layout                 */
+    bool         back, mean, warmup;
+    double       share;                /* of p in a new value */
+    int64_t      start, every, base;   /* base: updates made at the call */
+};
+
+/* What an optimizer does with its averages: mlc_average_ex. */
+struct mlc__average_fns {
+    mlc_status (*update)(mlc_optim *o);
+    mlc_status (*follow)(mlc_optim *o, const mlc_optim *n);
 };
 
 struct mlc_optim {
@@ -34556,6 +34789,7 @@ struct mlc_optim {
     uint64_t    token, next_token;     /* of an update: 1; on a device times next_token each   */
     mlc__entry *entry;
     int64_t     entries;
+    size_t      bytes;                 /* of a state of all entries */
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
     struct mlc_optim_step *step;       /* device: one an entry; a run reads its first one's    */
     struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
@@ -34573,6 +34807,8 @@ struct mlc_optim {
     const struct mlc__optim_device *device;      /* NULL: the CPU */
     mlc_status (*guarded)(mlc_optim *o, bool *skip);       /* of clipping, a scaler, a device  */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
+    mlc_average *averages, *swapped;   /* in their order; the one that parameters are, or NULL */
+    const struct mlc__average_fns *average;      /* NULL: it never had one                     */
     mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                              bool *made);                             /* of in_backward         */
 };
@@ -34585,6 +34821,12 @@ static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__par
         if (m && o->module == m) o->module = NULL;
         for (int64_t i = 0; p && i < o->entries; i++) if (o->entry[i].p == p) o->entry[i].p = NULL;
     }
+}
+
+static bool mlc__optim_has(const mlc_optim *o, const mlc__param *p)
+{
+    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p == p) return true;
+    return false;
 }
 
 /* entry NULL: a first walk that only counts. */
@@ -34605,6 +34847,7 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
         e->p = p;
         e->dtype = mlc__wide(p->t.dtype);
         e->state = (int64_t)b->bytes;
+        e->held = p->t.dtype;
         for (int32_t g = 1; g < b->o->groups; g++)
             if (mlc__glob(b->o->group[g].glob, name)) e->group = g;
     }
@@ -34614,7 +34857,8 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 }
 
 /* State of parameters that stay moves to its new place. */
-static mlc_status mlc__optim_move(mlc_optim *o, mlc__optim_build *b, void *to, const void *from)
+static mlc_status mlc__optim_move(const mlc_optim *o, const mlc__optim_build *b, void *to,
+                                  const void *from)
 {
     MLC__TRY(mlc__zero(o->ctx, "optimizer", to, b->bytes));
     for (int64_t i = 0; i < b->n; i++)
@@ -34667,6 +34911,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     b.bytes = 0;
     mlc__params(o->module, mlc__optim_place, &b);
     n->entries = b.n;
+    n->bytes = b.bytes;
     for (int64_t i = 0; i < b.n; i++)
         MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
                      "optimizer: parameter '%s' is f16, which small steps would not change; keep "
@@ -34683,6 +34928,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) {
                 b.entry[i].updates = o->entry[k].updates;
+                if (o->swapped) b.entry[i].held = o->entry[k].held;
                 memcpy(b.entry[i].carry, o->entry[k].carry, sizeof b.entry[i].carry);
             }
     if (n->device) MLC__TRY(n->device->arrays(n, o));
@@ -34733,11 +34979,25 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     if (same) return MLC_OK;
     mlc_optim n;
     MLC__TRY(mlc__optim_again(o, &n));
+    const mlc_status st = o->average ? o->average->follow(o, &n) : MLC_OK;
+    if (st != MLC_OK) mlc__optim_free_state(&n);
+    if (st != MLC_OK) return st;
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
     if (o->in_backward) mlc__optim_claim(o, true);
     return mlc__flat_grads(mlc__root(o->module)->flat);
+}
+
+/* Parameters stay as they are. It may stand in no list. */
+MLC_IMPL void mlc_average_free(mlc_average *a)
+{
+    if (!a) return;
+    for (mlc_average **at = &a->o->averages; *at; at = &(*at)->next)
+        if (*at == a) { *at = a->next; break; }
+    if (a->o->swapped == a) a->o->swapped = NULL;
+    mlc__heap_data_free(a->o->ctx, a->memory, MLC_MEM_OPTIM);
+    mlc__heap_free(a->o->ctx, a);
 }
 
 MLC_IMPL void mlc_optim_free(mlc_optim *o)
@@ -34747,6 +35007,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     if (o->next) o->next->prev = o->prev;
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
+    while (o->averages) mlc_average_free(o->averages);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
     for (int k = 0; o->sched && k < MLC_KNOB_COUNT; k++)
         mlc__heap_free(o->ctx, o->sched->of[k]);
@@ -34873,18 +35134,29 @@ static bool mlc__entry_due(const mlc__entry *e)
     return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
 }
 
-/* Do b's memory and settings continue a's? Padding lies between and is zero. A large b is a loop of
- * its own: dealt like the products that it is part of, its parts meet the same cores again. */
-static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
+/* Bytes from a's values to b's, by their states. */
+static int64_t mlc__entry_apart(const mlc__entry *a, const mlc__entry *b)
 {
-    if (o->clip.each || o->cpu->norms || mlc__numel(&b->p->t) >= 2 * MLC__GRAIN) return false;
-    const int64_t bytes = (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
-                          (int64_t)mlc__size(&a->p->t);
-    return a->group == b->group && a->updates == b->updates && a->p->t.dtype == b->p->t.dtype &&
-           b->p->grad_offset - a->p->grad_offset == bytes &&
+    return (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
+           (int64_t)mlc__size(&a->p->t);
+}
+
+/* Do b's values and states continue a's? Padding lies between and is zero. A large b is a loop of
+ * its own: dealt like the products that it is part of, its parts meet the same cores again. */
+static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
+{
+    return mlc__numel(&b->p->t) < 2 * MLC__GRAIN && a->p->t.dtype == b->p->t.dtype &&
            MLC__CAST(char *, b->p->value_storage.data) -
                    MLC__CAST(char *, a->p->value_storage.data) ==
-               bytes;
+               mlc__entry_apart(a, b);
+}
+
+/* And gradients and settings, too? */
+static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
+{
+    return !o->clip.each && !o->cpu->norms && mlc__entry_follows(a, b) && a->group == b->group &&
+           a->updates == b->updates &&
+           b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
@@ -35074,7 +35346,7 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     if (skip) return MLC_OK;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
     mlc__optim_done(o, true);
-    return MLC_OK;
+    return o->average ? o->average->update(o) : MLC_OK;
 }
 
 static mlc_status mlc__optim_ready(mlc_optim *o)
@@ -35085,6 +35357,8 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
                  "mlc_optim_step_with");
     MLC__REQUIRE(o->ctx, !o->mean, STATE, "optim_step: the parameters are the mean of what is "
                  "trained; call mlc_optim_mean(opt, false)");
+    MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_step: the parameters are an average of what is "
+                 "trained; call mlc_average_swap(average, false)");
     for (int64_t i = 0; i < o->entries; i++)
         MLC__REQUIRE(
             o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
@@ -35127,8 +35401,9 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
-           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks && o->rho == 0.0 &&
-           !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
+           p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks && !o->mean &&
+           !o->swapped && o->rho == 0.0 && !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN &&
+           p->t.shape[1] <= MLC__GRAIN;
 }
 
 /* mlc__param.step: the settings of its entry, then the one kernel. */
@@ -36097,6 +36372,8 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SF_SGD || o->rule == MLC_RULE_SF_ADAMW, STATE,
                  "optim_mean: %s keeps no mean; mlc_sf_sgd and mlc_sf_adamw do", o->name);
+    MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_mean: the parameters are an average; call "
+                 "mlc_average_swap(average, false)");
     MLC__TRY(mlc__optim_layout(o));
     if (on == o->mean) return MLC_OK;
     const double share = on ? 1.0 - 1.0 / o->hyper[0] : 1.0 - o->hyper[0];
@@ -36216,6 +36493,233 @@ MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
     o->rho = rho;
     o->adaptive = adaptive;
     o->sam = mlc__optim_sam;
+    return MLC_OK;
+}
+
+/* @@ IMPL.OPTIM.AVERAGE ---------------------------------- averages of parameters, Lookahead
+ * An average is an array that lies as the optimizer's states do, and goes where they go. Each
+ * update that is made is followed by a pass of the kernel average over all entries, due or not, by
+ * runs whose values and averages lie alike. What counts, and whether the update was made, the
+ * kernel reads in the memory of guard. */
+
+/* What it does to a run, but for the run. */
+static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_average_part part)
+{
+    const mlc_optim *o = avg->o;
+    struct mlc_k_average a;
+    memset(&a, 0, sizeof a);
+    a.part = part;
+    a.back = avg->back;
+    a.mean = avg->mean;
+    a.warmup = avg->warmup;
+    a.share = avg->share;
+    a.base = avg->base;
+    a.start = avg->start;
+    a.every = avg->every;
+    a.state = o->device ? o->guard_dev : &o->guard;
+    a.error = o->device ? o->ctx->error_word : NULL;
+    for (int64_t i = 0; i < o->entries && o->device && !a.step; i++)
+        if (o->set[i].due) a.step = o->step + i;           /* of the step that was asked for */
+    return a;
+}
+
+static mlc_status mlc__average_pass(const mlc_average *avg, struct mlc_k_average a,
+                                    const char *what)
+{
+    const mlc_optim *o = avg->o;
+    for (int64_t i = 0, end = 0; i < o->entries; i = end) {
+        const mlc__entry *e = &o->entry[i];
+        end = i + 1;
+        if (!e->p) continue;
+        while (end < o->entries && o->entry[end].p &&
+               mlc__entry_follows(&o->entry[end - 1], &o->entry[end])) end++;
+        a.dtype = e->p->t.dtype;
+        a.n = mlc__optim_elements(o, i, end);
+        a.p = e->p->value_storage.data;
+        a.avg = MLC__CAST(char *, avg->at) + e->state;
+        if (a.n) MLC__TRY(mlc__run_average(o->ctx, what, &a));
+    }
+    return MLC_OK;
+}
+
+/* Values of all parameters have changed. */
+static void mlc__average_moved(const mlc_optim *o)
+{
+    for (int64_t i = 0; i < o->entries; i++)
+        if (o->entry[i].p) o->entry[i].p->value_storage.version++;
+}
+
+/* Whether a pass has changed parameters the host knows on the CPU alone. */
+static mlc_status mlc__average_update(mlc_optim *o)
+{
+    for (const mlc_average *avg = o->averages; avg; avg = avg->next) {
+        const struct mlc_k_average a = mlc__average_args(avg, MLC_AVERAGE_TAKE);
+        if (!o->device && mlc__average_share(&a) == 0.0) continue;
+        MLC__TRY(mlc__average_pass(avg, a, "optim_step"));
+        if (avg->back) mlc__average_moved(o);
+    }
+    return MLC_OK;
+}
+
+/* An array for the entries of n, an optimizer like o. It begins a few lines on in its page: see
+ * mlc__optim_states. What o's entries have in `from` moves to it, others begin as their values. */
+static mlc_status mlc__average_array(const mlc_optim *o, const mlc_optim *n, const void *from,
+                                     void *made[2])
+{
+    const size_t apart = n->bytes < 65536 ? 0 : 3072;
+    const mlc__optim_build b = { NULL, n->entry, n->entries, n->bytes };
+    made[0] = mlc__heap_data(o->ctx, apart + n->bytes, MLC_MEM_OPTIM, "average");
+    if (!made[0]) return MLC_ERR_NOMEM;
+    made[1] = MLC__CAST(char *, made[0]) + apart;
+    MLC__TRY(mlc__optim_move(o, &b, made[1], from));
+    for (int64_t i = 0; i < n->entries; i++) {
+        const mlc__entry *e = &n->entry[i];
+        if (!e->p || (from && mlc__optim_has(o, e->p))) continue;
+        MLC__TRY(mlc__cast_run_of(o->ctx, "average", MLC__CAST(char *, made[1]) + e->state,
+                                  e->dtype, e->p->value_storage.data, e->p->t.dtype,
+                                  mlc__numel(&e->p->t)));
+    }
+    return MLC_OK;
+}
+
+/* All of them move, or none. */
+static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
+{
+    mlc_status st = MLC_OK;
+    for (mlc_average *a = o->averages; a; a = a->next) {
+        a->moved[0] = NULL;
+        if (st == MLC_OK) st = mlc__average_array(o, n, a->at, a->moved);
+    }
+    for (mlc_average *a = o->averages; a; a = a->next) {
+        void *old = st == MLC_OK ? a->memory : a->moved[0];
+        if (st == MLC_OK) { a->memory = a->moved[0]; a->at = a->moved[1]; }
+        mlc__heap_data_free(o->ctx, old, MLC_MEM_OPTIM);
+    }
+    return st;
+}
+
+/* Takes over a filled-in draft: first in the list, or last. */
+static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_average *draft)
+{
+    static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow };
+    mlc_ctx *ctx = o->ctx;
+    void *made[2] = { NULL, NULL };
+    if (mlc__optim_layout(o) != MLC_OK) return NULL;
+    if (ctx->backend && !ctx->backend->kernels.average) {
+        mlc__run_failed(ctx, what, "average", MLC_ERR_UNSUPPORTED);
+        return NULL;
+    }
+    mlc_average *a = MLC__CAST(mlc_average *, mlc__heap_alloc(ctx, sizeof *a, MLC_MEM_OBJECT,
+                                                              what));
+    if (!a) return NULL;
+    *a = *draft;
+    a->o = o;
+    const mlc_status st = mlc__average_array(o, o, NULL, made);
+    a->memory = made[0];
+    a->at = made[1];
+    a->base = mlc__optim_state(o)->steps;
+    if (st != MLC_OK) {
+        mlc_average_free(a);
+        return NULL;
+    }
+    mlc_average **at = &o->averages;
+    while (!a->back && *at) at = &(*at)->next;
+    a->next = *at;
+    *at = a;
+    o->average = &fns;
+    return a;
+}
+
+MLC_IMPL mlc_average_desc mlc_average_desc_make(void)
+{
+    const mlc_average_desc d = { 0.9999, false, false, 0, 1 };
+    return d;
+}
+
+/* The condition is written so that NaN fails it. */
+MLC_IMPL mlc_average *mlc_average_ex(mlc_optim *o, const mlc_average_desc *desc)
+{
+    const mlc_average_desc d = desc ? *desc : mlc_average_desc_make();
+    mlc_average draft;
+    if (!o) return NULL;
+    if (!(d.decay >= 0.0 && d.decay < 1.0) || d.start < 0 || d.every < 1) {
+        mlc__fail(o->ctx, MLC_ERR_ARG, "average: decay %s, start %lld, every %lld: decay must be "
+                  "in [0, 1), start 0 or more, every 1 or more; mlc_average_desc_make() gives all",
+                  mlc__real(d.decay).s, (long long)d.start, (long long)d.every);
+        return NULL;
+    }
+    memset(&draft, 0, sizeof draft);
+    draft.mean = d.mean;
+    draft.warmup = d.warmup;
+    draft.share = 1.0 - d.decay;
+    draft.start = d.start;
+    draft.every = d.every;
+    return mlc__average_make(o, "average", &draft);
+}
+
+MLC_IMPL mlc_average *mlc_ema(mlc_optim *o, double decay)
+{
+    mlc_average_desc d = mlc_average_desc_make();
+    d.decay = decay;
+    return mlc_average_ex(o, &d);
+}
+
+MLC_IMPL mlc_average *mlc_swa(mlc_optim *o, int64_t start, int64_t every)
+{
+    mlc_average_desc d = mlc_average_desc_make();
+    d.mean = true;
+    d.start = start;
+    d.every = every;
+    return mlc_average_ex(o, &d);
+}
+
+/* Values that are in an average are of the dtype they had, or at least lie as if. */
+static mlc_status mlc__average_fits(const mlc_average *a)
+{
+    const mlc_optim *o = a->o;
+    for (int64_t i = 0; i < o->entries; i++) {
+        const mlc__entry *e = &o->entry[i];
+        MLC__REQUIRE(o->ctx, !e->p || mlc__is_half(e->held) == mlc__is_half(e->p->t.dtype), STATE,
+                     "average_swap: '%s' was %s when it became an average, and is %s; call "
+                     "mlc_average_swap(average, false) before mlc_module_to", e->p->name,
+                     mlc_dtype_name(e->held), mlc_dtype_name(e->p->t.dtype));
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
+{
+    if (!a) return MLC_ERR_ARG;
+    mlc_optim *o = a->o;
+    MLC__TRY(mlc__optim_layout(o));
+    if (on == (o->swapped == a)) return MLC_OK;
+    MLC__REQUIRE(o->ctx, !on || (!o->swapped && !o->mean), STATE, "average_swap: the parameters "
+                 "are %s; call %s before", o->mean ? "a mean" : "another average",
+                 o->mean ? "mlc_optim_mean(opt, false)" : "mlc_average_swap(other, false)");
+    for (int64_t i = 0; on && i < o->entries; i++)
+        if (o->entry[i].p) o->entry[i].held = o->entry[i].p->t.dtype;
+    MLC__TRY(mlc__average_fits(a));
+    const mlc_average_part part = on ? MLC_AVERAGE_ON : MLC_AVERAGE_OFF;
+    MLC__TRY(mlc__average_pass(a, mlc__average_args(a, part), "average_swap"));
+    mlc__average_moved(o);
+    o->swapped = on ? a : NULL;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
+{
+    mlc_average draft;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, k >= 0 && alpha > 0.0 && alpha <= 1.0, ARG, "optim_lookahead: k %lld, "
+                 "alpha %s: k must be 1 or more, or 0 for none, alpha in (0, 1]", (long long)k,
+                 mlc__real(alpha).s);
+    mlc_average *old = o->averages && o->averages->back ? o->averages : NULL;
+    memset(&draft, 0, sizeof draft);
+    draft.back = true;
+    draft.share = alpha;
+    draft.every = k;
+    if (k && !mlc__average_make(o, "optim_lookahead", &draft)) return o->ctx->status;
+    mlc_average_free(old);
     return MLC_OK;
 }
 
@@ -36880,18 +37384,13 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     }
     was->o = *o;
     *o = n;
+    o->averages = NULL;
     was->seed = o->ctx->seed;
     was->stream = o->ctx->stream;
     was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
     if (o->sched) o->sched->of[MLC_KNOB_LR] = NULL;
     mlc_optim_zero_grad(o);
     return MLC_OK;
-}
-
-static bool mlc__optim_has(const mlc_optim *o, const mlc__param *p)
-{
-    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p == p) return true;
-    return false;
 }
 
 /* What step may have done to the optimizer beside training stays: it may have freed parameters. */

@@ -17,7 +17,7 @@
  * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
  * CUDA.UNITS     values of any dtype; units of a walk  CUDA.GEMM     products: own tile, epilogue
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
- * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard
+ * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard, average
  * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.TABLE    the backend               */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -5299,7 +5299,7 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
     return own_bytes(own_cut(product_make(g, own_turns(g))), g->dtype == MLC_F64);
 }
 
-/* @@ CUDA.OPTIM ------------------------------------------ optim, guard
+/* @@ CUDA.OPTIM ------------------------------------------ optim, guard, average
  * One launch a run of parameters; T is the dtype of p and g, W that of states. Numbers of a step
  * are made in f64 by a thread of each block and rounded once. A thread takes 16 bytes of p and what
  * belongs to them. The words that round a bf16 p are the CPU's: half a word an element. A rule with
@@ -5695,6 +5695,79 @@ static mlc_status guard_entry(void *dev, const struct mlc_k_guard *a)
     return launch(dev, "guard", dim3(1), dim3(THREADS), 0, guard_kernel, *a);
 }
 
+/* -- average: of parameters, after a step -- */
+
+enum { AVERAGE_EACH = 8 };             /* elements of a thread                                  */
+
+/* As the CPU's: what p weighs in avg; 0: it does not count. */
+DEV double average_share(const struct mlc_k_average &a)
+{
+    const int64_t t = a.state->steps - a.base - a.start, i = t / a.every;
+    const double n = (double)i, quick = 9.0 / (n + 10.0);
+    if ((a.step && a.step->skip) || (a.error && a.error[0])) return 0.0;
+    if (t < 0 || t != i * a.every) return 0.0;
+    if (i == 0) return 1.0;
+    if (a.mean) return 1.0 / (n + 1.0);
+    return a.warmup && quick > a.share ? quick : a.share;
+}
+
+template <class T> DEV void average_swap(T *p, T *avg, bool)
+{
+    const T was = *p;
+    *p = *avg;
+    *avg = was;
+}
+DEV void average_swap(bf16 *p, float *avg, bool on)
+{
+    uint32_t x = f32_bits(*avg);
+    if (on && (x & 0x7fffffffu) > 0x7f800000u) x = (x | 0x400000u) & 0xffff0000u;
+    const uint32_t low = x & 0xffffu, up = low >> 15, was = p->bits;
+    p->bits = (uint16_t)((x >> 16) + (on ? up : 0u));
+    *avg = bits_f32((on ? was : (was - up) & 0xffffu) << 16 | low);
+}
+
+template <class T, class W> DEV void average_take(T *p, W *avg, double w, bool back)
+{
+    const W x = load(*p), s = *avg, share = (W)w, rest = (W)(1.0 - w);
+    const W next = w < 0.5 ? s + share * (x - s) : x - rest * (x - s);
+    *avg = next;
+    if (back) store(p, next);
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS)
+average_kernel(struct mlc_k_average a)
+{
+    typedef typename wide<T>::type W;
+    MLC_SHARED(double, weight, [1]);
+    const bool take = a.part == MLC_AVERAGE_TAKE;
+    if (threadIdx.x == 0) weight[0] = take ? average_share(a) : 1.0;
+    __syncthreads();
+    const double w = weight[0];
+    if (w == 0.0) return;
+    for (int e = 0; e < AVERAGE_EACH; e++) {
+        const int64_t i = ((int64_t)blockIdx.x * AVERAGE_EACH + e) * THREADS + threadIdx.x;
+        T *p = static_cast<T *>(a.p) + i;
+        W *avg = static_cast<W *>(a.avg) + i;
+        if (i >= a.n) return;
+        if (take) average_take(p, avg, w, a.back != 0);
+        else average_swap(p, avg, a.part == MLC_AVERAGE_ON);
+    }
+}
+
+template <class T> static mlc_status average_run(void *dev, const struct mlc_k_average *a)
+{
+    const int64_t each = (int64_t)THREADS * AVERAGE_EACH;
+    return launch(dev, "average", dim3((unsigned)((a->n + each - 1) / each)), dim3(THREADS), 0,
+                  average_kernel<T>, *a);
+}
+static mlc_status average_entry(void *dev, const struct mlc_k_average *a)
+{
+    if (a->n == 0) return MLC_OK;
+    if (a->dtype == MLC_F32) return average_run<float>(dev, a);
+    if (a->dtype == MLC_F64) return average_run<double>(dev, a);
+    return a->dtype == MLC_BF16 ? average_run<bf16>(dev, a) : MLC_ERR_UNSUPPORTED;
+}
+
 /* @@ CUDA.TABLE ------------------------------------------ the backend */
 
 /* One line an entry; an entry that is not written is not set and stays NULL. */
@@ -5739,6 +5812,7 @@ static void table_fill(mlc_kernels *k)
     k->optim = optim_entry;
     k->optim_workspace = optim_workspace;
     k->guard = guard_entry;
+    k->average = average_entry;
 }
 
 void mlc_cuda_backend(mlc_backend *b)

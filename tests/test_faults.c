@@ -825,6 +825,17 @@ DO(mlc_nn_fold_batch_norm)
     return image ? keep(w, mlc_forward(net, image)) : made(w, image);
 }
 
+DO(mlc_nn_refresh_batch_norm)
+{
+    mlc_module *net = mlc_nn_inverted_residual(w->ctx, 4, 3, 1, 1);
+    if (!own_module(w, net))
+        return mlc_ctx_status(w->ctx);
+    if (mlc_nn_refresh_batch_norm(net, true) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *image = mlc_reshape(w->x, mlc_dims4(1, 4, 3, 1));
+    return image ? keep(w, mlc_forward(net, image)) : made(w, image);
+}
+
 DO(mlc_nn_conv)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(1, 3, 3, 3);
@@ -1416,6 +1427,39 @@ DO(mlc_optim_sam)
     return st;
 }
 DO(mlc_optim_step) { return mlc_optim_step(w->opt); }
+
+/* A step, and the average in the parameters' place and back; then it goes: w->opt stays.        */
+static mlc_status run_average(world *w, mlc_average *a)
+{
+    mlc_status st = made(w, a);
+    if (a) st = first_of(st, mlc_optim_step(w->opt));
+    if (a) st = first_of(st, mlc_average_swap(a, true));
+    if (a) st = first_of(st, mlc_average_swap(a, false));
+    mlc_average_free(a);
+    return st;
+}
+
+DO(mlc_ema) { return run_average(w, mlc_ema(w->opt, 0.9)); }
+DO(mlc_swa) { return run_average(w, mlc_swa(w->opt, 0, 2)); }
+
+/* Two of them follow a new layout, or both stay.                                               */
+DO(mlc_average_ex)
+{
+    mlc_average_desc d = mlc_average_desc_make();
+    d.warmup = true;
+    mlc_average *a = mlc_average_ex(w->opt, &d), *b = a ? mlc_average_ex(w->opt, NULL) : NULL;
+    mlc_status   st = b ? mlc_optim_group(w->opt, "*.bias", NULL) : made(w, b);
+    mlc_average_free(b);
+    return first_of(st, run_average(w, a));
+}
+
+DO(mlc_optim_lookahead)
+{
+    mlc_status st = mlc_optim_lookahead(w->opt, 1, 0.5);
+    st = first_of(st, mlc_optim_step(w->opt));
+    mlc_optim_lookahead(w->opt, 0, 0.5);
+    return st;
+}
 
 DO(mlc_optim_group)
 {

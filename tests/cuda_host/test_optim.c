@@ -1,4 +1,4 @@
-/* test_optim.c -- CUDA.OPTIM: optim and guard against the CPU's kernels */
+/* test_optim.c -- CUDA.OPTIM: optim, guard and average against the CPU's kernels */
 #include "kernels.h"
 
 enum { N = 9000 };
@@ -212,6 +212,83 @@ TEST(cuda, the_guard_decides_as_the_cpus)
         }
         CHECK_EQ(word[0] != 0, form < 12);
         unit_return(&t);
+    }
+    unit_close(&t);
+}
+
+/* -- average -- */
+
+/* Forms of what is averaged, at some number of updates; the last ones are skipped. */
+static void average_make(struct mlc_k_average *a, mlc_dtype dtype, int64_t n, int form)
+{
+    memset(a, 0, sizeof *a);
+    a->dtype = dtype, a->n = n, a->share = form & 1 ? 0.75 : 0.01, a->every = 1 + form % 2;
+    a->back = form % 3 == 0, a->mean = form == 4, a->warmup = form == 5, a->start = form % 3;
+    a->base = 2;
+    for (int64_t i = 0; i < n; i++) {
+        test_put(g_host[0], dtype, i, i == 5 ? NO_NUMBER : test_random(1, i, -1, 1));
+        test_put(g_host[1], wide(dtype), i, i == 6 ? NO_NUMBER : test_random(2, i, -1, 1));
+    }
+}
+
+static void average_both(unit *t, struct mlc_k_average a, int64_t steps, int64_t skip, int64_t bad)
+{
+    const struct mlc_guard_state state = {{1, 0, 0, 0}, 0, steps};
+    const size_t bytes[2] = {(size_t)a.n * mlc_dtype_bytes(a.dtype),
+                             (size_t)a.n * mlc_dtype_bytes(wide(a.dtype))};
+    struct mlc_optim_step step;
+    struct mlc_k_average  k = a;
+    memset(&step, 0, sizeof step);
+    step.skip = skip;
+    for (int i = 0; i < 2; i++) *(i ? &k.avg : &k.p) = unit_lend(t, g_host[i], bytes[i]);
+    k.state = (struct mlc_guard_state *)unit_lend(t, &state, sizeof state);
+    k.step = (struct mlc_optim_step *)unit_lend(t, &step, sizeof step);
+    k.error = (int64_t *)unit_lend(t, &bad, sizeof bad);
+    CHECK_EQ(t->b.kernels.average(t->dev, &k), MLC_OK);
+    for (int i = 0; i < 2; i++) unit_fetch(t, g_got[i], i ? k.avg : k.p, bytes[i]);
+    a.p = g_host[0], a.avg = g_host[1], a.state = &state, a.step = &step, a.error = &bad;
+    CHECK_EQ(cpu_row()->average(NULL, &a), MLC_OK);
+    unit_return(t);
+}
+
+TEST(cuda, averages_are_the_cpus)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
+    static const int64_t   sizes[] = {1, 7, 257, N};
+    unit t = unit_open();
+    struct mlc_k_average a;
+    for (int d = 0; d < 3; d++)
+        for (int form = 0; form < 8; form++)
+            for (int64_t steps = 1; steps < 8; steps++) {
+                average_make(&a, dtypes[d], sizes[form % 4], form);
+                average_both(&t, a, steps, form == 6, form == 7);
+                for (int k = 0; k < 2; k++)
+                    for (int64_t i = 0; i < a.n; i++) {
+                        const mlc_dtype type = k ? wide(a.dtype) : a.dtype;
+                        const double    x = test_get(g_got[k], type, i);
+                        const double    y = test_get(g_host[k], type, i);
+                        CHECK(x == y || (x != x && y != y) || fabs(x - y) < 2e-7 * (1 + fabs(y)) ||
+                              (type == MLC_BF16 && fabs(x - y) < 0.01));
+                    }
+            }
+    a.dtype = MLC_F16;
+    CHECK_EQ(t.b.kernels.average(t.dev, &a), MLC_ERR_UNSUPPORTED);
+    unit_close(&t);
+}
+
+TEST(cuda, averages_change_places_as_the_cpus)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
+    unit t = unit_open();
+    for (int d = 0; d < 3; d++) {
+        struct mlc_k_average a;
+        average_make(&a, dtypes[d], 3000, 0);
+        for (int part = MLC_AVERAGE_ON; part <= MLC_AVERAGE_OFF; part++) {
+            a.part = (mlc_average_part)part;
+            average_both(&t, a, 0, 1, 0);
+            CHECK(memcmp(g_got[0], g_host[0], 3000 * mlc_dtype_bytes(a.dtype)) == 0);
+            CHECK(memcmp(g_got[1], g_host[1], 3000 * mlc_dtype_bytes(wide(a.dtype))) == 0);
+        }
     }
     unit_close(&t);
 }
