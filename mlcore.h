@@ -2749,8 +2749,9 @@ MLC_API mlc_average *mlc_ema(mlc_optim *opt, double decay);
  *   ref    arXiv 1803.05407; torch.optim.swa_utils.AveragedModel                              */
 MLC_API mlc_average *mlc_swa(mlc_optim *opt, int64_t start, int64_t every);
 /* mlc_average_ex: either of both, with warm-up. NULL desc: mlc_average_desc_make's.
- *   err    ARG: decay not in [0, 1), start < 0, every < 1; UNSUPPORTED: a device without the
- *          kernel; as mlc_optim_step's              ref: timm.utils.ModelEmaV3                */
+ *   err    ARG: decay not in [0, 1), start < 0, every < 1; STATE: another average is on, the module
+ *          was freed; UNSUPPORTED: a device without the kernel
+ *   ref    timm.utils.ModelEmaV3                                                              */
 MLC_API mlc_average *mlc_average_ex(mlc_optim *opt, const mlc_average_desc *desc);
 /* mlc_average_swap: on: the parameters and the average change places, in memory that there is, to
  *   evaluate or save the average: see mlc_nn_refresh_batch_norm. off: they change back, to the same
@@ -36605,6 +36606,11 @@ static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_
     mlc_ctx *ctx = o->ctx;
     void *made[2] = { NULL, NULL };
     if (mlc__optim_layout(o) != MLC_OK) return NULL;
+    if (o->swapped) {
+        mlc__fail(ctx, MLC_ERR_STATE, "%s: the parameters are an average; call "
+                  "mlc_average_swap(average, false) before", what);
+        return NULL;
+    }
     if (ctx->backend && !ctx->backend->kernels.average) {
         mlc__run_failed(ctx, what, "average", MLC_ERR_UNSUPPORTED);
         return NULL;

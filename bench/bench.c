@@ -1251,6 +1251,38 @@ static bool optim_setup(state *s)
     return ok && (s->bc->op || is_half(s) || optim_plain(s));
 }
 
+/* ---- optim_ema_: an average alone ------------------------------------------------------------ */
+
+/* Steps without a gradient: no parameter is due, the average is. */
+static double ema_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++) mlc_optim_step(s->opt);
+    return spent_since(s, start);
+}
+
+/* By 12 halves of the way to parameters that have become 0 in between. */
+static bool ema_setup(state *s)
+{
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(s->bc->n, s->bc->m);
+    d.no_bias = true;
+    s->net = mlc_nn_linear_ex(s->ctx, &d);
+    s->opt = mlc_sgd(s->net, 1e-3);
+    s->a   = mlc_module_param(s->net, "weight");
+    mlc_no_grad_begin(s->ctx);
+    mlc_fill_(s->a, 1);
+    mlc_average *a = mlc_ema(s->opt, 0.5);
+    mlc_fill_(s->a, 0);
+    mlc_no_grad_end(s->ctx);
+    ema_run(s, 12);
+    mlc_average_swap(a, true);
+    double *v = optim_rows(s, s->bc->m), got = v ? v[0] : 0;
+    mlc_average_swap(a, false);
+    free(v);
+    return near(s, "the average", got, 0x1p-12, 1);
+}
+
 /* ---- optim_sched_: a schedule's factor ------------------------------------------------------ */
 
 #define SCHEDS 16
@@ -1949,6 +1981,8 @@ static void add_all(void)
         add_other(names[i], "Mparam/s", large ? 10 : 1, rule_setup, optim_run, large ? 2500 : 1000,
                   large ? 4000 : 1000, 0, 2 + i % RULE_COUNT);
     }
+    add_other("optim_ema_1m", "Mparam/s", 1, ema_setup, ema_run, 1000, 1000, 0, 0);
+    add_other("optim_ema_10m", "Mparam/s", 10, ema_setup, ema_run, 2500, 4000, 0, 0);
     for (int i = 0; i < SCHEDS; i++) {
         static char names[SCHEDS][40];
         const char *name;

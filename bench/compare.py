@@ -535,6 +535,14 @@ def image_inference(batch):
     return make
 
 
+def ema_update(n):
+    def make(dtype):
+        p, average = [torch.zeros(n, dtype=dtype)], [torch.zeros(n, dtype=dtype)]
+        update = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+        return lambda: update(average, p, None)
+    return make
+
+
 def optimizer_step(optimizer, n=1000000):
     def make(dtype):
         p = torch.empty(n, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
@@ -644,8 +652,10 @@ CASES = {
     "optim_adamw_10m": optimizer_step(adamw, 10000000),
     "optim_adamw_100m": optimizer_step(adamw, 100000000),
     "optim_sgd_1000x1000": optimizer_step(sgd),
-    **{f"optim_{name}_{size}": optimizer_step(rule, n)
-       for name, rule in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
+    **{f"optim_{name}_{size}": optimizer_step(make, n)
+       for name, make in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
+    "optim_ema_1m": ema_update(1000000),
+    "optim_ema_10m": ema_update(10000000),
     "data_loader_1797x64_b32": loader,
 }
 ONE_THREAD = "overhead_*"
