@@ -106,7 +106,8 @@
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
- *   IMPL.OPTIM.AVERAGE  IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
  *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
@@ -2654,6 +2655,21 @@ MLC_API mlc_group_desc mlc_group_desc_make(void);
  *   err    ARG if nothing matches, or a value is negative, or not to be used
  *   ref    torch.optim parameter groups                                                       */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
+/* mlc_optim_no_decay: no weight decay for parameters of at most one axis, biases and weights of
+ *   norms. Over it wins a group made later whose desc has_weight_decay. Embeddings decay; a group
+ *   of their names with a weight decay of 0 takes it off.
+ *   err    STATE: the module was freed                ref: timm's param_groups_weight_decay   */
+MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt);
+/* mlc_optim_layer_decay: rates fall from the last layers to the first, times factor^(deepest - d)
+ *   at depth d, and times lr_scale of the parameter's group. A block is what has the same dotted
+ *   name up to its first component that is a number, "blocks.3" of "blocks.3.attn.weight", frozen
+ *   or not. In the order of mlc_param_next blocks have depths 1 to n. Of parameters in no block,
+ *   those before the first block have depth 0, those after the last one, a head, n + 1; others
+ *   count with the block before them. deepest is n + 1, or n where nothing follows the last block.
+ *   1: all rates are alike again.
+ *   err    ARG: factor is not in (0, 1], no name has a number; STATE: the module was freed
+ *   ref    arXiv 2106.08254; timm's param_groups_layer_decay                                  */
+MLC_API mlc_status mlc_optim_layer_decay(mlc_optim *opt, double factor);
 
 typedef struct mlc_clip_desc {         /* at most one of both is finite                        */
     double norm;                       /* longest gradient, Euclidean; default: infinity       */
@@ -2671,6 +2687,47 @@ MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 /* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
  *   clipped.                     err: STATE, with NaN, before the first of them               */
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
+/* mlc_optim_noise: from now on adds normal noise of the variance eta / (1 + t)^gamma to gradients
+ *   before each update and before clipping; t: updates made, as mlc_optim_schedule counts them.
+ *   The noise depends on the context's seed and t, not on threads or levels. No step is made inside
+ *   backward then. The paper has an eta of 0.01, 0.3 or 1 and a gamma of 0.55. eta 0: no noise.
+ *   err    ARG: negative, not finite                                    ref: arXiv 1511.06807 */
+MLC_API mlc_status mlc_optim_noise(mlc_optim *opt, double eta, double gamma);
+
+#define MLC_GRAD_BINS 40
+
+typedef struct mlc_grad_report {       /* of the gradient of a parameter                       */
+    char    name[MLC_NAME_BYTES];      /* of the parameter, dotted                             */
+    int64_t n;                         /* elements                                             */
+    double  norm, mean, largest;       /* of finite elements; Euclidean; by magnitude          */
+    double  zeros;                     /* share of elements that are 0                         */
+    int64_t not_finite;                /* elements that are NaN or infinite                    */
+    double  weight_norm;               /* of the parameter, before the step                    */
+    double  update_ratio;              /* |change of the parameter| / weight_norm of           */
+                                       /* mlc_optim_step_report; 0: no change; else NaN        */
+    int64_t histogram[MLC_GRAD_BINS];  /* bin k: magnitudes in [2^(k-30), 2^(k-29)); the first */
+                                       /* has smaller ones, too, but 0; the last larger ones   */
+} mlc_grad_report;
+
+/* mlc_optim_report: reports on the gradients that the next mlc_optim_step would use, between a
+ *   backward and that step: unscaled, the mean of what was collected, before noise and clipping.
+ *   To find what is wrong: it reads gradients and parameters once, and waits for a device. A
+ *   matrix that backward itself has stepped has no gradient, and no row.
+ *   out    the first `most` of *n, which have a gradient; out may be NULL if most is 0; n: or NULL
+ *   err    ARG: most; STATE: an incomplete gradient, the module was freed                     */
+MLC_API mlc_status mlc_optim_report(mlc_optim *opt, mlc_grad_report *out, int64_t most,
+                                    int64_t *n);
+/* mlc_optim_step_report: mlc_optim_report, then mlc_optim_step, then update_ratio, measured on
+ *   copies of the parameters, for which it takes memory on the host. 0 in all rows: the step was
+ *   skipped, or only collects. About 1e-3 is what training with a good rate has.
+ *   err    of both                                                                            */
+MLC_API mlc_status mlc_optim_step_report(mlc_optim *opt, mlc_grad_report *out, int64_t most,
+                                         int64_t *n);
+/* mlc_grad_report_print: n reports as a table; the histogram is a line of characters, a bin each:
+ *   nothing (blank), then . : - = + * # % @, each twice the share of the one before, @ all.
+ *   write  NULL: standard output                                             err: ARG: NULL   */
+MLC_API mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *reports, int64_t n,
+                                         mlc_writer write, void *user);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
  *   their gradients; the others leave everything as it is. 1: every call. On a device a batch whose
  *   error is reported late (see mlc_scope_end) counts as a call and is part of what is collected:
@@ -20004,14 +20061,13 @@ static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
     return t;
 }
 
-/* As "%g" has it where a point is a point, in the locale of Berlin, too: for messages, as
- * mlc__real(x).s */
-static mlc__text mlc__real(double x)
+/* As "%.*g" has it where a point is a point, in the locale of Berlin, too. */
+static mlc__text mlc__real_of(double x, int digits)
 {
     mlc__text t;
     char local[40];
     size_t n = 0;
-    snprintf(local, sizeof local, "%g", x);
+    snprintf(local, sizeof local, "%.*g", digits, x);
     for (const char *s = local; *s; s++) {
         if (strchr("0123456789+-einfa", *s)) t.s[n++] = *s;
         else if (!n || t.s[n - 1] != '.') t.s[n++] = '.';      /* it may have several bytes */
@@ -20019,6 +20075,9 @@ static mlc__text mlc__real(double x)
     t.s[n] = 0;
     return t;
 }
+
+/* For messages, as mlc__real(x).s */
+static mlc__text mlc__real(double x) { return mlc__real_of(x, 6); }
 
 /* "cuda:0", or "cpu". */
 static mlc__text mlc__device_text(const mlc_ctx *ctx)
@@ -34708,12 +34767,13 @@ MLC__LEVEL_WARM
 /* @@ IMPL.OPTIM ------------------------------------------ parameters as runs, groups, a step
  * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
  * order of the layout, with states placed alike. A step walks the entries and joins neighbours
- * into runs: same group, same updates, same dtype, all due, values and gradients and state apart by
- * the same bytes. A run is one kernel call, so a network without groups or frozen layers
- * is one call. Layouts are compared by number at each step: after surgery entries are made again
- * and state moves by parameter. With clipping or a scaler the squares of each run are summed first,
- * and the kernel guard turns them into the factor of the gradients, or into a step that is not
- * made; the pass over parameters multiplies by it, so gradients are read twice and never written.
+ * into runs: same group, rate and decay, same updates, same dtype, all due, values and gradients
+ * and state apart by the same bytes. A run is one kernel call, so a network without groups or
+ * frozen layers is one call. Layouts are compared by number at each step: after surgery entries are
+ * made again and state moves by parameter. With clipping or a scaler the squares of each run are
+ * summed first, and the kernel guard turns them into the factor of the gradients, or into a step
+ * that is not made; the pass over parameters multiplies by it, so gradients are read twice and
+ * never written.
  * On a device guard runs in every step and the host never waits: counts, bias corrections, norm and
  * scaler live in device memory, rates and what is due go up where they are not as last time. */
 
@@ -34725,7 +34785,9 @@ MLC__LEVEL_WARM
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
-    int32_t     group;
+    int16_t     group;
+    bool        no_decay;              /* mlc_optim_no_decay */
+    double      rate;                  /* times that of the group: mlc_optim_layer_decay; or 1 */
     int64_t     state;                 /* byte offset in each of them */
     uint64_t    updates;
     mlc_dtype   held;                  /* of values that are in an average: see mlc_average    */
@@ -34765,6 +34827,21 @@ struct mlc__average_fns {
     mlc_status (*follow)(mlc_optim *o, const mlc_optim *n);
 };
 
+/* Rates and decays of entries that no group has set: mlc_optim_no_decay, mlc_optim_layer_decay. */
+struct mlc__layers {
+    void  (*apply)(mlc_optim *o);      /* to entries that were made anew                       */
+    double  factor;                    /* 0: no layer decay                                    */
+    bool    no_decay;
+    int32_t groups;                    /* when it was asked for                                */
+};
+
+/* mlc_optim_noise. */
+struct mlc__noise {
+    mlc_status (*add)(mlc_optim *o);   /* before an update                                     */
+    double       eta, gamma;
+    bool         added;                /* to gradients that are there, by a step that failed   */
+};
+
 struct mlc_optim {
     mlc_ctx    *ctx;
     mlc_module *module;                /* NULL: freed */
@@ -34786,6 +34863,9 @@ struct mlc_optim {
     struct mlc__schedules *sched;      /* NULL: none */
     struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
     int32_t     groups;
+    uint32_t    own_decay;             /* bit g: group g has a weight decay of its own */
+    struct mlc__layers *layers;        /* NULL: none, as noise */
+    struct mlc__noise  *noise;
     int64_t     layout;                /* of the flat that the entries follow */
     uint64_t    token, next_token;     /* of an update: 1; on a device times next_token each   */
     mlc__entry *entry;
@@ -34847,10 +34927,11 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
         mlc__entry *e = &b->entry[b->n];
         e->p = p;
         e->dtype = mlc__wide(p->t.dtype);
+        e->rate = 1.0;
         e->state = (int64_t)b->bytes;
         e->held = p->t.dtype;
         for (int32_t g = 1; g < b->o->groups; g++)
-            if (mlc__glob(b->o->group[g].glob, name)) e->group = g;
+            if (mlc__glob(b->o->group[g].glob, name)) e->group = (int16_t)g;
     }
     b->n++;
     b->bytes += mlc__param_bytes(p) / mlc__size(&p->t) * mlc_dtype_bytes(mlc__wide(p->t.dtype));
@@ -34913,6 +34994,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     mlc__params(o->module, mlc__optim_place, &b);
     n->entries = b.n;
     n->bytes = b.bytes;
+    if (n->layers) n->layers->apply(n);
     for (int64_t i = 0; i < b.n; i++)
         MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
                      "optimizer: parameter '%s' is f16, which small steps would not change; keep "
@@ -35013,6 +35095,8 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     for (int k = 0; o->sched && k < MLC_KNOB_COUNT; k++)
         mlc__heap_free(o->ctx, o->sched->of[k]);
     mlc__heap_free(o->ctx, o->sched);
+    mlc__heap_free(o->ctx, o->layers);
+    mlc__heap_free(o->ctx, o->noise);
     mlc__heap_free(o->ctx, o);
 }
 
@@ -35073,6 +35157,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     o->group[g].glob = copy;
     o->group[g].lr_scale = d.lr_scale;
     o->group[g].weight_decay = d.has_weight_decay ? d.weight_decay : o->weight_decay;
+    o->own_decay = (o->own_decay & ~(1u << g)) | (uint32_t)d.has_weight_decay << g;
     o->layout = 0;                     /* entries find their group anew */
     const mlc_status st = mlc__optim_layout(o);
     for (int64_t i = 0; i < o->entries; i++) hits += o->entry[i].group == g;
@@ -35125,8 +35210,10 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 /* Also what ends the STATE error after a failed backward: the user has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
-    if (o) o->calls = 0;
-    if (o && o->module) mlc__params(o->module, mlc__zero_param, NULL);
+    if (!o) return;
+    o->calls = 0;
+    if (o->noise) o->noise->added = false;
+    if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
 /* Trained now, and reached by a backward since the last step. */
@@ -35156,15 +35243,16 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     return !o->clip.each && !o->cpu->norms && mlc__entry_follows(a, b) && a->group == b->group &&
-           a->updates == b->updates &&
+           a->no_decay == b->no_decay && a->rate == b->rate && a->updates == b->updates &&
            b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
-    set->lr = o->lr * o->factor[MLC_KNOB_LR] * o->group[e->group].lr_scale;
-    set->weight_decay = o->group[e->group].weight_decay * o->factor[MLC_KNOB_WEIGHT_DECAY];
+    const double decay = e->no_decay ? 0.0 : o->group[e->group].weight_decay;
+    set->lr = o->lr * o->factor[MLC_KNOB_LR] * o->group[e->group].lr_scale * e->rate;
+    set->weight_decay = decay * o->factor[MLC_KNOB_WEIGHT_DECAY];
     set->due = due;
 }
 
@@ -35335,6 +35423,7 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
     o->token *= o->next_token;
     o->calls = 0;
+    if (o->noise) o->noise->added = false;
 }
 
 /* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
@@ -35343,6 +35432,7 @@ static mlc_status mlc__optim_update(mlc_optim *o)
 {
     bool skip = false;
     if (o->sched) MLC__TRY(o->sched->apply(o));
+    if (o->noise) MLC__TRY(o->noise->add(o));
     MLC__TRY(o->guarded ? o->guarded(o, &skip) : mlc__optim_runs(o, mlc__optim_settings));
     if (skip) return MLC_OK;
     MLC__TRY(mlc__optim_runs(o, mlc__optim_run_entries));
@@ -35403,8 +35493,8 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
            p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks && !o->mean &&
-           !o->swapped && o->rho == 0.0 && !o->cpu->norms && mlc__numel(&p->t) >= MLC__GRAIN &&
-           p->t.shape[1] <= MLC__GRAIN;
+           !o->swapped && !o->noise && o->rho == 0.0 && !o->cpu->norms &&
+           mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
 /* mlc__param.step: the settings of its entry, then the one kernel. */
@@ -36729,6 +36819,454 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.OPTIM.LAYERS ----------------------------------- no decay, rates by depth */
+
+/* A walk over all parameters, frozen ones too, in which the entries are every one that has a
+ * gradient. entry NULL: it only counts. */
+typedef struct mlc__depth {
+    mlc__entry *entry;
+    char        block[MLC_NAME_BYTES]; /* name of the last one                                 */
+    int64_t     blocks, at, tail;      /* until now; entries, and those up to the last block   */
+    bool        head;                  /* something follows the last block                     */
+} mlc__depth;
+
+/* Of a dotted name, up to its first component that is a number; 0: there is none. */
+static size_t mlc__block_length(const char *name)
+{
+    for (const char *s = name; *s;) {
+        const size_t digits = strspn(s, "0123456789");
+        const char *end = s + strcspn(s, ".");
+        if (digits && s + digits == end) return (size_t)(end - name);
+        s = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+/* rate is the depth, for now. */
+static bool mlc__depth_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__depth *d = MLC__CAST(mlc__depth *, user);
+    const size_t n = mlc__block_length(name);
+    if (p->buffer) return true;
+    if (n && (strlen(d->block) != n || memcmp(d->block, name, n) != 0)) {
+        d->blocks++;
+        memcpy(d->block, name, n);
+        d->block[n] = 0;
+    }
+    d->head = !n && d->blocks > 0;
+    if (p->grad_offset >= 0) {
+        if (d->entry) d->entry[d->at].rate = (double)d->blocks;
+        d->at++;
+    }
+    if (n) d->tail = d->at;
+    return true;
+}
+
+static void mlc__layers_apply(mlc_optim *o)
+{
+    const struct mlc__layers *l = o->layers;
+    mlc__depth d;
+    memset(&d, 0, sizeof d);
+    d.entry = o->entry;
+    if (l->factor > 0.0) mlc__params(o->module, mlc__depth_param, &d);
+    const double last = (double)(d.blocks + d.head);
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        const bool wins = e->group >= l->groups && (o->own_decay >> e->group & 1u);
+        e->no_decay = l->no_decay && e->p->t.ndim <= 1 && !wins;
+        if (l->factor > 0.0)
+            e->rate = d.head && i >= d.tail ? 1.0 : pow(l->factor, last - e->rate);
+    }
+}
+
+static mlc_status mlc__layers_make(mlc_optim *o)
+{
+    if (o->layers) return MLC_OK;
+    o->layers = MLC__CAST(struct mlc__layers *,
+                          mlc__heap_alloc(o->ctx, sizeof *o->layers, MLC_MEM_OBJECT, "optimizer"));
+    if (!o->layers) return MLC_ERR_NOMEM;
+    o->layers->apply = mlc__layers_apply;
+    return MLC_OK;
+}
+
+/* Entries are made again, as for a group. */
+static mlc_status mlc__layers_set(mlc_optim *o, const struct mlc__layers *set)
+{
+    const struct mlc__layers was = *o->layers;
+    *o->layers = *set;
+    o->layout = 0;
+    const mlc_status st = mlc__optim_layout(o);
+    if (st != MLC_OK) *o->layers = was;
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__optim_layout(o));
+    MLC__TRY(mlc__layers_make(o));
+    struct mlc__layers set = *o->layers;
+    set.no_decay = true;
+    set.groups = o->groups;
+    return mlc__layers_set(o, &set);
+}
+
+MLC_IMPL mlc_status mlc_optim_layer_decay(mlc_optim *o, double factor)
+{
+    mlc__depth d;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, factor > 0.0 && factor <= 1.0, ARG, "optim_layer_decay: factor is %s; it "
+                 "must be over 0 and at most 1", mlc__real(factor).s);
+    MLC__TRY(mlc__optim_layout(o));
+    memset(&d, 0, sizeof d);
+    mlc__params(o->module, mlc__depth_param, &d);
+    MLC__REQUIRE(o->ctx, d.blocks > 0, ARG, "optim_layer_decay: factor is %s, but no parameter's "
+                 "name has a number, as \"blocks.3.weight\" has; give rates by mlc_optim_group",
+                 mlc__real(factor).s);
+    MLC__TRY(mlc__layers_make(o));
+    struct mlc__layers set = *o->layers;
+    set.factor = factor < 1.0 ? factor : 0.0;
+    return mlc__layers_set(o, &set);
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* @@ IMPL.OPTIM.NOISE ------------------------------------ noise in gradients */
+
+#define MLC__NOISE_PIECE 262144        /* elements drawn at a time: a stream each */
+
+/* Of the first update; the kernel adds those made. Entries and pieces are far apart. */
+static uint64_t mlc__noise_stream(const mlc_optim *o, int64_t entry, int64_t piece)
+{
+    return mlc__hash("optim_noise") +
+           (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull +
+           (uint64_t)entry * 0xD1B54A32D192ED03ull + (uint64_t)piece * 0x8CB92BA72F3D8DD7ull;
+}
+
+/* Gradients are multiplied by the scaler's scale, which only a device knows. */
+static mlc_status mlc__noise_piece(mlc_optim *o, int64_t entry, int64_t from, double std,
+                                   void *noise)
+{
+    mlc__param *p = o->entry[entry].p;
+    const struct mlc_guard_state *state = o->device ? o->guard_dev : &o->guard;
+    struct mlc_k_random r = mlc__random_args(MLC_RANDOM_NORMAL, 0.0, std);
+    struct mlc_k_map a;
+    r.dtype = p->t.dtype;
+    r.n = mlc__min(mlc__numel(&p->t) - from, MLC__NOISE_PIECE);
+    r.out = noise;
+    r.seed = o->ctx->seed;
+    r.stream = mlc__noise_stream(o, entry, from / MLC__NOISE_PIECE);
+    r.stream_base = MLC__CAST(const uint64_t *, (const void *)&state->steps);
+    MLC__TRY(mlc__random_with_workspace(o->ctx, "optim_step", &r));
+    memset(&a, 0, sizeof a);
+    a.op = MLC_MAP_MUL_S;
+    a.dtype = r.dtype;
+    a.ndim = a.accumulate = 1;
+    a.shape[0] = r.n;
+    a.out = MLC__CAST(char *, p->grad_storage.data) + from * (int64_t)mlc__size(&p->t);
+    a.in[0] = noise;
+    a.out_stride[0] = a.in_stride[0][0] = 1;
+    a.s = 1.0;
+    a.s_dev = &state->scaler.scale;
+    return mlc__run_map(o->ctx, "optim_step", &a);
+}
+
+static mlc_status mlc__noise_entries(mlc_optim *o, double std, void *noise)
+{
+    for (int64_t i = 0; i < o->entries; i++) {
+        const int64_t n = mlc__entry_due(&o->entry[i]) ? mlc__numel(&o->entry[i].p->t) : 0;
+        for (int64_t from = 0; from < n; from += MLC__NOISE_PIECE)
+            MLC__TRY(mlc__noise_piece(o, i, from, std, noise));
+    }
+    return MLC_OK;
+}
+
+/* Once for an update: what a step that failed has added is still there. */
+static mlc_status mlc__noise_add(mlc_optim *o)
+{
+    const double t = (double)o->guard.steps;
+    const double std = sqrt(o->noise->eta / pow(1.0 + t, o->noise->gamma)) * (double)o->calls;
+    mlc__block *block;
+    void *noise;
+    if (o->noise->added || std == 0.0) return MLC_OK;
+    if (o->device) MLC__TRY(mlc__optim_send(o));
+    MLC__TRY(mlc__scratch(o->ctx, MLC__NOISE_PIECE * sizeof(double), &block, &noise));
+    const mlc_status st = mlc__noise_entries(o, std, noise);
+    mlc__scratch_end(o->ctx, block);
+    o->noise->added = st == MLC_OK;
+    return st;
+}
+
+/* The conditions are written so that NaN fails them. */
+MLC_IMPL mlc_status mlc_optim_noise(mlc_optim *o, double eta, double gamma)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, eta >= 0.0 && eta < MLC__INF && gamma >= 0.0 && gamma < MLC__INF, ARG,
+                 "optim_noise: eta %s, gamma %s: both must be finite and not negative",
+                 mlc__real(eta).s, mlc__real(gamma).s);
+    if (eta == 0.0) {
+        mlc__heap_free(o->ctx, o->noise);
+        o->noise = NULL;
+        return MLC_OK;
+    }
+    if (!o->noise)
+        o->noise = MLC__CAST(struct mlc__noise *,
+                             mlc__heap_alloc(o->ctx, sizeof *o->noise, MLC_MEM_OBJECT,
+                                             "optim_noise"));
+    if (!o->noise) return MLC_ERR_NOMEM;
+    o->noise->eta = eta;
+    o->noise->gamma = gamma;
+    o->noise->add = mlc__noise_add;
+    return MLC_OK;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.OPTIM.REPORT ----------------------------------- gradients by layer, in numbers
+ * Sums are in f64 and in the order of elements. Memory of a device comes to the host in pieces. */
+
+#define MLC__REPORT_PIECE 32768        /* elements */
+
+/* A walk over parameters, of which the entries are every one that has a gradient. */
+typedef struct mlc__report {
+    mlc_optim       *o;
+    mlc_grad_report *out;
+    int64_t          most, n, at;      /* n: with a gradient until now; at: the next entry     */
+    double           scale;            /* of gradients                                         */
+    double          *piece;            /* two of them; raw: as they are in memory              */
+    void            *raw;
+    mlc_status       status;
+} mlc__report;
+
+/* Elements of memory from `from` on, at most a piece. */
+static mlc_status mlc__report_read(const mlc__report *r, const void *data, mlc_dtype dtype,
+                                   int64_t from, int64_t n)
+{
+    const size_t size = mlc_dtype_bytes(dtype);
+    const char *at = MLC__CAST(const char *, data) + (size_t)from * size;
+    MLC__TRY(mlc__device_copy(r->o->ctx, r->raw, at, (size_t)n * size, MLC_COPY_TO_HOST));
+    mlc__cast_dense(r->piece, MLC_F64, r->raw, dtype, n, &mlc__half_fns_scalar);
+    return MLC_OK;
+}
+
+static int64_t mlc__report_rest(int64_t n, int64_t from)
+{
+    return mlc__min(n - from, MLC__REPORT_PIECE);
+}
+
+/* mean and norm are sums, zeros is a count, for now. */
+static void mlc__report_add(mlc_grad_report *out, double g)
+{
+    const double size = fabs(g);
+    if (!(size <= DBL_MAX)) { out->not_finite++; return; }
+    if (size == 0.0) { out->zeros += 1.0; return; }
+    out->mean += g;
+    out->norm += g * g;
+    out->largest = fmax(out->largest, size);
+    out->histogram[mlc__max(0, mlc__min(ilogb(size) + 30, MLC_GRAD_BINS - 1))]++;
+}
+
+static mlc_status mlc__report_sums(const mlc__report *r, const mlc__param *p, mlc_grad_report *out)
+{
+    for (int64_t from = 0; from < out->n; from += MLC__REPORT_PIECE) {
+        const int64_t n = mlc__report_rest(out->n, from);
+        MLC__TRY(mlc__report_read(r, p->grad_storage.data, p->t.dtype, from, n));
+        for (int64_t i = 0; i < n; i++) mlc__report_add(out, r->piece[i] * r->scale);
+        MLC__TRY(mlc__report_read(r, p->value_storage.data, p->t.dtype, from, n));
+        for (int64_t i = 0; i < n; i++) out->weight_norm += r->piece[i] * r->piece[i];
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__report_row(const mlc__report *r, const mlc__param *p, const char *name,
+                                  mlc_grad_report *out)
+{
+    memset(out, 0, sizeof *out);
+    mlc__copy_text(out->name, sizeof out->name, name);
+    out->n = mlc__numel(&p->t);
+    out->update_ratio = MLC__NAN;
+    MLC__TRY(mlc__report_sums(r, p, out));
+    const int64_t finite = out->n - out->not_finite;
+    out->norm = sqrt(out->norm);
+    out->weight_norm = sqrt(out->weight_norm);
+    if (finite) out->mean /= (double)finite;
+    if (out->n) out->zeros /= (double)out->n;
+    return MLC_OK;
+}
+
+static bool mlc__report_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__report *r = MLC__CAST(mlc__report *, user);
+    if (p->grad_offset < 0 || !mlc__entry_due(&r->o->entry[r->at++])) return true;
+    if (p->half)
+        r->status = mlc__fail(r->o->ctx, MLC_ERR_STATE, "optim_report: the gradient of '%s' is "
+                              "incomplete: a backward failed or a rebuild came between; call "
+                              "mlc_optim_zero_grad", name);
+    else if (r->n++ < r->most) r->status = mlc__report_row(r, p, name, &r->out[r->n - 1]);
+    return r->status == MLC_OK;
+}
+
+/* Pieces in f64, and raw, in one block. */
+static mlc_status mlc__report_begin(mlc_optim *o, mlc_grad_report *out, int64_t most,
+                                    mlc__report *r)
+{
+    memset(r, 0, sizeof *r);
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, most >= 0 && (out || !most), ARG, "optim_report: most is %lld, out %s; "
+                 "give room for so many reports, or 0 and NULL", (long long)most,
+                 out ? "is not NULL" : "is NULL");
+    MLC__TRY(mlc__optim_layout(o));
+    r->o = o;
+    r->out = out;
+    r->most = most;
+    r->scale = 1.0 / ((o->has_scaler ? mlc__optim_state(o)->scaler.scale : 1.0) *
+                      (double)(o->calls + 1));
+    r->piece = MLC__CAST(double *, mlc__heap_alloc(o->ctx, 3 * MLC__REPORT_PIECE * sizeof(double),
+                                                   MLC_MEM_OBJECT, "optim_report"));
+    if (!r->piece) return MLC_ERR_NOMEM;
+    r->raw = r->piece + 2 * MLC__REPORT_PIECE;
+    mlc__params(o->module, mlc__report_param, r);
+    return r->status;
+}
+
+/* Also of a report that did not begin. */
+static void mlc__report_end(mlc__report *r, int64_t *n)
+{
+    if (n) *n = r->n;
+    if (r->o) mlc__heap_free(r->o->ctx, r->piece);
+}
+
+MLC_IMPL mlc_status mlc_optim_report(mlc_optim *o, mlc_grad_report *out, int64_t most, int64_t *n)
+{
+    mlc__report r;
+    if (n) *n = 0;
+    if (!o) return MLC_ERR_ARG;
+    const mlc_status st = mlc__report_begin(o, out, most, &r);
+    mlc__report_end(&r, n);
+    return st;
+}
+
+/* -- with a step -- */
+
+/* A parameter of a row, and its values before the step. */
+typedef struct mlc__report_copy { mlc__param *p; char *data; } mlc__report_copy;
+
+static int64_t mlc__report_rows(const mlc__report *r) { return mlc__min(r->n, r->most); }
+
+/* Bytes of what is copied; copies NULL: only that, else places for it from `at` on. */
+static size_t mlc__report_place(const mlc__report *r, mlc__report_copy *copies, char *at)
+{
+    size_t bytes = 0;
+    int64_t row = 0;
+    for (int64_t i = 0; i < r->o->entries && row < mlc__report_rows(r); i++) {
+        mlc__param *p = r->o->entry[i].p;
+        if (!mlc__entry_due(&r->o->entry[i])) continue;
+        if (copies) {
+            copies[row].p = p;
+            copies[row].data = at + bytes;
+        }
+        bytes += mlc__round_up((size_t)mlc__numel(&p->t) * mlc__size(&p->t), sizeof(double));
+        row++;
+    }
+    return bytes;
+}
+
+static mlc__report_copy *mlc__report_copies(const mlc__report *r)
+{
+    const size_t list = (size_t)mlc__report_rows(r) * sizeof(mlc__report_copy);
+    mlc__report_copy *c = MLC__CAST(mlc__report_copy *,
+                                    mlc__heap_alloc(r->o->ctx, list +
+                                                    mlc__report_place(r, NULL, NULL),
+                                                    MLC_MEM_OBJECT, "optim_step_report"));
+    if (!c) return NULL;
+    mlc__report_place(r, c, MLC__CAST(char *, (void *)c) + list);
+    for (int64_t i = 0; i < mlc__report_rows(r); i++) {
+        const size_t bytes = (size_t)mlc__numel(&c[i].p->t) * mlc__size(&c[i].p->t);
+        if (mlc__device_copy(r->o->ctx, c[i].data, c[i].p->value_storage.data, bytes,
+                             MLC_COPY_TO_HOST) == MLC_OK) continue;
+        mlc__heap_free(r->o->ctx, c);
+        return NULL;
+    }
+    return c;
+}
+
+static mlc_status mlc__report_ratio(const mlc__report *r, const mlc__report_copy *c,
+                                    mlc_grad_report *out)
+{
+    const mlc_dtype dtype = c->p->t.dtype;
+    double *before = r->piece + MLC__REPORT_PIECE, sum = 0.0;
+    for (int64_t from = 0; from < out->n; from += MLC__REPORT_PIECE) {
+        const int64_t n = mlc__report_rest(out->n, from);
+        const char *at = c->data + (size_t)from * mlc_dtype_bytes(dtype);
+        MLC__TRY(mlc__report_read(r, c->p->value_storage.data, dtype, from, n));
+        mlc__cast_dense(before, MLC_F64, at, dtype, n, &mlc__half_fns_scalar);
+        for (int64_t i = 0; i < n; i++)
+            sum += (r->piece[i] - before[i]) * (r->piece[i] - before[i]);
+    }
+    out->update_ratio = sum == 0.0 ? 0.0 : sqrt(sum) / out->weight_norm;
+    return MLC_OK;
+}
+
+static mlc_status mlc__report_step(mlc__report *r)
+{
+    mlc__report_copy *c = mlc__report_copies(r);
+    if (!c) return r->o->ctx->status;
+    mlc_status st = mlc_optim_step(r->o);
+    for (int64_t i = 0; i < mlc__report_rows(r) && st == MLC_OK; i++)
+        st = mlc__report_ratio(r, &c[i], &r->out[i]);
+    mlc__heap_free(r->o->ctx, c);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_step_report(mlc_optim *o, mlc_grad_report *out, int64_t most,
+                                          int64_t *n)
+{
+    mlc__report r;
+    if (n) *n = 0;
+    if (!o) return MLC_ERR_ARG;
+    mlc_status st = mlc__report_begin(o, out, most, &r);
+    if (st == MLC_OK) st = mlc__report_step(&r);
+    mlc__report_end(&r, n);
+    return st;
+}
+
+/* -- as a table -- */
+
+/* A character for a share of a bin; ilogb of a share that is not 0 is at most 0. */
+static char mlc__report_mark(int64_t count, int64_t n)
+{
+    if (!count) return ' ';
+    return ".:-=+*#%@"[mlc__max(0, 8 + ilogb((double)count / (double)n))];
+}
+
+MLC_IMPL mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *reports, int64_t n,
+                                          mlc_writer write, void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, reports || !n, ARG, "grad_report_print: reports is NULL, n %lld; "
+                 "mlc_optim_report fills them", (long long)n);
+    MLC__TRY(mlc__writer(ctx, "grad_report_print", &write));
+    const mlc__table t = { write, user };
+    mlc__print(&t, "%-28s %12s %9s %9s %9s %9s %10s %9s %9s  %s\n", "Gradient of", "Elements",
+               "Norm", "Mean", "Largest", "Zeros", "Not finite", "Weights", "Update",
+               "2^-30 to 2^9");
+    for (const mlc_grad_report *r = reports; n > 0; n--, r++) {
+        char marks[MLC_GRAD_BINS + 1] = "";
+        for (int k = 0; k < MLC_GRAD_BINS; k++) marks[k] = mlc__report_mark(r->histogram[k], r->n);
+        mlc__print(&t, "%-28.200s %12s %9s %9s %9s %9s %10s %9s %9s |%s|\n", r->name,
+                   mlc__thousands(r->n).s, mlc__real_of(r->norm, 3).s, mlc__real_of(r->mean, 3).s,
+                   mlc__real_of(r->largest, 3).s, mlc__real_of(r->zeros, 3).s,
+                   mlc__thousands(r->not_finite).s, mlc__real_of(r->weight_norm, 3).s,
+                   mlc__real_of(r->update_ratio, 3).s, marks);
+    }
+    return MLC_OK;
+}
+
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
@@ -37411,7 +37949,10 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     old->next = o->next;
     old->module = o->module;
     old->sched = o->sched;
-    if (old->groups != o->groups) old->layout = 0;
+    if (old->groups != o->groups || o->layers) old->layout = 0;
+    old->own_decay = o->own_decay;
+    old->layers = o->layers;
+    old->noise = o->noise;
     memcpy(old->group, o->group, sizeof old->group);
     old->groups = o->groups;
     *o = *old;

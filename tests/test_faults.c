@@ -1469,6 +1469,38 @@ DO(mlc_optim_group)
     return first_of(st, mlc_optim_step(w->opt));
 }
 
+DO(mlc_optim_no_decay)
+{
+    mlc_status st = mlc_optim_no_decay(w->opt);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_layer_decay)
+{
+    mlc_status st = mlc_optim_layer_decay(w->opt, 0.5);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_noise)
+{
+    mlc_status st = mlc_optim_noise(w->opt, 0.1, 0.5);
+    return first_of(st, mlc_optim_step(w->opt));
+}
+
+DO(mlc_optim_report)
+{
+    mlc_grad_report r[2];
+    int64_t         n = 0;
+    mlc_status      st = mlc_optim_report(w->opt, r, 2, &n);
+    return first_of(st, mlc_grad_report_print(w->ctx, r, st == MLC_OK ? 2 : 0, hash_text, w));
+}
+
+DO(mlc_optim_step_report)
+{
+    mlc_grad_report r[2];
+    return mlc_optim_step_report(w->opt, r, 2, NULL);
+}
+
 DO(mlc_optim_clip)
 {
     mlc_clip_desc d = mlc_clip_desc_make();
