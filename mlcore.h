@@ -35239,11 +35239,13 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
                mlc__entry_apart(a, b);
 }
 
-/* And gradients and settings, too? */
+/* And gradients and settings, too? carry tells those apart that made as many updates, but at other
+ * steps; on a device updates do. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     return !o->clip.each && !o->cpu->norms && mlc__entry_follows(a, b) && a->group == b->group &&
            a->no_decay == b->no_decay && a->rate == b->rate && a->updates == b->updates &&
+           a->carry[0] == b->carry[0] && a->carry[1] == b->carry[1] &&
            b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 

@@ -1,93 +1,11 @@
 /* test_rules.c -- tests of section IMPL.OPTIM.RULES: rules that update each element by itself */
 #include "bowl.h"
 #include "golden/golden.h"
+#include "rules.h"
 
-/* ---- one optimizer for each trace of golden/make_optim_goldens.py -------------------------- */
+/* ---- golden/make_optim_goldens.py ----------------------------------------------------------- */
 
-/* An optimizer of the module m, by the desc d of a rate, with some settings.                    */
-#define MAKE(name, rule, type, rate, ...) \
-    static mlc_optim *make_##name(mlc_module *m) \
-    { \
-        mlc_##type##_desc d = mlc_##rule##_desc_make(rate); \
-        __VA_ARGS__; \
-        return mlc_##rule##_ex(m, &d); \
-    }
-#define KNOBS(b1, b2, e, decay) d.beta1 = b1, d.beta2 = b2, d.eps = e, d.weight_decay = decay
-
-MAKE(adam_amsgrad, amsgrad, amsgrad, 0.05, (void)0)
-MAKE(adam_amsgrad_decay, amsgrad, amsgrad, 0.05, KNOBS(0.8, 0.95, 1e-6, 0.02))
-MAKE(adamw_amsgrad, amsgrad, amsgrad, 0.05, d.weight_decay = 0.1, d.decoupled = true)
-MAKE(adamax, adamax, adam, 0.05, (void)0)
-MAKE(adamax_decay, adamax, adam, 0.05, KNOBS(0.8, 0.99, 1e-6, 0.05))
-MAKE(nadam, nadam, nadam, 0.05, (void)0)
-MAKE(nadam_decay, nadam, nadam, 0.05, KNOBS(0.8, 0.95, 1e-6, 0.05))
-MAKE(nadam_decoupled, nadam, nadam, 0.05, d.weight_decay = 0.05, d.decoupled = true)
-MAKE(radam, radam, amsgrad, 0.05, (void)0)
-MAKE(radam_decay, radam, amsgrad, 0.05, KNOBS(0.8, 0.98, 1e-6, 0.05))
-MAKE(radam_decoupled, radam, amsgrad, 0.05, d.weight_decay = 0.05, d.decoupled = true)
-MAKE(rmsprop, rmsprop, rmsprop, 0.01, (void)0)
-MAKE(rmsprop_centered, rmsprop, rmsprop, 0.01, d.eps = 1e-6, d.centered = true, d.momentum = 0.8,
-     d.weight_decay = 0.05)
-MAKE(adagrad, adagrad, adagrad, 0.1, (void)0)
-MAKE(adagrad_decay, adagrad, adagrad, 0.1, d.lr_decay = 0.05, d.initial = 0.1,
-     d.weight_decay = 0.05)
-MAKE(adadelta, adadelta, adadelta, 1, (void)0)
-MAKE(adadelta_decay, adadelta, adadelta, 0.5, d.rho = 0.8, d.eps = 1e-4, d.weight_decay = 0.05)
-MAKE(rprop, rprop, rprop, 0.015, (void)0)
-MAKE(rprop_options, rprop, rprop, 0.1, d.shrink = 0.6, d.grow = 1.3, d.least = 1e-4, d.most = 1)
-MAKE(lars, lars, lars, 1, (void)0)
-MAKE(lars_decay, lars, lars, 5, d.trust = 0.002, d.momentum = 0.8, d.weight_decay = 0.05)
-MAKE(lars_zero, lars, lars, 0.1, d.weight_decay = 0.05)
-MAKE(lion, lion, lion, 0.01, (void)0)
-MAKE(lion_decay, lion, lion, 0.02, d.beta1 = 0.95, d.beta2 = 0.98, d.weight_decay = 0.1)
-MAKE(sophia, sophia, sophia, 0.01, (void)0)
-MAKE(sophia_options, sophia, sophia, 0.02, d.beta1 = 0.9, d.beta2 = 0.95, d.gamma = 0.5,
-     d.weight_decay = 0)
-MAKE(sf_sgd, sf_sgd, sf_sgd, 0.1, (void)0)
-MAKE(sf_sgd_warmup, sf_sgd, sf_sgd, 0.2, d.momentum = 0.8, d.warmup = 10, d.weight_decay = 0.05)
-MAKE(sf_adamw, sf_adamw, sf_adamw, 0.05, (void)0)
-MAKE(sf_adamw_warmup, sf_adamw, sf_adamw, 0.05, KNOBS(0.95, 0.99, 1e-6, 0.05), d.warmup = 10)
-
-typedef struct trace {
-    const char *name;
-    mlc_optim *(*make)(mlc_module *m);
-    int         curvature;             /* fed before each n-th step, of Sophia                 */
-    bool        mean;                  /* it has one, of schedule-free rules                   */
-} trace;
-
-static const trace TRACES[] = {
-    {"adam_amsgrad", make_adam_amsgrad, 0, false},
-    {"adam_amsgrad_decay", make_adam_amsgrad_decay, 0, false},
-    {"adamw_amsgrad", make_adamw_amsgrad, 0, false},
-    {"adamax", make_adamax, 0, false},
-    {"adamax_decay", make_adamax_decay, 0, false},
-    {"nadam", make_nadam, 0, false},
-    {"nadam_decay", make_nadam_decay, 0, false},
-    {"nadam_decoupled", make_nadam_decoupled, 0, false},
-    {"radam", make_radam, 0, false},
-    {"radam_decay", make_radam_decay, 0, false},
-    {"radam_decoupled", make_radam_decoupled, 0, false},
-    {"rmsprop", make_rmsprop, 0, false},
-    {"rmsprop_centered", make_rmsprop_centered, 0, false},
-    {"adagrad", make_adagrad, 0, false},
-    {"adagrad_decay", make_adagrad_decay, 0, false},
-    {"adadelta", make_adadelta, 0, false},
-    {"adadelta_decay", make_adadelta_decay, 0, false},
-    {"rprop", make_rprop, 0, false},
-    {"rprop_options", make_rprop_options, 0, false},
-    {"lars", make_lars, 0, false},
-    {"lars_decay", make_lars_decay, 0, false},
-    {"lars_zero", make_lars_zero, 0, false},
-    {"lion", make_lion, 0, false},
-    {"lion_decay", make_lion_decay, 0, false},
-    {"sophia", make_sophia, 10, false},
-    {"sophia_options", make_sophia_options, 7, false},
-    {"sf_sgd", make_sf_sgd, 0, true},
-    {"sf_sgd_warmup", make_sf_sgd_warmup, 0, true},
-    {"sf_adamw", make_sf_adamw, 0, true},
-    {"sf_adamw_warmup", make_sf_adamw_warmup, 0, true},
-};
-enum { N_TRACES = sizeof TRACES / sizeof *TRACES, N = 7 };
+enum { N = 7 };
 
 /* The Hessian's diagonal, 2 w, as the square of a gradient: that of sum(sqrt(2 w) p).           */
 static void feed_curvature(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
@@ -252,6 +170,40 @@ TEST(rules, a_parameter_that_was_frozen_goes_on_where_it_was)
         }
         if (!CHECK(memcmp(p[0], p[1], sizeof p[0]) == 0)) printf("  %s\n", TRACES[i].name);
         CHECK_OK(ctx);
+    }
+}
+
+/* Two parameters that made as many updates, at other steps and rates, are no run: a run has one
+ * carry. Clipped one by one they never are.                                                     */
+TEST(rules, what_parameters_carry_is_their_own_after_as_many_updates)
+{
+    double p[2][2][12];
+    for (int i = 0; i < N_TRACES; i++) {
+        for (int each = 0; each < 2; each++) {
+            mlc_ctx      *ctx = test_ctx();
+            mlc_module   *net = mlc_nn_linear(ctx, 4, 3);
+            mlc_clip_desc d = mlc_clip_desc_make();
+            mlc_module_build(net);
+            mlc_optim *opt = TRACES[i].make(net);
+            d.norm = 1e6;
+            d.each = each != 0;
+            CHECK_EQ(mlc_optim_clip(opt, &d), MLC_OK);
+            for (int step = 1; step < 6; step++) {
+                mlc_module_freeze(net, "weight", step == 1);
+                mlc_module_freeze(net, "bias", step == 2);
+                if (step == 2) mlc_optim_set_lr(opt, 4 * mlc_optim_lr(opt));
+                mlc_scope_begin(ctx);
+                mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1);
+                mlc_tensor *y = mlc_forward(net, x);
+                mlc_optim_minimize(opt, mlc_mean(mlc_mul(y, y), mlc_dims0(), false));
+                CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            }
+            test_read(mlc_module_param(net, "weight"), p[each][0]);
+            test_read(mlc_module_param(net, "bias"), p[each][1]);
+        }
+        if (!CHECK(memcmp(p[0][0], p[1][0], sizeof p[0][0]) == 0) ||
+            !CHECK(memcmp(p[0][1], p[1][1], 3 * sizeof(double)) == 0))
+            printf("  %s\n", TRACES[i].name);
     }
 }
 
