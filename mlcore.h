@@ -40668,17 +40668,22 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
 /* -- what the file has for each parameter -- */
 
 typedef enum mlc__load_fit {
-    MLC__FITS, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE
+    MLC__FITS, MLC__ABSENT, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE
 } mlc__load_fit;
 
 typedef struct mlc__want {             /* a parameter, in the order of the model                */
-    mlc__param    *p;
+    mlc__param    *p;                  /* NULL: of an optimizer, see IMPL.IO.OPTIM              */
+    mlc_tensor    *to;                 /* has the dtype and shape that fit                      */
     const char    *name;               /* its first                                             */
+    int64_t        item;               /* of an optimizer                                       */
+    bool           optional;           /* not there: no error                                   */
     int64_t        entry;              /* of the file; -1: none                                 */
     int64_t        begin;              /* of the data in the file                               */
     mlc__load_fit  fit;
     mlc_tensor    *t;                  /* what is loaded                                        */
 } mlc__want;
+
+#define MLC__KEY_BYTES (MLC_NAME_BYTES + 64)     /* a parameter's name within another one */
 
 typedef struct mlc__key {              /* a name of a parameter; a shared one has several       */
     const char *name;
@@ -40690,6 +40695,10 @@ typedef struct mlc__key {              /* a name of a parameter; a shared one ha
  * scope. */
 typedef struct mlc__load {
     mlc_module          *m;
+    const char          *what;         /* mlc_NAME without mlc_ */
+    mlc_status         (*names)(struct mlc__load *l);      /* fills want and key */
+    mlc_status         (*commit)(struct mlc__load *l);     /* takes what is loaded */
+    void                *user;
     const char          *path;         /* NULL: the file is the n bytes of memory */
     const void          *memory;
     size_t               n;
@@ -40721,7 +40730,7 @@ static void mlc__load_walk(mlc__load *l, const mlc_module *m, char *name, size_t
             k->want = w;
             k->entry = -1;
             k->first = first;
-            if (first) { l->want[w].p = p; l->want[w].name = k->name; }
+            if (first) { l->want[w].p = p; l->want[w].to = &p->t; l->want[w].name = k->name; }
         }
         l->bytes += strlen(name) + 1;
         l->keys++;
@@ -40739,14 +40748,11 @@ static int mlc__key_by_name(const void *a, const void *b)
     return strcmp(MLC__CAST(const mlc__key *, a)->name, MLC__CAST(const mlc__key *, b)->name);
 }
 
-/* Two walks, as when saving: count, then fill in. */
-static mlc_status mlc__load_names(mlc__load *l)
+/* Room for what was counted; then it is to be counted again. */
+static mlc_status mlc__load_room(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
-    char name[MLC_NAME_BYTES] = "";
     const int32_t depth = ctx->depth;
-    ctx->visit++;
-    mlc__load_walk(l, l->m, name, 0);
     const size_t wants = (size_t)l->wants * sizeof *l->want;
     const size_t keys = (size_t)l->keys * sizeof *l->key, entries = (size_t)l->file->count;
     char *at = MLC__CAST(char *, mlc__arena(ctx, depth, wants + keys + l->bytes + entries));
@@ -40758,10 +40764,19 @@ static mlc_status mlc__load_names(mlc__load *l)
     l->unexpected = (bool *)(void *)(l->text + l->bytes);
     l->wants = l->keys = 0;
     l->bytes = 0;
-    name[0] = 0;
-    ctx->visit++;
+    return MLC_OK;
+}
+
+/* Two walks, as when saving: count, then fill in. */
+static mlc_status mlc__load_names(mlc__load *l)
+{
+    char name[MLC_NAME_BYTES] = "";
+    l->m->ctx->visit++;
     mlc__load_walk(l, l->m, name, 0);
-    if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
+    MLC__TRY(mlc__load_room(l));
+    name[0] = 0;
+    l->m->ctx->visit++;
+    mlc__load_walk(l, l->m, name, 0);
     return MLC_OK;
 }
 
@@ -40784,7 +40799,7 @@ static bool mlc__rename_match(const char *pattern, const char *name, const char 
 }
 
 /* The first rename that fits, into to; false if the name is then longer than a model's. */
-static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC_NAME_BYTES])
+static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC__KEY_BYTES])
 {
     const char *start[MLC__STARS], *end[MLC__STARS], *text = key;
     bool fits = false;
@@ -40798,7 +40813,7 @@ static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[ML
         const bool copies = fits && *text == '*';
         const char *from = copies ? start[star] : text;
         const size_t len = copies ? (size_t)(end[star] - start[star]) : 1;
-        if (n + len >= MLC_NAME_BYTES) return false;
+        if (n + len >= MLC__KEY_BYTES) return false;
         memcpy(to + n, from, len);
         n += len;
         star += copies;
@@ -40812,8 +40827,9 @@ static mlc_status mlc__load_match(mlc__load *l)
 {
     const char *prefix = l->desc->prefix ? l->desc->prefix : "";
     const size_t n = strlen(prefix);
+    if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
     for (int64_t i = 0; i < l->file->count; i++) {
-        char name[MLC_NAME_BYTES];
+        char name[MLC__KEY_BYTES];
         const char *from = l->file->entries[i].name;
         mlc__key key = { name, 0, 0, false }, *k = NULL;
         if (mlc__load_rename(l->desc, strncmp(from, prefix, n) == 0 ? from + n : from, name) &&
@@ -40821,8 +40837,8 @@ static mlc_status mlc__load_match(mlc__load *l)
             k = MLC__CAST(mlc__key *, bsearch(&key, l->key, (size_t)l->keys, sizeof key,
                                               mlc__key_by_name));
         if (k && k->entry >= 0)
-            return mlc__fail(l->m->ctx, MLC_ERR_ARG, "load '%.200s': '%.100s' and '%.100s' are "
-                             "both named '%.100s' after prefix and renames", l->file->path,
+            return mlc__fail(l->m->ctx, MLC_ERR_ARG, "%s '%.200s': '%.100s' and '%.100s' are "
+                             "both named '%.100s' after prefix and renames", l->what, l->file->path,
                              l->file->entries[k->entry].name, from, name);
         if (k) k->entry = i; else l->unexpected[i] = true;
     }
@@ -40837,28 +40853,29 @@ static mlc_status mlc__load_match(mlc__load *l)
 
 static void mlc__load_line(const mlc__load *l, const char *what, const char *name)
 {
-    char line[MLC_NAME_BYTES + 64];
-    const int n = snprintf(line, sizeof line, "%s %.*s\n", what, MLC_NAME_BYTES, name);
+    char line[MLC__KEY_BYTES + 32];
+    const int n = snprintf(line, sizeof line, "%s %.*s\n", what, MLC__KEY_BYTES, name);
     if (l->desc->write) l->desc->write(l->desc->user, line, (size_t)n);
 }
 
 /* What fits, counted and, line by line, told. */
 static void mlc__load_check(mlc__load *l)
 {
-    static const char *const what[] = { "", "missing", "size mismatch", "dtype mismatch",
+    static const char *const what[] = { "", "", "missing", "size mismatch", "dtype mismatch",
                                         "dtype mismatch" };
     mlc_load_report *r = &l->report;
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
-        const bool same = e && e->ndim == w->p->t.ndim &&
-                          memcmp(e->shape, w->p->t.shape, (size_t)e->ndim * sizeof(int64_t)) == 0;
-        const bool cast = same && e->dtype != w->p->t.dtype;
-        w->fit = !e ? MLC__MISSING : !same ? MLC__OTHER_SHAPE :
+        const bool same = e && e->ndim == w->to->ndim &&
+                          memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) == 0;
+        const bool cast = same && e->dtype != w->to->dtype;
+        w->fit = !e ? (w->optional ? MLC__ABSENT : MLC__MISSING) : !same ? MLC__OTHER_SHAPE :
                  e->foreign ? MLC__FOREIGN_DTYPE :
                  cast && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
         if (e) w->begin = e->begin;
-        if (w->fit == MLC__FITS) { r->loaded++; r->cast += cast; continue; }
+        if (w->fit == MLC__FITS) { r->loaded++; r->cast += cast; }
+        if (w->fit == MLC__FITS || w->fit == MLC__ABSENT) continue;
         if (w->fit == MLC__MISSING) r->missing++; else r->mismatched++;
         mlc__load_line(l, what[w->fit], w->name);
     }
@@ -40916,7 +40933,7 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
 {
     for (int64_t i = 0; fit != MLC__FITS && i < l->wants; i++) {
         const mlc__want *w = &l->want[i];
-        const mlc_tensor *t = &w->p->t;
+        const mlc_tensor *t = w->to;
         char text[MLC__MESSAGE];
         if (w->fit != fit) continue;
         const mlc__st_entry *e = fit == MLC__MISSING ? NULL : &l->file->entries[w->entry];
@@ -40942,13 +40959,13 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         { " Missing key(s) in state_dict: %s.", ", ", "\"", MLC__MISSING },
         { " Unexpected key(s) in state_dict: %s.", ", ", "\"", MLC__FITS },
         { " %s", " ", "", MLC__OTHER_SHAPE },
-        { " dtype mismatch for %s; mlc_load_ex with desc.cast converts.", ", ", "",
+        { " dtype mismatch for %s; mlc_%s_ex with desc.cast converts.", ", ", "",
           MLC__OTHER_DTYPE },
         { " dtype not known to this mlcore for %s.", ", ", "", MLC__FOREIGN_DTYPE } };
     bool tell[MLC__COUNT(part)] = { l->report.missing && !l->desc->partial,
                      l->report.unexpected && !l->desc->partial, false, false, false };
     char text[MLC__MESSAGE];
-    size_t n = (size_t)snprintf(text, sizeof text, "load '%.200s':", l->file->path);
+    size_t n = (size_t)snprintf(text, sizeof text, "%s '%.200s':", l->what, l->file->path);
     for (int64_t i = 0; i < l->wants; i++) {
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
@@ -40962,9 +40979,10 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         memset(&items, 0, sizeof items);
         items.between = part[i].between;
         items.quote = part[i].quote;
-        items.room = (sizeof text - n) / left-- - strlen(part[i].format);
+        items.room = (sizeof text - n) / left-- - strlen(part[i].format) - strlen(l->what);
         mlc__load_list(l, part[i].fit, &items);
-        n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items));
+        n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items),
+                              l->what);
     }
     return mlc__fail(l->m->ctx, tell[2] ? MLC_ERR_SHAPE : tell[3] || tell[4] ? MLC_ERR_DTYPE :
                                              MLC_ERR_IO, "%s", text);
@@ -40984,7 +41002,7 @@ static int mlc__want_by_data(const void *a, const void *b)
 static mlc_status mlc__load_run(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
-    MLC__TRY(mlc__load_names(l));
+    MLC__TRY(l->names(l));
     MLC__TRY(mlc__load_match(l));
     mlc__load_check(l);
     MLC__TRY(mlc__load_verdict(l));
@@ -40992,16 +41010,22 @@ static mlc_status mlc__load_run(mlc__load *l)
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         if (w->fit != MLC__FITS) continue;
-        if (w->p->value_storage.bound) return w->p->refuse(ctx, "load", w->name);
+        if (w->p && w->p->value_storage.bound) return w->p->refuse(ctx, "load", w->name);
         const mlc__st_entry *e = &l->file->entries[w->entry];
         w->t = l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
         if (!w->t) return ctx->status;
     }
+    return l->commit(l);
+}
+
+/* Parameters take what is loaded. */
+static mlc_status mlc__load_commit(mlc__load *l)
+{
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         if (!w->t) continue;
-        w->p->t.storage->version++;
-        MLC__TRY(mlc__cast_into(ctx, "load", &w->p->t, w->t));
+        w->to->storage->version++;
+        MLC__TRY(mlc__cast_into(l->m->ctx, l->what, w->to, w->t));
     }
     return MLC_OK;
 }
@@ -41040,31 +41064,41 @@ MLC_IMPL mlc_load_desc mlc_load_desc_make(void)
     return d;
 }
 
+/* l has all but the desc, of which NULL is none. */
+static mlc_status mlc__load_ex(mlc__load *l, const mlc_load_desc *desc)
+{
+    const mlc_load_desc none = mlc_load_desc_make();
+    mlc_ctx *ctx = l->m->ctx;
+    l->desc = desc ? desc : &none;
+    for (int32_t i = 0; i < l->desc->n_renames; i++) {
+        const mlc_rename *r = l->desc->renames ? &l->desc->renames[i] : NULL;
+        MLC__REQUIRE(ctx, r && r->from && r->to, ARG, "%s: rename %d has no name; give from and to",
+                     l->what, i);
+        MLC__REQUIRE(ctx, mlc__stars(r->from) <= MLC__STARS &&
+                          mlc__stars(r->to) <= mlc__stars(r->from), ARG,
+                     "%s: rename '%.100s' to '%.100s': at most %d '*', and not more in the second",
+                     l->what, r->from, r->to, MLC__STARS);
+    }
+    mlc_status st = mlc_module_build(l->m);
+    if (!st) st = mlc__load_scoped(l);
+    if (l->desc->report) *l->desc->report = l->report;
+    return st;
+}
+
 /* From the file path or, if that is NULL, from n bytes of memory. */
 static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *memory, size_t n,
                                  const mlc_load_desc *desc)
 {
-    const mlc_load_desc none = mlc_load_desc_make();
     mlc__load l;
     memset(&l, 0, sizeof l);
     l.m = m;
+    l.what = "load";
+    l.names = mlc__load_names;
+    l.commit = mlc__load_commit;
     l.path = path;
     l.memory = memory;
     l.n = n;
-    l.desc = desc ? desc : &none;
-    for (int32_t i = 0; i < l.desc->n_renames; i++) {
-        const mlc_rename *r = l.desc->renames ? &l.desc->renames[i] : NULL;
-        MLC__REQUIRE(m->ctx, r && r->from && r->to, ARG, "load: rename %d has no name; give from "
-                     "and to", i);
-        MLC__REQUIRE(m->ctx, mlc__stars(r->from) <= MLC__STARS &&
-                             mlc__stars(r->to) <= mlc__stars(r->from), ARG,
-                     "load: rename '%.100s' to '%.100s': at most %d '*', and not more in the "
-                     "second", r->from, r->to, MLC__STARS);
-    }
-    mlc_status st = mlc_module_build(m);
-    if (!st) st = mlc__load_scoped(&l);
-    if (l.desc->report) *l.desc->report = l.report;
-    return st;
+    return mlc__load_ex(&l, desc);
 }
 
 MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
