@@ -106,10 +106,10 @@
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
- *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
- *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.CSV
- *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
+ *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
+ *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
  *   IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
@@ -2825,6 +2825,30 @@ MLC_API void mlc_average_free(mlc_average *average);
  *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610      */
 MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
+typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
+    mlc_optim  *optim;
+    mlc_tensor *tensor;                /* lives until the current scope ends                   */
+    char        name[MLC_NAME_BYTES + 64];
+    int64_t     next;                  /* private                                              */
+} mlc_optim_state_iter;
+
+/* mlc_optim_state_iter_make: starts a walk; then while (mlc_optim_state_next(&it)).
+ *   err    STATE: the module was freed              test: tests/test_optim_state.c            */
+MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
+/* mlc_optim_state_next: the next tensor; false at the end, or with the context's error. NAME is a
+ *   parameter's dotted name in the module that the optimizer was made of.
+ *   state.NAME.exp_avg  and PyTorch's names of other states (momentum_buffer, exp_avg_sq, ...),
+ *          with the shape of the parameter; f32 for bf16 parameters. A view: to write to it changes
+ *          the state; it holds until the module is built again or the optimizer is freed
+ *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], what a rule keeps from
+ *          update to update, of all rules but SGD, Adam and LAMB; copies, as what follows but grad
+ *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
+ *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
+ *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
+ *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
+ *   ref    torch.optim.Optimizer.state_dict                                                   */
+MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
+
 /* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
  * A schedule is a value, and its factor a pure function of t, the number of updates made so far
  * (skipped ones do not count): the rate of the first update is that of t = 0, a resumed training
@@ -3289,7 +3313,7 @@ MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named 
 MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
 
 /* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
- *   one once. Optimizer state is not in it.   err: IO                                         */
+ *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO                         */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 /* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
  *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. On any
@@ -3331,6 +3355,31 @@ MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_d
  *   err    as mlc_load_ex, the path being "memory"               test: tests/test_state.c     */
 MLC_API mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
                                    const mlc_load_desc *desc);
+
+/* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
+ *   safetensors file: with what mlc_save saves a training goes on from there, bit by bit. Gradients
+ *   are in it only where calls have collected some.
+ *   err    STATE: the module was freed; IO               test: tests/test_optim_state.c       */
+MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
+/* mlc_optim_load: reads it back into an optimizer that was made as that one: same rule, groups and
+ *   trained parameters, by name, and a scaler if that had one. Steps made, and with them the
+ *   position in schedules, and the rate that mlc_optim_set_lr sets come from the file; betas,
+ *   decays, scales of groups, schedules, clipping and calls to collect stay the program's.
+ *   Other gradients are stale then. bf16 parameters round by chance as before where modules are
+ *   made in the same order, with the same seed. Loads what Python saved as
+ *       save_file({f"state.{i}.{k}": v for i, s in opt.state_dict()["state"].items()
+ *                  for k, v in s.items() if torch.is_tensor(v)}, path)
+ *   of PyTorch's optimizers of the same names, too, i being the number of the parameter in the
+ *   module; steps made are then those of the parameter that has made most, the rate stays; SGD has
+ *   no steps there. On any error nothing has changed.
+ *   err    IO: another rule, other groups; missing and unexpected keys, all of them; numbers that
+ *          no optimizer has; SHAPE, DTYPE naming the state
+ *   ref    torch.optim.Optimizer.load_state_dict                                              */
+MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
+/* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and the
+ *   groups may differ, too, and what is not in the file stays as it is.
+ *   err    as mlc_optim_load; ARG if two keys get one name                                    */
+MLC_API mlc_status mlc_optim_load_ex(mlc_optim *opt, const char *path, const mlc_load_desc *desc);
 
 /* @@ API.PLOT -------------------------------------------- charts; test: tests/test_plot.c */
 
@@ -35762,14 +35811,19 @@ MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
     return o ? mlc__optim_state(o)->scaler : none;
 }
 
+/* Written so that NaN fails it. */
+static bool mlc__scaler_may_be(const mlc_optim *o, const mlc_scaler_state *s)
+{
+    return s->scale >= o->scaler.floor && s->scale <= o->scaler.cap && s->good >= 0 &&
+           s->skipped_row >= 0 && s->skipped >= s->skipped_row;
+}
+
 MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, o->has_scaler, STATE,
                  "optim_scaler_resume: there is no scaler; call mlc_optim_scaler");
-    MLC__REQUIRE(o->ctx, state && state->scale >= o->scaler.floor &&
-                 state->scale <= o->scaler.cap && state->good >= 0 && state->skipped_row >= 0 &&
-                 state->skipped >= state->skipped_row, ARG,
+    MLC__REQUIRE(o->ctx, state && mlc__scaler_may_be(o, state), ARG,
                  "optim_scaler_resume: scale %s, %lld good, %lld skipped, %lld in a row: that is "
                  "no state of this scaler", mlc__real(state ? state->scale : 0.0).s,
                  (long long)(state ? state->good : 0), (long long)(state ? state->skipped : 0),
@@ -36819,6 +36873,194 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
     if (k && !mlc__average_make(o, "optim_lookahead", &draft)) return o->ctx->status;
     mlc_average_free(old);
     return MLC_OK;
+}
+
+/* @@ IMPL.OPTIM.STATE ------------------------------------ state as named tensors
+ * Items of a walk, in its order: of each entry its states, the number of its updates, what the rule
+ * carries from update to update, and the gradient that calls have collected; then numbers of the
+ * optimizer. What an optimizer has not is passed over. */
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+#define MLC__KEY_BYTES (MLC_NAME_BYTES + 64)     /* a parameter's name within an item's */
+
+typedef struct mlc__optim_numbers {
+    int64_t steps, calls, mean, good, skipped, skipped_row;
+    double  lr, scale;
+} mlc__optim_numbers;
+
+#define MLC__NUMBER(name) offsetof(mlc__optim_numbers, name)
+enum { MLC__OF_ALL, MLC__OF_MEANS, MLC__OF_SCALERS };
+static const struct { const char *name; mlc_dtype dtype; int32_t whose; size_t at; }
+mlc__optim_number[] = {
+    { "steps", MLC_I64, MLC__OF_ALL, MLC__NUMBER(steps) },
+    { "calls", MLC_I64, MLC__OF_ALL, MLC__NUMBER(calls) },
+    { "lr", MLC_F64, MLC__OF_ALL, MLC__NUMBER(lr) },
+    { "mean", MLC_I64, MLC__OF_MEANS, MLC__NUMBER(mean) },
+    { "scale", MLC_F64, MLC__OF_SCALERS, MLC__NUMBER(scale) },
+    { "good", MLC_I64, MLC__OF_SCALERS, MLC__NUMBER(good) },
+    { "skipped", MLC_I64, MLC__OF_SCALERS, MLC__NUMBER(skipped) },
+    { "skipped_row", MLC_I64, MLC__OF_SCALERS, MLC__NUMBER(skipped_row) } };
+#undef MLC__NUMBER
+
+typedef enum mlc__item_kind {
+    MLC__ITEM_STATE, MLC__ITEM_STEP, MLC__ITEM_CARRY, MLC__ITEM_GRAD, MLC__ITEM_NUMBER
+} mlc__item_kind;
+
+typedef struct mlc__optim_slot {
+    mlc__item_kind kind;
+    int64_t        entry;
+    int32_t        k;                  /* which state, which number */
+} mlc__optim_slot;
+
+static int64_t mlc__optim_items(const mlc_optim *o)
+{
+    return o->entries * (o->n_state + 3) + MLC__COUNT(mlc__optim_number);
+}
+
+static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
+{
+    const int64_t entry = mlc__min(at / (o->n_state + 3), o->entries);
+    const int32_t k = (int32_t)(at - entry * (o->n_state + 3));
+    const mlc__optim_slot item = {
+        entry == o->entries ? MLC__ITEM_NUMBER : k < o->n_state ? MLC__ITEM_STATE :
+        k == o->n_state ? MLC__ITEM_STEP : k == o->n_state + 1 ? MLC__ITEM_CARRY : MLC__ITEM_GRAD,
+        entry, k };
+    return item;
+}
+
+static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
+{
+    if (item->kind == MLC__ITEM_NUMBER) {
+        const int32_t whose = mlc__optim_number[item->k].whose;
+        return whose == MLC__OF_ALL || (whose == MLC__OF_SCALERS && o->has_scaler) ||
+               (whose == MLC__OF_MEANS && (o->rule == MLC_RULE_SF_SGD ||
+                                           o->rule == MLC_RULE_SF_ADAMW));
+    }
+    const mlc__entry *e = &o->entry[item->entry];
+    if (!e->p) return false;
+    if (item->kind == MLC__ITEM_CARRY) return o->rule > MLC_RULE_LAMB;
+    return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
+}
+
+/* param: name of the entry's parameter. */
+static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item, const char *param,
+                                 char to[MLC__KEY_BYTES])
+{
+    const char *part = item->kind == MLC__ITEM_STATE ? o->names[item->k] :
+                       item->kind == MLC__ITEM_STEP ? "step" : "carry";
+    if (item->kind == MLC__ITEM_NUMBER)
+        snprintf(to, MLC__KEY_BYTES, "optim.%s", mlc__optim_number[item->k].name);
+    else if (item->kind == MLC__ITEM_GRAD) snprintf(to, MLC__KEY_BYTES, "grad.%s", param);
+    else snprintf(to, MLC__KEY_BYTES, "state.%s.%s", param, part);
+}
+
+/* Names of parameters of entries, and their numbers among all parameters. */
+typedef struct mlc__entry_names {
+    const mlc_optim *o;
+    int64_t          entry, last, param;
+    char            *name;             /* last one's, or, with number, all: MLC_NAME_BYTES each */
+    int64_t         *number;           /* of each entry's; or NULL */
+} mlc__entry_names;
+
+static bool mlc__entry_name(void *user, mlc__param *p, const char *name)
+{
+    mlc__entry_names *s = MLC__CAST(mlc__entry_names *, user);
+    if (p->buffer) return true;
+    const int64_t param = s->param++;
+    while (s->entry <= s->last && !s->o->entry[s->entry].p) s->entry++;
+    if (s->entry > s->last || s->o->entry[s->entry].p != p) return true;
+    mlc__copy_text(s->name + (s->number ? s->entry * MLC_NAME_BYTES : 0), MLC_NAME_BYTES, name);
+    if (s->number) s->number[s->entry] = param;
+    return ++s->entry <= s->last;
+}
+
+/* made and carry of n entries from i on. */
+static mlc_status mlc__optim_made(const mlc_optim *o, int64_t i, int64_t n,
+                                  struct mlc_optim_step *out)
+{
+    if (o->device)
+        return mlc__device_copy(o->ctx, out, o->step + i, (size_t)n * sizeof *out,
+                                MLC_COPY_TO_HOST);
+    for (int64_t k = 0; k < n; k++) {
+        out[k].made = (int64_t)o->entry[i + k].updates;
+        memcpy(out[k].carry, o->entry[i + k].carry, sizeof out[k].carry);
+    }
+    return MLC_OK;
+}
+
+static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
+{
+    const struct mlc_guard_state *g = mlc__optim_state(o);
+    const mlc__optim_numbers n = { g->steps, o->calls, o->mean, g->scaler.good,
+                                   g->scaler.skipped, g->scaler.skipped_row, o->lr,
+                                   g->scaler.scale };
+    return n;
+}
+
+/* State k of entry i: placed as the values of its parameter, of a dtype of its own. */
+static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, int64_t i, int32_t k)
+{
+    const mlc__entry *e = &o->entry[i];
+    mlc_storage *at = MLC__CAST(mlc_storage *, mlc__arena(o->ctx, o->ctx->depth, sizeof *at));
+    mlc_tensor *t = at ? mlc__alias(o->ctx, &e->p->t) : NULL;
+    if (!t) return NULL;
+    *at = e->p->value_storage;
+    at->typed = at->bound = false;
+    at->data = MLC__CAST(char *, o->state[k]) + e->state;
+    t->storage = at;
+    t->offset = 0;
+    t->dtype = e->dtype;
+    return t;
+}
+
+/* step: of the item's entry. */
+static mlc_tensor *mlc__optim_item_tensor(const mlc_optim *o, const mlc__optim_slot *item,
+                                          const struct mlc_optim_step *step,
+                                          const mlc__optim_numbers *numbers)
+{
+    mlc_ctx *ctx = o->ctx;
+    if (item->kind == MLC__ITEM_STATE) return mlc__optim_state_tensor(o, item->entry, item->k);
+    if (item->kind == MLC__ITEM_GRAD) return mlc_grad(&o->entry[item->entry].p->t);
+    if (item->kind == MLC__ITEM_STEP) return mlc_from(ctx, MLC_I64, mlc_dims0(), &step->made);
+    if (item->kind == MLC__ITEM_CARRY) return mlc_from(ctx, MLC_F64, mlc_dims1(2), step->carry);
+    return mlc_from(ctx, mlc__optim_number[item->k].dtype, mlc_dims0(),
+                    (const char *)numbers + mlc__optim_number[item->k].at);
+}
+
+MLC_IMPL mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *o)
+{
+    mlc_optim_state_iter it;
+    memset(&it, 0, sizeof it);
+    it.optim = o && mlc__optim_layout(o) == MLC_OK ? o : NULL;
+    return it;
+}
+
+/* It costs a walk of the module a step, as mlc_param_next. */
+MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
+{
+    if (!it || !it->optim || mlc__optim_layout(it->optim) != MLC_OK) return false;
+    const mlc_optim *o = it->optim;
+    const int64_t n = mlc__optim_items(o);
+    mlc__optim_slot item;
+    do {
+        if (it->next >= n) return false;
+        item = mlc__optim_item(o, it->next++);
+    } while (!mlc__optim_has_item(o, &item));
+    char name[MLC_NAME_BYTES] = "";
+    struct mlc_optim_step step;
+    mlc__optim_numbers numbers;
+    memset(&step, 0, sizeof step);
+    memset(&numbers, 0, sizeof numbers);
+    mlc__entry_names s = { o, item.entry, item.entry, 0, name, NULL };
+    if (item.kind == MLC__ITEM_NUMBER) numbers = mlc__optim_numbers_of(o);
+    else mlc__params(o->module, mlc__entry_name, &s);
+    if ((item.kind == MLC__ITEM_STEP || item.kind == MLC__ITEM_CARRY) &&
+        mlc__optim_made(o, item.entry, 1, &step) != MLC_OK) return false;
+    mlc__optim_item_name(o, &item, name, it->name);
+    it->tensor = mlc__optim_item_tensor(o, &item, &step, &numbers);
+    return it->tensor != NULL;
 }
 
 MLC__LEVEL_END
@@ -40683,8 +40925,6 @@ typedef struct mlc__want {             /* a parameter, in the order of the model
     mlc_tensor    *t;                  /* what is loaded                                        */
 } mlc__want;
 
-#define MLC__KEY_BYTES (MLC_NAME_BYTES + 64)     /* a parameter's name within another one */
-
 typedef struct mlc__key {              /* a name of a parameter; a shared one has several       */
     const char *name;
     int64_t     want, entry;
@@ -41120,6 +41360,344 @@ MLC_IMPL mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
 MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
 {
     return mlc_load_ex(m, path, NULL);
+}
+
+/* @@ IMPL.IO.OPTIM ------------------------------------- state of an optimizer, to a file and back
+ * A file is the items of IMPL.OPTIM.STATE; it is matched and checked as one of IMPL.IO.STATE, with
+ * items in place of parameters. Numbers are read into copies and checked there, before anything is
+ * written. A file without a rule's name is one of PyTorch's, with numbers in place of names. */
+
+/* Globs of all groups, one a line. */
+static char *mlc__optim_globs(const mlc_optim *o)
+{
+    size_t n = 1, at = 0;
+    for (int32_t g = 1; g < o->groups; g++) n += strlen(o->group[g].glob) + 1;
+    char *text = MLC__CAST(char *, mlc__arena(o->ctx, o->ctx->depth, n));
+    if (!text) return NULL;
+    for (int32_t g = 1; g < o->groups; g++)
+        at += (size_t)snprintf(text + at, n - at, "%s%s", g > 1 ? "\n" : "", o->group[g].glob);
+    text[at] = 0;
+    return text;
+}
+
+/* What is read of all entries at once. */
+typedef struct mlc__optim_file {
+    mlc_optim             *o;
+    char                  *name;       /* of parameters, MLC_NAME_BYTES each */
+    int64_t               *number;
+    struct mlc_optim_step *step;       /* made and carry; of a load: as the file has them */
+    mlc__optim_numbers     numbers;    /* likewise */
+    bool                   torch;      /* a load of PyTorch's names */
+    int64_t                most;       /* made of those; 0: the file has no step */
+    bool                   grads;      /* there are some in the file */
+} mlc__optim_file;
+
+/* As the optimizer is. */
+static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
+{
+    const mlc_optim *o = f->o;
+    const size_t n = (size_t)o->entries;
+    char *at = MLC__CAST(char *, mlc__arena(o->ctx, o->ctx->depth,
+                                            n * (sizeof *f->step + sizeof *f->number +
+                                                 MLC_NAME_BYTES)));
+    if (!at) return MLC_ERR_NOMEM;
+    f->step = (struct mlc_optim_step *)(void *)at;
+    f->number = (int64_t *)(void *)(f->step + n);
+    f->name = (char *)(f->number + n);
+    mlc__entry_names s = { o, 0, o->entries - 1, 0, f->name, f->number };
+    mlc__params(o->module, mlc__entry_name, &s);
+    MLC__TRY(mlc__optim_made(o, 0, o->entries, f->step));
+    f->numbers = mlc__optim_numbers_of(o);
+    return o->ctx->status;
+}
+
+static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
+{
+    mlc_optim *o = f->o;
+    mlc_ctx *ctx = o->ctx;
+    const int64_t items = mlc__optim_items(o);
+    int64_t n = 0;
+    MLC__TRY(mlc__optim_file_begin(f));
+    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
+                                                        (size_t)items * sizeof *list));
+    const char *globs = mlc__optim_globs(o);
+    if (!list || !globs) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < items; i++) {
+        const mlc__optim_slot item = mlc__optim_item(o, i);
+        char name[MLC__KEY_BYTES];
+        if (!mlc__optim_has_item(o, &item)) continue;
+        mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
+        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, strlen(name) + 1));
+        if (!copy) return MLC_ERR_NOMEM;
+        memcpy(copy, name, strlen(name) + 1);
+        list[n].name = copy;
+        list[n].tensor = mlc__optim_item_tensor(o, &item, f->step + item.entry, &f->numbers);
+        if (!list[n++].tensor) return ctx->status;
+    }
+    const char *const metadata[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING,
+                                     "mlcore.optim", o->name, "mlcore.optim.groups", globs, NULL };
+    return mlc_safetensors_save(ctx, path, list, n, metadata);
+}
+
+MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
+{
+    mlc__optim_file f;
+    if (!o) return MLC_ERR_ARG;
+    memset(&f, 0, sizeof f);
+    f.o = o;
+    MLC__TRY(mlc__optim_layout(o));
+    MLC__TRY(mlc_scope_begin(o->ctx));
+    const mlc_status st = mlc__optim_save_in(&f, path);
+    mlc__scope_leave(o->ctx);
+    return st;
+}
+
+/* -- what a load asks a file for -- */
+
+/* The rule and the groups that the file is of. */
+static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
+{
+    const char *rule = mlc_safetensors_metadata(l->file, "mlcore.optim");
+    const char *groups = mlc_safetensors_metadata(l->file, "mlcore.optim.groups");
+    const char *own = mlc__optim_globs(f->o);
+    if (!own) return MLC_ERR_NOMEM;
+    f->torch = !rule;
+    if (!rule || l->desc->partial) return MLC_OK;
+    MLC__REQUIRE(l->m->ctx, strcmp(rule, f->o->name) == 0, IO,
+                 "%s '%.200s': the file is of %.40s, the optimizer is %s; make it with the same "
+                 "rule, or set desc.partial", l->what, l->file->path, rule, f->o->name);
+    MLC__REQUIRE(l->m->ctx, strcmp(groups ? groups : "", own) == 0, IO,
+                 "%s '%.200s': the globs of groups are \"%.200s\" in the file and \"%.200s\" in "
+                 "the optimizer; call mlc_optim_group as before, or set desc.partial", l->what,
+                 l->file->path, groups ? groups : "", own);
+    return MLC_OK;
+}
+
+/* PyTorch's SGD has no step, its NAdam has a product of momenta where ours carries it. */
+static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *item)
+{
+    const mlc_optim *o = f->o;
+    if (item->kind == MLC__ITEM_GRAD) {
+        const mlc__param *p = o->entry[item->entry].p;
+        return !f->torch && p && mlc__trainable(p);
+    }
+    if (f->torch && item->kind == MLC__ITEM_NUMBER) return false;
+    if (f->torch && item->kind == MLC__ITEM_CARRY && o->rule != MLC_RULE_NADAM) return false;
+    return mlc__optim_has_item(o, item);
+}
+
+static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot *item,
+                                 char to[MLC__KEY_BYTES])
+{
+    const mlc_optim *o = f->o;
+    char number[24];
+    if (!f->torch) {
+        mlc__optim_item_name(o, item, f->name + item->entry * MLC_NAME_BYTES, to);
+        return;
+    }
+    snprintf(number, sizeof number, "%lld", (long long)f->number[item->entry]);
+    mlc__optim_item_name(o, item, number, to);
+    if (item->kind == MLC__ITEM_CARRY)
+        snprintf(to, MLC__KEY_BYTES, "state.%s.mu_product", number);
+}
+
+/* A tensor without memory, of a number. */
+static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__optim_slot *item)
+{
+    mlc_ctx *ctx = f->o->ctx;
+    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    if (!t) return NULL;
+    memset(t, 0, sizeof *t);
+    t->dtype = f->torch ? MLC_F32 : item->kind == MLC__ITEM_STEP ? MLC_I64 :
+               item->kind == MLC__ITEM_CARRY ? MLC_F64 : mlc__optim_number[item->k].dtype;
+    t->ndim = !f->torch && item->kind == MLC__ITEM_CARRY;
+    t->shape[0] = 2;
+    return t;
+}
+
+/* First walk (want NULL) counts, second one fills in. */
+static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
+{
+    const mlc__optim_file *f = MLC__CAST(const mlc__optim_file *, l->user);
+    const mlc__optim_slot item = mlc__optim_item(f->o, at);
+    char name[MLC__KEY_BYTES];
+    if (!mlc__optim_wants(f, &item)) return MLC_OK;
+    mlc__optim_want_name(f, &item, name);
+    if (l->want) {
+        mlc__want *w = &l->want[l->wants];
+        mlc__key *k = &l->key[l->keys];
+        memcpy(l->text + l->bytes, name, strlen(name) + 1);
+        w->name = k->name = l->text + l->bytes;
+        w->item = at;
+        w->optional = item.kind == MLC__ITEM_GRAD ||
+                      (f->torch && f->o->rule == MLC_RULE_SGD && item.kind == MLC__ITEM_STEP);
+        w->to = item.kind == MLC__ITEM_STATE ? mlc__optim_state_tensor(f->o, item.entry, item.k) :
+                item.kind == MLC__ITEM_GRAD ? &f->o->entry[item.entry].p->t :
+                mlc__optim_want_number(f, &item);
+        if (!w->to) return MLC_ERR_NOMEM;
+        k->want = l->wants;
+        k->entry = -1;
+        k->first = true;
+    }
+    l->bytes += strlen(name) + 1;
+    l->keys++;
+    l->wants++;
+    return MLC_OK;
+}
+
+static mlc_status mlc__optim_load_names(mlc__load *l)
+{
+    mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
+    const int64_t items = mlc__optim_items(f->o);
+    MLC__TRY(mlc__optim_load_rule(l, f));
+    MLC__TRY(mlc__optim_file_begin(f));
+    for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
+    MLC__TRY(mlc__load_room(l));
+    for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
+    return MLC_OK;
+}
+
+/* -- what a load does with it -- */
+
+#define MLC__MOST_WHOLE 9007199254740992.0       /* 2^53: all whole numbers to it are f64 */
+
+/* One number, or two, of a want, each in [least, most]. */
+static mlc_status mlc__optim_load_values(const mlc__load *l, const mlc__want *w, bool whole,
+                                         double least, double most, double x[2])
+{
+    const int64_t n = mlc__numel(w->t);
+    uint64_t raw[2];                   /* room for any dtype */
+    MLC__TRY(mlc_read(w->t, raw, (size_t)n * mlc__size(w->t)));
+    mlc__cast_dense(x, MLC_F64, raw, w->t->dtype, n, &mlc__half_fns_scalar);
+    for (int64_t i = 0; i < n; i++)
+        MLC__REQUIRE(l->m->ctx, x[i] >= least && x[i] <= most && (!whole || x[i] == floor(x[i])),
+                     IO, "%s '%.200s': %s is %s; it must be a %snumber from %s to %s", l->what,
+                     l->file->path, w->name, mlc__real(x[i]).s, whole ? "whole " : "",
+                     mlc__real(least).s, mlc__real(most).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__optim_load_number(const mlc__load *l, mlc__optim_file *f,
+                                         const mlc__want *w, int32_t k)
+{
+    char *to = (char *)&f->numbers + mlc__optim_number[k].at;
+    const bool whole = mlc__optim_number[k].dtype == MLC_I64;
+    const double most = mlc__optim_number[k].whose == MLC__OF_MEANS ? 1.0 :
+                        whole ? MLC__MOST_WHOLE : DBL_MAX;
+    double x[2];
+    MLC__TRY(mlc__optim_load_values(l, w, whole, 0.0, most, x));
+    const int64_t i = whole ? (int64_t)x[0] : 0;
+    memcpy(to, whole ? (const void *)&i : (const void *)x, sizeof i);
+    return MLC_OK;
+}
+
+/* Numbers go into the copies of f. */
+static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, const mlc__want *w)
+{
+    const mlc__optim_slot item = mlc__optim_item(f->o, w->item);
+    double x[2] = { 0.0, 0.0 };
+    if (item.kind == MLC__ITEM_NUMBER) return mlc__optim_load_number(l, f, w, item.k);
+    struct mlc_optim_step *step = &f->step[item.entry];
+    f->grads = f->grads || item.kind == MLC__ITEM_GRAD;
+    if (item.kind == MLC__ITEM_STATE && f->torch && f->o->rule == MLC_RULE_SGD)
+        step->made = mlc__max(step->made, 1);              /* the momentum is not the first one */
+    if (item.kind == MLC__ITEM_CARRY) {
+        MLC__TRY(mlc__optim_load_values(l, w, false, -DBL_MAX, DBL_MAX, x));
+        memcpy(step->carry, x, sizeof x);
+    }
+    if (item.kind == MLC__ITEM_STEP) {
+        MLC__TRY(mlc__optim_load_values(l, w, true, 0.0, MLC__MOST_WHOLE, x));
+        step->made = (int64_t)x[0];
+        if (f->torch) f->most = mlc__max(f->most, step->made);
+    }
+    return MLC_OK;
+}
+
+static mlc_scaler_state mlc__optim_load_scaler(const mlc__optim_file *f)
+{
+    const mlc_scaler_state s = { f->numbers.scale, f->numbers.good, f->numbers.skipped,
+                                 f->numbers.skipped_row };
+    return s;
+}
+
+/* Into the optimizer. Entries whose numbers are equal may be a run: on a device updates are equal
+ * only then. */
+static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
+{
+    mlc_optim *o = f->o;
+    const mlc_scaler_state scaler = mlc__optim_load_scaler(f);
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        uint64_t carry[2];
+        e->updates = (uint64_t)f->step[i].made;
+        memcpy(carry, f->step[i].carry, sizeof carry);
+        if (o->device)
+            e->updates = e->updates * 0xBF58476D1CE4E5B9ull + carry[0] * 0x94D049BB133111EBull +
+                         carry[1] * 0xD6E8FEB86659FD93ull;
+        else memcpy(e->carry, carry, sizeof carry);
+    }
+    if (o->device)
+        MLC__TRY(mlc__device_copy(o->ctx, o->step, f->step, (size_t)o->entries * sizeof *f->step,
+                                  MLC_COPY_TO_DEVICE));
+    o->lr = f->numbers.lr;
+    o->calls = f->numbers.calls;
+    o->mean = f->numbers.mean != 0;
+    mlc__optim_state(o);               /* the norm stays */
+    o->guard.steps = f->numbers.steps;
+    if (o->has_scaler) o->guard.scaler = scaler;
+    o->stale = true;
+    return MLC_OK;
+}
+
+/* All numbers are checked, then gradients have memory, and then nothing but a device can fail. */
+static mlc_status mlc__optim_load_commit(mlc__load *l)
+{
+    mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
+    mlc_optim *o = f->o;
+    for (int64_t i = 0; i < l->wants; i++)
+        if (l->want[i].t) MLC__TRY(mlc__optim_load_read(l, f, &l->want[i]));
+    if (f->most) f->numbers.steps = f->most;
+    const mlc_scaler_state s = mlc__optim_load_scaler(f);
+    MLC__REQUIRE(o->ctx, !o->has_scaler || mlc__scaler_may_be(o, &s), IO,
+                 "%s '%.200s': scale %s, %lld good, %lld skipped, %lld in a row: that is no state "
+                 "of this scaler", l->what, l->file->path, mlc__real(s.scale).s, (long long)s.good,
+                 (long long)s.skipped, (long long)s.skipped_row);
+    if (f->grads) MLC__TRY(mlc__flat_grads(mlc__root(o->module)->flat));
+    mlc_optim_zero_grad(o);
+    for (int64_t i = 0; i < l->wants; i++) {
+        const mlc__want *w = &l->want[i];
+        const mlc__optim_slot item = mlc__optim_item(o, w->item);
+        const bool grad = item.kind == MLC__ITEM_GRAD;
+        mlc_tensor g;
+        if (!w->t || (!grad && item.kind != MLC__ITEM_STATE)) continue;
+        if (grad) { mlc__grad_view(w->to, &g); w->to->grad_fresh = 1; }
+        MLC__TRY(mlc__cast_into(o->ctx, l->what, grad ? &g : w->to, w->t));
+    }
+    return mlc__optim_load_numbers(f);
+}
+
+MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_load_desc *desc)
+{
+    mlc__optim_file f;
+    mlc__load l;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, path, ARG, "optim_load: path is NULL; give a file's name");
+    MLC__TRY(mlc__optim_layout(o));
+    memset(&f, 0, sizeof f);
+    memset(&l, 0, sizeof l);
+    f.o = o;
+    l.m = o->module;
+    l.what = "optim_load";
+    l.names = mlc__optim_load_names;
+    l.commit = mlc__optim_load_commit;
+    l.user = &f;
+    l.path = path;
+    return mlc__load_ex(&l, desc);
+}
+
+MLC_IMPL mlc_status mlc_optim_load(mlc_optim *o, const char *path)
+{
+    return mlc_optim_load_ex(o, path, NULL);
 }
 
 MLC__LEVEL_END

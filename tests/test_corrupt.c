@@ -100,6 +100,17 @@ static bool make_state(mlc_ctx *ctx, const char *path)
     return done;
 }
 
+static bool make_optim(mlc_ctx *ctx, const char *path)
+{
+    mlc_module *net = small_net(ctx);
+    mlc_optim  *opt = mlc_nadam(net, 0.1);
+    mlc_optim_scaler(opt, NULL);
+    const bool done = mlc_optim_save(opt, path) == MLC_OK;
+    mlc_optim_free(opt);
+    mlc_module_free(net);
+    return done;
+}
+
 static bool make_packed(mlc_ctx *ctx, const char *path)
 {
     size_t         n = 0;
@@ -215,6 +226,17 @@ static bool read_cast(mlc_ctx *ctx, mlc_module *net, const char *path)
     return mlc_load_ex(net, path, &d) == MLC_OK;
 }
 
+static bool read_optim(mlc_ctx *ctx, mlc_module *net, const char *path)
+{
+    mlc_optim *opt = mlc_nadam(net, 0.1);
+    (void)ctx;
+    mlc_optim_scaler(opt, NULL);
+    const bool loaded = mlc_optim_load(opt, path) == MLC_OK;
+    CHECK(loaded || mlc_optim_steps(opt) == 0);
+    mlc_optim_free(opt);
+    return loaded;
+}
+
 /* In a block of just its bytes, behind which a sanitizer looks. */
 static bool read_memory(mlc_ctx *ctx, mlc_module *net, const char *path)
 {
@@ -243,6 +265,7 @@ static const sample samples[] = {
     {"state.safetensors", make_state, read_state},
     {"cast.safetensors", make_state, read_cast},
     {"memory.safetensors", make_state, read_memory},
+    {"optim.safetensors", make_optim, read_optim},
 };
 
 /* ---- one damaged file after the other ------------------------------------------------------- */

@@ -1890,6 +1890,34 @@ SCENARIO(schedules, true)
     return MLC_OK;
 }
 
+/* The state that there is, into the scenario's hash.                                           */
+static mlc_status hash_optim(world *w)
+{
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(w->opt);
+    uint64_t             h = HASH_SEED;
+    while (mlc_optim_state_next(&it))
+        h = hash_tensor(hash_bytes(h, it.name, strlen(it.name)), it.tensor);
+    w->text = h;
+    return mlc_ctx_status(w->ctx);
+}
+
+DO(mlc_optim_state_iter_make) { return hash_optim(w); }
+DO(mlc_optim_state_next)      { return hash_optim(w); }
+
+DO(mlc_optim_save) { return mlc_optim_save(w->opt, to(w)); }
+DO(mlc_optim_load)
+{
+    mlc_status st = mlc_optim_load(w->opt, in(w, "optim.safetensors"));
+    return first_of(st, hash_optim(w));
+}
+
+DO(mlc_optim_load_ex)
+{
+    mlc_load_desc d = mlc_load_desc_make();
+    d.partial = d.cast = true;
+    return mlc_optim_load_ex(w->opt, in(w, "optim.safetensors"), &d);
+}
+
 DO(mlc_load_memory)
 {
     size_t         n;
@@ -2250,7 +2278,9 @@ static void put_inputs(const box *b)
     mlc_npy_save(mask, PATH("in.npy"));
     mlc_npz_save(ctx, PATH("in.npz"), list, 2);
     mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
-    mlc_save(small_net(ctx), PATH("net.safetensors"));
+    mlc_module *net = small_net(ctx);
+    mlc_save(net, PATH("net.safetensors"));
+    mlc_optim_save(mlc_adamw(net, 0.1), PATH("optim.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);
     put_file(PATH("in.table"), table, strlen(table));
 #undef PATH

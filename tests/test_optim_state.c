@@ -1,0 +1,532 @@
+/* test_optim_state.c -- tests of IMPL.OPTIM.STATE and IMPL.IO.OPTIM: training stops and goes on
+ *
+ * A training that was stopped, saved and loaded into a fresh context makes the same bits as one
+ * that was not stopped.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "rules.h"
+#include "watch.h"
+
+#define GOLDEN(name) "tests/golden/" name ".safetensors"
+
+enum { STOPS = 30, MORE = 3 };
+
+/* ---- a training ----------------------------------------------------------------------------- */
+
+static mlc_optim *make_sgd(mlc_module *m) { return mlc_sgd(m, 0.05); }
+static mlc_optim *make_momentum(mlc_module *m)
+{
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.05);
+    d.momentum = 0.9;
+    d.nesterov = true;
+    d.weight_decay = 0.01;
+    return mlc_sgd_ex(m, &d);
+}
+static mlc_optim *make_adam(mlc_module *m) { return mlc_adam(m, 0.02); }
+static mlc_optim *make_adamw(mlc_module *m)
+{
+    mlc_adam_desc d = mlc_adamw_desc_make(0.01);
+    d.beta2 = 0.99;
+    d.weight_decay = 0.1;
+    return mlc_adamw_ex(m, &d);
+}
+static mlc_optim *make_lamb(mlc_module *m) { return mlc_lamb(m, 0.02); }
+
+static const trace OWN[] = {
+    {"sgd", make_sgd, 0, false},     {"momentum", make_momentum, 0, false},
+    {"adam", make_adam, 0, false},   {"adamw", make_adamw, 0, false},
+    {"lamb", make_lamb, 0, false},
+};
+enum { N_OWN = sizeof OWN / sizeof *OWN, N_ALL = N_OWN + N_TRACES };
+
+static const trace *rule(int i) { return i < N_OWN ? &OWN[i] : &TRACES[i - N_OWN]; }
+
+typedef struct training {
+    const trace *t;
+    mlc_dtype    dtype;
+    bool         full;                 /* scaler, groups, clipping, schedules, 3 calls an update */
+    mlc_ctx     *ctx;
+    mlc_module  *net;
+    mlc_optim   *opt;
+} training;
+
+static mlc_module *small_net(mlc_ctx *ctx, int64_t hidden)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 4, hidden));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, hidden, 3));
+    mlc_module_build(net);
+    return net;
+}
+
+static void settings(training *r)
+{
+    mlc_scaler_desc s = mlc_scaler_desc_make();
+    mlc_group_desc  g = mlc_group_desc_make();
+    mlc_clip_desc   c = mlc_clip_desc_make();
+    mlc_sched       rate = mlc_sched_cosine(20, 0.1), decay = mlc_sched_exponential(0.9);
+    s.init = 256;
+    s.interval = 2;
+    s.cap = 4096;
+    c.norm = 0.5;
+    g.lr_scale = 0.5;
+    CHECK_EQ(mlc_optim_scaler(r->opt, &s), MLC_OK);
+    CHECK_EQ(mlc_optim_group(r->opt, "*.bias", &g), MLC_OK);
+    CHECK_EQ(mlc_optim_clip(r->opt, &c), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(r->opt, 3), MLC_OK);
+    CHECK_EQ(mlc_optim_schedule(r->opt, MLC_KNOB_LR, &rate), MLC_OK);
+    CHECK_EQ(mlc_optim_schedule(r->opt, MLC_KNOB_WEIGHT_DECAY, &decay), MLC_OK);
+}
+
+static training training_begin(const trace *t, mlc_dtype dtype, bool full)
+{
+    const mlc_ctx_desc d = test_desc();
+    training r = {t, dtype, full, mlc_ctx_create(&d), NULL, NULL};
+    r.net = small_net(r.ctx, 5);
+    CHECK_EQ(mlc_module_to(r.net, dtype), MLC_OK);
+    r.opt = t->make(r.net);
+    if (full) settings(&r);
+    CHECK_OK(r.ctx);
+    return r;
+}
+
+static void training_end(training *r)
+{
+    CHECK_OK(r->ctx);
+    mlc_ctx_free(r->ctx);
+}
+
+static mlc_tensor *loss_of(training *r, int step, uint64_t stream)
+{
+    const uint64_t seed = (uint64_t)step * 8 + stream;
+    mlc_tensor    *x = test_rand(r->ctx, r->dtype, mlc_dims2(6, 4), seed, -1, 1);
+    mlc_tensor    *y = mlc_forward(r->net, x);
+    return mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+}
+
+/* The mean of a schedule-free rule is there when it stops after an odd step.                    */
+static void show_mean(training *r, int step, bool on)
+{
+    if (r->t->mean && step % 2) CHECK_EQ(mlc_optim_mean(r->opt, on), MLC_OK);
+}
+
+/* What a program does at a step, whether it was stopped before or not: a parameter is frozen from
+ * step 5 to 8, so that it lags behind; the rate falls at step 7; one batch of scaled gradients is
+ * not finite.                                                                                    */
+static void train(training *r, int step)
+{
+    mlc_scope_begin(r->ctx);
+    if (!r->full) CHECK_EQ(mlc_module_freeze(r->net, "0.bias", step >= 5 && step <= 8), MLC_OK);
+    if (!r->full && step == 7) mlc_optim_set_lr(r->opt, mlc_optim_lr(r->opt) / 2);
+    if (!r->full && r->t->curvature && step % r->t->curvature == 1) {
+        mlc_backward(loss_of(r, step, 1));
+        CHECK_EQ(mlc_optim_curvature(r->opt, 6), MLC_OK);
+    }
+    mlc_tensor *loss = loss_of(r, step, 0);
+    if (r->full && step == 11) loss = mlc_mul_scalar(loss, INF);
+    CHECK_EQ(mlc_optim_minimize(r->opt, loss), MLC_OK);
+    mlc_scope_end(r->ctx);
+}
+
+static uint64_t hash_state(mlc_optim *opt)
+{
+    uint64_t             h = HASH_SEED;
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(opt);
+    while (mlc_optim_state_next(&it))
+        h = hash_tensor(hash_bytes(h, it.name, strlen(it.name)), it.tensor);
+    return h;
+}
+
+static uint64_t hash_all(training *r)
+{
+    mlc_scope_begin(r->ctx);
+    const uint64_t h = hash_net(hash_state(r->opt), r->net);
+    mlc_scope_end(r->ctx);
+    return h;
+}
+
+/* ---- the same bits -------------------------------------------------------------------------- */
+
+typedef struct files { box net, opt; } files;
+
+static files files_open(void)
+{
+    const files f = {box_open_fast("net.safetensors"), box_open_fast("opt.safetensors")};
+    return f;
+}
+
+static void files_close(const files *f)
+{
+    box_close(&f->net);
+    box_close(&f->opt);
+}
+
+static void save(const files *f, training *r)
+{
+    CHECK_EQ(mlc_save(r->net, f->net.path), MLC_OK);
+    CHECK_EQ(mlc_optim_save(r->opt, f->opt.path), MLC_OK);
+}
+
+static void load(const files *f, training *r)
+{
+    CHECK_EQ(mlc_load(r->net, f->net.path), MLC_OK);
+    CHECK_EQ(mlc_optim_load(r->opt, f->opt.path), MLC_OK);
+}
+
+/* In a context of its own, from the files of a stop after `step`.                               */
+static void go_on(const files *f, const training *was, int step, const uint64_t *want)
+{
+    training r = training_begin(was->t, was->dtype, was->full);
+    load(f, &r);
+    bool same = CHECK(hash_all(&r) == want[step]);
+    for (int more = 1; more <= MORE; more++) {
+        show_mean(&r, step + more - 1, false);
+        train(&r, step + more);
+        show_mean(&r, step + more, true);
+        same = CHECK(hash_all(&r) == want[step + more]) && same;
+    }
+    if (!same)
+        printf("  %s, %s, stopped after %d\n", was->t->name, mlc_dtype_name(was->dtype), step);
+    training_end(&r);
+}
+
+static void check_stops(const trace *t, mlc_dtype dtype, bool full)
+{
+    uint64_t       want[STOPS + MORE + 1];
+    const int64_t  stride = test_stride(6);
+    files          at[STOPS + 1];
+    training       r = training_begin(t, dtype, full);
+    for (int step = 1; step <= STOPS + MORE; step++) {
+        train(&r, step);
+        show_mean(&r, step, true);
+        want[step] = hash_all(&r);
+        if (step <= STOPS && step % stride == 0) {
+            at[step] = files_open();
+            save(&at[step], &r);
+        }
+        show_mean(&r, step, false);
+    }
+    training_end(&r);
+    for (int step = 1; step <= STOPS; step++) {
+        if (step % stride) continue;
+        go_on(&at[step], &r, step, want);
+        files_close(&at[step]);
+    }
+}
+
+TEST(resume, every_rule_makes_the_same_bits_after_any_stop)
+{
+    for (int i = 0; i < N_ALL; i++) check_stops(rule(i), MLC_F32, false);
+}
+
+TEST(resume, scaler_groups_clipping_schedules_and_collected_gradients_go_on_where_they_were)
+{
+    for (int i = 0; i < N_ALL; i++)
+        if (!rule(i)->curvature) check_stops(rule(i), MLC_F32, true);
+}
+
+TEST(resume, f64_and_bf16_parameters_go_on_where_they_were)
+{
+    for (int i = 1; i < N_ALL; i += 3) {
+        check_stops(rule(i), MLC_F64, i % 2);
+        check_stops(rule(i), MLC_BF16, false);
+    }
+}
+
+/* ---- the walk ------------------------------------------------------------------------------- */
+
+static mlc_tensor *find(mlc_optim *opt, const char *name)
+{
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(opt);
+    while (mlc_optim_state_next(&it))
+        if (strcmp(it.name, name) == 0) return it.tensor;
+    return NULL;
+}
+
+TEST(resume, the_walk_names_states_as_pytorch_and_sees_them)
+{
+    static const char *const want[] = {
+        "state.0.weight.exp_avg", "state.0.weight.exp_avg_sq", "state.0.weight.step",
+        "state.0.bias.exp_avg", "state.0.bias.exp_avg_sq", "state.0.bias.step", "grad.0.bias",
+        "state.2.weight.exp_avg", "state.2.weight.exp_avg_sq", "state.2.weight.step",
+        "grad.2.weight", "state.2.bias.exp_avg", "state.2.bias.exp_avg_sq", "state.2.bias.step",
+        "grad.2.bias", "optim.steps", "optim.calls", "optim.lr", "optim.scale", "optim.good",
+        "optim.skipped", "optim.skipped_row"};
+    training r = training_begin(&OWN[3], MLC_F32, false);
+    int      n = 0;
+    for (int step = 1; step <= 6; step++) train(&r, step);
+    CHECK_EQ(mlc_optim_scaler(r.opt, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_accumulate(r.opt, 2), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(r.net, "0.weight", true), MLC_OK);
+    train(&r, 10);
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(r.opt);
+    while (mlc_optim_state_next(&it) && n < 22) CHECK_STR(it.name, want[n++]);
+    CHECK_EQ(n, 22);
+    CHECK(!mlc_optim_state_next(&it));
+
+    mlc_tensor *m = find(r.opt, "state.0.weight.exp_avg");
+    CHECK(m && m->dtype == MLC_F32 && m->ndim == 2 && m->shape[0] == 5 && m->shape[1] == 4);
+    CHECK_NEAR(mlc_item(find(r.opt, "state.0.weight.step")), 6, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "state.0.bias.step")), 4, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.steps")), 6, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.calls")), 1, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.scale")), 65536, 0);
+    const float ones[20] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    CHECK_EQ(mlc_write(m, ones, sizeof ones), MLC_OK);     /* a view                           */
+    CHECK_NEAR(mlc_item(mlc_sum(find(r.opt, "state.0.weight.exp_avg"), mlc_dims0(), false)), 20, 0);
+    it = mlc_optim_state_iter_make(NULL);
+    CHECK(!mlc_optim_state_next(&it) && !mlc_optim_state_next(NULL));
+    training_end(&r);
+}
+
+TEST(resume, the_carry_of_a_rule_and_whether_the_mean_is_on_are_walked)
+{
+    training r = training_begin(rule(N_ALL - 2), MLC_BF16, false);         /* sf_adamw         */
+    double   carry[2];
+    train(&r, 1);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.mean")), 0, 0);
+    CHECK_EQ(mlc_optim_mean(r.opt, true), MLC_OK);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.mean")), 1, 0);
+    CHECK(test_read(find(r.opt, "state.2.bias.carry"), carry));
+    CHECK(carry[0] > 0 && carry[1] > 0);
+    CHECK(find(r.opt, "state.2.bias.z")->dtype == MLC_F32);
+    training_end(&r);
+}
+
+/* ---- files of PyTorch ----------------------------------------------------------------------- */
+
+static mlc_tensor *saved(mlc_ctx *ctx, const char *name)
+{
+    mlc_safetensors *f = mlc_safetensors_open(ctx, GOLDEN("torch_resume"));
+    mlc_tensor      *t = mlc_safetensors_get(f, name);
+    mlc_safetensors_close(f);
+    return t;
+}
+
+static void check_torch(const char *name, const char *path, const trace *t, int64_t steps)
+{
+    training      r = training_begin(t, MLC_F32, false);
+    mlc_load_desc d = mlc_load_desc_make();
+    char          text[64];
+    double        want[20];
+    snprintf(text, sizeof text, "%s.5.", name);
+    d.prefix = text;
+    d.partial = true;
+    CHECK_EQ(mlc_load_ex(r.net, GOLDEN("torch_resume"), &d), MLC_OK);
+    CHECK_EQ(mlc_optim_load(r.opt, path), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(r.opt), steps);
+    for (int step = 0; step < 3; step++) {
+        mlc_scope_begin(r.ctx);
+        mlc_tensor *off = mlc_sub(mlc_forward(r.net, saved(r.ctx, "x")), saved(r.ctx, "y"));
+        mlc_tensor *loss = mlc_mean(mlc_mul(off, off), mlc_dims0(), false);
+        CHECK_EQ(mlc_optim_minimize(r.opt, loss), MLC_OK);
+        mlc_scope_end(r.ctx);
+    }
+    mlc_param_iter it = mlc_param_iter_make(r.net);
+    while (mlc_param_next(&it)) {
+        snprintf(text, sizeof text, "%s.8.%.40s", name, it.name);
+        CHECK(test_read(saved(r.ctx, text), want));
+        CHECK_VALUES(it.tensor, mlc_numel(it.tensor), want, 1e-6, 1e-6);
+    }
+    training_end(&r);
+}
+
+TEST(resume, pytorch_s_state_of_adamw_and_sgd_goes_on_as_there)
+{
+    check_torch("adamw", GOLDEN("torch_adamw"), &OWN[3], 5);
+    check_torch("sgd", GOLDEN("torch_sgd"), &OWN[1], 0);
+}
+
+static mlc_module *normed_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 4, 5));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 5));
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 3));
+    mlc_module_build(net);
+    return net;
+}
+
+/* NAdam's state under PyTorch's names: numbers that pass over buffers, and mu_product.          */
+static bool save_as_torch(mlc_module *net, mlc_optim *opt, const char *path)
+{
+    static char    name[64][64];
+    mlc_named      list[64];
+    mlc_param_iter it = mlc_param_iter_make(net);
+    int            n = 0, number = 0;
+    for (; mlc_param_next(&it); number += !it.buffer) {
+        static const char *const parts[] = {"exp_avg", "exp_avg_sq", "step", "carry"};
+        for (int k = 0; k < 4 && !it.buffer; k++) {
+            char own[64];
+            snprintf(own, sizeof own, "state.%.30s.%s", it.name, parts[k]);
+            snprintf(name[n], 64, "state.%d.%s", number, k == 3 ? "mu_product" : parts[k]);
+            mlc_tensor *t = find(opt, own);
+            if (k == 3) t = mlc_reshape(mlc_slice(t, 0, 0, 1, 1), mlc_dims0());
+            list[n].name = name[n];
+            list[n++].tensor = mlc_cast(t, MLC_F32);
+        }
+    }
+    return mlc_safetensors_save(mlc_module_ctx(net), path, list, n, NULL) == MLC_OK;
+}
+
+TEST(resume, numbers_of_pytorch_pass_over_buffers_and_nadam_has_its_product)
+{
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open_fast("torch.safetensors");
+    mlc_module *net = normed_net(ctx);
+    mlc_optim  *opt = mlc_nadam(net, 0.01), *fresh = mlc_nadam(net, 0.01);
+    double      product[2];
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1));
+        CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+    }
+    CHECK(save_as_torch(net, opt, b.path));
+    CHECK_EQ(mlc_optim_load(fresh, b.path), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(fresh), 4);
+    CHECK(hash_tensor(0, find(opt, "state.2.weight.exp_avg_sq")) ==
+          hash_tensor(0, find(fresh, "state.2.weight.exp_avg_sq")));
+    CHECK(test_read(find(opt, "state.2.weight.carry"), product));
+    CHECK_VALUES(find(fresh, "state.2.weight.carry"), 2, product, 1e-7, 0);
+    box_close(&b);
+}
+
+/* ---- what is refused, and what partial lets pass --------------------------------------------- */
+
+/* Loading fails, says so, and leaves all as it is.                                              */
+static void check_refused(training *r, const char *path, mlc_status st, const char *text)
+{
+    const uint64_t before = hash_all(r);
+    if (!CHECK_EQ(mlc_optim_load(r->opt, path), st) || !CHECK_HAS(mlc_error(r->ctx), text))
+        printf("  %s\n", mlc_error(r->ctx));
+    mlc_error_clear(r->ctx);
+    CHECK(hash_all(r) == before);
+}
+
+TEST(resume, another_rule_shape_or_group_is_refused_with_names)
+{
+    const box     b = box_open_fast("opt.safetensors");
+    training      r = training_begin(&OWN[3], MLC_F32, false);
+    mlc_load_desc d = mlc_load_desc_make();
+    mlc_load_report report;
+    for (int step = 1; step <= 3; step++) train(&r, step);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+
+    training other = training_begin(&OWN[2], MLC_F32, false);
+    train(&other, 1);
+    check_refused(&other, b.path, MLC_ERR_IO, "the file is of adamw, the optimizer is adam");
+    d.partial = true;
+    CHECK_EQ(mlc_optim_load_ex(other.opt, b.path, &d), MLC_OK);            /* the same names   */
+    CHECK(hash_state(other.opt) == hash_state(r.opt));
+    CHECK_EQ(mlc_optim_scaler(other.opt, NULL), MLC_OK);
+    training_end(&other);
+
+    other = training_begin(&OWN[3], MLC_F32, false);
+    train(&other, 1);
+    CHECK_EQ(mlc_optim_group(other.opt, "*.bias", NULL), MLC_OK);
+    check_refused(&other, b.path, MLC_ERR_IO, "\"\" in the file and \"*.bias\" in the optimizer");
+    training_end(&other);
+
+    other = training_begin(&OWN[3], MLC_F32, false);
+    train(&other, 1);
+    CHECK_EQ(mlc_optim_scaler(other.opt, NULL), MLC_OK);
+    check_refused(&other, b.path, MLC_ERR_IO, "Missing key(s) in state_dict: \"optim.scale\", ");
+    CHECK_EQ(mlc_optim_load_ex(other.opt, b.path, &d), MLC_OK);
+    CHECK(mlc_optim_scaler_state(other.opt).scale == 65536);
+    CHECK_EQ(mlc_optim_steps(other.opt), 3);
+    training_end(&other);
+
+    other = training_begin(&OWN[3], MLC_F32, false);
+    mlc_module *wide = small_net(other.ctx, 6);
+    mlc_optim  *kept = other.opt;
+    other.opt = make_adamw(wide);
+    check_refused(&other, b.path, MLC_ERR_SHAPE, "size mismatch for state.0.weight.exp_avg: "
+                  "copying a param with shape [5, 4] from checkpoint, the shape in current model "
+                  "is [6, 4].");
+    d.skip_mismatched = true;
+    d.report = &report;
+    CHECK_EQ(mlc_optim_load_ex(other.opt, b.path, &d), MLC_OK);
+    CHECK(report.mismatched == 6 && report.loaded == 9 && report.missing == 0);
+    CHECK_EQ(mlc_optim_steps(other.opt), 3);
+    other.opt = kept;
+    mlc_module_to(other.net, MLC_F64);
+    check_refused(&other, b.path, MLC_ERR_DTYPE, "state.2.bias.exp_avg_sq (f32 in the file, f64 "
+                  "in the model); mlc_optim_load_ex with desc.cast converts.");
+    d.cast = true;
+    CHECK_EQ(mlc_optim_load_ex(other.opt, b.path, &d), MLC_OK);
+    CHECK(report.cast == 8);
+    training_end(&other);
+    training_end(&r);
+    box_close(&b);
+}
+
+TEST(resume, states_of_no_optimizer_and_no_files_are_refused)
+{
+    const box b = box_open_fast("opt.safetensors");
+    training  r = training_begin(&OWN[1], MLC_F32, false);
+    train(&r, 1);
+    check_refused(&r, "no such file", MLC_ERR_IO, "no such file");
+    check_refused(&r, NULL, MLC_ERR_ARG, "optim_load: path is NULL");
+    CHECK_EQ(mlc_save(r.net, b.path), MLC_OK);
+    check_refused(&r, b.path, MLC_ERR_IO, "Unexpected key(s) in state_dict: \"0.bias\"");
+    check_refused(&r, GOLDEN("torch_adamw"), MLC_ERR_IO, "Missing key(s) in state_dict: "
+                  "\"state.0.momentum_buffer\"");
+    CHECK_EQ(mlc_optim_load(NULL, b.path), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_save(NULL, b.path), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_load_ex(NULL, b.path, NULL), MLC_ERR_ARG);
+    training_end(&r);
+    box_close(&b);
+}
+
+/* The file of opt again, with another value of the scalar `name`.                               */
+static void save_with(training *r, const char *path, const char *name, double value)
+{
+    mlc_named            list[64];
+    static char          names[64][64];
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(r->opt);
+    const char *const    metadata[] = {"mlcore.optim", "adamw", NULL};
+    int                  n = 0;
+    bool                 found = false;
+    for (; mlc_optim_state_next(&it); n++) {
+        const bool this_one = strcmp(it.name, name) == 0;
+        snprintf(names[n], 64, "%.63s", it.name);
+        list[n].name = names[n];
+        list[n].tensor = this_one ? mlc_full(r->ctx, MLC_F64, mlc_dims0(), value) : it.tensor;
+        found = found || this_one;
+    }
+    CHECK(found);
+    CHECK_EQ(mlc_safetensors_save(r->ctx, path, list, n, metadata), MLC_OK);
+}
+
+TEST(resume, numbers_that_no_optimizer_has_are_refused_by_name)
+{
+    static const struct { const char *name; double value; const char *text; } bad[] = {
+        {"state.0.bias.step", -1, "state.0.bias.step is -1; it must be a whole number from 0"},
+        {"state.2.bias.step", 1.5, "state.2.bias.step is 1.5"},
+        {"optim.steps", 1e17, "optim.steps is 1e+17"},
+        {"optim.calls", -3, "optim.calls is -3"},
+        {"optim.lr", -0.5, "optim.lr is -0.5; it must be a number from 0"},
+        {"optim.lr", (double)NAN, "optim.lr is nan"},
+        {"optim.scale", 0, "scale 0, 0 good, 0 skipped, 0 in a row: that is no state"},
+        {"optim.skipped_row", 2, "0 skipped, 2 in a row: that is no state of this scaler"},
+    };
+    const box     b = box_open_fast("opt.safetensors");
+    training      r = training_begin(&OWN[3], MLC_F32, false);
+    mlc_load_desc d = mlc_load_desc_make();
+    d.cast = true;
+    CHECK_EQ(mlc_optim_scaler(r.opt, NULL), MLC_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        save_with(&r, b.path, bad[i].name, bad[i].value);
+        const uint64_t before = hash_all(&r);
+        CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(r.ctx), bad[i].text);
+        mlc_error_clear(r.ctx);
+        CHECK(hash_all(&r) == before);
+    }
+    save_with(&r, b.path, "optim.lr", 0.125);
+    CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_OK);
+    CHECK_NEAR(mlc_optim_lr(r.opt), 0.125, 0);
+    training_end(&r);
+    box_close(&b);
+}
