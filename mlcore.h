@@ -2844,6 +2844,9 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *          update to update, of all rules but SGD, Adam and LAMB; copies, as what follows but grad
  *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
  *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
+ *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
+ *          0: a view of the dtype of states; updates that were made before it, i64 []. In the same
+ *          way slow.NAME and optim.slow, of mlc_optim_lookahead
  *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
  *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
  *   ref    torch.optim.Optimizer.state_dict                                                   */
@@ -3359,11 +3362,11 @@ MLC_API mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
 /* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
  *   safetensors file: with what mlc_save saves a training goes on from there, bit by bit. Gradients
  *   are in it only where calls have collected some.
- *   err    STATE: the module was freed; IO               test: tests/test_optim_state.c       */
+ *   err    STATE: the module was freed, an average is on; IO   test: tests/test_optim_state.c  */
 MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
 /* mlc_optim_load: reads it back into an optimizer that was made as that one: same rule, groups and
- *   trained parameters, by name, and a scaler if that had one. Steps made, and with them the
- *   position in schedules, and the rate that mlc_optim_set_lr sets come from the file; betas,
+ *   trained parameters, by name, a scaler and averages if that had them. Steps made, and with them
+ *   the position in schedules, and the rate that mlc_optim_set_lr sets come from the file; betas,
  *   decays, scales of groups, schedules, clipping and calls to collect stay the program's.
  *   Other gradients are stale then. bf16 parameters round by chance as before where modules are
  *   made in the same order, with the same seed. Loads what Python saved as
@@ -3373,7 +3376,7 @@ MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
  *   module; steps made are then those of the parameter that has made most, the rate stays; SGD has
  *   no steps there. On any error nothing has changed.
  *   err    IO: another rule, other groups; missing and unexpected keys, all of them; numbers that
- *          no optimizer has; SHAPE, DTYPE naming the state
+ *          no optimizer has; SHAPE, DTYPE naming the state; STATE: as mlc_optim_save
  *   ref    torch.optim.Optimizer.load_state_dict                                              */
 MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
 /* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and the
@@ -36905,28 +36908,51 @@ mlc__optim_number[] = {
 #undef MLC__NUMBER
 
 typedef enum mlc__item_kind {
-    MLC__ITEM_STATE, MLC__ITEM_STEP, MLC__ITEM_CARRY, MLC__ITEM_GRAD, MLC__ITEM_NUMBER
+    MLC__ITEM_STATE, MLC__ITEM_STEP, MLC__ITEM_CARRY, MLC__ITEM_GRAD, MLC__ITEM_AVERAGE,
+    MLC__ITEM_NUMBER, MLC__ITEM_BASE   /* of an average */
 } mlc__item_kind;
 
 typedef struct mlc__optim_slot {
     mlc__item_kind kind;
     int64_t        entry;
-    int32_t        k;                  /* which state, which number */
+    int32_t        k;                  /* which state, number or average */
 } mlc__optim_slot;
+
+static int32_t mlc__optim_averages(const mlc_optim *o)
+{
+    int32_t n = 0;
+    for (const mlc_average *a = o->averages; a; a = a->next) n++;
+    return n;
+}
+
+static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
+{
+    mlc_average *a = o->averages;
+    while (k-- > 0) a = a->next;
+    return a;
+}
 
 static int64_t mlc__optim_items(const mlc_optim *o)
 {
-    return o->entries * (o->n_state + 3) + MLC__COUNT(mlc__optim_number);
+    const int32_t averages = mlc__optim_averages(o);
+    return o->entries * (o->n_state + 3 + averages) + MLC__COUNT(mlc__optim_number) + averages;
 }
 
 static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
 {
-    const int64_t entry = mlc__min(at / (o->n_state + 3), o->entries);
-    const int32_t k = (int32_t)(at - entry * (o->n_state + 3));
-    const mlc__optim_slot item = {
-        entry == o->entries ? MLC__ITEM_NUMBER : k < o->n_state ? MLC__ITEM_STATE :
-        k == o->n_state ? MLC__ITEM_STEP : k == o->n_state + 1 ? MLC__ITEM_CARRY : MLC__ITEM_GRAD,
-        entry, k };
+    const int64_t each = o->n_state + 3 + mlc__optim_averages(o);
+    const int64_t entry = mlc__min(at / each, o->entries);
+    const int32_t k = (int32_t)(at - entry * each), past = k - o->n_state;
+    const int32_t base = k - MLC__COUNT(mlc__optim_number);
+    mlc__optim_slot item = { MLC__ITEM_STATE, entry, k };
+    if (entry == o->entries) {
+        item.kind = base < 0 ? MLC__ITEM_NUMBER : MLC__ITEM_BASE;
+        item.k = base < 0 ? k : base;
+    } else if (past >= 0) {
+        item.kind = past == 0 ? MLC__ITEM_STEP : past == 1 ? MLC__ITEM_CARRY :
+                    past == 2 ? MLC__ITEM_GRAD : MLC__ITEM_AVERAGE;
+        item.k = past - 3;
+    }
     return item;
 }
 
@@ -36938,21 +36964,28 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
                (whose == MLC__OF_MEANS && (o->rule == MLC_RULE_SF_SGD ||
                                            o->rule == MLC_RULE_SF_ADAMW));
     }
+    if (item->kind == MLC__ITEM_BASE) return true;
     const mlc__entry *e = &o->entry[item->entry];
     if (!e->p) return false;
     if (item->kind == MLC__ITEM_CARRY) return o->rule > MLC_RULE_LAMB;
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
 }
 
-/* param: name of the entry's parameter. */
+/* param: name of the entry's parameter. Lookahead's average is the first one in the list. */
 static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item, const char *param,
                                  char to[MLC__KEY_BYTES])
 {
+    const int32_t slow = o->averages && o->averages->back;
+    char average[24] = "slow";
+    if (item->k >= slow) snprintf(average, sizeof average, "average.%d", (int)(item->k - slow));
     const char *part = item->kind == MLC__ITEM_STATE ? o->names[item->k] :
                        item->kind == MLC__ITEM_STEP ? "step" : "carry";
     if (item->kind == MLC__ITEM_NUMBER)
         snprintf(to, MLC__KEY_BYTES, "optim.%s", mlc__optim_number[item->k].name);
+    else if (item->kind == MLC__ITEM_BASE) snprintf(to, MLC__KEY_BYTES, "optim.%s", average);
     else if (item->kind == MLC__ITEM_GRAD) snprintf(to, MLC__KEY_BYTES, "grad.%s", param);
+    else if (item->kind == MLC__ITEM_AVERAGE)
+        snprintf(to, MLC__KEY_BYTES, "%s.%s", average, param);
     else snprintf(to, MLC__KEY_BYTES, "state.%s.%s", param, part);
 }
 
@@ -36999,16 +37032,18 @@ static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
     return n;
 }
 
-/* State k of entry i: placed as the values of its parameter, of a dtype of its own. */
-static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, int64_t i, int32_t k)
+/* A state, or an average, of an entry: lies as the values of its parameter do. */
+static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_slot *item)
 {
-    const mlc__entry *e = &o->entry[i];
+    const mlc__entry *e = &o->entry[item->entry];
+    void *states = item->kind == MLC__ITEM_STATE ? o->state[item->k]
+                                                 : mlc__optim_average(o, item->k)->at;
     mlc_storage *at = MLC__CAST(mlc_storage *, mlc__arena(o->ctx, o->ctx->depth, sizeof *at));
     mlc_tensor *t = at ? mlc__alias(o->ctx, &e->p->t) : NULL;
     if (!t) return NULL;
     *at = e->p->value_storage;
     at->typed = at->bound = false;
-    at->data = MLC__CAST(char *, o->state[k]) + e->state;
+    at->data = MLC__CAST(char *, states) + e->state;
     t->storage = at;
     t->offset = 0;
     t->dtype = e->dtype;
@@ -37021,7 +37056,10 @@ static mlc_tensor *mlc__optim_item_tensor(const mlc_optim *o, const mlc__optim_s
                                           const mlc__optim_numbers *numbers)
 {
     mlc_ctx *ctx = o->ctx;
-    if (item->kind == MLC__ITEM_STATE) return mlc__optim_state_tensor(o, item->entry, item->k);
+    if (item->kind == MLC__ITEM_STATE || item->kind == MLC__ITEM_AVERAGE)
+        return mlc__optim_state_tensor(o, item);
+    if (item->kind == MLC__ITEM_BASE)
+        return mlc_from(ctx, MLC_I64, mlc_dims0(), &mlc__optim_average(o, item->k)->base);
     if (item->kind == MLC__ITEM_GRAD) return mlc_grad(&o->entry[item->entry].p->t);
     if (item->kind == MLC__ITEM_STEP) return mlc_from(ctx, MLC_I64, mlc_dims0(), &step->made);
     if (item->kind == MLC__ITEM_CARRY) return mlc_from(ctx, MLC_F64, mlc_dims1(2), step->carry);
@@ -37055,7 +37093,7 @@ MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
     memset(&numbers, 0, sizeof numbers);
     mlc__entry_names s = { o, item.entry, item.entry, 0, name, NULL };
     if (item.kind == MLC__ITEM_NUMBER) numbers = mlc__optim_numbers_of(o);
-    else mlc__params(o->module, mlc__entry_name, &s);
+    else if (item.kind != MLC__ITEM_BASE) mlc__params(o->module, mlc__entry_name, &s);
     if ((item.kind == MLC__ITEM_STEP || item.kind == MLC__ITEM_CARRY) &&
         mlc__optim_made(o, item.entry, 1, &step) != MLC_OK) return false;
     mlc__optim_item_name(o, &item, name, it->name);
@@ -41387,6 +41425,7 @@ typedef struct mlc__optim_file {
     int64_t               *number;
     struct mlc_optim_step *step;       /* made and carry; of a load: as the file has them */
     mlc__optim_numbers     numbers;    /* likewise */
+    int64_t               *base;       /* likewise, of averages; -1: the file has none */
     bool                   torch;      /* a load of PyTorch's names */
     int64_t                most;       /* made of those; 0: the file has no step */
     bool                   grads;      /* there are some in the file */
@@ -41396,14 +41435,16 @@ typedef struct mlc__optim_file {
 static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
 {
     const mlc_optim *o = f->o;
-    const size_t n = (size_t)o->entries;
+    const size_t n = (size_t)o->entries, averages = (size_t)mlc__optim_averages(o);
     char *at = MLC__CAST(char *, mlc__arena(o->ctx, o->ctx->depth,
                                             n * (sizeof *f->step + sizeof *f->number +
-                                                 MLC_NAME_BYTES)));
+                                                 MLC_NAME_BYTES) + averages * sizeof *f->base));
     if (!at) return MLC_ERR_NOMEM;
     f->step = (struct mlc_optim_step *)(void *)at;
     f->number = (int64_t *)(void *)(f->step + n);
-    f->name = (char *)(f->number + n);
+    f->base = f->number + n;
+    f->name = (char *)(f->base + averages);
+    for (size_t i = 0; i < averages; i++) f->base[i] = -1;
     mlc__entry_names s = { o, 0, o->entries - 1, 0, f->name, f->number };
     mlc__params(o->module, mlc__entry_name, &s);
     MLC__TRY(mlc__optim_made(o, 0, o->entries, f->step));
@@ -41439,13 +41480,22 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
     return mlc_safetensors_save(ctx, path, list, n, metadata);
 }
 
+/* Is all where it is in training? */
+static mlc_status mlc__optim_file_ready(mlc_optim *o, const char *what)
+{
+    MLC__TRY(mlc__optim_layout(o));
+    MLC__REQUIRE(o->ctx, !o->swapped, STATE, "%s: the parameters are an average; call "
+                 "mlc_average_swap(average, false) before", what);
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
 {
     mlc__optim_file f;
     if (!o) return MLC_ERR_ARG;
     memset(&f, 0, sizeof f);
     f.o = o;
-    MLC__TRY(mlc__optim_layout(o));
+    MLC__TRY(mlc__optim_file_ready(o, "optim_save"));
     MLC__TRY(mlc_scope_begin(o->ctx));
     const mlc_status st = mlc__optim_save_in(&f, path);
     mlc__scope_leave(o->ctx);
@@ -41481,7 +41531,7 @@ static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *it
         const mlc__param *p = o->entry[item->entry].p;
         return !f->torch && p && mlc__trainable(p);
     }
-    if (f->torch && item->kind == MLC__ITEM_NUMBER) return false;
+    if (f->torch && item->kind >= MLC__ITEM_AVERAGE) return false;
     if (f->torch && item->kind == MLC__ITEM_CARRY && o->rule != MLC_RULE_NADAM) return false;
     return mlc__optim_has_item(o, item);
 }
@@ -41508,7 +41558,8 @@ static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__o
     mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
-    t->dtype = f->torch ? MLC_F32 : item->kind == MLC__ITEM_STEP ? MLC_I64 :
+    t->dtype = f->torch ? MLC_F32 :
+               item->kind == MLC__ITEM_STEP || item->kind == MLC__ITEM_BASE ? MLC_I64 :
                item->kind == MLC__ITEM_CARRY ? MLC_F64 : mlc__optim_number[item->k].dtype;
     t->ndim = !f->torch && item->kind == MLC__ITEM_CARRY;
     t->shape[0] = 2;
@@ -41531,7 +41582,8 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
         w->item = at;
         w->optional = item.kind == MLC__ITEM_GRAD ||
                       (f->torch && f->o->rule == MLC_RULE_SGD && item.kind == MLC__ITEM_STEP);
-        w->to = item.kind == MLC__ITEM_STATE ? mlc__optim_state_tensor(f->o, item.entry, item.k) :
+        w->to = item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
+                mlc__optim_state_tensor(f->o, &item) :
                 item.kind == MLC__ITEM_GRAD ? &f->o->entry[item.entry].p->t :
                 mlc__optim_want_number(f, &item);
         if (!w->to) return MLC_ERR_NOMEM;
@@ -41597,6 +41649,11 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
     const mlc__optim_slot item = mlc__optim_item(f->o, w->item);
     double x[2] = { 0.0, 0.0 };
     if (item.kind == MLC__ITEM_NUMBER) return mlc__optim_load_number(l, f, w, item.k);
+    if (item.kind == MLC__ITEM_BASE) {
+        MLC__TRY(mlc__optim_load_values(l, w, true, 0.0, MLC__MOST_WHOLE, x));
+        f->base[item.k] = (int64_t)x[0];
+        return MLC_OK;
+    }
     struct mlc_optim_step *step = &f->step[item.entry];
     f->grads = f->grads || item.kind == MLC__ITEM_GRAD;
     if (item.kind == MLC__ITEM_STATE && f->torch && f->o->rule == MLC_RULE_SGD)
@@ -41621,7 +41678,7 @@ static mlc_scaler_state mlc__optim_load_scaler(const mlc__optim_file *f)
 }
 
 /* Into the optimizer. Entries whose numbers are equal may be a run: on a device updates are equal
- * only then. */
+ * only then. The count of an average that is not in the file goes on where it was. */
 static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
 {
     mlc_optim *o = f->o;
@@ -41643,6 +41700,10 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
     o->calls = f->numbers.calls;
     o->mean = f->numbers.mean != 0;
     mlc__optim_state(o);               /* the norm stays */
+    for (mlc_average *a = o->averages; a; a = a->next) {
+        const int64_t base = *f->base++;
+        a->base = base >= 0 ? base : a->base + f->numbers.steps - o->guard.steps;
+    }
     o->guard.steps = f->numbers.steps;
     if (o->has_scaler) o->guard.scaler = scaler;
     o->stale = true;
@@ -41662,6 +41723,10 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
                  "%s '%.200s': scale %s, %lld good, %lld skipped, %lld in a row: that is no state "
                  "of this scaler", l->what, l->file->path, mlc__real(s.scale).s, (long long)s.good,
                  (long long)s.skipped, (long long)s.skipped_row);
+    for (int32_t k = 0; k < mlc__optim_averages(o); k++)
+        MLC__REQUIRE(o->ctx, f->base[k] <= f->numbers.steps, IO, "%s '%.200s': an average begins "
+                     "after %lld steps, of %lld", l->what, l->file->path, (long long)f->base[k],
+                     (long long)f->numbers.steps);
     if (f->grads) MLC__TRY(mlc__flat_grads(mlc__root(o->module)->flat));
     mlc_optim_zero_grad(o);
     for (int64_t i = 0; i < l->wants; i++) {
@@ -41669,7 +41734,8 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
         const mlc__optim_slot item = mlc__optim_item(o, w->item);
         const bool grad = item.kind == MLC__ITEM_GRAD;
         mlc_tensor g;
-        if (!w->t || (!grad && item.kind != MLC__ITEM_STATE)) continue;
+        if (!w->t || (!grad && item.kind != MLC__ITEM_STATE && item.kind != MLC__ITEM_AVERAGE))
+            continue;
         if (grad) { mlc__grad_view(w->to, &g); w->to->grad_fresh = 1; }
         MLC__TRY(mlc__cast_into(o->ctx, l->what, grad ? &g : w->to, w->t));
     }
@@ -41682,7 +41748,7 @@ MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_
     mlc__load l;
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, path, ARG, "optim_load: path is NULL; give a file's name");
-    MLC__TRY(mlc__optim_layout(o));
+    MLC__TRY(mlc__optim_file_ready(o, "optim_load"));
     memset(&f, 0, sizeof f);
     memset(&l, 0, sizeof l);
     f.o = o;

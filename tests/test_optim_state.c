@@ -45,7 +45,8 @@ static const trace *rule(int i) { return i < N_OWN ? &OWN[i] : &TRACES[i - N_OWN
 typedef struct training {
     const trace *t;
     mlc_dtype    dtype;
-    bool         full;                 /* scaler, groups, clipping, schedules, 3 calls an update */
+    bool         full;                 /* scaler, groups, clipping, schedules, averages,       */
+                                       /* Lookahead, 3 calls an update                         */
     mlc_ctx     *ctx;
     mlc_module  *net;
     mlc_optim   *opt;
@@ -78,6 +79,8 @@ static void settings(training *r)
     CHECK_EQ(mlc_optim_accumulate(r->opt, 3), MLC_OK);
     CHECK_EQ(mlc_optim_schedule(r->opt, MLC_KNOB_LR, &rate), MLC_OK);
     CHECK_EQ(mlc_optim_schedule(r->opt, MLC_KNOB_WEIGHT_DECAY, &decay), MLC_OK);
+    CHECK(mlc_ema(r->opt, 0.9) && mlc_swa(r->opt, 2, 3));
+    CHECK_EQ(mlc_optim_lookahead(r->opt, 4, 0.5), MLC_OK);
 }
 
 static training training_begin(const trace *t, mlc_dtype dtype, bool full)
@@ -221,7 +224,7 @@ TEST(resume, every_rule_makes_the_same_bits_after_any_stop)
     for (int i = 0; i < N_ALL; i++) check_stops(rule(i), MLC_F32, false);
 }
 
-TEST(resume, scaler_groups_clipping_schedules_and_collected_gradients_go_on_where_they_were)
+TEST(resume, scaler_schedules_averages_and_collected_gradients_go_on_where_they_were)
 {
     for (int i = 0; i < N_ALL; i++)
         if (!rule(i)->curvature) check_stops(rule(i), MLC_F32, true);
@@ -293,6 +296,30 @@ TEST(resume, the_carry_of_a_rule_and_whether_the_mean_is_on_are_walked)
     CHECK(carry[0] > 0 && carry[1] > 0);
     CHECK(find(r.opt, "state.2.bias.z")->dtype == MLC_F32);
     training_end(&r);
+}
+
+TEST(resume, averages_are_walked_and_keep_their_count_where_the_file_has_none)
+{
+    const box    b = box_open_fast("opt.safetensors");
+    training     r = training_begin(&OWN[3], MLC_F32, false);
+    mlc_average *ema = mlc_ema(r.opt, 0.5);
+    for (int step = 1; step <= 4; step++) train(&r, step);
+    CHECK_EQ(mlc_optim_lookahead(r.opt, 6, 0.5), MLC_OK);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.slow")), 4, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.average.0")), 0, 0);
+    CHECK(find(r.opt, "average.0.2.weight") && find(r.opt, "slow.2.bias"));
+    CHECK_EQ(mlc_average_swap(ema, true), MLC_OK);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(r.ctx), "optim_save: the parameters are an average");
+    mlc_error_clear(r.ctx);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_ERR_STATE);
+    mlc_error_clear(r.ctx);
+    CHECK_EQ(mlc_average_swap(ema, false), MLC_OK);
+    CHECK_EQ(mlc_optim_load(r.opt, GOLDEN("torch_adamw")), MLC_OK);        /* of 5 steps       */
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.slow")), 5, 0);
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.average.0")), 1, 0);
+    training_end(&r);
+    box_close(&b);
 }
 
 /* ---- files of PyTorch ----------------------------------------------------------------------- */
