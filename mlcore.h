@@ -34846,6 +34846,12 @@ typedef struct mlc__entry {            /* a trained parameter */
     double      carry[2];              /* on the CPU: of the update before, for the next one */
 } mlc__entry;
 
+/* Settings of parameters whose names match. */
+typedef struct mlc__group {
+    char  *glob;
+    double lr_scale, weight_decay;
+} mlc__group;
+
 /* What an optimizer does on a device: mlc_backend_register. */
 struct mlc__optim_device {
     mlc_status (*arrays)(mlc_optim *o, const mlc_optim *old);
@@ -34913,7 +34919,7 @@ struct mlc_optim {
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
-    struct { char *glob; double lr_scale, weight_decay; } group[MLC__GROUPS];
+    mlc__group *group;                 /* MLC__GROUPS; NULL before the first one is made */
     int32_t     groups;
     uint32_t    own_decay;             /* bit g: group g has a weight decay of its own */
     struct mlc__layers *layers;        /* NULL: none, as noise */
@@ -35144,6 +35150,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     mlc__optim_free_state(o);
     while (o->averages) mlc_average_free(o->averages);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
+    mlc__heap_free(o->ctx, o->group);
     for (int k = 0; o->sched && k < MLC_KNOB_COUNT; k++)
         mlc__heap_free(o->ctx, o->sched->of[k]);
     mlc__heap_free(o->ctx, o->sched);
@@ -35169,8 +35176,6 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->token = o->next_token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
     if (o->ctx->backend) mlc__registry.optim(o);
-    o->group[0].lr_scale = 1.0;
-    o->group[0].weight_decay = o->weight_decay;
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
@@ -35203,7 +35208,10 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: there are %d groups, the most"
                  "; match more with one glob", MLC__GROUPS - 1);
     MLC__TRY(mlc__optim_layout(o));
-    char *copy = mlc__heap_text(o->ctx, glob);
+    if (!o->group)
+        o->group = MLC__CAST(mlc__group *, mlc__heap_alloc(o->ctx, MLC__GROUPS * sizeof *o->group,
+                                                           MLC_MEM_OBJECT, "optimizer"));
+    char *copy = o->group ? mlc__heap_text(o->ctx, glob) : NULL;
     if (!copy) return MLC_ERR_NOMEM;
     const int32_t g = o->groups++;
     o->group[g].glob = copy;
@@ -35304,8 +35312,9 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
-    const double decay = e->no_decay ? 0.0 : o->group[e->group].weight_decay;
-    set->lr = o->lr * o->factor[MLC_KNOB_LR] * o->group[e->group].lr_scale * e->rate;
+    const mlc__group *g = e->group ? &o->group[e->group] : NULL;
+    const double decay = e->no_decay ? 0.0 : g ? g->weight_decay : o->weight_decay;
+    set->lr = o->lr * o->factor[MLC_KNOB_LR] * (g ? g->lr_scale : 1.0) * e->rate;
     set->weight_decay = decay * o->factor[MLC_KNOB_WEIGHT_DECAY];
     set->due = due;
 }
@@ -38235,7 +38244,7 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     old->own_decay = o->own_decay;
     old->layers = o->layers;
     old->noise = o->noise;
-    memcpy(old->group, o->group, sizeof old->group);
+    old->group = o->group;
     old->groups = o->groups;
     *o = *old;
     if (o->in_backward) mlc__optim_claim(o, true);
