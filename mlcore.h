@@ -18455,29 +18455,31 @@ MLC__RULES(MLC__RULE_BODY, any)
 #define MLC__ARRAYS_PUT_1 pm[i] = m;
 #define MLC__ARRAYS_PUT_2 MLC__ARRAYS_PUT_1 pv[i] = v;
 #define MLC__ARRAYS_PUT_3 MLC__ARRAYS_PUT_2 pw[i] = w;
-#define MLC__ELEMENT_TEXT(T, states, ...) \
+#define MLC__ELEMENT_TEXT(T, states, LOOP, ...) \
     T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     MLC__ARRAYS_##states(T) \
     const T scale = (T)a->step->grad_scale; \
     T k[10]; \
     for (int i = 0; i < 10; i++) k[i] = (T)a->step->k[i]; \
-    MLC__RULE_LOOP(MLC__ARRAYS_SOON_##states, \
-                   T x = p[i]; \
-                   const T d = scale * g[i]; \
-                   MLC__ARRAYS_GET_##states(T) \
-                   __VA_ARGS__ \
-                   MLC__ARRAYS_PUT_##states \
-                   p[i] = x;)
+    LOOP(MLC__ARRAYS_SOON_##states, \
+         T x = p[i]; \
+         const T d = scale * g[i]; \
+         MLC__ARRAYS_GET_##states(T) \
+         __VA_ARGS__ \
+         MLC__ARRAYS_PUT_##states \
+         p[i] = x;)
+#define MLC__PLAIN_LOOP(SOON, ...) \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { __VA_ARGS__ }
 #define MLC__ELEMENT_F32(x_, NAME, name, states, numbers, step) \
     MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                           void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, step) }
+    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__RULE_LOOP, step) }
 MLC_ELEMENT_RULES(MLC__ELEMENT_F32, MLC__F32, any)
 #define MLC__ELEMENT_F64(x_, NAME, name, states, numbers, step) \
     static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                            void *none) \
-    { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, step) } \
+    { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) } \
     static void mlc__##name##_correct(const double *h, struct mlc_optim_step *s) \
     { double *k = s->k; (void)h; (void)k; numbers }
 MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
@@ -34905,16 +34907,15 @@ struct mlc_optim {
     mlc_module *module;                /* NULL: freed */
     mlc_optim  *prev, *next;
     mlc_rule    rule;
+    int32_t     n_state;               /* arrays of state that the rule has */
     const struct mlc_rule_fns *cpu;
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
-    int32_t     n_state;               /* arrays of state that the rule has */
-    mlc_dtype   moments;               /* of states; F32: those of f64 parameters are f64 */
     double      hyper[8];              /* of the rule, for its kernel */
     int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
     bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
-    double      rho;                   /* of mlc_optim_sam; 0: none */
-    bool        adaptive, sharp;       /* sharp: its gradients are taken */
+    bool        adaptive, sharp;       /* of mlc_optim_sam; sharp: its gradients are taken */
+    double      rho;                   /* of it; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
