@@ -36576,9 +36576,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
 /* g of entry i, times |p| if the ascent is adaptive, in f64 or f32. */
 static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
 {
-    mlc_tensor *p = &o->entry[i].p->t, g;
-    mlc__grad_view(p, &g);
-    mlc_tensor *wide = mlc_cast(&g, o->entry[i].dtype);
+    mlc_tensor *p = &o->entry[i].p->t, *wide = mlc_cast(mlc_grad(p), o->entry[i].dtype);
     return o->adaptive ? mlc_mul(wide, mlc_abs(mlc_cast(p, wide->dtype))) : wide;
 }
 
