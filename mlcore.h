@@ -2405,10 +2405,10 @@ MLC_API mlc_optim *mlc_lamb(mlc_module *m, double lr);
 MLC_API mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc);
 
 /* Rules below, as those above: f32 and f64 parameters with states of their own type, bf16 with f32
- * states and rounding by chance; groups, clipping, accumulation, scaler and steps inside backward
- * hold for all. mlc_NAME has PyTorch's defaults. mlc_NAME_ex: err ARG, with the name and value of
- * the first number that makes no sense: rates, decays and eps are at least 0 and finite, betas in
- * [0, 1). test: tests/test_optim.c.                                                           */
+ * states and stochastic rounding; groups, clipping, accumulation and a scaler hold for all, steps
+ * inside backward for all but LAMB, LARS and Sophia. mlc_NAME has PyTorch's defaults. mlc_NAME_ex:
+ * err ARG, with the name and value of the first number that is out of bounds: rates, decays and eps
+ * are at least 0 and finite, betas in [0, 1). test: tests/test_rules.c.                       */
 
 typedef struct mlc_amsgrad_desc {      /* also RAdam                                           */
     double lr;                         /* required                                             */
@@ -2500,9 +2500,10 @@ MLC_API mlc_optim *mlc_adadelta(mlc_module *m, double lr);
 MLC_API mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *desc);
 
 typedef struct mlc_rprop_desc {
-    double lr;                         /* required: the first step                             */
-    double shrink, grow;               /* of a step whose sign turns, or stays; 0.5, 1.2       */
-    double least, most;                /* of steps; defaults 1e-6, 50                          */
+    double lr;                         /* required: the first step of each element             */
+    double shrink, grow;               /* factors of a step where the gradient's sign changes, */
+                                       /* or stays; defaults 0.5, 1.2                          */
+    double least, most;                /* bounds of steps; defaults 1e-6, 50                   */
 } mlc_rprop_desc;
 
 /* mlc_rprop_desc_make: as mlc_rprop.                                                          */
@@ -2510,7 +2511,8 @@ MLC_API mlc_rprop_desc mlc_rprop_desc_make(double lr);
 /* mlc_rprop: each element has a step of its own, by the sign of gradients; for whole batches. It
  *   has no weight decay.                                          ref: torch.optim.Rprop      */
 MLC_API mlc_optim *mlc_rprop(mlc_module *m, double lr);
-/* mlc_rprop_ex: with factors and bounds.    err: ARG: shrink not in (0, 1), grow not over 1   */
+/* mlc_rprop_ex: with factors and bounds.
+ *   err    ARG: shrink not in (0, 1), grow below 1, least negative, most below least          */
 MLC_API mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *desc);
 
 typedef struct mlc_lars_desc {
@@ -2554,19 +2556,23 @@ MLC_API mlc_sophia_desc mlc_sophia_desc_make(double lr);
  *   Hessian's diagonal, is what mlc_optim_curvature has fed; until then every step is lr.
  *   ref    arXiv 2305.14342, algorithm 3                                                      */
 MLC_API mlc_optim *mlc_sophia(mlc_module *m, double lr);
-/* mlc_sophia_ex: with betas, gamma, weight decay.        err: ARG: see above; gamma, eps of 0 */
+/* mlc_sophia_ex: with betas, gamma, weight decay.
+ *   err    ARG: see above; a gamma of 0, an eps below 1e-30                                   */
 MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
 /* mlc_optim_curvature: in place of a step, after a backward of a loss whose labels were drawn from
  *   what the network predicts, averaged over a batch of B samples: h = beta2 h + (1-beta2) B g g
  *   (factor: B), every tenth step or so; gradients are stale then. That is the estimate of
  *   Gauss, Newton and Bartlett.
- *   err    STATE: another rule, a scaler; ARG: factor                                         */
+ *   An element whose estimate is not finite keeps its h.
+ *   err    STATE: another rule, a scaler, gradients that wait for a step (mlc_optim_accumulate),
+ *          those of mlc_optim_step; ARG: factor negative or not finite
+ *   test   tests/test_rules.c                                                                 */
 MLC_API mlc_status mlc_optim_curvature(mlc_optim *opt, double factor);
 
 typedef struct mlc_sf_sgd_desc {       /* schedule-free SGD                                    */
     double  lr;                        /* required                                             */
-    double  momentum;                  /* default 0.9; over 0: where gradients are taken, from */
-                                       /* the last point (0) to the mean (1)                   */
+    double  momentum;                  /* default 0.9, from 0.001 on: where gradients are      */
+                                       /* taken, from the last point (0) to the mean (1)       */
     double  weight_decay;              /* default 0                                            */
     double  r, power;                  /* update t weighs t^r (largest rate)^power in the mean; */
                                        /* defaults 0, 2                                        */
@@ -2595,10 +2601,11 @@ MLC_API mlc_sf_adamw_desc mlc_sf_adamw_desc_make(double lr);
 MLC_API mlc_optim *mlc_sf_adamw(mlc_module *m, double lr);
 /* mlc_sf_adamw_ex: with betas, warm-up, weight decay.                   err: ARG: see above   */
 MLC_API mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *desc);
-/* mlc_optim_mean: parameters of a schedule-free rule become the mean (on) or what is trained (off)
- *   again. While it is on mlc_optim_step is a STATE error. It does nothing where that is so.
- *   err    STATE: another rule; the module was freed
- *   ref    schedulefree's eval() and train()                                                  */
+/* mlc_optim_mean: on: parameters of a schedule-free rule become the mean of what was trained, to be
+ *   evaluated or saved; off: what is trained, to rounding. While it is on mlc_optim_step is a STATE
+ *   error. A call that changes nothing is MLC_OK. A device is waited for.
+ *   err    STATE: another rule, an average is on (mlc_average_swap), the module was freed
+ *   ref    schedulefree's eval() and train()                        test: tests/test_rules.c  */
 MLC_API mlc_status mlc_optim_mean(mlc_optim *opt, bool on);
 
 /* mlc_optim_free: frees the optimizer and its state.                                          */
@@ -2608,8 +2615,9 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
  *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
  *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
- *   err    STATE after a failed backward, until mlc_optim_zero_grad, and when the module that
- *          it trains was freed; VALUE: gradients that are not finite, where they are looked at */
+ *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
+ *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
+ *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
  *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
@@ -2617,18 +2625,19 @@ MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
 typedef mlc_tensor *(*mlc_loss_fn)(void *user);
-/* mlc_optim_step_with: a scope in which fn is called, backward of its loss, scaled where there is a
- *   scaler, and mlc_optim_step; rules that need the loss again call fn more than once. loss: NULL,
- *   or what fn made the first time, for which a device is waited for. Where fn or backward fails
- *   the gradients are stale, but for collected ones (mlc_optim_accumulate).
- *   err    ARG: NULL fn; those of fn, of mlc_backward and of mlc_optim_step
+/* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
+ *   there is a scaler, and mlc_optim_step; rules that need the loss again call fn more than once.
+ *   loss: NULL, or gets the value of the first loss, for which a device is waited for. After an
+ *   error gradients are stale, but for collected ones (mlc_optim_accumulate).
+ *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
  *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
-/* mlc_optim_sam: from now on mlc_optim_step_with takes gradients where the loss is highest near the
- *   parameters: at p + rho g / |g| (adaptive: p + rho p p g / | |p| g |), and makes the step from p
- *   with them. fn is called twice, so a batch norm sees the batch twice. Other ways to a step are a
- *   STATE error. rho 0: no more.
- *   err    ARG: rho negative or not finite; STATE: with mlc_optim_accumulate
+/* mlc_optim_sam: from now on mlc_optim_step_with takes gradients at p + rho g / |g|, an ascent of
+ *   the loss (adaptive: p + rho p p g / | |p| g |), and makes the step from p with them. fn is
+ *   called twice, so a batch norm sees the batch twice, and a device is waited for. Where g is not
+ *   finite there is no ascent: the step has g itself, and skips or refuses it as any other. bf16
+ *   parameters round the ascent: small ones vanish. mlc_optim_step is a STATE error. rho 0: off.
+ *   err    ARG: rho negative or not finite; STATE of mlc_optim_step_with: mlc_optim_accumulate
  *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
@@ -2655,11 +2664,11 @@ MLC_API mlc_group_desc mlc_group_desc_make(void);
  *   err    ARG if nothing matches, or a value is negative, or not to be used
  *   ref    torch.optim parameter groups                                                       */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
-/* mlc_optim_no_decay: no weight decay for parameters of at most one axis, biases and weights of
+/* mlc_optim_no_decay: on: no weight decay for parameters of at most one axis, biases and weights of
  *   norms. Over it wins a group made later whose desc has_weight_decay. Embeddings decay; a group
  *   of their names with a weight decay of 0 takes it off.
  *   err    STATE: the module was freed                ref: timm's param_groups_weight_decay   */
-MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt);
+MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt, bool on);
 /* mlc_optim_layer_decay: rates fall from the last layers to the first, times factor^(deepest - d)
  *   at depth d, and times lr_scale of the parameter's group. A block is what has the same dotted
  *   name up to its first component that is a number, "blocks.3" of "blocks.3.attn.weight", frozen
@@ -2801,8 +2810,8 @@ MLC_API mlc_average_desc mlc_average_desc_make(void);
  *   is freed with the optimizer. An optimizer may have several. The call waits for a device.
  *   err    as mlc_average_ex           ref: torch.optim.swa_utils.get_ema_multi_avg_fn        */
 MLC_API mlc_average *mlc_ema(mlc_optim *opt, double decay);
-/* mlc_swa: the plain mean of the parameters after every n-th update, from update `start` since the
- *   call on; until then it is what they were at the call.          err: as mlc_average_ex
+/* mlc_swa: the plain mean of the parameters after updates start, start + every, ..., counted from
+ *   the call; before the first of them it is the parameters at the call.   err: as mlc_average_ex
  *   ref    arXiv 1803.05407; torch.optim.swa_utils.AveragedModel                              */
 MLC_API mlc_average *mlc_swa(mlc_optim *opt, int64_t start, int64_t every);
 /* mlc_average_ex: either of both, with warm-up. NULL desc: mlc_average_desc_make's.
@@ -2825,10 +2834,12 @@ MLC_API void mlc_average_free(mlc_average *average);
  *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610      */
 MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
+#define MLC_STATE_NAME_BYTES (MLC_NAME_BYTES + 64)
+
 typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
     mlc_optim  *optim;
     mlc_tensor *tensor;                /* lives until the current scope ends                   */
-    char        name[MLC_NAME_BYTES + 64];
+    char        name[MLC_STATE_NAME_BYTES];
     int64_t     next;                  /* private                                              */
 } mlc_optim_state_iter;
 
@@ -2840,8 +2851,8 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *   state.NAME.exp_avg  and PyTorch's names of other states (momentum_buffer, exp_avg_sq, ...),
  *          with the shape of the parameter; f32 for bf16 parameters. A view: to write to it changes
  *          the state; it holds until the module is built again or the optimizer is freed
- *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], what a rule keeps from
- *          update to update, of all rules but SGD, Adam and LAMB; copies, as what follows but grad
+ *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], numbers that NAdam and
+ *          schedule-free rules keep from update to update; copies, as what follows but grad
  *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
  *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
  *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
@@ -3779,7 +3790,8 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
       const T u = m / curve; \
       x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
     R(x_, CURVATURE, curvature, 2, , \
-      v = k[0] * v + k[1] * d * d; \
+      const T curve = k[0] * v + k[1] * d * d; \
+      v = curve - curve == 0 ? curve : v; \
       (void)m;) \
     R(x_, SF_MEAN, sf_mean, 1, , \
       x = x + k[0] * (m - x); \
@@ -4866,6 +4878,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__INF    __builtin_inf()
 #define MLC__NAN    __builtin_nan("")
+#define MLC__MOST_WHOLE 9007199254740992.0       /* 2^53: f64 has all whole numbers up to it */
 
 /* Are there kernels of f64, bf16 and f16? Without them these are stored, cast and indexed. What is
  * theirs in a table is named in OTHER, so that no compiler calls it unused. */
@@ -30166,8 +30179,8 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
         return NULL;
     }
     if (!mlc__is_float(dtype) && desc->init != MLC_INIT_ZEROS && desc->init != MLC_INIT_CONSTANT &&
-        !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -9007199254740992.0 &&
-          desc->a < desc->b && desc->b <= 9007199254740992.0)) {
+        !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -MLC__MOST_WHOLE &&
+          desc->a < desc->b && desc->b <= MLC__MOST_WHOLE)) {
         mlc__fail(ctx, MLC_ERR_ARG, "%s: buffer '%s' is %s; it may start with zeros, a constant "
                   "or, as i64, uniform in [a,b), a < b, both within 2^53", what, name,
                   mlc_dtype_name(dtype));
@@ -31745,12 +31758,20 @@ static mlc_status mlc__bnorm_count(mlc__bnorm_user *u, int64_t count)
     return MLC_OK;
 }
 
-/* Counts on the host and writes to the device, which waits for nobody. */
+/* As the tensor has it, which is read where another one than this layer has written to it. */
+static int64_t mlc__bnorm_counted(mlc__bnorm_user *u)
+{
+    if (u->count < 0 || u->tracked->storage->version != u->version) {
+        u->count = (int64_t)mlc_item(u->tracked);
+        u->version = u->tracked->storage->version;
+    }
+    return u->count;
+}
+
+/* Counts on the host and writes to the device, for which no step waits. */
 static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
 {
-    if (u->count < 0 || u->tracked->storage->version != u->version)
-        u->count = (int64_t)mlc_item(u->tracked);
-    return mlc__bnorm_count(u, u->count + 1);
+    return mlc__bnorm_count(u, mlc__bnorm_counted(u) + 1);
 }
 
 static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
@@ -31774,7 +31795,7 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
     s.mean = cast ? mlc_cast(u->mean, MLC_F32) : u->mean;
     s.var = cast ? mlc_cast(u->var, MLC_F32) : u->var;
     if (cast && (!s.mean || !s.var)) return NULL;
-    s.momentum = u->anew ? 1.0 / (double)(u->count + 1) : u->momentum;
+    s.momentum = u->anew ? 1.0 / (double)(mlc__bnorm_counted(u) + 1) : u->momentum;
     s.eps = u->eps;
     s.training = trains || !u->mean;
     s.relu = e->act == MLC_ACT_RELU;
@@ -31871,10 +31892,12 @@ MLC_IMPL mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on)
         MLC__TRY(mlc_nn_refresh_batch_norm(m->child[i], on));
     mlc__bnorm_user *u = m->fuse->norm ? m->fuse->norm(m) : NULL;
     if (!u || !u->mean) return MLC_OK;
+    if (on) {
+        if (!mlc_fill_(u->mean, 0.0) || !mlc_fill_(u->var, 1.0)) return m->ctx->status;
+        MLC__TRY(mlc__bnorm_count(u, 0));
+    }
     u->anew = on;
-    if (!on) return MLC_OK;
-    if (!mlc_fill_(u->mean, 0.0) || !mlc_fill_(u->var, 1.0)) return m->ctx->status;
-    return mlc__bnorm_count(u, 0);
+    return MLC_OK;
 }
 
 /* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
@@ -34073,7 +34096,7 @@ static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_nn_sklinear_
 static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64_t seed)
 {
     const mlc_param_desc p = { mlc_dims1(1), has_seed ? MLC_INIT_CONSTANT : MLC_INIT_UNIFORM,
-                               has_seed ? (double)seed : 0.0, 9007199254740992.0, MLC_I64, true,
+                               has_seed ? (double)seed : 0.0, MLC__MOST_WHOLE, MLC_I64, true,
                                true };
     return mlc__declare(m, m->cls.name, "seed", &p);
 }
@@ -34913,6 +34936,9 @@ struct mlc_optim {
     const char *const *names;          /* of its states */
     double      hyper[8];              /* of the rule, for its kernel */
     int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
+    bool        whole;                 /* the rule needs all of a gradient: no step in backward */
+    bool        carries, keeps_mean;   /* the rule has numbers in carry; mlc_optim_mean is for it */
+    bool        ranged;                /* mlc_lr_range is trying rates */
     bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
     bool        adaptive, sharp;       /* of mlc_optim_sam; sharp: its gradients are taken */
     double      rho;                   /* of it; 0: none */
@@ -35300,8 +35326,8 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
                mlc__entry_apart(a, b);
 }
 
-/* And gradients and settings, too? carry tells those apart that made as many updates, but at other
- * steps; on a device updates do. */
+/* Do gradients and settings continue, too? carry tells apart entries with equally many updates that
+ * were made at other steps; on a device updates do. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     return !o->clip.each && !o->cpu->norms && mlc__entry_follows(a, b) && a->group == b->group &&
@@ -35326,10 +35352,10 @@ static double mlc__optim_share(const mlc_optim *o)
     return o->calls ? 1.0 / (double)o->calls : 1.0;
 }
 
-/* Of the optimizer's first step. */
-static uint64_t mlc__optim_stream(const mlc_optim *o)
+/* Of the optimizer's first step, for what. */
+static uint64_t mlc__optim_stream(const mlc_optim *o, const char *what)
 {
-    return mlc__hash("optim_step") +
+    return mlc__hash(what) +
            (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
 }
 
@@ -35338,20 +35364,6 @@ static void mlc__optim_resume(mlc_optim *o, int64_t i)
 {
     o->step[i].made = (int64_t)o->entry[i].updates;
     memcpy(o->step[i].carry, o->entry[i].carry, sizeof o->entry[i].carry);
-}
-
-/* On the CPU, without clipping and a scaler. */
-static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
-{
-    struct mlc_optim_set set;
-    struct mlc_optim_step *s = &o->step[from];
-    mlc__optim_set(o, &o->entry[from], 2, &set);
-    mlc__optim_resume(o, from);
-    mlc__optim_step_make(s, &set, o->cpu, o->hyper);
-    s->grad_scale = mlc__optim_share(o);
-    s->stream = mlc__optim_stream(o) + (uint64_t)o->guard.steps;
-    for (int64_t i = from + 1; i < to; i++) memcpy(o->step[i].carry, s->carry, sizeof s->carry);
-    return MLC_OK;
 }
 
 /* Elements of a run, from its first entry to its last one, padding included. */
@@ -35369,7 +35381,7 @@ static bool mlc__optim_packable(const mlc__param *p)
 }
 
 /* The packs of entries from .. to that are of their parameters as they are, and in use, as a list.
- * Those that nobody has read since they were made wait until somebody does. */
+ * Packs that no product has read since they were made stay as they are until one does. */
 static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int64_t to)
 {
     const struct mlc_k_pack *list = NULL;
@@ -35421,6 +35433,29 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.workspace = NULL;
     a.workspace_bytes = 0;
     return a;
+}
+
+/* Memory of a run's workspace, before the first parameter changes. */
+static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
+{
+    if (!o->cpu->norms) return MLC_OK;
+    const struct mlc_k_optim a = mlc__optim_args(o, from, to);
+    return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
+}
+
+/* On the CPU, without clipping and a scaler. */
+static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
+{
+    struct mlc_optim_set set;
+    struct mlc_optim_step *s = &o->step[from];
+    MLC__TRY(mlc__optim_reserve(o, from, to));
+    mlc__optim_set(o, &o->entry[from], 2, &set);
+    mlc__optim_resume(o, from);
+    mlc__optim_step_make(s, &set, o->cpu, o->hyper);
+    s->grad_scale = mlc__optim_share(o);
+    s->stream = mlc__optim_stream(o, "optim_step") + (uint64_t)o->guard.steps;
+    for (int64_t i = from + 1; i < to; i++) memcpy(o->step[i].carry, s->carry, sizeof s->carry);
+    return MLC_OK;
 }
 
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
@@ -35504,6 +35539,15 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     return o->average ? o->average->update(o) : MLC_OK;
 }
 
+static mlc_status mlc__optim_complete(const mlc_optim *o, const char *what)
+{
+    for (int64_t i = 0; i < o->entries; i++)
+        MLC__REQUIRE(o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE, "%s: the gradient of "
+                     "'%s' is incomplete: a backward failed or a rebuild came between; call "
+                     "mlc_optim_zero_grad", what, o->entry[i].p->name);
+    return MLC_OK;
+}
+
 static mlc_status mlc__optim_ready(mlc_optim *o)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
@@ -35514,13 +35558,7 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
                  "trained; call mlc_optim_mean(opt, false)");
     MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_step: the parameters are an average of what is "
                  "trained; call mlc_average_swap(average, false)");
-    for (int64_t i = 0; i < o->entries; i++)
-        MLC__REQUIRE(
-            o->ctx, !o->entry[i].p || !o->entry[i].p->half, STATE,
-            "optim_step: the gradient of '%s' is incomplete: a backward failed or a rebuild came "
-            "between; call mlc_optim_zero_grad",
-            o->entry[i].p->name);
-    return MLC_OK;
+    return mlc__optim_complete(o, "optim_step");
 }
 
 /* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
@@ -35557,7 +35595,7 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
     return flat && !mlc__root(o->module)->dirty && o->layout == flat->layout &&
            o->layout == p->flat->layout && e->dtype == mlc__wide(p->t.dtype) &&
            p->t.dtype != MLC_F16 && !p->half && o->wanted == 1 && !o->looks && !o->mean &&
-           !o->swapped && !o->noise && o->rho == 0.0 && !o->cpu->norms &&
+           !o->swapped && !o->noise && o->rho == 0.0 && !o->whole && !o->cpu->norms &&
            mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
@@ -35621,10 +35659,7 @@ static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
 /* The workspace of a rule with norms is in the pool before guard counts the update. */
 static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
 {
-    if (o->cpu->norms) {
-        const struct mlc_k_optim a = mlc__optim_args(o, from, to);
-        MLC__TRY(mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a)));
-    }
+    MLC__TRY(mlc__optim_reserve(o, from, to));
     for (int64_t i = from; i < to; i++) {
         o->set[i].due = i == from ? 2 : 1;
         if (!o->device) mlc__optim_resume(o, i);
@@ -35686,7 +35721,7 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
     a.optim = o->rule;
     memcpy(a.hyper, o->hyper, sizeof a.hyper);
     a.cpu = o->cpu;
-    a.stream = mlc__optim_stream(o);
+    a.stream = mlc__optim_stream(o, "optim_step");
     a.state = state;
     a.bad = looks ? mlc__error_kind(ctx, MLC_K_ERROR_NORM, "optim_step", mlc__say_norm) : 0;
     a.error = ctx->error_word;
@@ -35940,7 +35975,7 @@ MLC__LEVEL_WARM
  * names of states, as PyTorch calls them; how many states there are, and hyper, in the order that
  * mlc_rule states. */
 
-/* A number of a desc, which is in [least, below). */
+/* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
 typedef struct mlc__bound {
     const char *name;
     double value, least, below;
@@ -35960,9 +35995,10 @@ static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b,
 {
     for (int32_t i = 0; i < n; i++) {
         if (b[i].value >= b[i].least && b[i].value < b[i].below) continue;
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be at least %s and below %s", what,
-                  b[i].name, mlc__real(b[i].value).s, mlc__real(b[i].least).s,
-                  mlc__real(b[i].below).s);
+        const bool over = b[i].least == DBL_MIN;
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be %s %s and below %s", what,
+                  b[i].name, mlc__real(b[i].value).s, over ? "over" : "at least",
+                  mlc__real(over ? 0.0 : b[i].least).s, mlc__real(b[i].below).s);
         return false;
     }
     return true;
@@ -36189,6 +36225,7 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
     mlc__adam_fill(&draft, &adam, d->decoupled);
     draft.hyper[4] = d->momentum_decay;
+    draft.carries = true;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
@@ -36391,7 +36428,7 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
     const mlc__bound bounds[] = {
         { "lr", d->lr, 0.0, MLC__INF }, { "beta1", d->beta1, 0.0, 1.0 },
         { "beta2", d->beta2, 0.0, 1.0 }, { "gamma", d->gamma, DBL_MIN, MLC__INF },
-        { "eps", d->eps, DBL_MIN, MLC__INF }, { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+        { "eps", d->eps, 1e-30, MLC__INF }, { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
     if (!mlc__rule_fine(m, "sophia", bounds, 6)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_SOPHIA, &mlc__rule_sophia, "sophia", names, 2);
     draft.lr = d->lr;
@@ -36401,6 +36438,7 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
     draft.hyper[2] = d->gamma;
     draft.hyper[3] = d->beta2;
     draft.momentum = 1;
+    draft.whole = true;                /* some are for mlc_optim_curvature */
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
@@ -36412,6 +36450,16 @@ MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
 {
     const mlc_sophia_desc d = mlc_sophia_desc_make(lr);
     return mlc_sophia_ex(m, &d);
+}
+
+/* Has the parameter taken part in an update? A device may have skipped all and is waited for. */
+static bool mlc__entry_made(const mlc_optim *o, int64_t i)
+{
+    const mlc__entry *e = &o->entry[i];
+    struct mlc_optim_step step;
+    if (!e->p || !e->updates || !o->device) return e->p && e->updates;
+    return mlc__device_copy(o->ctx, &step, o->step + i, sizeof step, MLC_COPY_TO_HOST) == MLC_OK &&
+           step.made > 0;
 }
 
 /* A pass over the parameters that have moved, or are due, by a rule that is a part of another one,
@@ -36428,7 +36476,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     step.grad_scale = 1.0;
     step.k[0] = k0;
     step.k[1] = k1;
-    step.stream = mlc__optim_stream(o) ^ (uint64_t)o->guard.steps << 1;
+    step.stream = mlc__optim_stream(o, "optim_step") ^ (uint64_t)o->guard.steps << 1;
     room = &step;
     if (o->device) {
         MLC__TRY(mlc__scratch(ctx, sizeof step, &block, &room));
@@ -36436,11 +36484,12 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     }
     for (int64_t i = 0; i < o->entries && st == MLC_OK; i++) {
         mlc__entry *e = &o->entry[i];
-        if (due ? !mlc__entry_due(e) : !e->p || !e->updates) continue;
+        if (due ? !mlc__entry_due(e) : !mlc__entry_made(o, i)) continue;
         struct mlc_k_optim a = mlc__optim_args(o, i, i + 1);
         a.rule = rule;
         a.cpu = cpu;
         a.packs = NULL;
+        a.clamp = 0.0;                 /* gradients are as they are */
         a.step = MLC__CAST(const struct mlc_optim_step *, room);
         if (!due) a.g = a.p;
         st = mlc__run_optim(ctx, what, &a);
@@ -36456,6 +36505,9 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
     MLC__TRY(mlc__optim_ready(o));
     MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SOPHIA, STATE, "optim_curvature: %s keeps no "
                  "curvature; mlc_sophia does", o->name);
+    MLC__REQUIRE(o->ctx, o->calls == 0, STATE, "optim_curvature: gradients of %lld calls wait for "
+                 "a step; call mlc_optim_flush before the loss of the curvature",
+                 (long long)o->calls);
     MLC__REQUIRE(o->ctx, !o->has_scaler, STATE, "optim_curvature: gradients are scaled; call "
                  "mlc_optim_scaler_off, as bf16 and f32 need no scaler");
     MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
@@ -36475,10 +36527,10 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what, const mlc_sf_ada
     mlc_optim draft;
     const mlc__bound bounds[] = {
         { "lr", d->lr, 0.0, MLC__INF },
-        { n_state == 1 ? "momentum" : "beta1", d->beta1, DBL_MIN, 1.0 },
+        { n_state == 1 ? "momentum" : "beta1", d->beta1, 0.001, 1.0 },
         { "beta2", d->beta2, 0.0, 1.0 }, { "eps", d->eps, 0.0, MLC__INF },
         { "weight_decay", d->weight_decay, 0.0, MLC__INF },
-        { "warmup", (double)d->warmup, 0.0, 9e15 }, { "r", d->r, 0.0, MLC__INF },
+        { "warmup", (double)d->warmup, 0.0, MLC__MOST_WHOLE }, { "r", d->r, 0.0, MLC__INF },
         { "power", d->power, 0.0, MLC__INF } };
     if (!mlc__rule_fine(m, what, bounds, 8)) return NULL;
     mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
@@ -36490,6 +36542,7 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what, const mlc_sf_ada
     draft.hyper[3] = d->power;
     draft.hyper[4] = d->beta2;
     draft.hyper[5] = d->eps;
+    draft.carries = draft.keeps_mean = true;
     return mlc__optim_make(m, &draft);
 }
 
@@ -36530,7 +36583,7 @@ MLC_IMPL mlc_optim *mlc_sf_adamw(mlc_module *m, double lr)
 MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SF_SGD || o->rule == MLC_RULE_SF_ADAMW, STATE,
+    MLC__REQUIRE(o->ctx, o->keeps_mean, STATE,
                  "optim_mean: %s keeps no mean; mlc_sf_sgd and mlc_sf_adamw do", o->name);
     MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_mean: the parameters are an average; call "
                  "mlc_average_swap(average, false)");
@@ -36565,10 +36618,10 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     MLC__TRY(mlc_scope_begin(o->ctx));
     mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
                                  : mlc__optim_evaluate(o, fn, user, loss);
-    if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
     o->sharp = st == MLC_OK;
     if (st == MLC_OK) st = mlc_optim_step(o);
     o->sharp = false;
+    if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
     const mlc_status left = mlc__scope_leave(o->ctx);
     return st != MLC_OK ? st : left;
 }
@@ -36592,11 +36645,13 @@ static mlc_tensor *mlc__sam_scale(mlc_optim *o)
     return mlc_mul_scalar(mlc_reciprocal(mlc_add_scalar(mlc_sqrt(sum), 1e-12)), o->rho);
 }
 
-/* Copies of what is due into old, and how far each goes into far. */
-static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far)
+/* Copies of what is due go into old, where each ascends to into far. Gradients that are not finite
+ * have no ascent: they are those of the step, which skips, refuses or makes it as any other. */
+static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far, bool *ascends)
 {
     mlc_tensor *scale = mlc__sam_scale(o);
-    for (int64_t i = 0; i < o->entries && scale; i++) {
+    *ascends = mlc_item(scale) > 0.0;
+    for (int64_t i = 0; i < o->entries && *ascends; i++) {
         mlc_tensor *p = &o->entry[i].p->t;
         if (!mlc__entry_due(&o->entry[i])) continue;
         mlc_tensor *e = mlc__sam_gradient(o, i);
@@ -36630,10 +36685,11 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
                                                                 MLC_MEM_OBJECT, "optim_step_with"));
     if (!old) return MLC_ERR_NOMEM;
     memset(old, 0, 2 * n * sizeof *old);
+    bool ascends = false;
     mlc_no_grad_begin(ctx);
-    mlc_status st = mlc__sam_plan(o, old, old + n);
+    mlc_status st = mlc__sam_plan(o, old, old + n, &ascends);
     mlc_no_grad_end(ctx);
-    if (st == MLC_OK) {
+    if (st == MLC_OK && ascends) {
         mlc__sam_put(o, old + n);
         mlc_optim_zero_grad(o);
         st = mlc__optim_evaluate(o, fn, user, NULL);
@@ -36768,6 +36824,11 @@ static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_
                   "mlc_average_swap(average, false) before", what);
         return NULL;
     }
+    if (o->ranged) {
+        mlc__fail(ctx, MLC_ERR_STATE, "%s: mlc_lr_range is trying rates; ask for averages before "
+                  "or after it", what);
+        return NULL;
+    }
     if (ctx->backend && !ctx->backend->kernels.average) {
         mlc__run_failed(ctx, what, "average", MLC_ERR_UNSUPPORTED);
         return NULL;
@@ -36894,7 +36955,6 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-#define MLC__KEY_BYTES (MLC_NAME_BYTES + 64)     /* a parameter's name within an item's */
 
 typedef struct mlc__optim_numbers {
     int64_t steps, calls, mean, good, skipped, skipped_row;
@@ -36969,19 +37029,18 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
     if (item->kind == MLC__ITEM_NUMBER) {
         const int32_t whose = mlc__optim_number[item->k].whose;
         return whose == MLC__OF_ALL || (whose == MLC__OF_SCALERS && o->has_scaler) ||
-               (whose == MLC__OF_MEANS && (o->rule == MLC_RULE_SF_SGD ||
-                                           o->rule == MLC_RULE_SF_ADAMW));
+               (whose == MLC__OF_MEANS && o->keeps_mean);
     }
     if (item->kind == MLC__ITEM_BASE) return true;
     const mlc__entry *e = &o->entry[item->entry];
     if (!e->p) return false;
-    if (item->kind == MLC__ITEM_CARRY) return o->rule > MLC_RULE_LAMB;
+    if (item->kind == MLC__ITEM_CARRY) return o->carries;
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
 }
 
 /* param: name of the entry's parameter. Lookahead's average is the first one in the list. */
 static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item, const char *param,
-                                 char to[MLC__KEY_BYTES])
+                                 char to[MLC_STATE_NAME_BYTES])
 {
     const int32_t slow = o->averages && o->averages->back;
     char average[24] = "slow";
@@ -36989,12 +37048,12 @@ static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item
     const char *part = item->kind == MLC__ITEM_STATE ? o->names[item->k] :
                        item->kind == MLC__ITEM_STEP ? "step" : "carry";
     if (item->kind == MLC__ITEM_NUMBER)
-        snprintf(to, MLC__KEY_BYTES, "optim.%s", mlc__optim_number[item->k].name);
-    else if (item->kind == MLC__ITEM_BASE) snprintf(to, MLC__KEY_BYTES, "optim.%s", average);
-    else if (item->kind == MLC__ITEM_GRAD) snprintf(to, MLC__KEY_BYTES, "grad.%s", param);
+        snprintf(to, MLC_STATE_NAME_BYTES, "optim.%s", mlc__optim_number[item->k].name);
+    else if (item->kind == MLC__ITEM_BASE) snprintf(to, MLC_STATE_NAME_BYTES, "optim.%s", average);
+    else if (item->kind == MLC__ITEM_GRAD) snprintf(to, MLC_STATE_NAME_BYTES, "grad.%s", param);
     else if (item->kind == MLC__ITEM_AVERAGE)
-        snprintf(to, MLC__KEY_BYTES, "%s.%s", average, param);
-    else snprintf(to, MLC__KEY_BYTES, "state.%s.%s", param, part);
+        snprintf(to, MLC_STATE_NAME_BYTES, "%s.%s", average, param);
+    else snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.%s", param, part);
 }
 
 /* Names of parameters of entries, and their numbers among all parameters. */
@@ -37193,13 +37252,13 @@ static mlc_status mlc__layers_set(mlc_optim *o, const struct mlc__layers *set)
     return st;
 }
 
-MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o)
+MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_layout(o));
     MLC__TRY(mlc__layers_make(o));
     struct mlc__layers set = *o->layers;
-    set.no_decay = true;
+    set.no_decay = on;
     set.groups = o->groups;
     return mlc__layers_set(o, &set);
 }
@@ -37232,8 +37291,7 @@ MLC__LEVEL_WARM
 /* Of the first update; the kernel adds those made. Entries and pieces are far apart. */
 static uint64_t mlc__noise_stream(const mlc_optim *o, int64_t entry, int64_t piece)
 {
-    return mlc__hash("optim_noise") +
-           (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull +
+    return mlc__optim_stream(o, "optim_noise") +
            (uint64_t)entry * 0xD1B54A32D192ED03ull + (uint64_t)piece * 0x8CB92BA72F3D8DD7ull;
 }
 
@@ -37393,11 +37451,7 @@ static bool mlc__report_param(void *user, mlc__param *p, const char *name)
 {
     mlc__report *r = MLC__CAST(mlc__report *, user);
     if (p->grad_offset < 0 || !mlc__entry_due(&r->o->entry[r->at++])) return true;
-    if (p->half)
-        r->status = mlc__fail(r->o->ctx, MLC_ERR_STATE, "optim_report: the gradient of '%s' is "
-                              "incomplete: a backward failed or a rebuild came between; call "
-                              "mlc_optim_zero_grad", name);
-    else if (r->n++ < r->most) r->status = mlc__report_row(r, p, name, &r->out[r->n - 1]);
+    if (r->n++ < r->most) r->status = mlc__report_row(r, p, name, &r->out[r->n - 1]);
     return r->status == MLC_OK;
 }
 
@@ -37411,6 +37465,7 @@ static mlc_status mlc__report_begin(mlc_optim *o, mlc_grad_report *out, int64_t 
                  "give room for so many reports, or 0 and NULL", (long long)most,
                  out ? "is not NULL" : "is NULL");
     MLC__TRY(mlc__optim_layout(o));
+    MLC__TRY(mlc__optim_complete(o, "optim_report"));
     r->o = o;
     r->out = out;
     r->most = most;
@@ -38219,6 +38274,7 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     was->o = *o;
     *o = n;
     o->averages = NULL;
+    o->ranged = true;
     was->seed = o->ctx->seed;
     was->stream = o->ctx->stream;
     was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
@@ -41085,7 +41141,7 @@ static bool mlc__rename_match(const char *pattern, const char *name, const char 
 }
 
 /* The first rename that fits, into to; false if the name is then longer than a model's. */
-static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC__KEY_BYTES])
+static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC_STATE_NAME_BYTES])
 {
     const char *start[MLC__STARS], *end[MLC__STARS], *text = key;
     bool fits = false;
@@ -41099,7 +41155,7 @@ static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[ML
         const bool copies = fits && *text == '*';
         const char *from = copies ? start[star] : text;
         const size_t len = copies ? (size_t)(end[star] - start[star]) : 1;
-        if (n + len >= MLC__KEY_BYTES) return false;
+        if (n + len >= MLC_STATE_NAME_BYTES) return false;
         memcpy(to + n, from, len);
         n += len;
         star += copies;
@@ -41115,7 +41171,7 @@ static mlc_status mlc__load_match(mlc__load *l)
     const size_t n = strlen(prefix);
     if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
     for (int64_t i = 0; i < l->file->count; i++) {
-        char name[MLC__KEY_BYTES];
+        char name[MLC_STATE_NAME_BYTES];
         const char *from = l->file->entries[i].name;
         mlc__key key = { name, 0, 0, false }, *k = NULL;
         if (mlc__load_rename(l->desc, strncmp(from, prefix, n) == 0 ? from + n : from, name) &&
@@ -41139,8 +41195,8 @@ static mlc_status mlc__load_match(mlc__load *l)
 
 static void mlc__load_line(const mlc__load *l, const char *what, const char *name)
 {
-    char line[MLC__KEY_BYTES + 32];
-    const int n = snprintf(line, sizeof line, "%s %.*s\n", what, MLC__KEY_BYTES, name);
+    char line[MLC_STATE_NAME_BYTES + 32];
+    const int n = snprintf(line, sizeof line, "%s %.*s\n", what, MLC_STATE_NAME_BYTES, name);
     if (l->desc->write) l->desc->write(l->desc->user, line, (size_t)n);
 }
 
@@ -41433,7 +41489,7 @@ typedef struct mlc__optim_file {
     int64_t               *number;
     struct mlc_optim_step *step;       /* made and carry; of a load: as the file has them */
     mlc__optim_numbers     numbers;    /* likewise */
-    int64_t               *base;       /* likewise, of averages; -1: the file has none */
+    int64_t               *base;       /* likewise, of averages; INT64_MIN: the file has none */
     bool                   torch;      /* a load of PyTorch's names */
     int64_t                most;       /* made of those; 0: the file has no step */
     bool                   grads;      /* there are some in the file */
@@ -41452,7 +41508,7 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
     f->number = (int64_t *)(void *)(f->step + n);
     f->base = f->number + n;
     f->name = (char *)(f->base + averages);
-    for (size_t i = 0; i < averages; i++) f->base[i] = -1;
+    for (size_t i = 0; i < averages; i++) f->base[i] = INT64_MIN;
     mlc__entry_names s = { o, 0, o->entries - 1, 0, f->name, f->number };
     mlc__params(o->module, mlc__entry_name, &s);
     MLC__TRY(mlc__optim_made(o, 0, o->entries, f->step));
@@ -41473,7 +41529,7 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
     if (!list || !globs) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < items; i++) {
         const mlc__optim_slot item = mlc__optim_item(o, i);
-        char name[MLC__KEY_BYTES];
+        char name[MLC_STATE_NAME_BYTES];
         if (!mlc__optim_has_item(o, &item)) continue;
         mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
         char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, strlen(name) + 1));
@@ -41540,12 +41596,12 @@ static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *it
         return !f->torch && p && mlc__trainable(p);
     }
     if (f->torch && item->kind >= MLC__ITEM_AVERAGE) return false;
-    if (f->torch && item->kind == MLC__ITEM_CARRY && o->rule != MLC_RULE_NADAM) return false;
+    if (f->torch && o->keeps_mean && item->kind == MLC__ITEM_CARRY) return false;
     return mlc__optim_has_item(o, item);
 }
 
 static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot *item,
-                                 char to[MLC__KEY_BYTES])
+                                 char to[MLC_STATE_NAME_BYTES])
 {
     const mlc_optim *o = f->o;
     char number[24];
@@ -41556,7 +41612,7 @@ static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot
     snprintf(number, sizeof number, "%lld", (long long)f->number[item->entry]);
     mlc__optim_item_name(o, item, number, to);
     if (item->kind == MLC__ITEM_CARRY)
-        snprintf(to, MLC__KEY_BYTES, "state.%s.mu_product", number);
+        snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.mu_product", number);
 }
 
 /* A tensor without memory, of a number. */
@@ -41574,12 +41630,19 @@ static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__o
     return t;
 }
 
+/* What PyTorch has only of some descs of the rule: a state is 0 then. */
+static bool mlc__optim_torch_lacks(const mlc_optim *o, const mlc__optim_slot *item)
+{
+    return (o->rule == MLC_RULE_SGD && item->kind == MLC__ITEM_STEP) ||
+           (o->rule == MLC_RULE_RMSPROP_FULL && item->kind == MLC__ITEM_STATE && item->k > 0);
+}
+
 /* First walk (want NULL) counts, second one fills in. */
 static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
 {
     const mlc__optim_file *f = MLC__CAST(const mlc__optim_file *, l->user);
     const mlc__optim_slot item = mlc__optim_item(f->o, at);
-    char name[MLC__KEY_BYTES];
+    char name[MLC_STATE_NAME_BYTES];
     if (!mlc__optim_wants(f, &item)) return MLC_OK;
     mlc__optim_want_name(f, &item, name);
     if (l->want) {
@@ -41589,7 +41652,7 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
         w->name = k->name = l->text + l->bytes;
         w->item = at;
         w->optional = item.kind == MLC__ITEM_GRAD ||
-                      (f->torch && f->o->rule == MLC_RULE_SGD && item.kind == MLC__ITEM_STEP);
+                      (f->torch && mlc__optim_torch_lacks(f->o, &item));
         w->to = item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
                 mlc__optim_state_tensor(f->o, &item) :
                 item.kind == MLC__ITEM_GRAD ? &f->o->entry[item.entry].p->t :
@@ -41618,8 +41681,6 @@ static mlc_status mlc__optim_load_names(mlc__load *l)
 }
 
 /* -- what a load does with it -- */
-
-#define MLC__MOST_WHOLE 9007199254740992.0       /* 2^53: all whole numbers to it are f64 */
 
 /* One number, or two, of a want, each in [least, most]. */
 static mlc_status mlc__optim_load_values(const mlc__load *l, const mlc__want *w, bool whole,
@@ -41658,7 +41719,7 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
     double x[2] = { 0.0, 0.0 };
     if (item.kind == MLC__ITEM_NUMBER) return mlc__optim_load_number(l, f, w, item.k);
     if (item.kind == MLC__ITEM_BASE) {
-        MLC__TRY(mlc__optim_load_values(l, w, true, 0.0, MLC__MOST_WHOLE, x));
+        MLC__TRY(mlc__optim_load_values(l, w, true, -MLC__MOST_WHOLE, MLC__MOST_WHOLE, x));
         f->base[item.k] = (int64_t)x[0];
         return MLC_OK;
     }
@@ -41705,17 +41766,37 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
         MLC__TRY(mlc__device_copy(o->ctx, o->step, f->step, (size_t)o->entries * sizeof *f->step,
                                   MLC_COPY_TO_DEVICE));
     o->lr = f->numbers.lr;
-    o->calls = f->numbers.calls;
+    o->calls = f->grads ? f->numbers.calls : 0;
     o->mean = f->numbers.mean != 0;
     mlc__optim_state(o);               /* the norm stays */
     for (mlc_average *a = o->averages; a; a = a->next) {
         const int64_t base = *f->base++;
-        a->base = base >= 0 ? base : a->base + f->numbers.steps - o->guard.steps;
+        a->base = base > INT64_MIN ? base : a->base + f->numbers.steps - o->guard.steps;
     }
     o->guard.steps = f->numbers.steps;
     if (o->has_scaler) o->guard.scaler = scaler;
     o->stale = true;
     return MLC_OK;
+}
+
+/* Numbers excepted. A state of no updates, or that PyTorch has not, is 0. */
+static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, const mlc__want *w)
+{
+    mlc_optim *o = f->o;
+    const mlc__optim_slot item = mlc__optim_item(o, w->item);
+    const bool state = item.kind == MLC__ITEM_STATE;
+    mlc_tensor g;
+    if (f->torch && state && (w->t ? f->step[item.entry].made == 0 : w->optional)) {
+        const size_t bytes = (size_t)mlc__numel(w->to) * mlc__size(w->to);
+        return mlc__zero(o->ctx, l->what, w->to->storage->data, bytes);
+    }
+    if (!w->t) return MLC_OK;
+    if (state || item.kind == MLC__ITEM_AVERAGE)
+        return mlc__cast_into(o->ctx, l->what, w->to, w->t);
+    if (item.kind != MLC__ITEM_GRAD) return MLC_OK;
+    mlc__grad_view(w->to, &g);
+    w->to->grad_fresh = 1;
+    return mlc__cast_into(o->ctx, l->what, &g, w->t);
 }
 
 /* All numbers are checked, then gradients have memory, and then nothing but a device can fail. */
@@ -41737,16 +41818,8 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
                      (long long)f->numbers.steps);
     if (f->grads) MLC__TRY(mlc__flat_grads(mlc__root(o->module)->flat));
     mlc_optim_zero_grad(o);
-    for (int64_t i = 0; i < l->wants; i++) {
-        const mlc__want *w = &l->want[i];
-        const mlc__optim_slot item = mlc__optim_item(o, w->item);
-        const bool grad = item.kind == MLC__ITEM_GRAD;
-        mlc_tensor g;
-        if (!w->t || (!grad && item.kind != MLC__ITEM_STATE && item.kind != MLC__ITEM_AVERAGE))
-            continue;
-        if (grad) { mlc__grad_view(w->to, &g); w->to->grad_fresh = 1; }
-        MLC__TRY(mlc__cast_into(o->ctx, l->what, grad ? &g : w->to, w->t));
-    }
+    for (int64_t i = 0; i < l->wants; i++)
+        MLC__TRY(mlc__optim_load_write(l, f, &l->want[i]));
     return mlc__optim_load_numbers(f);
 }
 

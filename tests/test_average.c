@@ -414,6 +414,13 @@ static double range_step(void *user)
     return 1;
 }
 
+static double averaging_step(void *user)
+{
+    mlc_optim **opt = (mlc_optim **)user;
+    CHECK(mlc_ema(*opt, 0.9) == NULL);
+    return 0;
+}
+
 TEST(average, a_range_test_leaves_averages_as_they_are)
 {
     static const double start[] = {1}, one[] = {1};
@@ -426,6 +433,9 @@ TEST(average, a_range_test_leaves_averages_as_they_are)
     mlc_lr_range_desc   d = mlc_lr_range_desc_make(rates, losses, 4);
     descend(m, opt, w);
     CHECK_EQ(mlc_lr_range(opt, &d, range_step, &opt, NULL, NULL), MLC_OK);
+    CHECK_EQ(mlc_lr_range(opt, &d, averaging_step, &opt, NULL, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "mlc_lr_range is trying rates");
+    mlc_error_clear(ctx);
     CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
     test_read(mlc_module_param(m, "p"), &p);
     CHECK_NEAR(p, 0.75, 0);
@@ -486,6 +496,7 @@ TEST(average, batch_norms_take_the_mean_of_all_batches)
         mlc_no_grad_begin(ctx);
         mlc_forward(net, x[0]);
         CHECK_VALUES(mean, 2, once, 0, 1e-6);
+        mlc_fill_(mlc_module_param(net, "0.num_batches_tracked"), 1);      /* as a load does   */
         mlc_forward(net, x[1]);
         mlc_no_grad_end(ctx);
         CHECK_EQ(mlc_nn_refresh_batch_norm(net, false), MLC_OK);

@@ -1471,7 +1471,7 @@ DO(mlc_optim_group)
 
 DO(mlc_optim_no_decay)
 {
-    mlc_status st = mlc_optim_no_decay(w->opt);
+    mlc_status st = mlc_optim_no_decay(w->opt, true);
     return first_of(st, mlc_optim_step(w->opt));
 }
 

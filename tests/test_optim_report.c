@@ -146,10 +146,12 @@ TEST(by_layer, no_decay_is_for_parameters_of_one_axis)
         mlc_module *net = tower(ctx);
         mlc_optim  *opt = decaying(net);
         check_decays(net, opt, names, all, 4);
-        CHECK_EQ(mlc_optim_no_decay(opt), MLC_OK);
+        CHECK_EQ(mlc_optim_no_decay(opt, true), MLC_OK);
         check_decays(net, opt, names, some, 4);
         mlc_module_rebuild(net);
         check_decays(net, opt, names, some, 4);
+        CHECK_EQ(mlc_optim_no_decay(opt, false), MLC_OK);
+        check_decays(net, opt, names, all, 4);
         CHECK_OK(ctx);
     }
 }
@@ -167,7 +169,7 @@ TEST(by_layer, a_later_group_with_a_decay_of_its_own_wins_over_no_decay)
     own.has_weight_decay = true;
     own.weight_decay = 0.4;
     CHECK_EQ(mlc_optim_group(opt, "blocks.*.bias", &own), MLC_OK);
-    CHECK_EQ(mlc_optim_no_decay(opt), MLC_OK);
+    CHECK_EQ(mlc_optim_no_decay(opt, true), MLC_OK);
     own.weight_decay = 0.2;
     CHECK_EQ(mlc_optim_group(opt, "norm.*", &own), MLC_OK);
     CHECK_EQ(mlc_optim_group(opt, "head.*", NULL), MLC_OK);
@@ -188,7 +190,7 @@ TEST(by_layer, wrong_factors_and_names_without_numbers_are_errors)
     CHECK_EQ(mlc_optim_layer_decay(plain, 0.5), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "no parameter's name has a number");
     mlc_error_clear(ctx);
-    CHECK_EQ(mlc_optim_no_decay(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_optim_no_decay(NULL, true), MLC_ERR_ARG);
     CHECK_EQ(mlc_optim_layer_decay(NULL, 0.5), MLC_ERR_ARG);
 }
 

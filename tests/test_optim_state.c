@@ -318,6 +318,16 @@ TEST(resume, averages_are_walked_and_keep_their_count_where_the_file_has_none)
     CHECK_EQ(mlc_optim_load(r.opt, GOLDEN("torch_adamw")), MLC_OK);        /* of 5 steps       */
     CHECK_NEAR(mlc_item(find(r.opt, "optim.slow")), 5, 0);
     CHECK_NEAR(mlc_item(find(r.opt, "optim.average.0")), 1, 0);
+    CHECK_EQ(mlc_optim_lookahead(r.opt, 0, 0.5), MLC_OK);
+    for (int step = 1; step <= 3; step++) train(&r, step);
+    mlc_average *late = mlc_ema(r.opt, 0.5);               /* 8 updates were made before it    */
+    CHECK_EQ(mlc_optim_load(r.opt, GOLDEN("torch_adamw")), MLC_OK);
+    for (int k = 0; k < 2; k++) {                          /* 8 - 8 of 5: may be below 0       */
+        CHECK_NEAR(mlc_item(find(r.opt, "optim.average.0")), -2, 0);
+        CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+        CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
+    }
+    mlc_average_free(late);
     training_end(&r);
     box_close(&b);
 }
@@ -376,16 +386,16 @@ static mlc_module *normed_net(mlc_ctx *ctx)
     return net;
 }
 
-/* NAdam's state under PyTorch's names: numbers that pass over buffers, and mu_product.          */
-static bool save_as_torch(mlc_module *net, mlc_optim *opt, const char *path)
+/* A state under PyTorch's names: numbers that pass over buffers, and mu_product for a carry.     */
+static bool save_as_torch(mlc_module *net, mlc_optim *opt, const char *const *parts, int n_parts,
+                          const char *path)
 {
     static char    name[64][64];
     mlc_named      list[64];
     mlc_param_iter it = mlc_param_iter_make(net);
     int            n = 0, number = 0;
     for (; mlc_param_next(&it); number += !it.buffer) {
-        static const char *const parts[] = {"exp_avg", "exp_avg_sq", "step", "carry"};
-        for (int k = 0; k < 4 && !it.buffer; k++) {
+        for (int k = 0; k < n_parts && !it.buffer; k++) {
             char own[64];
             snprintf(own, sizeof own, "state.%.30s.%s", it.name, parts[k]);
             snprintf(name[n], 64, "state.%d.%s", number, k == 3 ? "mu_product" : parts[k]);
@@ -405,17 +415,42 @@ TEST(resume, numbers_of_pytorch_pass_over_buffers_and_nadam_has_its_product)
     mlc_module *net = normed_net(ctx);
     mlc_optim  *opt = mlc_nadam(net, 0.01), *fresh = mlc_nadam(net, 0.01);
     double      product[2];
+    static const char *const nadam[] = {"exp_avg", "exp_avg_sq", "step", "carry"};
     for (int i = 0; i < 4; i++) {
         mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1));
         CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
     }
-    CHECK(save_as_torch(net, opt, b.path));
+    CHECK(save_as_torch(net, opt, nadam, 4, b.path));
     CHECK_EQ(mlc_optim_load(fresh, b.path), MLC_OK);
     CHECK_EQ(mlc_optim_steps(fresh), 4);
     CHECK(hash_tensor(0, find(opt, "state.2.weight.exp_avg_sq")) ==
           hash_tensor(0, find(fresh, "state.2.weight.exp_avg_sq")));
     CHECK(test_read(find(opt, "state.2.weight.carry"), product));
     CHECK_VALUES(find(fresh, "state.2.weight.carry"), 2, product, 1e-7, 0);
+    box_close(&b);
+}
+
+/* PyTorch keeps a mean of gradients only if it is centred; what is not in the file is 0 again.   */
+TEST(resume, an_rmsprop_of_pytorch_may_have_two_states)
+{
+    static const char *const parts[] = {"square_avg", "momentum_buffer", "step"};
+    mlc_ctx         *ctx = test_ctx();
+    const box        b = box_open_fast("torch.safetensors");
+    mlc_module      *net = normed_net(ctx);
+    mlc_rmsprop_desc d = mlc_rmsprop_desc_make(0.01);
+    d.momentum = 0.9;
+    d.centered = true;
+    mlc_optim *opt = mlc_rmsprop_ex(net, &d);
+    for (int i = 0; i < 3; i++) {
+        mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1));
+        CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+    }
+    CHECK(save_as_torch(net, opt, parts, 3, b.path));
+    const uint64_t square = hash_tensor(0, find(opt, "state.0.weight.square_avg"));
+    CHECK_EQ(mlc_optim_load(opt, b.path), MLC_OK);
+    CHECK(hash_tensor(0, find(opt, "state.0.weight.square_avg")) == square);
+    CHECK_NEAR(mlc_item(mlc_sum_all(mlc_abs(find(opt, "state.0.weight.grad_avg")))), 0, 0);
+    CHECK_OK(ctx);
     box_close(&b);
 }
 

@@ -320,6 +320,82 @@ TEST(rules, sam_puts_the_parameters_back_whatever_happens)
     CHECK_EQ(mlc_optim_step_with(NULL, bowl_loss, &batch, NULL), MLC_ERR_ARG);
 }
 
+/* The first gradient is not finite: there is no second loss, and the step is skipped.            */
+static mlc_tensor *never_finite(void *user)
+{
+    bowl_batch *b = (bowl_batch *)user;
+    b->calls++;
+    return mlc_mul_scalar(mlc_forward(b->m, b->w), (double)INFINITY);
+}
+
+TEST(rules, sam_does_not_ascend_along_what_is_not_finite)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    double              p[3];
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 3, start);
+    mlc_optim          *opt = mlc_sgd(m, 0.1);
+    bowl_batch          batch = {m, test_tensor(ctx, MLC_F32, mlc_dims1(3), weight), 0};
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_sam(opt, 0.1, false), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, never_finite, &batch, NULL), MLC_OK);
+    CHECK_EQ(batch.calls, 1);
+    CHECK_EQ(mlc_optim_scaler_state(opt).skipped, 1);
+    CHECK_EQ(mlc_optim_steps(opt), 0);
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK(memcmp(p, start, sizeof p) == 0);
+    CHECK_EQ(mlc_optim_step_with(opt, bowl_loss, &batch, NULL), MLC_OK);
+    CHECK_EQ(batch.calls, 3);
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    CHECK_OK(ctx);
+}
+
+/* Curvature from gradients of which one is not finite, and of calls that wait for a step.        */
+TEST(rules, a_curvature_that_is_not_finite_is_not_taken)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2}, bad[] = {1, NAN, 1};
+    double              h[3] = {0}, was[3];
+    mlc_ctx            *ctx = test_ctx();
+    mlc_module         *m = bowl(ctx, MLC_F32, 3, start);
+    mlc_optim          *opt = mlc_sophia(m, 0.1);
+    mlc_tensor         *w = test_tensor(ctx, MLC_F32, mlc_dims1(3), weight);
+    mlc_tensor         *worse = test_tensor(ctx, MLC_F32, mlc_dims1(3), bad);
+    for (int k = 0; k < 2; k++) {
+        mlc_optim_state_iter it = mlc_optim_state_iter_make(opt);
+        CHECK_EQ(mlc_backward(mlc_forward(m, k ? worse : w)), MLC_OK);
+        CHECK_EQ(mlc_optim_curvature(opt, 4), MLC_OK);
+        memcpy(was, h, sizeof h);
+        while (mlc_optim_state_next(&it))
+            if (strcmp(it.name, "state.p.hessian") == 0) test_read(it.tensor, h);
+    }
+    CHECK_NEAR(was[0], 0.01 * 4 * 1.5 * 1.5, 1e-7);
+    CHECK_NEAR(h[1], was[1], 0);
+    CHECK_NEAR(h[0], 0.99 * was[0] + 0.01 * 4 * 9, 1e-6);
+    CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
+    CHECK_EQ(descend(m, opt, w), MLC_OK);
+    CHECK_EQ(mlc_backward(mlc_forward(m, w)), MLC_OK);
+    CHECK_EQ(mlc_optim_curvature(opt, 4), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "mlc_optim_flush");
+    mlc_error_clear(ctx);
+}
+
+/* A step inside backward would be one for the curvature's loss, too.                             */
+TEST(rules, a_backward_for_the_curvature_makes_no_step)
+{
+    enum { SIDE = 128 };
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_linear(ctx, SIDE, SIDE);
+    mlc_tensor *x = mlc_randn(ctx, MLC_F32, mlc_dims2(4, SIDE));
+    mlc_module_build(m);
+    mlc_optim  *opt = mlc_sophia(m, 0.1);
+    mlc_tensor *was = mlc_copy(mlc_module_param(m, "weight"));
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    CHECK_EQ(mlc_backward(mlc_mean_all(mlc_forward(m, x))), MLC_OK);
+    CHECK_EQ(mlc_optim_curvature(opt, 4), MLC_OK);
+    CHECK_NEAR(mlc_item(mlc_sum_all(mlc_abs(mlc_sub(was, mlc_module_param(m, "weight"))))), 0, 0);
+    CHECK_OK(ctx);
+}
+
 /* Without a rule that needs more: forward, backward and step in one.                            */
 TEST(rules, a_step_with_a_loss_is_a_step)
 {
