@@ -12984,8 +12984,8 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
 #define MLC__ROW_BLOCK 64
 
 /* n finished products for c from element at, column col on. */
-static void mlc__sink_run(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v, int64_t at,
-                          int64_t col, int64_t n)
+MLC__APART void mlc__sink_run(const struct mlc_k_gemm *g, const mlc__gemm_fns *f, void *v,
+                              int64_t at, int64_t col, int64_t n)
 {
     double spare[MLC__ROW_BLOCK];
     const mlc__sink s = { g, f, v, spare, n, 1, n, at, col, false, true };
