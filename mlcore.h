@@ -385,6 +385,17 @@ MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
 /* mlc_seed: restarts every random stream of the context from this seed.                      */
 MLC_API mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed);
 
+typedef struct mlc_rng_state {         /* where a context's random streams are                 */
+    uint64_t seed, stream;
+} mlc_rng_state;
+
+/* mlc_ctx_rng: what a later mlc_ctx_set_rng goes on from, in another process, too: random tensors,
+ *   dropout and initialisers draw the same numbers after it.
+ *   err    0, 0 for a NULL context            ref: torch.get_rng_state; test: tests/test_ctx.c */
+MLC_API mlc_rng_state mlc_ctx_rng(const mlc_ctx *ctx);
+/* mlc_ctx_set_rng: goes on from a state that mlc_ctx_rng gave.            err: ARG: NULL      */
+MLC_API mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state);
+
 /* mlc_ctx_status: the first error that stands, or MLC_OK. NULL context: ARG.                 */
 MLC_API mlc_status mlc_ctx_status(const mlc_ctx *ctx);
 /* mlc_error: text of the first error that stands; where none does, of the one that the last
@@ -19983,6 +19994,20 @@ MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
     if (!ctx) return MLC_ERR_ARG;
     ctx->seed = seed;
     ctx->stream = 0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_rng_state mlc_ctx_rng(const mlc_ctx *ctx)
+{
+    const mlc_rng_state s = { ctx ? ctx->seed : 0, ctx ? ctx->stream : 0 };
+    return s;
+}
+
+MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    ctx->seed = state.seed;
+    ctx->stream = state.stream;
     return MLC_OK;
 }
 

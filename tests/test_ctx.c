@@ -1098,6 +1098,20 @@ TEST(ctx, a_seed_gives_the_same_values_again)
     CHECK(memcmp(x[0], x[2], sizeof x[0]) == 0);
 }
 
+TEST(ctx, a_generator_goes_on_in_another_context)
+{
+    mlc_ctx *a = test_ctx(), *b = test_ctx();
+    double   x[2][50];
+    CHECK_EQ(mlc_seed(a, 9), MLC_OK);
+    mlc_randn(a, MLC_F32, mlc_dims1(50));
+    CHECK_EQ(mlc_ctx_set_rng(b, mlc_ctx_rng(a)), MLC_OK);
+    test_read(mlc_randn(a, MLC_F32, mlc_dims1(50)), x[0]);
+    test_read(mlc_randn(b, MLC_F32, mlc_dims1(50)), x[1]);
+    CHECK(memcmp(x[0], x[1], sizeof x[0]) == 0);
+    CHECK_EQ(mlc_ctx_rng(NULL).seed, 0);
+    CHECK_EQ(mlc_ctx_set_rng(NULL, mlc_ctx_rng(a)), MLC_ERR_ARG);
+}
+
 TEST(ctx, every_isa_level_draws_the_same_bits)
 {
     double first[70], again[70];

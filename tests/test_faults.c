@@ -1967,6 +1967,7 @@ SCENARIO(contexts, true)
     CHECK_EQ(mlc_ctx_on_host(w->ctx), test_on_host());
     CHECK_EQ(mlc_ctx_sync(w->ctx), MLC_OK);
     CHECK_EQ(mlc_seed(w->ctx, 3), MLC_OK);
+    CHECK_EQ(mlc_ctx_set_rng(w->ctx, mlc_ctx_rng(w->ctx)), MLC_OK);
     CHECK_EQ(mlc_raise(w->ctx, MLC_ERR_ARG, "mine"), MLC_ERR_ARG);
     CHECK_STR(mlc_error(w->ctx), "mine");
     CHECK_STATUS(w->ctx, MLC_ERR_ARG);
