@@ -106,7 +106,7 @@
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
- *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM.LBFGS  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -2637,9 +2637,10 @@ MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
 typedef mlc_tensor *(*mlc_loss_fn)(void *user);
 /* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
- *   there is a scaler, and mlc_optim_step; rules that need the loss again call fn more than once.
- *   loss: NULL, or gets the value of the first loss, for which a device is waited for. After an
- *   error gradients are stale, but for collected ones (mlc_optim_accumulate).
+ *   there is a scaler, and mlc_optim_step. mlc_optim_sam calls fn twice, mlc_lbfgs as often as it
+ *   needs to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or
+ *   gets the value of the first loss, for which a device is waited for. After an error gradients are
+ *   stale, but for collected ones (mlc_optim_accumulate).
  *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
  *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
@@ -2651,6 +2652,37 @@ MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *use
  *   err    ARG: rho negative or not finite; STATE of mlc_optim_step_with: mlc_optim_accumulate
  *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
+
+typedef struct mlc_lbfgs_desc {
+    double  lr;                        /* required: the first step length of an iteration      */
+    int64_t max_iter, max_eval;        /* iterations and calls of fn in one step; 20, 25       */
+    double  tolerance_grad;            /* default 1e-7: of the largest element of gradients    */
+    double  tolerance_change;          /* default 1e-9: of the loss, and of the largest change */
+    int64_t history;                   /* pairs of vectors kept; default 100                   */
+    bool    strong_wolfe;              /* default on: a line search; off: steps of length lr   */
+} mlc_lbfgs_desc;
+
+/* mlc_lbfgs_desc_make: as mlc_lbfgs.                                                          */
+MLC_API mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr);
+/* mlc_lbfgs: L-BFGS, for whole batches: an approximate Newton method whose inverse Hessian is made
+ *   of the last pairs of changes of parameters and gradients. lr is 1 in PyTorch, whose default is
+ *   to search no step length. Each mlc_optim_step_with makes up to max_iter iterations, and ends
+ *   early where gradients or changes are below the tolerances or fn was called max_eval times (the
+ *   line search may end one call later); mlc_optim_steps counts it if parameters have moved.
+ *   The pairs, in f32, or f64 where a parameter is f64, take 2 history + 6 times the memory of the
+ *   parameters at most, more with each iteration. There is no weight decay. Each iteration waits
+ *   for a device. Parameters of 16 bits are rounded to the nearest, so that small steps are lost.
+ *   A trial step at which the loss or a gradient is not finite is too long: the search halves it.
+ *   Where that is so before the first iteration, step_with is a VALUE error and nothing changes.
+ *   Where fn fails, parameters are those of the last iteration that was completed. The pairs are
+ *   dropped when the module is built anew, or other parameters are trained than before.
+ *   err    of mlc_optim_step_with, STATE: with mlc_optim_clip, _accumulate, _scaler, _noise, _sam,
+ *          _in_backward, _group, _layer_decay, _lookahead; of mlc_optim_step, STATE
+ *   ref    torch.optim.LBFGS; Nocedal, Wright: Numerical Optimization, algorithms 7.4, 3.5
+ *   test: tests/test_lbfgs.c                                                                  */
+MLC_API mlc_optim *mlc_lbfgs(mlc_module *m, double lr);
+/* mlc_lbfgs_ex: with limits, tolerances, history.       err: ARG: see mlc_sgd_ex; counts of 0 */
+MLC_API mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *desc);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
@@ -34968,6 +35000,7 @@ struct mlc_optim {
     bool        adaptive, sharp;       /* of mlc_optim_sam; sharp: its gradients are taken */
     double      rho;                   /* of it; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
+    struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
@@ -35002,6 +35035,26 @@ struct mlc_optim {
     const struct mlc__average_fns *average;      /* NULL: it never had one                     */
     mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                              bool *made);                             /* of in_backward         */
+};
+
+/* State of L-BFGS: IMPL.OPTIM.LBFGS. */
+struct mlc__lbfgs {
+    mlc_status (*step)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
+    void      (*drop)(mlc_optim *o);   /* frees all memory of it but this struct               */
+    mlc_lbfgs_desc desc;
+    int64_t   layout, n;               /* of entries; elements of a vector, padding included   */
+    mlc_dtype dtype;                   /* of vectors */
+    int32_t   unit;                    /* bytes of state that an element stands for: those of  */
+                                       /* the smallest dtype of states                         */
+    void     *memory;                  /* device, as all vectors */
+    void     *direction, *before;      /* before: gradient where direction begins              */
+    void     *start, *gradient[3];     /* start: parameters there                              */
+    bool     *due;                     /* of each entry: takes part                            */
+    void    **pair;                    /* history blocks of a y and an s each, made on demand  */
+    double   *rho, *alpha;             /* history of each: 1 / y s, and of a direction         */
+    int64_t   pairs, first;            /* how many there are; the oldest one                   */
+    int64_t   iterations, evaluations; /* iterations since history began                       */
+    double    t, scale;                /* length of the last step; of the first inverse Hessian */
 };
 
 /* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
@@ -35201,6 +35254,8 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
     while (o->averages) mlc_average_free(o->averages);
+    if (o->lbfgs) o->lbfgs->drop(o);
+    mlc__heap_free(o->ctx, o->lbfgs);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
     mlc__heap_free(o->ctx, o->group);
     for (int k = 0; o->sched && k < MLC_KNOB_COUNT; k++)
@@ -35579,6 +35634,8 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
     MLC__TRY(mlc__optim_layout(o));
     MLC__REQUIRE(o->ctx, o->rho == 0.0 || o->sharp, STATE, "optim_step: mlc_optim_sam is on; call "
                  "mlc_optim_step_with");
+    MLC__REQUIRE(o->ctx, !o->lbfgs || o->sharp, STATE, "optim_step: lbfgs makes the loss again; "
+                 "call mlc_optim_step_with");
     MLC__REQUIRE(o->ctx, !o->mean, STATE, "optim_step: the parameters are the mean of what is "
                  "trained; call mlc_optim_mean(opt, false)");
     MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_step: the parameters are an average of what is "
@@ -36640,6 +36697,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     if (!o) return MLC_ERR_ARG;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
+    if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
     MLC__TRY(mlc_scope_begin(o->ctx));
     mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
                                  : mlc__optim_evaluate(o, fn, user, loss);
@@ -36733,6 +36791,655 @@ MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
     o->adaptive = adaptive;
     o->sam = mlc__optim_sam;
     return MLC_OK;
+}
+
+/* @@ IMPL.OPTIM.LBFGS ------------------------------------ L-BFGS: two loops, strong Wolfe search
+ * Vectors have one dtype and the places of states, so that an entry begins at the same element in
+ * each; elements of what does not take part, and padding, are 0 in gradients, and thus in all that
+ * is made of them. An iteration keeps parameters (start) and gradient (before) from where it
+ * begins: trial points are start + t direction, and whatever fails puts start back. A search has
+ * at most two ends of a bracket and one trial point in hand, which share three gradients; the one
+ * that a trial's gradient will be in holds its parameters first. */
+
+#define MLC__DOT_PIECE 131072          /* elements of a product in f64 at a time */
+static const char mlc__lbfgs_what[] = "optim_step_with";
+
+static size_t mlc__lbfgs_bytes(const struct mlc__lbfgs *l)
+{
+    return (size_t)l->n * mlc_dtype_bytes(l->dtype);
+}
+
+/* Where entry e begins in the vector v. */
+static void *mlc__lbfgs_at(const struct mlc__lbfgs *l, const mlc__entry *e, void *v)
+{
+    return MLC__CAST(char *, v) + e->state / l->unit * (int64_t)mlc_dtype_bytes(l->dtype);
+}
+
+static void *mlc__lbfgs_y(const struct mlc__lbfgs *l, int64_t i)
+{
+    return l->pair[(l->first + i) % l->desc.history];
+}
+
+static void *mlc__lbfgs_s(const struct mlc__lbfgs *l, int64_t i)
+{
+    return MLC__CAST(char *, mlc__lbfgs_y(l, i)) + mlc__lbfgs_bytes(l);
+}
+
+/* -- vectors -- */
+
+/* out = op(a, b; s), or out += it. */
+static mlc_status mlc__lbfgs_map(mlc_ctx *ctx, mlc_map op, mlc_dtype dtype, int64_t n, void *out,
+                                 const void *a, const void *b, double s, bool accumulate)
+{
+    struct mlc_k_map args;
+    memset(&args, 0, sizeof args);
+    args.op = op;
+    args.dtype = dtype;
+    args.ndim = 1;
+    args.accumulate = accumulate;
+    args.shape[0] = n;
+    args.out = out;
+    args.in[0] = a;
+    args.in[1] = b;
+    args.out_stride[0] = args.in_stride[0][0] = args.in_stride[1][0] = 1;
+    args.s = s;
+    return mlc__run_map(ctx, mlc__lbfgs_what, &args);
+}
+
+/* y = s x, or y += s x. */
+static mlc_status mlc__lbfgs_add(mlc_optim *o, void *y, double s, const void *x, bool accumulate)
+{
+    const struct mlc__lbfgs *l = o->lbfgs;
+    return mlc__lbfgs_map(o->ctx, MLC_MAP_MUL_S, l->dtype, l->n, y, x, NULL, s, accumulate);
+}
+
+static mlc_status mlc__lbfgs_copy(mlc_optim *o, void *to, const void *from)
+{
+    return mlc__device_copy(o->ctx, to, from, mlc__lbfgs_bytes(o->lbfgs), MLC_COPY_ON_DEVICE);
+}
+
+/* *sum (device) = sum x, or *sum += it, of f64. */
+static mlc_status mlc__lbfgs_sum(mlc_optim *o, const double *x, int64_t n, double *sum,
+                                 bool accumulate)
+{
+    struct mlc_k_reduce a;
+    memset(&a, 0, sizeof a);
+    a.op = MLC_REDUCE_SUM;
+    a.dtype = a.out_dtype = MLC_F64;
+    a.ndim = 1;
+    a.accumulate = accumulate;
+    a.shape[0] = n;
+    a.in = x;
+    a.in_stride[0] = 1;
+    a.out = sum;
+    a.divisor = 1.0;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, mlc__lbfgs_what, reduce, &a);
+    return MLC_OK;
+}
+
+/* room: for two pieces and the sum. */
+static mlc_status mlc__lbfgs_dot_in(mlc_optim *o, const void *a, const void *b, double *room)
+{
+    const struct mlc__lbfgs *l = o->lbfgs;
+    const int64_t size = (int64_t)mlc_dtype_bytes(l->dtype);
+    double *other = room + MLC__DOT_PIECE, *sum = other + MLC__DOT_PIECE;
+    for (int64_t from = 0; from < l->n; from += MLC__DOT_PIECE) {
+        const int64_t n = mlc__min(l->n - from, MLC__DOT_PIECE);
+        MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, room, MLC_F64,
+                                  MLC__CAST(const char *, a) + from * size, l->dtype, n));
+        MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, other, MLC_F64,
+                                  MLC__CAST(const char *, b) + from * size, l->dtype, n));
+        MLC__TRY(mlc__lbfgs_map(o->ctx, MLC_MAP_MUL, MLC_F64, n, room, room, other, 0.0, false));
+        MLC__TRY(mlc__lbfgs_sum(o, room, n, sum, from > 0));
+    }
+    return MLC_OK;
+}
+
+/* *out (host) = a b, in f64. */
+static mlc_status mlc__lbfgs_dot(mlc_optim *o, const void *a, const void *b, double *out)
+{
+    mlc__block *block;
+    void *room;
+    *out = 0.0;
+    MLC__TRY(mlc__scratch(o->ctx, (2 * MLC__DOT_PIECE + 1) * sizeof *out, &block, &room));
+    mlc_status st = mlc__lbfgs_dot_in(o, a, b, MLC__CAST(double *, room));
+    if (st == MLC_OK && o->lbfgs->n)
+        st = mlc__device_copy(o->ctx, out, MLC__CAST(double *, room) + 2 * MLC__DOT_PIECE,
+                              sizeof *out, MLC_COPY_TO_HOST);
+    mlc__scratch_end(o->ctx, block);
+    return st;
+}
+
+static mlc_status mlc__lbfgs_fold(mlc_optim *o, const void *x, double p, void *norm)
+{
+    struct mlc_k_fold a;
+    memset(&a, 0, sizeof a);
+    a.r.op = MLC_REDUCE_NORM;
+    a.r.dtype = o->lbfgs->dtype;
+    a.r.out_dtype = MLC_F64;
+    a.r.ndim = 1;
+    a.r.shape[0] = o->lbfgs->n;
+    a.r.in = x;
+    a.r.in_stride[0] = 1;
+    a.r.out = norm;
+    a.r.divisor = 1.0;
+    a.p = p;
+    MLC__RUN_WITH_WORKSPACE_IN(o->ctx, mlc__lbfgs_what, fold, &a, &a.r);
+    return MLC_OK;
+}
+
+/* *out (host) = norm of x, of the order p. */
+static mlc_status mlc__lbfgs_norm(mlc_optim *o, const void *x, double p, double *out)
+{
+    mlc__block *block;
+    void *norm;
+    *out = 0.0;
+    if (o->lbfgs->n == 0) return MLC_OK;
+    MLC__TRY(mlc__scratch(o->ctx, sizeof *out, &block, &norm));
+    mlc_status st = mlc__lbfgs_fold(o, x, p, norm);
+    if (st == MLC_OK)
+        st = mlc__device_copy(o->ctx, out, norm, sizeof *out, MLC_COPY_TO_HOST);
+    mlc__scratch_end(o->ctx, block);
+    return st;
+}
+
+/* -- parameters -- */
+
+/* Parameters = start + t direction, by way of trial. */
+static mlc_status mlc__lbfgs_put(mlc_optim *o, double t, void *trial)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    void *from = t == 0.0 ? l->start : trial;
+    if (t != 0.0) MLC__TRY(mlc__lbfgs_copy(o, trial, l->start));
+    if (t != 0.0) MLC__TRY(mlc__lbfgs_add(o, trial, t, l->direction, true));
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (!e->p || !l->due[i]) continue;
+        MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, e->p->value_storage.data,
+                                  e->p->t.dtype, mlc__lbfgs_at(l, e, from), l->dtype,
+                                  mlc__numel(&e->p->t)));
+        e->p->value_storage.version++;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__lbfgs_begin(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    for (int64_t i = 0; i < o->entries; i++) {
+        const mlc__entry *e = &o->entry[i];
+        if (!e->p || !l->due[i]) continue;
+        MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, mlc__lbfgs_at(l, e, l->start), l->dtype,
+                                  e->p->value_storage.data, e->p->t.dtype,
+                                  mlc__numel(&e->p->t)));
+    }
+    return MLC_OK;
+}
+
+/* due NULL: of all that have a gradient. */
+static mlc_status mlc__lbfgs_gather(mlc_optim *o, void *g, const bool *due)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    MLC__TRY(mlc__zero(o->ctx, mlc__lbfgs_what, g, mlc__lbfgs_bytes(l)));
+    for (int64_t i = 0; i < o->entries; i++) {
+        const mlc__entry *e = &o->entry[i];
+        if (!mlc__entry_due(e) || (due && !due[i])) continue;
+        MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, mlc__lbfgs_at(l, e, g), l->dtype,
+                                  e->p->grad_storage.data, e->p->t.dtype, mlc__numel(&e->p->t)));
+    }
+    return MLC_OK;
+}
+
+typedef struct mlc__lbfgs_run {        /* one step */
+    mlc_optim  *o;
+    mlc_loss_fn fn;
+    void       *user;
+    int64_t     calls;                 /* of fn */
+    bool        moved;
+} mlc__lbfgs_run;
+
+/* Loss and gradient where parameters are. What fn makes dies with a scope of its own. */
+static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, const bool *due)
+{
+    mlc_optim *o = r->o;
+    mlc_optim_zero_grad(o);
+    MLC__TRY(mlc_scope_begin(o->ctx));
+    mlc_status st = mlc__optim_evaluate(o, r->fn, r->user, loss);
+    const mlc_status left = mlc__scope_leave(o->ctx);
+    r->calls++;
+    o->lbfgs->evaluations++;
+    if (st == MLC_OK) st = left;
+    if (st != MLC_OK) return st;
+    MLC__REQUIRE(o->ctx, o->module && mlc__root(o->module)->flat->layout == o->layout, STATE,
+                 "optim_step_with: fn freed the module or built it anew; do so between steps");
+    return mlc__lbfgs_gather(o, g, due);
+}
+
+/* -- memory -- */
+
+static void mlc__lbfgs_forget(struct mlc__lbfgs *l) { l->pairs = l->first = l->iterations = 0; }
+
+static void mlc__lbfgs_drop(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    for (int64_t i = 0; l->pair && i < l->desc.history; i++)
+        mlc__heap_data_free(o->ctx, l->pair[i], MLC_MEM_OPTIM);
+    mlc__heap_data_free(o->ctx, l->memory, MLC_MEM_OPTIM);
+    mlc__heap_free(o->ctx, l->pair);
+    l->pair = NULL;
+    l->memory = NULL;
+    l->layout = 0;
+    mlc__lbfgs_forget(l);
+}
+
+/* The host's arrays: pairs, numbers of pairs, flags of entries. */
+static mlc_status mlc__lbfgs_arrays(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    const size_t most = (size_t)l->desc.history;
+    l->pair = MLC__CAST(void **, mlc__heap_alloc(o->ctx, most * (sizeof(void *) +
+                                                                 2 * sizeof(double)) +
+                                                 (size_t)o->entries * sizeof(bool), MLC_MEM_OBJECT,
+                                                 mlc__lbfgs_what));
+    if (!l->pair) return MLC_ERR_NOMEM;
+    l->rho = MLC__CAST(double *, (void *)(l->pair + most));
+    l->alpha = l->rho + most;
+    l->due = MLC__CAST(bool *, (void *)(l->alpha + most));
+    return MLC_OK;
+}
+
+static mlc_status mlc__lbfgs_vectors(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    const size_t bytes = mlc__lbfgs_bytes(l);
+    l->memory = mlc__heap_data(o->ctx, 6 * bytes, MLC_MEM_OPTIM, mlc__lbfgs_what);
+    if (!l->memory) return MLC_ERR_NOMEM;
+    char *at = MLC__CAST(char *, l->memory);
+    l->direction = at;
+    l->before = at + bytes;
+    l->start = at + 2 * bytes;
+    for (int k = 0; k < 3; k++) l->gradient[k] = at + (size_t)(3 + k) * bytes;
+    return mlc__zero(o->ctx, mlc__lbfgs_what, at, 6 * bytes);
+}
+
+/* Memory for the entries as they are now: history of others is dropped. */
+static mlc_status mlc__lbfgs_follow(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    int32_t unit = 8;
+    mlc_dtype dtype = MLC_F32;
+    for (int64_t i = 0; i < o->entries; i++)
+        if (o->entry[i].dtype == MLC_F64) dtype = MLC_F64;
+        else unit = 4;
+    if (l->layout == o->layout && l->dtype == dtype) return MLC_OK;
+    mlc__lbfgs_drop(o);
+    l->dtype = dtype;
+    l->unit = unit;
+    l->n = (int64_t)o->bytes / unit;
+    mlc_status st = mlc__lbfgs_arrays(o);
+    if (st == MLC_OK) st = mlc__lbfgs_vectors(o);
+    if (st == MLC_OK) l->layout = o->layout;
+    else mlc__lbfgs_drop(o);
+    return st;
+}
+
+/* The place of the next pair has memory. */
+static mlc_status mlc__lbfgs_room(mlc_optim *o, int64_t i)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    if (l->pair[i]) return MLC_OK;
+    l->pair[i] = mlc__heap_data(o->ctx, 2 * mlc__lbfgs_bytes(l), MLC_MEM_OPTIM, mlc__lbfgs_what);
+    return l->pair[i] ? MLC_OK : MLC_ERR_NOMEM;
+}
+
+/* -- directions -- */
+
+/* before and direction become y and s, and a pair if the loss curves upward between them. */
+static mlc_status mlc__lbfgs_learn(mlc_optim *o, const void *g)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    double ys, yy;
+    void *y = l->before, *s = l->direction;
+    MLC__TRY(mlc__lbfgs_map(o->ctx, MLC_MAP_SUB, l->dtype, l->n, y, g, y, 0.0, false));
+    MLC__TRY(mlc__lbfgs_add(o, s, l->t, s, false));
+    MLC__TRY(mlc__lbfgs_dot(o, y, s, &ys));
+    MLC__TRY(mlc__lbfgs_dot(o, y, y, &yy));
+    if (!(ys > 1e-10) || !mlc__is_finite(ys) || !mlc__is_finite(yy)) return MLC_OK;
+    if (l->pairs == l->desc.history) {
+        l->first = (l->first + 1) % l->desc.history;
+        l->pairs--;
+    }
+    MLC__TRY(mlc__lbfgs_copy(o, mlc__lbfgs_y(l, l->pairs), y));
+    MLC__TRY(mlc__lbfgs_copy(o, mlc__lbfgs_s(l, l->pairs), s));
+    l->rho[(l->first + l->pairs++) % l->desc.history] = 1.0 / ys;
+    l->scale = ys / yy;
+    return MLC_OK;
+}
+
+/* direction = - inverse Hessian g. */
+static mlc_status mlc__lbfgs_loops(mlc_optim *o, const void *g)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    double dot;
+    MLC__TRY(mlc__lbfgs_add(o, l->direction, -1.0, g, false));
+    for (int64_t i = l->pairs - 1; i >= 0; i--) {
+        MLC__TRY(mlc__lbfgs_dot(o, mlc__lbfgs_s(l, i), l->direction, &dot));
+        l->alpha[i] = dot * l->rho[(l->first + i) % l->desc.history];
+        MLC__TRY(mlc__lbfgs_add(o, l->direction, -l->alpha[i], mlc__lbfgs_y(l, i), true));
+    }
+    MLC__TRY(mlc__lbfgs_add(o, l->direction, l->scale, l->direction, false));
+    for (int64_t i = 0; i < l->pairs; i++) {
+        MLC__TRY(mlc__lbfgs_dot(o, mlc__lbfgs_y(l, i), l->direction, &dot));
+        const double beta = dot * l->rho[(l->first + i) % l->desc.history];
+        MLC__TRY(mlc__lbfgs_add(o, l->direction, l->alpha[i] - beta, mlc__lbfgs_s(l, i), true));
+    }
+    return MLC_OK;
+}
+
+/* Of the iteration that begins at the gradient g. What fails in between leaves no history. */
+static mlc_status mlc__lbfgs_aim(mlc_optim *o, const void *g)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    mlc_status st = mlc__lbfgs_begin(o);
+    if (st == MLC_OK && l->iterations) st = mlc__lbfgs_room(o, l->pairs % l->desc.history);
+    if (st != MLC_OK) return st;
+    if (l->iterations) st = mlc__lbfgs_learn(o, g);
+    else l->scale = 1.0;
+    if (st == MLC_OK) st = mlc__lbfgs_loops(o, g);
+    if (st == MLC_OK) st = mlc__lbfgs_copy(o, l->before, g);
+    if (st != MLC_OK) mlc__lbfgs_forget(l);
+    else l->iterations++;
+    l->t = 0.0;                        /* until parameters have moved */
+    return st;
+}
+
+/* -- step length -- */
+
+typedef struct mlc__lbfgs_point {      /* start + t direction: loss, its derivative by t */
+    double t, loss, slope;
+    void  *g;
+} mlc__lbfgs_point;
+
+/* In memory that neither of two other points has. A point that is not finite is infinitely high. */
+static mlc_status mlc__lbfgs_try(mlc__lbfgs_run *r, double t, const mlc__lbfgs_point *a,
+                                 const mlc__lbfgs_point *b, mlc__lbfgs_point *p)
+{
+    struct mlc__lbfgs *l = r->o->lbfgs;
+    int k = 0;
+    while (l->gradient[k] == a->g || l->gradient[k] == b->g) k++;
+    mlc__lbfgs_point made = { t, 0.0, 0.0, l->gradient[k] };
+    MLC__TRY(mlc__lbfgs_put(r->o, t, made.g));
+    MLC__TRY(mlc__lbfgs_evaluate(r, &made.loss, made.g, l->due));
+    MLC__TRY(mlc__lbfgs_dot(r->o, made.g, l->direction, &made.slope));
+    if (!mlc__is_finite(made.loss) || !mlc__is_finite(made.slope)) {
+        made.loss = MLC__INF;
+        made.slope = MLC__NAN;
+    }
+    *p = made;
+    return MLC_OK;
+}
+
+/* Where the cubic through both points is least, within [low, high]; or the middle. */
+static double mlc__lbfgs_cubic(const mlc__lbfgs_point *a, const mlc__lbfgs_point *b, double low,
+                               double high)
+{
+    const mlc__lbfgs_point *x = a->t <= b->t ? a : b, *y = a->t <= b->t ? b : a;
+    const double d1 = a->slope + b->slope - 3.0 * (a->loss - b->loss) / (a->t - b->t);
+    const double square = d1 * d1 - a->slope * b->slope;
+    if (!(square >= 0.0)) return (low + high) / 2.0;
+    const double d2 = sqrt(square);
+    const double t = y->t - (y->t - x->t) * ((y->slope + d2 - d1) /
+                                             (y->slope - x->slope + 2.0 * d2));
+    if (!mlc__is_finite(t)) return (low + high) / 2.0;
+    return t < low ? low : t > high ? high : t;
+}
+
+#define MLC__ARMIJO 1e-4
+#define MLC__WOLFE  0.9
+
+/* Has p come down enough from start? */
+static bool mlc__lbfgs_low(const mlc__lbfgs_point *start, const mlc__lbfgs_point *p)
+{
+    return p->loss <= start->loss + MLC__ARMIJO * p->t * start->slope;
+}
+
+static bool mlc__lbfgs_flat(const mlc__lbfgs_point *start, const mlc__lbfgs_point *p)
+{
+    return fabs(p->slope) <= -MLC__WOLFE * start->slope;
+}
+
+/* A trial point in the bracket, not too near to an end twice in a row. */
+static double mlc__lbfgs_within(const mlc__lbfgs_point e[2], bool *near)
+{
+    const bool down = e[1].t < e[0].t;
+    const double low = e[down].t, high = e[!down].t;
+    const double t = mlc__lbfgs_cubic(&e[0], &e[1], low, high), edge = 0.1 * (high - low);
+    const bool was = *near;
+    *near = (high - t < t - low ? high - t : t - low) < edge;
+    if (!*near || !(was || t >= high || t <= low)) return t;
+    *near = false;
+    return fabs(t - high) < fabs(t - low) ? high - edge : low + edge;
+}
+
+/* Shrinks the bracket e until a point in it meets both conditions; or few calls are left. */
+static mlc_status mlc__lbfgs_zoom(mlc__lbfgs_run *r, const mlc__lbfgs_point *start,
+                                  mlc__lbfgs_point e[2], int64_t tries, double longest,
+                                  mlc__lbfgs_point *best)
+{
+    int low = e[0].loss <= e[1].loss ? 0 : 1;
+    bool near = false, done = false;
+    for (; !done && tries > 0; tries--) {
+        mlc__lbfgs_point p;
+        if (fabs(e[1].t - e[0].t) * longest < r->o->lbfgs->desc.tolerance_change) break;
+        MLC__TRY(mlc__lbfgs_try(r, mlc__lbfgs_within(e, &near), &e[0], &e[1], &p));
+        if (!mlc__lbfgs_low(start, &p) || p.loss >= e[low].loss) {
+            e[1 - low] = p;
+            low = e[0].loss <= e[1].loss ? 0 : 1;
+            continue;
+        }
+        done = mlc__lbfgs_flat(start, &p);
+        if (!done && p.slope * (e[1 - low].t - e[low].t) >= 0.0) e[1 - low] = e[low];
+        e[low] = p;
+    }
+    *best = e[low];
+    return MLC_OK;
+}
+
+/* A step length under strong Wolfe conditions: brackets one, from t on. */
+static mlc_status mlc__lbfgs_search(mlc__lbfgs_run *r, const mlc__lbfgs_point *start, double t,
+                                    mlc__lbfgs_point *best)
+{
+    const int64_t most = r->o->lbfgs->desc.max_eval - r->calls;
+    mlc__lbfgs_point e[2] = { *start, *start };
+    double longest;
+    int64_t i = 0;
+    MLC__TRY(mlc__lbfgs_norm(r->o, r->o->lbfgs->direction, MLC__INF, &longest));
+    MLC__TRY(mlc__lbfgs_try(r, t, &e[0], &e[1], &e[1]));
+    for (; i < most; i++) {
+        if (!mlc__lbfgs_low(start, &e[1]) || (i > 1 && e[1].loss >= e[0].loss)) break;
+        *best = e[1];
+        if (mlc__lbfgs_flat(start, &e[1])) return MLC_OK;
+        if (e[1].slope >= 0.0) break;
+        t = mlc__lbfgs_cubic(&e[0], &e[1], e[1].t + 0.01 * (e[1].t - e[0].t), 10.0 * e[1].t);
+        e[0] = e[1];
+        MLC__TRY(mlc__lbfgs_try(r, t, &e[0], &e[1], &e[1]));
+    }
+    if (i >= most) e[0] = *start;
+    return mlc__lbfgs_zoom(r, start, e, most - i, longest, best);
+}
+
+/* A step of length t, halved while it leads to what is not finite; the last one of a step is not
+ * looked at. */
+static mlc_status mlc__lbfgs_fixed(mlc__lbfgs_run *r, const mlc__lbfgs_point *start, double t,
+                                   bool last, mlc__lbfgs_point *best)
+{
+    const int64_t most = r->o->lbfgs->desc.max_eval;
+    *best = *start;
+    if (last) best->t = t;
+    if (last) return MLC_OK;
+    do {
+        MLC__TRY(mlc__lbfgs_try(r, t, start, start, best));
+        t /= 2.0;
+    } while (best->loss == MLC__INF && r->calls < most);
+    if (best->loss == MLC__INF) *best = *start;
+    return MLC_OK;
+}
+
+/* -- a step -- */
+
+/* The feature that L-BFGS does not go with and that is on, or NULL. */
+static const char *mlc__lbfgs_foreign(const mlc_optim *o)
+{
+    return o->wanted != 1 ? "mlc_optim_accumulate" : o->has_scaler ? "mlc_optim_scaler" :
+           o->looks ? "mlc_optim_clip" : o->noise ? "mlc_optim_noise" :
+           o->in_backward ? "mlc_optim_in_backward" : o->rho > 0.0 ? "mlc_optim_sam" :
+           o->groups > 1 ? "mlc_optim_group" :
+           o->layers && o->layers->factor > 0.0 && o->layers->factor < 1.0 ? "mlc_optim_layer_decay" :
+           o->averages && o->averages->back ? "mlc_optim_lookahead" : NULL;
+}
+
+static mlc_status mlc__lbfgs_ready(mlc_optim *o)
+{
+    mlc_optim_zero_grad(o);
+    o->sharp = true;
+    const mlc_status st = mlc__optim_ready(o);
+    o->sharp = false;
+    if (st != MLC_OK) return st;
+    const char *foreign = mlc__lbfgs_foreign(o);
+    MLC__REQUIRE(o->ctx, !foreign, STATE, "optim_step_with: lbfgs does not go with %s; make it "
+                 "without, or take another rule", foreign);
+    if (o->sched) MLC__TRY(o->sched->apply(o));
+    return mlc__lbfgs_follow(o);
+}
+
+/* What takes part in the step; a change drops the history. */
+static void mlc__lbfgs_choose(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    for (int64_t i = 0; i < o->entries; i++) {
+        const bool due = mlc__entry_due(&o->entry[i]);
+        if (due != l->due[i]) mlc__lbfgs_forget(l);
+        l->due[i] = due;
+    }
+}
+
+/* Loss and gradient at the start of a step; largest: its largest element. */
+static mlc_status mlc__lbfgs_first(mlc__lbfgs_run *r, mlc__lbfgs_point *at, double *largest)
+{
+    mlc_optim *o = r->o;
+    at->g = o->lbfgs->gradient[0];
+    MLC__TRY(mlc__lbfgs_evaluate(r, &at->loss, at->g, NULL));
+    MLC__TRY(mlc__lbfgs_norm(o, at->g, MLC__INF, largest));
+    MLC__REQUIRE(o->ctx, mlc__is_finite(at->loss) && mlc__is_finite(*largest), VALUE,
+                 "optim_step_with: the loss is %s and the largest gradient %s, nothing was changed; "
+                 "look for what made it with mlc_anomaly", mlc__real(at->loss).s,
+                 mlc__real(*largest).s);
+    mlc__lbfgs_choose(o);
+    return MLC_OK;
+}
+
+/* The length that is tried first. */
+static mlc_status mlc__lbfgs_length(mlc_optim *o, double *t)
+{
+    double sum = 1.0;
+    if (o->lbfgs->iterations == 1)
+        MLC__TRY(mlc__lbfgs_norm(o, o->lbfgs->before, 1.0, &sum));
+    *t = o->lr * o->factor[MLC_KNOB_LR] / (sum > 1.0 ? sum : 1.0);
+    return MLC_OK;
+}
+
+/* One iteration from `at`, which becomes where it leads; end: it was the last one. */
+static mlc_status mlc__lbfgs_iterate(mlc__lbfgs_run *r, mlc__lbfgs_point *at, bool last, bool *end)
+{
+    mlc_optim *o = r->o;
+    struct mlc__lbfgs *l = o->lbfgs;
+    const mlc_lbfgs_desc *d = &l->desc;
+    mlc__lbfgs_point start = *at;
+    double t, largest, longest;
+    *end = true;
+    MLC__TRY(mlc__lbfgs_aim(o, at->g));
+    start.t = 0.0;
+    start.g = l->before;
+    MLC__TRY(mlc__lbfgs_length(o, &t));
+    MLC__TRY(mlc__lbfgs_dot(o, l->before, l->direction, &start.slope));
+    if (!(start.slope <= -d->tolerance_change)) return MLC_OK;
+    const mlc_status st = d->strong_wolfe ? mlc__lbfgs_search(r, &start, t, at)
+                                          : mlc__lbfgs_fixed(r, &start, t, last, at);
+    const double to = st == MLC_OK ? at->t : 0.0;
+    void *trial = at->g == l->gradient[0] ? l->gradient[1] : l->gradient[0];
+    const mlc_status put = mlc__lbfgs_put(o, to, trial);
+    if (st != MLC_OK && l->pairs == 0) mlc__lbfgs_forget(l);
+    if (st != MLC_OK || put != MLC_OK) return st != MLC_OK ? st : put;
+    l->t = to;
+    r->moved = r->moved || to != 0.0;
+    if (last || r->calls >= d->max_eval) return MLC_OK;
+    MLC__TRY(mlc__lbfgs_norm(o, at->g, MLC__INF, &largest));
+    MLC__TRY(mlc__lbfgs_norm(o, l->direction, MLC__INF, &longest));
+    *end = largest <= d->tolerance_grad || longest * to <= d->tolerance_change ||
+           fabs(at->loss - start.loss) < d->tolerance_change;
+    return MLC_OK;
+}
+
+/* A step is counted, and averages see it, if it has moved parameters. */
+static mlc_status mlc__lbfgs_count(mlc_optim *o)
+{
+    mlc__optim_state(o);
+    o->guard.steps++;
+    o->stale = true;
+    if (o->device) MLC__TRY(mlc__optim_send(o));
+    return o->average ? o->average->update(o) : MLC_OK;
+}
+
+static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    mlc__lbfgs_run r = { o, fn, user, 0, false };
+    mlc__lbfgs_point at = { 0.0, MLC__NAN, 0.0, NULL };
+    double largest = 0.0;
+    bool end = false;
+    MLC__TRY(mlc__lbfgs_ready(o));
+    mlc_status st = mlc__lbfgs_first(&r, &at, &largest);
+    if (loss && r.calls) *loss = at.loss;
+    end = largest <= o->lbfgs->desc.tolerance_grad;
+    for (int64_t i = 1; st == MLC_OK && !end; i++)
+        st = mlc__lbfgs_iterate(&r, &at, i == o->lbfgs->desc.max_iter, &end);
+    mlc_optim_zero_grad(o);
+    const mlc_status counted = r.moved ? mlc__lbfgs_count(o) : MLC_OK;
+    return st != MLC_OK ? st : counted;
+}
+
+MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
+{
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "lbfgs", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "max_iter", (double)d->max_iter, 1.0, 9e15 },
+        { "max_eval", (double)d->max_eval, 1.0, 9e15 },
+        { "tolerance_grad", d->tolerance_grad, 0.0, MLC__INF },
+        { "tolerance_change", d->tolerance_change, 0.0, MLC__INF },
+        { "history", (double)d->history, 1.0, 65536.0 } };
+    if (!mlc__rule_fine(m, "lbfgs", bounds, 6)) return NULL;
+    mlc__optim_draft(&draft, MLC_RULE_SGD, &mlc__rule_sgd, "lbfgs", NULL, 0);
+    draft.lr = d->lr;
+    draft.whole = true;
+    mlc_optim *o = mlc__optim_make(m, &draft);
+    if (!o) return NULL;
+    o->lbfgs = MLC__CAST(struct mlc__lbfgs *, mlc__heap_alloc(o->ctx, sizeof *o->lbfgs,
+                                                              MLC_MEM_OBJECT, "lbfgs"));
+    if (!o->lbfgs) { mlc_optim_free(o); return NULL; }
+    o->lbfgs->step = mlc__lbfgs_step;
+    o->lbfgs->drop = mlc__lbfgs_drop;
+    o->lbfgs->desc = *d;
+    return o;
+}
+MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
+{
+    const mlc_lbfgs_desc d = { lr, 20, 25, 1e-7, 1e-9, 100, true };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
+{
+    const mlc_lbfgs_desc d = mlc_lbfgs_desc_make(lr);
+    return mlc_lbfgs_ex(m, &d);
 }
 
 /* @@ IMPL.OPTIM.AVERAGE ---------------------------------- averages of parameters, Lookahead
