@@ -106,7 +106,8 @@
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
- *   IMPL.OPTIM.LBFGS  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE
+ *   IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -2573,7 +2574,7 @@ MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
 /* mlc_optim_curvature: in place of a step, after a backward of a loss whose labels were drawn from
  *   what the network predicts, averaged over a batch of B samples: h = beta2 h + (1-beta2) B g g
  *   (factor: B), every tenth step or so; gradients are stale then. That is the estimate of
- *   Gauss, Newton and Bartlett.
+ *   Gauss, Newton and Bartlett; see mlc_optim_curvature_with for that of Hutchinson.
  *   An element whose estimate is not finite keeps its h.
  *   err    STATE: another rule, a scaler, gradients that wait for a step (mlc_optim_accumulate),
  *          those of mlc_optim_step; ARG: factor negative or not finite
@@ -2652,6 +2653,20 @@ MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *use
  *   err    ARG: rho negative or not finite; STATE of mlc_optim_step_with: mlc_optim_accumulate
  *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
+/* mlc_optim_curvature_with: Sophia-H: in place of a step, h = beta2 h + (1-beta2) e, with e the mean
+ *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal: u are signs drawn for
+ *   the context's seed, mlc_optim_steps and sample, H u is (g(p + eps u) - g(p - eps u)) / (2 eps).
+ *   fn is called 2 samples times, so a batch norm sees as many batches more; dropout draws the same
+ *   on both sides. Then the parameters are as before, to the bit, and gradients are stale. eps is
+ *   s = root mean square of what is trained, or 1, times 2^-18, f64; 2^-8, f32; 2^-3 with bf16. The
+ *   error of H u: s^2 4^-18 (4^-8, 4^-3) / 6 third derivatives of g along u, and rounding: |g| 2^-35
+ *   (2^-16, 2^-6) / s. The variance of e, of one sample, is the sum of squares of the other elements
+ *   of H's row. An element whose estimate is not finite keeps its h. A device is waited for.
+ *   err    ARG: NULL fn, samples < 1; STATE: another rule, a scaler, gradients that wait for a step
+ *          (mlc_optim_accumulate); those of fn and mlc_backward: nothing has changed then
+ *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c    */
+MLC_API mlc_status mlc_optim_curvature_with(mlc_optim *opt, mlc_loss_fn fn, void *user,
+                                            int64_t samples);
 
 typedef struct mlc_lbfgs_desc {
     double  lr;                        /* required: the first step length of an iteration      */
@@ -3833,7 +3848,7 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
       const T u = m / curve; \
       x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
     R(x_, CURVATURE, curvature, 2, , \
-      const T curve = k[0] * v + k[1] * d * d; \
+      const T curve = k[0] * v + d * (k[1] * d + k[2]); \
       v = curve - curve == 0 ? curve : v; \
       (void)m;) \
     R(x_, SF_MEAN, sf_mean, 1, , \
@@ -36547,7 +36562,8 @@ static bool mlc__entry_made(const mlc_optim *o, int64_t i)
 /* A pass over the parameters that have moved, or are due, by a rule that is a part of another one,
  * with its numbers: no update, and nothing is changed where memory is refused. */
 static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
-                                  const struct mlc_rule_fns *cpu, bool due, double k0, double k1)
+                                  const struct mlc_rule_fns *cpu, bool due, double k0, double k1,
+                                  double k2)
 {
     mlc_ctx *ctx = o->ctx;
     mlc__block *block = NULL;
@@ -36558,6 +36574,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     step.grad_scale = 1.0;
     step.k[0] = k0;
     step.k[1] = k1;
+    step.k[2] = k2;
     step.stream = mlc__optim_stream(o, "optim_step") ^ (uint64_t)o->guard.steps << 1;
     room = &step;
     if (o->device) {
@@ -36595,7 +36612,7 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
     MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
                  "it is the number of samples of the batch", mlc__real(factor).s);
     MLC__TRY(mlc__optim_pass(o, "optim_curvature", MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
-                             o->hyper[3], (1.0 - o->hyper[3]) * factor));
+                             o->hyper[3], (1.0 - o->hyper[3]) * factor, 0.0));
     mlc_optim_zero_grad(o);
     return MLC_OK;
 }
@@ -36673,7 +36690,7 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     if (on == o->mean) return MLC_OK;
     const double share = on ? 1.0 - 1.0 / o->hyper[0] : 1.0 - o->hyper[0];
     MLC__TRY(mlc__optim_pass(o, "optim_mean", MLC_RULE_SF_MEAN, &mlc__rule_sf_mean, false, share,
-                             0.0));
+                             0.0, 0.0));
     o->mean = on;
     return MLC_OK;
 }
@@ -37440,6 +37457,190 @@ MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
 {
     const mlc_lbfgs_desc d = mlc_lbfgs_desc_make(lr);
     return mlc_lbfgs_ex(m, &d);
+}
+
+/* @@ IMPL.OPTIM.CURVATURE -------------------------------- Sophia-H: a diagonal by differences
+ * Hutchinson's estimate: the mean over signs u of u times the product of Hessian and u, which is
+ * (g(p + eps u) - g(p - eps u)) / (2 eps). The estimate takes the place of gradients, for one pass
+ * of the rule's part that keeps the curvature. */
+
+static const char mlc__curvature_what[] = "optim_curvature_with";
+
+typedef struct mlc__curvature {
+    mlc_optim   *o;
+    mlc_loss_fn  fn;
+    void        *user;
+    mlc_tensor **old, **sum;           /* of each entry; NULL: not trained */
+    double       eps;
+    uint64_t     stream;               /* of the first draw */
+} mlc__curvature;
+
+static mlc_tensor *mlc__curvature_signs(const mlc__curvature *c, int64_t i, int64_t sample)
+{
+    mlc_ctx *ctx = c->o->ctx;
+    const mlc_tensor *p = &c->o->entry[i].p->t;
+    const uint64_t stream = ctx->stream;
+    mlc_dims shape = mlc_dims0();
+    memcpy(shape.v, p->shape, sizeof shape.v);
+    shape.n = p->ndim;
+    ctx->stream = c->stream + (uint64_t)i * 0xD1B54A32D192ED03ull +
+                  (uint64_t)sample * 0x8CB92BA72F3D8DD7ull;
+    mlc_tensor *bits = mlc_bernoulli(ctx, c->o->entry[i].dtype, shape, 0.5);
+    ctx->stream = stream;
+    return mlc_add_scalar(mlc_mul_scalar(bits, 2.0), -1.0);
+}
+
+/* Copies of what is trained, and zeros; eps for the coarsest dtype. */
+static mlc_status mlc__curvature_begin(mlc__curvature *c)
+{
+    mlc_optim *o = c->o;
+    double squares = 0.0, count = 0.0;
+    for (int64_t i = 0; i < o->entries; i++) {
+        const mlc__entry *e = &o->entry[i];
+        if (!e->p || !mlc__trainable(e->p)) continue;
+        const double step = e->p->t.dtype == MLC_BF16 ? 0x1p-3 : e->dtype == MLC_F64 ? 0x1p-18
+                                                                                     : 0x1p-8;
+        c->old[i] = mlc_copy(&e->p->t);
+        mlc_tensor *wide = mlc_cast(c->old[i], e->dtype);
+        squares += mlc_item(mlc_sum_all(mlc_mul(wide, wide)));
+        count += (double)mlc__numel(&e->p->t);
+        c->sum[i] = mlc_mul_scalar(wide, 0.0);
+        if (!c->sum[i]) return o->ctx->status;
+        if (step > c->eps) c->eps = step;
+    }
+    if (squares > 0.0) c->eps *= sqrt(squares / count);
+    return MLC_OK;
+}
+
+/* Parameters are moved by eps along the signs, or against them. */
+static mlc_status mlc__curvature_put(const mlc__curvature *c, int64_t sample, double sign)
+{
+    mlc_optim *o = c->o;
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        if (!c->old[i]) continue;
+        MLC__TRY(mlc_scope_begin(o->ctx));
+        mlc_tensor *by = mlc_mul_scalar(mlc__curvature_signs(c, i, sample), sign * c->eps);
+        mlc_tensor *to = mlc_add(mlc_cast(c->old[i], e->dtype), by);
+        mlc_copy_into(&e->p->t, mlc_cast(to, e->p->t.dtype));
+        MLC__TRY(mlc__scope_leave(o->ctx));
+    }
+    return MLC_OK;
+}
+
+/* sum += sign u g. */
+static mlc_status mlc__curvature_add(const mlc__curvature *c, int64_t sample, double sign)
+{
+    mlc_optim *o = c->o;
+    for (int64_t i = 0; i < o->entries; i++) {
+        if (!c->sum[i] || !mlc__entry_due(&o->entry[i])) continue;
+        mlc_tensor *g = mlc_cast(mlc_grad(&o->entry[i].p->t), o->entry[i].dtype);
+        mlc_tensor *u = mlc_mul_scalar(mlc__curvature_signs(c, i, sample), sign);
+        if (!mlc_add_(c->sum[i], mlc_mul(u, g))) return o->ctx->status;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, double sign)
+{
+    mlc_optim *o = c->o;
+    mlc_no_grad_begin(o->ctx);
+    mlc_status st = mlc__curvature_put(c, sample, sign);
+    mlc_no_grad_end(o->ctx);
+    if (st != MLC_OK) return st;
+    mlc_optim_zero_grad(o);
+    MLC__TRY(mlc_scope_begin(o->ctx));
+    st = mlc__optim_evaluate(o, c->fn, c->user, NULL);
+    mlc_no_grad_begin(o->ctx);
+    if (st == MLC_OK) st = mlc__curvature_add(c, sample, sign);
+    mlc_no_grad_end(o->ctx);
+    const mlc_status left = mlc__scope_leave(o->ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* Both sides draw the same numbers, of dropout. */
+static mlc_status mlc__curvature_samples(mlc__curvature *c, int64_t samples)
+{
+    mlc_ctx *ctx = c->o->ctx;
+    for (int64_t s = 0; s < samples; s++) {
+        const uint64_t stream = ctx->stream;
+        MLC__TRY(mlc__curvature_at(c, s, 1.0));
+        ctx->stream = stream;
+        MLC__TRY(mlc__curvature_at(c, s, -1.0));
+    }
+    return MLC_OK;
+}
+
+/* What was reached has a gradient, of which the estimate takes the place. */
+static mlc_status mlc__curvature_feed(const mlc__curvature *c, int64_t samples)
+{
+    mlc_optim *o = c->o;
+    const double factor = 0.5 / (c->eps * (double)samples);
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc_tensor g;
+        if (!c->sum[i] || !mlc__entry_due(&o->entry[i])) continue;
+        if (!mlc_mul_scalar_(c->sum[i], factor)) return o->ctx->status;
+        mlc__grad_view(&o->entry[i].p->t, &g);
+        MLC__TRY(mlc__cast_into(o->ctx, mlc__curvature_what, &g, c->sum[i]));
+    }
+    return mlc__optim_pass(o, mlc__curvature_what, MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
+                           o->hyper[3], 0.0, 1.0 - o->hyper[3]);
+}
+
+static mlc_status mlc__curvature_run(mlc__curvature *c, int64_t samples)
+{
+    mlc_optim *o = c->o;
+    mlc_no_grad_begin(o->ctx);
+    mlc_status st = mlc__curvature_begin(c);
+    mlc_no_grad_end(o->ctx);
+    if (st != MLC_OK) return st;
+    st = mlc__curvature_samples(c, samples);
+    mlc__sam_put(o, c->old);
+    mlc_no_grad_begin(o->ctx);
+    if (st == MLC_OK) st = mlc__curvature_feed(c, samples);
+    mlc_no_grad_end(o->ctx);
+    mlc_optim_zero_grad(o);
+    return st;
+}
+
+static mlc_status mlc__curvature_ready(mlc_optim *o)
+{
+    mlc_optim_zero_grad(o);
+    o->sharp = true;                   /* mlc_optim_sam may be on */
+    const mlc_status st = mlc__optim_ready(o);
+    o->sharp = false;
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void *user,
+                                             int64_t samples)
+{
+    mlc__curvature c = { o, fn, user, NULL, NULL, 0.0, 0 };
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, fn && samples >= 1, ARG, "optim_curvature_with: %s%lld samples; it takes "
+                 "what makes the loss, and 1 or more", fn ? "" : "fn is NULL, ",
+                 (long long)samples);
+    MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SOPHIA, STATE, "optim_curvature_with: %s keeps no "
+                 "curvature; mlc_sophia does", o->name);
+    MLC__REQUIRE(o->ctx, o->calls == 0 && !o->has_scaler, STATE, "optim_curvature_with: %s",
+                 o->calls ? "gradients wait for a step; call mlc_optim_flush before" :
+                 "gradients are scaled; call mlc_optim_scaler_off");
+    MLC__TRY(mlc__curvature_ready(o));
+    const size_t n = (size_t)o->entries;
+    c.stream = mlc__optim_stream(o, mlc__curvature_what) +
+               (uint64_t)mlc__optim_state(o)->steps * 0xA0761D6478BD642Full;
+    c.old = MLC__CAST(mlc_tensor **, mlc__heap_alloc(o->ctx, 2 * n * sizeof *c.old, MLC_MEM_OBJECT,
+                                                     mlc__curvature_what));
+    if (!c.old) return MLC_ERR_NOMEM;
+    c.sum = c.old + n;
+    mlc_status st = mlc_scope_begin(o->ctx), left = MLC_OK;
+    if (st == MLC_OK) {
+        st = mlc__curvature_run(&c, samples);
+        left = mlc__scope_leave(o->ctx);
+    }
+    mlc__heap_free(o->ctx, c.old);
+    return st != MLC_OK ? st : left;
 }
 
 /* @@ IMPL.OPTIM.AVERAGE ---------------------------------- averages of parameters, Lookahead

@@ -1414,6 +1414,12 @@ static mlc_tensor *world_loss(void *user)
     return mlc_sum_all(mlc_forward(w->net, mlc_detach(w->x)));
 }
 
+static mlc_tensor *world_fit(void *user)
+{
+    mlc_tensor *y = mlc_forward(((world *)user)->net, mlc_detach(((world *)user)->x));
+    return mlc_mean(mlc_mul(y, y), mlc_dims0(), false);
+}
+
 DO(mlc_optim_step_with)
 {
     mlc_optim_zero_grad(w->opt);
@@ -1425,6 +1431,26 @@ DO(mlc_optim_sam)
     const mlc_status st = mlc_optim_step_with(w->opt, world_loss, w, NULL);
     mlc_optim_sam(w->opt, 0, false);
     return st;
+}
+static mlc_status run_lbfgs(world *w, mlc_optim *opt)
+{
+    w->optim = opt;
+    return opt ? mlc_optim_step_with(opt, world_fit, w, NULL) : made(w, opt);
+}
+
+DO(mlc_lbfgs) { return run_lbfgs(w, mlc_lbfgs(w->net, 0.1)); }
+DO(mlc_lbfgs_ex)
+{
+    mlc_lbfgs_desc d = mlc_lbfgs_desc_make(1e-3);
+    d.max_iter = 3;
+    d.history = 1;
+    d.strong_wolfe = false;
+    return run_lbfgs(w, mlc_lbfgs_ex(w->net, &d));
+}
+DO(mlc_optim_curvature_with)
+{
+    w->optim = mlc_sophia(w->net, 0.1);
+    return w->optim ? mlc_optim_curvature_with(w->optim, world_loss, w, 1) : made(w, w->optim);
 }
 DO(mlc_optim_step) { return mlc_optim_step(w->opt); }
 

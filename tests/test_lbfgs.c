@@ -1,7 +1,6 @@
-/* test_lbfgs.c -- tests of IMPL.OPTIM.LBFGS: L-BFGS with and without a line search */
+/* test_lbfgs.c -- tests of IMPL.OPTIM.LBFGS and IMPL.OPTIM.CURVATURE: what calls the loss often */
 #include "bowl.h"
 #include "golden/golden.h"
-#include "watch.h"
 
 enum { N = 7 };
 
@@ -99,4 +98,390 @@ TEST(lbfgs, ten_steps_follow_the_traces_of_pytorch)
         for (int k = 0; k < 4; k++) check_trace(ctx, &f, k % 2, k / 2 ? MLC_F64 : MLC_F32);
         CHECK_OK(ctx);
     }
+}
+
+/* ---- a network ------------------------------------------------------------------------------ */
+
+static mlc_module *small_net(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 4, 9));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 9, 3));
+    mlc_module_build(net);
+    CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+    return net;
+}
+
+/* A fit of tanh of a few features.                                                              */
+static mlc_tensor *fit_of(void *user)
+{
+    batch      *b = (batch *)user;
+    mlc_tensor *y = loss_of(user);
+    if (y == NULL) return NULL;
+    mlc_tensor *off = mlc_sub(y, mlc_slice(b->x, 1, 0, 3, 1));
+    return mlc_mean(mlc_mul(off, off), mlc_dims0(), false);
+}
+
+static batch fit(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    const batch b = {small_net(ctx, dtype),
+                     test_rand(ctx, dtype, mlc_dims2(16, 4), 3, -1, 1), 0, 0, 0};
+    return b;
+}
+
+static double fitted(batch b)
+{
+    b.calls = b.bad = b.worse = -1;
+    return mlc_item(fit_of(&b));
+}
+
+TEST(lbfgs, networks_of_all_dtypes_fit_and_each_step_goes_down)
+{
+    const mlc_dtype dtype[] = {MLC_F32, MLC_F64, MLC_BF16};
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 3; k++) {
+            batch        b = fit(ctx, dtype[k]);
+            mlc_optim   *opt = mlc_lbfgs(b.m, 1);
+            const double first = fitted(b);
+            double       last = first, loss = 0;
+            for (int step = 0; step < 8; step++) {
+                CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, &loss), MLC_OK);
+                CHECK_NEAR(loss, last, 0);
+                last = fitted(b);
+                CHECK(last <= loss);
+            }
+            if (!CHECK(last < first * (k == 2 ? 0.5 : 0.01))) printf("  %g %g\n", first, last);
+            CHECK(mlc_optim_steps(opt) > 0);
+            mlc_optim_free(opt);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lbfgs, bits_do_not_depend_on_threads)
+{
+    enum { MANY = 50000 };
+    static double start[MANY], p[2][MANY];
+    for (int i = 0; i < MANY; i++) start[i] = test_random(5, i, -2, 2);
+    for (int k = 0; k < 2; k++) {
+        mlc_ctx_desc d = test_desc();
+        d.threads = k ? 4 : 1;
+        mlc_ctx    *ctx = mlc_ctx_create(&d);
+        mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims1(MANY), 6, 0.1, 3);
+        batch       b = {bowl(ctx, MLC_F32, MANY, start), w, 0, 0, 0};
+        mlc_optim  *opt = mlc_lbfgs(b.m, 1);
+        for (int step = 0; step < 2; step++)
+            CHECK_EQ(mlc_optim_step_with(opt, loss_of, &b, NULL), MLC_OK);
+        test_read(mlc_module_param(b.m, "p"), p[k]);
+        mlc_ctx_free(ctx);
+    }
+    CHECK(p[0][0] != start[0] && memcmp(p[0], p[1], sizeof p[0]) == 0);
+}
+
+/* ---- losses that are not finite, and that fail ----------------------------------------------- */
+
+TEST(lbfgs, a_trial_that_is_not_finite_is_too_long)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int search = 0; search < 2; search++)
+        for (int bad = 2; bad < 6; bad++) {
+            batch          b = fit(ctx, MLC_F32);
+            mlc_lbfgs_desc d = mlc_lbfgs_desc_make(search ? 1 : 0.1);
+            double         loss;
+            d.strong_wolfe = search;
+            b.bad = bad;
+            mlc_optim *opt = mlc_lbfgs_ex(b.m, &d);
+            CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, &loss), MLC_OK);
+            CHECK(b.calls > bad && fitted(b) < loss);
+            CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+        }
+    CHECK_OK(ctx);
+}
+
+TEST(lbfgs, a_start_that_is_not_finite_is_an_error_and_changes_nothing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    batch       b = fit(ctx, MLC_F32), same = fit(ctx, MLC_F32);
+    mlc_optim  *opt = mlc_lbfgs(b.m, 1), *other = mlc_lbfgs(same.m, 1);
+    double      loss;
+    mlc_module_copy(same.m, b.m);
+    for (int step = 0; step < 4; step++) {
+        const double was = fitted(b);
+        b.bad = step == 2 ? b.calls + 1 : 0;
+        CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, &loss), b.bad ? MLC_ERR_VALUE : MLC_OK);
+        if (b.bad) {
+            CHECK_HAS(mlc_error(ctx), "optim_step_with: the loss is nan");
+            CHECK(loss != loss && fitted(b) == was);
+            mlc_error_clear(ctx);
+            continue;
+        }
+        CHECK_EQ(mlc_optim_step_with(other, fit_of, &same, NULL), MLC_OK);
+    }
+    CHECK(fitted(b) == fitted(same));                      /* nor has it changed the history   */
+    CHECK_EQ(mlc_optim_steps(opt), 3);
+    CHECK_OK(ctx);
+}
+
+/* Wherever fn fails: the error is returned, the loss has not risen, and the next step goes on.  */
+TEST(lbfgs, a_loss_that_fails_leaves_the_last_iteration)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int search = 0; search < 2; search++)
+        for (int worse = 1; worse < 9; worse++) {
+            batch          b = fit(ctx, MLC_F32);
+            mlc_lbfgs_desc d = mlc_lbfgs_desc_make(search ? 1 : 0.1);
+            d.strong_wolfe = search;
+            mlc_optim   *opt = mlc_lbfgs_ex(b.m, &d);
+            const double first = fitted(b);
+            b.worse = worse;
+            CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_ERR_VALUE);
+            CHECK_HAS(mlc_error(ctx), "no data");
+            mlc_error_clear(ctx);
+            CHECK_EQ(b.calls, worse);
+            const double then = fitted(b);
+            CHECK(worse <= 2 ? then == first : then <= first);
+            CHECK_EQ(mlc_optim_steps(opt), then != first);
+            CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+            CHECK(fitted(b) < then);
+            CHECK_EQ(mlc_optim_steps(opt), 1 + (then != first));
+        }
+    CHECK_OK(ctx);
+}
+
+/* ---- what takes part ------------------------------------------------------------------------- */
+
+TEST(lbfgs, frozen_parameters_stay_and_surgery_drops_the_history)
+{
+    mlc_ctx   *ctx = test_ctx();
+    batch      b = fit(ctx, MLC_F32);
+    mlc_optim *opt = mlc_lbfgs(b.m, 1);
+    double     was[36], is[36];
+    CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(b.m, "0.weight", true), MLC_OK);
+    test_read(mlc_module_param(mlc_module_child(b.m, 0), "weight"), was);
+    double loss = fitted(b);
+    CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+    test_read(mlc_module_param(mlc_module_child(b.m, 0), "weight"), is);
+    CHECK(memcmp(was, is, sizeof was) == 0 && fitted(b) <= loss);
+    CHECK_EQ(mlc_module_freeze(b.m, "0.weight", false), MLC_OK);
+    mlc_module_add(b.m, mlc_nn_linear(ctx, 3, 3));
+    CHECK_EQ(mlc_module_rebuild(b.m), MLC_OK);
+    loss = fitted(b);
+    CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+    CHECK(fitted(b) < loss);
+    CHECK_OK(ctx);
+    mlc_module_free(b.m);
+    CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "module was freed");
+    mlc_error_clear(ctx);
+}
+
+/* An average sees a step, not its iterations; a minimum is no step.                             */
+TEST(lbfgs, steps_that_move_are_counted_and_averaged)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    mlc_ctx     *ctx = test_ctx();
+    batch        b = {bowl(ctx, MLC_F64, 3, start), NULL, 0, 0, 0};
+    mlc_optim   *opt = mlc_lbfgs(b.m, 1);
+    mlc_average *ema = mlc_ema(opt, 0.75);
+    double       p[3], mean[3];
+    b.x = test_tensor(ctx, MLC_F64, mlc_dims1(3), weight);
+    for (int step = 0; step < 3; step++)
+        CHECK_EQ(mlc_optim_step_with(opt, loss_of, &b, NULL), MLC_OK);
+    const int calls = b.calls;
+    CHECK_EQ(mlc_optim_steps(opt), 1);
+    CHECK_EQ(mlc_optim_step_with(opt, loss_of, &b, NULL), MLC_OK);
+    CHECK_EQ(b.calls, calls + 1);
+    test_read(mlc_module_param(b.m, "p"), p);
+    CHECK_EQ(mlc_average_swap(ema, true), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, loss_of, &b, NULL), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    test_read(mlc_module_param(b.m, "p"), mean);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(p[i], 0, 1e-5);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(mean[i], 0.75 * start[i] + 0.25 * p[i], 1e-12);
+    CHECK_OK(ctx);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+#define FOREIGN(feature, call) \
+    do { \
+        batch      b = fit(ctx, MLC_F32); \
+        mlc_optim *opt = mlc_lbfgs(b.m, 1); \
+        call; \
+        CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_ERR_STATE); \
+        CHECK_HAS(mlc_error(ctx), "lbfgs does not go with " feature); \
+        CHECK_EQ(b.calls, 0); \
+        mlc_error_clear(ctx); \
+    } while (0)
+
+TEST(lbfgs, features_of_other_rules_are_refused_by_name)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_clip_desc   c = mlc_clip_desc_make();
+    c.norm = 1;
+    FOREIGN("mlc_optim_accumulate", mlc_optim_accumulate(opt, 2));
+    FOREIGN("mlc_optim_scaler", mlc_optim_scaler(opt, NULL));
+    FOREIGN("mlc_optim_clip", mlc_optim_clip(opt, &c));
+    FOREIGN("mlc_optim_noise", mlc_optim_noise(opt, 0.1, 0.5));
+    FOREIGN("mlc_optim_in_backward", mlc_optim_in_backward(opt, true));
+    FOREIGN("mlc_optim_sam", mlc_optim_sam(opt, 0.1, false));
+    FOREIGN("mlc_optim_group", mlc_optim_group(opt, "*.bias", NULL));
+    FOREIGN("mlc_optim_layer_decay", mlc_optim_layer_decay(opt, 0.5));
+    FOREIGN("mlc_optim_lookahead", mlc_optim_lookahead(opt, 5, 0.5));
+    const double one[] = {1};
+    mlc_module  *m = bowl(ctx, MLC_F32, 1, one);
+    mlc_optim   *opt = mlc_lbfgs(m, 1);
+    CHECK_EQ(descend(m, opt, test_tensor(ctx, MLC_F32, mlc_dims1(1), one)), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "lbfgs makes the loss again; call mlc_optim_step_with");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_step_with(opt, NULL, NULL, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+}
+
+#define REFUSED(field, bad, text) \
+    do { \
+        mlc_lbfgs_desc d = mlc_lbfgs_desc_make(1); \
+        d.field = bad; \
+        CHECK(mlc_lbfgs_ex(m, &d) == NULL); \
+        CHECK_HAS(mlc_error(ctx), "lbfgs: " #field " is " text); \
+        CHECK_STATUS(ctx, MLC_ERR_ARG); \
+    } while (0)
+
+TEST(lbfgs, numbers_that_make_no_sense_are_refused_by_name_and_value)
+{
+    static const double start[] = {1, 2};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = bowl(ctx, MLC_F32, 2, start);
+    REFUSED(lr, -1, "-1");
+    REFUSED(max_iter, 0, "0");
+    REFUSED(max_eval, -2, "-2");
+    REFUSED(tolerance_grad, (double)NAN, "nan");
+    REFUSED(tolerance_change, -0.5, "-0.5");
+    REFUSED(history, 0, "0");
+    CHECK(mlc_lbfgs_ex(m, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "start from mlc_lbfgs_desc_make(lr)");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_lbfgs(NULL, 1) == NULL && mlc_lbfgs_ex(NULL, NULL) == NULL);
+    CHECK_OK(ctx);
+}
+
+/* ---- Sophia's curvature by differences -------------------------------------------------------- */
+
+static mlc_tensor *hessian_of(mlc_optim *opt)
+{
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(opt);
+    while (mlc_optim_state_next(&it))
+        if (strcmp(it.name, "state.p.hessian") == 0) return it.tensor;
+    return NULL;
+}
+
+/* Of sum w p^2 it is 2 w: one sample has no variance, as there is nothing off the diagonal.      */
+TEST(lbfgs, the_curvature_of_a_bowl_is_its_diagonal)
+{
+    static const struct { mlc_dtype dtype; double error; } all[] = {
+        {MLC_F64, 1e-10}, {MLC_F32, 1e-4}, {MLC_BF16, 0.05}};
+    static const double start[] = {1.5, -2, 0.5, 1}, weight[] = {0.5, 1, 2, 0};
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 3; k++)
+            for (int64_t samples = 1; samples < 4; samples += 2) {
+                double          h[4], p[4];
+                mlc_sophia_desc d = mlc_sophia_desc_make(0.1);
+                batch           b = {bowl(ctx, MLC_F32, 4, start), NULL, 0, 0, 0};
+                d.beta2 = 0;
+                b.x = test_tensor(ctx, all[k].dtype, mlc_dims1(4), weight);
+                CHECK_EQ(mlc_module_to(b.m, all[k].dtype), MLC_OK);
+                mlc_optim *opt = mlc_sophia_ex(b.m, &d);
+                CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, samples), MLC_OK);
+                CHECK_EQ(b.calls, 2 * (int)samples);
+                test_read(mlc_module_param(b.m, "p"), p);
+                CHECK(memcmp(p, start, sizeof p) == 0);
+                test_read(hessian_of(opt), h);
+                for (int i = 0; i < 4; i++) CHECK_NEAR(h[i], 2 * weight[i], all[k].error * 4);
+                CHECK(mlc_grad(mlc_module_param(b.m, "p")) == NULL);
+                mlc_optim_free(opt);
+            }
+        CHECK_OK(ctx);
+    }
+}
+
+/* And .3 sum p[i] p[i+1]. */
+static mlc_tensor *chain_of(void *user)
+{
+    batch      *b = (batch *)user;
+    mlc_tensor *p = mlc_module_param(b->m, "p"), *y = mlc_forward(b->m, b->x);
+    mlc_tensor *pairs = mlc_mul(mlc_slice(p, 0, 0, N - 1, 1), mlc_slice(p, 0, 1, N, 1));
+    return mlc_add(y, mlc_mul_scalar(mlc_sum_all(pairs), 0.3));
+}
+
+/* Differences in f64 have 11 digits, those in f32 5.                                             */
+TEST(lbfgs, sophia_h_follows_its_trace)
+{
+    for (int k = 0; k < 2; k++) {
+        mlc_ctx         *ctx = test_ctx();
+        const mlc_dtype  dtype = k ? MLC_F64 : MLC_F32;
+        golden_file      f = golden_open(ctx, "optim_rules.safetensors");
+        mlc_sophia_desc  d = mlc_sophia_desc_make(0.01);
+        double           start[N];
+        d.beta1 = 0.9;
+        d.beta2 = 0.95;
+        d.gamma = 1;
+        mlc_seed(ctx, 7);
+        test_read(golden_find(&f, "sophia_h.p0"), start);
+        batch      b = {bowl(ctx, dtype, N, start), mlc_cast(golden_find(&f, "w"), dtype), 0, 0, 0};
+        mlc_optim *opt = mlc_sophia_ex(b.m, &d);
+        for (int step = 1; step <= 100; step++) {
+            if (step % 10 == 1)
+                CHECK_EQ(mlc_optim_curvature_with(opt, chain_of, &b, 2), MLC_OK);
+            CHECK_EQ(mlc_optim_step_with(opt, chain_of, &b, NULL), MLC_OK);
+            if (step == 1 || step == 10 || step == 100)
+                near_golden(&f, b.m, "sophia_h", step, k ? 1e-10 : 1e-4);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lbfgs, a_curvature_that_fails_changes_nothing)
+{
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    mlc_ctx   *ctx = test_ctx();
+    batch      b = {bowl(ctx, MLC_F32, 3, start), NULL, 0, 0, 0};
+    mlc_optim *opt = mlc_sophia(b.m, 0.1), *other = mlc_sgd(b.m, 0.1);
+    double     p[3], h[3], was[3];
+    b.x = test_tensor(ctx, MLC_F32, mlc_dims1(3), weight);
+    CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 1), MLC_OK);
+    test_read(hessian_of(opt), was);
+    for (int call = 1; call <= 4; call++) {
+        b.calls = 0;
+        b.worse = call;
+        CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 2), MLC_ERR_VALUE);
+        mlc_error_clear(ctx);
+        b.bad = call;                  /* NaN: h stays, too                                    */
+        b.calls = b.worse = 0;
+        CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 2), MLC_OK);
+        b.bad = 0;
+        test_read(mlc_module_param(b.m, "p"), p);
+        test_read(hessian_of(opt), h);
+        CHECK(memcmp(p, start, sizeof p) == 0 && memcmp(h, was, sizeof h) == 0);
+    }
+    CHECK_EQ(mlc_optim_curvature_with(opt, NULL, NULL, 1), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 0), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "0 samples");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_curvature_with(other, loss_of, &b, 1), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "sgd keeps no curvature");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_scaler(opt, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 1), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    mlc_optim_scaler_off(opt);
+    CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, loss_of, &b, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_curvature_with(opt, loss_of, &b, 1), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "mlc_optim_flush");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_optim_curvature_with(NULL, loss_of, &b, 1), MLC_ERR_ARG);
+    mlc_optim_free(other);
 }

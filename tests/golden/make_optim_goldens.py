@@ -46,6 +46,8 @@ and w, both [7]; NAME.p1, NAME.p10, NAME.p100 are p after so many updates. "own 
     sophia              lr .01, betas (.96, .99), gamma .05, eps 1e-12, decoupled decay .2, k 10;
                         own p0
     sophia_options      lr .02, betas (.9, .95), gamma .5, eps 1e-12, no decay, k 7; own p0
+    sophia_h            lr .01, betas (.9, .95), gamma 1, eps 1e-12, decoupled decay .2, k 10, 2
+                        samples; own p0; on sum w p^2 + .3 sum over i < 6 of p[i] p[i+1]
     sf_adamw            schedule-free AdamW lr .05, betas (.9, .999), eps 1e-8, no warm-up, no decay
     sf_adamw_warmup     schedule-free AdamW lr .05, betas (.95, .99), eps 1e-6, warm-up 10,
                         decay .05
@@ -82,7 +84,10 @@ Formulas of the rules that are not torch's (g gradient, p parameter, lerp(a, b, 
     sophia    arXiv 2305.14342: on updates 1, 1 + k, 1 + 2k ... first h = b2 h + (1 - b2) hhat,
               hhat = 2w, the exact diagonal of the Hessian; then p *= 1 - lr decay;
               m = lerp(m, g, 1 - b1); p -= lr clip(m / max(gamma h, eps), -1, 1). Some elements are
-              clipped, some are not.
+              clipped, some are not. sophia_h: hhat is the mean over samples s of u * (H u), H
+              the exact Hessian, u = 1 where word i of the stream is below 2^31, else -1:
+              Philox4x32-10 of the seed SEED, stream FNV-1a("optim_curvature_with") +
+              0x9E3779B97F4A7C15 + (updates made) 0xA0761D6478BD642F + s 0x8CB92BA72F3D8DD7.
     sf_*      arXiv 2405.15682 and its reference implementation: x = y = z = p0. Update t = 1 ...:
               rate = lr min(t / warm-up, 1), with AdamW times sqrt(1 - b2^t); c = rate_max^2 / sum
               of rate_max^2 so far, rate_max the largest rate so far (r 0, weight_lr_power 2); g at
@@ -244,6 +249,60 @@ def sophia(lr, b1=0.96, b2=0.99, gamma=0.05, eps=1e-12, decay=0.2, k=10):
                 h = b2 * h + (1 - b2) * grad(np.ones_like(p))
             update += 1
             g = grad(p)
+            p = p * (1 - lr * decay)
+            m = b1 * m + (1 - b1) * g
+            arg = m / np.maximum(gamma * h, eps)
+            p = p - lr * np.clip(arg, -1, 1)
+            rule.clipped.append((np.abs(arg) > 1).mean())
+            yield p
+    rule.clipped = []
+    return rule
+
+
+SEED = 7
+WORD = 0xFFFFFFFF
+
+
+def philox(seed, stream, block):
+    """Four words of Philox4x32-10: key seed, counter (block, stream)."""
+    k0, k1 = seed & WORD, seed >> 32
+    c = [block & WORD, block >> 32, stream & WORD, stream >> 32]
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [b >> 32 ^ c[1] ^ k0, b & WORD, a >> 32 ^ c[3] ^ k1, a & WORD]
+        k0, k1 = k0 + 0x9E3779B9 & WORD, k1 + 0xBB67AE85 & WORD
+    return c
+
+
+assert philox(0, 0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def signs(n, update, sample):
+    stream = 14695981039346656037
+    for byte in b"optim_curvature_with":
+        stream = (stream ^ byte) * 1099511628211 % 2 ** 64
+    stream += 0x9E3779B97F4A7C15 + update * 0xA0761D6478BD642F + sample * 0x8CB92BA72F3D8DD7
+    words = [w for block in range((n + 3) // 4) for w in philox(SEED, stream % 2 ** 64, block)]
+    return np.where(np.array(words[:n]) < 2 ** 31, 1.0, -1.0)
+
+
+def sophia_h(lr, b1=0.96, b2=0.99, gamma=0.01, eps=1e-12, decay=0.2, k=10, samples=2):
+    """On sum w p^2 + .3 sum p[i] p[i+1]: the gradient that it is given is of the first sum."""
+    def rule(p, grad):
+        def whole(p):
+            g = grad(p)
+            g[1:] += 0.3 * p[:-1]
+            g[:-1] += 0.3 * p[1:]
+            return g
+        m, h = np.zeros_like(p), np.zeros_like(p)
+        update = 0
+        while True:
+            if update % k == 0:
+                draws = [signs(p.size, update, sample).astype(p.dtype)
+                         for sample in range(samples)]
+                h = b2 * h + (1 - b2) * sum(u * whole(u) for u in draws) / samples
+            update += 1
+            g = whole(p)
             p = p * (1 - lr * decay)
             m = b1 * m + (1 - b1) * g
             arg = m / np.maximum(gamma * h, eps)
@@ -423,7 +482,8 @@ def own_rules(book):
     trace(book, "lars_decay", lars(5.0, 0.002, 0.8, decay=0.05))
     trace(book, "lars_zero", lars(0.1, decay=0.05), w=np.zeros(7))
     for name, rule in (("sophia", sophia(0.01)),
-                       ("sophia_options", sophia(0.02, 0.9, 0.95, 0.5, decay=0.0, k=7))):
+                       ("sophia_options", sophia(0.02, 0.9, 0.95, 0.5, decay=0.0, k=7)),
+                       ("sophia_h", sophia_h(0.01, 0.9, 0.95, 1.0))):
         trace(book, name, rule, p0=SOPHIA_P0)
         assert min(rule.clipped) < max(rule.clipped) < 1 and max(rule.clipped) > 0, rule.clipped
 
