@@ -1432,10 +1432,21 @@ DO(mlc_optim_sam)
     mlc_optim_sam(w->opt, 0, false);
     return st;
 }
+/* What fails in a later iteration leaves those before it: parameters are put back here.         */
 static mlc_status run_lbfgs(world *w, mlc_optim *opt)
 {
+    static unsigned char was[16][1024];
+    mlc_param_iter       it = mlc_param_iter_make(w->net), again = it;
     w->optim = opt;
-    return opt ? mlc_optim_step_with(opt, world_fit, w, NULL) : made(w, opt);
+    if (opt == NULL)
+        return made(w, opt);
+    for (int n = 0; mlc_param_next(&it); n++)
+        mlc_read(it.tensor, was[n], (size_t)mlc_numel(it.tensor) * mlc_dtype_bytes(it.tensor->dtype));
+    const mlc_status st = mlc_optim_step_with(opt, world_fit, w, NULL);
+    for (int n = 0; st != MLC_OK && mlc_param_next(&again); n++)
+        mlc_write(again.tensor, was[n],
+                  (size_t)mlc_numel(again.tensor) * mlc_dtype_bytes(again.tensor->dtype));
+    return st;
 }
 
 DO(mlc_lbfgs) { return run_lbfgs(w, mlc_lbfgs(w->net, 0.1)); }
