@@ -2916,6 +2916,9 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
  *          0: a view of the dtype of states; updates that were made before it, i64 []. In the same
  *          way slow.NAME and optim.slow, of mlc_optim_lookahead
+ *   optim.lbfgs.t, .H_diag, .n_iter, .func_evals, .due, .ro, .d, .prev_flat_grad, .old_dirs.K,
+ *          .old_stps.K  of mlc_lbfgs, whose parameters have no step: numbers, f64 [] or i64 [];
+ *          what takes part, bool [parameters]; f64 [pairs]; vectors of all parameters, views
  *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
  *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
  *   ref    torch.optim.Optimizer.state_dict                                                   */
@@ -35056,6 +35059,14 @@ struct mlc_optim {
 struct mlc__lbfgs {
     mlc_status (*step)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     void      (*drop)(mlc_optim *o);   /* frees all memory of it but this struct               */
+    int64_t   (*items)(const mlc_optim *o);                /* that a walk has                  */
+    mlc_tensor *(*item)(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES]);
+    mlc_status (*plan)(mlc_optim *o, int64_t pairs);       /* begins a load; -1: no history    */
+    mlc_status (*check)(mlc_optim *o, mlc_tensor *const *loaded);    /* items; NULL: none      */
+    void      (*take)(mlc_optim *o);   /* what was checked                                     */
+    bool      loads;                   /* from plan until take, or its failure                 */
+    int64_t   planned;                 /* pairs of that file                                   */
+    double    checked[4];              /* numbers of it; rho is in alpha, due behind due       */
     mlc_lbfgs_desc desc;
     int64_t   layout, n;               /* of entries; elements of a vector, padding included   */
     mlc_dtype dtype;                   /* of vectors */
@@ -37054,10 +37065,9 @@ static mlc_status mlc__lbfgs_arrays(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
     const size_t most = (size_t)l->desc.history;
-    l->pair = MLC__CAST(void **, mlc__heap_alloc(o->ctx, most * (sizeof(void *) +
-                                                                 2 * sizeof(double)) +
-                                                 (size_t)o->entries * sizeof(bool), MLC_MEM_OBJECT,
-                                                 mlc__lbfgs_what));
+    const size_t bytes = most * (sizeof(void *) + 2 * sizeof(double)) +
+                         2 * (size_t)o->entries * sizeof(bool);
+    l->pair = MLC__CAST(void **, mlc__heap_alloc(o->ctx, bytes, MLC_MEM_OBJECT, mlc__lbfgs_what));
     if (!l->pair) return MLC_ERR_NOMEM;
     l->rho = MLC__CAST(double *, (void *)(l->pair + most));
     l->alpha = l->rho + most;
@@ -37424,6 +37434,108 @@ static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, doub
     return st != MLC_OK ? st : counted;
 }
 
+/* -- state -- */
+
+enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC__LBFGS_PAIRS };
+
+static int64_t mlc__lbfgs_items(const mlc_optim *o)
+{
+    const struct mlc__lbfgs *l = o->lbfgs;
+    const int64_t pairs = l->loads ? l->planned : l->iterations ? l->pairs : -1;
+    return pairs < 0 ? (int64_t)MLC__LBFGS_DUE : MLC__LBFGS_PAIRS + 2 * pairs;
+}
+
+/* A view of n elements. */
+static mlc_tensor *mlc__lbfgs_view(mlc_optim *o, void *data)
+{
+    mlc_tensor *t = mlc__tensor_new(o->ctx, o->ctx->depth, o->lbfgs->dtype, 1, &o->lbfgs->n,
+                                    MLC_MEM_OPTIM);
+    if (t) t->storage->data = data;
+    return t;
+}
+
+/* Pairs of a load go where those of a new history are. */
+static mlc_tensor *mlc__lbfgs_pair(mlc_optim *o, int64_t i, bool s)
+{
+    const struct mlc__lbfgs *l = o->lbfgs;
+    char *y = MLC__CAST(char *, l->loads ? l->pair[i] : mlc__lbfgs_y(l, i));
+    return mlc__lbfgs_view(o, y + (s ? mlc__lbfgs_bytes(l) : 0));
+}
+
+static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES])
+{
+    static const char *const names[] = { "t", "H_diag", "n_iter", "func_evals", "due", "ro", "d",
+                                         "prev_flat_grad" };
+    struct mlc__lbfgs *l = o->lbfgs;
+    const int64_t i = k - MLC__LBFGS_PAIRS, pairs = l->loads ? l->planned : l->pairs;
+    if (i < 0) snprintf(name, MLC_STATE_NAME_BYTES, "optim.lbfgs.%s", names[k]);
+    else snprintf(name, MLC_STATE_NAME_BYTES, "optim.lbfgs.%s.%lld",
+                  i % 2 ? "old_stps" : "old_dirs", (long long)i / 2);
+    if (i >= 0) return mlc__lbfgs_pair(o, i / 2, i % 2);
+    if (k == MLC__LBFGS_D) return mlc__lbfgs_view(o, l->direction);
+    if (k == MLC__LBFGS_BEFORE) return mlc__lbfgs_view(o, l->before);
+    if (k == MLC__LBFGS_DUE) return mlc_from(o->ctx, MLC_BOOL, mlc_dims1(o->entries), l->due);
+    for (int64_t p = 0; k == MLC__LBFGS_RHO && p < pairs; p++)
+        l->alpha[p] = l->rho[(l->first + p) % l->desc.history];
+    if (k == MLC__LBFGS_RHO) return mlc_from(o->ctx, MLC_F64, mlc_dims1(pairs), l->alpha);
+    return mlc_from(o->ctx, k < 2 ? MLC_F64 : MLC_I64, mlc_dims0(),
+                    k == 0 ? (const void *)&l->t : k == 1 ? (const void *)&l->scale :
+                    k == 2 ? (const void *)&l->iterations : (const void *)&l->evaluations);
+}
+
+static mlc_status mlc__lbfgs_plan(mlc_optim *o, int64_t pairs)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    MLC__REQUIRE(o->ctx, pairs <= l->desc.history, IO, "optim_load: the file has %lld pairs of "
+                 "L-BFGS, the optimizer keeps %lld; make it with a longer history",
+                 (long long)pairs, (long long)l->desc.history);
+    MLC__TRY(mlc__lbfgs_follow(o));
+    for (int64_t i = 0; i < pairs; i++) MLC__TRY(mlc__lbfgs_room(o, i));
+    l->planned = pairs;
+    l->loads = true;
+    return MLC_OK;
+}
+
+/* History that lacks a part is dropped. */
+static mlc_status mlc__lbfgs_check(mlc_optim *o, mlc_tensor *const *loaded)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    const int64_t items = mlc__lbfgs_items(o);
+    for (int64_t k = 0; k < items; k++) if (!loaded[k]) l->planned = -1;
+    for (int k = 0; k < MLC__LBFGS_DUE; k++) {
+        const double x = loaded[k] ? mlc_item(loaded[k]) : 0.0;
+        MLC__REQUIRE(o->ctx, x >= 0.0 && x <= (k < 2 ? DBL_MAX : MLC__MOST_WHOLE), IO,
+                     "optim_load: a number of optim.lbfgs is %s; it must be from 0 to 2^53",
+                     mlc__real(x).s);
+        l->checked[k] = x;
+    }
+    if (l->planned < 0) return MLC_OK;
+    MLC__TRY(mlc_read(mlc_cast(loaded[MLC__LBFGS_DUE], MLC_BOOL), l->due + o->entries,
+                      (size_t)o->entries));
+    MLC__TRY(mlc_read(mlc_cast(loaded[MLC__LBFGS_RHO], MLC_F64), l->alpha,
+                      (size_t)l->planned * sizeof *l->alpha));
+    for (int64_t i = 0; i < l->planned; i++)
+        MLC__REQUIRE(o->ctx, l->alpha[i] >= 0.0 && l->alpha[i] < MLC__INF, IO,
+                     "optim_load: optim.lbfgs.ro has %s; it must be finite and not negative",
+                     mlc__real(l->alpha[i]).s);
+    return MLC_OK;
+}
+
+static void mlc__lbfgs_take(mlc_optim *o)
+{
+    struct mlc__lbfgs *l = o->lbfgs;
+    mlc__lbfgs_forget(l);
+    l->loads = false;
+    l->t = l->checked[0];
+    l->scale = l->checked[1];
+    l->evaluations = (int64_t)l->checked[3];
+    if (l->planned < 0) return;
+    l->iterations = (int64_t)l->checked[2];
+    l->pairs = l->planned;
+    memcpy(l->rho, l->alpha, (size_t)l->pairs * sizeof *l->rho);
+    memcpy(l->due, l->due + o->entries, (size_t)o->entries * sizeof *l->due);
+}
+
 MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
 {
     mlc_optim draft;
@@ -37445,6 +37557,11 @@ MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
     if (!o->lbfgs) { mlc_optim_free(o); return NULL; }
     o->lbfgs->step = mlc__lbfgs_step;
     o->lbfgs->drop = mlc__lbfgs_drop;
+    o->lbfgs->items = mlc__lbfgs_items;
+    o->lbfgs->item = mlc__lbfgs_item;
+    o->lbfgs->plan = mlc__lbfgs_plan;
+    o->lbfgs->check = mlc__lbfgs_check;
+    o->lbfgs->take = mlc__lbfgs_take;
     o->lbfgs->desc = *d;
     return o;
 }
@@ -37910,7 +38027,8 @@ mlc__optim_number[] = {
 
 typedef enum mlc__item_kind {
     MLC__ITEM_STATE, MLC__ITEM_STEP, MLC__ITEM_CARRY, MLC__ITEM_GRAD, MLC__ITEM_AVERAGE,
-    MLC__ITEM_NUMBER, MLC__ITEM_BASE   /* of an average */
+    MLC__ITEM_NUMBER, MLC__ITEM_BASE,  /* of an average */
+    MLC__ITEM_LBFGS
 } mlc__item_kind;
 
 typedef struct mlc__optim_slot {
@@ -37936,19 +38054,22 @@ static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
 static int64_t mlc__optim_items(const mlc_optim *o)
 {
     const int32_t averages = mlc__optim_averages(o);
-    return o->entries * (o->n_state + 3 + averages) + MLC__COUNT(mlc__optim_number) + averages;
+    return o->entries * (o->n_state + 3 + averages) + MLC__COUNT(mlc__optim_number) + averages +
+           (o->lbfgs ? o->lbfgs->items(o) : 0);
 }
 
 static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
 {
-    const int64_t each = o->n_state + 3 + mlc__optim_averages(o);
+    const int32_t averages = mlc__optim_averages(o);
+    const int64_t each = o->n_state + 3 + averages;
     const int64_t entry = mlc__min(at / each, o->entries);
     const int32_t k = (int32_t)(at - entry * each), past = k - o->n_state;
     const int32_t base = k - MLC__COUNT(mlc__optim_number);
     mlc__optim_slot item = { MLC__ITEM_STATE, entry, k };
     if (entry == o->entries) {
-        item.kind = base < 0 ? MLC__ITEM_NUMBER : MLC__ITEM_BASE;
-        item.k = base < 0 ? k : base;
+        item.kind = base < 0 ? MLC__ITEM_NUMBER : base < averages ? MLC__ITEM_BASE
+                                                                  : MLC__ITEM_LBFGS;
+        item.k = base < 0 ? k : base < averages ? base : base - averages;
     } else if (past >= 0) {
         item.kind = past == 0 ? MLC__ITEM_STEP : past == 1 ? MLC__ITEM_CARRY :
                     past == 2 ? MLC__ITEM_GRAD : MLC__ITEM_AVERAGE;
@@ -37964,10 +38085,11 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
         return whose == MLC__OF_ALL || (whose == MLC__OF_SCALERS && o->has_scaler) ||
                (whose == MLC__OF_MEANS && o->keeps_mean);
     }
-    if (item->kind == MLC__ITEM_BASE) return true;
+    if (item->kind >= MLC__ITEM_BASE) return true;
     const mlc__entry *e = &o->entry[item->entry];
     if (!e->p) return false;
     if (item->kind == MLC__ITEM_CARRY) return o->carries;
+    if (item->kind == MLC__ITEM_STEP) return !o->lbfgs;
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
 }
 
@@ -38079,13 +38201,15 @@ MLC_IMPL mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *o)
 MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
 {
     if (!it || !it->optim || mlc__optim_layout(it->optim) != MLC_OK) return false;
-    const mlc_optim *o = it->optim;
+    mlc_optim *o = it->optim;
     const int64_t n = mlc__optim_items(o);
     mlc__optim_slot item;
     do {
         if (it->next >= n) return false;
         item = mlc__optim_item(o, it->next++);
     } while (!mlc__optim_has_item(o, &item));
+    if (item.kind == MLC__ITEM_LBFGS)
+        return (it->tensor = o->lbfgs->item(o, item.k, it->name)) != NULL;
     char name[MLC_NAME_BYTES] = "";
     struct mlc_optim_step step;
     mlc__optim_numbers numbers;
@@ -42426,6 +42550,7 @@ typedef struct mlc__optim_file {
     bool                   torch;      /* a load of PyTorch's names */
     int64_t                most;       /* made of those; 0: the file has no step */
     bool                   grads;      /* there are some in the file */
+    mlc_tensor           **lbfgs;      /* of a load: items that the file has, others NULL */
 } mlc__optim_file;
 
 /* As the optimizer is. */
@@ -42464,12 +42589,15 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
         const mlc__optim_slot item = mlc__optim_item(o, i);
         char name[MLC_STATE_NAME_BYTES];
         if (!mlc__optim_has_item(o, &item)) continue;
-        mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
+        const bool lbfgs = item.kind == MLC__ITEM_LBFGS;
+        if (lbfgs) list[n].tensor = o->lbfgs->item(o, item.k, name);
+        else mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
         char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, strlen(name) + 1));
         if (!copy) return MLC_ERR_NOMEM;
         memcpy(copy, name, strlen(name) + 1);
         list[n].name = copy;
-        list[n].tensor = mlc__optim_item_tensor(o, &item, f->step + item.entry, &f->numbers);
+        if (!lbfgs)
+            list[n].tensor = mlc__optim_item_tensor(o, &item, f->step + item.entry, &f->numbers);
         if (!list[n++].tensor) return ctx->status;
     }
     const char *const metadata[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING,
@@ -42576,8 +42704,10 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
     const mlc__optim_file *f = MLC__CAST(const mlc__optim_file *, l->user);
     const mlc__optim_slot item = mlc__optim_item(f->o, at);
     char name[MLC_STATE_NAME_BYTES];
+    mlc_tensor *to = NULL;
     if (!mlc__optim_wants(f, &item)) return MLC_OK;
-    mlc__optim_want_name(f, &item, name);
+    if (item.kind == MLC__ITEM_LBFGS) to = f->o->lbfgs->item(f->o, item.k, name);
+    else mlc__optim_want_name(f, &item, name);
     if (l->want) {
         mlc__want *w = &l->want[l->wants];
         mlc__key *k = &l->key[l->keys];
@@ -42586,7 +42716,7 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
         w->item = at;
         w->optional = item.kind == MLC__ITEM_GRAD ||
                       (f->torch && mlc__optim_torch_lacks(f->o, &item));
-        w->to = item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
+        w->to = to ? to : item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
                 mlc__optim_state_tensor(f->o, &item) :
                 item.kind == MLC__ITEM_GRAD ? &f->o->entry[item.entry].p->t :
                 mlc__optim_want_number(f, &item);
@@ -42601,12 +42731,27 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
     return MLC_OK;
 }
 
+/* Of L-BFGS; -1: the file has no history. */
+static int64_t mlc__optim_file_pairs(const mlc_safetensors *file)
+{
+    for (int64_t i = 0; i < file->count; i++) {
+        const mlc__st_entry *e = &file->entries[i];
+        if (strcmp(e->name, "optim.lbfgs.ro") == 0 && e->ndim == 1) return e->shape[0];
+    }
+    return -1;
+}
+
 static mlc_status mlc__optim_load_names(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
-    const int64_t items = mlc__optim_items(f->o);
     MLC__TRY(mlc__optim_load_rule(l, f));
     MLC__TRY(mlc__optim_file_begin(f));
+    if (f->o->lbfgs) MLC__TRY(f->o->lbfgs->plan(f->o, mlc__optim_file_pairs(l->file)));
+    const int64_t items = mlc__optim_items(f->o);
+    f->lbfgs = MLC__CAST(mlc_tensor **, mlc__arena(f->o->ctx, f->o->ctx->depth,
+                                                   (size_t)items * sizeof *f->lbfgs));
+    if (!f->lbfgs) return MLC_ERR_NOMEM;
+    memset(f->lbfgs, 0, (size_t)items * sizeof *f->lbfgs);
     for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
     MLC__TRY(mlc__load_room(l));
     for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
@@ -42650,6 +42795,10 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
 {
     const mlc__optim_slot item = mlc__optim_item(f->o, w->item);
     double x[2] = { 0.0, 0.0 };
+    if (item.kind == MLC__ITEM_LBFGS) {
+        f->lbfgs[item.k] = w->t;
+        return MLC_OK;
+    }
     if (item.kind == MLC__ITEM_NUMBER) return mlc__optim_load_number(l, f, w, item.k);
     if (item.kind == MLC__ITEM_BASE) {
         MLC__TRY(mlc__optim_load_values(l, w, true, -MLC__MOST_WHOLE, MLC__MOST_WHOLE, x));
@@ -42708,6 +42857,7 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
     }
     o->guard.steps = f->numbers.steps;
     if (o->has_scaler) o->guard.scaler = scaler;
+    if (o->lbfgs) o->lbfgs->take(o);
     o->stale = true;
     return MLC_OK;
 }
@@ -42724,7 +42874,8 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
         return mlc__zero(o->ctx, l->what, w->to->storage->data, bytes);
     }
     if (!w->t) return MLC_OK;
-    if (state || item.kind == MLC__ITEM_AVERAGE)
+    const bool vector = item.kind == MLC__ITEM_LBFGS && item.k >= MLC__LBFGS_D;
+    if (state || vector || item.kind == MLC__ITEM_AVERAGE)
         return mlc__cast_into(o->ctx, l->what, w->to, w->t);
     if (item.kind != MLC__ITEM_GRAD) return MLC_OK;
     mlc__grad_view(w->to, &g);
@@ -42739,6 +42890,7 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
     mlc_optim *o = f->o;
     for (int64_t i = 0; i < l->wants; i++)
         if (l->want[i].t) MLC__TRY(mlc__optim_load_read(l, f, &l->want[i]));
+    if (o->lbfgs) MLC__TRY(o->lbfgs->check(o, f->lbfgs));
     if (f->most) f->numbers.steps = f->most;
     const mlc_scaler_state s = mlc__optim_load_scaler(f);
     MLC__REQUIRE(o->ctx, !o->has_scaler || mlc__scaler_may_be(o, &s), IO,
@@ -42772,7 +42924,9 @@ MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_
     l.commit = mlc__optim_load_commit;
     l.user = &f;
     l.path = path;
-    return mlc__load_ex(&l, desc);
+    const mlc_status st = mlc__load_ex(&l, desc);
+    if (o->lbfgs) o->lbfgs->loads = false;
+    return st;
 }
 
 MLC_IMPL mlc_status mlc_optim_load(mlc_optim *o, const char *path)

@@ -33,12 +33,31 @@ static mlc_optim *make_adamw(mlc_module *m)
 }
 static mlc_optim *make_lamb(mlc_module *m) { return mlc_lamb(m, 0.02); }
 
+static mlc_optim *make_lbfgs(mlc_module *m)
+{
+    mlc_lbfgs_desc d = mlc_lbfgs_desc_make(1);
+    d.max_iter = 3;
+    d.history = 5;
+    return mlc_lbfgs_ex(m, &d);
+}
+static mlc_optim *make_lbfgs_fixed(mlc_module *m)
+{
+    mlc_lbfgs_desc d = mlc_lbfgs_desc_make(0.2);
+    d.max_iter = 2;
+    d.history = 100;
+    d.strong_wolfe = false;
+    return mlc_lbfgs_ex(m, &d);
+}
+
 static const trace OWN[] = {
     {"sgd", make_sgd, 0, false},     {"momentum", make_momentum, 0, false},
     {"adam", make_adam, 0, false},   {"adamw", make_adamw, 0, false},
     {"lamb", make_lamb, 0, false},
 };
 enum { N_OWN = sizeof OWN / sizeof *OWN, N_ALL = N_OWN + N_TRACES };
+
+static const trace LBFGS[] = {
+    {"lbfgs", make_lbfgs, 0, false}, {"lbfgs_fixed", make_lbfgs_fixed, 0, false}};
 
 static const trace *rule(int i) { return i < N_OWN ? &OWN[i] : &TRACES[i - N_OWN]; }
 
@@ -115,6 +134,14 @@ static void show_mean(training *r, int step, bool on)
     if (r->t->mean && step % 2) CHECK_EQ(mlc_optim_mean(r->opt, on), MLC_OK);
 }
 
+typedef struct loss_call { training *r; int step; } loss_call;
+
+static mlc_tensor *loss_again(void *user)
+{
+    const loss_call *c = (const loss_call *)user;
+    return loss_of(c->r, c->step, 0);
+}
+
 /* What a program does at a step, whether it was stopped before or not: a parameter is frozen from
  * step 5 to 8, so that it lags behind; the rate falls at step 7; one batch of scaled gradients is
  * not finite.                                                                                    */
@@ -127,9 +154,14 @@ static void train(training *r, int step)
         mlc_backward(loss_of(r, step, 1));
         CHECK_EQ(mlc_optim_curvature(r->opt, 6), MLC_OK);
     }
-    mlc_tensor *loss = loss_of(r, step, 0);
-    if (r->full && step == 11) loss = mlc_mul_scalar(loss, INF);
-    CHECK_EQ(mlc_optim_minimize(r->opt, loss), MLC_OK);
+    if (r->t == &LBFGS[0] || r->t == &LBFGS[1]) {
+        loss_call c = {r, step};
+        CHECK_EQ(mlc_optim_step_with(r->opt, loss_again, &c, NULL), MLC_OK);
+    } else {
+        mlc_tensor *loss = loss_of(r, step, 0);
+        if (r->full && step == 11) loss = mlc_mul_scalar(loss, INF);
+        CHECK_EQ(mlc_optim_minimize(r->opt, loss), MLC_OK);
+    }
     mlc_scope_end(r->ctx);
 }
 
@@ -238,6 +270,15 @@ TEST(resume, f64_and_bf16_parameters_go_on_where_they_were)
     }
 }
 
+TEST(resume, lbfgs_makes_the_same_bits_after_any_stop)
+{
+    for (int i = 0; i < 2; i++) {
+        check_stops(&LBFGS[i], MLC_F32, false);
+        check_stops(&LBFGS[i], MLC_F64, false);
+        check_stops(&LBFGS[i], MLC_BF16, false);
+    }
+}
+
 /* ---- the walk ------------------------------------------------------------------------------- */
 
 static mlc_tensor *find(mlc_optim *opt, const char *name)
@@ -328,6 +369,45 @@ TEST(resume, averages_are_walked_and_keep_their_count_where_the_file_has_none)
         CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
     }
     mlc_average_free(late);
+    training_end(&r);
+    box_close(&b);
+}
+
+TEST(resume, pairs_of_lbfgs_are_walked_and_need_as_long_a_history)
+{
+    const box      b = box_open_fast("opt.safetensors");
+    training       r = training_begin(&LBFGS[0], MLC_F32, false);
+    mlc_lbfgs_desc d = mlc_lbfgs_desc_make(1);
+    mlc_load_desc  part = mlc_load_desc_make();
+    mlc_load_report report;
+    CHECK_NEAR(mlc_item(find(r.opt, "optim.lbfgs.n_iter")), 0, 0);
+    CHECK(!find(r.opt, "optim.lbfgs.d") && !find(r.opt, "state.0.weight.step"));
+    for (int step = 1; step <= 3; step++) train(&r, step);
+    mlc_tensor *ro = find(r.opt, "optim.lbfgs.ro"), *y = find(r.opt, "optim.lbfgs.old_dirs.4");
+    CHECK(ro && ro->dtype == MLC_F64 && ro->shape[0] == 5);
+    CHECK(y && y->dtype == MLC_F32 && !find(r.opt, "optim.lbfgs.old_dirs.5"));
+    mlc_tensor *s = find(r.opt, "optim.lbfgs.old_stps.4");
+    CHECK_NEAR(mlc_item(mlc_dot(y, s)) * mlc_item_at(ro, mlc_dims1(4)), 1, 1e-5);
+    CHECK_NEAR(mlc_item(mlc_sum_all(find(r.opt, "optim.lbfgs.due"))), 4, 0);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+    d.history = 4;
+    mlc_optim *kept = r.opt;
+    r.opt = mlc_lbfgs_ex(r.net, &d);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(r.ctx), "the file has 5 pairs of L-BFGS, the optimizer keeps 4");
+    mlc_error_clear(r.ctx);
+    train(&r, 4);
+    mlc_optim_free(r.opt);
+    d.history = 7;
+    r.opt = mlc_lbfgs_ex(r.net, &d);
+    train(&r, 4);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
+    CHECK(hash_state(r.opt) == hash_state(kept));
+    part.partial = true;               /* without a part the history is dropped                */
+    part.report = &report;
+    CHECK_EQ(mlc_optim_load_ex(r.opt, GOLDEN("torch_adamw"), &part), MLC_OK);
+    CHECK(!find(r.opt, "optim.lbfgs.d"));
+    train(&r, 5);
     training_end(&r);
     box_close(&b);
 }
