@@ -2638,10 +2638,10 @@ MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
 typedef mlc_tensor *(*mlc_loss_fn)(void *user);
 /* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
- *   there is a scaler, and mlc_optim_step. mlc_optim_sam calls fn twice, mlc_lbfgs as often as it
- *   needs to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or
- *   gets the value of the first loss, for which a device is waited for. After an error gradients are
- *   stale, but for collected ones (mlc_optim_accumulate).
+ *   there is a scaler, and mlc_optim_step. With mlc_optim_sam fn is called twice, by mlc_lbfgs as
+ *   often as it needs to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss:
+ *   NULL, or gets the value of the first loss, for which a device is waited for. After an error
+ *   gradients are stale, but for collected ones (mlc_optim_accumulate).
  *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
  *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
@@ -2653,15 +2653,17 @@ MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *use
  *   err    ARG: rho negative or not finite; STATE of mlc_optim_step_with: mlc_optim_accumulate
  *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
-/* mlc_optim_curvature_with: Sophia-H: in place of a step, h = beta2 h + (1-beta2) e, with e the mean
- *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal: u are signs drawn for
- *   the context's seed, mlc_optim_steps and sample, H u is (g(p + eps u) - g(p - eps u)) / (2 eps).
- *   fn is called 2 samples times, so a batch norm sees as many batches more; dropout draws the same
- *   on both sides. Then the parameters are as before, to the bit, and gradients are stale. eps is
- *   s = root mean square of what is trained, or 1, times 2^-18, f64; 2^-8, f32; 2^-3 with bf16. The
- *   error of H u: s^2 4^-18 (4^-8, 4^-3) / 6 third derivatives of g along u, and rounding: |g| 2^-35
- *   (2^-16, 2^-6) / s. The variance of e, of one sample, is the sum of squares of the other elements
- *   of H's row. An element whose estimate is not finite keeps its h. A device is waited for.
+/* mlc_optim_curvature_with: Sophia-H: in place of a step, h = beta2 h + (1-beta2) e, e the mean
+ *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal. The signs u are
+ *   drawn for the context's seed, mlc_optim_steps and sample. H u is (g(p + eps u) - g(p - eps
+ *   u)) / 2 eps with eps = s 2^-8 (f64: s 2^-18, with bf16 parameters: s 2^-3), where s is the
+ *   root mean square of what is trained, or 1. Its error is eps^2 / 6 times the third derivative
+ *   of g along u, and by rounding |g| 2^-16 / s (2^-35, 2^-6). The variance of e with one sample
+ *   is the sum of squares of the row's elements off the diagonal. An element whose e is not
+ *   finite keeps its h.
+ *   fn is called 2 samples times: a batch norm sees as many batches more, dropout draws the same
+ *   on both sides. Then parameters are as before, to the bit, and gradients are stale. A device
+ *   is waited for.
  *   err    ARG: NULL fn, samples < 1; STATE: another rule, a scaler, gradients that wait for a step
  *          (mlc_optim_accumulate); those of fn and mlc_backward: nothing has changed then
  *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c    */
@@ -37321,7 +37323,8 @@ static const char *mlc__lbfgs_foreign(const mlc_optim *o)
            o->looks ? "mlc_optim_clip" : o->noise ? "mlc_optim_noise" :
            o->in_backward ? "mlc_optim_in_backward" : o->rho > 0.0 ? "mlc_optim_sam" :
            o->groups > 1 ? "mlc_optim_group" :
-           o->layers && o->layers->factor > 0.0 && o->layers->factor < 1.0 ? "mlc_optim_layer_decay" :
+           o->layers && o->layers->factor > 0.0 && o->layers->factor < 1.0 ?
+                                                       "mlc_optim_layer_decay" :
            o->averages && o->averages->back ? "mlc_optim_lookahead" : NULL;
 }
 
@@ -37358,8 +37361,8 @@ static mlc_status mlc__lbfgs_first(mlc__lbfgs_run *r, mlc__lbfgs_point *at, doub
     MLC__TRY(mlc__lbfgs_evaluate(r, &at->loss, at->g, NULL));
     MLC__TRY(mlc__lbfgs_norm(o, at->g, MLC__INF, largest));
     MLC__REQUIRE(o->ctx, mlc__is_finite(at->loss) && mlc__is_finite(*largest), VALUE,
-                 "optim_step_with: the loss is %s and the largest gradient %s, nothing was changed; "
-                 "look for what made it with mlc_anomaly", mlc__real(at->loss).s,
+                 "optim_step_with: the loss is %s and the largest gradient %s, nothing was "
+                 "changed; look for what made it with mlc_anomaly", mlc__real(at->loss).s,
                  mlc__real(*largest).s);
     mlc__lbfgs_choose(o);
     return MLC_OK;

@@ -1283,6 +1283,42 @@ static bool ema_setup(state *s)
     return near(s, "the average", got, 0x1p-12, 1);
 }
 
+/* ---- optim_lbfgs_: an iteration with 10 pairs, and the loss sum p p -------------------------- */
+
+static mlc_tensor *lbfgs_loss(void *user)
+{
+    const state *s = (const state *)user;
+    return mlc_sum_all(mlc_mul(s->a, s->a));
+}
+
+static double lbfgs_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++) mlc_optim_step_with(s->opt, lbfgs_loss, s, NULL);
+    return spent_since(s, start);
+}
+
+/* Short steps without a search, so that it goes on; each but the first takes off 1/10000.       */
+static bool lbfgs_setup(state *s)
+{
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(s->bc->n, s->bc->m);
+    mlc_lbfgs_desc     l = mlc_lbfgs_desc_make(1e-4);
+    d.no_bias = true;
+    l.max_iter = l.max_eval = 1;
+    l.history = 10;
+    l.tolerance_grad = l.tolerance_change = 0;
+    l.strong_wolfe = false;
+    s->net = mlc_nn_linear_ex(s->ctx, &d);
+    s->opt = mlc_lbfgs_ex(s->net, &l);
+    s->a   = mlc_module_param(s->net, "weight");
+    lbfgs_run(s, 1);
+    const double before = mlc_item_at(s->a, mlc_dims2(0, 0));
+    lbfgs_run(s, 12);
+    const double after = mlc_item_at(s->a, mlc_dims2(0, 0));
+    return near(s, "a parameter's change", after / before, 1 - 12e-4, 40);
+}
+
 /* ---- optim_sched_: a schedule's factor ------------------------------------------------------ */
 
 #define SCHEDS 16
@@ -1982,6 +2018,7 @@ static void add_all(void)
                   large ? 4000 : 1000, 0, 2 + i % RULE_COUNT);
     }
     add_other("optim_ema_1m", "Mparam/s", 1, ema_setup, ema_run, 1000, 1000, 0, 0);
+    add_other("optim_lbfgs_1m", "Mparam/s", 1, lbfgs_setup, lbfgs_run, 1000, 1000, 0, 0);
     add_other("optim_ema_10m", "Mparam/s", 10, ema_setup, ema_run, 2500, 4000, 0, 0);
     for (int i = 0; i < SCHEDS; i++) {
         static char names[SCHEDS][40];

@@ -543,6 +543,21 @@ def ema_update(n):
     return make
 
 
+def lbfgs_step(n):
+    def make(dtype):
+        p = torch.empty(n, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
+        opt = torch.optim.LBFGS([p], lr=1e-4, max_iter=1, max_eval=1, history_size=10,
+                                tolerance_grad=0, tolerance_change=0)
+
+        def closure():
+            opt.zero_grad()
+            loss = (p * p).sum()
+            loss.backward()
+            return loss
+        return lambda: opt.step(closure)
+    return make
+
+
 def optimizer_step(optimizer, n=1000000):
     def make(dtype):
         p = torch.empty(n, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
@@ -654,6 +669,7 @@ CASES = {
     "optim_sgd_1000x1000": optimizer_step(sgd),
     **{f"optim_{name}_{size}": optimizer_step(make, n)
        for name, make in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
+    "optim_lbfgs_1m": lbfgs_step(1000000),
     "optim_ema_1m": ema_update(1000000),
     "optim_ema_10m": ema_update(10000000),
     "data_loader_1797x64_b32": loader,

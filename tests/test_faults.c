@@ -1441,7 +1441,8 @@ static mlc_status run_lbfgs(world *w, mlc_optim *opt)
     if (opt == NULL)
         return made(w, opt);
     for (int n = 0; mlc_param_next(&it); n++)
-        mlc_read(it.tensor, was[n], (size_t)mlc_numel(it.tensor) * mlc_dtype_bytes(it.tensor->dtype));
+        mlc_read(it.tensor, was[n],
+                 (size_t)mlc_numel(it.tensor) * mlc_dtype_bytes(it.tensor->dtype));
     const mlc_status st = mlc_optim_step_with(opt, world_fit, w, NULL);
     for (int n = 0; st != MLC_OK && mlc_param_next(&again); n++)
         mlc_write(again.tensor, was[n],

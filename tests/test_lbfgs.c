@@ -367,7 +367,7 @@ TEST(lbfgs, numbers_that_make_no_sense_are_refused_by_name_and_value)
     CHECK_OK(ctx);
 }
 
-/* ---- Sophia's curvature by differences -------------------------------------------------------- */
+/* ---- Sophia's curvature by differences ------------------------------------------------------ */
 
 static mlc_tensor *hessian_of(mlc_optim *opt)
 {
