@@ -35078,9 +35078,10 @@ struct mlc__lbfgs {
     void     *direction, *before;      /* before: gradient where direction begins              */
     void     *start, *gradient[3];     /* start: parameters there                              */
     bool     *due;                     /* of each entry: takes part                            */
-    void    **pair;                    /* history blocks of a y and an s each, made on demand  */
+    void    **pair;                    /* history blocks of a y and an s each, made on demand; */
+                                       /* the oldest one first                                 */
     double   *rho, *alpha;             /* history of each: 1 / y s, and of a direction         */
-    int64_t   pairs, first;            /* how many there are; the oldest one                   */
+    int64_t   pairs;                   /* how many there are                                   */
     int64_t   iterations, evaluations; /* iterations since history began                       */
     double    t, scale;                /* length of the last step; of the first inverse Hessian */
 };
@@ -36823,6 +36824,9 @@ MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.OPTIM.LBFGS ------------------------------------ L-BFGS: two loops, strong Wolfe search
  * Vectors have one dtype and the places of states, so that an entry begins at the same element in
  * each; elements of what does not take part, and padding, are 0 in gradients, and thus in all that
@@ -36845,14 +36849,9 @@ static void *mlc__lbfgs_at(const struct mlc__lbfgs *l, const mlc__entry *e, void
     return MLC__CAST(char *, v) + e->state / l->unit * (int64_t)mlc_dtype_bytes(l->dtype);
 }
 
-static void *mlc__lbfgs_y(const struct mlc__lbfgs *l, int64_t i)
-{
-    return l->pair[(l->first + i) % l->desc.history];
-}
-
 static void *mlc__lbfgs_s(const struct mlc__lbfgs *l, int64_t i)
 {
-    return MLC__CAST(char *, mlc__lbfgs_y(l, i)) + mlc__lbfgs_bytes(l);
+    return MLC__CAST(char *, l->pair[i]) + mlc__lbfgs_bytes(l);
 }
 
 /* -- vectors -- */
@@ -36888,22 +36887,24 @@ static mlc_status mlc__lbfgs_copy(mlc_optim *o, void *to, const void *from)
     return mlc__device_copy(o->ctx, to, from, mlc__lbfgs_bytes(o->lbfgs), MLC_COPY_ON_DEVICE);
 }
 
-/* *sum (device) = sum x, or *sum += it, of f64. */
-static mlc_status mlc__lbfgs_sum(mlc_optim *o, const double *x, int64_t n, double *sum,
-                                 bool accumulate)
+/* *out (device) = sum or norm of x, or *out += it. */
+static mlc_status mlc__lbfgs_fold(mlc_ctx *ctx, mlc_reduce op, double p, mlc_dtype dtype, int64_t n,
+                                  const void *x, double *out, bool accumulate)
 {
-    struct mlc_k_reduce a;
+    struct mlc_k_fold a;
     memset(&a, 0, sizeof a);
-    a.op = MLC_REDUCE_SUM;
-    a.dtype = a.out_dtype = MLC_F64;
-    a.ndim = 1;
-    a.accumulate = accumulate;
-    a.shape[0] = n;
-    a.in = x;
-    a.in_stride[0] = 1;
-    a.out = sum;
-    a.divisor = 1.0;
-    MLC__RUN_WITH_WORKSPACE(o->ctx, mlc__lbfgs_what, reduce, &a);
+    a.r.op = op;
+    a.r.dtype = dtype;
+    a.r.out_dtype = MLC_F64;
+    a.r.ndim = 1;
+    a.r.accumulate = accumulate;
+    a.r.shape[0] = n;
+    a.r.in = x;
+    a.r.in_stride[0] = 1;
+    a.r.out = out;
+    a.r.divisor = 1.0;
+    a.p = p;
+    MLC__RUN_WITH_WORKSPACE_IN(ctx, mlc__lbfgs_what, fold, &a, &a.r);
     return MLC_OK;
 }
 
@@ -36920,57 +36921,38 @@ static mlc_status mlc__lbfgs_dot_in(mlc_optim *o, const void *a, const void *b, 
         MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, other, MLC_F64,
                                   MLC__CAST(const char *, b) + from * size, l->dtype, n));
         MLC__TRY(mlc__lbfgs_map(o->ctx, MLC_MAP_MUL, MLC_F64, n, room, room, other, 0.0, false));
-        MLC__TRY(mlc__lbfgs_sum(o, room, n, sum, from > 0));
+        MLC__TRY(mlc__lbfgs_fold(o->ctx, MLC_REDUCE_SUM, 0.0, MLC_F64, n, room, sum, from > 0));
     }
     return MLC_OK;
 }
 
-/* *out (host) = a b, in f64. */
-static mlc_status mlc__lbfgs_dot(mlc_optim *o, const void *a, const void *b, double *out)
+/* *out (host) = a b, in f64; b NULL: the norm of a of the order p. */
+static mlc_status mlc__lbfgs_number(mlc_optim *o, const void *a, const void *b, double p,
+                                    double *out)
 {
+    const struct mlc__lbfgs *l = o->lbfgs;
+    const size_t n = b ? 2 * MLC__DOT_PIECE : 0;
     mlc__block *block;
     void *room;
     *out = 0.0;
-    MLC__TRY(mlc__scratch(o->ctx, (2 * MLC__DOT_PIECE + 1) * sizeof *out, &block, &room));
-    mlc_status st = mlc__lbfgs_dot_in(o, a, b, MLC__CAST(double *, room));
-    if (st == MLC_OK && o->lbfgs->n)
-        st = mlc__device_copy(o->ctx, out, MLC__CAST(double *, room) + 2 * MLC__DOT_PIECE,
-                              sizeof *out, MLC_COPY_TO_HOST);
+    if (l->n == 0) return MLC_OK;
+    MLC__TRY(mlc__scratch(o->ctx, (n + 1) * sizeof *out, &block, &room));
+    double *made = MLC__CAST(double *, room) + n;
+    mlc_status st = b ? mlc__lbfgs_dot_in(o, a, b, MLC__CAST(double *, room))
+                      : mlc__lbfgs_fold(o->ctx, MLC_REDUCE_NORM, p, l->dtype, l->n, a, made, false);
+    if (st == MLC_OK) st = mlc__device_copy(o->ctx, out, made, sizeof *out, MLC_COPY_TO_HOST);
     mlc__scratch_end(o->ctx, block);
     return st;
 }
 
-static mlc_status mlc__lbfgs_fold(mlc_optim *o, const void *x, double p, void *norm)
+static mlc_status mlc__lbfgs_dot(mlc_optim *o, const void *a, const void *b, double *out)
 {
-    struct mlc_k_fold a;
-    memset(&a, 0, sizeof a);
-    a.r.op = MLC_REDUCE_NORM;
-    a.r.dtype = o->lbfgs->dtype;
-    a.r.out_dtype = MLC_F64;
-    a.r.ndim = 1;
-    a.r.shape[0] = o->lbfgs->n;
-    a.r.in = x;
-    a.r.in_stride[0] = 1;
-    a.r.out = norm;
-    a.r.divisor = 1.0;
-    a.p = p;
-    MLC__RUN_WITH_WORKSPACE_IN(o->ctx, mlc__lbfgs_what, fold, &a, &a.r);
-    return MLC_OK;
+    return mlc__lbfgs_number(o, a, b, 0.0, out);
 }
 
-/* *out (host) = norm of x, of the order p. */
 static mlc_status mlc__lbfgs_norm(mlc_optim *o, const void *x, double p, double *out)
 {
-    mlc__block *block;
-    void *norm;
-    *out = 0.0;
-    if (o->lbfgs->n == 0) return MLC_OK;
-    MLC__TRY(mlc__scratch(o->ctx, sizeof *out, &block, &norm));
-    mlc_status st = mlc__lbfgs_fold(o, x, p, norm);
-    if (st == MLC_OK)
-        st = mlc__device_copy(o->ctx, out, norm, sizeof *out, MLC_COPY_TO_HOST);
-    mlc__scratch_end(o->ctx, block);
-    return st;
+    return mlc__lbfgs_number(o, x, NULL, p, out);
 }
 
 /* -- parameters -- */
@@ -37047,7 +37029,7 @@ static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, 
 
 /* -- memory -- */
 
-static void mlc__lbfgs_forget(struct mlc__lbfgs *l) { l->pairs = l->first = l->iterations = 0; }
+static void mlc__lbfgs_forget(struct mlc__lbfgs *l) { l->pairs = l->iterations = 0; }
 
 static void mlc__lbfgs_drop(mlc_optim *o)
 {
@@ -37055,40 +37037,30 @@ static void mlc__lbfgs_drop(mlc_optim *o)
     for (int64_t i = 0; l->pair && i < l->desc.history; i++)
         mlc__heap_data_free(o->ctx, l->pair[i], MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, l->memory, MLC_MEM_OPTIM);
-    mlc__heap_free(o->ctx, l->pair);
+    mlc__heap_free(o->ctx, l->rho);
+    l->rho = NULL;
     l->pair = NULL;
     l->memory = NULL;
     l->layout = 0;
     mlc__lbfgs_forget(l);
 }
 
-/* The host's arrays: pairs, numbers of pairs, flags of entries. */
-static mlc_status mlc__lbfgs_arrays(mlc_optim *o)
+/* Arrays of the host and vectors of the device. */
+static mlc_status mlc__lbfgs_memory(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
-    const size_t most = (size_t)l->desc.history;
-    const size_t bytes = most * (sizeof(void *) + 2 * sizeof(double)) +
-                         2 * (size_t)o->entries * sizeof(bool);
-    l->pair = MLC__CAST(void **, mlc__heap_alloc(o->ctx, bytes, MLC_MEM_OBJECT, mlc__lbfgs_what));
-    if (!l->pair) return MLC_ERR_NOMEM;
-    l->rho = MLC__CAST(double *, (void *)(l->pair + most));
-    l->alpha = l->rho + most;
-    l->due = MLC__CAST(bool *, (void *)(l->alpha + most));
-    return MLC_OK;
-}
-
-static mlc_status mlc__lbfgs_vectors(mlc_optim *o)
-{
-    struct mlc__lbfgs *l = o->lbfgs;
-    const size_t bytes = mlc__lbfgs_bytes(l);
+    const size_t most = (size_t)l->desc.history, bytes = mlc__lbfgs_bytes(l);
+    const size_t host = most * (sizeof(void *) + 2 * sizeof(double)) + 2 * (size_t)o->entries;
+    l->rho = MLC__CAST(double *, mlc__heap_alloc(o->ctx, host, MLC_MEM_OBJECT, mlc__lbfgs_what));
     l->memory = mlc__heap_data(o->ctx, 6 * bytes, MLC_MEM_OPTIM, mlc__lbfgs_what);
-    if (!l->memory) return MLC_ERR_NOMEM;
-    char *at = MLC__CAST(char *, l->memory);
-    l->direction = at;
-    l->before = at + bytes;
-    l->start = at + 2 * bytes;
-    for (int k = 0; k < 3; k++) l->gradient[k] = at + (size_t)(3 + k) * bytes;
-    return mlc__zero(o->ctx, mlc__lbfgs_what, at, 6 * bytes);
+    if (!l->rho || !l->memory) return MLC_ERR_NOMEM;
+    l->alpha = l->rho + most;
+    l->pair = MLC__CAST(void **, (void *)(l->alpha + most));
+    l->due = MLC__CAST(bool *, (void *)(l->pair + most));
+    void **const vector[6] = { &l->direction, &l->before, &l->start, &l->gradient[0],
+                               &l->gradient[1], &l->gradient[2] };
+    for (size_t k = 0; k < 6; k++) *vector[k] = MLC__CAST(char *, l->memory) + k * bytes;
+    return mlc__zero(o->ctx, mlc__lbfgs_what, l->memory, 6 * bytes);
 }
 
 /* Memory for the entries as they are now: history of others is dropped. */
@@ -37105,8 +37077,7 @@ static mlc_status mlc__lbfgs_follow(mlc_optim *o)
     l->dtype = dtype;
     l->unit = unit;
     l->n = (int64_t)o->bytes / unit;
-    mlc_status st = mlc__lbfgs_arrays(o);
-    if (st == MLC_OK) st = mlc__lbfgs_vectors(o);
+    const mlc_status st = mlc__lbfgs_memory(o);
     if (st == MLC_OK) l->layout = o->layout;
     else mlc__lbfgs_drop(o);
     return st;
@@ -37116,12 +37087,22 @@ static mlc_status mlc__lbfgs_follow(mlc_optim *o)
 static mlc_status mlc__lbfgs_room(mlc_optim *o, int64_t i)
 {
     struct mlc__lbfgs *l = o->lbfgs;
-    if (l->pair[i]) return MLC_OK;
+    if (i == l->desc.history || l->pair[i]) return MLC_OK;
     l->pair[i] = mlc__heap_data(o->ctx, 2 * mlc__lbfgs_bytes(l), MLC_MEM_OPTIM, mlc__lbfgs_what);
     return l->pair[i] ? MLC_OK : MLC_ERR_NOMEM;
 }
 
 /* -- directions -- */
+
+/* The oldest pair goes, and its memory is the next one's. */
+static void mlc__lbfgs_turn(struct mlc__lbfgs *l)
+{
+    void *oldest = l->pair[0];
+    const size_t rest = (size_t)--l->pairs;
+    memmove(l->pair, l->pair + 1, rest * sizeof *l->pair);
+    memmove(l->rho, l->rho + 1, rest * sizeof *l->rho);
+    l->pair[rest] = oldest;
+}
 
 /* before and direction become y and s, and a pair if the loss curves upward between them. */
 static mlc_status mlc__lbfgs_learn(mlc_optim *o, const void *g)
@@ -37134,13 +37115,10 @@ static mlc_status mlc__lbfgs_learn(mlc_optim *o, const void *g)
     MLC__TRY(mlc__lbfgs_dot(o, y, s, &ys));
     MLC__TRY(mlc__lbfgs_dot(o, y, y, &yy));
     if (!(ys > 1e-10) || !mlc__is_finite(ys) || !mlc__is_finite(yy)) return MLC_OK;
-    if (l->pairs == l->desc.history) {
-        l->first = (l->first + 1) % l->desc.history;
-        l->pairs--;
-    }
-    MLC__TRY(mlc__lbfgs_copy(o, mlc__lbfgs_y(l, l->pairs), y));
+    if (l->pairs == l->desc.history) mlc__lbfgs_turn(l);
+    MLC__TRY(mlc__lbfgs_copy(o, l->pair[l->pairs], y));
     MLC__TRY(mlc__lbfgs_copy(o, mlc__lbfgs_s(l, l->pairs), s));
-    l->rho[(l->first + l->pairs++) % l->desc.history] = 1.0 / ys;
+    l->rho[l->pairs++] = 1.0 / ys;
     l->scale = ys / yy;
     return MLC_OK;
 }
@@ -37153,14 +37131,14 @@ static mlc_status mlc__lbfgs_loops(mlc_optim *o, const void *g)
     MLC__TRY(mlc__lbfgs_add(o, l->direction, -1.0, g, false));
     for (int64_t i = l->pairs - 1; i >= 0; i--) {
         MLC__TRY(mlc__lbfgs_dot(o, mlc__lbfgs_s(l, i), l->direction, &dot));
-        l->alpha[i] = dot * l->rho[(l->first + i) % l->desc.history];
-        MLC__TRY(mlc__lbfgs_add(o, l->direction, -l->alpha[i], mlc__lbfgs_y(l, i), true));
+        l->alpha[i] = dot * l->rho[i];
+        MLC__TRY(mlc__lbfgs_add(o, l->direction, -l->alpha[i], l->pair[i], true));
     }
     MLC__TRY(mlc__lbfgs_add(o, l->direction, l->scale, l->direction, false));
     for (int64_t i = 0; i < l->pairs; i++) {
-        MLC__TRY(mlc__lbfgs_dot(o, mlc__lbfgs_y(l, i), l->direction, &dot));
-        const double beta = dot * l->rho[(l->first + i) % l->desc.history];
-        MLC__TRY(mlc__lbfgs_add(o, l->direction, l->alpha[i] - beta, mlc__lbfgs_s(l, i), true));
+        MLC__TRY(mlc__lbfgs_dot(o, l->pair[i], l->direction, &dot));
+        MLC__TRY(mlc__lbfgs_add(o, l->direction, l->alpha[i] - dot * l->rho[i],
+                                mlc__lbfgs_s(l, i), true));
     }
     return MLC_OK;
 }
@@ -37170,7 +37148,7 @@ static mlc_status mlc__lbfgs_aim(mlc_optim *o, const void *g)
 {
     struct mlc__lbfgs *l = o->lbfgs;
     mlc_status st = mlc__lbfgs_begin(o);
-    if (st == MLC_OK && l->iterations) st = mlc__lbfgs_room(o, l->pairs % l->desc.history);
+    if (st == MLC_OK && l->iterations) st = mlc__lbfgs_room(o, l->pairs);
     if (st != MLC_OK) return st;
     if (l->iterations) st = mlc__lbfgs_learn(o, g);
     else l->scale = 1.0;
@@ -37457,14 +37435,6 @@ static mlc_tensor *mlc__lbfgs_view(mlc_optim *o, void *data)
     return t;
 }
 
-/* Pairs of a load go where those of a new history are. */
-static mlc_tensor *mlc__lbfgs_pair(mlc_optim *o, int64_t i, bool s)
-{
-    const struct mlc__lbfgs *l = o->lbfgs;
-    char *y = MLC__CAST(char *, l->loads ? l->pair[i] : mlc__lbfgs_y(l, i));
-    return mlc__lbfgs_view(o, y + (s ? mlc__lbfgs_bytes(l) : 0));
-}
-
 static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES])
 {
     static const char *const names[] = { "t", "H_diag", "n_iter", "func_evals", "due", "ro", "d",
@@ -37474,13 +37444,11 @@ static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_
     if (i < 0) snprintf(name, MLC_STATE_NAME_BYTES, "optim.lbfgs.%s", names[k]);
     else snprintf(name, MLC_STATE_NAME_BYTES, "optim.lbfgs.%s.%lld",
                   i % 2 ? "old_stps" : "old_dirs", (long long)i / 2);
-    if (i >= 0) return mlc__lbfgs_pair(o, i / 2, i % 2);
+    if (i >= 0) return mlc__lbfgs_view(o, i % 2 ? mlc__lbfgs_s(l, i / 2) : l->pair[i / 2]);
     if (k == MLC__LBFGS_D) return mlc__lbfgs_view(o, l->direction);
     if (k == MLC__LBFGS_BEFORE) return mlc__lbfgs_view(o, l->before);
     if (k == MLC__LBFGS_DUE) return mlc_from(o->ctx, MLC_BOOL, mlc_dims1(o->entries), l->due);
-    for (int64_t p = 0; k == MLC__LBFGS_RHO && p < pairs; p++)
-        l->alpha[p] = l->rho[(l->first + p) % l->desc.history];
-    if (k == MLC__LBFGS_RHO) return mlc_from(o->ctx, MLC_F64, mlc_dims1(pairs), l->alpha);
+    if (k == MLC__LBFGS_RHO) return mlc_from(o->ctx, MLC_F64, mlc_dims1(pairs), l->rho);
     return mlc_from(o->ctx, k < 2 ? MLC_F64 : MLC_I64, mlc_dims0(),
                     k == 0 ? (const void *)&l->t : k == 1 ? (const void *)&l->scale :
                     k == 2 ? (const void *)&l->iterations : (const void *)&l->evaluations);
@@ -37762,6 +37730,9 @@ MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void 
     mlc__heap_free(o->ctx, c.old);
     return st != MLC_OK ? st : left;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.AVERAGE ---------------------------------- averages of parameters, Lookahead
  * An average is an array that lies as the optimizer's states do, and goes where they go. Each
