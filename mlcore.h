@@ -37376,7 +37376,6 @@ static mlc_status mlc__lbfgs_iterate(mlc__lbfgs_run *r, mlc__lbfgs_point *at, bo
     const double to = st == MLC_OK ? at->t : 0.0;
     void *trial = at->g == l->gradient[0] ? l->gradient[1] : l->gradient[0];
     const mlc_status put = mlc__lbfgs_put(o, to, trial);
-    if (st != MLC_OK && l->pairs == 0) mlc__lbfgs_forget(l);
     if (st != MLC_OK || put != MLC_OK) return st != MLC_OK ? st : put;
     l->t = to;
     r->moved = r->moved || to != 0.0;
@@ -37408,8 +37407,10 @@ static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, doub
     mlc_status st = mlc__lbfgs_first(&r, &at, &largest);
     if (loss && r.calls) *loss = at.loss;
     end = largest <= o->lbfgs->desc.tolerance_grad;
-    for (int64_t i = 1; st == MLC_OK && !end; i++)
+    for (int64_t i = 1; st == MLC_OK && !end; i++) {
         st = mlc__lbfgs_iterate(&r, &at, i == o->lbfgs->desc.max_iter, &end);
+        if (st != MLC_OK && o->lbfgs->pairs == 0) mlc__lbfgs_forget(o->lbfgs);
+    }
     mlc_optim_zero_grad(o);
     const mlc_status counted = r.moved ? mlc__lbfgs_count(o) : MLC_OK;
     return st != MLC_OK ? st : counted;
@@ -37422,7 +37423,8 @@ enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC_
 static int64_t mlc__lbfgs_items(const mlc_optim *o)
 {
     const struct mlc__lbfgs *l = o->lbfgs;
-    const int64_t pairs = l->loads ? l->planned : l->iterations ? l->pairs : -1;
+    const int64_t pairs = l->loads ? l->planned :
+                          l->iterations && l->layout == o->layout ? l->pairs : -1;
     return pairs < 0 ? (int64_t)MLC__LBFGS_DUE : MLC__LBFGS_PAIRS + 2 * pairs;
 }
 

@@ -277,6 +277,34 @@ TEST(lbfgs, frozen_parameters_stay_and_surgery_drops_the_history)
     mlc_error_clear(ctx);
 }
 
+static mlc_tensor *grows(void *user)
+{
+    batch *b = (batch *)user;
+    if (b->calls == 2) {
+        mlc_module_add(b->m, mlc_nn_linear(mlc_module_ctx(b->m), 3, 3));
+        mlc_module_rebuild(b->m);
+    }
+    return fit_of(user);
+}
+
+TEST(lbfgs, a_loss_that_builds_the_module_anew_is_refused)
+{
+    mlc_ctx   *ctx = test_ctx();
+    batch      b = fit(ctx, MLC_F32);
+    mlc_optim *opt = mlc_lbfgs(b.m, 1);
+    CHECK_EQ(mlc_optim_step_with(opt, grows, &b, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "fn freed the module or built it anew");
+    mlc_error_clear(ctx);
+    const double loss = fitted(b);
+    CHECK_EQ(mlc_optim_step_with(opt, fit_of, &b, NULL), MLC_OK);
+    CHECK(fitted(b) < loss);
+    mlc_module_add(b.m, mlc_nn_linear(ctx, 3, 3));         /* the walk is of what there is     */
+    mlc_module_rebuild(b.m);
+    mlc_optim_state_iter it = mlc_optim_state_iter_make(opt);
+    while (mlc_optim_state_next(&it)) CHECK(strstr(it.name, "lbfgs.d") == NULL);
+    CHECK_OK(ctx);
+}
+
 /* An average sees a step, not its iterations; a minimum is no step.                             */
 TEST(lbfgs, steps_that_move_are_counted_and_averaged)
 {
