@@ -105,9 +105,9 @@
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
- *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE
- *   IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE
- *   IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.MATRIX
+ *   IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE
+ *   IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -2620,6 +2620,58 @@ MLC_API mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *desc)
  *   ref    schedulefree's eval() and train()                        test: tests/test_rules.c  */
 MLC_API mlc_status mlc_optim_mean(mlc_optim *opt, bool on);
 
+/* Adafactor and Muon step one parameter after the other, with a workspace of two copies of it in
+ * the dtype of states, Muon and two squares of its shorter side; never inside backward. What is
+ * said of the rules above holds for them. test: tests/test_matrix.c.                          */
+
+typedef struct mlc_adafactor_desc {
+    double lr;                         /* required: an upper bound of the relative step        */
+    double power;                      /* beta2 of update t: 1 - t^-power; default 0.8         */
+    double eps1, eps2;                 /* lower bounds: of the root that gradients are divided */
+                                       /* by, of rms(p) in the rate; defaults 2^-23, 1e-3      */
+    double clip;                       /* upper bound of rms(update); default 1                */
+    double weight_decay;               /* default 0, decoupled                                 */
+    bool   fixed;                      /* the rate is lr: neither t nor rms(p) changes it      */
+} mlc_adafactor_desc;
+
+/* mlc_adafactor_desc_make: as mlc_adafactor.                                                  */
+MLC_API mlc_adafactor_desc mlc_adafactor_desc_make(double lr);
+/* mlc_adafactor: p -= min(lr, 1 / sqrt(t)) max(eps2, rms(p)) u / max(1, rms(u) / clip), u = g /
+ *   root of the mean of g g. Of matrices, the last two axes, only means by row and by column are
+ *   kept, row_var and col_var; of vectors all, variance. lr 0.01 is the paper's relative step.
+ *   ref    arXiv 1804.04235; torch.optim.Adafactor                                            */
+MLC_API mlc_optim *mlc_adafactor(mlc_module *m, double lr);
+/* mlc_adafactor_ex: with power, eps, clip, weight decay. PyTorch's beta2_decay is -power, its d is
+ *   clip, its eps1 of f64 is 2^-52.                err: ARG: see above; eps1 or clip of 0     */
+MLC_API mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *desc);
+
+typedef struct mlc_muon_desc {
+    double  lr;                        /* required; PyTorch's default is 1e-3                  */
+    double  momentum, weight_decay;    /* defaults 0.95, 0.1, decoupled                        */
+    double  a, b, c;                   /* a step makes a x + (b x x' + c (x x')^2) x of x;     */
+                                       /* defaults 3.4445, -4.775, 2.0315                      */
+    double  eps;                       /* lower bound of the norm that x is divided by; 1e-7   */
+    int32_t steps;                     /* default 5                                            */
+    bool    nesterov;                  /* default true                                         */
+    bool    match_adamw;               /* rate times 0.2 sqrt(longer side), so that a rate of  */
+                                       /* AdamW will do; default false: sqrt(rows / columns),  */
+                                       /* where that is over 1                                 */
+    mlc_adam_desc adamw;               /* of what is no matrix; its lr keeps its ratio to lr;  */
+                                       /* default: mlc_adamw_desc_make(lr)                     */
+} mlc_muon_desc;
+
+/* mlc_muon_desc_make: as mlc_muon.                                                            */
+MLC_API mlc_muon_desc mlc_muon_desc_make(double lr);
+/* mlc_muon: matrices step along their momentum, made orthogonal by Newton-Schulz: singular values
+ *   become about 1. Products have the dtype of states (PyTorch: bf16). A parameter of more than two
+ *   axes is a matrix [first axis, the others]; one of fewer takes steps of AdamW, and so does a
+ *   matrix of a group with adamw, which is best made before the first step: embeddings and heads.
+ *   State: momentum_buffer of matrices; exp_avg and exp_avg_sq of the others.
+ *   ref    kellerjordan.github.io/posts/muon; arXiv 2502.16982; torch.optim.Muon              */
+MLC_API mlc_optim *mlc_muon(mlc_module *m, double lr);
+/* mlc_muon_ex: with momentum, steps, AdamW.         err: ARG: see above; steps not in [1, 100) */
+MLC_API mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *desc);
+
 /* mlc_optim_free: frees the optimizer and its state.                                          */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
@@ -2715,13 +2767,15 @@ typedef struct mlc_group_desc {
     double lr_scale;                   /* times the optimizer's rate; default 1                */
     double weight_decay;               /* used if has_weight_decay; else the optimizer's       */
     bool   has_weight_decay;
+    bool   adamw;                      /* of mlc_muon: matrices go to its AdamW; default off   */
 } mlc_group_desc;
 
 /* mlc_group_desc_make: the optimizer's own values.                                            */
 MLC_API mlc_group_desc mlc_group_desc_make(void);
 /* mlc_optim_group: parameters whose dotted name matches the glob ("*.bias") get values of their
  *   own; the last group that matches wins; at most 15 groups. NULL desc: the optimizer's values.
- *   err    ARG if nothing matches, or a value is negative, or not to be used
+ *   err    ARG if nothing matches, or a value is negative, or not to be used; adamw, and another
+ *          rule than mlc_muon
  *   ref    torch.optim parameter groups                                                       */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
 /* mlc_optim_no_decay: on: no weight decay for parameters of at most one axis, biases and weights of
@@ -3701,6 +3755,10 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
     MLC_RULE_SF_MEAN,                  /* of the next two: p toward z; k by the caller         */
     MLC_RULE_SF_SGD,                   /* z; momentum, warmup, r, power                        */
     MLC_RULE_SF_ADAMW,                 /* z, mean square; beta1, warmup, r, power, beta2, eps  */
+    MLC_RULE_MATRIX,                   /* an update; Adafactor: 0, power, fixed; Muon: 1,      */
+                                       /* momentum, and beta1, beta2 of its AdamW              */
+    MLC_RULE_MATRIX_GRADIENT,          /* a part of it: state = scaled gradient, p stays       */
+    MLC_RULE_MATRIX_MEAN,              /* a part of it: state, a mean of p; p = lerp to it     */
     MLC_RULE_COUNT,
     MLC_RULE_FORCE_32 = 0x7fffffff
 } mlc_rule;
@@ -3736,7 +3794,7 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
     m = k[4] != 0 ? x : m; \
     x = x + k[1] * (m - x) + k[2] * e; \
     m = m - k[3] * e;
-#define MLC_ELEMENT_RULES(R, F, x_) \
+#define MLC__VECTOR_RULES(R, F, x_) \
     R(x_, AMSGRAD, amsgrad, 3, \
       MLC__MOMENTS \
       k[6] = s->lr / (1.0 - pow(h[0], (double)s->made)); \
@@ -3870,6 +3928,28 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
       v = k[5] * v + k[6] * d * d; \
       const T e = d / (F(sqrt)(v) + k[7]) + k[0] * x; \
       MLC__FREE_STEP)
+/* Passes of rules whose update is made of a whole tensor before: k is shrink, rate, and what means
+ * keep and take. Muon's AdamW is MLC_RULE_ADAM. */
+#define MLC__MATRIX_RULES(R, F, x_) \
+    R(x_, MATRIX, matrix, 1, \
+      const double made = (double)s->made; \
+      const double most = h[0] == 0.0 && h[2] == 0.0 ? 1.0 / sqrt(made) : s->lr; \
+      MLC__DECAYS(1.0) \
+      k[1] = s->lr < most ? s->lr : most; \
+      k[2] = h[0] == 0.0 ? 1.0 - pow(made, -h[1]) : h[1]; \
+      k[3] = 1.0 - k[2]; \
+      s->bias1 = 1.0 - pow(h[2], made); \
+      s->bias2 = 1.0 - pow(h[3], made);, \
+      x = k[0] * x - k[1] * m; \
+      (void)d;) \
+    R(x_, MATRIX_GRADIENT, matrix_gradient, 1, , \
+      m = d; \
+      (void)k;) \
+    R(x_, MATRIX_MEAN, matrix_mean, 1, , \
+      m = k[2] * m + k[3] * x; \
+      x = k[2] * m + k[3] * x; \
+      (void)d;)
+#define MLC_ELEMENT_RULES(R, F, x_) MLC__VECTOR_RULES(R, F, x_) MLC__MATRIX_RULES(R, F, x_)
 
 struct mlc_k_map {                     /* out = f(in...), or out += f(in...)                   */
     mlc_map     op;
@@ -18551,7 +18631,12 @@ MLC__RULES(MLC__RULE_BODY, any)
     MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                           void *none) \
     { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__RULE_LOOP, step) }
-MLC_ELEMENT_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+#define MLC__MATRIX_F32(x_, NAME, name, states, numbers, step) \
+    static MLC__OPT void mlc__##name##_f32(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                           void *none) \
+    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
 #define MLC__ELEMENT_F64(x_, NAME, name, states, numbers, step) \
     static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                            void *none) \
@@ -18586,9 +18671,9 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
 /* Rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with it. */
 #define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
     MLC__RULE_STAMP(name, none, none, none, isa)
-#define MLC__ELEMENT_RULES_scalar MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, scalar)
-#define MLC__ELEMENT_RULES_avx2   MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
-#define MLC__ELEMENT_RULES_neon   MLC_ELEMENT_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
+#define MLC__ELEMENT_RULES_scalar MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, scalar)
+#define MLC__ELEMENT_RULES_avx2   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
+#define MLC__ELEMENT_RULES_neon   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
 #define MLC__ELEMENT_RULES_avx512
 #define MLC__ELEMENT_AT_scalar(name) mlc__##name##_f32_scalar
 #define MLC__ELEMENT_AT_avx2(name)   mlc__##name##_f32_avx2
@@ -18947,7 +19032,13 @@ MLC__RULES(MLC__RULE_CPU, any)
     static const struct mlc_rule_fns mlc__rule_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
           { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) } };
-MLC_ELEMENT_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
+MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
+#define MLC__MATRIX_LEVEL(name, isa, level, K) mlc__##name##_f32,
+#define MLC__MATRIX_CPU(x_, NAME, name, states, numbers, step) \
+    static const struct mlc_rule_fns mlc__rule_##name = \
+        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) } };
+MLC__MATRIX_RULES(MLC__MATRIX_CPU, MLC__F32, any)
 
 #define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
 #define MLC__ELEMENT_NAMED(x_, NAME, name, states, numbers, step) &mlc__rule_##name,
@@ -34941,8 +35032,10 @@ typedef struct mlc__entry {            /* a trained parameter */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
     int16_t     group;
     bool        no_decay;              /* mlc_optim_no_decay */
+    bool        matrix;                /* its step is not the rule's kernel: struct mlc__matrix */
     double      rate;                  /* times that of the group: mlc_optim_layer_decay; or 1 */
     int64_t     state;                 /* byte offset in each of them */
+    int64_t     own;                   /* of its states, where there is a struct mlc__matrix */
     uint64_t    updates;
     mlc_dtype   held;                  /* of values that are in an average: see mlc_average    */
     double      carry[2];              /* on the CPU: of the update before, for the next one */
@@ -34952,6 +35045,7 @@ typedef struct mlc__entry {            /* a trained parameter */
 typedef struct mlc__group {
     char  *glob;
     double lr_scale, weight_decay;
+    bool   adamw;
 } mlc__group;
 
 /* What an optimizer does on a device: mlc_backend_register. */
@@ -35002,6 +35096,24 @@ struct mlc__noise {
     bool         added;                /* to gradients that are there, by a step that failed   */
 };
 
+struct mlc__matrix_job;
+
+/* A rule of whole matrices, mlc_adafactor or mlc_muon: a copy follows the optimizer. Its states
+ * have shapes of their own, and lie one after the other in o->memory, by entry. */
+struct mlc__matrix {
+    size_t     bytes;                  /* of the struct                                        */
+    int32_t    slots;                  /* states that an entry may have                        */
+    bool       adamw;                  /* what is no matrix is stepped by AdamW: Muon          */
+    double     ratio;                  /* of the rate of AdamW                                 */
+    mlc_status (*build)(mlc_optim *n, const mlc_optim *o); /* states of n's entries, from o's  */
+    mlc_status (*step)(mlc_optim *o, int64_t i, bool dry); /* of entry i; dry: only its memory */
+    const mlc_tensor *(*update)(struct mlc__matrix_job *j);            /* NULL: p has moved    */
+    int32_t    (*slot)(const mlc__entry *e, int32_t k);    /* how state k lies; 0: there is none */
+    mlc_tensor *(*tensor)(const mlc_optim *o, const mlc__entry *e, int32_t k);
+    mlc_adafactor_desc adafactor;
+    mlc_muon_desc      muon;
+};
+
 struct mlc_optim {
     mlc_ctx    *ctx;
     mlc_module *module;                /* NULL: freed */
@@ -35027,7 +35139,8 @@ struct mlc_optim {
     mlc__group *group;                 /* MLC__GROUPS; NULL before the first one is made */
     int32_t     groups;
     uint32_t    own_decay;             /* bit g: group g has a weight decay of its own */
-    struct mlc__layers *layers;        /* NULL: none, as noise */
+    struct mlc__layers *layers;        /* NULL: none, as noise and matrix */
+    const struct mlc__matrix *matrix;
     struct mlc__noise  *noise;
     int64_t     layout;                /* of the flat that the entries follow */
     uint64_t    token, next_token;     /* of an update: 1; on a device times next_token each   */
@@ -35198,7 +35311,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     if (!n->step) return MLC_ERR_NOMEM;
     n->squares = MLC__CAST(double *, (void *)(n->step + b.n));
     n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(n->squares + b.n));
-    MLC__TRY(mlc__optim_states(n, b.bytes));
+    MLC__TRY(n->matrix ? n->matrix->build(n, o) : mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) {
@@ -35300,9 +35413,13 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 {
     mlc_optim *o;
     if (!m) return NULL;
-    o = MLC__CAST(mlc_optim *, mlc__heap_alloc(m->ctx, sizeof *o, MLC_MEM_OBJECT, "optimizer"));
+    const size_t more = draft->matrix ? draft->matrix->bytes : 0;
+    o = MLC__CAST(mlc_optim *, mlc__heap_alloc(m->ctx, sizeof *o + more, MLC_MEM_OBJECT,
+                                               "optimizer"));
     if (!o) return NULL;
     *o = *draft;
+    if (more)
+        o->matrix = MLC__CAST(const struct mlc__matrix *, memcpy(o + 1, draft->matrix, more));
     o->ctx = m->ctx;
     o->module = m;
     o->groups = 1;
@@ -35323,7 +35440,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 
 MLC_IMPL mlc_group_desc mlc_group_desc_make(void)
 {
-    const mlc_group_desc d = { 1.0, 0.0, false };
+    const mlc_group_desc d = { 1.0, 0.0, false, false };
     return d;
 }
 
@@ -35341,6 +35458,8 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     MLC__REQUIRE(o->ctx, d.has_weight_decay || d.weight_decay == 0.0, ARG,
                  "optim_group: weight_decay is %s without has_weight_decay, which says that it is "
                  "used", mlc__real(d.weight_decay).s);
+    MLC__REQUIRE(o->ctx, !d.adamw || (o->matrix && o->matrix->adamw), ARG,
+                 "optim_group: adamw is of mlc_muon; the optimizer is %s", o->name);
     MLC__REQUIRE(o->ctx, o->groups < MLC__GROUPS, ARG, "optim_group: there are %d groups, the most"
                  "; match more with one glob", MLC__GROUPS - 1);
     MLC__TRY(mlc__optim_layout(o));
@@ -35352,6 +35471,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     const int32_t g = o->groups++;
     o->group[g].glob = copy;
     o->group[g].lr_scale = d.lr_scale;
+    o->group[g].adamw = d.adamw;
     o->group[g].weight_decay = d.has_weight_decay ? d.weight_decay : o->weight_decay;
     o->own_decay = (o->own_decay & ~(1u << g)) | (uint32_t)d.has_weight_decay << g;
     o->layout = 0;                     /* entries find their group anew */
@@ -35439,9 +35559,9 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
  * were made at other steps; on a device updates do. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
-    return !o->clip.each && !o->cpu->norms && mlc__entry_follows(a, b) && a->group == b->group &&
-           a->no_decay == b->no_decay && a->rate == b->rate && a->updates == b->updates &&
-           a->carry[0] == b->carry[0] && a->carry[1] == b->carry[1] &&
+    return !o->clip.each && !o->cpu->norms && !o->matrix && mlc__entry_follows(a, b) &&
+           a->group == b->group && a->no_decay == b->no_decay && a->rate == b->rate &&
+           a->updates == b->updates && a->carry[0] == b->carry[0] && a->carry[1] == b->carry[1] &&
            b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 
@@ -35449,8 +35569,13 @@ static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
     const mlc__group *g = e->group ? &o->group[e->group] : NULL;
-    const double decay = e->no_decay ? 0.0 : g ? g->weight_decay : o->weight_decay;
+    double decay = e->no_decay ? 0.0 : g ? g->weight_decay : o->weight_decay;
     set->lr = o->lr * o->factor[MLC_KNOB_LR] * (g ? g->lr_scale : 1.0) * e->rate;
+    if (o->matrix && !e->matrix) {
+        set->lr *= o->matrix->ratio;
+        if (!e->no_decay && !(o->own_decay >> e->group & 1u))
+            decay = o->matrix->muon.adamw.weight_decay;
+    }
     set->weight_decay = decay * o->factor[MLC_KNOB_WEIGHT_DECAY];
     set->due = due;
 }
@@ -35547,6 +35672,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
 /* Memory of a run's workspace, before the first parameter changes. */
 static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
 {
+    if (o->matrix) return o->matrix->step(o, from, true);
     if (!o->cpu->norms) return MLC_OK;
     const struct mlc_k_optim a = mlc__optim_args(o, from, to);
     return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
@@ -35569,6 +35695,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
 {
+    if (o->matrix) return o->matrix->step(o, from, false);
     struct mlc_k_optim a = mlc__optim_args(o, from, to);
     if (a.n == 0) return MLC_OK;
     if (!o->cpu->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
@@ -36708,6 +36835,524 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     o->mean = on;
     return MLC_OK;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.OPTIM.MATRIX ----------------------------------- Adafactor, Muon: steps of whole matrices
+ * A step of an entry is a sequence of kernels: a pass of a part of the rule writes the gradient,
+ * scaled and clipped, others update means; products, maps and sums compute the update; a last pass
+ * applies it to p. The passes are the kernel of all rules, so it is there that a step is skipped,
+ * a device's error heeded, a 16-bit p rounded and packs made again, and numbers that change from
+ * step to step stay on the device: the host does not wait. Before an update the same sequence
+ * reserves its memory without running (dry): running out of it changes nothing. */
+
+enum { MLC__SLOT_NONE, MLC__SLOT_ALIKE, MLC__SLOT_ROWS, MLC__SLOT_COLUMNS };
+
+/* A state of e with this shape, without memory. Parameters are row-major. */
+static void mlc__slot_shape(const mlc__entry *e, int32_t slot, mlc_tensor *t)
+{
+    const mlc_tensor *p = &e->p->t;
+    int64_t shape[MLC_MAX_DIMS];
+    memcpy(shape, p->shape, sizeof shape);
+    if (slot != MLC__SLOT_ALIKE) shape[p->ndim - (slot == MLC__SLOT_ROWS ? 1 : 2)] = 1;
+    mlc__tensor_init(t, p->ctx, e->dtype, p->ndim, shape);
+}
+
+static size_t mlc__slot_bytes(const mlc_optim *o, const mlc__entry *e, int32_t k)
+{
+    const int32_t slot = o->matrix->slot(e, k);
+    mlc_tensor t;
+    if (!slot) return 0;
+    mlc__slot_shape(e, slot, &t);
+    return mlc__round_up((size_t)mlc__numel(&t) * mlc__size(&t), MLC__CACHELINE);
+}
+
+static void *mlc__slot_data(const mlc_optim *o, const mlc__entry *e, int32_t k)
+{
+    size_t at = (size_t)e->own;
+    for (int32_t i = 0; i < k; i++) at += mlc__slot_bytes(o, e, i);
+    return MLC__CAST(char *, o->memory) + at;
+}
+
+/* States of entries that stay, and are stepped as before, move to their new places. */
+static mlc_status mlc__matrix_move(const mlc_optim *n, const mlc_optim *o)
+{
+    for (int64_t i = 0; i < n->entries; i++)
+        for (int64_t k = 0; k < o->entries; k++) {
+            const mlc__entry *e = &n->entry[i], *old = &o->entry[k];
+            if (old->p != e->p) continue;
+            for (int32_t s = 0; s < n->matrix->slots; s++) {
+                const int32_t slot = n->matrix->slot(e, s);
+                mlc_tensor t;
+                if (!slot || slot != n->matrix->slot(old, s)) continue;
+                mlc__slot_shape(e, slot, &t);
+                MLC__TRY(mlc__cast_run_of(n->ctx, "optimizer", mlc__slot_data(n, e, s), e->dtype,
+                                          mlc__slot_data(o, old, s), old->dtype,
+                                          mlc__numel(&t)));
+            }
+        }
+    return MLC_OK;
+}
+
+static mlc_status mlc__matrix_build(mlc_optim *n, const mlc_optim *o)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < n->entries; i++) {
+        mlc__entry *e = &n->entry[i];
+        e->matrix = !n->matrix->adamw ||
+                    (e->p->t.ndim > 1 && !(e->group && n->group[e->group].adamw));
+        e->own = (int64_t)bytes;
+        for (int32_t s = 0; s < n->matrix->slots; s++) bytes += mlc__slot_bytes(n, e, s);
+    }
+    n->memory = mlc__heap_data(n->ctx, bytes + MLC__CACHELINE, MLC_MEM_OPTIM, "optimizer");
+    if (!n->memory) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__zero(n->ctx, "optimizer", n->memory, bytes));
+    return mlc__matrix_move(n, o);
+}
+
+/* State k of e, as t. */
+static mlc_tensor *mlc__slot_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k,
+                                    mlc__temp *t)
+{
+    memset(&t->storage, 0, sizeof t->storage);
+    t->storage.ctx = o->ctx;
+    t->storage.data = mlc__slot_data(o, e, k);
+    mlc__slot_shape(e, o->matrix->slot(e, k), &t->t);
+    t->t.storage = &t->storage;
+    return &t->t;
+}
+
+static mlc_tensor *mlc__matrix_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k)
+{
+    mlc__temp *t = MLC__CAST(mlc__temp *, mlc__arena(o->ctx, o->ctx->depth, sizeof *t));
+    return t ? mlc__slot_tensor(o, e, k, t) : NULL;
+}
+
+/* -- what a step is made of -- */
+
+/* After a failure nothing more is done. */
+typedef struct mlc__matrix_job {
+    mlc_optim  *o;
+    mlc_ctx    *ctx;
+    mlc__entry *e;
+    struct mlc_k_optim a;              /* of a pass over the entry                             */
+    mlc_status  st;
+    bool        dry;                   /* nothing runs, but memory is asked for                */
+    int32_t     temps;
+    mlc__temp   temp[8];               /* until the step is made                               */
+} mlc__matrix_job;
+
+/* NULL after a failure. */
+static mlc_tensor *mlc__matrix_temp(mlc__matrix_job *j, mlc_dtype dtype, int32_t ndim,
+                                    const int64_t *shape)
+{
+    mlc__temp *t = &j->temp[j->temps];
+    if (j->st == MLC_OK) j->st = mlc__temp_begin(j->ctx, t, dtype, ndim, shape);
+    if (j->st != MLC_OK) return NULL;
+    j->temps++;
+    return &t->t;
+}
+
+static bool mlc__matrix_runs(const mlc__matrix_job *j) { return j->st == MLC_OK && !j->dry; }
+
+/* A pass of the rule or a part of it over p, or over x in its place. */
+static void mlc__matrix_pass(mlc__matrix_job *j, mlc_rule rule, const struct mlc_rule_fns *cpu,
+                             const mlc_tensor *x, void *state)
+{
+    struct mlc_k_optim a = j->a;
+    if (!mlc__matrix_runs(j)) return;
+    a.rule = rule;
+    a.cpu = cpu;
+    a.state[0] = state;
+    if (rule != MLC_RULE_MATRIX) a.packs = NULL;
+    if (rule != MLC_RULE_MATRIX_GRADIENT) a.clamp = 0.0;
+    if (x) {
+        a.dtype = x->dtype;
+        a.n = mlc__numel(x);
+        a.p = mlc__data(x);
+        a.g = a.p;
+    }
+    j->st = mlc__run_optim(j->ctx, "optim_step", &a);
+}
+
+/* The gradient, times what clipping and a scaler make of it. */
+static void mlc__matrix_gradient(mlc__matrix_job *j, const mlc_tensor *to)
+{
+    mlc__matrix_pass(j, MLC_RULE_MATRIX_GRADIENT, &mlc__rule_matrix_gradient, NULL, mlc__data(to));
+}
+
+/* State k moves toward x, and then x, by the same numbers, toward the state: Nesterov's. */
+static void mlc__matrix_mean(mlc__matrix_job *j, int32_t k, const mlc_tensor *x)
+{
+    mlc__matrix_pass(j, MLC_RULE_MATRIX_MEAN, &mlc__rule_matrix_mean, x,
+                     mlc__slot_data(j->o, j->e, k));
+}
+
+/* out = op(a, b; s), where a clamp has s as its lower bound. */
+static void mlc__matrix_map(mlc__matrix_job *j, mlc_map op, const mlc_tensor *out,
+                            const mlc_tensor *a, const mlc_tensor *b, double s)
+{
+    const mlc__apply_fn apply = op > MLC__MAP_LAST ? mlc__apply_math : mlc__apply_map;
+    const double range[2] = { s, MLC__INF };
+    if (mlc__matrix_runs(j)) j->st = apply(j->ctx, "optim_step", op, out, a, b, NULL, range, false);
+}
+
+/* out = in times a number on the device, in f64. */
+static void mlc__matrix_scale(mlc__matrix_job *j, const mlc_tensor *out, const mlc_tensor *in,
+                              const mlc_tensor *number)
+{
+    const double one[2] = { 1.0, 0.0 };
+    struct mlc_k_map a;
+    if (!mlc__matrix_runs(j) || !mlc__map_args(&a, MLC_MAP_MUL_S, out, in, NULL, NULL, one, false))
+        return;
+    a.s_dev = MLC__CAST(const double *, mlc__data(number));
+    j->st = mlc__run_map(j->ctx, "optim_step", &a);
+}
+
+#define MLC__MATRIX_RUN(name) \
+    static mlc_status mlc__matrix_run_##name(const mlc__matrix_job *j, struct mlc_k_##name *a) \
+    { \
+        if (j->st != MLC_OK) return j->st; \
+        if (j->dry) return mlc__scratch_reserve(j->ctx, mlc__workspace_##name(j->ctx, a)); \
+        MLC__RUN_WITH_WORKSPACE(j->ctx, "optim_step", name, a); \
+        return MLC_OK; \
+    }
+MLC__MATRIX_RUN(squares)
+MLC__MATRIX_RUN(reduce)
+MLC__MATRIX_RUN(gemm)
+
+static void mlc__matrix_squares(mlc__matrix_job *j, mlc_dtype dtype, const void *in,
+                                const mlc_tensor *sum)
+{
+    struct mlc_k_squares a;
+    a.dtype = dtype;
+    a.n = j->a.n;
+    a.in = in;
+    a.sum = MLC__CAST(double *, mlc__data(sum));
+    j->st = mlc__matrix_run_squares(j, &a);
+}
+
+/* Over one axis, which stays, as 1. */
+static void mlc__matrix_average(mlc__matrix_job *j, const mlc_tensor *out, const mlc_tensor *in,
+                                int32_t axis)
+{
+    struct mlc_k_reduce a;
+    mlc__reduce_args(&a, MLC_REDUCE_SUM, out, in, 1u << axis, true, (double)in->shape[axis],
+                     false);
+    j->st = mlc__matrix_run_reduce(j, &a);
+}
+
+/* c = alpha a b + beta c, [m,n], all dense; turned: a', or b'. */
+static void mlc__matrix_product(mlc__matrix_job *j, const int64_t size[3], const mlc_tensor *a,
+                                bool a_turned, const mlc_tensor *b, bool b_turned,
+                                const mlc_tensor *c, double alpha, double beta)
+{
+    struct mlc_k_gemm g;
+    memset(&g, 0, sizeof g);
+    g.dtype = g.a_dtype = g.b_dtype = g.c_dtype = c->dtype;
+    g.tf32 = j->ctx->tf32;
+    g.m = size[0];
+    g.n = g.c_row = size[1];
+    g.k = size[2];
+    g.batch[0] = g.batch[1] = g.batch[2] = 1;
+    g.a = mlc__data(a);
+    g.b = mlc__data(b);
+    g.c = mlc__data(c);
+    g.a_row = a_turned ? 1 : g.k;
+    g.a_col = a_turned ? g.m : 1;
+    g.b_row = b_turned ? 1 : g.n;
+    g.b_col = b_turned ? g.k : 1;
+    g.c_col = 1;
+    g.alpha = alpha;
+    g.beta = beta;
+    j->st = mlc__matrix_run_gemm(j, &g);
+}
+
+static mlc_status mlc__matrix_step(mlc_optim *o, int64_t i, bool dry)
+{
+    mlc__matrix_job j;
+    j.o = o;
+    j.ctx = o->ctx;
+    j.e = &o->entry[i];
+    j.a = mlc__optim_args(o, i, i + 1);
+    j.a.n_state = 1;
+    j.dry = dry;
+    j.temps = 0;
+    j.st = MLC_OK;
+    if (j.a.n == 0) return MLC_OK;
+    const mlc_tensor *update = o->matrix->update(&j);
+    if (update)
+        mlc__matrix_pass(&j, MLC_RULE_MATRIX, &mlc__rule_matrix, NULL, mlc__data(update));
+    while (j.temps > 0) mlc__temp_end(&j.temp[--j.temps]);
+    return j.st;
+}
+
+static mlc_optim *mlc__matrix_make(mlc_module *m, mlc_optim *draft, struct mlc__matrix *matrix)
+{
+    matrix->build = mlc__matrix_build;
+    matrix->step = mlc__matrix_step;
+    matrix->tensor = mlc__matrix_tensor;
+    matrix->bytes = sizeof *matrix;
+    matrix->slots = 3;
+    draft->matrix = matrix;
+    draft->whole = true;
+    return mlc__optim_make(m, draft);
+}
+
+/* -- Adafactor -- */
+
+enum { MLC__ADAFACTOR_ROWS, MLC__ADAFACTOR_COLUMNS, MLC__ADAFACTOR_ALL };
+
+static int32_t mlc__adafactor_slot(const mlc__entry *e, int32_t k)
+{
+    const bool matrix = e->p->t.ndim > 1;
+    return k == MLC__ADAFACTOR_ALL ? (matrix ? MLC__SLOT_NONE : MLC__SLOT_ALIKE) :
+           !matrix ? MLC__SLOT_NONE :
+           k == MLC__ADAFACTOR_ROWS ? MLC__SLOT_ROWS : MLC__SLOT_COLUMNS;
+}
+
+/* estimate holds squares of the gradient, and gets the product of their means by row and by column
+ * over the mean of these. */
+static void mlc__adafactor_factors(mlc__matrix_job *j, const mlc_tensor *estimate)
+{
+    mlc__temp state[2];
+    const int32_t ndim = estimate->ndim;
+    const mlc_tensor *rows = mlc__slot_tensor(j->o, j->e, MLC__ADAFACTOR_ROWS, &state[0]);
+    const mlc_tensor *columns = mlc__slot_tensor(j->o, j->e, MLC__ADAFACTOR_COLUMNS, &state[1]);
+    int64_t shape[MLC_MAX_DIMS];
+    memcpy(shape, rows->shape, sizeof shape);
+    shape[ndim - 2] = 1;
+    const mlc_tensor *row = mlc__matrix_temp(j, rows->dtype, ndim, rows->shape);
+    const mlc_tensor *column = mlc__matrix_temp(j, rows->dtype, ndim, columns->shape);
+    const mlc_tensor *mean = mlc__matrix_temp(j, rows->dtype, ndim, shape);
+    if (!mean) return;
+    mlc__matrix_average(j, row, estimate, ndim - 1);
+    mlc__matrix_average(j, column, estimate, ndim - 2);
+    mlc__matrix_mean(j, MLC__ADAFACTOR_ROWS, row);
+    mlc__matrix_mean(j, MLC__ADAFACTOR_COLUMNS, column);
+    mlc__matrix_average(j, mean, rows, ndim - 2);
+    mlc__matrix_map(j, MLC_MATH_CLAMP, mean, mean, NULL, j->o->matrix->adafactor.eps1);
+    mlc__matrix_map(j, MLC_MAP_DIV, row, rows, mean, 0.0);
+    mlc__matrix_map(j, MLC_MAP_MUL, estimate, row, columns, 0.0);
+}
+
+/* root = max(least, scale times the root of the mean square of n numbers). */
+static void mlc__adafactor_rms(mlc__matrix_job *j, const mlc_tensor *root, mlc_dtype dtype,
+                               const void *in, double scale, double least)
+{
+    mlc__matrix_squares(j, dtype, in, root);
+    mlc__matrix_map(j, MLC_MAP_MUL_S, root, root, NULL, scale * scale / (double)j->a.n);
+    mlc__matrix_map(j, MLC_MAP_SQRT, root, root, NULL, 0.0);
+    mlc__matrix_map(j, MLC_MATH_CLAMP, root, root, NULL, least);
+}
+
+static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
+{
+    const mlc_adafactor_desc *d = &j->o->matrix->adafactor;
+    const mlc_dtype dtype = j->e->dtype;
+    const double eps = d->eps1 * d->eps1, least = dtype == MLC_F64 ? DBL_MIN : (double)FLT_MIN;
+    const mlc_tensor *p = &j->e->p->t, *g = mlc__matrix_temp(j, dtype, p->ndim, p->shape);
+    const mlc_tensor *u = mlc__matrix_temp(j, dtype, p->ndim, p->shape), *mean = u;
+    const mlc_tensor *factor = mlc__matrix_temp(j, MLC_F64, 0, NULL);
+    const mlc_tensor *by = mlc__matrix_temp(j, MLC_F64, 0, NULL);
+    mlc__temp state;
+    if (!by) return NULL;
+    mlc__matrix_gradient(j, g);
+    mlc__matrix_map(j, MLC_MATH_SQUARE, u, g, NULL, 0.0);
+    if (p->ndim > 1) mlc__adafactor_factors(j, u);
+    else {
+        mlc__matrix_mean(j, MLC__ADAFACTOR_ALL, u);
+        mean = mlc__slot_tensor(j->o, j->e, MLC__ADAFACTOR_ALL, &state);
+    }
+    mlc__matrix_map(j, MLC_MATH_CLAMP, u, mean, NULL, eps > least ? eps : least);
+    mlc__matrix_map(j, MLC_MATH_RSQRT, u, u, NULL, 0.0);
+    mlc__matrix_map(j, MLC_MAP_MUL, u, u, g, 0.0);
+    mlc__adafactor_rms(j, by, dtype, mlc__data(u), 1.0 / d->clip, 1.0);
+    if (!d->fixed) mlc__adafactor_rms(j, factor, j->a.dtype, j->a.p, 1.0, d->eps2);
+    if (d->fixed) mlc__matrix_map(j, MLC_MATH_RECIPROCAL, factor, by, NULL, 0.0);
+    else mlc__matrix_map(j, MLC_MAP_DIV, factor, factor, by, 0.0);
+    mlc__matrix_scale(j, u, u, factor);
+    return u;
+}
+
+MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
+{
+    static const char *const names[] = { "row_var", "col_var", "variance" };
+    struct mlc__matrix matrix;
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "adafactor", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "power", d->power, 0.0, MLC__INF },
+        { "eps1", d->eps1, DBL_MIN, MLC__INF }, { "eps2", d->eps2, 0.0, MLC__INF },
+        { "clip", d->clip, DBL_MIN, MLC__INF },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
+    if (!mlc__rule_fine(m, "adafactor", bounds, 6)) return NULL;
+    memset(&matrix, 0, sizeof matrix);
+    matrix.slot = mlc__adafactor_slot;
+    matrix.update = mlc__adafactor_update;
+    matrix.adafactor = *d;
+    mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "adafactor", names, 0);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[1] = d->power;
+    draft.hyper[2] = d->fixed;
+    return mlc__matrix_make(m, &draft, &matrix);
+}
+MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
+{
+    const mlc_adafactor_desc d = { lr, 0.8, 1.1920928955078125e-7 /* 2^-23 */, 1e-3, 1.0, 0.0,
+                                   false };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_adafactor(mlc_module *m, double lr)
+{
+    const mlc_adafactor_desc d = mlc_adafactor_desc_make(lr);
+    return mlc_adafactor_ex(m, &d);
+}
+
+/* -- Muon -- */
+
+enum { MLC__MUON_MOMENTUM, MLC__MUON_FIRST, MLC__MUON_SECOND };
+
+static int32_t mlc__muon_slot(const mlc__entry *e, int32_t k)
+{
+    return e->matrix == (k == MLC__MUON_MOMENTUM) ? MLC__SLOT_ALIKE : MLC__SLOT_NONE;
+}
+
+static void mlc__muon_adamw(mlc__matrix_job *j)
+{
+    const mlc_adam_desc *d = &j->o->matrix->muon.adamw;
+    const double hyper[4] = { d->beta1, d->beta2, d->eps, 1.0 };
+    j->a.rule = MLC_RULE_ADAM;
+    j->a.cpu = &mlc__rule_adam;
+    j->a.n_state = 2;
+    memcpy(j->a.hyper, hyper, sizeof hyper);
+    for (int k = 0; k < 2; k++)
+        j->a.state[k] = mlc__slot_data(j->o, j->e, MLC__MUON_FIRST + k);
+    if (!j->dry) j->st = mlc__run_optim(j->ctx, "optim_step", &j->a);
+}
+
+typedef struct mlc__muon_way {
+    int64_t           rows, columns;
+    const mlc_tensor *x, *next;        /* a matrix, and what a step makes of it                */
+    const mlc_tensor *gram, *poly;     /* squares of the shorter side                          */
+} mlc__muon_way;
+
+/* next = scale (a x + (b x x' + c (x x')^2) x): a is added to the diagonal of what x is multiplied
+ * by. Of a tall x, x' x on its right, which is the smaller one. */
+static void mlc__muon_schulz(mlc__matrix_job *j, const mlc__muon_way *w, double scale)
+{
+    const mlc_muon_desc *d = &j->o->matrix->muon;
+    const bool tall = w->rows > w->columns;
+    const int64_t side = tall ? w->columns : w->rows, longer = tall ? w->rows : w->columns;
+    const int64_t gram[3] = { side, side, longer }, square[3] = { side, side, side };
+    const int64_t next[3] = { w->rows, w->columns, side };
+    mlc_tensor diagonal = *w->poly;
+    diagonal.ndim = 1;
+    diagonal.stride[0] = side + 1;
+    mlc__mark_layout(&diagonal);
+    mlc__matrix_product(j, gram, w->x, tall, w->x, !tall, w->gram, 1.0, 0.0);
+    mlc__matrix_map(j, MLC_MAP_COPY, w->poly, w->gram, NULL, 0.0);
+    mlc__matrix_product(j, square, w->gram, false, w->gram, false, w->poly, d->c, d->b);
+    mlc__matrix_map(j, MLC_MAP_ADD_S, &diagonal, &diagonal, NULL, d->a);
+    mlc__matrix_product(j, next, tall ? w->x : w->poly, false, tall ? w->poly : w->x, false,
+                        w->next, scale, 0.0);
+}
+
+/* to = from / max(|from|, eps). */
+static void mlc__muon_begin(mlc__matrix_job *j, const mlc_tensor *to, const mlc_tensor *from)
+{
+    const double eps = j->o->matrix->muon.eps, least = eps * eps > DBL_MIN ? eps * eps : DBL_MIN;
+    const mlc_tensor *number = mlc__matrix_temp(j, MLC_F64, 0, NULL);
+    if (!number) return;
+    mlc__matrix_squares(j, from->dtype, mlc__data(from), number);
+    mlc__matrix_map(j, MLC_MATH_CLAMP, number, number, NULL, least);
+    mlc__matrix_map(j, MLC_MATH_RSQRT, number, number, NULL, 0.0);
+    mlc__matrix_scale(j, to, from, number);
+}
+
+static double mlc__muon_ratio(const mlc_muon_desc *d, const mlc__muon_way *w)
+{
+    const double r = (double)w->rows, c = (double)w->columns;
+    if (d->match_adamw) return 0.2 * sqrt(r > c ? r : c);
+    return r > c ? sqrt(r / c) : 1.0;
+}
+
+static const mlc_tensor *mlc__muon_update(mlc__matrix_job *j)
+{
+    const mlc_muon_desc *d = &j->o->matrix->muon;
+    const mlc_tensor *p = &j->e->p->t;
+    mlc__muon_way w;
+    mlc__temp momentum;
+    if (!j->e->matrix) {
+        mlc__muon_adamw(j);
+        return NULL;
+    }
+    w.rows = p->shape[0];
+    w.columns = j->a.n / w.rows;
+    const int64_t side = mlc__min(w.rows, w.columns), square[2] = { side, side };
+    w.next = mlc__matrix_temp(j, j->e->dtype, p->ndim, p->shape);
+    w.x = mlc__matrix_temp(j, j->e->dtype, p->ndim, p->shape);
+    w.gram = mlc__matrix_temp(j, j->e->dtype, 2, square);
+    w.poly = mlc__matrix_temp(j, j->e->dtype, 2, square);
+    if (!w.poly) return NULL;
+    mlc__matrix_gradient(j, w.next);
+    mlc__matrix_mean(j, MLC__MUON_MOMENTUM, w.next);
+    const mlc_tensor *state = mlc__slot_tensor(j->o, j->e, MLC__MUON_MOMENTUM, &momentum);
+    mlc__muon_begin(j, w.x, d->nesterov ? w.next : state);
+    for (int32_t i = 1; i <= d->steps && j->st == MLC_OK; i++) {
+        const mlc_tensor *x = w.x;
+        mlc__muon_schulz(j, &w, i < d->steps ? 1.0 : mlc__muon_ratio(d, &w));
+        w.x = w.next;
+        w.next = x;
+    }
+    return w.x;
+}
+
+MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
+{
+    static const char *const names[] = { "momentum_buffer", "exp_avg", "exp_avg_sq" };
+    struct mlc__matrix matrix;
+    mlc_optim draft;
+    if (!mlc__rule_begins(m, "muon", d)) return NULL;
+    const mlc__bound bounds[] = {
+        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, 1.0 },
+        { "weight_decay", d->weight_decay, 0.0, MLC__INF },
+        { "a + b + c", d->a + d->b + d->c, -DBL_MAX, MLC__INF },
+        { "eps", d->eps, 0.0, MLC__INF }, { "steps", (double)d->steps, 1.0, 100.0 } };
+    if (!mlc__rule_fine(m, "muon", bounds, 6) || !mlc__adam_fine(m, "muon: adamw", &d->adamw))
+        return NULL;
+    memset(&matrix, 0, sizeof matrix);
+    matrix.slot = mlc__muon_slot;
+    matrix.update = mlc__muon_update;
+    matrix.adamw = true;
+    matrix.ratio = d->lr > 0.0 ? d->adamw.lr / d->lr : 1.0;
+    matrix.muon = *d;
+    mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "muon", names, 0);
+    draft.lr = d->lr;
+    draft.weight_decay = d->weight_decay;
+    draft.hyper[0] = 1.0;
+    draft.hyper[1] = d->momentum;
+    draft.hyper[2] = d->adamw.beta1;
+    draft.hyper[3] = d->adamw.beta2;
+    draft.momentum = 2;
+    return mlc__matrix_make(m, &draft, &matrix);
+}
+MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
+{
+    const mlc_muon_desc d = { lr, 0.95, 0.1, 3.4445, -4.775, 2.0315, 1e-7, 5, true, false,
+                              mlc_adamw_desc_make(lr) };
+    return d;
+}
+MLC_IMPL mlc_optim *mlc_muon(mlc_module *m, double lr)
+{
+    const mlc_muon_desc d = mlc_muon_desc_make(lr);
+    return mlc_muon_ex(m, &d);
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss again
  * SAM: gradients g at p, p + e with e along g in place of p, gradients there, p again, a step.
@@ -38027,19 +38672,25 @@ static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
     return a;
 }
 
+/* Those of an entry, or more. */
+static int32_t mlc__optim_slots(const mlc_optim *o)
+{
+    return o->matrix ? o->matrix->slots : o->n_state;
+}
+
 static int64_t mlc__optim_items(const mlc_optim *o)
 {
     const int32_t averages = mlc__optim_averages(o);
-    return o->entries * (o->n_state + 3 + averages) + MLC__COUNT(mlc__optim_number) + averages +
-           (o->lbfgs ? o->lbfgs->items(o) : 0);
+    return o->entries * (mlc__optim_slots(o) + 3 + averages) + MLC__COUNT(mlc__optim_number) +
+           averages + (o->lbfgs ? o->lbfgs->items(o) : 0);
 }
 
 static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
 {
-    const int32_t averages = mlc__optim_averages(o);
-    const int64_t each = o->n_state + 3 + averages;
+    const int32_t slots = mlc__optim_slots(o), averages = mlc__optim_averages(o);
+    const int64_t each = slots + 3 + averages;
     const int64_t entry = mlc__min(at / each, o->entries);
-    const int32_t k = (int32_t)(at - entry * each), past = k - o->n_state;
+    const int32_t k = (int32_t)(at - entry * each), past = k - slots;
     const int32_t base = k - MLC__COUNT(mlc__optim_number);
     mlc__optim_slot item = { MLC__ITEM_STATE, entry, k };
     if (entry == o->entries) {
@@ -38064,6 +38715,7 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
     if (item->kind >= MLC__ITEM_BASE) return true;
     const mlc__entry *e = &o->entry[item->entry];
     if (!e->p) return false;
+    if (item->kind == MLC__ITEM_STATE && o->matrix) return o->matrix->slot(e, item->k) != 0;
     if (item->kind == MLC__ITEM_CARRY) return o->carries;
     if (item->kind == MLC__ITEM_STEP) return !o->lbfgs;
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
@@ -38134,6 +38786,7 @@ static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
 static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_slot *item)
 {
     const mlc__entry *e = &o->entry[item->entry];
+    if (o->matrix && item->kind == MLC__ITEM_STATE) return o->matrix->tensor(o, e, item->k);
     void *states = item->kind == MLC__ITEM_STATE ? o->state[item->k]
                                                  : mlc__optim_average(o, item->k)->at;
     mlc_storage *at = MLC__CAST(mlc_storage *, mlc__arena(o->ctx, o->ctx->depth, sizeof *at));
@@ -42624,7 +43277,7 @@ static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
     return MLC_OK;
 }
 
-/* PyTorch's SGD has no step, its NAdam has a product of momenta where ours carries it. */
+/* PyTorch's SGD and Muon have no step, its NAdam has a product of momenta where ours carries it. */
 static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
     const mlc_optim *o = f->o;
@@ -42670,7 +43323,8 @@ static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__o
 /* What PyTorch has only of some descs of the rule: a state is 0 then. */
 static bool mlc__optim_torch_lacks(const mlc_optim *o, const mlc__optim_slot *item)
 {
-    return (o->rule == MLC_RULE_SGD && item->kind == MLC__ITEM_STEP) ||
+    const bool steps = o->rule != MLC_RULE_SGD && !(o->matrix && o->matrix->adamw);
+    return (!steps && item->kind == MLC__ITEM_STEP) ||
            (o->rule == MLC_RULE_RMSPROP_FULL && item->kind == MLC__ITEM_STATE && item->k > 0);
 }
 

@@ -1202,7 +1202,7 @@ static const struct { const char *name; mlc_optim *(*make)(mlc_module *m, double
     {"radam", mlc_radam}, {"rmsprop", mlc_rmsprop}, {"adagrad", mlc_adagrad},
     {"adadelta", mlc_adadelta}, {"rprop", mlc_rprop}, {"lion", mlc_lion}, {"lamb", mlc_lamb},
     {"lars", mlc_lars}, {"sophia", mlc_sophia}, {"sf_sgd", mlc_sf_sgd},
-    {"sf_adamw", mlc_sf_adamw} };
+    {"sf_adamw", mlc_sf_adamw}, {"adafactor", mlc_adafactor}, {"muon", mlc_muon} };
 enum { RULE_COUNT = sizeof RULES / sizeof *RULES };
 
 /* tests/test_rules.c has the values; here they have moved and are numbers. */

@@ -558,10 +558,12 @@ def lbfgs_step(n):
     return make
 
 
-def optimizer_step(optimizer, n=1000000):
+def optimizer_step(optimizer, *shape):
+    shape = shape or (1000000,)
+
     def make(dtype):
-        p = torch.empty(n, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
-        p.grad = torch.empty(n, dtype=dtype).uniform_(1, 2)
+        p = torch.empty(shape, dtype=dtype).uniform_(-0.03, 0.03).requires_grad_()
+        p.grad = torch.empty(shape, dtype=dtype).uniform_(1, 2)
         return optimizer([p]).step
     return make
 
@@ -601,6 +603,7 @@ RULES = {
     "adagrad": rule("Adagrad", fused=True), "adadelta": rule("Adadelta", foreach=True),
     "rprop": rule("Rprop", foreach=True),
 }
+MATRIX_RULES = {"adafactor": rule("Adafactor", foreach=True), "muon": rule("Muon")}
 
 MLP = [784, 512, 512, 10]
 MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
@@ -670,6 +673,9 @@ CASES = {
     **{f"optim_{name}_{size}": optimizer_step(make, n)
        for name, make in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
     "optim_lbfgs_1m": lbfgs_step(1000000),
+    **{f"optim_{name}_{size}": optimizer_step(make, *shape)
+       for name, make in MATRIX_RULES.items()
+       for size, shape in (("1m", (1000, 1000)), ("10m", (2500, 4000)))},
     "optim_ema_1m": ema_update(1000000),
     "optim_ema_10m": ema_update(10000000),
     "data_loader_1797x64_b32": loader,

@@ -12,6 +12,7 @@
         __VA_ARGS__; \
         return mlc_##rule##_ex(m, &d); \
     }
+#define EPS_F64 2.220446049250313e-16
 #define KNOBS(b1, b2, e, decay) d.beta1 = b1, d.beta2 = b2, d.eps = e, d.weight_decay = decay
 
 MAKE(adam_amsgrad, amsgrad, amsgrad, 0.05, (void)0)
@@ -43,6 +44,12 @@ MAKE(lion_decay, lion, lion, 0.02, d.beta1 = 0.95, d.beta2 = 0.98, d.weight_deca
 MAKE(sophia, sophia, sophia, 0.01, (void)0)
 MAKE(sophia_options, sophia, sophia, 0.02, d.beta1 = 0.9, d.beta2 = 0.95, d.gamma = 0.5,
      d.weight_decay = 0)
+MAKE(adafactor, adafactor, adafactor, 0.01, d.eps1 = EPS_F64)
+MAKE(adafactor_options, adafactor, adafactor, 0.2, d.power = 0.6, d.clip = 1.5, d.eps1 = 1e-10,
+     d.eps2 = 1e-2, d.weight_decay = 0.05)
+MAKE(muon, muon, muon, 0.02, (void)0)
+MAKE(muon_options, muon, muon, 0.05, d.momentum = 0.8, d.nesterov = false, d.weight_decay = 0,
+     d.match_adamw = true)
 MAKE(sf_sgd, sf_sgd, sf_sgd, 0.1, (void)0)
 MAKE(sf_sgd_warmup, sf_sgd, sf_sgd, 0.2, d.momentum = 0.8, d.warmup = 10, d.weight_decay = 0.05)
 MAKE(sf_adamw, sf_adamw, sf_adamw, 0.05, (void)0)
@@ -82,6 +89,12 @@ static const trace TRACES[] = {
     {"lion_decay", make_lion_decay, 0, false},
     {"sophia", make_sophia, 10, false},
     {"sophia_options", make_sophia_options, 7, false},
+    {"adafactor", make_adafactor, 0, false},
+    {"adafactor_matrix", make_adafactor, 0, false},
+    {"adafactor_options", make_adafactor_options, 0, false},
+    {"muon", make_muon, 0, false},
+    {"muon_tall", make_muon, 0, false},
+    {"muon_options", make_muon_options, 0, false},
     {"sf_sgd", make_sf_sgd, 0, true},
     {"sf_sgd_warmup", make_sf_sgd_warmup, 0, true},
     {"sf_adamw", make_sf_adamw, 0, true},

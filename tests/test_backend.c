@@ -762,7 +762,7 @@ static mlc_status noise_step(mlc_module *net, mlc_optim *opt, mlc_dtype dtype, u
 /* What changes on the way: frozen parameters, the rate, the layout, groups, the scaler. */
 static void training_turn(mlc_module *net, mlc_optim *opt, int step)
 {
-    const mlc_group_desc group = {0.5, 0, true};
+    const mlc_group_desc group = {0.5, 0, true, false};
     if (step == 6 || step == 9)
         CHECK_EQ(mlc_module_freeze(net, "1.*", step == 6), MLC_OK);
     if (step == 9)

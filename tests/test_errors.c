@@ -969,7 +969,7 @@ static mlc_optim *adam_of(world *w, double lr, double beta1)
 
 static mlc_status group(world *w, const char *glob)
 {
-    mlc_group_desc d = {2, 0, false};
+    mlc_group_desc d = {2, 0, false, false};
     return mlc_optim_group(w->opt, glob, &d);
 }
 

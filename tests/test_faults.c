@@ -1288,6 +1288,8 @@ DO(mlc_rprop) { return run_optim(w, mlc_rprop(w->net, 0.1)); }
 DO(mlc_sophia) { return run_optim(w, mlc_sophia(w->net, 0.1)); }
 DO(mlc_lars) { return run_optim(w, mlc_lars(w->net, 0.1)); }
 DO(mlc_lion) { return run_optim(w, mlc_lion(w->net, 0.1)); }
+DO(mlc_adafactor) { return run_optim(w, mlc_adafactor(w->net, 0.1)); }
+DO(mlc_muon) { return run_optim(w, mlc_muon(w->net, 0.1)); }
 DO(mlc_sf_sgd) { return run_optim(w, mlc_sf_sgd(w->net, 0.1)); }
 DO(mlc_sf_adamw) { return run_optim(w, mlc_sf_adamw(w->net, 0.1)); }
 
@@ -1376,6 +1378,20 @@ DO(mlc_lion_ex)
 {
     const mlc_lion_desc d = mlc_lion_desc_make(1e-3);
     return run_optim(w, mlc_lion_ex(w->net, &d));
+}
+
+DO(mlc_adafactor_ex)
+{
+    mlc_adafactor_desc d = mlc_adafactor_desc_make(1e-3);
+    d.fixed = true;
+    return run_optim(w, mlc_adafactor_ex(w->net, &d));
+}
+
+DO(mlc_muon_ex)
+{
+    mlc_muon_desc d = mlc_muon_desc_make(1e-3);
+    d.nesterov = false;
+    return run_optim(w, mlc_muon_ex(w->net, &d));
 }
 
 DO(mlc_sf_sgd_ex)

@@ -1286,7 +1286,7 @@ static void check_in_backward(mlc_ctx *ctx, mlc_dtype params, mlc_dtype cast, bo
     static double  p[2][WIDE];
     mlc_module    *net = wide_layers(ctx);
     mlc_sgd_desc   d = {0.1, 0.9, 0, 0.01, true};
-    mlc_group_desc own = {0.5, 0.1, true};
+    mlc_group_desc own = {0.5, 0.1, true, false};
     CHECK_EQ(mlc_module_to(net, params), MLC_OK);
     for (int in = 0; in < 2; in++) {
         fill_parameters(net);

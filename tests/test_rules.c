@@ -5,7 +5,7 @@
 
 /* ---- golden/make_optim_goldens.py ----------------------------------------------------------- */
 
-enum { N = 7 };
+enum { N = 7, MOST = 24 };              /* of a trace: numbers, and those of matrices       */
 
 /* The Hessian's diagonal, 2 w, as the square of a gradient: that of sum(sqrt(2 w) p).           */
 static void feed_curvature(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
@@ -21,11 +21,12 @@ static void feed_curvature(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
 static bool near_golden(const golden_file *f, mlc_module *m, const char *name, char what, int step,
                         double tolerance)
 {
-    double      want[N];
+    double      want[MOST];
     mlc_tensor *p = golden_find(f, "%s.%c%d", name, what, step);
     if (!CHECK(p != NULL)) return false;
     test_read(p, want);
-    const bool same = CHECK_VALUES(mlc_module_param(m, "p"), N, want, tolerance, tolerance);
+    const bool same = CHECK_VALUES(mlc_module_param(m, "p"), mlc_numel(p), want, tolerance,
+                                   tolerance);
     if (!same) printf("  %s.%c%d\n", name, what, step);
     return same;
 }
@@ -33,12 +34,15 @@ static bool near_golden(const golden_file *f, mlc_module *m, const char *name, c
 static void check_trace(mlc_ctx *ctx, const golden_file *f, const trace *t, mlc_dtype dtype)
 {
     const double tolerance = dtype == MLC_F64 ? 1e-12 : 1e-5;
-    double       start[N];
+    double       start[MOST];
     mlc_tensor  *w = golden_find(f, "%s.w", t->name), *own = golden_find(f, "%s.p0", t->name);
     test_read(own ? own : golden_find(f, "p0"), start);
-    /* A matrix, as LARS leaves vectors alone. */
-    mlc_module *m = bowl_of(ctx, dtype, mlc_dims2(1, N), start);
-    w = mlc_reshape(mlc_cast(w ? w : golden_find(f, "w"), dtype), mlc_dims2(1, N));
+    /* LARS leaves vectors alone. */
+    const bool     row = strncmp(t->name, "lars", 4) == 0;
+    const mlc_dims dims = own && own->ndim == 2 ? mlc_dims2(own->shape[0], own->shape[1]) :
+                          row ? mlc_dims2(1, N) : mlc_dims1(N);
+    mlc_module *m = bowl_of(ctx, dtype, dims, start);
+    w = mlc_reshape(mlc_cast(w ? w : golden_find(f, "w"), dtype), dims);
     mlc_optim  *opt = t->make(m);
     for (int step = 1; step <= 100; step++) {
         if (t->curvature && (step - 1) % t->curvature == 0) feed_curvature(m, opt, w);
@@ -130,8 +134,8 @@ TEST(rules, storms_poison_no_state)
         mlc_ctx        *ctx = test_ctx();
         mlc_scaler_desc d = mlc_scaler_desc_make();
         for (int storm = 0; storm < 2; storm++) {
-            mlc_tensor *w = test_tensor(ctx, MLC_F32, mlc_dims1(3), weight);
-            mlc_module *m = bowl(ctx, MLC_F32, 3, start);
+            mlc_tensor *w = test_tensor(ctx, MLC_F32, mlc_dims2(1, 3), weight);
+            mlc_module *m = bowl_of(ctx, MLC_F32, mlc_dims2(1, 3), start);
             mlc_optim  *opt = TRACES[i].make(m);
             CHECK_EQ(mlc_optim_scaler(opt, &d), MLC_OK);
             for (int step = 0; step < 6; step++) {
@@ -156,8 +160,8 @@ TEST(rules, a_parameter_that_was_frozen_goes_on_where_it_was)
     for (int i = 0; i < N_TRACES; i++) {
         mlc_ctx *ctx = test_ctx();
         for (int pause = 0; pause < 2; pause++) {
-            mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims1(3), weight);
-            mlc_module *m = bowl(ctx, MLC_F64, 3, start);
+            mlc_tensor *w = test_tensor(ctx, MLC_F64, mlc_dims2(1, 3), weight);
+            mlc_module *m = bowl_of(ctx, MLC_F64, mlc_dims2(1, 3), start);
             mlc_optim  *opt = TRACES[i].make(m);
             for (int step = 0; step < 8; step++) {
                 const bool rests = pause && (step == 3 || step == 4);
@@ -448,9 +452,25 @@ TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
     REFUSED(lars, lars, trust, 0, "0");
     REFUSED(lion, lion, weight_decay, (double)INFINITY, "inf");
     REFUSED(sophia, sophia, gamma, 0, "0");
+    REFUSED(adafactor, adafactor, power, -1, "-1");
+    REFUSED(adafactor, adafactor, eps1, 0, "0");
+    REFUSED(adafactor, adafactor, clip, 0, "0");
+    REFUSED(muon, muon, momentum, 1, "1");
+    REFUSED(muon, muon, steps, 0, "0");
+    REFUSED(muon, muon, eps, -1, "-1");
     REFUSED(sf_sgd, sf_sgd, momentum, 0, "0");
     REFUSED(sf_sgd, sf_sgd, warmup, -3, "-3");
     REFUSED(sf_adamw, sf_adamw, beta1, 0, "0");
+    mlc_muon_desc muon = mlc_muon_desc_make(0.1);
+    muon.adamw.beta2 = 1;
+    CHECK(mlc_muon_ex(m, &muon) == NULL);
+    CHECK_HAS(mlc_error(ctx), "muon: adamw: beta2 is 1");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    muon = mlc_muon_desc_make(0.1);
+    muon.b = (double)INFINITY;
+    CHECK(mlc_muon_ex(m, &muon) == NULL);
+    CHECK_HAS(mlc_error(ctx), "muon: a + b + c is inf");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     CHECK(mlc_lion_ex(m, NULL) == NULL);
     CHECK_HAS(mlc_error(ctx), "start from mlc_lion_desc_make(lr)");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
