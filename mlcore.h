@@ -18627,11 +18627,22 @@ MLC__RULES(MLC__RULE_BODY, any)
          p[i] = x;)
 #define MLC__PLAIN_LOOP(SOON, ...) \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { __VA_ARGS__ }
+#define MLC__LINES_LOOP(SOON, ...) \
+    for (int64_t at = 0; at < n; at += MLC__RULE_LANES) { \
+        SOON \
+        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
+    }
 #define MLC__ELEMENT_F32(x_, NAME, name, states, numbers, step) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                          void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__RULE_LOOP, step) }
+    MLC__FAST_AT_scalar \
+    static void mlc__##name##_f32_scalar(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                         void *none) \
+    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
 MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+/* Whole lines; the scalar kernel has the rest. */
+#define MLC__ELEMENT_BODY(x_, NAME, name, states, numbers, step) \
+    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__LINES_LOOP, step) }
+MLC__VECTOR_RULES(MLC__ELEMENT_BODY, MLC__F32, any)
 #define MLC__MATRIX_F32(x_, NAME, name, states, numbers, step) \
     static MLC__OPT void mlc__##name##_f32(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                            void *none) \
@@ -18670,8 +18681,15 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     { mlc__##name##_f32_body(a, from, n, u); }
 /* Rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with it. */
 #define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
-    MLC__RULE_STAMP(name, none, none, none, isa)
-#define MLC__ELEMENT_RULES_scalar MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, scalar)
+    MLC__FAST_AT_##isa \
+    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                        void *none) \
+    { \
+        const int64_t lines = n / MLC__RULE_LANES * MLC__RULE_LANES; \
+        mlc__##name##_f32_body(a, from, lines); \
+        if (lines < n) mlc__##name##_f32_scalar(a, from + lines, n - lines, none); \
+    }
+#define MLC__ELEMENT_RULES_scalar
 #define MLC__ELEMENT_RULES_avx2   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
 #define MLC__ELEMENT_RULES_neon   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
 #define MLC__ELEMENT_RULES_avx512
