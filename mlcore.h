@@ -37498,7 +37498,7 @@ MLC__LEVEL_COLD
  * at most two ends of a bracket and one trial point in hand, which share three gradients; the one
  * that a trial's gradient will be in holds its parameters first. */
 
-#define MLC__DOT_PIECE 131072          /* elements of a product in f64 at a time */
+#define MLC__DOT_PIECE 32768           /* elements of a product in f64 at a time */
 static const char mlc__lbfgs_what[] = "optim_step_with";
 
 static size_t mlc__lbfgs_bytes(const struct mlc__lbfgs *l)

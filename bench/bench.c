@@ -1299,7 +1299,7 @@ static double lbfgs_run(void *arg, int64_t loops)
     return spent_since(s, start);
 }
 
-/* Short steps without a search, so that it goes on; each but the first takes off 1/10000.       */
+/* Short steps without a search, so that it goes on: with pairs, each takes off 1/10000.         */
 static bool lbfgs_setup(state *s)
 {
     mlc_nn_linear_desc d = mlc_nn_linear_desc_make(s->bc->n, s->bc->m);
@@ -1312,7 +1312,7 @@ static bool lbfgs_setup(state *s)
     s->net = mlc_nn_linear_ex(s->ctx, &d);
     s->opt = mlc_lbfgs_ex(s->net, &l);
     s->a   = mlc_module_param(s->net, "weight");
-    lbfgs_run(s, 1);
+    lbfgs_run(s, 3);
     const double before = mlc_item_at(s->a, mlc_dims2(0, 0));
     lbfgs_run(s, 12);
     const double after = mlc_item_at(s->a, mlc_dims2(0, 0));
