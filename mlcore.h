@@ -2963,8 +2963,9 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
 /* mlc_optim_state_next: the next tensor; false at the end, or with the context's error. NAME is a
  *   parameter's dotted name in the module that the optimizer was made of.
  *   state.NAME.exp_avg  and PyTorch's names of other states (momentum_buffer, exp_avg_sq, ...),
- *          with the shape of the parameter; f32 for bf16 parameters. A view: to write to it changes
- *          the state; it holds until the module is built again or the optimizer is freed
+ *          with the shape of the parameter (Adafactor's row_var and col_var have 1 for its last,
+ *          or last but one, axis); f32 for bf16 parameters. A view: to write to it changes the
+ *          state; it holds until the module is built again or the optimizer is freed
  *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], numbers that NAdam and
  *          schedule-free rules keep from update to update; copies, as what follows but grad
  *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate

@@ -312,6 +312,42 @@ TEST(matrix, bits_do_not_depend_on_threads)
     }
 }
 
+typedef struct trial { mlc_module *m; mlc_optim *opt; mlc_tensor *w; } trial;
+
+static double try_rate(void *user)
+{
+    trial *t = (trial *)user;
+    mlc_scope_begin(mlc_module_ctx(t->m));
+    const double loss = mlc_item(mlc_forward(t->m, t->w));
+    mlc_scope_end(mlc_module_ctx(t->m));
+    CHECK_EQ(descend(t->m, t->opt, t->w), MLC_OK);
+    return loss;
+}
+
+/* The states that a trial of rates moves are copies. */
+TEST(matrix, states_are_as_before_after_a_range_of_rates)
+{
+    static const char *const name[] = {"state.p.row_var", "state.p.momentum_buffer"};
+    double start[COUNT], weight[COUNT], rates[6], losses[6];
+    some(start, COUNT, 1);
+    for (int i = 0; i < COUNT; i++) weight[i] = 0.5 + i / 100.0;
+    for (int muon = 0; muon < 2; muon++) {
+        mlc_ctx          *ctx = test_ctx();
+        mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 6);
+        trial t = {bowl_of(ctx, MLC_F32, mlc_dims2(6, 8), start), NULL,
+                   test_tensor(ctx, MLC_F32, mlc_dims2(6, 8), weight)};
+        t.opt = muon ? make_muon(t.m) : make_adafactor(t.m);
+        for (int i = 0; i < 3; i++) try_rate(&t);
+        const uint64_t p = hash_net(1, t.m), state = hash_tensor(1, state_of(t.opt, name[muon]));
+        CHECK_EQ(mlc_lr_range(t.opt, &d, try_rate, &t, NULL, NULL), MLC_OK);
+        CHECK(hash_net(1, t.m) == p);
+        CHECK(hash_tensor(1, state_of(t.opt, name[muon])) == state);
+        try_rate(&t);
+        CHECK(hash_tensor(1, state_of(t.opt, name[muon])) != state);
+        CHECK_OK(ctx);
+    }
+}
+
 /* torch.optim.Muon has no step, and one state. */
 TEST(matrix, a_momentum_of_pytorch_loads)
 {
