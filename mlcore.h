@@ -93,8 +93,8 @@
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
- *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.AVERAGE
- *   IMPL.KERNELS.SKETCH
+ *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.MOMENTS
+ *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH
  *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
@@ -105,9 +105,10 @@
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
- *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.RULES  IMPL.OPTIM.MATRIX
- *   IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE
- *   IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
+ *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
+ *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE
+ *   IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
@@ -2381,10 +2382,30 @@ typedef struct mlc_sgd_desc {
 /* mlc_sgd_desc_make: plain steps of the rate lr: as mlc_sgd.                                  */
 MLC_API mlc_sgd_desc mlc_sgd_desc_make(double lr);
 
+typedef enum mlc_moments {             /* what Adam, AdamW and Lion keep states in             */
+    MLC_MOMENTS_FULL = 0, /* f32; f64 of an f64 parameter                                      */
+    MLC_MOMENTS_BF16,     /* bf16, with stochastic rounding                                    */
+    MLC_MOMENTS_8BIT,     /* codes of 8 bits, by blocks of 256 elements                        */
+    MLC_MOMENTS_FORCE_32 = 0x7fffffff
+} mlc_moments;
+
+/* BF16 and 8BIT, of f32 and bf16 parameters: a step widens states to f32 and rounds the new ones.
+ * 8BIT: code k of an element stands for map[k] times the largest magnitude of its block, by the
+ * dynamic map of 256 numbers, signed for the first moment and from 0 to 1 for the second; a new
+ * state gets the nearest, but a second moment over 0 never becomes 0, as p would make a long step.
+ * A parameter of fewer than 4096 elements keeps f32. A block with an element that is not finite (or
+ * 2^126 and more) is NaN as a whole, and its parameters are with the next step: mlc_optim_clip and
+ * mlc_optim_scaler refuse or skip such gradients. All that holds for optimizers holds, but steps
+ * are not made inside backward, and mlc_optim_load refuses 8-bit states where the optimizer has
+ * others, and the other way round.
+ *   err    ARG: another rule; DTYPE: f64 parameters; UNSUPPORTED: a device without such kernels
+ *   ref    arXiv 2110.02861; bitsandbytes.optim.AdamW8bit             test: tests/test_moments.c */
+
 typedef struct mlc_adam_desc {         /* also AdamW, LAMB                                     */
     double lr;                         /* required                                             */
     double beta1, beta2, eps;          /* defaults 0.9, 0.999, 1e-8; eps 1e-6 for LAMB         */
     double weight_decay;               /* default 0 for Adam, 0.01 for AdamW and LAMB          */
+    mlc_moments moments;               /* default FULL; others: Adam and AdamW alone           */
 } mlc_adam_desc;
 
 /* mlc_adam_desc_make: as mlc_adam: without weight decay.                                      */
@@ -2401,12 +2422,13 @@ MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
 MLC_API mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *desc);
 /* mlc_adam: Adam with coupled weight decay.        ref: arXiv 1412.6980; torch.optim.Adam     */
 MLC_API mlc_optim *mlc_adam(mlc_module *m, double lr);
-/* mlc_adam_ex: with betas, eps, weight decay.
- *   err    ARG: NULL desc, negative values, a beta that is not below 1                        */
+/* mlc_adam_ex: with betas, eps, weight decay, and states as desc.moments says.
+ *   err    ARG: NULL desc, negative values, a beta that is not below 1; see mlc_moments       */
 MLC_API mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_adamw: Adam with decoupled weight decay 0.01. ref: arXiv 1711.05101; torch.optim.AdamW  */
 MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
-/* mlc_adamw_ex: with betas, eps, weight decay.                       err: as mlc_adam_ex      */
+/* mlc_adamw_ex: with betas, eps, weight decay, and states as desc.moments says.
+ *   err    as mlc_adam_ex                                                                     */
 MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_lamb: the update u of Adam with decoupled weight decay 0.01, made as long as its parameter:
  *   p -= lr |p|/|u| u; p -= lr u where |p| or |u| is 0, and without weight decay: give norms and
@@ -2546,13 +2568,14 @@ typedef struct mlc_lion_desc {
     double lr;                         /* required: a third to a tenth of AdamW's              */
     double beta1, beta2;               /* defaults 0.9, 0.99                                   */
     double weight_decay;               /* default 0, decoupled                                 */
+    mlc_moments moments;               /* default FULL                                         */
 } mlc_lion_desc;
 
 /* mlc_lion_desc_make: as mlc_lion.                                                            */
 MLC_API mlc_lion_desc mlc_lion_desc_make(double lr);
 /* mlc_lion: p -= lr sign(beta1 m + (1-beta1) g); one state.         ref: arXiv 2302.06675     */
 MLC_API mlc_optim *mlc_lion(mlc_module *m, double lr);
-/* mlc_lion_ex: with betas, weight decay.                                err: ARG: see above   */
+/* mlc_lion_ex: with betas, weight decay, moments.      err: ARG: see above; see mlc_moments   */
 MLC_API mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc);
 
 typedef struct mlc_sophia_desc {
@@ -2966,6 +2989,8 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *          with the shape of the parameter (Adafactor's row_var and col_var have 1 for its last,
  *          or last but one, axis); f32 for bf16 parameters. A view: to write to it changes the
  *          state; it holds until the module is built again or the optimizer is freed
+ *   state.NAME.exp_avg, .exp_avg_scale  of 8-bit moments: u8 codes; f32 [blocks of 256 elements],
+ *          what code 255 stands for; views as well. bf16 moments are bf16: see mlc_moments
  *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], numbers that NAdam and
  *          schedule-free rules keep from update to update; copies, as what follows but grad
  *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
@@ -4321,8 +4346,10 @@ struct mlc_k_optim {
     int64_t     rows, cols;            /* of a rule with norms: p as a matrix; rows is 0 where */
     void       *p; const void *g;      /* it has no two axes                                   */
     void       *state[4];              /* n_state of them, in the order of mlc_rule            */
-    mlc_dtype   state_dtype;           /* as p's, f32 where p is bf16; or bf16, rounded by     */
-                                       /* chance; or u8, codes of blocks of 256 elements       */
+    mlc_dtype   state_dtype;           /* as p's, f32 where p is bf16; or bf16, state k        */
+                                       /* rounded by chance as p, of the stream step.stream +  */
+                                       /* (k+1) 0xD1B54A32D192ED03; or u8, codes of blocks of  */
+                                       /* 256 elements: see mlc_moments, mlc_cpu_moments       */
     float      *scale[4];              /* of u8, one a block: what code 255 stands for         */
     double      hyper[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
@@ -4501,6 +4528,8 @@ MLC_API int32_t mlc_backend_count(const char *name);
 /* mlc_cpu_rule: the CPU's functions for a rule, which its kernels optim and gemm_optim want in
  *   their arguments: an optimizer links those of its own rule alone. NULL: no such rule.      */
 MLC_API const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule);
+/* mlc_cpu_moments: the same for states of bf16 and u8. NULL: a rule without.                  */
+MLC_API const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */
 MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
@@ -18714,6 +18743,7 @@ struct mlc_rule_fns {
     void (*correct)(const double *hyper, struct mlc_optim_step *s);        /* NULL: bias is 1   */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
+    const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
 };
 
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
@@ -18732,12 +18762,25 @@ typedef struct mlc__optim_job {
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
 
+/* Elements of moments that share a scale. */
+#define MLC__MOMENT_BLOCK 256
+
+/* Are states in bf16 or codes? */
+static bool mlc__optim_small(const struct mlc_k_optim *a)
+{
+    return a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8;
+}
+
 /* States of `to` are those of a from element `from` on. */
 static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a, int64_t from)
 {
-    const size_t size = mlc_dtype_bytes(mlc__wide(a->dtype));
-    for (int32_t k = 0; k < a->n_state; k++)
+    const size_t size = mlc_dtype_bytes(mlc__optim_small(a) ? a->state_dtype
+                                                            : mlc__wide(a->dtype));
+    to->first = a->first + from;
+    for (int32_t k = 0; k < a->n_state; k++) {
         to->state[k] = MLC__CAST(char *, a->state[k]) + (size_t)from * size;
+        if (a->scale[k]) to->scale[k] = a->scale[k] + from / MLC__MOMENT_BLOCK;
+    }
 }
 
 /* Elements of p and g in f32. */
@@ -19044,19 +19087,20 @@ MLC__NORMS(lars)
 
 #define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
     static const struct mlc_rule_fns mlc__rule_##name = \
-        { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) } };
+        { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, \
+          NULL };
 MLC__RULES(MLC__RULE_CPU, any)
 #define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__ELEMENT_AT_##isa(name),
 #define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
     static const struct mlc_rule_fns mlc__rule_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) } };
+          { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) }, NULL };
 MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
 #define MLC__MATRIX_LEVEL(name, isa, level, K) mlc__##name##_f32,
 #define MLC__MATRIX_CPU(x_, NAME, name, states, numbers, step) \
     static const struct mlc_rule_fns mlc__rule_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) } };
+          { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) }, NULL };
 MLC__MATRIX_RULES(MLC__MATRIX_CPU, MLC__F32, any)
 
 #define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
@@ -19077,6 +19121,8 @@ static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a
     if (!a->cpu || a->clamp != 0.0) return MLC_ERR_UNSUPPORTED;
     j->fn = mlc__f64(a->dtype) ? a->cpu->f64 : a->cpu->f32[fns->level];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
+    if (mlc__optim_small(a) && (!a->cpu->wide || a->packs || a->dtype == MLC_F64))
+        return MLC_ERR_UNSUPPORTED;
     return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
 }
 
@@ -19201,7 +19247,6 @@ static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int
     o.p = MLC__CAST(char *, o.p) + (size_t)from * mlc_dtype_bytes(o.dtype);
     mlc__optim_from(&o, &j->a->optim, from);
     o.g = slab;
-    o.first += from;
     part.a = &o;
     for (int64_t r = 0; r < rows; r += MLC__STEP) {
         mlc__optim_part(&part, r * n, mlc__min(MLC__STEP, rows - r) * n);
@@ -19232,7 +19277,8 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
     mlc__gemm_optim_job j;
     MLC__TRY(mlc__optim_open(&j.optim, &a->optim, fns, pack));
     if (!mlc__gemm_valid(g, level) || g->c_dtype != a->optim.dtype || mlc__batches(g) != 1 ||
-        a->optim.cpu->norms || mlc__gemm_changes(g)) return MLC_ERR_UNSUPPORTED;
+        a->optim.cpu->norms || a->optim.cpu->wide || mlc__gemm_changes(g))
+        return MLC_ERR_UNSUPPORTED;
     if (mlc__optim_stands(&a->optim) || a->optim.n == 0) return MLC_OK;
     if (mlc__gemm_optim_plan(&j, dev, a, level) > a->workspace_bytes) return MLC_ERR_INTERNAL;
     if (j.part.dtype != g->dtype) {
@@ -19254,6 +19300,310 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
              mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##level, &mlc__optim_fns_##isa, \
                                  MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
              mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level))
+
+/* @@ IMPL.KERNELS.MOMENTS -------------------------------- states in bf16, or in codes of 8 bits
+ * States of a tile of elements are decoded to f32 in L1, the rule's f32 text steps them, and they
+ * are rounded again. The dynamic map of create_dynamic_map(signed, 7, 8) of bitsandbytes: decade e
+ * of 7, from 10^(e-7) to 10^(e-6), has 2^e numbers (2^(e+1) without negative ones), the centres of
+ * as many equal parts, over which stands 1; and there is 0. Codes are in order: code 127, or 0, is
+ * that of 0, and the place of a magnitude is k = 1, 2 .. from there; k, or k + 1 without negative
+ * ones, is in binary a 1 and then the part of its decade e, in as many digits. Of a magnitude a the
+ * first bits of 8/9 + a / (0.9 10^(e-6)), from 1 to 2, are these. Which decade it is in two bits of
+ * a's exponent tell, but for one bound, as no two are within a factor of 4. Vectors look up by
+ * permutation what the definition looks up in memory: the bits are the same. */
+
+#define MLC__MOMENT_TILE (4 * MLC__MOMENT_BLOCK)
+
+typedef struct mlc__dynamic {
+    bool    with_sign;
+    float   most;                      /* over it the place is one more: 1 */
+    uint8_t decade[16];                /* 1 + e by bits 24 .. 27 of a magnitude, one more if   */
+                                       /* it is over `over`; 0: it becomes 0                   */
+    float   scale[8], less[8];         /* the number is k scale - less, by the exponent of k + */
+                                       /* 1/2, or k + 1, mod 8                                 */
+    float   over[8];
+} mlc__dynamic;
+
+static const mlc__dynamic mlc__dynamics[2] = {             /* signed; from 0 on */
+    { true, 0.996484399f, { 0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 7 },
+      { 4.50000016e-06f, 2.25000003e-05f, 0.000112499998f, 0.000562499976f,
+        0.00281250011f, 0.0140624996f, 0.0078125f, 8.99999975e-07f },
+      { 5.75000013e-06f, 6.87499996e-05f, 0.000743750017f, 0.00771874981f,
+        0.0785937533f, 0.79296875f, 0.0f, 3.49999993e-07f },
+      { 2.74999991e-07f, 1.90000003e-06f, 1.45000004e-05f, 0.000122500001f,
+        0.00111249997f, 0.0105625f, 0.102812499f, 9.0f } },
+    { false, 0.998242199f, { 0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 4, 5, 5, 6, 7, 7 },
+      { 4.49999987e-07f, 2.25000008e-06f, 1.12500002e-05f, 5.6249999e-05f,
+        0.000281249988f, 0.00140625006f, 0.00703124981f, 0.00392156886f },
+      { 1.25e-07f, 4.6250002e-06f, 6.31250005e-05f, 0.000715625007f,
+        0.00757812522f, 0.0778906271f, 0.789453149f, 0.0f },
+      { 0.0f, 1.45000001e-06f, 1.22499996e-05f, 0.000111250003f,
+        0.00105624995f, 0.0102812499f, 0.101406246f, 9.0f } }
+};
+/* One over nine tenths of the end of a decade; 0: see decade. */
+static const float mlc__decades[8] = { 0.0f, 1111111.12f, 111111.109f, 11111.1113f,
+                                      1111.11108f, 111.111115f, 11.1111107f, 1.11111116f };
+
+/* A block each. */
+typedef void (*mlc__decode_fn)(float *to, const uint8_t *codes, float scale,
+                               const mlc__dynamic *m);
+typedef void (*mlc__encode_fn)(uint8_t *codes, const float *from, float inverse,
+                               const mlc__dynamic *m);
+
+MLC__BODY void mlc__decode_body(float *to, const uint8_t *codes, float scale,
+                                const mlc__dynamic *m)
+{
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i++) {
+        const int32_t at = (int32_t)codes[i] - (m->with_sign ? 127 : 0);
+        const float k = (float)(at < 0 ? -at : at), place = k + (m->with_sign ? 0.5f : 1.0f);
+        uint32_t e;
+        memcpy(&e, &place, sizeof e);
+        e = e >> 23 & 7u;
+        const float v = (k * m->scale[e] - m->less[e]) * scale;
+        to[i] = at < 0 ? -v : v;
+    }
+}
+
+#define MLC__BELOW_2 1.99999988f
+
+/* No numbers are below 0 where there is no sign. */
+MLC__BODY void mlc__encode_body(uint8_t *codes, const float *from, float inverse,
+                                const mlc__dynamic *m)
+{
+    const uint32_t whole = m->with_sign ? 0u : 1u;
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i++) {
+        const float r = from[i] * inverse, a = r < 0.0f ? -r : r;
+        uint32_t e, bits;
+        memcpy(&e, &a, sizeof e);
+        e = e >> 24 < 48u ? 0u : m->decade[e >> 24 & 15u];             /* from 2^-31 on */
+        e += a > m->over[e];
+        float y = a * mlc__decades[e] + 8.0f / 9.0f;
+        y = y < MLC__BELOW_2 ? y : MLC__BELOW_2;
+        y = y > 1.0f ? y : 1.0f;
+        memcpy(&bits, &y, sizeof bits);
+        bits = (bits - 0x3f000000u) >> (24u - whole - e);  /* the leading 1, and digits after it */
+        const int32_t k = (int32_t)(bits - whole) + (a > m->most);
+        const int32_t at = m->with_sign ? 127 + (r < 0.0f ? -k : k) : k;
+        codes[i] = (uint8_t)(at < 0 ? 0 : at);             /* there is no -1 */
+    }
+}
+
+/* The largest magnitude, as bits: they are in order, and those of NaN over all. */
+MLC__BODY uint32_t mlc__most_body(const float *from)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i++) {
+        uint32_t bits;
+        memcpy(&bits, from + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
+#define MLC__STAMP_MOST(isa) \
+    MLC__AT_##isa static uint32_t mlc__most_##isa(const float *from) \
+    { return mlc__most_body(from); }
+MLC__EACH_BASE(MLC__STAMP_MOST)
+#define MLC__STAMP_CODES(isa) \
+    MLC__AT_##isa static void mlc__decode_##isa(float *to, const uint8_t *codes, float scale, \
+                                                const mlc__dynamic *m) \
+    { mlc__decode_body(to, codes, scale, m); } \
+    MLC__AT_##isa static void mlc__encode_##isa(uint8_t *codes, const float *from, \
+                                                float inverse, const mlc__dynamic *m) \
+    { mlc__encode_body(codes, from, inverse, m); }
+MLC__STAMP_CODES(scalar)
+#if MLC__NEON
+MLC__STAMP_CODES(neon)
+#endif
+
+#if MLC__X86
+MLC__INLINE MLC__AT_avx2 void mlc__decode_text(float *to, const uint8_t *codes, float scale,
+                                               const mlc__dynamic *m, bool with_sign)
+{
+    const __m256 times = _mm256_loadu_ps(m->scale), less = _mm256_loadu_ps(m->less);
+    const __m256 all = _mm256_set1_ps(scale), more = _mm256_set1_ps(with_sign ? 0.5f : 1.0f);
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i += 8) {
+        const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(codes + i));
+        __m256i at = _mm256_cvtepu8_epi32(eight);
+        if (with_sign) at = _mm256_sub_epi32(at, _mm256_set1_epi32(127));
+        const __m256 k = _mm256_cvtepi32_ps(with_sign ? _mm256_abs_epi32(at) : at);
+        const __m256i e = _mm256_srli_epi32(_mm256_castps_si256(_mm256_add_ps(k, more)), 23);
+        __m256 v = _mm256_mul_ps(k, _mm256_permutevar8x32_ps(times, e));
+        v = _mm256_mul_ps(_mm256_sub_ps(v, _mm256_permutevar8x32_ps(less, e)), all);
+        if (with_sign)
+            v = _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(at), _mm256_set1_ps(-0.0f)));
+        _mm256_storeu_ps(to + i, v);
+    }
+}
+
+static MLC__AT_avx2 void mlc__decode_avx2(float *to, const uint8_t *codes, float scale,
+                                          const mlc__dynamic *m)
+{
+    if (m->with_sign) mlc__decode_text(to, codes, scale, m, true);
+    else mlc__decode_text(to, codes, scale, m, false);
+}
+
+typedef struct mlc__encode_room { __m256 inverse, over, decades, most; __m256i decade; }
+    mlc__encode_room;
+
+/* Codes of 8 elements, as 32-bit numbers, of which -1 will be 0. */
+MLC__INLINE MLC__AT_avx2 __m256i mlc__encode_8(const float *from, const mlc__encode_room *c,
+                                               bool with_sign)
+{
+    const __m256 r = _mm256_mul_ps(_mm256_loadu_ps(from), c->inverse);
+    const __m256 a = with_sign ? _mm256_andnot_ps(_mm256_set1_ps(-0.0f), r) : r;
+    __m256i e = _mm256_srli_epi32(_mm256_castps_si256(a), 24);         /* below 48: negative */
+    e = _mm256_shuffle_epi8(c->decade, _mm256_sub_epi32(e, _mm256_set1_epi32(48)));
+    const __m256 over = _mm256_permutevar8x32_ps(c->over, e);
+    e = _mm256_sub_epi32(e, _mm256_castps_si256(_mm256_cmp_ps(a, over, _CMP_GT_OQ)));
+    __m256 y = _mm256_mul_ps(a, _mm256_permutevar8x32_ps(c->decades, e));
+    y = _mm256_add_ps(y, _mm256_set1_ps(8.0f / 9.0f));
+    y = _mm256_min_ps(y, _mm256_set1_ps(MLC__BELOW_2));
+    y = _mm256_max_ps(y, _mm256_set1_ps(1.0f));
+    const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(y), _mm256_set1_epi32(0x3f000000));
+    const __m256i off = _mm256_sub_epi32(_mm256_set1_epi32(with_sign ? 24 : 23), e);
+    const __m256i most = _mm256_castps_si256(_mm256_cmp_ps(a, c->most, _CMP_GT_OQ));
+    const __m256i k = _mm256_sub_epi32(_mm256_srlv_epi32(bits, off), most);
+    if (!with_sign) return _mm256_sub_epi32(k, _mm256_set1_epi32(1));
+    return _mm256_add_epi32(_mm256_sign_epi32(k, _mm256_castps_si256(r)), _mm256_set1_epi32(127));
+}
+
+MLC__INLINE MLC__AT_avx2 void mlc__encode_text(uint8_t *codes, const float *from, float inverse,
+                                               const mlc__dynamic *m, bool with_sign)
+{
+    const __m128i decade = _mm_loadu_si128((const __m128i *)(const void *)m->decade);
+    const mlc__encode_room c = { _mm256_set1_ps(inverse), _mm256_loadu_ps(m->over),
+                                 _mm256_loadu_ps(mlc__decades), _mm256_set1_ps(m->most),
+                                 _mm256_broadcastsi128_si256(decade) };
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i += 32) {
+        const __m256i a = _mm256_packs_epi32(mlc__encode_8(from + i, &c, with_sign),
+                                             mlc__encode_8(from + i + 8, &c, with_sign));
+        const __m256i b = _mm256_packs_epi32(mlc__encode_8(from + i + 16, &c, with_sign),
+                                             mlc__encode_8(from + i + 24, &c, with_sign));
+        const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order);
+        _mm256_storeu_si256((__m256i *)(void *)(codes + i), all);
+    }
+}
+
+static MLC__AT_avx2 void mlc__encode_avx2(uint8_t *codes, const float *from, float inverse,
+                                          const mlc__dynamic *m)
+{
+    if (m->with_sign) mlc__encode_text(codes, from, inverse, m, true);
+    else mlc__encode_text(codes, from, inverse, m, false);
+}
+#endif
+
+typedef struct mlc__coded_fns {      /* what a level brings */
+    const mlc__optim_fns *optim;
+    mlc__decode_fn decode;
+    mlc__encode_fn encode;
+    uint32_t     (*most)(const float *from);
+} mlc__coded_fns;
+
+/* n elements of state k, the first one at the beginning of a block. */
+static void mlc__coded_get(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
+                             int64_t n, float *to)
+{
+    const uint8_t *codes = MLC__CAST(const uint8_t *, a->state[k]);
+    uint8_t part[MLC__MOMENT_BLOCK];
+    if (a->state_dtype == MLC_BF16) { f->optim->half->widen(to, codes, MLC_BF16, n); return; }
+    for (int64_t i = 0; i < n; i += MLC__MOMENT_BLOCK) {
+        const bool whole = n - i >= MLC__MOMENT_BLOCK;
+        if (!whole) {
+            memset(part, 0, sizeof part);
+            memcpy(part, codes + i, (size_t)(n - i));
+        }
+        f->decode(to + i, whole ? codes + i : part, a->scale[k][i / MLC__MOMENT_BLOCK],
+                  &mlc__dynamics[k]);
+    }
+}
+
+/* A block; returns what its codes are times. */
+static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, const float *from,
+                                int32_t k)
+{
+    const uint32_t most = f->most(from);
+    float scale;
+    memcpy(&scale, &most, sizeof scale);
+    if (most >= 0x7e800000u) {         /* 2^126 */
+        memset(codes, 255, MLC__MOMENT_BLOCK);
+        return (float)MLC__NAN;
+    }
+    if (most < 0x00800000u) {          /* no normal number among them */
+        memset(codes, mlc__dynamics[k].with_sign ? 127 : 0, MLC__MOMENT_BLOCK);
+        return 0.0f;
+    }
+    f->encode(codes, from, 1.0f / scale, &mlc__dynamics[k]);
+    return scale;
+}
+
+/* The way back. `from` has room for whole blocks. */
+static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
+                             int64_t n, float *from)
+{
+    uint8_t *codes = MLC__CAST(uint8_t *, a->state[k]), part[MLC__MOMENT_BLOCK];
+    uint32_t words[MLC__WORDS / 2];
+    const uint64_t stream = a->step->stream + ((uint64_t)k + 1u) * UINT64_C(0xD1B54A32D192ED03);
+    for (int64_t i = 0; i < n; i += MLC__MOMENT_BLOCK) {
+        const int64_t some = mlc__min(MLC__MOMENT_BLOCK, n - i);
+        if (a->state_dtype == MLC_BF16) {
+            mlc__random_words(f->optim->random, a->seed, stream, (a->first + i) / 2,
+                              (some + 1) / 2, 1, words);
+            f->optim->by_chance(MLC__CAST(uint16_t *, a->state[k]) + i, from + i, words, some);
+            continue;
+        }
+        for (int64_t e = some; e < MLC__MOMENT_BLOCK; e++) from[i + e] = 0.0f;
+        a->scale[k][i / MLC__MOMENT_BLOCK] =
+            mlc__coded_block(f, some < MLC__MOMENT_BLOCK ? part : codes + i, from + i, k);
+        if (some < MLC__MOMENT_BLOCK) memcpy(codes + i, part, (size_t)some);
+    }
+}
+
+/* A mlc__optim_fn, of f32 p and g. */
+static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n,
+                              const mlc__coded_fns *f)
+{
+    const mlc__optim_fn step = a->cpu->wide->f32[f->optim->level];
+    float wide[2][MLC__MOMENT_TILE];
+    struct mlc_k_optim tile = *a, small = *a;
+    if (!mlc__optim_small(a)) { step(a, from, n, NULL); return; }
+    for (int64_t i = from; i < from + n; i += MLC__MOMENT_TILE) {
+        const int64_t some = mlc__min(MLC__MOMENT_TILE, from + n - i);
+        mlc__optim_from(&small, a, i);
+        tile.p = MLC__CAST(float *, a->p) + i;
+        tile.g = MLC__CAST(const float *, a->g) + i;
+        for (int32_t k = 0; k < a->n_state; k++) {
+            mlc__coded_get(f, &small, k, some, wide[k]);
+            tile.state[k] = wide[k];
+        }
+        step(&tile, 0, some, NULL);
+        for (int32_t k = 0; k < a->n_state; k++) mlc__coded_put(f, &small, k, some, wide[k]);
+    }
+}
+
+#define MLC__STAMP_MOMENTS(isa) \
+    static const mlc__coded_fns mlc__coded_fns_##isa = \
+        { &mlc__optim_fns_##isa, MLC__BASE(mlc__decode_, isa), MLC__BASE(mlc__encode_, isa), \
+          MLC__BASE(mlc__most_, isa) }; \
+    static void mlc__coded_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
+                                       void *none) \
+    { (void)none; mlc__coded_step(a, from, n, &mlc__coded_fns_##isa); }
+MLC__EACH_ISA(MLC__STAMP_MOMENTS)
+
+#define MLC__MOMENTS_CPU(name) \
+    static const struct mlc_rule_fns mlc__coded_##name = \
+        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name };
+MLC__MOMENTS_CPU(adam)
+MLC__MOMENTS_CPU(lion)
+
+MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule)
+{
+    return rule == MLC_RULE_ADAM ? &mlc__coded_adam :
+           rule == MLC_RULE_LION ? &mlc__coded_lion : NULL;
+}
 
 /* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
  * One pass reads p and reads and writes the average, after the passes of a step. Which updates
@@ -35050,11 +35400,13 @@ typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
     int16_t     group;
+    bool        coded;                 /* they are codes: see mlc__small_states */
     bool        no_decay;              /* mlc_optim_no_decay */
     bool        matrix;                /* its step is not the rule's kernel: struct mlc__matrix */
     double      rate;                  /* times that of the group: mlc_optim_layer_decay; or 1 */
-    int64_t     state;                 /* byte offset in each of them */
-    int64_t     own;                   /* of its states, where there is a struct mlc__matrix */
+    int64_t     state;                 /* byte offset in each of them, and in averages */
+    int64_t     own;                   /* in states of an optimizer with a struct mlc__matrix */
+    int64_t     small;                 /* in states of an optimizer with small ones */
     uint64_t    updates;
     mlc_dtype   held;                  /* of values that are in an average: see mlc_average    */
     double      carry[2];              /* on the CPU: of the update before, for the next one */
@@ -35092,6 +35444,14 @@ struct mlc_average {
     bool         back, mean, warmup;
     double       share;                /* of p in a new value */
     int64_t      start, every, base;   /* base: updates made at the call */
+};
+
+/* States in fewer bits: IMPL.OPTIM.MOMENTS. */
+struct mlc__small {
+    mlc_dtype  dtype;                  /* bf16; u8: codes                                      */
+    mlc_status (*states)(mlc_optim *o);          /* places and memory, zeroed, of all entries  */
+    mlc_status (*move)(const mlc_optim *o, const mlc_optim *n);      /* from o to n, made anew */
+    void       (*args)(const mlc_optim *o, const mlc__entry *e, struct mlc_k_optim *a);
 };
 
 /* What an optimizer does with its averages: mlc_average_ex. */
@@ -35140,6 +35500,7 @@ struct mlc_optim {
     mlc_rule    rule;
     int32_t     n_state;               /* arrays of state that the rule has */
     const struct mlc_rule_fns *cpu;
+    const struct mlc__small *small;    /* NULL: states are as dtype and state of entries say */
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
     double      hyper[8];              /* of the rule, for its kernel */
@@ -35330,7 +35691,8 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     if (!n->step) return MLC_ERR_NOMEM;
     n->squares = MLC__CAST(double *, (void *)(n->step + b.n));
     n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(n->squares + b.n));
-    MLC__TRY(n->matrix ? n->matrix->build(n, o) : mlc__optim_states(n, b.bytes));
+    MLC__TRY(n->matrix ? n->matrix->build(n, o) : n->small ? n->small->states(n) :
+             mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t k = 0; k < o->entries; k++)
             if (o->entry[k].p == b.entry[i].p) {
@@ -35339,6 +35701,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
                 memcpy(b.entry[i].carry, o->entry[k].carry, sizeof b.entry[i].carry);
             }
     if (n->device) MLC__TRY(n->device->arrays(n, o));
+    if (n->small) return n->small->move(o, n);
     for (int32_t k = 0; k < o->n_state; k++)
         MLC__TRY(mlc__optim_move(o, &b, n->state[k], o->state[k]));
     return MLC_OK;
@@ -35578,9 +35941,10 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
  * were made at other steps; on a device updates do. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
-    return !o->clip.each && !o->cpu->norms && !o->matrix && mlc__entry_follows(a, b) &&
-           a->group == b->group && a->no_decay == b->no_decay && a->rate == b->rate &&
-           a->updates == b->updates && a->carry[0] == b->carry[0] && a->carry[1] == b->carry[1] &&
+    return !o->clip.each && !o->cpu->norms && !o->matrix && !a->coded && !b->coded &&
+           mlc__entry_follows(a, b) && a->group == b->group && a->no_decay == b->no_decay &&
+           a->rate == b->rate && a->updates == b->updates &&
+           a->carry[0] == b->carry[0] && a->carry[1] == b->carry[1] &&
            b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 
@@ -35662,7 +36026,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
 {
     const mlc__entry *e = &o->entry[from];
     struct mlc_k_optim a;
-    a.packs = mlc__optim_packs(o, from, to);
+    a.packs = o->small ? NULL : mlc__optim_packs(o, from, to);
     a.rule = o->rule;
     a.cpu = o->cpu;
     a.dtype = e->p->t.dtype;
@@ -35685,6 +36049,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.clamp = o->limit;
     a.workspace = NULL;
     a.workspace_bytes = 0;
+    if (o->small) o->small->args(o, e, &a);
     return a;
 }
 
@@ -36227,6 +36592,136 @@ static void mlc__optim_on_device(mlc_optim *o)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
+/* @@ IMPL.OPTIM.MOMENTS ---------------------------------- states in bf16 or 8 bits
+ * An entry keeps its place among states of full width, which averages have and runs are joined by;
+ * what it has in memory begins at `small`: bf16; or codes, padded to a cache line, and scales, one
+ * a block of 256 elements, and the entry is a run of its own, as its blocks begin with it; or f32
+ * of a parameter of few elements. Only a constructor with a desc links this. */
+
+#define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
+
+/* Sets a draft up for such states, if that is asked for. */
+typedef bool (*mlc__small_fn)(mlc_module *m, mlc_optim *draft, mlc_moments moments);
+
+static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments)
+{
+    if (moments != MLC_MOMENTS_FULL)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: moments is %d; its states are full floats: "
+                  "MLC_MOMENTS_FULL; mlc_adam_ex, mlc_adamw_ex and mlc_lion_ex keep them in fewer "
+                  "bits", draft->name, (int)moments);
+    return moments == MLC_MOMENTS_FULL;
+}
+
+/* Of a state of full width, with its padding. */
+static size_t mlc__small_span(const mlc_optim *o, int64_t i)
+{
+    const size_t end = i + 1 < o->entries ? (size_t)o->entry[i + 1].state : o->bytes;
+    return end - (size_t)o->entry[i].state;
+}
+
+static size_t mlc__small_codes(int64_t n) { return mlc__round_up((size_t)n, MLC__CACHELINE); }
+
+/* Of one state of entry i. */
+static size_t mlc__small_bytes(const mlc_optim *o, int64_t i)
+{
+    const mlc__entry *e = &o->entry[i];
+    const int64_t n = mlc__numel(&e->p->t);
+    const size_t scales = (size_t)mlc__div_up(n, MLC__MOMENT_BLOCK) * sizeof(float);
+    if (e->coded) return mlc__small_codes(n) + mlc__round_up(scales, MLC__CACHELINE);
+    return mlc__small_span(o, i) / (o->small->dtype == MLC_BF16 ? 2 : 1);
+}
+
+static mlc_status mlc__small_states(mlc_optim *o)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__entry *e = &o->entry[i];
+        MLC__REQUIRE(o->ctx, e->dtype == MLC_F32, DTYPE, "%s: parameter '%s' is %s, of which "
+                     "states are not kept in 16 or 8 bits; make the optimizer with "
+                     "MLC_MOMENTS_FULL, or cast the module with mlc_module_to", o->name,
+                     e->p->name, mlc_dtype_name(e->p->t.dtype));
+        e->coded = o->small->dtype == MLC_U8 && mlc__numel(&e->p->t) >= MLC__CODED_LEAST;
+        e->small = (int64_t)bytes;
+        bytes += mlc__small_bytes(o, i);
+    }
+    MLC__TRY(mlc__optim_states(o, bytes));
+    for (int32_t k = 0; k < o->n_state; k++)
+        MLC__TRY(mlc__zero(o->ctx, "optimizer", o->state[k], bytes));
+    return MLC_OK;
+}
+
+static void mlc__small_args(const mlc_optim *o, const mlc__entry *e, struct mlc_k_optim *a)
+{
+    a->state_dtype = e->coded || o->small->dtype == MLC_BF16 ? o->small->dtype : MLC_F32;
+    for (int32_t k = 0; k < o->n_state; k++) {
+        char *at = MLC__CAST(char *, o->state[k]) + e->small;
+        a->state[k] = at;
+        a->scale[k] = e->coded ? MLC__CAST(float *, (void *)(at + mlc__small_codes(
+                                                              mlc__numel(&e->p->t)))) : NULL;
+    }
+}
+
+/* Asks the kernel of a device, with no elements. */
+static mlc_status mlc__small_offered(const mlc_optim *o)
+{
+    struct mlc_k_optim a;
+    memset(&a, 0, sizeof a);
+    a.rule = o->rule;
+    a.cpu = o->cpu;
+    a.n_state = o->n_state;
+    a.state_dtype = o->small->dtype;
+    a.step = o->step;
+    const mlc_kernels *k = &o->ctx->backend->kernels;
+    const mlc_status st = k->optim ? k->optim(o->ctx->dev, &a) : MLC_ERR_UNSUPPORTED;
+    MLC__REQUIRE(o->ctx, st == MLC_OK, UNSUPPORTED, "%s: device %s keeps states in f32 alone; "
+                 "leave desc.moments at MLC_MOMENTS_FULL", o->name, o->ctx->backend->name);
+    return MLC_OK;
+}
+
+/* Entries keep what they have, byte by byte. */
+static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
+{
+    if (n->device) MLC__TRY(mlc__small_offered(n));
+    for (int64_t i = 0; i < n->entries; i++)
+        for (int64_t j = 0; j < o->entries; j++) {
+            const mlc__entry *e = &n->entry[i], *old = &o->entry[j];
+            if (old->p != e->p) continue;
+            for (int32_t k = 0; k < o->n_state; k++)
+                MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, n->state[k]) + e->small,
+                                          MLC__CAST(const char *, o->state[k]) + old->small,
+                                          mlc__small_bytes(n, i), MLC_COPY_ON_DEVICE));
+        }
+    return MLC_OK;
+}
+
+static bool mlc__small_set(mlc_module *m, mlc_optim *draft, mlc_moments moments,
+                           const struct mlc_rule_fns *cpu)
+{
+    static const struct mlc__small fns[2] = {
+        { MLC_BF16, mlc__small_states, mlc__small_move, mlc__small_args },
+        { MLC_U8, mlc__small_states, mlc__small_move, mlc__small_args } };
+    if (moments == MLC_MOMENTS_FULL) return true;
+    if (moments != MLC_MOMENTS_BF16 && moments != MLC_MOMENTS_8BIT) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: moments is %d; see mlc_moments", draft->name,
+                  (int)moments);
+        return false;
+    }
+    draft->cpu = cpu;
+    draft->small = &fns[moments == MLC_MOMENTS_8BIT];
+    draft->whole = true;               /* a block is not some rows */
+    return true;
+}
+
+static bool mlc__small_adam(mlc_module *m, mlc_optim *draft, mlc_moments moments)
+{
+    return mlc__small_set(m, draft, moments, &mlc__coded_adam);
+}
+
+static bool mlc__small_lion(mlc_module *m, mlc_optim *draft, mlc_moments moments)
+{
+    return mlc__small_set(m, draft, moments, &mlc__coded_lion);
+}
+
 /* @@ IMPL.OPTIM.RULES ------------------------------------ rules: descs, checks, constructors
  * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
  * names of states, as PyTorch calls them; how many states there are, and hyper, in the order that
@@ -36334,58 +36829,63 @@ static void mlc__adam_fill(mlc_optim *draft, const mlc_adam_desc *d, bool decoup
     draft->momentum = 1;
 }
 
+/* small: see mlc__small_fn. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
-                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled)
+                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled,
+                                 mlc__small_fn small)
 {
     static const char *const names[] = { "exp_avg", "exp_avg_sq" };
     mlc_optim draft;
     if (!mlc__rule_begins(m, what, d) || !mlc__adam_fine(m, what, d)) return NULL;
     mlc__optim_draft(&draft, rule, cpu, what, names, 2);
     mlc__adam_fill(&draft, d, decoupled);
+    if (!small(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
 }
 
 MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, MLC_MOMENTS_FULL };
     return d;
 }
 MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01 };
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01, MLC_MOMENTS_FULL };
     return d;
 }
 
 MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false);
+    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false,
+                          mlc__small_adam);
 }
 MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true);
+    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true,
+                          mlc__small_adam);
 }
 MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adam_desc_make(lr);
-    return mlc_adam_ex(m, &d);
+    return mlc__adam_make(m, "adam", &d, MLC_RULE_ADAM, &mlc__rule_adam, false, mlc__small_none);
 }
 MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adamw_desc_make(lr);
-    return mlc_adamw_ex(m, &d);
+    return mlc__adam_make(m, "adamw", &d, MLC_RULE_ADAM, &mlc__rule_adam, true, mlc__small_none);
 }
 
 /* -- LAMB -- */
 
 MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01 };
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01, MLC_MOMENTS_FULL };
     return d;
 }
 
 MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true);
+    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true, mlc__small_none);
 }
 
 MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
@@ -36434,7 +36934,8 @@ static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_a
     static const char *const names[] = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
     mlc_optim draft;
     if (!mlc__rule_begins(m, what, d)) return NULL;
-    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay };
+    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay,
+                                 MLC_MOMENTS_FULL };
     if (!mlc__adam_fine(m, what, &adam)) return NULL;
     mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
     mlc__adam_fill(&draft, &adam, d->decoupled);
@@ -36476,7 +36977,8 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     static const char *const names[] = { "exp_avg", "exp_avg_sq" };
     mlc_optim draft;
     if (!mlc__rule_begins(m, "nadam", d)) return NULL;
-    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay };
+    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay,
+                                 MLC_MOMENTS_FULL };
     const mlc__bound decay = { "momentum_decay", d->momentum_decay, 0.0, MLC__INF };
     if (!mlc__adam_fine(m, "nadam", &adam) || !mlc__rule_fine(m, "nadam", &decay, 1)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
@@ -36503,11 +37005,12 @@ MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
     if (!mlc__rule_begins(m, "adamax", d) || !mlc__adam_fine(m, "adamax", d)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_ADAMAX, &mlc__rule_adamax, "adamax", names, 2);
     mlc__adam_fill(&draft, d, false);
+    if (!mlc__small_none(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0 };
+    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, MLC_MOMENTS_FULL };
     return d;
 }
 MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
@@ -36645,7 +37148,7 @@ MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
 
 /* -- Lion -- */
 
-MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *d)
+static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__small_fn small)
 {
     static const char *const names[] = { "exp_avg" };
     mlc_optim draft;
@@ -36662,17 +37165,22 @@ MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *d)
     draft.hyper[0] = d->beta1;
     draft.hyper[1] = d->beta2;
     draft.momentum = 1;
+    if (!small(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
+}
+MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc)
+{
+    return mlc__lion_make(m, desc, mlc__small_lion);
 }
 MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
 {
-    const mlc_lion_desc d = { lr, 0.9, 0.99, 0.0 };
+    const mlc_lion_desc d = { lr, 0.9, 0.99, 0.0, MLC_MOMENTS_FULL };
     return d;
 }
 MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
 {
     const mlc_lion_desc d = mlc_lion_desc_make(lr);
-    return mlc_lion_ex(m, &d);
+    return mlc__lion_make(m, &d, mlc__small_none);
 }
 
 /* -- Sophia -- */
@@ -37356,6 +37864,7 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
     draft.hyper[2] = d->adamw.beta1;
     draft.hyper[3] = d->adamw.beta2;
     draft.momentum = 2;
+    if (!mlc__small_none(m, &draft, d->adamw.moments)) return NULL;
     return mlc__matrix_make(m, &draft, &matrix);
 }
 MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
@@ -38691,10 +39200,12 @@ static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
     return a;
 }
 
-/* Those of an entry, or more. */
+static bool mlc__optim_coded(const mlc_optim *o) { return o->small && o->small->dtype == MLC_U8; }
+
+/* Those of an entry, or more: codes are followed by their scales. */
 static int32_t mlc__optim_slots(const mlc_optim *o)
 {
-    return o->matrix ? o->matrix->slots : o->n_state;
+    return o->matrix ? o->matrix->slots : mlc__optim_coded(o) ? 2 * o->n_state : o->n_state;
 }
 
 static int64_t mlc__optim_items(const mlc_optim *o)
@@ -38737,6 +39248,7 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
     if (item->kind == MLC__ITEM_STATE && o->matrix) return o->matrix->slot(e, item->k) != 0;
     if (item->kind == MLC__ITEM_CARRY) return o->carries;
     if (item->kind == MLC__ITEM_STEP) return !o->lbfgs;
+    if (item->kind == MLC__ITEM_STATE) return item->k < o->n_state || e->coded;
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
 }
 
@@ -38747,7 +39259,9 @@ static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item
     const int32_t slow = o->averages && o->averages->back;
     char average[24] = "slow";
     if (item->k >= slow) snprintf(average, sizeof average, "average.%d", (int)(item->k - slow));
-    const char *part = item->kind == MLC__ITEM_STATE ? o->names[item->k] :
+    const bool state = item->kind == MLC__ITEM_STATE;
+    const bool scales = state && mlc__optim_coded(o) && item->k >= o->n_state;
+    const char *part = state ? o->names[item->k - (scales ? o->n_state : 0)] :
                        item->kind == MLC__ITEM_STEP ? "step" : "carry";
     if (item->kind == MLC__ITEM_NUMBER)
         snprintf(to, MLC_STATE_NAME_BYTES, "optim.%s", mlc__optim_number[item->k].name);
@@ -38755,7 +39269,7 @@ static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item
     else if (item->kind == MLC__ITEM_GRAD) snprintf(to, MLC_STATE_NAME_BYTES, "grad.%s", param);
     else if (item->kind == MLC__ITEM_AVERAGE)
         snprintf(to, MLC_STATE_NAME_BYTES, "%s.%s", average, param);
-    else snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.%s", param, part);
+    else snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.%s%s", param, part, scales ? "_scale" : "");
 }
 
 /* Names of parameters of entries, and their numbers among all parameters. */
@@ -38801,22 +39315,38 @@ static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
     return n;
 }
 
+/* Small states of an entry, or their scales, in place of what t is. */
+static void mlc__optim_small_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k,
+                                    mlc_tensor *t, void **at)
+{
+    struct mlc_k_optim a;
+    o->small->args(o, e, &a);
+    t->dtype = a.state_dtype;
+    *at = k < o->n_state ? a.state[k] : a.scale[k - o->n_state];
+    if (k < o->n_state) return;
+    t->dtype = MLC_F32;
+    t->ndim = 1;
+    t->shape[0] = mlc__div_up(mlc__numel(&e->p->t), MLC__MOMENT_BLOCK);
+    t->stride[0] = 1;
+}
+
 /* A state, or an average, of an entry: lies as the values of its parameter do. */
 static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_slot *item)
 {
     const mlc__entry *e = &o->entry[item->entry];
-    if (o->matrix && item->kind == MLC__ITEM_STATE) return o->matrix->tensor(o, e, item->k);
-    void *states = item->kind == MLC__ITEM_STATE ? o->state[item->k]
-                                                 : mlc__optim_average(o, item->k)->at;
+    const bool state = item->kind == MLC__ITEM_STATE;
+    if (o->matrix && state) return o->matrix->tensor(o, e, item->k);
     mlc_storage *at = MLC__CAST(mlc_storage *, mlc__arena(o->ctx, o->ctx->depth, sizeof *at));
     mlc_tensor *t = at ? mlc__alias(o->ctx, &e->p->t) : NULL;
     if (!t) return NULL;
     *at = e->p->value_storage;
     at->typed = at->bound = false;
-    at->data = MLC__CAST(char *, states) + e->state;
     t->storage = at;
     t->offset = 0;
     t->dtype = e->dtype;
+    if (state && o->small) mlc__optim_small_tensor(o, e, item->k, t, &at->data);
+    else at->data = MLC__CAST(char *, state ? o->state[item->k]
+                                            : mlc__optim_average(o, item->k)->at) + e->state;
     return t;
 }
 
@@ -43174,6 +43704,8 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
  * items in place of parameters. Numbers are read into copies and checked there, before anything is
  * written. A file without a rule's name is one of PyTorch's, with numbers in place of names. */
 
+#define MLC__CODED_KEY "mlcore.optim.moments"    /* 8bit; else states are floats */
+
 /* Globs of all groups, one a line. */
 static char *mlc__optim_globs(const mlc_optim *o)
 {
@@ -43249,7 +43781,8 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
         if (!list[n++].tensor) return ctx->status;
     }
     const char *const metadata[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING,
-                                     "mlcore.optim", o->name, "mlcore.optim.groups", globs, NULL };
+                                     "mlcore.optim", o->name, "mlcore.optim.groups", globs,
+                                     mlc__optim_coded(o) ? MLC__CODED_KEY : NULL, "8bit", NULL };
     return mlc_safetensors_save(ctx, path, list, n, metadata);
 }
 
@@ -43282,9 +43815,15 @@ static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
 {
     const char *rule = mlc_safetensors_metadata(l->file, "mlcore.optim");
     const char *groups = mlc_safetensors_metadata(l->file, "mlcore.optim.groups");
+    const char *moments = mlc_safetensors_metadata(l->file, MLC__CODED_KEY);
     const char *own = mlc__optim_globs(f->o);
     if (!own) return MLC_ERR_NOMEM;
     f->torch = !rule;
+    MLC__REQUIRE(l->m->ctx, mlc__optim_coded(f->o) == (moments != NULL), IO,
+                 "%s '%.200s': moments are %s in the file and %s in the optimizer; make it with "
+                 "%s", l->what, l->file->path, moments ? "8-bit codes" : "floats",
+                 moments ? "floats" : "8-bit codes",
+                 moments ? "desc.moments MLC_MOMENTS_8BIT" : "another desc.moments");
     if (!rule || l->desc->partial) return MLC_OK;
     MLC__REQUIRE(l->m->ctx, strcmp(rule, f->o->name) == 0, IO,
                  "%s '%.200s': the file is of %.40s, the optimizer is %s; make it with the same "

@@ -5593,6 +5593,7 @@ static mlc_status optim_entry(void *dev, const struct mlc_k_optim *a)
     for (int32_t s = 0; s < a->n_state; s++) bits |= (uintptr_t)a->state[s];
     const bool aligned = unit_of(bits) == 16;
     if ((unsigned)a->rule >= MLC_RULE_COUNT || a->packs) return MLC_ERR_UNSUPPORTED;
+    if (a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8) return MLC_ERR_UNSUPPORTED;
     if (a->n == 0) return MLC_OK;
     if (a->workspace_bytes < optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
     if (a->dtype == MLC_F32) return optim_run<float>(dev, a, aligned);

@@ -1196,13 +1196,33 @@ static void optim_probe(void *arg, double rate[2])
                                     s->plain.n > 50000000 ? 1 : 3);
 }
 
+static mlc_optim *adamw_bf16(mlc_module *m, double lr)
+{
+    mlc_adam_desc d = mlc_adamw_desc_make(lr);
+    d.moments = MLC_MOMENTS_BF16;
+    return mlc_adamw_ex(m, &d);
+}
+static mlc_optim *adamw_8bit(mlc_module *m, double lr)
+{
+    mlc_adam_desc d = mlc_adamw_desc_make(lr);
+    d.moments = MLC_MOMENTS_8BIT;
+    return mlc_adamw_ex(m, &d);
+}
+static mlc_optim *lion_8bit(mlc_module *m, double lr)
+{
+    mlc_lion_desc d = mlc_lion_desc_make(lr);
+    d.moments = MLC_MOMENTS_8BIT;
+    return mlc_lion_ex(m, &d);
+}
+
 /* Rules by the number of their case, from 2 on; SGD and AdamW are 1 and 0. */
 static const struct { const char *name; mlc_optim *(*make)(mlc_module *m, double lr); } RULES[] = {
     {"adam", mlc_adam}, {"amsgrad", mlc_amsgrad}, {"adamax", mlc_adamax}, {"nadam", mlc_nadam},
     {"radam", mlc_radam}, {"rmsprop", mlc_rmsprop}, {"adagrad", mlc_adagrad},
     {"adadelta", mlc_adadelta}, {"rprop", mlc_rprop}, {"lion", mlc_lion}, {"lamb", mlc_lamb},
     {"lars", mlc_lars}, {"sophia", mlc_sophia}, {"sf_sgd", mlc_sf_sgd},
-    {"sf_adamw", mlc_sf_adamw}, {"adafactor", mlc_adafactor}, {"muon", mlc_muon} };
+    {"sf_adamw", mlc_sf_adamw}, {"adafactor", mlc_adafactor}, {"muon", mlc_muon},
+    {"adamw_bf16", adamw_bf16}, {"adamw_8bit", adamw_8bit}, {"lion_8bit", lion_8bit} };
 enum { RULE_COUNT = sizeof RULES / sizeof *RULES };
 
 /* tests/test_rules.c has the values; here they have moved and are numbers. */

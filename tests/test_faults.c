@@ -470,6 +470,11 @@ DO(mlc_cpu_rule)
     CHECK(mlc_cpu_rule(MLC_RULE_LAMB) != NULL && mlc_cpu_rule(MLC_RULE_COUNT) == NULL);
     return mlc_ctx_status(w->ctx);
 }
+DO(mlc_cpu_moments)
+{
+    CHECK(mlc_cpu_moments(MLC_RULE_LION) != NULL && mlc_cpu_moments(MLC_RULE_LAMB) == NULL);
+    return mlc_ctx_status(w->ctx);
+}
 
 DO(mlc_backward)
 {
@@ -1304,6 +1309,7 @@ DO(mlc_adam_ex)
 {
     mlc_adam_desc d = mlc_adam_desc_make(1e-3);
     d.beta1 = 0.8;
+    d.moments = MLC_MOMENTS_BF16;
     return run_optim(w, mlc_adam_ex(w->net, &d));
 }
 
@@ -1376,7 +1382,8 @@ DO(mlc_lars_ex)
 
 DO(mlc_lion_ex)
 {
-    const mlc_lion_desc d = mlc_lion_desc_make(1e-3);
+    mlc_lion_desc d = mlc_lion_desc_make(1e-3);
+    d.moments = MLC_MOMENTS_8BIT;
     return run_optim(w, mlc_lion_ex(w->net, &d));
 }
 
