@@ -111,8 +111,9 @@
  *   IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
- *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA  IMPL.METRICS  IMPL.TRAIN  IMPL.PLOT
- *   IMPL.END
+ *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA
+ *   IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES  IMPL.METRICS.TRACKER  IMPL.TRAIN
+ *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -245,6 +246,9 @@ typedef struct mlc_module  mlc_module;
 typedef struct mlc_optim   mlc_optim;
 typedef struct mlc_average mlc_average;   /* of an optimizer's parameters                     */
 typedef struct mlc_loader  mlc_loader;
+typedef struct mlc_metric  mlc_metric;
+typedef struct mlc_tracker mlc_tracker;
+struct mlc_named;                         /* in API.IO                                         */
 
 /* Public to read (debuggers and kernels need it), never to write. Data: mlc_f32, mlc_read.   */
 typedef struct mlc_tensor {
@@ -3377,11 +3381,194 @@ MLC_API mlc_status mlc_idx_save(mlc_tensor *t, const char *path);
 MLC_API mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
                                    mlc_tensor **labels);
 
-/* @@ API.METRICS ----------------------------------------- scores; test: tests/test_metrics.c */
+/* @@ API.METRICS ----------------------------------- metrics, tracker; test: tests/test_metrics.c
+ * A metric is an object that is fed batches (mlc_metric_update) and read when an epoch is over
+ * (mlc_metric_value). Until it is read what it counts, f64, stays on the device; to read waits.
+ * Predictions are logits, probabilities or other scores [..,c], floats, or labels [..] of classes;
+ * targets [..] are labels, any integers or bool. Weights, floats of the targets' shape, or NULL.
+ * Values are scikit-learn's 1.9. Of no rows, or of weights whose sum is 0, a mean is NaN.
+ * NaN in predictions: argmax has it largest; a value that is a mean is NaN; curves refuse it.
+ *   err    creators give NULL; ARG: a size below 1                                            */
+
+typedef enum mlc_averaging {           /* over classes                                         */
+    MLC_AVERAGING_MACRO = 0,           /* the mean of classes that targets or predictions have */
+    MLC_AVERAGING_MICRO,               /* of the sums of all classes                           */
+    MLC_AVERAGING_WEIGHTED,            /* the mean by the weight of targets                    */
+    MLC_AVERAGING_BINARY,              /* class 1 of two                                       */
+    MLC_AVERAGING_FORCE_32 = 0x7fffffff
+} mlc_averaging;
 
 /* mlc_accuracy: share of rows of scores [n,c] whose argmax is the label, i64 [n]; NaN and an
  *   error if it cannot be had.                                                                */
 MLC_API double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels);
+
+/* mlc_metric_accuracy: share of rows whose label is predicted; of scores the argmax, the first of
+ *   equals.                                                ref: sklearn.metrics.accuracy_score */
+MLC_API mlc_metric *mlc_metric_accuracy(mlc_ctx *ctx);
+/* mlc_metric_topk: share of rows whose label is among the k largest scores [..,c]; of equals those
+ *   of the last class. A label whose score is NaN is not.
+ *   ref    sklearn.metrics.top_k_accuracy_score                                               */
+MLC_API mlc_metric *mlc_metric_topk(mlc_ctx *ctx, int64_t k);
+/* mlc_metric_confusion: counts of (target, predicted); its value is the accuracy. See
+ *   mlc_metric_counts, mlc_metric_classes, mlc_classification_report and mlc_confusion_save, which
+ *   take the next four, too.                             ref: sklearn.metrics.confusion_matrix */
+MLC_API mlc_metric *mlc_metric_confusion(mlc_ctx *ctx, int64_t classes);
+/* mlc_metric_balanced_accuracy: mean recall of classes that are targets.
+ *   ref    sklearn.metrics.balanced_accuracy_score                                            */
+MLC_API mlc_metric *mlc_metric_balanced_accuracy(mlc_ctx *ctx, int64_t classes);
+/* mlc_metric_precision: tp/(tp + fp); 0/0 is 0, here and in the next two.
+ *   err    ARG: MLC_AVERAGING_BINARY of other than two classes
+ *   ref    sklearn.metrics.precision_score                                                    */
+MLC_API mlc_metric *mlc_metric_precision(mlc_ctx *ctx, int64_t classes, mlc_averaging averaging);
+/* mlc_metric_recall: tp/(tp + fn).              err: the same; ref: sklearn.metrics.recall_score */
+MLC_API mlc_metric *mlc_metric_recall(mlc_ctx *ctx, int64_t classes, mlc_averaging averaging);
+/* mlc_metric_f: (1 + b^2) tp/((1 + b^2) tp + b^2 fn + fp), b = beta; F1 with 1.
+ *   err    the same; beta not finite or below 0          ref: sklearn.metrics.fbeta_score     */
+MLC_API mlc_metric *mlc_metric_f(mlc_ctx *ctx, int64_t classes, double beta,
+                                 mlc_averaging averaging);
+/* mlc_metric_auc: area under the ROC curve, exact, ties half. classes 1: scores [..] of targets 0
+ *   and 1; more: scores [n,c], the plain mean of one class against the rest; targets [n], or [n,c]
+ *   of 0 and 1. Keeps all scores, f64 or f32. NaN where a class has no row, or all.
+ *   err    of its value: VALUE: a score is NaN                ref: sklearn.metrics.roc_auc_score */
+MLC_API mlc_metric *mlc_metric_auc(mlc_ctx *ctx, int64_t classes);
+/* mlc_metric_average_precision: sum of (R_i - R_i-1) P_i over distinct scores, not interpolated;
+ *   with classes their mean, mAP. 0 of a class without rows. Otherwise as mlc_metric_auc.
+ *   ref    sklearn.metrics.average_precision_score                                            */
+MLC_API mlc_metric *mlc_metric_average_precision(mlc_ctx *ctx, int64_t classes);
+/* mlc_metric_log_loss: mean of -log p of the label, p in [eps, 1 - eps] of its dtype (of f32 where
+ *   it has 16 bits); predictions are probabilities [..,c], or [..] of class 1.
+ *   ref    sklearn.metrics.log_loss                                                           */
+MLC_API mlc_metric *mlc_metric_log_loss(mlc_ctx *ctx);
+/* mlc_metric_perplexity: e^mean of the cross-entropy of logits [..,c].
+ *   ref    torchmetrics.text.Perplexity                                                       */
+MLC_API mlc_metric *mlc_metric_perplexity(mlc_ctx *ctx);
+/* mlc_metric_mse: mean squared error of predictions and targets [n] or [n,..], floats; weights [n].
+ *   ref    sklearn.metrics.mean_squared_error                                                 */
+MLC_API mlc_metric *mlc_metric_mse(mlc_ctx *ctx);
+/* mlc_metric_rmse: its root, in the mean over outputs.
+ *   ref    sklearn.metrics.root_mean_squared_error                                            */
+MLC_API mlc_metric *mlc_metric_rmse(mlc_ctx *ctx);
+/* mlc_metric_mae: mean absolute error.         ref: sklearn.metrics.mean_absolute_error       */
+MLC_API mlc_metric *mlc_metric_mae(mlc_ctx *ctx);
+/* mlc_metric_r2: 1 - (squared errors)/(squares around the mean target), in the mean over outputs;
+ *   where the target is constant 1 without an error, else 0; NaN of fewer than two rows.
+ *   ref    sklearn.metrics.r2_score                                                           */
+MLC_API mlc_metric *mlc_metric_r2(mlc_ctx *ctx);
+/* mlc_metric_mean: mean of values [n], or 0-d ones such as losses; targets NULL.
+ *   ref    torchmetrics.MeanMetric                                                            */
+MLC_API mlc_metric *mlc_metric_mean(mlc_ctx *ctx);
+
+/* mlc_metric_update: takes a batch. Nothing is recorded. weights NULL: 1 each. A call that fails
+ *   counts nothing, but on a device, where a wrong label is found later: reset the metric then.
+ *   err    ARG, SHAPE, DTYPE; VALUE: a label out of range, with its row                       */
+MLC_API mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, mlc_tensor *targets,
+                                     mlc_tensor *weights);
+/* mlc_metric_value: of all batches since the last reset; waits for the device. NaN with an error in
+ *   the context if it cannot be had, and without one where the value is NaN.                  */
+MLC_API double mlc_metric_value(mlc_metric *m);
+/* mlc_metric_merge: adds what `from` has counted, another of the same kind and sizes, in any
+ *   context that no other thread uses; waits for the device. err: ARG: they differ; SHAPE, DTYPE */
+MLC_API mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from);
+/* mlc_metric_reset: forgets all batches; the memory stays for the next ones.                  */
+MLC_API void mlc_metric_reset(mlc_metric *m);
+/* mlc_metric_free: frees it.                                                                  */
+MLC_API void mlc_metric_free(mlc_metric *m);
+
+/* mlc_metric_counts: the confusion matrix: counts[t * classes + p], n = classes^2 of them.
+ *   err    ARG: another n, a metric without one                                               */
+MLC_API mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n);
+
+typedef struct mlc_class_score {
+    double precision, recall, f1;
+    double support;                    /* weight of its targets                                */
+    bool   seen;                       /* as a target or as a prediction                       */
+} mlc_class_score;
+
+/* mlc_metric_classes: scores of each class; n must be their number.        err: as of counts
+ *   ref    sklearn.metrics.precision_recall_fscore_support                                    */
+MLC_API mlc_status mlc_metric_classes(mlc_metric *m, mlc_class_score *out, int64_t n);
+/* mlc_classification_report: the classes that were seen in a table, character by character
+ *   scikit-learn's. names: of all classes, or NULL for their numbers; digits: 2 there; write NULL:
+ *   standard output.
+ *   err    ARG; STATE: nothing counted yet           ref: sklearn.metrics.classification_report */
+MLC_API mlc_status mlc_classification_report(mlc_metric *m, const char *const *names,
+                                             int32_t digits, mlc_writer write, void *user);
+/* mlc_confusion_save: the confusion matrix as an SVG picture: rows are targets, the shade of a cell
+ *   its share of the row. names: as above.
+ *   err    ARG: over 64 classes, names that are no UTF-8; IO          test: tests/test_plot.c */
+MLC_API mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names);
+/* mlc_confusion_write: the same to a writer; NULL: standard output.                 err: ARG  */
+MLC_API mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
+                                       void *user);
+
+/* mlc_metric_roc: points of the ROC curve of a class (0 of one class) of mlc_metric_auc or
+ *   _average_precision, without those on a line between their neighbours, from threshold infinity
+ *   down. Each array, of room elements, may be NULL.
+ *   out    n: points there are; the first `room` are filled in
+ *   err    ARG; VALUE: a score is NaN                           ref: sklearn.metrics.roc_curve */
+MLC_API mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, double *false_rate,
+                                  double *true_rate, double *threshold, int64_t *n);
+/* mlc_metric_precision_recall: the same of precision by recall, from the lowest threshold up; the
+ *   last point is 1 by 0 at infinity.
+ *   err    the same                          ref: sklearn.metrics.precision_recall_curve      */
+MLC_API mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64_t room,
+                                               double *precision, double *recall,
+                                               double *threshold, int64_t *n);
+
+/* A tracker has names; each gets a value an epoch: of a metric, or the mean of numbers it was fed.
+ * test: tests/test_metrics.c                                                                  */
+
+/* mlc_tracker_create: an empty one.                                                           */
+MLC_API mlc_tracker *mlc_tracker_create(mlc_ctx *ctx);
+/* mlc_tracker_free: frees it, not its metrics.                                                */
+MLC_API void mlc_tracker_free(mlc_tracker *t);
+/* mlc_tracker_metric: adds a metric, which must outlive the tracker, under a name. higher: larger
+ *   values are better. m NULL: a number to be fed.
+ *   err    ARG: a name that is there, empty, or over 63 bytes                                 */
+MLC_API mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_metric *m, bool higher);
+/* mlc_tracker_update: mlc_metric_update of all its metrics.                   err: as there   */
+MLC_API mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
+                                      mlc_tensor *weights);
+/* mlc_tracker_feed: a number such as a loss, which weighs 1 in the epoch's mean. A name that is not
+ *   there is added; the lower the better.                       err: ARG: it is a metric's    */
+MLC_API mlc_status mlc_tracker_feed(mlc_tracker *t, const char *name, double value);
+/* mlc_tracker_step: ends an epoch: values go to the history, metrics and means begin anew. step
+ *   numbers it, as you like, upwards. On an error nothing changes.
+ *   err    ARG: step is not above the last; those of mlc_metric_value                         */
+MLC_API mlc_status mlc_tracker_step(mlc_tracker *t, int64_t step);
+/* mlc_tracker_history: number of epochs; steps and values of a name, for mlc_plot_series, valid
+ *   until the next step. NaN where there was none. Either may be NULL.
+ *   err    ARG: no such name; then 0                                                          */
+MLC_API int64_t mlc_tracker_history(mlc_tracker *t, const char *name, const double **steps,
+                                    const double **values);
+/* mlc_tracker_last: the last epoch's value; NaN if there is none.                              */
+MLC_API double mlc_tracker_last(mlc_tracker *t, const char *name);
+/* mlc_tracker_best: the best value, the first of equals, and its step (or NULL). NaN is never best;
+ *   NaN and -1 if there is none.                                                              */
+MLC_API double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step);
+/* mlc_tracker_print: a table: a row an epoch, the best ones last; write NULL: standard output. */
+MLC_API mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user);
+/* mlc_tracker_plot: a chart a name, up to three side by side, as SVG.    err: IO; ARG: no name */
+MLC_API mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path);
+
+typedef struct mlc_tracker_state_iter {
+    mlc_tracker *tracker;
+    mlc_tensor  *tensor;               /* lives until the current scope ends                   */
+    char         name[96];
+    int64_t      next;                 /* private                                              */
+} mlc_tracker_state_iter;
+
+/* mlc_tracker_state_iter_make: starts a walk; then while (mlc_tracker_state_next(&it)). What was
+ *   fed since the last step is not saved.                                                     */
+MLC_API mlc_tracker_state_iter mlc_tracker_state_iter_make(mlc_tracker *t);
+/* mlc_tracker_state_next: the next tensor, f64 [epochs]: tracker.step, then tracker.value.NAME of
+ *   each name; false at the end, or with the context's error.                                 */
+MLC_API bool mlc_tracker_state_next(mlc_tracker_state_iter *it);
+/* mlc_tracker_restore: takes the history back from tensors of these names; others are passed over.
+ *   A name that is not there is added as a number to be fed, one that has no tensor gets NaN.
+ *   err    ARG: no tracker.step; SHAPE, DTYPE: then nothing changes                           */
+MLC_API mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *list,
+                                       int64_t n);
 
 /* @@ API.TRAIN ------------------------------------------- progress; test: tests/test_train.c */
 
@@ -4569,6 +4756,8 @@ inline void free_object(mlc_ctx *p) { mlc_ctx_free(p); }
 inline void free_object(mlc_module *p) { mlc_module_free(p); }
 inline void free_object(mlc_optim *p) { mlc_optim_free(p); }
 inline void free_object(mlc_loader *p) { mlc_loader_free(p); }
+inline void free_object(mlc_metric *p) { mlc_metric_free(p); }
+inline void free_object(mlc_tracker *p) { mlc_tracker_free(p); }
 
 /* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
  * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
@@ -45607,8 +45796,11 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.METRICS ---------------------------------------- scores
- * Ties count for the first class, as argmax has it. */
+/* @@ IMPL.METRICS ---------------------------------------- batches, sums, values
+ * A metric's kind makes a part of each piece of a batch: a small f64 tensor, by operations, so that
+ * nothing leaves the device. Parts are folded in the batch and then, in one operation, in the
+ * metric, so that a batch that fails leaves no trace. On the host a batch is taken in pieces that
+ * stay in the cache. Ties of mlc_accuracy count for the first class, as argmax has it. */
 
 /* Counted on the host: two integers a row are little to move. */
 MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
@@ -45646,8 +45838,1655 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
     return read ? (double)hits / (double)n : MLC__NAN;
 }
 
+/* -- batches -- */
+
+/* What predictions may be; a target is labels but for VALUES and ALONE. */
+enum { MLC__FED_LABELS = 1, MLC__FED_SCORES = 2, MLC__FED_BINARY = 4, MLC__FED_MULTI = 8,
+       MLC__FED_VALUES = 16, MLC__FED_ALONE = 32 };
+
+/* A batch, or a piece of it, as kinds see it: p [n] of LABELS and BINARY, else [n,c]; t i64 [n],
+ * but [n,c] of MULTI and VALUES; w f64 [n] or NULL. */
+typedef struct mlc__fed {
+    mlc_tensor *p, *t, *w;
+    int64_t     n, c;
+    int64_t     limit;                 /* of labels; 0: none                                   */
+    int32_t     form;
+} mlc__fed;
+
+/* Elements in memory that grows; of an object's lifetime. */
+typedef struct mlc__store {
+    mlc_tensor  t;
+    mlc_storage s;
+    int64_t     room;
+} mlc__store;
+
+typedef struct mlc__metric_kind {
+    const char  *name, *takes;         /* in messages                                          */
+    int32_t      forms;
+    bool         sized;                /* by classes                                           */
+    int32_t      rows;                 /* of parts [rows,width]; 0: it keeps scores            */
+    mlc_tensor *(*part)(const mlc_metric *m, const mlc__fed *f);
+    mlc_status  (*fold)(mlc_tensor *into, mlc_tensor *part);
+    mlc_status  (*keep)(mlc_metric *m, const mlc__fed *f);
+    mlc_status  (*join)(mlc_metric *into, mlc_metric *from);
+    double      (*value)(mlc_metric *m, const double *sums);
+} mlc__metric_kind;
+
+struct mlc_metric {
+    mlc_ctx                *ctx;
+    const mlc__metric_kind *kind;
+    int64_t                 classes, k, n;   /* n: rows until now                              */
+    int64_t                 width;
+    double                  beta;
+    bool                    weighted;  /* a batch had weights                                  */
+    mlc_averaging           averaging;
+    mlc__store              sums;
+    mlc__store              scores, positive, weights;     /* of curves                        */
+};
+
+static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, int64_t size)
+{
+    if (!ctx) return NULL;
+    const int64_t most = kind->sized ? 32768 : INT32_MAX;
+    if (size < 1 || size > most) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: a size of %lld; it must be 1 to %lld", kind->name,
+                  (long long)size, (long long)most);
+        return NULL;
+    }
+    mlc_metric *m = MLC__CAST(mlc_metric *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT,
+                                                            kind->name));
+    if (!m) return NULL;
+    m->ctx = ctx;
+    m->kind = kind;
+    m->classes = m->k = size;
+    m->beta = 1.0;
+    return m;
+}
+
+/* Room for n elements, of which `used` are there. */
+static mlc_status mlc__store_reserve(const mlc_metric *m, mlc__store *s, mlc_dtype dtype,
+                                     int64_t used, int64_t n)
+{
+    mlc_ctx *ctx = m->ctx;
+    const int64_t room = mlc__max(n, 2 * s->room);
+    const size_t size = mlc_dtype_bytes(dtype);
+    if (n <= s->room && s->s.data && s->t.dtype == dtype) return MLC_OK;
+    void *data = mlc__heap_data(ctx, (size_t)room * size, MLC_MEM_OBJECT, m->kind->name);
+    if (!data) return MLC_ERR_NOMEM;
+    const mlc_status st = mlc__device_copy(ctx, data, s->s.data, (size_t)used * size,
+                                           MLC_COPY_ON_DEVICE);
+    mlc__heap_data_free(ctx, st == MLC_OK ? s->s.data : data, MLC_MEM_OBJECT);
+    if (st != MLC_OK) return st;
+    mlc__tensor_init(&s->t, ctx, dtype, 1, &room);
+    s->t.scope = 0;
+    s->t.storage = &s->s;
+    s->s.ctx = ctx;
+    s->s.data = data;
+    s->room = room;
+    return MLC_OK;
+}
+
+MLC_IMPL void mlc_metric_free(mlc_metric *m)
+{
+    if (!m) return;
+    mlc__store *const all[4] = { &m->sums, &m->scores, &m->positive, &m->weights };
+    for (int i = 0; i < 4; i++) mlc__heap_data_free(m->ctx, all[i]->s.data, MLC_MEM_OBJECT);
+    mlc__heap_free(m->ctx, m);
+}
+
+MLC_IMPL void mlc_metric_reset(mlc_metric *m)
+{
+    if (!m) return;
+    m->n = 0;
+    m->weighted = false;
+}
+
+/* Which form p and t have together; 0: none. */
+static int32_t mlc__fed_form(const mlc_tensor *p, const mlc_tensor *t)
+{
+    const bool real = mlc__is_float(p->dtype);
+    if (!t) return real ? MLC__FED_ALONE : 0;
+    const bool same = mlc__same_shape(p, t);
+    if (mlc__is_float(t->dtype)) return same && real ? MLC__FED_VALUES : 0;
+    if (!real) return same ? MLC__FED_LABELS : 0;
+    if (same) return MLC__FED_BINARY | (p->ndim == 2 ? MLC__FED_MULTI : 0);
+    return p->ndim == t->ndim + 1 && p->shape[p->ndim - 1] > 0 &&
+           memcmp(p->shape, t->shape, (size_t)t->ndim * sizeof t->shape[0]) == 0
+           ? MLC__FED_SCORES : 0;
+}
+
+/* Of a metric of several classes what is two-dimensional is MULTI, of one class nothing is. */
+static mlc_status mlc__fed_shape(const mlc_metric *m, mlc__fed *f)
+{
+    const mlc_tensor *p = f->p, *t = f->t;
+    f->form = mlc__fed_form(p, t) & m->kind->forms;
+    if (m->kind->forms & MLC__FED_MULTI)
+        f->form &= m->classes > 1 ? MLC__FED_MULTI | MLC__FED_SCORES : MLC__FED_BINARY;
+    const bool tables = f->form & (MLC__FED_VALUES | MLC__FED_ALONE | MLC__FED_MULTI);
+    f->n = tables ? (p->ndim ? p->shape[0] : 1) : t ? mlc__numel(t) : 0;
+    f->c = tables || (f->form & MLC__FED_SCORES) ? mlc__numel(p) / mlc__max(1, f->n) : 1;
+    f->limit = tables ? 0 : f->form & MLC__FED_BINARY ? 2 : m->kind->sized ? m->classes :
+               f->form & MLC__FED_SCORES ? f->c : 0;
+    if (f->form && !(m->kind->sized && f->n && f->c > 1 && f->c != m->classes)) return MLC_OK;
+    mlc__text given = { "NULL" }, classes = { "" };
+    if (t) snprintf(given.s, sizeof given.s, "%s %.150s", mlc_dtype_name(t->dtype),
+                    mlc__shape(t).s);
+    if (m->kind->sized) snprintf(classes.s, sizeof classes.s, "; c is %lld", (long long)m->classes);
+    return mlc__fail(m->ctx, MLC_ERR_SHAPE, "%s: predictions are %s %s, targets %s; it takes %s%s",
+                     m->kind->name, mlc_dtype_name(p->dtype), mlc__shape(p).s, given.s,
+                     m->kind->takes, classes.s);
+}
+
+static mlc_status mlc__fed_weights(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
+{
+    MLC__REQUIRE(m->ctx, mlc__is_float(w->dtype), DTYPE,
+                 "%s: weights are %s; write mlc_cast(weights, MLC_F32)", m->kind->name,
+                 mlc_dtype_name(w->dtype));
+    MLC__REQUIRE(m->ctx, mlc__numel(w) == f->n, SHAPE, "%s: weights are %s; %lld rows need as many",
+                 m->kind->name, mlc__shape(w).s, (long long)f->n);
+    f->w = mlc_reshape(w, mlc_dims1(f->n));
+    if (w->dtype != MLC_F64) f->w = mlc_cast(f->w, MLC_F64);
+    return m->ctx->status;
+}
+
+static mlc_tensor *mlc__fed_labels(mlc_tensor *x)
+{
+    return x && x->dtype != MLC_I64 ? mlc_cast(x, MLC_I64) : x;
+}
+
+/* Row-major rows of p, t and w. */
+static mlc_status mlc__fed_rows(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
+{
+    const mlc_dims line = mlc_dims1(f->n), table = mlc_dims2(f->n, f->c);
+    const bool flat = f->form & (MLC__FED_LABELS | MLC__FED_BINARY);
+    const bool both = f->form & (MLC__FED_MULTI | MLC__FED_VALUES);
+    f->p = mlc_reshape(f->p, flat ? line : table);
+    if (f->t) f->t = mlc_reshape(f->t, both ? table : line);
+    if (f->form & MLC__FED_LABELS) f->p = mlc__fed_labels(f->p);
+    if (f->limit || (f->form & MLC__FED_LABELS)) f->t = mlc__fed_labels(f->t);
+    if (w) MLC__TRY(mlc__fed_weights(m, f, w));
+    return m->ctx->status;
+}
+
+/* Labels are in [0, limit): said at once on the host, later by a device. */
+static mlc_status mlc__fed_range(const mlc_metric *m, const mlc_tensor *x, int64_t limit,
+                                 const char *what)
+{
+    mlc_ctx *ctx = m->ctx;
+    if (ctx->on_host) {
+        const int64_t *v = MLC__CAST(const int64_t *, mlc__data(x));
+        for (int64_t i = 0; i < x->shape[0]; i++)
+            MLC__REQUIRE(ctx, v[i * x->stride[0]] >= 0 && v[i * x->stride[0]] < limit, VALUE,
+                         "%s: %s %lld at row %lld is not in [0,%lld)", m->kind->name, what,
+                         (long long)v[i * x->stride[0]], (long long)i, (long long)limit);
+        return MLC_OK;
+    }
+    mlc_tensor *none = mlc_zeros(ctx, MLC_I64, mlc_dims1(limit));
+    mlc_tensor *out = mlc_zeros(ctx, MLC_I64, mlc_dims1(x->shape[0]));
+    return none && out ? mlc__index_call(ctx, m->kind->name, MLC_INDEX_GATHER, none, x, out, 0)
+                       : ctx->status;
+}
+
+static mlc_status mlc__fed_make(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
+{
+    mlc_tensor *const in[3] = { f->p, f->t ? f->t : f->p, w ? w : f->p };
+    if (mlc__inputs(m->kind->name, 3, in) != m->ctx) {
+        MLC__TRY(m->ctx->status);
+        return mlc__fail(m->ctx, MLC_ERR_ARG, "%s: predictions %s", m->kind->name, f->p ?
+                         "belong to another context" : "are NULL");
+    }
+    MLC__TRY(mlc__fed_shape(m, f));
+    if (!f->n) return MLC_OK;
+    MLC__TRY(mlc__fed_rows(m, f, w));
+    if (!f->limit) return MLC_OK;
+    MLC__TRY(mlc__fed_range(m, f->t, f->limit, "target"));
+    return f->form & MLC__FED_LABELS ? mlc__fed_range(m, f->p, f->limit, "prediction") : MLC_OK;
+}
+
+/* -- parts -- */
+
+/* [1,width]: x [n,width], by the weights, summed. */
+static mlc_tensor *mlc__fed_sum(const mlc__fed *f, mlc_tensor *x)
+{
+    if (f->w) x = mlc_mul(x, mlc_unsqueeze(f->w, 1));
+    return mlc_sum(x, mlc_dims1(0), true);
+}
+
+/* [1,width] times the sum of weights. */
+static mlc_tensor *mlc__fed_total(const mlc_metric *m, const mlc__fed *f)
+{
+    if (!f->w) return mlc_full(m->ctx, MLC_F64, mlc_dims2(1, m->width), (double)f->n);
+    return mlc_expand(mlc_sum(mlc_unsqueeze(f->w, 1), mlc_dims1(0), true),
+                      mlc_dims2(1, m->width));
+}
+
+/* Rows of a part: sums of x, f64 [n] or [n,width], and of the weights. */
+static mlc_tensor *mlc__fed_mean(const mlc_metric *m, const mlc__fed *f, mlc_tensor *x)
+{
+    if (x && x->ndim == 1) x = mlc_unsqueeze(x, 1);
+    mlc_tensor *const rows[2] = { mlc__fed_sum(f, x), mlc__fed_total(m, f) };
+    return mlc_concat(rows, 2, 0);
+}
+
+static mlc_tensor *mlc__fed_wide(mlc_tensor *x)
+{
+    return x && x->dtype != MLC_F64 ? mlc_cast(x, MLC_F64) : x;
+}
+
+static mlc_status mlc__fold_sums(mlc_tensor *into, mlc_tensor *part)
+{
+    return mlc_add_(into, part) ? MLC_OK : into->ctx->status;
+}
+
+/* The value of most kinds: sums over sums of weights, in the mean over columns. */
+static double mlc__value_mean(mlc_metric *m, const double *sums)
+{
+    double total = 0.0;
+    for (int64_t j = 0; j < m->width; j++) total += sums[j] / sums[m->width + j];
+    return total / (double)m->width;
+}
+
+/* -- calls of all kinds -- */
+
+/* Rows of a piece: about 256 KB of f64 a column of work on the host. */
+static int64_t mlc__fed_piece(const mlc_metric *m, const mlc__fed *f)
+{
+    return m->ctx->on_host ? mlc__max(1, 32768 / f->c) : f->n;
+}
+
+static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int64_t from,
+                                    int64_t to, mlc_tensor *sums)
+{
+    mlc__fed g = *f;
+    MLC__TRY(mlc_scope_begin(m->ctx));
+    if (to - from < f->n) {
+        g.p = mlc_rows(f->p, from, to);
+        if (f->t) g.t = mlc_rows(f->t, from, to);
+        if (f->w) g.w = mlc_rows(f->w, from, to);
+    }
+    g.n = to - from;
+    mlc_tensor *part = m->kind->part(m, &g);
+    const mlc_status st = part ? m->kind->fold(sums, part) : m->ctx->status;
+    const mlc_status left = mlc__scope_leave(m->ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* Into the metric: folded, or copied where there was nothing. */
+static mlc_status mlc__metric_take(mlc_metric *m, mlc_tensor *sums)
+{
+    const int64_t n = mlc__numel(sums);
+    if (!m->n) MLC__TRY(mlc__store_reserve(m, &m->sums, MLC_F64, 0, n));
+    mlc_tensor *into = mlc_reshape(mlc_rows(&m->sums.t, 0, n), mlc_dims_of(2, sums->shape));
+    if (!into) return m->ctx->status;
+    return m->n ? m->kind->fold(into, sums) : mlc_copy_into(into, sums);
+}
+
+static mlc_status mlc__metric_sums(mlc_metric *m, const mlc__fed *f)
+{
+    const int64_t width = f->form & (MLC__FED_VALUES | MLC__FED_ALONE) ? f->c :
+                          m->kind->rows ? 1 : m->classes;
+    const int64_t rows = m->kind->rows ? m->kind->rows : m->classes;
+    MLC__REQUIRE(m->ctx, !m->n || m->width == width, SHAPE, "%s: rows have %lld values, those "
+                 "before %lld; call mlc_metric_reset between", m->kind->name, (long long)width,
+                 (long long)m->width);
+    m->width = width;
+    mlc_tensor *sums = mlc_zeros(m->ctx, MLC_F64, mlc_dims2(rows, width));
+    const int64_t piece = mlc__fed_piece(m, f);
+    for (int64_t at = 0; at < f->n && sums; at += piece)
+        MLC__TRY(mlc__metric_piece(m, f, at, mlc__min(f->n, at + piece), sums));
+    return sums ? mlc__metric_take(m, sums) : m->ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, mlc_tensor *targets,
+                                      mlc_tensor *weights)
+{
+    mlc__fed f;
+    if (!m) return MLC_ERR_ARG;
+    mlc_ctx *ctx = m->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    memset(&f, 0, sizeof f);
+    f.p = predictions;
+    f.t = targets;
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_no_grad_begin(ctx);
+    mlc_status st = mlc__fed_make(m, &f, weights);
+    if (st == MLC_OK && f.n) st = m->kind->part ? mlc__metric_sums(m, &f) : m->kind->keep(m, &f);
+    mlc_no_grad_end(ctx);
+    const mlc_status left = mlc__scope_leave(ctx);
+    if (st == MLC_OK) st = left;
+    if (st != MLC_OK) return st;
+    m->weighted = (m->n && m->weighted) || f.w;
+    m->n += f.n;
+    return MLC_OK;
+}
+
+static int64_t mlc__metric_size(const mlc_metric *m)
+{
+    return (m->kind->rows ? m->kind->rows : m->classes) * m->width;
+}
+
+/* What a metric has counted, on the host; the caller frees it. */
+static double *mlc__metric_read(mlc_metric *m)
+{
+    mlc_ctx *ctx = m->ctx;
+    const size_t bytes = (size_t)mlc__metric_size(m) * sizeof(double);
+    double *sums = MLC__CAST(double *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, m->kind->name));
+    if (!sums || mlc_scope_begin(ctx) != MLC_OK) goto failed;
+    mlc_read(mlc_rows(&m->sums.t, 0, mlc__metric_size(m)), sums, bytes);
+    if (mlc__scope_leave(ctx) == MLC_OK && ctx->status == MLC_OK) return sums;
+failed:
+    mlc__heap_free(ctx, sums);
+    return NULL;
+}
+
+MLC_IMPL double mlc_metric_value(mlc_metric *m)
+{
+    if (!m || m->ctx->status != MLC_OK || !m->n) return MLC__NAN;
+    if (!m->kind->part) return m->kind->value(m, NULL);
+    double *sums = mlc__metric_read(m);
+    const double value = sums ? m->kind->value(m, sums) : MLC__NAN;
+    mlc__heap_free(m->ctx, sums);
+    return value;
+}
+
+static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
+{
+    const int64_t rows = from->width ? mlc__metric_size(from) / from->width : 0;
+    MLC__REQUIRE(into->ctx, !into->n || into->width == from->width, SHAPE, "metric_merge: rows "
+                 "have %lld values, those of `from` %lld", (long long)into->width,
+                 (long long)from->width);
+    double *sums = mlc__metric_read(from);
+    if (!sums) return from->ctx->status;
+    MLC__TRY(mlc_scope_begin(into->ctx));
+    into->width = from->width;
+    mlc_tensor *t = mlc_from(into->ctx, MLC_F64, mlc_dims2(rows, from->width), sums);
+    const mlc_status st = t ? mlc__metric_take(into, t) : into->ctx->status;
+    const mlc_status left = mlc__scope_leave(into->ctx);
+    mlc__heap_free(from->ctx, sums);
+    return st != MLC_OK ? st : left;
+}
+
+MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
+{
+    if (!into || !from) return MLC_ERR_ARG;
+    mlc_ctx *ctx = into->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    if (from->ctx->status != MLC_OK) return from->ctx->status;
+    MLC__REQUIRE(ctx, into != from && into->kind == from->kind && into->k == from->k &&
+                 into->beta == from->beta && into->averaging == from->averaging, ARG,
+                 "metric_merge: %s and %s: both must be of one kind, with the same sizes, and two",
+                 into->kind->name, from->kind->name);
+    if (!from->n) return MLC_OK;
+    mlc_no_grad_begin(ctx);
+    const mlc_status st = into->kind->join(into, from);
+    mlc_no_grad_end(ctx);
+    if (st != MLC_OK) return st;
+    into->weighted = (into->n && into->weighted) || from->weighted;
+    into->n += from->n;
+    return MLC_OK;
+}
+
+/* -- means -- */
+
+static mlc_tensor *mlc__fed_predicted(const mlc__fed *f)
+{
+    return f->form & MLC__FED_SCORES ? mlc_argmax(f->p, 1, false) : f->p;
+}
+
+static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
+{
+    return mlc__fed_mean(m, f, mlc_cast(mlc_eq(mlc__fed_predicted(f), f->t), MLC_F64));
+}
+
+/* The label is among the k largest where at least c - k + 1 scores, itself one of them, are not
+ * before it; NaN is before all, also before itself. */
+static mlc_tensor *mlc__topk_part(const mlc_metric *m, const mlc__fed *f)
+{
+    mlc_tensor *label = mlc_unsqueeze(f->t, 1), *own = mlc_gather(f->p, 1, label);
+    mlc_tensor *index = mlc_arange(m->ctx, MLC_I64, 0.0, (double)f->c, 1.0);
+    mlc_tensor *equal = mlc_logical_and(mlc_eq(f->p, own), mlc_le(index, label));
+    mlc_tensor *after = mlc_logical_or(mlc_lt(f->p, own), equal);
+    mlc_tensor *count = mlc_sum(mlc_cast(after, MLC_F32), mlc_dims1(1), false);
+    return mlc__fed_mean(m, f, mlc_cast(mlc_ge_scalar(count, (double)(f->c - m->k + 1)), MLC_F64));
+}
+
+static mlc_tensor *mlc__log_loss_part(const mlc_metric *m, const mlc__fed *f)
+{
+    mlc_tensor *p = f->p;
+    if (p && mlc__is_half(p->dtype)) p = mlc_cast(p, MLC_F32);
+    if (!p) return NULL;
+    const double eps = p->dtype == MLC_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+    if (f->form & MLC__FED_BINARY)
+        p = mlc_where(mlc_eq_scalar(f->t, 1.0), p, mlc_rsub_scalar(p, 1.0));
+    else p = mlc_gather(p, 1, mlc_unsqueeze(f->t, 1));
+    p = mlc__fed_wide(mlc_clamp(p, eps, 1.0 - eps));
+    return mlc__fed_mean(m, f, mlc_neg(mlc_log(p)));
+}
+
+static mlc_tensor *mlc__perplexity_part(const mlc_metric *m, const mlc__fed *f)
+{
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    d.reduction = MLC_REDUCTION_NONE;
+    return mlc__fed_mean(m, f, mlc__fed_wide(mlc_cross_entropy_ex(f->p, f->t, &d)));
+}
+
+static mlc_tensor *mlc__mean_part(const mlc_metric *m, const mlc__fed *f)
+{
+    return mlc__fed_mean(m, f, mlc__fed_wide(f->p));
+}
+
+static mlc_tensor *mlc__fed_error(const mlc__fed *f)
+{
+    return mlc_sub(mlc__fed_wide(f->p), mlc__fed_wide(f->t));
+}
+
+static mlc_tensor *mlc__mse_part(const mlc_metric *m, const mlc__fed *f)
+{
+    return mlc__fed_mean(m, f, mlc_square(mlc__fed_error(f)));
+}
+
+static mlc_tensor *mlc__mae_part(const mlc_metric *m, const mlc__fed *f)
+{
+    return mlc__fed_mean(m, f, mlc_abs(mlc__fed_error(f)));
+}
+
+static double mlc__rmse_value(mlc_metric *m, const double *sums)
+{
+    double total = 0.0;
+    for (int64_t j = 0; j < m->width; j++) total += sqrt(sums[j] / sums[m->width + j]);
+    return total / (double)m->width;
+}
+
+static double mlc__perplexity_value(mlc_metric *m, const double *sums)
+{
+    return exp(mlc__value_mean(m, sums));
+}
+
+#define MLC__LABELLED "labels [..] or scores [..,c] of targets [..], integers"
+#define MLC__MEAN_KIND(name, takes, forms, part, value) \
+    { name, takes, forms, false, 2, part, mlc__fold_sums, NULL, mlc__metric_join_sums, value }
+static const mlc__metric_kind mlc__metric_accuracy_kind =
+    MLC__MEAN_KIND("metric_accuracy", MLC__LABELLED, MLC__FED_LABELS | MLC__FED_SCORES,
+                   mlc__accuracy_part, mlc__value_mean);
+static const mlc__metric_kind mlc__metric_topk_kind =
+    MLC__MEAN_KIND("metric_topk", "scores [..,c] of targets [..], integers", MLC__FED_SCORES,
+                   mlc__topk_part, mlc__value_mean);
+static const mlc__metric_kind mlc__metric_log_loss_kind =
+    MLC__MEAN_KIND("metric_log_loss", "probabilities [..,c], or [..] of class 1, of targets [..], "
+                   "integers", MLC__FED_SCORES | MLC__FED_BINARY, mlc__log_loss_part,
+                   mlc__value_mean);
+static const mlc__metric_kind mlc__metric_perplexity_kind =
+    MLC__MEAN_KIND("metric_perplexity", "logits [..,c] of targets [..], integers", MLC__FED_SCORES,
+                   mlc__perplexity_part, mlc__perplexity_value);
+static const mlc__metric_kind mlc__metric_mse_kind =
+    MLC__MEAN_KIND("metric_mse", "floats of one shape", MLC__FED_VALUES, mlc__mse_part,
+                   mlc__value_mean);
+static const mlc__metric_kind mlc__metric_rmse_kind =
+    MLC__MEAN_KIND("metric_rmse", "floats of one shape", MLC__FED_VALUES, mlc__mse_part,
+                   mlc__rmse_value);
+static const mlc__metric_kind mlc__metric_mae_kind =
+    MLC__MEAN_KIND("metric_mae", "floats of one shape", MLC__FED_VALUES, mlc__mae_part,
+                   mlc__value_mean);
+static const mlc__metric_kind mlc__metric_mean_kind =
+    MLC__MEAN_KIND("metric_mean", "floats, and no targets", MLC__FED_ALONE, mlc__mean_part,
+                   mlc__value_mean);
+
+MLC_IMPL mlc_metric *mlc_metric_accuracy(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_accuracy_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_topk(mlc_ctx *ctx, int64_t k)
+{
+    return mlc__metric_make(ctx, &mlc__metric_topk_kind, k);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_log_loss(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_log_loss_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_perplexity(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_perplexity_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_mse(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_mse_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_rmse(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_rmse_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_mae(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_mae_kind, 1);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_mean(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_mean_kind, 1);
+}
+
+/* -- R2: rows of a part are weights, means of targets, squares around them, squared errors -- */
+
+static mlc_tensor *mlc__r2_part(const mlc_metric *m, const mlc__fed *f)
+{
+    mlc_tensor *t = mlc__fed_wide(f->t), *first = mlc_rows(t, 0, 1), *apart = mlc_sub(t, first);
+    mlc_tensor *total = mlc__fed_total(m, f);
+    /* Apart from the first target, so that a constant one has exactly no squares. */
+    mlc_tensor *mean = mlc_div(mlc__fed_sum(f, apart), mlc_clamp(total, DBL_MIN, MLC__INF));
+    mlc_tensor *const rows[4] = { total, mlc_add(mean, first),
+                                  mlc__fed_sum(f, mlc_square(mlc_sub(apart, mean))),
+                                  mlc__fed_sum(f, mlc_square(mlc__fed_error(f))) };
+    return mlc_concat(rows, 4, 0);
+}
+
+/* Chan, Golub, LeVeque: Algorithms for computing the sample variance (1983), 2.1. */
+static mlc_status mlc__r2_fold(mlc_tensor *into, mlc_tensor *part)
+{
+    mlc_tensor *a[4], *b[4];
+    for (int i = 0; i < 4; i++) {
+        a[i] = mlc_rows(into, i, i + 1);
+        b[i] = mlc_rows(part, i, i + 1);
+    }
+    mlc_tensor *total = mlc_add(a[0], b[0]), *step = mlc_sub(b[1], a[1]);
+    mlc_tensor *share = mlc_div(b[0], mlc_clamp(total, DBL_MIN, MLC__INF));
+    mlc_tensor *between = mlc_mul(mlc_mul(mlc_square(step), a[0]), share);
+    mlc_tensor *const rows[4] = { total, mlc_add(a[1], mlc_mul(step, share)),
+                                  mlc_add(mlc_add(a[2], b[2]), between), mlc_add(a[3], b[3]) };
+    mlc_tensor *all = mlc_concat(rows, 4, 0);
+    return all ? mlc_copy_into(into, all) : into->ctx->status;
+}
+
+static double mlc__r2_value(mlc_metric *m, const double *sums)
+{
+    const double *squares = sums + 2 * m->width, *errors = sums + 3 * m->width;
+    double total = 0.0;
+    if (m->n < 2) return MLC__NAN;
+    for (int64_t j = 0; j < m->width; j++) {
+        if (squares[j] != 0.0) total += 1.0 - errors[j] / squares[j];
+        else total += errors[j] == 0.0 ? 1.0 : 0.0;
+    }
+    return total / (double)m->width;
+}
+
+static const mlc__metric_kind mlc__metric_r2_kind =
+    { "metric_r2", "floats of one shape", MLC__FED_VALUES, false, 4, mlc__r2_part, mlc__r2_fold,
+      NULL, mlc__metric_join_sums, mlc__r2_value };
+
+MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
+{
+    return mlc__metric_make(ctx, &mlc__metric_r2_kind, 1);
+}
+
 MLC__LEVEL_END
 MLC__LEVEL_COLD
+
+/* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
+ * Row t, column p: the weight of targets t that were predicted to be p. Some kinds have a matrix
+ * each, so that each can be updated and merged alone. */
+
+static mlc_tensor *mlc__confusion_part(const mlc_metric *m, const mlc__fed *f)
+{
+    const int64_t c = m->classes;
+    mlc_tensor *cell = mlc_add(mlc_mul_scalar(f->t, (double)c), mlc__fed_predicted(f));
+    mlc_tensor *w = f->w ? f->w : mlc_ones(m->ctx, MLC_F64, mlc_dims1(f->n));
+    mlc_tensor *counts = mlc_zeros(m->ctx, MLC_F64, mlc_dims1(c * c));
+    return mlc_reshape(mlc_scatter_add_(counts, 0, cell, w), mlc_dims2(c, c));
+}
+
+/* True positives, and weights of a class as target and as prediction. */
+typedef struct mlc__class_sums { double hits, targets, predicted; } mlc__class_sums;
+
+static mlc__class_sums mlc__class_sums_of(const double *counts, int64_t classes, int64_t at)
+{
+    mlc__class_sums s = { counts[at * classes + at], 0.0, 0.0 };
+    for (int64_t i = 0; i < classes; i++) {
+        s.targets += counts[at * classes + i];
+        s.predicted += counts[i * classes + at];
+    }
+    return s;
+}
+
+static double mlc__ratio(double a, double b) { return b != 0.0 ? a / b : 0.0; }
+
+/* beta 0: precision, infinite: recall. */
+static double mlc__class_f(const mlc__class_sums *s, double beta)
+{
+    const double b = beta * beta;
+    if (beta == 0.0) return mlc__ratio(s->hits, s->predicted);
+    if (!(beta <= DBL_MAX)) return mlc__ratio(s->hits, s->targets);
+    return mlc__ratio((1.0 + b) * s->hits, b * s->targets + s->predicted);
+}
+
+static bool mlc__class_seen(const mlc__class_sums *s)
+{
+    return s->targets != 0.0 || s->predicted != 0.0;
+}
+
+static double mlc__counts_f(const double *counts, int64_t classes, double beta,
+                            mlc_averaging averaging)
+{
+    mlc__class_sums all = { 0.0, 0.0, 0.0 };
+    double total = 0.0, share = 0.0;
+    if (averaging == MLC_AVERAGING_BINARY) {
+        all = mlc__class_sums_of(counts, classes, 1);
+        return mlc__class_f(&all, beta);
+    }
+    for (int64_t c = 0; c < classes; c++) {
+        const mlc__class_sums s = mlc__class_sums_of(counts, classes, c);
+        const double w = averaging == MLC_AVERAGING_WEIGHTED ? s.targets : mlc__class_seen(&s);
+        total += w * mlc__class_f(&s, beta);
+        share += w;
+        all.hits += s.hits;
+        all.targets += s.targets;
+        all.predicted += s.predicted;
+    }
+    return averaging == MLC_AVERAGING_MICRO ? mlc__class_f(&all, beta) : total / share;
+}
+
+static double mlc__f_value(mlc_metric *m, const double *counts)
+{
+    return mlc__counts_f(counts, m->classes, m->beta, m->averaging);
+}
+
+static double mlc__confusion_value(mlc_metric *m, const double *counts)
+{
+    double hits = 0.0, all = 0.0;
+    for (int64_t c = 0; c < m->classes; c++) {
+        const mlc__class_sums s = mlc__class_sums_of(counts, m->classes, c);
+        hits += s.hits;
+        all += s.targets;
+    }
+    return hits / all;
+}
+
+static double mlc__balanced_value(mlc_metric *m, const double *counts)
+{
+    double total = 0.0, n = 0.0;
+    for (int64_t c = 0; c < m->classes; c++) {
+        const mlc__class_sums s = mlc__class_sums_of(counts, m->classes, c);
+        total += mlc__ratio(s.hits, s.targets);
+        n += s.targets != 0.0;
+    }
+    return total / n;
+}
+
+#define MLC__CLASS_KIND(name, value) \
+    { name, MLC__LABELLED, MLC__FED_LABELS | MLC__FED_SCORES, true, 0, mlc__confusion_part, \
+      mlc__fold_sums, NULL, mlc__metric_join_sums, value }
+static const mlc__metric_kind mlc__metric_confusion_kind =
+    MLC__CLASS_KIND("metric_confusion", mlc__confusion_value);
+static const mlc__metric_kind mlc__metric_balanced_kind =
+    MLC__CLASS_KIND("metric_balanced_accuracy", mlc__balanced_value);
+static const mlc__metric_kind mlc__metric_precision_kind =
+    MLC__CLASS_KIND("metric_precision", mlc__f_value);
+static const mlc__metric_kind mlc__metric_recall_kind =
+    MLC__CLASS_KIND("metric_recall", mlc__f_value);
+static const mlc__metric_kind mlc__metric_f_kind = MLC__CLASS_KIND("metric_f", mlc__f_value);
+
+MLC_IMPL mlc_metric *mlc_metric_confusion(mlc_ctx *ctx, int64_t classes)
+{
+    return mlc__metric_make(ctx, &mlc__metric_confusion_kind, classes);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_balanced_accuracy(mlc_ctx *ctx, int64_t classes)
+{
+    return mlc__metric_make(ctx, &mlc__metric_balanced_kind, classes);
+}
+
+static mlc_metric *mlc__metric_f_make(mlc_ctx *ctx, const mlc__metric_kind *kind, int64_t classes,
+                                      double beta, mlc_averaging averaging)
+{
+    if (!ctx) return NULL;
+    if ((uint32_t)averaging > MLC_AVERAGING_BINARY ||
+        (averaging == MLC_AVERAGING_BINARY && classes != 2)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: averaging %d of %lld classes; it is MLC_AVERAGING_MACRO, "
+                  "_MICRO, _WEIGHTED or, of 2 classes, _BINARY", kind->name, (int)averaging,
+                  (long long)classes);
+        return NULL;
+    }
+    mlc_metric *m = mlc__metric_make(ctx, kind, classes);
+    if (!m) return NULL;
+    m->beta = beta;
+    m->averaging = averaging;
+    return m;
+}
+
+MLC_IMPL mlc_metric *mlc_metric_precision(mlc_ctx *ctx, int64_t classes, mlc_averaging averaging)
+{
+    return mlc__metric_f_make(ctx, &mlc__metric_precision_kind, classes, 0.0, averaging);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_recall(mlc_ctx *ctx, int64_t classes, mlc_averaging averaging)
+{
+    return mlc__metric_f_make(ctx, &mlc__metric_recall_kind, classes, MLC__INF, averaging);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_f(mlc_ctx *ctx, int64_t classes, double beta,
+                                  mlc_averaging averaging)
+{
+    if (!ctx) return NULL;
+    if (!(beta >= 0.0 && beta <= DBL_MAX)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "metric_f: beta is %s; it must be finite and not negative",
+                  mlc__real(beta).s);
+        return NULL;
+    }
+    return mlc__metric_f_make(ctx, &mlc__metric_f_kind, classes, beta, averaging);
+}
+
+/* -- the matrix and the classes -- */
+
+/* Counts of a metric with classes, zeros of one without rows; the caller frees them. */
+static double *mlc__metric_counts(mlc_metric *m, const char *what)
+{
+    mlc_ctx *ctx = m->ctx;
+    if (ctx->status != MLC_OK) return NULL;
+    if (m->kind->part != mlc__confusion_part) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: %s has no confusion matrix; mlc_metric_confusion and "
+                  "others of classes have", what, m->kind->name);
+        return NULL;
+    }
+    if (m->n) return mlc__metric_read(m);
+    return MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(m->classes * m->classes) *
+                                               sizeof(double), MLC_MEM_OBJECT, what));
+}
+
+MLC_IMPL mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n)
+{
+    if (!m) return MLC_ERR_ARG;
+    double *all = mlc__metric_counts(m, "metric_counts");
+    if (!all) return m->ctx->status;
+    const bool fits = counts && n == m->classes * m->classes;
+    if (fits) memcpy(counts, all, (size_t)n * sizeof *counts);
+    mlc__heap_free(m->ctx, all);
+    MLC__REQUIRE(m->ctx, fits, ARG, "metric_counts: room for %lld counts at %p; %lld classes have "
+                 "%lld", (long long)n, (void *)counts, (long long)m->classes,
+                 (long long)(m->classes * m->classes));
+    return MLC_OK;
+}
+
+static mlc_class_score mlc__class_score(const double *counts, int64_t classes, int64_t at)
+{
+    const mlc__class_sums s = mlc__class_sums_of(counts, classes, at);
+    const mlc_class_score out = { mlc__class_f(&s, 0.0), mlc__class_f(&s, MLC__INF),
+                                  mlc__class_f(&s, 1.0), s.targets, mlc__class_seen(&s) };
+    return out;
+}
+
+MLC_IMPL mlc_status mlc_metric_classes(mlc_metric *m, mlc_class_score *out, int64_t n)
+{
+    if (!m) return MLC_ERR_ARG;
+    double *counts = mlc__metric_counts(m, "metric_classes");
+    if (!counts) return m->ctx->status;
+    const bool fits = out && n == m->classes;
+    for (int64_t c = 0; fits && c < n; c++) out[c] = mlc__class_score(counts, n, c);
+    mlc__heap_free(m->ctx, counts);
+    MLC__REQUIRE(m->ctx, fits, ARG, "metric_classes: room for %lld scores at %p; there are %lld "
+                 "classes", (long long)n, (void *)out, (long long)m->classes);
+    return MLC_OK;
+}
+
+/* -- the report -- */
+
+/* As "%.*f" has it where a point is a point. */
+static mlc__text mlc__fixed(double x, int digits)
+{
+    mlc__text t;
+    char local[64];
+    size_t n = 0;
+    snprintf(local, sizeof local, fabs(x) < 1e15 ? "%.*f" : "%.*e", digits, x);
+    for (const char *s = local; *s; s++) {
+        if (strchr("0123456789+-einfa", *s)) t.s[n++] = *s;
+        else if (!n || t.s[n - 1] != '.') t.s[n++] = '.';
+    }
+    t.s[n] = 0;
+    return t;
+}
+
+/* As Python prints a count, 3, or a sum of weights, 3.0: with the fewest digits that tell it, at
+ * most 15, so that the order of a sum does not show. */
+static mlc__text mlc__support(double x, bool weighted)
+{
+    char local[40];
+    if (floor(x) == x || !(fabs(x) < 1e15)) return mlc__fixed(x, weighted);
+    int digits = 2 + (int)fmax(0.0, floor(log10(fabs(x))));
+    for (; digits < 15; digits++) {
+        snprintf(local, sizeof local, "%.*g", digits, x);
+        if (strtod(local, NULL) == x) break;
+    }
+    return mlc__real_of(x, digits);
+}
+
+typedef struct mlc__class_table {
+    mlc__table  to;
+    int         width, digits;
+    bool        weighted;
+} mlc__class_table;
+
+/* Characters of UTF-8. */
+static int mlc__characters(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xC0) != 0x80;
+    return n;
+}
+
+static mlc__text mlc__class_name(const char *const *names, int64_t c)
+{
+    mlc__text t;
+    if (names) mlc__copy_text(t.s, sizeof t.s, names[c]);
+    else snprintf(t.s, sizeof t.s, "%lld", (long long)c);
+    return t;
+}
+
+/* A row; precision NaN: it has none and no recall. */
+static void mlc__class_row(const mlc__class_table *t, const char *name, const double *v,
+                           double support)
+{
+    const mlc__text none = { "" };
+    mlc__print(&t->to, "%*s%s  %9s %9s %9s %9s\n", t->width - mlc__characters(name), "", name,
+               (v[0] == v[0] ? mlc__fixed(v[0], t->digits) : none).s,
+               (v[0] == v[0] ? mlc__fixed(v[1], t->digits) : none).s,
+               mlc__fixed(v[2], t->digits).s, mlc__support(support, t->weighted).s);
+}
+
+static mlc_status mlc__class_names(const mlc_metric *m, const char *what, const char *const *names)
+{
+    for (int64_t c = 0; names && c < m->classes; c++)
+        MLC__REQUIRE(m->ctx, names[c] && strlen(names[c]) < sizeof(mlc__text) &&
+                     mlc__utf8_ok(names[c]), ARG, "%s: the name of class %lld is NULL, no UTF-8 or "
+                     "over %d bytes", what, (long long)c, (int)sizeof(mlc__text) - 1);
+    return MLC_OK;
+}
+
+static void mlc__class_report(const mlc_metric *m, const double *counts, const char *const *names,
+                              mlc__class_table *t)
+{
+    static const double betas[3] = { 0.0, MLC__INF, 1.0 };
+    double macro[3], weighted[3], micro[3] = { MLC__NAN, MLC__NAN, 0.0 }, all = 0.0;
+    for (int64_t c = 0; c < m->classes; c++)
+        if (mlc__class_score(counts, m->classes, c).seen)
+            t->width = mlc__max32(t->width, mlc__characters(mlc__class_name(names, c).s));
+    mlc__print(&t->to, "%*s  %9s %9s %9s %9s\n\n", t->width, "", "precision", "recall", "f1-score",
+               "support");
+    for (int64_t c = 0; c < m->classes; c++) {
+        const mlc_class_score s = mlc__class_score(counts, m->classes, c);
+        const double v[3] = { s.precision, s.recall, s.f1 };
+        if (s.seen) mlc__class_row(t, mlc__class_name(names, c).s, v, s.support);
+        all += s.support;
+    }
+    for (int k = 0; k < 3; k++) {
+        macro[k] = mlc__counts_f(counts, m->classes, betas[k], MLC_AVERAGING_MACRO);
+        weighted[k] = mlc__counts_f(counts, m->classes, betas[k], MLC_AVERAGING_WEIGHTED);
+    }
+    micro[2] = mlc__counts_f(counts, m->classes, 1.0, MLC_AVERAGING_MICRO);
+    mlc__print(&t->to, "\n");
+    mlc__class_row(t, "accuracy", micro, all);
+    mlc__class_row(t, "macro avg", macro, all);
+    mlc__class_row(t, "weighted avg", weighted, all);
+}
+
+MLC_IMPL mlc_status mlc_classification_report(mlc_metric *m, const char *const *names,
+                                              int32_t digits, mlc_writer write, void *user)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, digits >= 0 && digits <= 17, ARG, "classification_report: %d digits; "
+                 "0 to 17 can be shown", (int)digits);
+    MLC__TRY(mlc__class_names(m, "classification_report", names));
+    MLC__TRY(mlc__writer(m->ctx, "classification_report", &write));
+    double *counts = mlc__metric_counts(m, "classification_report");
+    if (!counts) return m->ctx->status;
+    double seen = 0.0, hits = 0.0;
+    for (int64_t i = 0; i < m->classes * m->classes; i++) seen += counts[i];
+    for (int64_t c = 0; c < m->classes; c++) hits += counts[c * (m->classes + 1)];
+    /* Where no prediction is right scikit-learn prints counts as 3.0, too. */
+    mlc__class_table t = { { write, user }, mlc__max32(12, digits), digits,
+                           m->weighted || hits == 0.0 };
+    if (seen != 0.0) mlc__class_report(m, counts, names, &t);
+    mlc__heap_free(m->ctx, counts);
+    MLC__REQUIRE(m->ctx, seen != 0.0, STATE, "classification_report: nothing was counted; call "
+                 "mlc_metric_update before");
+    return MLC_OK;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_HOT
+
+/* @@ IMPL.METRICS.CURVES --------------------------------- ROC, precision and recall, by thresholds
+ * All scores are kept, with one byte that says whether a row has the class. To read sorts keys of a
+ * class, 8 bits a pass, and goes once over thresholds, from the highest down; equal scores are one
+ * threshold, rows of weight 0 none, as in scikit-learn. Sums are f64. */
+
+/* key: smaller for larger scores; row: its number twice, and 1 if it has the class. */
+typedef struct mlc__rank { uint64_t key, row; } mlc__rank;
+
+typedef struct mlc__sweep {
+    const mlc_metric *m;
+    const char       *what;
+    const void       *scores;          /* on the host                                          */
+    const uint8_t    *positive;
+    const double     *weights;         /* NULL: 1 each                                         */
+    void             *copy;            /* NULL, or memory of the three above                   */
+    mlc__rank        *rank, *spare;
+    int64_t           n, at;           /* ranks, and the next of them                          */
+    double            all[2];          /* weights without and with the class                   */
+    double            fp, tp;          /* weights at the threshold or above                    */
+    double            threshold;
+} mlc__sweep;
+
+/* Rows of the stores, appended; nothing counts before the caller adds to m->n. */
+static mlc_status mlc__curve_append(mlc_metric *m, mlc_tensor *p, mlc_tensor *positive,
+                                    mlc_tensor *w, int64_t n)
+{
+    mlc_ctx *ctx = m->ctx;
+    const int64_t had = m->n * m->classes, have = (m->n + n) * m->classes;
+    if (!p || !positive) return ctx->status;
+    MLC__REQUIRE(ctx, !m->n || m->scores.t.dtype == p->dtype, DTYPE, "%s: scores are %s, those "
+                 "before %s; give them one dtype", m->kind->name, mlc_dtype_name(p->dtype),
+                 mlc_dtype_name(m->scores.t.dtype));
+    const bool fill = w && m->n && !m->weighted;           /* those before weigh 1 each */
+    MLC__TRY(mlc__store_reserve(m, &m->scores, p->dtype, had, have));
+    MLC__TRY(mlc__store_reserve(m, &m->positive, MLC_BOOL, had, have));
+    if (!w && m->n && m->weighted) w = mlc_ones(ctx, MLC_F64, mlc_dims1(n));
+    if (w) {
+        MLC__TRY(mlc__store_reserve(m, &m->weights, MLC_F64, fill ? 0 : m->n, m->n + n));
+        if (fill) MLC__TRY(mlc_copy_into(mlc_rows(&m->weights.t, 0, m->n),
+                                         mlc_ones(ctx, MLC_F64, mlc_dims1(1))));
+        MLC__TRY(mlc_copy_into(mlc_rows(&m->weights.t, m->n, m->n + n), w));
+    }
+    MLC__TRY(mlc_copy_into(mlc_rows(&m->scores.t, had, have),
+                           mlc_reshape(p, mlc_dims1(have - had))));
+    return mlc_copy_into(mlc_rows(&m->positive.t, had, have),
+                         mlc_reshape(positive, mlc_dims1(have - had)));
+}
+
+static mlc_status mlc__curve_keep(mlc_metric *m, const mlc__fed *f)
+{
+    mlc_tensor *p = f->p, *positive;
+    if (p && mlc__is_half(p->dtype)) p = mlc_cast(p, MLC_F32);
+    if (f->form & MLC__FED_MULTI) positive = mlc_cast(f->t, MLC_BOOL);
+    else if (f->form & MLC__FED_BINARY) positive = mlc_eq_scalar(f->t, 1.0);
+    else positive = mlc_eq(mlc_unsqueeze(f->t, 1),
+                           mlc_arange(m->ctx, MLC_I64, 0.0, (double)m->classes, 1.0));
+    return mlc__curve_append(m, p, positive, f->w, f->n);
+}
+
+/* -- in order -- */
+
+/* Larger numbers have larger keys; -0 is 0. */
+static uint64_t mlc__rank_key(double x)
+{
+    uint64_t bits;
+    x += 0.0;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
+}
+
+static uint64_t mlc__rank_key_f32(float x)
+{
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
+}
+
+static double mlc__rank_score(uint64_t key, bool wide)
+{
+    uint64_t bits = ~key;
+    uint32_t half = (uint32_t)bits;
+    double x;
+    float y;
+    bits = bits >> 63 ? bits & ~(UINT64_C(1) << 63) : ~bits;
+    half = half >> 31 ? half & ~(UINT32_C(1) << 31) : ~half;
+    memcpy(&x, &bits, sizeof x);
+    memcpy(&y, &half, sizeof y);
+    return wide ? x : (double)y;
+}
+
+/* Least significant digits first; what a digit has one value of takes no pass. */
+static void mlc__rank_sort(mlc__sweep *s, int bits)
+{
+    for (int shift = 0; shift < bits; shift += 8) {
+        int64_t start[256] = { 0 }, sum = 0, most = 0;
+        for (int64_t i = 0; i < s->n; i++) start[s->rank[i].key >> shift & 255]++;
+        for (int d = 0; d < 256; d++) {
+            const int64_t count = start[d];
+            most = mlc__max(most, count);
+            start[d] = sum;
+            sum += count;
+        }
+        if (most == s->n) continue;
+        for (int64_t i = 0; i < s->n; i++)
+            s->spare[start[s->rank[i].key >> shift & 255]++] = s->rank[i];
+        mlc__rank *sorted = s->spare;
+        s->spare = s->rank;
+        s->rank = sorted;
+    }
+}
+
+/* Ranks of a class, in order; equal ones in that of rows, so that sums of weights have
+ * scikit-learn's bits. */
+static mlc_status mlc__sweep_class(mlc__sweep *s, int64_t cls)
+{
+    const mlc_metric *m = s->m;
+    const bool wide = m->scores.t.dtype == MLC_F64;
+    const double *f64 = MLC__CAST(const double *, s->scores);
+    const float *f32 = MLC__CAST(const float *, s->scores);
+    s->n = s->at = 0;
+    s->fp = s->tp = s->all[0] = s->all[1] = 0.0;
+    s->threshold = MLC__INF;
+    for (int64_t i = 0; i < m->n; i++) {
+        const int64_t at = i * m->classes + cls;
+        const double w = s->weights ? s->weights[i] : 1.0, x = wide ? f64[at] : (double)f32[at];
+        MLC__REQUIRE(m->ctx, x == x, VALUE, "%s: the score of row %lld, class %lld, is NaN",
+                     s->what, (long long)i, (long long)cls);
+        if (w == 0.0) continue;
+        const uint64_t has = s->positive[at] != 0;
+        mlc__rank *r = &s->rank[s->n++];
+        r->key = wide ? ~mlc__rank_key(x) : (uint32_t)~mlc__rank_key_f32(f32[at]);
+        r->row = (uint64_t)i << 1 | has;
+        s->all[has] += w;
+    }
+    mlc__rank_sort(s, wide ? 64 : 32);
+    return MLC_OK;
+}
+
+/* The next lower threshold; false: there is none. */
+static bool mlc__sweep_next(mlc__sweep *s)
+{
+    if (s->at >= s->n) return false;
+    const uint64_t key = s->rank[s->at].key;
+    double sum[2] = { s->fp, s->tp };
+    for (; s->at < s->n && s->rank[s->at].key == key; s->at++) {
+        const uint64_t row = s->rank[s->at].row;
+        sum[row & 1] += s->weights ? s->weights[row >> 1] : 1.0;
+    }
+    s->fp = sum[0];
+    s->tp = sum[1];
+    s->threshold = mlc__rank_score(key, s->m->scores.t.dtype == MLC_F64);
+    return true;
+}
+
+/* Scores of a metric on the host: where they are, or copies in `to`. */
+static mlc_status mlc__sweep_read(mlc__sweep *s, char *to)
+{
+    const mlc_metric *m = s->m;
+    const size_t n = (size_t)(m->n * m->classes), size = mlc__size(&m->scores.t);
+    const size_t weights = m->weighted ? (size_t)m->n * sizeof(double) : 0;
+    const void *from[3] = { m->weights.s.data, m->scores.s.data, m->positive.s.data };
+    const size_t bytes[3] = { weights, n * size, n };
+    for (int i = 0; i < 3; i++) {
+        if (to) MLC__TRY(mlc__device_copy(m->ctx, to, from[i], bytes[i], MLC_COPY_TO_HOST));
+        if (to) from[i] = to;
+        if (to) to += bytes[i];
+    }
+    s->weights = m->weighted ? MLC__CAST(const double *, from[0]) : NULL;
+    s->scores = from[1];
+    s->positive = MLC__CAST(const uint8_t *, from[2]);
+    return MLC_OK;
+}
+
+static void mlc__sweep_close(mlc__sweep *s)
+{
+    mlc__heap_free(s->m->ctx, s->copy);
+}
+
+/* On a device, errors of kernels that ran until now come first. */
+static mlc_status mlc__sweep_open(const mlc_metric *m, const char *what, mlc__sweep *s)
+{
+    mlc_ctx *ctx = m->ctx;
+    const size_t ranks = (size_t)m->n * sizeof(mlc__rank);
+    const size_t copies = ctx->on_host ? 0 : (size_t)m->n * sizeof(double) +
+                          (size_t)(m->n * m->classes) * (mlc__size(&m->scores.t) + 1);
+    memset(s, 0, sizeof *s);
+    s->m = m;
+    s->what = what;
+    if (!ctx->on_host) MLC__TRY(mlc_ctx_sync(ctx));
+    s->copy = mlc__heap_alloc(ctx, 2 * ranks + copies, MLC_MEM_OBJECT, what);
+    if (!s->copy) return MLC_ERR_NOMEM;
+    s->rank = MLC__CAST(mlc__rank *, s->copy);
+    s->spare = s->rank + m->n;
+    char *to = copies ? MLC__CAST(char *, s->copy) + 2 * ranks : NULL;
+    const mlc_status st = mlc__sweep_read(s, to);
+    if (st != MLC_OK) mlc__sweep_close(s);
+    return st;
+}
+
+/* -- areas -- */
+
+static double mlc__sweep_auc(mlc__sweep *s)
+{
+    double area = 0.0, fp = 0.0, tp = 0.0;
+    while (mlc__sweep_next(s)) {
+        area += (s->fp - fp) * (s->tp + tp);
+        fp = s->fp;
+        tp = s->tp;
+    }
+    return area / (2.0 * s->all[0] * s->all[1]);
+}
+
+static double mlc__sweep_precision(const mlc__sweep *s)
+{
+    const double all = s->tp + s->fp;
+    return all != 0.0 ? s->tp / all : 0.0;
+}
+
+static double mlc__sweep_average_precision(mlc__sweep *s)
+{
+    double area = 0.0, tp = 0.0;
+    if (s->all[1] == 0.0) return 0.0;
+    while (mlc__sweep_next(s)) {
+        area += (s->tp - tp) * mlc__sweep_precision(s);
+        tp = s->tp;
+    }
+    return area / s->all[1];
+}
+
+static double mlc__curve_mean(mlc_metric *m, double (*area)(mlc__sweep *s))
+{
+    mlc__sweep s;
+    double total = 0.0;
+    if (mlc__sweep_open(m, m->kind->name, &s) != MLC_OK) return MLC__NAN;
+    for (int64_t c = 0; c < m->classes; c++)
+        total += mlc__sweep_class(&s, c) == MLC_OK ? area(&s) : MLC__NAN;
+    mlc__sweep_close(&s);
+    return total / (double)m->classes;
+}
+
+static double mlc__auc_value(mlc_metric *m, const double *sums)
+{
+    (void)sums;
+    return mlc__curve_mean(m, mlc__sweep_auc);
+}
+
+static double mlc__average_precision_value(mlc_metric *m, const double *sums)
+{
+    (void)sums;
+    return mlc__curve_mean(m, mlc__sweep_average_precision);
+}
+
+static mlc_status mlc__curve_join_into(mlc_metric *into, const mlc__sweep *s)
+{
+    mlc_ctx *ctx = into->ctx;
+    const mlc_metric *from = s->m;
+    const mlc_dims all = mlc_dims1(from->n * from->classes);
+    mlc_tensor *w = s->weights ? mlc_from(ctx, MLC_F64, mlc_dims1(from->n), s->weights) : NULL;
+    if (s->weights && !w) return ctx->status;
+    return mlc__curve_append(into, mlc_from(ctx, from->scores.t.dtype, all, s->scores),
+                             mlc_from(ctx, MLC_BOOL, all, s->positive), w, from->n);
+}
+
+static mlc_status mlc__curve_join(mlc_metric *into, mlc_metric *from)
+{
+    mlc__sweep s;
+    MLC__TRY(mlc__sweep_open(from, "metric_merge", &s));
+    mlc_status st = mlc_scope_begin(into->ctx);
+    if (st == MLC_OK) {
+        st = mlc__curve_join_into(into, &s);
+        const mlc_status left = mlc__scope_leave(into->ctx);
+        if (st == MLC_OK) st = left;
+    }
+    mlc__sweep_close(&s);
+    return st;
+}
+
+#define MLC__CURVE_KIND(name, value) \
+    { name, "scores [..] of targets [..], integers, or of c classes scores [n,c] of targets [n] " \
+      "or [n,c]", MLC__FED_SCORES | MLC__FED_BINARY | MLC__FED_MULTI, true, 0, NULL, NULL, \
+      mlc__curve_keep, mlc__curve_join, value }
+static const mlc__metric_kind mlc__metric_auc_kind =
+    MLC__CURVE_KIND("metric_auc", mlc__auc_value);
+static const mlc__metric_kind mlc__metric_ap_kind =
+    MLC__CURVE_KIND("metric_average_precision", mlc__average_precision_value);
+
+MLC_IMPL mlc_metric *mlc_metric_auc(mlc_ctx *ctx, int64_t classes)
+{
+    return mlc__metric_make(ctx, &mlc__metric_auc_kind, classes);
+}
+
+MLC_IMPL mlc_metric *mlc_metric_average_precision(mlc_ctx *ctx, int64_t classes)
+{
+    return mlc__metric_make(ctx, &mlc__metric_ap_kind, classes);
+}
+
+/* -- points -- */
+
+typedef struct mlc__points { double *x, *y, *threshold; int64_t room, n; } mlc__points;
+
+static void mlc__point(mlc__points *p, double x, double y, double threshold)
+{
+    if (p->n < p->room) {
+        if (p->x) p->x[p->n] = x;
+        if (p->y) p->y[p->n] = y;
+        if (p->threshold) p->threshold[p->n] = threshold;
+    }
+    p->n++;
+}
+
+/* A point is left out where both steps, to it and from it, are the same. */
+static void mlc__sweep_roc(mlc__sweep *s, mlc__points *p)
+{
+    double fp = 0.0, tp = 0.0, step[2] = { 0.0, 0.0 }, threshold = MLC__INF;
+    int64_t seen = 0;
+    for (bool more = true; more; seen++) {
+        more = mlc__sweep_next(s);
+        const double next[2] = { s->fp - fp, s->tp - tp };
+        if (!more || seen < 2 || next[0] != step[0] || next[1] != step[1])
+            mlc__point(p, fp / s->all[0], tp / s->all[1], threshold);
+        step[0] = next[0];
+        step[1] = next[1];
+        fp = s->fp;
+        tp = s->tp;
+        threshold = s->threshold;
+    }
+}
+
+/* From the highest threshold down, which is the other way round. */
+static void mlc__sweep_recall(mlc__sweep *s, mlc__points *p)
+{
+    mlc__sweep count = *s;
+    mlc__points at = *p;
+    while (mlc__sweep_next(&count)) p->n++;
+    at.n = p->n++;
+    mlc__point(&at, 1.0, 0.0, MLC__INF);
+    for (int64_t i = p->n - 2; mlc__sweep_next(s); i--) {
+        at.n = i;
+        mlc__point(&at, mlc__sweep_precision(s), s->all[1] != 0.0 ? s->tp / s->all[1] : 1.0,
+                   s->threshold);
+    }
+}
+
+static mlc_status mlc__curve_points(mlc_metric *m, const char *what, int64_t cls, mlc__points *p,
+                                    void (*walk)(mlc__sweep *s, mlc__points *p))
+{
+    mlc__sweep s;
+    if (m->ctx->status != MLC_OK) return m->ctx->status;
+    MLC__REQUIRE(m->ctx, m->kind->keep == mlc__curve_keep, ARG, "%s: %s keeps no scores; "
+                 "mlc_metric_auc and mlc_metric_average_precision do", what, m->kind->name);
+    MLC__REQUIRE(m->ctx, cls >= 0 && cls < m->classes && p->room >= 0, ARG, "%s: class %lld of "
+                 "%lld, room for %lld points", what, (long long)cls, (long long)m->classes,
+                 (long long)p->room);
+    if (!m->n) return MLC_OK;
+    MLC__TRY(mlc__sweep_open(m, what, &s));
+    const mlc_status st = mlc__sweep_class(&s, cls);
+    if (st == MLC_OK) walk(&s, p);
+    mlc__sweep_close(&s);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, double *false_rate,
+                                   double *true_rate, double *threshold, int64_t *n)
+{
+    mlc__points p = { false_rate, true_rate, threshold, room, 0 };
+    if (n) *n = 0;
+    if (!m) return MLC_ERR_ARG;
+    const mlc_status st = mlc__curve_points(m, "metric_roc", cls, &p, mlc__sweep_roc);
+    if (n) *n = p.n;
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64_t room,
+                                                double *precision, double *recall,
+                                                double *threshold, int64_t *n)
+{
+    mlc__points p = { precision, recall, threshold, room, 0 };
+    if (n) *n = 0;
+    if (!m) return MLC_ERR_ARG;
+    const mlc_status st = mlc__curve_points(m, "metric_precision_recall", cls, &p,
+                                            mlc__sweep_recall);
+    if (n) *n = p.n;
+    return st;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+/* @@ IMPL.METRICS.TRACKER -------------------------------- names, epochs, history
+ * Steps and values are arrays of f64, as mlc_plot takes them; all have the same room. */
+
+typedef struct mlc__track {
+    char        name[64];
+    mlc_metric *m;                     /* NULL: it is fed                                      */
+    bool        higher;
+    double      sum, count;            /* fed since the last step                              */
+    double     *values;
+} mlc__track;
+
+struct mlc_tracker {
+    mlc_ctx    *ctx;
+    mlc__track *list;
+    int64_t     names, names_room;
+    double     *steps;
+    int64_t     n, room;
+};
+
+MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
+{
+    if (!ctx) return NULL;
+    mlc_tracker *t = MLC__CAST(mlc_tracker *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
+                                                              "tracker_create"));
+    if (t) t->ctx = ctx;
+    return t;
+}
+
+MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
+{
+    if (!t) return;
+    for (int64_t i = 0; i < t->names; i++) mlc__heap_free(t->ctx, t->list[i].values);
+    mlc__heap_free(t->ctx, t->list);
+    mlc__heap_free(t->ctx, t->steps);
+    mlc__heap_free(t->ctx, t);
+}
+
+/* A larger copy of an array, in its place. */
+static mlc_status mlc__tracker_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes)
+{
+    void *more = mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "tracker");
+    if (!more) return MLC_ERR_NOMEM;
+    if (used) memcpy(more, *array, used);
+    mlc__heap_free(ctx, *array);
+    *array = more;
+    return MLC_OK;
+}
+
+static mlc_status mlc__tracker_grow_values(const mlc_tracker *t, double **values, int64_t room)
+{
+    void *array = *values;
+    const mlc_status st = mlc__tracker_grow(t->ctx, &array, array ? (size_t)t->n * sizeof(double)
+                                                                  : 0,
+                                            (size_t)room * sizeof(double));
+    *values = MLC__CAST(double *, array);
+    return st;
+}
+
+/* Room for so many epochs in all. What has grown before another could not is only larger. */
+static mlc_status mlc__tracker_reserve(mlc_tracker *t, int64_t n)
+{
+    if (n <= t->room) return MLC_OK;
+    const int64_t room = mlc__max(mlc__max(16, n), 2 * t->room);
+    MLC__TRY(mlc__tracker_grow_values(t, &t->steps, room));
+    for (int64_t i = 0; i < t->names; i++)
+        MLC__TRY(mlc__tracker_grow_values(t, &t->list[i].values, room));
+    t->room = room;
+    return MLC_OK;
+}
+
+static mlc__track *mlc__tracker_find(const mlc_tracker *t, const char *name)
+{
+    for (int64_t i = 0; name && i < t->names; i++)
+        if (strcmp(t->list[i].name, name) == 0) return &t->list[i];
+    return NULL;
+}
+
+static mlc__track *mlc__tracker_named(const mlc_tracker *t, const char *what, const char *name)
+{
+    mlc__track *track = mlc__tracker_find(t, name);
+    if (!track) mlc__fail(t->ctx, MLC_ERR_ARG, "%s: there is no '%.63s'", what, name ? name : "");
+    return track;
+}
+
+/* A new name, NaN in all epochs until now. */
+static mlc_status mlc__tracker_add(mlc_tracker *t, const char *name, mlc_metric *m, bool higher)
+{
+    const size_t n = name ? strlen(name) : 0;
+    MLC__REQUIRE(t->ctx, n > 0 && n < sizeof t->list->name && !mlc__tracker_find(t, name), ARG,
+                 "tracker: the name '%.63s' is there, empty or over 63 bytes", name ? name : "");
+    if (t->names == t->names_room) {
+        void *list = t->list;
+        const int64_t room = mlc__max(8, 2 * t->names);
+        MLC__TRY(mlc__tracker_grow(t->ctx, &list, (size_t)t->names * sizeof *t->list,
+                                   (size_t)room * sizeof *t->list));
+        t->list = MLC__CAST(mlc__track *, list);
+        t->names_room = room;
+    }
+    double *values = NULL;
+    if (t->room) MLC__TRY(mlc__tracker_grow_values(t, &values, t->room));
+    for (int64_t i = 0; i < t->n; i++) values[i] = MLC__NAN;
+    mlc__track *track = &t->list[t->names++];
+    memset(track, 0, sizeof *track);
+    mlc__copy_text(track->name, sizeof track->name, name);
+    track->m = m;
+    track->higher = higher;
+    track->values = values;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_metric *m, bool higher)
+{
+    if (!t) return MLC_ERR_ARG;
+    if (t->ctx->status != MLC_OK) return t->ctx->status;
+    return mlc__tracker_add(t, name, m, higher);
+}
+
+MLC_IMPL mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
+                                       mlc_tensor *weights)
+{
+    if (!t) return MLC_ERR_ARG;
+    for (int64_t i = 0; i < t->names; i++)
+        if (t->list[i].m)
+            MLC__TRY(mlc_metric_update(t->list[i].m, predictions, targets, weights));
+    return t->ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_tracker_feed(mlc_tracker *t, const char *name, double value)
+{
+    if (!t) return MLC_ERR_ARG;
+    if (t->ctx->status != MLC_OK) return t->ctx->status;
+    if (!mlc__tracker_find(t, name)) MLC__TRY(mlc__tracker_add(t, name, NULL, false));
+    mlc__track *track = mlc__tracker_find(t, name);
+    MLC__REQUIRE(t->ctx, !track->m, ARG, "tracker_feed: '%s' is a metric; mlc_tracker_update "
+                 "feeds it", name);
+    track->sum += value;
+    track->count += 1.0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_tracker_step(mlc_tracker *t, int64_t step)
+{
+    if (!t) return MLC_ERR_ARG;
+    if (t->ctx->status != MLC_OK) return t->ctx->status;
+    MLC__REQUIRE(t->ctx, !t->n || (double)step > t->steps[t->n - 1], ARG, "tracker_step: step %lld "
+                 "is not above %.0f, the last", (long long)step, t->steps[t->n - 1]);
+    MLC__TRY(mlc__tracker_reserve(t, t->n + 1));
+    for (int64_t i = 0; i < t->names; i++) {
+        mlc__track *track = &t->list[i];
+        track->values[t->n] = track->m ? mlc_metric_value(track->m) : track->sum / track->count;
+        if (t->ctx->status != MLC_OK) return t->ctx->status;
+        if (track->m && track->m->ctx->status != MLC_OK) return track->m->ctx->status;
+    }
+    for (int64_t i = 0; i < t->names; i++) {
+        mlc_metric_reset(t->list[i].m);
+        t->list[i].sum = t->list[i].count = 0.0;
+    }
+    t->steps[t->n++] = (double)step;
+    return MLC_OK;
+}
+
+MLC_IMPL int64_t mlc_tracker_history(mlc_tracker *t, const char *name, const double **steps,
+                                     const double **values)
+{
+    const mlc__track *track = t ? mlc__tracker_named(t, "tracker_history", name) : NULL;
+    if (steps) *steps = track ? t->steps : NULL;
+    if (values) *values = track ? track->values : NULL;
+    return track ? t->n : 0;
+}
+
+MLC_IMPL double mlc_tracker_last(mlc_tracker *t, const char *name)
+{
+    const mlc__track *track = t ? mlc__tracker_named(t, "tracker_last", name) : NULL;
+    return track && t->n ? track->values[t->n - 1] : MLC__NAN;
+}
+
+/* Index of the best epoch, or -1. */
+static int64_t mlc__track_best(const mlc_tracker *t, const mlc__track *track)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < t->n; i++) {
+        const double v = track->values[i];
+        if (v != v) continue;
+        if (best < 0 || (track->higher ? v > track->values[best] : v < track->values[best]))
+            best = i;
+    }
+    return best;
+}
+
+MLC_IMPL double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step)
+{
+    const mlc__track *track = t ? mlc__tracker_named(t, "tracker_best", name) : NULL;
+    const int64_t best = track ? mlc__track_best(t, track) : -1;
+    if (step) *step = best >= 0 ? (int64_t)t->steps[best] : -1;
+    return best >= 0 ? track->values[best] : MLC__NAN;
+}
+
+/* -- shown -- */
+
+static int mlc__track_width(const mlc__track *track)
+{
+    return mlc__max32(10, mlc__characters(track->name));
+}
+
+/* Cells are right-aligned by characters; bytes are not. */
+static void mlc__track_cell(const mlc__table *to, const mlc__track *track, const char *text)
+{
+    mlc__print(to, "  %*s%s", mlc__track_width(track) - mlc__characters(text), "", text);
+}
+
+MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user)
+{
+    if (!t) return MLC_ERR_ARG;
+    MLC__TRY(mlc__writer(t->ctx, "tracker_print", &write));
+    const mlc__table to = { write, user };
+    mlc__print(&to, "%8s", "step");
+    for (int64_t i = 0; i < t->names; i++)
+        mlc__track_cell(&to, &t->list[i], t->list[i].name);
+    for (int64_t row = 0; row < t->n; row++) {
+        mlc__print(&to, "\n%8lld", (long long)t->steps[row]);
+        for (int64_t i = 0; i < t->names; i++)
+            mlc__track_cell(&to, &t->list[i], mlc__real_of(t->list[i].values[row], 5).s);
+    }
+    mlc__print(&to, "\n%8s", "best");
+    for (int64_t i = 0; i < t->names; i++) {
+        const int64_t best = mlc__track_best(t, &t->list[i]);
+        mlc__track_cell(&to, &t->list[i], mlc__real_of(best < 0 ? MLC__NAN :
+                                                       t->list[i].values[best], 5).s);
+    }
+    mlc__print(&to, "\n%8s", "at");
+    for (int64_t i = 0; i < t->names; i++) {
+        const int64_t best = mlc__track_best(t, &t->list[i]);
+        mlc__track_cell(&to, &t->list[i], best < 0 ? "-" : mlc__fixed(t->steps[best], 0).s);
+    }
+    mlc__print(&to, "\n");
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path)
+{
+    if (!t) return MLC_ERR_ARG;
+    if (t->ctx->status != MLC_OK) return t->ctx->status;
+    MLC__REQUIRE(t->ctx, t->names, ARG, "tracker_plot: there is no name to draw");
+    const size_t n = (size_t)t->names;
+    mlc_plot *plots = MLC__CAST(mlc_plot *,
+                                mlc__heap_alloc(t->ctx, n * (sizeof(mlc_plot) +
+                                                             sizeof(mlc_plot_series)),
+                                                MLC_MEM_OBJECT, "tracker_plot"));
+    if (!plots) return MLC_ERR_NOMEM;
+    mlc_plot_series *series = MLC__CAST(mlc_plot_series *, (void *)(plots + n));
+    for (size_t i = 0; i < n; i++) {
+        series[i].x = t->steps;
+        series[i].y = t->list[i].values;
+        series[i].n = t->n;
+        series[i].mark = t->n > 30 ? MLC_PLOT_LINE : MLC_PLOT_MARKED;
+        plots[i].title = t->list[i].name;
+        plots[i].x_label = "step";
+        plots[i].series = &series[i];
+        plots[i].count = 1;
+    }
+    const mlc_status st = mlc_plot_save(t->ctx, path, plots, t->names, 3);
+    mlc__heap_free(t->ctx, plots);
+    return st;
+}
+
+/* -- state -- */
+
+MLC_IMPL mlc_tracker_state_iter mlc_tracker_state_iter_make(mlc_tracker *t)
+{
+    mlc_tracker_state_iter it;
+    memset(&it, 0, sizeof it);
+    it.tracker = t;
+    return it;
+}
+
+MLC_IMPL bool mlc_tracker_state_next(mlc_tracker_state_iter *it)
+{
+    mlc_tracker *t = it ? it->tracker : NULL;
+    if (!t || it->next > t->names) return false;
+    const mlc__track *track = it->next ? &t->list[it->next - 1] : NULL;
+    if (track) snprintf(it->name, sizeof it->name, "tracker.value.%s", track->name);
+    else snprintf(it->name, sizeof it->name, "tracker.step");
+    it->tensor = mlc_from(t->ctx, MLC_F64, mlc_dims1(t->n), track ? track->values : t->steps);
+    it->next++;
+    return it->tensor != NULL;
+}
+
+#define MLC__TRACK_KEY "tracker.value."
+
+/* The name of a history, or NULL. */
+static const char *mlc__track_key(const char *name)
+{
+    const size_t n = sizeof MLC__TRACK_KEY - 1;
+    return name && strncmp(name, MLC__TRACK_KEY, n) == 0 ? name + n : NULL;
+}
+
+static mlc_status mlc__tracker_fits(const mlc_tracker *t, const mlc_named *list, int64_t n,
+                                    const mlc_named **step)
+{
+    *step = NULL;
+    for (int64_t i = 0; i < n; i++) if (strcmp(list[i].name, "tracker.step") == 0) *step = &list[i];
+    MLC__REQUIRE(t->ctx, *step && (*step)->tensor, ARG,
+                 "tracker_restore: there is no tracker.step among %lld tensors", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        const mlc_tensor *x = list[i].tensor;
+        if (&list[i] != *step && !mlc__track_key(list[i].name)) continue;
+        MLC__REQUIRE(t->ctx, x && x->dtype == MLC_F64, DTYPE, "tracker_restore: '%s' is %s; it "
+                     "must be f64", list[i].name, x ? mlc_dtype_name(x->dtype) : "NULL");
+        MLC__REQUIRE(t->ctx, x->ndim == 1 && x->shape[0] == mlc__numel((*step)->tensor), SHAPE,
+                     "tracker_restore: '%s' is %s, tracker.step %s; they must be as long",
+                     list[i].name, mlc__shape(x).s, mlc__shape((*step)->tensor).s);
+    }
+    return MLC_OK;
+}
+
+/* Names first: after a failure there may be more of them, without history. */
+MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *list, int64_t n)
+{
+    const mlc_named *step;
+    if (!t) return MLC_ERR_ARG;
+    mlc_ctx *ctx = t->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, list && n > 0, ARG, "tracker_restore: no tensors");
+    MLC__TRY(mlc__tracker_fits(t, list, n, &step));
+    const int64_t epochs = step->tensor->shape[0];
+    const size_t bytes = (size_t)epochs * sizeof(double);
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = mlc__track_key(list[i].name);
+        if (name && !mlc__tracker_find(t, name))
+            MLC__TRY(mlc__tracker_add(t, name, NULL, false));
+    }
+    MLC__TRY(mlc__tracker_reserve(t, epochs));
+    if (epochs) MLC__TRY(mlc_read(step->tensor, t->steps, bytes));
+    for (int64_t i = 0; i < t->names; i++)
+        for (int64_t e = 0; e < epochs; e++) t->list[i].values[e] = MLC__NAN;
+    t->n = epochs;
+    for (int64_t i = 0; i < n && epochs; i++) {
+        const mlc__track *track = mlc__tracker_find(t, mlc__track_key(list[i].name));
+        if (track) MLC__TRY(mlc_read(list[i].tensor, track->values, bytes));
+    }
+    return MLC_OK;
+}
 
 /* @@ IMPL.TRAIN ------------------------------------------ progress
  * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
@@ -46141,6 +47980,108 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     f.st = MLC_OK;
     mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
     return mlc__atomic_end(&f.to, f.st);
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
+ * One square a pair of classes, rows are targets. Numbers are written into squares that have room
+ * for them: up to 16 classes. */
+
+enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_LEFT = 1300, MLC__CONFUSION_TOP = 400,
+       MLC__CONFUSION_BOTTOM = 1100, MLC__CONFUSION_MOST = 64 };
+
+/* White to blue by share, and text that can be read on it. */
+static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts,
+                                int64_t row, int64_t col)
+{
+    const int side = MLC__CONFUSION_SIDE / (int)m->classes;
+    const int x = MLC__CONFUSION_LEFT + (int)col * side, y = MLC__CONFUSION_TOP + (int)row * side;
+    const double v = counts[row * m->classes + col];
+    double sum = 0.0;
+    for (int64_t i = 0; i < m->classes; i++) sum += counts[row * m->classes + i];
+    const double share = mlc__ratio(v, sum);
+    const double clear = share > 0.0 ? fmin(share, 1.0) : 0.0;     /* weights may be negative */
+    mlc__svg_put(s, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#%02x%02x%02x\" "
+                 "stroke=\"#e4e4e4\" stroke-width=\"8\"/>\n", x, y, side, side,
+                 (int)(255.0 - 255.0 * clear), (int)(255.0 - 141.0 * clear),
+                 (int)(255.0 - 77.0 * clear));
+    if (m->classes > 16 || v == 0.0) return;
+    mlc__svg_put(s, "<g fill=\"%s\">", clear > 0.5 ? "#fff" : "#333");
+    mlc__svg_text(s, x + side / 2, y + side / 2 + 40, mlc__min32(side / 4, 140), "middle", false,
+                  mlc__real_of(v, 4).s);
+    mlc__svg_put(s, "</g>\n");
+}
+
+/* Of counts and names that were checked. */
+static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
+                                const char *const *names, mlc_writer write, void *user)
+{
+    mlc__svg s;
+    const int side = MLC__CONFUSION_SIDE / (int)m->classes, all = side * (int)m->classes;
+    const int size = mlc__min32(side * 7 / 10, 130), middle = all / 2, left = MLC__CONFUSION_LEFT;
+    const int w = left + all + 200, bottom = MLC__CONFUSION_TOP + all;
+    const int h = bottom + MLC__CONFUSION_BOTTOM;
+    s.write = write;
+    s.user = user;
+    s.n = 0;
+    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
+                 h / 10, w, h);
+    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
+    for (int64_t i = 0; i < m->classes; i++) {
+        const int at = (int)i * side + side / 2;
+        const mlc__text name = mlc__class_name(names, i);
+        for (int64_t j = 0; j < m->classes; j++) mlc__confusion_cell(&s, m, counts, i, j);
+        mlc__svg_text(&s, left - 60, MLC__CONFUSION_TOP + at + size / 3, size, "end", false,
+                      name.s);
+        mlc__svg_text(&s, left + at + size / 3, bottom + 60, size, "end", true, name.s);
+    }
+    mlc__svg_text(&s, left, 230, 140, "start", false, "Confusion matrix");
+    mlc__svg_text(&s, left + middle, h - 60, 120, "middle", false, "predicted");
+    mlc__svg_text(&s, 160, MLC__CONFUSION_TOP + middle, 120, "middle", true, "target");
+    mlc__svg_put(&s, "</svg>\n");
+    mlc__svg_flush(&s);
+}
+
+/* Counts for a picture, or NULL and the reason. */
+static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char *const *names)
+{
+    if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %lld classes; a picture has room for %d", what,
+                  (long long)m->classes, (int)MLC__CONFUSION_MOST);
+        return NULL;
+    }
+    return mlc__class_names(m, what, names) == MLC_OK ? mlc__metric_counts(m, what) : NULL;
+}
+
+MLC_IMPL mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
+                                        void *user)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__writer(m->ctx, "confusion_write", &write));
+    double *counts = mlc__confusion_counts(m, "confusion_write", names);
+    if (!counts) return m->ctx->status;
+    mlc__confusion_draw(m, counts, names, write, user);
+    mlc__heap_free(m->ctx, counts);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names)
+{
+    mlc__plot_file f;
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, path && path[0], ARG, "confusion_save: no path");
+    double *counts = mlc__confusion_counts(m, "confusion_save", names);
+    if (!counts) return m->ctx->status;
+    f.st = mlc__atomic_begin(&f.to, m->ctx, path);
+    if (f.st == MLC_OK) {
+        mlc__confusion_draw(m, counts, names, mlc__plot_to_file, &f);
+        f.st = mlc__atomic_end(&f.to, f.st);
+    }
+    mlc__heap_free(m->ctx, counts);
+    return f.st;
 }
 
 MLC__LEVEL_END

@@ -104,6 +104,8 @@ typedef struct world {
     mlc_optim   *optim;
     mlc_loader  *loader;
     mlc_table   *table;
+    mlc_metric  *metric, *other;
+    mlc_tracker *tracker;
     mlc_safetensors *file;
     char         in[340], to[340];     /* room for a path each                                 */
 } world;
@@ -635,6 +637,249 @@ DO(mlc_accuracy)
     w->text = isnan(v) ? 0 : (uint64_t)(v * 1000);
     return isnan(v) ? mlc_ctx_status(w->ctx) : MLC_OK;
 }
+
+/* ---- metrics -------------------------------------------------------------------------------- */
+
+static void hash_text(void *user, const char *text, size_t n);
+
+/* A value as the scenario's result.                                                             */
+static mlc_status hash_value(world *w, double v)
+{
+    w->text = (w->text ^ (isnan(v) ? 1 : (uint64_t)(int64_t)(v * 1e6))) * 1099511628211u;
+    return mlc_ctx_status(w->ctx);
+}
+
+/* Two batches, with weights and without.                                                        */
+static mlc_status feed_metric(world *w, mlc_metric *m, mlc_tensor *p, mlc_tensor *t)
+{
+    if (m == NULL)
+        return made(w, m);
+    mlc_tensor *weights = t != NULL ? mlc_select(w->y, 1, 0) : NULL;
+    const mlc_status st = mlc_metric_update(m, p, t, NULL);
+    return first_of(st, mlc_metric_update(m, p, t, weights));
+}
+
+static mlc_status run_metric(world *w, mlc_metric *m, mlc_tensor *p, mlc_tensor *t)
+{
+    w->metric = m;
+    const mlc_status st = feed_metric(w, m, p, t);
+    return st != MLC_OK ? st : hash_value(w, mlc_metric_value(m));
+}
+
+DO(mlc_metric_accuracy)   { return run_metric(w, mlc_metric_accuracy(w->ctx), w->x, w->labels); }
+DO(mlc_metric_topk)       { return run_metric(w, mlc_metric_topk(w->ctx, 2), w->x, w->labels); }
+DO(mlc_metric_log_loss)   { return run_metric(w, mlc_metric_log_loss(w->ctx), w->x, w->labels); }
+DO(mlc_metric_perplexity) { return run_metric(w, mlc_metric_perplexity(w->ctx), w->x, w->labels); }
+DO(mlc_metric_mse)        { return run_metric(w, mlc_metric_mse(w->ctx), w->x, w->y); }
+DO(mlc_metric_rmse)       { return run_metric(w, mlc_metric_rmse(w->ctx), w->x, w->y); }
+DO(mlc_metric_mae)        { return run_metric(w, mlc_metric_mae(w->ctx), w->x, w->y); }
+DO(mlc_metric_r2)         { return run_metric(w, mlc_metric_r2(w->ctx), w->x, w->y); }
+DO(mlc_metric_mean)       { return run_metric(w, mlc_metric_mean(w->ctx), w->x, NULL); }
+DO(mlc_metric_auc)        { return run_metric(w, mlc_metric_auc(w->ctx, 4), w->x, w->labels); }
+DO(mlc_metric_confusion)
+{
+    return run_metric(w, mlc_metric_confusion(w->ctx, 4), w->x, w->labels);
+}
+DO(mlc_metric_balanced_accuracy)
+{
+    return run_metric(w, mlc_metric_balanced_accuracy(w->ctx, 4), w->x, w->labels);
+}
+DO(mlc_metric_precision)
+{
+    return run_metric(w, mlc_metric_precision(w->ctx, 4, MLC_AVERAGING_MICRO), w->x, w->labels);
+}
+DO(mlc_metric_recall)
+{
+    return run_metric(w, mlc_metric_recall(w->ctx, 4, MLC_AVERAGING_WEIGHTED), w->x, w->labels);
+}
+DO(mlc_metric_f)
+{
+    return run_metric(w, mlc_metric_f(w->ctx, 4, 2, MLC_AVERAGING_MACRO), w->x, w->labels);
+}
+DO(mlc_metric_average_precision)
+{
+    return run_metric(w, mlc_metric_average_precision(w->ctx, 4), w->x, w->labels);
+}
+
+static mlc_status run_confusion(world *w)
+{
+    return run_metric(w, mlc_metric_confusion(w->ctx, 4), w->x, w->labels);
+}
+
+DO(mlc_metric_update) { return run_metric(w, mlc_metric_auc(w->ctx, 4), w->x, w->i); }
+DO(mlc_metric_value)  { return run_confusion(w); }
+
+static mlc_status run_merge(world *w, mlc_metric *a, mlc_metric *b)
+{
+    w->metric = a;
+    w->other = b;
+    mlc_status st = feed_metric(w, a, w->x, w->labels);
+    if (st == MLC_OK)
+        st = feed_metric(w, b, w->x, w->labels);
+    if (st == MLC_OK)
+        st = mlc_metric_merge(a, b);
+    return st != MLC_OK ? st : hash_value(w, mlc_metric_value(a));
+}
+
+DO(mlc_metric_merge)
+{
+    mlc_metric *a = mlc_metric_auc(w->ctx, 4);
+    return run_merge(w, a, mlc_metric_auc(w->ctx, 4));
+}
+
+SCENARIO(merge_of_counts, false)
+{
+    mlc_metric *a = mlc_metric_confusion(w->ctx, 4);
+    return run_merge(w, a, mlc_metric_confusion(w->ctx, 4));
+}
+
+DO(mlc_metric_reset)
+{
+    const mlc_status st = run_confusion(w);
+    mlc_metric_reset(w->metric);
+    return st;
+}
+
+DO(mlc_metric_free)
+{
+    const mlc_status st = run_confusion(w);
+    mlc_metric_free(w->metric);
+    w->metric = NULL;
+    return st;
+}
+
+DO(mlc_metric_counts)
+{
+    double     counts[16] = {0};
+    mlc_status st = run_confusion(w);
+    if (st == MLC_OK)
+        st = mlc_metric_counts(w->metric, counts, 16);
+    return st != MLC_OK ? st : hash_value(w, counts[0] + counts[5] + 3 * counts[10]);
+}
+
+DO(mlc_metric_classes)
+{
+    mlc_class_score s[4];
+    mlc_status      st = run_confusion(w);
+    if (st == MLC_OK)
+        st = mlc_metric_classes(w->metric, s, 4);
+    return st != MLC_OK ? st : hash_value(w, s[0].f1 + s[1].support);
+}
+
+DO(mlc_classification_report)
+{
+    const mlc_status st = run_confusion(w);
+    return st != MLC_OK ? st : mlc_classification_report(w->metric, NULL, 2, hash_text, w);
+}
+
+DO(mlc_confusion_write)
+{
+    const mlc_status st = run_confusion(w);
+    return st != MLC_OK ? st : mlc_confusion_write(w->metric, NULL, hash_text, w);
+}
+
+DO(mlc_confusion_save)
+{
+    const mlc_status st = run_confusion(w);
+    return st != MLC_OK ? st : mlc_confusion_save(w->metric, to(w), NULL);
+}
+
+DO(mlc_metric_roc)
+{
+    double     x[8] = {0}, y[8] = {0};
+    int64_t    n = 0;
+    mlc_status st = run_metric(w, mlc_metric_auc(w->ctx, 4), w->x, w->labels);
+    if (st == MLC_OK)
+        st = mlc_metric_roc(w->metric, 1, 8, x, y, NULL, &n);
+    return st != MLC_OK ? st : hash_value(w, x[1] + y[1] + (double)n);
+}
+
+DO(mlc_metric_precision_recall)
+{
+    double     x[8] = {0}, y[8] = {0};
+    int64_t    n = 0;
+    mlc_status st = run_metric(w, mlc_metric_auc(w->ctx, 4), w->x, w->labels);
+    if (st == MLC_OK)
+        st = mlc_metric_precision_recall(w->metric, 1, 8, x, y, NULL, &n);
+    return st != MLC_OK ? st : hash_value(w, x[1] + y[1] + (double)n);
+}
+
+/* Two names, two epochs.                                                                        */
+static mlc_status run_tracker(world *w)
+{
+    w->tracker = mlc_tracker_create(w->ctx);
+    w->metric = w->tracker ? mlc_metric_accuracy(w->ctx) : NULL;
+    mlc_status st = made(w, w->metric);
+    if (st == MLC_OK)
+        st = mlc_tracker_metric(w->tracker, "accuracy", w->metric, true);
+    for (int epoch = 0; epoch < 2 && st == MLC_OK; epoch++) {
+        st = mlc_tracker_update(w->tracker, w->x, w->labels, NULL);
+        if (st == MLC_OK)
+            st = mlc_tracker_feed(w->tracker, "loss", 0.5 - epoch);
+        if (st == MLC_OK)
+            st = mlc_tracker_step(w->tracker, epoch);
+    }
+    int64_t best = 0;
+    if (st != MLC_OK)
+        return st;
+    hash_value(w, mlc_tracker_best(w->tracker, "loss", &best));
+    return hash_value(w, (double)best);
+}
+
+DO(mlc_tracker_create) { return run_tracker(w); }
+DO(mlc_tracker_free)   { return run_tracker(w); }
+DO(mlc_tracker_metric) { return run_tracker(w); }
+DO(mlc_tracker_update) { return run_tracker(w); }
+DO(mlc_tracker_feed)   { return run_tracker(w); }
+DO(mlc_tracker_step)   { return run_tracker(w); }
+DO(mlc_tracker_best)   { return run_tracker(w); }
+DO(mlc_tracker_last)
+{
+    const mlc_status st = run_tracker(w);
+    return st != MLC_OK ? st : hash_value(w, mlc_tracker_last(w->tracker, "accuracy"));
+}
+DO(mlc_tracker_history)
+{
+    const double    *values;
+    const mlc_status st = run_tracker(w);
+    return st != MLC_OK ? st : hash_value(w, (double)mlc_tracker_history(w->tracker, "loss", NULL,
+                                                                         &values));
+}
+DO(mlc_tracker_print)
+{
+    const mlc_status st = run_tracker(w);
+    return st != MLC_OK ? st : mlc_tracker_print(w->tracker, hash_text, w);
+}
+DO(mlc_tracker_plot)
+{
+    const mlc_status st = run_tracker(w);
+    return st != MLC_OK ? st : mlc_tracker_plot(w->tracker, to(w));
+}
+
+/* The state, which is then read back into the tracker itself.                                   */
+static mlc_status run_tracker_state(world *w)
+{
+    static char names[3][96];
+    mlc_named   list[3];
+    int64_t     n = 0;
+    mlc_status  st = run_tracker(w);
+    if (st != MLC_OK)
+        return st;
+    mlc_tracker_state_iter it = mlc_tracker_state_iter_make(w->tracker);
+    while (mlc_tracker_state_next(&it)) {
+        memcpy(names[n], it.name, sizeof it.name);
+        list[n].name = names[n];
+        list[n++].tensor = it.tensor;
+    }
+    st = mlc_ctx_status(w->ctx);
+    if (st == MLC_OK && CHECK_EQ(n, 3))
+        st = mlc_tracker_restore(w->tracker, list, n);
+    return st != MLC_OK ? st : hash_value(w, mlc_tracker_last(w->tracker, "loss"));
+}
+
+DO(mlc_tracker_state_iter_make) { return run_tracker_state(w); }
+DO(mlc_tracker_state_next)      { return run_tracker_state(w); }
+DO(mlc_tracker_restore)         { return run_tracker_state(w); }
 
 /* ---- modules -------------------------------------------------------------------------------- */
 
@@ -2216,11 +2461,16 @@ static void free_objects(world *w)
     mlc_module_free(w->module);
     mlc_loader_free(w->loader);
     mlc_table_free(w->table);
+    mlc_metric_free(w->metric);
+    mlc_metric_free(w->other);
+    mlc_tracker_free(w->tracker);
     mlc_safetensors_close(w->file);
     w->optim = NULL;
     w->module = NULL;
     w->loader = NULL;
     w->table = NULL;
+    w->metric = w->other = NULL;
+    w->tracker = NULL;
     w->file = NULL;
 }
 
