@@ -47989,15 +47989,14 @@ MLC__LEVEL_COLD
  * One square a pair of classes, rows are targets. Numbers are written into squares that have room
  * for them: up to 16 classes. */
 
-enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_LEFT = 1300, MLC__CONFUSION_TOP = 400,
-       MLC__CONFUSION_BOTTOM = 1100, MLC__CONFUSION_MOST = 64 };
+enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_TOP = 400, MLC__CONFUSION_MOST = 64 };
 
 /* White to blue by share, and text that can be read on it. */
-static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts,
+static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts, int left,
                                 int64_t row, int64_t col)
 {
     const int side = MLC__CONFUSION_SIDE / (int)m->classes;
-    const int x = MLC__CONFUSION_LEFT + (int)col * side, y = MLC__CONFUSION_TOP + (int)row * side;
+    const int x = left + (int)col * side, y = MLC__CONFUSION_TOP + (int)row * side;
     const double v = counts[row * m->classes + col];
     double sum = 0.0;
     for (int64_t i = 0; i < m->classes; i++) sum += counts[row * m->classes + i];
@@ -48014,15 +48013,25 @@ static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *
     mlc__svg_put(s, "</g>\n");
 }
 
-/* Of counts and names that were checked. */
+/* About the width of the longest name, of at most 32 characters. */
+static int mlc__confusion_room(const mlc_metric *m, const char *const *names, int size)
+{
+    int most = 0;
+    for (int64_t i = 0; i < m->classes; i++)
+        most = mlc__max32(most, mlc__characters(mlc__class_name(names, i).s));
+    return mlc__min32(most, 32) * size * 6 / 10;
+}
+
+/* Of counts and names that were checked. Names of columns are turned where they have no room. */
 static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
                                 const char *const *names, mlc_writer write, void *user)
 {
     mlc__svg s;
     const int side = MLC__CONFUSION_SIDE / (int)m->classes, all = side * (int)m->classes;
-    const int size = mlc__min32(side * 7 / 10, 130), middle = all / 2, left = MLC__CONFUSION_LEFT;
-    const int w = left + all + 200, bottom = MLC__CONFUSION_TOP + all;
-    const int h = bottom + MLC__CONFUSION_BOTTOM;
+    const int size = mlc__min32(side * 7 / 10, 130), room = mlc__confusion_room(m, names, size);
+    const bool turn = room > side;
+    const int left = room + 400, bottom = MLC__CONFUSION_TOP + all;
+    const int w = left + all + 200, h = bottom + (turn ? room : size) + 360;
     s.write = write;
     s.user = user;
     s.n = 0;
@@ -48033,14 +48042,15 @@ static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
     for (int64_t i = 0; i < m->classes; i++) {
         const int at = (int)i * side + side / 2;
         const mlc__text name = mlc__class_name(names, i);
-        for (int64_t j = 0; j < m->classes; j++) mlc__confusion_cell(&s, m, counts, i, j);
+        for (int64_t j = 0; j < m->classes; j++) mlc__confusion_cell(&s, m, counts, left, i, j);
         mlc__svg_text(&s, left - 60, MLC__CONFUSION_TOP + at + size / 3, size, "end", false,
                       name.s);
-        mlc__svg_text(&s, left + at + size / 3, bottom + 60, size, "end", true, name.s);
+        if (turn) mlc__svg_text(&s, left + at + size / 3, bottom + 60, size, "end", true, name.s);
+        else mlc__svg_text(&s, left + at, bottom + 40 + size, size, "middle", false, name.s);
     }
     mlc__svg_text(&s, left, 230, 140, "start", false, "Confusion matrix");
-    mlc__svg_text(&s, left + middle, h - 60, 120, "middle", false, "predicted");
-    mlc__svg_text(&s, 160, MLC__CONFUSION_TOP + middle, 120, "middle", true, "target");
+    mlc__svg_text(&s, left + all / 2, h - 80, 120, "middle", false, "predicted");
+    mlc__svg_text(&s, 180, MLC__CONFUSION_TOP + all / 2, 120, "middle", true, "target");
     mlc__svg_put(&s, "</svg>\n");
     mlc__svg_flush(&s);
 }

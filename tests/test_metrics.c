@@ -395,3 +395,544 @@ TEST(metrics, counts_and_scores_of_classes_are_those_of_scikit_learn)
     }
     CHECK_OK(ctx);
 }
+
+/* ---- beyond scikit-learn --------------------------------------------------------------------- */
+
+static const kind ALL[] = {
+    {"accuracy", accuracy}, {"topk", top2}, {"log_loss", log_loss}, {"perplexity", perplexity},
+    {"confusion", mlc_metric_confusion}, {"balanced", mlc_metric_balanced_accuracy},
+    {"precision", precision_macro}, {"recall", recall_micro}, {"f", f05_weighted},
+    {"auc", mlc_metric_auc}, {"average_precision", mlc_metric_average_precision}, {NULL, NULL}};
+
+/* Of more rows than a piece has, counted here in the plainest way.                              */
+TEST(metrics, of_many_rows_equal_plain_counts)
+{
+    enum { N = 30011, C = 3 };
+    static double  s[N * C], labels[N];
+    double         hits = 0, top = 0, counts[C * C], want[C * C] = {0}, loss = 0;
+    mlc_ctx       *ctx = test_ctx();
+    for (int i = 0; i < N; i++) {
+        int best = 0, before = 0;
+        labels[i] = (double)(int)test_random(1, i, 0, C);
+        const int label = (int)labels[i];
+        for (int c = 0; c < C; c++)
+            s[i * C + c] = (1 + floor(test_random(2, i * C + c, 0, 6))) / 8;
+        for (int c = 0; c < C; c++) {
+            best = s[i * C + c] > s[i * C + best] ? c : best;
+            before += s[i * C + c] > s[i * C + label] ||
+                      (s[i * C + c] == s[i * C + label] && c > label);
+        }
+        hits += best == label;
+        top += before < 2;
+        want[label * C + best]++;
+        loss -= log(s[i * C + label]);
+    }
+    mlc_tensor *p = test_tensor(ctx, MLC_F32, mlc_dims2(N, C), s);
+    mlc_tensor *t = test_tensor(ctx, MLC_I64, mlc_dims1(N), labels);
+    mlc_metric *m[4] = {accuracy(ctx, 1), top2(ctx, 1), log_loss(ctx, 1),
+                        mlc_metric_confusion(ctx, C)};
+    for (int k = 0; k < 4; k++)
+        CHECK_EQ(mlc_metric_update(m[k], p, t, NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m[0]), hits / N, 1e-15);
+    CHECK_NEAR(mlc_metric_value(m[1]), top / N, 1e-15);
+    CHECK_NEAR(mlc_metric_value(m[2]), loss / N, 1e-12);
+    CHECK_EQ(mlc_metric_counts(m[3], counts, C * C), MLC_OK);
+    for (int k = 0; k < C * C; k++)
+        CHECK_NEAR(counts[k], want[k], 0);
+    CHECK_OK(ctx);
+}
+
+/* The area is the share of pairs in order, ties half.                                           */
+TEST(metrics, auc_of_many_rows_is_the_share_of_pairs_in_order)
+{
+    enum { N = 2003 };
+    static double s[N], t[N];
+    mlc_ctx      *ctx = test_ctx();
+    for (int wide = 0; wide < 2; wide++) {
+        double pairs = 0, ordered = 0;
+        for (int i = 0; i < N; i++) {
+            t[i] = test_random(3, i, 0, 1) < 0.3;
+            s[i] = floor(test_random(4, i, -40, 40) + 3 * t[i]) / 16;
+        }
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < N; j++)
+                if (t[i] > t[j]) {
+                    pairs++;
+                    ordered += s[i] > s[j] ? 1 : s[i] == s[j] ? 0.5 : 0;
+                }
+        mlc_metric *m = mlc_metric_auc(ctx, 1);
+        mlc_tensor *p = test_tensor(ctx, wide ? MLC_F64 : MLC_F32, mlc_dims1(N), s);
+        mlc_tensor *y = test_tensor(ctx, MLC_BOOL, mlc_dims1(N), t);
+        CHECK_EQ(mlc_metric_update(m, p, y, NULL), MLC_OK);
+        CHECK_NEAR(mlc_metric_value(m), ordered / pairs, 1e-14);
+        mlc_metric_free(m);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Large values with a small spread, in batches: sums of squares would lose all digits.           */
+TEST(metrics, r2_keeps_its_digits_where_the_mean_is_large)
+{
+    enum { N = 4000 };
+    static double t[N], p[N];
+    double        squares = 0, errors = 0, mean = 0;
+    mlc_ctx      *ctx = test_ctx();
+    mlc_metric   *m = mlc_metric_r2(ctx);
+    for (int i = 0; i < N; i++) {
+        t[i] = 1e8 + floor(test_random(5, i, 0, 1024)) / 1024;
+        p[i] = t[i] + floor(test_random(6, i, -256, 256)) / 1024;
+        mean += (t[i] - 1e8) / N;
+    }
+    for (int i = 0; i < N; i++) {
+        squares += (t[i] - 1e8 - mean) * (t[i] - 1e8 - mean);
+        errors += (p[i] - t[i]) * (p[i] - t[i]);
+    }
+    mlc_tensor *x = test_tensor(ctx, MLC_F64, mlc_dims1(N), p);
+    mlc_tensor *y = test_tensor(ctx, MLC_F64, mlc_dims1(N), t);
+    for (int i = 0; i < N; i += 500)
+        CHECK_EQ(mlc_metric_update(m, mlc_rows(x, i, i + 500), mlc_rows(y, i, i + 500), NULL),
+                 MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), 1 - errors / squares, 1e-7);
+    CHECK_OK(ctx);
+}
+
+TEST(metrics, take_every_dtype_view_and_number_of_axes)
+{
+    static const double s[] = {.5, .25, .25, .125, .75, .125, .25, .25, .5, .5, .125, .375};
+    static const double labels[] = {0, 1, 0, 2};
+    mlc_ctx            *ctx = test_ctx();
+    for (const kind *k = ALL; k->golden; k++) {
+        double want = 0;
+        for (int form = 0; form < 6; form++) {
+            const mlc_dtype ints[6] = {MLC_I64, MLC_I32, MLC_U8, MLC_I8, MLC_I64, MLC_I64};
+            const mlc_dtype floats[6] = {MLC_F64, MLC_F32, MLC_BF16, MLC_F16, MLC_F64, MLC_F64};
+            mlc_tensor     *p = test_tensor(ctx, floats[form], mlc_dims2(4, 3), s);
+            mlc_tensor     *t = test_tensor(ctx, ints[form], mlc_dims1(4), labels);
+            mlc_metric     *m = k->make(ctx, 3);
+            if (form == 4) {                               /* by strides                         */
+                p = mlc_transpose(mlc_copy(mlc_transpose(p, 0, 1)), 0, 1);
+                t = mlc_select(mlc_copy(mlc_expand(mlc_unsqueeze(t, 1), mlc_dims2(4, 3))), 1, 2);
+            } else if (form == 5 && strcmp(k->golden, "auc") && strcmp(k->golden,
+                                                                       "average_precision")) {
+                p = mlc_reshape(p, mlc_dims3(2, 2, 3));    /* [b,t,c] of [b,t]                   */
+                t = mlc_reshape(t, mlc_dims2(2, 2));
+            }
+            CHECK_EQ(mlc_metric_update(m, p, t, NULL), MLC_OK);
+            const double got = mlc_metric_value(m);
+            if (form == 0)
+                want = got;
+            else if (!CHECK_NEAR(got, want, 1e-6))
+                printf("  %s of form %d\n", k->golden, form);
+            CHECK(!isnan(got));
+            mlc_metric_free(m);
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(metrics, do_not_record_and_do_not_keep_what_they_are_given)
+{
+    static const double labels[] = {1, 0, 2, 0};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_metric         *m[2] = {mlc_metric_auc(ctx, 3), mlc_metric_confusion(ctx, 3)};
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+        mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *y = mlc_mul_scalar(x, 2);
+        mlc_tensor *t = test_tensor(ctx, MLC_I64, mlc_dims1(4), labels);
+        for (int k = 0; k < 2; k++)
+            CHECK_EQ(mlc_metric_update(m[k], y, t, NULL), MLC_OK);
+        CHECK_EQ(mlc_backward(mlc_sum(y, mlc_dims0(), false)), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_NEAR(mlc_metric_value(m[0]), 17.0 / 36, 1e-15);  /* (3/4 + 2/3 + 0)/3                  */
+    CHECK_NEAR(mlc_metric_value(m[1]), 1, 1e-15);
+}
+
+/* After the first updates nothing is allocated.                                                 */
+TEST(metrics, allocate_nothing_in_a_steady_step)
+{
+    mlc_memory  before, after;
+    mlc_ctx    *ctx = test_ctx();
+    mlc_metric *m[3] = {mlc_metric_accuracy(ctx), mlc_metric_confusion(ctx, 3),
+                        mlc_metric_mse(ctx)};
+    for (int i = 0; i < 8; i++) {
+        if (i == 4)
+            mlc_memory_info(ctx, &before);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES);
+        mlc_tensor *t = mlc_argmax(x, 1, false);
+        for (int k = 0; k < 2; k++)
+            CHECK_EQ(mlc_metric_update(m[k], x, t, NULL), MLC_OK);
+        CHECK_EQ(mlc_metric_update(m[2], x, x, NULL), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.calls, before.calls);
+    CHECK_EQ(after.allocated, before.allocated);
+}
+
+TEST(metrics, of_two_contexts_merge)
+{
+    static const double labels[] = {1, 2, 2, 0};
+    for (const kind *k = ALL; k->golden; k++) {
+        double value[2];
+        for (int two = 0; two < 2; two++) {
+            mlc_ctx    *a = test_ctx(), *b = test_ctx();
+            mlc_metric *m[2] = {k->make(a, 3), k->make(b, 3)};
+            for (int i = 0; i < 2; i++) {
+                mlc_ctx    *ctx = two && i ? b : a;
+                mlc_tensor *p = mlc_softmax(test_tensor(ctx, MLC_F64, mlc_dims2(4, 3), SCORES), 1);
+                mlc_tensor *t = test_tensor(ctx, MLC_I64, mlc_dims1(4), labels);
+                const double w[] = {1 + i, 2, 0.5, 1};
+                CHECK_EQ(mlc_metric_update(m[two && i], p, t, i ? test_tensor(
+                    ctx, MLC_F32, mlc_dims1(4), w) : NULL), MLC_OK);
+            }
+            if (two)
+                CHECK_EQ(mlc_metric_merge(m[0], m[1]), MLC_OK);
+            value[two] = mlc_metric_value(m[0]);
+            CHECK_OK(a);
+            CHECK_OK(b);
+        }
+        CHECK(!isnan(value[0]));
+        CHECK_NEAR(value[1], value[0], 1e-14);
+    }
+}
+
+/* ---- NaN ------------------------------------------------------------------------------------- */
+
+TEST(metrics, of_predictions_that_are_not_numbers)
+{
+    static const double labels[] = {1, 0, 2, 1};
+    double              s[12];
+    mlc_ctx            *ctx = test_ctx();
+    for (int i = 0; i < 12; i++)
+        s[i] = i == 4 ? NO_NUMBER : SCORES[i];             /* row 1, class 1                     */
+    mlc_tensor *p = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), s);
+    mlc_tensor *t = test_tensor(ctx, MLC_I64, mlc_dims1(4), labels);
+    mlc_metric *m = mlc_metric_accuracy(ctx);
+    CHECK_EQ(mlc_metric_update(m, p, t, NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), 0.5, 1e-15);           /* row 1 says 1; row 3 is a tie       */
+    m = mlc_metric_topk(ctx, 2);
+    CHECK_EQ(mlc_metric_update(m, p, t, NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), 1, 1e-15);
+    const double own[] = {1, 1, 2, 1};                     /* a label's own score is NaN: a miss */
+    mlc_metric_reset(m);
+    CHECK_EQ(mlc_metric_update(m, p, test_tensor(ctx, MLC_I64, mlc_dims1(4), own), NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), 0.75, 1e-15);
+    m = mlc_metric_mse(ctx);
+    CHECK_EQ(mlc_metric_update(m, p, p, NULL), MLC_OK);
+    CHECK(isnan(mlc_metric_value(m)));
+    m = mlc_metric_r2(ctx);
+    CHECK_EQ(mlc_metric_update(m, p, test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES), NULL),
+             MLC_OK);
+    CHECK(isnan(mlc_metric_value(m)));
+    m = mlc_metric_log_loss(ctx);
+    CHECK_EQ(mlc_metric_update(m, p, test_tensor(ctx, MLC_I64, mlc_dims1(4), own), NULL), MLC_OK);
+    CHECK(isnan(mlc_metric_value(m)));
+    CHECK_OK(ctx);
+    m = mlc_metric_auc(ctx, 3);
+    CHECK_EQ(mlc_metric_update(m, p, t, NULL), MLC_OK);
+    CHECK(isnan(mlc_metric_value(m)));
+    CHECK_HAS(mlc_error(ctx), "metric_auc: the score of row 1, class 1, is NaN");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void wrong(mlc_metric *m, mlc_tensor *p, mlc_tensor *t, mlc_tensor *w, mlc_status status,
+                  const char *text)
+{
+    mlc_ctx *ctx = p ? p->ctx : t->ctx;
+    if (!CHECK(m != NULL))
+        return;
+    CHECK_EQ(mlc_metric_update(m, p, t, w), status);
+    CHECK_STR(mlc_error(ctx), text);
+    mlc_error_clear(ctx);
+    CHECK(isnan(mlc_metric_value(m)));
+    mlc_metric_free(m);
+}
+
+TEST(metrics, say_what_they_take)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *p = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3)), *t = mlc_zeros(ctx, MLC_I64,
+                                                                             mlc_dims1(4));
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F64, mlc_dims1(4)), *five = mlc_zeros(ctx, MLC_F32,
+                                                                             mlc_dims1(5));
+    wrong(mlc_metric_accuracy(ctx), p, x, NULL, MLC_ERR_SHAPE,
+          "metric_accuracy: predictions are f32 [4,3], targets f64 [4]; it takes labels [..] or "
+          "scores [..,c] of targets [..], integers");
+    wrong(mlc_metric_topk(ctx, 2), t, t, NULL, MLC_ERR_SHAPE,
+          "metric_topk: predictions are i64 [4], targets i64 [4]; it takes scores [..,c] of "
+          "targets [..], integers");
+    wrong(mlc_metric_confusion(ctx, 4), p, t, NULL, MLC_ERR_SHAPE,
+          "metric_confusion: predictions are f32 [4,3], targets i64 [4]; it takes labels [..] or "
+          "scores [..,c] of targets [..], integers; c is 4");
+    wrong(mlc_metric_auc(ctx, 2), x, t, NULL, MLC_ERR_SHAPE,
+          "metric_auc: predictions are f64 [4], targets i64 [4]; it takes scores [..] of targets "
+          "[..], integers, or of c classes scores [n,c] of targets [n] or [n,c]; c is 2");
+    wrong(mlc_metric_mse(ctx), p, x, NULL, MLC_ERR_SHAPE,
+          "metric_mse: predictions are f32 [4,3], targets f64 [4]; it takes floats of one shape");
+    wrong(mlc_metric_mean(ctx), t, NULL, NULL, MLC_ERR_SHAPE,
+          "metric_mean: predictions are i64 [4], targets NULL; it takes floats, and no targets");
+    wrong(mlc_metric_mae(ctx), x, x, five, MLC_ERR_SHAPE,
+          "metric_mae: weights are [5]; 4 rows need as many");
+    wrong(mlc_metric_mae(ctx), x, x, t, MLC_ERR_DTYPE,
+          "metric_mae: weights are i64; write mlc_cast(weights, MLC_F32)");
+    wrong(mlc_metric_mae(ctx), NULL, x, NULL, MLC_ERR_ARG,
+          "metric_mae: input 1 is NULL; look at what should have made it");
+    CHECK(mlc_metric_topk(ctx, 0) == NULL);
+    CHECK_STR(mlc_error(ctx), "metric_topk: a size of 0; it must be 1 to 2147483647");
+    mlc_error_clear(ctx);
+    CHECK(mlc_metric_confusion(ctx, 100000) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_metric_f(ctx, 3, 1, MLC_AVERAGING_BINARY) == NULL);
+    CHECK_STR(mlc_error(ctx), "metric_f: averaging 3 of 3 classes; it is MLC_AVERAGING_MACRO, "
+              "_MICRO, _WEIGHTED or, of 2 classes, _BINARY");
+    mlc_error_clear(ctx);
+    CHECK(mlc_metric_f(ctx, 3, -1, MLC_AVERAGING_MACRO) == NULL);
+    CHECK_STR(mlc_error(ctx), "metric_f: beta is -1; it must be finite and not negative");
+    mlc_error_clear(ctx);
+    CHECK(mlc_metric_accuracy(NULL) == NULL);
+    CHECK_EQ(mlc_metric_update(NULL, p, t, NULL), MLC_ERR_ARG);
+}
+
+/* On the host at once, with nothing counted; on a device when it is asked.                      */
+TEST(metrics, name_labels_that_are_out_of_range)
+{
+    static const double bad[] = {0, 1, 3, 2}, negative[] = {0, -1, 0, 1}, good[] = {0, 1, 2, 2};
+    for (int i = 0; i < 4; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_metric *m = i == 3 ? mlc_metric_auc(ctx, 1) : i == 2 ? mlc_metric_topk(ctx, 1)
+                                                        : mlc_metric_confusion(ctx, 3);
+        mlc_tensor *t = test_tensor(ctx, MLC_I64, mlc_dims1(4), i == 1 ? negative : bad);
+        mlc_tensor *p = test_tensor(ctx, MLC_I64, mlc_dims1(4), good);
+        if (i == 2)
+            p = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 3));
+        if (i == 3)
+            p = mlc_zeros(ctx, MLC_F32, mlc_dims1(4));
+        const mlc_status st = mlc_metric_update(m, i == 0 ? t : p, i == 0 ? p : t, NULL);
+        CHECK(st == (test_on_host() ? MLC_ERR_VALUE : MLC_OK) || st == MLC_ERR_VALUE);
+        mlc_ctx_sync(ctx);
+        CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_VALUE);
+        if (test_on_host() && i < 2)
+            CHECK_STR(mlc_error(ctx), i ? "metric_confusion: target -1 at row 1 is not in [0,3)" :
+                      "metric_confusion: prediction 3 at row 2 is not in [0,3)");
+        else
+            CHECK_HAS(mlc_error(ctx), i == 3 ? "metric_auc" : i == 2 ? "metric_topk"
+                                                                     : "metric_confusion");
+        mlc_error_clear(ctx);
+        if (test_on_host())
+            CHECK(isnan(mlc_metric_value(m)));
+    }
+}
+
+TEST(metrics, that_differ_do_not_merge)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_metric *a = mlc_metric_f(ctx, 3, 1, MLC_AVERAGING_MACRO);
+    mlc_metric *others[] = {mlc_metric_f(ctx, 3, 2, MLC_AVERAGING_MACRO),
+                            mlc_metric_f(ctx, 3, 1, MLC_AVERAGING_MICRO),
+                            mlc_metric_f(ctx, 4, 1, MLC_AVERAGING_MACRO),
+                            mlc_metric_recall(ctx, 3, MLC_AVERAGING_MACRO), a};
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQ(mlc_metric_merge(a, others[i]), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "metric_merge: metric_f and ");
+        mlc_error_clear(ctx);
+    }
+    mlc_metric *one = mlc_metric_auc(ctx, 1), *two = mlc_metric_auc(ctx, 1);
+    mlc_tensor *t = mlc_zeros(ctx, MLC_I64, mlc_dims1(3));
+    mlc_metric_update(one, mlc_zeros(ctx, MLC_F32, mlc_dims1(3)), t, NULL);
+    mlc_metric_update(two, mlc_zeros(ctx, MLC_F64, mlc_dims1(3)), t, NULL);
+    CHECK_EQ(mlc_metric_merge(one, two), MLC_ERR_DTYPE);
+    CHECK_STR(mlc_error(ctx),
+              "metric_auc: scores are f64, those before f32; give them one dtype");
+    mlc_error_clear(ctx);
+    mlc_metric *narrow = mlc_metric_mse(ctx), *wide = mlc_metric_mse(ctx);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F64, mlc_dims2(3, 2)), *y = mlc_zeros(ctx, MLC_F64,
+                                                                             mlc_dims1(3));
+    CHECK_EQ(mlc_metric_update(narrow, y, y, NULL), MLC_OK);
+    CHECK_EQ(mlc_metric_update(wide, x, x, NULL), MLC_OK);
+    CHECK_EQ(mlc_metric_merge(narrow, wide), MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_metric_update(narrow, x, x, NULL), MLC_ERR_SHAPE);
+    CHECK_STR(mlc_error(ctx), "metric_mse: rows have 2 values, those before 1; call "
+              "mlc_metric_reset between");
+    mlc_error_clear(ctx);
+    mlc_metric_reset(narrow);
+    CHECK_EQ(mlc_metric_update(narrow, x, x, NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(narrow), 0, 0);
+    CHECK_EQ(mlc_metric_merge(NULL, a), MLC_ERR_ARG);
+}
+
+TEST(metrics, what_a_metric_does_not_have_is_an_error)
+{
+    double          counts[9];
+    mlc_class_score s[3];
+    int64_t         n = 9;
+    text            to = {"", 0};
+    mlc_ctx        *ctx = test_ctx();
+    mlc_metric     *a = mlc_metric_accuracy(ctx), *c = mlc_metric_confusion(ctx, 3);
+    CHECK_EQ(mlc_metric_counts(a, counts, 9), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "metric_counts: metric_accuracy has no confusion matrix; "
+              "mlc_metric_confusion and others of classes have");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_metric_counts(c, counts, 8), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_metric_classes(c, s, 2), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_metric_roc(c, 0, 0, NULL, NULL, NULL, &n), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "metric_roc: metric_confusion keeps no scores; mlc_metric_auc and "
+              "mlc_metric_average_precision do");
+    CHECK_EQ(n, 0);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_metric_roc(mlc_metric_auc(ctx, 2), 2, 0, NULL, NULL, NULL, &n), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_classification_report(c, NULL, 2, collect, &to), MLC_ERR_STATE);
+    CHECK_EQ((int64_t)to.n, 0);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_classification_report(c, NULL, 99, collect, &to), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    const char *const names[] = {"a", NULL, "c"};
+    CHECK_EQ(mlc_classification_report(c, names, 2, collect, &to), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "the name of class 1 is NULL");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_confusion_write(mlc_metric_confusion(ctx, 65), NULL, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "confusion_write: 65 classes; a picture has room for 64");
+    mlc_error_clear(ctx);
+    mlc_metric_free(NULL);
+    mlc_metric_reset(NULL);
+    CHECK(isnan(mlc_metric_value(NULL)));
+}
+
+/* ---- trackers -------------------------------------------------------------------------------- */
+
+static mlc_tracker *tracked(mlc_ctx *ctx, mlc_metric *m)
+{
+    static const double losses[] = {0.9, 0.4, NAN, 0.4}, labels[4][4] = {
+        {0, 1, 1, 1}, {1, 0, 2, 0}, {1, 0, 2, 1}, {1, 0, 2, 0}};
+    mlc_tensor  *p = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES);
+    mlc_tracker *t = mlc_tracker_create(ctx);
+    CHECK_EQ(mlc_tracker_metric(t, "accuracy", m, true), MLC_OK);
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(mlc_tracker_update(t, p, test_tensor(ctx, MLC_I64, mlc_dims1(4), labels[i]), NULL),
+                 MLC_OK);
+        CHECK_EQ(mlc_tracker_feed(t, "loss", losses[i] + 0.25), MLC_OK);
+        CHECK_EQ(mlc_tracker_feed(t, "loss", losses[i] - 0.25), MLC_OK);
+        CHECK_EQ(mlc_tracker_step(t, 10 * (i + 1)), MLC_OK);
+    }
+    return t;
+}
+
+TEST(metrics, a_tracker_keeps_history_and_the_best)
+{
+    const double *steps, *values;
+    int64_t       step;
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tracker  *t = tracked(ctx, mlc_metric_accuracy(ctx));
+    CHECK_EQ(mlc_tracker_history(t, "accuracy", &steps, &values), 4);
+    CHECK_NEAR(values[0], 0, 0);
+    CHECK_NEAR(values[1], 1, 0);
+    CHECK_NEAR(values[2], 0.75, 0);
+    CHECK_NEAR(steps[3], 40, 0);
+    CHECK_EQ(mlc_tracker_history(t, "loss", NULL, &values), 4);
+    CHECK_NEAR(values[1], 0.4, 1e-15);
+    CHECK(isnan(values[2]));
+    CHECK_NEAR(mlc_tracker_best(t, "accuracy", &step), 1, 0);
+    CHECK_EQ(step, 20);                                    /* the first of equals                */
+    CHECK_NEAR(mlc_tracker_best(t, "loss", &step), 0.4, 1e-15);
+    CHECK_EQ(step, 20);
+    CHECK_NEAR(mlc_tracker_last(t, "loss"), 0.4, 1e-15);
+    /* A name that comes later has no history; an epoch without numbers no value.                */
+    CHECK_EQ(mlc_tracker_feed(t, "late", 3), MLC_OK);
+    CHECK(isnan(mlc_tracker_best(t, "late", &step)));
+    CHECK_EQ(step, -1);
+    CHECK_EQ(mlc_tracker_step(t, 41), MLC_OK);
+    CHECK_NEAR(mlc_tracker_best(t, "late", &step), 3, 0);
+    CHECK_EQ(step, 41);
+    CHECK(isnan(mlc_tracker_last(t, "accuracy")) && isnan(mlc_tracker_last(t, "loss")));
+    CHECK_OK(ctx);
+    mlc_tracker_free(t);
+}
+
+TEST(metrics, a_tracker_prints_a_table)
+{
+    text         to = {"", 0};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tracker *t = tracked(ctx, mlc_metric_accuracy(ctx));
+    CHECK_EQ(mlc_tracker_print(t, collect, &to), MLC_OK);
+    CHECK_STR(to.s, "    step    accuracy        loss\n"
+                    "      10           0         0.9\n"
+                    "      20           1         0.4\n"
+                    "      30        0.75         nan\n"
+                    "      40           1         0.4\n"
+                    "    best           1         0.4\n"
+                    "      at          20          20\n");
+    CHECK_OK(ctx);
+}
+
+TEST(metrics, a_tracker_goes_on_from_its_state)
+{
+    static char       names[3][96];
+    mlc_named         list[3];
+    int64_t           n = 0, step;
+    const double     *values;
+    mlc_ctx          *ctx = test_ctx();
+    mlc_tracker      *t = tracked(ctx, mlc_metric_accuracy(ctx)), *u = mlc_tracker_create(ctx);
+    mlc_tracker_state_iter it = mlc_tracker_state_iter_make(t);
+    for (; mlc_tracker_state_next(&it) && n < 3; n++) {
+        memcpy(names[n], it.name, sizeof it.name);
+        list[n].name = names[n];
+        list[n].tensor = it.tensor;
+    }
+    CHECK_EQ(n, 3);
+    CHECK_STR(names[0], "tracker.step");
+    CHECK_STR(names[2], "tracker.value.loss");
+    CHECK_EQ(mlc_tracker_metric(u, "accuracy", mlc_metric_accuracy(ctx), true), MLC_OK);
+    CHECK_EQ(mlc_tracker_metric(u, "new", mlc_metric_accuracy(ctx), true), MLC_OK);
+    CHECK_EQ(mlc_tracker_restore(u, list, n), MLC_OK);
+    CHECK_NEAR(mlc_tracker_best(u, "accuracy", &step), 1, 0);
+    CHECK_EQ(step, 20);
+    CHECK_NEAR(mlc_tracker_best(u, "loss", &step), mlc_tracker_best(t, "loss", NULL), 0);
+    CHECK_EQ(mlc_tracker_history(u, "new", NULL, &values), 4);
+    CHECK(isnan(values[3]));
+    CHECK_EQ(mlc_tracker_step(u, 40), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "tracker_step: step 40 is not above 40, the last");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_step(u, 50), MLC_OK);
+    list[2].tensor = mlc_rows(list[2].tensor, 0, 3);
+    CHECK_EQ(mlc_tracker_restore(u, list, n), MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_restore(u, list + 1, n - 1), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_history(u, "loss", NULL, NULL), 5);
+    CHECK_OK(ctx);
+}
+
+TEST(metrics, a_tracker_says_what_is_wrong)
+{
+    const double *values = SCORES;
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tracker  *t = mlc_tracker_create(ctx);
+    mlc_metric   *m = mlc_metric_accuracy(ctx);
+    CHECK_EQ(mlc_tracker_metric(t, "a", m, true), MLC_OK);
+    CHECK_EQ(mlc_tracker_metric(t, "a", m, true), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "tracker: the name 'a' is there, empty or over 63 bytes");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_metric(t, "", m, true), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_feed(t, "a", 1), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "tracker_feed: 'a' is a metric; mlc_tracker_update feeds it");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_history(t, "b", NULL, &values), 0);
+    CHECK(values == NULL);
+    CHECK_STR(mlc_error(ctx), "tracker_history: there is no 'b'");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_tracker_plot(mlc_tracker_create(ctx), "nowhere/x.svg"), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(mlc_tracker_create(NULL) == NULL && isnan(mlc_tracker_last(NULL, "a")));
+    CHECK_EQ(mlc_tracker_step(NULL, 1), MLC_ERR_ARG);
+    mlc_tracker_free(NULL);
+}

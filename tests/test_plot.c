@@ -327,3 +327,53 @@ TEST(plot, a_file_holds_what_is_written_and_an_error_leaves_it)
     CHECK_HAS(mlc_error(ctx), "/nowhere/at/all.svg");
     mlc_error_clear(ctx);
 }
+
+/* ---- confusion matrices ---------------------------------------------------------------------- */
+
+static const char *confused(mlc_metric *m, const char *const *names)
+{
+    drawn.n = 0;
+    drawn.text[0] = 0;
+    CHECK_EQ(mlc_confusion_write(m, names, collect, &drawn), MLC_OK);
+    CHECK(well_formed(drawn.text));
+    CHECK(strncmp(drawn.text, "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 40) == 0);
+    return drawn.text;
+}
+
+TEST(plot, a_confusion_matrix_has_rows_of_targets_and_shades_of_shares)
+{
+    static const double      p[] = {0, 1, 1, 1, 1, 1}, t[] = {0, 0, 0, 0, 1, 1};
+    static const char *const names[] = {"cat & <dog>", "\xC3\xA9l\xC3\xA9phant"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_metric *m = mlc_metric_confusion(ctx, 2);
+    CHECK_EQ(times(confused(m, NULL), "fill=\"#ffffff\""), 4);     /* nothing counted yet        */
+    CHECK_EQ(mlc_metric_update(m, test_tensor(ctx, MLC_I64, mlc_dims1(6), p),
+                               test_tensor(ctx, MLC_I64, mlc_dims1(6), t), NULL), MLC_OK);
+    const char *text = confused(m, names);
+    CHECK_EQ(times(text, "<rect "), 5);
+    CHECK_EQ(times(text, "cat &amp; &lt;dog&gt;"), 2);
+    CHECK_EQ(times(text, names[1]), 2);
+    /* 11 characters of 130 take 858 and 400 lie left of them; squares are 2000 wide.            */
+    CHECK_HAS(text, "<rect x=\"1258\" y=\"400\" width=\"2000\" height=\"2000\" fill=\"#bfdbeb\" ");
+    CHECK_HAS(text, "<rect x=\"3258\" y=\"400\" width=\"2000\" height=\"2000\" fill=\"#3f95c5\" ");
+    CHECK_HAS(text, "<rect x=\"1258\" y=\"2400\" width=\"2000\" height=\"2000\" fill=\"#ffffff\" ");
+    CHECK_HAS(text, "<rect x=\"3258\" y=\"2400\" width=\"2000\" height=\"2000\" fill=\"#0072b2\" ");
+    CHECK_EQ(times(text, ">3</text>"), 1);
+    CHECK_EQ(times(text, ">0</text>"), 0);
+    CHECK_EQ(times(text, "rotate"), 1);                    /* "target"; names have room          */
+    CHECK_OK(ctx);
+}
+
+TEST(plot, a_confusion_matrix_of_many_classes_has_shades_alone)
+{
+    static const double p[] = {63, 5, 5}, t[] = {63, 5, 62};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_metric *m = mlc_metric_confusion(ctx, 64);
+    CHECK_EQ(mlc_metric_update(m, test_tensor(ctx, MLC_I64, mlc_dims1(3), p),
+                               test_tensor(ctx, MLC_I64, mlc_dims1(3), t), NULL), MLC_OK);
+    const char *text = confused(m, NULL);
+    CHECK_EQ(times(text, "<rect "), 1 + 64 * 64);
+    CHECK_EQ(times(text, "fill=\"#0072b2\""), 3);
+    CHECK_EQ(times(text, ">62</text>"), 2);
+    CHECK_OK(ctx);
+}
