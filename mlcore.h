@@ -112,8 +112,8 @@
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA
- *   IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES  IMPL.METRICS.TRACKER  IMPL.TRAIN
- *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
+ *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -3387,6 +3387,7 @@ MLC_API mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t class
  * Predictions are logits, probabilities or other scores [..,c], floats, or labels [..] of classes;
  * targets [..] are labels, any integers or bool. Weights, floats of the targets' shape, or NULL.
  * Values are scikit-learn's 1.9. Of no rows, or of weights whose sum is 0, a mean is NaN.
+ * Sums need kernels of f64: not under MLC_ONLY_F32.
  * NaN in predictions: argmax has it largest; a value that is a mean is NaN; curves refuse it.
  *   err    creators give NULL; ARG: a size below 1                                            */
 
@@ -3526,7 +3527,8 @@ MLC_API void mlc_tracker_free(mlc_tracker *t);
  *   values are better. m NULL: a number to be fed.
  *   err    ARG: a name that is there, empty, or over 63 bytes                                 */
 MLC_API mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_metric *m, bool higher);
-/* mlc_tracker_update: mlc_metric_update of all its metrics.                   err: as there   */
+/* mlc_tracker_update: mlc_metric_update of all its metrics.
+ *   err    as there, of the first that has one; those before it have taken the batch           */
 MLC_API mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
                                       mlc_tensor *weights);
 /* mlc_tracker_feed: a number such as a loss, which weighs 1 in the epoch's mean. A name that is not
@@ -4809,6 +4811,9 @@ using root = handle<mlc_module>;
 using optimizer = handle<mlc_optim>;
 /* loader: of mlc_loader_create.                                                                 */
 using loader = handle<mlc_loader>;
+/* metric, tracker: handles of a mlc_metric and a mlc_tracker, which does not own its metrics.  */
+using metric = handle<mlc_metric>;
+using tracker = handle<mlc_tracker>;
 
 /* tensor: a tensor of the C API, which its scope owns: copies are the same tensor. It may be NULL:
  * operations then return NULL, as in C.                                                         */
@@ -45794,7 +45799,132 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 }
 
 MLC__LEVEL_END
-MLC__LEVEL_WARM
+MLC__LEVEL_HOT
+
+/* @@ IMPL.METRICS.ROWS ----------------------------------- rows of scores on the host
+ * What argmax and comparisons of tensors do as well, and there for devices: here in one pass, which
+ * few columns, as classes are, gain from. Scores are taken as f64, a block at a time. */
+
+enum { MLC__SCORE_BLOCK = 512 };
+
+typedef struct mlc__score_job mlc__score_job;
+/* Columns from .. from + n of a row, in x. */
+typedef void (*mlc__score_fn)(mlc__score_job *j, const double *x, int64_t row, int64_t from,
+                              int64_t n);
+
+struct mlc__score_job {
+    mlc__score_fn  fn;
+    const char    *scores;
+    mlc_dtype      dtype;
+    int64_t        n, c, k, per_chunk;
+    const int64_t *labels;
+    const double  *own;                /* score of the label                                   */
+    int64_t       *best;               /* out: argmax                                          */
+    double        *hit;                /* out: 1 where the label is among the k largest        */
+    double         most;               /* of a row until now, and where, or how many           */
+    int64_t        at;
+};
+
+/* The first of equals, NaN before all. Without branches that depend on scores: which is largest
+ * cannot be predicted. */
+static void mlc__score_argmax(mlc__score_job *j, const double *x, int64_t row, int64_t from,
+                              int64_t n)
+{
+    double most = from ? j->most : x[0];
+    int64_t at = from ? j->at : 0, none = most != most;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t more = x[i] > most;
+        at = more ? from + i : at;
+        most = more ? x[i] : most;
+        none |= x[i] != x[i];
+    }
+    for (int64_t i = 0; none && i < n && most == most; i++) {
+        if (x[i] == x[i]) continue;
+        most = x[i];
+        at = from + i;
+    }
+    j->most = most;
+    j->at = j->best[row] = at;
+}
+
+/* Counts scores that are not before the label's: see mlc__topk_part. */
+static void mlc__score_topk(mlc__score_job *j, const double *x, int64_t row, int64_t from,
+                            int64_t n)
+{
+    const double own = j->own[row];
+    const int64_t label = j->labels[row] - from;
+    int64_t after = from ? j->at : 0;
+    for (int64_t i = 0; i < n; i++) after += (x[i] < own) | ((x[i] == own) & (i <= label));
+    j->at = after;
+    j->hit[row] = after > j->c - j->k ? 1.0 : 0.0;
+}
+
+/* Rows of a chunk; what is known of a row until now is the chunk's own. */
+static void mlc__scores_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    double x[MLC__SCORE_BLOCK];
+    mlc__score_job j = *MLC__CAST(const mlc__score_job *, arg);
+    const int64_t c = j.c, most = mlc__max(1, MLC__SCORE_BLOCK / c);
+    const int64_t end = mlc__min(j.n, (chunk + 1) * j.per_chunk);
+    const size_t size = mlc_dtype_bytes(j.dtype);
+    (void)worker;
+    for (int64_t row = chunk * j.per_chunk; row < end; row += most) {
+        const int64_t rows = mlc__min(most, end - row);
+        for (int64_t from = 0; from < c; from += MLC__SCORE_BLOCK) {
+            const int64_t width = mlc__min(c - from, MLC__SCORE_BLOCK);
+            mlc__cast_dense(x, MLC_F64, j.scores + (size_t)(row * c + from) * size, j.dtype,
+                            rows * width, &mlc__half_fns_scalar);
+            for (int64_t r = 0; r < rows; r++) j.fn(&j, x + r * width, row + r, from, width);
+        }
+    }
+}
+
+/* p [n,c], row-major. */
+static void mlc__scores_walk(const mlc_tensor *p, mlc__score_job *j, mlc__score_fn fn)
+{
+    j->scores = MLC__CAST(const char *, mlc__data(p));
+    j->dtype = p->dtype;
+    j->n = p->shape[0];
+    j->c = p->shape[1];
+    j->per_chunk = mlc__max(1, 8192 / j->c);
+    j->fn = fn;
+    mlc__parallel(p->ctx->dev, mlc__div_up(j->n, j->per_chunk),
+                  2.0 * (double)j->n * (double)j->c, mlc__scores_chunk, j);
+}
+
+/* i64 [n] of scores [n,c]. */
+static mlc_tensor *mlc__scores_argmax(mlc_tensor *p)
+{
+    mlc__score_job j;
+    if (!(p = mlc_contiguous(p))) return NULL;
+    mlc_tensor *best = mlc_zeros(p->ctx, MLC_I64, mlc_dims1(p->shape[0]));
+    memset(&j, 0, sizeof j);
+    if (!best) return NULL;
+    j.best = MLC__CAST(int64_t *, mlc__data(best));
+    mlc__scores_walk(p, &j, mlc__score_argmax);
+    return best;
+}
+
+/* f64 [n]: 1 where the label, i64 [n], is among the k largest of scores [n,c], else 0. */
+static mlc_tensor *mlc__scores_topk(mlc_tensor *p, mlc_tensor *labels, int64_t k)
+{
+    mlc__score_job j;
+    mlc_tensor *own = mlc_cast(mlc_gather(p, 1, mlc_unsqueeze(labels, 1)), MLC_F64);
+    p = mlc_contiguous(p);
+    labels = mlc_contiguous(labels);
+    mlc_tensor *hit = own ? mlc_zeros(own->ctx, MLC_F64, mlc_dims1(own->shape[0])) : NULL;
+    if (!hit || !p || !labels) return NULL;
+    memset(&j, 0, sizeof j);
+    j.k = k;
+    j.own = MLC__CAST(const double *, mlc__data(own));
+    j.labels = MLC__CAST(const int64_t *, mlc__data(labels));
+    j.hit = MLC__CAST(double *, mlc__data(hit));
+    mlc__scores_walk(p, &j, mlc__score_topk);
+    return hit;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
 
 /* @@ IMPL.METRICS ---------------------------------------- batches, sums, values
  * A metric's kind makes a part of each piece of a batch: a small f64 tensor, by operations, so that
@@ -46143,7 +46273,7 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
     mlc__fed f;
     if (!m) return MLC_ERR_ARG;
     mlc_ctx *ctx = m->ctx;
-    if (ctx->status != MLC_OK) return ctx->status;
+    if (ctx->status != MLC_OK || ctx->dry_run) return ctx->status;
     memset(&f, 0, sizeof f);
     f.p = predictions;
     f.t = targets;
@@ -46230,7 +46360,8 @@ MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
 
 static mlc_tensor *mlc__fed_predicted(const mlc__fed *f)
 {
-    return f->form & MLC__FED_SCORES ? mlc_argmax(f->p, 1, false) : f->p;
+    if (!(f->form & MLC__FED_SCORES)) return f->p;
+    return f->t->ctx->on_host ? mlc__scores_argmax(f->p) : mlc_argmax(f->p, 1, false);
 }
 
 static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
@@ -46242,6 +46373,7 @@ static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
  * before it; NaN is before all, also before itself. */
 static mlc_tensor *mlc__topk_part(const mlc_metric *m, const mlc__fed *f)
 {
+    if (m->ctx->on_host) return mlc__fed_mean(m, f, mlc__scores_topk(f->p, f->t, m->k));
     mlc_tensor *label = mlc_unsqueeze(f->t, 1), *own = mlc_gather(f->p, 1, label);
     mlc_tensor *index = mlc_arange(m->ctx, MLC_I64, 0.0, (double)f->c, 1.0);
     mlc_tensor *equal = mlc_logical_and(mlc_eq(f->p, own), mlc_le(index, label));
@@ -46422,9 +46554,6 @@ MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
 {
     return mlc__metric_make(ctx, &mlc__metric_r2_kind, 1);
 }
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
  * Row t, column p: the weight of targets t that were predicted to be p. Some kinds have a matrix
@@ -46762,18 +46891,18 @@ MLC__LEVEL_HOT
  * class, 8 bits a pass, and goes once over thresholds, from the highest down; equal scores are one
  * threshold, rows of weight 0 none, as in scikit-learn. Sums are f64. */
 
-/* key: smaller for larger scores; row: its number twice, and 1 if it has the class. */
-typedef struct mlc__rank { uint64_t key, row; } mlc__rank;
-
 typedef struct mlc__sweep {
     const mlc_metric *m;
     const char       *what;
     const void       *scores;          /* on the host                                          */
     const uint8_t    *positive;
     const double     *weights;         /* NULL: 1 each                                         */
-    void             *copy;            /* NULL, or memory of the three above                   */
-    mlc__rank        *rank, *spare;
-    int64_t           n, at;           /* ranks, and the next of them                          */
+    /* Keys are smaller for larger scores; a row is its number twice, and 1 if it has the class. One
+     * of f32 is the lower half of the key. */
+    bool              wide;
+    uint64_t         *key, *row, *spare_key, *spare_row;
+    void             *memory;          /* of keys, rows and, of a device, copies               */
+    int64_t           n, at;           /* keys, and the next of them                           */
     double            all[2];          /* weights without and with the class                   */
     double            fp, tp;          /* weights at the threshold or above                    */
     double            threshold;
@@ -46838,7 +46967,7 @@ static uint64_t mlc__rank_key_f32(float x)
 static double mlc__rank_score(uint64_t key, bool wide)
 {
     uint64_t bits = ~key;
-    uint32_t half = (uint32_t)bits;
+    uint32_t half = (uint32_t)(bits >> 32);
     double x;
     float y;
     bits = bits >> 63 ? bits & ~(UINT64_C(1) << 63) : ~bits;
@@ -46849,11 +46978,11 @@ static double mlc__rank_score(uint64_t key, bool wide)
 }
 
 /* Least significant digits first; what a digit has one value of takes no pass. */
-static void mlc__rank_sort(mlc__sweep *s, int bits)
+static void mlc__sweep_sort(mlc__sweep *s)
 {
-    for (int shift = 0; shift < bits; shift += 8) {
+    for (int shift = s->wide ? 0 : 32; shift < 64; shift += 8) {
         int64_t start[256] = { 0 }, sum = 0, most = 0;
-        for (int64_t i = 0; i < s->n; i++) start[s->rank[i].key >> shift & 255]++;
+        for (int64_t i = 0; i < s->n; i++) start[s->key[i] >> shift & 255]++;
         for (int d = 0; d < 256; d++) {
             const int64_t count = start[d];
             most = mlc__max(most, count);
@@ -46861,38 +46990,43 @@ static void mlc__rank_sort(mlc__sweep *s, int bits)
             sum += count;
         }
         if (most == s->n) continue;
-        for (int64_t i = 0; i < s->n; i++)
-            s->spare[start[s->rank[i].key >> shift & 255]++] = s->rank[i];
-        mlc__rank *sorted = s->spare;
-        s->spare = s->rank;
-        s->rank = sorted;
+        for (int64_t i = 0; i < s->n; i++) {
+            const int64_t to = start[s->key[i] >> shift & 255]++;
+            s->spare_key[to] = s->key[i];
+            if (s->wide) s->spare_row[to] = s->row[i];
+        }
+        uint64_t *const key = s->spare_key, *const row = s->spare_row;
+        s->spare_key = s->key;
+        s->spare_row = s->row;
+        s->key = key;
+        s->row = row;
     }
 }
 
-/* Ranks of a class, in order; equal ones in that of rows, so that sums of weights have
+/* Keys of a class, in order; equal ones in that of rows, so that sums of weights have
  * scikit-learn's bits. */
 static mlc_status mlc__sweep_class(mlc__sweep *s, int64_t cls)
 {
     const mlc_metric *m = s->m;
-    const bool wide = m->scores.t.dtype == MLC_F64;
-    const double *f64 = MLC__CAST(const double *, s->scores);
-    const float *f32 = MLC__CAST(const float *, s->scores);
+    const bool f64 = m->scores.t.dtype == MLC_F64;
     s->n = s->at = 0;
     s->fp = s->tp = s->all[0] = s->all[1] = 0.0;
     s->threshold = MLC__INF;
     for (int64_t i = 0; i < m->n; i++) {
         const int64_t at = i * m->classes + cls;
-        const double w = s->weights ? s->weights[i] : 1.0, x = wide ? f64[at] : (double)f32[at];
+        const float half = f64 ? 0.0f : MLC__CAST(const float *, s->scores)[at];
+        const double w = s->weights ? s->weights[i] : 1.0;
+        const double x = f64 ? MLC__CAST(const double *, s->scores)[at] : (double)half;
         MLC__REQUIRE(m->ctx, x == x, VALUE, "%s: the score of row %lld, class %lld, is NaN",
                      s->what, (long long)i, (long long)cls);
         if (w == 0.0) continue;
-        const uint64_t has = s->positive[at] != 0;
-        mlc__rank *r = &s->rank[s->n++];
-        r->key = wide ? ~mlc__rank_key(x) : (uint32_t)~mlc__rank_key_f32(f32[at]);
-        r->row = (uint64_t)i << 1 | has;
+        const uint64_t has = s->positive[at] != 0, row = (uint64_t)i << 1 | has;
         s->all[has] += w;
+        s->key[s->n] = s->wide ? ~mlc__rank_key(x) : ~mlc__rank_key_f32(half) << 32 | row;
+        if (s->wide) s->row[s->n] = row;
+        s->n++;
     }
-    mlc__rank_sort(s, wide ? 64 : 32);
+    mlc__sweep_sort(s);
     return MLC_OK;
 }
 
@@ -46900,15 +47034,16 @@ static mlc_status mlc__sweep_class(mlc__sweep *s, int64_t cls)
 static bool mlc__sweep_next(mlc__sweep *s)
 {
     if (s->at >= s->n) return false;
-    const uint64_t key = s->rank[s->at].key;
+    const uint64_t key = s->key[s->at];
+    const int shift = s->wide ? 0 : 32;
     double sum[2] = { s->fp, s->tp };
-    for (; s->at < s->n && s->rank[s->at].key == key; s->at++) {
-        const uint64_t row = s->rank[s->at].row;
+    for (; s->at < s->n && s->key[s->at] >> shift == key >> shift; s->at++) {
+        const uint64_t row = s->wide ? s->row[s->at] : (uint32_t)s->key[s->at];
         sum[row & 1] += s->weights ? s->weights[row >> 1] : 1.0;
     }
     s->fp = sum[0];
     s->tp = sum[1];
-    s->threshold = mlc__rank_score(key, s->m->scores.t.dtype == MLC_F64);
+    s->threshold = mlc__rank_score(key, s->wide);
     return true;
 }
 
@@ -46933,26 +47068,29 @@ static mlc_status mlc__sweep_read(mlc__sweep *s, char *to)
 
 static void mlc__sweep_close(mlc__sweep *s)
 {
-    mlc__heap_free(s->m->ctx, s->copy);
+    mlc__heap_free(s->m->ctx, s->memory);
 }
 
 /* On a device, errors of kernels that ran until now come first. */
 static mlc_status mlc__sweep_open(const mlc_metric *m, const char *what, mlc__sweep *s)
 {
     mlc_ctx *ctx = m->ctx;
-    const size_t ranks = (size_t)m->n * sizeof(mlc__rank);
-    const size_t copies = ctx->on_host ? 0 : (size_t)m->n * sizeof(double) +
-                          (size_t)(m->n * m->classes) * (mlc__size(&m->scores.t) + 1);
+    const size_t n = (size_t)m->n, copies = ctx->on_host ? 0 : n * sizeof(double) +
+                          n * (size_t)m->classes * (mlc__size(&m->scores.t) + 1);
     memset(s, 0, sizeof *s);
     s->m = m;
     s->what = what;
+    s->wide = m->scores.t.dtype == MLC_F64 || m->n > INT32_MAX;
+    const size_t keys = n * (s->wide ? 4 : 2);
     if (!ctx->on_host) MLC__TRY(mlc_ctx_sync(ctx));
-    s->copy = mlc__heap_alloc(ctx, 2 * ranks + copies, MLC_MEM_OBJECT, what);
-    if (!s->copy) return MLC_ERR_NOMEM;
-    s->rank = MLC__CAST(mlc__rank *, s->copy);
-    s->spare = s->rank + m->n;
-    char *to = copies ? MLC__CAST(char *, s->copy) + 2 * ranks : NULL;
-    const mlc_status st = mlc__sweep_read(s, to);
+    s->memory = mlc__heap_alloc(ctx, keys * sizeof *s->key + copies, MLC_MEM_OBJECT, what);
+    if (!s->memory) return MLC_ERR_NOMEM;
+    s->key = MLC__CAST(uint64_t *, s->memory);
+    s->spare_key = s->key + n;
+    if (s->wide) s->row = s->key + 2 * n;
+    if (s->wide) s->spare_row = s->key + 3 * n;
+    const mlc_status st =
+        mlc__sweep_read(s, copies ? MLC__CAST(char *, (void *)(s->key + keys)) : NULL);
     if (st != MLC_OK) mlc__sweep_close(s);
     return st;
 }
@@ -47981,9 +48119,6 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
     return mlc__atomic_end(&f.to, f.st);
 }
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
  * One square a pair of classes, rows are targets. Numbers are written into squares that have room

@@ -5,7 +5,7 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ loss_ data_.
+ * optim_ loss_ data_ metric_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -31,6 +31,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     int64_t           n_nets, turn;       /* of nets; the next one                             */
     mlc_optim        *opt;
     mlc_loader       *loader;
+    mlc_metric       *metric;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
     int64_t           inputs;             /* bytes of what setup left: no activations           */
 } state;
@@ -1442,6 +1443,101 @@ static bool csv_setup(state *s)
     return mlc_scope_end(s->ctx) == MLC_OK && ok;
 }
 
+/* ---- metric_: a million rows, from an empty metric to its value ------------------------------ */
+
+enum { METRIC_AUC, METRIC_AP, METRIC_ACCURACY, METRIC_TOP5, METRIC_LOG_LOSS, METRIC_MSE, METRIC_R2,
+       METRIC_F1, METRIC_CONFUSION };
+
+static mlc_metric *metric_of(mlc_ctx *ctx, int op, int64_t classes)
+{
+    switch (op) {
+    case METRIC_AUC:      return mlc_metric_auc(ctx, 1);
+    case METRIC_AP:       return mlc_metric_average_precision(ctx, 1);
+    case METRIC_ACCURACY: return mlc_metric_accuracy(ctx);
+    case METRIC_TOP5:     return mlc_metric_topk(ctx, 5);
+    case METRIC_LOG_LOSS: return mlc_metric_log_loss(ctx);
+    case METRIC_MSE:      return mlc_metric_mse(ctx);
+    case METRIC_R2:       return mlc_metric_r2(ctx);
+    case METRIC_F1:       return mlc_metric_f(ctx, classes, 1, MLC_AVERAGING_MACRO);
+    default:              return mlc_metric_confusion(ctx, classes);
+    }
+}
+
+static double metric_run(void *arg, int64_t loops)
+{
+    state          *s = (state *)arg;
+    volatile double value = 0;
+    double          start = bench_now();
+    for (int64_t i = 0; i < loops; i++) {
+        mlc_scope_begin(s->ctx);
+        mlc_metric_reset(s->metric);
+        mlc_metric_update(s->metric, s->a, s->b ? s->b : s->labels, NULL);
+        value = value + mlc_metric_value(s->metric);
+        mlc_scope_end(s->ctx);
+    }
+    return spent_since(s, start);
+}
+
+/* Pairs in order, or the mean of precision over rows of the class, of n rows by definition. */
+static double metric_area(int op, const double *p, const double *y, int64_t n)
+{
+    double sum = 0, has = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double above = 0, right = 0, pairs = 0;
+        for (int64_t j = 0; j < n; j++) {
+            above += p[j] >= p[i];
+            right += p[j] >= p[i] && y[j] > 0;
+            pairs += y[j] > 0 ? 0 : p[j] < p[i] ? 1 : p[j] == p[i] ? 0.5 : 0;
+        }
+        if (y[i] > 0) sum += op == METRIC_AUC ? pairs : right / above;
+        has += y[i] > 0;
+    }
+    return op == METRIC_AUC ? sum / (has * ((double)n - has)) : sum / has;
+}
+
+/* A mean over n rows of c scores, or of two values. */
+static double metric_mean(int op, const double *p, const double *y, int64_t n, int64_t c)
+{
+    double sum = 0, mean = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double *x = c > 1 ? p + i * c : p + i, own = c > 1 ? x[(int64_t)y[i]] : x[0];
+        int           before = 0, above = 0;
+        for (int64_t j = 0; c > 1 && j < c; j++) {
+            above  += x[j] > own || (x[j] == own && j < (int64_t)y[i]);
+            before += x[j] > own || (x[j] == own && j > (int64_t)y[i]);
+        }
+        sum += op == METRIC_LOG_LOSS ? -log(own) : op == METRIC_TOP5 ? before < 5
+             : c > 1 ? above == 0 : op >= METRIC_F1 ? own == y[i] : (own - y[i]) * (own - y[i]);
+        mean += y[i] / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) squares += (y[i] - mean) * (y[i] - mean);
+    return op == METRIC_R2 ? 1 - sum / squares : sum / (double)n;
+}
+
+/* k: 0 labels are predicted, else k scores a row. The first 1000 rows are verified; of F1 all that
+ * it has in common with the confusion matrix. */
+static bool metric_setup(state *s)
+{
+    const int     op = s->bc->op;
+    const int64_t rows = s->bc->m, c = s->bc->k, some = 1000, classes = s->bc->n;
+    s->metric = metric_of(s->ctx, op, classes);
+    s->a      = values(s, c > 1 ? mlc_dims2(rows, c) : mlc_dims1(rows), 0.01, 1, NULL);
+    if (op == METRIC_MSE || op == METRIC_R2) s->b = values(s, mlc_dims1(rows), 0, 1, NULL);
+    else s->labels = labels_of(s, rows, classes);
+    if (c > 1) s->a = mlc_div(s->a, mlc_sum(s->a, mlc_dims1(1), true));
+    if (!c) s->a = mlc_cast(mlc_mul_scalar(s->a, (double)classes), MLC_I64);
+    mlc_tensor *t = s->b ? s->b : s->labels;
+    double     *p = fetch(mlc_rows(s->a, 0, some)), *y = fetch(mlc_rows(t, 0, some));
+    mlc_metric *check = op == METRIC_F1 ? mlc_metric_confusion(s->ctx, classes) : s->metric;
+    mlc_metric_update(check, mlc_rows(s->a, 0, some), mlc_rows(t, 0, some), NULL);
+    const double got = mlc_metric_value(check);
+    const double want = !p || !y ? NAN : op <= METRIC_AP ? metric_area(op, p, y, some)
+                                                         : metric_mean(op, p, y, some, c);
+    free(p);
+    free(y);
+    return near(s, "the value of 1000 rows", got, want, 100);
+}
+
 /* ---- threads_: an almost empty loop ---------------------------------------------------------- */
 
 /* One chunk of 16 KB a thread is set to zero in L1: what it takes is to fork and to join, and the
@@ -2049,6 +2145,19 @@ static void add_all(void)
     }
     add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
               0);
+    add_other("metric_auc_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AUC);
+    add_other("metric_ap_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AP);
+    add_other("metric_accuracy_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
+              METRIC_ACCURACY);
+    add_other("metric_top5_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
+              METRIC_TOP5);
+    add_other("metric_log_loss_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
+              METRIC_LOG_LOSS);
+    add_other("metric_mse_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 1, 1, METRIC_MSE);
+    add_other("metric_r2_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 1, 1, METRIC_R2);
+    add_other("metric_f1_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0, METRIC_F1);
+    add_other("metric_confusion_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0,
+              METRIC_CONFUSION);
     add_other("data_csv_digits", "rows/s", 1797, csv_setup, run_apply, 0, 0, 0, 0);
     cases[n_cases - 1].apply = csv_apply;
 }
