@@ -111,7 +111,8 @@
  *   IMPL.OPTIM.REPORT
  *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
- *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.DATA
+ *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR
+ *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
@@ -246,6 +247,7 @@ typedef struct mlc_module  mlc_module;
 typedef struct mlc_optim   mlc_optim;
 typedef struct mlc_average mlc_average;   /* of an optimizer's parameters                     */
 typedef struct mlc_loader  mlc_loader;
+typedef struct mlc_table   mlc_table;     /* a CSV file of columns of different types         */
 typedef struct mlc_metric  mlc_metric;
 typedef struct mlc_tracker mlc_tracker;
 struct mlc_named;                         /* in API.IO                                         */
@@ -3230,10 +3232,17 @@ MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *use
 
 /* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
 
+#define MLC_MAX_FIELDS 8
+
 typedef struct mlc_batch {
     mlc_tensor *x, *y;                 /* the loader's own; valid until the next call          */
     int64_t     n;                     /* rows in this batch                                   */
     int64_t     index;                 /* batch number in the epoch, from 0                    */
+    int64_t     epoch;
+    int32_t     n_fields;              /* of a dataset's: x is field 0, y field 1              */
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    mlc_tensor *mask[MLC_MAX_FIELDS];  /* of a ragged field: bool [n, width], false is padding */
+    mlc_tensor *length[MLC_MAX_FIELDS];          /* and i64 [n]                                */
 } mlc_batch;
 
 typedef struct mlc_loader_desc {
@@ -3262,7 +3271,7 @@ MLC_API void mlc_loader_free(mlc_loader *loader);
 /* mlc_loader_next: fills b with the next batch; false at the end of an epoch (the next call
  *   begins the next one) and on error. Call it outside or inside a scope.                     */
 MLC_API bool mlc_loader_next(mlc_loader *loader, mlc_batch *b);
-/* mlc_loader_batches: batches in one epoch.                                                   */
+/* mlc_loader_batches: batches in one epoch; of length buckets in this one; -1 of a stream.    */
 MLC_API int64_t mlc_loader_batches(const mlc_loader *loader);
 
 typedef struct mlc_split_rows_desc {
@@ -3306,6 +3315,296 @@ MLC_API mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *de
  *   them: mlc_index_select(x, 0, rows), with its gradient and errors.                         */
 MLC_API mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows);
 
+/* -- datasets: samples by number, made by functions that run on any thread; test: those of
+ *    tests/test_dataset.c -- */
+
+typedef struct mlc_field {             /* a part of a sample: x, y, ..                         */
+    mlc_dtype dtype;
+    mlc_dims  dims;                    /* of one sample; of a ragged one the longest           */
+    bool      ragged;                  /* the first axis is as long as get says                */
+} mlc_field;
+
+typedef struct mlc_sample {            /* what get is asked for                                */
+    int64_t  index;                    /* 0 .. count-1; of a stream in order, 0 begins it anew */
+    uint64_t seed;                     /* of the loader                                        */
+    int64_t  epoch;
+    void    *dst[MLC_MAX_FIELDS];      /* room for a sample of each field, row-major           */
+    int64_t  len[MLC_MAX_FIELDS];      /* of ragged fields: set by get                         */
+    void    *scratch;                  /* the dataset's scratch bytes, aligned to 64           */
+    bool     end;                      /* set by a stream that has no sample of this index     */
+    char     why[192];                 /* text of an error: file, line, values                 */
+} mlc_sample;
+
+/* A program may fill one in itself. get runs on worker threads, several at a time: it makes no call
+ * on a context and takes what is random from seed, index and epoch (mlc_sample_uniform).      */
+typedef struct mlc_dataset {
+    void      *user;
+    int64_t  (*count)(void *user);     /* samples; NULL: a stream, which ends when get says so */
+    int32_t    n_fields;               /* 1 .. MLC_MAX_FIELDS                                  */
+    mlc_field  field[MLC_MAX_FIELDS];
+    size_t     scratch;                /* bytes in which one get works; default 0              */
+    mlc_status (*get)(void *user, mlc_sample *s);
+    int64_t  (*length)(void *user, int64_t i);   /* NULL, or of a sample, for length buckets   */
+    void     (*release)(void *user);   /* NULL, or called when the dataset is freed            */
+} mlc_dataset;
+
+/* Datasets that the library makes belong to the context: they live until freed or the context ends.
+ * One that is made of others refers to them: free it first.                                   */
+
+/* mlc_dataset_create: a dataset of the context from functions of the program, copied; release is
+ *   called when it is freed.
+ *   err    ARG: no get, fields, sizes                                                         */
+MLC_API mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data);
+/* mlc_dataset_free: frees what a function of the library has made, before what it refers to.  */
+MLC_API void mlc_dataset_free(mlc_dataset *data);
+/* mlc_dataset_count: number of samples; -1 of a stream.                                       */
+MLC_API int64_t mlc_dataset_count(const mlc_dataset *data);
+/* mlc_dataset_get: the fields of one sample as tensors of the current scope, to look at.
+ *   out    fields: n_fields tensors; NULL each on an error
+ *   err    ARG: index; what get says                                                          */
+MLC_API mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *data, int64_t index,
+                                   mlc_tensor **fields);
+/* mlc_sample_uniform: number `draw` (0, 1, ..) in [0,1) of a sample: a function of seed, epoch,
+ *   index and draw. For get and what it calls.                                                */
+MLC_API double mlc_sample_uniform(const mlc_sample *s, uint32_t draw);
+/* mlc_dataset_tensors: n tensors with rows as fields; copied to the host.
+ *   err    ARG: none, or over MLC_MAX_FIELDS; SHAPE: no rows, or not as many
+ *   ref    torch.utils.data.TensorDataset                                                     */
+MLC_API mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *tensors, int32_t n);
+/* mlc_dataset_subset: the samples of these numbers, i64 [m], in their order; as mlc_split_rows and
+ *   mlc_k_fold give them.
+ *   err    ARG: a stream; SHAPE, DTYPE; VALUE: a number out of range, or none
+ *   ref    torch.utils.data.Subset                                                            */
+MLC_API mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, mlc_tensor *rows);
+/* mlc_dataset_split: a subset for each share; see mlc_split_rows for the desc and its errors.
+ *   out    parts: n_shares datasets; NULL each on an error   ref: torch.utils.data.random_split */
+MLC_API mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
+                                     const mlc_split_rows_desc *desc, mlc_dataset **parts);
+/* mlc_dataset_k_fold: what to train on and what is held out in a fold; see mlc_k_fold for the desc
+ *   and its errors.                                                                           */
+MLC_API mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
+                                      const mlc_k_fold_desc *desc, int64_t fold,
+                                      mlc_dataset **train, mlc_dataset **held_out);
+/* mlc_dataset_concat: samples of n datasets, one after another.
+ *   err    ARG: a stream, none; SHAPE, DTYPE: other fields than the first has
+ *   ref    torch.utils.data.ConcatDataset                                                     */
+MLC_API mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n);
+/* mlc_dataset_zip: samples that have the fields of all n datasets, in their order.
+ *   err    ARG: a stream, too many fields; SHAPE: counts differ  ref: torch StackDataset      */
+MLC_API mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n);
+
+typedef struct mlc_transform {         /* makes a sample of another                            */
+    void      *user;
+    /* in: the fields of the sample that was got; s has the room for the result, its lengths, the
+     * scratch. Runs where get runs, and as get does.                                          */
+    mlc_status (*run)(void *user, mlc_sample *s, void *const *in, const int64_t *in_len);
+    int32_t    n_fields;               /* of the result; 0: those of the dataset               */
+    mlc_field  field[MLC_MAX_FIELDS];
+    size_t     scratch;                /* bytes in which one run works                         */
+} mlc_transform;
+
+/* mlc_dataset_map: each sample goes through a function.       err: ARG: no run, fields        */
+MLC_API mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
+                                     const mlc_transform *map);
+/* mlc_dataset_cache: keeps each sample when it is first got: in memory, or, with a path, in a file
+ *   that is mapped and goes with the dataset. What comes before must not be random: later epochs
+ *   get what the first has made.
+ *   err    ARG: a stream; IO; UNSUPPORTED: a path where files cannot be mapped                */
+MLC_API mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, const char *path);
+
+/* -- ready datasets. Files are mapped where the system has that, and not read before a sample is
+ *    asked for: they may be larger than memory, and the hard limit does not count them. They must
+ *    not be cut short meanwhile. Elsewhere they are read whole. Test: those of
+ *    tests/test_dataset.c -- */
+
+/* mlc_dataset_npy: rows of an array, row-major, of a .npy file; dtypes as mlc_npy_load has them.
+ *   err    as mlc_npy_load; SHAPE: no rows; UNSUPPORTED: column-major                         */
+MLC_API mlc_dataset *mlc_dataset_npy(mlc_ctx *ctx, const char *path);
+/* mlc_dataset_npz: rows of an array of a .npz file that numpy.savez has written; its checksum is
+ *   not read.      err: as mlc_dataset_npy; ARG: no such array; UNSUPPORTED: compressed       */
+MLC_API mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char *name);
+/* mlc_dataset_safetensors: rows of a tensor of a .safetensors file.
+ *   err    as mlc_safetensors_open and _get; SHAPE: no rows                                   */
+MLC_API mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, const char *name);
+/* mlc_dataset_idx: rows of an IDX file (MNIST's): images, or labels, which mlc_dataset_labels makes
+ *   i64.           err: as mlc_idx_load; SHAPE: no rows                                       */
+MLC_API mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path);
+/* mlc_dataset_cifar: a CIFAR binary file: image u8 [3,32,32] and label i64, of 10 classes or the
+ *   fine ones of 100. err: ARG; IO: size; from get: VALUE: a label, with file and record      */
+MLC_API mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes);
+/* mlc_dataset_labels: field f, one whole number of any dtype, as i64 label.
+ *   err    ARG, DTYPE, SHAPE; from get: VALUE: a label that is not 0 .. classes-1             */
+MLC_API mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, int32_t f,
+                                        int64_t classes);
+
+typedef enum mlc_token_kind {          /* tokens of a file, little-endian                      */
+    MLC_TOKENS_U16 = 0, MLC_TOKENS_U32, MLC_TOKENS_I32,
+    MLC_TOKENS_FORCE_32 = 0x7fffffff
+} mlc_token_kind;
+
+typedef struct mlc_dataset_tokens_desc {
+    mlc_token_kind kind;
+    int64_t        window;             /* tokens of a sample; required                         */
+    int64_t        stride;             /* from one sample to the next; default: window         */
+    int64_t        vocabulary;         /* tokens are below it; 0: not looked at                */
+    int64_t        skip;               /* bytes at the begin of the file                       */
+    bool           jitter;             /* each epoch moves each sample within its stride       */
+} mlc_dataset_tokens_desc;
+
+/* mlc_dataset_tokens_desc_make: kind and window set, stride is the window, the rest 0.        */
+MLC_API mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kind, int64_t window);
+/* mlc_dataset_tokens: windows of a file of tokens, as nanoGPT and llm.c write them: x i64 [window],
+ *   y i64 [window]: the token that follows each.
+ *   err    ARG: desc; IO: too short; from get: VALUE: a token out of range, with its place    */
+MLC_API mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
+                                        const mlc_dataset_tokens_desc *desc);
+
+typedef enum mlc_missing {             /* what becomes of rows with empty cells                */
+    MLC_MISSING_ERROR = 0,             /* an error with row and column                         */
+    MLC_MISSING_DROP,                  /* they are left out                                    */
+    MLC_MISSING_MEAN,                  /* cells of x take the mean of their column             */
+    MLC_MISSING_VALUE,                 /* or a value                                           */
+    MLC_MISSING_FORCE_32 = 0x7fffffff
+} mlc_missing;
+
+typedef struct mlc_dataset_table_desc {
+    const char *const *columns;        /* of x, by name; NULL: all but the target              */
+    int32_t            n_columns;
+    const char        *target;         /* column of y, or NULL                                 */
+    mlc_missing        missing;        /* default: an error; the target is never filled in     */
+    double             value;
+} mlc_dataset_table_desc;
+
+/* mlc_dataset_table_desc_make: all columns but the target, which may be NULL.                 */
+MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
+/* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
+ *   i64 (whole numbers, categories) or f32. Copied.
+ *   err    ARG: no such column; VALUE: an empty cell, with its row and column; no row is left */
+MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
+                                       const mlc_dataset_table_desc *desc);
+/* mlc_dataset_pnm: a folder of images, .pgm or .ppm, binary, of 8 bits, in the order of their
+ *   names: u8 [1,h,w] or [3,h,w]. If it has folders, the images are theirs, and a label i64 is
+ *   the number of the folder. The first image says what size all have.
+ *   err    IO: no images; from get: IO, SHAPE: another size; with the file  ref: ImageFolder  */
+MLC_API mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder);
+
+/* -- loader of a dataset: workers prepare batches, in the order and to the bit of a loader without
+ *    workers; test: those of tests/test_loader.c -- */
+
+typedef struct mlc_collated {          /* a batch that a collate function works on             */
+    int64_t        n, index, epoch;    /* rows; number of the batch in the epoch               */
+    uint64_t       seed;               /* of the loader                                        */
+    const int64_t *rows;               /* number of each row's sample; not of a stream         */
+    int32_t        n_in;
+    const mlc_field *field;            /* of the dataset: n_in                                 */
+    void          *in[MLC_MAX_FIELDS]; /* [n, ..], row-major; ragged: [n, width, ..], padded   */
+    int64_t        width[MLC_MAX_FIELDS];
+    const int64_t *len[MLC_MAX_FIELDS];          /* of rows of a ragged field                  */
+    void          *out[MLC_MAX_FIELDS];          /* of the result, [n, ..]; without fields: in */
+    char           why[192];           /* text of an error                                     */
+} mlc_collated;
+
+typedef struct mlc_collate {           /* makes a batch of another, on the worker              */
+    const void *user;                  /* NULL, or lives as long as the loader                 */
+    mlc_status (*run)(const void *user, mlc_collated *b);
+    int32_t     n_fields;              /* of the result; 0: the dataset's, changed in place    */
+    mlc_field   field[MLC_MAX_FIELDS]; /* of a row; not ragged                                 */
+    uint64_t    state[24];             /* run gets this place as user if that is NULL          */
+} mlc_collate;
+
+typedef struct mlc_loader_from_desc {
+    int64_t     batch;                 /* rows, at most; required                              */
+    uint64_t    seed;                  /* of the order, and of what is random in a sample      */
+    bool        shuffle, drop_last;
+    int32_t     workers;               /* threads that prepare batches; 0: mlc_loader_next does */
+    int32_t     depth;                 /* batches that are prepared ahead; default 4           */
+    int64_t     samples;               /* of an epoch, of all ranks; 0: as many as there are   */
+    mlc_tensor *weights;               /* f32 or f64 [count]: samples are drawn, with          */
+                                       /* replacement, in proportion to them; NULL: none is    */
+    mlc_tensor *labels;                /* i64 [count]: drawn so that classes come equally often */
+    int32_t     rank, ranks;           /* this process takes each ranks-th row; default 0 of 1 */
+    int64_t     tokens;                /* 0, or most of rows times padded length in a batch    */
+    int64_t     window;                /* samples that are sorted by length together; 0: none  */
+    int64_t     multiple;              /* padded lengths are multiples of it; default 1        */
+    double      pad[MLC_MAX_FIELDS];   /* what ragged fields are padded with; default 0        */
+    int64_t     buffer;                /* samples out of which a stream is shuffled; 1024      */
+    const mlc_collate *collate;        /* NULL, or what makes the batch; copied                */
+} mlc_loader_from_desc;
+
+/* mlc_loader_from_desc_make: batch set, the rest default.                                     */
+MLC_API mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch);
+/* mlc_loader_from: batches of a dataset, which must live as long. Batch k of an epoch is a function
+ *   of dataset, desc, epoch and k: neither workers nor depth change its order or bits, nor does a
+ *   seek. Workers live as long as the loader; without threads there are none. Memory is taken here;
+ *   a batch takes none. Batches are read as mlc_loader_next says; ragged fields have masks and
+ *   lengths. Uploads to a device go through the pinned memory of its backend.
+ *   With ranks the rows of all ranks' batches k are batch k of a loader of ranks times as many. The
+ *   order is filled up from its begin, or cut with drop_last, so that ranks have equally many.
+ *   With tokens or window the dataset has lengths; an epoch's batches are then shuffled, too.
+ *   A stream has one worker and is not sorted, weighted or counted.
+ *   err    ARG: desc; VALUE: weights, labels, a length over the budget; NOMEM. What get and collate
+ *          say is mlc_loader_next's error, with the sample's number; the next call goes on with the
+ *          batch after it.
+ *   ref    torch.utils.data.DataLoader, WeightedRandomSampler, DistributedSampler             */
+MLC_API mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
+                                    const mlc_loader_from_desc *desc);
+
+typedef struct mlc_loader_state {      /* where a loader stands; may be saved as it is         */
+    int64_t  epoch, batch;             /* the next batch is this one of this epoch             */
+    uint64_t config;                   /* of the loader: another one refuses the state         */
+} mlc_loader_state;
+
+/* mlc_loader_position: the place after the last batch that mlc_loader_next gave, of any loader. */
+MLC_API mlc_loader_state mlc_loader_position(const mlc_loader *loader);
+/* mlc_loader_seek: goes on from a place: what follows has the bits that followed there. A stream is
+ *   read up to it.      err: STATE: of a loader of other data, batch, seed or order; ARG      */
+MLC_API mlc_status mlc_loader_seek(mlc_loader *loader, const mlc_loader_state *at);
+
+/* -- augmentation: images that come another way each epoch, by counters of seed, epoch and sample;
+ *    test: those of tests/test_dataset.c and tests/test_loader.c -- */
+
+typedef struct mlc_augment_desc {      /* in the order in which it is done                     */
+    int32_t field;                     /* u8 or f32 [h,w] or [c,h,w]; default 0                */
+    double  shift, rotate;             /* up to so many pixels along each axis, and degrees    */
+                                       /* about the middle; bilinear, 0 outside; default 0     */
+    int64_t pad;                       /* zeros on each side, before the crop; default 0       */
+    int64_t crop_h, crop_w;            /* a part at random; 0: as large as the image           */
+    bool    centre;                    /* the crop is the middle one: to evaluate              */
+    double  flip, flip_down;           /* chance of left for right, of top for bottom          */
+    double  scale;                     /* factor of pixels: 1.0/255 for u8; default 1          */
+    const double *mean, *std;          /* of channels, both or neither: (x - mean)/std; copied */
+    double  noise;                     /* standard deviation of normal noise; default 0        */
+    int64_t cutout;                    /* side of a square of zeros at random; 0: none         */
+    uint64_t seed;                     /* of a second augmentation, so that it draws otherwise */
+} mlc_augment_desc;
+
+/* mlc_augment_desc_make: images as they are, in f32.                                          */
+MLC_API mlc_augment_desc mlc_augment_desc_make(void);
+/* mlc_dataset_augment: a map whose field is the image in f32.
+ *   err    ARG: desc; SHAPE: no image, a crop larger than it; DTYPE
+ *   ref    torchvision.transforms; cutout: DeVries and Taylor, arXiv:1708.04552               */
+MLC_API mlc_dataset *mlc_dataset_augment(mlc_ctx *ctx, const mlc_dataset *data,
+                                         const mlc_augment_desc *desc);
+
+typedef struct mlc_mixup_desc {
+    double  mixup;                     /* alpha of mixup; 0: none; default 1                   */
+    double  cutmix;                    /* alpha of CutMix; default 0. With both each batch     */
+                                       /* takes one of them, as often the one as the other     */
+    int64_t classes;                   /* of labels                                            */
+    int32_t x, y;                      /* fields: f32, i64; default 0 and 1                    */
+} mlc_mixup_desc;
+
+/* mlc_mixup_desc_make: mixup of alpha 1.                                                      */
+MLC_API mlc_mixup_desc mlc_mixup_desc_make(int64_t classes);
+/* mlc_mixup: a collate that mixes each row with the one before it, lambda of Beta(alpha, alpha) for
+ *   the batch, or puts a box of that one's image into it; y becomes f32 [classes], probabilities,
+ *   which mlc_cross_entropy takes.
+ *   out    collate, for mlc_loader_from_desc.collate
+ *   err    ARG; SHAPE, DTYPE of fields; from the loader: VALUE: a label
+ *   ref    arXiv:1710.09412, arXiv:1905.04899; torchvision v2.MixUp, v2.CutMix                */
+MLC_API mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *desc,
+                             mlc_collate *collate);
+
 typedef enum mlc_column {              /* types of a table's columns                           */
     MLC_COLUMN_AUTO = 0,               /* whatever holds all its fields                        */
     MLC_COLUMN_I64, MLC_COLUMN_F64, MLC_COLUMN_TEXT,
@@ -3339,8 +3638,6 @@ MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_d
 /* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
  *   numbers read back to the same bits.   err: SHAPE; IO                                      */
 MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names);
-
-typedef struct mlc_table mlc_table;    /* a CSV file of columns of different types             */
 
 /* mlc_table_load: reads a CSV file of any columns; NULL desc: mlc_table_desc_make's. Whole
  *   numbers make an i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA,
@@ -5052,6 +5349,7 @@ inline void check(const mlc_ctx *ctx) { check(ctx, mlc_ctx_status(ctx)); }
 #endif
 #if (MLC__POSIX || defined(_WIN32)) && !defined(MLC_NO_STDIO)
 #  define MLC__FILES 1
+#  include <dirent.h>
 #else
 #  define MLC__FILES 0
 #endif
@@ -6014,6 +6312,8 @@ struct mlc_ctx {
     const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
+    struct mlc__owned *owned;           /* datasets and their loaders, the last made first      */
+    void         (*owned_release)(mlc_ctx *ctx);        /* set when the first one is made       */
     uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
@@ -20640,6 +20940,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
     ctx->watch = NULL;                 /* hooks are memory that goes, too */
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
+    if (ctx->owned_release) ctx->owned_release(ctx);
     if (ctx->modules_release) ctx->modules_release(ctx);
     if (ctx->files_release) ctx->files_release(ctx);
     if (ctx->pool) mlc__pool_stop(ctx->pool);
@@ -45263,8 +45564,19 @@ typedef struct mlc__column {           /* x or y: the loader's own copy and batc
     bool        used;
 } mlc__column;
 
+/* What a loader of a dataset does otherwise. mlc_loader_from sets it: a program that loads tensors
+ * alone does not link it. */
+typedef struct mlc__loader_fns {
+    bool       (*next)(mlc_loader *l, mlc_batch *b);
+    int64_t    (*batches)(const mlc_loader *l);
+    mlc_loader_state (*position)(const mlc_loader *l);
+    mlc_status (*seek)(mlc_loader *l, const mlc_loader_state *at);
+    void       (*release)(mlc_loader *l);
+} mlc__loader_fns;
+
 struct mlc_loader {
     mlc_ctx        *ctx;
+    const mlc__loader_fns *fns;        /* NULL: of tensors                                     */
     mlc_loader_desc desc;
     mlc__column     x, y;
     int64_t         n, at, epoch, index;
@@ -45400,6 +45712,7 @@ MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor
 MLC_IMPL void mlc_loader_free(mlc_loader *l)
 {
     if (!l) return;
+    if (l->fns) { l->fns->release(l); return; }
     mlc__tape_forget(l->ctx, &l->x.batch);
     mlc__tape_forget(l->ctx, &l->y.batch);
     mlc__heap_data_free(l->ctx, l->x.source_storage.data, MLC_MEM_OBJECT);
@@ -45416,6 +45729,7 @@ MLC_IMPL void mlc_loader_free(mlc_loader *l)
 MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
 {
     if (!l || l->none) return 0;
+    if (l->fns) return l->fns->batches(l);
     return l->desc.drop_last ? l->n / l->desc.batch : mlc__div_up(l->n, l->desc.batch);
 }
 
@@ -45545,6 +45859,7 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
 {
     if (!l || !b) return false;
     memset(b, 0, sizeof *b);
+    if (l->fns) return l->fns->next(l, b);
     if (l->at < 0 && mlc__loader_epoch(l) != MLC_OK) return false;
     const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
     if (n <= 0 || l->none || (l->desc.drop_last && n < l->desc.batch)) {
@@ -45554,9 +45869,11 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
     }
     if (mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK ||
         mlc__loader_warp(l, n) != MLC_OK) return false;
-    b->x = &l->x.batch;
-    b->y = l->y.used ? &l->y.batch : NULL;
+    b->field[0] = b->x = &l->x.batch;
+    b->field[1] = b->y = l->y.used ? &l->y.batch : NULL;
+    b->n_fields = b->y ? 2 : 1;
     b->n = n;
+    b->epoch = l->epoch;
     b->index = l->index++;
     l->at += n;
     return true;
@@ -45564,6 +45881,58 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
+
+/* A hash of numbers that decide what a loader gives. */
+static uint64_t mlc__config_of(const uint64_t *part, int n)
+{
+    uint64_t h = 14695981039346656037ull;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 8; k++) h = (h ^ (part[i] >> 8 * k & 255)) * 1099511628211ull;
+    return h;
+}
+
+MLC_IMPL mlc_loader_state mlc_loader_position(const mlc_loader *l)
+{
+    mlc_loader_state at = { 0, 0, 0 };
+    if (!l) return at;
+    if (l->fns) return l->fns->position(l);
+    const uint64_t part[4] = { (uint64_t)l->n, (uint64_t)l->desc.batch, l->desc.seed,
+                               (uint64_t)l->desc.shuffle + 2 * (uint64_t)l->desc.drop_last };
+    at.epoch = l->epoch;
+    at.batch = l->at < 0 ? 0 : l->index;
+    at.config = mlc__config_of(part, 4);
+    return at;
+}
+
+/* Is it a state of this loader? A stream's batches are not known: any number may be one. */
+static mlc_status mlc__seek_check(const mlc_loader *l, const mlc_loader_state *at)
+{
+    const int64_t most = mlc_loader_batches(l);
+    MLC__REQUIRE(l->ctx, at, ARG, "loader_seek: the state is NULL; mlc_loader_position gives one");
+    MLC__REQUIRE(l->ctx, at->config == mlc_loader_position(l).config, STATE,
+                 "loader_seek: the state is of another loader: data, rows of a batch, seed and "
+                 "order must be those of the loader that it was taken of");
+    MLC__REQUIRE(l->ctx, at->epoch >= 0 && at->batch >= 0, ARG,
+                 "loader_seek: batch %lld of epoch %lld; both count from 0", (long long)at->batch,
+                 (long long)at->epoch);
+    MLC__REQUIRE(l->ctx, l->fns || at->batch <= most, ARG, "loader_seek: batch %lld of %lld",
+                 (long long)at->batch, (long long)most);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_loader_seek(mlc_loader *l, const mlc_loader_state *at)
+{
+    if (!l) return MLC_ERR_ARG;
+    MLC__TRY(mlc__seek_check(l, at));
+    if (l->fns) return l->fns->seek(l, at);
+    l->epoch = at->epoch;
+    l->at = -1;
+    if (at->batch == 0) return MLC_OK;
+    MLC__TRY(mlc__loader_epoch(l));
+    l->at = mlc__min(at->batch * l->desc.batch, l->n);
+    l->index = at->batch;
+    return MLC_OK;
+}
 
 /* ---- rows in parts: mlc_split_rows, mlc_k_fold */
 
@@ -45796,6 +46165,3085 @@ MLC_IMPL mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *d
 MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 {
     return mlc_index_select(x, 0, rows);
+}
+
+/* @@ IMPL.DATA.SET --------------------------------------- datasets, and datasets over others
+ * A dataset is functions over a state of its own. What the library makes has the state in one heap
+ * object with the struct that the program sees; that of one over others has pointers to them. get
+ * is called by several threads at a time: states are read-only once they are made, but for the
+ * cache's, whose marks are atomic. Errors are texts in the sample: who asked hands them on. */
+
+/* What a context has to release before its memory goes: workers, mappings. */
+typedef struct mlc__owned {
+    struct mlc__owned *prev, *next;
+    mlc_ctx *ctx;
+    void    *object;
+    void   (*release)(void *object);
+} mlc__owned;
+
+/* The last made goes first: it may refer to others. */
+static void mlc__owned_release(mlc_ctx *ctx)
+{
+    while (ctx->owned) ctx->owned->release(ctx->owned->object);
+}
+
+static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*release)(void *object))
+{
+    h->ctx = ctx;
+    h->object = object;
+    h->release = release;
+    h->next = ctx->owned;
+    if (h->next) h->next->prev = h;
+    ctx->owned = h;
+    ctx->owned_release = mlc__owned_release;
+}
+
+static void mlc__owned_remove(mlc__owned *h)
+{
+    if (h->prev) h->prev->next = h->next;
+    else h->ctx->owned = h->next;
+    if (h->next) h->next->prev = h->prev;
+}
+
+typedef struct mlc__made {              /* followed by its state */
+    mlc_dataset data;
+    mlc__owned  owned;
+} mlc__made;
+
+#define MLC__SET_BYTES mlc__round_up(sizeof(mlc__made), MLC__CACHELINE)
+
+static void mlc__set_release(void *set) { mlc_dataset_free(MLC__CAST(mlc_dataset *, set)); }
+
+/* A dataset with a zeroed state, which user points to. */
+static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
+{
+    mlc__made *set = MLC__CAST(mlc__made *, mlc__heap_alloc(ctx, MLC__SET_BYTES + state,
+                                                          MLC_MEM_OBJECT, what));
+    if (!set) return NULL;
+    set->data.user = MLC__CAST(char *, (void *)set) + MLC__SET_BYTES;
+    mlc__owned_add(ctx, &set->owned, set, mlc__set_release);
+    return &set->data;
+}
+
+/* Leaves a half-made dataset; the error is there. */
+static mlc_dataset *mlc__set_done(mlc_dataset *d, mlc_status st)
+{
+    if (st == MLC_OK) return d;
+    mlc_dataset_free(d);
+    return NULL;
+}
+
+MLC_IMPL void mlc_dataset_free(mlc_dataset *d)
+{
+    mlc__made *set = (mlc__made *)(void *)d;
+    if (!d) return;
+    if (d->release) d->release(d->user);
+    mlc__owned_remove(&set->owned);
+    mlc__heap_free(set->owned.ctx, set);
+}
+
+MLC_IMPL int64_t mlc_dataset_count(const mlc_dataset *d)
+{
+    return !d ? 0 : d->count ? d->count(d->user) : -1;
+}
+
+static size_t mlc__field_bytes(const mlc_field *f)
+{
+    return (size_t)mlc__product(f->dims.n, f->dims.v) * mlc__dtypes[f->dtype].bytes;
+}
+
+/* Bytes of an item of a ragged field. */
+static size_t mlc__item_bytes(const mlc_field *f)
+{
+    return (size_t)mlc__product(f->dims.n - 1, f->dims.v + 1) * mlc__dtypes[f->dtype].bytes;
+}
+
+static mlc_status mlc__fields_check(mlc_ctx *ctx, const char *what, const mlc_field *f, int32_t n)
+{
+    MLC__REQUIRE(ctx, n >= 1 && n <= MLC_MAX_FIELDS, ARG, "%s: %d fields; a sample has 1 to %d",
+                 what, n, MLC_MAX_FIELDS);
+    for (int32_t i = 0; i < n; i++) {
+        MLC__TRY(mlc__shape_check(ctx, what, f[i].dtype, f[i].dims));
+        MLC__REQUIRE(ctx, f[i].dims.n < MLC_MAX_DIMS, ARG, "%s: field %d has %d axes; a batch adds "
+                     "one, and a tensor has %d at most", what, i, f[i].dims.n, MLC_MAX_DIMS);
+        MLC__REQUIRE(ctx, !f[i].ragged || f[i].dims.n > 0, ARG,
+                     "%s: field %d is ragged and has no axis", what, i);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__set_check(mlc_ctx *ctx, const char *what, const mlc_dataset *d)
+{
+    MLC__REQUIRE(ctx, d && d->get, ARG, "%s: the dataset %s", what,
+                 d ? "has no get" : "is NULL; did what made it fail?");
+    return mlc__fields_check(ctx, what, d->field, d->n_fields);
+}
+
+/* Of what takes samples by number. */
+static mlc_status mlc__set_counted(mlc_ctx *ctx, const char *what, const mlc_dataset *d)
+{
+    MLC__TRY(mlc__set_check(ctx, what, d));
+    MLC__REQUIRE(ctx, d->count, ARG, "%s: the dataset is a stream, whose samples have no numbers; "
+                 "it can be mapped and loaded", what);
+    return MLC_OK;
+}
+
+/* An error of a sample. */
+static mlc_status mlc__why(mlc_sample *s, mlc_status st, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(s->why, sizeof s->why, format, args);
+    va_end(args);
+    return st;
+}
+
+/* The context's error of what a sample or a batch says. */
+static mlc_status mlc__why_raise(mlc_ctx *ctx, const char *what, mlc_status st, const char *where,
+                                 int64_t index, const char *why)
+{
+    return mlc__fail(ctx, st, "%s: %s %lld: %s%s", what, where, (long long)index,
+                     *why ? why : "get failed without a text: ", *why ? "" : mlc_status_name(st));
+}
+
+/* Asks for a sample and leaves what was asked as it was. */
+static mlc_status mlc__set_get(const mlc_dataset *d, mlc_sample *s, int64_t index)
+{
+    const int64_t before = s->index;
+    s->index = index;
+    const mlc_status st = d->get(d->user, s);
+    s->index = before;
+    return st;
+}
+
+/* A block of Philox, in one place. */
+MLC__APART mlc__words mlc__draw_words(uint64_t seed, uint64_t stream, uint64_t block)
+{
+    return mlc__philox(seed, stream, block);
+}
+
+/* Words of a sample for a purpose, which the key names. */
+static mlc__words mlc__sample_words(const mlc_sample *s, uint64_t key, uint32_t block)
+{
+    return mlc__draw_words(s->seed ^ key, (uint64_t)s->epoch << 32 | block, (uint64_t)s->index);
+}
+
+MLC_IMPL double mlc_sample_uniform(const mlc_sample *s, uint32_t draw)
+{
+    if (!s) return 0.0;
+    const mlc__words r = mlc__sample_words(s, 0xD1B54A32D192ED03u, draw / 2);
+    return draw & 1 ? MLC__U53(r.w[2], r.w[3]) : MLC__U53(r.w[0], r.w[1]);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data)
+{
+    if (!ctx || mlc__set_check(ctx, "dataset_create", data) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__set_new(ctx, "dataset_create", 0);
+    if (d) *d = *data;
+    return d;
+}
+
+/* Rooms of a sample's fields, one after another from `at`; returns where they end. */
+static char *mlc__rooms(const mlc_field *f, int32_t n, char *at, void **room)
+{
+    for (int32_t i = 0; i < n; i++) {
+        room[i] = at;
+        at += mlc__round_up(mlc__field_bytes(&f[i]), MLC__CACHELINE);
+    }
+    return at;
+}
+
+static size_t mlc__rooms_bytes(const mlc_field *f, int32_t n)
+{
+    size_t bytes = 0;
+    for (int32_t i = 0; i < n; i++) bytes += mlc__round_up(mlc__field_bytes(&f[i]), MLC__CACHELINE);
+    return bytes;
+}
+
+static mlc_tensor *mlc__sample_tensor(mlc_ctx *ctx, const mlc_field *f, const mlc_sample *s, int k)
+{
+    mlc_dims dims = f->dims;
+    if (f->ragged) dims.v[0] = mlc__max(0, mlc__min(s->len[k], dims.v[0]));
+    return mlc_from(ctx, f->dtype, dims, s->dst[k]);
+}
+
+MLC_IMPL mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *d, int64_t index,
+                                    mlc_tensor **fields)
+{
+    mlc_sample s;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__set_check(ctx, "dataset_get", d));
+    MLC__REQUIRE(ctx, fields, ARG, "dataset_get: fields is NULL; it takes a tensor for each");
+    for (int32_t f = 0; f < d->n_fields; f++) fields[f] = NULL;
+    const int64_t n = mlc_dataset_count(d);
+    MLC__REQUIRE(ctx, index >= 0 && (n < 0 || index < n), ARG, "dataset_get: sample %lld of %lld; "
+                 "they count from 0", (long long)index, (long long)n);
+    memset(&s, 0, sizeof s);
+    s.index = index;
+    s.scratch = mlc__heap_alloc(ctx, d->scratch + MLC__CACHELINE +
+                                     mlc__rooms_bytes(d->field, d->n_fields), MLC_MEM_OBJECT,
+                                "dataset_get");
+    if (!s.scratch) return MLC_ERR_NOMEM;
+    mlc__rooms(d->field, d->n_fields, MLC__CAST(char *, s.scratch) +
+                                      mlc__round_up(d->scratch, MLC__CACHELINE), s.dst);
+    mlc_status st = d->get(d->user, &s);
+    if (st == MLC_OK && s.end)
+        st = mlc__why(&s, MLC_ERR_ARG, "the stream ended before");
+    if (st != MLC_OK) mlc__why_raise(ctx, "dataset_get", st, "sample", index, s.why);
+    for (int32_t f = 0; st == MLC_OK && f < d->n_fields; f++)
+        if (!(fields[f] = mlc__sample_tensor(ctx, &d->field[f], &s, f))) st = ctx->status;
+    mlc__heap_free(ctx, s.scratch);
+    for (int32_t f = 0; st != MLC_OK && f < d->n_fields; f++) fields[f] = NULL;
+    return st;
+}
+
+/* -- arrays in memory: rows of tensors, and of tables -- */
+
+typedef struct mlc__arrays {
+    mlc_ctx *ctx;
+    int64_t  n;
+    int32_t  fields;
+    size_t   bytes[MLC_MAX_FIELDS];    /* of a row */
+    char    *data[MLC_MAX_FIELDS];
+} mlc__arrays;
+
+static int64_t mlc__arrays_count(void *user) { return MLC__CAST(mlc__arrays *, user)->n; }
+
+static mlc_status mlc__arrays_get(void *user, mlc_sample *s)
+{
+    const mlc__arrays *a = MLC__CAST(const mlc__arrays *, user);
+    for (int32_t f = 0; f < a->fields; f++)
+        memcpy(s->dst[f], a->data[f] + (size_t)s->index * a->bytes[f], a->bytes[f]);
+    return MLC_OK;
+}
+
+static void mlc__arrays_release(void *user)
+{
+    mlc__arrays *a = MLC__CAST(mlc__arrays *, user);
+    for (int32_t f = 0; f < a->fields; f++) mlc__heap_free(a->ctx, a->data[f]);
+}
+
+/* A dataset of n rows, to which mlc__arrays_add adds fields. */
+static mlc_dataset *mlc__arrays_new(mlc_ctx *ctx, const char *what, int64_t n)
+{
+    mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__arrays));
+    if (!d) return NULL;
+    mlc__arrays *a = MLC__CAST(mlc__arrays *, d->user);
+    a->ctx = ctx;
+    a->n = n;
+    d->count = mlc__arrays_count;
+    d->get = mlc__arrays_get;
+    d->release = mlc__arrays_release;
+    return d;
+}
+
+/* Memory of a field's rows, to be filled; NULL with an error. */
+static void *mlc__arrays_add(mlc_dataset *d, const char *what, mlc_dtype dtype, mlc_dims dims)
+{
+    mlc__arrays *a = MLC__CAST(mlc__arrays *, d->user);
+    mlc_field *f = &d->field[d->n_fields];
+    f->dtype = dtype;
+    f->dims = dims;
+    a->bytes[d->n_fields] = mlc__field_bytes(f);
+    char *data = MLC__CAST(char *, mlc__heap_alloc(a->ctx, (size_t)a->n * a->bytes[d->n_fields],
+                                                   MLC_MEM_OBJECT, what));
+    if (!data) return NULL;
+    a->data[d->n_fields++] = data;
+    a->fields = d->n_fields;
+    return data;
+}
+
+static mlc_status mlc__tensors_check(mlc_ctx *ctx, mlc_tensor *const *t, int32_t n)
+{
+    MLC__REQUIRE(ctx, t && n >= 1 && n <= MLC_MAX_FIELDS, ARG,
+                 "dataset_tensors: %d tensors; it takes 1 to %d", t ? n : 0, MLC_MAX_FIELDS);
+    for (int32_t i = 0; i < n; i++) {
+        MLC__REQUIRE(ctx, t[i], ARG, "dataset_tensors: tensor %d is NULL", i);
+        MLC__REQUIRE(ctx, t[i]->ctx == ctx, ARG, "dataset_tensors: tensor %d belongs to another "
+                     "context%s", i, mlc__elsewhere(t[i]->ctx, ctx).s);
+        MLC__REQUIRE(ctx, t[i]->ndim > 0 && t[i]->shape[0] > 0, SHAPE,
+                     "dataset_tensors: tensor %d is %s; it must have rows", i, mlc__shape(t[i]).s);
+        MLC__REQUIRE(ctx, t[i]->shape[0] == t[0]->shape[0], SHAPE,
+                     "dataset_tensors: %s and %s differ in rows; their first axes must be as long",
+                     mlc__shape(t[0]).s, mlc__shape(t[i]).s);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *t, int32_t n)
+{
+    if (!ctx || mlc__tensors_check(ctx, t, n) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__arrays_new(ctx, "dataset_tensors", t[0]->shape[0]);
+    mlc_status st = MLC_OK;
+    for (int32_t i = 0; d && i < n && st == MLC_OK; i++) {
+        const mlc_dims dims = mlc_dims_of(t[i]->ndim - 1, t[i]->shape + 1);
+        void *data = mlc__arrays_add(d, "dataset_tensors", t[i]->dtype, dims);
+        st = data ? mlc_read(t[i], data, (size_t)mlc__numel(t[i]) * mlc__size(t[i]))
+                  : MLC_ERR_NOMEM;
+    }
+    return d ? mlc__set_done(d, st) : NULL;
+}
+
+/* -- samples of others -- */
+
+typedef struct mlc__subset {
+    mlc_ctx           *ctx;
+    const mlc_dataset *of;
+    int64_t           *rows, n;
+} mlc__subset;
+
+static int64_t mlc__subset_count(void *user) { return MLC__CAST(mlc__subset *, user)->n; }
+
+static mlc_status mlc__subset_get(void *user, mlc_sample *s)
+{
+    const mlc__subset *u = MLC__CAST(const mlc__subset *, user);
+    return mlc__set_get(u->of, s, u->rows[s->index]);
+}
+
+static int64_t mlc__subset_length(void *user, int64_t i)
+{
+    const mlc__subset *u = MLC__CAST(const mlc__subset *, user);
+    return u->of->length(u->of->user, u->rows[i]);
+}
+
+static void mlc__subset_release(void *user)
+{
+    mlc__heap_free(MLC__CAST(mlc__subset *, user)->ctx, MLC__CAST(mlc__subset *, user)->rows);
+}
+
+/* Fields and scratch of a dataset over another. */
+static void mlc__set_like(mlc_dataset *d, const mlc_dataset *of)
+{
+    d->n_fields = of->n_fields;
+    memcpy(d->field, of->field, sizeof d->field);
+    d->scratch = of->scratch;
+}
+
+static mlc_status mlc__subset_rows(mlc__subset *u, mlc_tensor *rows)
+{
+    const int64_t most = mlc_dataset_count(u->of);
+    u->n = mlc__numel(rows);
+    u->rows = MLC__CAST(int64_t *, mlc__heap_alloc(u->ctx, (size_t)u->n * 8, MLC_MEM_OBJECT,
+                                                   "dataset_subset"));
+    if (!u->rows) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc_read(rows, u->rows, (size_t)u->n * 8));
+    for (int64_t i = 0; i < u->n; i++)
+        MLC__REQUIRE(u->ctx, u->rows[i] >= 0 && u->rows[i] < most, VALUE,
+                     "dataset_subset: number %lld of rows is %lld; the dataset has samples 0 to "
+                     "%lld", (long long)i, (long long)u->rows[i], (long long)most - 1);
+    return MLC_OK;
+}
+
+static mlc_status mlc__subset_check(mlc_ctx *ctx, const mlc_dataset *of, const mlc_tensor *rows)
+{
+    MLC__TRY(mlc__set_counted(ctx, "dataset_subset", of));
+    if (!rows && ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, rows, ARG, "dataset_subset: rows is NULL; it takes numbers, i64 [m]");
+    MLC__REQUIRE(ctx, rows->dtype == MLC_I64, DTYPE, "dataset_subset: rows are %s; they must be "
+                 "i64: cast them with mlc_cast", mlc_dtype_name(rows->dtype));
+    MLC__REQUIRE(ctx, rows->ndim == 1, SHAPE, "dataset_subset: rows are %s; they must be [m]",
+                 mlc__shape(rows).s);
+    MLC__REQUIRE(ctx, rows->shape[0] > 0, VALUE,
+                 "dataset_subset: there are no rows; a subset has at least one sample");
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, mlc_tensor *rows)
+{
+    if (!ctx || mlc__subset_check(ctx, data, rows) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__set_new(ctx, "dataset_subset", sizeof(mlc__subset));
+    if (!d) return NULL;
+    mlc__subset *u = MLC__CAST(mlc__subset *, d->user);
+    u->ctx = ctx;
+    u->of = data;
+    mlc__set_like(d, data);
+    d->count = mlc__subset_count;
+    d->get = mlc__subset_get;
+    if (data->length) d->length = mlc__subset_length;
+    d->release = mlc__subset_release;
+    return mlc__set_done(d, mlc__subset_rows(u, rows));
+}
+
+MLC_IMPL mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
+                                      const mlc_split_rows_desc *desc, mlc_dataset **parts)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, parts, ARG, "dataset_split: parts is NULL; it takes one for each share");
+    for (int32_t i = 0; desc && i < desc->n_shares; i++) parts[i] = NULL;
+    MLC__TRY(mlc__set_counted(ctx, "dataset_split", data));
+    MLC__REQUIRE(ctx, desc && desc->n_shares > 0, ARG, "dataset_split: there are no shares; "
+                 "mlc_split_rows_desc_make takes them");
+    const int32_t n = desc->n_shares;
+    mlc_tensor **rows = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, (size_t)n * sizeof *rows,
+                                                                 MLC_MEM_OBJECT, "dataset_split"));
+    if (!rows) return MLC_ERR_NOMEM;
+    mlc_status st = mlc_scope_begin(ctx);
+    if (st == MLC_OK) {
+        st = mlc_split_rows(ctx, mlc_dataset_count(data), desc, rows);
+        for (int32_t i = 0; st == MLC_OK && i < n; i++)
+            if (!(parts[i] = mlc_dataset_subset(ctx, data, rows[i]))) st = ctx->status;
+        mlc__scope_leave(ctx);
+    }
+    for (int32_t i = n; st != MLC_OK && i-- > 0; parts[i] = NULL) mlc_dataset_free(parts[i]);
+    mlc__heap_free(ctx, rows);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
+                                       const mlc_k_fold_desc *desc, int64_t fold,
+                                       mlc_dataset **train, mlc_dataset **held_out)
+{
+    mlc_tensor *in = NULL, *out = NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, train && held_out, ARG, "dataset_k_fold: train or held_out is NULL; it takes "
+                 "both");
+    *train = *held_out = NULL;
+    MLC__TRY(mlc__set_counted(ctx, "dataset_k_fold", data));
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_status st = mlc_k_fold(ctx, mlc_dataset_count(data), desc, fold, &in, &out);
+    if (st == MLC_OK && !(*train = mlc_dataset_subset(ctx, data, in))) st = ctx->status;
+    if (st == MLC_OK && !(*held_out = mlc_dataset_subset(ctx, data, out))) {
+        st = ctx->status;
+        mlc_dataset_free(*train);
+        *train = NULL;
+    }
+    mlc__scope_leave(ctx);
+    return st;
+}
+
+/* Several datasets: one after another, or side by side. */
+typedef struct mlc__joint {            /* followed by of and start */
+    const mlc_dataset **of;
+    int64_t            *start, n;      /* first sample of each, and the end */
+    int32_t             parts;
+} mlc__joint;
+
+static int64_t mlc__joint_count(void *user) { return MLC__CAST(mlc__joint *, user)->n; }
+
+/* The part that has a sample; parts are few. */
+static int32_t mlc__concat_part(const mlc__joint *c, int64_t i)
+{
+    int32_t p = 0;
+    while (i >= c->start[p + 1]) p++;
+    return p;
+}
+
+static mlc_status mlc__concat_get(void *user, mlc_sample *s)
+{
+    const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
+    const int32_t p = mlc__concat_part(c, s->index);
+    return mlc__set_get(c->of[p], s, s->index - c->start[p]);
+}
+
+static int64_t mlc__concat_length(void *user, int64_t i)
+{
+    const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
+    const int32_t p = mlc__concat_part(c, i);
+    return c->of[p]->length(c->of[p]->user, i - c->start[p]);
+}
+
+static mlc_status mlc__zip_get(void *user, mlc_sample *s)
+{
+    const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
+    mlc_sample part;
+    part.index = s->index;
+    part.seed = s->seed;
+    part.epoch = s->epoch;
+    part.scratch = s->scratch;
+    part.end = false;
+    part.why[0] = 0;
+    for (int32_t p = 0, f = 0; p < c->parts; f += c->of[p++]->n_fields) {
+        const size_t n = (size_t)c->of[p]->n_fields;
+        memcpy(part.dst, s->dst + f, n * sizeof *part.dst);
+        const mlc_status st = c->of[p]->get(c->of[p]->user, &part);
+        memcpy(s->len + f, part.len, n * sizeof *part.len);
+        if (st != MLC_OK) return mlc__why(s, st, "%s", part.why);
+    }
+    return MLC_OK;
+}
+
+/* That of the first part which has one. */
+static int64_t mlc__zip_length(void *user, int64_t i)
+{
+    const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
+    int32_t p = 0;
+    while (!c->of[p]->length) p++;
+    return c->of[p]->length(c->of[p]->user, i);
+}
+
+static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dataset *const *data,
+                                   int32_t n)
+{
+    if (!data || n < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: %d datasets; it takes 1 or more", what, data ? n : 0);
+        return NULL;
+    }
+    for (int32_t i = 0; i < n; i++)
+        if (mlc__set_counted(ctx, what, data[i]) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__joint) +
+                                             (size_t)(n + 1) * (sizeof *data + sizeof(int64_t)));
+    if (!d) return NULL;
+    mlc__joint *c = MLC__CAST(mlc__joint *, d->user);
+    c->start = (int64_t *)(void *)(c + 1);
+    c->of = (const mlc_dataset **)(void *)(c->start + n + 1);
+    c->parts = n;
+    for (int32_t i = 0; i < n; i++) {
+        c->of[i] = data[i];
+        c->start[i + 1] = c->start[i] + mlc_dataset_count(data[i]);
+        if (data[i]->scratch > d->scratch) d->scratch = data[i]->scratch;
+    }
+    d->count = mlc__joint_count;
+    return d;
+}
+
+static bool mlc__field_same(const mlc_field *a, const mlc_field *b)
+{
+    return a->dtype == b->dtype && a->ragged == b->ragged && a->dims.n == b->dims.n &&
+           memcmp(a->dims.v, b->dims.v, (size_t)a->dims.n * sizeof *a->dims.v) == 0;
+}
+
+/* A field as a text: "u8 [1,28,28]". */
+static const char *mlc__field_text(mlc_ctx *ctx, const mlc_field *f, char *to, size_t room)
+{
+    mlc_tensor t;
+    memset(&t, 0, sizeof t);
+    mlc__tensor_init(&t, ctx, f->dtype, f->dims.n, f->dims.v);
+    snprintf(to, room, "%s %s%s", mlc_dtype_name(f->dtype), mlc__shape(&t).s,
+             f->ragged ? ", ragged" : "");
+    return to;
+}
+
+static mlc_status mlc__concat_check(mlc_ctx *ctx, const mlc_dataset *a, const mlc_dataset *b,
+                                    int32_t i)
+{
+    char first[96], other[96];
+    MLC__REQUIRE(ctx, a->n_fields == b->n_fields, SHAPE, "dataset_concat: dataset %d has %d "
+                 "fields, the first %d; they must have the same", i, b->n_fields, a->n_fields);
+    for (int32_t f = 0; f < a->n_fields; f++)
+        MLC__REQUIRE(ctx, mlc__field_same(&a->field[f], &b->field[f]), SHAPE,
+                     "dataset_concat: field %d of dataset %d is %s, of the first %s", f, i,
+                     mlc__field_text(ctx, &b->field[f], other, sizeof other),
+                     mlc__field_text(ctx, &a->field[f], first, sizeof first));
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n)
+{
+    bool lengths = true;
+    mlc_dataset *d = ctx ? mlc__joint_new(ctx, "dataset_concat", data, n) : NULL;
+    if (!d) return NULL;
+    for (int32_t i = 0; i < n; i++) {
+        lengths = lengths && data[i]->length;
+        const mlc_status st = mlc__concat_check(ctx, data[0], data[i], i);
+        if (st != MLC_OK) return mlc__set_done(d, st);
+    }
+    memcpy(d->field, data[0]->field, sizeof d->field);
+    d->n_fields = data[0]->n_fields;
+    MLC__CAST(mlc__joint *, d->user)->n = MLC__CAST(mlc__joint *, d->user)->start[n];
+    d->get = mlc__concat_get;
+    if (lengths) d->length = mlc__concat_length;
+    return d;
+}
+
+/* Adds the fields of a dataset beside those that are there. */
+static mlc_status mlc__zip_add(mlc_ctx *ctx, mlc_dataset *d, const mlc_dataset *part, int64_t n)
+{
+    MLC__REQUIRE(ctx, d->n_fields + part->n_fields <= MLC_MAX_FIELDS, ARG,
+                 "dataset_zip: over %d fields; a sample has %d at most",
+                 d->n_fields + part->n_fields - 1, MLC_MAX_FIELDS);
+    MLC__REQUIRE(ctx, mlc_dataset_count(part) == n, SHAPE, "dataset_zip: datasets of %lld and of "
+                 "%lld samples; they must have as many", (long long)n,
+                 (long long)mlc_dataset_count(part));
+    memcpy(d->field + d->n_fields, part->field, (size_t)part->n_fields * sizeof *d->field);
+    d->n_fields += part->n_fields;
+    if (part->length) d->length = mlc__zip_length;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n)
+{
+    mlc_dataset *d = ctx ? mlc__joint_new(ctx, "dataset_zip", data, n) : NULL;
+    if (!d) return NULL;
+    mlc__joint *c = MLC__CAST(mlc__joint *, d->user);
+    c->n = c->start[1];
+    d->get = mlc__zip_get;
+    mlc_status st = MLC_OK;
+    for (int32_t i = 0; i < n && st == MLC_OK; i++) st = mlc__zip_add(ctx, d, data[i], c->n);
+    return mlc__set_done(d, st);
+}
+
+/* -- samples that go through a function -- */
+
+typedef struct mlc__mapped {
+    const mlc_dataset *of;
+    mlc_transform      map;
+} mlc__mapped;
+
+static int64_t mlc__mapped_count(void *user)
+{
+    return mlc_dataset_count(MLC__CAST(mlc__mapped *, user)->of);
+}
+
+static int64_t mlc__mapped_length(void *user, int64_t i)
+{
+    const mlc_dataset *of = MLC__CAST(mlc__mapped *, user)->of;
+    return of->length(of->user, i);
+}
+
+/* The fields of what it is made of lie at the begin of the scratch; both work in what follows. */
+static mlc_status mlc__mapped_get(void *user, mlc_sample *s)
+{
+    const mlc__mapped *m = MLC__CAST(const mlc__mapped *, user);
+    void *dst[MLC_MAX_FIELDS], *in[MLC_MAX_FIELDS], *scratch = s->scratch;
+    int64_t len[MLC_MAX_FIELDS];
+    memcpy(dst, s->dst, sizeof dst);
+    s->scratch = mlc__rooms(m->of->field, m->of->n_fields, MLC__CAST(char *, scratch), s->dst);
+    mlc_status st = m->of->get(m->of->user, s);
+    memcpy(in, s->dst, sizeof in);
+    memcpy(len, s->len, sizeof len);
+    memcpy(s->dst, dst, sizeof dst);
+    if (st == MLC_OK && !s->end) st = m->map.run(m->map.user, s, in, len);
+    s->scratch = scratch;
+    return st;
+}
+
+/* A map whose state is followed by `state` bytes, which are its user. */
+static mlc_dataset *mlc__mapped_new(mlc_ctx *ctx, const char *what, const mlc_dataset *data,
+                                    const mlc_transform *map, size_t state)
+{
+    mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__mapped) + state);
+    if (!d) return NULL;
+    mlc__mapped *m = MLC__CAST(mlc__mapped *, d->user);
+    m->of = data;
+    m->map = *map;
+    if (state) m->map.user = m + 1;
+    mlc__set_like(d, data);
+    if (map->n_fields) memcpy(d->field, map->field, sizeof d->field);
+    if (map->n_fields) d->n_fields = map->n_fields;
+    d->scratch = mlc__rooms_bytes(data->field, data->n_fields) +
+                 (data->scratch > map->scratch ? data->scratch : map->scratch);
+    if (data->count) d->count = mlc__mapped_count;
+    if (data->length) d->length = mlc__mapped_length;
+    d->get = mlc__mapped_get;
+    return d;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
+                                      const mlc_transform *map)
+{
+    if (!ctx || mlc__set_check(ctx, "dataset_map", data) != MLC_OK) return NULL;
+    if (!map || !map->run) {
+        mlc__fail(ctx, MLC_ERR_ARG, "dataset_map: there is no function run");
+        return NULL;
+    }
+    if (map->n_fields &&
+        mlc__fields_check(ctx, "dataset_map", map->field, map->n_fields) != MLC_OK) return NULL;
+    return mlc__mapped_new(ctx, "dataset_map", data, map, 0);
+}
+
+/* -- samples that are kept -- */
+
+typedef struct mlc__cache {            /* of a sample: len of each field, then the fields */
+    mlc_ctx           *ctx;
+    const mlc_dataset *of;
+    uint8_t           *mark;           /* of samples: empty, being filled, there */
+    char              *data;
+    size_t             bytes[MLC_MAX_FIELDS], sample;
+    mlc__file          file;           /* its size is that of the mapping; 0: in memory */
+} mlc__cache;
+
+static int64_t mlc__cache_count(void *user)
+{
+    return mlc_dataset_count(MLC__CAST(mlc__cache *, user)->of);
+}
+
+static int64_t mlc__cache_length(void *user, int64_t i)
+{
+    const mlc_dataset *of = MLC__CAST(mlc__cache *, user)->of;
+    return of->length(of->user, i);
+}
+
+static void mlc__cache_take(const mlc__cache *c, mlc_sample *s, const char *at)
+{
+    const size_t n = (size_t)c->of->n_fields;
+    memcpy(s->len, at, n * 8);
+    at += n * 8;
+    for (size_t f = 0; f < n; at += c->bytes[f++]) memcpy(s->dst[f], at, c->bytes[f]);
+}
+
+static void mlc__cache_put(const mlc__cache *c, const mlc_sample *s, char *at)
+{
+    const size_t n = (size_t)c->of->n_fields;
+    memcpy(at, s->len, n * 8);
+    at += n * 8;
+    for (size_t f = 0; f < n; at += c->bytes[f++]) memcpy(at, s->dst[f], c->bytes[f]);
+}
+
+/* Who finds a sample empty claims it; who finds it claimed makes another, of the same bits. */
+static mlc_status mlc__cache_get(void *user, mlc_sample *s)
+{
+    const mlc__cache *c = MLC__CAST(const mlc__cache *, user);
+    char *at = c->data + (size_t)s->index * c->sample;
+    uint8_t *mark = &c->mark[s->index], empty = 0;
+    if (__atomic_load_n(mark, __ATOMIC_ACQUIRE) == 2) {
+        mlc__cache_take(c, s, at);
+        return MLC_OK;
+    }
+    const mlc_status st = c->of->get(c->of->user, s);
+    if (st != MLC_OK || !__atomic_compare_exchange_n(mark, &empty, (uint8_t)1, false,
+                                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return st;
+    mlc__cache_put(c, s, at);
+    __atomic_store_n(mark, (uint8_t)2, __ATOMIC_RELEASE);
+    return MLC_OK;
+}
+
+static void mlc__cache_release(void *user)
+{
+    mlc__cache *c = MLC__CAST(mlc__cache *, user);
+    if (c->file.size) mlc__file_unmap(&c->file, c->data);
+    else mlc__heap_free(c->ctx, c->data);
+    mlc__heap_free(c->ctx, c->mark);
+}
+
+#if MLC__FILES && MLC__POSIX
+/* The blocks of the file are taken at once: on a full disk a mapping would end the process. */
+static mlc_status mlc__cache_fill(mlc__cache *c, size_t bytes)
+{
+    char zero[4096];
+    memset(zero, 0, sizeof zero);
+    for (size_t left = bytes, n; left; left -= n) {
+        n = left < sizeof zero ? left : sizeof zero;
+        MLC__TRY(mlc__file_write(&c->file, zero, n));
+    }
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->file.fd, 0);
+    if (map == MAP_FAILED) return mlc__io_fail(&c->file, "cannot map");
+    c->data = MLC__CAST(char *, map);
+    c->file.size = (int64_t)bytes;
+    return MLC_OK;
+}
+
+/* The name goes at once, the file with its mapping. */
+static mlc_status mlc__cache_map(mlc__cache *c, const char *path, size_t bytes)
+{
+    c->file.ctx = c->ctx;
+    c->file.path = path;
+    MLC__REQUIRE(c->ctx, !c->ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward",
+                 path);
+    c->file.fd = mlc__open(path, O_RDWR | O_CREAT | O_EXCL);
+    if (c->file.fd < 0) return mlc__io_fail(&c->file, "cannot write");
+    unlink(path);
+    const mlc_status st = mlc__cache_fill(c, bytes);
+    close(c->file.fd);
+    return st;
+}
+#else
+static mlc_status mlc__cache_map(mlc__cache *c, const char *path, size_t bytes)
+{
+    (void)bytes;
+    return mlc__fail(c->ctx, MLC_ERR_UNSUPPORTED, "dataset_cache: '%s': files cannot be mapped "
+                     "here; a NULL path keeps samples in memory", path);
+}
+#endif
+
+static mlc_status mlc__cache_make(mlc__cache *c, const char *path)
+{
+    const int64_t n = mlc_dataset_count(c->of);
+    size_t bytes;
+    c->sample = (size_t)c->of->n_fields * 8;
+    for (int32_t f = 0; f < c->of->n_fields; f++)
+        c->sample += c->bytes[f] = mlc__field_bytes(&c->of->field[f]);
+    c->sample = mlc__round_up(c->sample, 8);
+    MLC__REQUIRE(c->ctx, !__builtin_mul_overflow((size_t)n, c->sample, &bytes), ARG,
+                 "dataset_cache: %lld samples of %llu bytes are too many", (long long)n,
+                 (unsigned long long)c->sample);
+    c->mark = MLC__CAST(uint8_t *, mlc__heap_alloc(c->ctx, (size_t)n, MLC_MEM_OBJECT,
+                                                   "dataset_cache"));
+    if (!c->mark) return MLC_ERR_NOMEM;
+    if (path && bytes) return mlc__cache_map(c, path, bytes);
+    c->data = MLC__CAST(char *, mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "dataset_cache"));
+    return c->data ? MLC_OK : MLC_ERR_NOMEM;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, const char *path)
+{
+    if (!ctx || mlc__set_counted(ctx, "dataset_cache", data) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__set_new(ctx, "dataset_cache", sizeof(mlc__cache));
+    if (!d) return NULL;
+    mlc__cache *c = MLC__CAST(mlc__cache *, d->user);
+    c->ctx = ctx;
+    c->of = data;
+    mlc__set_like(d, data);
+    d->count = mlc__cache_count;
+    d->get = mlc__cache_get;
+    if (data->length) d->length = mlc__cache_length;
+    d->release = mlc__cache_release;
+    return mlc__set_done(d, mlc__cache_make(c, path));
+}
+
+/* @@ IMPL.DATA.READY ------------------------------------- datasets of files and tables
+ * Rows of an array lie in a mapped file; the readers of the formats say where they begin and what
+ * they are. What depends on a row's values (labels, tokens) is checked when it is got: a look at
+ * all of them would read the file. Each kind links the reader of its own format alone. */
+
+typedef struct mlc__row_file {             /* followed by the path */
+    mlc_ctx    *ctx;
+    mlc__file   file;                  /* closed once the dataset is made */
+    void       *map;                   /* or copy, where files cannot be mapped */
+    char       *copy;
+    const char *data;                  /* of the first row */
+    int64_t     n, each;               /* rows, and elements of each */
+    size_t      bytes;                 /* of a row, in the file */
+    mlc__npy    array;
+    bool        convert;
+    mlc_dataset_tokens_desc tokens;    /* of a file of tokens, of which there are */
+    int64_t     total;
+} mlc__row_file;
+
+static int64_t mlc__rows_count(void *user) { return MLC__CAST(mlc__row_file *, user)->n; }
+
+static mlc_status mlc__rows_get(void *user, mlc_sample *s)
+{
+    const mlc__row_file *r = MLC__CAST(const mlc__row_file *, user);
+    memcpy(s->dst[0], r->data + (size_t)s->index * r->bytes, r->bytes);
+    if (r->convert)
+        mlc__npy_convert(&r->array, MLC__CAST(unsigned char *, s->dst[0]), r->each);
+    return MLC_OK;
+}
+
+static void mlc__rows_release(void *user)
+{
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, user);
+    mlc__file_unmap(&r->file, r->map);
+    mlc__heap_free(r->ctx, r->copy);
+}
+
+/* A dataset over a file that is open; what follows closes it. */
+static mlc_dataset *mlc__rows_open(mlc_ctx *ctx, const char *what, const char *path)
+{
+    if (!ctx) return NULL;
+    if (!path) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: path is NULL; give a file's name", what);
+        return NULL;
+    }
+    mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__row_file) + strlen(path) + 1);
+    if (!d) return NULL;
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    char *copy = (char *)(r + 1);
+    memcpy(copy, path, strlen(path));
+    r->ctx = ctx;
+    d->count = mlc__rows_count;
+    d->get = mlc__rows_get;
+    d->release = mlc__rows_release;
+    return mlc__set_done(d, mlc__file_open(&r->file, ctx, copy));
+}
+
+/* Maps the file from an offset on, which is inside. */
+static mlc_status mlc__rows_map(mlc__row_file *r, const char *what, int64_t offset)
+{
+    r->map = r->file.size ? mlc__file_map(&r->file) : NULL;
+    if (r->map) {
+        r->data = MLC__CAST(const char *, r->map) + offset;
+        return MLC_OK;
+    }
+    const size_t bytes = (size_t)(r->file.size - offset);
+    r->copy = MLC__CAST(char *, mlc__heap_alloc(r->ctx, bytes, MLC_MEM_OBJECT, what));
+    if (!r->copy) return MLC_ERR_NOMEM;
+    r->data = r->copy;
+    MLC__TRY(mlc__file_seek(&r->file, offset));
+    return mlc__file_read(&r->file, r->copy, bytes);
+}
+
+/* The rows of an array that begins at an offset. */
+static mlc_status mlc__rows_array(mlc_dataset *d, const char *what, mlc_dtype dtype,
+                                  const mlc__npy *a, int64_t offset)
+{
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    MLC__REQUIRE(r->ctx, a->ndim > 0 && a->shape[0] > 0, SHAPE,
+                 "%s: '%s': the array has %s; a dataset has rows", what, r->file.path,
+                 a->ndim ? "no rows" : "no axes");
+    MLC__REQUIRE(r->ctx, !a->fortran || a->ndim == 1, UNSUPPORTED, "%s: '%s': the array lies "
+                 "column by column; save numpy.ascontiguousarray of it", what, r->file.path);
+    r->array = *a;
+    r->n = a->shape[0];
+    r->each = mlc__product(a->ndim - 1, a->shape + 1);
+    r->bytes = (size_t)r->each * (size_t)a->bytes;
+    r->convert = a->swap || a->kind == 'b' || (size_t)a->bytes != mlc__dtypes[dtype].bytes;
+    d->n_fields = 1;
+    d->field[0].dtype = dtype;
+    d->field[0].dims = mlc_dims_of(a->ndim - 1, a->shape + 1);
+    return mlc__rows_map(r, what, offset);
+}
+
+static mlc_dataset *mlc__rows_done(mlc_dataset *d, mlc_status st)
+{
+    mlc__file_close(&MLC__CAST(mlc__row_file *, d->user)->file);
+    return mlc__set_done(d, st);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_npy(mlc_ctx *ctx, const char *path)
+{
+    mlc__source s;
+    mlc__npy a;
+    mlc_dataset *d = mlc__rows_open(ctx, "dataset_npy", path);
+    if (!d) return NULL;
+    memset(&s, 0, sizeof s);
+    s.file = &MLC__CAST(mlc__row_file *, d->user)->file;
+    s.left = s.file->size;
+    mlc_status st = mlc__npy_header(&s, &a);
+    if (!st && mlc__npy_bytes(&s, &a) < 0) st = ctx->status;
+    if (!st) st = mlc__rows_array(d, "dataset_npy", mlc__npy_dtype(&a), &a, s.file->at);
+    return mlc__rows_done(d, st);
+}
+
+/* The header of the entry, from where on its data lies in the file. */
+static mlc_status mlc__npz_find(mlc__zip *z, const char *name, mlc__npy *a, int64_t *offset)
+{
+    mlc__source s;
+    int64_t i = 0;
+    MLC__TRY(mlc__zip_open(z));
+    while (i < z->count && strcmp(z->entries[i].name, name) != 0) i++;
+    MLC__REQUIRE(z->file.ctx, i < z->count, ARG, "dataset_npz: '%s' has no array named '%.80s'",
+                 z->file.path, name);
+    MLC__REQUIRE(z->file.ctx, z->entries[i].method == 0, UNSUPPORTED, "dataset_npz: '%s': '%.80s' "
+                 "is compressed; write it with numpy.savez instead of savez_compressed, or read it "
+                 "with mlc_npz_load", z->file.path, name);
+    memset(&s, 0, sizeof s);
+    s.file = &z->file;
+    s.left = z->entries[i].bytes;
+    MLC__TRY(mlc__file_seek(s.file, z->entries[i].data));
+    MLC__TRY(mlc__npy_header(&s, a));
+    *offset = s.file->at;
+    return mlc__npy_bytes(&s, a) < 0 ? z->file.ctx->status : MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char *name)
+{
+    mlc__zip z;
+    mlc__npy a;
+    int64_t offset = 0;
+    mlc_dataset *d = mlc__rows_open(ctx, "dataset_npz", path);
+    if (!d) return NULL;
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    memset(&z, 0, sizeof z);
+    z.file = r->file;
+    mlc_status st = mlc_scope_begin(ctx);                  /* for the names of the zip */
+    if (st) return mlc__rows_done(d, st);
+    st = mlc__npz_find(&z, name ? name : "", &a, &offset);
+    mlc__heap_free(ctx, z.directory);
+    mlc__heap_free(ctx, z.entries);
+    mlc__scope_leave(ctx);
+    r->file.at = z.file.at;
+    if (!st) st = mlc__rows_array(d, "dataset_npz", mlc__npy_dtype(&a), &a, offset);
+    return mlc__rows_done(d, st);
+}
+
+/* What an entry of a file is, as a .npy file would say it. */
+static mlc_status mlc__st_array(mlc_safetensors *f, const char *name, mlc_dtype *dtype,
+                                mlc__npy *a, int64_t *offset)
+{
+    const mlc__st_entry *e = mlc__st_find(f, name);
+    if (!e) return MLC_ERR_ARG;
+    MLC__TRY(mlc__st_known(f, e));
+    memset(a, 0, sizeof *a);
+    a->kind = e->dtype == MLC_BOOL ? 'b' : 'f';
+    a->bytes = (int)mlc__dtypes[e->dtype].bytes;
+    a->ndim = e->ndim;
+    memcpy(a->shape, e->shape, sizeof a->shape);
+    *dtype = e->dtype;
+    *offset = f->data + e->begin;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, const char *name)
+{
+    mlc__npy a;
+    mlc_dtype dtype = MLC_F32;
+    int64_t offset = 0;
+    mlc_safetensors *f = mlc_safetensors_open(ctx, path);
+    if (!f) return NULL;
+    mlc_status st = mlc__st_array(f, name, &dtype, &a, &offset);
+    mlc_safetensors_close(f);
+    mlc_dataset *d = st ? NULL : mlc__rows_open(ctx, "dataset_safetensors", path);
+    if (!d) return NULL;
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    const int64_t left = r->file.size - offset;            /* it may be another file by now */
+    if (left < mlc__product(a.ndim, a.shape) * a.bytes)
+        st = mlc__fail(ctx, MLC_ERR_IO, "'%s' has become shorter", path);
+    if (!st) st = mlc__rows_array(d, "dataset_safetensors", dtype, &a, offset);
+    return mlc__rows_done(d, st);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path)
+{
+    mlc__source s;
+    mlc__npy a;
+    mlc_dataset *d = mlc__rows_open(ctx, "dataset_idx", path);
+    if (!d) return NULL;
+    memset(&s, 0, sizeof s);
+    s.file = &MLC__CAST(mlc__row_file *, d->user)->file;
+    mlc_status st = mlc__idx_header(s.file, &a);
+    s.left = s.file->size - s.file->at;
+    const int64_t bytes = st ? 0 : mlc__npy_bytes(&s, &a);
+    if (!st && bytes < 0) st = ctx->status;
+    if (!st && bytes != s.left)
+        st = mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes of data, the header names %lld", path,
+                       (long long)s.left, (long long)bytes);
+    if (!st) st = mlc__rows_array(d, "dataset_idx", mlc__npy_dtype(&a), &a, s.file->at);
+    return mlc__rows_done(d, st);
+}
+
+/* -- CIFAR -- */
+
+/* array.bytes is the number of labels before an image, each their classes. */
+static mlc_status mlc__cifar_get(void *user, mlc_sample *s)
+{
+    const mlc__row_file *r = MLC__CAST(const mlc__row_file *, user);
+    const unsigned char *at = (const unsigned char *)r->data + (size_t)s->index * r->bytes;
+    const int front = r->array.bytes, classes = front == 1 ? 10 : 100;
+    const int64_t label = at[front - 1];
+    if (label >= classes)
+        return mlc__why(s, MLC_ERR_VALUE, "'%.120s': record %lld has label %d, CIFAR-%d has %d",
+                        r->file.path, (long long)s->index, (int)label, classes, classes);
+    memcpy(s->dst[0], at + front, 3072);
+    memcpy(s->dst[1], &label, sizeof label);
+    return MLC_OK;
+}
+
+static mlc_status mlc__cifar_rows(mlc_dataset *d)
+{
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    MLC__REQUIRE(r->ctx, r->file.size > 0 && r->file.size % (int64_t)r->bytes == 0, IO,
+                 "'%s': %lld bytes are no records of %lld bytes (CIFAR-%d)", r->file.path,
+                 (long long)r->file.size, (long long)r->bytes, r->array.bytes == 1 ? 10 : 100);
+    r->n = r->file.size / (int64_t)r->bytes;
+    d->n_fields = 2;
+    d->field[0].dtype = MLC_U8;
+    d->field[0].dims = mlc_dims3(3, 32, 32);
+    d->field[1].dtype = MLC_I64;
+    d->get = mlc__cifar_get;
+    return mlc__rows_map(r, "dataset_cifar", 0);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes)
+{
+    if (ctx && classes != 10 && classes != 100) {
+        mlc__fail(ctx, MLC_ERR_ARG, "dataset_cifar: %d classes; it reads 10 or 100", classes);
+        return NULL;
+    }
+    mlc_dataset *d = mlc__rows_open(ctx, "dataset_cifar", path);
+    if (!d) return NULL;
+    mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
+    r->array.bytes = classes == 10 ? 1 : 2;
+    r->bytes = (size_t)r->array.bytes + 3072;
+    return mlc__rows_done(d, mlc__cifar_rows(d));
+}
+
+/* -- labels -- */
+
+typedef struct mlc__labels {
+    int32_t   f, n;
+    int64_t   classes;
+    mlc_dtype dtype;
+    size_t    bytes[MLC_MAX_FIELDS];
+} mlc__labels;
+
+static int64_t mlc__label_of(mlc_dtype dtype, const void *from)
+{
+    int64_t wide;
+    int32_t narrow;
+    int8_t small;
+    uint8_t byte;
+    switch (dtype) {
+    case MLC_I64: memcpy(&wide, from, sizeof wide); return wide;
+    case MLC_I32: memcpy(&narrow, from, sizeof narrow); return narrow;
+    case MLC_I8: memcpy(&small, from, sizeof small); return small;
+    default: memcpy(&byte, from, sizeof byte); return byte;
+    }
+}
+
+static mlc_status mlc__labels_run(void *user, mlc_sample *s, void *const *in,
+                                  const int64_t *in_len)
+{
+    const mlc__labels *l = MLC__CAST(const mlc__labels *, user);
+    const int64_t label = mlc__label_of(l->dtype, in[l->f]);
+    if (label < 0 || label >= l->classes)
+        return mlc__why(s, MLC_ERR_VALUE, "label %lld; classes are 0 to %lld", (long long)label,
+                        (long long)l->classes - 1);
+    for (int32_t f = 0; f < l->n; f++)
+        if (f != l->f) memcpy(s->dst[f], in[f], l->bytes[f]);
+    memcpy(s->dst[l->f], &label, sizeof label);
+    memcpy(s->len, in_len, sizeof s->len);
+    return MLC_OK;
+}
+
+static mlc_status mlc__labels_check(mlc_ctx *ctx, const mlc_dataset *data, int32_t f,
+                                    int64_t classes)
+{
+    MLC__TRY(mlc__set_check(ctx, "dataset_labels", data));
+    MLC__REQUIRE(ctx, f >= 0 && f < data->n_fields && classes > 0, ARG,
+                 "dataset_labels: field %d of %d, %lld classes; fields count from 0, classes are 1 "
+                 "or more", f, data->n_fields, (long long)classes);
+    MLC__REQUIRE(ctx, !mlc__is_float(data->field[f].dtype), DTYPE, "dataset_labels: field %d is "
+                 "%s; labels are whole numbers", f, mlc_dtype_name(data->field[f].dtype));
+    MLC__REQUIRE(ctx, mlc__product(data->field[f].dims.n, data->field[f].dims.v) == 1 &&
+                      !data->field[f].ragged, SHAPE,
+                 "dataset_labels: field %d is no single number of a sample", f);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, int32_t f,
+                                         int64_t classes)
+{
+    mlc_transform map;
+    if (!ctx || mlc__labels_check(ctx, data, f, classes) != MLC_OK) return NULL;
+    memset(&map, 0, sizeof map);
+    map.run = mlc__labels_run;
+    map.n_fields = data->n_fields;
+    memcpy(map.field, data->field, sizeof map.field);
+    map.field[f].dtype = MLC_I64;
+    map.field[f].dims = mlc_dims0();
+    mlc_dataset *d = mlc__mapped_new(ctx, "dataset_labels", data, &map, sizeof(mlc__labels));
+    if (!d) return NULL;
+    mlc__labels *l = MLC__CAST(mlc__labels *, MLC__CAST(mlc__mapped *, d->user)->map.user);
+    l->f = f;
+    l->n = data->n_fields;
+    l->classes = classes;
+    l->dtype = data->field[f].dtype;
+    for (int32_t i = 0; i < l->n; i++) l->bytes[i] = mlc__field_bytes(&data->field[i]);
+    return d;
+}
+
+/* -- tokens -- */
+
+MLC_IMPL mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kind, int64_t window)
+{
+    const mlc_dataset_tokens_desc d = { kind, window, window, 0, 0, false };
+    return d;
+}
+
+static int64_t mlc__token_at(const mlc__row_file *t, int64_t i)
+{
+    uint16_t half;
+    uint32_t word;
+    if (t->tokens.kind == MLC_TOKENS_U16) {
+        memcpy(&half, t->data + 2 * i, sizeof half);
+        return half;
+    }
+    memcpy(&word, t->data + 4 * i, sizeof word);
+    return t->tokens.kind == MLC_TOKENS_U32 ? (int64_t)word : (int32_t)word;
+}
+
+/* The first token of a sample; one that jitters stays inside the file. */
+static int64_t mlc__token_first(const mlc__row_file *t, const mlc_sample *s)
+{
+    const int64_t at = s->index * t->tokens.stride, most = t->total - t->tokens.window - 1;
+    if (!t->tokens.jitter) return at;
+    const mlc__words r = mlc__sample_words(s, 0xBF58476D1CE4E5B9u, 0);
+    const uint64_t word = (uint64_t)r.w[1] << 32 | r.w[0];
+    return mlc__min(at + (int64_t)(word % (uint64_t)t->tokens.stride), most);
+}
+
+static mlc_status mlc__token_get(void *user, mlc_sample *s)
+{
+    const mlc__row_file *t = MLC__CAST(const mlc__row_file *, user);
+    const int64_t first = mlc__token_first(t, s), n = t->tokens.window;
+    int64_t *x = MLC__CAST(int64_t *, s->dst[0]), *y = MLC__CAST(int64_t *, s->dst[1]);
+    for (int64_t i = 0; i <= n; i++) {
+        const int64_t token = mlc__token_at(t, first + i);
+        if (token < 0 || (t->tokens.vocabulary && token >= t->tokens.vocabulary))
+            return mlc__why(s, MLC_ERR_VALUE, "'%.90s': token %lld of the file is %lld; the "
+                            "vocabulary has 0 to %lld", t->file.path, (long long)(first + i),
+                            (long long)token, (long long)t->tokens.vocabulary - 1);
+        if (i < n) x[i] = token;
+        if (i > 0) y[i - 1] = token;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__token_check(mlc_ctx *ctx, const mlc_dataset_tokens_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->window > 0 && d->window < PTRDIFF_MAX / 64 && d->stride > 0 &&
+                      d->vocabulary >= 0 && d->skip >= 0 &&
+                      (unsigned)d->kind <= (unsigned)MLC_TOKENS_I32, ARG,
+                 "dataset_tokens: window %lld, stride %lld; both are 1 or more, and vocabulary, "
+                 "skip at least 0; start from mlc_dataset_tokens_desc_make(kind, window)",
+                 d ? (long long)d->window : 0, d ? (long long)d->stride : 0);
+    return MLC_OK;
+}
+
+static mlc_status mlc__token_rows(mlc_dataset *d)
+{
+    mlc__row_file *t = MLC__CAST(mlc__row_file *, d->user);
+    const int64_t bytes = t->tokens.kind == MLC_TOKENS_U16 ? 2 : 4;
+    const int64_t left = t->file.size - t->tokens.skip;
+    MLC__REQUIRE(t->ctx, left >= 0 && left % bytes == 0, IO, "'%s': %lld bytes after %lld are no "
+                 "tokens of %lld bytes", t->file.path, (long long)left,
+                 (long long)t->tokens.skip, (long long)bytes);
+    t->total = left / bytes;
+    MLC__REQUIRE(t->ctx, t->total > t->tokens.window, IO, "'%s': %lld tokens; a window of %lld "
+                 "takes one more than it has", t->file.path, (long long)t->total,
+                 (long long)t->tokens.window);
+    t->n = (t->total - 1 - t->tokens.window) / t->tokens.stride + 1;
+    d->n_fields = 2;
+    d->field[0].dtype = d->field[1].dtype = MLC_I64;
+    d->field[0].dims = d->field[1].dims = mlc_dims1(t->tokens.window);
+    d->get = mlc__token_get;
+    return mlc__rows_map(t, "dataset_tokens", t->tokens.skip);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
+                                         const mlc_dataset_tokens_desc *desc)
+{
+    if (!ctx || mlc__token_check(ctx, desc) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__rows_open(ctx, "dataset_tokens", path);
+    if (!d) return NULL;
+    MLC__CAST(mlc__row_file *, d->user)->tokens = *desc;
+    return mlc__rows_done(d, mlc__token_rows(d));
+}
+
+/* -- tables -- */
+
+MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
+{
+    const mlc_dataset_table_desc d = { NULL, 0, target, MLC_MISSING_ERROR, 0.0 };
+    return d;
+}
+
+typedef struct mlc__table_set {        /* a table on its way to a dataset */
+    mlc_ctx   *ctx;
+    mlc_table *table;
+    mlc_dataset_table_desc desc;
+    int64_t   *column, n, target;      /* of x; how many; of y, or -1 */
+    uint8_t   *drop;                   /* of rows */
+    int64_t    rows;                   /* that are left */
+} mlc__table_set;
+
+static mlc_status mlc__table_set_find(const mlc__table_set *u, const char *name, int64_t *to)
+{
+    *to = mlc_table_find(u->table, name);
+    MLC__REQUIRE(u->ctx, *to >= 0, ARG, "dataset_table: the table has no column '%.80s'",
+                 name ? name : "(null)");
+    return MLC_OK;
+}
+
+static mlc_status mlc__table_set_columns(mlc__table_set *u)
+{
+    const mlc_table *t = u->table;
+    u->target = -1;
+    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, u->desc.target, &u->target));
+    for (int64_t k = 0; u->desc.columns && k < u->desc.n_columns; k++)
+        MLC__TRY(mlc__table_set_find(u, u->desc.columns[k], &u->column[u->n++]));
+    for (int64_t k = 0; !u->desc.columns && k < t->cols; k++)
+        if (k != u->target) u->column[u->n++] = k;
+    MLC__REQUIRE(u->ctx, u->n > 0, ARG, "dataset_table: there is no column for x");
+    for (int64_t k = 0; k <= u->n; k++) {
+        const int64_t col = k < u->n ? u->column[k] : u->target;
+        if (col >= 0 && t->columns[col].type == MLC_COLUMN_TEXT)
+            MLC__TRY(mlc__table_categories(u->table, &u->table->columns[col], col));
+    }
+    return MLC_OK;
+}
+
+/* A cell as a number; NaN where it is missing. */
+static double mlc__table_number(const mlc__table_set *u, int64_t row, int64_t col)
+{
+    const mlc__table_col *c = &u->table->columns[col];
+    double v;
+    int64_t q;
+    if (c->type == MLC_COLUMN_F64) {
+        mlc__table_value(c, mlc__table_at(u->table, row, col), &v);
+        return v;
+    }
+    mlc__table_value(c, mlc__table_at(u->table, row, col), &q);
+    return c->type == MLC_COLUMN_TEXT && q < 0 ? MLC__NAN : (double)q;
+}
+
+/* Which rows are left; empty cells that may not be are named. */
+static mlc_status mlc__table_set_rows(mlc__table_set *u)
+{
+    const mlc_missing policy = u->desc.missing;
+    for (int64_t r = 0; r < u->table->rows; r++) {
+        for (int64_t k = 0; k <= u->n; k++) {
+            const int64_t col = k < u->n ? u->column[k] : u->target;
+            const double v = col < 0 ? 0.0 : mlc__table_number(u, r, col);
+            if (v == v) continue;
+            u->drop[r] = policy == MLC_MISSING_DROP;
+            MLC__REQUIRE(u->ctx, policy == MLC_MISSING_DROP ||
+                                 (policy != MLC_MISSING_ERROR && k < u->n), VALUE,
+                         "dataset_table: row %lld, column '%.80s' is empty or NaN; set missing to "
+                         "drop such rows%s", (long long)r, u->table->columns[col].name,
+                         k < u->n ? ", or to fill in" : "");
+        }
+        u->rows += !u->drop[r];
+    }
+    MLC__REQUIRE(u->ctx, u->rows > 0, VALUE, "dataset_table: no row is left of %lld; each has an "
+                 "empty cell", (long long)u->table->rows);
+    return MLC_OK;
+}
+
+/* What an empty cell of a column becomes. */
+static double mlc__table_fill(const mlc__table_set *u, int64_t col)
+{
+    double sum = 0.0;
+    int64_t n = 0;
+    if (u->desc.missing != MLC_MISSING_MEAN) return u->desc.value;
+    for (int64_t r = 0; r < u->table->rows; r++) {
+        const double v = mlc__table_number(u, r, col);
+        if (v == v) { sum += v; n++; }
+    }
+    return n ? sum / (double)n : 0.0;
+}
+
+static void mlc__table_x(const mlc__table_set *u, float *x)
+{
+    for (int64_t k = 0; k < u->n; k++) {
+        const double fill = mlc__table_fill(u, u->column[k]);
+        for (int64_t r = 0, to = 0; r < u->table->rows; r++) {
+            const double v = mlc__table_number(u, r, u->column[k]);
+            if (!u->drop[r]) x[to++ * u->n + k] = (float)(v == v ? v : fill);
+        }
+    }
+}
+
+static void mlc__table_y(const mlc__table_set *u, mlc_dtype dtype, char *y)
+{
+    for (int64_t r = 0, to = 0; r < u->table->rows; r++) {
+        const double v = mlc__table_number(u, r, u->target);
+        const float real = (float)v;
+        int64_t q = 0;
+        if (u->drop[r]) continue;
+        if (dtype == MLC_I64) mlc__table_value(&u->table->columns[u->target],
+                                               mlc__table_at(u->table, r, u->target), &q);
+        if (dtype == MLC_I64) memcpy(y + 8 * to++, &q, 8);
+        else memcpy(y + 4 * to++, &real, 4);
+    }
+}
+
+static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
+{
+    const char *const what = "dataset_table";
+    float *x = MLC__CAST(float *, mlc__arrays_add(d, what, MLC_F32, mlc_dims1(u->n)));
+    if (!x) return MLC_ERR_NOMEM;
+    mlc__table_x(u, x);
+    if (u->target < 0) return MLC_OK;
+    const mlc_dtype dtype = u->table->columns[u->target].type == MLC_COLUMN_F64 ? MLC_F32 : MLC_I64;
+    char *y = MLC__CAST(char *, mlc__arrays_add(d, what, dtype, mlc_dims0()));
+    if (!y) return MLC_ERR_NOMEM;
+    mlc__table_y(u, dtype, y);
+    return MLC_OK;
+}
+
+static mlc_dataset *mlc__table_set_make(mlc__table_set *u)
+{
+    if (mlc__table_set_columns(u) != MLC_OK || mlc__table_set_rows(u) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__arrays_new(u->ctx, "dataset_table", u->rows);
+    return d ? mlc__set_done(d, mlc__table_set_fill(u, d)) : NULL;
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
+                                        const mlc_dataset_table_desc *desc)
+{
+    mlc__table_set u;
+    if (!ctx) return NULL;
+    if (!table || (desc && desc->n_columns < 0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "dataset_table: the table is NULL, or there are %d columns",
+                  desc ? desc->n_columns : 0);
+        return NULL;
+    }
+    memset(&u, 0, sizeof u);
+    u.ctx = ctx;
+    u.table = table;
+    u.desc = desc ? *desc : mlc_dataset_table_desc_make(NULL);
+    const size_t most = (size_t)(u.desc.columns ? u.desc.n_columns : table->cols);
+    u.column = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, most * 8 + (size_t)table->rows,
+                                                    MLC_MEM_OBJECT, "dataset_table"));
+    if (!u.column) return NULL;
+    u.drop = (uint8_t *)(u.column + most);
+    mlc_dataset *d = mlc__table_set_make(&u);
+    mlc__heap_free(ctx, u.column);
+    return d;
+}
+
+/* -- folders of images -- */
+
+#if MLC__FILES
+typedef struct mlc__pnm {              /* what the header of an image says */
+    int64_t channels, high, wide, most;
+    int64_t data;                      /* where the pixels begin */
+} mlc__pnm;
+
+typedef struct mlc__pnm_set {
+    mlc_ctx     *ctx;
+    mlc__buffer  text, folders;        /* of paths, each ended by 0 */
+    const char **path;
+    int64_t     *label;                /* NULL: there are no folders */
+    int64_t      n;
+    mlc__pnm     first;
+} mlc__pnm_set;
+
+static int64_t mlc__pnm_count(void *user) { return MLC__CAST(mlc__pnm_set *, user)->n; }
+
+static void mlc__pnm_release(void *user)
+{
+    mlc__pnm_set *u = MLC__CAST(mlc__pnm_set *, user);
+    mlc__heap_free(u->ctx, u->text.text);
+    mlc__heap_free(u->ctx, u->folders.text);
+    mlc__heap_free(u->ctx, u->path);
+    mlc__heap_free(u->ctx, u->label);
+}
+
+/* A number of the header, after blanks and comments; -1: there is none. */
+static int64_t mlc__pnm_number(const char *b, size_t n, size_t *at)
+{
+    int64_t v = 0;
+    while (*at < n && (b[*at] == '#' || (b[*at] && strchr(" \t\r\n", b[*at])))) {
+        if (b[*at] == '#') while (*at < n && b[*at] != '\n') ++*at;
+        else ++*at;
+    }
+    if (*at >= n || b[*at] < '0' || b[*at] > '9') return -1;
+    for (; *at < n && b[*at] >= '0' && b[*at] <= '9'; ++*at)
+        if ((v = 10 * v + b[*at] - '0') > 1 << 20) return -1;
+    return v;
+}
+
+static bool mlc__pnm_header(const char *b, size_t n, mlc__pnm *p)
+{
+    size_t at = 2;
+    if (n < 3 || b[0] != 'P' || (b[1] != '5' && b[1] != '6')) return false;
+    p->channels = b[1] == '5' ? 1 : 3;
+    p->wide = mlc__pnm_number(b, n, &at);
+    p->high = mlc__pnm_number(b, n, &at);
+    p->most = mlc__pnm_number(b, n, &at);
+    p->data = (int64_t)at + 1;
+    return at < n && p->wide > 0 && p->high > 0 && p->most > 0 && p->most <= 255;
+}
+
+/* Up to n bytes, less at the file's end. */
+static size_t mlc__pnm_read(int fd, char *to, size_t n)
+{
+    size_t got = 0;
+    while (got < n) {
+        const ssize_t more = read(fd, to + got, n - got < (1u << 30) ? n - got : (1u << 30));
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) break;
+        got += (size_t)more;
+    }
+    return got;
+}
+
+static mlc_status mlc__pnm_open(mlc_sample *s, const char *path, int *fd, mlc__pnm *p)
+{
+    char head[512];
+    *fd = mlc__open(path, O_RDONLY | O_NONBLOCK);
+    if (*fd < 0) return mlc__why(s, MLC_ERR_IO, "cannot open '%.150s'", path);
+    if (mlc__pnm_header(head, mlc__pnm_read(*fd, head, sizeof head), p)) return MLC_OK;
+    close(*fd);
+    return mlc__why(s, MLC_ERR_IO, "'%.110s': no binary .pgm or .ppm of 8 bits (P5, P6)", path);
+}
+
+static mlc_status mlc__pnm_pixels(const mlc__pnm_set *u, mlc_sample *s, const char *path, int fd,
+                                  const mlc__pnm *p)
+{
+    const mlc__pnm *f = &u->first;
+    const size_t plane = (size_t)(p->high * p->wide), bytes = plane * (size_t)p->channels;
+    char *in = MLC__CAST(char *, s->scratch);
+    uint8_t *out = MLC__CAST(uint8_t *, s->dst[0]);
+    if (p->channels != f->channels || p->high != f->high || p->wide != f->wide)
+        return mlc__why(s, MLC_ERR_SHAPE, "'%.90s' is [%d,%d,%d], the first image [%d,%d,%d]; all "
+                        "have one size", path, (int)p->channels, (int)p->high, (int)p->wide,
+                        (int)f->channels, (int)f->high, (int)f->wide);
+    if (lseek(fd, (off_t)p->data, SEEK_SET) != (off_t)p->data ||
+        mlc__pnm_read(fd, in, bytes) != bytes)
+        return mlc__why(s, MLC_ERR_IO, "'%.130s' is cut short: it takes %llu bytes of pixels", path,
+                        (unsigned long long)bytes);
+    for (size_t c = 0; c < (size_t)p->channels; c++)
+        for (size_t i = 0; i < plane; i++) {
+            const unsigned v = (unsigned char)in[i * (size_t)p->channels + c];
+            out[c * plane + i] = (uint8_t)(p->most == 255 ? v : (v * 255u + (unsigned)p->most / 2) /
+                                                                (unsigned)p->most);
+        }
+    return MLC_OK;
+}
+
+static mlc_status mlc__pnm_get(void *user, mlc_sample *s)
+{
+    const mlc__pnm_set *u = MLC__CAST(const mlc__pnm_set *, user);
+    const char *path = u->path[s->index];
+    mlc__pnm p;
+    int fd;
+    MLC__TRY(mlc__pnm_open(s, path, &fd, &p));
+    const mlc_status st = mlc__pnm_pixels(u, s, path, fd, &p);
+    close(fd);
+    if (u->label) memcpy(s->dst[1], &u->label[s->index], sizeof *u->label);
+    return st;
+}
+
+/* Is an entry of a folder one that is looked for? */
+static bool mlc__pnm_wanted(const char *path, const char *name, bool folders)
+{
+    struct stat info;
+    const char *dot = strrchr(name, '.');
+    if (name[0] == '.' || stat(path, &info) != 0) return false;
+    if (folders) return S_ISDIR(info.st_mode);
+    return S_ISREG(info.st_mode) && dot && (strcmp(dot, ".pgm") == 0 || strcmp(dot, ".ppm") == 0 ||
+                                            strcmp(dot, ".pnm") == 0);
+}
+
+/* Adds the paths of a folder's folders, or of its images; counts them. */
+static mlc_status mlc__pnm_list(mlc__buffer *b, const char *folder, bool folders, int64_t *n)
+{
+    DIR *dir = opendir(folder);
+    MLC__REQUIRE(b->ctx, dir, IO, "dataset_pnm: cannot open the folder '%s'", folder);
+    for (struct dirent *e; b->st == MLC_OK && (e = readdir(dir)) != NULL;) {
+        const size_t before = b->n;
+        mlc__put_text(b, folder);
+        mlc__put_text(b, "/");
+        mlc__put(b, e->d_name, strlen(e->d_name) + 1);
+        if (b->st == MLC_OK && mlc__pnm_wanted(b->text + before, e->d_name, folders)) ++*n;
+        else b->n = before;
+    }
+    closedir(dir);
+    return b->st;
+}
+
+/* n paths of a text, from byte `at` on, in their order; returns where they end. */
+static size_t mlc__pnm_sorted(const mlc__buffer *b, size_t at, int64_t n, const char **path)
+{
+    for (int64_t i = 0; i < n; i++, at += strlen(b->text + at) + 1) path[i] = b->text + at;
+    if (n) qsort(path, (size_t)n, sizeof *path, mlc__text_order);
+    return at;
+}
+
+static void *mlc__pnm_alloc(mlc__pnm_set *u, int64_t n)
+{
+    return mlc__heap_alloc(u->ctx, (size_t)n * 8, MLC_MEM_OBJECT, "dataset_pnm");
+}
+
+/* The images of all folders, of which `many` has how many each. */
+static mlc_status mlc__pnm_folders(mlc__pnm_set *u, const char **folder, int64_t *many, int64_t n)
+{
+    size_t at = 0;
+    for (int64_t k = 0; k < n; k++) {
+        MLC__TRY(mlc__pnm_list(&u->text, folder[k], false, &many[k]));
+        u->n += many[k];
+    }
+    u->path = MLC__CAST(const char **, mlc__pnm_alloc(u, u->n));
+    u->label = MLC__CAST(int64_t *, mlc__pnm_alloc(u, u->n));
+    if (!u->path || !u->label) return MLC_ERR_NOMEM;
+    for (int64_t k = 0, from = 0; k < n; from += many[k++]) {
+        at = mlc__pnm_sorted(&u->text, at, many[k], u->path + from);
+        for (int64_t i = 0; i < many[k]; i++) u->label[from + i] = k;
+    }
+    return MLC_OK;
+}
+
+/* Images beside one another, or those of folders. */
+static mlc_status mlc__pnm_scan(mlc__pnm_set *u, const char *folder)
+{
+    int64_t n = 0;
+    MLC__TRY(mlc__pnm_list(&u->folders, folder, true, &n));
+    if (n == 0) {
+        MLC__TRY(mlc__pnm_list(&u->text, folder, false, &u->n));
+        u->path = MLC__CAST(const char **, mlc__pnm_alloc(u, u->n));
+        if (!u->path) return MLC_ERR_NOMEM;
+        mlc__pnm_sorted(&u->text, 0, u->n, u->path);
+        return MLC_OK;
+    }
+    const char **names = MLC__CAST(const char **, mlc__pnm_alloc(u, n));
+    int64_t *many = MLC__CAST(int64_t *, mlc__pnm_alloc(u, n));
+    mlc_status st = names && many ? MLC_OK : MLC_ERR_NOMEM;
+    if (!st) mlc__pnm_sorted(&u->folders, 0, n, names);
+    if (!st) st = mlc__pnm_folders(u, names, many, n);
+    mlc__heap_free(u->ctx, names);
+    mlc__heap_free(u->ctx, many);
+    return st;
+}
+
+/* What the first image says of all. */
+static mlc_status mlc__pnm_first(mlc__pnm_set *u, const char *folder, mlc_dataset *d)
+{
+    mlc_sample s;
+    int fd;
+    MLC__REQUIRE(u->ctx, u->n > 0, IO, "dataset_pnm: '%s' has no images, .pgm, .ppm or .pnm",
+                 folder);
+    s.why[0] = 0;
+    if (mlc__pnm_open(&s, u->path[0], &fd, &u->first) != MLC_OK)
+        return mlc__fail(u->ctx, MLC_ERR_IO, "dataset_pnm: %s", s.why);
+    close(fd);
+    d->n_fields = u->label ? 2 : 1;
+    d->field[0].dtype = MLC_U8;
+    d->field[0].dims = mlc_dims3(u->first.channels, u->first.high, u->first.wide);
+    d->field[1].dtype = MLC_I64;
+    d->scratch = mlc__field_bytes(&d->field[0]);
+    return MLC_OK;
+}
+
+static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
+{
+    mlc_dataset *d = mlc__set_new(ctx, "dataset_pnm", sizeof(mlc__pnm_set));
+    if (!d) return NULL;
+    mlc__pnm_set *u = MLC__CAST(mlc__pnm_set *, d->user);
+    u->ctx = u->text.ctx = u->folders.ctx = ctx;
+    d->count = mlc__pnm_count;
+    d->get = mlc__pnm_get;
+    d->release = mlc__pnm_release;
+    mlc_status st = mlc__pnm_scan(u, folder);
+    if (!st) st = mlc__pnm_first(u, folder, d);
+    return mlc__set_done(d, st);
+}
+#else
+static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
+{
+    mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "dataset_pnm: '%s': mlcore was compiled without files",
+              folder);
+    return NULL;
+}
+#endif
+
+MLC_IMPL mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder)
+{
+    if (ctx && folder) return mlc__pnm_make(ctx, folder);
+    if (ctx) mlc__fail(ctx, MLC_ERR_ARG, "dataset_pnm: the folder is NULL; give its name");
+    return NULL;
+}
+
+/* @@ IMPL.DATA.AUGMENT ----------------------------------- images another way; mixup, CutMix
+ * What is random in an image is words of Philox by seed, epoch and sample; what is random in a
+ * batch, by seed, epoch and batch. So a worker needs nothing but these numbers. */
+
+#define MLC__AUGMENT_KEY 0xA0761D6478BD642Fu
+#define MLC__MIXUP_KEY   0xE7037ED1A0B428DBu
+#define MLC__NOISE_BLOCK 16            /* words before it decide where things go */
+
+typedef struct mlc__augment {          /* followed by factor and offset of each channel */
+    mlc_augment_desc desc;
+    mlc_field        in, out;
+    int32_t          n;                /* fields */
+    size_t           bytes[MLC_MAX_FIELDS];
+    int64_t          c, high, wide;    /* of what comes in */
+    float           *factor, *offset;
+} mlc__augment;
+
+/* What is drawn for an image. */
+typedef struct mlc__cut_out {
+    mlc__warp warp;
+    int64_t   down, right;             /* of the crop, in the image; the padding is outside */
+    bool      mirror, turn;
+    int64_t   top, left;               /* of the square of zeros */
+} mlc__cut_out;
+
+MLC_IMPL mlc_augment_desc mlc_augment_desc_make(void)
+{
+    mlc_augment_desc d;
+    memset(&d, 0, sizeof d);
+    d.scale = 1.0;
+    return d;
+}
+
+/* A number in [0, n) of a word. */
+static int64_t mlc__below(uint32_t word, int64_t n)
+{
+    return (int64_t)((uint64_t)word * (uint64_t)n >> 32);
+}
+
+static mlc__cut_out mlc__augment_draw(const mlc__augment *u, const mlc_sample *s)
+{
+    const uint64_t key = MLC__AUGMENT_KEY ^ u->desc.seed;
+    const mlc__words a = mlc__sample_words(s, key, 0), b = mlc__sample_words(s, key, 1);
+    const mlc__words z = mlc__sample_words(s, key, 2);
+    const int32_t k = u->out.dims.n;
+    const int64_t h = u->out.dims.v[k - 2], w = u->out.dims.v[k - 1], pad = u->desc.pad;
+    const int64_t tall = u->high + 2 * pad - h, broad = u->wide + 2 * pad - w;
+    mlc__cut_out d;
+    float v[3];
+    for (int i = 0; i < 3; i++) v[i] = (float)(int32_t)b.w[i] * (1.0f / 2147483648.0f);
+    const float turn = v[2] * (float)(u->desc.rotate / 360.0);
+    d.warp.high = u->high;
+    d.warp.wide = u->wide;
+    d.warp.down = v[0] * (float)u->desc.shift;
+    d.warp.right = v[1] * (float)u->desc.shift;
+    mlc__sincos2pi_f32(turn < 0.0f ? turn + 1.0f : turn, &d.warp.sine, &d.warp.cosine);
+    d.down = (u->desc.centre ? tall / 2 : mlc__below(a.w[2], tall + 1)) - pad;
+    d.right = (u->desc.centre ? broad / 2 : mlc__below(a.w[3], broad + 1)) - pad;
+    d.mirror = (double)a.w[0] < u->desc.flip * 4294967296.0;
+    d.turn = (double)a.w[1] < u->desc.flip_down * 4294967296.0;
+    d.top = mlc__below(z.w[0], h) - u->desc.cutout / 2;
+    d.left = mlc__below(z.w[1], w) - u->desc.cutout / 2;
+    return d;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* Channel c as f32, moved; in `room` of two planes, or where it lies. */
+static const float *mlc__augment_plane(const mlc__augment *u, const mlc__cut_out *d, int64_t c,
+                                       const void *image, float *room)
+{
+    const int64_t plane = u->high * u->wide;
+    const float *from = MLC__CAST(const float *, image) + c * plane;
+    if (u->in.dtype == MLC_U8) {
+        const uint8_t *low = MLC__CAST(const uint8_t *, image) + c * plane;
+        for (int64_t i = 0; i < plane; i++) room[i] = (float)low[i];
+        from = room;
+    }
+    if (u->desc.shift > 0.0 || u->desc.rotate > 0.0) {
+        mlc__warp_plane(&d->warp, from, room + plane);
+        from = room + plane;
+    }
+    return from;
+}
+
+/* The crop of a plane, mirrored and normalised; padding is a pixel of 0. */
+static void mlc__augment_crop(const mlc__augment *u, const mlc__cut_out *d, int64_t c,
+                              const float *from, float *to)
+{
+    const int32_t k = u->out.dims.n;
+    const int64_t h = u->out.dims.v[k - 2], w = u->out.dims.v[k - 1];
+    const float factor = u->factor[c], offset = u->offset[c];
+    for (int64_t y = 0; y < h; y++) {
+        const int64_t row = d->down + (d->turn ? h - 1 - y : y);
+        const bool in = row >= 0 && row < u->high;
+        for (int64_t x = 0; x < w; x++) {
+            const int64_t col = d->right + (d->mirror ? w - 1 - x : x);
+            const float v = in && col >= 0 && col < u->wide ? from[row * u->wide + col] : 0.0f;
+            to[y * w + x] = v * factor + offset;
+        }
+    }
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* Normal noise of n values, four a block. */
+static void mlc__augment_noise(const mlc__augment *u, const mlc_sample *s, float *to, int64_t n)
+{
+    const float sd = (float)u->desc.noise;
+    for (int64_t i = 0; i < n; i += 4) {
+        const mlc__words r = mlc__sample_words(s, MLC__AUGMENT_KEY ^ u->desc.seed,
+                                               (uint32_t)(MLC__NOISE_BLOCK + i / 4));
+        float v[4];
+        for (int k = 0; k < 4; k += 2) {
+            const float radius = mlc__sqrt_f32(-2.0f * mlc__log_f32(1.0f - MLC__U24(r.w[k])));
+            mlc__sincos2pi_f32(MLC__U24(r.w[k + 1]), &v[k + 1], &v[k]);
+            v[k] *= radius;
+            v[k + 1] *= radius;
+        }
+        for (int64_t k = 0; k < 4 && i + k < n; k++) to[i + k] += sd * v[k];
+    }
+}
+
+/* Zeros in the square, as far as it is inside. */
+static void mlc__augment_cutout(const mlc__augment *u, const mlc__cut_out *d, float *to)
+{
+    const int32_t k = u->out.dims.n;
+    const int64_t h = u->out.dims.v[k - 2], w = u->out.dims.v[k - 1], side = u->desc.cutout;
+    const int64_t left = mlc__max(0, d->left), right = mlc__min(w, d->left + side);
+    for (int64_t c = 0; c < u->c; c++)
+        for (int64_t y = mlc__max(0, d->top); y < mlc__min(h, d->top + side); y++)
+            for (int64_t x = left; x < right; x++) to[(c * h + y) * w + x] = 0.0f;
+}
+
+static mlc_status mlc__augment_run(void *user, mlc_sample *s, void *const *in,
+                                   const int64_t *in_len)
+{
+    const mlc__augment *u = MLC__CAST(const mlc__augment *, user);
+    const int32_t f = u->desc.field;
+    const mlc__cut_out d = mlc__augment_draw(u, s);
+    float *out = MLC__CAST(float *, s->dst[f]), *room = MLC__CAST(float *, s->scratch);
+    const int64_t plane = mlc__product(u->out.dims.n, u->out.dims.v) / u->c;
+    for (int32_t i = 0; i < u->n; i++)
+        if (i != f) memcpy(s->dst[i], in[i], u->bytes[i]);
+    memcpy(s->len, in_len, sizeof s->len);
+    for (int64_t c = 0; c < u->c; c++)
+        mlc__augment_crop(u, &d, c, mlc__augment_plane(u, &d, c, in[f], room), out + c * plane);
+    if (u->desc.noise > 0.0) mlc__augment_noise(u, s, out, u->c * plane);
+    if (u->desc.cutout) mlc__augment_cutout(u, &d, out);
+    return MLC_OK;
+}
+
+static bool mlc__is_chance(double p) { return p >= 0.0 && p <= 1.0; }
+
+static mlc_status mlc__augment_check(mlc_ctx *ctx, const mlc_dataset *data,
+                                     const mlc_augment_desc *d)
+{
+    MLC__TRY(mlc__set_check(ctx, "dataset_augment", data));
+    MLC__REQUIRE(ctx, d && d->field >= 0 && d->field < data->n_fields, ARG, "dataset_augment: "
+                 "field %d of %d; start from mlc_augment_desc_make", d ? d->field : -1,
+                 data->n_fields);
+    MLC__REQUIRE(ctx, mlc__is_chance(d->flip) && mlc__is_chance(d->flip_down), ARG,
+                 "dataset_augment: flip is %s, flip_down %s; chances are 0 to 1",
+                 mlc__real(d->flip).s, mlc__real(d->flip_down).s);
+    MLC__REQUIRE(ctx, d->shift >= 0.0 && d->shift <= 1e6 && d->rotate >= 0.0 &&
+                      d->rotate <= 360.0 && d->noise >= 0.0 && d->noise <= 1e30, ARG,
+                 "dataset_augment: shift is %s, rotate %s, noise %s; they must be at least 0, "
+                 "rotate at most 360 degrees", mlc__real(d->shift).s, mlc__real(d->rotate).s,
+                 mlc__real(d->noise).s);
+    MLC__REQUIRE(ctx, d->pad >= 0 && d->pad < 1 << 20 && d->crop_h >= 0 && d->crop_w >= 0 &&
+                      d->cutout >= 0 && d->cutout < 1 << 20, ARG,
+                 "dataset_augment: pad %lld, crop [%lld,%lld], cutout %lld; they are at least 0",
+                 (long long)d->pad, (long long)d->crop_h, (long long)d->crop_w,
+                 (long long)d->cutout);
+    MLC__REQUIRE(ctx, !d->mean == !d->std, ARG, "dataset_augment: %s is NULL; mean and std are "
+                 "both given, or neither", d->mean ? "std" : "mean");
+    return MLC_OK;
+}
+
+static mlc_status mlc__augment_check_image(mlc_ctx *ctx, const mlc_field *f,
+                                           const mlc_augment_desc *d)
+{
+    char text[96];
+    const int32_t n = f->dims.n;
+    MLC__REQUIRE(ctx, f->dtype == MLC_U8 || f->dtype == MLC_F32, DTYPE, "dataset_augment: field "
+                 "%d is %s; images are u8 or f32", d->field, mlc_dtype_name(f->dtype));
+    MLC__REQUIRE(ctx, !f->ragged && (n == 2 || n == 3) && mlc__product(n, f->dims.v) > 0, SHAPE,
+                 "dataset_augment: field %d is %s; an image is [h,w] or [c,h,w]", d->field,
+                 mlc__field_text(ctx, f, text, sizeof text));
+    MLC__REQUIRE(ctx, d->crop_h <= f->dims.v[n - 2] + 2 * d->pad &&
+                      d->crop_w <= f->dims.v[n - 1] + 2 * d->pad, SHAPE,
+                 "dataset_augment: a crop of [%lld,%lld] of images %s padded by %lld; it must fit",
+                 (long long)d->crop_h, (long long)d->crop_w,
+                 mlc__field_text(ctx, f, text, sizeof text), (long long)d->pad);
+    for (int64_t c = 0; d->std && c < (n == 3 ? f->dims.v[0] : 1); c++)
+        MLC__REQUIRE(ctx, d->std[c] > 0.0, ARG, "dataset_augment: std of channel %lld is %s; it "
+                     "must be over 0", (long long)c, mlc__real(d->std[c]).s);
+    return MLC_OK;
+}
+
+static void mlc__augment_fill(mlc__augment *u, const mlc_dataset *data, const mlc_augment_desc *d,
+                              const mlc_field *out)
+{
+    const mlc_field *in = &data->field[d->field];
+    u->desc = *d;
+    u->in = *in;
+    u->out = *out;
+    u->n = data->n_fields;
+    for (int32_t i = 0; i < u->n; i++) u->bytes[i] = mlc__field_bytes(&data->field[i]);
+    u->c = in->dims.n == 3 ? in->dims.v[0] : 1;
+    u->high = in->dims.v[in->dims.n - 2];
+    u->wide = in->dims.v[in->dims.n - 1];
+    u->factor = (float *)(void *)(u + 1);
+    u->offset = u->factor + u->c;
+    for (int64_t c = 0; c < u->c; c++) {
+        u->factor[c] = (float)(d->std ? d->scale / d->std[c] : d->scale);
+        u->offset[c] = d->std ? (float)(-d->mean[c] / d->std[c]) : 0.0f;
+    }
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_augment(mlc_ctx *ctx, const mlc_dataset *data,
+                                          const mlc_augment_desc *desc)
+{
+    mlc_transform map;
+    if (!ctx || mlc__augment_check(ctx, data, desc) != MLC_OK ||
+        mlc__augment_check_image(ctx, &data->field[desc->field], desc) != MLC_OK) return NULL;
+    const mlc_field *in = &data->field[desc->field];
+    const int32_t n = in->dims.n;
+    const int64_t channels = n == 3 ? in->dims.v[0] : 1;
+    memset(&map, 0, sizeof map);
+    map.run = mlc__augment_run;
+    map.n_fields = data->n_fields;
+    memcpy(map.field, data->field, sizeof map.field);
+    mlc_field *out = &map.field[desc->field];
+    out->dtype = MLC_F32;
+    if (desc->crop_h) out->dims.v[n - 2] = desc->crop_h;
+    if (desc->crop_w) out->dims.v[n - 1] = desc->crop_w;
+    map.scratch = 2 * sizeof(float) * (size_t)(in->dims.v[n - 2] * in->dims.v[n - 1]);
+    mlc_dataset *d = mlc__mapped_new(ctx, "dataset_augment", data, &map, sizeof(mlc__augment) +
+                                     2 * sizeof(float) * (size_t)channels);
+    if (!d) return NULL;
+    mlc__augment_fill(MLC__CAST(mlc__augment *, MLC__CAST(mlc__mapped *, d->user)->map.user), data,
+                      desc, out);
+    return d;
+}
+
+/* -- batches whose rows are mixed -- */
+
+typedef struct mlc__mixup {
+    mlc_mixup_desc desc;
+    int64_t        high, wide, planes, row;                /* of x; elements of a row */
+    size_t         bytes[MLC_MAX_FIELDS];
+} mlc__mixup;
+
+typedef char mlc__mixup_fits[sizeof(mlc__mixup) <= 24 * 8 ? 1 : -1];         /* mlc_collate.state */
+
+typedef struct mlc__mix_box { int64_t top, left, bottom, right; } mlc__mix_box;
+
+MLC_IMPL mlc_mixup_desc mlc_mixup_desc_make(int64_t classes)
+{
+    const mlc_mixup_desc d = { 1.0, 0.0, classes, 0, 1 };
+    return d;
+}
+
+/* Draws of a batch are counted by *at. */
+static mlc__words mlc__mix_words(const mlc_collated *b, uint32_t *at)
+{
+    return mlc__draw_words(b->seed ^ MLC__MIXUP_KEY, (uint64_t)b->epoch << 32 | (*at)++,
+                           (uint64_t)b->index);
+}
+
+/* Gamma(a) by Marsaglia and Tsang, ACM TOMS 26 (2000): of a + 1 where a < 1, times u^(1/a). A draw
+ * is refused in less than one of twenty cases. */
+static double mlc__mix_gamma(const mlc_collated *b, double a, uint32_t *at)
+{
+    const double d = (a < 1.0 ? a + 1.0 : a) - 1.0 / 3.0, c = 1.0 / sqrt(9.0 * d);
+    for (int tries = 0; tries < 64; tries++) {
+        const mlc__words r = mlc__mix_words(b, at);
+        double u[4];
+        for (int i = 0; i < 4; i++) u[i] = ((double)r.w[i] + 0.5) / 4294967296.0;
+        const double x = sqrt(-2.0 * log(u[0])) * cos(6.283185307179586 * u[1]);
+        const double v = 1.0 + c * x, cube = v * v * v;
+        if (v > 0.0 && log(u[2]) < 0.5 * x * x + d - d * cube + d * log(cube))
+            return d * cube * (a < 1.0 ? exp(log(u[3]) / a) : 1.0);
+    }
+    return a;
+}
+
+/* Beta(a, a) of the batch. */
+static double mlc__mix_lambda(const mlc_collated *b, double a, uint32_t *at)
+{
+    const double x = mlc__mix_gamma(b, a, at), y = mlc__mix_gamma(b, a, at);
+    return x + y > 0.0 ? x / (x + y) : 1.0;
+}
+
+static void mlc__mix_rows(const mlc__mixup *m, const mlc_collated *b, float lambda)
+{
+    const float *in = MLC__CAST(const float *, b->in[m->desc.x]);
+    float *out = MLC__CAST(float *, b->out[m->desc.x]);
+    const float rest = 1.0f - lambda;
+    for (int64_t r = 0; r < b->n; r++) {
+        const float *x = in + r * m->row, *other = in + (r + b->n - 1) % b->n * m->row;
+        for (int64_t i = 0; i < m->row; i++) out[r * m->row + i] = lambda * x[i] + rest * other[i];
+    }
+}
+
+/* The box whose share of the image is 1 - lambda, about a pixel; what is outside is cut off. */
+static mlc__mix_box mlc__mix_box_of(const mlc__mixup *m, const mlc_collated *b, double lambda,
+                                    uint32_t *at)
+{
+    const mlc__words r = mlc__mix_words(b, at);
+    const double half = 0.5 * sqrt(1.0 - lambda);
+    const int64_t y = mlc__below(r.w[0], m->high), x = mlc__below(r.w[1], m->wide);
+    const int64_t tall = (int64_t)(half * (double)m->high), broad = (int64_t)(half *
+                                                                              (double)m->wide);
+    const mlc__mix_box box = { mlc__max(0, y - tall), mlc__max(0, x - broad),
+                               mlc__min(m->high, y + tall), mlc__min(m->wide, x + broad) };
+    return box;
+}
+
+static void mlc__mix_boxes(const mlc__mixup *m, const mlc_collated *b, const mlc__mix_box *box)
+{
+    const float *in = MLC__CAST(const float *, b->in[m->desc.x]);
+    float *out = MLC__CAST(float *, b->out[m->desc.x]);
+    memcpy(out, in, (size_t)(b->n * m->row) * sizeof *out);
+    for (int64_t r = 0; r < b->n; r++) {
+        const float *other = in + (r + b->n - 1) % b->n * m->row;
+        for (int64_t p = 0; p < m->planes; p++)
+            for (int64_t y = box->top; y < box->bottom; y++) {
+                const int64_t i = (p * m->high + y) * m->wide + box->left;
+                memcpy(out + r * m->row + i, other + i,
+                       (size_t)(box->right - box->left) * sizeof *out);
+            }
+    }
+}
+
+/* y as probabilities: lambda for the row's own class, the rest for the other's. */
+static mlc_status mlc__mix_labels(const mlc__mixup *m, mlc_collated *b, float lambda)
+{
+    const int64_t *y = MLC__CAST(const int64_t *, b->in[m->desc.y]), c = m->desc.classes;
+    float *out = MLC__CAST(float *, b->out[m->desc.y]);
+    memset(out, 0, (size_t)(b->n * c) * sizeof *out);
+    for (int64_t r = 0; r < b->n; r++) {
+        if (y[r] >= 0 && y[r] < c) continue;
+        snprintf(b->why, sizeof b->why, "label %lld of row %lld; classes are 0 to %lld",
+                 (long long)y[r], (long long)r, (long long)c - 1);
+        return MLC_ERR_VALUE;
+    }
+    for (int64_t r = 0; r < b->n; r++) {
+        out[r * c + y[r]] += lambda;
+        out[r * c + y[(r + b->n - 1) % b->n]] += 1.0f - lambda;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__mixup_run(const void *user, mlc_collated *b)
+{
+    mlc__mixup mixup, *const m = &mixup;
+    uint32_t at = 0;
+    memcpy(m, user, sizeof *m);
+    const bool coin = (mlc__mix_words(b, &at).w[0] & 1) != 0;
+    const bool boxes = m->desc.cutmix > 0.0 && (m->desc.mixup <= 0.0 || coin);
+    double lambda = mlc__mix_lambda(b, boxes ? m->desc.cutmix : m->desc.mixup, &at);
+    for (int32_t i = 0; i < b->n_in; i++)
+        if (i != m->desc.x && i != m->desc.y)
+            memcpy(b->out[i], b->in[i], (size_t)b->n * m->bytes[i]);
+    if (boxes) {
+        const mlc__mix_box box = mlc__mix_box_of(m, b, lambda, &at);
+        const double area = (double)((box.bottom - box.top) * (box.right - box.left));
+        lambda = 1.0 - area / (double)(m->high * m->wide);
+        mlc__mix_boxes(m, b, &box);
+    } else {
+        mlc__mix_rows(m, b, (float)lambda);
+    }
+    return mlc__mix_labels(m, b, (float)lambda);
+}
+
+static mlc_status mlc__mixup_check(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *d)
+{
+    MLC__TRY(mlc__set_check(ctx, "mixup", data));
+    MLC__REQUIRE(ctx, d && d->classes > 0 && d->classes < 1 << 24, ARG, "mixup: %lld classes; "
+                 "start from mlc_mixup_desc_make(classes)", d ? (long long)d->classes : 0);
+    MLC__REQUIRE(ctx, d->mixup >= 0.0 && d->mixup <= 1e6 && d->cutmix >= 0.0 && d->cutmix <= 1e6 &&
+                      d->mixup + d->cutmix > 0.0, ARG,
+                 "mixup: alphas are %s and %s; they are at least 0, and one over 0",
+                 mlc__real(d->mixup).s, mlc__real(d->cutmix).s);
+    MLC__REQUIRE(ctx, d->x >= 0 && d->x < data->n_fields && d->y >= 0 && d->y < data->n_fields &&
+                      d->x != d->y, ARG, "mixup: fields %d and %d of %d", d->x, d->y,
+                 data->n_fields);
+    const mlc_field *x = &data->field[d->x], *y = &data->field[d->y];
+    MLC__REQUIRE(ctx, x->dtype == MLC_F32 && y->dtype == MLC_I64, DTYPE, "mixup: x is %s, y %s; "
+                 "they must be f32 (mlc_dataset_augment makes it) and i64 (mlc_dataset_labels)",
+                 mlc_dtype_name(x->dtype), mlc_dtype_name(y->dtype));
+    MLC__REQUIRE(ctx, mlc__product(y->dims.n, y->dims.v) == 1 &&
+                      (d->cutmix <= 0.0 || x->dims.n >= 2), SHAPE,
+                 "mixup: y is no single label, or x no image [..,h,w], of which CutMix takes a "
+                 "box");
+    for (int32_t i = 0; i < data->n_fields; i++)
+        MLC__REQUIRE(ctx, !data->field[i].ragged, SHAPE, "mixup: field %d is ragged", i);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *desc,
+                              mlc_collate *collate)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, collate, ARG, "mixup: collate is NULL; it takes a struct to fill");
+    memset(collate, 0, sizeof *collate);
+    MLC__TRY(mlc__mixup_check(ctx, data, desc));
+    const mlc_field *x = &data->field[desc->x];
+    mlc__mixup m;
+    memset(&m, 0, sizeof m);
+    m.desc = *desc;
+    m.row = mlc__product(x->dims.n, x->dims.v);
+    m.high = x->dims.n < 2 ? 1 : x->dims.v[x->dims.n - 2];
+    m.wide = x->dims.n < 1 ? 1 : x->dims.v[x->dims.n - 1];
+    m.planes = m.row ? m.row / (m.high * m.wide) : 0;
+    for (int32_t i = 0; i < data->n_fields; i++) m.bytes[i] = mlc__field_bytes(&data->field[i]);
+    memcpy(collate->state, &m, sizeof m);
+    collate->run = mlc__mixup_run;
+    collate->n_fields = data->n_fields;
+    memcpy(collate->field, data->field, sizeof collate->field);
+    collate->field[desc->y].dtype = MLC_F32;
+    collate->field[desc->y].dims = mlc_dims1(desc->classes);
+    return MLC_OK;
+}
+
+/* @@ IMPL.DATA.LOADER ------------------------------------ batches of a dataset, by workers
+ * An epoch has a plan: which samples in which batch. Batch k is then a function of the plan and k,
+ * so it does not matter who prepares it, or when. Workers claim batches in their order and prepare
+ * each in slot k modulo the number of slots; the caller takes them in the same order, and a slot is
+ * free when the next batch is asked for: on the host the batch's tensors see the slot itself. A
+ * mutex guards what is claimed and what is ready; it is taken twice a batch. All memory is taken
+ * when the loader is made. */
+
+typedef struct mlc__feed_slot {
+    char      *data[MLC_MAX_FIELDS];   /* rows as get makes them */
+    char      *out[MLC_MAX_FIELDS];    /* rows as they come out: data, or what collate makes */
+    uint8_t   *mask[MLC_MAX_FIELDS];
+    int64_t   *len[MLC_MAX_FIELDS], width[MLC_MAX_FIELDS];
+    int64_t   *rows;                   /* numbers of the samples */
+    int64_t    batch, n;               /* the batch that is ready, or -1; its rows */
+    mlc_status st;
+    int64_t    bad;                    /* sample that failed; -1: collate did */
+    char       why[192];
+} mlc__feed_slot;
+
+typedef struct mlc__port {             /* a tensor that sees a slot, or its copy on the device */
+    mlc_tensor  t;
+    mlc_storage storage;
+    void       *device;
+} mlc__port;
+
+typedef struct mlc__feed_stream {      /* a stream, and samples out of which it is shuffled */
+    int64_t next, taken, held;         /* next to be got; given to batches; in the buffer */
+    bool    ended;
+    char   *data[MLC_MAX_FIELDS];
+    int64_t *len;                      /* n_fields of each sample in the buffer */
+} mlc__feed_stream;
+
+typedef struct mlc__bucket { int64_t length, at, row; } mlc__bucket;
+
+#ifndef MLC_NO_THREADS
+typedef struct mlc__crew {
+    pthread_mutex_t lock;
+    pthread_cond_t  work, done;        /* there may be something to claim; something is ready */
+    pthread_t      *thread;
+    int32_t         threads, busy, named;
+    bool            made, stop;        /* made: lock and conditions                            */
+    /* Batches, counted on from epoch to epoch: to be claimed, after the plan's last, the
+     * caller's. */
+    int64_t         next, end, in_use;
+} mlc__crew;
+#endif
+
+typedef struct mlc__feed {
+    mlc_loader  base;
+    mlc__owned  owned;
+    mlc_dataset data;
+    mlc_loader_from_desc desc;
+    mlc_collate collate;
+    mlc_field   out[MLC_MAX_FIELDS];
+    int32_t     n_out, slots;
+    size_t      row_bytes[MLC_MAX_FIELDS], out_bytes[MLC_MAX_FIELDS];
+    uint64_t    config;
+    int64_t     count, total, own;     /* samples; of an epoch; of this rank */
+    int64_t     epoch, at, batches;    /* at: next batch to come out */
+    bool        planned;               /* there is a plan: of this epoch or the next, */
+    int64_t     plan_epoch, plan_batches;        /* of so many batches */
+    int64_t     before, plan_before;   /* batches that came before the epoch's first; the plan's */
+    int64_t    *order;                 /* of samples, or NULL */
+    double     *sum;                   /* of weights up to each sample, or NULL */
+    int64_t    *start, *turn, found;   /* of buckets: first sample of each batch; their order */
+    mlc__bucket *bucket;
+    mlc__feed_stream stream;
+    mlc__feed_slot *slot;
+    char       *scratch;
+    size_t      scratch_bytes;         /* of a worker */
+    mlc__port   field[MLC_MAX_FIELDS], mask[MLC_MAX_FIELDS], length[MLC_MAX_FIELDS];
+#ifndef MLC_NO_THREADS
+    mlc__crew   crew;
+#endif
+} mlc__feed;
+
+MLC_IMPL mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch)
+{
+    mlc_loader_from_desc d;
+    memset(&d, 0, sizeof d);
+    d.batch = batch;
+    d.depth = 4;
+    d.ranks = 1;
+    d.multiple = 1;
+    d.buffer = 1024;
+    return d;
+}
+
+/* -- the plan of an epoch -- */
+
+static bool mlc__feed_sorts(const mlc_loader_from_desc *d)
+{
+    return d->tokens > 0 || d->window > 0;
+}
+
+/* Draw g of the epoch: the sample in whose part of the sum it falls. */
+static int64_t mlc__feed_draw(const mlc__feed *f, int64_t g)
+{
+    const mlc__words r = mlc__draw_words(f->desc.seed ^ 0x94D049BB133111EBu,
+                                         (uint64_t)f->plan_epoch, (uint64_t)g);
+    const double most = f->sum[f->count - 1], x = MLC__U53(r.w[0], r.w[1]) * most;
+    int64_t from = 0, to = f->count - 1;
+    while (from < to) {
+        const int64_t middle = from + (to - from) / 2;
+        if (f->sum[middle] > x || f->sum[middle] >= most) to = middle;
+        else from = middle + 1;
+    }
+    return from;
+}
+
+/* The sample of place g of the epoch's order, of all ranks. */
+static int64_t mlc__feed_sample(const mlc__feed *f, int64_t g)
+{
+    if (f->sum) return mlc__feed_draw(f, g);
+    g %= f->total;
+    return f->order ? f->order[g] : g;
+}
+
+/* Rows of batch k: from place *from on, of this rank or, with buckets, of the order. */
+static int64_t mlc__feed_rows(const mlc__feed *f, int64_t k, int64_t *from)
+{
+    if (mlc__feed_sorts(&f->desc)) {
+        const int64_t b = f->turn[(f->desc.rank + k * f->desc.ranks) % f->found];
+        *from = f->start[b];
+        return f->start[b + 1] - *from;
+    }
+    *from = k * f->desc.batch;
+    return mlc__min(f->desc.batch, f->own - *from);
+}
+
+static int mlc__bucket_order(const void *a, const void *b)
+{
+    const mlc__bucket *x = MLC__CAST(const mlc__bucket *, a);
+    const mlc__bucket *y = MLC__CAST(const mlc__bucket *, b);
+    if (x->length != y->length) return x->length < y->length ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* The padded length, of the field that get says lengths of: the first ragged one. */
+static int64_t mlc__feed_padded(const mlc__feed *f, int64_t length)
+{
+    int32_t k = 0;
+    while (k < f->data.n_fields - 1 && !f->data.field[k].ragged) k++;
+    const int64_t padded = mlc__div_up(length, f->desc.multiple) * f->desc.multiple;
+    return f->data.field[k].ragged ? mlc__min(padded, f->data.field[k].dims.v[0]) : padded;
+}
+
+/* Samples [from, to) of the order, sorted by length. */
+static void mlc__feed_sort(mlc__feed *f, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        mlc__bucket *b = &f->bucket[i];
+        b->at = i;
+        b->row = f->order[i];
+        b->length = f->data.length(f->data.user, b->row);
+    }
+    if (f->desc.window) qsort(f->bucket + from, (size_t)(to - from), sizeof *f->bucket,
+                              mlc__bucket_order);
+    for (int64_t i = from; i < to; i++) f->order[i] = f->bucket[i].row;
+}
+
+/* First sample of the next batch, within the window that ends at `end`. */
+static int64_t mlc__feed_cut(const mlc__feed *f, int64_t from, int64_t end)
+{
+    int64_t longest = 0, i = from;
+    for (; i < end && i - from < f->desc.batch; i++) {
+        longest = mlc__max(longest, mlc__feed_padded(f, f->bucket[i].length));
+        if (f->desc.tokens && i > from && (i + 1 - from) * longest > f->desc.tokens) break;
+    }
+    return i;
+}
+
+/* Windows sorted by length, cut into batches, which come in an order of their own. */
+static void mlc__feed_buckets(mlc__feed *f)
+{
+    const int64_t window = f->desc.window ? f->desc.window : f->total;
+    f->found = 0;
+    for (int64_t from = 0; from < f->total; from += window) {
+        const int64_t end = mlc__min(from + window, f->total);
+        mlc__feed_sort(f, from, end);
+        for (int64_t i = from; i < end; i = mlc__feed_cut(f, i, end)) f->start[f->found++] = i;
+    }
+    f->start[f->found] = f->total;
+    mlc__shuffle(f->turn, f->found, f->desc.shuffle, f->desc.seed,
+                 ~(uint64_t)f->plan_epoch);
+    f->plan_batches = f->desc.drop_last ? f->found / f->desc.ranks
+                                        : mlc__div_up(f->found, f->desc.ranks);
+}
+
+/* -- a batch -- */
+
+static void mlc__feed_begin(const mlc__feed *f, mlc_sample *s, char *scratch)
+{
+    memset(s, 0, sizeof *s);
+    s->seed = f->desc.seed;
+    s->epoch = f->plan_epoch;
+    s->scratch = scratch;
+}
+
+/* Where row r of the fields goes, as get makes them. */
+static void mlc__feed_room(const mlc__feed *f, char *const *data, int64_t r, mlc_sample *s)
+{
+    for (int32_t k = 0; k < f->data.n_fields; k++)
+        s->dst[k] = data[k] + (size_t)r * f->row_bytes[k];
+}
+
+static mlc_status mlc__feed_get(const mlc__feed *f, mlc_sample *s)
+{
+    MLC__TRY(f->data.get(f->data.user, s));
+    for (int32_t k = 0; k < f->data.n_fields && !s->end; k++) {
+        const mlc_field *field = &f->data.field[k];
+        if (field->ragged && (s->len[k] < 0 || s->len[k] > field->dims.v[0]))
+            return mlc__why(s, MLC_ERR_VALUE, "field %d has length %lld; it holds 0 to %lld", k,
+                            (long long)s->len[k], (long long)field->dims.v[0]);
+    }
+    return MLC_OK;
+}
+
+/* The next sample of a stream that is this rank's; s->end at its end. */
+static mlc_status mlc__stream_pull(mlc__feed *f, mlc_sample *s)
+{
+    mlc__feed_stream *t = &f->stream;
+    s->end = t->ended;
+    while (!s->end) {
+        s->index = t->next++;
+        MLC__TRY(mlc__feed_get(f, s));
+        t->ended = s->end;
+        if (s->index % f->desc.ranks == f->desc.rank) break;
+    }
+    return MLC_OK;
+}
+
+/* A sample of the buffer to the rooms of another. */
+static void mlc__stream_move(const mlc__feed *f, int64_t from, void *const *dst, int64_t *len)
+{
+    const mlc__feed_stream *t = &f->stream;
+    for (int32_t k = 0; k < f->data.n_fields; k++) {
+        memcpy(dst[k], t->data[k] + (size_t)from * f->row_bytes[k], f->row_bytes[k]);
+        len[k] = t->len[from * f->data.n_fields + k];
+    }
+}
+
+/* One more sample into place `to` of the buffer; false at the end. */
+static mlc_status mlc__stream_hold(mlc__feed *f, mlc_sample *s, int64_t to, bool *there)
+{
+    mlc__feed_stream *t = &f->stream;
+    *there = false;
+    mlc__feed_room(f, t->data, to, s);
+    MLC__TRY(mlc__stream_pull(f, s));
+    *there = !s->end;
+    memcpy(t->len + to * f->data.n_fields, s->len, (size_t)f->data.n_fields * 8);
+    return MLC_OK;
+}
+
+/* A sample out of the buffer, at random, to s; the next of the stream takes its place. */
+static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
+{
+    mlc__feed_stream *t = &f->stream;
+    void *dst[MLC_MAX_FIELDS], *place[MLC_MAX_FIELDS];
+    int64_t len[MLC_MAX_FIELDS];
+    bool there = true;
+    if (!t->len) return mlc__stream_pull(f, s);
+    memcpy(dst, s->dst, sizeof dst);
+    while (!t->ended && t->held < f->desc.buffer && there) {
+        MLC__TRY(mlc__stream_hold(f, s, t->held, &there));
+        t->held += there;
+    }
+    s->end = t->held == 0;
+    if (s->end) return MLC_OK;
+    const mlc__words r = mlc__draw_words(f->desc.seed, (uint64_t)f->plan_epoch,
+                                         (uint64_t)t->taken++);
+    const int64_t j = (int64_t)(((uint64_t)r.w[1] << 32 | r.w[0]) % (uint64_t)t->held);
+    mlc__stream_move(f, j, dst, len);
+    const mlc_status st = mlc__stream_hold(f, s, j, &there);
+    if (!there) {                                          /* the last one fills the gap */
+        mlc__feed_room(f, t->data, j, s);
+        memcpy(place, s->dst, sizeof place);
+        if (--t->held != j) mlc__stream_move(f, t->held, place, t->len + j * f->data.n_fields);
+    }
+    memcpy(s->dst, dst, sizeof dst);
+    memcpy(s->len, len, sizeof len);
+    s->end = false;
+    return st;
+}
+
+/* The element that a ragged field is padded with. */
+static void mlc__feed_pad(const mlc__feed *f, int32_t k, unsigned char *element)
+{
+    const double v = f->desc.pad[k];
+    const float v32 = (float)v;
+    const int64_t q = (int64_t)v;
+    const int32_t q32 = (int32_t)q;
+    const uint16_t h = f->data.field[k].dtype == MLC_BF16 ? mlc_bf16_from(v32) : mlc_f16_from(v32);
+    switch (f->data.field[k].dtype) {
+    case MLC_F32: memcpy(element, &v32, 4); break;
+    case MLC_F64: memcpy(element, &v, 8); break;
+    case MLC_I64: memcpy(element, &q, 8); break;
+    case MLC_I32: memcpy(element, &q32, 4); break;
+    case MLC_BF16:
+    case MLC_F16: memcpy(element, &h, 2); break;
+    default: element[0] = (unsigned char)q; break;
+    }
+}
+
+/* Rows of a ragged field, each at the length of the longest there could be, move together at that
+ * of the longest there is; what is missing is padded and masked. */
+static void mlc__feed_ragged(const mlc__feed *f, mlc__feed_slot *slot, int32_t k)
+{
+    const mlc_field *field = &f->data.field[k];
+    const size_t item = mlc__item_bytes(field), each = mlc__dtypes[field->dtype].bytes;
+    unsigned char pad[8] = { 0 };
+    int64_t width = 0;
+    for (int64_t r = 0; r < slot->n; r++) width = mlc__max(width, slot->len[k][r]);
+    width = mlc__min(mlc__div_up(width, f->desc.multiple) * f->desc.multiple, field->dims.v[0]);
+    slot->width[k] = width;
+    mlc__feed_pad(f, k, pad);
+    for (int64_t r = 0; r < slot->n; r++) {
+        const int64_t len = slot->len[k][r];
+        char *row = slot->data[k] + (size_t)(r * width) * item;
+        memmove(row, slot->data[k] + (size_t)r * f->row_bytes[k], (size_t)len * item);
+        for (size_t at = (size_t)len * item; at < (size_t)width * item; at += each)
+            memcpy(row + at, pad, each);
+        memset(slot->mask[k] + r * width, 1, (size_t)len);
+        memset(slot->mask[k] + r * width + len, 0, (size_t)(width - len));
+    }
+}
+
+static void mlc__feed_collate(const mlc__feed *f, mlc__feed_slot *slot, int64_t k)
+{
+    mlc_collated c;
+    memset(&c, 0, sizeof c);
+    c.n = slot->n;
+    c.index = k;
+    c.epoch = f->plan_epoch;
+    c.seed = f->desc.seed;
+    c.rows = slot->rows;
+    c.n_in = f->data.n_fields;
+    c.field = f->data.field;
+    for (int32_t i = 0; i < MLC_MAX_FIELDS; i++) {
+        c.in[i] = slot->data[i];
+        c.width[i] = slot->width[i];
+        c.len[i] = slot->len[i];
+        c.out[i] = slot->out[i];
+    }
+    slot->st = f->collate.run(f->collate.user ? f->collate.user : f->collate.state, &c);
+    slot->bad = -1;
+    if (slot->st != MLC_OK) memcpy(slot->why, c.why, sizeof slot->why);
+}
+
+/* The samples of batch k. */
+static void mlc__feed_samples(mlc__feed *f, mlc__feed_slot *slot, int64_t k, mlc_sample *s)
+{
+    int64_t from = 0;
+    const bool sorts = mlc__feed_sorts(&f->desc);
+    const int64_t n = f->data.count ? mlc__feed_rows(f, k, &from) : f->desc.batch;
+    for (slot->n = 0; slot->n < n; slot->n++) {
+        const int64_t r = slot->n;
+        mlc__feed_room(f, slot->data, r, s);
+        s->why[0] = 0;
+        if (f->data.count) {
+            s->index = sorts ? f->order[from + r]
+                             : mlc__feed_sample(f, f->desc.rank + (from + r) * f->desc.ranks);
+            slot->st = mlc__feed_get(f, s);
+        } else {
+            slot->st = mlc__stream_take(f, s);
+        }
+        slot->rows[r] = slot->bad = s->index;
+        if (slot->st != MLC_OK) memcpy(slot->why, s->why, sizeof slot->why);
+        if (slot->st != MLC_OK || s->end) return;
+        for (int32_t i = 0; i < f->data.n_fields; i++)
+            if (slot->len[i]) slot->len[i][r] = s->len[i];
+    }
+}
+
+/* Batch k into a slot, on any thread: denormals are flushed on all of them. */
+static void mlc__feed_fill(mlc__feed *f, mlc__feed_slot *slot, int64_t k, char *scratch)
+{
+    const uint32_t mode = mlc__flush_begin();
+    mlc_sample s;
+    mlc__feed_begin(f, &s, scratch);
+    slot->st = MLC_OK;
+    slot->why[0] = 0;
+    mlc__feed_samples(f, slot, k, &s);
+    for (int32_t i = 0; i < f->data.n_fields && slot->st == MLC_OK; i++)
+        if (f->data.field[i].ragged) mlc__feed_ragged(f, slot, i);
+    if (slot->st == MLC_OK && slot->n && f->collate.run) mlc__feed_collate(f, slot, k);
+    mlc__flush_end(mode);
+}
+
+/* -- workers -- */
+
+#ifndef MLC_NO_THREADS
+/* Sleeps until there is a batch to claim whose slot is free; -1: the end. Has the lock. */
+static int64_t mlc__crew_claim(mlc__feed *f)
+{
+    mlc__crew *c = &f->crew;
+    while (!c->stop && (c->next >= c->end || c->next >= c->in_use + f->slots))
+        pthread_cond_wait(&c->work, &c->lock);
+    return c->stop ? -1 : c->next++;
+}
+
+static void *mlc__crew_main(void *arg)
+{
+    mlc__feed *f = MLC__CAST(mlc__feed *, arg);
+    mlc__crew *c = &f->crew;
+    pthread_mutex_lock(&c->lock);
+    char *scratch = f->scratch + (size_t)c->named++ * f->scratch_bytes;
+    for (int64_t k; (k = mlc__crew_claim(f)) >= 0; c->busy--) {
+        mlc__feed_slot *slot = &f->slot[k % f->slots];
+        c->busy++;                     /* until it falls the plan stays */
+        pthread_mutex_unlock(&c->lock);
+        mlc__feed_fill(f, slot, k - f->plan_before, scratch);
+        pthread_mutex_lock(&c->lock);
+        slot->batch = k;
+        if (!f->data.count && slot->st == MLC_OK && slot->n < f->desc.batch)
+            c->end = mlc__min(c->end, k + 1);              /* the stream has ended */
+        pthread_cond_signal(&c->done);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Where the system refuses threads the loader works with those there are, or none. */
+static void mlc__crew_start(mlc__feed *f)
+{
+    mlc__crew *c = &f->crew;
+    pthread_attr_t attr;
+    if (!f->desc.workers) return;
+    c->made = true;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, NULL);
+    pthread_cond_init(&c->done, NULL);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 1 << 20);
+    while (c->threads < f->desc.workers &&
+           pthread_create(&c->thread[c->threads], &attr, mlc__crew_main, f) == 0)
+        c->threads++;
+    pthread_attr_destroy(&attr);
+}
+
+static void mlc__crew_stop(mlc__feed *f)
+{
+    mlc__crew *c = &f->crew;
+    if (!c->made) return;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_broadcast(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    for (int32_t i = 0; i < c->threads; i++) pthread_join(c->thread[i], NULL);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->work);
+    pthread_cond_destroy(&c->done);
+}
+
+/* From here on no worker reads the plan. */
+static void mlc__crew_pause(mlc__feed *f)
+{
+    mlc__crew *c = &f->crew;
+    if (!c->threads) return;
+    pthread_mutex_lock(&c->lock);
+    c->end = 0;
+    while (c->busy) pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The plan is made: batches from f->at on may be prepared. */
+static void mlc__crew_resume(mlc__feed *f)
+{
+    mlc__crew *c = &f->crew;
+    if (!c->threads) return;
+    pthread_mutex_lock(&c->lock);
+    for (int32_t i = 0; i < f->slots; i++) f->slot[i].batch = -1;
+    c->next = c->in_use = f->at;
+    c->end = f->batches;
+    pthread_cond_broadcast(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* More batches may be prepared: those of the next epoch. */
+static void mlc__crew_extend(mlc__feed *f, int64_t end)
+{
+    pthread_mutex_lock(&f->crew.lock);
+    f->crew.end = end;
+    pthread_cond_broadcast(&f->crew.work);
+    pthread_mutex_unlock(&f->crew.lock);
+}
+
+/* Batch k, which gives the slot of the one before back; false: nobody prepares it. done: all of the
+ * plan is prepared, and nobody reads it. */
+static bool mlc__crew_take(mlc__feed *f, int64_t k, bool *done)
+{
+    mlc__crew *c = &f->crew;
+    mlc__feed_slot *slot = &f->slot[k % f->slots];
+    *done = false;
+    if (!c->threads) return false;
+    pthread_mutex_lock(&c->lock);
+    c->in_use = k;
+    pthread_cond_signal(&c->work);
+    while (slot->batch != k && (k < c->end || c->busy)) pthread_cond_wait(&c->done, &c->lock);
+    if (slot->batch != k) {                                /* after the end of a stream */
+        slot->n = 0;
+        slot->st = MLC_OK;
+    }
+    *done = c->next == c->end && !c->busy;
+    pthread_mutex_unlock(&c->lock);
+    return true;
+}
+#else
+static void mlc__crew_start(mlc__feed *f) { f->desc.workers = 0; }
+static void mlc__crew_stop(mlc__feed *f) { (void)f; }
+static void mlc__crew_pause(mlc__feed *f) { (void)f; }
+static void mlc__crew_resume(mlc__feed *f) { (void)f; }
+static void mlc__crew_extend(mlc__feed *f, int64_t end) { (void)f; (void)end; }
+static bool mlc__crew_take(mlc__feed *f, int64_t k, bool *done)
+{
+    (void)f; (void)k;
+    return *done = false;
+}
+#endif
+
+/* -- what the caller sees -- */
+
+/* Which samples are in which batch of f->plan_epoch. */
+static void mlc__feed_order(mlc__feed *f)
+{
+    if (f->order)
+        mlc__shuffle(f->order, f->count, f->desc.shuffle, f->desc.seed, (uint64_t)f->plan_epoch);
+    if (mlc__feed_sorts(&f->desc)) mlc__feed_buckets(f);
+}
+
+/* The plan of f->epoch; a stream begins anew and is read up to f->at. */
+static void mlc__feed_plan(mlc__feed *f)
+{
+    mlc__crew_pause(f);
+    f->plan_epoch = f->epoch;
+    f->before = f->plan_before = 0;
+    mlc__feed_order(f);
+    f->batches = f->plan_batches;
+    f->stream.next = f->stream.taken = f->stream.held = 0;
+    f->stream.ended = false;
+    for (int64_t k = 0; !f->data.count && k < f->at; k++)
+        mlc__feed_fill(f, &f->slot[0], k, f->scratch);
+    f->planned = true;
+    mlc__crew_resume(f);
+}
+
+/* All batches of the epoch are prepared: workers go on with the next one. A stream waits until it
+ * is wanted. */
+static void mlc__feed_ahead(mlc__feed *f)
+{
+    if (!f->data.count || f->plan_epoch != f->epoch) return;
+    f->plan_epoch++;
+    f->plan_before = f->before + f->batches;
+    mlc__feed_order(f);
+    mlc__crew_extend(f, f->plan_before + f->plan_batches);
+}
+
+static bool mlc__feed_end(mlc__feed *f)
+{
+    f->epoch++;
+    f->at = 0;
+    f->planned = f->plan_epoch == f->epoch;
+    f->before = f->plan_before;
+    if (f->planned) f->batches = f->plan_batches;
+    return false;
+}
+
+static void mlc__port_clear(mlc__port *p)
+{
+    if (p->t.grad) mlc__storage_release(p->t.grad);        /* of another batch */
+    p->t.grad = NULL;
+    p->storage.version++;
+}
+
+/* What lies at `from` becomes the port's tensor. */
+static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims,
+                                 void *from)
+{
+    mlc__port_clear(p);
+    mlc__tensor_init(&p->t, ctx, dtype, dims.n, dims.v);
+    p->t.scope = 0;
+    p->t.storage = &p->storage;
+    p->storage.ctx = ctx;
+    p->storage.data = ctx->on_host ? from : p->device;
+    if (ctx->on_host) return MLC_OK;
+    return mlc__device_copy(ctx, p->device, from, (size_t)mlc__numel(&p->t) * mlc__size(&p->t),
+                            MLC_COPY_TO_DEVICE);
+}
+
+/* A field of a batch: [n, ..], or [n, width, ..] with mask and lengths. */
+static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_batch *b)
+{
+    mlc_ctx *ctx = f->base.ctx;
+    const mlc_field *field = &f->out[k];
+    mlc_dims dims;
+    dims.n = field->dims.n + 1;
+    dims.v[0] = slot->n;
+    for (int32_t i = 0; i < field->dims.n; i++) dims.v[i + 1] = field->dims.v[i];
+    if (field->ragged) dims.v[1] = slot->width[k];
+    MLC__TRY(mlc__port_show(ctx, &f->field[k], field->dtype, dims, slot->out[k]));
+    b->field[k] = &f->field[k].t;
+    if (!field->ragged) return MLC_OK;
+    MLC__TRY(mlc__port_show(ctx, &f->mask[k], MLC_BOOL, mlc_dims2(slot->n, slot->width[k]),
+                            slot->mask[k]));
+    MLC__TRY(mlc__port_show(ctx, &f->length[k], MLC_I64, mlc_dims1(slot->n), slot->len[k]));
+    b->mask[k] = &f->mask[k].t;
+    b->length[k] = &f->length[k].t;
+    return MLC_OK;
+}
+
+static mlc_status mlc__feed_failed(const mlc__feed *f, const mlc__feed_slot *slot, int64_t k)
+{
+    return mlc__why_raise(f->base.ctx, "loader_next", slot->st, slot->bad < 0 ? "batch" : "sample",
+                          slot->bad < 0 ? k : slot->bad, slot->why);
+}
+
+static bool mlc__feed_next(mlc_loader *l, mlc_batch *b)
+{
+    mlc__feed *f = (mlc__feed *)(void *)l;
+    if (!f->planned) mlc__feed_plan(f);
+    const int64_t k = f->at;
+    bool done;
+    if (k >= f->batches) return mlc__feed_end(f);
+    mlc__feed_slot *slot = &f->slot[(f->before + k) % f->slots];
+    if (!mlc__crew_take(f, f->before + k, &done)) mlc__feed_fill(f, slot, k, f->scratch);
+    if (done) mlc__feed_ahead(f);
+    mlc_status st = slot->st;
+    if (st == MLC_OK && (slot->n == 0 || (f->desc.drop_last && !f->data.count &&
+                                          slot->n < f->desc.batch))) return mlc__feed_end(f);
+    f->at++;
+    if (st != MLC_OK) mlc__feed_failed(f, slot, k);
+    for (int32_t i = 0; st == MLC_OK && i < f->n_out; i++) st = mlc__feed_show(f, slot, i, b);
+    if (st != MLC_OK) {
+        memset(b, 0, sizeof *b);
+        return false;
+    }
+    b->x = b->field[0];
+    b->y = b->field[1];
+    b->n = slot->n;
+    b->n_fields = f->n_out;
+    b->index = k;
+    b->epoch = f->epoch;
+    return true;
+}
+
+static int64_t mlc__feed_batches(const mlc_loader *l)
+{
+    const mlc__feed *f = (const mlc__feed *)(const void *)l;
+    return f->data.count ? f->batches : -1;
+}
+
+static mlc_loader_state mlc__feed_position(const mlc_loader *l)
+{
+    const mlc__feed *f = (const mlc__feed *)(const void *)l;
+    const mlc_loader_state at = { f->epoch, f->at, f->config };
+    return at;
+}
+
+static mlc_status mlc__feed_seek(mlc_loader *l, const mlc_loader_state *at)
+{
+    mlc__feed *f = (mlc__feed *)(void *)l;
+    mlc__crew_pause(f);
+    f->epoch = at->epoch;
+    f->at = at->batch;
+    f->planned = false;
+    return MLC_OK;
+}
+
+static void mlc__port_release(mlc_ctx *ctx, mlc__port *p)
+{
+    mlc__tape_forget(ctx, &p->t);
+    mlc__heap_data_free(ctx, p->device, MLC_MEM_OBJECT);
+}
+
+static void mlc__feed_release(mlc_loader *l)
+{
+    mlc__feed *f = (mlc__feed *)(void *)l;
+    mlc_ctx *ctx = l->ctx;
+    mlc__crew_stop(f);
+    for (int32_t i = 0; i < MLC_MAX_FIELDS; i++) {
+        mlc__port_release(ctx, &f->field[i]);
+        mlc__port_release(ctx, &f->mask[i]);
+        mlc__port_release(ctx, &f->length[i]);
+    }
+    for (int32_t i = 0; f->slot && i < f->slots; i++) mlc__heap_free(ctx, f->slot[i].rows);
+    mlc__heap_free(ctx, f->slot);
+    mlc__heap_free(ctx, f->scratch);
+    mlc__heap_free(ctx, f->order);
+    mlc__heap_free(ctx, f->sum);
+    mlc__heap_free(ctx, f->start);
+    mlc__heap_free(ctx, f->bucket);
+    mlc__heap_free(ctx, f->stream.len);
+#ifndef MLC_NO_THREADS
+    mlc__heap_free(ctx, f->crew.thread);
+#endif
+    mlc__owned_remove(&f->owned);
+    mlc__heap_free(ctx, f);
+}
+
+static void mlc__feed_free(void *f) { mlc__feed_release(MLC__CAST(mlc_loader *, f)); }
+
+static const mlc__loader_fns mlc__feed_fns = { mlc__feed_next, mlc__feed_batches,
+                                               mlc__feed_position, mlc__feed_seek,
+                                               mlc__feed_release };
+
+/* -- making a loader -- */
+
+static mlc_status mlc__feed_check_ranks(mlc_ctx *ctx, const mlc_loader_from_desc *d)
+{
+    MLC__REQUIRE(ctx, d->ranks >= 1 && d->rank >= 0 && d->rank < d->ranks, ARG,
+                 "loader_from: rank %d of %d; ranks are 1 or more, and rank counts from 0", d->rank,
+                 d->ranks);
+    MLC__REQUIRE(ctx, d->workers >= 0 && d->workers <= 1024 && d->depth >= 0 && d->depth <= 1 << 20,
+                 ARG, "loader_from: %d workers, depth %d; neither is negative, workers are 1024 at "
+                 "most", d->workers, d->depth);
+    MLC__REQUIRE(ctx, d->tokens >= 0 && d->window >= 0 && d->multiple >= 1 && d->samples >= 0 &&
+                      d->buffer >= 0, ARG,
+                 "loader_from: tokens %lld, window %lld, samples %lld, buffer %lld are at least 0, "
+                 "multiple %lld 1", (long long)d->tokens, (long long)d->window,
+                 (long long)d->samples, (long long)d->buffer, (long long)d->multiple);
+    return MLC_OK;
+}
+
+static mlc_status mlc__feed_check_order(mlc_ctx *ctx, const mlc_dataset *data,
+                                        const mlc_loader_from_desc *d)
+{
+    const bool drawn = d->weights || d->labels, sorted = mlc__feed_sorts(d);
+    const int64_t n = mlc_dataset_count(data);
+    MLC__REQUIRE(ctx, n != 0, ARG, "loader_from: the dataset is empty; it must have samples");
+    MLC__REQUIRE(ctx, n > 0 || (!drawn && !sorted && !d->samples), ARG,
+                 "loader_from: a stream is neither weighted nor sorted by length, and its samples "
+                 "are not counted");
+    MLC__REQUIRE(ctx, !d->weights || !d->labels, ARG,
+                 "loader_from: weights and labels are both given; samples are drawn by one");
+    MLC__REQUIRE(ctx, !drawn || !sorted, ARG, "loader_from: samples that are drawn by weights are "
+                 "not sorted by length; set tokens and window to 0");
+    MLC__REQUIRE(ctx, !sorted || data->length, ARG, "loader_from: tokens or window is set and the "
+                 "dataset has no function length");
+    MLC__REQUIRE(ctx, drawn || n < 0 || d->samples <= n, ARG, "loader_from: an epoch of %lld "
+                 "samples of %lld; only those that are drawn by weights come more than once",
+                 (long long)d->samples, (long long)n);
+    return MLC_OK;
+}
+
+static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
+                                  const mlc_loader_from_desc *d)
+{
+    MLC__TRY(mlc__set_check(ctx, "loader_from", data));
+    MLC__REQUIRE(ctx, d && d->batch > 0, ARG, "loader_from: batch is %lld; start from "
+                 "mlc_loader_from_desc_make(batch), 1 or more", d ? (long long)d->batch : 0);
+    MLC__TRY(mlc__feed_check_ranks(ctx, d));
+    MLC__TRY(mlc__feed_check_order(ctx, data, d));
+    if (!d->collate) return MLC_OK;
+    MLC__REQUIRE(ctx, d->collate->run, ARG, "loader_from: collate has no function run");
+    if (!d->collate->n_fields) return MLC_OK;
+    MLC__TRY(mlc__fields_check(ctx, "loader_from", d->collate->field, d->collate->n_fields));
+    for (int32_t i = 0; i < d->collate->n_fields; i++)
+        MLC__REQUIRE(ctx, !d->collate->field[i].ragged, ARG,
+                     "loader_from: field %d of collate is ragged; what it makes is not", i);
+    return MLC_OK;
+}
+
+static void *mlc__feed_alloc(mlc__feed *f, size_t bytes)
+{
+    return mlc__heap_alloc(f->base.ctx, bytes, MLC_MEM_OBJECT, "loader_from");
+}
+
+/* i64 or floats of samples, on the host, as f64 or i64; `to` has n of 8 bytes. */
+static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void *to)
+{
+    mlc_ctx *ctx = f->base.ctx;
+    MLC__REQUIRE(ctx, t->ctx == ctx, ARG, "loader_from: weights or labels belong to another "
+                 "context%s", mlc__elsewhere(t->ctx, ctx).s);
+    MLC__REQUIRE(ctx, whole ? t->dtype == MLC_I64 : mlc__is_full(t->dtype), DTYPE,
+                 "loader_from: %s are %s; they must be %s", whole ? "labels" : "weights",
+                 mlc_dtype_name(t->dtype), whole ? "i64" : "f32 or f64");
+    MLC__REQUIRE(ctx, t->ndim == 1 && t->shape[0] == f->count, SHAPE,
+                 "loader_from: %s are %s; they must be [%lld], one for each sample",
+                 whole ? "labels" : "weights", mlc__shape(t).s, (long long)f->count);
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_tensor *wide = mlc_cast(mlc_detach(t), whole ? MLC_I64 : MLC_F64);
+    const mlc_status st = wide ? mlc_read(wide, to, (size_t)f->count * 8) : ctx->status;
+    const mlc_status left = mlc__scope_leave(ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* Each sample weighs 1 / the number of those of its class. labels are replaced by weights. */
+static mlc_status mlc__feed_balance(mlc__feed *f)
+{
+    int64_t *label = (int64_t *)(void *)f->sum, most = 0;
+    MLC__TRY(mlc__feed_column(f, f->desc.labels, true, label));
+    for (int64_t i = 0; i < f->count; i++) {
+        MLC__REQUIRE(f->base.ctx, label[i] >= 0 && label[i] < 1 << 24, VALUE,
+                     "loader_from: label %lld of sample %lld; classes are 0 to 16777215",
+                     (long long)label[i], (long long)i);
+        most = mlc__max(most, label[i]);
+    }
+    int64_t *count = MLC__CAST(int64_t *, mlc__feed_alloc(f, (size_t)(most + 1) * 8));
+    if (!count) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < f->count; i++) count[label[i]]++;
+    for (int64_t i = 0; i < f->count; i++) {
+        const double weight = 1.0 / (double)count[label[i]];
+        memcpy(&label[i], &weight, 8);
+    }
+    mlc__heap_free(f->base.ctx, count);
+    return MLC_OK;
+}
+
+static mlc_status mlc__feed_weights(mlc__feed *f)
+{
+    mlc_ctx *ctx = f->base.ctx;
+    double sum = 0.0;
+    if (!f->desc.weights && !f->desc.labels) return MLC_OK;
+    f->sum = MLC__CAST(double *, mlc__feed_alloc(f, (size_t)f->count * 8));
+    if (!f->sum) return MLC_ERR_NOMEM;
+    MLC__TRY(f->desc.labels ? mlc__feed_balance(f)
+                            : mlc__feed_column(f, f->desc.weights, false, f->sum));
+    for (int64_t i = 0; i < f->count; i++) {
+        MLC__REQUIRE(ctx, f->sum[i] >= 0.0 && f->sum[i] <= 1e300, VALUE, "loader_from: the weight "
+                     "of sample %lld is %s; weights are finite and not negative", (long long)i,
+                     mlc__real(f->sum[i]).s);
+        f->sum[i] = sum += f->sum[i];
+    }
+    MLC__REQUIRE(ctx, sum > 0.0 && sum <= 1e300, VALUE, "loader_from: the sum of weights is %s; it "
+                 "must be over 0 and finite", mlc__real(sum).s);
+    return MLC_OK;
+}
+
+/* Every sample must fit the budget of a batch alone. */
+static mlc_status mlc__feed_check_lengths(mlc__feed *f)
+{
+    for (int64_t i = 0; i < f->count; i++) {
+        const int64_t length = f->data.length(f->data.user, i);
+        MLC__REQUIRE(f->base.ctx, length >= 0, VALUE, "loader_from: the length of sample %lld is "
+                     "%lld; it is at least 0", (long long)i, (long long)length);
+        MLC__REQUIRE(f->base.ctx, !f->desc.tokens || mlc__feed_padded(f, length) <= f->desc.tokens,
+                     VALUE, "loader_from: sample %lld has length %lld, padded %lld: over the %lld "
+                     "tokens of a batch", (long long)i, (long long)length,
+                     (long long)mlc__feed_padded(f, length), (long long)f->desc.tokens);
+    }
+    return MLC_OK;
+}
+
+/* What the plan needs, and how many batches there are. */
+static mlc_status mlc__feed_plans(mlc__feed *f)
+{
+    const bool sorts = mlc__feed_sorts(&f->desc);
+    const int64_t ranks = f->desc.ranks, batch = f->desc.batch, most = PTRDIFF_MAX / 64;
+    f->batches = f->plan_batches = INT64_MAX;
+    if (!f->data.count) return MLC_OK;
+    MLC__REQUIRE(f->base.ctx, f->count < most, ARG, "loader_from: %lld samples are too many",
+                 (long long)f->count);
+    f->total = f->desc.samples ? f->desc.samples : f->count;
+    f->own = f->desc.drop_last ? f->total / ranks : mlc__div_up(f->total, ranks);
+    f->plan_batches = f->desc.drop_last ? f->own / batch : mlc__div_up(f->own, batch);
+    f->batches = f->plan_batches;
+    /* A batch larger than the data would only waste memory. */
+    f->desc.batch = mlc__max(1, mlc__min(batch, sorts ? f->total : f->own));
+    MLC__TRY(mlc__feed_weights(f));
+    if (!f->sum && (f->desc.shuffle || sorts)) {
+        f->order = MLC__CAST(int64_t *, mlc__feed_alloc(f, (size_t)f->count * 8));
+        if (!f->order) return MLC_ERR_NOMEM;
+    }
+    if (!sorts) return MLC_OK;
+    MLC__TRY(mlc__feed_check_lengths(f));
+    f->start = MLC__CAST(int64_t *, mlc__feed_alloc(f, (size_t)(2 * f->total + 1) * 8));
+    f->bucket = MLC__CAST(mlc__bucket *, mlc__feed_alloc(f, (size_t)f->total * sizeof *f->bucket));
+    if (!f->start || !f->bucket) return MLC_ERR_NOMEM;
+    f->turn = f->start + f->total + 1;
+    return MLC_OK;
+}
+
+/* Takes room for n elements of `bytes` from what *at counts; base NULL only counts. */
+static char *mlc__carve(char *base, size_t *at, int64_t n, size_t bytes)
+{
+    char *p = base ? base + *at : NULL;
+    *at += mlc__round_up((size_t)n * bytes, MLC__CACHELINE);
+    return p;
+}
+
+/* The buffers of a slot in one block, or its bytes. */
+static size_t mlc__slot_lay(const mlc__feed *f, mlc__feed_slot *s, char *base)
+{
+    const int64_t batch = f->desc.batch;
+    size_t at = 0;
+    s->rows = (int64_t *)(void *)mlc__carve(base, &at, batch, 8);
+    for (int32_t i = 0; i < f->data.n_fields; i++) {
+        s->data[i] = s->out[i] = mlc__carve(base, &at, batch, f->row_bytes[i]);
+        if (!f->data.field[i].ragged) continue;
+        s->len[i] = (int64_t *)(void *)mlc__carve(base, &at, batch, 8);
+        s->mask[i] = MLC__CAST(uint8_t *, (void *)mlc__carve(base, &at, batch,
+                                                             (size_t)f->data.field[i].dims.v[0]));
+    }
+    for (int32_t i = 0; i < f->collate.n_fields; i++)
+        s->out[i] = mlc__carve(base, &at, batch, f->out_bytes[i]);
+    return at;
+}
+
+static mlc_status mlc__feed_slots(mlc__feed *f)
+{
+    f->slot = MLC__CAST(mlc__feed_slot *, mlc__feed_alloc(f, (size_t)f->slots * sizeof *f->slot));
+    if (!f->slot) return MLC_ERR_NOMEM;
+    for (int32_t i = 0; i < f->slots; i++) {
+        const size_t bytes = mlc__slot_lay(f, &f->slot[i], NULL);
+        char *base = MLC__CAST(char *, mlc__feed_alloc(f, bytes));
+        if (!base) return MLC_ERR_NOMEM;
+        mlc__slot_lay(f, &f->slot[i], base);
+        f->slot[i].batch = -1;
+    }
+    return MLC_OK;
+}
+
+/* On a device a batch is a copy; on the host it sees the slot. */
+static mlc_status mlc__port_make(mlc__feed *f, mlc__port *p, size_t bytes)
+{
+    if (f->base.ctx->on_host) return MLC_OK;
+    p->device = mlc__heap_data(f->base.ctx, bytes, MLC_MEM_OBJECT, "loader_from");
+    return p->device ? MLC_OK : MLC_ERR_NOMEM;
+}
+
+static mlc_status mlc__feed_ports(mlc__feed *f)
+{
+    const size_t batch = (size_t)f->desc.batch;
+    for (int32_t i = 0; i < f->n_out; i++) {
+        MLC__TRY(mlc__port_make(f, &f->field[i], batch * f->out_bytes[i]));
+        if (!f->out[i].ragged) continue;
+        MLC__TRY(mlc__port_make(f, &f->mask[i], batch * (size_t)f->out[i].dims.v[0]));
+        MLC__TRY(mlc__port_make(f, &f->length[i], batch * 8));
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__feed_buffer(mlc__feed *f)
+{
+    const int64_t n = f->desc.buffer;
+    size_t at = 0;
+    if (f->data.count || !f->desc.shuffle || n < 2) return MLC_OK;
+    mlc__carve(NULL, &at, n * f->data.n_fields, 8);
+    for (int32_t i = 0; i < f->data.n_fields; i++) mlc__carve(NULL, &at, n, f->row_bytes[i]);
+    char *base = MLC__CAST(char *, mlc__feed_alloc(f, at));
+    if (!base) return MLC_ERR_NOMEM;
+    at = 0;
+    f->stream.len = (int64_t *)(void *)mlc__carve(base, &at, n * f->data.n_fields, 8);
+    for (int32_t i = 0; i < f->data.n_fields; i++)
+        f->stream.data[i] = mlc__carve(base, &at, n, f->row_bytes[i]);
+    return MLC_OK;
+}
+
+static uint64_t mlc__feed_config(const mlc__feed *f)
+{
+    const mlc_loader_from_desc *d = &f->desc;
+    const uint64_t part[] = {
+        (uint64_t)f->count, (uint64_t)d->batch, d->seed, (uint64_t)f->total, (uint64_t)d->rank,
+        (uint64_t)d->ranks, (uint64_t)d->tokens, (uint64_t)d->window, (uint64_t)d->multiple,
+        f->data.count ? 0 : (uint64_t)d->buffer,
+        (uint64_t)d->shuffle + 2 * (uint64_t)d->drop_last + 4 * (uint64_t)(f->sum != NULL) };
+    return mlc__config_of(part, MLC__COUNT(part));
+}
+
+/* What is made before a failure is freed by mlc__feed_release, which takes a half-made loader. */
+static mlc_status mlc__feed_make(mlc__feed *f)
+{
+    for (int32_t i = 0; i < f->data.n_fields; i++)
+        f->row_bytes[i] = mlc__field_bytes(&f->data.field[i]);
+    for (int32_t i = 0; i < f->n_out; i++) f->out_bytes[i] = mlc__field_bytes(&f->out[i]);
+    MLC__TRY(mlc__feed_plans(f));
+    MLC__TRY(mlc__feed_slots(f));
+    MLC__TRY(mlc__feed_ports(f));
+    MLC__TRY(mlc__feed_buffer(f));
+    f->scratch_bytes = mlc__round_up(f->data.scratch, MLC__CACHELINE);
+    f->scratch = MLC__CAST(char *, mlc__feed_alloc(f, f->scratch_bytes *
+                                                      (size_t)mlc__max(1, f->desc.workers)));
+    if (!f->scratch) return MLC_ERR_NOMEM;
+#ifndef MLC_NO_THREADS
+    f->crew.thread = MLC__CAST(pthread_t *, mlc__feed_alloc(f, ((size_t)f->desc.workers + 1) *
+                                                               sizeof *f->crew.thread));
+    if (!f->crew.thread) return MLC_ERR_NOMEM;
+#endif
+    f->config = mlc__feed_config(f);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
+                                     const mlc_loader_from_desc *desc)
+{
+    if (!ctx || mlc__feed_check(ctx, data, desc) != MLC_OK) return NULL;
+    mlc__feed *f = MLC__CAST(mlc__feed *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT,
+                                                          "loader_from"));
+    if (!f) return NULL;
+    f->base.ctx = ctx;
+    f->base.fns = &mlc__feed_fns;
+    f->data = *data;
+    f->desc = *desc;
+    f->count = mlc_dataset_count(data);
+    if (!data->count) f->desc.workers = desc->workers > 0; /* a stream is read by one thread */
+    f->slots = f->desc.workers ? f->desc.depth + 1 : 1;
+    if (desc->collate) f->collate = *desc->collate;
+    f->n_out = f->collate.n_fields ? f->collate.n_fields : data->n_fields;
+    memcpy(f->out, f->collate.n_fields ? f->collate.field : data->field, sizeof f->out);
+    mlc__owned_add(ctx, &f->owned, f, mlc__feed_free);
+    if (mlc__feed_make(f) != MLC_OK) {
+        mlc__feed_release(&f->base);
+        return NULL;
+    }
+    mlc__crew_start(f);
+    if (mlc__feed_sorts(&f->desc)) mlc__feed_plan(f);      /* batches are known by the plan */
+    return &f->base;
 }
 
 MLC__LEVEL_END

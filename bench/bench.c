@@ -5,7 +5,7 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ loss_ data_ metric_.
+ * optim_ loss_ data_ loader_ metric_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -1432,6 +1432,99 @@ static bool loader_setup(state *s)
     return near(s, "the sum of an epoch", sum, n * (n - 1) / 2, 1);
 }
 
+/* ---- loader_: of datasets; op: how many workers, and what a sample is ------------------------ */
+
+enum { LOADER_ROWS, LOADER_IMAGES, LOADER_TOKENS, LOADER_WAITS };
+
+#define WORKERS(op) ((op) % 8)
+#define SAMPLE(op)  ((op) / 8)
+#define STEP_NS     8000000               /* of loader_waits: the step; a batch waits for half  */
+
+static void sleep_ns(long ns)
+{
+    const struct timespec time = {0, ns};
+    nanosleep(&time, NULL);
+}
+
+/* As the disk or the network lets a sample wait. */
+static mlc_status waits(void *user, mlc_sample *s, void *const *in, const int64_t *in_len)
+{
+    const bench_case *bc = (const bench_case *)user;
+    (void)in_len;
+    memcpy(s->dst[0], in[0], (size_t)bc->n * sizeof(float));
+    memcpy(s->dst[1], in[1], sizeof(int64_t));
+    sleep_ns(STEP_NS / 2 / (long)bc->k);
+    return MLC_OK;
+}
+
+static mlc_dataset *rows_of(state *s)
+{
+    const int64_t m = s->bc->m, n = s->bc->n;
+    mlc_tensor   *t[2] = {mlc_reshape(mlc_arange(s->ctx, MLC_F32, 0, (double)(m * n), 1),
+                                      mlc_dims2(m, n)), labels_of(s, m, 10)};
+    mlc_transform map;
+    mlc_dataset  *d = mlc_dataset_tensors(s->ctx, t, 2);
+    if (SAMPLE(s->bc->op) != LOADER_WAITS) return d;
+    memset(&map, 0, sizeof map);
+    map.user = (void *)(uintptr_t)s->bc;
+    map.run = waits;
+    return mlc_dataset_map(s->ctx, d, &map);
+}
+
+/* Images as those of CIFAR: padded, cropped, mirrored, normalised. */
+static mlc_dataset *images_of(state *s)
+{
+    const double     mean[3] = {0.49, 0.48, 0.45}, std[3] = {0.25, 0.24, 0.26};
+    mlc_augment_desc d = mlc_augment_desc_make();
+    mlc_tensor      *t[2] = {mlc_zeros(s->ctx, MLC_U8, mlc_dims4(s->bc->m, 3, 32, 32)),
+                             labels_of(s, s->bc->m, 10)};
+    d.pad = 4;
+    d.flip = 0.5;
+    d.scale = 1.0 / 255;
+    d.mean = mean;
+    d.std = std;
+    return mlc_dataset_augment(s->ctx, mlc_dataset_tensors(s->ctx, t, 2), &d);
+}
+
+/* A file of tokens in windows of n. */
+static mlc_dataset *tokens_of(state *s)
+{
+    const char *path = "build/bench_tokens.bin";
+    const mlc_dataset_tokens_desc d = mlc_dataset_tokens_desc_make(MLC_TOKENS_U16, s->bc->n);
+    FILE *f = fopen(path, "wb");
+    for (int64_t i = 0; f && i <= s->bc->m * s->bc->n; i++) {
+        const uint16_t token = (uint16_t)(i % 50257);
+        fwrite(&token, sizeof token, 1, f);
+    }
+    if (f) fclose(f);
+    return mlc_dataset_tokens(s->ctx, path, &d);
+}
+
+static double from_run(void *arg, int64_t loops)
+{
+    state    *s = (state *)arg;
+    mlc_batch b;
+    double    start = bench_now();
+    for (int64_t i = 0; i < loops; i++)
+        while (mlc_loader_next(s->loader, &b))
+            if (SAMPLE(s->bc->op) == LOADER_WAITS) sleep_ns(STEP_NS);
+    return spent_since(s, start);
+}
+
+static bool from_setup(state *s)
+{
+    const int            sample = SAMPLE(s->bc->op);
+    mlc_loader_from_desc d = mlc_loader_from_desc_make(s->bc->k);
+    mlc_batch            b;
+    int64_t              rows = 0;
+    d.shuffle = true;
+    d.workers = WORKERS(s->bc->op);
+    s->loader = mlc_loader_from(s->ctx, sample == LOADER_IMAGES ? images_of(s)
+                                : sample == LOADER_TOKENS ? tokens_of(s) : rows_of(s), &d);
+    while (mlc_loader_next(s->loader, &b)) rows += b.n;
+    return near(s, "the rows of an epoch", (double)rows, (double)s->bc->m, 0);
+}
+
 static mlc_tensor *csv_apply(state *s) { return mlc_csv_load(s->ctx, DIGITS, NULL); }
 
 static bool csv_setup(state *s)
@@ -2158,6 +2251,17 @@ static void add_all(void)
     add_other("metric_f1_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0, METRIC_F1);
     add_other("metric_confusion_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0,
               METRIC_CONFUSION);
+    for (int w = 0; w <= 2; w += 2) {
+        static char names[4][4][40];
+        static const struct { const char *name; int64_t m, n, k; } of[4] = {
+            {"rows_1797x64_b32", 1797, 64, 32}, {"images_2000_b128", 2000, 0, 128},
+            {"tokens_500x256_b16", 500, 256, 16}, {"waits_1280x64_b32", 1280, 64, 32}};
+        for (int i = 0; i < 4; i++) {
+            snprintf(names[i][w], sizeof names[i][w], "loader_%s_w%d", of[i].name, w);
+            add_other(names[i][w], "samples/s", (double)of[i].m, from_setup, from_run, of[i].m,
+                      of[i].n, of[i].k, 8 * i + w);
+        }
+    }
     add_other("data_csv_digits", "rows/s", 1797, csv_setup, run_apply, 0, 0, 0, 0);
     cases[n_cases - 1].apply = csv_apply;
 }

@@ -578,6 +578,64 @@ def loader(dtype):
     return step
 
 
+class Rows(torch.utils.data.Dataset):
+    """As the datasets of the bench: a sample at a time."""
+
+    def __init__(self, samples, n, make):
+        self.x, self.y, self.n, self.make = samples, torch.arange(n) % 10, n, make
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return self.make(self.x, self.y, i)
+
+
+def one_image(x, y, i):
+    """Padded by 4, cropped at random, mirrored, normalised, as torchvision's transforms do it."""
+    top, left = torch.randint(9, (2,)).tolist()
+    image = F.pad(x[i], (4, 4, 4, 4))[:, top:top + 32, left:left + 32]
+    if torch.rand(()) < 0.5:
+        image = image.flip(-1)
+    return (image.float() / 255 - IMAGE_MEAN) / IMAGE_STD, y[i]
+
+
+IMAGE_MEAN = torch.tensor([0.49, 0.48, 0.45]).view(3, 1, 1)
+IMAGE_STD = torch.tensor([0.25, 0.24, 0.26]).view(3, 1, 1)
+
+
+def one_window(x, y, i):
+    window = x[256 * i:256 * i + 257].long()
+    return window[:-1], window[1:]
+
+
+def one_that_waits(x, y, i):
+    time.sleep(0.004 / 32)
+    return x[i], y[i]
+
+
+def data_loader(kind, batch, workers):
+    """An epoch of torch.utils.data.DataLoader, its workers kept alive."""
+    def make(dtype):
+        data = {
+            "rows": lambda: Rows(torch.rand(1797, 64), 1797, lambda x, y, i: (x[i], y[i])),
+            "images": lambda: Rows(torch.zeros(2000, 3, 32, 32, dtype=torch.uint8), 2000,
+                                   one_image),
+            "tokens": lambda: Rows((torch.arange(500 * 256 + 1) % 32000).to(torch.int16), 500,
+                                   one_window),
+            "waits": lambda: Rows(torch.rand(1280, 64), 1280, one_that_waits),
+        }[kind]()
+        loader = torch.utils.data.DataLoader(data, batch, shuffle=True, num_workers=workers,
+                                             persistent_workers=workers > 0)
+
+        def step():
+            for x, y in loader:
+                if kind == "waits":
+                    time.sleep(0.008)
+        return step
+    return make
+
+
 def adamw(params):
     return torch.optim.AdamW(params, lr=1e-3, fused=True)
 
@@ -679,6 +737,9 @@ CASES = {
     "optim_ema_1m": ema_update(1000000),
     "optim_ema_10m": ema_update(10000000),
     "data_loader_1797x64_b32": loader,
+    **{f"loader_{name}_b{batch}_w{workers}": data_loader(name.split("_")[0], batch, workers)
+       for name, batch in (("rows_1797x64", 32), ("images_2000", 128), ("tokens_500x256", 16),
+                           ("waits_1280x64", 32)) for workers in (0, 2)},
 }
 ONE_THREAD = "overhead_*"
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16,

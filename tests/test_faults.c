@@ -103,6 +103,8 @@ typedef struct world {
     mlc_module  *module;               /* objects that it made, to be freed                    */
     mlc_optim   *optim;
     mlc_loader  *loader;
+    mlc_dataset *sets[4];              /* datasets, before those that are made of them         */
+    int          n_sets;
     mlc_table   *table;
     mlc_metric  *metric, *other;
     mlc_tracker *tracker;
@@ -2018,6 +2020,207 @@ DO(mlc_loader_shuffled)
     return made(w, w->loader);
 }
 
+/* ---- datasets ------------------------------------------------------------------------------- */
+
+/* Of the copies x and v beside labels: 3 samples of 2 fields.                                  */
+static mlc_dataset *three(world *w)
+{
+    mlc_tensor *const t[2] = {w->x, w->labels};
+    return mlc_dataset_tensors(w->ctx, t, 2);
+}
+
+/* The fields of sample 1; what was made goes with the scenario.                                */
+static mlc_status see_sample(world *w, mlc_dataset *d)
+{
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    if (d == NULL)
+        return made(w, d);
+    if (w->n_sets < 4)
+        w->sets[w->n_sets++] = d;
+    const mlc_status st = mlc_dataset_get(w->ctx, d, 1, field);
+    return st == MLC_OK ? keep(w, field[0]) : st;
+}
+
+static mlc_dataset *over(world *w, mlc_dataset *of)
+{
+    if (of != NULL && w->n_sets < 4)
+        w->sets[w->n_sets++] = of;
+    return of;
+}
+
+static mlc_status itself(void *user, mlc_sample *s, void *const *in, const int64_t *in_len)
+{
+    (void)user;
+    (void)in_len;
+    memcpy(s->dst[0], in[0], 16);
+    memcpy(s->dst[1], in[1], 8);
+    return MLC_OK;
+}
+
+DO(mlc_dataset_tensors) { return see_sample(w, three(w)); }
+DO(mlc_dataset_get)     { return see_sample(w, three(w)); }
+
+DO(mlc_dataset_create)
+{
+    mlc_dataset *d = over(w, three(w)), plain;
+    if (d == NULL)
+        return made(w, d);
+    plain = *d;
+    plain.release = NULL;
+    return see_sample(w, mlc_dataset_create(w->ctx, &plain));
+}
+
+DO(mlc_dataset_subset)
+{
+    mlc_dataset *d = over(w, three(w));
+    return d ? see_sample(w, mlc_dataset_subset(w->ctx, d, w->rows)) : made(w, d);
+}
+
+DO(mlc_dataset_split)
+{
+    static const double shares[2] = {0.6, 0.4};
+    const mlc_split_rows_desc desc = mlc_split_rows_desc_make(shares, 2);
+    mlc_dataset *d = over(w, three(w)), *parts[2];
+    if (d == NULL)
+        return made(w, d);
+    const mlc_status st = mlc_dataset_split(w->ctx, d, &desc, parts);
+    over(w, parts[1]);
+    return st == MLC_OK ? see_sample(w, parts[0]) : st;
+}
+
+DO(mlc_dataset_k_fold)
+{
+    const mlc_k_fold_desc desc = mlc_k_fold_desc_make(3);
+    mlc_dataset *d = over(w, three(w)), *train, *held;
+    if (d == NULL)
+        return made(w, d);
+    const mlc_status st = mlc_dataset_k_fold(w->ctx, d, &desc, 0, &train, &held);
+    over(w, held);
+    return st == MLC_OK ? see_sample(w, train) : st;
+}
+
+DO(mlc_dataset_concat)
+{
+    mlc_dataset *d = over(w, three(w));
+    const mlc_dataset *const both[2] = {d, d};
+    return d ? see_sample(w, mlc_dataset_concat(w->ctx, both, 2)) : made(w, d);
+}
+
+DO(mlc_dataset_zip)
+{
+    mlc_dataset *d = over(w, three(w));
+    const mlc_dataset *const both[2] = {d, d};
+    return d ? see_sample(w, mlc_dataset_zip(w->ctx, both, 2)) : made(w, d);
+}
+
+DO(mlc_dataset_map)
+{
+    mlc_dataset  *d = over(w, three(w));
+    mlc_transform map;
+    memset(&map, 0, sizeof map);
+    map.run = itself;
+    return d ? see_sample(w, mlc_dataset_map(w->ctx, d, &map)) : made(w, d);
+}
+
+DO(mlc_dataset_cache)
+{
+    mlc_dataset *d = over(w, three(w));
+    return d ? see_sample(w, mlc_dataset_cache(w->ctx, d, NULL)) : made(w, d);
+}
+
+DO(mlc_dataset_labels)
+{
+    mlc_dataset *d = over(w, three(w));
+    return d ? see_sample(w, mlc_dataset_labels(w->ctx, d, 1, 3)) : made(w, d);
+}
+
+DO(mlc_dataset_npy)   { return see_sample(w, mlc_dataset_npy(w->ctx, in(w, "in.npy"))); }
+DO(mlc_dataset_npz)   { return see_sample(w, mlc_dataset_npz(w->ctx, in(w, "in.npz"), "one")); }
+DO(mlc_dataset_idx)   { return see_sample(w, mlc_dataset_idx(w->ctx, in(w, "in.idx"))); }
+DO(mlc_dataset_cifar)
+{
+    mlc_dataset *d = mlc_dataset_cifar(w->ctx, in(w, "in.cifar"), 10);
+    return made(w, over(w, d));
+}
+DO(mlc_dataset_safetensors)
+{
+    return see_sample(w, mlc_dataset_safetensors(w->ctx, in(w, "in.safetensors"), "one"));
+}
+
+DO(mlc_dataset_tokens)
+{
+    const mlc_dataset_tokens_desc d = mlc_dataset_tokens_desc_make(MLC_TOKENS_I32, 4);
+    return see_sample(w, mlc_dataset_tokens(w->ctx, in(w, "in.tokens"), &d));
+}
+
+DO(mlc_dataset_table)
+{
+    mlc_dataset_table_desc d = mlc_dataset_table_desc_make("colour");
+    d.missing = MLC_MISSING_MEAN;
+    w->table = mlc_table_load(w->ctx, in(w, "in.table"), NULL);
+    return w->table ? see_sample(w, mlc_dataset_table(w->ctx, w->table, &d)) : made(w, w->table);
+}
+
+DO(mlc_dataset_pnm) { return see_sample(w, mlc_dataset_pnm(w->ctx, w->files->dir)); }
+
+/* x as 3 images, beside labels.                                                                */
+static mlc_dataset *three_images(world *w)
+{
+    mlc_tensor *const t[2] = {mlc_reshape(w->x, mlc_dims3(3, 2, 2)), w->labels};
+    return t[0] ? mlc_dataset_tensors(w->ctx, t, 2) : NULL;
+}
+
+DO(mlc_dataset_augment)
+{
+    mlc_dataset     *d = over(w, three_images(w));
+    mlc_augment_desc desc = mlc_augment_desc_make();
+    desc.shift = desc.noise = 1;
+    return d ? see_sample(w, mlc_dataset_augment(w->ctx, d, &desc)) : made(w, d);
+}
+
+DO(mlc_mixup)
+{
+    mlc_dataset         *d = over(w, three_images(w));
+    const mlc_mixup_desc desc = mlc_mixup_desc_make(3);
+    mlc_loader_from_desc from = mlc_loader_from_desc_make(3);
+    mlc_collate          collate;
+    mlc_batch            b;
+    if (d == NULL)
+        return made(w, d);
+    const mlc_status st = mlc_mixup(w->ctx, d, &desc, &collate);
+    if (st != MLC_OK)
+        return st;
+    from.collate = &collate;
+    w->loader = mlc_loader_from(w->ctx, d, &from);
+    if (w->loader == NULL || !mlc_loader_next(w->loader, &b))
+        return made(w, w->loader);
+    return keep(w, mlc_copy(b.y));
+}
+
+/* Batches of 2 and 1 rows, drawn by labels.                                                    */
+static mlc_status run_loader_from(world *w)
+{
+    mlc_dataset         *d = over(w, three(w));
+    mlc_loader_from_desc desc = mlc_loader_from_desc_make(2);
+    mlc_tensor          *sum = mlc_zeros(w->ctx, MLC_F32, mlc_dims0());
+    mlc_batch            b;
+    desc.labels = w->labels;
+    desc.workers = 1;
+    w->loader = d ? mlc_loader_from(w->ctx, d, &desc) : NULL;
+    if (w->loader == NULL)
+        return made(w, w->loader);
+    mlc_loader_state at = mlc_loader_position(w->loader);
+    at.batch = 1;
+    CHECK_EQ(mlc_loader_seek(w->loader, &at), MLC_OK);
+    while (mlc_loader_next(w->loader, &b))
+        sum = mlc_add(sum, mlc_mul_scalar(mlc_sum(b.x, mlc_dims0(), false), (double)b.n));
+    return keep(w, sum);
+}
+
+DO(mlc_loader_from)     { return run_loader_from(w); }
+DO(mlc_loader_position) { return run_loader_from(w); }
+DO(mlc_loader_seek)     { return run_loader_from(w); }
+
 CASE(mlc_csv_load, mlc_csv_load(w->ctx, in(w, "in.csv"), NULL))
 CASE(mlc_idx_load, mlc_idx_load(w->ctx, in(w, "in.idx")))
 
@@ -2328,6 +2531,9 @@ SCENARIO(objects, true)
     mlc_table_free(NULL);
     mlc_safetensors_close(NULL);
     CHECK_EQ(mlc_loader_batches(NULL), 0);
+    mlc_dataset_free(NULL);
+    CHECK_EQ(mlc_dataset_count(NULL), 0);
+    CHECK_NEAR(mlc_sample_uniform(NULL, 0), 0, 0);
     return MLC_OK;
 }
 
@@ -2460,6 +2666,8 @@ static void free_objects(world *w)
     mlc_optim_free(w->optim);
     mlc_module_free(w->module);
     mlc_loader_free(w->loader);
+    while (w->n_sets > 0)
+        mlc_dataset_free(w->sets[--w->n_sets]);
     mlc_table_free(w->table);
     mlc_metric_free(w->metric);
     mlc_metric_free(w->other);
@@ -2595,6 +2803,9 @@ static void put_inputs(const box *b)
     mlc_optim_save(mlc_adamw(net, 0.1), PATH("optim.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);
     put_file(PATH("in.table"), table, strlen(table));
+    put_file(PATH("in.tokens"), image, 64);
+    put_file(PATH("1.pgm"), "P5 1 1 255 x", 12);
+    put_file(PATH("2.pgm"), "P5 1 1 255 y", 12);
 #undef PATH
     CHECK_OK(ctx);
     mlc_ctx_free(ctx);
