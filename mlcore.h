@@ -114,7 +114,7 @@
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
- *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -2781,6 +2781,8 @@ MLC_API mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr);
 MLC_API mlc_optim *mlc_lbfgs(mlc_module *m, double lr);
 /* mlc_lbfgs_ex: with limits, tolerances, history.       err: ARG: see mlc_sgd_ex; counts of 0 */
 MLC_API mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *desc);
+/* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
+MLC_API bool mlc_optim_needs_loss(const mlc_optim *opt);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
@@ -2886,6 +2888,8 @@ MLC_API mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *re
  *   call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
  *   err    ARG: n < 1                                                                         */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
+/* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
+MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
 /* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
  *   epoch, with the mean of those calls; does nothing where no call waits.
  *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
@@ -3769,6 +3773,8 @@ MLC_API double mlc_metric_value(mlc_metric *m);
 MLC_API mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from);
 /* mlc_metric_reset: forgets all batches; the memory stays for the next ones.                  */
 MLC_API void mlc_metric_reset(mlc_metric *m);
+/* mlc_metric_like: another metric of the same kind and sizes, without batches.                */
+MLC_API mlc_metric *mlc_metric_like(const mlc_metric *m);
 /* mlc_metric_free: frees it.                                                                  */
 MLC_API void mlc_metric_free(mlc_metric *m);
 
@@ -3869,7 +3875,137 @@ MLC_API bool mlc_tracker_state_next(mlc_tracker_state_iter *it);
 MLC_API mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *list,
                                        int64_t n);
 
-/* @@ API.TRAIN ------------------------------------------- progress; test: tests/test_train.c */
+/* @@ API.TRAIN ----------------------------- fit, callbacks, progress; test: tests/test_fit.c
+ * mlc_fit is a loop over public functions; mlc_fit_begin, _step, _end are that loop in pieces. For
+ * each batch: a scope, a forward and its loss, mlc_backward, mlc_optim_step; at the end of an epoch
+ * mlc_optim_flush, a validation, and a row of the history. What a step clips, collects, scales or
+ * schedules the optimizer was told by mlc_optim_clip, _accumulate, _scaler, _schedule. */
+
+typedef enum mlc_event {               /* in the order of a training                           */
+    MLC_EVENT_TRAIN_BEGIN = 0,
+    MLC_EVENT_EPOCH_BEGIN,
+    MLC_EVENT_BATCH_BEGIN,             /* a batch is there; skip: it is passed over            */
+    MLC_EVENT_STEP_BEGIN,              /* after backward; skip: gradients are dropped, no step */
+    MLC_EVENT_STEP_END,                /* after an update; of what an epoch's end flushes, too */
+    MLC_EVENT_BATCH_END,
+    MLC_EVENT_VALIDATION_BEGIN,
+    MLC_EVENT_VALIDATION_END,
+    MLC_EVENT_EPOCH_END,               /* the history has its row                              */
+    MLC_EVENT_TRAIN_END,               /* after an error, too                                  */
+    MLC_EVENT_COUNT,
+    MLC_EVENT_FORCE_32 = 0x7fffffff
+} mlc_event;
+
+typedef struct mlc_fit_state {         /* of a training; callbacks may read all                */
+    mlc_ctx     *ctx;
+    mlc_module  *net;
+    mlc_optim   *optim;
+    mlc_loader  *train, *validation;
+    mlc_tracker *history;              /* loss, val_loss, lr, metrics; steps are `step` below  */
+    int64_t      epochs, steps;        /* asked for; steps 0: no limit                         */
+    int64_t      batches;              /* of an epoch; -1: a stream                            */
+    int64_t      epoch, batch, step;   /* from 0: epochs ended; of this epoch, of all epochs:  */
+                                       /* batches taken, calls of mlc_optim_step for an update */
+    const mlc_batch *data;             /* from BATCH_BEGIN to BATCH_END, but for flushes; else */
+                                       /* NULL                                                 */
+    mlc_tensor  *output, *loss;        /* from STEP_BEGIN to BATCH_END; NULL for an optimizer  */
+                                       /* that makes the loss itself (mlc_optim_needs_loss)    */
+    bool         skip, stop;           /* a callback sets them; stop: after the batch, or after */
+                                       /* the epoch if set at EPOCH_END                        */
+    struct mlc__fit *fit;              /* private                                              */
+} mlc_fit_state;
+
+typedef struct mlc_run_part {          /* bytes that a run file has of a callback, or of a user */
+    const char *name;
+    void       *data;                  /* the library writes to it in mlc_run_load             */
+    size_t      bytes;
+} mlc_run_part;
+
+typedef struct mlc_callback {
+    const char *name;
+    void       *user;
+    uint32_t    events;                /* 1u << MLC_EVENT_NAME of those that `on` is called at */
+    mlc_status (*on)(void *user, mlc_event event, mlc_fit_state *s);
+    const mlc_run_part *parts;         /* of its state, as of TRAIN_BEGIN; or NULL             */
+    int32_t     n_parts;
+    void      (*release)(mlc_ctx *ctx, void *user);        /* NULL, or by mlc_callback_free    */
+} mlc_callback;
+
+/* mlc_callback_create: a copy of c in memory of the context.         err: ARG: NULL; NOMEM    */
+MLC_API mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c);
+/* mlc_callback_free: frees a callback of mlc_callback_create, or of a function mlc_on_NAME.   */
+MLC_API void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c);
+
+typedef struct mlc_fit_metric {
+    const char *name;                  /* in the history; with "val_" before it of a validation */
+    mlc_metric *metric;                /* of training batches; a validation has a copy         */
+    bool        higher;                /* larger is better                                     */
+} mlc_fit_metric;
+
+/* mlc_fit_forward_fn: outputs and the loss of a batch, in place of mlc_forward(net, b->x) and
+ *   loss(output, b->y): for several inputs, weighted losses and the like. *output: for metrics, or
+ *   left NULL.                                                                                */
+typedef mlc_tensor *(*mlc_fit_forward_fn)(void *user, mlc_module *net, const mlc_batch *b,
+                                       mlc_tensor **output);
+
+typedef struct mlc_fit_desc {
+    int64_t epochs, steps;             /* default 1; steps: 0, or ends after so many, too      */
+    mlc_tensor *(*loss)(mlc_tensor *output, mlc_tensor *target);           /* such as          */
+                                       /* mlc_cross_entropy; required without forward          */
+    mlc_fit_forward_fn forward;        /* or NULL                                              */
+    void       *user;                  /* of forward                                           */
+    mlc_dtype   autocast;              /* of forwards; used if has_autocast                    */
+    bool        has_autocast, has_seed;
+    uint64_t    seed;                  /* of mlc_seed at the begin; used if has_seed           */
+    mlc_loader *validation;            /* or NULL                                              */
+    int64_t     validate_every;        /* epochs; default 1                                    */
+    const mlc_fit_metric *metrics;     int32_t n_metrics;
+    mlc_callback *const  *callbacks;   int32_t n_callbacks;
+} mlc_fit_desc;
+
+/* mlc_fit_desc_make: one epoch with this loss.                                                */
+MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
+                                                            mlc_tensor *target));
+/* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
+ *   mlc_tracker_free, also after an error.
+ *   err    ARG: NULL, no loss, sizes below 0; those of the loader, of operations, of callbacks: the
+ *          first one ends the training
+ *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
+MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
+                           const mlc_fit_desc *desc, mlc_tracker **history);
+/* mlc_fit_begin: what mlc_fit does before its first batch. NULL on an error. desc may end, what its
+ *   pointers point at must live until mlc_fit_end.                           err: as mlc_fit  */
+MLC_API mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
+                                     const mlc_fit_desc *desc);
+/* mlc_fit_step: one batch, with all that comes before and after it. false: the training is over, by
+ *   its end, a callback or an error.                                                          */
+MLC_API bool mlc_fit_step(mlc_fit_state *s);
+/* mlc_fit_end: ends a training anywhere; s is freed.       out, err: as mlc_fit; NULL s: ARG  */
+MLC_API mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history);
+/* mlc_fit_loss: mean loss of the samples of the epoch until now; NaN before the first. A device is
+ *   waited for.                                                                               */
+MLC_API double mlc_fit_loss(mlc_fit_state *s);
+/* mlc_fit_validate: a validation now; its values are those that the next row of the history has.
+ *   err    STATE: no validation loader; as mlc_evaluate                                       */
+MLC_API mlc_status mlc_fit_validate(mlc_fit_state *s);
+/* mlc_fit_value: the last value of a name of the history, "val_loss" or a metric's; NaN: none. */
+MLC_API double mlc_fit_value(const mlc_fit_state *s, const char *name);
+/* mlc_fit_cross_entropy: a forward for mlc_fit_desc whose user is a mlc_cross_entropy_desc: weights
+ *   of classes, smoothing, an ignored label.                                                  */
+MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
+                                          mlc_tensor **output);
+
+/* mlc_evaluate: one epoch of the loader, in evaluation, without gradients: metrics of desc begin
+ *   anew; loss (or NULL): the mean over samples. Of desc only loss, forward, user, autocast
+ *   and metrics count; neither loss nor forward: metrics alone.
+ *   err    ARG; those of the loader and of operations         ref: tf.keras.Model.evaluate    */
+MLC_API mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_fit_desc *desc,
+                                double *loss);
+/* mlc_predict: outputs of one epoch of the loader, in evaluation, without gradients, one after the
+ *   other along axis 0, in the current scope.                 ref: tf.keras.Model.predict     */
+MLC_API mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader);
+
+/* A line that shows progress. test: tests/test_train.c                                        */
 
 typedef struct mlc_progress {          /* a line on a terminal, whole lines elsewhere          */
     mlc_writer  write;
@@ -36692,6 +36828,13 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
     return st;
 }
 
+MLC_IMPL int64_t mlc_optim_pending(const mlc_optim *o) { return o ? o->calls : 0; }
+
+MLC_IMPL bool mlc_optim_needs_loss(const mlc_optim *o)
+{
+    return o && (o->rho > 0.0 || o->lbfgs);
+}
+
 /* A mean is taken over o->calls, which an update sets to 0. */
 MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
 {
@@ -49481,6 +49624,17 @@ static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, 
     return m;
 }
 
+MLC_IMPL mlc_metric *mlc_metric_like(const mlc_metric *m)
+{
+    mlc_metric *copy = m ? mlc__metric_make(m->ctx, m->kind, 1) : NULL;
+    if (!copy) return NULL;
+    copy->classes = m->classes;
+    copy->k = m->k;
+    copy->beta = m->beta;
+    copy->averaging = m->averaging;
+    return copy;
+}
+
 /* Room for n elements, of which `used` are there. */
 static mlc_status mlc__store_reserve(const mlc_metric *m, mlc__store *s, mlc_dtype dtype,
                                      int64_t used, int64_t n)
@@ -51126,6 +51280,551 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
                   (long long)done, (long long)p->total, (long long)(seconds / 60),
                   (long long)(seconds % 60), text ? text : "", last || !p->terminal ? "\n" : "");
     p->write(p->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+}
+
+/* @@ IMPL.TRAIN.FIT -------------------------------------- loop, evaluation, predictions
+ * The loop is made of public functions: by hand it has the same bits. A batch has a scope of its
+ * own, around its callbacks, too. The mean loss is summed on the host where losses are there,
+ * else on the device. */
+
+typedef struct mlc__fit {
+    mlc_fit_state   s;                 /* first: its address is that of this struct */
+    mlc_fit_desc    d;                 /* its arrays follow this struct in memory */
+    mlc_fit_metric *val;               /* copies of metrics, for validations, with their names */
+    uint32_t        events;            /* that some callback is called at */
+    mlc_status      status;
+    bool            over, in_epoch, counted;     /* counted: the loss of this batch is in sum */
+    mlc_batch       batch;
+    double          rows, sum;         /* of losses since the last row of the history */
+    mlc_metric     *mean;              /* of losses, on a device; NULL: sum, on the host */
+} mlc__fit;
+
+MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
+{
+    if (!ctx) return NULL;
+    if (!c || !c->on) {
+        mlc__fail(ctx, MLC_ERR_ARG, "callback_create: %s is NULL", c ? "on" : "the callback");
+        return NULL;
+    }
+    mlc_callback *copy = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, sizeof *copy,
+                                                                   MLC_MEM_OBJECT, "callback"));
+    if (copy) *copy = *c;
+    return copy;
+}
+
+MLC_IMPL void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c)
+{
+    if (!ctx || !c) return;
+    if (c->release) c->release(ctx, c->user);
+    mlc__heap_free(ctx, c);
+}
+
+static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
+{
+    const uint32_t bit = 1u << (uint32_t)event;
+    if (!(f->events & bit)) return MLC_OK;
+    for (int32_t i = 0; i < f->d.n_callbacks; i++) {
+        const mlc_callback *c = f->d.callbacks[i];
+        if (c->events & bit) MLC__TRY(c->on(c->user, event, &f->s));
+    }
+    return f->s.ctx->status;
+}
+
+/* Output and loss of a batch, by a forward of the user's or the plain one. */
+static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit_desc *d,
+                                    const mlc_batch *b, mlc_tensor **output)
+{
+    mlc_tensor *loss = NULL;
+    if (d->has_autocast && mlc_autocast_begin(ctx, d->autocast) != MLC_OK) return NULL;
+    if (d->forward) loss = d->forward(d->user, net, b, output);
+    else {
+        *output = mlc_forward(net, b->x);
+        if (*output && d->loss) loss = d->loss(*output, b->y);
+    }
+    if (d->has_autocast) mlc_autocast_end(ctx);
+    return loss;
+}
+
+static mlc_status mlc__fit_metrics(const mlc_fit_desc *d, mlc_metric *const *metrics,
+                                   mlc_tensor *output, const mlc_batch *b)
+{
+    for (int32_t i = 0; i < d->n_metrics; i++) {
+        MLC__REQUIRE(b->x->ctx, output, ARG, "fit: metric '%.60s' has no output to look at; "
+                     "forward sets *output", d->metrics[i].name);
+        MLC__TRY(mlc_metric_update(metrics ? metrics[i] : d->metrics[i].metric, output, b->y,
+                                   NULL));
+    }
+    return MLC_OK;
+}
+
+/* Adds the loss of n samples. */
+static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *sum, mlc_metric *mean)
+{
+    mlc_ctx *ctx = loss->ctx;
+    if (mean) return mlc_metric_update(mean, loss, NULL, mlc_full(ctx, MLC_F32, mlc_dims0(),
+                                                                  (double)n));
+    *sum += mlc_item(loss) * (double)n;
+    return ctx->status;
+}
+
+/* A mean on the device; NULL on the CPU. */
+static mlc_status mlc__loss_begin(mlc_ctx *ctx, mlc_metric **mean)
+{
+    *mean = ctx->on_host ? NULL : mlc_metric_mean(ctx);
+    return *mean || ctx->on_host ? MLC_OK : ctx->status;
+}
+
+/* -- one batch -- */
+
+/* mlc_loss_fn. Metrics and the mean are of the first loss of a batch. */
+static mlc_tensor *mlc__fit_loss_of(void *user)
+{
+    mlc__fit *f = MLC__CAST(mlc__fit *, user);
+    mlc_tensor *output = NULL;
+    mlc_tensor *loss = mlc__fit_forward(f->s.ctx, f->s.net, &f->d, &f->batch, &output);
+    if (!loss || f->counted) return loss;
+    f->counted = true;
+    f->s.output = output;
+    f->s.loss = loss;
+    f->rows += (double)f->batch.n;
+    if (mlc__loss_add(loss, f->batch.n, &f->sum, f->mean) != MLC_OK) return NULL;
+    return mlc__fit_metrics(&f->d, NULL, output, &f->batch) == MLC_OK ? loss : NULL;
+}
+
+/* After a call of mlc_optim_step: has it made an update, or does it collect? */
+static mlc_status mlc__fit_stepped(mlc__fit *f)
+{
+    if (mlc_optim_pending(f->s.optim)) return MLC_OK;
+    f->s.step++;
+    return mlc__fit_event(f, MLC_EVENT_STEP_END);
+}
+
+/* The optimizer asks for the loss as often as it needs it. */
+static mlc_status mlc__fit_train_with(mlc__fit *f)
+{
+    MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
+    if (f->s.skip) return MLC_OK;
+    const mlc_status st = mlc_optim_step_with(f->s.optim, mlc__fit_loss_of, f, NULL);
+    f->s.output = f->s.loss = NULL;    /* of a scope that has ended */
+    return st == MLC_OK ? mlc__fit_stepped(f) : st;
+}
+
+static mlc_status mlc__fit_train(mlc__fit *f)
+{
+    mlc_optim *opt = f->s.optim;
+    if (mlc_optim_needs_loss(opt)) return mlc__fit_train_with(f);
+    mlc_tensor *loss = mlc__fit_loss_of(f);
+    if (!loss && f->s.ctx->status != MLC_OK) return f->s.ctx->status;
+    MLC__REQUIRE(f->s.ctx, loss, ARG, "fit: the loss is NULL; forward returns what it made");
+    MLC__TRY(mlc_backward(mlc_optim_scaled(opt, loss)));
+    MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
+    if (f->s.skip) {
+        mlc_optim_zero_grad(opt);
+        return MLC_OK;
+    }
+    MLC__TRY(mlc_optim_step(opt));
+    return mlc__fit_stepped(f);
+}
+
+static mlc_status mlc__fit_batch_in(mlc__fit *f)
+{
+    f->s.skip = f->counted = false;
+    MLC__TRY(mlc__fit_event(f, MLC_EVENT_BATCH_BEGIN));
+    if (!f->s.skip) MLC__TRY(mlc__fit_train(f));
+    f->s.batch++;
+    return mlc__fit_event(f, MLC_EVENT_BATCH_END);
+}
+
+static mlc_status mlc__fit_batch(mlc__fit *f)
+{
+    MLC__TRY(mlc_scope_begin(f->s.ctx));
+    f->s.data = &f->batch;
+    mlc_status st = mlc__fit_batch_in(f);
+    f->s.data = NULL;
+    f->s.output = f->s.loss = NULL;
+    const mlc_status left = mlc__scope_leave(f->s.ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* -- epochs -- */
+
+MLC_IMPL double mlc_fit_loss(mlc_fit_state *s)
+{
+    if (!s) return MLC__NAN;
+    const mlc__fit *f = s->fit;
+    if (f->rows == 0.0) return MLC__NAN;
+    return f->mean ? mlc_metric_value(f->mean) : f->sum / f->rows;
+}
+
+MLC_IMPL double mlc_fit_value(const mlc_fit_state *s, const char *name)
+{
+    return s ? mlc_tracker_last(s->history, name) : MLC__NAN;
+}
+
+/* A row of the history, of what came since the last one; without an update there is none. */
+static mlc_status mlc__fit_row(mlc__fit *f)
+{
+    const double *steps;
+    const int64_t n = mlc_tracker_history(f->s.history, "loss", &steps, NULL);
+    if (n && steps[n - 1] >= (double)f->s.step) return f->s.ctx->status;
+    MLC__TRY(mlc_tracker_feed(f->s.history, "loss", mlc_fit_loss(&f->s)));
+    MLC__TRY(mlc_tracker_feed(f->s.history, "lr", mlc_optim_lr(f->s.optim)));
+    MLC__TRY(mlc_tracker_step(f->s.history, f->s.step));
+    f->rows = f->sum = 0.0;
+    if (f->mean) mlc_metric_reset(f->mean);
+    return MLC_OK;
+}
+
+static mlc_status mlc__fit_validation(mlc__fit *f)
+{
+    double loss = MLC__NAN;
+    mlc_fit_desc d = f->d;
+    d.metrics = f->val;
+    MLC__TRY(mlc_evaluate(f->s.net, f->s.validation, &d, &loss));
+    MLC__TRY(mlc_tracker_feed(f->s.history, "val_loss", loss));
+    for (int32_t i = 0; i < d.n_metrics; i++)
+        MLC__TRY(mlc_tracker_feed(f->s.history, f->val[i].name,
+                                  mlc_metric_value(f->val[i].metric)));
+    return f->s.ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_fit_validate(mlc_fit_state *s)
+{
+    if (!s) return MLC_ERR_ARG;
+    mlc__fit *f = s->fit;
+    MLC__REQUIRE(s->ctx, s->validation, STATE, "fit_validate: desc.validation is NULL");
+    MLC__TRY(mlc__fit_event(f, MLC_EVENT_VALIDATION_BEGIN));
+    MLC__TRY(mlc__fit_validation(f));
+    MLC__TRY(mlc__fit_row(f));
+    return mlc__fit_event(f, MLC_EVENT_VALIDATION_END);
+}
+
+static mlc_status mlc__fit_epoch_begin(mlc__fit *f)
+{
+    f->in_epoch = true;
+    f->s.batches = mlc_loader_batches(f->s.train);
+    return mlc__fit_event(f, MLC_EVENT_EPOCH_BEGIN);
+}
+
+/* What calls have collected makes an update of its own. ended: not cut off by desc.steps. */
+static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
+{
+    mlc_fit_state *s = &f->s;
+    if (mlc_optim_pending(s->optim)) {
+        MLC__TRY(mlc_optim_flush(s->optim));
+        MLC__TRY(mlc__fit_stepped(f));
+    }
+    if (ended) {
+        s->epoch++;
+        s->batch = 0;
+        f->in_epoch = false;
+    }
+    if (s->validation && (!ended || s->epoch % f->d.validate_every == 0 || s->epoch == s->epochs))
+        MLC__TRY(mlc_fit_validate(s));
+    else MLC__TRY(mlc__fit_row(f));
+    return mlc__fit_event(f, MLC_EVENT_EPOCH_END);
+}
+
+static bool mlc__fit_enough(const mlc_fit_state *s) { return s->steps && s->step >= s->steps; }
+
+static bool mlc__fit_done(const mlc__fit *f)
+{
+    const mlc_fit_state *s = &f->s;
+    return s->stop || (!f->in_epoch && s->epoch >= s->epochs) || mlc__fit_enough(s);
+}
+
+/* A batch, or the end of an epoch. */
+static mlc_status mlc__fit_next(mlc__fit *f)
+{
+    mlc_fit_state *s = &f->s;
+    if (!f->in_epoch) MLC__TRY(mlc__fit_epoch_begin(f));
+    if (s->stop) return MLC_OK;
+    if (mlc_loader_next(s->train, &f->batch)) {
+        MLC__TRY(mlc__fit_batch(f));
+        return mlc__fit_enough(s) && !s->stop ? mlc__fit_epoch_end(f, false) : MLC_OK;
+    }
+    MLC__TRY(s->ctx->status);
+    return mlc__fit_epoch_end(f, true);
+}
+
+MLC_IMPL bool mlc_fit_step(mlc_fit_state *s)
+{
+    if (!s) return false;
+    mlc__fit *f = s->fit;
+    if (f->status == MLC_OK) f->status = s->ctx->status;
+    if (f->status != MLC_OK || mlc__fit_done(f)) return false;
+    f->status = mlc__fit_next(f);
+    return f->status == MLC_OK && !mlc__fit_done(f);
+}
+
+/* -- begin and end -- */
+
+MLC_IMPL mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
+                                                             mlc_tensor *target))
+{
+    mlc_fit_desc d;
+    memset(&d, 0, sizeof d);
+    d.epochs = d.validate_every = 1;
+    d.loss = loss;
+    return d;
+}
+
+static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_loader *train,
+                                 const mlc_fit_desc *d)
+{
+    MLC__REQUIRE(ctx, opt && train && d, ARG, "fit: %s is NULL", !opt ? "the optimizer" :
+                 !train ? "the loader" : "desc, which mlc_fit_desc_make(loss) gives,");
+    MLC__REQUIRE(ctx, d->loss || d->forward, ARG, "fit: desc has neither a loss nor a forward");
+    MLC__REQUIRE(ctx, d->epochs >= 1 && d->steps >= 0 && d->validate_every >= 1, ARG,
+                 "fit: epochs %lld, steps %lld, validate_every %lld: they must be at least 1, 0, 1",
+                 (long long)d->epochs, (long long)d->steps, (long long)d->validate_every);
+    MLC__REQUIRE(ctx, d->n_metrics >= 0 && (d->metrics || !d->n_metrics) && d->n_callbacks >= 0 &&
+                 (d->callbacks || !d->n_callbacks), ARG, "fit: %d metrics, %d callbacks: fewer "
+                 "than 0, or their array is NULL", (int)d->n_metrics, (int)d->n_callbacks);
+    for (int32_t i = 0; i < d->n_metrics; i++)
+        MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric &&
+                     strlen(d->metrics[i].name) < 60, ARG, "fit: metric %d has no metric, or a "
+                     "name that is NULL or over 59 bytes", (int)i);
+    for (int32_t i = 0; i < d->n_callbacks; i++)
+        MLC__REQUIRE(ctx, d->callbacks[i] && d->callbacks[i]->on, ARG, "fit: callback %d is NULL",
+                     (int)i);
+    return MLC_OK;
+}
+
+/* The struct, copies of desc's arrays, and room for names. */
+static mlc__fit *mlc__fit_alloc(mlc_ctx *ctx, const mlc_fit_desc *d)
+{
+    const size_t m = (size_t)d->n_metrics, c = (size_t)d->n_callbacks;
+    mlc__fit *f = MLC__CAST(mlc__fit *, mlc__heap_alloc(ctx, sizeof *f + c * sizeof *d->callbacks +
+                                                        m * (2 * sizeof *f->val + 64),
+                                                        MLC_MEM_OBJECT, "fit"));
+    if (!f) return NULL;
+    memset(f, 0, sizeof *f);
+    f->d = *d;
+    f->s.fit = f;
+    f->val = (mlc_fit_metric *)(void *)(f + 1);
+    mlc_fit_metric *metrics = f->val + m;
+    mlc_callback **callbacks = (mlc_callback **)(void *)(metrics + m);
+    char *name = (char *)(callbacks + c);
+    if (c) memcpy(callbacks, d->callbacks, c * sizeof *callbacks);
+    if (m) memcpy(metrics, d->metrics, m * sizeof *metrics);
+    for (size_t i = 0; i < m; i++) {
+        snprintf(name + 64 * i, 64, "val_%s", metrics[i].name);
+        f->val[i].name = name + 64 * i;
+        f->val[i].higher = metrics[i].higher;
+        f->val[i].metric = NULL;
+    }
+    for (size_t i = 0; i < c; i++) f->events |= callbacks[i]->events;
+    f->d.metrics = metrics;
+    f->d.callbacks = callbacks;
+    return f;
+}
+
+/* Columns of the history, in their order. */
+static mlc_status mlc__fit_columns(mlc__fit *f)
+{
+    mlc_tracker *t = f->s.history;
+    const mlc_fit_metric *m = f->d.metrics;
+    MLC__TRY(mlc_tracker_metric(t, "loss", NULL, false));
+    for (int32_t i = 0; i < f->d.n_metrics; i++)
+        MLC__TRY(mlc_tracker_metric(t, m[i].name, m[i].metric, m[i].higher));
+    if (f->s.validation) {
+        MLC__TRY(mlc_tracker_metric(t, "val_loss", NULL, false));
+        for (int32_t i = 0; i < f->d.n_metrics; i++) {
+            f->val[i].metric = mlc_metric_like(m[i].metric);
+            if (!f->val[i].metric) return f->s.ctx->status;
+            MLC__TRY(mlc_tracker_metric(t, f->val[i].name, NULL, m[i].higher));
+        }
+    }
+    return mlc_tracker_metric(t, "lr", NULL, true);
+}
+
+static void mlc__fit_free(mlc__fit *f)
+{
+    mlc_ctx *ctx = f->s.ctx;
+    for (int32_t i = 0; i < f->d.n_metrics; i++) mlc_metric_free(f->val[i].metric);
+    mlc_metric_free(f->mean);
+    mlc__heap_free(ctx, f);
+}
+
+static mlc_status mlc__fit_start(mlc__fit *f, mlc_module *net, mlc_optim *opt, mlc_loader *train)
+{
+    f->s.ctx = net->ctx;
+    f->s.net = net;
+    f->s.optim = opt;
+    f->s.train = train;
+    f->s.validation = f->d.validation;
+    f->s.epochs = f->d.epochs;
+    f->s.steps = f->d.steps;
+    f->s.batches = mlc_loader_batches(train);
+    f->s.history = mlc_tracker_create(net->ctx);
+    if (!f->s.history) return net->ctx->status;
+    MLC__TRY(mlc__fit_columns(f));
+    MLC__TRY(mlc__loss_begin(net->ctx, &f->mean));
+    if (f->d.has_seed) MLC__TRY(mlc_seed(net->ctx, f->d.seed));
+    mlc_module_train(net, true);
+    return mlc__fit_event(f, MLC_EVENT_TRAIN_BEGIN);
+}
+
+MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
+                                      const mlc_fit_desc *desc)
+{
+    if (!net || net->ctx->status != MLC_OK || mlc__fit_check(net->ctx, opt, train, desc) != MLC_OK)
+        return NULL;
+    mlc__fit *f = mlc__fit_alloc(net->ctx, desc);
+    if (!f) return NULL;
+    if (mlc__fit_start(f, net, opt, train) == MLC_OK) return &f->s;
+    mlc_tracker_free(f->s.history);
+    mlc__fit_free(f);
+    return NULL;
+}
+
+/* Callbacks see the end of a failed training, too; the first status is the one that counts. */
+MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
+{
+    if (history) *history = NULL;
+    if (!s) return MLC_ERR_ARG;
+    mlc__fit *f = s->fit;
+    mlc_status st = f->status != MLC_OK ? f->status : s->ctx->status;
+    const uint32_t bit = 1u << (uint32_t)MLC_EVENT_TRAIN_END;
+    for (int32_t i = 0; i < f->d.n_callbacks; i++) {
+        const mlc_callback *c = f->d.callbacks[i];
+        const mlc_status end = c->events & bit ? c->on(c->user, MLC_EVENT_TRAIN_END, s) : MLC_OK;
+        if (st == MLC_OK) st = end;
+    }
+    if (history) *history = s->history;
+    else mlc_tracker_free(s->history);
+    mlc__fit_free(f);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
+                            const mlc_fit_desc *desc, mlc_tracker **history)
+{
+    if (history) *history = NULL;
+    mlc_fit_state *s = mlc_fit_begin(net, opt, train, desc);
+    if (!s) return net ? net->ctx->status : MLC_ERR_ARG;
+    while (mlc_fit_step(s)) {}
+    return mlc_fit_end(s, history);
+}
+
+MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
+                                           mlc_tensor **output)
+{
+    *output = mlc_forward(net, b->x);
+    if (!*output) return NULL;
+    return mlc_cross_entropy_ex(*output, b->y, MLC__CAST(const mlc_cross_entropy_desc *, user));
+}
+
+/* -- evaluation and predictions -- */
+
+typedef struct mlc__evaluation {
+    mlc_module         *net;
+    const mlc_fit_desc *d;
+    mlc_batch           batch;
+    double              rows, sum;
+    mlc_metric         *mean;          /* as in mlc__fit */
+} mlc__evaluation;
+
+static mlc_status mlc__evaluate_batch(mlc__evaluation *e)
+{
+    mlc_ctx *ctx = e->net->ctx;
+    mlc_tensor *output = NULL;
+    mlc_tensor *loss = mlc__fit_forward(ctx, e->net, e->d, &e->batch, &output);
+    MLC__TRY(ctx->status);
+    if (loss) MLC__TRY(mlc__loss_add(loss, e->batch.n, &e->sum, e->mean));
+    if (loss) e->rows += (double)e->batch.n;
+    return mlc__fit_metrics(e->d, NULL, output, &e->batch);
+}
+
+static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
+{
+    mlc_ctx *ctx = e->net->ctx;
+    for (int32_t i = 0; i < e->d->n_metrics; i++) mlc_metric_reset(e->d->metrics[i].metric);
+    MLC__TRY(mlc__loss_begin(ctx, &e->mean));
+    while (mlc_loader_next(loader, &e->batch)) {
+        MLC__TRY(mlc_scope_begin(ctx));
+        const mlc_status st = mlc__evaluate_batch(e), left = mlc__scope_leave(ctx);
+        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
+    }
+    if (e->mean && e->rows > 0.0) e->sum = mlc_metric_value(e->mean) * e->rows;
+    return ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_fit_desc *desc,
+                                 double *loss)
+{
+    if (loss) *loss = MLC__NAN;
+    if (!net) return MLC_ERR_ARG;
+    mlc_ctx *ctx = net->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, loader && desc, ARG, "evaluate: %s is NULL", loader ? "desc" : "the loader");
+    mlc__evaluation e;
+    memset(&e, 0, sizeof e);
+    e.net = net;
+    e.d = desc;
+    MLC__TRY(mlc_eval_begin(net));
+    const mlc_status st = mlc__evaluate_all(&e, loader);
+    mlc_eval_end(net);
+    mlc_metric_free(e.mean);
+    if (loss && st == MLC_OK && e.rows > 0.0) *loss = e.sum / e.rows;
+    return st;
+}
+
+/* Outputs of all batches, each kept in a scope of all of them. */
+typedef struct mlc__outputs {
+    mlc_tensor **piece;
+    int32_t      n, room;
+} mlc__outputs;
+
+static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__outputs *o)
+{
+    mlc_ctx *ctx = net->ctx;
+    if (o->n == o->room) {
+        const int32_t room = o->room ? 2 * o->room : 64;
+        mlc_tensor **more = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, (size_t)room *
+                                      sizeof *more, MLC_MEM_OBJECT, "predict"));
+        if (!more) return MLC_ERR_NOMEM;
+        if (o->n) memcpy(more, o->piece, (size_t)o->n * sizeof *more);
+        mlc__heap_free(ctx, o->piece);
+        o->piece = more;
+        o->room = room;
+    }
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_tensor *y = mlc_keep(mlc_forward(net, x));
+    MLC__TRY(mlc__scope_leave(ctx));
+    if (y) o->piece[o->n++] = y;
+    return ctx->status;
+}
+
+static mlc_tensor *mlc__predict_all(mlc_module *net, mlc_loader *loader, mlc__outputs *o)
+{
+    mlc_batch b;
+    while (mlc_loader_next(loader, &b))
+        if (mlc__predict_batch(net, b.x, o) != MLC_OK) return NULL;
+    if (net->ctx->status != MLC_OK) return NULL;
+    if (!o->n) mlc__fail(net->ctx, MLC_ERR_ARG, "predict: the loader has no batch");
+    return o->n ? mlc_keep(mlc_concat(o->piece, o->n, 0)) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
+{
+    mlc__outputs o = { NULL, 0, 0 };
+    if (!net || net->ctx->status != MLC_OK) return NULL;
+    mlc_ctx *ctx = net->ctx;
+    if (!loader) {
+        mlc__fail(ctx, MLC_ERR_ARG, "predict: the loader is NULL");
+        return NULL;
+    }
+    if (mlc_eval_begin(net) != MLC_OK) return NULL;
+    mlc_tensor *y = NULL;
+    if (mlc_scope_begin(ctx) == MLC_OK) {
+        y = mlc__predict_all(net, loader, &o);
+        if (mlc__scope_leave(ctx) != MLC_OK) y = NULL;
+    }
+    mlc_eval_end(net);
+    mlc__heap_free(ctx, o.piece);
+    return y;
 }
 
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG

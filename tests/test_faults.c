@@ -677,6 +677,11 @@ DO(mlc_metric_rmse)       { return run_metric(w, mlc_metric_rmse(w->ctx), w->x, 
 DO(mlc_metric_mae)        { return run_metric(w, mlc_metric_mae(w->ctx), w->x, w->y); }
 DO(mlc_metric_r2)         { return run_metric(w, mlc_metric_r2(w->ctx), w->x, w->y); }
 DO(mlc_metric_mean)       { return run_metric(w, mlc_metric_mean(w->ctx), w->x, NULL); }
+DO(mlc_metric_like)
+{
+    w->other = mlc_metric_accuracy(w->ctx);
+    return w->other ? run_metric(w, mlc_metric_like(w->other), w->x, w->labels) : made(w, NULL);
+}
 DO(mlc_metric_auc)        { return run_metric(w, mlc_metric_auc(w->ctx, 4), w->x, w->labels); }
 DO(mlc_metric_confusion)
 {
@@ -2440,6 +2445,82 @@ DO(mlc_load_memory)
 
 static void discard(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
 
+/* -- the training loop: without steps, as a step that was made before memory ran out stays -- */
+
+static mlc_status skip_step(void *user, mlc_event e, mlc_fit_state *s)
+{
+    (void)user; (void)e;
+    s->skip = true;
+    return MLC_OK;
+}
+
+static mlc_status fit_with(world *w, bool whole)
+{
+    const mlc_callback skip = {"skip", NULL, 1u << MLC_EVENT_STEP_BEGIN, skip_step, NULL, 0, NULL};
+    mlc_callback      *list[1];
+    mlc_fit_metric     metric = {"accuracy", NULL, true};
+    mlc_fit_desc       d = mlc_fit_desc_make(mlc_cross_entropy);
+    double             value = 0;
+    mlc_optim_zero_grad(w->opt);
+    w->loader = mlc_loader_shuffled(w->ctx, w->x, w->labels, 2);
+    w->metric = metric.metric = mlc_metric_accuracy(w->ctx);
+    list[0] = w->loader && w->metric ? mlc_callback_create(w->ctx, &skip) : NULL;
+    if (!list[0]) return made(w, NULL);
+    d.validation = w->loader;
+    d.metrics = &metric;
+    d.callbacks = list;
+    d.n_metrics = d.n_callbacks = 1;
+    mlc_status st = MLC_OK;
+    if (whole) st = mlc_fit(w->net, w->opt, w->loader, &d, NULL);
+    else {
+        mlc_fit_state *s = mlc_fit_begin(w->net, w->opt, w->loader, &d);
+        st = made(w, s);
+        mlc_fit_step(s);
+        if (s && st == MLC_OK) value = mlc_fit_loss(s);
+        if (s && st == MLC_OK) st = mlc_fit_validate(s);
+        if (s && st == MLC_OK) value += mlc_fit_value(s, "val_loss");
+        if (s) st = first_of(mlc_fit_end(s, NULL), st);
+    }
+    mlc_callback_free(w->ctx, list[0]);
+    return st != MLC_OK ? st : hash_value(w, value);
+}
+
+DO(mlc_fit)             { return fit_with(w, true); }
+DO(mlc_fit_begin)       { return fit_with(w, false); }
+DO(mlc_fit_step)        { return fit_with(w, false); }
+DO(mlc_fit_end)         { return fit_with(w, false); }
+DO(mlc_fit_loss)        { return fit_with(w, false); }
+DO(mlc_fit_validate)    { return fit_with(w, false); }
+DO(mlc_fit_value)       { return fit_with(w, false); }
+DO(mlc_callback_create) { return fit_with(w, true); }
+
+DO(mlc_evaluate)
+{
+    const mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    double             loss;
+    w->loader = mlc_loader_shuffled(w->ctx, w->x, w->labels, 2);
+    if (!w->loader) return made(w, NULL);
+    const mlc_status st = mlc_evaluate(w->net, w->loader, &d, &loss);
+    return st != MLC_OK ? st : hash_value(w, loss);
+}
+
+DO(mlc_predict)
+{
+    w->loader = mlc_loader_shuffled(w->ctx, w->x, NULL, 2);
+    return w->loader ? keep(w, mlc_predict(w->net, w->loader)) : made(w, NULL);
+}
+
+DO(mlc_fit_cross_entropy)
+{
+    mlc_cross_entropy_desc ce = mlc_cross_entropy_desc_make();
+    mlc_batch              b;
+    mlc_tensor            *output;
+    memset(&b, 0, sizeof b);
+    b.x = w->x;
+    b.y = w->labels;
+    return keep(w, mlc_fit_cross_entropy(&ce, w->net, &b, &output));
+}
+
 SCENARIO(types, true)
 {
     const int64_t sizes[2] = {1, 2};
@@ -2525,6 +2606,9 @@ SCENARIO(objects, true)
     mlc_zero_grad(w->leaf_x);
     mlc_no_grad_begin(w->ctx);
     mlc_no_grad_end(w->ctx);
+    CHECK(mlc_optim_pending(w->opt) == 0 && !mlc_optim_needs_loss(w->opt));
+    CHECK_EQ(mlc_fit_desc_make(mlc_cross_entropy).epochs, 1);
+    mlc_callback_free(w->ctx, NULL);
     mlc_module_free(NULL);
     mlc_optim_free(NULL);
     mlc_loader_free(NULL);

@@ -1,0 +1,343 @@
+/* test_fit.c -- tests of section IMPL.TRAIN.FIT: the training loop against one by hand, the order
+ * of events, validation and history, evaluation, predictions */
+#define _XOPEN_SOURCE 700              /* mkdtemp, under -std=c11 */
+#include "mlc_test.h"
+#include "watch.h"
+
+enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 5, CLASSES = 3 };
+
+typedef struct scene {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+    mlc_tensor *x, *y;
+    mlc_loader *train, *held;
+} scene;
+
+static scene scene_in(mlc_ctx *ctx)
+{
+    scene  s;
+    double labels[ROWS];
+    s.ctx = ctx;
+    for (int i = 0; i < ROWS; i++) labels[i] = (double)(i * i % 7 % CLASSES);
+    mlc_seed(ctx, 3);
+    s.net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, FIELDS, 16), mlc_nn_relu(ctx),
+                           mlc_nn_dropout(ctx, 0.2), mlc_nn_linear(ctx, 16, CLASSES));
+    s.opt = mlc_adamw(s.net, 0.01);
+    s.x = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, FIELDS), 1, -1, 1);
+    s.y = test_tensor(ctx, MLC_I64, mlc_dims1(ROWS), labels);
+    s.train = mlc_loader_shuffled(ctx, s.x, s.y, BATCH);
+    mlc_loader_desc d = mlc_loader_desc_make(s.x, s.y, 20);
+    s.held = mlc_loader_create(ctx, &d);
+    return s;
+}
+
+static scene scene_make(void) { return scene_in(test_ctx()); }
+
+/* ---- against the loop by hand ---------------------------------------------------------------- */
+
+/* Returns the mean loss of the last epoch. */
+static double train_by_hand(const scene *s, int epochs, bool with_loss)
+{
+    double    mean = 0;
+    mlc_batch b;
+    mlc_seed(s->ctx, 11);
+    for (int e = 0; e < epochs; e++) {
+        double sum = 0;
+        while (mlc_loader_next(s->train, &b)) {
+            mlc_scope_begin(s->ctx);
+            mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, b.x), b.y);
+            if (with_loss) sum += mlc_item(loss) * (double)b.n;
+            CHECK_EQ(mlc_optim_minimize(s->opt, loss), MLC_OK);
+            CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK);
+        }
+        CHECK_EQ(mlc_optim_flush(s->opt), MLC_OK);
+        mean = sum / ROWS;
+    }
+    return mean;
+}
+
+/* Whatever the optimizer was told. */
+TEST(fit, trains_as_the_loop_by_hand_does)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        scene        hand = scene_make(), fit = scene_make(), *both[2] = {&hand, &fit};
+        mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+        mlc_tracker *history;
+        mlc_sched    sched = mlc_sched_cosine(20, 0.1);
+        for (int i = 0; i < 2; i++) {
+            mlc_clip_desc clip = mlc_clip_desc_make();
+            clip.norm = 0.1;
+            if (kind == 1) mlc_optim_accumulate(both[i]->opt, 3);
+            if (kind == 2) mlc_optim_scaler(both[i]->opt, NULL);
+            if (kind == 2) mlc_optim_clip(both[i]->opt, &clip);
+            if (kind == 3) mlc_optim_schedule(both[i]->opt, MLC_KNOB_LR, &sched);
+        }
+        d.epochs = 3;
+        d.has_seed = true;
+        d.seed = 11;
+        const double mean = train_by_hand(&hand, 3, true);
+        CHECK_EQ(mlc_fit(fit.net, fit.opt, fit.train, &d, &history), MLC_OK);
+        CHECK(hash_net(0, hand.net) == hash_net(0, fit.net));
+        CHECK_EQ(mlc_optim_steps(fit.opt), mlc_optim_steps(hand.opt));
+        CHECK_EQ(mlc_tracker_history(history, "loss", NULL, NULL), 3);
+        CHECK_NEAR(mlc_tracker_last(history, "loss"), mean, 1e-12);
+        CHECK_NEAR(mlc_tracker_last(history, "lr"), mlc_optim_lr(fit.opt), 0);
+        mlc_tracker_free(history);
+        CHECK_OK(fit.ctx);
+    }
+}
+
+TEST(fit, an_optimizer_that_makes_the_loss_again_counts_it_once)
+{
+    scene        s = scene_make();
+    mlc_metric  *m = mlc_metric_accuracy(s.ctx);
+    const mlc_fit_metric metrics[] = {{"accuracy", m, true}};
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_tracker *history;
+    d.metrics = metrics;
+    d.n_metrics = 1;
+    CHECK(!mlc_optim_needs_loss(s.opt));
+    CHECK_EQ(mlc_optim_sam(s.opt, 0.05, false), MLC_OK);
+    CHECK(mlc_optim_needs_loss(s.opt));
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
+    CHECK(mlc_tracker_last(history, "loss") > 0.5 && mlc_tracker_last(history, "loss") < 2);
+    const double share = mlc_tracker_last(history, "accuracy") * ROWS;
+    CHECK_NEAR(share, (double)(int)(share + 0.5), 1e-9);
+    mlc_tracker_free(history);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+typedef struct diary {
+    char       text[512];
+    int        n, seen[MLC_EVENT_COUNT];
+    mlc_event  at;                     /* what happens at event number .. of it                */
+    int        when;
+    bool       stop, skip;
+    mlc_status fail;
+} diary;
+
+static mlc_status write_diary(void *user, mlc_event e, mlc_fit_state *s)
+{
+    static const char letters[] = "TEBsSbvVet";
+    diary *d = (diary *)user;
+    if (d->n < 510) d->text[d->n++] = letters[e];
+    if (e < MLC_EVENT_BATCH_BEGIN || e > MLC_EVENT_BATCH_END) CHECK(!s->data && !s->loss);
+    if (e == MLC_EVENT_STEP_BEGIN) CHECK(s->data && s->loss && s->output);
+    if (e == MLC_EVENT_BATCH_BEGIN) CHECK(s->data && !s->loss);
+    if (d->at != e || d->seen[e]++ != d->when) return MLC_OK;
+    s->stop = s->stop || d->stop;
+    s->skip = s->skip || d->skip;
+    return d->fail ? mlc_raise(s->ctx, d->fail, "diary: full") : MLC_OK;
+}
+
+static mlc_callback diary_callback(diary *d)
+{
+    mlc_callback c;
+    memset(&c, 0, sizeof c);
+    c.name = "diary";
+    c.user = d;
+    c.events = (1u << MLC_EVENT_COUNT) - 1;
+    c.on = write_diary;
+    return c;
+}
+
+static mlc_status fit_with(scene *s, diary *d, bool validates, int64_t steps)
+{
+    mlc_fit_desc  desc = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_callback  c = diary_callback(d);
+    mlc_callback *list[] = {&c};
+    desc.epochs = 2;
+    desc.steps = steps;
+    desc.validation = validates ? s->held : NULL;
+    desc.callbacks = list;
+    desc.n_callbacks = 1;
+    return mlc_fit(s->net, s->opt, s->train, &desc, NULL);
+}
+
+TEST(fit, events_come_in_their_order)
+{
+    scene s = scene_make();
+    diary d = {{0}, 0, {0}, MLC_EVENT_COUNT, 0, false, false, MLC_OK};
+    CHECK_EQ(fit_with(&s, &d, true, 0), MLC_OK);
+    CHECK_STR(d.text, "TE" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "vVe"
+                      "E" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "BsSb" "vVet");
+}
+
+TEST(fit, a_callback_stops_skips_and_fails)
+{
+    static const struct {
+        diary d; int64_t steps; const char *text; int64_t updates; mlc_status st;
+    } cases[] = {
+        {{{0}, 0, {0}, MLC_EVENT_BATCH_END, 1, true, false, MLC_OK}, 0, "TEBsSbBsSbt", 2, MLC_OK},
+        {{{0}, 0, {0}, MLC_EVENT_EPOCH_END, 0, true, false, MLC_OK}, 0,
+         "TEBsSbBsSbBsSbBsSbBsSbBsSbBsSbet", 7, MLC_OK},
+        {{{0}, 0, {0}, MLC_EVENT_BATCH_BEGIN, 0, false, true, MLC_OK}, 2, "TEBbBsSbBsSbet", 2,
+         MLC_OK},
+        {{{0}, 0, {0}, MLC_EVENT_STEP_BEGIN, 0, false, true, MLC_OK}, 2, "TEBsbBsSbBsSbet", 2,
+         MLC_OK},
+        {{{0}, 0, {0}, MLC_EVENT_STEP_END, 1, false, false, MLC_ERR_VALUE}, 0, "TEBsSbBsSt", 2,
+         MLC_ERR_VALUE},
+        {{{0}, 0, {0}, MLC_EVENT_TRAIN_BEGIN, 0, true, false, MLC_OK}, 0, "Tt", 0, MLC_OK},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        scene s = scene_make();
+        diary d = cases[i].d;
+        CHECK_EQ(fit_with(&s, &d, false, cases[i].steps), cases[i].st);
+        if (!CHECK_STR(d.text, cases[i].text)) printf("  case %d\n", i);
+        if (cases[i].st != MLC_OK) CHECK_STR(mlc_error(s.ctx), "diary: full");
+        mlc_error_clear(s.ctx);
+        CHECK_EQ(mlc_optim_steps(s.opt), cases[i].updates);
+    }
+}
+
+TEST(fit, collected_gradients_are_a_step_at_the_end_of_an_epoch)
+{
+    scene s = scene_make();
+    diary d = {{0}, 0, {0}, MLC_EVENT_COUNT, 0, false, false, MLC_OK};
+    CHECK_EQ(mlc_optim_accumulate(s.opt, 4), MLC_OK);
+    CHECK_EQ(fit_with(&s, &d, false, 2), MLC_OK);
+    CHECK_STR(d.text, "TE" "Bsb" "Bsb" "Bsb" "BsSb" "Bsb" "Bsb" "Bsb" "Set");
+    CHECK_EQ(mlc_optim_steps(s.opt), 2);
+    CHECK_EQ(mlc_optim_pending(s.opt), 0);
+}
+
+/* ---- validation, metrics, history ------------------------------------------------------------ */
+
+TEST(fit, the_history_has_what_evaluation_gives)
+{
+    scene       s = scene_make();
+    mlc_metric *accuracy = mlc_metric_accuracy(s.ctx);
+    const mlc_fit_metric metrics[] = {{"accuracy", accuracy, true}};
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_tracker *history;
+    const double *steps, *values;
+    double        loss;
+    d.epochs = 3;
+    d.validation = s.held;
+    d.metrics = metrics;
+    d.n_metrics = 1;
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_OK);
+    CHECK(mlc_module_is_training(s.net));
+    CHECK_EQ(mlc_tracker_history(history, "val_accuracy", &steps, &values), 3);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(steps[i], (i + 1) * BATCHES, 0);
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, &loss), MLC_OK);
+    CHECK_NEAR(loss, mlc_tracker_last(history, "val_loss"), 0);
+    CHECK_NEAR(mlc_metric_value(accuracy), values[2], 0);
+    mlc_eval_begin(s.net);
+    mlc_tensor *y = mlc_forward(s.net, s.x);
+    CHECK_NEAR(loss, mlc_item(mlc_cross_entropy(y, s.y)), 1e-6);
+    CHECK_NEAR(mlc_accuracy(y, s.y), values[2], 1e-12);
+    mlc_tensor *p = mlc_predict(s.net, s.held);
+    CHECK_EQ(p->shape[0], ROWS);
+    CHECK_NEAR(mlc_item(mlc_sum_all(mlc_abs(mlc_sub(p, y)))), 0, 1e-5);
+    mlc_eval_end(s.net);
+    mlc_tracker_free(history);
+    CHECK_OK(s.ctx);
+}
+
+TEST(fit, validation_comes_every_so_many_epochs_and_last)
+{
+    scene        s = scene_make();
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_tracker *history;
+    const double *values;
+    d.epochs = 5;
+    d.validation = s.held;
+    d.validate_every = 3;
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_OK);
+    CHECK_EQ(mlc_tracker_history(history, "val_loss", NULL, &values), 5);
+    for (int i = 0; i < 5; i++) CHECK_EQ(values[i] == values[i], i == 2 || i == 4);
+    mlc_tracker_free(history);
+}
+
+static mlc_tensor *weighted(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
+{
+    (void)user;
+    *output = mlc_forward(net, b->x);
+    return mlc_mul_scalar(mlc_cross_entropy(*output, b->y), 2);
+}
+
+TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
+{
+    scene  s = scene_make();
+    double loss[3];
+    mlc_fit_desc           d = mlc_fit_desc_make(NULL);
+    mlc_cross_entropy_desc ce = mlc_cross_entropy_desc_make();
+    static const double    w[CLASSES] = {1, 1, 1};
+    ce.weight = test_tensor(s.ctx, MLC_F32, mlc_dims1(CLASSES), w);
+    d.loss = mlc_cross_entropy;
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, &loss[0]), MLC_OK);
+    d.forward = weighted;
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, &loss[1]), MLC_OK);
+    CHECK_NEAR(loss[1], 2 * loss[0], 1e-6);
+    d.forward = mlc_fit_cross_entropy;
+    d.user = &ce;
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, &loss[2]), MLC_OK);
+    CHECK_NEAR(loss[2], loss[0], 1e-6);
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
+    CHECK_OK(s.ctx);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void check_refused(scene *s, const mlc_fit_desc *d, const char *text)
+{
+    CHECK_EQ(mlc_fit(s->net, s->opt, s->train, d, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(s->ctx), text);
+    mlc_error_clear(s->ctx);
+}
+
+TEST(fit, nonsense_is_refused_by_name)
+{
+    scene        s = scene_make();
+    mlc_fit_desc d = mlc_fit_desc_make(NULL);
+    const mlc_fit_metric none[] = {{"m", NULL, true}};
+    check_refused(&s, NULL, "mlc_fit_desc_make");
+    check_refused(&s, &d, "neither a loss nor a forward");
+    d.loss = mlc_cross_entropy;
+    d.epochs = 0;
+    check_refused(&s, &d, "epochs 0");
+    d.epochs = 1;
+    d.n_metrics = 1;
+    check_refused(&s, &d, "array is NULL");
+    d.metrics = none;
+    check_refused(&s, &d, "metric 0");
+    CHECK_EQ(mlc_fit(NULL, s.opt, s.train, &d, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_fit_end(NULL, NULL), MLC_ERR_ARG);
+    CHECK(!mlc_fit_step(NULL) && mlc_fit_loss(NULL) != mlc_fit_loss(NULL));
+    CHECK_EQ(mlc_fit_validate(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_evaluate(s.net, NULL, &d, NULL), MLC_ERR_ARG);
+    mlc_error_clear(s.ctx);
+    CHECK(mlc_predict(s.net, NULL) == NULL);
+    CHECK_HAS(mlc_error(s.ctx), "predict");
+    mlc_error_clear(s.ctx);
+    CHECK(mlc_callback_create(s.ctx, NULL) == NULL);
+    mlc_error_clear(s.ctx);
+    mlc_callback_free(s.ctx, NULL);
+}
+
+/* A batch whose labels are out of range ends the training; what was trained stays. */
+TEST(fit, a_bad_batch_ends_a_training_with_its_error)
+{
+    scene  s = scene_make();
+    double bad[ROWS] = {0};
+    bad[ROWS - 1] = 7;
+    mlc_tensor     *y = test_tensor(s.ctx, MLC_I64, mlc_dims1(ROWS), bad);
+    mlc_loader_desc l = mlc_loader_desc_make(s.x, y, BATCH);
+    mlc_fit_desc    d = mlc_fit_desc_make(mlc_cross_entropy);
+    s.train = mlc_loader_create(s.ctx, &l);
+    mlc_tracker *history;
+    mlc_scope_begin(s.ctx);
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_ERR_VALUE);
+    CHECK_EQ(mlc_scope_end(s.ctx), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(s.ctx), "label");
+    CHECK_EQ(mlc_tracker_history(history, "loss", NULL, NULL), 0);
+    mlc_tracker_free(history);
+    mlc_error_clear(s.ctx);
+    mlc_optim_zero_grad(s.opt);
+    CHECK_EQ(mlc_optim_steps(s.opt), BATCHES - 1);
+}
