@@ -6380,6 +6380,14 @@ typedef struct mlc__tape {
 /* Makes the message of an error word that the operation `what` caused. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
 
+/* What a context has to release before its memory goes: workers, mappings. */
+typedef struct mlc__owned {
+    struct mlc__owned *prev, *next;
+    mlc_ctx *ctx;
+    void    *object;
+    void   (*release)(void *object);   /* takes it out of the list */
+} mlc__owned;
+
 /* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
  * context at a time, and workers see only kernel arguments. */
 struct mlc_ctx {
@@ -6448,8 +6456,7 @@ struct mlc_ctx {
     const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
-    struct mlc__owned *owned;           /* datasets and their loaders, the last made first      */
-    void         (*owned_release)(mlc_ctx *ctx);        /* set when the first one is made       */
+    mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
     uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
@@ -21076,7 +21083,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
     ctx->watch = NULL;                 /* hooks are memory that goes, too */
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
-    if (ctx->owned_release) ctx->owned_release(ctx);
+    while (ctx->owned) ctx->owned->release(ctx->owned->object);       /* the last may use others */
     if (ctx->modules_release) ctx->modules_release(ctx);
     if (ctx->files_release) ctx->files_release(ctx);
     if (ctx->pool) mlc__pool_stop(ctx->pool);
@@ -46316,20 +46323,6 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
  * is called by several threads at a time: states are read-only once they are made, but for the
  * cache's, whose marks are atomic. Errors are texts in the sample: who asked hands them on. */
 
-/* What a context has to release before its memory goes: workers, mappings. */
-typedef struct mlc__owned {
-    struct mlc__owned *prev, *next;
-    mlc_ctx *ctx;
-    void    *object;
-    void   (*release)(void *object);
-} mlc__owned;
-
-/* The last made goes first: it may refer to others. */
-static void mlc__owned_release(mlc_ctx *ctx)
-{
-    while (ctx->owned) ctx->owned->release(ctx->owned->object);
-}
-
 static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*release)(void *object))
 {
     h->ctx = ctx;
@@ -46338,7 +46331,6 @@ static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*rel
     h->next = ctx->owned;
     if (h->next) h->next->prev = h;
     ctx->owned = h;
-    ctx->owned_release = mlc__owned_release;
 }
 
 static void mlc__owned_remove(mlc__owned *h)
