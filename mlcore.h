@@ -20097,7 +20097,7 @@ MLC__INLINE MLC__AT_avx2 __m256i mlc__encode_8(const float *from, const mlc__enc
     __m256 y = _mm256_mul_ps(a, _mm256_permutevar8x32_ps(c->decades, e));
     y = _mm256_add_ps(y, _mm256_set1_ps(8.0f / 9.0f));
     y = _mm256_min_ps(y, _mm256_set1_ps(MLC__BELOW_2));
-    y = _mm256_max_ps(y, _mm256_set1_ps(1.0f));
+    if (!with_sign) y = _mm256_max_ps(y, _mm256_set1_ps(1.0f));        /* else 0 digits of it */
     const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(y), _mm256_set1_epi32(0x3f000000));
     const __m256i off = _mm256_sub_epi32(_mm256_set1_epi32(with_sign ? 24 : 23), e);
     const __m256i most = _mm256_castps_si256(_mm256_cmp_ps(a, c->most, _CMP_GT_OQ));
@@ -37318,9 +37318,10 @@ static mlc_status mlc__small_offered(const mlc_optim *o)
     a.step = o->step;
     const mlc_kernels *k = &o->ctx->backend->kernels;
     const mlc_status st = k->optim ? k->optim(o->ctx->dev, &a) : MLC_ERR_UNSUPPORTED;
-    MLC__REQUIRE(o->ctx, st == MLC_OK, UNSUPPORTED, "%s: device %s keeps states in f32 alone; "
-                 "leave desc.moments at MLC_MOMENTS_FULL", o->name, o->ctx->backend->name);
-    return MLC_OK;
+    MLC__REQUIRE(o->ctx, st != MLC_ERR_UNSUPPORTED, UNSUPPORTED, "%s: device %s keeps states in "
+                 "f32 alone; leave desc.moments at MLC_MOMENTS_FULL", o->name,
+                 o->ctx->backend->name);
+    return st == MLC_OK ? st : mlc__run_failed(o->ctx, o->name, "optim", st);
 }
 
 /* Entries keep what they have, byte by byte. */

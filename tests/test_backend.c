@@ -989,6 +989,30 @@ static void break_next(mlc_status status)
     g_calls = 0;
 }
 
+/* As a device whose kernel optim has no text for codes: mlcore_cuda.cu. */
+TEST(backend, a_device_without_small_moments_refuses_them_when_an_optimizer_is_made)
+{
+    mlc_ctx      *ctx = device_ctx("test", NULL);
+    mlc_module   *net = mlc_nn_linear(ctx, 8, 8);
+    mlc_adam_desc d = mlc_adamw_desc_make(0.1);
+    bool          refused = false;
+    mlc_module_build(net);
+    d.moments = MLC_MOMENTS_8BIT;
+    for (int64_t at = 1; at < 40 && !refused; at++) {
+        break_next(MLC_ERR_UNSUPPORTED);
+        g_break_at = at;
+        mlc_optim *opt = mlc_adamw_ex(net, &d);
+        refused = opt == NULL && strstr(mlc_error(ctx), "adamw: device test keeps states in f32 ");
+        mlc_optim_free(opt);
+        mlc_error_clear(ctx);
+    }
+    g_break_at = 0;
+    g_break = MLC_ERR_DEVICE;
+    CHECK(refused);
+    CHECK(mlc_adamw_ex(net, &d) != NULL);
+    CHECK_OK(ctx);
+}
+
 TEST(backend, an_error_has_the_status_and_the_text_of_the_device)
 {
     static const double v[3] = {1, -2, 3};
