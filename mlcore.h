@@ -36029,6 +36029,7 @@ MLC__LEVEL_WARM
  * On a device guard runs in every step and the host never waits: counts, bias corrections, norm and
  * scaler live in device memory, rates and what is due go up where they are not as last time. */
 
+#define MLC__TOKEN 0x9E3779B97F4A7C15ull
 #define MLC__GROUPS 16                 /* group 0: what no glob matches */
 
 /* updates: on the CPU how many this parameter took part in: one that was frozen for a while lags
@@ -36038,15 +36039,14 @@ typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
     int16_t     group;
-    bool        coded;                 /* they are codes: see mlc__small_states */
-    bool        no_decay;              /* mlc_optim_no_decay */
-    bool        matrix;                /* its step is not the rule's kernel: struct mlc__matrix */
+    uint8_t     held;                  /* dtype of values that are in an average: mlc_average  */
+    bool        coded : 1;             /* states are codes: mlc__small_states */
+    bool        no_decay : 1;          /* mlc_optim_no_decay */
+    bool        matrix : 1;            /* its step is not the rule's kernel: struct mlc__matrix */
     double      rate;                  /* times that of the group: mlc_optim_layer_decay; or 1 */
     int64_t     state;                 /* byte offset in each of them, and in averages */
-    int64_t     own;                   /* in states of an optimizer with a struct mlc__matrix */
-    int64_t     small;                 /* in states of an optimizer with small ones */
+    int64_t     own;                   /* in states of struct mlc__matrix, mlc__small_states */
     uint64_t    updates;
-    mlc_dtype   held;                  /* of values that are in an average: see mlc_average    */
     double      carry[2];              /* on the CPU: of the update before, for the next one */
 } mlc__entry;
 
@@ -36148,7 +36148,10 @@ struct mlc_optim {
     bool        ranged;                /* mlc_lr_range is trying rates */
     bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
     bool        adaptive, sharp;       /* of mlc_optim_sam; sharp: its gradients are taken */
-    double      rho;                   /* of it; 0: none */
+    bool        has_scaler, measured;  /* measured: guard.norm is of a step                    */
+    bool        looks;                 /* at gradients, before they are used: clips or scales  */
+    bool        stale;                 /* guard_dev is: guard goes up with the next step       */
+    double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
     double      lr, weight_decay;      /* base values */
@@ -36161,7 +36164,7 @@ struct mlc_optim {
     const struct mlc__matrix *matrix;
     struct mlc__noise  *noise;
     int64_t     layout;                /* of the flat that the entries follow */
-    uint64_t    token, next_token;     /* of an update: 1; on a device times next_token each   */
+    uint64_t    token;                 /* of an update: 1; on a device times MLC__TOKEN each   */
     mlc__entry *entry;
     int64_t     entries;
     size_t      bytes;                 /* of a state of all entries */
@@ -36169,13 +36172,8 @@ struct mlc_optim {
     struct mlc_optim_step *step;       /* device: one an entry; a run reads its first one's    */
     struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
     struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
-    double     *squares;               /* device: where a run begins                           */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
-    double      limit;                 /* clip.value on a device, else 0                       */
     int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
-    bool        has_scaler, measured;  /* measured: guard.norm is of a step                    */
-    bool        looks;                 /* at gradients, before they are used: clips or scales  */
-    bool        stale;                 /* guard_dev is: guard goes up with the next step       */
     mlc_scaler_desc scaler;
     struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
                                        /* is a copy for steps in backward                      */
@@ -36252,7 +36250,7 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
         e->dtype = mlc__wide(p->t.dtype);
         e->rate = 1.0;
         e->state = (int64_t)b->bytes;
-        e->held = p->t.dtype;
+        e->held = (uint8_t)p->t.dtype;
         for (int32_t g = 1; g < b->o->groups; g++)
             if (mlc__glob(b->o->group[g].glob, name)) e->group = (int16_t)g;
     }
@@ -36302,6 +36300,12 @@ static mlc_status mlc__optim_states(mlc_optim *o, size_t bytes)
     return MLC_OK;
 }
 
+/* Device: a sum of squares an entry, where a run begins; after step, in its block. */
+static double *mlc__optim_squares_of(const mlc_optim *o)
+{
+    return MLC__CAST(double *, (void *)(o->step + o->entries));
+}
+
 /* Fills n (a copy of o) with entries and state that follow the module's present layout. */
 static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
 {
@@ -36322,13 +36326,13 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
         MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
                      "optimizer: parameter '%s' is f16, which small steps would not change; keep "
                      "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
-    const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof *n->squares +
+    const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof(double) +
                                                   sets * sizeof *n->set;
     n->step = MLC__CAST(struct mlc_optim_step *,
                         mlc__heap_data(ctx, (size_t)b.n * each, MLC_MEM_OPTIM, "optimizer"));
     if (!n->step) return MLC_ERR_NOMEM;
-    n->squares = MLC__CAST(double *, (void *)(n->step + b.n));
-    n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *, (void *)(n->squares + b.n));
+    n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *,
+                                    (void *)(mlc__optim_squares_of(n) + b.n));
     MLC__TRY(n->matrix ? n->matrix->build(n, o) : n->small ? n->small->states(n) :
              mlc__optim_states(n, b.bytes));
     for (int64_t i = 0; i < b.n; i++)
@@ -36446,7 +36450,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->wanted = 1;
     o->guard.scaler.scale = 1.0;
     o->guard.norm = MLC__NAN;
-    o->token = o->next_token = 1;
+    o->token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
     if (o->ctx->backend) mlc__registry.optim(o);
     o->next = m->ctx->optims;
@@ -36684,7 +36688,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step + from;
     a.error = o->device ? o->ctx->error_word : NULL;
-    a.clamp = o->limit;
+    a.clamp = o->device ? o->clip.value : 0.0;
     a.workspace = NULL;
     a.workspace_bytes = 0;
     if (o->small) o->small->args(o, e, &a);
@@ -36749,7 +36753,7 @@ static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
     a.dtype = e->p->t.dtype;
     a.n = mlc__optim_elements(o, from, to);
     a.in = e->p->grad_storage.data;
-    a.sum = o->squares + from;
+    a.sum = mlc__optim_squares_of(o) + from;
     MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", squares, &a);
     return MLC_OK;
 }
@@ -36778,7 +36782,7 @@ static void mlc__optim_done(mlc_optim *o, bool made)
         e->p->t.grad_fresh = 0;
     }
     o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
-    o->token *= o->next_token;
+    if (o->device) o->token *= MLC__TOKEN;
     o->calls = 0;
     if (o->noise) o->noise->added = false;
 }
@@ -36979,7 +36983,7 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
     a.n = n;
     a.set = set;
     a.step = o->step + from;
-    a.squares = looks ? o->squares + from : NULL;
+    a.squares = looks ? mlc__optim_squares_of(o) + from : NULL;
     a.share = mlc__optim_share(o);
     a.max_norm = o->clip.norm;
     a.each = o->clip.each;
@@ -37034,7 +37038,6 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
     o->clip.norm = d.norm < MLC__INF ? d.norm : 0.0;
     o->clip.value = d.value < MLC__INF ? d.value : 0.0;
     o->clip.each = d.each;
-    if (o->device) o->limit = o->clip.value;
     o->clamp = o->clip.value > 0.0 ? mlc__optim_clamp : NULL;
     mlc__optim_watch(o);
     return MLC_OK;
@@ -37212,7 +37215,7 @@ static mlc_status mlc__optim_arrays(mlc_optim *o, const mlc_optim *old)
     o->guard_dev = MLC__CAST(struct mlc_guard_state *,
                              mlc__heap_data(ctx, 2 * sizeof o->guard, MLC_MEM_OPTIM, "optimizer"));
     if (!o->set || !o->guard_dev) return MLC_ERR_NOMEM;
-    MLC__TRY(mlc__zero(ctx, "optimizer", o->step, n * (sizeof *o->step + sizeof *o->squares) +
+    MLC__TRY(mlc__zero(ctx, "optimizer", o->step, n * (sizeof *o->step + sizeof(double)) +
                                                   sets));
     for (size_t i = 0; i < n; i++)
         for (int64_t k = 0; k < old->entries; k++)
@@ -37230,7 +37233,6 @@ static void mlc__optim_on_device(mlc_optim *o)
                                                   mlc__optim_read, mlc__optim_scaled };
     o->device = &fns;
     o->guarded = mlc__optim_guarded;
-    o->next_token = 0x9E3779B97F4A7C15ull;
     o->stale = true;
 }
 
@@ -37286,7 +37288,7 @@ static mlc_status mlc__small_states(mlc_optim *o)
                      "MLC_MOMENTS_FULL, or cast the module with mlc_module_to", o->name,
                      e->p->name, mlc_dtype_name(e->p->t.dtype));
         e->coded = o->small->dtype == MLC_U8 && mlc__numel(&e->p->t) >= MLC__CODED_LEAST;
-        e->small = (int64_t)bytes;
+        e->own = (int64_t)bytes;
         bytes += mlc__small_bytes(o, i);
     }
     MLC__TRY(mlc__optim_states(o, bytes));
@@ -37299,7 +37301,7 @@ static void mlc__small_args(const mlc_optim *o, const mlc__entry *e, struct mlc_
 {
     a->state_dtype = e->coded || o->small->dtype == MLC_BF16 ? o->small->dtype : MLC_F32;
     for (int32_t k = 0; k < o->n_state; k++) {
-        char *at = MLC__CAST(char *, o->state[k]) + e->small;
+        char *at = MLC__CAST(char *, o->state[k]) + e->own;
         a->state[k] = at;
         a->scale[k] = e->coded ? MLC__CAST(float *, (void *)(at + mlc__small_codes(
                                                               mlc__numel(&e->p->t)))) : NULL;
@@ -37333,8 +37335,8 @@ static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
             const mlc__entry *e = &n->entry[i], *old = &o->entry[j];
             if (old->p != e->p) continue;
             for (int32_t k = 0; k < o->n_state; k++)
-                MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, n->state[k]) + e->small,
-                                          MLC__CAST(const char *, o->state[k]) + old->small,
+                MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, n->state[k]) + e->own,
+                                          MLC__CAST(const char *, o->state[k]) + old->own,
                                           mlc__small_bytes(n, i), MLC_COPY_ON_DEVICE));
         }
     return MLC_OK;
@@ -39748,10 +39750,11 @@ static mlc_status mlc__average_fits(const mlc_average *a)
     const mlc_optim *o = a->o;
     for (int64_t i = 0; i < o->entries; i++) {
         const mlc__entry *e = &o->entry[i];
-        MLC__REQUIRE(o->ctx, !e->p || mlc__is_half(e->held) == mlc__is_half(e->p->t.dtype), STATE,
+        const mlc_dtype held = (mlc_dtype)e->held;
+        MLC__REQUIRE(o->ctx, !e->p || mlc__is_half(held) == mlc__is_half(e->p->t.dtype), STATE,
                      "average_swap: '%s' was %s when it became an average, and is %s; call "
                      "mlc_average_swap(average, false) before mlc_module_to", e->p->name,
-                     mlc_dtype_name(e->held), mlc_dtype_name(e->p->t.dtype));
+                     mlc_dtype_name(held), mlc_dtype_name(e->p->t.dtype));
     }
     return MLC_OK;
 }
@@ -39766,7 +39769,7 @@ MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
                  "are %s; call %s before", o->mean ? "a mean" : "another average",
                  o->mean ? "mlc_optim_mean(opt, false)" : "mlc_average_swap(other, false)");
     for (int64_t i = 0; on && i < o->entries; i++)
-        if (o->entry[i].p) o->entry[i].held = o->entry[i].p->t.dtype;
+        if (o->entry[i].p) o->entry[i].held = (uint8_t)o->entry[i].p->t.dtype;
     MLC__TRY(mlc__average_fits(a));
     const mlc_average_part part = on ? MLC_AVERAGE_ON : MLC_AVERAGE_OFF;
     MLC__TRY(mlc__average_pass(a, mlc__average_args(a, part), "average_swap"));
