@@ -22779,6 +22779,16 @@ typedef enum mlc__amp_policy {
     MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
 } mlc__amp_policy;
 
+/* How many multiplications and additions an operation makes, for profiles: in op->flags, beside
+ * mlc_op_flags. x: its first input, w: a later one. Without one of these, one an element. */
+enum {
+    MLC__WORK_ROWS = 0x10,             /* 2 elements of w for each row of x, of all w           */
+    MLC__WORK_DOT = 0x20,              /* 2 elements of the last axis of x for each of the result */
+    MLC__WORK_TAPS = 0x30,             /* 2 elements of a filter for each of the result         */
+    MLC__WORK_SPREAD = 0x40,           /* 2 elements of a filter for each of x                  */
+    MLC__WORK = 0x70
+};
+
 /* An operation, and all that others know of it. There is no table of them: what a program does not
  * call the linker drops. shape runs always, forward not in a dry run (NULL: shape has made the
  * output), backward once at most. */
@@ -22926,23 +22936,30 @@ static void mlc__save(mlc_node *nd, mlc_tensor *t)
     t->storage->saves++;
 }
 
-/* Looks at each element of a dense block, passes others over; a copy to the host for each
- * operation: for debugging only. */
-static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
-                                     const char *side)
+/* first: the first element of a dense block that is NaN or Inf, or -1; other tensors are passed over.
+ * A copy to the host each time: for debugging only. */
+static mlc_status mlc__not_finite(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
+                                  int64_t *first)
 {
     mlc__block *block;
     void *first_dev;
-    int64_t first = -1;
+    *first = -1;
     if (!mlc__is_float(t->dtype) || mlc__numel(t) == 0 || !(t->flags & MLC__PERMUTED))
         return MLC_OK;
     MLC__TRY(mlc__scratch(ctx, 64, &block, &first_dev));
     const struct mlc_k_finite args = { t->dtype, mlc__numel(t), mlc__data(t),
                                        MLC__CAST(int64_t *, first_dev) };
     mlc_status st = mlc__run_finite(ctx, what, &args);
-    if (!st) st = mlc__device_copy(ctx, &first, first_dev, sizeof first, MLC_COPY_TO_HOST);
+    if (!st) st = mlc__device_copy(ctx, first, first_dev, sizeof *first, MLC_COPY_TO_HOST);
     mlc__scratch_end(ctx, block);
-    MLC__TRY(st);
+    return st;
+}
+
+static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
+                                     const char *side)
+{
+    int64_t first;
+    MLC__TRY(mlc__not_finite(ctx, t, what, &first));
     MLC__REQUIRE(ctx, first < 0, VALUE, "%s: %s made the first NaN or Inf, at element %lld of %s; "
                  "look at its inputs", what, side, (long long)first, mlc__shape(t).s);
     return MLC_OK;
@@ -26846,7 +26863,7 @@ static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
 
 static const mlc__op mlc__matmul_op =
     { "matmul", mlc__matmul_shape, mlc__matmul_forward, mlc__matmul_backward,
-      NULL, MLC__AMP_LOW, MLC_OP_CAPTURE };
+      NULL, MLC__AMP_LOW, MLC_OP_CAPTURE | MLC__WORK_DOT };
 
 MLC_IMPL mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b)
 {
@@ -27226,7 +27243,8 @@ static const mlc__arg mlc__args_linear[] = {
 };
 static const mlc__op mlc__linear_op =
     { "linear", mlc__linear_shape, mlc__linear_forward, mlc__linear_backward,
-      mlc__args_linear, MLC__AMP_LINEAR, MLC_OP_SPENDS | MLC_OP_CAPTURE };
+      mlc__args_linear, MLC__AMP_LINEAR,
+      MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
 MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                    const mlc_epilogue *epilogue)
@@ -27465,10 +27483,10 @@ static const mlc__arg mlc__args_conv[] = {
 };
 static const mlc__op mlc__conv_op =
     { "conv", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
-      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE };
+      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_TAPS };
 static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
-      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE };
+      mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
 
 /* Constants, as they are small where they are copied. */
 #define MLC__CONV_NORMAL { { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, \
@@ -35022,7 +35040,8 @@ static const mlc__arg mlc__args_sklinear[] = {
 };
 static const mlc__op mlc__sklinear_op =
     { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward,
-      mlc__args_sklinear, MLC__AMP_LINEAR_2, MLC_OP_SPENDS | MLC_OP_CAPTURE };
+      mlc__args_sklinear, MLC__AMP_LINEAR_2,
+      MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
 static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
 {
@@ -41517,7 +41536,7 @@ static mlc_op_event mlc__op_event(const mlc_node *nd, bool backward, mlc_status 
     e.op = nd->op->name;
     e.module = nd->module ? nd->module : "";
     e.backward = backward;
-    e.flags = nd->flags;
+    e.flags = nd->flags & (uint32_t)~MLC__WORK;
     e.n_in = nd->n_in;
     e.n_out = nd->n_out;
     e.in = nd->in;
@@ -51293,6 +51312,9 @@ typedef struct mlc__fit {
     mlc_batch       batch;
     double          rows, sum;         /* of losses since the last row of the history */
     mlc_metric     *mean;              /* of losses, on a device; NULL: sum, on the host */
+    int64_t         validated;         /* step of the last validation; -1: none yet */
+    void          (*around)(void *user, mlc_event event, bool begins);     /* callbacks of an */
+    void           *around_user;       /* event; set by a profile, or NULL */
 } mlc__fit;
 
 MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
@@ -51318,12 +51340,15 @@ MLC_IMPL void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c)
 static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
 {
     const uint32_t bit = 1u << (uint32_t)event;
+    mlc_status st = MLC_OK;
     if (!(f->events & bit)) return MLC_OK;
-    for (int32_t i = 0; i < f->d.n_callbacks; i++) {
+    if (f->around) f->around(f->around_user, event, true);
+    for (int32_t i = 0; i < f->d.n_callbacks && st == MLC_OK; i++) {
         const mlc_callback *c = f->d.callbacks[i];
-        if (c->events & bit) MLC__TRY(c->on(c->user, event, &f->s));
+        if (c->events & bit) st = c->on(c->user, event, &f->s);
     }
-    return f->s.ctx->status;
+    if (f->around) f->around(f->around_user, event, false);
+    return st != MLC_OK ? st : f->s.ctx->status;
 }
 
 /* Output and loss of a batch, by a forward of the user's or the plain one. */
@@ -51492,6 +51517,7 @@ MLC_IMPL mlc_status mlc_fit_validate(mlc_fit_state *s)
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_VALIDATION_BEGIN));
     MLC__TRY(mlc__fit_validation(f));
     MLC__TRY(mlc__fit_row(f));
+    f->validated = s->step;
     return mlc__fit_event(f, MLC_EVENT_VALIDATION_END);
 }
 
@@ -51500,6 +51526,14 @@ static mlc_status mlc__fit_epoch_begin(mlc__fit *f)
     f->in_epoch = true;
     f->s.batches = mlc_loader_batches(f->s.train);
     return mlc__fit_event(f, MLC_EVENT_EPOCH_BEGIN);
+}
+
+/* Is a validation due that no callback has made at this step? */
+static bool mlc__fit_validates(const mlc__fit *f, bool ended)
+{
+    const mlc_fit_state *s = &f->s;
+    if (!s->validation || f->validated == s->step) return false;
+    return !ended || s->epoch % f->d.validate_every == 0 || s->epoch == s->epochs;
 }
 
 /* What calls have collected makes an update of its own. ended: not cut off by desc.steps. */
@@ -51515,9 +51549,7 @@ static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
         s->batch = 0;
         f->in_epoch = false;
     }
-    if (s->validation && (!ended || s->epoch % f->d.validate_every == 0 || s->epoch == s->epochs))
-        MLC__TRY(mlc_fit_validate(s));
-    else MLC__TRY(mlc__fit_row(f));
+    MLC__TRY(mlc__fit_validates(f, ended) ? mlc_fit_validate(s) : mlc__fit_row(f));
     return mlc__fit_event(f, MLC_EVENT_EPOCH_END);
 }
 
@@ -51598,6 +51630,7 @@ static mlc__fit *mlc__fit_alloc(mlc_ctx *ctx, const mlc_fit_desc *d)
     memset(f, 0, sizeof *f);
     f->d = *d;
     f->s.fit = f;
+    f->validated = -1;
     f->val = (mlc_fit_metric *)(void *)(f + 1);
     mlc_fit_metric *metrics = f->val + m;
     mlc_callback **callbacks = (mlc_callback **)(void *)(metrics + m);
