@@ -56,8 +56,8 @@
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
- *   MLC_THREADS=n, MLC_BLAS=never|always. A context of level amx asks Linux for tile registers:
- *   stacks of signal handlers (sigaltstack) then need 12 KB in this process.
+ *   MLC_THREADS=n, MLC_BLAS=never|always, MLC_LOG=trace (see mlc_trace). A context of level amx
+ *   asks Linux for tile registers: stacks of signal handlers (sigaltstack) then need 12 KB.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
@@ -114,7 +114,8 @@
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
- *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
+ *   IMPL.TRAIN.PROFILE  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -4005,24 +4006,167 @@ MLC_API mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_f
  *   other along axis 0, in the current scope.                 ref: tf.keras.Model.predict     */
 MLC_API mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader);
 
-/* A line that shows progress. test: tests/test_train.c                                        */
+/* -- ready callbacks: a function mlc_on_NAME makes one, to be freed by mlc_callback_free after the
+ *   training. One callback is of one training at a time. Where a name of the history is asked for,
+ *   it must be there when the training begins: "loss", "val_loss", a metric's, or one that a
+ *   callback before has added by mlc_tracker_metric. No callback waits for a device in a step,
+ *   unless its comment says so.
+ *   err    NULL ctx: NULL; ARG; NOMEM. Of the training: what the comment says
+ *   test   tests/test_callbacks.c -- */
+
+/* mlc_on_progress: a line as mlc_progress draws it: batches of the epoch, time, time left, rate,
+ *   the loss of the epoch so far, memory in use; at the end of an epoch its values in the history.
+ *   On a device it waits where a line is due. write NULL: standard output.
+ *   ref    tf.keras.callbacks.ProgbarLogger, tqdm                                             */
+MLC_API mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user);
+/* mlc_on_csv: a line of the file for each row of the history, when it comes: step, then its names,
+ *   in the first line, too; numbers as mlc_csv_save has them. The first line is written with all
+ *   rows that there are, in place of what the file was: a training that goes on from a run file
+ *   has its old rows once. New names: the file is written anew.
+ *   err    IO, when a row is written         ref: tf.keras.callbacks.CSVLogger                */
+MLC_API mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path);
+/* mlc_on_json: the same as JSON lines, {"step":7,"loss":0.5}; null for what is not finite.
+ *   err    as mlc_on_csv                                                                      */
+MLC_API mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path);
+
+typedef struct mlc_early_stop_desc {
+    const char *name;                  /* of the history; default "val_loss"                   */
+    bool        higher;                /* larger is better; default false                      */
+    bool        restore;               /* the best weights at the end; default true            */
+    int64_t     patience;              /* rows in a row that are no better; default 10         */
+    double      least;                 /* what is better is better by more than this; 0        */
+} mlc_early_stop_desc;
+
+/* mlc_early_stop_desc_make: the defaults.                                                     */
+MLC_API mlc_early_stop_desc mlc_early_stop_desc_make(void);
+/* mlc_on_early_stop: ends the training after `patience` rows without a better value (NaN is none; a
+ *   row without a validation does not count for values of one). The best parameters and buffers
+ *   are kept on the host as mlc_state_save has them, and are the network's at the end of every
+ *   training, also of one that was not stopped. NULL desc: the defaults. A run file keeps all of
+ *   it.
+ *   err    ARG: the desc, the name
+ *   ref    tf.keras.callbacks.EarlyStopping(restore_best_weights=True)                        */
+MLC_API mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc);
+/* mlc_on_validate: a validation after every so many steps, beside those at the ends of epochs.
+ *   err    ARG: every < 1; STATE: no validation loader                                        */
+MLC_API mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every);
+/* mlc_on_plateau: mlc_plateau_feed with the value of a name in each row. p must outlive the
+ *   training; its state goes to a run file.
+ *   err    ARG: NULL, the name, settings                                                      */
+MLC_API mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p);
+/* mlc_on_average: an average takes the place of the parameters while a validation runs. Batch norms
+ *   keep the statistics of the parameters: see mlc_nn_refresh_batch_norm. In a list it stands
+ *   after callbacks that save weights at a validation's end, if they are to save the average's.
+ *   err    as mlc_average_swap                                                                */
+MLC_API mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average);
+
+typedef struct mlc_gradients_desc {
+    int64_t    every;                  /* steps from look to look; default 100                 */
+    double     low, high;              /* root mean squares of a gradient; defaults 1e-10, 10  */
+    bool       table;                  /* mlc_grad_report_print each time, too; default false  */
+    mlc_writer write;                  /* default NULL: standard output                        */
+    void      *user;
+} mlc_gradients_desc;
+
+/* mlc_gradients_desc_make: the defaults.                                                      */
+MLC_API mlc_gradients_desc mlc_gradients_desc_make(void);
+/* mlc_on_gradients: a line for each parameter whose gradient vanishes (below low), explodes (over
+ *   high) or is not finite, before the update of step 0, every, 2 every ..: what mlc_optim_report
+ *   sees, which waits for a device. Optimizers that make the loss themselves have no gradients
+ *   then. NULL desc: the defaults.
+ *   err    ARG: the desc; as mlc_optim_report                                                 */
+MLC_API mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *desc);
+/* mlc_on_histograms: magnitudes of gradients and weights, before the updates of mlc_on_gradients,
+ *   as JSON lines that are added to a file, one a parameter: {"step":0,"name":"0.weight",
+ *   "gradient":[..],"weight":[..]}, in the bins of mlc_grad_report. Waits for a device.
+ *   err    ARG: every < 1; as mlc_optim_report; IO                                            */
+MLC_API mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every);
+/* mlc_on_nan: ends the training with an error when a loss is not finite, before its step where the
+ *   optimizer does not make the loss itself. The error says what is the cause: the batch, a
+ *   parameter, or the operation, which the batch's forward, made again with the same random
+ *   numbers under mlc_anomaly, finds. On a device it looks, and waits, every so many batches.
+ *   err    ARG: every < 1; VALUE                                                              */
+MLC_API mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every);
+/* mlc_on_memory: a warning by the context's log when the peak of memory in use (mlc_memory_info)
+ *   is over so many bytes, and again each time that it has grown by a tenth.
+ *   err    ARG: bytes < 1                                                                     */
+MLC_API mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes);
+/* mlc_on_time_limit: stops after the first batch that ends so many seconds after the training's
+ *   begin in this process.                                            err: ARG: not over 0    */
+MLC_API mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds);
+
+typedef struct mlc_timer {             /* seconds of what begins and ends, and its items       */
+    const char *name;                  /* in a table                                           */
+    int64_t     count;
+    double      seconds, items;        /* in all                                               */
+    double      mean, squares, began;  /* private                                              */
+} mlc_timer;
+
+/* mlc_timer_make: a timer that has measured nothing. It lives where the program has it.
+ *   ref    torch.utils.benchmark                        test: tests/test_callbacks.c          */
+MLC_API mlc_timer mlc_timer_make(const char *name);
+/* mlc_timer_begin: reads the clock; a device is not waited for: see mlc_ctx_sync.              */
+MLC_API void mlc_timer_begin(mlc_timer *t);
+/* mlc_timer_end: adds the time since mlc_timer_begin, in which so many items were done.        */
+MLC_API void mlc_timer_end(mlc_timer *t, double items);
+/* mlc_timer_mean: seconds from begin to end; NaN: none yet.                                   */
+MLC_API double mlc_timer_mean(const mlc_timer *t);
+/* mlc_timer_deviation: the standard deviation of them, by n - 1; NaN below two.               */
+MLC_API double mlc_timer_deviation(const mlc_timer *t);
+/* mlc_timer_rate: items a second; NaN: none yet.                                              */
+MLC_API double mlc_timer_rate(const mlc_timer *t);
+/* mlc_timer_print: a table of n timers; write NULL: standard output.                err: ARG  */
+MLC_API mlc_status mlc_timer_print(mlc_ctx *ctx, const mlc_timer *list, int64_t n,
+                                   mlc_writer write, void *user);
+
+typedef struct mlc_profile_desc {
+    int64_t    wait, warmup, active;   /* batches of a cycle that are passed over, run with the */
+                                       /* hooks, measured; defaults 2, 2, 10                   */
+    int64_t    repeat;                 /* cycles; 0: all of the training; default 1            */
+    double     flops, bytes;           /* a second at most, of the machine, for a share of the */
+                                       /* peak; default 0: not known                           */
+    mlc_writer write;                  /* default NULL: standard output                        */
+    void      *user;
+} mlc_profile_desc;
+
+/* mlc_profile_desc_make: the defaults.                                                        */
+MLC_API mlc_profile_desc mlc_profile_desc_make(void);
+/* mlc_on_profile: at the end of each cycle two tables. Of the time: waiting for data (and all that
+ *   is between batches), forward, backward, step, validation, callbacks; their sum is the time of
+ *   the batches. Of operations: calls, microseconds, share, FLOP and bytes as shapes have them
+ *   (what backward makes of them is counted by the gradients asked for; caches, packing and sums
+ *   of gradients do not count), the larger share of both peaks. On a device it waits before and
+ *   after each operation while it measures. It adds hooks. NULL desc: the defaults.
+ *   err    ARG: the desc            ref: torch.profiler.profile, .schedule                    */
+MLC_API mlc_callback *mlc_on_profile(mlc_ctx *ctx, const mlc_profile_desc *desc);
+/* mlc_trace: from now on a line for each operation, with shapes and microseconds, the module whose
+ *   forward called it, and the wait for a device: "linear [8,5] [16,5] [16] -> [8,16] 1.204 us 0".
+ *   Unless `always`, only where MLC_LOG is "trace" in the environment. write NULL: standard output.
+ *   out    a number for mlc_hooks_remove, or 0: nothing is traced        err: as mlc_hooks_add
+ *   test   tests/test_callbacks.c                                                             */
+MLC_API int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *user);
+
+/* -- a line that shows progress. test: tests/test_train.c -- */
 
 typedef struct mlc_progress {          /* a line on a terminal, whole lines elsewhere          */
     mlc_writer  write;
     void       *user;
     const char *label;
-    int64_t     total;
+    int64_t     total;                 /* -1: not known                                        */
     bool        terminal;              /* draw with \r                                         */
     double      started, shown;        /* seconds; private                                     */
+    int64_t     first;                 /* done when it began, for rate and time left           */
 } mlc_progress;
 
 /* mlc_progress_make: a progress line that writes to standard output (write NULL) or a writer;
  *   a terminal gets a bar, at most ten times a second; TERM=dumb, NO_COLOR or a file get
- *   one line for each update that is due every 30 seconds, and the last. The label must live as
- *   long as the line is drawn. Without a writer nothing is drawn under MLC_NO_STDIO.          */
+ *   one line for each update that is due every 30 seconds, and the last: "label  50% 25/50 0:10
+ *   left 0:10 2.5/s text". The label must live as long as the line is drawn. Without a writer
+ *   nothing is drawn under MLC_NO_STDIO.                                                      */
 MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                        void *user);
-/* mlc_progress_update: done of total; text such as "loss 0.31" goes after the bar.            */
+/* mlc_progress_update: done of total, which ends the line; text such as "loss 0.31" goes after the
+ *   bar, at most 120 bytes. Control characters become spaces.                                 */
 MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text);
 
 /* @@ API.IO ---------------------------------------------- files; test: tests/test_io.c */
@@ -22779,13 +22923,14 @@ typedef enum mlc__amp_policy {
     MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
 } mlc__amp_policy;
 
-/* How many multiplications and additions an operation makes, for profiles: in op->flags, beside
- * mlc_op_flags. x: its first input, w: a later one. Without one of these, one an element. */
+/* Of op->flags, beside mlc_op_flags, for profiles: how many multiplications and additions an
+ * operation makes with elements of x, its first input, and of w, later ones. 0: one for each of the
+ * result. */
 enum {
-    MLC__WORK_ROWS = 0x10,             /* 2 elements of w for each row of x, of all w           */
-    MLC__WORK_DOT = 0x20,              /* 2 elements of the last axis of x for each of the result */
-    MLC__WORK_TAPS = 0x30,             /* 2 elements of a filter for each of the result         */
-    MLC__WORK_SPREAD = 0x40,           /* 2 elements of a filter for each of x                  */
+    MLC__WORK_ROWS = 0x10,             /* 2 of each w for each row of x                         */
+    MLC__WORK_DOT = 0x20,              /* 2 of the last axis of x for each of the result        */
+    MLC__WORK_TAPS = 0x30,             /* 2 of a filter for each of the result                  */
+    MLC__WORK_SPREAD = 0x40,           /* 2 of a filter for each of x                           */
     MLC__WORK = 0x70
 };
 
@@ -22936,8 +23081,8 @@ static void mlc__save(mlc_node *nd, mlc_tensor *t)
     t->storage->saves++;
 }
 
-/* first: the first element of a dense block that is NaN or Inf, or -1; other tensors are passed over.
- * A copy to the host each time: for debugging only. */
+/* first: the first element of a dense block that is NaN or Inf, or -1; other tensors are passed
+ * over. A copy to the host each time: for debugging only. */
 static mlc_status mlc__not_finite(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
                                   int64_t *first)
 {
@@ -51270,31 +51415,67 @@ MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wr
     return p;
 }
 
+/* The last update is always shown, and ends the line. */
+static bool mlc__progress_due(const mlc_progress *p, int64_t done, double now)
+{
+    if (p->total >= 0 && done >= p->total) return true;
+    return now - p->shown >= (p->terminal ? 0.1 : 30.0);
+}
+
+/* "0:12 left 0:48 2.5/s" */
+static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double seconds)
+{
+    mlc__text t;
+    const double rate = seconds > 0.0 ? (double)(done - p->first) / seconds : 0.0;
+    const double left = rate > 0.0 ? fmin((double)(p->total - done) / rate, 359999.0) : 0.0;
+    const int64_t past = (int64_t)seconds, rest = (int64_t)(left + 0.5);
+    size_t n = (size_t)snprintf(t.s, sizeof t.s, "%lld:%02lld", (long long)(past / 60),
+                                (long long)(past % 60));
+    if (left > 0.0)
+        n += (size_t)snprintf(t.s + n, sizeof t.s - n, " left %lld:%02lld",
+                              (long long)(rest / 60), (long long)(rest % 60));
+    if (rate > 0.0)
+        snprintf(t.s + n, sizeof t.s - n, " %.40s/s", mlc__real_of(rate, 3).s);
+    return t;
+}
+
+/* Label, share and bar; to a file: without bar. Returns the bytes. */
+static int mlc__progress_head(const mlc_progress *p, char *line, size_t room, int percent)
+{
+    int n = snprintf(line, room, "%s%.80s", p->terminal ? "\r\033[K" : "", p->label);
+    if (p->total < 0) return n;
+    n += snprintf(line + n, room - (size_t)n, " %3d%%", percent);
+    /* 30 cells of U+2501; 3 bytes each fit beside an 80 byte label and 120 bytes of text. */
+    for (int i = -1; i < 30 && p->terminal; i++)
+        n += snprintf(line + n, room - (size_t)n, "%s",
+                      i >= 0 && i * 100 < percent * 30 ? "\xE2\x94\x81" : " ");
+    return n;
+}
+
 /* One write a line, so that lines of several writers do not mix. */
+static void mlc__progress_draw(mlc_progress *p, int64_t done, const char *text, double now)
+{
+    char line[640];
+    const bool last = p->total >= 0 && done >= p->total;
+    const int percent = p->total > 0 ? (int)(100 * (last ? p->total : done) / p->total) : 100;
+    int n = mlc__progress_head(p, line, sizeof line, percent);
+    p->shown = now;
+    n += snprintf(line + n, sizeof line - (size_t)n, " %lld", (long long)done);
+    if (p->total >= 0) n += snprintf(line + n, sizeof line - (size_t)n, "/%lld",
+                                     (long long)p->total);
+    n += snprintf(line + n, sizeof line - (size_t)n, " %.100s %.120s",
+                  mlc__progress_time(p, done, now - p->started).s, text ? text : "");
+    for (int i = p->terminal ? 4 : 0; i < n; i++)
+        if ((unsigned char)line[i] < 32 || line[i] == 127) line[i] = ' ';
+    if (last || !p->terminal) line[n++] = '\n';
+    p->write(p->user, line, (size_t)n);
+}
+
 MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *text)
 {
-    char line[512];
-    int n = 0;
     if (!p || !p->write) return;
     const double now = mlc__seconds();
-    /* The last update is always shown, and ends the line. */
-    const bool last = done >= p->total;
-    const int64_t seconds = (int64_t)(now - p->started);
-    if (!last && now - p->shown < (p->terminal ? 0.1 : 30.0)) return;
-    p->shown = now;
-    const int percent = p->total > 0 ? (int)(100 * (last ? p->total : done) / p->total) : 100;
-    if (p->terminal) {
-        n += snprintf(line, sizeof line, "\r\033[K%.80s %3d%% ", p->label, percent);
-        /* 30 cells of U+2501; 3 bytes each fit beside an 80 byte label and 120 bytes of text. */
-        for (int i = 0; i < 30; i++) n += snprintf(line + n, sizeof line - (size_t)n, "%s",
-                                                   i * 100 < percent * 30 ? "\xE2\x94\x81" : " ");
-    } else {
-        n += snprintf(line, sizeof line, "%.80s %3d%%", p->label, percent);
-    }
-    n += snprintf(line + n, sizeof line - (size_t)n, " %lld/%lld %lld:%02lld %.120s%s",
-                  (long long)done, (long long)p->total, (long long)(seconds / 60),
-                  (long long)(seconds % 60), text ? text : "", last || !p->terminal ? "\n" : "");
-    p->write(p->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+    if (mlc__progress_due(p, done, now)) mlc__progress_draw(p, done, text, now);
 }
 
 /* @@ IMPL.TRAIN.FIT -------------------------------------- loop, evaluation, predictions
@@ -51854,6 +52035,1177 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
     mlc_eval_end(net);
     mlc__heap_free(ctx, o.piece);
     return y;
+}
+
+/* @@ IMPL.TRAIN.CALLBACKS -------------------------------- ready callbacks
+ * Each is one block of memory that begins with its mlc_callback, whose user is the block. A program
+ * links those alone whose constructors it calls: there is no table of them. */
+
+#define MLC__AT(event) (1u << (uint32_t)MLC_EVENT_##event)
+
+/* A block of so many bytes, zeroed, for a callback of these events. */
+static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uint32_t events,
+                               mlc_status (*on)(void *user, mlc_event event, mlc_fit_state *s))
+{
+    if (!ctx || ctx->status != MLC_OK) return NULL;
+    mlc_callback *c = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, name));
+    if (!c) return NULL;
+    c->name = name;
+    c->user = c;
+    c->events = events;
+    c->on = on;
+    return c;
+}
+
+/* Is this what the function takes? */
+static bool mlc__callback_takes(mlc_ctx *ctx, bool good, const char *name, const char *wants)
+{
+    if (ctx && !good) mlc__fail(ctx, MLC_ERR_ARG, "%s: %s", name, wants);
+    return good;
+}
+
+static bool mlc__every(mlc_ctx *ctx, int64_t every, const char *name)
+{
+    return mlc__callback_takes(ctx, every >= 1, name, "every is below 1; it counts from one to the "
+                               "next");
+}
+
+static bool mlc__history_name(mlc_ctx *ctx, const char *s, const char *name)
+{
+    return mlc__callback_takes(ctx, s && *s && strlen(s) < 64, name, "the name of a value of the "
+                               "history is NULL, empty or over 63 bytes");
+}
+
+/* Is the name there when a training begins? */
+static mlc_status mlc__history_has(const mlc_fit_state *s, const char *what, const char *name)
+{
+    MLC__REQUIRE(s->ctx, mlc__tracker_find(s->history, name), ARG, "%s: the history has no '%s'; "
+                 "it has loss and lr, metrics by name, and with desc.validation val_loss and val_ "
+                 "of each metric", what, name);
+    return MLC_OK;
+}
+
+/* The value of a name in a row that has come since step *seen. A row that the end of an epoch
+ * brings has no validation. */
+static bool mlc__history_new(const mlc_fit_state *s, mlc_event event, const char *name,
+                             double *seen, double *value)
+{
+    const double *steps, *values;
+    const int64_t n = mlc_tracker_history(s->history, name, &steps, &values);
+    if (!n || steps[n - 1] <= *seen) return false;
+    *seen = steps[n - 1];
+    *value = values[n - 1];
+    return event == MLC_EVENT_VALIDATION_END || strncmp(name, "val_", 4) != 0;
+}
+
+/* -- progress -- */
+
+typedef struct mlc__on_bar {
+    mlc_callback c;
+    mlc_writer   write;
+    void        *user;
+    mlc_progress line;
+    int64_t      done;                 /* batches of the epoch                                 */
+    bool         open;
+    char         label[64];
+} mlc__on_bar;
+
+static void mlc__bar_open(mlc__on_bar *b, const mlc_fit_state *s, int64_t done)
+{
+    if (b->open) return;
+    b->open = true;
+    snprintf(b->label, sizeof b->label, "epoch %lld/%lld", (long long)s->epoch + 1,
+             (long long)s->epochs);
+    b->line = mlc_progress_make(b->label, s->batches, b->write, b->user);
+    b->line.first = b->done = done;
+}
+
+static mlc__text mlc__bar_memory(const mlc_fit_state *s)
+{
+    mlc_memory m;
+    memset(&m, 0, sizeof m);
+    mlc_memory_info(s->ctx, &m);
+    return mlc__bytes_text(m.allocated);
+}
+
+/* The last row, as far as there is room. */
+static void mlc__bar_row(const mlc_fit_state *s, char *text, size_t room)
+{
+    const mlc_tracker *t = s->history;
+    size_t n = 0;
+    for (int64_t i = 0; t->n && i < t->names; i++) {
+        const double v = t->list[i].values[t->n - 1];
+        char word[120];
+        if (strcmp(t->list[i].name, "lr") == 0 || (v != v && i)) continue;
+        const size_t len = (size_t)snprintf(word, sizeof word, "%s %.40s ", t->list[i].name,
+                                            mlc__real_of(v, 4).s);
+        if (n + len >= room) break;
+        memcpy(text + n, word, len);
+        n += len;
+    }
+    text[n] = 0;
+}
+
+/* row: the epoch has ended; else it has been cut off. */
+static void mlc__bar_close(mlc__on_bar *b, const mlc_fit_state *s, bool row)
+{
+    mlc_progress *p = &b->line;
+    char text[120] = "";
+    b->open = false;
+    if (!p->write) return;
+    if (row) mlc__bar_row(s, text, sizeof text - 24);
+    const size_t n = strlen(text);
+    snprintf(text + n, sizeof text - n, "%.20s", mlc__bar_memory(s).s);
+    if (row && p->total < 0) p->total = b->done;
+    mlc__progress_draw(p, b->done, text, mlc__seconds());
+    if (p->terminal && (p->total < 0 || b->done < p->total)) p->write(p->user, "\n", 1);
+}
+
+/* The last batch is drawn with the end of the epoch. */
+static void mlc__bar_step(mlc__on_bar *b, mlc_fit_state *s)
+{
+    char text[120];
+    const double now = mlc__seconds();
+    mlc__bar_open(b, s, s->batch - 1);
+    b->done = s->batch;
+    if (!b->line.write || b->done == b->line.total || !mlc__progress_due(&b->line, b->done, now))
+        return;
+    snprintf(text, sizeof text, "loss %.40s %.40s", mlc__real_of(mlc_fit_loss(s), 4).s,
+             mlc__bar_memory(s).s);
+    mlc__progress_draw(&b->line, b->done, text, now);
+}
+
+static mlc_status mlc__bar_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_bar *b = MLC__CAST(mlc__on_bar *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) b->open = false;
+    else if (event == MLC_EVENT_EPOCH_BEGIN) mlc__bar_open(b, s, s->batch);
+    else if (event == MLC_EVENT_BATCH_END) mlc__bar_step(b, s);
+    else if (b->open) mlc__bar_close(b, s, event == MLC_EVENT_EPOCH_END);
+    return s->ctx->status;
+}
+
+MLC_IMPL mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user)
+{
+    mlc__on_bar *b = MLC__CAST(mlc__on_bar *, mlc__callback_new(
+        ctx, "on_progress", sizeof *b, MLC__AT(TRAIN_BEGIN) | MLC__AT(EPOCH_BEGIN) |
+        MLC__AT(BATCH_END) | MLC__AT(EPOCH_END) | MLC__AT(TRAIN_END), mlc__bar_on));
+    if (!b) return NULL;
+    b->write = write;
+    b->user = user;
+    return &b->c;
+}
+
+/* -- rows of the history in a file -- */
+
+typedef struct mlc__on_rows {
+    mlc_callback c;
+    void       (*put)(mlc__buffer *b, const mlc_tracker *t, int64_t row);  /* -1: the first line */
+    int64_t      written, names;       /* rows, columns of the file                            */
+    char         path[1];              /* and more                                             */
+} mlc__on_rows;
+
+static mlc_status mlc__append(mlc_ctx *ctx, const char *path, const char *text, size_t bytes)
+{
+#if MLC__FILES
+    mlc__file f;
+    memset(&f, 0, sizeof f);
+    f.ctx = ctx;
+    f.path = path;
+    f.fd = mlc__open(path, O_WRONLY | O_CREAT | O_APPEND);
+    if (f.fd < 0) return mlc__io_fail(&f, "cannot write");
+    mlc_status st = mlc__file_write(&f, text, bytes);
+    if (close(f.fd) != 0 && st == MLC_OK && errno != EINTR) st = mlc__io_fail(&f, "cannot close");
+    return st;
+#else
+    (void)text; (void)bytes;
+    return mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "'%s': mlcore was compiled without files", path);
+#endif
+}
+
+static mlc_status mlc__rewrite(mlc_ctx *ctx, const char *path, const char *text, size_t bytes)
+{
+    mlc__atomic a;
+    MLC__TRY(mlc__atomic_begin(&a, ctx, path));
+    return mlc__atomic_end(&a, mlc__file_write(&a.file, text, bytes));
+}
+
+/* All rows where the file is not that of this history yet, else the new ones. */
+static mlc_status mlc__rows_write(mlc__on_rows *r, mlc_ctx *ctx, const mlc_tracker *t)
+{
+    const bool all = !r->written || r->names != t->names;
+    mlc__buffer b;
+    memset(&b, 0, sizeof b);
+    b.ctx = ctx;
+    for (int64_t row = all ? -1 : r->written; row < t->n; row++) r->put(&b, t, row);
+    mlc_status st = b.st;
+    if (!st) st = (all ? mlc__rewrite : mlc__append)(ctx, r->path, b.text, b.n);
+    mlc__heap_free(ctx, b.text);
+    if (st) return st;
+    r->written = t->n;
+    r->names = t->names;
+    return MLC_OK;
+}
+
+static mlc_status mlc__rows_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_rows *r = MLC__CAST(mlc__on_rows *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) r->written = 0;
+    else if (s->history->n > r->written) return mlc__rows_write(r, s->ctx, s->history);
+    return MLC_OK;
+}
+
+static mlc_callback *mlc__on_rows_new(mlc_ctx *ctx, const char *name, const char *path,
+                                      void (*put)(mlc__buffer *b, const mlc_tracker *t,
+                                                  int64_t row))
+{
+    if (!mlc__callback_takes(ctx, path && *path, name, "the path is NULL or empty")) return NULL;
+    mlc__on_rows *r = MLC__CAST(mlc__on_rows *, mlc__callback_new(
+        ctx, name, sizeof *r + strlen(path), MLC__AT(TRAIN_BEGIN) | MLC__AT(VALIDATION_END) |
+        MLC__AT(EPOCH_END), mlc__rows_on));
+    if (!r) return NULL;
+    r->put = put;
+    memcpy(r->path, path, strlen(path));
+    return &r->c;
+}
+
+static void mlc__csv_row_put(mlc__buffer *b, const mlc_tracker *t, int64_t row)
+{
+    if (row < 0) mlc__put_text(b, "step");
+    else mlc__csv_number(b, MLC_F64, t->steps, row);
+    for (int64_t i = 0; i < t->names; i++) {
+        mlc__put(b, ",", 1);
+        if (row < 0) mlc__csv_name(b, t->list[i].name);
+        else mlc__csv_number(b, MLC_F64, t->list[i].values, row);
+    }
+    mlc__put(b, "\r\n", 2);
+}
+
+MLC_IMPL mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path)
+{
+    return mlc__on_rows_new(ctx, "on_csv", path, mlc__csv_row_put);
+}
+
+static void mlc__json_row_put(mlc__buffer *b, const mlc_tracker *t, int64_t row)
+{
+    if (row < 0) return;
+    mlc__put_text(b, "{\"step\":");
+    mlc__csv_number(b, MLC_F64, t->steps, row);
+    for (int64_t i = 0; i < t->names; i++) {
+        mlc__put(b, ",", 1);
+        mlc__put_string(b, t->list[i].name);
+        mlc__put(b, ":", 1);
+        if (fabs(t->list[i].values[row]) <= DBL_MAX)
+            mlc__csv_number(b, MLC_F64, t->list[i].values, row);
+        else mlc__put_text(b, "null");
+    }
+    mlc__put_text(b, "}\n");
+}
+
+MLC_IMPL mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path)
+{
+    return mlc__on_rows_new(ctx, "on_json", path, mlc__json_row_put);
+}
+
+/* -- what a value of the history decides -- */
+
+typedef struct mlc__on_stop {
+    mlc_callback        c;
+    mlc_early_stop_desc d;
+    struct { double seen, best, bad; } at;       /* step of the last row; NaN: no best value yet */
+    void               *weights;                 /* the best; NULL: not to be restored         */
+    size_t              bytes;
+    mlc_run_part        part[2];
+    char                name[64], part_name[2][96];
+} mlc__on_stop;
+
+/* The block for weights is there from the begin on, for a run file to fill. */
+static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
+{
+    MLC__TRY(mlc__history_has(s, "on_early_stop", e->name));
+    e->at.seen = -1.0;
+    e->at.best = MLC__NAN;
+    e->at.bad = 0.0;
+    if (!e->d.restore) return MLC_OK;
+    mlc__heap_free(s->ctx, e->weights);
+    e->bytes = mlc_state_bytes(s->net);
+    MLC__TRY(s->ctx->status);
+    e->weights = mlc__heap_alloc(s->ctx, e->bytes, MLC_MEM_OBJECT, "on_early_stop");
+    if (!e->weights) return MLC_ERR_NOMEM;
+    e->part[1].data = e->weights;
+    e->part[1].bytes = e->bytes;
+    e->c.n_parts = 2;
+    return mlc_state_save(s->net, e->weights, e->bytes);
+}
+
+static mlc_status mlc__stop_row(mlc__on_stop *e, mlc_fit_state *s, double value)
+{
+    const double gain = e->d.higher ? value - e->at.best : e->at.best - value;
+    if (value == value && (e->at.best != e->at.best || gain > e->d.least)) {
+        e->at.best = value;
+        e->at.bad = 0.0;
+        return e->weights ? mlc_state_save(s->net, e->weights, e->bytes) : MLC_OK;
+    }
+    e->at.bad += 1.0;
+    if (e->at.bad >= (double)e->d.patience) s->stop = true;
+    return MLC_OK;
+}
+
+static mlc_status mlc__stop_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_stop *e = MLC__CAST(mlc__on_stop *, user);
+    double value;
+    if (event == MLC_EVENT_TRAIN_BEGIN) return mlc__stop_begin(e, s);
+    if (event != MLC_EVENT_TRAIN_END)
+        return mlc__history_new(s, event, e->name, &e->at.seen, &value)
+             ? mlc__stop_row(e, s, value) : s->ctx->status;
+    if (!e->weights || e->at.best != e->at.best || s->ctx->status != MLC_OK) return MLC_OK;
+    return mlc_state_load(s->net, e->weights, e->bytes);
+}
+
+static void mlc__stop_release(mlc_ctx *ctx, void *user)
+{
+    mlc__heap_free(ctx, MLC__CAST(mlc__on_stop *, user)->weights);
+}
+
+MLC_IMPL mlc_early_stop_desc mlc_early_stop_desc_make(void)
+{
+    const mlc_early_stop_desc d = { "val_loss", false, true, 10, 0.0 };
+    return d;
+}
+
+MLC_IMPL mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc)
+{
+    const mlc_early_stop_desc d = desc ? *desc : mlc_early_stop_desc_make();
+    if (!mlc__history_name(ctx, d.name, "on_early_stop") ||
+        !mlc__callback_takes(ctx, d.patience >= 1 && d.least >= 0.0, "on_early_stop",
+                             "patience must be at least 1, least not negative")) return NULL;
+    mlc__on_stop *e = MLC__CAST(mlc__on_stop *, mlc__callback_new(
+        ctx, "on_early_stop", sizeof *e, MLC__AT(TRAIN_BEGIN) | MLC__AT(VALIDATION_END) |
+        MLC__AT(EPOCH_END) | MLC__AT(TRAIN_END), mlc__stop_on));
+    if (!e) return NULL;
+    e->d = d;
+    mlc__copy_text(e->name, sizeof e->name, d.name);
+    for (int i = 0; i < 2; i++) {
+        snprintf(e->part_name[i], sizeof e->part_name[i], "early_stop.%s%s", e->name,
+                 i ? ".weights" : "");
+        e->part[i].name = e->part_name[i];
+    }
+    e->part[0].data = &e->at;
+    e->part[0].bytes = sizeof e->at;
+    e->c.parts = e->part;
+    e->c.n_parts = 1;
+    e->c.release = mlc__stop_release;
+    return &e->c;
+}
+
+typedef struct mlc__on_every { mlc_callback c; int64_t every; } mlc__on_every;
+
+static mlc_status mlc__validate_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    (void)event;
+    if (s->step % MLC__CAST(mlc__on_every *, user)->every) return MLC_OK;
+    return mlc_fit_validate(s);
+}
+
+MLC_IMPL mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every)
+{
+    if (!mlc__every(ctx, every, "on_validate")) return NULL;
+    mlc__on_every *v = MLC__CAST(mlc__on_every *, mlc__callback_new(
+        ctx, "on_validate", sizeof *v, MLC__AT(STEP_END), mlc__validate_on));
+    if (v) v->every = every;
+    return v ? &v->c : NULL;
+}
+
+typedef struct mlc__on_plateau {
+    mlc_callback c;
+    mlc_plateau *p;
+    double       seen;
+    mlc_run_part part[2];
+    char         name[64], part_name[2][96];
+} mlc__on_plateau;
+
+static mlc_status mlc__plateau_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_plateau *o = MLC__CAST(mlc__on_plateau *, user);
+    double value;
+    if (event == MLC_EVENT_TRAIN_BEGIN) {
+        o->seen = -1.0;
+        return mlc__history_has(s, "on_plateau", o->name);
+    }
+    if (!mlc__history_new(s, event, o->name, &o->seen, &value)) return s->ctx->status;
+    return mlc_plateau_feed(o->p, s->optim, value);
+}
+
+MLC_IMPL mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p)
+{
+    if (!mlc__history_name(ctx, name, "on_plateau") ||
+        !mlc__callback_takes(ctx, p != NULL, "on_plateau", "the plateau is NULL")) return NULL;
+    mlc__on_plateau *o = MLC__CAST(mlc__on_plateau *, mlc__callback_new(
+        ctx, "on_plateau", sizeof *o, MLC__AT(TRAIN_BEGIN) | MLC__AT(VALIDATION_END) |
+        MLC__AT(EPOCH_END), mlc__plateau_on));
+    if (!o) return NULL;
+    o->p = p;
+    mlc__copy_text(o->name, sizeof o->name, name);
+    for (int i = 0; i < 2; i++) {
+        snprintf(o->part_name[i], sizeof o->part_name[i], "plateau.%s%s", o->name,
+                 i ? ".seen" : "");
+        o->part[i].name = o->part_name[i];
+    }
+    o->part[0].data = &p->best;        /* and the counts that come after it */
+    o->part[0].bytes = sizeof *p - offsetof(mlc_plateau, best);
+    o->part[1].data = &o->seen;
+    o->part[1].bytes = sizeof o->seen;
+    o->c.parts = o->part;
+    o->c.n_parts = 2;
+    return &o->c;
+}
+
+typedef struct mlc__on_average { mlc_callback c; mlc_average *average; } mlc__on_average;
+
+/* At the end of a training, too: the error of a validation stands aside meanwhile. */
+static mlc_status mlc__average_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    const mlc_status before = s->ctx->status;
+    if (event == MLC_EVENT_TRAIN_END) s->ctx->status = MLC_OK;
+    const mlc_status st = mlc_average_swap(MLC__CAST(mlc__on_average *, user)->average,
+                                           event == MLC_EVENT_VALIDATION_BEGIN);
+    if (before != MLC_OK) s->ctx->status = before;
+    return st;
+}
+
+MLC_IMPL mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average)
+{
+    if (!mlc__callback_takes(ctx, average != NULL, "on_average", "the average is NULL"))
+        return NULL;
+    mlc__on_average *a = MLC__CAST(mlc__on_average *, mlc__callback_new(
+        ctx, "on_average", sizeof *a, MLC__AT(VALIDATION_BEGIN) | MLC__AT(VALIDATION_END) |
+        MLC__AT(TRAIN_END), mlc__average_on));
+    if (a) a->average = average;
+    return a ? &a->c : NULL;
+}
+
+/* -- gradients -- */
+
+typedef struct mlc__on_gradients {
+    mlc_callback       c;
+    mlc_gradients_desc d;
+    int64_t            last;           /* step of the last look, which calls that collect share */
+} mlc__on_gradients;
+
+static bool mlc__look_due(const mlc_fit_state *s, int64_t every, int64_t *last)
+{
+    if (s->step % every || s->step == *last) return false;
+    *last = s->step;
+    return true;
+}
+
+static void mlc__gradient_line(const mlc__table *t, const mlc_gradients_desc *d, int64_t step,
+                               const mlc_grad_report *r)
+{
+    const double rms = r->n ? r->norm / sqrt((double)r->n) : 0.0;
+    if (r->not_finite)
+        mlc__print(t, "step %lld: gradient of %s: %lld of %lld elements are not finite\n",
+                   (long long)step, r->name, (long long)r->not_finite, (long long)r->n);
+    else if (rms < d->low || rms > d->high)
+        mlc__print(t, "step %lld: gradient of %s %s: %.40s root mean square\n", (long long)step,
+                   r->name, rms < d->low ? "vanishes" : "explodes", mlc__real_of(rms, 3).s);
+}
+
+static mlc_status mlc__gradients_look(const mlc__on_gradients *g, mlc_fit_state *s)
+{
+    mlc__table t = { g->d.write, g->d.user };
+    int64_t n;
+    MLC__TRY(mlc__writer(s->ctx, "on_gradients", &t.write));
+    MLC__TRY(mlc_optim_report(s->optim, NULL, 0, &n));
+    if (!n) return MLC_OK;
+    mlc_grad_report *r = MLC__CAST(mlc_grad_report *, mlc__heap_alloc(
+        s->ctx, (size_t)n * sizeof *r, MLC_MEM_OBJECT, "on_gradients"));
+    if (!r) return MLC_ERR_NOMEM;
+    mlc_status st = mlc_optim_report(s->optim, r, n, NULL);
+    for (int64_t i = 0; i < n && st == MLC_OK; i++) mlc__gradient_line(&t, &g->d, s->step, &r[i]);
+    if (st == MLC_OK && g->d.table) st = mlc_grad_report_print(s->ctx, r, n, t.write, t.user);
+    mlc__heap_free(s->ctx, r);
+    return st;
+}
+
+static mlc_status mlc__gradients_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_gradients *g = MLC__CAST(mlc__on_gradients *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) g->last = -1;
+    else if (mlc__look_due(s, g->d.every, &g->last)) return mlc__gradients_look(g, s);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_gradients_desc mlc_gradients_desc_make(void)
+{
+    const mlc_gradients_desc d = { 100, 1e-10, 10.0, false, NULL, NULL };
+    return d;
+}
+
+MLC_IMPL mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *desc)
+{
+    const mlc_gradients_desc d = desc ? *desc : mlc_gradients_desc_make();
+    if (!mlc__every(ctx, d.every, "on_gradients") ||
+        !mlc__callback_takes(ctx, d.low >= 0.0 && d.high >= d.low, "on_gradients",
+                             "low must not be negative, high not below it")) return NULL;
+    mlc__on_gradients *g = MLC__CAST(mlc__on_gradients *, mlc__callback_new(
+        ctx, "on_gradients", sizeof *g, MLC__AT(TRAIN_BEGIN) | MLC__AT(STEP_BEGIN),
+        mlc__gradients_on));
+    if (g) g->d = d;
+    return g ? &g->c : NULL;
+}
+
+typedef struct mlc__on_bins {
+    mlc_callback c;
+    int64_t      every, last;
+    mlc__buffer  text;                 /* of a look                                            */
+    mlc__report  report;
+    int64_t      step;
+    char         path[1];              /* and more                                             */
+} mlc__on_bins;
+
+/* "name":[..] of memory, times scale. */
+static mlc_status mlc__bins_put(mlc__on_bins *h, const char *name, const void *data,
+                                const mlc_tensor *t, double scale)
+{
+    const int64_t all = mlc__numel(t);
+    mlc_grad_report sums;
+    char word[32];
+    memset(&sums, 0, sizeof sums);
+    for (int64_t from = 0; from < all; from += MLC__REPORT_PIECE) {
+        const int64_t n = mlc__report_rest(all, from);
+        MLC__TRY(mlc__report_read(&h->report, data, t->dtype, from, n));
+        for (int64_t i = 0; i < n; i++) mlc__report_add(&sums, h->report.piece[i] * scale);
+    }
+    mlc__put_text(&h->text, name);
+    for (int k = 0; k < MLC_GRAD_BINS; k++) {
+        snprintf(word, sizeof word, "%s%lld", k ? "," : "[", (long long)sums.histogram[k]);
+        mlc__put_text(&h->text, word);
+    }
+    mlc__put(&h->text, "]", 1);
+    return h->text.st;
+}
+
+static bool mlc__bins_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
+    mlc__report *r = &h->report;
+    char word[48];
+    if (p->grad_offset < 0 || !mlc__entry_due(&r->o->entry[r->at++])) return true;
+    snprintf(word, sizeof word, "{\"step\":%lld,\"name\":", (long long)h->step);
+    mlc__put_text(&h->text, word);
+    mlc__put_string(&h->text, name);
+    r->status = mlc__bins_put(h, ",\"gradient\":", p->grad_storage.data, &p->t, r->scale);
+    if (r->status == MLC_OK)
+        r->status = mlc__bins_put(h, ",\"weight\":", p->value_storage.data, &p->t, 1.0);
+    mlc__put_text(&h->text, "}\n");
+    return r->status == MLC_OK;
+}
+
+static mlc_status mlc__bins_look(mlc__on_bins *h, mlc_fit_state *s)
+{
+    mlc_status st = mlc__report_begin(s->optim, NULL, 0, &h->report);
+    memset(&h->text, 0, sizeof h->text);
+    h->text.ctx = s->ctx;
+    h->step = s->step;
+    h->report.at = 0;
+    if (st == MLC_OK) {
+        mlc__params(s->optim->module, mlc__bins_param, h);
+        st = h->report.status;
+    }
+    mlc__report_end(&h->report, NULL);
+    if (st == MLC_OK) st = h->text.st;
+    if (st == MLC_OK && h->text.n) st = mlc__append(s->ctx, h->path, h->text.text, h->text.n);
+    mlc__heap_free(s->ctx, h->text.text);
+    return st;
+}
+
+static mlc_status mlc__bins_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) h->last = -1;
+    else if (mlc__look_due(s, h->every, &h->last)) return mlc__bins_look(h, s);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every)
+{
+    if (!mlc__every(ctx, every, "on_histograms") ||
+        !mlc__callback_takes(ctx, path && *path, "on_histograms", "the path is NULL or empty"))
+        return NULL;
+    mlc__on_bins *h = MLC__CAST(mlc__on_bins *, mlc__callback_new(
+        ctx, "on_histograms", sizeof *h + strlen(path), MLC__AT(TRAIN_BEGIN) |
+        MLC__AT(STEP_BEGIN), mlc__bins_on));
+    if (!h) return NULL;
+    h->every = every;
+    memcpy(h->path, path, strlen(path));
+    return &h->c;
+}
+
+/* -- a loss that is not finite -- */
+
+typedef struct mlc__on_nan {
+    mlc_callback  c;
+    int64_t       every, batches;
+    mlc_rng_state rng;                 /* before the batch                                     */
+    char          cause[MLC__MESSAGE];
+} mlc__on_nan;
+
+static bool mlc__nan_in(mlc__on_nan *n, const mlc_tensor *t, const char *what, const char *name)
+{
+    int64_t first = -1;
+    if (!t || mlc__not_finite(t->ctx, t, "on_nan", &first) != MLC_OK || first < 0) return false;
+    snprintf(n->cause, sizeof n->cause, "%s%.120s has a NaN or Inf at element %lld of %s", what,
+             name, (long long)first, mlc__shape(t).s);
+    return true;
+}
+
+static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
+{
+    return !mlc__nan_in(MLC__CAST(mlc__on_nan *, user), &p->t, "parameter ", name);
+}
+
+/* The forward of the batch again. Its error is the cause, and stands until it has been copied. */
+static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
+{
+    mlc_ctx *ctx = s->ctx;
+    mlc_status (*was)(mlc_ctx *, const mlc_tensor *, const char *, const char *) = ctx->anomaly;
+    mlc_tensor *output = NULL;
+    mlc_ctx_set_rng(ctx, n->rng);
+    mlc_anomaly(ctx, true);
+    mlc__fit_forward(ctx, s->net, &s->fit->d, s->data, &output);
+    ctx->anomaly = was;
+    snprintf(n->cause, sizeof n->cause, "%.300s", ctx->status == MLC_OK ? "its forward is finite "
+             "when it is made again" : mlc_error(ctx));
+    mlc_error_clear(ctx);
+}
+
+/* The log hears of the result alone. */
+static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
+{
+    mlc_ctx *ctx = s->ctx;
+    const mlc_log_fn log = ctx->log;
+    ctx->log = NULL;
+    if (!mlc__nan_in(n, s->data->x, "the batch's x", "") &&
+        !mlc__nan_in(n, s->data->y, "the batch's y", "") &&
+        mlc__params(s->net, mlc__nan_param, n)) mlc__nan_again(n, s);
+    ctx->log = log;
+    return mlc__fail(ctx, MLC_ERR_VALUE, "on_nan: the loss is %s at batch %lld of epoch %lld, step "
+                     "%lld: %.400s", mlc__real(loss).s, (long long)s->batch,
+                     (long long)s->epoch, (long long)s->step, n->cause);
+}
+
+/* The sum of losses stays what it is when one was not finite: not each must be looked at. */
+static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, user);
+    if (event == MLC_EVENT_BATCH_BEGIN) {
+        n->rng = mlc_ctx_rng(s->ctx);
+        n->batches++;
+        return MLC_OK;
+    }
+    if (!s->data || s->fit->rows == 0.0) return MLC_OK;
+    if (s->fit->total && (event == MLC_EVENT_BATCH_END || n->batches % n->every)) return MLC_OK;
+    const double loss = mlc_fit_loss(s);
+    return fabs(loss) <= DBL_MAX ? s->ctx->status : mlc__nan_found(n, s, loss);
+}
+
+MLC_IMPL mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every)
+{
+    if (!mlc__every(ctx, every, "on_nan")) return NULL;
+    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, mlc__callback_new(
+        ctx, "on_nan", sizeof *n, MLC__AT(BATCH_BEGIN) | MLC__AT(STEP_BEGIN) | MLC__AT(BATCH_END),
+        mlc__nan_on));
+    if (n) n->every = every;
+    return n ? &n->c : NULL;
+}
+
+/* -- limits -- */
+
+static mlc_status mlc__memory_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_every *m = MLC__CAST(mlc__on_every *, user);
+    const mlc_memory *mem = &s->ctx->mem;
+    char text[512];
+    (void)event;
+    if (mem->peak <= m->every) return MLC_OK;
+    snprintf(text, sizeof text, "on_memory: %.30s have been in use, over %.30s: parameters %.30s, "
+             "gradients %.30s, optimizer %.30s, activations %.30s, workspace %.30s",
+             mlc__bytes_text(mem->peak).s, mlc__bytes_text(m->every).s,
+             mlc__bytes_text(mem->top[MLC_MEM_PARAM]).s, mlc__bytes_text(mem->top[MLC_MEM_GRAD]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_OPTIM]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_ACTIVATION]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_WORKSPACE]).s);
+    mlc__log(s->ctx, MLC_LOG_WARNING, text);
+    m->every = mem->peak + mem->peak / 10;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes)
+{
+    if (!mlc__callback_takes(ctx, bytes >= 1, "on_memory", "the limit is below 1 byte"))
+        return NULL;
+    mlc__on_every *m = MLC__CAST(mlc__on_every *, mlc__callback_new(
+        ctx, "on_memory", sizeof *m, MLC__AT(BATCH_END), mlc__memory_on));
+    if (m) m->every = bytes;
+    return m ? &m->c : NULL;
+}
+
+typedef struct mlc__on_time { mlc_callback c; double seconds, started; } mlc__on_time;
+
+static mlc_status mlc__time_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_time *t = MLC__CAST(mlc__on_time *, user);
+    const double now = mlc__seconds();
+    if (event == MLC_EVENT_TRAIN_BEGIN) t->started = now;
+    else if (now - t->started >= t->seconds) s->stop = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds)
+{
+    if (!mlc__callback_takes(ctx, seconds > 0.0, "on_time_limit", "the limit is not over 0 "
+                             "seconds")) return NULL;
+    mlc__on_time *t = MLC__CAST(mlc__on_time *, mlc__callback_new(
+        ctx, "on_time_limit", sizeof *t, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END), mlc__time_on));
+    if (t) t->seconds = seconds;
+    return t ? &t->c : NULL;
+}
+
+/* @@ IMPL.TRAIN.PROFILE ---------------------------------- timers, profiles, traces
+ * Times are whole nanoseconds of a clock that is not set. A profile always is in one phase: what
+ * ends one begins the next, by the same reading of the clock, so that their sum is the whole. */
+
+static int64_t mlc__nanoseconds(void)
+{
+#if defined(CLOCK_MONOTONIC) && MLC__POSIX
+    struct timespec now = { 0, 0 };
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+#elif defined(TIME_UTC)
+    struct timespec now = { 0, 0 };
+    timespec_get(&now, TIME_UTC);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+#else
+    return (int64_t)time(NULL) * 1000000000;
+#endif
+}
+
+/* The clock when the device has done all that it was asked to. */
+static int64_t mlc__device_time(mlc_ctx *ctx)
+{
+    if (!ctx->on_host) mlc_ctx_sync(ctx);
+    return mlc__nanoseconds();
+}
+
+/* -- timers -- */
+
+MLC_IMPL mlc_timer mlc_timer_make(const char *name)
+{
+    mlc_timer t;
+    memset(&t, 0, sizeof t);
+    t.name = name ? name : "";
+    return t;
+}
+
+MLC_IMPL void mlc_timer_begin(mlc_timer *t) { if (t) t->began = 1e-9 * (double)mlc__nanoseconds(); }
+
+/* Mean and squares as Welford has them (Technometrics 4, 1962). */
+MLC_IMPL void mlc_timer_end(mlc_timer *t, double items)
+{
+    if (!t) return;
+    const double seconds = 1e-9 * (double)mlc__nanoseconds() - t->began;
+    const double off = seconds - t->mean;
+    t->count++;
+    t->seconds += seconds;
+    t->items += items;
+    t->mean += off / (double)t->count;
+    t->squares += off * (seconds - t->mean);
+}
+
+MLC_IMPL double mlc_timer_mean(const mlc_timer *t)
+{
+    return t && t->count ? t->mean : MLC__NAN;
+}
+
+MLC_IMPL double mlc_timer_deviation(const mlc_timer *t)
+{
+    return t && t->count > 1 ? sqrt(t->squares / (double)(t->count - 1)) : MLC__NAN;
+}
+
+MLC_IMPL double mlc_timer_rate(const mlc_timer *t)
+{
+    return t && t->count && t->seconds > 0.0 ? t->items / t->seconds : MLC__NAN;
+}
+
+MLC_IMPL mlc_status mlc_timer_print(mlc_ctx *ctx, const mlc_timer *list, int64_t n,
+                                    mlc_writer write, void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, n >= 0 && (list || !n), ARG, "timer_print: list is %s, n %lld",
+                 list ? "not NULL" : "NULL", (long long)n);
+    MLC__TRY(mlc__writer(ctx, "timer_print", &write));
+    const mlc__table to = { write, user };
+    mlc__print(&to, "%-28s %12s %12s %12s %12s\n", "Timer", "Calls", "us a call", "Deviation",
+               "Items a s");
+    for (int64_t i = 0; i < n; i++)
+        mlc__print(&to, "%-28.200s %12s %12s %12s %12s\n", list[i].name,
+                   mlc__thousands(list[i].count).s,
+                   mlc__real_of(1e6 * mlc_timer_mean(&list[i]), 4).s,
+                   mlc__real_of(1e6 * mlc_timer_deviation(&list[i]), 4).s,
+                   mlc__real_of(mlc_timer_rate(&list[i]), 4).s);
+    return MLC_OK;
+}
+
+/* -- a profile -- */
+
+typedef enum mlc__phase {
+    MLC__PHASE_DATA, MLC__PHASE_FORWARD, MLC__PHASE_BACKWARD, MLC__PHASE_STEP,
+    MLC__PHASE_VALIDATION, MLC__PHASE_CALLBACKS, MLC__PHASES
+} mlc__phase;
+
+enum { MLC__PROFILE_ROWS = 96 };       /* operations; what comes after them is in the last */
+
+typedef struct mlc__profile_row {
+    const char *op;
+    bool        backward;
+    int64_t     calls, time;
+    double      flops, bytes;
+} mlc__profile_row;
+
+typedef struct mlc__on_profile {
+    mlc_callback     c;
+    mlc_profile_desc d;
+    mlc_ctx         *ctx;
+    int64_t          batch;            /* of the training                                      */
+    int32_t          hooks;            /* number of ours; 0: none                              */
+    bool             counts;
+    int32_t          depth;            /* of events whose callbacks run                        */
+    mlc__phase       phase, outside;   /* outside: phase before the event's callbacks          */
+    int64_t          last, began, op_began;
+    int64_t          time[MLC__PHASES], batches;
+    int32_t          rows;
+    mlc__profile_row row[MLC__PROFILE_ROWS];
+} mlc__on_profile;
+
+static void mlc__profile_phase(mlc__on_profile *p, mlc__phase phase)
+{
+    const int64_t now = mlc__device_time(p->ctx);
+    p->time[p->phase] += now - p->last;
+    p->last = now;
+    p->phase = phase;
+}
+
+static mlc__profile_row *mlc__profile_find(mlc__on_profile *p, const char *op, bool backward)
+{
+    for (int32_t i = 0; i < p->rows; i++)
+        if (p->row[i].op == op && p->row[i].backward == backward) return &p->row[i];
+    if (p->rows == MLC__PROFILE_ROWS) {
+        p->row[p->rows - 1].op = "others";
+        return &p->row[p->rows - 1];
+    }
+    mlc__profile_row *r = &p->row[p->rows++];
+    memset(r, 0, sizeof *r);
+    r->op = op;
+    r->backward = backward;
+    return r;
+}
+
+static double mlc__elements(const mlc_tensor *t) { return (double)mlc__numel(t); }
+
+/* Additions and multiplications of a forward, and those of a backward for each input: 1 and 2 of a
+ * product are the same. */
+static double mlc__op_flops(const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *y = nd->n_out ? nd->out[0] : nd->in[0];
+    const int kind = nd->op->flags & MLC__WORK;
+    const double last = x->ndim ? (double)x->shape[x->ndim - 1] : 1.0;
+    double flops = 0.0;
+    if (kind == MLC__WORK_DOT) return 2.0 * mlc__elements(y) * last;
+    for (int i = 1; i < nd->n_in && kind; i++) {
+        const mlc_tensor *w = nd->in[i];
+        const double filter = mlc__elements(w) / fmax((double)w->shape[0], 1.0);
+        if (w->ndim < 2 || last == 0.0) continue;          /* a bias */
+        if (kind == MLC__WORK_ROWS) flops += 2.0 * mlc__elements(x) / last * mlc__elements(w);
+        else return 2.0 * filter * mlc__elements(kind == MLC__WORK_TAPS ? y : x);
+    }
+    return kind ? flops : mlc__elements(y);
+}
+
+/* What is read and written at least; a view nothing. */
+static void mlc__profile_work(mlc__profile_row *r, const mlc_op_event *e)
+{
+    const mlc_node *nd = e->node;
+    double in = 0.0, out = 0.0;
+    int wanted = 0;
+    if (nd->n_out && nd->out[0]->base && !(nd->flags & MLC_OP_INPLACE)) return;
+    for (int i = 0; i < nd->n_in; i++) {
+        in += mlc__elements(nd->in[i]) * (double)mlc__size(nd->in[i]);
+        if (i < 2) wanted += nd->need >> i & 1;
+    }
+    for (int i = 0; i < nd->n_out; i++)
+        out += mlc__elements(nd->out[i]) * (double)mlc__size(nd->out[i]);
+    r->bytes += e->backward ? out + 2.0 * in : in + out;
+    r->flops += mlc__op_flops(nd) * (e->backward ? (double)wanted : 1.0);
+}
+
+/* An operation of a batch's forward or backward also says which of both it is. */
+static void mlc__profile_op_begin(void *user, const mlc_op_event *e)
+{
+    mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
+    const mlc__phase phase = e->backward ? MLC__PHASE_BACKWARD : MLC__PHASE_FORWARD;
+    if (!p->counts || p->phase < MLC__PHASE_FORWARD || p->phase > MLC__PHASE_STEP) return;
+    if (p->phase != phase) mlc__profile_phase(p, phase);
+    p->op_began = mlc__device_time(p->ctx);
+}
+
+static void mlc__profile_op_end(void *user, const mlc_op_event *e)
+{
+    mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
+    if (!p->counts || p->phase < MLC__PHASE_FORWARD || p->phase > MLC__PHASE_STEP) return;
+    const int64_t now = mlc__device_time(p->ctx);
+    mlc__profile_row *r = mlc__profile_find(p, e->op, e->backward);
+    r->calls++;
+    r->time += now - p->op_began;
+    mlc__profile_work(r, e);
+    p->op_began = now;
+}
+
+/* -- its tables -- */
+
+static mlc__text mlc__profile_ms(int64_t time) { return mlc__real_of(1e-6 * (double)time, 4); }
+
+/* Tenths of a percent, without a locale's comma. */
+static mlc__text mlc__percent(double share)
+{
+    mlc__text t;
+    const int tenths = (int)lrint(1000.0 * share);
+    snprintf(t.s, sizeof t.s, "%d.%d %%", tenths / 10, tenths % 10);
+    return t;
+}
+
+static int mlc__profile_order(const void *a, const void *b)
+{
+    const int64_t x = MLC__CAST(const mlc__profile_row *, a)->time;
+    const int64_t y = MLC__CAST(const mlc__profile_row *, b)->time;
+    return (x < y) - (x > y);
+}
+
+static void mlc__profile_row_print(const mlc__table *to, const mlc__on_profile *p,
+                                   const mlc__profile_row *r, int64_t whole)
+{
+    const double s = 1e-9 * (double)mlc__max(r->time, 1);
+    double peak = 0.0;
+    if (p->d.flops > 0.0) peak = r->flops / s / p->d.flops;
+    if (p->d.bytes > 0.0) peak = fmax(peak, r->bytes / s / p->d.bytes);
+    mlc__print(to, "%-20.40s %-8s %8s %10s %8s %10s %10s %8s\n", r->op,
+               r->backward ? "backward" : "forward", mlc__thousands(r->calls).s,
+               mlc__real_of(1e-3 * (double)r->time / (double)r->calls, 4).s,
+               mlc__percent((double)r->time / (double)whole).s, mlc__real_of(r->flops, 4).s,
+               mlc__real_of(r->bytes, 4).s, peak > 0.0 ? mlc__percent(peak).s : "-");
+}
+
+static void mlc__profile_print(mlc__on_profile *p, const mlc__table *to, int64_t whole)
+{
+    static const char *const names[MLC__PHASES] = { "data", "forward", "backward", "step",
+                                                    "validation", "callbacks" };
+    mlc__print(to, "%-20s %12s %8s\n", "Phase", "ms", "Share");
+    for (int i = 0; i < MLC__PHASES; i++)
+        mlc__print(to, "%-20s %12s %8s\n", names[i], mlc__profile_ms(p->time[i]).s,
+                   mlc__percent((double)p->time[i] / (double)whole).s);
+    mlc__print(to, "%lld %-17s %12s\n", (long long)p->batches, p->batches == 1 ? "batch"
+               : "batches", mlc__profile_ms(whole).s);
+    qsort(p->row, (size_t)p->rows, sizeof *p->row, mlc__profile_order);
+    mlc__print(to, "%-20s %-8s %8s %10s %8s %10s %10s %8s\n", "Operation", "", "Calls",
+               "us a call", "Share", "FLOP", "Bytes", "Of peak");
+    for (int32_t i = 0; i < p->rows; i++) mlc__profile_row_print(to, p, &p->row[i], whole);
+}
+
+/* -- its schedule -- */
+
+static mlc_status mlc__profile_close(mlc__on_profile *p)
+{
+    mlc__table to = { p->d.write, p->d.user };
+    if (!p->counts) return MLC_OK;
+    mlc__profile_phase(p, MLC__PHASE_DATA);
+    p->counts = false;
+    if (!p->batches) return MLC_OK;
+    MLC__TRY(mlc__writer(p->ctx, "on_profile", &to.write));
+    mlc__profile_print(p, &to, mlc__max(p->last - p->began, 1));
+    return MLC_OK;
+}
+
+static void mlc__profile_open(mlc__on_profile *p)
+{
+    memset(p->time, 0, sizeof p->time);
+    p->rows = 0;
+    p->batches = 0;
+    p->counts = true;
+    p->phase = MLC__PHASE_CALLBACKS;   /* this one */
+    p->outside = MLC__PHASE_DATA;
+    p->last = p->began = mlc__device_time(p->ctx);
+}
+
+static mlc_status mlc__profile_hook(mlc__on_profile *p, bool on)
+{
+    mlc_hooks h;
+    if (on == (p->hooks != 0)) return MLC_OK;
+    if (!on) {
+        const int32_t id = p->hooks;
+        p->hooks = 0;
+        return mlc_hooks_remove(p->ctx, id);
+    }
+    memset(&h, 0, sizeof h);
+    h.user = p;
+    h.op_begin = mlc__profile_op_begin;
+    h.op_end = mlc__profile_op_end;
+    p->hooks = mlc_hooks_add(p->ctx, &h);
+    return p->hooks ? MLC_OK : p->ctx->status;
+}
+
+/* Before a batch: is it one to pass over, to warm up with, to measure? */
+static mlc_status mlc__profile_next(mlc__on_profile *p)
+{
+    const mlc_profile_desc *d = &p->d;
+    const int64_t cycle = d->wait + d->warmup + d->active, at = p->batch % cycle;
+    const bool on = !d->repeat || p->batch / cycle < d->repeat;
+    if (at == 0) MLC__TRY(mlc__profile_close(p));
+    MLC__TRY(mlc__profile_hook(p, on && at >= d->wait));
+    if (on && at == d->wait + d->warmup) mlc__profile_open(p);
+    return MLC_OK;
+}
+
+/* The phase after the callbacks of an event. */
+static mlc__phase mlc__profile_after(const mlc__on_profile *p, mlc_event event)
+{
+    if (event == MLC_EVENT_BATCH_BEGIN) return MLC__PHASE_FORWARD;
+    if (event == MLC_EVENT_STEP_BEGIN) return MLC__PHASE_STEP;
+    if (event == MLC_EVENT_VALIDATION_BEGIN) return MLC__PHASE_VALIDATION;
+    if (p->depth) return MLC__PHASE_CALLBACKS;
+    return event == MLC_EVENT_STEP_END ? p->outside : MLC__PHASE_DATA;
+}
+
+/* A validation that a callback asks for has events within its event. */
+static void mlc__profile_around(void *user, mlc_event event, bool begins)
+{
+    mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
+    p->depth += begins ? 1 : -1;
+    if (!p->counts) return;
+    if (begins && p->depth == 1) p->outside = p->phase;
+    mlc__profile_phase(p, begins ? MLC__PHASE_CALLBACKS : mlc__profile_after(p, event));
+}
+
+static mlc_status mlc__profile_end(mlc__on_profile *p, mlc_fit_state *s)
+{
+    const mlc_status st = mlc__profile_close(p);
+    s->fit->around = NULL;
+    return mlc__profile_hook(p, false) == MLC_OK ? st : s->ctx->status;
+}
+
+static mlc_status mlc__profile_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
+    if (event == MLC_EVENT_TRAIN_END) return mlc__profile_end(p, s);
+    if (event == MLC_EVENT_TRAIN_BEGIN) {
+        p->batch = 0;
+        p->counts = false;
+        p->depth = 1;                  /* whose end is told */
+        s->fit->around = mlc__profile_around;
+        s->fit->around_user = p;
+        return mlc__profile_next(p);
+    }
+    if (event != MLC_EVENT_BATCH_END) return MLC_OK;
+    p->batch++;
+    p->batches++;
+    return mlc__profile_next(p);
+}
+
+/* Of a training that did not begin, too. */
+static void mlc__profile_release(mlc_ctx *ctx, void *user)
+{
+    (void)ctx;
+    mlc__profile_hook(MLC__CAST(mlc__on_profile *, user), false);
+}
+
+MLC_IMPL mlc_profile_desc mlc_profile_desc_make(void)
+{
+    const mlc_profile_desc d = { 2, 2, 10, 1, 0.0, 0.0, NULL, NULL };
+    return d;
+}
+
+MLC_IMPL mlc_callback *mlc_on_profile(mlc_ctx *ctx, const mlc_profile_desc *desc)
+{
+    const mlc_profile_desc d = desc ? *desc : mlc_profile_desc_make();
+    const int64_t most = (int64_t)1 << 40;
+    if (!mlc__callback_takes(ctx, d.wait >= 0 && d.warmup >= 0 && d.active >= 1 && d.repeat >= 0 &&
+                             d.wait <= most && d.warmup <= most && d.active <= most &&
+                             d.flops >= 0.0 && d.bytes >= 0.0, "on_profile",
+                             "active must be at least 1, the others not negative")) return NULL;
+    mlc__on_profile *p = MLC__CAST(mlc__on_profile *, mlc__callback_new(
+        ctx, "on_profile", sizeof *p, (1u << (uint32_t)MLC_EVENT_COUNT) - 1, mlc__profile_on));
+    if (!p) return NULL;
+    p->d = d;
+    p->ctx = ctx;
+    p->c.release = mlc__profile_release;
+    return &p->c;
+}
+
+/* -- a trace -- */
+
+typedef struct mlc__tracer {
+    mlc_ctx   *ctx;
+    mlc_writer write;
+    void      *user;
+    int64_t    began;
+} mlc__tracer;
+
+static void mlc__trace_begin(void *user, const mlc_op_event *e)
+{
+    mlc__tracer *t = MLC__CAST(mlc__tracer *, user);
+    (void)e;
+    t->began = mlc__device_time(t->ctx);
+}
+
+/* One write a line. */
+static void mlc__trace_end(void *user, const mlc_op_event *e)
+{
+    mlc__tracer *t = MLC__CAST(mlc__tracer *, user);
+    const double us = 1e-3 * (double)(mlc__device_time(t->ctx) - t->began);
+    char line[1024];
+    size_t n = (size_t)snprintf(line, sizeof line, "%.60s%s", e->op,
+                                e->backward ? " backward" : "");
+    for (int32_t i = 0; i < e->n_in && n < 600; i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, " %.170s", mlc__shape(e->in[i]).s);
+    n += (size_t)snprintf(line + n, sizeof line - n, " %s", e->backward ? "<-" : "->");
+    for (int32_t i = 0; i < e->n_out && n < 700; i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, " %.170s", mlc__shape(e->out[i]).s);
+    n += (size_t)snprintf(line + n, sizeof line - n, " %.40s us%s%.100s%s\n",
+                          mlc__real_of(us, 4).s, e->module[0] ? " " : "", e->module,
+                          e->status == MLC_OK ? "" : " failed");
+    t->write(t->user, line, n < sizeof line ? n : sizeof line - 1);
+}
+
+MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *user)
+{
+    const char *env = always ? NULL : getenv("MLC_LOG");
+    mlc_hooks h;
+    if (!ctx || ctx->status != MLC_OK) return 0;
+    if (!always && !(env && strcmp(env, "trace") == 0)) return 0;
+    if (mlc__writer(ctx, "trace", &write) != MLC_OK) return 0;
+    mlc__tracer *t = MLC__CAST(mlc__tracer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
+                                                              "trace"));
+    if (!t) return 0;
+    t->ctx = ctx;
+    t->write = write;
+    t->user = user;
+    memset(&h, 0, sizeof h);
+    h.user = t;
+    h.op_begin = mlc__trace_begin;
+    h.op_end = mlc__trace_end;
+    const int32_t id = mlc_hooks_add(ctx, &h);
+    if (!id) mlc__heap_free(ctx, t);   /* else it lives as long as the context */
+    return id;
 }
 
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
