@@ -41613,7 +41613,12 @@ MLC__LEVEL_COLD
  * they would call it again, without end. Paths of modules are kept as long as the context, since
  * nodes point to them: there are as many as modules. */
 
-typedef struct mlc__hook { struct mlc__hook *next; int32_t id; mlc_hooks fns; } mlc__hook;
+typedef struct mlc__hook {
+    struct mlc__hook *next;
+    int32_t           id;
+    mlc_hooks         fns;
+    void             *own;             /* heap, freed with it; or NULL                          */
+} mlc__hook;
 typedef struct mlc__path { struct mlc__path *next; } mlc__path;     /* the text comes after it */
 
 typedef struct mlc__watcher {
@@ -41819,6 +41824,7 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
     mlc__hook *h = *at;
     *at = h->next;
     if (!w->first) ctx->watch = NULL;
+    mlc__heap_free(ctx, h->own);
     mlc__heap_free(ctx, h);
     return MLC_OK;
 }
@@ -51435,7 +51441,8 @@ static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double 
         n += (size_t)snprintf(t.s + n, sizeof t.s - n, " left %lld:%02lld",
                               (long long)(rest / 60), (long long)(rest % 60));
     if (rate > 0.0)
-        snprintf(t.s + n, sizeof t.s - n, " %.40s/s", mlc__real_of(rate, 3).s);
+        snprintf(t.s + n, sizeof t.s - n, " %.40s/s", rate < 999.5 ? mlc__real_of(rate, 3).s :
+                 mlc__thousands((int64_t)fmin(rate + 0.5, 1e15)).s);
     return t;
 }
 
@@ -53204,7 +53211,10 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
     h.op_begin = mlc__trace_begin;
     h.op_end = mlc__trace_end;
     const int32_t id = mlc_hooks_add(ctx, &h);
-    if (!id) mlc__heap_free(ctx, t);   /* else it lives as long as the context */
+    mlc__hook *mine = id ? mlc__watcher_of(ctx)->first : NULL;
+    while (mine && mine->id != id) mine = mine->next;
+    if (mine) mine->own = t;
+    else mlc__heap_free(ctx, t);
     return id;
 }
 

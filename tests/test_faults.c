@@ -888,6 +888,141 @@ DO(mlc_tracker_state_iter_make) { return run_tracker_state(w); }
 DO(mlc_tracker_state_next)      { return run_tracker_state(w); }
 DO(mlc_tracker_restore)         { return run_tracker_state(w); }
 
+/* ---- ready callbacks: an epoch of two batches with each -------------------------------------- */
+
+typedef mlc_callback *(*ready_fn)(world *w, mlc_optim *opt);
+
+/* At a rate of 0: a training that fails changes nothing.                                        */
+static mlc_status run_ready_by(world *w, ready_fn make, mlc_fit_forward_fn forward)
+{
+    mlc_ctx        *ctx = w->ctx;
+    mlc_optim      *opt = mlc_sgd(w->net, 0);
+    mlc_loader_desc held = mlc_loader_desc_make(w->x, w->labels, 3);
+    mlc_loader     *train = opt ? mlc_loader_shuffled(ctx, w->x, w->labels, 2) : NULL;
+    mlc_fit_desc    d = mlc_fit_desc_make(mlc_cross_entropy);
+    d.validation = train ? mlc_loader_create(ctx, &held) : NULL;
+    mlc_callback *c = d.validation ? make(w, opt) : NULL;
+    mlc_status    st = made(w, c);
+    d.callbacks = &c;
+    d.n_callbacks = 1;
+    d.forward = forward;
+    if (st == MLC_OK)
+        st = mlc_fit(w->net, opt, train, &d, NULL);
+    mlc_callback_free(ctx, c);
+    mlc_loader_free(train);
+    mlc_loader_free(d.validation);
+    mlc_optim_zero_grad(opt);
+    mlc_optim_free(opt);
+    return st;
+}
+
+static mlc_status run_ready(world *w, ready_fn make) { return run_ready_by(w, make, NULL); }
+
+#define READY(name, call) \
+    static mlc_callback *ready_##name(world *w, mlc_optim *opt) { (void)opt; return call; } \
+    DO(name) { return run_ready(w, ready_##name); }
+
+static void unseen(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
+
+static mlc_callback *ready_gradients(world *w)
+{
+    mlc_gradients_desc d = mlc_gradients_desc_make();
+    d.every = 1;
+    d.table = true;
+    d.write = unseen;
+    return mlc_on_gradients(w->ctx, &d);
+}
+
+static mlc_callback *ready_profile(world *w)
+{
+    mlc_profile_desc d = mlc_profile_desc_make();
+    d.wait = d.warmup = 0;
+    d.active = 1;
+    d.repeat = 0;
+    d.write = unseen;
+    return mlc_on_profile(w->ctx, &d);
+}
+
+static mlc_callback *ready_average(world *w, mlc_optim *opt)
+{
+    mlc_average *a = mlc_ema(opt, 0.5);
+    return a ? mlc_on_average(w->ctx, a) : NULL;
+}
+
+static mlc_plateau g_plateau;
+static mlc_callback *ready_plateau(world *w)
+{
+    g_plateau = mlc_plateau_make();
+    return mlc_on_plateau(w->ctx, "val_loss", &g_plateau);
+}
+
+READY(mlc_on_progress, mlc_on_progress(w->ctx, unseen, NULL))
+READY(mlc_on_csv, mlc_on_csv(w->ctx, to(w)))
+READY(mlc_on_json, mlc_on_json(w->ctx, to(w)))
+READY(mlc_on_early_stop, mlc_on_early_stop(w->ctx, NULL))
+READY(mlc_early_stop_desc_make, mlc_on_early_stop(w->ctx, NULL))
+READY(mlc_on_validate, mlc_on_validate(w->ctx, 1))
+READY(mlc_on_plateau, ready_plateau(w))
+READY(mlc_on_average, ready_average(w, opt))
+READY(mlc_on_gradients, ready_gradients(w))
+READY(mlc_gradients_desc_make, ready_gradients(w))
+READY(mlc_on_histograms, mlc_on_histograms(w->ctx, "/dev/null", 1))
+READY(mlc_on_memory, mlc_on_memory(w->ctx, 1))
+READY(mlc_on_time_limit, mlc_on_time_limit(w->ctx, 1e6))
+READY(mlc_on_profile, ready_profile(w))
+READY(mlc_profile_desc_make, ready_profile(w))
+
+static mlc_tensor *no_loss(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
+{
+    (void)user;
+    *output = mlc_forward(net, b->x);
+    mlc_tensor *loss = mlc_cross_entropy(*output, b->y);
+    return mlc_add(loss, mlc_log(mlc_mul_scalar(loss, -1)));
+}
+
+static mlc_callback *ready_nan(world *w, mlc_optim *opt)
+{
+    (void)opt;
+    return mlc_on_nan(w->ctx, 1);
+}
+
+DO(mlc_on_nan)
+{
+    const mlc_status st = run_ready_by(w, ready_nan, no_loss);
+    if (st != MLC_ERR_VALUE)
+        return st == MLC_OK ? MLC_ERR_INTERNAL : st;
+    mlc_error_clear(w->ctx);
+    return MLC_OK;
+}
+
+DO(mlc_trace)
+{
+    const int32_t id = mlc_trace(w->ctx, true, unseen, NULL);
+    if (id == 0)
+        return mlc_ctx_status(w->ctx);
+    const mlc_status st = keep(w, mlc_relu(w->x));
+    CHECK_EQ(mlc_hooks_remove(w->ctx, id), MLC_OK);
+    return st;
+}
+
+static mlc_status run_timer(world *w)
+{
+    mlc_timer t = mlc_timer_make("timer");
+    mlc_timer_begin(&t);
+    mlc_timer_end(&t, 1);
+    CHECK(mlc_timer_mean(&t) >= 0 && !(mlc_timer_rate(&t) <= 0));
+    CHECK(isnan(mlc_timer_deviation(&t)));
+    return mlc_timer_print(w->ctx, &t, 1, unseen, NULL);
+}
+
+SCENARIO(mlc_timer_make, true)      { return run_timer(w); }
+SCENARIO(mlc_timer_begin, true)     { return run_timer(w); }
+SCENARIO(mlc_timer_end, true)       { return run_timer(w); }
+SCENARIO(mlc_timer_mean, true)      { return run_timer(w); }
+SCENARIO(mlc_timer_deviation, true) { return run_timer(w); }
+SCENARIO(mlc_timer_rate, true)      { return run_timer(w); }
+SCENARIO(mlc_timer_print, true)     { return run_timer(w); }
+
 /* ---- modules -------------------------------------------------------------------------------- */
 
 /* Initial values depend on how many networks there were before: these do not.                  */
