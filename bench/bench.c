@@ -5,7 +5,7 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ loss_ data_ loader_ metric_.
+ * optim_ loss_ data_ loader_ metric_ callback_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -1631,6 +1631,64 @@ static bool metric_setup(state *s)
     return near(s, "the value of 1000 rows", got, want, 100);
 }
 
+/* ---- callback_: an epoch of a small network by hand, by mlc_fit, and with callbacks --------- */
+
+enum { BY_HAND, BY_FIT, WITH_CALLBACKS, CALLBACKS = 200 };
+
+static mlc_status do_nothing(void *user, mlc_event event, mlc_fit_state *f)
+{
+    (void)user; (void)event; (void)f;
+    return MLC_OK;
+}
+
+static bool epoch_by_hand(state *s)
+{
+    mlc_batch b;
+    double    sum = 0;
+    while (mlc_loader_next(s->loader, &b)) {
+        mlc_scope_begin(s->ctx);
+        mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, b.x), b.y);
+        sum += mlc_item(loss) * (double)b.n;
+        mlc_optim_minimize(s->opt, loss);
+        if (mlc_scope_end(s->ctx) != MLC_OK) return false;
+    }
+    return sum > 0;
+}
+
+static bool epoch_by_fit(state *s, int32_t callbacks)
+{
+    mlc_callback  idle, *list[CALLBACKS];
+    mlc_fit_desc  d = mlc_fit_desc_make(mlc_cross_entropy);
+    memset(&idle, 0, sizeof idle);
+    idle.events = 1u << MLC_EVENT_BATCH_END;
+    idle.on = do_nothing;
+    for (int i = 0; i < CALLBACKS; i++) list[i] = &idle;
+    d.callbacks = list;
+    d.n_callbacks = callbacks;
+    return mlc_fit(s->net, s->opt, s->loader, &d, NULL) == MLC_OK;
+}
+
+static double callback_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++)
+        if (s->bc->op == BY_HAND ? !epoch_by_hand(s)
+                                 : !epoch_by_fit(s, s->bc->op == BY_FIT ? 0 : CALLBACKS)) break;
+    return spent_since(s, start);
+}
+
+static bool callback_setup(state *s)
+{
+    s->net = MLC_SEQUENTIAL(s->ctx, mlc_nn_linear(s->ctx, 4, 4), mlc_nn_relu(s->ctx),
+                            mlc_nn_linear(s->ctx, 4, 3));
+    s->opt = mlc_sgd(s->net, 1e-3);
+    mlc_loader_desc d = mlc_loader_desc_make(mlc_randn(s->ctx, MLC_F32, mlc_dims2(s->bc->m, 4)),
+                                             labels_of(s, s->bc->m, 3), s->bc->n);
+    s->loader = mlc_loader_create(s->ctx, &d);
+    return epoch_by_hand(s) && epoch_by_fit(s, CALLBACKS);
+}
+
 /* ---- threads_: an almost empty loop ---------------------------------------------------------- */
 
 /* One chunk of 16 KB a thread is set to zero in L1: what it takes is to fork and to join, and the
@@ -2238,6 +2296,12 @@ static void add_all(void)
     }
     add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
               0);
+    add_other("callback_loop_by_hand", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0,
+              BY_HAND);
+    add_other("callback_fit", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0, BY_FIT);
+    add_other("callback_fit_200_idle", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0,
+              WITH_CALLBACKS);
+    for (int i = 1; i <= 3; i++) cases[n_cases - i].one_thread = true;
     add_other("metric_auc_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AUC);
     add_other("metric_ap_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AP);
     add_other("metric_accuracy_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
