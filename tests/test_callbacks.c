@@ -400,6 +400,24 @@ TEST(callbacks, an_average_takes_the_place_of_the_weights_in_validations)
     mlc_tracker_free(history);
 }
 
+TEST(callbacks, weights_are_back_when_a_validation_of_the_average_fails)
+{
+    scene         s = scene_make();
+    hashes        h;
+    double        bad[ROWS] = {0};
+    mlc_callback *list[] = {hashes_new(s.ctx, &h, 1u << MLC_EVENT_STEP_END),
+                            mlc_on_average(s.ctx, mlc_ema(s.opt, 0.9)), NULL};
+    bad[ROWS - 1] = 7;
+    mlc_loader_desc d = mlc_loader_desc_make(s.x, test_tensor(s.ctx, MLC_I64, mlc_dims1(ROWS), bad),
+                                             BATCH);
+    s.held = mlc_loader_create(s.ctx, &d);
+    CHECK_EQ(fit_with(&s, 2, 0, true, list, NULL), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(s.ctx), "label");
+    mlc_error_clear(s.ctx);
+    CHECK_EQ(h.n, BATCHES);
+    CHECK(hash_net(0, s.net) == h.at[BATCHES - 1]);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 TEST(callbacks, gradients_that_vanish_or_explode_are_named)
