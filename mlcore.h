@@ -52713,7 +52713,7 @@ static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
         return MLC_OK;
     }
     if (!s->data || s->fit->rows == 0.0) return MLC_OK;
-    if (s->fit->total && (event == MLC_EVENT_BATCH_END || n->batches % n->every)) return MLC_OK;
+    if (s->fit->mean && (event == MLC_EVENT_BATCH_END || n->batches % n->every)) return MLC_OK;
     const double loss = mlc_fit_loss(s);
     return fabs(loss) <= DBL_MAX ? s->ctx->status : mlc__nan_found(n, s, loss);
 }
