@@ -47017,7 +47017,7 @@ static const char *mlc__field_text(mlc_ctx *ctx, const mlc_field *f, char *to, s
     mlc_tensor t;
     memset(&t, 0, sizeof t);
     mlc__tensor_init(&t, ctx, f->dtype, f->dims.n, f->dims.v);
-    snprintf(to, room, "%s %s%s", mlc_dtype_name(f->dtype), mlc__shape(&t).s,
+    snprintf(to, room, "%s %.70s%s", mlc_dtype_name(f->dtype), mlc__shape(&t).s,
              f->ragged ? ", ragged" : "");
     return to;
 }

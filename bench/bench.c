@@ -2153,7 +2153,7 @@ static void add_sketched(bool train, int64_t in, int64_t out, int64_t terms, int
 {
     static char    names[sizeof sketches / sizeof *sketches][64];
     const sketched p = { in, out, terms, rank, batch };
-    char           size[40], kind[40];
+    char           size[24], kind[24];
     snprintf(size, sizeof size, in == out ? "%d" : "%dx%d", (int)in, (int)out);
     snprintf(kind, sizeof kind, terms ? "%d_%d" : "dense", (int)terms, (int)rank);
     snprintf(names[n_sketches], sizeof names[0], "sk_%s%s_%s_b%d", train ? "train_" : "", size,
