@@ -115,7 +115,7 @@
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
- *   IMPL.TRAIN.PROFILE  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -4145,6 +4145,43 @@ MLC_API mlc_callback *mlc_on_profile(mlc_ctx *ctx, const mlc_profile_desc *desc)
  *   out    a number for mlc_hooks_remove, or 0: nothing is traced        err: as mlc_hooks_add
  *   test   tests/test_callbacks.c                                                             */
 MLC_API int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *user);
+
+/* Runs: all that a training goes on from, in one file. test: tests/test_run.c
+ * A run file is a safetensors file: net.NAME as in mlc_save, optim.NAME as in mlc_optim_save, the
+ * context's random streams, places of loaders, the history, and of a training its place, sums and
+ * metrics of the epoch, and parts of callbacks. A training that goes on from it has the bits of one
+ * that was not interrupted, from any batch on, in the midst of an epoch or of an accumulation. */
+
+typedef struct mlc_run {               /* NULL: not in the file; left alone by mlc_run_load    */
+    mlc_module    *net;
+    mlc_optim     *optim;
+    mlc_loader    *loader;
+    mlc_fit_state *fit;                /* its place, sums, metrics, callbacks' parts, and that */
+                                       /* of its validation loader                             */
+    mlc_tracker   *history;
+    const mlc_run_part *parts;         /* bytes of yours                                       */
+    int32_t        n_parts;
+    const char *const *metadata;       /* pairs key, value, ..., NULL, for other readers       */
+} mlc_run;
+
+/* mlc_fit_run: the run of a training: net, optim, loader, fit and history.                    */
+MLC_API mlc_run mlc_fit_run(mlc_fit_state *s);
+/* mlc_run_save: writes it, atomically as mlc_safetensors_save: after a crash the file is the old
+ *   one or the new one. Of a training: at BATCH_END, at EPOCH_END, or between mlc_fit_step.
+ *   err    ARG: parts of the same name; STATE: within a batch or the end of an epoch, or the
+ *          parameters are an average; IO with path and reason: the old file stays             */
+MLC_API mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *run);
+/* mlc_run_load: takes back what run names, of the same network, optimizer, loaders, metrics, parts;
+ *   what the file has beside it is passed over. Nothing changes before all has been checked.
+ *   err    IO, SHAPE, DTYPE, STATE: one message with all that does not fit; ARG; NOMEM        */
+MLC_API mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *run);
+/* mlc_fit_resume: loads a run file between mlc_fit_begin and the first mlc_fit_step; OK without a
+ *   file: a fresh start. EPOCH_BEGIN of an epoch that goes on is not told again.
+ *   err    STATE: after a step; as mlc_run_load                                               */
+MLC_API mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path);
+/* mlc_on_resume: a callback that does so at TRAIN_BEGIN. The last of the callbacks: parts of the
+ *   others must be there.                                                                     */
+MLC_API mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path);
 
 /* -- a line that shows progress. test: tests/test_train.c -- */
 
@@ -42731,16 +42768,22 @@ MLC_IMPL const char *mlc_safetensors_metadata(const mlc_safetensors *f, const ch
     return NULL;
 }
 
-/* An error names the file and the tensor that is not in it. */
-static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *name)
+/* NULL without an error if there is none. */
+static const mlc__st_entry *mlc__st_lookup(const mlc_safetensors *f, const char *name)
 {
     mlc__st_entry key;
     memset(&key, 0, sizeof key);
-    key.name = name ? name : "";
-    const mlc__st_entry *e = f->count ? MLC__CAST(const mlc__st_entry *,
-        bsearch(&key, f->entries, (size_t)f->count, sizeof key, mlc__st_by_name)) : NULL;
+    key.name = name;
+    return f->count ? MLC__CAST(const mlc__st_entry *, bsearch(&key, f->entries, (size_t)f->count,
+                                                               sizeof key, mlc__st_by_name)) : NULL;
+}
+
+/* An error names the file and the tensor that is not in it. */
+static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *name)
+{
+    const mlc__st_entry *e = mlc__st_lookup(f, name ? name : "");
     if (!e) mlc__fail(f->file.ctx, MLC_ERR_ARG, "'%s' has no tensor named '%.100s'; "
-                      "mlc_safetensors_name lists them", f->path, key.name);
+                      "mlc_safetensors_name lists them", f->path, name ? name : "");
     return e;
 }
 
@@ -43032,29 +43075,34 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
     return MLC_OK;
 }
 
-/* Sorted twice: by name to find duplicates, then as the file lies. */
+/* The list as the file has it, and its header; the caller frees both, also after an error. Sorted
+ * twice: by name to find duplicates, then as the file lies. */
+static mlc_status mlc__st_lay(mlc_ctx *ctx, const mlc_named *list, int64_t n,
+                              const char *const *metadata, mlc_named **sorted, mlc__buffer *header)
+{
+    MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
+    mlc_named *s = *sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) *
+                                                                    sizeof *s, MLC_MEM_OBJECT,
+                                                                    "save"));
+    if (!s) return MLC_ERR_NOMEM;
+    if (n) memcpy(s, list, (size_t)n * sizeof *s);
+    if (n) qsort(s, (size_t)n, sizeof *s, mlc__named_by_name);
+    for (int64_t i = 1; i < n; i++)
+        MLC__REQUIRE(ctx, strcmp(s[i - 1].name, s[i].name) != 0, ARG,
+                     "save: two tensors named '%.100s'; rename one", s[i].name);
+    if (n) qsort(s, (size_t)n, sizeof *s, mlc__st_file_order);
+    return mlc__put_header(header, s, n, metadata);
+}
+
 MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                          int64_t n, const char *const *metadata)
 {
     mlc__buffer header = { ctx, NULL, 0, 0, MLC_OK };
-    mlc_named *sorted;
-    mlc_status st;
+    mlc_named *sorted = NULL;
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, path && path[0] && n >= 0 && (list || n == 0), ARG,
                  "save: no path or no list; it takes both");
-    MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
-    sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *sorted,
-                                                    MLC_MEM_OBJECT, "save"));
-    if (!sorted) return MLC_ERR_NOMEM;
-    if (n) memcpy(sorted, list, (size_t)n * sizeof *sorted);
-    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__named_by_name);
-    st = MLC_OK;
-    for (int64_t i = 1; i < n && !st; i++)
-        if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
-            st = mlc__fail(ctx, MLC_ERR_ARG, "save: two tensors named '%.100s'; rename one",
-                           sorted[i].name);
-    if (n) qsort(sorted, (size_t)n, sizeof *sorted, mlc__st_file_order);
-    if (!st) st = mlc__put_header(&header, sorted, n, metadata);
+    mlc_status st = mlc__st_lay(ctx, list, n, metadata, &sorted, &header);
     if (!st) st = mlc__st_write(ctx, path, sorted, n, &header);
     mlc__heap_free(ctx, header.text);
     mlc__heap_free(ctx, sorted);
@@ -44095,6 +44143,7 @@ typedef struct mlc__load {
     mlc_status         (*names)(struct mlc__load *l);      /* fills want and key */
     mlc_status         (*commit)(struct mlc__load *l);     /* takes what is loaded */
     void                *user;
+    size_t               most;         /* bytes of a message without what and path; 0: with */
     const char          *path;         /* NULL: the file is the n bytes of memory */
     const void          *memory;
     size_t               n;
@@ -44351,17 +44400,19 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
 /* What does not fit and is not allowed; the parts share the room that is left. */
 static mlc_status mlc__load_verdict(const mlc__load *l)
 {
-    static const struct { const char *format, *between, *quote; mlc__load_fit fit; } part[] = {
+    const struct { const char *format, *between, *quote; mlc__load_fit fit; } part[] = {
         { " Missing key(s) in state_dict: %s.", ", ", "\"", MLC__MISSING },
         { " Unexpected key(s) in state_dict: %s.", ", ", "\"", MLC__FITS },
         { " %s", " ", "", MLC__OTHER_SHAPE },
-        { " dtype mismatch for %s; mlc_%s_ex with desc.cast converts.", ", ", "",
+        { l->most ? " dtype mismatch for %s." :
+          " dtype mismatch for %s; mlc_%s_ex with desc.cast converts.", ", ", "",
           MLC__OTHER_DTYPE },
         { " dtype not known to this mlcore for %s.", ", ", "", MLC__FOREIGN_DTYPE } };
     bool tell[MLC__COUNT(part)] = { l->report.missing && !l->desc->partial,
                      l->report.unexpected && !l->desc->partial, false, false, false };
     char text[MLC__MESSAGE];
-    size_t n = (size_t)snprintf(text, sizeof text, "%s '%.200s':", l->what, l->file->path);
+    const size_t most = l->most ? l->most : sizeof text;
+    size_t n = l->most ? 0 : (size_t)snprintf(text, most, "%s '%.200s':", l->what, l->file->path);
     for (int64_t i = 0; i < l->wants; i++) {
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
@@ -44375,7 +44426,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         memset(&items, 0, sizeof items);
         items.between = part[i].between;
         items.quote = part[i].quote;
-        items.room = (sizeof text - n) / left-- - strlen(part[i].format) - strlen(l->what);
+        items.room = (most - n) / left-- - strlen(part[i].format) - strlen(l->what);
         mlc__load_list(l, part[i].fit, &items);
         n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items),
                               l->what);
@@ -44393,15 +44444,19 @@ static int mlc__want_by_data(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Check all, read all in the order of the file, and only then change anything. What is in memory
- * is read where it lies. */
-static mlc_status mlc__load_run(mlc__load *l)
+/* Does the file have what is wanted? */
+static mlc_status mlc__load_fits(mlc__load *l)
 {
-    mlc_ctx *ctx = l->m->ctx;
     MLC__TRY(l->names(l));
     MLC__TRY(mlc__load_match(l));
     mlc__load_check(l);
-    MLC__TRY(mlc__load_verdict(l));
+    return mlc__load_verdict(l);
+}
+
+/* In the order of the file. What is in memory is read where it lies. */
+static mlc_status mlc__load_read(mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
     if (l->wants) qsort(l->want, (size_t)l->wants, sizeof *l->want, mlc__want_by_data);
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
@@ -44411,6 +44466,14 @@ static mlc_status mlc__load_run(mlc__load *l)
         w->t = l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
         if (!w->t) return ctx->status;
     }
+    return MLC_OK;
+}
+
+/* Check all, read all, and only then change anything. */
+static mlc_status mlc__load_all(mlc__load *l)
+{
+    MLC__TRY(mlc__load_fits(l));
+    MLC__TRY(mlc__load_read(l));
     return l->commit(l);
 }
 
@@ -44447,7 +44510,7 @@ static mlc_status mlc__load_scoped(mlc__load *l)
     mlc_ctx *ctx = l->m->ctx;
     MLC__TRY(mlc_scope_begin(ctx));
     l->file = mlc__load_open(l);
-    const mlc_status st = l->file ? mlc__load_run(l) : ctx->status;
+    const mlc_status st = l->file ? mlc__load_all(l) : ctx->status;
     mlc_safetensors_close(l->file);
     mlc__scope_leave(ctx);
     return st;
@@ -44573,17 +44636,16 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
     return o->ctx->status;
 }
 
-static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
+/* All items, after a prefix, into a list that has room for them. */
+static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_named *list,
+                                   int64_t *count)
 {
     mlc_optim *o = f->o;
     mlc_ctx *ctx = o->ctx;
     const int64_t items = mlc__optim_items(o);
+    const size_t before = strlen(prefix);
     int64_t n = 0;
     MLC__TRY(mlc__optim_file_begin(f));
-    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
-                                                        (size_t)items * sizeof *list));
-    const char *globs = mlc__optim_globs(o);
-    if (!list || !globs) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < items; i++) {
         const mlc__optim_slot item = mlc__optim_item(o, i);
         char name[MLC_STATE_NAME_BYTES];
@@ -44591,14 +44653,30 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
         const bool lbfgs = item.kind == MLC__ITEM_LBFGS;
         if (lbfgs) list[n].tensor = o->lbfgs->item(o, item.k, name);
         else mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
-        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, strlen(name) + 1));
+        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, before + strlen(name) + 1));
         if (!copy) return MLC_ERR_NOMEM;
-        memcpy(copy, name, strlen(name) + 1);
+        memcpy(copy, prefix, before);
+        memcpy(copy + before, name, strlen(name) + 1);
         list[n].name = copy;
         if (!lbfgs)
             list[n].tensor = mlc__optim_item_tensor(o, &item, f->step + item.entry, &f->numbers);
         if (!list[n++].tensor) return ctx->status;
     }
+    *count = n;
+    return MLC_OK;
+}
+
+static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
+{
+    mlc_optim *o = f->o;
+    mlc_ctx *ctx = o->ctx;
+    int64_t n = 0;
+    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
+                                                        (size_t)mlc__optim_items(o) *
+                                                        sizeof *list));
+    const char *globs = mlc__optim_globs(o);
+    if (!list || !globs) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc__optim_named(f, "", list, &n));
     const char *const metadata[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING,
                                      "mlcore.optim", o->name, "mlcore.optim.groups", globs,
                                      mlc__optim_coded(o) ? MLC__CODED_KEY : NULL, "8bit", NULL };
@@ -44890,8 +44968,8 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
     return mlc__cast_into(o->ctx, l->what, &g, w->t);
 }
 
-/* All numbers are checked, then gradients have memory, and then nothing but a device can fail. */
-static mlc_status mlc__optim_load_commit(mlc__load *l)
+/* All numbers are checked, then gradients have memory: nothing but a device can fail after that. */
+static mlc_status mlc__optim_load_ready(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
     mlc_optim *o = f->o;
@@ -44908,11 +44986,34 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
         MLC__REQUIRE(o->ctx, f->base[k] <= f->numbers.steps, IO, "%s '%.200s': an average begins "
                      "after %lld steps, of %lld", l->what, l->file->path, (long long)f->base[k],
                      (long long)f->numbers.steps);
-    if (f->grads) MLC__TRY(mlc__flat_grads(mlc__root(o->module)->flat));
-    mlc_optim_zero_grad(o);
+    return f->grads ? mlc__flat_grads(mlc__root(o->module)->flat) : MLC_OK;
+}
+
+static mlc_status mlc__optim_load_take(mlc__load *l)
+{
+    mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
+    mlc_optim_zero_grad(f->o);
     for (int64_t i = 0; i < l->wants; i++)
         MLC__TRY(mlc__optim_load_write(l, f, &l->want[i]));
     return mlc__optim_load_numbers(f);
+}
+
+static mlc_status mlc__optim_load_commit(mlc__load *l)
+{
+    MLC__TRY(mlc__optim_load_ready(l));
+    return mlc__optim_load_take(l);
+}
+
+static void mlc__optim_load_begin(mlc__load *l, mlc__optim_file *f, mlc_optim *o)
+{
+    memset(f, 0, sizeof *f);
+    memset(l, 0, sizeof *l);
+    f->o = o;
+    l->m = o->module;
+    l->what = "optim_load";
+    l->names = mlc__optim_load_names;
+    l->commit = mlc__optim_load_commit;
+    l->user = f;
 }
 
 MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_load_desc *desc)
@@ -44922,14 +45023,7 @@ MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_
     if (!o) return MLC_ERR_ARG;
     MLC__REQUIRE(o->ctx, path, ARG, "optim_load: path is NULL; give a file's name");
     MLC__TRY(mlc__optim_file_ready(o, "optim_load"));
-    memset(&f, 0, sizeof f);
-    memset(&l, 0, sizeof l);
-    f.o = o;
-    l.m = o->module;
-    l.what = "optim_load";
-    l.names = mlc__optim_load_names;
-    l.commit = mlc__optim_load_commit;
-    l.user = &f;
+    mlc__optim_load_begin(&l, &f, o);
     l.path = path;
     const mlc_status st = mlc__load_ex(&l, desc);
     if (o->lbfgs) o->lbfgs->loads = false;
@@ -51496,7 +51590,8 @@ typedef struct mlc__fit {
     mlc_fit_metric *val;               /* copies of metrics, for validations, with their names */
     uint32_t        events;            /* that some callback is called at */
     mlc_status      status;
-    bool            over, in_epoch, counted;     /* counted: the loss of this batch is in sum */
+    bool            in_epoch, counted; /* counted: the loss of this batch is in sum */
+    bool            midway;            /* no state to be saved: in a batch, in an epoch's end */
     mlc_batch       batch;
     double          rows, sum;         /* of losses since the last row of the history */
     mlc_metric     *mean;              /* of losses, on a device; NULL: sum, on the host */
@@ -51638,9 +51733,11 @@ static mlc_status mlc__fit_train(mlc__fit *f)
 static mlc_status mlc__fit_batch_in(mlc__fit *f)
 {
     f->s.skip = f->counted = false;
+    f->midway = true;
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_BATCH_BEGIN));
     if (!f->s.skip) MLC__TRY(mlc__fit_train(f));
     f->s.batch++;
+    f->midway = false;
     return mlc__fit_event(f, MLC_EVENT_BATCH_END);
 }
 
@@ -51728,6 +51825,7 @@ static bool mlc__fit_validates(const mlc__fit *f, bool ended)
 static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
 {
     mlc_fit_state *s = &f->s;
+    f->midway = true;
     if (mlc_optim_pending(s->optim)) {
         MLC__TRY(mlc_optim_flush(s->optim));
         MLC__TRY(mlc__fit_stepped(f));
@@ -51738,6 +51836,7 @@ static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
         f->in_epoch = false;
     }
     MLC__TRY(mlc__fit_validates(f, ended) ? mlc_fit_validate(s) : mlc__fit_row(f));
+    f->midway = false;
     return mlc__fit_event(f, MLC_EVENT_EPOCH_END);
 }
 
@@ -53217,6 +53316,773 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
     else mlc__heap_free(ctx, t);
     return id;
 }
+
+/* @@ IMPL.TRAIN.RUN -------------------------------------- run files, savers
+ * A list of named tensors is gathered in a scope and saved as any safetensors file. A load sees the
+ * file in parts: entries net.* and optim.*, without their prefix, are files of IMPL.IO.STATE and
+ * IMPL.IO.OPTIM. It goes through all parts with the log muted, collects what does not fit, reads
+ * all, makes room, and changes something only then. */
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+#define MLC__RUN_FORMAT "1"
+
+MLC_IMPL mlc_run mlc_fit_run(mlc_fit_state *s)
+{
+    mlc_run run;
+    memset(&run, 0, sizeof run);
+    if (!s) return run;
+    run.net = s->net;
+    run.optim = s->optim;
+    run.loader = s->train;
+    run.fit = s;
+    run.history = s->history;
+    return run;
+}
+
+/* Parts of the user, then of callbacks: each with what comes before its name. */
+typedef struct mlc__run_walk {
+    int32_t             callback, part;          /* callback 0: the user's parts */
+    char                before[MLC_NAME_BYTES];
+    const mlc_run_part *p;
+} mlc__run_walk;
+
+/* Callbacks of the same name have a number behind it, from the second one on. */
+static void mlc__run_before(const mlc__fit *f, mlc__run_walk *w)
+{
+    const char *name = f->d.callbacks[w->callback - 1]->name;
+    int same = 0;
+    for (int32_t i = 0; name && i < w->callback - 1; i++) {
+        const char *other = f->d.callbacks[i]->name;
+        same += other && strcmp(other, name) == 0;
+    }
+    if (!name || same)
+        snprintf(w->before, sizeof w->before, "callback.%.60s.%d.", name ? name : "",
+                 name ? same : (int)w->callback);
+    else snprintf(w->before, sizeof w->before, "callback.%.60s.", name);
+}
+
+static bool mlc__run_part_next(const mlc_run *run, mlc__run_walk *w)
+{
+    const mlc__fit *f = run->fit ? run->fit->fit : NULL;
+    const int32_t callbacks = f ? f->d.n_callbacks : 0;
+    for (; w->callback <= callbacks; w->callback++, w->part = 0) {
+        const mlc_callback *c = w->callback ? f->d.callbacks[w->callback - 1] : NULL;
+        const mlc_run_part *parts = c ? c->parts : run->parts;
+        if (!parts || w->part >= (c ? c->n_parts : run->n_parts)) continue;
+        if (c) mlc__run_before(f, w);
+        else snprintf(w->before, sizeof w->before, "part.");
+        w->p = &parts[w->part++];
+        return true;
+    }
+    return false;
+}
+
+static int64_t mlc__run_parts(const mlc_run *run)
+{
+    mlc__run_walk w;
+    int64_t n = 0;
+    memset(&w, 0, sizeof w);
+    while (mlc__run_part_next(run, &w)) n++;
+    return n;
+}
+
+static mlc_status mlc__run_check(mlc_ctx *ctx, const char *what, const char *path,
+                                 const mlc_run *run)
+{
+    mlc__run_walk w;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, path && path[0] && run, ARG, "%s: %s is NULL or empty", what,
+                 run ? "path" : "run");
+    MLC__REQUIRE(ctx, (!run->net || run->net->ctx == ctx) && (!run->optim ||
+                 run->optim->ctx == ctx), ARG, "%s: the network or the optimizer is of another "
+                 "context", what);
+    MLC__REQUIRE(ctx, !run->fit || !run->fit->fit->midway, STATE, "%s: the training is within a "
+                 "batch or the end of an epoch; call it at BATCH_END, at EPOCH_END, or between "
+                 "mlc_fit_step", what);
+    MLC__REQUIRE(ctx, run->n_parts >= 0 && (run->parts || !run->n_parts), ARG,
+                 "%s: %d parts, and their array is NULL", what, (int)run->n_parts);
+    memset(&w, 0, sizeof w);
+    while (mlc__run_part_next(run, &w))
+        MLC__REQUIRE(ctx, w.p->name && (w.p->data || !w.p->bytes), ARG,
+                     "%s: part %s%.60s has no name or no data", what, w.before,
+                     w.p->name ? w.p->name : "");
+    if (run->net) MLC__TRY(mlc_module_build(run->net));
+    return run->optim ? mlc__optim_file_ready(run->optim, what) : MLC_OK;
+}
+
+/* -- gathered -- */
+
+typedef struct mlc__run_list {
+    mlc_ctx   *ctx;
+    mlc_named *list;
+    int64_t    n, room;
+} mlc__run_list;
+
+/* A tensor, or the error that it is NULL of, under two texts that follow each other. */
+static mlc_status mlc__run_add(mlc__run_list *l, const char *before, const char *name,
+                               mlc_tensor *t)
+{
+    const size_t n = strlen(before), m = strlen(name) + 1;
+    char *copy = t ? MLC__CAST(char *, mlc__arena(l->ctx, l->ctx->depth, n + m)) : NULL;
+    if (!copy) return l->ctx->status;
+    MLC_ASSERT(l->n < l->room);
+    memcpy(copy, before, n);
+    memcpy(copy + n, name, m);
+    l->list[l->n].name = copy;
+    l->list[l->n++].tensor = t;
+    return MLC_OK;
+}
+
+static mlc_status mlc__run_add_data(mlc__run_list *l, const char *before, const char *name,
+                                    mlc_dtype dtype, size_t n, const void *data)
+{
+    return mlc__run_add(l, before, name, mlc_from(l->ctx, dtype, mlc_dims1((int64_t)n), data));
+}
+
+static bool mlc__run_add_param(void *user, mlc__param *p, const char *name)
+{
+    return mlc__run_add(MLC__CAST(mlc__run_list *, user), "net.", name, &p->t) == MLC_OK;
+}
+
+static mlc_status mlc__run_add_loader(mlc__run_list *l, const char *name, const mlc_loader *loader)
+{
+    const mlc_loader_state at = mlc_loader_position(loader);
+    const int64_t v[3] = { at.epoch, at.batch, (int64_t)at.config };
+    return mlc__run_add_data(l, "", name, MLC_I64, 3, v);
+}
+
+/* Its rows, and what was fed since the last one. */
+static mlc_status mlc__run_add_history(mlc__run_list *l, mlc_tracker *t)
+{
+    mlc_tracker_state_iter it = mlc_tracker_state_iter_make(t);
+    while (mlc_tracker_state_next(&it)) MLC__TRY(mlc__run_add(l, "", it.name, it.tensor));
+    MLC__TRY(l->ctx->status);
+    for (int64_t i = 0; i < t->names; i++) {
+        const double fed[2] = { t->list[i].sum, t->list[i].count };
+        if (fed[1] > 0.0)
+            MLC__TRY(mlc__run_add_data(l, "tracker.fed.", t->list[i].name, MLC_F64, 2, fed));
+    }
+    return MLC_OK;
+}
+
+/* Stores of a metric, in the order of their names in files. */
+enum { MLC__METRIC_STORES = 4, MLC__RUN_PLACE = 5 };
+
+static mlc__store *mlc__metric_store(mlc_metric *m, int i, const char **name, int64_t *n)
+{
+    static const char *const names[] = { "sums", "scores", "positive", "weights" };
+    const bool sums = m->kind->part != NULL;
+    *name = names[i];
+    *n = i == 0 ? (sums && m->n ? mlc__metric_size(m) : 0) : sums ? 0 :
+         i == 3 ? (m->weighted ? m->n : 0) : m->n * m->classes;
+    return i == 0 ? &m->sums : i == 1 ? &m->scores : i == 2 ? &m->positive : &m->weights;
+}
+
+static mlc_status mlc__run_add_metric(mlc__run_list *l, const char *what, const char *of,
+                                      mlc_metric *m)
+{
+    const int64_t about[5] = { m->n, m->weighted, m->width, m->classes, m->k };
+    char before[96];
+    snprintf(before, sizeof before, "%s.%s.", what, of);
+    MLC__TRY(mlc__run_add_data(l, before, "rows", MLC_I64, 5, about));
+    for (int i = 0; i < MLC__METRIC_STORES; i++) {
+        const char *name;
+        int64_t n;
+        mlc__store *s = mlc__metric_store(m, i, &name, &n);
+        if (n) MLC__TRY(mlc__run_add(l, before, name, mlc_rows(&s->t, 0, n)));
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__run_add_fit(mlc__run_list *l, mlc_fit_state *s)
+{
+    const mlc__fit *f = s->fit;
+    const int64_t at[MLC__RUN_PLACE] = { s->epoch, s->batch, s->step, f->in_epoch, f->validated };
+    const double sum[2] = { f->rows, f->mean && f->rows > 0.0 ? mlc_fit_loss(s) * f->rows :
+                                     f->sum };
+    MLC__TRY(mlc__run_add_data(l, "fit.", "at", MLC_I64, MLC__RUN_PLACE, at));
+    MLC__TRY(mlc__run_add_data(l, "fit.", "loss", MLC_F64, 2, sum));
+    if (f->mean) MLC__TRY(mlc__run_add_metric(l, "fit", "mean", f->mean));
+    if (s->validation) MLC__TRY(mlc__run_add_loader(l, "fit.validation", s->validation));
+    for (int32_t i = 0; i < f->d.n_metrics; i++)
+        MLC__TRY(mlc__run_add_metric(l, "metric", f->d.metrics[i].name, f->d.metrics[i].metric));
+    return MLC_OK;
+}
+
+/* Most tensors that a run has, but parameters. */
+static int64_t mlc__run_room(const mlc_run *run)
+{
+    return 6 + MLC__METRIC_STORES + 1 + (run->optim ? mlc__optim_items(run->optim) : 0) +
+           (run->history ? 2 * run->history->names + 1 : 0) + mlc__run_parts(run) +
+           (run->fit ? (MLC__METRIC_STORES + 1) * run->fit->fit->d.n_metrics : 0);
+}
+
+static mlc_status mlc__run_gather(mlc__run_list *l, const mlc_run *run)
+{
+    mlc_ctx *ctx = l->ctx;
+    mlc__optim_file f;
+    mlc__run_walk w;
+    mlc__state params;
+    memset(&f, 0, sizeof f);
+    memset(&w, 0, sizeof w);
+    memset(&params, 0, sizeof params);
+    if (run->net) mlc__params(run->net, mlc__state_add, &params);
+    l->room = params.n + mlc__run_room(run);
+    l->list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
+                                                (size_t)l->room * sizeof *l->list));
+    if (!l->list) return MLC_ERR_NOMEM;
+    if (run->net) mlc__params(run->net, mlc__run_add_param, l);
+    MLC__TRY(ctx->status);
+    if (run->optim) {
+        int64_t n = 0;
+        f.o = run->optim;
+        MLC__TRY(mlc__optim_named(&f, "optim.", l->list + l->n, &n));
+        l->n += n;
+    }
+    const mlc_rng_state rng = mlc_ctx_rng(ctx);
+    const int64_t streams[2] = { (int64_t)rng.seed, (int64_t)rng.stream };
+    MLC__TRY(mlc__run_add_data(l, "", "rng", MLC_I64, 2, streams));
+    if (run->loader) MLC__TRY(mlc__run_add_loader(l, "loader", run->loader));
+    if (run->history) MLC__TRY(mlc__run_add_history(l, run->history));
+    if (run->fit) MLC__TRY(mlc__run_add_fit(l, run->fit));
+    while (mlc__run_part_next(run, &w))
+        MLC__TRY(mlc__run_add_data(l, w.before, w.p->name, MLC_U8, w.p->bytes, w.p->data));
+    return ctx->status;
+}
+
+/* Ours, then the user's, in the arena; NULL with an error. */
+static const char **mlc__run_metadata(mlc_ctx *ctx, const mlc_run *run)
+{
+    const char *own[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING, "mlcore.run",
+                          MLC__RUN_FORMAT, "mlcore.optim", NULL, "mlcore.optim.groups", NULL };
+    size_t n = 6, more = 0;
+    if (run->optim) {
+        own[7] = run->optim->name;
+        own[9] = mlc__optim_globs(run->optim);
+        if (!own[9]) return NULL;
+        n = 10;
+    }
+    while (run->metadata && run->metadata[more]) more++;
+    const char **all = MLC__CAST(const char **, mlc__arena(ctx, ctx->depth,
+                                                           (n + more + 1) * sizeof *all));
+    if (!all) return NULL;
+    memcpy(all, own, n * sizeof *all);
+    if (more) memcpy(all + n, run->metadata, more * sizeof *all);
+    all[n + more] = NULL;
+    return all;
+}
+
+MLC_IMPL mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *run)
+{
+    mlc__run_list l = { ctx, NULL, 0, 0 };
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__run_check(ctx, "run_save", path, run));
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_status st = mlc__run_gather(&l, run);
+    const char **metadata = st == MLC_OK ? mlc__run_metadata(ctx, run) : NULL;
+    if (metadata) st = mlc_safetensors_save(ctx, path, l.list, l.n, metadata);
+    else if (st == MLC_OK) st = ctx->status;
+    mlc__scope_leave(ctx);
+    return st;
+}
+
+/* -- loaded -- */
+
+typedef struct mlc__run_read {         /* a tensor of the file for a part                      */
+    mlc_tensor         *t;
+    const mlc_run_part *p;
+} mlc__run_read;
+
+typedef struct mlc__run_metric {       /* what the file has of a metric                        */
+    mlc_tensor *store[MLC__METRIC_STORES];
+    int64_t     about[5];
+} mlc__run_metric;
+
+typedef struct mlc__run_load {
+    mlc_ctx         *ctx;
+    const mlc_run   *run;
+    mlc_safetensors *file, net_file, optim_file; /* the last two: parts of it                  */
+    mlc_load_desc    none;
+    mlc__load        net, optim;
+    mlc__optim_file  state;
+    int64_t          rng[2], loader[3], validation[3], at[MLC__RUN_PLACE];
+    double           loss[2];
+    bool             has_validation, has_mean;
+    mlc__run_list    history;
+    mlc__run_read   *part;
+    mlc__run_metric *metric, mean;
+    int64_t          parts;
+    mlc_status       status;           /* of the first reason                                  */
+    char             why[MLC__MESSAGE];
+    size_t           n;
+} mlc__run_load;
+
+static void mlc__run_why(mlc__run_load *r, mlc_status status, const char *format, ...)
+    MLC_PRINTF(3, 4);
+static void mlc__run_why(mlc__run_load *r, mlc_status status, const char *format, ...)
+{
+    va_list args;
+    const size_t left = sizeof r->why - r->n;
+    if (left < 8) return;
+    if (r->n) r->n += (size_t)snprintf(r->why + r->n, left, "; ");
+    va_start(args, format);
+    const int n = vsnprintf(r->why + r->n, sizeof r->why - r->n, format, args);
+    va_end(args);
+    r->n = n < 0 ? r->n : r->n + (size_t)n;
+    if (r->n >= sizeof r->why) r->n = sizeof r->why - 1;
+    if (r->status == MLC_OK) r->status = status;
+}
+
+/* An error of the context becomes a reason, without the place at its begin. */
+static void mlc__run_catch(mlc__run_load *r, const char *of)
+{
+    mlc_ctx *ctx = r->ctx;
+    const char *text = ctx->message, *end = strstr(text, "': ");
+    if (ctx->status == MLC_OK) return;
+    if (end && (strncmp(text, "optim_load '", 12) == 0 || strncmp(text, "run_load '", 10) == 0))
+        text = end + 3;
+    while (*text == ' ') text++;
+    mlc__run_why(r, ctx->status, "%s: %s", of, text);
+    mlc_error_clear(ctx);
+}
+
+/* Numbers of a tensor [n] of the file; a reason where there are others or none. */
+static bool mlc__run_numbers(mlc__run_load *r, const char *name, mlc_dtype dtype, int64_t n,
+                             void *to)
+{
+    const mlc__st_entry *e = mlc__st_lookup(r->file, name);
+    if (!e) mlc__run_why(r, MLC_ERR_IO, "%s: it is not in the file", name);
+    else if (e->foreign || e->dtype != dtype || e->ndim != 1 || e->shape[0] != n)
+        mlc__run_why(r, MLC_ERR_IO, "%s: it is not %s [%lld]", name, mlc_dtype_name(dtype),
+                     (long long)n);
+    else {
+        mlc_tensor *t = mlc__st_get(r->file, e);
+        if (t && mlc_read(t, to, (size_t)n * mlc_dtype_bytes(dtype)) == MLC_OK) return true;
+        mlc__run_catch(r, name);
+    }
+    return false;
+}
+
+/* The entries with a prefix, without it, as a file. */
+static mlc_status mlc__run_file(mlc__run_load *r, const char *prefix, mlc_safetensors *to)
+{
+    const mlc_safetensors *f = r->file;
+    const size_t len = strlen(prefix);
+    int64_t from = 0, n = 0;
+    while (from < f->count && strncmp(f->entries[from].name, prefix, len) != 0) from++;
+    while (from + n < f->count && strncmp(f->entries[from + n].name, prefix, len) == 0) n++;
+    *to = *f;
+    to->file.at = -1;                  /* it stands where r->file does */
+    to->count = n;
+    to->entries = MLC__CAST(mlc__st_entry *, mlc__arena(r->ctx, r->ctx->depth,
+                                                        ((size_t)n + 1) * sizeof *to->entries));
+    if (!to->entries) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        to->entries[i] = f->entries[from + i];
+        to->entries[i].name += len;
+    }
+    return MLC_OK;
+}
+
+static void mlc__run_fits_net(mlc__run_load *r)
+{
+    mlc__load *l = &r->net;
+    memset(l, 0, sizeof *l);
+    l->m = r->run->net;
+    l->what = "run_load";
+    l->names = mlc__load_names;
+    l->commit = mlc__load_commit;
+    l->path = r->file->path;
+    l->desc = &r->none;
+    l->file = &r->net_file;
+    l->most = 400;
+    if (mlc__run_file(r, "net.", l->file) == MLC_OK) mlc__load_fits(l);
+    mlc__run_catch(r, "net");
+}
+
+static void mlc__run_fits_optim(mlc__run_load *r)
+{
+    mlc__load *l = &r->optim;
+    if (!mlc_safetensors_metadata(r->file, "mlcore.optim")) {
+        mlc__run_why(r, MLC_ERR_IO, "optim: it is not in the file");
+        return;
+    }
+    mlc__optim_load_begin(l, &r->state, r->run->optim);
+    l->path = r->file->path;
+    l->desc = &r->none;
+    l->file = &r->optim_file;
+    l->most = 300;
+    if (mlc__run_file(r, "optim.", l->file) == MLC_OK) mlc__load_fits(l);
+    mlc__run_catch(r, "optim");
+}
+
+static mlc_loader_state mlc__run_place(const int64_t v[3])
+{
+    const mlc_loader_state at = { v[0], v[1], (uint64_t)v[2] };
+    return at;
+}
+
+static void mlc__run_fits_loader(mlc__run_load *r, const char *name, mlc_loader *loader,
+                                 int64_t v[3])
+{
+    if (!mlc__run_numbers(r, name, MLC_I64, 3, v)) return;
+    const mlc_loader_state at = mlc__run_place(v);
+    mlc__seek_check(loader, &at);
+    mlc__run_catch(r, name);
+}
+
+/* Tensors tracker.*, and whether the tracker takes them. */
+static void mlc__run_fits_history(mlc__run_load *r)
+{
+    mlc__run_list *l = &r->history;
+    const mlc_named *step;
+    l->ctx = r->ctx;
+    l->room = r->file->count;
+    l->list = MLC__CAST(mlc_named *, mlc__arena(r->ctx, r->ctx->depth,
+                                                ((size_t)l->room + 1) * sizeof *l->list));
+    for (int64_t i = 0; l->list && i < r->file->count; i++) {
+        const mlc__st_entry *e = &r->file->entries[i];
+        if (strncmp(e->name, "tracker.", 8) != 0) continue;
+        l->list[l->n].name = e->name;
+        l->list[l->n].tensor = mlc__st_get(r->file, e);
+        if (!l->list[l->n++].tensor) break;
+    }
+    if (l->list && r->ctx->status == MLC_OK)
+        mlc__tracker_fits(r->run->history, l->list, l->n, &step);
+    for (int64_t i = 0; r->ctx->status == MLC_OK && i < l->n; i++) {
+        const char *name = l->list[i].name;
+        const mlc_tensor *t = l->list[i].tensor;
+        if (strncmp(name, "tracker.fed.", 12) == 0 &&
+            (t->dtype != MLC_F64 || t->ndim != 1 || t->shape[0] != 2))
+            mlc__run_why(r, MLC_ERR_IO, "%s: it is not f64 [2]", name);
+    }
+    mlc__run_catch(r, "history");
+}
+
+/* A store of the metric; n: how much of it there must be. */
+static void mlc__run_fits_store(mlc__run_load *r, const char *name, int store, int64_t n,
+                                mlc_tensor **t)
+{
+    const mlc__st_entry *e = n ? mlc__st_lookup(r->file, name) : NULL;
+    const bool known = e && !e->foreign && e->ndim == 1 && e->shape[0] == n &&
+                       (store == 1 ? mlc__is_full(e->dtype) :
+                        e->dtype == (store == 2 ? MLC_BOOL : MLC_F64));
+    if (n && !known) mlc__run_why(r, MLC_ERR_IO, "%s: it is not in the file, or of another metric",
+                                  name);
+    if (known) *t = mlc__st_get(r->file, e);
+    mlc__run_catch(r, name);
+}
+
+static void mlc__run_fits_metric(mlc__run_load *r, const char *what, const char *of,
+                                 const mlc_metric *m, mlc__run_metric *to)
+{
+    char name[96];
+    mlc_metric shape = *m;             /* as the file has it */
+    snprintf(name, sizeof name, "%s.%s.rows", what, of);
+    if (!mlc__run_numbers(r, name, MLC_I64, 5, to->about)) return;
+    const int64_t *v = to->about, most = INT64_C(1) << 40;
+    if (v[0] < 0 || v[0] > most || v[2] < 0 || v[2] > INT32_MAX || v[3] != shape.classes ||
+        v[4] != shape.k || (v[1] != 0 && v[1] != 1)) {
+        mlc__run_why(r, MLC_ERR_IO, "%s: it is of another metric", name);
+        return;
+    }
+    shape.n = v[0];
+    shape.weighted = v[1] != 0;
+    shape.width = v[2];
+    for (int i = 0; i < MLC__METRIC_STORES; i++) {
+        const char *store;
+        int64_t n;
+        mlc__metric_store(&shape, i, &store, &n);
+        snprintf(name, sizeof name, "%s.%s.%s", what, of, store);
+        mlc__run_fits_store(r, name, i, n, &to->store[i]);
+    }
+}
+
+static void mlc__run_fits_fit(mlc__run_load *r)
+{
+    const mlc_fit_state *s = r->run->fit;
+    const mlc__fit *f = s->fit;
+    const size_t n = (size_t)f->d.n_metrics;
+    const int64_t *at = r->at;
+    if (mlc__run_numbers(r, "fit.at", MLC_I64, MLC__RUN_PLACE, r->at) &&
+        (at[0] < 0 || at[1] < 0 || at[2] < 0 || (at[3] != 0 && at[3] != 1) || at[4] < -1))
+        mlc__run_why(r, MLC_ERR_IO, "fit.at: epoch %lld, batch %lld, step %lld: that is no place",
+                     (long long)at[0], (long long)at[1], (long long)at[2]);
+    mlc__run_numbers(r, "fit.loss", MLC_F64, 2, r->loss);
+    r->has_validation = s->validation && mlc__st_lookup(r->file, "fit.validation");
+    if (r->has_validation)
+        mlc__run_fits_loader(r, "fit.validation", s->validation, r->validation);
+    r->metric = MLC__CAST(mlc__run_metric *, mlc__arena(r->ctx, r->ctx->depth,
+                                                        (n + 1) * sizeof *r->metric));
+    if (r->metric) memset(r->metric, 0, (n + 1) * sizeof *r->metric);
+    for (size_t i = 0; r->metric && i < n; i++)
+        mlc__run_fits_metric(r, "metric", f->d.metrics[i].name, f->d.metrics[i].metric,
+                             &r->metric[i]);
+    r->has_mean = f->mean && mlc__st_lookup(r->file, "fit.mean.rows");
+    if (r->has_mean) mlc__run_fits_metric(r, "fit", "mean", f->mean, &r->mean);
+    mlc__run_catch(r, "fit");
+}
+
+static void mlc__run_fits_part(mlc__run_load *r, const mlc__run_walk *w)
+{
+    char name[2 * MLC_NAME_BYTES];
+    const mlc_run_part *p = w->p;
+    snprintf(name, sizeof name, "%s%.*s", w->before, MLC_NAME_BYTES - 1, p->name);
+    const mlc__st_entry *e = mlc__st_lookup(r->file, name);
+    if (!e) mlc__run_why(r, MLC_ERR_IO, "%s: it is not in the file", name);
+    else if (e->foreign || e->dtype != MLC_U8 || e->ndim != 1 || e->shape[0] != (int64_t)p->bytes)
+        mlc__run_why(r, MLC_ERR_SHAPE, "%s: it has %lld bytes in the file and %lld here", name,
+                     (long long)(e->end - e->begin), (long long)p->bytes);
+    else {
+        r->part[r->parts].p = p;
+        r->part[r->parts].t = mlc__st_get(r->file, e);
+        r->parts += r->part[r->parts].t != NULL;
+        mlc__run_catch(r, name);
+    }
+}
+
+static void mlc__run_fits_parts(mlc__run_load *r)
+{
+    mlc__run_walk w;
+    memset(&w, 0, sizeof w);
+    r->part = MLC__CAST(mlc__run_read *, mlc__arena(r->ctx, r->ctx->depth,
+                                                    (size_t)(mlc__run_parts(r->run) + 1) *
+                                                    sizeof *r->part));
+    while (r->part && mlc__run_part_next(r->run, &w)) mlc__run_fits_part(r, &w);
+    mlc__run_catch(r, "parts");
+}
+
+/* Everything that may be a reason, and data that is to be checked. */
+static void mlc__run_fits(mlc__run_load *r)
+{
+    const mlc_run *run = r->run;
+    const char *format = mlc_safetensors_metadata(r->file, "mlcore.run");
+    if (!format || strcmp(format, MLC__RUN_FORMAT) != 0) {
+        mlc__run_why(r, MLC_ERR_IO, "%s%.20s; this mlcore reads runs of format %s, which "
+                     "mlc_run_save writes", format ? "its format is " : "it is no run",
+                     format ? format : "", MLC__RUN_FORMAT);
+        return;
+    }
+    if (run->net) mlc__run_fits_net(r);
+    if (run->optim) mlc__run_fits_optim(r);
+    mlc__run_numbers(r, "rng", MLC_I64, 2, r->rng);
+    if (run->loader) mlc__run_fits_loader(r, "loader", run->loader, r->loader);
+    if (run->history) mlc__run_fits_history(r);
+    if (run->fit) mlc__run_fits_fit(r);
+    mlc__run_fits_parts(r);
+    if (r->status == MLC_OK && run->net && mlc__load_read(&r->net) != MLC_OK)
+        mlc__run_catch(r, "net");
+    if (r->status == MLC_OK && run->optim && (mlc__load_read(&r->optim) != MLC_OK ||
+                                              mlc__optim_load_ready(&r->optim) != MLC_OK))
+        mlc__run_catch(r, "optim");
+}
+
+/* Memory of the history and of metrics, so that what follows takes none. */
+static mlc_status mlc__run_reserve(mlc__run_load *r)
+{
+    mlc_tracker *t = r->run->history;
+    const mlc__fit *f = r->run->fit ? r->run->fit->fit : NULL;
+    for (int64_t i = 0; t && i < r->history.n; i++) {
+        const mlc_named *e = &r->history.list[i];
+        const char *name = strncmp(e->name, "tracker.fed.", 12) == 0 ? e->name + 12 :
+                           mlc__track_key(e->name);
+        if (name && !mlc__tracker_find(t, name))
+            MLC__TRY(mlc__tracker_add(t, name, NULL, false));
+        if (!name) MLC__TRY(mlc__tracker_reserve(t, mlc__numel(e->tensor)));
+    }
+    for (int32_t i = 0; f && i < f->d.n_metrics; i++)
+        for (int k = 0; k < MLC__METRIC_STORES; k++) {
+            mlc_metric *m = f->d.metrics[i].metric;
+            const char *name;
+            int64_t had;
+            mlc__store *s = mlc__metric_store(m, k, &name, &had);
+            const mlc_tensor *x = r->metric[i].store[k];
+            if (x && (s->t.dtype == x->dtype || !had))
+                MLC__TRY(mlc__store_reserve(m, s, x->dtype, had, x->shape[0]));
+        }
+    return MLC_OK;
+}
+
+static mlc_status mlc__run_take_history(mlc__run_load *r)
+{
+    mlc_tracker *t = r->run->history;
+    MLC__TRY(mlc_tracker_restore(t, r->history.list, r->history.n));
+    for (int64_t i = 0; i < t->names; i++) t->list[i].sum = t->list[i].count = 0.0;
+    for (int64_t i = 0; i < r->history.n; i++) {
+        const mlc_named *e = &r->history.list[i];
+        double fed[2];
+        if (strncmp(e->name, "tracker.fed.", 12) != 0) continue;
+        mlc__track *track = mlc__tracker_find(t, e->name + 12);
+        MLC__TRY(mlc_read(e->tensor, fed, sizeof fed));
+        track->sum = fed[0];
+        track->count = fed[1];
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__run_take_metric(mlc_metric *m, const mlc__run_metric *from)
+{
+    mlc_metric_reset(m);
+    for (int k = 0; k < MLC__METRIC_STORES; k++) {
+        const char *name;
+        int64_t had;
+        mlc__store *s = mlc__metric_store(m, k, &name, &had);
+        mlc_tensor *x = from->store[k];
+        if (!x) continue;
+        MLC__TRY(mlc__store_reserve(m, s, x->dtype, 0, x->shape[0]));
+        MLC__TRY(mlc_copy_into(mlc_rows(&s->t, 0, x->shape[0]), x));
+    }
+    m->n = from->about[0];
+    m->weighted = from->about[1] != 0;
+    m->width = from->about[2];
+    return MLC_OK;
+}
+
+/* A file of the host has the sum of losses alone. */
+static mlc_status mlc__run_take_mean(mlc__run_load *r, mlc_metric *mean)
+{
+    const double rows = r->loss[0];
+    if (r->has_mean) return mlc__run_take_metric(mean, &r->mean);
+    mlc_metric_reset(mean);
+    if (rows <= 0.0) return MLC_OK;
+    mlc_tensor *loss = mlc_full(r->ctx, MLC_F32, mlc_dims0(), r->loss[1] / rows);
+    return mlc__loss_add(loss, (int64_t)rows, NULL, mean);
+}
+
+static mlc_status mlc__run_take_fit(mlc__run_load *r)
+{
+    mlc_fit_state *s = r->run->fit;
+    mlc__fit *f = s->fit;
+    for (int32_t i = 0; i < f->d.n_metrics; i++)
+        MLC__TRY(mlc__run_take_metric(f->d.metrics[i].metric, &r->metric[i]));
+    if (f->mean) MLC__TRY(mlc__run_take_mean(r, f->mean));
+    s->epoch = r->at[0];
+    s->batch = r->at[1];
+    s->step = r->at[2];
+    f->in_epoch = r->at[3] != 0;
+    f->rows = r->loss[0];
+    f->sum = f->mean ? 0.0 : r->loss[1];
+    f->validated = r->at[4];
+    s->batches = mlc_loader_batches(s->train);
+    return MLC_OK;
+}
+
+/* A stream is read to its place, and may fail there: it comes first. */
+static mlc_status mlc__run_seek(mlc__run_load *r)
+{
+    mlc_loader *loader = r->run->loader;
+    const mlc_loader_state to = mlc__run_place(r->loader), was = mlc_loader_position(loader);
+    const mlc_status st = loader ? mlc_loader_seek(loader, &to) : MLC_OK;
+    if (st != MLC_OK) mlc_loader_seek(loader, &was);
+    if (st != MLC_OK || !r->has_validation) return st;
+    const mlc_loader_state held = mlc__run_place(r->validation);
+    return mlc_loader_seek(r->run->fit->validation, &held);
+}
+
+static mlc_status mlc__run_commit(mlc__run_load *r)
+{
+    const mlc_run *run = r->run;
+    MLC__TRY(mlc__run_reserve(r));
+    MLC__TRY(mlc__run_seek(r));
+    if (run->net) MLC__TRY(r->net.commit(&r->net));
+    if (run->optim) MLC__TRY(mlc__optim_load_take(&r->optim));
+    if (run->history) MLC__TRY(mlc__run_take_history(r));
+    if (run->fit) MLC__TRY(mlc__run_take_fit(r));
+    for (int64_t i = 0; i < r->parts; i++)
+        if (r->part[i].p->bytes)
+            MLC__TRY(mlc_read(r->part[i].t, r->part[i].p->data, r->part[i].p->bytes));
+    const mlc_rng_state rng = { (uint64_t)r->rng[0], (uint64_t)r->rng[1] };
+    return mlc_ctx_set_rng(r->ctx, rng);
+}
+
+static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
+{
+    mlc_ctx *ctx = r->ctx;
+    const mlc_log_fn log = ctx->log;
+    r->file = mlc_safetensors_open(ctx, path);
+    if (!r->file) return ctx->status;
+    ctx->log = NULL;
+    mlc__run_fits(r);
+    ctx->log = log;
+    const mlc_status st = r->status != MLC_OK ? mlc__fail(ctx, r->status, "run_load '%.200s': %s",
+                                                          path, r->why) : mlc__run_commit(r);
+    mlc_safetensors_close(r->file);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *run)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__run_check(ctx, "run_load", path, run));
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_status st = MLC_ERR_NOMEM;
+    mlc__run_load *r = MLC__CAST(mlc__run_load *, mlc__arena(ctx, ctx->depth, sizeof *r));
+    if (r) {
+        memset(r, 0, sizeof *r);
+        r->ctx = ctx;
+        r->run = run;
+        r->none = mlc_load_desc_make();
+        st = mlc__run_load_in(r, path);
+    }
+    mlc__scope_leave(ctx);
+    return st;
+}
+
+/* -- resumed -- */
+
+#if MLC__FILES
+static bool mlc__no_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) != 0 && errno == ENOENT;
+}
+#else
+static bool mlc__no_file(const char *path) { (void)path; return false; }
+#endif
+
+/* A file of the last batch that steps asks for is older than the row of it. */
+MLC_IMPL mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path)
+{
+    if (!s) return MLC_ERR_ARG;
+    mlc__fit *f = s->fit;
+    if (s->ctx->status != MLC_OK) return s->ctx->status;
+    MLC__REQUIRE(s->ctx, path, ARG, "fit_resume: path is NULL");
+    MLC__REQUIRE(s->ctx, !s->epoch && !s->batch && !f->in_epoch, STATE,
+                 "fit_resume: the training has begun; call it before the first mlc_fit_step");
+    if (mlc__no_file(path)) return MLC_OK;
+    const mlc_run run = mlc_fit_run(s);
+    MLC__TRY(mlc_run_load(s->ctx, path, &run));
+    return f->in_epoch && f->rows > 0.0 && mlc__fit_enough(s) ? mlc__fit_epoch_end(f, false)
+                                                              : MLC_OK;
+}
+
+typedef struct mlc__on_start {
+    mlc_callback c;
+    char         path[1];              /* and more after it                                    */
+} mlc__on_start;
+
+static mlc_status mlc__resume_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    (void)event;
+    return mlc_fit_resume(s, MLC__CAST(mlc__on_start *, user)->path);
+}
+
+MLC_IMPL mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path)
+{
+    if (!mlc__callback_takes(ctx, path && *path, "on_resume", "path is NULL or empty")) return NULL;
+    const size_t n = strlen(path);
+    mlc__on_start *r = MLC__CAST(mlc__on_start *, mlc__callback_new(ctx, "resume", sizeof *r + n,
+                                                                    MLC__AT(TRAIN_BEGIN),
+                                                                    mlc__resume_on));
+    if (!r) return NULL;
+    memcpy(r->path, path, n + 1);
+    return &r->c;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
  * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no

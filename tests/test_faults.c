@@ -971,6 +971,7 @@ READY(mlc_on_memory, mlc_on_memory(w->ctx, 1))
 READY(mlc_on_time_limit, mlc_on_time_limit(w->ctx, 1e6))
 READY(mlc_on_profile, ready_profile(w))
 READY(mlc_profile_desc_make, ready_profile(w))
+READY(mlc_on_resume, mlc_on_resume(w->ctx, "/nowhere/at/all"))
 
 static mlc_tensor *no_loss(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
 {
@@ -2589,7 +2590,10 @@ static mlc_status skip_step(void *user, mlc_event e, mlc_fit_state *s)
     return MLC_OK;
 }
 
-static mlc_status fit_with(world *w, bool whole)
+/* What to do with a training. */
+enum { WHOLE, PIECES, SAVED, RESUMED };
+
+static mlc_status fit_with(world *w, int what)
 {
     const mlc_callback skip = {"skip", NULL, 1u << MLC_EVENT_STEP_BEGIN, skip_step, NULL, 0, NULL};
     mlc_callback      *list[1];
@@ -2606,8 +2610,15 @@ static mlc_status fit_with(world *w, bool whole)
     d.callbacks = list;
     d.n_metrics = d.n_callbacks = 1;
     mlc_status st = MLC_OK;
-    if (whole) st = mlc_fit(w->net, w->opt, w->loader, &d, NULL);
-    else {
+    if (what == WHOLE) st = mlc_fit(w->net, w->opt, w->loader, &d, NULL);
+    else if (what != PIECES) {
+        mlc_fit_state *s = mlc_fit_begin(w->net, w->opt, w->loader, &d);
+        const mlc_run  run = mlc_fit_run(s);
+        st = made(w, s);
+        if (s && what == SAVED) st = mlc_run_save(w->ctx, to(w), &run);
+        if (s && what == RESUMED) st = mlc_fit_resume(s, in(w, "run.safetensors"));
+        if (s) st = first_of(mlc_fit_end(s, NULL), st);
+    } else {
         mlc_fit_state *s = mlc_fit_begin(w->net, w->opt, w->loader, &d);
         st = made(w, s);
         mlc_fit_step(s);
@@ -2620,14 +2631,18 @@ static mlc_status fit_with(world *w, bool whole)
     return st != MLC_OK ? st : hash_value(w, value);
 }
 
-DO(mlc_fit)             { return fit_with(w, true); }
-DO(mlc_fit_begin)       { return fit_with(w, false); }
-DO(mlc_fit_step)        { return fit_with(w, false); }
-DO(mlc_fit_end)         { return fit_with(w, false); }
-DO(mlc_fit_loss)        { return fit_with(w, false); }
-DO(mlc_fit_validate)    { return fit_with(w, false); }
-DO(mlc_fit_value)       { return fit_with(w, false); }
-DO(mlc_callback_create) { return fit_with(w, true); }
+DO(mlc_fit)             { return fit_with(w, WHOLE); }
+DO(mlc_fit_begin)       { return fit_with(w, PIECES); }
+DO(mlc_fit_step)        { return fit_with(w, PIECES); }
+DO(mlc_fit_end)         { return fit_with(w, PIECES); }
+DO(mlc_fit_loss)        { return fit_with(w, PIECES); }
+DO(mlc_fit_validate)    { return fit_with(w, PIECES); }
+DO(mlc_fit_value)       { return fit_with(w, PIECES); }
+DO(mlc_callback_create) { return fit_with(w, WHOLE); }
+DO(mlc_fit_run)         { return fit_with(w, SAVED); }
+DO(mlc_run_save)        { return fit_with(w, SAVED); }
+DO(mlc_run_load)        { return fit_with(w, RESUMED); }
+DO(mlc_fit_resume)      { return fit_with(w, RESUMED); }
 
 DO(mlc_evaluate)
 {
@@ -3001,6 +3016,24 @@ static void fail_everywhere(const scenario *s, const box *files)
     }
 }
 
+/* Of the training of fit_with, at its begin. */
+static void put_run(mlc_ctx *ctx, mlc_module *net, const char *path)
+{
+    const double    labels[3] = {0, 1, 2};
+    mlc_loader     *loader = mlc_loader_shuffled(ctx, mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 4)),
+                                                 test_tensor(ctx, MLC_I64, mlc_dims1(3), labels),
+                                                 2);
+    mlc_fit_metric  metric = {"accuracy", mlc_metric_accuracy(ctx), true};
+    mlc_fit_desc    d = mlc_fit_desc_make(mlc_cross_entropy);
+    d.validation = loader;
+    d.metrics = &metric;
+    d.n_metrics = 1;
+    mlc_fit_state *s = mlc_fit_begin(net, mlc_adamw(net, 0.1), loader, &d);
+    const mlc_run  run = mlc_fit_run(s);
+    mlc_run_save(ctx, path, &run);
+    mlc_fit_end(s, NULL);
+}
+
 static void put_inputs(const box *b)
 {
     char              path[340];
@@ -3020,6 +3053,7 @@ static void put_inputs(const box *b)
     mlc_module *net = small_net(ctx);
     mlc_save(net, PATH("net.safetensors"));
     mlc_optim_save(mlc_adamw(net, 0.1), PATH("optim.safetensors"));
+    put_run(ctx, net, PATH("run.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);
     put_file(PATH("in.table"), table, strlen(table));
     put_file(PATH("in.tokens"), image, 64);

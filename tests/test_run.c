@@ -1,0 +1,485 @@
+/* test_run.c -- tests of section IMPL.TRAIN.RUN: a training that goes on from a file has the bits
+ * of one that was not interrupted; what does not fit is refused, and nothing changes then */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "mlc_test.h"
+#include "watch.h"
+
+enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 6, CLASSES = 3, EPOCHS = 8,
+       CALLS = EPOCHS * (BATCHES + 1) };         /* of mlc_fit_step */
+
+typedef enum kind { PLAIN, COLLECTS, SCALED, HELD, WORKERS, CURVED, KINDS } kind;
+
+typedef struct count {                 /* of a callback: how often, and of what               */
+    int64_t      n;
+    double       sum;
+    mlc_run_part part[2];
+} count;
+
+typedef struct scene {
+    mlc_ctx       *ctx;
+    mlc_module    *net;
+    mlc_optim     *opt;
+    mlc_loader    *train;
+    mlc_dataset   *images, *data;
+    mlc_metric    *metric[2];
+    mlc_fit_metric list[2];
+    mlc_callback  *callback[3];
+    count          counts;
+    mlc_fit_desc   d;
+    mlc_fit_state *s;
+} scene;
+
+static mlc_status count_batch(void *user, mlc_event e, mlc_fit_state *s)
+{
+    count *c = (count *)user;
+    c->n += e == MLC_EVENT_BATCH_END;
+    c->sum = c->sum / 2 + (double)s->step;
+    return MLC_OK;
+}
+
+static void add_callbacks(scene *s, bool held)
+{
+    mlc_early_stop_desc stop = mlc_early_stop_desc_make();
+    mlc_callback        c;
+    memset(&c, 0, sizeof c);
+    s->counts.part[0].name = "n";
+    s->counts.part[0].data = &s->counts.n;
+    s->counts.part[0].bytes = sizeof s->counts.n;
+    s->counts.part[1].name = "sum";
+    s->counts.part[1].data = &s->counts.sum;
+    s->counts.part[1].bytes = sizeof s->counts.sum;
+    c.name = "count";
+    c.user = &s->counts;
+    c.events = 1u << MLC_EVENT_BATCH_END | 1u << MLC_EVENT_EPOCH_END;
+    c.on = count_batch;
+    c.parts = s->counts.part;
+    c.n_parts = 2;
+    s->callback[s->d.n_callbacks++] = mlc_callback_create(s->ctx, &c);
+    stop.patience = 100;
+    if (held) s->callback[s->d.n_callbacks++] = mlc_on_early_stop(s->ctx, &stop);
+    s->d.callbacks = s->callback;
+}
+
+static void add_metrics(scene *s)
+{
+    s->metric[0] = mlc_metric_accuracy(s->ctx);
+    s->metric[1] = mlc_metric_auc(s->ctx, CLASSES);
+    for (int i = 0; i < 2; i++) {
+        s->list[i].name = i ? "AUC" : "accuracy";
+        s->list[i].metric = s->metric[i];
+        s->list[i].higher = true;
+    }
+    s->d.metrics = s->list;
+    s->d.n_metrics = 2;
+}
+
+static void set_optim(scene *s, kind k)
+{
+    mlc_sched sched = mlc_sched_cosine(40, 0.1);
+    s->opt = k == CURVED ? mlc_lbfgs(s->net, 0.5) : mlc_adamw(s->net, 0.01);
+    if (k == COLLECTS) {
+        mlc_optim_accumulate(s->opt, 3);
+        mlc_ema(s->opt, 0.9);
+    }
+    if (k == SCALED) mlc_optim_scaler(s->opt, NULL);
+    if (k == HELD) mlc_optim_schedule(s->opt, MLC_KNOB_LR, &sched);
+}
+
+static void set_data(scene *s, kind k, int64_t batch)
+{
+    double labels[ROWS];
+    for (int i = 0; i < ROWS; i++) labels[i] = (double)(i * i % 7 % CLASSES);
+    mlc_tensor *x = test_rand(s->ctx, MLC_F32, mlc_dims3(ROWS, 2, FIELDS / 2), 1, -1, 1);
+    mlc_tensor *y = test_tensor(s->ctx, MLC_I64, mlc_dims1(ROWS), labels);
+    mlc_loader_from_desc d = mlc_loader_from_desc_make(batch);
+    mlc_loader_desc      held = mlc_loader_desc_make(x, y, 20);
+    held.shuffle = true;
+    if (k == HELD) s->d.validation = mlc_loader_create(s->ctx, &held);
+    d.shuffle = true;
+    d.seed = 5;
+    d.workers = 2;
+    if (k == WORKERS) {
+        mlc_tensor *const fields[2] = {x, y};
+        mlc_augment_desc  a = mlc_augment_desc_make();
+        a.shift = a.noise = 0.5;
+        s->images = mlc_dataset_tensors(s->ctx, fields, 2);
+        s->data = mlc_dataset_augment(s->ctx, s->images, &a);
+    }
+    s->train = s->data ? mlc_loader_from(s->ctx, s->data, &d)
+                       : mlc_loader_shuffled(s->ctx, x, y, batch);
+}
+
+/* A training that has not begun. width: of the hidden layer. seed: of weights and dropout, which a
+ * file must replace. */
+static void scene_open(scene *s, kind k, int64_t width, int64_t batch, uint64_t seed)
+{
+    memset(s, 0, sizeof *s);
+    s->ctx = test_ctx();
+    mlc_seed(s->ctx, seed);
+    s->net = MLC_SEQUENTIAL(s->ctx, mlc_nn_flatten(s->ctx), mlc_nn_linear(s->ctx, FIELDS, width),
+                            mlc_nn_batch_norm(s->ctx, width), mlc_nn_relu(s->ctx),
+                            mlc_nn_dropout(s->ctx, k == CURVED ? 0 : 0.2),
+                            mlc_nn_linear(s->ctx, width, CLASSES));
+    CHECK_EQ(mlc_module_build(s->net), MLC_OK);
+    s->d = mlc_fit_desc_make(mlc_cross_entropy);
+    s->d.epochs = EPOCHS;
+    if (k == SCALED) {
+        s->d.has_autocast = true;
+        s->d.autocast = MLC_F16;
+    }
+    set_optim(s, k);
+    set_data(s, k, batch);
+    if (k == COLLECTS || k == HELD) add_metrics(s);
+    if (k != PLAIN) add_callbacks(s, k == HELD);
+    s->s = mlc_fit_begin(s->net, s->opt, s->train, &s->d);
+    CHECK(s->s != NULL);
+}
+
+static void scene_close(scene *s)
+{
+    if (s->s) mlc_fit_end(s->s, NULL);
+    for (int i = 0; i < s->d.n_callbacks; i++) mlc_callback_free(s->ctx, s->callback[i]);
+    CHECK_OK(s->ctx);
+}
+
+static mlc_status save(scene *s, const char *path)
+{
+    const mlc_run run = mlc_fit_run(s->s);
+    return mlc_run_save(s->ctx, path, &run);
+}
+
+/* Hash of all that a run file has: weights, moments, random streams, places, history, metrics. */
+static uint64_t state_of(scene *s, const box *b)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/state", b->dir);
+    CHECK_EQ(save(s, path), MLC_OK);
+    return hash_file(0, path);
+}
+
+/* ---- the same bits --------------------------------------------------------------------------- */
+
+static uint64_t whole(kind k, const box *b)
+{
+    scene s;
+    int   calls = 1;
+    scene_open(&s, k, 16, BATCH, 3);
+    while (mlc_fit_step(s.s)) calls++;
+    CHECK_EQ(calls, CALLS);
+    const uint64_t h = state_of(&s, b);
+    scene_close(&s);
+    return h;
+}
+
+/* Stopped after some calls, and gone on with in another context. */
+static uint64_t in_two(kind k, int stop, const box *b)
+{
+    scene s;
+    scene_open(&s, k, 16, BATCH, 3);
+    for (int i = 0; i < stop; i++) mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b->path), MLC_OK);
+    const uint64_t then = state_of(&s, b);
+    scene_close(&s);
+    scene_open(&s, k, 16, BATCH, 99);
+    CHECK(state_of(&s, b) != then);
+    CHECK_EQ(mlc_fit_resume(s.s, b->path), MLC_OK);
+    CHECK(state_of(&s, b) == then);
+    for (int i = stop; i < CALLS; i++) mlc_fit_step(s.s);
+    CHECK(!mlc_fit_step(s.s));
+    const uint64_t h = state_of(&s, b);
+    scene_close(&s);
+    return h;
+}
+
+TEST(run, a_training_that_goes_on_has_the_bits_of_one_that_was_not_interrupted)
+{
+    const box b = box_open_fast("run");
+    const int step = (int)test_stride(11);
+    for (kind k = PLAIN; k < KINDS; k = (kind)(k + 1)) {
+        const uint64_t want = whole(k, &b);
+        for (int stop = 1; stop <= 60; stop += step)
+            if (!CHECK(in_two(k, stop, &b) == want))
+                printf("  kind %d, stopped after call %d\n", (int)k, stop);
+    }
+    CHECK_EQ(box_count(&b), 2);
+    box_close(&b);
+}
+
+/* A row of the history is there at EPOCH_END; after the last epoch nothing is left to do. */
+TEST(run, a_training_that_is_over_stays_so)
+{
+    const box b = box_open_fast("run");
+    scene     s;
+    scene_open(&s, HELD, 16, BATCH, 3);
+    while (mlc_fit_step(s.s)) {}
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    scene_close(&s);
+    scene_open(&s, HELD, 16, BATCH, 4);
+    CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_OK);
+    CHECK_EQ(s.s->epoch, EPOCHS);
+    CHECK_EQ(s.s->step, EPOCHS * BATCHES);
+    CHECK_EQ(mlc_tracker_history(s.s->history, "val_loss", NULL, NULL), EPOCHS);
+    CHECK(!mlc_fit_step(s.s));
+    CHECK_EQ(s.counts.n, EPOCHS * BATCHES);
+    scene_close(&s);
+    box_close(&b);
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------- */
+
+TEST(run, a_callback_resumes_where_there_is_a_file)
+{
+    const box       b = box_open_fast("run");
+    mlc_fit_desc    d;
+    mlc_callback   *list[1];
+    scene           s;
+    for (int i = 0; i < 2; i++) {
+        scene_open(&s, PLAIN, 16, BATCH, 3);
+        mlc_fit_end(s.s, NULL);
+        d = s.d;
+        list[0] = mlc_on_resume(s.ctx, b.path);
+        d.callbacks = list;
+        d.n_callbacks = 1;
+        s.s = mlc_fit_begin(s.net, s.opt, s.train, &d);
+        CHECK_EQ(s.s->step, i * 3);
+        for (int k = 0; k < 3; k++) mlc_fit_step(s.s);
+        CHECK_EQ(save(&s, b.path), MLC_OK);
+        mlc_callback_free(s.ctx, list[0]);
+        s.d.n_callbacks = 0;
+        CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(s.ctx), "has begun");
+        mlc_error_clear(s.ctx);
+        d.n_callbacks = 0;
+        mlc_fit_end(s.s, NULL);
+        s.s = NULL;
+        scene_close(&s);
+    }
+    box_close(&b);
+}
+
+static mlc_status saves_within(void *user, mlc_event e, mlc_fit_state *s)
+{
+    const mlc_run run = mlc_fit_run(s);
+    (void)e;
+    return mlc_run_save(s->ctx, (const char *)user, &run);
+}
+
+TEST(run, is_not_saved_within_a_batch)
+{
+    box b = box_open_fast("run");
+    for (int e = MLC_EVENT_BATCH_BEGIN; e <= MLC_EVENT_EPOCH_END; e++) {
+        const bool   good = e == MLC_EVENT_BATCH_END || e == MLC_EVENT_EPOCH_END;
+        mlc_callback c = {"saves", b.path, 1u << e, saves_within, NULL, 0, NULL};
+        mlc_callback *list[1] = {&c};
+        scene        s;
+        scene_open(&s, HELD, 16, BATCH, 3);
+        mlc_fit_end(s.s, NULL);
+        mlc_fit_desc d = s.d;
+        d.callbacks = list;
+        d.n_callbacks = 1;
+        d.epochs = 1;
+        CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), good ? MLC_OK : MLC_ERR_STATE);
+        if (!good) CHECK_HAS(mlc_error(s.ctx), "BATCH_END");
+        mlc_error_clear(s.ctx);
+        s.s = NULL;
+        scene_close(&s);
+    }
+    box_close(&b);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+/* Loads a file that does not fit: nothing changes. The message is that of the context. */
+static void refused(scene *s, const box *b, const char *path, mlc_status want)
+{
+    const uint64_t before = state_of(s, b);
+    CHECK_EQ(mlc_fit_resume(s->s, path), want);
+    static char message[4096];
+    snprintf(message, sizeof message, "%s", mlc_error(s->ctx));
+    mlc_error_clear(s->ctx);
+    CHECK(state_of(s, b) == before);
+    CHECK_EQ(s->counts.n, 0);
+    mlc_error_clear(s->ctx);
+}
+
+TEST(run, of_another_model_is_refused_with_all_reasons)
+{
+    const box b = box_open_fast("run");
+    scene     s;
+    char      text[4096];
+    scene_open(&s, PLAIN, 16, BATCH, 3);
+    for (int i = 0; i < 10; i++) mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    scene_close(&s);
+    scene_open(&s, COLLECTS, 12, BATCH + 1, 3);
+    const uint64_t before = state_of(&s, &b);
+    CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_ERR_SHAPE);
+    snprintf(text, sizeof text, "%s", mlc_error(s.ctx));
+    mlc_error_clear(s.ctx);
+    CHECK_HAS(text, "net: ");
+    CHECK_HAS(text, "[16, 6]");
+    CHECK_HAS(text, "[12, 6]");
+    CHECK_HAS(text, "optim: ");
+    CHECK_HAS(text, "loader: ");
+    CHECK_HAS(text, "metric.accuracy.rows");
+    CHECK_HAS(text, "metric.AUC.rows");
+    CHECK_HAS(text, "callback.count.n");
+    CHECK_HAS(text, "callback.count.sum");
+    CHECK(state_of(&s, &b) == before);
+    scene_close(&s);
+    box_close(&b);
+}
+
+TEST(run, is_no_other_file)
+{
+    const box b = box_open_fast("run");
+    scene     s;
+    scene_open(&s, PLAIN, 16, BATCH, 3);
+    CHECK_EQ(mlc_save(s.net, b.path), MLC_OK);
+    refused(&s, &b, b.path, MLC_ERR_IO);
+    CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "it is no run");
+    mlc_error_clear(s.ctx);
+    refused(&s, &b, b.dir, MLC_ERR_IO);
+    CHECK_EQ(save(&s, "/nowhere/at/all"), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "/nowhere/at/all");
+    mlc_error_clear(s.ctx);
+    CHECK(mlc_fit_step(s.s));
+    scene_close(&s);
+    box_close(&b);
+}
+
+/* Tensors that a run may lack: of a part of a row, or of other callbacks. */
+static bool may_lack(const char *name)
+{
+    return strncmp(name, "tracker.", 8) == 0 || strcmp(name, "fit.validation") == 0 ||
+           strncmp(name, "fit.mean.", 9) == 0;
+}
+
+/* Each tensor is left out, and then is one of another length. */
+TEST(run, that_lacks_a_tensor_is_refused_by_its_name)
+{
+    const box b = box_open_fast("run");
+    const char *const metadata[] = {"mlcore.run", "1", "mlcore.optim", "adamw",
+                                    "mlcore.optim.groups", "", NULL};
+    scene     s;
+    int64_t   n = 1;
+    scene_open(&s, HELD, 16, BATCH, 3);
+    for (int i = 0; i < 11; i++) mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    scene_close(&s);
+    for (int64_t i = 0; i < 2 * n; i++) {
+        char             other[400];
+        const mlc_named *list;
+        snprintf(other, sizeof other, "%s/other", b.dir);
+        scene_open(&s, HELD, 16, BATCH, 99);
+        CHECK_EQ(mlc_safetensors_load(s.ctx, b.path, &list, &n), MLC_OK);
+        mlc_named *less = (mlc_named *)malloc((size_t)n * sizeof *less);
+        const int64_t at = i / 2;
+        memcpy(less, list, (size_t)n * sizeof *less);
+        const char *name = less[at].name;
+        if (i % 2) less[at].tensor = mlc_zeros(s.ctx, list[at].tensor->dtype, mlc_dims2(3, 77));
+        else less[at] = less[n - 1];
+        CHECK_EQ(mlc_safetensors_save(s.ctx, other, less, i % 2 ? n : n - 1, metadata), MLC_OK);
+        const uint64_t   before = state_of(&s, &b);
+        const mlc_status st = mlc_fit_resume(s.s, other);
+        const char      *base = strncmp(name, "net.", 4) == 0 ? name + 4 :
+                                strncmp(name, "optim.", 6) == 0 ? name + 6 : name;
+        if (st == MLC_OK) CHECK(may_lack(name) && i % 2 == 0);
+        else CHECK_HAS(mlc_error(s.ctx), strncmp(name, "tracker.", 8) == 0 ? "tracker" : base);
+        if (st == MLC_OK && !may_lack(name)) printf("  %s\n", name);
+        mlc_error_clear(s.ctx);
+        CHECK(st == MLC_OK || state_of(&s, &b) == before);
+        free(less);
+        scene_close(&s);
+    }
+    CHECK(n > 20);
+    box_close(&b);
+}
+
+TEST(run, that_is_cut_or_flipped_is_refused_or_loads)
+{
+    const box      b = box_open_fast("run");
+    char           other[400];
+    scene          s;
+    size_t         n;
+    uint64_t       random = 7;
+    snprintf(other, sizeof other, "%s/other", b.dir);
+    scene_open(&s, HELD, 16, BATCH, 3);
+    for (int i = 0; i < 11; i++) mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    scene_close(&s);
+    unsigned char *bytes = get_file(b.path, &n);
+    const int      times = 400 / (int)test_stride(8);
+    for (int i = 0; i < times; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const size_t at = (size_t)(random >> 33) % n;
+        bytes[at] ^= (unsigned char)(1u << (random >> 61));
+        put_file(other, bytes, i % 4 ? n : at);
+        bytes[at] ^= (unsigned char)(1u << (random >> 61));
+        scene_open(&s, HELD, 16, BATCH, 99);
+        const uint64_t before = state_of(&s, &b);
+        const mlc_status st = mlc_fit_resume(s.s, other);
+        mlc_error_clear(s.ctx);
+        CHECK(st == MLC_OK || state_of(&s, &b) == before);
+        CHECK(i % 4 || st != MLC_OK);
+        mlc_fit_end(s.s, NULL);        /* a part may have other bytes: its callback may say so */
+        s.s = NULL;
+        mlc_error_clear(s.ctx);
+        scene_close(&s);
+    }
+    free(bytes);
+    box_close(&b);
+}
+
+/* ---- parts of the user ----------------------------------------------------------------------- */
+
+TEST(run, has_parts_of_the_user_and_only_what_it_names)
+{
+    const box         b = box_open_fast("run");
+    mlc_ctx          *ctx = test_ctx();
+    int               book[4] = {1, 2, 3, 4};
+    char              word[6] = "hello";
+    mlc_run_part      parts[2] = {{"book", book, sizeof book}, {"word", word, sizeof word}};
+    const char *const metadata[] = {"by", "me", NULL};
+    mlc_run           run;
+    float             drawn[2][3];
+    memset(&run, 0, sizeof run);
+    run.parts = parts;
+    run.n_parts = 2;
+    run.metadata = metadata;
+    CHECK_EQ(mlc_run_save(ctx, b.path, &run), MLC_OK);
+    mlc_read(mlc_randn(ctx, MLC_F32, mlc_dims1(3)), drawn[0], sizeof drawn[0]);
+    memset(book, 0, sizeof book);
+    memset(word, 0, sizeof word);
+    run.n_parts = 1;
+    CHECK_EQ(mlc_run_load(ctx, b.path, &run), MLC_OK);
+    CHECK(book[0] == 1 && book[3] == 4 && word[0] == 0);
+    mlc_read(mlc_randn(ctx, MLC_F32, mlc_dims1(3)), drawn[1], sizeof drawn[1]);
+    CHECK(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0);
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK_STR(mlc_safetensors_metadata(f, "by"), "me");
+    CHECK_STR(mlc_safetensors_metadata(f, "mlcore.run"), "1");
+    mlc_safetensors_close(f);
+    parts[0].bytes = 8;
+    CHECK_EQ(mlc_run_load(ctx, b.path, &run), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "part.book: it has 16 bytes in the file and 8 here");
+    mlc_error_clear(ctx);
+    parts[1].name = "book";
+    run.n_parts = 2;
+    CHECK_EQ(mlc_run_save(ctx, b.path, &run), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_run_save(ctx, NULL, &run), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_run_load(ctx, b.path, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(mlc_run_save(NULL, b.path, &run) == MLC_ERR_ARG);
+    CHECK(mlc_run_load(NULL, b.path, &run) == MLC_ERR_ARG);
+    CHECK(mlc_fit_resume(NULL, b.path) == MLC_ERR_ARG);
+    CHECK(mlc_on_resume(NULL, b.path) == NULL);
+    CHECK(mlc_on_resume(ctx, NULL) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    box_close(&b);
+}
