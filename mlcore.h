@@ -2611,7 +2611,7 @@ MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
  *   test   tests/test_rules.c                                                                 */
 MLC_API mlc_status mlc_optim_curvature(mlc_optim *opt, double factor);
 
-typedef struct mlc_sf_sgd_desc {       /* schedule-free SGD                                    */
+typedef struct mlc_schedule_free_sgd_desc {
     double  lr;                        /* required                                             */
     double  momentum;                  /* default 0.9, from 0.001 on: where gradients are      */
                                        /* taken, from the last point (0) to the mean (1)       */
@@ -2619,30 +2619,33 @@ typedef struct mlc_sf_sgd_desc {       /* schedule-free SGD                     
     double  r, power;                  /* update t weighs t^r (largest rate)^power in the mean; */
                                        /* defaults 0, 2                                        */
     int64_t warmup;                    /* updates; default 0                                   */
-} mlc_sf_sgd_desc;
+} mlc_schedule_free_sgd_desc;
 
-/* mlc_sf_sgd_desc_make: as mlc_sf_sgd.                                                        */
-MLC_API mlc_sf_sgd_desc mlc_sf_sgd_desc_make(double lr);
-/* mlc_sf_sgd: SGD that needs no schedule. Parameters are where gradients are taken; the mean, which
- *   is what to evaluate and to save, comes with mlc_optim_mean.       ref: arXiv 2405.15682   */
-MLC_API mlc_optim *mlc_sf_sgd(mlc_module *m, double lr);
-/* mlc_sf_sgd_ex: with momentum, warm-up, weight decay.                  err: ARG: see above   */
-MLC_API mlc_optim *mlc_sf_sgd_ex(mlc_module *m, const mlc_sf_sgd_desc *desc);
+/* mlc_schedule_free_sgd_desc_make: as mlc_schedule_free_sgd.                                  */
+MLC_API mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr);
+/* mlc_schedule_free_sgd: SGD that needs no schedule. Parameters are where gradients are taken; the
+ *   mean, which is what to evaluate and to save, comes with mlc_optim_mean.
+ *   ref    arXiv 2405.15682; schedulefree.SGDScheduleFree                                     */
+MLC_API mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr);
+/* mlc_schedule_free_sgd_ex: with momentum, warm-up, weight decay.       err: ARG: see above   */
+MLC_API mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d);
 
-typedef struct mlc_sf_adamw_desc {     /* schedule-free AdamW                                  */
+typedef struct mlc_schedule_free_adamw_desc {
     double  lr;                        /* required                                             */
     double  beta1, beta2, eps;         /* defaults 0.9, 0.999, 1e-8; beta1: momentum above     */
     double  weight_decay, r, power;    /* defaults 0, 0, 2                                     */
     int64_t warmup;                    /* updates; default 0                                   */
-} mlc_sf_adamw_desc;
+} mlc_schedule_free_adamw_desc;
 
-/* mlc_sf_adamw_desc_make: as mlc_sf_adamw.                                                    */
-MLC_API mlc_sf_adamw_desc mlc_sf_adamw_desc_make(double lr);
-/* mlc_sf_adamw: AdamW that needs no schedule: the paper's form, whose bias correction is a part of
- *   the rate; see mlc_sf_sgd.      ref: arXiv 2405.15682; schedulefree.AdamWScheduleFreePaper */
-MLC_API mlc_optim *mlc_sf_adamw(mlc_module *m, double lr);
-/* mlc_sf_adamw_ex: with betas, warm-up, weight decay.                   err: ARG: see above   */
-MLC_API mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *desc);
+/* mlc_schedule_free_adamw_desc_make: as mlc_schedule_free_adamw.                              */
+MLC_API mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double lr);
+/* mlc_schedule_free_adamw: AdamW that needs no schedule: the paper's form, whose bias correction is
+ *   a part of the rate; see mlc_schedule_free_sgd.
+ *   ref    arXiv 2405.15682; schedulefree.AdamWScheduleFreePaper                              */
+MLC_API mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr);
+/* mlc_schedule_free_adamw_ex: with betas, warm-up, weight decay.        err: ARG: see above   */
+MLC_API mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m,
+                                              const mlc_schedule_free_adamw_desc *d);
 /* mlc_optim_mean: on: parameters of a schedule-free rule become the mean of what was trained, to be
  *   evaluated or saved; off: what is trained, to rounding. While it is on mlc_optim_step is a STATE
  *   error. A call that changes nothing is MLC_OK. A device is waited for.
@@ -38136,8 +38139,9 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
 
 /* -- schedule-free SGD and AdamW -- */
 
-static mlc_optim *mlc__sf_make(mlc_module *m, const char *what, const mlc_sf_adamw_desc *d,
-                               mlc_rule rule, const struct mlc_rule_fns *cpu, int32_t n_state)
+static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
+                               const mlc_schedule_free_adamw_desc *d, mlc_rule rule,
+                               const struct mlc_rule_fns *cpu, int32_t n_state)
 {
     static const char *const names[] = { "z", "exp_avg_sq" };
     mlc_optim draft;
@@ -38162,45 +38166,45 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what, const mlc_sf_ada
     return mlc__optim_make(m, &draft);
 }
 
-MLC_IMPL mlc_optim *mlc_sf_sgd_ex(mlc_module *m, const mlc_sf_sgd_desc *d)
+MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d)
 {
-    if (!mlc__rule_begins(m, "sf_sgd", d)) return NULL;
-    const mlc_sf_adamw_desc all = { d->lr, d->momentum, 0.0, 0.0, d->weight_decay, d->r, d->power,
-                                    d->warmup };
-    return mlc__sf_make(m, "sf_sgd", &all, MLC_RULE_SF_SGD, &mlc__rule_sf_sgd, 1);
+    if (!mlc__rule_begins(m, "schedule_free_sgd", d)) return NULL;
+    const mlc_schedule_free_adamw_desc all = { d->lr, d->momentum, 0.0, 0.0, d->weight_decay, d->r,
+                                               d->power, d->warmup };
+    return mlc__sf_make(m, "schedule_free_sgd", &all, MLC_RULE_SF_SGD, &mlc__rule_sf_sgd, 1);
 }
-MLC_IMPL mlc_sf_sgd_desc mlc_sf_sgd_desc_make(double lr)
+MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
 {
-    const mlc_sf_sgd_desc d = { lr, 0.9, 0.0, 0.0, 2.0, 0 };
+    const mlc_schedule_free_sgd_desc d = { lr, 0.9, 0.0, 0.0, 2.0, 0 };
     return d;
 }
-MLC_IMPL mlc_optim *mlc_sf_sgd(mlc_module *m, double lr)
+MLC_IMPL mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr)
 {
-    const mlc_sf_sgd_desc d = mlc_sf_sgd_desc_make(lr);
-    return mlc_sf_sgd_ex(m, &d);
+    const mlc_schedule_free_sgd_desc d = mlc_schedule_free_sgd_desc_make(lr);
+    return mlc_schedule_free_sgd_ex(m, &d);
 }
 
-MLC_IMPL mlc_optim *mlc_sf_adamw_ex(mlc_module *m, const mlc_sf_adamw_desc *d)
+MLC_IMPL mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m, const mlc_schedule_free_adamw_desc *d)
 {
-    if (!mlc__rule_begins(m, "sf_adamw", d)) return NULL;
-    return mlc__sf_make(m, "sf_adamw", d, MLC_RULE_SF_ADAMW, &mlc__rule_sf_adamw, 2);
+    if (!mlc__rule_begins(m, "schedule_free_adamw", d)) return NULL;
+    return mlc__sf_make(m, "schedule_free_adamw", d, MLC_RULE_SF_ADAMW, &mlc__rule_sf_adamw, 2);
 }
-MLC_IMPL mlc_sf_adamw_desc mlc_sf_adamw_desc_make(double lr)
+MLC_IMPL mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double lr)
 {
-    const mlc_sf_adamw_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.0, 2.0, 0 };
+    const mlc_schedule_free_adamw_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.0, 2.0, 0 };
     return d;
 }
-MLC_IMPL mlc_optim *mlc_sf_adamw(mlc_module *m, double lr)
+MLC_IMPL mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr)
 {
-    const mlc_sf_adamw_desc d = mlc_sf_adamw_desc_make(lr);
-    return mlc_sf_adamw_ex(m, &d);
+    const mlc_schedule_free_adamw_desc d = mlc_schedule_free_adamw_desc_make(lr);
+    return mlc_schedule_free_adamw_ex(m, &d);
 }
 
 MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, o->keeps_mean, STATE,
-                 "optim_mean: %s keeps no mean; mlc_sf_sgd and mlc_sf_adamw do", o->name);
+    MLC__REQUIRE(o->ctx, o->keeps_mean, STATE, "optim_mean: %s keeps no mean; "
+                 "mlc_schedule_free_sgd and mlc_schedule_free_adamw do", o->name);
     MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_mean: the parameters are an average; call "
                  "mlc_average_swap(average, false)");
     MLC__TRY(mlc__optim_layout(o));

@@ -1221,8 +1221,8 @@ static const struct { const char *name; mlc_optim *(*make)(mlc_module *m, double
     {"adam", mlc_adam}, {"amsgrad", mlc_amsgrad}, {"adamax", mlc_adamax}, {"nadam", mlc_nadam},
     {"radam", mlc_radam}, {"rmsprop", mlc_rmsprop}, {"adagrad", mlc_adagrad},
     {"adadelta", mlc_adadelta}, {"rprop", mlc_rprop}, {"lion", mlc_lion}, {"lamb", mlc_lamb},
-    {"lars", mlc_lars}, {"sophia", mlc_sophia}, {"sf_sgd", mlc_sf_sgd},
-    {"sf_adamw", mlc_sf_adamw}, {"adafactor", mlc_adafactor}, {"muon", mlc_muon},
+    {"lars", mlc_lars}, {"sophia", mlc_sophia}, {"sf_sgd", mlc_schedule_free_sgd},
+    {"sf_adamw", mlc_schedule_free_adamw}, {"adafactor", mlc_adafactor}, {"muon", mlc_muon},
     {"adamw_bf16", adamw_bf16}, {"adamw_8bit", adamw_8bit}, {"lion_8bit", lion_8bit} };
 enum { RULE_COUNT = sizeof RULES / sizeof *RULES };
 

@@ -50,10 +50,12 @@ MAKE(adafactor_options, adafactor, adafactor, 0.2, d.power = 0.6, d.clip = 1.5, 
 MAKE(muon, muon, muon, 0.02, (void)0)
 MAKE(muon_options, muon, muon, 0.05, d.momentum = 0.8, d.nesterov = false, d.weight_decay = 0,
      d.match_adamw = true)
-MAKE(sf_sgd, sf_sgd, sf_sgd, 0.1, (void)0)
-MAKE(sf_sgd_warmup, sf_sgd, sf_sgd, 0.2, d.momentum = 0.8, d.warmup = 10, d.weight_decay = 0.05)
-MAKE(sf_adamw, sf_adamw, sf_adamw, 0.05, (void)0)
-MAKE(sf_adamw_warmup, sf_adamw, sf_adamw, 0.05, KNOBS(0.95, 0.99, 1e-6, 0.05), d.warmup = 10)
+MAKE(sf_sgd, schedule_free_sgd, schedule_free_sgd, 0.1, (void)0)
+MAKE(sf_sgd_warmup, schedule_free_sgd, schedule_free_sgd, 0.2, d.momentum = 0.8, d.warmup = 10,
+     d.weight_decay = 0.05)
+MAKE(sf_adamw, schedule_free_adamw, schedule_free_adamw, 0.05, (void)0)
+MAKE(sf_adamw_warmup, schedule_free_adamw, schedule_free_adamw, 0.05,
+     KNOBS(0.95, 0.99, 1e-6, 0.05), d.warmup = 10)
 
 typedef struct trace {
     const char *name;

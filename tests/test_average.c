@@ -316,7 +316,7 @@ TEST(average, an_average_is_not_trained)
     mlc_ctx            *ctx = test_ctx();
     mlc_tensor         *w = test_tensor(ctx, MLC_F32, mlc_dims1(2), weight);
     mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
-    mlc_optim          *opt = mlc_sf_sgd(m, 0.1);
+    mlc_optim          *opt = mlc_schedule_free_sgd(m, 0.1);
     mlc_average        *a = mlc_ema(opt, 0.5), *b = mlc_swa(opt, 1, 1);
     double              p[2], q[2];
     CHECK_EQ(descend(m, opt, w), MLC_OK);

@@ -1683,8 +1683,8 @@ DO(mlc_lars) { return run_optim(w, mlc_lars(w->net, 0.1)); }
 DO(mlc_lion) { return run_optim(w, mlc_lion(w->net, 0.1)); }
 DO(mlc_adafactor) { return run_optim(w, mlc_adafactor(w->net, 0.1)); }
 DO(mlc_muon) { return run_optim(w, mlc_muon(w->net, 0.1)); }
-DO(mlc_sf_sgd) { return run_optim(w, mlc_sf_sgd(w->net, 0.1)); }
-DO(mlc_sf_adamw) { return run_optim(w, mlc_sf_adamw(w->net, 0.1)); }
+DO(mlc_schedule_free_sgd) { return run_optim(w, mlc_schedule_free_sgd(w->net, 0.1)); }
+DO(mlc_schedule_free_adamw) { return run_optim(w, mlc_schedule_free_adamw(w->net, 0.1)); }
 
 DO(mlc_sgd_ex)
 {
@@ -1789,16 +1789,16 @@ DO(mlc_muon_ex)
     return run_optim(w, mlc_muon_ex(w->net, &d));
 }
 
-DO(mlc_sf_sgd_ex)
+DO(mlc_schedule_free_sgd_ex)
 {
-    const mlc_sf_sgd_desc d = mlc_sf_sgd_desc_make(1e-3);
-    return run_optim(w, mlc_sf_sgd_ex(w->net, &d));
+    const mlc_schedule_free_sgd_desc d = mlc_schedule_free_sgd_desc_make(1e-3);
+    return run_optim(w, mlc_schedule_free_sgd_ex(w->net, &d));
 }
 
-DO(mlc_sf_adamw_ex)
+DO(mlc_schedule_free_adamw_ex)
 {
-    const mlc_sf_adamw_desc d = mlc_sf_adamw_desc_make(1e-3);
-    return run_optim(w, mlc_sf_adamw_ex(w->net, &d));
+    const mlc_schedule_free_adamw_desc d = mlc_schedule_free_adamw_desc_make(1e-3);
+    return run_optim(w, mlc_schedule_free_adamw_ex(w->net, &d));
 }
 
 DO(mlc_sophia_ex)
@@ -1815,7 +1815,7 @@ DO(mlc_optim_curvature)
 
 DO(mlc_optim_mean)
 {
-    w->optim = mlc_sf_sgd(w->net, 0.1);
+    w->optim = mlc_schedule_free_sgd(w->net, 0.1);
     return w->optim ? mlc_optim_mean(w->optim, true) : made(w, w->optim);
 }
 

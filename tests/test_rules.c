@@ -458,9 +458,9 @@ TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
     REFUSED(muon, muon, momentum, 1, "1");
     REFUSED(muon, muon, steps, 0, "0");
     REFUSED(muon, muon, eps, -1, "-1");
-    REFUSED(sf_sgd, sf_sgd, momentum, 0, "0");
-    REFUSED(sf_sgd, sf_sgd, warmup, -3, "-3");
-    REFUSED(sf_adamw, sf_adamw, beta1, 0, "0");
+    REFUSED(schedule_free_sgd, schedule_free_sgd, momentum, 0, "0");
+    REFUSED(schedule_free_sgd, schedule_free_sgd, warmup, -3, "-3");
+    REFUSED(schedule_free_adamw, schedule_free_adamw, beta1, 0, "0");
     mlc_muon_desc muon = mlc_muon_desc_make(0.1);
     muon.adamw.beta2 = 1;
     CHECK(mlc_muon_ex(m, &muon) == NULL);
@@ -474,9 +474,9 @@ TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
     CHECK(mlc_lion_ex(m, NULL) == NULL);
     CHECK_HAS(mlc_error(ctx), "start from mlc_lion_desc_make(lr)");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
-    CHECK(mlc_sf_sgd_ex(m, NULL) == NULL);
+    CHECK(mlc_schedule_free_sgd_ex(m, NULL) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
-    CHECK(mlc_rmsprop(NULL, 0.1) == NULL && mlc_sf_adamw(NULL, 0.1) == NULL);
+    CHECK(mlc_rmsprop(NULL, 0.1) == NULL && mlc_schedule_free_adamw(NULL, 0.1) == NULL);
     CHECK_OK(ctx);
 }
 
@@ -486,7 +486,7 @@ TEST(rules, the_mean_is_not_trained_and_belongs_to_rules_that_keep_one)
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m = bowl(ctx, MLC_F32, 2, start);
     mlc_tensor         *w = test_tensor(ctx, MLC_F32, mlc_dims1(2), weight);
-    mlc_optim          *opt = mlc_sf_sgd(m, 0.1), *other = mlc_sgd(m, 0.1);
+    mlc_optim          *opt = mlc_schedule_free_sgd(m, 0.1), *other = mlc_sgd(m, 0.1);
     double              p[2];
     CHECK_EQ(mlc_optim_mean(opt, true), MLC_OK);           /* before the first step: as it is  */
     test_read(mlc_module_param(m, "p"), p);
