@@ -115,7 +115,8 @@
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
- *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT
+ *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -186,6 +187,7 @@ typedef enum mlc_status {
     MLC_ERR_VALUE,        /* data: a label out of range, a NaN in anomaly mode                 */
     MLC_ERR_STATE,        /* right call, wrong time: backward twice, step after failed backward */
     MLC_ERR_INTERNAL,     /* a bug in mlcore; please report                                    */
+    MLC_INTERRUPTED,      /* no error: a training ended at a signal (mlc_on_signal)            */
     MLC_STATUS_FORCE_32 = 0x7fffffff
 } mlc_status;
 
@@ -3973,7 +3975,7 @@ MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
 /* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
  *   mlc_tracker_free, also after an error.
  *   err    ARG: NULL, no loss, sizes below 0; those of the loader, of operations, of callbacks: the
- *          first one ends the training
+ *          first one ends the training; MLC_INTERRUPTED: see mlc_on_signal
  *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
 MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                            const mlc_fit_desc *desc, mlc_tracker **history);
@@ -4185,6 +4187,55 @@ MLC_API mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path);
 /* mlc_on_resume: a callback that does so at TRAIN_BEGIN. The last of the callbacks: parts of the
  *   others must be there.                                                                     */
 MLC_API mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path);
+
+typedef struct mlc_run_saver mlc_run_saver;      /* writes run files while training goes on    */
+
+/* mlc_run_saver_create: a saver, with memory of its own for a copy of a run. Without threads it
+ *   writes in mlc_run_saver_save. Free it before the context.                                 */
+MLC_API mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx);
+/* mlc_run_saver_save: copies the run and begins to write it, after waiting for the file before it.
+ *   err    as mlc_run_save; if the file before failed, its error, and this one is not begun   */
+MLC_API mlc_status mlc_run_saver_save(mlc_run_saver *saver, const char *path, const mlc_run *run);
+/* mlc_run_saver_wait: waits until the file is on the disk.                err: as mlc_run_save */
+MLC_API mlc_status mlc_run_saver_wait(mlc_run_saver *saver);
+/* mlc_run_saver_free: waits, and frees it; an error of that file is the context's.            */
+MLC_API void mlc_run_saver_free(mlc_run_saver *saver);
+
+typedef struct mlc_checkpoint_desc {
+    const char *path;                  /* "runs/net": files are runs/net-STEP.safetensors      */
+    int64_t     every_steps;           /* updates; 0: not by steps                             */
+    int64_t     every_epochs;          /* default 1; 0: not by epochs                          */
+    double      every_seconds;         /* 0: not by time                                       */
+    int32_t     keep_last;             /* newest files that stay, 1 to 64; default 1           */
+    int32_t     keep_best;             /* and those of the best values of `best`, to 64; 0     */
+    const char *best;                  /* name of the history such as "val_loss"; or NULL. A   */
+                                       /* file has a value if the history has a row of its step */
+    bool        higher;                /* larger is better                                     */
+    bool        resume;                /* TRAIN_BEGIN loads the newest file there is           */
+    bool        async;                 /* written by a thread while training goes on           */
+    bool        keep_going;            /* a file that cannot be written is a warning in the    */
+                                       /* log, and training goes on; default: it ends          */
+    const mlc_run_part *parts;         /* as in mlc_run; live as long as the callback          */
+    int32_t     n_parts;
+    const char *const *metadata;
+} mlc_checkpoint_desc;
+
+/* mlc_checkpoint_desc_make: each epoch, the newest file stays.                                */
+MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
+/* mlc_on_checkpoint: a callback that saves the run at the ends of batches and epochs, and takes
+ *   away older files when a newer one is on the disk: which there are is in the file, too, and goes
+ *   on. The end of the training counts as one of an epoch. The last of the callbacks but
+ *   mlc_on_signal: what others do after it is not in the file. The folder must be there.
+ *   err    ARG: desc; of the training: as mlc_run_save, mlc_run_load
+ *   ref    lightning.pytorch.callbacks.ModelCheckpoint                                        */
+MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc);
+/* mlc_on_signal: from TRAIN_BEGIN to TRAIN_END, SIGINT and SIGTERM let the batch end (or the epoch,
+ *   if it is in its validation), save the run to path (NULL: nowhere), and end the training with
+ *   MLC_INTERRUPTED; a second one ends the process as it would without. Signals that are ignored
+ *   stay so. One at a time in a process, the last of the callbacks.
+ *   err    UNSUPPORTED under MLC_NO_STDIO; of the training: STATE: another one is installed; as
+ *          mlc_run_save                                                                       */
+MLC_API mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path);
 
 /* -- a line that shows progress. test: tests/test_train.c -- */
 
@@ -5642,6 +5693,7 @@ inline void check(const mlc_ctx *ctx) { check(ctx, mlc_ctx_status(ctx)); }
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6731,7 +6783,8 @@ MLC__INLINE bool mlc__low(mlc_dtype d) { return MLC__ALL_FLOATS && mlc__is_half(
 MLC_IMPL const char *mlc_status_name(mlc_status status)
 {
     static const char *const names[] = { "OK", "ARG", "SHAPE", "DTYPE", "DEVICE", "UNSUPPORTED",
-                                         "NOMEM", "IO", "VALUE", "STATE", "INTERNAL" };
+                                         "NOMEM", "IO", "VALUE", "STATE", "INTERNAL",
+                                         "INTERRUPTED" };
     return (unsigned)status < (unsigned)MLC__COUNT(names) ? names[status] : "unknown";
 }
 
@@ -54047,6 +54100,15 @@ static bool mlc__no_file(const char *path) { (void)path; return false; }
 #endif
 
 /* A file of the last batch that steps asks for is older than the row of it. */
+static mlc_status mlc__fit_resume(const char *path, const mlc_run *run)
+{
+    mlc_fit_state *s = run->fit;
+    mlc__fit *f = s->fit;
+    MLC__TRY(mlc_run_load(s->ctx, path, run));
+    return f->in_epoch && f->rows > 0.0 && mlc__fit_enough(s) ? mlc__fit_epoch_end(f, false)
+                                                              : MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path)
 {
     if (!s) return MLC_ERR_ARG;
@@ -54057,9 +54119,7 @@ MLC_IMPL mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path)
                  "fit_resume: the training has begun; call it before the first mlc_fit_step");
     if (mlc__no_file(path)) return MLC_OK;
     const mlc_run run = mlc_fit_run(s);
-    MLC__TRY(mlc_run_load(s->ctx, path, &run));
-    return f->in_epoch && f->rows > 0.0 && mlc__fit_enough(s) ? mlc__fit_epoch_end(f, false)
-                                                              : MLC_OK;
+    return mlc__fit_resume(path, &run);
 }
 
 typedef struct mlc__on_start {
@@ -54083,6 +54143,506 @@ MLC_IMPL mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path)
     if (!r) return NULL;
     memcpy(r->path, path, n + 1);
     return &r->c;
+}
+
+/* -- savers -- */
+
+#define MLC__SAVER_BYTES (64 * 1024)
+
+struct mlc_run_saver {
+    mlc_ctx    *ctx, *own;             /* own: of the thread, in the block `memory`            */
+    void       *memory;
+    char       *bytes, *path;          /* of the file, in one block                            */
+    size_t      n, room;
+    mlc_status  st;                    /* of the last file; told by a wait                     */
+#ifndef MLC_NO_THREADS
+    pthread_t   thread;
+    bool        busy;
+#endif
+};
+
+static void mlc__saver_write(mlc_run_saver *v)
+{
+    mlc__atomic a;
+    v->st = mlc__atomic_begin(&a, v->own, v->path);
+    if (v->st == MLC_OK) v->st = mlc__atomic_end(&a, mlc__file_write(&a.file, v->bytes, v->n));
+}
+
+#ifndef MLC_NO_THREADS
+static void *mlc__saver_main(void *user)
+{
+    mlc__saver_write(MLC__CAST(mlc_run_saver *, user));
+    return NULL;
+}
+
+/* Where the system refuses a thread the caller writes. */
+static void mlc__saver_start(mlc_run_saver *v)
+{
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 256 * 1024);
+    v->busy = pthread_create(&v->thread, &attr, mlc__saver_main, v) == 0;
+    pthread_attr_destroy(&attr);
+    if (!v->busy) mlc__saver_write(v);
+}
+
+static void mlc__saver_join(mlc_run_saver *v)
+{
+    if (v->busy) pthread_join(v->thread, NULL);
+    v->busy = false;
+}
+#else
+static void mlc__saver_start(mlc_run_saver *v) { mlc__saver_write(v); }
+static void mlc__saver_join(mlc_run_saver *v) { (void)v; }
+#endif
+
+MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
+{
+    if (!ctx || ctx->status != MLC_OK) return NULL;
+    mlc_run_saver *v = MLC__CAST(mlc_run_saver *, mlc__heap_alloc(ctx, sizeof *v, MLC_MEM_OBJECT,
+                                                                  "run_saver"));
+    if (!v) return NULL;
+    memset(v, 0, sizeof *v);
+    v->ctx = ctx;
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.threads = 1;
+    d.memory_bytes = MLC__SAVER_BYTES;
+    d.memory = v->memory = mlc__heap_alloc(ctx, d.memory_bytes, MLC_MEM_OBJECT, "run_saver");
+    d.status = &v->st;
+    v->own = d.memory ? mlc_ctx_create(&d) : NULL;
+    if (v->own) return v;
+    mlc__fail(ctx, v->st, "run_saver_create: no context for the thread");
+    mlc_run_saver_free(v);
+    return NULL;
+}
+
+MLC_IMPL mlc_status mlc_run_saver_wait(mlc_run_saver *v)
+{
+    if (!v) return MLC_ERR_ARG;
+    mlc__saver_join(v);
+    const mlc_status st = v->st;
+    v->st = MLC_OK;
+    if (st == MLC_OK) return MLC_OK;
+    mlc__fail(v->ctx, st, "%s", v->own->message);
+    mlc_error_clear(v->own);
+    return st;
+}
+
+MLC_IMPL void mlc_run_saver_free(mlc_run_saver *v)
+{
+    if (!v) return;
+    if (v->own) mlc_run_saver_wait(v);
+    mlc_ctx_free(v->own);
+    mlc__heap_free(v->ctx, v->memory);
+    mlc__heap_free(v->ctx, v->bytes);
+    mlc__heap_free(v->ctx, v);
+}
+
+/* The file as it will be, and the path after it. */
+static mlc_status mlc__saver_copy(mlc_run_saver *v, const char *path, const mlc_named *list,
+                                  int64_t count, const mlc__buffer *header)
+{
+    size_t n = 8 + header->n;
+    const size_t length = strlen(path) + 1;
+    for (int64_t i = 0; i < count; i++)
+        n += (size_t)mlc__numel(list[i].tensor) * mlc__size(list[i].tensor);
+    if (n + length > v->room) {
+        mlc__heap_free(v->ctx, v->bytes);
+        v->room = 0;
+        v->bytes = MLC__CAST(char *, mlc__heap_alloc(v->ctx, n + length, MLC_MEM_OBJECT,
+                                                     "run_saver"));
+        if (!v->bytes) return MLC_ERR_NOMEM;
+        v->room = n + length;
+    }
+    for (int i = 0; i < 8; i++) v->bytes[i] = (char)((uint64_t)header->n >> 8 * i & 255);
+    memcpy(v->bytes + 8, header->text, header->n);
+    size_t at = 8 + header->n;
+    for (int64_t i = 0; i < count; i++) {
+        const size_t bytes = (size_t)mlc__numel(list[i].tensor) * mlc__size(list[i].tensor);
+        if (bytes) MLC__TRY(mlc_read(list[i].tensor, v->bytes + at, bytes));
+        at += bytes;
+    }
+    v->n = n;
+    v->path = v->bytes + n;
+    memcpy(v->path, path, length);
+    return MLC_OK;
+}
+
+/* In a scope. */
+static mlc_status mlc__saver_gather(mlc_run_saver *v, const char *path, const mlc_run *run)
+{
+    mlc_ctx *ctx = v->ctx;
+    mlc__run_list l = { ctx, NULL, 0, 0 };
+    mlc__buffer header = { ctx, NULL, 0, 0, MLC_OK };
+    mlc_named *sorted = NULL;
+    MLC__TRY(mlc__run_gather(&l, run));
+    const char **metadata = mlc__run_metadata(ctx, run);
+    if (!metadata) return ctx->status;
+    mlc_status st = mlc__st_lay(ctx, l.list, l.n, metadata, &sorted, &header);
+    if (st == MLC_OK) st = mlc__saver_copy(v, path, sorted, l.n, &header);
+    mlc__heap_free(ctx, header.text);
+    mlc__heap_free(ctx, sorted);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const mlc_run *run)
+{
+    if (!v) return MLC_ERR_ARG;
+    MLC__TRY(mlc_run_saver_wait(v));
+    MLC__TRY(mlc__run_check(v->ctx, "run_save", path, run));
+    MLC__TRY(mlc_scope_begin(v->ctx));
+    const mlc_status st = mlc__saver_gather(v, path, run);
+    mlc__scope_leave(v->ctx);
+    if (st == MLC_OK) mlc__saver_start(v);
+    return st;
+}
+
+/* @@ IMPL.TRAIN.CHECKPOINT ------------------------------- files by rule, signals
+ * Which files there are is a part of the run: the list goes on in another process, with the file
+ * that it is in at its end. What a kill left to be removed is removed by the next save. */
+
+enum { MLC__KEPT_MOST = 64, MLC__KEPT = 2 * MLC__KEPT_MOST + 2 };
+
+typedef struct mlc__kept {
+    int64_t step;
+    double  value;                     /* NaN: none                                            */
+} mlc__kept;
+
+typedef struct mlc__kept_list {
+    int64_t   n, seen;                 /* seen: step of the last look                          */
+    mlc__kept file[MLC__KEPT];         /* steps rise                                           */
+} mlc__kept_list;
+
+typedef struct mlc__on_checkpoint {
+    mlc_callback        c;
+    mlc_checkpoint_desc d;             /* its texts follow this struct in memory               */
+    mlc_run_saver      *saver;         /* of d.async                                           */
+    mlc_run_part        part;
+    int64_t             writing;       /* step of a file that may not be there yet; -1: none   */
+    bool                fresh;         /* it replaces none                                     */
+    double              saved;         /* seconds                                              */
+    mlc__kept_list      kept;
+    char               *file;          /* room for a path                                      */
+    size_t              room;
+} mlc__on_checkpoint;
+
+static const char *mlc__kept_path(mlc__on_checkpoint *p, int64_t step)
+{
+    snprintf(p->file, p->room, "%s-%lld.safetensors", p->d.path, (long long)step);
+    return p->file;
+}
+
+static void mlc__kept_drop(mlc__kept_list *k, int64_t step)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < k->n; i++)
+        if (k->file[i].step != step) k->file[n++] = k->file[i];
+    memset(k->file + n, 0, (size_t)(k->n - n) * sizeof *k->file);
+    k->n = n;
+}
+
+/* True if there was no such file. */
+static bool mlc__kept_add(mlc__kept_list *k, int64_t step, double value)
+{
+    if (k->n < 0 || k->n > MLC__KEPT) memset(k, 0, sizeof *k);           /* of a damaged file */
+    const int64_t had = k->n;
+    mlc__kept_drop(k, step);
+    const bool fresh = k->n == had;
+    if (k->n == MLC__KEPT) mlc__kept_drop(k, k->file[0].step);
+    k->file[k->n].step = step;
+    k->file[k->n++].value = value;
+    return fresh;
+}
+
+/* Is it one of the newest, or of the best? Of equal values the older one is better. */
+static bool mlc__kept_stays(const mlc__on_checkpoint *p, int64_t i)
+{
+    const mlc__kept *f = p->kept.file;
+    const double v = f[i].value;
+    int64_t better = 0;
+    if (i >= p->kept.n - p->d.keep_last) return true;
+    for (int64_t k = 0; k < p->kept.n; k++)
+        better += f[k].value == v ? k < i : p->d.higher ? f[k].value > v : f[k].value < v;
+    return v == v && better < p->d.keep_best;
+}
+
+#if MLC__FILES
+static void mlc__kept_remove(const char *path) { unlink(path); }
+
+/* The largest STEP of files BASE-STEP.safetensors, or -1. */
+static int64_t mlc__kept_step(const char *name, const char *base)
+{
+    const size_t n = strlen(base);
+    int64_t step = 0;
+    int digits = 0;
+    if (strncmp(name, base, n) != 0 || name[n] != '-') return -1;
+    for (name += n + 1; *name >= '0' && *name <= '9' && digits < 18; name++, digits++)
+        step = 10 * step + (*name - '0');
+    return digits && strcmp(name, ".safetensors") == 0 ? step : -1;
+}
+
+static int64_t mlc__kept_newest(mlc__on_checkpoint *p)
+{
+    const char *slash = strrchr(p->d.path, '/');
+    const size_t n = slash ? (size_t)(slash - p->d.path) + 1 : 0;
+    int64_t newest = -1;
+    memcpy(p->file, p->d.path, n);
+    memcpy(p->file + n, ".", 2);
+    DIR *dir = opendir(p->file);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        newest = mlc__max(newest, mlc__kept_step(e->d_name, p->d.path + n));
+    if (dir) closedir(dir);
+    return newest;
+}
+#else
+static void mlc__kept_remove(const char *path) { (void)path; }
+static int64_t mlc__kept_newest(mlc__on_checkpoint *p) { (void)p; return -1; }
+#endif
+
+static mlc_run mlc__checkpoint_run(const mlc__on_checkpoint *p, mlc_fit_state *s)
+{
+    mlc_run run = mlc_fit_run(s);
+    run.parts = p->d.parts;
+    run.n_parts = p->d.n_parts;
+    run.metadata = p->d.metadata;
+    return run;
+}
+
+static void mlc__checkpoint_prune(mlc__on_checkpoint *p)
+{
+    int64_t gone[MLC__KEPT], n = 0;
+    for (int64_t i = 0; i < p->kept.n; i++)
+        if (!mlc__kept_stays(p, i)) gone[n++] = p->kept.file[i].step;
+    for (int64_t i = 0; i < n; i++) {
+        mlc__kept_remove(mlc__kept_path(p, gone[i]));
+        mlc__kept_drop(&p->kept, gone[i]);
+    }
+}
+
+/* Is the last file on the disk? Then older ones go. */
+static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p)
+{
+    const int64_t step = p->writing;
+    if (step < 0) return MLC_OK;
+    p->writing = -1;
+    const mlc_status st = p->saver ? mlc_run_saver_wait(p->saver) : MLC_OK;
+    if (st == MLC_OK) mlc__checkpoint_prune(p);
+    else if (p->fresh) mlc__kept_drop(&p->kept, step);
+    return st;
+}
+
+/* The value of the row of this step. */
+static double mlc__checkpoint_value(const mlc__on_checkpoint *p, const mlc_fit_state *s)
+{
+    const double *steps, *values;
+    const int64_t n = p->d.best ? mlc_tracker_history(s->history, p->d.best, &steps, &values) : 0;
+    return n && steps[n - 1] >= (double)s->step ? values[n - 1] : MLC__NAN;
+}
+
+static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
+{
+    MLC__TRY(mlc__checkpoint_wait(p));
+    const mlc_run run = mlc__checkpoint_run(p, s);
+    p->saved = mlc__seconds();
+    p->fresh = mlc__kept_add(&p->kept, s->step, mlc__checkpoint_value(p, s));
+    const char *path = mlc__kept_path(p, s->step);
+    const mlc_status st = p->saver ? mlc_run_saver_save(p->saver, path, &run) :
+                          mlc_run_save(s->ctx, path, &run);
+    if (st != MLC_OK && p->fresh) mlc__kept_drop(&p->kept, s->step);
+    if (st != MLC_OK) return st;
+    p->writing = s->step;
+    return p->saver ? MLC_OK : mlc__checkpoint_wait(p);
+}
+
+/* save: writes, else waits. What may go on is a warning. */
+static mlc_status mlc__checkpoint_save(mlc__on_checkpoint *p, mlc_fit_state *s, bool save)
+{
+    mlc_ctx *ctx = s->ctx;
+    const mlc_log_fn log = ctx->log;
+    const bool stood = ctx->status != MLC_OK;
+    if (p->d.keep_going) ctx->log = NULL;
+    const mlc_status st = save ? mlc__checkpoint_write(p, s) : mlc__checkpoint_wait(p);
+    ctx->log = log;
+    if (!p->d.keep_going || stood || st == MLC_OK) return st;
+    const bool goes_on = st == MLC_ERR_IO || st == MLC_ERR_NOMEM;
+    mlc__log(ctx, goes_on ? MLC_LOG_WARNING : MLC_LOG_ERROR, ctx->message);
+    if (goes_on) mlc_error_clear(ctx);
+    return goes_on ? MLC_OK : st;
+}
+
+/* Each look remembers the step: a batch without an update is not of its step again. */
+static bool mlc__checkpoint_due(mlc__on_checkpoint *p, mlc_event event, const mlc_fit_state *s)
+{
+    const mlc_checkpoint_desc *d = &p->d;
+    const bool steps = d->every_steps && s->step / d->every_steps != p->kept.seen / d->every_steps;
+    p->kept.seen = s->step;
+    return steps || (d->every_seconds > 0.0 && mlc__seconds() - p->saved >= d->every_seconds) ||
+           (event == MLC_EVENT_EPOCH_END && d->every_epochs &&
+            (s->epoch % d->every_epochs == 0 || mlc__fit_done(s->fit)));
+}
+
+static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
+{
+    if (p->d.best) MLC__TRY(mlc__history_has(s, "on_checkpoint", p->d.best));
+    p->saved = mlc__seconds();
+    memset(&p->kept, 0, sizeof p->kept);
+    p->writing = -1;
+    const int64_t newest = p->d.resume ? mlc__kept_newest(p) : -1;
+    if (newest < 0) return MLC_OK;
+    const mlc_run run = mlc__checkpoint_run(p, s);
+    return mlc__fit_resume(mlc__kept_path(p, newest), &run);
+}
+
+static mlc_status mlc__checkpoint_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_checkpoint *p = MLC__CAST(mlc__on_checkpoint *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) return mlc__checkpoint_begin(p, s);
+    if (event == MLC_EVENT_TRAIN_END) return mlc__checkpoint_save(p, s, false);
+    return mlc__checkpoint_due(p, event, s) ? mlc__checkpoint_save(p, s, true) : MLC_OK;
+}
+
+static void mlc__checkpoint_release(mlc_ctx *ctx, void *user)
+{
+    (void)ctx;
+    mlc_run_saver_free(MLC__CAST(mlc__on_checkpoint *, user)->saver);
+}
+
+MLC_IMPL mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path)
+{
+    mlc_checkpoint_desc d;
+    memset(&d, 0, sizeof d);
+    d.path = path;
+    d.every_epochs = d.keep_last = 1;
+    return d;
+}
+
+static bool mlc__checkpoint_takes(mlc_ctx *ctx, const mlc_checkpoint_desc *d)
+{
+    const char *name = "on_checkpoint";
+    return mlc__callback_takes(ctx, d && d->path && *d->path, name, "desc or its path is NULL, or "
+                               "the path is empty") &&
+           mlc__callback_takes(ctx, d->every_steps >= 0 && d->every_epochs >= 0 &&
+                               d->every_seconds >= 0.0, name, "every_steps, every_epochs or "
+                               "every_seconds is below 0 or NaN") &&
+           mlc__callback_takes(ctx, d->keep_last >= 1 && d->keep_last <= MLC__KEPT_MOST &&
+                               d->keep_best >= 0 && d->keep_best <= MLC__KEPT_MOST, name,
+                               "keep_last must be 1 to 64 and keep_best 0 to 64") &&
+           mlc__callback_takes(ctx, !d->keep_best || d->best, name, "keep_best without best: name "
+                               "a value of the history") &&
+           (!d->best || mlc__history_name(ctx, d->best, name));
+}
+
+/* The struct, its path, the name, and room for a path with a number. */
+static mlc__on_checkpoint *mlc__checkpoint_new(mlc_ctx *ctx, const mlc_checkpoint_desc *d)
+{
+    const size_t path = strlen(d->path) + 1, best = d->best ? strlen(d->best) + 1 : 0;
+    mlc__on_checkpoint *p;
+    p = MLC__CAST(mlc__on_checkpoint *, mlc__callback_new(ctx, "checkpoint", sizeof *p + 2 * path +
+                  best + 40, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END) | MLC__AT(EPOCH_END) |
+                  MLC__AT(TRAIN_END), mlc__checkpoint_on));
+    if (!p) return NULL;
+    char *text = (char *)(p + 1);
+    memcpy(text, d->path, path);
+    if (best) memcpy(text + path, d->best, best);
+    p->d = *d;
+    p->d.path = text;
+    p->d.best = best ? text + path : NULL;
+    p->file = text + path + best;
+    p->room = path + 40;
+    p->writing = -1;
+    p->part.name = "files";
+    p->part.data = &p->kept;
+    p->part.bytes = sizeof p->kept;
+    p->c.parts = &p->part;
+    p->c.n_parts = 1;
+    p->c.release = mlc__checkpoint_release;
+    return p;
+}
+
+MLC_IMPL mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc)
+{
+    if (!mlc__checkpoint_takes(ctx, desc)) return NULL;
+    mlc__on_checkpoint *p = mlc__checkpoint_new(ctx, desc);
+    if (p && desc->async) p->saver = mlc_run_saver_create(ctx);
+    if (!p || !desc->async || p->saver) return p ? &p->c : NULL;
+    mlc_callback_free(ctx, &p->c);
+    return NULL;
+}
+
+/* -- signals -- */
+
+typedef struct mlc__on_signal {
+    mlc_callback c;
+    bool         saves;
+    void       (*was[2])(int);
+    char         path[1];              /* and more after it                                    */
+} mlc__on_signal;
+
+static volatile sig_atomic_t mlc__signal_seen;
+static mlc__on_signal *mlc__signal_owner;
+static const int mlc__signal_numbers[2] = { SIGINT, SIGTERM };
+
+/* The second one is no longer caught. Some systems have taken the handler away by then. */
+static void mlc__signal_catch(int number)
+{
+    if (mlc__signal_seen) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    mlc__signal_seen = 1;
+}
+
+static mlc_status mlc__signal_begin(mlc__on_signal *p, mlc_ctx *ctx)
+{
+    MLC__REQUIRE(ctx, !mlc__signal_owner, STATE, "on_signal: another training of this process "
+                 "catches signals; end it first");
+    mlc__signal_owner = p;
+    mlc__signal_seen = 0;
+    for (int i = 0; i < 2; i++) {
+        p->was[i] = signal(mlc__signal_numbers[i], mlc__signal_catch);
+        if (p->was[i] == SIG_IGN) signal(mlc__signal_numbers[i], SIG_IGN);
+    }
+    return MLC_OK;
+}
+
+static void mlc__signal_end(mlc_ctx *ctx, void *user)
+{
+    mlc__on_signal *p = MLC__CAST(mlc__on_signal *, user);
+    (void)ctx;
+    if (mlc__signal_owner != p) return;
+    for (int i = 0; i < 2; i++)
+        if (p->was[i] != SIG_ERR) signal(mlc__signal_numbers[i], p->was[i]);
+    mlc__signal_owner = NULL;
+}
+
+static mlc_status mlc__signal_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_signal *p = MLC__CAST(mlc__on_signal *, user);
+    if (event == MLC_EVENT_TRAIN_BEGIN) return mlc__signal_begin(p, s->ctx);
+    if (event == MLC_EVENT_TRAIN_END) mlc__signal_end(s->ctx, p);
+    else if (mlc__signal_seen) {
+        const mlc_run run = mlc_fit_run(s);
+        if (p->saves) MLC__TRY(mlc_run_save(s->ctx, p->path, &run));
+        return MLC_INTERRUPTED;
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
+{
+    const size_t n = path ? strlen(path) : 0;
+    if (!MLC__FILES && ctx) {
+        mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "on_signal: mlcore was compiled without files");
+        return NULL;
+    }
+    mlc__on_signal *p = MLC__CAST(mlc__on_signal *, mlc__callback_new(ctx, "signal", sizeof *p + n,
+                                  MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END) | MLC__AT(EPOCH_END) |
+                                  MLC__AT(TRAIN_END), mlc__signal_on));
+    if (!p) return NULL;
+    p->saves = path != NULL;
+    if (path) memcpy(p->path, path, n + 1);
+    p->c.release = mlc__signal_end;
+    return &p->c;
 }
 
 MLC__LEVEL_END

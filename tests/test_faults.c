@@ -971,6 +971,18 @@ READY(mlc_on_memory, mlc_on_memory(w->ctx, 1))
 READY(mlc_on_time_limit, mlc_on_time_limit(w->ctx, 1e6))
 READY(mlc_on_profile, ready_profile(w))
 READY(mlc_profile_desc_make, ready_profile(w))
+
+/* What is written by a thread is counted nowhere: the file cannot be. */
+static mlc_callback *ready_checkpoint(world *w)
+{
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make("/dev/null/net");
+    d.keep_going = d.async = true;
+    return mlc_on_checkpoint(w->ctx, &d);
+}
+
+READY(mlc_on_checkpoint, ready_checkpoint(w))
+READY(mlc_checkpoint_desc_make, ready_checkpoint(w))
+READY(mlc_on_signal, mlc_on_signal(w->ctx, NULL))
 READY(mlc_on_resume, mlc_on_resume(w->ctx, "/nowhere/at/all"))
 
 static mlc_tensor *no_loss(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
@@ -2591,7 +2603,17 @@ static mlc_status skip_step(void *user, mlc_event e, mlc_fit_state *s)
 }
 
 /* What to do with a training. */
-enum { WHOLE, PIECES, SAVED, RESUMED };
+enum { WHOLE, PIECES, SAVED, WRITTEN, RESUMED };
+
+static mlc_status save_by_saver(world *w, const mlc_run *run)
+{
+    mlc_run_saver *saver = mlc_run_saver_create(w->ctx);
+    mlc_status     st = made(w, saver);
+    if (st == MLC_OK) st = mlc_run_saver_save(saver, to(w), run);
+    if (st == MLC_OK) st = mlc_run_saver_wait(saver);
+    mlc_run_saver_free(saver);
+    return st;
+}
 
 static mlc_status fit_with(world *w, int what)
 {
@@ -2616,6 +2638,7 @@ static mlc_status fit_with(world *w, int what)
         const mlc_run  run = mlc_fit_run(s);
         st = made(w, s);
         if (s && what == SAVED) st = mlc_run_save(w->ctx, to(w), &run);
+        if (s && what == WRITTEN) st = save_by_saver(w, &run);
         if (s && what == RESUMED) st = mlc_fit_resume(s, in(w, "run.safetensors"));
         if (s) st = first_of(mlc_fit_end(s, NULL), st);
     } else {
@@ -2642,6 +2665,10 @@ DO(mlc_callback_create) { return fit_with(w, WHOLE); }
 DO(mlc_fit_run)         { return fit_with(w, SAVED); }
 DO(mlc_run_save)        { return fit_with(w, SAVED); }
 DO(mlc_run_load)        { return fit_with(w, RESUMED); }
+DO(mlc_run_saver_create) { return fit_with(w, WRITTEN); }
+DO(mlc_run_saver_save)  { return fit_with(w, WRITTEN); }
+DO(mlc_run_saver_wait)  { return fit_with(w, WRITTEN); }
+DO(mlc_run_saver_free)  { return fit_with(w, WRITTEN); }
 DO(mlc_fit_resume)      { return fit_with(w, RESUMED); }
 
 DO(mlc_evaluate)

@@ -1,9 +1,13 @@
-/* test_run.c -- tests of section IMPL.TRAIN.RUN: a training that goes on from a file has the bits
- * of one that was not interrupted; what does not fit is refused, and nothing changes then */
+/* test_run.c -- tests of sections IMPL.TRAIN.RUN, IMPL.TRAIN.CHECKPOINT: a training that goes on
+ * from a file has the bits of one that was not interrupted; what does not fit is refused, and
+ * nothing changes then; files that stay; signals */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "mlc_test.h"
 #include "watch.h"
+
+#include <signal.h>
+#include <sys/wait.h>
 
 enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 6, CLASSES = 3, EPOCHS = 8,
        CALLS = EPOCHS * (BATCHES + 1) };         /* of mlc_fit_step */
@@ -24,7 +28,7 @@ typedef struct scene {
     mlc_dataset   *images, *data;
     mlc_metric    *metric[2];
     mlc_fit_metric list[2];
-    mlc_callback  *callback[3];
+    mlc_callback  *callback[4];
     count          counts;
     mlc_fit_desc   d;
     mlc_fit_state *s;
@@ -482,4 +486,301 @@ TEST(run, has_parts_of_the_user_and_only_what_it_names)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     mlc_error_clear(ctx);
     box_close(&b);
+}
+
+/* ---- savers ---------------------------------------------------------------------------------- */
+
+TEST(run, a_saver_writes_the_file_that_a_save_writes_while_training_goes_on)
+{
+    const box b = box_open_fast("run");
+    char      other[400];
+    scene     s;
+    snprintf(other, sizeof other, "%s/other", b.dir);
+    scene_open(&s, HELD, 16, BATCH, 3);
+    mlc_run_saver *saver = mlc_run_saver_create(s.ctx);
+    const mlc_run  run = mlc_fit_run(s.s);
+    for (int i = 0; i < 20; i++) {
+        mlc_fit_step(s.s);
+        CHECK_EQ(save(&s, b.path), MLC_OK);
+        CHECK_EQ(mlc_run_saver_save(saver, other, &run), MLC_OK);
+        mlc_fit_step(s.s);
+        if (i % 2) CHECK_EQ(mlc_run_saver_save(saver, other, &run), MLC_OK);
+        if (i % 2) CHECK_EQ(save(&s, b.path), MLC_OK);
+        CHECK_EQ(mlc_run_saver_wait(saver), MLC_OK);
+        CHECK(hash_file(0, b.path) == hash_file(0, other));
+    }
+    CHECK_EQ(mlc_run_saver_save(saver, "/nowhere/at/all", &run), MLC_OK);
+    CHECK_EQ(mlc_run_saver_save(saver, other, &run), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "/nowhere/at/all");
+    mlc_error_clear(s.ctx);
+    CHECK_EQ(mlc_run_saver_wait(saver), MLC_OK);
+    CHECK_EQ(mlc_run_saver_save(saver, "", &run), MLC_ERR_ARG);
+    mlc_error_clear(s.ctx);
+    CHECK_EQ(mlc_run_saver_save(saver, "/nowhere/at/all", &run), MLC_OK);
+    mlc_run_saver_free(saver);
+    CHECK_STATUS(s.ctx, MLC_ERR_IO);
+    mlc_error_clear(s.ctx);
+    CHECK(mlc_run_saver_create(NULL) == NULL);
+    CHECK(mlc_run_saver_wait(NULL) == MLC_ERR_ARG);
+    CHECK(mlc_run_saver_save(NULL, other, &run) == MLC_ERR_ARG);
+    mlc_run_saver_free(NULL);
+    scene_close(&s);
+    box_close(&b);
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+/* The scene's training with one callback more, which it frees. */
+static void with_callback(scene *s, mlc_callback *c)
+{
+    mlc_fit_end(s->s, NULL);
+    memset(&s->counts.n, 0, sizeof s->counts.n);
+    s->callback[s->d.n_callbacks++] = c;
+    s->d.callbacks = s->callback;
+    s->s = mlc_fit_begin(s->net, s->opt, s->train, &s->d);
+    CHECK(s->s != NULL);
+}
+
+static bool has_file(const char *pattern, int64_t step)
+{
+    char path[500];
+    snprintf(path, sizeof path, "%s-%lld.safetensors", pattern, (long long)step);
+    return access(path, F_OK) == 0;
+}
+
+/* The two newest and the best file stay. */
+TEST(run, checkpoints_keep_the_newest_and_the_best)
+{
+    for (int mode = 0; mode < 4; mode++) {
+        const box     b = box_open_fast("net");
+        scene         s;
+        const double *steps, *values;
+        int           best = 0;
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+        d.keep_last = 2;
+        d.keep_best = 1;
+        d.best = "val_AUC";
+        d.higher = mode / 2;
+        d.async = mode % 2;
+        scene_open(&s, HELD, 16, BATCH, 3);
+        with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
+        while (mlc_fit_step(s.s)) {}
+        mlc_tracker *history;
+        CHECK_EQ(mlc_fit_end(s.s, &history), MLC_OK);
+        s.s = NULL;
+        CHECK_EQ(mlc_tracker_history(history, "val_AUC", &steps, &values), EPOCHS);
+        for (int i = 1; i < EPOCHS; i++)
+            if (d.higher ? values[i] > values[best] : values[i] < values[best]) best = i;
+        for (int i = 0; i < EPOCHS; i++)
+            CHECK_EQ(has_file(b.path, (int64_t)steps[i]), i >= EPOCHS - 2 || i == best);
+        CHECK_EQ(box_count(&b), 2 + (best < EPOCHS - 2));
+        mlc_tracker_free(history);
+        scene_close(&s);
+        box_close(&b);
+    }
+}
+
+/* stop: of the first process, in calls of mlc_fit_step; 0: there is one alone. */
+static uint64_t checkpointed(kind k, int stop, bool async)
+{
+    const box b = box_open_fast("net");
+    uint64_t  h = 0;
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+    d.every_steps = 2;
+    d.every_epochs = 2;
+    d.keep_last = 3;
+    d.resume = true;
+    d.async = async;
+    for (int i = stop ? 0 : 1; i < 2; i++) {
+        scene s;
+        scene_open(&s, k, 16, BATCH, 3);
+        with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
+        for (int n = i ? CALLS : stop; n > 0 && mlc_fit_step(s.s); n--) {}
+        if (i) {
+            char    path[400];
+            mlc_run run = mlc_fit_run(s.s);
+            run.fit = NULL;            /* its list of files may have one more that is to go    */
+            snprintf(path, sizeof path, "%s/state", b.dir);
+            CHECK_EQ(mlc_run_save(s.ctx, path, &run), MLC_OK);
+            h = hash_file(0, path);
+        }
+        scene_close(&s);
+    }
+    CHECK_EQ(box_count(&b), 3 + 1);
+    box_close(&b);
+    return h;
+}
+
+TEST(run, checkpoints_go_on_from_the_newest)
+{
+    const kind kinds[] = {COLLECTS, HELD};
+    for (int k = 0; k < 2; k++)
+        for (int async = 0; async < 2; async++) {
+            const uint64_t want = checkpointed(kinds[k], 0, async);
+            for (int stop = 8; stop < CALLS; stop += 13)
+                if (!CHECK(checkpointed(kinds[k], stop, async) == want))
+                    printf("  kind %d, async %d, stopped after call %d\n", k, async, stop);
+        }
+}
+
+static int g_warnings, g_errors;
+static void count_logs(void *user, mlc_log_level level, const char *text)
+{
+    (void)user; (void)text;
+    g_warnings += level == MLC_LOG_WARNING;
+    g_errors += level == MLC_LOG_ERROR;
+}
+
+/* The folder vanishes after the second file. */
+TEST(run, a_checkpoint_that_cannot_be_written_ends_the_training_or_is_a_warning)
+{
+    for (int mode = 0; mode < 4; mode++) {
+        const box    b = box_open_fast("net");
+        mlc_ctx_desc cd = test_desc();
+        mlc_optim   *opt;
+        g_warnings = g_errors = 0;
+        cd.log = count_logs;
+        mlc_ctx     *ctx = test_own(mlc_ctx_create(&cd));
+        mlc_module  *net = mlc_nn_linear(ctx, FIELDS, CLASSES);
+        mlc_tensor  *x = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, FIELDS), 1, -1, 1);
+        mlc_loader  *train = mlc_loader_shuffled(ctx, x, test_rand(ctx, MLC_F32,
+                                                 mlc_dims2(ROWS, CLASSES), 2, 0, 1), BATCH);
+        mlc_fit_desc fd = mlc_fit_desc_make(mlc_mse_loss);
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+        d.async = mode % 2;
+        d.keep_going = mode / 2;
+        mlc_callback *c = mlc_on_checkpoint(ctx, &d);
+        fd.callbacks = &c;
+        fd.n_callbacks = 1;
+        fd.epochs = 6;
+        opt = mlc_sgd(net, 0.1);
+        mlc_fit_state *s = mlc_fit_begin(net, opt, train, &fd);
+        while (s->epoch < 2 && mlc_fit_step(s)) {}
+        mlc_fit_step(s);
+        box_close(&b);
+        while (mlc_fit_step(s)) {}
+        CHECK(s->epoch == (d.keep_going ? 6 : 3) || (mode == 1 && s->epoch == 4));
+        CHECK_EQ(mlc_fit_end(s, NULL), d.keep_going ? MLC_OK : MLC_ERR_IO);
+        if (!d.keep_going) CHECK_HAS(mlc_error(ctx), b.path);
+        CHECK_STATUS(ctx, d.keep_going ? MLC_OK : MLC_ERR_IO);
+        CHECK_EQ(g_errors, !d.keep_going);
+        if (d.keep_going) CHECK(g_warnings >= 3);
+        mlc_error_clear(ctx);
+        mlc_callback_free(ctx, c);
+    }
+}
+
+TEST(run, checkpoints_refuse_settings_that_make_no_sense)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 8; i++) {
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(i == 0 ? NULL : i == 1 ? "" : "net");
+        if (i == 2) d.keep_last = 0;
+        if (i == 3) d.keep_last = 65;
+        if (i == 4) d.keep_best = 1;
+        if (i == 5) d.every_steps = -1;
+        if (i == 6) d.every_seconds = NO_NUMBER;
+        if (i == 7) d.best = "";
+        CHECK(mlc_on_checkpoint(ctx, &d) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        mlc_error_clear(ctx);
+    }
+    CHECK(mlc_on_checkpoint(ctx, NULL) == NULL);
+    mlc_error_clear(ctx);
+    CHECK(mlc_on_checkpoint(NULL, NULL) == NULL);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static mlc_status signals(void *user, mlc_event e, mlc_fit_state *s)
+{
+    const int *number = (const int *)user;
+    (void)e;
+    for (int i = 0; i < number[1] && s->epoch == 1 && s->batch == 3; i++) raise(number[0]);
+    return MLC_OK;
+}
+
+/* A training that gets `times` signals in its eleventh batch, or what is to go on. */
+static mlc_status signalled(scene *s, int number, int times, const char *path)
+{
+    int                about[2] = {number, times};
+    const mlc_callback c = {"signals", about, 1u << MLC_EVENT_STEP_BEGIN, signals, NULL, 0, NULL};
+    mlc_callback      *list[2] = {mlc_callback_create(s->ctx, &c), mlc_on_signal(s->ctx, path)};
+    mlc_fit_end(s->s, NULL);
+    s->d.callbacks = list;
+    s->d.n_callbacks = 2;
+    const mlc_status st = mlc_fit(s->net, s->opt, s->train, &s->d, NULL);
+    mlc_callback_free(s->ctx, list[0]);
+    mlc_callback_free(s->ctx, list[1]);
+    s->d.n_callbacks = 0;
+    s->s = NULL;
+    return st;
+}
+
+static void mine(int number) { (void)number; }
+
+TEST(run, a_signal_lets_the_batch_end_and_saves)
+{
+    const int numbers[2] = {SIGINT, SIGTERM};
+    for (int i = 0; i < 2; i++) {
+        const box b = box_open_fast("run");
+        scene     s;
+        signal(numbers[i], mine);
+        scene_open(&s, PLAIN, 16, BATCH, 3);
+        CHECK_EQ(signalled(&s, numbers[i], 1, b.path), MLC_INTERRUPTED);
+        CHECK_OK(s.ctx);
+        CHECK_STR(mlc_status_name(MLC_INTERRUPTED), "INTERRUPTED");
+        CHECK(signal(numbers[i], SIG_DFL) == mine);        /* as it was before */
+        scene_close(&s);
+        scene_open(&s, PLAIN, 16, BATCH, 9);
+        CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_OK);
+        CHECK(s.s->epoch == 1 && s.s->batch == 4);
+        while (mlc_fit_step(s.s)) {}
+        CHECK(state_of(&s, &b) == whole(PLAIN, &b));
+        scene_close(&s);
+        box_close(&b);
+    }
+}
+
+TEST(run, a_signal_that_is_ignored_stays_so)
+{
+    scene s;
+    signal(SIGINT, SIG_IGN);
+    scene_open(&s, PLAIN, 16, BATCH, 3);
+    CHECK_EQ(signalled(&s, SIGINT, 2, NULL), MLC_OK);
+    CHECK(signal(SIGINT, SIG_DFL) == SIG_IGN);
+    scene_close(&s);
+}
+
+TEST(run, a_second_signal_ends_the_process)
+{
+    scene s;
+    int   how = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        scene_open(&s, PLAIN, 16, BATCH, 3);
+        signalled(&s, SIGTERM, 2, NULL);
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &how, 0) == child);
+    CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
+}
+
+TEST(run, one_training_at_a_time_catches_signals)
+{
+    scene         s;
+    scene_open(&s, PLAIN, 16, BATCH, 3);
+    mlc_callback *a = mlc_on_signal(s.ctx, NULL), *c = mlc_on_signal(s.ctx, NULL);
+    mlc_fit_desc  d = s.d;
+    with_callback(&s, a);
+    d.callbacks = &c;
+    d.n_callbacks = 1;
+    CHECK(mlc_fit_begin(s.net, s.opt, s.train, &d) == NULL);
+    CHECK_HAS(mlc_error(s.ctx), "another training");
+    CHECK_STATUS(s.ctx, MLC_ERR_STATE);
+    mlc_error_clear(s.ctx);
+    mlc_callback_free(s.ctx, c);
+    CHECK(mlc_on_signal(NULL, NULL) == NULL);
+    scene_close(&s);
 }
