@@ -7,6 +7,7 @@
 #include "watch.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 6, CLASSES = 3, EPOCHS = 8,
@@ -783,4 +784,116 @@ TEST(run, one_training_at_a_time_catches_signals)
     mlc_callback_free(s.ctx, c);
     CHECK(mlc_on_signal(NULL, NULL) == NULL);
     scene_close(&s);
+}
+
+/* ---- files of before ------------------------------------------------------------------------- */
+
+/* What a device has beside, or sums up in another order. */
+static bool of_device(const char *name)
+{
+    return strncmp(name, "fit.mean.", 9) == 0 || (strcmp(name, "fit.loss") == 0 && !test_on_host());
+}
+
+/* All that a run of format 1 has is taken back: what is saved then is the same. To write the file
+ * anew, for a format 2: scene_open(COLLECTS, 16, BATCH, 3), 10 calls of mlc_fit_step, save. */
+TEST(run, of_format_1_loads)
+{
+    const box        b = box_open_fast("run");
+    const mlc_named *old, *now;
+    int64_t          n, m, same = 0;
+    scene            s;
+    scene_open(&s, COLLECTS, 16, BATCH, 99);
+    CHECK_EQ(mlc_fit_resume(s.s, "tests/golden/run_v1.safetensors"), MLC_OK);
+    CHECK(s.s->epoch == 1 && s.s->batch == 2 && s.s->step == 3 && s.counts.n == 9);
+    CHECK_EQ(mlc_optim_pending(s.opt), 2);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(s.ctx, "tests/golden/run_v1.safetensors", &old, &n), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(s.ctx, b.path, &now, &m), MLC_OK);
+    for (int64_t i = 0, k = 0; i < n; i++) {
+        while (k < m && strcmp(now[k].name, old[i].name) < 0) k++;
+        if (of_device(old[i].name)) continue;
+        if (!CHECK(k < m && strcmp(now[k].name, old[i].name) == 0)) continue;
+        if (!CHECK(hash_tensor(0, now[k].tensor) == hash_tensor(0, old[i].tensor)))
+            printf("  %s\n", old[i].name);
+        same++;
+    }
+    CHECK(same > 40);
+    CHECK(mlc_fit_step(s.s));
+    scene_close(&s);
+    box_close(&b);
+}
+
+/* ---- killed ---------------------------------------------------------------------------------- */
+
+enum { BYTES = 300 * 1000 };
+
+/* Numbers of the save that has begun last and of that which has ended last, of a child. */
+typedef struct shared { volatile int begun, ended; } shared;
+
+/* Saves files full of their number, until it is killed. */
+static void save_for_ever(const char *path, shared *s, bool async)
+{
+    static unsigned char fill[BYTES];
+    mlc_run_part    part = {"fill", fill, sizeof fill};
+    mlc_ctx        *ctx = test_ctx();
+    mlc_run_saver  *saver = async ? mlc_run_saver_create(ctx) : NULL;
+    mlc_run         run;
+    memset(&run, 0, sizeof run);
+    run.parts = &part;
+    run.n_parts = 1;
+    for (int i = 1; mlc_ctx_status(ctx) == MLC_OK; i++) {
+        memset(fill, i & 255, sizeof fill);
+        s->begun = i;
+        if (saver) mlc_run_saver_save(saver, path, &run);
+        else mlc_run_save(ctx, path, &run);
+        s->ended = saver ? i - 1 : i;
+    }
+    _exit(1);
+}
+
+/* The file is that of the save that has ended last, or of one that had begun. */
+static void check_killed(const box *b, const shared *s)
+{
+    static unsigned char fill[BYTES];
+    mlc_run_part part = {"fill", fill, sizeof fill};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_run      run;
+    bool         same = true, any = false;
+    memset(&run, 0, sizeof run);
+    run.parts = &part;
+    run.n_parts = 1;
+    if (s->ended == 0 && access(b->path, F_OK) != 0) return;
+    CHECK_EQ(mlc_run_load(ctx, b->path, &run), MLC_OK);
+    for (int i = 1; i < BYTES; i++) same = same && fill[i] == fill[0];
+    for (int i = s->ended; i <= s->begun; i++) any = any || fill[0] == (i & 255);
+    CHECK(same);
+    if (!CHECK(any && s->begun - s->ended <= 2))
+        printf("  file %d, ended %d, begun %d\n", fill[0], s->ended, s->begun);
+    CHECK_EQ(mlc_run_save(ctx, b->path, &run), MLC_OK);    /* takes away what was left */
+    CHECK_EQ(box_count(b), 1);
+}
+
+/* MLC_TEST_KILLS: how often; .ci/full says 1000. */
+TEST(run, that_is_killed_while_it_is_saved_is_the_old_or_the_new_one)
+{
+    const char *often = getenv("MLC_TEST_KILLS");
+    const int   kills = often ? atoi(often) : 20;
+    unsigned    random = 1;
+    shared     *s = (shared *)mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fflush(NULL);
+    for (int i = 0; i < kills; i++) {
+        const box b = box_open_fast("run");
+        s->begun = s->ended = 0;
+        const pid_t child = fork();
+        if (child == 0) save_for_ever(b.path, s, i % 2);
+        while (s->begun == 0 && waitpid(child, NULL, WNOHANG) == 0) usleep(100);
+        random = random * 1103515245u + 12345u;
+        usleep((random >> 16) % 4000);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        check_killed(&b, s);
+        box_close(&b);
+    }
+    munmap(s, sizeof *s);
 }
