@@ -250,13 +250,12 @@ TEST(run, a_callback_resumes_where_there_is_a_file)
         CHECK_EQ(s.s->step, i * 3);
         for (int k = 0; k < 3; k++) mlc_fit_step(s.s);
         CHECK_EQ(save(&s, b.path), MLC_OK);
-        mlc_callback_free(s.ctx, list[0]);
         s.d.n_callbacks = 0;
         CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_ERR_STATE);
         CHECK_HAS(mlc_error(s.ctx), "has begun");
         mlc_error_clear(s.ctx);
-        d.n_callbacks = 0;
         mlc_fit_end(s.s, NULL);
+        mlc_callback_free(s.ctx, list[0]);
         s.s = NULL;
         scene_close(&s);
     }
