@@ -304,7 +304,7 @@ static mlc_status doubled(void *user, mlc_sample *s, void *const *in, const int6
     float *room = (float *)s->scratch;
     (void)in_len;
     memcpy(room, in[0], sizeof *room);
-    const double x[2] = {room[0], 2 * room[0]}, u = mlc_sample_uniform(s, 0);
+    const double first = (double)room[0], x[2] = {first, 2 * first}, u = mlc_sample_uniform(s, 0);
     memcpy(s->dst[0], x, sizeof x);
     memcpy(s->dst[1], &u, sizeof u);
     ++*(int *)user;

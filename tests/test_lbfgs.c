@@ -50,7 +50,7 @@ static mlc_tensor *loss_of(void *user)
         return NULL;
     }
     mlc_tensor *y = mlc_forward(b->m, b->x);
-    return b->calls == b->bad ? mlc_mul_scalar(y, NAN) : y;
+    return b->calls == b->bad ? mlc_mul_scalar(y, (double)NAN) : y;
 }
 
 /* ---- golden/make_optim_goldens.py ----------------------------------------------------------- */

@@ -606,7 +606,7 @@ static mlc_status sums(const void *user, mlc_collated *b)
         return MLC_ERR_VALUE;
     }
     for (int64_t r = 0; r < b->n; r++) {
-        out[2 * r] = x[2 * r];
+        out[2 * r] = (double)x[2 * r];
         out[2 * r + 1] = (double)b->rows[r];
     }
     return MLC_OK;
@@ -765,7 +765,7 @@ static void check_mixed(mlc_ctx *ctx, double mixup, double cutmix)
     for (int epoch = 0; epoch < 40; epoch++)
         for (mlc_batch b; mlc_loader_next(l, &b); batches++) {
             double x[8 * 48], y[8 * 5];
-            bool   box = true;
+            bool   whole = true;
             CHECK(mlc_dim(b.y, 1) == 5 && b.y->dtype == MLC_F32);
             CHECK(test_read(b.x, x) && test_read(b.y, y));
             for (int r = 0; r < 8; r++) {
@@ -773,7 +773,7 @@ static void check_mixed(mlc_ctx *ctx, double mixup, double cutmix)
                 double    mean = 0;
                 for (int i = 0; i < 48; i++) {
                     mean += x[r * 48 + i] / 48;
-                    box = box && (fabs(x[r * 48 + i] - own) < 1e-9 ||
+                    whole = whole && (fabs(x[r * 48 + i] - own) < 1e-9 ||
                                   fabs(x[r * 48 + i] - other) < 1e-9);
                 }
                 const double lambda = (mean - other) / (own - other);
@@ -781,7 +781,7 @@ static void check_mixed(mlc_ctx *ctx, double mixup, double cutmix)
                 CHECK_NEAR(y[r * 5 + other % 5], 1 - lambda, 1e-4);
                 sum += r ? 0 : lambda;
             }
-            boxes += box;
+            boxes += whole;
         }
     CHECK_EQ(batches, 200);
     if (cutmix <= 0)

@@ -642,13 +642,13 @@ TEST(metrics, of_predictions_that_are_not_numbers)
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 static void wrong(mlc_metric *m, mlc_tensor *p, mlc_tensor *t, mlc_tensor *w, mlc_status status,
-                  const char *text)
+                  const char *why)
 {
     mlc_ctx *ctx = p ? p->ctx : t->ctx;
     if (!CHECK(m != NULL))
         return;
     CHECK_EQ(mlc_metric_update(m, p, t, w), status);
-    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STR(mlc_error(ctx), why);
     mlc_error_clear(ctx);
     CHECK(isnan(mlc_metric_value(m)));
     mlc_metric_free(m);
@@ -811,7 +811,7 @@ TEST(metrics, what_a_metric_does_not_have_is_an_error)
 
 static mlc_tracker *tracked(mlc_ctx *ctx, mlc_metric *m)
 {
-    static const double losses[] = {0.9, 0.4, NAN, 0.4}, labels[4][4] = {
+    static const double losses[] = {0.9, 0.4, (double)NAN, 0.4}, labels[4][4] = {
         {0, 1, 1, 1}, {1, 0, 2, 0}, {1, 0, 2, 1}, {1, 0, 2, 0}};
     mlc_tensor  *p = test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES);
     mlc_tracker *t = mlc_tracker_create(ctx);

@@ -141,8 +141,8 @@ static bool nearest(const float map[256], uint8_t code, float x, float scale, bo
     const double r = scale > 0 ? (double)x / (double)scale : 0;
     double       best = 9;
     if (v && x > 0 && scale > 0 && code == 0) return false;
-    for (int i = v && x > 0 && scale > 0; i < 256; i++) best = fmin(best, fabs(r - map[i]));
-    return fabs(r - map[code]) <= best + 3e-6 * fabs(r);
+    for (int i = v && x > 0 && scale > 0; i < 256; i++) best = fmin(best, fabs(r - (double)map[i]));
+    return fabs(r - (double)map[code]) <= best + 3e-6 * fabs(r);
 }
 
 typedef struct plain { float p[MOST], m[MOST], v[MOST]; } plain;

@@ -357,7 +357,8 @@ TEST(rules, sam_does_not_ascend_along_what_is_not_finite)
 /* Curvature from gradients of which one is not finite, and of calls that wait for a step.        */
 TEST(rules, a_curvature_that_is_not_finite_is_not_taken)
 {
-    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2}, bad[] = {1, NAN, 1};
+    static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
+    static const double bad[] = {1, (double)NAN, 1};
     double              h[3] = {0}, was[3];
     mlc_ctx            *ctx = test_ctx();
     mlc_module         *m = bowl(ctx, MLC_F32, 3, start);
