@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/{optim_rules,schedules}.safetensors: optimizers and schedules in float64.
+"""Writes tests/golden/{optim_rules,optim_network,schedules}.safetensors, all in float64.
 
     pip install torch numpy safetensors
     python3 tests/golden/make_optim_goldens.py
@@ -8,6 +8,16 @@ Made with torch 2.15.0, numpy 2.4.6, safetensors 0.8.0 (the header of each file 
 two). torch.optim computes the rules that it has; the others are NumPy, from the formulas of their
 papers. Each trace is run again from a start that is changed in its 13th digit, which must not
 show in the 9th digit of any snapshot; the script prints by how much a run in float32 differs.
+
+NETWORK: optim_network.safetensors. The same rules with the same options, on the mean squared error
+of linear 4 -> 6, tanh, linear 6 -> 3 over a batch of 8: net.x [8, 4], net.target [8, 3]. net.start
+and NAME.p1, .p10, .p100 (schedule-free rules: also .x1 ...) are [51]: 0.weight [6, 4], 0.bias [6],
+2.weight [3, 6] and 2.bias [3], one after the other. Start, x and targets are such that no argument
+of lion's sign comes near 0, and rprop takes the same path in float32. lars_decay has a rate of .5.
+LARS has no ratio for biases (SGD with momentum), Muon updates them by AdamW of decay .01. Sophia's
+hhat is 8 g g, g the gradient of the loss. lbfgs is torch's with strong_wolfe, snapshots after 1, 3
+and 10 calls. Rules in NET_UPDATES stop after 10 updates. sophia_h, whose Hessian the library takes
+from differences, is left out.
 
 RULES: optim_rules.safetensors. 100 updates on the loss sum w p^2 (its gradient is 2 w p), from p0
 and w, both [7]; NAME.p1, NAME.p10, NAME.p100 are p after so many updates. "own p0" and
@@ -240,13 +250,17 @@ def lars(lr, trust=0.001, momentum=0.9, eps=1e-8, decay=0.0):
     return rule
 
 
-def sophia(lr, b1=0.96, b2=0.99, gamma=0.05, eps=1e-12, decay=0.2, k=10):
+def bowl_hessian(p, grad):
+    return grad(np.ones_like(p))
+
+
+def sophia(lr, b1=0.96, b2=0.99, gamma=0.05, eps=1e-12, decay=0.2, k=10, hessian=bowl_hessian):
     def rule(p, grad):
         m, h = np.zeros_like(p), np.zeros_like(p)
         update = 0
         while True:
             if update % k == 0:
-                h = b2 * h + (1 - b2) * grad(np.ones_like(p))
+                h = b2 * h + (1 - b2) * hessian(p, grad)
             update += 1
             g = grad(p)
             p = p * (1 - lr * decay)
@@ -424,8 +438,12 @@ def distance(a, b):
     return max(np.max(np.abs(a[key] - b[key]) / np.maximum(1, np.abs(a[key]))) for key in a)
 
 
+TRACED = {}                                         # the rule of each trace, for the network
+
+
 def trace(book, name, rule, p0=None, w=None):
     """Stores the snapshots of one rule, and asserts that rounding does not steer it."""
+    TRACED[name] = rule
     for part, own in (("p0", p0), ("w", w)):
         if own is not None:
             book.put(f"{name}.{part}", own)
@@ -567,6 +585,139 @@ def lbfgs_rules(book):
         assert drift < DRIFT, (name, drift)
         for key, value in made.items():
             book.put(f"{name}.{key}", value)
+
+
+# The network: 4 -> 6, tanh, 6 -> 3.
+
+def spread(shape, stream, scale):
+    """Numbers in -scale ... scale: golden_spread of golden.h."""
+    h = (np.arange(1, math.prod(shape) + 1) * 2654435761 + stream * 40503) % 2 ** 32
+    h = (h ^ h >> 15) * 2246822519 % 2 ** 32
+    return scale * ((h ^ h >> 13) / 2 ** 31 - 1).reshape(shape)
+
+
+NET_SHAPES = ((6, 4), (6,), (3, 6), (3,))           # 0.weight, 0.bias, 2.weight, 2.bias
+# The streams 1300 ... keep the arguments of signs away from 0.
+NET_START = [spread(shape, 1300 + i, 0.6) for i, shape in enumerate(NET_SHAPES)]
+NET_X, NET_TARGET = spread((8, 4), 1310, 1.5), spread((8, 3), 1311, 3)
+# Rules whose rounding grows over 100 updates of the network: that many instead. A curvature of g g
+# near 0 and Newton-Schulz of a matrix with small singular values enlarge rounding.
+NET_UPDATES = {"sophia": 10, "sophia_options": 10, "adafactor_options": 10,
+               "muon_options": 10, "lbfgs": 10}
+NET_DRIFT, NET_SINGLE = 1e-11, 8e-6
+
+
+def net_loss(p):
+    x, target = (torch.tensor(v, dtype=p[0].dtype) for v in (NET_X, NET_TARGET))
+    y = torch.tanh(x @ p[0].T + p[1]) @ p[2].T + p[3]
+    return ((y - target) ** 2).mean()
+
+
+def net_grads(params):
+    leaves = [torch.tensor(p).requires_grad_() for p in params]
+    return [g.numpy() for g in torch.autograd.grad(net_loss(leaves), leaves)]
+
+
+def flat(parts):
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+def run_network(rules, start, updates):
+    """The snapshots of the network, one rule for each parameter."""
+    grads = net_grads(start)
+    made, runs = {}, [rule(p, lambda _, i=i: grads[i])
+                      for i, (rule, p) in enumerate(zip(rules, start))]
+    for update in range(1, updates[-1] + 1):
+        parts = [part if isinstance(part, dict) else {"p": part} for part in map(next, runs)]
+        if update in updates:
+            made.update({f"{key}{update}": flat(part[key] for part in parts) for key in parts[0]})
+        grads[:] = net_grads([part["p"] for part in parts])
+    return made
+
+
+def net_sam(rho, adaptive, start, updates, **options):
+    """SAM, whose norm is that of all parameters."""
+    leaves = [torch.tensor(p).requires_grad_() for p in start]
+    opt, made = torch.optim.SGD(leaves, **options), {}
+    for update in range(1, updates[-1] + 1):
+        p = [leaf.detach().numpy().copy() for leaf in leaves]
+        scale = [np.abs(q) if adaptive else np.ones_like(q) for q in p]
+        up = [s * g for s, g in zip(scale, net_grads(p))]
+        size = rho / (np.sqrt(sum((u * u).sum() for u in up)) + 1e-12)
+        for leaf, g in zip(leaves, net_grads([q + size * s * u
+                                              for q, s, u in zip(p, scale, up)])):
+            leaf.grad = torch.tensor(g)
+        opt.step()
+        if update in updates:
+            made[f"p{update}"] = flat(leaf.detach().numpy() for leaf in leaves)
+    return made
+
+
+def net_trace(book, name, runs):
+    """Stores the snapshots of runs(start), and asserts that rounding does not steer them."""
+    last = NET_UPDATES.get(name, SNAPSHOTS[-1])
+    updates = (1, 3, 10) if name == "lbfgs" else [u for u in SNAPSHOTS if u <= last]
+    # In float32 L-BFGS parts from its path after some calls, as rounding decides: 3 are compared.
+    few = updates[:2] if name == "lbfgs" else updates
+    made = runs(NET_START, updates)
+    nudged = [p * (1 + NUDGE * np.where(np.arange(p.size) % 2, 1, -1).reshape(p.shape))
+              for p in NET_START]
+    drift = distance(made, runs(nudged, updates))
+    narrow = runs([p.astype(np.float32) for p in NET_START], few)
+    single = distance(narrow, made)
+    moved = np.abs(made[f"p{last}"] - flat(NET_START)).max()
+    print(f"net {name:20} drift {drift:.0e}  float32 {single:.0e}  moved {moved:.2g}")
+    assert drift < NET_DRIFT and single < NET_SINGLE, (name, drift, single)
+    for key, value in made.items():
+        book.put(f"{name}.{key}", value)
+
+
+def net_lbfgs(start, updates, **options):
+    """Snapshots of torch's L-BFGS over all parameters."""
+    leaves = [torch.tensor(p).requires_grad_() for p in start]
+    opt, made = torch.optim.LBFGS(leaves, max_iter=4, history_size=5, **options), {}
+
+    def closure():
+        opt.zero_grad()
+        loss = net_loss(leaves)
+        loss.backward()
+        return loss
+
+    for update in range(1, updates[-1] + 1):
+        opt.step(closure)
+        if update in updates:
+            made[f"p{update}"] = flat(leaf.detach().numpy().copy() for leaf in leaves)
+    return made
+
+
+def network(book):
+    optim, estimate = torch.optim, lambda p, grad: len(NET_X) * grad(p) ** 2
+    rules = {name: (rule, rule) for name, rule in TRACED.items()
+             if name not in ("adafactor_matrix", "muon_tall", "sophia_h")
+             and not name.startswith(("sam", "asam"))}
+    rules["sophia"] = 2 * (sophia(0.01, hessian=estimate),)
+    rules["sophia_options"] = 2 * (
+        sophia(0.02, 0.9, 0.95, 0.5, decay=0.0, k=7, hessian=estimate),)
+    # At a rate of 5, which biases have without a ratio, the network diverges.
+    rules["lars_decay"] = (lars(0.5, 0.002, 0.8, decay=0.05),)
+    for name, vectors in (
+            ("lars", by_torch(optim.SGD, lr=1.0, momentum=0.9)),
+            ("lars_decay", by_torch(optim.SGD, lr=0.5, momentum=0.8, weight_decay=0.05)),
+            ("lars_zero", by_torch(optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.05)),
+            ("muon", by_torch(optim.AdamW, lr=0.02, weight_decay=0.01)),
+            ("muon_options", by_torch(optim.AdamW, lr=0.05, weight_decay=0.01))):
+        rules[name] = rules[name][0], vectors
+    book.put("net.start", flat(NET_START))
+    book.put("net.x", NET_X)
+    book.put("net.target", NET_TARGET)
+    for name, (matrices, vectors) in rules.items():
+        net_trace(book, name, lambda *run: run_network(2 * [matrices, vectors], *run))
+    for name, rho, adaptive, options in (
+            ("sam", 0.05, False, {"lr": 0.02}),
+            ("sam_momentum", 0.1, False, {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.05}),
+            ("asam", 0.5, True, {"lr": 0.02})):
+        net_trace(book, name, lambda *run: net_sam(rho, adaptive, *run, **options))
+    net_trace(book, "lbfgs", lambda *run: net_lbfgs(*run, line_search_fn="strong_wolfe"))
 
 
 def dummy():
@@ -772,6 +923,9 @@ def main():
     wrapped_rules(rules)
     lbfgs_rules(rules)
     rules.save("optim_rules.safetensors")
+    net = Book()
+    network(net)
+    net.save("optim_network.safetensors")
     schedules = Book()
     for name, make, closed in schedule_table():
         put_schedule(schedules, name, closed, by_scheduler(make)[0])
