@@ -200,7 +200,7 @@ static uint64_t in_two(kind k, int stop, const box *b)
 TEST(run, a_training_that_goes_on_has_the_bits_of_one_that_was_not_interrupted)
 {
     const box b = box_open_fast("run");
-    const int step = (int)test_stride(11);
+    const int step = test_cpu_kernels() ? (int)test_stride(11) : 37;    /* emulated: slow */
     for (kind k = PLAIN; k < KINDS; k = (kind)(k + 1)) {
         const uint64_t want = whole(k, &b);
         for (int stop = 1; stop <= 60; stop += step)
@@ -415,7 +415,7 @@ TEST(run, that_is_cut_or_flipped_is_refused_or_loads)
     CHECK_EQ(save(&s, b.path), MLC_OK);
     scene_close(&s);
     unsigned char *bytes = get_file(b.path, &n);
-    const int      times = 400 / (int)test_stride(8);
+    const int      times = test_cpu_kernels() ? 400 / (int)test_stride(8) : 8;
     for (int i = 0; i < times; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         const size_t at = (size_t)(random >> 33) % n;
@@ -617,7 +617,7 @@ TEST(run, checkpoints_go_on_from_the_newest)
     for (int k = 0; k < 2; k++)
         for (int async = 0; async < 2; async++) {
             const uint64_t want = checkpointed(kinds[k], 0, async);
-            for (int stop = 8; stop < CALLS; stop += 13)
+            for (int stop = 8; stop < CALLS; stop += test_cpu_kernels() ? 13 : 50)
                 if (!CHECK(checkpointed(kinds[k], stop, async) == want))
                     printf("  kind %d, async %d, stopped after call %d\n", k, async, stop);
         }
