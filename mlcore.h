@@ -52848,6 +52848,7 @@ static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
 static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
 {
     mlc_ctx *ctx = s->ctx;
+    if (loss != loss) loss = MLC__NAN;                     /* without a sign */
     const mlc_log_fn log = ctx->log;
     ctx->log = NULL;
     if (!mlc__nan_in(n, s->data->x, "the batch's x", "") &&
