@@ -46,6 +46,16 @@ FILES_FN box box_open_fast(const char *file)
     return box_open(file);
 }
 
+/* As mkdir for the user alone. */
+FILES_FN int folder_make(const char *path)
+{
+#ifdef _WIN32
+    return mkdir(path);
+#else
+    return mkdir(path, 0700);
+#endif
+}
+
 /* Number of entries in the folder: a temporary file left behind shows here. */
 FILES_FN int box_count(const box *b)
 {

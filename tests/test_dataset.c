@@ -742,8 +742,8 @@ TEST(dataset, folders_of_images_are_classes)
     char      dog[340], cat[340];
     snprintf(dog, sizeof dog, "%s/dog", b.dir);
     snprintf(cat, sizeof cat, "%s/cat-a", b.dir);
-    CHECK_EQ(mkdir(dog, 0700), 0);
-    CHECK_EQ(mkdir(cat, 0700), 0);
+    CHECK_EQ(folder_make(dog), 0);
+    CHECK_EQ(folder_make(cat), 0);
     put_image(&b, "dog/2.pgm", "P5 1 1 255 ", 1, 3);
     put_image(&b, "dog/1.pgm", "P5 1 1 255 ", 1, 2);
     put_image(&b, "cat-a/9.pgm", "P5 1 1 255 ", 1, 1);

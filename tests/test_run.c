@@ -727,12 +727,17 @@ TEST(run, a_signal_lets_the_batch_end_and_saves)
     for (int i = 0; i < 2; i++) {
         const box b = box_open_fast("run");
         scene     s;
-        signal(numbers[i], mine);
+        struct sigaction a, old;
+        memset(&a, 0, sizeof a);
+        a.sa_handler = mine;
+        sigaction(numbers[i], &a, NULL);
         scene_open(&s, PLAIN, 16, BATCH, 3);
         CHECK_EQ(signalled(&s, numbers[i], 1, b.path), MLC_INTERRUPTED);
         CHECK_OK(s.ctx);
         CHECK_STR(mlc_status_name(MLC_INTERRUPTED), "INTERRUPTED");
-        CHECK(signal(numbers[i], SIG_DFL) == mine);        /* as it was before */
+        a.sa_handler = SIG_DFL;
+        CHECK_EQ(sigaction(numbers[i], &a, &old), 0);
+        CHECK(old.sa_handler == mine);                     /* as it was before */
         scene_close(&s);
         scene_open(&s, PLAIN, 16, BATCH, 9);
         CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_OK);
