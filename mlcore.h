@@ -85,8 +85,8 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
- *   API.NN  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA  API.METRICS  API.TRAIN  API.IO
- *   API.PLOT  API.BACKEND  API.CPP
+ *   API.NN  API.TRANSFORMER  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA
+ *   API.METRICS  API.TRAIN  API.IO  API.PLOT  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -94,16 +94,18 @@
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.MOMENTS
- *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH
+ *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
- *   IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN
+ *   IMPL.OPS.ATTENTION  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM
+ *   IMPL.OPS.JOIN
  *   IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.STATE
+ *   IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
@@ -1468,6 +1470,37 @@ MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool larges
  *   test   tests/test_random.c                                                                */
 MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
 
+/* -- attention; test: tests/test_attention.c -- */
+
+typedef struct mlc_attention_desc {
+    bool    causal;                    /* row i sees keys j <= i + s - t                       */
+    bool    has_scale;
+    double  scale;                     /* of scores; used if has_scale, else 1/sqrt(d)         */
+    double  dropout;                   /* of weights, as mlc_dropout's p; default 0            */
+    int64_t window;                    /* row i sees keys |i + s - t - j| < window; 0: no limit */
+    mlc_tensor *mask;                  /* bool: true takes part; q's dtype or f32: added to the */
+                                       /* scores, with a gradient. Broadcasts to [b,h,t,s]     */
+    mlc_tensor *key_lengths;           /* i64 [b]: row of the batch sees keys j < its length   */
+    mlc_tensor *alibi;                 /* f32 [h]: -slope |i + s - t - j| is added to scores   */
+    mlc_tensor *q_offsets, *k_offsets; /* i64 [n+1], b is 1: packed sequences, of which number */
+                                       /* z has rows q_offsets[z] to q_offsets[z+1], and keys  */
+                                       /* likewise, and i, j, t, s of its own; k NULL: as q    */
+} mlc_attention_desc;
+
+/* mlc_attention_desc_make: no mask, no dropout, scores by 1/sqrt(d).                          */
+MLC_API mlc_attention_desc mlc_attention_desc_make(void);
+/* mlc_attention: y [b,h,t,dv] = softmax(q k^T / sqrt(d)) v of q [b,h,t,d], k [b,hk,s,d], v
+ *   [b,hk,s,dv], of any strides: hk divides h, head i reads k and v i / (h/hk). A row that sees no
+ *   key is 0. y lies in memory as [b,t,h,dv]: one row for all heads. No [t,s] tensor is made.
+ *   grad   of q, k, v and a float mask, from the logarithm of each row's sum
+ *   err    SHAPE, DTYPE, ARG; VALUE: a length that is not in [0, s], offsets that fall or are over
+ *          t or s
+ *   ref    arXiv 2205.14135; F.scaled_dot_product_attention, whose is_causal is j <= i          */
+MLC_API mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v);
+/* mlc_attention_ex: with masks and the like. NULL desc: as mlc_attention.                     */
+MLC_API mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
+                                     const mlc_attention_desc *desc);
+
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c
  * x is what a network made, target what it should have. The reduction says what becomes of the
  * losses of elements or rows: their mean (of none: NaN), their sum, or nothing. A short form takes
@@ -2222,6 +2255,87 @@ MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
  *   err    those of filling a tensor
  *   ref    torch.optim.swa_utils.update_bn                  test: tests/test_average.c        */
 MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
+
+/* @@ API.TRANSFORMER ---------- attention modules, blocks; test: tests/test_transformer.c
+ * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Masks are those of
+ * mlc_attention_desc, where true takes part; those of torch.nn.MultiheadAttention say with true who
+ * is left out: mlc_logical_not turns one into the other. Parameters have PyTorch's names. */
+
+typedef struct mlc_nn_multihead_attention_desc {
+    int64_t embed, heads;              /* required; heads divide embed                         */
+    int64_t kv_heads;                  /* of keys and values, divide heads; default heads      */
+    int64_t key_size, value_size;      /* of the inputs; default embed                         */
+    double  dropout;                   /* of weights of attention, in training; default 0      */
+    bool    no_bias;                   /* without in_proj_bias and out_proj.bias               */
+    bool    causal;                    /* of every call                                        */
+    int64_t window;                    /* of every call; 0: no limit                           */
+} mlc_nn_multihead_attention_desc;
+
+/* mlc_nn_multihead_attention_desc_make: as many heads of keys as of queries, all inputs of embed
+ *   features, no dropout, biases.                                                             */
+MLC_API mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(int64_t embed,
+                                                                             int64_t heads);
+/* mlc_nn_multihead_attention: queries, keys and values of each head by one product, mlc_attention,
+ *   and another product. in_proj_weight [embed + 2 kv_heads embed/heads, embed], or, where sizes
+ *   differ, q_proj_weight, k_proj_weight, v_proj_weight; in_proj_bias, out_proj.weight,
+ *   out_proj.bias. A forward has one input, x, for all three, or three: query [b,t,embed], key
+ *   [b,s,key_size], value [b,s,value_size]; the output is [b,t,embed].
+ *   err    ARG     ref: torch.nn.MultiheadAttention, without weights of attention as an output  */
+MLC_API mlc_module *mlc_nn_multihead_attention(mlc_ctx *ctx, int64_t embed, int64_t heads);
+/* mlc_nn_multihead_attention_ex: with a desc.   err: ARG with the numbers that do not fit     */
+MLC_API mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
+                                                  const mlc_nn_multihead_attention_desc *desc);
+/* mlc_attention_forward: the module's forward with a mask, lengths of keys and the like, which desc
+ *   has; its dropout does not count, that of the module does. NULL key, value: those of query, of
+ *   key. NULL desc: none.
+ *   err    ARG: no such module; those of mlc_attention_ex                                     */
+MLC_API mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc_tensor *key,
+                                          mlc_tensor *value, const mlc_attention_desc *desc);
+
+typedef struct mlc_nn_transformer_desc {
+    int64_t embed, heads;              /* required; heads divide embed                         */
+    int64_t kv_heads;                  /* of self-attention; default heads                     */
+    int64_t hidden;                    /* features between both linears; default 2048          */
+    double  dropout;                   /* of weights of attention, sums, hidden; default 0.1   */
+    double  eps;                       /* of norms; default 1e-5                               */
+    mlc_act act;                       /* of hidden; default relu                              */
+    bool    gated;                     /* act(x w1) (x w2), both rows of linear1: SwiGLU with  */
+                                       /* MLC_ACT_SILU                                         */
+    bool    norm_first;                /* before attention and linears, not after sums         */
+    bool    rms_norm;                  /* in place of layer norm                               */
+    bool    no_bias;                   /* of linears and norms                                 */
+    bool    causal;                    /* self-attention of every call                         */
+    int64_t window;                    /* of it; 0: no limit                                   */
+    bool    final_norm;                /* a stack ends with one                                */
+} mlc_nn_transformer_desc;
+
+/* mlc_nn_transformer_desc_make: torch.nn.TransformerEncoderLayer's defaults.                  */
+MLC_API mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int64_t heads);
+/* mlc_nn_transformer_encoder_layer: x + attention(x), + linear2(act(linear1)), each with a norm.
+ *   Children self_attn, linear1, linear2, norm1, norm2.
+ *   err    ARG      ref: arXiv 1706.03762; torch.nn.TransformerEncoderLayer                   */
+MLC_API mlc_module *mlc_nn_transformer_encoder_layer(mlc_ctx *ctx,
+                                                     const mlc_nn_transformer_desc *desc);
+/* mlc_nn_transformer_decoder_layer: the same with attention to memory [b,s,embed], the second
+ *   input, between: children multihead_attn, norm3, too.   err: ARG
+ *   ref    torch.nn.TransformerDecoderLayer                                                   */
+MLC_API mlc_module *mlc_nn_transformer_decoder_layer(mlc_ctx *ctx,
+                                                     const mlc_nn_transformer_desc *desc);
+/* mlc_nn_transformer_encoder: n layers, "layers.0" and so on, and "norm" with final_norm. Each
+ *   starts with values of its own (PyTorch: copies of one).
+ *   err    ARG                                      ref: torch.nn.TransformerEncoder          */
+MLC_API mlc_module *mlc_nn_transformer_encoder(mlc_ctx *ctx, const mlc_nn_transformer_desc *desc,
+                                               int64_t n);
+/* mlc_nn_transformer_decoder: n layers of a decoder.
+ *   err    ARG                                      ref: torch.nn.TransformerDecoder          */
+MLC_API mlc_module *mlc_nn_transformer_decoder(mlc_ctx *ctx, const mlc_nn_transformer_desc *desc,
+                                               int64_t n);
+/* mlc_transformer_forward: a forward of a layer or a stack with masks and lengths: desc self is of
+ *   self-attention, cross of attention to memory; NULL: none. memory: NULL for an encoder.
+ *   err    ARG: no such module; those of mlc_attention_ex                                     */
+MLC_API mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
+                                            const mlc_attention_desc *self,
+                                            const mlc_attention_desc *cross);
 
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
@@ -5304,6 +5418,48 @@ struct mlc_k_conv {
     int32_t     aux_after;
     void       *workspace; size_t workspace_bytes;
 };
+/* y = softmax(scale q k^T + mask - alibi |i + s - t - j|) v, of each batch and head; strides step
+ * along batch, head, row, element. Row i of sequence z, of its t rows and s keys, sees key j where
+ * causal, window, lengths, a boolean mask and offsets let it. Weights are dropped by word
+ * ((batch h + head) t + i) s + j of the stream. What lengths and offsets have is checked before
+ * anything is written; attention_grad takes the nearest that is right. */
+struct mlc_k_attention {
+    mlc_dtype   dtype;                 /* floats; sums are f32, of f64 f64                     */
+    int64_t     b, h, hk, t, s, d, dv; /* head i of q goes with head i / (h / hk) of k and v   */
+    const void *q;        int64_t q_stride[4];
+    const void *k;        int64_t k_stride[4];
+    const void *v;        int64_t v_stride[4];
+    void       *y;        int64_t y_stride[4];
+    void       *lse;                   /* [b,h,t]: log of the sum of e^score, -inf where no key */
+                                       /* is seen; f32, of f64 f64; NULL: not wanted           */
+    double      scale;
+    int32_t     causal;
+    int64_t     window;                /* |i + s - t - j| < window; 0: no limit                */
+    const void *mask;     int64_t mask_stride[4];  /* NULL; bool: true takes part; else added  */
+    mlc_dtype   mask_dtype;            /* bool, dtype or f32                                   */
+    const int64_t *lengths;            /* NULL, or [b]: keys that are there                    */
+    const float *alibi;                /* NULL, or [h]                                         */
+    int64_t     sequences;             /* with offsets [sequences + 1] of rows and keys, and a */
+    const int64_t *q_offsets, *k_offsets;          /* b of 1; NULL: all are one                */
+    double      drop;                  /* probability; 0: none                                 */
+    uint64_t    drop_seed, drop_stream;
+    const uint64_t *drop_base;         /* stream_base of struct mlc_k_random                   */
+    int64_t     bad_length, bad_offset;            /* what goes to error[0] of each            */
+    int64_t    *error;                 /* {kind, place, value, limit}                          */
+    void       *workspace; size_t workspace_bytes;
+};
+/* Gradients of those that are not NULL; their memory is apart. */
+struct mlc_k_attention_grad {
+    struct mlc_k_attention f;          /* as the forward had it, with y and lse; no workspace  */
+    const void *dy;       int64_t dy_stride[4];
+    void       *dq;       int64_t dq_stride[4];
+    void       *dk;       int64_t dk_stride[4];
+    void       *dv;       int64_t dv_stride[4];
+    void       *dmask;    int64_t dmask_stride[4]; /* of mask_dtype                            */
+    int64_t     mask_shape[4];         /* of dmask; 1: the sum along an axis                   */
+    int32_t     dq_accumulate, dk_accumulate, dv_accumulate, dmask_accumulate;
+    void       *workspace; size_t workspace_bytes;
+};
 /* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
 struct mlc_k_gemm_optim {
     struct mlc_k_gemm  gemm;           /* one product, no sink; c is NULL, c_dtype that of p   */
@@ -5319,13 +5475,16 @@ struct mlc_k_gemm_optim {
 #define MLC_K_ERROR_FEW 4
 #define MLC_K_ERROR_DIVISOR 5
 #define MLC_K_ERROR_NORM 6
+#define MLC_K_ERROR_LENGTH 7
+#define MLC_K_ERROR_OFFSET 8
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
     X(argmax) X(take) X(finite) X(optim) X(math) X(compare) X(where) \
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
     X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
-    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole) X(average)
+    X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole) X(average) \
+    X(attention) X(attention_grad)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -6561,6 +6720,15 @@ typedef struct mlc__linear_spec {
     mlc__drop_spec drop;
 } mlc__linear_spec;
 
+/* at: places of mask, key_lengths, alibi and offsets among the inputs; 0: not there. */
+typedef struct mlc__attention_spec {
+    double  scale;
+    int64_t window;
+    mlc__drop_spec drop;
+    bool    causal;
+    int8_t  at[5];
+} mlc__attention_spec;
+
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
  * operation's own parameters, set between mlc__begin and mlc__finish. */
 struct mlc_node {
@@ -6592,6 +6760,7 @@ struct mlc_node {
         struct { int32_t axis; bool log; } softmax;
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
+        mlc__attention_spec attention;
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
         struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
                        pad;
@@ -6664,7 +6833,7 @@ struct mlc_ctx {
     int64_t       *error_word;         /* on the device                                         */
     int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc__error_say error_say[MLC_K_ERROR_NORM + 1];        /* by kind, or NULL                  */
+    mlc__error_say error_say[MLC_K_ERROR_OFFSET + 1];        /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -20811,6 +20980,323 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
             mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
                                 &mlc__half_fns_##isa), mlc__k_sketch_workspace)
 
+/* @@ IMPL.KERNELS.ATTENTION ------------------------------ softmax(q k^T) v, a row at a time
+ * A task is a batch and a head of k and v, with all heads of q that go with it. Of a row the scores
+ * of the keys that it sees are made, s numbers of workspace a thread; backward makes weights again,
+ * as e^(score - lse). */
+
+/* Keys [lo, hi) that a row sees, and its own place among keys: j - at is 0 on the diagonal. */
+typedef struct mlc__attn_span { int64_t lo, hi, at; } mlc__attn_span;
+
+/* Sequence of row i: rows [q0, q1), keys [k0, k1). Rows of none have no keys. */
+static void mlc__attn_sequence(const struct mlc_k_attention *a, int64_t i, int64_t q[2],
+                               int64_t k[2])
+{
+    int64_t lo = 0, hi = a->sequences;
+    if (!a->q_offsets) {
+        q[0] = k[0] = 0;
+        q[1] = a->t;
+        k[1] = a->s;
+        return;
+    }
+    while (hi - lo > 1) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        if (a->q_offsets[mid] <= i) lo = mid; else hi = mid;
+    }
+    q[0] = a->q_offsets[lo];
+    q[1] = a->sequences ? a->q_offsets[lo + 1] : q[0];
+    k[0] = mlc__max(0, a->k_offsets[lo]);
+    k[1] = a->sequences ? mlc__min(a->s, a->k_offsets[lo + 1]) : k[0];
+    if (i < q[0] || i >= q[1]) k[1] = k[0];
+}
+
+static mlc__attn_span mlc__attn_seen(const struct mlc_k_attention *a, int64_t batch, int64_t i)
+{
+    mlc__attn_span r;
+    int64_t q[2], k[2];
+    mlc__attn_sequence(a, i, q, k);
+    r.at = k[0] + (i - q[0]) + (k[1] - k[0]) - (q[1] - q[0]);
+    r.lo = k[0];
+    r.hi = k[1];
+    if (a->lengths) r.hi = mlc__min(r.hi, r.lo + mlc__max(0, a->lengths[batch]));
+    if (a->window) {
+        r.lo = mlc__max(r.lo, r.at - a->window + 1);
+        r.hi = mlc__min(r.hi, r.at + a->window);
+    }
+    if (a->causal) r.hi = mlc__min(r.hi, r.at + 1);
+    return r;
+}
+
+/* The lowest length that is not in [0, s], or the lowest offset that falls or leaves its rows. */
+static bool mlc__attn_fine(const struct mlc_k_attention *a)
+{
+    const int64_t *offsets[2] = { a->q_offsets, a->k_offsets }, most[2] = { a->t, a->s };
+    for (int64_t i = 0; a->lengths && i < a->b; i++) {
+        if (a->lengths[i] >= 0 && a->lengths[i] <= a->s) continue;
+        a->error[0] = a->bad_length;
+        a->error[1] = i;
+        a->error[2] = a->lengths[i];
+        a->error[3] = a->s;
+        return false;
+    }
+    for (int w = 0; w < 2; w++)
+        for (int64_t i = 0; offsets[w] && i <= a->sequences; i++) {
+            const int64_t least = i ? offsets[w][i - 1] : 0;
+            if (offsets[w][i] >= least && offsets[w][i] <= most[w]) continue;
+            a->error[0] = a->bad_offset;
+            a->error[1] = i;
+            a->error[2] = offsets[w][i];
+            a->error[3] = most[w];
+            return false;
+        }
+    return true;
+}
+
+/* Rows of one head, in f64: [n,d] dense. */
+static void mlc__attn_read(double *to, const void *x, mlc_dtype dtype, const int64_t stride[4],
+                           int64_t batch, int64_t head, int64_t first, int64_t n, int64_t d)
+{
+    const int64_t at = batch * stride[0] + head * stride[1];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t e = 0; e < d; e++)
+            to[i * d + e] = mlc__conv_get(x, at + (first + i) * stride[2] + e * stride[3], dtype);
+}
+
+static void mlc__attn_write(void *x, mlc_dtype dtype, const int64_t stride[4], int64_t batch,
+                            int64_t head, int64_t first, int64_t n, int64_t d, const double *from,
+                            bool accumulate)
+{
+    const int64_t at = batch * stride[0] + head * stride[1];
+    for (int64_t i = 0; x && i < n; i++)
+        for (int64_t e = 0; e < d; e++) {
+            const int64_t to = at + (first + i) * stride[2] + e * stride[3];
+            const double before = accumulate ? mlc__conv_get(x, to, dtype) : 0.0;
+            mlc__conv_set(x, to, dtype, before + from[i * d + e]);
+        }
+}
+
+/* Scores of a row against keys [lo, hi); what a mask leaves out is -inf. */
+static void mlc__attn_scores(const struct mlc_k_attention *a, int64_t batch, int64_t head,
+                             int64_t i, const mlc__attn_span *r, const double *q, const double *k,
+                             double *score)
+{
+    const int64_t *ms = a->mask_stride, mask_at = batch * ms[0] + head * ms[1] + i * ms[2];
+    for (int64_t j = r->lo; j < r->hi; j++) {
+        double dot = 0.0;
+        for (int64_t e = 0; e < a->d; e++) dot += q[e] * k[j * a->d + e];
+        dot *= a->scale;
+        if (a->alibi) dot -= (double)a->alibi[head] * fabs((double)(r->at - j));
+        if (a->mask && a->mask_dtype == MLC_BOOL) {
+            if (!MLC__CAST(const uint8_t *, a->mask)[mask_at + j * ms[3]]) dot = -MLC__INF;
+        } else if (a->mask) {
+            dot += mlc__conv_get(a->mask, mask_at + j * ms[3], a->mask_dtype);
+        }
+        score[j] = dot;
+    }
+}
+
+/* 0, or what a weight that stays is multiplied by. */
+static double mlc__attn_kept(const struct mlc_k_attention *a, const mlc__drop_of *d, int64_t batch,
+                             int64_t head, int64_t i, int64_t j)
+{
+    if (a->drop == 0.0) return 1.0;
+    const uint64_t e = (uint64_t)(((batch * a->h + head) * a->t + i) * a->s + j);
+    const mlc__words r = mlc__philox(a->drop_seed, mlc__stream_of(a->drop_stream, a->drop_base),
+                                     e / 4);
+    return r.w[e % 4] >= d->below && !d->all ? d->scale : 0.0;
+}
+
+typedef struct mlc__attn_job {
+    const struct mlc_k_attention *a;
+    const struct mlc_k_attention_grad *g;          /* or NULL                                  */
+    double *room, *mask;               /* a thread's workspace; sums of dmask, or NULL         */
+    int64_t each;                      /* doubles of a thread                                  */
+} mlc__attn_job;
+
+/* Doubles of a thread: k, v, a row of q, of y or dy, scores; backward: dk, dv, a row of dq, y. */
+static int64_t mlc__attn_room(const struct mlc_k_attention *a, bool back)
+{
+    const int64_t all = a->s * (a->d + a->dv) + a->d + a->dv;
+    return back ? 2 * all + a->s : all + a->s;
+}
+
+/* One row of y, and its lse. */
+static void mlc__attn_row(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
+                          const double *k, const double *v, double *q, double *y, double *score)
+{
+    const struct mlc_k_attention *a = j->a;
+    const mlc__attn_span r = mlc__attn_seen(a, batch, i);
+    const mlc__drop_of drop = mlc__drop_made(a->drop);
+    double most = -MLC__INF, sum = 0.0;
+    mlc__attn_read(q, a->q, a->dtype, a->q_stride, batch, head, i, 1, a->d);
+    mlc__attn_scores(a, batch, head, i, &r, q, k, score);
+    for (int64_t e = 0; e < a->dv; e++) y[e] = 0.0;
+    for (int64_t s = r.lo; s < r.hi; s++) if (!(score[s] <= most)) most = score[s];
+    for (int64_t s = r.lo; s < r.hi && most != -MLC__INF; s++) {
+        const double p = exp(score[s] - most), kept = p * mlc__attn_kept(a, &drop, batch, head, i,
+                                                                          s);
+        sum += p;
+        for (int64_t e = 0; e < a->dv; e++) y[e] += kept * v[s * a->dv + e];
+    }
+    for (int64_t e = 0; e < a->dv && most != -MLC__INF; e++) y[e] /= sum;
+    mlc__attn_write(a->y, a->dtype, a->y_stride, batch, head, i, 1, a->dv, y, false);
+    if (a->lse)
+        mlc__elem_put(a->lse, (batch * a->h + head) * a->t + i, mlc__wide(a->dtype),
+                      most == -MLC__INF ? most : most + log(sum));
+}
+
+static void mlc__attn_task(void *arg, int64_t task, int32_t worker)
+{
+    const mlc__attn_job *j = MLC__CAST(const mlc__attn_job *, arg);
+    const struct mlc_k_attention *a = j->a;
+    const int64_t batch = task / a->hk, kv = task % a->hk, group = a->h / a->hk;
+    double *k = j->room + worker * j->each, *v = k + a->s * a->d, *q = v + a->s * a->dv;
+    double *y = q + a->d, *score = y + a->dv;
+    mlc__attn_read(k, a->k, a->dtype, a->k_stride, batch, kv, 0, a->s, a->d);
+    mlc__attn_read(v, a->v, a->dtype, a->v_stride, batch, kv, 0, a->s, a->dv);
+    for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+        for (int64_t i = 0; i < a->t; i++)
+            mlc__attn_row(j, batch, head, i, k, v, q, y, score);
+}
+
+static double mlc__attn_ns(const struct mlc_k_attention *a)
+{
+    return 2.0 * (double)(a->b * a->h) * (double)a->t * (double)a->s * (double)(a->d + a->dv);
+}
+
+static size_t mlc__k_attention_workspace(void *dev, const struct mlc_k_attention *a)
+{
+    return (size_t)mlc__attn_room(a, false) * (size_t)mlc__pool_threads(dev) * sizeof(double);
+}
+
+static mlc_status mlc__attention_run(void *dev, const struct mlc_k_attention *a)
+{
+    mlc__attn_job j = { a, NULL, MLC__CAST(double *, a->workspace), NULL,
+                        mlc__attn_room(a, false) };
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_attention_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    if (mlc__attn_fine(a))
+        mlc__parallel(dev, a->b * a->hk, mlc__attn_ns(a), mlc__attn_task, &j);
+    return MLC_OK;
+}
+
+/* What backward has of a row at hand, beside k and v. */
+typedef struct mlc__attn_back { double *dk, *dv, *q, *dy, *dq, *y, *score; } mlc__attn_back;
+
+/* Adds ds of (i, s) to its element of dmask. */
+static void mlc__attn_mask(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
+                           int64_t s, double ds)
+{
+    const int64_t at[4] = { batch, head, i, s }, *shape = j->g->mask_shape;
+    int64_t e = 0;
+    for (int d = 0; d < 4; d++) e = e * shape[d] + (shape[d] > 1 ? at[d] : 0);
+    j->mask[e] += ds;
+}
+
+/* Gradients that a row gives: of its q, and its shares of dk and dv. */
+static void mlc__attn_row_back(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
+                               const double *k, const double *v, const mlc__attn_back *w)
+{
+    const struct mlc_k_attention *a = j->a;
+    const mlc__attn_span r = mlc__attn_seen(a, batch, i);
+    const mlc__drop_of drop = mlc__drop_made(a->drop);
+    const double lse = mlc__elem(a->lse, (batch * a->h + head) * a->t + i, mlc__wide(a->dtype));
+    double less = 0.0;
+    mlc__attn_read(w->q, a->q, a->dtype, a->q_stride, batch, head, i, 1, a->d);
+    mlc__attn_read(w->dy, j->g->dy, a->dtype, j->g->dy_stride, batch, head, i, 1, a->dv);
+    mlc__attn_read(w->y, a->y, a->dtype, a->y_stride, batch, head, i, 1, a->dv);
+    mlc__attn_scores(a, batch, head, i, &r, w->q, k, w->score);
+    for (int64_t e = 0; e < a->dv; e++) less += w->dy[e] * w->y[e];
+    for (int64_t e = 0; e < a->d; e++) w->dq[e] = 0.0;
+    for (int64_t s = r.lo; s < r.hi && lse != -MLC__INF; s++) {
+        const double p = exp(w->score[s] - lse);
+        const double kept = mlc__attn_kept(a, &drop, batch, head, i, s);
+        double dp = 0.0;
+        for (int64_t e = 0; e < a->dv; e++) {
+            dp += w->dy[e] * v[s * a->dv + e];
+            w->dv[s * a->dv + e] += p * kept * w->dy[e];
+        }
+        const double ds = p * (dp * kept - less);
+        for (int64_t e = 0; e < a->d; e++) {
+            w->dq[e] += a->scale * ds * k[s * a->d + e];
+            w->dk[s * a->d + e] += a->scale * ds * w->q[e];
+        }
+        if (j->mask) mlc__attn_mask(j, batch, head, i, s, ds);
+    }
+    mlc__attn_write(j->g->dq, a->dtype, j->g->dq_stride, batch, head, i, 1, a->d, w->dq,
+                    j->g->dq_accumulate != 0);
+}
+
+static void mlc__attn_task_back(void *arg, int64_t task, int32_t worker)
+{
+    const mlc__attn_job *j = MLC__CAST(const mlc__attn_job *, arg);
+    const struct mlc_k_attention *a = j->a;
+    const int64_t batch = task / a->hk, kv = task % a->hk, group = a->h / a->hk;
+    double *k = j->room + worker * j->each, *v = k + a->s * a->d;
+    mlc__attn_back w;
+    w.dk = v + a->s * a->dv;
+    w.dv = w.dk + a->s * a->d;
+    w.q = w.dv + a->s * a->dv;
+    w.dq = w.q + a->d;
+    w.dy = w.dq + a->d;
+    w.y = w.dy + a->dv;
+    w.score = w.y + a->dv;
+    mlc__attn_read(k, a->k, a->dtype, a->k_stride, batch, kv, 0, a->s, a->d);
+    mlc__attn_read(v, a->v, a->dtype, a->v_stride, batch, kv, 0, a->s, a->dv);
+    for (int64_t e = 0; e < a->s * (a->d + a->dv); e++) w.dk[e] = 0.0;
+    for (int64_t head = kv * group; head < (kv + 1) * group; head++)
+        for (int64_t i = 0; i < a->t; i++) mlc__attn_row_back(j, batch, head, i, k, v, &w);
+    mlc__attn_write(j->g->dk, a->dtype, j->g->dk_stride, batch, kv, 0, a->s, a->d, w.dk,
+                    j->g->dk_accumulate != 0);
+    mlc__attn_write(j->g->dv, a->dtype, j->g->dv_stride, batch, kv, 0, a->s, a->dv, w.dv,
+                    j->g->dv_accumulate != 0);
+}
+
+static int64_t mlc__attn_mask_n(const struct mlc_k_attention_grad *g)
+{
+    const int64_t *n = g->mask_shape;
+    return g->dmask ? n[0] * n[1] * n[2] * n[3] : 0;
+}
+
+static size_t mlc__k_attention_grad_workspace(void *dev, const struct mlc_k_attention_grad *g)
+{
+    const int64_t threads = g->dmask ? 1 : mlc__pool_threads(dev);
+    return (size_t)(mlc__attn_room(&g->f, true) * threads + mlc__attn_mask_n(g)) * sizeof(double);
+}
+
+static void mlc__attn_mask_write(const mlc__attn_job *j)
+{
+    const struct mlc_k_attention_grad *g = j->g;
+    const int64_t *shape = g->mask_shape;
+    const double *from = j->mask;
+    for (int64_t batch = 0; batch < shape[0]; batch++)
+        for (int64_t head = 0; head < shape[1]; head++, from += shape[2] * shape[3])
+            mlc__attn_write(g->dmask, g->f.mask_dtype, g->dmask_stride, batch, head, 0, shape[2],
+                            shape[3], from, g->dmask_accumulate != 0);
+}
+
+/* Sums of a mask's gradient go over tasks: one thread makes them in their order. */
+static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attention_grad *g)
+{
+    const struct mlc_k_attention *a = &g->f;
+    const int64_t masked = mlc__attn_mask_n(g);
+    mlc__attn_job j = { a, g, MLC__CAST(double *, g->workspace) + masked, NULL,
+                        mlc__attn_room(a, true) };
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (g->workspace_bytes < mlc__k_attention_grad_workspace(dev, g)) return MLC_ERR_INTERNAL;
+    if (g->dmask) j.mask = MLC__CAST(double *, g->workspace);
+    for (int64_t e = 0; e < masked; e++) j.mask[e] = 0.0;
+    mlc__parallel(g->dmask ? NULL : dev, a->b * a->hk, 2.5 * mlc__attn_ns(a), mlc__attn_task_back,
+                  &j);
+    if (g->dmask) mlc__attn_mask_write(&j);
+    return MLC_OK;
+}
+
+#define MLC__CPU_attention(K, isa, level) \
+    K##_plain(attention, isa, level, mlc__attention_run, mlc__k_attention_workspace)
+#define MLC__CPU_attention_grad(K, isa, level) \
+    K##_plain(attention_grad, isa, level, mlc__attention_grad_run, mlc__k_attention_grad_workspace)
+
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
@@ -23011,6 +23497,7 @@ typedef enum mlc__amp_policy {
     MLC__AMP_FULL_REST,                /* all floats but x to f32                               */
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
     MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
+    MLC__AMP_THREE,                    /* 16 bits for the first three, the others as they are  */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_LINEAR_2,                 /* the same, with two weights                            */
     MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
@@ -27526,6 +28013,325 @@ MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
+
+/* @@ IMPL.OPS.ATTENTION ---------------------------------- softmax(q k^T) v in one operation
+ * Inputs after q, k, v are those of the desc that are there, in its order. y lies as [b,t,h,dv], so
+ * that its rows of all heads are a view. The second output, the logarithm of each row's sum, is for
+ * backward alone. */
+
+enum { MLC__ATTN_MASK, MLC__ATTN_LENGTHS, MLC__ATTN_ALIBI, MLC__ATTN_Q_OFFSETS,
+       MLC__ATTN_K_OFFSETS, MLC__ATTN_MORE };
+
+/* An input of the desc; NULL: it is not there. */
+static mlc_tensor *mlc__attn_input(const mlc_node *nd, int which)
+{
+    const int8_t at = nd->u.attention.at[which];
+    return at ? nd->in[at] : NULL;
+}
+
+static mlc_status mlc__attn_qkv_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *q = nd->in[0], *k = nd->in[1], *v = nd->in[2];
+    MLC__REQUIRE(ctx, mlc__is_float(q->dtype) && k->dtype == q->dtype && v->dtype == q->dtype,
+                 DTYPE, "attention: q is %s, k %s, v %s; they must be one float: use mlc_cast",
+                 mlc_dtype_name(q->dtype), mlc_dtype_name(k->dtype), mlc_dtype_name(v->dtype));
+    MLC__REQUIRE(ctx, q->ndim == 4 && k->ndim == 4 && v->ndim == 4, SHAPE,
+                 "attention: q %s, k %s, v %s: they must be [b,h,t,d], [b,hk,s,d], [b,hk,s,dv]",
+                 mlc__shape(q).s, mlc__shape(k).s, mlc__shape(v).s);
+    MLC__REQUIRE(ctx, k->shape[0] == q->shape[0] && v->shape[0] == q->shape[0] &&
+                 k->shape[3] == q->shape[3] && v->shape[1] == k->shape[1] &&
+                 v->shape[2] == k->shape[2], SHAPE,
+                 "attention: q %s, k %s, v %s do not go together; they are [b,h,t,d], [b,hk,s,d], "
+                 "[b,hk,s,dv]", mlc__shape(q).s, mlc__shape(k).s, mlc__shape(v).s);
+    MLC__REQUIRE(ctx, k->shape[1] ? q->shape[1] % k->shape[1] == 0 : q->shape[1] == 0, SHAPE,
+                 "attention: the %lld heads of k %s do not divide the %lld of q %s",
+                 (long long)k->shape[1], mlc__shape(k).s, (long long)q->shape[1], mlc__shape(q).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *q = nd->in[0], *m = mlc__attn_input(nd, MLC__ATTN_MASK);
+    const int64_t shape[4] = { q->shape[0], q->shape[1], q->shape[2], nd->in[1]->shape[2] };
+    if (!m) return MLC_OK;
+    MLC__REQUIRE(ctx, m->dtype == MLC_BOOL || m->dtype == q->dtype ||
+                 (m->dtype == MLC_F32 && mlc__is_half(q->dtype)), DTYPE,
+                 "attention: the mask is %s; it must be bool or, as q, %s",
+                 mlc_dtype_name(m->dtype), mlc_dtype_name(q->dtype));
+    bool fits = m->ndim <= 4;
+    for (int32_t d = 1; fits && d <= m->ndim; d++)
+        fits = m->shape[m->ndim - d] == 1 || m->shape[m->ndim - d] == shape[4 - d];
+    MLC__REQUIRE(ctx, fits, SHAPE, "attention: the mask %s does not broadcast to [b,h,t,s] %s",
+                 mlc__shape(m).s, mlc__shape_text(4, shape).s);
+    return MLC_OK;
+}
+
+/* An input of the desc that is one axis of n, or n + 1 and more, without a gradient. */
+static mlc_status mlc__attn_row_check(mlc_ctx *ctx, const mlc_node *nd, int which, int64_t n)
+{
+    static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "k_offsets" };
+    const mlc_tensor *t = mlc__attn_input(nd, which);
+    const mlc_dtype dtype = which == MLC__ATTN_ALIBI ? MLC_F32 : MLC_I64;
+    if (!t) return MLC_OK;
+    MLC__REQUIRE(ctx, t->dtype == dtype, DTYPE, "attention: %s is %s; it must be %s", name[which],
+                 mlc_dtype_name(t->dtype), mlc_dtype_name(dtype));
+    MLC__REQUIRE(ctx, t->ndim == 1 && t->shape[0] == n, SHAPE,
+                 "attention: %s is %s; it must be [%lld] for q %s", name[which], mlc__shape(t).s,
+                 (long long)n, mlc__shape(nd->in[0]).s);
+    MLC__REQUIRE(ctx, !mlc__wants_grad(t), ARG,
+                 "attention: %s asks for a gradient, which it has none of; detach it", name[which]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__attn_offsets_check(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *q = mlc__attn_input(nd, MLC__ATTN_Q_OFFSETS);
+    const mlc_tensor *k = mlc__attn_input(nd, MLC__ATTN_K_OFFSETS);
+    MLC__REQUIRE(ctx, q || !k, ARG, "attention: k_offsets without q_offsets; give both");
+    if (!q) return MLC_OK;
+    const int64_t n = q->ndim ? q->shape[0] : 0;
+    MLC__REQUIRE(ctx, nd->in[0]->shape[0] == 1 && n > 0, SHAPE,
+                 "attention: q_offsets %s with q %s; packed sequences are a batch of 1, offsets "
+                 "one more than there are", mlc__shape(q).s, mlc__shape(nd->in[0]).s);
+    MLC__REQUIRE(ctx, k || nd->in[1]->shape[2] == nd->in[0]->shape[2], ARG,
+                 "attention: q %s and k %s have other lengths; give k_offsets, too",
+                 mlc__shape(nd->in[0]).s, mlc__shape(nd->in[1]).s);
+    MLC__REQUIRE(ctx, !mlc__attn_input(nd, MLC__ATTN_LENGTHS), ARG,
+                 "attention: key_lengths and q_offsets; give one of both");
+    MLC__TRY(mlc__attn_row_check(ctx, nd, MLC__ATTN_Q_OFFSETS, n));
+    return mlc__attn_row_check(ctx, nd, MLC__ATTN_K_OFFSETS, n);
+}
+
+static mlc_status mlc__attention_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *q = nd->in[0], *v = nd->in[2];
+    MLC__TRY(mlc__attn_qkv_check(ctx, nd));
+    MLC__TRY(mlc__attn_mask_check(ctx, nd));
+    MLC__TRY(mlc__attn_row_check(ctx, nd, MLC__ATTN_LENGTHS, q->shape[0]));
+    MLC__TRY(mlc__attn_row_check(ctx, nd, MLC__ATTN_ALIBI, q->shape[1]));
+    MLC__TRY(mlc__attn_offsets_check(ctx, nd));
+    const int64_t shape[4] = { q->shape[0], q->shape[1], q->shape[2], v->shape[3] };
+    const int64_t rows = mlc__product(3, shape);
+    MLC__TRY(mlc__out(ctx, nd, q->dtype, 4, shape));
+    mlc_tensor *y = nd->out[0];
+    y->stride[2] = shape[1] * shape[3];
+    y->stride[1] = shape[3];
+    mlc__mark_layout(y);
+    if (!nd->recorded) return MLC_OK;
+    MLC__TRY(mlc__out(ctx, nd, mlc__wide(q->dtype), 1, &rows));
+    for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
+    for (int i = 0; i < 2; i++) mlc__save(nd, nd->out[i]);
+    return MLC_OK;
+}
+
+/* Strides of a tensor of up to 4 axes that broadcasts: 0 where it is repeated. */
+static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
+{
+    for (int32_t d = 0; d < 4; d++) {
+        const int32_t i = d - (4 - t->ndim);
+        stride[d] = i >= 0 && t->shape[i] != 1 ? t->stride[i] : 0;
+    }
+}
+
+static const int64_t *mlc__attn_row_data(const mlc_node *nd, int which)
+{
+    const mlc_tensor *t = mlc__attn_input(nd, which);
+    return t ? MLC__CAST(const int64_t *, mlc__data(t)) : NULL;
+}
+
+/* What both kernels are told. */
+static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
+{
+    const mlc__attention_spec *s = &nd->u.attention;
+    const mlc_tensor *q = nd->in[0], *k = nd->in[1], *v = nd->in[2];
+    const mlc_tensor *mask = mlc__attn_input(nd, MLC__ATTN_MASK);
+    const mlc_tensor *alibi = mlc__attn_input(nd, MLC__ATTN_ALIBI);
+    const mlc_tensor *offsets = mlc__attn_input(nd, MLC__ATTN_Q_OFFSETS);
+    memset(a, 0, sizeof *a);
+    a->dtype = q->dtype;
+    a->b = q->shape[0];
+    a->h = q->shape[1];
+    a->t = q->shape[2];
+    a->d = q->shape[3];
+    a->hk = k->shape[1];
+    a->s = k->shape[2];
+    a->dv = v->shape[3];
+    a->q = mlc__data(q);
+    a->k = mlc__data(k);
+    a->v = mlc__data(v);
+    a->y = mlc__data(nd->out[0]);
+    memcpy(a->q_stride, q->stride, sizeof a->q_stride);
+    memcpy(a->k_stride, k->stride, sizeof a->k_stride);
+    memcpy(a->v_stride, v->stride, sizeof a->v_stride);
+    memcpy(a->y_stride, nd->out[0]->stride, sizeof a->y_stride);
+    a->lse = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
+    a->scale = s->scale;
+    a->causal = s->causal;
+    a->window = s->window;
+    if (mask) {
+        a->mask = mlc__data(mask);
+        a->mask_dtype = mask->dtype;
+        mlc__attn_strides(mask, a->mask_stride);
+    }
+    a->lengths = mlc__attn_row_data(nd, MLC__ATTN_LENGTHS);
+    if (alibi) a->alibi = MLC__CAST(const float *, mlc__data(alibi));
+    a->sequences = offsets ? offsets->shape[0] - 1 : 0;
+    a->q_offsets = mlc__attn_row_data(nd, MLC__ATTN_Q_OFFSETS);
+    a->k_offsets = mlc__attn_row_data(nd, MLC__ATTN_K_OFFSETS);
+    if (!a->k_offsets) a->k_offsets = a->q_offsets;
+    a->drop = s->drop.p;
+    a->drop_seed = s->drop.seed;
+    a->drop_stream = s->drop.stream;
+}
+
+static mlc_status mlc__say_length(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: key_lengths[%lld] is %lld; it must be in [0, %lld], "
+                     "the keys of k", what, (long long)w[1], (long long)w[2], (long long)w[3]);
+}
+
+static mlc_status mlc__say_offset(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: offset %lld is %lld; offsets must rise from 0 to "
+                     "%lld at most", what, (long long)w[1], (long long)w[2], (long long)w[3]);
+}
+
+static mlc_status mlc__attention_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_attention a;
+    mlc__attn_args(nd, &a);
+    const bool looks = a.lengths || a.q_offsets;
+    a.error = ctx->error_word;
+    if (a.lengths)
+        a.bad_length = mlc__error_kind(ctx, MLC_K_ERROR_LENGTH, nd->op->name, mlc__say_length);
+    if (a.q_offsets)
+        a.bad_offset = mlc__error_kind(ctx, MLC_K_ERROR_OFFSET, nd->op->name, mlc__say_offset);
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, attention, &a);
+    return looks && ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
+}
+
+/* Where the gradient of input i goes, NULL: nowhere. */
+static void *mlc__attn_grad_of(mlc_node *nd, int i, int64_t stride[4], int32_t *accumulate,
+                               mlc_status *st)
+{
+    mlc_tensor g;
+    bool acc = false;
+    if (i < 0 || !mlc__grad_in(nd, i, &g, &acc, st)) return NULL;
+    *accumulate = acc;
+    mlc__attn_strides(&g, stride);
+    return mlc__data(&g);
+}
+
+static mlc_status mlc__attention_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_attention_grad a;
+    const mlc_tensor *mask = mlc__attn_input(nd, MLC__ATTN_MASK);
+    const int at = mask && mask->dtype != MLC_BOOL ? nd->u.attention.at[MLC__ATTN_MASK] : -1;
+    mlc_tensor dy;
+    mlc_status st = MLC_OK;
+    memset(&a, 0, sizeof a);
+    mlc__attn_args(nd, &a.f);
+    mlc__grad_view(nd->out[0], &dy);
+    a.dy = mlc__data(&dy);
+    memcpy(a.dy_stride, dy.stride, sizeof a.dy_stride);
+    a.dq = mlc__attn_grad_of(nd, 0, a.dq_stride, &a.dq_accumulate, &st);
+    a.dk = mlc__attn_grad_of(nd, 1, a.dk_stride, &a.dk_accumulate, &st);
+    a.dv = mlc__attn_grad_of(nd, 2, a.dv_stride, &a.dv_accumulate, &st);
+    a.dmask = mlc__attn_grad_of(nd, at, a.dmask_stride, &a.dmask_accumulate, &st);
+    for (int32_t d = 0; d < 4; d++)
+        a.mask_shape[d] = mask && d >= 4 - mask->ndim ? mask->shape[d - (4 - mask->ndim)] : 1;
+    MLC__TRY(st);
+    if (!a.dq && !a.dk && !a.dv && !a.dmask) return MLC_OK;
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, attention_grad, &a);
+    return MLC_OK;
+}
+
+static const mlc__arg mlc__args_attention[] = {
+    MLC__ARG("scale", REAL, attention.scale), MLC__ARG("causal", BOOL, attention.causal),
+    MLC__ARG("window", INT, attention.window), MLC__ARG("dropout", REAL, attention.drop.p),
+    MLC__ARGS_END
+};
+static const mlc__op mlc__attention_op =
+    { "attention", mlc__attention_shape, mlc__attention_forward, mlc__attention_backward,
+      mlc__args_attention, MLC__AMP_THREE, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_attention_desc mlc_attention_desc_make(void)
+{
+    mlc_attention_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
+/* May elements of a be those of b? Not where both are parts of the rows of one tensor, apart. */
+static bool mlc__attn_overlaps(const mlc_tensor *a, const mlc_tensor *b)
+{
+    const int64_t row = a->stride[2];
+    if (a->storage != b->storage) return false;
+    if (a->ndim != 4 || b->ndim != 4 || b->stride[2] != row || row <= 0) return true;
+    int64_t from[2], to[2];
+    for (int i = 0; i < 2; i++) {
+        const mlc_tensor *t = i ? b : a;
+        from[i] = t->offset % row;
+        to[i] = from[i] + 1;
+        for (int d = 1; d < 4; d += 2) to[i] += (t->shape[d] - 1) * t->stride[d];
+        if (t->stride[0] % row || to[i] > row) return true;
+    }
+    return from[0] < to[1] && from[1] < to[0];
+}
+
+/* Gradients must be apart in memory: what shares elements with another input is a copy. */
+static mlc_tensor *mlc__attn_apart(mlc_tensor *t, const mlc_tensor *a, const mlc_tensor *b)
+{
+    const bool overlaps = t && a && b && mlc__wants_grad(t) &&
+                          (mlc__attn_overlaps(t, a) || (b != t && mlc__attn_overlaps(t, b)));
+    return overlaps ? mlc_copy(t) : t;
+}
+
+static bool mlc__attn_numbers(const mlc_tensor *q, const mlc_attention_desc *d)
+{
+    if (!d || (d->window >= 0 && (!d->has_scale || (d->scale == d->scale &&
+                                                    fabs(d->scale) < MLC__INF)))) return true;
+    mlc__fail(q->ctx, MLC_ERR_ARG, "attention: scale is %s, window %lld; scale must be finite, "
+              "window not negative", mlc__real(d->scale).s, (long long)d->window);
+    return false;
+}
+
+MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
+                                      const mlc_attention_desc *desc)
+{
+    const mlc_attention_desc none = mlc_attention_desc_make(), *d = desc ? desc : &none;
+    mlc_tensor *const more[] = { d->mask, d->key_lengths, d->alibi, d->q_offsets, d->k_offsets };
+    mlc_tensor *in[3 + MLC__ATTN_MORE] = { q, mlc__attn_apart(k, q, k), NULL };
+    mlc__drop_spec drop = { 0.0, 0, 0 };
+    int8_t at[MLC__ATTN_MORE] = { 0 };
+    mlc_node local, *nd;
+    int n = 3;
+    in[2] = mlc__attn_apart(v, q, k);
+    for (int i = 0; i < MLC__ATTN_MORE; i++) {
+        if (!more[i]) continue;
+        at[i] = (int8_t)n;
+        in[n++] = i == MLC__ATTN_MASK ? more[i] : mlc_contiguous(more[i]);
+    }
+    if (q && !mlc__attn_numbers(q, desc)) return NULL;
+    if (q && d->dropout != 0.0 &&
+        !mlc__drop_begin(q->ctx, "attention: dropout", d->dropout, &drop)) return NULL;
+    nd = mlc__begin_n(&local, &mlc__attention_op, n, in);
+    if (!nd) return NULL;
+    mlc__attention_spec *s = &nd->u.attention;
+    memcpy(s->at, at, sizeof s->at);
+    s->drop = drop;
+    s->causal = d->causal;
+    s->window = d->window;
+    s->scale = d->has_scale ? d->scale : 1.0;
+    if (!d->has_scale && in[0]->ndim == 4 && in[0]->shape[3] > 0)
+        s->scale = 1.0 / sqrt((double)in[0]->shape[3]);
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
+{
+    return mlc_attention_ex(q, k, v, NULL);
+}
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
  * Shapes are PyTorch's, [n,c,..]; in memory channels come last, by stride. An input that lies
@@ -32435,6 +33241,20 @@ MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
     return mlc_nn_linear_ex(ctx, &d);
 }
 
+/* The activation as an operation of its own. */
+static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
+{
+    switch (act) {
+        case MLC_ACT_RELU:    return mlc_relu(x);
+        case MLC_ACT_GELU:    return mlc_gelu(x);
+        case MLC_ACT_TANH:    return mlc_tanh(x);
+        case MLC_ACT_SIGMOID: return mlc_sigmoid(x);
+        case MLC_ACT_SILU:    return mlc_silu(x);
+        case MLC_ACT_GELU_TANH: return mlc_gelu_tanh(x);
+        default:              return x;
+    }
+}
+
 /* Modules of one function without parameters; act is what sequential fuses. */
 typedef struct mlc__act_user { mlc_act act; mlc_tensor *(*fn)(mlc_tensor *x); } mlc__act_user;
 
@@ -33880,6 +34700,502 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
     return mlc_module_build(m);
 }
 
+/* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder
+ * A layer is y = x + f(x) twice, or thrice in a decoder, with a norm before f (norm_first) or after
+ * the sum; f is attention or two linears. Dropout and sum are in the epilogue of f's last linear.
+ * What a call brings beside tensors, descs of attention and that epilogue, is in the module's user
+ * data while it runs. */
+
+/* ---- a linear with an epilogue, by what its module takes */
+
+/* A sketched linear and a user's class do not take the residual, and what has a hook takes
+ * nothing. */
+static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
+    const bool linear = m->fuse == &mlc__linear_fuse && !m->hook;
+    mlc_epilogue now = *e;
+    if (!linear) now.residual = NULL;
+    const bool fused = !m->hook && (m->cls.takes & all) == all;
+    mlc_tensor *y = fused ? mlc__module_call(m, x, &now, NULL) : mlc_forward(m, x);
+    if (y && fused) mlc__module_made(m, &y, 1);
+    if (!fused) y = mlc__act_apply(y, e->act);
+    if (!fused && e->dropout > 0.0) y = mlc_dropout(y, e->dropout);
+    return linear || !e->residual ? y : mlc_add(y, e->residual);
+}
+
+static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_tensor *residual)
+{
+    const mlc_epilogue e = { act, m->training ? dropout : 0.0, residual };
+    return e;
+}
+
+/* ---- multi-head attention */
+
+/* w: q, k and v apart, or the first for all three; b or NULL. */
+typedef struct mlc__mha_user {
+    const mlc_attention_desc *call;    /* of the call that runs, or NULL                       */
+    const mlc_epilogue *end;           /* of out_proj in this call, or NULL                    */
+    mlc_tensor *w[3], *b;
+    int64_t     heads, kv_heads, head, window;
+    double      dropout;
+    bool        causal;
+} mlc__mha_user;
+
+/* Features [from, from + n head) of x [b,t,e] as [b,n,t,head]: a view. */
+static mlc_tensor *mlc__heads(mlc_tensor *x, int64_t from, int64_t n, int64_t head)
+{
+    x = mlc_slice(x, 2, from, from + n * head, 1);
+    return x ? mlc_permute(mlc_reshape(x, mlc_dims4(x->shape[0], x->shape[1], n, head)),
+                           mlc_dims4(0, 2, 1, 3)) : NULL;
+}
+
+/* Rows [from, to) of the projection times x: of all that one input gives, one product. */
+static mlc_tensor *mlc__mha_project(const mlc__mha_user *u, mlc_tensor *x, int part, int64_t from,
+                                    int64_t to)
+{
+    mlc_tensor *w = u->w[1] ? u->w[part] : u->w[0], *b = u->b;
+    if (!u->w[1] && to - from < w->shape[0]) w = mlc_slice(w, 0, from, to, 1);
+    if (b && to - from < b->shape[0]) b = mlc_slice(b, 0, from, to, 1);
+    return mlc_linear(x, w, b);
+}
+
+/* q, k and v as heads. Inputs that are one tensor share a product. */
+static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_tensor **qkv)
+{
+    const int64_t n[3] = { u->heads, u->kv_heads, u->kv_heads };
+    int64_t at[4] = { 0 };
+    for (int i = 0; i < 3; i++) at[i + 1] = at[i] + n[i] * u->head;
+    for (int i = 0; i < 3;) {
+        int end = i + 1;
+        while (!u->w[1] && end < 3 && in[end] == in[i]) end++;
+        mlc_tensor *y = mlc__mha_project(u, in[i], i, at[i], at[end]);
+        for (int k = i; k < end; k++) qkv[k] = mlc__heads(y, at[k] - at[i], n[k], u->head);
+        i = end;
+    }
+}
+
+/* The call's desc with what the module asks for in each call. */
+static mlc_attention_desc mlc__mha_desc(mlc_module *m, const mlc__mha_user *u)
+{
+    mlc_attention_desc d = u->call ? *u->call : mlc_attention_desc_make();
+    if (u->causal) d.causal = true;
+    if (u->window && (!d.window || u->window < d.window)) d.window = u->window;
+    d.dropout = m->training ? u->dropout : 0.0;
+    return d;
+}
+
+static mlc_status mlc__mha_shapes(mlc_module *m, mlc_tensor *const *in)
+{
+    static const char *const what[3] = { "query", "key", "value" };
+    for (int i = 0; i < 3; i++)
+        MLC__REQUIRE(m->ctx, in[i]->ndim == 3 && in[i]->shape[0] == in[0]->shape[0] &&
+                     in[i]->shape[1] == in[i ? 1 : 0]->shape[1], SHAPE,
+                     "forward: %s is %s; it must be [b,t,e] for query %s and key %s", what[i],
+                     mlc__shape(in[i]).s, mlc__shape(in[0]).s, mlc__shape(in[1]).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
+    mlc_tensor *const self[3] = { in[0], in[0], in[0] }, *qkv[3];
+    MLC__REQUIRE(m->ctx, (n_in == 1 || n_in == 3) && n_out == 1, ARG,
+                 "forward: query, or query, key and value, and one output, not %d inputs and %d "
+                 "outputs", n_in, n_out);
+    if (n_in == 1) in = self;
+    MLC__TRY(mlc__mha_shapes(m, in));
+    mlc__mha_split(u, in, qkv);
+    const mlc_attention_desc d = mlc__mha_desc(m, u);
+    mlc_tensor *y = mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
+    if (!y) return m->ctx->status;
+    y = mlc_reshape(mlc_permute(y, mlc_dims4(0, 2, 1, 3)),
+                    mlc_dims3(y->shape[0], y->shape[2], u->heads * u->head));
+    out[0] = mlc__linear_end(m->child[0], y, u->end ? u->end : &mlc__no_epilogue);
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static const mlc_module_class mlc__mha_class = { "MultiheadAttention", mlc__mha_forward, NULL, NULL,
+                                                 0, NULL };
+
+/* A forward with a desc and an epilogue, which a module keeps only while it runs. */
+static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
+                                const mlc_attention_desc *desc, const mlc_epilogue *end)
+{
+    mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
+    mlc_tensor *in[3] = { q, k, v }, *y = NULL;
+    u->call = desc;
+    u->end = end;
+    mlc_module_forward(m, in, 3, &y, 1);
+    u->call = NULL;
+    u->end = NULL;
+    return y;
+}
+
+MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc_tensor *key,
+                                           mlc_tensor *value, const mlc_attention_desc *desc)
+{
+    if (!m) return NULL;
+    if (m->cls.forward == mlc__mha_forward) {
+        if (!key) key = query;
+        return mlc__mha_run(m, query, key, value ? value : key, desc, NULL);
+    }
+    mlc__fail(m->ctx, MLC_ERR_ARG, "attention_forward: the module is a %s; it must be one of "
+              "mlc_nn_multihead_attention", m->cls.name);
+    return NULL;
+}
+
+MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(int64_t embed,
+                                                                              int64_t heads)
+{
+    mlc_nn_multihead_attention_desc d;
+    memset(&d, 0, sizeof d);
+    d.embed = d.key_size = d.value_size = embed;
+    d.heads = d.kv_heads = heads;
+    return d;
+}
+
+static bool mlc__mha_fine(mlc_ctx *ctx, const mlc_nn_multihead_attention_desc *d)
+{
+    if (d && d->heads > 0 && d->kv_heads > 0 && d->embed > 0 && d->embed % d->heads == 0 &&
+        d->heads % d->kv_heads == 0 && d->key_size > 0 && d->value_size > 0 && d->window >= 0 &&
+        d->dropout >= 0.0 && d->dropout <= 1.0) return true;
+    if (!d)
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_multihead_attention: desc is NULL; start from "
+                  "mlc_nn_multihead_attention_desc_make(embed, heads)");
+    else
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_multihead_attention: embed %lld, heads %lld, kv_heads "
+                  "%lld, sizes of key %lld and value %lld, window %lld, dropout %s: heads must "
+                  "divide embed, kv_heads heads; sizes be positive, dropout in [0, 1]",
+                  (long long)d->embed, (long long)d->heads, (long long)d->kv_heads,
+                  (long long)d->key_size, (long long)d->value_size, (long long)d->window,
+                  mlc__real(d->dropout).s);
+    return false;
+}
+
+/* xavier_uniform, as PyTorch's projections start. */
+static mlc_tensor *mlc__mha_weight(mlc_module *m, const char *name, int64_t out, int64_t in)
+{
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims2(out, in));
+    p.init = MLC_INIT_UNIFORM;
+    p.b = sqrt(6.0 / ((double)out + (double)in));
+    p.a = -p.b;
+    return mlc__declare(m, "nn_multihead_attention", name, &p);
+}
+
+/* The weights of a new module, in one or apart. */
+static bool mlc__mha_weights(mlc_module *m, const mlc_nn_multihead_attention_desc *d)
+{
+    static const char *const name[3] = { "q_proj_weight", "k_proj_weight", "v_proj_weight" };
+    mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
+    const int64_t kv = d->kv_heads * u->head, out[3] = { d->embed, kv, kv };
+    const int64_t in[3] = { d->embed, d->key_size, d->value_size };
+    const bool one = d->key_size == d->embed && d->value_size == d->embed;
+    if (one) u->w[0] = mlc__mha_weight(m, "in_proj_weight", d->embed + 2 * kv, d->embed);
+    for (int i = 0; i < 3 && !one; i++) u->w[i] = mlc__mha_weight(m, name[i], out[i], in[i]);
+    if (!u->w[0] || (!one && (!u->w[1] || !u->w[2]))) return false;
+    if (d->no_bias) return true;
+    const mlc_param_desc b = mlc_param_desc_make(mlc_dims1(d->embed + 2 * kv));
+    u->b = mlc__declare(m, "nn_multihead_attention", "in_proj_bias", &b);
+    return u->b != NULL;
+}
+
+/* The linear at the end, whose bias starts at 0. */
+static bool mlc__mha_out(mlc_module *m, const mlc_nn_multihead_attention_desc *d)
+{
+    mlc_nn_linear_desc l = mlc_nn_linear_desc_make(d->embed, d->embed);
+    l.no_bias = d->no_bias;
+    mlc_module *out = mlc_nn_linear_ex(m->ctx, &l);
+    if (!out || mlc__block_add(m, "out_proj", out) != MLC_OK) return false;
+    mlc_tensor *b = mlc__linear_weights(out)[1];
+    if (b) ((mlc__param *)b)->init = MLC_INIT_ZEROS;
+    return true;
+}
+
+MLC_IMPL mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
+                                                   const mlc_nn_multihead_attention_desc *desc)
+{
+    if (!ctx || !mlc__mha_fine(ctx, desc)) return NULL;
+    mlc_module *m = mlc_module_create(ctx, &mlc__mha_class, NULL, sizeof(mlc__mha_user));
+    if (!m) return NULL;
+    mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
+    u->heads = desc->heads;
+    u->kv_heads = desc->kv_heads;
+    u->head = desc->embed / desc->heads;
+    u->window = desc->window;
+    u->dropout = desc->dropout;
+    u->causal = desc->causal;
+    if (mlc__mha_weights(m, desc) && mlc__mha_out(m, desc)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_multihead_attention(mlc_ctx *ctx, int64_t embed, int64_t heads)
+{
+    const mlc_nn_multihead_attention_desc d = mlc_nn_multihead_attention_desc_make(embed, heads);
+    return mlc_nn_multihead_attention_ex(ctx, &d);
+}
+
+/* ---- layers of an encoder and a decoder */
+
+/* Of layers and stacks; the descs are those of the call that runs, or NULL. */
+typedef struct mlc__transformer_user {
+    const mlc_attention_desc *self, *cross;
+    double  dropout;
+    mlc_act act;
+    bool    gated, norm_first, decoder;
+} mlc__transformer_user;
+
+/* Children of a layer in their order; a decoder has two more. */
+enum { MLC__SELF_ATTN, MLC__LINEAR1, MLC__LINEAR2, MLC__NORM1, MLC__NORM2, MLC__CROSS_ATTN,
+       MLC__NORM3 };
+
+/* linear2(dropout(act(linear1(x)))), with the epilogue of linear2. */
+static mlc_tensor *mlc__layer_hidden(mlc_module *m, mlc_tensor *x, const mlc_epilogue *end)
+{
+    const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
+    const mlc_epilogue act = mlc__end_of(m, u->act, u->dropout, NULL);
+    if (!u->gated)
+        return mlc__linear_end(m->child[MLC__LINEAR2],
+                               mlc__linear_end(m->child[MLC__LINEAR1], x, &act), end);
+    x = mlc_forward(m->child[MLC__LINEAR1], x);
+    if (!x) return NULL;
+    const int32_t last = x->ndim - 1;
+    const int64_t n = x->shape[last] / 2;
+    mlc_tensor *h = mlc_mul(mlc__act_apply(mlc_slice(x, last, 0, n, 1), u->act),
+                            mlc_slice(x, last, n, 2 * n, 1));
+    if (act.dropout > 0.0) h = mlc_dropout(h, act.dropout);
+    return mlc__linear_end(m->child[MLC__LINEAR2], h, end);
+}
+
+/* A part of a layer: attention to memory (NULL: to x itself), or the linears. */
+typedef struct mlc__layer_step {
+    int32_t     norm, attn;            /* children; attn < 0: the linears                      */
+    mlc_tensor *memory;
+    const mlc_attention_desc *desc;
+} mlc__layer_step;
+
+/* x + f(norm(x)), or norm(x + f(x)). */
+static mlc_tensor *mlc__layer_part(mlc_module *m, mlc_tensor *x, const mlc__layer_step *p)
+{
+    const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
+    mlc_tensor *h = u->norm_first ? mlc_forward(m->child[p->norm], x) : x;
+    const mlc_epilogue end = mlc__end_of(m, MLC_ACT_NONE, u->dropout, x);
+    mlc_tensor *from = p->memory ? p->memory : h;
+    if (!h) return NULL;
+    mlc_tensor *y = p->attn < 0 ? mlc__layer_hidden(m, h, &end)
+                                : mlc__mha_run(m->child[p->attn], h, from, from, p->desc, &end);
+    return y && !u->norm_first ? mlc_forward(m->child[p->norm], y) : y;
+}
+
+static mlc_status mlc__layer_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                     mlc_tensor **out, int32_t n_out)
+{
+    const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
+    MLC__REQUIRE(m->ctx, n_in == 1 + u->decoder && n_out == 1, ARG,
+                 "forward: %s and one output, not %d inputs and %d outputs",
+                 u->decoder ? "x and memory" : "x", n_in, n_out);
+    const mlc__layer_step self = { MLC__NORM1, MLC__SELF_ATTN, NULL, u->self };
+    const mlc__layer_step cross = { MLC__NORM2, MLC__CROSS_ATTN, u->decoder ? in[1] : NULL,
+                                    u->cross };
+    const mlc__layer_step hidden = { u->decoder ? MLC__NORM3 : MLC__NORM2, -1, NULL, NULL };
+    mlc_tensor *x = mlc__layer_part(m, in[0], &self);
+    if (x && u->decoder) x = mlc__layer_part(m, x, &cross);
+    out[0] = x ? mlc__layer_part(m, x, &hidden) : NULL;
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+MLC_IMPL mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int64_t heads)
+{
+    mlc_nn_transformer_desc d;
+    memset(&d, 0, sizeof d);
+    d.embed = embed;
+    d.heads = d.kv_heads = heads;
+    d.hidden = 2048;
+    d.dropout = 0.1;
+    d.eps = 1e-5;
+    d.act = MLC_ACT_RELU;
+    return d;
+}
+
+/* What the modules inside do not check themselves. */
+static bool mlc__transformer_fine(mlc_ctx *ctx, const char *what, const mlc_nn_transformer_desc *d)
+{
+    if (ctx && d && d->hidden > 0 && d->hidden < 1ll << 40 && d->dropout >= 0.0 &&
+        d->dropout <= 1.0 && (unsigned)d->act <= MLC_ACT_GELU_TANH) return true;
+    if (ctx && !d)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: desc is NULL; start from "
+                  "mlc_nn_transformer_desc_make(embed, heads)", what);
+    else if (ctx)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: hidden is %lld, dropout %s, act %d; hidden must be "
+                  "positive, dropout in [0, 1], act one of mlc_act", what, (long long)d->hidden,
+                  mlc__real(d->dropout).s, (int)d->act);
+    return false;
+}
+
+static mlc_status mlc__layer_attn(mlc_module *m, const char *name, const mlc_nn_transformer_desc *d,
+                                  bool self)
+{
+    mlc_nn_multihead_attention_desc a = mlc_nn_multihead_attention_desc_make(d->embed, d->heads);
+    if (self) a.kv_heads = d->kv_heads;
+    a.causal = self && d->causal;
+    a.window = self ? d->window : 0;
+    a.dropout = d->dropout;
+    a.no_bias = d->no_bias;
+    return mlc__block_add(m, name, mlc_nn_multihead_attention_ex(m->ctx, &a));
+}
+
+static mlc_status mlc__layer_linear(mlc_module *m, const char *name, int64_t in, int64_t out,
+                                    const mlc_nn_transformer_desc *d)
+{
+    mlc_nn_linear_desc l = mlc_nn_linear_desc_make(in, out);
+    l.no_bias = d->no_bias;
+    return mlc__block_add(m, name, mlc_nn_linear_ex(m->ctx, &l));
+}
+
+static mlc_status mlc__layer_norm_add(mlc_module *m, const char *name,
+                                      const mlc_nn_transformer_desc *d)
+{
+    mlc_nn_norm_desc n = mlc_nn_norm_desc_make(d->embed);
+    n.eps = d->eps;
+    n.no_bias = d->no_bias;
+    return mlc__block_add(m, name, d->rms_norm ? mlc_nn_rms_norm_ex(m->ctx, &n)
+                                               : mlc_nn_layer_norm_ex(m->ctx, &n));
+}
+
+/* The order is that of the enum above. */
+static mlc_status mlc__layer_children(mlc_module *m, const mlc_nn_transformer_desc *d, bool decoder)
+{
+    MLC__TRY(mlc__layer_attn(m, "self_attn", d, true));
+    MLC__TRY(mlc__layer_linear(m, "linear1", d->embed, d->hidden * (1 + d->gated), d));
+    MLC__TRY(mlc__layer_linear(m, "linear2", d->hidden, d->embed, d));
+    MLC__TRY(mlc__layer_norm_add(m, "norm1", d));
+    MLC__TRY(mlc__layer_norm_add(m, "norm2", d));
+    if (!decoder) return MLC_OK;
+    MLC__TRY(mlc__layer_attn(m, "multihead_attn", d, false));
+    return mlc__layer_norm_add(m, "norm3", d);
+}
+
+static mlc_module *mlc__transformer_create(mlc_ctx *ctx, const mlc_module_class *cls,
+                                           const mlc_nn_transformer_desc *d, bool decoder)
+{
+    const mlc__transformer_user u = { NULL,     NULL,          d->dropout, d->act,
+                                      d->gated, d->norm_first, decoder };
+    return mlc_module_create(ctx, cls, &u, sizeof u);
+}
+
+static mlc_module *mlc__layer_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *d, bool decoder)
+{
+    const char *what = decoder ? "nn_transformer_decoder_layer" : "nn_transformer_encoder_layer";
+    const mlc_module_class cls = { decoder ? "TransformerDecoderLayer" : "TransformerEncoderLayer",
+                                   mlc__layer_forward, NULL, NULL, 0, NULL };
+    if (!mlc__transformer_fine(ctx, what, d)) return NULL;
+    mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
+    if (!m || mlc__layer_children(m, d, decoder) == MLC_OK) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_transformer_encoder_layer(mlc_ctx *ctx,
+                                                      const mlc_nn_transformer_desc *desc)
+{
+    return mlc__layer_make(ctx, desc, false);
+}
+MLC_IMPL mlc_module *mlc_nn_transformer_decoder_layer(mlc_ctx *ctx,
+                                                      const mlc_nn_transformer_desc *desc)
+{
+    return mlc__layer_make(ctx, desc, true);
+}
+
+/* ---- stacks of layers */
+
+/* A forward of a layer or a stack with the call's descs. */
+static mlc_tensor *mlc__transformer_run(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
+                                        const mlc_attention_desc *self,
+                                        const mlc_attention_desc *cross)
+{
+    mlc__transformer_user *u = MLC__CAST(mlc__transformer_user *, m->user);
+    mlc_tensor *in[2] = { x, memory }, *y = NULL;
+    u->self = self;
+    u->cross = cross;
+    mlc_module_forward(m, in, u->decoder ? 2 : 1, &y, 1);
+    u->self = u->cross = NULL;
+    return y;
+}
+
+/* Children: "layers", which holds them, and "norm". */
+static mlc_status mlc__stack_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                     mlc_tensor **out, int32_t n_out)
+{
+    const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
+    const mlc_module *layers = m->child[0];
+    const uint64_t before = m->ctx->storages;
+    mlc_tensor *x = in[0];
+    MLC__REQUIRE(m->ctx, n_in == 1 + u->decoder && n_out == 1, ARG,
+                 "forward: %s and one output, not %d inputs and %d outputs",
+                 u->decoder ? "x and memory" : "x", n_in, n_out);
+    for (int32_t i = 0; x && i < layers->children; i++) {
+        mlc_tensor *y = mlc__transformer_run(layers->child[i], x, u->decoder ? in[1] : NULL,
+                                             u->self, u->cross);
+        mlc__used_up(x, before, y);
+        x = y;
+    }
+    out[0] = x && m->children > 1 ? mlc_forward(m->child[1], x) : x;
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_status mlc__stack_children(mlc_module *m, const mlc_nn_transformer_desc *d, bool decoder,
+                                      int64_t n)
+{
+    static const mlc_module_class list = { "ModuleList", NULL, NULL, NULL, 0, NULL };
+    mlc_module *layers = mlc_module_create(m->ctx, &list, NULL, 0);
+    MLC__TRY(mlc__block_add(m, "layers", layers));
+    for (int64_t i = 0; i < n; i++)
+        MLC__TRY(mlc__block_add(layers, NULL, mlc__layer_make(m->ctx, d, decoder)));
+    return d->final_norm ? mlc__layer_norm_add(m, "norm", d) : MLC_OK;
+}
+
+static mlc_module *mlc__stack_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *d, bool decoder,
+                                   int64_t n)
+{
+    const char *what = decoder ? "nn_transformer_decoder" : "nn_transformer_encoder";
+    const mlc_module_class cls = { decoder ? "TransformerDecoder" : "TransformerEncoder",
+                                   mlc__stack_forward, NULL, NULL, 0, NULL };
+    if (!mlc__transformer_fine(ctx, what, d)) return NULL;
+    if (n < 1 || n > 1 << 16) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: %lld layers; there must be 1 to 2^16", what, (long long)n);
+        return NULL;
+    }
+    mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
+    if (!m || mlc__stack_children(m, d, decoder, n) == MLC_OK) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_transformer_encoder(mlc_ctx *ctx, const mlc_nn_transformer_desc *desc,
+                                                int64_t n)
+{
+    return mlc__stack_make(ctx, desc, false, n);
+}
+MLC_IMPL mlc_module *mlc_nn_transformer_decoder(mlc_ctx *ctx, const mlc_nn_transformer_desc *desc,
+                                                int64_t n)
+{
+    return mlc__stack_make(ctx, desc, true, n);
+}
+
+MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
+                                             const mlc_attention_desc *self,
+                                             const mlc_attention_desc *cross)
+{
+    if (!m) return NULL;
+    if (m->cls.forward == mlc__layer_forward || m->cls.forward == mlc__stack_forward)
+        return mlc__transformer_run(m, x, memory, self, cross);
+    mlc__fail(m->ctx, MLC_ERR_ARG, "transformer_forward: the module is a %s; it must be a layer or "
+              "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
+    return NULL;
+}
+
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
@@ -35280,19 +36596,6 @@ static const mlc__op mlc__sklinear_op =
     { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward,
       mlc__args_sklinear, MLC__AMP_LINEAR_2,
       MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
-
-static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
-{
-    switch (act) {
-        case MLC_ACT_RELU:    return mlc_relu(x);
-        case MLC_ACT_GELU:    return mlc_gelu(x);
-        case MLC_ACT_TANH:    return mlc_tanh(x);
-        case MLC_ACT_SIGMOID: return mlc_sigmoid(x);
-        case MLC_ACT_SILU:    return mlc_silu(x);
-        case MLC_ACT_GELU_TANH: return mlc_gelu_tanh(x);
-        default:              return x;
-    }
-}
 
 /* With sketches that are not signs: the operations one by one. */
 static mlc_tensor *mlc__sklinear_parts(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
@@ -41616,6 +42919,7 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
     for (int i = 0; casts && i < n; i++) {
         if (!mlc__is_float(in[i]->dtype) || (rest && i == 0)) continue;
         if (as_they_are && i > 0 && i != like) continue;
+        if (policy == MLC__AMP_THREE && i > 2) continue;
         if (linear && mlc__amp_stays(i, in[i], axes, weights)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;

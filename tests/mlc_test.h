@@ -289,7 +289,10 @@ bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, doub
 void *test_aligned_alloc(size_t align, size_t bytes) { return _aligned_malloc(bytes, align); }
 void test_aligned_free(void *ptr) { _aligned_free(ptr); }
 char *mkdtemp(char *name) { return _mktemp(name) && mkdir(name) == 0 ? name : NULL; }
-int setenv(const char *name, const char *value, int over) { return (void)over, _putenv_s(name, value); }
+int setenv(const char *name, const char *value, int over)
+{
+    return (void)over, _putenv_s(name, value);
+}
 int unsetenv(const char *name) { return _putenv_s(name, ""); }
 #else
 void *test_aligned_alloc(size_t align, size_t bytes)

@@ -1216,6 +1216,115 @@ DO(mlc_nn_residual)
     return run_module(w, body ? mlc_nn_residual(w->ctx, body, NULL, true) : NULL);
 }
 
+/* x as a sequence of three times four features.                                                 */
+static mlc_tensor *sequence_of(world *w) { return mlc_reshape(w->x, mlc_dims3(1, 3, 4)); }
+
+static mlc_status run_on_sequence(world *w, mlc_module *m)
+{
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = sequence_of(w);
+    return x ? keep(w, mlc_forward(m, x)) : made(w, x);
+}
+
+/* x as keys, queries and values of two heads.                                                   */
+static mlc_tensor *heads_of(world *w)
+{
+    return mlc_permute(mlc_reshape(w->x, mlc_dims4(1, 3, 2, 2)), mlc_dims4(0, 2, 1, 3));
+}
+
+DO(mlc_attention)
+{
+    mlc_tensor *x = heads_of(w);
+    return x ? keep(w, mlc_attention(x, x, x)) : made(w, x);
+}
+
+DO(mlc_attention_ex)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_tensor        *x = heads_of(w);
+    d.causal = true;
+    d.mask = w->m;
+    return x ? keep(w, mlc_attention_ex(x, x, x, &d)) : made(w, x);
+}
+
+DO(mlc_nn_multihead_attention)
+{
+    return run_on_sequence(w, mlc_nn_multihead_attention(w->ctx, 4, 2));
+}
+
+DO(mlc_nn_multihead_attention_ex)
+{
+    mlc_nn_multihead_attention_desc d = mlc_nn_multihead_attention_desc_make(4, 2);
+    d.kv_heads = 1;
+    d.no_bias = d.causal = true;
+    return run_on_sequence(w, mlc_nn_multihead_attention_ex(w->ctx, &d));
+}
+
+DO(mlc_attention_forward)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_module        *m = mlc_nn_multihead_attention(w->ctx, 4, 2);
+    d.causal = true;
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = sequence_of(w);
+    return x ? keep(w, mlc_attention_forward(m, x, NULL, NULL, &d)) : made(w, x);
+}
+
+static mlc_nn_transformer_desc small_transformer(void)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(4, 2);
+    d.hidden = 5;
+    d.dropout = 0;
+    return d;
+}
+
+DO(mlc_nn_transformer_encoder_layer)
+{
+    mlc_nn_transformer_desc d = small_transformer();
+    d.gated = d.norm_first = d.rms_norm = true;
+    return run_on_sequence(w, mlc_nn_transformer_encoder_layer(w->ctx, &d));
+}
+
+DO(mlc_nn_transformer_encoder)
+{
+    const mlc_nn_transformer_desc d = small_transformer();
+    return run_on_sequence(w, mlc_nn_transformer_encoder(w->ctx, &d, 2));
+}
+
+static mlc_status run_decoder(world *w, mlc_module *m)
+{
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = sequence_of(w);
+    return x ? keep(w, mlc_transformer_forward(m, x, x, NULL, NULL)) : made(w, x);
+}
+
+DO(mlc_nn_transformer_decoder_layer)
+{
+    const mlc_nn_transformer_desc d = small_transformer();
+    return run_decoder(w, mlc_nn_transformer_decoder_layer(w->ctx, &d));
+}
+
+DO(mlc_nn_transformer_decoder)
+{
+    const mlc_nn_transformer_desc d = small_transformer();
+    return run_decoder(w, mlc_nn_transformer_decoder(w->ctx, &d, 1));
+}
+
+DO(mlc_transformer_forward)
+{
+    const mlc_nn_transformer_desc d = small_transformer();
+    mlc_attention_desc            a = mlc_attention_desc_make();
+    mlc_module                   *m = mlc_nn_transformer_encoder_layer(w->ctx, &d);
+    a.causal = true;
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = sequence_of(w);
+    return x ? keep(w, mlc_transformer_forward(m, x, NULL, &a, NULL)) : made(w, x);
+}
+
 /* A convolution with a norm behind it, folded.                                                  */
 DO(mlc_nn_fold_batch_norm)
 {

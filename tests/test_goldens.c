@@ -147,6 +147,17 @@ static mlc_tensor *call_linear_ex(op_args *a)
     return mlc_linear_ex(a->in[0], a->in[1], a->in[2], &e);
 }
 
+CALL(attention, (a->in[0], a->in[1], a->in[2]))
+
+static mlc_tensor *call_attention_ex(op_args *a)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    d.causal = INT(0) != 0;
+    d.window = INT(1);
+    d.mask = a->in[3];
+    return mlc_attention_ex(a->in[0], a->in[1], a->in[2], &d);
+}
+
 static mlc_conv_desc conv_desc_of(const op_args *a)
 {
     mlc_conv_desc d = mlc_conv_desc_make();
@@ -356,6 +367,8 @@ static const op_row OPS[] = {
     {"mlc_matmul", call_matmul, FLOAT, "bseg"},
     {"mlc_linear", call_linear, FLOAT, "seg"},
     {"mlc_linear_ex", call_linear_ex, FLOAT, "seg"},
+    {"mlc_attention", call_attention, FLOAT, "seg"},
+    {"mlc_attention_ex", call_attention_ex, FLOAT, "seg"},
     {"mlc_conv", call_conv, FLOAT, "seg"},
     {"mlc_conv_transpose", call_conv_transpose, FLOAT, "seg"},
     {"mlc_max_pool", call_max_pool, FLOAT, "seg"},
@@ -569,7 +582,7 @@ static const char *const FILES[] = {
     "ops_sorting.safetensors", "ops_join.safetensors", "ops_index.safetensors",
     "ops_view.safetensors", "ops_create.safetensors", "ops_products.safetensors",
     "ops_convolutions.safetensors", "ops_pools.safetensors", "ops_formats.safetensors",
-    "ops_random.safetensors", "ops_rows.safetensors",
+    "ops_random.safetensors", "ops_rows.safetensors", "ops_attention.safetensors",
 };
 
 static struct {
@@ -1031,9 +1044,11 @@ static void replace_input(cursor *c, mlc_ctx *ctx, int i, mlc_dtype dtype)
 static bool refuses(cursor *c, mlc_ctx *ctx, mlc_status status, const char *part)
 {
     char name[40];
-    bool linear = strcmp(c->row->name, "mlc_linear_ex") == 0;      /* one operation, two names */
+    size_t n = strlen(c->row->name);                               /* one operation, two names */
+    bool ex = n > 3 && strcmp(c->row->name + n - 3, "_ex") == 0;
     bool view = has(c->row, 'v') && status == MLC_ERR_STATE;       /* all views are one        */
-    snprintf(name, sizeof name, "%s:", linear ? "linear" : view ? "view" : c->row->name + 4);
+    snprintf(name, sizeof name, "%.*s:", (int)(view ? 4 : n - (ex ? 7 : 4)),
+             view ? "view" : c->row->name + 4);
     if (of_all(c->row))                                            /* another name of it       */
         snprintf(name, sizeof name, "%.*s:", (int)strlen(c->row->name) - 8, c->row->name + 4);
     bool ok = CHECK(c->row->call(&c->a) == NULL) && CHECK_EQ(mlc_ctx_status(ctx), status);

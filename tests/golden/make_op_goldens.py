@@ -633,6 +633,51 @@ def rows(book, dtype):
               grad=False, native=False)
 
 
+# ---- attention -----------------------------------------------------------------------------------
+
+def attention_of(q, k, v, causal=False, window=0, mask=None):
+    """Rows that see no key are 0; causal: j <= i + s - t."""
+    group = q.shape[1] // max(1, k.shape[1])
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    t, s = q.shape[2], k.shape[2]
+    off = torch.arange(t)[:, None] + s - t - torch.arange(s)
+    seen = torch.ones(q.shape[0], 1, t, s, dtype=torch.bool)
+    seen = seen & (off >= 0) if causal else seen
+    seen = seen & (off.abs() < window) if window else seen
+    score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if mask is not None and mask.dtype == torch.bool:
+        seen = seen & mask
+    elif mask is not None:
+        score = score + mask
+    p = torch.softmax(score.masked_fill(~seen, -1e30), -1) * seen
+    return p @ v
+
+
+def attention(book, dtype):
+    def part(op, *shape):
+        return book.rand(op, dtype, shape, -2, 2)
+    for b, h, hk, t, s, d, dv, view in ((1, 1, 1, 1, 1, 1, 1, ""), (2, 2, 2, 3, 5, 4, 3, ""),
+                                        (1, 4, 2, 5, 6, 4, 4, ""), (2, 2, 1, 4, 4, 3, 4, "T"),
+                                        (1, 2, 2, 3, 3, 10, 4, "S"), (2, 2, 2, 0, 3, 2, 2, ""),
+                                        (1, 2, 1, 3, 0, 2, 2, "")):
+        for op in ("attention", "attention_ex"):
+            q = part(op, b, h, *((d, t) if view == "T" else (t, d)))
+            k = part(op, b, hk, s, VIEWS[view](q).shape[-1])
+            v = part(op, b, hk, s, dv)
+            inputs = [(q, view), (k, ""), (v, "")]
+            if op == "attention":
+                book.case(op, dtype, inputs, attention_of, native=False)
+                continue
+            for causal, window in ((1, 0), (0, 2), (1, 2)):
+                book.case(op, dtype, inputs, native=False, ints=[[causal], [window]],
+                          call=lambda q, k, v: attention_of(q, k, v, causal, window))
+            mask = part(op, h, t, s)
+            book.case(op, dtype, inputs + [(mask, "")], native=False, ints=[[1], [0]],
+                      call=lambda q, k, v, m: attention_of(q, k, v, True, 0, m))
+            book.case(op, dtype, inputs + [(mask > -1, "")], native=False, ints=[[1], [0]],
+                      call=lambda q, k, v, m: attention_of(q, k, v, True, 0, m))
+
+
 # ---- sorting, random ---------------------------------------------------------------------------
 
 def sort_of(x, axis, descending):
@@ -1248,7 +1293,7 @@ def main():
     warnings.simplefilter("ignore")                  # of empty means and the like
     groups = [(elementwise, FLOAT), (compare, ANY), (reductions, ANY), (sorting, ANY), (join, ANY),
               (index, ANY), (view, ANY), (create, ANY), (products, FLOAT), (rows, FLOAT),
-              (convolutions, FLOAT), (formats, ANY),
+              (attention, FLOAT), (convolutions, FLOAT), (formats, ANY),
               (pools, FLOAT)]
     for group, dtypes in groups:
         book = Book(group.__name__)
