@@ -20586,7 +20586,7 @@ static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, const flo
 static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
                              int64_t n, float *from)
 {
-    uint8_t *codes = MLC__CAST(uint8_t *, a->state[k]), part[MLC__MOMENT_BLOCK];
+    uint8_t *codes = MLC__CAST(uint8_t *, a->state[k]), part[MLC__MOMENT_BLOCK] = { 0 };
     uint32_t words[MLC__WORDS / 2];
     const uint64_t stream = a->step->stream + ((uint64_t)k + 1u) * UINT64_C(0xD1B54A32D192ED03);
     for (int64_t i = 0; i < n; i += MLC__MOMENT_BLOCK) {
@@ -40126,7 +40126,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
 static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
 {
     mlc_tensor *p = &o->entry[i].p->t, *wide = mlc_cast(mlc_grad(p), o->entry[i].dtype);
-    return o->adaptive ? mlc_mul(wide, mlc_abs(mlc_cast(p, wide->dtype))) : wide;
+    return o->adaptive ? mlc_mul(wide, mlc_abs(mlc_cast(p, o->entry[i].dtype))) : wide;
 }
 
 /* rho / (|g| + 1e-12), of all gradients that are due. */
@@ -49530,7 +49530,7 @@ static mlc_status mlc__pnm_first(mlc__pnm_set *u, const char *folder, mlc_datase
     int fd;
     MLC__REQUIRE(u->ctx, u->n > 0, IO, "dataset_pnm: '%s' has no images, .pgm, .ppm or .pnm",
                  folder);
-    s.why[0] = 0;
+    memset(&s, 0, sizeof s);
     if (mlc__pnm_open(&s, u->path[0], &fd, &u->first) != MLC_OK)
         return mlc__fail(u->ctx, MLC_ERR_IO, "dataset_pnm: %s", s.why);
     close(fd);
@@ -52031,6 +52031,7 @@ static int mlc__characters(const char *s)
 static mlc__text mlc__class_name(const char *const *names, int64_t c)
 {
     mlc__text t;
+    t.s[0] = 0;
     if (names) mlc__copy_text(t.s, sizeof t.s, names[c]);
     else snprintf(t.s, sizeof t.s, "%lld", (long long)c);
     return t;
@@ -52132,6 +52133,14 @@ typedef struct mlc__sweep {
 } mlc__sweep;
 
 /* Rows of the stores, appended; nothing counts before the caller adds to m->n. */
+/* Rows [from, to) of a store become x, which may have failed. */
+static mlc_status mlc__store_put(mlc_ctx *ctx, mlc_tensor *store, int64_t from, int64_t to,
+                                 mlc_tensor *x)
+{
+    mlc_tensor *rows = x ? mlc_rows(store, from, to) : NULL;
+    return rows ? mlc_copy_into(rows, x) : ctx->status;
+}
+
 static mlc_status mlc__curve_append(mlc_metric *m, mlc_tensor *p, mlc_tensor *positive,
                                     mlc_tensor *w, int64_t n)
 {
@@ -52147,14 +52156,13 @@ static mlc_status mlc__curve_append(mlc_metric *m, mlc_tensor *p, mlc_tensor *po
     if (!w && m->n && m->weighted) w = mlc_ones(ctx, MLC_F64, mlc_dims1(n));
     if (w) {
         MLC__TRY(mlc__store_reserve(m, &m->weights, MLC_F64, fill ? 0 : m->n, m->n + n));
-        if (fill) MLC__TRY(mlc_copy_into(mlc_rows(&m->weights.t, 0, m->n),
-                                         mlc_ones(ctx, MLC_F64, mlc_dims1(1))));
-        MLC__TRY(mlc_copy_into(mlc_rows(&m->weights.t, m->n, m->n + n), w));
+        if (fill) MLC__TRY(mlc__store_put(ctx, &m->weights.t, 0, m->n,
+                                          mlc_ones(ctx, MLC_F64, mlc_dims1(1))));
+        MLC__TRY(mlc__store_put(ctx, &m->weights.t, m->n, m->n + n, w));
     }
-    MLC__TRY(mlc_copy_into(mlc_rows(&m->scores.t, had, have),
-                           mlc_reshape(p, mlc_dims1(have - had))));
-    return mlc_copy_into(mlc_rows(&m->positive.t, had, have),
-                         mlc_reshape(positive, mlc_dims1(have - had)));
+    const mlc_dims line = mlc_dims1(have - had);
+    MLC__TRY(mlc__store_put(ctx, &m->scores.t, had, have, mlc_reshape(p, line)));
+    return mlc__store_put(ctx, &m->positive.t, had, have, mlc_reshape(positive, line));
 }
 
 static mlc_status mlc__curve_keep(mlc_metric *m, const mlc__fed *f)
@@ -53028,7 +53036,7 @@ static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *sum, mlc_me
     mlc_ctx *ctx = loss->ctx;
     if (mean) return mlc_metric_update(mean, loss, NULL, mlc_full(ctx, MLC_F32, mlc_dims0(),
                                                                   (double)n));
-    *sum += mlc_item(loss) * (double)n;
+    if (sum) *sum += mlc_item(loss) * (double)n;
     return ctx->status;
 }
 

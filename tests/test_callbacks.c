@@ -4,6 +4,8 @@
 #define _DEFAULT_SOURCE
 #include "watch.h"
 
+#include <locale.h>
+
 enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 5, CLASSES = 3 };
 
 typedef struct scene {
@@ -467,6 +469,14 @@ TEST(callbacks, a_table_of_gradients_comes_where_it_is_asked_for)
     CHECK_HAS(out.text, "3.weight");
 }
 
+/* The text with the decimal points of the locale, for sscanf.                                   */
+static void to_locale(char *text)
+{
+    const char point = *localeconv()->decimal_point;
+    for (; *text; text++)
+        if (*text == '.') *text = point;
+}
+
 static double bins_of(const char *line, const char *key, double *largest)
 {
     const char *at = strstr(line, key);
@@ -476,7 +486,7 @@ static double bins_of(const char *line, const char *key, double *largest)
     at += strlen(key);
     for (int k = 0; k < MLC_GRAD_BINS; k++) {
         char *end;
-        const double v = strtod(at, &end);
+        const double v = (double)strtol(at, &end, 10);
         if (v > 0) *largest = k;
         sum += v;
         CHECK_EQ(*end, k < MLC_GRAD_BINS - 1 ? ',' : ']');
@@ -621,7 +631,7 @@ static int count_of(const char *text, const char *part)
 static double number_after(const char *text, const char *part)
 {
     const char *at = strstr(text, part);
-    return CHECK(at != NULL) ? strtod(at + strlen(part), NULL) : 0;
+    return CHECK(at != NULL) ? test_strtod(at + strlen(part)) : 0;
 }
 
 TEST(callbacks, phases_of_a_profile_are_the_whole)
@@ -678,6 +688,7 @@ TEST(callbacks, operations_of_a_profile_have_their_calls_and_flop)
         double us, share, flop, bytes;
         if (!CHECK(at != NULL)) continue;
         snprintf(line, sizeof line, "%.150s", at + 1);
+        to_locale(line);
         CHECK_EQ(sscanf(line, "linear %*s %d %lf %lf %% %lf %lf", &calls, &us, &share, &flop,
                         &bytes), 5);
         CHECK_EQ(calls, 6);
