@@ -117,7 +117,7 @@
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
- *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT
+ *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
  *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
@@ -255,6 +255,7 @@ typedef struct mlc_loader  mlc_loader;
 typedef struct mlc_table   mlc_table;     /* a CSV file of columns of different types         */
 typedef struct mlc_metric  mlc_metric;
 typedef struct mlc_tracker mlc_tracker;
+typedef struct mlc_sweep   mlc_sweep;
 struct mlc_named;                         /* in API.IO                                         */
 
 /* Public to read (debuggers and kernels need it), never to write. Data: mlc_f32, mlc_read.   */
@@ -4350,6 +4351,85 @@ MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc 
  *   err    UNSUPPORTED under MLC_NO_STDIO; of the training: STATE: another one is installed; as
  *          mlc_run_save                                                                       */
 MLC_API mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path);
+
+/* -- several models in one process: trials of a grid, each in a context of its own, some of them at
+ * once. Results and their order do not depend on how many. test: tests/test_sweep.c -- */
+
+typedef struct mlc_sweep_axis {        /* what differs from point to point of a grid           */
+    const char   *name;                /* "lr"; at most 63 bytes                               */
+    const double *values;
+    int32_t       n;                   /* of values                                            */
+} mlc_sweep_axis;
+
+typedef struct mlc_trial {             /* a point of the grid with a seed                      */
+    int64_t       index;               /* from 0; the seeds of a point one after the other     */
+    uint64_t      seed;                /* that of its context, too                             */
+    const double *values;              /* one of each axis                                     */
+    const double *results;             /* NaN until the trial has set them                     */
+    double        seconds;             /* that it took                                         */
+    mlc_status    status;              /* MLC_INTERRUPTED: it was not begun                    */
+    const char   *message;             /* of the error, 255 bytes of it; or ""                 */
+} mlc_trial;
+
+/* mlc_trial_fn: trains and sets results[0 .. n_results - 1]. All it makes is in ctx, which ends
+ *   with the trial; where there are workers, several threads read what user points at.
+ *   out    MLC_OK; an error, as one that stands in ctx, is the trial's alone; MLC_INTERRUPTED ends
+ *          the sweep                                                                          */
+typedef mlc_status (*mlc_trial_fn)(void *user, mlc_ctx *ctx, const mlc_trial *trial,
+                                   double *results);
+
+typedef struct mlc_sweep_desc {
+    const mlc_sweep_axis *axes;        /* their product is the grid, the last one fastest      */
+    int32_t       n_axes;              /* to 64; 0: a grid of one point                        */
+    int32_t       n_results;           /* 1 to 64                                              */
+    const char *const *results;        /* names, "accuracy"; at most 63 bytes                  */
+    int32_t       best;                /* the result that points are ranked by; default 0      */
+    bool          higher;              /* larger is better; default false                      */
+    bool          stop;                /* no trial begins after one has failed; default false  */
+    uint64_t      seed;                /* trials of each point have seed, seed + 1, ..; 0      */
+    int32_t       n_seeds;             /* default 1                                            */
+    int32_t       workers;             /* threads with the calling one, 0 as 1; default:       */
+                                       /* MLC_THREADS in the environment, else cores           */
+    int64_t       random;              /* so many points, drawn by seed; default 0: all        */
+    mlc_ctx_desc  ctx;                 /* of each trial, but for seed and status; threads: 1.  */
+                                       /* log and allocator are called by all workers' threads */
+    mlc_writer    write;               /* a line as each trial ends, by one thread at a time;  */
+    void         *user;                /* default NULL: none                                   */
+} mlc_sweep_desc;
+
+typedef struct mlc_sweep_point {       /* a point of the grid, over its seeds                  */
+    int64_t       index;               /* in the grid                                          */
+    int64_t       trial;               /* its first; n_seeds of them                           */
+    const double *values;              /* one of each axis                                     */
+    int64_t       ok;                  /* trials that did not fail; of these are               */
+    const double *mean, *deviation;    /* of each result: by ok - 1, NaN below two             */
+    double        key;                 /* private                                              */
+} mlc_sweep_point;
+
+/* mlc_sweep_desc_make: a grid and the names of results, with the defaults.                    */
+MLC_API mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n_axes,
+                                           const char *const *results, int32_t n_results);
+/* mlc_sweep_run: runs the trials, at most 2^20. ctx waits: it holds the sweep and is not for them.
+ *   sweep: NULL, or gets it, to be freed by mlc_sweep_free, also after an error of a trial.
+ *   err    ARG: desc; NOMEM; that of the first trial which failed if all did, or if desc.stop;
+ *          MLC_INTERRUPTED: a trial ended the sweep
+ *   ref    sklearn.model_selection.GridSearchCV, RandomizedSearchCV                           */
+MLC_API mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_trial_fn fn,
+                                 void *user, mlc_sweep **sweep);
+/* mlc_sweep_free: frees it, with its trials and points.                                       */
+MLC_API void mlc_sweep_free(mlc_sweep *s);
+/* mlc_sweep_trial: trial i; NULL: there is none.                                              */
+MLC_API const mlc_trial *mlc_sweep_trial(const mlc_sweep *s, int64_t i);
+/* mlc_sweep_point_at: the point of a rank, 0 the best by the mean of desc.best, of equals the first
+ *   of the grid; NaN last. NULL: there is none.                                               */
+MLC_API const mlc_sweep_point *mlc_sweep_point_at(const mlc_sweep *s, int64_t rank);
+/* mlc_sweep_print: a table: a row a point, the best first: values, trials that did not fail, mean
+ *   and deviation of results; then a line for each trial that failed, with its error. write NULL:
+ *   standard output.                                                                          */
+MLC_API mlc_status mlc_sweep_print(mlc_sweep *s, mlc_writer write, void *user);
+/* mlc_sweep_csv: a file with a row for each trial: its number, values, seed, results, status,
+ *   message. Written atomically, numbers as mlc_csv_save has them.                   err: IO  */
+MLC_API mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path);
 
 /* -- a line that shows progress. test: tests/test_train.c -- */
 
@@ -52713,15 +52793,11 @@ MLC_IMPL double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step
 
 /* -- shown -- */
 
-static int mlc__track_width(const mlc__track *track)
+/* A cell of the column of a name, right-aligned by characters; bytes are not. */
+static void mlc__cell(const mlc__table *to, const char *name, const char *text)
 {
-    return mlc__max32(10, mlc__characters(track->name));
-}
-
-/* Cells are right-aligned by characters; bytes are not. */
-static void mlc__track_cell(const mlc__table *to, const mlc__track *track, const char *text)
-{
-    mlc__print(to, "  %*s%s", mlc__track_width(track) - mlc__characters(text), "", text);
+    const int width = mlc__max32(10, mlc__characters(name));
+    mlc__print(to, "  %*s%s", width - mlc__characters(text), "", text);
 }
 
 MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user)
@@ -52731,22 +52807,22 @@ MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *us
     const mlc__table to = { write, user };
     mlc__print(&to, "%8s", "step");
     for (int64_t i = 0; i < t->names; i++)
-        mlc__track_cell(&to, &t->list[i], t->list[i].name);
+        mlc__cell(&to, t->list[i].name, t->list[i].name);
     for (int64_t row = 0; row < t->n; row++) {
         mlc__print(&to, "\n%8lld", (long long)t->steps[row]);
         for (int64_t i = 0; i < t->names; i++)
-            mlc__track_cell(&to, &t->list[i], mlc__real_of(t->list[i].values[row], 5).s);
+            mlc__cell(&to, t->list[i].name, mlc__real_of(t->list[i].values[row], 5).s);
     }
     mlc__print(&to, "\n%8s", "best");
     for (int64_t i = 0; i < t->names; i++) {
         const int64_t best = mlc__track_best(t, &t->list[i]);
-        mlc__track_cell(&to, &t->list[i], mlc__real_of(best < 0 ? MLC__NAN :
-                                                       t->list[i].values[best], 5).s);
+        mlc__cell(&to, t->list[i].name,
+                  mlc__real_of(best < 0 ? MLC__NAN : t->list[i].values[best], 5).s);
     }
     mlc__print(&to, "\n%8s", "at");
     for (int64_t i = 0; i < t->names; i++) {
         const int64_t best = mlc__track_best(t, &t->list[i]);
-        mlc__track_cell(&to, &t->list[i], best < 0 ? "-" : mlc__fixed(t->steps[best], 0).s);
+        mlc__cell(&to, t->list[i].name, best < 0 ? "-" : mlc__fixed(t->steps[best], 0).s);
     }
     mlc__print(&to, "\n");
     return MLC_OK;
@@ -55960,6 +56036,471 @@ MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
+
+/* @@ IMPL.TRAIN.SWEEP ------------------------------------ trials of a grid, some at once
+ * All rows are there before the first trial, in one block: a thread claims a trial under the lock
+ * and writes to its row, and means are taken when all have ended. So neither the number of threads
+ * nor which of them is quicker shows in a result. */
+
+/* With 64 axes and 64 results the block of so many trials has below 4 GB. */
+#define MLC__SWEEP_TRIALS ((int64_t)1 << 20)
+
+struct mlc_sweep {
+    mlc_ctx         *ctx;
+    int32_t          axes, results, seeds;
+    int64_t          points, trials;
+    mlc_trial       *trial;
+    mlc_sweep_point *point;            /* the best first                                       */
+    double          *values, *result, *mean, *deviation;
+    char           (*name)[64];        /* of axes, then of results                             */
+    char           (*message)[256];
+};
+
+typedef struct mlc__sweeping {
+    mlc_sweep            *s;
+    const mlc_sweep_desc *d;
+    mlc_trial_fn          fn;
+    void                 *user;
+    int64_t               next, ended; /* trials begun; ended                                  */
+    bool                  stop;
+#ifndef MLC_NO_THREADS
+    pthread_mutex_t       lock;        /* of the three, and of write                           */
+#endif
+} mlc__sweeping;
+
+MLC_IMPL mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n_axes,
+                                            const char *const *results, int32_t n_results)
+{
+    mlc_sweep_desc d;
+    memset(&d, 0, sizeof d);
+    d.axes = axes;
+    d.n_axes = n_axes;
+    d.results = results;
+    d.n_results = n_results;
+    d.n_seeds = 1;
+    d.workers = mlc__threads_choose(0);
+    d.ctx = mlc_ctx_desc_make();
+    d.ctx.threads = 1;
+    return d;
+}
+
+/* -- rows -- */
+
+static mlc_status mlc__sweep_name(mlc_ctx *ctx, const char *kind, int32_t i, const char *name)
+{
+    MLC__REQUIRE(ctx, name && *name && strlen(name) < 64, ARG, "sweep_run: the name of %s %d is "
+                 "NULL, empty or over 63 bytes", kind, i);
+    return MLC_OK;
+}
+
+/* Points of the grid. */
+static mlc_status mlc__sweep_grid(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t *grid)
+{
+    *grid = 1;
+    for (int32_t i = 0; i < d->n_axes; i++) {
+        const mlc_sweep_axis *a = &d->axes[i];
+        MLC__TRY(mlc__sweep_name(ctx, "axis", i, a->name));
+        MLC__REQUIRE(ctx, a->values && a->n >= 1, ARG, "sweep_run: axis '%s' has %d values at %p; "
+                     "it takes one or more", a->name, a->n, (const void *)a->values);
+        *grid *= a->n;
+        MLC__REQUIRE(ctx, *grid <= INT32_MAX, ARG, "sweep_run: the grid of the axes up to '%s' has "
+                     "%lld points; at most %d", a->name, (long long)*grid, INT32_MAX);
+    }
+    MLC__REQUIRE(ctx, d->random >= 0 && d->random <= *grid, ARG, "sweep_run: random is %lld, of a "
+                 "grid of %lld points; it takes up to so many, or 0 for all",
+                 (long long)d->random, (long long)*grid);
+    return MLC_OK;
+}
+
+static mlc_status mlc__sweep_check(mlc_ctx *ctx, const mlc_sweep_desc *d, mlc_trial_fn fn,
+                                   int64_t *grid)
+{
+    MLC__REQUIRE(ctx, d && fn, ARG, "sweep_run: desc or the function of a trial is NULL");
+    MLC__REQUIRE(ctx, d->n_axes >= 0 && d->n_axes <= 64 && (d->axes || !d->n_axes), ARG,
+                 "sweep_run: %d axes at %p; it takes 0 to 64", d->n_axes, (const void *)d->axes);
+    MLC__REQUIRE(ctx, d->results && d->n_results >= 1 && d->n_results <= 64, ARG, "sweep_run: %d "
+                 "results, names at %p; it takes 1 to 64: see mlc_sweep_desc_make", d->n_results,
+                 (const void *)d->results);
+    MLC__REQUIRE(ctx, d->best >= 0 && d->best < d->n_results, ARG, "sweep_run: best is %d; there "
+                 "are %d results", d->best, d->n_results);
+    MLC__REQUIRE(ctx, d->n_seeds >= 1 && d->workers >= 0, ARG, "sweep_run: %d seeds, %d workers; "
+                 "it takes 1 or more, 0 or more", d->n_seeds, d->workers);
+    MLC__REQUIRE(ctx, !d->ctx.memory || d->workers < 2, ARG, "sweep_run: ctx.memory is one block, "
+                 "and %d workers have a context each; set workers to 1", d->workers);
+    for (int32_t i = 0; i < d->n_results; i++)
+        MLC__TRY(mlc__sweep_name(ctx, "result", i, d->results[i]));
+    MLC__TRY(mlc__sweep_grid(ctx, d, grid));
+    const int64_t points = d->random ? d->random : *grid;
+    MLC__REQUIRE(ctx, points * d->n_seeds <= MLC__SWEEP_TRIALS, ARG, "sweep_run: %lld points of %d "
+                 "seeds are %lld trials; at most %lld", (long long)points, d->n_seeds,
+                 (long long)(points * d->n_seeds), (long long)MLC__SWEEP_TRIALS);
+    return MLC_OK;
+}
+
+/* n of the grid's points, each set of them as likely, in the order of the grid.
+ * ref: Bentley and Floyd, "A sample of brilliance", CACM 1987 */
+static void mlc__sweep_draw(mlc_sweep_point *p, int64_t n, int64_t grid, uint64_t seed)
+{
+    for (int64_t have = 0; have < n; have++) {
+        const int64_t last = grid - n + have;
+        const mlc__words r = mlc__philox(seed, mlc__hash("sweep"), (uint64_t)last);
+        int64_t at = have, k = (int64_t)(((uint64_t)r.w[1] << 32 | r.w[0]) % (uint64_t)(last + 1));
+        while (at > 0 && p[at - 1].index > k) at--;
+        if (at > 0 && p[at - 1].index == k) {
+            at = have;
+            k = last;                  /* above all there are */
+        }
+        for (int64_t i = have; i > at; i--) p[i].index = p[i - 1].index;
+        p[at].index = k;
+    }
+}
+
+static void mlc__sweep_fill_point(const mlc_sweep *s, const mlc_sweep_desc *d, int64_t i)
+{
+    mlc_sweep_point *p = &s->point[i];
+    int64_t rest = p->index;
+    p->trial = i * s->seeds;
+    p->values = s->values + i * s->axes;
+    p->mean = s->mean + i * s->results;
+    p->deviation = s->deviation + i * s->results;
+    for (int32_t a = s->axes; a-- > 0; rest /= d->axes[a].n)
+        s->values[i * s->axes + a] = d->axes[a].values[rest % d->axes[a].n];
+    for (int64_t k = p->trial; k < p->trial + s->seeds; k++) {
+        mlc_trial *t = &s->trial[k];
+        t->index = k;
+        t->seed = d->seed + (uint64_t)(k - p->trial);
+        t->values = p->values;
+        t->results = s->result + k * s->results;
+        t->message = s->message[k];
+        t->status = MLC_INTERRUPTED;
+        for (int32_t r = 0; r < s->results; r++) s->result[k * s->results + r] = MLC__NAN;
+    }
+}
+
+static mlc_sweep *mlc__sweep_new(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t grid)
+{
+    const size_t points = (size_t)(d->random ? d->random : grid), axes = (size_t)d->n_axes;
+    const size_t trials = points * (size_t)d->n_seeds, results = (size_t)d->n_results;
+    const size_t numbers = points * (axes + 2 * results) + trials * results;
+    mlc_sweep *s = MLC__CAST(mlc_sweep *, mlc__heap_alloc(
+        ctx, sizeof *s + trials * (sizeof *s->trial + sizeof *s->message) + 8 * numbers +
+        points * sizeof *s->point + (axes + results) * sizeof *s->name, MLC_MEM_OBJECT,
+        "sweep_run"));
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->axes = d->n_axes;
+    s->results = d->n_results;
+    s->seeds = d->n_seeds;
+    s->points = (int64_t)points;
+    s->trials = (int64_t)trials;
+    s->trial = (mlc_trial *)(void *)(s + 1);
+    s->point = (mlc_sweep_point *)(void *)(s->trial + trials);
+    s->values = (double *)(void *)(s->point + points);
+    s->mean = s->values + points * axes;
+    s->deviation = s->mean + points * results;
+    s->result = s->deviation + points * results;
+    s->name = (char (*)[64])(void *)(s->result + trials * results);
+    s->message = (char (*)[256])(void *)(s->name + axes + results);
+    for (size_t i = 0; i < axes + results; i++)
+        mlc__copy_text(s->name[i], sizeof s->name[i],
+                       i < axes ? d->axes[i].name : d->results[i - axes]);
+    for (int64_t i = 0; i < s->points; i++) s->point[i].index = i;
+    if (d->random) mlc__sweep_draw(s->point, s->points, grid, d->seed);
+    for (int64_t i = 0; i < s->points; i++) mlc__sweep_fill_point(s, d, i);
+    return s;
+}
+
+MLC_IMPL void mlc_sweep_free(mlc_sweep *s)
+{
+    if (s) mlc__heap_free(s->ctx, s);
+}
+
+MLC_IMPL const mlc_trial *mlc_sweep_trial(const mlc_sweep *s, int64_t i)
+{
+    return s && i >= 0 && i < s->trials ? &s->trial[i] : NULL;
+}
+
+MLC_IMPL const mlc_sweep_point *mlc_sweep_point_at(const mlc_sweep *s, int64_t rank)
+{
+    return s && rank >= 0 && rank < s->points ? &s->point[rank] : NULL;
+}
+
+/* -- trials -- */
+
+/* Adds a name and a number, as far as there is room. */
+static void mlc__sweep_word(char *text, size_t room, const char *name, const char *number)
+{
+    const size_t n = strlen(text);
+    snprintf(text + n, room - n, "%s%s %s", n ? ", " : "", name, number);
+}
+
+/* "lr 0.1, seed 3" */
+static void mlc__sweep_label(const mlc_sweep *s, const mlc_trial *t, char *text, size_t room)
+{
+    char seed[24];
+    *text = 0;
+    for (int32_t a = 0; a < s->axes; a++)
+        mlc__sweep_word(text, room, s->name[a], mlc__real_of(t->values[a], 5).s);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)t->seed);
+    mlc__sweep_word(text, room, "seed", seed);
+}
+
+/* One write a line. */
+static void mlc__sweep_line(const mlc__sweeping *w, const mlc_trial *t)
+{
+    const mlc_sweep *s = w->s;
+    const mlc__table to = { w->d->write, w->d->user };
+    char label[128], text[320] = "";
+    if (!to.write) return;
+    mlc__sweep_label(s, t, label, sizeof label);
+    for (int32_t r = 0; r < s->results && t->status == MLC_OK; r++)
+        mlc__sweep_word(text, sizeof text - 40, s->name[s->axes + r],
+                        mlc__real_of(t->results[r], 5).s);
+    if (t->status == MLC_OK) mlc__sweep_word(text, sizeof text, mlc__real_of(t->seconds, 3).s, "s");
+    else snprintf(text, sizeof text, "%s: %s", mlc_status_name(t->status), t->message);
+    mlc__print(&to, "%lld/%lld %s: %s\n", (long long)w->ended, (long long)s->trials, label, text);
+}
+
+/* In a context of its own, with nothing left of it but the row. */
+static void mlc__trial_run(const mlc__sweeping *w, mlc_trial *t)
+{
+    const mlc_sweep *s = w->s;
+    const double began = mlc__seconds();
+    mlc_ctx_desc d = w->d->ctx;
+    d.seed = t->seed;
+    d.status = &t->status;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    const char *message = t->status == MLC_ERR_NOMEM ? "no memory for the context of the trial"
+                                                     : "desc.ctx makes no context for the trial";
+    if (ctx) {
+        t->status = w->fn(w->user, ctx, t, s->result + t->index * s->results);
+        if (t->status == MLC_OK) mlc_ctx_sync(ctx);
+        if (t->status == MLC_OK) t->status = ctx->status;
+        message = mlc_error(ctx);
+    }
+    if (t->status != MLC_OK)
+        mlc__copy_text(s->message[t->index], sizeof s->message[0], message);
+    mlc_ctx_free(ctx);
+    t->seconds = mlc__seconds() - began;
+}
+
+static void mlc__sweep_lock(mlc__sweeping *w, bool lock)
+{
+#ifndef MLC_NO_THREADS
+    if (lock) pthread_mutex_lock(&w->lock);
+    else pthread_mutex_unlock(&w->lock);
+#else
+    (void)w; (void)lock;
+#endif
+}
+
+/* Claims trials in their order, so that each before the first that fails has begun. */
+static void *mlc__sweep_work(void *arg)
+{
+    mlc__sweeping *w = MLC__CAST(mlc__sweeping *, arg);
+    mlc__sweep_lock(w, true);
+    while (!w->stop && w->next < w->s->trials) {
+        mlc_trial *t = &w->s->trial[w->next++];
+        mlc__sweep_lock(w, false);
+        mlc__trial_run(w, t);
+        mlc__sweep_lock(w, true);
+        w->ended++;
+        if (t->status == MLC_INTERRUPTED || (t->status != MLC_OK && w->d->stop)) w->stop = true;
+        mlc__sweep_line(w, t);
+    }
+    mlc__sweep_lock(w, false);
+    return NULL;
+}
+
+/* Threads beside the caller's, with as much stack as a program's first has: trials are programs.
+ * Where the system refuses one, those there are do its work. */
+static void mlc__sweep_all(mlc__sweeping *w)
+{
+#ifndef MLC_NO_THREADS
+    pthread_t thread[MLC__MAX_THREADS];
+    pthread_attr_t attr;
+    const int64_t most = mlc__min(mlc__min(w->d->workers, w->s->trials), MLC__MAX_THREADS) - 1;
+    int32_t n = 0;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 8 << 20);
+    while (n < most && pthread_create(&thread[n], &attr, mlc__sweep_work, w) == 0) n++;
+    pthread_attr_destroy(&attr);
+    mlc__sweep_work(w);
+    while (n > 0) pthread_join(thread[--n], NULL);
+    pthread_mutex_destroy(&w->lock);
+#else
+    mlc__sweep_work(w);
+#endif
+}
+
+/* -- over seeds -- */
+
+static void mlc__sweep_mean(const mlc_sweep *s, mlc_sweep_point *p, int32_t r)
+{
+    double sum = 0.0, squares = 0.0;
+    for (int64_t k = p->trial; k < p->trial + s->seeds; k++)
+        if (s->trial[k].status == MLC_OK) sum += s->trial[k].results[r];
+    const double mean = sum / (double)p->ok;
+    for (int64_t k = p->trial; k < p->trial + s->seeds; k++) {
+        const double apart = s->trial[k].results[r] - mean;
+        if (s->trial[k].status == MLC_OK) squares += apart * apart;
+    }
+    const double deviation = p->ok > 1 ? sqrt(squares / (double)(p->ok - 1)) : MLC__NAN;
+    const int64_t at = (p->mean - s->mean) + r;
+    s->mean[at] = mean == mean ? mean : MLC__NAN;          /* without a sign */
+    s->deviation[at] = deviation == deviation ? deviation : MLC__NAN;
+}
+
+static int mlc__sweep_order(const void *a, const void *b)
+{
+    const mlc_sweep_point *x = MLC__CAST(const mlc_sweep_point *, a);
+    const mlc_sweep_point *y = MLC__CAST(const mlc_sweep_point *, b);
+    const int apart = (x->key > y->key) - (x->key < y->key);
+    const int nans = (x->key != x->key) - (y->key != y->key);
+    return nans ? nans : apart ? apart : x->index < y->index ? -1 : 1;
+}
+
+static void mlc__sweep_rank(const mlc_sweep *s, const mlc_sweep_desc *d)
+{
+    for (int64_t i = 0; i < s->points; i++) {
+        mlc_sweep_point *p = &s->point[i];
+        for (int64_t k = 0; k < s->seeds; k++) p->ok += s->trial[p->trial + k].status == MLC_OK;
+        for (int32_t r = 0; r < s->results; r++) mlc__sweep_mean(s, p, r);
+        p->key = d->higher ? -p->mean[d->best] : p->mean[d->best];
+    }
+    qsort(s->point, (size_t)s->points, sizeof *s->point, mlc__sweep_order);
+}
+
+static bool mlc__trial_failed(const mlc_trial *t)
+{
+    return t->status != MLC_OK && t->status != MLC_INTERRUPTED;
+}
+
+static mlc_status mlc__sweep_status(const mlc__sweeping *w)
+{
+    const mlc_sweep *s = w->s;
+    const mlc_trial *first = NULL;
+    int64_t failed = 0;
+    char label[128];
+    for (int64_t k = s->trials; k-- > 0;) {
+        if (!mlc__trial_failed(&s->trial[k])) continue;
+        first = &s->trial[k];
+        failed++;
+    }
+    if (!first || !(w->d->stop || failed == s->trials))
+        return w->stop ? MLC_INTERRUPTED : MLC_OK;
+    mlc__sweep_label(s, first, label, sizeof label);
+    return mlc__fail(s->ctx, first->status, "sweep_run: trial %lld (%s): %s",
+                     (long long)first->index, label, first->message);
+}
+
+MLC_IMPL mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_trial_fn fn,
+                                  void *user, mlc_sweep **sweep)
+{
+    mlc__sweeping w;
+    int64_t grid = 0;
+    if (sweep) *sweep = NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__TRY(mlc__sweep_check(ctx, desc, fn, &grid));
+    memset(&w, 0, sizeof w);
+    w.s = mlc__sweep_new(ctx, desc, grid);
+    if (!w.s) return MLC_ERR_NOMEM;
+    w.d = desc;
+    w.fn = fn;
+    w.user = user;
+    mlc__sweep_all(&w);
+    mlc__sweep_rank(w.s, desc);
+    const mlc_status st = mlc__sweep_status(&w);
+    if (sweep) *sweep = w.s;
+    else mlc_sweep_free(w.s);
+    return st;
+}
+
+/* -- shown -- */
+
+static void mlc__sweep_row(const mlc_sweep *s, const mlc__table *to, const mlc_sweep_point *p)
+{
+    char ok[32];
+    for (int32_t a = 0; a < s->axes; a++)
+        mlc__cell(to, s->name[a], mlc__real_of(p->values[a], 5).s);
+    if (p->ok == s->seeds) snprintf(ok, sizeof ok, "%d", s->seeds);
+    else snprintf(ok, sizeof ok, "%lld/%d", (long long)p->ok, s->seeds);
+    mlc__cell(to, "seeds", ok);
+    for (int32_t r = 0; r < s->results; r++) {
+        mlc__cell(to, s->name[s->axes + r], mlc__real_of(p->mean[r], 5).s);
+        if (s->seeds > 1) mlc__cell(to, "+-", mlc__real_of(p->deviation[r], 2).s);
+    }
+    mlc__print(to, "\n");
+}
+
+MLC_IMPL mlc_status mlc_sweep_print(mlc_sweep *s, mlc_writer write, void *user)
+{
+    if (!s) return MLC_ERR_ARG;
+    MLC__TRY(mlc__writer(s->ctx, "sweep_print", &write));
+    const mlc__table to = { write, user };
+    for (int32_t i = 0; i < s->axes + s->results; i++) {
+        if (i == s->axes) mlc__cell(&to, "seeds", "seeds");
+        mlc__cell(&to, s->name[i], s->name[i]);
+        if (i >= s->axes && s->seeds > 1) mlc__cell(&to, "+-", "+-");
+    }
+    mlc__print(&to, "\n");
+    for (int64_t i = 0; i < s->points; i++) mlc__sweep_row(s, &to, &s->point[i]);
+    for (int64_t k = 0; k < s->trials; k++) {
+        const mlc_trial *t = &s->trial[k];
+        char label[128];
+        if (!mlc__trial_failed(t)) continue;
+        mlc__sweep_label(s, t, label, sizeof label);
+        mlc__print(&to, "trial %lld (%s): %s: %s\n", (long long)k, label,
+                   mlc_status_name(t->status), t->message);
+    }
+    return MLC_OK;
+}
+
+static void mlc__sweep_put(mlc__buffer *b, const mlc_sweep *s, const mlc_trial *t)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld,", (long long)t->index);
+    mlc__put_text(b, text);
+    for (int32_t a = 0; a < s->axes; a++) {
+        mlc__csv_number(b, MLC_F64, t->values, a);
+        mlc__put(b, ",", 1);
+    }
+    snprintf(text, sizeof text, "%llu", (unsigned long long)t->seed);
+    mlc__put_text(b, text);
+    for (int32_t r = 0; r < s->results; r++) {
+        mlc__put(b, ",", 1);
+        mlc__csv_number(b, MLC_F64, t->results, r);
+    }
+    mlc__put(b, ",", 1);
+    mlc__put_text(b, mlc_status_name(t->status));
+    mlc__put(b, ",", 1);
+    mlc__csv_name(b, t->message);
+    mlc__put(b, "\r\n", 2);
+}
+
+MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
+{
+    if (!s) return MLC_ERR_ARG;
+    if (s->ctx->status != MLC_OK) return s->ctx->status;
+    MLC__REQUIRE(s->ctx, path && *path, ARG, "sweep_csv: path is NULL or empty");
+    mlc__buffer b;
+    memset(&b, 0, sizeof b);
+    b.ctx = s->ctx;
+    mlc__put_text(&b, "trial,");
+    for (int32_t i = 0; i < s->axes + s->results; i++) {
+        if (i == s->axes) mlc__put_text(&b, "seed,");
+        mlc__csv_name(&b, s->name[i]);
+        mlc__put(&b, ",", 1);
+    }
+    mlc__put_text(&b, "status,message\r\n");
+    for (int64_t k = 0; k < s->trials; k++) mlc__sweep_put(&b, s, &s->trial[k]);
+    mlc_status st = b.st;
+    if (st == MLC_OK) st = mlc__rewrite(s->ctx, path, b.text, b.n);
+    mlc__heap_free(s->ctx, b.text);
+    return st;
+}
 
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
  * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no

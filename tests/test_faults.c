@@ -2780,6 +2780,47 @@ DO(mlc_run_saver_wait)  { return fit_with(w, WRITTEN); }
 DO(mlc_run_saver_free)  { return fit_with(w, WRITTEN); }
 DO(mlc_fit_resume)      { return fit_with(w, RESUMED); }
 
+/* -- a sweep, whose trials take their memory from where it runs out, too -- */
+
+static mlc_status sweep_trial(void *user, mlc_ctx *ctx, const mlc_trial *t, double *results)
+{
+    (void)user;
+    mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims1(3), t->values[0]);
+    results[0] = mlc_item(mlc_sum_all(x));
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status run_sweep(world *w, bool files)
+{
+    static const double      v[2] = {0.5, 0.25};
+    static const char *const names[1] = {"loss"};
+    const mlc_sweep_axis     axis = {"lr", v, 2};
+    mlc_sweep_desc           d = mlc_sweep_desc_make(&axis, 1, names, 1);
+    mlc_sweep               *s = NULL;
+    d.ctx = test_desc();
+    d.ctx.threads = 1;
+    d.ctx.allocator.user = &w->mem;
+    d.ctx.allocator.alloc = memory_alloc;
+    d.ctx.allocator.release = memory_release;
+    d.workers = 1;
+    d.stop = true;
+    mlc_status st = mlc_sweep_run(w->ctx, &d, sweep_trial, NULL, &s);
+    if (st == MLC_OK) hash_value(w, mlc_sweep_trial(s, 0)->results[0]);
+    if (st == MLC_OK) hash_value(w, mlc_sweep_point_at(s, 0)->mean[0]);
+    if (st == MLC_OK) st = mlc_sweep_print(s, hash_text, w);
+    if (st == MLC_OK && files) st = mlc_sweep_csv(s, to(w));
+    mlc_sweep_free(s);
+    return st;
+}
+
+DO(mlc_sweep_desc_make) { return run_sweep(w, false); }
+DO(mlc_sweep_run)       { return run_sweep(w, false); }
+DO(mlc_sweep_free)      { return run_sweep(w, false); }
+DO(mlc_sweep_trial)     { return run_sweep(w, false); }
+DO(mlc_sweep_point_at)  { return run_sweep(w, false); }
+DO(mlc_sweep_print)     { return run_sweep(w, false); }
+DO(mlc_sweep_csv)       { return run_sweep(w, true); }
+
 DO(mlc_evaluate)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
