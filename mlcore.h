@@ -5667,6 +5667,11 @@ inline void free_object(mlc_optim *p) { mlc_optim_free(p); }
 inline void free_object(mlc_loader *p) { mlc_loader_free(p); }
 inline void free_object(mlc_metric *p) { mlc_metric_free(p); }
 inline void free_object(mlc_tracker *p) { mlc_tracker_free(p); }
+inline void free_object(mlc_dataset *p) { mlc_dataset_free(p); }
+inline void free_object(mlc_table *p) { mlc_table_free(p); }
+inline void free_object(mlc_average *p) { mlc_average_free(p); }
+inline void free_object(mlc_run_saver *p) { mlc_run_saver_free(p); }
+inline void free_object(mlc_sweep *p) { mlc_sweep_free(p); }
 
 /* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
  * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
@@ -5721,6 +5726,29 @@ using loader = handle<mlc_loader>;
 /* metric, tracker: handles of a mlc_metric and a mlc_tracker, which does not own its metrics.  */
 using metric = handle<mlc_metric>;
 using tracker = handle<mlc_tracker>;
+/* dataset, table, average, run_saver: what functions of these names make. A dataset that is made of
+ * others is declared after them.                                                                */
+using dataset = handle<mlc_dataset>;
+using table = handle<mlc_table>;
+using average = handle<mlc_average>;
+using run_saver = handle<mlc_run_saver>;
+/* sweep: of mlc::run_sweep.                                                                     */
+using sweep = handle<mlc_sweep>;
+
+/* callback: owns one: mlc::callback bar(ctx, mlc_on_progress(ctx, nullptr, nullptr)).           */
+class callback {
+public:
+    callback(mlc_ctx *ctx, mlc_callback *c) noexcept : ctx_(ctx), c_(c) {}
+    callback(callback &&other) noexcept : ctx_(other.ctx_), c_(other.c_) { other.c_ = nullptr; }
+    callback(const callback &) = delete;
+    callback &operator=(const callback &) = delete;
+    ~callback() { if (c_) mlc_callback_free(ctx_, c_); }
+    mlc_callback *get() const noexcept { return c_; }
+    operator mlc_callback *() const noexcept { return c_; }
+private:
+    mlc_ctx      *ctx_;
+    mlc_callback *c_;
+};
 
 /* tensor: a tensor of the C API, which its scope owns: copies are the same tensor. It may be NULL:
  * operations then return NULL, as in C.                                                         */
@@ -5898,6 +5926,34 @@ inline void check(const mlc_ctx *ctx, mlc_status status)
 }
 inline void check(const mlc_ctx *ctx) { check(ctx, mlc_ctx_status(ctx)); }
 #endif
+
+/* trial_of: what a sweep calls for a function object. An exception is the error of its trial.   */
+template <class F>
+mlc_status trial_of(void *fn, mlc_ctx *ctx, const mlc_trial *trial, double *results)
+{
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    try {
+        return (*static_cast<F *>(fn))(ctx, *trial, results);
+    } catch (const std::exception &e) {
+        mlc_raise(ctx, MLC_ERR_STATE, "%s", e.what());
+        return mlc_ctx_status(ctx);
+    }
+#else
+    return (*static_cast<F *>(fn))(ctx, *trial, results);
+#endif
+}
+
+/* run_sweep: mlc_sweep_run with a function object, such as a lambda, which several threads call:
+ * fn(mlc_ctx *ctx, const mlc_trial &trial, double *results) gives a mlc_status.                 */
+template <class F>
+mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
+{
+    mlc_sweep *s = nullptr;
+    const mlc_status st = mlc_sweep_run(ctx, &desc, trial_of<F>, &fn, &s);
+    if (out) out->reset(s);
+    else mlc_sweep_free(s);
+    return st;
+}
 
 } /* namespace mlc */
 #endif

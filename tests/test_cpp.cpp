@@ -216,6 +216,68 @@ static void check_throws_the_text()
 #endif
 }
 
+static int64_t five(void *) { return 5; }
+static mlc_status zeros(void *, mlc_sample *s)
+{
+    static_cast<float *>(s->dst[0])[0] = 0;
+    return MLC_OK;
+}
+
+static void what_a_training_needs_is_freed()
+{
+    mlc::context  ctx;
+    mlc::root     net(small_net(ctx));
+    CHECK(mlc_module_build(net) == MLC_OK);
+    const int64_t before = in_use(ctx);
+    {
+        mlc_dataset own = mlc_dataset();
+        own.count = five;
+        own.n_fields = 1;
+        own.field[0].dtype = MLC_F32;
+        own.field[0].dims = mlc_dims1(1);
+        own.get = zeros;
+        mlc::dataset   data(mlc_dataset_create(ctx, &own));
+        mlc::callback  bar(ctx, mlc_on_progress(ctx, nullptr, nullptr));
+        mlc::callback  moved(std::move(bar)), none(ctx, nullptr);
+        mlc_callback  *list[] = {moved};
+        mlc::run_saver saver(mlc_run_saver_create(ctx));
+        CHECK(mlc_dataset_count(data) == 5 && !bar && moved.get() == list[0] && !none);
+        CHECK(saver && in_use(ctx) > before);
+    }
+    CHECK(in_use(ctx) == before && mlc_ctx_status(ctx) == MLC_OK);
+}
+
+static void a_lambda_is_a_trial()
+{
+    const double            rates[] = {0.5, 0.25, 2};
+    const mlc_sweep_axis    axis = {"lr", rates, 3};
+    static const char *const names[] = {"loss"};
+    mlc::context   ctx;
+    mlc::sweep     s;
+    mlc_sweep_desc d = mlc_sweep_desc_make(&axis, 1, names, 1);
+    const double   factor = 3;
+    const int64_t  before = in_use(ctx);
+    CHECK(mlc::run_sweep(ctx, d, [factor](mlc_ctx *, const mlc_trial &t, double *results) {
+        results[0] = factor * t.values[0];
+        return MLC_OK;
+    }, &s) == MLC_OK);
+    CHECK(mlc_sweep_point_at(s, 0)->mean[0] == 0.75 && mlc_sweep_trial(s, 2)->results[0] == 6);
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    CHECK(mlc::run_sweep(ctx, d, [](mlc_ctx *own, const mlc_trial &t, double *) {
+        if (t.index == 1) throw std::runtime_error("thrown");
+        if (t.index == 2) mlc::check(own, mlc_raise(own, MLC_ERR_IO, "raised"));
+        return MLC_OK;
+    }, &s) == MLC_OK);
+    const mlc_trial *one = mlc_sweep_trial(s, 1), *two = mlc_sweep_trial(s, 2);
+    CHECK(one->status == MLC_ERR_STATE && std::strcmp(one->message, "thrown") == 0);
+    CHECK(two->status == MLC_ERR_IO && std::strcmp(two->message, "raised") == 0);
+#endif
+    CHECK(mlc::run_sweep(ctx, d, [](mlc_ctx *, const mlc_trial &, double *) { return MLC_OK; },
+                         nullptr) == MLC_OK);
+    s.reset();
+    CHECK(in_use(ctx) == before && mlc_ctx_status(ctx) == MLC_OK);
+}
+
 int main()
 {
     handles_free_what_they_own_and_move();
@@ -224,6 +286,8 @@ int main()
     blocks_end_what_they_began();
     loops_see_all_parameters_and_elements();
     check_throws_the_text();
+    what_a_training_needs_is_freed();
+    a_lambda_is_a_trial();
     std::printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
