@@ -141,10 +141,10 @@ $(BUILD)/cuda/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h $(BUIL
 	@mkdir -p $(BUILD)/cuda
 	$(NVCC) -std=c++17 -O1 -DBORROW_CARD -c -o $@ $<
 
-$(BUILD)/cuda/bench.o: bench/bench.c bench/bench.h tests/ew_table.h tests/resnet20.h mlcore.h \
-                       mlcore_cuda.h $(BUILD)/config
+BENCH_SOURCES := bench/bench.c bench/bench.h bench/bench_train.h tests/ew_table.h tests/resnet20.h
+$(BUILD)/cuda/bench.o: $(BENCH_SOURCES) mlcore.h mlcore_cuda.h $(BUILD)/config
 	@mkdir -p $(BUILD)/cuda
-	$(COMPILE) -DBENCH_CUDA -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' -c -o $@ $<
+	$(COMPILE) -DBENCH_CUDA -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' -c -o $@ bench/bench.c
 
 $(BUILD)/cuda/bench: $(BUILD)/cuda/bench.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
 	$(CUDA_LINK)
@@ -191,7 +191,7 @@ $(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/test_b
 	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h tests/ew_table.h tests/resnet20.h $(BUILD)/mlcore.o
+$(BUILD)/bench: $(BENCH_SOURCES) $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 

@@ -5,7 +5,7 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ loss_ data_ loader_ metric_ callback_.
+ * optim_ data_ loader_, and in bench_train.h loss_ metric_ optim_sched_ callback_ train_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -21,6 +21,10 @@
 
 typedef struct bench_case bench_case;
 
+/* What is said of the rate measured beside a case: the share of it that the case has; the time of
+ * the case by the time of the other; what it takes more in microseconds, for each of k.         */
+typedef enum beside_form { BESIDE_SHARE, BESIDE_TIMES, BESIDE_MORE } beside_form;
+
 typedef struct state {                    /* what a case sets up and its loop uses             */
     const bench_case *bc;
     mlc_ctx          *ctx;
@@ -32,6 +36,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_optim        *opt;
     mlc_loader       *loader;
     mlc_metric       *metric;
+    mlc_callback     *callback;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
     int64_t           inputs;             /* bytes of what setup left: no activations           */
 } state;
@@ -44,6 +49,7 @@ struct bench_case {
     double      flops, bytes;             /* of one iteration; 0: no share of that peak        */
     bench_probe probe;                    /* a rate in the same unit, measured between runs    */
     const char *beside;                   /* its name                                          */
+    beside_form form;
     bool        one_thread;
     bool      (*setup)(state *s);         /* makes the data, verifies the result               */
     bench_run   run;
@@ -788,7 +794,7 @@ static bool grad_setup(state *s)
     return ok;
 }
 
-/* ---- row_, loss_: a loss, alone and with its gradients ------------------------------------- */
+/* ---- row_: a loss; with gradients: loss_ in bench_train.h ----------------------------------- */
 
 static double entropy_ref(const double *x, int64_t n, int64_t label)
 {
@@ -813,48 +819,6 @@ static bool entropy_setup(state *s)
     mlc_scope_end(s->ctx);
     free(x);
     free(y);
-    return ok;
-}
-
-static mlc_tensor *loss_apply(state *s)
-{
-    mlc_tensor *loss = s->labels ? mlc_cross_entropy(s->a, s->labels) : mlc_mse_loss(s->a, s->b);
-    mlc_backward(loss);
-    mlc_zero_grad(s->a);
-    return loss;
-}
-
-/* The gradient of one row against the formula; the loss itself is row_cross_entropy's case. */
-static bool loss_check(state *s, const double *x, const double *t, const double *g)
-{
-    const int64_t m = s->bc->m, n = s->bc->n, i = m / 2;
-    const double  lse = entropy_ref(x + i * n, n, 0) + x[i * n];
-    for (int64_t j = i * n; j < (i + 1) * n; j++) {
-        double want = s->labels ? (exp(x[j] - lse) - (j - i * n == i * 7 % n)) / (double)m
-                                : 2 * (x[j] - t[j]) / (double)(m * n);
-        if (!near(s, "a gradient", g[j] * (double)m, want * (double)m, 16)) return false;
-    }
-    return true;
-}
-
-static bool loss_setup(state *s)
-{
-    mlc_dims dims = mlc_dims2(s->bc->m, s->bc->n);
-    double  *x = NULL, *t = NULL, *g;
-    bool     ok;
-    s->a = values(s, dims, -4, 4, &x);
-    s->b = values(s, dims, -4, 4, &t);
-    if (s->bc->op) s->labels = labels_of(s, s->bc->m, s->bc->n);
-    mlc_set_requires_grad(s->a, true);
-    mlc_scope_begin(s->ctx);
-    mlc_backward(s->labels ? mlc_cross_entropy(s->a, s->labels) : mlc_mse_loss(s->a, s->b));
-    g  = fetch(mlc_grad(s->a));
-    ok = x && t && g && loss_check(s, x, t, g);
-    mlc_zero_grad(s->a);
-    mlc_scope_end(s->ctx);
-    free(x);
-    free(t);
-    free(g);
     return ok;
 }
 
@@ -1340,69 +1304,6 @@ static bool lbfgs_setup(state *s)
     return near(s, "a parameter's change", after / before, 1 - 12e-4, 40);
 }
 
-/* ---- optim_sched_: a schedule's factor ------------------------------------------------------ */
-
-#define SCHEDS 16
-
-static double sched_user(void *user, int64_t t) { return *(const double *)user / (double)(t + 1); }
-
-/* What stays is in the arrays here. */
-static mlc_sched sched_of(int i, const char **name)
-{
-    static const char *const names[SCHEDS] = {
-        "constant", "step", "multi_step", "exponential", "cosine", "cosine_restarts", "polynomial",
-        "linear", "wsd", "noam", "inverse_sqrt", "user", "one_cycle", "cyclic", "warmup",
-        "sequence" };
-    static const int64_t at[] = { 300, 600, 900 }, starts[] = { 0, 100, 800 };
-    static double        one = 1;
-    static mlc_sched     parts[3];
-    const mlc_sched      cosine = mlc_sched_cosine(1000, 0.1);
-    parts[0] = mlc_sched_linear(100, 0.1, 1);
-    parts[1] = mlc_sched_constant(1);
-    parts[2] = cosine;
-    *name = names[i];
-    switch (i) {
-    case 0:  return mlc_sched_constant(0.5);
-    case 1:  return mlc_sched_step(30, 0.9);
-    case 2:  return mlc_sched_multi_step(at, 3, 0.1);
-    case 3:  return mlc_sched_exponential(0.999);
-    case 4:  return cosine;
-    case 5:  return mlc_sched_cosine_restarts(10, 2, 0);
-    case 6:  return mlc_sched_polynomial(1000, 2, 0);
-    case 7:  return mlc_sched_linear(1000, 1, 0.1);
-    case 8:  return mlc_sched_wsd(100, 500, 400, 0, MLC_CURVE_SQRT);
-    case 9:  return mlc_sched_noam(512, 400);
-    case 10: return mlc_sched_inverse_sqrt(400);
-    case 11: return mlc_sched_user(sched_user, &one);
-    case 12: return mlc_sched_one_cycle(1000);
-    case 13: return mlc_sched_cyclic(20, 0.1);
-    case 14: return mlc_sched_warmup(100, &cosine);
-    default: return mlc_sched_sequence(parts, starts, 3);
-    }
-}
-
-static double sched_run(void *arg, int64_t loops)
-{
-    state          *s = (state *)arg;
-    const char     *name;
-    const mlc_sched sched = sched_of(s->bc->op, &name);
-    volatile double sum = 0;
-    double          start = bench_now();
-    for (int64_t i = 0; i < loops; i++) sum = sum + mlc_sched_at(&sched, i % 1000);
-    return spent_since(s, start);
-}
-
-/* Any order gives the same factors, and none is bad. */
-static bool sched_setup(state *s)
-{
-    const char     *name;
-    const mlc_sched sched = sched_of(s->bc->op, &name);
-    double          up = 0, down = 0;
-    for (int i = 0; i < 1000; i++) up += mlc_sched_at(&sched, i) * (i + 1);
-    for (int i = 999; i >= 0; i--) down += mlc_sched_at(&sched, i) * (i + 1);
-    return up > 0 && fabs(up - down) <= 1e-9 * up;
-}
-
 /* ---- data_: the loader and the CSV reader --------------------------------------------------- */
 
 static double loader_run(void *arg, int64_t loops)
@@ -1534,159 +1435,6 @@ static bool csv_setup(state *s)
     bool        ok = t && near(s, "the number of rows", (double)mlc_dim(t, 0), 1797, 0)
                        && near(s, "the number of columns", (double)mlc_dim(t, 1), 66, 0);
     return mlc_scope_end(s->ctx) == MLC_OK && ok;
-}
-
-/* ---- metric_: a million rows, from an empty metric to its value ------------------------------ */
-
-enum { METRIC_AUC, METRIC_AP, METRIC_ACCURACY, METRIC_TOP5, METRIC_LOG_LOSS, METRIC_MSE, METRIC_R2,
-       METRIC_F1, METRIC_CONFUSION };
-
-static mlc_metric *metric_of(mlc_ctx *ctx, int op, int64_t classes)
-{
-    switch (op) {
-    case METRIC_AUC:      return mlc_metric_auc(ctx, 1);
-    case METRIC_AP:       return mlc_metric_average_precision(ctx, 1);
-    case METRIC_ACCURACY: return mlc_metric_accuracy(ctx);
-    case METRIC_TOP5:     return mlc_metric_topk(ctx, 5);
-    case METRIC_LOG_LOSS: return mlc_metric_log_loss(ctx);
-    case METRIC_MSE:      return mlc_metric_mse(ctx);
-    case METRIC_R2:       return mlc_metric_r2(ctx);
-    case METRIC_F1:       return mlc_metric_f(ctx, classes, 1, MLC_AVERAGING_MACRO);
-    default:              return mlc_metric_confusion(ctx, classes);
-    }
-}
-
-static double metric_run(void *arg, int64_t loops)
-{
-    state          *s = (state *)arg;
-    volatile double value = 0;
-    double          start = bench_now();
-    for (int64_t i = 0; i < loops; i++) {
-        mlc_scope_begin(s->ctx);
-        mlc_metric_reset(s->metric);
-        mlc_metric_update(s->metric, s->a, s->b ? s->b : s->labels, NULL);
-        value = value + mlc_metric_value(s->metric);
-        mlc_scope_end(s->ctx);
-    }
-    return spent_since(s, start);
-}
-
-/* Pairs in order, or the mean of precision over rows of the class, of n rows by definition. */
-static double metric_area(int op, const double *p, const double *y, int64_t n)
-{
-    double sum = 0, has = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double above = 0, right = 0, pairs = 0;
-        for (int64_t j = 0; j < n; j++) {
-            above += p[j] >= p[i];
-            right += p[j] >= p[i] && y[j] > 0;
-            pairs += y[j] > 0 ? 0 : p[j] < p[i] ? 1 : p[j] == p[i] ? 0.5 : 0;
-        }
-        if (y[i] > 0) sum += op == METRIC_AUC ? pairs : right / above;
-        has += y[i] > 0;
-    }
-    return op == METRIC_AUC ? sum / (has * ((double)n - has)) : sum / has;
-}
-
-/* A mean over n rows of c scores, or of two values. */
-static double metric_mean(int op, const double *p, const double *y, int64_t n, int64_t c)
-{
-    double sum = 0, mean = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double *x = c > 1 ? p + i * c : p + i, own = c > 1 ? x[(int64_t)y[i]] : x[0];
-        int           before = 0, above = 0;
-        for (int64_t j = 0; c > 1 && j < c; j++) {
-            above  += x[j] > own || (x[j] == own && j < (int64_t)y[i]);
-            before += x[j] > own || (x[j] == own && j > (int64_t)y[i]);
-        }
-        sum += op == METRIC_LOG_LOSS ? -log(own) : op == METRIC_TOP5 ? before < 5
-             : c > 1 ? above == 0 : op >= METRIC_F1 ? own == y[i] : (own - y[i]) * (own - y[i]);
-        mean += y[i] / (double)n;
-    }
-    for (int64_t i = 0; i < n; i++) squares += (y[i] - mean) * (y[i] - mean);
-    return op == METRIC_R2 ? 1 - sum / squares : sum / (double)n;
-}
-
-/* k: 0 labels are predicted, else k scores a row. The first 1000 rows are verified; of F1 all that
- * it has in common with the confusion matrix. */
-static bool metric_setup(state *s)
-{
-    const int     op = s->bc->op;
-    const int64_t rows = s->bc->m, c = s->bc->k, some = 1000, classes = s->bc->n;
-    s->metric = metric_of(s->ctx, op, classes);
-    s->a      = values(s, c > 1 ? mlc_dims2(rows, c) : mlc_dims1(rows), 0.01, 1, NULL);
-    if (op == METRIC_MSE || op == METRIC_R2) s->b = values(s, mlc_dims1(rows), 0, 1, NULL);
-    else s->labels = labels_of(s, rows, classes);
-    if (c > 1) s->a = mlc_div(s->a, mlc_sum(s->a, mlc_dims1(1), true));
-    if (!c) s->a = mlc_cast(mlc_mul_scalar(s->a, (double)classes), MLC_I64);
-    mlc_tensor *t = s->b ? s->b : s->labels;
-    double     *p = fetch(mlc_rows(s->a, 0, some)), *y = fetch(mlc_rows(t, 0, some));
-    mlc_metric *check = op == METRIC_F1 ? mlc_metric_confusion(s->ctx, classes) : s->metric;
-    mlc_metric_update(check, mlc_rows(s->a, 0, some), mlc_rows(t, 0, some), NULL);
-    const double got = mlc_metric_value(check);
-    const double want = !p || !y ? NAN : op <= METRIC_AP ? metric_area(op, p, y, some)
-                                                         : metric_mean(op, p, y, some, c);
-    free(p);
-    free(y);
-    return near(s, "the value of 1000 rows", got, want, 100);
-}
-
-/* ---- callback_: an epoch of a small network by hand, by mlc_fit, and with callbacks --------- */
-
-enum { BY_HAND, BY_FIT, WITH_CALLBACKS, CALLBACKS = 200 };
-
-static mlc_status do_nothing(void *user, mlc_event event, mlc_fit_state *f)
-{
-    (void)user; (void)event; (void)f;
-    return MLC_OK;
-}
-
-static bool epoch_by_hand(state *s)
-{
-    mlc_batch b;
-    double    sum = 0;
-    while (mlc_loader_next(s->loader, &b)) {
-        mlc_scope_begin(s->ctx);
-        mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, b.x), b.y);
-        sum += mlc_item(loss) * (double)b.n;
-        mlc_optim_minimize(s->opt, loss);
-        if (mlc_scope_end(s->ctx) != MLC_OK) return false;
-    }
-    return sum > 0;
-}
-
-static bool epoch_by_fit(state *s, int32_t callbacks)
-{
-    mlc_callback  idle, *list[CALLBACKS];
-    mlc_fit_desc  d = mlc_fit_desc_make(mlc_cross_entropy);
-    memset(&idle, 0, sizeof idle);
-    idle.events = 1u << MLC_EVENT_BATCH_END;
-    idle.on = do_nothing;
-    for (int i = 0; i < CALLBACKS; i++) list[i] = &idle;
-    d.callbacks = list;
-    d.n_callbacks = callbacks;
-    return mlc_fit(s->net, s->opt, s->loader, &d, NULL) == MLC_OK;
-}
-
-static double callback_run(void *arg, int64_t loops)
-{
-    state *s = (state *)arg;
-    double start = bench_now();
-    for (int64_t i = 0; i < loops; i++)
-        if (s->bc->op == BY_HAND ? !epoch_by_hand(s)
-                                 : !epoch_by_fit(s, s->bc->op == BY_FIT ? 0 : CALLBACKS)) break;
-    return spent_since(s, start);
-}
-
-static bool callback_setup(state *s)
-{
-    s->net = MLC_SEQUENTIAL(s->ctx, mlc_nn_linear(s->ctx, 4, 4), mlc_nn_relu(s->ctx),
-                            mlc_nn_linear(s->ctx, 4, 3));
-    s->opt = mlc_sgd(s->net, 1e-3);
-    mlc_loader_desc d = mlc_loader_desc_make(mlc_randn(s->ctx, MLC_F32, mlc_dims2(s->bc->m, 4)),
-                                             labels_of(s, s->bc->m, 3), s->bc->n);
-    s->loader = mlc_loader_create(s->ctx, &d);
-    return epoch_by_hand(s) && epoch_by_fit(s, CALLBACKS);
 }
 
 /* ---- threads_: an almost empty loop ---------------------------------------------------------- */
@@ -1969,7 +1717,7 @@ static bool sketched_train_setup(state *s)
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[600];
+static bench_case cases[700];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
@@ -2048,13 +1796,12 @@ static void add_grad(int op, bool back, mlc_dtype dtype)
     c->k     = back;
 }
 
-static void add_loss(const char *name, bool entropy, mlc_dtype dtype, bool grad)
+static void add_entropy(mlc_dtype dtype)
 {
-    bench_case *c = add(name, dtype, "Melem/s", 1);
-    c->setup = grad ? loss_setup : entropy_setup;
+    bench_case *c = add("row_cross_entropy_1000x1000", dtype, "Melem/s", 1);
+    c->setup = entropy_setup;
     c->run   = run_apply;
-    c->apply = grad ? loss_apply : entropy_apply;
-    c->op    = entropy;
+    c->apply = entropy_apply;
     c->m     = c->n = 1000;
 }
 
@@ -2223,6 +1970,8 @@ static void add_fork(const char *name, int microseconds)
     cases[n_cases - 1].beside = "one thread";
 }
 
+#include "bench_train.h"
+
 static void add_all(void)
 {
     for (int i = 0; i < (int)(sizeof ews / sizeof ews[0]); i++) {
@@ -2241,10 +1990,9 @@ static void add_all(void)
         if (strncmp(grads[i].name, "row_", 4) == 0) add_grad(i, false, MLC_F32);
         add_grad(i, true, MLC_F32);
     }
-    add_loss("row_cross_entropy_1000x1000", true, MLC_F32, false);
-    add_loss("row_cross_entropy_1000x1000", true, MLC_F64, false);
-    add_loss("loss_cross_entropy_1000x1000", true, MLC_F32, true);
-    add_loss("loss_mse_1000x1000", false, MLC_F32, true);
+    add_entropy(MLC_F32);
+    add_entropy(MLC_F64);
+    add_losses();
     add_gemms();
     add_gemm("gemm_1000x200x500", GEMM_NN, 1000, 200, 500, MLC_F64);
     for (int half = 0; half < 2; half++) {
@@ -2287,34 +2035,12 @@ static void add_all(void)
     add_other("optim_ema_1m", "Mparam/s", 1, ema_setup, ema_run, 1000, 1000, 0, 0);
     add_other("optim_lbfgs_1m", "Mparam/s", 1, lbfgs_setup, lbfgs_run, 1000, 1000, 0, 0);
     add_other("optim_ema_10m", "Mparam/s", 10, ema_setup, ema_run, 2500, 4000, 0, 0);
-    for (int i = 0; i < SCHEDS; i++) {
-        static char names[SCHEDS][40];
-        const char *name;
-        sched_of(i, &name);
-        snprintf(names[i], sizeof names[i], "optim_sched_%s", name);
-        add_other(names[i], "M/s", 1e-6, sched_setup, sched_run, 0, 0, 0, i);
-    }
+    add_scheds();
     add_other("data_loader_1797x64_b32", "samples/s", 1797, loader_setup, loader_run, 1797, 64, 32,
               0);
-    add_other("callback_loop_by_hand", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0,
-              BY_HAND);
-    add_other("callback_fit", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0, BY_FIT);
-    add_other("callback_fit_200_idle", "steps/s", 1000, callback_setup, callback_run, 4000, 4, 0,
-              WITH_CALLBACKS);
-    for (int i = 1; i <= 3; i++) cases[n_cases - i].one_thread = true;
-    add_other("metric_auc_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AUC);
-    add_other("metric_ap_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 2, 1, METRIC_AP);
-    add_other("metric_accuracy_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
-              METRIC_ACCURACY);
-    add_other("metric_top5_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
-              METRIC_TOP5);
-    add_other("metric_log_loss_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 10,
-              METRIC_LOG_LOSS);
-    add_other("metric_mse_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 1, 1, METRIC_MSE);
-    add_other("metric_r2_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 1, 1, METRIC_R2);
-    add_other("metric_f1_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0, METRIC_F1);
-    add_other("metric_confusion_1m", "Mrow/s", 1, metric_setup, metric_run, 1000000, 10, 0,
-              METRIC_CONFUSION);
+    add_callbacks();
+    add_metrics();
+    add_trainings();
     for (int w = 0; w <= 2; w += 2) {
         static char names[4][4][40];
         static const struct { const char *name; int64_t m, n, k; } of[4] = {
@@ -2354,10 +2080,12 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
     mlc_memory_info(s->ctx, &mem);
     const int64_t made = mem.top[MLC_MEM_ACTIVATION] - s->inputs;
     double peak = c->flops > 0 ? p->gflops[c->dtype == MLC_F64] : p->gbytes;
+    const double times = r->paired / c->work;
+    const double more  = 1e6 * (times - 1) / r->beside[0] / (double)(c->k > 0 ? c->k : 1);
     if (c->flops > 0 && c->dtype == MLC_BF16) peak = p->amx;
     if (peak > 0 && c->flops + c->bytes > 0)
         share = 1e-9 * (c->flops + c->bytes) / r->median / peak;
-    if (r->beside[0] > 0) share = rate / r->beside[0];
+    if (r->beside[0] > 0 && c->form == BESIDE_SHARE) share = rate / r->beside[0];
     if (share >= 0) snprintf(share_text, sizeof share_text, "%.0f %%", 100 * share);
     printf("%-40s %-4s %12s %12s %7.1f %% %12.5g %-10s %6s %11.1f %8.2f", c->name,
            mlc_dtype_name(c->dtype), bench_time_text(r->median, time, sizeof time),
@@ -2365,6 +2093,8 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
            (double)mem.peak / 1048576, (double)made / 1048576);
     if (r->beside[0] > 0) printf("  %s %.5g", c->beside, r->beside[0]);
     if (r->beside[1] > 0) printf(", one thread %.5g", r->beside[1]);
+    if (r->beside[0] > 0 && c->form == BESIDE_TIMES) printf(", of %s %.2f", c->beside, times);
+    if (r->beside[0] > 0 && c->form == BESIDE_MORE) printf(", %.3f us more", more);
     printf("\n");
     fflush(stdout);
     if (!json) return;
@@ -2381,6 +2111,8 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         fprintf(json, "\"beside\":\"%s\",", c->beside);
         bench_json_number(json, "beside_rate", r->beside[0], ",");
         bench_json_number(json, "beside_rate_one", r->beside[1] > 0 ? r->beside[1] : -1, ",");
+        bench_json_number(json, "beside_times", c->form == BESIDE_TIMES ? times : -1, ",");
+        if (c->form == BESIDE_MORE) fprintf(json, "\"beside_more_us\":%.4g,", more);
     }
     fprintf(json, "\"peak_bytes\":%lld,\"activation_bytes\":%lld}\n", (long long)mem.peak,
             (long long)made);

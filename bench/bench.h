@@ -45,6 +45,7 @@ typedef struct bench_result {
     double median, best;                  /* seconds for one iteration                         */
     double spread;                        /* (third quartile - first) / median                 */
     double beside[2];                     /* medians of what the probe measured; 0: no probe   */
+    double paired;                        /* of an iteration's seconds times beside[0], by run */
 } bench_result;
 
 static inline double bench_now(void)
@@ -86,7 +87,7 @@ static inline bench_result bench_measure(bench_run run, bench_probe probe, void 
                                          double seconds)
 {
     enum { MOST = 1000 };
-    double       t[MOST], beside[2][MOST];
+    double       t[MOST], beside[2][MOST], paired[MOST];
     double       want = seconds / 5 < 0.3 ? seconds / 5 : 0.3, spent = 0;
     int64_t      loops = 1;
     int          n = 0;
@@ -106,12 +107,14 @@ static inline bench_result bench_measure(bench_run run, bench_probe probe, void 
         spent += took;
         beside[0][n] = rate[0];
         beside[1][n] = rate[1];
+        paired[n]    = rate[0] * took / (double)loops;
         t[n++] = took / (double)loops;
     }
     r.median = bench_median(t, n);
     r.best   = t[0];
     r.spread = (t[3 * n / 4] - t[n / 4]) / r.median;
     for (int i = 0; i < 2; i++) r.beside[i] = bench_median(beside[i], n);
+    r.paired = bench_median(paired, n);
     return r;
 }
 

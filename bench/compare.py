@@ -278,11 +278,58 @@ def loss(function, labels):
         x = uniform((1000, 1000), -4, 4, dtype).requires_grad_()
         y = torch.arange(1000) * 7 % 1000 if labels else uniform((1000, 1000), -4, 4, dtype)
 
-        def step():
-            function(x, y).backward()
-            x.grad = None
-        return step
+        return there_and_back(function, x, y)
     return make
+
+
+def loss_cases():
+    """Losses of bench_train.h that PyTorch has, with the gradient of x."""
+    table = {                             # x from, to; target from, to, or signs; function of x, y
+        "l1": ((-4, 4), (-4, 4), F.l1_loss), "smooth_l1": ((-4, 4), (-4, 4), F.smooth_l1_loss),
+        "huber": ((-4, 4), (-4, 4), F.huber_loss),
+        "bce": ((0.01, 0.99), (0, 1), F.binary_cross_entropy),
+        "bce_with_logits": ((-4, 4), (0, 1), F.binary_cross_entropy_with_logits),
+        "kl_div": ((-4, 0), (0.01, 1), lambda x, y: F.kl_div(x, y, reduction="mean")),
+        "hinge_embedding": ((0, 4), "signs", F.hinge_embedding_loss),
+    }
+
+    def make(xs, ys, function, dtype):
+        x = uniform((1000, 1000), *xs, dtype).requires_grad_()
+        y = uniform((1000, 1000), *((-1, 1) if ys == "signs" else ys), dtype)
+        return there_and_back(function, x, y.sign() if ys == "signs" else y)
+
+    return {f"loss_{name}_1000x1000": functools.partial(make, *row)
+            for name, row in table.items()} | {
+        "loss_mse_1000x1000": loss(F.mse_loss, False),
+        "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
+        "loss_nll_1000x1000": loss(F.nll_loss, True),
+        "loss_triplet_margin_1000x1000": rows_loss(F.triplet_margin_loss, None),
+        "loss_cosine_embedding_1000x1000": rows_loss(F.cosine_embedding_loss, (1000,)),
+        "loss_multilabel_margin_100000x10": multilabel,
+    }
+
+
+def there_and_back(function, x, *rest):
+    def step():
+        function(x, *rest).backward()
+        x.grad = None
+    return step
+
+
+def rows_loss(function, signs):
+    """function(x, y, z): z the third rows, or signs of the rows."""
+    def make(dtype):
+        x, y, z = (uniform(shape, -4, 4, dtype)
+                   for shape in ((1000, 1000), (1000, 1000), signs or (1000, 1000)))
+        return there_and_back(function, x.requires_grad_(), y, z.sign() if signs else z)
+    return make
+
+
+def multilabel(dtype):
+    x, y = uniform((100000, 10), -4, 4, dtype).requires_grad_(), torch.full((100000, 10), -1)
+    y[:, 0] = torch.arange(100000) * 7 % 10
+    y[:, 1] = torch.arange(100000) * 7 % 9 + 1
+    return there_and_back(F.multilabel_margin_loss, x, y)
 
 
 def product(a_shape, b_shape, view):
@@ -666,6 +713,8 @@ MATRIX_RULES = {"adafactor": rule("Adafactor", foreach=True), "muon": rule("Muon
 MLP = [784, 512, 512, 10]
 MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
         ("1024_2048x3_10_b32", [1024, 2048, 2048, 2048, 10], 32)]
+SIZES = {"1m": [512, 768, 768, 10], "10m": [1024, 2048, 2048, 1792, 10],
+         "100m": [4096, 6144, 6144, 5888, 10]}
 CASES = {
     **table_cases(),
     **comparison_cases(),
@@ -709,11 +758,13 @@ CASES = {
     **draw_cases(),
     **grad_cases(),
     "row_cross_entropy_1000x1000": cross_entropy_row,
-    "loss_cross_entropy_1000x1000": loss(F.cross_entropy, True),
-    "loss_mse_1000x1000": loss(F.mse_loss, False),
+    **loss_cases(),
     **gemm_cases(),
     **{f"mlp_{name}_adamw{how}": training(widths, batch, adamw)
        for name, widths, batch in MLPS for how in ("", "_in_backward")},
+    **{f"train_{size}_b{batch}_{name}": training(widths, batch, make)
+       for size, widths in SIZES.items() for batch in (32, 128)
+       for name, make in (("sgd", sgd), ("adam", rule("Adam", fused=True)), ("adamw", adamw))},
     "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
     "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
     **{f"conv_{part}_{shape[0]}": conv(part, *shape[1:])
@@ -803,7 +854,7 @@ def compare(args, name, dtype):
             return None, ""
         rates.append(line["rate"])
         unit = line["unit"]
-        if "beside" in line:
+        if line.get("peak_share") is not None and "beside" in line:
             shares.append(line["peak_share"])
         work = line["rate"] * line["median_ms"] * 1e-3         # of one iteration, in that unit
         others.append(work / torch_seconds(step, args.seconds))
@@ -849,7 +900,8 @@ def options():
         sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare "
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
-    for source in ("mlcore.h", "bench/bench.c", "tests/ew_table.h", "tests/resnet20.h"):
+    for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "tests/ew_table.h",
+                   "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args

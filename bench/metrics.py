@@ -44,8 +44,10 @@ def cases():
         "metric_top5_1m": lambda: M.top_k_accuracy_score(ten, p, k=5),
         "metric_log_loss_1m": lambda: M.log_loss(ten, p),
         "metric_mse_1m": lambda: M.mean_squared_error(other, s),
+        "metric_mae_1m": lambda: M.mean_absolute_error(other, s),
         "metric_r2_1m": lambda: M.r2_score(other, s),
         "metric_f1_1m": lambda: M.f1_score(ten, labels, average="macro"),
+        "metric_balanced_accuracy_1m": lambda: M.balanced_accuracy_score(ten, labels),
         "metric_confusion_1m": lambda: M.confusion_matrix(ten, labels),
     }
 
@@ -80,7 +82,7 @@ def main():
     parser.add_argument("--bench", default=str(ROOT / "build" / "bench"), metavar="PATH")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(f"{'case':24} {'mlcore ms':>10} {'sklearn ms':>11} {'ratio':>7}")
+    print(f"{'case':28} {'mlcore ms':>10} {'sklearn ms':>11} {'ratio':>7}")
     results = []
     for name, step in cases().items():
         if not fnmatch.fnmatch(name, args.case):
@@ -91,7 +93,7 @@ def main():
             theirs.append(other_ms(step, args.seconds))
         a, b = statistics.median(ours), statistics.median(theirs)
         results.append({"case": name, "mlcore_ms": a, "sklearn_ms": b, "ratio": b / a})
-        print(f"{name:24} {a:10.2f} {b:11.2f} {b / a:7.2f}", flush=True)
+        print(f"{name:28} {a:10.2f} {b:11.2f} {b / a:7.2f}", flush=True)
     if args.json:
         pathlib.Path(args.json).write_text("".join(json.dumps(r) + "\n" for r in results),
                                            encoding="utf-8")
