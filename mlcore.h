@@ -51150,8 +51150,8 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.METRICS.ROWS ----------------------------------- rows of scores on the host
- * What argmax and comparisons of tensors do as well, and there for devices: here in one pass, which
- * few columns, as classes are, gain from. Scores are taken as f64, a block at a time. */
+ * What operations of tensors do as well, and there for devices: here in one pass, which few columns,
+ * as classes are, gain from. Scores are taken as f64, a block at a time. */
 
 enum { MLC__SCORE_BLOCK = 512 };
 
@@ -51167,32 +51167,34 @@ struct mlc__score_job {
     int64_t        n, c, k, per_chunk;
     const int64_t *labels;
     const double  *own;                /* score of the label                                   */
-    int64_t       *best;               /* out: argmax                                          */
-    double        *hit;                /* out: 1 where the label is among the k largest        */
+    int64_t       *best;               /* out: argmax, or                                      */
+    double        *hit;                /* out: 1 where the label is that, or of the k largest  */
     double         most;               /* of a row until now, and where, or how many           */
     int64_t        at;
 };
 
 /* The first of equals, NaN before all. Without branches that depend on scores: which is largest
- * cannot be predicted. */
+ * cannot be predicted. A sum tells that none is NaN. */
 static void mlc__score_argmax(mlc__score_job *j, const double *x, int64_t row, int64_t from,
                               int64_t n)
 {
-    double most = from ? j->most : x[0];
-    int64_t at = from ? j->at : 0, none = most != most;
+    double most = from ? j->most : x[0], sum = most;
+    int64_t at = from ? j->at : 0;
     for (int64_t i = 0; i < n; i++) {
         const int64_t more = x[i] > most;
         at = more ? from + i : at;
         most = more ? x[i] : most;
-        none |= x[i] != x[i];
+        sum += x[i];
     }
-    for (int64_t i = 0; none && i < n && most == most; i++) {
+    for (int64_t i = 0; sum != sum && i < n && most == most; i++) {
         if (x[i] == x[i]) continue;
         most = x[i];
         at = from + i;
     }
     j->most = most;
-    j->at = j->best[row] = at;
+    j->at = at;
+    if (j->hit) j->hit[row] = at == j->labels[row] ? 1.0 : 0.0;
+    else j->best[row] = at;
 }
 
 /* Counts scores that are not before the label's: see mlc__topk_part. */
@@ -51240,17 +51242,20 @@ static void mlc__scores_walk(const mlc_tensor *p, mlc__score_job *j, mlc__score_
                   2.0 * (double)j->n * (double)j->c, mlc__scores_chunk, j);
 }
 
-/* i64 [n] of scores [n,c]. */
-static mlc_tensor *mlc__scores_argmax(mlc_tensor *p)
+/* i64 [n] of scores [n,c]; with labels, i64 [n], f64 [n]: 1 where that is the label, else 0. */
+static mlc_tensor *mlc__scores_argmax(mlc_tensor *p, mlc_tensor *labels)
 {
     mlc__score_job j;
-    if (!(p = mlc_contiguous(p))) return NULL;
-    mlc_tensor *best = mlc_zeros(p->ctx, MLC_I64, mlc_dims1(p->shape[0]));
+    if (!(p = mlc_contiguous(p)) || (labels && !(labels = mlc_contiguous(labels)))) return NULL;
+    mlc_tensor *out = mlc_zeros(p->ctx, labels ? MLC_F64 : MLC_I64, mlc_dims1(p->shape[0]));
     memset(&j, 0, sizeof j);
-    if (!best) return NULL;
-    j.best = MLC__CAST(int64_t *, mlc__data(best));
+    if (!out) return NULL;
+    if (labels) {
+        j.labels = MLC__CAST(const int64_t *, mlc__data(labels));
+        j.hit = MLC__CAST(double *, mlc__data(out));
+    } else j.best = MLC__CAST(int64_t *, mlc__data(out));
     mlc__scores_walk(p, &j, mlc__score_argmax);
-    return best;
+    return out;
 }
 
 /* f64 [n]: 1 where the label, i64 [n], is among the k largest of scores [n,c], else 0. */
@@ -51269,6 +51274,70 @@ static mlc_tensor *mlc__scores_topk(mlc_tensor *p, mlc_tensor *labels, int64_t k
     j.hit = MLC__CAST(double *, mlc__data(hit));
     mlc__scores_walk(p, &j, mlc__score_topk);
     return hit;
+}
+
+/* -- sums over f32 values: f64, by lanes that do not depend on the compiler or on threads -- */
+
+enum { MLC__ERROR_LANES = 8, MLC__ERROR_CHUNKS = 64, MLC__ERROR_ROWS = 8192 };
+
+typedef double (*mlc__error_fn)(const float *p, const float *t, int64_t n, double from);
+
+typedef struct mlc__error_job {
+    mlc__error_fn fn;
+    const float  *p, *t;
+    int64_t       n, per_chunk;
+    double        from, sum[MLC__ERROR_CHUNKS];
+} mlc__error_job;
+
+#define MLC__ERROR_SUM(name, first, second, f) \
+    static MLC__OPT double mlc__error_##name(const float *p, const float *t, int64_t n, \
+                                             double from) \
+    { \
+        double lane[MLC__ERROR_LANES] = { 0.0 }, sum = 0.0; \
+        int64_t i = 0; \
+        for (; i + MLC__ERROR_LANES <= n; i += MLC__ERROR_LANES) \
+            for (int l = 0; l < MLC__ERROR_LANES; l++) { \
+                const double x = (first) - (second); \
+                lane[l] += f; \
+            } \
+        for (int l = 0; i + l < n; l++) { \
+            const double x = (first) - (second); \
+            lane[l] += f; \
+        } \
+        for (int l = 0; l < MLC__ERROR_LANES; l++) sum += lane[l]; \
+        (void)p; \
+        (void)from; \
+        return sum; \
+    }
+MLC__ERROR_SUM(squares, (double)p[i + l], (double)t[i + l], x * x)
+MLC__ERROR_SUM(sizes, (double)p[i + l], (double)t[i + l], fabs(x))
+MLC__ERROR_SUM(apart, (double)t[i + l], from, x)
+MLC__ERROR_SUM(spread, (double)t[i + l], from, x * x)
+
+static void mlc__error_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__error_job *j = MLC__CAST(mlc__error_job *, arg);
+    const int64_t at = chunk * j->per_chunk;
+    (void)worker;
+    j->sum[chunk] = j->fn(j->p + at, j->t + at, mlc__min(j->per_chunk, j->n - at), j->from);
+}
+
+/* fn over p and t, dense f32 [n] on the host. */
+static double mlc__error_sum(const mlc_tensor *p, const mlc_tensor *t, mlc__error_fn fn,
+                             double from)
+{
+    mlc__error_job j;
+    double sum = 0.0;
+    j.fn = fn;
+    j.p = MLC__CAST(const float *, mlc__data(p));
+    j.t = MLC__CAST(const float *, mlc__data(t));
+    j.n = mlc__numel(t);
+    j.per_chunk = mlc__max(MLC__ERROR_ROWS, mlc__div_up(j.n, MLC__ERROR_CHUNKS));
+    j.from = from;
+    const int64_t chunks = mlc__div_up(j.n, j.per_chunk);
+    mlc__parallel(t->ctx->dev, chunks, 0.3 * (double)j.n, mlc__error_chunk, &j);
+    for (int64_t i = 0; i < chunks; i++) sum += j.sum[i];
+    return sum;
 }
 
 MLC__LEVEL_END
@@ -51577,10 +51646,18 @@ static double mlc__value_mean(mlc_metric *m, const double *sums)
 
 /* -- calls of all kinds -- */
 
+/* Values that mlc__error_sum takes. */
+static bool mlc__fed_lean(const mlc_metric *m, const mlc__fed *f)
+{
+    return m->ctx->on_host && (f->form & MLC__FED_VALUES) && f->c == 1 && !f->w &&
+           f->p->dtype == MLC_F32 && f->t->dtype == MLC_F32 && mlc_is_contiguous(f->p) &&
+           mlc_is_contiguous(f->t);
+}
+
 /* Rows of a piece: about 256 KB of f64 a column of work on the host. */
 static int64_t mlc__fed_piece(const mlc_metric *m, const mlc__fed *f)
 {
-    return m->ctx->on_host ? mlc__max(1, 32768 / f->c) : f->n;
+    return m->ctx->on_host && !mlc__fed_lean(m, f) ? mlc__max(1, 32768 / f->c) : f->n;
 }
 
 static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int64_t from,
@@ -51720,11 +51797,13 @@ MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
 static mlc_tensor *mlc__fed_predicted(const mlc__fed *f)
 {
     if (!(f->form & MLC__FED_SCORES)) return f->p;
-    return f->t->ctx->on_host ? mlc__scores_argmax(f->p) : mlc_argmax(f->p, 1, false);
+    return f->t->ctx->on_host ? mlc__scores_argmax(f->p, NULL) : mlc_argmax(f->p, 1, false);
 }
 
 static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
 {
+    if (m->ctx->on_host && (f->form & MLC__FED_SCORES))
+        return mlc__fed_mean(m, f, mlc__scores_argmax(f->p, f->t));
     return mlc__fed_mean(m, f, mlc_cast(mlc_eq(mlc__fed_predicted(f), f->t), MLC_F64));
 }
 
@@ -51771,14 +51850,22 @@ static mlc_tensor *mlc__fed_error(const mlc__fed *f)
     return mlc_sub(mlc__fed_wide(f->p), mlc__fed_wide(f->t));
 }
 
+static mlc_tensor *mlc__error_part(const mlc_metric *m, const mlc__fed *f, mlc__error_fn fn,
+                                   mlc_tensor *(*of)(mlc_tensor *))
+{
+    if (!mlc__fed_lean(m, f)) return mlc__fed_mean(m, f, of(mlc__fed_error(f)));
+    const double part[2] = { mlc__error_sum(f->p, f->t, fn, 0.0), (double)f->n };
+    return mlc_from(m->ctx, MLC_F64, mlc_dims2(2, 1), part);
+}
+
 static mlc_tensor *mlc__mse_part(const mlc_metric *m, const mlc__fed *f)
 {
-    return mlc__fed_mean(m, f, mlc_square(mlc__fed_error(f)));
+    return mlc__error_part(m, f, mlc__error_squares, mlc_square);
 }
 
 static mlc_tensor *mlc__mae_part(const mlc_metric *m, const mlc__fed *f)
 {
-    return mlc__fed_mean(m, f, mlc_abs(mlc__fed_error(f)));
+    return mlc__error_part(m, f, mlc__error_sizes, mlc_abs);
 }
 
 static double mlc__rmse_value(mlc_metric *m, const double *sums)
@@ -51864,8 +51951,18 @@ MLC_IMPL mlc_metric *mlc_metric_mean(mlc_ctx *ctx)
 
 /* -- R2: rows of a part are weights, means of targets, squares around them, squared errors -- */
 
+static mlc_tensor *mlc__r2_lean_part(const mlc_metric *m, const mlc__fed *f)
+{
+    const double n = (double)f->n, first = (double)*MLC__CAST(const float *, mlc__data(f->t));
+    const double mean = first + mlc__error_sum(f->p, f->t, mlc__error_apart, first) / n;
+    const double part[4] = { n, mean, mlc__error_sum(f->p, f->t, mlc__error_spread, mean),
+                             mlc__error_sum(f->p, f->t, mlc__error_squares, 0.0) };
+    return mlc_from(m->ctx, MLC_F64, mlc_dims2(4, 1), part);
+}
+
 static mlc_tensor *mlc__r2_part(const mlc_metric *m, const mlc__fed *f)
 {
+    if (mlc__fed_lean(m, f)) return mlc__r2_lean_part(m, f);
     mlc_tensor *t = mlc__fed_wide(f->t), *first = mlc_rows(t, 0, 1), *apart = mlc_sub(t, first);
     mlc_tensor *total = mlc__fed_total(m, f);
     /* Apart from the first target, so that a constant one has exactly no squares. */

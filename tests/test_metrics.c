@@ -496,6 +496,52 @@ TEST(metrics, r2_keeps_its_digits_where_the_mean_is_large)
     CHECK_OK(ctx);
 }
 
+/* f32 values in one column have loops of their own, in chunks, which threads share.            */
+TEST(metrics, of_f32_values_are_those_of_the_same_in_f64)
+{
+    static const int64_t sizes[] = {1, 2, 7, 8, 9, 8191, 8192 * 3 + 5, 64 * 8192 + 77};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < (test_cpu_kernels() ? 8 : 5); i++) {
+        const mlc_dims n = mlc_dims1(sizes[i]);
+        mlc_scope_begin(ctx);
+        mlc_tensor *t = mlc_add_scalar(mlc_randn(ctx, MLC_F32, n), 100);
+        mlc_tensor *p = mlc_add(t, mlc_randn(ctx, MLC_F32, n));
+        mlc_tensor *wide[2] = {mlc_cast(p, MLC_F64), mlc_cast(t, MLC_F64)};
+        for (const kind *k = VALUES; k->golden; k++) {
+            double value[3];
+            for (int form = 0; form < 3; form++) {         /* f64; f32, by one and three threads */
+                mlc_metric *m = k->make(ctx, 1);
+                mlc_ctx_set_threads(ctx, form == 2 ? 3 : 1);
+                CHECK_EQ(mlc_metric_update(m, form ? p : wide[0], form ? t : wide[1], NULL),
+                         MLC_OK);
+                value[form] = mlc_metric_value(m);
+                mlc_metric_free(m);
+            }
+            CHECK_NEAR(value[2], value[1], 0);
+            if (sizes[i] > 1 || k->make != r2)
+                CHECK_NEAR(value[1], value[0], 1e-13 * fabs(value[0]));
+        }
+        mlc_scope_end(ctx);
+    }
+    CHECK_OK(ctx);
+}
+
+/* A constant target has exactly no squares, also one that f32 rounds.                           */
+TEST(metrics, r2_of_a_constant_target_is_one_or_zero)
+{
+    enum { N = 1000 };
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *t = mlc_full(ctx, MLC_F32, mlc_dims1(N), 0.1);
+    mlc_tensor *p[2] = {t, mlc_add_scalar(t, 1)};
+    for (int i = 0; i < 2; i++) {
+        mlc_metric *m = mlc_metric_r2(ctx);
+        for (int batch = 0; batch < 2; batch++)
+            CHECK_EQ(mlc_metric_update(m, p[i], t, NULL), MLC_OK);
+        CHECK_NEAR(mlc_metric_value(m), i ? 0 : 1, 0);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(metrics, take_every_dtype_view_and_number_of_axes)
 {
     static const double s[] = {.5, .25, .25, .125, .75, .125, .25, .25, .5, .5, .125, .375};
