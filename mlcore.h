@@ -51150,8 +51150,8 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.METRICS.ROWS ----------------------------------- rows of scores on the host
- * What operations of tensors do as well, and there for devices: here in one pass, which few columns,
- * as classes are, gain from. Scores are taken as f64, a block at a time. */
+ * What operations of tensors do as well, and there for devices: here in one pass, which few
+ * columns, as classes are, gain from. Scores are taken as f64, a block at a time. */
 
 enum { MLC__SCORE_BLOCK = 512 };
 
