@@ -101,8 +101,8 @@
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
  *   IMPL.OPS.ATTENTION  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM
- *   IMPL.OPS.JOIN
- *   IMPL.OPS.INDEX  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
+ *   IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING  IMPL.OPS.EINSUM  IMPL.OPS.SORT
+ *   IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.STATE
  *   IMPL.NN.INIT  IMPL.NN.SUMMARY
@@ -139,7 +139,7 @@
 #define MLC_VERSION_MINOR  2
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.2.0"
-#define MLC_ABI           16u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           17u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -1422,6 +1422,47 @@ MLC_API mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *in
  *   grad   summed where a row is taken more than once
  *   ref    numpy.take(x, index, axis); torch.index_select, whose index is 1-d                */
 MLC_API mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index);
+typedef struct mlc_embedding_desc {
+    bool    has_padding_index;         /* default: every row has a gradient                    */
+    int64_t padding_index;             /* of the row that has none; negative: from the end     */
+    double  max_norm;                  /* over 0: longest row of those taken; default: infinity */
+    double  norm_type;                 /* p of that norm, over 0 or infinity; default 2        */
+} mlc_embedding_desc;
+
+/* mlc_embedding_desc_make: every row with a gradient and of any length.                       */
+MLC_API mlc_embedding_desc mlc_embedding_desc_make(void);
+/* mlc_embedding: row index of a table w [n,d] for each index, i64 of any shape: [.., d].
+ *   grad   dw[index] += dy, in the order of the index. The gradient of a parameter stays a dense
+ *          buffer, but knows which rows were added to: the next backward clears those alone, and a
+ *          step of SGD without momentum and weight decay leaves the others out. What else writes
+ *          to it (a product with the same weight) ends that until the next step, a pointer to its
+ *          elements (mlc_f32) for good.
+ *   err    DTYPE; SHAPE; VALUE if an index is not in [0,n): position and index are named
+ *   ref    F.embedding                                          test: tests/test_embedding.c  */
+MLC_API mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w);
+/* mlc_embedding_ex: with a desc. With a max_norm the rows of w that index names are shortened to it
+ *   in place before, times max_norm/(norm + 1e-7): w changes as by mlc_scatter_, unrecorded.
+ *   err    ARG: the desc              ref: F.embedding's padding_idx, max_norm, norm_type     */
+MLC_API mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
+                                     const mlc_embedding_desc *desc);
+
+typedef struct mlc_embedding_bag_desc {
+    mlc_reduction reduction;           /* SUM or MEAN; default: mean                           */
+    mlc_tensor   *weights;             /* of a SUM: factors of rows, like the index, with a    */
+                                       /* gradient; default NULL: 1                            */
+} mlc_embedding_bag_desc;
+
+/* mlc_embedding_bag_desc_make: a mean of all rows.                                            */
+MLC_API mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void);
+/* mlc_embedding_bag: mean of rows of w for each bag of indices: index [b,l], offsets NULL: bags are
+ *   its rows; or index [m] and offsets, i64 [b], from 0 on, not falling: where each bag begins. A
+ *   bag of none gives 0.
+ *   out    [b,d]     err: as mlc_embedding; ARG; VALUE if offsets fall, or do not begin at 0
+ *   ref    F.embedding_bag                                      test: tests/test_embedding.c  */
+MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w);
+/* mlc_embedding_bag_ex: with a desc.                                                          */
+MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
+                                         const mlc_embedding_bag_desc *desc);
 /* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
 MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
 /* mlc_masked_select: [count] elements of x where the mask (bool) is true; both broadcast. Waits
@@ -1889,8 +1930,11 @@ MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
  *   desc is NULL                                                                              */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
-/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once.
- *   err    ARG: no parameter, or not of this context; a name that is taken or none            */
+/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once. If m has a
+ *   parameter of that name, shape and dtype (the weight of a linear that is to be an embedding's),
+ *   it is freed, and m's user data points to the other one.
+ *   err    ARG: no parameter, or not of this context; a name that is taken by something else, or
+ *          none                     test: tests/test_nn.c, tests/test_embedding.c             */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
 /* mlc_module_add: appends a child named by its position: "0", "1", ...
  *   err    ARG if child is NULL (it becomes the context's error) or has a parent              */
@@ -2019,6 +2063,22 @@ MLC_API mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out);
 MLC_API mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out);
 /* mlc_nn_linear_ex: without bias, or in another dtype.                                        */
 MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc);
+
+typedef struct mlc_nn_embedding_desc {
+    int64_t   n, d;                    /* required: rows of the table, and numbers in each     */
+    mlc_embedding_desc embedding;      /* of mlc_embedding_ex                                  */
+    bool      has_dtype;               /* default: the context's dtype                         */
+    mlc_dtype dtype;
+} mlc_nn_embedding_desc;
+
+/* mlc_nn_embedding_desc_make: no padding row, no limit, in the context's dtype.               */
+MLC_API mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d);
+/* mlc_nn_embedding: mlc_embedding of i64 [..]; weight [n,d] starts normal, mean 0 and deviation 1.
+ *   The weight of an output layer is the same one after mlc_module_tie under the name "weight".
+ *   err    ARG                                                   ref: torch.nn.Embedding      */
+MLC_API mlc_module *mlc_nn_embedding(mlc_ctx *ctx, int64_t n, int64_t d);
+/* mlc_nn_embedding_ex: with a padding row, which starts at 0, or limits.                      */
+MLC_API mlc_module *mlc_nn_embedding_ex(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc);
 
 typedef struct mlc_nn_conv_desc {
     int32_t       axes;                /* 1 to 3, of an image                                  */
@@ -5283,6 +5343,10 @@ struct mlc_k_index {                   /* along one axis; any dtype; nothing out
     const int64_t *index; int64_t index_stride[MLC_MAX_DIMS];
     int64_t     kind;                  /* what goes to error[0] if an index is outside         */
     int64_t    *error;                 /* then only a gather has written anything              */
+    uint8_t    *touched;               /* NULL, or of an ADD of f32 or f64 to dense rows of data */
+    int32_t     fresh;                 /* (two axes, the first is the index's): not 0 for rows */
+                                       /* added to. fresh: sums start at 0; other rows for     */
+                                       /* which it was not 0 become 0, and it becomes 0        */
     void       *workspace; size_t workspace_bytes;
 };
 struct mlc_k_nonzero {                 /* places of what is not 0 in n dense elements          */
@@ -5411,6 +5475,8 @@ struct mlc_k_optim {
                                        /* as numbers of g's dtype; the CPU answers UNSUPPORTED  */
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
                                        /* along k: made again of what p has become             */
+    const uint8_t *touched;            /* NULL, or, without packs, of rows of cols elements: g */
+                                       /* is 0 where it is 0, and the step changes nothing     */
     void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
 };
 typedef enum mlc_average_part { MLC_AVERAGE_TAKE, MLC_AVERAGE_ON, MLC_AVERAGE_OFF,
@@ -6796,6 +6862,10 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     bool        grown;                 /* its gradient, since hooks last got it                */
     int32_t     uses;                  /* as input of nodes whose backward has not run         */
+    int64_t     blank;                 /* 1 + the row that starts at 0; 0: none                */
+    uint8_t    *touched;               /* mlc__param_touched; of the gradient at touched_of, when */
+    const void *touched_of;            /* it had the stamp                                     */
+    uint64_t    touched_stamp;
     uint32_t    visit;                 /* walk that saw it last                                */
     mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
     int64_t     entry;                 /* as its entry of this number                          */
@@ -6900,6 +6970,7 @@ struct mlc_node {
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
         struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
                        pad;
+        struct { int64_t padding; bool has_padding; } embedding;
         struct { int64_t lo, hi; } band;
         struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
         uint32_t       mask;           /* of axes                                              */
@@ -10434,6 +10505,26 @@ static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
     }
 }
 
+enum { MLC__TOUCHED = 1, MLC__TOUCHED_NOW = 2 };
+
+/* A first write to row i, of which touched tells: what is there is of other gradients. */
+static void mlc__index_touch(const struct mlc_k_index *a, int64_t i, void *row, size_t bytes)
+{
+    if (a->fresh && a->touched[i] != MLC__TOUCHED_NOW) memset(row, 0, bytes);
+    a->touched[i] = a->fresh ? MLC__TOUCHED_NOW : MLC__TOUCHED;
+}
+
+/* After a fresh sum: rows from .. to that took no part in it become 0. */
+static void mlc__index_settle(const mlc__index_block *b, const struct mlc_k_index *a)
+{
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    for (int64_t i = b->from; i < b->to; i++) {
+        if (a->touched[i] == MLC__TOUCHED)
+            memset(b->data + i * b->data_axis * (int64_t)size, 0, (size_t)b->inner * size);
+        a->touched[i] = a->touched[i] == MLC__TOUCHED_NOW ? MLC__TOUCHED : 0;
+    }
+}
+
 /* One index for a dense row: rows as a whole. Those of data that a part of the loop writes to are
  * its own, so that parts may run side by side, and a row takes its terms in order. */
 static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
@@ -10455,6 +10546,7 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
         case MLC_INDEX_SCATTER: memcpy(data, line, bytes); break;
         case MLC_INDEX_TAKE: memcpy(line, data, bytes); memset(data, 0, bytes); break;
         default:
+            if (a->touched) mlc__index_touch(a, i, data, bytes);
             if (a->dtype == MLC_F32) {
                 float *d = MLC__CAST(float *, (void *)data);
                 const float *l = MLC__CAST(const float *, (void *)line);
@@ -10469,6 +10561,7 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
             }
         }
     }
+    if (a->touched && a->fresh) mlc__index_settle(b, a);
     return all;
 }
 
@@ -10535,12 +10628,18 @@ static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__index_piece(j, r, m0, n0, part);
 }
 
+/* Does one index move dense rows? */
+static bool mlc__index_dense(const mlc__loop *l)
+{
+    const int32_t last = l->ndim - 1;
+    return l->stride[0][last] == 1 && l->stride[1][last] == 0 && l->stride[2][last] == 1;
+}
+
 /* How a loop of rows x n x m is cut; each part of dense rows reads all m indices. Returns the
  * number of chunks. */
 static int64_t mlc__index_plan(mlc__index_job *j)
 {
     const mlc__loop *l = &j->across;
-    const int32_t last = l->ndim - 1;
     const bool whole = j->a->op != MLC_INDEX_GATHER;
     const int64_t along = j->line < 0 ? -j->line : j->line;
     j->parts = 1;
@@ -10548,8 +10647,7 @@ static int64_t mlc__index_plan(mlc__index_job *j)
     if (j->axis_inner) {
         j->block_m = whole ? j->m : mlc__min(j->m, MLC__GRAIN);
         j->block_n = mlc__min(l->n, mlc__max(1, MLC__GRAIN / j->block_m));
-    } else if (whole && l->stride[0][last] == 1 && l->stride[1][last] == 0 &&
-               l->stride[2][last] == 1) {
+    } else if (whole && mlc__index_dense(l)) {
         j->block_n = l->n;
         j->block_m = j->m;
         j->parts = mlc__min(mlc__min(16, l->n / 16), j->m * l->n / MLC__GRAIN);
@@ -10595,6 +10693,8 @@ static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
         j.index = -j.index;
     }
     const int64_t chunks = mlc__index_plan(&j);
+    if (a.touched && (j.axis_inner || j.across.rows > 1 || !mlc__index_dense(&j.across) ||
+                      a.op != MLC_INDEX_ADD || !mlc__is_full(a.dtype))) return MLC_ERR_UNSUPPORTED;
     mlc__parallel(dev, chunks, 1.0 * (double)j.m * (double)j.across.rows * (double)j.across.n,
                   mlc__index_chunk, &j);
     if (j.outside) mlc__index_outside(dev, given, true);
@@ -20042,12 +20142,24 @@ static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
     else j->fn(j->a, from, n, NULL);
 }
 
+/* Of elements from .. end those in rows that were touched. */
+static void mlc__optim_rows(const mlc__optim_job *j, int64_t from, int64_t end)
+{
+    const int64_t cols = j->a->cols;
+    for (int64_t row = from / cols; from < end; row++) {
+        const int64_t to = mlc__min((row + 1) * cols, end);
+        if (j->a->touched[row]) mlc__optim_part(j, from, to - from);
+        from = to;
+    }
+}
+
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const mlc__optim_piece piece = mlc__optim_piece_of(j->a, chunk);
     (void)worker;
-    mlc__optim_part(j, piece.from, piece.n);
+    if (j->a->touched) mlc__optim_rows(j, piece.from, piece.from + piece.n);
+    else mlc__optim_part(j, piece.from, piece.n);
     if (piece.pack) j->pack(piece.pack, piece.row);
 }
 
@@ -23943,6 +24055,19 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
     return MLC_OK;
 }
 
+/* Changes whenever the values may have. */
+static uint64_t mlc__stamp(const mlc_storage *s) { return (uint64_t)s->version << 32 | s->handed; }
+
+/* Of each row of p's gradient, as it lies there, stale or fresh: may it be other than 0? NULL: each
+ * may. A record that an embedding's backward leaves on the device; any other write to the gradient
+ * ends it, and a pointer to its memory, through which the program may write at any time. */
+static uint8_t *mlc__param_touched(const mlc__param *p)
+{
+    const mlc_storage *g = &p->grad_storage;
+    return g->data && p->touched_of == g->data && p->touched_stamp == mlc__stamp(g) && !g->handed
+               ? p->touched : NULL;
+}
+
 /* Memory for the gradient of a base, not initialised: parameters' all at once in their flat block;
  * a result's in the current scope; that of a leaf, or of what an outer tape made, in its own, so
  * that it lives as long. */
@@ -24002,6 +24127,7 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     *accumulate = fresh;
     /* Set before the write: callers must write, or fail the whole backward. */
     base->grad_fresh = 1;
+    base->grad->version++;
     if (!fresh && t != base && mlc__numel(t) != mlc__numel(base)) { /* a part: clear the rest */
         mlc_tensor whole;
         mlc__grad_view(base, &whole);
@@ -27859,9 +27985,6 @@ static void mlc__linear_y_spec(const mlc_node *nd, mlc__product_spec *p)
     mlc__linear_operand(&p->c, nd->out[0], p->n, 1);
 }
 
-/* Changes whenever the values may have. */
-static uint64_t mlc__stamp(const mlc_storage *s) { return (uint64_t)s->version << 32 | s->handed; }
-
 /* Room for w in another form; *stale: what is there is not of w as it is now. */
 static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered *l,
                                     const mlc_tensor *w, mlc_dtype dtype, size_t bytes, bool *stale)
@@ -29951,15 +30074,19 @@ static mlc_status mlc__say_index(mlc_ctx *ctx, const char *what, const int64_t *
                      what, (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* Runs the index kernel; line may be larger than the index, which counts. */
-static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
-                                  const mlc_tensor *data, const mlc_tensor *index,
-                                  const mlc_tensor *line, int32_t axis)
+/* Runs the index kernel, with touched and fresh as that has them; line may be larger than the
+ * index, which counts. */
+static mlc_status mlc__index_touching(mlc_ctx *ctx, const char *what, mlc_index op,
+                                      const mlc_tensor *data, const mlc_tensor *index,
+                                      const mlc_tensor *line, int32_t axis, uint8_t *touched,
+                                      bool fresh)
 {
     struct mlc_k_index a;
     int64_t shape[MLC_MAX_DIMS];
     int32_t ndim;
     if (mlc__numel(index) == 0) return MLC_OK;
+    a.touched = touched;
+    a.fresh = fresh;
     a.op = op;
     a.dtype = data->dtype;
     a.axis = axis;
@@ -29974,6 +30101,13 @@ static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
     a.error = ctx->error_word;
     MLC__RUN_WITH_WORKSPACE(ctx, what, index, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
+}
+
+static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
+                                  const mlc_tensor *data, const mlc_tensor *index,
+                                  const mlc_tensor *line, int32_t axis)
+{
+    return mlc__index_touching(ctx, what, op, data, index, line, axis, NULL, false);
 }
 
 /* data[index] += line. 16-bit sums are carried in f32 and rounded once. */
@@ -30527,6 +30661,295 @@ MLC_IMPL mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k)
 MLC_IMPL mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k)
 {
     return mlc__band_call(&mlc__triu_op, x, k, INT64_MAX);
+}
+
+/* @@ IMPL.OPS.EMBEDDING ---------------------------------- rows of a table, bags of them
+ * The gradient of a table is a sum into rows, in the order of the index on any number of threads.
+ * That of a parameter leaves a record of those rows beside it, mlc__param_touched: the next first
+ * write clears those alone, and a step of SGD passes the others by, so that neither reads the whole
+ * table. A table of 16 bits is summed in a copy in f32, without a record. */
+
+/* x, dense, as [m,d]. An index is repeated along the row that it stands for. */
+static mlc_tensor mlc__embedding_rows(const mlc_tensor *x, int64_t m, int64_t d, bool index)
+{
+    mlc_tensor t = *x;
+    t.ndim = 2;
+    t.shape[0] = m;
+    t.shape[1] = d;
+    t.stride[0] = index ? 1 : d;
+    t.stride[1] = index ? 0 : 1;
+    mlc__mark_layout(&t);
+    return t;
+}
+
+static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *index = nd->in[0], *w = nd->in[1];
+    const char *what = nd->op->name;
+    int64_t shape[MLC_MAX_DIMS];
+    MLC__REQUIRE(ctx, mlc__is_float(w->dtype), DTYPE, "%s: the table is %s, not a float", what,
+                 mlc_dtype_name(w->dtype));
+    MLC__REQUIRE(ctx, index->dtype == MLC_I64 || ctx->dry_run, DTYPE,
+                 "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
+                 mlc_dtype_name(index->dtype));
+    MLC__REQUIRE(ctx, w->ndim == 2, SHAPE, "%s: the table is %s; it must be [n,d]", what,
+                 mlc__shape(w).s);
+    MLC__REQUIRE(ctx, index->ndim < MLC_MAX_DIMS, SHAPE, "%s: the index %s has %d axes, the most; "
+                 "there is none left for rows: reshape it", what, mlc__shape(index).s,
+                 MLC_MAX_DIMS);
+    const int64_t n = w->shape[0], padding = nd->u.embedding.padding;
+    MLC__REQUIRE(ctx, !nd->u.embedding.has_padding || (padding >= -n && padding < n), ARG,
+                 "%s: padding_index is %lld; the rows of the table %s are from %lld to %lld", what,
+                 (long long)padding, mlc__shape(w).s, -(long long)n, (long long)n - 1);
+    if (padding < 0) nd->u.embedding.padding += n;
+    memcpy(shape, index->shape, sizeof shape);
+    shape[index->ndim] = w->shape[1];
+    MLC__TRY(mlc__out(ctx, nd, w->dtype, index->ndim + 1, shape));
+    mlc__save(nd, index);
+    return MLC_OK;
+}
+
+static mlc_status mlc__embedding_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const int64_t m = mlc__numel(nd->in[0]), d = nd->in[1]->shape[1];
+    const mlc_tensor index = mlc__embedding_rows(nd->in[0], m, d, true);
+    const mlc_tensor y = mlc__embedding_rows(nd->out[0], m, d, false);
+    return mlc__index_call(ctx, nd->op->name, MLC_INDEX_GATHER, nd->in[1], &index, &y, 0);
+}
+
+/* The parameter that w is, if its gradient can have a record. */
+static mlc__param *mlc__embedding_param(mlc_tensor *w)
+{
+    return w->flags & MLC__PARAM && mlc__is_full(w->dtype) && w->shape[1] > 1 ? (mlc__param *)w
+                                                                              : NULL;
+}
+
+/* A record of no rows, for a gradient of zeros. */
+static mlc_status mlc__embedding_begin(mlc_ctx *ctx, const char *what, mlc__param *p)
+{
+    const size_t bytes = mlc__round_up((size_t)p->t.shape[0], 4);
+    if (!p->touched)
+        p->touched = MLC__CAST(uint8_t *, mlc__heap_data(ctx, bytes, MLC_MEM_GRAD, "embedding"));
+    return p->touched ? mlc__zero(ctx, what, p->touched, bytes) : MLC_ERR_NOMEM;
+}
+
+/* dw[index] += dy; with fresh dw = 0 before. */
+static mlc_status mlc__embedding_sum(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dw,
+                                     uint8_t *touched, bool fresh)
+{
+    const int64_t m = mlc__numel(nd->in[0]), d = dw->shape[1];
+    const mlc_tensor index = mlc__embedding_rows(nd->in[0], m, d, true);
+    mlc_tensor dy;
+    mlc__grad_view(nd->out[0], &dy);
+    dy = mlc__embedding_rows(&dy, m, d, false);
+    if (!touched) return mlc__index_add_to(ctx, nd->op->name, dw, &index, &dy, 0);
+    return mlc__index_touching(ctx, nd->op->name, MLC_INDEX_ADD, dw, &index, &dy, 0, touched,
+                               fresh);
+}
+
+/* The same, but for the padding row, which is what it was: 0 without acc. */
+static mlc_status mlc__embedding_add(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dw, bool acc,
+                                     uint8_t *touched, bool fresh)
+{
+    mlc_tensor row = *dw;
+    mlc__temp before;
+    if (!nd->u.embedding.has_padding) return mlc__embedding_sum(ctx, nd, dw, touched, fresh);
+    row.ndim = 1;
+    row.shape[0] = dw->shape[1];
+    row.stride[0] = dw->stride[1];
+    row.offset += nd->u.embedding.padding * dw->stride[0];
+    mlc__mark_layout(&row);
+    if (!acc) {
+        MLC__TRY(mlc__embedding_sum(ctx, nd, dw, touched, fresh));
+        return mlc__set(ctx, nd->op->name, &row, 0.0);
+    }
+    MLC__TRY(mlc__temp_begin(ctx, &before, row.dtype, 1, row.shape));
+    mlc_status st = mlc__cast_into(ctx, nd->op->name, &before.t, &row);
+    if (!st) st = mlc__embedding_sum(ctx, nd, dw, touched, fresh);
+    if (!st) st = mlc__cast_into(ctx, nd->op->name, &row, &before.t);
+    mlc__temp_end(&before);
+    return st;
+}
+
+/* What was touched is asked for before the gradient is opened, which ends the record. */
+static mlc_status mlc__embedding_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__param *p = mlc__embedding_param(nd->in[1]);
+    uint8_t *touched = p ? mlc__param_touched(p) : NULL;
+    mlc_tensor dw;
+    bool acc;
+    mlc_status st = MLC_OK;
+    if (!mlc__grad_in(nd, 1, &dw, &acc, &st)) return st;
+    const bool fresh = !acc && touched && mlc__numel(nd->in[0]) > 0;
+    if (!acc && !fresh) {
+        MLC__TRY(mlc__set(ctx, nd->op->name, &dw, 0.0));
+        if (p) MLC__TRY(mlc__embedding_begin(ctx, nd->op->name, p));
+        touched = p ? p->touched : NULL;
+    }
+    MLC__TRY(mlc__embedding_add(ctx, nd, &dw, acc, touched, fresh));
+    if (!touched) return MLC_OK;
+    p->touched_of = p->grad_storage.data;
+    p->touched_stamp = mlc__stamp(&p->grad_storage);
+    return MLC_OK;
+}
+
+static const mlc__arg mlc__args_embedding[] = {
+    MLC__ARG("has_padding_index", BOOL, embedding.has_padding),
+    MLC__ARG("padding_index", INT, embedding.padding), MLC__ARGS_END
+};
+static const mlc__op mlc__embedding_op =
+    { "embedding", mlc__embedding_shape, mlc__embedding_forward, mlc__embedding_backward,
+      mlc__args_embedding, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+
+static const mlc_embedding_desc mlc__embedding_normal = { false, 0, MLC__INF, 2.0 };
+MLC_IMPL mlc_embedding_desc mlc_embedding_desc_make(void) { return mlc__embedding_normal; }
+
+/* Rows of any length. */
+static mlc_tensor *mlc__embedding_call(mlc_tensor *index, mlc_tensor *w,
+                                       const mlc_embedding_desc *d)
+{
+    mlc_node local, *nd;
+    mlc_tensor *const in[2] = { index, w };
+    if (!mlc__inputs("embedding", 2, in)) return NULL;
+    nd = mlc__begin(&local, &mlc__embedding_op, 2, mlc_contiguous(index), w, NULL);
+    if (!nd) return NULL;
+    nd->u.embedding.has_padding = d->has_padding_index;
+    nd->u.embedding.padding = d->has_padding_index ? d->padding_index : 0;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w)
+{
+    return mlc__embedding_call(index, w, &mlc__embedding_normal);
+}
+
+/* Rows that are named twice are written twice, with the same values. */
+static bool mlc__embedding_shorten(mlc_tensor *index, mlc_tensor *w, const mlc_embedding_desc *d)
+{
+    mlc_tensor *flat = mlc_reshape(index, mlc_dims2(mlc__numel(index), 1));
+    mlc_tensor *at = mlc_expand(flat, mlc_dims2(-1, w->shape[1]));
+    mlc_tensor *rows = mlc_gather(w, 0, at);
+    mlc_tensor *norm = mlc_norm(rows, d->norm_type, mlc_dims1(-1), true);
+    mlc_tensor *factor = mlc_mul_scalar(mlc_reciprocal(mlc_add_scalar(norm, 1e-7)), d->max_norm);
+    factor = mlc_where(mlc_gt_scalar(norm, d->max_norm), factor, norm ? mlc_ones(
+                           w->ctx, norm->dtype, mlc_dims_of(norm->ndim, norm->shape)) : NULL);
+    return mlc_scatter_(w, 0, at, mlc_mul(rows, factor)) != NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
+                                      const mlc_embedding_desc *desc)
+{
+    const mlc_embedding_desc *d = desc ? desc : &mlc__embedding_normal;
+    mlc_tensor *const in[2] = { index, w };
+    mlc_ctx *ctx = mlc__inputs("embedding", 2, in);
+    if (!ctx) return NULL;
+    if (!(d->max_norm > 0.0) || !(d->norm_type > 0.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "embedding: max_norm %s, norm_type %s: both must be over 0; "
+                  "start from mlc_embedding_desc_make()", mlc__real(d->max_norm).s,
+                  mlc__real(d->norm_type).s);
+        return NULL;
+    }
+    const bool fine = index->dtype == MLC_I64 && w->ndim == 2 && mlc__is_float(w->dtype);
+    if (d->max_norm < MLC__INF && fine && mlc__numel(index) && !ctx->dry_run) {
+        mlc_no_grad_begin(ctx);
+        const bool done = mlc__embedding_shorten(index, w, d);
+        mlc_no_grad_end(ctx);
+        if (!done) return NULL;
+    }
+    return mlc__embedding_call(index, w, d);
+}
+
+/* -- bags -- */
+
+static const mlc_embedding_bag_desc mlc__bag_normal = { MLC_REDUCTION_MEAN, NULL };
+MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void) { return mlc__bag_normal; }
+
+/* Sums of offsets that are wrong are found as indices that are. */
+static const mlc__op mlc__bag_first_op =
+    { "embedding_bag, first offset", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
+      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+static const mlc__op mlc__bag_length_op =
+    { "embedding_bag, lengths of bags", mlc__gather_shape, mlc__gather_forward,
+      mlc__gather_backward, mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+
+/* Of each of m positions the number of its bag: how many begin there or before, less 1. *length: of
+ * each bag, which all are in [0,m] if offsets begin at 0, do not fall, and stay within m. */
+static mlc_tensor *mlc__bag_numbers(mlc_tensor *offsets, int64_t m, mlc_tensor **length)
+{
+    mlc_ctx *ctx = offsets->ctx;
+    const int64_t b = offsets->shape[0];
+    mlc_tensor *begins = mlc_zeros(ctx, MLC_I64, mlc_dims1(m + 1));
+    mlc_tensor *const ends[2] = { mlc_rows(offsets, 1, b),
+                                  mlc_full(ctx, MLC_I64, mlc_dims1(1), (double)m) };
+    *length = mlc_sub(mlc_concat(ends, 2, 0), offsets);
+    if (!mlc__gather_call(&mlc__bag_first_op, mlc_rows(begins, 0, 1), 0, mlc_rows(offsets, 0, 1)) ||
+        !mlc__gather_call(&mlc__bag_length_op, begins, 0, *length)) return NULL;
+    begins = mlc_scatter_add_(begins, 0, offsets, mlc_ones(ctx, MLC_I64, mlc_dims1(b)));
+    return mlc_rows(mlc_add_scalar(mlc_cumsum(begins, 0), -1.0), 0, m);
+}
+
+/* rows [m,d] of bags that offsets tell. */
+static mlc_tensor *mlc__bag_sum(mlc_tensor *rows, mlc_tensor *offsets, mlc_reduction reduction)
+{
+    if (!rows) return NULL;
+    mlc_ctx *ctx = rows->ctx;
+    const int64_t m = rows->shape[0], b = offsets->shape[0], d = rows->shape[1];
+    mlc_tensor *length, *bag = mlc__bag_numbers(offsets, m, &length);
+    bag = mlc_expand(mlc_reshape(bag, mlc_dims2(m, 1)), mlc_dims2(m, d));
+    mlc_tensor *y = mlc_scatter_add(mlc_zeros(ctx, rows->dtype, mlc_dims2(b, d)), 0, bag, rows);
+    if (reduction == MLC_REDUCTION_SUM) return y;
+    length = mlc_maximum(length, mlc_ones(ctx, MLC_I64, mlc_dims1(1)));
+    return mlc_div(y, mlc_cast(mlc_reshape(length, mlc_dims2(b, 1)), rows->dtype));
+}
+
+/* False with an error. */
+static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets,
+                           const mlc_embedding_bag_desc *d)
+{
+    const char *const what = "embedding_bag";
+    mlc_ctx *ctx = index->ctx;
+    const mlc_tensor *weights = d->weights;
+    if (index->ndim != (offsets ? 1 : 2))
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: the index is %s; it must be %s", what,
+                  mlc__shape(index).s, offsets ? "[m] with offsets" : "[b,l] without offsets");
+    else if (offsets && (offsets->ndim != 1 || offsets->shape[0] < 1))
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: offsets are %s; they must be [b], one or more", what,
+                  mlc__shape(offsets).s);
+    else if (offsets && offsets->dtype != MLC_I64)
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: offsets are %s; write mlc_cast(offsets, MLC_I64)", what,
+                  mlc_dtype_name(offsets->dtype));
+    else if (weights && !mlc__same_shape(weights, index))
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: weights %s must have the shape of the index %s", what,
+                  mlc__shape(weights).s, mlc__shape(index).s);
+    else if (d->reduction != MLC_REDUCTION_SUM && (weights || d->reduction != MLC_REDUCTION_MEAN))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: the reduction is %d; it must be a sum, or a mean without "
+                  "weights", what, (int)d->reduction);
+    else return true;
+    return false;
+}
+
+MLC_IMPL mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
+                                          const mlc_embedding_bag_desc *desc)
+{
+    const mlc_embedding_bag_desc *d = desc ? desc : &mlc__bag_normal;
+    mlc_tensor *in[4] = { index, w, offsets ? offsets : d->weights, d->weights }, *y;
+    const int n = 2 + (offsets != NULL) + (d->weights != NULL);
+    if (!mlc__inputs("embedding_bag", n, in) || !mlc__bag_check(index, offsets, d)) return NULL;
+    y = mlc_embedding(index, w);
+    if (y && d->weights) {
+        mlc_dims column = mlc_dims_of(index->ndim, index->shape);
+        column.v[column.n++] = 1;
+        y = mlc_mul(y, mlc_reshape(d->weights, column));
+    }
+    if (offsets) return mlc__bag_sum(y, offsets, d->reduction);
+    y = mlc_sum(y, mlc_dims1(1), false);
+    return d->reduction == MLC_REDUCTION_SUM || index->shape[1] == 0
+               ? y : mlc_div_scalar(y, (double)index->shape[1]);
+}
+
+MLC_IMPL mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w)
+{
+    return mlc_embedding_bag_ex(index, offsets, w, NULL);
 }
 
 /* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters
@@ -32602,6 +33025,23 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
     return NULL;
 }
 
+static void mlc__param_drop(mlc__param *p);
+
+/* p takes the place of m's own parameter, also in user data, where layers keep pointers to theirs. */
+static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
+{
+    mlc__param *const old = slot->p;
+    for (mlc_module *at = m->ctx->modules; at; at = at->next)
+        for (size_t i = 0; i + sizeof(void *) <= at->user_bytes; i += sizeof(void *)) {
+            char *word = MLC__CAST(char *, at->user) + i;
+            if (memcmp(word, &old, sizeof old) == 0) memcpy(word, &p, sizeof p);
+        }
+    slot->p = p;
+    p->holders++;
+    mlc__param_drop(old);
+    mlc__root(m)->dirty = true;
+}
+
 /* Under a second name the parameter is the same: one value, one gradient, the first name in
  * files. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
@@ -32610,6 +33050,15 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     MLC__REQUIRE(m->ctx, param && (param->flags & MLC__PARAM) && param->ctx == m->ctx, ARG,
                  "module_tie: '%s' needs a parameter of a module of this context",
                  name ? name : "NULL");
+    for (int32_t i = 0; i < m->slots && name; i++) {
+        const mlc__param *p = m->slot[i].p;
+        if (strcmp(m->slot[i].name, name) != 0) continue;
+        if (&p->t == param) return MLC_OK;
+        if (p->holders > 1 || p->to != param->dtype || !mlc__same_shape(&p->t, param) ||
+            p->buffer || ((mlc__param *)param)->buffer) break;
+        mlc__slot_swap(m, &m->slot[i], (mlc__param *)param);
+        return MLC_OK;
+    }
     MLC__TRY(mlc__name_check(m, "module_tie", name));
     return mlc__slot_add(m, name, (mlc__param *)param);
 }
@@ -32794,6 +33243,11 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         b->status = mlc__run_fill(ctx, "build", &fill);
     else
         b->status = mlc__run_random(ctx, "build", &draw);
+    if (p->blank && !p->value_storage.data && b->status == MLC_OK) {
+        const size_t row = (size_t)(n / p->t.shape[0]) * mlc__size(&p->t);
+        b->status = mlc__zero(ctx, "build", MLC__CAST(char *, to) + (size_t)(p->blank - 1) * row,
+                              row);
+    }
     return b->status == MLC_OK;
 }
 
@@ -33134,6 +33588,7 @@ static void mlc__param_drop(mlc__param *p)
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
     mlc__param_unpack(p);
+    mlc__heap_data_free(ctx, p->touched, MLC_MEM_GRAD);
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
 }
@@ -33536,6 +33991,80 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     if (w) return m;
     mlc_module_free(m);
     return NULL;
+}
+
+/* call: mlc_embedding_ex, or what shortens no rows, for which a program need not link norms. */
+typedef struct mlc__embedding_user {
+    mlc_tensor        *w;
+    mlc_embedding_desc desc;
+    mlc_tensor      *(*call)(mlc_tensor *index, mlc_tensor *w, const mlc_embedding_desc *d);
+} mlc__embedding_user;
+
+static mlc_tensor *mlc__embedding_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    const mlc__embedding_user *u = MLC__CAST(const mlc__embedding_user *, m->user);
+    return u->call(x, u->w, &u->desc);
+}
+
+MLC_IMPL mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d)
+{
+    mlc_nn_embedding_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.n = n;
+    desc.d = d;
+    desc.embedding = mlc__embedding_normal;
+    return desc;
+}
+
+static mlc_module *mlc__embedding_make(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc,
+                                       const mlc__embedding_user *user)
+{
+    static const mlc_module_class cls = { "Embedding", NULL, NULL, mlc__embedding_module, 0, NULL };
+    const mlc_embedding_desc *e = &user->desc;
+    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    if (!m) return NULL;
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims2(desc->n, desc->d));
+    p.init = MLC_INIT_NORMAL;
+    p.b = 1.0;
+    p.has_dtype = desc->has_dtype;
+    p.dtype = desc->dtype;
+    mlc_tensor *w = mlc__declare(m, "nn_embedding", "weight", &p);
+    MLC__CAST(mlc__embedding_user *, m->user)->w = w;
+    if (w && e->has_padding_index)
+        ((mlc__param *)w)->blank = 1 + e->padding_index + (e->padding_index < 0 ? desc->n : 0);
+    if (w) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+static bool mlc__embedding_fine(mlc_ctx *ctx, const mlc_nn_embedding_desc *d)
+{
+    const mlc_embedding_desc *e = d ? &d->embedding : NULL;
+    if (!d || d->n < 1 || d->d < 1)
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_embedding: n is %lld and d %lld; both must be positive; a "
+                  "desc starts from mlc_nn_embedding_desc_make(n, d)", d ? (long long)d->n : 0,
+                  d ? (long long)d->d : 0);
+    else if (e->has_padding_index && (e->padding_index < -d->n || e->padding_index >= d->n))
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_embedding: padding_index is %lld; rows are from %lld to "
+                  "%lld", (long long)e->padding_index, -(long long)d->n, (long long)d->n - 1);
+    else return true;
+    return false;
+}
+
+MLC_IMPL mlc_module *mlc_nn_embedding_ex(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc)
+{
+    if (!ctx || !mlc__embedding_fine(ctx, desc)) return NULL;
+    const mlc__embedding_user user = { NULL, desc->embedding, mlc_embedding_ex };
+    return mlc__embedding_make(ctx, desc, &user);
+}
+
+MLC_IMPL mlc_module *mlc_nn_embedding(mlc_ctx *ctx, int64_t n, int64_t d)
+{
+    const mlc_nn_embedding_desc desc = mlc_nn_embedding_desc_make(n, d);
+    if (!ctx || !mlc__embedding_fine(ctx, &desc)) return NULL;
+    const mlc__embedding_user user = { NULL, desc.embedding, mlc__embedding_call };
+    return mlc__embedding_make(ctx, &desc, &user);
 }
 
 static mlc_tensor *mlc__dropout_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
@@ -38360,6 +38889,14 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
     return list;
 }
 
+/* Does a step change nothing where the gradient is 0? */
+static bool mlc__optim_skips(const mlc_optim *o, const mlc__entry *e)
+{
+    struct mlc_optim_set set;
+    mlc__optim_set(o, e, 2, &set);
+    return o->rule == MLC_RULE_SGD && o->n_state == 0 && set.weight_decay == 0.0;
+}
+
 static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
@@ -38385,6 +38922,8 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     a.step = o->step + from;
     a.error = o->device ? o->ctx->error_word : NULL;
     a.clamp = o->device ? o->clip.value : 0.0;
+    a.touched = to == from + 1 && !a.packs && mlc__optim_skips(o, e) ? mlc__param_touched(e->p)
+                                                                     : NULL;
     a.workspace = NULL;
     a.workspace_bytes = 0;
     if (o->small) o->small->args(o, e, &a);
@@ -38579,6 +39118,7 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     a.gemm = *g;
     a.optim = mlc__optim_args(o, i, i + 1);
     a.optim.g = NULL;
+    a.optim.touched = NULL;
     MLC__TRY(mlc__scratch_reserve(o->ctx, mlc__workspace_gemm_optim(o->ctx, &a)));
     MLC__TRY(o->device ? o->device->ahead(o, i) : mlc__optim_settings(o, i, i + 1));
     MLC__RUN_WITH_WORKSPACE(o->ctx, what, gemm_optim, &a);
@@ -41881,6 +42421,7 @@ static mlc_status mlc__noise_piece(mlc_optim *o, int64_t entry, int64_t from, do
                                    void *noise)
 {
     mlc__param *p = o->entry[entry].p;
+    p->grad_storage.version++;
     const struct mlc_guard_state *state = o->device ? o->guard_dev : &o->guard;
     struct mlc_k_random r = mlc__random_args(MLC_RANDOM_NORMAL, 0.0, std);
     struct mlc_k_map a;
@@ -46462,6 +47003,7 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
     if (item.kind != MLC__ITEM_GRAD) return MLC_OK;
     mlc__grad_view(w->to, &g);
     w->to->grad_fresh = 1;
+    g.storage->version++;
     return mlc__cast_into(o->ctx, l->what, &g, w->t);
 }
 

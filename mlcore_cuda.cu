@@ -4350,6 +4350,44 @@ static mlc_status index_write(void *dev, const index_plan &p)
     });
 }
 
+/* -- rows that a sum touched: a block for each row -- */
+
+static __global__ void __launch_bounds__(THREADS)
+index_clear_kernel(char *data, size_t pitch, size_t bytes, uint8_t *touched, int64_t rows,
+                   const int64_t *bad)
+{
+    for (int64_t r = blockIdx.x; r < rows && bad[0] == NO_ROW; r += gridDim.x) {
+        if (!touched[r]) continue;
+        for (size_t i = 4 * threadIdx.x; i < bytes; i += 4 * THREADS)
+            *reinterpret_cast<uint32_t *>(data + (size_t)r * pitch + i) = 0;
+        __syncthreads();
+        if (threadIdx.x == 0) touched[r] = 0;
+    }
+}
+static __global__ void __launch_bounds__(THREADS)
+index_touch_kernel(uint8_t *touched, const int64_t *index, int64_t step, int64_t m,
+                   const int64_t *bad)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < m && bad[0] == NO_ROW) touched[index[i * step]] = 1;
+}
+static mlc_status index_touch(void *dev, const index_plan &p)
+{
+    const struct mlc_k_index &a = p.a;
+    const size_t size = mlc_dtype_bytes(a.dtype);
+    const int64_t *bad = static_cast<const int64_t *>(a.workspace);
+    const unsigned blocks = (unsigned)(a.limit < 65536 ? a.limit : 65536);
+    mlc_status st = MLC_OK;
+    if (a.fresh)
+        st = launch(dev, "index_clear", dim3(blocks), dim3(THREADS), 0, index_clear_kernel,
+                    static_cast<char *>(a.data), (size_t)p.axis.data * size,
+                    (size_t)p.across * size, a.touched, a.limit, bad);
+    return st != MLC_OK ? st
+        : launch(dev, "index_touch", dim3((unsigned)((p.axis.m + THREADS - 1) / THREADS)),
+                 dim3(THREADS), 0, index_touch_kernel, a.touched, a.index, p.axis.index, p.axis.m,
+                 bad);
+}
+
 static mlc_status index_entry(void *dev, const struct mlc_k_index *a)
 {
     const index_plan p = index_plan_of(a);
@@ -4357,10 +4395,13 @@ static mlc_status index_entry(void *dev, const struct mlc_k_index *a)
     if (p.axis.m == 0 || p.across == 0) return MLC_OK;
     if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || (!gather && !p.apart) ||
         (index_is_sorted(p) && index_pairs(p) >= INT32_MAX) ||
-        (a->op == MLC_INDEX_ADD && (a->dtype == MLC_BF16 || a->dtype == MLC_F16)))
+        (a->op == MLC_INDEX_ADD && (a->dtype == MLC_BF16 || a->dtype == MLC_F16)) ||
+        (a->touched && (a->op != MLC_INDEX_ADD || a->ndim != 2 || a->axis != 0 || !p.rows ||
+                        a->data_stride[1] != 1 || mlc_dtype_bytes(a->dtype) < 4)))
         return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < index_workspace(dev, a)) return MLC_ERR_INTERNAL;
-    const mlc_status st = index_check(dev, &p.a);
+    mlc_status st = index_check(dev, &p.a);
+    if (st == MLC_OK && a->touched) st = index_touch(dev, p);
     if (st != MLC_OK) return st;
     return gather ? gather_run(dev, p) : index_write(dev, p);
 }
@@ -5489,6 +5530,15 @@ DEV bool optim_rests(const struct mlc_k_optim &a)
     return a.step->skip != 0 || (a.error && a.error[0] != 0);
 }
 
+/* Is there a gradient for one of v elements from i on? */
+DEV bool optim_any(const struct mlc_k_optim &a, int64_t i, int v)
+{
+    if (!a.touched) return true;
+    const int64_t last = (i + v < a.n ? i + v : a.n) - 1;
+    for (int64_t r = i / a.cols; r <= last / a.cols; r++) if (a.touched[r]) return true;
+    return false;
+}
+
 /* ratio: NULL is 1. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
@@ -5502,7 +5552,7 @@ optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
     const optim_numbers<W> k = numbers[0];
     for (int e = 0; e < OPTIM_EACH; e++) {
         const int64_t i = (((int64_t)blockIdx.x * OPTIM_EACH + e) * THREADS + threadIdx.x) * V;
-        if (i < a.n) optim_vector<T, W, V>(a, i, aligned && i + V <= a.n, k);
+        if (i < a.n && optim_any(a, i, V)) optim_vector<T, W, V>(a, i, aligned && i + V <= a.n, k);
     }
 }
 

@@ -101,6 +101,25 @@ BOTH(scatter, a->in[0], AXIS(0), a->in[1], a->in[2])
 BOTH(scatter_add, a->in[0], AXIS(0), a->in[1], a->in[2])
 CALL(index_select, (a->in[0], AXIS(0), a->in[1]))
 CALL2(take)
+CALL2(embedding)
+CALL(embedding_bag, (a->in[0], a->n_in > 2 ? a->in[2] : NULL, a->in[1]))
+
+static mlc_tensor *call_embedding_ex(op_args *a)
+{
+    mlc_embedding_desc d = mlc_embedding_desc_make();
+    d.has_padding_index = true;
+    d.padding_index = a->ints[0].v[0];
+    return mlc_embedding_ex(a->in[0], a->in[1], &d);
+}
+
+static mlc_tensor *call_embedding_bag_ex(op_args *a)
+{
+    mlc_embedding_bag_desc d = mlc_embedding_bag_desc_make();
+    d.reduction = MLC_REDUCTION_SUM;
+    d.weights = a->in[2];
+    return mlc_embedding_bag_ex(a->in[0], NULL, a->in[1], &d);
+}
+
 CALL2(masked_select)
 CALL1(nonzero)
 CALL(one_hot, (a->in[0], INT(0)))
@@ -404,6 +423,10 @@ static const op_row OPS[] = {
     {"mlc_scatter_add_", call_scatter_add_, ANY, "se0g"},
     {"mlc_index_select", call_index_select, ANY, "seg"},
     {"mlc_take", call_take, ANY, "se0g"},
+    {"mlc_embedding", call_embedding, FLOATS, "seg"},
+    {"mlc_embedding_ex", call_embedding_ex, FLOATS, "sg"},
+    {"mlc_embedding_bag", call_embedding_bag, FLOATS, "sg"},
+    {"mlc_embedding_bag_ex", call_embedding_bag_ex, FLOATS, "g"},
     {"mlc_masked_select", call_masked_select, ANY, "bse0g"},
     {"mlc_nonzero", call_nonzero, ANY, "se0"},
     {"mlc_one_hot", call_one_hot, BIT(MLC_I64), "se0"},

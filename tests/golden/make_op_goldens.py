@@ -933,6 +933,7 @@ def index(book, dtype):
         x = some(book, "take", dtype, sx)
         i = idx("take_i", si, VIEWS[vx](x).numel())
         book.case("take", dtype, [(x, vx), (i, vi)], torch.take, numpy=np.take)
+    embeddings(book, dtype, idx)
     for sx, vx, sm, vm in (((7,), "", (7,), ""), ((3, 5), "", (5,), ""), ((5,), "", (3, 1), ""),
                            ((3, 4), "T", (4, 3), ""), ((2, 9), "S", (4, 2), "T"), ((), "", (), ""),
                            ((0, 3), "", (3,), ""), ((3,), "E", (3,), "")):
