@@ -658,7 +658,12 @@ static bool draw_setup(state *s)
 
 /* ---- ew_, row_: one function there and back, its gradient from one that comes in ------------- */
 
-#define NORM_EPS 1e-5
+#define NORM_EPS    1e-5
+#define GRAD_WIDTHS 7
+#define GRAD_MOST   1024
+
+/* Elements of a row; rows of about a million in all. */
+static const int grad_widths[GRAD_WIDTHS] = { 1000, 16, 54, 64, 128, 256, 1024 };
 
 typedef struct grad_op {
     const char  *name;                    /* of both cases; the second one ends in _grad        */
@@ -764,11 +769,11 @@ static mlc_tensor *grad_apply(state *s)
 
 static bool grad_setup(state *s)
 {
-    const int64_t n = MOVE_N;
-    double *x = NULL, *dy = NULL, *w = NULL, *y, *dx, want[2][MOVE_N];
+    const int64_t m = s->bc->m, n = s->bc->n;
+    double *x = NULL, *dy = NULL, *w = NULL, *y, *dx, want[2][GRAD_MOST];
     bool    ok;
-    s->a   = values(s, mlc_dims2(n, n), -4, 4, &x);
-    s->b   = values(s, mlc_dims2(n, n), -1, 1, &dy);
+    s->a   = values(s, mlc_dims2(m, n), -4, 4, &x);
+    s->b   = values(s, mlc_dims2(m, n), -1, 1, &dy);
     s->row = values(s, mlc_dims1(n), -1, 1, &w);
     mlc_set_requires_grad(s->a, s->bc->k != 0);
     mlc_set_requires_grad(s->row, s->bc->k != 0);
@@ -778,7 +783,7 @@ static bool grad_setup(state *s)
     y  = fetch(t);
     dx = s->bc->k ? fetch(mlc_grad(s->a)) : NULL;
     ok = x && dy && w && y && (dx || !s->bc->k);
-    for (int64_t i = 0; ok && i < n * n; i++) {
+    for (int64_t i = 0; ok && i < m * n; i++) {
         if (i % n == 0) grads[s->bc->op].ref(x + i, dy + i, w, n, want[0], want[1]);
         ok = near(s, "an element", y[i], want[0][i % n], 32) &&
              (!dx || near(s, "a gradient", dx[i], want[1][i % n], 32));
@@ -1783,16 +1788,19 @@ static void add_draw(int op)
 }
 
 /* There, or there and back. */
-static void add_grad(int op, bool back, mlc_dtype dtype)
+static void add_grad(int op, bool back, mlc_dtype dtype, int width)
 {
-    static char names[2][sizeof grads / sizeof *grads][64];
-    snprintf(names[back][op], sizeof names[back][op], "%s%s_1000x1000", grads[op].name,
-             back ? "_grad" : "");
-    bench_case *c = add(names[back][op], dtype, "Melem/s", 1);
+    static char names[2][GRAD_WIDTHS][sizeof grads / sizeof *grads][64];
+    char       *name = names[back][width][op];
+    const int   n = grad_widths[width], m = 1000000 / n;
+    snprintf(name, sizeof names[0][0][0], "%s%s_%dx%d", grads[op].name, back ? "_grad" : "", m, n);
+    bench_case *c = add(name, dtype, "Melem/s", 1e-6 * m * n);
     c->setup = grad_setup;
     c->run   = run_apply;
     c->apply = grad_apply;
     c->op    = op;
+    c->m     = m;
+    c->n     = n;
     c->k     = back;
 }
 
@@ -1987,8 +1995,11 @@ static void add_all(void)
     }
     for (int i = 0; i < (int)(sizeof draws / sizeof draws[0]); i++) add_draw(i);
     for (int i = 0; i < (int)(sizeof grads / sizeof *grads); i++) {
-        if (strncmp(grads[i].name, "row_", 4) == 0) add_grad(i, false, MLC_F32);
-        add_grad(i, true, MLC_F32);
+        const bool rows = strncmp(grads[i].name, "row_", 4) == 0;
+        if (rows) add_grad(i, false, MLC_F32, 0);
+        add_grad(i, true, MLC_F32, 0);
+        for (int c = 0; rows && c < 4 * GRAD_WIDTHS; c++)
+            if (c / 4 || c % 2) add_grad(i, c / 2 % 2, c % 2 ? MLC_BF16 : MLC_F32, c / 4);
     }
     add_entropy(MLC_F32);
     add_entropy(MLC_F64);

@@ -234,19 +234,18 @@ def cross_entropy_row(dtype):
     return no_grad(lambda: F.cross_entropy(x, y))
 
 
-def there(function):
-    """One function of x and a row w, without and with its gradients."""
+def there(function, n):
     def make(dtype):
-        x, w = uniform((1000, 1000), -4, 4, dtype), uniform((1000,), -1, 1, dtype)
+        x, w = uniform((1000000 // n, n), -4, 4, dtype), uniform((n,), -1, 1, dtype)
         return no_grad(lambda: function(x, w))
     return make
 
 
-def and_back(function):
+def and_back(function, n):
     def make(dtype):
-        x = uniform((1000, 1000), -4, 4, dtype).requires_grad_()
-        w = uniform((1000,), -1, 1, dtype).requires_grad_()
-        dy = uniform((1000, 1000), -1, 1, dtype)
+        x = uniform((1000000 // n, n), -4, 4, dtype).requires_grad_()
+        w = uniform((n,), -1, 1, dtype).requires_grad_()
+        dy = uniform((1000000 // n, n), -1, 1, dtype)
 
         def step():
             function(x, w).backward(dy)
@@ -258,11 +257,14 @@ def and_back(function):
 def grad_cases():
     table = {"row_softmax": lambda x, w: F.softmax(x, 1),
              "row_log_softmax": lambda x, w: F.log_softmax(x, 1),
-             "row_layer_norm": lambda x, w: F.layer_norm(x, (1000,), w, w, 1e-5),
-             "row_rms_norm": lambda x, w: F.rms_norm(x, (1000,), w, 1e-5)}
+             "row_layer_norm": lambda x, w: F.layer_norm(x, w.shape, w, w, 1e-5),
+             "row_rms_norm": lambda x, w: F.rms_norm(x, w.shape, w, 1e-5)}
     back = dict(table, ew_gelu=lambda x, w: F.gelu(x), ew_tanh=lambda x, w: torch.tanh(x))
-    cases = {f"{name}_1000x1000": there(f) for name, f in table.items()}
-    cases.update({f"{name}_grad_1000x1000": and_back(f) for name, f in back.items()})
+    widths = (1000, 16, 54, 64, 128, 256, 1024)
+    cases = {f"{name}_{1000000 // n}x{n}": there(f, n) for name, f in table.items()
+             for n in widths}
+    cases.update({f"{name}_grad_{1000000 // n}x{n}": and_back(f, n) for name, f in back.items()
+                  for n in widths})
     return cases
 
 
