@@ -251,6 +251,9 @@ TEST(sweep, so_many_workers_are_at_work_at_once)
     int            here = 0;
     mlc_sweep     *s;
     mlc_sweep_desc d = desc_of(3, 3);
+    mlc_ctx_desc   two = d.ctx;
+    two.threads = 2;
+    if (mlc_ctx_threads(test_own(mlc_ctx_create(&two))) < 2) return;   /* MLC_NO_THREADS         */
     d.n_axes = 0;
     CHECK_EQ(mlc_sweep_run(test_ctx(), &d, meets, &here, &s), MLC_OK);
     for (int i = 0; i < 3; i++) CHECK(mlc_sweep_trial(s, i)->results[0] == 1);
