@@ -46,7 +46,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench \
+.PHONY: help demo demo-cnn demo-sketch demo-table test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench \
         matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
@@ -55,6 +55,7 @@ help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
+	@echo 'make demo-table      a table of numbers by mlc_fit; the same bits by hand; seconds'
 	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
@@ -200,9 +201,9 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 	    $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
-            $(BUILD)/hooks
-$(EXAMPLES): $(BUILD)/%: examples/%.c $(BUILD)/mlcore.o
-	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
+            $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit
+$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h $(BUILD)/mlcore.o
+	$(COMPILE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
 $(BUILD)/size_all.o $(BUILD)/size_f32.o: mlcore.h $(BUILD)/config
@@ -220,6 +221,10 @@ demo-cnn: $(BUILD)/digits_cnn
 
 demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
+
+demo-table: $(BUILD)/tabular $(BUILD)/fit
+	@$(BUILD)/tabular
+	@$(BUILD)/fit
 
 # The kernels of the CUDA unit are tested with all others, by a C++ compiler and where fibers.h runs.
 HAS_FIBERS := $(and $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(shell command -v $(CXX)))

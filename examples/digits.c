@@ -8,6 +8,7 @@
  * Five networks are trained from five seeds on the rows that are not held out. Width, rate,
  * dropout and label smoothing were chosen by five-fold cross-validation on those rows alone.  */
 #include "../mlcore.h"
+#include "options.h"
 #ifdef DIGITS_CUDA
 #  include "../mlcore_cuda.h"
 #endif
@@ -47,43 +48,16 @@ static const char HELP[] =
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-static bool number(const char *text, int lo, int hi, int *out)
+/* False: the program ends, with *status. */
+static bool parse(options *o, int argc, char **argv, int *status)
 {
-    char *end = NULL;
-    long  v   = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || v < lo || v > hi) return false;
-    *out = (int)v;
-    return true;
-}
-
-static bool dtype_of(const char *text, mlc_dtype *out)
-{
-    static const mlc_dtype known[3] = { MLC_F32, MLC_BF16, MLC_F16 };
-    for (int i = 0; text && i < 3; i++)
-        if (!strcmp(text, mlc_dtype_name(known[i]))) { *out = known[i]; return true; }
-    return false;
-}
-
-/* 0: go on; 1: help was printed; 2: wrong usage */
-static int parse(options *o, int argc, char **argv)
-{
-    int files = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
-        bool ok = true;
-        if (!strcmp(a, "--help")) { fputs(HELP, stdout); return 1; }
-        if (!strcmp(a, "--seeds"))        { ok = number(next, 1, 1000, &o->seeds);     i++; }
-        else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 100000, &o->epochs);  i++; }
-        else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads);   i++; }
-        else if (!strcmp(a, "--dtype"))   { ok = dtype_of(next, &o->dtype);            i++; }
-        else if (!strcmp(a, "--device"))  { ok = next != NULL; o->device = next;       i++; }
-        else if (!strcmp(a, "--out"))     { ok = next != NULL; o->out = next;          i++; }
-        else if (a[0] == '-' || files == 2) ok = false;
-        else if (files++ == 0) o->csv = a;
-        else o->out = a;
-        if (!ok) { fprintf(stderr, "digits: wrong argument %s\n%s", a, HELP); return 2; }
-    }
-    return 0;
+    const option list[] = {
+        OPTION_FILE(&o->csv), OPTION_FILE(&o->out), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
+        OPTION_NUMBER("--epochs", &o->epochs, 1, 100000),
+        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_DTYPE("--dtype", &o->dtype),
+        OPTION_TEXT("--device", &o->device), OPTION_TEXT("--out", &o->out), OPTION_END
+    };
+    return options_read("digits", HELP, list, argc, argv, status);
 }
 
 /* Makes the device "cuda" known, if it is asked for and is not known yet. */
@@ -171,48 +145,51 @@ static bool fine(const trial *t)
 
 /* ---- training ----------------------------------------------------------------------------- */
 
-/* One step on one batch; adds its loss, times its rows, to *sum. Layers run in dtype, the loss in
- * f32; backward follows. */
-static mlc_status step(trial *t, mlc_optim *opt, const mlc_batch *b, mlc_dtype dtype, double *sum)
+static mlc_loader *loader(const trial *t, int seed)
 {
-    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
-    d.label_smoothing = 0.1;
-    mlc_scope_begin(t->ctx);
-    mlc_autocast_begin(t->ctx, dtype);
-    mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(t->net, b->x), b->y, &d);
-    mlc_autocast_end(t->ctx);
-    mlc_optim_minimize(opt, loss);
-    *sum += mlc_item(loss) * (double)b->n;
-    return mlc_scope_end(t->ctx);
+    mlc_loader_desc d = mlc_loader_desc_make(t->x[0], t->y[0], BATCH);
+    d.shuffle = true;
+    d.seed    = (uint64_t)seed;
+    return mlc_loader_create(t->ctx, &d);
+}
+
+/* A callback: the bar moves on at the end of each epoch. */
+static mlc_status show(void *bar, mlc_event event, mlc_fit_state *s)
+{
+    char line[32];
+    (void)event;
+    snprintf(line, sizeof line, "loss %.4f", mlc_fit_value(s, "loss"));
+    mlc_progress_update((mlc_progress *)bar, s->epoch, line);
+    return MLC_OK;
 }
 
 /* Trains the network for all epochs; the rate falls along half a cosine to 0. */
 static mlc_status train(trial *t, const options *o, int seed)
 {
-    mlc_loader_desc d = mlc_loader_desc_make(t->x[0], t->y[0], BATCH);
-    d.shuffle = true;
-    d.seed    = (uint64_t)seed;
-    mlc_loader *loader = mlc_loader_create(t->ctx, &d);
-    mlc_optim  *opt    = mlc_adamw(t->net, 1e-2);
-    if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
-    char        text[32];
+    char text[32];
     snprintf(text, sizeof text, "seed %d of %d", seed, o->seeds);
-    mlc_progress bar   = mlc_progress_make(text, o->epochs, NULL, NULL);
-    const double lr    = mlc_optim_lr(opt), pi = 3.14159265358979;
-    const double total = (double)(o->epochs * mlc_loader_batches(loader));
+    mlc_progress       bar    = mlc_progress_make(text, o->epochs, NULL, NULL);
+    const mlc_callback c      = { "bar", &bar, 1u << MLC_EVENT_EPOCH_END, show, NULL, 0, NULL };
+    mlc_callback      *list[] = { mlc_callback_create(t->ctx, &c) };
+    mlc_loader        *rows   = loader(t, seed);
+    mlc_optim         *opt    = mlc_adamw(t->net, 1e-2);
+    const mlc_sched    fall   = mlc_sched_cosine(o->epochs * mlc_loader_batches(rows), 0);
+    mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
+    if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
 
-    for (int epoch = 0; epoch < o->epochs && mlc_ctx_status(t->ctx) == MLC_OK; epoch++) {
-        double sum = 0;
-        char   line[32];
-        for (mlc_batch b; mlc_loader_next(loader, &b);) {
-            mlc_optim_set_lr(opt, lr * 0.5 * (1 + cos(pi * (double)mlc_optim_steps(opt) / total)));
-            mlc_status st = step(t, opt, &b, o->dtype, &sum);
-            if (st != MLC_OK) return st;
-        }
-        snprintf(line, sizeof line, "loss %.4f", sum / (double)mlc_dim(t->x[0], 0));
-        mlc_progress_update(&bar, epoch + 1, line);
-    }
-    return mlc_ctx_status(t->ctx);
+    mlc_cross_entropy_desc loss = mlc_cross_entropy_desc_make();
+    loss.label_smoothing = 0.1;
+    mlc_fit_desc d = mlc_fit_desc_make(NULL);
+    d.epochs       = o->epochs;
+    d.forward      = mlc_fit_cross_entropy;
+    d.user         = &loss;
+    d.autocast     = o->dtype;
+    d.has_autocast = true;
+    d.callbacks    = list;
+    d.n_callbacks  = 1;
+    const mlc_status st = mlc_fit(t->net, opt, rows, &d, NULL);
+    mlc_callback_free(t->ctx, list[0]);
+    return st;
 }
 
 /* Scores of the rows held out, f32 [n,10]. */
@@ -338,8 +315,8 @@ int main(int argc, char **argv)
     options o     = { "examples/data/digits.csv", "digits.safetensors", "cpu", 5, 20, 1,
                       MLC_F32 };
     double  sum   = 0, spent = 0;
-    int     usage = parse(&o, argc, argv);
-    if (usage) return usage - 1;
+    int      status;
+    if (!parse(&o, argc, argv, &status)) return status;
     register_device(&o);
     for (int seed = 1; seed <= o.seeds; seed++) {
         double accuracy;

@@ -10,6 +10,7 @@
  * network, the rate and the number of epochs were chosen among a dozen variants by five-fold
  * cross-validation on the rows that are not held out (99.65 %), as in digits.c.                */
 #include "../mlcore.h"
+#include "options.h"
 
 #include <errno.h>
 #include <math.h>
@@ -69,43 +70,18 @@ static bool library_error(const mlc_ctx *ctx)
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-static bool number(const char *text, int lo, int hi, int *out)
+/* False: the program ends, with *status. */
+static bool parse(options *o, int argc, char **argv, int *status)
 {
-    char *end = NULL;
-    long  v   = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || v < lo || v > hi) return false;
-    *out = (int)v;
-    return true;
-}
-
-static bool dtype_of(const char *text, mlc_dtype *out)
-{
-    static const mlc_dtype known[2] = { MLC_F32, MLC_BF16 };
-    for (int i = 0; text && i < 2; i++)
-        if (!strcmp(text, mlc_dtype_name(known[i]))) { *out = known[i]; return true; }
-    return false;
-}
-
-/* 0: go on; 1: help was printed; 2: wrong usage */
-static int parse(options *o, int argc, char **argv)
-{
-    bool file = false;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
-        bool ok = true;
-        if (!strcmp(a, "--help")) { fputs(HELP, stdout); return 1; }
-        if (!strcmp(a, "--seeds"))        { ok = number(next, 1, 1000, &o->seeds);     i++; }
-        else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 100000, &o->epochs);  i++; }
-        else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads);   i++; }
-        else if (!strcmp(a, "--dtype"))   { ok = dtype_of(next, &o->dtype);            i++; }
-        else if (!strcmp(a, "--data"))    { ok = next != NULL; o->data = next;         i++; }
-        else if (!strcmp(a, "--out"))     { ok = next != NULL; o->out = next;          i++; }
-        else if (a[0] == '-' || file) ok = false;
-        else { o->csv = a; file = true; }
-        if (!ok) { fprintf(stderr, "digits_cnn: wrong argument %s\n%s", a, HELP); return 2; }
-    }
+    const option list[] = {
+        OPTION_FILE(&o->csv), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
+        OPTION_NUMBER("--epochs", &o->epochs, 1, 100000),
+        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_DTYPE("--dtype", &o->dtype),
+        OPTION_TEXT("--data", &o->data), OPTION_TEXT("--out", &o->out), OPTION_END
+    };
+    const bool goes_on = options_read("digits_cnn", HELP, list, argc, argv, status);
     if (o->epochs == 0) o->epochs = o->data ? 3 : 30;
-    return 0;
+    return goes_on;
 }
 
 /* ---- data --------------------------------------------------------------------------------- */
@@ -248,60 +224,58 @@ static mlc_ctx *context(const options *o, int seed)
 
 /* ---- training ----------------------------------------------------------------------------- */
 
-typedef struct training {
-    mlc_ctx    *ctx;
-    mlc_module *net;
-    mlc_optim  *opt;
-    const part *images;
-    mlc_dtype   dtype;
-    double      sum;                        /* of this epoch's losses                         */
-} training;
-
-/* One step on one batch. Layers run in dtype, the loss in f32. */
-static mlc_status step(training *t, const mlc_batch *b)
+/* Outputs and loss of a batch of a part of the images. */
+static mlc_tensor *forward(void *p, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
 {
     mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.label_smoothing = 0.1;
-    mlc_scope_begin(t->ctx);
-    mlc_tensor *x = images(t->images, b);
-    mlc_autocast_begin(t->ctx, t->dtype);
-    mlc_tensor *loss = mlc_cross_entropy_ex(mlc_forward(t->net, x), b->y, &d);
-    mlc_autocast_end(t->ctx);
-    mlc_optim_minimize(t->opt, loss);
-    t->sum += mlc_item(loss) * (double)b->n;
-    return mlc_scope_end(t->ctx);
+    *output = mlc_forward(net, images((const part *)p, b));
+    return mlc_cross_entropy_ex(*output, b->y, &d);
 }
 
-/* Up in the first tenth of all steps, then down to 0, both in straight lines. */
-static double rate(double done)
+/* A callback: the bar moves on with each batch. */
+static mlc_status show(void *bar, mlc_event event, mlc_fit_state *s)
 {
-    return RATE * (done < 0.1 ? 10 * done : (1 - done) / 0.9);
+    char text[64];
+    (void)event;
+    snprintf(text, sizeof text, "epoch %d", (int)s->epoch + 1);
+    mlc_progress_update((mlc_progress *)bar, s->step, text);
+    return MLC_OK;
 }
 
-/* All epochs; *loss is the mean of the last one. */
-static mlc_status train(training *t, const options *o, int seed, double *loss)
+/* All epochs; *loss is the mean of the last one. The rate goes up in the first tenth of all steps,
+ * then down to 0, both in straight lines. */
+static mlc_status train(mlc_module *net, part *p, const options *o, int seed, double *loss)
 {
-    mlc_loader  *rows  = loader(t->ctx, t->images, BATCH, true, (uint64_t)seed);
-    const double total = (double)(o->epochs * mlc_loader_batches(rows));
-    char         label[64], text[64];       /* the bar reads its label until the end          */
+    mlc_ctx        *ctx   = mlc_module_ctx(net);
+    mlc_loader     *rows  = loader(ctx, p, BATCH, true, (uint64_t)seed);
+    const int64_t   total = o->epochs * mlc_loader_batches(rows);
+    mlc_optim      *opt   = mlc_adamw(net, RATE);
+    const mlc_sched fall  = mlc_sched_linear(total - total / 10, 1, 0);
+    const mlc_sched rate  = mlc_sched_warmup(total / 10, &fall);
+    mlc_tracker    *history = NULL;
+    char            label[64];              /* the bar reads its label until the end          */
     snprintf(label, sizeof label, "seed %d of %d", seed, o->seeds);
-    mlc_progress bar = mlc_progress_make(label, (int64_t)total + 1, NULL, NULL);
-    t->opt = mlc_adamw(t->net, RATE);
-    for (int epoch = 0; epoch < o->epochs; epoch++) {
-        t->sum = 0;
-        for (mlc_batch b; mlc_loader_next(rows, &b);) {
-            const int64_t done = mlc_optim_steps(t->opt);
-            mlc_optim_set_lr(t->opt, rate(((double)done + 0.5) / total));
-            const mlc_status st = step(t, &b);
-            if (st != MLC_OK) return st;
-            snprintf(text, sizeof text, "epoch %d", epoch + 1);
-            mlc_progress_update(&bar, done, text);
-        }
-        *loss = t->sum / (double)t->images->n;
-    }
+    mlc_progress       bar = mlc_progress_make(label, total + 1, NULL, NULL);
+    const mlc_callback c = { "bar", &bar, 1u << MLC_EVENT_BATCH_END, show, NULL, 0, NULL };
+    mlc_callback      *list[] = { mlc_callback_create(ctx, &c) };
+    mlc_optim_schedule(opt, MLC_KNOB_LR, &rate);
+
+    mlc_fit_desc d = mlc_fit_desc_make(NULL);
+    d.epochs       = o->epochs;
+    d.forward      = forward;
+    d.user         = p;
+    d.autocast     = o->dtype;
+    d.has_autocast = true;
+    d.callbacks    = list;
+    d.n_callbacks  = 1;
+    const mlc_status st = mlc_fit(net, opt, rows, &d, &history);
+    *loss = mlc_tracker_last(history, "loss");
+    mlc_tracker_free(history);
     if (bar.terminal) printf("\r\033[K");   /* a row of the table takes the bar's place       */
+    mlc_callback_free(ctx, list[0]);
     mlc_loader_free(rows);
-    return mlc_ctx_status(t->ctx);
+    return st;
 }
 
 /* What the network says of the rows of a batch, added to confusion. */
@@ -513,12 +487,13 @@ static bool run_seed(const options *o, int seed, const part *tr, const part *te,
     const double start = seconds();
     double      *share = &all->accuracy[seed - 1], loss = 0;
     mlc_memory   memory;
-    training     t = { context(o, seed), NULL, NULL, tr, o->dtype, 0 };
-    t.net = network(t.ctx, tr->side);
-    bool ok = t.ctx && train(&t, o, seed, &loss) == MLC_OK &&
-              evaluate(t.net, te, o->dtype, all->confusion, share) == MLC_OK &&
-              mlc_memory_info(t.ctx, &memory) == MLC_OK;
-    if (!ok) library_error(t.ctx);
+    mlc_ctx     *ctx = context(o, seed);
+    mlc_module  *net = network(ctx, tr->side);
+    part         p = *tr;
+    bool ok = ctx && train(net, &p, o, seed, &loss) == MLC_OK &&
+              evaluate(net, te, o->dtype, all->confusion, share) == MLC_OK &&
+              mlc_memory_info(ctx, &memory) == MLC_OK;
+    if (!ok) library_error(ctx);
     else {
         const double spent = seconds() - start;
         all->spent += spent;
@@ -526,8 +501,8 @@ static bool run_seed(const options *o, int seed, const part *tr, const part *te,
         printf("%4d  %6d  %.4f  %16.2f %%  %5.1f s\n", seed, o->epochs, loss, 100 * *share, spent);
         fflush(stdout);
     }
-    ok = ok && (seed < o->seeds || keep(o, t.net, seed));
-    mlc_ctx_free(t.ctx);
+    ok = ok && (seed < o->seeds || keep(o, net, seed));
+    mlc_ctx_free(ctx);
     return ok;
 }
 
@@ -554,8 +529,8 @@ int main(int argc, char **argv)
     static totals all;
     options  o = { "examples/data/digits.csv", NULL, ".", 5, 0, 0, MLC_F32 };
     part     parts[2] = { { NULL, NULL, 0, 0, 0 }, { NULL, NULL, 0, 0, 0 } };
-    int      usage = parse(&o, argc, argv);
-    if (usage) return usage - 1;
+    int      status;
+    if (!parse(&o, argc, argv, &status)) return status;
     mlc_ctx *ctx = mlc_ctx_create(NULL);    /* of the images; each network has its own        */
     bool     ok = load(ctx, &o, parts) && writable(o.out);
     if (ok) {

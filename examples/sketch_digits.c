@@ -8,6 +8,7 @@
  * is trained twice: for as many steps as the dense one, and for as long. Scores are means over the
  * seeds. The sketches' signs come from a seed, so the bytes have all there is. */
 #include "../mlcore.h"
+#include "options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,31 +51,15 @@ static double now(void)
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-static bool number(const char *text, int lo, int hi, int *out)
+/* False: the program ends, with *status. */
+static bool parse(options *o, int argc, char **argv, int *status)
 {
-    char *end = NULL;
-    long  v   = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || v < lo || v > hi) return false;
-    *out = (int)v;
-    return true;
-}
-
-/* 0: go on; 1: help was printed; 2: wrong usage */
-static int parse(options *o, int argc, char **argv)
-{
-    int files = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
-        bool        ok = true;
-        if (!strcmp(a, "--help")) { fputs(HELP, stdout); return 1; }
-        if (!strcmp(a, "--seeds"))        { ok = number(next, 1, 1000, &o->seeds);   i++; }
-        else if (!strcmp(a, "--epochs"))  { ok = number(next, 1, 10000, &o->epochs); i++; }
-        else if (!strcmp(a, "--threads")) { ok = number(next, 0, 1024, &o->threads); i++; }
-        else if (a[0] == '-' || files++)  ok = false;
-        else o->csv = a;
-        if (!ok) { fprintf(stderr, "sketch_digits: wrong argument %s\n%s", a, HELP); return 2; }
-    }
-    return 0;
+    const option list[] = {
+        OPTION_FILE(&o->csv), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
+        OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
+        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END
+    };
+    return options_read("sketch_digits", HELP, list, argc, argv, status);
 }
 
 /* ---- data --------------------------------------------------------------------------------- */
@@ -211,8 +196,8 @@ int main(int argc, char **argv)
 {
     options o = { "examples/data/digits.csv", 3, 20, 0 };
     double  seconds = 0;
-    int     said = parse(&o, argc, argv);
-    if (said) return said - 1;
+    int     status;
+    if (!parse(&o, argc, argv, &status)) return status;
     int64_t steps = (int64_t)o.epochs * (1433 / BATCH);
     printf("%-9s %-9s %9s %10s %10s %18s %26s\n", "", "", "", "", "", "equal steps", "equal time");
     printf("%-9s %-9s %9s %10s %10s %8s %9s %7s %8s %9s\n", "rank", "start", "trained", "bytes",
