@@ -2148,6 +2148,7 @@ static bool run_case(const bench_case *c, const bench_options *o, const bench_pe
     }
     if (!ok) fprintf(stderr, "%s %s: FAILED: %s\n", c->name, mlc_dtype_name(c->dtype),
                      s.ctx && *mlc_error(s.ctx) ? mlc_error(s.ctx) : "wrong result");
+    if (s.callback) mlc_callback_free(s.ctx, s.callback);
     mlc_ctx_free(s.ctx);
     free(s.plain.data[0]);
     free(s.nets);

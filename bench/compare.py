@@ -291,7 +291,7 @@ def loss_cases():
         "huber": ((-4, 4), (-4, 4), F.huber_loss),
         "bce": ((0.01, 0.99), (0, 1), F.binary_cross_entropy),
         "bce_with_logits": ((-4, 4), (0, 1), F.binary_cross_entropy_with_logits),
-        "kl_div": ((-4, 0), (0.01, 1), lambda x, y: F.kl_div(x, y, reduction="mean")),
+        "kl_div": ((-4, 0), (0.01, 1), lambda x, y: F.kl_div(x, y, reduction="sum") / x.numel()),
         "hinge_embedding": ((0, 4), "signs", F.hinge_embedding_loss),
     }
 
