@@ -1722,11 +1722,15 @@ static bool sketched_train_setup(state *s)
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static bench_case cases[700];
+static bench_case cases[1000];
 static int        n_cases;
 
 static bench_case *add(const char *name, mlc_dtype dtype, const char *unit, double work)
 {
+    if (n_cases == (int)(sizeof cases / sizeof *cases)) {
+        fputs("bench: more cases than the list has room for\n", stderr);
+        exit(2);
+    }
     bench_case *c = &cases[n_cases++];
     c->name  = name;
     c->dtype = dtype;
