@@ -55,7 +55,7 @@ help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
-	@echo 'make demo-table      a table of numbers by mlc_fit; the same bits by hand; seconds'
+	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
@@ -131,7 +131,7 @@ CUDA_LIB  = $(wildcard $(abspath $(dir $(NVCC))/../lib64))
 CUDA_LINK = $(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CUDA_LIB:%=-L%) \
             $(CUDA_LIB:%=-Wl,-rpath,%) -lcublasLt -lcudart `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/digits_cuda.o: examples/digits.c mlcore.h mlcore_cuda.h $(BUILD)/config
+$(BUILD)/digits_cuda.o: examples/digits.c examples/options.h mlcore.h mlcore_cuda.h $(BUILD)/config
 	$(COMPILE) -DDIGITS_CUDA -c -o $@ $<
 
 $(BUILD)/cuda/digits: $(BUILD)/digits_cuda.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
@@ -203,7 +203,7 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h $(BUILD)/mlcore.o
-	$(COMPILE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) `sed -n 2p $(BUILD)/blas` $(LIBS)
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
 $(BUILD)/size_all.o $(BUILD)/size_f32.o: mlcore.h $(BUILD)/config
@@ -222,9 +222,8 @@ demo-cnn: $(BUILD)/digits_cnn
 demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
 
-demo-table: $(BUILD)/tabular $(BUILD)/fit
+demo-table: $(BUILD)/tabular
 	@$(BUILD)/tabular
-	@$(BUILD)/fit
 
 # The kernels of the CUDA unit are tested with all others, by a C++ compiler and where fibers.h runs.
 HAS_FIBERS := $(and $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(shell command -v $(CXX)))

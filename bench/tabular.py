@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The network of examples/tabular.c and scikit-learn's MLPClassifier on the same rows.
 
-    make build/tabular && python3 bench/tabular.py [SEEDS]
+    make build/tabular && python3 bench/tabular.py [SEEDS [EPOCHS]]
 
 Same split, columns standardised by the training rows, 32 hidden units, Adam at 1e-3, batches of 32,
 as many epochs. scikit-learn's alpha (L2) is 0, and it does not stop early. Needs scikit-learn.
@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EPOCHS = 40
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 
 
 def rows(held_out):

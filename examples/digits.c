@@ -7,16 +7,11 @@
  *
  * Five networks are trained from five seeds on the rows that are not held out. Width, rate,
  * dropout and label smoothing were chosen by five-fold cross-validation on those rows alone.  */
-#include "../mlcore.h"
 #include "options.h"
 #ifdef DIGITS_CUDA
 #  include "../mlcore_cuda.h"
 #endif
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { SIDE = 8, PIXELS = SIDE * SIDE, COLUMNS = PIXELS + 2, CLASSES = 10, HIDDEN = 256 };
@@ -48,14 +43,15 @@ static const char HELP[] =
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-/* False: the program ends, with *status. */
+/* False: the program ends with *status. */
 static bool parse(options *o, int argc, char **argv, int *status)
 {
     const option list[] = {
-        OPTION_FILE(&o->csv), OPTION_FILE(&o->out), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
+        OPTION_FILE(&o->csv),                           OPTION_FILE(&o->out),
+        OPTION_TEXT("--out", &o->out),                  OPTION_TEXT("--device", &o->device),
+        OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),   OPTION_DTYPE("--dtype", &o->dtype),
         OPTION_NUMBER("--epochs", &o->epochs, 1, 100000),
-        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_DTYPE("--dtype", &o->dtype),
-        OPTION_TEXT("--device", &o->device), OPTION_TEXT("--out", &o->out), OPTION_END
+        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END
     };
     return options_read("digits", HELP, list, argc, argv, status);
 }
@@ -145,51 +141,45 @@ static bool fine(const trial *t)
 
 /* ---- training ----------------------------------------------------------------------------- */
 
-static mlc_loader *loader(const trial *t, int seed)
-{
-    mlc_loader_desc d = mlc_loader_desc_make(t->x[0], t->y[0], BATCH);
-    d.shuffle = true;
-    d.seed    = (uint64_t)seed;
-    return mlc_loader_create(t->ctx, &d);
-}
-
-/* A callback: the bar moves on at the end of each epoch. */
-static mlc_status show(void *bar, mlc_event event, mlc_fit_state *s)
+/* After each epoch: the bar moves on, with the mean loss of the epoch. */
+static mlc_status show(void *user, mlc_event event, mlc_fit_state *s)
 {
     char line[32];
     (void)event;
     snprintf(line, sizeof line, "loss %.4f", mlc_fit_value(s, "loss"));
-    mlc_progress_update((mlc_progress *)bar, s->epoch, line);
+    mlc_progress_update((mlc_progress *)user, s->epoch, line);
     return MLC_OK;
 }
 
-/* Trains the network for all epochs; the rate falls along half a cosine to 0. */
+/* Trains the network for all epochs; the rate falls along half a cosine to 0. Layers run in dtype,
+ * the loss in f32. */
 static mlc_status train(trial *t, const options *o, int seed)
 {
-    char text[32];
-    snprintf(text, sizeof text, "seed %d of %d", seed, o->seeds);
-    mlc_progress       bar    = mlc_progress_make(text, o->epochs, NULL, NULL);
-    const mlc_callback c      = { "bar", &bar, 1u << MLC_EVENT_EPOCH_END, show, NULL, 0, NULL };
-    mlc_callback      *list[] = { mlc_callback_create(t->ctx, &c) };
-    mlc_loader        *rows   = loader(t, seed);
-    mlc_optim         *opt    = mlc_adamw(t->net, 1e-2);
-    const mlc_sched    fall   = mlc_sched_cosine(o->epochs * mlc_loader_batches(rows), 0);
+    mlc_loader_desc rows = mlc_loader_desc_make(t->x[0], t->y[0], BATCH);
+    rows.shuffle = true;
+    rows.seed    = (uint64_t)seed;
+    mlc_loader *loader = mlc_loader_create(t->ctx, &rows);
+    mlc_optim  *opt    = mlc_adamw(t->net, 1e-2);
+    mlc_sched   fall   = mlc_sched_cosine(o->epochs * mlc_loader_batches(loader), 0);
     mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
     if (o->dtype == MLC_F16) mlc_optim_scaler(opt, NULL);   /* its gradients would else be 0  */
 
+    char         label[32];
+    snprintf(label, sizeof label, "seed %d of %d", seed, o->seeds);
+    mlc_progress bar     = mlc_progress_make(label, o->epochs, NULL, NULL);
+    mlc_callback shown   = { "bar", &bar, 1u << MLC_EVENT_EPOCH_END, show, NULL, 0, NULL };
+    mlc_callback *calls[] = { &shown };
     mlc_cross_entropy_desc loss = mlc_cross_entropy_desc_make();
     loss.label_smoothing = 0.1;
     mlc_fit_desc d = mlc_fit_desc_make(NULL);
     d.epochs       = o->epochs;
     d.forward      = mlc_fit_cross_entropy;
     d.user         = &loss;
-    d.autocast     = o->dtype;
     d.has_autocast = true;
-    d.callbacks    = list;
+    d.autocast     = o->dtype;
+    d.callbacks    = calls;
     d.n_callbacks  = 1;
-    const mlc_status st = mlc_fit(t->net, opt, rows, &d, NULL);
-    mlc_callback_free(t->ctx, list[0]);
-    return st;
+    return mlc_fit(t->net, opt, loader, &d, NULL);
 }
 
 /* Scores of the rows held out, f32 [n,10]. */
@@ -315,7 +305,7 @@ int main(int argc, char **argv)
     options o     = { "examples/data/digits.csv", "digits.safetensors", "cpu", 5, 20, 1,
                       MLC_F32 };
     double  sum   = 0, spent = 0;
-    int      status;
+    int     status = 0;
     if (!parse(&o, argc, argv, &status)) return status;
     register_device(&o);
     for (int seed = 1; seed <= o.seeds; seed++) {

@@ -73,7 +73,10 @@ static inline bool options_read(const char *program, const char *help, const opt
         const option *o  = option_find(list, word, files);
         const bool    ok = o && option_set(o, o->name ? argv[++i] : argv[i]);
         *status = 1;
-        if (!ok) { fprintf(stderr, "%s: wrong argument %s\n%s", program, word, help); return false; }
+        if (!ok) {
+            fprintf(stderr, "%s: wrong argument %s\n%s", program, word, help);
+            return false;
+        }
         if (!o->name) files++;
     }
     return true;

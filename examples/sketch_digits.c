@@ -7,13 +7,9 @@
  * 64-1024-1024-10 with AdamW; the 1024 x 1024 layer is dense, or a sketched one of some rank. Each
  * is trained twice: for as many steps as the dense one, and for as long. Scores are means over the
  * seeds. The sketches' signs come from a seed, so the bytes have all there is. */
-#include "../mlcore.h"
 #include "options.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { PIXELS = 64, COLUMNS = PIXELS + 2, CLASSES = 10, HIDDEN = 1024, BATCH = 64 };
@@ -51,14 +47,12 @@ static double now(void)
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-/* False: the program ends, with *status. */
+/* False: the program ends with *status. */
 static bool parse(options *o, int argc, char **argv, int *status)
 {
-    const option list[] = {
-        OPTION_FILE(&o->csv), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
-        OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
-        OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END
-    };
+    const option list[] = { OPTION_FILE(&o->csv), OPTION_NUMBER("--seeds", &o->seeds, 1, 1000),
+                            OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
+                            OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END };
     return options_read("sketch_digits", HELP, list, argc, argv, status);
 }
 
@@ -196,7 +190,7 @@ int main(int argc, char **argv)
 {
     options o = { "examples/data/digits.csv", 3, 20, 0 };
     double  seconds = 0;
-    int     status;
+    int     status = 0;
     if (!parse(&o, argc, argv, &status)) return status;
     int64_t steps = (int64_t)o.epochs * (1433 / BATCH);
     printf("%-9s %-9s %9s %10s %10s %18s %26s\n", "", "", "", "", "", "equal steps", "equal time");

@@ -3,7 +3,7 @@
  *   build   make demo-table, or: cc -O2 examples/tabular.c mlcore.o -o tabular -lm -pthread
  *   run     ./tabular         or: ./tabular --help
  *   data    examples/data/breast_cancer.csv: 30 measures, 1 if benign, 1 if held out (see its head)
- *   writes  tabular.csv (a row an epoch), tabular.svg (its curves), tabular.safetensors (the network)
+ *   writes  tabular.csv (a row an epoch), tabular.svg (its curves), tabular.safetensors
  *
  * The first layer standardises the columns by what the training rows have. It is saved with the
  * network, which therefore takes measures as they are.                                         */

@@ -26,7 +26,7 @@ done
 cmp -s mlcore.h build/ab/after/mlcore.h || cp mlcore.h build/ab/after/mlcore.h
 if [ "${AB_TESTS:-}" = own ]; then
     cp tests/*.[ch] build/ab/after/tests/
-    cp examples/*.c build/ab/after/examples/
+    cp examples/*.[ch] build/ab/after/examples/
     sed -i '/^#define MLCORE_IMPLEMENTATION/d' build/ab/after/examples/*.c
 fi
 unset MAKEFLAGS MLC_BUILD_CONFIG

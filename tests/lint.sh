@@ -4,7 +4,7 @@ found=$(
     awk -f tests/lint.awk mlcore.h
 
     for file in mlcore_cuda.* tests/*.[ch] tests/*.cpp tests/*/*.[ch] tests/*/*.cpp tests/*/*.cu \
-                bench/*.[ch] examples/*.c \
+                bench/*.[ch] examples/*.[ch] \
                 examples/*/*.[ch] examples/*/*.[ch]pp; do
         [ -f "$file" ] && awk 'length($0) > 100 {print FILENAME ":" FNR ": over 100 columns"}
             /[ \t]$/ {print FILENAME ":" FNR ": blanks at the end of the line"}' "$file"
