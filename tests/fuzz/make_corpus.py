@@ -60,7 +60,8 @@ for d in range(9):
     put("roundtrip", "d%d" % d, bytes([d, d]) + bytes((i * 31) % 256 for i in range(64)))
 # run/whole is b"\0" and the file that fuzz-run writes where FUZZ_RUN_SEED in the environment says.
 put("run", "none", b"\x01")
-put("run", "numbers", b"\x01" + b"".join(bytes((k, k, 0, k % 8)) + bytes(7) for k in range(0, 250, 25)))
+put("run", "numbers", b"\x01" + b"".join(bytes((k, k, 0, k % 8)) + bytes(7)
+                                         for k in range(0, 250, 25)))
 put("run", "parts", b"\x03" + bytes(range(22)))
 put("data", "npy", b"\0\0\0" + npy(np.arange(6, dtype=">i2").reshape(3, 2)))
 put("data", "npz", b"\x01\x01\0" + npz(**small))
