@@ -56087,7 +56087,7 @@ static mlc_status mlc__run_take_mean(mlc__run_load *r, mlc_metric *mean)
     const double rows = r->loss[0];
     if (r->has_mean) return mlc__run_take_metric(mean, &r->mean);
     mlc_metric_reset(mean);
-    if (rows <= 0.0) return MLC_OK;
+    if (!(rows > 0.0 && rows <= MLC__MOST_WHOLE)) return MLC_OK;
     mlc_tensor *loss = mlc_full(r->ctx, MLC_F32, mlc_dims0(), r->loss[1] / rows);
     return mlc__loss_add(loss, (int64_t)rows, NULL, mean);
 }
@@ -56113,13 +56113,14 @@ static mlc_status mlc__run_take_fit(mlc__run_load *r)
 /* A stream is read to its place, and may fail there: it comes first. */
 static mlc_status mlc__run_seek(mlc__run_load *r)
 {
-    mlc_loader *loader = r->run->loader;
-    const mlc_loader_state to = mlc__run_place(r->loader), was = mlc_loader_position(loader);
-    const mlc_status st = loader ? mlc_loader_seek(loader, &to) : MLC_OK;
-    if (st != MLC_OK) mlc_loader_seek(loader, &was);
-    if (st != MLC_OK || !r->has_validation) return st;
-    const mlc_loader_state held = mlc__run_place(r->validation);
-    return mlc_loader_seek(r->run->fit->validation, &held);
+    mlc_loader *list[2] = { r->run->loader, r->has_validation ? r->run->fit->validation : NULL };
+    const mlc_loader_state to[2] = { mlc__run_place(r->loader), mlc__run_place(r->validation) };
+    const mlc_loader_state was[2] = { mlc_loader_position(list[0]), mlc_loader_position(list[1]) };
+    mlc_status st = MLC_OK;
+    int n = 0;
+    for (; n < 2 && st == MLC_OK; n++) if (list[n]) st = mlc_loader_seek(list[n], &to[n]);
+    while (st != MLC_OK && n-- > 0) if (list[n]) mlc_loader_seek(list[n], &was[n]);
+    return st;
 }
 
 static mlc_status mlc__run_commit(mlc__run_load *r)
@@ -56525,7 +56526,6 @@ static double mlc__checkpoint_value(const mlc__on_checkpoint *p, const mlc_fit_s
 
 static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
-    MLC__TRY(mlc__checkpoint_wait(p));
     const mlc_run run = mlc__checkpoint_run(p, s);
     p->saved = mlc__seconds();
     p->fresh = mlc__kept_add(&p->kept, s->step, mlc__checkpoint_value(p, s));
@@ -56538,20 +56538,27 @@ static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
     return p->saver ? MLC_OK : mlc__checkpoint_wait(p);
 }
 
-/* save: writes, else waits. What may go on is a warning. */
-static mlc_status mlc__checkpoint_save(mlc__on_checkpoint *p, mlc_fit_state *s, bool save)
+/* Writes, or waits for the file before. What may go on is a warning. */
+static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s, bool write)
 {
     mlc_ctx *ctx = s->ctx;
     const mlc_log_fn log = ctx->log;
     const bool stood = ctx->status != MLC_OK;
     if (p->d.keep_going) ctx->log = NULL;
-    const mlc_status st = save ? mlc__checkpoint_write(p, s) : mlc__checkpoint_wait(p);
+    const mlc_status st = write ? mlc__checkpoint_write(p, s) : mlc__checkpoint_wait(p);
     ctx->log = log;
     if (!p->d.keep_going || stood || st == MLC_OK) return st;
     const bool goes_on = st == MLC_ERR_IO || st == MLC_ERR_NOMEM;
     mlc__log(ctx, goes_on ? MLC_LOG_WARNING : MLC_LOG_ERROR, ctx->message);
     if (goes_on) mlc_error_clear(ctx);
     return goes_on ? MLC_OK : st;
+}
+
+/* A file that could not be written does not keep the next one from it. */
+static mlc_status mlc__checkpoint_save(mlc__on_checkpoint *p, mlc_fit_state *s, bool save)
+{
+    MLC__TRY(mlc__checkpoint_try(p, s, false));
+    return save ? mlc__checkpoint_try(p, s, true) : MLC_OK;
 }
 
 /* Each look remembers the step: a batch without an update is not of its step again. */

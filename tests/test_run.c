@@ -322,6 +322,7 @@ TEST(run, of_another_model_is_refused_with_all_reasons)
     CHECK_EQ(mlc_fit_resume(s.s, b.path), MLC_ERR_SHAPE);
     snprintf(text, sizeof text, "%s", mlc_error(s.ctx));
     mlc_error_clear(s.ctx);
+    CHECK_HAS(text, b.path);
     CHECK_HAS(text, "net: ");
     CHECK_HAS(text, "[16, 6]");
     CHECK_HAS(text, "[12, 6]");
@@ -669,6 +670,49 @@ TEST(run, a_checkpoint_that_cannot_be_written_ends_the_training_or_is_a_warning)
         if (d.keep_going) CHECK(g_warnings >= 3);
         mlc_error_clear(ctx);
         mlc_callback_free(ctx, c);
+    }
+}
+
+/* The folder is gone when the third of six files is due: the others are there, written by a thread
+ * or not. */
+TEST(run, a_checkpoint_that_fails_costs_no_other)
+{
+    for (int async = 0; async < 2; async++) {
+        const box    b = box_open_fast("net");
+        char         gone[300], second[340];
+        mlc_ctx_desc cd = test_desc();
+        cd.log = count_logs;
+        mlc_ctx     *ctx = test_own(mlc_ctx_create(&cd));
+        mlc_module  *net = mlc_nn_linear(ctx, FIELDS, CLASSES);
+        mlc_tensor  *x = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, FIELDS), 1, -1, 1);
+        mlc_tensor  *y = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, CLASSES), 2, 0, 1);
+        mlc_loader  *train = mlc_loader_shuffled(ctx, x, y, BATCH);
+        mlc_fit_desc fd = mlc_fit_desc_make(mlc_mse_loss);
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+        d.async = async;
+        d.keep_going = true;
+        d.keep_last = 10;
+        mlc_callback *c = mlc_on_checkpoint(ctx, &d);
+        fd.callbacks = &c;
+        fd.n_callbacks = 1;
+        fd.epochs = 6;
+        g_warnings = 0;
+        mlc_fit_state *s = mlc_fit_begin(net, mlc_sgd(net, 0.1), train, &fd);
+        while (s->epoch < 2 && mlc_fit_step(s)) {}
+        snprintf(gone, sizeof gone, "%s.gone", b.dir);
+        snprintf(second, sizeof second, "%s-%d.safetensors", b.path, 2 * BATCHES);
+        while (access(second, F_OK) != 0) usleep(1000);    /* a thread is still writing it     */
+        CHECK_EQ(rename(b.dir, gone), 0);
+        while (s->epoch < 3 && mlc_fit_step(s)) {}
+        if (async) usleep(20000);      /* it has failed by now, or still will                  */
+        CHECK_EQ(rename(gone, b.dir), 0);
+        while (mlc_fit_step(s)) {}
+        CHECK_EQ(mlc_fit_end(s, NULL), MLC_OK);
+        CHECK(box_count(&b) == (g_warnings ? 5 : 6));
+        CHECK(async || g_warnings == 1);
+        CHECK_OK(ctx);
+        mlc_callback_free(ctx, c);
+        box_close(&b);
     }
 }
 
