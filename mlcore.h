@@ -101,7 +101,8 @@
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
  *   IMPL.OPS.ATTENTION  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM
- *   IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING  IMPL.OPS.EINSUM  IMPL.OPS.SORT
+ *   IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM
+ *   IMPL.OPS.SORT
  *   IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.STATE
@@ -1463,6 +1464,41 @@ MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, ml
 /* mlc_embedding_bag_ex: with a desc.                                                          */
 MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                          const mlc_embedding_bag_desc *desc);
+
+/* -- positions; angles are made in f64 (with MLC_ONLY_F32 there are none: UNSUPPORTED). Learned ones
+ *    are mlc_rows of a parameter.                          test: tests/test_embedding.c -- */
+
+/* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
+ *   cosine in 2i+1.      err: ARG: t or d below 1      ref: Vaswani et al. 2017, section 3.5  */
+MLC_API mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d);
+/* mlc_alibi_slopes: f32 [heads]: 2^(-8i/n), i from 1 on, n the largest power of 2 up to heads, then
+ *   every other slope of 2n heads.           err: ARG       ref: Press et al. 2022, section 3 */
+MLC_API mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads);
+
+typedef struct mlc_rotary_desc {
+    bool        neighbours;            /* pairs (0,1), (2,3), .. (GPT-J, RoFormer); default:   */
+                                       /* (0,n/2), (1,n/2+1), .. (GPT-NeoX, Llama)             */
+    int64_t     dims;                  /* n, even: first ones that turn; default -1: all       */
+    double      base;                  /* over 0; default 10000                                */
+    double      scale;                 /* over 0: positions are divided by it; default 1       */
+    int64_t     offset;                /* of the first position, after those in a cache        */
+    mlc_tensor *table;                 /* default NULL: made in the call                       */
+} mlc_rotary_desc;
+
+/* mlc_rotary_desc_make: all dimensions in halves, base 10000, from position 0 on.             */
+MLC_API mlc_rotary_desc mlc_rotary_desc_make(void);
+/* mlc_rotary: x [..,t,d] with pair i of each row turned by angle p base^(-2i/n)/scale: (a, b) becomes
+ *   (a cos - b sin, b cos + a sin). p: i64 [t] or [b,t], b the first axis of x; NULL: offset,
+ *   offset + 1, .. With a table p are its rows, and base and scale have no effect.
+ *   grad   dx += dy turned back         err: SHAPE, DTYPE; ARG: the desc; VALUE: p of a table
+ *   ref    Su et al. 2021, arXiv 2104.09864; scale: arXiv 2306.15595                          */
+MLC_API mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc);
+/* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for desc.table of
+ *   any call. positions NULL: t of them from desc's offset on, else t is not read.
+ *   err    ARG: n is odd, the desc                                                            */
+MLC_API mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
+                                     const mlc_rotary_desc *desc);
+
 /* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
 MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
 /* mlc_masked_select: [count] elements of x where the mask (bool) is true; both broadcast. Waits
@@ -6971,6 +7007,7 @@ struct mlc_node {
         struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
                        pad;
         struct { int64_t padding; bool has_padding; } embedding;
+        struct { int64_t dims; bool neighbours; } rotary;
         struct { int64_t lo, hi; } band;
         struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
         uint32_t       mask;           /* of axes                                              */
@@ -30903,13 +30940,19 @@ static mlc_tensor *mlc__bag_sum(mlc_tensor *rows, mlc_tensor *offsets, mlc_reduc
 }
 
 /* False with an error. */
-static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets,
+static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets, const mlc_tensor *w,
                            const mlc_embedding_bag_desc *d)
 {
     const char *const what = "embedding_bag";
     mlc_ctx *ctx = index->ctx;
     const mlc_tensor *weights = d->weights;
-    if (index->ndim != (offsets ? 1 : 2))
+    if (!mlc__is_float(w->dtype) || index->dtype != MLC_I64)
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: the table is %s, the index %s; it takes floats and i64: "
+                  "write mlc_cast", what, mlc_dtype_name(w->dtype), mlc_dtype_name(index->dtype));
+    else if (w->ndim != 2)
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: the table is %s; it must be [n,d]", what,
+                  mlc__shape(w).s);
+    else if (index->ndim != (offsets ? 1 : 2))
         mlc__fail(ctx, MLC_ERR_SHAPE, "%s: the index is %s; it must be %s", what,
                   mlc__shape(index).s, offsets ? "[m] with offsets" : "[b,l] without offsets");
     else if (offsets && (offsets->ndim != 1 || offsets->shape[0] < 1))
@@ -30918,6 +30961,9 @@ static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets,
     else if (offsets && offsets->dtype != MLC_I64)
         mlc__fail(ctx, MLC_ERR_DTYPE, "%s: offsets are %s; write mlc_cast(offsets, MLC_I64)", what,
                   mlc_dtype_name(offsets->dtype));
+    else if (weights && weights->dtype != w->dtype)
+        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: the table is %s, weights are %s; cast one with mlc_cast",
+                  what, mlc_dtype_name(w->dtype), mlc_dtype_name(weights->dtype));
     else if (weights && !mlc__same_shape(weights, index))
         mlc__fail(ctx, MLC_ERR_SHAPE, "%s: weights %s must have the shape of the index %s", what,
                   mlc__shape(weights).s, mlc__shape(index).s);
@@ -30934,22 +30980,249 @@ MLC_IMPL mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets
     const mlc_embedding_bag_desc *d = desc ? desc : &mlc__bag_normal;
     mlc_tensor *in[4] = { index, w, offsets ? offsets : d->weights, d->weights }, *y;
     const int n = 2 + (offsets != NULL) + (d->weights != NULL);
-    if (!mlc__inputs("embedding_bag", n, in) || !mlc__bag_check(index, offsets, d)) return NULL;
-    y = mlc_embedding(index, w);
+    if (!mlc__inputs("embedding_bag", n, in) || !mlc__bag_check(index, offsets, w, d))
+        return NULL;
+    const mlc_dtype wide = mlc__wide(w->dtype);            /* rounded once, at the end */
+    y = mlc_cast(mlc_embedding(index, w), wide);
     if (y && d->weights) {
         mlc_dims column = mlc_dims_of(index->ndim, index->shape);
         column.v[column.n++] = 1;
-        y = mlc_mul(y, mlc_reshape(d->weights, column));
+        y = mlc_mul(y, mlc_reshape(mlc_cast(d->weights, wide), column));
     }
-    if (offsets) return mlc__bag_sum(y, offsets, d->reduction);
+    if (offsets) return mlc_cast(mlc__bag_sum(y, offsets, d->reduction), w->dtype);
     y = mlc_sum(y, mlc_dims1(1), false);
-    return d->reduction == MLC_REDUCTION_SUM || index->shape[1] == 0
-               ? y : mlc_div_scalar(y, (double)index->shape[1]);
+    if (d->reduction == MLC_REDUCTION_MEAN && index->shape[1] > 0)
+        y = mlc_div_scalar(y, (double)index->shape[1]);
+    return mlc_cast(y, w->dtype);
 }
 
 MLC_IMPL mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w)
 {
     return mlc_embedding_bag_ex(index, offsets, w, NULL);
+}
+
+/* @@ IMPL.OPS.POSITION ----------------------------------- sinusoids, rotary, ALiBi
+ * A rotation is four products with a table, of which two add: strides tell how the dimensions pair
+ * up. 16 bits are turned in f32 and rounded once. */
+
+/* f64 [..,pairs]: position base^(-2i/n). */
+static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base, int64_t n)
+{
+    if (!positions) return NULL;
+    mlc_tensor *i = mlc_arange(positions->ctx, MLC_F64, 0.0, (double)pairs, 1.0);
+    mlc_tensor *rate = mlc_exp(mlc_mul_scalar(i, -2.0 * log(base) / (double)mlc__max(n, 1)));
+    return mlc_mul(mlc_unsqueeze(mlc_cast(positions, MLC_F64), -1), rate);
+}
+
+MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
+{
+    mlc_tensor *both[2], *angle;
+    if (!ctx) return NULL;
+    if (t < 1 || d < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "sinusoidal: t is %lld and d %lld; both must be positive",
+                  (long long)t, (long long)d);
+        return NULL;
+    }
+    const mlc_storage *before = mlc__made_begin(ctx);
+    const int64_t pairs = mlc__div_up(d, 2);
+    angle = mlc__angles(mlc_arange(ctx, MLC_F64, 0.0, (double)t, 1.0), pairs, 10000.0, d);
+    both[0] = mlc_sin(angle);
+    both[1] = mlc_cos(angle);
+    mlc_tensor *y = mlc_reshape(mlc_stack(both, 2, -1), mlc_dims2(t, 2 * pairs));
+    return mlc__made_end(mlc_copy(mlc_cast(mlc_slice(y, 1, 0, d, 1), ctx->dtype)), before);
+}
+
+MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
+{
+    mlc_tensor *part[2];
+    int64_t n = 1;
+    if (!ctx) return NULL;
+    if (heads < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, "alibi_slopes: heads is %lld; it must be positive",
+                  (long long)heads);
+        return NULL;
+    }
+    while (n <= heads / 2) n *= 2;
+    const mlc_storage *before = mlc__made_begin(ctx);
+    part[0] = mlc_mul_scalar(mlc_arange(ctx, MLC_F64, 1.0, (double)n + 1.0, 1.0), -8.0 / (double)n);
+    part[1] = mlc_mul_scalar(mlc_arange(ctx, MLC_F64, 1.0, (double)(2 * (heads - n)) + 1.0, 2.0),
+                             -4.0 / (double)n);
+    return mlc__made_end(mlc_cast(mlc_exp2(mlc_concat(part, 2, 0)), MLC_F32), before);
+}
+
+/* n dimensions of x's last axis, step apart. */
+static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n, int64_t step)
+{
+    const int32_t last = x->ndim - 1;
+    mlc_tensor t = *x;
+    t.offset += start * x->stride[last];
+    t.shape[last] = n;
+    t.stride[last] *= step;
+    mlc__mark_layout(&t);
+    return t;
+}
+
+/* y (+)= x turned, or turned back; f32 or f64. */
+static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
+                                   const mlc_tensor *x, bool back, bool acc)
+{
+    const int64_t n = nd->u.rotary.dims, half = n / 2, rest = x->shape[x->ndim - 1] - n;
+    const int64_t step = nd->u.rotary.neighbours ? 2 : 1, next = step == 2 ? 1 : half;
+    const mlc_tensor *table = nd->in[1];
+    const mlc_tensor a = mlc__rotary_part(x, 0, half, step);
+    const mlc_tensor b = mlc__rotary_part(x, next, half, step);
+    const mlc_tensor to_a = mlc__rotary_part(y, 0, half, step);
+    const mlc_tensor to_b = mlc__rotary_part(y, next, half, step);
+    const mlc_tensor cos_t = mlc__rotary_part(table, 0, half, 1);
+    const mlc_tensor sin_t = mlc__rotary_part(table, back ? n : half, half, 1);
+    const mlc_tensor less = mlc__rotary_part(table, back ? half : n, half, 1);
+    const mlc_tensor from = mlc__rotary_part(x, n, rest, 1), to = mlc__rotary_part(y, n, rest, 1);
+    const char *what = nd->op->name;
+    MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_a, &a, &cos_t, NULL, 0.0, acc));
+    MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_a, &b, &less, NULL, 0.0, true));
+    MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_b, &b, &cos_t, NULL, 0.0, acc));
+    MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_b, &a, &sin_t, NULL, 0.0, true));
+    return mlc__map(ctx, what, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+}
+
+/* The same of any float: 16 bits through f32. */
+static mlc_status mlc__rotary(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
+                              const mlc_tensor *x, bool back, bool acc)
+{
+    const char *what = nd->op->name;
+    mlc__temp wide, turned;
+    if (!mlc__is_half(x->dtype)) return mlc__rotary_turn(ctx, nd, y, x, back, acc);
+    MLC__TRY(mlc__temp_begin(ctx, &wide, MLC_F32, x->ndim, x->shape));
+    mlc_status st = mlc__temp_begin(ctx, &turned, MLC_F32, x->ndim, x->shape);
+    if (st == MLC_OK) {
+        st = mlc__cast_into(ctx, what, &wide.t, x);
+        if (!st && acc) st = mlc__cast_into(ctx, what, &turned.t, y);
+        if (!st) st = mlc__rotary_turn(ctx, nd, &turned.t, &wide.t, back, acc);
+        if (!st) st = mlc__cast_into(ctx, what, y, &turned.t);
+        mlc__temp_end(&turned);
+    }
+    mlc__temp_end(&wide);
+    return st;
+}
+
+static mlc_status mlc__rotary_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *table = nd->in[1];
+    const int64_t n = nd->u.rotary.dims;
+    bool fits = table->ndim <= x->ndim && table->shape[table->ndim - 1] == n / 2 * 3;
+    for (int32_t d = 0; d < table->ndim - 1 && fits; d++) {
+        const int64_t size = table->shape[d], of = x->shape[x->ndim - table->ndim + d];
+        fits = size == of || (size == 1 && d < table->ndim - 2);
+    }
+    MLC__REQUIRE(ctx, fits, SHAPE, "%s: x %s with %lld dimensions to turn does not fit a table %s; "
+                 "it has [t,3n/2] of positions [t], [b,t,3n/2] of [b,t], and rows up to offset + t",
+                 nd->op->name, mlc__shape(x).s, (long long)n, mlc__shape(table).s);
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, x->shape));
+    mlc__save(nd, nd->in[1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__rotary_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__rotary(ctx, nd, nd->out[0], nd->in[0], false, false);
+}
+
+static mlc_status mlc__rotary_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    return mlc__rotary(ctx, nd, &dx, &dy, true, acc);
+}
+
+static const mlc__arg mlc__args_rotary[] = {
+    MLC__ARG("dims", INT, rotary.dims), MLC__ARG("neighbours", BOOL, rotary.neighbours),
+    MLC__ARGS_END
+};
+static const mlc__op mlc__rotary_op =
+    { "rotary", mlc__rotary_shape, mlc__rotary_forward, mlc__rotary_backward,
+      mlc__args_rotary, MLC__AMP_KEEP, MLC_OP_CAPTURE };
+
+static const mlc_rotary_desc mlc__rotary_normal = { false, -1, 10000.0, 1.0, 0, NULL };
+MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void) { return mlc__rotary_normal; }
+
+/* n: how many dimensions turn; false with an error. */
+static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
+                             const mlc_tensor *positions)
+{
+    if (n < 0 || n % 2)
+        mlc__fail(ctx, MLC_ERR_ARG, "rotary: dims is %lld; it must be even, and at most the last "
+                  "axis", (long long)n);
+    else if (!(d->base > 0.0 && d->base < MLC__INF && d->scale > 0.0))
+        mlc__fail(ctx, MLC_ERR_ARG, "rotary: base %s, scale %s: both must be over 0; start from "
+                  "mlc_rotary_desc_make()", mlc__real(d->base).s, mlc__real(d->scale).s);
+    else if (positions && positions->dtype != MLC_I64)
+        mlc__fail(ctx, MLC_ERR_DTYPE, "rotary: positions are %s; write mlc_cast(positions, "
+                  "MLC_I64)", mlc_dtype_name(positions->dtype));
+    else if (positions && positions->ndim != 1 && positions->ndim != 2)
+        mlc__fail(ctx, MLC_ERR_SHAPE, "rotary: positions are %s; they must be [t] or [b,t]",
+                  mlc__shape(positions).s);
+    else return true;
+    return false;
+}
+
+MLC_IMPL mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
+                                      const mlc_rotary_desc *desc)
+{
+    const mlc_rotary_desc *d = desc ? desc : &mlc__rotary_normal;
+    mlc_tensor *part[3], *at;
+    if (!ctx || !mlc__rotary_fine(ctx, d, n, positions)) return NULL;
+    const mlc_storage *before = mlc__made_begin(ctx);
+    const double first = (double)d->offset;
+    at = positions ? mlc_cast(positions, MLC_F64)
+                   : mlc_arange(ctx, MLC_F64, first, first + (double)t, 1.0);
+    at = mlc__angles(mlc_div_scalar(at, d->scale), n / 2, d->base, n);
+    part[0] = mlc_cos(at);
+    part[1] = mlc_sin(at);
+    part[2] = mlc_neg(part[1]);
+    return mlc__made_end(mlc_concat(part, 3, -1), before);
+}
+
+/* Rows of a table for x, in the dtype that x is turned in. */
+static mlc_tensor *mlc__rotary_rows(const mlc_tensor *x, mlc_tensor *positions,
+                                    const mlc_rotary_desc *d, int64_t n)
+{
+    const int64_t t = x->shape[x->ndim - 2];
+    mlc_tensor *rows = !d->table ? mlc_rotary_table(x->ctx, positions, t, n, d)
+                     : positions ? mlc_embedding(positions, d->table)
+                                 : mlc_rows(d->table, d->offset, d->offset + t);
+    if (!rows || !(rows = mlc_cast(rows, mlc__wide(x->dtype)))) return NULL;
+    mlc_dims shape = mlc_dims_of(rows->ndim, rows->shape);
+    if (rows->ndim != 3 || x->ndim <= 3) return rows;
+    shape.n = x->ndim;
+    for (int32_t d1 = 1; d1 < x->ndim - 2; d1++) shape.v[d1] = 1;
+    shape.v[x->ndim - 2] = rows->shape[1];
+    shape.v[x->ndim - 1] = rows->shape[2];
+    return mlc_reshape(rows, shape);
+}
+
+MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc)
+{
+    const mlc_rotary_desc *d = desc ? desc : &mlc__rotary_normal;
+    mlc_tensor *const in[2] = { x, positions };
+    mlc_ctx *ctx = mlc__inputs("rotary", positions ? 2 : 1, in);
+    mlc_node local, *nd;
+    if (!ctx) return NULL;
+    if (!mlc__is_float(x->dtype) || x->ndim < 2) {
+        mlc__fail(ctx, x->ndim < 2 ? MLC_ERR_SHAPE : MLC_ERR_DTYPE, "rotary: x is %s of %s; it "
+                  "must be floats [..,t,d]", mlc__shape(x).s, mlc_dtype_name(x->dtype));
+        return NULL;
+    }
+    const int64_t size = x->shape[x->ndim - 1], n = d->dims == -1 ? size : d->dims;
+    if (!mlc__rotary_fine(ctx, d, n <= size ? n : -1, positions)) return NULL;
+    const mlc_storage *before = mlc__made_begin(ctx);
+    nd = mlc__begin(&local, &mlc__rotary_op, 2, x, mlc__rotary_rows(x, positions, d, n), NULL);
+    if (!nd) return NULL;
+    nd->u.rotary.dims = n;
+    nd->u.rotary.neighbours = d->neighbours;
+    return mlc__made_end(mlc__finish(nd), before);
 }
 
 /* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters

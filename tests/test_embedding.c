@@ -515,3 +515,126 @@ TEST(embedding, a_tied_model_is_summed_up_cloned_and_copied)
     mlc_module_free(m.net);
     CHECK_OK(ctx);
 }
+
+/* ---- positions ----------------------------------------------------------------------------- */
+
+typedef struct turn { mlc_tensor *positions, *factor; mlc_rotary_desc desc; } turn;
+
+static mlc_tensor *turn_loss(void *user, mlc_tensor *const *in, int32_t n)
+{
+    const turn *t = (const turn *)user;
+    (void)n;
+    return mlc_sum_all(mlc_mul(mlc_rotary(mlc_transpose(in[0], 1, 2), t->positions, &t->desc),
+                               t->factor));
+}
+
+TEST(embedding, gradients_of_rotary_match_central_differences)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int form = 0; form < 4; form++) {
+        mlc_tensor          *x = test_rand(ctx, MLC_F64, mlc_dims4(2, 3, 2, 6), 1, -1, 1);
+        mlc_gradcheck_desc   d = mlc_gradcheck_desc_make();
+        mlc_gradcheck_report r;
+        turn                 t;
+        t.desc = mlc_rotary_desc_make();
+        t.desc.neighbours = form & 1;
+        t.desc.dims = form & 2 ? 4 : -1;
+        t.positions = form & 2 ? indices(ctx, mlc_dims2(2, 3), 50, 3) : NULL;
+        t.factor = test_rand(ctx, MLC_F64, mlc_dims4(2, 2, 3, 6), 2, -1, 1);
+        mlc_set_requires_grad(x, true);
+        memset(&r, 0, sizeof r);
+        CHECK_EQ(mlc_gradcheck(turn_loss, &t, &x, 1, &d, &r), MLC_OK);
+        CHECK(r.ok);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(embedding, rotary_takes_rows_of_a_table_and_goes_on_after_a_cache)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_rotary_desc d = mlc_rotary_desc_make(), part;
+    mlc_tensor     *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, 9, 8), 1, -1, 1);
+    double          all[288], some[2 * 2 * 4 * 8];
+    d.neighbours = true;
+    part = d;
+    test_read(mlc_rotary(x, NULL, &d), all);
+    mlc_tensor *table = mlc_rotary_table(ctx, NULL, 20, 8, &d);
+    CHECK_EQ(mlc_dim(table, 0), 20);
+    CHECK_EQ(mlc_dim(table, 1), 12);
+    for (int way = 0; way < 4; way++) {                    /* rows 5 .. 8, as if 5 were cached */
+        const double at[] = {5, 6, 7, 8};
+        part.offset = way < 2 ? 5 : 0;
+        part.table = way & 1 ? table : NULL;
+        test_read(mlc_rotary(mlc_slice(x, 2, 5, 9, 1),
+                             way < 2 ? NULL : test_tensor(ctx, MLC_I64, mlc_dims1(4), at), &part),
+                  some);
+        for (int i = 0; i < 128; i++)
+            CHECK(some[i] == all[i / 32 * 72 + 40 + i % 32]);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Products of two turned rows depend on how far apart they are, alone. */
+TEST(embedding, rotary_is_right_at_position_100000)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_rotary_desc d = mlc_rotary_desc_make();
+    const double    one[] = {1, 1, 0, 0};
+    mlc_tensor     *x = test_tensor(ctx, MLC_F32, mlc_dims2(1, 4), one);
+    double          y[4];
+    d.offset = 100000;
+    test_read(mlc_rotary(x, NULL, &d), y);
+    CHECK_NEAR(y[0], cos(100000.0), 1e-7);
+    CHECK_NEAR(y[1], cos(1000.0), 1e-7);
+    CHECK_NEAR(y[2], sin(100000.0), 1e-7);
+    CHECK_NEAR(y[3], sin(1000.0), 1e-7);
+    d.scale = 8;
+    test_read(mlc_rotary(x, NULL, &d), y);
+    CHECK_NEAR(y[0], cos(12500.0), 1e-7);
+    CHECK_OK(ctx);
+}
+
+TEST(embedding, rotary_keeps_16_bits_under_autocast)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 4), 1, -1, 1);
+    mlc_autocast_begin(ctx, MLC_BF16);
+    CHECK_EQ(mlc_rotary(mlc_cast(x, MLC_BF16), NULL, NULL)->dtype, MLC_BF16);
+    CHECK_EQ(mlc_rotary(x, NULL, NULL)->dtype, MLC_F32);
+    mlc_autocast_end(ctx);
+    CHECK_OK(ctx);
+}
+
+TEST(embedding, positions_say_what_is_wrong)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *x = mlc_ones(ctx, MLC_F32, mlc_dims3(2, 4, 6));
+    mlc_rotary_desc d = mlc_rotary_desc_make();
+    d.dims = 5;
+    CHECK(!mlc_rotary(x, NULL, &d));
+    CHECK_HAS(mlc_error(ctx), "rotary: dims is 5; it must be even");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.dims = 8;
+    CHECK(!mlc_rotary(x, NULL, &d));
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.dims = 6;
+    d.base = 0;
+    CHECK(!mlc_rotary(x, NULL, &d));
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(!mlc_rotary(x, mlc_zeros(ctx, MLC_I64, mlc_dims1(3)), NULL));
+    CHECK_HAS(mlc_error(ctx), "does not fit a table [3,9]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(!mlc_rotary(x, mlc_zeros(ctx, MLC_I64, mlc_dims2(3, 4)), NULL));
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(!mlc_rotary(x, mlc_zeros(ctx, MLC_F32, mlc_dims1(4)), NULL));
+    CHECK_STATUS(ctx, MLC_ERR_DTYPE);
+    d = mlc_rotary_desc_make();
+    d.table = mlc_rotary_table(ctx, NULL, 4, 6, NULL);
+    d.offset = 1;
+    CHECK(!mlc_rotary(x, NULL, &d));
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(!mlc_sinusoidal(ctx, 0, 4) && !mlc_alibi_slopes(NULL, 4));
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(!mlc_alibi_slopes(ctx, 0));
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}

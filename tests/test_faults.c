@@ -334,6 +334,37 @@ CASE(mlc_scatter_add, mlc_scatter_add(w->x, 0, w->i, w->y))
 CASE(mlc_scatter_add_, mlc_scatter_add_(w->x, 0, w->i, w->y))
 CASE(mlc_index_select, mlc_index_select(w->x, 1, w->rows))
 CASE(mlc_take, mlc_take(w->x, w->i))
+CASE(mlc_embedding, mlc_embedding(w->i, w->x))
+
+DO(mlc_embedding_ex)
+{
+    mlc_embedding_desc d = mlc_embedding_desc_make();
+    d.has_padding_index = true;
+    d.max_norm = 0.5;
+    mlc_tensor *table = mlc_copy(mlc_detach(w->x));
+    return keep(w, mlc_embedding_ex(w->i, table, &d));
+}
+
+CASE(mlc_embedding_bag, mlc_embedding_bag(w->rows, mlc_zeros(w->ctx, MLC_I64, mlc_dims1(2)), w->x))
+
+DO(mlc_embedding_bag_ex)
+{
+    mlc_embedding_bag_desc d = mlc_embedding_bag_desc_make();
+    d.reduction = MLC_REDUCTION_SUM;
+    d.weights = w->y;
+    return keep(w, mlc_embedding_bag_ex(w->i, NULL, w->x, &d));
+}
+
+DO(mlc_rotary)
+{
+    mlc_rotary_desc d = mlc_rotary_desc_make();
+    d.dims = 2;
+    return keep(w, mlc_rotary(w->x, w->labels, &d));
+}
+
+CASE(mlc_rotary_table, mlc_rotary_table(w->ctx, NULL, 3, 4, NULL))
+CASE(mlc_sinusoidal, mlc_sinusoidal(w->ctx, 3, 4))
+CASE(mlc_alibi_slopes, mlc_alibi_slopes(w->ctx, 6))
 CASE(mlc_masked_select, mlc_masked_select(w->x, w->mask))
 CASE(mlc_nonzero, mlc_nonzero(w->mask))
 CASE(mlc_one_hot, mlc_one_hot(w->rows, 3))
@@ -1509,6 +1540,24 @@ DO(mlc_sketch_model)
         mlc_write(mlc_module_param(net, "0.seed"), &seed, 8) != MLC_OK)
         return mlc_ctx_status(w->ctx);
     return keep(w, mlc_forward(net, w->x));
+}
+
+DO(mlc_nn_embedding_ex)
+{
+    mlc_nn_embedding_desc d = mlc_nn_embedding_desc_make(5, 2);
+    d.embedding.has_padding_index = true;
+    mlc_module *m = mlc_nn_embedding_ex(w->ctx, &d);
+    mlc_tensor *y = own_module(w, m) ? mlc_forward(w->module, w->i) : NULL;
+    if (y == NULL)
+        return mlc_ctx_status(w->ctx);
+    CHECK_EQ(mlc_ctx_status(w->ctx), MLC_OK);
+    const mlc_status st = mlc_backward_from(y, NULL);
+    return st != MLC_OK ? st : keep(w, mlc_grad(mlc_module_param(w->module, "weight")));
+}
+
+DO(mlc_nn_embedding)
+{
+    return own_module(w, mlc_nn_embedding(w->ctx, 5, 2)) ? keep(w, mlc_forward(w->module, w->i)) : mlc_ctx_status(w->ctx);
 }
 
 DO(mlc_nn_linear_ex)

@@ -933,7 +933,6 @@ def index(book, dtype):
         x = some(book, "take", dtype, sx)
         i = idx("take_i", si, VIEWS[vx](x).numel())
         book.case("take", dtype, [(x, vx), (i, vi)], torch.take, numpy=np.take)
-    embeddings(book, dtype, idx)
     for sx, vx, sm, vm in (((7,), "", (7,), ""), ((3, 5), "", (5,), ""), ((5,), "", (3, 1), ""),
                            ((3, 4), "T", (4, 3), ""), ((2, 9), "S", (4, 2), "T"), ((), "", (), ""),
                            ((0, 3), "", (3,), ""), ((3,), "E", (3,), "")):
@@ -1289,13 +1288,80 @@ def pools(book, dtype):
                   call=lambda x: call(x, (2, 2)))
 
 
+def rotated(x, p, n, neighbours, base, scale):
+    """Rotary embedding, written out; angles in f64 and rounded once."""
+    rate = base ** (-2 * torch.arange(n // 2, dtype=torch.float64) / n)
+    angle = p.double()[..., None] / scale * rate
+    if p.dim() == 2:
+        angle = angle.reshape(p.shape[0], *[1] * (x.dim() - 3), p.shape[1], n // 2)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = (x[..., 0:n:2], x[..., 1:n:2]) if neighbours else (x[..., :n // 2], x[..., n // 2:n])
+    turned = [a * cos - b * sin, b * cos + a * sin]
+    turned = torch.stack(turned, -1).flatten(-2) if neighbours else torch.cat(turned, -1)
+    return torch.cat([turned, x[..., n:]], -1)
+
+
+def slopes(heads):
+    n = 2 ** int(math.log2(heads))
+    some = [2 ** (-8 * (i + 1) / n) for i in range(n)]
+    return some + [2 ** (-8 * (i + 1) / (2 * n)) for i in range(0, 2 * (heads - n), 2)]
+
+
+def sequence(book, dtype):
+    for si, vi, sw, vw in (((7,), "", (4, 3), ""), ((2, 5), "S", (4, 3), "T"), ((), "", (3, 2), ""),
+                           ((3, 2), "T", (5, 4), "S"), ((0, 3), "", (2, 3), "")):
+        w = book.rand("embedding", dtype, sw, -2, 2)
+        rows = VIEWS[vw](w).shape[0]
+        i = book.rand("embedding_i", "i64", si, 0, rows)
+        book.case("embedding", dtype, [(i, vi), (w, vw)], F.embedding)
+        if len(si) == 1:
+            book.case("embedding_ex", dtype, [(i, vi), (w, vw)], ints=[[-2]], diff=False,
+                      call=lambda i, w: F.embedding(i, w, padding_idx=rows - 2))
+        if len(si) == 2 and vi != "S":
+            book.case("embedding_bag", dtype, [(i, vi), (w, vw)], native=False,
+                      call=lambda i, w: F.embedding_bag(i.contiguous(), w, mode="mean"))
+            f = book.rand("embedding_f", dtype, VIEWS[vi](i).shape, -1, 1)
+            book.case("embedding_bag_ex", dtype, [(i, vi), (w, vw), (f, "")], native=False,
+                      call=lambda i, w, f: F.embedding_bag(i.contiguous(), w, mode="sum",
+                                                           per_sample_weights=f))
+    i, w = book.rand("embedding_i", "i64", (9,), 0, 4), book.rand("embedding", dtype, (4, 3), -2, 2)
+    at = torch.tensor([0, 0, 5, 9])
+    book.case("embedding_bag", dtype, [(i, ""), (w, ""), (at, "")], native=False,
+              call=lambda i, w, at: F.embedding_bag(i, w, at, mode="mean"))
+    for shape, view, places, n, base, scale in (
+            ((2, 3, 5, 8), "", None, 8, 1e4, 1.0), ((4, 6), "", None, 4, 1e4, 4.0),
+            ((2, 2, 6, 4), "T", (4,), 6, 5e5, 1.0), ((2, 3, 4, 13), "S", (2, 4), 4, 1e4, 1.0),
+            ((3, 2), "E", (2, 3), 2, 1e4, 1.0), ((0, 3, 4), "", None, 4, 1e4, 1.0)):
+        for neighbours in range(2):
+            x = book.rand("rotary", dtype, shape, -2, 2)
+            first = 0 if not neighbours else 90 if dtype == "f64" else 99990
+            if places is None:
+                p = torch.arange(first, first + VIEWS[view](x).shape[-2])
+                call = lambda x: rotated(x, p, n, neighbours, base, scale)
+            else:
+                p = book.rand("rotary_p", "i64", places, 0, 100 if dtype == "f64" else 100000)
+                call = lambda x, p: rotated(x, p, n, neighbours, base, scale)
+            book.case("rotary", dtype, [(x, view)] + ([] if places is None else [(p, "")]), call,
+                      ints=[[n, neighbours, first]], nums=[base, scale], native=False)
+    if dtype == "f32":
+        for t, d in ((5, 8), (40, 6), (3, 1), (2, 5)):
+            def table():
+                angle = torch.arange(t).double()[:, None] / 1e4 ** (
+                    2 * torch.arange((d + 1) // 2).double() / d)
+                return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :d].float()
+            book.case("sinusoidal", dtype, [], table, ints=[[t], [d]])
+        for heads in (1, 2, 8, 12, 16, 25):
+            book.case("alibi_slopes", dtype, [], lambda: torch.tensor(slopes(heads)),
+                      ints=[[heads]])
+
+
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")                  # of empty means and the like
     groups = [(elementwise, FLOAT), (compare, ANY), (reductions, ANY), (sorting, ANY), (join, ANY),
               (index, ANY), (view, ANY), (create, ANY), (products, FLOAT), (rows, FLOAT),
               (attention, FLOAT), (convolutions, FLOAT), (formats, ANY),
-              (pools, FLOAT)]
+              (pools, FLOAT), (sequence, FLOAT)]
     for group, dtypes in groups:
         book = Book(group.__name__)
         for dtype in dtypes:
