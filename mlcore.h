@@ -1426,7 +1426,7 @@ MLC_API mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *in
 typedef struct mlc_embedding_desc {
     bool    has_padding_index;         /* default: every row has a gradient                    */
     int64_t padding_index;             /* of the row that has none; negative: from the end     */
-    double  max_norm;                  /* over 0: longest row of those taken; default: infinity */
+    double  max_norm;                  /* over 0: of the longest row taken; default: infinity  */
     double  norm_type;                 /* p of that norm, over 0 or infinity; default 2        */
 } mlc_embedding_desc;
 
@@ -1465,8 +1465,8 @@ MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, ml
 MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                          const mlc_embedding_bag_desc *desc);
 
-/* -- positions; angles are made in f64 (with MLC_ONLY_F32 there are none: UNSUPPORTED). Learned ones
- *    are mlc_rows of a parameter.                          test: tests/test_embedding.c -- */
+/* -- positions; angles are made in f64: with MLC_ONLY_F32 these are UNSUPPORTED. Learned ones are
+ *    mlc_rows of a parameter.                              test: tests/test_embedding.c -- */
 
 /* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
  *   cosine in 2i+1.      err: ARG: t or d below 1      ref: Vaswani et al. 2017, section 3.5  */
@@ -1487,14 +1487,14 @@ typedef struct mlc_rotary_desc {
 
 /* mlc_rotary_desc_make: all dimensions in halves, base 10000, from position 0 on.             */
 MLC_API mlc_rotary_desc mlc_rotary_desc_make(void);
-/* mlc_rotary: x [..,t,d] with pair i of each row turned by angle p base^(-2i/n)/scale: (a, b) becomes
+/* mlc_rotary: x [..,t,d] with pair i of each row turned by p base^(-2i/n)/scale: (a, b) becomes
  *   (a cos - b sin, b cos + a sin). p: i64 [t] or [b,t], b the first axis of x; NULL: offset,
  *   offset + 1, .. With a table p are its rows, and base and scale have no effect.
  *   grad   dx += dy turned back         err: SHAPE, DTYPE; ARG: the desc; VALUE: p of a table
  *   ref    Su et al. 2021, arXiv 2104.09864; scale: arXiv 2306.15595                          */
 MLC_API mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc);
-/* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for desc.table of
- *   any call. positions NULL: t of them from desc's offset on, else t is not read.
+/* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for the table of
+ *   a desc. positions NULL: t of them from desc's offset on, else t is not read.
  *   err    ARG: n is odd, the desc                                                            */
 MLC_API mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
                                      const mlc_rotary_desc *desc);
@@ -1730,11 +1730,13 @@ typedef struct mlc_cross_entropy_desc {
 
 /* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
 MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
-/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits are floats [n,c] or [c], labels
- *   i64 [n] or 0-d. Logits of 16 bits are read as they are, also under autocast, and get a gradient
- *   of their dtype, rounded once; the loss and weights are f32 then. Labels that are floats of the
- *   logits' shape are probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j;
- *   logits, labels, weights and the loss have one dtype then, and autocast casts inputs to f32.
+/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits are floats [..,c], labels i64 [..].
+ *   Classes come last, also of sequences [b,t,c]: in PyTorch they are second there. Logits of 16
+ *   bits are read as they are, also under autocast, and get a gradient of their dtype, rounded once;
+ *   the loss and weights are f32 then. Labels that are floats of the logits' shape are probabilities
+ *   of the classes: mean of -sum_j target_j log softmax(logits)_j; logits, labels, weights and the
+ *   loss have one dtype then, and autocast casts inputs to f32. e^mean is the perplexity, which
+ *   mlc_metric_perplexity gathers.
  *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
@@ -1966,9 +1968,9 @@ MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
  *   desc is NULL                                                                              */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
-/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once. If m has a
- *   parameter of that name, shape and dtype (the weight of a linear that is to be an embedding's),
- *   it is freed, and m's user data points to the other one.
+/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once. If m has
+ *   a parameter of that name, shape and dtype (the weight of a linear that is to be that of an
+ *   embedding), it is freed, and m's user data points to the other one.
  *   err    ARG: no parameter, or not of this context; a name that is taken by something else, or
  *          none                     test: tests/test_nn.c, tests/test_embedding.c             */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
@@ -32301,23 +32303,23 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
     const char *name = nd->op->name;
-    const int64_t n = x->ndim == 2 ? x->shape[0] : 1;
+    bool fits = y->ndim == x->ndim - 1;
     MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
                  "%s: logits are %s; write mlc_cast(x, MLC_F32)", name, mlc_dtype_name(x->dtype));
     MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
                  "%s: labels are %s; write mlc_cast(labels, MLC_I64)", name,
                  mlc_dtype_name(y->dtype));
-    MLC__REQUIRE(ctx, x->ndim == 1 || x->ndim == 2, SHAPE,
-                 "%s: logits must be [n,c] or [c], they are %s", name, mlc__shape(x).s);
-    MLC__REQUIRE(ctx, y->ndim == x->ndim - 1 && (y->ndim == 0 || y->shape[0] == n), SHAPE,
-                 "%s: logits %s need labels %s, they are %s", name, mlc__shape(x).s,
-                 mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(y).s);
+    MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: logits must be [n,c], [c] or [..,c], they are %s",
+                 name, mlc__shape(x).s);
+    for (int32_t d = 0; d < y->ndim; d++) fits = fits && y->shape[d] == x->shape[d];
+    MLC__REQUIRE(ctx, fits, SHAPE, "%s: logits %s need labels %s, they are %s", name,
+                 mlc__shape(x).s, mlc__shape_text(x->ndim - 1, x->shape).s, mlc__shape(y).s);
     MLC__REQUIRE(ctx, x->shape[x->ndim - 1] > 0, SHAPE,
                  "%s: logits %s have no classes; the last axis must not be empty", name,
                  mlc__shape(x).s);
     if (nd->n_in > 2) MLC__TRY(mlc__xent_weight_check(ctx, nd));
     const mlc_dtype wide = mlc__wide(x->dtype);
-    const int64_t twice = 2 * n;
+    const int64_t n = mlc__numel(x) / x->shape[x->ndim - 1], twice = 2 * n;
     MLC__TRY(mlc__out(ctx, nd, wide,
                       nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
     MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* largest logits, logs of the sums */
@@ -32340,6 +32342,12 @@ static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *
                      (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
+/* From one row to the next, where the first `axes` are rows: of more than one, t is dense. */
+static int64_t mlc__xent_step(const mlc_tensor *t, int32_t axes)
+{
+    return axes > 0 ? t->stride[axes - 1] : 0;
+}
+
 /* What both kernels are told in the same places: all before loss, or dy. */
 static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
 {
@@ -32347,12 +32355,12 @@ static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
     a->dtype = x->dtype;
     a->normal = nd->u.xent.normal;
-    a->n = x->ndim == 2 ? x->shape[0] : 1;
     a->c = x->shape[x->ndim - 1];
+    a->n = mlc__numel(x) / a->c;
     a->logits = mlc__data(x);
-    a->row = x->ndim == 2 ? x->stride[0] : 0;
+    a->row = mlc__xent_step(x, x->ndim - 1);
     a->labels = MLC__CAST(const int64_t *, mlc__data(y));
-    a->label_stride = y->ndim ? y->stride[0] : 0;
+    a->label_stride = mlc__xent_step(y, y->ndim);
     a->weight = mlc__xent_weight_data(nd);
     a->smoothing = d->label_smoothing;
     a->ignore = d->ignore_index;
@@ -32387,9 +32395,9 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     memcpy(&a, &common, offsetof(struct mlc_k_xent_grad, dy));
     a.accumulate = acc;
     a.dy = mlc__data(&dy);
-    a.dy_stride = dy.ndim ? dy.stride[0] : 0;
+    a.dy_stride = mlc__xent_step(&dy, dy.ndim);
     a.dx = mlc__data(&dx);
-    a.dx_row = dx.ndim == 2 ? dx.stride[0] : 0;
+    a.dx_row = mlc__xent_step(&dx, dx.ndim - 1);
     return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
@@ -32406,10 +32414,11 @@ static const mlc__arg mlc__args_xent[] = {
 static const mlc__op mlc__xent_op = MLC__XENT_OP("cross_entropy");
 static const mlc__op mlc__nll_op = MLC__XENT_OP("nll_loss");
 
-/* The kernel reads dense rows. */
+/* The kernel reads dense rows, and of more than two axes all of them in order. */
 static mlc_tensor *mlc__dense_rows(mlc_tensor *x)
 {
-    return x && x->ndim > 0 && x->stride[x->ndim - 1] != 1 ? mlc_copy(x) : x;
+    return x && x->ndim > 0 && (x->stride[x->ndim - 1] != 1 ||
+                                (x->ndim > 2 && !(x->flags & MLC__DENSE))) ? mlc_copy(x) : x;
 }
 
 MLC_IMPL mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void)
@@ -32428,6 +32437,7 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
     if (!mlc__loss_param(logits, op->name, "label_smoothing", d->label_smoothing,
                          d->label_smoothing >= 0.0 && d->label_smoothing <= 1.0, "in [0, 1]"))
         return NULL;
+    if (labels && labels->ndim > 1) labels = mlc_contiguous(labels);
     nd = mlc__begin(&local, op, d->weight ? 3 : 2, mlc__dense_rows(logits), labels,
                     mlc__dense_rows(d->weight));
     if (!nd || mlc__reduction_check(nd->in[0]->ctx, op->name, d->reduction, MLC_REDUCTION_NONE))
@@ -32440,7 +32450,7 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
 static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignores)
 {
     const mlc_tensor *x = l->in[0], *t = l->in[1];
-    MLC__TRY(mlc__loss_axes(l, "logits", 1, 2, "[n,c] or [c]"));
+    MLC__TRY(mlc__loss_axes(l, "logits", 1, MLC_MAX_DIMS, "[n,c], [c] or [..,c]"));
     MLC__REQUIRE(l->ctx, mlc__same_shape(x, t), SHAPE,
                  "%s: logits %s and target %s differ; a float target holds probabilities, labels "
                  "are i64: write mlc_cast(labels, MLC_I64)", l->loss, mlc__shape(x).s,
@@ -33300,7 +33310,7 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
 
 static void mlc__param_drop(mlc__param *p);
 
-/* p takes the place of m's own parameter, also in user data, where layers keep pointers to theirs. */
+/* p takes the place of m's own parameter, also in user data, where layers keep pointers. */
 static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
 {
     mlc__param *const old = slot->p;

@@ -201,7 +201,8 @@ TEST(embedding, a_bag_of_none_is_zero)
     CHECK_VALUES(mlc_embedding_bag(mlc_zeros(ctx, MLC_I64, mlc_dims2(2, 0)), NULL, table), 4, mean +
                  6, 0, 0);
     CHECK_VALUES(mlc_embedding_bag(mlc_zeros(ctx, MLC_I64, mlc_dims1(0)),
-                                   mlc_zeros(ctx, MLC_I64, mlc_dims1(2)), table), 4, mean + 6, 0, 0);
+                                   mlc_zeros(ctx, MLC_I64, mlc_dims1(2)), table),
+                 4, mean + 6, 0, 0);
     CHECK_OK(ctx);
 }
 

@@ -1264,8 +1264,12 @@ WRONG(cross_entropy_with_float_labels, SHAPE,
       mlc_cross_entropy(w->x, zeros(w, MLC_F32, 2, 1)))
 
 WRONG(cross_entropy_of_cubes, SHAPE,
-      "cross_entropy: logits must be [n,c] or [c], they are [1,2,3]",
+      "cross_entropy: logits [1,2,3] need labels [1,2], they are [2]",
       mlc_cross_entropy(mlc_unsqueeze(w->x, 0), labels(w, 0, 1)))
+
+WRONG(cross_entropy_of_a_number, SHAPE,
+      "cross_entropy: logits must be [n,c], [c] or [..,c], they are []",
+      mlc_cross_entropy(mlc_sum_all(w->x), labels(w, 0, 1)))
 
 WRONG(cross_entropy_with_few_labels, SHAPE,
       "cross_entropy: logits [2,3] need labels [2], they are [1]",
@@ -1304,8 +1308,9 @@ WRONG(cross_entropy_of_probabilities_without_classes, SHAPE,
       mlc_cross_entropy(zeros(w, MLC_F32, 2, 0), zeros(w, MLC_F32, 2, 0)))
 
 WRONG(cross_entropy_of_cubes_of_probabilities, SHAPE,
-      "cross_entropy: logits must be [n,c] or [c], it is [1,2,3]",
-      mlc_cross_entropy(mlc_unsqueeze(w->x, 0), mlc_unsqueeze(w->x, 0)))
+      "cross_entropy: logits [1,2,3] and target [2,3] differ; a float target holds probabilities, "
+      "labels are i64: write mlc_cast(labels, MLC_I64)",
+      mlc_cross_entropy(mlc_unsqueeze(w->x, 0), w->x))
 
 WRONG(cross_entropy_with_few_weights, SHAPE,
       "cross_entropy: logits [2,3] need weight [3], it is [2,3]",

@@ -1557,7 +1557,8 @@ DO(mlc_nn_embedding_ex)
 
 DO(mlc_nn_embedding)
 {
-    return own_module(w, mlc_nn_embedding(w->ctx, 5, 2)) ? keep(w, mlc_forward(w->module, w->i)) : mlc_ctx_status(w->ctx);
+    return own_module(w, mlc_nn_embedding(w->ctx, 5, 2)) ? keep(w, mlc_forward(w->module, w->i))
+                                                         : mlc_ctx_status(w->ctx);
 }
 
 DO(mlc_nn_linear_ex)

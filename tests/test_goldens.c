@@ -126,6 +126,7 @@ static mlc_tensor *call_rotary(op_args *a)
 
 CALL(sinusoidal, (a->ctx, INT(0), INT(1)))
 CALL(alibi_slopes, (a->ctx, INT(0)))
+CALL(rotary_table, (a->ctx, NULL, INT(0), INT(1), NULL))
 
 static mlc_tensor *call_embedding_bag_ex(op_args *a)
 {
@@ -443,6 +444,7 @@ static const op_row OPS[] = {
     {"mlc_embedding_bag", call_embedding_bag, FLOAT, "sg"},
     {"mlc_embedding_bag_ex", call_embedding_bag_ex, FLOAT, "g"},
     {"mlc_rotary", call_rotary, FLOAT, "seg"},
+    {"mlc_rotary_table", call_rotary_table, BIT(MLC_F64), ""},
     {"mlc_sinusoidal", call_sinusoidal, BIT(MLC_F32), ""},
     {"mlc_alibi_slopes", call_alibi_slopes, BIT(MLC_F32), ""},
     {"mlc_masked_select", call_masked_select, ANY, "bse0g"},

@@ -1059,3 +1059,58 @@ TEST(loss, cross_entropy_refuses_a_desc_out_of_range)
     check_refused(ctx, mlc_cross_entropy_ex(x, y, &d), MLC_ERR_ARG, "reduction");
     CHECK_OK(ctx);
 }
+
+/* ---- sequences ----------------------------------------------------------------------------- */
+
+/* Logits [b,t,c] of every layout are those of b t rows, bit for bit: with an ignored label too. */
+TEST(loss, of_a_sequence_is_that_of_its_rows)
+{
+    enum { B = 3, T = 5, C = 7 };
+    static const mlc_dtype FLOATS[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    mlc_ctx *ctx = test_ctx();
+    for (int k = 0; k < 4; k++)
+        for (int form = 0; form < 12; form++) {
+            mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+            double      y[2][B * T], g[2][B * T * C];
+            mlc_tensor *label = mlc_cast(test_rand(ctx, MLC_F64, mlc_dims2(T, B), 3, 0, C),
+                                         MLC_I64);
+            label = mlc_transpose(label, 0, 1);
+            d.reduction = (mlc_reduction)(form % 3);
+            d.has_ignore_index = form / 3 % 2 != 0;
+            d.ignore_index = 2;
+            d.label_smoothing = form / 6 % 2 ? 0.1 : 0;
+            const int64_t n = d.reduction == MLC_REDUCTION_NONE ? B * T : 1;
+            for (int way = 0; way < 2; way++) {
+                mlc_tensor *x = test_rand(ctx, FLOATS[k], mlc_dims3(T, B, C), 1, -3, 3), *at, *l;
+                mlc_set_requires_grad(x, true);
+                at = mlc_transpose(x, 0, 1);               /* [b,t,c] by stride                */
+                l = way ? mlc_cross_entropy_ex(mlc_reshape(at, mlc_dims2(B * T, C)),
+                                               mlc_reshape(label, mlc_dims1(B * T)), &d)
+                        : mlc_cross_entropy_ex(at, label, &d);
+                CHECK_EQ(mlc_numel(l), n);
+                CHECK_EQ(l->ndim, n == 1 ? 0 : 2 - way);
+                CHECK_EQ(l->dtype, k == 1 ? MLC_F64 : MLC_F32);
+                CHECK_EQ(mlc_backward_from(l, NULL), MLC_OK);
+                test_read(l, y[way]);
+                test_read(mlc_grad(x), g[way]);
+            }
+            CHECK(memcmp(y[0], y[1], (size_t)n * sizeof(double)) == 0);
+            CHECK(memcmp(g[0], g[1], sizeof g[0]) == 0);
+        }
+    CHECK_OK(ctx);
+}
+
+TEST(loss, of_a_sequence_takes_probabilities_and_its_mean_is_the_log_of_the_perplexity)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(2, 4, 5), 1, -3, 3);
+    mlc_tensor *y = mlc_cast(test_rand(ctx, MLC_F64, mlc_dims2(2, 4), 3, 0, 5), MLC_I64);
+    mlc_tensor *p = mlc_cast(mlc_one_hot(y, 5), MLC_F32);
+    const double l = mlc_item(mlc_cross_entropy(x, y));
+    CHECK_NEAR(mlc_item(mlc_cross_entropy(x, p)), l, 1e-6);
+    mlc_metric *m = mlc_metric_perplexity(ctx);
+    CHECK_EQ(mlc_metric_update(m, x, y, NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), exp(l), 1e-5);
+    mlc_metric_free(m);
+    CHECK_OK(ctx);
+}

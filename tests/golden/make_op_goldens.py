@@ -1343,6 +1343,11 @@ def sequence(book, dtype):
                 call = lambda x, p: rotated(x, p, n, neighbours, base, scale)
             book.case("rotary", dtype, [(x, view)] + ([] if places is None else [(p, "")]), call,
                       ints=[[n, neighbours, first]], nums=[base, scale], native=False)
+    if dtype == "f64":
+        def turns():
+            angle = torch.arange(3).double()[:, None] * torch.tensor([1, 0.01], dtype=torch.float64)
+            return torch.cat([angle.cos(), angle.sin(), -angle.sin()], 1)
+        book.case("rotary_table", dtype, [], turns, ints=[[3], [4]])
     if dtype == "f32":
         for t, d in ((5, 8), (40, 6), (3, 1), (2, 5)):
             def table():
