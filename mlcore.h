@@ -94,7 +94,7 @@
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.MOMENTS
- *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
+ *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION  IMPL.KERNELS.FLASH
  *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
@@ -21578,10 +21578,850 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
     return MLC_OK;
 }
 
+/* @@ IMPL.KERNELS.FLASH ---------------------------------- attention by tiles of products
+ * Blocks of rows meet blocks of keys, both packed for the tiles of products: scores are a product,
+ * whose rows become weights by an online softmax (Dao, arXiv 2307.08691), and weights times v are
+ * added to sums, scaled anew where a row's maximum rises. Heads that share k and v are rows behind
+ * each other. What no row of a block sees is left out. Backward goes key block by key block, all
+ * rows in order, and sums dq in workspace: its bits follow the shape, as all cuts do. What rows see
+ * is as in IMPL.KERNELS.ATTENTION, whose kernels are the definition. */
+#if MLC__X86 || MLC__NEON
+
+#define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
+#define MLC__FLASH_KEYS 256            /* of a block                                            */
+#define MLC__FLASH_KEPT (4 << 20)      /* bytes of packed k and v that a thread keeps           */
+#define MLC__FLASH_STEP 64             /* scores that are exponentiated at a time               */
+
+/* The largest, or the sum, of 16 lanes. */
+#define MLC__FLASH_JOIN(lane, JOIN) \
+    for (int w = 8; w > 0; w /= 2) \
+        for (int l = 0; l < w; l++) lane[l] = JOIN(lane[l], lane[l + w]);
+#define MLC__FLASH_MORE(a, b) ((a) > (b) ? (a) : (b))
+#define MLC__FLASH_PLUS(a, b) ((a) + (b))
+
+/* x = e^(x scale + add - max), and their sum, n a multiple of MLC__FLASH_STEP; add may be NULL.
+ * find: max rises to the largest of them first. A max of -inf counts as 0. */
+#define MLC__E_SCORE(k) MLC__MAD(v[k], s, -m)
+#define MLC__FLASH_SOFT_TEXT(T) \
+    T *v = MLC__CAST(T *, x), most[16], sum[16], s = (T)scale, m = (T)*max; \
+    const T *b = MLC__CAST(const T *, add); \
+    for (int l = 0; l < 16; l++) { most[l] = m; sum[l] = 0; } \
+    if (b) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) v[i] = MLC__MAD(v[i], s, b[i]); \
+        s = 1; \
+    } \
+    if (find) { \
+        for (int64_t i = 0; i < n; i += 16) \
+            MLC__ROLLED for (int l = 0; l < 16; l++) \
+                most[l] = MLC__FLASH_MORE(v[i + l] * s, most[l]); \
+        MLC__FLASH_JOIN(most, MLC__FLASH_MORE) \
+        *max = (double)(m = most[0]); \
+    } \
+    if (m == (T)-MLC__INF) m = 0; \
+    for (int64_t i = 0; i < n; i += 64, v += 64) \
+        MLC__ROLLED for (int l = 0; l < 16; l++) { \
+            const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_SCORE, l); \
+            const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused); \
+            v[l] = e.a; v[l + 16] = e.b; v[l + 32] = e.c; v[l + 48] = e.d; \
+            sum[l] += MLC__SUM_FOUR(e); \
+        } \
+    MLC__FLASH_JOIN(sum, MLC__FLASH_PLUS) \
+    return (double)sum[0];
+
+/* ds = p (ds - less) */
+#define MLC__FLASH_SLOPE_TEXT(T) \
+    T *o = MLC__CAST(T *, ds); \
+    const T *v = MLC__CAST(const T *, p), m = (T)less; \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (o[i] - m);
+
+/* out = x by (+ old) */
+#define MLC__FLASH_MIX_TEXT(T) \
+    T *o = MLC__CAST(T *, out), f = (T)by; \
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, old); \
+    if (w) { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = MLC__MAD(v[i], f, w[i]); } \
+    else { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * f; }
+
+/* add[i] = m[i], or where m is NULL 0, less slope |far - i|. A mask of bool: -inf for 0, else 0. */
+#define MLC__FLASH_BIAS_TEXT(T) \
+    T *o = MLC__CAST(T *, add), f = (T)slope; \
+    const float out = (float)-MLC__INF; \
+    if (truth) { \
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = o[i] != 0 ? (T)0 : (T)out; \
+    } \
+    if (slope == 0.0) return; \
+    for (int64_t i = 0; i < n; i++) { \
+        const T at = (T)(int32_t)(far - i); \
+        o[i] -= f * (at < 0 ? -at : at); \
+    }
+
+#define MLC__FLASH_KERNELS(X) \
+    X(double, flash_soft, FLASH_SOFT, (void *x, const void *add, int64_t n, double scale, \
+                                       double *max, bool find), (x, add, n, scale, max, find)) \
+    X(void, flash_slope, FLASH_SLOPE, (void *ds, const void *p, int64_t n, double less), \
+      (ds, p, n, less)) \
+    X(void, flash_mix, FLASH_MIX, (void *out, const void *x, const void *old, int64_t n, \
+                                   double by), (out, x, old, n, by)) \
+    X(void, flash_bias, FLASH_BIAS, (void *add, int64_t n, bool truth, double slope, int64_t far), \
+      (add, n, truth, slope, far))
+#define MLC__F(name) name##_f32
+MLC__FLASH_KERNELS(MLC__ROW_BODY_F32)
+#undef MLC__F
+#define MLC__F(name) name##_f64
+MLC__FLASH_KERNELS(MLC__ROW_BODY_F64)
+#undef MLC__F
+
+/* What a level brings beside its products. */
+typedef struct mlc__flash_fns {
+    const mlc__half_fns *half;
+    MLC__FLASH_KERNELS(MLC__ROW_FIELD)
+} mlc__flash_fns;
+
+#define MLC__STAMP_FLASH(isa, base) \
+    MLC__FLASH_KERNELS(MLC__ROW_STAMP_##isa) \
+    static const mlc__flash_fns mlc__flash_fns_##isa[2] = { \
+        { &mlc__half_fns_##isa MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
+        { &mlc__half_fns_##isa MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
+#if MLC__NEON
+MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_neon)
+MLC__STAMP_FLASH(neon, neon)
+#else
+MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_avx2)
+MLC__STAMP_FLASH(avx2, avx2)
+#endif
+#if MLC__AVX512
+MLC__STAMP_FLASH(avx512, avx2)
+#endif
+
+/* Columns of a product's right side in panels, behind each other. */
+typedef struct mlc__flash_panels {
+    char   *data;
+    int64_t panel, columns, depth;     /* columns of a panel, and of all; elements along k      */
+    size_t  bytes;                     /* of a panel                                            */
+} mlc__flash_panels;
+
+/* Its left side: row r begins at data + r bytes of panels; cells between rows and steps. */
+typedef struct mlc__flash_left {
+    const char *data;
+    int64_t     row, step;
+    bool        packed;                /* as form->pack_a makes panels                          */
+} mlc__flash_left;
+
+/* A call, and how it is cut. Offsets are of a thread's workspace. */
+typedef struct mlc__flash {
+    const struct mlc_k_attention *a;
+    const struct mlc_k_attention_grad *g;          /* or NULL                                  */
+    const mlc__gemm_fns  *f, *wide_fns;            /* of products; of what they are summed in  */
+    const mlc__flash_fns *fn;
+    mlc_dtype dtype, wide;             /* of what is multiplied, and summed                     */
+    size_t    one, size;               /* their bytes                                           */
+    double    scale;                   /* of scores; where a's is 0 they are made 0             */
+    int64_t   all, rows, blocks;       /* rows of a task, of a block; blocks                    */
+    int64_t   keys, spans, kept;       /* keys of a block; blocks of keys; those that stay      */
+    int64_t   line, low_line;          /* elements between rows of scores, and of them narrowed */
+    int64_t   d, dv;                   /* elements between rows as they are multiplied          */
+    int64_t   d_panel, dv_panel, d_cols, dv_cols;
+    size_t    q, dy, scores, ds, low, turned, sums, add, words, room, stat, span;
+    size_t    k_pack, v_pack, k_turned, q_pack, dy_pack, dk, dv_sum, dq;
+    size_t    pack_bytes[2], each;
+    char     *mask;                    /* sums of dmask                                         */
+} mlc__flash;
+
+MLC__INLINE int64_t mlc__flash_cells(const mlc__flash *j, int64_t n)
+{
+    const mlc__form *form = j->f->form;
+    return (n + form->unit - 1) / form->unit * form->unit >> form->pair;
+}
+
+MLC__INLINE size_t mlc__flash_bytes(const mlc__flash *j, int64_t panel, int64_t depth)
+{
+    return (size_t)(mlc__flash_cells(j, depth) * panel * j->f->form->cell_bytes);
+}
+
+/* Packs columns of x, minor elements apart, whose elements along k are major apart. */
+static mlc__flash_panels mlc__flash_pack(const mlc__flash *j, void *to, int64_t panel,
+                                         const void *x, int64_t minor, int64_t major,
+                                         int64_t columns, int64_t depth)
+{
+    const mlc__flash_panels p = { MLC__CAST(char *, to), panel, columns, depth,
+                                  mlc__flash_bytes(j, panel, depth) };
+    char *at = p.data;
+    for (int64_t x0 = 0; x0 < columns; x0 += panel, at += p.bytes)
+        j->f->form->pack_b[0](at, mlc__at(x, x0 * minor, j->one), minor, major,
+                              mlc__min(panel, columns - x0), panel, depth);
+    return p;
+}
+
+/* Scores as the left side of a product with their columns as rows. */
+static mlc__flash_left mlc__flash_turn(const mlc__flash *j, char *to, const void *scores, int64_t m,
+                                       int64_t depth)
+{
+    const mlc__form *form = j->f->form;
+    mlc__flash_left l = { MLC__CAST(const char *, scores), 1, j->line, false };
+    if (!form->pair) return l;
+    const size_t line = (size_t)(mlc__flash_cells(j, depth) * form->cell_bytes);
+    for (int64_t r = 0; r < m; r += j->f->mr) {
+        const int64_t width = mlc__min(j->f->mr, m - r);
+        form->pack_a[1](to + (size_t)r * line, mlc__at(scores, r, j->size), 1, j->line, width,
+                        (int64_t)mlc__round_up((size_t)width, (size_t)form->run), depth);
+    }
+    l.data = to;
+    l.packed = true;
+    return l;
+}
+
+/* out [m, columns] (+)= left [m, n] times elements [from, from + n) along k of b, n being short of
+ * a whole step of k only at its end; columns [x0, x0 + columns), x0 a multiple of a panel. */
+static void mlc__flash_multiply(const mlc__flash *j, const mlc__flash_left *left, int64_t m,
+                                const mlc__flash_panels *b, int64_t from, int64_t n, int64_t x0,
+                                int64_t columns, void *out, int64_t out_row, bool add)
+{
+    const mlc__form *form = j->f->form;
+    mlc__tile t;
+    memset(&t, 0, sizeof t);
+    t.kc = mlc__flash_cells(j, n);
+    t.b_step = b->panel;
+    t.out_row = t.sum_row = out_row;
+    for (int64_t x = 0; x < columns; x += b->panel)
+        for (int64_t r = 0; r < m; r += j->f->mr) {
+            const int64_t start = left->packed ? r * t.kc : r * left->row;
+            t.mr = mlc__min(j->f->mr, m - r);
+            t.a = left->data + start * form->cell_bytes;
+            t.a_row = left->packed ? form->run : left->row;
+            t.a_step = left->packed ? (int64_t)mlc__round_up((size_t)t.mr, (size_t)form->run)
+                                    : left->step;
+            t.b = b->data + (size_t)((x0 + x) / b->panel) * b->bytes +
+                  (size_t)((from >> form->pair) * b->panel * form->cell_bytes);
+            t.out = MLC__CAST(char *, out) + (size_t)(r * out_row + x) * j->size;
+            t.sum = add ? t.out : NULL;
+            (b->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
+        }
+}
+
+/* Rows [r, r + n) of heads `head` on, t rows each, as dtype, dense, zeros behind. */
+static void mlc__flash_read(const mlc__flash *j, char *to, mlc_dtype dtype, int64_t line,
+                            const void *x, const int64_t stride[4], int64_t batch, int64_t head,
+                            int64_t t, int64_t r, int64_t n, int64_t width)
+{
+    const mlc_dtype lies = j->a->dtype;
+    const size_t size = mlc_dtype_bytes(dtype), from = mlc_dtype_bytes(lies);
+    for (int64_t i = r; i < r + n; i++, to += (size_t)line * size) {
+        const void *row = mlc__at(x, batch * stride[0] + (head + i / t) * stride[1] +
+                                     i % t * stride[2], from);
+        if (lies == dtype && stride[3] == 1) memcpy(to, row, (size_t)width * size);
+        else for (int64_t e = 0; e < width; e += MLC__GATHER_BYTES / 8)
+            mlc__load_wide(to + (size_t)e * size, dtype, mlc__at(row, e * stride[3], from), lies,
+                           stride[3], mlc__min(MLC__GATHER_BYTES / 8, width - e), j->fn->half);
+        memset(to + (size_t)width * size, 0, (size_t)(line - width) * size);
+    }
+}
+
+/* n sums times by to (added to) x from element `at` on. */
+static void mlc__flash_write(const mlc__flash *j, void *x, mlc_dtype dtype, int64_t at,
+                             int64_t step, const void *sums, int64_t n, double by, bool add)
+{
+    double made[MLC__GATHER_BYTES / 8], old[MLC__GATHER_BYTES / 8];
+    const size_t size = mlc_dtype_bytes(dtype);
+    for (int64_t e = 0; e < n; e += MLC__COUNT(made)) {
+        const int64_t some = mlc__min(MLC__COUNT(made), n - e);
+        char *to = MLC__CAST(char *, x) + (at + e * step) * (int64_t)size;
+        if (add) mlc__load_wide(old, j->wide, to, dtype, step, some, j->fn->half);
+        j->fn->flash_mix(made, mlc__at(sums, e, j->size), add ? old : NULL, some, by);
+        mlc__cast_dense(step == 1 ? (void *)to : (void *)old, dtype, made, j->wide, some,
+                        j->fn->half);
+        if (step != 1) mlc__scatter(to, step, old, some, size);
+    }
+}
+
+/* Packs n keys of k or v from key `from` on: turned, keys are columns, else they run along k. */
+static mlc__flash_panels mlc__flash_keys(const mlc__flash *j, char *own, char *to, bool value,
+                                         bool turned, int64_t batch, int64_t kv, int64_t from,
+                                         int64_t n)
+{
+    const struct mlc_k_attention *a = j->a;
+    const int64_t *stride = value ? a->v_stride : a->k_stride, width = value ? a->dv : a->d;
+    const void *x = value ? a->v : a->k;
+    int64_t key = stride[2], step = stride[3];
+    const int64_t panel = turned ? j->f->nr : value ? j->dv_panel : j->d_panel;
+    if (a->dtype != j->dtype) {
+        mlc__flash_read(j, own + j->room, j->dtype, width, x, stride, batch, kv, a->s, from, n,
+                        width);
+        x = own + j->room;
+        key = width;
+        step = 1;
+    } else x = mlc__at(x, batch * stride[0] + kv * stride[1] + from * key, j->one);
+    return turned ? mlc__flash_pack(j, to, panel, x, key, step, n, width)
+                  : mlc__flash_pack(j, to, panel, x, step, key, width, n);
+}
+
+/* Rows of a block: where in the task they begin, how many, what each of them sees. */
+typedef struct mlc__flash_block {
+    int64_t batch, kv, r, n;
+    mlc__attn_span *span;
+    int64_t lo, hi;                    /* keys that some of them see                            */
+} mlc__flash_block;
+
+static mlc__flash_block mlc__flash_rows(const mlc__flash *j, char *own, int64_t batch, int64_t kv,
+                                        int64_t r)
+{
+    mlc__flash_block b = { batch, kv, r, mlc__min(j->rows, j->all - r),
+                           MLC__CAST(mlc__attn_span *, (void *)(own + j->span)), INT64_MAX, 0 };
+    for (int64_t i = 0; i < b.n; i++) {
+        b.span[i] = mlc__attn_seen(j->a, batch, (r + i) % j->a->t);
+        if (b.span[i].lo >= b.span[i].hi) continue;
+        b.lo = mlc__min(b.lo, b.span[i].lo);
+        b.hi = mlc__max(b.hi, b.span[i].hi);
+    }
+    return b;
+}
+
+/* Part [x0, x1) of the n keys from key `from` on that a block of rows sees: begins with a panel. */
+static bool mlc__flash_meets(const mlc__flash *j, const mlc__flash_block *b, int64_t from,
+                             int64_t n, int64_t *x0, int64_t *x1)
+{
+    *x0 = mlc__max(0, b->lo - from) / j->f->nr * j->f->nr;
+    *x1 = mlc__min(n, b->hi - from);
+    return b->lo < from + n && *x0 < *x1;
+}
+
+/* Keys of a batch that may be read. */
+MLC__INLINE int64_t mlc__flash_there(const mlc__flash *j, int64_t batch)
+{
+    return j->a->lengths ? mlc__max(0, mlc__min(j->a->s, j->a->lengths[batch])) : j->a->s;
+}
+
+MLC__INLINE int64_t mlc__flash_head(const mlc__flash *j, const mlc__flash_block *b, int64_t i)
+{
+    return b->kv * (j->a->h / j->a->hk) + (b->r + i) / j->a->t;
+}
+
+static void mlc__flash_fill(const mlc__flash *j, void *x, int64_t lo, int64_t hi, double v)
+{
+    for (int64_t i = lo; i < hi; i++) mlc__elem_put(x, i, j->wide, v);
+}
+
+/* What is added to n scores of row i, from key `from` on; [lo, hi) of them are seen. */
+static const void *mlc__flash_bias(const mlc__flash *j, char *own, const mlc__flash_block *b,
+                                   int64_t i, int64_t from, int64_t lo, int64_t hi, int64_t n)
+{
+    const struct mlc_k_attention *a = j->a;
+    const int64_t *ms = a->mask_stride, head = mlc__flash_head(j, b, i);
+    const size_t size = mlc_dtype_bytes(a->mask_dtype);
+    char *add = own + j->add;
+    if (!a->mask && !a->alibi) return NULL;
+    memset(add, 0, (size_t)n * j->size);
+    if (lo >= hi) return add;
+    const int64_t at = b->batch * ms[0] + head * ms[1] + (b->r + i) % a->t * ms[2];
+    for (int64_t e = lo; a->mask && e < hi; e += MLC__GATHER_BYTES / 8)
+        mlc__load_wide(add + (size_t)e * j->size, j->wide,
+                       mlc__at(a->mask, at + (from + e) * ms[3], size), a->mask_dtype, ms[3],
+                       mlc__min(MLC__GATHER_BYTES / 8, hi - e), j->fn->half);
+    j->fn->flash_bias(add + (size_t)lo * j->size, hi - lo, a->mask && a->mask_dtype == MLC_BOOL,
+                      a->alibi ? (double)a->alibi[head] : 0.0, b->span[i].at - from - lo);
+    return add;
+}
+
+/* Scores of row i of a block, n of them from key `from` on, become e^(score - max): of what it does
+ * not see 0. Returns their sum. */
+static double mlc__flash_weigh(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t i,
+                               int64_t from, int64_t n, char *row, double *max, bool find)
+{
+    const int64_t whole = (int64_t)mlc__round_up((size_t)n, MLC__FLASH_STEP);
+    const int64_t lo = mlc__max(0, mlc__min(n, b->span[i].lo - from));
+    const int64_t hi = mlc__max(lo, mlc__min(n, b->span[i].hi - from));
+    const double out = j->scale < 0.0 ? MLC__INF : -MLC__INF;
+    if (j->a->scale == 0.0) memset(row, 0, (size_t)n * j->size);
+    mlc__flash_fill(j, row, 0, lo, out);
+    mlc__flash_fill(j, row, hi, whole, out);
+    return j->fn->flash_soft(row, mlc__flash_bias(j, own, b, i, from, lo, hi, whole), whole,
+                             j->scale, max, find);
+}
+
+/* Drops n weights of row i, or their gradients, as dropout does of [b,h,t,s]. */
+static void mlc__flash_drop(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t i,
+                            int64_t from, int64_t n, void *row)
+{
+    const struct mlc_k_attention *a = j->a;
+    const mlc__drop_of drop = mlc__drop_made(a->drop);
+    const int64_t line = (b->batch * a->h + mlc__flash_head(j, b, i)) * a->t + (b->r + i) % a->t;
+    const int64_t e = line * a->s + from, lead = e % 4;
+    uint32_t *w = MLC__CAST(uint32_t *, (void *)(own + j->words));
+    if (!(a->drop > 0.0)) return;
+    mlc__random_words(j->f->random, a->drop_seed, mlc__stream_of(a->drop_stream, a->drop_base),
+                      e - lead, lead + n, 1, w);
+    mlc__dropout_tile(j->f->random, j->wide, &drop, false, w + lead, row, row, n);
+}
+
+/* Row i as products read it, with zeros behind: narrowed, where they are of 16 bits. */
+static void mlc__flash_narrow(const mlc__flash *j, char *own, int64_t i, int64_t n, void *row)
+{
+    const int64_t whole = (int64_t)mlc__round_up((size_t)n, MLC__STEP);
+    if (j->dtype == j->wide) return;
+    mlc__flash_fill(j, row, n, whole, 0.0);
+    j->fn->half->narrow(own + j->low + (size_t)(i * j->low_line) * j->one,
+                        MLC__CAST(const float *, row), j->dtype, whole);
+}
+
+/* Rows of scores, or of what became of them, as a left side. */
+static mlc__flash_left mlc__flash_left_of(const mlc__flash *j, const char *own, size_t scores)
+{
+    const mlc__flash_left wide = { own + scores, j->line, 1, false };
+    const mlc__flash_left low = { own + j->low, j->low_line / 2, 1, false };
+    return j->dtype == j->wide ? wide : low;
+}
+
+/* Rows as they are multiplied, as a left side. */
+MLC__INLINE mlc__flash_left mlc__flash_rows_left(const mlc__flash *j, const char *data,
+                                                 int64_t line)
+{
+    const mlc__flash_left l = { data, line >> j->f->form->pair, 1, false };
+    return l;
+}
+
+/* -- forward: a task is a block of rows -- */
+
+/* Scores of row i become weights; what the row summed so far is scaled to its new maximum. */
+static void mlc__flash_online(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t i,
+                              int64_t from, int64_t n)
+{
+    double *max = MLC__CAST(double *, (void *)(own + j->stat)) + 2 * i, old = max[0];
+    char *row = own + j->scores + (size_t)(i * j->line) * j->size;
+    char *y = own + j->sums + (size_t)(i * j->dv_cols) * j->size;
+    const double sum = mlc__flash_weigh(j, own, b, i, from, n, row, max, true);
+    if (old != max[0] && old != -MLC__INF) {
+        const double by = exp(old - max[0]);
+        max[1] *= by;
+        j->fn->flash_mix(y, y, NULL, j->a->dv, by);
+    }
+    max[1] += sum;
+    mlc__flash_drop(j, own, b, i, from, n, row);
+    mlc__flash_narrow(j, own, i, n, row);
+}
+
+/* k and v of a block of keys, packed unless this thread has them. */
+static void mlc__flash_open(const mlc__flash *j, char *own, int64_t batch, int64_t kv,
+                            int64_t block, int64_t n, mlc__flash_panels panels[2])
+{
+    const int64_t slot = block % j->kept, key = (batch * j->a->hk + kv) * j->spans + block;
+    int64_t *tag = MLC__CAST(int64_t *, (void *)own) + slot;
+    char *to[2] = { own + j->k_pack + (size_t)slot * j->pack_bytes[0],
+                    own + j->v_pack + (size_t)slot * j->pack_bytes[1] };
+    const mlc__flash_panels k = { to[0], j->f->nr, n, j->a->d,
+                                  mlc__flash_bytes(j, j->f->nr, j->a->d) };
+    const mlc__flash_panels v = { to[1], j->dv_panel, j->a->dv, n,
+                                  mlc__flash_bytes(j, j->dv_panel, n) };
+    panels[0] = k;
+    panels[1] = v;
+    if (*tag == key) return;
+    mlc__flash_keys(j, own, to[0], false, true, batch, kv, block * j->keys, n);
+    mlc__flash_keys(j, own, to[1], true, false, batch, kv, block * j->keys, n);
+    *tag = key;
+}
+
+/* y and lse of a block, of its sums. */
+static void mlc__flash_finish(const mlc__flash *j, const char *own, const mlc__flash_block *b)
+{
+    const struct mlc_k_attention *a = j->a;
+    const double *stat = MLC__CAST(const double *, (const void *)(own + j->stat));
+    for (int64_t i = 0; i < b->n; i++, stat += 2) {
+        const int64_t head = mlc__flash_head(j, b, i), row = (b->r + i) % a->t;
+        const int64_t *to = a->y_stride;
+        mlc__flash_write(j, a->y, a->dtype, b->batch * to[0] + head * to[1] + row * to[2], to[3],
+                         own + j->sums + (size_t)(i * j->dv_cols) * j->size, a->dv,
+                         stat[1] == 0.0 ? 0.0 : 1.0 / stat[1], false);
+        if (a->lse)
+            mlc__elem_put(a->lse, (b->batch * a->h + head) * a->t + row, j->wide,
+                          stat[1] == 0.0 ? -MLC__INF : stat[0] + log(stat[1]));
+    }
+}
+
+/* Blocks of rows from the last on: with a causal mask they see most. */
+static void mlc__flash_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__flash *j = MLC__CAST(const mlc__flash *, arg);
+    const struct mlc_k_attention *a = j->a;
+    const int64_t pair = chunk / j->blocks, batch = pair / a->hk, kv = pair % a->hk;
+    const int64_t group = a->h / a->hk, r = (j->blocks - 1 - chunk % j->blocks) * j->rows;
+    char *own = MLC__CAST(char *, a->workspace) + (size_t)worker * j->each;
+    const mlc__flash_block b = mlc__flash_rows(j, own, batch, kv, r);
+    const int64_t there = mlc__flash_there(j, batch);
+    double *stat = MLC__CAST(double *, (void *)(own + j->stat));
+    const mlc__flash_left q = mlc__flash_rows_left(j, own + j->q, j->d);
+    const mlc__flash_left p = mlc__flash_left_of(j, own, j->scores);
+    mlc__flash_panels panels[2];
+    int64_t x0, x1;
+    for (int64_t i = 0; i < b.n; i++) { stat[2 * i] = -MLC__INF; stat[2 * i + 1] = 0.0; }
+    memset(own + j->sums, 0, (size_t)(b.n * j->dv_cols) * j->size);
+    mlc__flash_read(j, own + j->q, j->dtype, j->d, a->q, a->q_stride, batch, kv * group, a->t, r,
+                    b.n, a->d);
+    if (j->f->form->begin) j->f->form->begin();
+    for (int64_t block = 0; block < j->spans; block++) {
+        const int64_t from = block * j->keys, n = mlc__min(j->keys, there - from);
+        if (!mlc__flash_meets(j, &b, from, n, &x0, &x1)) continue;
+        mlc__flash_open(j, own, batch, kv, block, n, panels);
+        mlc__flash_multiply(j, &q, b.n, &panels[0], 0, a->d, x0, x1 - x0, own + j->scores, j->line,
+                            false);
+        for (int64_t i = 0; i < b.n; i++) mlc__flash_online(j, own, &b, i, from + x0, x1 - x0);
+        mlc__flash_multiply(j, &p, b.n, &panels[1], x0, x1 - x0, 0, a->dv, own + j->sums,
+                            j->dv_cols, true);
+    }
+    if (j->f->form->end) j->f->form->end();
+    mlc__flash_finish(j, own, &b);
+}
+
+/* -- backward: a task is a batch and a head of k and v -- */
+
+/* lse, and the sum of y dy, of all rows of a task. */
+static void mlc__flash_stats(const mlc__flash *j, char *own, int64_t batch, int64_t kv)
+{
+    const struct mlc_k_attention *a = j->a;
+    double *stat = MLC__CAST(double *, (void *)(own + j->stat));
+    const int64_t head = kv * (a->h / a->hk);
+    char *y = own + j->room, *dy = y + (size_t)a->dv * j->size;
+    for (int64_t r = 0; r < j->all; r++) {
+        const double lse = mlc__elem(a->lse, (batch * a->h + head) * a->t + r, j->wide);
+        mlc__flash_read(j, y, j->wide, a->dv, a->y, a->y_stride, batch, head, a->t, r, 1, a->dv);
+        mlc__flash_read(j, dy, j->wide, a->dv, j->g->dy, j->g->dy_stride, batch, head, a->t, r, 1,
+                        a->dv);
+        stat[2 * r] = lse == -MLC__INF ? MLC__INF : lse;
+        stat[2 * r + 1] = j->wide_fns->dot(y, dy, a->dv);
+    }
+}
+
+/* Adds n numbers ds of row i, from key `from` on, to their elements of dmask. */
+static void mlc__flash_mask(const mlc__flash *j, const mlc__flash_block *b, int64_t i, int64_t from,
+                            int64_t n, const char *ds)
+{
+    const int64_t *shape = j->g->mask_shape, row = (b->r + i) % j->a->t;
+    const int64_t at = ((shape[0] > 1 ? b->batch : 0) * shape[1] +
+                        (shape[1] > 1 ? mlc__flash_head(j, b, i) : 0)) * shape[2] +
+                       (shape[2] > 1 ? row : 0);
+    char *to = j->mask + (size_t)(at * shape[3]) * j->size;
+    if (shape[3] > 1) to += (size_t)from * j->size;
+    if (shape[3] > 1) j->fn->flash_mix(to, ds, to, n, 1.0);
+    for (int64_t e = 0; shape[3] == 1 && e < n; e++)
+        mlc__elem_put(to, 0, j->wide, mlc__elem(to, 0, j->wide) + mlc__elem(ds, e, j->wide));
+}
+
+/* Row i's scores become its weights, its gradients of weights those of scores. */
+static void mlc__flash_slopes(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t i,
+                              int64_t from, int64_t n)
+{
+    double *stat = MLC__CAST(double *, (void *)(own + j->stat)) + 2 * (b->r + i);
+    char *p = own + j->scores + (size_t)(i * j->line) * j->size;
+    char *ds = own + j->ds + (size_t)(i * j->line) * j->size;
+    mlc__flash_weigh(j, own, b, i, from, n, p, &stat[0], false);
+    mlc__flash_drop(j, own, b, i, from, n, ds);
+    j->fn->flash_slope(ds, p, n, stat[1]);
+    if (j->mask) mlc__flash_mask(j, b, i, from, n, ds);
+    mlc__flash_drop(j, own, b, i, from, n, p);
+    mlc__flash_narrow(j, own, i, n, ds);
+}
+
+/* A block of rows against keys [x0, x1) of a block, packed as k^T, v^T, k. */
+static void mlc__flash_step(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t from,
+                            int64_t x0, int64_t x1, const mlc__flash_panels panels[3])
+{
+    const struct mlc_k_attention *a = j->a;
+    const int64_t head = b->kv * (a->h / a->hk), n = x1 - x0;
+    const mlc__flash_left q = mlc__flash_rows_left(j, own + j->q, j->d);
+    const mlc__flash_left dy = mlc__flash_rows_left(j, own + j->dy, j->dv);
+    const mlc__flash_left ds = mlc__flash_left_of(j, own, j->ds);
+    mlc__flash_read(j, own + j->q, j->dtype, j->d, a->q, a->q_stride, b->batch, head, a->t, b->r,
+                    b->n, a->d);
+    mlc__flash_read(j, own + j->dy, j->dtype, j->dv, j->g->dy, j->g->dy_stride, b->batch, head,
+                    a->t, b->r, b->n, a->dv);
+    mlc__flash_multiply(j, &q, b->n, &panels[0], 0, a->d, x0, n, own + j->scores, j->line, false);
+    mlc__flash_multiply(j, &dy, b->n, &panels[1], 0, a->dv, x0, n, own + j->ds, j->line, false);
+    for (int64_t i = 0; i < b->n; i++) mlc__flash_slopes(j, own, b, i, from + x0, n);
+    const mlc__flash_panels qs = mlc__flash_pack(j, own + j->q_pack, j->d_panel, own + j->q, 1,
+                                                 j->d, a->d, b->n);
+    const mlc__flash_panels dys = mlc__flash_pack(j, own + j->dy_pack, j->dv_panel, own + j->dy, 1,
+                                                  j->dv, a->dv, b->n);
+    const mlc__flash_left p = mlc__flash_turn(j, own + j->turned, own + j->scores, n, b->n);
+    mlc__flash_multiply(j, &p, n, &dys, 0, b->n, 0, a->dv,
+                        own + j->dv_sum + (size_t)(x0 * j->dv_cols) * j->size, j->dv_cols, true);
+    const mlc__flash_left turned = mlc__flash_turn(j, own + j->turned, own + j->ds, n, b->n);
+    mlc__flash_multiply(j, &turned, n, &qs, 0, b->n, 0, a->d,
+                        own + j->dk + (size_t)(x0 * j->d_cols) * j->size, j->d_cols, true);
+    mlc__flash_multiply(j, &ds, b->n, &panels[2], x0, n, 0, a->d,
+                        own + j->dq + (size_t)(b->r * j->d_cols) * j->size, j->d_cols, true);
+}
+
+/* Rows of sums to a gradient. */
+static void mlc__flash_give(const mlc__flash *j, void *x, const int64_t stride[4], int64_t batch,
+                            int64_t head, int64_t t, int64_t r, int64_t n, int64_t width,
+                            const char *sums, int64_t line, double by, bool add)
+{
+    for (int64_t i = r; x && i < r + n; i++, sums += (size_t)line * j->size)
+        mlc__flash_write(j, x, j->a->dtype, batch * stride[0] + (head + i / t) * stride[1] +
+                                            i % t * stride[2], stride[3], sums, width, by, add);
+}
+
+static void mlc__flash_back(const mlc__flash *j, char *own, int64_t batch, int64_t kv)
+{
+    const struct mlc_k_attention *a = j->a;
+    const struct mlc_k_attention_grad *g = j->g;
+    const int64_t there = mlc__flash_there(j, batch);
+    int64_t x0, x1;
+    mlc__flash_stats(j, own, batch, kv);
+    memset(own + j->dq, 0, (size_t)(j->all * j->d_cols) * j->size);
+    for (int64_t from = 0; from < a->s; from += j->keys) {
+        const int64_t all = mlc__min(j->keys, a->s - from), n = mlc__min(all, there - from);
+        mlc__flash_panels panels[3];
+        memset(own + j->dk, 0, (size_t)(all * j->d_cols) * j->size);
+        memset(own + j->dv_sum, 0, (size_t)(all * j->dv_cols) * j->size);
+        if (n > 0) {
+            panels[0] = mlc__flash_keys(j, own, own + j->k_pack, false, true, batch, kv, from, n);
+            panels[1] = mlc__flash_keys(j, own, own + j->v_pack, true, true, batch, kv, from, n);
+            panels[2] = mlc__flash_keys(j, own, own + j->k_turned, false, false, batch, kv, from,
+                                        n);
+        }
+        for (int64_t r = 0; n > 0 && r < j->all; r += j->rows) {
+            const mlc__flash_block b = mlc__flash_rows(j, own, batch, kv, r);
+            if (mlc__flash_meets(j, &b, from, n, &x0, &x1))
+                mlc__flash_step(j, own, &b, from, x0, x1, panels);
+        }
+        mlc__flash_give(j, g->dk, g->dk_stride, batch, kv, a->s, from, all, a->d, own + j->dk,
+                        j->d_cols, a->scale, g->dk_accumulate != 0);
+        mlc__flash_give(j, g->dv, g->dv_stride, batch, kv, a->s, from, all, a->dv,
+                        own + j->dv_sum, j->dv_cols, 1.0, g->dv_accumulate != 0);
+    }
+    mlc__flash_give(j, g->dq, g->dq_stride, batch, kv * (a->h / a->hk), a->t, 0, j->all, a->d,
+                    own + j->dq, j->d_cols, a->scale, g->dq_accumulate != 0);
+}
+
+/* Tasks of which a mask's gradient is one sum run one after the other, in their order. */
+static int64_t mlc__flash_chunks(const mlc__flash *j, int64_t *batches, int64_t *heads)
+{
+    const struct mlc_k_attention_grad *g = j->g;
+    *batches = g->dmask && g->mask_shape[0] == 1 ? j->a->b : 1;
+    *heads = g->dmask && g->mask_shape[1] == 1 ? j->a->hk : 1;
+    return (j->a->b / *batches) * (j->a->hk / *heads);
+}
+
+static void mlc__flash_back_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__flash *j = MLC__CAST(const mlc__flash *, arg);
+    char *own = MLC__CAST(char *, j->g->workspace) + (size_t)worker * j->each;
+    int64_t batches, heads;
+    mlc__flash_chunks(j, &batches, &heads);
+    const int64_t across = j->a->hk / heads;
+    const int64_t batch = chunk / across * batches, kv = chunk % across * heads;
+    if (j->f->form->begin) j->f->form->begin();
+    for (int64_t i = 0; i < batches; i++)
+        for (int64_t h = 0; h < heads; h++) mlc__flash_back(j, own, batch + i, kv + h);
+    if (j->f->form->end) j->f->form->end();
+}
+
+/* -- how a call is cut -- */
+
+/* Room of a thread for n bytes. */
+static size_t mlc__flash_place(mlc__flash *j, size_t n)
+{
+    const size_t at = j->each;
+    j->each += mlc__round_up(n + MLC__PACK_SLACK, MLC__CACHELINE);
+    return at;
+}
+
+/* Columns are summed in whole panels, narrow ones where these suffice. */
+static int64_t mlc__flash_panel(const mlc__flash *j, int64_t width, int64_t *columns)
+{
+    const int64_t panel = j->f->narrow && width <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+    *columns = mlc__div_up(width, panel) * panel;
+    return panel;
+}
+
+/* What both directions have. */
+static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
+                             const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    const bool f64 = mlc__f64(a->dtype);
+    memset(j, 0, sizeof *j);
+    j->a = a;
+    j->wide_fns = f64 ? level->f64 : level->f32;
+    j->f = a->dtype == MLC_BF16 && level->bf16 ? level->bf16 : j->wide_fns;
+    j->fn = &fns[f64];
+    j->wide = mlc__wide(a->dtype);
+    j->dtype = j->f->form->pair ? MLC_BF16 : j->wide;
+    j->one = mlc_dtype_bytes(j->dtype);
+    j->size = mlc_dtype_bytes(j->wide);
+    j->scale = a->scale == 0.0 ? 1.0 : a->scale;
+    j->all = a->h / mlc__max(1, a->hk) * a->t;
+    j->keys = MLC__FLASH_KEYS;
+    j->spans = mlc__div_up(a->s, j->keys);
+    j->line = j->keys + MLC__FLASH_STEP;
+    j->low_line = j->line + MLC__STEP;
+    j->d = (int64_t)mlc__round_up((size_t)a->d, (size_t)j->f->form->unit);
+    j->dv = (int64_t)mlc__round_up((size_t)a->dv, (size_t)j->f->form->unit);
+    j->d_panel = mlc__flash_panel(j, a->d, &j->d_cols);
+    j->dv_panel = mlc__flash_panel(j, a->dv, &j->dv_cols);
+}
+
+/* What both have in a thread's workspace, behind the tags. */
+static void mlc__flash_room(mlc__flash *j, int64_t rows)
+{
+    const size_t padded = mlc__round_up((size_t)mlc__min(rows, j->all), 32);
+    const size_t line = (size_t)j->line * j->size, most = (size_t)mlc__max(j->a->d, j->a->dv);
+    j->rows = rows;
+    j->blocks = mlc__div_up(j->all, rows);
+    j->span = mlc__flash_place(j, padded * sizeof(mlc__attn_span));
+    j->q = mlc__flash_place(j, padded * (size_t)j->d * j->one);
+    j->scores = mlc__flash_place(j, padded * line);
+    if (j->dtype != j->wide) j->low = mlc__flash_place(j, padded * (size_t)j->low_line * j->one);
+    j->add = mlc__flash_place(j, line);
+    j->words = mlc__flash_place(j, line + 256);
+    j->room = mlc__flash_place(j, j->a->dtype != j->dtype ? (size_t)j->keys * most * j->one
+                                                          : 2 * most * j->size);
+}
+
+/* Rows of a block: whole tiles. */
+MLC__INLINE int64_t mlc__flash_tiles(const mlc__flash *j, int64_t rows)
+{
+    return mlc__div_up(rows, j->f->mr) * j->f->mr;
+}
+
+/* Where k and v are too long to be kept, they are packed for more rows at a time. */
+static void mlc__flash_plan(mlc__flash *j, const struct mlc_k_attention *a,
+                            const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    mlc__flash_begin(j, a, level, fns);
+    j->pack_bytes[0] = (size_t)mlc__div_up(j->keys, j->f->nr) * mlc__flash_bytes(j, j->f->nr, a->d);
+    j->pack_bytes[1] = (size_t)(j->dv_cols / j->dv_panel) *
+                       mlc__flash_bytes(j, j->dv_panel, j->keys);
+    const bool keeps = (size_t)j->spans * (j->pack_bytes[0] + j->pack_bytes[1]) <= MLC__FLASH_KEPT;
+    j->kept = keeps ? j->spans : 1;
+    j->each = mlc__round_up((size_t)j->kept * sizeof(int64_t), MLC__CACHELINE);
+    mlc__flash_room(j, mlc__flash_tiles(j, keeps ? MLC__FLASH_ROWS : 4 * MLC__FLASH_ROWS));
+    const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
+    j->stat = mlc__flash_place(j, padded * 2 * sizeof(double));
+    j->sums = mlc__flash_place(j, padded * (size_t)j->dv_cols * j->size);
+    j->k_pack = mlc__flash_place(j, (size_t)j->kept * j->pack_bytes[0]);
+    j->v_pack = mlc__flash_place(j, (size_t)j->kept * j->pack_bytes[1]);
+    j->each = mlc__round_up(j->each, 4096) + 3 * MLC__CACHELINE;
+}
+
+static void mlc__flash_plan_back(mlc__flash *j, const struct mlc_k_attention_grad *g,
+                                 const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    const struct mlc_k_attention *a = &g->f;
+    mlc__flash_begin(j, a, level, fns);
+    j->g = g;
+    mlc__flash_room(j, mlc__flash_tiles(j, MLC__FLASH_ROWS));
+    const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
+    const size_t keys = mlc__round_up((size_t)j->keys, 32);
+    const size_t k = mlc__flash_bytes(j, j->f->nr, a->d), v = mlc__flash_bytes(j, j->f->nr, a->dv);
+    const size_t panels = (size_t)mlc__div_up(j->keys, j->f->nr);
+    const size_t d_panels = (size_t)(j->d_cols / j->d_panel);
+    const size_t dv_panels = (size_t)(j->dv_cols / j->dv_panel);
+    j->dy = mlc__flash_place(j, padded * (size_t)j->dv * j->one);
+    j->ds = mlc__flash_place(j, padded * (size_t)j->line * j->size);
+    if (j->f->form->pair)
+        j->turned = mlc__flash_place(j, keys * mlc__flash_bytes(j, 1, (int64_t)padded));
+    j->stat = mlc__flash_place(j, (size_t)j->all * 2 * sizeof(double));
+    j->k_pack = mlc__flash_place(j, panels * k);
+    j->v_pack = mlc__flash_place(j, panels * v);
+    j->k_turned = mlc__flash_place(j, d_panels * mlc__flash_bytes(j, j->d_panel, j->keys));
+    j->q_pack = mlc__flash_place(j, d_panels * mlc__flash_bytes(j, j->d_panel, j->rows));
+    j->dy_pack = mlc__flash_place(j, dv_panels * mlc__flash_bytes(j, j->dv_panel, j->rows));
+    j->dk = mlc__flash_place(j, (keys + 32) * (size_t)j->d_cols * j->size);
+    j->dv_sum = mlc__flash_place(j, (keys + 32) * (size_t)j->dv_cols * j->size);
+    j->dq = mlc__flash_place(j, ((size_t)j->all + 32) * (size_t)j->d_cols * j->size);
+    j->each = mlc__round_up(j->each, 4096) + 3 * MLC__CACHELINE;
+}
+
+static double mlc__flash_ns(const mlc__flash *j, double products)
+{
+    const struct mlc_k_attention *a = j->a;
+    return products * j->f->ns * (double)(a->b * a->h) * (double)a->t * (double)a->s *
+           (double)(a->d + a->dv);
+}
+
+static size_t mlc__flash_workspace(const void *dev, const struct mlc_k_attention *a,
+                                   const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    mlc__flash j;
+    if (!mlc__computes(a->dtype)) return 0;
+    mlc__flash_plan(&j, a, level, fns);
+    return j.each * (size_t)mlc__pool_threads(dev);
+}
+
+static mlc_status mlc__flash_run(void *dev, const struct mlc_k_attention *a,
+                                 const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    mlc__flash j;
+    const size_t threads = (size_t)mlc__pool_threads(dev);
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__flash_plan(&j, a, level, fns);
+    if (a->workspace_bytes < j.each * threads) return MLC_ERR_INTERNAL;
+    if (!mlc__attn_fine(a)) return MLC_OK;
+    for (size_t t = 0; t < threads; t++)                   /* tags: nothing is packed yet */
+        memset(MLC__CAST(char *, a->workspace) + t * j.each, 0xff,
+               (size_t)j.kept * sizeof(int64_t));
+    mlc__parallel(dev, a->b * a->hk * j.blocks, mlc__flash_ns(&j, 1.5), mlc__flash_chunk, &j);
+    return MLC_OK;
+}
+
+static size_t mlc__flash_mask_bytes(const mlc__flash *j)
+{
+    const int64_t *n = j->g->mask_shape;
+    return j->g->dmask ? (size_t)(n[0] * n[1] * n[2] * n[3]) * j->size : 0;
+}
+
+static size_t mlc__flash_back_workspace(const void *dev, const struct mlc_k_attention_grad *g,
+                                        const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    mlc__flash j;
+    if (!mlc__computes(g->f.dtype)) return 0;
+    mlc__flash_plan_back(&j, g, level, fns);
+    return j.each * (size_t)mlc__pool_threads(dev) + mlc__flash_mask_bytes(&j);
+}
+
+static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_grad *g,
+                                      const mlc__gemm_level *level, const mlc__flash_fns *fns)
+{
+    mlc__flash j;
+    const int64_t *n = g->mask_shape;
+    int64_t batches, heads;
+    if (!mlc__computes(g->f.dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__flash_plan_back(&j, g, level, fns);
+    const size_t threads = j.each * (size_t)mlc__pool_threads(dev);
+    if (g->workspace_bytes < threads + mlc__flash_mask_bytes(&j)) return MLC_ERR_INTERNAL;
+    if (g->dmask) j.mask = MLC__CAST(char *, g->workspace) + threads;
+    if (g->dmask) memset(j.mask, 0, mlc__flash_mask_bytes(&j));
+    mlc__parallel(dev, mlc__flash_chunks(&j, &batches, &heads), mlc__flash_ns(&j, 3.5),
+                  mlc__flash_back_chunk, &j);
+    for (int64_t r = 0; g->dmask && r < n[0] * n[1] * n[2]; r++) {
+        const int64_t *to = g->dmask_stride, head = r / n[2] % n[1];
+        mlc__flash_write(&j, g->dmask, g->f.mask_dtype,
+                         r / n[2] / n[1] * to[0] + head * to[1] + r % n[2] * to[2], to[3],
+                         j.mask + (size_t)(r * n[3]) * j.size, n[3], 1.0,
+                         g->dmask_accumulate != 0);
+    }
+    return MLC_OK;
+}
+#endif /* tiles */
+
+/* The definition where a level has no tiles of its own. */
+#define MLC__FLASH_AT_scalar(tiles, rows) rows
+#define MLC__FLASH_AT_neon(tiles, rows)   tiles
+#define MLC__FLASH_AT_avx2(tiles, rows)   tiles
+#define MLC__FLASH_AT_avx512(tiles, rows) tiles
 #define MLC__CPU_attention(K, isa, level) \
-    K##_plain(attention, isa, level, mlc__attention_run, mlc__k_attention_workspace)
+    K##_asks(attention, isa, level, \
+             MLC__FLASH_AT_##isa(mlc__flash_run(dev, a, &mlc__gemm_level_##level, \
+                                                mlc__flash_fns_##isa), \
+                                 mlc__attention_run(dev, a)), \
+             MLC__FLASH_AT_##isa(mlc__flash_workspace(dev, a, &mlc__gemm_level_##level, \
+                                                      mlc__flash_fns_##isa), \
+                                 mlc__k_attention_workspace(dev, a)))
 #define MLC__CPU_attention_grad(K, isa, level) \
-    K##_plain(attention_grad, isa, level, mlc__attention_grad_run, mlc__k_attention_grad_workspace)
+    K##_asks(attention_grad, isa, level, \
+             MLC__FLASH_AT_##isa(mlc__flash_back_run(dev, a, &mlc__gemm_level_##level, \
+                                                     mlc__flash_fns_##isa), \
+                                 mlc__attention_grad_run(dev, a)), \
+             MLC__FLASH_AT_##isa(mlc__flash_back_workspace(dev, a, &mlc__gemm_level_##level, \
+                                                           mlc__flash_fns_##isa), \
+                                 mlc__k_attention_grad_workspace(dev, a)))
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
