@@ -21588,7 +21588,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
 #if MLC__X86 || MLC__NEON
 
 #define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
-#define MLC__FLASH_KEYS 256            /* of a block                                            */
+#define MLC__FLASH_KEYS 512            /* of a block                                            */
 #define MLC__FLASH_KEPT (4 << 20)      /* bytes of packed k and v that a thread keeps           */
 #define MLC__FLASH_STEP 64             /* scores that are exponentiated at a time               */
 
@@ -21672,15 +21672,15 @@ MLC__FLASH_KERNELS(MLC__ROW_BODY_F64)
 
 /* What a level brings beside its products. */
 typedef struct mlc__flash_fns {
-    const mlc__half_fns *half;
+    mlc_dtype wide;
     MLC__FLASH_KERNELS(MLC__ROW_FIELD)
 } mlc__flash_fns;
 
 #define MLC__STAMP_FLASH(isa, base) \
     MLC__FLASH_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__flash_fns mlc__flash_fns_##isa[2] = { \
-        { &mlc__half_fns_##isa MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
-        { &mlc__half_fns_##isa MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
+        { MLC_F32 MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
+        { MLC_F64 MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
 #if MLC__NEON
 MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_neon)
 MLC__STAMP_FLASH(neon, neon)
@@ -21810,7 +21810,7 @@ static void mlc__flash_read(const mlc__flash *j, char *to, mlc_dtype dtype, int6
         if (lies == dtype && stride[3] == 1) memcpy(to, row, (size_t)width * size);
         else for (int64_t e = 0; e < width; e += MLC__GATHER_BYTES / 8)
             mlc__load_wide(to + (size_t)e * size, dtype, mlc__at(row, e * stride[3], from), lies,
-                           stride[3], mlc__min(MLC__GATHER_BYTES / 8, width - e), j->fn->half);
+                           stride[3], mlc__min(MLC__GATHER_BYTES / 8, width - e), j->f->half);
         memset(to + (size_t)width * size, 0, (size_t)(line - width) * size);
     }
 }
@@ -21824,10 +21824,10 @@ static void mlc__flash_write(const mlc__flash *j, void *x, mlc_dtype dtype, int6
     for (int64_t e = 0; e < n; e += MLC__COUNT(made)) {
         const int64_t some = mlc__min(MLC__COUNT(made), n - e);
         char *to = MLC__CAST(char *, x) + (at + e * step) * (int64_t)size;
-        if (add) mlc__load_wide(old, j->wide, to, dtype, step, some, j->fn->half);
+        if (add) mlc__load_wide(old, j->wide, to, dtype, step, some, j->f->half);
         j->fn->flash_mix(made, mlc__at(sums, e, j->size), add ? old : NULL, some, by);
         mlc__cast_dense(step == 1 ? (void *)to : (void *)old, dtype, made, j->wide, some,
-                        j->fn->half);
+                        j->f->half);
         if (step != 1) mlc__scatter(to, step, old, some, size);
     }
 }
@@ -21914,7 +21914,7 @@ static const void *mlc__flash_bias(const mlc__flash *j, char *own, const mlc__fl
     for (int64_t e = lo; a->mask && e < hi; e += MLC__GATHER_BYTES / 8)
         mlc__load_wide(add + (size_t)e * j->size, j->wide,
                        mlc__at(a->mask, at + (from + e) * ms[3], size), a->mask_dtype, ms[3],
-                       mlc__min(MLC__GATHER_BYTES / 8, hi - e), j->fn->half);
+                       mlc__min(MLC__GATHER_BYTES / 8, hi - e), j->f->half);
     j->fn->flash_bias(add + (size_t)lo * j->size, hi - lo, a->mask && a->mask_dtype == MLC_BOOL,
                       a->alibi ? (double)a->alibi[head] : 0.0, b->span[i].at - from - lo);
     return add;
@@ -21957,7 +21957,7 @@ static void mlc__flash_narrow(const mlc__flash *j, char *own, int64_t i, int64_t
     const int64_t whole = (int64_t)mlc__round_up((size_t)n, MLC__STEP);
     if (j->dtype == j->wide) return;
     mlc__flash_fill(j, row, n, whole, 0.0);
-    j->fn->half->narrow(own + j->low + (size_t)(i * j->low_line) * j->one,
+    j->f->half->narrow(own + j->low + (size_t)(i * j->low_line) * j->one,
                         MLC__CAST(const float *, row), j->dtype, whole);
 }
 
@@ -22231,22 +22231,23 @@ static int64_t mlc__flash_panel(const mlc__flash *j, int64_t width, int64_t *col
     return panel;
 }
 
-/* What both directions have. */
+/* What both directions have. As of products, the smallest of bf16 go through f32. */
 static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
                              const mlc__gemm_level *level, const mlc__flash_fns *fns)
 {
     const bool f64 = mlc__f64(a->dtype);
     memset(j, 0, sizeof *j);
     j->a = a;
+    j->all = a->h / mlc__max(1, a->hk) * a->t;
+    const bool small = (double)j->all * (double)a->s * (double)(a->d + a->dv) <= MLC__SMALL;
     j->wide_fns = f64 ? level->f64 : level->f32;
-    j->f = a->dtype == MLC_BF16 && level->bf16 ? level->bf16 : j->wide_fns;
+    j->f = a->dtype == MLC_BF16 && level->bf16 && !small ? level->bf16 : j->wide_fns;
     j->fn = &fns[f64];
-    j->wide = mlc__wide(a->dtype);
+    j->wide = j->fn->wide;
     j->dtype = j->f->form->pair ? MLC_BF16 : j->wide;
     j->one = mlc_dtype_bytes(j->dtype);
     j->size = mlc_dtype_bytes(j->wide);
     j->scale = a->scale == 0.0 ? 1.0 : a->scale;
-    j->all = a->h / mlc__max(1, a->hk) * a->t;
     j->keys = MLC__FLASH_KEYS;
     j->spans = mlc__div_up(a->s, j->keys);
     j->line = j->keys + MLC__FLASH_STEP;
@@ -22306,7 +22307,7 @@ static void mlc__flash_plan_back(mlc__flash *j, const struct mlc_k_attention_gra
     const struct mlc_k_attention *a = &g->f;
     mlc__flash_begin(j, a, level, fns);
     j->g = g;
-    mlc__flash_room(j, mlc__flash_tiles(j, MLC__FLASH_ROWS));
+    mlc__flash_room(j, mlc__flash_tiles(j, 2 * MLC__FLASH_ROWS));
     const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
     const size_t keys = mlc__round_up((size_t)j->keys, 32);
     const size_t k = mlc__flash_bytes(j, j->f->nr, a->d), v = mlc__flash_bytes(j, j->f->nr, a->dv);
