@@ -1729,13 +1729,13 @@ typedef struct mlc_cross_entropy_desc {
 
 /* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
 MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
-/* mlc_cross_entropy: mean of -log softmax(logits)[label];  logits are floats [..,c], labels i64 [..].
- *   Classes come last, also of sequences [b,t,c]: in PyTorch they are second there. Logits of 16
- *   bits are read as they are, also under autocast, and get a gradient of their dtype, rounded once;
- *   the loss and weights are f32 then. Labels that are floats of the logits' shape are probabilities
- *   of the classes: mean of -sum_j target_j log softmax(logits)_j; logits, labels, weights and the
- *   loss have one dtype then, and autocast casts inputs to f32. e^mean is the perplexity, which
- *   mlc_metric_perplexity gathers.
+/* mlc_cross_entropy: mean of -log softmax(logits)[label]; logits are floats [..,c], labels i64
+ *   [..]. Classes come last, also of sequences [b,t,c]: in PyTorch they are second there. Logits of
+ *   16 bits are read as they are, also under autocast, and get a gradient of their dtype, rounded
+ *   once; the loss and weights are f32 then. Labels that are floats of the logits' shape are
+ *   probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j; logits, labels,
+ *   weights and the loss have one dtype then, and autocast casts inputs to f32. e^mean is the
+ *   perplexity, which mlc_metric_perplexity gathers.
  *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);

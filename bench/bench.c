@@ -799,6 +799,89 @@ static bool grad_setup(state *s)
     return ok;
 }
 
+/* ---- attn_: attention of random q, k, v; attn_step_: with their gradients -------------------- */
+
+typedef struct attn_of { const char *name; int64_t b, h, t, d; bool causal; } attn_of;
+
+static const attn_of attns[] = {
+    { "b8_h6_t256_d64", 8, 6, 256, 64, false }, { "b1_h12_t1024_d64", 1, 12, 1024, 64, false },
+    { "b1_h8_t4096_d64_causal", 1, 8, 4096, 64, true },
+};
+
+static mlc_tensor *attn_apply(state *s)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    d.causal = attns[s->bc->op].causal;
+    mlc_tensor *y = mlc_attention_ex(s->a, s->b, s->p, &d);
+    if (!s->bc->k) return y;
+    mlc_backward_from(y, s->q);
+    mlc_zero_grad(s->a);
+    mlc_zero_grad(s->b);
+    mlc_zero_grad(s->p);
+    return y;
+}
+
+/* Row i of one head, y and dq of d elements each; x: q, k, v, dy of the head. */
+static void attn_ref(const attn_of *o, double *const x[4], int64_t i, double *y, double *dq)
+{
+    static double  p[4096];
+    const int64_t  d = o->d, n = o->causal ? i + 1 : o->t;
+    const double  *q = x[0] + i * d, *dy = x[3] + i * d;
+    double         sum = 0, less = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double dot = 0;
+        for (int64_t e = 0; e < d; e++) dot += q[e] * x[1][j * d + e];
+        sum += p[j] = exp(dot / sqrt((double)d));
+    }
+    for (int64_t e = 0; e < d; e++) y[e] = dq[e] = 0;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t e = 0; e < d; e++) y[e] += p[j] / sum * x[2][j * d + e];
+    for (int64_t e = 0; e < d; e++) less += y[e] * dy[e];
+    for (int64_t j = 0; j < n; j++) {
+        double dp = -less;
+        for (int64_t e = 0; e < d; e++) dp += dy[e] * x[2][j * d + e];
+        for (int64_t e = 0; e < d; e++)
+            dq[e] += p[j] / sum * dp * x[1][j * d + e] / sqrt((double)d);
+    }
+}
+
+static bool attn_setup(state *s)
+{
+    const attn_of *o = &attns[s->bc->op];
+    const mlc_dims dims = mlc_dims4(o->b, o->h, o->t, o->d);
+    const int64_t  size = o->t * o->d, head = (o->b * o->h - 1) * size, i = o->t - 2;
+    double        *x[4] = { NULL }, want[2][64], *y, *dq;
+    mlc_attention_desc d = mlc_attention_desc_make();
+    d.causal = o->causal;
+    s->a = values(s, dims, -1, 1, &x[0]);
+    s->b = values(s, dims, -1, 1, &x[1]);
+    s->p = values(s, dims, -1, 1, &x[2]);
+    s->q = values(s, dims, -1, 1, &x[3]);
+    mlc_set_requires_grad(s->a, s->bc->k);
+    mlc_set_requires_grad(s->b, s->bc->k);
+    mlc_set_requires_grad(s->p, s->bc->k);
+    mlc_scope_begin(s->ctx);
+    mlc_tensor *t = mlc_attention_ex(s->a, s->b, s->p, &d);
+    if (s->bc->k) mlc_backward_from(t, s->q);
+    y  = fetch(mlc_contiguous(t));
+    dq = s->bc->k ? fetch(mlc_grad(s->a)) : NULL;
+    bool ok = x[0] && x[1] && x[2] && x[3] && y && (dq || !s->bc->k);
+    double *last[4];
+    for (int k = 0; k < 4; k++) last[k] = x[k] + head;
+    if (ok) attn_ref(o, last, i, want[0], want[1]);
+    for (int64_t e = 0; ok && e < o->d; e++)
+        ok = near(s, "an element", y[head + i * o->d + e], want[0][e], 32) &&
+             (!dq || near(s, "a gradient", dq[head + i * o->d + e], want[1][e], 32));
+    mlc_zero_grad(s->a);
+    mlc_zero_grad(s->b);
+    mlc_zero_grad(s->p);
+    mlc_scope_end(s->ctx);
+    for (int k = 0; k < 4; k++) free(x[k]);
+    free(y);
+    free(dq);
+    return ok;
+}
+
 /* ---- row_: a loss; with gradients: loss_ in bench_train.h ----------------------------------- */
 
 static double entropy_ref(const double *x, int64_t n, int64_t label)
@@ -1808,6 +1891,22 @@ static void add_grad(int op, bool back, mlc_dtype dtype, int width)
     c->k     = back;
 }
 
+static void add_attn(int op, bool step, mlc_dtype dtype)
+{
+    static char    names[2][sizeof attns / sizeof *attns][64];
+    const attn_of *o = &attns[op];
+    snprintf(names[step][op], sizeof names[step][op], "attn_%s%s", step ? "step_" : "", o->name);
+    bench_case *c = add(names[step][op], dtype, "GFLOP/s", 0);
+    c->flops = 4.0 * (double)(o->b * o->h * o->d) * (double)o->t * (double)o->t *
+               (o->causal ? 0.5 : 1) * (step ? 3.5 : 1);
+    c->work  = 1e-9 * c->flops;
+    c->setup = attn_setup;
+    c->run   = run_apply;
+    c->apply = attn_apply;
+    c->op    = op;
+    c->k     = step;
+}
+
 static void add_entropy(mlc_dtype dtype)
 {
     bench_case *c = add("row_cross_entropy_1000x1000", dtype, "Melem/s", 1);
@@ -2030,6 +2129,8 @@ static void add_all(void)
         add_image_net("infer_resnet20_b1", true, 1, false, dtype);
         add_image_net("infer_resnet20_b64", true, 64, false, dtype);
     }
+    for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
+        add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
     add_sketches();
     add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_fork("threads_fork_join", 0);

@@ -275,6 +275,31 @@ def no_grad(function):
     return step
 
 
+def attention(b, h, t, d, causal, back):
+    def make(dtype):
+        q, k, v, dy = (uniform((b, h, t, d), -1, 1, dtype) for _ in range(4))
+
+        def y():
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        if not back:
+            return no_grad(y)
+        for x in q, k, v:
+            x.requires_grad_()
+
+        def step():
+            y().backward(dy)
+            q.grad = k.grad = v.grad = None
+        return step
+    return make
+
+
+def attention_cases():
+    sizes = {"b8_h6_t256_d64": (8, 6, 256, 64, False), "b1_h12_t1024_d64": (1, 12, 1024, 64, False),
+             "b1_h8_t4096_d64_causal": (1, 8, 4096, 64, True)}
+    return {f"attn_{'step_' if back else ''}{name}": attention(*size, back)
+            for name, size in sizes.items() for back in (False, True)}
+
+
 def loss(function, labels):
     def make(dtype):
         x = uniform((1000, 1000), -4, 4, dtype).requires_grad_()
@@ -759,6 +784,7 @@ CASES = {
     **line_cases(),
     **draw_cases(),
     **grad_cases(),
+    **attention_cases(),
     "row_cross_entropy_1000x1000": cross_entropy_row,
     **loss_cases(),
     **gemm_cases(),
