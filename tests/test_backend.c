@@ -2634,6 +2634,49 @@ static void check_no_update(const struct mlc_optim_step *step, const int64_t *er
     }
 }
 
+/* Rows that were not touched have no gradient: the step is that over all, bit for bit. */
+static void check_touched_step(const mlc_kernels *k, mlc_dtype dtype, int64_t rows, int64_t cols)
+{
+    const int64_t      n = rows * cols;
+    const size_t       bytes = (size_t)n * size_of(dtype);
+    struct mlc_k_optim a;
+    struct mlc_optim_step plain = STEP;
+    uint8_t           *touched = (uint8_t *)malloc((size_t)rows);
+    optim_args(&a, MLC_RULE_SGD, dtype, n, false);
+    plain.weight_decay = 0;
+    a.step = &plain;
+    a.n_state = 0;
+    a.rows = rows;
+    a.cols = cols;
+    a.touched = touched;
+    for (int64_t i = 0; i < n; i++) {
+        touched[i / cols] = i / cols % 3 == 1;
+        if (!touched[i / cols])
+            put((void *)(uintptr_t)a.g, dtype, i, 0);
+    }
+    void *p = memcpy(malloc(bytes), a.p, bytes), *start = a.p;
+    CHECK_EQ(k->optim(NULL, &a), MLC_OK);
+    a.p = p;
+    a.touched = NULL;
+    CHECK_EQ(k->optim(NULL, &a), MLC_OK);
+    CHECK(same_bits(start, p, dtype, n));
+    free(touched);
+    free(p);
+}
+
+TEST(backend, optimizer_kernels_step_touched_rows)
+{
+    FOR_EACH_LEVEL(isa) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int64_t cols = 1; cols < 40; cols += 6 * test_stride(2)) {
+            check_touched_step(k, MLC_F32, 9, cols);
+            check_touched_step(k, MLC_F64, 9, cols);
+        }
+        check_touched_step(k, MLC_F32, 3, 30000);
+        check_touched_step(k, MLC_F32, 1000, 37);
+    }
+}
+
 TEST(backend, optimizer_kernels_heed_skip)
 {
     struct mlc_optim_step step = STEP;
@@ -3281,6 +3324,97 @@ TEST(backend, index_kernels_touch_nothing_outside)
                 a.dtype = (mlc_dtype)dtype;
                 CHECK_EQ(k->index(NULL, &a), MLC_ERR_UNSUPPORTED);
             }
+}
+
+/* A sum that begins anew clears what the sum before it touched, and nothing else: rows that were
+ * not touched keep what no sum would leave there. The record is of the last sum.               */
+static bool index_touches(const mlc_kernels *k, mlc_dtype dtype, int64_t m, int64_t n,
+                          int64_t limit)
+{
+    const size_t       size = size_of(dtype);
+    int64_t            error[4] = {0, 0, 0, 0}, *index;
+    struct mlc_k_index a;
+    bool               held = true;
+    memset(&a, 0, sizeof a);
+    a.op = MLC_INDEX_ADD;
+    a.dtype = dtype;
+    a.ndim = 2;
+    a.shape[0] = m;
+    a.shape[1] = n;
+    a.limit = limit;
+    a.data_stride[0] = a.line_stride[0] = n;
+    a.data_stride[1] = a.line_stride[1] = a.index_stride[0] = 1;
+    a.error = error;
+    a.data = caged(0, (size_t)(n * limit) * size);
+    a.line = caged(1, (size_t)(n * m) * size);
+    a.index = index = (int64_t *)caged(2, (size_t)m * 8);
+    a.touched = (uint8_t *)caged(3, (size_t)limit);
+    for (int64_t i = 0; i < n * m; i++)
+        put(a.line, dtype, i, (double)(i % 13 + 1));
+    for (int64_t r = 0; r < limit; r++) {
+        a.touched[r] = r % 3 == 0;
+        for (int64_t c = 0; c < n; c++)
+            put(a.data, dtype, r * n + c, r % 3 == 0 ? 99 : 7);
+    }
+    for (int fresh = 1; fresh >= 0; fresh--) {
+        double *want = (double *)calloc((size_t)(n * limit), sizeof *want);
+        for (int64_t r = 0; r < limit; r++)
+            for (int64_t c = 0; c < n; c++)
+                want[r * n + c] = fresh && a.touched[r] ? 0 : get(a.data, dtype, r * n + c);
+        for (int64_t i = 0; i < m; i++) {
+            index[i] = (i * 5 + i / 3 + fresh) % limit;
+            for (int64_t c = 0; c < n && fresh; c++)       /* begins at 0                      */
+                want[index[i] * n + c] = 0;
+        }
+        for (int64_t i = 0; i < n * m; i++)
+            want[index[i / n] * n + i % n] += get(a.line, dtype, i);
+        a.fresh = fresh;
+        held = held && k->index(NULL, &a) == MLC_OK && error[0] == 0;
+        for (int64_t i = 0; i < n * limit; i++)
+            held = held && get(a.data, dtype, i) == want[i];
+        for (int64_t r = 0; r < limit && fresh; r++) {
+            bool named = false;
+            for (int64_t i = 0; i < m; i++)
+                named = named || index[i] == r;
+            held = held && (a.touched[r] != 0) == named;
+        }
+        for (int64_t i = 0; i < m; i++)
+            held = held && a.touched[index[i]] != 0;
+        free(want);
+    }
+    held = held && cage_holds(a.data) && cage_holds(a.line) && cage_holds(a.touched);
+    if (!held)
+        printf("  %s, %" PRId64 " rows of %" PRId64 " in %" PRId64 "\n", mlc_dtype_name(dtype), m,
+               n, limit);
+    return held;
+}
+
+TEST(backend, index_kernels_clear_touched_rows_alone)
+{
+    FOR_EACH_LEVEL(isa)
+        for (int64_t n = 2; n < 70; n += 5 * test_stride(4))
+            for (int64_t m = 1; m < 400; m = 3 * m + 1) {
+                const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+                CHECK(index_touches(k, MLC_F32, m, n, 1 + m * 3 % 101));
+                CHECK(index_touches(k, MLC_F64, m, n, 1 + m * 3 % 101));
+            }
+    struct mlc_k_index a;
+    uint8_t            touched[4];
+    int64_t            index[2] = {0, 1}, error[4] = {0};
+    float              data[4], line[2];
+    memset(&a, 0, sizeof a);
+    a.op = MLC_INDEX_ADD;
+    a.ndim = 2;
+    a.shape[0] = 2;
+    a.shape[1] = 1;
+    a.limit = 4;
+    a.data = data;
+    a.line = line;
+    a.index = index;
+    a.error = error;
+    a.touched = touched;
+    a.data_stride[0] = a.line_stride[0] = a.index_stride[0] = 1;
+    CHECK_EQ(mlc_cpu_kernels(MLC_ISA_SCALAR)->index(NULL, &a), MLC_ERR_UNSUPPORTED);
 }
 
 /* A row for an index outside is zero, and the error word says where the first one is.         */
