@@ -1324,6 +1324,48 @@ static bool optim_setup(state *s)
     return ok && (s->bc->op || is_half(s) || optim_plain(s));
 }
 
+/* ---- embedding_: a step of k rows of a table m x n ------------------------------------------- */
+
+/* A quarter of the indices come twice. */
+static int64_t embedding_index(const state *s, int64_t i)
+{
+    return i % (s->bc->k * 3 / 4) * 7919 % s->bc->m;
+}
+
+static double embedding_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++) {
+        mlc_scope_begin(s->ctx);
+        mlc_backward_from(mlc_forward(s->net, s->index), s->b);
+        mlc_optim_step(s->opt);
+        mlc_scope_end(s->ctx);
+    }
+    return spent_since(s, start);
+}
+
+static bool embedding_setup(state *s)
+{
+    const int64_t k = s->bc->k, n = s->bc->n;
+    int64_t *index = (int64_t *)malloc((size_t)k * sizeof *index);
+    double  *g = NULL;
+    s->net = mlc_nn_embedding(s->ctx, s->bc->m, n);
+    s->opt = mlc_sgd(s->net, 1e-3);
+    s->a   = mlc_module_param(s->net, "weight");
+    s->b   = values(s, mlc_dims2(k, n), 1, 2, &g);
+    for (int64_t i = 0; index && i < k; i++) index[i] = embedding_index(s, i);
+    if (index) s->index = mlc_from(s->ctx, MLC_I64, mlc_dims1(k), index);
+    double  before = mlc_item_at(s->a, mlc_dims2(embedding_index(s, 0), 1));
+    embedding_run(s, 2);
+    double  after = mlc_item_at(s->a, mlc_dims2(embedding_index(s, 0), 1));
+    bool    ok = index && g && near(s, "a row that is taken twice", after, before - 2e-3 *
+                                    (g[1] + g[k * 3 / 4 * n + 1]), 8);
+    free(index);
+    free(g);
+    return ok;
+}
+
 /* ---- optim_ema_: an average alone ------------------------------------------------------------ */
 
 /* Steps without a gradient: no parameter is due, the average is. */
@@ -2139,6 +2181,8 @@ static void add_all(void)
     add_adamw("optim_adamw_1m", 1000, 1000);
     add_adamw("optim_adamw_10m", 2500, 4000);
     if (bench_free_memory() > 6e9) add_adamw("optim_adamw_100m", 10000, 10000);
+    add_other("embedding_50000x768_8192", "Mrow/s", 8192e-6, embedding_setup, embedding_run, 50000,
+              768, 8192, 0);
     add_other("optim_sgd_1000x1000", "Mparam/s", 1, optim_setup, optim_run, 1000, 1000, 0, 1);
     for (int i = 0; i < 2 * RULE_COUNT; i++) {
         static char names[2 * RULE_COUNT][40];

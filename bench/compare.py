@@ -642,6 +642,20 @@ def optimizer_step(optimizer, *shape):
     return make
 
 
+def embedding_step(m, n, k):
+    def make(dtype):
+        table = torch.randn(m, n, dtype=dtype).requires_grad_()
+        index, dy = torch.arange(k) % (k * 3 // 4) * 7919 % m, uniform((k, n), 1, 2, dtype)
+        optimizer = torch.optim.SGD([table], lr=1e-3, fused=True)
+
+        def step():
+            optimizer.zero_grad()
+            F.embedding(index, table).backward(dy)
+            optimizer.step()
+        return step
+    return make
+
+
 def loader(dtype):
     """An epoch in shuffled order, by hand: several times faster than DataLoader."""
     x, y = uniform((1797, 64), 0, 1, dtype), torch.arange(1797) % 10
@@ -806,6 +820,7 @@ CASES = {
     "optim_adamw_1m": optimizer_step(adamw),
     "optim_adamw_10m": optimizer_step(adamw, 10000000),
     "optim_adamw_100m": optimizer_step(adamw, 100000000),
+    "embedding_50000x768_8192": embedding_step(50000, 768, 8192),
     "optim_sgd_1000x1000": optimizer_step(sgd),
     **{f"optim_{name}_{size}": optimizer_step(make, n)
        for name, make in RULES.items() for size, n in (("1m", 1000000), ("10m", 10000000))},
