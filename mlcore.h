@@ -6328,10 +6328,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * makes the same loops as -O3 in half the time, with expensive-optimizations: without it no
  * vzeroupper ends a function, and the SSE code that follows runs several times slower. FAST keeps
  * -O3 where that was measured to be ahead: dot products, sinks, packs and optimizers of f32. LOOPS
- * is -O2 with the vectoriser, for maps and the transforms of convolutions. TILE is for loops that
- * are unrolled by hand and need registers allocated well, SMALL for what is long and rare. The
- * scalar level of a processor that has others is a definition, not a fast path. clang would drop a
- * whole target attribute for one token that it does not know. */
+ * is -O2 with the vectoriser, where that makes less text: most kernels of many short loops, but not
+ * math. TILE is for loops that are unrolled by hand and need registers allocated well, SMALL for
+ * what is long and rare. The scalar level of a processor that has others is a definition, not a
+ * fast path. clang would drop a whole target attribute for one token that it does not know. */
 #if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
 #  define MLC__OPT_FAST
@@ -6355,7 +6355,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__OPT_TILE __attribute__((optimize("O2")))
 #  define MLC__OPT_SMALL __attribute__((optimize("Os")))
 #  if MLC__X86
-#    define MLC__OPT_SCALAR __attribute__((optimize("Og")))
+#    define MLC__OPT_SCALAR MLC__OPT_SMALL
 #  else
 #    define MLC__OPT_SCALAR MLC__OPT
 #  endif
@@ -9328,11 +9328,11 @@ typedef struct mlc__half_fns {
 } mlc__half_fns;
 
 #define MLC__STAMP_HALF(isa) \
-    MLC__AT_##isa static void mlc__widen_##isa(float *to, const void *from, mlc_dtype dtype, \
-                                               int64_t n) \
+    MLC__LOOPS_AT_##isa static void mlc__widen_##isa(float *to, const void *from, \
+                                                     mlc_dtype dtype, int64_t n) \
     { mlc__widen_body(to, from, dtype, n); } \
-    MLC__AT_##isa static void mlc__narrow_##isa(void *to, const float *from, mlc_dtype dtype, \
-                                                int64_t n) \
+    MLC__LOOPS_AT_##isa static void mlc__narrow_##isa(void *to, const float *from, \
+                                                      mlc_dtype dtype, int64_t n) \
     { mlc__narrow_body(to, from, dtype, n); } \
     static const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
@@ -11389,10 +11389,10 @@ MLC__INT_JOINERS(uint8_t, u8, MLC__PLAIN, MLC__TURNED)
 MLC__INT_JOINERS(uint8_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 
 #define MLC__STAMP_JOIN(isa, name, dtype) \
-    MLC__AT_##isa static void mlc__##name##_##dtype##_##isa(mlc__acc *t, const void *x, int64_t n, \
-                                                            double sign) \
+    MLC__LOOPS_AT_##isa static void mlc__##name##_##dtype##_##isa(mlc__acc *t, const void *x, \
+                                                                  int64_t n, double sign) \
     { mlc__##name##_##dtype##_body(t, x, n, sign); } \
-    MLC__AT_##isa static MLC__COLS(name##_cols_##dtype##_##isa) \
+    MLC__LOOPS_AT_##isa static MLC__COLS(name##_cols_##dtype##_##isa) \
     { mlc__##name##_cols_##dtype##_body(t, row, rows, n, sign); }
 #define MLC__JOIN_FNS(isa, name, dtype) \
     { mlc__##name##_##dtype##_##isa, mlc__##name##_cols_##dtype##_##isa }
@@ -11414,7 +11414,7 @@ MLC__EACH_BASE(MLC__STAMP_REDUCE_WIDE)
 #define MLC__STAMP_REDUCE(isa) \
     MLC__STAMP_JOINS(isa, f32) MLC__STAMP_JOIN(isa, add, f64) \
     MLC__STAMP_JOIN(isa, mul, f32) MLC__STAMP_JOIN(isa, squares, f32) \
-    MLC__AT_##isa static MLC__COLS(add_cols_bf16_##isa) \
+    MLC__LOOPS_AT_##isa static MLC__COLS(add_cols_bf16_##isa) \
     { mlc__add_cols_bf16_body(t, row, rows, n, sign); } \
     static const mlc__joiner mlc__join_##isa[MLC_DTYPE_COUNT][MLC__JOINS] = { \
         { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32), \
@@ -16370,7 +16370,7 @@ MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPT
     AT static void mlc__depth_taps_##SUFFIX##_##isa(const mlc__depth_line *l) { TAPS(l); } \
     AT static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) { BACK(l); }
 #define MLC__STAMP_DEPTH_F64(isa) \
-    MLC__STAMP_DEPTH_OF(MLC__AT_##isa, isa, f64, mlc__depth_taps_f64_body, \
+    MLC__STAMP_DEPTH_OF(MLC__LOOPS_AT_##isa, isa, f64, mlc__depth_taps_f64_body, \
                         mlc__depth_back_f64_body)
 #define MLC__STAMP_DEPTH(isa) \
     MLC__STAMP_DEPTH_OF(MLC__LOOPS_AT_##isa, isa, f32, mlc__depth_taps_f32_body, \
@@ -17608,13 +17608,13 @@ MLC__LANE_BODIES(float, f32)
 MLC__LANE_BODIES(double, f64)
 
 #define MLC__STAMP_LANES_OF(isa, SUFFIX) \
-    MLC__AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
+    MLC__LOOPS_AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
         const void *x, const mlc__lane_line *l) \
     { mlc__lane_max_##SUFFIX##_body(best, where, x, l); } \
-    MLC__AT_##isa static void mlc__lane_pick_##SUFFIX##_##isa(void *dx, const void *dy, \
+    MLC__LOOPS_AT_##isa static void mlc__lane_pick_##SUFFIX##_##isa(void *dx, const void *dy, \
         const int32_t *where, const mlc__lane_line *l) \
     { mlc__lane_pick_##SUFFIX##_body(dx, dy, where, l); } \
-    MLC__AT_##isa static void mlc__lane_add_##SUFFIX##_##isa(void *sum, const void *x, \
+    MLC__LOOPS_AT_##isa static void mlc__lane_add_##SUFFIX##_##isa(void *sum, const void *x, \
         double scale, int64_t n) \
     { mlc__lane_add_##SUFFIX##_body(sum, x, scale, n); }
 #define MLC__LANE_ROW(isa, SUFFIX) \
@@ -18164,17 +18164,19 @@ MLC__BNORM_BODIES(double, double, MLC__AS_IT_IS, f64)
 MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
 
 #define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
-    MLC__AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
-                                                                  const mlc__bnorm_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
+        const mlc__bnorm_line *l) \
     { mlc__bnorm_moments_##SUFFIX##_body(sum, squares, l); } \
-    MLC__AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, const mlc__bnorm_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, \
+        const mlc__bnorm_line *l) \
     { mlc__bnorm_apply_##SUFFIX##_body(y, l); } \
-    MLC__AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, const mlc__bnorm_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, \
+        const mlc__bnorm_line *l) \
     { mlc__bnorm_gate_##SUFFIX##_body(to, l); } \
-    MLC__AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
-                                                               const mlc__bnorm_line *l) \
+    MLC__LOOPS_AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
+        const mlc__bnorm_line *l) \
     { mlc__bnorm_sums_##SUFFIX##_body(sum, product, l); } \
-    MLC__AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
+    MLC__LOOPS_AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
         const void *b, const mlc__bnorm_line *l) \
     { mlc__bnorm_slope_##SUFFIX##_body(dx, a, b, l); }
 #define MLC__BNORM_ROW(isa, SUFFIX) \
