@@ -6885,12 +6885,19 @@ typedef struct mlc__lowered {          /* a parameter as 16-bit products read it
     bool      remade;                  /* in this step of the optimizer                        */
 } mlc__lowered;
 
+typedef struct mlc__touched {          /* rows of a gradient                                   */
+    uint8_t    *rows;                  /* on the device, a byte each                           */
+    const void *of;                    /* the gradient's memory, when it had the stamp         */
+    uint64_t    stamp;
+} mlc__touched;
+
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
     mlc__flat  *flat;                  /* NULL: not built                                      */
     char       *name;                  /* within the module that declared it; its own copy     */
     mlc_init    init;
+    uint32_t    visit;                 /* walk that saw it last                                */
     double      a, b;
     int64_t     grad_offset;           /* bytes in grads and optimizer state; < 0: none        */
     int32_t     holders;               /* modules that have it                                 */
@@ -6900,10 +6907,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     bool        grown;                 /* its gradient, since hooks last got it                */
     int32_t     uses;                  /* as input of nodes whose backward has not run         */
     int64_t     blank;                 /* 1 + the row that starts at 0; 0: none                */
-    uint8_t    *touched;               /* mlc__param_touched; of the gradient at touched_of, when */
-    const void *touched_of;            /* it had the stamp                                     */
-    uint64_t    touched_stamp;
-    uint32_t    visit;                 /* walk that saw it last                                */
+    struct mlc__touched *touched;      /* of an embedding, or NULL: see mlc__param_touched      */
     mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
     int64_t     entry;                 /* as its entry of this number                          */
     /* A step with the gradient g; *made false: not now, make the gradient. */
@@ -24945,8 +24949,9 @@ static uint64_t mlc__stamp(const mlc_storage *s) { return (uint64_t)s->version <
 static uint8_t *mlc__param_touched(const mlc__param *p)
 {
     const mlc_storage *g = &p->grad_storage;
-    return g->data && p->touched_of == g->data && p->touched_stamp == mlc__stamp(g) && !g->handed
-               ? p->touched : NULL;
+    const mlc__touched *t = p->touched;
+    return t && g->data && t->of == g->data && t->stamp == mlc__stamp(g) && !g->handed ? t->rows
+                                                                                       : NULL;
 }
 
 /* Memory for the gradient of a base, not initialised: parameters' all at once in their flat block;
@@ -31610,8 +31615,12 @@ static mlc_status mlc__embedding_begin(mlc_ctx *ctx, const char *what, mlc__para
 {
     const size_t bytes = mlc__round_up((size_t)p->t.shape[0], 4);
     if (!p->touched)
-        p->touched = MLC__CAST(uint8_t *, mlc__heap_data(ctx, bytes, MLC_MEM_GRAD, "embedding"));
-    return p->touched ? mlc__zero(ctx, what, p->touched, bytes) : MLC_ERR_NOMEM;
+        p->touched = MLC__CAST(mlc__touched *, mlc__heap_alloc(ctx, sizeof *p->touched,
+                                                               MLC_MEM_OBJECT, what));
+    mlc__touched *t = p->touched;
+    if (!t) return MLC_ERR_NOMEM;
+    if (!t->rows) t->rows = MLC__CAST(uint8_t *, mlc__heap_data(ctx, bytes, MLC_MEM_GRAD, what));
+    return t->rows ? mlc__zero(ctx, what, t->rows, bytes) : MLC_ERR_NOMEM;
 }
 
 /* dw[index] += dy; with fresh dw = 0 before. */
@@ -31665,12 +31674,12 @@ static mlc_status mlc__embedding_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!acc && !fresh) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &dw, 0.0));
         if (p) MLC__TRY(mlc__embedding_begin(ctx, nd->op->name, p));
-        touched = p ? p->touched : NULL;
+        touched = p ? p->touched->rows : NULL;
     }
     MLC__TRY(mlc__embedding_add(ctx, nd, &dw, acc, touched, fresh));
     if (!touched) return MLC_OK;
-    p->touched_of = p->grad_storage.data;
-    p->touched_stamp = mlc__stamp(&p->grad_storage);
+    p->touched->of = p->grad_storage.data;
+    p->touched->stamp = mlc__stamp(&p->grad_storage);
     return MLC_OK;
 }
 
@@ -34713,7 +34722,8 @@ static void mlc__param_drop(mlc__param *p)
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
     mlc__param_unpack(p);
-    mlc__heap_data_free(ctx, p->touched, MLC_MEM_GRAD);
+    if (p->touched) mlc__heap_data_free(ctx, p->touched->rows, MLC_MEM_GRAD);
+    mlc__heap_free(ctx, p->touched);
     mlc__heap_free(ctx, p->name);
     mlc__heap_free(ctx, p);
 }
