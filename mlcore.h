@@ -21594,7 +21594,8 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
 #if MLC__X86 || MLC__NEON
 
 #define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
-#define MLC__FLASH_KEYS 512            /* of a block                                            */
+#define MLC__FLASH_KEYS 512            /* of a block; half as many, and as many rows, where     */
+                                       /* backward of bf16 should need little memory            */
 #define MLC__FLASH_KEPT (4 << 20)      /* bytes of packed k and v that a thread keeps           */
 #define MLC__FLASH_STEP 64             /* scores that are exponentiated at a time               */
 
@@ -22239,11 +22240,13 @@ static int64_t mlc__flash_panel(const mlc__flash *j, int64_t width, int64_t *col
 
 /* What both directions have. As of products, the smallest of bf16 go through f32. */
 static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
-                             const mlc__gemm_level *level, const mlc__flash_fns *fns)
+                             const struct mlc_k_attention_grad *g, const mlc__gemm_level *level,
+                             const mlc__flash_fns *fns)
 {
     const bool f64 = mlc__f64(a->dtype);
     memset(j, 0, sizeof *j);
     j->a = a;
+    j->g = g;
     j->all = a->h / mlc__max(1, a->hk) * a->t;
     const bool small = (double)j->all * (double)a->s * (double)(a->d + a->dv) <= MLC__SMALL;
     j->wide_fns = f64 ? level->f64 : level->f32;
@@ -22254,7 +22257,7 @@ static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
     j->one = mlc_dtype_bytes(j->dtype);
     j->size = mlc_dtype_bytes(j->wide);
     j->scale = a->scale == 0.0 ? 1.0 : a->scale;
-    j->keys = MLC__FLASH_KEYS;
+    j->keys = g && j->f->form->pair ? MLC__FLASH_KEYS / 2 : MLC__FLASH_KEYS;
     j->spans = mlc__div_up(a->s, j->keys);
     j->line = j->keys + MLC__FLASH_STEP;
     j->low_line = j->line + MLC__STEP;
@@ -22291,7 +22294,7 @@ MLC__INLINE int64_t mlc__flash_tiles(const mlc__flash *j, int64_t rows)
 static void mlc__flash_plan(mlc__flash *j, const struct mlc_k_attention *a,
                             const mlc__gemm_level *level, const mlc__flash_fns *fns)
 {
-    mlc__flash_begin(j, a, level, fns);
+    mlc__flash_begin(j, a, NULL, level, fns);
     j->pack_bytes[0] = (size_t)mlc__div_up(j->keys, j->f->nr) * mlc__flash_bytes(j, j->f->nr, a->d);
     j->pack_bytes[1] = (size_t)(j->dv_cols / j->dv_panel) *
                        mlc__flash_bytes(j, j->dv_panel, j->keys);
@@ -22311,9 +22314,8 @@ static void mlc__flash_plan_back(mlc__flash *j, const struct mlc_k_attention_gra
                                  const mlc__gemm_level *level, const mlc__flash_fns *fns)
 {
     const struct mlc_k_attention *a = &g->f;
-    mlc__flash_begin(j, a, level, fns);
-    j->g = g;
-    mlc__flash_room(j, mlc__flash_tiles(j, 2 * MLC__FLASH_ROWS));
+    mlc__flash_begin(j, a, g, level, fns);
+    mlc__flash_room(j, mlc__flash_tiles(j, (j->f->form->pair ? 1 : 2) * MLC__FLASH_ROWS));
     const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
     const size_t keys = mlc__round_up((size_t)j->keys, 32);
     const size_t k = mlc__flash_bytes(j, j->f->nr, a->d), v = mlc__flash_bytes(j, j->f->nr, a->dv);

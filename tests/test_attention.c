@@ -1,13 +1,20 @@
-/* test_attention.c -- tests of sections IMPL.OPS.ATTENTION, IMPL.KERNELS.ATTENTION
+/* test_attention.c -- tests of sections IMPL.OPS.ATTENTION, IMPL.KERNELS.ATTENTION,
+ * IMPL.KERNELS.FLASH
  *
  * Values and gradients against attention made of other operations, in f64; gradients against
  * central differences; sequences packed against each alone.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "mlc_test.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#ifndef _WIN32
+#  include <sys/mman.h>
+#  include <unistd.h>
+#endif
 
 /* ---- attention made of other operations ------------------------------------------------------ */
 
@@ -414,4 +421,157 @@ TEST(attention, values_of_lengths_and_offsets_are_checked)
         d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), leaves);
         check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "offset 3 is 6");
     }
+}
+
+/* ---- kernels of all levels against the scalar ones, arrays at the end of a page ---------------- */
+
+enum { PAGED = 1 << 20, ROOM = 1 << 25, WORKSPACE = 1 << 24 };
+typedef enum part { Q, K, V, Y, LSE, DY, DQ, DK, DV, MASK, DMASK, PARTS } part;
+
+static char *at_page_end(int which, size_t bytes)
+{
+    static char *room[PARTS + 1];
+    const size_t size = which == PARTS ? WORKSPACE : PAGED;
+    if (room[which] == NULL) {
+#ifdef _WIN32
+        room[which] = (char *)malloc(size);
+#else
+        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+        char *p = (char *)mmap(NULL, size + page, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED || mprotect(p + size, page, PROT_NONE) != 0) abort();
+        room[which] = p;
+#endif
+        if (room[which] == NULL) abort();
+    }
+    if (bytes > size) abort();
+    return room[which] + size - bytes;
+}
+
+static double value(mlc_dtype dtype, const char *x, int64_t i)
+{
+    const char *at = x + (size_t)i * mlc_dtype_bytes(dtype);
+    double      d;
+    float       f;
+    uint16_t    h;
+    memcpy(&h, at, sizeof h);
+    if (dtype == MLC_BF16) return (double)mlc_bf16_to(h);
+    if (dtype == MLC_F16) return (double)mlc_f16_to(h);
+    if (dtype == MLC_F32) { memcpy(&f, at, sizeof f); return (double)f; }
+    memcpy(&d, at, sizeof d);
+    return d;
+}
+
+/* Array `which` of [a,b,c,d], heads apart or side by side, filled from a formula. */
+static char *array(int which, mlc_dtype dtype, int64_t stride[4], int64_t a, int64_t b, int64_t c,
+                   int64_t d, bool beside)
+{
+    const int64_t n = a * b * c * d;
+    const size_t  size = mlc_dtype_bytes(dtype);
+    char         *x = at_page_end(which, (size_t)n * size);
+    stride[0] = b * c * d;
+    stride[1] = beside ? d : c * d;
+    stride[2] = beside ? b * d : d;
+    stride[3] = 1;
+    for (int64_t i = 0; i < n; i++) {
+        const float    f = (float)((i * 37 + which * 11) % 101) / 50.0f - 1.0f;
+        const double   v = (double)f;
+        const uint16_t h = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
+        const void    *from = dtype == MLC_F64 ? (const void *)&v : size == 2 ? (const void *)&h
+                                                                  : (const void *)&f;
+        memcpy(x + (size_t)i * size, from, size);
+    }
+    return x;
+}
+
+static void take_workspace(void **workspace, size_t *bytes, size_t need)
+{
+    *workspace = at_page_end(PARTS, (need + 63) / 64 * 64);
+    *bytes = need;
+    memset(*workspace, 0xff, need);
+}
+
+/* Runs both kernels of a level; the outputs go to out, one behind the other, as doubles. */
+static int64_t run_level(mlc_isa isa, mlc_dtype dtype, const shape_case *c, bool drop, double *out)
+{
+    static const int        parts[] = {Y, LSE, DQ, DK, DV, DMASK};
+    static float            slopes[8];
+    const mlc_kernels      *kernels = mlc_cpu_kernels(isa);
+    const mlc_dtype         wide = dtype == MLC_F64 ? MLC_F64 : MLC_F32;
+    struct mlc_k_attention_grad g;
+    int64_t                 lengths[4], stride[4], error[4] = {0}, n = 0;
+    struct mlc_k_attention *a = &g.f;
+    const mlc_dims          m = mask_dims(c);
+    const bool              beside = c->d % 2 == 0;
+    char                   *x[PARTS];
+    memset(&g, 0, sizeof g);
+    a->dtype = dtype;
+    a->b = c->b; a->h = c->h; a->hk = c->hk; a->t = c->t; a->s = c->s; a->d = c->d; a->dv = c->dv;
+    a->scale = 0.7;
+    a->causal = c->causal;
+    a->window = c->window;
+    a->error = error;
+    a->drop = drop ? 0.3 : 0;
+    a->drop_seed = 3;
+    for (int64_t b = 0; b < c->b; b++) lengths[b] = length_of(c, b);
+    for (int h = 0; h < 8; h++) slopes[h] = 0.1f * (float)(h + 1);
+    a->lengths = c->lengths ? lengths : NULL;
+    a->alibi = c->alibi ? slopes : NULL;
+    a->q = array(Q, dtype, a->q_stride, c->b, c->h, c->t, c->d, beside);
+    a->k = array(K, dtype, a->k_stride, c->b, c->hk, c->s, c->d, beside);
+    a->v = array(V, dtype, a->v_stride, c->b, c->hk, c->s, c->dv, beside);
+    a->y = x[Y] = array(Y, dtype, a->y_stride, c->b, c->h, c->t, c->dv, true);
+    a->lse = x[LSE] = array(LSE, wide, stride, c->b, c->h, c->t, 1, false);
+    g.dy = array(DY, dtype, g.dy_stride, c->b, c->h, c->t, c->dv, true);
+    g.dq = x[DQ] = array(DQ, dtype, g.dq_stride, c->b, c->h, c->t, c->d, beside);
+    g.dk = x[DK] = array(DK, dtype, g.dk_stride, c->b, c->hk, c->s, c->d, beside);
+    g.dv = x[DV] = array(DV, dtype, g.dv_stride, c->b, c->hk, c->s, c->dv, beside);
+    g.dk_accumulate = g.dmask_accumulate = 1;
+    if (c->mask == FLOAT_MASK) {
+        a->mask_dtype = dtype;
+        a->mask = array(MASK, dtype, a->mask_stride, m.v[0], m.v[1], m.v[2], m.v[3], false);
+        g.dmask = x[DMASK] = array(DMASK, dtype, g.dmask_stride, m.v[0], m.v[1], m.v[2], m.v[3],
+                                   false);
+        for (int i = 0; i < 4; i++) {
+            g.mask_shape[i] = m.v[i];
+            if (m.v[i] == 1) a->mask_stride[i] = 0;
+        }
+    }
+    take_workspace(&a->workspace, &a->workspace_bytes, kernels->attention_workspace(NULL, a));
+    CHECK_EQ(kernels->attention(NULL, a), MLC_OK);
+    take_workspace(&g.workspace, &g.workspace_bytes, kernels->attention_grad_workspace(NULL, &g));
+    CHECK_EQ(kernels->attention_grad(NULL, &g), MLC_OK);
+    const int64_t rows = c->b * c->h * c->t, keys = c->b * c->hk * c->s;
+    const int64_t count[] = {rows * c->dv, rows, rows * c->d, keys * c->d, keys * c->dv,
+                             g.dmask ? m.v[0] * m.v[1] * m.v[2] * m.v[3] : 0};
+    for (int p = 0; p < 6; p++)
+        for (int64_t i = 0; i < count[p]; i++)
+            out[n++] = value(parts[p] == LSE ? wide : dtype, x[parts[p]], i);
+    return n;
+}
+
+TEST(attention, kernels_of_all_levels_are_near_the_scalar_ones_and_stay_in_their_arrays)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    static const double    error[] = {1e-5, 1e-13, 0.016, 0.002};
+    double *want = (double *)malloc(ROOM), *got = (double *)malloc(ROOM);
+    for (int k = 0; want && got && k < CASE_COUNT; k++)
+        for (int t = 0; t < 4; t++)
+            for (int isa = MLC_ISA_SCALAR + 1; isa <= (int)test_isa_top(); isa++) {
+                if (mlc_cpu_kernels((mlc_isa)isa) == NULL) continue;
+                const bool    drop = (k + t) % 2 == 0;
+                const int64_t n = run_level(MLC_ISA_SCALAR, dtypes[t], &CASES[k], drop, want);
+                double        most = 0, size = 1;
+                CHECK_EQ(run_level((mlc_isa)isa, dtypes[t], &CASES[k], drop, got), n);
+                for (int64_t i = 0; i < n; i++) {
+                    const double off = want[i] == got[i] ? 0 : fabs(want[i] - got[i]);
+                    if (!(off <= most)) most = off;
+                    if (fabs(want[i]) < 1e6) size = fmax(size, fabs(want[i]));
+                }
+                if (!CHECK(most <= error[t] * size))
+                    printf("  case %d, %s, level %d: off by %g of %g\n", k,
+                           mlc_dtype_name(dtypes[t]), isa, most, size);
+            }
+    free(want);
+    free(got);
 }
