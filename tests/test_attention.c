@@ -4,7 +4,7 @@
  * Values and gradients against attention made of other operations, in f64; gradients against
  * central differences; sequences packed against each alone.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "mlc_test.h"
 
 #include <math.h>
@@ -423,7 +423,7 @@ TEST(attention, values_of_lengths_and_offsets_are_checked)
     }
 }
 
-/* ---- kernels of all levels against the scalar ones, arrays at the end of a page ---------------- */
+/* ---- kernels of all levels against the scalar ones, arrays at the end of a page ------------- */
 
 enum { PAGED = 1 << 20, ROOM = 1 << 25, WORKSPACE = 1 << 24 };
 typedef enum part { Q, K, V, Y, LSE, DY, DQ, DK, DV, MASK, DMASK, PARTS } part;
