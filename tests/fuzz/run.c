@@ -1,7 +1,7 @@
 /* Going on from a run file, then training: whatever the file, all of the training is old or new,
  * and what was taken from it does not harm what follows. The first byte says how the file is made:
- * of the bytes that follow, or the file of a training with numbers of its data replaced, each by ten
- * bytes: which one, two bytes, and what by; what a fuzzer of bytes alone would not get to. */
+ * of the bytes that follow, or the file of a training with numbers of its data replaced, each by
+ * ten bytes: which one, two bytes, and what by; what a fuzzer of bytes alone would not get to. */
 #include "fuzz.h"
 
 #include <math.h>
