@@ -44,6 +44,6 @@ program train train all 109600 "$math|$conv|$pool|$norm|$rest"
 program train_f32 train f32 93700 "$math|$conv|$pool|$norm|$rest|$f32"
 program infer infer all 70200 "$math|$conv|$pool|$norm|$rest|$train"
 program infer_f32 infer f32 58000 "$math|$conv|$pool|$norm|$rest|$train|$f32"
-program cnn cnn all 158900 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
+program cnn cnn all 159100 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
 link only only f32
 exit $status
