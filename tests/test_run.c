@@ -13,7 +13,8 @@
 enum { ROWS = 50, BATCH = 8, BATCHES = 7, FIELDS = 6, CLASSES = 3, EPOCHS = 8,
        CALLS = EPOCHS * (BATCHES + 1) };         /* of mlc_fit_step */
 
-typedef enum kind { PLAIN, COLLECTS, SCALED, HELD, WORKERS, CURVED, KINDS } kind;
+/* ALL: what the others but CURVED have, together. */
+typedef enum kind { PLAIN, COLLECTS, SCALED, HELD, WORKERS, CURVED, ALL, KINDS } kind;
 
 typedef struct count {                 /* of a callback: how often, and of what               */
     int64_t      n;
@@ -83,12 +84,12 @@ static void set_optim(scene *s, kind k)
 {
     mlc_sched sched = mlc_sched_cosine(40, 0.1);
     s->opt = k == CURVED ? mlc_lbfgs(s->net, 0.5) : mlc_adamw(s->net, 0.01);
-    if (k == COLLECTS) {
+    if (k == COLLECTS || k == ALL) {
         mlc_optim_accumulate(s->opt, 3);
         mlc_ema(s->opt, 0.9);
     }
-    if (k == SCALED) mlc_optim_scaler(s->opt, NULL);
-    if (k == HELD) mlc_optim_schedule(s->opt, MLC_KNOB_LR, &sched);
+    if (k == SCALED || k == ALL) mlc_optim_scaler(s->opt, NULL);
+    if (k == HELD || k == ALL) mlc_optim_schedule(s->opt, MLC_KNOB_LR, &sched);
 }
 
 static void set_data(scene *s, kind k, int64_t batch)
@@ -100,11 +101,11 @@ static void set_data(scene *s, kind k, int64_t batch)
     mlc_loader_from_desc d = mlc_loader_from_desc_make(batch);
     mlc_loader_desc      held = mlc_loader_desc_make(x, y, 20);
     held.shuffle = true;
-    if (k == HELD) s->d.validation = mlc_loader_create(s->ctx, &held);
+    if (k == HELD || k == ALL) s->d.validation = mlc_loader_create(s->ctx, &held);
     d.shuffle = true;
     d.seed = 5;
     d.workers = 2;
-    if (k == WORKERS) {
+    if (k == WORKERS || k == ALL) {
         mlc_tensor *const fields[2] = {x, y};
         mlc_augment_desc  a = mlc_augment_desc_make();
         a.shift = a.noise = 0.5;
@@ -129,14 +130,14 @@ static void scene_open(scene *s, kind k, int64_t width, int64_t batch, uint64_t 
     CHECK_EQ(mlc_module_build(s->net), MLC_OK);
     s->d = mlc_fit_desc_make(mlc_cross_entropy);
     s->d.epochs = EPOCHS;
-    if (k == SCALED) {
+    if (k == SCALED || k == ALL) {
         s->d.has_autocast = true;
         s->d.autocast = MLC_F16;
     }
     set_optim(s, k);
     set_data(s, k, batch);
-    if (k == COLLECTS || k == HELD) add_metrics(s);
-    if (k != PLAIN) add_callbacks(s, k == HELD);
+    if (k == COLLECTS || k == HELD || k == ALL) add_metrics(s);
+    if (k != PLAIN) add_callbacks(s, k == HELD || k == ALL);
     s->s = mlc_fit_begin(s->net, s->opt, s->train, &s->d);
     CHECK(s->s != NULL);
 }

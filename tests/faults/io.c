@@ -245,6 +245,31 @@ static mlc_status save_csv(world *w)   { return mlc_csv_save(w->x, at(w, "out"),
 static mlc_status save_idx(world *w)   { return mlc_idx_save(w->x, at(w, "out")); }
 static mlc_status save_state(world *w) { return mlc_save(w->net, at(w, "out")); }
 
+/* A run: a network, and a number of the program's. */
+static mlc_run run_of(world *w)
+{
+    static int64_t            mine = 7;
+    static const mlc_run_part part = {"mine", &mine, sizeof mine};
+    mlc_run                   run;
+    memset(&run, 0, sizeof run);
+    run.net = w->net;
+    run.parts = &part;
+    run.n_parts = 1;
+    return run;
+}
+
+static mlc_status save_run(world *w)
+{
+    const mlc_run run = run_of(w);
+    return mlc_run_save(w->ctx, at(w, "out"), &run);
+}
+
+static mlc_status load_run(world *w)
+{
+    const mlc_run run = run_of(w);
+    return mlc_run_load(w->ctx, at(w, "in.run"), &run);
+}
+
 static mlc_status save_npz(world *w)
 {
     const mlc_named list[] = {{"x", w->x}, {"bytes", w->bytes}};
@@ -342,13 +367,13 @@ static mlc_status load_state(world *w) { return mlc_load(w->net, at(w, "in.net")
 static const scenario scenarios[] = {
     {"safetensors_save", save_safetensors, true}, {"npy_save", save_npy, true},
     {"npz_save", save_npz, true}, {"csv_save", save_csv, true}, {"idx_save", save_idx, true},
-    {"save", save_state, true},
+    {"save", save_state, true}, {"run_save", save_run, true},
     {"safetensors_load", load_safetensors, false}, {"safetensors_open", open_safetensors, false},
     {"npy_load", load_npy, false}, {"npz_load", load_npz, false}, {"csv_load", load_csv, false},
     {"large npy_load", load_large, false}, {"npz_load, more behind the array", load_tail, false},
     {"table_load", load_table, false}, {"idx_load", load_idx, false},
     {"cifar_load", load_cifar, false}, {"no cifar", load_no_cifar, false},
-    {"load", load_state, false},
+    {"load", load_state, false}, {"run_load", load_run, false},
     {"packed npz_load", load_packed, false},
 };
 #define SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
@@ -383,7 +408,7 @@ static void world_close(world *w)
     tally_done(&w->mem, w->ctx);
 }
 
-#define INPUTS 10                      /* files that are read                                  */
+#define INPUTS 11                      /* files that are read                                  */
 
 static box files_open(void)
 {
@@ -402,7 +427,10 @@ static box files_open(void)
     mlc_csv_save(w.x, at(&w, "in.csv"), NULL);
     mlc_idx_save(w.bytes, at(&w, "in.idx"));
     mlc_seed(w.ctx, 77);
-    mlc_save(small_net(w.ctx), at(&w, "in.net"));
+    w.net = small_net(w.ctx);
+    mlc_save(w.net, at(&w, "in.net"));
+    const mlc_run run = run_of(&w);
+    mlc_run_save(w.ctx, at(&w, "in.run"), &run);
     put_file(at(&w, "in.cifar"), image, sizeof image);
     memset(array + strlen(array + 10) + 10, ' ', 20);
     put_file(at(&w, "in.tail"), zip, zip_build(zip, &part, 1, ZIP_END));
