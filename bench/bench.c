@@ -669,13 +669,14 @@ typedef struct grad_op {
     const char  *name;                    /* of both cases; the second one ends in _grad        */
     mlc_tensor *(*apply)(state *);
     /* Row x of n to y and, from dy, to dx; s->row is the weight and the bias.                   */
-    void       (*ref)(const double *x, const double *dy, const double *w, int64_t n, double *y,
-                      double *dx);
+    void       (*ref)(state *s, const double *x, const double *dy, const double *w, int64_t n,
+                      double *y, double *dx);
 } grad_op;
 
-static void grad_ref_gelu(const double *x, const double *dy, const double *w, int64_t n, double *y,
-                          double *dx)
+static void grad_ref_gelu(state *s, const double *x, const double *dy, const double *w,
+                          int64_t n, double *y, double *dx)
 {
+    (void)s;
     (void)w;
     for (int64_t j = 0; j < n; j++) {
         const double half = 0.5 * erfc(-x[j] / sqrt(2.0));
@@ -683,18 +684,20 @@ static void grad_ref_gelu(const double *x, const double *dy, const double *w, in
         dx[j] = dy[j] * (half + x[j] * exp(-0.5 * x[j] * x[j]) * 0.3989422804014327);
     }
 }
-static void grad_ref_tanh(const double *x, const double *dy, const double *w, int64_t n, double *y,
-                          double *dx)
+static void grad_ref_tanh(state *s, const double *x, const double *dy, const double *w,
+                          int64_t n, double *y, double *dx)
 {
+    (void)s;
     (void)w;
     for (int64_t j = 0; j < n; j++) {
         y[j]  = tanh(x[j]);
         dx[j] = dy[j] * (1 - y[j] * y[j]);
     }
 }
-static void grad_ref_softmax(const double *x, const double *dy, const double *w, int64_t n,
-                             double *y, double *dx)
+static void grad_ref_softmax(state *s, const double *x, const double *dy, const double *w,
+                             int64_t n, double *y, double *dx)
 {
+    (void)s;
     double lse, dot = 0;
     (void)w;
     line_ref_logsumexp(x, n, &lse);
@@ -702,15 +705,18 @@ static void grad_ref_softmax(const double *x, const double *dy, const double *w,
     for (int64_t j = 0; j < n; j++) dot += y[j] * dy[j];
     for (int64_t j = 0; j < n; j++) dx[j] = y[j] * (dy[j] - dot);
 }
-static void grad_ref_log_softmax(const double *x, const double *dy, const double *w, int64_t n,
-                                 double *y, double *dx)
+static void grad_ref_log_softmax(state *s, const double *x, const double *dy, const double *w,
+                                 int64_t n, double *y, double *dx)
 {
     double lse, sum = 0;
     (void)w;
     line_ref_logsumexp(x, n, &lse);
     for (int64_t j = 0; j < n; j++) sum += dy[j];
     for (int64_t j = 0; j < n; j++) y[j] = x[j] - lse;
-    for (int64_t j = 0; j < n; j++) dx[j] = dy[j] - exp(y[j]) * sum;
+    for (int64_t j = 0; j < n; j++) {     /* of the result as backward finds it                 */
+        const double kept = is_half(s) ? (double)rounded(s, (float)y[j]) : y[j];
+        dx[j] = dy[j] - exp(kept) * sum;
+    }
 }
 static void norm_ref(const double *x, const double *dy, const double *w, int64_t n, double *y,
                      double *dx, bool rms)
@@ -727,14 +733,16 @@ static void norm_ref(const double *x, const double *dy, const double *w, int64_t
     }
     for (int64_t j = 0; j < n; j++) dx[j] = r * (dy[j] * w[j] - g - (x[j] - mean) * r * gh);
 }
-static void grad_ref_layer_norm(const double *x, const double *dy, const double *w, int64_t n,
-                                double *y, double *dx)
+static void grad_ref_layer_norm(state *s, const double *x, const double *dy, const double *w,
+                                int64_t n, double *y, double *dx)
 {
+    (void)s;
     norm_ref(x, dy, w, n, y, dx, false);
 }
-static void grad_ref_rms_norm(const double *x, const double *dy, const double *w, int64_t n,
-                              double *y, double *dx)
+static void grad_ref_rms_norm(state *s, const double *x, const double *dy, const double *w,
+                              int64_t n, double *y, double *dx)
 {
+    (void)s;
     norm_ref(x, dy, w, n, y, dx, true);
 }
 
@@ -784,7 +792,7 @@ static bool grad_setup(state *s)
     dx = s->bc->k ? fetch(mlc_grad(s->a)) : NULL;
     ok = x && dy && w && y && (dx || !s->bc->k);
     for (int64_t i = 0; ok && i < m * n; i++) {
-        if (i % n == 0) grads[s->bc->op].ref(x + i, dy + i, w, n, want[0], want[1]);
+        if (i % n == 0) grads[s->bc->op].ref(s, x + i, dy + i, w, n, want[0], want[1]);
         ok = near(s, "an element", y[i], want[0][i % n], 32) &&
              (!dx || near(s, "a gradient", dx[i], want[1][i % n], 32));
     }
