@@ -924,6 +924,78 @@ static void check_killed(const box *b, const shared *s)
     CHECK_EQ(box_count(b), 1);
 }
 
+/* Before the files of a step, and after them. */
+static mlc_status note_step(void *user, mlc_event e, mlc_fit_state *s)
+{
+    shared *at = (shared *)user;
+    *(e == MLC_EVENT_BATCH_BEGIN ? &at->begun : &at->ended) = (int)s->step;
+    return MLC_OK;
+}
+
+/* A training that goes on from the newest file and has one of each step, of which two stay: begun,
+ * for `steps` batches. Its step is what the files say. */
+static int64_t rotate(const char *path, shared *at, bool async, int64_t steps)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, FIELDS, CLASSES);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, FIELDS), 1, -1, 1);
+    mlc_tensor *y = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, CLASSES), 2, 0, 1);
+    mlc_loader *train = mlc_loader_shuffled(ctx, x, y, BATCH);
+    mlc_fit_desc        d = mlc_fit_desc_make(mlc_mse_loss);
+    mlc_checkpoint_desc c = mlc_checkpoint_desc_make(path);
+    const mlc_callback  note = {"note", at, 1u << MLC_EVENT_BATCH_BEGIN | 1u << MLC_EVENT_BATCH_END,
+                                note_step, NULL, 0, NULL};
+    c.every_steps = 1;
+    c.every_epochs = 0;
+    c.keep_last = 2;
+    c.resume = true;
+    c.async = async;
+    mlc_callback *list[] = {mlc_on_checkpoint(ctx, &c), mlc_callback_create(ctx, &note)};
+    d.callbacks = list;
+    d.n_callbacks = 2;
+    d.epochs = 1000000;
+    mlc_fit_state *s = mlc_fit_begin(net, mlc_adamw(net, 0.01), train, &d);
+    const int64_t  from = s ? s->step : -1;
+    for (int64_t i = 0; i < steps && mlc_fit_step(s); i++) {}
+    CHECK_EQ(mlc_fit_end(s, NULL), MLC_OK);
+    for (int i = 0; i < 2; i++) mlc_callback_free(ctx, list[i]);
+    return from;
+}
+
+/* The newest whole file is that of the last step that ended, of the one before where a thread
+ * writes, or of the next. */
+TEST(run, that_is_killed_while_files_rotate_goes_on_from_the_newest)
+{
+    ONLY_ON_HOST();                    /* a device outlives no fork                            */
+    const char *often = getenv("MLC_TEST_KILLS");
+    const int   kills = often ? atoi(often) : 20;
+    unsigned    random = 7;
+    shared     *s = (shared *)mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fflush(NULL);
+    for (int i = 0; i < kills; i++) {
+        const box b = box_open_fast("net");
+        s->begun = s->ended = 0;
+        const pid_t child = fork();
+        if (child == 0) {
+            rotate(b.path, s, i % 2, INT64_MAX);
+            _exit(1);
+        }
+        while (s->ended == 0 && waitpid(child, NULL, WNOHANG) == 0) usleep(100);
+        random = random * 1103515245u + 12345u;
+        usleep((random >> 16) % 4000);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        const int     ended = s->ended;
+        const int64_t from = rotate(b.path, s, false, 3);
+        if (!CHECK(from >= ended - i % 2 && from <= ended + 1))
+            printf("  goes on from %d, ended %d\n", (int)from, ended);
+        CHECK_EQ(box_count(&b), 2);
+        box_close(&b);
+    }
+    munmap(s, sizeof *s);
+}
+
 /* MLC_TEST_KILLS: how often; .ci/full says 1000. */
 TEST(run, that_is_killed_while_it_is_saved_is_the_old_or_the_new_one)
 {
