@@ -555,6 +555,7 @@ TEST(attention, kernels_of_all_levels_are_near_the_scalar_ones_and_stay_in_their
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
     static const double    error[] = {1e-5, 1e-13, 0.016, 0.002};
     double *want = (double *)malloc(ROOM), *got = (double *)malloc(ROOM);
+    CHECK(want != NULL && got != NULL);
     for (int k = 0; want && got && k < CASE_COUNT; k++)
         for (int t = 0; t < 4; t++)
             for (int isa = MLC_ISA_SCALAR + 1; isa <= (int)test_isa_top(); isa++) {
