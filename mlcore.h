@@ -6500,10 +6500,19 @@ MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
 MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Seconds since some moment: for progress lines, not for measuring. */
+/* Seconds since some moment. Windows' time of the day moves every 15 ms, its counter does not. */
+#if defined(_WIN32)
+__declspec(dllimport) int __stdcall QueryPerformanceCounter(int64_t *ticks);
+__declspec(dllimport) int __stdcall QueryPerformanceFrequency(int64_t *ticks);
+#endif
 static double mlc__seconds(void)
 {
-#if defined(TIME_UTC)
+#if defined(_WIN32)
+    int64_t now = 0, second = 1;
+    QueryPerformanceCounter(&now);
+    QueryPerformanceFrequency(&second);
+    return (double)now / (double)second;
+#elif defined(TIME_UTC)
     struct timespec now = { 0, 0 };
     timespec_get(&now, TIME_UTC);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;

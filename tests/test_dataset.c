@@ -372,6 +372,13 @@ TEST(dataset, a_cache_in_a_file_leaves_no_file)
 {
     mlc_ctx  *ctx = test_ctx();
     const box b = box_open("cache");
+#ifdef _WIN32                          /* no files are mapped there                            */
+    CHECK(mlc_dataset_cache(ctx, counted(ctx, 0, 3), b.path) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_UNSUPPORTED);
+    mlc_error_clear(ctx);
+    box_close(&b);
+    return;
+#endif
     check_cache(ctx, b.path);
     CHECK_OK(ctx);
     CHECK_EQ(box_count(&b), 0);
