@@ -739,6 +739,11 @@ static const wrong_op OPS[] = {
      "randint: [5, 5) is empty; hi must be over lo"},
     {"mlc_randperm", "i64 #-1", MLC_ERR_ARG,
      "randperm: size -1 of axis 0 is negative; it must be 0 or more"},
+    {"mlc_sinusoidal", "f32 #0 #4", MLC_ERR_ARG,
+     "sinusoidal: t is 0 and d 4; both must be positive"},
+    {"mlc_alibi_slopes", "f32 #0", MLC_ERR_ARG, "alibi_slopes: heads is 0; it must be positive"},
+    {"mlc_rotary_table", "f64 #4 #3", MLC_ERR_ARG,
+     "rotary: dims is 3; it must be even, and at most the last axis"},
 };
 
 /* 0, 1, 2, ... in any dtype. */

@@ -147,10 +147,7 @@ static bool nearest(const float map[256], uint8_t code, float x, float scale, bo
 
 typedef struct plain { float p[MOST], m[MOST], v[MOST]; } plain;
 
-/* AdamW's step in f32, as the library rounds it: Clang would contract it where there is an fma. */
-#ifdef __clang__
-#  pragma STDC FP_CONTRACT OFF
-#endif
+/* AdamW's step in f32, as the library rounds it. */
 static void plain_step(plain *x, const run *r, int64_t n)
 {
     const struct mlc_optim_step *s = &r->step;
