@@ -21328,27 +21328,27 @@ static mlc__attn_span mlc__attn_seen(const struct mlc_k_attention *a, int64_t ba
     return r;
 }
 
+/* The error word of a value that is not in [.., limit]; false. */
+static bool mlc__attn_bad(const struct mlc_k_attention *a, int64_t kind, int64_t place,
+                          int64_t value, int64_t limit)
+{
+    const int64_t word[4] = { kind, place, value, limit };
+    memcpy(a->error, word, sizeof word);
+    return false;
+}
+
 /* The lowest length that is not in [0, s], or the lowest offset that falls or leaves its rows. */
 static bool mlc__attn_fine(const struct mlc_k_attention *a)
 {
     const int64_t *offsets[2] = { a->q_offsets, a->k_offsets }, most[2] = { a->t, a->s };
-    for (int64_t i = 0; a->lengths && i < a->b; i++) {
-        if (a->lengths[i] >= 0 && a->lengths[i] <= a->s) continue;
-        a->error[0] = a->bad_length;
-        a->error[1] = i;
-        a->error[2] = a->lengths[i];
-        a->error[3] = a->s;
-        return false;
-    }
+    for (int64_t i = 0; a->lengths && i < a->b; i++)
+        if (a->lengths[i] < 0 || a->lengths[i] > a->s)
+            return mlc__attn_bad(a, a->bad_length, i, a->lengths[i], a->s);
     for (int w = 0; w < 2; w++)
         for (int64_t i = 0; offsets[w] && i <= a->sequences; i++) {
             const int64_t least = i ? offsets[w][i - 1] : 0;
-            if (offsets[w][i] >= least && offsets[w][i] <= most[w]) continue;
-            a->error[0] = a->bad_offset;
-            a->error[1] = i;
-            a->error[2] = offsets[w][i];
-            a->error[3] = most[w];
-            return false;
+            if (offsets[w][i] < least || offsets[w][i] > most[w])
+                return mlc__attn_bad(a, a->bad_offset, i, offsets[w][i], most[w]);
         }
     return true;
 }
@@ -29477,7 +29477,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
     memcpy(s->at, at, sizeof s->at);
     s->drop = drop;
     s->causal = d->causal;
-    s->window = d->window;
+    s->window = mlc__min(d->window, INT64_C(1) << 60);     /* kernels add to it */
     s->scale = d->has_scale ? d->scale : 1.0;
     if (!d->has_scale && in[0]->ndim == 4 && in[0]->shape[3] > 0)
         s->scale = 1.0 / sqrt((double)in[0]->shape[3]);

@@ -386,6 +386,8 @@ TEST(attention, what_does_not_fit_is_named)
         mlc_set_requires_grad(d.alibi, true);
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_ARG, "alibi asks for a gradient");
         d = mlc_attention_desc_make();
+        d.window = INT64_MAX;          /* is no limit                                          */
+        CHECK(mlc_attention_ex(q, k, k, &d) != NULL);
         d.window = -1;
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_ARG, "window -1");
         d = mlc_attention_desc_make();

@@ -202,7 +202,8 @@ TEST(run, a_training_that_goes_on_has_the_bits_of_one_that_was_not_interrupted)
 {
     const box b = box_open_fast("run");
     const int  step = test_cpu_kernels() ? (int)test_stride(11) : 37;
-    /* Emulated: slow. On a device ALL does not hold yet: accumulation, scaler and schedule. */
+    /* Emulated: slow. On a device a schedule counts what a scaler skipped until that is known, by a
+     * save for example: ALL has other bits there. */
     const kind end = !test_cpu_kernels() ? COLLECTS : test_on_host() ? KINDS : ALL;
     for (kind k = PLAIN; k < end; k = (kind)(k + 1)) {
         const uint64_t want = whole(k, &b);
