@@ -551,7 +551,7 @@ inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
     const size_t bytes = arena_give(p);
     g_count[COUNT_FREE]++;
     if (!bytes) fail("free of what is no device memory", 0);
-    push(s, [p, bytes] { CH_POISON(p, bytes); (void)p; (void)bytes; });
+    push(s, [p, bytes] { CH_POISON(p, bytes); arena_drop(p, bytes); });
     return g_sticky;
 }
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)

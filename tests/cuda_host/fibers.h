@@ -129,6 +129,7 @@ struct World {
     char       *arena;
     Block       block[65536];          /* of device memory, by address                          */
     int         blocks, open, key;     /* key: over 0, of memory protection                     */
+    int         leaving;               /* given back, and its stream has not come to it yet     */
     size_t      top;
 };
 inline World w;
@@ -447,9 +448,30 @@ inline size_t arena_give(const void *p)
         const size_t bytes = w.block[i].bytes;
         memmove(&w.block[i], &w.block[i + 1], sizeof w.block[0] * (size_t)(w.blocks - i - 1));
         w.blocks--;
+        w.leaving++;
         return bytes;
     }
     return 0;
+}
+
+/* Gives the system the pages of a block that the stream has freed, but for those of a new one, and
+ * lowers the top when none waits for its stream: mprotect costs by pages in use. */
+inline void arena_drop(const void *p, size_t bytes)
+{
+    const size_t page = 4096, end = (size_t)((const char *)p - w.arena) + bytes;
+    size_t       from = end - bytes, top = 0;
+    for (int i = 0; i <= w.blocks; i++) {
+        const size_t to = i < w.blocks && w.block[i].at < end ? w.block[i].at : end;
+        const size_t a = (from + page - 1) / page * page, b = to / page * page;
+        if (a < b) madvise(w.arena + a, b - a, MADV_DONTNEED);
+        if (i < w.blocks) top = w.block[i].at + w.block[i].bytes;
+        if (from < top) from = top;
+    }
+    top = (top + page - 1) / page * page;
+    if (--w.leaving > 0 || top > w.top / 2) return;
+    madvise(w.arena + top, w.top - top, MADV_DONTNEED);
+    if (!w.lax && w.key <= 0) mprotect(w.arena + top, w.top - top, PROT_NONE);
+    w.top = top;
 }
 
 inline bool in_arena(const void *p, size_t bytes)
