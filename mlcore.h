@@ -3223,6 +3223,7 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *          schedule-free rules keep from update to update; copies, as what follows but grad
  *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
  *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
+ *   optim.attempts  i64 []: on a device, the same with steps that it has skipped: t of schedules
  *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
  *          0: a view of the dtype of states; updates that were made before it, i64 []. In the same
  *          way slow.NAME and optim.slow, of mlc_optim_lookahead
@@ -3236,11 +3237,11 @@ MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
 
 /* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
  * A schedule is a value, and its factor a pure function of t, the number of updates made so far
- * (skipped ones do not count): the rate of the first update is that of t = 0, a resumed training
- * goes on where it was, and any thread may ask. The factor is times a base value: the rate that the
- * optimizer was made with. Functions that make one cannot fail: mlc_sched_at of bad values is NaN,
- * and where there is a context they are an ARG error that names them. Counts are at most 2^53,
- * values finite and not negative. Arrays are kept by reference.                               */
+ * (skipped ones: see mlc_optim_schedule): the rate of the first update is that of t = 0, a resumed
+ * training goes on where it was, and any thread may ask. The factor is times a base value: the rate
+ * that the optimizer was made with. Functions that make one cannot fail: mlc_sched_at of bad values
+ * is NaN, and where there is a context they are an ARG error that names them. Counts are at most
+ * 2^53, values finite and not negative. Arrays are kept by reference.                         */
 
 typedef enum mlc_curve {               /* from 1 at x = 0 to 0 at x = 1                        */
     MLC_CURVE_COSINE = 0,              /* (1 + cos(pi x))/2                                    */
@@ -3359,9 +3360,8 @@ typedef enum mlc_knob {
 /* mlc_optim_schedule: from now on each update takes base value times factor at t, the number of
  *   updates made before it: the rate that mlc_optim_set_lr set last, momentum and weight decay that
  *   the optimizer was made with. mlc_optim_lr is the rate of the next update. s is copied with all
- *   its arrays. NULL s: the base value again. A device is not waited for: where steps may be
- *   skipped, by a scaler or by clipping, those that it has skipped count until they are known, by
- *   mlc_optim_steps, mlc_optim_grad_norm or mlc_optim_scaler_state.
+ *   its arrays. NULL s: the base value again. A device is not waited for: there t counts the steps
+ *   that a scaler or clipping has skipped, too, as PyTorch's scheduler.step() after each step.
  *   err    ARG: knob, schedule, an optimizer without momentum; of mlc_optim_step, VALUE: a factor
  *          that is negative or not finite, a beta1 of 1 or more; nothing is changed then       */
 MLC_API mlc_status mlc_optim_schedule(mlc_optim *opt, mlc_knob knob, const mlc_sched *s);
@@ -39548,6 +39548,8 @@ struct mlc_optim {
     mlc_scaler_desc scaler;
     struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
                                        /* is a copy for steps in backward                      */
+    int64_t     attempts;              /* guard.steps; on a device with those that it skipped: */
+                                       /* what the host decides by it needs no answer          */
     const struct mlc__optim_device *device;      /* NULL: the CPU */
     mlc_status (*guarded)(mlc_optim *o, bool *skip);       /* of clipping, a scaler, a device  */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
@@ -40163,6 +40165,7 @@ static void mlc__optim_done(mlc_optim *o, bool made)
         e->p->t.grad_fresh = 0;
     }
     o->guard.steps += made;            /* of a device: guard_dev, by the kernel */
+    o->attempts += made;
     if (o->device) o->token *= MLC__TOKEN;
     o->calls = 0;
     if (o->noise) o->noise->added = false;
@@ -41273,7 +41276,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     step.k[0] = k0;
     step.k[1] = k1;
     step.k[2] = k2;
-    step.stream = mlc__optim_stream(o, "optim_step") ^ (uint64_t)o->guard.steps << 1;
+    step.stream = mlc__optim_stream(o, "optim_step") ^ (uint64_t)o->attempts << 1;
     room = &step;
     if (o->device) {
         MLC__TRY(mlc__scratch(ctx, sizeof step, &block, &room));
@@ -42596,6 +42599,7 @@ static mlc_status mlc__lbfgs_count(mlc_optim *o)
 {
     mlc__optim_state(o);
     o->guard.steps++;
+    o->attempts++;
     o->stale = true;
     if (o->device) MLC__TRY(mlc__optim_send(o));
     return o->average ? o->average->update(o) : MLC_OK;
@@ -43188,15 +43192,16 @@ MLC__LEVEL_COLD
 
 
 typedef struct mlc__optim_numbers {
-    int64_t steps, calls, mean, good, skipped, skipped_row;
+    int64_t steps, attempts, calls, mean, good, skipped, skipped_row;
     double  lr, scale;
 } mlc__optim_numbers;
 
 #define MLC__NUMBER(name) offsetof(mlc__optim_numbers, name)
-enum { MLC__OF_ALL, MLC__OF_MEANS, MLC__OF_SCALERS };
+enum { MLC__OF_ALL, MLC__OF_DEVICES, MLC__OF_MEANS, MLC__OF_SCALERS };
 static const struct { const char *name; mlc_dtype dtype; int32_t whose; size_t at; }
 mlc__optim_number[] = {
     { "steps", MLC_I64, MLC__OF_ALL, MLC__NUMBER(steps) },
+    { "attempts", MLC_I64, MLC__OF_DEVICES, MLC__NUMBER(attempts) },
     { "calls", MLC_I64, MLC__OF_ALL, MLC__NUMBER(calls) },
     { "lr", MLC_F64, MLC__OF_ALL, MLC__NUMBER(lr) },
     { "mean", MLC_I64, MLC__OF_MEANS, MLC__NUMBER(mean) },
@@ -43272,7 +43277,7 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
     if (item->kind == MLC__ITEM_NUMBER) {
         const int32_t whose = mlc__optim_number[item->k].whose;
         return whose == MLC__OF_ALL || (whose == MLC__OF_SCALERS && o->has_scaler) ||
-               (whose == MLC__OF_MEANS && o->keeps_mean);
+               (whose == MLC__OF_MEANS && o->keeps_mean) || (whose == MLC__OF_DEVICES && o->device);
     }
     if (item->kind >= MLC__ITEM_BASE) return true;
     const mlc__entry *e = &o->entry[item->entry];
@@ -43341,7 +43346,7 @@ static mlc_status mlc__optim_made(const mlc_optim *o, int64_t i, int64_t n,
 static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
 {
     const struct mlc_guard_state *g = mlc__optim_state(o);
-    const mlc__optim_numbers n = { g->steps, o->calls, o->mean, g->scaler.good,
+    const mlc__optim_numbers n = { g->steps, o->attempts, o->calls, o->mean, g->scaler.good,
                                    g->scaler.skipped, g->scaler.skipped_row, o->lr,
                                    g->scaler.scale };
     return n;
@@ -43604,7 +43609,7 @@ static mlc_status mlc__noise_entries(mlc_optim *o, double std, void *noise)
 /* Once for an update: what a step that failed has added is still there. */
 static mlc_status mlc__noise_add(mlc_optim *o)
 {
-    const double t = (double)o->guard.steps;
+    const double t = (double)o->attempts;
     const double std = sqrt(o->noise->eta / pow(1.0 + t, o->noise->gamma)) * (double)o->calls;
     mlc__block *block;
     void *noise;
@@ -44376,7 +44381,7 @@ static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
 static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
 {
     const mlc_sched *s = o->sched->of[knob];
-    return s ? mlc__sched_value(s, o->guard.steps) : 1.0;
+    return s ? mlc__sched_value(s, o->attempts) : 1.0;
 }
 
 /* Nothing changes before all factors are known to be good. */
@@ -44388,12 +44393,12 @@ static mlc_status mlc__schedules_apply(mlc_optim *o)
         const double f = factor[k] = mlc__schedules_factor(o, (mlc_knob)k);
         MLC__REQUIRE(o->ctx, f >= 0.0 && f < MLC__INF, VALUE, "optim_step: the schedule of the %s "
                      "has a factor of %s after %lld updates; it must be finite and not negative; "
-                     "nothing was changed", names[k], mlc__real(f).s, (long long)o->guard.steps);
+                     "nothing was changed", names[k], mlc__real(f).s, (long long)o->attempts);
     }
     const double base = o->sched->momentum, momentum = base * factor[MLC_KNOB_MOMENTUM];
     MLC__REQUIRE(o->ctx, momentum < 1.0 || base >= 1.0, VALUE, "optim_step: the schedule of the "
                  "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
-                 mlc__real(momentum).s, (long long)o->guard.steps);
+                 mlc__real(momentum).s, (long long)o->attempts);
     memcpy(o->factor, factor, sizeof factor);
     if (o->momentum) o->hyper[o->momentum - 1] = momentum;
     return MLC_OK;
@@ -47916,6 +47921,11 @@ static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
     return MLC_OK;
 }
 
+static bool mlc__optim_of_device(const mlc__optim_slot *item)
+{
+    return item->kind == MLC__ITEM_NUMBER && mlc__optim_number[item->k].whose == MLC__OF_DEVICES;
+}
+
 /* PyTorch's SGD and Muon have no step, its NAdam has a product of momenta where ours carries it. */
 static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
@@ -47926,7 +47936,7 @@ static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *it
     }
     if (f->torch && item->kind >= MLC__ITEM_AVERAGE) return false;
     if (f->torch && o->keeps_mean && item->kind == MLC__ITEM_CARRY) return false;
-    return mlc__optim_has_item(o, item);
+    return (!f->torch && mlc__optim_of_device(item)) || mlc__optim_has_item(o, item);
 }
 
 static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot *item,
@@ -47983,7 +47993,7 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
         memcpy(l->text + l->bytes, name, strlen(name) + 1);
         w->name = k->name = l->text + l->bytes;
         w->item = at;
-        w->optional = item.kind == MLC__ITEM_GRAD ||
+        w->optional = item.kind == MLC__ITEM_GRAD || mlc__optim_of_device(&item) ||
                       (f->torch && mlc__optim_torch_lacks(f->o, &item));
         w->to = to ? to : item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
                 mlc__optim_state_tensor(f->o, &item) :
@@ -48015,6 +48025,7 @@ static mlc_status mlc__optim_load_names(mlc__load *l)
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
     MLC__TRY(mlc__optim_load_rule(l, f));
     MLC__TRY(mlc__optim_file_begin(f));
+    f->numbers.attempts = -1;          /* the file has none */
     if (f->o->lbfgs) MLC__TRY(f->o->lbfgs->plan(f->o, mlc__optim_file_pairs(l->file)));
     const int64_t items = mlc__optim_items(f->o);
     f->lbfgs = MLC__CAST(mlc_tensor **, mlc__arena(f->o->ctx, f->o->ctx->depth,
@@ -48125,6 +48136,7 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
         a->base = base > INT64_MIN ? base : a->base + f->numbers.steps - o->guard.steps;
     }
     o->guard.steps = f->numbers.steps;
+    o->attempts = f->numbers.attempts < 0 ? f->numbers.steps : f->numbers.attempts;
     if (o->has_scaler) o->guard.scaler = scaler;
     if (o->lbfgs) o->lbfgs->take(o);
     o->stale = true;
