@@ -39514,14 +39514,18 @@ struct mlc_optim {
     const char *const *names;          /* of its states */
     double      hyper[8];              /* of the rule, for its kernel */
     int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
-    bool        whole;                 /* the rule needs all of a gradient: no step in backward */
-    bool        carries, keeps_mean;   /* the rule has numbers in carry; mlc_optim_mean is for it */
-    bool        ranged;                /* mlc_lr_range is trying rates */
-    bool        in_backward, mean;     /* mean: parameters are it, see mlc_optim_mean */
-    bool        adaptive, sharp;       /* of mlc_optim_sam; sharp: its gradients are taken */
-    bool        has_scaler, measured;  /* measured: guard.norm is of a step                    */
-    bool        looks;                 /* at gradients, before they are used: clips or scales  */
-    bool        stale;                 /* guard_dev is: guard goes up with the next step       */
+    bool        whole : 1;             /* the rule needs all of a gradient: no step in backward */
+    bool        carries : 1;           /* the rule has numbers in carry */
+    bool        keeps_mean : 1;        /* mlc_optim_mean is for it */
+    bool        ranged : 1;            /* mlc_lr_range is trying rates */
+    bool        in_backward : 1;
+    bool        mean : 1;              /* parameters are it, see mlc_optim_mean */
+    bool        adaptive : 1;          /* of mlc_optim_sam */
+    bool        sharp : 1;             /* gradients of mlc_optim_sam are taken */
+    bool        has_scaler : 1;
+    bool        measured : 1;          /* guard.norm is of a step */
+    bool        looks : 1;             /* at gradients, before they are used: clips or scales */
+    bool        stale : 1;             /* guard_dev is: guard goes up with the next step */
     double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
