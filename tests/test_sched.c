@@ -612,7 +612,7 @@ TEST(sched, only_calls_that_make_an_update_count)
     CHECK_OK(ctx);
 }
 
-/* But on a device. */
+/* A device counts them: the host does not wait to know. */
 TEST(sched, skipped_steps_do_not_count)
 {
     mlc_ctx        *ctx = test_ctx();
