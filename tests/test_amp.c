@@ -247,10 +247,11 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
         CHECK_EQ(mlc_autocast_begin(ctx, low), MLC_OK);
         CHECK_EQ(mlc_linear(x, x, NULL)->dtype, low);
         CHECK_EQ(mlc_matmul(x, half)->dtype, low);
-        CHECK_EQ(mlc_layer_norm(x, NULL, NULL, 1e-5)->dtype, low);
+        CHECK_EQ(mlc_layer_norm(x, NULL, NULL, 1e-5)->dtype, MLC_F32);
+        CHECK_EQ(mlc_rms_norm(half, NULL, 1e-5)->dtype, low);
         mlc_tensor *gain = mlc_ones(ctx, MLC_F32, mlc_dims1(mlc_dim(x, -1)));
         mlc_set_requires_grad(gain, true);
-        mlc_tensor *normal = mlc_layer_norm(x, gain, NULL, 1e-5);
+        mlc_tensor *normal = mlc_layer_norm(half, gain, NULL, 1e-5);
         CHECK_EQ(normal->dtype, low);
         CHECK_EQ(mlc_backward_from(normal, normal), MLC_OK);
         CHECK_EQ(mlc_grad(gain)->dtype, MLC_F32);
@@ -258,7 +259,8 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
         CHECK_EQ(mlc_relu(half)->dtype, low);
         CHECK_EQ(mlc_prelu(half, gain)->dtype, low);
         CHECK_EQ(mlc_glu(half, 1)->dtype, low);
-        CHECK_EQ(mlc_add(x, half)->dtype, low);
+        CHECK_EQ(mlc_add(x, half)->dtype, MLC_F32);
+        CHECK_EQ(mlc_sub(half, half)->dtype, low);
         CHECK_EQ(mlc_add(x, x)->dtype, MLC_F32);
         CHECK_EQ(mlc_mul(x, half)->dtype, MLC_F32);
         CHECK_EQ(mlc_sum(half, mlc_dims0(), false)->dtype, MLC_F32);
@@ -273,6 +275,60 @@ TEST(amp, operations_run_in_the_dtype_that_suits_them)
     }
 }
 
+static double apart(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc_item(mlc_max(mlc_abs(mlc_sub(a, b)), mlc_dims0(), false));
+}
+
+/* A residual in f32 makes the sum f32; what is multiplied is rounded as ever.                   */
+TEST(amp, residuals_are_f32_or_16_bits)
+{
+    for (int k = 0; k < 4; k++) {
+        const mlc_dtype   low = LOW[k / 2], residual = k % 2 ? low : MLC_F32;
+        mlc_autocast_desc d = mlc_autocast_desc_make(low);
+        mlc_ctx    *ctx = test_ctx();
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(37, 19), 1, -1, 1);
+        mlc_tensor *h = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(37, 24), 2, -1, 1), low);
+        mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(19, 24), 3, -1, 1);
+        mlc_tensor *b = test_rand(ctx, MLC_F32, mlc_dims1(19), 4, -1, 1), *in[4] = {x, h, w, b};
+        mlc_tensor *dy = test_rand(ctx, MLC_F32, mlc_dims2(37, 19), 5, -1, 1), *grad[4];
+        for (int i = 0; i < 4; i++) mlc_set_requires_grad(in[i], true);
+        CHECK_EQ(d.residual, MLC_F32);
+        d.residual = residual;
+        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_OK);
+        const mlc_epilogue e = {MLC_ACT_NONE, 0.0, x};
+        mlc_tensor *y = mlc_linear_ex(h, w, b, &e);
+        CHECK_EQ(mlc_layer_norm(x, NULL, NULL, 1e-5)->dtype, residual);
+        CHECK_EQ(mlc_add(x, mlc_slice(h, 1, 0, 19, 1))->dtype, residual);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        if (!CHECK(y != NULL && y->dtype == residual)) continue;
+        CHECK_EQ(mlc_backward_from(y, mlc_cast(dy, residual)), MLC_OK);
+        for (int i = 0; i < 4; i++) {
+            grad[i] = mlc_cast(mlc_grad(in[i]), MLC_F64);
+            CHECK_EQ(mlc_grad(in[i])->dtype, i == 1 ? low : MLC_F32);
+            mlc_zero_grad(in[i]);
+        }
+        /* The same in f64, from what was rounded. */
+        mlc_tensor *w16 = mlc_cast(mlc_cast(w, low), MLC_F64), *h64 = mlc_cast(h, MLC_F64);
+        mlc_tensor *x64 = mlc_cast(mlc_cast(x, residual), MLC_F64);
+        mlc_tensor *d16 = mlc_cast(mlc_cast(dy, low), MLC_F64);
+        mlc_tensor *y64 = mlc_cast(mlc_cast(dy, residual), MLC_F64);
+        mlc_tensor *want = mlc_add(mlc_linear(h64, w16, mlc_cast(b, MLC_F64)), x64);
+        const double ulp = low == MLC_BF16 ? 0x1p-8 : 0x1p-11, step = k % 2 ? ulp : 3e-7;
+        CHECK(apart(mlc_cast(y, MLC_F64), want) <= step * 8);
+        CHECK(apart(grad[0], y64) == 0);
+        CHECK(apart(grad[1], mlc_matmul(d16, w16)) <= ulp * 8);
+        CHECK(apart(grad[2], mlc_matmul(mlc_transpose(d16, 0, 1), h64)) <= ulp * 8);
+        CHECK(apart(grad[3], mlc_sum(y64, mlc_dims1(0), false)) <= 1e-5);
+        CHECK_OK(ctx);
+    }
+    mlc_ctx          *ctx = test_ctx();
+    mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16);
+    d.residual = MLC_F16;
+    CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_ERR_DTYPE);
+    CHECK(strstr(mlc_error(ctx), "residual is f16") != NULL);
+}
+
 /* What is 16-bit already, but not the 16 bits that were asked for.                              */
 TEST(amp, both_16_bit_dtypes_meet)
 {
@@ -283,7 +339,9 @@ TEST(amp, both_16_bit_dtypes_meet)
     for (int i = 0; i < 2; i++) low[i] = mlc_cast(w, LOW[i]);
     CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
     for (int i = 0; i < 2; i++) {
-        CHECK_EQ(mlc_autocast_begin(ctx, LOW[i]), MLC_OK);
+        mlc_autocast_desc d = mlc_autocast_desc_make(LOW[i]);
+        d.residual = LOW[i];
+        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_OK);
         mlc_tensor *y = mlc_forward(net, x);
         CHECK(y != NULL && y->dtype == LOW[i]);
         for (int k = 0; k < 9; k++) {
