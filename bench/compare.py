@@ -602,6 +602,18 @@ def image_training(net, shape):
     return make
 
 
+def encoder_training(dtype):
+    half = dtype == torch.bfloat16
+    full = torch.float32 if half else dtype
+    layer = torch.nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", batch_first=True,
+                                             norm_first=True)
+    net = torch.nn.Sequential(
+        torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False),
+        torch.nn.Linear(384, 64), torch.nn.Flatten(0, 1)).to(full)
+    x, y = uniform((8, 256, 384), -1, 1, full), torch.arange(8 * 256) * 7 % 64
+    return train(net, adamw(net.parameters()), x, y, half)
+
+
 def image_inference(batch):
     def make(dtype):
         model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
@@ -813,6 +825,7 @@ CASES = {
        for shape in CONVS for part in ("y", "dx", "train")},
     "net_cnn28_b64_adamw": image_training(cnn28, (64, 1, 28, 28)),
     "net_resnet20_b64_adamw": image_training(resnet20, (64, 3, 32, 32)),
+    "net_encoder_6x384_h6_t256_b8_adamw": encoder_training,
     "infer_resnet20_b1": image_inference(1),
     "infer_resnet20_b64": image_inference(64),
     **sketched_cases(),
