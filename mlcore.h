@@ -9579,6 +9579,21 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 
 #define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
 
+/* Elements of any float, for what is done once or seldom. */
+static double mlc__any_get(const void *x, int64_t i, mlc_dtype dtype)
+{
+    const uint16_t *low = MLC__CAST(const uint16_t *, x);
+    if (!mlc__low(dtype)) return mlc__elem(x, i, dtype);
+    return (double)(dtype == MLC_BF16 ? mlc_bf16_to(low[i]) : mlc_f16_to(low[i]));
+}
+
+static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    const float f = (float)v;
+    if (!mlc__low(dtype)) mlc__elem_put(x, i, dtype, v);
+    else MLC__CAST(uint16_t *, x)[i] = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
+}
+
 /* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides
  * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
  * sorted, cut in chunks), each row of it is taken in dense blocks (strided inputs gathered to L1,
@@ -15867,21 +15882,6 @@ static const void *mlc__conv_patches(const mlc__conv_job *j, int64_t group, int6
 
 /* ---- y and dx */
 
-/* Elements of any float, for what is done once or seldom. */
-static double mlc__conv_get(const void *x, int64_t i, mlc_dtype dtype)
-{
-    const uint16_t *low = MLC__CAST(const uint16_t *, x);
-    if (!mlc__low(dtype)) return mlc__elem(x, i, dtype);
-    return (double)(dtype == MLC_BF16 ? mlc_bf16_to(low[i]) : mlc_f16_to(low[i]));
-}
-
-static void mlc__conv_set(void *x, int64_t i, mlc_dtype dtype, double v)
-{
-    const float f = (float)v;
-    if (!mlc__low(dtype)) mlc__elem_put(x, i, dtype, v);
-    else MLC__CAST(uint16_t *, x)[i] = dtype == MLC_BF16 ? mlc_bf16_from(f) : mlc_f16_from(f);
-}
-
 /* Pixels of dx that lie a stride apart, from their sums in f32 or f64. */
 static void mlc__conv_put_line(const mlc__conv_job *j, char *to, int64_t to_step, char *from,
                                int64_t pixels)
@@ -16599,11 +16599,11 @@ static void mlc__depth_weights(const mlc__conv_job *j)
     const int64_t all = a->kernel[0] * a->kernel[1] * a->kernel[2];
     for (int64_t t = 0; t < j->phase.taps; t++)
         for (int64_t c = 0; c < a->groups; c++) {
-            double v = mlc__conv_get(a->w, c * all + mlc__conv_tap(j, t), a->w_dtype);
+            double v = mlc__any_get(a->w, c * all + mlc__conv_tap(j, t), a->w_dtype);
             uint16_t low[1] = { 0 };
             if (mlc__low(a->dtype)) {
-                mlc__conv_set(low, 0, a->dtype, v);
-                v = mlc__conv_get(low, 0, a->dtype);
+                mlc__any_put(low, 0, a->dtype, v);
+                v = mlc__any_get(low, 0, a->dtype);
             }
             mlc__elem_put(j->work, t * a->groups + c, mlc__wide(a->dtype), v);
         }
@@ -21366,7 +21366,7 @@ static void mlc__attn_read(double *to, const void *x, mlc_dtype dtype, const int
     const int64_t at = batch * stride[0] + head * stride[1];
     for (int64_t i = 0; i < n; i++)
         for (int64_t e = 0; e < d; e++)
-            to[i * d + e] = mlc__conv_get(x, at + (first + i) * stride[2] + e * stride[3], dtype);
+            to[i * d + e] = mlc__any_get(x, at + (first + i) * stride[2] + e * stride[3], dtype);
 }
 
 static void mlc__attn_write(void *x, mlc_dtype dtype, const int64_t stride[4], int64_t batch,
@@ -21377,8 +21377,8 @@ static void mlc__attn_write(void *x, mlc_dtype dtype, const int64_t stride[4], i
     for (int64_t i = 0; x && i < n; i++)
         for (int64_t e = 0; e < d; e++) {
             const int64_t to = at + (first + i) * stride[2] + e * stride[3];
-            const double before = accumulate ? mlc__conv_get(x, to, dtype) : 0.0;
-            mlc__conv_set(x, to, dtype, before + from[i * d + e]);
+            const double before = accumulate ? mlc__any_get(x, to, dtype) : 0.0;
+            mlc__any_put(x, to, dtype, before + from[i * d + e]);
         }
 }
 
@@ -21396,7 +21396,7 @@ static void mlc__attn_scores(const struct mlc_k_attention *a, int64_t batch, int
         if (a->mask && a->mask_dtype == MLC_BOOL) {
             if (!MLC__CAST(const uint8_t *, a->mask)[mask_at + j * ms[3]]) dot = -MLC__INF;
         } else if (a->mask) {
-            dot += mlc__conv_get(a->mask, mask_at + j * ms[3], a->mask_dtype);
+            dot += mlc__any_get(a->mask, mask_at + j * ms[3], a->mask_dtype);
         }
         score[j] = dot;
     }
