@@ -5634,7 +5634,7 @@ struct mlc_k_attention {
     uint64_t    drop_seed, drop_stream;
     const uint64_t *drop_base;         /* stream_base of struct mlc_k_random                   */
     int64_t     bad_length, bad_offset;            /* what goes to error[0] of each            */
-    int64_t    *error;                 /* {kind, place, value, limit}                          */
+    int64_t    *error;                 /* {kind, place, value, limit}; of k_offsets -1 - place */
     void       *workspace; size_t workspace_bytes;
 };
 /* Gradients of those that are not NULL; their memory is apart. */
@@ -21354,7 +21354,7 @@ static bool mlc__attn_fine(const struct mlc_k_attention *a)
         for (int64_t i = 0; offsets[w] && i <= a->sequences; i++) {
             const int64_t least = i ? offsets[w][i - 1] : 0;
             if (offsets[w][i] < least || offsets[w][i] > most[w])
-                return mlc__attn_bad(a, a->bad_offset, i, offsets[w][i], most[w]);
+                return mlc__attn_bad(a, a->bad_offset, w ? -1 - i : i, offsets[w][i], most[w]);
         }
     return true;
 }
@@ -22216,8 +22216,8 @@ static void mlc__flash_back(const mlc__flash *j, char *own, int64_t batch, int64
 static int64_t mlc__flash_chunks(const mlc__flash *j, int64_t *batches, int64_t *heads)
 {
     const struct mlc_k_attention_grad *g = j->g;
-    *batches = g->dmask && g->mask_shape[0] == 1 ? j->a->b : 1;
-    *heads = g->dmask && g->mask_shape[1] == 1 ? j->a->hk : 1;
+    *batches = g->dmask && g->mask_shape[0] == 1 ? mlc__max(1, j->a->b) : 1;
+    *heads = g->dmask && g->mask_shape[1] == 1 ? mlc__max(1, j->a->hk) : 1;
     return (j->a->b / *batches) * (j->a->hk / *heads);
 }
 
@@ -29357,8 +29357,11 @@ static mlc_status mlc__say_length(mlc_ctx *ctx, const char *what, const int64_t 
 
 static mlc_status mlc__say_offset(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
-    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: offset %lld is %lld; offsets must rise from 0 to "
-                     "%lld at most", what, (long long)w[1], (long long)w[2], (long long)w[3]);
+    const bool k = w[1] < 0;
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: %c_offsets[%lld] is %lld; offsets must rise from 0 "
+                     "to %lld at most, the %s", what, k ? 'k' : 'q',
+                     (long long)(k ? -1 - w[1] : w[1]), (long long)w[2], (long long)w[3],
+                     k ? "keys of k" : "rows of q");
 }
 
 static mlc_status mlc__attention_forward(mlc_ctx *ctx, mlc_node *nd)

@@ -42,6 +42,8 @@ static const shape_case CASES[] = {
     {2, 2, 1, 0, 5, 3, 3, 0, false, false, false, NO_MASK, 0},
     {2, 2, 1, 5, 0, 3, 3, 0, true, false, false, NO_MASK, 0},
     {0, 2, 2, 5, 4, 3, 3, 0, false, false, false, NO_MASK, 0},
+    {0, 2, 2, 5, 4, 3, 3, 0, false, true, true, FLOAT_MASK, 1},
+    {2, 0, 0, 5, 4, 3, 3, 0, true, false, false, FLOAT_MASK, 3},
 };
 
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES, MOST = 2 * 130 * 130 * 4, MAX_IN = 4 };
@@ -419,9 +421,9 @@ TEST(attention, values_of_lengths_and_offsets_are_checked)
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_VALUE, "key_lengths[0] is -1");
         d = mlc_attention_desc_make();
         d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), falls);
-        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "offset 2 is 2");
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "q_offsets[2] is 2");
         d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), leaves);
-        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "offset 3 is 6");
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "q_offsets[3] is 6");
     }
 }
 
