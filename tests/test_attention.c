@@ -44,6 +44,8 @@ static const shape_case CASES[] = {
     {0, 2, 2, 5, 4, 3, 3, 0, false, false, false, NO_MASK, 0},
     {0, 2, 2, 5, 4, 3, 3, 0, false, true, true, FLOAT_MASK, 1},
     {2, 0, 0, 5, 4, 3, 3, 0, true, false, false, FLOAT_MASK, 3},
+    {1, 2, 1, 11, 530, 5, 4, 300, true, false, true, FLOAT_MASK, 2},
+    {1, 4, 2, 70, 700, 16, 7, 0, false, true, false, NO_MASK, 0},
 };
 
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES, MOST = 2 * 130 * 130 * 4, MAX_IN = 4 };
@@ -223,31 +225,105 @@ TEST(attention, bf16_and_f16_are_near_f64)
     }
 }
 
-/* ---- dropout --------------------------------------------------------------------------------- */
+/* ---- central differences --------------------------------------------------------------------- */
 
-typedef struct drop_case { mlc_attention_desc d; mlc_rng_state rng; } drop_case;
+static const shape_case SMALL[] = {
+    {2, 2, 1, 3, 4, 2, 3, 0, false, false, true, FLOAT_MASK, 0},
+    {2, 2, 2, 4, 3, 2, 1, 0, true, true, false, FLOAT_MASK, 9},
+    {1, 4, 2, 4, 5, 3, 2, 2, true, false, true, FLOAT_MASK, 6},
+    {3, 2, 1, 3, 5, 2, 2, 3, false, true, true, BOOL_MASK, 1},
+    {1, 2, 2, 5, 3, 5, 2, 0, true, false, false, FLOAT_MASK, 1},
+    {1, 2, 1, 6, 5, 3, 2, 3, false, false, true, FLOAT_MASK, 2},   /* packed                   */
+    {1, 2, 1, 6, 5, 3, 2, 0, true, false, false, NO_MASK, 0},
+};
 
-static mlc_tensor *drop_loss(void *user, mlc_tensor *const *in, int32_t n)
+enum { SMALL_COUNT = sizeof SMALL / sizeof *SMALL, SMALL_PACKED = 5 };
+
+static mlc_tensor *attention_of(void *user, mlc_tensor *const *in, int32_t n)
 {
-    const drop_case *c = (const drop_case *)user;
     (void)n;
-    mlc_ctx_set_rng(in[0]->ctx, c->rng);
-    return weighted(mlc_attention_ex(in[0], in[1], in[2], &c->d));
+    return mlc_attention_ex(in[0], in[1], in[2], &((const scene *)user)->d);
 }
 
-TEST(attention, gradients_with_dropout_match_central_differences)
+TEST(attention, gradients_match_central_differences)
 {
-    mlc_ctx             *ctx = test_ctx();
-    drop_case            c = {mlc_attention_desc_make(), mlc_ctx_rng(ctx)};
-    mlc_gradcheck_report r;
-    mlc_tensor *in[3] = {heads(ctx, MLC_F64, 2, 2, 4, 3, 1), heads(ctx, MLC_F64, 2, 1, 5, 3, 2),
-                         heads(ctx, MLC_F64, 2, 1, 5, 2, 3)};
-    c.d.dropout = 0.4;
-    memset(&r, 0, sizeof r);
-    CHECK_EQ(mlc_gradcheck(drop_loss, &c, in, 3, NULL, &r), MLC_OK);
-    CHECK(r.ok);
-    CHECK_OK(ctx);
+    static const double q_offsets[] = {0, 2, 2, 5}, k_offsets[] = {1, 3, 4, 4};
+    const int step = (int)(test_cpu_kernels() ? 1 : 3);
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 2 * SMALL_COUNT; k += step) {
+            mlc_gradcheck_report r;
+            memset(&r, 0, sizeof r);
+            mlc_scope_begin(ctx);
+            scene s = scene_of(ctx, MLC_F64, &SMALL[k / 2]);
+            s.d.dropout = k % 2 ? 0.4 : 0;
+            if (k / 2 >= SMALL_PACKED) {
+                s.d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), q_offsets);
+                s.d.k_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), k_offsets);
+            }
+            CHECK_EQ(mlc_gradcheck(attention_of, &s, s.in, s.n, NULL, &r), MLC_OK);
+            if (!CHECK(r.ok && r.input >= 0))
+                printf("  case %d: input %d, element %" PRId64 ": %g, differences say %g\n", k,
+                       (int)r.input, r.index, r.analytic, r.numeric);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
 }
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+enum { BITS = 1 << 19 };
+
+/* y and gradients, one behind the other; the bytes. */
+static size_t bits_of(const shape_case *c, mlc_isa isa, int32_t threads, mlc_dtype dtype, char *to)
+{
+    mlc_ctx_desc d = test_desc();
+    size_t       at = 0;
+    d.isa = isa;
+    d.threads = threads;
+    d.seed = 3;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL)) return 0;
+    scene s = scene_of(ctx, dtype, c);
+    s.d.dropout = 0.2;
+    mlc_tensor *y = mlc_attention_ex(s.in[0], s.in[1], s.in[2], &s.d);
+    CHECK_EQ(mlc_backward(weighted(y)), MLC_OK);
+    for (int i = -1; i < s.n; i++) {
+        mlc_tensor  *x = i < 0 ? y : mlc_grad(s.in[i]);
+        const size_t bytes = x ? (size_t)mlc_numel(x) * mlc_dtype_bytes(dtype) : 0;
+        if (!CHECK(bytes > 0 && at + bytes <= BITS)) break;
+        CHECK_EQ(mlc_read(x, to + at, bytes), MLC_OK);
+        at += bytes;
+    }
+    CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+    return at;
+}
+
+/* Two blocks of keys and some of rows; a mask's gradient is summed over batches and heads. */
+TEST(attention, bits_are_those_of_any_number_of_threads)
+{
+    static const shape_case cases[] = {
+        {2, 4, 2, 70, 530, 12, 7, 0, true, true, true, NO_MASK, 0},
+        {2, 4, 2, 33, 530, 9, 12, 400, true, false, true, FLOAT_MASK, 3},
+        {2, 4, 2, 33, 130, 9, 12, 0, false, true, false, FLOAT_MASK, 4},
+    };
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_BF16};
+    static const int32_t   threads[] = {2, 3, 5};
+    static char            one[BITS], more[BITS];
+    FOR_EACH_LEVEL(isa) {
+        for (int k = 0; k < (test_cpu_kernels() ? 6 : 2); k++) {
+            const shape_case *c = &cases[k / 2];
+            const size_t      n = bits_of(c, (mlc_isa)isa, 1, dtypes[k % 2], one);
+            for (int t = 0; t < 3; t++) {
+                CHECK_EQ(bits_of(c, (mlc_isa)isa, threads[t], dtypes[k % 2], more), n);
+                if (!CHECK(memcmp(one, more, n) == 0))
+                    printf("  case %d, level %d, %d threads\n", k, isa, (int)threads[t]);
+            }
+        }
+    }
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
 
 /* A row of ones in v: y is the sum of the weights that stay, whose mean is 1. */
 TEST(attention, dropout_keeps_the_mean)
@@ -373,17 +449,30 @@ TEST(attention, what_does_not_fit_is_named)
         check_error(ctx, mlc_attention(q, odd, odd), MLC_ERR_SHAPE,
                     "the 3 heads of k [2,3,6,3] do not divide the 4 of q [2,4,5,3]");
         check_error(ctx, mlc_attention(q, k, zeros4(ctx, 2, 2, 7, 3)), MLC_ERR_SHAPE,
-                    "v [2,2,7,3]");
+                    "q [2,4,5,3], k [2,2,6,3], v [2,2,7,3] do not go together");
+        check_error(ctx, mlc_attention(q, zeros4(ctx, 2, 2, 6, 4), k), MLC_ERR_SHAPE,
+                    "q [2,4,5,3], k [2,2,6,4], v [2,2,6,3] do not go together");
+        check_error(ctx, mlc_attention(q, zeros4(ctx, 1, 2, 6, 3), k), MLC_ERR_SHAPE,
+                    "q [2,4,5,3], k [1,2,6,3], v [2,2,6,3] do not go together");
         check_error(ctx, mlc_attention(q, mlc_cast(k, MLC_F64), k), MLC_ERR_DTYPE, "k f64");
         check_error(ctx, mlc_attention(flat, k, k), MLC_ERR_SHAPE, "[5,3]");
         check_error(ctx, mlc_attention(NULL, k, k), MLC_ERR_ARG, "attention");
         d.mask = mlc_zeros(ctx, MLC_F64, mlc_dims2(5, 6));
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE, "the mask is f64");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
+                    "the mask is f64; it must be bool or, as q, f32");
+        d.mask = mlc_zeros(ctx, MLC_I64, mlc_dims2(5, 6));
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
+                    "the mask is i64; it must be bool or, as q, f32");
         d.mask = mlc_zeros(ctx, MLC_BOOL, mlc_dims2(5, 7));
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE, "the mask [5,7]");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE,
+                    "the mask [5,7] does not broadcast to [b,h,t,s] [2,4,5,6]");
         d = mlc_attention_desc_make();
         d.alibi = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE, "alibi is [3]");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE,
+                    "alibi is [3]; it must be [4] for q [2,4,5,3]");
+        d.alibi = mlc_zeros(ctx, MLC_F64, mlc_dims1(4));
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
+                    "alibi is f64; it must be f32");
         d.alibi = mlc_zeros(ctx, MLC_F32, mlc_dims1(4));
         mlc_set_requires_grad(d.alibi, true);
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_ARG, "alibi asks for a gradient");
@@ -399,31 +488,77 @@ TEST(attention, what_does_not_fit_is_named)
         d = mlc_attention_desc_make();
         d.dropout = 2;
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_ARG, "p is 2");
+    }
+}
+
+TEST(attention, lengths_and_offsets_that_do_not_fit_are_named)
+{
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *q = zeros4(ctx, 2, 4, 5, 3), *k = zeros4(ctx, 2, 2, 6, 3);
+        mlc_tensor *one = zeros4(ctx, 1, 4, 5, 3), *keys = zeros4(ctx, 1, 2, 6, 3);
+        mlc_attention_desc d = mlc_attention_desc_make();
+        d.key_lengths = mlc_zeros(ctx, MLC_I32, mlc_dims1(2));
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
+                    "key_lengths is i32; it must be i64");
+        d.key_lengths = mlc_zeros(ctx, MLC_I64, mlc_dims1(4));
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE,
+                    "key_lengths is [4]; it must be [2] for q [2,4,5,3]");
         d = mlc_attention_desc_make();
         d.k_offsets = mlc_zeros(ctx, MLC_I64, mlc_dims1(2));
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_ARG, "k_offsets without");
         d.q_offsets = d.k_offsets;
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE, "a batch of 1");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE,
+                    "q_offsets [2] with q [2,4,5,3]; packed sequences are a batch of 1");
+        d.k_offsets = mlc_zeros(ctx, MLC_I64, mlc_dims1(3));
+        check_error(ctx, mlc_attention_ex(one, keys, keys, &d), MLC_ERR_SHAPE,
+                    "k_offsets is [3]; it must be [2] for q [1,4,5,3]");
+        d.k_offsets = mlc_zeros(ctx, MLC_F32, mlc_dims1(2));
+        check_error(ctx, mlc_attention_ex(one, keys, keys, &d), MLC_ERR_DTYPE,
+                    "k_offsets is f32; it must be i64");
+        d.k_offsets = NULL;
+        check_error(ctx, mlc_attention_ex(one, keys, keys, &d), MLC_ERR_ARG,
+                    "q [1,4,5,3] and k [1,2,6,3] have other lengths; give k_offsets");
+        d.k_offsets = d.q_offsets;
+        d.key_lengths = mlc_zeros(ctx, MLC_I64, mlc_dims1(1));
+        check_error(ctx, mlc_attention_ex(one, keys, keys, &d), MLC_ERR_ARG,
+                    "key_lengths and q_offsets");
+        d.key_lengths = NULL;
+        d.q_offsets = mlc_zeros(ctx, MLC_I64, mlc_dims1(0));
+        check_error(ctx, mlc_attention_ex(one, keys, keys, &d), MLC_ERR_SHAPE, "q_offsets [0]");
     }
 }
 
 TEST(attention, values_of_lengths_and_offsets_are_checked)
 {
     static const double over[2] = {6, 7}, below[2] = {-1, 3};
-    static const double falls[4] = {0, 3, 2, 5}, leaves[4] = {0, 3, 4, 6};
+    static const double falls[4] = {0, 3, 2, 5}, leaves[4] = {0, 3, 4, 6}, fine[4] = {0, 3, 4, 5};
+    static const double before[4] = {-1, 3, 4, 5};
     FOR_EACH_ISA(ctx) {
         mlc_tensor *q = zeros4(ctx, 2, 4, 5, 3), *k = zeros4(ctx, 2, 2, 6, 3);
         mlc_tensor *one = zeros4(ctx, 1, 2, 5, 3);
         mlc_attention_desc d = mlc_attention_desc_make();
         d.key_lengths = test_tensor(ctx, MLC_I64, mlc_dims1(2), over);
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_VALUE, "key_lengths[1] is 7");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_VALUE,
+                    "key_lengths[1] is 7; it must be in [0, 6], the keys of k");
         d.key_lengths = test_tensor(ctx, MLC_I64, mlc_dims1(2), below);
-        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_VALUE, "key_lengths[0] is -1");
+        check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_VALUE,
+                    "key_lengths[0] is -1; it must be in [0, 6], the keys of k");
         d = mlc_attention_desc_make();
         d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), falls);
-        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "q_offsets[2] is 2");
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE,
+                    "q_offsets[2] is 2; offsets must rise from 0 to 5 at most, the rows of q");
         d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), leaves);
-        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "q_offsets[3] is 6");
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE,
+                    "q_offsets[3] is 6; offsets must rise from 0 to 5 at most, the rows of q");
+        d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), before);
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "q_offsets[0] is -1");
+        d.q_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), fine);
+        d.k_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), leaves);
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE,
+                    "k_offsets[3] is 6; offsets must rise from 0 to 5 at most, the keys of k");
+        d.k_offsets = test_tensor(ctx, MLC_I64, mlc_dims1(4), falls);
+        check_error(ctx, mlc_attention_ex(one, one, one, &d), MLC_ERR_VALUE, "k_offsets[2] is 2");
+        CHECK_OK(ctx);
     }
 }
 
