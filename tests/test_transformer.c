@@ -353,6 +353,65 @@ TEST(transformer, a_call_leaves_nothing)
     }
 }
 
+/* A step with masks, lengths, dropout, and a float mask that is trained, too. */
+static mlc_status steady_step(mlc_module *net, mlc_optim *opt, mlc_tensor *const *in,
+                              const mlc_attention_desc *self, const mlc_attention_desc *cross,
+                              bool autocast)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    if (autocast)
+        mlc_autocast_begin(ctx, MLC_BF16);
+    mlc_tensor *y = mlc_transformer_forward(net, in[0], in[1], self, cross);
+    if (autocast)
+        mlc_autocast_end(ctx);
+    mlc_backward(mlc_mse_loss(mlc_cast(y, MLC_F32), in[2]));
+    mlc_optim_step(opt);
+    mlc_zero_grad(self->mask);
+    return mlc_scope_end(ctx);
+}
+
+static void check_steady(mlc_ctx *ctx, bool decoder, bool autocast)
+{
+    enum { N = 2, ROWS = 37, KEYS = 41, WIDTH = 32 };
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(WIDTH, 4);
+    mlc_attention_desc      self = mlc_attention_desc_make(), cross = self;
+    mlc_memory              before, after;
+    d.hidden = 2 * WIDTH;
+    d.kv_heads = 2;
+    d.causal = decoder;
+    mlc_module *net = decoder ? mlc_nn_transformer_decoder(ctx, &d, LAYERS)
+                              : mlc_nn_transformer_encoder(ctx, &d, LAYERS);
+    mlc_optim  *opt = mlc_adamw(net, 1e-3);
+    mlc_tensor *in[3] = {test_rand(ctx, MLC_F32, mlc_dims3(N, ROWS, WIDTH), 1, -1, 1),
+                         decoder ? test_rand(ctx, MLC_F32, mlc_dims3(N, KEYS, WIDTH), 2, -1, 1)
+                                 : NULL,
+                         test_rand(ctx, MLC_F32, mlc_dims3(N, ROWS, WIDTH), 3, -1, 1)};
+    self.mask = test_rand(ctx, MLC_F32, mlc_dims3(4, ROWS, ROWS), 4, -1, 1);
+    CHECK_EQ(mlc_set_requires_grad(self.mask, true), MLC_OK);
+    self.key_lengths = lengths_of(ctx, ROWS, 20);
+    cross.key_lengths = lengths_of(ctx, 30, KEYS);
+    for (int step = 0; step < 10; step++) {
+        if (step == 4)
+            CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
+        if (!CHECK_EQ(steady_step(net, opt, in, &self, &cross, autocast), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+    }
+    CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
+    CHECK_EQ(after.calls, before.calls);
+    CHECK_EQ(after.allocated, before.allocated);
+    CHECK_EQ(after.reserved, before.reserved);
+    CHECK_OK(ctx);
+}
+
+TEST(transformer, a_steady_step_takes_no_memory)
+{
+    FOR_EACH_LEVEL(isa) {
+        for (int form = 0; form < 4; form++)
+            check_steady(ctx_of((mlc_isa)isa, MLC_F32), form & 1, form & 2);
+    }
+}
+
 /* One linear of a layer by hand: q, k, v of one product are what three products give. */
 TEST(transformer, inputs_that_are_one_tensor_share_a_product)
 {
