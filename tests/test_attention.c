@@ -45,7 +45,7 @@ static const shape_case CASES[] = {
     {0, 2, 2, 5, 4, 3, 3, 0, false, true, true, FLOAT_MASK, 1},
     {2, 0, 0, 5, 4, 3, 3, 0, true, false, false, FLOAT_MASK, 3},
     {1, 2, 1, 11, 530, 5, 4, 300, true, false, true, FLOAT_MASK, 2},
-    {1, 4, 2, 70, 700, 16, 7, 0, false, true, false, NO_MASK, 0},
+    {1, 4, 2, 33, 700, 16, 7, 0, false, true, false, NO_MASK, 0},
 };
 
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES, MOST = 2 * 130 * 130 * 4, MAX_IN = 4 };
