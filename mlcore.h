@@ -85,7 +85,7 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
- *   API.NN  API.TRANSFORMER  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA
+ *   API.NN  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA
  *   API.METRICS  API.TRAIN  API.IO  API.PLOT  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
@@ -104,8 +104,8 @@
  *   IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM
  *   IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.STATE
- *   IMPL.NN.INIT  IMPL.NN.SUMMARY
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE
+ *   IMPL.NN.CACHE  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
@@ -1482,7 +1482,8 @@ typedef struct mlc_rotary_desc {
     double      base;                  /* over 0; default 10000                                */
     double      scale;                 /* over 0: positions are divided by it; default 1       */
     int64_t     offset;                /* of the first position, after those in a cache        */
-    mlc_tensor *table;                 /* default NULL: made in the call                       */
+    mlc_tensor *table;                 /* default NULL: made in the call. Of three axes: it is */
+                                       /* of x's rows as it is                                 */
 } mlc_rotary_desc;
 
 /* mlc_rotary_desc_make: all dimensions in halves, base 10000, from position 0 on.             */
@@ -2368,6 +2369,9 @@ typedef struct mlc_nn_multihead_attention_desc {
     bool    no_bias;                   /* without in_proj_bias and out_proj.bias               */
     bool    causal;                    /* of every call                                        */
     int64_t window;                    /* of every call; 0: no limit                           */
+    bool    alibi;                     /* mlc_alibi_slopes of every call                       */
+    bool    has_rotary;                /* queries and keys are turned by their places; the     */
+    mlc_rotary_desc rotary;            /* table stays the caller's. default: _desc_make's      */
 } mlc_nn_multihead_attention_desc;
 
 /* mlc_nn_multihead_attention_desc_make: as many heads of keys as of queries, all inputs of embed
@@ -2405,6 +2409,8 @@ typedef struct mlc_nn_transformer_desc {
     bool    no_bias;                   /* of linears and norms                                 */
     bool    causal;                    /* self-attention of every call                         */
     int64_t window;                    /* of it; 0: no limit                                   */
+    bool    alibi, has_rotary;         /* of it                                                */
+    mlc_rotary_desc rotary;            /* used if has_rotary                                   */
     bool    final_norm;                /* a stack ends with one                                */
 } mlc_nn_transformer_desc;
 
@@ -2435,6 +2441,101 @@ MLC_API mlc_module *mlc_nn_transformer_decoder(mlc_ctx *ctx, const mlc_nn_transf
 MLC_API mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
                                             const mlc_attention_desc *self,
                                             const mlc_attention_desc *cross);
+
+/* @@ API.LANGUAGE ------------- language models; test: tests/test_language.c
+ * Tokens are i64 [b,t]. Descs hold that of a layer: what it says of width, heads, hidden features,
+ * norms, activation, dropout and biases; GPT-2, Llama and BERT are sets of values.             */
+
+typedef enum mlc_positions {           /* how a model knows the place of a token               */
+    MLC_POSITIONS_NONE = 0,
+    MLC_POSITIONS_LEARNED,             /* a row of "positions.weight" [context,embed], added   */
+    MLC_POSITIONS_SINUSOIDAL,          /* a row of mlc_sinusoidal, added                       */
+    MLC_POSITIONS_ROTARY,              /* queries and keys turned as layer.rotary says         */
+    MLC_POSITIONS_ALIBI,               /* mlc_alibi_slopes in each attention                   */
+    MLC_POSITIONS_COUNT,
+    MLC_POSITIONS_FORCE_32 = 0x7fffffff
+} mlc_positions;
+
+typedef struct mlc_nn_gpt_desc {
+    int64_t vocab, context, layers;    /* required; context: tokens at most, 0: no limit       */
+    mlc_positions positions;           /* learned ones need a context                          */
+    bool    tied;                      /* the head's weight is that of the embedding           */
+    mlc_nn_transformer_desc layer;     /* causal, alibi and has_rotary are not read            */
+} mlc_nn_gpt_desc;
+
+/* mlc_nn_gpt_desc_make: GPT-2's: learned positions, a tied head, norms first and one more at the
+ *   end, GELU by its tanh form on 4 embed features, dropout 0.1.                              */
+MLC_API mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, int64_t layers,
+                                             int64_t embed, int64_t heads);
+/* mlc_nn_gpt_desc_llama: Llama's: rotary positions, RMS norms, SwiGLU on 8/3 embed features rounded
+ *   up to 256, no biases, no dropout, a head of its own.                                      */
+MLC_API mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, int64_t layers,
+                                              int64_t embed, int64_t heads);
+/* mlc_nn_gpt: embeddings of tokens and places, causal layers, a norm with layer.final_norm, and a
+ *   linear head without bias: logits [b,t,vocab] of the next token. Children embed, positions,
+ *   layers, norm, head. Weights start normal with deviation 0.02, of linears that end a residual
+ *   branch 0.02/sqrt(2 layers); biases 0.
+ *   err    ARG; of a forward SHAPE, DTYPE, VALUE: a token that is not in [0,vocab)
+ *   ref    Radford et al. 2019; Touvron et al. 2023, arXiv 2302.13971                         */
+MLC_API mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc);
+
+typedef struct mlc_nn_bert_desc {
+    int64_t vocab, context, layers;    /* as of mlc_nn_gpt_desc                                */
+    int64_t types;                     /* of segments; 0: none; default 2                      */
+    mlc_positions positions;
+    bool    no_pooling;                /* without pooler                                       */
+    mlc_nn_transformer_desc layer;     /* alibi and has_rotary are not read                    */
+} mlc_nn_bert_desc;
+
+/* mlc_nn_bert_desc_make: BERT's: learned positions, norms after sums with eps 1e-12, GELU on
+ *   4 embed features, dropout 0.1, two types, a pooler.                                       */
+MLC_API mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, int64_t layers,
+                                               int64_t embed, int64_t heads);
+/* mlc_nn_bert: embeddings of tokens, places and types, a norm, layers. A forward has one to three
+ *   inputs: tokens; types, i64 [b,t] (of one input all are 0); lengths, i64 [b], of what is no
+ *   padding. It has one or two outputs: features [b,t,embed], and tanh of a linear of those of the
+ *   first token, [b,embed]. Children embed, positions, types, embed_norm, layers, norm, pooler.
+ *   err    ARG; of a forward SHAPE, DTYPE, VALUE     ref: Devlin et al. 2019, arXiv 1810.04805 */
+MLC_API mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc);
+
+/* -- caches: keys and values of what a causal model has read, so that a forward of what comes next
+ *    takes its own rows alone. -- */
+
+typedef struct mlc_cache mlc_cache;
+
+typedef struct mlc_cache_desc {
+    int64_t   batch, capacity;         /* required: sequences, and places of each              */
+    bool      has_dtype;               /* default: the context's dtype; q is cast to it        */
+    mlc_dtype dtype;
+} mlc_cache_desc;
+
+/* mlc_cache_desc_make: in the context's dtype.                                                */
+MLC_API mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity);
+/* mlc_cache_bytes: of keys and values, which mlc_cache_create takes at once; 0 with an error. */
+MLC_API int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *desc);
+/* mlc_cache_create: an empty cache for each attention module in net, which must be causal and
+ *   outlive it. It lives until mlc_cache_free or the context's end, in no scope.
+ *   err    ARG: sizes, no attention in net; DTYPE; NOMEM    test: tests/test_language.c       */
+MLC_API mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *desc);
+/* mlc_cache_free: frees it; NULL is fine.                                                     */
+MLC_API void mlc_cache_free(mlc_cache *cache);
+/* mlc_cache_length: places that are filled, of each sequence.                                 */
+MLC_API int64_t mlc_cache_length(const mlc_cache *cache);
+/* mlc_cache_reset: empties it, or cuts it to the first `length` places.    err: ARG: longer   */
+MLC_API mlc_status mlc_cache_reset(mlc_cache *cache, int64_t length);
+/* mlc_cache_padding: the first padding[i] places of sequence i are no part of it: prompts of
+ *   different lengths end together. n of them, before anything is read.
+ *   err    ARG: not empty, n is not the batch, a number not in [0,capacity]                   */
+MLC_API mlc_status mlc_cache_padding(mlc_cache *cache, const int64_t *padding, int64_t n);
+/* mlc_cache_select: sequence i becomes what sequence rows[i] is, for n of them, at most the batch:
+ *   beams that go on, a prompt that is read once for many.       err: ARG: a row that is not  */
+MLC_API mlc_status mlc_cache_select(mlc_cache *cache, const int64_t *rows, int64_t n);
+/* mlc_forward_cached: net's forward of x [b,t] or [b,t,e], the places after those in the cache,
+ *   which it adds; without a gradient. On an error the cache is as it was. A cached pass and one
+ *   without give the same numbers but for rounding. x of an empty cache may have fewer sequences.
+ *   err    ARG: the cache is full, or another net's, an attention that is not causal, or has a mask
+ *          in its call; SHAPE: b is not the cache's                                           */
+MLC_API mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *cache);
 
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
@@ -7123,6 +7224,7 @@ struct mlc_ctx {
     void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
     size_t       (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);    /* with it   */
     const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
+    struct mlc__sequence *sequence;    /* of this forward, or NULL: IMPL.NN.TRANSFORMER         */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
@@ -31890,9 +31992,22 @@ static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base
     return mlc_mul(mlc_unsqueeze(mlc_cast(positions, MLC_F64), -1), rate);
 }
 
+/* Rows of d sines and cosines, of places [..]. */
+static mlc_tensor *mlc__sinusoids(mlc_tensor *places, int64_t d, mlc_dtype dtype)
+{
+    const int64_t pairs = mlc__div_up(d, 2);
+    mlc_tensor *angle = mlc__angles(places, pairs, 10000.0, d), *both[2];
+    if (!angle) return NULL;
+    mlc_dims shape = mlc_dims_of(angle->ndim, angle->shape);
+    shape.v[shape.n - 1] = 2 * pairs;
+    both[0] = mlc_sin(angle);
+    both[1] = mlc_cos(angle);
+    mlc_tensor *y = mlc_reshape(mlc_stack(both, 2, -1), shape);
+    return mlc_copy(mlc_cast(mlc_slice(y, -1, 0, d, 1), dtype));
+}
+
 MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
 {
-    mlc_tensor *both[2], *angle;
     if (!ctx) return NULL;
     if (t < 1 || d < 1) {
         mlc__fail(ctx, MLC_ERR_ARG, "sinusoidal: t is %lld and d %lld; both must be positive",
@@ -31900,12 +32015,8 @@ MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
         return NULL;
     }
     const mlc_storage *before = mlc__made_begin(ctx);
-    const int64_t pairs = mlc__div_up(d, 2);
-    angle = mlc__angles(mlc_arange(ctx, MLC_F64, 0.0, (double)t, 1.0), pairs, 10000.0, d);
-    both[0] = mlc_sin(angle);
-    both[1] = mlc_cos(angle);
-    mlc_tensor *y = mlc_reshape(mlc_stack(both, 2, -1), mlc_dims2(t, 2 * pairs));
-    return mlc__made_end(mlc_copy(mlc_cast(mlc_slice(y, 1, 0, d, 1), ctx->dtype)), before);
+    mlc_tensor *places = mlc_arange(ctx, MLC_F64, 0.0, (double)t, 1.0);
+    return mlc__made_end(mlc__sinusoids(places, d, ctx->dtype), before);
 }
 
 MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
@@ -32067,6 +32178,7 @@ static mlc_tensor *mlc__rotary_rows(const mlc_tensor *x, mlc_tensor *positions,
 {
     const int64_t t = x->shape[x->ndim - 2];
     mlc_tensor *rows = !d->table ? mlc_rotary_table(x->ctx, positions, t, n, d)
+                     : d->table->ndim == 3 ? d->table
                      : positions ? mlc_embedding(positions, d->table)
                                  : mlc_rows(d->table, d->offset, d->offset + t);
     if (!rows || !(rows = mlc_cast(rows, mlc__wide(x->dtype)))) return NULL;
@@ -36553,6 +36665,25 @@ static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_
     return e;
 }
 
+/* ---- what the modules of one forward share: places of x's rows, and a cache */
+
+/* A forward over tokens, or one with a cache, sets the context's; see mlc__sequence_of. attend: the
+ * attention of a module in the place of mlc_attention_ex, or NULL. */
+typedef struct mlc__sequence {
+    int64_t     offset;                /* place of the first row                               */
+    mlc_tensor *places;                /* i64 [b,t], or NULL: offset, offset + 1, ..           */
+    mlc_tensor *table;                 /* of mlc_rotary for these rows, once it is made        */
+    mlc_tensor *slopes;                /* of ALiBi, once they are made                         */
+    mlc_tensor *(*attend)(struct mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
+                          mlc_attention_desc *d);
+} mlc__sequence;
+
+static const mlc__sequence mlc__sequence_start = { 0, NULL, NULL, NULL, NULL };
+static const mlc__sequence *mlc__sequence_of(const mlc_ctx *ctx)
+{
+    return ctx->sequence ? ctx->sequence : &mlc__sequence_start;
+}
+
 /* ---- multi-head attention */
 
 /* w: q, k and v apart, or the first for all three; b or NULL. */
@@ -36562,7 +36693,8 @@ typedef struct mlc__mha_user {
     mlc_tensor *w[3], *b;
     int64_t     heads, kv_heads, head, window;
     double      dropout;
-    bool        causal;
+    bool        causal, alibi, turns;
+    mlc_rotary_desc rotary;            /* used if turns                                        */
 } mlc__mha_user;
 
 /* Features [from, from + n head) of x [b,t,e] as [b,n,t,head]: a view. */
@@ -36598,11 +36730,23 @@ static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_te
     }
 }
 
+/* Queries and keys, turned by the places of their rows. */
+static void mlc__mha_turn(const mlc_module *m, const mlc__mha_user *u, mlc_tensor **qk)
+{
+    const mlc__sequence *s = mlc__sequence_of(m->ctx);
+    mlc_rotary_desc d = u->rotary;
+    if (s->table) { d.table = s->table; d.offset = 0; }
+    else d.offset += s->offset;
+    for (int i = 0; i < 2; i++) qk[i] = mlc_rotary(qk[i], s->table ? NULL : s->places, &d);
+}
+
 /* The call's desc with what the module asks for in each call. */
 static mlc_attention_desc mlc__mha_desc(mlc_module *m, const mlc__mha_user *u)
 {
+    const mlc__sequence *s = mlc__sequence_of(m->ctx);
     mlc_attention_desc d = u->call ? *u->call : mlc_attention_desc_make();
     if (u->causal) d.causal = true;
+    if (u->alibi) d.alibi = s->slopes ? s->slopes : mlc_alibi_slopes(m->ctx, u->heads);
     if (u->window && (!d.window || u->window < d.window)) d.window = u->window;
     d.dropout = m->training ? u->dropout : 0.0;
     return d;
@@ -36630,8 +36774,12 @@ static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     if (n_in == 1) in = self;
     MLC__TRY(mlc__mha_shapes(m, in));
     mlc__mha_split(u, in, qkv);
-    const mlc_attention_desc d = mlc__mha_desc(m, u);
-    mlc_tensor *y = mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
+    if (u->turns) mlc__mha_turn(m, u, qkv);
+    mlc_attention_desc d = mlc__mha_desc(m, u);
+    if (u->alibi && !d.alibi) return m->ctx->status;
+    mlc__sequence *s = m->ctx->sequence;
+    mlc_tensor *y = s && s->attend && in[0] == in[1] ? s->attend(s, m, qkv, &d)
+                                                     : mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
     if (!y) return m->ctx->status;
     y = mlc_reshape(mlc_permute(y, mlc_dims4(0, 2, 1, 3)),
                     mlc_dims3(y->shape[0], y->shape[2], u->heads * u->head));
@@ -36676,6 +36824,7 @@ MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(in
     memset(&d, 0, sizeof d);
     d.embed = d.key_size = d.value_size = embed;
     d.heads = d.kv_heads = heads;
+    d.rotary = mlc_rotary_desc_make();
     return d;
 }
 
@@ -36749,6 +36898,9 @@ MLC_IMPL mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
     u->window = desc->window;
     u->dropout = desc->dropout;
     u->causal = desc->causal;
+    u->alibi = desc->alibi;
+    u->turns = desc->has_rotary;
+    u->rotary = desc->rotary;
     if (mlc__mha_weights(m, desc) && mlc__mha_out(m, desc)) return m;
     mlc_module_free(m);
     return NULL;
@@ -36839,6 +36991,7 @@ MLC_IMPL mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int
     d.dropout = 0.1;
     d.eps = 1e-5;
     d.act = MLC_ACT_RELU;
+    d.rotary = mlc_rotary_desc_make();
     return d;
 }
 
@@ -36864,6 +37017,9 @@ static mlc_status mlc__layer_attn(mlc_module *m, const char *name, const mlc_nn_
     if (self) a.kv_heads = d->kv_heads;
     a.causal = self && d->causal;
     a.window = self ? d->window : 0;
+    a.alibi = self && d->alibi;
+    a.has_rotary = self && d->has_rotary;
+    a.rotary = d->rotary;
     a.dropout = d->dropout;
     a.no_bias = d->no_bias;
     return mlc__block_add(m, name, mlc_nn_multihead_attention_ex(m->ctx, &a));
@@ -36947,23 +37103,29 @@ static mlc_tensor *mlc__transformer_run(mlc_module *m, mlc_tensor *x, mlc_tensor
     return y;
 }
 
+/* All of m's layers, its first child, in turn. */
+static mlc_tensor *mlc__layers_run(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
+                                   const mlc_attention_desc *self, const mlc_attention_desc *cross)
+{
+    const mlc_module *layers = m->child[0];
+    const uint64_t before = m->ctx->storages;
+    for (int32_t i = 0; x && i < layers->children; i++) {
+        mlc_tensor *y = mlc__transformer_run(layers->child[i], x, memory, self, cross);
+        mlc__used_up(x, before, y);
+        x = y;
+    }
+    return x;
+}
+
 /* Children: "layers", which holds them, and "norm". */
 static mlc_status mlc__stack_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                      mlc_tensor **out, int32_t n_out)
 {
     const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
-    const mlc_module *layers = m->child[0];
-    const uint64_t before = m->ctx->storages;
-    mlc_tensor *x = in[0];
     MLC__REQUIRE(m->ctx, n_in == 1 + u->decoder && n_out == 1, ARG,
                  "forward: %s and one output, not %d inputs and %d outputs",
                  u->decoder ? "x and memory" : "x", n_in, n_out);
-    for (int32_t i = 0; x && i < layers->children; i++) {
-        mlc_tensor *y = mlc__transformer_run(layers->child[i], x, u->decoder ? in[1] : NULL,
-                                             u->self, u->cross);
-        mlc__used_up(x, before, y);
-        x = y;
-    }
+    mlc_tensor *x = mlc__layers_run(m, in[0], u->decoder ? in[1] : NULL, u->self, u->cross);
     out[0] = x && m->children > 1 ? mlc_forward(m->child[1], x) : x;
     return out[0] ? MLC_OK : m->ctx->status;
 }
@@ -37017,6 +37179,657 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
     mlc__fail(m->ctx, MLC_ERR_ARG, "transformer_forward: the module is a %s; it must be a layer or "
               "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
     return NULL;
+}
+
+/* @@ IMPL.NN.LANGUAGE ------------------------------------ GPT and BERT
+ * Embeddings, the layers of IMPL.NN.TRANSFORMER and a head. Places of tokens are made once a
+ * forward, for all layers: what turns queries and keys, slopes. */
+
+/* The first member is that of a stack, which runs the layers. */
+typedef struct mlc__language_user {
+    mlc__transformer_user stack;
+    int64_t       context, heads, types;
+    mlc_positions positions;
+    mlc_rotary_desc rotary;            /* of the layers, dims being those that turn            */
+    mlc_module   *embed, *places, *kinds, *embed_norm, *norm, *head;  /* children, or NULL      */
+} mlc__language_user;
+
+static mlc_status mlc__language_shapes(mlc_module *m, const mlc_tensor *x)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    const int64_t from = mlc__sequence_of(m->ctx)->offset;
+    MLC__REQUIRE(m->ctx, x->ndim == 2, SHAPE, "forward: tokens are %s; they must be [b,t]",
+                 mlc__shape(x).s);
+    MLC__REQUIRE(m->ctx, x->dtype == MLC_I64, DTYPE,
+                 "forward: tokens are %s; they must be i64: use mlc_cast",
+                 mlc_dtype_name(x->dtype));
+    MLC__REQUIRE(m->ctx, !u->context || x->shape[1] <= u->context - from, SHAPE,
+                 "forward: %lld tokens from place %lld on go beyond the context of %lld; shorten "
+                 "them, or make a model with a longer one", (long long)x->shape[1],
+                 (long long)from, (long long)u->context);
+    return MLC_OK;
+}
+
+/* What all layers share of the places of t tokens. */
+static mlc_status mlc__language_places(mlc_module *m, mlc__sequence *s, int64_t t, mlc_dtype dtype)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    mlc_rotary_desc d = u->rotary;
+    d.offset += s->offset;
+    if (u->positions == MLC_POSITIONS_ROTARY && !d.table) {
+        s->table = mlc_cast(mlc_rotary_table(m->ctx, s->places, t, d.dims, &d), mlc__wide(dtype));
+        if (!s->table) return m->ctx->status;
+    }
+    if (u->positions == MLC_POSITIONS_ALIBI) s->slopes = mlc_alibi_slopes(m->ctx, u->heads);
+    return u->positions == MLC_POSITIONS_ALIBI && !s->slopes ? m->ctx->status : MLC_OK;
+}
+
+/* Places of x's rows, i64 [t] or [b,t]. */
+static mlc_tensor *mlc__language_rows(mlc_ctx *ctx, const mlc__sequence *s, int64_t t)
+{
+    const double from = (double)s->offset;
+    return s->places ? s->places : mlc_arange(ctx, MLC_I64, from, from + (double)t, 1.0);
+}
+
+/* h, features of tokens, with those of their places. */
+static mlc_tensor *mlc__language_add(mlc_module *m, const mlc__sequence *s, mlc_tensor *h)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    if (!h || (!u->places && u->positions != MLC_POSITIONS_SINUSOIDAL)) return h;
+    mlc_tensor *at = mlc__language_rows(m->ctx, s, h->shape[1]);
+    return mlc_add(h, u->places ? mlc_forward(u->places, at)
+                                : mlc__sinusoids(at, h->shape[2], h->dtype));
+}
+
+/* Features of tokens after all layers. types, self: NULL, or those of BERT. */
+static mlc_tensor *mlc__language_run(mlc_module *m, mlc__sequence *s, mlc_tensor *x,
+                                     mlc_tensor *types, const mlc_attention_desc *self)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    mlc_tensor *h = mlc_forward(u->embed, x);
+    if (!h || mlc__language_places(m, s, x->shape[1], h->dtype) != MLC_OK) return NULL;
+    h = mlc__language_add(m, s, h);
+    if (h && u->kinds) h = mlc_add(h, mlc_forward(u->kinds, types));
+    if (h && u->embed_norm) h = mlc_forward(u->embed_norm, h);
+    if (h && m->training && u->stack.dropout > 0.0) h = mlc_dropout(h, u->stack.dropout);
+    h = mlc__layers_run(m, h, NULL, self, NULL);
+    return h && u->norm ? mlc_forward(u->norm, h) : h;
+}
+
+/* The same, in the sequence of the context, or a new one. */
+static mlc_tensor *mlc__language_features(mlc_module *m, mlc_tensor *x, mlc_tensor *types,
+                                          const mlc_attention_desc *self)
+{
+    mlc__sequence local = mlc__sequence_start, *outer = m->ctx->sequence;
+    mlc__sequence *s = outer ? outer : &local;
+    m->ctx->sequence = s;
+    mlc_tensor *h = mlc__language_run(m, s, x, types, self);
+    s->table = s->slopes = NULL;
+    m->ctx->sequence = outer;
+    return h;
+}
+
+static mlc_status mlc__gpt_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    MLC__REQUIRE(m->ctx, n_in == 1 && n_out == 1, ARG,
+                 "forward: tokens and one output, not %d inputs and %d outputs", n_in, n_out);
+    MLC__TRY(mlc__language_shapes(m, in[0]));
+    mlc_tensor *h = mlc__language_features(m, in[0], NULL, NULL);
+    out[0] = h ? mlc_forward(u->head, h) : NULL;
+    return out[0] ? MLC_OK : m->ctx->status;
+}
+
+static mlc_status mlc__bert_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
+    MLC__REQUIRE(m->ctx, n_in >= 1 && n_in <= 3 && n_out >= 1 && n_out <= 1 + (u->head != NULL),
+                 ARG, "forward: tokens, types and lengths, and %s, not %d inputs and %d outputs",
+                 u->head ? "one or two outputs" : "one output", n_in, n_out);
+    MLC__TRY(mlc__language_shapes(m, in[0]));
+    mlc_tensor *types = n_in > 1 ? in[1] : NULL;
+    if (u->kinds && !types)
+        types = mlc_zeros(m->ctx, MLC_I64, mlc_dims2(in[0]->shape[0], in[0]->shape[1]));
+    mlc_attention_desc self = mlc_attention_desc_make();
+    if (n_in > 2) self.key_lengths = in[2];
+    out[0] = mlc__language_features(m, in[0], types, &self);
+    if (!out[0] || n_out == 1) return out[0] ? MLC_OK : m->ctx->status;
+    mlc_tensor *first = mlc_slice(out[0], 1, 0, 1, 1);
+    if (first) first = mlc_reshape(first, mlc_dims2(first->shape[0], first->shape[2]));
+    out[1] = mlc_tanh(mlc_forward(u->head, first));
+    return out[1] ? MLC_OK : m->ctx->status;
+}
+
+/* ---- creators */
+
+/* With an error if there is no desc. */
+static bool mlc__language_there(mlc_ctx *ctx, const char *what, const void *desc)
+{
+    if (ctx && !desc)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(vocab, context, "
+                  "layers, embed, heads)", what, what);
+    return ctx && desc;
+}
+
+static bool mlc__language_fine(mlc_ctx *ctx, const char *what, int64_t vocab, int64_t context,
+                               int64_t layers, mlc_positions positions)
+{
+    const bool learned = positions == MLC_POSITIONS_LEARNED;
+    if (vocab > 0 && layers > 0 && layers < 1 << 16 && context >= (learned ? 1 : 0) &&
+        (unsigned)positions < MLC_POSITIONS_COUNT) return true;
+    mlc__fail(ctx, MLC_ERR_ARG, "%s: vocab is %lld, context %lld, layers %lld, positions %d; vocab "
+              "must be positive, there must be 1 to 2^16 layers, learned positions need a context",
+              what, (long long)vocab, (long long)context, (long long)layers, (int)positions);
+    return false;
+}
+
+/* Weights are normal, those of linears that end a residual branch with the deviation `end`;
+ * biases 0, gains of norms as they are. */
+static void mlc__language_init(mlc_module *m, double end)
+{
+    for (int32_t i = 0; i < m->slots; i++) {
+        mlc__param *p = m->slot[i].p;
+        const bool ends = m->name && (!strcmp(m->name, "out_proj") || !strcmp(m->name, "linear2"));
+        if (p->t.ndim > 1) {
+            p->init = MLC_INIT_NORMAL;
+            p->a = 0.0;
+            p->b = ends ? end : 0.02;
+        } else if (p->init == MLC_INIT_UNIFORM) {
+            p->init = MLC_INIT_ZEROS;
+        }
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__language_init(m->child[i], end);
+}
+
+/* A child that is remembered, too. */
+static mlc_status mlc__language_child(mlc_module *m, const char *name, mlc_module *child,
+                                      mlc_module **to)
+{
+    MLC__TRY(mlc__block_add(m, name, child));
+    *to = child;
+    return MLC_OK;
+}
+
+/* Layers and embeddings, which both models have; d: a layer's desc with the positions in it. */
+static mlc_status mlc__language_children(mlc_module *m, const mlc_nn_transformer_desc *d,
+                                         int64_t vocab, int64_t layers)
+{
+    mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
+    mlc_ctx *ctx = m->ctx;
+    MLC__TRY(mlc__stack_children(m, d, false, layers));
+    if (d->final_norm) u->norm = m->child[1];
+    MLC__TRY(mlc__language_child(m, "embed", mlc_nn_embedding(ctx, vocab, d->embed), &u->embed));
+    if (u->positions != MLC_POSITIONS_LEARNED) return MLC_OK;
+    return mlc__language_child(m, "positions", mlc_nn_embedding(ctx, u->context, d->embed),
+                               &u->places);
+}
+
+/* The desc of layers as positions want it. */
+static mlc_nn_transformer_desc mlc__language_layer(const mlc_nn_transformer_desc *layer,
+                                                   mlc_positions positions)
+{
+    mlc_nn_transformer_desc d = *layer;
+    d.has_rotary = positions == MLC_POSITIONS_ROTARY;
+    d.alibi = positions == MLC_POSITIONS_ALIBI;
+    return d;
+}
+
+static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
+                                      const mlc_nn_transformer_desc *d, int64_t context,
+                                      mlc_positions positions)
+{
+    mlc__language_user u;
+    memset(&u, 0, sizeof u);
+    u.stack.dropout = d->dropout;
+    u.context = context;
+    u.heads = d->heads;
+    u.positions = positions;
+    u.rotary = d->rotary;
+    if (d->rotary.dims == -1 && d->heads > 0) u.rotary.dims = d->embed / d->heads;
+    return mlc_module_create(ctx, cls, &u, sizeof u);
+}
+
+static double mlc__language_end(int64_t layers) { return 0.02 / sqrt(2.0 * (double)layers); }
+
+MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, int64_t layers,
+                                              int64_t embed, int64_t heads)
+{
+    mlc_nn_gpt_desc d;
+    memset(&d, 0, sizeof d);
+    d.vocab = vocab;
+    d.context = context;
+    d.layers = layers;
+    d.positions = MLC_POSITIONS_LEARNED;
+    d.tied = true;
+    d.layer = mlc_nn_transformer_desc_make(embed, heads);
+    d.layer.hidden = 4 * embed;
+    d.layer.act = MLC_ACT_GELU_TANH;
+    d.layer.norm_first = d.layer.final_norm = true;
+    return d;
+}
+
+MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, int64_t layers,
+                                               int64_t embed, int64_t heads)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(vocab, context, layers, embed, heads);
+    d.positions = MLC_POSITIONS_ROTARY;
+    d.tied = false;
+    d.layer.hidden = mlc__div_up(8 * embed / 3, 256) * 256;
+    d.layer.dropout = 0.0;
+    d.layer.act = MLC_ACT_SILU;
+    d.layer.gated = d.layer.rms_norm = d.layer.no_bias = true;
+    return d;
+}
+
+/* The head; its weight may be the embedding's. */
+static mlc_status mlc__gpt_head(mlc_module *m, const mlc_nn_gpt_desc *d)
+{
+    mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
+    mlc_nn_linear_desc l = mlc_nn_linear_desc_make(d->layer.embed, d->vocab);
+    l.no_bias = true;
+    MLC__TRY(mlc__language_child(m, "head", mlc_nn_linear_ex(m->ctx, &l), &u->head));
+    return d->tied ? mlc_module_tie(u->head, "weight", &u->embed->slot[0].p->t) : MLC_OK;
+}
+
+MLC_IMPL mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc)
+{
+    static const mlc_module_class cls = { "GPT", mlc__gpt_forward, NULL, NULL, 0, NULL };
+    if (!mlc__language_there(ctx, "nn_gpt", desc) ||
+        !mlc__transformer_fine(ctx, "nn_gpt", &desc->layer) ||
+        !mlc__language_fine(ctx, "nn_gpt", desc->vocab, desc->context, desc->layers,
+                            desc->positions)) return NULL;
+    mlc_nn_transformer_desc d = mlc__language_layer(&desc->layer, desc->positions);
+    d.causal = true;
+    mlc_module *m = mlc__language_make(ctx, &cls, &d, desc->context, desc->positions);
+    if (m && mlc__language_children(m, &d, desc->vocab, desc->layers) == MLC_OK &&
+        mlc__gpt_head(m, desc) == MLC_OK) {
+        mlc__language_init(m, mlc__language_end(desc->layers));
+        return m;
+    }
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, int64_t layers,
+                                                int64_t embed, int64_t heads)
+{
+    mlc_nn_bert_desc d;
+    memset(&d, 0, sizeof d);
+    d.vocab = vocab;
+    d.context = context;
+    d.layers = layers;
+    d.types = 2;
+    d.positions = MLC_POSITIONS_LEARNED;
+    d.layer = mlc_nn_transformer_desc_make(embed, heads);
+    d.layer.hidden = 4 * embed;
+    d.layer.act = MLC_ACT_GELU;
+    d.layer.eps = 1e-12;
+    return d;
+}
+
+/* What GPT has not. */
+static mlc_status mlc__bert_children(mlc_module *m, const mlc_nn_bert_desc *d)
+{
+    mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
+    const int64_t e = d->layer.embed;
+    if (d->types)
+        MLC__TRY(mlc__language_child(m, "types", mlc_nn_embedding(m->ctx, d->types, e),
+                                     &u->kinds));
+    MLC__TRY(mlc__layer_norm_add(m, "embed_norm", &d->layer));
+    u->embed_norm = m->child[m->children - 1];
+    if (d->no_pooling) return MLC_OK;
+    return mlc__language_child(m, "pooler", mlc_nn_linear(m->ctx, e, e), &u->head);
+}
+
+MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
+{
+    static const mlc_module_class cls = { "BERT", mlc__bert_forward, NULL, NULL, 0, NULL };
+    if (!mlc__language_there(ctx, "nn_bert", desc) ||
+        !mlc__transformer_fine(ctx, "nn_bert", &desc->layer) ||
+        !mlc__language_fine(ctx, "nn_bert", desc->vocab, desc->context, desc->layers,
+                            desc->positions)) return NULL;
+    const mlc_nn_transformer_desc d = mlc__language_layer(&desc->layer, desc->positions);
+    mlc_module *m = mlc__language_make(ctx, &cls, &d, desc->context, desc->positions);
+    if (m && mlc__language_children(m, &d, desc->vocab, desc->layers) == MLC_OK &&
+        mlc__bert_children(m, desc) == MLC_OK) {
+        mlc__language_init(m, 0.02);
+        return m;
+    }
+    mlc_module_free(m);
+    return NULL;
+}
+
+/* @@ IMPL.NN.CACHE --------------------------------------- keys and values of what was read
+ * A forward with a cache sets the context's sequence, whose attend attention modules call: it adds
+ * keys and values of the new rows to those of the module and attends to all. Rows count when the
+ * forward is done, so that one that fails changes nothing. */
+
+typedef struct mlc__cached { const mlc_module *m; mlc_tensor kv[2]; } mlc__cached;
+
+struct mlc_cache {
+    mlc__sequence seq;                 /* first: attend gets it; offset: places that are filled */
+    mlc_ctx      *ctx;
+    const mlc_module *net;
+    mlc__cached  *of;                  /* a module each, in the order of the walk              */
+    int32_t       n, at;               /* at: the next that will ask                           */
+    int64_t       batch, capacity, rows;       /* rows: sequences that are in use              */
+    bool          padded;
+    mlc_tensor    start, seen;         /* i64 [b,1], bool [b,1,1,capacity]; used if padded     */
+    mlc_storage   store[3];            /* of keys and values, start, seen                      */
+};
+
+static bool mlc__is_attention(const mlc_module *m) { return m->cls.forward == mlc__mha_forward; }
+
+static int32_t mlc__attentions(const mlc_module *m)
+{
+    int32_t n = mlc__is_attention(m);
+    for (int32_t i = 0; i < m->children; i++) n += mlc__attentions(m->child[i]);
+    return n;
+}
+
+/* Elements of keys, or of values, a place of a sequence, in all modules. */
+static int64_t mlc__cache_width(const mlc_module *m)
+{
+    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
+    int64_t n = mlc__is_attention(m) ? u->kv_heads * u->head : 0;
+    for (int32_t i = 0; i < m->children; i++) n += mlc__cache_width(m->child[i]);
+    return n;
+}
+
+MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
+{
+    mlc_cache_desc d;
+    memset(&d, 0, sizeof d);
+    d.batch = batch;
+    d.capacity = capacity;
+    return d;
+}
+
+static mlc_dtype mlc__cache_dtype(const mlc_ctx *ctx, const mlc_cache_desc *d)
+{
+    return d->has_dtype ? d->dtype : ctx->dtype;
+}
+
+MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
+{
+    int64_t bytes = 0;
+    if (!net) return 0;
+    mlc_ctx *ctx = net->ctx;
+    const int64_t width = mlc__cache_width(net);
+    if (!d || d->batch < 1 || d->capacity < 1)
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: batch is %lld, capacity %lld; both must be positive; a "
+                  "desc starts from mlc_cache_desc_make(batch, capacity)",
+                  d ? (long long)d->batch : 0, d ? (long long)d->capacity : 0);
+    else if (!width)
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: the module is a %s without attention in it",
+                  net->cls.name);
+    else if (!mlc__is_float(mlc__cache_dtype(ctx, d)))
+        mlc__fail(ctx, MLC_ERR_DTYPE, "cache: the dtype is %s; it must be a float",
+                  mlc_dtype_name(mlc__cache_dtype(ctx, d)));
+    else if (d->batch > MLC__MOST_WHOLE / d->capacity / width)
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: %lld sequences of %lld places are more than memory has",
+                  (long long)d->batch, (long long)d->capacity);
+    else
+        bytes = 2 * d->batch * d->capacity * width *
+                (int64_t)mlc_dtype_bytes(mlc__cache_dtype(ctx, d));
+    return bytes;
+}
+
+MLC_IMPL void mlc_cache_free(mlc_cache *c)
+{
+    if (!c) return;
+    for (int i = 0; i < 3; i++) mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
+    mlc__heap_free(c->ctx, c->of);
+    mlc__heap_free(c->ctx, c);
+}
+
+/* A tensor of the cache, from element `from` of a storage on, which gets memory if it has none. */
+static bool mlc__cache_tensor(mlc_cache *c, mlc_tensor *t, int store, mlc_dtype dtype,
+                              mlc_dims shape, int64_t from, size_t bytes)
+{
+    mlc_storage *s = &c->store[store];
+    if (!s->data) s->data = mlc__heap_data(c->ctx, bytes, MLC_MEM_ACTIVATION, "cache_create");
+    s->ctx = c->ctx;
+    s->mem = MLC_MEM_ACTIVATION;
+    mlc__tensor_init(t, c->ctx, dtype, shape.n, shape.v);
+    t->storage = s;
+    t->offset = from;
+    t->scope = 0;
+    return s->data != NULL;
+}
+
+/* Keys and values of m and what is in it, from element `from` of the storage on. */
+static bool mlc__cache_place(mlc_cache *c, const mlc_module *m, mlc_dtype dtype, size_t bytes,
+                             int64_t *from)
+{
+    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
+    bool fine = true;
+    if (mlc__is_attention(m)) {
+        const mlc_dims shape = mlc_dims4(c->batch, u->kv_heads, c->capacity, u->head);
+        c->of[c->n].m = m;
+        for (int i = 0; i < 2; i++) {
+            fine = fine && mlc__cache_tensor(c, &c->of[c->n].kv[i], 0, dtype, shape, *from, bytes);
+            *from += mlc__product(4, shape.v);
+        }
+        c->n++;
+    }
+    for (int32_t i = 0; i < m->children && fine; i++)
+        fine = mlc__cache_place(c, m->child[i], dtype, bytes, from);
+    return fine;
+}
+
+static mlc_tensor *mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
+                                     mlc_attention_desc *d);
+
+MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
+{
+    const int64_t bytes = mlc_cache_bytes(net, d);
+    int64_t from = 0;
+    if (!bytes) return NULL;
+    mlc_ctx *ctx = net->ctx;
+    const mlc_dims one = mlc_dims2(d->batch, 1), all = mlc_dims4(d->batch, 1, 1, d->capacity);
+    mlc_cache *c = MLC__CAST(mlc_cache *, mlc__heap_alloc(ctx, sizeof *c, MLC_MEM_OBJECT,
+                                                          "cache_create"));
+    if (!c) return NULL;
+    c->ctx = ctx;
+    c->net = net;
+    c->batch = c->rows = d->batch;
+    c->capacity = d->capacity;
+    c->seq.attend = mlc__cache_attend;
+    c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(ctx, (size_t)mlc__attentions(net) *
+                                                     sizeof *c->of, MLC_MEM_OBJECT,
+                                                     "cache_create"));
+    if (c->of && mlc__cache_place(c, net, mlc__cache_dtype(ctx, d), (size_t)bytes, &from) &&
+        mlc__cache_tensor(c, &c->start, 1, MLC_I64, one, 0, (size_t)d->batch * 8) &&
+        mlc__cache_tensor(c, &c->seen, 2, MLC_BOOL, all, 0, (size_t)(d->batch * d->capacity)))
+        return c;
+    mlc_cache_free(c);
+    return NULL;
+}
+
+MLC_IMPL int64_t mlc_cache_length(const mlc_cache *c) { return c ? c->seq.offset : 0; }
+
+MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
+{
+    if (!c) return MLC_ERR_ARG;
+    MLC__REQUIRE(c->ctx, length >= 0 && length <= c->seq.offset, ARG,
+                 "cache_reset: the first %lld places of a cache with %lld", (long long)length,
+                 (long long)c->seq.offset);
+    c->seq.offset = length;
+    if (!length) c->padded = false;
+    return MLC_OK;
+}
+
+/* The first n of t's axis, a view that is no tensor of the program's. */
+static mlc_tensor mlc__cache_first(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
+{
+    mlc_tensor part = *t;
+    part.offset += from * t->stride[axis];
+    part.shape[axis] = n;
+    mlc__mark_layout(&part);
+    return part;
+}
+
+MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int64_t n)
+{
+    if (!c) return MLC_ERR_ARG;
+    mlc_ctx *ctx = c->ctx;
+    MLC__REQUIRE(ctx, padding && n >= 1 && n <= c->batch && !c->seq.offset, ARG,
+                 "cache_padding: %lld numbers%s for a batch of %lld, %lld places filled; give one "
+                 "for each sequence, before anything is read", (long long)n,
+                 padding ? "" : " at NULL", (long long)c->batch, (long long)c->seq.offset);
+    for (int64_t i = 0; i < n; i++)
+        MLC__REQUIRE(ctx, padding[i] >= 0 && padding[i] <= c->capacity, ARG,
+                     "cache_padding: number %lld is %lld; it must be in [0, %lld]", (long long)i,
+                     (long long)padding[i], (long long)c->capacity);
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_no_grad_begin(ctx);
+    const mlc_tensor start = mlc__cache_first(&c->start, 0, 0, n);
+    const mlc_tensor seen = mlc__cache_first(&c->seen, 0, 0, n);
+    mlc_tensor *at = mlc_arange(ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
+    mlc_tensor *from = mlc_from(ctx, MLC_I64, mlc_dims2(n, 1), padding), *ge;
+    ge = mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
+                mlc_reshape(from, mlc_dims4(n, 1, 1, 1)));
+    mlc_status st = ge ? mlc__cast_into(ctx, "cache_padding", &start, from) : ctx->status;
+    if (st == MLC_OK) st = mlc__cast_into(ctx, "cache_padding", &seen, ge);
+    mlc_no_grad_end(ctx);
+    const mlc_status end = mlc_scope_end(ctx);
+    c->padded = st == MLC_OK && end == MLC_OK;
+    c->rows = n;
+    return st == MLC_OK ? end : st;
+}
+
+/* t's rows, axis 0, in the order of rows: all are read before one is written. */
+static mlc_status mlc__cache_pick(mlc_cache *c, const mlc_tensor *t, const int64_t *rows, int64_t n)
+{
+    mlc__temp temp;
+    mlc_dims shape = mlc_dims_of(t->ndim, t->shape);
+    shape.v[0] = n;
+    MLC__TRY(mlc__temp_begin(c->ctx, &temp, t->dtype, shape.n, shape.v));
+    mlc_status st = MLC_OK;
+    for (int64_t i = 0; i < n && st == MLC_OK; i++) {
+        const mlc_tensor to = mlc__cache_first(&temp.t, 0, i, 1);
+        const mlc_tensor from = mlc__cache_first(t, 0, rows[i], 1);
+        st = mlc__cast_into(c->ctx, "cache_select", &to, &from);
+    }
+    const mlc_tensor all = mlc__cache_first(t, 0, 0, n);
+    if (st == MLC_OK) st = mlc__cast_into(c->ctx, "cache_select", &all, &temp.t);
+    mlc__temp_end(&temp);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t n)
+{
+    if (!c) return MLC_ERR_ARG;
+    MLC__REQUIRE(c->ctx, rows && n >= 1 && n <= c->batch, ARG,
+                 "cache_select: %lld rows%s of a cache for %lld", (long long)n,
+                 rows ? "" : " at NULL", (long long)c->batch);
+    bool same = n <= c->rows;
+    for (int64_t i = 0; i < n; i++) {
+        MLC__REQUIRE(c->ctx, rows[i] >= 0 && rows[i] < c->rows, ARG,
+                     "cache_select: row %lld is %lld; there are %lld sequences", (long long)i,
+                     (long long)rows[i], (long long)c->rows);
+        same = same && rows[i] == i;
+    }
+    for (int32_t e = 0; e < c->n && !same && c->seq.offset; e++)
+        for (int i = 0; i < 2; i++) {
+            const mlc_tensor t = mlc__cache_first(&c->of[e].kv[i], 2, 0, c->seq.offset);
+            MLC__TRY(mlc__cache_pick(c, &t, rows, n));
+        }
+    if (c->padded && !same) MLC__TRY(mlc__cache_pick(c, &c->start, rows, n));
+    if (c->padded && !same) MLC__TRY(mlc__cache_pick(c, &c->seen, rows, n));
+    c->rows = n;
+    return MLC_OK;
+}
+
+static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
+{
+    for (int32_t i = 0; i < c->n; i++) {
+        mlc__cached *e = &c->of[(c->at + i) % c->n];
+        if (e->m != m) continue;
+        c->at += i + 1;
+        return e;
+    }
+    return NULL;
+}
+
+static mlc_tensor *mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
+                                     mlc_attention_desc *d)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    mlc__cached *e = mlc__cache_of(c, m);
+    if (!qkv[0] || !qkv[1] || !qkv[2]) return NULL;
+    if (!e || !d->causal || d->mask || d->key_lengths || d->q_offsets) {
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: attention %s",
+                  !e ? "is not of the net that the cache was made for"
+                     : !d->causal ? "is not causal; what comes next would change what was read"
+                                  : "has a mask, lengths or offsets; see mlc_cache_padding");
+        return NULL;
+    }
+    const int64_t t = qkv[1]->shape[2], all = s->offset + t;
+    mlc_tensor kv[2], mask = mlc__cache_first(&c->seen, 0, 0, c->rows);
+    for (int i = 0; i < 2; i++) {
+        kv[i] = mlc__cache_first(&e->kv[i], 0, 0, c->rows);
+        const mlc_tensor to = mlc__cache_first(&kv[i], 2, s->offset, t);
+        if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return NULL;
+        kv[i] = mlc__cache_first(&kv[i], 2, 0, all);
+    }
+    mask = mlc__cache_first(&mask, 3, 0, all);
+    if (c->padded) d->mask = &mask;
+    mlc_tensor *y = mlc_attention_ex(mlc_cast(qkv[0], kv[0].dtype), &kv[0], &kv[1], d);
+    return mlc_cast(y, qkv[0]->dtype);
+}
+
+static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const mlc_tensor *x)
+{
+    const int64_t b = x->ndim > 1 ? x->shape[0] : 0, t = x->ndim > 1 ? x->shape[1] : 0;
+    const bool fits = c->seq.offset || c->padded ? b == c->rows : b >= 1 && b <= c->batch;
+    if (c->net != net)
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the cache was made for another module");
+    else if (c->ctx->sequence)
+        mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: in a forward that has begun; call it "
+                  "outside");
+    else if (!fits || !t)
+        mlc__fail(c->ctx, MLC_ERR_SHAPE, "forward_cached: x is %s; it must be [b,t] or [b,t,e], b "
+                  "being the cache's %lld sequences", mlc__shape(x).s, (long long)c->rows);
+    else if (t > c->capacity - c->seq.offset)
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the cache is full: %lld of %lld places are "
+                  "filled and %lld come; make one with a greater capacity",
+                  (long long)c->seq.offset, (long long)c->capacity, (long long)t);
+    else return true;
+    return false;
+}
+
+/* Places of x's rows where sequences begin apart, in the current scope. */
+static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
+{
+    const double from = (double)c->seq.offset;
+    mlc_tensor *at = mlc_arange(c->ctx, MLC_I64, from, from + (double)t, 1.0);
+    mlc_tensor start = mlc__cache_first(&c->start, 0, 0, c->rows);
+    return mlc_maximum(mlc_sub(mlc_unsqueeze(at, 0), &start),
+                       mlc_zeros(c->ctx, MLC_I64, mlc_dims1(1)));
+}
+
+MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *c)
+{
+    mlc_tensor *const in[1] = { x };
+    if (!net || !c || !mlc__inputs("forward_cached", 1, in) || !mlc__cache_takes(c, net, x))
+        return NULL;
+    mlc_ctx *ctx = net->ctx;
+    const int64_t t = x->shape[1], rows = c->rows;
+    mlc_no_grad_begin(ctx);
+    c->rows = x->shape[0];
+    c->at = 0;
+    c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
+    ctx->sequence = &c->seq;
+    mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
+    ctx->sequence = NULL;
+    c->seq.places = NULL;
+    mlc_no_grad_end(ctx);
+    if (y) c->seq.offset += t; else c->rows = rows;
+    return y;
 }
 
 MLC__LEVEL_END

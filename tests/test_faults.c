@@ -1356,6 +1356,77 @@ DO(mlc_transformer_forward)
     return x ? keep(w, mlc_transformer_forward(m, x, NULL, &a, NULL)) : made(w, x);
 }
 
+/* Three tokens, and a model of them.                                                            */
+static mlc_status run_on_tokens(world *w, mlc_module *m)
+{
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = mlc_zeros(w->ctx, MLC_I64, mlc_dims2(1, 3));
+    return x ? keep(w, mlc_forward(m, x)) : made(w, x);
+}
+
+static mlc_nn_gpt_desc small_gpt(void)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(5, 4, 1, 4, 2);
+    d.layer.hidden = 5;
+    d.layer.dropout = 0;
+    return d;
+}
+
+DO(mlc_nn_gpt)
+{
+    const mlc_nn_gpt_desc d = small_gpt();
+    return run_on_tokens(w, mlc_nn_gpt(w->ctx, &d));
+}
+
+DO(mlc_nn_gpt_desc_llama)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_llama(5, 4, 1, 4, 2);
+    CHECK_EQ(mlc_nn_gpt_desc_make(5, 4, 1, 4, 2).layer.hidden, 16);
+    d.layer.hidden = 3;
+    return run_on_tokens(w, mlc_nn_gpt(w->ctx, &d));
+}
+
+DO(mlc_nn_bert)
+{
+    mlc_nn_bert_desc d = mlc_nn_bert_desc_make(5, 4, 1, 4, 2);
+    d.layer.hidden = 5;
+    d.layer.dropout = 0;
+    return run_on_tokens(w, mlc_nn_bert(w->ctx, &d));
+}
+
+/* A cache with padding, whose sequence is taken twice, cut, and read on.                         */
+static mlc_status read_cached(world *w, mlc_module *m, mlc_cache *c)
+{
+    static const int64_t padding[] = {1}, rows[] = {0, 0};
+    mlc_status   st = mlc_cache_padding(c, padding, 1);
+    mlc_tensor  *x = st == MLC_OK ? mlc_zeros(w->ctx, MLC_I64, mlc_dims2(1, 3)) : NULL;
+    mlc_tensor  *two = x ? mlc_expand(mlc_slice(x, 1, 0, 1, 1), mlc_dims2(2, 1)) : NULL;
+    if (!two || !mlc_forward_cached(m, x, c))
+        return mlc_ctx_status(w->ctx);
+    st = mlc_cache_select(c, rows, 2);
+    if (st == MLC_OK)
+        st = mlc_cache_reset(c, 2);
+    CHECK(st != MLC_OK || mlc_cache_length(c) == 2);
+    return st == MLC_OK ? keep(w, mlc_forward_cached(m, two, c)) : st;
+}
+
+DO(mlc_forward_cached)
+{
+    const mlc_nn_gpt_desc d = small_gpt();
+    const mlc_cache_desc  k = mlc_cache_desc_make(2, 4);
+    mlc_module           *m = mlc_nn_gpt(w->ctx, &d);
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    CHECK_EQ(mlc_cache_bytes(m, &k), 2 * 2 * 4 * 4 * 4);
+    mlc_cache *c = mlc_cache_create(m, &k);
+    if (!c)
+        return mlc_ctx_status(w->ctx);
+    const mlc_status st = read_cached(w, m, c);
+    mlc_cache_free(c);
+    return st;
+}
+
 /* A convolution with a norm behind it, folded.                                                  */
 DO(mlc_nn_fold_batch_norm)
 {
