@@ -37684,7 +37684,7 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
         MLC__REQUIRE(ctx, padding[i] >= 0 && padding[i] <= c->capacity, ARG,
                      "cache_padding: number %lld is %lld; it must be in [0, %lld]", (long long)i,
                      (long long)padding[i], (long long)c->capacity);
-    MLC__TRY(mlc_scope_begin(ctx));
+    const mlc_storage *before = mlc__made_begin(ctx);
     mlc_no_grad_begin(ctx);
     const mlc_tensor start = mlc__cache_first(&c->start, 0, 0, n);
     const mlc_tensor seen = mlc__cache_first(&c->seen, 0, 0, n);
@@ -37695,10 +37695,10 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     mlc_status st = ge ? mlc__cast_into(ctx, "cache_padding", &start, from) : ctx->status;
     if (st == MLC_OK) st = mlc__cast_into(ctx, "cache_padding", &seen, ge);
     mlc_no_grad_end(ctx);
-    const mlc_status end = mlc_scope_end(ctx);
-    c->padded = st == MLC_OK && end == MLC_OK;
+    mlc_drop(mlc__made_end(from, before));
+    c->padded = st == MLC_OK;
     c->rows = n;
-    return st == MLC_OK ? end : st;
+    return st;
 }
 
 /* t's rows, axis 0, in the order of rows: all are read before one is written. */
