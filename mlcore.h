@@ -105,7 +105,7 @@
  *   IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE
- *   IMPL.NN.CACHE  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
+ *   IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
@@ -2536,6 +2536,42 @@ MLC_API mlc_status mlc_cache_select(mlc_cache *cache, const int64_t *rows, int64
  *   err    ARG: the cache is full, or another net's, an attention that is not causal, or has a mask
  *          in its call; SHAPE: b is not the cache's                                           */
 MLC_API mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *cache);
+
+/* -- generation: the next token from the logits of the last place, again and again. -- */
+
+typedef struct mlc_generate_desc {
+    int64_t  tokens;                   /* required: new ones of each sequence, at most         */
+    double   temperature;              /* logits are divided by it; 0: always the largest;     */
+                                       /* default 1                                            */
+    int64_t  top_k;                    /* only the largest so many logits; default 0: all      */
+    double   top_p;                    /* only the most likely with this sum; default 1: all   */
+    double   min_p;                    /* only those as likely as this times the likeliest;    */
+                                       /* default 0: all                                       */
+    double   repetition;               /* logits of tokens that a sequence has are divided by  */
+                                       /* it, negative ones multiplied; default 1              */
+    uint64_t seed;                     /* of draws                                             */
+    const int64_t *stop;               /* n_stop tokens, each of which ends a sequence         */
+    int32_t  n_stop;
+    const int64_t *padding;            /* NULL, or of the prompt: mlc_cache_padding's          */
+    int64_t *out;                      /* NULL, or gets [b,tokens]: -1 after a sequence's end  */
+} mlc_generate_desc;
+
+/* mlc_generate_desc_make: draws from all tokens as the model has them, `tokens` times.          */
+MLC_API mlc_generate_desc mlc_generate_desc_make(int64_t tokens);
+
+/* Gets token `step` of each of n sequences, -1 where one has ended; false ends the call.       */
+typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, int64_t n);
+
+/* mlc_generate: net's forward of prompt, i64 [b,t], with the cache, which may hold what was before,
+ *   then of each new token; in evaluation. fn may be NULL. A draw depends on seed, step and number
+ *   of its sequence, and nothing is allocated after the first step. The cache then has all but the last.
+ *   err    ARG: the desc, a cache with too few places: nothing is read then; VALUE: logits that are
+ *          not numbers; those of mlc_forward_cached, after which the cache is not changed but by
+ *          the tokens that fn got
+ *   ref    Hugging Face's generate, whose order of filters it has; arXiv 1904.09751 (top_p),
+ *          2407.01082 (min_p), 1909.05858 (repetition)          test: tests/test_language.c   */
+MLC_API mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
+                                const mlc_generate_desc *desc, mlc_token_fn fn, void *user);
 
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
@@ -37830,6 +37866,305 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
     mlc_no_grad_end(ctx);
     if (y) c->seq.offset += t; else c->rows = rows;
     return y;
+}
+
+/* @@ IMPL.NN.GENERATE ------------------------------------ the next token, again and again
+ * Logits of the last place come to the host. Candidates stand in a heap, from which the largest are
+ * taken while filters want them; without filters none is ordered. Equal logits: by their tokens. */
+
+typedef struct mlc__candidate { float x; int32_t token; } mlc__candidate;
+
+typedef struct mlc__generate {
+    mlc_ctx     *ctx;
+    mlc_cache   *cache;
+    const mlc_generate_desc *d;
+    int64_t      n, vocab, step;       /* n: sequences                                         */
+    float       *logits;               /* [n,vocab]                                            */
+    uint8_t     *seen;                 /* [n,vocab], of tokens in it; used with a repetition   */
+    int64_t     *next;                 /* [n]: the last token, -1 of a sequence that has ended */
+    int64_t     *feed;                 /* [n]: the same, any token in place of -1              */
+    mlc__candidate *heap;              /* [vocab]                                              */
+} mlc__generate;
+
+MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
+{
+    mlc_generate_desc d;
+    memset(&d, 0, sizeof d);
+    d.tokens = tokens;
+    d.temperature = d.top_p = d.repetition = 1.0;
+    return d;
+}
+
+static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
+                                      const mlc_generate_desc *d)
+{
+    MLC__REQUIRE(ctx, d != NULL, ARG, "generate: desc is NULL; start from "
+                 "mlc_generate_desc_make(tokens)");
+    MLC__REQUIRE(ctx, d->tokens >= 1 && d->temperature >= 0.0 && d->temperature < MLC__INF &&
+                 d->top_k >= 0 && d->top_p > 0.0 && d->top_p <= 1.0 && d->min_p >= 0.0 &&
+                 d->min_p <= 1.0 && d->repetition > 0.0 && d->repetition < MLC__INF, ARG,
+                 "generate: tokens %lld, temperature %s, top_k %lld, top_p %s, min_p %s, "
+                 "repetition %s; tokens must be positive, top_p in (0, 1], min_p in [0, 1], "
+                 "repetition over 0, the others not negative", (long long)d->tokens,
+                 mlc__real(d->temperature).s, (long long)d->top_k, mlc__real(d->top_p).s, mlc__real(d->min_p).s,
+                 mlc__real(d->repetition).s);
+    MLC__REQUIRE(ctx, d->n_stop >= 0 && (d->stop || !d->n_stop), ARG,
+                 "generate: %d stop tokens at NULL", d->n_stop);
+    MLC__REQUIRE(ctx, prompt->ndim == 2 && prompt->dtype == MLC_I64 && prompt->shape[0] > 0 &&
+                 prompt->shape[1] > 0, SHAPE, "generate: the prompt is %s of %s; it must be i64 "
+                 "[b,t] with a token at least", mlc__shape(prompt).s,
+                 mlc_dtype_name(prompt->dtype));
+    const int64_t room = c->capacity - c->seq.offset - prompt->shape[1];
+    MLC__REQUIRE(ctx, room >= d->tokens - 1, ARG, "generate: the cache has %lld places, of which "
+                 "%lld are filled; a prompt of %lld and %lld tokens do not fit",
+                 (long long)c->capacity, (long long)c->seq.offset, (long long)prompt->shape[1],
+                 (long long)d->tokens);
+    return MLC_OK;
+}
+
+static void mlc__generate_close(mlc__generate *g)
+{
+    void *const all[] = { g->logits, g->seen, g->next, g->feed, g->heap };
+    for (int i = 0; i < 5; i++) mlc__heap_free(g->ctx, all[i]);
+}
+
+static void *mlc__generate_room(mlc__generate *g, int64_t n, size_t size)
+{
+    return mlc__heap_alloc(g->ctx, (size_t)n * size, MLC_MEM_OBJECT, "generate");
+}
+
+/* Memory for all steps, once the vocabulary is known. */
+static bool mlc__generate_open(mlc__generate *g)
+{
+    const bool seen = g->d->repetition != 1.0;
+    g->logits = MLC__CAST(float *, mlc__generate_room(g, g->n * g->vocab, sizeof(float)));
+    g->next = MLC__CAST(int64_t *, mlc__generate_room(g, g->n, sizeof(int64_t)));
+    g->feed = MLC__CAST(int64_t *, mlc__generate_room(g, g->n, sizeof(int64_t)));
+    g->heap = MLC__CAST(mlc__candidate *, mlc__generate_room(g, g->vocab, sizeof *g->heap));
+    if (seen) g->seen = MLC__CAST(uint8_t *, mlc__generate_room(g, g->n * g->vocab, 1));
+    return g->logits && g->next && g->feed && g->heap && (g->seen || !seen);
+}
+
+/* Tokens of the prompt have been seen, but for its padding. */
+static mlc_status mlc__generate_saw(mlc__generate *g, mlc_tensor *prompt)
+{
+    const int64_t t = prompt->shape[1];
+    if (!g->seen) return MLC_OK;
+    memset(g->seen, 0, (size_t)(g->n * g->vocab));
+    int64_t *text = MLC__CAST(int64_t *, mlc__generate_room(g, g->n * t, sizeof(int64_t)));
+    if (!text) return MLC_ERR_NOMEM;
+    const mlc_status st = mlc_read(prompt, text, (size_t)(g->n * t) * sizeof(int64_t));
+    for (int64_t i = 0; i < g->n && st == MLC_OK; i++)
+        for (int64_t k = g->d->padding ? mlc__max(0, g->d->padding[i]) : 0; k < t; k++)
+            if (text[i * t + k] >= 0 && text[i * t + k] < g->vocab)
+                g->seen[i * g->vocab + text[i * t + k]] = 1;
+    mlc__heap_free(g->ctx, text);
+    return st;
+}
+
+/* ---- a draw */
+
+static bool mlc__candidate_first(const mlc__candidate *a, const mlc__candidate *b)
+{
+    return a->x > b->x || (a->x == b->x && a->token < b->token);
+}
+
+/* Element i of a heap of n sinks to its place. */
+static void mlc__heap_sink(mlc__candidate *h, int64_t n, int64_t i)
+{
+    for (int64_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
+        if (child + 1 < n && mlc__candidate_first(&h[child + 1], &h[child])) child++;
+        if (!mlc__candidate_first(&h[child], &h[i])) return;
+        const mlc__candidate t = h[i];
+        h[i] = h[child];
+        h[child] = t;
+        i = child;
+    }
+}
+
+/* The first of a heap of n goes to its end. */
+static mlc__candidate *mlc__heap_take(mlc__candidate *h, int64_t n)
+{
+    const mlc__candidate t = h[0];
+    h[0] = h[n - 1];
+    h[n - 1] = t;
+    mlc__heap_sink(h, n - 1, 0);
+    return &h[n - 1];
+}
+
+/* How likely a logit is, beside the largest. */
+static double mlc__candidate_share(const mlc_generate_desc *d, float x, float largest)
+{
+    return mlc__exp_f64(((double)x - (double)largest) / d->temperature);
+}
+
+/* Takes from the heap what filters leave, to its end. Returns how many; *sum: of their shares. */
+static int64_t mlc__generate_filter(const mlc__generate *g, double *sum)
+{
+    const mlc_generate_desc *d = g->d;
+    const int64_t k = d->top_k ? mlc__min(d->top_k, g->vocab) : g->vocab;
+    const float largest = g->heap[0].x;
+    double all = 0.0, share = 1.0;
+    int64_t n = 0;
+    if (d->top_p < 1.0 && k == g->vocab)
+        for (int64_t i = 0; i < k; i++) all += mlc__candidate_share(d, g->heap[i].x, largest);
+    if (d->top_p < 1.0 && k < g->vocab) {
+        for (; n < k; n++)
+            all += mlc__candidate_share(d, mlc__heap_take(g->heap, g->vocab - n)->x, largest);
+    }
+    *sum = 0.0;
+    int64_t left = 0;
+    for (; left < k && (left == 0 || *sum < d->top_p * all || d->top_p == 1.0); left++) {
+        if (left == n) { mlc__heap_take(g->heap, g->vocab - n); n++; }
+        share = mlc__candidate_share(d, g->heap[g->vocab - 1 - left].x, largest);
+        if (share < d->min_p) break;
+        *sum += share;
+    }
+    return left;
+}
+
+/* Token i of a row's logits x, with filters, by u in [0, 1). */
+static int64_t mlc__generate_filtered(const mlc__generate *g, const float *x, double u)
+{
+    double sum;
+    for (int64_t i = 0; i < g->vocab; i++) {
+        g->heap[i].x = x[i];
+        g->heap[i].token = (int32_t)i;
+    }
+    for (int64_t i = g->vocab / 2; i-- > 0;) mlc__heap_sink(g->heap, g->vocab, i);
+    const float largest = g->heap[0].x;
+    const int64_t n = mlc__generate_filter(g, &sum);
+    u *= sum;
+    for (int64_t i = 0; i < n; i++) {
+        const mlc__candidate *c = &g->heap[g->vocab - 1 - i];
+        u -= mlc__candidate_share(g->d, c->x, largest);
+        if (u < 0.0) return c->token;
+    }
+    return g->heap[g->vocab - n].token;
+}
+
+/* The same of all tokens. */
+static int64_t mlc__generate_any(const mlc__generate *g, const float *x, int64_t best, double u)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < g->vocab; i++) sum += mlc__candidate_share(g->d, x[i], x[best]);
+    u *= sum;
+    for (int64_t i = 0; i < g->vocab; i++) {
+        u -= mlc__candidate_share(g->d, x[i], x[best]);
+        if (u < 0.0) return i;
+    }
+    return best;
+}
+
+/* The next token of sequence `row`; -1 with an error. */
+static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
+{
+    const mlc_generate_desc *d = g->d;
+    float *x = g->logits + row * g->vocab;
+    int64_t best = 0;
+    bool numbers = true;
+    const double less = 1.0 / d->repetition, more = d->repetition;
+    for (int64_t i = 0; i < g->vocab; i++) {
+        if (g->seen && g->seen[row * g->vocab + i])
+            x[i] = (float)((double)x[i] * (x[i] > 0.0f ? less : more));
+        if (x[i] > x[best]) best = i;
+        numbers = numbers && x[i] == x[i];
+    }
+    if (!numbers || x[best] - x[best] != 0.0f) {
+        mlc__fail(g->ctx, MLC_ERR_VALUE, "generate: at step %lld the logits of sequence %lld are "
+                  "not all numbers below infinity", (long long)g->step, (long long)row);
+        return -1;
+    }
+    if (d->temperature == 0.0) return best;
+    const mlc__words w = mlc__philox(d->seed, (uint64_t)row, (uint64_t)g->step);
+    const double u = ((double)(w.w[0] >> 5) * 67108864.0 + (double)(w.w[1] >> 6)) * 0x1p-53;
+    const bool filters = (d->top_k && d->top_k < g->vocab) || d->top_p < 1.0 || d->min_p > 0.0;
+    return filters ? mlc__generate_filtered(g, x, u) : mlc__generate_any(g, x, best, u);
+}
+
+/* ---- steps */
+
+/* Does a token end its sequence, or is it none? */
+static bool mlc__generate_stops(const mlc_generate_desc *d, int64_t token)
+{
+    for (int32_t i = 0; i < d->n_stop; i++) if (d->stop[i] == token) return true;
+    return token < 0;
+}
+
+/* Logits of the last place of x, on the host; the first call makes room. */
+static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x,
+                                        mlc_tensor *prompt)
+{
+    mlc_tensor *y = mlc_forward_cached(net, x, g->cache);
+    if (!y) return g->ctx->status;
+    MLC__REQUIRE(g->ctx, y->ndim == 3 && y->shape[0] == g->n && mlc__is_float(y->dtype) &&
+                 y->shape[1] > 0 && y->shape[2] > 0 && y->shape[2] <= INT32_MAX, SHAPE,
+                 "generate: the module makes %s of %s; it must be logits [%lld,t,vocab]",
+                 mlc__shape(y).s, mlc_dtype_name(y->dtype), (long long)g->n);
+    if (!g->logits) {
+        g->vocab = y->shape[2];
+        if (!mlc__generate_open(g)) return MLC_ERR_NOMEM;
+        MLC__TRY(mlc__generate_saw(g, prompt));
+    }
+    y = mlc_cast(mlc_slice(y, 1, y->shape[1] - 1, y->shape[1], 1), MLC_F32);
+    return y ? mlc_read(y, g->logits, (size_t)(g->n * g->vocab) * sizeof(float)) : g->ctx->status;
+}
+
+/* Draws for all sequences; *left: how many go on. */
+static mlc_status mlc__generate_step(mlc__generate *g, int64_t *left)
+{
+    const mlc_generate_desc *d = g->d;
+    *left = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        const bool ended = g->step > 0 && mlc__generate_stops(d, g->next[i]);
+        g->next[i] = ended ? -1 : mlc__generate_draw(g, i);
+        if (!ended && g->next[i] < 0) return g->ctx->status;
+        g->feed[i] = mlc__max(0, g->next[i]);
+        if (!ended && g->seen) g->seen[i * g->vocab + g->next[i]] = 1;
+        if (d->out) d->out[i * d->tokens + g->step] = g->next[i];
+        *left += !ended && !mlc__generate_stops(d, g->next[i]);
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tensor *prompt,
+                                    mlc_token_fn fn, void *user)
+{
+    mlc_status st = MLC_OK;
+    int64_t left = g->n;
+    for (; g->step < g->d->tokens && left > 0 && st == MLC_OK; g->step++) {
+        st = mlc_scope_begin(g->ctx);
+        if (st != MLC_OK) break;
+        mlc_tensor *x = g->step ? mlc_from(g->ctx, MLC_I64, mlc_dims2(g->n, 1), g->feed) : prompt;
+        st = x ? mlc__generate_forward(g, net, x, prompt) : g->ctx->status;
+        if (st == MLC_OK) st = mlc__generate_step(g, &left);
+        const mlc_status end = mlc__scope_leave(g->ctx);
+        if (st == MLC_OK) st = end;
+        if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
+    }
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
+                                 const mlc_generate_desc *desc, mlc_token_fn fn, void *user)
+{
+    mlc_tensor *const in[1] = { prompt };
+    mlc__generate g;
+    if (!net || !cache || !mlc__inputs("generate", 1, in)) return MLC_ERR_ARG;
+    mlc_ctx *ctx = net->ctx;
+    MLC__TRY(mlc__generate_check(ctx, cache, prompt, desc));
+    memset(&g, 0, sizeof g);
+    g.ctx = ctx;
+    g.cache = cache;
+    g.d = desc;
+    g.n = prompt->shape[0];
+    for (int64_t i = 0; desc->out && i < g.n * desc->tokens; i++) desc->out[i] = -1;
+    if (desc->padding) MLC__TRY(mlc_cache_padding(cache, desc->padding, g.n));
+    MLC__TRY(mlc_eval_begin(net));
+    const mlc_status st = mlc__generate_all(&g, net, prompt, fn, user);
+    mlc_eval_end(net);
+    mlc__generate_close(&g);
+    return st;
 }
 
 MLC__LEVEL_END

@@ -1427,6 +1427,23 @@ DO(mlc_forward_cached)
     return st;
 }
 
+DO(mlc_generate)
+{
+    const mlc_nn_gpt_desc d = small_gpt();
+    const mlc_cache_desc  k = mlc_cache_desc_make(1, 4);
+    mlc_generate_desc     g = mlc_generate_desc_make(2);
+    mlc_module           *m = mlc_nn_gpt(w->ctx, &d);
+    int64_t               out[2] = {0};
+    mlc_cache            *c = own_module(w, m) ? mlc_cache_create(m, &k) : NULL;
+    mlc_tensor           *x = c ? mlc_zeros(w->ctx, MLC_I64, mlc_dims2(1, 2)) : NULL;
+    g.repetition = 1.5;
+    g.out = out;
+    const mlc_status st = x ? mlc_generate(m, c, x, &g, NULL, NULL) : mlc_ctx_status(w->ctx);
+    w->text = (uint64_t)(out[0] * 8 + out[1]);
+    mlc_cache_free(c);
+    return st;
+}
+
 /* A convolution with a norm behind it, folded.                                                  */
 DO(mlc_nn_fold_batch_norm)
 {
