@@ -2564,7 +2564,8 @@ typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, in
 
 /* mlc_generate: net's forward of prompt, i64 [b,t], with the cache, which may hold what was before,
  *   then of each new token; in evaluation. fn may be NULL. A draw depends on seed, step and number
- *   of its sequence, and nothing is allocated after the first step. The cache then has all but the last.
+ *   of its sequence, and nothing is allocated after the first step. The cache then has all but the
+ *   last one.
  *   err    ARG: the desc, a cache with too few places: nothing is read then; VALUE: logits that are
  *          not numbers; those of mlc_forward_cached, after which the cache is not changed but by
  *          the tokens that fn got
@@ -37906,7 +37907,8 @@ static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const ml
                  "generate: tokens %lld, temperature %s, top_k %lld, top_p %s, min_p %s, "
                  "repetition %s; tokens must be positive, top_p in (0, 1], min_p in [0, 1], "
                  "repetition over 0, the others not negative", (long long)d->tokens,
-                 mlc__real(d->temperature).s, (long long)d->top_k, mlc__real(d->top_p).s, mlc__real(d->min_p).s,
+                 mlc__real(d->temperature).s, (long long)d->top_k, mlc__real(d->top_p).s,
+                 mlc__real(d->min_p).s,
                  mlc__real(d->repetition).s);
     MLC__REQUIRE(ctx, d->n_stop >= 0 && (d->stop || !d->n_stop), ARG,
                  "generate: %d stop tokens at NULL", d->n_stop);
