@@ -57364,12 +57364,8 @@ static int64_t mlc__nanoseconds(void)
     struct timespec now = { 0, 0 };
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
-#elif defined(TIME_UTC)
-    struct timespec now = { 0, 0 };
-    timespec_get(&now, TIME_UTC);
-    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
 #else
-    return (int64_t)time(NULL) * 1000000000;
+    return (int64_t)(mlc__seconds() * 1e9);
 #endif
 }
 

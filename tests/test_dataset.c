@@ -774,6 +774,9 @@ TEST(dataset, folders_of_images_are_classes)
 /* 8 MB of rows in a file, a context that may have 4.                                           */
 TEST(dataset, a_file_of_twice_the_hard_limit_trains_within_it)
 {
+#ifdef _WIN32                          /* no files are mapped there                            */
+    return;
+#endif
     const box    b = box_open("x.npy");
     mlc_ctx     *full = test_ctx();
     mlc_ctx_desc desc = test_desc();
