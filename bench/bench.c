@@ -5,7 +5,8 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ data_ loader_, and in bench_train.h loss_ metric_ optim_sched_ callback_ train_.
+ * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_, and in
+ * bench_language.h net_encoder_ gpt_ gen_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -37,6 +38,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_loader       *loader;
     mlc_metric       *metric;
     mlc_callback     *callback;
+    mlc_cache        *cache;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
     int64_t           inputs;             /* bytes of what setup left: no activations           */
 } state;
@@ -1749,24 +1751,6 @@ static bool image_train_setup(state *s)
     return loss_falls(s);
 }
 
-/* Six layers of 384 features and 6 heads, norms first, and 64 classes for each of 256 elements. */
-static bool encoder_setup(state *s)
-{
-    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(384, 6);
-    d.hidden = 1536;
-    d.dropout = 0;
-    d.act = MLC_ACT_GELU;
-    d.norm_first = true;
-    s->net = mlc_nn_sequential(s->ctx);
-    mlc_module_add(s->net, mlc_nn_transformer_encoder(s->ctx, &d, 6));
-    mlc_module_add(s->net, mlc_nn_linear(s->ctx, d.embed, 64));
-    s->a = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, mlc_dims3(s->bc->m, 256, d.embed), -1,
-                     1, NULL);
-    s->labels = mlc_reshape(labels_of(s, s->bc->m * 256, 64), mlc_dims2(s->bc->m, 256));
-    s->opt = mlc_adamw(s->net, 1e-3);
-    return loss_falls(s);
-}
-
 /* Batch norms are folded, and 16 bits stored, as who deploys would: outputs must stay. */
 static bool image_infer_setup(state *s)
 {
@@ -2073,17 +2057,6 @@ static void add_image_net(const char *name, bool resnet, int64_t batch, bool tra
     c->m     = batch;
 }
 
-static void add_encoder(mlc_dtype dtype)
-{
-    bench_case *c = add("net_encoder_6x384_h6_t256_b8_adamw", dtype, "samples/s", 8);
-    /* products of weights, three a step, and those of attention, seven */
-    c->flops = 6.0 * 8 * 256 * (3.0 * 2 * 12 * 384 * 384 + 7.0 * 2 * 256 * 384);
-    c->setup = encoder_setup;
-    c->run   = run_apply;
-    c->apply = train_apply;
-    c->m     = 8;
-}
-
 /* Names tell all: sk_[train_]IN[xOUT]_TERMS_RANK_bBATCH, or dense in place of both. */
 static void add_sketched(bool train, int64_t in, int64_t out, int64_t terms, int64_t rank,
                          int64_t batch)
@@ -2161,6 +2134,7 @@ static void add_fork(const char *name, int microseconds)
 }
 
 #include "bench_train.h"
+#include "bench_language.h"
 
 static void add_all(void)
 {
@@ -2208,8 +2182,7 @@ static void add_all(void)
         add_image_net("infer_resnet20_b1", true, 1, false, dtype);
         add_image_net("infer_resnet20_b64", true, 64, false, dtype);
     }
-    add_encoder(MLC_F32);
-    add_encoder(MLC_BF16);
+    add_language();
     for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
         add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
     add_sketches();

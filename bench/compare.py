@@ -614,6 +614,62 @@ def encoder_training(dtype):
     return train(net, adamw(net.parameters()), x, y, half)
 
 
+class GPT(torch.nn.Module):
+    """GPT-2 with PyTorch's fused attention; with `cache`, keys and values in tensors made before."""
+    def __init__(self, layers, embed, heads, vocab, context):
+        super().__init__()
+        self.heads, self.context = heads, context
+        linear, norm = torch.nn.Linear, torch.nn.LayerNorm
+        self.embed = torch.nn.Embedding(vocab, embed)
+        self.places = torch.nn.Embedding(context, embed)
+        self.blocks = torch.nn.ModuleList(torch.nn.ModuleList(
+            [norm(embed), linear(embed, 3 * embed), linear(embed, embed), norm(embed),
+             linear(embed, 4 * embed), linear(4 * embed, embed)]) for _ in range(layers))
+        self.norm = norm(embed)
+        for p in self.parameters():
+            if p.ndim > 1:
+                torch.nn.init.normal_(p, 0, 0.02)
+
+    def forward(self, x, at=0, cache=None):
+        b, t = x.shape
+        h = self.embed(x) + self.places.weight[at:at + t]
+        for i, (norm1, qkv, out, norm2, up, down) in enumerate(self.blocks):
+            q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2)
+                       for y in qkv(norm1(h)).chunk(3, 2))
+            if cache is not None:
+                cache[i, 0, :, :, at:at + t] = k
+                cache[i, 1, :, :, at:at + t] = v
+                k, v = cache[i, 0, :, :, :at + t], cache[i, 1, :, :, :at + t]
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=t > 1)
+            h = h + out(y.transpose(1, 2).reshape(b, t, -1))
+            h = h + down(F.gelu(up(norm2(h)), approximate="tanh"))
+        return F.linear(self.norm(h), self.embed.weight).flatten(0, 1)
+
+
+def gpt_training(layers, embed, heads, vocab, t, b):
+    def make(dtype):
+        half = dtype == torch.bfloat16
+        net = GPT(layers, embed, heads, vocab, t).to(torch.float32 if half else dtype)
+        x = (torch.arange(b * t) * 7 % vocab).view(b, t)
+        return train(net, adamw(net.parameters()), x, torch.arange(b * t) * 7 % 61, half)
+    return make
+
+
+def gpt_text(layers, embed, heads, vocab, prompt=8, tokens=56):
+    def make(dtype):
+        t = prompt + tokens
+        net = GPT(layers, embed, heads, vocab, t).to(dtype).eval()
+        x = (torch.arange(prompt) * 7 % vocab).view(1, prompt)
+        cache = torch.zeros(layers, 2, 1, heads, t, embed // heads, dtype=dtype)
+
+        def text():
+            token = net(x, 0, cache)[-1:].argmax(1, keepdim=True)
+            for at in range(prompt, t - 1):
+                token = net(token, at, cache)[-1:].argmax(1, keepdim=True)
+        return no_grad(text)
+    return make
+
+
 def image_inference(batch):
     def make(dtype):
         model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
@@ -826,6 +882,12 @@ CASES = {
     "net_cnn28_b64_adamw": image_training(cnn28, (64, 1, 28, 28)),
     "net_resnet20_b64_adamw": image_training(resnet20, (64, 3, 32, 32)),
     "net_encoder_6x384_h6_t256_b8_adamw": encoder_training,
+    "gpt_4x128_h4_t64_b16": gpt_training(4, 128, 4, 65, 64, 16),
+    "gpt_6x384_h6_t256_b8": gpt_training(6, 384, 6, 65, 256, 8),
+    "gpt2_124m_t64_b4": gpt_training(12, 768, 12, 50257, 64, 4),
+    "gen_4x128": gpt_text(4, 128, 4, 65),
+    "gen_6x384": gpt_text(6, 384, 6, 65),
+    "gen_gpt2_124m": gpt_text(12, 768, 12, 50257),
     "infer_resnet20_b1": image_inference(1),
     "infer_resnet20_b64": image_inference(64),
     **sketched_cases(),
@@ -956,8 +1018,8 @@ def options():
         sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare "
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
-    for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "tests/ew_table.h",
-                   "tests/resnet20.h"):
+    for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "bench/bench_language.h",
+                   "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args
