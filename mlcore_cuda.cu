@@ -17,8 +17,9 @@
  * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
  * CUDA.UNITS     values of any dtype; units of a walk  CUDA.GEMM     products: own tile, epilogue
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
- * CUDA.MAP       formulas: map, math                   CUDA.OPTIM    optim, guard, average
- * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.TABLE    the backend               */
+ * CUDA.MAP       formulas: map, math                   CUDA.ATTENTION  softmax(q k^T) v by tiles
+ * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.OPTIM    optim, guard, average
+ *                                                      CUDA.TABLE    the backend               */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -2246,6 +2247,19 @@ struct drop_of { uint64_t below; double scale; };
 static drop_of drop_made(double p)
 {
     return { (uint64_t)(p * 4294967296.0), p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
+}
+/* What elements are multiplied by, of which word first + e step decides on the e-th of a few. */
+template <class W, int N> DEV void drop_keeps(const drop_of &d, const stream_of &s, int64_t first,
+                                              int64_t step, int count, W (&keep)[N])
+{
+    words w = {};
+    int64_t made = -1;
+    for (int e = 0; e < N; e++) {
+        const int64_t i = first + e * step;
+        if (e < count && i / 4 != made) w = s.block((uint64_t)(made = i / 4));
+        const uint32_t word = i & 2 ? (i & 1 ? w.w[3] : w.w[2]) : i & 1 ? w.w[1] : w.w[0];
+        keep[e] = word < d.below ? (W)0 : (W)d.scale;
+    }
 }
 template <class T> static __global__ void __launch_bounds__(THREADS)
 dropout_kernel(T *out, const T *in, int64_t n, bool aligned, int accumulate, const drop_of d,
@@ -4505,8 +4519,7 @@ struct sink {
     double alpha, beta;
     int drops;
     drop_of drop;
-    uint64_t seed, stream;
-    const uint64_t *base;
+    stream_of stream;
 };
 struct product {
     int64_t m, n, k, count[3], batches;
@@ -4541,15 +4554,9 @@ static __device__ __attribute__((noinline)) W sink_formula(int op, W a, W b)
 /* Word i of the stream decides on element i of c. */
 template <class W> DEV void sink_drop(const sink &s, int64_t at, int count, W (&x)[UNIT])
 {
-    const uint64_t stream = s.stream + (s.base ? *s.base : 0);
-    words w = {};
-    int64_t made = -1;
-    for (int e = 0; e < UNIT; e++) {
-        const int64_t i = at + e * s.col;
-        if (e < count && i / 4 != made) w = philox(s.seed, stream, (uint64_t)(made = i / 4));
-        const uint32_t word = i & 2 ? (i & 1 ? w.w[3] : w.w[2]) : i & 1 ? w.w[1] : w.w[0];
-        x[e] = word < s.drop.below ? (W)0 : x[e] * (W)s.drop.scale;
-    }
+    W keep[UNIT];
+    drop_keeps(s.drop, s.stream, at, s.col, count, keep);
+    for (int e = 0; e < UNIT; e++) x[e] = keep[e] == 0 ? (W)0 : x[e] * keep[e];
 }
 
 /* Sums of elements (i, j), (i, j + 1), .. on their way to c, whose element `at` is the first. */
@@ -4632,6 +4639,33 @@ DEV void slab_multiply(const W *a, const W *b, W (&acc)[R][UNIT])
     }
 }
 
+/* Lines of a side from `first` on that a tile takes; the product begins at element `at`. */
+struct panel {
+    const side &of;
+    int64_t at, first, lines;
+};
+
+/* acc += lines of a times lines of b, over elements [from, to) of both. */
+template <int TM, class W, int R>
+DEV void tile_multiply(const panel &a, const panel &b, int64_t from, int64_t to, W *slab_a,
+                       W *slab_b, W (&acc)[R][UNIT])
+{
+    W next_a[slab_place<TM>::V], next_b[slab_place<TN>::V];
+    slab_load<TM>(a.of, a.at, a.first, a.lines, from, to, next_a);
+    slab_load<TN>(b.of, b.at, b.first, b.lines, from, to, next_b);
+    for (int64_t p = from; p < to; p += SLAB) {
+        __syncthreads();
+        slab_keep<TM>(a.of, slab_a, next_a);
+        slab_keep<TN>(b.of, slab_b, next_b);
+        __syncthreads();
+        if (p + SLAB < to) {
+            slab_load<TM>(a.of, a.at, a.first, a.lines, p + SLAB, to, next_a);
+            slab_load<TN>(b.of, b.at, b.first, b.lines, p + SLAB, to, next_b);
+        }
+        slab_multiply<TM>(slab_a, slab_b, acc);
+    }
+}
+
 /* How a product is cut: tiles, parts of k. */
 struct tiling {
     int64_t down, across, tiles, parts, depth;   /* depth: elements along k of a part           */
@@ -4643,9 +4677,8 @@ template <class W, int TM>
 static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
 gemm_kernel(const product g, const tiling c)
 {
-    enum { R = TM / 16, VA = slab_place<TM>::V, VB = slab_place<TN>::V, A = SLAB * (TM + UNIT),
-           SLABS = A + SLAB * (TN + UNIT), TILE = TM * (TN + UNIT),
-           ROOM = SLABS > TILE ? SLABS : TILE };
+    enum { R = TM / 16, A = SLAB * (TM + UNIT), SLABS = A + SLAB * (TN + UNIT),
+           TILE = TM * (TN + UNIT), ROOM = SLABS > TILE ? SLABS : TILE };
     typedef vec<W, 16 / sizeof(W)> pack;
     MLC_SHARED(pack, room, [ROOM * sizeof(W) / 16]);
     W *const slab_a = room[0].v, *const slab_b = slab_a + A, *const tile = slab_a;
@@ -4653,22 +4686,10 @@ gemm_kernel(const product g, const tiling c)
         const int64_t x = t % c.across, y = t / c.across % c.down, rest = t / c.across / c.down;
         const int64_t part = rest % c.parts, z = rest / c.parts, i0 = y * TM, j0 = x * TN;
         const int64_t from = part * c.depth, to = from + c.depth < g.k ? from + c.depth : g.k;
-        const int64_t at_a = batch_at(g.count, g.a.batch, z);
-        const int64_t at_b = batch_at(g.count, g.b.batch, z);
-        W acc[R][UNIT] = {}, next_a[VA], next_b[VB];
-        slab_load<TM>(g.a, at_a, i0, g.m, from, to, next_a);
-        slab_load<TN>(g.b, at_b, j0, g.n, from, to, next_b);
-        for (int64_t p = from; p < to; p += SLAB) {
-            __syncthreads();
-            slab_keep<TM>(g.a, slab_a, next_a);
-            slab_keep<TN>(g.b, slab_b, next_b);
-            __syncthreads();
-            if (p + SLAB < to) {
-                slab_load<TM>(g.a, at_a, i0, g.m, p + SLAB, to, next_a);
-                slab_load<TN>(g.b, at_b, j0, g.n, p + SLAB, to, next_b);
-            }
-            slab_multiply<TM>(slab_a, slab_b, acc);
-        }
+        W acc[R][UNIT] = {};
+        tile_multiply<TM>(panel{ g.a, batch_at(g.count, g.a.batch, z), i0, g.m },
+                          panel{ g.b, batch_at(g.count, g.b.batch, z), j0, g.n }, from, to, slab_a,
+                          slab_b, acc);
         __syncthreads();
         for (int r = 0; r < R; r++)
             write_run(tile + ((int)threadIdx.x / 16 * R + r) * (TN + UNIT) +
@@ -4790,7 +4811,7 @@ static sink sink_make(const struct mlc_k_gemm *g, bool turned)
     s.alpha = g->alpha; s.beta = g->beta;
     s.drops = g->drop > 0.0;
     s.drop = drop_made(g->drop);
-    s.seed = g->drop_seed; s.stream = g->drop_stream; s.base = g->drop_base;
+    s.stream = { g->drop_seed, g->drop_stream, g->drop_base };
     s.whole = s.col == 1 && steps_whole(s.row, s.batch) && is_whole(s.c, size) &&
               is_whole(s.aux, size) && is_whole(s.residual, size) && is_whole(s.grad_of, size);
     s.bias_whole = !turned && s.bias && is_whole(s.bias, mlc_dtype_bytes(s.bias_dtype));
@@ -5340,6 +5361,627 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
     return own_bytes(own_cut(product_make(g, own_turns(g))), g->dtype == MLC_F64);
 }
 
+/* @@ CUDA.ATTENTION -------------------------------------- softmax(q k^T) v by tiles
+ * A tile is TM rows of a head against TN keys. Its scores are a product of CUDA.GEMM's slabs, held
+ * as there: a thread has R neighbouring rows of UNIT keys, 16 threads share a row. They become
+ * weights by an online softmax (Dao, arXiv 2307.08691), go to shared memory turned, and meet v slab
+ * by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from the
+ * logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by a
+ * block for some keys, which walks over all rows of the heads that share them; the gradient of a
+ * mask by a block for a part of it, which walks over all tiles that it was added to. So nothing is
+ * of t by s elements, and the order of all sums is fixed. A block makes COLUMNS columns of an
+ * output, for more the scores are made again: d and dv have no limit. Tiles without a pair that is
+ * seen are left out. */
+
+/* A block's: columns of what it makes in f32; half of them in f64. */
+enum { COLUMNS = 2 * TN };
+template <class W> BOTH constexpr int attn_parts() { return COLUMNS / TN * 4 / (int)sizeof(W); }
+
+struct attn {
+    struct mlc_k_attention_grad g;     /* of forward f alone                                    */
+    side q, k, v, dy, y;               /* lines are rows                                        */
+    side q_turned, k_turned, v_turned, dy_turned;            /* lines are columns               */
+    side dq, dk, dv;
+    drop_of drop;
+    stream_of stream;
+    void *less;                        /* [b,h,t] of W: sums of dy y along a row                */
+    int *bad;                          /* not 0: nothing is written; NULL: there is no doubt    */
+    int64_t heads, down, across, tiles;            /* blocks: of lines, of columns, of all      */
+};
+
+/* The part that a block makes: lines from `line` on, columns from `col` on. */
+struct attn_place { int64_t batch, head, line, col; };
+template <int LINES, int COLS> DEV attn_place attn_place_of(const attn &j, int64_t tile)
+{
+    const int64_t y = tile / j.across % j.down, rest = tile / j.across / j.down;
+    return { rest / j.heads, rest % j.heads, y * LINES, tile % j.across * COLS };
+}
+DEV int64_t attn_at(const side &s, int64_t batch, int64_t head)
+{
+    return batch * s.batch[1] + head * s.batch[2];
+}
+
+/* -- keys that are seen -- */
+
+/* Keys [lo, hi) that a row sees, and its own place among them; none: lo is INT_MAX, hi 0. */
+struct attn_span { int lo, hi; int64_t at; };
+
+DEV int64_t attn_clamp(int64_t v, int64_t to) { return v < 0 ? 0 : v > to ? to : v; }
+
+/* Sequence of row i: rows [q0, q1), keys [k0, k1); of none no keys. */
+struct attn_sequence { int64_t q0, q1, k0, k1; };
+DEV attn_sequence attn_sequence_of(const struct mlc_k_attention &a, int64_t i)
+{
+    int64_t lo = 0, hi = a.sequences;
+    if (!a.q_offsets) return { 0, a.t, 0, a.s };
+    while (hi - lo > 1) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        if (a.q_offsets[mid] <= i) lo = mid; else hi = mid;
+    }
+    const int64_t end = a.sequences ? lo + 1 : lo;
+    const attn_sequence z = {
+        attn_clamp(a.q_offsets[lo], a.t), attn_clamp(a.q_offsets[end], a.t),
+        attn_clamp(a.k_offsets[lo], a.s), attn_clamp(a.k_offsets[end], a.s) };
+    return i < z.q0 || i >= z.q1 ? attn_sequence{ z.q0, z.q1, z.k0, z.k0 } : z;
+}
+DEV attn_span attn_seen(const struct mlc_k_attention &a, int64_t batch, int64_t i)
+{
+    if (i >= a.t) return { INT32_MAX, 0, 0 };
+    const attn_sequence z = attn_sequence_of(a, i);
+    const int64_t at = z.k0 + (i - z.q0) + (z.k1 - z.k0) - (z.q1 - z.q0);
+    int64_t lo = z.k0, hi = z.k1;
+    if (a.lengths) hi = least()(hi, lo + attn_clamp(a.lengths[batch], a.s));
+    if (a.window) {
+        lo = most()(lo, at - a.window + 1);
+        hi = least()(hi, at + a.window);
+    }
+    if (a.causal) hi = least()(hi, at + 1);
+    if (lo >= hi) return { INT32_MAX, 0, at };
+    return { (int)lo, (int)hi, at };
+}
+
+/* Spans of TM rows; returns what all of them reach. */
+template <int TM> DEV attn_span attn_spans(const struct mlc_k_attention &a, int64_t batch,
+                                           int64_t i0, attn_span *span)
+{
+    __syncthreads();
+    if (threadIdx.x < TM) span[threadIdx.x] = attn_seen(a, batch, i0 + threadIdx.x);
+    __syncthreads();
+    attn_span all = span[0];
+    for (int r = 1; r < TM; r++) {
+        all.lo = least()(all.lo, span[r].lo);
+        all.hi = most()(all.hi, span[r].hi);
+    }
+    return all;
+}
+/* The same; does one of them reach into keys [lo, hi)? */
+template <int TM> DEV bool attn_reach(const struct mlc_k_attention &a, int64_t batch, int64_t i0,
+                                      int64_t lo, int64_t hi, attn_span *span)
+{
+    bool reach = false;
+    if (threadIdx.x < TM) {
+        const attn_span r = attn_seen(a, batch, i0 + threadIdx.x);
+        span[threadIdx.x] = r;
+        reach = r.lo < hi && r.hi > lo;
+    }
+    return __syncthreads_or(reach) != 0;
+}
+
+/* -- tiles -- */
+
+template <class W> struct attn_room {  /* in shared memory                                      */
+    W *a, *b, *tile;                   /* slabs, TN keys by TM rows                             */
+    attn_span *span;
+};
+template <class W, int TM> DEV attn_room<W> attn_rooms()
+{
+    enum { EACH = 16 / sizeof(W) };
+    typedef vec<W, EACH> pack;
+    MLC_SHARED(pack, a, [SLAB * (TM + UNIT) / EACH]);
+    MLC_SHARED(pack, b, [SLAB * (TN + UNIT) / EACH]);
+    MLC_SHARED(pack, tile, [TN * (TM + UNIT) / EACH]);
+    MLC_SHARED(attn_span, span, [TM]);
+    return { a[0].v, b[0].v, tile[0].v, span };
+}
+
+/* Scores of a thread's part of a tile, from products; -inf: not seen. */
+template <class W, int R>
+DEV void attn_scores(const struct mlc_k_attention &a, int64_t batch, int64_t head, int64_t i0,
+                     int64_t j0, const attn_span *span, W (&x)[R][UNIT])
+{
+    const int row = (int)threadIdx.x / 16 * R, col = (int)threadIdx.x % 16 * UNIT;
+    const W scale = (W)a.scale, slope = a.alibi ? (W)a.alibi[head] : (W)0;
+    const int64_t *step = a.mask_stride;
+    for (int r = 0; r < R; r++) {
+        const attn_span s = span[row + r];
+        const int64_t at = batch * step[0] + head * step[1] + (i0 + row + r) * step[2];
+        for (int e = 0; e < UNIT; e++) {
+            const int64_t key = j0 + col + e;
+            const bool seen = key >= s.lo && key < s.hi;
+            x[r][e] = seen ? x[r][e] * scale : -(W)INFINITY;
+            if (seen && a.alibi) x[r][e] -= slope * (W)llabs(s.at - key);
+            if (!seen || !a.mask) continue;
+            const W m = get_at<W>(a.mask_dtype, a.mask, at + key * step[3]);
+            if (a.mask_dtype != MLC_BOOL) x[r][e] += m;
+            else if (m == 0) x[r][e] = -(W)INFINITY;
+        }
+    }
+}
+
+/* x becomes weights below the largest score so far. A row with a NaN or +inf is NaN. */
+template <class W, int R, int C>
+DEV void attn_online(W (&x)[R][UNIT], W (&max)[R], W (&sum)[R], W (&acc)[C][R][UNIT])
+{
+    for (int r = 0; r < R; r++) {
+        W top = max[r];
+        for (int e = 0; e < UNIT; e++) join_larger().join(&top, x[r][e]);
+        for (int o = 8; o > 0; o /= 2) join_larger().join(&top, shuffle_xor(top, o));
+        const W low = top == -(W)INFINITY ? (W)0 : top, less = exponential(max[r] - low);
+        max[r] = top;
+        sum[r] *= less;
+        for (int c = 0; c < C; c++) for (int e = 0; e < UNIT; e++) acc[c][r][e] *= less;
+        for (int e = 0; e < UNIT; e++) {
+            x[r][e] = exponential(x[r][e] - low);
+            sum[r] += x[r][e];
+        }
+    }
+}
+
+/* What dropout multiplies weights (row i, keys key, key + 1, ..) by. */
+template <class W> DEV void attn_kept(const attn &j, int64_t batch, int64_t head, int64_t i,
+                                      int64_t key, W (&keep)[UNIT])
+{
+    const struct mlc_k_attention &a = j.g.f;
+    for (int e = 0; e < UNIT; e++) keep[e] = 1;
+    if (a.drop != 0.0)
+        drop_keeps(j.drop, j.stream, ((batch * a.h + head) * a.t + i) * a.s + key, 1, UNIT, keep);
+}
+
+/* tile [TN][TM + UNIT], or turned from what is [TM][TN + UNIT], is what threads hold: a slab of
+ * tile_apply, whose lines are rows, or keys. */
+template <int TM, class W, int R> DEV void attn_put_rows(W *tile, const W (&x)[R][UNIT])
+{
+    W *to = tile + (int)threadIdx.x % 16 * UNIT * (TM + UNIT) + (int)threadIdx.x / 16 * R;
+    __syncthreads();
+    for (int e = 0; e < UNIT; e++) {
+        W row[R];
+        for (int r = 0; r < R; r++) row[r] = x[r][e];
+        write_run(to + e * (TM + UNIT), 1, R, true, row);
+    }
+}
+template <class W, int R> DEV void attn_put_keys(W *tile, const W (&x)[R][UNIT])
+{
+    W *to = tile + (int)threadIdx.x / 16 * R * (TN + UNIT) + (int)threadIdx.x % 16 * UNIT;
+    __syncthreads();
+    for (int r = 0; r < R; r++) write_run(to + r * (TN + UNIT), 1, UNIT, true, x[r]);
+}
+/* acc += LINES lines of a tile times columns of b, of elements [from, to), in parts of TN. */
+template <int LINES, int C, class W, int R>
+DEV void tile_apply(const W *tile, const side &b, int64_t at, int64_t col, int64_t cols,
+                    int64_t from, int64_t to, W *slab_b, W (&acc)[C][R][UNIT])
+{
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        const int64_t first = col + c * TN;
+        const W *slab = tile;
+        W next[slab_place<TN>::V];
+        if (first >= cols) continue;
+        slab_load<TN>(b, at, first, cols, from, to, next);
+        for (int64_t p = from; p < to; p += SLAB, slab += SLAB * (LINES + UNIT)) {
+            __syncthreads();
+            slab_keep<TN>(b, slab_b, next);
+            __syncthreads();
+            if (p + SLAB < to) slab_load<TN>(b, at, first, cols, p + SLAB, to, next);
+            slab_multiply<LINES>(slab, slab_b, acc[c]);
+        }
+    }
+}
+
+/* o = factor acc, or += it. */
+template <class W, int R, int C>
+DEV void attn_store(const side &o, int accumulate, int64_t at, int64_t line, int64_t lines,
+                    int64_t col, int64_t cols, const W (&acc)[C][R][UNIT], const W (&factor)[R])
+{
+    void *const out = const_cast<void *>(o.data);
+    const bool whole = o.along_k && o.whole;
+#pragma unroll
+    for (int c = 0; c < C; c++)
+        for (int r = 0; r < R; r++) {
+            const int64_t i = line + (int)threadIdx.x / 16 * R + r;
+            const int64_t first = col + c * TN + (int)threadIdx.x % 16 * UNIT;
+            const int64_t to = at + i * o.line + first * o.step;
+            const int count = i < lines ? clamp_count(cols - first, UNIT) : 0;
+            W x[UNIT], old[UNIT] = {};
+            if (count == 0) continue;
+            if (accumulate) read_as(o.dtype, out, to, o.step, count, whole, old);
+            for (int e = 0; e < UNIT; e++) x[e] = old[e] + acc[c][r][e] * factor[r];
+            write_as(o.dtype, out, to, o.step, count, whole, x);
+        }
+}
+
+/* -- forward -- */
+
+/* *bad says whether the lowest length is not in [0, s], or the lowest offset falls or leaves its
+ * rows; the error word tells it. One block. */
+static __global__ void __launch_bounds__(THREADS)
+attention_check_kernel(const struct mlc_k_attention a, int *bad)
+{
+    const int64_t lengths = a.lengths ? a.b : 0, each = a.q_offsets ? a.sequences + 1 : 0;
+    int64_t first = NO_ROW;
+    for (int64_t n = threadIdx.x; n < lengths + 2 * each && first == NO_ROW; n += THREADS) {
+        const int64_t e = n - lengths, i = e < each ? e : e - each;
+        const int64_t *x = n < lengths ? a.lengths + n : (e < each ? a.q_offsets : a.k_offsets) + i;
+        const int64_t low = n < lengths || i == 0 ? 0 : x[-1];
+        const int64_t high = n >= lengths && e < each ? a.t : a.s;
+        if (*x < low || *x > high) first = n;
+    }
+    first = block_fold<least>(first);
+    if (threadIdx.x > 0) return;
+    *bad = first != NO_ROW;
+    if (first == NO_ROW) return;
+    if (first < lengths) {
+        error_put(a.error, a.bad_length, first, a.lengths[first], a.s);
+        return;
+    }
+    const bool keys = first - lengths >= each;
+    const int64_t i = first - lengths - (keys ? each : 0);
+    error_put(a.error, a.bad_offset, i, (keys ? a.k_offsets : a.q_offsets)[i], keys ? a.s : a.t);
+}
+
+/* Adds up what 16 threads have of a row's sum, which becomes 1 / sum, or 0 where no key is seen. */
+template <class W, int R>
+DEV void attn_finish(const attn &j, const attn_place &o, const W (&max)[R], W (&sum)[R])
+{
+    const struct mlc_k_attention &a = j.g.f;
+    for (int r = 0; r < R; r++) {
+        const int64_t i = o.line + (int)threadIdx.x / 16 * R + r;
+        const bool none = max[r] == -(W)INFINITY;
+        for (int s = 8; s > 0; s /= 2) sum[r] += shuffle_xor(sum[r], s);
+        if (a.lse && o.col == 0 && threadIdx.x % 16 == 0 && i < a.t)
+            static_cast<W *>(a.lse)[(o.batch * a.h + o.head) * a.t + i] =
+                none ? max[r] : (W)((double)max[r] + log((double)sum[r]));
+        sum[r] = none ? (W)0 : 1 / sum[r];
+    }
+}
+
+template <class W, int TM>
+static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
+attention_kernel(const attn j)
+{
+    enum { R = TM / 16, C = attn_parts<W>() };
+    const struct mlc_k_attention &a = j.g.f;
+    const attn_room<W> room = attn_rooms<W, TM>();
+    if (j.bad && *j.bad) return;
+    for (int64_t n = blockIdx.x; n < j.tiles; n += gridDim.x) {
+        const attn_place o = attn_place_of<TM, C * TN>(j, n);
+        const attn_span all = attn_spans<TM>(a, o.batch, o.line, room.span);
+        const int64_t kv = o.head / (a.h / a.hk);
+        W acc[C][R][UNIT] = {}, max[R], sum[R] = {};
+        for (int r = 0; r < R; r++) max[r] = -(W)INFINITY;
+        for (int64_t key = all.lo / UNIT * UNIT; key < all.hi; key += TN) {
+            W x[R][UNIT] = {};
+            tile_multiply<TM>(panel{ j.q, attn_at(j.q, o.batch, o.head), o.line, a.t },
+                              panel{ j.k, attn_at(j.k, o.batch, kv), key, all.hi }, 0, a.d,
+                              room.a, room.b, x);
+            attn_scores(a, o.batch, o.head, o.line, key, room.span, x);
+            attn_online(x, max, sum, acc);
+            for (int r = 0; r < R; r++) {
+                W keep[UNIT];
+                attn_kept(j, o.batch, o.head, o.line + (int)threadIdx.x / 16 * R + r,
+                          key + (int)threadIdx.x % 16 * UNIT, keep);
+                for (int e = 0; e < UNIT; e++) x[r][e] *= keep[e];
+            }
+            attn_put_rows<TM>(room.tile, x);
+            tile_apply<TM>(room.tile, j.v_turned, attn_at(j.v, o.batch, kv), o.col, a.dv, key,
+                           least()(key + TN, (int64_t)all.hi), room.b, acc);
+        }
+        attn_finish(j, o, max, sum);
+        attn_store(j.y, 0, attn_at(j.y, o.batch, o.head), o.line, a.t, o.col, a.dv, acc, sum);
+    }
+}
+
+/* -- backward -- */
+
+/* less = the sum of dy y along a row; a warp a row. */
+template <class W> static __global__ void __launch_bounds__(THREADS)
+attention_less_kernel(const attn j)
+{
+    const struct mlc_k_attention &a = j.g.f;
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    const int64_t batch = row / a.t / a.h, head = row / a.t % a.h, i = row % a.t;
+    const int64_t at_y = attn_at(j.y, batch, head) + i * j.y.line;
+    const int64_t at_dy = attn_at(j.dy, batch, head) + i * j.dy.line;
+    double sum = 0.0;
+    if (row >= a.b * a.h * a.t) return;
+    for (int64_t e = threadIdx.x % WARP * UNIT; e < a.dv; e += WARP * UNIT) {
+        const int count = clamp_count(a.dv - e, UNIT);
+        W y[UNIT], dy[UNIT];
+        read_as(j.y.dtype, j.y.data, at_y + e * j.y.step, j.y.step, count,
+                j.y.along_k && j.y.whole, y);
+        read_as(j.dy.dtype, j.dy.data, at_dy + e * j.dy.step, j.dy.step, count,
+                j.dy.along_k && j.dy.whole, dy);
+        sum += (double)((y[0] * dy[0] + y[1] * dy[1]) + (y[2] * dy[2] + y[3] * dy[3]));
+    }
+    sum = warp_fold<plus>(sum);
+    if (threadIdx.x % WARP == 0) static_cast<W *>(j.less)[row] = (W)sum;
+}
+
+/* Of a tile: the weights p, as dropout left them, and the gradient ds of its scores. */
+template <int TM, class W, int R>
+DEV void attn_slopes(const attn &j, const attn_room<W> &room, int64_t batch, int64_t head,
+                     int64_t i0, int64_t key, W (&p)[R][UNIT], W (&ds)[R][UNIT])
+{
+    const struct mlc_k_attention &a = j.g.f;
+    const int64_t kv = head / (a.h / a.hk), first = i0 + (int)threadIdx.x / 16 * R;
+    for (int r = 0; r < R; r++) for (int e = 0; e < UNIT; e++) p[r][e] = ds[r][e] = 0;
+    tile_multiply<TM>(panel{ j.q, attn_at(j.q, batch, head), i0, a.t },
+                      panel{ j.k, attn_at(j.k, batch, kv), key, a.s }, 0, a.d, room.a, room.b, p);
+    tile_multiply<TM>(panel{ j.dy, attn_at(j.dy, batch, head), i0, a.t },
+                      panel{ j.v, attn_at(j.v, batch, kv), key, a.s }, 0, a.dv, room.a, room.b,
+                      ds);
+    attn_scores(a, batch, head, i0, key, room.span, p);
+    for (int r = 0; r < R; r++) {
+        const int64_t row = (batch * a.h + head) * a.t + first + r;
+        const bool there = first + r < a.t;
+        const W lse = there ? static_cast<const W *>(a.lse)[row] : -(W)INFINITY;
+        const W less = there ? static_cast<const W *>(j.less)[row] : (W)0;
+        W keep[UNIT];
+        attn_kept(j, batch, head, first + r, key + (int)threadIdx.x % 16 * UNIT, keep);
+        for (int e = 0; e < UNIT; e++) {
+            const bool seen = p[r][e] != -(W)INFINITY && lse != -(W)INFINITY;
+            const W w = seen ? exponential(p[r][e] - lse) : (W)0;
+            ds[r][e] = seen ? w * (ds[r][e] * keep[e] - less) : (W)0;
+            p[r][e] = w * keep[e];
+        }
+    }
+}
+template <class W, int R> DEV void attn_fill(W (&x)[R], W v)
+{
+    for (int r = 0; r < R; r++) x[r] = v;
+}
+
+template <class W, int TM>
+static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
+attention_dq_kernel(const attn j)
+{
+    enum { R = TM / 16, C = attn_parts<W>() };
+    const struct mlc_k_attention &a = j.g.f;
+    const attn_room<W> room = attn_rooms<W, TM>();
+    for (int64_t n = blockIdx.x; n < j.tiles; n += gridDim.x) {
+        const attn_place o = attn_place_of<TM, C * TN>(j, n);
+        const attn_span all = attn_spans<TM>(a, o.batch, o.line, room.span);
+        const int64_t at_k = attn_at(j.k, o.batch, o.head / (a.h / a.hk));
+        W acc[C][R][UNIT] = {}, scale[R];
+        for (int64_t key = all.lo / UNIT * UNIT; key < all.hi; key += TN) {
+            W p[R][UNIT], ds[R][UNIT];
+            attn_slopes<TM>(j, room, o.batch, o.head, o.line, key, p, ds);
+            attn_put_rows<TM>(room.tile, ds);
+            tile_apply<TM>(room.tile, j.k_turned, at_k, o.col, a.d, key,
+                           least()(key + TN, (int64_t)all.hi), room.b, acc);
+        }
+        attn_fill(scale, (W)a.scale);
+        attn_store(j.dq, j.g.dq_accumulate, attn_at(j.dq, o.batch, o.head), o.line, a.t, o.col,
+                   a.d, acc, scale);
+    }
+}
+
+/* Of TN keys and all rows of the heads that share them. */
+template <class W, int TM> static __global__ void __launch_bounds__(THREADS, 1)
+attention_dkv_kernel(const attn j)
+{
+    enum { R = TM / 16, K = TN / 16, C = attn_parts<W>() };
+    const struct mlc_k_attention &a = j.g.f;
+    const attn_room<W> room = attn_rooms<W, TM>();
+    const int64_t group = a.h / a.hk;
+    for (int64_t n = blockIdx.x; n < j.tiles; n += gridDim.x) {
+        const attn_place o = attn_place_of<TN, C * TN>(j, n);
+        W dk[C][K][UNIT] = {}, dv[C][K][UNIT] = {}, factor[K];
+        for (int64_t h = 0; h < group; h++)
+            for (int64_t i = 0; i < a.t; i += TM) {
+                const int64_t head = o.head * group + h, end = least()(i + TM, a.t);
+                W p[R][UNIT], ds[R][UNIT];
+                if (!attn_reach<TM>(a, o.batch, i, o.line, o.line + TN, room.span)) continue;
+                attn_slopes<TM>(j, room, o.batch, head, i, o.line, p, ds);
+                if (j.g.dv) {
+                    attn_put_keys(room.tile, p);
+                    tile_apply<TN>(room.tile, j.dy_turned, attn_at(j.dy, o.batch, head), o.col,
+                                   a.dv, i, end, room.b, dv);
+                }
+                attn_put_keys(room.tile, ds);
+                if (j.g.dk)
+                    tile_apply<TN>(room.tile, j.q_turned, attn_at(j.q, o.batch, head), o.col, a.d,
+                                   i, end, room.b, dk);
+            }
+        attn_fill(factor, (W)1);
+        if (j.g.dv)
+            attn_store(j.dv, j.g.dv_accumulate, attn_at(j.dv, o.batch, o.head), o.line, a.s,
+                       o.col, a.dv, dv, factor);
+        attn_fill(factor, (W)a.scale);
+        if (j.g.dk)
+            attn_store(j.dk, j.g.dk_accumulate, attn_at(j.dk, o.batch, o.head), o.line, a.s,
+                       o.col, a.d, dk, factor);
+    }
+}
+
+/* Indices of an axis that are added to place i of its gradient: from i on, below the result; all n
+ * of them where the axis of the mask is 1. */
+DEV int64_t attn_until(const int64_t *shape, int axis, int64_t i, int64_t each, int64_t n)
+{
+    return shape[axis] == 1 ? n : least()(i + each, n);
+}
+
+/* Adds the tile, summed along axes of 1, to dmask; TM rows of TN keys of ds. */
+template <int TM, class W>
+DEV void attn_mask_store(const struct mlc_k_attention_grad &g, const attn_place &o, const W *tile)
+{
+    const int64_t *shape = g.mask_shape, *step = g.dmask_stride;
+    const int down = shape[2] == 1 ? TM : 1, across = shape[3] == 1 ? TN : 1, row = TN / across;
+    for (int n = (int)threadIdx.x; n < TM / down * row; n += THREADS) {
+        const int64_t i = o.line + n / row, key = o.col + n % row;
+        const int64_t at = o.batch * step[0] + o.head * step[1] + i * step[2] + key * step[3];
+        const W *from = tile + n / row * (TN + UNIT) + n % row;
+        W sum = 0;
+        if (i >= shape[2] || key >= shape[3]) continue;
+        for (int r = 0; r < down; r++)
+            for (int e = 0; e < across; e++) sum += from[r * (TN + UNIT) + e];
+        if (g.dmask_accumulate) sum += get_at<W>(g.f.mask_dtype, g.dmask, at);
+        put_at(g.f.mask_dtype, g.dmask, at, sum);
+    }
+}
+template <class W, int TM> static __global__ void __launch_bounds__(THREADS, 1)
+attention_dmask_kernel(const attn j)
+{
+    enum { R = TM / 16 };
+    const struct mlc_k_attention &a = j.g.f;
+    const int64_t *shape = j.g.mask_shape;
+    const attn_room<W> room = attn_rooms<W, TM>();
+    for (int64_t n = blockIdx.x; n < j.tiles; n += gridDim.x) {
+        const attn_place o = attn_place_of<TM, TN>(j, n);
+        const int64_t b1 = attn_until(shape, 0, o.batch, 1, a.b);
+        const int64_t h1 = attn_until(shape, 1, o.head, 1, a.h);
+        const int64_t i1 = attn_until(shape, 2, o.line, TM, a.t);
+        const int64_t s1 = attn_until(shape, 3, o.col, TN, a.s);
+        W acc[R][UNIT] = {};
+        for (int64_t batch = o.batch; batch < b1; batch++)
+            for (int64_t head = o.head; head < h1; head++)
+                for (int64_t i = o.line; i < i1; i += TM)
+                    for (int64_t key = o.col; key < s1; key += TN) {
+                        W p[R][UNIT], ds[R][UNIT];
+                        __syncthreads();
+                        if (!attn_reach<TM>(a, batch, i, key, key + TN, room.span)) continue;
+                        attn_slopes<TM>(j, room, batch, head, i, key, p, ds);
+                        for (int r = 0; r < R; r++)
+                            for (int e = 0; e < UNIT; e++) acc[r][e] += ds[r][e];
+                    }
+        attn_put_keys(room.tile, acc);
+        __syncthreads();
+        attn_mask_store<TM>(j.g, o, room.tile);
+    }
+}
+
+/* -- entries -- */
+
+static side attn_side(const void *data, mlc_dtype dtype, const int64_t *stride, bool turned)
+{
+    const int64_t batch[3] = { 0, stride[0], stride[1] };
+    return side_make(data, dtype, dtype, stride[turned ? 3 : 2], stride[turned ? 2 : 3], batch);
+}
+static attn attn_make(const struct mlc_k_attention *a)
+{
+    attn j = {};
+    j.g.f = *a;
+    j.q = attn_side(a->q, a->dtype, a->q_stride, false);
+    j.k = attn_side(a->k, a->dtype, a->k_stride, false);
+    j.v = attn_side(a->v, a->dtype, a->v_stride, false);
+    j.y = attn_side(a->y, a->dtype, a->y_stride, false);
+    j.q_turned = attn_side(a->q, a->dtype, a->q_stride, true);
+    j.k_turned = attn_side(a->k, a->dtype, a->k_stride, true);
+    j.v_turned = attn_side(a->v, a->dtype, a->v_stride, true);
+    j.drop = drop_made(a->drop);
+    j.stream = { a->drop_seed, a->drop_stream, a->drop_base };
+    return j;
+}
+static attn attn_make_grad(const struct mlc_k_attention_grad *g)
+{
+    const mlc_dtype dtype = g->f.dtype;
+    attn j = attn_make(&g->f);
+    j.g = *g;
+    j.dy = attn_side(g->dy, dtype, g->dy_stride, false);
+    j.dy_turned = attn_side(g->dy, dtype, g->dy_stride, true);
+    j.dq = attn_side(g->dq, dtype, g->dq_stride, false);
+    j.dk = attn_side(g->dk, dtype, g->dk_stride, false);
+    j.dv = attn_side(g->dv, dtype, g->dv_stride, false);
+    j.less = g->workspace;
+    return j;
+}
+/* Keys and rows are counted by int. */
+static bool attn_takes(const struct mlc_k_attention *a)
+{
+    return is_float(a->dtype) && a->t < INT32_MAX / 2 && a->s < INT32_MAX / 2;
+}
+static int64_t attn_blocks(int64_t n, int64_t each) { return (n + each - 1) / each; }
+
+/* Calls f(type_tag<W>(), count_tag<TM>()): few rows have a tile of few. */
+template <class F> static mlc_status attn_tile(const struct mlc_k_attention *a, const F &f)
+{
+    if (a->dtype == MLC_F64) return f(type_tag<double>(), count_tag<TN / 2>());
+    return a->t < LOW_BELOW ? f(type_tag<float>(), count_tag<LOW>())
+                            : f(type_tag<float>(), count_tag<TN>());
+}
+/* Launches a kernel over batches by heads by blocks of lines, and of columns. */
+static mlc_status attn_launch(void *dev, const char *name, attn j, int64_t batches, int64_t heads,
+                              int64_t down, int64_t across, void (*kernel)(attn))
+{
+    j.heads = heads;
+    j.down = down;
+    j.across = across;
+    j.tiles = batches * heads * down * across;
+    const dim3 grid((unsigned)(j.tiles < INT32_MAX ? j.tiles : INT32_MAX));
+    return j.tiles == 0 ? MLC_OK : launch(dev, name, grid, dim3(THREADS), 0, kernel, j);
+}
+/* Blocks of columns of W for n of them, at least one. */
+template <class W> static int64_t attn_across(int64_t n)
+{
+    return attn_blocks(n > 0 ? n : 1, attn_parts<W>() * TN);
+}
+
+static size_t attention_workspace(void *, const struct mlc_k_attention *a)
+{
+    return a->lengths || a->q_offsets ? sizeof(int) : 0;
+}
+static mlc_status attention_entry(void *dev, const struct mlc_k_attention *a)
+{
+    if (!attn_takes(a)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < attention_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    attn j = attn_make(a);
+    if (a->lengths || a->q_offsets) {
+        j.bad = static_cast<int *>(a->workspace);
+        const mlc_status st = launch(dev, "attention_check", dim3(1), dim3(THREADS), 0,
+                                     attention_check_kernel, *a, j.bad);
+        if (st != MLC_OK) return st;
+    }
+    return attn_tile(a, [&](auto wide, auto tile) {
+        typedef TYPE(wide) W;
+        enum { TM = decltype(tile)::value };
+        return attn_launch(dev, "attention", j, a->b, a->h, attn_blocks(a->t, TM),
+                           attn_across<W>(a->dv), attention_kernel<W, TM>);
+    });
+}
+
+static size_t attention_grad_workspace(void *, const struct mlc_k_attention_grad *g)
+{
+    return (size_t)(g->f.b * g->f.h * g->f.t) * (g->f.dtype == MLC_F64 ? 8 : 4);
+}
+template <class W, int TM> static mlc_status attn_grads(void *dev, const attn &j)
+{
+    const struct mlc_k_attention_grad &g = j.g;
+    const struct mlc_k_attention &a = g.f;
+    const int64_t *mask = g.mask_shape, rows = a.b * a.h * a.t;
+    mlc_status st = MLC_OK;
+    if (rows > 0)
+        st = launch(dev, "attention_less", dim3((unsigned)attn_blocks(rows, WARPS)), dim3(THREADS),
+                    0, attention_less_kernel<W>, j);
+    if (st == MLC_OK && g.dq)
+        st = attn_launch(dev, "attention_dq", j, a.b, a.h, attn_blocks(a.t, TM),
+                         attn_across<W>(a.d), attention_dq_kernel<W, TM>);
+    if (st == MLC_OK && (g.dk || g.dv))
+        st = attn_launch(dev, "attention_dkv", j, a.b, a.hk, attn_blocks(a.s, TN),
+                         attn_across<W>(a.d > a.dv ? a.d : a.dv), attention_dkv_kernel<W, TM>);
+    if (st == MLC_OK && g.dmask)
+        st = attn_launch(dev, "attention_dmask", j, mask[0], mask[1], attn_blocks(mask[2], TM),
+                         attn_blocks(mask[3], TN), attention_dmask_kernel<W, TM>);
+    return st;
+}
+static mlc_status attention_grad_entry(void *dev, const struct mlc_k_attention_grad *g)
+{
+    if (!attn_takes(&g->f)) return MLC_ERR_UNSUPPORTED;
+    if (g->workspace_bytes < attention_grad_workspace(dev, g)) return MLC_ERR_INTERNAL;
+    const attn j = attn_make_grad(g);
+    return attn_tile(&g->f, [&](auto wide, auto tile) {
+        return attn_grads<TYPE(wide), decltype(tile)::value>(dev, j);
+    });
+}
+
 /* @@ CUDA.OPTIM ------------------------------------------ optim, guard, average
  * One launch a run of parameters; T is the dtype of p and g, W that of states. Numbers of a step
  * are made in f64 by a thread of each block and rounded once. A thread takes 16 bytes of p and what
@@ -5854,6 +6496,10 @@ static void table_fill(mlc_kernels *k)
     k->norm_grad_workspace = norm_grad_workspace;
     k->gemm = gemm_entry;
     k->gemm_workspace = gemm_workspace;
+    k->attention = attention_entry;
+    k->attention_workspace = attention_workspace;
+    k->attention_grad = attention_grad_entry;
+    k->attention_grad_workspace = attention_grad_workspace;
     k->xent = xent_entry;
     k->xent_workspace = xent_workspace;
     k->xent_grad = xent_grad_entry;
