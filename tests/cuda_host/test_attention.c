@@ -124,10 +124,12 @@ static struct mlc_k_attention_grad lent(unit *t, const struct mlc_k_attention_gr
 {
     struct mlc_k_attention_grad l = *g;
     const size_t                offsets = (size_t)(g->f.sequences + 1) * 8;
-    const size_t                shift = g->f.d % 3 == 0 ? mlc_dtype_bytes(g->f.dtype) : 0;
     void                       *at[PARTS];
-    for (int p = 0; p < PARTS; p++)
-        at[p] = g_bytes[p] ? unit_lend_at(t, g_own[p], g_bytes[p], p == LSE ? 0 : shift) : NULL;
+    for (int p = 0; p < PARTS; p++) {
+        const mlc_dtype d = p < MASK ? g->f.dtype : g->f.mask_dtype;
+        const size_t    shift = g->f.d % 3 == 0 && p != LSE ? mlc_dtype_bytes(d) : 0;
+        at[p] = g_bytes[p] ? unit_lend_at(t, g_own[p], g_bytes[p], shift) : NULL;
+    }
     l.f.q = at[Q], l.f.k = at[K], l.f.v = at[V], l.f.y = at[Y], l.f.lse = at[LSE];
     l.f.mask = at[MASK], l.dy = at[DY], l.dq = at[DQ], l.dk = at[DK], l.dv = at[DV];
     l.dmask = at[DMASK];
@@ -235,14 +237,14 @@ TEST(cuda, attention_with_all_it_may_have_is_that_of_the_cpu)
     unit_close(&t);
 }
 
-/* Columns of several blocks, d unlike dv; rows and keys of several tiles. */
+/* Columns of several blocks, of none, d unlike dv; rows and keys of several tiles. */
 TEST(cuda, attention_of_wide_heads_and_long_rows_is_that_of_the_cpu)
 {
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
     static const int64_t   sizes[][4] = {{9, 70, 131, 260}, {70, 9, 256, 64}, {150, 140, 5, 130},
-                                         {130, 200, 64, 64}};
+                                         {130, 200, 64, 64}, {70, 190, 0, 9}};
     unit t = unit_open();
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         for (int k = 0; k < 2; k++) {
             job j;
             memset(&j, 0, sizeof j);
