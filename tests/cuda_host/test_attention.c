@@ -242,9 +242,10 @@ TEST(cuda, attention_of_wide_heads_and_long_rows_is_that_of_the_cpu)
 {
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
     static const int64_t   sizes[][4] = {{9, 70, 131, 260}, {70, 9, 256, 64}, {150, 140, 5, 130},
-                                         {130, 200, 64, 64}, {70, 190, 0, 9}};
+                                         {130, 200, 64, 64}, {70, 190, 0, 9},
+                                         {1, 64, 4, 4}, {1, 65, 4, 4}};
     unit t = unit_open();
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 7; i++)
         for (int k = 0; k < 2; k++) {
             job j;
             memset(&j, 0, sizeof j);
@@ -254,6 +255,7 @@ TEST(cuda, attention_of_wide_heads_and_long_rows_is_that_of_the_cpu)
             j.causal = k == 0;
             j.mask = k ? FLOAT_MASK : NO_MASK;
             j.thin = i % 2 ? 8 : 4;
+            j.window = j.t == 1;       /* the last key of a tile, the first one */
             agrees(&t, &j, "long");
         }
     unit_close(&t);
