@@ -292,20 +292,20 @@ TEST(cuda, attention_of_nan_and_infinities_ends_as_on_the_cpu)
 }
 
 /* The error word of a call whose arrays then are as they were. */
-static void refused(unit *t, const job *j, int64_t kind, int64_t place, int64_t value,
+static void refused(unit *t, const job *j, int64_t kind, int64_t row, int64_t value,
                     int64_t limit)
 {
     struct mlc_k_attention_grad g, l;
     int64_t                     word[4] = {0};
     make(j, &g);
-    if (kind == 263) g_lengths[place] = value;
-    else if (limit == j->t) g_q_offsets[place] = value;
-    else g_k_offsets[place] = value;
+    if (kind == 263) g_lengths[row] = value;
+    else if (limit == j->t) g_q_offsets[row] = value;
+    else g_k_offsets[row] = value;
     l = lent(t, &g, word);
     CHECK_EQ(t->b.kernels.attention(t->dev, &l.f), MLC_OK);
     fetch(t, &l);
     unit_fetch(t, word, l.f.error, sizeof word);
-    CHECK(word[0] == kind && word[1] == place && word[2] == value && word[3] == limit);
+    CHECK(word[0] == kind && word[1] == row && word[2] == value && word[3] == limit);
     CHECK(memcmp(g_own[Y], g_got[Y], g_bytes[Y]) == 0);
     CHECK(memcmp(g_own[LSE], g_got[LSE], g_bytes[LSE]) == 0);
     unit_return(t);
