@@ -5368,12 +5368,13 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
  * by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from the
  * logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by a
  * block for some keys, which walks over all rows of the heads that share them; the gradient of a
- * mask by a block for a part of it, which walks over all tiles that it was added to. So nothing is
- * of t by s elements, and the order of all sums is fixed. A block makes COLUMNS columns of an
- * output, for more the scores are made again: d and dv have no limit. Tiles without a pair that is
- * seen are left out. */
+ * mask by a block for a part of it, which walks over all tiles that it was added to (few blocks
+ * where the mask is of few elements). So nothing is of t by s elements, and the order of all sums
+ * is fixed. A block makes COLUMNS columns of an output, for more the scores are made again: d and
+ * dv have no limit. Tiles without a pair that is seen are left out. All products end in
+ * slab_multiply, whose place a form for tensor cores would take. */
 
-/* A block's: columns of what it makes in f32; half of them in f64. */
+/* A block makes COLUMNS columns of its output in f32, half of them in f64: parts of TN. */
 enum { COLUMNS = 2 * TN };
 template <class W> BOTH constexpr int attn_parts() { return COLUMNS / TN * 4 / (int)sizeof(W); }
 
