@@ -5626,7 +5626,8 @@ attention_check_kernel(const struct mlc_k_attention a, int *bad)
     }
     const bool keys = first - lengths >= each;
     const int64_t i = first - lengths - (keys ? each : 0);
-    error_put(a.error, a.bad_offset, i, (keys ? a.k_offsets : a.q_offsets)[i], keys ? a.s : a.t);
+    error_put(a.error, a.bad_offset, keys ? -1 - i : i, (keys ? a.k_offsets : a.q_offsets)[i],
+              keys ? a.s : a.t);
 }
 
 /* Adds up what 16 threads have of a row's sum, which becomes 1 / sum, or 0 where no key is seen. */
