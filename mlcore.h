@@ -4771,11 +4771,22 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
  *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
-typedef struct mlc_rename {            /* of a key in the file to the name in the model        */
-    const char *from, *to;             /* each '*' of from is any text, for that of to in turn */
+/* A key in a file and a name in the model, for mlc_load_ex and mlc_save_ex alike. Where a file has
+ * several tensors for one of ours, they are its parts, one after another along an axis: a rename
+ * for each, with the same `to`, axis and parts. Their sizes follow from the model: with others a
+ * file does not fit. Fields that are left 0 say nothing.                                      */
+typedef struct mlc_rename {
+    const char *from, *to;             /* each '*' of from is any text, for that of to in turn;  */
+                                       /* what is before a '|' in from may be missing in a file; */
+                                       /* to "": the key is left out, no error                   */
+    bool        transpose;             /* the file has the matrix, or this part, transposed      */
+    int32_t     axis, part, parts;     /* the file has part 0, 1, ... of parts; 0: all of it     */
+    int64_t     size;                  /* of this part along axis; 0: as like says               */
+    const char *like;                  /* as long as the last axis of this parameter, its '*'    */
+                                       /* those of to; NULL: what others leave, equally          */
 } mlc_rename;
 
-typedef struct mlc_load_report {       /* what mlc_load_ex did                                 */
+typedef struct mlc_load_report {       /* what mlc_load_ex did; each part counts               */
     int64_t loaded, cast;              /* parameters taken; those of another dtype in the file */
     int64_t missing, unexpected;       /* keys that only the model, only the file has          */
     int64_t mismatched;                /* of another shape: left alone                         */
@@ -4795,8 +4806,10 @@ typedef struct mlc_load_desc {
 
 /* mlc_load_desc_make: no exceptions: as mlc_load.                                             */
 MLC_API mlc_load_desc mlc_load_desc_make(void);
-/* mlc_load_ex: mlc_load with exceptions; NULL desc: none.
- *   err    as mlc_load; ARG if two keys get one name
+/* mlc_load_ex: mlc_load with exceptions; NULL desc: none. A parameter that has a part which is
+ *   missing or mismatched is left alone as a whole.
+ *   err    as mlc_load; ARG if two keys get one name or part, or the table lacks a part; SHAPE if
+ *          parts do not fill a parameter, or what is no matrix is transposed
  *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
 /* mlc_load_memory: mlc_load_ex of the n bytes of a safetensors file that is in memory, which is
@@ -4804,6 +4817,33 @@ MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_d
  *   err    as mlc_load_ex, the path being "memory"               test: tests/test_state.c     */
 MLC_API mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
                                    const mlc_load_desc *desc);
+
+typedef struct mlc_save_desc {
+    const char        *prefix;         /* put before each name                                 */
+    const mlc_rename  *renames;        /* the first whose `to` fits a name counts              */
+    int32_t            n_renames;
+    const char *const *metadata;       /* pairs, then NULL; default mlc_save's. Hugging Face's */
+                                       /* transformers takes "format", "pt"                    */
+} mlc_save_desc;
+
+/* mlc_save_desc_make: as mlc_save.                                                            */
+MLC_API mlc_save_desc mlc_save_desc_make(void);
+/* mlc_save_ex: mlc_save under the names of others: what mlc_load_ex reads by a table, this writes
+ *   by it. NULL desc: mlc_save.
+ *   err    as mlc_save and, of renames, mlc_load_ex; ARG if `from` has more '*' than `to`      */
+MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc);
+
+/* mlc_rename_gpt2: table of *n renames for files of Hugging Face's GPT-2, with or without the head:
+ *   names are embed, positions, layers.*, norm and head, those of a layer as of
+ *   mlc_nn_transformer_encoder_layer. Constant: d.renames = mlc_rename_gpt2(&d.n_renames).
+ *   err    NULL for a NULL n, as of those below                  test: tests/test_state.c     */
+MLC_API const mlc_rename *mlc_rename_gpt2(int32_t *n);
+/* mlc_rename_llama: of Llama, also Mistral and Qwen2, whose layers are gated. There are as many
+ *   rows of queries as out_proj has inputs; keys and values share the others.                 */
+MLC_API const mlc_rename *mlc_rename_llama(int32_t *n);
+/* mlc_rename_bert: of BERT, with types, embed_norm and pooler, too; its heads of pre-training,
+ *   cls.*, are left out.                                                                      */
+MLC_API const mlc_rename *mlc_rename_bert(int32_t *n);
 
 /* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
  *   safetensors file: with what mlc_save saves a training goes on from there, bit by bit. Gradients
@@ -4827,7 +4867,8 @@ MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
 MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
 /* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and the
  *   groups may differ, too, and what is not in the file stays as it is.
- *   err    as mlc_optim_load; ARG if two keys get one name                                    */
+ *   err    as mlc_optim_load; ARG if two keys get one name; UNSUPPORTED: renames with parts or a
+ *          transpose                                                                          */
 MLC_API mlc_status mlc_optim_load_ex(mlc_optim *opt, const char *path, const mlc_load_desc *desc);
 
 /* @@ API.PLOT -------------------------------------------- charts; test: tests/test_plot.c */
@@ -48451,29 +48492,276 @@ static bool mlc__state_add(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
+/* -- names of others: a table of renames, for both directions -- */
+
+#define MLC__STARS 8                   /* most of them in a rename */
+
+typedef struct mlc__renames {
+    mlc_module       *m;
+    const char       *what;
+    const mlc_rename *r;
+    int32_t           n;
+} mlc__renames;
+
+/* What each '*' of a pattern stands for. */
+typedef struct mlc__stars { const char *start[MLC__STARS], *end[MLC__STARS]; } mlc__stars;
+
+static int mlc__star_count(const char *text)
 {
+    int n = 0;
+    for (; *text; text++) n += *text == '*';
+    return n;
+}
+
+/* Does name match? Each '*' stands for the shortest text that does. */
+static bool mlc__rename_match(const char *pattern, const char *name, mlc__stars *s)
+{
+    const char *star = NULL;
+    int k = -1;
+    while (*name) {
+        if (*pattern == '*') { k++; s->start[k] = s->end[k] = name; star = ++pattern; }
+        else if (*pattern == *name) { pattern++; name++; }
+        else if (star) { pattern = star; name = ++s->end[k]; }
+        else return false;
+    }
+    for (; *pattern == '*'; pattern++) { k++; s->start[k] = s->end[k] = name; }
+    return *pattern == 0;
+}
+
+/* The pattern with what stars stand for; false if it is longer than a name may be, and cut. */
+static bool mlc__rename_fill(const char *pattern, const mlc__stars *s,
+                             char to[MLC_STATE_NAME_BYTES])
+{
+    size_t n = 0;
+    int star = 0;
+    to[0] = 0;
+    for (const char *text = pattern; *text; text++) {
+        const bool copies = *text == '*';
+        const char *from = copies ? s->start[star] : text;
+        const size_t len = copies ? (size_t)(s->end[star] - s->start[star]) : 1;
+        if (*text == '|') continue;
+        if (n + len >= MLC_STATE_NAME_BYTES) return false;
+        memcpy(to + n, from, len);
+        n += len;
+        to[n] = 0;
+        star += copies;
+    }
+    return true;
+}
+
+/* The first rename whose from fits a name of a file or, back, whose to one of the model. */
+static const mlc_rename *mlc__rename_find(const mlc__renames *t, const char *name, bool back,
+                                          mlc__stars *s)
+{
+    for (int32_t i = 0; i < t->n; i++) {
+        const char *pattern = back ? t->r[i].to : t->r[i].from, *at = name;
+        const char *bar = back ? NULL : strchr(pattern, '|');
+        const size_t n = bar ? (size_t)(bar - pattern) : 0;
+        if (n && strncmp(pattern, name, n) == 0) at += n;
+        if (mlc__rename_match(bar ? bar + 1 : pattern, at, s)) return &t->r[i];
+    }
+    return NULL;
+}
+
+/* Are both of the same parameters, cut in the same way? */
+static bool mlc__rename_kin(const mlc_rename *a, const mlc_rename *b)
+{
+    return a->parts == b->parts && a->axis == b->axis && strcmp(a->to, b->to) == 0;
+}
+
+/* The first rename for part k of what r is a part of. */
+static const mlc_rename *mlc__rename_part(const mlc__renames *t, const mlc_rename *r, int32_t k)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->r[i].part == k && mlc__rename_kin(&t->r[i], r)) return &t->r[i];
+    return NULL;
+}
+
+/* Names and stars. */
+static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, int32_t i)
+{
+    mlc_ctx *ctx = t->m->ctx;
+    MLC__REQUIRE(ctx, r && r->from && r->to, ARG, "%s: rename %d has no name; give from and to",
+                 t->what, i);
+    const char *bar = strchr(r->from, '|'), *star = strchr(r->from, '*');
+    MLC__REQUIRE(ctx, mlc__star_count(r->from) <= MLC__STARS &&
+                      mlc__star_count(r->to) <= mlc__star_count(r->from), ARG,
+                 "%s: rename '%.100s' to '%.100s': at most %d '*', and not more in the second",
+                 t->what, r->from, r->to, MLC__STARS);
+    MLC__REQUIRE(ctx, !strchr(r->to, '|') && (!bar || (!strchr(bar + 1, '|') &&
+                                                       (!star || bar < star))), ARG,
+                 "%s: rename '%.100s' to '%.100s': one '|' at most, in the first, before any '*'",
+                 t->what, r->from, r->to);
+    MLC__REQUIRE(ctx, !r->like || mlc__star_count(r->like) <= mlc__star_count(r->to), ARG,
+                 "%s: rename to '%.100s', like '%.100s': not more '*' in the second", t->what,
+                 r->to, r->like);
+    return MLC_OK;
+}
+
+/* What can be wrong with a table, whatever the model. */
+static mlc_status mlc__renames_check(const mlc__renames *t)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        MLC__TRY(mlc__rename_check(t, t->r ? &t->r[i] : NULL, i));
+    for (int32_t i = 0; i < t->n; i++) {
+        const mlc_rename *r = &t->r[i];
+        const bool cut = r->parts > 1;
+        MLC__REQUIRE(t->m->ctx, r->part >= 0 && r->size >= 0 && (cut ? r->part < r->parts :
+                     r->parts >= 0 && !r->part && !r->size && !r->like && !r->axis), ARG,
+                     "%s: rename '%.100s' to '%.100s' is part %d of %d, axis %d, size %lld; parts "
+                     "count from 0, and only they have axis, size and like", t->what, r->from,
+                     r->to, r->part, r->parts, r->axis, (long long)r->size);
+        for (int32_t k = 0; cut && k < r->parts; k++)
+            MLC__REQUIRE(t->m->ctx, mlc__rename_part(t, r, k), ARG, "%s: rename '%.100s' to "
+                         "'%.100s' is part %d of %d along axis %d, and none is part %d; give one "
+                         "for each", t->what, r->from, r->to, r->part, r->parts, r->axis, k);
+    }
+    return MLC_OK;
+}
+
+/* Of a part along its axis; 0: what others leave; -1 with an error. */
+static int64_t mlc__rename_size(const mlc__renames *t, const mlc_rename *r, const mlc__stars *s)
+{
+    char name[MLC_STATE_NAME_BYTES];
+    if (r->size || !r->like) return r->size;
+    mlc__rename_fill(r->like, s, name);
+    const mlc__param *p = mlc__param_find(t->m, t->what, name);
+    return !p ? -1 : p->t.ndim ? p->t.shape[p->t.ndim - 1] : 1;
+}
+
+/* Makes v, which has a parameter's name, the part of it that r is. */
+static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, const char *name,
+                                  mlc_tensor *v)
+{
+    const int32_t axis = r->axis < 0 ? r->axis + v->ndim : r->axis;
+    int64_t left, open = 0, at = 0, size = 0;
+    mlc__stars s;
+    MLC__REQUIRE(v->ctx, axis >= 0 && axis < v->ndim, SHAPE, "%s: '%.100s' is %s and has no axis "
+                 "%d, as rename '%.100s' says", t->what, name, mlc__shape(v).s, r->axis, r->from);
+    left = v->shape[axis];
+    mlc__rename_match(r->to, name, &s);
+    for (int32_t k = 0; k < r->parts && left >= 0; k++) {
+        const int64_t n = mlc__rename_size(t, mlc__rename_part(t, r, k), &s);
+        if (n < 0) return v->ctx->status;
+        open += n == 0;
+        left -= n;
+    }
+    MLC__REQUIRE(v->ctx, left >= 0 && (open ? left % open == 0 : left == 0), SHAPE,
+                 "%s: '%.100s' is %s: of axis %d the sizes of its parts leave %lld, for %lld parts;"
+                 " see size and like of its %d renames", t->what, name, mlc__shape(v).s, axis,
+                 (long long)left, (long long)open, r->parts);
+    for (int32_t k = 0; k <= r->part; k++) {
+        const int64_t n = mlc__rename_size(t, mlc__rename_part(t, r, k), &s);
+        at += size;
+        size = n ? n : left / open;
+    }
+    v->offset += at * v->stride[axis];
+    v->shape[axis] = size;
+    return MLC_OK;
+}
+
+/* What a file has of a parameter under r, as it lies there: a view, of the current scope. */
+static mlc_tensor *mlc__rename_view(const mlc__renames *t, const mlc_rename *r, const char *name,
+                                    const mlc_tensor *x)
+{
+    mlc_tensor *v = mlc__alias(t->m->ctx, x);
+    if (!v || (r->parts > 1 && mlc__rename_cut(t, r, name, v) != MLC_OK)) return NULL;
+    if (r->transpose && v->ndim != 2) {
+        mlc__fail(v->ctx, MLC_ERR_SHAPE, "%s: '%.100s' is %s; rename '%.100s' transposes, which "
+                  "takes two axes", t->what, name, mlc__shape(x).s, r->from);
+        return NULL;
+    }
+    if (r->transpose) {
+        const int64_t n = v->shape[0], step = v->stride[0];
+        v->shape[0] = v->shape[1];
+        v->stride[0] = v->stride[1];
+        v->shape[1] = n;
+        v->stride[1] = step;
+    }
+    mlc__mark_layout(v);
+    return v;
+}
+
+/* -- saving -- */
+
+/* A parameter under the names of a table, into a list that has room for all its parts. */
+static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, const mlc_named *p,
+                                    mlc_named *list, int64_t *n)
+{
+    mlc_ctx *ctx = t->m->ctx;
+    mlc__stars s;
+    const mlc_rename *first = mlc__rename_find(t, p->name, true, &s);
+    const int32_t parts = first && first->parts > 1 ? first->parts : 1;
+    for (int32_t k = 0; k < parts; k++) {
+        const mlc_rename *r = parts > 1 ? mlc__rename_part(t, first, k) : first;
+        char name[MLC_STATE_NAME_BYTES];
+        MLC__REQUIRE(ctx, !r || mlc__star_count(r->from) == mlc__star_count(r->to), ARG,
+                     "%s: '%.100s' cannot go to '%.100s', which has more '*' than '%.100s'",
+                     t->what, p->name, r->from, r->to);
+        MLC__REQUIRE(ctx, mlc__rename_fill(r ? r->from : p->name, &s, name), ARG,
+                     "%s: the name of '%.100s' by rename '%.100s' is over %d bytes", t->what,
+                     p->name, r->from, MLC_STATE_NAME_BYTES - 1);
+        const size_t before = strlen(prefix), len = strlen(name) + 1;
+        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, before + len));
+        mlc_named *to = &list[(*n)++];
+        if (!copy) return MLC_ERR_NOMEM;
+        memcpy(copy, prefix, before);
+        memcpy(copy + before, name, len);
+        to->name = copy;
+        to->tensor = r ? mlc__rename_view(t, r, p->name, p->tensor) : p->tensor;
+        if (!to->tensor) return ctx->status;
+    }
+    return MLC_OK;
+}
+
+/* Names, then what they are in the file. */
+static mlc_status mlc__save_in(const mlc__renames *t, const char *path, const mlc_save_desc *d)
+{
+    static const char *const metadata[] = { "format", "mlcore", "mlcore.version",
+                                            MLC_VERSION_STRING, NULL };
+    mlc_ctx *ctx = t->m->ctx;
     mlc__state s;
-    mlc_status st = MLC_ERR_NOMEM;
-    if (!m) return MLC_ERR_ARG;
-    MLC__TRY(mlc_module_build(m));
+    size_t most = 1;
+    int64_t count = 0;
+    for (int32_t i = 0; i < t->n; i++) most = mlc__max(most, (size_t)t->r[i].parts);
     memset(&s, 0, sizeof s);
-    mlc__params(m, mlc__state_add, &s);
+    mlc__params(t->m, mlc__state_add, &s);
     const size_t n = (size_t)s.n;
     s.n = 0;
-    s.list = MLC__CAST(mlc_named *,
-                       mlc__heap_alloc(m->ctx, (n + 1) * sizeof *s.list, MLC_MEM_OBJECT, "save"));
-    s.names = MLC__CAST(char *,
-                        mlc__heap_alloc(m->ctx, (n + 1) * MLC_NAME_BYTES, MLC_MEM_OBJECT, "save"));
-    if (s.list && s.names) {
-        static const char *const metadata[] = { "format", "mlcore", "mlcore.version",
-                                                MLC_VERSION_STRING, NULL };
-        mlc__params(m, mlc__state_add, &s);
-        st = mlc_safetensors_save(m->ctx, path, s.list, s.n, metadata);
-    }
-    mlc__heap_free(m->ctx, s.list);
-    mlc__heap_free(m->ctx, s.names);
+    s.list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, (n + 1) * sizeof *s.list));
+    s.names = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (n + 1) * MLC_NAME_BYTES));
+    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
+                                                        (n * most + 1) * sizeof *list));
+    if (!s.list || !s.names || !list) return MLC_ERR_NOMEM;
+    mlc__params(t->m, mlc__state_add, &s);
+    for (int64_t i = 0; i < s.n; i++)
+        MLC__TRY(mlc__save_renamed(t, d->prefix ? d->prefix : "", &s.list[i], list, &count));
+    return mlc_safetensors_save(ctx, path, list, count, d->metadata ? d->metadata : metadata);
+}
+
+MLC_IMPL mlc_save_desc mlc_save_desc_make(void)
+{
+    mlc_save_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
+MLC_IMPL mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc)
+{
+    const mlc_save_desc none = mlc_save_desc_make(), *d = desc ? desc : &none;
+    const mlc__renames t = { m, "save", d->renames, d->n_renames };
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__renames_check(&t));
+    MLC__TRY(mlc_module_build(m));
+    MLC__TRY(mlc_scope_begin(m->ctx));
+    const mlc_status st = mlc__save_in(&t, path, d);
+    mlc__scope_leave(m->ctx);
     return st;
+}
+
+MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
+{
+    return mlc_save_ex(m, path, NULL);
 }
 
 /* -- what the file has for each parameter -- */
@@ -48492,12 +48780,19 @@ typedef struct mlc__want {             /* a parameter, in the order of the model
     int64_t        begin;              /* of the data in the file                               */
     mlc__load_fit  fit;
     mlc_tensor    *t;                  /* what is loaded                                        */
+    const struct mlc__key *key;        /* that has the entry, or NULL                           */
+    int32_t        parts;              /* so many wants from the first part on; else 0          */
 } mlc__want;
+
+/* A tensor of the file, or -1, and its rename. */
+typedef struct mlc__piece { int64_t entry; const mlc_rename *r; } mlc__piece;
 
 typedef struct mlc__key {              /* a name of a parameter; a shared one has several       */
     const char *name;
-    int64_t     want, entry;
+    int64_t     want, entry;           /* entry: of parts the first that was found              */
     bool        first;
+    const mlc_rename *r;               /* of entry; NULL: none                                  */
+    mlc__piece *piece;                 /* r->parts of them, or NULL                             */
 } mlc__key;
 
 /* keys are sorted by name; unexpected has a flag for each entry of the file. All of it lies in a
@@ -48590,74 +48885,124 @@ static mlc_status mlc__load_names(mlc__load *l)
     return MLC_OK;
 }
 
-#define MLC__STARS 8                   /* most of them in a rename */
-
-/* Does name match? start and end are of what each '*' stands for, the shortest text that does. */
-static bool mlc__rename_match(const char *pattern, const char *name, const char **start,
-                              const char **end)
+static mlc__renames mlc__load_table(const mlc__load *l)
 {
-    const char *star = NULL;
-    int k = -1;
-    while (*name) {
-        if (*pattern == '*') { k++; start[k] = end[k] = name; star = ++pattern; }
-        else if (*pattern == *name) { pattern++; name++; }
-        else if (star) { pattern = star; name = ++end[k]; }
-        else return false;
-    }
-    for (; *pattern == '*'; pattern++) { k++; start[k] = end[k] = name; }
-    return *pattern == 0;
+    const mlc__renames t = { l->m, l->what, l->desc->renames, l->desc->n_renames };
+    return t;
 }
 
-/* The first rename that fits, into to; false if the name is then longer than a model's. */
-static bool mlc__load_rename(const mlc_load_desc *d, const char *key, char to[MLC_STATE_NAME_BYTES])
+/* " (part 1 of 3, transposed)" */
+static mlc__text mlc__rename_says(const mlc_rename *r)
 {
-    const char *start[MLC__STARS], *end[MLC__STARS], *text = key;
-    bool fits = false;
-    size_t n = 0;
-    int star = 0;
-    for (int32_t i = 0; i < d->n_renames && !fits; i++) {
-        fits = mlc__rename_match(d->renames[i].from, key, start, end);
-        if (fits) text = d->renames[i].to;
+    mlc__text text;
+    char part[40] = "";
+    if (r->parts > 1) snprintf(part, sizeof part, "part %d of %d", r->part, r->parts);
+    snprintf(text.s, sizeof text.s, " (%s%s%s)", part, part[0] && r->transpose ? ", " : "",
+             r->transpose ? "transposed" : "");
+    return text;
+}
+
+/* Entry i of the file is that, or a part, of a parameter's key. */
+static mlc_status mlc__load_give(mlc__load *l, mlc__key *k, const mlc_rename *r, int64_t i)
+{
+    const mlc__renames t = mlc__load_table(l);
+    const bool part = r && r->parts > 1;
+    int64_t taken = k->entry;
+    if (part && k->piece && mlc__rename_kin(k->r, r)) taken = k->piece[r->part].entry;
+    if (taken >= 0)
+        return mlc__fail(l->m->ctx, MLC_ERR_ARG, "%s '%.200s': '%.100s' and '%.100s' are "
+                         "both named '%.100s'%s after prefix and renames", l->what, l->file->path,
+                         l->file->entries[taken].name, l->file->entries[i].name, k->name,
+                         part ? mlc__rename_says(r).s : "");
+    if (k->entry < 0) { k->entry = i; k->r = r; }
+    if (!part) return MLC_OK;
+    if (!k->piece) {
+        k->piece = MLC__CAST(mlc__piece *, mlc__arena(l->m->ctx, l->m->ctx->depth,
+                                                      (size_t)r->parts * sizeof *k->piece));
+        if (!k->piece) return MLC_ERR_NOMEM;
+        for (int32_t p = 0; p < r->parts; p++) {
+            k->piece[p].entry = -1;
+            k->piece[p].r = mlc__rename_part(&t, r, p);
+        }
     }
-    for (; *text; text++) {
-        const bool copies = fits && *text == '*';
-        const char *from = copies ? start[star] : text;
-        const size_t len = copies ? (size_t)(end[star] - start[star]) : 1;
-        if (n + len >= MLC_STATE_NAME_BYTES) return false;
-        memcpy(to + n, from, len);
-        n += len;
-        star += copies;
-    }
-    to[n] = 0;
-    return true;
+    k->piece[r->part].entry = i;
+    k->piece[r->part].r = r;
+    return MLC_OK;
 }
 
 /* Gives each name of the file to the parameter that it is meant for. */
 static mlc_status mlc__load_match(mlc__load *l)
 {
+    const mlc__renames t = mlc__load_table(l);
     const char *prefix = l->desc->prefix ? l->desc->prefix : "";
     const size_t n = strlen(prefix);
     if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
     for (int64_t i = 0; i < l->file->count; i++) {
         char name[MLC_STATE_NAME_BYTES];
         const char *from = l->file->entries[i].name;
-        mlc__key key = { name, 0, 0, false }, *k = NULL;
-        if (mlc__load_rename(l->desc, strncmp(from, prefix, n) == 0 ? from + n : from, name) &&
-            l->keys)
+        mlc__key key = { name, 0, 0, false, NULL, NULL }, *k = NULL;
+        mlc__stars s;
+        if (strncmp(from, prefix, n) == 0) from += n;
+        const mlc_rename *r = mlc__rename_find(&t, from, false, &s);
+        if (r && !r->to[0]) continue;
+        if (!r) { s.start[0] = from; s.end[0] = from + strlen(from); }
+        if (mlc__rename_fill(r ? r->to : "*", &s, name) && l->keys)
             k = MLC__CAST(mlc__key *, bsearch(&key, l->key, (size_t)l->keys, sizeof key,
                                               mlc__key_by_name));
-        if (k && k->entry >= 0)
-            return mlc__fail(l->m->ctx, MLC_ERR_ARG, "%s '%.200s': '%.100s' and '%.100s' are "
-                             "both named '%.100s' after prefix and renames", l->what, l->file->path,
-                             l->file->entries[k->entry].name, from, name);
-        if (k) k->entry = i; else l->unexpected[i] = true;
+        if (k) MLC__TRY(mlc__load_give(l, k, r, i)); else l->unexpected[i] = true;
     }
     for (int64_t i = 0; i < l->wants; i++) l->want[i].entry = -1;
     for (int64_t i = 0; i < l->keys; i++) {                /* the first name counts, if given */
         const mlc__key *k = &l->key[i];
-        if (k->entry >= 0 && (k->first || l->want[k->want].entry < 0))
-            l->want[k->want].entry = k->entry;
+        mlc__want *w = &l->want[k->want];
+        if (k->entry >= 0 && (k->first || w->entry < 0)) { w->entry = k->entry; w->key = k; }
     }
+    return MLC_OK;
+}
+
+/* What the file has of a parameter, the parts one by one, each for a view. */
+static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *list, int64_t *n)
+{
+    const mlc__renames t = mlc__load_table(l);
+    mlc_ctx *ctx = l->m->ctx;
+    const mlc__key *k = w->key;
+    const int32_t parts = k && k->piece ? k->r->parts : 0;
+    for (int32_t i = 0; i < mlc__max(parts, 1); i++) {
+        mlc__want *to = &list[(*n)++];
+        const mlc_rename *r = parts ? k->piece[i].r : k ? k->r : NULL;
+        *to = *w;
+        if (!r || !(parts || r->transpose)) continue;
+        const mlc__text says = mlc__rename_says(r);
+        const size_t room = strlen(w->name) + strlen(says.s) + 1;
+        char *name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, room));
+        if (!name) return MLC_ERR_NOMEM;
+        snprintf(name, room, "%s%s", w->name, says.s);
+        to->name = name;
+        to->parts = i == 0 ? parts : 0;
+        if (parts) to->entry = k->piece[i].entry;
+        to->to = mlc__rename_view(&t, r, k->name, w->to);
+        if (!to->to) return ctx->status;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__load_parts(mlc__load *l)
+{
+    int64_t n = 0;
+    bool any = false;
+    for (int64_t i = 0; i < l->wants; i++) {
+        const mlc__key *k = l->want[i].key;
+        any = any || (k && (k->piece || (k->r && k->r->transpose)));
+        n += k && k->piece ? k->r->parts : 1;
+    }
+    if (!any) return MLC_OK;
+    mlc__want *list = MLC__CAST(mlc__want *, mlc__arena(l->m->ctx, l->m->ctx->depth,
+                                                        (size_t)n * sizeof *list));
+    if (!list) return MLC_ERR_NOMEM;
+    n = 0;
+    for (int64_t i = 0; i < l->wants; i++) MLC__TRY(mlc__load_split(l, &l->want[i], list, &n));
+    l->want = list;
+    l->wants = n;
     return MLC_OK;
 }
 
@@ -48668,23 +49013,39 @@ static void mlc__load_line(const mlc__load *l, const char *what, const char *nam
     if (l->desc->write) l->desc->write(l->desc->user, line, (size_t)n);
 }
 
+static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
+{
+    const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
+    if (!e) return w->optional ? MLC__ABSENT : MLC__MISSING;
+    if (e->ndim != w->to->ndim ||
+        memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) != 0)
+        return MLC__OTHER_SHAPE;
+    return e->foreign ? MLC__FOREIGN_DTYPE :
+           e->dtype != w->to->dtype && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
+}
+
+/* Parts load together: where one does not fit, the others are left alone. */
+static void mlc__load_together(mlc__want *w)
+{
+    bool fits = true;
+    for (int32_t i = 0; i < w->parts; i++) fits = fits && w[i].fit == MLC__FITS;
+    for (int32_t i = 0; i < w->parts && !fits; i++)
+        if (w[i].fit == MLC__FITS) w[i].fit = MLC__ABSENT;
+}
+
 /* What fits, counted and, line by line, told. */
 static void mlc__load_check(mlc__load *l)
 {
     static const char *const what[] = { "", "", "missing", "size mismatch", "dtype mismatch",
                                         "dtype mismatch" };
     mlc_load_report *r = &l->report;
+    for (int64_t i = 0; i < l->wants; i++) l->want[i].fit = mlc__load_fit_of(l, &l->want[i]);
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
-        const bool same = e && e->ndim == w->to->ndim &&
-                          memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) == 0;
-        const bool cast = same && e->dtype != w->to->dtype;
-        w->fit = !e ? (w->optional ? MLC__ABSENT : MLC__MISSING) : !same ? MLC__OTHER_SHAPE :
-                 e->foreign ? MLC__FOREIGN_DTYPE :
-                 cast && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
+        mlc__load_together(w);
         if (e) w->begin = e->begin;
-        if (w->fit == MLC__FITS) { r->loaded++; r->cast += cast; }
+        if (w->fit == MLC__FITS) { r->loaded++; r->cast += e->dtype != w->to->dtype; }
         if (w->fit == MLC__FITS || w->fit == MLC__ABSENT) continue;
         if (w->fit == MLC__MISSING) r->missing++; else r->mismatched++;
         mlc__load_line(l, what[w->fit], w->name);
@@ -48814,6 +49175,7 @@ static mlc_status mlc__load_fits(mlc__load *l)
 {
     MLC__TRY(l->names(l));
     MLC__TRY(mlc__load_match(l));
+    MLC__TRY(mlc__load_parts(l));
     mlc__load_check(l);
     return mlc__load_verdict(l);
 }
@@ -48854,13 +49216,6 @@ static mlc_status mlc__load_commit(mlc__load *l)
     return MLC_OK;
 }
 
-static int mlc__stars(const char *text)
-{
-    int n = 0;
-    for (; *text; text++) n += *text == '*';
-    return n;
-}
-
 static mlc_safetensors *mlc__load_open(const mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -48894,15 +49249,12 @@ static mlc_status mlc__load_ex(mlc__load *l, const mlc_load_desc *desc)
     const mlc_load_desc none = mlc_load_desc_make();
     mlc_ctx *ctx = l->m->ctx;
     l->desc = desc ? desc : &none;
-    for (int32_t i = 0; i < l->desc->n_renames; i++) {
-        const mlc_rename *r = l->desc->renames ? &l->desc->renames[i] : NULL;
-        MLC__REQUIRE(ctx, r && r->from && r->to, ARG, "%s: rename %d has no name; give from and to",
-                     l->what, i);
-        MLC__REQUIRE(ctx, mlc__stars(r->from) <= MLC__STARS &&
-                          mlc__stars(r->to) <= mlc__stars(r->from), ARG,
-                     "%s: rename '%.100s' to '%.100s': at most %d '*', and not more in the second",
-                     l->what, r->from, r->to, MLC__STARS);
-    }
+    const mlc__renames t = mlc__load_table(l);
+    MLC__TRY(mlc__renames_check(&t));
+    for (int32_t i = 0; i < t.n && l->user; i++)
+        MLC__REQUIRE(ctx, t.r[i].parts < 2 && !t.r[i].transpose, UNSUPPORTED,
+                     "%s: rename '%.100s' has parts or a transpose; only parameters may have them",
+                     l->what, t.r[i].from);
     mlc_status st = mlc_module_build(l->m);
     if (!st) st = mlc__load_scoped(l);
     if (l->desc->report) *l->desc->report = l->report;
@@ -48944,6 +49296,94 @@ MLC_IMPL mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
 MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
 {
     return mlc_load_ex(m, path, NULL);
+}
+
+/* -- tables: strings of others' files -- */
+
+#define MLC__KEY(from, to)                { from, to, false, 0, 0, 0, 0, NULL }
+#define MLC__KEY_TURNED(from, to)         { from, to, true, 0, 0, 0, 0, NULL }
+#define MLC__KEY_PART(from, to, part, of) { from, to, false, 0, part, of, 0, NULL }
+
+MLC_IMPL const mlc_rename *mlc_rename_gpt2(int32_t *n)
+{
+#define MLC__GPT2 "transformer.|h.*."
+    static const mlc_rename r[] = {
+        MLC__KEY("transformer.|wte.weight", "embed.weight"),
+        MLC__KEY("transformer.|wpe.weight", "positions.weight"),
+        MLC__KEY(MLC__GPT2 "ln_1.*", "layers.*.norm1.*"),
+        MLC__KEY_TURNED(MLC__GPT2 "attn.c_attn.weight", "layers.*.self_attn.in_proj_weight"),
+        MLC__KEY(MLC__GPT2 "attn.c_attn.bias", "layers.*.self_attn.in_proj_bias"),
+        MLC__KEY_TURNED(MLC__GPT2 "attn.c_proj.weight", "layers.*.self_attn.out_proj.weight"),
+        MLC__KEY(MLC__GPT2 "attn.c_proj.bias", "layers.*.self_attn.out_proj.bias"),
+        MLC__KEY(MLC__GPT2 "ln_2.*", "layers.*.norm2.*"),
+        MLC__KEY_TURNED(MLC__GPT2 "mlp.c_fc.weight", "layers.*.linear1.weight"),
+        MLC__KEY(MLC__GPT2 "mlp.c_fc.bias", "layers.*.linear1.bias"),
+        MLC__KEY_TURNED(MLC__GPT2 "mlp.c_proj.weight", "layers.*.linear2.weight"),
+        MLC__KEY(MLC__GPT2 "mlp.c_proj.bias", "layers.*.linear2.bias"),
+        MLC__KEY("transformer.|ln_f.*", "norm.*"),
+        MLC__KEY("lm_head.weight", "head.weight"),
+        MLC__KEY(MLC__GPT2 "attn.bias", ""),                /* masks */
+        MLC__KEY(MLC__GPT2 "attn.masked_bias", ""),
+    };
+#undef MLC__GPT2
+    if (n) *n = MLC__COUNT(r);
+    return n ? r : NULL;
+}
+
+MLC_IMPL const mlc_rename *mlc_rename_llama(int32_t *n)
+{
+#define MLC__LLAMA "model.|layers.*."
+    static const mlc_rename r[] = {
+        MLC__KEY("model.|embed_tokens.weight", "embed.weight"),
+        { MLC__LLAMA "self_attn.q_proj.*", "layers.*.self_attn.in_proj_*", false, 0, 0, 3, 0,
+          "layers.*.self_attn.out_proj.weight" },
+        MLC__KEY_PART(MLC__LLAMA "self_attn.k_proj.*", "layers.*.self_attn.in_proj_*", 1, 3),
+        MLC__KEY_PART(MLC__LLAMA "self_attn.v_proj.*", "layers.*.self_attn.in_proj_*", 2, 3),
+        MLC__KEY(MLC__LLAMA "self_attn.o_proj.*", "layers.*.self_attn.out_proj.*"),
+        MLC__KEY_PART(MLC__LLAMA "mlp.gate_proj.*", "layers.*.linear1.*", 0, 2),
+        MLC__KEY_PART(MLC__LLAMA "mlp.up_proj.*", "layers.*.linear1.*", 1, 2),
+        MLC__KEY(MLC__LLAMA "mlp.down_proj.*", "layers.*.linear2.*"),
+        MLC__KEY(MLC__LLAMA "input_layernorm.*", "layers.*.norm1.*"),
+        MLC__KEY(MLC__LLAMA "post_attention_layernorm.*", "layers.*.norm2.*"),
+        MLC__KEY("model.|norm.*", "norm.*"),
+        MLC__KEY("lm_head.weight", "head.weight"),
+        MLC__KEY(MLC__LLAMA "self_attn.rotary_emb.inv_freq", ""),
+    };
+#undef MLC__LLAMA
+    if (n) *n = MLC__COUNT(r);
+    return n ? r : NULL;
+}
+
+/* Norms of its oldest files have gamma and beta. */
+MLC_IMPL const mlc_rename *mlc_rename_bert(int32_t *n)
+{
+#define MLC__BERT_IN "bert.|embeddings."
+#define MLC__BERT "bert.|encoder.layer.*."
+#define MLC__NORM(from, to) MLC__KEY(from "weight", to "weight"), \
+    MLC__KEY(from "bias", to "bias"), MLC__KEY(from "gamma", to "weight"), \
+    MLC__KEY(from "beta", to "bias")
+    static const mlc_rename r[] = {
+        MLC__KEY(MLC__BERT_IN "word_embeddings.weight", "embed.weight"),
+        MLC__KEY(MLC__BERT_IN "position_embeddings.weight", "positions.weight"),
+        MLC__KEY(MLC__BERT_IN "token_type_embeddings.weight", "types.weight"),
+        MLC__NORM(MLC__BERT_IN "LayerNorm.", "embed_norm."),
+        MLC__KEY_PART(MLC__BERT "attention.self.query.*", "layers.*.self_attn.in_proj_*", 0, 3),
+        MLC__KEY_PART(MLC__BERT "attention.self.key.*", "layers.*.self_attn.in_proj_*", 1, 3),
+        MLC__KEY_PART(MLC__BERT "attention.self.value.*", "layers.*.self_attn.in_proj_*", 2, 3),
+        MLC__KEY(MLC__BERT "attention.output.dense.*", "layers.*.self_attn.out_proj.*"),
+        MLC__NORM(MLC__BERT "attention.output.LayerNorm.", "layers.*.norm1."),
+        MLC__KEY(MLC__BERT "intermediate.dense.*", "layers.*.linear1.*"),
+        MLC__KEY(MLC__BERT "output.dense.*", "layers.*.linear2.*"),
+        MLC__NORM(MLC__BERT "output.LayerNorm.", "layers.*.norm2."),
+        MLC__KEY("bert.|pooler.dense.*", "pooler.*"),
+        MLC__KEY(MLC__BERT_IN "position_ids", ""),
+        MLC__KEY("cls.*", ""),
+    };
+#undef MLC__BERT_IN
+#undef MLC__BERT
+#undef MLC__NORM
+    if (n) *n = MLC__COUNT(r);
+    return n ? r : NULL;
 }
 
 /* @@ IMPL.IO.OPTIM ------------------------------------- state of an optimizer, to a file and back

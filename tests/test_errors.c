@@ -1051,7 +1051,7 @@ static mlc_status load_other(world *w, mlc_module *m)
 
 static mlc_status load_renamed(world *w, const char *from, const char *to)
 {
-    mlc_rename    r = {from, to};
+    mlc_rename    r = {.from = from, .to = to};
     mlc_load_desc d = mlc_load_desc_make();
     d.renames = &r;
     d.n_renames = 1;

@@ -2766,12 +2766,24 @@ DO(mlc_load) { return mlc_load(w->net, in(w, "net.safetensors")); }
 
 DO(mlc_load_ex)
 {
-    const mlc_rename renames[1] = {{"*", "*"}};
+    const mlc_rename renames[1] = {{.from = "*", .to = "*"}};
     mlc_load_desc    d = mlc_load_desc_make();
     d.cast = d.partial = true;
     d.renames = renames;
     d.n_renames = 1;
     return mlc_load_ex(w->net, in(w, "net.safetensors"), &d);
+}
+
+/* Of 5 rows b has 4, as many as there are columns. */
+DO(mlc_save_ex)
+{
+    const mlc_rename renames[2] = {{.from = "a", .to = "0.weight", .transpose = true, .parts = 2},
+                                   {.from = "b", .to = "0.weight", .part = 1, .parts = 2,
+                                    .like = "0.weight"}};
+    mlc_save_desc    d = mlc_save_desc_make();
+    d.renames = renames;
+    d.n_renames = 2;
+    return mlc_save_ex(w->net, to(w), &d);
 }
 
 static double one_at(void *user, int64_t t) { (void)user; (void)t; return 1; }
@@ -3013,6 +3025,8 @@ SCENARIO(types, true)
 SCENARIO(contexts, true)
 {
     mlc_memory info;
+    int32_t n = 0;
+    CHECK(mlc_rename_gpt2(&n) && mlc_rename_llama(&n) && mlc_rename_bert(&n) && n > 0);
     CHECK_EQ(mlc_ctx_desc_make().threads, 0);
     CHECK(mlc_gradcheck_desc_make().eps > 0 && mlc_conv_desc_make().groups == 1);
     CHECK(mlc_table_desc_make().header && !mlc_csv_desc_make().header);

@@ -4,6 +4,9 @@
 #include "watch.h"
 #include "flash.h"
 
+/* A rename that is one of names alone. */
+#define TO(a, b) {.from = a, .to = b}
+
 #define GOLDEN(name) "tests/golden/" name ".safetensors"
 
 static mlc_module *sequential(mlc_ctx *ctx)
@@ -55,9 +58,8 @@ TEST(state, nested_names_of_torch_fit_nested_modules)
     mlc_module_add(net, inner);
     mlc_module_add(net, mlc_nn_linear(ctx, 4, 3));
     /* Names that differ are mapped: encoder.layers.1 is 0.2 here, for the relu counts. */
-    static const mlc_rename renames[] = {{"encoder.layers.1.*", "0.2.*"},
-                                         {"encoder.layers.*", "0.*"},
-                                         {"head.*", "1.*"}};
+    static const mlc_rename renames[] = {TO("encoder.layers.1.*", "0.2.*"),
+                                         TO("encoder.layers.*", "0.*"), TO("head.*", "1.*")};
     d.renames = renames;
     d.n_renames = 3;
     CHECK_EQ(mlc_load_ex(net, GOLDEN("torch_nested"), &d), MLC_OK);
@@ -157,7 +159,7 @@ TEST(state, many_keys_are_counted_and_two_with_one_name_are_refused)
     box         b = box_open("s.safetensors");
     mlc_module *net = mlc_nn_sequential(ctx);
     mlc_load_desc d = mlc_load_desc_make();
-    static const mlc_rename same[] = {{"*.a", "0.weight"}, {"*.b", "0.weight"}};
+    static const mlc_rename same[] = {TO("*.a", "0.weight"), TO("*.b", "0.weight")};
     const char *const names[] = {"0.a", "0.b"};
     const mlc_dims    shapes[] = {mlc_dims1(1), mlc_dims1(1)};
     for (int i = 0; i < 40; i++) mlc_module_add(net, mlc_nn_linear(ctx, 1, 1));
@@ -213,19 +215,20 @@ TEST(state, several_stars_of_a_rename_are_filled_in_in_turn)
 {
     static const struct { mlc_rename r[2]; int n; const char *keys[4]; double want[4]; } table[] = {
         /* each star is the shortest text that fits, so that the last one may have dots */
-        {{{"net.*.lin.*", "*.*"}, {NULL, NULL}}, 1,
+        {{TO("net.*.lin.*", "*.*")}, 1,
          {"net.0.lin.weight", "net.0.lin.bias", "net.1.lin.weight", "net.1.lin.bias"},
          {1, 2, 3, 4}},
-        {{{"*_*", "*.*"}, {NULL, NULL}}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
+        {{TO("*_*", "*.*")}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
          {1, 2, 3, 4}},
-        {{{"**_**", "**.**"}, {NULL, NULL}}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
+        {{TO("**_**", "**.**")}, 1, {"0_weight", "0_bias", "1_weight", "1_bias"},
          {1, 2, 3, 4}},
         /* fewer on the right: the first ones; text goes with them as it is */
-        {{{"*.w*", "*.weight"}, {"*.b*", "*.bias"}}, 2, {"0.weights", "0.b", "1.weight", "1.b_b"},
+        {{TO("*.w*", "*.weight"), TO("*.b*", "*.bias")}, 2,
+         {"0.weights", "0.b", "1.weight", "1.b_b"},
          {1, 2, 3, 4}},
         /* the first rename that fits counts; a key that none fits stays */
-        {{{"1.*", "0.*"}, {"*.*", "1.*"}}, 1, {"1.weight", "1.bias", "x", "y"}, {0, 0, 0, 0}},
-        {{{"a*a*a", "0.weight"}, {"b*", "0.bi*"}}, 2, {"aeightaa", "bas", "1.weight", "1.bias"},
+        {{TO("1.*", "0.*"), TO("*.*", "1.*")}, 1, {"1.weight", "1.bias", "x", "y"}, {0, 0, 0, 0}},
+        {{TO("a*a*a", "0.weight"), TO("b*", "0.bi*")}, 2, {"aeightaa", "bas", "1.weight", "1.bias"},
          {1, 2, 3, 4}},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -244,21 +247,40 @@ TEST(state, several_stars_of_a_rename_are_filled_in_in_turn)
 TEST(state, renames_that_are_wrong_are_refused)
 {
     static const struct { mlc_rename r; const char *why; } table[] = {
-        {{"*", "*.*"}, "rename '*' to '*.*': at most 8 '*', and not more in the second"},
-        {{"*********", "x"}, "at most 8 '*'"},
-        {{NULL, "x"}, "rename 0 has no name"},
-        {{"x", NULL}, "rename 0 has no name"},
+        {TO("*", "*.*"), "rename '*' to '*.*': at most 8 '*', and not more in the second"},
+        {TO("*********", "x"), "at most 8 '*'"},
+        {TO(NULL, "x"), "rename 0 has no name"},
+        {TO("x", NULL), "rename 0 has no name"},
+        {TO("x", "a|b"), "rename 'x' to 'a|b': one '|' at most, in the first, before any '*'"},
+        {TO("a|b|c", "x"), "one '|' at most"},
+        {TO("*|b", "x"), "one '|' at most"},
+        {{.from = "a", .to = "b", .parts = 2, .like = "*"}, "like '*': not more '*' in the second"},
+        {{.from = "a", .to = "b", .parts = -1},
+         "rename 'a' to 'b' is part 0 of -1, axis 0, size 0; parts count from 0, and only they"},
+        {{.from = "a", .to = "b", .part = 2, .parts = 2}, "is part 2 of 2, axis 0, size 0;"},
+        {{.from = "a", .to = "b", .part = -1, .parts = 2}, "is part -1 of 2"},
+        {{.from = "a", .to = "b", .parts = 2, .size = -1}, "is part 0 of 2, axis 0, size -1;"},
+        {{.from = "a", .to = "b", .size = 1}, "is part 0 of 0, axis 0, size 1;"},
+        {{.from = "a", .to = "b", .part = 1}, "is part 1 of 0"},
+        {{.from = "a", .to = "b", .parts = 1, .axis = 1}, "is part 0 of 1, axis 1"},
+        {{.from = "a", .to = "b", .like = "x"}, "is part 0 of 0"},
+        {{.from = "a", .to = "b", .axis = 1, .part = 1, .parts = 2},
+         "rename 'a' to 'b' is part 1 of 2 along axis 1, and none is part 0; give one for each"},
     };
     mlc_ctx      *ctx = test_ctx();
     mlc_module   *net = layers(ctx, 1);
     mlc_load_desc d = mlc_load_desc_make();
-    d.n_renames = 1;
+    mlc_save_desc to = mlc_save_desc_make();
+    d.n_renames = to.n_renames = 1;
     CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "rename 0 has no name");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        d.renames = &table[i].r;
+        d.renames = to.renames = &table[i].r;
         CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), table[i].why);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+        CHECK_EQ(mlc_save_ex(net, "none", &to), MLC_ERR_ARG);
         CHECK_HAS(mlc_error(ctx), table[i].why);
         CHECK_STATUS(ctx, MLC_ERR_ARG);
     }
@@ -301,7 +323,7 @@ static mlc_module *tied(mlc_ctx *ctx)
 TEST(state, a_tied_parameter_is_saved_once_and_loaded_under_any_of_its_names)
 {
     static const char *const keys[] = {"0.bias", "0.weight", "1.same_weight"};
-    static const mlc_rename  same[] = {{"1.same_weight", "1.same"}};
+    static const mlc_rename  same[] = {TO("1.same_weight", "1.same")};
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open("s.safetensors");
     mlc_module      *net = tied(ctx);
@@ -522,7 +544,7 @@ TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
     static const unsigned char zeros[8] = {0};
     mlc_ctx       *ctx = test_ctx();
     mlc_module    *net = sequential(ctx);
-    mlc_rename     half = {"a", NULL};
+    mlc_rename     half = TO("a", NULL);
     mlc_load_desc  d = mlc_load_desc_make();
     double         before[33], after[33];
     read_weights(net, before);
@@ -557,7 +579,7 @@ TEST(state, a_bound_parameter_is_saved_and_not_loaded)
     mlc_module   *net = sequential(ctx), *twin = sequential(ctx);
     double        before[33], after[33];
     mlc_load_desc d = mlc_load_desc_make();
-    const mlc_rename away = {"0.weight", "away"};
+    const mlc_rename away = TO("0.weight", "away");
     read_weights(twin, before);
     const flash w = flash_of(mlc_f32(mlc_module_param(twin, names[0])), 30 * sizeof(float), 0);
     const flash v = flash_of(mlc_f32(mlc_module_param(twin, names[1])), 3 * sizeof(float), 4);

@@ -18,7 +18,9 @@ static double checksum(mlc_module *net)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static mlc_module *net;
-    static const mlc_rename renames[] = {{"a.*", "0.*"}, {"b*", "2.*"}, {"*", "*"}};
+    static const mlc_rename renames[] = {{.from = "a.*", .to = "0.*"},
+                                         {.from = "b*", .to = "2.*"},
+                                         {.from = "*", .to = "*"}};
     mlc_load_report report;
     mlc_load_desc   d = mlc_load_desc_make();
     if (size == 0) return 0;
