@@ -3,7 +3,11 @@
  * A model's forward with a cache is compared with one without; generation with the logits of whole
  * forwards, and with filters written as one would on paper.
  */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "mlc_test.h"
+#include "files.h"
+#include "golden/golden.h"
 
 enum { VOCAB = 23, CONTEXT = 24, WIDTH = 16, HEADS = 4, BATCH = 2, T = 11 };
 
@@ -464,6 +468,189 @@ TEST(language, stop_tokens_and_callbacks_end_a_text)
     CHECK_EQ(cut[2], -1);
     mlc_cache_free(c);
     CHECK_OK(ctx);
+}
+
+/* ---- models of Hugging Face's transformers: make_language_goldens.py ----------------------- */
+
+enum { HF_VOCAB = 61, HF_T = 9, HF_STEPS = 20, HF_PROMPT = 5, HF_TOKENS = 50 };
+
+static const char *const hf_name[3] = {"gpt2", "llama", "bert"};
+
+static mlc_module *hf_net(mlc_ctx *ctx, int k)
+{
+    mlc_nn_gpt_desc  g = k == 1 ? mlc_nn_gpt_desc_llama(HF_VOCAB, 64, 2, WIDTH, HEADS)
+                                : mlc_nn_gpt_desc_make(HF_VOCAB, 64, 2, WIDTH, HEADS);
+    mlc_nn_bert_desc b = mlc_nn_bert_desc_make(HF_VOCAB, 64, 2, WIDTH, HEADS);
+    if (k == 1) {
+        g.layer.hidden = b.layer.hidden = 24;
+        g.layer.kv_heads = 2;
+    }
+    b.layer.hidden = 24;
+    g.layer.dropout = b.layer.dropout = 0;
+    return k == 2 ? mlc_nn_bert(ctx, &b) : mlc_nn_gpt(ctx, &g);
+}
+
+static const mlc_rename *hf_renames(int k, int32_t *n)
+{
+    return k == 0 ? mlc_rename_gpt2(n) : k == 1 ? mlc_rename_llama(n) : mlc_rename_bert(n);
+}
+
+static mlc_status hf_load(mlc_module *net, int k, const char *end)
+{
+    mlc_load_desc d = mlc_load_desc_make();
+    char          path[64];
+    snprintf(path, sizeof path, "tests/golden/%s%s.safetensors", hf_name[k], end);
+    d.renames = hf_renames(k, &d.n_renames);
+    d.cast = true;
+    return mlc_load_ex(net, path, &d);
+}
+
+static mlc_tensor *hf_ids(mlc_ctx *ctx, int64_t b, int64_t t, int seed)
+{
+    int64_t v[BATCH * HF_T];
+    for (int64_t i = 0; i < b * t; i++)
+        v[i] = (i * i * 7 + 3 * i + seed) % HF_VOCAB;
+    return mlc_from(ctx, MLC_I64, mlc_dims2(b, t), v);
+}
+
+/* Like y: (37 i + seed) mod 101, scaled to [-1, 1]. */
+static mlc_tensor *hf_target(mlc_tensor *y, int seed)
+{
+    static double v[BATCH * HF_T * WIDTH];
+    for (int64_t i = 0; i < mlc_numel(y); i++)
+        v[i] = (double)((i * 37 + seed) % 101) / 50.0 - 1.0;
+    return test_tensor(y->ctx, y->dtype, mlc_dims_of(y->ndim, y->shape), v);
+}
+
+/* Outputs, of which there are one or two, and the loss. */
+static mlc_tensor *hf_run(mlc_module *net, int k, mlc_tensor **y)
+{
+    mlc_ctx     *ctx = mlc_module_ctx(net);
+    const double lengths[2] = {HF_T, 6};
+    double       types[BATCH * HF_T];
+    mlc_tensor  *x = hf_ids(ctx, BATCH, HF_T, 1), *in[3] = {x, NULL, NULL};
+    if (k < 2) {
+        y[0] = mlc_forward(net, x);
+        return mlc_cross_entropy(part(y[0], 0, HF_T - 1), part(x, 1, HF_T));
+    }
+    for (int i = 0; i < BATCH * HF_T; i++)
+        types[i] = i % HF_T > 3;
+    in[1] = test_tensor(ctx, MLC_I64, mlc_dims2(BATCH, HF_T), types);
+    in[2] = test_tensor(ctx, MLC_I64, mlc_dims1(2), lengths);
+    CHECK_EQ(mlc_module_forward(net, in, 3, y, 2), MLC_OK);
+    return mlc_add(mlc_mse_loss(y[0], hf_target(y[0], 1)), mlc_mse_loss(y[1], hf_target(y[1], 2)));
+}
+
+/* Gradients stand in a file as parameters do: another module takes them. */
+static void hf_check_grads(mlc_module *net, int k, double tolerance)
+{
+    mlc_module    *grads = hf_net(mlc_module_ctx(net), k);
+    mlc_param_iter it = mlc_param_iter_make(net);
+    if (!CHECK_EQ(hf_load(grads, k, "_grad"), MLC_OK))
+        printf("  %s\n", mlc_error(mlc_module_ctx(net)));
+    while (mlc_param_next(&it)) {
+        mlc_tensor  *want = mlc_module_param(grads, it.name);
+        const double far = apart(mlc_grad(it.tensor), want);
+        const double size = mlc_item(mlc_max(mlc_abs(want), mlc_dims0(), false));
+        if (!CHECK(far <= tolerance * (1 + size)))
+            printf("  %s: %s differs by %g of %g\n", hf_name[k], it.name, far, size);
+    }
+    mlc_module_free(grads);
+}
+
+static void hf_check(mlc_ctx *ctx, int k, double tolerance)
+{
+    static double losses[HF_STEPS];
+    golden_file   f = golden_open(ctx, "language.safetensors");
+    mlc_module   *net = hf_net(ctx, k);
+    mlc_optim    *opt = mlc_sgd(net, 0.01);
+    if (!CHECK_EQ(hf_load(net, k, ""), MLC_OK))
+        printf("  %s\n", mlc_error(ctx));
+    test_read(golden_find(&f, "%s.losses", hf_name[k]), losses);
+    for (int step = 0; step < HF_STEPS; step++) {
+        mlc_tensor *y[2] = {NULL, NULL};
+        mlc_scope_begin(ctx);
+        mlc_tensor *loss = hf_run(net, k, y);
+        CHECK_NEAR(mlc_item(loss), losses[step], 10 * tolerance * (1 + losses[step]));
+        CHECK_EQ(mlc_backward(loss), MLC_OK);
+        for (int i = 0; i < (k == 2 ? 2 : 1) && step == 0; i++)
+            CHECK(apart(y[i], golden_find(&f, "%s.y%d", hf_name[k], i)) <= tolerance * 8);
+        if (step == 0)
+            hf_check_grads(net, k, tolerance);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(language, outputs_gradients_and_losses_are_hugging_faces)
+{
+    FOR_EACH_LEVEL(isa) {
+        for (int k = 0; k < 3; k++) {
+            hf_check(ctx_of((mlc_isa)isa, MLC_F64, 0), k, 1e-12);
+            hf_check(ctx_of((mlc_isa)isa, MLC_F32, 0), k, 2e-5);
+        }
+    }
+}
+
+TEST(language, fifty_greedy_tokens_are_hugging_faces)
+{
+    for (int k = 0; k < 2; k++) {
+        static double        want[HF_TOKENS];
+        int64_t              out[HF_TOKENS];
+        mlc_ctx             *ctx = ctx_of(MLC_ISA_AUTO, MLC_F64, 0);
+        golden_file          f = golden_open(ctx, "language.safetensors");
+        mlc_module          *net = hf_net(ctx, k);
+        const mlc_cache_desc d = mlc_cache_desc_make(1, 64);
+        mlc_cache           *c = mlc_cache_create(net, &d);
+        mlc_generate_desc    g = mlc_generate_desc_make(HF_TOKENS);
+        g.temperature = 0;
+        g.out = out;
+        CHECK_EQ(hf_load(net, k, ""), MLC_OK);
+        CHECK_EQ(mlc_generate(net, c, hf_ids(ctx, 1, HF_PROMPT, 2), &g, NULL, NULL), MLC_OK);
+        test_read(golden_find(&f, "%s.greedy", hf_name[k]), want);
+        for (int i = 0; i < HF_TOKENS; i++)
+            CHECK_EQ(out[i], (int64_t)want[i]);
+        mlc_cache_free(c);
+        CHECK_OK(ctx);
+    }
+}
+
+/* What is written under Hugging Face's names has the tensors of its file, bit for bit. */
+TEST(language, files_go_back_to_hugging_face)
+{
+    for (int k = 0; k < 3; k++) {
+        mlc_ctx         *ctx = ctx_of(MLC_ISA_AUTO, MLC_F32, 0);
+        mlc_module      *net = hf_net(ctx, k);
+        const box        b = box_open("back.safetensors");
+        mlc_save_desc    d = mlc_save_desc_make();
+        char             path[64];
+        const mlc_named *want, *got;
+        int64_t          n = 0, m = 0;
+        d.renames = hf_renames(k, &d.n_renames);
+        CHECK_EQ(hf_load(net, k, ""), MLC_OK);
+        if (!CHECK_EQ(mlc_save_ex(net, b.path, &d), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        snprintf(path, sizeof path, "tests/golden/%s.safetensors", hf_name[k]);
+        CHECK_EQ(mlc_safetensors_load(ctx, path, &want, &n), MLC_OK);
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &got, &m), MLC_OK);
+        CHECK(n > 0);
+        for (int64_t i = 0; i < n; i++) {
+            bool found = false;
+            for (int64_t e = 0; e < m; e++) {
+                const char *end = strstr(got[e].name, want[i].name);
+                if (!end || strcmp(end, want[i].name) != 0)
+                    continue;
+                found = true;
+                CHECK(mlc_dim(got[e].tensor, 0) == mlc_dim(want[i].tensor, 0) &&
+                      apart(got[e].tensor, want[i].tensor) == 0);
+            }
+            if (!CHECK(found))
+                printf("  %s: no %s\n", hf_name[k], want[i].name);
+        }
+        box_close(&b);
+        CHECK_OK(ctx);
+    }
 }
 
 /* ---- bad input ------------------------------------------------------------------------------- */
