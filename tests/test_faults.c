@@ -106,6 +106,7 @@ typedef struct world {
     mlc_dataset *sets[4];              /* datasets, before those that are made of them         */
     int          n_sets;
     mlc_table   *table;
+    mlc_tokenizer *tokenizer;
     mlc_metric  *metric, *other;
     mlc_tracker *tracker;
     mlc_safetensors *file;
@@ -2683,6 +2684,72 @@ DO(mlc_table_category)
     return made(w, text);
 }
 
+/* ---- text ----------------------------------------------------------------------------------- */
+
+static mlc_status run_bytes(world *w)
+{
+    static const char *const specials[1] = {"<end>"};
+    mlc_tokenizer_desc       d = mlc_tokenizer_desc_make();
+    d.specials = specials;
+    d.n_specials = 1;
+    w->tokenizer = mlc_tokenizer_bytes(w->ctx, &d);
+    return made(w, w->tokenizer);
+}
+
+static mlc_status run_bpe(world *w)
+{
+    w->tokenizer = mlc_tokenizer_bpe(w->ctx, "tests/golden/text.vocab.json",
+                                     "tests/golden/text.merges.txt", NULL);
+    return made(w, w->tokenizer);
+}
+
+DO(mlc_tokenizer_bytes) { return run_bytes(w); }
+DO(mlc_tokenizer_bpe)   { return run_bpe(w); }
+
+DO(mlc_tokenizer_wordpiece)
+{
+    w->tokenizer = mlc_tokenizer_wordpiece(w->ctx, "tests/golden/text.vocab.txt", NULL);
+    return made(w, w->tokenizer);
+}
+
+/* Room for a copy without invalid bytes, for a word, for a longer one.                         */
+DO(mlc_tokenizer_encode)
+{
+    char       text[400];
+    int64_t    ids[400], n = 0;
+    mlc_status st = run_bpe(w);
+    memset(text, 'e', sizeof text);
+    text[1] = (char)0xFF;
+    text[2] = ' ';
+    for (size_t k = 10; k <= sizeof text && st == MLC_OK; k += 390) {
+        n = mlc_tokenizer_encode(w->tokenizer, text, k, ids, 400);
+        st = n < 0 ? mlc_ctx_status(w->ctx) : MLC_OK;
+    }
+    for (int64_t i = 0; i < n; i++) w->text = w->text * 31 + (uint64_t)ids[i];
+    return st;
+}
+
+DO(mlc_tokenizer_tensor)
+{
+    const mlc_status st = run_bytes(w);
+    return st != MLC_OK ? st : keep(w, mlc_tokenizer_tensor(w->tokenizer, "ab<end>", 7));
+}
+
+/* Of the tokenizer alone: these take no memory.                                                */
+DO(mlc_tokenizer_decode)
+{
+    const int64_t    ids[3] = {97, 256, 98};
+    char             text[8];
+    const mlc_status st = run_bytes(w);
+    if (st != MLC_OK)
+        return st;
+    const int64_t calls = w->mem.calls;
+    CHECK_EQ(mlc_tokenizer_decode(w->tokenizer, ids, 3, text, sizeof text), 2);
+    CHECK_EQ(mlc_tokenizer_piece(w->tokenizer, 98, true, text, sizeof text), 1);
+    CHECK_EQ(w->mem.calls, calls);
+    return st;
+}
+
 /* ---- files ---------------------------------------------------------------------------------- */
 
 static mlc_status keep_list(world *w, mlc_status st, const mlc_named *list, int64_t n)
@@ -3092,6 +3159,10 @@ SCENARIO(objects, true)
     mlc_optim_free(NULL);
     mlc_loader_free(NULL);
     mlc_table_free(NULL);
+    mlc_tokenizer_free(NULL);
+    CHECK_EQ(mlc_tokenizer_size(NULL), 0);
+    CHECK_EQ(mlc_tokenizer_id(NULL, "a"), -1);
+    CHECK(mlc_tokenizer_token(NULL, 0, NULL) == NULL);
     mlc_safetensors_close(NULL);
     CHECK_EQ(mlc_loader_batches(NULL), 0);
     mlc_dataset_free(NULL);
@@ -3232,6 +3303,7 @@ static void free_objects(world *w)
     while (w->n_sets > 0)
         mlc_dataset_free(w->sets[--w->n_sets]);
     mlc_table_free(w->table);
+    mlc_tokenizer_free(w->tokenizer);
     mlc_metric_free(w->metric);
     mlc_metric_free(w->other);
     mlc_tracker_free(w->tracker);
@@ -3240,6 +3312,7 @@ static void free_objects(world *w)
     w->module = NULL;
     w->loader = NULL;
     w->table = NULL;
+    w->tokenizer = NULL;
     w->metric = w->other = NULL;
     w->tracker = NULL;
     w->file = NULL;

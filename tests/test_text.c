@@ -1,4 +1,4 @@
-/* test_text.c -- tests of section IMPL.TEXT: against Hugging Face's tokenizers, bad files, memory */
+/* test_text.c -- tests of section IMPL.TEXT: against Hugging Face's, bad files, memory */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "golden/golden.h"
@@ -230,7 +230,8 @@ TEST(text, pieces_one_by_one_are_the_text)
     mlc_ctx       *ctx = test_ctx();
     mlc_tokenizer *bpe = mlc_tokenizer_bpe(ctx, JSON, MERGES, NULL);
     mlc_tokenizer *wp = mlc_tokenizer_wordpiece(ctx, VOCAB, NULL);
-    const char    *text = "The tensor's na\xC3\xAFve \xF0\x9F\x98\x80 gradients, learning!<|endoftext|>";
+    const char    *text = "The tensor's na\xC3\xAFve \xF0\x9F\x98\x80 gradients, learning!"
+                          "<|endoftext|>";
     int64_t        ids[99];
     char           whole[256] = "", all[256], piece[8];
     int64_t        n = mlc_tokenizer_encode(bpe, text, strlen(text), ids, 99);

@@ -72,3 +72,20 @@ put("data", "tokens", b"\x05\x04\xc2" + bytes(range(80)))
 put("data", "table", b"\x06\x05\0" + b"x,y\n1,a\n,b\n3,a\n")
 put("data", "grey", b"\x07\0\0" + b"P5 # c\n2 2 15 abcd")
 put("data", "colour", b"\x07\0\0" + b"P6 1 1 255 abc")
+
+
+def text(name, what, flags, file, rest):
+    put("text", name, bytes([what]) + struct.pack("<H", len(file)) + bytes([flags]) + file + rest)
+
+
+# Each byte as GPT-2 writes it: those that print for themselves, the others from U+0100 on.
+prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+alphabet = [chr(c) for c in prints] + [chr(256 + i) for i in range(256 - len(prints))]
+words = "Caf\u00e9s, na\u00efve \uc11c\uc6b8 \u6771\u4eac it's  the\t\U0001f600 \u0130 <a><b>[SEP] ".encode() + b"\xe2\x82x\xff"
+text("lines", 0, 0x1c, b"[UNK]\n[CLS]\n[SEP]\na\n##b\ncafe\n##s\n,\n", words)
+text("json", 1, 0x20, json.dumps({c: i for i, c in enumerate(alphabet)}, ensure_ascii=False).encode(), words)
+text("escaped", 1, 0x22, b'{"\\u0120a":0,"b" : 1}', words)
+text("merges", 2, 0x20, b"#version: 0.2\nt h\nth e\n\xc4\xa0 t\n", words)
+text("bpe", 3, 0x22, b"", words)
+text("wordpiece", 4, 0x0c, b"", words)
+text("bytes", 5, 0x41, b"", words)
