@@ -39,6 +39,7 @@ typedef struct state {                    /* what a case sets up and its loop us
     mlc_metric       *metric;
     mlc_callback     *callback;
     mlc_cache        *cache;
+    mlc_tokenizer    *tokenizer;
     bench_load        plain;              /* of optim_: a loop over memory of its own           */
     int64_t           inputs;             /* bytes of what setup left: no activations           */
 } state;
@@ -1577,6 +1578,46 @@ static bool csv_setup(state *s)
     return mlc_scope_end(s->ctx) == MLC_OK && ok;
 }
 
+/* ---- text_: a megabyte of README.md over and over, the vocabularies of the tests ------------ */
+
+enum { TEXT_BYTES = 1 << 20 };
+#define TEXT_OF "tests/golden/text."
+
+static char    text_in[TEXT_BYTES];
+static int64_t text_ids[TEXT_BYTES];
+
+static bool text_setup(state *s)
+{
+    char  *back = (char *)malloc(TEXT_BYTES + 1);
+    FILE  *f = fopen("README.md", "rb");
+    size_t n = f ? fread(text_in, 1, TEXT_BYTES, f) : 0;
+    mlc_tokenizer_desc d = mlc_tokenizer_desc_make();
+    d.keep_specials = true;
+    if (f) fclose(f);
+    s->tokenizer = s->bc->op ? mlc_tokenizer_wordpiece(s->ctx, TEXT_OF "vocab.txt", &d)
+                             : mlc_tokenizer_bpe(s->ctx, TEXT_OF "vocab.json",
+                                                 TEXT_OF "merges.txt", &d);
+    for (size_t i = n; n && i < TEXT_BYTES; i++) text_in[i] = text_in[i - n];
+    const int64_t k = mlc_tokenizer_encode(s->tokenizer, text_in, TEXT_BYTES, text_ids,
+                                           TEXT_BYTES);
+    const int64_t m = mlc_tokenizer_decode(s->tokenizer, text_ids, k, back, TEXT_BYTES + 1);
+    const bool    same = s->bc->op || (m >= TEXT_BYTES - 3 &&
+                                       memcmp(back, text_in, TEXT_BYTES - 9) == 0);
+    const bool    ok = n && back && k > 0 && k < TEXT_BYTES && same;
+    if (!ok) fprintf(stderr, "%s: another text, or no README.md here\n", s->bc->name);
+    free(back);
+    return ok;
+}
+
+static double text_run(void *arg, int64_t loops)
+{
+    state *s = (state *)arg;
+    double start = bench_now();
+    for (int64_t i = 0; i < loops; i++)
+        mlc_tokenizer_encode(s->tokenizer, text_in, TEXT_BYTES, text_ids, TEXT_BYTES);
+    return spent_since(s, start);
+}
+
 /* ---- threads_: an almost empty loop ---------------------------------------------------------- */
 
 /* One chunk of 16 KB a thread is set to zero in L1: what it takes is to fork and to join, and the
@@ -2226,6 +2267,9 @@ static void add_all(void)
     }
     add_other("data_csv_digits", "rows/s", 1797, csv_setup, run_apply, 0, 0, 0, 0);
     cases[n_cases - 1].apply = csv_apply;
+    for (int i = 0; i < 2; i++)
+        add_other(i ? "text_wordpiece_1mb" : "text_bpe_1mb", "MB/s", TEXT_BYTES * 1e-6, text_setup,
+                  text_run, 0, 0, 0, i);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
