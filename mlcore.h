@@ -55027,7 +55027,8 @@ typedef struct mlc__symbol { uint32_t token, prev, next, rank; } mlc__symbol;
 
 enum { MLC__CACHED_BYTES = 26, MLC__CACHED_IDS = 9, MLC__WORD_CHARS = 100,
        MLC__WORD_BYTES = 4 * MLC__WORD_CHARS };
-#define MLC__TEXT_NONE UINT32_MAX
+#define MLC__TEXT_NONE  UINT32_MAX
+#define MLC__VOCAB_MOST ((size_t)1 << 28)        /* bytes of a file; sizes made of it fit 32 bits */
 
 typedef struct mlc__cached {           /* a word and its tokens */
     uint8_t  bytes, n;
@@ -55241,8 +55242,9 @@ MLC_IMPL mlc_tokenizer_desc mlc_tokenizer_desc_make(void)
 
 static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d)
 {
-    MLC__REQUIRE(ctx, d->n_specials >= 0 && (d->specials || !d->n_specials), ARG,
-                 "tokenizer: %d specials%s", (int)d->n_specials, d->specials ? "" : ", NULL");
+    MLC__REQUIRE(ctx, d->n_specials >= 0 && d->n_specials <= 1 << 20, ARG,
+                 "tokenizer: %d specials; there may be 2^20", (int)d->n_specials);
+    MLC__REQUIRE(ctx, d->specials || !d->n_specials, ARG, "tokenizer: specials is NULL");
     for (int32_t i = 0; i < d->n_specials; i++)
         MLC__REQUIRE(ctx, d->specials[i] && d->specials[i][0], ARG,
                      "tokenizer: specials[%d] is %s", (int)i, d->specials[i] ? "empty" : "NULL");
@@ -55258,13 +55260,13 @@ static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d
 static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc *d, size_t n,
                                          size_t bytes)
 {
-    for (int32_t i = 0; i < d->n_specials; i++) bytes += strlen(d->specials[i]);
-    n += (size_t)d->n_specials;
-    /* No file is larger than 2^31, see mlc__vocab_read. */
-    if (bytes + n > UINT32_MAX) {
-        mlc__fail(ctx, MLC_ERR_ARG, "tokenizer: specials of more than 2^31 bytes");
+    for (int32_t i = 0; i < d->n_specials; i++) {
+        bytes += strlen(d->specials[i]);
+        if (bytes <= 2 * MLC__VOCAB_MOST) continue;
+        mlc__fail(ctx, MLC_ERR_ARG, "tokenizer: specials of more than 2^28 bytes");
         return NULL;
     }
+    n += (size_t)d->n_specials;
     mlc_tokenizer *t = MLC__CAST(mlc_tokenizer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
                                                                   "tokenizer"));
     if (!t) return NULL;
@@ -55333,9 +55335,9 @@ static mlc_status mlc__vocab_read(mlc__vocab *v, mlc_ctx *ctx, const char *path)
     v->path = path;
     MLC__REQUIRE(ctx, path, ARG, "tokenizer: path is NULL; give a file's name");
     MLC__TRY(mlc__file_open(&f, ctx, path));
-    mlc_status st = f.size <= INT32_MAX ? MLC_OK :
-                    mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes are no vocabulary, which has less "
-                              "than 2^31", path, (long long)f.size);
+    mlc_status st = f.size <= (int64_t)MLC__VOCAB_MOST ? MLC_OK :
+                    mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes are no vocabulary, which has 2^28 "
+                              "at most", path, (long long)f.size);
     if (!st) {
         v->n = (size_t)f.size;
         v->text = MLC__CAST(char *, mlc__heap_alloc(ctx, v->n + 1, MLC_MEM_OBJECT, "tokenizer"));
@@ -55422,6 +55424,8 @@ static int64_t mlc__special_at(const mlc_tokenizer *t, const char *s, size_t n)
 static mlc_status mlc__tokens_of(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
     size_t from = 0, at = 0;
+    MLC__REQUIRE(t->ctx, n <= PTRDIFF_MAX / 4, ARG, "tokenizer: a text of %llu bytes",
+                 (unsigned long long)n);
     MLC__TRY(mlc__text_valid(t, &text, &n));
     if (t->desc.add_ends && t->wordpiece) mlc__id_put(ids, t->cls);
     while (at < n) {
@@ -55454,8 +55458,9 @@ MLC_IMPL mlc_tensor *mlc_tokenizer_tensor(mlc_tokenizer *t, const char *text, si
 {
     const int64_t n = mlc_tokenizer_encode(t, text, bytes, NULL, 0);
     if (n < 0) return NULL;
-    int64_t *ids = MLC__CAST(int64_t *, mlc__heap_alloc(t->ctx, ((size_t)n + 1) * sizeof *ids,
-                                                        MLC_MEM_OBJECT, "tokenizer_tensor"));
+    const size_t most = n < PTRDIFF_MAX / 16 ? ((size_t)n + 1) * sizeof(int64_t) : SIZE_MAX;
+    int64_t *ids = MLC__CAST(int64_t *, mlc__heap_alloc(t->ctx, most, MLC_MEM_OBJECT,
+                                                        "tokenizer_tensor"));
     if (!ids) return NULL;
     const bool done = mlc_tokenizer_encode(t, text, bytes, ids, n) == n;
     mlc_tensor *x = done ? mlc_from(t->ctx, MLC_I64, mlc_dims1(n), ids) : NULL;
@@ -55882,7 +55887,8 @@ static void mlc__symbols_merge(mlc_tokenizer *t, const char *text, size_t n)
 static mlc_status mlc__symbols_room(mlc_tokenizer *t, size_t n)
 {
     if (n <= t->symbol_room) return MLC_OK;
-    MLC__REQUIRE(t->ctx, n <= INT32_MAX, ARG, "tokenizer: a word of 2^31 bytes or more");
+    MLC__REQUIRE(t->ctx, n <= INT32_MAX && n <= PTRDIFF_MAX / 64, ARG,
+                 "tokenizer: a word of %llu bytes; put a space in it", (unsigned long long)n);
     n = n < 256 ? 256 : n + n / 2;
     mlc__heap_free(t->ctx, t->symbol);
     mlc__heap_free(t->ctx, t->heap);

@@ -503,6 +503,13 @@ TEST(text, wrong_arguments_are_named)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     d.specials = NULL;
     CHECK(mlc_tokenizer_bytes(ctx, &d) == NULL);
+    CHECK_STR(mlc_error(ctx), "tokenizer: specials is NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    d.n_specials = 1 << 21;
+    CHECK(mlc_tokenizer_bytes(ctx, &d) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_tokenizer_encode(t, "a", (size_t)-1, ids, 2), -1);
+    CHECK_HAS(mlc_error(ctx), "tokenizer: a text of ");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     d = mlc_tokenizer_desc_make();
     d.invalid = (mlc_invalid)3;
