@@ -371,6 +371,21 @@ TEST(text, mistakes_in_a_list_of_tokens_are_named_with_their_line)
     box_close(&b);
 }
 
+TEST(text, wordpiece_joins_what_belongs_to_the_word_before)
+{
+    static const char list[] = "[UNK]\na\n's\n'm\n've\n're\nn't\n.\n?\n!\n,\n;\n##b\n'x\n##\n";
+    const int64_t     ids[15] = {12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+    mlc_ctx          *ctx = test_ctx();
+    char              text[64];
+    box               b = box_open_fast("vocab.txt");
+    CHECK(put_file(b.path, list, sizeof list - 1));
+    mlc_tokenizer *t = mlc_tokenizer_wordpiece(ctx, b.path, NULL);
+    CHECK(mlc_tokenizer_decode(t, ids, 15, text, sizeof text) > 0);
+    CHECK_STR(text, "##b a's'm've'ren't.?!, ;b 'x");
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 static mlc_tokenizer *bpe_of(mlc_ctx *ctx, const char *json, size_t n, const char *merges, box *b)
 {
     char path[340];
