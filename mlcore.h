@@ -55030,11 +55030,11 @@ enum { MLC__CACHED_BYTES = 26, MLC__CACHED_IDS = 9, MLC__WORD_CHARS = 100,
 #define MLC__TEXT_NONE  UINT32_MAX
 #define MLC__VOCAB_MOST ((size_t)1 << 28)        /* bytes of a file; sizes made of it fit 32 bits */
 
-typedef struct mlc__cached {           /* a word and its tokens */
+typedef struct mlc__word_tokens {           /* a word and its tokens */
     uint8_t  bytes, n;
     char     text[MLC__CACHED_BYTES];
     uint32_t id[MLC__CACHED_IDS];
-} mlc__cached;
+} mlc__word_tokens;
 
 struct mlc_tokenizer {
     mlc_ctx     *ctx;
@@ -55053,7 +55053,7 @@ struct mlc_tokenizer {
     mlc__merge  *merge;
     uint32_t    *merge_slot, merge_mask, merges;
     uint32_t     byte[256];            /* the tokens of bytes */
-    mlc__cached *cache;
+    mlc__word_tokens *cache;
     uint32_t     cache_mask;
     char        *valid;                /* text without invalid bytes */
     size_t       valid_room;
@@ -55487,7 +55487,7 @@ static bool mlc__word_begins(const char *s, size_t n)
 }
 
 /* Clears first where it writes: an empty token of WordPiece is a word, too. */
-static mlc_status mlc__piece(mlc__spell *o, int64_t id, bool *first)
+static mlc_status mlc__spell_token(mlc__spell *o, int64_t id, bool *first)
 {
     const mlc_tokenizer *t = o->t;
     const mlc__token *k = &t->token[id];
@@ -55528,7 +55528,7 @@ MLC_IMPL int64_t mlc_tokenizer_decode(mlc_tokenizer *t, const int64_t *ids, int6
     o.invalid = t->desc.invalid;
     for (int64_t i = 0; i < n && !st; i++) {
         st = mlc__id_check(t, "tokenizer_decode", ids[i], MLC_ERR_VALUE);
-        if (!st) st = mlc__piece(&o, ids[i], &first);
+        if (!st) st = mlc__spell_token(&o, ids[i], &first);
     }
     if (!st) st = mlc__spell_held(&o, true);
     return mlc__spell_end(&o, text, room, st);
@@ -55549,7 +55549,7 @@ MLC_IMPL int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, c
     o.room = room ? room - 1 : 0;
     o.invalid = MLC_INVALID_KEEP;
     mlc_status st = mlc__id_check(t, "tokenizer_piece", id, MLC_ERR_VALUE);
-    if (!st) st = mlc__piece(&o, id, &first);
+    if (!st) st = mlc__spell_token(&o, id, &first);
     return mlc__spell_end(&o, text, room, st);
 }
 
@@ -55826,14 +55826,14 @@ static uint32_t *mlc__merge_slot(const mlc_tokenizer *t, uint32_t a, uint32_t b)
 }
 
 /* Binary heap of rank << 32 | place, the least first. */
-static void mlc__heap_up(uint64_t *heap, size_t i, uint64_t v)
+static void mlc__merge_up(uint64_t *heap, size_t i, uint64_t v)
 {
     for (; i > 0 && heap[(i - 1) / 2] > v; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
     heap[i] = v;
 }
 
 /* The least of n, of which n - 1 stay. */
-static uint64_t mlc__heap_take(uint64_t *heap, size_t n)
+static uint64_t mlc__merge_take(uint64_t *heap, size_t n)
 {
     const uint64_t least = heap[0], v = heap[--n];
     size_t i = 0;
@@ -55855,7 +55855,7 @@ static void mlc__symbol_rank(const mlc_tokenizer *t, uint32_t i, size_t *heaped)
     s->rank = s->next == MLC__TEXT_NONE ? MLC__TEXT_NONE :
               *mlc__merge_slot(t, s->token, t->symbol[s->next].token) - 1;
     if (s->rank != MLC__TEXT_NONE)
-        mlc__heap_up(t->heap, (*heaped)++, (uint64_t)s->rank << 32 | i);
+        mlc__merge_up(t->heap, (*heaped)++, (uint64_t)s->rank << 32 | i);
 }
 
 /* Merges by rank, of equal ones the first. What the heap says of a symbol that has changed since
@@ -55871,7 +55871,7 @@ static void mlc__symbols_merge(mlc_tokenizer *t, const char *text, size_t n)
     }
     for (uint32_t i = 0; i < n; i++) mlc__symbol_rank(t, i, &heaped);
     while (heaped) {
-        const uint64_t top = mlc__heap_take(t->heap, heaped--);
+        const uint64_t top = mlc__merge_take(t->heap, heaped--);
         mlc__symbol *s = &t->symbol[(uint32_t)top];
         if (s->rank != (uint32_t)(top >> 32)) continue;
         mlc__symbol *gone = &t->symbol[s->next];
@@ -55906,7 +55906,7 @@ static mlc_status mlc__symbols_room(mlc_tokenizer *t, size_t n)
 /* Tokens of a word; a short one from the cache, or into it. */
 static mlc_status mlc__bpe_word(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
-    mlc__cached *c = NULL;
+    mlc__word_tokens *c = NULL;
     if (t->cache && n <= MLC__CACHED_BYTES) {
         c = &t->cache[mlc__hash_slot(mlc__text_hash(MLC__FNV, text, n)) & t->cache_mask];
         if (c->bytes == n && memcmp(c->text, text, n) == 0) {
@@ -56071,7 +56071,7 @@ static mlc_status mlc__bpe_cache(mlc_tokenizer *t)
     if (!t->desc.cache) return MLC_OK;
     while (n < (uint32_t)t->desc.cache) n *= 2;
     t->cache_mask = n - 1;
-    t->cache = MLC__CAST(mlc__cached *, mlc__heap_alloc(t->ctx, n * sizeof *t->cache,
+    t->cache = MLC__CAST(mlc__word_tokens *, mlc__heap_alloc(t->ctx, n * sizeof *t->cache,
                                                         MLC_MEM_OBJECT, "tokenizer"));
     return t->cache ? MLC_OK : MLC_ERR_NOMEM;
 }
