@@ -84,6 +84,12 @@ def read_safetensors(folder, np, safetensors):
     net = load_file(os.path.join(folder, "network.safetensors"))
     same("network", {k: v.shape for k, v in sorted(net.items())},
          {"0.bias": (8,), "0.weight": (8, 4), "2.bias": (2,), "2.weight": (2, 8)})
+    ours = load_file(os.path.join(folder, "renamed.safetensors"))
+    parts = {"2.bias": net["2.bias"], "turned": net["2.weight"].T}
+    for k in ("weight", "bias"):
+        parts["q." + k], parts["k." + k] = net["0." + k][:3], net["0." + k][3:]
+    same("renamed", {k: v.tolist() for k, v in sorted(ours.items())},
+         {k: v.tolist() for k, v in sorted(parts.items())})
     print(f"safetensors {safetensors.__version__}: {len(raw)} tensors of {len(SIZE)} dtypes, "
           "the same bits")
 

@@ -189,6 +189,11 @@ static mlc_module *network(mlc_ctx *ctx)
 TEST(bits, files_of_every_dtype_come_back_and_are_left_for_python)
 {
     static const char *const meta[5] = {"made by", "mlcore", "\xcf\x80 \"quoted\"", "tab\t", NULL};
+    static const mlc_rename renames[3] = {
+        {.from = "q.*", .to = "0.*", .parts = 2, .size = 3},
+        {.from = "k.*", .to = "0.*", .part = 1, .parts = 2},
+        {.from = "turned", .to = "2.weight", .transpose = true}};
+    mlc_save_desc    to = mlc_save_desc_make();
     const char      *out = getenv("MLC_TEST_OUT");
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open("");
@@ -216,7 +221,10 @@ TEST(bits, files_of_every_dtype_come_back_and_are_left_for_python)
             check_bits(mlc_npy_load(ctx, path), ALL[d], mlc_dims3(3, 5, 7), COUNT);
     }
     snprintf(path, sizeof path, "%s/network.safetensors", out);
-    CHECK_EQ(mlc_save(network(ctx), path), MLC_OK);
+    mlc_module *net = network(ctx);
+    CHECK_EQ(mlc_save(net, path), MLC_OK);
+    snprintf(path, sizeof path, "%s/renamed.safetensors", out);
+    CHECK_EQ(mlc_save_ex(net, path, &to), MLC_OK);
     CHECK_OK(ctx);
     box_close(&b);
 }

@@ -759,3 +759,625 @@ TEST(state, saving_and_loading_survive_that_any_allocation_fails)
     CHECK_EQ(box_count(&b), 1);
     box_close(&b);
 }
+
+/* ---- parts and transposes ------------------------------------------------------------------- */
+
+typedef struct shape { const char *name; int rows, columns; } shape;      /* columns 0: 1-d      */
+
+/* One module with these parameters. */
+static mlc_module *bare(mlc_ctx *ctx, const shape *s, int n)
+{
+    static const mlc_module_class cls = {"Bare", flags_forward, NULL, NULL, 0, NULL};
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    for (int i = 0; i < n; i++) {
+        const mlc_param_desc d = mlc_param_desc_make(
+            s[i].columns ? mlc_dims2(s[i].rows, s[i].columns) : mlc_dims1(s[i].rows));
+        mlc_module_declare(m, s[i].name, &d);
+    }
+    mlc_module_build(m);
+    return m;
+}
+
+/* Writes tensors whose values count on through the file; a name with %d stands for layers 0, 1. */
+static void put_shapes(mlc_ctx *ctx, const char *path, const shape *s, int n, const char *prefix,
+                       mlc_dtype dtype)
+{
+    mlc_named list[64];
+    char      names[64][96];
+    double    values[256], at = 0;
+    int       count = 0;
+    for (int i = 0; i < n; i++)
+        for (int layer = 0; layer < (strchr(s[i].name, '%') ? 2 : 1); layer++, count++) {
+            const char *name = strncmp(s[i].name, prefix, strlen(prefix)) == 0 ?
+                               s[i].name + strlen(prefix) : s[i].name;
+            const char *mark = strchr(name, '%');
+            const int   elements = s[i].rows * (s[i].columns ? s[i].columns : 1);
+            snprintf(names[count], sizeof *names, "%.*s", mark ? (int)(mark - name) : 90, name);
+            if (mark)
+                snprintf(names[count] + strlen(names[count]), 80, "%d%.70s", layer, mark + 2);
+            for (int k = 0; k < elements; k++) values[k] = ++at;
+            list[count].name = names[count];
+            list[count].tensor = test_tensor(ctx, dtype, s[i].columns ?
+                                             mlc_dims2(s[i].rows, s[i].columns) :
+                                             mlc_dims1(s[i].rows), values);
+        }
+    CHECK_EQ(mlc_safetensors_save(ctx, path, list, count, NULL), MLC_OK);
+}
+
+/* Rows from row on of our tensor are those of the file's, or its columns. */
+static void check_rows(mlc_module *net, const char *path, const char *ours, int row,
+                       const char *name, bool transposed)
+{
+    double           got[512], want[512];
+    mlc_tensor      *t = mlc_module_param(net, ours);
+    mlc_safetensors *f = mlc_safetensors_open(mlc_module_ctx(net), path);
+    mlc_tensor      *u = mlc_safetensors_get(f, name);
+    const int64_t    n = mlc_dim(u, transposed ? 1 : 0), c = mlc_numel(u) / n;
+    if (!CHECK(t && u && test_read(t, got) && test_read(u, want))) return;
+    CHECK_EQ(mlc_numel(t) % c, 0);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < c; k++)
+            if (!CHECK_NEAR(got[(row + i) * c + k], want[transposed ? k * n + i : i * c + k], 0)) {
+                printf("  %s from %s\n", ours, name);
+                return;
+            }
+    mlc_safetensors_close(f);
+}
+
+/* Two files have the same tensors: names, dtypes, bits. */
+static void check_same_files(mlc_ctx *ctx, const char *a, const char *b)
+{
+    const mlc_named *x = NULL, *y = NULL;
+    int64_t          n = 0, m = 0;
+    CHECK_EQ(mlc_safetensors_load(ctx, a, &x, &n), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b, &y, &m), MLC_OK);
+    if (!CHECK_EQ(n, m)) return;
+    for (int64_t i = 0; i < n; i++) {
+        CHECK_STR(x[i].name, y[i].name);
+        CHECK(hash_tensor(1, x[i].tensor) == hash_tensor(1, y[i].tensor));
+    }
+}
+
+static mlc_load_desc loads_by(const mlc_rename *r, int n)
+{
+    mlc_load_desc d = mlc_load_desc_make();
+    d.renames = r;
+    d.n_renames = n;
+    return d;
+}
+
+static mlc_save_desc saves_by(const mlc_rename *r, int n)
+{
+    mlc_save_desc d = mlc_save_desc_make();
+    d.renames = r;
+    d.n_renames = n;
+    return d;
+}
+
+/* "w" [5,4] in three parts along either axis, one of them transposed, and "v" [6]. */
+static const shape      cut_ours[] = {{"w", 5, 4}, {"v", 6, 0}};
+static const shape      cut_file[] = {{"x.a", 4, 1}, {"x.b", 2, 4}, {"x.c", 2, 4}, {"x.d", 4, 0},
+                                      {"x.e", 2, 0}};
+static const mlc_rename cut[] = {
+    {.from = "x.b", .to = "w", .part = 1, .parts = 3},
+    {.from = "x.a", .to = "w", .transpose = true, .parts = 3, .size = 1},
+    {.from = "x.c", .to = "w", .part = 2, .parts = 3},
+    {.from = "x.d", .to = "v", .axis = -1, .part = 0, .parts = 2, .like = "w"},
+    {.from = "x.e", .to = "v", .axis = -1, .part = 1, .parts = 2}};
+
+TEST(state, parts_of_any_dtype_lie_one_after_another)
+{
+    FOR_EACH_ISA(ctx) {
+        box           b = box_open_fast("s.safetensors");
+        char          again[400];
+        mlc_module   *net = bare(ctx, cut_ours, 2);
+        mlc_load_desc d = loads_by(cut, 5);
+        mlc_save_desc to = saves_by(cut, 5);
+        mlc_load_report report;
+        d.cast = true;
+        d.report = &report;
+        snprintf(again, sizeof again, "%s.again", b.path);
+        for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++) {
+            put_shapes(ctx, b.path, cut_file, 5, "", (mlc_dtype)dtype);
+            CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+            CHECK(report.loaded == 5 && report.cast == (dtype == MLC_F32 ? 0 : 5));
+            CHECK(report.missing == 0 && report.unexpected == 0 && report.mismatched == 0);
+            check_rows(net, b.path, "w", 0, "x.a", true);
+            check_rows(net, b.path, "w", 1, "x.b", false);
+            check_rows(net, b.path, "w", 3, "x.c", false);
+            check_rows(net, b.path, "v", 0, "x.d", false);
+            check_rows(net, b.path, "v", 4, "x.e", false);
+            CHECK_EQ(mlc_save_ex(net, again, &to), MLC_OK);
+            if (dtype == MLC_F32) check_same_files(ctx, b.path, again);
+            mlc_module_to(net, (mlc_dtype)(dtype == MLC_F32 ? MLC_BF16 : MLC_F32));
+        }
+        CHECK_EQ(mlc_module_to(net, MLC_F64), MLC_OK);
+        CHECK_EQ(mlc_load_ex(net, again, &d), MLC_OK);
+        check_rows(net, again, "w", 0, "x.a", true);
+        CHECK_OK(ctx);
+        remove(again);
+        box_close(&b);
+    }
+}
+
+/* Columns in parts, the middle one transposed: its columns are rows in the file. */
+TEST(state, parts_along_the_last_axis)
+{
+    static const shape      ours[] = {{"w", 3, 6}};
+    static const shape      file[] = {{"a", 3, 1}, {"b", 2, 3}, {"c", 3, 3}};
+    static const mlc_rename r[] = {
+        {.from = "b", .to = "w", .axis = 1, .part = 1, .parts = 3, .size = 2, .transpose = true},
+        {.from = "a", .to = "w", .axis = 1, .parts = 3, .size = 1},
+        {.from = "c", .to = "w", .axis = 1, .part = 2, .parts = 3, .size = 3}};
+    static const double want[18] = {1, 4, 7, 10, 11, 12, 2, 5, 8, 13, 14, 15, 3, 6, 9, 16, 17, 18};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    char          again[400];
+    mlc_module   *net = bare(ctx, ours, 1);
+    mlc_load_desc d = loads_by(r, 3);
+    mlc_save_desc to = saves_by(r, 3);
+    snprintf(again, sizeof again, "%s.again", b.path);
+    put_shapes(ctx, b.path, file, 3, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 18, want, 0, 0);
+    to.prefix = "net.";
+    CHECK_EQ(mlc_save_ex(net, again, &to), MLC_OK);
+    CHECK_EQ(mlc_load_ex(net, again, &d), MLC_ERR_IO);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    d.prefix = "net.";
+    CHECK_EQ(mlc_load_ex(net, again, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 18, want, 0, 0);
+    remove(again);
+    box_close(&b);
+}
+
+/* What is wrong with a file or a table for bare(cut_ours): the error, and the net as it was. */
+static void refused(const shape *file, int n, const mlc_rename *r, int n_renames, bool lenient,
+                    mlc_status want, const char *why)
+{
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = bare(ctx, cut_ours, 2);
+    mlc_load_desc d = loads_by(r, n_renames);
+    const uint64_t before = hash_net(1, net);
+    d.partial = d.skip_mismatched = lenient;
+    put_shapes(ctx, b.path, file, n, "", MLC_F32);
+    if (!CHECK_EQ(mlc_load_ex(net, b.path, &d), want) || !CHECK_HAS(mlc_error(ctx), why))
+        printf("  wanted: %s\n", why);
+    CHECK_STATUS(ctx, want);
+    CHECK(hash_net(1, net) == before);
+    box_close(&b);
+}
+
+TEST(state, parts_that_do_not_fit_are_named_and_nothing_changes)
+{
+    shape      file[5];
+    mlc_rename r[6];
+    memcpy(file, cut_file, sizeof file);
+    memcpy(r, cut, sizeof cut);
+    refused(file + 1, 4, r, 5, false, MLC_ERR_IO,
+            "Missing key(s) in state_dict: \"w (part 0 of 3, transposed)\".");
+    refused(file, 4, r, 5, false, MLC_ERR_IO, "Missing key(s) in state_dict: \"v (part 1 of 2)\".");
+    refused(file + 3, 2, r, 5, false, MLC_ERR_IO, "Missing key(s) in state_dict: \"w\".");
+    file[0].rows = 1;
+    file[0].columns = 4;
+    refused(file, 5, r, 5, false, MLC_ERR_SHAPE,
+            "size mismatch for w (part 0 of 3, transposed): copying a param with shape [1, 4] from "
+            "checkpoint, the shape in current model is [4, 1].");
+    file[0] = cut_file[0];
+    file[1].rows = 3;                  /* 3 + 1 fill the rest, but not as the table says       */
+    file[2].rows = 1;
+    refused(file, 5, r, 5, false, MLC_ERR_SHAPE, "size mismatch for w (part 1 of 3): copying");
+    memcpy(file, cut_file, sizeof file);
+    r[5] = r[2];
+    r[5].from = "x.?";
+    r[5].part = 1;
+    file[2].name = "x.?";              /* two tensors for part 1                               */
+    refused(file, 5, r, 6, true, MLC_ERR_ARG, "'x.?' and 'x.b' are both named 'w' (part 1 of 3) "
+                                              "after prefix and renames");
+    file[2].name = "w";                /* a part, and all of it                                */
+    refused(file, 5, r, 5, true, MLC_ERR_ARG, "'w' and 'x.a' are both named 'w' (part 0 of 3, ");
+}
+
+TEST(state, tables_that_do_not_fill_a_parameter_are_refused)
+{
+    mlc_rename r[5];
+    memcpy(r, cut, sizeof r);
+    r[1].size = 2;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE, "load: 'w' is [5,4]: of axis 0 the sizes of its"
+            " parts leave 3, for 2 parts; see size and like of its 3 renames");
+    r[1].size = 6;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE, "its parts leave -1, for ");
+    r[1].size = INT64_MAX;
+    r[0].size = INT64_MAX;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE, "its parts leave -");
+    r[1].size = r[0].size = r[2].size = 1;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE, "its parts leave 2, for 0 parts");
+    memcpy(r, cut, sizeof r);
+    r[0].axis = r[1].axis = r[2].axis = 2;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE,
+            "load: 'w' is [5,4] and has no axis 2, as rename 'x.");
+    r[0].axis = r[1].axis = r[2].axis = -3;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE, "has no axis -3");
+    memcpy(r, cut, sizeof r);
+    r[4].transpose = true;
+    refused(cut_file, 5, r, 5, true, MLC_ERR_SHAPE,
+            "load: 'v' is [6]; rename 'x.e' transposes, which takes two axes");
+    memcpy(r, cut, sizeof r);
+    r[3].like = "nothing";
+    refused(cut_file, 5, r, 5, true, MLC_ERR_ARG, "load: there is no 'nothing'");
+}
+
+/* With exceptions the other parts of a parameter are left alone, too. */
+TEST(state, a_parameter_takes_all_its_parts_or_none)
+{
+    static const double v[6] = {21, 22, 23, 24, 25, 26};
+    shape           file[5];
+    char            log[200] = "";
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open("s.safetensors");
+    mlc_module     *net = bare(ctx, cut_ours, 2);
+    mlc_load_desc   d = loads_by(cut, 5);
+    mlc_load_report report;
+    const uint64_t  before = hash_tensor(1, mlc_module_param(net, "w"));
+    d.partial = d.skip_mismatched = true;
+    d.report = &report;
+    d.write = lines;
+    d.user = log;
+    memcpy(file, cut_file, sizeof file);
+    file[1].columns = 3;
+    put_shapes(ctx, b.path, file, 5, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK(report.loaded == 2 && report.mismatched == 1 && report.missing == 0);
+    CHECK_STR(log, "size mismatch w (part 1 of 3)\n");
+    CHECK(hash_tensor(1, mlc_module_param(net, "w")) == before);
+    check_rows(net, b.path, "v", 0, "x.d", false);
+    log[0] = 0;
+    put_shapes(ctx, b.path, cut_file + 1, 4, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK(report.loaded == 2 && report.mismatched == 0 && report.missing == 1);
+    CHECK_STR(log, "missing w (part 0 of 3, transposed)\n");
+    CHECK(hash_tensor(1, mlc_module_param(net, "w")) == before);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "v")), 6, v, 0, 4);
+    box_close(&b);
+}
+
+/* A table that says nothing of some names, and one that leaves a key out. */
+TEST(state, a_table_writes_what_it_reads)
+{
+    static const mlc_rename out[] = {TO("x.*", ""), TO("net.|*", "*")};
+    static const mlc_rename wrong[] = {TO("*.*", "*")}, twice[] = {TO("one", "w"), TO("one", "v")};
+    static const mlc_rename wide[] = {
+        TO("********------------------------------------------------------------------------------"
+           "-------------------------------------------------------------------------------------"
+           "-------------------------------------------------------------------------------------"
+           "-----------------------------------------------------------------------------",
+           "********")};
+    static const char *const pt[] = {"format", "pt", NULL};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    mlc_module   *net = bare(ctx, cut_ours, 2);
+    mlc_load_desc d = loads_by(out, 2);
+    mlc_save_desc to = saves_by(out, 2);
+    const uint64_t before = hash_net(1, net);
+    to.metadata = pt;
+    CHECK_EQ(mlc_save_ex(net, b.path, &to), MLC_OK);
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK_STR(mlc_safetensors_name(f, 0), "net.v");
+    CHECK_STR(mlc_safetensors_name(f, 1), "net.w");
+    CHECK_STR(mlc_safetensors_metadata(f, "format"), "pt");
+    CHECK(mlc_safetensors_metadata(f, "mlcore.version") == NULL);
+    mlc_safetensors_close(f);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);                /* without what may be missing     */
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK(hash_net(1, net) == before);
+    put_shapes(ctx, b.path, cut_file, 3, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "Missing key(s) in state_dict: \"w\", \"v\".");
+    CHECK(strstr(mlc_error(ctx), "nexpected") == NULL);     /* x.* is left out                 */
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    const uint64_t file = hash_file(1, b.path);
+    to = saves_by(wrong, 1);
+    CHECK_EQ(mlc_save_ex(net, b.path, &to), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "save: 'w' cannot go to '*.*', which has more '*' than '*'");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    to = saves_by(twice, 2);
+    CHECK_EQ(mlc_save_ex(net, b.path, &to), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), "save: two tensors named 'one'; rename one");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    to = saves_by(wide, 1);
+    CHECK_EQ(mlc_save_ex(net, b.path, &to), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "save: the name of 'w' by rename '***");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    to = saves_by(cut, 4);             /* v lacks a part                                       */
+    CHECK_EQ(mlc_save_ex(net, b.path, &to), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "is part 0 of 2 along axis -1, and none is part 1; give one for");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_save_ex(NULL, b.path, &to), MLC_ERR_ARG);
+    CHECK(hash_file(1, b.path) == file);
+    CHECK(hash_net(1, net) == before);
+    box_close(&b);
+}
+
+/* The parts are given under a name that is not the first. */
+TEST(state, parts_of_a_tied_parameter)
+{
+    static const shape      ours[] = {{"w", 2, 1}};
+    static const mlc_rename r[] = {{.from = "a", .to = "in.other", .parts = 2},
+                                   {.from = "b", .to = "in.other", .part = 1, .parts = 2}};
+    static const double     want[2] = {2, 1};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    mlc_module   *net = bare(ctx, ours, 1), *in = mlc_nn_sequential(ctx);
+    mlc_load_desc d = loads_by(r, 2);
+    mlc_named     list[2] = {{"a", mlc_full(ctx, MLC_F32, mlc_dims2(1, 1), 2)},
+                             {"b", mlc_full(ctx, MLC_F32, mlc_dims2(1, 1), 1)}};
+    CHECK_EQ(mlc_module_add_named(net, "in", in), MLC_OK);
+    CHECK_EQ(mlc_module_tie(in, "other", mlc_module_param(net, "w")), MLC_OK);
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 2, NULL), MLC_OK);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 2, want, 0, 0);
+    box_close(&b);
+}
+
+TEST(state, the_state_of_an_optimizer_has_no_parts)
+{
+    static const mlc_rename r[] = {{.from = "a", .to = "b", .transpose = true}};
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = sequential(ctx);
+    mlc_optim    *opt = mlc_adamw(net, 0.1);
+    mlc_load_desc d = loads_by(r, 1);
+    CHECK_EQ(mlc_optim_load_ex(opt, "none", &d), MLC_ERR_UNSUPPORTED);
+    CHECK_STR(mlc_error(ctx),
+              "optim_load: rename 'a' has parts or a transpose; only parameters may have them");
+    CHECK_STATUS(ctx, MLC_ERR_UNSUPPORTED);
+}
+
+static mlc_status cut_attempt(mlc_ctx *ctx, const void *user)
+{
+    const char   *path = (const char *)user;
+    mlc_module   *net = bare(ctx, cut_ours, 2);
+    mlc_load_desc d = loads_by(cut, 5);
+    mlc_save_desc to = saves_by(cut, 5);
+    mlc_status    st = mlc_ctx_status(ctx);
+    if (st == MLC_OK) st = mlc_save_ex(net, path, &to);
+    return st == MLC_OK ? mlc_load_ex(net, path, &d) : st;
+}
+
+TEST(state, parts_survive_that_any_allocation_fails)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("s.safetensors");
+    CHECK_EQ(cut_attempt(ctx, b.path), MLC_OK);
+    tally_fail_each(cut_attempt, b.path);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* ---- tables that are shipped ---------------------------------------------------------------- */
+
+/* Names of a language model, 8 features, 4 heads. Nothing runs it. */
+static mlc_module *language(mlc_ctx *ctx, mlc_nn_transformer_desc d, int vocab, bool bert)
+{
+    mlc_module *net = mlc_nn_sequential(ctx), *layers_in = mlc_nn_sequential(ctx);
+    mlc_module_add_named(net, "embed", mlc_nn_embedding(ctx, vocab, 8));
+    if (!d.gated) mlc_module_add_named(net, "positions", mlc_nn_embedding(ctx, 5, 8));
+    if (bert) mlc_module_add_named(net, "types", mlc_nn_embedding(ctx, 2, 8));
+    if (bert) mlc_module_add_named(net, "embed_norm", mlc_nn_layer_norm(ctx, 8));
+    for (int i = 0; i < 2; i++)
+        mlc_module_add(layers_in, mlc_nn_transformer_encoder_layer(ctx, &d));
+    mlc_module_add_named(net, "layers", layers_in);
+    if (!bert) mlc_module_add_named(net, "norm", d.rms_norm ? mlc_nn_rms_norm(ctx, 8) :
+                                                             mlc_nn_layer_norm(ctx, 8));
+    if (bert) mlc_module_add_named(net, "pooler", mlc_nn_linear(ctx, 8, 8));
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    return net;
+}
+
+/* Loads and writes the file by a table; without the prefix and from memory it loads, too. */
+static void both_ways(mlc_ctx *ctx, mlc_module *net, const char *path, const mlc_rename *r, int n,
+                      int64_t want)
+{
+    char            again[400];
+    mlc_load_report report;
+    mlc_load_desc   d = loads_by(r, n);
+    mlc_save_desc   to = saves_by(r, n);
+    size_t          bytes = 0;
+    d.report = &report;
+    snprintf(again, sizeof again, "%s.again", path);
+    CHECK_EQ(mlc_load_ex(net, path, &d), MLC_OK);
+    CHECK_EQ(report.loaded, want);
+    CHECK(report.missing == 0 && report.unexpected == 0 && report.mismatched == 0);
+    const uint64_t hash = hash_net(1, net);
+    CHECK_EQ(mlc_save_ex(net, again, &to), MLC_OK);
+    check_same_files(ctx, path, again);
+    remove(again);
+    unsigned char *file = get_file(path, &bytes);
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+        mlc_zero_(mlc_detach(it.tensor));
+    CHECK_EQ(mlc_load_memory(net, file, bytes, &d), MLC_OK);
+    CHECK(hash_net(1, net) == hash);
+    free(file);
+}
+
+TEST(state, files_of_gpt2_both_ways)
+{
+    static const shape file[] = {
+        {"transformer.wte.weight", 9, 8}, {"transformer.wpe.weight", 5, 8},
+        {"transformer.h.%d.ln_1.weight", 8, 0}, {"transformer.h.%d.ln_1.bias", 8, 0},
+        {"transformer.h.%d.attn.c_attn.weight", 8, 24},
+        {"transformer.h.%d.attn.c_attn.bias", 24, 0},
+        {"transformer.h.%d.attn.c_proj.weight", 8, 8}, {"transformer.h.%d.attn.c_proj.bias", 8, 0},
+        {"transformer.h.%d.ln_2.weight", 8, 0}, {"transformer.h.%d.ln_2.bias", 8, 0},
+        {"transformer.h.%d.mlp.c_fc.weight", 8, 6}, {"transformer.h.%d.mlp.c_fc.bias", 6, 0},
+        {"transformer.h.%d.mlp.c_proj.weight", 6, 8}, {"transformer.h.%d.mlp.c_proj.bias", 8, 0},
+        {"transformer.ln_f.weight", 8, 0}, {"transformer.ln_f.bias", 8, 0},
+        {"transformer.h.%d.attn.bias", 3, 3}, {"transformer.h.%d.attn.masked_bias", 1, 0}};
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(8, 4);
+    d.hidden = 6;
+    mlc_module *net = language(ctx, d, 9, false), *head = mlc_nn_sequential(ctx);
+    mlc_load_desc by = mlc_load_desc_make();
+    by.renames = mlc_rename_gpt2(&by.n_renames);
+    mlc_module_add_named(net, "head", head);
+    CHECK_EQ(mlc_module_tie(head, "weight", mlc_module_param(net, "embed.weight")), MLC_OK);
+    put_shapes(ctx, b.path, file, 16, "", MLC_F32);
+    both_ways(ctx, net, b.path, by.renames, by.n_renames, 28);
+    check_rows(net, b.path, "embed.weight", 0, "transformer.wte.weight", false);
+    check_rows(net, b.path, "positions.weight", 0, "transformer.wpe.weight", false);
+    check_rows(net, b.path, "layers.1.self_attn.in_proj_weight", 0,
+               "transformer.h.1.attn.c_attn.weight", true);
+    check_rows(net, b.path, "layers.1.self_attn.in_proj_bias", 0,
+               "transformer.h.1.attn.c_attn.bias", false);
+    check_rows(net, b.path, "layers.0.self_attn.out_proj.weight", 0,
+               "transformer.h.0.attn.c_proj.weight", true);
+    check_rows(net, b.path, "layers.0.linear1.weight", 0, "transformer.h.0.mlp.c_fc.weight", true);
+    check_rows(net, b.path, "layers.1.linear2.weight", 0, "transformer.h.1.mlp.c_proj.weight",
+               true);
+    check_rows(net, b.path, "layers.1.norm1.bias", 0, "transformer.h.1.ln_1.bias", false);
+    check_rows(net, b.path, "layers.1.norm2.weight", 0, "transformer.h.1.ln_2.weight", false);
+    check_rows(net, b.path, "norm.bias", 0, "transformer.ln_f.bias", false);
+    const uint64_t hash = hash_net(1, net);
+    put_shapes(ctx, b.path, file, 18, "transformer.", MLC_F32);      /* model alone, masks     */
+    CHECK_EQ(mlc_load_ex(net, b.path, &by), MLC_OK);
+    CHECK(hash_net(1, net) == hash);
+    CHECK(mlc_rename_gpt2(NULL) == NULL && mlc_rename_llama(NULL) == NULL);
+    CHECK(mlc_rename_bert(NULL) == NULL);
+    box_close(&b);
+}
+
+/* Grouped keys and values: of 16 rows 8 are of queries. The second time all have biases. */
+TEST(state, files_of_llama_both_ways)
+{
+    static const shape file[] = {
+        {"model.embed_tokens.weight", 9, 8}, {"model.layers.%d.self_attn.q_proj.weight", 8, 8},
+        {"model.layers.%d.self_attn.k_proj.weight", 4, 8},
+        {"model.layers.%d.self_attn.v_proj.weight", 4, 8},
+        {"model.layers.%d.self_attn.o_proj.weight", 8, 8},
+        {"model.layers.%d.mlp.gate_proj.weight", 6, 8},
+        {"model.layers.%d.mlp.up_proj.weight", 6, 8},
+        {"model.layers.%d.mlp.down_proj.weight", 8, 6},
+        {"model.layers.%d.input_layernorm.weight", 8, 0},
+        {"model.layers.%d.post_attention_layernorm.weight", 8, 0}, {"model.norm.weight", 8, 0},
+        {"lm_head.weight", 9, 8},
+        {"model.layers.%d.self_attn.q_proj.bias", 8, 0},
+        {"model.layers.%d.self_attn.k_proj.bias", 4, 0},
+        {"model.layers.%d.self_attn.v_proj.bias", 4, 0},
+        {"model.layers.%d.self_attn.o_proj.bias", 8, 0},
+        {"model.layers.%d.mlp.gate_proj.bias", 6, 0}, {"model.layers.%d.mlp.up_proj.bias", 6, 0},
+        {"model.layers.%d.mlp.down_proj.bias", 8, 0},
+        {"model.layers.%d.self_attn.rotary_emb.inv_freq", 1, 0}};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    mlc_load_desc by = mlc_load_desc_make();
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(8, 4);
+    by.renames = mlc_rename_llama(&by.n_renames);
+    d.hidden = 6;
+    d.kv_heads = 2;
+    d.gated = d.rms_norm = true;
+    for (int biases = 0; biases < 2; biases++) {
+        d.no_bias = !biases;
+        mlc_module *net = language(ctx, d, 9, false);
+        const shape w = {"weight", 9, 8};
+        mlc_module_add_named(net, "head", bare(ctx, &w, 1));
+        mlc_module_build(net);
+        put_shapes(ctx, b.path, file, biases ? 19 : 12, "", MLC_F32);
+        both_ways(ctx, net, b.path, by.renames, by.n_renames, biases ? 35 : 21);
+        const char *const in = "layers.1.self_attn.in_proj_weight";
+        check_rows(net, b.path, in, 0, "model.layers.1.self_attn.q_proj.weight", false);
+        check_rows(net, b.path, in, 8, "model.layers.1.self_attn.k_proj.weight", false);
+        check_rows(net, b.path, in, 12, "model.layers.1.self_attn.v_proj.weight", false);
+        check_rows(net, b.path, "layers.0.self_attn.out_proj.weight", 0,
+                   "model.layers.0.self_attn.o_proj.weight", false);
+        check_rows(net, b.path, "layers.1.linear1.weight", 0,
+                   "model.layers.1.mlp.gate_proj.weight", false);
+        check_rows(net, b.path, "layers.1.linear1.weight", 6,
+                   "model.layers.1.mlp.up_proj.weight", false);
+        check_rows(net, b.path, "layers.0.linear2.weight", 0,
+                   "model.layers.0.mlp.down_proj.weight", false);
+        check_rows(net, b.path, "layers.0.norm1.weight", 0,
+                   "model.layers.0.input_layernorm.weight", false);
+        check_rows(net, b.path, "layers.1.norm2.weight", 0,
+                   "model.layers.1.post_attention_layernorm.weight", false);
+        check_rows(net, b.path, "norm.weight", 0, "model.norm.weight", false);
+        check_rows(net, b.path, "head.weight", 0, "lm_head.weight", false);
+        if (biases)
+            check_rows(net, b.path, "layers.1.self_attn.in_proj_bias", 8,
+                       "model.layers.1.self_attn.k_proj.bias", false);
+        const uint64_t hash = hash_net(1, net);
+        put_shapes(ctx, b.path, file, biases ? 20 : 12, "model.", MLC_F32);
+        CHECK_EQ(mlc_load_ex(net, b.path, &by), MLC_OK);
+        CHECK(hash_net(1, net) == hash);
+    }
+    box_close(&b);
+}
+
+TEST(state, files_of_bert_both_ways)
+{
+    static const shape file[] = {
+        {"bert.embeddings.word_embeddings.weight", 9, 8},
+        {"bert.embeddings.position_embeddings.weight", 5, 8},
+        {"bert.embeddings.token_type_embeddings.weight", 2, 8},
+        {"bert.embeddings.LayerNorm.weight", 8, 0}, {"bert.embeddings.LayerNorm.bias", 8, 0},
+        {"bert.encoder.layer.%d.attention.self.query.weight", 8, 8},
+        {"bert.encoder.layer.%d.attention.self.query.bias", 8, 0},
+        {"bert.encoder.layer.%d.attention.self.key.weight", 8, 8},
+        {"bert.encoder.layer.%d.attention.self.key.bias", 8, 0},
+        {"bert.encoder.layer.%d.attention.self.value.weight", 8, 8},
+        {"bert.encoder.layer.%d.attention.self.value.bias", 8, 0},
+        {"bert.encoder.layer.%d.attention.output.dense.weight", 8, 8},
+        {"bert.encoder.layer.%d.attention.output.dense.bias", 8, 0},
+        {"bert.encoder.layer.%d.attention.output.LayerNorm.weight", 8, 0},
+        {"bert.encoder.layer.%d.attention.output.LayerNorm.bias", 8, 0},
+        {"bert.encoder.layer.%d.intermediate.dense.weight", 6, 8},
+        {"bert.encoder.layer.%d.intermediate.dense.bias", 6, 0},
+        {"bert.encoder.layer.%d.output.dense.weight", 8, 6},
+        {"bert.encoder.layer.%d.output.dense.bias", 8, 0},
+        {"bert.encoder.layer.%d.output.LayerNorm.weight", 8, 0},
+        {"bert.encoder.layer.%d.output.LayerNorm.bias", 8, 0},
+        {"bert.pooler.dense.weight", 8, 8}, {"bert.pooler.dense.bias", 8, 0},
+        {"cls.predictions.bias", 9, 0}, {"bert.embeddings.position_ids", 5, 0}};
+    shape       old[25];
+    char        names[25][80];
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(8, 4);
+    mlc_load_desc by = mlc_load_desc_make();
+    by.renames = mlc_rename_bert(&by.n_renames);
+    d.hidden = 6;
+    mlc_module *net = language(ctx, d, 9, true);
+    put_shapes(ctx, b.path, file, 23, "", MLC_F32);
+    both_ways(ctx, net, b.path, by.renames, by.n_renames, 39);
+    check_rows(net, b.path, "types.weight", 0, file[2].name, false);
+    check_rows(net, b.path, "embed_norm.bias", 0, file[4].name, false);
+    check_rows(net, b.path, "layers.1.self_attn.in_proj_weight", 8,
+               "bert.encoder.layer.1.attention.self.key.weight", false);
+    check_rows(net, b.path, "layers.1.self_attn.in_proj_bias", 16,
+               "bert.encoder.layer.1.attention.self.value.bias", false);
+    check_rows(net, b.path, "layers.0.self_attn.out_proj.bias", 0,
+               "bert.encoder.layer.0.attention.output.dense.bias", false);
+    check_rows(net, b.path, "layers.0.norm1.weight", 0,
+               "bert.encoder.layer.0.attention.output.LayerNorm.weight", false);
+    check_rows(net, b.path, "layers.1.norm2.weight", 0,
+               "bert.encoder.layer.1.output.LayerNorm.weight", false);
+    check_rows(net, b.path, "layers.1.linear1.weight", 0,
+               "bert.encoder.layer.1.intermediate.dense.weight", false);
+    check_rows(net, b.path, "layers.1.linear2.weight", 0,
+               "bert.encoder.layer.1.output.dense.weight", false);
+    check_rows(net, b.path, "pooler.weight", 0, "bert.pooler.dense.weight", false);
+    const uint64_t hash = hash_net(1, net);
+    for (int i = 0; i < 25; i++) {     /* the oldest names, of the model alone                 */
+        char *norm;
+        old[i] = file[i];
+        snprintf(names[i], sizeof *names, "%s", file[i].name);
+        if ((norm = strstr(names[i], "LayerNorm.")) != NULL)
+            memcpy(norm + 10, norm[10] == 'w' ? "gamma" : "beta", norm[10] == 'w' ? 6 : 5);
+        old[i].name = names[i];
+    }
+    put_shapes(ctx, b.path, old, 25, "bert.", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &by), MLC_OK);
+    CHECK(hash_net(1, net) == hash);
+    box_close(&b);
+}

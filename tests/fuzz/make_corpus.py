@@ -51,6 +51,10 @@ put("csv", "types", b"\x41" + b"t,f,i\n01,2.5,3\n02,NA,4\n")
 put("state", "strict", b"\x00" + save(net))
 put("state", "renamed", b"\x1f" + save({"module.a.weight": net["0.weight"],
                                          "module.b2.bias": net["2.bias"].astype(np.float16)}))
+put("state", "parts", b"\x40" + save({"q.weight": net["0.weight"][:2], "0.weight": net["0.weight"][2:],
+                                      ".bias": net["0.bias"][:2], "0.bias": net["0.bias"][2:],
+                                      "2.weight": net["2.weight"][:, :2].T.copy(), "2.bias": net["2.bias"],
+                                      "b": net["2.weight"][:, 2:].copy()}))
 put("shapes", "some", bytes(range(200)))
 nothing = bytearray(range(200))                      # sums of a tensor without elements
 nothing[0x15], nothing[0x46:0x4c] = 0x14, bytes((0x4a, 0x4b, 0x47, 0x46, 0x48, 0x49))

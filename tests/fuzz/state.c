@@ -21,6 +21,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const mlc_rename renames[] = {{.from = "a.*", .to = "0.*"},
                                          {.from = "b*", .to = "2.*"},
                                          {.from = "*", .to = "*"}};
+    static const mlc_rename cut[] = {
+        {.from = "q|.*", .to = "0.*", .parts = 2, .size = 2},
+        {.from = "0.*", .to = "0.*", .part = 1, .parts = 2},
+        {.from = "2.weight", .to = "2.weight", .transpose = true, .axis = 1, .parts = 2},
+        {.from = "b", .to = "2.weight", .axis = 1, .part = 1, .parts = 2, .like = "0.weight"},
+        {.from = "a*", .to = ""}};
     mlc_load_report report;
     mlc_load_desc   d = mlc_load_desc_make();
     if (size == 0) return 0;
@@ -29,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     d.cast = (data[0] & 2) != 0;
     d.skip_mismatched = (data[0] & 4) != 0;
     d.prefix = data[0] & 8 ? "module." : NULL;
-    d.renames = renames;
-    d.n_renames = data[0] & 16 ? 3 : 0;
+    d.renames = data[0] & 64 ? cut : renames;
+    d.n_renames = data[0] & 64 ? 5 : data[0] & 16 ? 3 : 0;
     d.report = &report;
     if (!net) {
         mlc_ctx_desc c;
