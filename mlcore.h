@@ -2576,6 +2576,25 @@ typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, in
 MLC_API mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                 const mlc_generate_desc *desc, mlc_token_fn fn, void *user);
 
+typedef struct mlc_beam_desc {
+    int64_t  tokens, beams;            /* required: new tokens at most, texts beside each other */
+    double   length_power;             /* of a text's number of tokens, by which the logarithm  */
+                                       /* of its probability is divided; default 1              */
+    const int64_t *stop;               /* as of mlc_generate_desc                              */
+    int32_t  n_stop;
+    const int64_t *padding;            /* the same                                             */
+} mlc_beam_desc;
+
+/* mlc_beam_desc_make: without stop tokens.                                                    */
+MLC_API mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams);
+/* mlc_beam_search: the likeliest text among those that beams followed: of each sequence of prompt,
+ *   i64 [b,t]. The cache has room for b beams sequences; what is in it afterwards is of no use.
+ *   out    out [b,tokens] or NULL: -1 after a text's end; score [b] or NULL
+ *   err    as mlc_generate, and ARG: fewer tokens in the vocabulary than beams
+ *   ref    Hugging Face's beam search with early_stopping false                               */
+MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
+                                   const mlc_beam_desc *desc, int64_t *out, double *score);
+
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
  * a function of a seed and is not stored: what needs it makes it again, piece by piece, with the
@@ -38022,6 +38041,24 @@ MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
     return d;
 }
 
+/* Does a prompt with so many tokens to come fit into the cache? */
+static mlc_status mlc__prompt_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
+                                    int64_t tokens, const int64_t *stop, int32_t n_stop)
+{
+    MLC__REQUIRE(ctx, n_stop >= 0 && (stop || !n_stop), ARG, "generate: %d stop tokens at NULL",
+                 n_stop);
+    MLC__REQUIRE(ctx, prompt->ndim == 2 && prompt->dtype == MLC_I64 && prompt->shape[0] > 0 &&
+                 prompt->shape[1] > 0, SHAPE, "generate: the prompt is %s of %s; it must be i64 "
+                 "[b,t] with a token at least", mlc__shape(prompt).s,
+                 mlc_dtype_name(prompt->dtype));
+    const int64_t room = c->capacity - c->seq.offset - prompt->shape[1];
+    MLC__REQUIRE(ctx, room >= tokens - 1, ARG, "generate: the cache has %lld places, of which "
+                 "%lld are filled; a prompt of %lld and %lld tokens do not fit",
+                 (long long)c->capacity, (long long)c->seq.offset, (long long)prompt->shape[1],
+                 (long long)tokens);
+    return MLC_OK;
+}
+
 static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
                                       const mlc_generate_desc *d)
 {
@@ -38036,18 +38073,7 @@ static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const ml
                  mlc__real(d->temperature).s, (long long)d->top_k, mlc__real(d->top_p).s,
                  mlc__real(d->min_p).s,
                  mlc__real(d->repetition).s);
-    MLC__REQUIRE(ctx, d->n_stop >= 0 && (d->stop || !d->n_stop), ARG,
-                 "generate: %d stop tokens at NULL", d->n_stop);
-    MLC__REQUIRE(ctx, prompt->ndim == 2 && prompt->dtype == MLC_I64 && prompt->shape[0] > 0 &&
-                 prompt->shape[1] > 0, SHAPE, "generate: the prompt is %s of %s; it must be i64 "
-                 "[b,t] with a token at least", mlc__shape(prompt).s,
-                 mlc_dtype_name(prompt->dtype));
-    const int64_t room = c->capacity - c->seq.offset - prompt->shape[1];
-    MLC__REQUIRE(ctx, room >= d->tokens - 1, ARG, "generate: the cache has %lld places, of which "
-                 "%lld are filled; a prompt of %lld and %lld tokens do not fit",
-                 (long long)c->capacity, (long long)c->seq.offset, (long long)prompt->shape[1],
-                 (long long)d->tokens);
-    return MLC_OK;
+    return mlc__prompt_check(ctx, c, prompt, d->tokens, d->stop, d->n_stop);
 }
 
 static void mlc__generate_close(mlc__generate *g)
@@ -38213,29 +38239,44 @@ static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
 /* ---- steps */
 
 /* Does a token end its sequence, or is it none? */
-static bool mlc__generate_stops(const mlc_generate_desc *d, int64_t token)
+static bool mlc__token_stops(const int64_t *stop, int32_t n, int64_t token)
 {
-    for (int32_t i = 0; i < d->n_stop; i++) if (d->stop[i] == token) return true;
+    for (int32_t i = 0; i < n; i++) if (stop[i] == token) return true;
     return token < 0;
 }
 
-/* Logits of the last place of x, on the host; the first call makes room. */
+/* Logits [n,t,vocab] of x. */
+static mlc_tensor *mlc__logits_of(mlc_module *net, mlc_cache *c, mlc_tensor *x)
+{
+    mlc_tensor *y = x ? mlc_forward_cached(net, x, c) : NULL;
+    if (!y || (y->ndim == 3 && y->shape[0] == x->shape[0] && mlc__is_float(y->dtype) &&
+               y->shape[1] > 0 && y->shape[2] > 0 && y->shape[2] <= INT32_MAX)) return y;
+    mlc__fail(net->ctx, MLC_ERR_SHAPE, "generate: the module makes %s of %s; it must be logits "
+              "[%lld,t,vocab]", mlc__shape(y).s, mlc_dtype_name(y->dtype),
+              (long long)x->shape[0]);
+    return NULL;
+}
+
+/* Those of the last place, on the host. */
+static mlc_status mlc__logits_read(mlc_tensor *y, float *to)
+{
+    const size_t bytes = (size_t)(y->shape[0] * y->shape[2]) * sizeof(float);
+    mlc_tensor *last = mlc_cast(mlc_slice(y, 1, y->shape[1] - 1, y->shape[1], 1), MLC_F32);
+    return last ? mlc_read(last, to, bytes) : y->ctx->status;
+}
+
+/* Logits of x, on the host; the first call makes room. */
 static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x,
                                         mlc_tensor *prompt)
 {
-    mlc_tensor *y = mlc_forward_cached(net, x, g->cache);
+    mlc_tensor *y = mlc__logits_of(net, g->cache, x);
     if (!y) return g->ctx->status;
-    MLC__REQUIRE(g->ctx, y->ndim == 3 && y->shape[0] == g->n && mlc__is_float(y->dtype) &&
-                 y->shape[1] > 0 && y->shape[2] > 0 && y->shape[2] <= INT32_MAX, SHAPE,
-                 "generate: the module makes %s of %s; it must be logits [%lld,t,vocab]",
-                 mlc__shape(y).s, mlc_dtype_name(y->dtype), (long long)g->n);
     if (!g->logits) {
         g->vocab = y->shape[2];
         if (!mlc__generate_open(g)) return MLC_ERR_NOMEM;
         MLC__TRY(mlc__generate_saw(g, prompt));
     }
-    y = mlc_cast(mlc_slice(y, 1, y->shape[1] - 1, y->shape[1], 1), MLC_F32);
-    return y ? mlc_read(y, g->logits, (size_t)(g->n * g->vocab) * sizeof(float)) : g->ctx->status;
+    return mlc__logits_read(y, g->logits);
 }
 
 /* Draws for all sequences; *left: how many go on. */
@@ -38244,13 +38285,13 @@ static mlc_status mlc__generate_step(mlc__generate *g, int64_t *left)
     const mlc_generate_desc *d = g->d;
     *left = 0;
     for (int64_t i = 0; i < g->n; i++) {
-        const bool ended = g->step > 0 && mlc__generate_stops(d, g->next[i]);
+        const bool ended = g->step > 0 && mlc__token_stops(d->stop, d->n_stop, g->next[i]);
         g->next[i] = ended ? -1 : mlc__generate_draw(g, i);
         if (!ended && g->next[i] < 0) return g->ctx->status;
         g->feed[i] = mlc__max(0, g->next[i]);
         if (!ended && g->seen) g->seen[i * g->vocab + g->next[i]] = 1;
         if (d->out) d->out[i * d->tokens + g->step] = g->next[i];
-        *left += !ended && !mlc__generate_stops(d, g->next[i]);
+        *left += !ended && !mlc__token_stops(d->stop, d->n_stop, g->next[i]);
     }
     return MLC_OK;
 }
@@ -38264,7 +38305,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         st = mlc_scope_begin(g->ctx);
         if (st != MLC_OK) break;
         mlc_tensor *x = g->step ? mlc_from(g->ctx, MLC_I64, mlc_dims2(g->n, 1), g->feed) : prompt;
-        st = x ? mlc__generate_forward(g, net, x, prompt) : g->ctx->status;
+        st = mlc__generate_forward(g, net, x, prompt);
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
         const mlc_status end = mlc__scope_leave(g->ctx);
         if (st == MLC_OK) st = end;
@@ -38292,6 +38333,264 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     const mlc_status st = mlc__generate_all(&g, net, prompt, fn, user);
     mlc_eval_end(net);
     mlc__generate_close(&g);
+    return st;
+}
+
+/* ---- beams */
+
+typedef struct mlc__beam {
+    double   score;                    /* logarithm of the text's probability; when it is done,  */
+    int64_t  n;                        /* divided by its length. n: tokens, 0: no text           */
+    int64_t *text;                     /* [tokens]                                              */
+} mlc__beam;
+
+/* A text of a beam and a token more. */
+typedef struct mlc__branch { double score; int64_t beam, token; } mlc__branch;
+
+typedef struct mlc__beams {
+    mlc_ctx     *ctx;
+    mlc_cache   *cache;
+    const mlc_beam_desc *d;
+    int64_t      n, vocab, step, most; /* most: branches of a sequence                         */
+    float       *logits;               /* [n beams,vocab]                                      */
+    mlc__beam   *beam[3];              /* [n,beams]: that go on, that come next, that are done */
+    int64_t     *text[3];              /* [n,beams,tokens] of each                             */
+    int64_t     *row, *feed;           /* [n beams]: what a beam goes on from; its last token  */
+    mlc__branch *branch;               /* [most], the best first                               */
+    bool        *settled;              /* [n]: no beam can be better than what is done         */
+} mlc__beams;
+
+MLC_IMPL mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams)
+{
+    mlc_beam_desc d;
+    memset(&d, 0, sizeof d);
+    d.tokens = tokens;
+    d.beams = beams;
+    d.length_power = 1.0;
+    return d;
+}
+
+static mlc_status mlc__beams_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
+                                   const mlc_beam_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->tokens >= 1 && d->beams >= 1 && d->beams < 1 << 20 &&
+                 d->length_power - d->length_power == 0.0, ARG,
+                 "beam_search: tokens %lld, beams %lld; both must be positive, length_power finite, "
+                 "a desc from mlc_beam_desc_make(tokens, beams)",
+                 d ? (long long)d->tokens : 0, d ? (long long)d->beams : 0);
+    MLC__TRY(mlc__prompt_check(ctx, c, prompt, d->tokens, d->stop, d->n_stop));
+    MLC__REQUIRE(ctx, prompt->shape[0] <= c->batch / d->beams, ARG,
+                 "beam_search: the cache has room for %lld sequences; %lld with %lld beams each do "
+                 "not fit", (long long)c->batch,
+                 (long long)prompt->shape[0], (long long)d->beams);
+    return MLC_OK;
+}
+
+static bool mlc__beams_open(mlc__beams *g)
+{
+    const int64_t all = g->n * g->d->beams, tokens = g->d->tokens;
+    const size_t size[] = { (size_t)(all * g->vocab) * sizeof(float), (size_t)all * sizeof(int64_t),
+                            (size_t)all * sizeof(int64_t),
+                            (size_t)g->most * sizeof *g->branch, (size_t)g->n };
+    void **const to[] = { (void **)&g->logits, (void **)&g->row, (void **)&g->feed,
+                          (void **)&g->branch, (void **)&g->settled };
+    for (int i = 0; i < 5; i++) {
+        *to[i] = mlc__heap_alloc(g->ctx, size[i], MLC_MEM_OBJECT, "beam_search");
+        if (!*to[i]) return false;
+    }
+    for (int i = 0; i < 3; i++) {
+        g->beam[i] = MLC__CAST(mlc__beam *, mlc__heap_alloc(g->ctx, (size_t)all * sizeof(mlc__beam),
+                                                            MLC_MEM_OBJECT, "beam_search"));
+        g->text[i] = MLC__CAST(int64_t *, mlc__heap_alloc(g->ctx, (size_t)(all * tokens) *
+                                                          sizeof(int64_t), MLC_MEM_OBJECT,
+                                                          "beam_search"));
+        if (!g->beam[i] || !g->text[i]) return false;
+        for (int64_t b = 0; b < all; b++) g->beam[i][b].text = g->text[i] + b * tokens;
+    }
+    return true;
+}
+
+static void mlc__beams_close(mlc__beams *g)
+{
+    void *const all[] = { g->logits, g->row, g->feed, g->branch, g->settled };
+    for (int i = 0; i < 5; i++) mlc__heap_free(g->ctx, all[i]);
+    for (int i = 0; i < 3; i++) {
+        mlc__heap_free(g->ctx, g->beam[i]);
+        mlc__heap_free(g->ctx, g->text[i]);
+    }
+}
+
+/* The logarithm of the sum of e^x; NaN unless all are numbers. */
+static double mlc__logits_lse(const float *x, int64_t n)
+{
+    double sum = 0.0;
+    float most = x[0];
+    for (int64_t i = 1; i < n; i++) if (x[i] > most) most = x[i];
+    for (int64_t i = 0; i < n; i++) sum += mlc__exp_f64((double)x[i] - (double)most);
+    return (double)most + log(sum);
+}
+
+/* A branch takes its place among the best, of which there are *n. */
+static void mlc__branch_add(mlc__beams *g, int64_t *n, mlc__branch b)
+{
+    if (*n == g->most && g->branch[g->most - 1].score >= b.score) return;
+    int64_t i = *n < g->most ? (*n)++ : g->most - 1;
+    for (; i > 0 && g->branch[i - 1].score < b.score; i--) g->branch[i] = g->branch[i - 1];
+    g->branch[i] = b;
+}
+
+/* The best branches of sequence i; false with an error. */
+static bool mlc__beams_branch(mlc__beams *g, int64_t i, int64_t *n)
+{
+    const int64_t beams = g->step ? g->d->beams : 1;
+    *n = 0;
+    for (int64_t b = 0; b < beams; b++) {
+        const float *x = g->logits + (i * beams + b) * g->vocab;
+        const double score = g->step ? g->beam[0][i * beams + b].score : 0.0;
+        const double lse = mlc__logits_lse(x, g->vocab);
+        if (lse - lse != 0.0) {
+            mlc__fail(g->ctx, MLC_ERR_VALUE, "beam_search: at step %lld the logits of sequence "
+                      "%lld are not all numbers below infinity", (long long)g->step, (long long)i);
+            return false;
+        }
+        for (int64_t t = 0; t < g->vocab; t++) {
+            const mlc__branch c = { score + ((double)x[t] - lse), b, t };
+            mlc__branch_add(g, n, c);
+        }
+    }
+    return true;
+}
+
+/* A branch becomes a text. */
+static void mlc__beam_set(const mlc__beams *g, mlc__beam *to, int64_t i, const mlc__branch *c,
+                          double score)
+{
+    const mlc__beam *from = &g->beam[0][i * g->d->beams + c->beam];
+    memcpy(to->text, from->text, (size_t)g->step * sizeof(int64_t));
+    to->text[g->step] = c->token;
+    to->n = g->step + 1;
+    to->score = score;
+}
+
+/* A text that is done takes the place of the worst that is, if it is better. */
+static void mlc__beams_done(mlc__beams *g, int64_t i, const mlc__branch *c)
+{
+    mlc__beam *done = g->beam[2] + i * g->d->beams, *worst = done;
+    const double score = c->score / pow((double)(g->step + 1), g->d->length_power);
+    for (int64_t b = 0; b < g->d->beams; b++) {
+        if (!done[b].n) { worst = &done[b]; break; }
+        if (done[b].score < worst->score) worst = &done[b];
+    }
+    if (!worst->n || worst->score < score) mlc__beam_set(g, worst, i, c, score);
+}
+
+/* Can no beam that goes on, the best having this score, be better than all that is done? */
+static bool mlc__beams_settled(const mlc__beams *g, int64_t i, double best)
+{
+    const mlc__beam *done = g->beam[2] + i * g->d->beams;
+    const double score = best / pow((double)(g->step + 1), g->d->length_power);
+    for (int64_t b = 0; b < g->d->beams; b++)
+        if (!done[b].n || score > done[b].score) return false;
+    return true;
+}
+
+/* Branches of sequence i end, or go on as beams. */
+static void mlc__beams_grow(mlc__beams *g, int64_t i, int64_t n)
+{
+    const mlc_beam_desc *d = g->d;
+    const bool last = g->step + 1 == d->tokens;
+    int64_t next = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const mlc__branch *c = &g->branch[k];
+        if (last || mlc__token_stops(d->stop, d->n_stop, c->token)) {
+            if (k < d->beams && !g->settled[i]) mlc__beams_done(g, i, c);
+        } else if (next < d->beams) {
+            const int64_t to = i * d->beams + next++;
+            mlc__beam_set(g, &g->beam[1][to], i, c, c->score);
+            g->row[to] = g->step ? i * d->beams + c->beam : i;
+            g->feed[to] = c->token;
+        }
+    }
+    if (!last && mlc__beams_settled(g, i, g->beam[1][i * d->beams].score)) g->settled[i] = true;
+}
+
+/* A step of all sequences; *left: some go on. */
+static mlc_status mlc__beams_step(mlc__beams *g, bool *left)
+{
+    *left = false;
+    for (int64_t i = 0; i < g->n; i++) {
+        int64_t n;
+        if (!mlc__beams_branch(g, i, &n)) return g->ctx->status;
+        mlc__beams_grow(g, i, n);
+        *left = *left || !g->settled[i];
+    }
+    mlc__beam *const t = g->beam[0];
+    g->beam[0] = g->beam[1];
+    g->beam[1] = t;
+    *left = *left && g->step + 1 < g->d->tokens;
+    return *left ? mlc_cache_select(g->cache, g->row, g->n * g->d->beams) : MLC_OK;
+}
+
+static mlc_status mlc__beams_forward(mlc__beams *g, mlc_module *net, mlc_tensor *prompt)
+{
+    const int64_t all = g->n * g->d->beams;
+    mlc_tensor *y = mlc__logits_of(net, g->cache, !g->step ? prompt
+                                   : mlc_from(g->ctx, MLC_I64, mlc_dims2(all, 1), g->feed));
+    if (!y) return g->ctx->status;
+    if (!g->step) {
+        g->vocab = y->shape[2];
+        MLC__REQUIRE(g->ctx, g->vocab >= g->most, ARG, "beam_search: %lld tokens in the vocabulary "
+                     "are too few for %lld beams", (long long)g->vocab, (long long)g->d->beams);
+        if (!mlc__beams_open(g)) return MLC_ERR_NOMEM;
+    }
+    return mlc__logits_read(y, g->logits);
+}
+
+static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *prompt)
+{
+    mlc_status st = MLC_OK;
+    for (bool left = true; left && st == MLC_OK; g->step++) {
+        MLC__TRY(mlc_scope_begin(g->ctx));
+        st = mlc__beams_forward(g, net, prompt);
+        if (st == MLC_OK) st = mlc__beams_step(g, &left);
+        const mlc_status end = mlc__scope_leave(g->ctx);
+        if (st == MLC_OK) st = end;
+    }
+    return st;
+}
+
+/* The best that is done. */
+static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
+{
+    for (int64_t i = 0; i < g->n; i++) {
+        const mlc__beam *done = g->beam[2] + i * g->d->beams, *best = done;
+        for (int64_t b = 1; b < g->d->beams; b++)
+            if (done[b].n && done[b].score > best->score) best = &done[b];
+        if (score) score[i] = best->score;
+        for (int64_t k = 0; out && k < g->d->tokens; k++)
+            out[i * g->d->tokens + k] = k < best->n ? best->text[k] : -1;
+    }
+}
+
+MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
+                                    const mlc_beam_desc *desc, int64_t *out, double *score)
+{
+    mlc_tensor *const in[1] = { prompt };
+    mlc__beams g;
+    if (!net || !cache || !mlc__inputs("beam_search", 1, in)) return MLC_ERR_ARG;
+    MLC__TRY(mlc__beams_check(net->ctx, cache, prompt, desc));
+    memset(&g, 0, sizeof g);
+    g.ctx = net->ctx;
+    g.cache = cache;
+    g.d = desc;
+    g.n = prompt->shape[0];
+    g.most = mlc__max(2, 1 + desc->n_stop) * desc->beams;
+    if (desc->padding) MLC__TRY(mlc_cache_padding(cache, desc->padding, g.n));
+    MLC__TRY(mlc_eval_begin(net));
+    const mlc_status st = mlc__beams_all(&g, net, prompt);
+    if (st == MLC_OK) mlc__beams_result(&g, out, score);
+    mlc_eval_end(net);
+    mlc__beams_close(&g);
     return st;
 }
 

@@ -1445,6 +1445,21 @@ DO(mlc_generate)
     return st;
 }
 
+DO(mlc_beam_search)
+{
+    const mlc_nn_gpt_desc d = small_gpt();
+    const mlc_cache_desc  k = mlc_cache_desc_make(2, 4);
+    const mlc_beam_desc   b = mlc_beam_desc_make(2, 2);
+    mlc_module           *m = mlc_nn_gpt(w->ctx, &d);
+    int64_t               out[2] = {0};
+    mlc_cache            *c = own_module(w, m) ? mlc_cache_create(m, &k) : NULL;
+    mlc_tensor           *x = c ? mlc_zeros(w->ctx, MLC_I64, mlc_dims2(1, 2)) : NULL;
+    const mlc_status st = x ? mlc_beam_search(m, c, x, &b, out, NULL) : mlc_ctx_status(w->ctx);
+    w->text = st == MLC_OK ? (uint64_t)(out[0] * 8 + out[1]) : 0;
+    mlc_cache_free(c);
+    return st;
+}
+
 /* A convolution with a norm behind it, folded.                                                  */
 DO(mlc_nn_fold_batch_norm)
 {

@@ -616,6 +616,43 @@ TEST(language, fifty_greedy_tokens_are_hugging_faces)
     }
 }
 
+/* Beams with lengths and stop tokens of all kinds: make_language_goldens.py has them, too. */
+static void hf_beams(int k, int64_t beams, double power, const int64_t *stop, int32_t n_stop)
+{
+    double               want[BATCH * 12], want_score[BATCH], score[BATCH];
+    int64_t              out[BATCH * 12];
+    mlc_ctx             *ctx = ctx_of(MLC_ISA_AUTO, MLC_F64, 0);
+    golden_file          f = golden_open(ctx, "language.safetensors");
+    mlc_module          *net = hf_net(ctx, k);
+    const mlc_cache_desc d = mlc_cache_desc_make(BATCH * beams, 20);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    mlc_beam_desc        b = mlc_beam_desc_make(12, beams);
+    b.length_power = power;
+    b.stop = stop;
+    b.n_stop = n_stop;
+    CHECK_EQ(hf_load(net, k, ""), MLC_OK);
+    CHECK_EQ(mlc_beam_search(net, c, hf_ids(ctx, BATCH, HF_PROMPT, 2), &b, out, score), MLC_OK);
+    test_read(golden_find(&f, "%s.beams%d", hf_name[k], (int)beams), want);
+    test_read(golden_find(&f, "%s.scores%d", hf_name[k], (int)beams), want_score);
+    for (int i = 0; i < BATCH; i++)
+        CHECK_NEAR(score[i], want_score[i], 1e-5 * (1 + fabs(want_score[i])));
+    for (int i = 0; i < BATCH * 12; i++)
+        CHECK_EQ(out[i] < 0 ? HF_VOCAB - 1 : out[i], (int64_t)want[i]);
+    mlc_cache_free(c);
+    CHECK_OK(ctx);
+}
+
+TEST(language, beams_are_hugging_faces)
+{
+    static const int64_t stop[] = {60, 48, 37, 57, 15, 58, 44, 22};
+    for (int k = 0; k < 2; k++) {
+        hf_beams(k, 2, 1, stop, 1);
+        hf_beams(k, 3, 0.5, stop + 1, 2);
+        hf_beams(k, 4, 2, stop + 3, 3);
+        hf_beams(k, 5, -1, stop + 6, 2);
+    }
+}
+
 /* What is written under Hugging Face's names has the tensors of its file, bit for bit. */
 TEST(language, files_go_back_to_hugging_face)
 {
@@ -723,6 +760,13 @@ TEST(language, a_cache_that_is_full_or_anothers_is_left_as_it_was)
     CHECK_EQ(mlc_generate(net, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
     check_error(ctx, MLC_ERR_ARG, "top_p 0");
     CHECK_EQ(mlc_cache_length(c), 3);
+    mlc_cache_reset(c, 0);
+    mlc_beam_desc many = mlc_beam_desc_make(1, 3);
+    CHECK_EQ(mlc_beam_search(net, c, part(x, 0, 1), &many, NULL, NULL), MLC_ERR_ARG);
+    check_error(ctx, MLC_ERR_ARG, "2 with 3 beams");
+    many.beams = 0;
+    CHECK_EQ(mlc_beam_search(net, c, part(x, 0, 1), &many, NULL, NULL), MLC_ERR_ARG);
+    check_error(ctx, MLC_ERR_ARG, "beams 0");
     mlc_cache_free(c);
     CHECK_OK(ctx);
 }

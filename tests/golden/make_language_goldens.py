@@ -4,7 +4,7 @@ language.safetensors: small models of Hugging Face's transformers.
     python3 tests/golden/make_language_goldens.py    (PyTorch, transformers, safetensors)
 
 The first are state dicts as save_pretrained writes them; gradients have the same names. Of each
-model: outputs, 20 losses of SGD, and of GPT-2 and Llama 50 greedy tokens. All is computed in f64
+model: outputs, 20 losses of SGD, and of GPT-2 and Llama 50 greedy tokens and beams of texts. All is computed in f64
 from weights that f32 holds; Llama's norms and angles, which transformers always makes in f32, are
 replaced by their formulas in f64.
 """
@@ -20,6 +20,8 @@ from safetensors.torch import load_file, save_file
 HERE = os.path.dirname(os.path.abspath(__file__))
 VOCAB, CONTEXT, WIDTH, HEADS, LAYERS, HIDDEN = 61, 64, 16, 4, 2, 24
 BATCH, T, STEPS, RATE, PROMPT, TOKENS = 2, 9, 20, 0.01, 5, 50
+
+BEAMS = ((2, 1.0, [60]), (3, 0.5, [48, 37]), (4, 2.0, [57, 15, 58]), (5, -1.0, [44, 22]))
 
 
 def ids(b, t, seed):
@@ -108,6 +110,15 @@ def main():
                 for _ in range(TOKENS):
                     text = torch.cat([text, net(text).logits[:, -1:].argmax(2)], 1)
             result[f"{name}.greedy"] = text[0, PROMPT:].contiguous()
+            for beams, power, stop in BEAMS:
+                out = net.generate(ids(BATCH, PROMPT, 2), num_beams=beams, length_penalty=power,
+                                   max_new_tokens=12, do_sample=False, eos_token_id=stop,
+                                   pad_token_id=VOCAB - 1, return_dict_in_generate=True,
+                                   output_scores=True)
+                text = torch.full((BATCH, 12), VOCAB - 1)
+                text[:, :out.sequences.shape[1] - PROMPT] = out.sequences[:, PROMPT:]
+                result[f"{name}.beams{beams}"] = text.contiguous()
+                result[f"{name}.scores{beams}"] = out.sequences_scores.double().contiguous()
         losses = []
         for step in range(STEPS):
             opt.zero_grad()
