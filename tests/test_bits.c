@@ -201,6 +201,8 @@ TEST(bits, files_of_every_dtype_come_back_and_are_left_for_python)
     mlc_named        list[37];
     const mlc_named *back = NULL;
     int64_t          n = everything(ctx, list, names), got = 0;
+    to.renames = renames;
+    to.n_renames = 3;
     if (!out) out = b.dir;
     list[n].name = "transposed";
     list[n++].tensor = mlc_transpose(make(ctx, MLC_F32, mlc_dims2(15, 7), COUNT), 0, 1);
