@@ -93,9 +93,9 @@
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
- *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM  IMPL.KERNELS.MOMENTS
- *   IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION  IMPL.KERNELS.FLASH
- *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
+ *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
+ *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
+ *   IMPL.KERNELS.FLASH  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
@@ -19066,6 +19066,527 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
+/* @@ IMPL.KERNELS.SHORT ---------------------------------- short rows: softmax and norms in vectors
+ * Rows of up to MLC__SHORT elements in f32, as many in a call as L1 has room for, so that none pays
+ * for calls of its own. A call goes through its rows by stages, so that none waits for what is
+ * computed once a row, and in vectors of 16, one register of AVX-512 or two of AVX2.
+ * IMPL.KERNELS.ROW has the definition, whose order of additions (MLC__LANES) this text keeps: the
+ * bits are those of the level's kernels there, which take what is longer or not dense. */
+
+#define MLC__SHORT      1024           /* elements of a row in f32                              */
+#define MLC__SHORT_TILE 512            /* of 16 bits, as they are widened on the stack          */
+#define MLC__SHORT_ROWS 32             /* of a call, MLC__SHORT elements in all                 */
+
+/* Rows of n elements, the first of each operand and how far the next one is. Sums are those of
+ * part elements, added up. out may be dy, but of softmax not x. */
+typedef struct mlc__short_rows {
+    int64_t      rows, n, part;
+    const float *x, *dy;  int64_t x_row, dy_row;           /* softmax's gradient: x is y       */
+    float       *out;     int64_t out_row;                 /* NULL: the norm's dx is not wanted */
+    const float *w, *b;   int64_t w_and, b_and;            /* element i is w[i & w_and]        */
+    float       *dw, *db;              /* to which the rows' shares are added, or NULL         */
+    double      *stat;    int64_t stat_row;                /* read by gradients                */
+    double       eps;
+    bool         plain;                /* not softmax but its logarithm; not about the mean    */
+} mlc__short_rows;
+
+typedef void (*mlc__short_fn)(const mlc__short_rows *s);
+
+#if MLC__X86
+
+/* -- vectors: V is 16 of f32, D 16 of f64 -- */
+
+/* Ones in lanes l .. 15 begin at 16 - l, in lanes 0 .. n - 1 at 32 - n. */
+static const int32_t mlc__v_ones[48] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+
+#define MLC__V_AT_avx2 MLC__INLINE MLC__LOOPS_AT_avx2
+typedef struct mlc__v_avx2 { __m256 a, b; } mlc__v_avx2;
+typedef struct mlc__d_avx2 { __m256d a, b, c, d; } mlc__d_avx2;
+#define MLC__V2(name, parameters, first, second) \
+    MLC__V_AT_avx2 mlc__v_avx2 mlc__v_##name##_avx2 parameters \
+    { const mlc__v_avx2 v = { first, second }; return v; }
+#define MLC__V2_OF_TWO(name, f) \
+    MLC__V2(name, (mlc__v_avx2 x, mlc__v_avx2 y), f(x.a, y.a), f(x.b, y.b))
+MLC__V2(set, (float x), _mm256_set1_ps(x), _mm256_set1_ps(x))
+MLC__V2(load, (const float *p), _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8))
+MLC__V2_OF_TWO(add, _mm256_add_ps)
+MLC__V2_OF_TWO(sub, _mm256_sub_ps)
+MLC__V2_OF_TWO(mul, _mm256_mul_ps)
+MLC__V2_OF_TWO(max, _mm256_max_ps)
+MLC__V2(mad, (mlc__v_avx2 x, mlc__v_avx2 y, mlc__v_avx2 z),
+        _mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b))
+#define MLC__V2_MASK(at) _mm256_loadu_si256((const __m256i *)(const void *)(mlc__v_ones + (at)))
+/* The first n, below 16, the others fill. */
+#define MLC__V2_SOME(p, at, fill) \
+    _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, MLC__V2_MASK(at)), \
+                     _mm256_castsi256_ps(MLC__V2_MASK(at)))
+MLC__V2(some, (const float *p, int64_t n, float fill),
+        MLC__V2_SOME(p, 32 - n, fill), MLC__V2_SOME(p + 8, 40 - n, fill))
+/* Those from lane l on, the others 0. */
+MLC__V2(from, (mlc__v_avx2 x, int64_t l),
+        _mm256_and_ps(x.a, _mm256_castsi256_ps(MLC__V2_MASK(16 - l))),
+        _mm256_and_ps(x.b, _mm256_castsi256_ps(MLC__V2_MASK(24 - l))))
+/* As mlc__exp_scale_f32. */
+#define MLC__V2_SCALE(p, z, x) \
+    _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.3365402f), _CMP_LT_OQ), \
+        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), \
+            _mm256_slli_epi32(_mm256_castps_si256(z), 23))))
+MLC__V2(scale, (mlc__v_avx2 p, mlc__v_avx2 z, mlc__v_avx2 x),
+        MLC__V2_SCALE(p.a, z.a, x.a), MLC__V2_SCALE(p.b, z.b, x.b))
+MLC__V_AT_avx2 void mlc__v_put_avx2(float *p, mlc__v_avx2 x)
+{
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+/* The first n, below 16: a masked store takes as long as a dozen others on some processors. */
+MLC__V_AT_avx2 void mlc__v_put_some_avx2(float *p, int64_t n, mlc__v_avx2 x)
+{
+    if (n & 8) { _mm256_storeu_ps(p, x.a); p += 8; }
+    const __m256 h = n & 8 ? x.b : x.a;
+    __m128 q = _mm256_castps256_ps128(h);
+    if (n & 4) { _mm_storeu_ps(p, q); p += 4; q = _mm256_extractf128_ps(h, 1); }
+    if (n & 2) { _mm_storel_pi((__m64 *)(void *)p, q); p += 2; q = _mm_movehl_ps(q, q); }
+    if (n & 1) _mm_store_ss(p, q);
+}
+/* Not 0 where there is a NaN. */
+MLC__V_AT_avx2 int mlc__v_nan_avx2(mlc__v_avx2 x)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q),
+                                           _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)));
+}
+MLC__V_AT_avx2 float mlc__v_most_of_avx2(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+MLC__V_AT_avx2 float mlc__v_most_avx2(mlc__v_avx2 x)
+{
+    return mlc__v_most_of_avx2(_mm256_max_ps(x.a, x.b));
+}
+MLC__V_AT_avx2 mlc__d_avx2 mlc__d_none_avx2(void)
+{
+    const mlc__d_avx2 d = { _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
+                            _mm256_setzero_pd() };
+    return d;
+}
+/* d + x */
+MLC__V_AT_avx2 mlc__d_avx2 mlc__d_join_avx2(mlc__d_avx2 d, mlc__v_avx2 x)
+{
+    d.a = _mm256_add_pd(d.a, _mm256_cvtps_pd(_mm256_castps256_ps128(x.a)));
+    d.b = _mm256_add_pd(d.b, _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)));
+    d.c = _mm256_add_pd(d.c, _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
+    d.d = _mm256_add_pd(d.d, _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
+    return d;
+}
+/* As mlc__fold: sum of the halves of the sum of the halves ... */
+MLC__V_AT_avx2 double mlc__d_fold_of_avx2(__m256d x)
+{
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+MLC__V_AT_avx2 double mlc__d_fold_avx2(mlc__d_avx2 d)
+{
+    return mlc__d_fold_of_avx2(_mm256_add_pd(_mm256_add_pd(d.a, d.c), _mm256_add_pd(d.b, d.d)));
+}
+
+MLC__V_AT_avx2 double mlc__v_rsqrt_avx2(double x)
+{
+    const __m128d v = _mm_set_sd(x);
+    return 1.0 / _mm_cvtsd_f64(_mm_sqrt_sd(v, v));
+}
+
+#if MLC__AVX512
+#define mlc__v_rsqrt_avx512 mlc__v_rsqrt_avx2
+#define MLC__V_AT_avx512 MLC__INLINE MLC__LOOPS_AT_avx512
+typedef struct mlc__v_avx512 { __m512 a; } mlc__v_avx512;
+typedef struct mlc__d_avx512 { __m512d a, b; } mlc__d_avx512;
+#define MLC__V1(name, parameters, value) \
+    MLC__V_AT_avx512 mlc__v_avx512 mlc__v_##name##_avx512 parameters \
+    { const mlc__v_avx512 v = { value }; return v; }
+#define MLC__V1_OF_TWO(name, f) MLC__V1(name, (mlc__v_avx512 x, mlc__v_avx512 y), f(x.a, y.a))
+/* Halves of a vector. */
+#define MLC__V1_LOW(x)  _mm512_castps512_ps256(x)
+#define MLC__V1_HIGH(x) _mm512_maskz_extractf32x8_ps(0xFF, x, 1)
+MLC__V1(set, (float x), _mm512_set1_ps(x))
+MLC__V1(load, (const float *p), _mm512_loadu_ps(p))
+MLC__V1_OF_TWO(add, _mm512_add_ps)
+MLC__V1_OF_TWO(sub, _mm512_sub_ps)
+MLC__V1_OF_TWO(mul, _mm512_mul_ps)
+/* With a mask of ones: g++ 12 warns of the other's own undefined vector. */
+#define MLC__V1_MAX(x, y) _mm512_maskz_max_ps(0xFFFF, x, y)
+MLC__V1_OF_TWO(max, MLC__V1_MAX)
+MLC__V1(mad, (mlc__v_avx512 x, mlc__v_avx512 y, mlc__v_avx512 z), _mm512_fmadd_ps(x.a, y.a, z.a))
+#define MLC__V1_FIRST(n) ((__mmask16)((1u << (n)) - 1u))
+MLC__V1(some, (const float *p, int64_t n, float fill),
+        _mm512_mask_loadu_ps(_mm512_set1_ps(fill), MLC__V1_FIRST(n), p))
+MLC__V1(from, (mlc__v_avx512 x, int64_t l),
+        _mm512_maskz_mov_ps((__mmask16)~MLC__V1_FIRST(l), x.a))
+MLC__V1(scale, (mlc__v_avx512 p, mlc__v_avx512 z, mlc__v_avx512 x),
+        _mm512_castsi512_ps(_mm512_maskz_add_epi32(
+            _mm512_cmp_ps_mask(x.a, _mm512_set1_ps(-87.3365402f), _CMP_NLT_UQ),
+            _mm512_castps_si512(p.a),
+            _mm512_maskz_slli_epi32(0xFFFF, _mm512_castps_si512(z.a), 23))))
+MLC__V_AT_avx512 void mlc__v_put_avx512(float *p, mlc__v_avx512 x) { _mm512_storeu_ps(p, x.a); }
+MLC__V_AT_avx512 void mlc__v_put_some_avx512(float *p, int64_t n, mlc__v_avx512 x)
+{
+    const mlc__v_avx2 v = { MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a) };
+    mlc__v_put_some_avx2(p, n, v);
+}
+MLC__V_AT_avx512 int mlc__v_nan_avx512(mlc__v_avx512 x)
+{
+    return (int)_mm512_cmp_ps_mask(x.a, x.a, _CMP_UNORD_Q);
+}
+MLC__V_AT_avx512 float mlc__v_most_avx512(mlc__v_avx512 x)
+{
+    __m256 h = _mm256_max_ps(MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a));
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+MLC__V_AT_avx512 mlc__d_avx512 mlc__d_none_avx512(void)
+{
+    const mlc__d_avx512 d = { _mm512_setzero_pd(), _mm512_setzero_pd() };
+    return d;
+}
+MLC__V_AT_avx512 mlc__d_avx512 mlc__d_join_avx512(mlc__d_avx512 d, mlc__v_avx512 x)
+{
+    d.a = _mm512_add_pd(d.a, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_LOW(x.a)));
+    d.b = _mm512_add_pd(d.b, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_HIGH(x.a)));
+    return d;
+}
+MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
+{
+    const __m512d h = _mm512_add_pd(d.a, d.b);
+    const __m256d q = _mm256_add_pd(_mm512_castpd512_pd256(h),
+                                    _mm512_maskz_extractf64x4_pd(0xF, h, 1));
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(q), _mm256_extractf128_pd(q, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+#endif
+
+/* -- text over V and D, whose functions MLC__V and MLC__D name -- */
+
+/* e^x of x below 88, as mlc__exp_low_f32. */
+#define MLC__V_EXP(V) \
+    MLC__V_AT V MLC__V(exp)(V x) \
+    { \
+        const V big = MLC__V(set)(12582912.0f); \
+        const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big); \
+        V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p; \
+        r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r); \
+        p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f)); \
+        p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f)); \
+        p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f)); \
+        p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f)); \
+        p = MLC__V(mad)(MLC__V(mul)(p, r), r, r); \
+        return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x); \
+    }
+
+/* 16 elements at p, or the n that there are. */
+#define MLC__V_TAKE(V) \
+    MLC__V_AT V MLC__V(read)(const float *p, int64_t n, float fill) \
+    { \
+        return n < 16 ? MLC__V(some)(p, n, fill) : MLC__V(load)(p); \
+    } \
+    MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x) \
+    { \
+        if (n < 16) MLC__V(put_some)(p, n, x); \
+        else MLC__V(put)(p, x); \
+    }
+
+/* What an expression reads of rows from element i on: up to 16 of n elements, or all of 16. */
+#define MLC__V_READ(p) MLC__V(read)((p) + i, n - i, 0.0f)
+#define MLC__V_FULL(p) MLC__V(load)((p) + i)
+/* o[i] = E */
+#define MLC__V_EACH(o, E) \
+    for (int64_t i = 0; i < n; i += 16) MLC__V(write)((o) + i, n - i, E(MLC__V_READ))
+
+/* Adds to sums what of e and e f is wanted (1 and 2) over n elements, in the order of MLC__LANES;
+ * eights: after groups of eight, where there are so many. */
+#define MLC__V_FEW(V, few, e) \
+    { \
+        float each[16]; \
+        MLC__V(put)(each, e); \
+        MLC__ONE_BY_ONE for (int64_t l = 0; l < n - i; l++) few += (double)each[l]; \
+    }
+#define MLC__V_JOIN(want, e, ef) \
+    if ((want) & 1) s = MLC__D(join)(s, e); \
+    if ((want) & 2) p = MLC__D(join)(p, ef);
+#define MLC__V_SUMS(V, D, want, eights, E, F) \
+    const int64_t pairs = (eights) ? n & -128 : 0; \
+    double few[2] = { 0.0, 0.0 }; \
+    D s = MLC__D(none)(), p = MLC__D(none)(); \
+    int64_t i = 0; \
+    while (i + 64 <= n) { \
+        V a, b; \
+        for (int g = 0; g <= ((eights) && i < pairs); g++) { \
+            V x = E(MLC__V_FULL), y = F(MLC__V_FULL), sum = x, dot = MLC__V(mul)(x, y); \
+            i += 16; \
+            x = E(MLC__V_FULL), y = F(MLC__V_FULL); \
+            sum = MLC__V(add)(sum, x), dot = MLC__V(mad)(x, y, dot); \
+            i += 16; \
+            const V third = x = E(MLC__V_FULL); \
+            y = F(MLC__V_FULL), dot = MLC__V(mad)(x, y, dot); \
+            i += 16; \
+            x = E(MLC__V_FULL), y = F(MLC__V_FULL), dot = MLC__V(mad)(x, y, dot); \
+            i += 16; \
+            sum = MLC__V(add)(sum, MLC__V(add)(third, x)); \
+            a = g ? MLC__V(add)(a, sum) : sum; \
+            b = g ? MLC__V(add)(b, dot) : dot; \
+        } \
+        MLC__V_JOIN(want, a, b) \
+    } \
+    for (; i + 16 <= n; i += 16) { \
+        const V x = E(MLC__V_FULL); \
+        MLC__V_JOIN(want, x, MLC__V(mul)(x, F(MLC__V_FULL))) \
+    } \
+    if (n - pairs < 16) { \
+        const V x = E(MLC__V_READ); \
+        if ((want) & 1) MLC__V_FEW(V, few[0], x) \
+        if ((want) & 2) MLC__V_FEW(V, few[1], MLC__V(mul)(x, F(MLC__V_READ))) \
+    } else if (i < n) { \
+        const int64_t seen = 16 - (n - i); \
+        i = n - 16; \
+        const V x = E(MLC__V_FULL); \
+        MLC__V_JOIN(want, MLC__V(from)(x, seen), \
+                    MLC__V(from)(MLC__V(mul)(x, F(MLC__V_FULL)), seen)) \
+    } \
+    if ((want) & 1) sums[0] += MLC__D(fold)(s) + few[0]; \
+    if ((want) & 2) sums[1] += MLC__D(fold)(p) + few[1];
+
+/* Of n elements of each row: sums of x, of x dy, of x less stat[0] and, MLC__SHORT_ROWS on, of its
+ * square. */
+#define MLC__V_X(R)    R(v)
+#define MLC__V_DY(R)   R(u)
+#define MLC__V_LESS(R) MLC__V(sub)(R(v), m)
+#define MLC__SHORT_SUM(V, D, isa, name, want, eights, E, F) \
+    MLC__V_AT void MLC__V(part_##name)(double *sums, const float *v, const float *u, int64_t n, \
+                                       V m) \
+    { \
+        (void)u; \
+        (void)m; \
+        MLC__V_SUMS(V, D, want, eights, E, F) \
+    } \
+    MLC__APART MLC__LOOPS_AT_##isa void mlc__short_##name##_##isa( \
+        double *sums, const mlc__short_rows *s, const float *x, int64_t x_row, int64_t n) \
+    { \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            const float *v = x + r * x_row, *u = (want) == 2 ? s->dy + r * s->dy_row : NULL; \
+            const V m = MLC__V(set)((eights) ? (float)s->stat[r * s->stat_row] : 0.0f); \
+            double sum[2] = { 0.0, 0.0 }; \
+            for (int64_t i = 0; i < n; i += s->part) \
+                MLC__V(part_##name)(sum, v + i, u ? u + i : NULL, mlc__min(s->part, n - i), m); \
+            if ((want) & 1) sums[r] = sum[0]; \
+            if ((want) & 2) sums[((want) & 1) * MLC__SHORT_ROWS + r] = sum[1]; \
+        } \
+    }
+/* (v - m) k + q */
+#define MLC__V_H(R)    MLC__V(add)(MLC__V(mul)(MLC__V(sub)(R(v), m), k), q)
+#define MLC__V_G(R)    MLC__V(mul)(R(u), R(w))
+#define MLC__SHORT_SUMS(V, D, isa) \
+    MLC__SHORT_SUM(V, D, isa, sum, 1, false, MLC__V_X, MLC__V_X) \
+    MLC__SHORT_SUM(V, D, isa, dot, 2, false, MLC__V_X, MLC__V_DY) \
+    MLC__SHORT_SUM(V, D, isa, moments, 3, true, MLC__V_LESS, MLC__V_LESS) \
+    MLC__V_AT void MLC__V(part_norm)(double *sums, const float *v, const float *u, const float *w, \
+                                     int64_t n, V m, V k, V q) \
+    { \
+        MLC__V_SUMS(V, D, 3, false, MLC__V_G, MLC__V_H) \
+    }
+
+/* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
+#define MLC__SHORT_MOST(V) \
+    MLC__V_AT float MLC__V(row_most)(const float *v, int64_t n) \
+    { \
+        V m = MLC__V(set)(-(float)MLC__INF); \
+        int nan = 0; \
+        for (int64_t i = 0; i < n; i += 16) { \
+            const V x = MLC__V(read)(v + i, n - i, -(float)MLC__INF); \
+            m = MLC__V(max)(m, x); \
+            nan |= MLC__V(nan)(x); \
+        } \
+        const float most = MLC__V(most)(m); \
+        return nan || most - most != 0.0f ? (float)MLC__NAN : most; \
+    }
+
+/* total = 1 / total, or -log total: by four, whatever is in those behind the last one. */
+MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bool logs)
+{
+    for (int64_t r = 0; r < rows; r += 4) {
+        double *v = total + r;
+        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__log_wide(v[l]); }
+        else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
+    }
+}
+
+#define MLC__V_RISE(R)   MLC__V(exp)(MLC__V(sub)(R(v), most))
+#define MLC__V_SHARE(R)  MLC__V(mul)(R(o), by)
+#define MLC__V_LOG(R)    MLC__V(add)(MLC__V(sub)(R(v), most), by)
+#define MLC__SHORT_SOFTMAX(V, isa) \
+    MLC__LOOPS_AT_##isa static void mlc__short_softmax_##isa(const mlc__short_rows *s) \
+    { \
+        const int64_t n = s->n; \
+        double total[MLC__SHORT_ROWS] = { 0.0 }; \
+        float  mosts[MLC__SHORT_ROWS]; \
+        for (int64_t r = 0; r < s->rows; r++) \
+            mosts[r] = MLC__V(row_most)(s->x + r * s->x_row, n); \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            const V most = MLC__V(set)(mosts[r]); \
+            const float *v = s->x + r * s->x_row; \
+            float *o = s->out + r * s->out_row; \
+            MLC__V_EACH(o, MLC__V_RISE); \
+        } \
+        mlc__short_sum_##isa(total, s, s->out, s->out_row, n); \
+        mlc__short_finish(total, s->rows, s->plain); \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            const bool bad = mosts[r] != mosts[r]; \
+            const V by = MLC__V(set)(bad ? mosts[r] : (float)total[r]); \
+            const V most = MLC__V(set)(mosts[r]); \
+            const float *v = s->x + r * s->x_row; \
+            float *o = s->out + r * s->out_row; \
+            if (s->plain) MLC__V_EACH(o, MLC__V_LOG); \
+            else MLC__V_EACH(o, MLC__V_SHARE); \
+        } \
+    }
+
+#define MLC__V_SLOPE(R)     MLC__V(mul)(R(v), MLC__V(sub)(R(u), sum))
+#define MLC__V_LOG_SLOPE(R) MLC__V(sub)(R(u), MLC__V(mul)(MLC__V(exp)(R(v)), sum))
+#define MLC__SHORT_SOFTMAX_GRAD(V, isa) \
+    MLC__LOOPS_AT_##isa static void mlc__short_softmax_grad_##isa(const mlc__short_rows *s) \
+    { \
+        const int64_t n = s->n; \
+        double total[MLC__SHORT_ROWS]; \
+        if (s->plain) mlc__short_sum_##isa(total, s, s->dy, s->dy_row, n); \
+        else mlc__short_dot_##isa(total, s, s->x, s->x_row, n); \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row; \
+            const V sum = MLC__V(set)(v[0] != v[0] ? v[0] : (float)total[r]); \
+            float *o = s->out + r * s->out_row; \
+            if (s->plain) MLC__V_EACH(o, MLC__V_LOG_SLOPE); \
+            else MLC__V_EACH(o, MLC__V_SLOPE); \
+        } \
+    }
+
+/* Of a row's sums the statistics: stat[0] is the shift, which is 0 without a mean. False if they
+ * have to be summed again, about the mean. */
+MLC__INLINE bool mlc__short_stat(double *stat, const double *sums, const mlc__short_rows *s)
+{
+    const double off = s->plain ? 0.0 : sums[0] / (double)s->n;
+    const double variance = sums[MLC__SHORT_ROWS] / (double)s->n - off * off;
+    stat[1] = off;
+    stat[2] = (variance < 0.0 ? 0.0 : variance) + s->eps;
+    return s->plain || (variance - variance == 0.0 && off * off <= 0.25 * variance);
+}
+
+/* As mlc__norm_stat and mlc__norm_row. */
+#define MLC__V_AFFINE(R) \
+    MLC__V(add)(MLC__V(mul)(MLC__V_H(R), R(w + (i & s->w_and) - i)), R(b + (i & s->b_and) - i))
+#define MLC__SHORT_NORM(V, isa) \
+    MLC__LOOPS_AT_##isa static void mlc__short_norm_##isa(const mlc__short_rows *s) \
+    { \
+        const int64_t n = s->n, first = mlc__min(64, n); \
+        double sums[2 * MLC__SHORT_ROWS]; \
+        if (!s->plain) mlc__short_sum_##isa(sums, s, s->x, s->x_row, first); \
+        for (int64_t r = 0; r < s->rows; r++) \
+            s->stat[r * s->stat_row] = s->plain ? 0.0 : (double)(float)(sums[r] / (double)first); \
+        mlc__short_moments_##isa(sums, s, s->x, s->x_row, n); \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            double *stat = s->stat + r * s->stat_row; \
+            if (mlc__short_stat(stat, sums + r, s)) continue; \
+            mlc__short_rows again = *s; \
+            again.rows = 1; \
+            again.stat = stat; \
+            stat[0] = (double)(float)(stat[0] + stat[1]); \
+            mlc__short_moments_##isa(sums + r, &again, s->x + r * s->x_row, 0, n); \
+            (void)mlc__short_stat(stat, sums + r, s); \
+        } \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            double *stat = s->stat + r * s->stat_row; \
+            stat[2] = MLC__V(rsqrt)(stat[2]); \
+            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
+            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
+            const float *v = s->x + r * s->x_row, *w = s->w, *b = s->b; \
+            float *o = s->out + r * s->out_row; \
+            MLC__V_EACH(o, MLC__V_AFFINE); \
+        } \
+    }
+
+/* As mlc__norm_grad_sums and mlc__norm_grad_row. */
+#define MLC__V_NORM_SLOPE(R) \
+    MLC__V(mul)(k, MLC__V(sub)(MLC__V(sub)(MLC__V_G(R), g), MLC__V(mul)(MLC__V_H(R), gh)))
+#define MLC__SHORT_NORM_GRAD(V, isa) \
+    MLC__LOOPS_AT_##isa static void mlc__short_norm_grad_##isa(const mlc__short_rows *s) \
+    { \
+        const int64_t n = s->n; \
+        double means[MLC__SHORT_ROWS][2]; \
+        for (int64_t r = 0; r < s->rows; r++) { \
+            const double *stat = s->stat + r * s->stat_row; \
+            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
+            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
+            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row; \
+            means[r][0] = means[r][1] = 0.0; \
+            for (int64_t i = 0; i < n; i += s->part) \
+                MLC__V(part_norm)(means[r], v + i, u + i, s->w + i, mlc__min(s->part, n - i), \
+                                  m, k, q); \
+            for (int64_t i = 0; s->dw && i < n; i += 16) { \
+                const V d = MLC__V_READ(u), h = MLC__V_H(MLC__V_READ); \
+                MLC__V(write)(s->dw + i, n - i, \
+                              MLC__V(add)(MLC__V_READ(s->dw), MLC__V(mul)(d, h))); \
+                MLC__V(write)(s->db + i, n - i, MLC__V(add)(MLC__V_READ(s->db), d)); \
+            } \
+        } \
+        for (int64_t r = 0; s->out && r < s->rows; r++) { \
+            const double *stat = s->stat + r * s->stat_row; \
+            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
+            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
+            const V g = MLC__V(set)(s->plain ? 0.0f : (float)(means[r][0] / (double)n)); \
+            const V gh = MLC__V(set)((float)(means[r][1] / (double)n)); \
+            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row, *w = s->w; \
+            float *o = s->out + r * s->out_row; \
+            MLC__V_EACH(o, MLC__V_NORM_SLOPE); \
+        } \
+    }
+
+#define MLC__SHORT_STAMP(V, D, isa) \
+    MLC__V_EXP(V) \
+    MLC__V_TAKE(V) \
+    MLC__SHORT_SUMS(V, D, isa) \
+    MLC__SHORT_MOST(V) \
+    MLC__SHORT_SOFTMAX(V, isa) \
+    MLC__SHORT_SOFTMAX_GRAD(V, isa) \
+    MLC__SHORT_NORM(V, isa) \
+    MLC__SHORT_NORM_GRAD(V, isa)
+
+#define MLC__V_AT MLC__V_AT_avx2
+#define MLC__V(name) mlc__v_##name##_avx2
+#define MLC__D(name) mlc__d_##name##_avx2
+MLC__SHORT_STAMP(mlc__v_avx2, mlc__d_avx2, avx2)
+#undef MLC__V_AT
+#undef MLC__V
+#undef MLC__D
+#if MLC__AVX512
+#define MLC__V_AT MLC__V_AT_avx512
+#define MLC__V(name) mlc__v_##name##_avx512
+#define MLC__D(name) mlc__d_##name##_avx512
+MLC__SHORT_STAMP(mlc__v_avx512, mlc__d_avx512, avx512)
+#undef MLC__V_AT
+#undef MLC__V
+#undef MLC__D
+#endif
+#else
+#define mlc__short_softmax_neon      NULL
+#define mlc__short_softmax_grad_neon NULL
+#define mlc__short_norm_neon         NULL
+#define mlc__short_norm_grad_neon    NULL
+#endif
+#define mlc__short_softmax_scalar      NULL
+#define mlc__short_softmax_grad_scalar NULL
+#define mlc__short_norm_scalar         NULL
+#define mlc__short_norm_grad_scalar    NULL
+
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
  * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
  * exponentials; mean, variance. Sums of f32 are carried in f64 in groups of four, so a kernel's
@@ -19410,6 +19931,86 @@ static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i,
     if (step != 1) mlc__scatter(at, step, old.v, n, (size_t)k->size);
 }
 
+/* May rows with this step go the way of short ones? */
+MLC__INLINE bool mlc__row_short(const mlc__rows *k, int64_t step)
+{
+    const int64_t most = k->dtype == MLC_F32 ? MLC__SHORT : MLC__SHORT_TILE;
+    return (step == 1 || k->n == 1) && k->n <= most && k->wide == MLC_F32;
+}
+
+/* Rows that go to a kernel, through tiles where they have 16 bits. stat: of norms, which are made
+ * in place, as weights lie in the second tile. */
+typedef struct mlc__short_job {
+    const mlc__rows *k;
+    mlc__short_fn    fn;
+    mlc__short_rows  s;
+    void            *out;
+    const void      *x, *dy;
+    double          *stat;
+    float            tile[2][MLC__SHORT_TILE];
+} mlc__short_job;
+
+static void mlc__short_begin(mlc__short_job *j, const mlc__rows *k, mlc__short_fn fn, bool plain,
+                             void *out, const void *x, const void *dy)
+{
+    memset(j, 0, offsetof(mlc__short_job, tile));
+    j->k = k;
+    j->fn = fn;
+    j->s.n = k->n;
+    j->s.part = k->dtype == k->wide ? k->n : MLC__GATHER;
+    j->s.plain = plain;
+    j->out = out;
+    j->x = x;
+    j->dy = dy;
+}
+
+/* Rows from element i of x on in f32, *step elements apart: as they lie, or in a tile. */
+static const float *mlc__short_in(const mlc__rows *k, float *tile, const void *x, int64_t i,
+                                  int64_t *step, int64_t rows)
+{
+    const char *from = MLC__CAST(const char *, x) + i * k->size;
+    const int64_t dense = *step == k->n ? rows : 1, at = *step * k->size;
+    if (k->dtype == k->wide) return MLC__CAST(const float *, (const void *)from);
+    *step = k->n;
+    for (int64_t r = 0; r < rows; r += dense)
+        k->half->widen(tile + r * k->n, from + r * at, k->dtype, dense * k->n);
+    return tile;
+}
+
+/* Operands: out, x, dy unless it is NULL, stat. */
+static void mlc__short_lines(mlc__short_job *j, const int64_t *offset, const int64_t *stride,
+                             int64_t lines)
+{
+    const mlc__rows *k = j->k;
+    mlc__short_rows *s = &j->s;
+    const int at = j->dy ? 3 : 2;
+    const int64_t room = k->dtype == k->wide ? MLC__SHORT : MLC__SHORT_TILE;
+    float *made = j->tile[j->stat && !j->dy ? 0 : 1];
+    for (int64_t i = 0; i < lines; i += s->rows) {
+        const int64_t first = (offset[0] + i * stride[0]) * k->size;
+        char *out = j->out ? MLC__CAST(char *, j->out) + first : NULL;
+        s->rows = mlc__min(lines - i, mlc__min(MLC__SHORT_ROWS, room / k->n));
+        s->x_row = stride[1];
+        s->x = mlc__short_in(k, j->tile[0], j->x, offset[1] + i * stride[1], &s->x_row, s->rows);
+        if (j->dy) {
+            s->dy_row = stride[2];
+            s->dy = mlc__short_in(k, j->tile[1], j->dy, offset[2] + i * stride[2], &s->dy_row,
+                                  s->rows);
+        }
+        if (j->stat) {
+            s->stat_row = stride[at];
+            s->stat = j->stat + offset[at] + i * stride[at];
+        }
+        const bool direct = !out || k->dtype == k->wide;
+        s->out = direct ? MLC__CAST(float *, (void *)out) : made;
+        s->out_row = direct ? stride[0] : k->n;
+        j->fn(s);
+        const int64_t dense = stride[0] == k->n ? s->rows : 1;
+        for (int64_t r = 0; !direct && r < s->rows; r += dense)
+            k->half->narrow(out + r * stride[0] * k->size, made + r * k->n, k->dtype, dense * k->n);
+    }
+}
+
 /* -- cross-entropy -- */
 
 /* rows: loss of each row, in f64, in the workspace; added up in order at the end. After them a row
@@ -19639,6 +20240,7 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
 typedef struct mlc__softmax_job {
     mlc__rows   k;
     const struct mlc_k_softmax *a;
+    mlc__short_fn brief;               /* or NULL */
 } mlc__softmax_job;
 
 /* A line and its numbers; of a line with a NaN, +inf or nothing but -inf the largest is NaN. */
@@ -19687,7 +20289,8 @@ static void mlc__softmax_write(const mlc__softmax_job *j, int64_t part, const ml
     const mlc__rows *k = &j->k;
     const bool direct = mlc__softmax_direct(j), plain = j->a->log || l->max != l->max;
     const mlc__row_line line = { plain ? l->max : 0.0, plain ? 1.0 : 1.0 / l->total,
-                                 plain ? -log(l->total) : 0.0 };
+                                 !plain ? 0.0 : mlc__f64(k->wide) ? -log(l->total)
+                                                                  : -mlc__log_any(l->total) };
     mlc__row_tile tile, made;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
@@ -19698,6 +20301,15 @@ static void mlc__softmax_write(const mlc__softmax_job *j, int64_t part, const ml
         k->f->affine(o, x, NULL, NULL, n, &line);
         if (!direct) mlc__row_put(k, l->out, j->a->out_stride[j->a->axis], i, n, &made, false);
     }
+}
+
+static void mlc__softmax_short(const void *args, const int64_t *offset, const int64_t *stride,
+                               int64_t lines)
+{
+    const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
+    mlc__short_job s;
+    mlc__short_begin(&s, &j->k, j->brief, j->a->log != 0, j->a->out, j->a->in, NULL);
+    mlc__short_lines(&s, offset, stride, lines);
 }
 
 static void mlc__softmax_lines(const void *args, const int64_t *offset, const int64_t *stride,
@@ -19717,23 +20329,27 @@ static void mlc__softmax_lines(const void *args, const int64_t *offset, const in
 }
 
 static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, const mlc__row_fns *f,
-                                   const mlc__half_fns *half)
+                                   const mlc__half_fns *half, mlc__short_fn brief)
 {
-    const mlc__softmax_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
+    mlc__softmax_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a, brief };
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    for (int p = 0; p < 2; p++) if (!mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
     if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides, mlc__softmax_lines, &j);
+        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides,
+                       j.brief ? mlc__softmax_short : mlc__softmax_lines, &j);
     return MLC_OK;
 }
 
 #define MLC__CPU_softmax(K, isa, level) \
     K##_isa(softmax, isa, level, \
-            mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
+            mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa, \
+                             mlc__short_softmax_##isa), NULL)
 
 typedef struct mlc__softmax_grad_job {
     mlc__rows k;
     const struct mlc_k_softmax_grad *a;
+    mlc__short_fn brief;               /* or NULL: as they are, or where dx is added to */
 } mlc__softmax_grad_job;
 
 static void mlc__softmax_grad_row(const mlc__softmax_grad_job *j, char *dx, const char *y,
@@ -19766,6 +20382,15 @@ static void mlc__softmax_grad_row(const mlc__softmax_grad_job *j, char *dx, cons
     }
 }
 
+static void mlc__softmax_grad_short(const void *args, const int64_t *offset, const int64_t *stride,
+                                    int64_t lines)
+{
+    const mlc__softmax_grad_job *j = MLC__CAST(const mlc__softmax_grad_job *, args);
+    mlc__short_job s;
+    mlc__short_begin(&s, &j->k, j->brief, j->a->log != 0, j->a->out, j->a->y, j->a->dy);
+    mlc__short_lines(&s, offset, stride, lines);
+}
+
 static void mlc__softmax_grad_lines(const void *args, const int64_t *offset, const int64_t *stride,
                                     int64_t lines)
 {
@@ -19780,19 +20405,24 @@ static void mlc__softmax_grad_lines(const void *args, const int64_t *offset, con
 }
 
 static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_grad *a,
-                                        const mlc__row_fns *f, const mlc__half_fns *half)
+                                        const mlc__row_fns *f, const mlc__half_fns *half,
+                                        mlc__short_fn brief)
 {
-    const mlc__softmax_grad_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a };
+    mlc__softmax_grad_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a, brief };
     const int64_t *strides[3] = { a->out_stride, a->y_stride, a->dy_stride };
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    for (int p = 0; p < 3; p++)
+        if (a->accumulate || !mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
     if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides, mlc__softmax_grad_lines, &j);
+        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides,
+                       j.brief ? mlc__softmax_grad_short : mlc__softmax_grad_lines, &j);
     return MLC_OK;
 }
 
 #define MLC__CPU_softmax_grad(K, isa, level) \
     K##_isa(softmax_grad, isa, level, \
-            mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
+            mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa, \
+                                  mlc__short_softmax_grad_##isa), NULL)
 
 /* Strides of the statistics over the axes of the rows: three numbers each, row-major. */
 static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
@@ -19814,6 +20444,7 @@ typedef struct mlc__norm_job {
     mlc__rows w;                       /* weight and bias */
     const struct mlc_k_norm *a;
     const mlc__norm_fns *f;
+    mlc__short_fn brief;               /* or NULL */
 } mlc__norm_job;
 
 /* Statistics of a row in one pass: sums of differences to a shift, of which the mean of its first
@@ -19866,6 +20497,39 @@ static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, int
     }
 }
 
+/* A row of weights in f32; without one it is made of 16 elements. */
+static const float mlc__short_one[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+static const float mlc__short_zero[16] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f,
+                                           -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f };
+static const float *mlc__short_weights(const mlc__rows *w, float *tile, const void *from,
+                                       const float *none, int64_t *mask)
+{
+    int64_t step = w->n;
+    *mask = from ? -1 : 0;
+    return from ? mlc__short_in(w, tile, from, 0, &step, 1) : none;
+}
+
+/* Has a tile room for weights? */
+MLC__INLINE bool mlc__short_weighs(const mlc__rows *w)
+{
+    return w->dtype == w->wide || 2 * w->n <= MLC__SHORT_TILE;
+}
+
+static void mlc__norm_short(const void *args, const int64_t *offset, const int64_t *stride,
+                            int64_t lines)
+{
+    const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
+    const struct mlc_k_norm *a = j->a;
+    mlc__short_job s;
+    mlc__short_begin(&s, &j->k, j->brief, a->rms != 0, a->out, a->in, NULL);
+    s.stat = a->stat;
+    s.s.eps = a->eps;
+    s.s.w = mlc__short_weights(&j->w, s.tile[1], a->weight, mlc__short_one, &s.s.w_and);
+    s.s.b = mlc__short_weights(&j->w, s.tile[1] + MLC__SHORT_TILE / 2, a->bias, mlc__short_zero,
+                               &s.s.b_and);
+    mlc__short_lines(&s, offset, stride, lines);
+}
+
 static void mlc__norm_lines(const void *args, const int64_t *offset, const int64_t *stride,
                             int64_t lines)
 {
@@ -19891,25 +20555,29 @@ MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
 }
 
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
-                                const mlc__norm_fns *norms, const mlc__half_fns *half)
+                                const mlc__norm_fns *norms, const mlc__half_fns *half,
+                                mlc__short_fn brief)
 {
     const int64_t n = a->shape[a->ndim - 1];
-    const mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half),
-                              mlc__rows_of(a->w_dtype, n, f, half), a,
-                              &norms[mlc__f64(a->dtype)] };
+    mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half), mlc__rows_of(a->w_dtype, n, f, half), a,
+                        &norms[mlc__f64(a->dtype)], brief };
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     mlc__stat_strides(a->ndim, a->shape, stat);
+    for (int p = 0; p < 2; p++)
+        if (!mlc__short_weighs(&j.w) || !mlc__row_short(&j.k, strides[p][a->ndim - 1]))
+            j.brief = NULL;
     if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides, mlc__norm_lines, &j);
+        mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides,
+                       j.brief ? mlc__norm_short : mlc__norm_lines, &j);
     return MLC_OK;
 }
 
 #define MLC__CPU_norm(K, isa, level) \
     K##_isa(norm, isa, level, \
-            mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, &mlc__half_fns_##isa), \
-            NULL)
+            mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, &mlc__half_fns_##isa, \
+                          mlc__short_norm_##isa), NULL)
 
 #define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
 #define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
@@ -19925,6 +20593,7 @@ typedef struct mlc__norm_grad_job {
     int64_t   part;                    /* of a row, that goes through kernels at a time */
     bool      columns;                 /* dweight or dbias is wanted */
     bool      direct;                  /* dx is written by kernels as it lies */
+    mlc__short_fn brief;               /* or NULL: as they are, or where dx is added to */
 } mlc__norm_grad_job;
 
 MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->k.n; }
@@ -19993,6 +20662,37 @@ static MLC__OPT void mlc__norm_flush(double *sums, int64_t n, bool f64)
     memset(t, 0, (size_t)(2 * n) * (f64 ? 8 : 4));
 }
 
+/* Rows r .. end - 1: up to MLC__NORM_ROWS in a call, between two flushes. */
+static void mlc__norm_grad_short(const mlc__norm_grad_job *j, int64_t r, int64_t end, double *sums)
+{
+    const struct mlc_k_norm_grad *a = j->a;
+    const mlc__loop *l = &j->across;
+    const int64_t n = j->k.n;
+    float weight[MLC__SHORT_TILE / 2];
+    mlc__short_job s;
+    mlc__short_begin(&s, &j->k, j->brief, a->rms != 0, a->dx, a->in, a->dy);
+    s.stat = (double *)(uintptr_t)a->stat;       /* which are only read */
+    s.s.part = j->part;
+    s.s.w = mlc__short_weights(&j->w, weight, a->weight,
+                               MLC__CAST(const float *, mlc__norm_weights(j, NULL, 0, 0)),
+                               &s.s.w_and);
+    if (j->columns) { s.s.dw = MLC__CAST(float *, (void *)(sums + 2 * n)); s.s.db = s.s.dw + n; }
+    while (r < end) {
+        int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS];
+        const int64_t in_row = r % l->n;
+        const int64_t rows = mlc__min(mlc__min(end - r, l->n - in_row),
+                                      MLC__NORM_ROWS - r % MLC__NORM_ROWS);
+        mlc__loop_row(l, r / l->n, offset);
+        for (int p = 0; p < 4; p++) {
+            stride[p] = l->stride[p][l->ndim - 1];
+            offset[p] += in_row * stride[p];
+        }
+        mlc__short_lines(&s, offset, stride, rows);
+        r += rows;
+        if (j->columns && (r == end || r % MLC__NORM_ROWS == 0)) mlc__norm_flush(sums, n, false);
+    }
+}
+
 static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__norm_grad_job *j = MLC__CAST(const mlc__norm_grad_job *, arg);
@@ -20005,6 +20705,7 @@ static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
         sums += chunk * mlc__norm_part_doubles(j);
         memset(sums, 0, (size_t)mlc__norm_part_doubles(j) * sizeof(double));
     }
+    if (j->brief) { mlc__norm_grad_short(j, chunk * j->per_part, end, sums); return; }
     for (int64_t r = chunk * j->per_part; r < end; r++) {
         int64_t offset[MLC__LOOP_OPERANDS];
         const int64_t in_row = r % l->n;
@@ -20043,7 +20744,7 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, 
     }
 }
 
-/* Writes all of *j but k, w and f. False if there are no rows. */
+/* Writes all of *j but k, w, f and brief. False if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
@@ -20079,13 +20780,18 @@ static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad
 
 static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
                                      const mlc__row_fns *f, const mlc__norm_fns *norms,
-                                     const mlc__half_fns *half)
+                                     const mlc__half_fns *half, mlc__short_fn brief)
 {
+    const int32_t last = a->ndim - 1;
     mlc__norm_grad_job j;
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
     j.w = mlc__rows_of(a->w_dtype, a->shape[a->ndim - 1], f, half);
     j.f = &norms[mlc__f64(a->dtype)];
+    j.brief = !a->dx_accumulate && mlc__short_weighs(&j.w) &&
+              mlc__row_short(&j.k, a->in_stride[last]) &&
+              mlc__row_short(&j.k, a->dy_stride[last]) &&
+              (!a->dx || mlc__row_short(&j.k, a->dx_stride[last])) ? brief : NULL;
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
         if (!a->weight) {
@@ -20104,7 +20810,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 #define MLC__CPU_norm_grad(K, isa, level) \
     K##_isa(norm_grad, isa, level, \
             mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
-                               &mlc__half_fns_##isa), mlc__k_norm_grad_workspace)
+                               &mlc__half_fns_##isa, mlc__short_norm_grad_##isa), \
+            mlc__k_norm_grad_workspace)
 
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
  * One pass reads g and reads and writes p and the states, by runs of whole parameters with the
