@@ -2336,6 +2336,205 @@ TEST(backend, a_label_out_of_range_sets_the_error_word_of_the_lowest_row)
     }
 }
 
+/* ---- softmax and norms of short rows -------------------------------------------------------- */
+
+#define ROWS_ELEMENTS 8000
+#define ROWS_MOST     1100             /* elements of a row                                     */
+
+typedef enum rows_op { ROWS_SOFTMAX, ROWS_LOG, ROWS_LAYER_NORM, ROWS_RMS_NORM, ROWS_OPS } rows_op;
+
+typedef struct rows_case {
+    rows_op   op;
+    mlc_dtype dtype, w;                /* of x; of weights                                      */
+    int64_t   rows, n, step, gap;      /* elements step apart, gap of them between rows         */
+    bool      special, bare;           /* values that are not finite; no weights                */
+} rows_case;
+
+/* What a kernel and its gradient make: rows dense. */
+typedef struct rows_made {
+    float  y[ROWS_ELEMENTS], dx[ROWS_ELEMENTS], dw[ROWS_MOST], db[ROWS_MOST];
+    double stat[3 * ROWS_ELEMENTS];
+    bool   ok;
+} rows_made;
+
+static int64_t rows_row(const rows_case *c) { return c->n * c->step + c->gap; }
+static int64_t rows_at(const rows_case *c, int64_t i)
+{
+    return i / c->n * rows_row(c) + i % c->n * c->step;
+}
+
+/* Rows that end at a guard page, all of them 0xa7. */
+static void *rows_room(int role, const rows_case *c)
+{
+    return caged(role, (size_t)(rows_at(c, c->rows * c->n - 1) + 1) * size_of(c->dtype));
+}
+
+static void *rows_in(int role, const rows_case *c)
+{
+    void *p = rows_room(role, c);
+    for (int64_t i = 0; i < c->rows * c->n; i++) {
+        const bool odd = c->special && (i * 7 + role) % 41 == 0;
+        double     v = odd ? SPECIAL[i % SPECIALS] : test_random((uint64_t)role, i, -4, 4);
+        if (c->special && i / c->n == 2) v = role == 0 ? -INF : 1;
+        put(p, c->dtype, rows_at(c, i), v);
+    }
+    return p;
+}
+
+/* Takes the rows out of p; false where something before or between them was written. */
+static bool rows_take(void *to, const void *p, const rows_case *c)
+{
+    const size_t         size = size_of(c->dtype);
+    const unsigned char *from = (const unsigned char *)p;
+    bool                 ok = cage_holds(p);
+    for (int64_t i = 0; i < c->rows * c->n; i++)
+        memcpy((char *)to + (size_t)i * size, from + (size_t)rows_at(c, i) * size, size);
+    for (int64_t i = 0; i < (c->rows - 1) * rows_row(c); i++)
+        if (i % rows_row(c) >= c->n * c->step || i % rows_row(c) % c->step != 0)
+            for (size_t b = 0; b < size; b++) ok = ok && from[(size_t)i * size + b] == 0xa7;
+    return ok;
+}
+
+static bool rows_softmax(const mlc_kernels *k, const rows_case *c, rows_made *made)
+{
+    const int64_t row = rows_row(c);
+    struct mlc_k_softmax a = {c->dtype, 2, 1, c->op == ROWS_LOG, {c->rows, c->n}, rows_room(4, c),
+                              {row, c->step}, rows_in(0, c), {row, c->step}};
+    struct mlc_k_softmax_grad g = {c->dtype, 2, 1, a.log, 0, {c->rows, c->n}, rows_room(5, c),
+                                   {row, c->step}, a.out, {row, c->step}, rows_in(1, c),
+                                   {row, c->step}};
+    return k->softmax(NULL, &a) == MLC_OK && k->softmax_grad(NULL, &g) == MLC_OK &&
+           rows_take(made->y, a.out, c) && rows_take(made->dx, g.out, c);
+}
+
+static bool rows_norm(const mlc_kernels *k, const rows_case *c, rows_made *made)
+{
+    const int64_t          row = rows_row(c);
+    struct mlc_k_norm      a;
+    struct mlc_k_norm_grad g;
+    memset(&a, 0, sizeof a);
+    memset(&g, 0, sizeof g);
+    a.dtype = g.dtype = c->dtype;
+    a.ndim = g.ndim = 2;
+    a.rms = g.rms = c->op == ROWS_RMS_NORM;
+    a.shape[0] = g.shape[0] = c->rows;
+    a.shape[1] = g.shape[1] = c->n;
+    a.out = rows_room(4, c);
+    g.dx = rows_room(5, c);
+    a.in = g.in = rows_in(0, c);
+    g.dy = rows_in(1, c);
+    a.out_stride[0] = a.in_stride[0] = g.dx_stride[0] = g.in_stride[0] = g.dy_stride[0] = row;
+    a.out_stride[1] = a.in_stride[1] = g.dx_stride[1] = g.in_stride[1] = g.dy_stride[1] = c->step;
+    a.w_dtype = g.w_dtype = c->w;
+    a.weight = g.weight = c->bare ? NULL : guarded_rand(2, c->w, c->n, 2, -1, 1);
+    a.bias = a.rms || c->bare ? NULL : guarded_rand(3, c->w, c->n, 3, -1, 1);
+    a.eps = 1e-5;
+    a.stat = made->stat;
+    g.stat = made->stat;
+    g.dweight = made->dw;
+    g.dbias = a.rms ? NULL : made->db;
+    g.dweight_stride = g.dbias_stride = 1;
+    g.workspace_bytes = k->norm_grad_workspace(NULL, &g);
+    g.workspace = test_aligned_alloc(64, g.workspace_bytes + 64);
+    const bool ok = g.workspace != NULL && k->norm(NULL, &a) == MLC_OK &&
+                    k->norm_grad(NULL, &g) == MLC_OK && rows_take(made->y, a.out, c) &&
+                    rows_take(made->dx, g.dx, c);
+    test_aligned_free(g.workspace);
+    return ok;
+}
+
+static const rows_made *rows_run(const mlc_kernels *k, const rows_case *c, rows_made *made)
+{
+    memset(made, 0, sizeof *made);
+    made->ok = c->op <= ROWS_LOG ? rows_softmax(k, c, made) : rows_norm(k, c, made);
+    return made;
+}
+
+/* On level k as on level other, whose elements lie step apart. */
+static bool rows_agree(const mlc_kernels *k, const mlc_kernels *other, rows_case c, int64_t step)
+{
+    static rows_made  one, two;
+    const rows_made  *got = rows_run(k, &c, &one);
+    const int64_t     n = c.rows * c.n;
+    rows_case         as = c;
+    as.step = step;
+    const rows_made *want = rows_run(other, &as, &two);
+    if (got->ok && want->ok && same_bits(got->y, want->y, c.dtype, n) &&
+        same_bits(got->dx, want->dx, c.dtype, n) && same_bits(got->dw, want->dw, c.w, c.n) &&
+        same_bits(got->db, want->db, c.w, c.n) &&
+        same_bits(got->stat, want->stat, MLC_F64, 3 * c.rows))
+        return true;
+    printf("  rows %d, %s, weights %s, %" PRId64 " x %" PRId64 ", gap %" PRId64 "%s%s: %d %d\n",
+           (int)c.op, mlc_dtype_name(c.dtype), mlc_dtype_name(c.w), c.rows, c.n, c.gap,
+           c.special ? ", special" : "", c.bare ? ", bare" : "", got->ok, want->ok);
+    return false;
+}
+
+/* Rows whose elements are not next to each other go another way, through parts of 128: of the same
+ * bits, but for f32 over that, which have those of the lowest level with vectors. */
+static bool rows_sizes_agree(const mlc_kernels *k, rows_op op, mlc_dtype dtype)
+{
+    static const int64_t long_ones[] = {191, 192, 255, 256, 257, 384, 511, 512, 513, 1000, 1023,
+                                        1024, 1025};
+    const mlc_kernels *low = mlc_cpu_kernels((mlc_isa)(MLC_ISA_SCALAR + 1));
+    const bool         half = dtype != MLC_F32;
+    bool               ok = true;
+    for (int64_t n = 1; ok && n <= 130; n += n < 20 ? 1 : test_stride(7)) {
+        rows_case c = {op, dtype, n % 2 || !half ? dtype : MLC_F32, 1 + n * 5 % 7, n, 1, n % 3,
+                       n % 5 == 2, n % 4 == 3};
+        if (n <= 128 || half) ok = rows_agree(k, k, c, 2);
+        c.rows = n < 20 ? 70 : 3;
+        c.gap = 0;
+        ok = ok && rows_agree(k, low, c, 1);
+    }
+    for (int i = 0; ok && i < (int)(sizeof long_ones / sizeof *long_ones); i++) {
+        rows_case c = {op, dtype, i % 2 || !half ? dtype : MLC_F32, 1 + i % 7, long_ones[i], 1,
+                       i % 3, i % 5 == 2, i % 4 == 3};
+        ok = rows_agree(k, half ? k : low, c, half ? 3 : 1);
+    }
+    return ok;
+}
+
+TEST(backend, short_rows_have_the_bits_of_other_rows)
+{
+    FOR_EACH_ROW(k, isa)
+        for (int op = 0; op < ROWS_OPS; op++) {
+            CHECK(rows_sizes_agree(k, (rows_op)op, MLC_F32));
+            CHECK(rows_sizes_agree(k, (rows_op)op, MLC_BF16));
+            CHECK(rows_sizes_agree(k, (rows_op)op, MLC_F16));
+        }
+}
+
+/* Norms whose first elements are far from the mean are summed again. */
+TEST(backend, a_norm_far_from_0_is_summed_about_its_mean)
+{
+    static float x[3 * 200], y[3 * 200];
+    double       stat[9];
+    FOR_EACH_ROW(k, isa) {
+        struct mlc_k_norm a;
+        memset(&a, 0, sizeof a);
+        a.dtype = a.w_dtype = MLC_F32;
+        a.ndim = 2;
+        a.shape[0] = 3;
+        a.shape[1] = a.out_stride[0] = a.in_stride[0] = 200;
+        a.out_stride[1] = a.in_stride[1] = 1;
+        a.out = y;
+        a.in = x;
+        a.stat = stat;
+        for (int i = 0; i < 600; i++)
+            x[i] = (float)(test_random(1, i, 999, 1001) - (i >= 200 && i < 264 ? 5e4 : 0));
+        CHECK_EQ(k->norm(NULL, &a), MLC_OK);
+        for (int r = 0; r < 3; r++) {
+            double mean = 0, square = 0;
+            for (int i = 0; i < 200; i++) mean += (double)x[200 * r + i] / 200;
+            for (int i = 0; i < 200; i++) square += pow((double)x[200 * r + i] - mean, 2) / 200;
+            CHECK_NEAR(stat[3 * r] + stat[3 * r + 1], mean, 1e-7 * fabs(mean));
+            CHECK_NEAR(stat[3 * r + 2] * sqrt(square), 1, 1e-6);
+            CHECK(fabs(stat[3 * r + 1]) * stat[3 * r + 2] <= 0.5);
+        }
+    }
+}
+
 /* ---- argmax, take, finite ------------------------------------------------------------------ */
 
 TEST(backend, argmax_is_the_first_largest_along_any_stride_and_nan_wins)

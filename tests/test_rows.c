@@ -151,7 +151,8 @@ static void check_rows(mlc_ctx *ctx, kind k, mlc_dtype dtype, int64_t rows, int6
 
 TEST(rows, values_and_gradients_at_odd_sizes_in_each_layout_on_each_isa_level)
 {
-    static const int64_t sizes[] = {1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 127, 129, 300};
+    static const int64_t sizes[] = {1,  2,  3,  7,   15,  16,  17,  33,   63,  64,
+                                    65, 54, 96, 127, 129, 255, 257, 1000, 1025, 300};
     FOR_EACH_ISA(ctx)
         for (int k = 0; k < KINDS; k++)
             for (int d = 0; d < 4; d++)
