@@ -19092,6 +19092,9 @@ typedef struct mlc__short_rows {
 
 typedef void (*mlc__short_fn)(const mlc__short_rows *s);
 
+/* log of a row's sum. Where there is no f64 otherwise, libm's costs no text. */
+MLC__BODY double mlc__short_log(double x) { return MLC__ALL_FLOATS ? mlc__log_f64(x) : log(x); }
+
 #if MLC__X86
 
 /* -- vectors: V is 16 of f32, D 16 of f64 -- */
@@ -19417,7 +19420,7 @@ MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bo
 {
     for (int64_t r = 0; r < rows; r += 4) {
         double *v = total + r;
-        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__log_wide(v[l]); }
+        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log(v[l]); }
         else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
     }
 }
@@ -19935,7 +19938,7 @@ static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i,
 MLC__INLINE bool mlc__row_short(const mlc__rows *k, int64_t step)
 {
     const int64_t most = k->dtype == MLC_F32 ? MLC__SHORT : MLC__SHORT_TILE;
-    return (step == 1 || k->n == 1) && k->n <= most && k->wide == MLC_F32;
+    return MLC__X86 && (step == 1 || k->n == 1) && k->n <= most && k->wide == MLC_F32;
 }
 
 /* Rows that go to a kernel, through tiles where they have 16 bits. stat: of norms, which are made
@@ -20289,8 +20292,7 @@ static void mlc__softmax_write(const mlc__softmax_job *j, int64_t part, const ml
     const mlc__rows *k = &j->k;
     const bool direct = mlc__softmax_direct(j), plain = j->a->log || l->max != l->max;
     const mlc__row_line line = { plain ? l->max : 0.0, plain ? 1.0 : 1.0 / l->total,
-                                 !plain ? 0.0 : mlc__f64(k->wide) ? -log(l->total)
-                                                                  : -mlc__log_any(l->total) };
+                                 plain ? -mlc__short_log(l->total) : 0.0 };
     mlc__row_tile tile, made;
     for (int64_t i = 0; i < k->n; i += part) {
         const int64_t n = mlc__min(part, k->n - i);
@@ -20337,7 +20339,7 @@ static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, con
     for (int p = 0; p < 2; p++) if (!mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides,
-                       j.brief ? mlc__softmax_short : mlc__softmax_lines, &j);
+                       MLC__X86 && j.brief ? mlc__softmax_short : mlc__softmax_lines, &j);
     return MLC_OK;
 }
 
@@ -20415,7 +20417,8 @@ static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_gr
         if (a->accumulate || !mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides,
-                       j.brief ? mlc__softmax_grad_short : mlc__softmax_grad_lines, &j);
+                       MLC__X86 && j.brief ? mlc__softmax_grad_short : mlc__softmax_grad_lines,
+                       &j);
     return MLC_OK;
 }
 
@@ -20570,7 +20573,7 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc
             j.brief = NULL;
     if (j.k.n > 0)
         mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides,
-                       j.brief ? mlc__norm_short : mlc__norm_lines, &j);
+                       MLC__X86 && j.brief ? mlc__norm_short : mlc__norm_lines, &j);
     return MLC_OK;
 }
 
@@ -20673,9 +20676,8 @@ static void mlc__norm_grad_short(const mlc__norm_grad_job *j, int64_t r, int64_t
     mlc__short_begin(&s, &j->k, j->brief, a->rms != 0, a->dx, a->in, a->dy);
     s.stat = (double *)(uintptr_t)a->stat;       /* which are only read */
     s.s.part = j->part;
-    s.s.w = mlc__short_weights(&j->w, weight, a->weight,
-                               MLC__CAST(const float *, mlc__norm_weights(j, NULL, 0, 0)),
-                               &s.s.w_and);
+    s.s.w = a->weight ? mlc__short_weights(&j->w, weight, a->weight, NULL, &s.s.w_and)
+                      : MLC__CAST(const float *, mlc__norm_weights(j, NULL, 0, 0));
     if (j->columns) { s.s.dw = MLC__CAST(float *, (void *)(sums + 2 * n)); s.s.db = s.s.dw + n; }
     while (r < end) {
         int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS];
@@ -20705,7 +20707,7 @@ static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
         sums += chunk * mlc__norm_part_doubles(j);
         memset(sums, 0, (size_t)mlc__norm_part_doubles(j) * sizeof(double));
     }
-    if (j->brief) { mlc__norm_grad_short(j, chunk * j->per_part, end, sums); return; }
+    if (MLC__X86 && j->brief) { mlc__norm_grad_short(j, chunk * j->per_part, end, sums); return; }
     for (int64_t r = chunk * j->per_part; r < end; r++) {
         int64_t offset[MLC__LOOP_OPERANDS];
         const int64_t in_row = r % l->n;
