@@ -39084,8 +39084,8 @@ static mlc_status mlc__beams_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_t
 {
     MLC__REQUIRE(ctx, d && d->tokens >= 1 && d->beams >= 1 && d->beams < 1 << 20 &&
                  d->length_power - d->length_power == 0.0, ARG,
-                 "beam_search: tokens %lld, beams %lld; both must be positive, length_power finite, "
-                 "a desc from mlc_beam_desc_make(tokens, beams)",
+                 "beam_search: tokens %lld, beams %lld; both must be positive, length_power "
+                 "finite; a desc starts from mlc_beam_desc_make(tokens, beams)",
                  d ? (long long)d->tokens : 0, d ? (long long)d->beams : 0);
     MLC__TRY(mlc__prompt_check(ctx, c, prompt, d->tokens, d->stop, d->n_stop));
     MLC__REQUIRE(ctx, prompt->shape[0] <= c->batch / d->beams, ARG,
