@@ -9958,34 +9958,44 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
 /* gelu_tanh, x sigmoid(z), and its gradient, over blocks: by the level's sigmoids and exponentials,
  * a line at a time. Where z overflows the first is 0 or x. */
 #define MLC__GELU_TANH_Z(T, x) ((T)1.5957691216057308 * ((x) + (T)0.044715 * ((x) * (x) * (x))))
-#define MLC__GELU_TANH(OPT, T, dtype) \
-    static OPT void mlc__gelu_tanh_##dtype(mlc__map_fn map, mlc_map op, void *out, \
-                                           const void *const *in, int64_t n) \
+#define MLC__GELU_TANH(T, dtype) \
+    MLC__BODY void mlc__gelu_tanh_##dtype(mlc__map_fn map, T *o, const T *x, int64_t n) \
     { \
-        T e[MLC__GATHER], v[MLC__GATHER], *o = MLC__CAST(T *, out); \
+        T e[MLC__GATHER]; \
         const void *line[3] = { e, NULL, NULL }; \
-        const bool back = op == MLC_MAP_GELU_TANH_GRAD; \
-        const T *dy = MLC__CAST(const T *, in[0]), *x = MLC__CAST(const T *, in[back]); \
+        for (int64_t m; n > 0; n -= m, o += m, x += m) { \
+            m = mlc__min(n, MLC__GATHER) & -MLC__BLOCK; \
+            MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) e[i] = MLC__GELU_TANH_Z(T, x[i]); \
+            map(MLC_MAP_SIGMOID, e, line, m, 0.0, 0.0); \
+            MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) \
+                o[i] = mlc__pick_##dtype(x[i] < (T)-40, (T)0, x[i] * e[i]); \
+        } \
+    } \
+    MLC__BODY void mlc__gelu_tanh_back_##dtype(mlc__map_fn map, T *o, const T *dy, const T *x, \
+                                               int64_t n) \
+    { \
+        T e[MLC__GATHER], v[MLC__GATHER]; \
+        const void *line[3] = { e, NULL, NULL }; \
         for (int64_t m; n > 0; n -= m, o += m, x += m, dy += m) { \
             m = mlc__min(n, MLC__GATHER) & -MLC__BLOCK; \
-            for (int64_t i = 0; i < m; i++) { \
+            MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) { \
                 const T low = mlc__pick_##dtype(x[i] < (T)-40, (T)-40, x[i]); \
-                v[i] = mlc__pick_##dtype(back, mlc__pick_##dtype(low > (T)40, (T)40, low), x[i]); \
+                v[i] = mlc__pick_##dtype(low > (T)40, (T)40, low); \
                 const T z = MLC__GELU_TANH_Z(T, v[i]); \
-                e[i] = mlc__pick_##dtype(back && !(z < 0), -z, z); \
+                e[i] = mlc__pick_##dtype(z < (T)0, z, -z); \
             } \
-            map(back ? MLC_MAP_EXP : MLC_MAP_SIGMOID, e, line, m, 0.0, 0.0); \
-            for (int64_t i = 0; i < m; i++) { \
-                const T q = (T)1 / ((T)1 + e[i]), s = mlc__pick_##dtype(v[i] < 0, e[i] * q, q); \
+            map(MLC_MAP_EXP, e, line, m, 0.0, 0.0); \
+            MLC__INDEPENDENT for (int64_t i = 0; i < m; i++) { \
+                const T q = (T)1 / ((T)1 + e[i]); \
+                const T s = mlc__pick_##dtype(v[i] < (T)0, e[i] * q, q); \
                 const T slope = s + v[i] * (e[i] * q * q) * /* = s (1 - s), not cancelled */ \
                                         ((T)1.5957691216057308 + \
                                          (T)0.21406444881780073 * (v[i] * v[i])); \
-                const T y = mlc__pick_##dtype(v[i] < (T)-40, (T)0, v[i] * e[i]); \
-                o[i] = mlc__pick_##dtype(back, dy[i] * slope, y); \
+                o[i] = dy[i] * slope; \
             } \
         } \
     }
-MLC__GELU_TANH(MLC__OPT, float, f32) MLC__GELU_TANH(, double, f64)
+MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 
 /* The switch is a function apart from the loop over blocks: compilers would take the constants of
  * all its cases out of that loop and onto the stack. */
@@ -10001,12 +10011,28 @@ MLC__GELU_TANH(MLC__OPT, float, f32) MLC__GELU_TANH(, double, f64)
     { MLC__BY_BLOCKS(TYPE, KERNEL##_blocks_##isa) }
 #define MLC__MAP_FIRST(dtype, isa) \
     if (op >= MLC_MAP_GELU_TANH) { \
-        mlc__gelu_tanh_##dtype(mlc__map_##dtype##_blocks_##isa, op, out, in, n); \
+        mlc__map_##dtype##_gelu_##isa(op, out, in, n); \
         return; \
     }
+/* Calls the function with the switch, which is declared for it. */
+#define MLC__STAMP_GELU(AT, isa, T, dtype) \
+    static void mlc__map_##dtype##_blocks_##isa(mlc_map op, void *out, const void *const *in, \
+                                                int64_t n, double s, double t); \
+    MLC__APART AT void mlc__map_##dtype##_gelu_##isa(mlc_map op, void *out, \
+                                                     const void *const *in, int64_t n) \
+    { \
+        T *o = MLC__CAST(T *, out); \
+        const T *x = MLC__CAST(const T *, in[0]); \
+        if (op == MLC_MAP_GELU_TANH) \
+            mlc__gelu_tanh_##dtype(mlc__map_##dtype##_blocks_##isa, o, x, n); \
+        else mlc__gelu_tanh_back_##dtype(mlc__map_##dtype##_blocks_##isa, o, x, \
+                                         MLC__CAST(const T *, in[1]), n); \
+    }
 #define MLC__STAMP_MAP_F32(isa) \
+    MLC__STAMP_GELU(MLC__LOOPS_AT_##isa, isa, float, f32) \
     MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f32, float, MLC__MAP_FIRST(f32, isa))
 #define MLC__STAMP_MAP_F64(isa) \
+    MLC__STAMP_GELU(MLC__LOOPS_AT_##isa, isa, double, f64) \
     MLC__STAMP_FORMULAS(MLC__LOOPS_AT_##isa, isa, mlc__map_f64, double, MLC__MAP_FIRST(f64, isa))
 MLC__EACH_ISA(MLC__STAMP_MAP_F32)
 MLC__EACH_F64(MLC__STAMP_MAP_F64)
