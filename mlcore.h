@@ -35823,8 +35823,12 @@ static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_ou
     if (m->ctx->dry_run) {
         m->out_ndim = out[0]->ndim;
         memcpy(m->out_shape, out[0]->shape, sizeof m->out_shape);
-    } else if (m->hook && m->hook(m->hook_user, m, out, n_out)) {
-        for (int32_t i = 0; i < n_out; i++) out[i]->storage->kept = true;
+    } else if (m->hook) {              /* what it runs has places of its own */
+        struct mlc__sequence *outer = m->ctx->sequence;
+        m->ctx->sequence = NULL;
+        const bool keep = m->hook(m->hook_user, m, out, n_out);
+        m->ctx->sequence = outer;
+        for (int32_t i = 0; i < n_out && keep; i++) out[i]->storage->kept = true;
     }
 }
 
@@ -38117,7 +38121,7 @@ static mlc_status mlc__language_shapes(mlc_module *m, const mlc_tensor *x)
     const int64_t from = mlc__sequence_of(m->ctx)->offset;
     MLC__REQUIRE(m->ctx, x->ndim == 2, SHAPE, "forward: tokens are %s; they must be [b,t]",
                  mlc__shape(x).s);
-    MLC__REQUIRE(m->ctx, x->dtype == MLC_I64, DTYPE,
+    MLC__REQUIRE(m->ctx, x->dtype == MLC_I64 || m->ctx->dry_run, DTYPE,
                  "forward: tokens are %s; they must be i64: use mlc_cast",
                  mlc_dtype_name(x->dtype));
     MLC__REQUIRE(m->ctx, !u->context || x->shape[1] <= u->context - from, SHAPE,
@@ -38209,6 +38213,11 @@ static mlc_status mlc__bert_forward(mlc_module *m, mlc_tensor *const *in, int32_
     mlc_tensor *types = n_in > 1 ? in[1] : NULL;
     if (u->kinds && !types)
         types = mlc_zeros(m->ctx, MLC_I64, mlc_dims2(in[0]->shape[0], in[0]->shape[1]));
+    MLC__REQUIRE(m->ctx, !types || mlc__same_shape(types, in[0]), SHAPE,
+                 "forward: types are %s, tokens %s; both must be [b,t]", mlc__shape(types).s,
+                 mlc__shape(in[0]).s);
+    MLC__REQUIRE(m->ctx, in[0]->shape[1] > 0 || n_out == 1, SHAPE, "forward: tokens are %s; the "
+                 "pooler needs a first one", mlc__shape(in[0]).s);
     mlc_attention_desc self = mlc_attention_desc_make();
     if (n_in > 2) self.key_lengths = in[2];
     out[0] = mlc__language_features(m, in[0], types, &self);
@@ -38308,6 +38317,12 @@ static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
     return mlc_module_create(ctx, cls, &u, sizeof u);
 }
 
+/* embed so that multiples do not overflow: one that is no width fails in the creator. */
+static int64_t mlc__language_width(int64_t embed)
+{
+    return mlc__max(0, mlc__min(embed, 1ll << 40));
+}
+
 static double mlc__language_end(int64_t layers) { return 0.02 / sqrt(2.0 * (double)layers); }
 
 MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, int64_t layers,
@@ -38321,7 +38336,7 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, in
     d.positions = MLC_POSITIONS_LEARNED;
     d.tied = true;
     d.layer = mlc_nn_transformer_desc_make(embed, heads);
-    d.layer.hidden = 4 * embed;
+    d.layer.hidden = 4 * mlc__language_width(embed);
     d.layer.act = MLC_ACT_GELU_TANH;
     d.layer.norm_first = d.layer.final_norm = true;
     return d;
@@ -38333,7 +38348,7 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, i
     mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(vocab, context, layers, embed, heads);
     d.positions = MLC_POSITIONS_ROTARY;
     d.tied = false;
-    d.layer.hidden = mlc__div_up(8 * embed / 3, 256) * 256;
+    d.layer.hidden = mlc__div_up(8 * mlc__language_width(embed) / 3, 256) * 256;
     d.layer.dropout = 0.0;
     d.layer.act = MLC_ACT_SILU;
     d.layer.gated = d.layer.rms_norm = d.layer.no_bias = true;
@@ -38380,7 +38395,7 @@ MLC_IMPL mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, 
     d.types = 2;
     d.positions = MLC_POSITIONS_LEARNED;
     d.layer = mlc_nn_transformer_desc_make(embed, heads);
-    d.layer.hidden = 4 * embed;
+    d.layer.hidden = 4 * mlc__language_width(embed);
     d.layer.act = MLC_ACT_GELU;
     d.layer.eps = 1e-12;
     return d;
@@ -38777,15 +38792,18 @@ MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
 }
 
 /* Does a prompt with so many tokens to come fit into the cache? */
-static mlc_status mlc__prompt_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
-                                    int64_t tokens, const int64_t *stop, int32_t n_stop)
+static mlc_status mlc__prompt_check(const mlc_module *net, const mlc_cache *c,
+                                    const mlc_tensor *prompt, int64_t tokens, const int64_t *stop,
+                                    int32_t n_stop)
 {
+    mlc_ctx *ctx = net->ctx;
     MLC__REQUIRE(ctx, n_stop >= 0 && (stop || !n_stop), ARG, "generate: %d stop tokens at NULL",
                  n_stop);
     MLC__REQUIRE(ctx, prompt->ndim == 2 && prompt->dtype == MLC_I64 && prompt->shape[0] > 0 &&
                  prompt->shape[1] > 0, SHAPE, "generate: the prompt is %s of %s; it must be i64 "
                  "[b,t] with a token at least", mlc__shape(prompt).s,
                  mlc_dtype_name(prompt->dtype));
+    MLC__REQUIRE(ctx, c->net == net, ARG, "generate: the cache was made for another module");
     const int64_t room = c->capacity - c->seq.offset - prompt->shape[1];
     MLC__REQUIRE(ctx, room >= tokens - 1, ARG, "generate: the cache has %lld places, of which "
                  "%lld are filled; a prompt of %lld and %lld tokens do not fit",
@@ -38794,9 +38812,10 @@ static mlc_status mlc__prompt_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_
     return MLC_OK;
 }
 
-static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
-                                      const mlc_generate_desc *d)
+static mlc_status mlc__generate_check(const mlc_module *net, const mlc_cache *c,
+                                      const mlc_tensor *prompt, const mlc_generate_desc *d)
 {
+    mlc_ctx *ctx = net->ctx;
     MLC__REQUIRE(ctx, d != NULL, ARG, "generate: desc is NULL; start from "
                  "mlc_generate_desc_make(tokens)");
     MLC__REQUIRE(ctx, d->tokens >= 1 && d->temperature >= 0.0 && d->temperature < MLC__INF &&
@@ -38808,7 +38827,7 @@ static mlc_status mlc__generate_check(mlc_ctx *ctx, const mlc_cache *c, const ml
                  mlc__real(d->temperature).s, (long long)d->top_k, mlc__real(d->top_p).s,
                  mlc__real(d->min_p).s,
                  mlc__real(d->repetition).s);
-    return mlc__prompt_check(ctx, c, prompt, d->tokens, d->stop, d->n_stop);
+    return mlc__prompt_check(net, c, prompt, d->tokens, d->stop, d->n_stop);
 }
 
 static void mlc__generate_close(mlc__generate *g)
@@ -39034,6 +39053,7 @@ static mlc_status mlc__generate_step(mlc__generate *g, int64_t *left)
 static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tensor *prompt,
                                     mlc_token_fn fn, void *user)
 {
+    const int64_t from = mlc_cache_length(g->cache);
     mlc_status st = MLC_OK;
     int64_t left = g->n;
     for (; g->step < g->d->tokens && left > 0 && st == MLC_OK; g->step++) {
@@ -39044,6 +39064,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
         const mlc_status end = mlc__scope_leave(g->ctx);
         if (st == MLC_OK) st = end;
+        if (st != MLC_OK && !g->step) g->cache->seq.offset = from;
         if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
     }
     return st;
@@ -39056,18 +39077,24 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     mlc__generate g;
     if (!net || !cache || !mlc__inputs("generate", 1, in)) return MLC_ERR_ARG;
     mlc_ctx *ctx = net->ctx;
-    MLC__TRY(mlc__generate_check(ctx, cache, prompt, desc));
+    MLC__TRY(mlc__generate_check(net, cache, prompt, desc));
     memset(&g, 0, sizeof g);
     g.ctx = ctx;
     g.cache = cache;
     g.d = desc;
     g.n = prompt->shape[0];
+    const int64_t rows = cache->rows;
+    const bool padded = cache->padded;
     for (int64_t i = 0; desc->out && i < g.n * desc->tokens; i++) desc->out[i] = -1;
-    if (desc->padding) MLC__TRY(mlc_cache_padding(cache, desc->padding, g.n));
     MLC__TRY(mlc_eval_begin(net));
-    const mlc_status st = mlc__generate_all(&g, net, prompt, fn, user);
+    mlc_status st = desc->padding ? mlc_cache_padding(cache, desc->padding, g.n) : MLC_OK;
+    if (st == MLC_OK) st = mlc__generate_all(&g, net, prompt, fn, user);
     mlc_eval_end(net);
     mlc__generate_close(&g);
+    if (st != MLC_OK && !cache->seq.offset) {              /* nothing was read */
+        cache->rows = rows;
+        cache->padded = padded;
+    }
     return st;
 }
 
@@ -39105,15 +39132,16 @@ MLC_IMPL mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams)
     return d;
 }
 
-static mlc_status mlc__beams_check(mlc_ctx *ctx, const mlc_cache *c, const mlc_tensor *prompt,
-                                   const mlc_beam_desc *d)
+static mlc_status mlc__beams_check(const mlc_module *net, const mlc_cache *c,
+                                   const mlc_tensor *prompt, const mlc_beam_desc *d)
 {
+    mlc_ctx *ctx = net->ctx;
     MLC__REQUIRE(ctx, d && d->tokens >= 1 && d->beams >= 1 && d->beams < 1 << 20 &&
                  d->length_power - d->length_power == 0.0, ARG,
                  "beam_search: tokens %lld, beams %lld; both must be positive, length_power "
                  "finite; a desc starts from mlc_beam_desc_make(tokens, beams)",
                  d ? (long long)d->tokens : 0, d ? (long long)d->beams : 0);
-    MLC__TRY(mlc__prompt_check(ctx, c, prompt, d->tokens, d->stop, d->n_stop));
+    MLC__TRY(mlc__prompt_check(net, c, prompt, d->tokens, d->stop, d->n_stop));
     MLC__REQUIRE(ctx, prompt->shape[0] <= c->batch / d->beams, ARG,
                  "beam_search: the cache has room for %lld sequences; %lld with %lld beams each do "
                  "not fit", (long long)c->batch,
@@ -39313,16 +39341,16 @@ MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tenso
     mlc_tensor *const in[1] = { prompt };
     mlc__beams g;
     if (!net || !cache || !mlc__inputs("beam_search", 1, in)) return MLC_ERR_ARG;
-    MLC__TRY(mlc__beams_check(net->ctx, cache, prompt, desc));
+    MLC__TRY(mlc__beams_check(net, cache, prompt, desc));
     memset(&g, 0, sizeof g);
     g.ctx = net->ctx;
     g.cache = cache;
     g.d = desc;
     g.n = prompt->shape[0];
     g.most = mlc__max(2, 1 + desc->n_stop) * desc->beams;
-    if (desc->padding) MLC__TRY(mlc_cache_padding(cache, desc->padding, g.n));
     MLC__TRY(mlc_eval_begin(net));
-    const mlc_status st = mlc__beams_all(&g, net, prompt);
+    mlc_status st = desc->padding ? mlc_cache_padding(cache, desc->padding, g.n) : MLC_OK;
+    if (st == MLC_OK) st = mlc__beams_all(&g, net, prompt);
     if (st == MLC_OK) mlc__beams_result(&g, out, score);
     mlc_eval_end(net);
     mlc__beams_close(&g);
@@ -47197,6 +47225,7 @@ typedef struct mlc__held {
     uint32_t              mode;
     bool                  keep;
     const mlc__tape      *outer;       /* of the tape                                          */
+    struct mlc__sequence *sequence;
 } mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
@@ -47207,9 +47236,10 @@ static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
     const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep,
-                            ctx->inner.outer };
+                            ctx->inner.outer, ctx->sequence };
     mlc__watcher_of(ctx)->inside = true;
     ctx->autocast = NULL;
+    ctx->sequence = NULL;
     ctx->inner.keep = false;
     ctx->no_grad++;
     return old;
@@ -47221,6 +47251,7 @@ static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
     ctx->no_grad--;
     ctx->inner.keep = old->keep;
     ctx->autocast = old->autocast;
+    ctx->sequence = old->sequence;
     mlc__watcher_of(ctx)->inside = false;
     mlc__flush_resume(old->mode);
 }

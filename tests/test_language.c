@@ -723,6 +723,11 @@ TEST(language, numbers_that_do_not_fit_are_named)
     check_error(ctx, MLC_ERR_DTYPE, "tokens are f32");
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_I64, mlc_dims1(2))) == NULL);
     check_error(ctx, MLC_ERR_SHAPE, "tokens are [2]");
+    mlc_nn_bert_desc e = mlc_nn_bert_desc_make(VOCAB, CONTEXT, 1, WIDTH, HEADS);
+    mlc_module      *bert = mlc_nn_bert(ctx, &e);
+    mlc_tensor      *in[2] = {tokens_of(ctx, 2, 3, 1), tokens_of(ctx, 1, 2, 1)}, *out;
+    CHECK(mlc_module_forward(bert, in, 2, &out, 1) != MLC_OK);
+    check_error(ctx, MLC_ERR_SHAPE, "types are [1,2], tokens [2,3]");
     const mlc_cache_desc none = mlc_cache_desc_make(0, 4), two = mlc_cache_desc_make(2, 4);
     CHECK(mlc_cache_create(net, &none) == NULL);
     check_error(ctx, MLC_ERR_ARG, "batch is 0");
@@ -760,6 +765,17 @@ TEST(language, a_cache_that_is_full_or_anothers_is_left_as_it_was)
     CHECK_EQ(mlc_generate(net, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
     check_error(ctx, MLC_ERR_ARG, "top_p 0");
     CHECK_EQ(mlc_cache_length(c), 3);
+    mlc_cache_reset(c, 0);
+    g.top_p = 1;
+    CHECK_EQ(mlc_generate(other, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
+    check_error(ctx, MLC_ERR_ARG, "another module");
+    static const int64_t padding[] = {1}, none[] = {99, 99};
+    mlc_tensor *wrong = mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), none);
+    g.padding = padding;
+    CHECK_EQ(mlc_generate(net, c, wrong, &g, NULL, NULL), MLC_ERR_VALUE);
+    check_error(ctx, MLC_ERR_VALUE, "index 99 at position 0 is not in [0,23)");
+    CHECK_EQ(mlc_cache_length(c), 0);
+    CHECK(mlc_forward_cached(net, x, c) != NULL);          /* two, without padding */
     mlc_cache_reset(c, 0);
     mlc_beam_desc many = mlc_beam_desc_make(1, 3);
     CHECK_EQ(mlc_beam_search(net, c, part(x, 0, 1), &many, NULL, NULL), MLC_ERR_ARG);
