@@ -2731,16 +2731,17 @@ DO(mlc_tokenizer_wordpiece)
 DO(mlc_tokenizer_encode)
 {
     char       text[400];
-    int64_t    ids[400], n = 0;
+    int64_t    ids[800], n = 0;
     mlc_status st = run_bpe(w);
     memset(text, 'e', sizeof text);
     text[1] = (char)0xFF;
     text[2] = ' ';
     for (size_t k = 10; k <= sizeof text && st == MLC_OK; k += 390) {
-        n = mlc_tokenizer_encode(w->tokenizer, text, k, ids, 400);
+        n = mlc_tokenizer_encode(w->tokenizer, text, k, ids, 800);
         st = n < 0 ? mlc_ctx_status(w->ctx) : MLC_OK;
     }
-    for (int64_t i = 0; i < n; i++) w->text = w->text * 31 + (uint64_t)ids[i];
+    CHECK(n <= 800);
+    for (int64_t i = 0; i < n && n <= 800; i++) w->text = w->text * 31 + (uint64_t)ids[i];
     return st;
 }
 
