@@ -2566,11 +2566,11 @@ typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, in
 
 /* mlc_generate: net's forward of prompt, i64 [b,t], with the cache, which may hold what was before,
  *   then of each new token; in evaluation. fn may be NULL. A draw depends on seed, step and number
- *   of its sequence, and nothing is allocated after the first step. The cache then has all but the
- *   last one.
+ *   of its sequence, and nothing is allocated after the first step (but for the workspace of plain
+ *   kernels). The cache then has all but the last one.
  *   err    ARG: the desc, a cache with too few places: nothing is read then; VALUE: logits that are
- *          not numbers; those of mlc_forward_cached, after which the cache is not changed but by
- *          the tokens that fn got
+ *          not numbers; those of mlc_forward_cached, also of a model whose context ends before,
+ *          after which the cache is not changed but by the tokens that fn got
  *   ref    Hugging Face's generate, whose order of filters it has; arXiv 1904.09751 (top_p),
  *          2407.01082 (min_p), 1909.05858 (repetition)          test: tests/test_language.c   */
 MLC_API mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,

@@ -2497,6 +2497,7 @@ static bool rows_sizes_agree(const mlc_kernels *k, rows_op op, mlc_dtype dtype)
 
 TEST(backend, short_rows_have_the_bits_of_other_rows)
 {
+    CHECK(scalar_row() != NULL);
     FOR_EACH_ROW(k, isa)
         for (int op = 0; op < ROWS_OPS; op++) {
             CHECK(rows_sizes_agree(k, (rows_op)op, MLC_F32));
@@ -2510,6 +2511,7 @@ TEST(backend, a_norm_far_from_0_is_summed_about_its_mean)
 {
     static float x[3 * 200], y[3 * 200];
     double       stat[9];
+    CHECK(scalar_row() != NULL);
     FOR_EACH_ROW(k, isa) {
         struct mlc_k_norm a;
         memset(&a, 0, sizeof a);

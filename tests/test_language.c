@@ -331,7 +331,8 @@ TEST(language, greedy_text_is_that_of_whole_forwards)
             CHECK_EQ(out[i], h.tokens[i]);
             text[3 + i] = out[i];
         }
-        if (test_cpu_kernels())
+        /* The plain kernel's scores, of which there are as many as keys, are workspace. */
+        if (test_cpu_kernels() && mlc_ctx_isa(ctx) != MLC_ISA_SCALAR)
             CHECK_EQ(h.most_calls, 0);
         mlc_cache_free(c);
         CHECK_OK(ctx);
