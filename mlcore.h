@@ -19222,14 +19222,7 @@ MLC__V_AT_avx2 double mlc__d_fold_avx2(mlc__d_avx2 d)
     return mlc__d_fold_of_avx2(_mm256_add_pd(_mm256_add_pd(d.a, d.c), _mm256_add_pd(d.b, d.d)));
 }
 
-MLC__V_AT_avx2 double mlc__v_rsqrt_avx2(double x)
-{
-    const __m128d v = _mm_set_sd(x);
-    return 1.0 / _mm_cvtsd_f64(_mm_sqrt_sd(v, v));
-}
-
 #if MLC__AVX512
-#define mlc__v_rsqrt_avx512 mlc__v_rsqrt_avx2
 #define MLC__V_AT_avx512 MLC__INLINE MLC__LOOPS_AT_avx512
 typedef struct mlc__v_avx512 { __m512 a; } mlc__v_avx512;
 typedef struct mlc__d_avx512 { __m512d a, b; } mlc__d_avx512;
@@ -19392,34 +19385,39 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 #define MLC__V_X(R)    R(v)
 #define MLC__V_DY(R)   R(u)
 #define MLC__V_LESS(R) MLC__V(sub)(R(v), m)
-#define MLC__SHORT_SUM(V, D, isa, name, want, eights, E, F) \
+#define MLC__SHORT_SUM(V, D, isa, name, want, at, eights, E, F) \
     MLC__V_AT void MLC__V(part_##name)(double *sums, const float *v, const float *u, int64_t n, \
-                                       V m) \
+                                       V m, bool plain) \
     { \
         (void)u; \
         (void)m; \
+        (void)plain; \
         MLC__V_SUMS(V, D, want, eights, E, F) \
     } \
     MLC__APART MLC__LOOPS_AT_##isa void mlc__short_##name##_##isa( \
         double *sums, const mlc__short_rows *s, const float *x, int64_t x_row, int64_t n) \
     { \
+        const bool plain = s->plain; \
         for (int64_t r = 0; r < s->rows; r++) { \
-            const float *v = x + r * x_row, *u = (want) == 2 ? s->dy + r * s->dy_row : NULL; \
+            const float *v = x + r * x_row; \
+            const float *u = (want) == 2 && !(at) ? s->dy + r * s->dy_row : NULL; \
             const V m = MLC__V(set)((eights) ? (float)s->stat[r * s->stat_row] : 0.0f); \
             double sum[2] = { 0.0, 0.0 }; \
             for (int64_t i = 0; i < n; i += s->part) \
-                MLC__V(part_##name)(sum, v + i, u ? u + i : NULL, mlc__min(s->part, n - i), m); \
+                MLC__V(part_##name)(sum, v + i, u ? u + i : NULL, mlc__min(s->part, n - i), m, \
+                                    plain); \
             if ((want) & 1) sums[r] = sum[0]; \
-            if ((want) & 2) sums[((want) & 1) * MLC__SHORT_ROWS + r] = sum[1]; \
+            if ((want) & 2) sums[(at) + r] = sum[1]; \
         } \
     }
 /* (v - m) k + q */
 #define MLC__V_H(R)    MLC__V(add)(MLC__V(mul)(MLC__V(sub)(R(v), m), k), q)
 #define MLC__V_G(R)    MLC__V(mul)(R(u), R(w))
 #define MLC__SHORT_SUMS(V, D, isa) \
-    MLC__SHORT_SUM(V, D, isa, sum, 1, false, MLC__V_X, MLC__V_X) \
-    MLC__SHORT_SUM(V, D, isa, dot, 2, false, MLC__V_X, MLC__V_DY) \
-    MLC__SHORT_SUM(V, D, isa, moments, 3, true, MLC__V_LESS, MLC__V_LESS) \
+    MLC__SHORT_SUM(V, D, isa, sum, 1, 0, false, MLC__V_X, MLC__V_X) \
+    MLC__SHORT_SUM(V, D, isa, dot, 2, 0, false, MLC__V_X, MLC__V_DY) \
+    MLC__SHORT_SUM(V, D, isa, moments, plain ? 2 : 3, MLC__SHORT_ROWS, true, MLC__V_LESS, \
+                   MLC__V_LESS) \
     MLC__V_AT void MLC__V(part_norm)(double *sums, const float *v, const float *u, const float *w, \
                                      int64_t n, V m, V k, V q) \
     { \
@@ -19458,7 +19456,7 @@ MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bo
     MLC__LOOPS_AT_##isa static void mlc__short_softmax_##isa(const mlc__short_rows *s) \
     { \
         const int64_t n = s->n; \
-        double total[MLC__SHORT_ROWS] = { 0.0 }; \
+        double total[MLC__SHORT_ROWS]; \
         float  mosts[MLC__SHORT_ROWS]; \
         for (int64_t r = 0; r < s->rows; r++) \
             mosts[r] = MLC__V(row_most)(s->x + r * s->x_row, n); \
@@ -19499,15 +19497,28 @@ MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bo
         } \
     }
 
-/* Of a row's sums the statistics: stat[0] is the shift, which is 0 without a mean. False if they
- * have to be summed again, about the mean. */
-MLC__INLINE bool mlc__short_stat(double *stat, const double *sums, const mlc__short_rows *s)
+/* Of sums to how far the mean is from the shift and 1 / sqrt(variance + eps): by four, whatever is
+ * behind the last one. Bits of rows that have to be summed again, about the mean. */
+MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__short_rows *s)
 {
-    const double off = s->plain ? 0.0 : sums[0] / (double)s->n;
-    const double variance = sums[MLC__SHORT_ROWS] / (double)s->n - off * off;
-    stat[1] = off;
-    stat[2] = (variance < 0.0 ? 0.0 : variance) + s->eps;
-    return s->plain || (variance - variance == 0.0 && off * off <= 0.25 * variance);
+    const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
+    uint64_t again = 0;
+    for (int64_t r = 0; r < s->rows; r += 4) {
+        double *squares = sums + MLC__SHORT_ROWS + r;
+        const __m256d off = s->plain ? zero : _mm256_div_pd(_mm256_loadu_pd(sums + r), n);
+        const __m256d two = _mm256_mul_pd(off, off);
+        const __m256d variance = _mm256_sub_pd(_mm256_div_pd(_mm256_loadu_pd(squares), n), two);
+        const __m256d near = _mm256_and_pd(
+            _mm256_cmp_pd(_mm256_sub_pd(variance, variance), zero, _CMP_EQ_OQ),
+            _mm256_cmp_pd(two, _mm256_mul_pd(_mm256_set1_pd(0.25), variance), _CMP_LE_OQ));
+        const __m256d sum = _mm256_add_pd(
+            _mm256_andnot_pd(_mm256_cmp_pd(variance, zero, _CMP_LT_OQ), variance),
+            _mm256_set1_pd(s->eps));
+        again |= (uint64_t)(~_mm256_movemask_pd(near) & 15) << r;
+        _mm256_storeu_pd(sums + r, off);
+        _mm256_storeu_pd(squares, _mm256_div_pd(_mm256_set1_pd(1.0), _mm256_sqrt_pd(sum)));
+    }
+    return s->plain ? 0 : again & (((uint64_t)1 << s->rows) - 1);
 }
 
 /* As mlc__norm_stat and mlc__norm_row. */
@@ -19522,19 +19533,24 @@ MLC__INLINE bool mlc__short_stat(double *stat, const double *sums, const mlc__sh
         for (int64_t r = 0; r < s->rows; r++) \
             s->stat[r * s->stat_row] = s->plain ? 0.0 : (double)(float)(sums[r] / (double)first); \
         mlc__short_moments_##isa(sums, s, s->x, s->x_row, n); \
+        const uint64_t again = mlc__short_stats(sums, s); \
         for (int64_t r = 0; r < s->rows; r++) { \
             double *stat = s->stat + r * s->stat_row; \
-            if (mlc__short_stat(stat, sums + r, s)) continue; \
-            mlc__short_rows again = *s; \
-            again.rows = 1; \
-            again.stat = stat; \
+            stat[1] = sums[r]; \
+            stat[2] = sums[MLC__SHORT_ROWS + r]; \
+            if (!(again >> r & 1)) continue; \
+            double more[2 * MLC__SHORT_ROWS] = { 0.0 }; \
+            mlc__short_rows one = *s; \
+            one.rows = 1; \
+            one.stat = stat; \
             stat[0] = (double)(float)(stat[0] + stat[1]); \
-            mlc__short_moments_##isa(sums + r, &again, s->x + r * s->x_row, 0, n); \
-            (void)mlc__short_stat(stat, sums + r, s); \
+            mlc__short_moments_##isa(more, &one, s->x + r * s->x_row, 0, n); \
+            (void)mlc__short_stats(more, &one); \
+            stat[1] = more[0]; \
+            stat[2] = more[MLC__SHORT_ROWS]; \
         } \
         for (int64_t r = 0; r < s->rows; r++) { \
-            double *stat = s->stat + r * s->stat_row; \
-            stat[2] = MLC__V(rsqrt)(stat[2]); \
+            const double *stat = s->stat + r * s->stat_row; \
             const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
             const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
             const float *v = s->x + r * s->x_row, *w = s->w, *b = s->b; \
