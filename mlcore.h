@@ -9155,15 +9155,12 @@ MLC__BODY double mlc__tanh_f64(double x)
     return mlc__f64_bits(mlc__bits_f64(d / (d + 2.0)) | sign);
 }
 
-/* log m = f - (f^2/2 - s (f^2/2 + R)), f = m - 1, s = f/(2 + f), m in [sqrt(1/2), sqrt 2).
- * Denormals are made 2^54 larger first. Ends as C has them. Max error 0.84 ulp. */
-MLC__BODY double mlc__log_f64(double x)
+/* log m = f - (f^2/2 - s (f^2/2 + R)), f = m - 1, s = f/(2 + f), m in [sqrt(1/2), sqrt 2). u: bits
+ * of a normal number over those of sqrt(1/2) less 1; bias: of the exponent, and 2^52. */
+#define MLC__LOG_FROM (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu)
+MLC__BODY double mlc__log_bits_f64(uint64_t u, double bias)
 {
-    const bool tiny = x < DBL_MIN;
-    uint64_t u = mlc__bits_f64(mlc__pick_f64(tiny, x * 18014398509481984.0, x))
-               + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
-    double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u)
-             - mlc__pick_f64(tiny, 4503599627370496.0 + 1077.0, 4503599627370496.0 + 1023.0);
+    double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - bias;
     double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
     double s = f / (2.0 + f), z = s * s, h = 0.5 * f * f;
     double p = 0.14616585424888623;
@@ -9173,7 +9170,16 @@ MLC__BODY double mlc__log_f64(double x)
     p = p * z + 0.2857142862600327;
     p = p * z + 0.39999999999899444;
     p = p * z + 0.66666666666666696;
-    double y = (f - (h - (s * (h + p * z) + k * 1.9082149292705877e-10))) + k * 0.6931471803691238;
+    return (f - (h - (s * (h + p * z) + k * 1.9082149292705877e-10))) + k * 0.6931471803691238;
+}
+
+/* Denormals are made 2^54 larger first. Ends as C has them. Max error 0.84 ulp. */
+MLC__BODY double mlc__log_f64(double x)
+{
+    const bool tiny = x < DBL_MIN;
+    uint64_t u = mlc__bits_f64(mlc__pick_f64(tiny, x * 18014398509481984.0, x)) + MLC__LOG_FROM;
+    double y = mlc__log_bits_f64(u, mlc__pick_f64(tiny, 4503599627370496.0 + 1077.0,
+                                                  4503599627370496.0 + 1023.0));
     double low = mlc__pick_f64(x < 0.0, MLC__NAN, -MLC__INF);
     y = mlc__pick_f64(x <= DBL_MAX, y, x);
     return mlc__pick_f64(x <= 0.0, low, y);
@@ -19120,6 +19126,11 @@ typedef void (*mlc__short_fn)(const mlc__short_rows *s);
 
 /* log of a row's sum. Where there is no f64 otherwise, libm's costs no text. */
 MLC__BODY double mlc__short_log(double x) { return MLC__ALL_FLOATS ? mlc__log_f64(x) : log(x); }
+MLC__BODY double mlc__short_log_normal(double x)
+{
+    return MLC__ALL_FLOATS ? mlc__log_bits_f64(mlc__bits_f64(x) + MLC__LOG_FROM,
+                                               4503599627370496.0 + 1023.0) : log(x);
+}
 
 #if MLC__X86
 
@@ -19444,7 +19455,7 @@ MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bo
 {
     for (int64_t r = 0; r < rows; r += 4) {
         double *v = total + r;
-        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log(v[l]); }
+        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log_normal(v[l]); }
         else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
     }
 }
