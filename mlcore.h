@@ -38527,7 +38527,7 @@ MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
     else if (!mlc__is_float(mlc__cache_dtype(ctx, d)))
         mlc__fail(ctx, MLC_ERR_DTYPE, "cache: the dtype is %s; it must be a float",
                   mlc_dtype_name(mlc__cache_dtype(ctx, d)));
-    else if (d->batch > MLC__MOST_WHOLE / d->capacity / width)
+    else if (d->batch > (INT64_C(1) << 53) / d->capacity / width)
         mlc__fail(ctx, MLC_ERR_ARG, "cache: %lld sequences of %lld places are more than memory has",
                   (long long)d->batch, (long long)d->capacity);
     else
@@ -38621,8 +38621,8 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
     return MLC_OK;
 }
 
-/* The first n of t's axis, a view that is no tensor of the program's. */
-static mlc_tensor mlc__cache_first(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
+/* n of t's axis, from `from` on: a view that is no tensor of the program's. */
+static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
 {
     mlc_tensor part = *t;
     part.offset += from * t->stride[axis];
@@ -38645,8 +38645,8 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
                      (long long)padding[i], (long long)c->capacity);
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_no_grad_begin(ctx);
-    const mlc_tensor start = mlc__cache_first(&c->start, 0, 0, n);
-    const mlc_tensor seen = mlc__cache_first(&c->seen, 0, 0, n);
+    const mlc_tensor start = mlc__cache_part(&c->start, 0, 0, n);
+    const mlc_tensor seen = mlc__cache_part(&c->seen, 0, 0, n);
     mlc_tensor *at = mlc_arange(ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
     mlc_tensor *from = mlc_from(ctx, MLC_I64, mlc_dims2(n, 1), padding), *ge;
     ge = mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
@@ -38669,11 +38669,11 @@ static mlc_status mlc__cache_pick(mlc_cache *c, const mlc_tensor *t, const int64
     MLC__TRY(mlc__temp_begin(c->ctx, &temp, t->dtype, shape.n, shape.v));
     mlc_status st = MLC_OK;
     for (int64_t i = 0; i < n && st == MLC_OK; i++) {
-        const mlc_tensor to = mlc__cache_first(&temp.t, 0, i, 1);
-        const mlc_tensor from = mlc__cache_first(t, 0, rows[i], 1);
+        const mlc_tensor to = mlc__cache_part(&temp.t, 0, i, 1);
+        const mlc_tensor from = mlc__cache_part(t, 0, rows[i], 1);
         st = mlc__cast_into(c->ctx, "cache_select", &to, &from);
     }
-    const mlc_tensor all = mlc__cache_first(t, 0, 0, n);
+    const mlc_tensor all = mlc__cache_part(t, 0, 0, n);
     if (st == MLC_OK) st = mlc__cast_into(c->ctx, "cache_select", &all, &temp.t);
     mlc__temp_end(&temp);
     return st;
@@ -38694,7 +38694,7 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
     }
     for (int32_t e = 0; e < c->n && !same && c->seq.offset; e++)
         for (int i = 0; i < 2; i++) {
-            const mlc_tensor t = mlc__cache_first(&c->of[e].kv[i], 2, 0, c->seq.offset);
+            const mlc_tensor t = mlc__cache_part(&c->of[e].kv[i], 2, 0, c->seq.offset);
             MLC__TRY(mlc__cache_pick(c, &t, rows, n));
         }
     if (c->padded && !same) MLC__TRY(mlc__cache_pick(c, &c->start, rows, n));
@@ -38728,14 +38728,14 @@ static mlc_tensor *mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_
         return NULL;
     }
     const int64_t t = qkv[1]->shape[2], all = s->offset + t;
-    mlc_tensor kv[2], mask = mlc__cache_first(&c->seen, 0, 0, c->rows);
+    mlc_tensor kv[2], mask = mlc__cache_part(&c->seen, 0, 0, c->rows);
     for (int i = 0; i < 2; i++) {
-        kv[i] = mlc__cache_first(&e->kv[i], 0, 0, c->rows);
-        const mlc_tensor to = mlc__cache_first(&kv[i], 2, s->offset, t);
+        kv[i] = mlc__cache_part(&e->kv[i], 0, 0, c->rows);
+        const mlc_tensor to = mlc__cache_part(&kv[i], 2, s->offset, t);
         if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return NULL;
-        kv[i] = mlc__cache_first(&kv[i], 2, 0, all);
+        kv[i] = mlc__cache_part(&kv[i], 2, 0, all);
     }
-    mask = mlc__cache_first(&mask, 3, 0, all);
+    mask = mlc__cache_part(&mask, 3, 0, all);
     if (c->padded) d->mask = &mask;
     mlc_tensor *y = mlc_attention_ex(mlc_cast(qkv[0], kv[0].dtype), &kv[0], &kv[1], d);
     return mlc_cast(y, qkv[0]->dtype);
@@ -38766,7 +38766,7 @@ static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
 {
     const double from = (double)c->seq.offset;
     mlc_tensor *at = mlc_arange(c->ctx, MLC_I64, from, from + (double)t, 1.0);
-    mlc_tensor start = mlc__cache_first(&c->start, 0, 0, c->rows);
+    mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
     return mlc_maximum(mlc_sub(mlc_unsqueeze(at, 0), &start),
                        mlc_zeros(c->ctx, MLC_I64, mlc_dims1(1)));
 }
@@ -49899,9 +49899,9 @@ static mlc_status mlc__save_in(const mlc__renames *t, const char *path, const ml
                                             MLC_VERSION_STRING, NULL };
     mlc_ctx *ctx = t->m->ctx;
     mlc__state s;
-    size_t most = 1;
-    int64_t count = 0;
-    for (int32_t i = 0; i < t->n; i++) most = mlc__max(most, (size_t)t->r[i].parts);
+    int64_t parts = 1, count = 0;
+    for (int32_t i = 0; i < t->n; i++) parts = mlc__max(parts, t->r[i].parts);
+    const size_t most = (size_t)parts;
     memset(&s, 0, sizeof s);
     mlc__params(t->m, mlc__state_add, &s);
     const size_t n = (size_t)s.n;
