@@ -8574,11 +8574,15 @@ MLC__APART uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
     return stream + (base ? *base : 0);
 }
 
-/* FNV-1a of a name: the stream of an initialiser. */
+/* FNV-1a: begins with MLC__FNV, and takes a byte a step. */
+#define MLC__FNV            14695981039346656037ull
+#define MLC__FNV_STEP(h, c) (((h) ^ (unsigned char)(c)) * 1099511628211ull)
+
+/* Of a name: the stream of an initialiser. */
 static uint64_t mlc__hash(const char *text)
 {
-    uint64_t h = 14695981039346656037ull;
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211ull;
+    uint64_t h = MLC__FNV;
+    for (; *text; text++) h = MLC__FNV_STEP(h, *text);
     return h;
 }
 
@@ -19450,7 +19454,7 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
         return nan || most - most != 0.0f ? (float)MLC__NAN : most; \
     }
 
-/* total = 1 / total, or -log total: by four, whatever is in those behind the last one. */
+/* total = 1 / total, or -log total: by four, whatever is in those after the last one. */
 MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bool logs)
 {
     for (int64_t r = 0; r < rows; r += 4) {
@@ -19509,7 +19513,7 @@ MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bo
     }
 
 /* Of sums to how far the mean is from the shift and 1 / sqrt(variance + eps): by four, whatever is
- * behind the last one. Bits of rows that have to be summed again, about the mean. */
+ * after the last one. Bits of rows that have to be summed again, about the mean. */
 MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__short_rows *s)
 {
     const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
@@ -38660,23 +38664,45 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     return st;
 }
 
-/* t's rows, axis 0, in the order of rows: all are read before one is written. */
-static mlc_status mlc__cache_pick(mlc_cache *c, const mlc_tensor *t, const int64_t *rows, int64_t n)
+/* t's rows, axis 0, in the order of rows, by way of room: all are read before one is written. */
+static mlc_status mlc__cache_pick(const mlc_tensor *t, const int64_t *rows, int64_t n,
+                                  const mlc__temp *room)
 {
-    mlc__temp temp;
-    mlc_dims shape = mlc_dims_of(t->ndim, t->shape);
-    shape.v[0] = n;
-    MLC__TRY(mlc__temp_begin(c->ctx, &temp, t->dtype, shape.n, shape.v));
-    mlc_status st = MLC_OK;
-    for (int64_t i = 0; i < n && st == MLC_OK; i++) {
-        const mlc_tensor to = mlc__cache_part(&temp.t, 0, i, 1);
+    mlc_ctx *ctx = room->t.ctx;
+    mlc_tensor copy, all = mlc__cache_part(t, 0, 0, n);
+    mlc__tensor_init(&copy, ctx, t->dtype, t->ndim, all.shape);
+    copy.storage = room->t.storage;
+    for (int64_t i = 0; i < n; i++) {
+        const mlc_tensor to = mlc__cache_part(&copy, 0, i, 1);
         const mlc_tensor from = mlc__cache_part(t, 0, rows[i], 1);
-        st = mlc__cast_into(c->ctx, "cache_select", &to, &from);
+        MLC__TRY(mlc__cast_into(ctx, "cache_select", &to, &from));
     }
-    const mlc_tensor all = mlc__cache_part(t, 0, 0, n);
-    if (st == MLC_OK) st = mlc__cast_into(c->ctx, "cache_select", &all, &temp.t);
-    mlc__temp_end(&temp);
-    return st;
+    return mlc__cast_into(ctx, "cache_select", &all, &copy);
+}
+
+/* Bytes that n rows of any tensor of the cache take. */
+static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
+{
+    int64_t most = mlc__max(c->capacity, 8);
+    for (int32_t e = 0; e < c->n; e++) {
+        const mlc_tensor *k = &c->of[e].kv[0];
+        most = mlc__max(most, k->shape[1] * c->seq.offset * k->shape[3] *
+                              (int64_t)mlc_dtype_bytes(k->dtype));
+    }
+    return n * most;
+}
+
+static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t n,
+                                      const mlc__temp *room)
+{
+    for (int32_t e = 0; e < c->n && c->seq.offset; e++)
+        for (int i = 0; i < 2; i++) {
+            const mlc_tensor t = mlc__cache_part(&c->of[e].kv[i], 2, 0, c->seq.offset);
+            MLC__TRY(mlc__cache_pick(&t, rows, n, room));
+        }
+    if (!c->padded) return MLC_OK;
+    MLC__TRY(mlc__cache_pick(&c->start, rows, n, room));
+    return mlc__cache_pick(&c->seen, rows, n, room);
 }
 
 MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t n)
@@ -38692,15 +38718,15 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
                      (long long)rows[i], (long long)c->rows);
         same = same && rows[i] == i;
     }
-    for (int32_t e = 0; e < c->n && !same && c->seq.offset; e++)
-        for (int i = 0; i < 2; i++) {
-            const mlc_tensor t = mlc__cache_part(&c->of[e].kv[i], 2, 0, c->seq.offset);
-            MLC__TRY(mlc__cache_pick(c, &t, rows, n));
-        }
-    if (c->padded && !same) MLC__TRY(mlc__cache_pick(c, &c->start, rows, n));
-    if (c->padded && !same) MLC__TRY(mlc__cache_pick(c, &c->seen, rows, n));
-    c->rows = n;
-    return MLC_OK;
+    mlc__temp room;
+    const int64_t bytes = mlc__cache_room(c, n);
+    mlc_status st = same ? MLC_OK : mlc__temp_begin(c->ctx, &room, MLC_U8, 1, &bytes);
+    if (!same && st == MLC_OK) {
+        st = mlc__cache_pick_all(c, rows, n, &room);
+        mlc__temp_end(&room);
+    }
+    if (st == MLC_OK) c->rows = n;
+    return st;
 }
 
 static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
@@ -49838,7 +49864,7 @@ static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, co
     return MLC_OK;
 }
 
-/* What a file has of a parameter under r, as it lies there: a view, of the current scope. */
+/* What a file has of a parameter under r, as it is laid out there: a view, of the current scope. */
 static mlc_tensor *mlc__rename_view(const mlc__renames *t, const mlc_rename *r, const char *name,
                                     const mlc_tensor *x)
 {
@@ -56103,7 +56129,7 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
 }
 
 /* @@ IMPL.TEXT ------------------------------------------- tokenizers: bytes, WordPiece, BPE
- * A tokenizer is a vocabulary (tokens one behind another, found by a hash table) and a function
+ * A tokenizer is a vocabulary (tokens one after another, found by a hash table) and a function
  * that encodes text between two specials; what decodes is the same for all. A file is read whole
  * and checked before anything is made of it: its tokens are packed in its own text, each as id,
  * bytes and a 0, which JSON and lines have room for. Ids go to the caller's buffer as they come,
@@ -56122,7 +56148,7 @@ enum { MLC__CACHED_BYTES = 26, MLC__CACHED_IDS = 9, MLC__WORD_CHARS = 100,
 #define MLC__TEXT_NONE  UINT32_MAX
 #define MLC__VOCAB_MOST ((size_t)1 << 28)        /* bytes of a file; sizes made of it fit 32 bits */
 
-typedef struct mlc__word_tokens {           /* a word and its tokens */
+typedef struct mlc__word_tokens {      /* a word and its tokens */
     uint8_t  bytes, n;
     char     text[MLC__CACHED_BYTES];
     uint32_t id[MLC__CACHED_IDS];
@@ -56259,11 +56285,10 @@ static mlc_status mlc__spell_put(mlc__spell *o, const char *s, size_t n)
 
 /* -- vocabularies -- */
 
-#define MLC__FNV 14695981039346656037ull
-
-static uint64_t mlc__text_hash(uint64_t h, const char *s, size_t n)
+/* h goes on over n bytes. */
+static uint64_t mlc__hash_bytes(uint64_t h, const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211ull;
+    for (size_t i = 0; i < n; i++) h = MLC__FNV_STEP(h, s[i]);
     return h;
 }
 
@@ -56294,13 +56319,13 @@ static uint32_t *mlc__token_slot(const mlc_tokenizer *t, uint64_t h, const char 
 /* -1: none. */
 static int64_t mlc__token_find(const mlc_tokenizer *t, const char *s, size_t n)
 {
-    return (int64_t)*mlc__token_slot(t, mlc__text_hash(MLC__FNV, s, n), s, n) - 1;
+    return (int64_t)*mlc__token_slot(t, mlc__hash_bytes(MLC__FNV, s, n), s, n) - 1;
 }
 
 /* False: it is there already. */
 static bool mlc__token_add(mlc_tokenizer *t, uint32_t id, const char *s, size_t n)
 {
-    uint32_t *slot = mlc__token_slot(t, mlc__text_hash(MLC__FNV, s, n), s, n);
+    uint32_t *slot = mlc__token_slot(t, mlc__hash_bytes(MLC__FNV, s, n), s, n);
     if (*slot) return false;
     t->token[id].at = t->used;
     t->token[id].bytes = (uint32_t)n;
@@ -56703,8 +56728,8 @@ static size_t mlc__longest(const mlc_tokenizer *t, const char *text, size_t n, b
     if (n + prefix > t->longest) n = t->longest > prefix ? t->longest - prefix : 0;
     memcpy(token, "##", 2);
     memcpy(token + prefix, text, n);
-    hash[0] = mlc__text_hash(MLC__FNV, token, prefix);
-    for (size_t i = 0; i < n; i++) hash[i + 1] = mlc__text_hash(hash[i], text + i, 1);
+    hash[0] = mlc__hash_bytes(MLC__FNV, token, prefix);
+    for (size_t i = 0; i < n; i++) hash[i + 1] = mlc__hash_bytes(hash[i], text + i, 1);
     for (; n; n--) {
         *id = (int64_t)*mlc__token_slot(t, hash[n], token, n + prefix) - 1;
         if (*id >= 0) return n;
@@ -56896,7 +56921,7 @@ static size_t mlc__bpe_match(const mlc__unicode *u, const char *s, size_t n)
         at += len;
         last = len;
     } while (at < n && mlc__bpe_class(u, s + at, n - at, &len) == kind);
-    /* The last space belongs to the word behind it, unless it is the only one. */
+    /* The last space belongs to the word after it, unless it is the only one. */
     return kind == MLC__CHAR_SPACE && at < n && at > last ? at - last : at;
 }
 
@@ -57000,7 +57025,7 @@ static mlc_status mlc__bpe_word(mlc_tokenizer *t, const char *text, size_t n, ml
 {
     mlc__word_tokens *c = NULL;
     if (t->cache && n <= MLC__CACHED_BYTES) {
-        c = &t->cache[mlc__hash_slot(mlc__text_hash(MLC__FNV, text, n)) & t->cache_mask];
+        c = &t->cache[mlc__hash_slot(mlc__hash_bytes(MLC__FNV, text, n)) & t->cache_mask];
         if (c->bytes == n && memcmp(c->text, text, n) == 0) {
             for (int i = 0; i < c->n; i++) mlc__id_put(ids, c->id[i]);
             return MLC_OK;

@@ -77,6 +77,7 @@ static bool show(void *user, int64_t step, const int64_t *tokens, int64_t n)
 static mlc_status sample(mlc_ctx *ctx, mlc_module *net, const settings *s, corpus *c, int64_t end)
 {
     const int64_t     prompt = s->context / 4;
+    int64_t           last[256], text[1024];           /* what the model goes on from, writes  */
     mlc_cache_desc    room = mlc_cache_desc_make(1, s->context);
     mlc_cache        *cache = mlc_cache_create(net, &room);
     mlc_generate_desc how = mlc_generate_desc_make(s->context - prompt);
@@ -84,16 +85,15 @@ static mlc_status sample(mlc_ctx *ctx, mlc_module *net, const settings *s, corpu
     how.top_p = 0.95;
     how.seed = (uint64_t)s->seed;
     mlc_status st = cache ? MLC_OK : mlc_ctx_status(ctx);
-    for (int64_t i = 0; i < prompt; i++) putchar(c->byte[c->token[end - prompt + i]]);
+    how.out = text;
+    memcpy(last, c->token + end - prompt, (size_t)prompt * sizeof *last);
+    for (int64_t i = 0; i < prompt; i++) putchar(c->byte[last[i]]);
     fputs("|", stdout);                     /* from here on the model writes */
     for (int made = 0; made < s->sample && st == MLC_OK; made += (int)how.tokens) {
-        int64_t text[1024];
-        how.out = text;
         mlc_scope_begin(ctx);
-        mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims2(1, prompt), c->token + end - prompt);
+        mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims2(1, prompt), last);
         st = x ? mlc_generate(net, cache, x, &how, show, c) : mlc_ctx_status(ctx);
-        memcpy(c->token + end - prompt, text + how.tokens - prompt,
-               (size_t)prompt * sizeof(int64_t));
+        memcpy(last, text + how.tokens - prompt, (size_t)prompt * sizeof *last);
         mlc_cache_reset(cache, 0);          /* the next text goes on from the end of this one */
         how.seed++;
         mlc_scope_end(ctx);

@@ -53,6 +53,9 @@ typedef struct test_case {
 #define CHECK_STR(got, want)      test_str(got, want, #got, __FILE__, __LINE__)
 #define CHECK_HAS(text, part)     test_has(text, part, #text, __FILE__, __LINE__)
 #define CHECK_STATUS(ctx, status) test_status(ctx, status, __FILE__, __LINE__)
+/* The context's error has this status, and part in its text; it is cleared. */
+#define CHECK_ERROR(ctx, status, part) \
+    do { CHECK_HAS(mlc_error(ctx), part); CHECK_STATUS(ctx, status); } while (0)
 #define CHECK_OK(ctx)             test_ok(ctx, __FILE__, __LINE__)
 #define CHECK_VALUES(t, n, want, atol, rtol) \
     test_values(t, n, want, atol, rtol, #t, __FILE__, __LINE__)

@@ -693,47 +693,39 @@ TEST(language, files_go_back_to_hugging_face)
 
 /* ---- bad input ------------------------------------------------------------------------------- */
 
-static void check_error(mlc_ctx *ctx, mlc_status want, const char *text)
-{
-    CHECK_EQ(mlc_ctx_status(ctx), want);
-    if (!CHECK(strstr(mlc_error(ctx), text) != NULL))
-        printf("  %s\n", mlc_error(ctx));
-    mlc_error_clear(ctx);
-}
-
 TEST(language, numbers_that_do_not_fit_are_named)
 {
     mlc_ctx        *ctx = test_ctx();
     mlc_nn_gpt_desc d = gpt_desc(MLC_POSITIONS_LEARNED);
     mlc_module     *net = gpt_of(ctx, MLC_POSITIONS_LEARNED), *linear = mlc_nn_linear(ctx, 2, 2);
     CHECK(mlc_nn_gpt(ctx, NULL) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "mlc_nn_gpt_desc_make");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_nn_gpt_desc_make");
     CHECK(mlc_nn_bert(ctx, NULL) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "mlc_nn_bert_desc_make");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_nn_bert_desc_make");
     d.context = 0;
     CHECK(mlc_nn_gpt(ctx, &d) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "learned positions need a context");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "learned positions need a context");
     d.context = 4;
     d.layer.heads = 3;
     CHECK(mlc_nn_gpt(ctx, &d) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "heads");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "heads");
     CHECK(mlc_forward(net, tokens_of(ctx, 1, 12, 1)) != NULL);
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_I64, mlc_dims2(1, CONTEXT + 1))) == NULL);
-    check_error(ctx, MLC_ERR_SHAPE, "25 tokens from place 0 on go beyond the context of 24");
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "25 tokens from place 0 on go beyond the context of 24");
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 2))) == NULL);
-    check_error(ctx, MLC_ERR_DTYPE, "tokens are f32");
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "tokens are f32");
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_I64, mlc_dims1(2))) == NULL);
-    check_error(ctx, MLC_ERR_SHAPE, "tokens are [2]");
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "tokens are [2]");
     mlc_nn_bert_desc e = mlc_nn_bert_desc_make(VOCAB, CONTEXT, 1, WIDTH, HEADS);
     mlc_module      *bert = mlc_nn_bert(ctx, &e);
     mlc_tensor      *in[2] = {tokens_of(ctx, 2, 3, 1), tokens_of(ctx, 1, 2, 1)}, *out;
     CHECK(mlc_module_forward(bert, in, 2, &out, 1) != MLC_OK);
-    check_error(ctx, MLC_ERR_SHAPE, "types are [1,2], tokens [2,3]");
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "types are [1,2], tokens [2,3]");
     const mlc_cache_desc none = mlc_cache_desc_make(0, 4), two = mlc_cache_desc_make(2, 4);
     CHECK(mlc_cache_create(net, &none) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "batch is 0");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch is 0");
     CHECK(mlc_cache_create(linear, &two) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "without attention");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "without attention");
     mlc_module_free(linear);
 }
 
@@ -747,43 +739,43 @@ TEST(language, a_cache_that_is_full_or_anothers_is_left_as_it_was)
     static const int64_t bad[] = {0, 9};
     CHECK(mlc_forward_cached(net, x, c) != NULL);
     CHECK(mlc_forward_cached(net, part(x, 0, 2), c) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "3 of 4 places are filled and 2 come");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "3 of 4 places are filled and 2 come");
     CHECK(mlc_forward_cached(other, part(x, 0, 1), c) == NULL);
-    check_error(ctx, MLC_ERR_ARG, "another module");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "another module");
     CHECK(mlc_forward_cached(net, mlc_slice(x, 0, 0, 1, 1), c) == NULL);
-    check_error(ctx, MLC_ERR_SHAPE, "the cache's 2 sequences");
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "the cache's 2 sequences");
     CHECK_EQ(mlc_cache_select(c, bad, 2), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "row 1 is 9");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "row 1 is 9");
     CHECK_EQ(mlc_cache_padding(c, bad, 2), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "before anything is read");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "before anything is read");
     CHECK_EQ(mlc_cache_reset(c, 4), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "a cache with 3");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "a cache with 3");
     CHECK_EQ(mlc_cache_length(c), 3);
     mlc_generate_desc g = mlc_generate_desc_make(3);
     CHECK_EQ(mlc_generate(net, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "a prompt of 1 and 3 tokens do not fit");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "a prompt of 1 and 3 tokens do not fit");
     g.top_p = 0;
     CHECK_EQ(mlc_generate(net, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "top_p 0");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "top_p 0");
     CHECK_EQ(mlc_cache_length(c), 3);
     mlc_cache_reset(c, 0);
     g.top_p = 1;
     CHECK_EQ(mlc_generate(other, c, part(x, 0, 1), &g, NULL, NULL), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "another module");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "another module");
     static const int64_t padding[] = {1}, none[] = {99, 99};
     mlc_tensor *wrong = mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), none);
     g.padding = padding;
     CHECK_EQ(mlc_generate(net, c, wrong, &g, NULL, NULL), MLC_ERR_VALUE);
-    check_error(ctx, MLC_ERR_VALUE, "index 99 at position 0 is not in [0,23)");
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "index 99 at position 0 is not in [0,23)");
     CHECK_EQ(mlc_cache_length(c), 0);
     CHECK(mlc_forward_cached(net, x, c) != NULL);          /* two, without padding */
     mlc_cache_reset(c, 0);
     mlc_beam_desc many = mlc_beam_desc_make(1, 3);
     CHECK_EQ(mlc_beam_search(net, c, part(x, 0, 1), &many, NULL, NULL), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "2 with 3 beams");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "2 with 3 beams");
     many.beams = 0;
     CHECK_EQ(mlc_beam_search(net, c, part(x, 0, 1), &many, NULL, NULL), MLC_ERR_ARG);
-    check_error(ctx, MLC_ERR_ARG, "beams 0");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "beams 0");
     mlc_cache_free(c);
     CHECK_OK(ctx);
 }
@@ -800,6 +792,6 @@ TEST(language, logits_that_are_no_numbers_are_an_error)
     CHECK(mlc_fill_(mlc_rows(mlc_module_param(net, "norm.bias"), 0, 1), (double)NAN) != NULL);
     mlc_no_grad_end(ctx);
     CHECK_EQ(mlc_generate(net, c, tokens_of(ctx, 1, 2, 1), &g, NULL, NULL), MLC_ERR_VALUE);
-    check_error(ctx, MLC_ERR_VALUE, "step 0");
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "step 0");
     mlc_cache_free(c);
 }

@@ -428,44 +428,35 @@ TEST(transformer, inputs_that_are_one_tensor_share_a_product)
 
 /* ---- bad input ------------------------------------------------------------------------------- */
 
-/* The status of the context's error, whose message has the text; the error is cleared. */
-static void check_error(mlc_ctx *ctx, mlc_status want, const char *text)
-{
-    CHECK_EQ(mlc_ctx_status(ctx), want);
-    if (!CHECK(strstr(mlc_error(ctx), text) != NULL))
-        printf("  %s\n", mlc_error(ctx));
-    mlc_error_clear(ctx);
-}
-
 TEST(transformer, numbers_that_do_not_fit_are_named)
 {
     FOR_EACH_ISA(ctx) {
         mlc_nn_multihead_attention_desc a = mlc_nn_multihead_attention_desc_make(E, 5);
         mlc_nn_transformer_desc         d = layer_desc(ENCODER_LAST);
         CHECK(mlc_nn_multihead_attention_ex(ctx, &a) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "embed 12, heads 5");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "embed 12, heads 5");
         a = mlc_nn_multihead_attention_desc_make(E, 4);
         a.kv_heads = 3;
         CHECK(mlc_nn_multihead_attention_ex(ctx, &a) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "kv_heads 3");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "kv_heads 3");
         a.kv_heads = 2;
         a.dropout = (double)NAN;
         CHECK(mlc_nn_multihead_attention_ex(ctx, &a) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "dropout nan");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "dropout nan");
         CHECK(mlc_nn_multihead_attention_ex(ctx, NULL) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "mlc_nn_multihead_attention_desc_make");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_nn_multihead_attention_desc_make");
         CHECK(mlc_nn_multihead_attention(NULL, E, HEADS) == NULL);
         CHECK(mlc_nn_transformer_encoder(ctx, NULL, 1) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "mlc_nn_transformer_desc_make");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_nn_transformer_desc_make");
         CHECK(mlc_nn_transformer_encoder(ctx, &d, 0) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "0 layers");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "0 layers");
         d.hidden = 0;
         CHECK(mlc_nn_transformer_decoder(ctx, &d, 1) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "hidden is 0");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "hidden is 0");
         d.hidden = HIDDEN;
         d.heads = 7;
         CHECK(mlc_nn_transformer_decoder_layer(ctx, &d) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "heads 7");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "heads 7");
     }
 }
 
@@ -479,20 +470,20 @@ TEST(transformer, calls_that_do_not_fit_are_refused)
         mlc_tensor *flat = mlc_zeros(ctx, MLC_F32, mlc_dims2(T, E)), *y = NULL;
         mlc_tensor *two[2] = {x, x};
         CHECK(mlc_forward(m, flat) == NULL);
-        check_error(ctx, MLC_ERR_SHAPE, "query is [5,12]");
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, "query is [5,12]");
         CHECK(mlc_attention_forward(m, x, mlc_zeros(ctx, MLC_F32, mlc_dims3(1, S, E)), NULL, NULL)
               == NULL);
-        check_error(ctx, MLC_ERR_SHAPE, "key is [1,6,12]");
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, "key is [1,6,12]");
         CHECK_EQ(mlc_module_forward(m, two, 2, &y, 1), MLC_ERR_ARG);
-        check_error(ctx, MLC_ERR_ARG, "2 inputs");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "2 inputs");
         CHECK(mlc_attention_forward(other, x, NULL, NULL, NULL) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "ReLU");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "ReLU");
         CHECK(mlc_transformer_forward(m, x, NULL, NULL, NULL) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "MultiheadAttention");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "MultiheadAttention");
         CHECK(mlc_forward(net, x) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "x and memory");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "x and memory");
         CHECK(mlc_transformer_forward(net, x, NULL, NULL, NULL) == NULL);
-        check_error(ctx, MLC_ERR_ARG, "input 2 is NULL");
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "input 2 is NULL");
         CHECK(mlc_attention_forward(NULL, x, NULL, NULL, NULL) == NULL);
         CHECK(mlc_transformer_forward(NULL, x, NULL, NULL, NULL) == NULL);
     }

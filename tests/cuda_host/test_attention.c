@@ -15,7 +15,7 @@ typedef struct job {
     mask_kind mask;
     int       thin;                    /* bit i: axis i of the mask is 1                        */
     double    drop;
-    place     lies;
+    place     layout;
 } job;
 
 static char     g_own[PARTS][ROOM], g_got[PARTS][ROOM];
@@ -26,13 +26,13 @@ static size_t   g_bytes[PARTS];        /* 0: it is not there                    
 
 /* Strides of [a,b,c,d], and its bytes, at most ROOM; filled with numbers in [-1, 1]. */
 static void *array(part p, mlc_dtype dtype, int64_t stride[4], int64_t a, int64_t b, int64_t c,
-                   int64_t d, place lies)
+                   int64_t d, place layout)
 {
-    const int64_t step = lies == HOLES ? 2 : 1, n = a * b * c * d * step;
+    const int64_t step = layout == HOLES ? 2 : 1, n = a * b * c * d * step;
     stride[0] = b * c * d * step;
-    stride[1] = lies == BESIDE ? d : c * d * step;
-    stride[2] = lies == BESIDE ? b * d : lies == TURNED ? 1 : d * step;
-    stride[3] = lies == TURNED ? c : step;
+    stride[1] = layout == BESIDE ? d : c * d * step;
+    stride[2] = layout == BESIDE ? b * d : layout == TURNED ? 1 : d * step;
+    stride[3] = layout == TURNED ? c : step;
     g_bytes[p] = (size_t)n * mlc_dtype_bytes(dtype);
     if (!CHECK(g_bytes[p] <= ROOM)) abort();
     for (int64_t i = 0; i < n; i++)
@@ -74,15 +74,15 @@ static void make(const job *j, struct mlc_k_attention_grad *g)
     a->dtype = j->dtype;
     a->b = j->b, a->h = j->h, a->hk = j->hk, a->t = j->t, a->s = j->s, a->d = j->d, a->dv = j->dv;
     a->scale = 0.6, a->causal = j->causal, a->window = j->window;
-    a->q = array(Q, j->dtype, a->q_stride, j->b, j->h, j->t, j->d, j->lies);
-    a->k = array(K, j->dtype, a->k_stride, j->b, j->hk, j->s, j->d, j->lies);
-    a->v = array(V, j->dtype, a->v_stride, j->b, j->hk, j->s, j->dv, j->lies);
+    a->q = array(Q, j->dtype, a->q_stride, j->b, j->h, j->t, j->d, j->layout);
+    a->k = array(K, j->dtype, a->k_stride, j->b, j->hk, j->s, j->d, j->layout);
+    a->v = array(V, j->dtype, a->v_stride, j->b, j->hk, j->s, j->dv, j->layout);
     a->y = array(Y, j->dtype, a->y_stride, j->b, j->h, j->t, j->dv, BESIDE);
     a->lse = array(LSE, wide, stride, j->b, j->h, j->t, 1, APART);
-    g->dy = array(DY, j->dtype, g->dy_stride, j->b, j->h, j->t, j->dv, j->lies);
-    g->dq = array(DQ, j->dtype, g->dq_stride, j->b, j->h, j->t, j->d, j->lies);
-    g->dk = array(DK, j->dtype, g->dk_stride, j->b, j->hk, j->s, j->d, j->lies);
-    g->dv = array(DV, j->dtype, g->dv_stride, j->b, j->hk, j->s, j->dv, j->lies);
+    g->dy = array(DY, j->dtype, g->dy_stride, j->b, j->h, j->t, j->dv, j->layout);
+    g->dq = array(DQ, j->dtype, g->dq_stride, j->b, j->h, j->t, j->d, j->layout);
+    g->dk = array(DK, j->dtype, g->dk_stride, j->b, j->hk, j->s, j->d, j->layout);
+    g->dv = array(DV, j->dtype, g->dv_stride, j->b, j->hk, j->s, j->dv, j->layout);
     if (j->mask) mask_make(j, g);
     g->dq_accumulate = g->dv_accumulate = j->accumulate;
     g->dk_accumulate = g->dmask_accumulate = !j->accumulate;
@@ -153,7 +153,7 @@ static void fetch(unit *t, const struct mlc_k_attention_grad *l)
         if (at[p]) unit_fetch(t, g_got[p], at[p], g_bytes[p]);
 }
 
-/* Everything is as on the CPU, what lies between elements included. */
+/* Everything is as on the CPU, what is between elements included. */
 static void near_own(const job *j, const char *what)
 {
     static const char *const name[] = {"q", "k", "v", "y", "lse", "dy", "dq", "dk", "dv", "mask",
@@ -172,9 +172,9 @@ static void near_own(const job *j, const char *what)
         }
         if (CHECK(most <= tol * size)) continue;
         printf("  %s: %s of dtype %d, b %d h %d/%d t %d s %d d %d/%d window %d causal %d packed %d "
-               "mask %d thin %d lies %d drop %g: off by %g\n", what, name[p], (int)j->dtype,
+               "mask %d thin %d layout %d drop %g: off by %g\n", what, name[p], (int)j->dtype,
                (int)j->b, (int)j->h, (int)j->hk, (int)j->t, (int)j->s, (int)j->d, (int)j->dv,
-               (int)j->window, j->causal, j->packed, (int)j->mask, j->thin, (int)j->lies, j->drop,
+               (int)j->window, j->causal, j->packed, (int)j->mask, j->thin, (int)j->layout, j->drop,
                most);
     }
 }
@@ -221,7 +221,7 @@ static job drawn(void)
     j.thin = (int)draw(16);
     if (draw(2) && j.dtype != MLC_F64) j.mask_dtype = MLC_F32;
     j.drop = draw(2) ? 0 : draw(8) ? 0.3 : 1;
-    j.lies = (place)draw(PLACES);
+    j.layout = (place)draw(PLACES);
     j.accumulate = draw(2) != 0;
     return j;
 }
