@@ -38965,19 +38965,16 @@ static int64_t mlc__generate_filter(const mlc__generate *g, double *sum)
     const mlc_generate_desc *d = g->d;
     const int64_t k = d->top_k ? mlc__min(d->top_k, g->vocab) : g->vocab;
     const float largest = g->heap[0].x;
-    double all = 0.0, share = 1.0;
-    int64_t n = 0;
-    if (d->top_p < 1.0 && k == g->vocab)
-        for (int64_t i = 0; i < k; i++) all += mlc__candidate_share(d, g->heap[i].x, largest);
-    if (d->top_p < 1.0 && k < g->vocab) {
-        for (; n < k; n++)
-            all += mlc__candidate_share(d, mlc__heap_take(g->heap, g->vocab - n)->x, largest);
-    }
+    double all = 0.0;                  /* of the k largest, if top_p asks for it */
+    int64_t n = 0, left = 0;           /* taken, kept */
+    for (int64_t i = 0; d->top_p < 1.0 && k == g->vocab && i < k; i++)
+        all += mlc__candidate_share(d, g->heap[i].x, largest);
+    for (; d->top_p < 1.0 && k < g->vocab && n < k; n++)
+        all += mlc__candidate_share(d, mlc__heap_take(g->heap, g->vocab - n)->x, largest);
     *sum = 0.0;
-    int64_t left = 0;
     for (; left < k && (left == 0 || *sum < d->top_p * all || d->top_p == 1.0); left++) {
         if (left == n) { mlc__heap_take(g->heap, g->vocab - n); n++; }
-        share = mlc__candidate_share(d, g->heap[g->vocab - 1 - left].x, largest);
+        const double share = mlc__candidate_share(d, g->heap[g->vocab - 1 - left].x, largest);
         if (share < d->min_p) break;
         *sum += share;
     }
