@@ -85,8 +85,8 @@
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
- *   API.NN  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED  API.AMP  API.DATA
- *   API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT  API.BACKEND  API.CPP
+ *   API.NN  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED
+ *   API.AMP  API.DATA  API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -95,7 +95,7 @@
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
+ *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
@@ -140,7 +140,7 @@
 #define MLC_VERSION_MINOR  2
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.2.0"
-#define MLC_ABI           17u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           18u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
 
@@ -2357,6 +2357,18 @@ MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
  *   err    those of filling a tensor
  *   ref    torch.optim.swa_utils.update_bn                  test: tests/test_average.c        */
 MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
+
+/* @@ API.RECURRENT ------------ recurrent networks; test: tests/test_recurrent.c
+ * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Rows of weights go gate by
+ * gate in PyTorch's order: of an LSTM i, f, g, o, of a GRU r, z, n. */
+
+typedef enum mlc_rnn_kind {
+    MLC_RNN_TANH = 0, MLC_RNN_RELU,    /* h = act(x + h w^T + bias)                            */
+    MLC_RNN_GRU,                       /* PyTorch's form: n = tanh(x_n + r (h w_n^T + bias_n)) */
+    MLC_RNN_LSTM,
+    MLC_RNN_COUNT,
+    MLC_RNN_FORCE_32 = 0x7fffffff
+} mlc_rnn_kind;
 
 /* @@ API.TRANSFORMER ---------- attention modules, blocks; test: tests/test_transformer.c
  * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Masks are those of
@@ -5930,6 +5942,50 @@ struct mlc_k_attention_grad {
     int32_t     dq_accumulate, dk_accumulate, dv_accumulate, dmask_accumulate;
     void       *workspace; size_t workspace_bytes;
 };
+/* A recurrent layer in one direction. x holds what the input gives to the gates, in w_ih^T + b_ih;
+ * at step i, with a = x_i + h w^T + bias of each gate and h, c those of the step before,
+ *   TANH, RELU  h = act(a)
+ *   GRU         r, z = sigmoid(a); n = tanh(x_n + r (h w_n^T + bias_n)); h = n + z (h - n)
+ *   LSTM        i, f, o = sigmoid(a), g = tanh(a); c = f c + i g; h = o tanh(c)
+ * With peep, peep_i c and peep_f c of the c before are added to i and f, peep_o c of the new one to
+ * o; with project h is (o tanh(c)) project^T. Sequence s takes its first lengths[s] steps, from
+ * their end on if reverse; y past them is 0. Row s row[0] + i row[1] of x, y, gates, more is that
+ * of step i. Lengths are checked before anything is written; rnn_grad takes the nearest that is
+ * right. Arrays are dense but for y and dy. */
+struct mlc_k_rnn {
+    mlc_rnn_kind kind;
+    mlc_dtype   dtype;                 /* of x, h, y, gates, more; sums are f32, of f64 f64    */
+    mlc_dtype   w_dtype;               /* of w, bias, project, peep: the same, or f32 with 16  */
+                                       /* bits; c is f32, of f64 f64                           */
+    int64_t     b, t, h, p;            /* p: of y, h without a projection                      */
+    int64_t     row[2];                /* {t,1} or {1,b}                                       */
+    int32_t     reverse;
+    const void *x;                     /* [b t, gates h]                                       */
+    const void *w, *bias;              /* [gates h, p]; NULL or [gates h]                      */
+    const void *project, *peep;        /* NULL or [p, h]; NULL or [3, h]: of i, f, o           */
+    const void *h0, *c0;               /* NULL: 0; [b, p], [b, h]                              */
+    const int64_t *lengths;            /* NULL, or [b], in [0, t]                              */
+    void       *y; int64_t y_row;      /* y_row: elements from row to row                      */
+    void       *hn, *cn;               /* NULL or [b, p], [b, h]: after the last step          */
+    void       *gates;                 /* NULL or [b t, gates h]: what the gates are; unused   */
+                                       /* with TANH, RELU                                      */
+    void       *more;                  /* with gates: [b t, h], of an LSTM c, of a GRU         */
+                                       /* h w_n^T + bias_n                                     */
+    int64_t     bad_length;            /* what goes to error[0]                                */
+    int64_t    *error;                 /* {kind, place, value, limit}                          */
+    void       *workspace; size_t workspace_bytes;
+};
+/* Gradients of those that are not NULL; dx, of x, is wanted always, and 0 past a length. */
+struct mlc_k_rnn_grad {
+    struct mlc_k_rnn f;                /* as the forward had it, with y, gates, more           */
+    const void *dy; int64_t dy_row;    /* NULL: 0                                              */
+    const void *dhn, *dcn;             /* NULL: 0                                              */
+    void       *dx, *dh0, *dc0;        /* dx of dtype, as x                                    */
+    void       *dw, *dbias, *dproject, *dpeep;     /* of w_dtype                               */
+    int32_t     dx_accumulate, dh0_accumulate, dc0_accumulate, dw_accumulate, dbias_accumulate,
+                dproject_accumulate, dpeep_accumulate;
+    void       *workspace; size_t workspace_bytes;
+};
 /* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
 struct mlc_k_gemm_optim {
     struct mlc_k_gemm  gemm;           /* one product, no sink; c is NULL, c_dtype that of p   */
@@ -5954,7 +6010,7 @@ struct mlc_k_gemm_optim {
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
     X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
     X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole) X(average) \
-    X(attention) X(attention_grad)
+    X(attention) X(attention_grad) X(rnn) X(rnn_grad)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -23496,6 +23552,363 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
              MLC__FLASH_AT_##isa(mlc__flash_back_workspace(dev, a, &mlc__gemm_level_##level, \
                                                            mlc__flash_fns_##isa), \
                                  mlc__k_attention_grad_workspace(dev, a)))
+
+/* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
+ * The definition, in f64: a sequence after the other, weights widened once. Backward goes through
+ * the steps from the last one on: d[h] and d[c] come from the step after, what goes to the gates
+ * before their activations is dx, and its products with h of the step before are dw. */
+
+static int64_t mlc__rnn_gates(mlc_rnn_kind kind)
+{
+    return kind == MLC_RNN_LSTM ? 4 : kind == MLC_RNN_GRU ? 3 : 1;
+}
+
+/* What forward and backward have at hand, in f64: weights, and of one sequence h [p], c [h], gates
+ * [gates h], and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
+typedef struct mlc__rnn_room {
+    double *w, *bias, *project, *peep, *h, *c, *gates, *m, *end;
+} mlc__rnn_room;
+
+static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at)
+{
+    const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    mlc__rnn_room r;
+    r.w = at;
+    r.bias = r.w + n * a->p;
+    r.project = r.bias + n;
+    r.peep = r.project + (a->project ? a->p * a->h : 0);
+    r.h = r.peep + 3 * a->h;
+    r.c = r.h + a->p;
+    r.gates = r.c + a->h;
+    r.m = r.gates + n;
+    r.end = r.m + a->h;
+    return r;
+}
+
+static void mlc__rnn_read(double *to, const void *x, int64_t at, int64_t n, mlc_dtype dtype)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = x ? mlc__any_get(x, at + i, dtype) : 0.0;
+}
+
+static void mlc__rnn_write(void *x, int64_t at, int64_t n, mlc_dtype dtype, const double *from,
+                           bool accumulate)
+{
+    for (int64_t i = 0; x && i < n; i++)
+        mlc__any_put(x, at + i, dtype, (from ? from[i] : 0.0) +
+                                       (accumulate ? mlc__any_get(x, at + i, dtype) : 0.0));
+}
+
+static void mlc__rnn_weights(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
+{
+    const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    mlc__rnn_read(r->w, a->w, 0, n * a->p, a->w_dtype);
+    mlc__rnn_read(r->bias, a->bias, 0, n, a->w_dtype);
+    if (a->project) mlc__rnn_read(r->project, a->project, 0, a->p * a->h, a->w_dtype);
+    mlc__rnn_read(r->peep, a->peep, 0, 3 * a->h, a->w_dtype);
+}
+
+/* y [n] = x [k] w^T (+ y) */
+static void mlc__rnn_times(double *y, const double *x, const double *w, int64_t n, int64_t k,
+                           bool add)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double sum = add ? y[i] : 0.0;
+        for (int64_t e = 0; e < k; e++) sum += x[e] * w[i * k + e];
+        y[i] = sum;
+    }
+}
+
+/* y [k] += x [n] w; dw [n,k] += x^T h */
+static void mlc__rnn_back(double *y, double *dw, const double *x, const double *w, const double *h,
+                          int64_t n, int64_t k)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t e = 0; e < k; e++) {
+            y[e] += x[i] * w[i * k + e];
+            dw[i * k + e] += x[i] * h[e];
+        }
+}
+
+static double mlc__rnn_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* Gates of an LSTM before their activations become c and gates; m is o tanh(c). */
+static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
+{
+    const int64_t n = a->h;
+    double *g = r->gates;
+    for (int64_t u = 0; u < n; u++) {
+        const double before = r->c[u];
+        const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
+        const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
+        const double v = tanh(g[2 * n + u]), c = f * before + i * v;
+        const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
+        g[u] = i;
+        g[n + u] = f;
+        g[2 * n + u] = v;
+        g[3 * n + u] = o;
+        r->c[u] = c;
+        r->m[u] = o * tanh(c);
+    }
+}
+
+/* Gates of a GRU: n's is that of x alone, m its product with h. h becomes the next one. */
+static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
+{
+    const int64_t n = a->h;
+    double *g = r->gates;
+    for (int64_t u = 0; u < n; u++) {
+        g[u] = mlc__rnn_sigmoid(g[u]);
+        g[n + u] = mlc__rnn_sigmoid(g[n + u]);
+        g[2 * n + u] = tanh(g[2 * n + u] + g[u] * r->m[u]);
+        r->h[u] = g[2 * n + u] + g[n + u] * (r->h[u] - g[2 * n + u]);
+    }
+}
+
+/* A step of a sequence whose row is `row`: r's h and c become the next ones. */
+static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int64_t row)
+{
+    const int64_t h = a->h, n = mlc__rnn_gates(a->kind) * h, own = a->kind == MLC_RNN_GRU ? h : 0;
+    mlc__rnn_read(r->gates, a->x, row * n, n, a->dtype);
+    for (int64_t i = 0; i < n - own; i++) r->gates[i] += r->bias[i];
+    mlc__rnn_times(r->gates, r->h, r->w, n - own, a->p, true);
+    if (own) {
+        memcpy(r->m, r->bias + n - own, (size_t)own * sizeof *r->m);
+        mlc__rnn_times(r->m, r->h, r->w + (n - own) * a->p, own, a->p, true);
+        mlc__rnn_gru(a, r);
+    } else if (a->kind == MLC_RNN_LSTM) {
+        mlc__rnn_lstm(a, r);
+        if (a->project) mlc__rnn_times(r->h, r->m, r->project, a->p, h, false);
+        else memcpy(r->h, r->m, (size_t)h * sizeof *r->h);
+    } else {
+        for (int64_t i = 0; i < h; i++)
+            r->h[i] = a->kind == MLC_RNN_TANH ? tanh(r->gates[i])
+                                              : r->gates[i] > 0 || r->gates[i] != r->gates[i]
+                                                ? r->gates[i] : 0.0;
+    }
+    mlc__rnn_write(a->y, row * a->y_row, a->p, a->dtype, r->h, false);
+    if (a->kind >= MLC_RNN_GRU) {
+        mlc__rnn_write(a->gates, row * n, n, a->dtype, r->gates, false);
+        mlc__rnn_write(a->gates ? a->more : NULL, row * h, h, a->dtype, own ? r->m : r->c, false);
+    }
+    mlc__rnn_read(r->h, a->y, row * a->y_row, a->p, a->dtype);     /* as rounded */
+}
+
+/* Steps that sequence s has. */
+static int64_t mlc__rnn_length(const struct mlc_k_rnn *a, int64_t s)
+{
+    return a->lengths ? mlc__min(a->t, mlc__max(0, a->lengths[s])) : a->t;
+}
+
+/* Row of the k-th step that sequence s takes, of n. */
+static int64_t mlc__rnn_row(const struct mlc_k_rnn *a, int64_t s, int64_t k, int64_t n)
+{
+    return s * a->row[0] + (a->reverse ? n - 1 - k : k) * a->row[1];
+}
+
+/* The lowest length that is not in [0, t] goes to the error word. */
+static bool mlc__rnn_fine(const struct mlc_k_rnn *a)
+{
+    for (int64_t s = 0; a->lengths && s < a->b; s++)
+        if (a->lengths[s] < 0 || a->lengths[s] > a->t) {
+            const int64_t word[4] = { a->bad_length, s, a->lengths[s], a->t };
+            memcpy(a->error, word, sizeof word);
+            return false;
+        }
+    return true;
+}
+
+static size_t mlc__k_rnn_workspace(void *dev, const struct mlc_k_rnn *a)
+{
+    const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    (void)dev;
+    return (size_t)(n * (a->p + 2) + (a->project ? a->p * a->h : 0) + 5 * a->h + a->p) *
+           sizeof(double);
+}
+
+static mlc_status mlc__rnn_run(void *dev, const struct mlc_k_rnn *a)
+{
+    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, a->workspace));
+    const mlc_dtype wide = mlc__wide(a->dtype);
+    if (!mlc__computes(a->dtype) || !mlc__computes(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_rnn_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    if (!mlc__rnn_fine(a)) return MLC_OK;
+    mlc__rnn_weights(a, &r);
+    for (int64_t s = 0; s < a->b; s++) {
+        const int64_t n = mlc__rnn_length(a, s);
+        mlc__rnn_read(r.h, a->h0, s * a->p, a->p, a->dtype);
+        mlc__rnn_read(r.c, a->c0, s * a->h, a->h, wide);
+        for (int64_t k = 0; k < n; k++) mlc__rnn_step(a, &r, mlc__rnn_row(a, s, k, n));
+        for (int64_t i = n; i < a->t; i++)
+            mlc__rnn_write(a->y, (s * a->row[0] + i * a->row[1]) * a->y_row, a->p, a->dtype, NULL,
+                           false);
+        mlc__rnn_write(a->hn, s * a->p, a->p, a->dtype, r.h, false);
+        if (a->kind == MLC_RNN_LSTM) mlc__rnn_write(a->cn, s * a->h, a->h, wide, r.c, false);
+    }
+    return MLC_OK;
+}
+
+/* What backward has beside: gradients of weights; of a step d[h] [p], d[c] [h] and those before
+ * it, of gates as x has them and as h w^T has them, of m. */
+typedef struct mlc__rnn_slopes {
+    double *dw, *dbias, *dproject, *dpeep, *dh, *dc, *to_h, *dx, *dr, *dm;
+} mlc__rnn_slopes;
+
+static mlc__rnn_slopes mlc__rnn_slopes_lay(const struct mlc_k_rnn *a, double *at)
+{
+    const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    mlc__rnn_slopes d;
+    d.dw = at;
+    d.dbias = d.dw + n * a->p;
+    d.dproject = d.dbias + n;
+    d.dpeep = d.dproject + (a->project ? a->p * a->h : 0);
+    d.dh = d.dpeep + 3 * a->h;
+    d.dc = d.dh + a->p;
+    d.to_h = d.dc + a->h;
+    d.dx = d.to_h + a->p;
+    d.dr = d.dx + n;
+    d.dm = d.dr + n;
+    return d;
+}
+
+/* dm is that of o tanh(c), c in m, r's c that of the step before: dx, and dc for it. */
+static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
+                               const mlc__rnn_slopes *d)
+{
+    const int64_t n = a->h;
+    const double *g = r->gates;
+    for (int64_t u = 0; u < n; u++) {
+        const double i = g[u], f = g[n + u], v = g[2 * n + u], o = g[3 * n + u];
+        const double before = r->c[u], c = r->m[u], th = tanh(c), *peep = r->peep + u;
+        const double d_o = d->dm[u] * th * o * (1.0 - o);
+        const double dc = d->dc[u] + d->dm[u] * o * (1.0 - th * th) + d_o * peep[2 * n];
+        const double di = dc * v * i * (1.0 - i), df = dc * before * f * (1.0 - f);
+        d->dx[u] = di;
+        d->dx[n + u] = df;
+        d->dx[2 * n + u] = dc * i * (1.0 - v * v);
+        d->dx[3 * n + u] = d_o;
+        d->dc[u] = dc * f + di * peep[0] + df * peep[n];
+        d->dpeep[u] += di * before;
+        d->dpeep[n + u] += df * before;
+        d->dpeep[2 * n + u] += d_o * c;
+    }
+}
+
+/* r's h is that before; to_h begins with what goes to it past the gates. */
+static void mlc__rnn_gru_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
+                              const mlc__rnn_slopes *d)
+{
+    const int64_t n = a->h;
+    const double *g = r->gates;
+    for (int64_t u = 0; u < n; u++) {
+        const double rs = g[u], z = g[n + u], v = g[2 * n + u], dh = d->dh[u];
+        const double dn = dh * (1.0 - z) * (1.0 - v * v);
+        d->dx[u] = dn * r->m[u] * rs * (1.0 - rs);
+        d->dx[n + u] = dh * (r->h[u] - v) * z * (1.0 - z);
+        d->dx[2 * n + u] = dn;
+        d->to_h[u] = dh * z;
+    }
+    memcpy(d->dr, d->dx, (size_t)(2 * n) * sizeof *d->dr);
+    for (int64_t u = 0; u < n; u++) d->dr[2 * n + u] = d->dx[2 * n + u] * g[u];
+}
+
+/* dm = d[h] project, or d[h]; dproject. m is o tanh(c) for that, then c. */
+static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
+                                  const mlc__rnn_slopes *d)
+{
+    const double *o = r->gates + 3 * a->h;
+    double *c = r->m;
+    if (!a->project) {
+        memcpy(d->dm, d->dh, (size_t)a->h * sizeof *d->dm);
+        return;
+    }
+    for (int64_t u = 0; u < a->h; u++) {
+        double sum = 0.0;
+        for (int64_t e = 0; e < a->p; e++) {
+            sum += d->dh[e] * r->project[e * a->h + u];
+            d->dproject[e * a->h + u] += d->dh[e] * o[u] * tanh(c[u]);
+        }
+        d->dm[u] = sum;
+    }
+}
+
+/* The k-th of n steps of sequence s: d[h], d[c] become those of the step before. */
+static void mlc__rnn_step_back(const struct mlc_k_rnn_grad *g, const mlc__rnn_room *r,
+                               const mlc__rnn_slopes *d, int64_t s, int64_t k, int64_t n)
+{
+    const struct mlc_k_rnn *a = &g->f;
+    const int64_t row = mlc__rnn_row(a, s, k, n), before = k ? mlc__rnn_row(a, s, k - 1, n) : 0;
+    const int64_t h = a->h, width = mlc__rnn_gates(a->kind) * h;
+    for (int64_t e = 0; g->dy && e < a->p; e++)
+        d->dh[e] += mlc__any_get(g->dy, row * g->dy_row + e, a->dtype);
+    mlc__rnn_read(r->h, k ? a->y : a->h0, k ? before * a->y_row : s * a->p, a->p, a->dtype);
+    memset(d->to_h, 0, (size_t)a->p * sizeof *d->to_h);
+    if (a->kind >= MLC_RNN_GRU) {
+        mlc__rnn_read(r->gates, a->gates, row * width, width, a->dtype);
+        mlc__rnn_read(r->m, a->more, row * h, h, a->dtype);
+    }
+    if (a->kind == MLC_RNN_GRU) {
+        mlc__rnn_gru_back(a, r, d);
+    } else if (a->kind == MLC_RNN_LSTM) {
+        if (k) mlc__rnn_read(r->c, a->more, before * h, h, a->dtype);
+        else mlc__rnn_read(r->c, a->c0, s * h, h, mlc__wide(a->dtype));
+        mlc__rnn_project_back(a, r, d);
+        mlc__rnn_lstm_back(a, r, d);
+    } else {
+        mlc__rnn_read(r->m, a->y, row * a->y_row, h, a->dtype);
+        for (int64_t u = 0; u < h; u++)
+            d->dx[u] = d->dh[u] * (a->kind == MLC_RNN_TANH ? 1.0 - r->m[u] * r->m[u]
+                                                            : r->m[u] > 0 || r->m[u] != r->m[u]);
+    }
+    const double *dr = a->kind == MLC_RNN_GRU ? d->dr : d->dx;
+    mlc__rnn_back(d->to_h, d->dw, dr, r->w, r->h, width, a->p);
+    for (int64_t i = 0; i < width; i++) d->dbias[i] += dr[i];
+    memcpy(d->dh, d->to_h, (size_t)a->p * sizeof *d->dh);
+    mlc__rnn_write(g->dx, row * width, width, a->dtype, d->dx, g->dx_accumulate != 0);
+}
+
+static size_t mlc__k_rnn_grad_workspace(void *dev, const struct mlc_k_rnn_grad *g)
+{
+    const struct mlc_k_rnn *a = &g->f;
+    const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    return mlc__k_rnn_workspace(dev, a) +
+           (size_t)(n * (a->p + 3) + (a->project ? a->p * a->h : 0) + 5 * a->h + 2 * a->p) *
+           sizeof(double);
+}
+
+static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
+{
+    const struct mlc_k_rnn *a = &g->f;
+    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, g->workspace));
+    const mlc__rnn_slopes d = mlc__rnn_slopes_lay(a, r.end);
+    const mlc_dtype wide = mlc__wide(a->dtype);
+    const int64_t width = mlc__rnn_gates(a->kind) * a->h;
+    if (!mlc__computes(a->dtype) || !mlc__computes(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    if (g->workspace_bytes < mlc__k_rnn_grad_workspace(dev, g)) return MLC_ERR_INTERNAL;
+    mlc__rnn_weights(a, &r);
+    memset(d.dw, 0, (size_t)(d.dh - d.dw) * sizeof *d.dw);
+    for (int64_t s = 0; s < a->b; s++) {
+        const int64_t n = mlc__rnn_length(a, s);
+        mlc__rnn_read(d.dh, g->dhn, s * a->p, a->p, a->dtype);
+        mlc__rnn_read(d.dc, g->dcn, s * a->h, a->h, wide);
+        for (int64_t k = n - 1; k >= 0; k--) mlc__rnn_step_back(g, &r, &d, s, k, n);
+        for (int64_t i = n; i < a->t; i++)
+            mlc__rnn_write(g->dx, (s * a->row[0] + i * a->row[1]) * width, width, a->dtype, NULL,
+                           g->dx_accumulate != 0);
+        mlc__rnn_write(g->dh0, s * a->p, a->p, a->dtype, d.dh, g->dh0_accumulate != 0);
+        mlc__rnn_write(g->dc0, s * a->h, a->h, wide, d.dc, g->dc0_accumulate != 0);
+    }
+    mlc__rnn_write(g->dw, 0, width * a->p, a->w_dtype, d.dw, g->dw_accumulate != 0);
+    mlc__rnn_write(g->dbias, 0, width, a->w_dtype, d.dbias, g->dbias_accumulate != 0);
+    mlc__rnn_write(g->dproject, 0, a->p * a->h, a->w_dtype, d.dproject,
+                   g->dproject_accumulate != 0);
+    mlc__rnn_write(g->dpeep, 0, 3 * a->h, a->w_dtype, d.dpeep, g->dpeep_accumulate != 0);
+    return MLC_OK;
+}
+
+#define MLC__CPU_rnn(K, isa, level) \
+    K##_plain(rnn, isa, level, mlc__rnn_run, mlc__k_rnn_workspace)
+#define MLC__CPU_rnn_grad(K, isa, level) \
+    K##_plain(rnn_grad, isa, level, mlc__rnn_grad_run, mlc__k_rnn_grad_workspace)
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
