@@ -13963,7 +13963,10 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
 #define MLC__SINK_ADD_PLAIN(T, C, scale) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
-        for (int64_t x = 0; x < s->n; x++) tile[r * s->tile_row + x] += (scale) * c[x * g->c_col]; \
+        T *to = tile + r * s->tile_row; \
+        if (g->c_col == 1) \
+            MLC__INDEPENDENT for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x]; \
+        else for (int64_t x = 0; x < s->n; x++) to[x] += (scale) * c[x * g->c_col]; \
     }
 #define MLC__SINK_PUT_PLAIN(T, C) \
     for (int64_t r = 0; r < s->rows; r++) { \
@@ -13975,8 +13978,10 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
 #define MLC__SINK_GET_PLAIN(T, C, to) \
     for (int64_t r = 0; r < s->rows; r++) { \
         const T *c = MLC__CAST(const T *, C) + s->at + r * g->c_row; \
-        for (int64_t x = 0; x < s->tile_row; x++) \
-            to[r * s->tile_row + x] = x < s->n ? c[x * g->c_col] : (T)0; \
+        T *row = to + r * s->tile_row; \
+        if (g->c_col == 1) mlc__copy_run((char *)row, (const char *)c, (size_t)s->n * sizeof(T)); \
+        else MLC__ONE_BY_ONE for (int64_t x = 0; x < s->n; x++) row[x] = c[x * g->c_col]; \
+        for (int64_t x = s->n; x < s->tile_row; x++) row[x] = (T)0; \
     }
 #define MLC__SINK_ADD_HALF(T, C, scale) \
     for (int64_t r = 0; r < s->rows; r++) { \
