@@ -27047,30 +27047,34 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
 }
 
 /* Fills in the one -1 of a new shape and checks the number of elements. */
+static mlc_status mlc__reshape_fails(const mlc_tensor *x, const mlc_dims *shape, const char *why)
+{
+    return mlc__fail(x->ctx, MLC_ERR_SHAPE, "reshape: %s to %s: %s", mlc__shape(x).s,
+                     mlc__shape_text(shape->n, shape->v).s, why);
+}
+
 static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
 {
-    const mlc__text from = mlc__shape(x), to = mlc__shape_text(shape->n, shape->v);
     int32_t unknown = -1;
     int64_t known = 1;
     MLC__REQUIRE(x->ctx, shape->n >= 0 && shape->n <= MLC_MAX_DIMS, ARG,
                  "reshape: %d axes; a tensor has at most %d", shape->n, MLC_MAX_DIMS);
     for (int32_t d = 0; d < shape->n; d++) {
         const int64_t size = shape->v[d];
-        MLC__REQUIRE(x->ctx, size >= -1 && (size != -1 || unknown < 0), SHAPE,
-                     "reshape: %s to %s: sizes must be 0 or more, at most one -1 for what is left",
-                     from.s, to.s);
+        if (size < -1 || (size == -1 && unknown >= 0))
+            return mlc__reshape_fails(x, shape, "sizes must be 0 or more, at most one -1 for what "
+                                      "is left");
         if (size == -1) { unknown = d; continue; }
-        MLC__REQUIRE(x->ctx, !__builtin_mul_overflow(known, size, &known), SHAPE,
-                     "reshape: %s to %s: more elements than memory can hold", from.s, to.s);
+        if (__builtin_mul_overflow(known, size, &known))
+            return mlc__reshape_fails(x, shape, "more elements than memory can hold");
     }
     const int64_t n = mlc__numel(x);
     const bool fits = unknown < 0 ? known == n : known != 0 && n % known == 0;
     MLC__REQUIRE(x->ctx, fits, SHAPE, "reshape: %s has %lld elements and does not fit %s; its "
-                 "sizes must make as many", from.s, (long long)n, to.s);
+                 "sizes must make as many", mlc__shape(x).s, (long long)n,
+                 mlc__shape_text(shape->n, shape->v).s);
     if (unknown >= 0) shape->v[unknown] = n / known;
-    MLC__REQUIRE(x->ctx, mlc__fits(shape->n, shape->v), SHAPE, "reshape: %s to %s: too large",
-                 from.s, to.s);
-    return MLC_OK;
+    return mlc__fits(shape->n, shape->v) ? MLC_OK : mlc__reshape_fails(x, shape, "too large");
 }
 
 MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
