@@ -22714,9 +22714,10 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
  * Blocks of rows meet blocks of keys, both packed for the tiles of products: scores are a product,
  * whose rows become weights by an online softmax (Dao, arXiv 2307.08691), and weights times v are
  * added to sums, scaled anew where a row's maximum rises. Heads that share k and v are rows behind
- * each other. What no row of a block sees is left out. Backward goes key block by key block, all
- * rows in order, and sums dq in workspace: its bits follow the shape, as all cuts do. What rows see
- * is as in IMPL.KERNELS.ATTENTION, whose kernels are the definition. */
+ * each other. What no row of a block sees is left out; few rows, those of a token that is generated,
+ * read k and v unpacked. Backward goes key block by key block, all rows in order, and sums dq in
+ * workspace: its bits follow the shape, as all cuts do. What rows see is as in
+ * IMPL.KERNELS.ATTENTION, whose kernels are the definition. */
 #if MLC__X86 || MLC__NEON
 
 #define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
@@ -22724,6 +22725,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
                                        /* backward of bf16 should need little memory            */
 #define MLC__FLASH_KEPT (4 << 20)      /* bytes of packed k and v that a thread keeps           */
 #define MLC__FLASH_STEP 64             /* scores that are exponentiated at a time               */
+#define MLC__FLASH_FEW  4              /* rows of a task that read k and v as they lie          */
 
 /* The largest, or the sum, of 16 lanes. */
 #define MLC__FLASH_JOIN(lane, JOIN) \
@@ -22849,6 +22851,7 @@ typedef struct mlc__flash {
     size_t    one, size;               /* their bytes                                           */
     double    scale;                   /* of scores; where a's is 0 they are made 0             */
     int64_t   all, rows, blocks;       /* rows of a task, of a block; blocks                    */
+    bool      few;                     /* so few rows that a pack would cost more than it saves */
     int64_t   keys, spans, kept;       /* keys of a block; blocks of keys; those that stay      */
     int64_t   line, low_line;          /* elements between rows of scores, and of them narrowed */
     int64_t   d, dv;                   /* elements between rows as they are multiplied          */
@@ -23150,6 +23153,45 @@ static void mlc__flash_open(const mlc__flash *j, char *own, int64_t batch, int64
     *tag = key;
 }
 
+/* n keys of k or v, from key `from` on, in the dtype of sums, *step elements apart. */
+static const char *mlc__flash_lines(const mlc__flash *j, char *own, const mlc__flash_block *b,
+                                    bool value, int64_t from, int64_t n, int64_t *step)
+{
+    const struct mlc_k_attention *a = j->a;
+    const int64_t *stride = value ? a->v_stride : a->k_stride, width = value ? a->dv : a->d;
+    const void *x = value ? a->v : a->k;
+    *step = stride[2];
+    if (a->dtype == j->wide)
+        return mlc__at(x, b->batch * stride[0] + b->kv * stride[1] + from * stride[2], j->size);
+    *step = width;
+    mlc__flash_read(j, own + j->room, j->wide, width, x, stride, b->batch, b->kv, a->s, from, n,
+                    width);
+    return own + j->room;
+}
+
+/* Scores of few rows and n keys, by dot products, and their weights times v, by sums of rows. */
+static void mlc__flash_few(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t from,
+                           int64_t n)
+{
+    const mlc__gemm_fns *f = j->wide_fns;
+    int64_t step;
+    const char *k = mlc__flash_lines(j, own, b, false, from, n, &step), *v;
+    for (int64_t i = 0; i < b->n; i++) {
+        const void *q = mlc__at(own + j->q, i * j->d, j->size);
+        char *row = own + j->scores + (size_t)(i * j->line) * j->size;
+        for (int64_t x = 0; x < n; x++)
+            mlc__elem_put(row, x, j->wide, f->dot(q, mlc__at(k, x * step, j->size), j->a->d));
+        mlc__flash_online(j, own, b, i, from, n);
+    }
+    v = mlc__flash_lines(j, own, b, true, from, n, &step);
+    for (int64_t i = 0; i < b->n; i++) {
+        const void *p = mlc__at(own + j->scores, i * j->line, j->size);
+        char *y = own + j->sums + (size_t)(i * j->dv_cols) * j->size;
+        for (int64_t x = 0; x < n; x++)
+            f->axpy(y, mlc__elem(p, x, j->wide), mlc__at(v, x * step, j->size), j->a->dv);
+    }
+}
+
 /* y and lse of a block, of its sums. */
 static void mlc__flash_finish(const mlc__flash *j, const char *own, const mlc__flash_block *b)
 {
@@ -23190,6 +23232,7 @@ static void mlc__flash_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t block = 0; block < j->spans; block++) {
         const int64_t from = block * j->keys, n = mlc__min(j->keys, there - from);
         if (!mlc__flash_meets(j, &b, from, n, &x0, &x1)) continue;
+        if (j->few) { mlc__flash_few(j, own, &b, from + x0, x1 - x0); continue; }
         mlc__flash_open(j, own, batch, kv, block, n, panels);
         mlc__flash_multiply(j, &q, b.n, &panels[0], 0, a->d, x0, x1 - x0, own + j->scores, j->line,
                             false);
@@ -23376,7 +23419,8 @@ static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
     j->all = a->h / mlc__max(1, a->hk) * a->t;
     const bool small = (double)j->all * (double)a->s * (double)(a->d + a->dv) <= MLC__SMALL;
     j->wide_fns = f64 ? level->f64 : level->f32;
-    j->f = a->dtype == MLC_BF16 && level->bf16 && !small ? level->bf16 : j->wide_fns;
+    j->few = !g && j->all <= MLC__FLASH_FEW && a->k_stride[3] == 1 && a->v_stride[3] == 1;
+    j->f = a->dtype == MLC_BF16 && level->bf16 && !small && !j->few ? level->bf16 : j->wide_fns;
     j->fn = &fns[f64];
     j->wide = j->fn->wide;
     j->dtype = j->f->form->pair ? MLC_BF16 : j->wide;
