@@ -13596,6 +13596,8 @@ typedef struct mlc__tile {
 typedef void (*mlc__tile_fn)(const mlc__tile *t);
 /* x . y of n dense elements */
 typedef double (*mlc__dot_fn)(const void *x, const void *y, int64_t n);
+/* v[i] = x . y[i] of four rows of y, step apart: bits of dot. n is a multiple of 32. */
+typedef void (*mlc__dots_fn)(float *v, const void *x, const void *y, int64_t step, int64_t n);
 /* y += s x */
 typedef void (*mlc__axpy_fn)(void *y, double s, const void *x, int64_t n);
 
@@ -13856,6 +13858,56 @@ static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
     { mlc__axpy_f32_body(y, s, x, n); }
 MLC__EACH_ISA(MLC__STAMP_DOT)
 
+/* Four at a time: the 32 lanes of each are V x[32 / W], and their sums are joined in pairs as
+ * MLC__DOT_TEXT does it, lanes l and l + 16, + 8, + 4, + 2, + 1. */
+#define MLC__DOTS_TEXT(V, W, ZERO, LOAD, MUL, ADD, LOW) \
+    const float *a = MLC__CAST(const float *, x), *b = MLC__CAST(const float *, y); \
+    V sum[4][32 / W]; \
+    __m128 e[4]; \
+    MLC__UNROLL for (int r = 0; r < 4; r++) \
+        MLC__UNROLL for (int k = 0; k < 32 / W; k++) sum[r][k] = ZERO(); \
+    for (int64_t i = 0; i < n; i += 32) \
+        MLC__UNROLL for (int k = 0; k < 32 / W; k++) { \
+            const V of = LOAD(a + i + k * W); \
+            MLC__UNROLL for (int r = 0; r < 4; r++) \
+                sum[r][k] = ADD(sum[r][k], MUL(of, LOAD(b + r * step + i + k * W))); \
+        } \
+    MLC__UNROLL for (int r = 0; r < 4; r++) { LOW } \
+    const __m128 s = _mm_add_ps(_mm_unpacklo_ps(e[0], e[1]), _mm_unpackhi_ps(e[0], e[1])); \
+    const __m128 t = _mm_add_ps(_mm_unpacklo_ps(e[2], e[3]), _mm_unpackhi_ps(e[2], e[3])); \
+    _mm_storeu_ps(v, _mm_add_ps(_mm_movelh_ps(s, t), _mm_movehl_ps(t, s)));
+
+#define MLC__DOTS_JOIN(q) \
+    e[r] = _mm_add_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
+#define MLC__DOTS_LOW_256 \
+    const __m256 q = _mm256_add_ps(_mm256_add_ps(sum[r][0], sum[r][2]), \
+                                   _mm256_add_ps(sum[r][1], sum[r][3])); \
+    MLC__DOTS_JOIN(q)
+#define MLC__DOTS_LOW_512 \
+    const __m512 w = _mm512_add_ps(sum[r][0], sum[r][1]); \
+    const __m256 q = _mm256_add_ps(_mm512_castps512_ps256(w), _mm256_castpd_ps( \
+                         _mm512_extractf64x4_pd(_mm512_castps_pd(w), 1))); \
+    MLC__DOTS_JOIN(q)
+
+#define mlc__dots_f32_scalar NULL
+#define mlc__dots_f32_neon   NULL
+#if MLC__X86
+static MLC__TILE_AT_avx2 void mlc__dots_f32_avx2(float *v, const void *x, const void *y,
+                                                 int64_t step, int64_t n)
+{
+    MLC__DOTS_TEXT(__m256, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_add_ps,
+                   MLC__DOTS_LOW_256)
+}
+#endif
+#if MLC__AVX512
+static MLC__TILE_AT_avx512 void mlc__dots_f32_avx512(float *v, const void *x, const void *y,
+                                                     int64_t step, int64_t n)
+{
+    MLC__DOTS_TEXT(__m512, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_add_ps,
+                   MLC__DOTS_LOW_512)
+}
+#endif
+
 /* In the order of mlc_act. */
 static mlc_map mlc__act_map(mlc_act act)
 {
@@ -13926,6 +13978,7 @@ typedef struct mlc__gemm_fns {
     mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
     mlc__sink_fn sink;
     mlc__dot_fn  dot;
+    mlc__dots_fn dots;                 /* NULL: by dot                                         */
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
     mlc__signs_fn signs;
@@ -14905,7 +14958,11 @@ static void mlc__gemm_row(const mlc__gemm_job *j, const int64_t at[3], int64_t i
     const struct mlc_k_gemm *g = j->g;
     const void *a = mlc__at(g->a, at[0] + i * g->a_row, j->size);
     double v[MLC__ROW_BLOCK];
-    for (int64_t x = 0; x < n; x++) {
+    int64_t x = 0;
+    for (; j->f->dots && g->k % 32 == 0 && x + 4 <= n; x += 4)
+        j->f->dots((float *)(void *)v + x, a, mlc__at(g->b, at[1] + (j0 + x) * g->b_col, 4),
+                   g->b_col, g->k);
+    for (; x < n; x++) {
         const void *b = mlc__at(g->b, at[1] + (j0 + x) * g->b_col, j->size);
         mlc__elem_put(v, x, j->size == 4 ? MLC_F32 : MLC_F64, j->f->dot(a, b, g->k));
     }
@@ -15600,8 +15657,10 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     if (!f->form->pair && mlc__gemm_is_small(g)) {
         const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
-        j.mc = mlc__max(1, MLC__GRAIN / block);            /* blocks of rows to a chunk */
-        mlc__parallel(dev, mlc__div_up(batches * g->m * j.n_tasks, j.mc), 4.0 * f->ns * macs,
+        const int64_t share = g->m <= 4 ? MLC__GRAIN / 2 : MLC__GRAIN; /* few rows wait for b */
+        j.mc = mlc__max(1, share / block);                 /* blocks of rows to a chunk */
+        mlc__parallel(dev, mlc__div_up(batches * g->m * j.n_tasks, j.mc),
+                      (g->m <= 4 ? 6.0 : 4.0) * f->ns * macs,
                       mlc__gemm_small_chunk, &j);
         return MLC_OK;
     }
@@ -15638,12 +15697,12 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 
 #define MLC__STAMP_GEMM(isa) \
     static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
-        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, \
+        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, mlc__dots_f32_##isa, \
           mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
           &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
-          MLC__OTHER(mlc__dot_f64), MLC__OTHER(mlc__axpy_f64), \
+          MLC__OTHER(mlc__dot_f64), NULL, MLC__OTHER(mlc__axpy_f64), \
           MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
           &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
           MLC__OTHER(&mlc__form_f64) } }; \
@@ -15657,7 +15716,7 @@ MLC__EACH_ISA(MLC__STAMP_GEMM)
 /* Levels over avx512 differ from it in the products of bf16. */
 #define MLC__STAMP_BF16(level) \
     static const mlc__gemm_fns mlc__gemm_fns_##level = \
-        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, mlc__map_f32_avx512, \
+        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, NULL, mlc__map_f32_avx512, \
           mlc__signs_cells, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, \
           &mlc__form_##level }; \
     static const mlc__gemm_level mlc__gemm_level_##level = \
@@ -22714,7 +22773,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
  * Blocks of rows meet blocks of keys, both packed for the tiles of products: scores are a product,
  * whose rows become weights by an online softmax (Dao, arXiv 2307.08691), and weights times v are
  * added to sums, scaled anew where a row's maximum rises. Heads that share k and v are rows behind
- * each other. What no row of a block sees is left out; few rows, those of a token that is generated,
+ * each other. What no row of a block sees is left out; few rows, as those of one new token are,
  * read k and v unpacked. Backward goes key block by key block, all rows in order, and sums dq in
  * workspace: its bits follow the shape, as all cuts do. What rows see is as in
  * IMPL.KERNELS.ATTENTION, whose kernels are the definition. */
@@ -23162,7 +23221,8 @@ static const char *mlc__flash_lines(const mlc__flash *j, char *own, const mlc__f
     const void *x = value ? a->v : a->k;
     *step = stride[2];
     if (a->dtype == j->wide)
-        return mlc__at(x, b->batch * stride[0] + b->kv * stride[1] + from * stride[2], j->size);
+        return MLC__CAST(const char *, mlc__at(x, b->batch * stride[0] + b->kv * stride[1] +
+                                                  from * stride[2], j->size));
     *step = width;
     mlc__flash_read(j, own + j->room, j->wide, width, x, stride, b->batch, b->kv, a->s, from, n,
                     width);
