@@ -100,9 +100,9 @@
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
- *   IMPL.OPS.ATTENTION  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM
- *   IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM
- *   IMPL.OPS.SORT  IMPL.OPS.CUSTOM
+ *   IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE
+ *   IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING
+ *   IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE
  *   IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
@@ -2369,6 +2369,35 @@ typedef enum mlc_rnn_kind {
     MLC_RNN_COUNT,
     MLC_RNN_FORCE_32 = 0x7fffffff
 } mlc_rnn_kind;
+
+typedef struct mlc_rnn_desc {
+    mlc_rnn_kind kind;
+    bool    reverse;                   /* from the last step to the first                      */
+    bool    time_first;                /* x and y are [t,b,..]                                 */
+    mlc_tensor *bias;                  /* [gates h]: of h w^T; NULL: none, as of those below   */
+    mlc_tensor *project;               /* LSTM: [p,h]: h is (o tanh(c)) project^T              */
+    mlc_tensor *peepholes;             /* LSTM: [3,h]: times c, added to i, f and o            */
+    mlc_tensor *h, *c;                 /* [b,p], [b,h]: before the first step; NULL: 0. c of   */
+                                       /* 16-bit x is f32, as the one that comes out           */
+    mlc_tensor *lengths;               /* i64 [b]: steps that each sequence has                */
+    mlc_tensor *offsets;               /* i64 [b + 1], without lengths: x is [rows, gates h],  */
+                                       /* sequence s its rows from offsets[s] to offsets[s + 1] */
+} mlc_rnn_desc;
+
+/* mlc_rnn_desc_make: forward in time, from 0 on, over all of x.                               */
+MLC_API mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind);
+/* mlc_rnn: a recurrent layer in one direction: all steps of x [b,t,gates h], what the input gives
+ *   to the gates (mlc_linear by w_ih, b_ih), with w [gates h,p], the weight of h; p is h, or that
+ *   of project. An LSTM's c = f c + i g, h = o tanh(c). w, bias, project and peepholes may be f32
+ *   for a 16-bit x.
+ *   out    y [b,t,p], 0 past a length; h [b,p] and, of an LSTM, c [b,h] after each sequence's last
+ *          step (of its first, in reverse), those before where it has none
+ *   grad   of all but lengths and offsets, from all three
+ *   err    SHAPE, DTYPE; ARG: the desc; VALUE: a length that is not in [0,t], offsets that fall
+ *   ref    torch.nn.LSTM, GRU, RNN; peepholes: Gers et al. 2002; projection: arXiv 1402.1128
+ *   test   tests/test_recurrent.c                                                             */
+MLC_API mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *desc,
+                           mlc_tensor *out[3]);
 
 /* @@ API.TRANSFORMER ---------- attention modules, blocks; test: tests/test_transformer.c
  * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Masks are those of
@@ -5950,29 +5979,33 @@ struct mlc_k_attention_grad {
  * With peep, peep_i c and peep_f c of the c before are added to i and f, peep_o c of the new one to
  * o; with project h is (o tanh(c)) project^T. Sequence s takes its first lengths[s] steps, from
  * their end on if reverse; y past them is 0. Row s row[0] + i row[1] of x, y, gates, more is that
- * of step i. Lengths are checked before anything is written; rnn_grad takes the nearest that is
- * right. Arrays are dense but for y and dy. */
+ * of step i. With offsets there is no row past a length: step i of sequence s, which ends before
+ * offsets[s + 1], is row offsets[s] + i of t in all; those before the first and behind the last are
+ * 0 in y and dx. Lengths and offsets are checked before anything is written; rnn_grad takes the
+ * nearest that is right. Arrays are dense but for y and dy. */
 struct mlc_k_rnn {
     mlc_rnn_kind kind;
     mlc_dtype   dtype;                 /* of x, h, y, gates, more; sums are f32, of f64 f64    */
     mlc_dtype   w_dtype;               /* of w, bias, project, peep: the same, or f32 with 16  */
                                        /* bits; c is f32, of f64 f64                           */
     int64_t     b, t, h, p;            /* p: of y, h without a projection                      */
-    int64_t     row[2];                /* {t,1} or {1,b}                                       */
+    int64_t     row[2];                /* {t,1} or {1,b}; unused with offsets                  */
     int32_t     reverse;
     const void *x;                     /* [b t, gates h]                                       */
     const void *w, *bias;              /* [gates h, p]; NULL or [gates h]                      */
     const void *project, *peep;        /* NULL or [p, h]; NULL or [3, h]: of i, f, o           */
     const void *h0, *c0;               /* NULL: 0; [b, p], [b, h]                              */
     const int64_t *lengths;            /* NULL, or [b], in [0, t]                              */
+    const int64_t *offsets;            /* NULL, or [b + 1] without lengths: rise from 0 on to  */
+                                       /* t at most                                            */
     void       *y; int64_t y_row;      /* y_row: elements from row to row                      */
     void       *hn, *cn;               /* NULL or [b, p], [b, h]: after the last step          */
-    void       *gates;                 /* NULL or [b t, gates h]: what the gates are; unused   */
-                                       /* with TANH, RELU                                      */
+    void       *gates;                 /* NULL or [b t, gates h]: what the gates are; may be   */
+                                       /* x itself; unused with TANH, RELU                     */
     void       *more;                  /* with gates: [b t, h], of an LSTM c, of a GRU         */
                                        /* h w_n^T + bias_n                                     */
     int64_t     bad_length;            /* what goes to error[0]                                */
-    int64_t    *error;                 /* {kind, place, value, limit}                          */
+    int64_t    *error;                 /* {kind, place, value, limit}; of offsets -1 - place   */
     void       *workspace; size_t workspace_bytes;
 };
 /* Gradients of those that are not NULL; dx, of x, is wanted always, and 0 past a length. */
@@ -6003,6 +6036,7 @@ struct mlc_k_gemm_optim {
 #define MLC_K_ERROR_NORM 6
 #define MLC_K_ERROR_LENGTH 7
 #define MLC_K_ERROR_OFFSET 8
+#define MLC_K_ERROR_STEPS 9
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
@@ -7330,6 +7364,14 @@ typedef struct mlc__attention_spec {
     int8_t  at[5];
 } mlc__attention_spec;
 
+/* at: places of the inputs of IMPL.OPS.RNN; 0: x, or not there. kept: the output that is for
+ * backward; 0: none. */
+typedef struct mlc__rnn_spec {
+    mlc_rnn_kind kind;
+    bool   reverse, time_first, packed, spends;
+    int8_t at[8], kept;
+} mlc__rnn_spec;
+
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
  * operation's own parameters, set between mlc__begin and mlc__finish. */
 struct mlc_node {
@@ -7362,6 +7404,7 @@ struct mlc_node {
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
         mlc__attention_spec attention;
+        mlc__rnn_spec  rnn;
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
         struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
                        pad;
@@ -7436,7 +7479,7 @@ struct mlc_ctx {
     int64_t       *error_word;         /* on the device                                         */
     int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc__error_say error_say[MLC_K_ERROR_OFFSET + 1];        /* by kind, or NULL                  */
+    mlc__error_say error_say[MLC_K_ERROR_STEPS + 1];         /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -23802,28 +23845,55 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
     mlc__rnn_read(r->h, a->y, row * a->y_row, a->p, a->dtype);     /* as rounded */
 }
 
+/* Offset i, or the nearest that is a row. */
+static int64_t mlc__rnn_offset(const struct mlc_k_rnn *a, int64_t i)
+{
+    return mlc__min(a->t, mlc__max(0, a->offsets[i]));
+}
+
 /* Steps that sequence s has. */
 static int64_t mlc__rnn_length(const struct mlc_k_rnn *a, int64_t s)
 {
+    if (a->offsets) return mlc__max(0, mlc__rnn_offset(a, s + 1) - mlc__rnn_offset(a, s));
     return a->lengths ? mlc__min(a->t, mlc__max(0, a->lengths[s])) : a->t;
 }
 
-/* Row of the k-th step that sequence s takes, of n. */
-static int64_t mlc__rnn_row(const struct mlc_k_rnn *a, int64_t s, int64_t k, int64_t n)
+/* Row of step i of sequence s. */
+static int64_t mlc__rnn_row(const struct mlc_k_rnn *a, int64_t s, int64_t i)
 {
-    return s * a->row[0] + (a->reverse ? n - 1 - k : k) * a->row[1];
+    return a->offsets ? mlc__rnn_offset(a, s) + i : s * a->row[0] + i * a->row[1];
 }
 
-/* The lowest length that is not in [0, t] goes to the error word. */
+/* Row of the k-th step that sequence s takes, of n. */
+static int64_t mlc__rnn_row_of(const struct mlc_k_rnn *a, int64_t s, int64_t k, int64_t n)
+{
+    return mlc__rnn_row(a, s, a->reverse ? n - 1 - k : k);
+}
+
+/* The first length or offset that is wrong goes to the error word. */
 static bool mlc__rnn_fine(const struct mlc_k_rnn *a)
 {
-    for (int64_t s = 0; a->lengths && s < a->b; s++)
-        if (a->lengths[s] < 0 || a->lengths[s] > a->t) {
-            const int64_t word[4] = { a->bad_length, s, a->lengths[s], a->t };
-            memcpy(a->error, word, sizeof word);
-            return false;
-        }
+    const int64_t *of = a->offsets ? a->offsets : a->lengths;
+    for (int64_t i = 0; of && i < a->b + (a->offsets != NULL); i++) {
+        const int64_t low = a->offsets && i ? of[i - 1] : 0;
+        if (of[i] >= low && of[i] <= a->t) continue;
+        const int64_t word[4] = { a->bad_length, a->offsets ? -1 - i : i, of[i], a->t };
+        memcpy(a->error, word, sizeof word);
+        return false;
+    }
     return true;
+}
+
+/* Rows that no step has become 0, of n elements of x, `step` from row to row. */
+static void mlc__rnn_rest(const struct mlc_k_rnn *a, void *x, int64_t n, int64_t step,
+                          bool accumulate)
+{
+    for (int64_t s = 0; !a->offsets && s < a->b; s++)
+        for (int64_t i = mlc__rnn_length(a, s); i < a->t; i++)
+            mlc__rnn_write(x, mlc__rnn_row(a, s, i) * step, n, a->dtype, NULL, accumulate);
+    for (int64_t i = 0; a->offsets && i < a->t; i++)
+        if (i < mlc__rnn_offset(a, 0) || i >= mlc__rnn_offset(a, a->b))
+            mlc__rnn_write(x, i * step, n, a->dtype, NULL, accumulate);
 }
 
 static size_t mlc__k_rnn_workspace(void *dev, const struct mlc_k_rnn *a)
@@ -23846,13 +23916,11 @@ static mlc_status mlc__rnn_run(void *dev, const struct mlc_k_rnn *a)
         const int64_t n = mlc__rnn_length(a, s);
         mlc__rnn_read(r.h, a->h0, s * a->p, a->p, a->dtype);
         mlc__rnn_read(r.c, a->c0, s * a->h, a->h, wide);
-        for (int64_t k = 0; k < n; k++) mlc__rnn_step(a, &r, mlc__rnn_row(a, s, k, n));
-        for (int64_t i = n; i < a->t; i++)
-            mlc__rnn_write(a->y, (s * a->row[0] + i * a->row[1]) * a->y_row, a->p, a->dtype, NULL,
-                           false);
+        for (int64_t k = 0; k < n; k++) mlc__rnn_step(a, &r, mlc__rnn_row_of(a, s, k, n));
         mlc__rnn_write(a->hn, s * a->p, a->p, a->dtype, r.h, false);
         if (a->kind == MLC_RNN_LSTM) mlc__rnn_write(a->cn, s * a->h, a->h, wide, r.c, false);
     }
+    mlc__rnn_rest(a, a->y, a->p, a->y_row, false);
     return MLC_OK;
 }
 
@@ -23945,8 +24013,9 @@ static void mlc__rnn_step_back(const struct mlc_k_rnn_grad *g, const mlc__rnn_ro
                                const mlc__rnn_slopes *d, int64_t s, int64_t k, int64_t n)
 {
     const struct mlc_k_rnn *a = &g->f;
-    const int64_t row = mlc__rnn_row(a, s, k, n), before = k ? mlc__rnn_row(a, s, k - 1, n) : 0;
     const int64_t h = a->h, width = mlc__rnn_gates(a->kind) * h;
+    const int64_t row = mlc__rnn_row_of(a, s, k, n);
+    const int64_t before = k ? mlc__rnn_row_of(a, s, k - 1, n) : 0;
     for (int64_t e = 0; g->dy && e < a->p; e++)
         d->dh[e] += mlc__any_get(g->dy, row * g->dy_row + e, a->dtype);
     mlc__rnn_read(r->h, k ? a->y : a->h0, k ? before * a->y_row : s * a->p, a->p, a->dtype);
@@ -24000,12 +24069,10 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
         mlc__rnn_read(d.dh, g->dhn, s * a->p, a->p, a->dtype);
         mlc__rnn_read(d.dc, g->dcn, s * a->h, a->h, wide);
         for (int64_t k = n - 1; k >= 0; k--) mlc__rnn_step_back(g, &r, &d, s, k, n);
-        for (int64_t i = n; i < a->t; i++)
-            mlc__rnn_write(g->dx, (s * a->row[0] + i * a->row[1]) * width, width, a->dtype, NULL,
-                           g->dx_accumulate != 0);
         mlc__rnn_write(g->dh0, s * a->p, a->p, a->dtype, d.dh, g->dh0_accumulate != 0);
         mlc__rnn_write(g->dc0, s * a->h, a->h, wide, d.dc, g->dc0_accumulate != 0);
     }
+    mlc__rnn_rest(a, g->dx, width, width, g->dx_accumulate != 0);
     mlc__rnn_write(g->dw, 0, width * a->p, a->w_dtype, d.dw, g->dw_accumulate != 0);
     mlc__rnn_write(g->dbias, 0, width, a->w_dtype, d.dbias, g->dbias_accumulate != 0);
     mlc__rnn_write(g->dproject, 0, a->p * a->h, a->w_dtype, d.dproject,
@@ -26221,7 +26288,8 @@ typedef enum mlc__amp_policy {
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
     MLC__AMP_RESIDUAL,                 /* the same, or all as they are: the desc's residual     */
     MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
-    MLC__AMP_THREE,                    /* 16 bits for the first three, the others as they are  */
+    MLC__AMP_ONE, MLC__AMP_TWO,        /* 16 bits for the first, or as many, the others as     */
+    MLC__AMP_THREE,                    /* they are                                             */
     MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
     MLC__AMP_LINEAR_2,                 /* the same, with two weights                            */
     MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
@@ -31075,6 +31143,454 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
 MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
 {
     return mlc_attention_ex(q, k, v, NULL);
+}
+
+/* @@ IMPL.OPS.RNN ---------------------------------------- a recurrent layer in one direction
+ * One kernel runs all steps, another goes back through them. Inputs after x are those of the enum
+ * that are there, h first of all, which autocast rounds as x. The last output is what backward
+ * needs of each step, for it alone; the gates are in x's memory instead where x is spent: a product
+ * of a module, which nobody reads again. A device without these kernels makes steps of operations,
+ * and so do layer-normalised cells. */
+
+enum { MLC__RNN_X, MLC__RNN_H, MLC__RNN_W, MLC__RNN_C, MLC__RNN_BIAS, MLC__RNN_PROJECT,
+       MLC__RNN_PEEP, MLC__RNN_ROWS, MLC__RNN_INPUTS };
+
+/* Inputs by the enum, NULL where one is not there; ROWS are lengths or, if packed, offsets. width:
+ * elements of a row of x, gates h. */
+typedef struct mlc__rnn_in {
+    mlc_tensor  *t[MLC__RNN_INPUTS];
+    mlc_rnn_kind kind;
+    bool         time_first, packed;
+    int64_t      b, steps, h, p, rows, width;
+} mlc__rnn_in;
+
+/* The weight of a layer norm of h w^T, and weight and bias of one of c. */
+typedef struct mlc__rnn_norms { mlc_tensor *hh, *c, *c_bias; } mlc__rnn_norms;
+
+static mlc_status mlc__rnn_x_check(mlc_ctx *ctx, const mlc__rnn_in *in)
+{
+    const mlc_tensor *x = in->t[MLC__RNN_X], *w = in->t[MLC__RNN_W], *at = in->t[MLC__RNN_ROWS];
+    const int64_t gates = mlc__rnn_gates(in->kind);
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype) &&
+                 (w->dtype == x->dtype || (w->dtype == MLC_F32 && mlc__is_half(x->dtype))), DTYPE,
+                 "rnn: x is %s, w %s; they must be one float, or w f32 with 16 bits: use mlc_cast",
+                 mlc_dtype_name(x->dtype), mlc_dtype_name(w->dtype));
+    MLC__REQUIRE(ctx, w->ndim == 2 && w->shape[0] > 0 && w->shape[0] % gates == 0, SHAPE,
+                 "rnn: w is %s; it must be [%lld h,p], the weight of h for %lld gates",
+                 mlc__shape(w).s, (long long)gates, (long long)gates);
+    MLC__REQUIRE(ctx, !in->packed || (at->ndim == 1 && at->shape[0] > 0), SHAPE,
+                 "rnn: offsets are %s; they must be [b + 1], one more than sequences",
+                 at ? mlc__shape(at).s : "");
+    MLC__REQUIRE(ctx, x->ndim == 3 - in->packed && x->shape[x->ndim - 1] == w->shape[0], SHAPE,
+                 "rnn: x is %s; with w %s it must be [%s,%lld], what the input gives to the gates",
+                 mlc__shape(x).s, mlc__shape(w).s,
+                 in->packed ? "rows" : in->time_first ? "t,b" : "b,t", (long long)w->shape[0]);
+    return MLC_OK;
+}
+
+static void mlc__rnn_sizes(mlc__rnn_in *in)
+{
+    const mlc_tensor *x = in->t[MLC__RNN_X], *project = in->t[MLC__RNN_PROJECT];
+    in->width = in->t[MLC__RNN_W]->shape[0];
+    in->h = in->width / mlc__rnn_gates(in->kind);
+    in->p = project && project->ndim ? project->shape[0] : in->h;
+    in->b = in->packed ? in->t[MLC__RNN_ROWS]->shape[0] - 1 : x->shape[in->time_first];
+    in->steps = x->shape[in->packed || in->time_first ? 0 : 1];
+    in->rows = in->packed ? in->steps : in->b * in->steps;
+}
+
+/* An input that is not there, or of this shape and dtype. */
+static mlc_status mlc__rnn_one_check(mlc_ctx *ctx, const mlc__rnn_in *in, int which,
+                                     mlc_dtype dtype, mlc_dims shape)
+{
+    static const char *const name[] = { "x", "h", "w", "c", "bias", "project", "peepholes",
+                                        "lengths" };
+    const mlc_tensor *t = in->t[which];
+    const char *what = which == MLC__RNN_ROWS && in->packed ? "offsets" : name[which];
+    if (!t) return MLC_OK;
+    bool fits = t->ndim == shape.n;
+    for (int32_t d = 0; fits && d < shape.n; d++) fits = t->shape[d] == shape.v[d];
+    MLC__REQUIRE(ctx, fits, SHAPE, "rnn: %s is %s; it must be %s for x %s and w %s", what,
+                 mlc__shape(t).s, mlc__shape_text(shape.n, shape.v).s,
+                 mlc__shape(in->t[MLC__RNN_X]).s, mlc__shape(in->t[MLC__RNN_W]).s);
+    MLC__REQUIRE(ctx, t->dtype == dtype, DTYPE, "rnn: %s is %s; it must be %s", what,
+                 mlc_dtype_name(t->dtype), mlc_dtype_name(dtype));
+    return MLC_OK;
+}
+
+/* Sets sizes, too. */
+static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
+{
+    MLC__TRY(mlc__rnn_x_check(ctx, in));
+    mlc__rnn_sizes(in);
+    const mlc_dtype x = in->t[MLC__RNN_X]->dtype, w = in->t[MLC__RNN_W]->dtype;
+    MLC__REQUIRE(ctx, in->kind == MLC_RNN_LSTM || (!in->t[MLC__RNN_C] && !in->t[MLC__RNN_PROJECT] &&
+                 !in->t[MLC__RNN_PEEP]), ARG,
+                 "rnn: c, project and peepholes are an LSTM's; leave them out for another kind");
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_PROJECT, w, mlc_dims2(in->p, in->h)));
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_W, w, mlc_dims2(in->width, in->p)));
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_H, x, mlc_dims2(in->b, in->p)));
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_C, mlc__wide(x), mlc_dims2(in->b, in->h)));
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_BIAS, w, mlc_dims1(in->width)));
+    MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_PEEP, w, mlc_dims2(3, in->h)));
+    return mlc__rnn_one_check(ctx, in, MLC__RNN_ROWS, MLC_I64, mlc_dims1(in->b + in->packed));
+}
+
+static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
+{
+    const mlc__rnn_spec *s = &nd->u.rnn;
+    mlc__rnn_in in;
+    memset(&in, 0, sizeof in);
+    for (int i = 0; i < MLC__RNN_INPUTS; i++) if (!i || s->at[i]) in.t[i] = nd->in[s->at[i]];
+    in.kind = s->kind;
+    in.time_first = s->time_first;
+    in.packed = s->packed;
+    return in;
+}
+
+/* Outputs are y, h, of an LSTM c, and what backward needs of each step. */
+static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__rnn_spec *s = &nd->u.rnn;
+    mlc__rnn_in in = mlc__rnn_in_of(nd);
+    MLC__TRY(mlc__rnn_check(ctx, &in));
+    mlc_tensor *x = in.t[MLC__RNN_X];
+    mlc_dims y = mlc_dims_of(x->ndim, x->shape);
+    y.v[y.n - 1] = in.p;
+    const int64_t h[2] = { in.b, in.p }, c[2] = { in.b, in.h };
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, y.n, y.v));
+    MLC__TRY(mlc__out(ctx, nd, x->dtype, 2, h));
+    if (in.kind == MLC_RNN_LSTM) MLC__TRY(mlc__out(ctx, nd, mlc__wide(x->dtype), 2, c));
+    if (!nd->recorded) return MLC_OK;
+    s->spends = s->spends && in.kind >= MLC_RNN_GRU && x->node && !x->base &&
+                !x->storage->saves && !x->storage->kept && !ctx->inner.keep && !ctx->watch;
+    if (s->spends) x->storage->version++;
+    const int64_t kept[2] = { in.rows, (s->spends ? 0 : in.width) + in.h };
+    s->kept = in.kind >= MLC_RNN_GRU ? nd->n_out : (int8_t)0;
+    if (s->kept) MLC__TRY(mlc__out(ctx, nd, x->dtype, 2, kept));
+    for (int i = !s->spends; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
+    mlc__save(nd, nd->out[0]);
+    if (s->kept) mlc__save(nd, nd->out[s->kept]);
+    return MLC_OK;
+}
+
+static void *mlc__rnn_data(const mlc_tensor *t) { return t ? mlc__data(t) : NULL; }
+
+/* What both kernels are told. */
+static void mlc__rnn_args(const mlc_node *nd, struct mlc_k_rnn *a)
+{
+    const mlc__rnn_spec *s = &nd->u.rnn;
+    mlc__rnn_in in = mlc__rnn_in_of(nd);
+    mlc_tensor *const *t = in.t;
+    mlc__rnn_sizes(&in);
+    memset(a, 0, sizeof *a);
+    a->kind = in.kind;
+    a->dtype = t[MLC__RNN_X]->dtype;
+    a->w_dtype = t[MLC__RNN_W]->dtype;
+    a->b = in.b;
+    a->t = in.steps;
+    a->h = in.h;
+    a->p = a->y_row = in.p;
+    a->row[0] = in.time_first ? 1 : in.steps;
+    a->row[1] = in.time_first ? in.b : 1;
+    a->reverse = s->reverse;
+    a->x = mlc__data(t[MLC__RNN_X]);
+    a->w = mlc__data(t[MLC__RNN_W]);
+    a->bias = mlc__rnn_data(t[MLC__RNN_BIAS]);
+    a->project = mlc__rnn_data(t[MLC__RNN_PROJECT]);
+    a->peep = mlc__rnn_data(t[MLC__RNN_PEEP]);
+    a->h0 = mlc__rnn_data(t[MLC__RNN_H]);
+    a->c0 = mlc__rnn_data(t[MLC__RNN_C]);
+    const int64_t *rows = MLC__CAST(const int64_t *, mlc__rnn_data(t[MLC__RNN_ROWS]));
+    if (in.packed) a->offsets = rows; else a->lengths = rows;
+    a->y = mlc__data(nd->out[0]);
+    a->hn = mlc__data(nd->out[1]);
+    if (in.kind == MLC_RNN_LSTM) a->cn = mlc__data(nd->out[2]);
+    if (!s->kept) return;
+    char *kept = MLC__CAST(char *, mlc__data(nd->out[s->kept]));
+    const size_t gates = (size_t)(in.rows * in.width) * mlc__size(t[MLC__RNN_X]);
+    a->gates = s->spends ? mlc__data(t[MLC__RNN_X]) : kept;
+    a->more = s->spends ? kept : kept + gates;
+}
+
+static mlc_status mlc__say_steps(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    const bool packed = w[1] < 0;
+    return mlc__fail(ctx, MLC_ERR_VALUE, packed ? "%s: offsets[%lld] is %lld; offsets must rise "
+                     "from 0 to %lld at most, the rows of x" : "%s: lengths[%lld] is %lld; it must "
+                     "be in [0, %lld], the steps of x", what,
+                     (long long)(packed ? -1 - w[1] : w[1]), (long long)w[2], (long long)w[3]);
+}
+
+static mlc_status mlc__rnn_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_rnn a;
+    mlc__rnn_args(nd, &a);
+    const bool looks = a.lengths || a.offsets;
+    a.error = ctx->error_word;
+    if (looks)
+        a.bad_length = mlc__error_kind(ctx, MLC_K_ERROR_STEPS, nd->op->name, mlc__say_steps);
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, rnn, &a);
+    return looks && ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
+}
+
+/* Where the gradient of an input goes, NULL: nowhere. */
+static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_status *st)
+{
+    mlc_tensor g;
+    bool acc = false;
+    const int at = nd->u.rnn.at[which];
+    if ((which && !at) || !mlc__grad_in(nd, at, &g, &acc, st)) return NULL;
+    *accumulate = acc;
+    return mlc__data(&g);
+}
+
+/* That of an output, NULL: nobody has used it. */
+static const void *mlc__rnn_grad_from(const mlc_node *nd, int i)
+{
+    mlc_tensor g;
+    if (!nd->out[i]->grad) return NULL;
+    mlc__grad_view(nd->out[i], &g);
+    return mlc__data(&g);
+}
+
+static mlc_status mlc__rnn_grad_call(mlc_ctx *ctx, const char *what, struct mlc_k_rnn_grad *g)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, rnn_grad, g);
+    return MLC_OK;
+}
+
+static mlc_status mlc__rnn_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_rnn_grad g;
+    mlc_status st = MLC_OK;
+    mlc__temp dx;
+    memset(&g, 0, sizeof g);
+    mlc__rnn_args(nd, &g.f);
+    g.dy = mlc__rnn_grad_from(nd, 0);
+    g.dy_row = g.f.p;
+    g.dhn = mlc__rnn_grad_from(nd, 1);
+    if (g.f.cn) g.dcn = mlc__rnn_grad_from(nd, 2);
+    g.dx = mlc__rnn_grad_of(nd, MLC__RNN_X, &g.dx_accumulate, &st);
+    g.dh0 = mlc__rnn_grad_of(nd, MLC__RNN_H, &g.dh0_accumulate, &st);
+    g.dc0 = mlc__rnn_grad_of(nd, MLC__RNN_C, &g.dc0_accumulate, &st);
+    g.dw = mlc__rnn_grad_of(nd, MLC__RNN_W, &g.dw_accumulate, &st);
+    g.dbias = mlc__rnn_grad_of(nd, MLC__RNN_BIAS, &g.dbias_accumulate, &st);
+    g.dproject = mlc__rnn_grad_of(nd, MLC__RNN_PROJECT, &g.dproject_accumulate, &st);
+    g.dpeep = mlc__rnn_grad_of(nd, MLC__RNN_PEEP, &g.dpeep_accumulate, &st);
+    MLC__TRY(st);
+    if (g.dx) return mlc__rnn_grad_call(ctx, nd->op->name, &g);
+    if (!g.dh0 && !g.dc0 && !g.dw && !g.dbias && !g.dproject && !g.dpeep) return MLC_OK;
+    MLC__TRY(mlc__temp_begin(ctx, &dx, g.f.dtype, nd->in[0]->ndim, nd->in[0]->shape));
+    g.dx = mlc__data(&dx.t);
+    st = mlc__rnn_grad_call(ctx, nd->op->name, &g);
+    mlc__temp_end(&dx);
+    return st;
+}
+
+static const mlc__arg mlc__args_rnn[] = {
+    MLC__ARG("kind", INT, rnn.kind), MLC__ARG("reverse", BOOL, rnn.reverse),
+    MLC__ARG("time_first", BOOL, rnn.time_first), MLC__ARGS_END
+};
+/* Without and with an h. */
+static const mlc__op mlc__rnn_op[2] = {
+    { "rnn", mlc__rnn_shape, mlc__rnn_forward, mlc__rnn_backward, mlc__args_rnn, MLC__AMP_ONE,
+      MLC_OP_CAPTURE | MLC__WORK_ROWS },
+    { "rnn", mlc__rnn_shape, mlc__rnn_forward, mlc__rnn_backward, mlc__args_rnn, MLC__AMP_TWO,
+      MLC_OP_CAPTURE | MLC__WORK_ROWS }
+};
+
+/* -- steps of operations, in f32 for 16 bits */
+
+/* Gate k of a [b,gates h]: a view. */
+static mlc_tensor *mlc__rnn_gate(const mlc__rnn_in *in, mlc_tensor *a, int k)
+{
+    return mlc_slice(a, 1, k * in->h, (k + 1) * in->h, 1);
+}
+
+/* sigmoid of gate k of an LSTM, with what c gives to it through peephole `peep`. */
+static mlc_tensor *mlc__rnn_opened(const mlc__rnn_in *in, mlc_tensor *a, int k, int peep,
+                                   mlc_tensor *c)
+{
+    mlc_tensor *g = mlc__rnn_gate(in, a, k), *w = in->t[MLC__RNN_PEEP];
+    if (w && c) g = mlc_add(g, mlc_mul(c, mlc_cast(mlc_select(w, 0, peep), c->dtype)));
+    return mlc_sigmoid(g);
+}
+
+/* h and c become the next ones, x being what the input gives, a what h does. */
+static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
+                               mlc_tensor *a, mlc_tensor **h, mlc_tensor **c)
+{
+    a = mlc_add(x, a);
+    mlc_tensor *i = mlc__rnn_opened(in, a, 0, 0, *c), *f = mlc__rnn_opened(in, a, 1, 1, *c);
+    *c = mlc_add(mlc_mul(f, *c), mlc_mul(i, mlc_tanh(mlc__rnn_gate(in, a, 2))));
+    mlc_tensor *seen = norms ? mlc_layer_norm(*c, norms->c, norms->c_bias, 1e-5) : *c;
+    *h = mlc_mul(mlc__rnn_opened(in, a, 3, 2, *c), mlc_tanh(seen));
+}
+
+static void mlc__rnn_next_gru(const mlc__rnn_in *in, mlc_tensor *x, mlc_tensor *a, mlc_tensor **h)
+{
+    mlc_tensor *sum = mlc_slice(mlc_add(x, a), 1, 0, 2 * in->h, 1), *open = mlc_sigmoid(sum);
+    mlc_tensor *n = mlc_tanh(mlc_add(mlc__rnn_gate(in, x, 2), mlc_mul(mlc__rnn_gate(in, open, 0),
+                                                                      mlc__rnn_gate(in, a, 2))));
+    *h = mlc_add(n, mlc_mul(mlc__rnn_gate(in, open, 1), mlc_sub(*h, n)));
+}
+
+/* The step of rows x: h and c become the next ones. */
+static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
+                          mlc_tensor **h, mlc_tensor **c)
+{
+    mlc_tensor *w = in->t[MLC__RNN_W], *bias = in->t[MLC__RNN_BIAS], *project, *a;
+    const mlc_dtype low = in->t[MLC__RNN_X]->dtype, wide = mlc__wide(low);
+    a = norms ? mlc_layer_norm(mlc_linear(*h, w, NULL), norms->hh, bias, 1e-5)
+              : mlc_linear(*h, w, bias);
+    a = mlc_cast(a, wide);
+    x = mlc_cast(x, wide);
+    if (in->kind == MLC_RNN_LSTM) {
+        mlc__rnn_next_lstm(in, norms, x, a, h, c);
+    } else if (in->kind == MLC_RNN_GRU) {
+        *h = mlc_cast(*h, wide);
+        mlc__rnn_next_gru(in, x, a, h);
+    } else {
+        a = mlc_add(x, a);
+        *h = in->kind == MLC_RNN_TANH ? mlc_tanh(a) : mlc_relu(a);
+    }
+    *h = mlc_cast(*h, low);
+    project = in->t[MLC__RNN_PROJECT];
+    if (project) *h = mlc_linear(*h, project, NULL);
+}
+
+/* Lengths are read: no kernel sees them. */
+static mlc_status mlc__rnn_lengths_check(mlc_ctx *ctx, const mlc_tensor *lengths, int64_t steps)
+{
+    int64_t some[32];
+    const int64_t b = lengths->shape[0], most = MLC__COUNT(some);
+    for (int64_t i = 0; i < b && !ctx->dry_run; i++) {
+        const int64_t n = mlc__min(most, b - i);
+        if (i % most == 0)
+            MLC__TRY(mlc__device_copy(ctx, some, MLC__CAST(const int64_t *, mlc__data(lengths)) + i,
+                                      (size_t)n * sizeof *some, MLC_COPY_TO_HOST));
+        const int64_t word[4] = { 0, i, some[i % most], steps };
+        if (word[2] < 0 || word[2] > steps) return mlc__say_steps(ctx, "rnn", word);
+    }
+    return MLC_OK;
+}
+
+/* All steps; y has room for each. */
+static mlc_status mlc__rnn_steps(mlc_ctx *ctx, const mlc__rnn_in *in, bool reverse,
+                                 const mlc__rnn_norms *norms, mlc_tensor **y, mlc_tensor *out[3])
+{
+    mlc_tensor *x = in->t[MLC__RNN_X], *lengths = in->t[MLC__RNN_ROWS];
+    mlc_tensor *h = in->t[MLC__RNN_H], *c = in->t[MLC__RNN_C];
+    if (!h) h = mlc_zeros(ctx, x->dtype, mlc_dims2(in->b, in->p));
+    if (!c && in->kind == MLC_RNN_LSTM)
+        c = mlc_zeros(ctx, mlc__wide(x->dtype), mlc_dims2(in->b, in->h));
+    for (int64_t k = 0; k < in->steps; k++) {
+        const int64_t i = reverse ? in->steps - 1 - k : k;
+        mlc_tensor *h1 = h, *c1 = c;
+        mlc__rnn_next(in, norms, mlc_select(x, in->time_first ? 0 : 1, i), &h1, &c1);
+        mlc_tensor *on = lengths ? mlc_unsqueeze(mlc_gt_scalar(lengths, (double)i), 1) : NULL;
+        y[i] = lengths ? mlc_masked_fill(h1, mlc_logical_not(on), 0.0) : h1;
+        h = lengths ? mlc_where(on, h1, h) : h1;
+        if (c) c = lengths ? mlc_where(on, c1, c) : c1;
+        if (!h || !y[i]) return ctx->status;
+    }
+    mlc_dims shape = mlc_dims_of(3, x->shape);
+    shape.v[2] = in->p;
+    out[0] = in->steps ? mlc_stack(y, (int32_t)in->steps, in->time_first ? 0 : 1)
+                       : mlc_zeros(ctx, x->dtype, shape);
+    out[1] = h;
+    out[2] = c;
+    return out[0] && h ? MLC_OK : ctx->status;
+}
+
+static mlc_status mlc__rnn_of_steps(mlc_ctx *ctx, mlc__rnn_in *in, bool reverse,
+                                    const mlc__rnn_norms *norms, mlc_tensor *out[3])
+{
+    mlc_tensor *x = in->t[MLC__RNN_X], *lengths = in->t[MLC__RNN_ROWS];
+    MLC__REQUIRE(ctx, !in->packed, UNSUPPORTED, "rnn: the device has no kernel of packed "
+                 "sequences; give lengths, not offsets");
+    if (ctx->autocast && in->t[MLC__RNN_H]) in->t[MLC__RNN_H] = mlc_cast(in->t[MLC__RNN_H],
+                                                                         x->dtype);
+    MLC__TRY(mlc__rnn_check(ctx, in));
+    if (lengths) MLC__TRY(mlc__rnn_lengths_check(ctx, lengths, in->steps));
+    MLC__REQUIRE(ctx, in->steps < INT32_MAX, SHAPE, "rnn: %lld steps are too many",
+                 (long long)in->steps);
+    const size_t bytes = (size_t)mlc__max(in->steps, 1) * sizeof(mlc_tensor *);
+    mlc_tensor **y = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, bytes));
+    return y ? mlc__rnn_steps(ctx, in, reverse, norms, y, out) : MLC_ERR_NOMEM;
+}
+
+MLC_IMPL mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind)
+{
+    mlc_rnn_desc d;
+    memset(&d, 0, sizeof d);
+    d.kind = kind;
+    return d;
+}
+
+/* The operation itself; spends: x's memory may be written. */
+static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool spends,
+                                    mlc_tensor *out[3])
+{
+    mlc_tensor *list[MLC__RNN_INPUTS];
+    mlc_node local, *nd;
+    int8_t at[MLC__RNN_INPUTS] = { 0 };
+    int n = 0;
+    for (int i = 0; i < MLC__RNN_INPUTS; i++) {
+        if (!in->t[i]) continue;
+        at[i] = (int8_t)n;
+        list[n++] = in->t[i];
+    }
+    nd = mlc__begin_n(&local, &mlc__rnn_op[in->t[MLC__RNN_H] != NULL], n, list);
+    if (!nd) return list[0]->ctx->status;
+    mlc__rnn_spec *s = &nd->u.rnn;
+    memcpy(s->at, at, sizeof at);
+    s->kind = in->kind;
+    s->reverse = reverse;
+    s->time_first = in->time_first;
+    s->packed = in->packed;
+    s->spends = spends;
+    s->kept = 0;
+    if (!mlc__finish(nd)) return list[0]->ctx->status;
+    for (int i = 0; i < (in->kind == MLC_RNN_LSTM ? 3 : 2); i++) out[i] = nd->out[i];
+    return MLC_OK;
+}
+
+/* norms NULL, or of layer-normalised cells. */
+static mlc_status mlc__rnn_call(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *d, bool spends,
+                                const mlc__rnn_norms *norms, mlc_tensor *out[3])
+{
+    mlc_tensor *rows = d->offsets ? d->offsets : d->lengths;
+    mlc_tensor *const all[] = { x, d->h, w, d->c, d->bias, d->project, d->peepholes, rows };
+    mlc_tensor *const both[2] = { x, w };
+    mlc__rnn_in in;
+    mlc_ctx *ctx = mlc__inputs("rnn", 2, both);
+    if (!ctx) return x ? x->ctx->status : w ? w->ctx->status : MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, (unsigned)d->kind < MLC_RNN_COUNT, ARG, "rnn: unknown kind %d; see "
+                 "mlc_rnn_kind", (int)d->kind);
+    MLC__REQUIRE(ctx, !d->lengths || !d->offsets, ARG, "rnn: lengths and offsets; give one of "
+                 "both");
+    memset(&in, 0, sizeof in);
+    for (int i = 0; i < MLC__RNN_INPUTS; i++)
+        if (all[i] && !(in.t[i] = mlc_contiguous(all[i]))) return ctx->status;
+    in.kind = d->kind;
+    in.packed = d->offsets != NULL;
+    in.time_first = d->time_first && !in.packed;
+    if (norms || (ctx->backend && !ctx->backend->kernels.rnn))
+        return mlc__rnn_of_steps(ctx, &in, d->reverse, norms, out);
+    return mlc__rnn_recorded(&in, d->reverse, spends, out);
+}
+
+MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *desc,
+                            mlc_tensor *out[3])
+{
+    mlc_ctx *ctx = x ? x->ctx : w ? w->ctx : NULL;
+    if (out) out[0] = out[1] = out[2] = NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, desc && out, ARG, "rnn: %s is NULL; %s", desc ? "out" : "desc",
+                 desc ? "it has room for y, h and c" : "start from mlc_rnn_desc_make(kind)");
+    return mlc__rnn_call(x, w, desc, false, NULL, out);
 }
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
@@ -47684,7 +48200,8 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
     for (int i = 0; casts && i < n; i++) {
         if (!mlc__is_float(in[i]->dtype) || (rest && i == 0)) continue;
         if (as_they_are && i > 0 && i != like) continue;
-        if (policy == MLC__AMP_THREE && i > 2) continue;
+        if (policy >= MLC__AMP_ONE && policy <= MLC__AMP_THREE &&
+            i > (int)policy - (int)MLC__AMP_ONE) continue;
         if (linear && mlc__amp_stays(i, in[i], axes, weights, wide)) continue;
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;

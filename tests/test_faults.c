@@ -1304,6 +1304,17 @@ DO(mlc_attention_forward)
     return x ? keep(w, mlc_attention_forward(m, x, NULL, NULL, &d)) : made(w, x);
 }
 
+DO(mlc_rnn)
+{
+    mlc_rnn_desc d = mlc_rnn_desc_make(MLC_RNN_LSTM);
+    mlc_tensor  *out[3], *x = sequence_of(w), *weight = mlc_reshape(w->v, mlc_dims2(4, 1));
+    d.bias = w->v;
+    if (mlc_rnn(x, weight, &d, out) == MLC_OK)
+        for (int i = 0; i < 3; i++)
+            keep(w, out[i]);
+    return mlc_ctx_status(w->ctx);
+}
+
 static mlc_nn_transformer_desc small_transformer(void)
 {
     mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(4, 2);
