@@ -104,8 +104,9 @@
  *   IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING
  *   IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE
- *   IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT  IMPL.NN.SUMMARY
+ *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT  IMPL.NN.TRANSFORMER
+ *   IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT
+ *   IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
@@ -2398,6 +2399,58 @@ MLC_API mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind);
  *   test   tests/test_recurrent.c                                                             */
 MLC_API mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *desc,
                            mlc_tensor *out[3]);
+
+typedef struct mlc_nn_rnn_desc {
+    mlc_rnn_kind kind;
+    int64_t in, hidden;                /* required                                             */
+    int64_t layers;                    /* default 1                                            */
+    int64_t projection;                /* of an LSTM: features of h, below hidden; 0: hidden   */
+    double  dropout;                   /* of what a layer gives the next one, in training      */
+    bool    bidirectional;             /* each layer from both ends: twice the features        */
+    bool    no_bias;
+    bool    peepholes;                 /* of an LSTM                                           */
+    bool    layer_norm;                /* of what x and h give to the gates, and in an LSTM of */
+                                       /* the c that h is made of: steps of operations         */
+    bool    time_first;                /* x and y are [t,b,..]                                 */
+} mlc_nn_rnn_desc;
+
+/* mlc_nn_rnn_desc_make: one layer, forward in time, with biases.                              */
+MLC_API mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int64_t hidden);
+/* mlc_nn_rnn: h = tanh(x w_ih^T + b_ih + h w_hh^T + b_hh), a layer of sequences x [b,t,in]; y
+ *   [b,t,hidden] is h after each step. mlc_nn_rnn_ex says more.             ref: torch.nn.RNN */
+MLC_API mlc_module *mlc_nn_rnn(mlc_ctx *ctx, int64_t in, int64_t hidden);
+/* mlc_nn_gru: the same with a GRU's gates.                                  ref: torch.nn.GRU */
+MLC_API mlc_module *mlc_nn_gru(mlc_ctx *ctx, int64_t in, int64_t hidden);
+/* mlc_nn_lstm: the same with an LSTM's gates, and a state c.               ref: torch.nn.LSTM */
+MLC_API mlc_module *mlc_nn_lstm(mlc_ctx *ctx, int64_t in, int64_t hidden);
+/* mlc_nn_rnn_ex: layers by a desc. A forward has the input x; or x and h; or of an LSTM x, h and c;
+ *   and the outputs y [b,t,features], then h and c after the last step. States are [layers
+ *   directions, b, ..], 0 where none are given; of 16-bit x c is f32. Parameters are PyTorch's:
+ *   weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0, with _reverse, in U(+-1/sqrt
+ *   hidden) at first; and weight_peep_l0 [3,hidden] of i, f, o; norm_ih_l0, norm_hh_l0, norm_c_l0
+ *   (at first 1), whose biases are bias_ih_l0, bias_hh_l0 and bias_c_l0.
+ *   err    ARG: the numbers that do not fit; of a forward SHAPE, DTYPE, ARG
+ *   ref    torch.nn.RNN, GRU, LSTM; layer_norm: arXiv 1607.06450
+ *   test   tests/test_recurrent.c                                                             */
+MLC_API mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
+/* mlc_nn_rnn_cell: one step of a desc of one layer: inputs x [b,in], or x and h [b,..], or of an
+ *   LSTM x, h and c; outputs h, of an LSTM h and c. Parameters weight_ih, weight_hh and so on.
+ *   err    ARG                        ref: torch.nn.RNNCell, GRUCell, LSTMCell                */
+MLC_API mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
+/* mlc_nn_bidirectional: y [b,t,2f]: what forward makes of x [b,t,e], and beside it what backward
+ *   makes of x from its end on, turned round again: modules of any kind that keep [b,t]. Children
+ *   of these names; if it fails, both are freed.              err: ARG; of a forward SHAPE    */
+MLC_API mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward);
+/* mlc_rnn_forward: a forward of mlc_nn_rnn_ex or mlc_nn_bidirectional over sequences of lengths,
+ *   i64 [b] (NULL: all of x), from states on (NULL, or h and, of an LSTM, c; NULLs: 0). y is 0 past
+ *   a length, state_out (NULL: not wanted) is after each sequence's last step, those before where
+ *   it has none: as PyTorch's packed sequences. To train on a long sequence in pieces pass
+ *   state_out, detached (mlc_keep, mlc_copy_into), to the next call: gradients end there.
+ *   err    ARG: another module; SHAPE; VALUE: a length that is not in [0,t]; of a device at the
+ *          scope's end       ref: torch.nn.utils.rnn.pack_padded_sequence                     */
+MLC_API mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
+                                   mlc_tensor *const state[2], mlc_tensor **y,
+                                   mlc_tensor *state_out[2]);
 
 /* @@ API.TRANSFORMER ---------- attention modules, blocks; test: tests/test_transformer.c
  * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Masks are those of
@@ -31370,7 +31423,7 @@ static mlc_status mlc__rnn_backward(mlc_ctx *ctx, mlc_node *nd)
     g.dy = mlc__rnn_grad_from(nd, 0);
     g.dy_row = g.f.p;
     g.dhn = mlc__rnn_grad_from(nd, 1);
-    if (g.f.cn) g.dcn = mlc__rnn_grad_from(nd, 2);
+    if (g.f.kind == MLC_RNN_LSTM) g.dcn = mlc__rnn_grad_from(nd, 2);
     g.dx = mlc__rnn_grad_of(nd, MLC__RNN_X, &g.dx_accumulate, &st);
     g.dh0 = mlc__rnn_grad_of(nd, MLC__RNN_H, &g.dh0_accumulate, &st);
     g.dc0 = mlc__rnn_grad_of(nd, MLC__RNN_C, &g.dc0_accumulate, &st);
@@ -38627,6 +38680,552 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
         if (mlc__fold_fits(m, i)) MLC__TRY(mlc__fold_pair(m, i));
     }
     return mlc_module_build(m);
+}
+
+/* @@ IMPL.NN.RECURRENT ----------------------------------- RNN, GRU, LSTM: layers, cells, ways
+ * A layer in one direction is one product over all steps, what x gives to the gates, and mlc_rnn.
+ * On the host, where a good part of a batch with lengths is padding, the other rows are gathered
+ * before the first layer and put back after the last: products, gates and their gradients see no
+ * padding. Weights stand behind the user data, direction by direction of each layer. What a call
+ * brings beside tensors is there while it runs. */
+
+/* Weights in one direction; NULL: it has none. */
+typedef struct mlc__recurrent_layer {
+    mlc_tensor *ih, *hh, *bias_ih, *bias_hh, *project, *peep, *norm_ih;
+    mlc__rnn_norms norms;              /* used if norm_ih is there                             */
+} mlc__recurrent_layer;
+
+typedef struct mlc__recurrent_user {
+    mlc_nn_rnn_desc d;
+    mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
+    bool        cell;
+} mlc__recurrent_user;
+
+/* What the layers of one forward share. at: i64 [rows], of what is no padding, or NULL. */
+typedef struct mlc__recurrent_run {
+    int64_t     b, steps;
+    mlc_tensor *lengths, *offsets, *at;
+    mlc_tensor *state[2];              /* before, [layers directions,b,..], or NULL            */
+    mlc_tensor **after[2];             /* of each layer and direction                          */
+} mlc__recurrent_run;
+
+static mlc__recurrent_layer *mlc__recurrent_layers(const mlc_module *m)
+{
+    char *user = MLC__CAST(char *, m->user);
+    return (mlc__recurrent_layer *)(void *)(user + sizeof(mlc__recurrent_user));
+}
+
+static int64_t mlc__recurrent_count(const mlc_nn_rnn_desc *d)
+{
+    return d->layers * (d->bidirectional ? 2 : 1);
+}
+
+/* Features of y in one direction. */
+static int64_t mlc__recurrent_width(const mlc_nn_rnn_desc *d)
+{
+    return d->projection ? d->projection : d->hidden;
+}
+
+/* ---- one layer in one direction */
+
+/* d: kind, direction, states, lengths. Both biases of all but a GRU are one of the product. */
+static mlc_status mlc__recurrent_one(const mlc__recurrent_layer *l, mlc_tensor *x, mlc_rnn_desc *d,
+                                     mlc_tensor *out[3])
+{
+    const uint64_t before = l->ih->ctx->storages;
+    const bool apart = d->kind == MLC_RNN_GRU || l->norm_ih;
+    mlc_tensor *b = apart || !l->bias_ih ? l->bias_ih : mlc_add(l->bias_ih, l->bias_hh);
+    if (l->bias_ih && !b) return l->ih->ctx->status;
+    d->bias = apart ? l->bias_hh : NULL;
+    d->project = l->project;
+    d->peepholes = l->peep;
+    mlc_tensor *gates = mlc_linear(x, l->ih, l->norm_ih ? NULL : b);
+    if (l->norm_ih) gates = mlc_layer_norm(gates, l->norm_ih, b, 1e-5);
+    if (!gates) return l->ih->ctx->status;
+    const mlc_status st = mlc__rnn_call(gates, l->hh, d, true, l->norm_ih ? &l->norms : NULL, out);
+    mlc__used_up(gates, before, out[0]);
+    return st;
+}
+
+/* State i before, [b,..]. */
+static mlc_tensor *mlc__recurrent_before(const mlc__recurrent_run *r, int which, int64_t i)
+{
+    return r->state[which] ? mlc_select(r->state[which], 0, i) : NULL;
+}
+
+/* Layer i of x, in both directions side by side; NULL: an error. */
+static mlc_tensor *mlc__recurrent_layer_run(const mlc_module *m, const mlc__recurrent_run *r,
+                                            int64_t i, mlc_tensor *x)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const int ways = u->d.bidirectional ? 2 : 1;
+    mlc_tensor *y[2] = { NULL, NULL }, *out[3];
+    for (int way = 0; way < ways; way++) {
+        const int64_t at = i * ways + way;
+        mlc_rnn_desc d = mlc_rnn_desc_make(u->d.kind);
+        d.reverse = way != 0;
+        d.time_first = u->d.time_first;
+        d.lengths = r->offsets ? NULL : r->lengths;
+        d.offsets = r->offsets;
+        d.h = mlc__recurrent_before(r, 0, at);
+        d.c = mlc__recurrent_before(r, 1, at);
+        if (mlc__recurrent_one(&mlc__recurrent_layers(m)[at], x, &d, out) != MLC_OK) return NULL;
+        y[way] = out[0];
+        for (int s = 0; s < 2; s++) if (r->after[s]) r->after[s][at] = out[1 + s];
+    }
+    return ways == 1 ? y[0] : mlc_concat(y, 2, x->ndim - 1);
+}
+
+/* ---- what is no padding */
+
+/* Lengths are i64 [b]; on the host, in [0, steps]. total: of all. */
+static mlc_status mlc__recurrent_lengths(mlc_ctx *ctx, const mlc_tensor *lengths, int64_t b,
+                                         int64_t steps, int64_t *total)
+{
+    MLC__REQUIRE(ctx, lengths->dtype == MLC_I64 && lengths->ndim == 1 && lengths->shape[0] == b,
+                 SHAPE, "forward: lengths are %s %s; they must be i64 [%lld], one a sequence",
+                 mlc_dtype_name(lengths->dtype), mlc__shape(lengths).s, (long long)b);
+    MLC__TRY(mlc__alive(lengths, "forward"));
+    *total = b * steps;
+    if (!ctx->on_host || ctx->dry_run) return MLC_OK;
+    const int64_t *n = MLC__CAST(const int64_t *, mlc__data(lengths));
+    *total = 0;
+    for (int64_t s = 0; s < b; s++) {
+        const int64_t is = n[s * lengths->stride[0]], word[4] = { 0, s, is, steps };
+        if (is < 0 || is > steps) return mlc__say_steps(ctx, "forward", word);
+        *total += is;
+    }
+    return MLC_OK;
+}
+
+/* Rows that are no padding: their places in x as rows, and where each sequence begins. */
+static mlc_status mlc__recurrent_pack(mlc_ctx *ctx, mlc__recurrent_run *r, bool time_first,
+                                      int64_t rows)
+{
+    const int64_t *n = MLC__CAST(const int64_t *, mlc__data(r->lengths));
+    const int64_t s_step = time_first ? 1 : r->steps, i_step = time_first ? r->b : 1;
+    r->at = mlc__make(ctx, "forward", MLC_I64, mlc_dims1(rows));
+    r->offsets = mlc__make(ctx, "forward", MLC_I64, mlc_dims1(r->b + 1));
+    if (!r->at || !r->offsets) return ctx->status;
+    int64_t *at = MLC__CAST(int64_t *, mlc__data(r->at)), all = 0;
+    int64_t *offsets = MLC__CAST(int64_t *, mlc__data(r->offsets));
+    for (int64_t s = 0; s < r->b; s++) {
+        offsets[s] = all;
+        for (int64_t i = 0; i < n[s * r->lengths->stride[0]]; i++)
+            at[all++] = s * s_step + i * i_step;
+    }
+    offsets[r->b] = all;
+    return MLC_OK;
+}
+
+/* x as rows, without padding. */
+static mlc_tensor *mlc__recurrent_packed(const mlc__recurrent_run *r, mlc_tensor *x)
+{
+    return mlc_index_select(mlc_reshape(x, mlc_dims2(r->b * r->steps, x->shape[2])), 0, r->at);
+}
+
+/* y back among rows of 0: [b,t,..], or [t,b,..]. */
+static mlc_tensor *mlc__recurrent_unpacked(const mlc__recurrent_run *r, bool time_first,
+                                           mlc_tensor *y)
+{
+    if (!y) return NULL;
+    const int64_t rows = y->shape[0], n = y->shape[1];
+    mlc_tensor *all = mlc_zeros(y->ctx, y->dtype, mlc_dims2(r->b * r->steps, n));
+    mlc_tensor *at = mlc_expand(mlc_unsqueeze(r->at, 1), mlc_dims2(rows, n));
+    return mlc_reshape(mlc_scatter_(all, 0, at, y), time_first ? mlc_dims3(r->steps, r->b, n)
+                                                               : mlc_dims3(r->b, r->steps, n));
+}
+
+/* Gathering pays where an eighth or more is padding; steps of operations take lengths alone. */
+static mlc_status mlc__recurrent_begin(const mlc_module *m, mlc_tensor *x, mlc__recurrent_run *r)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    int64_t rows;
+    r->lengths = u->lengths;
+    r->b = x->shape[u->d.time_first];
+    r->steps = x->shape[!u->d.time_first];
+    if (!r->lengths) return MLC_OK;
+    MLC__TRY(mlc__recurrent_lengths(m->ctx, r->lengths, r->b, r->steps, &rows));
+    if (u->d.layer_norm || rows > r->b * r->steps - r->b * r->steps / 8) return MLC_OK;
+    return m->ctx->on_host && r->b ? mlc__recurrent_pack(m->ctx, r, u->d.time_first, rows) : MLC_OK;
+}
+
+/* ---- states */
+
+static mlc_status mlc__recurrent_state_check(const mlc_module *m, const mlc_tensor *t, int64_t b,
+                                             bool c)
+{
+    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const int64_t n = mlc__recurrent_count(d), width = c ? d->hidden : mlc__recurrent_width(d);
+    MLC__REQUIRE(m->ctx, t->ndim == 3 && t->shape[0] == n && t->shape[1] == b &&
+                 t->shape[2] == width, SHAPE,
+                 "forward: state %c is %s; it must be [%lld,%lld,%lld]: layers times directions, "
+                 "sequences, features", c ? 'c' : 'h', mlc__shape(t).s, (long long)n, (long long)b,
+                 (long long)width);
+    return MLC_OK;
+}
+
+/* States before the first step: those that the call gives, or none, which is 0. */
+static mlc_status mlc__recurrent_states_in(const mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                           mlc__recurrent_run *r)
+{
+    for (int32_t i = 1; i < n_in; i++) {
+        MLC__TRY(mlc__recurrent_state_check(m, in[i], r->b, i == 2));
+        r->state[i - 1] = in[i];
+    }
+    return MLC_OK;
+}
+
+/* States after the last step, of all layers and directions: the call gets those it asked for. */
+static mlc_status mlc__recurrent_states_out(const mlc_module *m, const mlc__recurrent_run *r,
+                                            mlc_tensor **out, int32_t n_out)
+{
+    const int64_t n = mlc__recurrent_count(&MLC__CAST(const mlc__recurrent_user *, m->user)->d);
+    for (int32_t i = 1; i < n_out; i++) {
+        mlc_tensor **after = r->after[i - 1];
+        out[i] = n == 1 ? mlc_unsqueeze(after[0], 0) : mlc_stack(after, (int32_t)n, 0);
+        if (!out[i]) return m->ctx->status;
+    }
+    return MLC_OK;
+}
+
+/* ---- modules of layers */
+
+/* Numbers of inputs and outputs: x or h alone, with h, with c of an LSTM. */
+static mlc_status mlc__recurrent_arity(const mlc_module *m, int32_t n_in, int32_t n_out)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const bool lstm = u->d.kind == MLC_RNN_LSTM;
+    const int32_t most = (lstm ? 3 : 2) - (u->cell ? 1 : 0);
+    MLC__REQUIRE(m->ctx, (n_in == 1 || n_in == (lstm ? 3 : 2)) && n_out <= most, ARG,
+                 "forward: x, or x%s, and up to %d outputs (%s%s), not %d inputs and %d outputs",
+                 lstm ? ", h and c" : " and h", most, u->cell ? "h" : "y, h", lstm ? ", c" : "",
+                 n_in, n_out);
+    return MLC_OK;
+}
+
+static mlc_status mlc__recurrent_x_check(const mlc_module *m, const mlc_tensor *x)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    MLC__REQUIRE(m->ctx, x->ndim == 3 - u->cell && x->shape[x->ndim - 1] == u->d.in, SHAPE,
+                 "forward: x is %s; it must be [%s,%lld]", mlc__shape(x).s,
+                 u->cell ? "b" : u->d.time_first ? "t,b" : "b,t", (long long)u->d.in);
+    return MLC_OK;
+}
+
+/* All layers of rows or sequences x. */
+static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__recurrent_run *r,
+                                             mlc_tensor *x)
+{
+    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const uint64_t before = m->ctx->storages;
+    for (int64_t i = 0; i < d->layers && x; i++) {
+        mlc_tensor *y = mlc__recurrent_layer_run(m, r, i, x);
+        mlc__used_up(x, before, y);
+        x = y;
+        if (i + 1 == d->layers || !m->training || d->dropout == 0.0) continue;
+        x = mlc_dropout(y, d->dropout);
+        mlc__used_up(y, before, x);
+    }
+    return x;
+}
+
+static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                         mlc_tensor **out, int32_t n_out)
+{
+    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const size_t bytes = (size_t)mlc__recurrent_count(d) * sizeof(mlc_tensor *);
+    mlc__recurrent_run r;
+    memset(&r, 0, sizeof r);
+    MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
+    MLC__TRY(mlc__recurrent_x_check(m, in[0]));
+    MLC__TRY(mlc__recurrent_begin(m, in[0], &r));
+    MLC__TRY(mlc__recurrent_states_in(m, in, n_in, &r));
+    for (int i = 0; i < 2; i++) {
+        r.after[i] = MLC__CAST(mlc_tensor **, mlc__arena(m->ctx, m->ctx->depth, bytes));
+        if (!r.after[i]) return MLC_ERR_NOMEM;
+    }
+    mlc_tensor *y = mlc__recurrent_layers_run(m, &r, r.at ? mlc__recurrent_packed(&r, in[0])
+                                                          : in[0]);
+    out[0] = r.at ? mlc__recurrent_unpacked(&r, d->time_first, y) : y;
+    return out[0] ? mlc__recurrent_states_out(m, &r, out, n_out) : m->ctx->status;
+}
+
+/* A step: x [b,in], states [b,..]. */
+static mlc_status mlc__recurrent_cell_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                              mlc_tensor **out, int32_t n_out)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    mlc_rnn_desc d = mlc_rnn_desc_make(u->d.kind);
+    mlc_tensor *of[3];
+    MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
+    MLC__TRY(mlc__recurrent_x_check(m, in[0]));
+    d.time_first = true;
+    if (n_in > 1) d.h = in[1];
+    if (n_in > 2) d.c = in[2];
+    MLC__TRY(mlc__recurrent_one(mlc__recurrent_layers(m), mlc_unsqueeze(in[0], 0), &d, of));
+    for (int32_t i = 0; i < n_out; i++) out[i] = of[1 + i];
+    return MLC_OK;
+}
+
+/* ---- making them */
+
+MLC_IMPL mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int64_t hidden)
+{
+    mlc_nn_rnn_desc d;
+    memset(&d, 0, sizeof d);
+    d.kind = kind;
+    d.in = in;
+    d.hidden = hidden;
+    d.layers = 1;
+    return d;
+}
+
+static bool mlc__recurrent_fine(mlc_ctx *ctx, const char *what, const mlc_nn_rnn_desc *d, bool cell)
+{
+    const bool lstm = d && d->kind == MLC_RNN_LSTM;
+    if (!d)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_nn_rnn_desc_make(kind, in, "
+                  "hidden)", what);
+    else if ((unsigned)d->kind >= MLC_RNN_COUNT)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: unknown kind %d; see mlc_rnn_kind", what, (int)d->kind);
+    else if (d->in < 1 || d->hidden < 1 || d->hidden >= INT64_C(1) << 40 || d->layers < 1 ||
+             d->layers > 1 << 16)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: in is %lld, hidden %lld, layers %lld; all must be "
+                  "positive, layers up to 2^16", what, (long long)d->in, (long long)d->hidden,
+                  (long long)d->layers);
+    else if (d->projection < 0 || d->projection >= d->hidden)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: projection is %lld; it must be smaller than hidden, %lld, "
+                  "or 0 for none", what, (long long)d->projection, (long long)d->hidden);
+    else if (!lstm && (d->projection || d->peepholes))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: projection and peepholes are an LSTM's; leave them out "
+                  "for another kind", what);
+    else if (!(d->dropout >= 0.0 && d->dropout <= 1.0))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: dropout is %s, not in [0, 1]", what,
+                  mlc__real(d->dropout).s);
+    else if (cell && (d->layers != 1 || d->bidirectional || d->dropout != 0.0))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: layers, directions and dropout are those of "
+                  "mlc_nn_rnn_ex; a cell is one layer in one direction", what);
+    else return true;
+    return false;
+}
+
+/* A parameter of the layer whose names end in suffix, which starts in U(+-bound), or as ones. */
+static bool mlc__recurrent_declare(mlc_module *m, mlc_tensor **to, const char *name,
+                                   const char *suffix, mlc_dims shape, double bound)
+{
+    char text[64];
+    mlc_param_desc p = mlc_param_desc_make(shape);
+    p.init = bound > 0.0 ? MLC_INIT_UNIFORM : MLC_INIT_CONSTANT;
+    p.a = bound > 0.0 ? -bound : 1.0;
+    p.b = bound;
+    snprintf(text, sizeof text, "%s%s", name, suffix);
+    *to = mlc__declare(m, "nn_rnn", text, &p);
+    return *to != NULL;
+}
+
+/* Those of one direction, of an input with `in` features. */
+static bool mlc__recurrent_declare_all(mlc_module *m, mlc__recurrent_layer *l, const char *suffix,
+                                       int64_t in)
+{
+    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const int64_t rows = mlc__rnn_gates(d->kind) * d->hidden, p = mlc__recurrent_width(d);
+    const double bound = 1.0 / sqrt((double)d->hidden);
+    const mlc_dims all = mlc_dims1(rows), some = mlc_dims1(d->hidden);
+    const bool lstm = d->kind == MLC_RNN_LSTM;
+#define MLC__WEIGHT(to, name, shape, bound) \
+    mlc__recurrent_declare(m, &l->to, name, suffix, shape, bound)
+    return MLC__WEIGHT(ih, "weight_ih", mlc_dims2(rows, in), bound) &&
+           MLC__WEIGHT(hh, "weight_hh", mlc_dims2(rows, p), bound) &&
+           (d->no_bias || (MLC__WEIGHT(bias_ih, "bias_ih", all, bound) &&
+                           MLC__WEIGHT(bias_hh, "bias_hh", all, bound))) &&
+           (!d->projection ||
+            MLC__WEIGHT(project, "weight_hr", mlc_dims2(p, d->hidden), bound)) &&
+           (!d->peepholes || MLC__WEIGHT(peep, "weight_peep", mlc_dims2(3, d->hidden), bound)) &&
+           (!d->layer_norm || (MLC__WEIGHT(norm_ih, "norm_ih", all, 0.0) &&
+                               MLC__WEIGHT(norms.hh, "norm_hh", all, 0.0))) &&
+           (!d->layer_norm || !lstm || MLC__WEIGHT(norms.c, "norm_c", some, 0.0)) &&
+           (!d->layer_norm || !lstm || d->no_bias ||
+            MLC__WEIGHT(norms.c_bias, "bias_c", some, bound));
+#undef MLC__WEIGHT
+}
+
+static bool mlc__recurrent_weights(mlc_module *m)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const int ways = u->d.bidirectional ? 2 : 1;
+    for (int64_t i = 0; i < mlc__recurrent_count(&u->d); i++) {
+        char suffix[32] = "";
+        if (!u->cell)
+            snprintf(suffix, sizeof suffix, "_l%d%s", (int)(i / ways), i % ways ? "_reverse" : "");
+        const int64_t in = i < ways ? u->d.in : ways * mlc__recurrent_width(&u->d);
+        if (!mlc__recurrent_declare_all(m, &mlc__recurrent_layers(m)[i], suffix, in)) return false;
+    }
+    return true;
+}
+
+static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, bool cell)
+{
+    static const char *const name[2][MLC_RNN_COUNT] = {
+        { "RNN", "RNN", "GRU", "LSTM" }, { "RNNCell", "RNNCell", "GRUCell", "LSTMCell" }
+    };
+    if (!ctx || !mlc__recurrent_fine(ctx, cell ? "nn_rnn_cell" : "nn_rnn", d, cell)) return NULL;
+    const mlc_module_class cls = { name[cell][d->kind],
+                                   cell ? mlc__recurrent_cell_forward : mlc__recurrent_forward,
+                                   NULL, NULL, 0, NULL };
+    const size_t bytes = sizeof(mlc__recurrent_user) +
+                         (size_t)mlc__recurrent_count(d) * sizeof(mlc__recurrent_layer);
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, bytes);
+    if (!m) return NULL;
+    MLC__CAST(mlc__recurrent_user *, m->user)->d = *d;
+    MLC__CAST(mlc__recurrent_user *, m->user)->cell = cell;
+    if (mlc__recurrent_weights(m)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
+{
+    return mlc__recurrent_make(ctx, desc, false);
+}
+MLC_IMPL mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
+{
+    return mlc__recurrent_make(ctx, desc, true);
+}
+MLC_IMPL mlc_module *mlc_nn_rnn(mlc_ctx *ctx, int64_t in, int64_t hidden)
+{
+    const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_TANH, in, hidden);
+    return mlc_nn_rnn_ex(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_gru(mlc_ctx *ctx, int64_t in, int64_t hidden)
+{
+    const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_GRU, in, hidden);
+    return mlc_nn_rnn_ex(ctx, &d);
+}
+MLC_IMPL mlc_module *mlc_nn_lstm(mlc_ctx *ctx, int64_t in, int64_t hidden)
+{
+    const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, in, hidden);
+    return mlc_nn_rnn_ex(ctx, &d);
+}
+
+/* ---- both directions of any module */
+
+/* Lengths of the call that runs, or NULL. */
+typedef struct mlc__ways_user { mlc_tensor *lengths; } mlc__ways_user;
+
+static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out);
+
+/* Where a module keeps the lengths of a call; NULL: it takes none. */
+static mlc_tensor **mlc__lengths_of(mlc_module *m)
+{
+    if (m->cls.forward == mlc__ways_forward)
+        return &MLC__CAST(mlc__ways_user *, m->user)->lengths;
+    if (m->cls.forward == mlc__recurrent_forward)
+        return &MLC__CAST(mlc__recurrent_user *, m->user)->lengths;
+    return NULL;
+}
+
+/* m's forward with lengths, if it takes some. */
+static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
+                                            mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
+                                            int32_t n_out)
+{
+    mlc_tensor **to = mlc__lengths_of(m);
+    if (to) *to = lengths;
+    const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
+    if (to) *to = NULL;
+    return st;
+}
+
+/* i64 [b,t]: which step each one of a sequence that is turned round is. A device does not read the
+ * lengths here: with a wrong one an index is out of range. */
+static mlc_tensor *mlc__ways_index(mlc_tensor *lengths, int64_t steps)
+{
+    mlc_tensor *at = mlc_unsqueeze(mlc_arange(lengths->ctx, MLC_I64, 0.0, (double)steps, 1.0), 0);
+    mlc_tensor *n = mlc_unsqueeze(lengths, 1), *zero = mlc_mul_scalar(n, 0.0);
+    return mlc_where(mlc_lt(at, n), mlc_sub(mlc_add_scalar(n, -1.0), at),
+                     mlc_add(at, mlc_minimum(n, zero)));
+}
+
+/* x [b,t,..] with the steps of each sequence in the other order. */
+static mlc_tensor *mlc__ways_turn(mlc_tensor *x, mlc_tensor *index)
+{
+    if (!x) return NULL;
+    if (!index) return mlc_flip(x, mlc_dims1(1));
+    return mlc_gather(x, 1, mlc_expand(mlc_unsqueeze(index, 2), mlc_dims_of(3, x->shape)));
+}
+
+static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    mlc_ctx *ctx = m->ctx;
+    mlc_tensor *x = in[0], *index = NULL, *lengths = *mlc__lengths_of(m), *y[2] = { NULL, NULL };
+    int64_t rows;
+    MLC__REQUIRE(ctx, n_in == 1 && n_out == 1, ARG, "forward: x and y, not %d inputs and %d "
+                 "outputs; states are those of the two modules", n_in, n_out);
+    MLC__REQUIRE(ctx, x->ndim == 3, SHAPE, "forward: x is %s; it must be [b,t,e]",
+                 mlc__shape(x).s);
+    if (lengths) {
+        MLC__TRY(mlc__recurrent_lengths(ctx, lengths, x->shape[0], x->shape[1], &rows));
+        index = mlc__ways_index(lengths, x->shape[1]);
+        if (!index) return ctx->status;
+    }
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *turned = i ? mlc__ways_turn(x, index) : x;
+        if (!turned) return ctx->status;
+        MLC__TRY(mlc__forward_with_lengths(m->child[i], lengths, &turned, 1, &y[i], 1));
+        MLC__REQUIRE(ctx, y[i]->ndim == 3 && y[i]->shape[0] == x->shape[0] &&
+                     y[i]->shape[1] == x->shape[1], SHAPE, "forward: %s made %s of %s; it must "
+                     "keep [b,t]", m->child[i]->name, mlc__shape(y[i]).s, mlc__shape(x).s);
+    }
+    y[1] = mlc__ways_turn(y[1], index);
+    out[0] = y[1] ? mlc_concat(y, 2, 2) : NULL;
+    return out[0] ? MLC_OK : ctx->status;
+}
+
+static bool mlc__ways_takes(const mlc_module *m)
+{
+    if (!m || m->cls.forward != mlc__recurrent_forward ||
+        !MLC__CAST(const mlc__recurrent_user *, m->user)->d.time_first) return true;
+    mlc__fail(m->ctx, MLC_ERR_ARG, "nn_bidirectional: %s has time_first; it must take [b,t,e]",
+              m->cls.name);
+    return false;
+}
+
+MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
+{
+    static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
+    mlc_module *parts[2] = { forward, backward == forward ? NULL : backward };
+    const bool fine = mlc__ways_takes(forward) && mlc__ways_takes(backward);
+    mlc_module *m = fine ? mlc_module_create(ctx, &cls, NULL, sizeof(mlc__ways_user)) : NULL;
+    if (m && mlc_module_add_named(m, "forward", forward) == MLC_OK &&
+        mlc_module_add_named(m, "backward", backward) == MLC_OK) return m;
+    for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
+    mlc_module_free(m);
+    return NULL;
+}
+
+MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
+                                    mlc_tensor *const state[2], mlc_tensor **y,
+                                    mlc_tensor *state_out[2])
+{
+    if (y) *y = NULL;
+    if (state_out) state_out[0] = state_out[1] = NULL;
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, mlc__lengths_of(m), ARG, "rnn_forward: the module is a %s; it must be one "
+                 "of mlc_nn_rnn_ex or mlc_nn_bidirectional", m->cls.name);
+    const bool lstm = m->cls.forward == mlc__recurrent_forward &&
+                      MLC__CAST(const mlc__recurrent_user *, m->user)->d.kind == MLC_RNN_LSTM;
+    mlc_tensor *const in[3] = { x, state ? state[0] : NULL, state && lstm ? state[1] : NULL };
+    mlc_tensor *out[3] = { NULL, NULL, NULL };
+    MLC__REQUIRE(m->ctx, y, ARG, "rnn_forward: y is NULL; it gets the output");
+    const int32_t states = lstm ? 2 : 1, given = in[1] || in[2] ? states : 0;
+    MLC__TRY(mlc__forward_with_lengths(m, lengths, in, 1 + given, out,
+                                       1 + (state_out ? states : 0)));
+    *y = out[0];
+    for (int32_t i = 0; state_out && i < states; i++) state_out[i] = out[1 + i];
+    return MLC_OK;
 }
 
 /* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder

@@ -1315,6 +1315,52 @@ DO(mlc_rnn)
     return mlc_ctx_status(w->ctx);
 }
 
+DO(mlc_nn_rnn)  { return run_on_sequence(w, mlc_nn_rnn(w->ctx, 4, 3)); }
+DO(mlc_nn_gru)  { return run_on_sequence(w, mlc_nn_gru(w->ctx, 4, 2)); }
+DO(mlc_nn_lstm) { return run_on_sequence(w, mlc_nn_lstm(w->ctx, 4, 2)); }
+
+DO(mlc_nn_rnn_ex)
+{
+    mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, 4, 3);
+    d.layer_norm = d.peepholes = d.time_first = true;
+    d.layers = d.projection = 2;
+    d.dropout = 0.5;
+    return run_on_sequence(w, mlc_nn_rnn_ex(w->ctx, &d));
+}
+
+DO(mlc_nn_rnn_cell)
+{
+    const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_GRU, 4, 3);
+    return run_module(w, mlc_nn_rnn_cell(w->ctx, &d));
+}
+
+DO(mlc_nn_bidirectional)
+{
+    mlc_module *one = mlc_nn_gru(w->ctx, 4, 2), *other = one ? mlc_nn_linear(w->ctx, 4, 2) : NULL;
+    if (one && !other) mlc_module_free(one);
+    return run_on_sequence(w, other ? mlc_nn_bidirectional(w->ctx, one, other) : NULL);
+}
+
+/* Three sequences of length 2, 0 and 1.                                                        */
+DO(mlc_rnn_forward)
+{
+    static const int64_t length[3] = {2, 0, 1};
+    mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, 2, 3);
+    mlc_tensor     *y, *state[2];
+    d.bidirectional = true;
+    d.layers = 2;
+    mlc_module *m = mlc_nn_rnn_ex(w->ctx, &d);
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = mlc_reshape(w->x, mlc_dims3(3, 2, 2));
+    mlc_tensor *lengths = x ? mlc_from(w->ctx, MLC_I64, mlc_dims1(3), length) : NULL;
+    if (!lengths || mlc_rnn_forward(m, x, lengths, NULL, &y, state) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    keep(w, state[0]);
+    keep(w, state[1]);
+    return keep(w, y);
+}
+
 static mlc_nn_transformer_desc small_transformer(void)
 {
     mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(4, 2);

@@ -240,3 +240,183 @@ TEST(recurrent, values_and_gradients_are_those_of_its_steps_in_f64)
         }
     }
 }
+
+/* ---- modules against the operation ----------------------------------------------------------- */
+
+enum { BATCH = 5, T = 7, IN = 3, HIDDEN = 4 };
+
+static mlc_module *module_of(mlc_ctx *ctx, const mlc_nn_rnn_desc *d)
+{
+    mlc_module *m = mlc_nn_rnn_ex(ctx, d);
+    CHECK_EQ(mlc_module_to(m, MLC_F64), MLC_OK);
+    return m;
+}
+
+/* Many rows are padding, one sequence has none. */
+static mlc_tensor *lengths_of(mlc_ctx *ctx)
+{
+    static const double v[BATCH] = {2, 7, 0, 4, 1};
+    return test_tensor(ctx, MLC_I64, mlc_dims1(BATCH), v);
+}
+
+static mlc_tensor *weight(mlc_module *m, const char *name, int64_t layer, int way)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s_l%d%s", name, (int)layer, way ? "_reverse" : "");
+    return mlc_module_param(m, text);
+}
+
+/* A module's layers by the operation, over x and all lengths at once; states are joined. */
+static mlc_tensor *by_layers(mlc_module *m, const mlc_nn_rnn_desc *d, mlc_tensor *x,
+                             mlc_tensor *lengths, mlc_tensor *const *state, mlc_tensor **after)
+{
+    const int   ways = d->bidirectional ? 2 : 1;
+    mlc_tensor *h[16], *c[16], *out[3], *y[2];
+    for (int64_t i = 0; i < d->layers; i++) {
+        for (int way = 0; way < ways; way++) {
+            const int64_t at = i * ways + way;
+            mlc_rnn_desc  o = mlc_rnn_desc_make(d->kind);
+            o.bias = d->no_bias ? NULL : weight(m, "bias_hh", i, way);
+            o.project = d->projection ? weight(m, "weight_hr", i, way) : NULL;
+            o.peepholes = d->peepholes ? weight(m, "weight_peep", i, way) : NULL;
+            o.reverse = way;
+            o.time_first = d->time_first;
+            o.lengths = lengths;
+            o.h = state ? mlc_select(state[0], 0, at) : NULL;
+            o.c = state && state[1] ? mlc_select(state[1], 0, at) : NULL;
+            mlc_tensor *gates = mlc_linear(x, weight(m, "weight_ih", i, way),
+                                           d->no_bias ? NULL : weight(m, "bias_ih", i, way));
+            CHECK_EQ(mlc_rnn(gates, weight(m, "weight_hh", i, way), &o, out), MLC_OK);
+            y[way] = out[0];
+            h[at] = out[1];
+            c[at] = out[2];
+        }
+        x = ways == 2 ? mlc_concat(y, 2, 2) : y[0];
+    }
+    after[0] = mlc_stack(h, (int32_t)d->layers * ways, 0);
+    after[1] = c[0] ? mlc_stack(c, (int32_t)d->layers * ways, 0) : NULL;
+    return x;
+}
+
+/* Gradients of all parameters and of in are as those that were put in want; n of them. */
+static void check_grads(mlc_module *m, mlc_tensor *const *in, mlc_tensor **want, bool put, int k)
+{
+    mlc_param_iter it = mlc_param_iter_make(m);
+    int            n = 0;
+    for (int i = 0; i < 3; i++, n++) {
+        if (put) want[n] = in[i] ? mlc_copy(mlc_grad(in[i])) : NULL;
+        else if (in[i]) check_close(mlc_grad(in[i]), want[n], 1e-12, k, "input", i);
+        mlc_zero_grad(in[i]);
+    }
+    for (; mlc_param_next(&it); n++) {
+        if (put) want[n] = mlc_copy(mlc_grad(it.tensor));
+        else check_close(mlc_grad(it.tensor), want[n], 1e-12, k, it.name, n);
+        mlc_zero_grad(it.tensor);
+    }
+}
+
+static const mlc_nn_rnn_desc NETS[] = {
+    {MLC_RNN_LSTM, IN, HIDDEN, 2, 0, 0, true, false, false, false, false},
+    {MLC_RNN_LSTM, IN, HIDDEN, 3, 2, 0, false, false, true, false, true},
+    {MLC_RNN_GRU, IN, HIDDEN, 2, 0, 0, true, false, false, false, true},
+    {MLC_RNN_GRU, IN, HIDDEN, 1, 0, 0, false, true, false, false, false},
+    {MLC_RNN_TANH, IN, HIDDEN, 2, 0, 0, true, true, false, false, false},
+    {MLC_RNN_RELU, IN, HIDDEN, 1, 0, 0, true, false, false, false, true},
+};
+
+enum { NET_COUNT = sizeof NETS / sizeof *NETS };
+
+static void check_module(mlc_ctx *ctx, int k, bool lengths, bool states)
+{
+    const mlc_nn_rnn_desc *d = &NETS[k];
+    const bool    lstm = d->kind == MLC_RNN_LSTM;
+    const int64_t n = d->layers * (d->bidirectional ? 2 : 1);
+    const int64_t p = d->projection ? d->projection : d->hidden;
+    mlc_module   *m = module_of(ctx, d);
+    mlc_tensor   *want[3], *out[3], *grad[64], *y;
+    mlc_scope_begin(ctx);
+    mlc_tensor *in[3] = {
+        leaf(ctx, MLC_F64, d->time_first ? mlc_dims3(T, BATCH, IN) : mlc_dims3(BATCH, T, IN), 1),
+        states ? leaf(ctx, MLC_F64, mlc_dims3(n, BATCH, p), 2) : NULL,
+        states && lstm ? leaf(ctx, MLC_F64, mlc_dims3(n, BATCH, HIDDEN), 3) : NULL};
+    mlc_tensor *rows = lengths ? lengths_of(ctx) : NULL;
+    want[0] = by_layers(m, d, in[0], rows, states ? in + 1 : NULL, want + 1);
+    CHECK_EQ(mlc_backward(weighted(want, 3)), MLC_OK);
+    check_grads(m, in, grad, true, k);
+    CHECK_EQ(mlc_rnn_forward(m, in[0], rows, states ? in + 1 : NULL, &y, out + 1), MLC_OK);
+    out[0] = y;
+    CHECK_EQ(mlc_backward(weighted(out, 3)), MLC_OK);
+    check_grads(m, in, grad, false, k);
+    for (int i = 0; i < 3; i++)
+        if (want[i]) check_close(out[i], want[i], 1e-13, k, "output", i);
+        else CHECK(out[i] == NULL);
+    if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK)) printf("  net %d: %s\n", k, mlc_error(ctx));
+    mlc_module_free(m);
+}
+
+TEST(recurrent, modules_are_layers_of_the_operation)
+{
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < NET_COUNT; k++)
+            for (int how = 0; how < 4; how++)
+                check_module(ctx, k, how & 1, how & 2);
+        CHECK_OK(ctx);
+    }
+}
+
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+TEST(recurrent, cells_are_steps_of_a_layer)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int kind = 0; kind < MLC_RNN_COUNT; kind++) {
+        const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make((mlc_rnn_kind)kind, IN, HIDDEN);
+        const int             states = kind == MLC_RNN_LSTM ? 2 : 1;
+        mlc_module           *net = module_of(ctx, &d), *cell = mlc_nn_rnn_cell(ctx, &d);
+        static const char *const name[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+        CHECK_EQ(mlc_module_to(cell, MLC_F64), MLC_OK);
+        for (int i = 0; i < 4; i++)
+            CHECK_EQ(mlc_copy_into(mlc_module_param(cell, name[i]), weight(net, name[i], 0, 0)),
+                     MLC_OK);
+        mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims3(BATCH, T, IN), 1, -1, 1);
+        mlc_tensor *all = mlc_forward(net, x), *in[3], *out[2];
+        for (int64_t i = 0; i < T; i++) {
+            in[0] = mlc_select(x, 1, i);
+            CHECK_EQ(mlc_module_forward(cell, in, i ? 1 + states : 1, out, states), MLC_OK);
+            check_close(out[0], mlc_select(all, 1, i), 1e-14, kind, "step", (int)i);
+            for (int s = 0; s < states; s++) in[1 + s] = out[s];
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+/* ---- both directions of any module ----------------------------------------------------------- */
+
+TEST(recurrent, a_bidirectional_pair_is_a_bidirectional_layer)
+{
+    static const char *const name[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    FOR_EACH_ISA(ctx) {
+        mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, IN, HIDDEN);
+        mlc_module     *one = module_of(ctx, &d), *two = module_of(ctx, &d), *pair;
+        d.bidirectional = true;
+        mlc_module *both = module_of(ctx, &d);
+        for (int way = 0; way < 2; way++)
+            for (int i = 0; i < 4; i++)
+                CHECK_EQ(mlc_copy_into(weight(way ? two : one, name[i], 0, 0),
+                                       weight(both, name[i], 0, way)), MLC_OK);
+        pair = mlc_nn_bidirectional(ctx, one, two);
+        for (int k = 0; k < 2; k++) {
+            mlc_tensor *y, *want, *grad, *rows = k ? lengths_of(ctx) : NULL;
+            mlc_tensor *x = leaf(ctx, MLC_F64, mlc_dims3(BATCH, T, IN), 1);
+            CHECK_EQ(mlc_rnn_forward(both, x, rows, NULL, &want, NULL), MLC_OK);
+            CHECK_EQ(mlc_backward(weighted(&want, 1)), MLC_OK);
+            grad = mlc_copy(mlc_grad(x));
+            mlc_zero_grad(x);
+            CHECK_EQ(mlc_rnn_forward(pair, x, rows, NULL, &y, NULL), MLC_OK);
+            CHECK_EQ(mlc_backward(weighted(&y, 1)), MLC_OK);
+            check_close(y, want, 1e-14, k, "y", 0);
+            check_close(mlc_grad(x), grad, 1e-13, k, "dx", 0);
+        }
+        CHECK_OK(ctx);
+    }
+}
