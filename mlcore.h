@@ -1273,10 +1273,11 @@ MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 
 /* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
  *   x is 0 outside. NULL desc: defaults. y has channels last in memory; other x are copied.
- *   With a 16-bit x, w and b may be f32, as may their gradients. Kernels of 3x3 with stride 1 are
- *   multiplied by Winograd's F(2x2, 3x3) in f32 where channels come in multiples of 16: errors are
- *   those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around
- *   it, and of other taps of dw; that also in bf16.
+ *   With a 16-bit x, w and b may be f32, as may their gradients. Bits of a pixel of y do not depend
+ *   on how many there are. This does not hold for Winograd's F(2x2, 3x3), by which kernels of 3x3
+ *   with stride 1 are multiplied in f32 where channels come in multiples of 16: errors are those of
+ *   direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around it, and
+ *   of other taps of dw; that also in bf16.
  *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
  *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
  *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
@@ -14612,13 +14613,15 @@ typedef struct mlc__side {
 typedef struct mlc__gemm_hints {
     bool        part;                  /* of a whole whose bits must not depend on how it is cut:
                                         * not for a library's product                           */
+    bool        tiles;                 /* however small: bits of a row of c do not depend on m  */
     int64_t     c_at;                  /* element of c where the products begin                 */
     int64_t     c_run, c_gap;          /* after c_run rows c_gap are dropped; or 0              */
     const void *ahead;                 /* what is fetched meanwhile, or NULL                    */
     size_t      ahead_bytes;
 } mlc__gemm_hints;
-static const mlc__gemm_hints mlc__gemm_none = { false, 0, 0, 0, NULL, 0 };
-static const mlc__gemm_hints mlc__gemm_part = { true, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_none = { false, false, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_part = { true, false, 0, 0, 0, NULL, 0 };
+static const mlc__gemm_hints mlc__gemm_tiles = { false, true, 0, 0, 0, NULL, 0 };
 
 /* A product and how it is cut. swapped: the tiles are those of the transpose, b^T a^T. */
 typedef struct mlc__gemm_job {
@@ -15113,10 +15116,10 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 /* Must not look at threads: it decides the order of additions. Very small products of a batch cost
  * less one by one, larger ones together pay for the tiles' preparations; together are those of the
  * innermost axis, so that a product of some axes has the bits of a call for each of the outer. */
-static bool mlc__gemm_is_small(const struct mlc_k_gemm *g)
+static bool mlc__gemm_is_small(const struct mlc_k_gemm *g, const mlc__gemm_hints *h)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
-    if (g->signs.rows) return false;
+    if (g->signs.rows || h->tiles) return false;
     if (macs <= 512.0 || macs * (double)mlc__max(1, g->batch[2]) <= MLC__SMALL) return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
@@ -15553,7 +15556,7 @@ static mlc_status mlc__gemm_long(void *dev, const struct mlc_k_gemm *g, const ml
     struct mlc_k_gemm w;
     mlc__gemm_job j;
     if (mlc__gemm_bare(g, &w) > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    MLC__TRY(mlc__gemm_run(dev, &w, &mlc__gemm_none, level));
+    MLC__TRY(mlc__gemm_run(dev, &w, &mlc__gemm_tiles, level));  /* g is not small, or wants them */
     memset(&j, 0, sizeof j);
     j.g = g;
     j.h = h;
@@ -15592,10 +15595,11 @@ static const mlc__gemm_fns *mlc__gemm_fns_of(const struct mlc_k_gemm *g,
     return g->dtype == MLC_BF16 && (g->b_pack || macs > MLC__SMALL) ? level->bf16 : NULL;
 }
 
-static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_fns *f)
+static bool mlc__gemm_is_long(const struct mlc_k_gemm *g, const mlc__gemm_hints *h,
+                              const mlc__gemm_fns *f)
 {
     return mlc__low(g->c_dtype) && g->k > f->form->kc &&
-           (f->form->pair || !mlc__gemm_is_small(g));
+           (f->form->pair || !mlc__gemm_is_small(g, h));
 }
 
 #if MLC__AVX512X
@@ -15690,7 +15694,7 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
 {
     const mlc__gemm_fns *f = mlc__gemm_fns_of(g, level);
     if (g->m == 0 || g->n == 0 || mlc__batches(g) == 0) return 0;
-    if (f && !f->form->pair && mlc__gemm_is_small(g)) return 0;
+    if (f && !f->form->pair && mlc__gemm_is_small(g, h)) return 0;
     mlc__gemm_job j;
     struct mlc_k_gemm bare = *g, w;
     bare.workspace = NULL;
@@ -15699,9 +15703,9 @@ static size_t mlc__gemm_workspace(const void *dev, const struct mlc_k_gemm *g,
         const size_t copies = mlc__gemm_widen(&bare, &w);
         return copies + mlc__gemm_workspace(dev, &w, h, level);
     }
-    if (mlc__gemm_is_long(g, f)) {
+    if (mlc__gemm_is_long(g, h, f)) {
         const size_t sums = mlc__gemm_bare(&bare, &w);
-        return sums + mlc__gemm_workspace(dev, &w, &mlc__gemm_none, level);
+        return sums + mlc__gemm_workspace(dev, &w, &mlc__gemm_tiles, level);
     }
 #ifdef MLC_USE_CBLAS
     if (!f->form->pair && mlc__blas_takes(dev, g, h, f)) return 0;
@@ -15745,12 +15749,12 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
     if (!mlc__gemm_valid(g, level)) return MLC_ERR_UNSUPPORTED;
     if (g->m == 0 || g->n == 0 || batches == 0) return MLC_OK;
     if (MLC__ALL_FLOATS && !f) return mlc__gemm_by_copies(dev, g, h, level);
-    if (mlc__gemm_is_long(g, f)) return mlc__gemm_long(dev, g, h, level);
+    if (mlc__gemm_is_long(g, h, f)) return mlc__gemm_long(dev, g, h, level);
     j.g = g;
     j.h = h;
     j.f = f;
     j.size = j.sum_size = mlc_dtype_bytes(g->dtype);
-    if (!f->form->pair && mlc__gemm_is_small(g)) {
+    if (!f->form->pair && mlc__gemm_is_small(g, h)) {
         const int64_t block = mlc__min(g->n, MLC__ROW_BLOCK) * mlc__max(1, g->k);
         j.n_tasks = mlc__div_up(g->n, MLC__ROW_BLOCK);
         const int64_t share = g->m <= 4 ? MLC__GRAIN / 2 : MLC__GRAIN; /* few rows wait for b */
@@ -15840,7 +15844,8 @@ MLC__STAMP_BF16(amx)
  * dy in place of x: pixels of dx that lie a stride apart meet the same taps of the kernel, so each
  * such phase is a product of its own without a wasted zero. dw sums the products of dy and patches,
  * split in runs of pixels that follow the shape, whose sums are added up in their order. Kernels of
- * one pixel are plain products.
+ * one pixel are plain products. Those of y always run by tiles, so that a pixel has the same bits
+ * in an image of any size: what comes as a stream can be convolved as it comes.
  * Chellapilla, Puri, Simard, "High performance convolutional neural networks", 2006. */
 
 /* Bytes of patches at a time, beside what b needs in L2; more for dw, whose sums are as large as
@@ -16144,6 +16149,7 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
 MLC__APART mlc__gemm_hints mlc__conv_hints(const mlc__conv_job *j)
 {
     mlc__gemm_hints h = mlc__gemm_part;
+    h.tiles = j->a->part == MLC_CONV_Y && j->phase.k > 0;
     if (j->a->part == MLC_CONV_DW || !j->phase.strip) return h;
     h.c_run = j->phase.axis[2].grid;
     h.c_gap = j->phase.span - h.c_run;

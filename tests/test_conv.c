@@ -355,6 +355,41 @@ TEST(conv, three_by_three_has_small_errors)
     }
 }
 
+/* Of a whole sequence, and of windows of it down to one output: products too small for tiles would
+ * add up in another order. 3x3 in many channels is another way, which this does not hold for. */
+TEST(conv, bits_of_a_pixel_do_not_depend_on_how_many_there_are)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    static const int64_t   sizes[][3] = {{3, 10, 3}, {12, 12, 3}, {40, 33, 3}, {24, 4, 1},
+                                         {300, 5, 2}, {1, 1, 7}};
+    enum { LONG = 61, MOST_OUT = 33 };
+    static double all[MOST_OUT * LONG], some[MOST_OUT * LONG];
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < 4 * 6; i++) {
+            const mlc_dtype dtype = dtypes[i % 4];
+            const int64_t   c = sizes[i / 4][0], out = sizes[i / 4][1], k = sizes[i / 4][2];
+            const int64_t   n = LONG - k + 1;
+            int             wrong = 0;
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = test_rand(ctx, dtype, mlc_dims3(1, c, LONG), 1, -1, 1);
+            mlc_tensor *w = test_rand(ctx, dtype, mlc_dims3(out, c, k), 2, -1, 1);
+            mlc_tensor *b = test_rand(ctx, dtype, mlc_dims1(out), 3, -1, 1);
+            test_read(mlc_contiguous(mlc_conv(x, w, b, NULL)), all);
+            for (int64_t m = 1; m < n; m += m < 8 ? 1 : test_stride(11)) {
+                const int64_t at = n - m - (m & 1);
+                mlc_tensor   *part = mlc_slice(x, 2, at, at + m + k - 1, 1);
+                test_read(mlc_contiguous(mlc_conv(part, w, b, NULL)), some);
+                for (int64_t e = 0; e < out * m; e++)
+                    wrong += memcmp(&some[e], &all[e / m * n + at + e % m], sizeof *all) != 0;
+            }
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            if (!CHECK_EQ(wrong, 0))
+                printf("  %d to %d channels, kernel %d, %s\n", (int)c, (int)out, (int)k,
+                       mlc_dtype_name(dtype));
+        }
+    }
+}
+
 /* A place behind a row of pixels is dropped, whatever it holds: one pixel without a number spoils
  * those whose windows it is in, and no others. */
 TEST(conv, what_is_no_number_stays_in_its_windows)
