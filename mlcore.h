@@ -1265,6 +1265,7 @@ typedef struct mlc_conv_desc {         /* lists: a number for each axis after [n
     mlc_dims output_padding;           /* of conv_transpose: pixels more at the end; default 0 */
     int64_t  groups;                   /* default 1                                            */
     bool     same;                     /* padded so that y is as large as x; stride 1          */
+    bool     causal;                   /* the same, but padded before alone: y sees no later x */
     mlc_act  act;                      /* of conv: act(conv(x) + b), in one pass               */
 } mlc_conv_desc;
 
@@ -1284,7 +1285,7 @@ MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                              const mlc_conv_desc *desc);
 /* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
- *   gradient of a convolution does; without act and same.     grad, err: as mlc_conv
+ *   gradient of a convolution does; without act, same, causal. grad, err: as mlc_conv
  *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
 MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                        const mlc_conv_desc *desc);
@@ -2151,6 +2152,12 @@ MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t
 /* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
 MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                   int64_t stride, int64_t padding);
+/* mlc_nn_causal_conv1d: of a sequence [n,in,t]: y [n,out,t] at t is of x at t, t - dilation, .., 0
+ *   before the first: mlc_nn_conv with causal.
+ *   err    ARG       ref: torch.nn.Conv1d of F.pad(x, (dilation (kernel - 1), 0))
+ *   test   tests/test_tcn.c                                                                   */
+MLC_API mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                         int64_t dilation);
 /* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
 MLC_API mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                             int64_t stride, int64_t padding);
@@ -2346,6 +2353,29 @@ MLC_API mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t o
  *   them through "fc1" to squeezed, a relu, and "fc2" with a sigmoid.
  *   ref    arXiv 1709.01507; torchvision.ops.SqueezeExcitation, there with 1x1 convolutions   */
 MLC_API mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed);
+/* mlc_nn_tcn_block: of a sequence [n,in,t]: relu(h + x), h of two causal convolutions of this
+ *   dilation to out channels, each with relu and dropout behind it; x goes through one of a single
+ *   tap where in differs from out. Convolutions are "body.0", "body.3", "shortcut".
+ *   err    ARG
+ *   ref    arXiv 1803.01271 without its weight norm, and with PyTorch's first weights
+ *   test   tests/test_tcn.c                                                                   */
+MLC_API mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                     int64_t dilation, double dropout);
+
+typedef struct mlc_nn_tcn_desc {
+    int64_t in, channels;              /* required: of x; of each block                        */
+    int64_t levels;                    /* required: blocks, with dilations 1, 2, 4, ..         */
+    int64_t kernel;                    /* default 3                                            */
+    double  dropout;                   /* default 0                                            */
+} mlc_nn_tcn_desc;
+
+/* mlc_nn_tcn_desc_make: these sizes, the rest default.                                        */
+MLC_API mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64_t levels);
+/* mlc_nn_tcn: a temporal convolutional network, mlc_nn_tcn_block `levels` times: [n,in,t] becomes
+ *   [n,channels,t]. y at t is of x at t and the steps before, 1 + 2 (kernel - 1) (2^levels - 1) in
+ *   all: the last step of a forward of these alone has the same bits, for streams.
+ *   err    ARG: NULL, sizes, more than 24 levels                    ref: arXiv 1803.01271     */
+MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
 /* mlc_nn_fold_batch_norm: for inference: each batch norm with running statistics that follows a
  *   linear (of 2-d inputs) or a convolution in a sequential at or below m goes into its weight and
  *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay.
@@ -7384,8 +7414,9 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
 /* seed and stream are kept: mlc_seed may come between forward and backward. */
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
+    int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
     mlc_act act;
-    bool    same, transposed;
+    bool    transposed;
     const mlc_tensor *residual;        /* NULL, or added before act; not recorded              */
 } mlc__conv_spec;
 typedef struct mlc__pool_spec {
@@ -31762,7 +31793,8 @@ static struct mlc_k_conv mlc__conv_args(const mlc_node *nd, const mlc_tensor *x,
         a.kernel[d] = i < 0 ? 1 : w->shape[i + 2];
         a.stride[d] = i < 0 ? 1 : s->stride[i];
         a.dilation[d] = i < 0 ? 1 : s->dilation[i];
-        a.pad[d] = i < 0 ? 0 : s->same ? s->dilation[i] * (a.kernel[d] - 1) / 2 : s->pad[i];
+        const int64_t all = a.dilation[d] * (a.kernel[d] - 1);
+        a.pad[d] = s->same ? all * s->same / 2 : i < 0 ? 0 : s->pad[i];
     }
     a.x = mlc__data(in);
     a.y = mlc__data(out);
@@ -31841,7 +31873,7 @@ static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
 static const mlc__arg mlc__args_conv[] = {
     MLC__ARG("stride", INT, conv.stride), MLC__ARG("padding", INT, conv.pad),
     MLC__ARG("dilation", INT, conv.dilation), MLC__ARG("output_padding", INT, conv.more),
-    MLC__ARG("groups", INT, conv.groups), MLC__ARG("same", BOOL, conv.same),
+    MLC__ARG("groups", INT, conv.groups), MLC__ARG("same", INT, conv.same),
     MLC__ARG("act", INT, conv.act), MLC__ARGS_END
 };
 static const mlc__op mlc__conv_op =
@@ -31853,7 +31885,7 @@ static const mlc__op mlc__conv_transpose_op =
 
 /* Constants, as they are small where they are copied. */
 #define MLC__CONV_NORMAL { { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, \
-        { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, 1, false, MLC_ACT_NONE }
+        { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, 1, false, false, MLC_ACT_NONE }
 static const mlc_conv_desc mlc__conv_normal = MLC__CONV_NORMAL;
 
 MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void) { return mlc__conv_normal; }
@@ -31899,7 +31931,7 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
     MLC__TRY(mlc__lists_read(ctx, what, mlc__conv_lists, d, axes, s, "mlc_conv_desc_make()"));
     s->groups = d->groups;
     s->act = d->act;
-    s->same = d->same;
+    s->same = d->same + 2 * d->causal;
     bool fine = s->groups > 0 && s->groups < 1 << 30 && (unsigned)s->act <= MLC_ACT_GELU_TANH;
     bool ones = true, no_pad = true;
     for (int i = 0; i < 3; i++) {
@@ -31916,8 +31948,9 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
                  "mlc_act; start from mlc_conv_desc_make()", what,
                  (long long)s->stride[0], (long long)s->dilation[0], (long long)s->groups,
                  (long long)s->pad[0], (long long)s->more[0]);
-    MLC__REQUIRE(ctx, !s->same || (ones && no_pad && !s->transposed), ARG,
-                 "%s: same asks for stride 1 and no padding, and not transposed", what);
+    MLC__REQUIRE(ctx, !s->same || (s->same < 3 && ones && no_pad && !s->transposed), ARG,
+                 "%s: same or causal asks for stride 1 and no padding, not transposed, not both",
+                 what);
     MLC__REQUIRE(ctx, !s->transposed || s->act == MLC_ACT_NONE, ARG,
                  "%s: an act is fused only into a convolution; call it afterwards", what);
     return MLC_OK;
@@ -37657,11 +37690,12 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
             const int64_t all = d.dilation.v[i] * (u->w->shape[i + 2] - 1);
-            before.v[i + 2] = d.same ? all / 2 : d.padding.v[i];
-            after.v[i + 2] = d.same ? all - all / 2 : d.padding.v[i];
+            const int64_t some = d.causal ? all : d.same ? all / 2 : d.padding.v[i];
+            before.v[i + 2] = some;
+            after.v[i + 2] = d.causal || d.same ? all - some : some;
             d.padding.v[i] = 0;
         }
-        d.same = false;
+        d.same = d.causal = false;
         x = u->pad(x, before, after, u->d.padding_mode, 0.0);
         if (!x) return NULL;
     }
@@ -37852,6 +37886,17 @@ MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_
                                    int64_t stride, int64_t padding)
 {
     return mlc__conv_short(ctx, 3, in, out, kernel, stride, padding);
+}
+MLC_IMPL mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                          int64_t dilation)
+{
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(1, in, out, kernel);
+    mlc__conv_spec s;
+    d.conv.dilation.v[0] = dilation;
+    d.conv.causal = true;
+    s.transposed = false;
+    if (ctx && mlc__conv_spec_of(ctx, "nn_causal_conv1d", 1, &d.conv, &s) != MLC_OK) return NULL;
+    return mlc__conv_make(ctx, &d);
 }
 MLC_IMPL mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out,
                                              int64_t kernel, int64_t stride, int64_t padding)
@@ -38612,6 +38657,58 @@ MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64
         mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK) return m;
     mlc_module_free(m);
     return NULL;
+}
+
+/* ---- temporal blocks: causal convolutions that reach further back from block to block */
+
+/* A causal convolution, a relu, dropout. */
+static mlc_status mlc__tcn_half(mlc_module *body, int64_t in, int64_t out, int64_t kernel,
+                                int64_t dilation, double dropout)
+{
+    if (!body) return MLC_ERR_NOMEM;
+    mlc_ctx *ctx = body->ctx;
+    MLC__TRY(mlc__block_add(body, NULL, mlc_nn_causal_conv1d(ctx, in, out, kernel, dilation)));
+    MLC__TRY(mlc__block_add(body, NULL, mlc_nn_relu(ctx)));
+    return mlc__block_add(body, NULL, mlc_nn_dropout(ctx, dropout));
+}
+
+MLC_IMPL mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                      int64_t dilation, double dropout)
+{
+    mlc_module *body = mlc_nn_sequential(ctx), *shortcut = NULL;
+    bool fine = mlc__tcn_half(body, in, out, kernel, dilation, dropout) == MLC_OK &&
+                mlc__tcn_half(body, out, out, kernel, dilation, dropout) == MLC_OK;
+    if (fine && in != out) {
+        shortcut = mlc_nn_conv1d(ctx, in, out, 1, 1, 0);
+        fine = shortcut != NULL;
+    }
+    if (fine) return mlc_nn_residual(ctx, body, shortcut, true);
+    mlc_module_free(body);
+    return NULL;
+}
+
+MLC_IMPL mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64_t levels)
+{
+    const mlc_nn_tcn_desc d = { in, channels, levels, 3, 0.0 };
+    return d;
+}
+
+MLC_IMPL mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *d)
+{
+    if (ctx && !(d && d->levels >= 1 && d->levels <= 24)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_tcn: levels is %lld; it must be 1 to 24; a desc starts "
+                  "from mlc_nn_tcn_desc_make(in, channels, levels)", d ? (long long)d->levels : 0);
+        return NULL;
+    }
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int64_t i = 0; net && i < d->levels; i++) {
+        mlc_module *block = mlc_nn_tcn_block(ctx, i ? d->channels : d->in, d->channels, d->kernel,
+                                             INT64_C(1) << i, d->dropout);
+        if (mlc__block_add(net, NULL, block) == MLC_OK) continue;
+        mlc_module_free(net);
+        return NULL;
+    }
+    return net;
 }
 
 /* ---- batch norms folded into the layers before them */

@@ -1202,11 +1202,15 @@ TEST(ctx, descs_of_layers_are_made_with_the_defaults_that_their_comments_name)
     const mlc_pool_desc          pool = mlc_pool_desc_make(3);
     const mlc_nn_conv_desc       layer = mlc_nn_conv_desc_make(2, 4, 6, 5);
     const mlc_nn_batch_norm_desc norm = mlc_nn_batch_norm_desc_make(7);
+    const mlc_nn_tcn_desc        tcn = mlc_nn_tcn_desc_make(3, 4, 5);
     CHECK(all_axes(&conv.stride, 1) && all_axes(&conv.padding, 0) && all_axes(&conv.dilation, 1));
     CHECK(all_axes(&conv.output_padding, 0) && conv.groups == 1 && !conv.same);
+    CHECK(!conv.causal && conv.act == MLC_ACT_NONE);
     CHECK(all_axes(&pool.kernel, 3) && all_axes(&pool.stride, 3) && all_axes(&pool.padding, 0));
     CHECK(all_axes(&pool.dilation, 1) && !pool.ceil && !pool.exclude_padding);
     CHECK(layer.axes == 2 && layer.in == 4 && layer.out == 6 && all_axes(&layer.kernel, 5));
     CHECK(all_axes(&layer.conv.stride, 1) && layer.conv.groups == 1 && !layer.no_bias);
     CHECK(norm.channels == 7 && norm.momentum == 0.1 && norm.eps == 1e-5 && !norm.no_affine);
+    CHECK(tcn.in == 3 && tcn.channels == 4 && tcn.levels == 5 && tcn.kernel == 3);
+    CHECK(tcn.dropout == 0);
 }

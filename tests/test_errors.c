@@ -327,7 +327,7 @@ static const wrong_op OPS[] = {
      "not negative, all below 2^30, output_padding below stride or dilation and only of a "
      "transposed one, act one of mlc_act; start from mlc_conv_desc_make()"},
     {"mlc_conv", "<f32[2,3,4] <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
-     "conv: same asks for stride 1 and no padding, and not transposed"},
+     "conv: same or causal asks for stride 1 and no padding, not transposed, not both"},
     {"mlc_conv", "<null <f32[4,3,3] #2 #0 #1 #1,1,0", MLC_ERR_ARG,
      "conv: input 1 is NULL; look at what should have made it"},
     {"mlc_conv_transpose", "<f32[2,3,4] <f32[4,3,3] #1 #0 #1 #1,0", MLC_ERR_SHAPE,

@@ -1242,6 +1242,24 @@ DO(mlc_nn_inverted_residual)
     return run_on_square(w, mlc_nn_inverted_residual(w->ctx, 4, 4, 1, 2));
 }
 
+/* x as a sequence of four steps in three channels.                                              */
+static mlc_status run_on_steps(world *w, mlc_module *m)
+{
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *steps = mlc_reshape(w->x, mlc_dims3(1, 3, 4));
+    return steps ? keep(w, mlc_forward(m, steps)) : made(w, steps);
+}
+
+DO(mlc_nn_causal_conv1d) { return run_on_steps(w, mlc_nn_causal_conv1d(w->ctx, 3, 2, 2, 2)); }
+DO(mlc_nn_tcn_block)     { return run_on_steps(w, mlc_nn_tcn_block(w->ctx, 3, 4, 2, 1, 0.5)); }
+
+DO(mlc_nn_tcn)
+{
+    const mlc_nn_tcn_desc d = mlc_nn_tcn_desc_make(3, 4, 2);
+    return run_on_steps(w, mlc_nn_tcn(w->ctx, &d));
+}
+
 DO(mlc_nn_residual)
 {
     mlc_module *body = mlc_nn_linear(w->ctx, 4, 4);
