@@ -2659,7 +2659,8 @@ MLC_API mlc_status mlc_cache_padding(mlc_cache *cache, const int64_t *padding, i
 MLC_API mlc_status mlc_cache_select(mlc_cache *cache, const int64_t *rows, int64_t n);
 /* mlc_forward_cached: net's forward of x [b,t] or [b,t,e], the places after those in the cache,
  *   which it adds; without a gradient. On an error the cache is as it was. A cached pass and one
- *   without give the same numbers but for rounding. x of an empty cache may have fewer sequences.
+ *   without give the same bits in f64 (with a CBLAS, and in other dtypes, but for rounding). x of
+ *   an empty cache may have fewer sequences.
  *   err    ARG: the cache is full, or another net's, an attention that is not causal, or has a mask
  *          in its call; SHAPE: b is not the cache's                                           */
 MLC_API mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *cache);
@@ -14621,7 +14622,7 @@ static const mlc__form mlc__form_amx =
  * neither on threads nor on packing nor on how m and n are cut. Tiles leave for c from registers if
  * nothing else is to be done, else through the sink, while they are in L1. Small products, and few
  * rows of dense operands, run as dot products or sums of rows, where tiles would cost more than
- * they save.
+ * they save; those of f64 do not, so that bits of a row are the same alone and among others.
  * Products of bf16 have tiles of their own where the hardware has (AVX512_BF16, AMX) and are those
  * of f32 copies elsewhere, as those of f16 are everywhere. There b is always packed, and a weight's
  * pack is made once for each of its values, by the kernel pack. */
@@ -15150,7 +15151,7 @@ static void mlc__gemm_small_chunk(void *arg, int64_t chunk, int32_t worker)
 static bool mlc__gemm_is_small(const struct mlc_k_gemm *g, const mlc__gemm_hints *h)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
-    if (g->signs.rows || h->tiles) return false;
+    if (g->signs.rows || ((h->tiles || mlc__f64(g->dtype)) && g->k > 0)) return false;
     if (macs <= 512.0 || macs * (double)mlc__max(1, g->batch[2]) <= MLC__SMALL) return true;
     return g->m <= 4 && g->a_col == 1 && g->b_row == 1;
 }
@@ -16180,7 +16181,7 @@ static struct mlc_k_gemm mlc__conv_product(const mlc__conv_job *j, int64_t pixel
 MLC__APART mlc__gemm_hints mlc__conv_hints(const mlc__conv_job *j)
 {
     mlc__gemm_hints h = mlc__gemm_part;
-    h.tiles = j->a->part == MLC_CONV_Y && j->phase.k > 0;
+    h.tiles = j->a->part == MLC_CONV_Y;
     if (j->a->part == MLC_CONV_DW || !j->phase.strip) return h;
     h.c_run = j->phase.axis[2].grid;
     h.c_gap = j->phase.span - h.c_run;
@@ -23612,7 +23613,7 @@ static void mlc__flash_begin(mlc__flash *j, const struct mlc_k_attention *a,
     j->all = a->h / mlc__max(1, a->hk) * a->t;
     const bool small = (double)j->all * (double)a->s * (double)(a->d + a->dv) <= MLC__SMALL;
     j->wide_fns = f64 ? level->f64 : level->f32;
-    j->few = !g && j->all <= MLC__FLASH_FEW && a->k_stride[3] == 1 && a->v_stride[3] == 1;
+    j->few = !g && !f64 && j->all <= MLC__FLASH_FEW && a->k_stride[3] == 1 && a->v_stride[3] == 1;
     j->f = a->dtype == MLC_BF16 && level->bf16 && !small && !j->few ? level->bf16 : j->wide_fns;
     j->fn = &fns[f64];
     j->wide = j->fn->wide;
