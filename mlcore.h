@@ -2476,7 +2476,8 @@ MLC_API mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_
  *   i64 [b] (NULL: all of x), from states on (NULL, or h and, of an LSTM, c; NULLs: 0). y is 0 past
  *   a length, state_out (NULL: not wanted) is after each sequence's last step, those before where
  *   it has none: as PyTorch's packed sequences. To train on a long sequence in pieces pass
- *   state_out, detached (mlc_keep, mlc_copy_into), to the next call: gradients end there.
+ *   state_out, detached (mlc_keep, mlc_copy_into), to the next call: gradients end there. state and
+ *   state_out may be one array.
  *   err    ARG: another module; SHAPE; VALUE: a length that is not in [0,t]; of a device at the
  *          scope's end       ref: torch.nn.utils.rnn.pack_padded_sequence                     */
 MLC_API mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
@@ -23797,29 +23798,37 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
                                  mlc__k_attention_grad_workspace(dev, a)))
 
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
- * The definition, in f64: a sequence after the other, weights widened once. Backward goes through
- * the steps from the last one on: d[h] and d[c] come from the step after, what goes to the gates
- * before their activations is dx, and its products with h of the step before are dw. */
+ * The definition, in f64, a sequence after the other. Forward widens a row of weights when it is
+ * needed, backward all of them once, and goes through the steps from the last one on: d[h] and d[c]
+ * come from the step after, what goes to the gates before their activations is dx, and its products
+ * with h of the step before are dw. */
 
 static int64_t mlc__rnn_gates(mlc_rnn_kind kind)
 {
     return kind == MLC_RNN_LSTM ? 4 : kind == MLC_RNN_GRU ? 3 : 1;
 }
 
-/* What forward and backward have at hand, in f64: weights, and of one sequence h [p], c [h], gates
- * [gates h], and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
+/* What forward and backward have at hand, in f64: weights (forward: one row), and of one sequence
+ * h [p], c [h], gates [gates h], and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
 typedef struct mlc__rnn_room {
     double *w, *bias, *project, *peep, *h, *c, *gates, *m, *end;
 } mlc__rnn_room;
 
-static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at)
+/* Elements of weights that are widened at once; all: for backward. */
+static int64_t mlc__rnn_wide(const struct mlc_k_rnn *a, bool all)
+{
+    if (!all) return mlc__max(a->p, a->h);
+    return mlc__rnn_gates(a->kind) * a->h * a->p + (a->project ? a->p * a->h : 0);
+}
+
+static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
     mlc__rnn_room r;
     r.w = at;
-    r.bias = r.w + n * a->p;
-    r.project = r.bias + n;
-    r.peep = r.project + (a->project ? a->p * a->h : 0);
+    r.project = r.w + n * a->p;
+    r.bias = r.w + mlc__rnn_wide(a, all);
+    r.peep = r.bias + n;
     r.h = r.peep + 3 * a->h;
     r.c = r.h + a->p;
     r.gates = r.c + a->h;
@@ -23830,7 +23839,9 @@ static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at)
 
 static void mlc__rnn_read(double *to, const void *x, int64_t at, int64_t n, mlc_dtype dtype)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = x ? mlc__any_get(x, at + i, dtype) : 0.0;
+    const float *f = dtype == MLC_F32 && x ? MLC__CAST(const float *, x) + at : NULL;
+    for (int64_t i = 0; f && i < n; i++) to[i] = (double)f[i];
+    for (int64_t i = 0; !f && i < n; i++) to[i] = x ? mlc__any_get(x, at + i, dtype) : 0.0;
 }
 
 static void mlc__rnn_write(void *x, int64_t at, int64_t n, mlc_dtype dtype, const double *from,
@@ -23841,22 +23852,23 @@ static void mlc__rnn_write(void *x, int64_t at, int64_t n, mlc_dtype dtype, cons
                                        (accumulate ? mlc__any_get(x, at + i, dtype) : 0.0));
 }
 
-static void mlc__rnn_weights(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
+static void mlc__rnn_weights(const struct mlc_k_rnn *a, const mlc__rnn_room *r, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
-    mlc__rnn_read(r->w, a->w, 0, n * a->p, a->w_dtype);
     mlc__rnn_read(r->bias, a->bias, 0, n, a->w_dtype);
-    if (a->project) mlc__rnn_read(r->project, a->project, 0, a->p * a->h, a->w_dtype);
     mlc__rnn_read(r->peep, a->peep, 0, 3 * a->h, a->w_dtype);
+    if (all) mlc__rnn_read(r->w, a->w, 0, n * a->p, a->w_dtype);
+    if (all && a->project) mlc__rnn_read(r->project, a->project, 0, a->p * a->h, a->w_dtype);
 }
 
-/* y [n] = x [k] w^T (+ y) */
-static void mlc__rnn_times(double *y, const double *x, const double *w, int64_t n, int64_t k,
-                           bool add)
+/* y [n] += x [k] w^T, of rows of w from `from` on; r's w holds one. */
+static void mlc__rnn_times(const struct mlc_k_rnn *a, const mlc__rnn_room *r, double *y,
+                           const double *x, const void *w, int64_t from, int64_t n, int64_t k)
 {
     for (int64_t i = 0; i < n; i++) {
-        double sum = add ? y[i] : 0.0;
-        for (int64_t e = 0; e < k; e++) sum += x[e] * w[i * k + e];
+        double sum = y[i];
+        mlc__rnn_read(r->w, w, (from + i) * k, k, a->w_dtype);
+        for (int64_t e = 0; e < k; e++) sum += x[e] * r->w[e];
         y[i] = sum;
     }
 }
@@ -23913,14 +23925,15 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
     const int64_t h = a->h, n = mlc__rnn_gates(a->kind) * h, own = a->kind == MLC_RNN_GRU ? h : 0;
     mlc__rnn_read(r->gates, a->x, row * n, n, a->dtype);
     for (int64_t i = 0; i < n - own; i++) r->gates[i] += r->bias[i];
-    mlc__rnn_times(r->gates, r->h, r->w, n - own, a->p, true);
+    mlc__rnn_times(a, r, r->gates, r->h, a->w, 0, n - own, a->p);
     if (own) {
         memcpy(r->m, r->bias + n - own, (size_t)own * sizeof *r->m);
-        mlc__rnn_times(r->m, r->h, r->w + (n - own) * a->p, own, a->p, true);
+        mlc__rnn_times(a, r, r->m, r->h, a->w, n - own, own, a->p);
         mlc__rnn_gru(a, r);
     } else if (a->kind == MLC_RNN_LSTM) {
         mlc__rnn_lstm(a, r);
-        if (a->project) mlc__rnn_times(r->h, r->m, r->project, a->p, h, false);
+        if (a->project) memset(r->h, 0, (size_t)a->p * sizeof *r->h);
+        if (a->project) mlc__rnn_times(a, r, r->h, r->m, a->project, 0, a->p, h);
         else memcpy(r->h, r->m, (size_t)h * sizeof *r->h);
     } else {
         for (int64_t i = 0; i < h; i++)
@@ -23987,22 +24000,26 @@ static void mlc__rnn_rest(const struct mlc_k_rnn *a, void *x, int64_t n, int64_t
             mlc__rnn_write(x, i * step, n, a->dtype, NULL, accumulate);
 }
 
-static size_t mlc__k_rnn_workspace(void *dev, const struct mlc_k_rnn *a)
+static size_t mlc__rnn_bytes(const struct mlc_k_rnn *a, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
+    return (size_t)(mlc__rnn_wide(a, all) + 2 * n + 5 * a->h + a->p) * sizeof(double);
+}
+
+static size_t mlc__k_rnn_workspace(void *dev, const struct mlc_k_rnn *a)
+{
     (void)dev;
-    return (size_t)(n * (a->p + 2) + (a->project ? a->p * a->h : 0) + 5 * a->h + a->p) *
-           sizeof(double);
+    return mlc__rnn_bytes(a, false);
 }
 
 static mlc_status mlc__rnn_run(void *dev, const struct mlc_k_rnn *a)
 {
-    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, a->workspace));
+    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, a->workspace), false);
     const mlc_dtype wide = mlc__wide(a->dtype);
     if (!mlc__computes(a->dtype) || !mlc__computes(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->workspace_bytes < mlc__k_rnn_workspace(dev, a)) return MLC_ERR_INTERNAL;
     if (!mlc__rnn_fine(a)) return MLC_OK;
-    mlc__rnn_weights(a, &r);
+    mlc__rnn_weights(a, &r, false);
     for (int64_t s = 0; s < a->b; s++) {
         const int64_t n = mlc__rnn_length(a, s);
         mlc__rnn_read(r.h, a->h0, s * a->p, a->p, a->dtype);
@@ -24139,21 +24156,21 @@ static size_t mlc__k_rnn_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
 {
     const struct mlc_k_rnn *a = &g->f;
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
-    return mlc__k_rnn_workspace(dev, a) +
-           (size_t)(n * (a->p + 3) + (a->project ? a->p * a->h : 0) + 5 * a->h + 2 * a->p) *
-           sizeof(double);
+    (void)dev;
+    return mlc__rnn_bytes(a, true) +
+           (size_t)(mlc__rnn_wide(a, true) + 3 * n + 5 * a->h + 2 * a->p) * sizeof(double);
 }
 
 static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
 {
     const struct mlc_k_rnn *a = &g->f;
-    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, g->workspace));
+    const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, g->workspace), true);
     const mlc__rnn_slopes d = mlc__rnn_slopes_lay(a, r.end);
     const mlc_dtype wide = mlc__wide(a->dtype);
     const int64_t width = mlc__rnn_gates(a->kind) * a->h;
     if (!mlc__computes(a->dtype) || !mlc__computes(a->w_dtype)) return MLC_ERR_UNSUPPORTED;
     if (g->workspace_bytes < mlc__k_rnn_grad_workspace(dev, g)) return MLC_ERR_INTERNAL;
-    mlc__rnn_weights(a, &r);
+    mlc__rnn_weights(a, &r, true);
     memset(d.dw, 0, (size_t)(d.dh - d.dw) * sizeof *d.dw);
     for (int64_t s = 0; s < a->b; s++) {
         const int64_t n = mlc__rnn_length(a, s);
@@ -31657,6 +31674,7 @@ static mlc_status mlc__rnn_call(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc
     mlc_tensor *const both[2] = { x, w };
     mlc__rnn_in in;
     mlc_ctx *ctx = mlc__inputs("rnn", 2, both);
+    out[0] = out[1] = out[2] = NULL;
     if (!ctx) return x ? x->ctx->status : w ? w->ctx->status : MLC_ERR_ARG;
     MLC__REQUIRE(ctx, (unsigned)d->kind < MLC_RNN_COUNT, ARG, "rnn: unknown kind %d; see "
                  "mlc_rnn_kind", (int)d->kind);
@@ -31677,7 +31695,7 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
                             mlc_tensor *out[3])
 {
     mlc_ctx *ctx = x ? x->ctx : w ? w->ctx : NULL;
-    if (out) out[0] = out[1] = out[2] = NULL;
+    if (out) out[0] = out[1] = out[2] = NULL;              /* also where nothing is called */
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, desc && out, ARG, "rnn: %s is NULL; %s", desc ? "out" : "desc",
                  desc ? "it has room for y, h and c" : "start from mlc_rnn_desc_make(kind)");
@@ -39314,14 +39332,15 @@ MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *le
                                     mlc_tensor *const state[2], mlc_tensor **y,
                                     mlc_tensor *state_out[2])
 {
+    mlc_tensor *const h = state ? state[0] : NULL, *const c = state ? state[1] : NULL;
     if (y) *y = NULL;
-    if (state_out) state_out[0] = state_out[1] = NULL;
+    if (state_out) state_out[0] = state_out[1] = NULL;     /* which may be state */
     if (!m) return MLC_ERR_ARG;
     MLC__REQUIRE(m->ctx, mlc__lengths_of(m), ARG, "rnn_forward: the module is a %s; it must be one "
                  "of mlc_nn_rnn_ex or mlc_nn_bidirectional", m->cls.name);
     const bool lstm = m->cls.forward == mlc__recurrent_forward &&
                       MLC__CAST(const mlc__recurrent_user *, m->user)->d.kind == MLC_RNN_LSTM;
-    mlc_tensor *const in[3] = { x, state ? state[0] : NULL, state && lstm ? state[1] : NULL };
+    mlc_tensor *const in[3] = { x, h, lstm ? c : NULL };
     mlc_tensor *out[3] = { NULL, NULL, NULL };
     MLC__REQUIRE(m->ctx, y, ARG, "rnn_forward: y is NULL; it gets the output");
     const int32_t states = lstm ? 2 : 1, given = in[1] || in[2] ? states : 0;
