@@ -95,7 +95,7 @@
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
+ *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.CTC  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
  *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
@@ -103,7 +103,7 @@
  *   IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE
  *   IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING
  *   IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
- *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.GRADCHECK
+ *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT  IMPL.NN.TRANSFORMER
  *   IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT
  *   IMPL.NN.SUMMARY
@@ -1879,6 +1879,60 @@ MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target
 /* mlc_multilabel_margin_loss_ex: with a reduction.                                            */
 MLC_API mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                   const mlc_loss_desc *desc);
+
+typedef struct mlc_ctc_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    int64_t       blank;               /* class of no label; default 0                         */
+    bool          zero_infinity;       /* default false                                        */
+    bool          time_first;          /* log_probs are [t,b,c], as in PyTorch; default false  */
+} mlc_ctc_desc;
+
+/* mlc_ctc_desc_make: a mean, blank 0, infinities stay, batch first.                           */
+MLC_API mlc_ctc_desc mlc_ctc_desc_make(void);
+/* mlc_ctc_loss: connectionist temporal classification: -log of the probability that a path, a class
+ *   a step, reads as the target, repeats merged and then blanks dropped. log_probs are floats
+ *   [b,t,c], as mlc_log_softmax makes them; targets i64 [b,s], or [n] one after the other; lengths
+ *   of both i64 [b]. The mean divides by each target's length, if that is not 0, then by b. Where
+ *   no path is long enough the loss is inf and the gradient NaN; with zero_infinity both are 0. 16
+ *   bits are cast to f32, which the loss is then.
+ *   grad   dlog_probs[class, step] -= dy P(class at step | target): the derivative. PyTorch adds
+ *          e^log_probs, so that it is that of logits; through log_softmax both are the same
+ *   err    SHAPE, DTYPE; VALUE, which names the place: a label that is the blank or not in [0,c), a
+ *          length below 0 or over t or s, or target_lengths that do not add up to n
+ *   ref    Graves et al. 2006; F.ctc_loss                        test: tests/test_ctc.c       */
+MLC_API mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
+                                 mlc_tensor *input_lengths, mlc_tensor *target_lengths);
+/* mlc_ctc_loss_ex: with a desc.                 err: ARG: blank is no class                   */
+MLC_API mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
+                                    mlc_tensor *input_lengths, mlc_tensor *target_lengths,
+                                    const mlc_ctc_desc *desc);
+
+/* -- what log_probs say, on the host. -- */
+
+typedef struct mlc_ctc_decode_desc {
+    int64_t blank;                     /* default 0                                            */
+    bool    time_first;                /* as of mlc_ctc_desc                                   */
+    int64_t beams;                     /* labellings that are followed; default 16             */
+    int64_t best;                      /* those that are written, at most beams; default 1     */
+} mlc_ctc_decode_desc;
+
+/* mlc_ctc_decode_desc_make: blank 0, batch first, the best of 16.                             */
+MLC_API mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void);
+/* mlc_ctc_greedy: the likeliest class of each step, repeats merged and then blanks dropped.
+ *   log_probs as of mlc_ctc_loss; lengths i64 [b], or NULL: t; desc NULL: that of the _make.
+ *   out    out [b,t]: labels, -1 after them; n [b], their numbers; score [b], the logarithm of the
+ *          path's probability; each may be NULL
+ *   err    SHAPE, DTYPE, NOMEM; ARG: blank is no class; VALUE: a length, a NaN or +inf          */
+MLC_API mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                  const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                  double *score);
+/* mlc_ctc_beam_search: the likeliest labellings: paths that read the same count together.
+ *   out    as mlc_ctc_greedy, [b,best,t] and [b,best], best first; score is the logarithm of the
+ *          probability of the paths that were followed. Where there are fewer n is -1, score -inf
+ *   err    as mlc_ctc_greedy; ARG: beams, best              ref: arXiv 1408.2873, algorithm 1 */
+MLC_API mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                       const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                       double *score);
 
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
@@ -6105,6 +6159,32 @@ struct mlc_k_rnn_grad {
                 dproject_accumulate, dpeep_accumulate;
     void       *workspace; size_t workspace_bytes;
 };
+/* Of each sequence -log of the probability that a path, a class a step, reads as its target:
+ * repeats merged, then blanks dropped. With dx the gradient alone: dx (+)= -dy p, p being the
+ * probability of a class at a step if the path reads so; 0 past a length, NaN where no path does.
+ * All is checked before anything is written. */
+struct mlc_k_ctc {
+    mlc_dtype      dtype;              /* f32, f64                                             */
+    int32_t        packed;             /* targets one after the other, s in all                */
+    int64_t        b, t, c, s;
+    const void    *x;       int64_t x_stride[2];   /* logarithms of probabilities; of sequence */
+                                       /* and step, classes are dense                          */
+    const int64_t *targets;            /* [b,s], or packed [s]; no blank in them               */
+    const int64_t *lengths, *target_lengths;       /* [b]                                      */
+    int64_t        blank;
+    int32_t        zero_infinity;      /* loss and gradient 0 where no path reads as the target */
+    mlc_reduction  reduction;          /* of a mean each is divided by its target's length, if */
+                                       /* that is not 0, then their sum by b                   */
+    void          *loss;               /* [1], or [b] if not reduced; not written with dx      */
+    const void    *dy;      int64_t dy_stride;
+    void          *dx;      int64_t dx_stride[2];  /* NULL: not wanted                         */
+    int32_t        accumulate;
+    int64_t        bad;                /* what goes to error[0]                                */
+    int64_t       *error;              /* {kind, place, value, limit}, the place 4 times that  */
+                                       /* of a length, of a label 2^28 sequence + index, and   */
+                                       /* 0 of lengths, 1 target_lengths, 2 targets; 3: s      */
+    void          *workspace; size_t workspace_bytes;
+};
 /* The pass optim over a dense matrix p [m,n] of which the gradient is a product, spent at once. */
 struct mlc_k_gemm_optim {
     struct mlc_k_gemm  gemm;           /* one product, no sink; c is NULL, c_dtype that of p   */
@@ -6123,6 +6203,7 @@ struct mlc_k_gemm_optim {
 #define MLC_K_ERROR_LENGTH 7
 #define MLC_K_ERROR_OFFSET 8
 #define MLC_K_ERROR_STEPS 9
+#define MLC_K_ERROR_CTC 10
 
 #define MLC_KERNELS(X) \
     X(map) X(cast) X(reduce) X(gemm) X(fill) X(random) X(dropout) X(xent) X(xent_grad) \
@@ -6130,7 +6211,7 @@ struct mlc_k_gemm_optim {
     X(index) X(nonzero) X(band) X(sort) X(multinomial) X(fold) X(scan) X(pad) \
     X(softmax) X(softmax_grad) X(norm) X(norm_grad) X(squares) X(guard) X(pack) \
     X(gemm_optim) X(conv) X(pool) X(bnorm) X(resize) X(sketch) X(whole) X(average) \
-    X(attention) X(attention_grad) X(rnn) X(rnn_grad)
+    X(attention) X(attention_grad) X(rnn) X(rnn_grad) X(ctc)
 
 #define MLC__KERNEL_FIELDS(name) \
     mlc_status (*name)(void *dev, const struct mlc_k_##name *args); \
@@ -7479,6 +7560,7 @@ struct mlc_node {
         mlc__view_spec view;
         struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
         struct { mlc_cross_entropy_desc desc; bool normal; } xent;
+        mlc_ctc_desc ctc;
         struct { double s[2]; mlc_reduction reduction; } loss;         /* s: of the formula    */
         mlc__drop_spec drop;
         mlc__linear_spec linear;
@@ -7566,7 +7648,7 @@ struct mlc_ctx {
     int64_t       *error_word;         /* on the device                                         */
     int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
-    mlc__error_say error_say[MLC_K_ERROR_STEPS + 1];         /* by kind, or NULL                  */
+    mlc__error_say error_say[MLC_K_ERROR_CTC + 1];         /* by kind, or NULL                  */
 
     /* stream counts up with each random operation, so that no two draw the same numbers (gradcheck
      * and dry runs set it back on purpose). */
@@ -24194,6 +24276,361 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
 #define MLC__CPU_rnn_grad(K, isa, level) \
     K##_plain(rnn_grad, isa, level, mlc__rnn_grad_run, mlc__k_rnn_grad_workspace)
 
+/* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
+ * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which lie apart, so that steps
+ * are vectors: from one step to the next blank i is blank i or label i - 1, and label i is label i
+ * or, if it differs from label i - 1, what blank i becomes, else blank i. Alpha of a step is the
+ * logarithm of the probability of all ways to a state before its own class counts, beta that of
+ * all ways on from it; the same text makes both, beta by steps from the end, where neighbours
+ * are those on the other side. A row is taken less its largest value when it is read, and the sum
+ * of those is kept in f64: what is left is small and loses no digits. Backward makes alpha again,
+ * in a workspace that stays in cache. */
+
+/* A row of n blanks, then of labels: label i is element i + 1, and what is beyond counts as -inf by
+ * its class. */
+#define MLC__CTC_PAD   16
+#define MLC__CTC_INDEX 28              /* bits of a label's index in the error word            */
+#define MLC__CTC_WIDE(n) (2 * (n) + MLC__CTC_PAD)
+
+/* either: log(e^a + e^b). step: the next row and its largest value, from one to whose states their
+ * classes x (of labels) and blank belong. after: 1 where a label follows another one without a
+ * blank. posterior: probabilities of labels, and the sum of those of blanks. */
+#define MLC__CTC_BODIES(T, dtype) \
+    MLC__BODY T mlc__ctc_either_##dtype(T a, T b, bool fused) \
+    { \
+        const T hi = mlc__pick_##dtype(a > b, a, b), lo = mlc__pick_##dtype(a > b, b, a); \
+        const T e = mlc__exp_low_##dtype(lo - hi, fused); \
+        return hi + mlc__log_##dtype((T)1 + mlc__pick_##dtype(lo == (T)-MLC__INF, (T)0, e)); \
+    } \
+    MLC__BODY double mlc__ctc_step_##dtype##_body(bool fused, void *to, const void *from, \
+                                                  const void *x, const void *after, int64_t n, \
+                                                  double blank, double less, bool back) \
+    { \
+        const int own = back ? 0 : 1; \
+        const T *B = MLC__CAST(const T *, from), *L = B + n, *e = MLC__CAST(const T *, x); \
+        const T *skip = MLC__CAST(const T *, after), by = (T)blank, m = (T)less; \
+        T *o = MLC__CAST(T *, to), *q = o + n + own, lane[16], most = (T)-MLC__INF; \
+        for (int l = 0; l < 16; l++) lane[l] = most; \
+        o[n] = o[2 * n] = most; \
+        for (int64_t i = 0; i < n; i += 16) \
+            MLC__ROLLED for (int l = 0; l < 16; l++) { \
+                const int64_t k = i + l; \
+                const T stay = (L[k + own] - m) + e[k + own], b = (B[k] - m) + by; \
+                const T side = (L[k + 1 - own] - m) + e[k + 1 - own]; \
+                const T u = mlc__ctc_either_##dtype(b, side, fused); \
+                const T v = mlc__ctc_either_##dtype( \
+                    stay, mlc__pick_##dtype(skip[k] > (T)0, u, b), fused); \
+                const T w = mlc__pick_##dtype(u > v, u, v); \
+                o[k] = u; \
+                q[k] = v; \
+                lane[l] = mlc__pick_##dtype(w > lane[l], w, lane[l]); \
+            } \
+        for (int l = 0; l < 16; l++) if (lane[l] > most) most = lane[l]; \
+        return (double)most; \
+    } \
+    MLC__BODY double mlc__ctc_posterior_##dtype##_body(bool fused, void *to, const void *alpha, \
+                                                       const void *beta, const void *x, \
+                                                       int64_t n, double blank, double less) \
+    { \
+        const T *B = MLC__CAST(const T *, alpha), *L = B + n; \
+        const T *C = MLC__CAST(const T *, beta), *M = C + n; \
+        const T *e = MLC__CAST(const T *, x), by = (T)(blank - less), m = (T)less; \
+        T *o = MLC__CAST(T *, to), lane[16]; \
+        double sum = 0.0; \
+        for (int l = 0; l < 16; l++) lane[l] = (T)0; \
+        for (int64_t i = 0; i < n; i += 16) \
+            MLC__ROLLED for (int l = 0; l < 16; l++) { \
+                const int64_t k = i + l; \
+                o[k] = mlc__exp_low_##dtype((L[k] + M[k]) + (e[k] - m), fused); \
+                lane[l] += mlc__exp_low_##dtype((B[k] + C[k]) + by, fused); \
+            } \
+        for (int l = 0; l < 16; l++) sum += (double)lane[l]; \
+        return sum; \
+    }
+MLC__CTC_BODIES(float, f32)
+MLC__CTC_BODIES(double, f64)
+
+typedef struct mlc__ctc_fns {
+    double (*step)(void *to, const void *from, const void *x, const void *after, int64_t n,
+                   double blank, double less, bool back);
+    double (*posterior)(void *to, const void *alpha, const void *beta, const void *x, int64_t n,
+                        double blank, double less);
+} mlc__ctc_fns;
+
+#define MLC__STAMP_CTC_OF(isa, dtype) \
+    MLC__AT_##isa static double mlc__ctc_step_##dtype##_##isa( \
+        void *to, const void *from, const void *x, const void *after, int64_t n, double blank, \
+        double less, bool back) \
+    { \
+        return mlc__ctc_step_##dtype##_body(MLC__FUSES_##isa, to, from, x, after, n, blank, less, \
+                                            back); \
+    } \
+    MLC__AT_##isa static double mlc__ctc_posterior_##dtype##_##isa( \
+        void *to, const void *alpha, const void *beta, const void *x, int64_t n, double blank, \
+        double less) \
+    { \
+        return mlc__ctc_posterior_##dtype##_body(MLC__FUSES_##isa, to, alpha, beta, x, n, blank, \
+                                                 less); \
+    }
+/* f32, f64: the latter is there for gradient checks */
+#define MLC__STAMP_CTC(isa) \
+    MLC__STAMP_CTC_OF(isa, f32) \
+    static const mlc__ctc_fns mlc__ctc_fns_##isa[2] = { \
+        { mlc__ctc_step_f32_##isa, mlc__ctc_posterior_f32_##isa }, \
+        { MLC__OTHER(mlc__ctc_step_f64_scalar), MLC__OTHER(mlc__ctc_posterior_f64_scalar) } };
+MLC__STAMP_CTC_OF(scalar, f64)
+MLC__EACH_ISA(MLC__STAMP_CTC)
+
+/* One for all sequences. loss: of each, in f64, at the front of the workspace; then come rooms, one
+ * a worker. */
+typedef struct mlc__ctc_job {
+    const struct mlc_k_ctc *a;
+    const mlc__ctc_fns *f;
+    double *loss;
+    int64_t n, size;                   /* n: of rows, at most; size of an element              */
+    size_t  front, steps, each;        /* bytes of losses, of a number a step, of a room       */
+} mlc__ctc_job;
+
+/* A sequence, and its room: rows of alpha (all steps, or two), two of beta, classes of labels,
+ * after, and the sum of what was taken from each row of alpha. */
+typedef struct mlc__ctc_seq {
+    const mlc__ctc_job *j;
+    const char *x;
+    const int64_t *target;
+    int64_t i, t, s, n;                /* t steps, s labels, rows of n                         */
+    char   *alpha, *beta, *labels, *after, *made;
+    double *taken;
+} mlc__ctc_seq;
+
+static void mlc__ctc_plan(mlc__ctc_job *j, const struct mlc_k_ctc *a, const mlc__ctc_fns *f)
+{
+    const int64_t s = mlc__min(a->s, a->t);                /* of a target that can be read     */
+    j->a = a;
+    j->f = f ? &f[mlc__f64(a->dtype)] : NULL;
+    j->loss = MLC__CAST(double *, a->workspace);
+    j->n = (int64_t)mlc__round_up((size_t)s + 1, 16);
+    j->size = (int64_t)mlc_dtype_bytes(a->dtype);
+    const int64_t rows = 2 + (a->dx ? a->t + 3 : 2);
+    j->front = mlc__round_up((size_t)a->b * sizeof(double), MLC__CACHELINE);
+    j->steps = mlc__round_up((size_t)a->t * sizeof(double), MLC__CACHELINE);
+    j->each = mlc__round_up(j->steps + (size_t)(rows * MLC__CTC_WIDE(j->n) * j->size),
+                            MLC__CACHELINE);
+}
+
+static size_t mlc__k_ctc_workspace(void *dev, const struct mlc_k_ctc *a)
+{
+    mlc__ctc_job j;
+    mlc__ctc_plan(&j, a, NULL);
+    return j.front + j.each * (size_t)mlc__pool_threads(dev);
+}
+
+/* The error word; false. */
+static bool mlc__ctc_bad(const struct mlc_k_ctc *a, int64_t place, int64_t what, int64_t value,
+                         int64_t limit)
+{
+    const int64_t word[4] = { a->bad, 4 * place + what, value, limit };
+    if (a->error[0] == 0) memcpy(a->error, word, sizeof word);
+    return false;
+}
+
+/* Lengths and labels are what they may be: the first that is not goes to the error word. */
+static bool mlc__ctc_fine(const struct mlc_k_ctc *a)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < a->b; i++) {
+        const int64_t t = a->lengths[i], s = a->target_lengths[i];
+        const int64_t *target = a->targets + (a->packed ? at : i * a->s);
+        if (t < 0 || t > a->t) return mlc__ctc_bad(a, i, 0, t, a->t);
+        if (s < 0 || s > a->s) return mlc__ctc_bad(a, i, 1, s, a->s);
+        at += s;
+        if (a->packed && at > a->s) break;
+        for (int64_t k = 0; k < s; k++)
+            if (target[k] < 0 || target[k] >= a->c || target[k] == a->blank)
+                return mlc__ctc_bad(a, (i << MLC__CTC_INDEX) + k, 2, target[k], a->c);
+    }
+    return !a->packed || at == a->s || mlc__ctc_bad(a, 0, 3, at, a->s);
+}
+
+static mlc__ctc_seq mlc__ctc_open(const mlc__ctc_job *j, int64_t i, int32_t worker)
+{
+    const struct mlc_k_ctc *a = j->a;
+    mlc__ctc_seq q;
+    q.j = j;
+    q.i = i;
+    q.x = MLC__CAST(const char *, a->x) + i * a->x_stride[0] * j->size;
+    q.t = a->lengths[i];
+    q.s = a->target_lengths[i];
+    q.target = a->targets + (a->packed ? 0 : i * a->s);
+    for (int64_t k = 0; a->packed && k < i; k++) q.target += a->target_lengths[k];
+    q.n = mlc__min(j->n, (int64_t)mlc__round_up((size_t)q.s + 1, 16));
+    const int64_t row = MLC__CTC_WIDE(q.n) * j->size;
+    char *room = MLC__CAST(char *, a->workspace) + j->front + j->each * (size_t)worker;
+    q.taken = MLC__CAST(double *, (void *)room);
+    q.labels = room + j->steps;
+    q.after = q.labels + row;
+    q.made = q.after + row;
+    q.beta = q.made + (a->dx ? row : 0);
+    q.alpha = q.beta + (a->dx ? 2 * row : 0);
+    return q;
+}
+
+static char *mlc__ctc_row(const mlc__ctc_seq *q, char *rows, int64_t k)
+{
+    return rows + k * MLC__CTC_WIDE(q->n) * q->j->size;
+}
+
+static void mlc__ctc_fill(const mlc__ctc_seq *q, char *to, double v)
+{
+    for (int64_t k = 0; k < MLC__CTC_WIDE(q->n); k++) mlc__elem_put(to, k, q->j->a->dtype, v);
+}
+
+/* A row in which two states are 0: a blank and the label beside it, if there is one. */
+static void mlc__ctc_start(const mlc__ctc_seq *q, char *row, int64_t blank, int64_t label)
+{
+    mlc__ctc_fill(q, row, -MLC__INF);
+    mlc__elem_put(row, blank, q->j->a->dtype, 0.0);
+    if (q->s) mlc__elem_put(row, q->n + label + 1, q->j->a->dtype, 0.0);
+}
+
+/* Classes of a step: of labels to q->labels; returns that of the blank. */
+static double mlc__ctc_classes(const mlc__ctc_seq *q, int64_t step)
+{
+    const struct mlc_k_ctc *a = q->j->a;
+    const char *x = q->x + step * a->x_stride[1] * q->j->size;
+    if (a->dtype == MLC_F32) {
+        const float *v = MLC__CAST(const float *, (const void *)x);
+        float *o = MLC__CAST(float *, (void *)q->labels);
+        for (int64_t k = 0; k < q->s; k++) o[k + 1] = v[q->target[k]];
+    } else {
+        for (int64_t k = 0; k < q->s; k++)
+            mlc__elem_put(q->labels, k + 1, a->dtype, mlc__elem(x, q->target[k], a->dtype));
+    }
+    return mlc__elem(x, a->blank, a->dtype);
+}
+
+/* Alpha of all steps; returns the logarithm of the probability. With gradients every row stays. */
+static double mlc__ctc_forward(mlc__ctc_seq *q)
+{
+    const mlc_dtype dtype = q->j->a->dtype;
+    const bool keep = q->j->a->dx != NULL;
+    double most = 0.0, taken = 0.0, blank = 0.0;
+    char *row = q->alpha;
+    if (q->s > q->t) return -MLC__INF;
+    mlc__ctc_fill(q, q->labels, -MLC__INF);
+    for (int64_t k = 0; k < q->n; k++)
+        mlc__elem_put(q->after, k, dtype, k && k < q->s && q->target[k] != q->target[k - 1]);
+    mlc__ctc_start(q, row, 0, 0);
+    for (int64_t i = 0; i < q->t; i++) {
+        blank = mlc__ctc_classes(q, i);
+        if (keep) q->taken[i] = taken;
+        if (i + 1 == q->t) break;
+        char *next = mlc__ctc_row(q, q->alpha, keep ? i + 1 : (i + 1) & 1);
+        const double less = most > -MLC__INF ? most : 0.0;
+        most = q->j->f->step(next, row, q->labels, q->after, q->n, blank, less, false);
+        taken += less;
+        row = next;
+    }
+    if (!q->t) return q->s ? -MLC__INF : 0.0;
+    const double b = mlc__elem(row, q->s, dtype) + blank;
+    const double l = q->s ? mlc__elem(row, q->n + q->s, dtype) + mlc__elem(q->labels, q->s, dtype)
+                          : -MLC__INF;
+    return taken + mlc__ctc_either_f64(b, l, false);
+}
+
+/* What the loss of a sequence is multiplied by. */
+static double mlc__ctc_weight(const mlc__ctc_seq *q)
+{
+    const struct mlc_k_ctc *a = q->j->a;
+    if (a->reduction != MLC_REDUCTION_MEAN) return 1.0;
+    return 1.0 / ((double)a->b * (double)mlc__max(1, q->s));
+}
+
+/* The gradient's row of a step, from probabilities in q->made and the blanks' sum. */
+static void mlc__ctc_scatter(const mlc__ctc_seq *q, void *dx, double blank, double scale)
+{
+    const struct mlc_k_ctc *a = q->j->a;
+    if (a->dtype == MLC_F32) {
+        const float *p = MLC__CAST(const float *, (const void *)q->made), by = (float)scale;
+        float *o = MLC__CAST(float *, dx);
+        o[a->blank] -= (float)(blank * scale);
+        for (int64_t k = 0; k < q->s; k++) o[q->target[k]] -= by * p[k + 1];
+    } else {
+        const double *p = MLC__CAST(const double *, (const void *)q->made);
+        double *o = MLC__CAST(double *, dx);
+        o[a->blank] -= blank * scale;
+        for (int64_t k = 0; k < q->s; k++) o[q->target[k]] -= scale * p[k + 1];
+    }
+}
+
+/* Rows of the gradient begin with 0, if they are not added to, or all is NaN. */
+static void mlc__ctc_clear(const mlc__ctc_seq *q, char *dx, bool lost)
+{
+    const struct mlc_k_ctc *a = q->j->a;
+    for (int64_t i = 0; i < a->t; i++) {
+        char *row = dx + i * a->dx_stride[1] * q->j->size;
+        if (!a->accumulate) memset(row, 0, (size_t)(a->c * q->j->size));
+        for (int64_t k = 0; lost && i < q->t && k < a->c; k++)
+            mlc__elem_put(row, k, a->dtype, MLC__NAN);
+    }
+}
+
+/* Beta of all steps from the last one on, with alpha at hand and the probability's logarithm. */
+static void mlc__ctc_backward(mlc__ctc_seq *q, double log_p)
+{
+    const struct mlc_k_ctc *a = q->j->a;
+    const mlc__ctc_fns *f = q->j->f;
+    const double scale = mlc__ctc_weight(q) * mlc__elem(a->dy, q->i * a->dy_stride, a->dtype);
+    char *dx = MLC__CAST(char *, a->dx) + q->i * a->dx_stride[0] * q->j->size, *beta = q->beta;
+    double most = 0.0, taken = 0.0;
+    mlc__ctc_clear(q, dx, log_p == -MLC__INF && !a->zero_infinity);
+    if (log_p == -MLC__INF) return;
+    mlc__ctc_start(q, beta, q->s, q->s - 1);
+    for (int64_t i = q->t - 1; i >= 0; i--) {
+        const double blank = mlc__ctc_classes(q, i);
+        const double sum = f->posterior(q->made, mlc__ctc_row(q, q->alpha, i), beta, q->labels,
+                                        q->n, blank, log_p - (q->taken[i] + taken));
+        mlc__ctc_scatter(q, dx + i * a->dx_stride[1] * q->j->size, sum, scale);
+        if (!i) break;
+        char *next = mlc__ctc_row(q, q->beta, beta == q->beta);
+        const double less = most > -MLC__INF ? most : 0.0;
+        most = f->step(next, beta, q->labels, q->after, q->n, blank, less, true);
+        taken += less;
+        beta = next;
+    }
+}
+
+static void mlc__ctc_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__ctc_job *j = MLC__CAST(const mlc__ctc_job *, arg);
+    mlc__ctc_seq q = mlc__ctc_open(j, chunk, worker);
+    const double log_p = mlc__ctc_forward(&q);
+    if (j->a->dx) mlc__ctc_backward(&q, log_p);
+    else j->loss[chunk] = log_p == -MLC__INF && j->a->zero_infinity
+                        ? 0.0 : (0.0 - log_p) * mlc__ctc_weight(&q);
+}
+
+static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__ctc_fns *f)
+{
+    mlc__ctc_job j;
+    if (!mlc__computes(a->dtype) || mlc__low(a->dtype)) return MLC_ERR_UNSUPPORTED;
+    if (a->workspace_bytes < mlc__k_ctc_workspace(dev, a)) return MLC_ERR_INTERNAL;
+    if (!mlc__ctc_fine(a)) return MLC_OK;                  /* the context reads the word       */
+    mlc__ctc_plan(&j, a, f);
+    const double states = (double)a->b * (double)a->t * (double)(a->packed ? 32 : j.n);
+    mlc__parallel(dev, a->b, states * (a->dx ? 6.0 : 2.0), mlc__ctc_chunk, &j);
+    if (a->dx) return MLC_OK;
+    if (a->reduction == MLC_REDUCTION_NONE)
+        for (int64_t i = 0; i < a->b; i++) mlc__elem_put(a->loss, i, a->dtype, j.loss[i]);
+    else
+        mlc__elem_put(a->loss, 0, a->dtype,
+                      a->b || a->reduction != MLC_REDUCTION_MEAN
+                      ? mlc__run(mlc__add_f64_scalar, j.loss, a->b, 0.0) : MLC__NAN);
+    return MLC_OK;
+}
+
+#define MLC__CPU_ctc(K, isa, level) \
+    K##_isa(ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), mlc__k_ctc_workspace)
+
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
@@ -35948,6 +36385,494 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *ta
 MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target)
 {
     return mlc_multilabel_margin_loss_ex(x, target, NULL);
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* @@ IMPL.LOSS.CTC --------------------------------------- paths that read as a target; decoding
+ * Between forward and backward nothing is kept: backward makes the probabilities of paths again.
+ * Decoding is the host's. */
+
+static mlc_status mlc__say_ctc(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    static const char *const name[] = { "input_lengths", "target_lengths" };
+    static const char *const of[] = { "steps of log_probs", "labels of targets" };
+    const int64_t at = w[1] / 4, k = w[1] % 4, mask = (INT64_C(1) << MLC__CTC_INDEX) - 1;
+    if (k < 2)
+        return mlc__fail(ctx, MLC_ERR_VALUE, "%s: %s[%lld] is %lld; it must be in [0, %lld], "
+                         "the %s", what, name[k], (long long)at, (long long)w[2], (long long)w[3],
+                         of[k]);
+    if (k == 3)
+        return mlc__fail(ctx, MLC_ERR_VALUE, "%s: target_lengths add up to %lld or more; targets "
+                         "that follow one another have %lld labels", what, (long long)w[2],
+                         (long long)w[3]);
+    if (w[2] >= 0 && w[2] < w[3])
+        return mlc__fail(ctx, MLC_ERR_VALUE, "%s: label %lld of sequence %lld is %lld, the blank, "
+                         "which no target has", what, (long long)(at & mask),
+                         (long long)(at >> MLC__CTC_INDEX), (long long)w[2]);
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: label %lld of sequence %lld is %lld; it must be in "
+                     "[0,%lld), the classes of log_probs", what, (long long)(at & mask),
+                     (long long)(at >> MLC__CTC_INDEX), (long long)w[2], (long long)w[3]);
+}
+
+/* log_probs of decoding and of the loss. */
+static mlc_status mlc__ctc_x_check(mlc_ctx *ctx, const char *what, const mlc_tensor *x,
+                                   bool time_first, int64_t blank)
+{
+    MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
+                 "%s: log_probs are %s; write mlc_cast(x, MLC_F32)", what,
+                 mlc_dtype_name(x->dtype));
+    MLC__REQUIRE(ctx, x->ndim == 3 && x->shape[2] > 0, SHAPE,
+                 "%s: log_probs must be %s with a class at least, they are %s", what,
+                 time_first ? "[t,b,c]" : "[b,t,c]", mlc__shape(x).s);
+    MLC__REQUIRE(ctx, blank >= 0 && blank < x->shape[2], ARG,
+                 "%s: blank is %lld; it must be in [0,%lld), the classes of log_probs %s", what,
+                 (long long)blank, (long long)x->shape[2], mlc__shape(x).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__ctc_lengths_check(mlc_ctx *ctx, const char *what, const char *name,
+                                         const mlc_tensor *t, const mlc_tensor *x, int64_t b)
+{
+    MLC__REQUIRE(ctx, t->dtype == MLC_I64, DTYPE, "%s: %s are %s; write mlc_cast(x, MLC_I64)", what,
+                 name, mlc_dtype_name(t->dtype));
+    MLC__REQUIRE(ctx, t->ndim == 1 && t->shape[0] == b, SHAPE,
+                 "%s: log_probs %s need %s [%lld], they are %s", what, mlc__shape(x).s, name,
+                 (long long)b, mlc__shape(t).s);
+    return MLC_OK;
+}
+
+static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_ctc_desc *d = &nd->u.ctc;
+    const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    const char *name = nd->op->name;
+    MLC__TRY(mlc__ctc_x_check(ctx, name, x, d->time_first, d->blank));
+    const int64_t b = x->shape[d->time_first];
+    MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
+                 "%s: targets are %s; write mlc_cast(targets, MLC_I64)", name,
+                 mlc_dtype_name(y->dtype));
+    MLC__REQUIRE(ctx, y->ndim == 1 || (y->ndim == 2 && y->shape[0] == b), SHAPE,
+                 "%s: log_probs %s need targets [%lld,s], or [n] one after the other; they are %s",
+                 name, mlc__shape(x).s, (long long)b, mlc__shape(y).s);
+    MLC__TRY(mlc__ctc_lengths_check(ctx, name, "input_lengths", nd->in[2], x, b));
+    MLC__TRY(mlc__ctc_lengths_check(ctx, name, "target_lengths", nd->in[3], x, b));
+    for (int i = 0; i < 4; i++) mlc__save(nd, nd->in[i]);
+    return mlc__out(ctx, nd, x->dtype, d->reduction == MLC_REDUCTION_NONE, &b);
+}
+
+static void mlc__ctc_args(const mlc_node *nd, struct mlc_k_ctc *a)
+{
+    const mlc_ctc_desc *d = &nd->u.ctc;
+    const mlc_tensor *x = nd->in[0], *y = nd->in[1];
+    memset(a, 0, sizeof *a);
+    a->dtype = x->dtype;
+    a->packed = y->ndim == 1;
+    a->b = x->shape[d->time_first];
+    a->t = x->shape[!d->time_first];
+    a->c = x->shape[2];
+    a->s = y->shape[y->ndim - 1];
+    a->x = mlc__data(x);
+    a->x_stride[0] = x->stride[d->time_first];
+    a->x_stride[1] = x->stride[!d->time_first];
+    a->targets = MLC__CAST(const int64_t *, mlc__data(y));
+    a->lengths = MLC__CAST(const int64_t *, mlc__data(nd->in[2]));
+    a->target_lengths = MLC__CAST(const int64_t *, mlc__data(nd->in[3]));
+    a->blank = d->blank;
+    a->zero_infinity = d->zero_infinity;
+    a->reduction = d->reduction;
+}
+
+/* The checks are made again in backward, which finds nothing new. */
+static mlc_status mlc__ctc_call(mlc_ctx *ctx, const mlc_node *nd, struct mlc_k_ctc *a)
+{
+    a->error = ctx->error_word;
+    a->bad = mlc__error_kind(ctx, MLC_K_ERROR_CTC, nd->op->name, mlc__say_ctc);
+    MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, ctc, a);
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
+}
+
+static mlc_status mlc__ctc_loss_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    struct mlc_k_ctc a;
+    mlc__ctc_args(nd, &a);
+    a.loss = mlc__data(nd->out[0]);
+    return mlc__ctc_call(ctx, nd, &a);
+}
+
+static mlc_status mlc__ctc_loss_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const bool time_first = nd->u.ctc.time_first;
+    struct mlc_k_ctc a;
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__ctc_args(nd, &a);
+    a.dy = mlc__data(&dy);
+    a.dy_stride = dy.ndim ? dy.stride[0] : 0;
+    a.dx = mlc__data(&dx);
+    a.dx_stride[0] = dx.stride[time_first];
+    a.dx_stride[1] = dx.stride[!time_first];
+    a.accumulate = acc;
+    return mlc__numel(&dx) ? mlc__ctc_call(ctx, nd, &a) : MLC_OK;
+}
+
+static const mlc__arg mlc__args_ctc[] = {
+    MLC__ARG("reduction", INT, ctc.reduction), MLC__ARG("blank", INT, ctc.blank),
+    MLC__ARG("zero_infinity", BOOL, ctc.zero_infinity),
+    MLC__ARG("time_first", BOOL, ctc.time_first), MLC__ARGS_END
+};
+static const mlc__op mlc__ctc_op =
+    { "ctc_loss", mlc__ctc_shape, mlc__ctc_loss_forward, mlc__ctc_loss_backward, mlc__args_ctc,
+      MLC__AMP_FULL, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_ctc_desc mlc_ctc_desc_make(void)
+{
+    mlc_ctc_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
+
+MLC_IMPL mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
+                                     mlc_tensor *input_lengths, mlc_tensor *target_lengths,
+                                     const mlc_ctc_desc *desc)
+{
+    const mlc_ctc_desc none = mlc_ctc_desc_make();
+    mlc_tensor *in[4] = { log_probs, targets, input_lengths, target_lengths };
+    mlc_node local, *nd;
+    if (log_probs && mlc__is_half(log_probs->dtype)) in[0] = mlc_cast(log_probs, MLC_F32);
+    if (in[0] && in[0]->ndim == 3 && in[0]->stride[2] != 1) in[0] = mlc_copy(in[0]);
+    for (int i = 1; i < 4; i++) if (in[i]) in[i] = mlc_contiguous(in[i]);
+    nd = mlc__begin_n(&local, &mlc__ctc_op, 4, in);
+    if (!nd) return NULL;
+    nd->u.ctc = desc ? *desc : none;
+    if (mlc__reduction_check(nd->in[0]->ctx, "ctc_loss", nd->u.ctc.reduction, MLC_REDUCTION_NONE))
+        return NULL;
+    return mlc__finish(nd);
+}
+
+MLC_IMPL mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
+                                  mlc_tensor *input_lengths, mlc_tensor *target_lengths)
+{
+    return mlc_ctc_loss_ex(log_probs, targets, input_lengths, target_lengths, NULL);
+}
+
+/* -- decoding -- */
+
+typedef struct mlc__ctc_beam {
+    double  blank, label, all;         /* logarithms of probabilities of paths that end with a  */
+                                       /* blank, with a label, of both                         */
+    int32_t node;                      /* of the tree of labellings                            */
+} mlc__ctc_beam;
+
+/* Of a tree in which the way from the root to a node is a labelling. */
+typedef struct mlc__ctc_node {
+    int32_t parent, label, slot;       /* slot: the beam that is here, or -1                   */
+} mlc__ctc_node;
+
+/* A beam that stays, label -1, or goes on to a label. */
+typedef struct mlc__ctc_branch {
+    double  all, blank, last;          /* as in mlc__ctc_beam                                  */
+    int32_t beam, label;
+} mlc__ctc_branch;
+
+typedef struct mlc__ctc_decode {
+    mlc_ctx   *ctx;
+    const char *what;
+    mlc_ctc_decode_desc d;
+    mlc_dtype  dtype;
+    int64_t    b, t, c, step[2];       /* from a sequence, a step to the next one              */
+    void      *x;                      /* log_probs                                            */
+    int64_t   *lengths;                /* [b]                                                  */
+    double    *row;                    /* [c]: of one step                                     */
+    mlc__ctc_beam   *beam, *next;      /* [beams]                                              */
+    mlc__ctc_branch *branch;           /* [beams], best first                                  */
+    mlc__ctc_node   *node;             /* [1 + beams t]                                        */
+    int32_t   *table;                  /* nodes by parent and label; -1: none                  */
+    int64_t    n, branches, nodes, places; /* beams, branches, nodes; places of the table, 2^i */
+} mlc__ctc_decode;
+
+MLC_IMPL mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void)
+{
+    mlc_ctc_decode_desc d;
+    memset(&d, 0, sizeof d);
+    d.beams = 16;
+    d.best = 1;
+    return d;
+}
+
+static mlc_status mlc__ctc_decode_check(mlc__ctc_decode *g, const mlc_tensor *x,
+                                        const mlc_tensor *lengths)
+{
+    mlc_ctx *ctx = g->ctx;
+    MLC__TRY(mlc__ctc_x_check(ctx, g->what, x, g->d.time_first, g->d.blank));
+    g->dtype = x->dtype;
+    g->b = x->shape[g->d.time_first];
+    g->t = x->shape[!g->d.time_first];
+    g->c = x->shape[2];
+    g->step[0] = g->d.time_first ? g->c : g->t * g->c;
+    g->step[1] = g->d.time_first ? g->b * g->c : g->c;
+    if (lengths)
+        MLC__TRY(mlc__ctc_lengths_check(ctx, g->what, "lengths", lengths, x, g->b));
+    MLC__REQUIRE(ctx, g->d.beams >= 1 && g->d.best >= 1 && g->d.best <= g->d.beams, ARG,
+                 "%s: beams %lld, best %lld; beams must be positive, best in [1,beams]", g->what,
+                 (long long)g->d.beams, (long long)g->d.best);
+    MLC__REQUIRE(ctx, g->d.beams <= (INT64_C(1) << 29) / mlc__max(1, g->t), ARG,
+                 "%s: %lld beams of %lld steps are more than 2^29 labels", g->what,
+                 (long long)g->d.beams, (long long)g->t);
+    return MLC_OK;
+}
+
+static void *mlc__ctc_room(const mlc__ctc_decode *g, int64_t n, size_t size)
+{
+    return mlc__heap_alloc(g->ctx, (size_t)n * size, MLC_MEM_OBJECT, g->what);
+}
+
+/* log_probs and lengths come to the host, where they are looked at. */
+static mlc_status mlc__ctc_decode_read(mlc__ctc_decode *g, mlc_tensor *x, mlc_tensor *lengths)
+{
+    const size_t bytes = (size_t)mlc__numel(x) * mlc__size(x);
+    g->x = mlc__ctc_room(g, (int64_t)bytes, 1);
+    g->lengths = MLC__CAST(int64_t *, mlc__ctc_room(g, g->b, sizeof *g->lengths));
+    g->row = MLC__CAST(double *, mlc__ctc_room(g, g->c, sizeof *g->row));
+    if (!g->x || !g->lengths || !g->row) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc_read(x, g->x, bytes));
+    for (int64_t i = 0; i < g->b; i++) g->lengths[i] = g->t;
+    if (lengths) MLC__TRY(mlc_read(lengths, g->lengths, (size_t)g->b * sizeof *g->lengths));
+    for (int64_t i = 0; i < g->b; i++)
+        MLC__REQUIRE(g->ctx, g->lengths[i] >= 0 && g->lengths[i] <= g->t, VALUE,
+                     "%s: lengths[%lld] is %lld; it must be in [0, %lld], the steps of log_probs",
+                     g->what, (long long)i, (long long)g->lengths[i], (long long)g->t);
+    return MLC_OK;
+}
+
+/* Classes of a step of sequence i, in g->row. */
+static mlc_status mlc__ctc_decode_row(const mlc__ctc_decode *g, int64_t i, int64_t step)
+{
+    for (int64_t k = 0; k < g->c; k++) {
+        g->row[k] = mlc__any_get(g->x, i * g->step[0] + step * g->step[1] + k, g->dtype);
+        MLC__REQUIRE(g->ctx, g->row[k] < MLC__INF, VALUE,
+                     "%s: log_probs of sequence %lld at step %lld, class %lld, are %s", g->what,
+                     (long long)i, (long long)step, (long long)k, mlc__real(g->row[k]).s);
+    }
+    return MLC_OK;
+}
+
+static void mlc__ctc_decode_close(mlc__ctc_decode *g)
+{
+    void *const all[] = { g->x, g->lengths, g->row, g->beam, g->next, g->branch, g->node,
+                          g->table };
+    for (int i = 0; i < MLC__COUNT(all); i++) mlc__heap_free(g->ctx, all[i]);
+}
+
+static mlc_status mlc__ctc_greedy_one(const mlc__ctc_decode *g, int64_t i, int64_t *out, int64_t *n,
+                                      double *score)
+{
+    int64_t before = g->d.blank, labels = 0;
+    double sum = 0.0;
+    for (int64_t t = 0; t < g->lengths[i]; t++) {
+        int64_t best = 0;
+        MLC__TRY(mlc__ctc_decode_row(g, i, t));
+        for (int64_t k = 1; k < g->c; k++) if (g->row[k] > g->row[best]) best = k;
+        sum += g->row[best];
+        if (best != before && best != g->d.blank) {
+            if (out) out[i * g->t + labels] = best;
+            labels++;
+        }
+        before = best;
+    }
+    for (int64_t k = labels; out && k < g->t; k++) out[i * g->t + k] = -1;
+    if (n) n[i] = labels;
+    if (score) score[i] = sum;
+    return MLC_OK;
+}
+
+static bool mlc__ctc_decode_begin(mlc__ctc_decode *g, const char *what, mlc_tensor *x,
+                                  mlc_tensor *lengths, const mlc_ctc_decode_desc *desc)
+{
+    mlc_tensor *const in[2] = { x, lengths };
+    memset(g, 0, sizeof *g);
+    g->what = what;
+    g->ctx = mlc__inputs(what, lengths ? 2 : 1, in);
+    g->d = desc ? *desc : mlc_ctc_decode_desc_make();
+    return g->ctx && mlc__ctc_decode_check(g, x, lengths) == MLC_OK &&
+           mlc__ctc_decode_read(g, x, lengths) == MLC_OK;
+}
+
+static mlc_status mlc__ctc_decode_end(mlc__ctc_decode *g, mlc_status st)
+{
+    if (!g->ctx) return MLC_ERR_ARG;
+    mlc__ctc_decode_close(g);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                   const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                   double *score)
+{
+    mlc__ctc_decode g;
+    if (!mlc__ctc_decode_begin(&g, "ctc_greedy", log_probs, lengths, desc))
+        return mlc__ctc_decode_end(&g, g.ctx ? g.ctx->status : MLC_ERR_ARG);
+    mlc_status st = MLC_OK;
+    for (int64_t i = 0; i < g.b && st == MLC_OK; i++)
+        st = mlc__ctc_greedy_one(&g, i, out, n, score);
+    return mlc__ctc_decode_end(&g, st);
+}
+
+static mlc_status mlc__ctc_beams_open(mlc__ctc_decode *g)
+{
+    const int64_t k = g->d.beams, nodes = 1 + k * g->t;
+    for (g->places = 2; g->places < 2 * nodes; g->places *= 2) {}
+    g->beam = MLC__CAST(mlc__ctc_beam *, mlc__ctc_room(g, k, sizeof *g->beam));
+    g->next = MLC__CAST(mlc__ctc_beam *, mlc__ctc_room(g, k, sizeof *g->next));
+    g->branch = MLC__CAST(mlc__ctc_branch *, mlc__ctc_room(g, k, sizeof *g->branch));
+    g->node = MLC__CAST(mlc__ctc_node *, mlc__ctc_room(g, nodes, sizeof *g->node));
+    g->table = MLC__CAST(int32_t *, mlc__ctc_room(g, g->places, sizeof *g->table));
+    return g->beam && g->next && g->branch && g->node && g->table ? MLC_OK : MLC_ERR_NOMEM;
+}
+
+/* Where the node of a labelling and one label more is in the table, or could be. */
+static int32_t *mlc__ctc_place(const mlc__ctc_decode *g, int32_t parent, int32_t label)
+{
+    uint64_t at = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)label) * 0x9E3779B97F4A7C15u >> 20;
+    for (;; at++) {
+        int32_t *place = &g->table[at & (uint64_t)(g->places - 1)];
+        if (*place < 0 || (g->node[*place].parent == parent && g->node[*place].label == label))
+            return place;
+    }
+}
+
+/* The node of a beam's labelling and, unless it is -1, one label more. */
+static int32_t mlc__ctc_grow(mlc__ctc_decode *g, int32_t parent, int32_t label)
+{
+    if (label < 0) return parent;
+    int32_t *place = mlc__ctc_place(g, parent, label);
+    if (*place < 0) {
+        const mlc__ctc_node fresh = { parent, label, -1 };
+        *place = (int32_t)g->nodes;
+        g->node[g->nodes++] = fresh;
+    }
+    return *place;
+}
+
+/* A branch takes its place among the best; of equals the first stays ahead. */
+static void mlc__ctc_branch_add(mlc__ctc_decode *g, const mlc__ctc_branch *b)
+{
+    int64_t i = g->branches < g->d.beams ? g->branches++ : g->d.beams - 1;
+    for (; i > 0 && g->branch[i - 1].all < b->all; i--) g->branch[i] = g->branch[i - 1];
+    g->branch[i] = *b;
+}
+
+/* Could a branch with this score be among the best? */
+static bool mlc__ctc_branch_counts(const mlc__ctc_decode *g, double all)
+{
+    return all > -MLC__INF &&
+           (g->branches < g->d.beams || all > g->branch[g->d.beams - 1].all);
+}
+
+/* Of beam j, which goes on to a label: paths that end with the same one need a blank between. */
+static double mlc__ctc_onward(const mlc__ctc_decode *g, int64_t j, int32_t label)
+{
+    const mlc__ctc_beam *b = &g->beam[j];
+    return g->row[label] + (g->node[b->node].label == label ? b->blank : b->all);
+}
+
+/* Beam i keeps its labelling: by a blank, its last label again, or from the beam that lacks it. */
+static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
+{
+    const mlc__ctc_beam *b = &g->beam[i];
+    const mlc__ctc_node *at = &g->node[b->node];
+    mlc__ctc_branch c = { 0.0, b->all + g->row[g->d.blank], -MLC__INF, (int32_t)i, -1 };
+    if (at->parent >= 0) {
+        const int32_t from = g->node[at->parent].slot;
+        c.last = b->label + g->row[at->label];
+        if (from >= 0)
+            c.last = mlc__ctc_either_f64(c.last, mlc__ctc_onward(g, from, at->label), false);
+    }
+    c.all = mlc__ctc_either_f64(c.blank, c.last, false);
+    if (mlc__ctc_branch_counts(g, c.all)) mlc__ctc_branch_add(g, &c);
+}
+
+/* Beam i goes on to labels whose labelling no beam has. */
+static void mlc__ctc_branch_out(mlc__ctc_decode *g, int64_t i)
+{
+    for (int32_t k = 0; k < (int32_t)g->c; k++) {
+        if (k == (int32_t)g->d.blank) continue;
+        const double all = mlc__ctc_onward(g, i, k);
+        if (!mlc__ctc_branch_counts(g, all)) continue;
+        const int32_t node = *mlc__ctc_place(g, g->beam[i].node, k);
+        if (node >= 0 && g->node[node].slot >= 0) continue;
+        const mlc__ctc_branch c = { all, -MLC__INF, all, (int32_t)i, k };
+        mlc__ctc_branch_add(g, &c);
+    }
+}
+
+/* The step whose classes are in g->row. */
+static void mlc__ctc_beams_step(mlc__ctc_decode *g)
+{
+    g->branches = 0;
+    for (int64_t i = 0; i < g->n; i++) mlc__ctc_stay(g, i);
+    for (int64_t i = 0; i < g->n; i++) mlc__ctc_branch_out(g, i);
+    for (int64_t i = 0; i < g->n; i++) g->node[g->beam[i].node].slot = -1;
+    for (int64_t i = 0; i < g->branches; i++) {
+        const mlc__ctc_branch *c = &g->branch[i];
+        const mlc__ctc_beam b = { c->blank, c->last, c->all,
+                                  mlc__ctc_grow(g, g->beam[c->beam].node, c->label) };
+        g->node[b.node].slot = (int32_t)i;
+        g->next[i] = b;
+    }
+    mlc__ctc_beam *const t = g->beam;
+    g->beam = g->next;
+    g->next = t;
+    g->n = g->branches;
+}
+
+/* Labelling `place` of sequence i. */
+static void mlc__ctc_write(const mlc__ctc_decode *g, int64_t i, int64_t place, int64_t *out,
+                           int64_t *n, double *score)
+{
+    const int64_t at = i * g->d.best + place;
+    const bool there = place < g->n;
+    int64_t labels = 0;
+    for (int32_t k = there ? g->beam[place].node : 0; k > 0; k = g->node[k].parent) labels++;
+    if (n) n[at] = there ? labels : -1;
+    if (score) score[at] = there ? g->beam[place].all : -MLC__INF;
+    if (!out) return;
+    for (int64_t k = labels; k < g->t; k++) out[at * g->t + k] = -1;
+    for (int32_t k = there ? g->beam[place].node : 0; k > 0; k = g->node[k].parent)
+        out[at * g->t + --labels] = g->node[k].label;
+}
+
+static mlc_status mlc__ctc_beams_one(mlc__ctc_decode *g, int64_t i, int64_t *out, int64_t *n,
+                                     double *score)
+{
+    const mlc__ctc_node root = { -1, -1, 0 };
+    const mlc__ctc_beam start = { 0.0, -MLC__INF, 0.0, 0 };
+    memset(g->table, 0xff, (size_t)g->places * sizeof *g->table);
+    g->node[0] = root;
+    g->beam[0] = start;
+    g->n = g->nodes = 1;
+    for (int64_t t = 0; t < g->lengths[i]; t++) {
+        MLC__TRY(mlc__ctc_decode_row(g, i, t));
+        mlc__ctc_beams_step(g);
+    }
+    for (int64_t k = 0; k < g->d.best; k++) mlc__ctc_write(g, i, k, out, n, score);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                        const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                        double *score)
+{
+    mlc__ctc_decode g;
+    if (!mlc__ctc_decode_begin(&g, "ctc_beam_search", log_probs, lengths, desc))
+        return mlc__ctc_decode_end(&g, g.ctx ? g.ctx->status : MLC_ERR_ARG);
+    mlc_status st = mlc__ctc_beams_open(&g);
+    for (int64_t i = 0; i < g.b && st == MLC_OK; i++) st = mlc__ctc_beams_one(&g, i, out, n, score);
+    return mlc__ctc_decode_end(&g, st);
 }
 
 MLC__LEVEL_END

@@ -2201,6 +2201,7 @@ static void add_all(void)
     add_entropy(MLC_F32);
     add_entropy(MLC_F64);
     add_losses();
+    add_ctc();
     add_gemms();
     add_gemm("gemm_1000x200x500", GEMM_NN, 1000, 200, 500, MLC_F64);
     for (int half = 0; half < 2; half++) {

@@ -179,6 +179,64 @@ static void add_losses(void)
     }
 }
 
+/* ---- loss_ctc_: from logits and back ---------------------------------------------------------- */
+
+enum { CTC_B = 32, CTC_T = 200, CTC_C = 64, CTC_MOST = 50 };
+
+/* Targets of 20 to 50 labels, of which some repeat. */
+static void ctc_targets(state *s)
+{
+    static int64_t y[CTC_B * CTC_MOST], in[CTC_B], n[CTC_B];
+    for (int64_t i = 0; i < CTC_B * CTC_MOST; i++) y[i] = 1 + i / 2 * 7 % (CTC_C - 1);
+    for (int64_t i = 0; i < CTC_B; i++) {
+        in[i] = CTC_T;
+        n[i] = 20 + i * 30 / (CTC_B - 1);
+    }
+    s->labels = mlc_from(s->ctx, MLC_I64, mlc_dims2(CTC_B, CTC_MOST), y);
+    s->index = mlc_from(s->ctx, MLC_I64, mlc_dims1(CTC_B), in);
+    s->rows = mlc_from(s->ctx, MLC_I64, mlc_dims1(CTC_B), n);
+}
+
+static mlc_tensor *loss_ctc(state *s)
+{
+    return mlc_ctc_loss(mlc_log_softmax(s->a, 2), s->labels, s->index, s->rows);
+}
+
+static mlc_tensor *ctc_apply(state *s) { return loss_there_and_back(s, loss_ctc); }
+
+/* Along its gradient g the loss in f64 rises by |g|^2. */
+static bool ctc_setup(state *s)
+{
+    const double step = 1;
+    double       square, rise;
+    ctc_targets(s);
+    s->a = values(s, mlc_dims3(CTC_B, CTC_T, CTC_C), -4, 4, NULL);
+    mlc_set_requires_grad(s->a, true);
+    mlc_scope_begin(s->ctx);
+    mlc_backward(loss_ctc(s));
+    mlc_tensor *x32 = s->a, *x = mlc_cast(mlc_detach(x32), MLC_F64);
+    mlc_tensor *g = mlc_mul_scalar(mlc_cast(mlc_grad(x32), MLC_F64), step);
+    square = mlc_item(mlc_sum(mlc_mul(g, g), mlc_dims0(), false)) / step;
+    s->a = mlc_add(x, g);
+    rise = mlc_item(loss_ctc(s));
+    s->a = mlc_sub(x, g);
+    rise = (rise - mlc_item(loss_ctc(s))) / 2;
+    s->a = x32;
+    mlc_zero_grad(s->a);
+    if (fabs(rise / square - 1) > 1e-3)
+        fprintf(stderr, "%s: WRONG: the loss rises by %g of what its gradient says\n", s->bc->name,
+                rise / square);
+    return mlc_scope_end(s->ctx) == MLC_OK && fabs(rise / square - 1) <= 1e-3;
+}
+
+static void add_ctc(void)
+{
+    bench_case *c = add("loss_ctc_b32_t200", MLC_F32, "sequences/s", CTC_B);
+    c->setup = ctc_setup;
+    c->run   = run_apply;
+    c->apply = ctc_apply;
+}
+
 /* ---- metric_: a million rows, from an empty metric to its value ------------------------------ */
 
 enum { METRIC_AUC, METRIC_AP, METRIC_ACCURACY, METRIC_TOP5, METRIC_LOG_LOSS, METRIC_MSE, METRIC_MAE,

@@ -309,6 +309,16 @@ def loss(function, labels):
     return make
 
 
+def ctc_loss(dtype):
+    """bench_train.h's loss_ctc_: batch first, from logits and back."""
+    b, t, c, most = 32, 200, 64, 50
+    x = uniform((b, t, c), -4, 4, dtype).requires_grad_()
+    y = (1 + torch.arange(b * most) // 2 * 7 % (c - 1)).reshape(b, most)
+    n_in, n_y = torch.full((b,), t), 20 + torch.arange(b) * 30 // (b - 1)
+    return there_and_back(lambda x, y: F.ctc_loss(x.log_softmax(2).transpose(0, 1), y, n_in, n_y),
+                          x, y)
+
+
 def loss_cases():
     """Losses of bench_train.h that PyTorch has, with the gradient of x."""
     table = {                             # x from, to; target from, to, or signs; function of x, y
@@ -869,6 +879,7 @@ CASES = {
     **attention_cases(),
     "row_cross_entropy_1000x1000": cross_entropy_row,
     **loss_cases(),
+    "loss_ctc_b32_t200": ctc_loss,
     **gemm_cases(),
     **{f"mlp_{name}_adamw{how}": training(widths, batch, adamw)
        for name, widths, batch in MLPS for how in ("", "_in_backward")},

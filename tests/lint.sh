@@ -23,8 +23,8 @@ found=$(
         [ -f "tests/test_$test.c" ] || echo "mlcore.h: IMPL.$section has no tests/test_$test.c"
     done
 
-    # Every operation has a row in a table of the tests, every loss a call in test_loss.c, whose
-    # macros have a comma after the name.
+    # Every operation has a row in a table of the tests, every loss a call in test_loss.c or
+    # test_ctc.c, whose macros have a comma after the name.
     operations() {
         awk -v want="$1" '/^\/\* @@ / {section = $3}
             /^MLC_API mlc_tensor / && section == want && match($0, /mlc_[a-z0-9_]+\(/) \
@@ -38,7 +38,8 @@ found=$(
         grep -q "\"$name\"" tests/test_*.c || echo "tests/test_*.c: no case for $name"
     done
     for name in $(operations API.LOSS); do
-        grep -q "$name[(,]" tests/test_loss.c || echo "tests/test_loss.c: no case for $name"
+        grep -q "$name[(,]" tests/test_loss.c tests/test_ctc.c ||
+            echo "tests/test_loss.c: no case for $name"
     done
 
     # Every public function runs while memory runs out.

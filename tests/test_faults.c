@@ -641,6 +641,49 @@ CASE(mlc_nll_loss, mlc_nll_loss(mlc_log_softmax(w->x, 1), w->labels))
 LOSS(mlc_nll_loss_ex, mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make(),
      d.weight = w->v, mlc_log_softmax(w->x, 1), w->labels)
 CASE(mlc_poly1_cross_entropy, mlc_poly1_cross_entropy(w->x, w->labels))
+
+/* Logarithms of probabilities: 2 sequences of 3 steps, 2 classes.                             */
+static mlc_tensor *small_paths(world *w)
+{
+    return mlc_log_softmax(mlc_reshape(w->x, mlc_dims3(2, 3, 2)), 2);
+}
+
+static mlc_tensor *ones_of(world *w, int64_t n)
+{
+    return mlc_cast(mlc_ones(w->ctx, MLC_F32, mlc_dims1(n)), MLC_I64);
+}
+
+CASE(mlc_ctc_loss, mlc_ctc_loss(small_paths(w), ones_of(w, 2), ones_of(w, 2), ones_of(w, 2)))
+
+DO(mlc_ctc_loss_ex)
+{
+    mlc_ctc_desc d = mlc_ctc_desc_make();
+    d.reduction = MLC_REDUCTION_NONE;
+    d.zero_infinity = d.time_first = true;
+    mlc_tensor *x = mlc_transpose(mlc_cast(small_paths(w), MLC_BF16), 0, 1);
+    mlc_tensor *y = x ? mlc_reshape(ones_of(w, 4), mlc_dims2(2, 2)) : NULL;
+    return y ? keep(w, mlc_ctc_loss_ex(x, y, ones_of(w, 2), ones_of(w, 2), &d)) : made(w, y);
+}
+
+DO(mlc_ctc_greedy)
+{
+    const mlc_ctc_decode_desc d = mlc_ctc_decode_desc_make();
+    int64_t           out[6] = {0}, n[2] = {0};
+    mlc_tensor       *x = small_paths(w), *in = x ? ones_of(w, 2) : NULL;
+    const mlc_status  st = in ? mlc_ctc_greedy(x, in, &d, out, n, NULL) : made(w, in);
+    w->text = st == MLC_OK ? (uint64_t)(8 * n[0] + n[1]) : 0;
+    return st;
+}
+
+DO(mlc_ctc_beam_search)
+{
+    int64_t          out[6] = {0}, n[2] = {0};
+    mlc_tensor      *x = small_paths(w);
+    const mlc_status st = x ? mlc_ctc_beam_search(x, NULL, NULL, out, n, NULL) : made(w, x);
+    w->text = st == MLC_OK ? (uint64_t)(64 * out[0] + 8 * n[0] + n[1]) : 0;
+    return st;
+}
+
 LOSS(mlc_poly1_cross_entropy_ex, mlc_poly1_desc d = mlc_poly1_desc_make(),
      d.epsilon = 2, w->x, w->labels)
 CASE(mlc_distillation_loss, mlc_distillation_loss(w->x, w->y, w->labels))
