@@ -179,7 +179,7 @@ static void add_losses(void)
     }
 }
 
-/* ---- loss_ctc_: from logits and back ---------------------------------------------------------- */
+/* ---- loss_ctc_: from logits and back ---------------------------------------------------- */
 
 enum { CTC_B = 32, CTC_T = 200, CTC_C = 64, CTC_MOST = 50 };
 
@@ -207,16 +207,15 @@ static mlc_tensor *ctc_apply(state *s) { return loss_there_and_back(s, loss_ctc)
 /* Along its gradient g the loss in f64 rises by |g|^2. */
 static bool ctc_setup(state *s)
 {
-    const double step = 1;
-    double       square, rise;
+    double square, rise;
     ctc_targets(s);
     s->a = values(s, mlc_dims3(CTC_B, CTC_T, CTC_C), -4, 4, NULL);
     mlc_set_requires_grad(s->a, true);
     mlc_scope_begin(s->ctx);
     mlc_backward(loss_ctc(s));
     mlc_tensor *x32 = s->a, *x = mlc_cast(mlc_detach(x32), MLC_F64);
-    mlc_tensor *g = mlc_mul_scalar(mlc_cast(mlc_grad(x32), MLC_F64), step);
-    square = mlc_item(mlc_sum(mlc_mul(g, g), mlc_dims0(), false)) / step;
+    mlc_tensor *g = mlc_cast(mlc_grad(x32), MLC_F64);
+    square = mlc_item(mlc_sum(mlc_mul(g, g), mlc_dims0(), false));
     s->a = mlc_add(x, g);
     rise = mlc_item(loss_ctc(s));
     s->a = mlc_sub(x, g);
