@@ -46,8 +46,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt test test-cpp cuda cuda-host cuda-bugs \
-        cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
+.PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-forecast test test-cpp cuda \
+        cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -57,6 +57,7 @@ help:
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
+	@echo 'make demo-forecast   networks forecast carbon dioxide, beside naive forecasts; a picture'
 	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
 	@echo 'make test SAN=1      with the address and undefined-behaviour sanitizers'
@@ -203,7 +204,8 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 	    $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
-            $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt
+            $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
+            $(BUILD)/forecast
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h $(BUILD)/mlcore.o
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -229,6 +231,9 @@ demo-table: $(BUILD)/tabular
 
 demo-gpt: $(BUILD)/char_gpt
 	@$(BUILD)/char_gpt
+
+demo-forecast: $(BUILD)/forecast
+	@$(BUILD)/forecast
 
 # The kernels of the CUDA unit are tested with all others, by a C++ compiler and where fibers.h runs.
 HAS_FIBERS := $(and $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(shell command -v $(CXX)))
