@@ -23977,7 +23977,8 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
         const double before = r->c[u];
         const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
         const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
-        const double v = tanh(g[2 * n + u]), c = f * before + i * v;
+        const double v = tanh(g[2 * n + u]), sum = f * before + i * v;
+        const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it leaves */
         const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
         g[u] = i;
         g[n + u] = f;
@@ -31737,8 +31738,12 @@ typedef struct mlc__rnn_in {
     int64_t      b, steps, h, p, rows, width;
 } mlc__rnn_in;
 
-/* The weight of a layer norm of h w^T, and weight and bias of one of c. */
-typedef struct mlc__rnn_norms { mlc_tensor *hh, *c, *c_bias; } mlc__rnn_norms;
+/* mlc_layer_norm, which a program without it does not link, the weight of one of h w^T, and weight
+ * and bias of one of c. */
+typedef struct mlc__rnn_norms {
+    mlc_tensor *(*call)(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
+    mlc_tensor *hh, *c, *c_bias;
+} mlc__rnn_norms;
 
 static mlc_status mlc__rnn_x_check(mlc_ctx *ctx, const mlc__rnn_in *in)
 {
@@ -31997,7 +32002,7 @@ static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norm
     a = mlc_add(x, a);
     mlc_tensor *i = mlc__rnn_opened(in, a, 0, 0, *c), *f = mlc__rnn_opened(in, a, 1, 1, *c);
     *c = mlc_add(mlc_mul(f, *c), mlc_mul(i, mlc_tanh(mlc__rnn_gate(in, a, 2))));
-    mlc_tensor *seen = norms ? mlc_layer_norm(*c, norms->c, norms->c_bias, 1e-5) : *c;
+    mlc_tensor *seen = norms ? norms->call(*c, norms->c, norms->c_bias, 1e-5) : *c;
     *h = mlc_mul(mlc__rnn_opened(in, a, 3, 2, *c), mlc_tanh(seen));
 }
 
@@ -32015,7 +32020,7 @@ static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, ml
 {
     mlc_tensor *w = in->t[MLC__RNN_W], *bias = in->t[MLC__RNN_BIAS], *project, *a;
     const mlc_dtype low = in->t[MLC__RNN_X]->dtype, wide = mlc__wide(low);
-    a = norms ? mlc_layer_norm(mlc_linear(*h, w, NULL), norms->hh, bias, 1e-5)
+    a = norms ? norms->call(mlc_linear(*h, w, NULL), norms->hh, bias, 1e-5)
               : mlc_linear(*h, w, bias);
     a = mlc_cast(a, wide);
     x = mlc_cast(x, wide);
@@ -37077,10 +37082,12 @@ typedef struct mlc__fuse {
     /* of child i of m: does the relu after it run in call_relu of the child after that? */
     bool         (*relu_waits)(const mlc_module *m, int32_t i);
     bool         whole;                /* its children are no layers to be replaced             */
+    /* of one that takes lengths: where it keeps those of a call */
+    struct mlc__recurrent_call *(*lengths)(mlc_module *m);
 } mlc__fuse;
 
 static const mlc__fuse mlc__no_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL
 };
 
 /* cls is a copy: a class may be a local of the creator. */
@@ -38107,7 +38114,7 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
 }
 
 static const mlc__fuse mlc__linear_fuse = {
-    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL
 };
 
 MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
@@ -38193,7 +38200,7 @@ static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 }
 
 static const mlc__fuse mlc__act_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false, NULL
 };
 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
@@ -38413,7 +38420,7 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t ta
 }
 
 static const mlc__fuse mlc__dropout_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
@@ -38721,7 +38728,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 
 static const mlc__fuse mlc__conv_fuse = {
     mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights, mlc__conv_layer_desc,
-    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false
+    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false, NULL
 };
 
 static const mlc_nn_conv_desc mlc__nn_conv_normal =
@@ -38932,7 +38939,7 @@ static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 }
 
 static const mlc__fuse mlc__max_pool_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
@@ -39071,7 +39078,7 @@ static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
 
 static const mlc__fuse mlc__bnorm_fuse = {
     mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, mlc__bnorm_of, NULL, NULL, NULL, NULL,
-    NULL, false
+    NULL, false, NULL
 };
 
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
@@ -39310,7 +39317,7 @@ static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const ml
 }
 
 static const mlc__fuse mlc__sequential_fuses = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
@@ -39759,22 +39766,17 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
 
 /* @@ IMPL.NN.RECURRENT ----------------------------------- RNN, GRU, LSTM: layers, cells, ways
  * A layer in one direction is one product over all steps, what x gives to the gates, and mlc_rnn.
- * On the host, where a good part of a batch with lengths is padding, the other rows are gathered
- * before the first layer and put back after the last: products, gates and their gradients see no
- * padding. Weights stand behind the user data, direction by direction of each layer. What a call
- * brings beside tensors is there while it runs. */
+ * Rows of x that are no padding are gathered before the first layer, and those of y put back after
+ * the last: products, gates and gradients see no padding. On a device that would have to wait for
+ * lengths, and for layer-normalised cells, padding becomes 0 before. Weights stand behind the user
+ * data, direction by direction of each layer. What a call brings beside tensors is there while it
+ * runs; what few programs need is reached through pointers, or all would link it. */
 
 /* Weights in one direction; NULL: it has none. */
 typedef struct mlc__recurrent_layer {
     mlc_tensor *ih, *hh, *bias_ih, *bias_hh, *project, *peep, *norm_ih;
     mlc__rnn_norms norms;              /* used if norm_ih is there                             */
 } mlc__recurrent_layer;
-
-typedef struct mlc__recurrent_user {
-    mlc_nn_rnn_desc d;
-    mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
-    bool        cell;
-} mlc__recurrent_user;
 
 /* What the layers of one forward share. at: i64 [rows], of what is no padding, or NULL. */
 typedef struct mlc__recurrent_run {
@@ -39783,6 +39785,35 @@ typedef struct mlc__recurrent_run {
     mlc_tensor *state[2];              /* before, [layers directions,b,..], or NULL            */
     mlc_tensor **after[2];             /* of each layer and direction                          */
 } mlc__recurrent_run;
+
+/* How a forward takes lengths: x without padding, and y with it. */
+typedef struct mlc__recurrent_rows {
+    mlc_tensor *(*begin)(const mlc_module *m, mlc__recurrent_run *r, mlc_tensor *x);
+    mlc_tensor *(*end)(const mlc_module *m, const mlc__recurrent_run *r, mlc_tensor *y);
+} mlc__recurrent_rows;
+
+/* The first of the user data of a module that takes lengths. */
+typedef struct mlc__recurrent_call {
+    mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
+    const mlc__recurrent_rows *rows;   /* used if there are lengths                            */
+    int32_t     states;                /* h, or h and c                                        */
+} mlc__recurrent_call;
+
+typedef struct mlc__recurrent_user {
+    mlc__recurrent_call call;
+    mlc_nn_rnn_desc d;
+    mlc_tensor *(*dropout)(mlc_tensor *x, double p);       /* used if d asks for it            */
+    bool        cell;
+} mlc__recurrent_user;
+
+static mlc__recurrent_call *mlc__recurrent_call_of(mlc_module *m)
+{
+    return MLC__CAST(mlc__recurrent_call *, m->user);
+}
+
+static const mlc__fuse mlc__recurrent_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of
+};
 
 static mlc__recurrent_layer *mlc__recurrent_layers(const mlc_module *m)
 {
@@ -39815,7 +39846,7 @@ static mlc_status mlc__recurrent_one(const mlc__recurrent_layer *l, mlc_tensor *
     d->project = l->project;
     d->peepholes = l->peep;
     mlc_tensor *gates = mlc_linear(x, l->ih, l->norm_ih ? NULL : b);
-    if (l->norm_ih) gates = mlc_layer_norm(gates, l->norm_ih, b, 1e-5);
+    if (l->norm_ih) gates = l->norms.call(gates, l->norm_ih, b, 1e-5);
     if (!gates) return l->ih->ctx->status;
     const mlc_status st = mlc__rnn_call(gates, l->hh, d, true, l->norm_ih ? &l->norms : NULL, out);
     mlc__used_up(gates, before, out[0]);
@@ -39893,37 +39924,45 @@ static mlc_status mlc__recurrent_pack(mlc_ctx *ctx, mlc__recurrent_run *r, bool 
     return MLC_OK;
 }
 
-/* x as rows, without padding. */
-static mlc_tensor *mlc__recurrent_packed(const mlc__recurrent_run *r, mlc_tensor *x)
+/* x with 0 for padding, which a device finds by itself. */
+static mlc_tensor *mlc__recurrent_cleared(const mlc__recurrent_run *r, bool time_first,
+                                          mlc_tensor *x)
 {
+    mlc_tensor *at = mlc_arange(x->ctx, MLC_I64, 0.0, (double)r->steps, 1.0);
+    at = mlc_unsqueeze(at, time_first ? 1 : 0);
+    mlc_tensor *past = mlc_ge(at, mlc_unsqueeze(r->lengths, time_first ? 0 : 1));
+    return mlc_masked_fill(x, mlc_unsqueeze(past, 2), 0.0);
+}
+
+/* x as rows that are no padding, or as it is, or with 0 there. */
+static mlc_tensor *mlc__recurrent_begin(const mlc_module *m, mlc__recurrent_run *r, mlc_tensor *x)
+{
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const bool waits = !m->ctx->on_host || m->ctx->dry_run || u->d.layer_norm;
+    int64_t rows;
+    if (mlc__recurrent_lengths(m->ctx, r->lengths, r->b, r->steps, &rows) != MLC_OK) return NULL;
+    if (waits) return mlc__recurrent_cleared(r, u->d.time_first, x);
+    if (rows == r->b * r->steps) return x;
+    if (mlc__recurrent_pack(m->ctx, r, u->d.time_first, rows) != MLC_OK) return NULL;
     return mlc_index_select(mlc_reshape(x, mlc_dims2(r->b * r->steps, x->shape[2])), 0, r->at);
 }
 
 /* y back among rows of 0: [b,t,..], or [t,b,..]. */
-static mlc_tensor *mlc__recurrent_unpacked(const mlc__recurrent_run *r, bool time_first,
-                                           mlc_tensor *y)
+static mlc_tensor *mlc__recurrent_end(const mlc_module *m, const mlc__recurrent_run *r,
+                                      mlc_tensor *y)
 {
-    if (!y) return NULL;
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    if (!y || !r->at) return y;
     const int64_t rows = y->shape[0], n = y->shape[1];
     mlc_tensor *all = mlc_zeros(y->ctx, y->dtype, mlc_dims2(r->b * r->steps, n));
     mlc_tensor *at = mlc_expand(mlc_unsqueeze(r->at, 1), mlc_dims2(rows, n));
-    return mlc_reshape(mlc_scatter_(all, 0, at, y), time_first ? mlc_dims3(r->steps, r->b, n)
-                                                               : mlc_dims3(r->b, r->steps, n));
+    return mlc_reshape(mlc_scatter_(all, 0, at, y), u->d.time_first
+                                                        ? mlc_dims3(r->steps, r->b, n)
+                                                        : mlc_dims3(r->b, r->steps, n));
 }
 
-/* Gathering pays where an eighth or more is padding; steps of operations take lengths alone. */
-static mlc_status mlc__recurrent_begin(const mlc_module *m, mlc_tensor *x, mlc__recurrent_run *r)
-{
-    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
-    int64_t rows;
-    r->lengths = u->lengths;
-    r->b = x->shape[u->d.time_first];
-    r->steps = x->shape[!u->d.time_first];
-    if (!r->lengths) return MLC_OK;
-    MLC__TRY(mlc__recurrent_lengths(m->ctx, r->lengths, r->b, r->steps, &rows));
-    if (u->d.layer_norm || rows > r->b * r->steps - r->b * r->steps / 8) return MLC_OK;
-    return m->ctx->on_host && r->b ? mlc__recurrent_pack(m->ctx, r, u->d.time_first, rows) : MLC_OK;
-}
+static const mlc__recurrent_rows mlc__recurrent_by_lengths = { mlc__recurrent_begin,
+                                                               mlc__recurrent_end };
 
 /* ---- states */
 
@@ -39992,14 +40031,15 @@ static mlc_status mlc__recurrent_x_check(const mlc_module *m, const mlc_tensor *
 static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__recurrent_run *r,
                                              mlc_tensor *x)
 {
-    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const mlc_nn_rnn_desc *d = &u->d;
     const uint64_t before = m->ctx->storages;
     for (int64_t i = 0; i < d->layers && x; i++) {
         mlc_tensor *y = mlc__recurrent_layer_run(m, r, i, x);
         mlc__used_up(x, before, y);
         x = y;
         if (i + 1 == d->layers || !m->training || d->dropout == 0.0) continue;
-        x = mlc_dropout(y, d->dropout);
+        x = u->dropout(y, d->dropout);
         mlc__used_up(y, before, x);
     }
     return x;
@@ -40008,21 +40048,24 @@ static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__rec
 static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                          mlc_tensor **out, int32_t n_out)
 {
-    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
-    const size_t bytes = (size_t)mlc__recurrent_count(d) * sizeof(mlc_tensor *);
+    const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
+    const size_t bytes = (size_t)mlc__recurrent_count(&u->d) * sizeof(mlc_tensor *);
+    mlc_tensor *x = in[0];
     mlc__recurrent_run r;
     memset(&r, 0, sizeof r);
     MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
-    MLC__TRY(mlc__recurrent_x_check(m, in[0]));
-    MLC__TRY(mlc__recurrent_begin(m, in[0], &r));
+    MLC__TRY(mlc__recurrent_x_check(m, x));
+    r.lengths = u->call.lengths;
+    r.b = x->shape[u->d.time_first];
+    r.steps = x->shape[!u->d.time_first];
     MLC__TRY(mlc__recurrent_states_in(m, in, n_in, &r));
+    if (r.lengths && !(x = u->call.rows->begin(m, &r, x))) return m->ctx->status;
     for (int i = 0; i < 2; i++) {
         r.after[i] = MLC__CAST(mlc_tensor **, mlc__arena(m->ctx, m->ctx->depth, bytes));
         if (!r.after[i]) return MLC_ERR_NOMEM;
     }
-    mlc_tensor *y = mlc__recurrent_layers_run(m, &r, r.at ? mlc__recurrent_packed(&r, in[0])
-                                                          : in[0]);
-    out[0] = r.at ? mlc__recurrent_unpacked(&r, d->time_first, y) : y;
+    out[0] = mlc__recurrent_layers_run(m, &r, x);
+    if (r.lengths) out[0] = u->call.rows->end(m, &r, out[0]);
     return out[0] ? mlc__recurrent_states_out(m, &r, out, n_out) : m->ctx->status;
 }
 
@@ -40125,7 +40168,13 @@ static bool mlc__recurrent_declare_all(mlc_module *m, mlc__recurrent_layer *l, c
 #undef MLC__WEIGHT
 }
 
-static bool mlc__recurrent_weights(mlc_module *m)
+/* Functions that a desc may ask for; NULL: of those that do not. */
+typedef struct mlc__recurrent_more {
+    mlc_tensor *(*dropout)(mlc_tensor *x, double p);
+    mlc_tensor *(*norm)(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
+} mlc__recurrent_more;
+
+static bool mlc__recurrent_weights(mlc_module *m, const mlc__recurrent_more *more)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
     const int ways = u->d.bidirectional ? 2 : 1;
@@ -40134,12 +40183,14 @@ static bool mlc__recurrent_weights(mlc_module *m)
         if (!u->cell)
             snprintf(suffix, sizeof suffix, "_l%d%s", (int)(i / ways), i % ways ? "_reverse" : "");
         const int64_t in = i < ways ? u->d.in : ways * mlc__recurrent_width(&u->d);
+        if (more) mlc__recurrent_layers(m)[i].norms.call = more->norm;
         if (!mlc__recurrent_declare_all(m, &mlc__recurrent_layers(m)[i], suffix, in)) return false;
     }
     return true;
 }
 
-static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, bool cell)
+static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, bool cell,
+                                       const mlc__recurrent_more *more)
 {
     static const char *const name[2][MLC_RNN_COUNT] = {
         { "RNN", "RNN", "GRU", "LSTM" }, { "RNNCell", "RNNCell", "GRUCell", "LSTMCell" }
@@ -40152,66 +40203,80 @@ static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, b
                          (size_t)mlc__recurrent_count(d) * sizeof(mlc__recurrent_layer);
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, bytes);
     if (!m) return NULL;
-    MLC__CAST(mlc__recurrent_user *, m->user)->d = *d;
-    MLC__CAST(mlc__recurrent_user *, m->user)->cell = cell;
-    if (mlc__recurrent_weights(m)) return m;
+    mlc__recurrent_user *u = MLC__CAST(mlc__recurrent_user *, m->user);
+    u->call.states = d->kind == MLC_RNN_LSTM ? 2 : 1;
+    u->d = *d;
+    u->dropout = more ? more->dropout : NULL;
+    u->cell = cell;
+    if (!cell) m->fuse = &mlc__recurrent_fuse;
+    if (mlc__recurrent_weights(m, more)) return m;
     mlc_module_free(m);
     return NULL;
 }
 
 MLC_IMPL mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
 {
-    return mlc__recurrent_make(ctx, desc, false);
+    static const mlc__recurrent_more more = { mlc_dropout, mlc_layer_norm };
+    return mlc__recurrent_make(ctx, desc, false, &more);
 }
 MLC_IMPL mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
 {
-    return mlc__recurrent_make(ctx, desc, true);
+    static const mlc__recurrent_more more = { NULL, mlc_layer_norm };
+    return mlc__recurrent_make(ctx, desc, true, &more);
 }
 MLC_IMPL mlc_module *mlc_nn_rnn(mlc_ctx *ctx, int64_t in, int64_t hidden)
 {
     const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_TANH, in, hidden);
-    return mlc_nn_rnn_ex(ctx, &d);
+    return mlc__recurrent_make(ctx, &d, false, NULL);
 }
 MLC_IMPL mlc_module *mlc_nn_gru(mlc_ctx *ctx, int64_t in, int64_t hidden)
 {
     const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_GRU, in, hidden);
-    return mlc_nn_rnn_ex(ctx, &d);
+    return mlc__recurrent_make(ctx, &d, false, NULL);
 }
 MLC_IMPL mlc_module *mlc_nn_lstm(mlc_ctx *ctx, int64_t in, int64_t hidden)
 {
     const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, in, hidden);
-    return mlc_nn_rnn_ex(ctx, &d);
+    return mlc__recurrent_make(ctx, &d, false, NULL);
 }
 
-/* ---- both directions of any module */
-
-/* Lengths of the call that runs, or NULL. */
-typedef struct mlc__ways_user { mlc_tensor *lengths; } mlc__ways_user;
-
-static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                    mlc_tensor **out, int32_t n_out);
-
-/* Where a module keeps the lengths of a call; NULL: it takes none. */
-static mlc_tensor **mlc__lengths_of(mlc_module *m)
-{
-    if (m->cls.forward == mlc__ways_forward)
-        return &MLC__CAST(mlc__ways_user *, m->user)->lengths;
-    if (m->cls.forward == mlc__recurrent_forward)
-        return &MLC__CAST(mlc__recurrent_user *, m->user)->lengths;
-    return NULL;
-}
+/* ---- a forward with lengths */
 
 /* m's forward with lengths, if it takes some. */
 static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
                                             mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
                                             int32_t n_out)
 {
-    mlc_tensor **to = mlc__lengths_of(m);
-    if (to) *to = lengths;
+    mlc__recurrent_call *call = m->fuse->lengths ? m->fuse->lengths(m) : NULL;
+    if (call) call->lengths = lengths;
+    if (call) call->rows = &mlc__recurrent_by_lengths;
     const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
-    if (to) *to = NULL;
+    if (call) call->lengths = NULL;
     return st;
 }
+
+MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
+                                    mlc_tensor *const state[2], mlc_tensor **y,
+                                    mlc_tensor *state_out[2])
+{
+    mlc_tensor *const h = state ? state[0] : NULL, *const c = state ? state[1] : NULL;
+    mlc_tensor *out[3] = { NULL, NULL, NULL };
+    if (y) *y = NULL;
+    if (state_out) state_out[0] = state_out[1] = NULL;     /* which may be state */
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, m->fuse->lengths, ARG, "rnn_forward: the module is a %s; it must be one "
+                 "of mlc_nn_rnn_ex or mlc_nn_bidirectional", m->cls.name);
+    MLC__REQUIRE(m->ctx, y, ARG, "rnn_forward: y is NULL; it gets the output");
+    const int32_t states = m->fuse->lengths(m)->states;
+    mlc_tensor *const in[3] = { x, h, states > 1 ? c : NULL };
+    MLC__TRY(mlc__forward_with_lengths(m, lengths, in, 1 + (in[1] || in[2] ? states : 0), out,
+                                       1 + (state_out ? states : 0)));
+    *y = out[0];
+    for (int32_t i = 0; state_out && i < states; i++) state_out[i] = out[1 + i];
+    return MLC_OK;
+}
+
+/* ---- both directions of any module */
 
 /* i64 [b,t]: which step each one of a sequence that is turned round is. A device does not read the
  * lengths here: with a wrong one an index is out of range. */
@@ -40235,7 +40300,8 @@ static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_
                                     mlc_tensor **out, int32_t n_out)
 {
     mlc_ctx *ctx = m->ctx;
-    mlc_tensor *x = in[0], *index = NULL, *lengths = *mlc__lengths_of(m), *y[2] = { NULL, NULL };
+    mlc_tensor *x = in[0], *index = NULL, *lengths = mlc__recurrent_call_of(m)->lengths;
+    mlc_tensor *y[2] = { NULL, NULL };
     int64_t rows;
     MLC__REQUIRE(ctx, n_in == 1 && n_out == 1, ARG, "forward: x and y, not %d inputs and %d "
                  "outputs; states are those of the two modules", n_in, n_out);
@@ -40271,37 +40337,16 @@ static bool mlc__ways_takes(const mlc_module *m)
 MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
 {
     static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
+    const mlc__recurrent_call user = { NULL, NULL, 1 };
     mlc_module *parts[2] = { forward, backward == forward ? NULL : backward };
     const bool fine = mlc__ways_takes(forward) && mlc__ways_takes(backward);
-    mlc_module *m = fine ? mlc_module_create(ctx, &cls, NULL, sizeof(mlc__ways_user)) : NULL;
+    mlc_module *m = fine ? mlc_module_create(ctx, &cls, &user, sizeof user) : NULL;
+    if (m) m->fuse = &mlc__recurrent_fuse;
     if (m && mlc_module_add_named(m, "forward", forward) == MLC_OK &&
         mlc_module_add_named(m, "backward", backward) == MLC_OK) return m;
     for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
     mlc_module_free(m);
     return NULL;
-}
-
-MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
-                                    mlc_tensor *const state[2], mlc_tensor **y,
-                                    mlc_tensor *state_out[2])
-{
-    mlc_tensor *const h = state ? state[0] : NULL, *const c = state ? state[1] : NULL;
-    if (y) *y = NULL;
-    if (state_out) state_out[0] = state_out[1] = NULL;     /* which may be state */
-    if (!m) return MLC_ERR_ARG;
-    MLC__REQUIRE(m->ctx, mlc__lengths_of(m), ARG, "rnn_forward: the module is a %s; it must be one "
-                 "of mlc_nn_rnn_ex or mlc_nn_bidirectional", m->cls.name);
-    const bool lstm = m->cls.forward == mlc__recurrent_forward &&
-                      MLC__CAST(const mlc__recurrent_user *, m->user)->d.kind == MLC_RNN_LSTM;
-    mlc_tensor *const in[3] = { x, h, lstm ? c : NULL };
-    mlc_tensor *out[3] = { NULL, NULL, NULL };
-    MLC__REQUIRE(m->ctx, y, ARG, "rnn_forward: y is NULL; it gets the output");
-    const int32_t states = lstm ? 2 : 1, given = in[1] || in[2] ? states : 0;
-    MLC__TRY(mlc__forward_with_lengths(m, lengths, in, 1 + given, out,
-                                       1 + (state_out ? states : 0)));
-    *y = out[0];
-    for (int32_t i = 0; state_out && i < states; i++) state_out[i] = out[1 + i];
-    return MLC_OK;
 }
 
 /* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder
@@ -43669,7 +43714,7 @@ static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 }
 
 static const mlc__fuse mlc__sklinear_fuse = {
-    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false
+    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false, NULL
 };
 
 MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
@@ -44233,7 +44278,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 }
 
 static const mlc__fuse mlc__skconv_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true, NULL
 };
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)

@@ -364,6 +364,44 @@ TEST(recurrent, modules_are_layers_of_the_operation)
     }
 }
 
+/* What lies in padding has no part in anything. */
+TEST(recurrent, padding_is_not_read)
+{
+    static double v[BATCH * T * IN];
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 2 * NET_COUNT; k++) {
+            mlc_nn_rnn_desc d = NETS[k / 2];
+            mlc_tensor     *lengths = lengths_of(ctx), *y[2], *after[2], *grad;
+            double          rows[BATCH];
+            d.layer_norm = k & 1;
+            mlc_module *m = module_of(ctx, &d);
+            mlc_scope_begin(ctx);
+            test_read(lengths, rows);
+            grad = NULL;
+            for (int way = 0; way < 2; way++) {
+                for (int i = 0; i < BATCH * T * IN; i++) {
+                    const int row = i / IN, s = d.time_first ? row % BATCH : row / T;
+                    const int at = d.time_first ? row / BATCH : row % T;
+                    v[i] = at < (int)rows[s] ? test_random(1, i, -1, 1) : way ? NO_NUMBER : 0.5;
+                }
+                mlc_tensor *x = test_tensor(ctx, MLC_F64, d.time_first
+                                                ? mlc_dims3(T, BATCH, IN)
+                                                : mlc_dims3(BATCH, T, IN), v);
+                mlc_tensor *w = weight(m, "weight_ih", 0, 0);
+                CHECK_EQ(mlc_rnn_forward(m, x, lengths, NULL, &y[way], after), MLC_OK);
+                CHECK_EQ(mlc_backward(weighted(&y[way], 1)), MLC_OK);
+                if (way) check_close(mlc_grad(w), grad, 0, k, "gradient", 0);
+                grad = mlc_copy(mlc_grad(w));
+                mlc_zero_grad(w);
+            }
+            check_close(y[1], y[0], 0, k, "y", 0);
+            CHECK(!isnan(mlc_item(mlc_sum_all(grad))));
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            mlc_module_free(m);
+        }
+    }
+}
+
 /* ---- cells ----------------------------------------------------------------------------------- */
 
 TEST(recurrent, cells_are_steps_of_a_layer)
