@@ -39849,7 +39849,7 @@ static mlc_status mlc__recurrent_one(const mlc__recurrent_layer *l, mlc_tensor *
     if (l->norm_ih) gates = l->norms.call(gates, l->norm_ih, b, 1e-5);
     if (!gates) return l->ih->ctx->status;
     const mlc_status st = mlc__rnn_call(gates, l->hh, d, true, l->norm_ih ? &l->norms : NULL, out);
-    mlc__used_up(gates, before, out[0]);
+    mlc__used_up(gates, before, st == MLC_OK ? out[0] : NULL);
     return st;
 }
 
