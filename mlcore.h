@@ -95,8 +95,8 @@
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.CTC  IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL
- *   IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
+ *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
+ *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
@@ -24272,10 +24272,1309 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
     return MLC_OK;
 }
 
+/* @@ IMPL.KERNELS.RNN_TILES ------------------------------ recurrent layers by tiles of products
+ * A parallel region a call: sequences are dealt to groups of threads, units to the threads of a
+ * group, which packs its slice of w once and meets the others at a barrier a step. What a step's
+ * product gives to some units goes through their gates while it is in L1. A group takes its longest
+ * sequences first, so that those at work are its first rows and none works on padding. Backward, a
+ * thread has its units' gates and its columns of d[gates] w; dw is a product over all steps, behind
+ * the region. A sum goes over k in order, however rows and units are cut: no cut changes a bit. A
+ * few sequences meet w as it lies, by dot products: a step alone has the bits of a step of many.
+ * IMPL.KERNELS.RNN has the definition, which f64 keeps. */
+
+#define MLC__RECUR_UNITS 64            /* that go through their gates at a time                 */
+#define MLC__RECUR_ROWS  28            /* sequences of a product, or what a tile has            */
+#define MLC__RECUR_L2    (5 << 18)     /* bytes of a thread's pack that may stay in L2          */
+#define MLC__RECUR_FEW   3             /* sequences for which a pack would not pay              */
+#define MLC__RECUR_WAIT  2500          /* nanoseconds of a step's product that pay for a barrier */
+
+/* n units of a row, whose gates lie so far apart. */
+typedef struct mlc__recur_cell {
+    int64_t      n, x_gate, sum_gate, gate, peep_gate, d_gate;
+    const float *x, *sum, *peep;       /* sum: h w^T + bias                                     */
+    float       *gates, *h;            /* gates may be sum                                      */
+    float       *state;                /* c, or h of a GRU: becomes the next                    */
+    float       *m;                    /* of a GRU h w_n^T + bias_n                             */
+    const float *gated, *made;         /* backward: gates; m, or c, of others h                 */
+    const float *before;               /* c, or h of a GRU, of the step before                  */
+    const float *dy;                   /* joins dh, which becomes what passes by a GRU's gates  */
+    float       *dh, *dc, *d, *dn;     /* dn: of a GRU's n as x has it, as d is that of sum     */
+} mlc__recur_cell;
+
+typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
+MLC__BODY float mlc__recur_sigmoid(float x, bool fused)
+{
+    const float inf = x * -(float)MLC__INF;
+    return 1.0f / (1.0f + mlc__pick_f32(x >= -88.0f, mlc__exp_low_f32(-x, fused), inf));
+}
+
+/* An odd polynomial over an even one. Max error 3 ulp. */
+MLC__BODY float mlc__recur_tanh(float x, bool fused)
+{
+    const float a = mlc__pick_f32(x > 7.99881172f, 7.99881172f, x);
+    const float v = mlc__pick_f32(a < -7.99881172f, -7.99881172f, a), s = v * v;
+    float p = mlc__mad_f32(-2.76076847e-16f, s, 2.00018790e-13f, fused);
+    p = mlc__mad_f32(p, s, -8.60467152e-11f, fused);
+    p = mlc__mad_f32(p, s, 5.12229709e-08f, fused);
+    p = mlc__mad_f32(p, s, 1.48572236e-05f, fused);
+    p = mlc__mad_f32(p, s, 6.37261929e-04f, fused);
+    p = mlc__mad_f32(p, s, 4.89352456e-03f, fused);
+    float q = mlc__mad_f32(1.19825840e-06f, s, 1.18534706e-04f, fused);
+    q = mlc__mad_f32(q, s, 2.26843463e-03f, fused);
+    q = mlc__mad_f32(q, s, 4.89352519e-03f, fused);
+    return p * v / q;
+}
+
+MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *x = c->x, *s = c->sum;
+    float *h = c->h;
+    (void)peep;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) h[u] = mlc__recur_tanh(x[u] + s[u], fused);
+}
+MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *x = c->x, *s = c->sum;
+    float *h = c->h;
+    (void)peep; (void)fused;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+        const float a = x[u] + s[u];
+        h[u] = mlc__pick_f32(a > 0.0f || a != a, a, 0.0f);
+    }
+}
+MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *x = c->x, *s = c->sum;
+    const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate;
+    const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate;
+    float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate;
+    float *state = c->state, *m = c->m, *h = c->h;
+    (void)peep;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+        const float r = mlc__recur_sigmoid(x[u] + s[u], fused), to_h = s2[u];
+        const float z = mlc__recur_sigmoid(x1[u] + s1[u], fused);
+        const float v = mlc__recur_tanh(mlc__mad_f32(r, to_h, x2[u], fused), fused);
+        const float y = mlc__mad_f32(z, state[u] - v, v, fused);
+        m[u] = to_h;
+        g[u] = r;
+        g1[u] = z;
+        g2[u] = v;
+        state[u] = y;
+        h[u] = y;
+    }
+}
+MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *x = c->x, *s = c->sum, *p = c->peep;
+    const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate, *x3 = x2 + c->x_gate;
+    const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate, *s3 = s2 + c->sum_gate;
+    float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
+    float *state = c->state, *h = c->h;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+        const float before = state[u];
+        float i = x[u] + s[u], f = x1[u] + s1[u], o = x3[u] + s3[u];
+        if (peep) i = mlc__mad_f32(p[u], before, i, fused);
+        if (peep) f = mlc__mad_f32(p[c->peep_gate + u], before, f, fused);
+        i = mlc__recur_sigmoid(i, fused);
+        f = mlc__recur_sigmoid(f, fused);
+        const float v = mlc__recur_tanh(x2[u] + s2[u], fused);
+        const float to = mlc__mad_f32(f, before, i * v, fused);
+        if (peep) o = mlc__mad_f32(p[2 * c->peep_gate + u], to, o, fused);
+        o = mlc__recur_sigmoid(o, fused);
+        g[u] = i;
+        g1[u] = f;
+        g2[u] = v;
+        g3[u] = o;
+        state[u] = to;
+        h[u] = o * mlc__recur_tanh(to, fused);
+    }
+}
+
+/* Backward: d is what goes to the gates before their activations. */
+MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *dh = c->dh, *dy = c->dy, *m = c->made;
+    float *d = c->d;
+    (void)peep; (void)fused;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++)
+        d[u] = (dh[u] + dy[u]) * (1.0f - m[u] * m[u]);
+}
+MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *dh = c->dh, *dy = c->dy, *m = c->made;
+    float *d = c->d;
+    (void)peep; (void)fused;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++)
+        d[u] = mlc__pick_f32(m[u] > 0.0f || m[u] != m[u], dh[u] + dy[u], 0.0f);
+}
+MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate;
+    const float *m = c->made, *before = c->before, *dy = c->dy;
+    float *dh = c->dh, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *dn = c->dn;
+    (void)peep; (void)fused;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+        const float r = g[u], z = g1[u], v = g2[u], y = dh[u] + dy[u];
+        const float n = y * (1.0f - z) * (1.0f - v * v);
+        d[u] = n * m[u] * r * (1.0f - r);
+        d1[u] = y * (before[u] - v) * z * (1.0f - z);
+        d2[u] = n * r;
+        dn[u] = n;
+        dh[u] = y * z;
+    }
+}
+MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+{
+    const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
+    const float *m = c->made, *before = c->before, *dh = c->dh, *dy = c->dy, *p = c->peep;
+    float *dc = c->dc, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *d3 = d2 + c->d_gate;
+    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+        const float i = g[u], f = g1[u], v = g2[u], o = g3[u], y = dh[u] + dy[u];
+        const float t = mlc__recur_tanh(m[u], fused), to_o = y * t * o * (1.0f - o);
+        float to = mlc__mad_f32(y * o, 1.0f - t * t, dc[u], fused);
+        if (peep) to = mlc__mad_f32(to_o, p[2 * c->peep_gate + u], to, fused);
+        const float to_i = to * v * i * (1.0f - i), to_f = to * before[u] * f * (1.0f - f);
+        float past = to * f;
+        if (peep) past = mlc__mad_f32(to_i, p[u], past, fused);
+        if (peep) past = mlc__mad_f32(to_f, p[c->peep_gate + u], past, fused);
+        d[u] = to_i;
+        d1[u] = to_f;
+        d2[u] = to * i * (1.0f - v * v);
+        d3[u] = to_o;
+        dc[u] = past;
+    }
+}
+
+/* What a level brings, by kind; peep: of an LSTM that has them. */
+typedef struct mlc__recur_fns {
+    mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT];
+} mlc__recur_fns;
+
+#define MLC__RECUR_STAMP(isa, name) \
+    MLC__AT_##isa static void mlc__recur_##name##_##isa(const mlc__recur_cell *c) \
+    { mlc__recur_##name##_body(c, false, MLC__FUSES_##isa); }
+#define MLC__RECUR_STEPS(isa) \
+    MLC__RECUR_STAMP(isa, tanh) MLC__RECUR_STAMP(isa, relu) \
+    MLC__RECUR_STAMP(isa, gru) MLC__RECUR_STAMP(isa, lstm)
+#define MLC__RECUR_STEP_FNS(isa) \
+    { mlc__recur_tanh_##isa, mlc__recur_relu_##isa, mlc__recur_gru_##isa, mlc__recur_lstm_##isa }
+#define MLC__STAMP_RECUR(isa) \
+    MLC__RECUR_STEPS(isa) \
+    MLC__RECUR_STAMP(isa, tanh_back) MLC__RECUR_STAMP(isa, relu_back) \
+    MLC__RECUR_STAMP(isa, gru_back) MLC__RECUR_STAMP(isa, lstm_back) \
+    static const mlc__recur_fns mlc__recur_fns_##isa = \
+        { MLC__RECUR_STEP_FNS(isa), { mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, \
+                                      mlc__recur_gru_back_##isa, mlc__recur_lstm_back_##isa } };
+MLC__RECUR_STEPS(scalar)
+static const mlc__recur_fns mlc__recur_fns_scalar =
+    { MLC__RECUR_STEP_FNS(scalar), { NULL, NULL, NULL, NULL } };
+#if MLC__X86
+MLC__STAMP_RECUR(avx2)
+#endif
+#if MLC__AVX512
+MLC__STAMP_RECUR(avx512)
+#endif
+#if MLC__NEON
+MLC__STAMP_RECUR(neon)
+#endif
+/* Peepholes are rare: one stamp for all levels. */
+static MLC__OPT_SMALL void mlc__recur_peep(const mlc__recur_cell *c)
+{
+    mlc__recur_lstm_body(c, true, false);
+}
+static MLC__OPT_SMALL void mlc__recur_peep_back(const mlc__recur_cell *c)
+{
+    mlc__recur_lstm_back_body(c, true, false);
+}
+
+/* A call. Where it is cut, mlc__recur_cut says. */
+typedef struct mlc__recur {
+    const struct mlc_k_rnn *a;
+    const struct mlc_k_rnn_grad *g;    /* or NULL                                               */
+    const mlc__gemm_level *level;
+    const mlc__gemm_fns  *f, *wide;    /* of products; of f32                                   */
+    const mlc__recur_fns *fn;
+    mlc_dtype    dtype;                /* of what is multiplied                                 */
+    size_t       one;                  /* its bytes                                             */
+    int64_t      width, rows;          /* gates times units; of x                               */
+    bool         direct;               /* w is met as it lies                                   */
+    char        *work;
+    size_t       before, apart, n, dh, made;   /* backward, of all steps: h of the step before; */
+                                       /* d that is not dx, and of a GRU's n that is not; of a  */
+                                       /* projection d[h], and o tanh(c)                        */
+    size_t       base;                 /* behind those                                          */
+    mlc__region  all;
+} mlc__recur;
+
+/* How threads share a call; offsets in bytes. */
+typedef struct mlc__recur_cut {
+    int64_t groups, slices;            /* threads of a group                                    */
+    int64_t rows, chunk;               /* of a group; of a product at most                      */
+    int64_t unit, blocks;              /* units that go through their gates at a time           */
+    int64_t line, low_line;            /* elements between rows of a left side; of project's    */
+    int64_t sums, dh_line;             /* columns of sums; of d[h]                              */
+    size_t  meet, shared, threads, bytes;          /* regions of groups; groups; threads; all   */
+    size_t  left[2], state, dh, group; /* of a group: h now and next, or d; c, h, or d[c]       */
+    size_t  pack, project, bias, room, low, x, zeros, own;         /* of a thread               */
+} mlc__recur_cut;
+
+MLC__INLINE int64_t mlc__recur_cells(const mlc__recur *j, int64_t k)
+{
+    const mlc__form *form = j->f->form;
+    return (k + form->unit - 1) / form->unit * form->unit >> form->pair;
+}
+
+/* Columns of the panel that begins where so many are left; of all panels. */
+MLC__INLINE int64_t mlc__recur_panel(const mlc__recur *j, int64_t left)
+{
+    return j->f->narrow && left <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+}
+MLC__INLINE int64_t mlc__recur_columns(const mlc__recur *j, int64_t n)
+{
+    const int64_t rest = n % j->f->nr;
+    return n - rest + (rest ? mlc__recur_panel(j, rest) : 0);
+}
+MLC__INLINE size_t mlc__recur_bytes(const mlc__recur *j, int64_t columns, int64_t k)
+{
+    return (size_t)(mlc__recur_columns(j, columns) * mlc__recur_cells(j, k)) *
+           (size_t)j->f->form->cell_bytes;
+}
+
+static size_t mlc__recur_place(size_t *end, size_t bytes)
+{
+    const size_t at = *end;
+    *end += mlc__round_up(bytes + (bytes ? MLC__PACK_SLACK : 0), MLC__CACHELINE);
+    return at;
+}
+
+/* Threads to groups and slices. Slices where a pack would leave L2, or groups would have so few
+ * sequences that w is read for little; none where a step is over before the others are met. */
+static void mlc__recur_share(const mlc__recur *j, int64_t threads, mlc__recur_cut *c)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t least = j->direct ? 1 : j->f->form->run > 1 ? 16 : 8;
+    const double ns = (double)j->width * (double)a->p * (double)a->b * j->f->ns;
+    const int64_t pack = (int64_t)mlc__recur_bytes(j, j->width, a->p);
+    int64_t most = a->project ? 1 : mlc__max(1, a->h / 32);
+    most = mlc__min(mlc__min(most, threads), 1 + (int64_t)(ns / MLC__RECUR_WAIT / 2));
+    c->slices = j->direct ? most : mlc__min(most, mlc__div_up(pack, MLC__RECUR_L2));
+    c->groups = mlc__max(1, mlc__min(threads / c->slices, a->b / least));
+    c->slices = mlc__min(most, threads / c->groups);
+    c->unit = a->kind < MLC_RNN_GRU ? 2 * MLC__RECUR_UNITS : MLC__RECUR_UNITS;
+    c->unit = mlc__min(c->unit, (int64_t)mlc__round_up((size_t)mlc__div_up(a->h, c->slices), 16));
+    c->unit = mlc__max(1, mlc__min(c->unit, a->h));
+    c->blocks = mlc__div_up(a->h, c->unit);
+    c->slices = mlc__max(1, mlc__min(c->slices, c->blocks));
+}
+
+/* What is a thread's own. */
+static void mlc__recur_own(const mlc__recur *j, mlc__recur_cut *c)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t gates = mlc__rnn_gates(a->kind), p = mlc__recur_columns(j, a->p);
+    const int64_t blocks = mlc__div_up(c->blocks, c->slices), units = gates * c->unit;
+    const int64_t columns = mlc__div_up(p, j->f->nr * c->slices) * j->f->nr;
+    const size_t rows = mlc__round_up((size_t)c->chunk, 32);
+    const size_t block = mlc__recur_bytes(j, units, a->p);
+    if (j->g) c->pack = mlc__recur_place(&c->own, mlc__recur_bytes(j, columns, j->width));
+    else if (!j->direct) c->pack = mlc__recur_place(&c->own, (size_t)blocks * block);
+    c->sums = j->g ? 0 : mlc__recur_columns(j, units);
+    if (!j->g) c->bias = mlc__recur_place(&c->own, (size_t)(blocks * c->sums) * 4);
+    if (a->project) {
+        const int64_t most = mlc__max(a->h, a->p);
+        c->project = mlc__recur_place(&c->own, j->g ? mlc__recur_bytes(j, a->h, a->p)
+                                                    : mlc__recur_bytes(j, a->p, a->h));
+        c->sums = mlc__max(c->sums, mlc__recur_columns(j, j->g ? a->h : a->p));
+        c->low_line = (int64_t)mlc__round_up((size_t)most, 32) + 32;
+        c->low = mlc__recur_place(&c->own, 2 * rows * (size_t)c->low_line * 4);
+    }
+    c->room = mlc__recur_place(&c->own, (size_t)mlc__max((int64_t)rows * c->sums, j->f->nr *
+                                                         mlc__max(a->h, a->p)) * 4);
+    c->x = mlc__recur_place(&c->own, (size_t)((2 * gates + 8) * c->unit + 4 * a->p) * 4);
+    c->zeros = mlc__recur_place(&c->own, (size_t)mlc__max(a->h, a->p) * 4);
+}
+
+/* How so many threads share a call. */
+static void mlc__recur_cut_of(const mlc__recur *j, int64_t threads, mlc__recur_cut *c)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t mr = j->f->mr, step = j->f->form->pair ? 32 : 16;
+    const size_t whole = j->f->form->run > 1 ? 16 : 1;     /* rows that a tile reads and writes */
+    memset(c, 0, sizeof *c);
+    mlc__recur_share(j, threads, c);
+    c->rows = mlc__max(1, mlc__div_up(a->b, c->groups));
+    c->chunk = mlc__min(c->rows, mlc__max(1, MLC__RECUR_ROWS / mr) * mr);
+    if (whole > 1) c->rows = (int64_t)mlc__round_up((size_t)c->rows, whole) + 2 * (int64_t)whole;
+    c->line = (int64_t)mlc__round_up((size_t)(j->g ? j->width : a->p), (size_t)step) + step;
+    c->dh_line = mlc__recur_columns(j, a->p);
+    mlc__recur_own(j, c);
+    for (int i = 0; i < 2; i++)
+        c->left[i] = i && j->g ? c->left[0]
+                               : mlc__recur_place(&c->group, (size_t)(c->rows * c->line) * j->one);
+    c->state = mlc__recur_place(&c->group, (size_t)(c->rows * a->h) * 4);
+    if (j->g) c->dh = mlc__recur_place(&c->group, (size_t)(c->rows * c->dh_line) * 4);
+    c->bytes = j->base;
+    c->meet = mlc__recur_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
+    c->shared = mlc__recur_place(&c->bytes, (size_t)c->groups * c->group);
+    c->threads = mlc__recur_place(&c->bytes, (size_t)(c->groups * c->slices) * c->own);
+}
+
+/* -- a thread's part -- */
+
+typedef struct mlc__recur_part {
+    mlc__recur    *j;
+    mlc__recur_cut c;
+    int64_t  group, member, count;     /* sequences of the group, the longest first             */
+    int64_t  first, last;              /* blocks of units                                       */
+    int64_t  from, to;                 /* columns of d[h]                                       */
+    char    *own, *left[2];
+    float   *state, *dh, *room, *x, *zeros;
+} mlc__recur_part;
+
+MLC__INLINE int64_t mlc__recur_sequence(const mlc__recur_part *p, int64_t slot)
+{
+    return MLC__CAST(const int64_t *, (const void *)p->j->work)[slot * p->c.groups + p->group];
+}
+MLC__INLINE int64_t mlc__recur_steps(const mlc__recur_part *p, int64_t slot)
+{
+    return mlc__rnn_length(p->j->a, mlc__recur_sequence(p, slot));
+}
+
+static void mlc__recur_meet(const mlc__recur_part *p)
+{
+    char *at = p->j->work + p->c.meet + (size_t)p->group * MLC__CACHELINE;
+    if (p->c.slices > 1) mlc__barrier(MLC__CAST(mlc__region *, (void *)at));
+}
+
+/* Units of a block. */
+static int64_t mlc__recur_units(const mlc__recur_part *p, int64_t block, int64_t *first)
+{
+    *first = block * p->c.unit;
+    return mlc__min(p->c.unit, p->j->a->h - *first);
+}
+
+/* False if the thread has nothing to do. */
+static bool mlc__recur_begin(mlc__recur_part *p, mlc__recur *j, int64_t thread)
+{
+    const struct mlc_k_rnn *a = j->a;
+    mlc__recur_cut *c = &p->c;
+    p->j = j;
+    mlc__recur_cut_of(j, j->all.chunks, c);
+    if (c->slices > 1) {
+        for (int64_t i = 0; thread == 0 && i < c->groups; i++) {
+            const mlc__region region = { (uint32_t)c->slices, 0, 0 };
+            memcpy(j->work + c->meet + (size_t)i * MLC__CACHELINE, &region, sizeof region);
+        }
+        mlc__barrier(&j->all);
+    }
+    if (thread >= c->groups * c->slices) return false;
+    const int64_t panels = mlc__div_up(a->p, j->f->nr);
+    p->group = thread / c->slices;
+    p->member = thread % c->slices;
+    p->count = (a->b - p->group + c->groups - 1) / c->groups;
+    p->first = mlc__deal(c->blocks, c->slices, p->member);
+    p->last = mlc__deal(c->blocks, c->slices, p->member + 1);
+    p->from = mlc__min(a->p, mlc__deal(panels, c->slices, p->member) * j->f->nr);
+    p->to = mlc__min(a->p, mlc__deal(panels, c->slices, p->member + 1) * j->f->nr);
+    char *shared = j->work + c->shared + (size_t)p->group * c->group;
+    p->own = j->work + c->threads + (size_t)thread * c->own;
+    for (int i = 0; i < 2; i++) p->left[i] = shared + c->left[i];
+    p->state = MLC__CAST(float *, (void *)(shared + c->state));
+    p->dh = MLC__CAST(float *, (void *)(shared + c->dh));
+    p->room = MLC__CAST(float *, (void *)(p->own + c->room));
+    p->x = MLC__CAST(float *, (void *)(p->own + c->x));
+    p->zeros = MLC__CAST(float *, (void *)(p->own + c->zeros));
+    memset(p->zeros, 0, (size_t)mlc__max(a->h, a->p) * 4);
+    if (j->f->form->begin) j->f->form->begin();
+    return true;
+}
+
+/* Rows of w, k elements each, as columns of a product: column i is row i % run + i / run apart of
+ * those from `first` on. */
+static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, int64_t k,
+                            int64_t first, int64_t run, int64_t apart, int64_t n)
+{
+    const mlc__recur *j = p->j;
+    const mlc__form *form = j->f->form;
+    const mlc_dtype lies = j->a->w_dtype, as = form->pair ? lies : MLC_F32;
+    const size_t size = mlc_dtype_bytes(lies), line = (size_t)k * mlc_dtype_bytes(as);
+    char *temp = MLC__CAST(char *, (void *)p->room);
+    for (int64_t x = 0, panel; x < n; x += panel) {
+        panel = mlc__recur_panel(j, n - x);
+        const int64_t width = mlc__min(panel, n - x);
+        const void *from = mlc__at(w, (first + x / run * apart + x % run) * k, size);
+        if (as != lies || x / run != (x + width - 1) / run) {
+            for (int64_t i = x; i < x + width; i++)
+                mlc__cast_dense(temp + (size_t)(i - x) * line, as,
+                                mlc__at(w, (first + i / run * apart + i % run) * k, size), lies, k,
+                                j->f->half);
+            from = temp;
+        }
+        form->pack_b[as != j->dtype](to, from, k, 1, width, panel, k);
+        to += mlc__recur_bytes(j, panel, k);
+    }
+}
+
+/* Columns [x, x + n) of w, whose k rows are row elements apart. */
+static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, int64_t row,
+                                 int64_t k, int64_t x, int64_t n)
+{
+    const mlc__form *form = j->f->form;
+    const mlc_dtype lies = j->a->w_dtype;
+    const size_t size = mlc_dtype_bytes(lies);
+    for (int64_t end = x + n, panel; x < end; x += panel) {
+        panel = mlc__recur_panel(j, end - x);
+        const int64_t width = mlc__min(panel, end - x);
+        if (form->pair || lies == MLC_F32) {
+            form->pack_b[lies != j->dtype](to, mlc__at(w, x, size), 1, row, width, panel, k);
+        } else {
+            float *v = MLC__CAST(float *, (void *)to);
+            memset(v, 0, (size_t)(k * panel) * 4);
+            for (int64_t i = 0; i < k; i++)
+                j->f->half->widen(v + i * panel, mlc__at(w, i * row + x, size), lies, width);
+        }
+        to += mlc__recur_bytes(j, panel, k);
+    }
+}
+
+/* Rows of a tile, of so many that are left: two parts of 8 are faster than 14 and 2. */
+MLC__INLINE int64_t mlc__recur_rows(const mlc__gemm_fns *f, int64_t left)
+{
+    const int64_t half = left / 2;
+    return f->form->run == 1 && left == f->mr + 2 && !(half & (half - 1)) ? half
+                                                                          : mlc__min(left, f->mr);
+}
+
+/* out [m, n] = left [m, k] times packed columns, + sum, rows sum_row apart, or NULL. */
+static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t line, int64_t m,
+                                const char *pack, int64_t k, int64_t n, const float *sum,
+                                int64_t sum_row, float *out, int64_t out_row)
+{
+    mlc__tile t;
+    memset(&t, 0, sizeof t);
+    t.kc = mlc__recur_cells(j, k);
+    t.a_row = line >> j->f->form->pair;
+    t.a_step = 1;
+    t.sum_row = sum_row;
+    t.out_row = out_row;
+    t.stream = m <= j->f->mr ? MLC__STREAM_B : MLC__STREAM_NONE;
+    for (int64_t x = 0, panel; x < n; x += panel) {
+        panel = mlc__recur_panel(j, n - x);
+        t.b = pack;
+        t.b_step = panel;
+        for (int64_t r = 0; r < m; r += t.mr) {
+            t.mr = mlc__recur_rows(j->f, m - r);
+            t.a = left + (size_t)(r * line) * j->one;
+            t.sum = sum ? sum + r * sum_row + x : NULL;
+            t.out = out + r * out_row + x;
+            (panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
+        }
+        pack += mlc__recur_bytes(j, panel, k);
+    }
+}
+
+/* n units of each gate in f32: as they lie, or widened to room. */
+static const float *mlc__recur_take(const mlc__recur *j, float *room, const void *x, int64_t at,
+                                    int64_t apart, int64_t gates, int64_t n, int64_t *gate)
+{
+    *gate = apart;
+    if (j->a->dtype == MLC_F32) return MLC__CAST(const float *, x) + at;
+    *gate = n;
+    for (int64_t i = 0; i < gates; i++)
+        j->f->half->widen(room + i * n, mlc__at(x, at + i * apart, 2), j->a->dtype, n);
+    return room;
+}
+
+/* The way back; x NULL: not wanted. */
+static void mlc__recur_put(const mlc__recur *j, void *x, int64_t at, int64_t apart,
+                           const float *from, int64_t gate, int64_t gates, int64_t n, bool add)
+{
+    const mlc_dtype dtype = j->a->dtype;
+    for (int64_t i = 0; x && i < gates; i++, at += apart, from += gate) {
+        float *to = MLC__CAST(float *, x) + at, old[MLC__RECUR_UNITS];
+        uint16_t *low = MLC__CAST(uint16_t *, x) + at;
+        if (dtype == MLC_F32 && add) j->wide->axpy(to, 1.0, from, n);
+        else if (dtype == MLC_F32) memcpy(to, from, (size_t)n * 4);
+        else if (!add) j->f->half->narrow(low, from, dtype, n);
+        for (int64_t e = 0; dtype != MLC_F32 && add && e < n; e += MLC__COUNT(old)) {
+            const int64_t some = mlc__min(n - e, MLC__COUNT(old));
+            j->f->half->widen(old, low + e, dtype, some);
+            j->wide->axpy(old, 1.0, from + e, some);
+            j->f->half->narrow(low + e, old, dtype, some);
+        }
+    }
+}
+
+/* n elements of x, or zeros, as a left side has them. */
+static void mlc__recur_lay(const mlc__recur *j, char *to, const void *x, int64_t at, int64_t n)
+{
+    const mlc_dtype dtype = j->a->dtype;
+    if (!x) memset(to, 0, (size_t)n * j->one);
+    else mlc__cast_dense(to, j->dtype, mlc__at(x, at, mlc_dtype_bytes(dtype)), dtype, n,
+                         j->f->half);
+}
+
+/* -- forward -- */
+
+/* Packs the thread's slice; its bias, with zeros behind, is what sums begin with. */
+static void mlc__recur_open(const mlc__recur_part *p)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
+    float *bias = MLC__CAST(float *, (void *)(p->own + p->c.bias));
+    char *to = p->own + p->c.pack;
+    int64_t first;
+    for (int64_t b = p->first; b < p->last; b++, bias += most) {
+        const int64_t n = mlc__recur_units(p, b, &first);
+        memset(bias, 0, (size_t)most * 4);
+        for (int64_t i = 0; a->bias && i < gates; i++)
+            mlc__cast_dense(bias + i * n, MLC_F32,
+                            mlc__at(a->bias, i * a->h + first, mlc_dtype_bytes(a->w_dtype)),
+                            a->w_dtype, n, j->f->half);
+        if (!j->direct) mlc__recur_pack(p, to, a->w, a->p, first, n, a->h, gates * n);
+        to += mlc__recur_bytes(j, gates * p->c.unit, a->p);
+    }
+    if (a->project) mlc__recur_pack(p, p->own + p->c.project, a->project, a->h, 0, a->p, 0, a->p);
+}
+
+/* h and the state before the first step, rows of zeros where a tile reads on; h's rows are dealt to
+ * the group's threads, the state's units are each one's own. */
+static void mlc__recur_start(const mlc__recur_part *p)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const size_t line = (size_t)p->c.line * j->one;
+    const int64_t first = p->first * p->c.unit, n = mlc__min(a->h, p->last * p->c.unit) - first;
+    for (int64_t r = p->member; r < p->c.rows; r += p->c.slices) {
+        const int64_t s = r < p->count ? mlc__recur_sequence(p, r) : 0;
+        for (int i = 0; i < 2; i++) memset(p->left[i] + (size_t)r * line, 0, line);
+        if (r < p->count) mlc__recur_lay(j, p->left[0] + (size_t)r * line, a->h0, s * a->p, a->p);
+    }
+    for (int64_t r = 0; r < p->count; r++) {
+        const int64_t s = mlc__recur_sequence(p, r);
+        const bool gru = a->kind == MLC_RNN_GRU;
+        const mlc_dtype lies = gru ? a->dtype : MLC_F32;
+        const void *x = gru ? a->h0 : a->c0;
+        float *to = p->state + r * a->h + first;
+        if (x) mlc__cast_dense(to, MLC_F32, mlc__at(x, s * a->h + first, mlc_dtype_bytes(lies)),
+                               lies, n, j->f->half);
+        else memset(to, 0, (size_t)n * 4);
+    }
+}
+
+/* sum[i] += x . row i of w, of up to four rows. */
+static void mlc__recur_dots(const mlc__recur *j, float *sum, const float *x, const float *w,
+                            int64_t rows, int64_t k)
+{
+    float v[4];
+    if (rows == 4 && k % 32 == 0 && j->f->dots) j->f->dots(v, x, w, k, k);
+    else for (int64_t i = 0; i < rows; i++) v[i] = (float)j->f->dot(x, w + i * k, k);
+    for (int64_t i = 0; i < rows; i++) sum[i] += v[i];
+}
+
+/* Rows of room take a block's sums. */
+static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, int64_t block)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
+    const size_t pack = mlc__recur_bytes(j, gates * p->c.unit, a->p);
+    const float *bias = MLC__CAST(const float *, (void *)(p->own + p->c.bias)) +
+                        (block - p->first) * most;
+    int64_t first;
+    const int64_t n = mlc__recur_units(p, block, &first);
+    if (!j->direct) {
+        mlc__recur_multiply(j, h, p->c.line, m, p->own + p->c.pack +
+                            (size_t)(block - p->first) * pack, a->p, gates * n, bias, 0, p->room,
+                            p->c.sums);
+        return;
+    }
+    for (int64_t r = 0; r < m; r++) memcpy(p->room + r * p->c.sums, bias, (size_t)(gates * n) * 4);
+    for (int64_t i = 0, some; i < gates * n; i += some) {
+        const int64_t u = i % n, at = (i / n * a->h + first + u) * a->p;
+        const float *w = MLC__CAST(const float *, a->w) + at;
+        some = mlc__min(4, n - u);
+        if (a->w_dtype != MLC_F32) {
+            j->f->half->widen(p->x, mlc__at(a->w, at, 2), a->w_dtype, some * a->p);
+            w = p->x;
+        }
+        for (int64_t r = 0; r < m; r++)
+            mlc__recur_dots(j, p->room + r * p->c.sums + i,
+                            MLC__CAST(const float *, (const void *)h) + r * p->c.line, w, some,
+                            a->p);
+    }
+}
+
+/* What row r of a left side and its row of y take of h, units [u, u + n). */
+static void mlc__recur_next(const mlc__recur_part *p, char *next, int64_t r, int64_t row, int64_t u,
+                            int64_t n, const float *h)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    char *to = next + (size_t)(r * p->c.line + u) * j->one;
+    mlc__recur_put(j, a->y, row * a->y_row + u, 0, h, 0, 1, n, false);
+    mlc__recur_lay(j, to, a->y, row * a->y_row + u, n);
+}
+
+/* Peepholes of units from u on. */
+static void mlc__recur_peeps(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t u)
+{
+    const struct mlc_k_rnn *a = j->a;
+    c->peep = room;
+    c->peep_gate = c->n;
+    for (int64_t i = 0; i < 3; i++)
+        mlc__cast_dense(room + i * c->n, MLC_F32,
+                        mlc__at(a->peep, i * a->h + u, mlc_dtype_bytes(a->w_dtype)), a->w_dtype,
+                        c->n, j->f->half);
+}
+
+/* A block's units of row r, whose sums are at `sum`; m: of a projection, takes o tanh(c). */
+static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
+                           float *sum, char *next, float *m)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t s = mlc__recur_sequence(p, r), row = mlc__rnn_row_of(a, s, step,
+                                                                     mlc__recur_steps(p, r));
+    const int64_t gates = mlc__rnn_gates(a->kind);
+    const bool straight = a->dtype == MLC_F32 && a->gates;
+    mlc__recur_cell c;
+    int64_t u;
+    memset(&c, 0, sizeof c);
+    c.n = mlc__recur_units(p, block, &u);
+    float *room = p->x + gates * c.n;
+    c.x = mlc__recur_take(j, p->x, a->x, row * j->width + u, a->h, gates, c.n, &c.x_gate);
+    c.sum = sum;
+    c.sum_gate = c.n;
+    c.gates = straight ? MLC__CAST(float *, a->gates) + row * j->width + u : sum;
+    c.gate = straight ? a->h : c.n;
+    c.state = p->state + r * a->h + u;
+    c.m = room;
+    c.h = m ? m + u : room + c.n;
+    if (a->peep) mlc__recur_peeps(j, &c, room + 2 * c.n, u);
+    (a->peep ? mlc__recur_peep : j->fn->step[a->kind])(&c);
+    if (a->kind == MLC_RNN_LSTM) c.m = c.state;
+    if (a->gates && !straight)
+        mlc__recur_put(j, a->gates, row * j->width + u, a->h, c.gates, c.gate, gates, c.n, false);
+    if (a->gates) mlc__recur_put(j, a->more, row * a->h + u, 0, c.m, 0, 1, c.n, false);
+    if (m) return;
+    mlc__recur_next(p, next, r, row, u, c.n, c.h);
+    if (a->kind == MLC_RNN_GRU && a->dtype != MLC_F32)
+        j->f->half->widen(c.state, mlc__at(a->y, row * a->y_row + u, 2), a->dtype, c.n);
+}
+
+/* h = m project^T for m rows from r on. */
+static void mlc__recur_project(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step,
+                               const float *m, char *next)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t line = p->c.low_line;
+    const char *left = MLC__CAST(const char *, (const void *)m);
+    if (j->f->form->pair) {
+        uint16_t *low = MLC__CAST(uint16_t *, (void *)(p->own + p->c.low)) + 64 * line;
+        memset(low, 0, (size_t)(32 * line) * 2);
+        for (int64_t i = 0; i < rows; i++)
+            j->f->half->narrow(low + i * line, m + i * line, j->dtype, a->h);
+        left = MLC__CAST(const char *, (const void *)low);
+    }
+    mlc__recur_multiply(j, left, line, rows, p->own + p->c.project, a->h, a->p, NULL, 0, p->room,
+                        p->c.sums);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t s = mlc__recur_sequence(p, r + i);
+        const int64_t row = mlc__rnn_row_of(a, s, step, mlc__recur_steps(p, r + i));
+        mlc__recur_next(p, next, r + i, row, 0, a->p, p->room + i * p->c.sums);
+    }
+}
+
+/* First of the rows of product i of `count`: evenly dealt, but where a tile writes whole tiles. */
+static int64_t mlc__recur_from(const mlc__recur_part *p, int64_t count, int64_t i)
+{
+    if (p->j->f->form->run > 1) return mlc__min(count, i * p->c.chunk);
+    return mlc__deal(count, mlc__div_up(count, p->c.chunk), i);
+}
+
+/* Step `step` of the group's first `count` rows. */
+static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
+{
+    const mlc__recur *j = p->j;
+    const char *h = p->left[step & 1];
+    char *next = p->left[~step & 1];
+    float *m = j->a->project ? MLC__CAST(float *, (void *)(p->own + p->c.low)) : NULL;
+    const int64_t parts = mlc__div_up(count, p->c.chunk);
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
+        for (int64_t b = p->first; b < p->last; b++) {
+            mlc__recur_sums(p, h + (size_t)(r * p->c.line) * j->one, n, b);
+            for (int64_t e = 0; e < n; e++)
+                mlc__recur_row(p, r + e, step, b, p->room + e * p->c.sums, next,
+                               m ? m + e * p->c.low_line : NULL);
+        }
+        if (m) mlc__recur_project(p, r, n, step, m, next);
+    }
+}
+
+/* What a sequence ends with. */
+static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
+{
+    const struct mlc_k_rnn *a = p->j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)a->p * size;
+    const int64_t s = mlc__recur_sequence(p, r), n = mlc__recur_steps(p, r);
+    const void *last = n ? mlc__at(a->y, mlc__rnn_row_of(a, s, n - 1, n) * a->y_row, size)
+                         : mlc__at(a->h0, s * a->p, size);
+    char *hn = MLC__CAST(char *, a->hn) + (size_t)s * bytes;
+    if (a->hn && last) memcpy(hn, last, bytes);
+    else if (a->hn) memset(hn, 0, bytes);
+    if (a->cn && a->kind == MLC_RNN_LSTM)
+        memcpy(MLC__CAST(float *, a->cn) + s * a->h, p->state + r * a->h, (size_t)a->h * 4);
+}
+
+static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__recur_part p;
+    (void)worker;
+    if (!mlc__recur_begin(&p, MLC__CAST(mlc__recur *, arg), chunk)) return;
+    int64_t count = p.count;
+    mlc__recur_open(&p);
+    mlc__recur_start(&p);
+    mlc__recur_meet(&p);
+    for (int64_t step = 0; ; step++) {
+        while (count > 0 && mlc__recur_steps(&p, count - 1) <= step) count--;
+        if (!count) break;
+        mlc__recur_step(&p, step, count);
+        mlc__recur_meet(&p);
+    }
+    if (p.j->f->form->end) p.j->f->form->end();
+    for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish(&p, r);
+}
+
+/* -- backward -- */
+
+/* Of all steps' arrays, what backward keeps of row `row`: at, in elements of dtype; or NULL. */
+static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
+{
+    return array && j->work ? j->work + array + (size_t)at * mlc_dtype_bytes(j->a->dtype) : NULL;
+}
+
+/* h of the step before for each of a sequence's. */
+static void mlc__recur_keep(const mlc__recur_part *p, int64_t r)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)a->p * size;
+    const int64_t s = mlc__recur_sequence(p, r), n = mlc__recur_steps(p, r);
+    for (int64_t i = 0; j->before && i < n; i++) {
+        char *to = mlc__recur_kept(j, j->before, mlc__rnn_row_of(a, s, i, n) * a->p);
+        const void *from = i ? mlc__at(a->y, mlc__rnn_row_of(a, s, i - 1, n) * a->y_row, size)
+                             : mlc__at(a->h0, s * a->p, size);
+        if (from) memcpy(to, from, bytes);
+        else memset(to, 0, bytes);
+    }
+}
+
+/* What the products of a step's d and w need; rows of zeros where a tile reads on. */
+static void mlc__recur_open_back(const mlc__recur_part *p)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const size_t line = (size_t)p->c.line * j->one;
+    if (p->from < p->to)
+        mlc__recur_pack_back(j, p->own + p->c.pack, a->w, a->p, j->width, p->from,
+                             p->to - p->from);
+    if (a->project)
+        mlc__recur_pack_back(j, p->own + p->c.project, a->project, a->h, a->p, 0, a->h);
+    for (int64_t r = p->member; r < p->c.rows; r += p->c.slices)
+        memset(p->left[0] + (size_t)r * line, 0, line);
+    for (int64_t r = p->member; r < p->count; r += p->c.slices) mlc__recur_keep(p, r);
+}
+
+/* d[h] and d[c] of a sequence's last step: those of the thread's units. */
+static void mlc__recur_enter(const mlc__recur_part *p, int64_t r)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const int64_t s = mlc__recur_sequence(p, r), first = p->first * p->c.unit;
+    const int64_t end = mlc__min(a->h, p->last * p->c.unit), all = a->project ? a->p : end;
+    float *dh = p->dh + r * p->c.dh_line, *dc = p->state + r * a->h;
+    if (g->dhn) mlc__cast_dense(dh + first, MLC_F32,
+                                mlc__at(g->dhn, s * a->p + first, mlc_dtype_bytes(a->dtype)),
+                                a->dtype, all - first, j->f->half);
+    else memset(dh + first, 0, (size_t)(all - first) * 4);
+    if (g->dcn) memcpy(dc + first, MLC__CAST(const float *, g->dcn) + s * a->h + first,
+                       (size_t)(end - first) * 4);
+    else memset(dc + first, 0, (size_t)(end - first) * 4);
+}
+
+/* Of rows [r, r + rows), d[h], y's share added, times project: to room. */
+static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t line = p->c.low_line;
+    char *low = p->own + p->c.low;
+    memset(low, 0, (size_t)(32 * line) * j->one);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t s = mlc__recur_sequence(p, r + i);
+        const int64_t row = mlc__rnn_row_of(a, s, step, mlc__recur_steps(p, r + i));
+        float *dh = p->dh + (r + i) * p->c.dh_line;
+        int64_t gate;
+        if (j->g->dy)
+            j->wide->axpy(dh, 1.0, mlc__recur_take(j, p->x, j->g->dy, row * j->g->dy_row, 0, 1,
+                                                   a->p, &gate), a->p);
+        mlc__cast_dense(low + (size_t)(i * line) * j->one, j->dtype, dh, MLC_F32, a->p,
+                        j->f->half);
+        mlc__recur_put(j, mlc__recur_kept(j, j->dh, row * a->p), 0, 0, dh, 0, 1, a->p, false);
+    }
+    mlc__recur_multiply(j, low, line, rows, p->own + p->c.project, a->p, a->h, NULL, 0, p->room,
+                        p->c.sums);
+}
+
+/* What the step before left: c, or h of a GRU; or NULL. */
+static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t s, int64_t step,
+                                      int64_t row, int64_t u, int64_t n)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const bool gru = a->kind == MLC_RNN_GRU;
+    int64_t gate;
+    if (step > 0)
+        return gru ? mlc__recur_take(j, room, a->y, row * a->y_row + u, 0, 1, n, &gate)
+                   : mlc__recur_take(j, room, a->more, row * a->h + u, 0, 1, n, &gate);
+    if (gru) return a->h0 ? mlc__recur_take(j, room, a->h0, s * a->h + u, 0, 1, n, &gate) : NULL;
+    return a->c0 ? MLC__CAST(const float *, a->c0) + s * a->h + u : NULL;
+}
+
+/* m = o tanh(c) */
+static MLC__OPT_SMALL void mlc__recur_made(float *m, const float *o, const float *c, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) m[i] = o[i] * mlc__recur_tanh(c[i], false);
+}
+
+/* What a row's cell gave: to the left side of the step's product, to dx, to what is kept. */
+static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c, int64_t r,
+                             int64_t row, int64_t u)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const bool gru = a->kind == MLC_RNN_GRU;
+    const int64_t gates = mlc__rnn_gates(a->kind), same = gru ? 2 : gates, at = row * j->width + u;
+    void *to[2] = { j->g->dx, mlc__recur_kept(j, j->apart, 0) };
+    for (int64_t i = 0; j->f->form->pair && i < gates; i++)
+        j->f->half->narrow(p->left[0] + (size_t)(r * p->c.line + i * a->h + u) * 2,
+                           c->d + i * c->d_gate, j->dtype, c->n);
+    for (int i = 0; i < 2; i++) {
+        const bool add = i == 0 && j->g->dx_accumulate;
+        mlc__recur_put(j, to[i], at, a->h, c->d, c->d_gate, same, c->n, add);
+        if (gru) mlc__recur_put(j, to[i], at + 2 * a->h, 0, c->dn, 0, 1, c->n, add);
+    }
+    if (gru)
+        mlc__recur_put(j, mlc__recur_kept(j, j->n, 0), row * a->h + u, 0, c->d + 2 * c->d_gate, 0,
+                       1, c->n, false);
+}
+
+/* What a row's cell reads of arrays; room has the size of all. */
+static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t s,
+                                  int64_t step, int64_t steps, int64_t u)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t row = mlc__rnn_row_of(a, s, step, steps), n = c->n;
+    const int64_t gates = mlc__rnn_gates(a->kind);
+    if (a->kind < MLC_RNN_GRU) {
+        c->made = mlc__recur_take(j, room, a->y, row * a->y_row + u, 0, 1, n, &c->gate);
+        return;
+    }
+    c->made = mlc__recur_take(j, room, a->more, row * a->h + u, 0, 1, n, &c->gate);
+    room += n;
+    const int64_t back = step ? mlc__rnn_row_of(a, s, step - 1, steps) : 0;
+    const float *before = mlc__recur_before(j, room, s, step, back, u, n);
+    if (before) c->before = before;
+    room += n;
+    if (a->peep) mlc__recur_peeps(j, c, room, u);
+    c->gated = mlc__recur_take(j, room + 3 * n, a->gates, row * j->width + u, a->h, gates, n,
+                               &c->gate);
+}
+
+/* A block's units of row r; dm: of a projection, d of o tanh(c). */
+static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
+                                float *dm)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const int64_t s = mlc__recur_sequence(p, r), steps = mlc__recur_steps(p, r);
+    const int64_t row = mlc__rnn_row_of(a, s, step, steps), gates = mlc__rnn_gates(a->kind);
+    mlc__recur_cell c;
+    int64_t u, gate;
+    memset(&c, 0, sizeof c);
+    c.n = mlc__recur_units(p, block, &u);
+    float *d = p->x, *dy = d + gates * c.n;
+    c.dn = dy + c.n;
+    c.d = j->f->form->pair ? d : MLC__CAST(float *, (void *)p->left[0]) + r * p->c.line + u;
+    c.d_gate = j->f->form->pair ? c.n : a->h;
+    c.dh = dm ? dm + u : p->dh + r * p->c.dh_line + u;
+    c.dc = p->state + r * a->h + u;
+    c.dy = c.before = p->zeros;
+    if (g->dy && !dm)
+        c.dy = mlc__recur_take(j, dy, g->dy, row * g->dy_row + u, 0, 1, c.n, &gate);
+    mlc__recur_back_reads(j, &c, c.dn + c.n, s, step, steps, u);
+    (a->peep ? mlc__recur_peep_back : j->fn->back[a->kind])(&c);
+    mlc__recur_leave(p, &c, r, row, u);
+    if (!j->made) return;
+    mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, c.n);
+    mlc__recur_put(j, mlc__recur_kept(j, j->made, 0), row * a->h + u, 0, c.dn, 0, 1, c.n, false);
+}
+
+static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t parts = mlc__div_up(count, p->c.chunk);
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
+        if (a->project) mlc__recur_project_back(p, r, n, step);
+        for (int64_t b = p->first; b < p->last; b++)
+            for (int64_t e = 0; e < n; e++)
+                mlc__recur_row_back(p, r + e, step, b,
+                                    a->project ? p->room + e * p->c.sums : NULL);
+    }
+    mlc__recur_meet(p);
+    for (int64_t i = 0; i < parts && p->from < p->to; i++) {
+        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
+        float *dh = p->dh + r * p->c.dh_line + p->from;
+        mlc__recur_multiply(j, p->left[0] + (size_t)(r * p->c.line) * j->one, p->c.line, n,
+                            p->own + p->c.pack, j->width, p->to - p->from,
+                            a->kind == MLC_RNN_GRU ? dh : NULL, p->c.dh_line, dh, p->c.dh_line);
+    }
+    mlc__recur_meet(p);
+}
+
+/* d[h] and d[c] before the first step; of a sequence without steps those behind it. */
+static void mlc__recur_finish_back(const mlc__recur_part *p, int64_t r)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const int64_t s = mlc__recur_sequence(p, r);
+    float *dc = MLC__CAST(float *, g->dc0) + s * a->h, *from = p->state + r * a->h;
+    mlc__recur_put(j, g->dh0, s * a->p, 0, p->dh + r * p->c.dh_line, 0, 1, a->p,
+                   g->dh0_accumulate != 0);
+    if (g->dc0 && g->dc0_accumulate) j->wide->axpy(dc, 1.0, from, a->h);
+    else if (g->dc0) memcpy(dc, from, (size_t)a->h * 4);
+}
+
+static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    mlc__recur_part p;
+    (void)worker;
+    if (!mlc__recur_begin(&p, MLC__CAST(mlc__recur *, arg), chunk)) return;
+    int64_t count = 0;
+    mlc__recur_open_back(&p);
+    mlc__recur_meet(&p);
+    for (int64_t step = p.count ? mlc__recur_steps(&p, 0) - 1 : -1; step >= 0; step--) {
+        for (; count < p.count && mlc__recur_steps(&p, count) > step; count++)
+            mlc__recur_enter(&p, count);
+        mlc__recur_step_back(&p, step, count);
+    }
+    if (p.j->f->form->end) p.j->f->form->end();
+    for (; count < p.count; count++) mlc__recur_enter(&p, count);
+    mlc__recur_meet(&p);
+    for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish_back(&p, r);
+}
+
+/* -- behind the steps: gradients of weights -- */
+
+/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
+static const void *mlc__recur_d(const mlc__recur *j, bool n)
+{
+    return n ? mlc__recur_kept(j, j->n, 0)
+             : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
+}
+
+/* out [m,n] (+)= d^T x over all steps. */
+static struct mlc_k_gemm mlc__recur_outer(const mlc__recur *j, const void *d, int64_t d_row,
+                                          int64_t m, size_t x, int64_t n, void *out, int64_t at,
+                                          bool add)
+{
+    const struct mlc_k_rnn *a = j->a;
+    struct mlc_k_gemm w;
+    memset(&w, 0, sizeof w);
+    w.dtype = w.a_dtype = w.b_dtype = a->dtype;
+    w.c_dtype = w.bias_dtype = a->w_dtype;
+    w.m = m;
+    w.n = n;
+    w.k = j->rows;
+    w.batch[0] = w.batch[1] = w.batch[2] = 1;
+    w.a = d;
+    w.a_row = 1;
+    w.a_col = d_row;
+    w.b = mlc__recur_kept(j, x, 0);
+    w.b_row = n;
+    w.b_col = 1;
+    w.c = MLC__CAST(char *, out) + (size_t)at * mlc_dtype_bytes(a->w_dtype);
+    w.c_row = n;
+    w.c_col = 1;
+    w.alpha = 1.0;
+    w.beta = add ? 1.0 : 0.0;
+    return w;
+}
+
+/* Product i of three: dw, of a GRU's n apart, and dproject. False: there is none. */
+static bool mlc__recur_product(const mlc__recur *j, int i, struct mlc_k_gemm *w)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const bool gru = a->kind == MLC_RNN_GRU;
+    if (i == 2 && j->made)
+        *w = mlc__recur_outer(j, mlc__recur_kept(j, j->dh, 0), a->p, a->p, j->made, a->h,
+                              g->dproject, 0, g->dproject_accumulate != 0);
+    else if (i == 1 && gru && g->dw)
+        *w = mlc__recur_outer(j, mlc__recur_d(j, true), a->h, a->h, j->before, a->p, g->dw,
+                              2 * a->h * a->p, g->dw_accumulate != 0);
+    else if (i == 0 && g->dw)
+        *w = mlc__recur_outer(j, mlc__recur_d(j, false), j->width, gru ? 2 * a->h : j->width,
+                              j->before, a->p, g->dw, 0, g->dw_accumulate != 0);
+    else return false;
+    return true;
+}
+
+#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
+static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t x = chunk * MLC__RECUR_SUM, n = mlc__min(MLC__RECUR_SUM, j->width - x);
+    const int64_t apart = a->kind == MLC_RNN_GRU ? 2 * a->h : j->width;
+    const int64_t rows = j->rows, split = mlc__max(0, mlc__min(n, apart - x));
+    float sum[MLC__RECUR_SUM] = { 0 }, part[MLC__RECUR_SUM] = { 0 }, room[MLC__RECUR_SUM];
+    (void)worker;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t gate;
+        if (split)
+            j->wide->axpy(part, 1.0, mlc__recur_take(j, room, mlc__recur_d(j, false),
+                                                     r * j->width + x, 0, 1, split, &gate), split);
+        if (split < n)
+            j->wide->axpy(part + split, 1.0,
+                          mlc__recur_take(j, room, mlc__recur_d(j, true),
+                                          r * a->h + x + split - apart, 0, 1, n - split, &gate),
+                          n - split);
+        if (r % MLC__RECUR_SUM != MLC__RECUR_SUM - 1 && r < rows - 1) continue;
+        for (int64_t i = 0; i < n; i++) { sum[i] += part[i]; part[i] = 0.0f; }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double old = j->g->dbias_accumulate ? mlc__any_get(j->g->dbias, x + i, a->w_dtype)
+                                                  : 0.0;
+        mlc__any_put(j->g->dbias, x + i, a->w_dtype, old + (double)sum[i]);
+    }
+}
+
+/* Of unit u: sums of d of i and f with c of the step before, of that of o with c. */
+static void mlc__recur_peep_chunk(void *arg, int64_t u, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const void *d = mlc__recur_d(j, false);
+    double sum[3] = { 0.0, 0.0, 0.0 };
+    (void)worker;
+    for (int64_t s = 0; s < a->b; s++) {
+        const int64_t n = mlc__rnn_length(a, s);
+        double before = a->c0 ? mlc__any_get(a->c0, s * a->h + u, MLC_F32) : 0.0;
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t row = mlc__rnn_row_of(a, s, k, n), at = row * j->width + u;
+            const double c = mlc__any_get(a->more, row * a->h + u, a->dtype);
+            sum[0] += mlc__any_get(d, at, a->dtype) * before;
+            sum[1] += mlc__any_get(d, at + a->h, a->dtype) * before;
+            sum[2] += mlc__any_get(d, at + 3 * a->h, a->dtype) * c;
+            before = c;
+        }
+    }
+    for (int64_t i = 0; i < 3; i++) {
+        const int64_t at = i * a->h + u;
+        const double old = g->dpeep_accumulate ? mlc__any_get(g->dpeep, at, a->w_dtype) : 0.0;
+        mlc__any_put(g->dpeep, at, a->w_dtype, old + sum[i]);
+    }
+}
+
+/* -- a call -- */
+
+/* A row that no step has. */
+static void mlc__recur_blank(const mlc__recur *j, int64_t row)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    const size_t arrays[5] = { j->before, j->apart, j->n, j->dh, j->made };
+    const int64_t widths[5] = { a->p, j->width, a->h, a->p, a->h };
+    if (!g)
+        memset(MLC__CAST(char *, a->y) + (size_t)(row * a->y_row) * size, 0, (size_t)a->p * size);
+    if (g && !g->dx_accumulate)
+        memset(MLC__CAST(char *, g->dx) + (size_t)(row * j->width) * size, 0,
+               (size_t)j->width * size);
+    for (int i = 0; i < 5; i++)
+        if (arrays[i])
+            memset(mlc__recur_kept(j, arrays[i], row * widths[i]), 0, (size_t)widths[i] * size);
+}
+
+/* Those of sequence s; packed, of all, by the first. */
+static void mlc__recur_rest(void *arg, int64_t s, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    (void)worker;
+    for (int64_t i = a->offsets ? a->t : mlc__rnn_length(a, s); i < a->t; i++)
+        mlc__recur_blank(j, mlc__rnn_row(a, s, i));
+    for (int64_t i = a->offsets && s == 0 ? 0 : a->t; i < a->t; i++) {
+        if (i == mlc__rnn_offset(a, 0)) i = mlc__max(i, mlc__rnn_offset(a, a->b));
+        if (i < a->t) mlc__recur_blank(j, i);
+    }
+}
+
+/* The longest sequences first: by insertion a stride apart, then a third of it. */
+static void mlc__recur_order(const mlc__recur *j)
+{
+    const struct mlc_k_rnn *a = j->a;
+    int64_t *order = MLC__CAST(int64_t *, (void *)j->work), gap = 1;
+    for (int64_t s = 0; s < a->b; s++) order[s] = s;
+    while (gap < a->b / 3) gap = 3 * gap + 1;
+    for (; (a->lengths || a->offsets) && gap > 0; gap /= 3)
+        for (int64_t i = gap; i < a->b; i++) {
+            const int64_t s = order[i], n = mlc__rnn_length(a, s);
+            int64_t at = i;
+            for (; at >= gap && mlc__rnn_length(a, order[at - gap]) < n; at -= gap)
+                order[at] = order[at - gap];
+            order[at] = s;
+        }
+}
+
+/* The region, then what it does not see. */
+static void mlc__recur_go(void *dev, mlc__recur *j, mlc__chunk_fn fn)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const double ns = (double)j->rows * (double)j->width;
+    mlc__recur_order(j);
+    mlc__together(dev, &j->all, ns * ((double)a->p * j->f->ns + 1.0), fn, j);
+    if (a->lengths || a->offsets) mlc__parallel(dev, a->b, 0.1 * ns, mlc__recur_rest, j);
+}
+
+/* Does a level's kernel take this? The definition has f64, and what the scalar level does not need
+ * fast: to stream there takes little time and memory. */
+static bool mlc__recur_takes(const struct mlc_k_rnn *a, bool back, const mlc__recur_fns *fns)
+{
+    if (!fns->back[0] && (back || (MLC__ALL_FLOATS && a->dtype != MLC_F32))) return false;
+    return mlc__computes(a->dtype) && !mlc__f64(a->dtype) &&
+           (a->w_dtype == MLC_F32 || a->w_dtype == a->dtype);
+}
+
+static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
+                            const struct mlc_k_rnn_grad *g, const mlc__gemm_level *level,
+                            const mlc__recur_fns *fns)
+{
+    const bool d = g && (g->dw || g->dbias || g->dpeep);
+    memset(j, 0, sizeof *j);
+    j->rows = a->offsets ? a->t : a->b * a->t;
+    const size_t rows = (size_t)j->rows * mlc_dtype_bytes(a->dtype);
+    j->a = a;
+    j->g = g;
+    j->level = level;
+    j->wide = level->f32;
+    j->fn = fns;
+    j->direct = !g && (!fns->back[0] || a->b <= MLC__RECUR_FEW);
+    j->f = a->dtype == MLC_BF16 && level->bf16 && !j->direct ? level->bf16 : j->wide;
+    j->dtype = j->f->form->pair ? MLC_BF16 : MLC_F32;
+    j->one = mlc_dtype_bytes(j->dtype);
+    j->width = mlc__rnn_gates(a->kind) * a->h;
+    mlc__recur_place(&j->base, (size_t)a->b * sizeof(int64_t));
+    if (g && g->dw) j->before = mlc__recur_place(&j->base, rows * (size_t)a->p);
+    if (d && g->dx_accumulate) j->apart = mlc__recur_place(&j->base, rows * (size_t)j->width);
+    if (d && a->kind == MLC_RNN_GRU) j->n = mlc__recur_place(&j->base, rows * (size_t)a->h);
+    if (!g || !g->dproject) return;
+    j->dh = mlc__recur_place(&j->base, rows * (size_t)a->p);
+    j->made = mlc__recur_place(&j->base, rows * (size_t)a->h);
+}
+
+/* What any number of threads needs up to those there are, of which a busy pool lends one. */
+static size_t mlc__recur_workspace(const void *dev, const mlc__recur *j)
+{
+    size_t most = 0;
+    mlc__recur_cut c;
+    struct mlc_k_gemm w;
+    for (int64_t threads = 1; threads <= mlc__pool_threads(dev); threads++) {
+        mlc__recur_cut_of(j, threads, &c);
+        most = c.bytes > most ? c.bytes : most;
+    }
+    for (int i = 0; j->g && i < 3; i++) {
+        if (!mlc__recur_product(j, i, &w)) continue;
+        const size_t bytes = j->base + mlc__gemm_workspace(dev, &w, &mlc__gemm_none, j->level);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static mlc_status mlc__recur_run(void *dev, const struct mlc_k_rnn *a,
+                                 const mlc__gemm_level *level, const mlc__recur_fns *fns)
+{
+    mlc__recur j;
+    if (!mlc__recur_takes(a, false, fns)) return mlc__rnn_run(dev, a);
+    mlc__recur_plan(&j, a, NULL, level, fns);
+    if (a->workspace_bytes < mlc__recur_workspace(dev, &j)) return MLC_ERR_INTERNAL;
+    if (!mlc__rnn_fine(a)) return MLC_OK;
+    j.work = MLC__CAST(char *, a->workspace);
+    mlc__recur_go(dev, &j, mlc__recur_chunk);
+    return MLC_OK;
+}
+
+static size_t mlc__recur_run_workspace(void *dev, const struct mlc_k_rnn *a,
+                                       const mlc__gemm_level *level, const mlc__recur_fns *fns)
+{
+    mlc__recur j;
+    if (!mlc__recur_takes(a, false, fns)) return mlc__k_rnn_workspace(dev, a);
+    mlc__recur_plan(&j, a, NULL, level, fns);
+    return mlc__recur_workspace(dev, &j);
+}
+
+static mlc_status mlc__recur_grad_run(void *dev, const struct mlc_k_rnn_grad *g,
+                                      const mlc__gemm_level *level, const mlc__recur_fns *fns)
+{
+    const struct mlc_k_rnn *a = &g->f;
+    mlc__recur j;
+    struct mlc_k_gemm w;
+    if (!mlc__recur_takes(a, true, fns)) return mlc__rnn_grad_run(dev, g);
+    mlc__recur_plan(&j, a, g, level, fns);
+    if (g->workspace_bytes < mlc__recur_workspace(dev, &j)) return MLC_ERR_INTERNAL;
+    j.work = MLC__CAST(char *, g->workspace);
+    mlc__recur_go(dev, &j, mlc__recur_back_chunk);
+    for (int i = 0; i < 3; i++) {
+        if (!mlc__recur_product(&j, i, &w)) continue;
+        w.workspace = j.work + j.base;
+        w.workspace_bytes = g->workspace_bytes - j.base;
+        MLC__TRY(mlc__gemm_run(dev, &w, &mlc__gemm_none, level));
+    }
+    const double sums = (double)j.rows * (double)j.width;
+    if (g->dbias)
+        mlc__parallel(dev, mlc__div_up(j.width, MLC__RECUR_SUM), 0.2 * sums, mlc__recur_sum_chunk,
+                      &j);
+    if (g->dpeep) mlc__parallel(dev, a->h, 2.0 * sums, mlc__recur_peep_chunk, &j);
+    return MLC_OK;
+}
+
+static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *g,
+                                        const mlc__gemm_level *level, const mlc__recur_fns *fns)
+{
+    mlc__recur j;
+    if (!mlc__recur_takes(&g->f, true, fns)) return mlc__k_rnn_grad_workspace(dev, g);
+    mlc__recur_plan(&j, &g->f, g, level, fns);
+    return mlc__recur_workspace(dev, &j);
+}
+
 #define MLC__CPU_rnn(K, isa, level) \
-    K##_plain(rnn, isa, level, mlc__rnn_run, mlc__k_rnn_workspace)
+    K##_asks(rnn, isa, level, \
+             mlc__recur_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
+             mlc__recur_run_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
 #define MLC__CPU_rnn_grad(K, isa, level) \
-    K##_plain(rnn_grad, isa, level, mlc__rnn_grad_run, mlc__k_rnn_grad_workspace)
+    K##_asks(rnn_grad, isa, level, \
+             mlc__recur_grad_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
+             mlc__recur_grad_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
 
 /* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
  * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which lie apart, so that steps
