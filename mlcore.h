@@ -25666,6 +25666,8 @@ MLC__BODY double mlc__ctc_log1p_f64(double x, bool fused)
 MLC__CTC_BODIES(float, f32)
 MLC__CTC_BODIES(double, f64)
 
+MLC__APART double mlc__ctc_either(double a, double b) { return mlc__ctc_either_f64(a, b, false); }
+
 typedef struct mlc__ctc_fns {
     double (*step)(void *to, const void *from, const void *x, const void *after, int64_t n,
                    double blank, double less, bool back);
@@ -25860,7 +25862,7 @@ static double mlc__ctc_forward(mlc__ctc_seq *q)
     const double b = mlc__elem(row, q->s, dtype) + blank;
     const double l = q->s ? mlc__elem(row, q->n + q->s, dtype) + mlc__elem(q->labels, q->s, dtype)
                           : -MLC__INF;
-    return taken + mlc__ctc_either_f64(b, l, false);
+    return taken + mlc__ctc_either(b, l);
 }
 
 /* What the loss of a sequence is multiplied by. */
@@ -38121,9 +38123,9 @@ static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
         const int32_t from = g->node[at->parent].slot;
         c.last = b->label + g->row[at->label];
         if (from >= 0)
-            c.last = mlc__ctc_either_f64(c.last, mlc__ctc_onward(g, from, at->label), false);
+            c.last = mlc__ctc_either(c.last, mlc__ctc_onward(g, from, at->label));
     }
-    c.all = mlc__ctc_either_f64(c.blank, c.last, false);
+    c.all = mlc__ctc_either(c.blank, c.last);
     if (mlc__ctc_branch_counts(g, c.all)) mlc__ctc_branch_add(g, &c);
 }
 
