@@ -6,7 +6,7 @@
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
  * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_, and in
- * bench_language.h net_encoder_ gpt_ gen_.
+ * bench_language.h net_encoder_ gpt_ gen_, in bench_recurrent.h rnn_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -2176,6 +2176,7 @@ static void add_fork(const char *name, int microseconds)
 
 #include "bench_train.h"
 #include "bench_language.h"
+#include "bench_recurrent.h"
 
 static void add_all(void)
 {
@@ -2225,6 +2226,7 @@ static void add_all(void)
         add_image_net("infer_resnet20_b64", true, 64, false, dtype);
     }
     add_language();
+    add_recurrent();
     for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
         add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
     add_sketches();

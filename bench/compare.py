@@ -680,6 +680,41 @@ def gpt_text(layers, embed, heads, vocab, prompt=8, tokens=56):
     return make
 
 
+class Recurrent(torch.nn.Module):
+    """Layers of which the outputs alone go on."""
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return self.layers(x)[0]
+
+
+def recurrent_training(kind, layers, embed, hidden, t, b, vocab=65):
+    def make(dtype):
+        half = dtype == torch.bfloat16
+        net = torch.nn.Sequential(
+            torch.nn.Embedding(vocab, embed),
+            Recurrent(kind(embed, hidden, layers, batch_first=True)),
+            torch.nn.Linear(hidden, vocab),
+            torch.nn.Flatten(0, 1)).to(torch.float32 if half else dtype)
+        x = (torch.arange(b * t) * 7 % vocab).view(b, t)
+        return train(net, adamw(net.parameters()), x, torch.arange(b * t) * 7 % 61, half)
+    return make
+
+
+def recurrent_stream(kind, hidden):
+    def make(dtype):
+        net = kind(hidden, hidden, batch_first=True).to(dtype).eval()
+        x, state = uniform((1, 1, hidden), -1, 1, dtype), [None]
+
+        def step():
+            with torch.inference_mode():
+                _, state[0] = net(x, state[0])
+        return step
+    return make
+
+
 def image_inference(batch):
     def make(dtype):
         model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
@@ -896,6 +931,10 @@ CASES = {
     "gpt_4x128_h4_t64_b16": gpt_training(4, 128, 4, 65, 64, 16),
     "gpt_6x384_h6_t256_b8": gpt_training(6, 384, 6, 65, 256, 8),
     "gpt2_124m_t64_b4": gpt_training(12, 768, 12, 50257, 64, 4),
+    "rnn_lstm_2x256_t64_b32": recurrent_training(torch.nn.LSTM, 2, 128, 256, 64, 32),
+    "rnn_gru_2x256_t64_b32": recurrent_training(torch.nn.GRU, 2, 128, 256, 64, 32),
+    "rnn_lstm_1x64_t128_b16": recurrent_training(torch.nn.LSTM, 1, 64, 64, 128, 16),
+    "rnn_lstm_stream_b1": recurrent_stream(torch.nn.LSTM, 256),
     "gen_4x128": gpt_text(4, 128, 4, 65),
     "gen_6x384": gpt_text(6, 384, 6, 65),
     "gen_gpt2_124m": gpt_text(12, 768, 12, 50257),
@@ -1030,7 +1069,7 @@ def options():
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
     for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "bench/bench_language.h",
-                   "tests/ew_table.h", "tests/resnet20.h"):
+                   "bench/bench_recurrent.h", "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args
