@@ -7659,6 +7659,7 @@ struct mlc_ctx {
     mlc__tape      inner;              /* the innermost tape                                   */
     uint64_t       seq;
     int32_t        no_grad;
+    uint32_t       visit;              /* number of the last walk over parameters              */
     const struct mlc__backward_fns *backward;  /* set by the first mlc_backward                 */
     mlc_status   (*anomaly)(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
                             const char *side);             /* set by mlc_anomaly, or NULL       */
@@ -7678,7 +7679,6 @@ struct mlc_ctx {
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
-    uint32_t       visit;              /* number of the last walk over parameters              */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
@@ -14095,10 +14095,11 @@ MLC__EACH_ISA(MLC__STAMP_DOT)
     const __m256 q = _mm256_add_ps(_mm256_add_ps(sum[r][0], sum[r][2]), \
                                    _mm256_add_ps(sum[r][1], sum[r][3])); \
     MLC__DOTS_JOIN(q)
+/* Masked, all of it: GCC warns about what the plain ones leave undefined. */
+#define MLC__DOTS_PART_512(k) _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xF, w, k))
 #define MLC__DOTS_LOW_512 \
-    const __m512 w = _mm512_add_ps(sum[r][0], sum[r][1]); \
-    const __m256 q = _mm256_add_ps(_mm512_castps512_ps256(w), _mm256_castpd_ps( \
-                         _mm512_extractf64x4_pd(_mm512_castps_pd(w), 1))); \
+    const __m512d w = _mm512_castps_pd(_mm512_add_ps(sum[r][0], sum[r][1])); \
+    const __m256 q = _mm256_add_ps(MLC__DOTS_PART_512(0), MLC__DOTS_PART_512(1)); \
     MLC__DOTS_JOIN(q)
 
 #define mlc__dots_f32_scalar NULL
